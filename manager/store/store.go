@@ -1,0 +1,187 @@
+// Package store is the contract between Oncegate's domain (ledger, jobs) and
+// the engines that keep its records. The domain is written once against Store
+// and Tx; an engine is an adapter that passes the conformance suite in
+// storetest.
+//
+// A store holds records in collections. A record has a key, a value and any
+// number of index entries; an index of a collection is the ordered set of
+// (sort key, record key) pairs its records declare. There are no queries
+// beyond Get and an ordered index scan, so that the same domain code runs on a
+// B-tree under a lock, on SQL tables and on Redis.
+//
+// # Transactions
+//
+// Update runs a function in a read-write transaction: all of its writes become
+// visible and durable together or not at all. Transactions are serializable
+// with respect to the records they Get: if a record that the function read was
+// changed meanwhile, the engine runs the function again. The function must
+// therefore be pure: it may read the transaction, build values and assign
+// results to variables it resets at its start, and nothing else.
+//
+// Scans are hints. An engine may serve them from state that is slightly stale
+// and that does not include the transaction's own writes (Redis cannot watch a
+// range). Whoever acts on a hit must Get the record in the same transaction
+// and look again.
+//
+// # Durability
+//
+// When Update returns nil, the transaction survives whatever the engine
+// promises in its Capabilities. No call, View included, returns state that a
+// crash could still undo: an engine that applies before it is durable holds
+// back readers of such state until it is.
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Limits that every engine enforces alike, so that a program which runs on one
+// engine runs on all of them.
+const (
+	// MaxKeyBytes bounds a record key, an index sort key and a topic.
+	MaxKeyBytes = 1024
+	// MaxValueBytes bounds one record's value.
+	MaxValueBytes = 8 << 20
+	// MaxTxBytes bounds the sum of keys, index entries and values one
+	// transaction writes.
+	MaxTxBytes = 32 << 20
+)
+
+// Errors that engines return, possibly wrapped; test with errors.Is.
+var (
+	// ErrNotFound is returned by Tx.Get for an absent record.
+	ErrNotFound = errors.New("store: record not found")
+	// ErrConflict is returned by Update when the function was run again as
+	// often as the engine allows and every run met a concurrent change.
+	// Nothing was written.
+	ErrConflict = errors.New("store: too many conflicting transactions")
+	// ErrTooLarge is returned by Put, or by Update, when a key, value or
+	// transaction exceeds the limits above. Nothing was written.
+	ErrTooLarge = errors.New("store: record or transaction too large")
+	// ErrReadOnly is returned by Put and Delete inside View.
+	ErrReadOnly = errors.New("store: write in a read-only transaction")
+	// ErrNoSpace is returned by Update when the medium is full. Nothing was
+	// written, reads go on, and a later Update succeeds once there is space.
+	ErrNoSpace = errors.New("store: no space left")
+	// ErrUnavailable is returned when a remote engine cannot be reached. Of an
+	// Update that returns it the outcome may be unknown.
+	ErrUnavailable = errors.New("store: engine unavailable")
+	// ErrFailed is returned by every call after the engine stopped for good,
+	// for example after a failed fsync; see Store.Failed. The outcome of an
+	// Update that returns it is unknown.
+	ErrFailed = errors.New("store: engine failed")
+	// ErrClosed is returned by calls after Close.
+	ErrClosed = errors.New("store: closed")
+)
+
+// Collection names a set of records: 1 to 32 characters of [a-z0-9_].
+type Collection string
+
+// Entry is one entry of a record in an index of its collection. Index is 1 to
+// 32 characters of [a-z0-9_]; SortKey is ordered bytewise. A record has at most
+// one entry in each index.
+type Entry struct {
+	Index   string
+	SortKey string
+}
+
+// Hit is one result of a scan.
+type Hit struct {
+	SortKey string
+	Key     string
+}
+
+// Range bounds a scan by sort key: From is inclusive, To exclusive; an empty
+// To means to the end of the index. After, when set, resumes behind that hit
+// (a cursor) and takes precedence over From. Limit must be 1 to 10000.
+type Range struct {
+	From, To string
+	After    *Hit
+	Limit    int
+}
+
+// Tx is a transaction. It is valid only inside the function it was passed to
+// and must not be used by several goroutines at once.
+type Tx interface {
+	// Now is the time by which this transaction decides about expiry: the
+	// engine's clock where several managers share an engine, else the local
+	// wall clock. It is fixed for one run of the function.
+	Now() time.Time
+
+	// Get returns the record's value as this transaction sees it, its own
+	// writes included. The value must not be modified. ErrNotFound when absent.
+	Get(c Collection, key string) ([]byte, error)
+
+	// Put inserts or replaces a record together with all of its index
+	// entries: entries of the replaced record that are not named again are
+	// gone. The engine keeps value; the caller must not modify it afterwards.
+	Put(c Collection, key string, value []byte, entries ...Entry) error
+
+	// Delete removes a record and its index entries. Deleting an absent
+	// record is not an error.
+	Delete(c Collection, key string) error
+
+	// Scan returns hits of an index of c in order of (SortKey, Key). Hits may
+	// be stale, see the package documentation.
+	Scan(c Collection, index string, r Range) ([]Hit, error)
+
+	// Notify wakes the watchers of topic on every manager of this store after
+	// the transaction is durable. It is lost when the transaction fails.
+	Notify(topic string)
+}
+
+// Store is an open engine. All methods are safe for concurrent use.
+type Store interface {
+	// Update runs fn in a read-write transaction, see the package
+	// documentation. An error from fn aborts the transaction and is returned
+	// as it is. When ctx ends before the transaction was handed to the medium
+	// nothing is written; when it ends while Update waits for durability, the
+	// context's error is returned and the outcome is unknown.
+	Update(ctx context.Context, fn func(Tx) error) error
+
+	// View runs fn in a read-only transaction.
+	View(ctx context.Context, fn func(Tx) error) error
+
+	// Len counts the records of a collection that have an entry in index, or
+	// all records when index is empty. Shared engines may answer with an
+	// estimate that is a few seconds old.
+	Len(ctx context.Context, c Collection, index string) (int, error)
+
+	// Watch subscribes to a topic. The channel holds one pending wake-up;
+	// wake-ups that meet a full channel merge into it. Wake-ups may be
+	// spurious, and on shared engines may rarely be lost: watchers re-check
+	// on a slow timer as well. The caller must call Stop.
+	Watch(topic string) Watcher
+
+	// Capabilities tells what this engine promises; constant while open.
+	Capabilities() Capabilities
+
+	// Failed is closed when the engine stopped for good; the process should
+	// exit. Err then tells why.
+	Failed() <-chan struct{}
+	Err() error
+
+	// Close waits for running transactions and releases everything.
+	Close() error
+}
+
+// Watcher is a subscription made by Store.Watch.
+type Watcher interface {
+	C() <-chan struct{}
+	Stop()
+}
+
+// Capabilities are facts about an engine that the domain or an operator may
+// need. The domain never switches on Name.
+type Capabilities struct {
+	// Name of the engine as users select it, for example "wal".
+	Name string
+	// Durable: acknowledged transactions survive kill -9 and power loss.
+	Durable bool
+	// Shared: several managers may use the same data at once.
+	Shared bool
+	// TimePrecision is the granularity of Tx.Now.
+	TimePrecision time.Duration
+}
