@@ -1,0 +1,104 @@
+package api
+
+// Code names a kind of problem. It is the last part of the problem's type URI
+// and does not change between versions.
+type Code string
+
+// Problem codes of the gate and the manager.
+const (
+	CodeInvalidRequest      Code = "invalid-request"      // 400: a field is missing, malformed or unknown
+	CodeInvalidKey          Code = "invalid-key"          // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
+	CodeKeyRequired         Code = "key-required"         // 400: this route demands a key
+	CodeUnauthorized        Code = "unauthorized"         // 401: wrong or missing credentials
+	CodeNotFound            Code = "not-found"            // 404: no such entry, job or path
+	CodeMethodNotAllowed    Code = "method-not-allowed"   // 405
+	CodePending             Code = "request-pending"      // 409: the first attempt is still running
+	CodeFenced              Code = "fenced"               // 409: the token was superseded by a later reservation
+	CodeDuplicateKey        Code = "duplicate-key"        // 409: a live job holds the key
+	CodeConflict            Code = "conflict"             // 409: the state does not allow this call
+	CodeAnswerNotRecorded   Code = "answer-not-recorded"  // 410: it ran, but the answer was too large to keep
+	CodeTooLarge            Code = "too-large"            // 413: body or result over the limit
+	CodeUnsupportedMedia    Code = "unsupported-media"    // 415: content type is neither JSON nor raw
+	CodeFingerprintMismatch Code = "fingerprint-mismatch" // 422: the key was used for another request
+	CodeInternal            Code = "internal"             // 500
+	CodeManagerUnavailable  Code = "manager-unavailable"  // 503: the gate cannot reach the ledger
+	CodeUnavailable         Code = "unavailable"          // 503: starting, stopping or failed
+	CodeOverloaded          Code = "overloaded"           // 503: load is shed
+	CodeCapacity            Code = "capacity"             // 503: the window is full of pending entries
+	CodeInsufficientStorage Code = "insufficient-storage" // 503: the disk is full
+)
+
+// TypePrefix starts the type URI of every problem.
+const TypePrefix = "urn:oncegate:problem:"
+
+// Problem is an RFC 9457 problem.
+type Problem struct {
+	Status int
+	Code   Code
+	Title  string
+	Detail string
+	// RetryAfterSeconds, when positive, is also sent as Retry-After.
+	RetryAfterSeconds int
+}
+
+// AppendJSON appends the problem as a JSON object with the members type,
+// title, status, code and, when set, detail.
+func (p *Problem) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `{"type":"`...)
+	dst = append(dst, TypePrefix...)
+	dst = append(dst, p.Code...)
+	dst = append(dst, `","title":`...)
+	dst = AppendJSONString(dst, p.Title)
+	dst = append(dst, `,"status":`...)
+	dst = appendInt(dst, p.Status)
+	dst = append(dst, `,"code":"`...)
+	dst = append(dst, p.Code...)
+	dst = append(dst, '"')
+	if p.Detail != "" {
+		dst = append(dst, `,"detail":`...)
+		dst = AppendJSONString(dst, p.Detail)
+	}
+	return append(dst, '}')
+}
+
+func appendInt(dst []byte, v int) []byte {
+	if v < 0 {
+		dst = append(dst, '-')
+		v = -v
+	}
+	var buf [20]byte
+	i := len(buf)
+	for {
+		i--
+		buf[i] = byte('0' + v%10)
+		v /= 10
+		if v == 0 {
+			break
+		}
+	}
+	return append(dst, buf[i:]...)
+}
+
+// AppendJSONString appends s as a JSON string. Octets that are not UTF-8
+// become U+FFFD, so the output is always valid JSON.
+func AppendJSONString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for _, r := range s { // invalid octets arrive as U+FFFD
+		switch {
+		case r == '"' || r == '\\':
+			dst = append(dst, '\\', byte(r))
+		case r == '\n':
+			dst = append(dst, '\\', 'n')
+		case r == '\r':
+			dst = append(dst, '\\', 'r')
+		case r == '\t':
+			dst = append(dst, '\\', 't')
+		case r < 0x20 || r == 0x7f:
+			dst = append(dst, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+		default:
+			dst = append(dst, string(r)...)
+		}
+	}
+	return append(dst, '"')
+}

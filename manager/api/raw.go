@@ -1,0 +1,290 @@
+package api
+
+import (
+	"encoding/binary"
+	"time"
+)
+
+// The raw form.
+//
+//	message := version(0x01) kind field*
+//	string, bytes := uvarint(length) octets
+//	duration := uvarint(milliseconds, rounded up)
+//	result := uvarint(status) flags(1 octet, bit 0 body omitted) uvarint(count) (name value)* body
+//
+// Fields come in the order in which the structs of types.go declare them. A
+// message is exactly consumed: trailing octets are an error, so that a sender
+// and a receiver that disagree never half understand each other.
+
+const rawVersion = 1
+
+// Kinds of raw messages.
+const (
+	kindReserve = 'R'
+	kindFinish  = 'F'
+	kindRelease = 'L'
+	kindReply   = 'A'
+)
+
+// RawError tells why a raw message was refused.
+type RawError struct {
+	// Field is the name of the field, empty for the frame itself.
+	Field string
+	// Reason completes the sentence "<field>: ...".
+	Reason string
+}
+
+func (e *RawError) Error() string {
+	if e.Field == "" {
+		return "raw message: " + e.Reason
+	}
+	return "raw message: " + e.Field + ": " + e.Reason
+}
+
+// AppendRaw appends the raw form.
+func (r *ReserveRequest) AppendRaw(dst []byte) []byte {
+	dst = append(dst, rawVersion, kindReserve)
+	dst = appendString(dst, r.Key)
+	dst = appendString(dst, r.Scope)
+	dst = appendString(dst, r.Fingerprint)
+	dst = appendString(dst, r.Token)
+	dst = appendDuration(dst, r.PendingTTL)
+	return appendDuration(dst, r.Wait)
+}
+
+// ParseRaw reads the raw form. It does not validate the fields' values.
+func (r *ReserveRequest) ParseRaw(b []byte) error {
+	d := decoder{b: b}
+	d.start(kindReserve)
+	r.Key = d.str("key")
+	r.Scope = d.str("scope")
+	r.Fingerprint = d.str("fingerprint")
+	r.Token = d.str("token")
+	r.PendingTTL = d.duration("pending_ttl")
+	r.Wait = d.duration("wait")
+	return d.end()
+}
+
+// AppendRaw appends the raw form.
+func (r *FinishRequest) AppendRaw(dst []byte) []byte {
+	dst = append(dst, rawVersion, kindFinish)
+	dst = appendString(dst, r.Key)
+	dst = appendString(dst, r.Scope)
+	dst = appendString(dst, r.Token)
+	dst = appendString(dst, r.Fingerprint)
+	dst = appendDuration(dst, r.TTL)
+	return r.Result.AppendRaw(dst)
+}
+
+// ParseRaw reads the raw form. The result's body aliases b.
+func (r *FinishRequest) ParseRaw(b []byte) error {
+	d := decoder{b: b}
+	d.start(kindFinish)
+	r.Key = d.str("key")
+	r.Scope = d.str("scope")
+	r.Token = d.str("token")
+	r.Fingerprint = d.str("fingerprint")
+	r.TTL = d.duration("ttl")
+	d.result(&r.Result)
+	return d.end()
+}
+
+// AppendRaw appends the raw form.
+func (r *ReleaseRequest) AppendRaw(dst []byte) []byte {
+	dst = append(dst, rawVersion, kindRelease)
+	dst = appendString(dst, r.Key)
+	dst = appendString(dst, r.Scope)
+	return appendString(dst, r.Token)
+}
+
+// ParseRaw reads the raw form.
+func (r *ReleaseRequest) ParseRaw(b []byte) error {
+	d := decoder{b: b}
+	d.start(kindRelease)
+	r.Key = d.str("key")
+	r.Scope = d.str("scope")
+	r.Token = d.str("token")
+	return d.end()
+}
+
+// AppendRaw appends the raw form. Commit, reject and release are answered with
+// a reply that has only a State.
+func (r *ReserveReply) AppendRaw(dst []byte) []byte {
+	dst = append(dst, rawVersion, kindReply, byte(r.State))
+	dst = appendDuration(dst, r.ExpiresIn)
+	if r.State.Terminal() && r.Result.Status != 0 {
+		dst = append(dst, 1)
+		return r.Result.AppendRaw(dst)
+	}
+	return append(dst, 0)
+}
+
+// ParseRaw reads the raw form. The result's body aliases b.
+func (r *ReserveReply) ParseRaw(b []byte) error {
+	d := decoder{b: b}
+	d.start(kindReply)
+	r.State = State(d.octet("state"))
+	if d.err == nil && int(r.State) >= len(stateNames) {
+		d.fail("state", "unknown state")
+	}
+	r.ExpiresIn = d.duration("expires_in")
+	r.Result = Result{}
+	switch d.octet("has_result") {
+	case 0:
+	case 1:
+		d.result(&r.Result)
+	default:
+		d.fail("has_result", "must be 0 or 1")
+	}
+	return d.end()
+}
+
+// AppendRaw appends the raw form of the result alone, which is also how it is
+// stored, so that a recorded answer is encoded once.
+func (r *Result) AppendRaw(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(r.Status))
+	var flags byte
+	if r.BodyOmitted {
+		flags |= 1
+	}
+	dst = append(dst, flags)
+	dst = binary.AppendUvarint(dst, uint64(len(r.Headers)))
+	for i := range r.Headers {
+		dst = appendString(dst, r.Headers[i].Name)
+		dst = appendString(dst, r.Headers[i].Value)
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(r.Body)))
+	return append(dst, r.Body...)
+}
+
+// ParseRaw reads a result alone. The body aliases b.
+func (r *Result) ParseRaw(b []byte) error {
+	d := decoder{b: b}
+	d.result(r)
+	return d.end()
+}
+
+func appendString(dst []byte, s string) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(s)))
+	return append(dst, s...)
+}
+
+func appendDuration(dst []byte, v time.Duration) []byte {
+	if v < 0 {
+		v = 0
+	}
+	return binary.AppendUvarint(dst, uint64((v+time.Millisecond-1)/time.Millisecond))
+}
+
+// decoder reads fields until the first error and zero values after it.
+type decoder struct {
+	b   []byte
+	err *RawError
+}
+
+func (d *decoder) fail(field, reason string) {
+	if d.err == nil {
+		d.err = &RawError{Field: field, Reason: reason}
+	}
+	d.b = nil
+}
+
+func (d *decoder) start(kind byte) {
+	if len(d.b) < 2 {
+		d.fail("", "shorter than its header")
+		return
+	}
+	if d.b[0] != rawVersion {
+		d.fail("", "unknown version")
+		return
+	}
+	if d.b[1] != kind {
+		d.fail("", "unexpected kind of message")
+		return
+	}
+	d.b = d.b[2:]
+}
+
+func (d *decoder) end() error {
+	if d.err == nil && len(d.b) != 0 {
+		d.fail("", "trailing octets")
+	}
+	if d.err != nil {
+		return d.err
+	}
+	return nil
+}
+
+func (d *decoder) octet(field string) byte {
+	if len(d.b) == 0 {
+		d.fail(field, "missing")
+		return 0
+	}
+	v := d.b[0]
+	d.b = d.b[1:]
+	return v
+}
+
+func (d *decoder) uvarint(field string) uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.fail(field, "missing or malformed")
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) octets(field string) []byte {
+	n := d.uvarint(field)
+	if n > uint64(len(d.b)) {
+		d.fail(field, "longer than the message")
+		return nil
+	}
+	v := d.b[:n:n]
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) str(field string) string { return string(d.octets(field)) }
+
+func (d *decoder) duration(field string) time.Duration {
+	v := d.uvarint(field)
+	if v > uint64(MaxTTL/time.Millisecond) {
+		d.fail(field, "more than 366 days")
+		return 0
+	}
+	return time.Duration(v) * time.Millisecond
+}
+
+func (d *decoder) result(r *Result) {
+	*r = Result{}
+	status := d.uvarint("status")
+	if d.err == nil && (status < 100 || status > 599) {
+		d.fail("status", "must be 100 to 599")
+	}
+	r.Status = int(status)
+	flags := d.octet("flags")
+	if flags > 1 {
+		d.fail("flags", "unknown flag")
+	}
+	r.BodyOmitted = flags&1 != 0
+	count := d.uvarint("headers")
+	if count > MaxResultHeaders {
+		d.fail("headers", "more than 256")
+	}
+	if d.err == nil && count > 0 {
+		r.Headers = make([]Header, 0, count)
+		for range count {
+			h := Header{Name: d.str("header name"), Value: d.str("header value")}
+			if d.err != nil {
+				break
+			}
+			r.Headers = append(r.Headers, h)
+		}
+	}
+	r.Body = d.octets("body")
+	if d.err != nil {
+		*r = Result{}
+	}
+}

@@ -1,0 +1,154 @@
+package api
+
+import "time"
+
+// Paths of the ledger calls; all of them are POST.
+const (
+	PathReserve = "/v1/ledger/reserve"
+	PathCommit  = "/v1/ledger/commit"
+	PathReject  = "/v1/ledger/reject"
+	PathRelease = "/v1/ledger/release"
+)
+
+// Header names, in the lower case that HTTP/2 and Envoy use.
+const (
+	// HeaderManager is set by the manager on every answer; its value is the
+	// manager's version. An answer to a callout that lacks it was made by a
+	// proxy on the way and says nothing about the ledger.
+	HeaderManager = "oncegate-manager"
+	// HeaderIdempotencyKey carries the client's key.
+	HeaderIdempotencyKey = "idempotency-key"
+	// HeaderReplayed is "true" on a recorded answer.
+	HeaderReplayed = "idempotent-replayed"
+	// HeaderStatus tells what the gate did: executed, replayed or bypassed.
+	HeaderStatus = "idempotency-status"
+)
+
+// Content types.
+const (
+	ContentTypeJSON    = "application/json"
+	ContentTypeProblem = "application/problem+json"
+	ContentTypeRaw     = "application/vnd.oncegate.v1"
+)
+
+// Bounds that both sides enforce.
+const (
+	// MaxKeyBytes bounds a client's key: 1 to 255 bytes of visible ASCII
+	// (0x21 to 0x7e).
+	MaxKeyBytes = 255
+	// MaxScopeBytes bounds a scope: up to 255 bytes of visible ASCII.
+	MaxScopeBytes = 255
+	// MaxTokenBytes bounds a token: 1 to 64 bytes of visible ASCII.
+	MaxTokenBytes = 64
+	// MaxFingerprintBytes bounds a fingerprint: up to 128 bytes of visible ASCII.
+	MaxFingerprintBytes = 128
+	// MaxResultHeaders bounds the number of headers in a result.
+	MaxResultHeaders = 256
+	// MaxResultHeaderBytes bounds the sum of names and values of a result's headers.
+	MaxResultHeaderBytes = 64 << 10
+	// MaxTTL bounds every duration a request may ask for.
+	MaxTTL = 366 * 24 * time.Hour
+)
+
+// State of a ledger entry.
+type State uint8
+
+// The states of an entry, and the two that only answers have.
+const (
+	// StateNone: no entry.
+	StateNone State = iota
+	// StatePending: reserved, the outcome is not known yet.
+	StatePending
+	// StateCommitted: the work ran and its answer is recorded. Final.
+	StateCommitted
+	// StateRejected: the work was refused and the refusal is recorded. Final.
+	StateRejected
+	// StateReserved is the answer to the reserve that created the entry.
+	StateReserved
+	// StateReleased is the answer to a release.
+	StateReleased
+)
+
+var stateNames = [...]string{"none", "pending", "committed", "rejected", "reserved", "released"}
+
+// String returns the state's name on the wire, "invalid" for an unknown one.
+func (s State) String() string {
+	if int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "invalid"
+}
+
+// ParseState is the inverse of String.
+func ParseState(name string) (State, bool) {
+	for i, n := range stateNames {
+		if n == name {
+			return State(i), true
+		}
+	}
+	return StateNone, false
+}
+
+// Terminal reports whether the state is final: committed or rejected.
+func (s State) Terminal() bool { return s == StateCommitted || s == StateRejected }
+
+// Header is one response header. Names are lower case.
+type Header struct {
+	Name, Value string
+}
+
+// Result is a recorded answer.
+type Result struct {
+	// Status is the HTTP status, 100 to 599.
+	Status int
+	// Headers are the end-to-end headers in their original order.
+	Headers []Header
+	// Body is the whole body; empty when BodyOmitted.
+	Body []byte
+	// BodyOmitted: the body was larger than the limit and was not recorded.
+	// Later duplicates are answered 410, never with a partial body.
+	BodyOmitted bool
+}
+
+// ReserveRequest asks for the right to run the work of (Scope, Key) once.
+type ReserveRequest struct {
+	Key, Scope string
+	// Fingerprint is a digest of the request; two requests with one key and
+	// different fingerprints are a client's mistake. Empty: not compared.
+	Fingerprint string
+	// Token identifies this attempt. The same (key, token) twice is the same call.
+	Token string
+	// PendingTTL is how long the reservation holds; 0 means the manager's default.
+	PendingTTL time.Duration
+	// Wait is how long the call may be held while another attempt is pending;
+	// 0 means not at all. The manager bounds it.
+	Wait time.Duration
+}
+
+// ReserveReply answers a reserve.
+type ReserveReply struct {
+	// State is StateReserved (run the work), StateCommitted or StateRejected
+	// (Result is the recorded answer) or StatePending (another attempt runs).
+	State State
+	// ExpiresIn is how long the reservation, or the other attempt's, still
+	// holds; for a final state how long the entry will be remembered.
+	ExpiresIn time.Duration
+	// Result is set for final states.
+	Result Result
+}
+
+// FinishRequest ends a reservation with its outcome: commit or reject.
+type FinishRequest struct {
+	Key, Scope, Token string
+	// Fingerprint repeats the reservation's, for an outcome that comes after
+	// the reservation is gone and must be recorded late. May be empty.
+	Fingerprint string
+	// TTL is how long the outcome is remembered; 0 means the manager's default.
+	TTL    time.Duration
+	Result Result
+}
+
+// ReleaseRequest gives a reservation back: nothing ran.
+type ReleaseRequest struct {
+	Key, Scope, Token string
+}
