@@ -1,0 +1,3 @@
+// Package hostsim is a Proxy-Wasm host that behaves like Envoy wherever a filter
+// can tell.
+package hostsim

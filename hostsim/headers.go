@@ -1,0 +1,125 @@
+package hostsim
+
+import "strings"
+
+// Header is one name/value pair. Names are lower case on the whole path, as
+// Envoy keeps them; pseudo headers (":method", ":path", ":authority",
+// ":scheme", ":status") are ordinary entries.
+type Header [2]string
+
+// Headers is an ordered header (or trailer) map that may hold one name more
+// than once. The zero value is an empty map.
+type Headers []Header
+
+// H builds Headers from alternating names and values. It panics when the number
+// of arguments is odd: that is a mistake in the calling code.
+func H(nameValues ...string) Headers {
+	if len(nameValues)%2 != 0 {
+		panic("hostsim: H needs pairs of name and value")
+	}
+	h := make(Headers, 0, len(nameValues)/2)
+	for i := 0; i < len(nameValues); i += 2 {
+		h = append(h, Header{strings.ToLower(nameValues[i]), nameValues[i+1]})
+	}
+	return h
+}
+
+// Lookup returns the value of name and whether it is present. Several values
+// are joined with commas, which is what Envoy's host functions answer for a
+// repeated header; Values gives them one by one.
+func (h Headers) Lookup(name string) (string, bool) {
+	first, found, many := "", false, false
+	for i := range h {
+		if h[i][0] != name {
+			continue
+		}
+		if found {
+			many = true
+			break
+		}
+		first, found = h[i][1], true
+	}
+	if !many {
+		return first, found
+	}
+	return strings.Join(h.Values(name), ","), true
+}
+
+// Get returns the value of name as Lookup does, or "" when it is absent.
+func (h Headers) Get(name string) string {
+	v, _ := h.Lookup(name)
+	return v
+}
+
+// Has tells whether name is present.
+func (h Headers) Has(name string) bool {
+	for i := range h {
+		if h[i][0] == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Values returns every value of name in order; nil when there is none.
+func (h Headers) Values(name string) []string {
+	var vs []string
+	for i := range h {
+		if h[i][0] == name {
+			vs = append(vs, h[i][1])
+		}
+	}
+	return vs
+}
+
+// Add appends one pair.
+func (h *Headers) Add(name, value string) {
+	*h = append(*h, Header{name, value})
+}
+
+// Set replaces all values of name by one, at the place of the first, or appends
+// it when name is absent.
+func (h *Headers) Set(name, value string) {
+	out, done := (*h)[:0], false
+	for _, p := range *h {
+		if p[0] == name {
+			if done {
+				continue
+			}
+			p[1], done = value, true
+		}
+		out = append(out, p)
+	}
+	if !done {
+		out = append(out, Header{name, value})
+	}
+	*h = out
+}
+
+// Del removes every value of name.
+func (h *Headers) Del(name string) {
+	out := (*h)[:0]
+	for _, p := range *h {
+		if p[0] != name {
+			out = append(out, p)
+		}
+	}
+	*h = out
+}
+
+// Clone returns a copy that shares no pairs with h.
+func (h Headers) Clone() Headers {
+	if h == nil {
+		return nil
+	}
+	return append(make(Headers, 0, len(h)), h...)
+}
+
+// Bytes is the sum of the lengths of all names and values.
+func (h Headers) Bytes() int {
+	n := 0
+	for i := range h {
+		n += len(h[i][0]) + len(h[i][1])
+	}
+	return n
+}
