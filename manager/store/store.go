@@ -96,10 +96,18 @@ type Hit struct {
 // Range bounds a scan by sort key: From is inclusive, To exclusive; an empty
 // To means to the end of the index. After, when set, resumes behind that hit
 // (a cursor) and takes precedence over From. Limit must be 1 to 10000.
+//
+// Claim says that the caller is about to take the hits for itself. An engine
+// with row locks then skips records that another transaction holds and locks
+// the ones it returns; an optimistic engine leaves out records that other
+// transactions of this process are claiming and, after conflicts, spreads its
+// answers. Without competing claims the order stays exact. Claim is ignored in
+// View.
 type Range struct {
 	From, To string
 	After    *Hit
 	Limit    int
+	Claim    bool
 }
 
 // Tx is a transaction. It is valid only inside the function it was passed to
