@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# tinygo-build.sh [--max-bytes N] [--allow-malloc] OUT PKGDIR
+#
+# Builds the Proxy-Wasm module in PKGDIR (relative to the top of the checkout, or absolute) into OUT and checks it with
+# plugin/wasmcheck; OUT exists afterwards only if the check passed. OUT.d lists what it was made of, for make.
+#
+#   --max-bytes N     optimise for speed (-opt=2) when the result has at most N bytes, otherwise for size (-opt=z); fail when
+#                     that is larger still
+#   --allow-malloc    let the module export malloc (a test guest that wants the host to use it)
+#
+# setup.sh must have run before.
+set -euo pipefail
+
+usage() {
+	echo "usage: tinygo-build.sh [--max-bytes N] [--allow-malloc] OUT PKGDIR" >&2
+	exit 2
+}
+
+max=
+malloc=
+while [ $# -gt 0 ]; do
+	case $1 in
+	--max-bytes)
+		[ $# -ge 2 ] || usage
+		max=$2
+		shift 2
+		;;
+	--allow-malloc)
+		malloc=yes
+		shift
+		;;
+	-*) usage ;;
+	*) break ;;
+	esac
+done
+[ $# -eq 2 ] || usage
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+top=$(cd "$here/../.." && pwd -P)
+cd "$top"
+out=$1
+pkg=$2
+case $pkg in
+/* | ./*) ;;
+*) pkg=./$pkg ;;
+esac
+
+if [ ! -f build/toolchain/env.sh ]; then
+	echo "tinygo-build.sh: no TinyGo yet: run plugin/toolchain/setup.sh (or make) first" >&2
+	exit 1
+fi
+# shellcheck source=/dev/null
+. build/toolchain/env.sh
+
+if [ -n "$malloc" ]; then
+	# Our own target description carries the tag itself.
+	args=()
+	for arg in "${TINYGO_ARGS[@]}"; do
+		case $arg in
+		-tags=custommalloc) ;;
+		-target=*.json)
+			sed 's/, "custommalloc"//' "${arg#-target=}" >"$out.target.json"
+			args+=("-target=$out.target.json")
+			;;
+		*) args+=("$arg") ;;
+		esac
+	done
+	TINYGO_ARGS=("${args[@]}")
+fi
+
+mkdir -p "$(dirname "$out")"
+tmp=$out.tmp.wasm
+started=$out.started
+trap 'rm -f "$tmp" "$started" "$out.target.json"' EXIT
+rm -f "$out"
+# OUT gets the time at which the build began, so that a source saved during the build counts as newer.
+touch "$started"
+
+compile() { "$TINYGO" build "${TINYGO_ARGS[@]}" -no-debug "-opt=$1" -o "$tmp" "$pkg"; }
+
+compile 2
+if [ -n "$max" ] && [ "$(stat -c %s "$tmp")" -gt "$max" ]; then
+	echo "$out: $(stat -c %s "$tmp") bytes with -opt=2, the limit is $max: building with -opt=z"
+	compile z
+fi
+go run -buildvcs=false ./plugin/wasmcheck ${max:+--max-bytes "$max"} ${malloc:+--allow-malloc} "$tmp"
+
+# What the module was made of: files, and their folders for what is added to or taken from them. Each is a target without
+# a rule as well, so that one that has gone means "build again" to make, not an error.
+GOOS=wasip1 GOARCH=wasm go list -deps -tags tinygo,tinygo.wasm,custommalloc -f \
+	'{{if not .Standard}}{{$d := .Dir}}{{$d}}{{"\n"}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}' "$pkg" |
+	sort -u | awk -v out="$out" -v top="$top/" '
+		{ if (index($0, top) != 1) next; f = substr($0, length(top) + 1); print out ": " f; print f ":" }' >"$out.d"
+
+touch -r "$started" "$tmp"
+mv "$tmp" "$out"
+echo "$out: $(stat -c %s "$out") bytes"

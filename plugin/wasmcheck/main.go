@@ -1,0 +1,57 @@
+// Command wasmcheck tells whether a Proxy-Wasm module will load in Envoy, before Envoy has to: that it imports only what
+// Envoy offers to a module of ABI 0.2.0 and with the right types, that it is a reactor, and that it does not export malloc.
+// The build runs it on every module it makes and throws away what does not pass.
+//
+//	wasmcheck [--max-bytes N] [--allow-malloc] FILE...
+//
+// Each fault is one line on standard error. The exit code is 1 when a file has faults, and 2 for a bad command line or a
+// file that cannot be read.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stderr io.Writer) int {
+	var rules Rules
+	flags := flag.NewFlagSet("wasmcheck", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.IntVar(&rules.MaxBytes, "max-bytes", 0, "largest size of a file in `bytes`; 0 for any")
+	flags.BoolVar(&rules.AllowMalloc, "allow-malloc", false, "do not mind an exported malloc")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if rules.MaxBytes < 0 {
+		fmt.Fprintf(stderr, "wasmcheck: --max-bytes is %d, it must be 0 or more\n", rules.MaxBytes)
+		return 2
+	}
+	if flags.NArg() == 0 {
+		fmt.Fprintln(stderr, "wasmcheck: no file given")
+		return 2
+	}
+
+	code := 0
+	for _, file := range flags.Args() {
+		module, err := os.ReadFile(file)
+		if err != nil {
+			fmt.Fprintf(stderr, "wasmcheck: %v\n", err)
+			return 2
+		}
+		if err := Check(ctx, module, rules); err != nil {
+			for _, line := range strings.Split(err.Error(), "\n") {
+				fmt.Fprintf(stderr, "%s: %s\n", file, line)
+			}
+			code = 1
+		}
+	}
+	return code
+}
