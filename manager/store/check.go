@@ -1,0 +1,86 @@
+package store
+
+import "fmt"
+
+// The checks below are what every engine applies to its arguments, kept here so
+// that all engines refuse the same things. Misuse that only a program's bug can
+// cause (a malformed collection name) is an ordinary error too: an engine never
+// panics on its arguments.
+
+// CheckName reports whether s may name a collection or an index.
+func CheckName(s string) error {
+	if len(s) < 1 || len(s) > 32 {
+		return fmt.Errorf("store: name %q: must be 1 to 32 characters", s)
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '_' {
+			return fmt.Errorf("store: name %q: only a-z, 0-9 and _ are allowed", s)
+		}
+	}
+	return nil
+}
+
+// CheckKey refuses names that CheckName refuses and keys that are empty or, with
+// ErrTooLarge, longer than MaxKeyBytes.
+func CheckKey(c Collection, key string) error {
+	if err := CheckName(string(c)); err != nil {
+		return err
+	}
+	if key == "" {
+		return fmt.Errorf("store: collection %s: empty key", c)
+	}
+	if len(key) > MaxKeyBytes {
+		return fmt.Errorf("%w: key of %d bytes in %s, at most %d", ErrTooLarge, len(key), c, MaxKeyBytes)
+	}
+	return nil
+}
+
+// CheckPut checks the arguments of Put and returns the bytes they count toward
+// MaxTxBytes.
+func CheckPut(c Collection, key string, value []byte, entries []Entry) (int, error) {
+	if err := CheckKey(c, key); err != nil {
+		return 0, err
+	}
+	if len(value) > MaxValueBytes {
+		return 0, fmt.Errorf("%w: value of %d bytes in %s, at most %d", ErrTooLarge, len(value), c, MaxValueBytes)
+	}
+	n := len(key) + len(value)
+	for i, e := range entries {
+		if err := CheckName(e.Index); err != nil {
+			return 0, err
+		}
+		if len(e.SortKey) > MaxKeyBytes {
+			return 0, fmt.Errorf("%w: sort key of %d bytes in %s.%s, at most %d", ErrTooLarge, len(e.SortKey), c, e.Index, MaxKeyBytes)
+		}
+		for _, o := range entries[:i] {
+			if o.Index == e.Index {
+				return 0, fmt.Errorf("store: collection %s: two entries of one record in index %s", c, e.Index)
+			}
+		}
+		n += len(e.Index) + len(e.SortKey) + len(key)
+	}
+	return n, nil
+}
+
+// CheckTx returns ErrTooLarge when a transaction's bytes exceed MaxTxBytes.
+func CheckTx(bytes int) error {
+	if bytes > MaxTxBytes {
+		return fmt.Errorf("%w: transaction of more than %d bytes", ErrTooLarge, MaxTxBytes)
+	}
+	return nil
+}
+
+// CheckScan checks the arguments of Scan.
+func CheckScan(c Collection, index string, r Range) error {
+	if err := CheckName(string(c)); err != nil {
+		return err
+	}
+	if err := CheckName(index); err != nil {
+		return err
+	}
+	if r.Limit < 1 || r.Limit > 10000 {
+		return fmt.Errorf("store: scan of %s.%s: limit %d, must be 1 to 10000", c, index, r.Limit)
+	}
+	return nil
+}
