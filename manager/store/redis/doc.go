@@ -1,0 +1,34 @@
+// Package redis is the store engine on a Redis server that several managers
+// may share.
+//
+// # Layout
+//
+// All keys start with "{namespace}:" so that they hash to one slot. A record is
+// a string ({ns}:r:<collection>:<key>) holding its index entries and its value;
+// an index is a sorted set ({ns}:x:<collection>:<index>) whose members all have
+// score 0 and encode (sort key, record key) so that their byte order is the
+// order of the pairs; record counts are in a hash ({ns}:n).
+//
+// # Transactions
+//
+// Every Get watches its record (WATCH and GET travel in one round trip), writes
+// are kept back and sent as one MULTI/EXEC. EXEC does nothing when a watched
+// record changed meanwhile; then the function runs again. Ranges cannot be
+// watched, which is why scans are hints.
+//
+// Competing claimers are kept apart in two ways: a process remembers which hits
+// its running transactions are claiming and leaves them out of other claiming
+// scans, and after a conflict with another process a claiming scan starts at a
+// random place of a window that grows with the conflicts.
+//
+// # Durability
+//
+// What Redis acknowledges survives what the server's own settings make it
+// survive: with appendonly yes and appendfsync always, kill -9 and power loss;
+// with appendfsync everysec, up to a second of acknowledged transactions may be
+// lost with the machine; without the append-only file, everything since the
+// last snapshot. Open reads the settings and reports them in Capabilities. A
+// server that evicts keys would forget reservations while they hold, so Open
+// refuses any maxmemory-policy but noeviction. Asynchronous replicas may lack
+// acknowledged transactions when they are promoted.
+package redis

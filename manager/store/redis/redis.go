@@ -1,0 +1,349 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+const (
+	formatVersion = "1"
+	// maxRuns bounds how often an Update runs its function before ErrConflict.
+	maxRuns = 200
+)
+
+// Options configure Open.
+type Options struct {
+	// URL of the server, redis://[user:password@]host:port[/db] or rediss://
+	// for TLS; further parameters as go-redis' ParseURL documents them.
+	URL string
+	// Namespace separates several ledgers on one server. 1 to 64 characters
+	// of [a-zA-Z0-9_-]; "oncegate" when empty.
+	Namespace string
+	// PoolSize bounds the connections; 32 when 0.
+	PoolSize int
+	// Logger receives warnings about the server's settings; slog.Default()
+	// when nil.
+	Logger *slog.Logger
+}
+
+// Store implements store.Store.
+type Store struct {
+	rdb    *goredis.Client
+	ns     string
+	caps   store.Capabilities
+	topics *topics
+
+	mu       sync.Mutex
+	claiming map[string]struct{} // record keys that running transactions claim
+
+	closeOnce sync.Once
+	closed    chan struct{}
+	running   sync.WaitGroup
+	gate      sync.RWMutex // held shared by calls while they register in running
+	never     chan struct{}
+}
+
+// Open connects, checks the server's settings and the format of what is
+// stored, and subscribes to wake-ups.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	ro, err := goredis.ParseURL(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("redis store: URL %q: %w", redact(o.URL), err)
+	}
+	if o.Namespace == "" {
+		o.Namespace = "oncegate"
+	}
+	if err := checkNamespace(o.Namespace); err != nil {
+		return nil, err
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	// A command whose answer was lost must not be sent again: an EXEC may
+	// have happened, and its WATCH is gone with the connection.
+	ro.MaxRetries = -1
+	ro.PoolSize = o.PoolSize
+	if ro.PoolSize == 0 {
+		ro.PoolSize = 32
+	}
+	ro.ContextTimeoutEnabled = true
+	s := &Store{
+		rdb:      goredis.NewClient(ro),
+		ns:       "{" + o.Namespace + "}:",
+		claiming: make(map[string]struct{}),
+		closed:   make(chan struct{}),
+		never:    make(chan struct{}),
+	}
+	if err := s.start(ctx, o.Logger); err != nil {
+		_ = s.rdb.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx context.Context, log *slog.Logger) error {
+	durable, err := checkServer(ctx, s.rdb, log)
+	if err != nil {
+		return err
+	}
+	s.caps = store.Capabilities{Name: "redis", Durable: durable, Shared: true, TimePrecision: time.Microsecond}
+	if err := s.rdb.SetNX(ctx, s.ns+"format", formatVersion, 0).Err(); err != nil {
+		return unavailable(err)
+	}
+	v, err := s.rdb.Get(ctx, s.ns+"format").Result()
+	if err != nil {
+		return unavailable(err)
+	}
+	if v != formatVersion {
+		return fmt.Errorf("redis store: namespace %s holds format %q, this version reads %s", s.ns, v, formatVersion)
+	}
+	s.topics, err = subscribe(ctx, s.rdb, s.ns+"notify")
+	return err
+}
+
+// checkServer refuses a server that would evict records and finds out whether
+// acknowledged writes survive a crash.
+func checkServer(ctx context.Context, rdb *goredis.Client, log *slog.Logger) (durable bool, err error) {
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return false, unavailable(err)
+	}
+	get := func(name string) (string, bool) {
+		m, err := rdb.ConfigGet(ctx, name).Result()
+		if err != nil {
+			return "", false
+		}
+		v, ok := m[name]
+		return v, ok
+	}
+	policy, ok := get("maxmemory-policy")
+	if !ok {
+		log.Warn("redis does not show its settings (CONFIG GET): make sure that maxmemory-policy is noeviction and appendfsync is always")
+		return false, nil
+	}
+	if policy != "noeviction" {
+		return false, fmt.Errorf("redis store: maxmemory-policy is %q, must be noeviction: evicting a reservation would let its work run twice", policy)
+	}
+	aof, _ := get("appendonly")
+	fsync, _ := get("appendfsync")
+	durable = aof == "yes" && fsync == "always"
+	if !durable {
+		log.Warn("redis may lose acknowledged transactions in a crash: it needs appendonly yes and appendfsync always",
+			"appendonly", aof, "appendfsync", fsync)
+	}
+	return durable, nil
+}
+
+func checkNamespace(ns string) error {
+	if len(ns) > 64 {
+		return fmt.Errorf("redis store: namespace %q: at most 64 characters", ns)
+	}
+	for _, c := range ns {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return fmt.Errorf("redis store: namespace %q: only letters, digits, _ and - are allowed", ns)
+		}
+	}
+	return nil
+}
+
+// redact cuts the credentials out of a URL that goes into an error.
+func redact(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok {
+		return "(not a URL)"
+	}
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		rest = rest[i+1:]
+	}
+	return scheme + "://" + rest
+}
+
+// unavailable maps an error of the client library onto the store's errors.
+func unavailable(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, goredis.ErrClosed):
+		return store.ErrClosed
+	}
+	var ne net.Error
+	msg := err.Error()
+	if !errors.As(err, &ne) && strings.HasPrefix(msg, "OOM ") {
+		return fmt.Errorf("%w: %s", store.ErrNoSpace, msg)
+	}
+	return fmt.Errorf("%w: redis: %s", store.ErrUnavailable, msg)
+}
+
+// enter registers a call; the returned function ends it.
+func (s *Store) enter() (func(), error) {
+	s.gate.RLock()
+	defer s.gate.RUnlock()
+	select {
+	case <-s.closed:
+		return nil, store.ErrClosed
+	default:
+	}
+	s.running.Add(1)
+	return s.running.Done, nil
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for run := range maxRuns {
+		err := s.runUpdate(ctx, run, fn)
+		if !errors.Is(err, goredis.TxFailedErr) {
+			return err
+		}
+		if err := pause(ctx, run); err != nil {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
+		t := &tx{s: s, ctx: ctx, conn: rtx, watch: true, run: run}
+		defer t.end()
+		if err := fn(t); err != nil {
+			return err
+		}
+		if t.err != nil { // the function swallowed an engine error
+			return t.err
+		}
+		return t.commit()
+	})
+}
+
+// View implements store.Store. A function that reads one record needs no
+// transaction; the second record makes it run again with its reads watched.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	leave, err := s.enter()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := &tx{s: s, ctx: ctx, conn: s.rdb, readOnly: true}
+	err = fn(t)
+	if !t.needWatch {
+		if err == nil {
+			err = t.err
+		}
+		return err
+	}
+	for run := range maxRuns {
+		err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
+			t := &tx{s: s, ctx: ctx, conn: rtx, watch: true, readOnly: true, run: run}
+			defer t.end()
+			if err := fn(t); err != nil {
+				return err
+			}
+			if t.err != nil {
+				return t.err
+			}
+			return t.validate()
+		})
+		if !errors.Is(err, goredis.TxFailedErr) {
+			return err
+		}
+		if err := pause(ctx, run); err != nil {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+// pause waits a random time that grows with the number of failed runs.
+func pause(ctx context.Context, run int) error {
+	limit := 50 * time.Microsecond << min(run, 7)
+	timer := time.NewTimer(rand.N(limit))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Len implements store.Store.
+func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
+	leave, err := s.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
+	if err := store.CheckName(string(c)); err != nil {
+		return 0, err
+	}
+	if index == "" {
+		n, err := s.rdb.HGet(ctx, s.ns+"n", string(c)).Int()
+		if errors.Is(err, goredis.Nil) {
+			return 0, nil
+		}
+		return n, unavailable(err)
+	}
+	if err := store.CheckName(index); err != nil {
+		return 0, err
+	}
+	n, err := s.rdb.ZCard(ctx, s.indexKey(c, index)).Result()
+	return int(n), unavailable(err)
+}
+
+// Watch implements store.Store.
+func (s *Store) Watch(topic string) store.Watcher { return s.topics.watch(topic) }
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities { return s.caps }
+
+// Failed implements store.Store. A server that cannot be reached makes calls
+// fail with ErrUnavailable until it is back; it never stops the engine for good.
+func (s *Store) Failed() <-chan struct{} { return s.never }
+
+// Err implements store.Store.
+func (s *Store) Err() error { return nil }
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	var err error
+	s.closeOnce.Do(func() {
+		s.gate.Lock()
+		close(s.closed)
+		s.gate.Unlock()
+		s.running.Wait()
+		s.topics.close()
+		err = s.rdb.Close()
+	})
+	return err
+}
+
+func (s *Store) recordKey(c store.Collection, key string) string {
+	return s.ns + "r:" + string(c) + ":" + key
+}
+
+func (s *Store) indexKey(c store.Collection, index string) string {
+	return s.ns + "x:" + string(c) + ":" + index
+}
