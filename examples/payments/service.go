@@ -1,0 +1,161 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// maxRequestBody is the longest body of a payment, in bytes.
+const maxRequestBody = 1 << 20
+
+// service is the payments API over one count of executions.
+type service struct {
+	ledger *executions
+}
+
+func newService() *service { return &service{ledger: newExecutions(maxKeys)} }
+
+func (s *service) handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /payments", s.pay)
+	mux.HandleFunc("GET /executions", s.executions)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		io.WriteString(w, "ok\n")
+	})
+	return mux
+}
+
+// payment is the answer to a payment that was executed.
+type payment struct {
+	Execution int64           `json:"execution"`
+	ID        string          `json:"id"`
+	Amount    json.RawMessage `json:"amount,omitempty"`
+	Currency  json.RawMessage `json:"currency,omitempty"`
+	Padding   string          `json:"padding,omitempty"`
+}
+
+func (s *service) pay(w http.ResponseWriter, r *http.Request) {
+	trouble, err := parseTrouble(r.Header)
+	if err != nil {
+		writeProblem(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequestBody))
+	if err != nil {
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			writeProblem(w, http.StatusRequestEntityTooLarge,
+				fmt.Sprintf("the body is larger than %d bytes", tooLarge.Limit))
+			return
+		}
+		writeProblem(w, http.StatusBadRequest, "the body could not be read to its end")
+		return
+	}
+	var answer payment
+	if err := decodeObject(body, &answer); err != nil {
+		writeProblem(w, http.StatusBadRequest, err.Error())
+		return
+	}
+
+	if trouble.drop == dropBefore {
+		trouble.work(r)
+		// Closes the connection without an answer.
+		panic(http.ErrAbortHandler)
+	}
+	// The work counts from its start: a caller that leaves while it takes its time has had it executed.
+	answer.Execution = s.ledger.add(r.Header.Get("Idempotency-Key"))
+	answer.ID = "pay_" + strconv.FormatInt(answer.Execution, 10)
+	trouble.work(r)
+	if trouble.drop == dropAfter {
+		panic(http.ErrAbortHandler)
+	}
+	writeJSON(w, "application/json", trouble.status, answer.encode(trouble.bodyBytes))
+}
+
+// decodeObject takes amount and currency from a body that must be one JSON object; other fields are ignored.
+func decodeObject(body []byte, p *payment) error {
+	if trimmed := bytes.TrimSpace(body); len(trimmed) == 0 || trimmed[0] != '{' {
+		return errors.New("the body is not a JSON object, such as {\"amount\": 100}")
+	}
+	var fields struct {
+		Amount   json.RawMessage `json:"amount"`
+		Currency json.RawMessage `json:"currency"`
+	}
+	if err := json.Unmarshal(body, &fields); err != nil {
+		return fmt.Errorf("the body is not valid JSON: %w", err)
+	}
+	p.Amount, p.Currency = fields.Amount, fields.Currency
+	return nil
+}
+
+// encode returns p as JSON, padded to size bytes when it is shorter.
+func (p payment) encode(size int) []byte {
+	b := mustMarshal(p)
+	const overhead = len(`,"padding":""`)
+	if pad := size - len(b) - overhead; pad > 0 {
+		p.Padding = string(bytes.Repeat([]byte{'x'}, pad))
+		return mustMarshal(p)
+	}
+	// Too little is missing for a field of its own: white space is as good.
+	if pad := size - len(b); pad > 0 {
+		return append(b, bytes.Repeat([]byte{'\n'}, pad)...)
+	}
+	return b
+}
+
+func (s *service) executions(w http.ResponseWriter, _ *http.Request) {
+	writeJSON(w, "application/json", http.StatusOK, mustMarshal(s.ledger.counts()))
+}
+
+// problem is an RFC 9457 problem; the title says it all, so the type stays the default, about:blank.
+type problem struct {
+	Title  string `json:"title"`
+	Status int    `json:"status"`
+	Detail string `json:"detail"`
+}
+
+func writeProblem(w http.ResponseWriter, status int, detail string) {
+	writeJSON(w, "application/problem+json", status,
+		mustMarshal(problem{Title: http.StatusText(status), Status: status, Detail: detail}))
+}
+
+func writeJSON(w http.ResponseWriter, contentType string, status int, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	if status == http.StatusNoContent || status == http.StatusNotModified {
+		// These have no body by definition.
+		w.Header().Del("Content-Type")
+		w.Header().Del("Content-Length")
+		body = nil
+	}
+	w.WriteHeader(status)
+	w.Write(body) // an error means that the caller has left
+}
+
+// mustMarshal encodes types of this package, which all can be encoded.
+func mustMarshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("payments: encoding %T: %v", v, err))
+	}
+	return b
+}
+
+// work takes the time that the caller asked for, or until the caller leaves.
+func (t trouble) work(r *http.Request) {
+	if t.delay == 0 {
+		return
+	}
+	timer := time.NewTimer(t.delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.Context().Done():
+	}
+}
