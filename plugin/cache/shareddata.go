@@ -1,0 +1,36 @@
+package cache
+
+// Status is a shared-data call's answer.
+type Status uint8
+
+// The statuses.
+const (
+	OK          Status = iota // done
+	NotFound                  // Get: there is no such key
+	CASMismatch               // Set: the value was changed meanwhile, or the key exists
+	Failed                    // anything else; the host's state is unknown
+)
+
+// SharedData is the host's shared key-value store.
+type SharedData interface {
+	// Get returns a copy of the value that nobody changes afterwards, and its
+	// CAS number. key is valid only during the call.
+	Get(key string) (value []byte, cas uint32, status Status)
+	// Set stores a copy of value if cas fits; key and value are valid only
+	// during the call.
+	Set(key string, value []byte, cas uint32) Status
+}
+
+// Semantics tells how the host's Set treats CAS numbers.
+type Semantics struct {
+	// ZeroOverwrites: a zero CAS overwrites a present key (Envoy). Otherwise it
+	// only creates.
+	ZeroOverwrites bool
+	// Usable: the host answered the probe. A table on an unusable host finds
+	// nothing and refuses all writes as Contended.
+	Usable bool
+}
+
+// Probe finds out the host's semantics with a scratch key below prefix. It may run in any
+// number of VMs at once and again at any time.
+func Probe(sd SharedData, prefix string) Semantics { return probe(sd, prefix) }

@@ -1,0 +1,185 @@
+package config
+
+import "time"
+
+// Ledger says who decides whether a request may run.
+type Ledger uint8
+
+// The ledgers.
+const (
+	// LedgerManager: the manager decides; the gate calls it on a cache miss.
+	LedgerManager Ledger = iota
+	// LedgerUpstream: the upstream is the manager itself, so the gate caches
+	// and coalesces but makes no callouts.
+	LedgerUpstream
+	// LedgerNone: the gate's cache alone decides. Losing the cache loses the
+	// protection.
+	LedgerNone
+)
+
+// Mode says when the gate decides.
+type Mode uint8
+
+// The modes.
+const (
+	// ModeHeaders decides on the request headers; works on any Envoy.
+	ModeHeaders Mode = iota
+	// ModeBody decides after the request body, which needs Envoy 1.35+ with
+	// allow_on_headers_stop_iteration.
+	ModeBody
+)
+
+// Derive says how a key is made from the payload when the client sends none.
+type Derive uint8
+
+// The ways to derive a key.
+const (
+	DeriveNone   Derive = iota // keys are not derived
+	DeriveMD5                  // hex MD5 of the payload
+	DeriveSHA256               // hex SHA-256 of the payload
+)
+
+// Format says which keys are accepted.
+type Format uint8
+
+// The formats.
+const (
+	FormatAny        Format = iota // 1 to 255 bytes of visible ASCII
+	FormatStructured               // {client_id}:{sequence}:{nonce} only
+)
+
+// FailureMode says what happens while the manager cannot be reached.
+type FailureMode uint8
+
+// The failure modes.
+const (
+	FailClosed FailureMode = iota // 503 with Retry-After
+	FailOpen                      // forward unprotected, marked as bypassed
+)
+
+// CommitMode says whether the client's answer waits for the commit.
+type CommitMode uint8
+
+// The commit modes.
+const (
+	CommitBeforeReply CommitMode = iota // the answer is released after the commit
+	CommitAsync                         // the answer is released at once
+)
+
+// ScopePartKind names one ingredient of a scope.
+type ScopePartKind uint8
+
+// The ingredients of a scope.
+const (
+	ScopeHost         ScopePartKind = iota // :authority in lower case
+	ScopePath                              // :path without the query
+	ScopePathAndQuery                      // :path as sent
+	ScopeMethod                            // :method
+	ScopeHeader                            // the value of a request header
+)
+
+// ScopePart is one ingredient of a scope.
+type ScopePart struct {
+	Kind ScopePartKind
+	// Header is the lower-case name for ScopeHeader, empty otherwise.
+	Header string
+}
+
+// Key says where a request's key comes from. The sources are tried in the
+// order header, JSON path, derivation; the first that has a key wins.
+type Key struct {
+	// Header is the lower-case name of the header; empty: not from a header.
+	Header string
+	// JSONPath is a gjson path into the body; empty: not from the body. Only
+	// in ModeBody.
+	JSONPath string
+	// Derive makes a key from the body. Only in ModeBody.
+	Derive Derive
+	// Required: a request without a key is refused with 400 instead of passing
+	// unprotected.
+	Required bool
+	// Format restricts what a key may look like.
+	Format Format
+}
+
+// Manager says how the manager is called.
+type Manager struct {
+	// Cluster is Envoy's name for the manager's cluster.
+	Cluster string
+	// Authority is the :authority of the calls.
+	Authority string
+	// Timeout bounds a call, not counting the time it waits for a pending entry.
+	Timeout time.Duration
+	// AuthToken is sent as a bearer token when not empty.
+	AuthToken string
+}
+
+// CommitRetry bounds the repetition of commits that did not reach the manager.
+type CommitRetry struct {
+	// Initial is the first delay; each further one is twice as long.
+	Initial time.Duration
+	// Max bounds the delay.
+	Max time.Duration
+	// MaxQueued bounds the outcomes one VM keeps for repetition.
+	MaxQueued int
+}
+
+// Config is a whole configuration: what is the same for all routes, and the
+// rules that lead to a Route. It is never changed after Parse.
+type Config struct {
+	Manager     Manager
+	CommitRetry CommitRetry
+	// MaxEntries bounds the cache's entries, MaxBytes the bytes of its values.
+	MaxEntries int
+	MaxBytes   int
+	// MaxWaiters bounds the duplicates that wait in one VM.
+	MaxWaiters int
+	// CleanupInterval is the time between two sweeps of the cache.
+	CleanupInterval time.Duration
+	// ScopeSecret keys the digests of scopes; empty: plain digests.
+	ScopeSecret string
+
+	rules []rule
+}
+
+// Route is everything that may differ between routes, fully merged: a rule's
+// own fields over the fields of the top level over the defaults.
+type Route struct {
+	// Index is the position of the rule in match, for metrics and logs.
+	Index  int
+	Ledger Ledger
+	Mode   Mode
+	Key    Key
+	Scope  []ScopePart
+	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL
+	// how long an outcome is remembered.
+	PendingTTL, CommittedTTL, RejectedTTL time.Duration
+	// WaitForPending: a duplicate of a running request waits for its answer,
+	// at most PendingWait, and is refused with 409 after that or at once.
+	WaitForPending bool
+	PendingWait    time.Duration
+	// MaxRequestBody is how many bytes of the body are digested; MaxResponseBody
+	// how many bytes of an answer's body are recorded.
+	MaxRequestBody, MaxResponseBody int
+	FailureMode                     FailureMode
+	Commit                          CommitMode
+	Outcomes                        Outcomes
+}
+
+// Route finds the first rule that matches and returns its settings, nil when
+// none does: the request passes untouched. path is :path as sent; its query is
+// not looked at. The Route is shared and must not be changed.
+func (c *Config) Route(method, path string) *Route {
+	for i := range path {
+		if path[i] == '?' || path[i] == '#' {
+			path = path[:i]
+			break
+		}
+	}
+	for i := range c.rules {
+		if c.rules[i].matches(method, path) {
+			return &c.rules[i].route
+		}
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+// Package jsonguard validates JSON from strangers before gjson reads it.
+//
+// gjson's validator recurses once per level of nesting, and the filter runs on
+// a stack of 64 KiB: a body of a few thousand brackets would overflow it and
+// trap the VM. So the depth is measured first, without recursion.
+package jsonguard
+
+import "github.com/tidwall/gjson"
+
+// MaxDepth is the deepest nesting of arrays and objects that is accepted.
+const MaxDepth = 64
+
+// Valid tells whether b is one JSON value with at most MaxDepth levels.
+func Valid(b []byte) bool { return shallow(b) && gjson.ValidBytes(b) }
+
+// shallow tells whether no more than MaxDepth brackets are ever open. On input
+// that is not JSON the answer means nothing, but it is safe to validate.
+func shallow(b []byte) bool {
+	depth := 0
+	inString := false
+	for i := 0; i < len(b); i++ {
+		c := b[i]
+		if inString {
+			switch c {
+			case '\\':
+				i++
+			case '"':
+				inString = false
+			}
+			continue
+		}
+		switch c {
+		case '"':
+			inString = true
+		case '[', '{':
+			if depth++; depth > MaxDepth {
+				return false
+			}
+		case ']', '}':
+			depth--
+		}
+	}
+	return true
+}

@@ -1,0 +1,18 @@
+// Package request reads from a request what decides about duplicates: the
+// client's key, the scope that separates tenants and endpoints, and the
+// fingerprint that tells a retry from another request under the same key.
+//
+// All three are pure functions of the request and the route's settings, so a
+// retry gives the same results on any worker, gate and version that shares the
+// encodings below.
+//
+//	scope       = base64url( H( "oncegate scope 1" part* ) )
+//	  part      = kind(1 octet) [length name] present(1 octet) [length value]
+//	  H         = SHA-256, or HMAC-SHA-256 when there is a secret
+//	fingerprint = base64url( SHA-256( "oncegate fingerprint 1" field* ) )
+//	entry hash  = first 16 octets of SHA-256( length scope length key )
+//
+// Every variable part is preceded by its length (8 octets, big endian), so two
+// different inputs never give the same bytes. Headers that may hold credentials
+// only ever enter a digest; nothing here keeps or returns them.
+package request
