@@ -1,0 +1,220 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// readyTimeout bounds how long one process may take until it answers.
+const readyTimeout = 60 * time.Second
+
+// Config says what to run and where. BinDir, Dir and Plugin are required.
+type Config struct {
+	// BinDir holds what `make build` makes: manager, gateway, payments, oncegate.wasm.
+	BinDir string
+	// Dir takes the manager's data (Dir/data), the log files and the gate's configuration. It is made when missing; what
+	// is in it stays, so that a second run knows the first one's keys.
+	Dir string
+	// Ports to listen on, on 127.0.0.1; 0 picks a free one.
+	Ports Ports
+	// Workers is the number of the gateway's workers; 0 means 2.
+	Workers int
+	// HoldHeaders is Envoy's allow_on_headers_stop_iteration, without which the gate cannot be in body mode.
+	HoldHeaders bool
+	// Plugin is the gate's configuration, as JSON. It must call the manager's cluster oncegate_manager, or leave that out.
+	Plugin []byte
+}
+
+// Ports are the ports of a stack on 127.0.0.1.
+type Ports struct {
+	Manager, ManagerAdmin int
+	Payments              int
+	Gateway, GatewayAdmin int
+}
+
+// Stack is a set of running processes. Its methods must not be called concurrently, except Failed.
+type Stack struct {
+	// Ports are the ports in use, with the free ones that were picked for 0.
+	Ports Ports
+
+	cfg    Config
+	failed chan error
+
+	payments, manager, gateway *process
+}
+
+// Start starts the processes and returns when all of them answer. Nothing is left running when it fails. A port that is
+// taken is reported before anything starts.
+func Start(ctx context.Context, cfg Config) (*Stack, error) {
+	if cfg.Workers == 0 {
+		cfg.Workers = 2
+	}
+	for _, file := range []string{"manager", "gateway", "payments", "oncegate.wasm"} {
+		if _, err := os.Stat(filepath.Join(cfg.BinDir, file)); err != nil {
+			return nil, fmt.Errorf("%w: run `make build` first", err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.Dir, "data"), 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(cfg.Dir, "plugin.json"), cfg.Plugin, 0o644); err != nil {
+		return nil, err
+	}
+	ports, err := takePorts(ctx, cfg.Ports)
+	if err != nil {
+		return nil, err
+	}
+
+	// Room for the end of every process, so that none waits to tell: two starts of the manager at most are in flight.
+	s := &Stack{Ports: ports, cfg: cfg, failed: make(chan error, 4)}
+	for _, start := range []func(context.Context) error{s.startPayments, s.StartManager, s.startGateway} {
+		if err := start(ctx); err != nil {
+			// The reason is what matters; that a half-started process ended badly adds nothing.
+			_ = s.Stop()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Failed yields an error when a process ended without having been told to.
+func (s *Stack) Failed() <-chan error { return s.failed }
+
+// GatewayURL is where clients send their requests.
+func (s *Stack) GatewayURL() string { return "http://" + address(s.Ports.Gateway) }
+
+// PaymentsURL is the upstream itself, without the gate before it.
+func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Payments) }
+
+// Stop stops what runs, clients' side first. It returns the joined errors of processes that did not end well.
+func (s *Stack) Stop() error {
+	var errs []error
+	for _, p := range []**process{&s.gateway, &s.manager, &s.payments} {
+		if *p != nil {
+			errs = append(errs, (*p).stop())
+			*p = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// KillManager kills the manager as a crash would, with SIGKILL.
+func (s *Stack) KillManager() {
+	if s.manager != nil {
+		s.manager.kill()
+		s.manager = nil
+	}
+}
+
+// StartManager starts the manager, on the data that is there, and waits until it is ready.
+func (s *Stack) StartManager(ctx context.Context) error {
+	var err error
+	s.manager, err = s.start(ctx, "manager", []string{
+		"serve",
+		"--data-dir", filepath.Join(s.cfg.Dir, "data"),
+		"--listen", address(s.Ports.Manager),
+		"--admin", address(s.Ports.ManagerAdmin),
+	}, "http://"+address(s.Ports.ManagerAdmin)+"/readyz")
+	return err
+}
+
+func (s *Stack) startPayments(ctx context.Context) error {
+	var err error
+	s.payments, err = s.start(ctx, "payments", []string{"--listen", address(s.Ports.Payments)}, s.PaymentsURL()+"/healthz")
+	return err
+}
+
+func (s *Stack) startGateway(ctx context.Context) error {
+	args := []string{
+		"--wasm", filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
+		"--config", filepath.Join(s.cfg.Dir, "plugin.json"),
+		"--listen", address(s.Ports.Gateway),
+		"--admin", address(s.Ports.GatewayAdmin),
+		"--upstream", address(s.Ports.Payments),
+		"--cluster", "oncegate_manager=" + address(s.Ports.Manager),
+		"--workers", strconv.Itoa(s.cfg.Workers),
+	}
+	if s.cfg.HoldHeaders {
+		args = append(args, "--allow-on-headers-stop-iteration")
+	}
+	var err error
+	// Through the gate to the upstream: the whole way is open then.
+	s.gateway, err = s.start(ctx, "gateway", args, s.GatewayURL()+"/healthz")
+	return err
+}
+
+// start runs a program of BinDir and waits until ready answers 200. The process is returned also with an error when it
+// runs, so that Stop finds it.
+func (s *Stack) start(ctx context.Context, name string, args []string, ready string) (*process, error) {
+	p, err := startProcess(name, s.logPath(name), filepath.Join(s.cfg.BinDir, name), args, func(err error) {
+		select {
+		case s.failed <- err:
+		default: // an earlier end has not been looked at yet, and will be
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	return p, p.waitReady(ctx, func(ctx context.Context) error { return get(ctx, ready) })
+}
+
+func (s *Stack) logPath(name string) string { return filepath.Join(s.cfg.Dir, name+".log") }
+
+// get succeeds when url answers 200 within a second.
+func get(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true // nobody else will ask there
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	return nil
+}
+
+// takePorts replaces every 0 by a free port and tells when one of the others is taken. All are held until all are found,
+// so that no two are the same.
+func takePorts(ctx context.Context, ports Ports) (Ports, error) {
+	var lc net.ListenConfig
+	for _, p := range []struct {
+		port *int
+		what string
+	}{
+		{&ports.Manager, "the manager"},
+		{&ports.ManagerAdmin, "the manager's admin listener"},
+		{&ports.Payments, "payments"},
+		{&ports.Gateway, "the gateway"},
+		{&ports.GatewayAdmin, "the gateway's admin listener"},
+	} {
+		l, err := lc.Listen(ctx, "tcp", address(*p.port))
+		if err != nil {
+			return Ports{}, fmt.Errorf("port %d, for %s, is not free: %w", *p.port, p.what, err)
+		}
+		defer l.Close()
+		*p.port = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports, nil
+}
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }

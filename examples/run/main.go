@@ -1,0 +1,139 @@
+// Command run is `make run`: it starts the manager, the payments upstream and the gateway with the gate in it, tells what
+// runs where and what to paste into another terminal, and stops all of it on Ctrl-C.
+//
+//	run [--bin DIR] [--dir DIR] [--mode body|headers] [--workers N] [--PROCESS-port N]...
+//
+// The manager's data stays in --dir, so what was executed before a restart is still known after it.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/oncegate/oncegate/examples/internal/stack"
+)
+
+func main() {
+	// SIGPIPE too: when nobody reads what we print, the processes must still be stopped.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cfg, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		return 2
+	}
+	s, err := stack.Start(ctx, cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			return 0 // told to stop before all was up
+		}
+		fmt.Fprintf(stderr, "run: %v\n", err)
+		return 1
+	}
+	io.WriteString(stdout, welcome(s, cfg.Dir, rand.Text()[:8]))
+
+	code := 0
+	select {
+	case <-ctx.Done():
+	case err := <-s.Failed():
+		fmt.Fprintf(stderr, "run: %v\n", err)
+		code = 1
+	}
+	fmt.Fprintln(stdout, "stopping")
+	if err := s.Stop(); err != nil {
+		fmt.Fprintf(stderr, "run: %v\n", err)
+		code = 1
+	}
+	return code
+}
+
+// parse reads the command line; what is wrong with it has been printed when it returns an error.
+func parse(args []string, stderr io.Writer) (stack.Config, error) {
+	var cfg stack.Config
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&cfg.BinDir, "bin", "build", "`folder` with what make build made")
+	flags.StringVar(&cfg.Dir, "dir", "build/run", "`folder` for the manager's data, logs and the gate's configuration")
+	flags.IntVar(&cfg.Workers, "workers", 2, "`number` of the gateway's workers, 1 to 64")
+	mode := flags.String("mode", "body", "the gate's `mode`, body or headers")
+	ports := []struct {
+		port *int
+		name string
+		def  int
+	}{
+		{&cfg.Ports.Manager, "manager-port", 8090},
+		{&cfg.Ports.ManagerAdmin, "manager-admin-port", 8091},
+		{&cfg.Ports.Payments, "payments-port", 9000},
+		{&cfg.Ports.Gateway, "gateway-port", 10000},
+		{&cfg.Ports.GatewayAdmin, "gateway-admin-port", 10001},
+	}
+	for _, p := range ports {
+		flags.IntVar(p.port, p.name, p.def, "`port` on 127.0.0.1; 0 for any that is free")
+	}
+	if err := flags.Parse(args); err != nil {
+		return cfg, err
+	}
+
+	bad := func(format string, args ...any) (stack.Config, error) {
+		err := fmt.Errorf(format, args...)
+		fmt.Fprintf(stderr, "run: %v\n", err)
+		return cfg, err
+	}
+	if flags.NArg() > 0 {
+		return bad("unexpected argument %q: it takes flags only", flags.Arg(0))
+	}
+	if cfg.Workers < 1 || cfg.Workers > 64 {
+		return bad("--workers is %d, it must be from 1 to 64", cfg.Workers)
+	}
+	for _, p := range ports {
+		if *p.port < 0 || *p.port > 65535 {
+			return bad("--%s is %d, it must be from 0 to 65535", p.name, *p.port)
+		}
+	}
+	if *mode != "body" && *mode != "headers" {
+		return bad("--mode is %q, it must be body or headers", *mode)
+	}
+	cfg.HoldHeaders = *mode == "body"
+	plugin, err := json.Marshal(map[string]string{"mode": *mode})
+	if err != nil {
+		return bad("the gate's configuration: %v", err)
+	}
+	cfg.Plugin = plugin
+	return cfg, nil
+}
+
+// welcome tells what runs where and what to try; key is one that was not used before.
+func welcome(s *stack.Stack, dir, key string) string {
+	curl := fmt.Sprintf(`curl -i %s/payments -H 'Idempotency-Key: try-%s' -d '{"amount": 100}'`, s.GatewayURL(), key)
+	return fmt.Sprintf(`Running:
+  gateway   %s   the gate (oncegate.wasm) before payments; metrics: http://127.0.0.1:%d/metrics
+  payments  %s    the upstream, whose work must not be done twice
+  manager   http://127.0.0.1:%d    the ledger; metrics: http://127.0.0.1:%d/metrics
+Data, logs and the gate's configuration are in %s.
+
+Paste into another terminal: the first call, and its retry, which must get the same answer
+  %s
+  %s
+and how often it was executed
+  curl %s/executions
+
+Ctrl-C stops all.
+`, s.GatewayURL(), s.Ports.GatewayAdmin, s.PaymentsURL(), s.Ports.Manager, s.Ports.ManagerAdmin, filepath.Clean(dir),
+		curl, curl, s.PaymentsURL())
+}
