@@ -14,6 +14,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/internal/calls"
 )
 
 const (
@@ -47,11 +48,8 @@ type Store struct {
 	mu       sync.Mutex
 	claiming map[string]struct{} // record keys that running transactions claim
 
-	closeOnce sync.Once
-	closed    chan struct{}
-	running   sync.WaitGroup
-	gate      sync.RWMutex // held shared by calls while they register in running
-	never     chan struct{}
+	calls calls.Calls
+	never chan struct{}
 }
 
 // Open connects, checks the server's settings and the format of what is
@@ -82,7 +80,6 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		rdb:      goredis.NewClient(ro),
 		ns:       "{" + o.Namespace + "}:",
 		claiming: make(map[string]struct{}),
-		closed:   make(chan struct{}),
 		never:    make(chan struct{}),
 	}
 	if err := s.start(ctx, o.Logger); err != nil {
@@ -186,26 +183,12 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: redis: %s", store.ErrUnavailable, msg)
 }
 
-// enter registers a call; the returned function ends it.
-func (s *Store) enter() (func(), error) {
-	s.gate.RLock()
-	defer s.gate.RUnlock()
-	select {
-	case <-s.closed:
-		return nil, store.ErrClosed
-	default:
-	}
-	s.running.Add(1)
-	return s.running.Done, nil
-}
-
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
-	leave, err := s.enter()
-	if err != nil {
+	if err := s.calls.Enter(); err != nil {
 		return err
 	}
-	defer leave()
+	defer s.calls.Leave()
 	for run := range maxRuns {
 		err := s.runUpdate(ctx, run, fn)
 		if !errors.Is(err, goredis.TxFailedErr) {
@@ -223,13 +206,13 @@ func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error)
 		return err
 	}
 	return s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
-		t := &tx{s: s, ctx: ctx, conn: rtx, watch: true, run: run}
+		t := s.newTx(ctx, rtx, run, true, false)
 		defer t.end()
 		if err := fn(t); err != nil {
-			return err
+			return t.refused(err)
 		}
-		if t.err != nil { // the function swallowed an engine error
-			return t.err
+		if t.Err != nil { // the function swallowed an engine error
+			return t.Err
 		}
 		return t.commit()
 	})
@@ -238,31 +221,30 @@ func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error)
 // View implements store.Store. A function that reads one record needs no
 // transaction; the second record makes it run again with its reads watched.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
-	leave, err := s.enter()
-	if err != nil {
+	if err := s.calls.Enter(); err != nil {
 		return err
 	}
-	defer leave()
+	defer s.calls.Leave()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	t := &tx{s: s, ctx: ctx, conn: s.rdb, readOnly: true}
-	err = fn(t)
+	t := s.newTx(ctx, s.rdb, 0, false, true)
+	err := fn(t)
 	if !t.needWatch {
 		if err == nil {
-			err = t.err
+			err = t.Err
 		}
 		return err
 	}
 	for run := range maxRuns {
 		err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
-			t := &tx{s: s, ctx: ctx, conn: rtx, watch: true, readOnly: true, run: run}
+			t := s.newTx(ctx, rtx, run, true, true)
 			defer t.end()
 			if err := fn(t); err != nil {
-				return err
+				return t.refused(err)
 			}
-			if t.err != nil {
-				return t.err
+			if t.Err != nil {
+				return t.Err
 			}
 			return t.validate()
 		})
@@ -291,11 +273,10 @@ func pause(ctx context.Context, run int) error {
 
 // Len implements store.Store.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
-	leave, err := s.enter()
-	if err != nil {
+	if err := s.calls.Enter(); err != nil {
 		return 0, err
 	}
-	defer leave()
+	defer s.calls.Leave()
 	if err := store.CheckName(string(c)); err != nil {
 		return 0, err
 	}
@@ -328,16 +309,11 @@ func (s *Store) Err() error { return nil }
 
 // Close implements store.Store.
 func (s *Store) Close() error {
-	var err error
-	s.closeOnce.Do(func() {
-		s.gate.Lock()
-		close(s.closed)
-		s.gate.Unlock()
-		s.running.Wait()
-		s.topics.close()
-		err = s.rdb.Close()
-	})
-	return err
+	if !s.calls.Close() {
+		return nil
+	}
+	s.topics.close()
+	return s.rdb.Close()
 }
 
 func (s *Store) recordKey(c store.Collection, key string) string {

@@ -10,6 +10,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/internal/overlay"
+	"github.com/oncegate/oncegate/manager/store/internal/reccodec"
 )
 
 // conn is what a transaction needs of a sticky connection (or, for a single
@@ -21,46 +23,24 @@ type conn interface {
 	Time(ctx context.Context) *goredis.TimeCmd
 }
 
-// record is what a transaction knows of one record: what the server had when it
-// was first looked at, and what the transaction wants it to be.
-type record struct {
-	c   store.Collection
-	key string
-
-	stored      bool
-	storedValue []byte
-	oldEntries  []store.Entry
-
-	written bool
-	present bool
-	value   []byte
-	entries []store.Entry
-}
-
 type tx struct {
-	s        *Store
-	ctx      context.Context
-	conn     conn
-	watch    bool
-	readOnly bool
-	run      int
+	overlay.Tx
+	s     *Store
+	ctx   context.Context
+	conn  conn
+	watch bool
+	run   int
 
 	now       time.Time
-	records   map[string]*record
-	order     []*record // written records in the order of their first write
-	bytes     int
-	notify    []string
 	claimed   []string
 	armed     bool // a WATCH is active on the connection
 	needWatch bool
-	err       error // first engine error, even if the function swallows it
 }
 
-func (t *tx) fail(err error) error {
-	if t.err == nil {
-		t.err = err
-	}
-	return err
+func (s *Store) newTx(ctx context.Context, c conn, run int, watch, readOnly bool) *tx {
+	t := &tx{s: s, ctx: ctx, conn: c, run: run, watch: watch}
+	t.ReadOnly, t.Load = readOnly, t.load
+	return t
 }
 
 // Now implements store.Tx: the server's TIME.
@@ -68,28 +48,21 @@ func (t *tx) Now() time.Time {
 	if t.now.IsZero() {
 		now, err := t.conn.Time(t.ctx).Result()
 		if err != nil {
-			t.fail(unavailable(err))
-			return time.Now() // never acted on: the transaction fails with t.err
+			t.Fail(unavailable(err))
+			return time.Now() // never acted on: the transaction fails with t.Err
 		}
 		t.now = now
 	}
 	return t.now
 }
 
-// load looks at a record for the first time: WATCH, GET and, once, TIME in one
-// round trip.
-func (t *tx) load(c store.Collection, key string) (*record, error) {
-	if t.err != nil {
-		return nil, t.err
-	}
-	rk := t.s.recordKey(c, key)
-	if r := t.records[rk]; r != nil {
-		return r, nil
-	}
-	if !t.watch && len(t.records) > 0 {
+// load watches and gets a record and, once, asks for the time, in one round trip.
+func (t *tx) load(r *overlay.Record) error {
+	if !t.watch && t.Reads() > 0 {
 		t.needWatch = true
-		return nil, t.fail(errors.New("redis store: second record in an unwatched view"))
+		return errors.New("redis store: second record in an unwatched view")
 	}
+	rk := t.s.recordKey(r.Collection, r.Key)
 	var get *goredis.StringCmd
 	var now *goredis.TimeCmd
 	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
@@ -104,103 +77,23 @@ func (t *tx) load(c store.Collection, key string) (*record, error) {
 		return nil
 	})
 	if err != nil && !errors.Is(err, goredis.Nil) {
-		return nil, t.fail(unavailable(err))
+		return unavailable(err)
 	}
 	if now != nil {
 		t.now = now.Val()
 	}
-	r := &record{c: c, key: key}
 	b, err := get.Bytes()
-	switch {
-	case errors.Is(err, goredis.Nil):
-	case err != nil:
-		return nil, t.fail(unavailable(err))
-	default:
-		if r.storedValue, r.oldEntries, err = decodeRecord(b); err != nil {
-			return nil, t.fail(fmt.Errorf("%w: %s %q", err, c, key))
-		}
-		r.stored = true
+	if errors.Is(err, goredis.Nil) {
+		return nil
 	}
-	if t.records == nil {
-		t.records = make(map[string]*record, 4)
-	}
-	t.records[rk] = r
-	return r, nil
-}
-
-// Get implements store.Tx.
-func (t *tx) Get(c store.Collection, key string) ([]byte, error) {
-	if err := store.CheckKey(c, key); err != nil {
-		return nil, err
-	}
-	r, err := t.load(c, key)
 	if err != nil {
-		return nil, err
+		return unavailable(err)
 	}
-	if r.written {
-		if !r.present {
-			return nil, store.ErrNotFound
-		}
-		return r.value, nil
+	r.Stored = true
+	if r.StoredEntries, r.StoredValue, err = reccodec.Split(b); err != nil {
+		return fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
 	}
-	if !r.stored {
-		return nil, store.ErrNotFound
-	}
-	return r.storedValue, nil
-}
-
-// Put implements store.Tx.
-func (t *tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
-	if t.readOnly {
-		return store.ErrReadOnly
-	}
-	n, err := store.CheckPut(c, key, value, entries)
-	if err != nil {
-		return err
-	}
-	t.bytes += n
-	if err := store.CheckTx(t.bytes); err != nil {
-		return t.fail(err)
-	}
-	r, err := t.load(c, key)
-	if err != nil {
-		return err
-	}
-	t.write(r)
-	r.present, r.value = true, value
-	r.entries = append([]store.Entry(nil), entries...)
 	return nil
-}
-
-// Delete implements store.Tx.
-func (t *tx) Delete(c store.Collection, key string) error {
-	if t.readOnly {
-		return store.ErrReadOnly
-	}
-	if err := store.CheckKey(c, key); err != nil {
-		return err
-	}
-	r, err := t.load(c, key)
-	if err != nil {
-		return err
-	}
-	t.write(r)
-	r.present, r.value, r.entries = false, nil, nil
-	return nil
-}
-
-func (t *tx) write(r *record) {
-	if !r.written {
-		r.written = true
-		t.order = append(t.order, r)
-	}
-}
-
-// Notify implements store.Tx.
-func (t *tx) Notify(topic string) {
-	if !t.readOnly {
-		t.notify = append(t.notify, topic)
-	}
 }
 
 // Scan implements store.Tx. It reads the index as it is on the server.
@@ -208,8 +101,8 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if err := store.CheckScan(c, index, r); err != nil {
 		return nil, err
 	}
-	if t.err != nil {
-		return nil, t.err
+	if t.Err != nil {
+		return nil, t.Err
 	}
 	by := &goredis.ZRangeBy{Min: "[" + escape(r.From), Max: "+"}
 	if r.After != nil {
@@ -218,7 +111,7 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if r.To != "" {
 		by.Max = "(" + escape(r.To)
 	}
-	if r.Claim && !t.readOnly {
+	if r.Claim && !t.ReadOnly {
 		return t.claim(c, index, by, r.Limit)
 	}
 	return t.rangeOf(c, index, by, int64(r.Limit))
@@ -228,12 +121,12 @@ func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, lim
 	by.Count = limit
 	members, err := t.conn.ZRangeByLex(t.ctx, t.s.indexKey(c, index), by).Result()
 	if err != nil {
-		return nil, t.fail(unavailable(err))
+		return nil, t.Fail(unavailable(err))
 	}
 	hits := make([]store.Hit, len(members))
 	for i, m := range members {
 		if hits[i], err = splitMember(m); err != nil {
-			return nil, t.fail(fmt.Errorf("%w: member of %s.%s", err, c, index))
+			return nil, t.Fail(fmt.Errorf("%w: member of %s.%s", err, c, index))
 		}
 	}
 	return hits, nil
@@ -276,14 +169,15 @@ func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit
 // commit sends the writes. A transaction without writes that read more than
 // one record is validated, so that what it saw existed at one moment.
 func (t *tx) commit() error {
-	if len(t.order) == 0 && len(t.notify) == 0 {
+	writes := t.Writes()
+	if len(writes) == 0 && len(t.Topics()) == 0 {
 		return t.validate()
 	}
 	_, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
-		for _, r := range t.order {
+		for _, r := range writes {
 			t.queue(p, r)
 		}
-		for _, topic := range t.notify {
+		for _, topic := range t.Topics() {
 			p.Publish(t.ctx, t.s.ns+"notify", topic)
 		}
 		return nil
@@ -291,35 +185,28 @@ func (t *tx) commit() error {
 	return t.executed(err)
 }
 
-func (t *tx) queue(p goredis.Pipeliner, r *record) {
-	if !r.stored && !r.present {
-		return
+func (t *tx) queue(p goredis.Pipeliner, r *overlay.Record) {
+	rk := t.s.recordKey(r.Collection, r.Key)
+	for _, e := range r.Removed() {
+		p.ZRem(t.ctx, t.s.indexKey(r.Collection, e.Index), member(e.SortKey, r.Key))
 	}
-	rk := t.s.recordKey(r.c, r.key)
-	for _, e := range r.oldEntries {
-		if !contains(r.entries, e) {
-			p.ZRem(t.ctx, t.s.indexKey(r.c, e.Index), member(e.SortKey, r.key))
-		}
-	}
-	if !r.present {
+	if !r.Present {
 		p.Del(t.ctx, rk)
-		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.c), -1)
+		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.Collection), -1)
 		return
 	}
-	p.Set(t.ctx, rk, encodeRecord(r.value, r.entries), 0)
-	for _, e := range r.entries {
-		if !contains(r.oldEntries, e) {
-			p.ZAdd(t.ctx, t.s.indexKey(r.c, e.Index), goredis.Z{Member: member(e.SortKey, r.key)})
-		}
+	p.Set(t.ctx, rk, append(reccodec.Append(nil, r.Entries), r.Value...), 0)
+	for _, e := range r.Added() {
+		p.ZAdd(t.ctx, t.s.indexKey(r.Collection, e.Index), goredis.Z{Member: member(e.SortKey, r.Key)})
 	}
-	if !r.stored {
-		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.c), 1)
+	if !r.Stored {
+		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.Collection), 1)
 	}
 }
 
 // validate makes sure that nothing the transaction read has changed since.
 func (t *tx) validate() error {
-	if len(t.records) < 2 {
+	if t.Reads() < 2 {
 		return nil
 	}
 	_, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
@@ -327,6 +214,15 @@ func (t *tx) validate() error {
 		return nil
 	})
 	return t.executed(err)
+}
+
+// refused returns the function's own error, unless what made it refuse never
+// existed at one moment: then the function has to run again.
+func (t *tx) refused(err error) error {
+	if t.Err == nil && errors.Is(t.validate(), goredis.TxFailedErr) {
+		return goredis.TxFailedErr
+	}
+	return err
 }
 
 func (t *tx) executed(err error) error {
@@ -359,13 +255,4 @@ func (t *tx) end() {
 	if rtx, ok := t.conn.(*goredis.Tx); ok {
 		_ = rtx.Unwatch(ctx).Err()
 	}
-}
-
-func contains(entries []store.Entry, e store.Entry) bool {
-	for _, o := range entries {
-		if o == e {
-			return true
-		}
-	}
-	return false
 }

@@ -1,0 +1,228 @@
+// Package testservers starts real Redis and PostgreSQL servers for tests: each
+// in a directory of its own, reachable only through a unix socket, ended with
+// the test. Several test binaries may do so at once.
+//
+// A server that cannot be started fails the test. A run that silently left an
+// engine out would prove nothing about it.
+package testservers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startTimeout is generous: machines that run tests are shared.
+const startTimeout = 2 * time.Minute
+
+// Server is a running server process.
+type Server struct {
+	// URL is how a client reaches it, in the form its engine's options take.
+	URL string
+
+	dir    string
+	path   string
+	args   []string
+	attr   *syscall.SysProcAttr
+	ready  func(context.Context) error
+	cmd    *exec.Cmd
+	exited chan struct{}
+	log    syncBuffer
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Redis starts a redis-server with appendonly and appendfsync always; args are
+// appended to its command line and may override that.
+func Redis(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		tb.Fatalf("redis-server is not installed; `make test` installs it: %v", err)
+	}
+	dir := tempDir(tb)
+	socket := filepath.Join(dir, "redis.sock")
+	s := &Server{
+		URL:  "unix://" + socket + "?db=0",
+		dir:  dir,
+		path: path,
+		args: append([]string{"--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "", "--appendonly", "yes",
+			"--appendfsync", "always", "--maxmemory-policy", "noeviction", "--daemonize", "no"}, args...),
+		ready: func(ctx context.Context) error { return pingRedis(ctx, socket) },
+	}
+	s.start(tb)
+	return s
+}
+
+// Postgres creates a database cluster with fsync on and starts a server on it;
+// args are appended to its command line. Run as root, the server gets the
+// "postgres" user, because it refuses to run as root.
+func Postgres(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	bin := postgresBin(tb)
+	dir := tempDir(tb)
+	attr, err := unprivileged(dir)
+	if err != nil {
+		tb.Fatalf("postgres must not run as root, and there is no user to run it as: %v", err)
+	}
+	data := filepath.Join(dir, "data")
+	initdb := exec.CommandContext(tb.Context(), filepath.Join(bin, "initdb"), "-D", data, "-U", "oncegate", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	initdb.SysProcAttr, initdb.Dir = attr, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		tb.Fatalf("initdb: %v\n%s", err, out)
+	}
+	s := &Server{
+		URL:  "host=" + dir + " user=oncegate dbname=postgres sslmode=disable",
+		dir:  dir,
+		path: filepath.Join(bin, "postgres"),
+		args: append([]string{"-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=on", "-c", "max_connections=200"}, args...),
+		attr: attr,
+		ready: func(ctx context.Context) error {
+			cmd := exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir)
+			return cmd.Run()
+		},
+	}
+	s.start(tb)
+	return s
+}
+
+func postgresBin(tb testing.TB) string {
+	tb.Helper()
+	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	if p, err := exec.LookPath("initdb"); err == nil {
+		if real, err := filepath.EvalSymlinks(p); err == nil {
+			dirs = append(dirs, filepath.Dir(real))
+		}
+	}
+	for i := len(dirs) - 1; i >= 0; i-- {
+		complete := true
+		for _, name := range []string{"initdb", "postgres", "pg_isready"} {
+			if _, err := os.Stat(filepath.Join(dirs[i], name)); err != nil {
+				complete = false
+			}
+		}
+		if complete {
+			return dirs[i]
+		}
+	}
+	tb.Fatalf("postgresql is not installed (looked for initdb, postgres and pg_isready on PATH and in /usr/lib/postgresql); `make test` installs it")
+	return ""
+}
+
+// unprivileged returns how to start a process as somebody who is not root, and
+// gives dir to that user. Nil when the caller is not root.
+func unprivileged(dir string) (*syscall.SysProcAttr, error) {
+	if os.Getuid() != 0 {
+		return nil, nil
+	}
+	var errs []error
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
+		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
+		if err := errors.Join(err1, err2, os.Chown(dir, int(uid), int(gid))); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+	}
+	return nil, errors.Join(errs...)
+}
+
+// tempDir is short, unlike TB.TempDir: a unix socket's path has about 100 bytes.
+func tempDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "oncegate")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func (s *Server) start(tb testing.TB) {
+	tb.Helper()
+	tb.Cleanup(func() { s.Kill() })
+	if err := s.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// Start starts the server (again, on the same data) and waits until it answers.
+func (s *Server) Start(ctx context.Context) error {
+	cmd := exec.Command(s.path, s.args...)
+	cmd.Dir, cmd.SysProcAttr = s.dir, s.attr
+	cmd.Stdout, cmd.Stderr = io.Writer(&s.log), io.Writer(&s.log)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", s.path, err)
+	}
+	exited := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(exited)
+	}()
+	s.cmd, s.exited = cmd, exited
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if s.ready(ctx) == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-exited:
+			return fmt.Errorf("%s ended at once:\n%s", s.path, s.log.String())
+		case <-ctx.Done():
+			s.Kill()
+			return fmt.Errorf("%s did not answer: %w\n%s", s.path, ctx.Err(), s.log.String())
+		}
+	}
+}
+
+// Kill ends the server the hard way (SIGKILL; for PostgreSQL its immediate
+// shutdown, because the children of a killed postmaster linger) and waits until
+// it is gone.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	sig := syscall.SIGKILL
+	if filepath.Base(s.path) == "postgres" {
+		sig = syscall.SIGQUIT
+	}
+	_ = s.cmd.Process.Signal(sig)
+	<-s.exited
+	s.cmd = nil
+}

@@ -1,0 +1,283 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/internal/calls"
+)
+
+const (
+	// maxRuns bounds how often an Update runs its function before ErrConflict.
+	maxRuns = 50
+	// lenFresh is how long a count is served again without asking.
+	lenFresh = time.Second
+)
+
+// Options configure Open.
+type Options struct {
+	// DSN is a libpq connection string or postgres:// URL.
+	DSN string
+	// Schema holds the engine's tables; "oncegate" when empty.
+	Schema string
+	// MaxConns bounds the connections of the pool; 24 when 0. One more is
+	// used for notifications.
+	MaxConns int
+	// Logger receives warnings about the server's settings; slog.Default()
+	// when nil.
+	Logger *slog.Logger
+}
+
+// Store implements store.Store.
+type Store struct {
+	pool  *pgxpool.Pool
+	sql   statements
+	caps  store.Capabilities
+	notes *notifier
+	lens  lengths
+	never chan struct{}
+
+	calls calls.Calls
+}
+
+// Open connects, creates or migrates the schema, and starts to listen for
+// wake-ups.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	if o.Schema == "" {
+		o.Schema = "oncegate"
+	}
+	if err := store.CheckName(o.Schema); err != nil {
+		return nil, fmt.Errorf("postgres store: schema: %w", err)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	cfg, err := pgxpool.ParseConfig(o.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("postgres store: DSN: %w", err) // pgx leaves the password out
+	}
+	cfg.MaxConns = int32(o.MaxConns)
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = 24
+	}
+	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
+	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5s"
+	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	s := &Store{
+		pool:  pool,
+		sql:   newStatements(o.Schema),
+		never: make(chan struct{}),
+	}
+	if err := s.start(ctx, o); err != nil {
+		pool.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx context.Context, o Options) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer conn.Release()
+	if err := migrate(ctx, conn.Conn(), o.Schema); err != nil {
+		return fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
+	}
+	var fsync string
+	if err := conn.QueryRow(ctx, `SHOW fsync`).Scan(&fsync); err != nil {
+		return unavailable(err)
+	}
+	if fsync != "on" {
+		o.Logger.Warn("postgres may lose acknowledged transactions in a crash: it runs with fsync off")
+	}
+	s.caps = store.Capabilities{Name: "postgres", Durable: fsync == "on", Shared: true, TimePrecision: time.Microsecond}
+	s.notes, err = startNotifier(ctx, s.pool, "oncegate_"+o.Schema)
+	return err
+}
+
+// unavailable maps an error of the driver onto the store's errors.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) {
+		switch pe.Code {
+		case "53100": // disk_full
+			return fmt.Errorf("%w: postgres: %s", store.ErrNoSpace, pe.Message)
+		}
+	}
+	return fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, err)
+}
+
+// conflict reports whether the transaction was rolled back because of what
+// other transactions did, so that its function may run again.
+func conflict(err error) bool {
+	var pe *pgconn.PgError
+	if !errors.As(err, &pe) {
+		return false
+	}
+	switch pe.Code {
+	case "40001", // serialization_failure
+		"40P01", // deadlock_detected
+		"55P03": // lock_not_available: lock_timeout
+		return true
+	}
+	return false
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.transact(ctx, fn, false)
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	return s.transact(ctx, fn, true)
+}
+
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly bool) error {
+	if err := s.calls.Enter(); err != nil {
+		return err
+	}
+	defer s.calls.Leave()
+	for run := range maxRuns {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := s.runOnce(ctx, fn, readOnly)
+		if err == nil || !conflict(err) {
+			return err
+		}
+		if err := pause(ctx, run); err != nil {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, readOnly bool) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer conn.Release()
+	t := s.newTx(ctx, conn.Conn(), readOnly)
+	if err := fn(t); err != nil {
+		t.rollback()
+		if t.Err != nil && conflict(t.Err) {
+			return t.Err
+		}
+		return err
+	}
+	if t.Err != nil { // the function swallowed an engine error
+		t.rollback()
+		return t.Err
+	}
+	if err := t.commit(); err != nil {
+		t.rollback()
+		return err
+	}
+	s.notes.send(t.Topics())
+	return nil
+}
+
+// pause waits a random time that grows with the number of failed runs.
+func pause(ctx context.Context, run int) error {
+	timer := time.NewTimer(rand.N(time.Millisecond << min(run, 6)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Watch implements store.Store.
+func (s *Store) Watch(topic string) store.Watcher { return s.notes.hub.Watch(topic) }
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities { return s.caps }
+
+// Failed implements store.Store. A server that cannot be reached makes calls
+// fail with ErrUnavailable until it is back; it never stops the engine for good.
+func (s *Store) Failed() <-chan struct{} { return s.never }
+
+// Err implements store.Store.
+func (s *Store) Err() error { return nil }
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	if !s.calls.Close() {
+		return nil
+	}
+	s.notes.close()
+	s.pool.Close()
+	return nil
+}
+
+// lengths remembers counts for lenFresh: counting rows is not cheap.
+type lengths struct {
+	mu sync.Mutex
+	m  map[[2]string]length
+}
+
+type length struct {
+	n  int
+	at time.Time
+}
+
+// Len implements store.Store. The answer may be one second old.
+func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
+	if err := s.calls.Enter(); err != nil {
+		return 0, err
+	}
+	defer s.calls.Leave()
+	if err := store.CheckName(string(c)); err != nil {
+		return 0, err
+	}
+	if index != "" {
+		if err := store.CheckName(index); err != nil {
+			return 0, err
+		}
+	}
+	// The lock is held while counting, so that callers who come together
+	// share one count.
+	s.lens.mu.Lock()
+	defer s.lens.mu.Unlock()
+	id := [2]string{string(c), index}
+	if l, ok := s.lens.m[id]; ok && time.Since(l.at) < lenFresh {
+		return l.n, nil
+	}
+	var row pgx.Row
+	if index == "" {
+		row = s.pool.QueryRow(ctx, s.sql.lenAll, string(c))
+	} else {
+		row = s.pool.QueryRow(ctx, s.sql.lenIndex, string(c), index)
+	}
+	var n int
+	if err := row.Scan(&n); err != nil {
+		return 0, unavailable(err)
+	}
+	if s.lens.m == nil {
+		s.lens.m = make(map[[2]string]length)
+	}
+	s.lens.m[id] = length{n: n, at: time.Now()}
+	return n, nil
+}
