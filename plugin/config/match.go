@@ -1,5 +1,7 @@
 package config
 
+import "github.com/tidwall/gjson"
+
 // matchKind says how a rule compares paths.
 type matchKind uint8
 
@@ -68,4 +70,105 @@ func (r *rule) matchPattern(path string) bool {
 		path = path[end+1:]
 	}
 	return r.rest
+}
+
+// defaultRule is what a rule is without any field: the methods that are not
+// idempotent by themselves, on every path.
+func defaultRule(base Route) rule {
+	return rule{methods: []string{"POST", "PATCH"}, path: "/", route: base}
+}
+
+// matchFields are the fields that select requests. where remembers which of
+// the path fields was given.
+func matchFields(r *reader, rl *rule, where *string) []field {
+	const allowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
+	path := func(name string, set func(path, value string, v gjson.Result)) field {
+		return field{name, func(path string, v gjson.Result) {
+			value := r.text(path, v, allowed, plainPath)
+			if *where != "" {
+				r.fail(path, "given together with "+*where+"; allowed: one of path, path_prefix and path_pattern")
+			}
+			*where = name
+			if r.err == nil {
+				set(path, value, v)
+			}
+		}}
+	}
+	return []field{
+		{"methods", func(path string, v gjson.Result) { rl.methods = readMethods(r, path, v) }},
+		path("path", func(_, value string, _ gjson.Result) { rl.kind, rl.path = matchExact, value }),
+		path("path_prefix", func(_, value string, _ gjson.Result) { rl.kind, rl.path = matchPrefix, value }),
+		path("path_pattern", func(path, value string, v gjson.Result) {
+			var ok bool
+			rl.kind = matchPattern
+			if rl.pattern, rl.rest, ok = parsePattern(value); !ok {
+				r.refuse(path, v, `segments of plain text, "*" for any one segment, and "**" as the last segment for the rest`)
+			}
+		}),
+	}
+}
+
+// readMethods reads a list of methods; "*" alone means any and gives nil.
+func readMethods(r *reader, path string, v gjson.Result) []string {
+	var methods []string
+	anyMethod := false
+	r.list(path, v, 1, maxMethods, "methods", func(path string, v gjson.Result) {
+		m := r.text(path, v, `a method in upper case, or "*" alone for any`, func(s string) bool {
+			return token(s, 32) && !hasLower(s) && !anyMethod && (s != "*" || len(methods) == 0)
+		})
+		if m == "*" {
+			anyMethod = true
+			return
+		}
+		methods = append(methods, m)
+	})
+	return methods
+}
+
+func hasLower(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if 'a' <= s[i] && s[i] <= 'z' {
+			return true
+		}
+	}
+	return false
+}
+
+func plainPath(s string) bool {
+	if !visible(s, 1, 2048) || s[0] != '/' {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] == '?' || s[i] == '#' {
+			return false
+		}
+	}
+	return true
+}
+
+// parsePattern splits a pattern that starts with a slash into its segments.
+func parsePattern(s string) (segments []string, rest, ok bool) {
+	s = s[1:]
+	for {
+		end := 0
+		for end < len(s) && s[end] != '/' {
+			end++
+		}
+		segment, last := s[:end], end == len(s)
+		switch {
+		case segment == "**":
+			return segments, true, last
+		case segment != "*":
+			for i := 0; i < len(segment); i++ {
+				if segment[i] == '*' {
+					return nil, false, false
+				}
+			}
+		}
+		segments = append(segments, segment)
+		if last {
+			return segments, false, true
+		}
+		s = s[end+1:]
+	}
 }

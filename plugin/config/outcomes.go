@@ -1,5 +1,7 @@
 package config
 
+import "github.com/tidwall/gjson"
+
 // Outcome says what an upstream's answer means for the entry.
 type Outcome uint8
 
@@ -15,20 +17,155 @@ const (
 	OutcomeRelease
 )
 
-// Outcomes maps final statuses to outcomes.
+// Outcomes maps final statuses to outcomes. The zero value maps everything to
+// OutcomeNone.
 type Outcomes struct {
-	plain, retryAfter [400]Outcome // by status-200
+	terms []term
+}
+
+// term is one element of a list: which answers it covers and what they mean.
+type term struct {
+	code       int  // 200 to 599, 0 for a whole class
+	class      int  // 2 to 5
+	retryAfter bool // only answers with Retry-After
+	outcome    Outcome
+}
+
+// same tells whether two terms cover the same answers.
+func (t term) same(o term) bool {
+	return t.code == o.code && t.class == o.class && t.retryAfter == o.retryAfter
+}
+
+// rank orders terms: a code beats its class, and "+retry-after" beats the
+// same without.
+func (t term) rank() int {
+	rank := 1
+	if t.code != 0 {
+		rank += 2
+	}
+	if t.retryAfter {
+		rank++
+	}
+	return rank
 }
 
 // Classify returns the outcome of an answer that came from the upstream.
-// retryAfter tells whether it carries a Retry-After header. A code beats its
-// class, and a code with "+retry-after" beats the plain code.
+// retryAfter tells whether it carries a Retry-After header.
 func (o *Outcomes) Classify(status int, retryAfter bool) Outcome {
 	if status < 200 || status > 599 {
 		return OutcomeNone
 	}
-	if retryAfter {
-		return o.retryAfter[status-200]
+	best, outcome := 0, OutcomeNone
+	for _, t := range o.terms {
+		if t.class != status/100 || (t.code != 0 && t.code != status) || (t.retryAfter && !retryAfter) {
+			continue
+		}
+		if rank := t.rank(); rank > best {
+			best, outcome = rank, t.outcome
+		}
 	}
-	return o.plain[status-200]
+	return outcome
+}
+
+// defaultOutcomes: the first answer is the answer, 500s included; refusals are
+// remembered for a shorter time; where the upstream asks for a retry, the key
+// is free again.
+func defaultOutcomes() Outcomes {
+	return Outcomes{terms: []term{
+		{class: 2, outcome: OutcomeCommit},
+		{class: 3, outcome: OutcomeCommit},
+		{class: 5, outcome: OutcomeCommit},
+		{class: 4, outcome: OutcomeReject},
+		{class: 4, code: 408, outcome: OutcomeRelease},
+		{class: 4, code: 425, outcome: OutcomeRelease},
+		{class: 4, code: 429, outcome: OutcomeRelease},
+		{class: 5, code: 503, retryAfter: true, outcome: OutcomeRelease},
+	}}
+}
+
+const (
+	retryAfterSuffix = "+retry-after"
+	maxTerms         = 64
+	termAllowed      = `a class ("2xx" to "5xx") or a code ("200" to "599"), each with "` + retryAfterSuffix + `" for answers that carry the header`
+)
+
+func parseTerm(s string) (t term, ok bool) {
+	if n := len(s) - len(retryAfterSuffix); n > 0 && s[n:] == retryAfterSuffix {
+		t.retryAfter = true
+		s = s[:n]
+	}
+	if len(s) != 3 || s[0] < '2' || s[0] > '5' {
+		return t, false
+	}
+	t.class = int(s[0] - '0')
+	if s[1:] == "xx" {
+		return t, true
+	}
+	if s[1] < '0' || s[1] > '9' || s[2] < '0' || s[2] > '9' {
+		return t, false
+	}
+	t.code = t.class*100 + int(s[1]-'0')*10 + int(s[2]-'0')
+	return t, true
+}
+
+// read merges the given lists into the inherited terms. A given list replaces
+// the inherited list of its outcome. What is listed now is taken out of the
+// inherited lists that stay; naming a code or class without "+retry-after"
+// takes out both of its forms.
+func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
+	var given []term
+	var replaced [OutcomeRelease + 1]bool
+	list := func(name string, outcome Outcome) field {
+		return field{name, func(path string, v gjson.Result) {
+			replaced[outcome] = true
+			r.list(path, v, 0, maxTerms, "classes and codes", func(path string, v gjson.Result) {
+				var t term
+				r.text(path, v, termAllowed, func(s string) (ok bool) {
+					t, ok = parseTerm(s)
+					return ok
+				})
+				t.outcome = outcome
+				for _, have := range given {
+					if have.same(t) {
+						r.fail(path, show(v.Raw)+" is listed twice; allowed: once, in one list")
+					}
+				}
+				given = append(given, t)
+			})
+		}}
+	}
+	r.object(path, v, []field{
+		list("commit", OutcomeCommit),
+		list("reject", OutcomeReject),
+		list("release", OutcomeRelease),
+	})
+	for _, t := range o.terms {
+		if replaced[t.outcome] {
+			continue
+		}
+		overridden := false
+		for _, g := range given {
+			plain := t
+			plain.retryAfter = false
+			overridden = overridden || g.same(t) || g.same(plain)
+		}
+		if !overridden {
+			given = append(given, t)
+		}
+	}
+	o.terms = given
+}
+
+// check demands that every final status has an outcome.
+func (o *Outcomes) check(r *reader, path string) {
+	for class := 2; class <= 5; class++ {
+		found := false
+		for _, t := range o.terms {
+			found = found || t.same(term{class: class})
+		}
+		if !found {
+			name := string([]byte{byte('0' + class), 'x', 'x'})
+			r.fail(path, `"`+name+`" is in no list; allowed: each of "2xx", "3xx", "4xx" and "5xx" in one of commit, reject and release`)
+		}
+	}
 }

@@ -1,9 +1,20 @@
 package config
 
-// Parse reads a configuration. Every field is optional and an empty input is
-// the default configuration. Unknown, repeated, mistyped and out-of-range
-// fields are refused with an *Error.
-func Parse(json []byte) (*Config, error) { return parse(json) }
+import (
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
+	"github.com/tidwall/gjson"
+)
+
+// Bounds of the configuration itself.
+const (
+	maxConfigBytes = 1 << 20
+	maxRules       = 256
+	maxMethods     = 32
+	maxScopeParts  = 16
+)
 
 // Error says what is wrong with a configuration.
 type Error struct {
@@ -17,9 +28,134 @@ type Error struct {
 // Error returns "path: reason".
 func (e *Error) Error() string {
 	if e.Path == "" {
-		return e.Reason
+		return "configuration: " + e.Reason
 	}
 	return e.Path + ": " + e.Reason
 }
 
-func parse([]byte) (*Config, error) { return nil, &Error{Reason: "not read yet"} }
+// Parse reads a configuration. Every field is optional and an empty input is
+// the default configuration. Unknown, repeated, mistyped and out-of-range
+// fields, and combinations that cannot work, are refused with an *Error.
+func Parse(json []byte) (*Config, error) {
+	if len(json) > maxConfigBytes {
+		return nil, &Error{Reason: strconv.Itoa(len(json)) + " bytes; allowed: up to " + strconv.Itoa(maxConfigBytes)}
+	}
+	if blank(json) {
+		json = []byte("{}")
+	}
+	if !jsonguard.Valid(json) {
+		return nil, &Error{Reason: "not valid JSON; allowed: one JSON object, nested at most " + strconv.Itoa(jsonguard.MaxDepth) + " deep"}
+	}
+	var r reader
+	c := defaults()
+	base := defaultRoute()
+	var match gjson.Result
+	r.object("", gjson.ParseBytes(json), append(vmFields(&r, c, &match), routeFields(&r, &base)...))
+	if r.err == nil {
+		c.checkVM(&r)
+	}
+	if r.err == nil {
+		c.readRules(&r, match, base)
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return c, nil
+}
+
+func blank(b []byte) bool {
+	for _, c := range b {
+		if c != ' ' && c != '\t' && c != '\n' && c != '\r' {
+			return false
+		}
+	}
+	return true
+}
+
+// defaults returns the built-in values of what exists once.
+func defaults() *Config {
+	return &Config{
+		Manager: Manager{
+			Cluster:   "oncegate_manager",
+			Authority: "oncegate-manager",
+			Timeout:   5 * time.Second,
+		},
+		CommitRetry:     CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 1024},
+		MaxEntries:      100000,
+		MaxBytes:        64 << 20,
+		MaxWaiters:      1024,
+		CleanupInterval: 10 * time.Second,
+	}
+}
+
+// vmFields are the fields that exist once. match is kept for later, because
+// rules inherit from fields that may follow it.
+func vmFields(r *reader, c *Config, match *gjson.Result) []field {
+	return []field{
+		{"manager", func(path string, v gjson.Result) { readManager(r, path, v, &c.Manager) }},
+		{"commit_retry", func(path string, v gjson.Result) { readCommitRetry(r, path, v, &c.CommitRetry) }},
+		{"max_entries", func(path string, v gjson.Result) { c.MaxEntries = r.integer(path, v, 8, 10000000) }},
+		{"max_bytes", func(path string, v gjson.Result) { c.MaxBytes = r.integer(path, v, 65536, 1<<31-1) }},
+		{"max_waiters", func(path string, v gjson.Result) { c.MaxWaiters = r.integer(path, v, 0, 65536) }},
+		{"cleanup_interval_seconds", func(path string, v gjson.Result) { c.CleanupInterval = r.seconds(path, v, 86400) }},
+		{"scope_secret", func(path string, v gjson.Result) {
+			c.ScopeSecret = r.secret(path, v, `"" or a string of 16 to 1024 bytes`, func(s string) bool {
+				return s == "" || (len(s) >= 16 && len(s) <= 1024)
+			})
+		}},
+		{"match", func(_ string, v gjson.Result) { *match = v }},
+	}
+}
+
+func readManager(r *reader, path string, v gjson.Result, m *Manager) {
+	name := func(s string) bool { return visible(s, 1, 255) }
+	r.object(path, v, []field{
+		{"cluster", func(path string, v gjson.Result) {
+			m.Cluster = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
+		}},
+		{"authority", func(path string, v gjson.Result) {
+			m.Authority = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
+		}},
+		{"timeout_ms", func(path string, v gjson.Result) { m.Timeout = r.millis(path, v, 1, 600000) }},
+		{"auth_token", func(path string, v gjson.Result) {
+			m.AuthToken = r.secret(path, v, "a string of up to 4096 bytes of visible ASCII", func(s string) bool { return visible(s, 0, 4096) })
+		}},
+	})
+}
+
+func readCommitRetry(r *reader, path string, v gjson.Result, c *CommitRetry) {
+	r.object(path, v, []field{
+		{"initial_ms", func(path string, v gjson.Result) { c.Initial = r.millis(path, v, 10, 60000) }},
+		{"max_ms", func(path string, v gjson.Result) { c.Max = r.millis(path, v, 10, 600000) }},
+		{"max_queued", func(path string, v gjson.Result) { c.MaxQueued = r.integer(path, v, 0, 65536) }},
+	})
+}
+
+// checkVM refuses combinations that cannot work.
+func (c *Config) checkVM(r *reader) {
+	if c.CommitRetry.Max < c.CommitRetry.Initial {
+		r.fail("commit_retry.max_ms", millisText(c.CommitRetry.Max)+" is less than initial_ms; allowed: "+
+			millisText(c.CommitRetry.Initial)+" to 600000")
+	}
+}
+
+func millisText(d time.Duration) string { return strconv.Itoa(int(d / time.Millisecond)) }
+
+// readRules reads match, or makes the one rule that stands for its absence.
+func (c *Config) readRules(r *reader, match gjson.Result, base Route) {
+	if !match.Exists() {
+		c.rules = []rule{defaultRule(base)}
+		c.rules[0].route.check(r, "")
+		return
+	}
+	r.list("match", match, 1, maxRules, "rules", func(path string, v gjson.Result) {
+		rl := defaultRule(base)
+		rl.route.Index = len(c.rules)
+		where := ""
+		r.object(path, v, append(matchFields(r, &rl, &where), routeFields(r, &rl.route)...))
+		if r.err == nil {
+			rl.route.check(r, path)
+		}
+		c.rules = append(c.rules, rl)
+	})
+}

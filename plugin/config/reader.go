@@ -1,0 +1,241 @@
+package config
+
+import (
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// reader reads typed values out of parsed JSON and keeps the first error.
+// After an error its methods return zero values, so that callers need not
+// check each one.
+type reader struct{ err *Error }
+
+func (r *reader) fail(path, reason string) {
+	if r.err == nil {
+		r.err = &Error{Path: path, Reason: reason}
+	}
+}
+
+// refuse reports a value that is not what is allowed.
+func (r *reader) refuse(path string, v gjson.Result, allowed string) {
+	r.fail(path, show(v.Raw)+"; allowed: "+allowed)
+}
+
+// field is one member of an object.
+type field struct {
+	name string
+	read func(path string, v gjson.Result)
+}
+
+// object reads an object's members. Each may occur once; others are refused.
+func (r *reader) object(path string, v gjson.Result, fields []field) {
+	if !v.IsObject() {
+		r.refuse(path, v, "an object")
+		return
+	}
+	seen := make([]bool, len(fields))
+	v.ForEach(func(key, value gjson.Result) bool {
+		at := -1
+		for i := range fields {
+			if fields[i].name == key.Str {
+				at = i
+				break
+			}
+		}
+		switch {
+		case at < 0:
+			r.fail(join(path, printable(key.Str)), "unknown field; allowed: "+names(fields))
+		case seen[at]:
+			r.fail(join(path, key.Str), "given twice; allowed: once")
+		default:
+			seen[at] = true
+			fields[at].read(join(path, key.Str), value)
+		}
+		return r.err == nil
+	})
+}
+
+// list reads an array of min to max elements.
+func (r *reader) list(path string, v gjson.Result, min, max int, what string, read func(path string, v gjson.Result)) {
+	allowed := "a list of " + strconv.Itoa(min) + " to " + strconv.Itoa(max) + " " + what
+	if !v.IsArray() {
+		r.refuse(path, v, allowed)
+		return
+	}
+	n := 0
+	v.ForEach(func(_, value gjson.Result) bool {
+		if n == max {
+			r.fail(path, "more than "+strconv.Itoa(max)+" elements; allowed: "+allowed)
+			return false
+		}
+		read(path+"["+strconv.Itoa(n)+"]", value)
+		n++
+		return r.err == nil
+	})
+	if r.err == nil && n < min {
+		r.refuse(path, v, allowed)
+	}
+}
+
+// text reads a string; ok decides about its content.
+func (r *reader) text(path string, v gjson.Result, allowed string, ok func(string) bool) string {
+	if v.Type != gjson.String || !ok(v.Str) {
+		r.refuse(path, v, allowed)
+		return ""
+	}
+	return v.Str
+}
+
+// secret is text that never appears in an error.
+func (r *reader) secret(path string, v gjson.Result, allowed string, ok func(string) bool) string {
+	if v.Type != gjson.String || !ok(v.Str) {
+		r.fail(path, "(value not shown); allowed: "+allowed)
+		return ""
+	}
+	return v.Str
+}
+
+// choice reads one of a few names and returns its position.
+func (r *reader) choice(path string, v gjson.Result, choices ...string) int {
+	if v.Type == gjson.String {
+		for i, c := range choices {
+			if v.Str == c {
+				return i
+			}
+		}
+	}
+	allowed := ""
+	for i, c := range choices {
+		if i > 0 {
+			allowed += ", "
+		}
+		allowed += `"` + c + `"`
+	}
+	r.refuse(path, v, allowed)
+	return 0
+}
+
+func (r *reader) boolean(path string, v gjson.Result) bool {
+	if !v.IsBool() {
+		r.refuse(path, v, "true or false")
+		return false
+	}
+	return v.Bool()
+}
+
+// integer reads a whole number. A fraction or exponent is refused even when
+// its value is whole.
+func (r *reader) integer(path string, v gjson.Result, min, max int) int {
+	if v.Type == gjson.Number {
+		if n, err := strconv.ParseInt(v.Raw, 10, 64); err == nil && n >= int64(min) && n <= int64(max) {
+			return int(n)
+		}
+	}
+	r.refuse(path, v, "an integer from "+strconv.Itoa(min)+" to "+strconv.Itoa(max))
+	return 0
+}
+
+func (r *reader) millis(path string, v gjson.Result, min, max int) time.Duration {
+	return time.Duration(r.integer(path, v, min, max)) * time.Millisecond
+}
+
+// seconds reads a number of seconds, rounded to milliseconds.
+func (r *reader) seconds(path string, v gjson.Result, max int) time.Duration {
+	if v.Type == gjson.Number && v.Num >= 0.001 && v.Num <= float64(max) {
+		return time.Duration(math.Round(v.Num*1000)) * time.Millisecond
+	}
+	r.refuse(path, v, "a number of seconds from 0.001 to "+strconv.Itoa(max))
+	return 0
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func names(fields []field) string {
+	s := ""
+	for i := range fields {
+		if i > 0 {
+			s += ", "
+		}
+		s += fields[i].name
+	}
+	return s
+}
+
+// maxShown bounds how much of an input an error repeats.
+const maxShown = 80
+
+// show prepares a raw value for an error.
+func show(raw string) string {
+	if len(raw) > maxShown {
+		return printable(raw[:maxShown]) + "..."
+	}
+	return printable(raw)
+}
+
+// printable replaces what could disturb a log line and cuts what is too long.
+func printable(s string) string {
+	if len(s) > maxShown {
+		s = s[:maxShown] + "..."
+	}
+	b := []byte(s)
+	for i, c := range b {
+		if c < 0x20 || c > 0x7e {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
+
+// visible tells whether s is min to max bytes of visible ASCII.
+func visible(s string, min, max int) bool {
+	if len(s) < min || len(s) > max {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] < 0x21 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// token tells whether s is an HTTP token (RFC 9110) of at most max bytes.
+func token(s string, max int) bool {
+	if len(s) == 0 || len(s) > max {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		default:
+			const others = "!#$%&'*+-.^_`|~"
+			found := false
+			for j := 0; j < len(others); j++ {
+				found = found || others[j] == c
+			}
+			if !found {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func lower(s string) string {
+	b := []byte(s)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,140 @@
+package config
+
+import (
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// maxTTLSeconds is the longest time that may be asked of the ledger: 366 days.
+const maxTTLSeconds = 366 * 24 * 3600
+
+// defaultRoute returns the built-in values of what may differ between rules.
+func defaultRoute() Route {
+	return Route{
+		Key:             Key{Header: "idempotency-key"},
+		Scope:           []ScopePart{{Kind: ScopeHost}, {Kind: ScopePath}, {Kind: ScopeHeader, Header: "authorization"}},
+		PendingTTL:      60 * time.Second,
+		CommittedTTL:    300 * time.Second,
+		RejectedTTL:     60 * time.Second,
+		WaitForPending:  true,
+		PendingWait:     30 * time.Second,
+		MaxRequestBody:  512 << 10,
+		MaxResponseBody: 512 << 10,
+		Outcomes:        defaultOutcomes(),
+	}
+}
+
+// routeFields are the fields that may stand at the top level and in any rule.
+func routeFields(r *reader, t *Route) []field {
+	return []field{
+		{"ledger", func(path string, v gjson.Result) {
+			t.Ledger = Ledger(r.choice(path, v, "manager", "upstream", "none"))
+		}},
+		{"mode", func(path string, v gjson.Result) { t.Mode = Mode(r.choice(path, v, "headers", "body")) }},
+		{"key", func(path string, v gjson.Result) { readKey(r, path, v, &t.Key) }},
+		{"scope", func(path string, v gjson.Result) { t.Scope = readScope(r, path, v) }},
+		{"pending_ttl_seconds", func(path string, v gjson.Result) { t.PendingTTL = r.seconds(path, v, maxTTLSeconds) }},
+		{"committed_ttl_seconds", func(path string, v gjson.Result) { t.CommittedTTL = r.seconds(path, v, maxTTLSeconds) }},
+		{"rejected_ttl_seconds", func(path string, v gjson.Result) { t.RejectedTTL = r.seconds(path, v, maxTTLSeconds) }},
+		{"wait_for_pending", func(path string, v gjson.Result) { t.WaitForPending = r.boolean(path, v) }},
+		{"pending_wait_timeout", func(path string, v gjson.Result) { t.PendingWait = r.seconds(path, v, 3600) }},
+		{"max_request_body_bytes", func(path string, v gjson.Result) { t.MaxRequestBody = r.integer(path, v, 1, 16<<20) }},
+		{"max_response_body_bytes", func(path string, v gjson.Result) { t.MaxResponseBody = r.integer(path, v, 1, 16<<20) }},
+		{"failure_mode", func(path string, v gjson.Result) { t.FailureMode = FailureMode(r.choice(path, v, "closed", "open")) }},
+		{"commit", func(path string, v gjson.Result) { t.Commit = CommitMode(r.choice(path, v, "before_reply", "async")) }},
+		{"outcomes", func(path string, v gjson.Result) { t.Outcomes.read(r, path, v) }},
+	}
+}
+
+func readKey(r *reader, path string, v gjson.Result, k *Key) {
+	r.object(path, v, []field{
+		{"header", func(path string, v gjson.Result) {
+			k.Header = lower(r.text(path, v, `"" or a header name of up to 128 bytes`, func(s string) bool {
+				return s == "" || token(s, 128)
+			}))
+		}},
+		{"json_path", func(path string, v gjson.Result) {
+			k.JSONPath = r.text(path, v, `"" or field names and array positions joined by dots, up to 255 bytes of letters, digits, "_", "-" and "\"`, jsonPath)
+		}},
+		{"derive", func(path string, v gjson.Result) { k.Derive = Derive(r.choice(path, v, "", "md5", "sha256")) }},
+		{"required", func(path string, v gjson.Result) { k.Required = r.boolean(path, v) }},
+		{"format", func(path string, v gjson.Result) { k.Format = Format(r.choice(path, v, "any", "structured")) }},
+	})
+}
+
+// jsonPath tells whether s is a plain path. gjson's queries, wildcards and
+// modifiers are left out: a key has one place, and its cost is known.
+func jsonPath(s string) bool {
+	if len(s) > 255 {
+		return false
+	}
+	start := true // of a name
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_', c == '-':
+			start = false
+		case c == '.':
+			if start {
+				return false
+			}
+			start = true
+		case c == '\\' && i+1 < len(s) && s[i+1] > 0x20 && s[i+1] < 0x7f:
+			i++
+			start = false
+		default:
+			return false
+		}
+	}
+	return s == "" || !start
+}
+
+func readScope(r *reader, path string, v gjson.Result) []ScopePart {
+	const allowed = `"host", "path", "path_and_query", "method" or "header:" with a header name`
+	var parts []ScopePart
+	r.list(path, v, 0, maxScopeParts, "parts", func(path string, v gjson.Result) {
+		var p ScopePart
+		r.text(path, v, allowed, func(s string) bool {
+			switch s {
+			case "host":
+				p.Kind = ScopeHost
+			case "path":
+				p.Kind = ScopePath
+			case "path_and_query":
+				p.Kind = ScopePathAndQuery
+			case "method":
+				p.Kind = ScopeMethod
+			default:
+				const prefix = "header:"
+				if len(s) <= len(prefix) || s[:len(prefix)] != prefix || !token(s[len(prefix):], 128) {
+					return false
+				}
+				p = ScopePart{Kind: ScopeHeader, Header: lower(s[len(prefix):])}
+			}
+			return true
+		})
+		for _, have := range parts {
+			if have == p && r.err == nil {
+				r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
+			}
+		}
+		parts = append(parts, p)
+	})
+	return parts
+}
+
+// check refuses combinations that cannot work. path is the rule's, empty for the top level.
+func (t *Route) check(r *reader, path string) {
+	switch k := &t.Key; {
+	case k.Header == "" && k.JSONPath == "" && k.Derive == DeriveNone:
+		r.fail(join(path, "key"), `no source; allowed: at least one of header, json_path and derive`)
+	case k.JSONPath != "" && t.Mode != ModeBody:
+		r.fail(join(path, "key.json_path"), show(`"`+k.JSONPath+`"`)+` needs the body; allowed: "" unless "mode" is "body"`)
+	case k.Derive != DeriveNone && t.Mode != ModeBody:
+		r.fail(join(path, "key.derive"), `needs the body; allowed: "" unless "mode" is "body"`)
+	case k.Derive != DeriveNone && k.Format == FormatStructured:
+		r.fail(join(path, "key.derive"), `a derived key is not structured; allowed: "" when "key.format" is "structured"`)
+	}
+	t.Outcomes.check(r, join(path, "outcomes"))
+}
