@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -173,7 +174,7 @@ func (t *tx) commit() error {
 	if len(writes) == 0 && len(t.Topics()) == 0 {
 		return t.validate()
 	}
-	_, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
+	cmds, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
 		for _, r := range writes {
 			t.queue(p, r)
 		}
@@ -182,6 +183,15 @@ func (t *tx) commit() error {
 		}
 		return nil
 	})
+	if err != nil && strings.HasPrefix(err.Error(), "EXECABORT") {
+		// EXEC only says that it did nothing; the refused command says why.
+		t.armed = false
+		for _, cmd := range cmds {
+			if cerr := cmd.Err(); cerr != nil && cerr.Error() != err.Error() {
+				return unavailable(cerr)
+			}
+		}
+	}
 	return t.executed(err)
 }
 
