@@ -9,11 +9,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/oncegate/oncegate/manager/internal/testservers"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/storetest/servers"
 )
 
-func open(t *testing.T, srv *testservers.Server) *Store {
+func open(t *testing.T, srv *servers.Server) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), Options{DSN: srv.URL})
 	if err != nil {
@@ -44,7 +44,7 @@ func get(ctx context.Context, s store.Store, key string) (string, error) {
 }
 
 func TestManagersMigrateTogether(t *testing.T) {
-	srv := testservers.Postgres(t)
+	srv := servers.Postgres(t)
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
@@ -85,7 +85,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
-	srv := testservers.Postgres(t)
+	srv := servers.Postgres(t)
 	s := open(t, srv)
 	var mu sync.Mutex
 	acked := map[string]int{}
@@ -138,7 +138,7 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 }
 
 func TestWakeUpsReachOtherManagersAndComeBack(t *testing.T) {
-	srv := testservers.Postgres(t)
+	srv := servers.Postgres(t)
 	a, b := open(t, srv), open(t, srv)
 	w := b.Watch("topic \x00\xff")
 	defer w.Stop()
@@ -171,7 +171,7 @@ func TestWakeUpsReachOtherManagersAndComeBack(t *testing.T) {
 // TestDeadlockRunsAgain makes two transactions lock two records in opposite
 // orders; the one the server ends must run again by itself.
 func TestDeadlockRunsAgain(t *testing.T) {
-	s := open(t, testservers.Postgres(t))
+	s := open(t, servers.Postgres(t))
 	for _, key := range []string{"a", "b"} {
 		if err := put(t.Context(), s, key, "0"); err != nil {
 			t.Fatal(err)
@@ -210,7 +210,7 @@ func TestDeadlockRunsAgain(t *testing.T) {
 // TestClaimersSkipLockedRecords: while one transaction claims the head of an
 // index, another's scan starts behind it instead of waiting.
 func TestClaimersSkipLockedRecords(t *testing.T) {
-	s := open(t, testservers.Postgres(t))
+	s := open(t, servers.Postgres(t))
 	for i := range 6 {
 		if err := put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
 			t.Fatal(err)

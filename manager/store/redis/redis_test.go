@@ -11,8 +11,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/oncegate/oncegate/manager/internal/testservers"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/storetest/servers"
 )
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func get(ctx context.Context, s store.Store, key string) (string, error) {
 }
 
 func TestRefusesAServerThatEvicts(t *testing.T) {
-	srv := testservers.Redis(t, "--maxmemory-policy", "allkeys-lru")
+	srv := servers.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	_, err := Open(t.Context(), Options{URL: srv.URL})
 	if err == nil || !strings.Contains(err.Error(), `maxmemory-policy is "allkeys-lru", must be noeviction`) {
 		t.Fatalf("error %v", err)
@@ -63,16 +63,16 @@ func TestRefusesAServerThatEvicts(t *testing.T) {
 }
 
 func TestReportsWhetherTheServerIsDurable(t *testing.T) {
-	if s := open(t, testservers.Redis(t).URL); !s.Capabilities().Durable {
+	if s := open(t, servers.Redis(t).URL); !s.Capabilities().Durable {
 		t.Error("appendfsync always is not reported as durable")
 	}
-	if s := open(t, testservers.Redis(t, "--appendfsync", "everysec").URL); s.Capabilities().Durable {
+	if s := open(t, servers.Redis(t, "--appendfsync", "everysec").URL); s.Capabilities().Durable {
 		t.Error("appendfsync everysec is reported as durable")
 	}
 }
 
 func TestRefusesAnUnknownFormat(t *testing.T) {
-	srv := testservers.Redis(t)
+	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	if err := s.rdb.Set(t.Context(), s.ns+"format", "99", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestBadOptions(t *testing.T) {
 }
 
 func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
-	srv := testservers.Redis(t)
+	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	var mu sync.Mutex
 	acked := map[string]string{}
@@ -150,7 +150,7 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 }
 
 func TestWakeUpsComeBackAfterAReconnect(t *testing.T) {
-	srv := testservers.Redis(t)
+	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	w := s.Watch("topic")
 	defer w.Stop()
@@ -175,7 +175,7 @@ func TestWakeUpsComeBackAfterAReconnect(t *testing.T) {
 }
 
 func TestFullServerRefusesWritesAndHeals(t *testing.T) {
-	srv := testservers.Redis(t)
+	srv := servers.Redis(t)
 	s := open(t, srv.URL)
 	if err := put(t.Context(), s, "before", "1"); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestFullServerRefusesWritesAndHeals(t *testing.T) {
 }
 
 func TestCorruptRecordIsAnError(t *testing.T) {
-	s := open(t, testservers.Redis(t).URL)
+	s := open(t, servers.Redis(t).URL)
 	if err := s.rdb.Set(t.Context(), s.recordKey("things", "k"), "\xff", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +226,7 @@ func TestCorruptRecordIsAnError(t *testing.T) {
 // TestClaimersOfOneProcessNeverMeet shows why claims scale: while one
 // transaction claims the head of an index, another's scan starts behind it.
 func TestClaimersOfOneProcessNeverMeet(t *testing.T) {
-	s := open(t, testservers.Redis(t).URL)
+	s := open(t, servers.Redis(t).URL)
 	for i := range 10 {
 		if err := put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
 			t.Fatal(err)

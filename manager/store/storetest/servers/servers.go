@@ -1,10 +1,11 @@
-// Package testservers starts real Redis and PostgreSQL servers for tests: each
+// Package servers starts real Redis and PostgreSQL servers for tests: each
 // in a directory of its own, reachable only through a unix socket, ended with
 // the test. Several test binaries may do so at once.
 //
 // A server that cannot be started fails the test. A run that silently left an
-// engine out would prove nothing about it.
-package testservers
+// engine out would prove nothing about it. Programs that are not tests (the
+// comparison with other systems) use StartRedis and StartPostgres.
+package servers
 
 import (
 	"bytes"
@@ -30,6 +31,8 @@ const startTimeout = 2 * time.Minute
 type Server struct {
 	// URL is how a client reaches it, in the form its engine's options take.
 	URL string
+	// Socket is the path of its unix socket.
+	Socket string
 
 	dir    string
 	path   string
@@ -58,62 +61,92 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// Redis starts a redis-server with appendonly and appendfsync always; args are
-// appended to its command line and may override that.
+// Redis starts a server for the test, see StartRedis.
 func Redis(tb testing.TB, args ...string) *Server {
 	tb.Helper()
+	return forTest(tb, StartRedis, args)
+}
+
+// Postgres starts a server for the test, see StartPostgres.
+func Postgres(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return forTest(tb, StartPostgres, args)
+}
+
+func forTest(tb testing.TB, start func(context.Context, ...string) (*Server, error), args []string) *Server {
+	tb.Helper()
+	s, err := start(tb.Context(), args...)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Close)
+	return s
+}
+
+// StartRedis starts a redis-server with appendonly and appendfsync always; args
+// are appended to its command line and may override that. The caller must call
+// Close.
+func StartRedis(ctx context.Context, args ...string) (*Server, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
-		tb.Fatalf("redis-server is not installed; `make test` installs it: %v", err)
+		return nil, fmt.Errorf("redis-server is not installed; `make test` installs it: %w", err)
 	}
-	dir := tempDir(tb)
+	dir, err := tempDir()
+	if err != nil {
+		return nil, err
+	}
 	socket := filepath.Join(dir, "redis.sock")
 	s := &Server{
-		URL:  "unix://" + socket + "?db=0",
-		dir:  dir,
-		path: path,
+		URL:    "unix://" + socket + "?db=0",
+		Socket: socket,
+		dir:    dir,
+		path:   path,
 		args: append([]string{"--port", "0", "--unixsocket", socket, "--dir", dir, "--save", "", "--appendonly", "yes",
 			"--appendfsync", "always", "--maxmemory-policy", "noeviction", "--daemonize", "no"}, args...),
 		ready: func(ctx context.Context) error { return pingRedis(ctx, socket) },
 	}
-	s.start(tb)
-	return s
+	return s.started(ctx)
 }
 
-// Postgres creates a database cluster with fsync on and starts a server on it;
-// args are appended to its command line. Run as root, the server gets the
-// "postgres" user, because it refuses to run as root.
-func Postgres(tb testing.TB, args ...string) *Server {
-	tb.Helper()
-	bin := postgresBin(tb)
-	dir := tempDir(tb)
-	attr, err := unprivileged(dir)
+// StartPostgres creates a database cluster with fsync on and starts a server on
+// it; args are appended to its command line. Run as root, the server gets the
+// "postgres" user, because it refuses to run as root. The caller must call
+// Close.
+func StartPostgres(ctx context.Context, args ...string) (*Server, error) {
+	bin, err := postgresBin()
 	if err != nil {
-		tb.Fatalf("postgres must not run as root, and there is no user to run it as: %v", err)
+		return nil, err
 	}
-	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(tb.Context(), filepath.Join(bin, "initdb"), "-D", data, "-U", "oncegate", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
-	initdb.SysProcAttr, initdb.Dir = attr, dir
-	if out, err := initdb.CombinedOutput(); err != nil {
-		tb.Fatalf("initdb: %v\n%s", err, out)
+	dir, err := tempDir()
+	if err != nil {
+		return nil, err
 	}
 	s := &Server{
-		URL:  "host=" + dir + " user=oncegate dbname=postgres sslmode=disable",
-		dir:  dir,
-		path: filepath.Join(bin, "postgres"),
-		args: append([]string{"-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "fsync=on", "-c", "max_connections=200"}, args...),
-		attr: attr,
+		URL:    "host=" + dir + " user=oncegate dbname=postgres sslmode=disable",
+		Socket: filepath.Join(dir, ".s.PGSQL.5432"),
+		dir:    dir,
+		path:   filepath.Join(bin, "postgres"),
+		args: append([]string{"-D", filepath.Join(dir, "data"), "-k", dir, "-c", "listen_addresses=", "-c", "fsync=on",
+			"-c", "max_connections=200"}, args...),
 		ready: func(ctx context.Context) error {
-			cmd := exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir)
-			return cmd.Run()
+			return exec.CommandContext(ctx, filepath.Join(bin, "pg_isready"), "-h", dir).Run()
 		},
 	}
-	s.start(tb)
-	return s
+	if s.attr, err = unprivileged(dir); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("postgres must not run as root, and there is no user to run it as: %w", err)
+	}
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "-D", filepath.Join(dir, "data"), "-U", "oncegate",
+		"-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C")
+	initdb.SysProcAttr, initdb.Dir = s.attr, dir
+	if out, err := initdb.CombinedOutput(); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	return s.started(ctx)
 }
 
-func postgresBin(tb testing.TB) string {
-	tb.Helper()
+func postgresBin() (string, error) {
 	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if p, err := exec.LookPath("initdb"); err == nil {
 		if real, err := filepath.EvalSymlinks(p); err == nil {
@@ -128,11 +161,10 @@ func postgresBin(tb testing.TB) string {
 			}
 		}
 		if complete {
-			return dirs[i]
+			return dirs[i], nil
 		}
 	}
-	tb.Fatalf("postgresql is not installed (looked for initdb, postgres and pg_isready on PATH and in /usr/lib/postgresql); `make test` installs it")
-	return ""
+	return "", errors.New("postgresql is not installed (looked for initdb, postgres and pg_isready on PATH and in /usr/lib/postgresql); `make test` installs it")
 }
 
 // unprivileged returns how to start a process as somebody who is not root, and
@@ -160,22 +192,20 @@ func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 }
 
 // tempDir is short, unlike TB.TempDir: a unix socket's path has about 100 bytes.
-func tempDir(tb testing.TB) string {
-	tb.Helper()
-	dir, err := os.MkdirTemp("", "oncegate")
-	if err != nil {
-		tb.Fatal(err)
+func tempDir() (string, error) { return os.MkdirTemp("", "oncegate") }
+
+func (s *Server) started(ctx context.Context) (*Server, error) {
+	if err := s.Start(ctx); err != nil {
+		s.Close()
+		return nil, err
 	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
+	return s, nil
 }
 
-func (s *Server) start(tb testing.TB) {
-	tb.Helper()
-	tb.Cleanup(func() { s.Kill() })
-	if err := s.Start(tb.Context()); err != nil {
-		tb.Fatal(err)
-	}
+// Close ends the server and removes its data.
+func (s *Server) Close() {
+	s.Kill()
+	_ = os.RemoveAll(s.dir)
 }
 
 // Start starts the server (again, on the same data) and waits until it answers.
