@@ -39,7 +39,7 @@ func (e *executions) add(key string) int64 {
 	return e.total
 }
 
-// executionCounts is the answer of GET /executions; Total is the sum of Keys and Untracked.
+// executionCounts is the answer of GET /executions; Total is the sum of all keys' executions and Untracked.
 type executionCounts struct {
 	Total     int64            `json:"total"`
 	Keys      map[string]int64 `json:"keys"`
@@ -50,4 +50,15 @@ func (e *executions) counts() executionCounts {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return executionCounts{Total: e.total, Keys: maps.Clone(e.keys), Untracked: e.untracked}
+}
+
+// countsOf is counts with that one key alone in Keys, and none when it was not executed.
+func (e *executions) countsOf(key string) executionCounts {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := executionCounts{Total: e.total, Keys: map[string]int64{}, Untracked: e.untracked}
+	if n, ok := e.keys[key]; ok {
+		c.Keys[key] = n
+	}
+	return c
 }

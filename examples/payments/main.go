@@ -2,7 +2,7 @@
 //
 //	payments [--listen 127.0.0.1:9000]
 //
-// POST /payments with a JSON object does the work: it takes the next execution number, counts it under the request's
+// POST /payments or /payments/ACCOUNT with a JSON object does the work: it takes the next execution number, counts it under the request's
 // Idempotency-Key (under "" when there is none) and answers 201 with that number, an id and the amount. It remembers no
 // answers and looks for no duplicates: that is the gate's job, and GET /executions tells whether the gate did it.
 //
@@ -18,7 +18,8 @@
 // not a JSON object is a 400 as well, one over 1 MiB a 413.
 //
 // GET /executions answers {"total": N, "keys": {KEY: N}, "untracked": N}: executions in all, by key, and those of keys
-// that were not recorded, because they are longer than 255 bytes or came after the first 100,000 different keys.
+// that were not recorded, because they are longer than 255 bytes or came after the first 100,000 different keys. With
+// ?key=KEY only that key is listed.
 // GET /healthz answers 200 as soon as the service accepts requests.
 package main
 

@@ -24,6 +24,7 @@ func newService() *service { return &service{ledger: newExecutions(maxKeys)} }
 func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /payments", s.pay)
+	mux.HandleFunc("POST /payments/{account}", s.pay)
 	mux.HandleFunc("GET /executions", s.executions)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -109,8 +110,12 @@ func (p payment) encode(size int) []byte {
 	return b
 }
 
-func (s *service) executions(w http.ResponseWriter, _ *http.Request) {
-	writeJSON(w, "application/json", http.StatusOK, mustMarshal(s.ledger.counts()))
+func (s *service) executions(w http.ResponseWriter, r *http.Request) {
+	counts := s.ledger.counts
+	if query := r.URL.Query(); query.Has("key") {
+		counts = func() executionCounts { return s.ledger.countsOf(query.Get("key")) }
+	}
+	writeJSON(w, "application/json", http.StatusOK, mustMarshal(counts()))
 }
 
 // problem is an RFC 9457 problem; the title says it all, so the type stays the default, about:blank.

@@ -60,9 +60,9 @@ func mustPay(t *testing.T, srv *httptest.Server, body string, headers ...string)
 	return a
 }
 
-func counts(t *testing.T, srv *httptest.Server) executionCounts {
+func counts(t *testing.T, srv *httptest.Server, query ...string) executionCounts {
 	t.Helper()
-	resp, err := srv.Client().Get(srv.URL + "/executions")
+	resp, err := srv.Client().Get(srv.URL + "/executions" + strings.Join(query, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +97,12 @@ func TestPayExecutesEveryTime(t *testing.T) {
 	c := counts(t, srv)
 	if c.Total != 4 || c.Keys["k1"] != 2 || c.Keys["k2"] != 1 || c.Keys[""] != 1 || len(c.Keys) != 3 || c.Untracked != 0 {
 		t.Errorf("counts %+v, want 4 in all: k1 2, k2 1, without a key 1", c)
+	}
+	if c := counts(t, srv, "?key=k1"); c.Total != 4 || c.Keys["k1"] != 2 || len(c.Keys) != 1 {
+		t.Errorf("counts of k1 are %+v, want 2 of 4", c)
+	}
+	if c := counts(t, srv, "?key=k3"); c.Total != 4 || c.Keys == nil || len(c.Keys) != 0 {
+		t.Errorf("counts of a key never seen are %+v, want no keys", c)
 	}
 }
 
@@ -284,6 +290,8 @@ func TestOtherRoutes(t *testing.T) {
 	}{
 		{http.MethodGet, "/healthz", 200},
 		{http.MethodGet, "/payments", 405},
+		{http.MethodPost, "/payments/acme", 400}, // it wants a body
+		{http.MethodPost, "/payments/acme/more", 404},
 		{http.MethodPost, "/executions", 405},
 		{http.MethodGet, "/", 404},
 	} {

@@ -1,0 +1,181 @@
+// Command demo is `make demo`: a retry storm against the real processes, and a table of what came of it.
+//
+//	demo [--bin DIR] [--keys N] [--clients N] [--seed N] [--timeout D]
+//
+// It starts manager, payments and gateway on free ports with data in a folder of its own. Then, for every key, many
+// clients send the same payment at once and retry until they have the answer, while
+//
+//   - clients close their connection in the middle of the request, while they wait, or as the answer arrives;
+//   - the upstream closes the connection without an answer, before or after the work;
+//   - the manager is killed with SIGKILL once and started again on its data.
+//
+// It exits 0 when the upstream executed each key exactly once and all clients of a key got the same answer, and 1 when a
+// key ran twice, ran never, or a client was left without an answer.
+//
+// Keys whose upstream closed the connection are the hard part: nobody but the upstream knows whether the work was done.
+// The gate holds such a key for its pending TTL, in which no retry runs it, and lets a retry run it after that. So the
+// demo sends the keys whose work was not done (x-demo-drop: before) to a path with a short TTL, and sees them executed in
+// the end. It sends those whose work was done (x-demo-drop: after) to a path with a long one: there the clients get a 409
+// for as long as the storm lasts, and the work is not done again.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/oncegate/oncegate/examples/internal/stack"
+)
+
+// pluginConfig is the gate's configuration for the storm. The waits are short, because the storm is; the pending TTL of
+// the first path outlasts the manager's restart, so that an answer which waits for its commit is never overtaken by a
+// retry.
+const pluginConfig = `{
+  "mode": "body",
+  "pending_wait_timeout": 5,
+  "pending_ttl_seconds": 15,
+  "match": [
+    {"methods": ["POST"], "path_prefix": "/payments/held", "pending_ttl_seconds": 600},
+    {"methods": ["POST"], "path_prefix": "/payments"}
+  ]
+}`
+
+// managerDown is how long the manager stays dead: long enough for clients to notice.
+const managerDown = 500 * time.Millisecond
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// options are the command line's.
+type options struct {
+	bin           string
+	keys, clients int
+	seed          uint64
+	timeout       time.Duration
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	opts, err := parse(args, stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	if err != nil {
+		return 2
+	}
+	r, err := rage(ctx, opts, stdout)
+	if err != nil {
+		fmt.Fprintf(stderr, "demo: %v\n", err)
+		return 1
+	}
+	if err := r.write(stdout); err != nil || !r.ok() {
+		return 1
+	}
+	return 0
+}
+
+func parse(args []string, stderr io.Writer) (options, error) {
+	opts := options{}
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&opts.bin, "bin", "build", "`folder` with what make build made")
+	flags.IntVar(&opts.keys, "keys", 100, "`number` of keys, 1 to 10000")
+	flags.IntVar(&opts.clients, "clients", 20, "`number` of clients for each key, 1 to 100")
+	flags.Uint64Var(&opts.seed, "seed", rand.Uint64(), "`number` from which all chances are drawn")
+	flags.DurationVar(&opts.timeout, "timeout", 3*time.Minute, "longest `time` the storm may take, 1s to 1h")
+	if err := flags.Parse(args); err != nil {
+		return opts, err
+	}
+	var err error
+	switch {
+	case flags.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q: it takes flags only", flags.Arg(0))
+	case opts.keys < 1 || opts.keys > 10000:
+		err = fmt.Errorf("--keys is %d, it must be from 1 to 10000", opts.keys)
+	case opts.clients < 1 || opts.clients > 100:
+		err = fmt.Errorf("--clients is %d, it must be from 1 to 100", opts.clients)
+	case opts.timeout < time.Second || opts.timeout > time.Hour:
+		err = fmt.Errorf("--timeout is %v, it must be from 1s to 1h", opts.timeout)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "demo: %v\n", err)
+	}
+	return opts, err
+}
+
+// rage starts the processes, lets the storm rage over them, and stops them again. Their folder is removed when all went
+// well and kept, with the logs, when it did not.
+func rage(ctx context.Context, opts options, stdout io.Writer) (r report, err error) {
+	dir, err := os.MkdirTemp("", "oncegate-demo-")
+	if err != nil {
+		return report{}, err
+	}
+	defer func() {
+		if err == nil && r.ok() {
+			err = os.RemoveAll(dir)
+		} else {
+			fmt.Fprintf(stdout, "data and logs are kept in %s\n", dir)
+		}
+	}()
+	st, err := stack.Start(ctx, stack.Config{BinDir: opts.bin, Dir: dir, HoldHeaders: true, Plugin: []byte(pluginConfig)})
+	if err != nil {
+		return report{}, err
+	}
+	defer func() { err = errors.Join(err, st.Stop()) }()
+
+	fmt.Fprintf(stdout, "retry storm: %d keys, %d clients each, seed %d\n", opts.keys, opts.clients, opts.seed)
+	ctx, cancel := context.WithTimeout(ctx, opts.timeout)
+	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+
+	s := newStorm(st.GatewayURL(), st.PaymentsURL(), opts)
+	s.crash = func(ctx context.Context) error {
+		st.KillManager()
+		s.note(stdout, "manager killed with SIGKILL")
+		// Not restarting it would only leave Stop less to do.
+		sleep(ctx, managerDown)
+		if err := st.StartManager(ctx); err != nil {
+			fail(err)
+			return err
+		}
+		s.note(stdout, "manager restarted on its data")
+		return nil
+	}
+
+	type result struct {
+		report report
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		r, err := s.run(ctx)
+		done <- result{r, err}
+	}()
+	progress := time.NewTicker(time.Second)
+	defer progress.Stop()
+	for {
+		select {
+		case res := <-done:
+			s.note(stdout, "done")
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+				return report{}, cause // interrupted, or a process has died: the report would only show the consequences
+			}
+			return res.report, res.err
+		case err := <-st.Failed():
+			fail(err)
+		case <-progress.C:
+			s.note(stdout, "")
+		}
+	}
+}

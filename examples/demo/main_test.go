@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestParse(t *testing.T) {
+	opts, err := parse(nil, io.Discard)
+	if err != nil || opts.keys != 100 || opts.clients != 20 || opts.bin != "build" {
+		t.Errorf("defaults %+v, %v: want 100 keys, 20 clients each", opts, err)
+	}
+	opts, err = parse([]string{"--keys", "5", "--clients", "3", "--seed", "9", "--timeout", "10s", "--bin", "x"}, io.Discard)
+	if want := (options{bin: "x", keys: 5, clients: 3, seed: 9, timeout: 10 * time.Second}); err != nil || opts != want {
+		t.Errorf("options %+v, %v; want %+v", opts, err, want)
+	}
+}
+
+func TestRunRefusesBadCommandLines(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--keys", "0"}, "--keys is 0, it must be from 1 to 10000"},
+		{[]string{"--keys", "10001"}, "--keys is 10001"},
+		{[]string{"--clients", "101"}, "--clients is 101, it must be from 1 to 100"},
+		{[]string{"--timeout", "1ms"}, "--timeout is 1ms, it must be from 1s to 1h"},
+		{[]string{"--seed", "x"}, `"x"`},
+		{[]string{"more"}, `unexpected argument "more"`},
+	} {
+		var stderr bytes.Buffer
+		if code := run(t.Context(), tt.args, io.Discard, &stderr); code != 2 {
+			t.Errorf("%q: exit code %d, want 2", tt.args, code)
+		}
+		if !strings.Contains(stderr.String(), tt.want) {
+			t.Errorf("%q: %q, want it to contain %q", tt.args, stderr.String(), tt.want)
+		}
+	}
+}
+
+func TestRunFailsWithoutABuild(t *testing.T) {
+	var stderr bytes.Buffer
+	if code := run(t.Context(), []string{"--bin", t.TempDir()}, io.Discard, &stderr); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if !strings.Contains(stderr.String(), "make build") {
+		t.Errorf("stderr %q does not say what to do", stderr.String())
+	}
+}
+
+func TestReportTable(t *testing.T) {
+	r := report{
+		keys: 100, dropBefore: 8, dropAfter: 7, submissions: 2000, requests: 3100, cuts: 411, lost: 3, replays: 1800,
+		statuses: map[int]int{201: 1900, 409: 120, 503: 65, 502: 15}, executions: 101, ranTwice: 1, held: 7,
+		elapsed: 23400 * time.Millisecond, faults: []string{"key storm-001 was executed 2 times"},
+	}
+	var out strings.Builder
+	if err := r.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for line := range strings.Lines(out.String()) {
+		// A row is its name, its number and a note.
+		for _, name := range []string{
+			"submissions", "retries", "cut", "executions", "ran twice", "replays", "held", "409", "503", "502", "201", "no answer", "seconds",
+		} {
+			if rest, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+				rows[name] = strings.Fields(rest)[0]
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"submissions": "2000", "retries": "1100", "cut": "411", "executions": "101", "ran twice": "1", "replays": "1800",
+		"held": "7", "409": "120", "503": "65", "502": "15", "201": "1900", "no answer": "3", "seconds": "23.4",
+	} {
+		if rows[name] != want {
+			t.Errorf("row %q says %q, want %q, in\n%s", name, rows[name], want, out.String())
+		}
+	}
+	if !strings.Contains(out.String(), "FAULT: key storm-001 was executed 2 times\n") || r.ok() {
+		t.Errorf("the fault is not told in\n%s", out.String())
+	}
+}
