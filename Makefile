@@ -5,30 +5,38 @@ SHELL := bash
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
 
+# The binaries carry no commit, or every commit would link them anew.
+GO_BUILD := go build -buildvcs=false
+
 .PHONY: build
-build: build/oncegate.wasm go-binaries
+build: build/oncegate.wasm programs ## build the gate and the programs into build/
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 # --- the wasm modules -------------------------------------------------------------------------------------------------
 # TinyGo writes a depfile beside each module (tinygo-build.sh), so a module is built again when, and only when, something
 # that it is made of has changed. The Go programs are left to `go build`, which knows that better than make.
 
-WASM_TOOLS := $(wildcard plugin/toolchain/*.sh plugin/toolchain/*.json) $(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum
+WASM_TOOLS := $(wildcard plugin/toolchain/*.sh plugin/toolchain/*.json) \
+	$(filter-out %_test.go,$(wildcard plugin/wasmcheck/*.go)) go.mod go.sum
 
 # Envoy loads the module over the network in some set-ups, and every worker compiles it.
 GATE_MAX_BYTES := 600000
 
 build/oncegate.wasm: build/toolchain/env.sh $(WASM_TOOLS) $(wildcard plugin/*.go)
-	plugin/toolchain/tinygo-build.sh --max-bytes $(GATE_MAX_BYTES) $@ plugin
+	@plugin/toolchain/tinygo-build.sh --max-bytes $(GATE_MAX_BYTES) $@ plugin
 
 # hostsim's test guests. A guest whose folder has a file build.flags is built with those flags of tinygo-build.sh.
 GUESTS := $(patsubst hostsim/testdata/guests/%/main.go,build/guests/%.wasm,$(wildcard hostsim/testdata/guests/*/main.go))
 
 .PHONY: guests
-guests: $(GUESTS)
+guests: $(GUESTS) ## build the small modules that test hostsim
 
 .SECONDEXPANSION:
 build/guests/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard hostsim/testdata/guests/$$*/*)
-	plugin/toolchain/tinygo-build.sh $$(cat hostsim/testdata/guests/$*/build.flags 2>/dev/null) $@ hostsim/testdata/guests/$*
+	@plugin/toolchain/tinygo-build.sh $$(cat hostsim/testdata/guests/$*/build.flags 2>/dev/null) $@ hostsim/testdata/guests/$*
 
 -include $(wildcard build/*.wasm.d build/guests/*.wasm.d)
 
@@ -40,8 +48,64 @@ build/toolchain/env.sh: FORCE
 FORCE:
 
 # --- the programs -----------------------------------------------------------------------------------------------------
-.PHONY: go-binaries
-go-binaries:
-	@go build -buildvcs=false -o build/manager ./manager
-	@go build -buildvcs=false -o build/gateway ./hostsim/gateway
-	@go build -buildvcs=false -o build/payments ./examples/payments
+
+.PHONY: programs
+programs:
+	@$(GO_BUILD) -o build/manager ./manager
+	@$(GO_BUILD) -o build/gateway ./hostsim/gateway
+	@$(GO_BUILD) -o build/payments ./examples/payments
+	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo
+
+# --- to try it --------------------------------------------------------------------------------------------------------
+
+MANAGER_PORT ?= 8090
+MANAGER_ADMIN_PORT ?= 8091
+PAYMENTS_PORT ?= 9000
+GATEWAY_PORT ?= 10000
+GATEWAY_ADMIN_PORT ?= 10001
+WORKERS ?= 2
+MODE ?= body
+
+.PHONY: run
+run: build ## run manager, payments and gateway until Ctrl-C (MANAGER_PORT=, PAYMENTS_PORT=, GATEWAY_PORT=, WORKERS=, MODE=)
+	@exec build/examples/run --dir build/run --mode $(MODE) --workers $(WORKERS) \
+		--manager-port $(MANAGER_PORT) --manager-admin-port $(MANAGER_ADMIN_PORT) --payments-port $(PAYMENTS_PORT) \
+		--gateway-port $(GATEWAY_PORT) --gateway-admin-port $(GATEWAY_ADMIN_PORT)
+
+.PHONY: demo
+demo: build ## a retry storm with lost answers and a manager killed in the middle; fails if anything ran twice
+	@exec build/examples/demo
+
+# --- tests and checks -------------------------------------------------------------------------------------------------
+
+# Generous: a machine that runs tests is shared, and a hang is caught all the same.
+TEST_TIMEOUT ?= 30m
+
+.PHONY: test
+test: test-deps build guests ## all tests, with the race detector, against the wasm that ships and real processes
+	go test -race -timeout $(TEST_TIMEOUT) ./...
+
+# What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
+.PHONY: test-deps
+test-deps:
+	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' redis-server:redis-server \
+		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql'
+
+# Test guests are in testdata folders, which ./... leaves out.
+GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go))
+
+.PHONY: check
+check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
+	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
+		unformatted=$$(gofmt -l $$files); \
+		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
+	go vet ./... $(GUEST_PACKAGES)
+	@cd .ci/tools && $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
+	build/staticcheck ./... $(GUEST_PACKAGES)
+	go mod tidy -diff
+	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
+
+.PHONY: clean
+clean: ## remove build/
+	chmod -R u+w build 2>/dev/null || true
+	rm -rf build

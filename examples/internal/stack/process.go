@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// stopGrace is how long a process has between SIGTERM and SIGKILL, unless a test makes it shorter.
-const stopGrace = 10 * time.Second
+// stopGrace is how long a process has between SIGTERM and SIGKILL, unless a test makes it shorter; twice what the gateway
+// gives to requests that are under way.
+const stopGrace = 20 * time.Second
 
 // probeInterval is the pause between two questions whether a process is ready.
 const probeInterval = 25 * time.Millisecond
