@@ -1,0 +1,122 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/wal"
+)
+
+// Open opens the durable engine on the log in dir and recovers its state. The
+// errors are those of wal.Open.
+func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
+	if opts.Log.Restore != nil || opts.Log.Replay != nil {
+		return nil, errors.New("mem: Options.Log.Restore and Replay must be nil")
+	}
+	s := newStore(opts.withDefaults())
+	s.snapDue = make(chan struct{}, 1)
+	logOpts := s.opts.Log
+	logOpts.Restore = func(rec []byte) error { return s.replay(0, rec) }
+	logOpts.Replay = s.replay
+	onBatch := logOpts.OnBatch
+	logOpts.OnBatch = func(b wal.Batch) {
+		if onBatch != nil {
+			onBatch(b)
+		}
+		if s.sinceSnap.Add(int64(b.Bytes)) >= s.opts.SnapshotBytes {
+			s.wantSnapshot()
+		}
+	}
+	log, err := wal.Open(ctx, dir, logOpts)
+	if err != nil {
+		return nil, err
+	}
+	s.log = log
+	s.sinceSnap.Add(log.Recovery().LogBytes)
+	s.countAll()
+	if s.opts.SnapshotBytes >= 0 {
+		background, stop := context.WithCancel(context.Background())
+		s.stop = stop
+		s.background.Add(1)
+		go s.snapshotLoop(background)
+		s.wantSnapshot()
+	}
+	return s, nil
+}
+
+// Log gives access to the log's statistics; nil for the volatile engine.
+func (s *Store) Log() *wal.Log { return s.log }
+
+// replay applies a write set of the log, or of a snapshot with seq 0.
+func (s *Store) replay(seq uint64, body []byte) error {
+	_, err := DecodeWriteSet(body, func(ch *Change) error { return s.applyChange(seq, ch) })
+	if err != nil && seq != 0 {
+		return fmt.Errorf("log record %d: %w", seq, err)
+	}
+	return err
+}
+
+func (s *Store) applyChange(seq uint64, ch *Change) error {
+	c := s.collections[store.Collection(ch.Collection)]
+	if c == nil {
+		var err error
+		if c, err = s.collection(store.Collection(ch.Collection)); err != nil {
+			return err
+		}
+	}
+	if ch.Delete {
+		c.delete(string(ch.Key), seq)
+		return nil
+	}
+	rec, err := c.decoded(ch)
+	if err != nil {
+		return err
+	}
+	rec.seq = seq
+	c.put(rec)
+	return nil
+}
+
+// decoded builds the record that a change describes, with one allocation for
+// its strings and one for its value.
+func (c *collection) decoded(ch *Change) (*record, error) {
+	n := len(ch.Key)
+	for _, e := range ch.Entries {
+		n += len(e.SortKey)
+	}
+	buf := make([]byte, 0, n)
+	buf = append(buf, ch.Key...)
+	for _, e := range ch.Entries {
+		buf = append(buf, e.SortKey...)
+	}
+	all := string(buf)
+	rec := &record{key: all[:len(ch.Key)], value: append(make([]byte, 0, len(ch.Value)), ch.Value...)}
+	if len(ch.Entries) > 0 {
+		rec.entries = make([]entry, len(ch.Entries))
+	}
+	from := len(ch.Key)
+	for i, e := range ch.Entries {
+		ix := c.indexes[string(e.Index)]
+		if ix == nil {
+			var err error
+			if ix, err = c.index(string(e.Index)); err != nil {
+				return nil, err
+			}
+		}
+		rec.entries[i] = entry{ix: ix, sort: all[from : from+len(e.SortKey)], rec: rec}
+		from += len(e.SortKey)
+	}
+	return rec, nil
+}
+
+// countAll makes the durable counts those of the recovered state.
+func (s *Store) countAll() {
+	for _, c := range s.collections {
+		c.durable = len(c.records)
+		for _, ix := range c.indexes {
+			ix.durable = ix.tree.Len()
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/wal"
+)
+
+const (
+	// snapshotStep is how many records a snapshot looks at in one go while it
+	// holds up transactions.
+	snapshotStep = 256
+	// snapshotRecord is how many bytes of records share a record of the
+	// snapshot file.
+	snapshotRecord = 64 << 10
+)
+
+// snapshotRun is what a running snapshot and the transactions share, under
+// Store.mu.
+type snapshotRun struct {
+	seq       uint64
+	displaced []version
+}
+
+// version is a record as it was or is at a snapshot's sequence number.
+type version struct {
+	c   *collection
+	rec *record
+}
+
+// Snapshot writes a snapshot of the present state and lets the log delete what
+// that replaces. Without a log it does nothing. One snapshot is written at a
+// time; a second call waits for the first.
+func (s *Store) Snapshot(ctx context.Context) error {
+	_, err := s.takeSnapshot(ctx)
+	return translate(err)
+}
+
+func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error) {
+	if s.log == nil {
+		return res, nil
+	}
+	s.snapshotting.Lock()
+	defer s.snapshotting.Unlock()
+	start := time.Now()
+	before := s.sinceSnap.Load()
+
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return res, store.ErrClosed
+	}
+	run := &snapshotRun{seq: s.log.Last()}
+	collections := make([]*collection, 0, len(s.collections))
+	for _, c := range s.collections {
+		collections = append(collections, c)
+	}
+	s.snap = run
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.snap = nil
+		s.mu.Unlock()
+	}()
+
+	w := snapshotWriter{s: s, run: run, at: s.opts.Clock()}
+	err = s.log.Snapshot(ctx, run.seq, func(out *wal.SnapshotWriter) error {
+		w.out = out
+		for _, c := range collections {
+			if err := w.collection(ctx, c); err != nil {
+				return err
+			}
+		}
+		return w.flush()
+	})
+	if err == nil {
+		s.sinceSnap.Add(-before)
+	}
+	return SnapshotResult{Sequence: run.seq, Records: w.records, Took: time.Since(start), Err: translate(err)}, err
+}
+
+// snapshotWriter walks over the records.
+type snapshotWriter struct {
+	s       *Store
+	run     *snapshotRun
+	at      time.Time
+	out     *wal.SnapshotWriter
+	buf     []byte
+	step    []version
+	records int
+}
+
+// collection writes c. The loop over the map gives up the lock between steps:
+// nobody changes the map while it is advanced, and whatever is added meanwhile
+// is newer than the snapshot, so it does not matter whether the loop meets it.
+func (w *snapshotWriter) collection(ctx context.Context, c *collection) error {
+	w.s.mu.RLock()
+	locked := true
+	defer func() {
+		if locked {
+			w.s.mu.RUnlock()
+		}
+	}()
+	looked := 0
+	for _, rec := range c.records {
+		if rec.seq <= w.run.seq {
+			w.step = append(w.step, version{c, rec})
+		}
+		if looked++; looked < snapshotStep {
+			continue
+		}
+		looked = 0
+		w.s.mu.RUnlock()
+		locked = false
+		if err := w.write(ctx); err != nil {
+			return err
+		}
+		w.s.mu.RLock()
+		locked = true
+	}
+	w.s.mu.RUnlock()
+	locked = false
+	return w.write(ctx)
+}
+
+// write encodes the records of the step and the versions that transactions
+// handed over meanwhile.
+func (w *snapshotWriter) write(ctx context.Context) error {
+	w.s.mu.Lock()
+	w.step = append(w.step, w.run.displaced...)
+	w.run.displaced = nil
+	w.s.mu.Unlock()
+	for _, v := range w.step {
+		if err := w.add(v); err != nil {
+			return err
+		}
+	}
+	clear(w.step)
+	w.step = w.step[:0]
+	return ctx.Err()
+}
+
+func (w *snapshotWriter) add(v version) error {
+	if len(w.buf) == 0 {
+		w.buf = appendHeader(w.buf, w.at)
+	}
+	w.buf = appendPut(w.buf, v.c.name, v.rec)
+	w.records++
+	if len(w.buf) < snapshotRecord {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *snapshotWriter) flush() error {
+	if len(w.buf) == 0 {
+		return nil
+	}
+	err := w.out.Add(w.buf)
+	w.buf = w.buf[:0]
+	return err
+}
+
+// snapshotLoop takes snapshots when the log has grown enough.
+func (s *Store) snapshotLoop(ctx context.Context) {
+	defer s.background.Done()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.snapDue:
+		}
+		if s.sinceSnap.Load() < s.snapshotLimit() {
+			continue
+		}
+		res, err := s.takeSnapshot(ctx)
+		if ctx.Err() != nil || errors.Is(err, store.ErrClosed) {
+			return
+		}
+		if s.opts.OnSnapshot != nil {
+			s.opts.OnSnapshot(res)
+		}
+		if err == nil {
+			continue
+		}
+		pause := time.NewTimer(s.opts.SnapshotRetry)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		s.wantSnapshot()
+	}
+}
+
+// snapshotLimit is how many bytes of log make a snapshot due.
+func (s *Store) snapshotLimit() int64 {
+	return max(s.opts.SnapshotBytes, s.log.Stats().SnapshotBytes)
+}
+
+func (s *Store) wantSnapshot() {
+	select {
+	case s.snapDue <- struct{}{}:
+	default:
+	}
+}

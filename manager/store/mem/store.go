@@ -1,0 +1,372 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/notify"
+	"github.com/oncegate/oncegate/manager/wal"
+)
+
+// DefaultSnapshotBytes is the default of Options.SnapshotBytes.
+const DefaultSnapshotBytes = 256 << 20
+
+// Options of New and Open. The zero value of a field means its default.
+type Options struct {
+	// Clock is the source of Tx.Now; default time.Now.
+	Clock func() time.Time
+
+	// Log configures the log of Open. Restore and Replay are the engine's and
+	// must be nil.
+	Log wal.Options
+	// SnapshotBytes bounds what a start has to replay: a snapshot is taken
+	// when the log has grown by this much, or by the size of the last snapshot
+	// if that is more, so that on average each byte of state is written at
+	// most once more than each byte of log. Default 256 MiB; negative: only
+	// Snapshot takes any.
+	SnapshotBytes int64
+	// SnapshotRetry is the pause after a failed snapshot; default 30 s.
+	SnapshotRetry time.Duration
+	// OnSnapshot, when set, is told about each snapshot taken by the engine
+	// itself, failed ones included.
+	OnSnapshot func(SnapshotResult)
+}
+
+// SnapshotResult describes one snapshot to Options.OnSnapshot.
+type SnapshotResult struct {
+	Sequence uint64
+	Records  int
+	Took     time.Duration
+	Err      error
+}
+
+func (o Options) withDefaults() Options {
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.SnapshotBytes == 0 {
+		o.SnapshotBytes = DefaultSnapshotBytes
+	}
+	if o.SnapshotRetry == 0 {
+		o.SnapshotRetry = 30 * time.Second
+	}
+	return o
+}
+
+// Store implements store.Store.
+type Store struct {
+	opts Options
+	log  *wal.Log // nil for the volatile engine
+	hub  notify.Hub
+
+	mu          sync.RWMutex
+	collections map[store.Collection]*collection
+	unsettled   unsettled
+	scratch     []byte // for encoding, under mu
+	snap        *snapshotRun
+	closed      bool
+
+	failed       chan struct{} // never closed; for the volatile engine
+	sinceSnap    atomic.Int64  // log bytes since the last snapshot
+	snapDue      chan struct{}
+	snapshotting sync.Mutex
+	stop         context.CancelFunc
+	background   sync.WaitGroup
+}
+
+var _ store.Store = (*Store)(nil)
+
+// errFinished is returned by the methods of a Tx that outlived its function.
+var errFinished = errors.New("mem: transaction used after its function returned")
+
+// New returns an empty volatile engine. Options that concern the log and
+// snapshots have no effect.
+func New(opts Options) *Store {
+	return newStore(opts.withDefaults())
+}
+
+func newStore(opts Options) *Store {
+	return &Store{
+		opts:        opts,
+		collections: make(map[store.Collection]*collection),
+		failed:      make(chan struct{}),
+		stop:        func() {},
+	}
+}
+
+// collection returns the collection of that name, a new one when there is
+// none. The caller holds the lock for writing.
+func (s *Store) collection(name store.Collection) (*collection, error) {
+	if c := s.collections[name]; c != nil {
+		return c, nil
+	}
+	if err := store.CheckName(string(name)); err != nil {
+		return nil, err
+	}
+	c := newCollection(name)
+	s.collections[name] = c
+	return c, nil
+}
+
+// newRecord builds a record whose strings share one allocation of their own:
+// a key that is a piece of some request must not keep all of it in memory.
+func (s *Store) newRecord(c *collection, key string, value []byte, entries []store.Entry) (*record, error) {
+	buf := append(s.scratch[:0], key...)
+	for _, e := range entries {
+		buf = append(buf, e.SortKey...)
+	}
+	s.scratch = buf
+	all := string(buf)
+	rec := &record{key: all[:len(key)], value: value}
+	if len(entries) > 0 {
+		rec.entries = make([]entry, len(entries))
+	}
+	from := len(key)
+	for i, e := range entries {
+		ix, err := c.index(e.Index)
+		if err != nil {
+			return nil, err
+		}
+		rec.entries[i] = entry{ix: ix, sort: all[from : from+len(e.SortKey)], rec: rec}
+		from += len(e.SortKey)
+	}
+	return rec, nil
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	for {
+		if err := s.check(ctx); err != nil {
+			return err
+		}
+		t := &tx{s: s, update: true}
+		seq, err := s.run(t, fn)
+		switch {
+		case err == nil:
+			return s.finish(ctx, t, seq)
+		case errors.Is(err, wal.ErrBusy):
+			if err := s.log.WaitRoom(ctx, int(seq)); err != nil {
+				return translate(err)
+			}
+		default:
+			if waitErr := s.await(ctx, seq); waitErr != nil {
+				return waitErr
+			}
+			return translate(err)
+		}
+	}
+}
+
+// run calls the function and applies what it wrote. The sequence number is
+// what has to be durable before the answer; when the log is busy it is instead
+// the size of the record that did not fit.
+func (s *Store) run(t *tx, fn func(store.Tx) error) (seq uint64, err error) {
+	s.mu.Lock()
+	defer func() {
+		t.done = true
+		s.mu.Unlock()
+	}()
+	if s.closed {
+		return 0, store.ErrClosed
+	}
+	if err := fn(t); err != nil {
+		return t.seen, err
+	}
+	if t.err != nil {
+		return t.seen, t.err
+	}
+	if len(t.writes) == 0 {
+		return t.seen, nil
+	}
+	if s.log != nil {
+		s.scratch = t.encode(s.scratch[:0])
+		seq, err = s.log.Append(s.scratch)
+		if errors.Is(err, wal.ErrBusy) {
+			return uint64(len(s.scratch)), err
+		}
+		if err != nil {
+			return t.seen, err
+		}
+	}
+	s.apply(t.writes, seq)
+	return seq, nil
+}
+
+// finish waits until the answer is durable and then wakes the watchers.
+func (s *Store) finish(ctx context.Context, t *tx, seq uint64) error {
+	err := s.await(ctx, seq)
+	if len(t.topics) == 0 {
+		return err
+	}
+	if err == nil {
+		s.notify(t.topics)
+	} else if ctx.Err() != nil {
+		s.notifyLater(t.topics, seq)
+	}
+	return err
+}
+
+// apply makes the writes visible. The caller holds the lock.
+func (s *Store) apply(writes []write, seq uint64) {
+	if s.log != nil {
+		s.unsettled.settle(s.log.Durable())
+	}
+	for i := range writes {
+		w := &writes[i]
+		var old *record
+		if w.rec != nil {
+			w.rec.seq = seq
+			old = w.c.put(w.rec)
+		} else {
+			old = w.c.delete(w.key, seq)
+		}
+		if s.log == nil {
+			continue
+		}
+		if s.snap != nil && old != nil && old.seq <= s.snap.seq {
+			s.snap.displaced = append(s.snap.displaced, version{w.c, old})
+		}
+		s.unsettled.add(w, old, seq)
+	}
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	if err := s.check(ctx); err != nil {
+		return err
+	}
+	t := &tx{s: s}
+	err := s.runView(t, fn)
+	if waitErr := s.await(ctx, t.seen); waitErr != nil {
+		return waitErr
+	}
+	return err
+}
+
+func (s *Store) runView(t *tx, fn func(store.Tx) error) error {
+	s.mu.RLock()
+	defer func() {
+		t.done = true
+		s.mu.RUnlock()
+	}()
+	if s.closed {
+		return store.ErrClosed
+	}
+	return fn(t)
+}
+
+// Len implements store.Store. It counts what is durable.
+func (s *Store) Len(ctx context.Context, name store.Collection, indexName string) (int, error) {
+	if err := s.check(ctx); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return 0, store.ErrClosed
+	}
+	if s.log != nil {
+		s.unsettled.settle(s.log.Durable())
+	}
+	c := s.collections[name]
+	if c == nil {
+		return 0, store.CheckName(string(name))
+	}
+	if indexName == "" {
+		if s.log == nil {
+			return len(c.records), nil
+		}
+		return c.durable, nil
+	}
+	ix := c.indexes[indexName]
+	if ix == nil {
+		return 0, store.CheckName(indexName)
+	}
+	if s.log == nil {
+		return ix.tree.Len(), nil
+	}
+	return ix.durable, nil
+}
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities {
+	c := store.Capabilities{Name: "memory", TimePrecision: time.Nanosecond}
+	if s.log != nil {
+		c.Name, c.Durable = "wal", true
+	}
+	return c
+}
+
+// Failed implements store.Store.
+func (s *Store) Failed() <-chan struct{} {
+	if s.log != nil {
+		return s.log.Failed()
+	}
+	return s.failed
+}
+
+// Err implements store.Store.
+func (s *Store) Err() error {
+	if s.log == nil {
+		return nil
+	}
+	return translate(s.log.Err())
+}
+
+// Close implements store.Store. What was applied becomes durable first.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return store.ErrClosed
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.stop()
+	var err error
+	if s.log != nil {
+		err = translate(s.log.Close())
+	}
+	s.background.Wait()
+	return err
+}
+
+// check is the part of every call that needs no lock.
+func (s *Store) check(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if s.log == nil {
+		return nil
+	}
+	return translate(s.log.Err())
+}
+
+// await waits until the log record seq is durable.
+func (s *Store) await(ctx context.Context, seq uint64) error {
+	if s.log == nil || seq <= s.log.Durable() {
+		return nil
+	}
+	return translate(s.log.WaitDurable(ctx, seq))
+}
+
+// translate gives the log's errors the names that the contract has for them.
+// Other errors stay as they are.
+func translate(err error) error {
+	for _, m := range [...]struct{ from, to error }{
+		{wal.ErrNoSpace, store.ErrNoSpace},
+		{wal.ErrFailed, store.ErrFailed},
+		{wal.ErrClosed, store.ErrClosed},
+		{wal.ErrTooLarge, store.ErrTooLarge},
+	} {
+		if errors.Is(err, m.from) && !errors.Is(err, m.to) {
+			return fmt.Errorf("%w: %w", m.to, err)
+		}
+	}
+	return err
+}

@@ -1,0 +1,77 @@
+// Package wal is a segmented, checksummed, group-committed write-ahead log.
+//
+// # Protocol
+//
+// Append puts a record into the batch that is being collected, gives it the
+// next sequence number and returns; it never waits. One committer goroutine
+// takes the collected batch, writes it with one write, makes it durable with
+// one fdatasync and only then lets the next batch go to the disk. WaitDurable
+// waits for the batch of a sequence number.
+//
+//	Append ─▶ collecting ─▶ committing (write, fdatasync) ─▶ durable
+//	              ▲                       │
+//	              └── next batch ◀────────┘ (any error: failed, for good)
+//
+// An accepted record never fails for lack of space: Append places it in disk
+// space that was reserved before, and refuses it with ErrNoSpace when there is
+// none. So a store may apply a change in memory as soon as Append returned.
+// Any error of a write or an fsync is final: the log fails, every waiter gets
+// ErrFailed, and the fsync is not tried again, since after a failed fsync the
+// kernel may drop the dirty pages and report the next one as a success.
+//
+// # On disk
+//
+// A data directory holds one lock file, segments named by a running number
+// and at most one snapshot that counts. A segment is a header followed by
+// records, and was reserved in full when it was created; behind the last
+// record it is zero. A record is
+//
+//	length  uint32   bytes of body, at least 1
+//	crc     uint32   CRC-32C, seeded with the log's random id, of the rest
+//	seq     uint64   sequence number, one more than the record before
+//	ahead   uint32   records before this one in the same batch
+//	body
+//
+// little-endian and unaligned. A record with length 0 is a mark: it has no
+// sequence number of its own, says "everything before seq is durable" and is
+// overwritten by the next batch. It is written when the log goes idle and when
+// it is closed.
+//
+// # Torn tail or damage
+//
+// A batch is written only after everything before it was synced. So a record
+// with sequence number s that is ahead a in its batch, or a mark for s, proves
+// that all records before s-a had reached the disk. At open, the first place
+// that does not hold the expected record is
+//
+//   - the end, when it is zero and nothing follows;
+//   - a torn tail, when nothing behind it proves that its record had been
+//     synced: what is there was never acknowledged, and is wiped;
+//   - damage otherwise: acknowledged data is gone. Open refuses with a
+//     *CorruptionError that names file and offset.
+//
+// This holds whatever subset of the sectors of an unsynced write reached the
+// disk, in whatever order. What it cannot tell is damage to the very last
+// batch when the machine stopped before its mark was written. The seed of the
+// checksum is secret to whoever chooses bodies, so that a body cannot carry a
+// forged proof.
+//
+// Before a log that was opened serves anybody, its last batch is written
+// again and synced: a process that died after a failed fsync may have left
+// pages that the kernel shows but the disk never got.
+//
+// # Snapshots
+//
+// A snapshot replaces the records up to its sequence number. It is written to
+// a temporary file, synced, renamed and made durable with its directory;
+// then the segments that it replaces are deleted, oldest first. Interrupted
+// anywhere, the next open either does not see it or finishes the deletions.
+//
+// # Bounds
+//
+// Options bounds the size of a record, of a segment and of the queue. When the
+// queue is full, or the next segment is only just being created, Append
+// returns ErrBusy, and WaitRoom waits until another try makes sense. The
+// length of the log is bounded by its owner, who takes a snapshot when
+// Stats.LogBytes says so.
+package wal

@@ -1,0 +1,171 @@
+package wal
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"strings"
+)
+
+const (
+	formatVersion = 1
+
+	// Segment header: magic 8, version 4, crc 4, id 16, number 8, first 8,
+	// capacity 8, zero 8.
+	segmentHeaderSize = 64
+	// Record header: length 4, crc 4, seq 8, ahead 4.
+	recordHeaderSize = 20
+
+	segmentSuffix  = ".wal"
+	snapshotSuffix = ".snap"
+	tempSuffix     = ".tmp"
+	lockName       = "lock"
+)
+
+var (
+	segmentMagic = [8]byte{'O', 'N', 'C', 'E', 'W', 'A', 'L', '\n'}
+	castagnoli   = crc32.MakeTable(crc32.Castagnoli)
+	le           = binary.LittleEndian
+)
+
+// logID is drawn when a log is created and is part of every file of it. It
+// seeds the checksums, so files of different logs cannot be mixed unnoticed.
+type logID [16]byte
+
+func (id logID) seed() uint32 { return crc32.Checksum(id[:], castagnoli) }
+
+// segmentHeader starts every segment that is in use. A segment that is only
+// prepared has zeros there.
+type segmentHeader struct {
+	id       logID
+	number   uint64 // the number in the file's name
+	first    uint64 // sequence number of the first record
+	capacity int64  // size of the file when it was created
+}
+
+func (h segmentHeader) append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, segmentMagic[:]...)
+	dst = le.AppendUint32(dst, formatVersion)
+	dst = le.AppendUint32(dst, 0)
+	dst = append(dst, h.id[:]...)
+	dst = le.AppendUint64(dst, h.number)
+	dst = le.AppendUint64(dst, h.first)
+	dst = le.AppendUint64(dst, uint64(h.capacity))
+	dst = le.AppendUint64(dst, 0)
+	le.PutUint32(dst[start+12:], headerCRC(dst[start:]))
+	return dst
+}
+
+// headerCRC is the checksum of a segment's or snapshot's 64 byte header. Its
+// place and extent are the same in every format version, so that a file of
+// another version is told from a damaged one.
+func headerCRC(b []byte) uint32 {
+	c := crc32.Checksum(b[:12], castagnoli)
+	return crc32.Update(c, castagnoli, b[16:segmentHeaderSize])
+}
+
+// errVersion is completed with the version found.
+var errVersion = fmt.Errorf("this program reads format version %d, the file has version", formatVersion)
+
+// parseSegmentHeader tells what is wrong with b as a segment header.
+func parseSegmentHeader(b []byte) (segmentHeader, error) {
+	var h segmentHeader
+	if len(b) < segmentHeaderSize {
+		return h, fmt.Errorf("%d bytes are too few for a segment header of %d", len(b), segmentHeaderSize)
+	}
+	b = b[:segmentHeaderSize]
+	if !bytes.Equal(b[:8], segmentMagic[:]) {
+		return h, fmt.Errorf("no segment header: magic is %x", b[:8])
+	}
+	if got, want := le.Uint32(b[12:]), headerCRC(b); got != want {
+		return h, fmt.Errorf("segment header checksum is %08x, computed %08x", got, want)
+	}
+	if v := le.Uint32(b[8:]); v != formatVersion {
+		return h, fmt.Errorf("%w %d", errVersion, v)
+	}
+	copy(h.id[:], b[16:])
+	h.number = le.Uint64(b[32:])
+	h.first = le.Uint64(b[40:])
+	capacity := le.Uint64(b[48:])
+	if h.first == 0 || capacity < minSegmentBytes || capacity > maxSegmentBytes {
+		return h, fmt.Errorf("segment header has first sequence %d and capacity %d", h.first, capacity)
+	}
+	h.capacity = int64(capacity)
+	return h, nil
+}
+
+// record is a parsed record or mark.
+type record struct {
+	seq   uint64
+	ahead uint32
+	body  []byte // nil for a mark
+}
+
+// durableBefore is the sequence number before which everything had been
+// synced when this record was written.
+func (r record) durableBefore() uint64 { return r.seq - uint64(r.ahead) }
+
+func (r record) isMark() bool { return len(r.body) == 0 }
+
+func (r record) size() int { return recordHeaderSize + len(r.body) }
+
+// appendRecord encodes a record or, without a body, a mark. bodyCRC is
+// bodyChecksum(seed, body): the body goes first into the checksum so that
+// Append can compute that part outside of its lock.
+func appendRecord(dst []byte, bodyCRC uint32, seq uint64, ahead uint32, body []byte) []byte {
+	var h [recordHeaderSize]byte
+	le.PutUint32(h[0:], uint32(len(body)))
+	le.PutUint64(h[8:], seq)
+	le.PutUint32(h[16:], ahead)
+	le.PutUint32(h[4:], headerChecksum(bodyCRC, h[:]))
+	dst = append(dst, h[:]...)
+	return append(dst, body...)
+}
+
+func bodyChecksum(seed uint32, body []byte) uint32 {
+	return crc32.Update(seed, castagnoli, body)
+}
+
+// headerChecksum continues bodyCRC over length, seq and ahead.
+func headerChecksum(bodyCRC uint32, h []byte) uint32 {
+	c := crc32.Update(bodyCRC, castagnoli, h[0:4])
+	return crc32.Update(c, castagnoli, h[8:recordHeaderSize])
+}
+
+// parseRecord reads the record or mark at the start of b. The error tells
+// what is wrong; the body aliases b.
+func parseRecord(b []byte, seed uint32) (record, error) {
+	if len(b) < recordHeaderSize {
+		return record{}, fmt.Errorf("%d bytes are too few for a record header of %d", len(b), recordHeaderSize)
+	}
+	length := le.Uint32(b)
+	if int64(length) > int64(len(b)-recordHeaderSize) {
+		return record{}, fmt.Errorf("record length is %d, the segment has %d bytes left", length, len(b)-recordHeaderSize)
+	}
+	body := b[recordHeaderSize : recordHeaderSize+int(length)]
+	if got, want := le.Uint32(b[4:]), headerChecksum(bodyChecksum(seed, body), b); got != want {
+		return record{}, fmt.Errorf("record checksum is %08x, computed %08x", got, want)
+	}
+	r := record{seq: le.Uint64(b[8:]), ahead: le.Uint32(b[16:]), body: body}
+	if r.seq == 0 || uint64(r.ahead) >= r.seq {
+		return record{}, fmt.Errorf("record has sequence number %d and %d records ahead of it", r.seq, r.ahead)
+	}
+	return r, nil
+}
+
+// Names are zero-padded so that they sort as their numbers do.
+func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, segmentSuffix) }
+func snapshotName(seq uint64) string   { return fmt.Sprintf("%020d%s", seq, snapshotSuffix) }
+
+// parseName is the inverse of segmentName and snapshotName.
+func parseName(name, suffix string) (uint64, bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
+	if !ok || len(digits) != 20 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	return n, err == nil
+}

@@ -1,0 +1,290 @@
+package wal
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"math"
+	"path"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/wal/vfs"
+)
+
+// Recovery tells what Open found.
+type Recovery struct {
+	// SnapshotSequence is the last sequence number the snapshot covers, 0
+	// without one; SnapshotRecords and SnapshotBytes are its size.
+	SnapshotSequence uint64
+	SnapshotRecords  int
+	SnapshotBytes    int64
+	// Segments in use, and the Records and their LogBytes behind the snapshot.
+	Segments int
+	Records  int
+	LogBytes int64
+	// TornBytes were wiped behind TornOffset of TornFile: a write that was cut
+	// off before it was acknowledged. 0 after a clean stop.
+	TornBytes  int64
+	TornFile   string
+	TornOffset int64
+	// Took is the time from the lock to the end of the replay.
+	Took time.Duration
+}
+
+// Open opens the log in dir, creating both when needed, and hands what it
+// holds to Options.Restore and Options.Replay before it returns.
+//
+// Errors: a *vfs.LockedError when another process has dir, a *CorruptionError
+// when synced data cannot be read back (nothing is changed then), ctx's error,
+// an error of Restore or Replay, or one of the file system.
+func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
+	opts = opts.WithDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	if err := makeDir(opts.FS, dir); err != nil {
+		return nil, err
+	}
+	lock, err := opts.FS.Lock(path.Join(dir, lockName))
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{
+		opts:    opts,
+		fs:      opts.FS,
+		dir:     dir,
+		lock:    lock,
+		failed:  make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		kick:    make(chan struct{}, 1),
+		closing: make(chan struct{}),
+		kickAt:  math.MaxInt64,
+	}
+	if err := l.recover(ctx); err != nil {
+		if l.active != nil {
+			err = errors.Join(err, l.active.close())
+		}
+		return nil, errors.Join(err, lock.Close())
+	}
+	l.wg.Add(2)
+	go l.commitLoop()
+	go l.prepareLoop()
+	l.kickPreparer()
+	return l, nil
+}
+
+// Recovery tells what Open found.
+func (l *Log) Recovery() Recovery { return l.recovery }
+
+func makeDir(fs vfs.FS, dir string) error {
+	_, err := fs.List(dir)
+	if err == nil || !isNotExist(err) {
+		return err
+	}
+	if err := fs.MkdirAll(dir); err != nil {
+		return err
+	}
+	return fs.SyncDir(path.Dir(dir))
+}
+
+func (l *Log) recover(ctx context.Context) error {
+	start := time.Now()
+	files, err := listFiles(l.fs, l.dir)
+	if err != nil {
+		return err
+	}
+	if files.fresh() {
+		if err := l.create(files); err != nil {
+			return err
+		}
+	} else if err := l.load(ctx, files); err != nil {
+		return err
+	}
+	l.recovery.Took = time.Since(start)
+	return nil
+}
+
+// create starts a new log. What an interrupted earlier start left is removed.
+func (l *Log) create(files *dirFiles) error {
+	if err := l.removeAll(append(files.prepared, files.temps...)); err != nil {
+		return err
+	}
+	if _, err := rand.Read(l.id[:]); err != nil {
+		return err
+	}
+	l.seed = l.id.seed()
+	seg, err := createSegment(l.fs, l.dir, 1, l.opts.SegmentBytes)
+	if err != nil {
+		if isNoSpace(err) {
+			return fmt.Errorf("%w: %w", ErrNoSpace, err)
+		}
+		return err
+	}
+	h := segmentHeader{l.id, 1, 1, seg.capacity}
+	seg.claim(segmentHeaderSize)
+	err = writeFull(seg.file, h.append(nil), 0)
+	if err == nil {
+		err = seg.file.Datasync()
+	}
+	if err != nil {
+		return errors.Join(err, seg.close())
+	}
+	l.begin(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity}})
+	return nil
+}
+
+// begin sets the log up to append record next at off of seg.
+func (l *Log) begin(seg *segment, off int64, next uint64, used []segmentInfo) {
+	l.active, l.tail, l.segments = seg, off, used
+	l.nextSegment = seg.number + 1
+	l.durable.Store(next - 1)
+	l.last.Store(next - 1)
+	l.pending.Store(newBatch(next))
+	l.recovery.Segments = len(used)
+	l.stats.logBytes = l.recovery.LogBytes
+}
+
+// load reads an existing log, hands it to the owner, and repairs its tail.
+func (l *Log) load(ctx context.Context, files *dirFiles) error {
+	l.id, l.seed = files.id, files.id.seed()
+	if err := l.restore(ctx, files); err != nil {
+		return err
+	}
+	used, obsolete, err := files.chain(l.snapshot.seq)
+	if err != nil {
+		return err
+	}
+	var buf []byte
+	var end scanEnd
+	for i, f := range used {
+		if buf, err = readSegment(l.fs, f, buf); err != nil {
+			return err
+		}
+		end, err = scanRecords(buf, f.header.first, l.seed, func(off int64, r record) error { return l.replay(ctx, r) })
+		if err != nil {
+			return err
+		}
+		if i < len(used)-1 {
+			if next := used[i+1].header.first; end.next != next {
+				return sealedDamage(f.path, end, next)
+			}
+		}
+	}
+	last := used[len(used)-1]
+	if err := checkTail(last.path, buf, end, files.followers, l.seed); err != nil {
+		return err
+	}
+	if end.next <= l.snapshot.seq {
+		return &CorruptionError{last.path, end.off, end.next, fmt.Sprintf("the log ends here, before sequence %d of its snapshot", l.snapshot.seq)}
+	}
+	seg, err := l.repair(last, buf, end)
+	if err != nil {
+		return err
+	}
+	infos := make([]segmentInfo, len(used))
+	for i, f := range used {
+		infos[i] = segmentInfo{f.number, f.header.first, f.header.capacity}
+	}
+	l.begin(seg, end.off, end.next, infos)
+	// The snapshot's name must be durable before what it replaces goes.
+	if err := l.fs.SyncDir(l.dir); err != nil {
+		return err
+	}
+	for _, f := range obsolete {
+		files.temps = append(files.temps, f.path)
+	}
+	return l.removeAll(append(files.temps, append(files.prepared, files.oldSnapshots...)...))
+}
+
+func (l *Log) replay(ctx context.Context, r record) error {
+	if r.seq <= l.snapshot.seq {
+		return nil
+	}
+	if r.seq%1024 == 0 && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	l.recovery.Records++
+	l.recovery.LogBytes += int64(r.size())
+	if l.opts.Replay == nil {
+		return nil
+	}
+	return l.opts.Replay(r.seq, r.body)
+}
+
+// repair makes the tail of the last segment such as if the process had just
+// written and synced it: the last batch is written again, whatever is behind
+// it is wiped, and all of it is synced.
+func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
+	file, err := l.fs.Open(f.path, true)
+	if err != nil {
+		return nil, err
+	}
+	seg := &segment{number: f.number, path: f.path, capacity: f.header.capacity, file: file}
+	used := usedLength(buf)
+	seg.filled.Store(max(used, end.off))
+	if torn := used - end.off; torn > 0 {
+		if end.why != nil || torn > recordHeaderSize { // more than a mark
+			l.recovery.TornBytes, l.recovery.TornFile, l.recovery.TornOffset = torn, f.path, end.off
+		}
+		clear(buf[end.off:used])
+	}
+	err = writeFull(file, buf[end.batch:max(used, end.off)], end.batch)
+	if err == nil {
+		err = file.Datasync()
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return seg, nil
+}
+
+// sealedDamage reports a segment that ends before the next one begins.
+func sealedDamage(path string, end scanEnd, next uint64) error {
+	reason := fmt.Sprintf("the next segment begins with sequence %d", next)
+	if end.why != nil {
+		reason = end.why.Error() + "; " + reason
+	}
+	return &CorruptionError{path, end.off, end.next, reason}
+}
+
+// checkTail tells a torn tail, which is nothing to complain about, from
+// damage. followers are the files behind the last segment with a header.
+func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed uint32) error {
+	used := usedLength(buf)
+	if off, r, ok := findProof(buf[:used], end.off, end.next, seed); ok {
+		return &CorruptionError{path, end.off, end.next, tailReason(end) + fmt.Sprintf("; the data at offset %d proves that everything before sequence %d was synced", off, r.durableBefore())}
+	}
+	for _, f := range followers {
+		if f.empty() {
+			continue
+		}
+		off, r, ok := findRecord(f.buf, 0, end.next, seed, func(record) bool { return true })
+		if !ok {
+			continue
+		}
+		if r.durableBefore() > end.next {
+			return &CorruptionError{f.path, 0, end.next, fmt.Sprintf("%v; the data at offset %d proves that everything before sequence %d was synced", f.why, off, r.durableBefore())}
+		}
+		if r.seq > end.next && end.why != nil {
+			return &CorruptionError{path, end.off, end.next, tailReason(end) + fmt.Sprintf("; %s holds sequence %d, so this segment was synced", f.path, r.seq)}
+		}
+	}
+	return nil
+}
+
+func tailReason(end scanEnd) string {
+	if end.why != nil {
+		return end.why.Error()
+	}
+	return "no record"
+}
+
+func (l *Log) removeAll(paths []string) error {
+	for _, p := range paths {
+		if err := l.fs.Remove(p); err != nil && !isNotExist(err) {
+			return err
+		}
+	}
+	return nil
+}

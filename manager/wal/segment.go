@@ -1,0 +1,148 @@
+package wal
+
+import (
+	"errors"
+	"path"
+	"sync"
+	"sync/atomic"
+
+	"github.com/oncegate/oncegate/manager/wal/vfs"
+)
+
+const (
+	// fillChunk is how much the preparer writes at once while it may hold up
+	// the committer.
+	fillChunk = 256 << 10
+	// fillAhead is how far in front of the tail segments are kept filled.
+	fillAhead = 8 << 20
+)
+
+var zeros [fillChunk]byte
+
+// segment is an open segment file: prepared (reserved, nothing in it),
+// active, or sealed and about to be closed.
+type segment struct {
+	number   uint64
+	path     string
+	capacity int64
+	file     vfs.File
+
+	// filled is the length of the prefix that was ever written, by records
+	// or with zeros. Overwriting blocks that hold data already makes
+	// fdatasync much cheaper than the first write into reserved space, which
+	// also has to record that the blocks are in use now. The preparer
+	// therefore writes zeros ahead of the tail.
+	filled atomic.Int64
+
+	mu     sync.Mutex // serializes fill with claim and close
+	closed bool
+}
+
+// claim announces a write up to end, so that fill never overwrites it.
+func (s *segment) claim(end int64) {
+	if s.filled.Load() >= end {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.filled.Load() < end {
+		s.filled.Store(end)
+	}
+}
+
+// fill writes zeros up to target, in chunks between which claim gets its
+// turn, and syncs them. It does nothing once the segment is closed.
+func (s *segment) fill(target int64) error {
+	target = min(target, s.capacity)
+	if s.filled.Load() >= target {
+		return nil
+	}
+	for {
+		done, err := s.fillOnce(target)
+		if err != nil {
+			return err
+		}
+		if done {
+			break
+		}
+	}
+	if err := s.file.Datasync(); err != nil && !s.isClosed() {
+		return err
+	}
+	return nil
+}
+
+func (s *segment) fillOnce(target int64) (done bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	from := s.filled.Load()
+	if s.closed || from >= target {
+		return true, nil
+	}
+	n := min(target-from, fillChunk)
+	if err := writeFull(s.file, zeros[:n], from); err != nil {
+		return false, err
+	}
+	s.filled.Store(from + n)
+	return false, nil
+}
+
+func (s *segment) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+func (s *segment) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	return s.file.Close()
+}
+
+// createSegment creates, reserves and makes durable an empty segment file.
+// After an error there is no file, unless removing it failed as well, which
+// the next open repairs.
+func createSegment(fs vfs.FS, dir string, number uint64, capacity int64) (*segment, error) {
+	s := &segment{number: number, path: path.Join(dir, segmentName(number)), capacity: capacity}
+	f, err := fs.Create(s.path)
+	if err != nil {
+		return nil, err
+	}
+	s.file = f
+	err = s.reserve()
+	if err == nil {
+		err = f.Datasync()
+	}
+	if err == nil {
+		err = fs.SyncDir(dir)
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close(), fs.Remove(s.path))
+	}
+	return s, nil
+}
+
+// reserve takes the disk space of the whole segment, by writing it where the
+// file system has no other way.
+func (s *segment) reserve() error {
+	err := s.file.Allocate(s.capacity)
+	if errors.Is(err, vfs.ErrNotSupported) {
+		return s.fill(s.capacity)
+	}
+	return err
+}
+
+// writeFull is WriteAt that takes a short write without an error as an error.
+func writeFull(f vfs.File, b []byte, off int64) error {
+	n, err := f.WriteAt(b, off)
+	if err == nil && n < len(b) {
+		err = errShortWrite
+	}
+	return err
+}
+
+var errShortWrite = errors.New("short write")

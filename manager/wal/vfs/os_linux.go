@@ -1,0 +1,44 @@
+package vfs
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// allocate extends and reserves in one step. Mode 0 (not KEEP_SIZE) matters:
+// with the length already there, a later fdatasync has no metadata to write.
+func allocate(f *os.File, size int64) error {
+	err := control(f, "fallocate", func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return ErrNotSupported
+	}
+	return err
+}
+
+func datasync(f *os.File) error {
+	return control(f, "fdatasync", unix.Fdatasync)
+}
+
+// control runs a system call on f's descriptor, which cannot be closed (and
+// its number given to another file) meanwhile. It repeats the call only after
+// EINTR, which says that nothing was tried; any other error is final.
+func control(f *os.File, op string, call func(fd int) error) error {
+	conn, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var callErr error
+	err = conn.Control(func(fd uintptr) {
+		for {
+			if callErr = call(int(fd)); !errors.Is(callErr, unix.EINTR) {
+				return
+			}
+		}
+	})
+	if err == nil && callErr != nil {
+		err = &os.PathError{Op: op, Path: f.Name(), Err: callErr}
+	}
+	return err
+}
