@@ -1,0 +1,21 @@
+// Command gateway is a small HTTP/1.1 reverse proxy that runs a Proxy-Wasm filter
+// as Envoy would, for places where there is no Envoy: development, tests, small
+// installations.
+//
+//	gateway --wasm F --config F --listen A --upstream A [--cluster NAME=A]... [flags]
+//
+// One upstream is behind the filter; clusters are what the filter's own calls may
+// name. With --admin a second listener serves /metrics (Prometheus text: the
+// filter's metrics, then the gateway's), /shared_data (JSON: number of keys and
+// bytes), /healthz and /readyz.
+//
+// It logs JSON lines to standard error, one of them per listener once it accepts:
+// {"msg":"listening","listener":"proxy","addr":"127.0.0.1:10000"}.
+//
+// SIGTERM or SIGINT drains: /readyz turns 503, no connection is accepted, running
+// requests get --drain-timeout to end, the rest is cut. A second signal cuts at once.
+//
+// Exit codes: 0 after a shutdown, 1 when something fails at run time (an address that
+// is taken), 2 for a bad command line, module or configuration, with one line
+// on standard error that names what is wrong.
+package main

@@ -1,0 +1,230 @@
+package proxy
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/oncegate/oncegate/hostsim"
+)
+
+// maxHeaderCount is Envoy's max_headers_count.
+const maxHeaderCount = 100
+
+// refusal is an answer that the proxy gives before there is a stream, as Envoy's
+// codec and connection manager do.
+type refusal struct {
+	status int
+	text   string
+}
+
+// requestHeaders turns a parsed request into the header map that the filter sees,
+// or says why the request is refused.
+func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
+	if !r.ProtoAtLeast(1, 1) {
+		return nil, &refusal{http.StatusUpgradeRequired, "HTTP/1.0 is not served; use HTTP/1.1"}
+	}
+	if r.Method == http.MethodConnect {
+		return nil, &refusal{http.StatusForbidden, "CONNECT is not served"}
+	}
+	listed := connectionTokens(r.Header)
+	for _, name := range listed {
+		if reservedFromConnection(name) {
+			return nil, &refusal{http.StatusBadRequest, fmt.Sprintf("connection: %q must not be listed", name)}
+		}
+	}
+	if slices.Contains(listed, "upgrade") {
+		if up := r.Header.Get("Upgrade"); up != "" && !strings.EqualFold(up, "h2c") {
+			return nil, &refusal{http.StatusForbidden, "upgrade is not served"}
+		}
+	}
+	path := r.RequestURI
+	if r.URL.IsAbs() { // absolute-form: the authority comes from the target
+		path = r.URL.RequestURI()
+	}
+	if strings.Contains(path, "#") {
+		return nil, &refusal{http.StatusBadRequest, "path: a fragment is not allowed"}
+	}
+
+	names, count := sortedNames(r.Header)
+	if count > maxHeaderCount {
+		return nil, &refusal{http.StatusRequestHeaderFieldsTooLarge,
+			fmt.Sprintf("headers: %d are more than %d", count, maxHeaderCount)}
+	}
+	scheme := "http"
+	if s := strings.ToLower(r.Header.Get("X-Forwarded-Proto")); s == "https" {
+		scheme = s
+	}
+	h := make(hostsim.Headers, 0, count+6)
+	h.Add(":authority", r.Host)
+	h.Add(":path", path)
+	h.Add(":method", r.Method)
+	h.Add(":scheme", scheme)
+	for _, name := range names {
+		lower := strings.ToLower(name)
+		if hopByHop(lower) || lower == "host" || slices.Contains(listed, lower) {
+			continue
+		}
+		if lower == "te" {
+			if containsToken(r.Header[name], "trailers") {
+				h.Add("te", "trailers")
+			}
+			continue
+		}
+		if lower == "expect" { // answered by the server
+			continue
+		}
+		for _, v := range r.Header[name] {
+			h.Add(lower, v)
+		}
+	}
+	if names := trailerNames(r.Trailer); names != "" {
+		h.Add("trailer", names)
+	}
+	if !h.Has("x-forwarded-proto") {
+		h.Add("x-forwarded-proto", scheme)
+	}
+	if !h.Has("x-request-id") {
+		h.Add("x-request-id", newRequestID())
+	}
+	return h, nil
+}
+
+// responseHeaders is the map of an upstream answer as the filter sees it: Envoy
+// takes hop-by-hop headers out only behind the filters.
+func responseHeaders(resp *http.Response, serviceMillis int64) hostsim.Headers {
+	names, count := sortedNames(resp.Header)
+	h := make(hostsim.Headers, 0, count+4)
+	h.Add(":status", strconv.Itoa(resp.StatusCode))
+	for _, name := range names {
+		lower := strings.ToLower(name)
+		for _, v := range resp.Header[name] {
+			h.Add(lower, v)
+		}
+	}
+	for _, te := range resp.TransferEncoding {
+		h.Add("transfer-encoding", te)
+	}
+	if names := trailerNames(resp.Trailer); names != "" {
+		h.Add("trailer", names)
+	}
+	h.Set("x-envoy-upstream-service-time", strconv.FormatInt(serviceMillis, 10))
+	return h
+}
+
+// trailers turns trailers read by net/http into a header map; nil when there are none.
+func trailers(t http.Header) hostsim.Headers {
+	names, count := sortedNames(t)
+	if count == 0 {
+		return nil
+	}
+	h := make(hostsim.Headers, 0, count)
+	for _, name := range names {
+		for _, v := range t[name] {
+			h.Add(strings.ToLower(name), v)
+		}
+	}
+	return h
+}
+
+// writeResponseHeaders fills w's header map for the client.
+func writeResponseHeaders(dst http.Header, h hostsim.Headers) {
+	var listed []string
+	for _, v := range h.Values("connection") {
+		listed = appendTokens(listed, v)
+	}
+	for _, p := range h {
+		name := p[0]
+		if strings.HasPrefix(name, ":") || hopByHop(name) || slices.Contains(listed, name) {
+			continue
+		}
+		key := http.CanonicalHeaderKey(name)
+		dst[key] = append(dst[key], p[1])
+	}
+	if _, ok := dst["Content-Type"]; !ok {
+		dst["Content-Type"] = nil // net/http would guess one
+	}
+	dst["Server"] = []string{"oncegate-gateway"}
+}
+
+// hopByHop tells whether a header concerns one connection only.
+func hopByHop(lower string) bool {
+	switch lower {
+	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
+		return true
+	}
+	return false
+}
+
+// reservedFromConnection names headers that a client must not have removed by
+// listing them in Connection, because the proxy or the ones behind it rely on them.
+func reservedFromConnection(lower string) bool {
+	return lower == "host" || lower == "content-length" || strings.HasPrefix(lower, ":") ||
+		strings.HasPrefix(lower, "x-forwarded-")
+}
+
+func connectionTokens(h http.Header) []string {
+	var out []string
+	for _, v := range h["Connection"] {
+		out = appendTokens(out, v)
+	}
+	return out
+}
+
+func appendTokens(dst []string, list string) []string {
+	for t := range strings.SplitSeq(list, ",") {
+		if t = strings.ToLower(strings.TrimSpace(t)); t != "" {
+			dst = append(dst, t)
+		}
+	}
+	return dst
+}
+
+func containsToken(values []string, token string) bool {
+	for _, v := range values {
+		for t := range strings.SplitSeq(v, ",") {
+			name, _, _ := strings.Cut(t, ";")
+			if strings.EqualFold(strings.TrimSpace(name), token) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sortedNames returns h's names in order (net/http keeps them in a map) and the
+// number of values.
+func sortedNames(h http.Header) (names []string, values int) {
+	names = make([]string, 0, len(h))
+	for name, vs := range h {
+		names = append(names, name)
+		values += len(vs)
+	}
+	slices.Sort(names)
+	return names, values
+}
+
+func trailerNames(t http.Header) string {
+	names, _ := sortedNames(t)
+	return strings.ToLower(strings.Join(names, ","))
+}
+
+// newRequestID makes a version 4 UUID.
+func newRequestID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process instead
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	var out [36]byte
+	hex.Encode(out[0:8], b[0:4])
+	hex.Encode(out[9:13], b[4:6])
+	hex.Encode(out[14:18], b[6:8])
+	hex.Encode(out[19:23], b[8:10])
+	hex.Encode(out[24:36], b[10:16])
+	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
+	return string(out[:])
+}

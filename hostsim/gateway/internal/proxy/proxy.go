@@ -1,0 +1,163 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+)
+
+// Config describes a Proxy. All fields but RouteTimeout, Observe and Logger are
+// required.
+type Config struct {
+	// Host plays the streams. It stays the caller's to close, after the Proxy.
+	Host *hostsim.Host
+	// Upstream is "host:port".
+	Upstream string
+	// ConnectTimeout bounds the TCP connect to upstream.
+	ConnectTimeout time.Duration
+	// RouteTimeout bounds the time from the end of the request to the end of the
+	// answer; 0 means no bound.
+	RouteTimeout time.Duration
+	// MaxConnections and MaxPending are upstream's circuit breaker: requests under
+	// way, and requests that wait for one of those to end. A request beyond both is
+	// answered 503.
+	MaxConnections, MaxPending int
+	// MaxHeaderBytes bounds upstream's response headers.
+	MaxHeaderBytes int
+	// Window bounds the bytes of body queued per stream and direction between the
+	// host and a slow socket.
+	Window int
+	// Observe is told of every request that ended and of every upstream call; nil
+	// tells no one.
+	Observe Observer
+	// Logger gets what goes wrong inside the proxy; nil drops it.
+	Logger *slog.Logger
+}
+
+// Observer counts. Its methods are called from many goroutines.
+type Observer interface {
+	// RequestDone: a request was answered with status, or cut (status 0).
+	RequestDone(status int)
+	// UpstreamDone: an upstream call ended as answered, connect_failed, no_healthy,
+	// disconnected, timed_out, overflow or cancelled.
+	UpstreamDone(result string)
+}
+
+// Proxy is the http.Handler.
+type Proxy struct {
+	cfg      Config
+	upstream *upstream
+	log      *slog.Logger
+	active   sync.WaitGroup
+	inFlight atomic.Int64
+}
+
+// New makes a Proxy; an error names the bad field.
+func New(cfg Config) (*Proxy, error) {
+	if cfg.Host == nil {
+		return nil, errors.New("proxy: Host is missing")
+	}
+	if _, _, err := net.SplitHostPort(cfg.Upstream); err != nil {
+		return nil, fmt.Errorf("proxy: Upstream %q is not host:port: %w", cfg.Upstream, err)
+	}
+	for _, f := range []struct {
+		name string
+		v    int
+	}{
+		{"MaxConnections", cfg.MaxConnections}, {"MaxPending", cfg.MaxPending},
+		{"MaxHeaderBytes", cfg.MaxHeaderBytes}, {"Window", cfg.Window},
+	} {
+		if f.v < 1 {
+			return nil, fmt.Errorf("proxy: %s is %d, must be at least 1", f.name, f.v)
+		}
+	}
+	if cfg.ConnectTimeout <= 0 || cfg.RouteTimeout < 0 {
+		return nil, fmt.Errorf("proxy: ConnectTimeout %v must be positive, RouteTimeout %v not negative",
+			cfg.ConnectTimeout, cfg.RouteTimeout)
+	}
+	if cfg.Observe == nil {
+		cfg.Observe = nobody{}
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Proxy{
+		cfg: cfg,
+		log: cfg.Logger,
+		upstream: newUpstream(cfg.Upstream, cfg.ConnectTimeout, cfg.RouteTimeout,
+			cfg.MaxConnections, cfg.MaxPending, cfg.MaxHeaderBytes, cfg.Observe.UpstreamDone),
+	}, nil
+}
+
+// InFlight is the number of requests being served.
+func (p *Proxy) InFlight() int { return int(p.inFlight.Load()) }
+
+// Wait returns when no request is being served any more, or with ctx's error.
+func (p *Proxy) Wait(ctx context.Context) error {
+	done := make(chan struct{})
+	go func() {
+		p.active.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close drops the idle connections to upstream.
+func (p *Proxy) Close() { p.upstream.close() }
+
+// ServeHTTP plays one exchange.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.active.Add(1)
+	p.inFlight.Add(1)
+	status := 0
+	defer func() {
+		p.cfg.Observe.RequestDone(status)
+		p.inFlight.Add(-1)
+		p.active.Done()
+	}()
+	h, no := requestHeaders(r)
+	if no != nil {
+		status = no.status
+		refuse(w, no)
+		return
+	}
+	x := newExchange(p, w, r)
+	if err := x.open(h); err != nil {
+		// More streams than the worker may run, or a host that is going away.
+		status = http.StatusServiceUnavailable
+		refuse(w, &refusal{status, err.Error()})
+		return
+	}
+	status = x.run()
+	if status == 0 {
+		panic(http.ErrAbortHandler) // closes the connection without finishing the answer
+	}
+}
+
+// refuse answers without a stream and closes the connection.
+func refuse(w http.ResponseWriter, no *refusal) {
+	h := w.Header()
+	h.Set("Connection", "close")
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Server", "oncegate-gateway")
+	w.WriteHeader(no.status)
+	_, _ = w.Write([]byte(no.text + "\n")) // a client that has left needs no answer
+}
+
+type nobody struct{}
+
+func (nobody) RequestDone(int)     {}
+func (nobody) UpstreamDone(string) {}

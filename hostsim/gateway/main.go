@@ -1,0 +1,254 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/hostsim/gateway/internal/proxy"
+)
+
+const (
+	exitOK    = 0
+	exitFail  = 1
+	exitUsage = 2
+
+	// hostCloseTimeout bounds the end of the plugin's loops.
+	hostCloseTimeout = 10 * time.Second
+	// headerTimeout bounds the time a client takes to send its header map.
+	headerTimeout = 60 * time.Second
+)
+
+func main() {
+	// The first signal drains, the second one cuts.
+	drain, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	cut, cancelCut := context.WithCancel(context.Background())
+	defer cancelCut()
+	go func() {
+		<-drain.Done()
+		again := make(chan os.Signal, 1)
+		signal.Notify(again, syscall.SIGTERM, syscall.SIGINT)
+		<-again
+		cancelCut()
+	}()
+	os.Exit(run(drain, cut, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// run is the whole program. It drains when drain ends and gives up draining when
+// cut ends; it returns the exit code.
+func run(drain, cut context.Context, args []string, stdout, stderr io.Writer) int {
+	o, err := parseOptions(args, stdout)
+	if errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	if err != nil {
+		return complain(stderr, exitUsage, err)
+	}
+	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: o.logLevel}))
+	g, err := start(drain, o, logger)
+	if err != nil {
+		var bad *inputError
+		if errors.As(err, &bad) {
+			return complain(stderr, exitUsage, err)
+		}
+		return complain(stderr, exitFail, err)
+	}
+	return g.serve(drain, cut)
+}
+
+// complain writes one line.
+func complain(w io.Writer, code int, err error) int {
+	fmt.Fprintln(w, "gateway: "+strings.Join(strings.Fields(err.Error()), " "))
+	return code
+}
+
+// inputError marks what the user has to change: the module or its configuration.
+type inputError struct{ err error }
+
+func (e *inputError) Error() string { return e.err.Error() }
+func (e *inputError) Unwrap() error { return e.err }
+
+// gateway is the running program.
+type gateway struct {
+	o        *options
+	log      *slog.Logger
+	host     *hostsim.Host
+	clusters []*hostsim.HTTPCluster
+	proxy    *proxy.Proxy
+	counters *counters
+	ready    atomic.Bool
+
+	listener *proxy.Listener
+	server   *http.Server
+	admin    *http.Server
+	adminL   net.Listener
+}
+
+// start brings everything up to the point where serve can accept. After an error
+// nothing is left.
+func start(ctx context.Context, o *options, logger *slog.Logger) (g *gateway, err error) {
+	g = &gateway{o: o, log: logger}
+	defer func() {
+		if err != nil {
+			g.close()
+		}
+	}()
+	// The addresses first: that is the quickest way to fail.
+	l, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	g.listener = proxy.NewListener(l, o.maxClients, o.workers, o.idleTimeout)
+	if o.admin != "" {
+		if g.adminL, err = net.Listen("tcp", o.admin); err != nil {
+			return nil, fmt.Errorf("--admin: %w", err)
+		}
+	}
+	clusters := make(map[string]hostsim.Cluster, len(o.clusters))
+	for name, addr := range o.clusters {
+		c, err := hostsim.NewHTTPCluster(hostsim.HTTPClusterConfig{
+			Address:        addr,
+			ConnectTimeout: o.connectTimeout,
+			MaxConnections: o.maxConnections,
+			MaxPending:     o.maxPending,
+		})
+		if err != nil {
+			return nil, &inputError{fmt.Errorf("--cluster %s=%s: %w", name, addr, err)}
+		}
+		g.clusters = append(g.clusters, c)
+		clusters[name] = c
+	}
+	g.host, err = hostsim.Start(ctx, hostsim.Config{
+		Guest:                       hostsim.Wasm(o.module),
+		VMID:                        o.vmID,
+		PluginName:                  o.plugin,
+		PluginConfig:                o.config,
+		Workers:                     o.workers,
+		AllowOnHeadersStopIteration: o.stopIteration,
+		BufferLimit:                 o.bufferLimit,
+		FailurePolicy:               o.failure,
+		StreamIdleTimeout:           o.idleTimeout,
+		Clusters:                    clusters,
+		Logger:                      logger,
+	})
+	if err != nil {
+		return nil, &inputError{fmt.Errorf("the filter did not start: %w", err)}
+	}
+	g.counters = newCounters(func() int { return g.proxy.InFlight() })
+	g.proxy, err = proxy.New(proxy.Config{
+		Host:           g.host,
+		Upstream:       o.upstream,
+		ConnectTimeout: o.connectTimeout,
+		RouteTimeout:   o.upstreamTimeout,
+		MaxConnections: o.maxConnections,
+		MaxPending:     o.maxPending,
+		MaxHeaderBytes: o.maxHeaderBytes,
+		Window:         o.bufferLimit,
+		Observe:        g.counters,
+		Logger:         logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelDebug) // what clients do wrong
+	g.server = &http.Server{
+		Handler:           g.proxy,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       o.idleTimeout,
+		// net/http allows 4096 bytes more than this.
+		MaxHeaderBytes:               o.maxHeaderBytes - 4096,
+		DisableGeneralOptionsHandler: true,
+		ConnContext:                  proxy.ConnContext,
+		ErrorLog:                     errorLog,
+	}
+	g.admin = &http.Server{
+		Handler:           adminHandler(g.host, o.vmID, g.counters, &g.ready),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       headerTimeout,
+		WriteTimeout:      headerTimeout,
+		IdleTimeout:       o.idleTimeout,
+		ErrorLog:          errorLog,
+	}
+	return g, nil
+}
+
+// serve runs until drain ends or a listener fails.
+func (g *gateway) serve(drain, cut context.Context) int {
+	defer g.close()
+	failed := make(chan error, 2)
+	serve := func(name string, s *http.Server, l net.Listener) {
+		g.log.Info("listening", "listener", name, "addr", l.Addr().String())
+		go func() {
+			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("listener %s: %w", name, err)
+			}
+		}()
+	}
+	g.ready.Store(true)
+	if g.adminL != nil {
+		serve("admin", g.admin, g.adminL)
+	}
+	serve("proxy", g.server, g.listener)
+
+	code := exitOK
+	select {
+	case <-drain.Done():
+	case err := <-failed:
+		g.log.Error("stopping", "error", err.Error())
+		code = exitFail
+	}
+	g.ready.Store(false)
+	g.log.Info("draining", "requests", g.proxy.InFlight(), "timeout", g.o.drainTimeout.String())
+	ctx, cancel := context.WithTimeout(cut, g.o.drainTimeout)
+	defer cancel()
+	if err := g.server.Shutdown(ctx); err != nil {
+		g.log.Warn("cutting requests that did not end in time", "requests", g.proxy.InFlight())
+	}
+	return code
+}
+
+// close ends everything that start began, in the order of dependence.
+func (g *gateway) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), hostCloseTimeout)
+	defer cancel()
+	if g.listener != nil {
+		g.listener.Hurry()
+		_ = g.listener.Close() // closed already when the server has served on it
+	}
+	if g.server != nil {
+		_ = g.server.Close()
+	}
+	if g.host != nil {
+		if err := g.host.Close(ctx); err != nil {
+			g.log.Error("the filter did not stop in time", "error", err.Error())
+		}
+	}
+	if g.proxy != nil {
+		if err := g.proxy.Wait(ctx); err != nil {
+			g.log.Error("requests did not stop in time", "requests", g.proxy.InFlight())
+		}
+		g.proxy.Close()
+	}
+	for _, c := range g.clusters {
+		c.Close()
+	}
+	if g.admin != nil {
+		_ = g.admin.Close()
+	}
+	if g.adminL != nil {
+		_ = g.adminL.Close()
+	}
+}
