@@ -1,0 +1,156 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Retry-After is never more than this many seconds: a client that comes back
+// early is only told to wait again, one that comes back late has waited for nothing.
+const maxRetryAfterSeconds = 30
+
+const second = 1_000_000_000 // nanoseconds
+
+// retryAfter turns a duration in nanoseconds into whole seconds for Retry-After.
+func retryAfter(ns int64) int {
+	s := (ns + second - 1) / second
+	return int(min(max(s, 1), maxRetryAfterSeconds))
+}
+
+// replyProblem answers the current stream with a problem.
+func (s *Stream) replyProblem(problem *api.Problem) {
+	p := s.plugin
+	headers := append(p.headers[:0], [2]string{headerContentType, api.ContentTypeProblem})
+	if problem.RetryAfterSeconds > 0 {
+		headers = append(headers, [2]string{headerRetryAfter, decimal(int64(problem.RetryAfterSeconds))})
+	}
+	p.scratch = problem.AppendJSON(p.scratch[:0])
+	s.reply(problem.Status, headers, p.scratch)
+	p.headers = headers
+}
+
+// reply sends a local reply; the stream only passes on what follows.
+func (s *Stream) reply(status int, headers [][2]string, body []byte) {
+	s.phase = phaseReplied
+	if !s.plugin.host.Reply(status, headers, body) {
+		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
+	}
+}
+
+// replay answers the current stream with a recorded answer.
+func (s *Stream) replay(result *api.Result) {
+	p := s.plugin
+	if result.BodyOmitted {
+		p.metrics.count(p.metrics.notRecorded)
+		s.replyProblem(&api.Problem{
+			Status: 410,
+			Code:   api.CodeAnswerNotRecorded,
+			Title:  "The request was executed, but its answer was not recorded",
+			Detail: "It was answered with status " + decimal(int64(result.Status)) +
+				"; the answer was too large to keep or broke off, and the request is not executed again.",
+		})
+		return
+	}
+	headers := p.headers[:0]
+	typed := false
+	for i := range result.Headers {
+		h := &result.Headers[i]
+		headers = append(headers, [2]string{h.Name, h.Value})
+		typed = typed || h.Name == headerContentType
+	}
+	headers = append(headers,
+		[2]string{api.HeaderReplayed, "true"},
+		[2]string{api.HeaderStatus, statusReplayed})
+	if s.ledgerNone() {
+		headers = append(headers, [2]string{headerLedger, "none"})
+	}
+	// A host gives its own replies a content type when they have a body and takes
+	// it away when they have none; what upstream said is put back when the reply
+	// passes by.
+	s.fix = fixNone
+	switch {
+	case !typed && len(result.Body) > 0:
+		s.fix = fixRemoveType
+	case typed && len(result.Body) == 0:
+		s.fix = fixRestoreType
+		for i := range result.Headers {
+			if result.Headers[i].Name == headerContentType {
+				s.contentType = result.Headers[i].Value
+			}
+		}
+	}
+	s.reply(result.Status, headers, result.Body)
+	clear(headers)
+	p.headers = headers[:0]
+}
+
+// replayRaw answers the current stream with a recorded answer in its raw form.
+// false: the record cannot be read and nothing was sent.
+func (s *Stream) replayRaw(raw []byte) bool {
+	var result api.Result
+	if result.ParseRaw(raw) != nil {
+		return false
+	}
+	s.replay(&result)
+	return true
+}
+
+// fixOwnReply corrects a local reply of ours on its way back through the filter.
+func (s *Stream) fixOwnReply() {
+	switch s.fix {
+	case fixRemoveType:
+		s.plugin.host.RemoveResponseHeader(headerContentType)
+	case fixRestoreType:
+		s.plugin.host.SetResponseHeader(headerContentType, s.contentType)
+	}
+	s.fix = fixNone
+}
+
+// The problems that the gate answers with.
+
+func pendingProblem(remaining int64) *api.Problem {
+	return &api.Problem{
+		Status:            409,
+		Code:              api.CodePending,
+		Title:             "The first request with this key is still being processed",
+		Detail:            "Try again later with the same key; the request was not executed a second time.",
+		RetryAfterSeconds: retryAfter(remaining),
+	}
+}
+
+func mismatchProblem() *api.Problem {
+	return &api.Problem{
+		Status: 422,
+		Code:   api.CodeFingerprintMismatch,
+		Title:  "The key was already used for another request",
+		Detail: "A retry must repeat the request unchanged; another request needs a key of its own.",
+	}
+}
+
+func unavailableProblem(seconds int) *api.Problem {
+	return &api.Problem{
+		Status:            503,
+		Code:              api.CodeManagerUnavailable,
+		Title:             "The idempotency ledger cannot be reached",
+		Detail:            "The request was not executed; try again with the same key.",
+		RetryAfterSeconds: min(max(seconds, 1), maxRetryAfterSeconds),
+	}
+}
+
+func overloadedProblem() *api.Problem {
+	return &api.Problem{
+		Status:            503,
+		Code:              api.CodeOverloaded,
+		Title:             "There is no room to remember this request",
+		Detail:            "The request was not executed; try again with the same key.",
+		RetryAfterSeconds: 1,
+	}
+}
+
+func unreadableProblem() *api.Problem {
+	return &api.Problem{
+		Status: 400,
+		Code:   api.CodeInvalidRequest,
+		Title:  "The request headers cannot be read",
+		Detail: "There are too many of them, or they are too large, to look for an idempotency key.",
+	}
+}

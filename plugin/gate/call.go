@@ -1,0 +1,351 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// callKind is what a call asks of the ledger.
+type callKind uint8
+
+const (
+	callReserve callKind = iota
+	callCommit
+	callReject
+	callRelease
+)
+
+func (k callKind) path() string {
+	switch k {
+	case callReserve:
+		return api.PathReserve
+	case callCommit:
+		return api.PathCommit
+	case callReject:
+		return api.PathReject
+	default:
+		return api.PathRelease
+	}
+}
+
+// state is the final state that a commit or a reject leads to.
+func (k callKind) state() api.State {
+	if k == callReject {
+		return api.StateRejected
+	}
+	return api.StateCommitted
+}
+
+// call is one piece of work for the ledger. It belongs to the plugin, not to
+// the stream that wanted it: it is sent, answered and repeated whether or not
+// that stream still exists.
+type call struct {
+	kind        callKind
+	route       *config.Route
+	hash        cache.Hash
+	key, scope  string
+	fingerprint string
+	short       cache.Fingerprint
+	token       cache.Token
+
+	// stream waits for the answer; nil when none does or it is gone.
+	stream *Stream
+	// owner: the cache holds the pending entry of this token.
+	owner bool
+	// cached: what this call means for the cache is done; a repetition leaves the
+	// cache alone.
+	cached bool
+
+	wait time.Duration // callReserve: how long the manager may hold the call
+	// message is the raw form of a commit or reject, kept for repetition; result
+	// is its tail, the raw form of the answer.
+	message, result []byte
+	status          int  // of the answer
+	bare            bool // the answer's body was left out
+
+	attempts int
+	sent     int64 // when, nanoseconds
+	timeout  time.Duration
+	due      int64 // not before
+	deadline int64 // a repetition is pointless after this: the reservation is over
+}
+
+// reply is what came back for a call.
+type reply struct {
+	kind replyKind
+	// maybe: the manager may have acted on the call though it did not say so.
+	maybe bool
+	// retryAfter is what the manager asks for, seconds; 0: nothing.
+	retryAfter int
+	answer     api.ReserveReply
+}
+
+type replyKind uint8
+
+const (
+	replyOK          replyKind = iota // answer is set
+	replyMismatch                     // 422
+	replyFenced                       // 409
+	replyTooLarge                     // 413
+	replyUnavailable                  // no word from the manager, or one that is not an answer
+)
+
+// ledger sends calls to the manager. It keeps what could not be delivered, up
+// to a limit and until the reservation that it is about has run out.
+type ledger struct {
+	p       *Plugin
+	ready   []*call          // to be sent as soon as the plugin context is active
+	repeat  []*call          // to be sent again when due
+	flying  map[uint32]*call // waiting for the host's answer
+	kept    int              // bytes of messages in repeat
+	headers [6][2]string
+	n       int
+	logged  int64
+	down    bool
+}
+
+const (
+	// maxKeptBytes bounds the messages that wait for repetition; beyond it,
+	// answers are repeated without their bodies.
+	maxKeptBytes = 16 << 20
+	// repeatsPerTick bounds the repetitions that one tick starts, so that a
+	// manager that comes back is not met with all of them at once.
+	repeatsPerTick = 32
+)
+
+func (l *ledger) init(p *Plugin) {
+	l.p = p
+	l.flying = make(map[uint32]*call)
+	m := &p.config.Manager
+	l.headers = [6][2]string{
+		{headerMethod, "POST"},
+		{headerPath, ""},
+		{headerAuthority, m.Authority},
+		{headerContentType, api.ContentTypeRaw},
+		{"accept", api.ContentTypeRaw},
+	}
+	l.n = 5
+	if m.AuthToken != "" {
+		l.headers[5] = [2]string{"authorization", "Bearer " + m.AuthToken}
+		l.n = 6
+	}
+}
+
+func (l *ledger) idle() bool {
+	return len(l.ready) == 0 && len(l.repeat) == 0 && len(l.flying) == 0
+}
+
+// due tells whether send has something to do.
+func (l *ledger) due() bool { return len(l.ready) > 0 }
+
+// add queues a call for the next moment at which the plugin context is active,
+// and asks for that moment: a callout sent from a stream's callback would lose
+// its answer together with the stream.
+func (l *ledger) add(c *call) {
+	l.ready = append(l.ready, c)
+	l.p.kick()
+}
+
+// cancel takes back a call that was not sent yet.
+func (l *ledger) cancel(c *call) bool {
+	for i, r := range l.ready {
+		if r == c {
+			l.ready = append(l.ready[:i], l.ready[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// send starts all calls that are ready. It runs in the plugin context. A call that is
+// refused at once is dealt with here, which may make more calls ready.
+func (l *ledger) send() bool {
+	if len(l.ready) == 0 {
+		return false
+	}
+	batch := l.ready
+	l.ready = nil
+	l.p.host.Select(0)
+	for i, c := range batch {
+		batch[i] = nil
+		l.start(c)
+	}
+	if l.ready == nil {
+		l.ready = batch[:0]
+	}
+	return true
+}
+
+func (l *ledger) start(c *call) {
+	p := l.p
+	c.sent = p.host.Now()
+	c.timeout = p.config.Manager.Timeout
+	body := c.message
+	switch c.kind {
+	case callReserve:
+		c.timeout += c.wait
+		r := api.ReserveRequest{
+			Key: c.key, Scope: c.scope, Fingerprint: c.fingerprint, Token: hexString(c.token[:]),
+			PendingTTL: c.route.PendingTTL, Wait: c.wait,
+		}
+		p.scratch = r.AppendRaw(p.scratch[:0])
+		body = p.scratch
+	case callRelease:
+		r := api.ReleaseRequest{Key: c.key, Scope: c.scope, Token: hexString(c.token[:])}
+		p.scratch = r.AppendRaw(p.scratch[:0])
+		body = p.scratch
+	}
+	if c.attempts > 0 {
+		p.metrics.count(p.metrics.retries)
+	}
+	c.attempts++
+	l.headers[1][1] = c.kind.path()
+	id, ok := p.host.Call(p.config.Manager.Cluster, l.headers[:l.n], body, c.timeout)
+	if !ok {
+		l.settle(c, &reply{kind: replyUnavailable})
+		return
+	}
+	l.flying[id] = c
+}
+
+// answered reads the answer to a callout.
+func (l *ledger) answered(id uint32, bodySize int) {
+	c := l.flying[id]
+	if c == nil {
+		// Given up already, or answered twice.
+		return
+	}
+	delete(l.flying, id)
+	p := l.p
+	p.metrics.sample(p.metrics.callout, (p.host.Now()-c.sent)/1e3)
+	r := l.read(c, bodySize)
+	l.settle(c, &r)
+}
+
+// read classifies an answer. Only one that carries the manager's own header is the
+// manager's; everything else was made on the way.
+func (l *ledger) read(c *call, bodySize int) reply {
+	host := l.p.host
+	if _, ok := host.CallHeader(api.HeaderManager); !ok {
+		return reply{kind: replyUnavailable, maybe: true}
+	}
+	text, _ := host.CallHeader(headerStatus)
+	status, _ := parseDecimal(text)
+	switch {
+	case status >= 200 && status < 300:
+		r := reply{kind: replyOK}
+		if r.answer.ParseRaw(host.CallBody(bodySize)) != nil || !c.expects(&r.answer) {
+			return reply{kind: replyUnavailable, maybe: true}
+		}
+		return r
+	case status == 409:
+		return reply{kind: replyFenced}
+	case status == 413:
+		return reply{kind: replyTooLarge}
+	case status == 422 && c.kind == callReserve:
+		return reply{kind: replyMismatch}
+	}
+	// The manager refused: it is starting, stopping, overloaded or full, or does
+	// not accept our credentials. It did nothing.
+	r := reply{kind: replyUnavailable}
+	if text, ok := host.CallHeader(headerRetryAfter); ok {
+		if n, ok := parseDecimal(text); ok {
+			r.retryAfter = int(min(n, maxRetryAfterSeconds))
+		}
+	}
+	l.complain("the manager refused a call to " + c.kind.path() + " with status " + text)
+	return r
+}
+
+// expects tells whether an answer belongs to this kind of call.
+func (c *call) expects(a *api.ReserveReply) bool {
+	switch c.kind {
+	case callReserve:
+		return a.State == api.StateReserved || a.State == api.StatePending ||
+			a.State.Terminal() && a.Result.Status != 0
+	case callRelease:
+		return a.State == api.StateReleased || a.State == api.StateNone
+	default:
+		return a.State.Terminal()
+	}
+}
+
+// settle acts on the answer to a call.
+func (l *ledger) settle(c *call, r *reply) {
+	if r.kind == replyUnavailable {
+		l.complain("the manager cannot be reached")
+		l.down = true
+	} else if l.down {
+		l.down = false
+		l.logged = 0
+		l.p.host.Log(LevelInfo, "oncegate: the manager answers again")
+	}
+	switch c.kind {
+	case callReserve:
+		l.p.reserved(c, r)
+	case callRelease:
+		l.p.released(c, r)
+	default:
+		l.p.recorded(c, r)
+	}
+}
+
+// complain logs what is wrong with the manager, but not for every request.
+func (l *ledger) complain(what string) {
+	now := l.p.host.Now()
+	if l.logged == 0 || now-l.logged >= int64(logPeriod) || now < l.logged {
+		l.logged = now
+		l.p.host.Log(LevelWarn, "oncegate: "+what)
+	}
+}
+
+// later queues a call for repetition. Not for ever: until the reservation is over,
+// and only so many.
+func (l *ledger) later(c *call) {
+	p := l.p
+	c.stream = nil
+	now := p.host.Now()
+	retry := &p.config.CommitRetry
+	delay := retry.Initial
+	for i := 1; i < c.attempts && delay < retry.Max; i++ {
+		delay *= 2
+	}
+	c.due = now + int64(min(delay, retry.Max))
+	if c.due >= c.deadline || len(l.repeat) >= retry.MaxQueued {
+		p.metrics.count(p.metrics.abandoned)
+		if c.kind != callRelease {
+			p.host.Log(LevelError, "oncegate: an outcome did not reach the ledger; the key is free again when its reservation ends")
+		}
+		return
+	}
+	if l.kept+len(c.message) > maxKeptBytes && !c.bare {
+		c.strip()
+	}
+	l.kept += len(c.message)
+	l.repeat = append(l.repeat, c)
+}
+
+// tick makes repetitions ready that are due and gives up calls whose answers got lost.
+func (l *ledger) tick(now int64) {
+	for id, c := range l.flying {
+		if now-c.sent > int64(c.timeout+lostGrace) {
+			delete(l.flying, id)
+			l.settle(c, &reply{kind: replyUnavailable, maybe: true})
+		}
+	}
+	kept, started := l.repeat[:0], 0
+	for _, c := range l.repeat {
+		if c.due > now || started == repeatsPerTick {
+			kept = append(kept, c)
+			continue
+		}
+		started++
+		l.kept -= len(c.message)
+		l.ready = append(l.ready, c)
+	}
+	clear(l.repeat[len(kept):])
+	l.repeat = kept
+}

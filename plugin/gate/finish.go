@@ -1,0 +1,143 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// How reservations end.
+
+func nanoseconds(n int64) time.Duration { return time.Duration(n) }
+
+// finish records the outcome of the answer, with its body or without.
+func (s *Stream) finish(body []byte, bare bool) {
+	a := &s.answer
+	if a.finished {
+		return
+	}
+	a.finished = true
+	p := s.plugin
+	kind, ttl := callCommit, s.route.CommittedTTL
+	if a.outcome == config.OutcomeReject {
+		kind, ttl = callReject, s.route.RejectedTTL
+	}
+	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
+	if bare {
+		result.Body = nil
+		p.metrics.count(p.metrics.oversize)
+	}
+	a.headers, a.body = nil, nil
+	c := s.newCall(kind)
+	c.status, c.bare = a.status, bare
+	if s.route.Ledger != config.LedgerManager {
+		c.result = result.AppendRaw(nil)
+		p.keep(c, p.host.Now())
+		s.owner = false
+		return
+	}
+	c.encode(&result, ttl)
+	c.deadline = s.expires
+	c.stream = s
+	s.call = c
+	s.owner = false
+	p.calls.add(c)
+}
+
+// encode builds the message of a commit or reject; its tail is the raw result.
+func (c *call) encode(result *api.Result, ttl time.Duration) {
+	f := api.FinishRequest{
+		Key: c.key, Scope: c.scope, Token: hexString(c.token[:]), Fingerprint: c.fingerprint, TTL: ttl,
+	}
+	// With an empty result the message shows where the result begins.
+	empty := len(f.Result.AppendRaw(nil))
+	prefix := len(f.AppendRaw(nil)) - empty
+	f.Result = *result
+	c.message = f.AppendRaw(make([]byte, 0, prefix+len(result.Body)+1024))
+	c.result = c.message[prefix:]
+}
+
+// strip leaves the body out of the message.
+func (c *call) strip() {
+	var result api.Result
+	if result.ParseRaw(c.result) != nil {
+		return
+	}
+	result.Body, result.BodyOmitted = nil, true
+	ttl := c.route.CommittedTTL
+	if c.kind == callReject {
+		ttl = c.route.RejectedTTL
+	}
+	c.bare = true
+	c.encode(&result, ttl)
+}
+
+// giveBack ends the reservation of a request that nothing ran for, or whose
+// upstream asks to be asked again.
+func (s *Stream) giveBack() {
+	p := s.plugin
+	s.phase = phaseDone
+	c := s.newCall(callRelease)
+	s.owner = false
+	if s.route.Ledger == config.LedgerManager {
+		p.metrics.count(p.metrics.released)
+		c.deadline = s.expires
+		p.calls.add(c)
+		return
+	}
+	if c.owner {
+		p.metrics.count(p.metrics.released)
+		p.forget(c, p.host.Now())
+	}
+}
+
+// unknown leaves the reservation to its end: upstream may have run the request,
+// so no retry may run it now. Where upstream keeps the ledger, it knows.
+func (s *Stream) unknown() {
+	if s.route.Ledger == config.LedgerUpstream {
+		s.giveBack()
+		return
+	}
+	s.phase = phaseDone
+	s.owner = false
+	s.plugin.metrics.count(s.plugin.metrics.held)
+}
+
+// leave settles what a stream has begun when it ends early.
+func (s *Stream) leave() {
+	p := s.plugin
+	switch s.phase {
+	case phaseWaiting:
+		p.unlink(s)
+		s.waited()
+	case phaseReserving:
+		c := s.call
+		s.call = nil
+		if c == nil {
+			return
+		}
+		c.stream = nil
+		if p.calls.cancel(c) {
+			// The ledger never heard of it.
+			p.forget(c, p.host.Now())
+		}
+	case phaseForwarded:
+		s.unknown()
+	case phaseHeld, phaseCopied:
+		// Upstream answered, so it ran; but the whole answer was never here. The
+		// outcome is recorded without the body: a retry must not run it again.
+		s.finish(nil, true)
+		s.detach()
+	case phaseStreamed, phaseRecording:
+		s.detach()
+	}
+}
+
+// detach lets the call go on without the stream.
+func (s *Stream) detach() {
+	if s.call != nil {
+		s.call.stream = nil
+		s.call = nil
+	}
+}

@@ -1,0 +1,129 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/cache"
+)
+
+// Action is what a stream callback tells the host to do with the data that it
+// was called for.
+type Action uint8
+
+const (
+	// Continue passes the data on. From a body callback it also releases headers
+	// that an earlier Pause held.
+	Continue Action = iota
+	// Pause holds the data: headers until a resume, body in the host's buffer.
+	Pause
+	// PauseAll holds headers and everything behind them: no body callback follows
+	// until the request is resumed, whatever the host's settings say about Pause.
+	PauseAll
+	// PauseWatermark holds body like Pause, but makes the host slow the sender
+	// down at its buffer limit instead of failing the stream. Later body callbacks
+	// report only the new piece.
+	PauseWatermark
+)
+
+// Level is the severity of a log line.
+type Level uint8
+
+// The severities.
+const (
+	LevelDebug Level = iota
+	LevelInfo
+	LevelWarn
+	LevelError
+)
+
+// MetricKind is the type of a metric.
+type MetricKind uint8
+
+// The types of metrics.
+const (
+	Counter MetricKind = iota
+	Gauge
+	Histogram
+)
+
+// MetricID names a defined metric; 0 is a metric that could not be defined and
+// ignores what it is given.
+type MetricID uint32
+
+// Host is what the gate asks of its surroundings: the Proxy-Wasm calls it needs,
+// without their encodings. No method panics, whatever the other side answers.
+//
+// Methods of the group Streams act on the stream whose callback runs, or on the
+// one that Select chose since the running callback began. What they return is
+// only valid during the running callback.
+type Host interface {
+	cache.SharedData
+
+	// Now is the wall clock in nanoseconds since 1970.
+	Now() int64
+	// Random fills b with random bytes and tells whether it could.
+	Random(b []byte) bool
+	// Log writes one line.
+	Log(level Level, line string)
+	// SetTick asks for a tick about every period.
+	SetTick(period time.Duration) bool
+	// Done tells the host that a shutdown it was asked to wait for may go on.
+	Done()
+
+	// DefineMetric returns the metric of that name, 0 if it cannot be had.
+	DefineMetric(kind MetricKind, name string) MetricID
+	// AddMetric changes a counter or gauge by delta, which is not 0.
+	AddMetric(id MetricID, delta int64)
+	// RecordMetric adds a sample to a histogram or sets a gauge.
+	RecordMetric(id MetricID, value uint64)
+
+	// RegisterQueue makes this VM the reader of the queue of that name.
+	RegisterQueue(name string) (uint32, bool)
+	// Enqueue adds a message; the queue's reader gets a queue callback for it.
+	Enqueue(queue uint32, message []byte) bool
+	// Dequeue takes the oldest message; false when there is none.
+	Dequeue(queue uint32) ([]byte, bool)
+
+	// Call starts an HTTP callout. It is only used while the plugin context is
+	// active, so that the answer arrives whatever becomes of the stream that it is
+	// for. False: refused at once and there will be no answer. Otherwise the
+	// answer comes as Plugin.OnCallResponse with the id returned here. headers and
+	// body are not kept.
+	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool)
+	// CallHeader returns a header of the answer that OnCallResponse runs for.
+	CallHeader(name string) (string, bool)
+	// CallBody returns the answer's whole body, empty when there is none.
+	CallBody(size int) []byte
+
+	// Select makes a stream the current one; 0 means the plugin itself. False: the
+	// host does not know the stream any more, and the current one is unchanged.
+	Select(stream uint32) bool
+	// RequestHeader returns the first value of one request header.
+	RequestHeader(name string) (string, bool)
+	// RequestHeaders returns all request headers; empty when the host cannot hand
+	// them over. Only in OnRequestHeaders.
+	RequestHeaders() [][2]string
+	// RequestBody returns up to size bytes of the body from offset start of what
+	// the body callback reported.
+	RequestBody(start, size int) []byte
+	// ResponseHeaders returns all response headers; empty when the host cannot hand
+	// them over. Only in OnResponseHeaders.
+	ResponseHeaders() [][2]string
+	// ResponseHeader returns the first value of one response header.
+	ResponseHeader(name string) (string, bool)
+	// SetResponseHeader replaces the values of a response header by one.
+	SetResponseHeader(name, value string)
+	// RemoveResponseHeader removes a response header.
+	RemoveResponseHeader(name string)
+	// ResponseBody is RequestBody for the response.
+	ResponseBody(start, size int) []byte
+	// Property returns a property in its serialized form.
+	Property(path ...string) ([]byte, bool)
+	// Reply answers the request locally. Within a stream callback the callback
+	// must then return Pause.
+	Reply(status int, headers [][2]string, body []byte) bool
+	// ResumeRequest lets a request go on that a callback paused.
+	ResumeRequest() bool
+	// ResumeResponse lets a response go on that a callback paused.
+	ResumeResponse() bool
+}

@@ -1,0 +1,100 @@
+package gate
+
+// metrics are the filter's numbers. All VMs of a process share them by name.
+type metrics struct {
+	host Host
+
+	// One of these per request that has a key.
+	hitCommitted MetricID // replayed at once: committed
+	hitRejected  MetricID // replayed at once: rejected
+	waited       MetricID // replayed after waiting for the original
+	miss         MetricID // forwarded under a reservation
+	mismatch     MetricID // 422
+	conflict     MetricID // 409
+	notRecorded  MetricID // 410
+	invalid      MetricID // 400
+	bypass       MetricID // forwarded without protection
+	managerError MetricID // 503
+
+	// What became of reservations.
+	committed MetricID // the answer was recorded
+	rejected  MetricID // the refusal was recorded
+	released  MetricID // nothing ran, the key is free again
+	held      MetricID // unknown; the reservation runs out by itself
+	oversize  MetricID // recorded without its body
+	fenced    MetricID // the ledger refused the outcome: reserved anew meanwhile
+	abandoned MetricID // an outcome that never reached the ledger
+
+	callout  MetricID // duration of callouts, microseconds
+	wait     MetricID // how long duplicates waited, milliseconds
+	retries  MetricID // callouts that repeat an earlier one
+	waiters  MetricID // duplicates that wait now
+	entries  MetricID // entries in the cache
+	bytes    MetricID // bytes of recorded answers in the cache
+	evicted  MetricID // entries that made room for others
+	expired  MetricID // entries whose time was over
+	casRetry MetricID // shared-data updates repeated because another VM was faster
+}
+
+func (m *metrics) define(host Host) {
+	m.host = host
+	for _, d := range [...]struct {
+		id   *MetricID
+		kind MetricKind
+		name string
+	}{
+		{&m.hitCommitted, Counter, "oncegate_requests_hit_committed"},
+		{&m.hitRejected, Counter, "oncegate_requests_hit_rejected"},
+		{&m.waited, Counter, "oncegate_requests_waited"},
+		{&m.miss, Counter, "oncegate_requests_miss"},
+		{&m.mismatch, Counter, "oncegate_requests_mismatch"},
+		{&m.conflict, Counter, "oncegate_requests_conflict"},
+		{&m.notRecorded, Counter, "oncegate_requests_not_recorded"},
+		{&m.invalid, Counter, "oncegate_requests_invalid"},
+		{&m.bypass, Counter, "oncegate_requests_bypass"},
+		{&m.managerError, Counter, "oncegate_requests_manager_error"},
+		{&m.fenced, Counter, "oncegate_requests_fenced"},
+		{&m.committed, Counter, "oncegate_outcomes_committed"},
+		{&m.rejected, Counter, "oncegate_outcomes_rejected"},
+		{&m.released, Counter, "oncegate_outcomes_released"},
+		{&m.held, Counter, "oncegate_outcomes_held"},
+		{&m.oversize, Counter, "oncegate_outcomes_oversize"},
+		{&m.abandoned, Counter, "oncegate_outcomes_abandoned"},
+		{&m.callout, Histogram, "oncegate_callout_microseconds"},
+		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
+		{&m.retries, Counter, "oncegate_callout_retries"},
+		{&m.waiters, Gauge, "oncegate_waiters"},
+		{&m.entries, Gauge, "oncegate_cache_entries"},
+		{&m.bytes, Gauge, "oncegate_cache_bytes"},
+		{&m.evicted, Counter, "oncegate_cache_evictions"},
+		{&m.expired, Counter, "oncegate_cache_expirations"},
+		{&m.casRetry, Counter, "oncegate_cas_retries"},
+	} {
+		*d.id = host.DefineMetric(d.kind, d.name)
+	}
+}
+
+// count adds one.
+func (m *metrics) count(id MetricID) { m.add(id, 1) }
+
+// add changes a counter or a gauge. A host refuses to change a counter by 0, so
+// that never reaches it.
+func (m *metrics) add(id MetricID, delta int64) {
+	if id != 0 && delta != 0 {
+		m.host.AddMetric(id, delta)
+	}
+}
+
+// set gives a gauge its value.
+func (m *metrics) set(id MetricID, value int64) {
+	if id != 0 {
+		m.host.RecordMetric(id, uint64(max(value, 0)))
+	}
+}
+
+// sample adds to a histogram; a clock that went backwards counts as 0.
+func (m *metrics) sample(id MetricID, value int64) {
+	if id != 0 {
+		m.host.RecordMetric(id, uint64(max(value, 0)))
+	}
+}

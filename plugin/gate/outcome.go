@@ -1,0 +1,230 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// What the answers of the ledger mean. All of this runs in the plugin context.
+
+// reserve asks the ledger for the right to run the request.
+func (s *Stream) reserve(now int64) verdict {
+	var wait int64
+	if s.route.WaitForPending {
+		wait = int64(s.route.PendingWait)
+		if s.hasWaited {
+			wait = max(s.deadline(now)-now, 0)
+		}
+	}
+	c := s.newCall(callReserve)
+	c.wait = nanoseconds(wait)
+	c.stream = s
+	s.call = c
+	s.phase = phaseReserving
+	s.plugin.calls.add(c)
+	return verdictPause
+}
+
+// newCall returns a call about the stream's entry.
+func (s *Stream) newCall(kind callKind) *call {
+	return &call{
+		kind: kind, route: s.route, hash: s.hash, key: s.key, scope: s.scope,
+		fingerprint: s.fingerprint.String(), short: s.fingerprint.Short(), token: s.token, owner: s.owner,
+	}
+}
+
+// take returns the stream that waits for the call, now the current one; nil
+// when there is none any more.
+func (p *Plugin) take(c *call) *Stream {
+	s := c.stream
+	c.stream = nil
+	if s == nil {
+		return nil
+	}
+	s.call = nil
+	if !p.host.Select(s.id) {
+		s.phase = phaseDone
+		return nil
+	}
+	return s
+}
+
+// reserved deals with the answer to a reserve.
+func (p *Plugin) reserved(c *call, r *reply) {
+	now := p.host.Now()
+	s := p.take(c)
+	switch r.kind {
+	case replyOK:
+		switch r.answer.State {
+		case api.StateReserved:
+			if s == nil {
+				// Nobody is there to run it any more.
+				p.release(c, now+int64(r.answer.ExpiresIn))
+				return
+			}
+			s.expires = now + int64(r.answer.ExpiresIn)
+			s.act(s.forward())
+		case api.StatePending:
+			p.forget(c, now)
+			if s != nil {
+				s.act(s.conflict(int64(r.answer.ExpiresIn)))
+			}
+		default:
+			p.learned(c, &r.answer, now)
+			if s != nil {
+				if s.waited() {
+					p.metrics.count(p.metrics.waited)
+				} else {
+					p.countHit(r.answer.State)
+				}
+				s.replay(&r.answer.Result)
+			}
+		}
+	case replyMismatch:
+		p.forget(c, now)
+		if s != nil {
+			s.act(s.mismatch())
+		}
+	case replyFenced:
+		// The key was reserved again under our token's feet.
+		p.forget(c, now)
+		if s != nil {
+			s.act(s.conflict(0))
+		}
+	default:
+		p.unreserved(c, r, s, now)
+	}
+}
+
+// unreserved deals with a reserve that the manager did not answer.
+func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
+	problem := unavailableProblem(r.retryAfter)
+	closed := c.route.FailureMode == config.FailClosed
+	if closed {
+		p.failWaiters(&c.hash, problem)
+		if s != nil {
+			p.host.Select(s.id)
+		}
+	}
+	if r.maybe {
+		// The reservation may exist; left alone it would block the key until it
+		// runs out.
+		p.release(c, now+int64(c.route.PendingTTL))
+	}
+	p.forget(c, now)
+	if s == nil {
+		return
+	}
+	s.owner = false
+	if closed {
+		p.metrics.count(p.metrics.managerError)
+		s.waited()
+		s.act(s.refuse(problem))
+		return
+	}
+	s.act(s.bypass())
+}
+
+// learned fills the cache with an outcome that the ledger knew.
+func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
+	if a.ExpiresIn <= 0 {
+		p.forget(c, now)
+		return
+	}
+	o := cache.Outcome{
+		Hash: c.hash, Token: c.token, State: a.State, Expires: now + int64(a.ExpiresIn),
+		Fingerprint: c.short, Raw: a.Result.AppendRaw(nil),
+	}
+	p.fill(&o, now)
+}
+
+// fill records an outcome in the cache and wakes who waits for it.
+func (p *Plugin) fill(o *cache.Outcome, now int64) {
+	_, queues := p.table.Finish(o, now)
+	p.wake(&o.Hash, queues)
+}
+
+// forget removes the call's pending entry from the cache, if it is there.
+func (p *Plugin) forget(c *call, now int64) {
+	if !c.owner {
+		return
+	}
+	c.owner = false
+	_, queues := p.table.Release(&c.hash, &c.token, now)
+	p.wake(&c.hash, queues)
+}
+
+// release gives a reservation back that nothing will run under. The cache's entry
+// stays until the ledger has heard of it, so that the next duplicate finds the
+// key free.
+func (p *Plugin) release(c *call, deadline int64) {
+	n := *c
+	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
+	n.attempts, n.deadline = 0, deadline
+	c.owner = false
+	p.metrics.count(p.metrics.released)
+	p.calls.add(&n)
+}
+
+// released deals with the answer to a release.
+func (p *Plugin) released(c *call, r *reply) {
+	p.forget(c, p.host.Now())
+	if r.kind == replyUnavailable {
+		p.calls.later(c)
+	}
+}
+
+// recorded deals with the answer to a commit or a reject.
+func (p *Plugin) recorded(c *call, r *reply) {
+	now := p.host.Now()
+	s := p.take(c)
+	switch r.kind {
+	case replyOK:
+		p.keep(c, now)
+	case replyFenced:
+		p.metrics.count(p.metrics.fenced)
+		p.forget(c, now)
+	case replyTooLarge:
+		if !c.bare {
+			// The ledger's limit is below ours. That it ran is still worth recording.
+			c.strip()
+			c.stream = s
+			if s != nil {
+				s.call = c
+			}
+			p.calls.add(c)
+			return
+		}
+		p.keep(c, now)
+		p.calls.later(c)
+	default:
+		// Upstream did run: the client gets its answer, and duplicates that come
+		// here get it as well. The ledger hears of it as soon as it can.
+		p.keep(c, now)
+		p.calls.later(c)
+	}
+	if s != nil {
+		s.answerRecorded()
+	}
+}
+
+// keep fills the cache with the call's outcome, once.
+func (p *Plugin) keep(c *call, now int64) {
+	if c.cached {
+		return
+	}
+	c.cached = true
+	c.owner = false
+	state, ttl := c.kind.state(), c.route.CommittedTTL
+	if state == api.StateRejected {
+		ttl = c.route.RejectedTTL
+		p.metrics.count(p.metrics.rejected)
+	} else {
+		p.metrics.count(p.metrics.committed)
+	}
+	p.fill(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.short, State: state,
+		Expires: now + int64(ttl), Raw: c.result,
+	}, now)
+}

@@ -1,0 +1,291 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+const (
+	// tickPeriod is how often a VM looks after what nothing else reminds it of:
+	// waits that are over, outcomes to repeat, answers that got lost, the sweep.
+	tickPeriod = 200 * time.Millisecond
+	// recheckPeriod is how often waiting duplicates look into the cache without
+	// having been woken.
+	recheckPeriod = time.Second
+	// lostGrace is how long after its timeout a callout's answer is waited for.
+	// The host answers a timeout by itself, so this is for answers that get lost.
+	lostGrace = 5 * time.Second
+	// sweepBuckets bounds the buckets that one tick looks at.
+	sweepBuckets = 64
+	// drainMessages bounds the messages that one queue callback takes.
+	drainMessages = 256
+	// pumpRounds bounds how often one callback follows up on its own consequences.
+	pumpRounds = 8
+	// logPeriod is the least time between two complaints about the manager.
+	logPeriod = 10 * time.Second
+)
+
+// Messages between VMs. Sixteen octets are the hash of an entry that ended.
+const (
+	messageKick = 'k' // to itself: there is work for the plugin context
+	messageAll  = 'a' // entries ended whose hashes are not known: all shall look
+)
+
+// Plugin is the gate in one VM. Its methods are the host's callbacks; they
+// never overlap.
+type Plugin struct {
+	host     Host
+	config   *config.Config
+	table    *cache.Table
+	digester *request.Digester
+	metrics  metrics
+	queue    uint32
+
+	calls ledger
+
+	// Waiting duplicates in order of arrival.
+	firstWaiter, lastWaiter *Stream
+	waiting                 int
+
+	woken    []cache.Hash // entries whose local waiters shall look again
+	wokenAll bool
+	kicked   bool // a kick is in our queue
+	inside   bool // the plugin context is active and will pump
+	draining bool // the host waits for us to finish
+
+	swept     cache.Stats // what the metrics know already
+	rechecked int64
+	sweepSize int
+
+	// Buffers that are used again from call to call.
+	entry   cache.Entry
+	scratch []byte
+	headers [][2]string
+}
+
+// New returns a gate that is not started.
+func New(host Host) *Plugin { return &Plugin{host: host} }
+
+// Start reads the configuration and prepares the VM. The error says what is
+// wrong, naming the field; the plugin must then not be used.
+//
+// It is also called on VMs that never get a stream, so what it does is harmless
+// there: a scratch key, a queue that nobody writes to, metrics by name.
+func (p *Plugin) Start(configuration []byte) error {
+	cfg, err := config.Parse(configuration)
+	if err != nil {
+		return err
+	}
+	p.config = cfg
+	p.metrics.define(p.host)
+	var name [16]byte
+	if !p.host.Random(name[:]) {
+		return startError("the host has no randomness to offer")
+	}
+	queue, ok := p.host.RegisterQueue("oncegate." + hexString(name[:]))
+	if !ok {
+		return startError("the host refused to register a shared queue")
+	}
+	p.queue = queue
+	semantics := cache.Probe(p.host, cachePrefix)
+	if !semantics.Usable {
+		p.host.Log(LevelWarn, "oncegate: shared data is not usable here; every request asks the ledger")
+	}
+	p.table = cache.New(p.host, semantics, cache.Options{
+		Prefix:     cachePrefix,
+		MaxEntries: cfg.MaxEntries,
+		MaxBytes:   cfg.MaxBytes,
+	})
+	p.digester = request.NewDigester(cfg.ScopeSecret)
+	p.calls.init(p)
+	buckets := max(cfg.MaxEntries/cache.Ways, 1)
+	p.sweepSize = sweepBuckets
+	if cfg.CleanupInterval > 0 {
+		perTick := int(int64(buckets) * int64(tickPeriod) / int64(cfg.CleanupInterval))
+		p.sweepSize = min(max(perTick, 1), sweepBuckets)
+	}
+	if !p.host.SetTick(tickPeriod) {
+		return startError("the host refused to set the tick period")
+	}
+	// Whatever is in the queue raises no callback.
+	p.drain()
+	return nil
+}
+
+// cachePrefix starts the shared-data keys; the number is the version of what a
+// gate and its successor must agree on beyond the cache's own record version.
+const cachePrefix = "oncegate"
+
+type startError string
+
+func (e startError) Error() string { return string(e) }
+
+// Shutdown tells that the host wants to remove the plugin. True: at once.
+// Otherwise outcomes are still on their way to the ledger, and Host.Done is
+// called when they have arrived or run out.
+func (p *Plugin) Shutdown() bool {
+	if p.calls.idle() {
+		return true
+	}
+	p.draining = true
+	return false
+}
+
+// NewStream returns the state of a new stream.
+func (p *Plugin) NewStream(id uint32) *Stream { return &Stream{plugin: p, id: id} }
+
+// OnQueueReady runs in the plugin context when a message is in a queue.
+func (p *Plugin) OnQueueReady(queue uint32) {
+	if p.table == nil || queue != p.queue {
+		return
+	}
+	p.inside = true
+	p.drain()
+	p.pump()
+}
+
+// OnTick runs in the plugin context about every tickPeriod.
+func (p *Plugin) OnTick() {
+	if p.table == nil {
+		return
+	}
+	p.inside = true
+	now := p.host.Now()
+	// A kick that never came back must not silence all later ones.
+	p.kicked = false
+	p.drain()
+	p.calls.tick(now)
+	p.expireWaiters(now)
+	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {
+		p.rechecked = now
+		if p.waiting > 0 {
+			p.wokenAll = true
+		}
+	}
+	p.wakeAll(p.table.Sweep(p.sweepSize, now))
+	p.pump()
+	p.report()
+}
+
+// OnCallResponse runs in the plugin context when a callout has ended.
+func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
+	if p.table == nil {
+		return
+	}
+	p.inside = true
+	p.calls.answered(id, bodySize)
+	p.pump()
+}
+
+// drain takes the messages out of our queue.
+func (p *Plugin) drain() {
+	p.kicked = false
+	for range drainMessages {
+		message, ok := p.host.Dequeue(p.queue)
+		if !ok {
+			return
+		}
+		switch {
+		case len(message) == len(cache.Hash{}):
+			p.woken = append(p.woken, cache.Hash(message))
+		case len(message) == 1 && message[0] == messageAll:
+			p.wokenAll = true
+		}
+	}
+}
+
+// pump does what is due in the plugin context: sends calls, wakes duplicates.
+// Only here streams other than the one whose callback runs are answered: a local
+// reply makes the host stop the running callback's stream, whichever it was for.
+func (p *Plugin) pump() {
+	for range pumpRounds {
+		busy := p.calls.send()
+		if p.wokenAll {
+			p.wokenAll = false
+			p.woken = p.woken[:0]
+			p.lookAgain(nil)
+			busy = true
+		}
+		for len(p.woken) > 0 {
+			hash := p.woken[len(p.woken)-1]
+			p.woken = p.woken[:len(p.woken)-1]
+			p.lookAgain(&hash)
+			busy = true
+		}
+		if !busy {
+			break
+		}
+	}
+	p.host.Select(0)
+	p.inside = false
+	if p.due() {
+		p.kick()
+	}
+	if p.draining && p.calls.idle() {
+		p.draining = false
+		p.host.Done()
+	}
+}
+
+func (p *Plugin) due() bool { return p.wokenAll || len(p.woken) > 0 || p.calls.due() }
+
+// kick asks for a queue callback, in which the plugin context is active. If it
+// cannot be had, the tick does the work.
+func (p *Plugin) kick() {
+	if !p.inside && !p.kicked {
+		p.kicked = p.host.Enqueue(p.queue, []byte{messageKick})
+	}
+}
+
+// wake tells the waiters of an entry that it ended. queues are the VMs that the
+// cache knows to wait.
+func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
+	for _, queue := range queues {
+		if queue != p.queue {
+			p.host.Enqueue(queue, hash[:])
+		}
+	}
+	if p.waiting > 0 {
+		p.woken = append(p.woken, *hash)
+		p.kick()
+	}
+}
+
+// wakeAll tells VMs that some entry ended.
+func (p *Plugin) wakeAll(queues []uint32) {
+	for _, queue := range queues {
+		if queue == p.queue {
+			p.wokenAll = true
+			p.kick()
+		} else {
+			p.host.Enqueue(queue, []byte{messageAll})
+		}
+	}
+}
+
+// report brings the metrics up to date with the table's counts.
+func (p *Plugin) report() {
+	stats := p.table.Stats()
+	m := &p.metrics
+	m.add(m.evicted, int64(stats.Evictions-p.swept.Evictions))
+	m.add(m.casRetry, int64(stats.Retries-p.swept.Retries))
+	if stats.Entries != p.swept.Entries {
+		m.set(m.entries, stats.Entries)
+	}
+	if stats.Bytes != p.swept.Bytes {
+		m.set(m.bytes, stats.Bytes)
+	}
+	p.swept = stats
+}
+
+func hexString(b []byte) string {
+	const digits = "0123456789abcdef"
+	out := make([]byte, 0, 2*len(b))
+	for _, c := range b {
+		out = append(out, digits[c>>4], digits[c&15])
+	}
+	return string(out)
+}

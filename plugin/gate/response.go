@@ -1,0 +1,312 @@
+package gate
+
+import (
+	"encoding/binary"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// answer is what is known about upstream's answer while it passes.
+type answer struct {
+	outcome  config.Outcome
+	status   int
+	headers  []api.Header
+	expected int64  // content-length, -1 when there is none
+	passed   int64  // bytes of body that passed
+	held     int    // bytes of body in the host's buffer
+	body     []byte // phaseCopied: what passed so far
+	finished bool   // the outcome is on its way
+}
+
+// Bits of the property response.flags.
+const (
+	// neverSent: no healthy host, connection failure, circuit breaker, no route, no
+	// filter configuration, no cluster, overload, name resolution failed, load dropped.
+	neverSent = 0x2 | 0x20 | 0x80 | 0x100 | 0x200000 | 0x1000000 | 0x2000000 | 0x4000000 | 0x8000000 | 0x20000000
+	// perhapsSent: upstream timeout, local reset, remote reset, connection
+	// termination, retry limit, stream idle, maximum duration (two kinds),
+	// upstream protocol error.
+	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
+)
+
+// fate is what became of a request that was let through.
+type fate uint8
+
+const (
+	fateAnswered fate = iota // upstream answered
+	fateNotSent              // it never reached upstream
+	fateUnknown              // upstream may have run it
+)
+
+// fate tells whose answer is passing. Upstream's own says so; everything else was
+// made by the proxy or another filter, and then the question is whether
+// the request had been sent.
+func (p *Plugin) fate() fate {
+	details, _ := p.host.Property("response", "code_details")
+	if string(details) == "via_upstream" {
+		return fateAnswered
+	}
+	var flags uint64
+	if b, ok := p.host.Property("response", "flags"); ok && len(b) == 8 {
+		flags = binary.LittleEndian.Uint64(b)
+	}
+	switch {
+	case flags&perhapsSent != 0:
+		// With retries an earlier attempt may have arrived.
+		return fateUnknown
+	case flags&neverSent != 0:
+		return fateNotSent
+	}
+	if address, ok := p.host.Property("upstream", "address"); ok && len(address) > 0 {
+		return fateUnknown
+	}
+	return fateNotSent
+}
+
+// OnResponseHeaders is called when response headers pass: upstream's, a local
+// reply's of the host or of another filter, or our own.
+func (s *Stream) OnResponseHeaders(end bool) Action {
+	switch s.phase {
+	case phaseReplied:
+		s.fixOwnReply()
+		return Continue
+	case phaseBody, phaseWaiting, phaseReserving:
+		// Somebody else answered a request that we still hold.
+		s.leave()
+		s.phase = phasePass
+		return Continue
+	case phasePass:
+		s.setMark()
+		return Continue
+	case phaseForwarded:
+		return s.answered(end)
+	}
+	return Continue
+}
+
+func (s *Stream) setMark() {
+	if s.mark != "" {
+		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.mark)
+	}
+}
+
+// answered classifies an answer to a forwarded request.
+func (s *Stream) answered(end bool) Action {
+	p := s.plugin
+	switch p.fate() {
+	case fateNotSent:
+		s.giveBack()
+		return Continue
+	case fateUnknown:
+		s.unknown()
+		return Continue
+	}
+	headers := p.host.ResponseHeaders()
+	text, ok := lookup(headers, headerStatus)
+	if !ok {
+		text, _ = p.host.ResponseHeader(headerStatus)
+	}
+	status, _ := parseDecimal(text)
+	_, retry := lookup(headers, headerRetryAfter)
+	a := &s.answer
+	a.status = int(status)
+	a.outcome = s.route.Outcomes.Classify(a.status, retry)
+	if s.route.Ledger == config.LedgerUpstream {
+		s.upstreamLedger(headers)
+	}
+	s.setMark()
+	if s.ledgerNone() {
+		p.host.SetResponseHeader(headerLedger, "none")
+	}
+	switch a.outcome {
+	case config.OutcomeNone:
+		s.unknown()
+		return Continue
+	case config.OutcomeRelease:
+		s.giveBack()
+		return Continue
+	}
+	if s.route.Ledger != config.LedgerManager && !s.owner {
+		s.phase = phasePass
+		return Continue
+	}
+	return s.capture(headers, end)
+}
+
+// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself:
+// the cache only repeats what that ledger is known to have recorded.
+func (s *Stream) upstreamLedger(headers [][2]string) {
+	a := &s.answer
+	if a.outcome != config.OutcomeCommit || a.status >= 400 {
+		a.outcome = config.OutcomeRelease
+	}
+	if v, ok := lookup(headers, api.HeaderReplayed); ok && v == "true" {
+		s.mark = statusReplayed
+	}
+}
+
+// capture starts to record an answer.
+func (s *Stream) capture(headers [][2]string, end bool) Action {
+	a := &s.answer
+	limit := int64(s.route.MaxResponseBody)
+	a.expected = -1
+	if text, ok := lookup(headers, headerContentLength); ok {
+		if n, ok := parseDecimal(text); ok {
+			a.expected = n
+		}
+	}
+	contentType, _ := lookup(headers, headerContentType)
+	media := mediaType(contentType)
+	recorded, fits := recordedHeaders(headers)
+	a.headers = recorded
+	// Without headers there is nothing that a replay could be true to.
+	fits = fits && len(headers) > 0
+	hold := s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
+	switch {
+	case end:
+		s.finish(nil, !fits)
+		return s.finishing(hold)
+	case !fits || a.expected > limit || media == "text/event-stream" || isGRPC(media):
+		s.phase = phaseStreamed
+		s.finish(nil, true)
+		return Continue
+	case hold:
+		s.phase = phaseHeld
+		if s.route.Mode == config.ModeBody {
+			return Pause
+		}
+		// Here a Pause would stop the body as well.
+		return Continue
+	}
+	s.phase = phaseCopied
+	if a.expected > 0 {
+		a.body = make([]byte, 0, a.expected)
+	}
+	return Continue
+}
+
+// OnResponseBody is called for a piece of the answer's body. size counts
+// everything that the host holds since the last Continue, this piece included.
+func (s *Stream) OnResponseBody(size int, end bool) Action {
+	switch s.phase {
+	case phaseHeld:
+		return s.holdBody(size, end)
+	case phaseCopied:
+		return s.copyBody(size, end)
+	case phaseStreamed:
+		return s.streamBody(size, end)
+	case phaseRecording:
+		return Pause
+	}
+	return Continue
+}
+
+// OnResponseTrailers is called for trailers, which end the answer.
+func (s *Stream) OnResponseTrailers() Action {
+	switch s.phase {
+	case phaseHeld:
+		return s.completed(s.answer.held)
+	case phaseCopied:
+		s.finish(s.answer.body, false)
+		return s.finishing(false)
+	case phaseStreamed:
+		return s.finishing(s.holds())
+	case phaseRecording:
+		return Pause
+	}
+	return Continue
+}
+
+// holds tells whether the end of the answer waits for the ledger.
+func (s *Stream) holds() bool {
+	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
+}
+
+// holdBody lets the host collect the body up to the limit.
+func (s *Stream) holdBody(size int, end bool) Action {
+	a := &s.answer
+	a.held = size
+	if size > s.route.MaxResponseBody {
+		a.passed = int64(size)
+		s.phase = phaseStreamed
+		s.finish(nil, true)
+		if !end {
+			return Continue
+		}
+		return s.finishing(true)
+	}
+	if !end {
+		return Pause
+	}
+	return s.completed(size)
+}
+
+// completed records an answer whose body is in the host's buffer.
+func (s *Stream) completed(size int) Action {
+	var body []byte
+	if size > 0 {
+		body = s.plugin.host.ResponseBody(0, size)
+	}
+	s.finish(body, len(body) != size)
+	return s.finishing(true)
+}
+
+// copyBody copies what passes.
+func (s *Stream) copyBody(size int, end bool) Action {
+	a := &s.answer
+	if len(a.body)+size > s.route.MaxResponseBody {
+		a.body = nil
+		s.phase = phaseStreamed
+		s.finish(nil, true)
+		return Continue
+	}
+	if size > 0 {
+		piece := s.plugin.host.ResponseBody(0, size)
+		if len(piece) != size {
+			a.body = nil
+			s.phase = phaseStreamed
+			s.finish(nil, true)
+			return Continue
+		}
+		a.body = append(a.body, piece...)
+	}
+	if end {
+		s.finish(a.body, false)
+		return s.finishing(false)
+	}
+	return Continue
+}
+
+// streamBody lets pass what is not recorded. The end waits for the ledger, too; where
+// the length is known, the last byte is the end.
+func (s *Stream) streamBody(size int, end bool) Action {
+	a := &s.answer
+	a.passed += int64(size)
+	if end || a.expected >= 0 && a.passed >= a.expected {
+		return s.finishing(s.holds())
+	}
+	return Continue
+}
+
+// finishing ends the answer: at once, or when the ledger has been told.
+func (s *Stream) finishing(hold bool) Action {
+	if hold && s.call != nil {
+		s.phase = phaseRecording
+		return Pause
+	}
+	s.phase = phaseDone
+	return Continue
+}
+
+// answerRecorded is called in the plugin context when the ledger has been told,
+// or could not be.
+func (s *Stream) answerRecorded() {
+	if s.phase != phaseRecording {
+		return
+	}
+	s.phase = phaseDone
+	if !s.plugin.host.ResumeResponse() {
+		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
+	}
+}

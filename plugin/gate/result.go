@@ -1,0 +1,214 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Names of headers that the gate looks at.
+const (
+	headerAuthority     = ":authority"
+	headerMethod        = ":method"
+	headerPath          = ":path"
+	headerStatus        = ":status"
+	headerConnection    = "connection"
+	headerContentLength = "content-length"
+	headerContentType   = "content-type"
+	headerRetryAfter    = "retry-after"
+	headerUpgrade       = "upgrade"
+	// headerLedger marks answers of routes whose protection ends with the cache.
+	headerLedger = "idempotency-ledger"
+)
+
+// values of api.HeaderStatus.
+const (
+	statusExecuted = "executed"
+	statusReplayed = "replayed"
+	statusBypassed = "bypassed"
+)
+
+// recordedHeaders returns the headers of an answer that a replay repeats: the
+// end-to-end ones, without those that the proxy makes anew for every answer and
+// those that the gate adds itself. false: there are more than a result may hold.
+//
+// The returned strings are copies, so that what the host handed over is not
+// kept alive by them.
+func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
+	named := connectionNames(headers)
+	count, size := 0, 0
+	for i := range headers {
+		if skipHeader(headers[i][0], named) {
+			continue
+		}
+		count++
+		size += len(headers[i][0]) + len(headers[i][1])
+	}
+	if count > api.MaxResultHeaders || size > api.MaxResultHeaderBytes {
+		return nil, false
+	}
+	if count == 0 {
+		return nil, true
+	}
+	// One block for all text: a header's name and value are views of it.
+	text := make([]byte, 0, size)
+	for i := range headers {
+		if !skipHeader(headers[i][0], named) {
+			text = append(text, headers[i][0]...)
+			text = append(text, headers[i][1]...)
+		}
+	}
+	block := string(text)
+	out := make([]api.Header, 0, count)
+	for i := range headers {
+		name, value := headers[i][0], headers[i][1]
+		if skipHeader(name, named) {
+			continue
+		}
+		n, v := len(name), len(name)+len(value)
+		out = append(out, api.Header{Name: block[:n], Value: block[n:v]})
+		block = block[v:]
+	}
+	return out, true
+}
+
+// skipHeader tells whether a header is left out of a recorded answer.
+func skipHeader(name string, named []string) bool {
+	if len(name) == 0 || name[0] == ':' {
+		return true
+	}
+	switch name {
+	case headerConnection, "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authentication-info",
+		"te", "trailer", "transfer-encoding", headerUpgrade,
+		// Made anew for each answer: its length, when it was sent, how long it took.
+		headerContentLength, "date", "age", "x-envoy-upstream-service-time",
+		// The gate's own words about this one answer.
+		api.HeaderStatus, api.HeaderReplayed, headerLedger:
+		return true
+	}
+	for _, n := range named {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// connectionNames returns the names that the connection headers declare to be
+// hop-by-hop, in lower case.
+func connectionNames(headers [][2]string) []string {
+	var names []string
+	for i := range headers {
+		if headers[i][0] != headerConnection {
+			continue
+		}
+		eachToken(headers[i][1], func(token string) bool {
+			names = append(names, lower(token))
+			return true
+		})
+	}
+	return names
+}
+
+// eachToken calls f with the elements of a comma-separated list until f returns
+// false.
+func eachToken(list string, f func(string) bool) {
+	for len(list) > 0 {
+		end := 0
+		for end < len(list) && list[end] != ',' {
+			end++
+		}
+		token := trimSpace(list[:end])
+		if token != "" && !f(token) {
+			return
+		}
+		if end == len(list) {
+			return
+		}
+		list = list[end+1:]
+	}
+}
+
+func trimSpace(s string) string {
+	for len(s) > 0 && (s[0] == ' ' || s[0] == '\t') {
+		s = s[1:]
+	}
+	for len(s) > 0 && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t') {
+		s = s[:len(s)-1]
+	}
+	return s
+}
+
+// lower returns s with ASCII letters in lower case, s itself where nothing changes.
+func lower(s string) string {
+	for i := 0; i < len(s); i++ {
+		if 'A' <= s[i] && s[i] <= 'Z' {
+			b := []byte(s)
+			for ; i < len(b); i++ {
+				if 'A' <= b[i] && b[i] <= 'Z' {
+					b[i] += 'a' - 'A'
+				}
+			}
+			return string(b)
+		}
+	}
+	return s
+}
+
+// lookup returns the first value of a header.
+func lookup(headers [][2]string, name string) (string, bool) {
+	for i := range headers {
+		if headers[i][0] == name {
+			return headers[i][1], true
+		}
+	}
+	return "", false
+}
+
+// mediaType returns the media type of a content-type value, without its
+// parameters and in lower case.
+func mediaType(contentType string) string {
+	for i := 0; i < len(contentType); i++ {
+		if contentType[i] == ';' {
+			contentType = contentType[:i]
+			break
+		}
+	}
+	return lower(trimSpace(contentType))
+}
+
+// isGRPC tells whether a media type belongs to gRPC (or gRPC-Web).
+func isGRPC(media string) bool {
+	const grpc = "application/grpc"
+	return len(media) >= len(grpc) && media[:len(grpc)] == grpc &&
+		(len(media) == len(grpc) || media[len(grpc)] == '+' || media[len(grpc)] == '-')
+}
+
+// parseDecimal reads a non-negative decimal number of at most 18 digits.
+func parseDecimal(s string) (int64, bool) {
+	if len(s) == 0 || len(s) > 18 {
+		return 0, false
+	}
+	var n int64
+	for i := 0; i < len(s); i++ {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(s[i]-'0')
+	}
+	return n, true
+}
+
+func decimal(n int64) string {
+	if n < 0 {
+		return "-" + decimal(-n)
+	}
+	var buf [20]byte
+	i := len(buf)
+	for {
+		i--
+		buf[i] = byte('0' + n%10)
+		n /= 10
+		if n == 0 {
+			return string(buf[i:])
+		}
+	}
+}

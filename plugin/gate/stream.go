@@ -1,0 +1,467 @@
+package gate
+
+import (
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// phase is where a stream stands.
+type phase uint8
+
+const (
+	phaseNew       phase = iota // nothing seen
+	phasePass                   // not ours: everything passes
+	phaseBody                   // request held: its body is read
+	phaseWaiting                // request held: another attempt is pending
+	phaseReserving              // request held: the ledger is asked
+	phaseForwarded              // upstream has the request
+	phaseHeld                   // response held by the host until its body is complete
+	phaseCopied                 // response passes and is copied
+	phaseStreamed               // response passes, its body is not recorded
+	phaseRecording              // the response's end is held until the outcome is recorded
+	phaseReplied                // answered by us
+	phaseDone                   // over
+)
+
+// verdict is what a decision means for a request that is held.
+type verdict uint8
+
+const (
+	verdictPause   verdict = iota // go on holding it
+	verdictForward                // let it go upstream
+	verdictReplied                // it was answered
+	verdictAgain                  // the situation changed: decide again
+)
+
+// maxDecisions bounds how often a decision is repeated at once because the entry
+// changed under it.
+const maxDecisions = 4
+
+// fix says what to correct in our own reply.
+type fix uint8
+
+const (
+	fixNone fix = iota
+	fixRemoveType
+	fixRestoreType
+)
+
+// Stream is one request and its answer. Its methods are the host's callbacks.
+type Stream struct {
+	plugin *Plugin
+	id     uint32
+	phase  phase
+	fix    fix
+	// owner: the cache holds our pending entry.
+	owner bool
+	// mark is what api.HeaderStatus says on the answer; empty: the header is not set.
+	mark string
+
+	route       *config.Route
+	hash        cache.Hash
+	token       cache.Token
+	key, scope  string
+	fingerprint request.Fingerprint
+	// expires is when the reservation ends.
+	expires int64
+	// call is the call whose answer the stream waits for.
+	call *call
+
+	// While the request's body is read.
+	headers request.Headers
+	body    *request.Body
+	bodyKey bool // the key comes from the body
+	seen    int  // bytes of the host's buffer that were digested
+
+	// While the stream waits, or has waited.
+	hasWaited      bool
+	waitSince      int64
+	previous, next *Stream
+
+	answer      answer
+	contentType string // for fixRestoreType
+}
+
+// OnRequestHeaders begins the stream.
+func (s *Stream) OnRequestHeaders(end bool) Action {
+	if s.phase != phaseNew || s.plugin.table == nil {
+		return Continue
+	}
+	s.phase = phasePass
+	p := s.plugin
+	method, ok := p.host.RequestHeader(headerMethod)
+	if !ok {
+		return Continue
+	}
+	path, _ := p.host.RequestHeader(headerPath)
+	s.route = p.config.Route(method, path)
+	if s.route == nil {
+		return Continue
+	}
+	headers := request.Headers(p.host.RequestHeaders())
+	if len(headers) == 0 {
+		return s.heldHeaders(s.unreadable())
+	}
+	if untouchable(method, headers) {
+		return Continue
+	}
+	return s.heldHeaders(s.begin(headers, end))
+}
+
+// untouchable tells whether a request opens something that has no one answer: a
+// tunnel, a WebSocket, a gRPC call.
+func untouchable(method string, headers request.Headers) bool {
+	if method == "CONNECT" {
+		return true
+	}
+	if _, n := headers.Get(headerUpgrade); n > 0 {
+		upgrade := false
+		for i := range headers {
+			if headers[i][0] == headerConnection {
+				eachToken(headers[i][1], func(token string) bool {
+					upgrade = upgrade || lower(token) == headerUpgrade
+					return !upgrade
+				})
+			}
+		}
+		if upgrade {
+			return true
+		}
+	}
+	contentType, n := headers.Get(headerContentType)
+	return n > 0 && isGRPC(mediaType(contentType))
+}
+
+// unreadable deals with a request whose headers the host cannot hand over. It
+// must not slip past the gate for that.
+func (s *Stream) unreadable() verdict {
+	k := &s.route.Key
+	if k.Header != "" {
+		if _, ok := s.plugin.host.RequestHeader(k.Header); ok {
+			return s.invalid(unreadableProblem())
+		}
+	}
+	if k.Required || k.JSONPath != "" || k.Derive != config.DeriveNone {
+		return s.invalid(unreadableProblem())
+	}
+	return verdictForward
+}
+
+// begin reads what the headers tell and decides, or asks for the body.
+func (s *Stream) begin(headers request.Headers, end bool) verdict {
+	p, route := s.plugin, s.route
+	key, bad := request.HeaderKey(&route.Key, headers)
+	if bad != nil {
+		problem := bad.Problem()
+		return s.invalid(&problem)
+	}
+	if route.Mode == config.ModeHeaders {
+		if key.Value == "" {
+			return s.keyless()
+		}
+		s.identify(key.Value, headers)
+		s.fingerprint = p.digester.Fingerprint(headers, nil)
+		return s.decide()
+	}
+	if key.Value == "" && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
+		return s.keyless()
+	}
+	s.bodyKey = key.Value == ""
+	s.identify(key.Value, headers)
+	s.headers = headers
+	s.body = request.NewBody(route.MaxRequestBody, route.Key.Derive)
+	if end {
+		return s.bodyRead(0, true)
+	}
+	s.phase = phaseBody
+	return verdictPause
+}
+
+// identify sets what names the entry. The key is copied, so that it does not keep
+// the host's whole header block alive.
+func (s *Stream) identify(key string, headers request.Headers) {
+	if s.scope == "" {
+		s.scope = s.plugin.digester.Scope(s.route.Scope, headers)
+	}
+	if key != "" {
+		s.key = strings.Clone(key)
+		s.hash = s.plugin.digester.EntryHash(s.scope, s.key)
+	}
+}
+
+// keyless deals with a request that has no key.
+func (s *Stream) keyless() verdict {
+	if bad := request.Missing(&s.route.Key); bad != nil {
+		problem := bad.Problem()
+		return s.invalid(&problem)
+	}
+	s.phase = phasePass
+	return verdictForward
+}
+
+func (s *Stream) invalid(problem *api.Problem) verdict {
+	s.plugin.metrics.count(s.plugin.metrics.invalid)
+	return s.refuse(problem)
+}
+
+func (s *Stream) refuse(problem *api.Problem) verdict {
+	s.replyProblem(problem)
+	return verdictReplied
+}
+
+// held turns a verdict into what a callback of the current stream returns.
+func (s *Stream) held(v verdict) Action {
+	switch v {
+	case verdictForward:
+		return Continue
+	default:
+		return Pause
+	}
+}
+
+// heldHeaders is held for the request's headers. Only a stream that wants to see the
+// body lets the host go on delivering it.
+func (s *Stream) heldHeaders(v verdict) Action {
+	if v == verdictPause && s.phase != phaseBody {
+		return PauseAll
+	}
+	return s.held(v)
+}
+
+// act carries a verdict out from the plugin context, where s is the selected stream.
+func (s *Stream) act(v verdict) {
+	if v == verdictForward && !s.plugin.host.ResumeRequest() {
+		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")
+	}
+}
+
+// OnRequestBody is called for a piece of the request's body. size counts
+// everything that the host holds since the last Continue, this piece included.
+func (s *Stream) OnRequestBody(size int, end bool) Action {
+	switch s.phase {
+	case phaseBody:
+		return s.readBody(size, end)
+	case phaseWaiting, phaseReserving:
+		// Continue would send the held headers on.
+		if s.body != nil && !end {
+			return PauseWatermark
+		}
+		return Pause
+	case phaseReplied:
+		return Pause
+	}
+	return Continue
+}
+
+// OnRequestTrailers is called for trailers, which end the request.
+func (s *Stream) OnRequestTrailers() Action {
+	switch s.phase {
+	case phaseBody:
+		return s.held(s.bodyRead(s.seen, true))
+	case phaseWaiting, phaseReserving, phaseReplied:
+		return Pause
+	}
+	return Continue
+}
+
+// readBody digests a new piece.
+func (s *Stream) readBody(size int, end bool) Action {
+	if size > s.seen {
+		piece := s.plugin.host.RequestBody(s.seen, size-s.seen)
+		if len(piece) != size-s.seen {
+			return s.held(s.invalid(&api.Problem{
+				Status: 400, Code: api.CodeInvalidRequest, Title: "The request body cannot be read",
+			}))
+		}
+		s.body.Write(piece)
+		s.seen = size
+	}
+	if !end && !s.body.Truncated() {
+		return Pause
+	}
+	v := s.bodyRead(size, end)
+	if v == verdictPause && !end {
+		// More will come; what is held now is enough to decide, and buffering it
+		// all would end at the host's limit.
+		return PauseWatermark
+	}
+	return s.held(v)
+}
+
+// bodyRead decides when the body, or as much of it as counts, has been digested.
+// size bytes of it are in the host's buffer.
+func (s *Stream) bodyRead(size int, end bool) verdict {
+	p, route := s.plugin, s.route
+	if s.bodyKey {
+		var body []byte
+		if route.Key.JSONPath != "" && end && !s.body.Truncated() {
+			body = p.host.RequestBody(0, size)
+		}
+		key, bad := request.JSONKey(&route.Key, body, end && !s.body.Truncated() && len(body) == size)
+		if bad != nil {
+			problem := bad.Problem()
+			return s.invalid(&problem)
+		}
+		if key.Value == "" {
+			key = request.DerivedKey(&route.Key, s.body)
+		}
+		if key.Value == "" {
+			s.headers = nil
+			return s.keyless()
+		}
+		s.identify(key.Value, s.headers)
+	}
+	s.fingerprint = p.digester.Fingerprint(s.headers, s.body)
+	s.headers = nil
+	return s.decide()
+}
+
+// decide finds out what to do with the request: the heart of the gate.
+func (s *Stream) decide() verdict {
+	for range maxDecisions {
+		if v := s.look(); v != verdictAgain {
+			return v
+		}
+	}
+	// The entry changes faster than we can look. Wait for the tick.
+	s.plugin.link(s)
+	return verdictPause
+}
+
+func (s *Stream) look() verdict {
+	p := s.plugin
+	now := p.host.Now()
+	e := &p.entry
+	if p.table.Lookup(&s.hash, now, e) {
+		return s.found(e, now)
+	}
+	if !p.host.Random(s.token[:]) {
+		return s.unprotected(unavailableProblem(0))
+	}
+	result, queues := p.table.Reserve(&cache.Reservation{
+		Hash: s.hash, Token: s.token, Fingerprint: s.fingerprint.Short(), Owner: p.queue,
+		Expires: now + int64(s.route.PendingTTL), Sole: s.ledgerNone(),
+	}, now, e)
+	p.wakeAll(queues)
+	switch result {
+	case cache.Existing:
+		return s.found(e, now)
+	case cache.Created:
+		s.owner = true
+	default:
+		s.owner = false
+		if s.ledgerNone() {
+			// The cache was all there is.
+			return s.unprotected(overloadedProblem())
+		}
+	}
+	return s.proceed(now)
+}
+
+// proceed continues with a request that is new as far as the cache knows.
+func (s *Stream) proceed(now int64) verdict {
+	if s.route.Ledger == config.LedgerManager {
+		return s.reserve(now)
+	}
+	s.expires = now + int64(s.route.PendingTTL)
+	return s.forward()
+}
+
+// found deals with an entry that the cache knows.
+func (s *Stream) found(e *cache.Entry, now int64) verdict {
+	p := s.plugin
+	if !e.Matches(s.fingerprint.Short()) {
+		if s.route.Ledger == config.LedgerUpstream {
+			// The ledger behind may compare less strictly than we do.
+			s.owner = false
+			return s.forward()
+		}
+		return s.mismatch()
+	}
+	if !e.State.Terminal() {
+		return s.wait(e.Expires, now)
+	}
+	if e.HasBody {
+		if raw, ok := p.table.Body(e); ok {
+			state := e.State
+			if s.replayRaw(raw) {
+				if s.waited() {
+					p.metrics.count(p.metrics.waited)
+				} else {
+					p.countHit(state)
+				}
+				return verdictReplied
+			}
+		}
+	}
+	// It is over, but the answer is not here.
+	s.owner = false
+	if s.ledgerNone() {
+		s.replay(&api.Result{Status: 200, BodyOmitted: true})
+		return verdictReplied
+	}
+	if !p.host.Random(s.token[:]) {
+		return s.unprotected(unavailableProblem(0))
+	}
+	return s.proceed(now)
+}
+
+func (s *Stream) mismatch() verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.mismatch)
+	s.waited()
+	return s.refuse(mismatchProblem())
+}
+
+// unprotected deals with a request that cannot be protected.
+func (s *Stream) unprotected(problem *api.Problem) verdict {
+	p := s.plugin
+	if s.route.FailureMode == config.FailOpen {
+		return s.bypass()
+	}
+	p.metrics.count(p.metrics.managerError)
+	s.waited()
+	return s.refuse(problem)
+}
+
+// bypass forwards the request without protection.
+func (s *Stream) bypass() verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.bypass)
+	s.waited()
+	s.mark = statusBypassed
+	s.owner = false
+	s.phase = phasePass
+	return verdictForward
+}
+
+// forward sends the request upstream, to be executed.
+func (s *Stream) forward() verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.miss)
+	s.waited()
+	s.mark = statusExecuted
+	s.phase = phaseForwarded
+	return verdictForward
+}
+
+func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }
+
+func (p *Plugin) countHit(state api.State) {
+	if state == api.StateRejected {
+		p.metrics.count(p.metrics.hitRejected)
+	} else {
+		p.metrics.count(p.metrics.hitCommitted)
+	}
+}
+
+// OnDone ends the stream: the answer is out, or the client or the host gave up.
+func (s *Stream) OnDone() {
+	s.leave()
+	s.phase = phaseDone
+	s.headers, s.body = nil, nil
+}

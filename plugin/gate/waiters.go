@@ -1,0 +1,141 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+)
+
+// wait makes the stream wait for the end of another attempt's pending entry, or
+// answers 409. The current stream is s.
+func (s *Stream) wait(expires, now int64) verdict {
+	p := s.plugin
+	if !s.hasWaited {
+		s.hasWaited, s.waitSince = true, now
+	}
+	if !s.route.WaitForPending || now >= s.deadline(now) || p.waiting >= p.config.MaxWaiters {
+		return s.conflict(expires - now)
+	}
+	switch p.table.AddWaiter(&s.hash, p.queue, now) {
+	case cache.Ended:
+		// It ended between the look and this call; nobody will wake us for it.
+		return verdictAgain
+	default:
+		// Where the entry could not note us, the tick finds out.
+	}
+	p.link(s)
+	return verdictPause
+}
+
+// deadline is when a duplicate stops waiting. A clock that was set back does
+// not make it wait longer than its time.
+func (s *Stream) deadline(now int64) int64 {
+	if now < s.waitSince {
+		s.waitSince = now
+	}
+	return s.waitSince + int64(s.route.PendingWait)
+}
+
+func (s *Stream) conflict(remaining int64) verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.conflict)
+	s.waited()
+	s.replyProblem(pendingProblem(remaining))
+	return verdictReplied
+}
+
+// waited records how long the duplicate waited, if it did.
+func (s *Stream) waited() bool {
+	if !s.hasWaited {
+		return false
+	}
+	p := s.plugin
+	p.metrics.sample(p.metrics.wait, (p.host.Now()-s.waitSince)/1e6)
+	return true
+}
+
+func (p *Plugin) link(s *Stream) {
+	s.phase = phaseWaiting
+	s.previous = p.lastWaiter
+	if p.lastWaiter == nil {
+		p.firstWaiter = s
+	} else {
+		p.lastWaiter.next = s
+	}
+	p.lastWaiter = s
+	p.waiting++
+	p.metrics.add(p.metrics.waiters, 1)
+}
+
+func (p *Plugin) unlink(s *Stream) {
+	if s.previous == nil {
+		p.firstWaiter = s.next
+	} else {
+		s.previous.next = s.next
+	}
+	if s.next == nil {
+		p.lastWaiter = s.previous
+	} else {
+		s.next.previous = s.previous
+	}
+	s.previous, s.next = nil, nil
+	p.waiting--
+	p.metrics.add(p.metrics.waiters, -1)
+}
+
+// lookAgain lets the waiters of an entry decide anew; nil means all waiters.
+// Those that have to go on waiting join the end of the list, so it looks at each
+// stream that waits now once.
+func (p *Plugin) lookAgain(hash *cache.Hash) {
+	s := p.firstWaiter
+	for left := p.waiting; left > 0 && s != nil; left-- {
+		next := s.next
+		if hash == nil || s.hash == *hash {
+			p.unlink(s)
+			if p.host.Select(s.id) {
+				s.act(s.decide())
+			} else {
+				s.phase = phaseDone
+			}
+		}
+		s = next
+	}
+}
+
+// expireWaiters answers those that have waited long enough.
+func (p *Plugin) expireWaiters(now int64) {
+	s := p.firstWaiter
+	for left := p.waiting; left > 0 && s != nil; left-- {
+		next := s.next
+		if now >= s.deadline(now) {
+			p.unlink(s)
+			if p.host.Select(s.id) {
+				// One last look, for a wake-up that got lost.
+				s.act(s.decide())
+			} else {
+				s.phase = phaseDone
+			}
+		}
+		s = next
+	}
+	p.host.Select(0)
+}
+
+// failWaiters answers the local waiters of an entry with a problem: what made
+// the one that they wait for fail would make each of them fail in turn.
+func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
+	s := p.firstWaiter
+	for s != nil {
+		next := s.next
+		if s.hash == *hash {
+			p.unlink(s)
+			if p.host.Select(s.id) {
+				p.metrics.count(p.metrics.managerError)
+				s.waited()
+				s.replyProblem(problem)
+			} else {
+				s.phase = phaseDone
+			}
+		}
+		s = next
+	}
+}

@@ -1,0 +1,128 @@
+package sdk
+
+import (
+	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm"
+	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm/types"
+
+	"github.com/oncegate/oncegate/plugin/gate"
+)
+
+// Register makes the gate what the VM runs. It must be called from an init
+// function: in a reactor module main never runs. It makes no host call, since
+// during initialisation those trap.
+func Register() { proxywasm.SetVMContext(&vm{}) }
+
+type vm struct{ types.DefaultVMContext }
+
+// NewPluginContext implements types.VMContext.
+func (*vm) NewPluginContext(id uint32) types.PluginContext {
+	h := &host{plugin: id}
+	h.gate = gate.New(h)
+	return &plugin{host: h, gate: h.gate}
+}
+
+type plugin struct {
+	types.DefaultPluginContext
+	host *host
+	gate *gate.Plugin
+}
+
+// OnPluginStart implements types.PluginContext.
+func (p *plugin) OnPluginStart(size int) types.OnPluginStartStatus {
+	var configuration []byte
+	if size > 0 {
+		var err error
+		if configuration, err = proxywasm.GetPluginConfiguration(); err != nil {
+			proxywasm.LogCritical("oncegate: the configuration cannot be read: " + err.Error())
+			return types.OnPluginStartStatusFailed
+		}
+	}
+	if err := p.gate.Start(configuration); err != nil {
+		proxywasm.LogCritical("oncegate: configuration refused: " + err.Error())
+		return types.OnPluginStartStatusFailed
+	}
+	return types.OnPluginStartStatusOK
+}
+
+// OnPluginDone implements types.PluginContext.
+func (p *plugin) OnPluginDone() bool { return p.gate.Shutdown() }
+
+// OnQueueReady implements types.PluginContext.
+func (p *plugin) OnQueueReady(queue uint32) { p.gate.OnQueueReady(queue) }
+
+// OnTick implements types.PluginContext.
+func (p *plugin) OnTick() { p.gate.OnTick() }
+
+// NewHttpContext implements types.PluginContext.
+func (p *plugin) NewHttpContext(id uint32) types.HttpContext {
+	return &stream{gate: p.gate.NewStream(id)}
+}
+
+type stream struct{ gate *gate.Stream }
+
+// The filter statuses behind gate.Action. The ABI names 0 and 1; the larger
+// ones are Envoy's own, which it takes as they are.
+const (
+	headersStopAll types.Action = 4 // StopAllIterationAndWatermark
+	bodyWatermark  types.Action = 2 // StopIterationAndWatermark
+)
+
+func headersAction(a gate.Action) types.Action {
+	switch a {
+	case gate.Continue:
+		return types.ActionContinue
+	case gate.PauseAll:
+		return headersStopAll
+	}
+	return types.ActionPause
+}
+
+func bodyAction(a gate.Action) types.Action {
+	switch a {
+	case gate.Continue:
+		return types.ActionContinue
+	case gate.PauseWatermark:
+		return bodyWatermark
+	}
+	return types.ActionPause
+}
+
+func trailersAction(a gate.Action) types.Action {
+	if a == gate.Continue {
+		return types.ActionContinue
+	}
+	return types.ActionPause
+}
+
+// OnHttpRequestHeaders implements types.HttpContext.
+func (s *stream) OnHttpRequestHeaders(_ int, end bool) types.Action {
+	return headersAction(s.gate.OnRequestHeaders(end))
+}
+
+// OnHttpRequestBody implements types.HttpContext.
+func (s *stream) OnHttpRequestBody(size int, end bool) types.Action {
+	return bodyAction(s.gate.OnRequestBody(size, end))
+}
+
+// OnHttpRequestTrailers implements types.HttpContext.
+func (s *stream) OnHttpRequestTrailers(int) types.Action {
+	return trailersAction(s.gate.OnRequestTrailers())
+}
+
+// OnHttpResponseHeaders implements types.HttpContext.
+func (s *stream) OnHttpResponseHeaders(_ int, end bool) types.Action {
+	return headersAction(s.gate.OnResponseHeaders(end))
+}
+
+// OnHttpResponseBody implements types.HttpContext.
+func (s *stream) OnHttpResponseBody(size int, end bool) types.Action {
+	return bodyAction(s.gate.OnResponseBody(size, end))
+}
+
+// OnHttpResponseTrailers implements types.HttpContext.
+func (s *stream) OnHttpResponseTrailers(int) types.Action {
+	return trailersAction(s.gate.OnResponseTrailers())
+}
+
+// OnHttpStreamDone implements types.HttpContext.
+func (s *stream) OnHttpStreamDone() { s.gate.OnDone() }

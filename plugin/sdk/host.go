@@ -1,0 +1,224 @@
+package sdk
+
+import (
+	"time"
+
+	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm"
+	"github.com/tetratelabs/proxy-wasm-go-sdk/proxywasm/types"
+
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/gate"
+)
+
+// host implements gate.Host with the SDK's functions.
+type host struct {
+	plugin uint32 // the plugin's context id
+	gate   *gate.Plugin
+	// callHeaders are the headers of the callout answer that is being handled.
+	callHeaders [][2]string
+}
+
+// Get implements cache.SharedData.
+func (*host) Get(key string) ([]byte, uint32, cache.Status) {
+	value, cas, err := proxywasm.GetSharedData(key)
+	return value, cas, sharedStatus(err)
+}
+
+// Set implements cache.SharedData.
+func (*host) Set(key string, value []byte, cas uint32) cache.Status {
+	return sharedStatus(proxywasm.SetSharedData(key, value, cas))
+}
+
+func sharedStatus(err error) cache.Status {
+	switch err {
+	case nil:
+		return cache.OK
+	case types.ErrorStatusNotFound:
+		return cache.NotFound
+	case types.ErrorStatusCasMismatch:
+		return cache.CASMismatch
+	}
+	return cache.Failed
+}
+
+// Now implements gate.Host.
+func (*host) Now() int64 { return now() }
+
+// Random implements gate.Host.
+func (*host) Random(b []byte) bool { return random(b) }
+
+// Log implements gate.Host.
+func (*host) Log(level gate.Level, line string) {
+	switch level {
+	case gate.LevelDebug:
+		proxywasm.LogDebug(line)
+	case gate.LevelInfo:
+		proxywasm.LogInfo(line)
+	case gate.LevelWarn:
+		proxywasm.LogWarn(line)
+	default:
+		proxywasm.LogError(line)
+	}
+}
+
+// SetTick implements gate.Host.
+func (*host) SetTick(period time.Duration) bool {
+	return proxywasm.SetTickPeriodMilliSeconds(uint32(period/time.Millisecond)) == nil
+}
+
+// Done implements gate.Host.
+func (*host) Done() { proxywasm.PluginDone() }
+
+// DefineMetric implements gate.Host. The kinds are numbered as in the ABI.
+func (*host) DefineMetric(kind gate.MetricKind, name string) gate.MetricID {
+	// Hosts number metrics from 4 on, with the kind in the low bits.
+	return gate.MetricID(defineMetric(uint32(kind), name))
+}
+
+// AddMetric implements gate.Host.
+func (*host) AddMetric(id gate.MetricID, delta int64) { addMetric(uint32(id), delta) }
+
+// RecordMetric implements gate.Host.
+func (*host) RecordMetric(id gate.MetricID, value uint64) { recordMetric(uint32(id), value) }
+
+// RegisterQueue implements gate.Host.
+func (*host) RegisterQueue(name string) (uint32, bool) {
+	id, err := proxywasm.RegisterSharedQueue(name)
+	return id, err == nil
+}
+
+// Enqueue implements gate.Host. The SDK cannot send an empty message.
+func (*host) Enqueue(queue uint32, message []byte) bool {
+	return len(message) > 0 && proxywasm.EnqueueSharedQueue(queue, message) == nil
+}
+
+// Dequeue implements gate.Host.
+func (*host) Dequeue(queue uint32) ([]byte, bool) {
+	message, err := proxywasm.DequeueSharedQueue(queue)
+	return message, err == nil
+}
+
+// Call implements gate.Host.
+func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool) {
+	var id uint32
+	id, err := proxywasm.DispatchHttpCall(cluster, headers, body, nil, uint32(timeout/time.Millisecond),
+		func(count, size, _ int) {
+			h.callHeaders = nil
+			if count > 0 {
+				// No headers: the answer broke off after they had come.
+				h.callHeaders, _ = proxywasm.GetHttpCallResponseHeaders()
+			}
+			h.gate.OnCallResponse(id, size)
+			h.callHeaders = nil
+		})
+	return id, err == nil
+}
+
+// CallHeader implements gate.Host.
+func (h *host) CallHeader(name string) (string, bool) {
+	for i := range h.callHeaders {
+		if h.callHeaders[i][0] == name {
+			return h.callHeaders[i][1], true
+		}
+	}
+	return "", false
+}
+
+// CallBody implements gate.Host.
+func (*host) CallBody(size int) []byte {
+	if size <= 0 {
+		return nil
+	}
+	body, err := proxywasm.GetHttpCallResponseBody(0, size)
+	if err != nil {
+		return nil
+	}
+	return body
+}
+
+// Select implements gate.Host.
+func (h *host) Select(stream uint32) bool {
+	if stream == 0 {
+		stream = h.plugin
+	}
+	return proxywasm.SetEffectiveContext(stream) == nil
+}
+
+// RequestHeader implements gate.Host.
+func (*host) RequestHeader(name string) (string, bool) {
+	value, err := proxywasm.GetHttpRequestHeader(name)
+	return value, err == nil
+}
+
+// RequestHeaders implements gate.Host.
+func (*host) RequestHeaders() [][2]string {
+	headers, err := proxywasm.GetHttpRequestHeaders()
+	if err != nil {
+		return nil
+	}
+	return headers
+}
+
+// RequestBody implements gate.Host.
+func (*host) RequestBody(start, size int) []byte {
+	body, err := proxywasm.GetHttpRequestBody(start, size)
+	if err != nil {
+		return nil
+	}
+	return body
+}
+
+// ResponseHeaders implements gate.Host.
+func (*host) ResponseHeaders() [][2]string {
+	headers, err := proxywasm.GetHttpResponseHeaders()
+	if err != nil {
+		return nil
+	}
+	return headers
+}
+
+// ResponseHeader implements gate.Host.
+func (*host) ResponseHeader(name string) (string, bool) {
+	value, err := proxywasm.GetHttpResponseHeader(name)
+	return value, err == nil
+}
+
+// SetResponseHeader implements gate.Host.
+func (*host) SetResponseHeader(name, value string) {
+	if err := proxywasm.ReplaceHttpResponseHeader(name, value); err != nil {
+		proxywasm.LogError("oncegate: cannot set response header " + name + ": " + err.Error())
+	}
+}
+
+// RemoveResponseHeader implements gate.Host.
+func (*host) RemoveResponseHeader(name string) {
+	if err := proxywasm.RemoveHttpResponseHeader(name); err != nil {
+		proxywasm.LogError("oncegate: cannot remove response header " + name + ": " + err.Error())
+	}
+}
+
+// ResponseBody implements gate.Host.
+func (*host) ResponseBody(start, size int) []byte {
+	body, err := proxywasm.GetHttpResponseBody(start, size)
+	if err != nil {
+		return nil
+	}
+	return body
+}
+
+// Property implements gate.Host.
+func (*host) Property(path ...string) ([]byte, bool) {
+	value, err := proxywasm.GetProperty(path)
+	return value, err == nil
+}
+
+// Reply implements gate.Host. -1: the reply is not a gRPC one.
+func (*host) Reply(status int, headers [][2]string, body []byte) bool {
+	return proxywasm.SendHttpResponse(uint32(status), headers, body, -1) == nil
+}
+
+// ResumeRequest implements gate.Host.
+func (*host) ResumeRequest() bool { return proxywasm.ResumeHttpRequest() == nil }
+
+// ResumeResponse implements gate.Host.
+func (*host) ResumeResponse() bool { return proxywasm.ResumeHttpResponse() == nil }

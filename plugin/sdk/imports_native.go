@@ -1,0 +1,15 @@
+//go:build !tinygo
+
+package sdk
+
+// Without a host there are no metrics, there is no time and nothing random.
+
+func defineMetric(uint32, string) uint32 { return 0 }
+
+func addMetric(uint32, int64) {}
+
+func recordMetric(uint32, uint64) {}
+
+func now() int64 { return 0 }
+
+func random([]byte) bool { return false }

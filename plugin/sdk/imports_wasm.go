@@ -1,0 +1,47 @@
+//go:build tinygo
+
+package sdk
+
+import "unsafe"
+
+const statusOK = 0
+
+//go:wasmimport env proxy_define_metric
+func proxyDefineMetric(kind uint32, name unsafe.Pointer, size uint32, id unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_increment_metric
+func proxyIncrementMetric(id uint32, offset int64) uint32
+
+//go:wasmimport env proxy_record_metric
+func proxyRecordMetric(id uint32, value uint64) uint32
+
+//go:wasmimport env proxy_get_current_time_nanoseconds
+func proxyGetCurrentTimeNanoseconds(result unsafe.Pointer) uint32
+
+//go:wasmimport wasi_snapshot_preview1 random_get
+func wasiRandomGet(buffer unsafe.Pointer, size uint32) uint32
+
+// defineMetric returns 0 when the metric cannot be had.
+func defineMetric(kind uint32, name string) uint32 {
+	var id uint32
+	if proxyDefineMetric(kind, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(&id)) != statusOK {
+		return 0
+	}
+	return id
+}
+
+func addMetric(id uint32, delta int64) { proxyIncrementMetric(id, delta) }
+
+func recordMetric(id uint32, value uint64) { proxyRecordMetric(id, value) }
+
+func now() int64 {
+	var ns uint64
+	if proxyGetCurrentTimeNanoseconds(unsafe.Pointer(&ns)) != statusOK {
+		return 0
+	}
+	return int64(ns)
+}
+
+func random(b []byte) bool {
+	return len(b) == 0 || wasiRandomGet(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) == 0
+}
