@@ -1,0 +1,244 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/store/storetest/servers"
+)
+
+//go:embed pairs.lua
+var pairsLua []byte
+
+//go:embed lookups.lua
+var lookupsLua []byte
+
+// compareLedgers measures the two things a gate asks of a ledger: a new key
+// (durable before it is answered) and a duplicate.
+func compareLedgers(ctx context.Context, s settings) error {
+	scripts, err := os.MkdirTemp("", "oncegate-peers")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(scripts)
+	for name, text := range map[string][]byte{"pairs.lua": pairsLua, "lookups.lua": lookupsLua} {
+		if err := os.WriteFile(filepath.Join(scripts, name), text, 0o644); err != nil {
+			return err
+		}
+	}
+	columns := make([]string, len(s.callers))
+	for i, n := range s.callers {
+		columns[i] = fmt.Sprintf("%d callers", n)
+	}
+	writes := &table{name: "ledger-writes", title: "Durable new keys: one fsync-acknowledged operation each", columns: columns}
+	lookups := &table{name: "ledger-lookups", title: "Duplicates answered", columns: columns}
+
+	for _, engine := range []string{"fasthttp", "nethttp"} {
+		values, err := measureEcho(ctx, s, engine, filepath.Join(scripts, "pairs.lua"))
+		if err != nil {
+			return err
+		}
+		writes.add("echo on "+engine+" (no ledger; wrk)", values)
+		pairs, dups, err := measureManager(ctx, s, engine, scripts)
+		if err != nil {
+			return err
+		}
+		writes.add("oncegate manager, "+engine+": reserve, commit (wrk)", pairs)
+		lookups.add("oncegate manager, "+engine+": reserve of a committed key (wrk)", dups)
+	}
+	sets, dups, err := measureRedis(ctx, s)
+	if err != nil {
+		return err
+	}
+	writes.add("redis appendfsync always: SET NX (redis-benchmark)", sets)
+	lookups.add("redis: SET NX that fails + GET (redis-benchmark)", dups)
+	inserts, err := measurePostgres(ctx, s)
+	if err != nil {
+		return err
+	}
+	writes.add("postgres: INSERT ON CONFLICT (pgbench)", inserts)
+	creates, err := measureEtcd(ctx, s)
+	if err != nil {
+		return err
+	}
+	writes.add("etcd: create-if-absent (Go client)", creates)
+
+	notes := strings.Join([]string{
+		"Versions: " + version(ctx, s.manager, "version"), version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"),
+		version(ctx, "etcd", "--version"), "wrk 4 (Debian)",
+	}, "; ") + fmt.Sprintf(".\nEach cell is one run of %s; client and server share the machine's cores.\n", s.duration)
+	if err := writes.write(s.out, notes); err != nil {
+		return err
+	}
+	return lookups.write(s.out, notes)
+}
+
+var wrkRate = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
+
+// wrk returns requests per second; an answer that is not 2xx fails it.
+func wrk(ctx context.Context, s settings, callers int, addr, script string) (float64, error) {
+	out, err := tool(ctx, "wrk", "-t", strconv.Itoa(min(callers, 2)), "-c", strconv.Itoa(callers), "-d", s.duration.String(),
+		"--timeout", "20s", "-s", script, "http://"+addr, "--", strconv.Itoa(callers))
+	if err != nil {
+		return 0, err
+	}
+	m := wrkRate.FindStringSubmatch(out)
+	if m == nil || strings.Contains(out, "Non-2xx") || strings.Contains(out, "Socket errors") {
+		return 0, fmt.Errorf("wrk against %s:\n%s", addr, out)
+	}
+	return strconv.ParseFloat(m[1], 64)
+}
+
+func forCallers(s settings, measure func(callers int) (float64, error)) ([]float64, error) {
+	values := make([]float64, len(s.callers))
+	for i, n := range s.callers {
+		v, err := measure(n)
+		if err != nil {
+			return nil, err
+		}
+		values[i] = v
+	}
+	return values, nil
+}
+
+func measureEcho(ctx context.Context, s settings, engine, script string) ([]float64, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p, err := startLogged("", self, "echo", "-engine", engine)
+	if err != nil {
+		return nil, err
+	}
+	defer p.stop()
+	return forCallers(s, func(callers int) (float64, error) { return wrk(ctx, s, callers, p.addr, script) })
+}
+
+func measureManager(ctx context.Context, s settings, engine, scripts string) (pairs, dups []float64, err error) {
+	dir, err := os.MkdirTemp("", "oncegate-peers")
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := startLogged(dir, s.manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-engine", engine)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer p.stop()
+	pairs, err = forCallers(s, func(callers int) (float64, error) {
+		return wrk(ctx, s, callers, p.addr, filepath.Join(scripts, "pairs.lua"))
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	// The first requests of lookups.lua create the keys; they are few.
+	dups, err = forCallers(s, func(callers int) (float64, error) {
+		return wrk(ctx, s, callers, p.addr, filepath.Join(scripts, "lookups.lua"))
+	})
+	return pairs, dups, err
+}
+
+func measureRedis(ctx context.Context, s settings) (sets, dups []float64, err error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, nil, err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	srv, err := servers.StartRedis(ctx, "--bind", host, "--port", port)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer srv.Close()
+	value := strings.Repeat("x", 256)
+	bench := func(callers int, requests int, keys string, command ...string) (float64, error) {
+		args := append([]string{"-h", host, "-p", port, "-c", strconv.Itoa(callers), "-n", strconv.Itoa(requests), "-r", keys, "--threads", "1", "--csv"}, command...)
+		out, err := tool(ctx, "redis-benchmark", args...)
+		if err != nil {
+			return 0, err
+		}
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		fields := strings.Split(lines[len(lines)-1], ",")
+		if len(fields) < 2 {
+			return 0, fmt.Errorf("redis-benchmark printed %q", out)
+		}
+		return strconv.ParseFloat(strings.Trim(fields[1], `"`), 64)
+	}
+	// redis-benchmark takes a number of requests; a short run tells how many
+	// fill the duration.
+	timed := func(callers int, keys string, command ...string) (float64, error) {
+		rate, err := bench(callers, 20000, keys, command...)
+		if err != nil {
+			return 0, err
+		}
+		return bench(callers, max(20000, int(rate*s.duration.Seconds())), keys, command...)
+	}
+	sets, err = forCallers(s, func(callers int) (float64, error) {
+		return timed(callers, "1000000000", "SET", "once:__rand_int__", value, "NX", "PX", "300000")
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	// Fill all of the keys that the lookups will find.
+	if _, err := bench(16, 100000, "1000", "SET", "dup:__rand_int__", value, "NX"); err != nil {
+		return nil, nil, err
+	}
+	dups, err = forCallers(s, func(callers int) (float64, error) {
+		failing, err := timed(callers, "1000", "SET", "dup:__rand_int__", value, "NX")
+		if err != nil {
+			return 0, err
+		}
+		gets, err := timed(callers, "1000", "GET", "dup:__rand_int__")
+		if err != nil {
+			return 0, err
+		}
+		return 1 / (1/failing + 1/gets), nil // a lookup is both
+	})
+	return sets, dups, err
+}
+
+var tps = regexp.MustCompile(`tps = ([0-9.]+)`)
+
+func measurePostgres(ctx context.Context, s settings) ([]float64, error) {
+	srv, err := servers.StartPostgres(ctx, "-c", "max_connections=600", "-c", "shared_buffers=256MB")
+	if err != nil {
+		return nil, err
+	}
+	defer srv.Close()
+	dir := filepath.Dir(srv.Socket)
+	psql := []string{"-h", dir, "-U", "oncegate", "-d", "postgres"}
+	if _, err := tool(ctx, "psql", append(psql, "-c",
+		`CREATE TABLE keys (key uuid PRIMARY KEY, token uuid NOT NULL, state smallint NOT NULL, expires timestamptz NOT NULL, result bytea)`)...); err != nil {
+		return nil, err
+	}
+	script := filepath.Join(os.TempDir(), fmt.Sprintf("oncegate-peers-%d.sql", os.Getpid()))
+	defer os.Remove(script)
+	if err := os.WriteFile(script, []byte("INSERT INTO keys VALUES (gen_random_uuid(), gen_random_uuid(), 1, now() + interval '60 s', decode(repeat('78', 256), 'hex')) ON CONFLICT (key) DO NOTHING;\n"), 0o644); err != nil {
+		return nil, err
+	}
+	pgbench := "pgbench"
+	if dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin/pgbench"); len(dirs) > 0 {
+		pgbench = dirs[len(dirs)-1]
+	}
+	return forCallers(s, func(callers int) (float64, error) {
+		out, err := tool(ctx, pgbench, "-h", dir, "-U", "oncegate", "-n", "-M", "prepared", "-c", strconv.Itoa(callers), "-j", strconv.Itoa(min(callers, 2)),
+			"-T", strconv.Itoa(int(s.duration/time.Second)), "-f", script, "postgres")
+		if err != nil {
+			return 0, err
+		}
+		m := tps.FindStringSubmatch(out)
+		if m == nil {
+			return 0, fmt.Errorf("pgbench printed:\n%s", out)
+		}
+		return strconv.ParseFloat(m[1], 64)
+	})
+}

@@ -1,0 +1,95 @@
+// Command peers measures Oncegate beside the systems that teams use for the
+// same thing today, all of them real servers on this machine, started by the
+// program itself, with the same durability, the same number of callers and each
+// with its best client. It is a module of its own, so that nobody who builds
+// Oncegate downloads the peers.
+//
+// The numbers of one run are comparable with each other and with nothing else:
+// clients and servers share the same cores.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// settings are what all comparisons share.
+type settings struct {
+	manager  string        // path of the manager binary
+	out      string        // directory for tables and plots
+	duration time.Duration // of one measurement
+	callers  []int
+	jobs     int
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		var usage usageError
+		if errors.As(err, &usage) {
+			os.Exit(2)
+		}
+		os.Exit(1)
+	}
+}
+
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return usageError("usage: peers ledger|jobs [flags]; peers ledger -h lists them")
+	}
+	if args[0] == "echo" { // the child process that `ledger` starts
+		return serveEcho(ctx, args[1:])
+	}
+	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
+	var s settings
+	var callers string
+	fs.StringVar(&s.manager, "manager", "build/manager", "the manager `binary`")
+	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
+	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
+	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
+	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs only)")
+	if err := fs.Parse(args[1:]); err != nil {
+		return usageError(err.Error())
+	}
+	for _, c := range strings.Split(callers, ",") {
+		n, err := strconv.Atoi(c)
+		if err != nil || n < 1 || n > 1024 {
+			return usageError(fmt.Sprintf("-callers %q: must be numbers from 1 to 1024, comma separated", callers))
+		}
+		s.callers = append(s.callers, n)
+	}
+	if s.duration < time.Second {
+		return usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
+	}
+	var err error
+	if s.manager, err = filepath.Abs(s.manager); err != nil {
+		return err
+	}
+	if _, err := os.Stat(s.manager); err != nil {
+		return usageError(fmt.Sprintf("-manager %s: %v", s.manager, err))
+	}
+	if err := os.MkdirAll(s.out, 0o755); err != nil {
+		return err
+	}
+	switch args[0] {
+	case "ledger":
+		return compareLedgers(ctx, s)
+	default:
+		return usageError(fmt.Sprintf("unknown comparison %q: must be ledger or jobs", args[0]))
+	}
+}
