@@ -20,7 +20,8 @@ top=$(cd "$here/../.." && pwd -P)
 dir=$top/build/toolchain
 mkdir -p "$dir"
 
-# Two makes in one checkout must not set up the same folder at once.
+# Two makes in one checkout must not set up the same folder at once. The lock is this process's alone: whatever a child
+# leaves running in the background must not keep it.
 exec 9>"$dir/lock"
 flock 9
 
@@ -71,7 +72,7 @@ fi
 	wasm-ld-19:lld-19 \
 	/usr/lib/wasm32-wasi/libc.a:wasi-libc \
 	/usr/lib/llvm-19/lib/clang/19/lib/wasi/libclang_rt.builtins-wasm32.a:libclang-rt-19-dev-wasm32 \
-	wasm-opt:binaryen
+	wasm-opt:binaryen 9>&-
 
 fingerprint=$(
 	{
@@ -83,7 +84,7 @@ if [ "$(cat "$dir/fingerprint" 2>/dev/null)" != "$fingerprint" ] || [ ! -x "$dir
 	echo "building TinyGo (once, a minute or two)"
 	rm -rf "$dir/fingerprint" "$dir/root" "$dir/root.new"
 	cd "$here"
-	go build -buildvcs=false -tags llvm19 -o "$dir/tinygo" github.com/tinygo-org/tinygo
+	go build -buildvcs=false -tags llvm19 -o "$dir/tinygo" github.com/tinygo-org/tinygo 9>&-
 	cp -r "$(go list -m -f '{{.Dir}}' github.com/tinygo-org/tinygo)" "$dir/root.new"
 	chmod -R u+w "$dir/root.new"
 	# A submodule upstream; its absence is an error, an empty folder is not, and nothing built here imports net.

@@ -4,8 +4,8 @@
 # Builds the Proxy-Wasm module in PKGDIR (relative to the top of the checkout, or absolute) into OUT and checks it with
 # plugin/wasmcheck; OUT exists afterwards only if the check passed. OUT.d lists what it was made of, for make.
 #
-#   --max-bytes N     optimise for speed (-opt=2) when the result has at most N bytes, otherwise for size (-opt=z); fail when
-#                     that is larger still
+#   --max-bytes N     optimise for speed (-opt=2); when the result has more than N bytes, for speed and size (-opt=s), then
+#                     for size alone (-opt=z); fail when that is larger still
 #   --allow-malloc    let the module export malloc (a test guest that wants the host to use it)
 #
 # setup.sh must have run before.
@@ -78,11 +78,14 @@ touch "$started"
 
 compile() { "$TINYGO" build "${TINYGO_ARGS[@]}" -no-debug "-opt=$1" -o "$tmp" "$pkg"; }
 
-compile 2
-if [ -n "$max" ] && [ "$(stat -c %s "$tmp")" -gt "$max" ]; then
-	echo "$out: $(stat -c %s "$tmp") bytes with -opt=2, the limit is $max: building with -opt=z"
-	compile z
-fi
+for opt in 2 s z; do
+	compile "$opt"
+	size=$(stat -c %s "$tmp")
+	if [ -z "$max" ] || [ "$size" -le "$max" ]; then
+		break
+	fi
+	echo "$out: $size bytes with -opt=$opt, the limit is $max"
+done
 go run -buildvcs=false ./plugin/wasmcheck ${max:+--max-bytes "$max"} ${malloc:+--allow-malloc} "$tmp"
 
 # What the module was made of: files, and their folders for what is added to or taken from them. Each is a target without
@@ -94,4 +97,4 @@ GOOS=wasip1 GOARCH=wasm go list -deps -tags tinygo,tinygo.wasm,custommalloc -f \
 
 touch -r "$started" "$tmp"
 mv "$tmp" "$out"
-echo "$out: $(stat -c %s "$out") bytes"
+echo "$out: $size bytes with -opt=$opt"
