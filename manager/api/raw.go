@@ -41,6 +41,11 @@ func (e *RawError) Error() string {
 	return "raw message: " + e.Field + ": " + e.Reason
 }
 
+// Problem is the answer to a request with this error: 400.
+func (e *RawError) Problem() Problem {
+	return Problem{Status: 400, Code: CodeInvalidRequest, Title: "Invalid request", Detail: e.Error()}
+}
+
 // AppendRaw appends the raw form.
 func (r *ReserveRequest) AppendRaw(dst []byte) []byte {
 	dst = append(dst, rawVersion, kindReserve)
@@ -79,14 +84,19 @@ func (r *FinishRequest) AppendRaw(dst []byte) []byte {
 // ParseRaw reads the raw form. The result's body aliases b.
 func (r *FinishRequest) ParseRaw(b []byte) error {
 	d := decoder{b: b}
+	r.parseRawHead(&d)
+	d.result(&r.Result)
+	return d.end()
+}
+
+// parseRawHead reads everything before the result.
+func (r *FinishRequest) parseRawHead(d *decoder) {
 	d.start(kindFinish)
 	r.Key = d.str("key")
 	r.Scope = d.str("scope")
 	r.Token = d.str("token")
 	r.Fingerprint = d.str("fingerprint")
 	r.TTL = d.duration("ttl")
-	d.result(&r.Result)
-	return d.end()
 }
 
 // AppendRaw appends the raw form.

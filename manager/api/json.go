@@ -1,0 +1,434 @@
+package api
+
+import (
+	"encoding/base64"
+	"strconv"
+	"time"
+
+	"github.com/tidwall/gjson"
+)
+
+// The JSON form. Requests are read strictly: an unknown field, a field that is
+// given twice or has the wrong type is refused by name, so that a misspelt
+// option never goes unnoticed. Replies are read leniently, so that a newer
+// manager may add fields.
+//
+// JSON strings are Unicode: octets of header values that are not UTF-8 do not
+// survive this form. Whoever needs them byte for byte uses the raw form.
+
+// MaxJSONDepth bounds the nesting of JSON that CheckJSON accepts.
+const MaxJSONDepth = 64
+
+// maxMembers bounds the members of an object of the API's own; it keeps the
+// search for duplicates cheap.
+const maxMembers = 64
+
+// requestDepth is the nesting of the deepest request: result.headers[i][j].
+const requestDepth = 4
+
+// CheckJSON reports whether b is one JSON value nested at most maxDepth deep.
+// It bounds the stack that the parser may need before the parser sees b.
+func CheckJSON(b []byte, maxDepth int) error {
+	depth := 0
+	quoted := false
+	for i := 0; i < len(b); i++ {
+		c := b[i]
+		if quoted {
+			switch c {
+			case '\\':
+				i++
+			case '"':
+				quoted = false
+			}
+			continue
+		}
+		switch c {
+		case '"':
+			quoted = true
+		case '{', '[':
+			depth++
+			if depth > maxDepth {
+				return &FieldError{"body", "", "must be JSON nested at most " + strconv.Itoa(maxDepth) + " deep"}
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	if !gjson.ValidBytes(b) {
+		return &FieldError{"body", "", "must be one valid JSON value"}
+	}
+	return nil
+}
+
+// ParseObject reads the JSON object in b and calls field with each member in
+// order. It refuses what is not one valid object nested at most maxDepth deep
+// and members that are given twice. Errors are *FieldError.
+func ParseObject(b []byte, maxDepth int, field func(name string, v gjson.Result) error) error {
+	if err := CheckJSON(b, maxDepth); err != nil {
+		return err
+	}
+	return eachMember("body", gjson.ParseBytes(b), field)
+}
+
+// UnknownField is the error for a member that the request does not have.
+func UnknownField(name string) error {
+	return &FieldError{shorten(name), "", "unknown field"}
+}
+
+func eachMember(what string, object gjson.Result, field func(name string, v gjson.Result) error) error {
+	if !object.IsObject() {
+		return &FieldError{what, "", "must be a JSON object"}
+	}
+	var err error
+	var seenBuf [16]string
+	seen := seenBuf[:0]
+	object.ForEach(func(k, v gjson.Result) bool {
+		name := k.String()
+		for _, s := range seen {
+			if s == name {
+				err = &FieldError{shorten(name), "", "given twice"}
+				return false
+			}
+		}
+		if len(seen) == maxMembers {
+			err = &FieldError{what, "", "must have at most " + strconv.Itoa(maxMembers) + " members"}
+			return false
+		}
+		seen = append(seen, name)
+		err = field(name, v)
+		return err == nil
+	})
+	return err
+}
+
+// StringField returns a member that must be a string. The error is a *FieldError.
+func StringField(name string, v gjson.Result) (string, error) {
+	if v.Type != gjson.String {
+		return "", &FieldError{name, shorten(v.Raw), "must be a string"}
+	}
+	return v.String(), nil
+}
+
+// MillisField returns a member that must be a whole number of milliseconds from
+// 0 to MaxTTL. The error is a *FieldError.
+func MillisField(name string, v gjson.Result) (time.Duration, error) {
+	n, ok := wholeNumber(v)
+	if !ok || n > int64(MaxTTL/time.Millisecond) {
+		return 0, &FieldError{name, shorten(v.Raw), allowedMillis}
+	}
+	return time.Duration(n) * time.Millisecond, nil
+}
+
+// wholeNumber reads digits only: no sign, no fraction, no exponent.
+func wholeNumber(v gjson.Result) (int64, bool) {
+	if v.Type != gjson.Number || len(v.Raw) > 18 {
+		return 0, false
+	}
+	var n int64
+	for i := 0; i < len(v.Raw); i++ {
+		c := v.Raw[i]
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}
+
+// ParseJSON reads the JSON form strictly. It does not validate the fields'
+// values. The error is a *FieldError.
+func (r *ReserveRequest) ParseJSON(b []byte) error {
+	*r = ReserveRequest{}
+	return ParseObject(b, requestDepth, func(name string, v gjson.Result) (err error) {
+		switch name {
+		case fieldKey:
+			r.Key, err = StringField(name, v)
+		case fieldScope:
+			r.Scope, err = StringField(name, v)
+		case fieldFingerprint:
+			r.Fingerprint, err = StringField(name, v)
+		case fieldToken:
+			r.Token, err = StringField(name, v)
+		case fieldPendingTTL:
+			r.PendingTTL, err = MillisField(name, v)
+		case fieldWait:
+			r.Wait, err = MillisField(name, v)
+		default:
+			err = UnknownField(name)
+		}
+		return err
+	})
+}
+
+// AppendJSON appends the JSON form.
+func (r *ReserveRequest) AppendJSON(dst []byte) []byte {
+	dst = appendJSONTarget(dst, r.Key, r.Scope, r.Token)
+	dst = appendJSONOptional(dst, fieldFingerprint, r.Fingerprint)
+	dst = appendJSONMillis(dst, fieldPendingTTL, r.PendingTTL)
+	dst = appendJSONMillis(dst, fieldWait, r.Wait)
+	return append(dst, '}')
+}
+
+// ParseJSON reads the JSON form strictly. It does not validate the fields'
+// values, but a result must be there. The error is a *FieldError.
+func (r *FinishRequest) ParseJSON(b []byte) error {
+	*r = FinishRequest{}
+	found := false
+	err := ParseObject(b, requestDepth, func(name string, v gjson.Result) (err error) {
+		switch name {
+		case fieldKey:
+			r.Key, err = StringField(name, v)
+		case fieldScope:
+			r.Scope, err = StringField(name, v)
+		case fieldToken:
+			r.Token, err = StringField(name, v)
+		case fieldFingerprint:
+			r.Fingerprint, err = StringField(name, v)
+		case fieldTTL:
+			r.TTL, err = MillisField(name, v)
+		case fieldResult:
+			found = true
+			err = r.Result.parseJSON(v)
+		default:
+			err = UnknownField(name)
+		}
+		return err
+	})
+	if err == nil && !found {
+		err = &FieldError{fieldResult, "", "is missing: must be {status, headers, body}"}
+	}
+	return err
+}
+
+// AppendJSON appends the JSON form.
+func (r *FinishRequest) AppendJSON(dst []byte) []byte {
+	dst = appendJSONTarget(dst, r.Key, r.Scope, r.Token)
+	dst = appendJSONOptional(dst, fieldFingerprint, r.Fingerprint)
+	dst = appendJSONMillis(dst, fieldTTL, r.TTL)
+	dst = append(dst, `,"result":`...)
+	dst = r.Result.AppendJSON(dst)
+	return append(dst, '}')
+}
+
+// ParseJSON reads the JSON form strictly. It does not validate the fields'
+// values. The error is a *FieldError.
+func (r *ReleaseRequest) ParseJSON(b []byte) error {
+	*r = ReleaseRequest{}
+	return ParseObject(b, requestDepth, func(name string, v gjson.Result) (err error) {
+		switch name {
+		case fieldKey:
+			r.Key, err = StringField(name, v)
+		case fieldScope:
+			r.Scope, err = StringField(name, v)
+		case fieldToken:
+			r.Token, err = StringField(name, v)
+		default:
+			err = UnknownField(name)
+		}
+		return err
+	})
+}
+
+// AppendJSON appends the JSON form.
+func (r *ReleaseRequest) AppendJSON(dst []byte) []byte {
+	return append(appendJSONTarget(dst, r.Key, r.Scope, r.Token), '}')
+}
+
+// AppendJSON appends the JSON form. Token is the caller's own and repeated to
+// the holder of a reservation only.
+func (r *ReserveReply) AppendJSON(dst []byte, token string) []byte {
+	dst = append(dst, `{"state":"`...)
+	dst = append(dst, r.State.String()...)
+	dst = append(dst, '"')
+	if r.State == StateReserved {
+		dst = appendJSONOptional(dst, fieldToken, token)
+	}
+	if r.State != StateReleased && r.State != StateNone {
+		dst = append(dst, `,"expires_in_ms":`...)
+		dst = strconv.AppendInt(dst, millis(r.ExpiresIn), 10)
+	}
+	if r.State.Terminal() && r.Result.Status != 0 {
+		dst = append(dst, `,"result":`...)
+		dst = r.Result.AppendJSON(dst)
+	}
+	return append(dst, '}')
+}
+
+// ParseJSON reads the JSON form and skips unknown fields.
+func (r *ReserveReply) ParseJSON(b []byte) error {
+	*r = ReserveReply{}
+	return ParseObject(b, MaxJSONDepth, func(name string, v gjson.Result) (err error) {
+		switch name {
+		case "state":
+			var ok bool
+			if r.State, ok = ParseState(v.String()); !ok {
+				err = &FieldError{name, shorten(v.Raw), "unknown state"}
+			}
+		case "expires_in_ms":
+			r.ExpiresIn, err = MillisField(name, v)
+		case fieldResult:
+			err = r.Result.parseJSON(v)
+		}
+		return err
+	})
+}
+
+// AppendJSON appends {status, headers, body}, with the body in base64.
+func (r *Result) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `{"status":`...)
+	dst = appendInt(dst, r.Status)
+	dst = append(dst, `,"headers":[`...)
+	for i := range r.Headers {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '[')
+		dst = AppendJSONString(dst, r.Headers[i].Name)
+		dst = append(dst, ',')
+		dst = AppendJSONString(dst, r.Headers[i].Value)
+		dst = append(dst, ']')
+	}
+	dst = append(dst, `],"body":"`...)
+	dst = base64.StdEncoding.AppendEncode(dst, r.Body)
+	dst = append(dst, '"')
+	if r.BodyOmitted {
+		dst = append(dst, `,"body_omitted":true`...)
+	}
+	return append(dst, '}')
+}
+
+// ParseJSON reads {status, headers, body} strictly. It does not validate the
+// fields' values. The error is a *FieldError.
+func (r *Result) ParseJSON(b []byte) error {
+	if err := CheckJSON(b, requestDepth); err != nil {
+		return err
+	}
+	return r.parseJSON(gjson.ParseBytes(b))
+}
+
+func (r *Result) parseJSON(result gjson.Result) error {
+	*r = Result{}
+	return eachMember(fieldResult, result, func(name string, v gjson.Result) error {
+		switch name {
+		case "status":
+			n, ok := wholeNumber(v)
+			if !ok || n < 100 || n > 599 {
+				return &FieldError{fieldStatus, shorten(v.Raw), allowedStatus}
+			}
+			r.Status = int(n)
+		case "headers":
+			return r.parseJSONHeaders(v)
+		case "body":
+			s, err := StringField(fieldBody, v)
+			if err != nil {
+				return err
+			}
+			if r.Body, err = base64.StdEncoding.Strict().DecodeString(s); err != nil {
+				return &FieldError{fieldBody, shorten(s), "must be base64 with padding"}
+			}
+		case "body_omitted":
+			if v.Type != gjson.True && v.Type != gjson.False {
+				return &FieldError{fieldBodyOmitted, shorten(v.Raw), "must be true or false"}
+			}
+			r.BodyOmitted = v.Bool()
+		default:
+			return UnknownField("result." + name)
+		}
+		return nil
+	})
+}
+
+func (r *Result) parseJSONHeaders(v gjson.Result) error {
+	if !v.IsArray() {
+		return &FieldError{fieldHeaders, "", "must be an array of [name, value]"}
+	}
+	var err error
+	v.ForEach(func(_, pair gjson.Result) bool {
+		if len(r.Headers) == MaxResultHeaders {
+			err = &FieldError{fieldHeaders, "", allowedHeaders}
+			return false
+		}
+		h := Header{}
+		n := 0
+		if pair.IsArray() {
+			pair.ForEach(func(_, item gjson.Result) bool {
+				n++
+				if item.Type != gjson.String || n > 2 {
+					n = 3
+					return false
+				}
+				if n == 1 {
+					h.Name = item.String()
+				} else {
+					h.Value = item.String()
+				}
+				return true
+			})
+		}
+		if n != 2 {
+			err = &FieldError{fieldHeaders, shorten(pair.Raw), "must be an array of [name, value]"}
+			return false
+		}
+		r.Headers = append(r.Headers, h)
+		return true
+	})
+	return err
+}
+
+// ParseJSON reads a problem as the manager writes it and skips unknown fields.
+func (p *Problem) ParseJSON(b []byte) error {
+	*p = Problem{}
+	return ParseObject(b, MaxJSONDepth, func(name string, v gjson.Result) error {
+		switch name {
+		case "status":
+			n, ok := wholeNumber(v)
+			if !ok || n < 100 || n > 599 {
+				return &FieldError{name, shorten(v.Raw), allowedStatus}
+			}
+			p.Status = int(n)
+		case "code":
+			p.Code = Code(v.String())
+		case "title":
+			p.Title = v.String()
+		case "detail":
+			p.Detail = v.String()
+		}
+		return nil
+	})
+}
+
+func appendJSONTarget(dst []byte, key, scope, token string) []byte {
+	dst = append(dst, `{"key":`...)
+	dst = AppendJSONString(dst, key)
+	dst = appendJSONOptional(dst, fieldScope, scope)
+	dst = append(dst, `,"token":`...)
+	return AppendJSONString(dst, token)
+}
+
+func appendJSONOptional(dst []byte, name, value string) []byte {
+	if value == "" {
+		return dst
+	}
+	dst = append(dst, ',', '"')
+	dst = append(dst, name...)
+	dst = append(dst, '"', ':')
+	return AppendJSONString(dst, value)
+}
+
+func appendJSONMillis(dst []byte, name string, d time.Duration) []byte {
+	if d <= 0 {
+		return dst
+	}
+	dst = append(dst, ',', '"')
+	dst = append(dst, name...)
+	dst = append(dst, '"', ':')
+	return strconv.AppendInt(dst, millis(d), 10)
+}
+
+// millis rounds up, as the raw form does: what still holds is never told as 0.
+func millis(d time.Duration) int64 {
+	if d < 0 {
+		return 0
+	}
+	return int64((d + time.Millisecond - 1) / time.Millisecond)
+}

@@ -1,0 +1,74 @@
+package api
+
+import "time"
+
+// CheckRawResult reports whether b is one well-formed and valid result in the
+// raw form, without building it. Status is its HTTP status and body the number
+// of octets of its body. The error is a *RawError or a *FieldError.
+func CheckRawResult(b []byte) (status, body int, err error) {
+	d := decoder{b: b}
+	s := d.uvarint("status")
+	if d.err == nil && (s < 100 || s > 599) {
+		d.fail("status", allowedStatus)
+	}
+	flags := d.octet("flags")
+	if flags > 1 {
+		d.fail("flags", "unknown flag")
+	}
+	count := d.uvarint("headers")
+	if count > MaxResultHeaders {
+		d.fail("headers", allowedHeaders)
+	}
+	size := 0
+	if d.err == nil {
+		for range count {
+			name, value := d.octets("header name"), d.octets("header value")
+			if d.err != nil {
+				break
+			}
+			size += len(name) + len(value)
+			if !headerName(string(name)) { // does not allocate
+				return 0, 0, &FieldError{fieldHeaders, shorten(string(name)), allowedHeaderName}
+			}
+			if !headerValue(string(value)) {
+				return 0, 0, &FieldError{fieldHeaders, shorten(string(name)), allowedHeaderValue}
+			}
+		}
+	}
+	if size > MaxResultHeaderBytes {
+		d.fail("headers", allowedHeaders)
+	}
+	content := d.octets("body")
+	if d.err == nil && flags&1 != 0 && len(content) != 0 {
+		d.fail("body", allowedOmitted)
+	}
+	if err := d.end(); err != nil {
+		return 0, 0, err
+	}
+	return int(s), len(content), nil
+}
+
+// AppendRawReply appends the raw form of a reply whose result, when it has one,
+// is already in the raw form.
+func AppendRawReply(dst []byte, state State, expiresIn time.Duration, result []byte) []byte {
+	dst = append(dst, rawVersion, kindReply, byte(state))
+	dst = appendDuration(dst, expiresIn)
+	if len(result) == 0 {
+		return append(dst, 0)
+	}
+	dst = append(dst, 1)
+	return append(dst, result...)
+}
+
+// SplitRawFinish reads all fields of a FinishRequest in the raw form but the
+// result, which it returns unread; it aliases b. The caller checks it with
+// CheckRawResult.
+func (r *FinishRequest) SplitRawFinish(b []byte) (result []byte, err error) {
+	*r = FinishRequest{}
+	d := decoder{b: b}
+	r.parseRawHead(&d)
+	if d.err != nil {
+		return nil, d.err
+	}
+	return d.b, nil
+}

@@ -1,0 +1,244 @@
+package api
+
+import (
+	"strconv"
+	"time"
+)
+
+// FieldError tells which field of a request was refused, what it held and what
+// is allowed there.
+type FieldError struct {
+	// Field is the field's name on the wire, "body" for the message itself.
+	Field string
+	// Value is what was given, shortened; empty when the field is missing or
+	// its value would not help.
+	Value string
+	// Allowed completes the sentence "<field>: must be ...".
+	Allowed string
+}
+
+func (e *FieldError) Error() string {
+	msg := e.Field + ": "
+	if e.Value != "" {
+		msg += quote(e.Value) + ": "
+	}
+	return msg + e.Allowed
+}
+
+// Problem is the answer to a request with this error: 400.
+func (e *FieldError) Problem() Problem {
+	p := Problem{Status: 400, Code: CodeInvalidRequest, Title: "Invalid request", Detail: e.Error()}
+	if e.Field == fieldKey {
+		p.Code = CodeInvalidKey
+		p.Title = "Invalid idempotency key"
+	}
+	return p
+}
+
+// Names of fields on the wire.
+const (
+	fieldKey         = "key"
+	fieldScope       = "scope"
+	fieldFingerprint = "fingerprint"
+	fieldToken       = "token"
+	fieldPendingTTL  = "pending_ttl_ms"
+	fieldWait        = "wait_ms"
+	fieldTTL         = "ttl_ms"
+	fieldResult      = "result"
+	fieldStatus      = "result.status"
+	fieldHeaders     = "result.headers"
+	fieldBody        = "result.body"
+	fieldBodyOmitted = "result.body_omitted"
+)
+
+const (
+	allowedKey         = "must be 1 to 255 bytes of visible ASCII"
+	allowedScope       = "must be at most 255 bytes of visible ASCII"
+	allowedToken       = "must be 1 to 64 bytes of visible ASCII"
+	allowedFingerprint = "must be at most 128 bytes of visible ASCII"
+	allowedStatus      = "must be 100 to 599"
+	allowedHeaderName  = "header names must be lower-case HTTP tokens"
+	allowedHeaderValue = "header values must not hold control characters"
+	allowedHeaders     = "must be at most 256 headers of 65536 bytes in all"
+	allowedOmitted     = "must be empty when the body is omitted"
+)
+
+// allowedMillis is a whole number of milliseconds up to MaxTTL.
+var allowedMillis = "must be a whole number from 0 to " + strconv.FormatInt(int64(MaxTTL/time.Millisecond), 10)
+
+// ValidateKey reports whether key can name an entry: 1 to MaxKeyBytes bytes of
+// visible ASCII. The error is a *FieldError.
+func ValidateKey(key string) error {
+	if !visible(key, 1, MaxKeyBytes) {
+		return &FieldError{fieldKey, shorten(key), allowedKey}
+	}
+	return nil
+}
+
+// ValidateScope reports whether scope is usable: up to MaxScopeBytes bytes of
+// visible ASCII. The error is a *FieldError.
+func ValidateScope(scope string) error {
+	if !visible(scope, 0, MaxScopeBytes) {
+		return &FieldError{fieldScope, shorten(scope), allowedScope}
+	}
+	return nil
+}
+
+// ValidateToken reports whether token is usable: 1 to MaxTokenBytes bytes of
+// visible ASCII. The error is a *FieldError.
+func ValidateToken(token string) error {
+	if !visible(token, 1, MaxTokenBytes) {
+		return &FieldError{fieldToken, shorten(token), allowedToken}
+	}
+	return nil
+}
+
+// ValidateFingerprint reports whether fingerprint is usable: up to
+// MaxFingerprintBytes bytes of visible ASCII. The error is a *FieldError.
+func ValidateFingerprint(fingerprint string) error {
+	if !visible(fingerprint, 0, MaxFingerprintBytes) {
+		return &FieldError{fieldFingerprint, shorten(fingerprint), allowedFingerprint}
+	}
+	return nil
+}
+
+func validateDuration(field string, d time.Duration) error {
+	if d < 0 || d > MaxTTL {
+		return &FieldError{field, strconv.FormatInt(int64(d/time.Millisecond), 10), allowedMillis}
+	}
+	return nil
+}
+
+// Validate checks the values of all fields. The error is a *FieldError.
+func (r *ReserveRequest) Validate() error {
+	if err := ValidateKey(r.Key); err != nil {
+		return err
+	}
+	if err := ValidateScope(r.Scope); err != nil {
+		return err
+	}
+	if err := ValidateFingerprint(r.Fingerprint); err != nil {
+		return err
+	}
+	if err := ValidateToken(r.Token); err != nil {
+		return err
+	}
+	if err := validateDuration(fieldPendingTTL, r.PendingTTL); err != nil {
+		return err
+	}
+	return validateDuration(fieldWait, r.Wait)
+}
+
+// Validate checks the values of all fields. The error is a *FieldError.
+func (r *FinishRequest) Validate() error {
+	if err := ValidateKey(r.Key); err != nil {
+		return err
+	}
+	if err := ValidateScope(r.Scope); err != nil {
+		return err
+	}
+	if err := ValidateToken(r.Token); err != nil {
+		return err
+	}
+	if err := ValidateFingerprint(r.Fingerprint); err != nil {
+		return err
+	}
+	if err := validateDuration(fieldTTL, r.TTL); err != nil {
+		return err
+	}
+	return r.Result.Validate()
+}
+
+// Validate checks the values of all fields. The error is a *FieldError.
+func (r *ReleaseRequest) Validate() error {
+	if err := ValidateKey(r.Key); err != nil {
+		return err
+	}
+	if err := ValidateScope(r.Scope); err != nil {
+		return err
+	}
+	return ValidateToken(r.Token)
+}
+
+// Validate checks that the result can be sent as an HTTP answer without
+// breaking its framing. It does not limit the body. The error is a *FieldError.
+func (r *Result) Validate() error {
+	if r.Status < 100 || r.Status > 599 {
+		return &FieldError{fieldStatus, strconv.Itoa(r.Status), allowedStatus}
+	}
+	if len(r.Headers) > MaxResultHeaders {
+		return &FieldError{fieldHeaders, strconv.Itoa(len(r.Headers)) + " headers", allowedHeaders}
+	}
+	size := 0
+	for i := range r.Headers {
+		h := &r.Headers[i]
+		if !headerName(h.Name) {
+			return &FieldError{fieldHeaders, shorten(h.Name), allowedHeaderName}
+		}
+		if !headerValue(h.Value) {
+			return &FieldError{fieldHeaders, shorten(h.Name), allowedHeaderValue}
+		}
+		size += len(h.Name) + len(h.Value)
+	}
+	if size > MaxResultHeaderBytes {
+		return &FieldError{fieldHeaders, strconv.Itoa(size) + " bytes", allowedHeaders}
+	}
+	if r.BodyOmitted && len(r.Body) != 0 {
+		return &FieldError{fieldBody, "", allowedOmitted}
+	}
+	return nil
+}
+
+// visible reports whether s is minLen to maxLen bytes of visible ASCII.
+func visible(s string, minLen, maxLen int) bool {
+	if len(s) < minLen || len(s) > maxLen {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		if s[i] < 0x21 || s[i] > 0x7e {
+			return false
+		}
+	}
+	return true
+}
+
+// headerName reports whether s is a field name in lower case. Names that begin
+// with a colon belong to HTTP/2 and are no end-to-end headers.
+func headerName(s string) bool {
+	if s == "" {
+		return false
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= '0' && c <= '9':
+		case c == '-' || c == '_' || c == '.' || c == '!' || c == '#' || c == '$' || c == '%' || c == '&' ||
+			c == '\'' || c == '*' || c == '+' || c == '^' || c == '`' || c == '|' || c == '~':
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func headerValue(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if (s[i] < 0x20 && s[i] != '\t') || s[i] == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// shorten keeps error messages and logs small whatever was sent.
+func shorten(s string) string {
+	const limit = 64
+	if len(s) > limit {
+		return s[:limit] + "... (" + strconv.Itoa(len(s)) + " bytes)"
+	}
+	return s
+}
+
+// quote is AppendJSONString without its surprises for people: what cannot be
+// shown is escaped.
+func quote(s string) string { return strconv.QuoteToASCII(s) }

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sort"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/mem"
+	"github.com/oncegate/oncegate/manager/store/postgres"
+	"github.com/oncegate/oncegate/manager/store/redis"
+	"github.com/oncegate/oncegate/manager/store/sqlite"
+)
+
+// engine makes a store from settings.
+type engine struct {
+	needsDir, needsDSN bool
+	open               func(context.Context, *settings, *slog.Logger, prometheus.Registerer) (store.Store, error)
+}
+
+const defaultEngine = "wal"
+
+// engines by the name under which users select them.
+var engines = map[string]engine{
+	"wal":    {needsDir: true, open: openWAL},
+	"memory": {open: openMemory},
+	"sqlite": {needsDir: true, open: func(ctx context.Context, s *settings, _ *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+		if err := os.MkdirAll(s.dataDir, 0o700); err != nil {
+			return nil, err
+		}
+		return sqlite.Open(ctx, filepath.Join(s.dataDir, "oncegate.db"), sqlite.Options{})
+	}},
+	"redis": {needsDSN: true, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+		return redis.Open(ctx, redis.Options{URL: s.storeDSN, Logger: log})
+	}},
+	"postgres": {needsDSN: true, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+		return postgres.Open(ctx, postgres.Options{DSN: s.storeDSN, Logger: log})
+	}},
+}
+
+func engineNames() []string {
+	names := make([]string, 0, len(engines))
+	for name := range engines {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// checkEngine tells whether an engine gets what it needs and nothing that it
+// would silently ignore.
+func checkEngine(s *settings) error {
+	e := engines[s.store]
+	switch {
+	case e.needsDir && s.dataDir == "":
+		return usagef("--data-dir: is missing; the engine %s keeps its files there", s.store)
+	case !e.needsDir && s.dataDir != "":
+		return usagef("--data-dir %q: the engine %s keeps no files", s.dataDir, s.store)
+	case e.needsDSN && s.storeDSN == "":
+		return usagef("--store-dsn: is missing; the engine %s connects to it", s.store)
+	case !e.needsDSN && s.storeDSN != "":
+		return usagef("--store-dsn: the engine %s connects to nothing", s.store)
+	}
+	return nil
+}
+
+func openMemory(context.Context, *settings, *slog.Logger, prometheus.Registerer) (store.Store, error) {
+	return mem.New(mem.Options{}), nil
+}
+
+func openWAL(ctx context.Context, s *settings, log *slog.Logger, reg prometheus.Registerer) (store.Store, error) {
+	m := newLogMetrics()
+	opts := mem.Options{SnapshotBytes: s.snapshotBytes, OnSnapshot: func(r mem.SnapshotResult) {
+		if r.Err != nil {
+			m.snapshotErrors.Inc()
+			log.Error("snapshot failed, the log keeps growing until one succeeds", "error", r.Err.Error())
+			return
+		}
+		log.Info("snapshot taken", "sequence", r.Sequence, "records", r.Records, "took_ms", r.Took.Milliseconds())
+	}}
+	opts.Log.OnBatch = m.batch
+	st, err := mem.Open(ctx, s.dataDir, opts)
+	if err != nil {
+		return nil, err
+	}
+	m.log = st.Log()
+	for _, c := range m.collectors() {
+		if err := reg.Register(c); err != nil {
+			_ = st.Close()
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	r := st.Log().Recovery()
+	log.Info("log recovered", "recovery", fmt.Sprintf("%+v", r))
+	return st, nil
+}

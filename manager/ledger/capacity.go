@@ -1,0 +1,258 @@
+package ledger
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+const (
+	// evictWindow is how many of the oldest final entries one eviction looks
+	// at.
+	evictWindow = 16
+	// evictWindows bounds how far an eviction looks past entries that were used
+	// since the index last heard of it.
+	evictWindows = 4
+	// maxEvictions bounds the entries that one insertion evicts. More than
+	// one are due when concurrent insertions were counted twice, or when
+	// bytes are short.
+	maxEvictions = 8
+	// maxRequeued bounds the entries whose newer use one eviction writes down.
+	maxRequeued = 4
+)
+
+// entries is how many entries there are.
+func (l *Ledger) entries(ctx context.Context) (int, error) {
+	if l.shared {
+		return l.length.get(ctx, l.store)
+	}
+	return l.store.Len(ctx, collection, "")
+}
+
+// lengthCache keeps the count of a shared engine for a second, so that a
+// reserve does not pay for it.
+type lengthCache struct {
+	mu   sync.Mutex
+	at   time.Time
+	n    int
+	busy bool
+}
+
+const lengthTTL = time.Second
+
+func (c *lengthCache) get(ctx context.Context, st store.Store) (int, error) {
+	c.mu.Lock()
+	fresh := !c.at.IsZero() && time.Since(c.at) < lengthTTL
+	if fresh || (c.busy && !c.at.IsZero()) {
+		n := c.n
+		c.mu.Unlock()
+		return n, nil
+	}
+	c.busy = true
+	c.mu.Unlock()
+	n, err := st.Len(ctx, collection, "")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.busy = false
+	if err != nil {
+		return 0, err
+	}
+	c.n, c.at = n, time.Now()
+	return n, nil
+}
+
+// makeRoom evicts final entries when this transaction's insertion would make
+// the window too large.
+func (tx *Tx) makeRoom(op Op, key string) error {
+	if tx.held == uncounted {
+		return errUncounted
+	}
+	over := tx.held - int64(tx.l.opts.MaxEntries)
+	if over <= 0 {
+		return nil
+	}
+	evicted, _, err := tx.evict(key, int(min(over, maxEvictions)), 0)
+	if err != nil {
+		return err
+	}
+	if evicted == 0 {
+		tx.count(op, OutcomeCapacity)
+		return ErrCapacity
+	}
+	return nil
+}
+
+// makeBytes evicts final entries until size more octets fit. What then is still
+// too much are pending entries, which stay, or the entry itself.
+func (tx *Tx) makeBytes(key string, size int64) error {
+	if tx.l.shared {
+		return nil
+	}
+	over := tx.l.bytes.Load() + tx.fx.bytes + size - tx.l.opts.MaxBytes
+	if over <= 0 {
+		return nil
+	}
+	_, _, err := tx.evict(key, maxEvictions, over)
+	return err
+}
+
+// candidate is a final entry that may have to go.
+type candidate struct {
+	key  string
+	used int64 // when last used
+	rec  record
+}
+
+// evict removes the least recently used final entries, other than key: up to n
+// of them, or, when bytes is positive, only until that many octets are free.
+func (tx *Tx) evict(key string, n int, bytes int64) (evicted int, freed int64, err error) {
+	window, err := tx.candidates(key, n)
+	if err != nil {
+		return 0, 0, err
+	}
+	for evicted < n && len(window) > 0 && (bytes <= 0 || freed < bytes) {
+		i := 0
+		for j := range window {
+			if window[j].used < window[i].used {
+				i = j
+			}
+		}
+		victim := &window[i]
+		if err := tx.remove(victim.key, &victim.rec); err != nil {
+			return evicted, freed, err
+		}
+		tx.fx.evicted++
+		evicted++
+		freed += int64(victim.rec.size)
+		window = append(window[:i], window[i+1:]...)
+	}
+	return evicted, freed, tx.requeue(window)
+}
+
+// candidates are the oldest final entries, each looked up again. When most of
+// them were used since the index last heard of it, it looks further along the
+// index, so that the n least recently used are among them unless more than
+// evictWindows windows in a row were.
+func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
+	var window []candidate
+	size := evictWindow + n
+	r := store.Range{Limit: size}
+	if tx.l.shared {
+		r.Limit *= 4
+	}
+	for range evictWindows {
+		hits, err := tx.Scan(collection, indexLRU, r)
+		if err != nil {
+			return nil, err
+		}
+		more := len(hits) == r.Limit
+		if more {
+			last := hits[len(hits)-1]
+			r.After = &last
+		}
+		if tx.l.shared && len(hits) > size {
+			// Another manager is looking at the same entries right now.
+			rand.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
+			hits = hits[:size]
+		}
+		for _, h := range hits {
+			if h.Key == key {
+				continue
+			}
+			c := candidate{key: h.Key}
+			e, err := load(tx.Tx, h.Key, &c.rec)
+			if err != nil {
+				return nil, err
+			}
+			if e == nil || e.state == api.StatePending {
+				continue // the hit was stale
+			}
+			c.used = max(e.touched, tx.l.touches.slot(h.Key).Load())
+			window = append(window, c)
+		}
+		if !more || settled(window) >= n {
+			break
+		}
+	}
+	return window, nil
+}
+
+// settled counts candidates that were used before anything beyond the window.
+func settled(window []candidate) int {
+	if len(window) == 0 {
+		return 0
+	}
+	horizon, n := window[len(window)-1].rec.touched, 0
+	for i := range window {
+		if window[i].used <= horizon {
+			n++
+		}
+	}
+	return n
+}
+
+// requeue writes down the newer use of entries at the front of the index, so
+// that the next eviction does not meet them there again.
+func (tx *Tx) requeue(window []candidate) error {
+	left := maxRequeued
+	for i := range window {
+		c := &window[i]
+		if left == 0 || c.used <= c.rec.touched {
+			continue
+		}
+		left--
+		tx.fx.bytes -= int64(c.rec.size)
+		c.rec.touched = c.used
+		if err := tx.write(c.key, &c.rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// countBytes adds up the size of all records, in pieces so that nobody waits
+// long for it.
+func (l *Ledger) countBytes(ctx context.Context) error {
+	before := l.bytes.Load()
+	var total int64
+	for _, state := range storedStates {
+		r := store.Range{Limit: 1000}
+		for {
+			var hits []store.Hit
+			var piece int64
+			err := l.store.View(ctx, func(tx store.Tx) error {
+				piece = 0
+				var err error
+				if hits, err = tx.Scan(collection, indexOf(state), r); err != nil {
+					return err
+				}
+				for _, h := range hits {
+					var rec record
+					e, err := load(tx, h.Key, &rec)
+					if err != nil {
+						return err
+					}
+					if e != nil && e.state == state {
+						piece += int64(e.size)
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			total += piece
+			if len(hits) < r.Limit {
+				break
+			}
+			last := hits[len(hits)-1]
+			r.After = &last
+		}
+	}
+	l.bytes.Add(total - before)
+	return nil
+}

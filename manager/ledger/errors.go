@@ -1,0 +1,26 @@
+package ledger
+
+import "errors"
+
+// Errors of the ledger; test with errors.Is. None of them changed anything.
+// Besides these, calls return *api.FieldError or *api.RawError for invalid
+// requests and the errors of package store.
+var (
+	// ErrFenced: the token was superseded, another attempt holds or has
+	// finished the entry.
+	ErrFenced = errors.New("ledger: the reservation was taken over by another attempt")
+	// ErrConflict: the token's own attempt already ended in another way.
+	ErrConflict = errors.New("ledger: the attempt already ended with another outcome")
+	// ErrFingerprintMismatch: the key was used for another request.
+	ErrFingerprintMismatch = errors.New("ledger: the key was used for another request")
+	// ErrCapacity: the window is full of pending entries.
+	ErrCapacity = errors.New("ledger: the window is full of pending entries")
+	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
+	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
+	// ErrNotFound: there is no such entry.
+	ErrNotFound = errors.New("ledger: no such entry")
+	// ErrCursor: the cursor of a listing was not made by this ledger.
+	ErrCursor = errors.New("ledger: malformed cursor")
+	// ErrCorrupt: a stored record cannot be read. It is never overwritten.
+	ErrCorrupt = errors.New("ledger: unreadable record")
+)

@@ -1,0 +1,243 @@
+package ledger
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// Entry is an entry as operators see it. The token is not part of it: whoever
+// knows it can end the reservation.
+type Entry struct {
+	Scope, Key, Fingerprint, Ref string
+	State                        api.State
+	// Age is the time since the reservation, ExpiresIn until the entry is gone.
+	Age, ExpiresIn time.Duration
+	// Result is the recorded answer in the API's raw form; empty when PENDING.
+	Result []byte
+}
+
+// MaxListLimit bounds the entries of one page of List.
+const MaxListLimit = 1000
+
+func entryOf(recordKey string, e *record, now int64) (Entry, error) {
+	scope, key, ok := splitRecordKey(recordKey)
+	if !ok {
+		return Entry{}, fmt.Errorf("%w: its key %q has no scope", ErrCorrupt, recordKey)
+	}
+	return Entry{
+		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: e.state,
+		Age: time.Duration(max(now-e.created, 0)) * time.Millisecond, ExpiresIn: remaining(e.expires, now),
+		Result: e.result,
+	}, nil
+}
+
+// Get returns an entry. Errors: *api.FieldError, ErrNotFound, the store's.
+func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
+	if err := api.ValidateKey(key); err != nil {
+		return Entry{}, err
+	}
+	if err := api.ValidateScope(scope); err != nil {
+		return Entry{}, err
+	}
+	var entry Entry
+	err := l.store.View(ctx, func(tx store.Tx) error {
+		var err error
+		entry, err = getLive(tx, recordKey(scope, key))
+		return err
+	})
+	return entry, err
+}
+
+// GetByRef returns the entry whose outcome was recorded with ref; one of them
+// when several were. Errors: ErrNotFound, the store's.
+func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
+	if ref == "" || len(ref) > maxRefBytes {
+		return Entry{}, ErrNotFound
+	}
+	var entry Entry
+	err := l.store.View(ctx, func(tx store.Tx) error {
+		hits, err := tx.Scan(collection, indexRef, store.Range{From: ref, To: ref + "\x00", Limit: 16})
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			if entry, err = getLive(tx, h.Key); err == nil && entry.Ref == ref {
+				return nil
+			}
+		}
+		return ErrNotFound
+	})
+	if err != nil {
+		return Entry{}, err
+	}
+	return entry, nil
+}
+
+func getLive(tx store.Tx, key string) (Entry, error) {
+	var r record
+	e, err := load(tx, key, &r)
+	if err != nil {
+		return Entry{}, err
+	}
+	now := tx.Now().UnixMilli()
+	if !live(e, now) {
+		return Entry{}, ErrNotFound
+	}
+	return entryOf(key, e, now)
+}
+
+// List returns entries of a state, or of all states when state is
+// api.StateNone, in order of state and expiry. Cursor is empty for the first
+// page and otherwise what the page before returned; the returned cursor is
+// empty after the last page. Entries that change while a listing goes on may be
+// missed or met again. Limit is 1 to MaxListLimit.
+//
+// Errors: ErrCursor, *api.FieldError, the store's.
+func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor string) ([]Entry, string, error) {
+	if limit < 1 || limit > MaxListLimit {
+		return nil, "", &api.FieldError{Field: "limit", Value: fmt.Sprint(limit), Allowed: fmt.Sprintf("must be 1 to %d", MaxListLimit)}
+	}
+	if state != api.StateNone && state != api.StatePending && !state.Terminal() {
+		return nil, "", &api.FieldError{Field: "state", Value: state.String(), Allowed: "must be pending, committed or rejected"}
+	}
+	from, after, err := parseCursor(cursor, state)
+	if err != nil {
+		return nil, "", err
+	}
+	var page []Entry
+	for i := from; i < len(storedStates); i++ {
+		s := storedStates[i]
+		if state != api.StateNone && s != state {
+			continue
+		}
+		for {
+			want := limit - len(page)
+			found, last, more, err := l.listPiece(ctx, s, after, want)
+			if err != nil {
+				return nil, "", err
+			}
+			page = append(page, found...)
+			if !more {
+				break
+			}
+			if len(page) >= limit {
+				return page, makeCursor(s, last), nil
+			}
+			after = &last
+		}
+		after = nil
+		if len(page) >= limit && i+1 < len(storedStates) && state == api.StateNone {
+			return page, makeCursor(storedStates[i+1], store.Hit{}), nil
+		}
+	}
+	return page, "", nil
+}
+
+// listPiece returns what one scan finds. The page may stay short of what was
+// asked for when hits were stale; more tells whether to go on behind last.
+func (l *Ledger) listPiece(ctx context.Context, s api.State, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		page, more = nil, false
+		now := tx.Now().UnixMilli()
+		hits, err := tx.Scan(collection, indexOf(s), store.Range{From: sortKey(now + 1), After: after, Limit: limit})
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			var r record
+			e, err := load(tx, h.Key, &r)
+			if err != nil {
+				return err
+			}
+			if !live(e, now) || e.state != s {
+				continue
+			}
+			entry, err := entryOf(h.Key, e, now)
+			if err != nil {
+				return err
+			}
+			page = append(page, entry)
+		}
+		if more = len(hits) == limit; more {
+			last = hits[len(hits)-1]
+		}
+		return nil
+	})
+	return page, last, more, err
+}
+
+// A cursor is base64url of: state's first letter, sort key, "/", record key.
+
+func makeCursor(s api.State, h store.Hit) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(s.String()[:1] + h.SortKey + "/" + h.Key))
+}
+
+func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err error) {
+	if cursor == "" {
+		return 0, nil, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil || len(b) < 2 {
+		return 0, nil, ErrCursor
+	}
+	sort, key, found := strings.Cut(string(b[1:]), "/")
+	if !found || len(sort) > store.MaxKeyBytes || len(key) > store.MaxKeyBytes {
+		return 0, nil, ErrCursor
+	}
+	for i, s := range storedStates {
+		if s.String()[0] != b[0] || want != api.StateNone && want != s {
+			continue
+		}
+		if sort == "" && key == "" {
+			return i, nil, nil
+		}
+		return i, &store.Hit{SortKey: sort, Key: key}, nil
+	}
+	return 0, nil, ErrCursor
+}
+
+// Delete removes an entry whatever its state and returns what it was. Waiters
+// are woken; an attempt that still runs is accepted late when it ends. Errors:
+// *api.FieldError, ErrNotFound, the store's.
+func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
+	if err := api.ValidateKey(key); err != nil {
+		return Entry{}, err
+	}
+	if err := api.ValidateScope(scope); err != nil {
+		return Entry{}, err
+	}
+	rk := recordKey(scope, key)
+	var entry Entry
+	absent := false
+	err := l.run(ctx, uncounted, func(tx *Tx) error {
+		entry, absent = Entry{}, false
+		var r record
+		e, err := load(tx.Tx, rk, &r)
+		if err != nil {
+			return err
+		}
+		now := tx.Now().UnixMilli()
+		if !live(e, now) {
+			absent = true
+			return nil
+		}
+		if entry, err = entryOf(rk, e, now); err != nil {
+			return err
+		}
+		tx.fx.deleted++
+		return tx.remove(rk, e)
+	})
+	switch {
+	case err != nil:
+		return Entry{}, err
+	case absent:
+		return Entry{}, ErrNotFound
+	}
+	return entry, nil
+}

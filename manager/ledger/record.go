@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// collection holds the entries.
+const collection store.Collection = "ledger"
+
+// Indexes of the collection; see the package documentation.
+const (
+	indexLRU = "lru"
+	indexRef = "ref"
+)
+
+// indexOf names the expiry index of a stored state.
+func indexOf(s api.State) string { return s.String() }
+
+// storedStates are the states a record can have, in the order of listings.
+var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.StateRejected}
+
+// recordVersion is the first octet of every record.
+//
+//	record := version(1) state(1) created expires touched token fingerprint ref result
+//	created, expires, touched := uvarint(Unix milliseconds)
+//	token, fingerprint, ref := uvarint(length) octets
+//	result := the rest: a result in the API's raw form, empty when PENDING
+const recordVersion = 1
+
+// record is a decoded record; its slices alias the stored value.
+type record struct {
+	state                     api.State
+	created, expires, touched int64 // Unix milliseconds
+	token, fingerprint, ref   []byte
+	result                    []byte
+	size                      int // of the encoded value and its key
+}
+
+// maxRefBytes bounds the reference of an entry.
+const maxRefBytes = 255
+
+// recordOverhead bounds what a record adds to its token, fingerprint,
+// reference and result.
+const recordOverhead = 2 + 6*binary.MaxVarintLen64
+
+// recordKey names an entry in the store. The length makes the pair unambiguous
+// whatever octets it holds.
+func recordKey(scope, key string) string {
+	var b [8 + api.MaxScopeBytes + api.MaxKeyBytes]byte
+	k := strconv.AppendInt(b[:0], int64(len(scope)), 10)
+	k = append(k, ':')
+	k = append(k, scope...)
+	return string(append(k, key...))
+}
+
+// splitRecordKey is the inverse of recordKey.
+func splitRecordKey(k string) (scope, key string, ok bool) {
+	digits, rest, found := strings.Cut(k, ":")
+	n, err := strconv.Atoi(digits)
+	if !found || err != nil || n < 0 || n > len(rest) {
+		return "", "", false
+	}
+	return rest[:n], rest[n:], true
+}
+
+// topic is what waiters of an entry watch.
+func topic(recordKey string) string { return "ledger/" + recordKey }
+
+func appendRecord(dst []byte, r *record) []byte {
+	dst = append(dst, recordVersion, byte(r.state))
+	dst = binary.AppendUvarint(dst, uint64(r.created))
+	dst = binary.AppendUvarint(dst, uint64(r.expires))
+	dst = binary.AppendUvarint(dst, uint64(r.touched))
+	for _, f := range [...][]byte{r.token, r.fingerprint, r.ref} {
+		dst = binary.AppendUvarint(dst, uint64(len(f)))
+		dst = append(dst, f...)
+	}
+	return append(dst, r.result...)
+}
+
+// decodeRecord reads a stored value. ErrCorrupt when it cannot.
+func decodeRecord(key string, b []byte, r *record) error {
+	if len(b) < 2 {
+		return fmt.Errorf("%w %q: shorter than its header", ErrCorrupt, key)
+	}
+	if b[0] != recordVersion {
+		return fmt.Errorf("%w %q: version %d, this program reads %d", ErrCorrupt, key, b[0], recordVersion)
+	}
+	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
+	if r.state != api.StatePending && !r.state.Terminal() {
+		return fmt.Errorf("%w %q: state %d", ErrCorrupt, key, b[1])
+	}
+	rest := b[2:]
+	for _, v := range [...]*int64{&r.created, &r.expires, &r.touched} {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || u > 1<<62 {
+			return fmt.Errorf("%w %q: malformed time", ErrCorrupt, key)
+		}
+		*v, rest = int64(u), rest[n:]
+	}
+	for _, v := range [...]*[]byte{&r.token, &r.fingerprint, &r.ref} {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || u > uint64(len(rest)-n) {
+			return fmt.Errorf("%w %q: malformed field", ErrCorrupt, key)
+		}
+		*v, rest = rest[n:n+int(u):n+int(u)], rest[n+int(u):]
+	}
+	r.result = rest
+	return nil
+}
+
+// put writes the record with its index entries.
+func put(tx store.Tx, key string, r *record) error {
+	value := appendRecord(make([]byte, 0, recordOverhead+len(r.token)+len(r.fingerprint)+len(r.ref)+len(r.result)), r)
+	r.size = len(value) + len(key)
+	var buf [3]store.Entry
+	entries := append(buf[:0], store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
+	if r.state.Terminal() {
+		entries = append(entries, store.Entry{Index: indexLRU, SortKey: sortKey(r.touched)})
+	}
+	if len(r.ref) != 0 {
+		entries = append(entries, store.Entry{Index: indexRef, SortKey: string(r.ref)})
+	}
+	return tx.Put(collection, key, value, entries...)
+}
+
+// sortKeyDigits hold any time until the year 5188.
+const sortKeyDigits = 9
+
+// sortKey is a time as fixed-width base 36, whose bytes order as the times do
+// on every engine.
+func sortKey(ms int64) string {
+	var b [sortKeyDigits]byte
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[ms%36]
+		ms /= 36
+	}
+	return string(b[:])
+}
+
+// deadline is the first millisecond at which something that begins at now and
+// lasts ttl is over. It rounds up, so that nothing ends early.
+func deadline(now time.Time, ttl time.Duration) int64 {
+	end := now.Add(ttl)
+	ms := end.UnixMilli()
+	if end.Nanosecond()%int(time.Millisecond) != 0 {
+		ms++
+	}
+	return ms
+}
+
+// remaining is how long an entry is still there.
+func remaining(expires, now int64) time.Duration {
+	return time.Duration(max(expires-now, 0)) * time.Millisecond
+}

@@ -1,0 +1,121 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+const (
+	// sweepBatch is how many entries one transaction of the sweeper removes.
+	sweepBatch = 256
+	// sweepBytes ends a batch early, so that it stays a small transaction.
+	sweepBytes = 1 << 20
+)
+
+// Run removes expired entries every CleanupInterval until ctx ends. Errors of
+// the store are passed to report, which may be nil, and end one sweep only.
+func (l *Ledger) Run(ctx context.Context, report func(error)) {
+	t := time.NewTicker(l.opts.CleanupInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		err := l.maintain(ctx)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		l.counters.sweepErrors.Add(1)
+		if report != nil {
+			report(err)
+		}
+	}
+}
+
+func (l *Ledger) maintain(ctx context.Context) error {
+	if _, err := l.Sweep(ctx); err != nil {
+		return err
+	}
+	if !l.shared && l.recount.Swap(false) {
+		return l.countBytes(ctx)
+	}
+	return nil
+}
+
+// Sweep removes all entries that have expired, in bounded transactions, and
+// returns how many. It reads the expiry indexes only as far as it has to.
+func (l *Ledger) Sweep(ctx context.Context) (int, error) {
+	total := 0
+	for _, state := range storedStates {
+		for {
+			n, more, err := l.sweepOnce(ctx, state)
+			total += n
+			if err != nil {
+				return total, err
+			}
+			if !more {
+				break
+			}
+		}
+	}
+	return total, nil
+}
+
+// sweepOnce removes one batch of expired entries of a state.
+func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, more bool, err error) {
+	ctx, cancel := l.opContext(ctx)
+	defer cancel()
+	due := false
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 1})
+		due = len(hits) > 0
+		return err
+	})
+	if err != nil || !due {
+		return 0, false, err
+	}
+	err = l.run(ctx, uncounted, func(tx *Tx) error {
+		removed, more = 0, false
+		now := tx.Now().UnixMilli()
+		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(now + 1), Limit: sweepBatch})
+		if err != nil {
+			return err
+		}
+		size := 0
+		for _, h := range hits {
+			var r record
+			e, err := load(tx.Tx, h.Key, &r)
+			if err != nil {
+				return err
+			}
+			if e == nil || live(e, now) {
+				continue // the hit was stale
+			}
+			if size += e.size; removed > 0 && size > sweepBytes {
+				break
+			}
+			if err := tx.remove(h.Key, e); err != nil {
+				return err
+			}
+			removed++
+		}
+		tx.fx.expired += uint64(removed)
+		// Only progress asks for another round: hits that stay stale end it.
+		more = removed > 0 && len(hits) == sweepBatch || removed > 0 && removed < len(hits)
+		return nil
+	})
+	if errors.Is(err, store.ErrConflict) {
+		// Another manager sweeps or the entry is busy; the next sweep comes.
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return removed, more, nil
+}

@@ -1,0 +1,371 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// Tx is a transaction of the store in which ledger calls and writes of the
+// caller's own happen together or not at all. See Ledger.Update.
+type Tx struct {
+	store.Tx
+	l *Ledger
+	// held is an upper bound of the entries there are, this transaction and
+	// concurrent ones counted as insertions already; or uncounted.
+	held int64
+	fx   effects
+}
+
+// effects are what a transaction has to tell the ledger's own state once it is
+// known to have happened. They are reset with each run.
+type effects struct {
+	wrote    bool
+	bytes    int64
+	expired  uint64
+	evicted  uint64
+	deleted  uint64
+	tallies  [4]tally
+	ntallies int
+}
+
+func (tx *Tx) count(op Op, o Outcome) {
+	if tx.fx.ntallies < len(tx.fx.tallies) {
+		tx.fx.tallies[tx.fx.ntallies] = tally{op, o}
+		tx.fx.ntallies++
+	}
+}
+
+// Update runs fn in a read-write transaction of the ledger's store. As with
+// store.Store.Update fn may be run several times and must be pure. The error of
+// fn aborts the transaction and is returned.
+func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
+	return l.counted(ctx, fn)
+}
+
+// update is Update for one call, whose failure to reach the store is counted.
+// Only a reserve is expected to insert an entry; whatever else does so after
+// all is run again with the entries counted.
+func (l *Ledger) update(ctx context.Context, op Op, fn func(*Tx) error) error {
+	var err error
+	if op == OpReserve {
+		err = l.counted(ctx, fn)
+	} else if err = l.run(ctx, uncounted, fn); errors.Is(err, errUncounted) {
+		err = l.counted(ctx, fn)
+	}
+	if err != nil && outcomeOf(err) == OutcomeError {
+		l.counters.add(tally{op, OutcomeError})
+	}
+	return err
+}
+
+// uncounted stands for a number of entries that was not asked for.
+const uncounted = -1
+
+// errUncounted ends a run that turns out to need the number of entries.
+var errUncounted = errors.New("ledger: insertion without a count")
+
+// counted runs fn with the number of entries known. Each concurrent run counts
+// itself and all that began before it, so that together they cannot exceed the
+// window.
+func (l *Ledger) counted(ctx context.Context, fn func(*Tx) error) error {
+	ticket := l.inFlight.Add(1)
+	defer l.inFlight.Add(-1)
+	length, err := l.entries(ctx)
+	if err != nil {
+		return err
+	}
+	return l.run(ctx, int64(length)+ticket, fn)
+}
+
+func (l *Ledger) run(ctx context.Context, held int64, fn func(*Tx) error) error {
+	tx := Tx{l: l, held: held}
+	var refusal error
+	err := l.store.Update(ctx, func(stx store.Tx) error {
+		tx.Tx, tx.fx, refusal = stx, effects{}, nil
+		err := fn(&tx)
+		if err != nil && !tx.fx.wrote && refuses(err) {
+			// A refusal tells about state. Ending the transaction in good
+			// order makes the engine hold it back until that state is durable.
+			refusal = err
+			return nil
+		}
+		return err
+	})
+	tx.Tx = nil
+	switch {
+	case err == nil && refusal == nil:
+		l.apply(&tx.fx, true)
+		return nil
+	case refusal != nil && err == nil:
+		l.apply(&tx.fx, false)
+		return refusal
+	case refuses(err):
+		l.apply(&tx.fx, false)
+		return err
+	default:
+		if tx.fx.wrote {
+			l.recount.Store(true)
+		}
+		return err
+	}
+}
+
+// refuses reports whether the error is the ledger's own answer.
+func refuses(err error) bool {
+	o := outcomeOf(err)
+	return o != OutcomeDone && o != OutcomeError
+}
+
+// apply takes over the effects of a transaction that happened, or only the
+// refusals of one that was aborted.
+func (l *Ledger) apply(fx *effects, happened bool) {
+	for _, t := range fx.tallies[:fx.ntallies] {
+		if happened || t.outcome >= OutcomeFenced {
+			l.counters.add(t)
+		}
+	}
+	if !happened {
+		return
+	}
+	if fx.bytes != 0 {
+		l.bytes.Add(fx.bytes)
+	}
+	if fx.expired != 0 {
+		l.counters.expired.Add(fx.expired)
+	}
+	if fx.evicted != 0 {
+		l.counters.evicted.Add(fx.evicted)
+	}
+	if fx.deleted != 0 {
+		l.counters.deleted.Add(fx.deleted)
+	}
+}
+
+// Put, Delete and Notify note that this transaction writes.
+
+// Put is store.Tx.Put.
+func (tx *Tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
+	tx.fx.wrote = true
+	return tx.Tx.Put(c, key, value, entries...)
+}
+
+// Delete is store.Tx.Delete.
+func (tx *Tx) Delete(c store.Collection, key string) error {
+	tx.fx.wrote = true
+	return tx.Tx.Delete(c, key)
+}
+
+// Reserve is Ledger.Reserve inside the transaction; it never waits.
+func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
+	if err := req.Validate(); err != nil {
+		tx.count(OpReserve, OutcomeInvalid)
+		return Reply{}, err
+	}
+	reply, err := tx.reserve(recordKey(req.Scope, req.Key), req)
+	switch {
+	case err != nil:
+	case reply.State == api.StatePending:
+		tx.count(OpReserve, OutcomePending)
+	case reply.State.Terminal():
+		tx.count(OpReserve, OutcomeReplayed)
+	}
+	return reply, err
+}
+
+func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
+	var r record
+	e, err := load(tx.Tx, key, &r)
+	if err != nil {
+		return Reply{}, err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	switch decideReserve(e, now, req.Token, req.Fingerprint) {
+	case verdictInsert:
+		ttl := req.PendingTTL
+		if ttl == 0 {
+			ttl = tx.l.opts.PendingTTL
+		}
+		if e == nil {
+			if err := tx.makeRoom(OpReserve, key); err != nil {
+				return Reply{}, err
+			}
+		} else {
+			tx.fx.expired++
+			tx.fx.bytes -= int64(e.size)
+		}
+		fresh := record{
+			state: api.StatePending, created: now, expires: deadline(at, ttl), touched: now,
+			token: []byte(req.Token), fingerprint: []byte(req.Fingerprint),
+		}
+		if err := tx.write(key, &fresh); err != nil {
+			return Reply{}, err
+		}
+		tx.count(OpReserve, OutcomeDone)
+		return Reply{State: api.StateReserved, ExpiresIn: ttl}, nil
+	case verdictOwn:
+		tx.count(OpReserve, OutcomeRepeated)
+		return Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, now)}, nil
+	case verdictPending:
+		return Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, now)}, nil
+	case verdictFinal:
+		tx.l.touches.note(key, now)
+		return Reply{State: e.state, ExpiresIn: remaining(e.expires, now), Result: e.result}, nil
+	default:
+		tx.count(OpReserve, OutcomeMismatch)
+		return Reply{}, ErrFingerprintMismatch
+	}
+}
+
+// Commit is Ledger.Commit inside the transaction.
+func (tx *Tx) Commit(req *FinishRequest) error { return tx.checkedFinish(OpCommit, req) }
+
+// Reject is Ledger.Reject inside the transaction.
+func (tx *Tx) Reject(req *FinishRequest) error { return tx.checkedFinish(OpReject, req) }
+
+func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
+	if err := tx.l.checkFinish(req); err != nil {
+		tx.count(op, outcomeOf(err))
+		return err
+	}
+	return tx.finish(recordKey(req.Scope, req.Key), op, req)
+}
+
+func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
+	outcome, ttl := api.StateCommitted, tx.l.opts.CommittedTTL
+	if op == OpReject {
+		outcome, ttl = api.StateRejected, tx.l.opts.RejectedTTL
+	}
+	if req.TTL != 0 {
+		ttl = req.TTL
+	}
+	var r record
+	e, err := load(tx.Tx, key, &r)
+	if err != nil {
+		return err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
+	switch v {
+	case verdictRecord, verdictLate:
+	case verdictSame:
+		tx.count(op, OutcomeRepeated)
+		return nil
+	case verdictFenced:
+		tx.count(op, OutcomeFenced)
+		return ErrFenced
+	case verdictConflict:
+		tx.count(op, OutcomeConflict)
+		return ErrConflict
+	default:
+		tx.count(op, OutcomeMismatch)
+		return ErrFingerprintMismatch
+	}
+	final := record{
+		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
+		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
+	}
+	switch {
+	case v == verdictRecord:
+		final.created = e.created
+		if len(e.fingerprint) != 0 {
+			final.fingerprint = e.fingerprint
+		}
+	case e == nil:
+		if err := tx.makeRoom(op, key); err != nil {
+			return err
+		}
+	}
+	if e != nil {
+		tx.fx.bytes -= int64(e.size)
+		if v == verdictLate {
+			tx.fx.expired++
+		}
+	}
+	if err := tx.makeBytes(key, int64(len(req.Result))); err != nil {
+		return err
+	}
+	if err := tx.write(key, &final); err != nil {
+		return err
+	}
+	tx.Notify(topic(key))
+	if v == verdictLate {
+		tx.count(op, OutcomeLate)
+	} else {
+		tx.count(op, OutcomeDone)
+	}
+	return nil
+}
+
+// Release is Ledger.Release inside the transaction.
+func (tx *Tx) Release(req *api.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		tx.count(OpRelease, OutcomeInvalid)
+		return err
+	}
+	return tx.release(recordKey(req.Scope, req.Key), req)
+}
+
+func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
+	var r record
+	e, err := load(tx.Tx, key, &r)
+	if err != nil {
+		return err
+	}
+	switch decideRelease(e, tx.Now().UnixMilli(), req.Token) {
+	case verdictDelete:
+		if err := tx.remove(key, e); err != nil {
+			return err
+		}
+		tx.count(OpRelease, OutcomeDone)
+		return nil
+	case verdictGone:
+		tx.count(OpRelease, OutcomeRepeated)
+		return nil
+	case verdictConflict:
+		tx.count(OpRelease, OutcomeConflict)
+		return ErrConflict
+	default:
+		tx.count(OpRelease, OutcomeFenced)
+		return ErrFenced
+	}
+}
+
+// write puts a record and counts its bytes.
+func (tx *Tx) write(key string, r *record) error {
+	tx.fx.wrote = true
+	if err := put(tx.Tx, key, r); err != nil {
+		return err
+	}
+	tx.fx.bytes += int64(r.size)
+	return nil
+}
+
+// remove deletes a record and wakes those who wait for it.
+func (tx *Tx) remove(key string, r *record) error {
+	tx.fx.wrote = true
+	if err := tx.Tx.Delete(collection, key); err != nil {
+		return err
+	}
+	tx.fx.bytes -= int64(r.size)
+	tx.Notify(topic(key))
+	return nil
+}
+
+// opContext bounds a transaction that the ledger runs on its own account.
+func (l *Ledger) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.opts.OpTimeout)
+}
+
+// isCancelled reports whether the error is the caller's context.
+func isCancelled(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// minTimer keeps timers from firing in a tight loop when two clocks disagree.
+const minTimer = 5 * time.Millisecond

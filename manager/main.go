@@ -1,0 +1,100 @@
+// Command manager is the authority of Oncegate: an idempotency ledger with an
+// HTTP API on a transactional store.
+//
+//	manager serve --data-dir D --listen A    run the service
+//	manager wal verify|dump|stats            look at a data directory
+//	manager version                          print the version
+//	manager help                             list the commands
+//
+// Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sort"
+	"syscall"
+)
+
+// command is one word behind "manager".
+type command struct {
+	summary string
+	run     func(ctx context.Context, env environment, args []string) error
+}
+
+// environment is what a command may touch of the process around it.
+type environment struct {
+	stdout, stderr io.Writer
+	getenv         func(string) (string, bool)
+}
+
+// usageError is a mistake of whoever started the program: one line, exit code 2.
+type usageError struct{ msg string }
+
+func (e *usageError) Error() string { return e.msg }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Sprintf(format, args...)}
+}
+
+func commands() map[string]command {
+	return map[string]command{
+		"serve":   {"run the service", serve},
+		"version": {"print the version", printVersion},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// The second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	env := environment{stdout: os.Stdout, stderr: os.Stderr, getenv: os.LookupEnv}
+	code := run(ctx, env, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+func run(ctx context.Context, env environment, args []string) int {
+	all := commands()
+	if len(args) == 0 {
+		help(env.stderr, all)
+		return 2
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		help(env.stdout, all)
+		return 0
+	}
+	cmd, ok := all[args[0]]
+	if !ok {
+		fmt.Fprintf(env.stderr, "manager: unknown command %q, see manager help\n", args[0])
+		return 2
+	}
+	err := cmd.run(ctx, env, args[1:])
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(env.stderr, "manager %s: %v\n", args[0], err)
+	var usage *usageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}
+
+func help(w io.Writer, all map[string]command) {
+	fmt.Fprintln(w, "usage: manager COMMAND [flags]")
+	names := make([]string, 0, len(all))
+	for name := range all {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		fmt.Fprintf(w, "  %-8s %s\n", name, all[name].summary)
+	}
+	fmt.Fprintln(w, "manager COMMAND --help lists the flags of a command.")
+}

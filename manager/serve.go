@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// serve is "manager serve". It returns nil after ctx ended and everything was
+// shut down in order.
+func serve(ctx context.Context, env environment, args []string) error {
+	s, err := parseSettings(env, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: s.logLevel}))
+	a := &app{settings: s, log: log, registry: prometheus.NewRegistry()}
+	defer a.close()
+	if err := a.start(ctx); err != nil {
+		return err
+	}
+	return a.wait(ctx)
+}
+
+// app is a running manager. What start opened, close closes.
+type app struct {
+	settings *settings
+	log      *slog.Logger
+	registry *prometheus.Registry
+
+	store  store.Store
+	ledger *ledger.Ledger
+	auth   *server.Auth
+	server *server.Server
+	engine server.Engine
+	admin  *http.Server
+
+	stopBackground context.CancelFunc
+	background     sync.WaitGroup
+	ended          chan error // a listener stopped by itself
+}
+
+func (a *app) start(ctx context.Context) error {
+	s := a.settings
+	a.ended = make(chan error, 2)
+	background, stop := context.WithCancel(context.Background())
+	a.stopBackground = stop
+
+	// The listeners come first: a port that is taken is told before a long
+	// recovery, and requests that come early wait in the backlog.
+	api, err := net.Listen("tcp", s.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer func() {
+		if a.engine == nil {
+			_ = api.Close()
+		}
+	}()
+	var tlsConfig *tls.Config
+	if s.tlsCert != "" {
+		if tlsConfig, err = server.TLSConfig(s.tlsCert, s.tlsKey, s.clientCA); err != nil {
+			return err
+		}
+	}
+	if a.auth, err = server.NewAuth(s.tokenFile, s.clientCA != ""); err != nil {
+		return err
+	}
+	if a.store, err = engines[s.store].open(ctx, s, a.log, a.registry); err != nil {
+		return err
+	}
+	if a.ledger, err = ledger.New(ctx, a.store, s.ledger); err != nil {
+		return err
+	}
+	opts := s.server
+	opts.Version, opts.Logger, opts.Auth = version(), a.log, a.auth
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit)); err != nil {
+		return err
+	}
+	if err := a.register(); err != nil {
+		return err
+	}
+	addresses := []string{"api " + api.Addr().String()}
+	if s.admin != "" {
+		addr, err := a.startAdmin(s.admin)
+		if err != nil {
+			return err
+		}
+		addresses = append(addresses, "admin "+addr)
+	}
+	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
+	a.goRun(func() { a.reloadTokens(background) })
+
+	a.engine, _ = server.NewEngine(s.httpEngine, a.server)
+	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
+	a.log.Info("listening", "listener", "api", "addr", api.Addr().String())
+	if s.addrFile != "" {
+		if err := writeFileAtomically(s.addrFile, strings.Join(addresses, "\n")+"\n"); err != nil {
+			return fmt.Errorf("--addr-file: %w", err)
+		}
+	}
+	a.server.SetReady("")
+	a.log.Info("ready", "version", version(), "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,
+		"http_engine", s.httpEngine, "tls", tlsConfig != nil, "auth", a.auth != nil)
+	return nil
+}
+
+func (a *app) goRun(f func()) {
+	a.background.Add(1)
+	go func() {
+		defer a.background.Done()
+		f()
+	}()
+}
+
+func (a *app) listenerEnded(name string, err error) {
+	if err != nil {
+		a.ended <- fmt.Errorf("listener %s: %w", name, err)
+	}
+}
+
+func (a *app) startAdmin(address string) (string, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return "", fmt.Errorf("--admin: %w", err)
+	}
+	a.admin = &http.Server{
+		Handler:           a.server.AdminHandler(a.registry),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	a.goRun(func() {
+		if err := a.admin.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			a.listenerEnded("admin", err)
+		}
+	})
+	a.log.Info("listening", "listener", "admin", "addr", ln.Addr().String())
+	return ln.Addr().String(), nil
+}
+
+func (a *app) register() error {
+	all := append(a.server.Collectors(),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		server.NewLedgerCollector(func() (ledger.Stats, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			return a.ledger.Stats(ctx)
+		}),
+	)
+	for _, c := range all {
+		if err := a.registry.Register(c); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// audit logs what an administrator removed. The key is part of it: without it
+// the line would say nothing.
+func (a *app) audit(d server.Deletion) {
+	a.log.Warn("entry deleted by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+}
+
+func (a *app) sweepFailed(err error) {
+	a.log.Warn("sweep of expired entries failed, the next one tries again", "error", err.Error())
+}
+
+// reloadTokens reads the token file again at each SIGHUP.
+func (a *app) reloadTokens(ctx context.Context) {
+	if a.settings.tokenFile == "" {
+		return
+	}
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			if err := a.auth.Load(a.settings.tokenFile); err != nil {
+				a.log.Error("tokens not reloaded, the old ones stay", "error", err.Error())
+				continue
+			}
+			a.log.Info("tokens reloaded")
+		}
+	}
+}
+
+// wait returns when the manager has been told to stop, or must.
+func (a *app) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return a.shutdown()
+	case <-a.store.Failed():
+		// Nothing may be answered from a store that cannot keep its promises.
+		a.server.Refuse("the store failed")
+		a.log.Error("store failed, stopping", "error", fmt.Sprint(a.store.Err()))
+		_ = a.shutdown()
+		return fmt.Errorf("store failed: %w", a.store.Err())
+	case err := <-a.ended:
+		a.server.SetReady("a listener ended")
+		_ = a.shutdown()
+		return err
+	}
+}
+
+// shutdown stops taking requests and lets those at work finish.
+func (a *app) shutdown() error {
+	a.server.SetReady("stopping")
+	a.log.Info("stopping")
+	select {
+	case <-time.After(a.settings.drainDelay):
+	case <-a.store.Failed():
+	}
+	a.ledger.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), a.settings.shutdownTimeout)
+	defer cancel()
+	err := a.engine.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("requests were cut off after %v: %w", a.settings.shutdownTimeout, err)
+	}
+	return err
+}
+
+// close releases everything that start got to, in reverse order.
+func (a *app) close() {
+	if a.server != nil {
+		a.server.Abort()
+	}
+	if a.admin != nil {
+		_ = a.admin.Close()
+	}
+	if a.engine != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = a.engine.Shutdown(ctx)
+	}
+	a.stopBackground()
+	a.background.Wait()
+	if a.store != nil {
+		if err := a.store.Close(); err != nil && !errors.Is(err, store.ErrFailed) {
+			a.log.Error("closing the store", "error", err.Error())
+		}
+	}
+	a.log.Info("stopped")
+}
+
+// writeFileAtomically lets a reader see all of the content or no file.
+func writeFileAtomically(name, content string) error {
+	tmp := name + ".tmp"
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, name)
+}

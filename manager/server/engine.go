@@ -1,0 +1,171 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sort"
+	"strconv"
+	"sync"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Engine serves a Server's requests on one listener.
+type Engine interface {
+	// Serve accepts connections, with TLS if cfg is not nil, until Shutdown;
+	// it then returns nil. It may be called once.
+	Serve(ln net.Listener, cfg *tls.Config) error
+	// Shutdown closes the listener, lets requests finish and closes idle
+	// connections. When ctx ends first, all connections are closed and its
+	// error is returned.
+	Shutdown(ctx context.Context) error
+}
+
+// engines by the name under which users select them.
+var engines = map[string]func(*Server) Engine{
+	"fasthttp": newFastHTTP,
+	"nethttp":  newNetHTTP,
+}
+
+// DefaultEngine is the engine that serves most requests per second.
+const DefaultEngine = "fasthttp"
+
+// EngineNames are the names that NewEngine knows, in order.
+func EngineNames() []string {
+	names := make([]string, 0, len(engines))
+	for name := range engines {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// NewEngine returns the engine of that name for s, false when there is none.
+func NewEngine(name string, s *Server) (Engine, bool) {
+	create, ok := engines[name]
+	if !ok {
+		return nil, false
+	}
+	return create(s), true
+}
+
+// limiter bounds the connections of a listener. One beyond the limit is closed,
+// with a proper answer where that is possible without a handshake.
+type limiter struct {
+	server *Server
+
+	mu     sync.Mutex
+	ln     net.Listener
+	plain  bool
+	closed bool
+	conns  map[*limitConn]struct{}
+}
+
+// listen wraps a listener. It fails when the limiter was closed already.
+func (l *limiter) listen(ln net.Listener, cfg *tls.Config) (net.Listener, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		_ = ln.Close()
+		return nil, net.ErrClosed
+	}
+	l.ln, l.plain, l.conns = ln, cfg == nil, make(map[*limitConn]struct{})
+	if cfg == nil {
+		return &limitListener{ln, l}, nil
+	}
+	return tls.NewListener(&limitListener{ln, l}, cfg), nil
+}
+
+// close closes the listener; connections go on.
+func (l *limiter) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	if l.ln != nil {
+		_ = l.ln.Close()
+	}
+}
+
+// closeConns closes all connections, whatever they do.
+func (l *limiter) closeConns() {
+	l.mu.Lock()
+	open := make([]*limitConn, 0, len(l.conns))
+	for c := range l.conns {
+		open = append(open, c)
+	}
+	l.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close()
+	}
+}
+
+func (l *limiter) admit(c net.Conn) *limitConn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.conns) >= l.server.opts.MaxConnections {
+		return nil
+	}
+	lc := &limitConn{Conn: c, limiter: l}
+	l.conns[lc] = struct{}{}
+	return lc
+}
+
+// refuse answers without blocking: a new connection's send buffer is empty, so
+// the few octets fit. The client's request is not read; a client that is still
+// sending may see a reset instead of the answer.
+func (l *limiter) refuse(c net.Conn) {
+	l.server.metrics.refused.Inc()
+	if l.plain {
+		_, _ = c.Write(l.server.refusal())
+	}
+	_ = c.Close()
+}
+
+type limitListener struct {
+	net.Listener
+	limiter *limiter
+}
+
+func (l *limitListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if lc := l.limiter.admit(c); lc != nil {
+			return lc, nil
+		}
+		l.limiter.refuse(c)
+	}
+}
+
+// limitConn gives its place back when it is closed.
+type limitConn struct {
+	net.Conn
+	limiter *limiter
+}
+
+// NetConn returns the connection inside, as tls.Conn does.
+func (c *limitConn) NetConn() net.Conn { return c.Conn }
+
+// Close implements net.Conn.
+func (c *limitConn) Close() error {
+	err := c.Conn.Close()
+	c.limiter.mu.Lock()
+	delete(c.limiter.conns, c)
+	c.limiter.mu.Unlock()
+	return err
+}
+
+// refusal is the whole answer to a connection too many.
+func (s *Server) refusal() []byte {
+	p := api.Problem{
+		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", Detail: "too many connections are open",
+	}
+	body := p.AppendJSON(nil)
+	head := "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: " + strconv.Itoa(retrySoon) +
+		"\r\n" + api.HeaderManager + ": " + s.opts.Version + "\r\ncontent-type: " + api.ContentTypeProblem +
+		"\r\ncontent-length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
+	return append([]byte(head), body...)
+}

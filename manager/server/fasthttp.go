@@ -1,0 +1,139 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"strconv"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// fastHTTP is the engine on valyala/fasthttp: HTTP/1.1 with few allocations.
+type fastHTTP struct {
+	server  *Server
+	limit   limiter
+	fast    *fasthttp.Server
+	version []byte
+}
+
+func newFastHTTP(s *Server) Engine {
+	e := &fastHTTP{server: s, limit: limiter{server: s}, version: []byte(s.opts.Version)}
+	e.fast = &fasthttp.Server{
+		Handler:                      e.handle,
+		ErrorHandler:                 e.handleError,
+		ReadTimeout:                  s.opts.ReadTimeout,
+		WriteTimeout:                 s.opts.WriteTimeout,
+		IdleTimeout:                  s.opts.IdleTimeout,
+		ReadBufferSize:               s.opts.MaxHeaderBytes,
+		MaxRequestBodySize:           s.opts.MaxBodyBytes,
+		Concurrency:                  s.opts.MaxConnections,
+		DisablePreParseMultipartForm: true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		CloseOnShutdown:              true,
+		Logger:                       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return e
+}
+
+func (e *fastHTTP) Serve(ln net.Listener, cfg *tls.Config) error {
+	limited, err := e.limit.listen(ln, cfg)
+	if err != nil {
+		return nil // shut down already
+	}
+	return e.fast.Serve(limited)
+}
+
+func (e *fastHTTP) Shutdown(ctx context.Context) error {
+	e.limit.close()
+	err := e.fast.ShutdownWithContext(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		return nil // the listener, which is closed by now
+	}
+	if err != nil {
+		e.limit.closeConns()
+	}
+	return err
+}
+
+func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	uri := c.Request.URI()
+	x.req = Request{
+		Method: string(c.Method()), Path: string(uri.PathOriginal()), Query: string(uri.QueryString()),
+		Body: c.Request.Body(), source: (*fastSource)(c),
+	}
+	e.server.serve(&x.req, &x.resp)
+	e.write(c, &x.resp)
+}
+
+// handleError answers what could not be read as a request.
+func (e *fastHTTP) handleError(c *fasthttp.RequestCtx, err error) {
+	var small *fasthttp.ErrSmallBuffer
+	var timeout net.Error
+	p := malformed()
+	switch {
+	case errors.As(err, &small):
+		p = headersTooLarge(e.server.opts.MaxHeaderBytes)
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		p = bodyTooLarge(e.server.opts.MaxBodyBytes)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		p = requestTimeout()
+	}
+	var w Response
+	w.Problem(p)
+	e.write(c, &w)
+}
+
+func (e *fastHTTP) write(c *fasthttp.RequestCtx, w *Response) {
+	c.Response.SetStatusCode(w.Status)
+	h := &c.Response.Header
+	h.SetBytesV(api.HeaderManager, e.version)
+	if w.ContentType != "" {
+		h.SetContentType(w.ContentType)
+	}
+	if w.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(w.RetryAfter))
+	}
+	for _, f := range w.Headers() {
+		h.Add(f.Name, f.Value)
+	}
+	c.Response.SetBody(w.Body)
+}
+
+// fastSource is a request of fasthttp.
+type fastSource fasthttp.RequestCtx
+
+func (s *fastSource) ctx() *fasthttp.RequestCtx { return (*fasthttp.RequestCtx)(s) }
+
+func (s *fastSource) header(name string) string { return string(s.ctx().Request.Header.Peek(name)) }
+func (s *fastSource) remote() string            { return s.ctx().RemoteAddr().String() }
+
+func (s *fastSource) verified() bool {
+	state := s.ctx().TLSConnectionState()
+	return state != nil && len(state.VerifiedChains) > 0
+}
+
+func (s *fastSource) watch(parent context.Context) (context.Context, func()) {
+	return watchConn(parent, s.ctx().Conn())
+}
+
+// rawConn unwraps a connection down to the one that has a file descriptor.
+func rawConn(c net.Conn) net.Conn {
+	for {
+		switch inner := c.(type) {
+		case *tls.Conn:
+			c = inner.NetConn()
+		case interface{ NetConn() net.Conn }:
+			c = inner.NetConn()
+		default:
+			return c
+		}
+	}
+}

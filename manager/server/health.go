@@ -1,0 +1,30 @@
+package server
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func (s *Server) healthRoutes() []Route {
+	return []Route{
+		{Method: "GET", Path: "/healthz", Open: true, Exempt: true, Handle: s.healthz},
+		{Method: "GET", Path: "/readyz", Open: true, Exempt: true, Handle: s.readyz},
+	}
+}
+
+// healthz: the process answers.
+func (s *Server) healthz(_ *Request, w *Response) {
+	w.JSON(200)
+	w.Body = append(w.Body, `{"status":"ok"}`...)
+}
+
+// readyz: the process wants traffic.
+func (s *Server) readyz(_ *Request, w *Response) {
+	if why := s.ready.Load(); why != nil {
+		w.Problem(&api.Problem{
+			Status: 503, Code: api.CodeUnavailable, Title: "Not ready", Detail: *why, RetryAfterSeconds: retrySoon,
+		})
+		return
+	}
+	w.JSON(200)
+	w.Body = append(w.Body, `{"status":"ready"}`...)
+}

@@ -1,0 +1,350 @@
+package server
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+)
+
+// LedgerRoutes are the calls of gates and other clients on a ledger. Audit, if
+// not nil, is told about every entry that an administrator deletes.
+func LedgerRoutes(l *ledger.Ledger, audit func(Deletion)) []Route {
+	h := &ledgerHandlers{ledger: l, audit: audit}
+	return []Route{
+		{Method: "POST", Path: api.PathReserve, Handle: h.reserve},
+		{Method: "POST", Path: api.PathCommit, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateCommitted) }},
+		{Method: "POST", Path: api.PathReject, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateRejected) }},
+		{Method: "POST", Path: api.PathRelease, Handle: h.release},
+		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
+		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
+		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Handle: h.delete},
+		{Method: "GET", Path: "/v1/ledger/stats", Handle: h.stats},
+	}
+}
+
+// Deletion tells an audit log who removed which entry.
+type Deletion struct {
+	Remote, Scope, Key string
+	State              api.State
+}
+
+type ledgerHandlers struct {
+	ledger *ledger.Ledger
+	audit  func(Deletion)
+}
+
+func (h *ledgerHandlers) reserve(r *Request, w *Response) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	var req api.ReserveRequest
+	if form == FormRaw {
+		err = req.ParseRaw(r.Body)
+	} else {
+		err = req.ParseJSON(r.Body)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	reply, err := h.ledger.Reserve(r.Context(), &req, r.Hold)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	switch reply.State {
+	case api.StateReserved:
+		w.Status = 201
+	case api.StatePending:
+		w.Status, w.RetryAfter = 202, retrySoon
+	default:
+		w.Status = 200
+	}
+	if form == FormRaw {
+		w.ContentType = api.ContentTypeRaw
+		w.Body = api.AppendRawReply(w.Body[:0], reply.State, reply.ExpiresIn, reply.Result)
+		return
+	}
+	answer := api.ReserveReply{State: reply.State, ExpiresIn: reply.ExpiresIn}
+	if len(reply.Result) != 0 {
+		if err := answer.Result.ParseRaw(reply.Result); err != nil {
+			r.Error(w, err)
+			return
+		}
+	}
+	w.JSON(w.Status)
+	w.Body = answer.AppendJSON(w.Body, req.Token)
+}
+
+func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	var in api.FinishRequest
+	var req *ledger.FinishRequest
+	if form == FormRaw {
+		var result []byte
+		if result, err = in.SplitRawFinish(r.Body); err == nil {
+			req = &ledger.FinishRequest{
+				Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Result: result,
+			}
+		}
+	} else if err = in.ParseJSON(r.Body); err == nil {
+		if err = in.Validate(); err == nil {
+			req = ledger.NewFinish(&in)
+		}
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	call := h.ledger.Commit
+	if outcome == api.StateRejected {
+		call = h.ledger.Reject
+	}
+	if err := call(r.Context(), req); err != nil {
+		r.Error(w, err)
+		return
+	}
+	answerState(w, form, outcome)
+}
+
+func (h *ledgerHandlers) release(r *Request, w *Response) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	var req api.ReleaseRequest
+	if form == FormRaw {
+		err = req.ParseRaw(r.Body)
+	} else {
+		err = req.ParseJSON(r.Body)
+	}
+	if err == nil {
+		err = h.ledger.Release(r.Context(), &req)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	answerState(w, form, api.StateReleased)
+}
+
+// answerState answers a call whose only news is the state.
+func answerState(w *Response, form Form, state api.State) {
+	w.JSON(200)
+	if form == FormRaw {
+		w.ContentType = api.ContentTypeRaw
+		w.Body = api.AppendRawReply(w.Body, state, 0, nil)
+		return
+	}
+	w.Body = append(w.Body, `{"state":"`...)
+	w.Body = append(w.Body, state.String()...)
+	w.Body = append(w.Body, `"}`...)
+}
+
+func (h *ledgerHandlers) get(r *Request, w *Response) {
+	q, err := r.QueryValues("scope")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	e, err := h.ledger.Get(r.Context(), q["scope"], r.Param(0))
+	if err == nil {
+		w.JSON(200)
+		w.Body, err = appendEntry(w.Body, &e, true)
+	}
+	if err != nil {
+		r.Error(w, err)
+	}
+}
+
+func (h *ledgerHandlers) delete(r *Request, w *Response) {
+	q, err := r.QueryValues("scope")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	e, err := h.ledger.Delete(r.Context(), q["scope"], r.Param(0))
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	if h.audit != nil {
+		h.audit(Deletion{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: e.State})
+	}
+	w.JSON(200)
+	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
+		r.Error(w, err)
+	}
+}
+
+// defaultListLimit is the size of a page when none is asked for.
+const defaultListLimit = 100
+
+func (h *ledgerHandlers) list(r *Request, w *Response) {
+	entries, cursor, err := h.page(r)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	w.Body = append(w.Body, `{"entries":[`...)
+	for i := range entries {
+		if i > 0 {
+			w.Body = append(w.Body, ',')
+		}
+		if w.Body, err = appendEntry(w.Body, &entries[i], false); err != nil {
+			r.Error(w, err)
+			return
+		}
+	}
+	w.Body = append(w.Body, `],"cursor":`...)
+	w.Body = api.AppendJSONString(w.Body, cursor)
+	w.Body = append(w.Body, '}')
+}
+
+// page reads the query of a listing: state, limit and cursor, or job_id.
+func (h *ledgerHandlers) page(r *Request) ([]ledger.Entry, string, error) {
+	q, err := r.QueryValues("state", "limit", "cursor", "job_id")
+	if err != nil {
+		return nil, "", err
+	}
+	if id, ok := q["job_id"]; ok {
+		if len(q) > 1 {
+			return nil, "", &api.FieldError{Field: "job_id", Value: id, Allowed: "goes with no other parameter"}
+		}
+		e, err := h.ledger.GetByRef(r.Context(), id)
+		if err != nil {
+			return nil, "", err
+		}
+		return []ledger.Entry{e}, "", nil
+	}
+	state := api.StateNone
+	if name, ok := q["state"]; ok {
+		if state, ok = api.ParseState(name); !ok || state != api.StatePending && !state.Terminal() {
+			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: "must be pending, committed or rejected"}
+		}
+	}
+	limit := defaultListLimit
+	if s, ok := q["limit"]; ok {
+		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
+			return nil, "", &api.FieldError{
+				Field: "limit", Value: s, Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
+			}
+		}
+	}
+	return h.ledger.List(r.Context(), state, limit, q["cursor"])
+}
+
+// appendEntry appends an entry as JSON, with the whole result or only its
+// status and size.
+func appendEntry(dst []byte, e *ledger.Entry, whole bool) ([]byte, error) {
+	dst = append(dst, `{"key":`...)
+	dst = api.AppendJSONString(dst, e.Key)
+	dst = append(dst, `,"scope":`...)
+	dst = api.AppendJSONString(dst, e.Scope)
+	dst = append(dst, `,"state":"`...)
+	dst = append(dst, e.State.String()...)
+	dst = append(dst, '"')
+	if e.Fingerprint != "" {
+		dst = append(dst, `,"fingerprint":`...)
+		dst = api.AppendJSONString(dst, e.Fingerprint)
+	}
+	if e.Ref != "" {
+		dst = append(dst, `,"job_id":`...)
+		dst = api.AppendJSONString(dst, e.Ref)
+	}
+	dst = append(dst, `,"age_ms":`...)
+	dst = strconv.AppendInt(dst, int64(e.Age/time.Millisecond), 10)
+	dst = append(dst, `,"expires_in_ms":`...)
+	dst = strconv.AppendInt(dst, int64(e.ExpiresIn/time.Millisecond), 10)
+	if len(e.Result) != 0 {
+		if whole {
+			var result api.Result
+			if err := result.ParseRaw(e.Result); err != nil {
+				return dst, err
+			}
+			dst = append(dst, `,"result":`...)
+			dst = result.AppendJSON(dst)
+		} else {
+			status, body, err := api.CheckRawResult(e.Result)
+			if err != nil {
+				return dst, err
+			}
+			dst = append(dst, `,"status":`...)
+			dst = strconv.AppendInt(dst, int64(status), 10)
+			dst = append(dst, `,"body_bytes":`...)
+			dst = strconv.AppendInt(dst, int64(body), 10)
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+func (h *ledgerHandlers) stats(r *Request, w *Response) {
+	s, err := h.ledger.Stats(r.Context())
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	w.Body = appendStats(w.Body, &s)
+}
+
+func appendStats(dst []byte, s *ledger.Stats) []byte {
+	number := func(name string, n int64) {
+		dst = append(dst, '"')
+		dst = append(dst, name...)
+		dst = append(dst, '"', ':')
+		dst = strconv.AppendInt(dst, n, 10)
+	}
+	dst = append(dst, `{"entries":{`...)
+	number("pending", int64(s.Pending))
+	dst = append(dst, ',')
+	number("committed", int64(s.Committed))
+	dst = append(dst, ',')
+	number("rejected", int64(s.Rejected))
+	dst = append(dst, `},`...)
+	if s.Bytes >= 0 {
+		number("bytes", s.Bytes)
+		dst = append(dst, ',')
+	}
+	number("waiters", int64(s.Waiters))
+	dst = append(dst, `,"calls":{`...)
+	last := ""
+	s.Each(func(op, outcome string, n uint64) {
+		if op != last {
+			if last != "" {
+				dst = append(dst, `},`...)
+			}
+			dst = append(dst, '"')
+			dst = append(dst, op...)
+			dst = append(dst, `":{`...)
+			last = op
+		} else {
+			dst = append(dst, ',')
+		}
+		number(outcome, int64(n))
+	})
+	dst = append(dst, `}},`...)
+	for i, c := range []struct {
+		name string
+		n    uint64
+	}{
+		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
+		{"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
+	} {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		number(c.name, int64(c.n))
+	}
+	return append(dst, '}')
+}

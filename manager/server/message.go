@@ -1,0 +1,190 @@
+package server
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Request is what a handler sees of an HTTP request. It is valid until the
+// handler returns.
+type Request struct {
+	Method string
+	// Path as it was sent, still percent-encoded.
+	Path string
+	// Query without the question mark, still encoded.
+	Query string
+	// Body is complete. It must not be kept or modified.
+	Body []byte
+
+	ctx    context.Context
+	source source
+	server *Server
+	params [maxParams]string
+}
+
+// source is what an HTTP engine provides per request.
+type source interface {
+	// header returns the first value of a header, "" when absent. Name is in
+	// lower case.
+	header(name string) string
+	// remote is the client's address.
+	remote() string
+	// verified reports whether the client proved a certificate of the CA that
+	// the listener demands.
+	verified() bool
+	// watch returns a context that ends with parent or when the client leaves.
+	watch(parent context.Context) (context.Context, func())
+}
+
+// Context bounds the work of the request. It does not end when the client
+// leaves: work that was begun is finished, so that its outcome is known.
+func (r *Request) Context() context.Context { return r.ctx }
+
+// Header returns the first value of a header, "" when absent. Name must be in
+// lower case.
+func (r *Request) Header(name string) string { return r.source.header(name) }
+
+// Remote is the client's address.
+func (r *Request) Remote() string { return r.source.remote() }
+
+// Param returns the decoded value of the route's i-th {parameter}.
+func (r *Request) Param(i int) string { return r.params[i] }
+
+// Hold says that the request begins to wait for something to happen, for as
+// long as the handler likes. The context ends when the client leaves or the
+// server is stopped by force; stop must be called when the wait is over.
+func (r *Request) Hold() (ctx context.Context, stop func()) {
+	ctx, unwatch := r.source.watch(r.server.base)
+	r.server.load.hold()
+	return ctx, func() {
+		r.server.load.unhold()
+		unwatch()
+	}
+}
+
+// QueryValues reads the query strictly: every parameter must be one of allowed
+// and be given once. The error is a *api.FieldError.
+func (r *Request) QueryValues(allowed ...string) (map[string]string, error) {
+	values := make(map[string]string)
+	for pair := range strings.SplitSeq(r.Query, "&") {
+		if pair == "" {
+			continue
+		}
+		name, value, _ := strings.Cut(pair, "=")
+		name, err1 := url.QueryUnescape(name)
+		value, err2 := url.QueryUnescape(value)
+		if err1 != nil || err2 != nil {
+			return nil, &api.FieldError{Field: "query", Value: pair, Allowed: "malformed percent-encoding"}
+		}
+		known := false
+		for _, a := range allowed {
+			known = known || a == name
+		}
+		if !known {
+			return nil, &api.FieldError{Field: "query", Value: name, Allowed: "unknown parameter, allowed are: " + strings.Join(allowed, ", ")}
+		}
+		if _, twice := values[name]; twice {
+			return nil, &api.FieldError{Field: name, Value: value, Allowed: "given twice"}
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+// Form is the form of a body.
+type Form uint8
+
+// The forms a request can have; its answer has the same.
+const (
+	FormJSON Form = iota
+	FormRaw
+)
+
+// Form tells the form of the body by its content-type; without one it is JSON.
+// The error is a *Refusal.
+func (r *Request) Form() (Form, error) {
+	ct := r.Header("content-type")
+	switch ct {
+	case api.ContentTypeRaw:
+		return FormRaw, nil
+	case "", api.ContentTypeJSON:
+		return FormJSON, nil
+	}
+	media, _, _ := strings.Cut(ct, ";")
+	switch media = strings.ToLower(strings.TrimSpace(media)); media {
+	case api.ContentTypeRaw:
+		return FormRaw, nil
+	case api.ContentTypeJSON:
+		return FormJSON, nil
+	}
+	detail := "content-type " + strconv.QuoteToASCII(clip(ct)) + ": must be " + api.ContentTypeJSON + " or " + api.ContentTypeRaw
+	if media == "application/x-www-form-urlencoded" {
+		detail += " (with curl: -H 'content-type: application/json')"
+	}
+	return FormJSON, &Refusal{api.Problem{
+		Status: 415, Code: api.CodeUnsupportedMedia, Title: "Unsupported media type", Detail: detail,
+	}}
+}
+
+// JSONOnly is Form for calls that have no raw form.
+func (r *Request) JSONOnly() error {
+	form, err := r.Form()
+	if err == nil && form != FormJSON {
+		err = &Refusal{api.Problem{
+			Status: 415, Code: api.CodeUnsupportedMedia, Title: "Unsupported media type",
+			Detail: "this call has no raw form, content-type must be " + api.ContentTypeJSON,
+		}}
+	}
+	return err
+}
+
+func clip(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "..."
+	}
+	return s
+}
+
+// Response is what a handler answers. Body may be appended to.
+type Response struct {
+	Status      int
+	ContentType string
+	// RetryAfter in seconds is sent when positive.
+	RetryAfter int
+	Body       []byte
+
+	header [maxHeaders]api.Header
+	nh     int
+}
+
+// maxHeaders bounds the headers a handler adds itself.
+const maxHeaders = 8
+
+// SetHeader adds a header; name must be in lower case. Handlers add few, fixed
+// ones: more than 8 is a bug and panics.
+func (w *Response) SetHeader(name, value string) {
+	w.header[w.nh] = api.Header{Name: name, Value: value}
+	w.nh++
+}
+
+// Headers returns what SetHeader added.
+func (w *Response) Headers() []api.Header { return w.header[:w.nh] }
+
+// JSON prepares a JSON answer; the handler appends it to Body.
+func (w *Response) JSON(status int) {
+	w.Status, w.ContentType, w.Body = status, api.ContentTypeJSON, w.Body[:0]
+}
+
+// Problem answers with a problem.
+func (w *Response) Problem(p *api.Problem) {
+	w.Status, w.ContentType, w.RetryAfter = p.Status, api.ContentTypeProblem, p.RetryAfterSeconds
+	w.Body = p.AppendJSON(w.Body[:0])
+}
+
+func (w *Response) reset() {
+	*w = Response{Body: w.Body[:0]}
+}

@@ -1,0 +1,200 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// netHTTP is the engine on net/http. It speaks HTTP/1.1 and, with TLS or prior
+// knowledge, HTTP/2.
+type netHTTP struct {
+	server *Server
+	limit  limiter
+	http   *http.Server
+}
+
+func newNetHTTP(s *Server) Engine {
+	e := &netHTTP{server: s, limit: limiter{server: s}}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	e.http = &http.Server{
+		Handler:           e,
+		Protocols:         protocols,
+		ReadHeaderTimeout: s.opts.ReadTimeout,
+		ReadTimeout:       s.opts.ReadTimeout,
+		IdleTimeout:       s.opts.IdleTimeout,
+		MaxHeaderBytes:    s.opts.MaxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return e
+}
+
+func (e *netHTTP) Serve(ln net.Listener, cfg *tls.Config) error {
+	if cfg != nil {
+		cfg = cfg.Clone()
+		cfg.NextProtos = []string{"h2", "http/1.1"}
+	}
+	limited, err := e.limit.listen(ln, cfg)
+	if err != nil {
+		return nil // shut down already
+	}
+	if err := e.http.Serve(limited); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+func (e *netHTTP) Shutdown(ctx context.Context) error {
+	e.limit.close()
+	err := e.http.Shutdown(ctx)
+	if err != nil {
+		_ = e.http.Close()
+		e.limit.closeConns()
+	}
+	return err
+}
+
+// exchange is what one request needs; it is reused.
+type exchange struct {
+	req  Request
+	resp Response
+	body []byte
+}
+
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// maxPooled keeps one large request from making every exchange large.
+const maxPooled = 64 << 10
+
+func (x *exchange) free() {
+	if cap(x.body) > maxPooled {
+		x.body = nil
+	}
+	if cap(x.resp.Body) > maxPooled {
+		x.resp.Body = nil
+	}
+	x.req = Request{}
+	x.resp.reset()
+	exchanges.Put(x)
+}
+
+// ServeHTTP implements http.Handler.
+func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
+	x := exchanges.Get().(*exchange)
+	defer x.free()
+	src := &netSource{r: hr}
+	x.req = Request{Method: hr.Method, Path: hr.URL.EscapedPath(), Query: hr.URL.RawQuery, source: src}
+	if x.req.Path == "" {
+		x.req.Path = "/"
+	}
+	var p *api.Problem
+	if x.body, p = e.readBody(hw, hr, x.body[:0]); p != nil {
+		hw.Header().Set("Connection", "close")
+		x.resp.Problem(p)
+	} else {
+		x.req.Body = x.body
+		e.server.serve(&x.req, &x.resp)
+	}
+	e.write(hw, hr, &x.resp)
+}
+
+func (e *netHTTP) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) ([]byte, *api.Problem) {
+	limit := e.server.opts.MaxBodyBytes
+	if hr.ContentLength > int64(limit) {
+		return buf, bodyTooLarge(limit)
+	}
+	body := http.MaxBytesReader(hw, hr.Body, int64(limit))
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		var tooLarge *http.MaxBytesError
+		var timeout net.Error
+		switch {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return buf, nil
+		case errors.As(err, &tooLarge):
+			return buf, bodyTooLarge(limit)
+		case errors.As(err, &timeout) && timeout.Timeout():
+			return buf, requestTimeout()
+		default:
+			return buf, malformed()
+		}
+	}
+}
+
+func (e *netHTTP) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
+	_ = http.NewResponseController(hw).SetWriteDeadline(time.Now().Add(e.server.opts.WriteTimeout))
+	h := hw.Header()
+	h[headerManagerCanonical] = []string{e.server.opts.Version}
+	if w.ContentType != "" {
+		h["Content-Type"] = []string{w.ContentType}
+	}
+	h["Content-Length"] = []string{strconv.Itoa(len(w.Body))}
+	if w.RetryAfter > 0 {
+		h["Retry-After"] = []string{strconv.Itoa(w.RetryAfter)}
+	}
+	for _, f := range w.Headers() {
+		h.Add(f.Name, f.Value)
+	}
+	hw.WriteHeader(w.Status)
+	if hr.Method != http.MethodHead {
+		_, _ = hw.Write(w.Body)
+	}
+}
+
+// headerManagerCanonical is api.HeaderManager as net/http keys its maps.
+var headerManagerCanonical = http.CanonicalHeaderKey(api.HeaderManager)
+
+type netSource struct{ r *http.Request }
+
+func (s *netSource) header(name string) string { return s.r.Header.Get(name) }
+func (s *netSource) remote() string            { return s.r.RemoteAddr }
+func (s *netSource) verified() bool            { return s.r.TLS != nil && len(s.r.TLS.VerifiedChains) > 0 }
+
+func (s *netSource) watch(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	unwatch := context.AfterFunc(s.r.Context(), cancel)
+	return ctx, func() { unwatch(); cancel() }
+}
+
+func bodyTooLarge(limit int) *api.Problem {
+	return &api.Problem{
+		Status: 413, Code: api.CodeTooLarge, Title: "Too large",
+		Detail: "the body must have at most " + strconv.Itoa(limit) + " bytes",
+	}
+}
+
+func requestTimeout() *api.Problem {
+	return &api.Problem{
+		Status: 408, Code: api.CodeInvalidRequest, Title: "Request timeout", Detail: "the request did not arrive in time",
+	}
+}
+
+func malformed() *api.Problem {
+	return &api.Problem{
+		Status: 400, Code: api.CodeInvalidRequest, Title: "Bad request", Detail: "malformed HTTP request",
+	}
+}
+
+func headersTooLarge(limit int) *api.Problem {
+	return &api.Problem{
+		Status: 431, Code: api.CodeTooLarge, Title: "Headers too large",
+		Detail: "the headers must have at most " + strconv.Itoa(limit) + " bytes",
+	}
+}

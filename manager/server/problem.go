@@ -1,0 +1,110 @@
+package server
+
+import (
+	"context"
+	"errors"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// Refusal is an error that is a problem already.
+type Refusal struct{ P api.Problem }
+
+func (e *Refusal) Error() string {
+	if e.P.Detail != "" {
+		return e.P.Detail
+	}
+	return e.P.Title
+}
+
+// Problem returns the problem.
+func (e *Refusal) Problem() api.Problem { return e.P }
+
+// Problemer is an error that knows how it is answered. Errors of the domain may
+// implement it; ProblemOf finds it through wrapping.
+type Problemer interface {
+	error
+	Problem() api.Problem
+}
+
+// Seconds that callers are asked to wait.
+const (
+	retrySoon  = 1 // load, conflicts, a pending attempt
+	retryLater = 5 // storage, a store that is away
+)
+
+// ProblemOf tells how an error is answered.
+func ProblemOf(err error) api.Problem {
+	var p Problemer
+	switch {
+	case errors.As(err, &p):
+		return p.Problem()
+	case errors.Is(err, ledger.ErrFenced):
+		return api.Problem{
+			Status: 409, Code: api.CodeFenced, Title: "Fenced",
+			Detail: "another attempt holds or has finished this key; the outcome was not recorded",
+		}
+	case errors.Is(err, ledger.ErrConflict):
+		return api.Problem{
+			Status: 409, Code: api.CodeConflict, Title: "Conflict",
+			Detail: "this attempt already ended with another outcome, which stays",
+		}
+	case errors.Is(err, ledger.ErrFingerprintMismatch):
+		return api.Problem{
+			Status: 422, Code: api.CodeFingerprintMismatch, Title: "Idempotency key reused",
+			Detail: "the idempotency key was used for another request",
+		}
+	case errors.Is(err, ledger.ErrCapacity):
+		return api.Problem{
+			Status: 503, Code: api.CodeCapacity, Title: "Ledger full", RetryAfterSeconds: retrySoon,
+			Detail: "the window is full of pending entries, which are never evicted",
+		}
+	case errors.Is(err, ledger.ErrTooLarge), errors.Is(err, store.ErrTooLarge):
+		return api.Problem{
+			Status: 413, Code: api.CodeTooLarge, Title: "Too large",
+			Detail: "the result is larger than this manager records; record it with body_omitted instead",
+		}
+	case errors.Is(err, ledger.ErrNotFound):
+		return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "no such entry"}
+	case errors.Is(err, ledger.ErrCursor):
+		return api.Problem{
+			Status: 400, Code: api.CodeInvalidRequest, Title: "Invalid request",
+			Detail: "cursor: must be the cursor of the page before, with the same state",
+		}
+	case errors.Is(err, store.ErrNoSpace):
+		return api.Problem{
+			Status: 503, Code: api.CodeInsufficientStorage, Title: "Insufficient storage", RetryAfterSeconds: retryLater,
+			Detail: "no space is left for writing; nothing was changed",
+		}
+	case errors.Is(err, store.ErrConflict):
+		return api.Problem{
+			Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", RetryAfterSeconds: retrySoon,
+			Detail: "too many concurrent changes; nothing was changed",
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		return api.Problem{
+			Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: retrySoon,
+			Detail: "the store did not answer in time; the outcome is unknown, repeat the call with the same token",
+		}
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrFailed), errors.Is(err, store.ErrClosed),
+		errors.Is(err, context.Canceled):
+		return api.Problem{
+			Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: retryLater,
+			Detail: "the store is not available; the outcome is unknown, repeat the call with the same token",
+		}
+	default:
+		return api.Problem{Status: 500, Code: api.CodeInternal, Title: "Internal error"}
+	}
+}
+
+// Error answers with the problem for err. Errors without one of their own are
+// logged here, where they leave the program.
+func (r *Request) Error(w *Response, err error) {
+	p := ProblemOf(err)
+	if p.Status == 500 {
+		r.server.log.Error("request failed", "method", r.Method, "path", r.Path, "error", err.Error())
+	}
+	w.Problem(&p)
+}

@@ -1,0 +1,137 @@
+package server
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Handler answers one request.
+type Handler func(*Request, *Response)
+
+// Route binds a method and a path to a handler. The path's segments are literal
+// or a {parameter}, which matches one non-empty segment and is decoded; see
+// Request.Param.
+type Route struct {
+	Method, Path string
+	// Open routes need no credentials.
+	Open bool
+	// Exempt routes are answered even under overload and while stopping.
+	Exempt bool
+	Handle Handler
+}
+
+// maxParams bounds the parameters of a route.
+const maxParams = 4
+
+// endpoint is a Route in use.
+type endpoint struct {
+	Route
+	segments []string // of paths with parameters
+	metrics  *routeMetrics
+}
+
+// router finds endpoints: literal paths in one look-up, the others segment by
+// segment.
+type router struct {
+	literal  map[string][]*endpoint // by path
+	patterns []*endpoint
+}
+
+func newRouter(m *metrics, groups ...[]Route) (*router, error) {
+	rt := &router{literal: make(map[string][]*endpoint)}
+	for _, group := range groups {
+		for _, r := range group {
+			if r.Method == "" || !strings.HasPrefix(r.Path, "/") || r.Handle == nil {
+				return nil, fmt.Errorf("server: route %q %q: needs a method, a path and a handler", r.Method, r.Path)
+			}
+			e := &endpoint{Route: r, metrics: m.route(r.Method, r.Path)}
+			if !strings.Contains(r.Path, "{") {
+				for _, other := range rt.literal[r.Path] {
+					if other.Method == r.Method {
+						return nil, fmt.Errorf("server: route %s %s is there twice", r.Method, r.Path)
+					}
+				}
+				rt.literal[r.Path] = append(rt.literal[r.Path], e)
+				continue
+			}
+			e.segments = strings.Split(r.Path[1:], "/")
+			if strings.Count(r.Path, "{") > maxParams {
+				return nil, fmt.Errorf("server: route %s %s has more than %d parameters", r.Method, r.Path, maxParams)
+			}
+			rt.patterns = append(rt.patterns, e)
+		}
+	}
+	return rt, nil
+}
+
+// find returns the endpoint for the request and sets its parameters. Without
+// one it returns the methods that the path does have, if any.
+func (rt *router) find(r *Request) (e *endpoint, allow []string) {
+	method := r.Method
+	if method == "HEAD" {
+		method = "GET"
+	}
+	for _, e := range rt.literal[r.Path] {
+		if e.Method == method {
+			return e, nil
+		}
+		allow = append(allow, e.Method)
+	}
+	if allow != nil {
+		return nil, allow
+	}
+	for _, e := range rt.patterns {
+		if !e.match(r) {
+			continue
+		}
+		if e.Method == method {
+			return e, nil
+		}
+		allow = append(allow, e.Method)
+	}
+	return nil, allow
+}
+
+// match compares segment by segment. A parameter that does not decode does not
+// match.
+func (e *endpoint) match(r *Request) bool {
+	rest, n := r.Path[1:], 0
+	for i, want := range e.segments {
+		got := rest
+		if i < len(e.segments)-1 {
+			var found bool
+			if got, rest, found = strings.Cut(rest, "/"); !found {
+				return false
+			}
+		} else if strings.Contains(got, "/") {
+			return false
+		}
+		if want[0] != '{' {
+			if got != want {
+				return false
+			}
+			continue
+		}
+		value, err := url.PathUnescape(got)
+		if err != nil || value == "" {
+			return false
+		}
+		r.params[n] = value
+		n++
+	}
+	return true
+}
+
+func notFound(path string) *api.Problem {
+	return &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "no such path: " + clip(path)}
+}
+
+func methodNotAllowed(method string, allow []string) *api.Problem {
+	return &api.Problem{
+		Status: 405, Code: api.CodeMethodNotAllowed, Title: "Method not allowed",
+		Detail: "method " + clip(method) + ": must be " + strings.Join(allow, " or "),
+	}
+}

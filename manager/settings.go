@@ -1,0 +1,248 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/server"
+)
+
+// settings of "manager serve".
+type settings struct {
+	dataDir, listen, admin, addrFile string
+	store, storeDSN                  string
+	httpEngine                       string
+	tokenFile                        string
+	tlsCert, tlsKey, clientCA        string
+	logLevel                         slog.Level
+	shutdownTimeout, drainDelay      time.Duration
+	snapshotBytes                    int64
+	ledger                           ledger.Options
+	server                           server.Options
+	waitForPending                   bool
+	pendingWait                      time.Duration
+}
+
+// setting is one flag and, when env is not empty, the variable that gives its
+// value where the flag does not.
+type setting struct {
+	name, env, usage string
+	boolean          bool
+	parse            func(string) error
+	initial          string // for the help text
+}
+
+// parseSettings reads flags, environment and defaults, in this order of
+// precedence. Errors name the setting, its value and what is allowed. It
+// returns flag.ErrHelp after it printed the help that was asked for.
+func parseSettings(env environment, args []string) (*settings, error) {
+	s := new(settings)
+	all := s.table()
+	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	given := make(map[string]bool)
+	for _, st := range all {
+		set := func(value string) error {
+			given[st.name] = true
+			return st.parse(value)
+		}
+		if st.boolean {
+			fs.BoolFunc(st.name, st.usage, set)
+		} else {
+			fs.Func(st.name, st.usage, set)
+		}
+	}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			printSettings(env.stdout, all)
+			return nil, err
+		}
+		return nil, usagef("%s", strings.Replace(err.Error(), "invalid value", "value", 1))
+	}
+	if fs.NArg() > 0 {
+		return nil, usagef("unexpected argument %q", fs.Arg(0))
+	}
+	for _, st := range all {
+		if given[st.name] {
+			continue
+		}
+		if value, ok := env.getenv(st.env); st.env != "" && ok {
+			if err := st.parse(value); err != nil {
+				return nil, usagef("%s=%q: %v", st.env, value, err)
+			}
+			continue
+		}
+		if st.initial != "" {
+			if err := st.parse(st.initial); err != nil {
+				return nil, fmt.Errorf("default of --%s: %w", st.name, err)
+			}
+		}
+	}
+	return s, s.check()
+}
+
+func (s *settings) table() []setting {
+	const seconds = "a number of seconds"
+	return []setting{
+		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.dataDir),
+		text("listen", "", "address of the API", "127.0.0.1:9000", &s.listen),
+		text("admin", "", "address of health, metrics and pprof; none when empty", "", &s.admin),
+		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.addrFile),
+		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),
+		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.storeDSN),
+		choice("http-engine", "", "what serves HTTP", server.DefaultEngine, server.EngineNames(), &s.httpEngine),
+		text("auth-token-file", "", "file with bearer tokens, one per line; one of them is then required", "", &s.tokenFile),
+		text("tls-cert", "", "certificate of the API's listener (PEM)", "", &s.tlsCert),
+		text("tls-key", "", "key of that certificate (PEM)", "", &s.tlsKey),
+		text("client-ca", "", "CA whose client certificates are required (PEM)", "", &s.clientCA),
+		level("log-level", "", "what is logged", "info", &s.logLevel),
+		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.shutdownTimeout),
+		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.drainDelay),
+		number("snapshot-bytes", "", "log size at which a snapshot is taken (engine wal)", 1<<20, 1<<40, "268435456", &s.snapshotBytes),
+
+		duration("pending-ttl-seconds", "IDEMPOTENCY_PENDING_TTL_SECONDS", seconds+" that a reservation holds", 0.001, maxSeconds, "60", &s.ledger.PendingTTL),
+		duration("committed-ttl-seconds", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", seconds+" that a committed answer is remembered", 0.001, maxSeconds, "300", &s.ledger.CommittedTTL),
+		duration("rejected-ttl-seconds", "IDEMPOTENCY_REJECTED_TTL_SECONDS", seconds+" that a rejection is remembered", 0.001, maxSeconds, "60", &s.ledger.RejectedTTL),
+		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window", 1, 100_000_000, "100000", &s.ledger.MaxEntries),
+		number("max-bytes", "", "size of all entries' records, engines inside this process only", 1<<20, 1<<44, "1073741824", &s.ledger.MaxBytes),
+		number("max-result-bytes", "", "size of one recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.ledger.MaxResultBytes),
+		duration("cleanup-interval-seconds", "IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS", seconds+" between two sweeps of expired entries", 0.001, 86400, "10", &s.ledger.CleanupInterval),
+		boolean("wait-for-pending", "IDEMPOTENCY_WAIT_FOR_PENDING", "hold a reserve while another attempt is pending", "true", &s.waitForPending),
+		duration("pending-wait-timeout", "IDEMPOTENCY_PENDING_WAIT_TIMEOUT", seconds+" that a reserve is held at most", 0, 3600, "30", &s.pendingWait),
+		number("max-waiters", "", "reserves held at once", 1, 1_000_000, "10000", &s.ledger.MaxWaiters),
+
+		number("max-header-bytes", "", "size of a request's headers", 1024, 1<<20, "16384", &s.server.MaxHeaderBytes),
+		number("max-in-flight", "", "requests at work at once, held ones apart", 1, 1_000_000, "4096", &s.server.MaxInFlight),
+		number("max-connections", "", "open connections", 1, 1_000_000, "16384", &s.server.MaxConnections),
+		duration("read-timeout-seconds", "", seconds+" that a client has to send a request", 0.001, 3600, "10", &s.server.ReadTimeout),
+		duration("write-timeout-seconds", "", seconds+" that a client has to take an answer", 0.001, 3600, "10", &s.server.WriteTimeout),
+		duration("idle-timeout-seconds", "", seconds+" that a connection may be idle", 0.001, 86400, "120", &s.server.IdleTimeout),
+		duration("work-timeout-seconds", "", seconds+" that the work of one request may take", 0.001, 3600, "10", &s.server.WorkTimeout),
+	}
+}
+
+// maxSeconds is 366 days.
+const maxSeconds = 31622400
+
+// check looks at what one setting alone cannot tell.
+func (s *settings) check() error {
+	if err := checkEngine(s); err != nil {
+		return err
+	}
+	for _, l := range []struct{ flag, value string }{{"listen", s.listen}, {"admin", s.admin}} {
+		if l.flag == "admin" && l.value == "" {
+			continue
+		}
+		if _, _, err := net.SplitHostPort(l.value); err != nil {
+			return usagef("--%s %q: must be HOST:PORT, port 0 picks a free one", l.flag, l.value)
+		}
+	}
+	if (s.tlsCert == "") != (s.tlsKey == "") {
+		return usagef("--tls-cert and --tls-key: must be given together")
+	}
+	if s.clientCA != "" && s.tlsCert == "" {
+		return usagef("--client-ca %q: needs --tls-cert and --tls-key", s.clientCA)
+	}
+	s.ledger.MaxWait = s.pendingWait
+	if !s.waitForPending || s.pendingWait == 0 {
+		s.ledger.MaxWait = -1
+	}
+	// The largest request is a commit in JSON: its body in base64 and room for
+	// headers, which JSON may escape.
+	s.server.MaxBodyBytes = s.ledger.MaxResultBytes/3*4 + 512<<10
+	return nil
+}
+
+func text(name, env, usage, initial string, to *string) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
+		*to = v
+		return nil
+	}}
+}
+
+func choice(name, env, usage, initial string, allowed []string, to *string) setting {
+	list := strings.Join(allowed, ", ")
+	return setting{name: name, env: env, usage: usage + ": " + list, initial: initial, parse: func(v string) error {
+		for _, a := range allowed {
+			if v == a {
+				*to = v
+				return nil
+			}
+		}
+		return errors.New("must be one of " + list)
+	}}
+}
+
+func level(name, env, usage, initial string, to *slog.Level) setting {
+	return setting{name: name, env: env, usage: usage + ": debug, info, warn, error", initial: initial, parse: func(v string) error {
+		for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+			if strings.EqualFold(v, l.String()) {
+				*to = l
+				return nil
+			}
+		}
+		return errors.New("must be one of debug, info, warn, error")
+	}}
+}
+
+func boolean(name, env, usage, initial string, to *bool) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, boolean: true, parse: func(v string) error {
+		switch strings.ToLower(v) {
+		case "true", "1":
+			*to = true
+		case "false", "0":
+			*to = false
+		default:
+			return errors.New("must be true or false")
+		}
+		return nil
+	}}
+}
+
+func number[T int | int64](name, env, usage string, least, most int64, initial string, to *T) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < least || n > most {
+			return fmt.Errorf("must be a whole number from %d to %d", least, most)
+		}
+		*to = T(n)
+		return nil
+	}}
+}
+
+func duration(name, env, usage string, least, most float64, initial string, to *time.Duration) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || math.IsNaN(f) || f < least || f > most {
+			return fmt.Errorf("must be a number of seconds from %v to %v", least, strconv.FormatFloat(most, 'f', -1, 64))
+		}
+		*to = time.Duration(math.Round(f * float64(time.Second)))
+		return nil
+	}}
+}
+
+func printSettings(w io.Writer, all []setting) {
+	fmt.Fprintln(w, "usage: manager serve [flags]; flags win over the environment")
+	sort.SliceStable(all, func(i, j int) bool { return all[i].name < all[j].name })
+	for _, s := range all {
+		fmt.Fprintf(w, "  --%s\n        %s", s.name, s.usage)
+		if s.initial != "" {
+			fmt.Fprintf(w, " (default %s)", s.initial)
+		}
+		if s.env != "" {
+			fmt.Fprintf(w, " [%s]", s.env)
+		}
+		fmt.Fprintln(w)
+	}
+}
