@@ -63,6 +63,9 @@ type Entry struct {
 	loc location
 }
 
+// location is where an entry and its answer lie.
+type location struct{ set, slot, area, place int }
+
 // Matches tells whether f may be a retry of the request that made the entry.
 func (e *Entry) Matches(f Fingerprint) bool {
 	return e.Fingerprint == Fingerprint{} || f == Fingerprint{} || e.Fingerprint == f
@@ -84,7 +87,7 @@ const (
 	Contended
 	// Done: the operation took effect, now or at an earlier call.
 	Done
-	// NotOwner: the entry is another attempt's; nothing changed.
+	// NotOwner: the entry is another attempt's, or is over; nothing changed.
 	NotOwner
 	// Gone: there is no such entry.
 	Gone
@@ -121,6 +124,10 @@ type Outcome struct {
 	Expires int64
 	// Sole as in Reservation.
 	Sole bool
+	// Learned: the ledger told the outcome, so it may also restore an entry
+	// whose answer was evicted. This attempt's own outcome never changes a
+	// terminal entry.
+	Learned bool
 	// Raw is the answer in the raw form of api.Result; it is stored as is. Nil: the
 	// answer is not kept.
 	Raw []byte
@@ -138,50 +145,154 @@ type Stats struct {
 // Table is one VM's view of the cache. It is not safe for concurrent use: a VM
 // runs one callback at a time. Slices that its methods return stay valid
 // until the next call, except answers, which belong to the caller.
-type Table struct{ table }
+type Table struct {
+	sd     SharedData
+	sem    Semantics
+	prefix string
+	touch  int64 // nanoseconds
+	areas  [maxAreas]area
+	n      int // number of areas
+	stats  Stats
+
+	// The record that the running operation works on: what load read, how to
+	// store it back, and which values are to be cleared after that.
+	rec      record
+	cas      uint32
+	exists   bool
+	freed    [Ways]bool
+	freedCAS [Ways]uint32
+
+	// Buffers, kept between calls: the heap of a VM is small.
+	key, buf, val []byte
+	wake          []uint32
+}
+
+// maxKeptBuffer is the largest value buffer that is kept between calls.
+const maxKeptBuffer = 64 << 10
+
+const defaultPrefix = "oncegate"
 
 // New returns the table. Nothing is read or written before the first operation.
 func New(sd SharedData, sem Semantics, o Options) *Table {
-	t := new(Table)
-	t.init(sd, sem, o)
+	if o.Prefix == "" {
+		o.Prefix = defaultPrefix
+	}
+	if o.MaxEntries <= 0 {
+		o.MaxEntries = defaultEntries
+	}
+	if o.MaxBytes <= 0 {
+		o.MaxBytes = defaultBytes
+	}
+	if o.MaxResultBytes <= 0 {
+		o.MaxResultBytes = defaultResultBytes
+	}
+	touch := int64(o.TouchInterval)
+	if touch == 0 {
+		touch = defaultTouch
+	}
+	t := &Table{
+		sd:     sd,
+		sem:    sem,
+		prefix: o.Prefix,
+		touch:  max(touch, 0),
+		key:    make([]byte, 0, len(o.Prefix)+32),
+		buf:    make([]byte, 0, maxRecord),
+		wake:   make([]uint32, 0, MaxWaiters),
+	}
+	t.areas, t.n = layout(o.MaxEntries, max(o.MaxBytes, minBytes), o.MaxResultBytes)
 	return t
 }
 
 // Lookup copies a live entry to e. It counts as a use. False: nothing is known.
-func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool { return t.lookup(h, now, e) }
+func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
+	if !t.sem.Usable {
+		return false
+	}
+	set := t.set(0, h)
+	value, cas, st := t.sd.Get(t.recordKey(0, set))
+	if st != OK || !framed(value) {
+		return false
+	}
+	// The record is searched in place: of most ways only the hash matters.
+	var w way
+	found := false
+	for i, b := 0, value[headerSize:]; i < int(value[3]) && !found; i, b = i+1, b[waySize:] {
+		if Hash(b[offHash:offHash+len(h)]) != *h || api.State(b[offState]) == api.StateNone {
+			continue
+		}
+		slot, ok := readWay(b, &w)
+		if !ok || !w.live(now) {
+			return false
+		}
+		found = true
+		t.entry(e, set, slot, &w)
+	}
+	if !found {
+		return false
+	}
+	if now-w.lastUse >= t.touch {
+		t.touchEntry(e, value, cas, now)
+	}
+	return true
+}
+
+// touchEntry writes an entry's last use back. Losing the race for it is no harm:
+// whoever won used the bucket just now.
+func (t *Table) touchEntry(e *Entry, value []byte, cas uint32, now int64) {
+	l := &e.loc
+	if !t.accept(0, value, cas, OK) {
+		return
+	}
+	if w := &t.rec.ways[l.slot]; w.hash == e.Hash && w.state != api.StateNone {
+		w.lastUse = now
+		t.store(0, l.set)
+	}
+	if l.area == 0 || l.area >= t.n {
+		return
+	}
+	set := t.set(l.area, &e.Hash)
+	if !t.load(l.area, set) {
+		return
+	}
+	if w := &t.rec.ways[l.place]; w.state != api.StateNone && w.hash == e.Hash {
+		w.lastUse = now
+		t.store(l.area, set)
+	}
+}
+
+// entry fills e from a way of a bucket.
+func (t *Table) entry(e *Entry, set, slot int, w *way) {
+	*e = Entry{
+		Hash:        w.hash,
+		State:       w.state,
+		Token:       w.token,
+		Fingerprint: w.print,
+		Owner:       w.owner,
+		Sole:        w.sole,
+		Expires:     w.expires,
+		HasBody:     w.body,
+		loc:         location{set: set, slot: slot, area: int(w.area), place: int(w.place)},
+	}
+}
 
 // Body returns the answer of a terminal entry, in the raw form, byte for byte
 // as it was given to Finish. False: it was evicted or too large to keep, and
-// the entry says only that the request is over: ask the ledger, or where
-// there is none answer that the recording is lost.
-func (t *Table) Body(e *Entry) ([]byte, bool) { return t.body(e) }
-
-// Reserve makes a pending entry: Created, Existing (a copy in e), Full or Contended.
-// wake are the waiters of a pending entry that had to make room: they shall look again.
-func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake []uint32) {
-	return t.reserve(r, now, e)
+// the entry says only that the request is over: ask the ledger (and give what
+// it answers to Finish), or where there is none answer that the recording is lost.
+func (t *Table) Body(e *Entry) ([]byte, bool) {
+	if !e.HasBody || e.loc.area >= t.n {
+		return nil, false
+	}
+	key := t.valueKey(0, e.loc.set, e.loc.slot)
+	if e.loc.area > 0 {
+		key = t.valueKey(e.loc.area, t.set(e.loc.area, &e.Hash), e.loc.place)
+	}
+	value, _, st := t.sd.Get(key)
+	if st != OK || !valueOf(value, &e.Hash, &e.Token) {
+		return nil, false
+	}
+	return value[valueHeader:], true
 }
-
-// AddWaiter adds a VM's queue to a pending entry: Waiting, Ended, TooManyWaiters or Contended.
-// Only Ended means that nobody will wake the queue though the entry is over.
-func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
-	return t.addWaiter(h, queue, now)
-}
-
-// Finish records the outcome and returns the waiters to wake. It is also how
-// an outcome learned from the ledger is filled in: without an entry one is
-// made. Done, NotOwner (another attempt's live entry stays as it is), Full or Contended.
-func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) { return t.finish(o, now) }
-
-// Release removes the attempt's pending entry and returns the waiters to wake:
-// Done, NotOwner, Gone or Contended.
-func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []uint32) {
-	return t.release(h, token, now)
-}
-
-// Sweep looks at up to n buckets from where the last sweep of any VM ended,
-// drops what has expired and frees its bytes. wake are waiters of expired pending entries.
-func (t *Table) Sweep(n int, now int64) (wake []uint32) { return t.sweep(n, now) }
 
 // Stats returns the counts so far.
 func (t *Table) Stats() Stats { return t.stats }

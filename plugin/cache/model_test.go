@@ -1,0 +1,365 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"pgregory.net/rapid"
+)
+
+// modelEntry is an entry of the model: what a map with TTL and LRU would hold.
+type modelEntry struct {
+	state   api.State
+	sole    bool
+	token   Token
+	expires int64
+	lastUse int64
+	body    []byte // nil: not kept
+	waiters []uint32
+}
+
+// model is the plain description of the table: per bucket, at most Ways
+// entries; the least recently used leave, pending ones last; the bytes of the
+// answers stay within the bucket's budget.
+type model struct {
+	budget  int
+	largest int // answers beyond the budget and up to this may or may not be kept
+	buckets map[int]map[Hash]*modelEntry
+}
+
+func (m *model) bucket(b int, now int64) map[Hash]*modelEntry {
+	if m.buckets[b] == nil {
+		m.buckets[b] = map[Hash]*modelEntry{}
+	}
+	return m.buckets[b]
+}
+
+// oldest returns the least recently used live entry that ok accepts.
+func oldest(entries map[Hash]*modelEntry, now int64, ok func(*modelEntry) bool) (h Hash, found bool) {
+	var best int64
+	for k, e := range entries {
+		if e.expires > now && ok(e) && (!found || e.lastUse < best) {
+			h, best, found = k, e.lastUse, true
+		}
+	}
+	return h, found
+}
+
+// room makes room for one more entry and returns the waiters of what left.
+// Nothing in entries is over (see drop).
+func room(entries map[Hash]*modelEntry, now int64, pending bool) (wake []uint32, ok bool) {
+	if len(entries) < Ways {
+		return nil, true
+	}
+	h, found := oldest(entries, now, func(e *modelEntry) bool { return e.state.Terminal() })
+	if !found && pending {
+		h, found = oldest(entries, now, func(e *modelEntry) bool { return !e.sole })
+	}
+	if !found {
+		return nil, false
+	}
+	wake = entries[h].waiters
+	delete(entries, h)
+	return wake, true
+}
+
+// squeeze evicts answers until size more bytes fit.
+func (m *model) squeeze(entries map[Hash]*modelEntry, keep Hash, size int, now int64) {
+	for {
+		sum := size
+		for h, e := range entries {
+			if h != keep && e.body != nil && len(e.body)+valueHeader <= m.budget {
+				sum += len(e.body) + valueHeader
+			}
+		}
+		if sum <= m.budget {
+			return
+		}
+		h, found := oldest(entries, now, func(e *modelEntry) bool {
+			return e != entries[keep] && e.body != nil && len(e.body)+valueHeader <= m.budget
+		})
+		if !found {
+			return
+		}
+		if entries[h].sole {
+			entries[h].body, entries[h].token = nil, Token{}
+		} else {
+			delete(entries, h)
+		}
+	}
+}
+
+// run drives two VMs' tables over one host and the model through random
+// operations and compares every answer.
+func run(t *rapid.T, r rules, o Options) {
+	h := newHost(r)
+	o.TouchInterval = -1
+	tabs := []*Table{newTable(h, o), newTable(h, o)}
+	m := &model{budget: tabs[0].areas[0].budget, largest: tabs[0].areas[tabs[0].n-1].budget, buckets: map[int]map[Hash]*modelEntry{}}
+	buckets := tabs[0].areas[0].sets
+	now := int64(1000)
+	tokens := 0
+	issued := map[Hash][]Token{}
+
+	pick := func() (Hash, int) {
+		b := rapid.IntRange(0, buckets-1).Draw(t, "bucket")
+		return hashOf(b, rapid.IntRange(1, 12).Draw(t, "id")), b
+	}
+	tab := func() *Table { return tabs[rapid.IntRange(0, 1).Draw(t, "vm")] }
+	fresh := func(h Hash) Token {
+		tokens++
+		issued[h] = append(issued[h], tokenOf(tokens))
+		return tokenOf(tokens)
+	}
+	someToken := func(h Hash) Token {
+		if len(issued[h]) > 0 && rapid.IntRange(0, 9).Draw(t, "known token") > 0 {
+			n := len(issued[h])
+			return issued[h][max(0, n-1-rapid.IntRange(0, 1).Draw(t, "back"))]
+		}
+		return fresh(h)
+	}
+	sameQueues := func(what string, got, want []uint32) {
+		got, want = slices.Clone(got), slices.Clone(want)
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s woke %v, want %v", what, got, want)
+		}
+	}
+	// drop removes what is over from the model. In the table it lies about until
+	// somebody needs its way, except that who waits for it is to be woken: then
+	// the table is swept, and at random.
+	drop := func(sweep bool) {
+		var want []uint32
+		for _, entries := range m.buckets {
+			for k, e := range entries {
+				if e.expires <= now {
+					want = append(want, e.waiters...)
+					delete(entries, k)
+				}
+			}
+		}
+		if len(want) == 0 && !sweep {
+			return
+		}
+		// Two calls: the first may begin in the middle.
+		var got []uint32
+		vm := tabs[tokens%2]
+		for i := 0; i < 2; i++ {
+			got = append(got, vm.Sweep(1<<20, now)...)
+		}
+		sameQueues("Sweep", got, want)
+	}
+
+	t.Repeat(map[string]func(*rapid.T){
+		"": func(t *rapid.T) {
+			now++
+			drop(false)
+			if h.bytes > max(o.MaxBytes, minBytes) {
+				t.Fatalf("%d bytes are stored, the bound is %d", h.bytes, o.MaxBytes)
+			}
+		},
+		"time": func(t *rapid.T) {
+			now += int64(rapid.IntRange(1, 300).Draw(t, "step"))
+			drop(rapid.Bool().Draw(t, "sweep"))
+		},
+		"lookup": func(t *rapid.T) {
+			hash, b := pick()
+			entries := m.bucket(b, now)
+			want := entries[hash]
+			var e Entry
+			vm := tab()
+			got := vm.Lookup(&hash, now, &e)
+			if got != (want != nil) {
+				t.Fatalf("Lookup = %v, the model has %+v", got, want)
+			}
+			if !got {
+				return
+			}
+			want.lastUse = now
+			if e.State != want.state || e.Expires != want.expires || e.Sole != want.sole || (e.Token != want.token && want.state == api.StatePending) {
+				t.Fatalf("Lookup = %+v, the model has %+v", e, want)
+			}
+			m.compareBody(t, vm, &e, want)
+		},
+		"reserve": func(t *rapid.T) {
+			hash, b := pick()
+			entries := m.bucket(b, now)
+			var token Token
+			if rapid.Bool().Draw(t, "again") {
+				token = someToken(hash)
+			} else {
+				token = fresh(hash)
+			}
+			res := Reservation{Hash: hash, Token: token, Owner: 7, Expires: now + int64(rapid.IntRange(1, 400).Draw(t, "ttl")), Sole: rapid.IntRange(0, 3).Draw(t, "sole") == 0}
+			var e Entry
+			got, wake := tab().Reserve(&res, now, &e)
+			if have := entries[hash]; have != nil {
+				want := Existing
+				if have.state == api.StatePending && have.token == token {
+					want = Created
+				}
+				if got != want || e.State != have.state {
+					t.Fatalf("Reserve = %d %+v, want %d, the model has %+v", got, e, want, have)
+				}
+				sameQueues("Reserve", wake, nil)
+				return
+			}
+			woken, ok := room(entries, now, true)
+			if !ok {
+				if got != Full {
+					t.Fatalf("Reserve = %d, want Full", got)
+				}
+				return
+			}
+			if got != Created {
+				t.Fatalf("Reserve = %d, want Created", got)
+			}
+			sameQueues("Reserve", wake, woken)
+			entries[hash] = &modelEntry{state: api.StatePending, sole: res.Sole, token: token, expires: res.Expires, lastUse: now}
+		},
+		"wait": func(t *rapid.T) {
+			hash, b := pick()
+			queue := uint32(rapid.IntRange(1, 5).Draw(t, "queue"))
+			got := tab().AddWaiter(&hash, queue, now)
+			have := m.bucket(b, now)[hash]
+			if have == nil || have.state != api.StatePending {
+				if got != Ended {
+					t.Fatalf("AddWaiter = %d, want Ended", got)
+				}
+				return
+			}
+			if got != Waiting {
+				t.Fatalf("AddWaiter = %d, want Waiting", got)
+			}
+			if !slices.Contains(have.waiters, queue) {
+				have.waiters = append(have.waiters, queue)
+			}
+		},
+		"release": func(t *rapid.T) {
+			hash, b := pick()
+			token := someToken(hash)
+			got, wake := tab().Release(&hash, &token, now)
+			entries := m.bucket(b, now)
+			have := entries[hash]
+			want := Gone
+			var woken []uint32
+			switch {
+			case have == nil && got == Done:
+				want = Done // it was over, but still there
+			case have == nil:
+			case have.state == api.StatePending && have.token == token:
+				want, woken = Done, have.waiters
+				delete(entries, hash)
+			default:
+				want = NotOwner
+			}
+			if got != want {
+				t.Fatalf("Release = %d, want %d", got, want)
+			}
+			sameQueues("Release", wake, woken)
+		},
+		"finish": func(t *rapid.T) {
+			hash, b := pick()
+			entries := m.bucket(b, now)
+			oc := Outcome{
+				Hash:    hash,
+				Token:   someToken(hash),
+				State:   rapid.SampledFrom([]api.State{api.StateCommitted, api.StateRejected}).Draw(t, "state"),
+				Expires: now + int64(rapid.IntRange(1, 900).Draw(t, "ttl")),
+				Sole:    rapid.IntRange(0, 3).Draw(t, "sole") == 0,
+				Learned: rapid.Bool().Draw(t, "learned"),
+			}
+			size := rapid.SampledFrom([]int{-1, 0, 1, m.budget / 9, m.budget / 4, m.budget / 3, m.budget - valueHeader, m.budget - valueHeader + 1, m.largest - valueHeader, m.largest}).Draw(t, "size")
+			if size >= 0 {
+				oc.Raw = bytes.Repeat([]byte(fmt.Sprintf("%x", oc.Token[12:])), size/8+1)[:size]
+			}
+			got, wake := tab().Finish(&oc, now)
+			have := entries[hash]
+			var woken []uint32
+			want := Done
+			own := oc.Raw != nil && size+valueHeader <= m.budget
+			maybe := oc.Raw != nil && !own && size+valueHeader <= m.largest
+			ownBody := have != nil && have.body != nil && len(have.body)+valueHeader <= m.budget
+			switch {
+			case have == nil:
+				ok := false
+				if woken, ok = room(entries, now, false); !ok {
+					want = Full
+				}
+			case have.token == oc.Token:
+				if ownBody || (have.sole && have.body != nil) {
+					have = nil
+					oc.Raw = nil
+					own, maybe = false, false
+					if got != Done {
+						t.Fatalf("second Finish = %d, want Done", got)
+					}
+					sameQueues("Finish", wake, nil)
+					return
+				}
+				woken = have.waiters
+			case have.state == api.StatePending, !oc.Learned, ownBody, have.sole:
+				want = NotOwner
+			}
+			if got != want {
+				t.Fatalf("Finish = %d, want %d; the model has %+v", got, want, have)
+			}
+			if want != Done {
+				sameQueues("Finish", wake, nil)
+				return
+			}
+			sameQueues("Finish", wake, woken)
+			delete(entries, hash)
+			kept := own
+			if maybe {
+				// The other areas are not modelled: ask the table.
+				var e Entry
+				kept = tabs[0].Lookup(&hash, now, &e) && e.HasBody
+			}
+			if !kept && !oc.Sole {
+				return
+			}
+			e := &modelEntry{state: oc.State, sole: oc.Sole, token: oc.Token, expires: oc.Expires, lastUse: now}
+			if kept {
+				e.body = append([]byte{}, oc.Raw...)
+			}
+			entries[hash] = e
+			if own {
+				m.squeeze(entries, hash, size+valueHeader, now)
+			}
+		},
+	})
+}
+
+// compareBody: an answer within the bucket's budget is there exactly when the
+// model has it; a larger one may have been evicted from its area, but is never
+// another's.
+func (m *model) compareBody(t *rapid.T, tab *Table, e *Entry, want *modelEntry) {
+	got, ok := tab.Body(e)
+	if ok && !bytes.Equal(got, want.body) {
+		t.Fatalf("Body = %d bytes %.20q, the model has %d bytes %.20q", len(got), got, len(want.body), want.body)
+	}
+	if large := len(want.body)+valueHeader > m.budget; ok != (want.body != nil) && !(large && !ok) {
+		t.Fatalf("Body found = %v, the model has %d bytes", ok, len(want.body))
+	}
+}
+
+// TestModel: the table is a map with TTL and LRU per bucket, on every host.
+func TestModel(t *testing.T) {
+	for _, r := range usableHosts {
+		t.Run(r.name, func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				run(t, r, Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 12000})
+			})
+		})
+		t.Run(r.name+" with areas", func(t *testing.T) {
+			rapid.Check(t, func(t *rapid.T) {
+				run(t, r, Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 40000})
+			})
+		})
+	}
+}

@@ -1,0 +1,239 @@
+package cache
+
+import (
+	"encoding/binary"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// A set's metadata record:
+//
+//	record := 'o' 'g' version ways(1) waiters(1) way* waiter*
+//	way    := slot(1) state(1) flags(1) area(1) place(1) owner(4) hash(16)
+//	          token(16) fingerprint(16) expires(8) last use(8) held(4)
+//	waiter := slot(1) queue(4)
+//
+// Integers are big endian. Ways come in the order of their slots and only if
+// they say something. The buckets and the sets of the areas use the same
+// record; in an area a way is an answer, and only hash, token, expiry, last use and held
+// matter.
+const (
+	recordVersion = 1
+	headerSize    = 5
+	waySize       = 77
+	waiterSize    = 5
+	maxRecord     = headerSize + Ways*waySize + MaxWaiters*waiterSize
+
+	offState   = 1
+	offFlags   = 2
+	offArea    = 3
+	offPlace   = 4
+	offOwner   = 5
+	offHash    = 9
+	offToken   = 25
+	offPrint   = 41
+	offExpires = 57
+	offLastUse = 65
+	offHeld    = 73
+
+	flagSole = 1
+	flagBody = 2
+)
+
+// way is one slot of a set.
+type way struct {
+	state api.State // StateNone: no entry
+	sole  bool
+	// body: the entry's answer is kept, in this way's value (area 0) or in the
+	// value of way place of the entry's set in another area.
+	body        bool
+	area, place uint8
+	owner       uint32
+	hash        Hash
+	token       Token
+	print       Fingerprint
+	expires     int64
+	lastUse     int64
+	// held is how many bytes this way's own value may hold, whoever's they are:
+	// a way keeps the bytes of an entry that left until they are overwritten or
+	// cleared, so that the sum over a set is always an upper bound.
+	held uint32
+}
+
+func (w *way) live(now int64) bool { return w.state != api.StateNone && w.expires > now }
+
+// ownBody tells whether the way's value is its entry's answer.
+func (w *way) ownBody() bool { return w.body && w.area == 0 }
+
+// clear removes the entry; what the value holds stays accounted for.
+func (w *way) clear() { *w = way{held: w.held} }
+
+type waiter struct {
+	slot  uint8
+	queue uint32
+}
+
+// record is a decoded set.
+type record struct {
+	ways    [Ways]way
+	waiters [MaxWaiters]waiter
+	n       int // number of waiters
+}
+
+// find returns the slot of an entry, live or not, or -1.
+func (r *record) find(h *Hash) int {
+	for i := range r.ways {
+		if r.ways[i].state != api.StateNone && r.ways[i].hash == *h {
+			return i
+		}
+	}
+	return -1
+}
+
+// takeWaiters moves the queues that wait for a slot to dst.
+func (r *record) takeWaiters(slot int, dst []uint32) []uint32 {
+	kept := 0
+	for i := 0; i < r.n; i++ {
+		if int(r.waiters[i].slot) == slot {
+			dst = append(dst, r.waiters[i].queue)
+			continue
+		}
+		r.waiters[kept] = r.waiters[i]
+		kept++
+	}
+	r.n = kept
+	return dst
+}
+
+// append encodes the record.
+func (r *record) append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, 'o', 'g', recordVersion, 0, byte(r.n))
+	for i := range r.ways {
+		w := &r.ways[i]
+		if w.state == api.StateNone && w.held == 0 {
+			continue
+		}
+		dst[start+3]++
+		var flags byte
+		if w.sole {
+			flags |= flagSole
+		}
+		if w.body {
+			flags |= flagBody
+		}
+		dst = append(dst, byte(i), byte(w.state), flags, w.area, w.place)
+		dst = binary.BigEndian.AppendUint32(dst, w.owner)
+		dst = append(dst, w.hash[:]...)
+		dst = append(dst, w.token[:]...)
+		dst = append(dst, w.print[:]...)
+		dst = binary.BigEndian.AppendUint64(dst, uint64(w.expires))
+		dst = binary.BigEndian.AppendUint64(dst, uint64(w.lastUse))
+		dst = binary.BigEndian.AppendUint32(dst, w.held)
+	}
+	for i := 0; i < r.n; i++ {
+		dst = append(dst, r.waiters[i].slot)
+		dst = binary.BigEndian.AppendUint32(dst, r.waiters[i].queue)
+	}
+	return dst
+}
+
+// framed tells whether b has the frame of a record, which makes it safe to
+// read its ways in place.
+func framed(b []byte) bool {
+	return len(b) >= headerSize && b[0] == 'o' && b[1] == 'g' && b[2] == recordVersion &&
+		b[3] <= Ways && b[4] <= MaxWaiters &&
+		len(b) == headerSize+int(b[3])*waySize+int(b[4])*waiterSize
+}
+
+// readWay decodes one way; ok is false when its values cannot be ours.
+func readWay(b []byte, w *way) (slot int, ok bool) {
+	slot = int(b[0])
+	flags := b[offFlags]
+	*w = way{
+		state:   api.State(b[offState]),
+		sole:    flags&flagSole != 0,
+		body:    flags&flagBody != 0,
+		area:    b[offArea],
+		place:   b[offPlace],
+		owner:   binary.BigEndian.Uint32(b[offOwner:]),
+		expires: int64(binary.BigEndian.Uint64(b[offExpires:])),
+		lastUse: int64(binary.BigEndian.Uint64(b[offLastUse:])),
+		held:    binary.BigEndian.Uint32(b[offHeld:]),
+	}
+	copy(w.hash[:], b[offHash:])
+	copy(w.token[:], b[offToken:])
+	copy(w.print[:], b[offPrint:])
+	if slot >= Ways || flags > flagSole|flagBody || w.area >= maxAreas || w.place >= Ways {
+		return 0, false
+	}
+	switch w.state {
+	case api.StateNone:
+		return slot, w.held > 0 && !w.body
+	case api.StatePending:
+		return slot, !w.body
+	case api.StateCommitted, api.StateRejected:
+		return slot, !w.ownBody() || w.held > 0
+	}
+	return 0, false
+}
+
+// decode reads a record. On false r is undefined: the record is not ours.
+func (r *record) decode(b []byte) bool {
+	*r = record{}
+	if !framed(b) {
+		return false
+	}
+	ways, n := int(b[3]), int(b[4])
+	b = b[headerSize:]
+	last := -1
+	for ; ways > 0; ways-- {
+		var w way
+		slot, ok := readWay(b, &w)
+		if !ok || slot <= last || (w.state != api.StateNone && r.find(&w.hash) >= 0) {
+			return false
+		}
+		last = slot
+		r.ways[slot] = w
+		b = b[waySize:]
+	}
+	for ; r.n < n; r.n++ {
+		slot := b[0]
+		if slot >= Ways || r.ways[slot].state != api.StatePending {
+			return false
+		}
+		r.waiters[r.n] = waiter{slot, binary.BigEndian.Uint32(b[1:])}
+		b = b[waiterSize:]
+	}
+	return true
+}
+
+// foreign makes the record of a set whose stored record is not ours: no
+// entries, and values of which nothing is known but that they may be there.
+func (r *record) foreign(held uint32) {
+	*r = record{}
+	for i := range r.ways {
+		r.ways[i].held = max(held, 1)
+	}
+}
+
+// An answer's value: version(1) hash(16) token(16) answer. A cleared value
+// is the single octet 0.
+const (
+	valueVersion = 1
+	valueHeader  = 1 + len(Hash{}) + len(Token{})
+)
+
+func appendValue(dst []byte, h *Hash, t *Token, raw []byte) []byte {
+	dst = append(dst, valueVersion)
+	dst = append(dst, h[:]...)
+	dst = append(dst, t[:]...)
+	return append(dst, raw...)
+}
+
+// valueOf tells whether a value is the answer of the attempt t at h. A token
+// is never used twice, so no other answer ever carries both.
+func valueOf(v []byte, h *Hash, t *Token) bool {
+	return len(v) >= valueHeader && v[0] == valueVersion &&
+		Hash(v[1:1+len(h)]) == *h && Token(v[1+len(h):valueHeader]) == *t
+}
