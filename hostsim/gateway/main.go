@@ -99,8 +99,8 @@ type gateway struct {
 
 // start brings everything up to the point where serve can accept. After an error
 // nothing is left.
-func start(ctx context.Context, o *options, logger *slog.Logger) (g *gateway, err error) {
-	g = &gateway{o: o, log: logger}
+func start(ctx context.Context, o *options, logger *slog.Logger) (_ *gateway, err error) {
+	g := &gateway{o: o, log: logger}
 	defer func() {
 		if err != nil {
 			g.close()

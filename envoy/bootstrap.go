@@ -1,0 +1,154 @@
+package envoy
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"sigs.k8s.io/yaml"
+
+	// The extensions that the files name by type URL.
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+)
+
+// Files are the configurations, by their paths in this folder.
+//
+//go:embed *.yaml istio/*.yaml
+var Files embed.FS
+
+// LoadBootstrap reads one of the static configurations and checks it with Validate.
+func LoadBootstrap(name string) (*bootstrapv3.Bootstrap, error) {
+	text, err := Files.ReadFile(name)
+	if err != nil {
+		return nil, err
+	}
+	b := new(bootstrapv3.Bootstrap)
+	if err := unmarshalYAML(text, b); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err := Validate(b); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// unmarshalYAML reads YAML into a message; unknown and repeated fields are errors.
+func unmarshalYAML(text []byte, m proto.Message) error {
+	json, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return err
+	}
+	return protojson.Unmarshal(json, m)
+}
+
+// Validate checks a message with the rules of Envoy's API, also those of the messages
+// that are packed into it, which Envoy's generated validators do not look into.
+func Validate(m proto.Message) error {
+	if v, ok := m.(interface{ ValidateAll() error }); ok {
+		if err := v.ValidateAll(); err != nil {
+			return err
+		}
+	}
+	return eachAny(m.ProtoReflect(), func(a *anypb.Any) error {
+		inner, err := a.UnmarshalNew()
+		if err != nil {
+			return err
+		}
+		return Validate(inner)
+	})
+}
+
+// eachAny calls f for every Any in m, not those inside another.
+func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
+	if a, ok := m.Interface().(*anypb.Any); ok {
+		return f(a)
+	}
+	var errs []error
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.IsMap():
+			if fd.MapValue().Message() != nil {
+				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+					errs = append(errs, eachAny(v.Message(), f))
+					return true
+				})
+			}
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i := range v.List().Len() {
+				errs = append(errs, eachAny(v.List().Get(i).Message(), f))
+			}
+		default:
+			errs = append(errs, eachAny(v.Message(), f))
+		}
+		return true
+	})
+	return errors.Join(errs...)
+}
+
+// Edit calls change with the connection manager and the Wasm plugin of the bootstrap's
+// only listener and puts what it made of them back in.
+func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error) error {
+	listeners := b.GetStaticResources().GetListeners()
+	if len(listeners) != 1 || len(listeners[0].GetFilterChains()) != 1 || len(listeners[0].GetFilterChains()[0].GetFilters()) != 1 {
+		return errors.New("envoy: want one listener with one filter chain of one filter")
+	}
+	filter := listeners[0].GetFilterChains()[0].GetFilters()[0]
+	hcm := new(hcmv3.HttpConnectionManager)
+	if err := filter.GetTypedConfig().UnmarshalTo(hcm); err != nil {
+		return err
+	}
+	var plugins int
+	for _, f := range hcm.GetHttpFilters() {
+		if !f.GetTypedConfig().MessageIs((*wasmfilterv3.Wasm)(nil)) {
+			continue
+		}
+		plugins++
+		wasm := new(wasmfilterv3.Wasm)
+		if err := f.GetTypedConfig().UnmarshalTo(wasm); err != nil {
+			return err
+		}
+		if err := change(hcm, wasm.GetConfig()); err != nil {
+			return err
+		}
+		if err := f.GetTypedConfig().MarshalFrom(wasm); err != nil {
+			return err
+		}
+	}
+	if plugins != 1 {
+		return fmt.Errorf("envoy: %d Wasm filters, want one", plugins)
+	}
+	return filter.GetTypedConfig().MarshalFrom(hcm)
+}
+
+// PluginJSON is the filter's own configuration in a plugin's.
+func PluginJSON(plugin *wasmv3.PluginConfig) ([]byte, error) {
+	text := new(wrapperspb.StringValue)
+	if err := plugin.GetConfiguration().UnmarshalTo(text); err != nil {
+		return nil, err
+	}
+	return []byte(text.GetValue()), nil
+}
+
+// SetPluginJSON replaces it.
+func SetPluginJSON(plugin *wasmv3.PluginConfig, json []byte) error {
+	return plugin.GetConfiguration().MarshalFrom(wrapperspb.String(string(json)))
+}
+
+// MarshalBootstrap renders a bootstrap as JSON, which `envoy --config-path` takes from
+// a file whose name ends in .json.
+func MarshalBootstrap(b *bootstrapv3.Bootstrap) ([]byte, error) {
+	return protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
+}

@@ -1,0 +1,14 @@
+// Package envoy holds configurations of Envoy and Istio with the gate in them, and
+// reads them with the proxies' own API types.
+//
+//	envoy.yaml             a static Envoy, body mode
+//	headers-mode.yaml      a static Envoy, headers mode
+//	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
+//	istio/body-mode.yaml   the same in body mode
+//	istio/manager.yaml     how Istio's proxies reach the managers, and a protected route
+//
+// The files are meant to be copied; each says what to adapt. The Go code serves
+// tests: those of this package, which check every file and the filter's configuration
+// inside it, and the end-to-end tests, which run envoy.yaml and headers-mode.yaml
+// in a real Envoy after changing the addresses.
+package envoy
