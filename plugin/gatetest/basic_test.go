@@ -1,0 +1,297 @@
+package gatetest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func TestFirstCallIsExecutedAndRecorded(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"manager":{"auth_token":"secret"}}`})
+		x := r.Send(Request{Key: "k1", Body: `{"amount":1}`})
+		up := x.Upstream.AwaitHeaders(t)
+		want(t, ":path", up.Get(":path"), "/payments")
+		x.Upstream.AwaitEnd(t)
+		want(t, "upstream's body", x.Upstream.Body(), `{"amount":1}`)
+		x.Answer(201, `{"n":1}`, "content-type: application/json", "x-custom: a", "x-custom: b")
+		p := x.Response()
+		want(t, "status", p.Status, "201")
+		want(t, "body", p.Body, `{"n":1}`)
+		want(t, "idempotency-status", p.Header("idempotency-status"), "executed")
+		want(t, "idempotent-replayed", p.Header("idempotent-replayed"), "")
+		x.Over()
+
+		calls := r.Manager.Calls()
+		want(t, "calls", len(calls), 2)
+		want(t, "first call", calls[0].Path, api.PathReserve)
+		want(t, "second call", calls[1].Path, api.PathCommit)
+		want(t, "key", calls[0].Key, "k1")
+		want(t, "scope", calls[1].Scope, calls[0].Scope)
+		want(t, "token", calls[1].Token, calls[0].Token)
+		want(t, "token's length", len(calls[0].Token), 32)
+		want(t, "fingerprint", calls[1].Fingerprint, calls[0].Fingerprint)
+		want(t, "authorization", calls[1].Authorization, "Bearer secret")
+		want(t, "recorded status", calls[1].Result.Status, 201)
+		want(t, "recorded body", string(calls[1].Result.Body), `{"n":1}`)
+		want(t, "misses", r.Metric("oncegate_requests_miss"), 1)
+		want(t, "committed", r.Metric("oncegate_outcomes_committed"), 1)
+	})
+}
+
+func TestReplayEqualsTheOriginal(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		headers := []string{
+			"content-type: text/plain; charset=utf-8", "set-cookie: a=1", "set-cookie: b=2", "x-empty: ",
+			"date: Thu, 01 Jan 1970 00:00:00 GMT", "age: 3", "connection: x-hop, close", "x-hop: 1", "keep-alive: 5",
+			"x-envoy-upstream-service-time: 3", "etag: \"x\"",
+		}
+		x := r.Send(Request{Key: "k", Body: "b"})
+		x.Answer(200, "first answer", headers...)
+		first := x.Response()
+		again := r.Send(Request{Key: "k", Body: "b"})
+		p := again.Response()
+		want(t, "status", p.Status, "200")
+		want(t, "body", p.Body, first.Body)
+		want(t, "idempotent-replayed", p.Header("idempotent-replayed"), "true")
+		want(t, "idempotency-status", p.Header("idempotency-status"), "replayed")
+		for _, name := range []string{"content-type", "set-cookie", "etag"} {
+			want(t, name, strings.Join(p.Headers.Values(name), "|"), strings.Join(first.Headers.Values(name), "|"))
+		}
+		if !p.Headers.Has("x-empty") {
+			t.Error("an empty header is missing")
+		}
+		for _, name := range []string{"date", "age", "connection", "x-hop", "keep-alive", "x-envoy-upstream-service-time"} {
+			if p.Headers.Has(name) {
+				t.Errorf("%s was replayed", name)
+			}
+		}
+		want(t, "upstream saw the replay", again.Upstream.Begun(), false)
+		want(t, "calls", len(r.Manager.Calls()), 2)
+		want(t, "hits", r.Metric("oncegate_requests_hit_committed"), 1)
+	})
+}
+
+// A host describes the body of its own replies; what upstream said wins.
+func TestReplayKeepsContentTypeAsItWas(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		for _, c := range []struct{ key, body, header string }{
+			{"typed-empty", "", "content-type: application/json"},
+			{"untyped-body", "text", "x-a: b"},
+			{"untyped-empty", "", "x-a: b"},
+		} {
+			x := r.Send(Request{Key: c.key})
+			x.Answer(200, c.body, c.header)
+			first := x.Response()
+			p := r.Send(Request{Key: c.key}).Response()
+			want(t, c.key+": replayed", p.Header("idempotent-replayed"), "true")
+			want(t, c.key+": content-type", strings.Join(p.Headers.Values("content-type"), "|"),
+				strings.Join(first.Headers.Values("content-type"), "|"))
+			want(t, c.key+": body", p.Body, c.body)
+		}
+	})
+}
+
+func TestReplayIsAnsweredFromTheCacheOfAnotherWorker(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Workers: 2})
+		x := r.Send(Request{Key: "k", Worker: 0})
+		x.Answer(200, "one")
+		x.Response()
+		p := r.Send(Request{Key: "k", Worker: 1}).Response()
+		want(t, "body", p.Body, "one")
+		want(t, "calls", len(r.Manager.Calls()), 2)
+	})
+}
+
+func TestUntouchedRequests(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		for name, q := range map[string]Request{
+			"get":       {Method: "GET", Key: "k"},
+			"head":      {Method: "HEAD", Key: "k"},
+			"no key":    {},
+			"websocket": {Key: "k", Headers: []string{"connection: keep-alive, Upgrade", "upgrade: websocket"}},
+			"grpc":      {Key: "k", Headers: []string{"content-type: application/grpc+proto"}},
+			"grpc-web":  {Key: "k", Headers: []string{"content-type: application/grpc-web"}},
+		} {
+			x := r.Send(q)
+			x.Answer(200, "")
+			p := x.Response()
+			if p.Headers.Has("idempotency-status") {
+				t.Errorf("%s: the answer is marked", name)
+			}
+		}
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+func TestStreamingGRPCPassesWithTrailers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Open(Request{Key: "k", Headers: []string{"content-type: application/grpc", "te: trailers"}}, false)
+		x.Upstream.AwaitHeaders(t)
+		x.RequestData([]byte("message"), false)
+		x.Upstream.AwaitBody(t, 7)
+		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc"), false)
+		x.Client.AwaitHeaders(t)
+		x.ResponseData([]byte("reply"), false)
+		x.Client.AwaitBody(t, 5)
+		x.RequestData(nil, true)
+		x.ResponseTrailers(hostsim.H("grpc-status", "0"))
+		x.Client.AwaitEnd(t)
+		x.Over()
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+func TestBadKeysAreRefused(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		for name, headers := range map[string][]string{
+			"empty":    {"idempotency-key: "},
+			"too long": {"idempotency-key: " + strings.Repeat("x", 256)},
+			"control":  {"idempotency-key: a\x01b"},
+			"space":    {"idempotency-key: a b"},
+			"twice":    {"idempotency-key: a", "idempotency-key: b"},
+			"unclosed": {`idempotency-key: "abc`},
+		} {
+			x := r.Send(Request{Headers: headers})
+			p := x.Response()
+			want(t, name+": status", p.Status, "400")
+			want(t, name+": code", p.Problem(t), "invalid-key")
+			want(t, name+": upstream called", x.Upstream.Begun(), false)
+		}
+		want(t, "calls", len(r.Manager.Calls()), 0)
+		x := r.Send(Request{Key: strings.Repeat("x", 255)})
+		x.Answer(200, "")
+		want(t, "status of the longest key", x.Response().Status, "200")
+	})
+}
+
+func TestQuotedAndBareKeysAreTheSame(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: `"abc"`})
+		x.Answer(200, "x")
+		x.Response()
+		want(t, "replayed", r.Send(Request{Key: "abc"}).Response().Header("idempotent-replayed"), "true")
+	})
+}
+
+func TestRequiredKey(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"key":{"required":true}}`})
+		p := r.Send(Request{}).Response()
+		want(t, "status", p.Status, "400")
+		want(t, "code", p.Problem(t), "key-required")
+	})
+}
+
+func TestStructuredKeysOnly(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"key":{"format":"structured"}}`})
+		want(t, "plain key", r.Send(Request{Key: "plain"}).Response().Status, "400")
+		x := r.Send(Request{Key: "host1.dc1:12345:42:a1b2c3d4e5f6a7b8"})
+		x.Answer(200, "")
+		want(t, "structured key", x.Response().Status, "200")
+	})
+}
+
+func TestScopesSeparateCallers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		for i, q := range []Request{
+			{Key: "k", Headers: []string{"authorization: Bearer a"}},
+			{Key: "k", Headers: []string{"authorization: Bearer b"}},
+			{Key: "k"},
+			{Key: "k", Path: "/other"},
+		} {
+			x := r.Send(q)
+			body := strings.Repeat("x", i+1)
+			x.Answer(200, body)
+			want(t, "executed", x.Response().Header("idempotency-status"), "executed")
+			want(t, "replay", r.Send(q).Response().Body, body)
+		}
+		for _, c := range r.Manager.Calls() {
+			if strings.Contains(c.Scope, "Bearer") {
+				t.Errorf("scope %q holds a credential", c.Scope)
+			}
+		}
+		for _, e := range r.Process.SharedData("") {
+			if strings.Contains(string(e.Value), "Bearer a") {
+				t.Errorf("shared data holds a credential at %s", e.Key)
+			}
+		}
+	})
+}
+
+func TestAnotherRequestUnderTheSameKey(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k", Body: "four"})
+		other := r.Send(Request{Key: "k", Body: "longer"})
+		p := other.Response()
+		want(t, "while pending", p.Status, "422")
+		want(t, "code", p.Problem(t), "fingerprint-mismatch")
+		x.Answer(200, "")
+		x.Response()
+		want(t, "when done", r.Send(Request{Key: "k", Body: "longer"}).Response().Status, "422")
+		want(t, "the right one", r.Send(Request{Key: "k", Body: "four"}).Response().Header("idempotent-replayed"), "true")
+		want(t, "mismatches", r.Metric("oncegate_requests_mismatch"), 2)
+	})
+}
+
+func TestMismatchToldByTheLedger(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{})
+		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock})
+		x := a.Send(Request{Key: "k", Body: "four"})
+		x.Answer(200, "")
+		x.Response()
+		y := b.Send(Request{Key: "k", Body: "longer"})
+		want(t, "status", y.Response().Status, "422")
+		want(t, "upstream called", y.Upstream.Begun(), false)
+		// The cache of b remembers nothing of it.
+		want(t, "the right one", b.Send(Request{Key: "k", Body: "four"}).Response().Header("idempotent-replayed"), "true")
+	})
+}
+
+func TestLosingTheCacheCostsOnlyACall(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{})
+		x := a.Send(Request{Key: "k"})
+		x.Answer(201, "first", "x-a: b")
+		x.Response()
+		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock})
+		for range 2 {
+			p := b.Send(Request{Key: "k"}).Response()
+			want(t, "status", p.Status, "201")
+			want(t, "body", p.Body, "first")
+			want(t, "x-a", p.Header("x-a"), "b")
+			want(t, "replayed", p.Header("idempotent-replayed"), "true")
+		}
+		want(t, "reserves", a.Manager.Count(api.PathReserve), 2)
+	})
+}
+
+func TestHeadersThatCannotBeRead(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		var many []string
+		for i := range 1100 {
+			many = append(many, "x-"+strings.Repeat("a", i%7+1)+": v")
+		}
+		x := r.Send(Request{Key: "k", Headers: many})
+		p := x.Response()
+		want(t, "with a key", p.Status, "400")
+		want(t, "code", p.Problem(t), "invalid-request")
+		y := r.Send(Request{Headers: many})
+		y.Answer(200, "")
+		want(t, "without a key", y.Response().Status, "200")
+	})
+}

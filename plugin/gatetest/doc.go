@@ -1,0 +1,7 @@
+// Package gatetest tests the gate from outside, on hostsim, with a scripted
+// manager, a scripted upstream and a clock that the test moves.
+//
+// Every case runs twice: on the native build of the gate and on
+// build/oncegate.wasm, the file that ships. The wasm run fails when that file is
+// missing; `make test` builds it first.
+package gatetest

@@ -1,0 +1,307 @@
+package gatetest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// What the gate makes of every way in which a reserve can go wrong. The key works
+// again as soon as the manager does.
+func TestManagerUnreachableOnReserve(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault Fault
+		// advance lets timeouts pass.
+		advance time.Duration
+		// released: the reservation that may exist is given back.
+		released bool
+	}{
+		{name: "refused at once", fault: Fault{Refuse: true}},
+		{name: "connect failure", fault: Fault{Failure: hostsim.CallConnectFailed}, released: true},
+		{name: "timeout", fault: Fault{Lose: true}, advance: 36 * time.Second, released: true},
+		{name: "timeout after it was carried out", fault: Fault{LoseAnswer: true}, advance: 36 * time.Second, released: true},
+		{name: "reset before it was carried out", fault: Fault{Failure: hostsim.CallReset}, released: true},
+		{name: "reset after it was carried out", fault: Fault{Failure: hostsim.CallReset, AfterIt: true}, released: true},
+		{name: "reset within the answer", fault: Fault{Failure: hostsim.CallResetMidAnswer, AfterIt: true}, released: true},
+		{name: "garbage", fault: Fault{Garbage: []byte("nonsense")}, released: true},
+		{name: "empty answer", fault: Fault{Garbage: []byte{}}, released: true},
+		{name: "somebody else's 200", fault: Fault{Foreign: true}, released: true},
+		{name: "somebody else's 503", fault: Fault{Status: 503, Foreign: true}, released: true},
+		{name: "somebody else's 422", fault: Fault{Status: 422, Foreign: true}, released: true},
+		{name: "an answer of another call", fault: Fault{Garbage: (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil)}, released: true},
+		{name: "401", fault: Fault{Status: 401}},
+		{name: "404", fault: Fault{Status: 404}},
+		{name: "500", fault: Fault{Status: 500}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				r := NewRig(t, guest, Options{})
+				r.Manager.Next(api.PathReserve, c.fault)
+				x := r.Send(Request{Key: "k"})
+				r.Settle()
+				r.Clock.Advance(c.advance)
+				p := x.Response()
+				want(t, "status", p.Status, "503")
+				want(t, "code", p.Problem(t), "manager-unavailable")
+				if p.Header("retry-after") == "" {
+					t.Error("no Retry-After")
+				}
+				want(t, "upstream called", x.Upstream.Begun(), false)
+				x.Over()
+				r.Settle()
+				want(t, "releases", r.Manager.Count(api.PathRelease) > 0, c.released)
+				want(t, "manager errors", r.Metric("oncegate_requests_manager_error"), 1)
+
+				y := r.Send(Request{Key: "k"})
+				y.Answer(200, "now")
+				want(t, "when it is back", y.Response().Body, "now")
+			})
+		})
+	}
+}
+
+func TestManagerAsksToComeBackLater(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.Next(api.PathReserve, Fault{Status: 503, RetryAfter: 7}, Fault{Status: 503, RetryAfter: 100000})
+		want(t, "retry-after", r.Send(Request{Key: "k"}).Response().Header("retry-after"), "7")
+		want(t, "retry-after", r.Send(Request{Key: "k"}).Response().Header("retry-after"), "30")
+	})
+}
+
+func TestUnknownCluster(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{NoCluster: true})
+		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
+		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
+	})
+}
+
+func TestFailureModeOpen(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"failure_mode":"open"}`})
+		r.Manager.Always(api.PathReserve, Fault{Refuse: true})
+		for range 2 {
+			x := r.Send(Request{Key: "k"})
+			x.Answer(200, "unprotected")
+			p := x.Response()
+			want(t, "status", p.Status, "200")
+			want(t, "idempotency-status", p.Header("idempotency-status"), "bypassed")
+		}
+		want(t, "commits", r.Manager.Count(api.PathCommit), 0)
+		want(t, "bypassed", r.Metric("oncegate_requests_bypass"), 2)
+	})
+}
+
+// An answer that comes when the call has been given up changes nothing.
+func TestReserveAnsweredLate(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.Next(api.PathReserve, Fault{Hold: true})
+		x := r.Send(Request{Key: "k"})
+		r.Settle()
+		r.Clock.Advance(36 * time.Second)
+		want(t, "status", x.Response().Status, "503")
+		r.Manager.Release()
+		r.Settle()
+		want(t, "upstream called", x.Upstream.Begun(), false)
+		y := r.Send(Request{Key: "k"})
+		y.Answer(200, "")
+		want(t, "next", y.Response().Status, "200")
+	})
+}
+
+func TestReleaseIsRepeatedUntilItArrives(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.Next(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		r.Manager.Next(api.PathRelease, Fault{Refuse: true}, Fault{Status: 503}, Fault{Failure: hostsim.CallConnectFailed})
+		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
+		r.Settle()
+		state, _ := r.Manager.State("k")
+		want(t, "state", state, api.StatePending)
+		r.Clock.Advance(30 * time.Second)
+		state, _ = r.Manager.State("k")
+		want(t, "state", state, api.StateNone)
+		want(t, "releases", r.Manager.Count(api.PathRelease), 4)
+		r.Clock.Advance(30 * time.Second)
+		want(t, "releases", r.Manager.Count(api.PathRelease), 4)
+	})
+}
+
+func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault   Fault
+		advance time.Duration
+	}{
+		"refused at once": {fault: Fault{Refuse: true}},
+		"connect failure": {fault: Fault{Failure: hostsim.CallConnectFailed}},
+		"reset":           {fault: Fault{Failure: hostsim.CallReset, AfterIt: true}},
+		"garbage":         {fault: Fault{Garbage: []byte{1, 'A'}}},
+		"timeout":         {fault: Fault{Lose: true}, advance: 6 * time.Second},
+		"500":             {fault: Fault{Status: 500}},
+		"503":             {fault: Fault{Status: 503, RetryAfter: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				r := NewRig(t, guest, Options{})
+				r.Manager.Next(api.PathCommit, c.fault, Fault{Refuse: true}, Fault{Refuse: true})
+				x := r.Send(Request{Key: "k"})
+				x.Answer(201, "done")
+				r.Settle()
+				r.Clock.Advance(c.advance)
+				want(t, "body", x.Response().Body, "done")
+				// A duplicate here gets the answer although the ledger does not know it yet.
+				want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Header("idempotent-replayed"), "true")
+				r.Clock.Advance(20 * time.Second)
+				state, result := r.Manager.State("k")
+				want(t, "state", state, api.StateCommitted)
+				want(t, "recorded", string(result.Body), "done")
+				want(t, "commits", r.Manager.Count(api.PathCommit), 4)
+			})
+		})
+	}
+}
+
+func TestCommitIsGivenUpWhenTheReservationIsOver(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10}`})
+		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		x := r.Send(Request{Key: "k"})
+		x.Answer(200, "done")
+		x.Response()
+		r.Clock.Advance(15 * time.Second)
+		n := r.Manager.Count(api.PathCommit)
+		if n < 3 {
+			t.Errorf("only %d commits were tried", n)
+		}
+		r.Clock.Advance(60 * time.Second)
+		want(t, "commits", r.Manager.Count(api.PathCommit), n)
+		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
+	})
+}
+
+func TestOutcomesThatWaitForTheLedgerAreBounded(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"commit_retry":{"max_queued":2}}`})
+		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		for _, key := range []string{"a", "b", "c"} {
+			x := r.Send(Request{Key: key})
+			x.Answer(200, key)
+			want(t, "answer", x.Response().Body, key)
+		}
+		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
+		r.Manager.Always(api.PathCommit, Fault{})
+		r.Clock.Advance(30 * time.Second)
+		state, _ := r.Manager.State("b")
+		want(t, "state of b", state, api.StateCommitted)
+		state, _ = r.Manager.State("c")
+		want(t, "state of c", state, api.StatePending)
+	})
+}
+
+func TestFencedCommit(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		// Another gate gets the key when our reservation is gone.
+		r.Manager.Forget()
+		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
+		y := other.Send(Request{Key: "k"})
+		y.Upstream.AwaitHeaders(t)
+		x.Answer(200, "stale")
+		want(t, "the client still gets its answer", x.Response().Body, "stale")
+		want(t, "fenced", r.Metric("oncegate_requests_fenced"), 1)
+		y.Answer(200, "true")
+		y.Response()
+		want(t, "what is remembered", r.Send(Request{Key: "k"}).Response().Body, "true")
+	})
+}
+
+func TestLateCommitIsAccepted(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		r.Manager.Forget()
+		x.Answer(200, "late")
+		want(t, "answer", x.Response().Body, "late")
+		state, _ := r.Manager.State("k")
+		want(t, "state", state, api.StateCommitted)
+	})
+}
+
+func TestLedgerWithASmallerLimit(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.Next(api.PathCommit, Fault{Status: 413})
+		x := r.Send(Request{Key: "k"})
+		x.Answer(200, "too large for it")
+		want(t, "answer", x.Response().Body, "too large for it")
+		_, result := r.Manager.State("k")
+		want(t, "status", result.Status, 200)
+		want(t, "body omitted", result.BodyOmitted, true)
+		want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Status, "410")
+	})
+}
+
+func TestAnswerIsHeldUntilTheCommit(t *testing.T) {
+	for _, c := range []struct {
+		name, config string
+		body         bool
+	}{
+		{"headers mode", `{}`, false},
+		{"body mode", `{"mode":"body"}`, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
+				r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+				x := r.Send(Request{Key: "k", Body: "b"})
+				x.Answer(200, "answer")
+				r.Settle()
+				want(t, "headers are out", x.Client.Begun(), !c.body)
+				want(t, "body", x.Client.Body(), "")
+				state, _ := r.Manager.State("k")
+				want(t, "state", state, api.StatePending)
+				r.Manager.Release()
+				want(t, "body", x.Response().Body, "answer")
+			})
+		})
+	}
+}
+
+func TestAnswerIsHeldUntilTheCommitWithoutABody(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+		x := r.Send(Request{Key: "k"})
+		x.Answer(204, "")
+		r.Settle()
+		want(t, "headers are out", x.Client.Begun(), false)
+		r.Manager.Release()
+		want(t, "status", x.Response().Status, "204")
+	})
+}
+
+func TestAsyncCommit(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"commit":"async"}`})
+		r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+		x := r.Send(Request{Key: "k"})
+		x.Answer(200, "answer")
+		want(t, "body", x.Response().Body, "answer")
+		x.Over()
+		y := r.Send(Request{Key: "k"})
+		r.Settle()
+		want(t, "a duplicate waits", y.Client.Begun(), false)
+		r.Manager.Release()
+		p := y.Response()
+		want(t, "body", p.Body, "answer")
+		want(t, "replayed", p.Header("idempotent-replayed"), "true")
+	})
+}

@@ -1,0 +1,343 @@
+package gatetest
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Fault is what happens to one call on its way to the manager and back.
+type Fault struct {
+	// Refuse: there is no healthy host, or the circuit breaker is full.
+	Refuse bool
+	// Lose: the call never arrives; the host answers when its timeout is over.
+	Lose bool
+	// LoseAnswer: the call is carried out, its answer never arrives.
+	LoseAnswer bool
+	// Failure replaces the answer; AfterIt says that the call was carried out first.
+	Failure hostsim.CallFailure
+	AfterIt bool
+	// Status answers with a problem of that status instead of carrying it out.
+	Status     int
+	RetryAfter int
+	// Foreign leaves out the manager's own header: something on the way answered.
+	Foreign bool
+	// Garbage replaces the body of the answer.
+	Garbage []byte
+	// Hold carries the call out at once but answers only when Release is called.
+	Hold bool
+	// HoldCall carries it out and answers only when Release is called.
+	HoldCall bool
+}
+
+// Manager is a small in-memory ledger that speaks the raw form: the contract of
+// the real one as far as the gate can tell. It is a hostsim.Cluster.
+type Manager struct {
+	clock hostsim.Clock
+
+	mu      sync.Mutex
+	entries map[string]*entry
+	script  map[string][]Fault // by path, used up in order
+	always  map[string]Fault   // by path, when the script is empty
+	calls   []Call
+	held    []func()
+	changed chan struct{} // closed and replaced whenever something happens
+}
+
+// Call is a call that reached the manager's door.
+type Call struct {
+	Path, Key, Scope, Token, Fingerprint string
+	Thread                               string
+	Authority, Authorization             string
+	Wait                                 time.Duration
+	Result                               api.Result
+}
+
+type entry struct {
+	state       api.State
+	token       string
+	fingerprint string
+	expires     time.Time
+	result      api.Result
+	waiters     []func() // run without the lock
+}
+
+// NewManager returns an empty ledger.
+func NewManager(clock hostsim.Clock) *Manager {
+	return &Manager{
+		clock: clock, entries: make(map[string]*entry), script: make(map[string][]Fault),
+		always: make(map[string]Fault), changed: make(chan struct{}),
+	}
+}
+
+// Next makes the next calls to a path go wrong, in order.
+func (m *Manager) Next(path string, faults ...Fault) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.script[path] = append(m.script[path], faults...)
+}
+
+// Always makes every further call to a path go wrong; the zero Fault ends that.
+func (m *Manager) Always(path string, f Fault) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.always[path] = f
+}
+
+// Release answers the calls that are held, oldest first.
+func (m *Manager) Release() {
+	m.mu.Lock()
+	held := m.held
+	m.held = nil
+	m.mu.Unlock()
+	for _, f := range held {
+		f()
+	}
+}
+
+// Calls returns the calls so far.
+func (m *Manager) Calls() []Call {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]Call(nil), m.calls...)
+}
+
+// Count returns how many calls to a path there were.
+func (m *Manager) Count(path string) int {
+	n := 0
+	for _, c := range m.Calls() {
+		if c.Path == path {
+			n++
+		}
+	}
+	return n
+}
+
+// Changed is closed when the next call arrives.
+func (m *Manager) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+// State returns the state of the only entry with that key, in any scope.
+func (m *Manager) State(key string) (api.State, api.Result) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, e := range m.entries {
+		if strings.HasSuffix(id, "\x00"+key) && m.live(e) {
+			return e.state, e.result
+		}
+	}
+	return api.StateNone, api.Result{}
+}
+
+// Forget drops everything, as if it had expired.
+func (m *Manager) Forget() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	clear(m.entries)
+}
+
+// Call implements hostsim.Cluster.
+func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
+	path := req.Headers.Get(":path")
+	c := Call{Path: path, Thread: req.Thread, Authority: req.Headers.Get(":authority"), Authorization: req.Headers.Get("authorization")}
+	var work func(answer func(hostsim.CallResponse))
+	switch path {
+	case api.PathReserve:
+		var r api.ReserveRequest
+		if r.ParseRaw(req.Body) == nil {
+			c.Key, c.Scope, c.Token, c.Fingerprint, c.Wait = r.Key, r.Scope, r.Token, r.Fingerprint, r.Wait
+			work = func(answer func(hostsim.CallResponse)) { m.reserve(&r, answer) }
+		}
+	case api.PathCommit, api.PathReject:
+		var r api.FinishRequest
+		if r.ParseRaw(req.Body) == nil {
+			r.Result.Body = append([]byte(nil), r.Result.Body...)
+			c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
+			state := api.StateCommitted
+			if path == api.PathReject {
+				state = api.StateRejected
+			}
+			work = func(answer func(hostsim.CallResponse)) { answer(m.finish(&r, state)) }
+		}
+	case api.PathRelease:
+		var r api.ReleaseRequest
+		if r.ParseRaw(req.Body) == nil {
+			c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token
+			work = func(answer func(hostsim.CallResponse)) { answer(m.release(&r)) }
+		}
+	}
+	m.mu.Lock()
+	m.calls = append(m.calls, c)
+	close(m.changed)
+	m.changed = make(chan struct{})
+	f := m.always[path]
+	if s := m.script[path]; len(s) > 0 {
+		f, m.script[path] = s[0], s[1:]
+	}
+	m.mu.Unlock()
+	return m.carryOut(f, work, done)
+}
+
+func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done func(hostsim.CallResponse)) error {
+	nothing := func(hostsim.CallResponse) {}
+	switch {
+	case f.Refuse:
+		return errors.New("no healthy host")
+	case f.Lose:
+		return nil
+	case f.LoseAnswer:
+		work(nothing)
+		return nil
+	case f.Failure != hostsim.CallOK:
+		if f.AfterIt {
+			work(nothing)
+		}
+		done(hostsim.CallResponse{Failure: f.Failure})
+		return nil
+	case f.Status != 0:
+		a := problem(f.Status)
+		if f.RetryAfter > 0 {
+			a.Headers.Add("retry-after", strconv.Itoa(f.RetryAfter))
+		}
+		if f.Foreign {
+			a.Headers.Del(api.HeaderManager)
+		}
+		done(a)
+		return nil
+	case work == nil:
+		done(problem(400))
+		return nil
+	}
+	answer := func(r hostsim.CallResponse) {
+		if f.Foreign {
+			r.Headers.Del(api.HeaderManager)
+		}
+		if f.Garbage != nil {
+			r.Body = f.Garbage
+		}
+		done(r)
+	}
+	switch {
+	case f.HoldCall:
+		m.hold(func() { work(answer) })
+	case f.Hold:
+		work(func(r hostsim.CallResponse) { m.hold(func() { answer(r) }) })
+	default:
+		work(answer)
+	}
+	return nil
+}
+
+func (m *Manager) hold(f func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held = append(m.held, f)
+}
+
+func problem(status int) hostsim.CallResponse {
+	return hostsim.CallResponse{
+		Headers: hostsim.H(":status", strconv.Itoa(status), api.HeaderManager, "test", "content-type", api.ContentTypeProblem),
+		Body:    []byte(`{"type":"urn:oncegate:problem:test","title":"test"}`),
+	}
+}
+
+func answered(status int, r *api.ReserveReply) hostsim.CallResponse {
+	return hostsim.CallResponse{
+		Headers: hostsim.H(":status", strconv.Itoa(status), api.HeaderManager, "test", "content-type", api.ContentTypeRaw),
+		Body:    r.AppendRaw(nil),
+	}
+}
+
+func (m *Manager) live(e *entry) bool { return e != nil && m.clock.Now().Before(e.expires) }
+
+func name(scope, key string) string { return scope + "\x00" + key }
+
+func (m *Manager) reserve(r *api.ReserveRequest, answer func(hostsim.CallResponse)) {
+	m.mu.Lock()
+	id := name(r.Scope, r.Key)
+	e := m.entries[id]
+	now := m.clock.Now()
+	if !m.live(e) {
+		m.entries[id] = &entry{
+			state: api.StatePending, token: r.Token, fingerprint: r.Fingerprint, expires: now.Add(r.PendingTTL),
+		}
+		m.mu.Unlock()
+		answer(answered(201, &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}))
+		return
+	}
+	remaining := e.expires.Sub(now)
+	switch {
+	case e.fingerprint != "" && r.Fingerprint != "" && e.fingerprint != r.Fingerprint:
+		m.mu.Unlock()
+		answer(problem(422))
+	case e.state.Terminal():
+		reply := &api.ReserveReply{State: e.state, ExpiresIn: remaining, Result: e.result}
+		m.mu.Unlock()
+		answer(answered(200, reply))
+	case e.token == r.Token:
+		m.mu.Unlock()
+		answer(answered(201, &api.ReserveReply{State: api.StateReserved, ExpiresIn: remaining}))
+	case r.Wait > 0:
+		again := *r
+		again.Wait = 0
+		var once sync.Once
+		look := func() { once.Do(func() { m.reserve(&again, answer) }) }
+		e.waiters = append(e.waiters, look)
+		m.mu.Unlock()
+		m.clock.AfterFunc(r.Wait, look)
+	default:
+		m.mu.Unlock()
+		answer(answered(202, &api.ReserveReply{State: api.StatePending, ExpiresIn: remaining}))
+	}
+}
+
+func (m *Manager) finish(r *api.FinishRequest, state api.State) hostsim.CallResponse {
+	m.mu.Lock()
+	id := name(r.Scope, r.Key)
+	e := m.entries[id]
+	if m.live(e) && e.token != r.Token {
+		m.mu.Unlock()
+		return problem(409)
+	}
+	if m.live(e) && e.state.Terminal() {
+		state := e.state
+		m.mu.Unlock()
+		return answered(200, &api.ReserveReply{State: state})
+	}
+	n := &entry{state: state, token: r.Token, fingerprint: r.Fingerprint, expires: m.clock.Now().Add(r.TTL), result: r.Result}
+	m.entries[id] = n
+	m.mu.Unlock()
+	wake(e)
+	return answered(200, &api.ReserveReply{State: state})
+}
+
+func (m *Manager) release(r *api.ReleaseRequest) hostsim.CallResponse {
+	m.mu.Lock()
+	id := name(r.Scope, r.Key)
+	e := m.entries[id]
+	if m.live(e) && (e.token != r.Token || e.state.Terminal()) {
+		m.mu.Unlock()
+		return problem(409)
+	}
+	delete(m.entries, id)
+	m.mu.Unlock()
+	wake(e)
+	return answered(200, &api.ReserveReply{State: api.StateReleased})
+}
+
+func wake(e *entry) {
+	if e != nil {
+		for _, f := range e.waiters {
+			f()
+		}
+	}
+}

@@ -1,0 +1,374 @@
+package gatetest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+)
+
+// patience is how long a test waits for what must happen. It is only ever used
+// up by a failing test.
+const patience = 60 * time.Second
+
+// cluster is the manager's name in all configurations here.
+const cluster = "oncegate_manager"
+
+// Options of a rig; the zero value is the default of each.
+type Options struct {
+	// Config is the filter's configuration, "" for the defaults.
+	Config string
+	// Workers is the number of worker VMs, default 1.
+	Workers int
+	// BodyMode lets the host deliver bodies while headers are held.
+	BodyMode bool
+	// BufferLimit is the host's, default 1 MiB.
+	BufferLimit int
+	// Manager is shared with another rig; nil makes a new one.
+	Manager *Manager
+	// Clock is shared with another rig; nil makes a new one.
+	Clock *hostsim.VirtualClock
+	// FailurePolicy after a trap.
+	FailurePolicy hostsim.FailurePolicy
+	// NoCluster leaves the manager's cluster out of the host.
+	NoCluster bool
+	// Process is shared with another rig.
+	Process *hostsim.Process
+}
+
+// Rig is a host with the gate, a manager and a clock.
+type Rig struct {
+	testing.TB
+	Host    *hostsim.Host
+	Process *hostsim.Process
+	Clock   *hostsim.VirtualClock
+	Manager *Manager
+	log     *lockedBuffer
+}
+
+// NewRig starts one; it is closed with the test.
+func NewRig(t testing.TB, guest hostsim.Source, o Options) *Rig {
+	t.Helper()
+	r, err := start(t, guest, o)
+	if err != nil {
+		t.Fatalf("the plugin did not start: %v\n%s", err, r.log)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log)
+		}
+		r.NoTraps()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := r.Host.Close(ctx); err != nil {
+			t.Errorf("closing the host: %v", err)
+		}
+	})
+	return r
+}
+
+func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
+	r := &Rig{TB: t, Clock: o.Clock, Manager: o.Manager, Process: o.Process, log: new(lockedBuffer)}
+	if r.Clock == nil {
+		r.Clock = hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	}
+	if r.Manager == nil {
+		r.Manager = NewManager(r.Clock)
+	}
+	if r.Process == nil {
+		r.Process = hostsim.NewProcess()
+	}
+	clusters := map[string]hostsim.Cluster{cluster: r.Manager}
+	if o.NoCluster {
+		clusters = nil
+	}
+	var err error
+	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
+		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
+		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
+		Clock: r.Clock, Clusters: clusters, Process: r.Process,
+		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	return r, err
+}
+
+// NoTraps fails the test when a VM died.
+func (r *Rig) NoTraps() {
+	r.Helper()
+	for _, trap := range r.Host.Traps() {
+		r.Errorf("%s trapped in %s: %v", trap.Thread, trap.Callback, trap.Err)
+	}
+}
+
+// Settle waits until nothing moves any more.
+func (r *Rig) Settle() { r.Clock.Advance(0) }
+
+// Metric returns the value of a counter or gauge, the count of a histogram.
+func (r *Rig) Metric(name string) int64 {
+	r.Helper()
+	for _, m := range r.Process.Metrics() {
+		if m.Name == name {
+			return int64(m.Value)
+		}
+	}
+	return 0
+}
+
+// Exchange is one request on its way, with the test in the place of client and
+// upstream.
+type Exchange struct {
+	*hostsim.Stream
+	rig      *Rig
+	Upstream *Recorder // what upstream got
+	Client   *Recorder // what the client got
+}
+
+// Request describes a request.
+type Request struct {
+	Method string // default POST
+	Path   string // default /payments
+	Key    string // idempotency-key; "" leaves it out
+	// Headers are added at the end; "name: value" each.
+	Headers []string
+	Body    string
+	Worker  int
+}
+
+// Open starts a request without its body. end tells that there is none.
+func (r *Rig) Open(q Request, end bool) *Exchange {
+	r.Helper()
+	x := &Exchange{rig: r, Upstream: newRecorder(), Client: newRecorder()}
+	s, err := r.Host.NewStream(hostsim.StreamOptions{
+		Worker: q.Worker, Downstream: x.Client, Upstream: x.Upstream,
+		Connection: hostsim.ConnectionInfo{SourceAddress: "192.0.2.1:1234"},
+	})
+	if err != nil {
+		r.Fatalf("NewStream: %v", err)
+	}
+	x.Stream = s
+	method, path := q.Method, q.Path
+	if method == "" {
+		method = "POST"
+	}
+	if path == "" {
+		path = "/payments"
+	}
+	h := hostsim.H(":method", method, ":path", path, ":authority", "api.test", ":scheme", "http")
+	if q.Key != "" {
+		h.Add("idempotency-key", q.Key)
+	}
+	for _, line := range q.Headers {
+		name, value, _ := strings.Cut(line, ": ")
+		h.Add(name, value)
+	}
+	s.RequestHeaders(h, end)
+	return x
+}
+
+// Send starts a whole request.
+func (r *Rig) Send(q Request) *Exchange {
+	r.Helper()
+	if q.Body == "" {
+		return r.Open(q, true)
+	}
+	q.Headers = append([]string{"content-type: application/json", "content-length: " + fmt.Sprint(len(q.Body))}, q.Headers...)
+	x := r.Open(q, false)
+	x.RequestData([]byte(q.Body), false)
+	x.RequestData(nil, true)
+	return x
+}
+
+// Answer lets upstream answer with a whole response.
+func (x *Exchange) Answer(status int, body string, headers ...string) {
+	x.rig.Helper()
+	x.Upstream.AwaitHeaders(x.rig)
+	x.UpstreamSelected("192.0.2.9:80")
+	h := hostsim.H(":status", fmt.Sprint(status), "content-length", fmt.Sprint(len(body)))
+	for _, line := range headers {
+		name, value, _ := strings.Cut(line, ": ")
+		h.Add(name, value)
+	}
+	if body == "" {
+		x.ResponseHeaders(h, true)
+		return
+	}
+	x.ResponseHeaders(h, false)
+	x.ResponseData([]byte(body), false)
+	x.ResponseData(nil, true)
+}
+
+// Response is what a client got, whole.
+type Response struct {
+	Status  string
+	Headers hostsim.Headers
+	Body    string
+}
+
+// Header returns a header of the response.
+func (p Response) Header(name string) string { return p.Headers.Get(name) }
+
+// Response waits for the whole response.
+func (x *Exchange) Response() Response {
+	x.rig.Helper()
+	x.Client.await(x.rig, "a whole response", func() bool { return x.Client.ended || x.Client.reset != "" })
+	x.Client.mu.Lock()
+	defer x.Client.mu.Unlock()
+	if x.Client.reset != "" {
+		x.rig.Fatalf("the response was reset: %s", x.Client.reset)
+	}
+	return Response{Status: x.Client.headers.Get(":status"), Headers: x.Client.headers, Body: x.Client.body.String()}
+}
+
+// Leave lets the client go away and waits until the stream is over.
+func (x *Exchange) Leave() {
+	x.rig.Helper()
+	x.ClientReset()
+	x.Over()
+}
+
+// Over waits for the end of the stream.
+func (x *Exchange) Over() {
+	x.rig.Helper()
+	select {
+	case <-x.Done():
+	case <-time.After(patience):
+		x.rig.Fatal("the stream does not end")
+	}
+}
+
+// Recorder is a sink that remembers.
+type Recorder struct {
+	mu       sync.Mutex
+	changed  chan struct{}
+	headers  hostsim.Headers
+	begun    bool
+	body     bytes.Buffer
+	trailers hostsim.Headers
+	ended    bool
+	reset    hostsim.ResetReason
+}
+
+func newRecorder() *Recorder { return &Recorder{changed: make(chan struct{})} }
+
+func (c *Recorder) note(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	close(c.changed)
+	c.changed = make(chan struct{})
+}
+
+// Headers implements hostsim.Sink.
+func (c *Recorder) Headers(h hostsim.Headers, end bool) {
+	c.note(func() { c.headers, c.begun, c.ended = h.Clone(), true, end })
+}
+
+// Data implements hostsim.Sink.
+func (c *Recorder) Data(b []byte, end bool) {
+	c.note(func() { c.body.Write(b); c.ended = c.ended || end })
+}
+
+// Trailers implements hostsim.Sink.
+func (c *Recorder) Trailers(h hostsim.Headers) {
+	c.note(func() { c.trailers, c.ended = h.Clone(), true })
+}
+
+// Reset implements hostsim.Sink.
+func (c *Recorder) Reset(reason hostsim.ResetReason) { c.note(func() { c.reset = reason }) }
+
+func (c *Recorder) await(t testing.TB, what string, ready func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		c.mu.Lock()
+		ok, changed := ready(), c.changed
+		c.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("waited in vain for %s; so far: begun %v, ended %v, reset %q, %v %q",
+				what, c.begun, c.ended, c.reset, c.headers, c.body.String())
+		}
+	}
+}
+
+// AwaitHeaders waits for headers and returns them.
+func (c *Recorder) AwaitHeaders(t testing.TB) hostsim.Headers {
+	t.Helper()
+	c.await(t, "headers", func() bool { return c.begun })
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.headers
+}
+
+// AwaitEnd waits for the end of the message.
+func (c *Recorder) AwaitEnd(t testing.TB) {
+	t.Helper()
+	c.await(t, "the end", func() bool { return c.ended })
+}
+
+// AwaitBody waits until at least n bytes of body have come.
+func (c *Recorder) AwaitBody(t testing.TB, n int) {
+	t.Helper()
+	c.await(t, fmt.Sprint(n, " bytes of body"), func() bool { return c.body.Len() >= n })
+}
+
+// Begun tells whether headers have come.
+func (c *Recorder) Begun() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.begun }
+
+// Ended tells whether the message is whole.
+func (c *Recorder) Ended() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.ended }
+
+// ResetBy returns why the message was cut, "" when it was not.
+func (c *Recorder) ResetBy() hostsim.ResetReason { c.mu.Lock(); defer c.mu.Unlock(); return c.reset }
+
+// Body returns the body so far.
+func (c *Recorder) Body() string { c.mu.Lock(); defer c.mu.Unlock(); return c.body.String() }
+
+// Problem reads the code of a problem response.
+func (p Response) Problem(t testing.TB) string {
+	t.Helper()
+	if p.Header("content-type") != "application/problem+json" {
+		t.Fatalf("not a problem: %s %q", p.Status, p.Body)
+	}
+	var body struct {
+		Code   string
+		Type   string
+		Title  string
+		Status int
+	}
+	if err := json.Unmarshal([]byte(p.Body), &body); err != nil {
+		t.Fatalf("problem %q: %v", p.Body, err)
+	}
+	if fmt.Sprint(body.Status) != p.Status || body.Title == "" || !strings.HasSuffix(body.Type, body.Code) {
+		t.Fatalf("problem %q does not fit status %s", p.Body, p.Status)
+	}
+	return body.Code
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}

@@ -1,0 +1,206 @@
+package gatetest
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func TestDuplicatesWaitAcrossWorkers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Workers: 4})
+		x := r.Send(Request{Key: "k", Worker: 0})
+		x.Upstream.AwaitHeaders(t)
+		var waiting []*Exchange
+		for i := range 40 {
+			waiting = append(waiting, r.Send(Request{Key: "k", Worker: i % 4}))
+		}
+		r.Settle()
+		want(t, "waiters", r.Metric("oncegate_waiters"), 40)
+		x.Answer(201, "one")
+		want(t, "answer", x.Response().Body, "one")
+		// The clock stands still: nobody needed the tick.
+		for i, w := range waiting {
+			p := w.Response()
+			want(t, fmt.Sprint("waiter ", i), p.Status+p.Body+p.Header("idempotent-replayed"), "201onetrue")
+			want(t, "upstream called", w.Upstream.Begun(), false)
+		}
+		want(t, "waited", r.Metric("oncegate_requests_waited"), 40)
+		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		want(t, "reserves", r.Manager.Count(api.PathReserve), 1)
+	})
+}
+
+// Two gates, one manager: the duplicate waits at the manager.
+func TestDuplicatesWaitAcrossGates(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{Workers: 2})
+		b := NewRig(t, guest, Options{Workers: 2, Manager: a.Manager, Clock: a.Clock})
+		x := a.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		var waiting []*Exchange
+		for i := range 10 {
+			waiting = append(waiting, b.Send(Request{Key: "k", Worker: i % 2}))
+		}
+		b.Settle()
+		// They are coalesced: one of them asks, the others wait for it.
+		want(t, "reserves", a.Manager.Count(api.PathReserve), 2)
+		x.Answer(201, "one")
+		for _, w := range waiting {
+			p := w.Response()
+			want(t, "answer", p.Body+p.Header("idempotent-replayed"), "onetrue")
+			want(t, "upstream called", w.Upstream.Begun(), false)
+		}
+	})
+}
+
+func TestWaitIsLimited(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"pending_wait_timeout":5}`})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k"})
+		r.Settle()
+		r.Clock.Advance(4 * time.Second)
+		want(t, "answered early", y.Client.Begun(), false)
+		r.Clock.Advance(2 * time.Second)
+		p := y.Response()
+		want(t, "status", p.Status, "409")
+		want(t, "code", p.Problem(t), "request-pending")
+		if p.Header("retry-after") == "" {
+			t.Error("no Retry-After")
+		}
+		want(t, "conflicts", r.Metric("oncegate_requests_conflict"), 1)
+		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		x.Answer(200, "x")
+		x.Response()
+	})
+}
+
+func TestWaitAtTheManagerIsLimited(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{})
+		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock, Config: `{"pending_wait_timeout":5}`})
+		x := a.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		y := b.Send(Request{Key: "k"})
+		b.Settle()
+		b.Clock.Advance(2 * time.Second)
+		z := b.Send(Request{Key: "k"}) // waits for y, then asks for what is left of its time
+		b.Settle()
+		b.Clock.Advance(3 * time.Second)
+		p := y.Response()
+		want(t, "status", p.Status, "409")
+		want(t, "code", p.Problem(t), "request-pending")
+		want(t, "z is answered early", z.Client.Begun(), false)
+		b.Clock.Advance(3 * time.Second)
+		want(t, "status", z.Response().Status, "409")
+		calls := a.Manager.Calls()
+		want(t, "y's wait", calls[1].Wait, 5*time.Second)
+		want(t, "z's wait is the rest", calls[2].Wait <= 2*time.Second, true)
+		x.Answer(200, "")
+		x.Response()
+	})
+}
+
+func TestNoWaiting(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})
+		b := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`, Manager: a.Manager, Clock: a.Clock})
+		x := a.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		want(t, "same gate", a.Send(Request{Key: "k"}).Response().Status, "409")
+		want(t, "other gate", b.Send(Request{Key: "k"}).Response().Status, "409")
+		x.Answer(200, "")
+		x.Response()
+	})
+}
+
+func TestTooManyWaiters(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"max_waiters":2}`})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		y, z := r.Send(Request{Key: "k"}), r.Send(Request{Key: "k"})
+		r.Settle()
+		want(t, "one too many", r.Send(Request{Key: "k"}).Response().Status, "409")
+		x.Answer(200, "x")
+		want(t, "first", y.Response().Body, "x")
+		want(t, "second", z.Response().Body, "x")
+	})
+}
+
+func TestWaitersTakeOverWhenTheOriginalGaveUp(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Workers: 2})
+		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		x := r.Send(Request{Key: "k", Worker: 0})
+		r.Settle()
+		y, z := r.Send(Request{Key: "k", Worker: 1}), r.Send(Request{Key: "k", Worker: 0})
+		r.Settle()
+		x.Leave()
+		r.Manager.Release() // reserved, but nobody is there any more
+		r.Settle()
+		var first, second *Exchange = y, z
+		if z.Upstream.Begun() {
+			first, second = z, y
+		}
+		first.Upstream.AwaitHeaders(t)
+		want(t, "both run", second.Upstream.Begun(), false)
+		first.Answer(200, "x")
+		want(t, "first", first.Response().Body, "x")
+		want(t, "second", second.Response().Header("idempotent-replayed"), "true")
+	})
+}
+
+func TestWaitersOfAFailedReserveAreTold(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		r.Manager.Next(api.PathReserve, Fault{Lose: true})
+		x := r.Send(Request{Key: "k"})
+		r.Settle()
+		y := r.Send(Request{Key: "k"})
+		r.Settle()
+		r.Clock.Advance(36 * time.Second)
+		want(t, "original", x.Response().Status, "503")
+		// It has waited as long as it may, or was told with the original.
+		if status := y.Response().Status; status != "503" && status != "409" {
+			t.Errorf("waiter got %s", status)
+		}
+		want(t, "upstream called", x.Upstream.Begun() || y.Upstream.Begun(), false)
+	})
+}
+
+func TestWaiterLeaves(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		y, z := r.Send(Request{Key: "k"}), r.Send(Request{Key: "k"})
+		r.Settle()
+		y.Leave()
+		want(t, "waiters", r.Metric("oncegate_waiters"), 1)
+		x.Answer(200, "x")
+		want(t, "the other one", z.Response().Body, "x")
+	})
+}
+
+// A wake-up can get lost with the VM that should have sent it. Then the tick finds out.
+func TestTickIsTheSafetyNet(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10}`})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k"})
+		r.Settle()
+		x.Leave() // the outcome stays unknown: nobody will end the entry
+		r.Settle()
+		want(t, "y was let through", y.Upstream.Begun(), false)
+		r.Clock.Advance(12 * time.Second)
+		y.Answer(200, "second")
+		want(t, "answer", y.Response().Body, "second")
+	})
+}

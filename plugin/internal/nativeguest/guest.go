@@ -1,0 +1,346 @@
+// Package nativeguest runs the native build of the gate on hostsim, so that the
+// same cases drive it and the wasm module, with a debugger and the race detector
+// at hand. It is used by tests only.
+package nativeguest
+
+import (
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/gate"
+)
+
+// Source returns the native gate as a guest.
+func Source() hostsim.Source { return hostsim.Native(New) }
+
+// New returns one VM's guest.
+func New(calls hostsim.HostCalls) hostsim.Guest {
+	return &guest{
+		calls:   calls,
+		plugins: make(map[uint32]*plugin),
+		streams: make(map[uint32]*gate.Stream),
+		roots:   make(map[uint32]*plugin),
+	}
+}
+
+type guest struct {
+	hostsim.DefaultGuest
+	calls   hostsim.HostCalls
+	plugins map[uint32]*plugin
+	streams map[uint32]*gate.Stream
+	roots   map[uint32]*plugin // by stream
+}
+
+type plugin struct {
+	gate *gate.Plugin
+	host *host
+}
+
+// OnContextCreate implements hostsim.Guest.
+func (g *guest) OnContextCreate(id, parent uint32) error {
+	if parent == 0 {
+		h := &host{HostCalls: g.calls, plugin: id}
+		h.gate = gate.New(h)
+		g.plugins[id] = &plugin{gate: h.gate, host: h}
+		return nil
+	}
+	p := g.plugins[parent]
+	if p == nil {
+		return fmt.Errorf("nativeguest: stream %d of unknown plugin %d", id, parent)
+	}
+	g.streams[id] = p.gate.NewStream(id)
+	g.roots[id] = p
+	return nil
+}
+
+// OnConfigure implements hostsim.Guest.
+func (g *guest) OnConfigure(id uint32, size int) (bool, error) {
+	var configuration []byte
+	if size > 0 {
+		var status hostsim.Status
+		if configuration, status = g.calls.GetBufferBytes(hostsim.BufferPluginConfig, 0, uint32(size)); status != hostsim.StatusOK {
+			return false, fmt.Errorf("nativeguest: configuration: %v", status)
+		}
+	}
+	if err := g.plugins[id].gate.Start(configuration); err != nil {
+		g.calls.Log(hostsim.LogCritical, "oncegate: configuration refused: "+err.Error())
+		return false, nil
+	}
+	return true, nil
+}
+
+// OnTick implements hostsim.Guest.
+func (g *guest) OnTick(id uint32) error {
+	g.plugins[id].gate.OnTick()
+	return nil
+}
+
+// OnQueueReady implements hostsim.Guest.
+func (g *guest) OnQueueReady(id, queue uint32) error {
+	g.plugins[id].gate.OnQueueReady(queue)
+	return nil
+}
+
+// OnHTTPCallResponse implements hostsim.Guest.
+func (g *guest) OnHTTPCallResponse(id, token uint32, headers, bodySize, _ int) error {
+	p := g.plugins[id]
+	p.host.answered = headers > 0
+	p.gate.OnCallResponse(token, bodySize)
+	p.host.answered = false
+	return nil
+}
+
+func headersAction(a gate.Action) hostsim.Action {
+	if a == gate.PauseAll {
+		return 4
+	}
+	return bodyAction(a)
+}
+
+func bodyAction(a gate.Action) hostsim.Action {
+	switch a {
+	case gate.Continue:
+		return hostsim.ActionContinue
+	case gate.PauseWatermark:
+		return 2
+	}
+	return hostsim.ActionPause
+}
+
+// OnRequestHeaders implements hostsim.Guest.
+func (g *guest) OnRequestHeaders(id uint32, _ int, end bool) (hostsim.Action, error) {
+	return headersAction(g.streams[id].OnRequestHeaders(end)), nil
+}
+
+// OnRequestBody implements hostsim.Guest.
+func (g *guest) OnRequestBody(id uint32, size int, end bool) (hostsim.Action, error) {
+	return bodyAction(g.streams[id].OnRequestBody(size, end)), nil
+}
+
+// OnRequestTrailers implements hostsim.Guest.
+func (g *guest) OnRequestTrailers(id uint32, _ int) (hostsim.Action, error) {
+	return bodyAction(g.streams[id].OnRequestTrailers()), nil
+}
+
+// OnResponseHeaders implements hostsim.Guest.
+func (g *guest) OnResponseHeaders(id uint32, _ int, end bool) (hostsim.Action, error) {
+	return headersAction(g.streams[id].OnResponseHeaders(end)), nil
+}
+
+// OnResponseBody implements hostsim.Guest.
+func (g *guest) OnResponseBody(id uint32, size int, end bool) (hostsim.Action, error) {
+	return bodyAction(g.streams[id].OnResponseBody(size, end)), nil
+}
+
+// OnResponseTrailers implements hostsim.Guest.
+func (g *guest) OnResponseTrailers(id uint32, _ int) (hostsim.Action, error) {
+	return bodyAction(g.streams[id].OnResponseTrailers()), nil
+}
+
+// OnLog implements hostsim.Guest: the SDK ends streams here.
+func (g *guest) OnLog(id uint32) error {
+	if s := g.streams[id]; s != nil {
+		s.OnDone()
+	}
+	return nil
+}
+
+// OnDone implements hostsim.Guest.
+func (g *guest) OnDone(id uint32) (bool, error) {
+	if p := g.plugins[id]; p != nil {
+		return p.gate.Shutdown(), nil
+	}
+	return true, nil
+}
+
+// OnDelete implements hostsim.Guest.
+func (g *guest) OnDelete(id uint32) error {
+	delete(g.plugins, id)
+	delete(g.streams, id)
+	delete(g.roots, id)
+	return nil
+}
+
+// host implements gate.Host over the host's calls.
+type host struct {
+	hostsim.HostCalls
+	gate     *gate.Plugin
+	plugin   uint32
+	answered bool // the callout answer that is being handled has headers
+}
+
+func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
+
+func (h *host) Get(key string) ([]byte, uint32, cache.Status) {
+	value, cas, status := h.GetSharedData(key)
+	return value, cas, shared(status)
+}
+
+func (h *host) Set(key string, value []byte, cas uint32) cache.Status {
+	return shared(h.SetSharedData(key, value, cas))
+}
+
+func shared(s hostsim.Status) cache.Status {
+	switch s {
+	case hostsim.StatusOK:
+		return cache.OK
+	case hostsim.StatusNotFound:
+		return cache.NotFound
+	case hostsim.StatusCasMismatch:
+		return cache.CASMismatch
+	}
+	return cache.Failed
+}
+
+func (h *host) Now() int64 { return int64(h.CurrentTime()) }
+
+func (h *host) Random(b []byte) bool {
+	_, err := rand.Read(b)
+	return err == nil
+}
+
+func (h *host) Log(level gate.Level, line string) {
+	h.HostCalls.Log(hostsim.LogLevel(level)+hostsim.LogDebug, line)
+}
+
+func (h *host) SetTick(period time.Duration) bool {
+	return ok(h.SetTickPeriod(uint32(period / time.Millisecond)))
+}
+
+func (h *host) Done() { h.HostCalls.Done() }
+
+func (h *host) DefineMetric(kind gate.MetricKind, name string) gate.MetricID {
+	id, status := h.HostCalls.DefineMetric(hostsim.MetricType(kind), name)
+	if !ok(status) {
+		return 0
+	}
+	return gate.MetricID(id)
+}
+
+// The gate promises never to make a metric call that the host refuses: in the
+// SDK's own functions that would end the VM.
+func (h *host) AddMetric(id gate.MetricID, delta int64) {
+	if status := h.IncrementMetric(uint32(id), delta); !ok(status) {
+		panic(fmt.Sprintf("metric %d by %d: %v", id, delta, status))
+	}
+}
+
+func (h *host) RecordMetric(id gate.MetricID, value uint64) {
+	if status := h.HostCalls.RecordMetric(uint32(id), value); !ok(status) {
+		panic(fmt.Sprintf("metric %d = %d: %v", id, value, status))
+	}
+}
+
+func (h *host) RegisterQueue(name string) (uint32, bool) {
+	id, status := h.RegisterSharedQueue(name)
+	return id, ok(status)
+}
+
+func (h *host) Enqueue(queue uint32, message []byte) bool {
+	return len(message) > 0 && ok(h.EnqueueSharedQueue(queue, message))
+}
+
+func (h *host) Dequeue(queue uint32) ([]byte, bool) {
+	message, status := h.DequeueSharedQueue(queue)
+	return message, ok(status)
+}
+
+func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool) {
+	list := make(hostsim.Headers, len(headers))
+	for i := range headers {
+		list[i] = headers[i]
+	}
+	id, status := h.HTTPCall(cluster, list, body, nil, uint32(timeout/time.Millisecond))
+	return id, ok(status)
+}
+
+func (h *host) CallHeader(name string) (string, bool) {
+	if !h.answered {
+		return "", false
+	}
+	value, status := h.GetHeaderMapValue(hostsim.MapHTTPCallHeaders, name)
+	return value, ok(status)
+}
+
+func (h *host) CallBody(size int) []byte { return h.buffer(hostsim.BufferHTTPCallBody, 0, size) }
+
+func (h *host) buffer(t hostsim.BufferType, start, size int) []byte {
+	if size <= 0 {
+		return nil
+	}
+	b, status := h.GetBufferBytes(t, uint32(start), uint32(size))
+	if !ok(status) {
+		return nil
+	}
+	return b
+}
+
+func (h *host) Select(stream uint32) bool {
+	if stream == 0 {
+		stream = h.plugin
+	}
+	return ok(h.SetEffectiveContext(stream))
+}
+
+func (h *host) RequestHeader(name string) (string, bool) {
+	value, status := h.GetHeaderMapValue(hostsim.MapRequestHeaders, name)
+	return value, ok(status)
+}
+
+func (h *host) RequestHeaders() [][2]string { return h.pairs(hostsim.MapRequestHeaders) }
+
+func (h *host) pairs(t hostsim.MapType) [][2]string {
+	list, status := h.GetHeaderMapPairs(t)
+	if !ok(status) {
+		return nil
+	}
+	out := make([][2]string, len(list))
+	for i := range list {
+		out[i] = list[i]
+	}
+	return out
+}
+
+func (h *host) RequestBody(start, size int) []byte {
+	return h.buffer(hostsim.BufferRequestBody, start, size)
+}
+
+func (h *host) ResponseHeaders() [][2]string { return h.pairs(hostsim.MapResponseHeaders) }
+
+func (h *host) ResponseHeader(name string) (string, bool) {
+	value, status := h.GetHeaderMapValue(hostsim.MapResponseHeaders, name)
+	return value, ok(status)
+}
+
+func (h *host) SetResponseHeader(name, value string) {
+	h.ReplaceHeaderMapValue(hostsim.MapResponseHeaders, name, value)
+}
+
+func (h *host) RemoveResponseHeader(name string) {
+	h.RemoveHeaderMapValue(hostsim.MapResponseHeaders, name)
+}
+
+func (h *host) ResponseBody(start, size int) []byte {
+	return h.buffer(hostsim.BufferResponseBody, start, size)
+}
+
+func (h *host) Property(path ...string) ([]byte, bool) {
+	value, status := h.GetProperty(strings.Join(path, "\x00"))
+	return value, ok(status)
+}
+
+func (h *host) Reply(status int, headers [][2]string, body []byte) bool {
+	list := make(hostsim.Headers, len(headers))
+	for i := range headers {
+		list[i] = headers[i]
+	}
+	return ok(h.SendLocalResponse(uint32(status), "", body, list, -1))
+}
+
+func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamRequest)) }
+
+func (h *host) ResumeResponse() bool { return ok(h.ContinueStream(hostsim.StreamResponse)) }
