@@ -170,13 +170,16 @@ func (t *Table) inspectFreed(a, set int) {
 		}
 		value, cas, st := t.sd.Get(t.valueKey(a, set, slot))
 		w := &t.rec.ways[slot]
-		if st != OK || len(value) <= len(scratch) ||
-			// The owner has just put it there and is about to finish.
-			valueOf(value, &w.hash, &w.token) {
+		switch {
+		case st != OK || len(value) <= len(scratch):
 			t.freed[slot] = false
-			continue
+		case valueOf(value, &w.hash, &w.token):
+			// The owner has just put it there and is about to finish.
+			t.freed[slot] = false
+			w.held = uint32(len(value))
+		default:
+			t.freedCAS[slot] = cas
 		}
-		t.freedCAS[slot] = cas
 	}
 }
 

@@ -13,6 +13,9 @@ const (
 	areaGrowth = 16
 
 	minBytes = 64 << 10
+	// setOverhead is what a set takes beside its answers: its record, and one
+	// octet for every cleared value.
+	setOverhead = maxRecord + Ways
 	// fixedBytes is room for the scratch value and the sweep's state.
 	fixedBytes = 128
 
@@ -33,8 +36,8 @@ type area struct {
 // maxBytes. Area 0 has the buckets.
 func layout(maxEntries, maxBytes, maxResult int) (areas [maxAreas]area, n int) {
 	buckets := max(maxEntries/Ways, 1)
-	buckets = max(min(buckets, maxBytes/2/maxRecord), 1)
-	rest := maxBytes - buckets*maxRecord - fixedBytes
+	buckets = max(min(buckets, maxBytes/2/setOverhead), 1)
+	rest := maxBytes - buckets*setOverhead - fixedBytes
 	largest := maxResult + valueHeader
 	if rest/buckets >= largest {
 		areas[0] = area{buckets, rest / buckets}
@@ -50,11 +53,11 @@ func layout(maxEntries, maxBytes, maxResult int) (areas [maxAreas]area, n int) {
 	share := half / (n - 1)
 	kept := 1
 	for i := 1; i < n; i++ {
-		budget := min(areas[i].budget, share-maxRecord)
+		budget := min(areas[i].budget, share-setOverhead)
 		if budget <= areas[kept-1].budget {
 			continue
 		}
-		areas[kept] = area{share / (budget + maxRecord), budget}
+		areas[kept] = area{share / (budget + setOverhead), budget}
 		kept++
 	}
 	for i := kept; i < maxAreas; i++ {

@@ -30,7 +30,7 @@ type model struct {
 	buckets map[int]map[Hash]*modelEntry
 }
 
-func (m *model) bucket(b int, now int64) map[Hash]*modelEntry {
+func (m *model) bucket(b int) map[Hash]*modelEntry {
 	if m.buckets[b] == nil {
 		m.buckets[b] = map[Hash]*modelEntry{}
 	}
@@ -103,6 +103,7 @@ func run(t *rapid.T, r rules, o Options) {
 	now := int64(1000)
 	tokens := 0
 	issued := map[Hash][]Token{}
+	spent := map[Token]bool{} // it has recorded an answer
 
 	pick := func() (Hash, int) {
 		b := rapid.IntRange(0, buckets-1).Draw(t, "bucket")
@@ -117,7 +118,11 @@ func run(t *rapid.T, r rules, o Options) {
 	someToken := func(h Hash) Token {
 		if len(issued[h]) > 0 && rapid.IntRange(0, 9).Draw(t, "known token") > 0 {
 			n := len(issued[h])
-			return issued[h][max(0, n-1-rapid.IntRange(0, 1).Draw(t, "back"))]
+			token := issued[h][max(0, n-1-rapid.IntRange(0, 1).Draw(t, "back"))]
+			have := m.bucket(int(h[7]))[h]
+			if !spent[token] || (have != nil && have.token == token) {
+				return token
+			}
 		}
 		return fresh(h)
 	}
@@ -158,6 +163,7 @@ func run(t *rapid.T, r rules, o Options) {
 		"": func(t *rapid.T) {
 			now++
 			drop(false)
+			checkHeld(t, h, tabs[0])
 			if h.bytes > max(o.MaxBytes, minBytes) {
 				t.Fatalf("%d bytes are stored, the bound is %d", h.bytes, o.MaxBytes)
 			}
@@ -168,7 +174,7 @@ func run(t *rapid.T, r rules, o Options) {
 		},
 		"lookup": func(t *rapid.T) {
 			hash, b := pick()
-			entries := m.bucket(b, now)
+			entries := m.bucket(b)
 			want := entries[hash]
 			var e Entry
 			vm := tab()
@@ -187,7 +193,7 @@ func run(t *rapid.T, r rules, o Options) {
 		},
 		"reserve": func(t *rapid.T) {
 			hash, b := pick()
-			entries := m.bucket(b, now)
+			entries := m.bucket(b)
 			var token Token
 			if rapid.Bool().Draw(t, "again") {
 				token = someToken(hash)
@@ -225,7 +231,7 @@ func run(t *rapid.T, r rules, o Options) {
 			hash, b := pick()
 			queue := uint32(rapid.IntRange(1, 5).Draw(t, "queue"))
 			got := tab().AddWaiter(&hash, queue, now)
-			have := m.bucket(b, now)[hash]
+			have := m.bucket(b)[hash]
 			if have == nil || have.state != api.StatePending {
 				if got != Ended {
 					t.Fatalf("AddWaiter = %d, want Ended", got)
@@ -243,7 +249,7 @@ func run(t *rapid.T, r rules, o Options) {
 			hash, b := pick()
 			token := someToken(hash)
 			got, wake := tab().Release(&hash, &token, now)
-			entries := m.bucket(b, now)
+			entries := m.bucket(b)
 			have := entries[hash]
 			want := Gone
 			var woken []uint32
@@ -264,7 +270,7 @@ func run(t *rapid.T, r rules, o Options) {
 		},
 		"finish": func(t *rapid.T) {
 			hash, b := pick()
-			entries := m.bucket(b, now)
+			entries := m.bucket(b)
 			oc := Outcome{
 				Hash:    hash,
 				Token:   someToken(hash),
@@ -325,6 +331,7 @@ func run(t *rapid.T, r rules, o Options) {
 			}
 			e := &modelEntry{state: oc.State, sole: oc.Sole, token: oc.Token, expires: oc.Expires, lastUse: now}
 			if kept {
+				spent[oc.Token] = true
 				e.body = append([]byte{}, oc.Raw...)
 			}
 			entries[hash] = e
@@ -361,5 +368,33 @@ func TestModel(t *testing.T) {
 				run(t, r, Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 40000})
 			})
 		})
+	}
+}
+
+// checkHeld: no value is larger than its record says, and the records' sums
+// are within the budgets.
+func checkHeld(t interface{ Fatalf(string, ...any) }, h *host, tab *Table) {
+	var r record
+	for a := 0; a < tab.n; a++ {
+		for set := 0; set < tab.areas[a].sets; set++ {
+			v, ok := h.m[tab.recordKey(a, set)]
+			if !ok {
+				continue
+			}
+			if !r.decode(v.data) {
+				t.Fatalf("the record of set %d of area %d cannot be read: %x", set, a, v.data)
+			}
+			sum := 0
+			for slot := range r.ways {
+				held := int(r.ways[slot].held)
+				sum += held
+				if n := len(h.m[tab.valueKey(a, set, slot)].data); n > max(held, len(scratch)) {
+					t.Fatalf("area %d, set %d, way %d holds %d bytes, its record says %+v", a, set, slot, n, r.ways[slot])
+				}
+			}
+			if sum > tab.areas[a].budget {
+				t.Fatalf("area %d, set %d holds %d bytes, the budget is %d", a, set, sum, tab.areas[a].budget)
+			}
+		}
 	}
 }

@@ -9,7 +9,8 @@ import (
 // Hash names an entry: 128 bits of a digest of its scope and key.
 type Hash [16]byte
 
-// Token names an attempt: the 128 random bits that also fence it in the ledger.
+// Token names an attempt: the 128 random bits that also fence it in the
+// ledger. The calls of one attempt repeat it; a new attempt has a new one.
 type Token [16]byte
 
 // Fingerprint is 128 bits of the request's digest; all zero: not compared.
