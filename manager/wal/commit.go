@@ -11,9 +11,9 @@ const (
 	markDelay = 10 * time.Millisecond
 	// keepBuffer is the largest batch buffer that is kept for the next batch.
 	keepBuffer = 4 << 20
-	// gatherRounds bounds how often the committer steps aside before it takes
-	// a batch, see gather.
-	gatherRounds = 16
+	// gatherPause is how long the committer waits for another record before
+	// it takes a batch, see gather.
+	gatherPause = 20 * time.Microsecond
 )
 
 // commitLoop is the committer. It ends when the log failed, or when it is
@@ -44,19 +44,21 @@ func (l *Log) commitLoop() {
 			}
 			continue
 		}
+		start := time.Now()
 		if err := l.commit(b); err != nil {
 			l.fail(err)
 			close(b.done)
 			l.release()
 			return
 		}
+		took := time.Since(start)
 		l.durable.Store(b.last)
 		close(b.done)
 		l.settle(b)
 		marked = false
 		idle.Reset(markDelay)
 		if n := b.last - b.first; n > 0 {
-			l.gather(int(n))
+			l.gather(n+1, took)
 		}
 	}
 }
@@ -80,24 +82,24 @@ func (l *Log) take() *batch {
 // gather steps aside while the callers that the last batch woke, about n of
 // them, come back with their next records. Without it the first one back
 // would get a batch, and an fsync, almost of its own, and all others would
-// wait for two. It gives up as soon as a round brings nothing new, so it costs
-// a lone caller nothing.
-func (l *Log) gather(n int) {
-	seen := l.last.Load()
-	target := seen + uint64(n)
-	quiet := 0
-	for i := 0; i < gatherRounds && quiet < 2; i++ {
+// wait for two. It gives up as soon as nobody came for a moment, or after as
+// long as the last write and fsync took.
+func (l *Log) gather(n uint64, limit time.Duration) {
+	start := time.Now()
+	seen, last := l.last.Load(), start
+	target := seen + n
+	for {
 		runtime.Gosched()
-		now := l.last.Load()
-		if now >= target {
+		now := time.Now()
+		appended := l.last.Load()
+		if appended >= target || now.Sub(start) > limit {
 			return
 		}
-		if now == seen {
-			quiet++
-		} else {
-			quiet = 0
+		if appended != seen {
+			seen, last = appended, now
+		} else if now.Sub(last) > gatherPause {
+			return
 		}
-		seen = now
 	}
 }
 

@@ -209,9 +209,14 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 		} else if seq > l.last.Load() {
 			return fmt.Errorf("%w: %d", ErrSequence, seq)
 		}
+		end := ctx.Done()
+		if end == nil {
+			<-b.done
+			continue
+		}
 		select {
 		case <-b.done:
-		case <-ctx.Done():
+		case <-end:
 			return ctx.Err()
 		}
 	}

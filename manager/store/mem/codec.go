@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/oncegate/oncegate/manager/store"
 )
 
 // A write set is the body of a log record, and of a snapshot record:
@@ -26,9 +24,12 @@ const (
 	opPut        = 1
 	opDelete     = 2
 
-	// maxEntries bounds the indexes of a record that a decoder accepts.
-	maxEntries = 1 << 10
+	// maxIndexes bounds the indexes of a collection, and so the entries of a
+	// record.
+	maxIndexes = 256
 )
+
+var errIndexes = fmt.Errorf("mem: a collection has at most %d indexes", maxIndexes)
 
 func appendHeader(dst []byte, at time.Time) []byte {
 	dst = append(dst, codecVersion)
@@ -40,21 +41,21 @@ func appendString[S ~string | ~[]byte](dst []byte, s S) []byte {
 	return append(dst, s...)
 }
 
-func appendPut(dst []byte, c store.Collection, r *record) []byte {
+func appendPut(dst []byte, c *collection, r *record) []byte {
 	dst = append(dst, opPut)
-	dst = appendString(dst, c)
-	dst = appendString(dst, r.key)
-	dst = binary.AppendUvarint(dst, uint64(len(r.entries)))
-	for i := range r.entries {
-		dst = appendString(dst, r.entries[i].ix.name)
-		dst = appendString(dst, r.entries[i].sort)
+	dst = appendString(dst, c.name)
+	dst = appendString(dst, r.key())
+	dst = binary.AppendUvarint(dst, uint64(r.n))
+	for i := range int(r.n) {
+		dst = appendString(dst, c.indexes[r.slot(i).index].name)
+		dst = appendString(dst, r.sortKeyAt(i))
 	}
 	return appendString(dst, r.value)
 }
 
-func appendDelete(dst []byte, c store.Collection, key string) []byte {
+func appendDelete(dst []byte, c *collection, key string) []byte {
 	dst = append(dst, opDelete)
-	dst = appendString(dst, c)
+	dst = appendString(dst, c.name)
 	return appendString(dst, key)
 }
 
@@ -123,8 +124,8 @@ func (d *decoder) change(c *Change) error {
 	if err != nil {
 		return err
 	}
-	if n > maxEntries {
-		return fmt.Errorf("%d entries, allowed are %d", n, maxEntries)
+	if n > maxIndexes {
+		return fmt.Errorf("%d entries, allowed are %d", n, maxIndexes)
 	}
 	for range n {
 		var e ChangeEntry

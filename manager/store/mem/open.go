@@ -70,43 +70,33 @@ func (s *Store) applyChange(seq uint64, ch *Change) error {
 		c.delete(string(ch.Key), seq)
 		return nil
 	}
-	rec, err := c.decoded(ch)
+	rec, err := s.decoded(c, ch, seq)
 	if err != nil {
 		return err
 	}
-	rec.seq = seq
 	c.put(rec)
 	return nil
 }
 
 // decoded builds the record that a change describes, with one allocation for
 // its strings and one for its value.
-func (c *collection) decoded(ch *Change) (*record, error) {
-	n := len(ch.Key)
-	for _, e := range ch.Entries {
-		n += len(e.SortKey)
-	}
-	buf := make([]byte, 0, n)
-	buf = append(buf, ch.Key...)
+func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) {
+	buf := append(s.scratch[:0], ch.Key...)
 	for _, e := range ch.Entries {
 		buf = append(buf, e.SortKey...)
 	}
-	all := string(buf)
-	rec := &record{key: all[:len(ch.Key)], value: append(make([]byte, 0, len(ch.Value)), ch.Value...)}
-	if len(ch.Entries) > 0 {
-		rec.entries = make([]entry, len(ch.Entries))
-	}
-	from := len(ch.Key)
-	for i, e := range ch.Entries {
-		ix := c.indexes[string(e.Index)]
+	s.scratch = buf
+	rec := &record{strs: string(buf), keyLen: uint16(len(ch.Key)), seq: seq}
+	rec.value = append(make([]byte, 0, len(ch.Value)), ch.Value...)
+	for _, e := range ch.Entries {
+		ix := c.byName[string(e.Index)]
 		if ix == nil {
 			var err error
 			if ix, err = c.index(string(e.Index)); err != nil {
 				return nil, err
 			}
 		}
-		rec.entries[i] = entry{ix: ix, sort: all[from : from+len(e.SortKey)], rec: rec}
-		from += len(e.SortKey)
+		rec.addEntry(ix, len(e.SortKey))
 	}
 	return rec, nil
 }
@@ -114,7 +104,7 @@ func (c *collection) decoded(ch *Change) (*record, error) {
 // countAll makes the durable counts those of the recovered state.
 func (s *Store) countAll() {
 	for _, c := range s.collections {
-		c.durable = len(c.records)
+		c.durable = c.records.len()
 		for _, ix := range c.indexes {
 			ix.durable = ix.tree.Len()
 		}

@@ -8,49 +8,49 @@ type unsettled struct {
 	head  int
 }
 
-// change is due when seq is durable.
+// change is an applied write that is durable when seq is.
 type change struct {
-	seq     uint64
-	count   *int // to be changed by delta
-	delta   int
-	c       *collection // whose deletion of key is to be forgotten, or nil
-	deleted string
+	seq uint64
+	c   *collection
+	old *record // what was replaced or deleted, nil if nothing
+	rec *record // what took its place, nil for a delete
 }
 
-// add queues what the applied write w, which replaced old, changes.
+// add queues the applied write w, which replaced old.
 func (u *unsettled) add(w *write, old *record, seq uint64) {
-	switch {
-	case w.rec != nil && old == nil:
-		u.queue = append(u.queue, change{seq: seq, count: &w.c.durable, delta: 1})
-	case w.rec == nil && old != nil:
+	if w.rec == nil && old == nil {
+		return
+	}
+	if w.rec == nil {
 		w.c.deleted[w.key] = seq
-		u.queue = append(u.queue, change{seq: seq, count: &w.c.durable, delta: -1, c: w.c, deleted: w.key})
 	}
-	if old != nil {
-		for i := range old.entries {
-			if ix := old.entries[i].ix; w.rec == nil || w.rec.entryIn(ix) == nil {
-				u.queue = append(u.queue, change{seq: seq, count: &ix.durable, delta: -1})
-			}
+	u.queue = append(u.queue, change{seq, w.c, old, w.rec})
+}
+
+// settle counts the change as durable.
+func (ch *change) settle() {
+	c := ch.c
+	if ch.old != nil {
+		c.durable--
+		for i := range int(ch.old.n) {
+			c.indexes[ch.old.slot(i).index].durable--
 		}
 	}
-	if w.rec != nil {
-		for i := range w.rec.entries {
-			if ix := w.rec.entries[i].ix; old == nil || old.entryIn(ix) == nil {
-				u.queue = append(u.queue, change{seq: seq, count: &ix.durable, delta: 1})
-			}
+	if ch.rec != nil {
+		c.durable++
+		for i := range int(ch.rec.n) {
+			c.indexes[ch.rec.slot(i).index].durable++
 		}
+	} else if key := ch.old.key(); c.deleted[key] == ch.seq {
+		delete(c.deleted, key)
 	}
 }
 
 // settle does what is due now that everything up to durable is durable.
 func (u *unsettled) settle(durable uint64) {
 	for u.head < len(u.queue) && u.queue[u.head].seq <= durable {
-		ch := &u.queue[u.head]
-		*ch.count += ch.delta
-		if ch.c != nil && ch.c.deleted[ch.deleted] == ch.seq {
-			delete(ch.c.deleted, ch.deleted)
-		}
-		*ch = change{}
+		u.queue[u.head].settle()
+		u.queue[u.head] = change{}
 		u.head++
 	}
 	if u.head == len(u.queue) {

@@ -93,46 +93,35 @@ type snapshotWriter struct {
 	records int
 }
 
-// collection writes c. The loop over the map gives up the lock between steps:
-// nobody changes the map while it is advanced, and whatever is added meanwhile
-// is newer than the snapshot, so it does not matter whether the loop meets it.
-func (w *snapshotWriter) collection(ctx context.Context, c *collection) error {
-	w.s.mu.RLock()
-	locked := true
-	defer func() {
-		if locked {
-			w.s.mu.RUnlock()
-		}
-	}()
+// collection writes c. The walk gives up the lock between steps: nobody
+// changes the map while it is advanced, and whatever is added meanwhile is
+// newer than the snapshot, so it does not matter whether the walk meets it.
+func (w *snapshotWriter) collection(ctx context.Context, c *collection) (err error) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
 	looked := 0
-	for _, rec := range c.records {
+	c.records.each(func(rec *record) bool {
 		if rec.seq <= w.run.seq {
 			w.step = append(w.step, version{c, rec})
 		}
-		if looked++; looked < snapshotStep {
-			continue
+		if looked++; looked%snapshotStep == 0 {
+			err = w.writeStep(ctx)
 		}
-		looked = 0
-		w.s.mu.RUnlock()
-		locked = false
-		if err := w.write(ctx); err != nil {
-			return err
-		}
-		w.s.mu.RLock()
-		locked = true
+		return err == nil
+	})
+	if err != nil {
+		return err
 	}
-	w.s.mu.RUnlock()
-	locked = false
-	return w.write(ctx)
+	return w.writeStep(ctx)
 }
 
-// write encodes the records of the step and the versions that transactions
-// handed over meanwhile.
-func (w *snapshotWriter) write(ctx context.Context) error {
-	w.s.mu.Lock()
+// writeStep encodes the records of the step, and the versions that
+// transactions handed over meanwhile, without the lock, which the caller holds.
+func (w *snapshotWriter) writeStep(ctx context.Context) error {
 	w.step = append(w.step, w.run.displaced...)
 	w.run.displaced = nil
 	w.s.mu.Unlock()
+	defer w.s.mu.Lock()
 	for _, v := range w.step {
 		if err := w.add(v); err != nil {
 			return err
@@ -147,7 +136,7 @@ func (w *snapshotWriter) add(v version) error {
 	if len(w.buf) == 0 {
 		w.buf = appendHeader(w.buf, w.at)
 	}
-	w.buf = appendPut(w.buf, v.c.name, v.rec)
+	w.buf = appendPut(w.buf, v.c, v.rec)
 	w.records++
 	if len(w.buf) < snapshotRecord {
 		return nil

@@ -13,6 +13,9 @@ import (
 	"github.com/oncegate/oncegate/manager/wal"
 )
 
+// keepScratch is the largest encoding buffer that is kept.
+const keepScratch = 1 << 20
+
 // DefaultSnapshotBytes is the default of Options.SnapshotBytes.
 const DefaultSnapshotBytes = 256 << 20
 
@@ -64,10 +67,11 @@ type Store struct {
 	log  *wal.Log // nil for the volatile engine
 	hub  notify.Hub
 
-	mu          sync.RWMutex
+	mu          sync.Mutex
 	collections map[store.Collection]*collection
 	unsettled   unsettled
-	scratch     []byte // for encoding, under mu
+	tx          tx     // of the function that runs
+	scratch     []byte // for encoding
 	snap        *snapshotRun
 	closed      bool
 
@@ -91,12 +95,14 @@ func New(opts Options) *Store {
 }
 
 func newStore(opts Options) *Store {
-	return &Store{
+	s := &Store{
 		opts:        opts,
 		collections: make(map[store.Collection]*collection),
 		failed:      make(chan struct{}),
 		stop:        func() {},
 	}
+	s.tx.s = s
+	return s
 }
 
 // collection returns the collection of that name, a new one when there is
@@ -121,19 +127,13 @@ func (s *Store) newRecord(c *collection, key string, value []byte, entries []sto
 		buf = append(buf, e.SortKey...)
 	}
 	s.scratch = buf
-	all := string(buf)
-	rec := &record{key: all[:len(key)], value: value}
-	if len(entries) > 0 {
-		rec.entries = make([]entry, len(entries))
-	}
-	from := len(key)
-	for i, e := range entries {
+	rec := &record{strs: string(buf), value: value, keyLen: uint16(len(key))}
+	for _, e := range entries {
 		ix, err := c.index(e.Index)
 		if err != nil {
 			return nil, err
 		}
-		rec.entries[i] = entry{ix: ix, sort: all[from : from+len(e.SortKey)], rec: rec}
-		from += len(e.SortKey)
+		rec.addEntry(ix, len(e.SortKey))
 	}
 	return rec, nil
 }
@@ -144,11 +144,10 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		t := &tx{s: s, update: true}
-		seq, err := s.run(t, fn)
+		seq, topics, err := s.run(fn)
 		switch {
 		case err == nil:
-			return s.finish(ctx, t, seq)
+			return s.finish(ctx, seq, topics)
 		case errors.Is(err, wal.ErrBusy):
 			if err := s.log.WaitRoom(ctx, int(seq)); err != nil {
 				return translate(err)
@@ -165,48 +164,54 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 // run calls the function and applies what it wrote. The sequence number is
 // what has to be durable before the answer; when the log is busy it is instead
 // the size of the record that did not fit.
-func (s *Store) run(t *tx, fn func(store.Tx) error) (seq uint64, err error) {
+func (s *Store) run(fn func(store.Tx) error) (seq uint64, topics []string, err error) {
 	s.mu.Lock()
+	t := &s.tx
+	t.reset(true)
+	h := &handle{t}
 	defer func() {
-		t.done = true
+		h.t = nil
 		s.mu.Unlock()
 	}()
 	if s.closed {
-		return 0, store.ErrClosed
+		return 0, nil, store.ErrClosed
 	}
-	if err := fn(t); err != nil {
-		return t.seen, err
+	if err := fn(h); err != nil {
+		return t.seen, nil, err
 	}
 	if t.err != nil {
-		return t.seen, t.err
+		return t.seen, nil, t.err
 	}
 	if len(t.writes) == 0 {
-		return t.seen, nil
+		return t.seen, t.topics, nil
 	}
 	if s.log != nil {
 		s.scratch = t.encode(s.scratch[:0])
 		seq, err = s.log.Append(s.scratch)
 		if errors.Is(err, wal.ErrBusy) {
-			return uint64(len(s.scratch)), err
+			return uint64(len(s.scratch)), nil, err
 		}
 		if err != nil {
-			return t.seen, err
+			return t.seen, nil, err
 		}
 	}
 	s.apply(t.writes, seq)
-	return seq, nil
+	if cap(s.scratch) > keepScratch {
+		s.scratch = nil
+	}
+	return seq, t.topics, nil
 }
 
 // finish waits until the answer is durable and then wakes the watchers.
-func (s *Store) finish(ctx context.Context, t *tx, seq uint64) error {
+func (s *Store) finish(ctx context.Context, seq uint64, topics []string) error {
 	err := s.await(ctx, seq)
-	if len(t.topics) == 0 {
+	if len(topics) == 0 {
 		return err
 	}
 	if err == nil {
-		s.notify(t.topics)
+		s.notify(topics)
 	} else if ctx.Err() != nil {
-		s.notifyLater(t.topics, seq)
+		s.notifyLater(topics, seq)
 	}
 	return err
 }
@@ -240,24 +245,27 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	if err := s.check(ctx); err != nil {
 		return err
 	}
-	t := &tx{s: s}
-	err := s.runView(t, fn)
-	if waitErr := s.await(ctx, t.seen); waitErr != nil {
+	seen, err := s.runView(fn)
+	if waitErr := s.await(ctx, seen); waitErr != nil {
 		return waitErr
 	}
 	return err
 }
 
-func (s *Store) runView(t *tx, fn func(store.Tx) error) error {
-	s.mu.RLock()
+func (s *Store) runView(fn func(store.Tx) error) (seen uint64, err error) {
+	s.mu.Lock()
+	t := &s.tx
+	t.reset(false)
+	h := &handle{t}
 	defer func() {
-		t.done = true
-		s.mu.RUnlock()
+		h.t = nil
+		s.mu.Unlock()
 	}()
 	if s.closed {
-		return store.ErrClosed
+		return 0, store.ErrClosed
 	}
-	return fn(t)
+	err = fn(h)
+	return t.seen, err
 }
 
 // Len implements store.Store. It counts what is durable.
@@ -279,11 +287,11 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 	}
 	if indexName == "" {
 		if s.log == nil {
-			return len(c.records), nil
+			return c.records.len(), nil
 		}
 		return c.durable, nil
 	}
-	ix := c.indexes[indexName]
+	ix := c.byName[indexName]
 	if ix == nil {
 		return 0, store.CheckName(indexName)
 	}

@@ -1,6 +1,8 @@
 package mem
 
 import (
+	"encoding/binary"
+
 	"github.com/tidwall/btree"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -8,23 +10,40 @@ import (
 
 // record is one version of a record. It is immutable once applied: a change
 // makes a new one, so readers and snapshots may keep it without the lock.
+//
+// There may be millions, so it is made of three allocations (itself, its
+// strings, its value), and its entries are numbers instead of pointers and
+// strings, which the garbage collector would have to follow.
 type record struct {
-	key     string
-	value   []byte
-	seq     uint64 // log sequence number of the change that made it
-	entries []entry
+	strs   string // the key, then the sort keys
+	value  []byte
+	seq    uint64 // log sequence number of the change that made it
+	keyLen uint16
+	n      uint16  // entries; the first two are in few, the others in more
+	few    [2]slot
+	more   []slot
 }
 
-// entry is an item of an index; the trees hold pointers into record.entries.
-type entry struct {
-	ix   *index
-	sort string
-	rec  *record
+// slot is an index entry: its sort key is a stretch of record.strs.
+type slot struct {
+	index uint16 // index.id
+	len   uint16
+	off   uint32
+}
+
+// item is what the tree of an index is made of. prefix is the start of the
+// sort key as a number: most comparisons end there and need not touch the
+// record.
+type item struct {
+	prefix uint64
+	rec    *record
 }
 
 type index struct {
+	id   uint16 // its place in collection.indexes
 	name string
-	tree *btree.BTreeG[*entry]
+	tree *btree.BTreeG[item]
+	hint btree.PathHint // for writes, which often come in ascending order
 	// removed is the sequence number of the last change that took an entry
 	// out: a scan may miss that entry because of it.
 	removed uint64
@@ -34,8 +53,9 @@ type index struct {
 
 type collection struct {
 	name    store.Collection
-	records map[string]*record
-	indexes map[string]*index
+	records records
+	indexes []*index
+	byName  map[string]*index
 	// deleted has the keys whose deletion may not be durable yet, with its
 	// sequence number.
 	deleted map[string]uint64
@@ -46,68 +66,119 @@ type collection struct {
 func newCollection(name store.Collection) *collection {
 	return &collection{
 		name:    name,
-		records: make(map[string]*record),
-		indexes: make(map[string]*index),
+		records: newRecords(),
+		byName:  make(map[string]*index),
 		deleted: make(map[string]uint64),
 	}
 }
 
-func entryLess(a, b *entry) bool {
-	if a.sort != b.sort {
-		return a.sort < b.sort
-	}
-	return a.rec.key < b.rec.key
-}
-
 // index returns the index of that name, a new one when there is none.
 func (c *collection) index(name string) (*index, error) {
-	if ix := c.indexes[name]; ix != nil {
+	if ix := c.byName[name]; ix != nil {
 		return ix, nil
 	}
 	if err := store.CheckName(name); err != nil {
 		return nil, err
 	}
-	ix := &index{name: name, tree: btree.NewBTreeGOptions(entryLess, btree.Options{NoLocks: true})}
-	c.indexes[name] = ix
+	if len(c.indexes) >= maxIndexes {
+		return nil, errIndexes
+	}
+	ix := &index{id: uint16(len(c.indexes)), name: name}
+	ix.tree = btree.NewBTreeGOptions(ix.less, btree.Options{NoLocks: true})
+	c.indexes = append(c.indexes, ix)
+	c.byName[name] = ix
 	return ix, nil
 }
 
-// entryIn returns the record's entry in ix, nil when it has none.
-func (r *record) entryIn(ix *index) *entry {
-	for i := range r.entries {
-		if r.entries[i].ix == ix {
-			return &r.entries[i]
+func (ix *index) less(a, b item) bool {
+	if a.prefix != b.prefix {
+		return a.prefix < b.prefix
+	}
+	as, bs := a.rec.sortKey(ix), b.rec.sortKey(ix)
+	if as != bs {
+		return as < bs
+	}
+	return a.rec.key() < b.rec.key()
+}
+
+// item returns the item of r, which has an entry in ix.
+func (ix *index) item(r *record) item {
+	s := r.sortKey(ix)
+	var b [8]byte
+	copy(b[:], s)
+	return item{binary.BigEndian.Uint64(b[:]), r}
+}
+
+func (r *record) key() string { return r.strs[:r.keyLen] }
+
+// slot returns the i-th entry.
+func (r *record) slot(i int) *slot {
+	if i < len(r.few) {
+		return &r.few[i]
+	}
+	return &r.more[i-len(r.few)]
+}
+
+func (r *record) sortKeyAt(i int) string {
+	s := r.slot(i)
+	return r.strs[s.off : s.off+uint32(s.len)]
+}
+
+// find returns the place of the record's entry in ix, or -1.
+func (r *record) find(ix *index) int {
+	for i := range int(r.n) {
+		if r.slot(i).index == ix.id {
+			return i
 		}
 	}
-	return nil
+	return -1
+}
+
+func (r *record) sortKey(ix *index) string {
+	if i := r.find(ix); i >= 0 {
+		return r.sortKeyAt(i)
+	}
+	return ""
+}
+
+// addEntry adds an entry whose sort key is the next n bytes of strs.
+func (r *record) addEntry(ix *index, n int) {
+	off := uint32(r.keyLen)
+	if r.n > 0 {
+		last := r.slot(int(r.n) - 1)
+		off = last.off + uint32(last.len)
+	}
+	s := slot{index: ix.id, len: uint16(n), off: off}
+	if int(r.n) < len(r.few) {
+		r.few[r.n] = s
+	} else {
+		r.more = append(r.more, s)
+	}
+	r.n++
 }
 
 // put makes rec the version of its key and returns the one it replaces.
 func (c *collection) put(rec *record) *record {
-	old := c.records[rec.key]
-	c.records[rec.key] = rec
+	old := c.records.put(rec)
 	if old != nil {
 		c.unlink(old, rec)
 	}
-	for i := range rec.entries {
-		e := &rec.entries[i]
-		e.ix.tree.Set(e)
+	for i := range int(rec.n) {
+		ix := c.indexes[rec.slot(i).index]
+		ix.tree.SetHint(ix.item(rec), &ix.hint)
 	}
 	return old
 }
 
-// delete removes a record and returns it, nil when there is none. The
-// version's sequence number is what the indexes remember.
+// delete removes a record and returns it, nil when there is none. seq is what
+// the indexes remember.
 func (c *collection) delete(key string, seq uint64) *record {
-	old := c.records[key]
+	old := c.records.delete(key)
 	if old == nil {
 		return nil
 	}
-	delete(c.records, key)
-	for i := range old.entries {
-		e := &old.entries[i]
-		e.ix.tree.Delete(e)
-		e.ix.removed = seq
+	for i := range int(old.n) {
+		c.indexes[old.slot(i).index].remove(old, seq)
 	}
 	return old
 }
@@ -115,31 +186,39 @@ func (c *collection) delete(key string, seq uint64) *record {
 // unlink takes those entries of old out of their indexes that rec does not
 // replace in place.
 func (c *collection) unlink(old, rec *record) {
-	for i := range old.entries {
-		e := &old.entries[i]
-		if n := rec.entryIn(e.ix); n == nil || n.sort != e.sort {
-			e.ix.tree.Delete(e)
-			e.ix.removed = rec.seq
+	for i := range int(old.n) {
+		ix := c.indexes[old.slot(i).index]
+		if j := rec.find(ix); j < 0 || rec.sortKeyAt(j) != old.sortKeyAt(i) {
+			ix.remove(old, rec.seq)
 		}
 	}
 }
 
-// scan collects the hits of r and the highest sequence number among them.
+func (ix *index) remove(r *record, seq uint64) {
+	ix.tree.DeleteHint(ix.item(r), &ix.hint)
+	ix.removed = seq
+}
+
+// scan collects the hits of r and the highest sequence number on which they
+// depend.
 func (ix *index) scan(r store.Range) (hits []store.Hit, seen uint64) {
-	pivot := entry{sort: r.From, rec: &record{}}
+	sort, key := r.From, ""
 	if r.After != nil {
-		pivot.sort, pivot.rec.key = r.After.SortKey, r.After.Key
+		sort, key = r.After.SortKey, r.After.Key
 	}
+	pivot := &record{strs: key + sort, keyLen: uint16(len(key))}
+	pivot.addEntry(ix, len(sort))
 	seen = ix.removed
-	ix.tree.Ascend(&pivot, func(e *entry) bool {
-		if r.To != "" && e.sort >= r.To {
+	ix.tree.Ascend(ix.item(pivot), func(it item) bool {
+		s := it.rec.sortKey(ix)
+		if r.To != "" && s >= r.To {
 			return false
 		}
-		if r.After != nil && e.sort == r.After.SortKey && e.rec.key == r.After.Key {
+		if r.After != nil && s == sort && it.rec.key() == key {
 			return true
 		}
-		hits = append(hits, store.Hit{SortKey: e.sort, Key: e.rec.key})
-		seen = max(seen, e.rec.seq)
+		hits = append(hits, store.Hit{SortKey: s, Key: it.rec.key()})
+		seen = max(seen, it.rec.seq)
 		return len(hits) < r.Limit
 	})
 	return hits, seen

@@ -6,16 +6,70 @@ import (
 	"github.com/oncegate/oncegate/manager/store"
 )
 
-// tx is one run of a transaction's function, under the store's lock.
+// handle is the store.Tx that a function gets. It is worthless once the
+// function has returned, while the transaction behind it is used again.
+type handle struct{ t *tx }
+
+func (h *handle) Now() time.Time {
+	if h.t == nil {
+		return time.Time{}
+	}
+	return h.t.Now()
+}
+
+func (h *handle) Get(name store.Collection, key string) ([]byte, error) {
+	if h.t == nil {
+		return nil, errFinished
+	}
+	return h.t.get(name, key)
+}
+
+func (h *handle) Put(name store.Collection, key string, value []byte, entries ...store.Entry) error {
+	if err := h.mayWrite(); err != nil {
+		return err
+	}
+	return h.t.put(name, key, value, entries)
+}
+
+func (h *handle) Delete(name store.Collection, key string) error {
+	if err := h.mayWrite(); err != nil {
+		return err
+	}
+	return h.t.delete(name, key)
+}
+
+func (h *handle) Scan(name store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if h.t == nil {
+		return nil, errFinished
+	}
+	return h.t.scan(name, index, r)
+}
+
+func (h *handle) Notify(topic string) {
+	if h.mayWrite() == nil {
+		h.t.notify(topic)
+	}
+}
+
+func (h *handle) mayWrite() error {
+	if h.t == nil {
+		return errFinished
+	}
+	if !h.t.update {
+		return store.ErrReadOnly
+	}
+	return nil
+}
+
+// tx is the transaction that runs. There is one per store, since it has the
+// lock.
 type tx struct {
 	s      *Store
 	now    time.Time
 	update bool
-	done   bool
 	// seen is the highest sequence number among what the function looked at.
 	seen   uint64
 	writes []write
-	few    [4]write
 	// byKey finds writes once there are too many to look through.
 	byKey  map[writeKey]int
 	bytes  int
@@ -36,6 +90,17 @@ type writeKey struct {
 	key string
 }
 
+// reset makes t ready for another function. topics now belong to whoever has
+// taken them.
+func (t *tx) reset(update bool) {
+	writes := t.writes[:0]
+	clear(t.writes)
+	if cap(writes) > manyWrites {
+		writes = nil
+	}
+	*t = tx{s: t.s, update: update, writes: writes}
+}
+
 // manyWrites is where a map beats looking through the writes.
 const manyWrites = 16
 
@@ -46,10 +111,7 @@ func (t *tx) Now() time.Time {
 	return t.now
 }
 
-func (t *tx) Get(name store.Collection, key string) ([]byte, error) {
-	if t.done {
-		return nil, errFinished
-	}
+func (t *tx) get(name store.Collection, key string) ([]byte, error) {
 	if err := store.CheckKey(name, key); err != nil {
 		return nil, err
 	}
@@ -63,7 +125,7 @@ func (t *tx) Get(name store.Collection, key string) ([]byte, error) {
 		}
 		return nil, store.ErrNotFound
 	}
-	rec := c.records[key]
+	rec := c.records.get(key)
 	if rec == nil {
 		t.seen = max(t.seen, c.deleted[key])
 		return nil, store.ErrNotFound
@@ -72,10 +134,7 @@ func (t *tx) Get(name store.Collection, key string) ([]byte, error) {
 	return rec.value, nil
 }
 
-func (t *tx) Put(name store.Collection, key string, value []byte, entries ...store.Entry) error {
-	if err := t.mayWrite(); err != nil {
-		return err
-	}
+func (t *tx) put(name store.Collection, key string, value []byte, entries []store.Entry) error {
 	size, err := store.CheckPut(name, key, value, entries)
 	if err != nil {
 		return t.fail(err)
@@ -91,14 +150,11 @@ func (t *tx) Put(name store.Collection, key string, value []byte, entries ...sto
 	if err != nil {
 		return t.fail(err)
 	}
-	t.set(write{c, rec.key, rec})
+	t.set(write{c, rec.key(), rec})
 	return nil
 }
 
-func (t *tx) Delete(name store.Collection, key string) error {
-	if err := t.mayWrite(); err != nil {
-		return err
-	}
+func (t *tx) delete(name store.Collection, key string) error {
 	if err := store.CheckKey(name, key); err != nil {
 		return t.fail(err)
 	}
@@ -113,10 +169,7 @@ func (t *tx) Delete(name store.Collection, key string) error {
 	return nil
 }
 
-func (t *tx) Scan(name store.Collection, indexName string, r store.Range) ([]store.Hit, error) {
-	if t.done {
-		return nil, errFinished
-	}
+func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]store.Hit, error) {
 	if err := store.CheckScan(name, indexName, r); err != nil {
 		return nil, err
 	}
@@ -124,7 +177,7 @@ func (t *tx) Scan(name store.Collection, indexName string, r store.Range) ([]sto
 	if c == nil {
 		return nil, nil
 	}
-	ix := c.indexes[indexName]
+	ix := c.byName[indexName]
 	if ix == nil {
 		return nil, nil
 	}
@@ -133,26 +186,13 @@ func (t *tx) Scan(name store.Collection, indexName string, r store.Range) ([]sto
 	return hits, nil
 }
 
-func (t *tx) Notify(topic string) {
-	if t.done || !t.update {
-		return
-	}
+func (t *tx) notify(topic string) {
 	for _, other := range t.topics {
 		if other == topic {
 			return
 		}
 	}
 	t.topics = append(t.topics, topic)
-}
-
-func (t *tx) mayWrite() error {
-	if t.done {
-		return errFinished
-	}
-	if !t.update {
-		return store.ErrReadOnly
-	}
-	return nil
 }
 
 // fail makes sure that the transaction fails, even if its function ignores err.
@@ -191,9 +231,6 @@ func (t *tx) set(w write) {
 		t.writes[i] = w
 		return
 	}
-	if t.writes == nil {
-		t.writes = t.few[:0]
-	}
 	t.writes = append(t.writes, w)
 	switch {
 	case t.byKey != nil:
@@ -211,9 +248,9 @@ func (t *tx) encode(dst []byte) []byte {
 	dst = appendHeader(dst, t.Now())
 	for i := range t.writes {
 		if w := &t.writes[i]; w.rec != nil {
-			dst = appendPut(dst, w.c.name, w.rec)
+			dst = appendPut(dst, w.c, w.rec)
 		} else {
-			dst = appendDelete(dst, w.c.name, w.key)
+			dst = appendDelete(dst, w.c, w.key)
 		}
 	}
 	return dst
