@@ -183,3 +183,12 @@ func (c *Config) Route(method, path string) *Route {
 	}
 	return nil
 }
+
+// LargestAnswer returns the largest MaxResponseBody of all routes.
+func (c *Config) LargestAnswer() int {
+	n := 0
+	for i := range c.rules {
+		n = max(n, c.rules[i].route.MaxResponseBody)
+	}
+	return n
+}

@@ -6,7 +6,7 @@ import (
 
 // Retry-After is never more than this many seconds: a client that comes back
 // early is only told to wait again, one that comes back late has waited for nothing.
-const maxRetryAfterSeconds = 30
+const maxRetryAfterSeconds = 10
 
 const second = 1_000_000_000 // nanoseconds
 

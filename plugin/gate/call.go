@@ -63,7 +63,6 @@ type call struct {
 	// message is the raw form of a commit or reject, kept for repetition; result
 	// is its tail, the raw form of the answer.
 	message, result []byte
-	status          int  // of the answer
 	bare            bool // the answer's body was left out
 
 	attempts int
@@ -203,6 +202,7 @@ func (l *ledger) start(c *call) {
 	}
 	c.attempts++
 	l.headers[1][1] = c.kind.path()
+	l.headers[2][1] = p.authority(&c.hash)
 	id, ok := p.host.Call(p.config.Manager.Cluster, l.headers[:l.n], body, c.timeout)
 	if !ok {
 		l.settle(c, &reply{kind: replyUnavailable})

@@ -30,7 +30,7 @@ func (s *Stream) finish(body []byte, bare bool) {
 	}
 	a.headers, a.body = nil, nil
 	c := s.newCall(kind)
-	c.status, c.bare = a.status, bare
+	c.bare = bare
 	if s.route.Ledger != config.LedgerManager {
 		c.result = result.AppendRaw(nil)
 		p.keep(c, p.host.Now())

@@ -12,10 +12,7 @@ import (
 func (s *Stream) reserve(now int64) verdict {
 	var wait int64
 	if s.route.WaitForPending {
-		wait = int64(s.route.PendingWait)
-		if s.hasWaited {
-			wait = max(s.deadline(now)-now, 0)
-		}
+		wait = max(s.deadline(now)-now, 0)
 	}
 	c := s.newCall(callReserve)
 	c.wait = nanoseconds(wait)
@@ -68,7 +65,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		case api.StatePending:
 			p.forget(c, now)
 			if s != nil {
-				s.act(s.conflict(int64(r.answer.ExpiresIn)))
+				s.pending(int64(r.answer.ExpiresIn), now)
 			}
 		default:
 			p.learned(c, &r.answer, now)
@@ -95,6 +92,20 @@ func (p *Plugin) reserved(c *call, r *reply) {
 	default:
 		p.unreserved(c, r, s, now)
 	}
+}
+
+// pending deals with a key that another gate works on. The manager has held the
+// call as long as it may wait. A manager that holds calls for less is asked
+// again, but not at once.
+func (s *Stream) pending(remaining, now int64) {
+	s.owner = false
+	if s.mayWait(now) {
+		s.patient = now + int64(recheckPeriod)
+		s.plugin.link(s)
+		return
+	}
+	s.hasWaited = s.hasWaited || s.route.WaitForPending
+	s.conflict(remaining)
 }
 
 // unreserved deals with a reserve that the manager did not answer.

@@ -1,8 +1,10 @@
 package gate
 
 import (
+	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
@@ -98,6 +100,8 @@ func (p *Plugin) Start(configuration []byte) error {
 		Prefix:     cachePrefix,
 		MaxEntries: cfg.MaxEntries,
 		MaxBytes:   cfg.MaxBytes,
+		// What comes with a body: status and headers.
+		MaxResultBytes: cfg.LargestAnswer() + api.MaxResultHeaderBytes,
 	})
 	p.digester = request.NewDigester(cfg.ScopeSecret)
 	p.calls.init(p)
@@ -279,6 +283,20 @@ func (p *Plugin) report() {
 		m.set(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
+}
+
+// keyMark in manager.authority becomes a digest of the entry, so that a cluster
+// that is balanced by a hash of the authority sends all calls about one key to
+// the same manager.
+const keyMark = "{key}"
+
+func (p *Plugin) authority(hash *cache.Hash) string {
+	authority := p.config.Manager.Authority
+	at := strings.Index(authority, keyMark)
+	if at < 0 {
+		return authority
+	}
+	return authority[:at] + hexString(hash[:8]) + authority[at+len(keyMark):]
 }
 
 func hexString(b []byte) string {

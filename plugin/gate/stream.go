@@ -79,7 +79,9 @@ type Stream struct {
 
 	// While the stream waits, or has waited.
 	hasWaited      bool
-	waitSince      int64
+	looked         bool
+	arrived        int64 // the first look
+	patient        int64 // no other look before this
 	previous, next *Stream
 
 	answer      answer
@@ -335,6 +337,9 @@ func (s *Stream) decide() verdict {
 func (s *Stream) look() verdict {
 	p := s.plugin
 	now := p.host.Now()
+	if !s.looked {
+		s.looked, s.arrived = true, now
+	}
 	e := &p.entry
 	if p.table.Lookup(&s.hash, now, e) {
 		return s.found(e, now)

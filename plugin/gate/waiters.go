@@ -9,10 +9,7 @@ import (
 // answers 409. The current stream is s.
 func (s *Stream) wait(expires, now int64) verdict {
 	p := s.plugin
-	if !s.hasWaited {
-		s.hasWaited, s.waitSince = true, now
-	}
-	if !s.route.WaitForPending || now >= s.deadline(now) || p.waiting >= p.config.MaxWaiters {
+	if !s.mayWait(now) {
 		return s.conflict(expires - now)
 	}
 	switch p.table.AddWaiter(&s.hash, p.queue, now) {
@@ -26,19 +23,29 @@ func (s *Stream) wait(expires, now int64) verdict {
 	return verdictPause
 }
 
+// mayWait tells whether the stream may (go on to) wait.
+func (s *Stream) mayWait(now int64) bool {
+	return s.route.WaitForPending && now < s.deadline(now) && s.plugin.waiting < s.plugin.config.MaxWaiters
+}
+
 // deadline is when a duplicate stops waiting. A clock that was set back does
 // not make it wait longer than its time.
 func (s *Stream) deadline(now int64) int64 {
-	if now < s.waitSince {
-		s.waitSince = now
+	if now < s.arrived {
+		s.arrived = now
 	}
-	return s.waitSince + int64(s.route.PendingWait)
+	return s.arrived + int64(s.route.PendingWait)
 }
 
+// conflict answers 409. remaining is how long the other attempt's reservation
+// still holds, at most.
 func (s *Stream) conflict(remaining int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.conflict)
-	s.waited()
+	if !s.waited() {
+		// Refused at once: the original may be done in a moment.
+		remaining = 0
+	}
 	s.replyProblem(pendingProblem(remaining))
 	return verdictReplied
 }
@@ -49,12 +56,13 @@ func (s *Stream) waited() bool {
 		return false
 	}
 	p := s.plugin
-	p.metrics.sample(p.metrics.wait, (p.host.Now()-s.waitSince)/1e6)
+	p.metrics.sample(p.metrics.wait, (p.host.Now()-s.arrived)/1e6)
 	return true
 }
 
 func (p *Plugin) link(s *Stream) {
 	s.phase = phaseWaiting
+	s.hasWaited = true
 	s.previous = p.lastWaiter
 	if p.lastWaiter == nil {
 		p.firstWaiter = s
@@ -87,9 +95,10 @@ func (p *Plugin) unlink(s *Stream) {
 // stream that waits now once.
 func (p *Plugin) lookAgain(hash *cache.Hash) {
 	s := p.firstWaiter
+	now := p.host.Now()
 	for left := p.waiting; left > 0 && s != nil; left-- {
 		next := s.next
-		if hash == nil || s.hash == *hash {
+		if (hash == nil || s.hash == *hash) && now >= s.patient {
 			p.unlink(s)
 			if p.host.Select(s.id) {
 				s.act(s.decide())

@@ -278,20 +278,3 @@ func TestLosingTheCacheCostsOnlyACall(t *testing.T) {
 		want(t, "reserves", a.Manager.Count(api.PathReserve), 2)
 	})
 }
-
-func TestHeadersThatCannotBeRead(t *testing.T) {
-	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{})
-		var many []string
-		for i := range 1100 {
-			many = append(many, "x-"+strings.Repeat("a", i%7+1)+": v")
-		}
-		x := r.Send(Request{Key: "k", Headers: many})
-		p := x.Response()
-		want(t, "with a key", p.Status, "400")
-		want(t, "code", p.Problem(t), "invalid-request")
-		y := r.Send(Request{Headers: many})
-		y.Answer(200, "")
-		want(t, "without a key", y.Response().Status, "200")
-	})
-}
