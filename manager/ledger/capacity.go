@@ -44,6 +44,14 @@ type lengthCache struct {
 
 const lengthTTL = time.Second
 
+// adjust takes over what this process itself changed, so that it does not make
+// room for the same entry twice.
+func (c *lengthCache) adjust(delta int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.n += int(delta)
+}
+
 func (c *lengthCache) get(ctx context.Context, st store.Store) (int, error) {
 	c.mu.Lock()
 	fresh := !c.at.IsZero() && time.Since(c.at) < lengthTTL
@@ -75,15 +83,37 @@ func (tx *Tx) makeRoom(op Op, key string) error {
 	if over <= 0 {
 		return nil
 	}
-	evicted, _, err := tx.evict(key, int(min(over, maxEvictions)), 0)
+	n := int(min(over, maxEvictions))
+	gone, err := tx.expire(key, n)
+	if err != nil || gone >= n {
+		return err
+	}
+	evicted, _, err := tx.evict(key, n-gone, 0)
 	if err != nil {
 		return err
 	}
-	if evicted == 0 {
+	if gone+evicted == 0 {
 		tx.count(op, OutcomeCapacity)
 		return ErrCapacity
 	}
 	return nil
+}
+
+// expire removes up to n entries that have expired and that the sweeper has not
+// removed yet: they make room first, whatever their state.
+func (tx *Tx) expire(key string, n int) (int, error) {
+	removed := 0
+	for _, state := range storedStates {
+		if removed == n {
+			break
+		}
+		r, err := tx.sweep(key, state, n-removed)
+		if err != nil {
+			return removed, err
+		}
+		removed += r.removed
+	}
+	return removed, nil
 }
 
 // makeBytes evicts final entries until size more octets fit. What then is still
@@ -205,7 +235,7 @@ func (tx *Tx) requeue(window []candidate) error {
 			continue
 		}
 		left--
-		tx.fx.bytes -= int64(c.rec.size)
+		tx.replaced(&c.rec)
 		c.rec.touched = c.used
 		if err := tx.write(c.key, &c.rec); err != nil {
 			return err

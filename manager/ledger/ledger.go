@@ -122,7 +122,11 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
 	if !l.shared {
 		// Most duplicates end here, without a place in the writers' queue.
-		if reply, ok, err := l.lookup(ctx, key, req); ok || err != nil {
+		reply, ok, err := l.lookup(ctx, key, req)
+		if err != nil && outcomeOf(err) == OutcomeError {
+			l.counters.add(tally{OpReserve, OutcomeError})
+		}
+		if ok || err != nil {
 			return reply, err
 		}
 	}
@@ -289,7 +293,7 @@ type touches struct {
 const maxTouchSlots = 1 << 20
 
 func (t *touches) init(maxEntries int) {
-	n := 64
+	n := 1024
 	for n < maxEntries && n < maxTouchSlots {
 		n *= 2
 	}

@@ -80,35 +80,11 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, m
 	if err != nil || !due {
 		return 0, false, err
 	}
+	var done swept
 	err = l.run(ctx, uncounted, func(tx *Tx) error {
-		removed, more = 0, false
-		now := tx.Now().UnixMilli()
-		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(now + 1), Limit: sweepBatch})
-		if err != nil {
-			return err
-		}
-		size := 0
-		for _, h := range hits {
-			var r record
-			e, err := load(tx.Tx, h.Key, &r)
-			if err != nil {
-				return err
-			}
-			if e == nil || live(e, now) {
-				continue // the hit was stale
-			}
-			if size += e.size; removed > 0 && size > sweepBytes {
-				break
-			}
-			if err := tx.remove(h.Key, e); err != nil {
-				return err
-			}
-			removed++
-		}
-		tx.fx.expired += uint64(removed)
-		// Only progress asks for another round: hits that stay stale end it.
-		more = removed > 0 && len(hits) == sweepBatch || removed > 0 && removed < len(hits)
-		return nil
+		var err error
+		done, err = tx.sweep("", state, sweepBatch)
+		return err
 	})
 	if errors.Is(err, store.ErrConflict) {
 		// Another manager sweeps or the entry is busy; the next sweep comes.
@@ -117,5 +93,44 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, m
 	if err != nil {
 		return 0, false, err
 	}
-	return removed, more, nil
+	return done.removed, done.more, nil
+}
+
+// swept is what Tx.sweep did.
+type swept struct {
+	removed int
+	more    bool // there may be more to remove
+}
+
+// sweep removes up to limit expired entries of a state, other than key.
+func (tx *Tx) sweep(key string, state api.State, limit int) (swept, error) {
+	now := tx.Now().UnixMilli()
+	hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(now + 1), Limit: limit})
+	if err != nil {
+		return swept{}, err
+	}
+	removed, size := 0, 0
+	for _, h := range hits {
+		if h.Key == key {
+			continue
+		}
+		var r record
+		e, err := load(tx.Tx, h.Key, &r)
+		if err != nil {
+			return swept{}, err
+		}
+		if e == nil || live(e, now) {
+			continue // the hit was stale
+		}
+		if size += e.size; removed > 0 && size > sweepBytes {
+			break
+		}
+		if err := tx.remove(h.Key, e); err != nil {
+			return swept{}, err
+		}
+		removed++
+	}
+	tx.fx.expired += uint64(removed)
+	// Only progress asks for another round: hits that stay stale end it.
+	return swept{removed, removed > 0 && (len(hits) == limit || removed < len(hits))}, nil
 }

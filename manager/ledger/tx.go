@@ -25,6 +25,7 @@ type Tx struct {
 type effects struct {
 	wrote    bool
 	bytes    int64
+	entries  int64
 	expired  uint64
 	evicted  uint64
 	deleted  uint64
@@ -131,7 +132,9 @@ func (l *Ledger) apply(fx *effects, happened bool) {
 	if !happened {
 		return
 	}
-	if fx.bytes != 0 {
+	if l.shared && fx.entries != 0 {
+		l.length.adjust(fx.entries)
+	} else if fx.bytes != 0 {
 		l.bytes.Add(fx.bytes)
 	}
 	if fx.expired != 0 {
@@ -196,7 +199,7 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 			}
 		} else {
 			tx.fx.expired++
-			tx.fx.bytes -= int64(e.size)
+			tx.replaced(e)
 		}
 		fresh := record{
 			state: api.StatePending, created: now, expires: deadline(at, ttl), touched: now,
@@ -282,7 +285,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 		}
 	}
 	if e != nil {
-		tx.fx.bytes -= int64(e.size)
+		tx.replaced(e)
 		if v == verdictLate {
 			tx.fx.expired++
 		}
@@ -343,7 +346,14 @@ func (tx *Tx) write(key string, r *record) error {
 		return err
 	}
 	tx.fx.bytes += int64(r.size)
+	tx.fx.entries++
 	return nil
+}
+
+// replaced counts a record that a write is about to replace.
+func (tx *Tx) replaced(r *record) {
+	tx.fx.bytes -= int64(r.size)
+	tx.fx.entries--
 }
 
 // remove deletes a record and wakes those who wait for it.
@@ -352,7 +362,7 @@ func (tx *Tx) remove(key string, r *record) error {
 	if err := tx.Tx.Delete(collection, key); err != nil {
 		return err
 	}
-	tx.fx.bytes -= int64(r.size)
+	tx.replaced(r)
 	tx.Notify(topic(key))
 	return nil
 }

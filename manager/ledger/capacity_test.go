@@ -1,0 +1,153 @@
+package ledger
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func live2(t *testing.T, l *Ledger, keys ...string) string {
+	t.Helper()
+	var there []string
+	for _, k := range keys {
+		if _, err := l.Get(t.Context(), "s", k); err == nil {
+			there = append(there, k)
+		}
+	}
+	return strings.Join(there, " ")
+}
+
+func TestLeastRecentlyUsedMakesRoom(t *testing.T) {
+	l, c := newTestLedger(t, Options{MaxEntries: 3})
+	for _, k := range []string{"a", "b", "c"} {
+		mustReserve(t, l, k, "t", api.StateReserved)
+		c.advance(time.Millisecond)
+		mustCommit(t, l, k, "t", k)
+		c.advance(time.Millisecond)
+	}
+	mustReserve(t, l, "a", "u", api.StateCommitted) // a is used again: b is the oldest now
+	c.advance(time.Millisecond)
+	mustReserve(t, l, "d", "t", api.StateReserved)
+	if got := live2(t, l, "a", "b", "c", "d"); got != "a c d" {
+		t.Errorf("left: %s, want a c d", got)
+	}
+	c.advance(time.Millisecond)
+	mustReserve(t, l, "e", "t", api.StateReserved)
+	if got := live2(t, l, "a", "c", "d", "e"); got != "a d e" {
+		t.Errorf("left: %s, want a d e", got)
+	}
+	if got := stats(t, l); got.Evicted != 2 || got.Pending+got.Committed != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestPendingIsNeverEvicted(t *testing.T) {
+	l, c := newTestLedger(t, Options{MaxEntries: 2, PendingTTL: time.Minute})
+	mustReserve(t, l, "a", "t", api.StateReserved)
+	mustReserve(t, l, "b", "t", api.StateReserved)
+	if _, err := l.Reserve(t.Context(), reserveReq("c", "t"), nil); !errors.Is(err, ErrCapacity) {
+		t.Fatalf("a third reservation: %v", err)
+	}
+	if err := l.Commit(t.Context(), finishReq("late", "t", "x")); !errors.Is(err, ErrCapacity) {
+		t.Fatalf("a late commit: %v", err)
+	}
+	// What is there already works on.
+	mustReserve(t, l, "a", "t", api.StateReserved)
+	mustReserve(t, l, "b", "u", api.StatePending)
+	mustCommit(t, l, "a", "t", "x")
+	mustReserve(t, l, "c", "t", api.StateReserved)
+	if got := live2(t, l, "a", "b", "c"); got != "b c" {
+		t.Errorf("left: %s, want b c", got)
+	}
+	// Reservations that ran out make room before any sweep.
+	c.advance(time.Hour)
+	mustReserve(t, l, "d", "t", api.StateReserved)
+	mustReserve(t, l, "e", "t", api.StateReserved)
+	if got := stats(t, l); got.Pending != 2 || got.Calls[OpReserve][OutcomeCapacity] != 1 || got.Calls[OpCommit][OutcomeCapacity] != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestLRULooksPastWhatWasUsedSince: more entries than one window were used
+// since the index heard of them, and still the one that was not has to go.
+func TestLRULooksPastWhatWasUsedSince(t *testing.T) {
+	const n = 3 * evictWindow
+	l, c := newTestLedger(t, Options{MaxEntries: n})
+	keys := distinctKeys(l, n)
+	for _, k := range keys {
+		mustReserve(t, l, k, "t", api.StateReserved)
+		mustCommit(t, l, k, "t", "x")
+		c.advance(time.Millisecond)
+	}
+	for _, k := range keys[:n-1] {
+		mustReserve(t, l, k, "u", api.StateCommitted)
+	}
+	c.advance(time.Millisecond)
+	mustReserve(t, l, "new", "t", api.StateReserved)
+	if _, err := l.Get(t.Context(), "s", keys[n-1]); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the only entry that was not used again is still there: %v", err)
+	}
+	if got := stats(t, l); got.Evicted != 1 || got.Committed != n-1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestBytesMakeRoom(t *testing.T) {
+	body := strings.Repeat("x", 1000)
+	l, c := newTestLedger(t, Options{MaxBytes: 5500})
+	for i := range 50 {
+		mustReserve(t, l, name("k", i), "t", api.StateReserved)
+		mustCommit(t, l, name("k", i), "t", body)
+		c.advance(time.Millisecond)
+		if got := l.bytes.Load(); got > 5500 {
+			t.Fatalf("%d bytes after %d entries", got, i+1)
+		}
+	}
+	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+		t.Errorf("counted %d bytes of %d", got, want)
+	}
+	if got := stats(t, l); got.Committed != 5 || got.Evicted != 45 {
+		t.Errorf("%+v", got)
+	}
+	if got := live2(t, l, "k44", "k45", "k49"); got != "k45 k49" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+// TestWindowHoldsUnderConcurrency: many inserters together never exceed the
+// window, and all of them get their entry.
+func TestWindowHoldsUnderConcurrency(t *testing.T) {
+	const limit, workers, each = 40, 8, 200
+	l, _ := newTestLedger(t, Options{MaxEntries: limit})
+	var wg sync.WaitGroup
+	errs := make(chan error, workers*each)
+	for w := range workers {
+		wg.Go(func() {
+			for i := range each {
+				k := name(name("w", w)+"-", i)
+				if _, err := l.Reserve(t.Context(), reserveReq(k, "t"), nil); err != nil {
+					errs <- err
+					continue
+				}
+				if n, err := l.store.Len(t.Context(), collection, ""); err != nil || n > limit {
+					t.Errorf("%d entries, %v", n, err)
+				}
+				if err := l.Commit(t.Context(), finishReq(k, "t", "x")); err != nil {
+					errs <- err
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for err := range errs {
+		t.Error(err)
+	}
+	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+		t.Errorf("counted %d bytes of %d", got, want)
+	}
+}

@@ -1,0 +1,166 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func fill(t *testing.T, l *Ledger, c *clock) {
+	t.Helper()
+	for i := range 7 {
+		k := name("c", i)
+		mustReserve(t, l, k, "t", api.StateReserved)
+		mustCommit(t, l, k, "t", "x")
+		c.advance(time.Millisecond)
+	}
+	for i := range 5 {
+		mustReserve(t, l, name("p", i), "t", api.StateReserved)
+		c.advance(time.Millisecond)
+	}
+	for i := range 3 {
+		k := name("r", i)
+		mustReserve(t, l, k, "t", api.StateReserved)
+		if err := l.Reject(t.Context(), finishReq(k, "t", "x")); err != nil {
+			t.Fatal(err)
+		}
+		c.advance(time.Millisecond)
+	}
+}
+
+func list(t *testing.T, l *Ledger, state api.State, limit int) []string {
+	t.Helper()
+	var keys []string
+	for cursor := ""; ; {
+		page, next, err := l.List(t.Context(), state, limit, cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) > limit {
+			t.Fatalf("a page of %d, limit %d", len(page), limit)
+		}
+		for _, e := range page {
+			keys = append(keys, e.Key)
+		}
+		if next == "" {
+			return keys
+		}
+		cursor = next
+	}
+}
+
+func TestListPages(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	if got := list(t, l, api.StateNone, 10); got != nil {
+		t.Errorf("an empty ledger lists %v", got)
+	}
+	fill(t, l, c)
+	pending := []string{"p0", "p1", "p2", "p3", "p4"}
+	committed := []string{"c0", "c1", "c2", "c3", "c4", "c5", "c6"}
+	rejected := []string{"r0", "r1", "r2"}
+	for _, limit := range []int{1, 2, 3, 5, 7, 15, MaxListLimit} {
+		for state, want := range map[api.State][]string{
+			api.StatePending: pending, api.StateCommitted: committed, api.StateRejected: rejected,
+			api.StateNone: slices.Concat(pending, committed, rejected),
+		} {
+			if got := list(t, l, state, limit); !slices.Equal(got, want) {
+				t.Errorf("%v by %d: %v, want %v", state, limit, got, want)
+			}
+		}
+	}
+	c.advance(61 * time.Second) // pending and rejected ones are over, unswept
+	if got := list(t, l, api.StateNone, 4); !slices.Equal(got, committed) {
+		t.Errorf("expired entries are listed: %v", got)
+	}
+}
+
+func TestListRefusesNonsense(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	fill(t, l, c)
+	_, cursor, err := l.List(t.Context(), api.StatePending, 2, "")
+	if err != nil || cursor == "" {
+		t.Fatal(err)
+	}
+	for _, bad := range []string{"!", "AA", "cGE", "eHh4Lw", cursor[:4] + "!"} {
+		if _, _, err := l.List(t.Context(), api.StateNone, 2, bad); !errors.Is(err, ErrCursor) {
+			t.Errorf("cursor %q: %v", bad, err)
+		}
+	}
+	if _, _, err := l.List(t.Context(), api.StateCommitted, 2, cursor); !errors.Is(err, ErrCursor) {
+		t.Errorf("a cursor of another state: %v", err)
+	}
+	var field *api.FieldError
+	for _, limit := range []int{0, -1, MaxListLimit + 1} {
+		if _, _, err := l.List(t.Context(), api.StateNone, limit, ""); !errors.As(err, &field) {
+			t.Errorf("limit %d: %v", limit, err)
+		}
+	}
+	if _, _, err := l.List(t.Context(), api.StateReleased, 1, ""); !errors.As(err, &field) {
+		t.Errorf("state released: %v", err)
+	}
+}
+
+func FuzzCursor(f *testing.F) {
+	f.Add("")
+	f.Add("cDAwMDAwMDAwMC8xOnNr")
+	f.Fuzz(func(t *testing.T, cursor string) {
+		for _, s := range append([]api.State{api.StateNone}, storedStates[:]...) {
+			if _, _, err := parseCursor(cursor, s); err != nil && !errors.Is(err, ErrCursor) {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func TestDelete(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	fill(t, l, c)
+	for _, k := range []string{"p0", "c0", "r0"} {
+		e, err := l.Delete(t.Context(), "s", k)
+		if err != nil || e.Key != k || e.Scope != "s" {
+			t.Errorf("%s: %+v %v", k, e, err)
+		}
+		if _, err := l.Delete(t.Context(), "s", k); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s again: %v", k, err)
+		}
+		mustReserve(t, l, k, "u", api.StateReserved)
+	}
+	// An attempt whose entry was deleted and reserved by another is fenced, one
+	// whose entry is just gone is accepted late.
+	if err := l.Commit(t.Context(), finishReq("p0", "t", "x")); !errors.Is(err, ErrFenced) {
+		t.Error(err)
+	}
+	if _, err := l.Delete(t.Context(), "s", "p1"); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, l, "p1", "t", "x")
+	if got := stats(t, l); got.Deleted != 4 {
+		t.Errorf("%+v", got)
+	}
+	var field *api.FieldError
+	if _, err := l.Delete(t.Context(), "s", ""); !errors.As(err, &field) {
+		t.Error(err)
+	}
+	if _, err := l.Get(t.Context(), "s p", "k"); !errors.As(err, &field) {
+		t.Error(err)
+	}
+}
+
+func TestStatsNamesAreComplete(t *testing.T) {
+	l, _ := newTestLedger(t, Options{})
+	seen := make(map[string]bool)
+	s := stats(t, l)
+	s.Each(func(op, outcome string, _ uint64) {
+		if op == "" || outcome == "" {
+			t.Errorf("%q %q", op, outcome)
+		}
+		seen[op+" "+outcome] = true
+	})
+	if want := int(opCount) * int(outcomeCount); len(seen) != want {
+		t.Errorf("%d series, want %d: %s", len(seen), want, fmt.Sprint(seen))
+	}
+}

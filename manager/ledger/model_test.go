@@ -1,0 +1,261 @@
+package ledger
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store/mem"
+)
+
+// model is the ledger in the plainest form: a map, no store, no indexes.
+type model struct {
+	max     int
+	now     int64
+	entries map[string]*modelEntry
+	fenced  uint64
+}
+
+type modelEntry struct {
+	state              api.State
+	token, fingerprint string
+	expires, used      int64
+	body               string
+}
+
+func (m *model) find(key string) *modelEntry {
+	if e := m.entries[key]; e != nil && m.now < e.expires {
+		return e
+	}
+	return nil
+}
+
+// room evicts the least recently used final entry when the window is full.
+func (m *model) room() error {
+	n, oldest := 0, ""
+	for k, e := range m.entries {
+		if m.now >= e.expires {
+			continue
+		}
+		n++
+		if e.state != api.StatePending && (oldest == "" || e.used < m.entries[oldest].used) {
+			oldest = k
+		}
+	}
+	if n < m.max {
+		return nil
+	}
+	if oldest == "" {
+		return ErrCapacity
+	}
+	delete(m.entries, oldest)
+	return nil
+}
+
+func (m *model) reserve(key, token, fp string, ttl int64) (api.State, int64, string, error) {
+	e := m.find(key)
+	switch {
+	case e == nil:
+		if err := m.room(); err != nil {
+			return 0, 0, "", err
+		}
+		m.entries[key] = &modelEntry{state: api.StatePending, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now}
+		return api.StateReserved, ttl, "", nil
+	case fp != "" && e.fingerprint != "" && fp != e.fingerprint:
+		return 0, 0, "", ErrFingerprintMismatch
+	case e.state != api.StatePending:
+		e.used = m.now
+		return e.state, e.expires - m.now, e.body, nil
+	case e.token == token:
+		return api.StateReserved, e.expires - m.now, "", nil
+	default:
+		return api.StatePending, e.expires - m.now, "", nil
+	}
+}
+
+func (m *model) finish(state api.State, key, token, fp, body string, ttl int64) error {
+	e := m.find(key)
+	switch {
+	case e == nil:
+		if err := m.room(); err != nil {
+			return err
+		}
+	case e.token != token:
+		m.fenced++
+		return ErrFenced
+	case e.state == state:
+		return nil
+	case e.state != api.StatePending:
+		return ErrConflict
+	case fp != "" && e.fingerprint != "" && fp != e.fingerprint:
+		return ErrFingerprintMismatch
+	case e.fingerprint != "":
+		fp = e.fingerprint
+	}
+	m.entries[key] = &modelEntry{state: state, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now, body: body}
+	return nil
+}
+
+func (m *model) release(key, token string) error {
+	e := m.find(key)
+	switch {
+	case e == nil:
+		return nil
+	case e.token != token:
+		m.fenced++
+		return ErrFenced
+	case e.state != api.StatePending:
+		return ErrConflict
+	}
+	delete(m.entries, key)
+	return nil
+}
+
+// TestAgainstModel runs random calls on the ledger and on the model and
+// compares every answer and, after each step, everything that is there.
+func TestAgainstModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := newClock()
+		st := mem.New(mem.Options{Clock: c.Now})
+		defer st.Close()
+		opts := Options{MaxEntries: rapid.IntRange(1, 5).Draw(t, "max")}
+		l, err := New(t.Context(), st, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &model{max: opts.MaxEntries, now: c.Now().UnixMilli(), entries: make(map[string]*modelEntry)}
+		keys := rapid.SampledFrom(distinctKeys(l, 6))
+		tokens := rapid.SampledFrom([]string{"t1", "t2", "t3"})
+		prints := rapid.SampledFrom([]string{"", "", "f", "g"})
+		ttls := rapid.Int64Range(1, 40)
+		// Each call is later than the one before, so that least recently used
+		// has one meaning.
+		tick := func(ms int64) {
+			c.advance(time.Duration(ms) * time.Millisecond)
+			m.now += ms
+		}
+		same := func(got, want error) {
+			if !errors.Is(got, want) {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+		}
+		finish := func(op Op, state api.State) {
+			tick(1)
+			key, token, fp := keys.Draw(t, "key"), tokens.Draw(t, "token"), prints.Draw(t, "fingerprint")
+			ttl, body := ttls.Draw(t, "ttl"), fmt.Sprint(m.now)
+			req := finishReq(key, token, body)
+			req.Fingerprint, req.TTL = fp, time.Duration(ttl)*time.Millisecond
+			call := l.Commit
+			if op == OpReject {
+				call = l.Reject
+			}
+			same(call(t.Context(), req), m.finish(state, key, token, fp, body, ttl))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"reserve": func(t *rapid.T) {
+				tick(1)
+				key, token, fp, ttl := keys.Draw(t, "key"), tokens.Draw(t, "token"), prints.Draw(t, "fingerprint"), ttls.Draw(t, "ttl")
+				req := reserveReq(key, token)
+				req.Fingerprint, req.PendingTTL = fp, time.Duration(ttl)*time.Millisecond
+				got, err := l.Reserve(t.Context(), req, nil)
+				state, left, body, wantErr := m.reserve(key, token, fp, ttl)
+				same(err, wantErr)
+				if got.State != state || got.ExpiresIn != time.Duration(left)*time.Millisecond {
+					t.Fatalf("got %v for %v, want %v for %dms", got.State, got.ExpiresIn, state, left)
+				}
+				if state.Terminal() && !bytes.Equal(got.Result, answer(201, body)) {
+					t.Fatalf("replayed %q, recorded was %q", got.Result, body)
+				}
+			},
+			"commit": func(*rapid.T) { finish(OpCommit, api.StateCommitted) },
+			"reject": func(*rapid.T) { finish(OpReject, api.StateRejected) },
+			"release": func(t *rapid.T) {
+				tick(1)
+				key, token := keys.Draw(t, "key"), tokens.Draw(t, "token")
+				same(l.Release(t.Context(), releaseReq(key, token)), m.release(key, token))
+			},
+			"delete": func(t *rapid.T) {
+				key := keys.Draw(t, "key")
+				_, err := l.Delete(t.Context(), "s", key)
+				if (err == nil) != (m.find(key) != nil) {
+					t.Fatalf("delete: %v", err)
+				}
+				delete(m.entries, key)
+			},
+			"wait": func(t *rapid.T) { tick(rapid.Int64Range(1, 60).Draw(t, "ms")) },
+			"sweep": func(t *rapid.T) {
+				if _, err := l.Sweep(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				gone := 0
+				for _, e := range m.entries {
+					if m.now >= e.expires {
+						gone++
+					}
+				}
+				if n, err := st.Len(t.Context(), collection, ""); err != nil || n != len(m.entries)-gone {
+					t.Fatalf("%d records after a sweep, %d entries, %v", n, len(m.entries)-gone, err)
+				}
+			},
+			"": func(t *rapid.T) { compare(t, l, m) },
+		})
+	})
+}
+
+// compare checks everything that can be seen from outside.
+func compare(t *rapid.T, l *Ledger, m *model) {
+	listed := make(map[string]Entry)
+	for cursor := ""; ; {
+		page, next, err := l.List(t.Context(), api.StateNone, 2, cursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range page {
+			if _, twice := listed[e.Key]; twice {
+				t.Fatalf("%s is listed twice", e.Key)
+			}
+			listed[e.Key] = e
+		}
+		if cursor = next; cursor == "" {
+			break
+		}
+	}
+	for key, e := range m.entries {
+		got, ok := listed[key]
+		if alive := m.now < e.expires; ok != alive {
+			t.Fatalf("%s: listed %v, alive %v", key, ok, alive)
+		}
+		if !ok {
+			continue
+		}
+		if got.State != e.state || got.Fingerprint != e.fingerprint || got.ExpiresIn != time.Duration(e.expires-m.now)*time.Millisecond {
+			t.Fatalf("%s: %+v, want %+v", key, got, *e)
+		}
+		delete(listed, key)
+	}
+	if len(listed) != 0 {
+		t.Fatalf("listed but gone: %v", listed)
+	}
+	s, err := l.Stats(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Fenced() != m.fenced {
+		t.Fatalf("counted %d fenced, want %d", s.Fenced(), m.fenced)
+	}
+	fresh, err := New(t.Context(), l.store, l.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := l.bytes.Load(), fresh.bytes.Load(); got != want {
+		t.Fatalf("counted %d bytes of %d", got, want)
+	}
+	if s.Pending+s.Committed+s.Rejected > m.max {
+		t.Fatalf("%d entries in a window of %d", s.Pending+s.Committed+s.Rejected, m.max)
+	}
+}
