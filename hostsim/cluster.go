@@ -2,23 +2,35 @@ package hostsim
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
 // Cluster is a named target of HTTP callouts.
 type Cluster interface {
-	// Call sends a request and answers through done, exactly once for a Cluster that
-	// keeps Envoy's promises (ScriptedCluster can be told to break them), from any
-	// goroutine, possibly before Call returns. ctx ends when the host closes.
+	// Call sends a request and answers through done, at most once, from any goroutine,
+	// possibly before Call returns. It must not block: callouts are made on a worker's
+	// loop. The host itself enforces req.Timeout; ctx ends when the answer is no longer
+	// wanted (timeout, host closed).
 	//
 	// A non-nil error means that the call was refused at once and done will not be
-	// called: no healthy host, or a full circuit breaker. The guest then sees
+	// called: ErrNoHealthyHost or ErrCircuitBreaker, say. The guest then sees
 	// InternalFailure.
 	Call(ctx context.Context, req CallRequest, done func(CallResponse)) error
 }
 
-// CallRequest is one callout as the guest asked for it.
+// Errors of Cluster.Call.
+var (
+	// ErrNoHealthyHost: there is no host that the call could go to.
+	ErrNoHealthyHost = errors.New("hostsim: no healthy host")
+	// ErrCircuitBreaker: too many connections and pending calls.
+	ErrCircuitBreaker = errors.New("hostsim: circuit breaker is open")
+)
+
+// CallRequest is a callout as the guest asked for it.
 type CallRequest struct {
+	Cluster  string  // the name it was called by
+	Thread   string  // of the VM that made it: "main" or "worker-N"
 	Headers  Headers // with :method, :path, :authority
 	Body     []byte
 	Trailers Headers
@@ -31,9 +43,9 @@ type CallFailure int
 // Callout failures and what the guest sees of them.
 const (
 	CallOK             CallFailure = iota
-	CallTimedOut                   // 504 with Envoy's text
-	CallConnectFailed              // 503 with Envoy's text
-	CallReset                      // before response headers: 503 with Envoy's text
+	CallTimedOut                   // a 504 with Envoy's text
+	CallConnectFailed              // a 503 with Envoy's text
+	CallReset                      // before response headers: a 503 with Envoy's text
 	CallResetMidAnswer             // after response headers: zero headers, no body
 )
 
@@ -42,37 +54,8 @@ type CallResponse struct {
 	Failure  CallFailure
 	Headers  Headers // with :status
 	Body     []byte
-	Trailers Headers
-	// Detail is appended to the text of a synthetic 503, for example "connection
-	// refused"; it may be empty.
+	Trailers Headers // nil: none
+	// Detail is appended to the text of a synthetic 503, for example "delayed connect
+	// error: Connection refused"; it may be empty.
 	Detail string
 }
-
-// HTTPClusterConfig describes a cluster that is reached over real HTTP/1.1.
-type HTTPClusterConfig struct {
-	// Address is "host:port".
-	Address string
-	// ConnectTimeout bounds the TCP connect, default 5 s.
-	ConnectTimeout time.Duration
-	// MaxConnections and MaxPending are the circuit breaker: calls under way on
-	// connections and calls waiting for one; a call beyond both is refused at once.
-	// Default 1024 each.
-	MaxConnections, MaxPending int
-	// MaxResponseBytes bounds an answer's body; a longer one is a reset after
-	// headers. Default 16 MiB.
-	MaxResponseBytes int64
-}
-
-// HTTPCluster is a Cluster over net/http. Close closes its idle connections.
-type HTTPCluster struct{}
-
-// NewHTTPCluster makes a cluster; errors name the bad field.
-func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) { return &HTTPCluster{}, nil }
-
-// Call implements Cluster.
-func (c *HTTPCluster) Call(ctx context.Context, req CallRequest, done func(CallResponse)) error {
-	return nil
-}
-
-// Close closes idle connections.
-func (c *HTTPCluster) Close() {}

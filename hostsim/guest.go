@@ -5,27 +5,157 @@ import (
 	"time"
 )
 
-// Source makes guests: one program that is loaded once and started once per VM.
+// Source is a program that can be started once per VM: Wasm or Native.
 type Source interface {
-	load(ctx context.Context) error
+	// load prepares the program; limits hold for each of its VMs.
+	load(ctx context.Context, limits guestLimits) (program, error)
 }
 
-// Wasm is a Source of a compiled Proxy-Wasm module (ABI 0.2.x).
-func Wasm(module []byte) Source { return nil }
+// guestLimits bound what one VM of a program may use.
+type guestLimits struct {
+	memory int    // bytes of linear memory
+	work   uint64 // units of work per callback, see Config.CallbackWork
+	seed   uint64
+}
 
-// Native is a Source of Go implementations that run under the same rules as wasm.
-func Native(factory func(HostCalls) Guest) Source { return nil }
+// program is a loaded Source.
+type program interface {
+	// newGuest makes one VM's guest and runs its initialisation, during which host
+	// calls are restricted (see HostCalls).
+	newGuest(ctx context.Context, env guestEnv, calls HostCalls) (Guest, error)
+	close()
+}
 
-// Guest is one VM's callbacks. A returned error is a trap.
-type Guest interface{}
+// guestEnv is what a VM knows of its surroundings without asking the host.
+type guestEnv struct {
+	name  string // "canary", "main", "worker-N"
+	clock Clock
+	epoch time.Time // the monotonic clock's zero
+}
 
-// HostCalls is what a guest may call.
-type HostCalls interface{}
+// Guest is one VM as the host sees it: the callbacks of the Proxy-Wasm ABI. The
+// host never calls a guest from two goroutines at once and never re-enters it. A
+// returned error is a trap: the VM is dead and gets no further call but Close.
+type Guest interface {
+	OnContextCreate(contextID, parentID uint32) error
+	OnVMStart(contextID uint32, configSize int) (bool, error)
+	OnConfigure(contextID uint32, configSize int) (bool, error)
+	OnTick(contextID uint32) error
+	OnQueueReady(contextID, queueID uint32) error
+	OnHTTPCallResponse(contextID, token uint32, headers, bodySize, trailers int) error
+	OnRequestHeaders(contextID uint32, headers int, endStream bool) (Action, error)
+	OnRequestBody(contextID uint32, size int, endStream bool) (Action, error)
+	OnRequestTrailers(contextID uint32, trailers int) (Action, error)
+	OnResponseHeaders(contextID uint32, headers int, endStream bool) (Action, error)
+	OnResponseBody(contextID uint32, size int, endStream bool) (Action, error)
+	OnResponseTrailers(contextID uint32, trailers int) (Action, error)
+	OnDone(contextID uint32) (bool, error)
+	OnLog(contextID uint32) error
+	OnDelete(contextID uint32) error
+	// Close releases the VM's resources.
+	Close()
+}
 
-// Clock is where a host gets its time from.
-type Clock interface {
-	Now() time.Time
-	// AfterFunc runs f once when d has passed; f must not block. The returned function
-	// stops it and tells whether it did so before f was started.
-	AfterFunc(d time.Duration, f func()) (stop func() bool)
+// DefaultGuest implements every callback as a module does that does not export it:
+// streams continue, configuration is accepted. Native guests embed it.
+type DefaultGuest struct{}
+
+// OnContextCreate implements Guest.
+func (DefaultGuest) OnContextCreate(_, _ uint32) error { return nil }
+
+// OnVMStart implements Guest.
+func (DefaultGuest) OnVMStart(uint32, int) (bool, error) { return true, nil }
+
+// OnConfigure implements Guest.
+func (DefaultGuest) OnConfigure(uint32, int) (bool, error) { return true, nil }
+
+// OnTick implements Guest.
+func (DefaultGuest) OnTick(uint32) error { return nil }
+
+// OnQueueReady implements Guest.
+func (DefaultGuest) OnQueueReady(_, _ uint32) error { return nil }
+
+// OnHTTPCallResponse implements Guest.
+func (DefaultGuest) OnHTTPCallResponse(_, _ uint32, _, _, _ int) error { return nil }
+
+// OnRequestHeaders implements Guest.
+func (DefaultGuest) OnRequestHeaders(uint32, int, bool) (Action, error) { return ActionContinue, nil }
+
+// OnRequestBody implements Guest.
+func (DefaultGuest) OnRequestBody(uint32, int, bool) (Action, error) { return ActionContinue, nil }
+
+// OnRequestTrailers implements Guest.
+func (DefaultGuest) OnRequestTrailers(uint32, int) (Action, error) { return ActionContinue, nil }
+
+// OnResponseHeaders implements Guest.
+func (DefaultGuest) OnResponseHeaders(uint32, int, bool) (Action, error) { return ActionContinue, nil }
+
+// OnResponseBody implements Guest.
+func (DefaultGuest) OnResponseBody(uint32, int, bool) (Action, error) { return ActionContinue, nil }
+
+// OnResponseTrailers implements Guest.
+func (DefaultGuest) OnResponseTrailers(uint32, int) (Action, error) { return ActionContinue, nil }
+
+// OnDone implements Guest.
+func (DefaultGuest) OnDone(uint32) (bool, error) { return true, nil }
+
+// OnLog implements Guest.
+func (DefaultGuest) OnLog(uint32) error { return nil }
+
+// OnDelete implements Guest.
+func (DefaultGuest) OnDelete(uint32) error { return nil }
+
+// Close implements Guest.
+func (DefaultGuest) Close() {}
+
+// HostCalls is what a guest may call while one of its callbacks runs. All act on
+// the current context: that of the callback, or the one chosen with
+// SetEffectiveContext until the callback ends. A byte slice passed in is only read
+// during the call; one that comes back must not be written to and is valid until
+// the callback ends.
+//
+// Before a VM has started (a wasm module's _initialize or _start, a native
+// factory) and from the guest's allocator, only Log and the WASI functions work;
+// any other call is a trap there.
+type HostCalls interface {
+	Log(level LogLevel, message string) Status
+	GetProperty(path string) ([]byte, Status) // segments separated by a zero byte
+	SetProperty(path string, value []byte) Status
+	GetStatus() (code uint32, message string)
+	CallForeignFunction(name string, argument []byte) ([]byte, Status)
+
+	GetHeaderMapValue(t MapType, key string) (string, Status)
+	GetHeaderMapPairs(t MapType) (Headers, Status)
+	GetHeaderMapSize(t MapType) (uint32, Status)
+	AddHeaderMapValue(t MapType, key, value string) Status
+	ReplaceHeaderMapValue(t MapType, key, value string) Status
+	RemoveHeaderMapValue(t MapType, key string) Status
+	SetHeaderMapPairs(t MapType, h Headers) Status
+
+	GetBufferBytes(t BufferType, start, length uint32) ([]byte, Status)
+	GetBufferStatus(t BufferType) (size uint32, status Status)
+	SetBufferBytes(t BufferType, start, length uint32, value []byte) Status
+
+	ContinueStream(t StreamType) Status
+	CloseStream(t StreamType) Status
+	SendLocalResponse(code uint32, details string, body []byte, headers Headers, grpcStatus int32) Status
+	SetEffectiveContext(contextID uint32) Status
+	Done() Status
+
+	HTTPCall(cluster string, headers Headers, body []byte, trailers Headers, timeoutMS uint32) (token uint32, status Status)
+
+	GetSharedData(key string) (value []byte, cas uint32, status Status)
+	SetSharedData(key string, value []byte, cas uint32) Status
+	RegisterSharedQueue(name string) (id uint32, status Status)
+	ResolveSharedQueue(vmID, name string) (id uint32, status Status)
+	EnqueueSharedQueue(id uint32, item []byte) Status
+	DequeueSharedQueue(id uint32) ([]byte, Status)
+
+	DefineMetric(t MetricType, name string) (id uint32, status Status)
+	IncrementMetric(id uint32, offset int64) Status
+	RecordMetric(id uint32, value uint64) Status
+	GetMetric(id uint32) (uint64, Status)
+
+	SetTickPeriod(ms uint32) Status
+	CurrentTime() uint64 // nanoseconds of the wall clock
 }

@@ -24,25 +24,15 @@ func H(nameValues ...string) Headers {
 	return h
 }
 
-// Lookup returns the value of name and whether it is present. Several values
-// are joined with commas, which is what Envoy's host functions answer for a
-// repeated header; Values gives them one by one.
+// Lookup returns the first value of name and whether name is present: Envoy's
+// host functions answer the first value of a repeated header. Values gives all.
 func (h Headers) Lookup(name string) (string, bool) {
-	first, found, many := "", false, false
 	for i := range h {
-		if h[i][0] != name {
-			continue
+		if h[i][0] == name {
+			return h[i][1], true
 		}
-		if found {
-			many = true
-			break
-		}
-		first, found = h[i][1], true
 	}
-	if !many {
-		return first, found
-	}
-	return strings.Join(h.Values(name), ","), true
+	return "", false
 }
 
 // Get returns the value of name as Lookup does, or "" when it is absent.

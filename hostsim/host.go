@@ -2,119 +2,231 @@ package hostsim
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
-	"log/slog"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// FailurePolicy says what happens after a VM has trapped.
-type FailurePolicy int
+// Host is a running plugin: the canary has been tried, the main-thread VM and the
+// workers' VMs are configured. It is safe for concurrent use.
+type Host struct {
+	cfg     Config
+	epoch   time.Time
+	process *Process
+	program program
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	detach  func()
 
-// Failure policies, named as in Envoy's PluginConfig.
-const (
-	// FailClosed answers new streams with 503 (response flag bits aside, code
-	// details "wasm_fail_stream").
-	FailClosed FailurePolicy = iota
-	// FailOpen lets new streams pass without the filter.
-	FailOpen
-	// FailReload makes a new VM for the next stream, at most one per ReloadBackoff.
-	FailReload
-)
+	main    *thread
+	workers []*thread
+	next    atomic.Uint64 // round robin
+	idle    idleness
+	ids     idSource
 
-// Config describes a host: one process with one plugin. The zero value of every
-// optional field means the default named in its comment.
-type Config struct {
-	// Guest is the filter: Wasm(bytes) or Native(factory). Required.
-	Guest Source
-	// VMID separates shared data and queues of different plugins (vm_id).
-	VMID string
-	// PluginName answers the property plugin_name; RootID is the plugin's root id.
-	PluginName, RootID string
-	// VMConfig and PluginConfig are handed to on_vm_start and on_configure.
-	VMConfig, PluginConfig []byte
-	// Workers is the number of worker VMs: 1 to 256, default 1. One more VM runs on
-	// the main thread.
-	Workers int
-	// AllowOnHeadersStopIteration is Envoy's PluginConfig field of that name: Pause
-	// on headers then still delivers body callbacks.
-	AllowOnHeadersStopIteration bool
-	// BufferLimit is per_connection_buffer_limit_bytes, default 1 MiB.
-	BufferLimit int
-	// FailurePolicy after a trap, default FailClosed.
-	FailurePolicy FailurePolicy
-	// ReloadBackoff is the least time between two reloads of a worker's VM under
-	// FailReload, default 1 s.
-	ReloadBackoff time.Duration
-	// StreamIdleTimeout ends streams on which nothing moves, default 5 min.
-	StreamIdleTimeout time.Duration
-	// MaxStreams bounds the streams of each worker, default 16384.
-	MaxStreams int
-	// CallbackTimeout bounds one call into the guest; a longer one is a trap. Default
-	// 10 s. It is real time, whatever Clock says.
-	CallbackTimeout time.Duration
-	// MemoryLimit bounds one VM's linear memory in bytes, default 256 MiB; rounded
-	// up to wasm pages (64 KiB).
-	MemoryLimit int
-	// Clock is the time that guests, ticks and timeouts see, default the real one.
-	Clock Clock
-	// Clusters are the targets of callouts by name.
-	Clusters map[string]Cluster
-	// Logger gets the guest's log lines and the host's own reports, default none.
-	Logger *slog.Logger
-	// Seed makes request ids and the guest's random_get reproducible; 0 takes true
-	// randomness.
-	Seed uint64
-	// Process is the process-wide state (shared data, queues, metrics). Nil makes one
-	// that belongs to this host; several hosts with one Process are several filters,
-	// or two generations of one filter, in one Envoy.
-	Process *Process
+	reports reports
+
+	closeOnce sync.Once
+	closed    chan struct{}
 }
 
-// Host is a running plugin: the canary has been tried, the main-thread VM and the
-// workers' VMs are configured.
-type Host struct{}
+// Start loads the guest and brings the plugin up as Envoy does: a canary VM on the
+// main thread first, thrown away when it has accepted the configuration; then the
+// main thread's own VM; then the workers', all at the same time. A guest that is
+// malformed, imports what Envoy does not offer, traps or refuses its configuration
+// is an error that says so, and nothing is left running. ctx bounds the start only.
+func Start(ctx context.Context, cfg Config) (*Host, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	h := &Host{cfg: cfg, process: cfg.Process, epoch: cfg.Clock.Now(), closed: make(chan struct{})}
+	h.ids.seed(cfg.Seed)
+	h.program, err = cfg.Guest.load(ctx, guestLimits{memory: cfg.MemoryLimit, work: cfg.CallbackWork, seed: cfg.Seed})
+	if err != nil {
+		return nil, err
+	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	h.process.acquire(cfg.VMID)
+	h.detach = func() {}
+	if vc, ok := cfg.Clock.(*VirtualClock); ok {
+		h.detach = vc.attach(func() { _ = h.Settle(h.ctx) })
+	}
+	h.main = newThread(h, "main", -1)
+	for i := range cfg.Workers {
+		h.workers = append(h.workers, newThread(h, fmt.Sprintf("worker-%d", i), i))
+	}
+	for _, t := range h.threads() {
+		go t.loop.run()
+	}
+	if err := h.startVMs(ctx); err != nil {
+		_ = h.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return h, nil
+}
 
-// Process is what all VMs of one Envoy process share.
-type Process struct{}
+func (h *Host) startVMs(ctx context.Context) error {
+	var err error
+	h.main.loop.call(func() {
+		canary := newVM(h.main, "canary", true)
+		if err = canary.start(ctx); err == nil {
+			err = h.main.startVM(ctx)
+		}
+		canary.discard()
+	})
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(h.workers))
+	var wg sync.WaitGroup
+	for i, t := range h.workers {
+		wg.Go(func() { t.loop.call(func() { errs[i] = t.startVM(ctx) }) })
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
 
-// Start loads the guest and brings the plugin up as Envoy does: canary first,
-// then the main thread's VM, then the workers'. A guest that is malformed, imports
-// what Envoy does not offer, traps or refuses its configuration is an error that
-// says so, and nothing is left running.
-func Start(ctx context.Context, cfg Config) (*Host, error) { return nil, ErrClosed }
+func (h *Host) threads() []*thread { return append([]*thread{h.main}, h.workers...) }
 
 // Close resets the streams that are still open, runs the plugin's done and delete
-// callbacks and stops all loops. It waits for them until ctx ends.
-func (h *Host) Close(ctx context.Context) error { return nil }
+// callbacks and stops all loops. A plugin that answers proxy_on_done with false is
+// given until ctx ends to call proxy_done. Close waits for all of that, and may be
+// called more than once.
+func (h *Host) Close(ctx context.Context) error {
+	h.closeOnce.Do(func() {
+		for _, t := range h.threads() {
+			t.closing.Store(true)
+			t.loop.post(event{kind: evFunc, f: func() {
+				t.closeStreams()
+				if t.vm != nil {
+					t.vm.shutdown()
+				}
+			}})
+		}
+		h.awaitDone(ctx)
+		for _, t := range h.threads() {
+			t.loop.call(func() {
+				t.closeStreams()
+				t.idleTimer.disarm()
+				if t.vm != nil {
+					t.vm.discard()
+				}
+			})
+			t.loop.stop()
+			<-t.loop.done
+		}
+		h.cancel()
+		h.detach()
+		h.process.release(h.cfg.VMID)
+		h.program.close()
+		close(h.closed)
+	})
+	select {
+	case <-h.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// awaitDone waits until no VM's plugin is waiting for proxy_done any more.
+func (h *Host) awaitDone(ctx context.Context) {
+	for _, t := range h.threads() {
+		done := make(chan struct{})
+		t.loop.call(func() {
+			if t.vm == nil || t.vm.closed || t.vm.failed {
+				close(done)
+				return
+			}
+			t.vm.onClosed = done
+		})
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Settle waits until no event is waiting or being handled on any loop: everything
+// that was fed has had its effect. Timers and answers of real clusters are not
+// waited for. It returns ctx's error.
+func (h *Host) Settle(ctx context.Context) error {
+	select {
+	case <-h.idle.wait():
+		return nil
+	case <-h.closed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (h *Host) pick(worker int) *thread {
+	if worker == AnyWorker {
+		worker = int((h.next.Add(1) - 1) % uint64(len(h.workers)))
+	}
+	return h.workers[worker]
+}
 
 // Workers is the number of workers.
-func (h *Host) Workers() int { return 0 }
+func (h *Host) Workers() int { return len(h.workers) }
 
-// Traps returns the traps so far, oldest first (at most the last 1000).
-func (h *Host) Traps() []Trap { return nil }
-
-// Trap is one failed call into a guest.
-type Trap struct {
-	Time     time.Time
-	Thread   string // "canary", "main" or "worker-N"
-	Callback string // the callback's ABI name, "proxy_on_request_headers"
-	Err      error
+// Streams is the number of streams that are not over, on all workers.
+func (h *Host) Streams() int {
+	n := 0
+	for _, t := range h.workers {
+		n += int(t.streams.Load())
+	}
+	return n
 }
 
-// WritePrometheus writes the filter's metrics in the Prometheus text format, named
-// as Envoy's /stats/prometheus names them (prefix wasmcustom_).
-func (h *Host) WritePrometheus(w io.Writer) error { return nil }
+// Process is the state the host shares with others of its process.
+func (h *Host) Process() *Process { return h.process }
 
-// SharedDataEntry is one key of the plugin's shared data.
-type SharedDataEntry struct {
-	Key   string
-	Value []byte
-	CAS   uint32
-}
+// WritePrometheus writes the filter's metrics, see Process.WritePrometheus.
+func (h *Host) WritePrometheus(w io.Writer) error { return h.process.WritePrometheus(w) }
 
 // SharedData returns a copy of the shared data of the plugin's vm_id, by key.
-func (h *Host) SharedData() []SharedDataEntry { return nil }
+func (h *Host) SharedData() []SharedDataEntry { return h.process.SharedData(h.cfg.VMID) }
 
-// SharedDataSize returns the number of keys and the bytes of keys and values,
-// without copying them.
-func (h *Host) SharedDataSize() (keys, bytes int) { return 0, 0 }
+// SharedDataSize returns the number of keys and the bytes of keys and values of the
+// plugin's vm_id, without copying them.
+func (h *Host) SharedDataSize() (keys, bytes int) { return h.process.SharedDataSize(h.cfg.VMID) }
+
+// Trap kills the VM of a worker (or, with AnyWorker, of the main thread) as if the
+// guest had trapped now, for tests of what follows. It waits until it is done.
+func (h *Host) Trap(worker int, cause error) {
+	t := h.main
+	if worker != AnyWorker {
+		t = h.workers[worker]
+	}
+	t.loop.call(func() {
+		if !t.vm.failed {
+			t.vm.trap("injected", cause)
+		}
+	})
+}
+
+// GuestMemory is the size in bytes of the linear memory of a worker's VM; 0 for a
+// native guest or a dead VM.
+func (h *Host) GuestMemory(worker int) uint64 {
+	var n uint64
+	t := h.workers[worker]
+	t.loop.call(func() {
+		if t.vm.failed || t.vm.closed {
+			return
+		}
+		if g, ok := unwrapGuest(t.vm.guest).(interface{ memorySize() uint64 }); ok {
+			n = g.memorySize()
+		}
+	})
+	return n
+}

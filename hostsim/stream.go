@@ -3,6 +3,9 @@ package hostsim
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
+	"time"
 )
 
 // AnyWorker lets NewStream choose the worker (round robin).
@@ -23,11 +26,13 @@ var (
 //
 // All methods are called on the worker's event loop, in order, and must not
 // block; calling the stream's input methods from inside is fine (they only
-// post). A sink owns the slices it is given and may keep them.
+// post). A sink may keep what it is given: body slices are its own, header maps it
+// must not write to.
 //
 // A message is Headers, then any number of Data, then at most one Trailers; the
 // last of these carries the end of the message (endStream, or Trailers
-// itself). Nothing follows the end, and nothing follows Reset.
+// itself). Nothing follows Reset, and nothing follows the end, except that the
+// upstream sink gets a Reset when the answer is no longer wanted.
 type Sink interface {
 	// Headers starts the message. On the upstream sink this is the moment the
 	// router opens the upstream request.
@@ -50,13 +55,13 @@ const (
 	ResetClientGone     ResetReason = "client_disconnect"     // to upstream: the client left
 	ResetLocalReply     ResetReason = "local_reply"           // to upstream: the filter or the host answered instead
 	ResetUpstream       ResetReason = "upstream_reset"        // to downstream: upstream broke off after response headers
-	ResetTooLarge       ResetReason = "response_too_large"    // to downstream: response buffer over its limit, headers already sent
+	ResetTooLarge       ResetReason = "response_too_large"    // either side: a collected response is over its limit, headers already sent
 	ResetIdle           ResetReason = "stream_idle_timeout"   // either side: nothing moved for Config.StreamIdleTimeout
 	ResetByFilter       ResetReason = "closed_by_filter"      // either side: the filter called proxy_close_stream
 	ResetHostClosed     ResetReason = "host_closed"           // either side: Host.Close
 	ResetOverrun        ResetReason = "stream_backlog_exceed" // either side: the owner fed far more than the windows allow
-	ResetResponseFirst  ResetReason = "response_complete"     // to upstream: response ended before the request did
-	ResetProtocolMisuse ResetReason = "protocol_misuse"       // either side: events in an order no codec would produce
+	ResetResponseFirst  ResetReason = "response_complete"     // to upstream: the response ended before the request did
+	ResetProtocolMisuse ResetReason = "protocol_misuse"       // either side: events in an order that no codec produces
 )
 
 // StreamOptions describe a new stream.
@@ -68,24 +73,28 @@ type StreamOptions struct {
 	Downstream, Upstream Sink
 	// Connection describes the client's connection to the property interface.
 	Connection ConnectionInfo
-	// RouteName and ClusterName answer the properties xds.route_name and
-	// xds.cluster_name.
-	RouteName, ClusterName string
+	// Route finds the request's route, which answers the properties xds.route_name and
+	// xds.cluster_name. It is asked when the answer is needed and again after the
+	// filter changed request headers (which clears Envoy's cached route). Nil: no route
+	// is known. It runs on the worker's loop.
+	Route func(Headers) Route
 	// Properties are further properties by path, its segments joined by "."
 	// ("xds.listener_direction"), in their serialized form.
 	Properties map[string][]byte
 }
 
+// Route is what a request was matched to.
+type Route struct{ Name, Cluster string }
+
 // ConnectionInfo describes a downstream connection.
 type ConnectionInfo struct {
-	// ID is connection.id; 0 takes the host's next number.
+	// ID is connection.id; 0 takes the process' next number.
 	ID uint64
 	// SourceAddress and DestinationAddress are "ip:port"; empty when unknown.
 	SourceAddress, DestinationAddress string
 	// Protocol is request.protocol, "HTTP/1.1" when empty.
 	Protocol string
-	// TLS tells that the connection is encrypted (connection.mtls stays false) and
-	// makes https the default :scheme.
+	// TLS tells that the connection is encrypted; it makes https the default :scheme.
 	TLS bool
 }
 
@@ -94,7 +103,8 @@ type UpstreamFailure int
 
 // Upstream failures. Before response headers the host answers as Envoy's router
 // does (status and body text in parentheses) and that answer travels back
-// through the filter; after them the downstream message is reset.
+// through the filter; while a response's headers are held by the filter the answer
+// goes straight to the client; later the downstream message is reset.
 const (
 	UpstreamConnectFailed UpstreamFailure = iota + 1 // connection refused or timed out: 503, flag UF
 	UpstreamDisconnected                             // connection closed or stream reset: 503, flag UC
@@ -114,57 +124,147 @@ const (
 // AwaitRequest or AwaitResponse before each piece of body; one that posts a
 // backlog far beyond the windows has its stream reset (ResetOverrun).
 type Stream struct {
+	host *Host
+	t    *thread
+	opts StreamOptions
 	done chan struct{}
+
+	// All below belongs to the worker's loop.
+	vm   *vm        // nil: the stream passes without the filter
+	ctx  *vmContext // nil while the filter does not know the stream
+	req  half
+	resp half
+	info streamInfo
+
+	endFlag    bool // the end flag of the latest callback, of either half
+	inDecoding bool // a request callback runs
+	prepared   *localReply
+	replyHeld  bool // the filter sent a local response, which may be on its way
+	replySent  bool // it, or the answer for a dead VM, is on its way
+	failSent   bool
+	// bypassResponse: the reply on the response half does not pass the (dead) filter.
+	bypassResponse bool
+	upstreamOpen   bool // request headers are out
+	upstreamCut    bool // the upstream sink was reset
+	logging        bool // on_log runs
+	over           bool
+
+	// The worker's list of streams, least recently active first.
+	prev, next *Stream
+	active     time.Time
 }
 
 // NewStream starts a stream on a worker. The first event must be RequestHeaders;
 // a stream that never gets one is ended by ClientReset. Errors: ErrClosed,
 // ErrTooManyStreams, or one that names a bad option.
-func (h *Host) NewStream(opts StreamOptions) (*Stream, error) { return nil, ErrClosed }
+func (h *Host) NewStream(opts StreamOptions) (*Stream, error) {
+	if opts.Downstream == nil || opts.Upstream == nil {
+		return nil, errors.New("hostsim: StreamOptions: Downstream and Upstream are required")
+	}
+	if opts.Worker < AnyWorker || opts.Worker >= len(h.workers) {
+		return nil, fmt.Errorf("hostsim: StreamOptions.Worker is %d, allowed are -1 to %d", opts.Worker, len(h.workers)-1)
+	}
+	t := h.pick(opts.Worker)
+	if err := t.admit(); err != nil {
+		return nil, err
+	}
+	if opts.Connection.ID == 0 {
+		opts.Connection.ID = h.process.nextConnection()
+	}
+	if opts.Connection.Protocol == "" {
+		opts.Connection.Protocol = "HTTP/1.1"
+	}
+	s := &Stream{host: h, t: t, opts: opts, done: make(chan struct{})}
+	s.req.s, s.resp.s, s.resp.response = s, s, true
+	s.req.window.limit, s.resp.window.limit = h.cfg.BufferLimit, h.cfg.BufferLimit
+	s.info.start = h.cfg.Clock.Now()
+	t.loop.post(event{kind: evFunc, f: func() { t.add(s) }})
+	return s, nil
+}
 
-// RequestHeaders feeds the client's request headers. Names are lower-cased; the
-// headers must hold :method, :path and :authority. The stream owns hd afterwards.
-func (s *Stream) RequestHeaders(hd Headers, endStream bool) {}
+// RequestHeaders feeds the client's request headers. Names are lower-cased; without
+// :method, :path or :authority the answer is 400 and the filter sees nothing. The
+// stream owns hd afterwards.
+func (s *Stream) RequestHeaders(hd Headers, endStream bool) {
+	s.post(event{kind: evRequestHeaders, headers: hd, eos: endStream})
+}
 
 // RequestData feeds a piece of request body, which the stream owns afterwards.
-func (s *Stream) RequestData(b []byte, endStream bool) {}
+// HTTP/1 codecs signal the end of a body with a last piece that is empty.
+func (s *Stream) RequestData(b []byte, endStream bool) {
+	s.postData(&s.req, event{kind: evRequestData, data: b, eos: endStream})
+}
 
 // RequestTrailers feeds the request's trailers and ends the request.
-func (s *Stream) RequestTrailers(hd Headers) {}
+func (s *Stream) RequestTrailers(hd Headers) {
+	s.post(event{kind: evRequestTrailers, headers: hd})
+}
 
 // ClientReset tells that the client is gone.
-func (s *Stream) ClientReset() {}
+func (s *Stream) ClientReset() { s.post(event{kind: evClientReset}) }
 
 // UpstreamSelected tells the address ("ip:port") that the request goes to; it
 // answers the property upstream.address.
-func (s *Stream) UpstreamSelected(address string) {}
+func (s *Stream) UpstreamSelected(address string) {
+	s.post(event{kind: evUpstreamSelected, text: address})
+}
 
 // ResponseHeaders feeds upstream's response headers, which must hold :status. The
-// stream owns hd afterwards.
-func (s *Stream) ResponseHeaders(hd Headers, endStream bool) {}
+// stream owns hd afterwards. Informational (1xx) responses do not pass the filter and
+// are not fed.
+func (s *Stream) ResponseHeaders(hd Headers, endStream bool) {
+	s.post(event{kind: evResponseHeaders, headers: hd, eos: endStream})
+}
 
 // ResponseData feeds a piece of response body, which the stream owns afterwards.
-func (s *Stream) ResponseData(b []byte, endStream bool) {}
+func (s *Stream) ResponseData(b []byte, endStream bool) {
+	s.postData(&s.resp, event{kind: evResponseData, data: b, eos: endStream})
+}
 
 // ResponseTrailers feeds the response's trailers and ends the response.
-func (s *Stream) ResponseTrailers(hd Headers) {}
+func (s *Stream) ResponseTrailers(hd Headers) {
+	s.post(event{kind: evResponseTrailers, headers: hd})
+}
 
 // UpstreamFailed tells that no (whole) response will come. detail is appended to
 // the answer's text as Envoy appends a transport failure reason; it may be empty.
-func (s *Stream) UpstreamFailed(f UpstreamFailure, detail string) {}
+func (s *Stream) UpstreamFailed(f UpstreamFailure, detail string) {
+	s.post(event{kind: evUpstreamFailed, failure: f, text: detail})
+}
 
 // AwaitRequest waits until the stream may be fed more request body: until the bytes
-// it was given and has neither sent on nor (in buffering mode, where the limit
-// ends the request instead of slowing it) collected are below Config.BufferLimit.
-// It returns ErrStreamOver when the stream has ended, or ctx's error.
-func (s *Stream) AwaitRequest(ctx context.Context) error { return ErrStreamOver }
+// it was given and has not handled, together with those a paused filter makes it
+// hold, are not above Config.BufferLimit. (Bytes that a filter collects do not count:
+// there the limit ends the request instead of slowing it.) It returns ErrStreamOver
+// when the stream has ended, or ctx's error.
+func (s *Stream) AwaitRequest(ctx context.Context) error { return s.req.window.await(ctx, s.done) }
 
 // AwaitResponse is AwaitRequest for the response body.
-func (s *Stream) AwaitResponse(ctx context.Context) error { return ErrStreamOver }
+func (s *Stream) AwaitResponse(ctx context.Context) error { return s.resp.window.await(ctx, s.done) }
 
 // Done is closed when the stream is over on both sides and the filter has seen
 // its log, done and delete callbacks.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
 // Worker is the number of the worker that plays the stream.
-func (s *Stream) Worker() int { return 0 }
+func (s *Stream) Worker() int { return s.t.index }
+
+func (s *Stream) post(e event) {
+	e.stream = s
+	if e.headers != nil {
+		for i := range e.headers {
+			e.headers[i][0] = strings.ToLower(e.headers[i][0])
+		}
+	}
+	s.t.loop.post(e)
+}
+
+func (s *Stream) postData(h *half, e event) {
+	e.stream = s
+	switch h.window.queue(len(e.data)) {
+	case queued:
+		s.t.loop.post(e)
+	case firstOverrun:
+		s.t.loop.post(event{kind: evOverrun, stream: s})
+	}
+}

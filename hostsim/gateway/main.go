@@ -58,7 +58,7 @@ func run(drain, cut context.Context, args []string, stdout, stderr io.Writer) in
 		return complain(stderr, exitUsage, err)
 	}
 	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: o.logLevel}))
-	g, err := start(drain, o, logger)
+	g, err := start(drain, o, hostsim.Wasm(o.module), logger)
 	if err != nil {
 		var bad *inputError
 		if errors.As(err, &bad) {
@@ -99,7 +99,7 @@ type gateway struct {
 
 // start brings everything up to the point where serve can accept. After an error
 // nothing is left.
-func start(ctx context.Context, o *options, logger *slog.Logger) (_ *gateway, err error) {
+func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.Logger) (_ *gateway, err error) {
 	g := &gateway{o: o, log: logger}
 	defer func() {
 		if err != nil {
@@ -132,7 +132,7 @@ func start(ctx context.Context, o *options, logger *slog.Logger) (_ *gateway, er
 		clusters[name] = c
 	}
 	g.host, err = hostsim.Start(ctx, hostsim.Config{
-		Guest:                       hostsim.Wasm(o.module),
+		Guest:                       guest,
 		VMID:                        o.vmID,
 		PluginName:                  o.plugin,
 		PluginConfig:                o.config,

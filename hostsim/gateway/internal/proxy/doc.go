@@ -37,11 +37,10 @@
 // Names are lower case; :method, :path, :authority, :scheme, x-request-id and
 // x-forwarded-proto are there; hop-by-hop headers are taken out, but the filter
 // sees upstream's transfer-encoding and x-envoy-upstream-service-time, as it does in
-// Envoy. The end of a body comes as a
-// separate, empty piece. Expect: 100-continue is answered at once. Upgrades and
-// CONNECT are refused with 403, HTTP/1.0 with 426, a path with a fragment
-// with 400, header maps over the limits with 431. A client that closes its sending
-// side counts as gone.
+// Envoy. The end of a body comes as a separate, empty piece. Expect: 100-continue is
+// answered at once. Upgrades and CONNECT are refused with 403, HTTP/1.0 with 426, a
+// path with a fragment with 400, header maps over the limits with 431. A client that
+// closes its sending side counts as gone.
 //
 // Different: a client that leaves while flow control holds its body back is only
 // noticed when the body moves again, and a response that comes before a small

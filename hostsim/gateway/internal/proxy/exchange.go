@@ -73,12 +73,11 @@ func (x *exchange) open(h hostsim.Headers) error {
 		return err
 	}
 	opts := hostsim.StreamOptions{
-		Worker:      hostsim.AnyWorker,
-		Downstream:  &sink{q: x.down},
-		Upstream:    &sink{q: x.up, onHeaders: x.forward, onReset: func(hostsim.ResetReason) { x.upCancel(errUnwanted) }},
-		Connection:  hostsim.ConnectionInfo{SourceAddress: x.r.RemoteAddr, Protocol: x.r.Proto},
-		RouteName:   "default",
-		ClusterName: "upstream",
+		Worker:     hostsim.AnyWorker,
+		Downstream: &sink{q: x.down},
+		Upstream:   &sink{q: x.up, onHeaders: x.forward, onReset: func(hostsim.ResetReason) { x.upCancel(errUnwanted) }},
+		Connection: hostsim.ConnectionInfo{SourceAddress: x.r.RemoteAddr, Protocol: x.r.Proto},
+		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "default", Cluster: "upstream"} },
 	}
 	if a, ok := x.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		opts.Connection.DestinationAddress = a.String()
@@ -252,8 +251,8 @@ func (x *exchange) finish() {
 // writeHeaders starts the answer.
 func (x *exchange) writeHeaders(h hostsim.Headers, end bool) (int, error) {
 	status, err := strconv.Atoi(h.Get(":status"))
-	if err != nil || status < 200 || status > 599 {
-		return 0, errors.New("proxy: :status is " + strconv.Quote(h.Get(":status")) + ", must be 200 to 599")
+	if err != nil || status < 200 || status > 999 {
+		return 0, errors.New("proxy: :status is " + strconv.Quote(h.Get(":status")) + ", must be 200 to 999")
 	}
 	dst := x.w.Header()
 	writeResponseHeaders(dst, h)

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"slices"
@@ -22,8 +20,9 @@ type refusal struct {
 	text   string
 }
 
-// requestHeaders turns a parsed request into the header map that the filter sees,
-// or says why the request is refused.
+// requestHeaders turns a parsed request into the header map that goes to the host,
+// which adds x-request-id and x-forwarded-proto where they are missing; or it says
+// why the request is refused.
 func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
 	if !r.ProtoAtLeast(1, 1) {
 		return nil, &refusal{http.StatusUpgradeRequired, "HTTP/1.0 is not served; use HTTP/1.1"}
@@ -84,12 +83,6 @@ func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
 	}
 	if names := trailerNames(r.Trailer); names != "" {
 		h.Add("trailer", names)
-	}
-	if !h.Has("x-forwarded-proto") {
-		h.Add("x-forwarded-proto", scheme)
-	}
-	if !h.Has("x-request-id") {
-		h.Add("x-request-id", newRequestID())
 	}
 	return h, nil
 }
@@ -211,20 +204,4 @@ func sortedNames(h http.Header) (names []string, values int) {
 func trailerNames(t http.Header) string {
 	names, _ := sortedNames(t)
 	return strings.ToLower(strings.Join(names, ","))
-}
-
-// newRequestID makes a version 4 UUID.
-func newRequestID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the process instead
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	var out [36]byte
-	hex.Encode(out[0:8], b[0:4])
-	hex.Encode(out[9:13], b[4:6])
-	hex.Encode(out[14:18], b[6:8])
-	hex.Encode(out[19:23], b[8:10])
-	hex.Encode(out[24:36], b[10:16])
-	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
-	return string(out[:])
 }

@@ -1,0 +1,121 @@
+package hostsim
+
+import (
+	"context"
+	"strconv"
+	"time"
+)
+
+// callout is an HTTP call under way. It belongs to the plugin's root context and
+// outlives the stream that started it.
+type callout struct {
+	cancel context.CancelFunc
+	stop   func() bool // the timeout's timer
+}
+
+// maxCallsPerVM bounds the calls under way in one VM; further ones are refused like
+// a full circuit breaker.
+const maxCallsPerVM = 1 << 16
+
+// httpCall starts a call. The guest's headers, body and trailers have been copied.
+func (v *vm) httpCall(name string, h Headers, body []byte, trailers Headers, timeoutMS uint32) (uint32, Status) {
+	if int32(timeoutMS) < 0 {
+		return 0, StatusBadArgument
+	}
+	cluster := v.host.cfg.Clusters[name]
+	if cluster == nil || !h.Has(":method") || !h.Has(":path") || !h.Has(":authority") {
+		return 0, StatusBadArgument
+	}
+	if len(body) > 0 {
+		h.Set("content-length", strconv.Itoa(len(body)))
+	}
+	v.lastCall += 4 // the low two bits are the kind of call: 0 is HTTP
+	token := v.lastCall
+	if v.canary {
+		// The canary is gone before its thread looks at the network again: the call is
+		// accepted, never sent and never answered.
+		return token, StatusOK
+	}
+	if len(v.calls) >= maxCallsPerVM {
+		return 0, StatusInternalFailure
+	}
+	ctx, cancel := context.WithCancel(v.host.ctx)
+	c := &callout{cancel: cancel}
+	v.calls[token] = c
+	timeout := time.Duration(timeoutMS) * time.Millisecond
+	err := cluster.Call(ctx, CallRequest{Cluster: name, Thread: v.name, Headers: h, Body: body, Trailers: trailers, Timeout: timeout},
+		func(r CallResponse) {
+			v.thread.loop.post(event{kind: evFunc, f: func() { v.onCallResponse(token, r) }})
+		})
+	if err != nil {
+		v.forgetCall(token)
+		return 0, StatusInternalFailure
+	}
+	if timeout > 0 {
+		c.stop = v.host.cfg.Clock.AfterFunc(timeout, func() {
+			v.thread.loop.post(event{kind: evFunc, f: func() { v.onCallResponse(token, CallResponse{Failure: CallTimedOut}) }})
+		})
+	}
+	return token, StatusOK
+}
+
+func (v *vm) forgetCall(token uint32) {
+	if c := v.calls[token]; c != nil {
+		delete(v.calls, token)
+		c.cancel()
+		if c.stop != nil {
+			c.stop()
+		}
+	}
+}
+
+// onCallResponse tells the guest. A second answer, or one after the timeout, finds no
+// call and is dropped.
+func (v *vm) onCallResponse(token uint32, r CallResponse) {
+	if v.calls[token] == nil {
+		return
+	}
+	v.forgetCall(token)
+	const callback = "proxy_on_http_call_response"
+	if !v.begin(v.root, callback) {
+		return
+	}
+	var err error
+	if r.Failure == CallResetMidAnswer {
+		v.callStatus = "reset"
+		err = v.guest.OnHTTPCallResponse(v.root.id, token, 0, 0, 0)
+	} else {
+		r = r.asSeen()
+		v.callResponse = &r
+		err = v.guest.OnHTTPCallResponse(v.root.id, token, len(r.Headers), len(r.Body), len(r.Trailers))
+	}
+	v.end(callback, err)
+	v.callResponse, v.callStatus = nil, ""
+	v.finish()
+}
+
+// asSeen is the answer that the guest gets: failures before response headers become
+// the replies that Envoy's router makes up.
+func (r CallResponse) asSeen() CallResponse {
+	var f UpstreamFailure
+	switch r.Failure {
+	case CallOK:
+		if r.Headers == nil {
+			r.Headers = Headers{}
+		}
+		return r
+	case CallTimedOut:
+		f = UpstreamTimedOut
+	case CallConnectFailed:
+		f = UpstreamConnectFailed
+	default:
+		f = UpstreamDisconnected
+	}
+	reply := f.reply(r.Detail, false)
+	h := Headers{{":status", strconv.Itoa(reply.code)}}
+	if len(reply.body) > 0 {
+		h.Add("content-length", strconv.Itoa(len(reply.body)))
+		h.Add("content-type", "text/plain")
+	}
+	return CallResponse{Headers: h, Body: reply.body}
+}

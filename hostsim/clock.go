@@ -1,0 +1,136 @@
+package hostsim
+
+import (
+	"sort"
+	"sync"
+	"time"
+)
+
+// Clock is where a host gets its time from: what guests read, ticks, callout
+// timeouts and idle timeouts.
+type Clock interface {
+	// Now is the wall clock.
+	Now() time.Time
+	// AfterFunc runs f once when d has passed; f must not block. The returned function
+	// stops it and tells whether it did so before f was started.
+	AfterFunc(d time.Duration, f func()) (stop func() bool)
+}
+
+// RealClock is the machine's clock.
+func RealClock() Clock { return realClock{} }
+
+type realClock struct{}
+
+func (realClock) Now() time.Time { return time.Now() }
+
+func (realClock) AfterFunc(d time.Duration, f func()) func() bool {
+	return time.AfterFunc(d, f).Stop
+}
+
+// VirtualClock stands still until a test moves it. Hosts that run on it are given
+// time to settle after every timer, so that a timer which the filter sets while
+// time moves (the next tick) fires within the same Advance.
+type VirtualClock struct {
+	mu      sync.Mutex
+	now     time.Time
+	seq     uint64
+	timers  []*virtualTimer
+	settle  map[int]func()
+	nextKey int
+	moving  sync.Mutex // one Advance at a time
+}
+
+type virtualTimer struct {
+	at  time.Time
+	seq uint64
+	f   func()
+}
+
+// NewVirtualClock makes a clock that shows start.
+func NewVirtualClock(start time.Time) *VirtualClock {
+	return &VirtualClock{now: start, settle: make(map[int]func())}
+}
+
+// Now implements Clock.
+func (c *VirtualClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// AfterFunc implements Clock. A d of 0 or less is due at the next Advance, even one
+// by 0.
+func (c *VirtualClock) AfterFunc(d time.Duration, f func()) func() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.seq++
+	t := &virtualTimer{at: c.now.Add(max(d, 0)), seq: c.seq, f: f}
+	i := sort.Search(len(c.timers), func(i int) bool { return c.timers[i].at.After(t.at) })
+	c.timers = append(c.timers, nil)
+	copy(c.timers[i+1:], c.timers[i:])
+	c.timers[i] = t
+	return func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i := range c.timers {
+			if c.timers[i] == t {
+				c.timers = append(c.timers[:i], c.timers[i+1:]...)
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// Advance moves the clock by d, firing timers in order, each at its own time, and
+// waits after each until the hosts on this clock are idle. It must not be called
+// from a sink, hook or cluster handler: those run on the loops it waits for.
+func (c *VirtualClock) Advance(d time.Duration) {
+	c.moving.Lock()
+	defer c.moving.Unlock()
+	c.mu.Lock()
+	target := c.now.Add(d)
+	c.mu.Unlock()
+	for {
+		c.settleAll()
+		c.mu.Lock()
+		if len(c.timers) == 0 || c.timers[0].at.After(target) {
+			c.now = target
+			c.mu.Unlock()
+			return
+		}
+		t := c.timers[0]
+		c.timers = c.timers[1:]
+		if t.at.After(c.now) {
+			c.now = t.at
+		}
+		c.mu.Unlock()
+		t.f()
+	}
+}
+
+func (c *VirtualClock) settleAll() {
+	c.mu.Lock()
+	fs := make([]func(), 0, len(c.settle))
+	for _, f := range c.settle {
+		fs = append(fs, f)
+	}
+	c.mu.Unlock()
+	for _, f := range fs {
+		f()
+	}
+}
+
+// attach registers a function that waits until a host is idle.
+func (c *VirtualClock) attach(settle func()) (detach func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := c.nextKey
+	c.nextKey++
+	c.settle[key] = settle
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.settle, key)
+	}
+}

@@ -1,0 +1,160 @@
+package hostsim
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// FailurePolicy says what happens after a VM has trapped.
+type FailurePolicy int
+
+// Failure policies, named as in Envoy's PluginConfig.
+const (
+	// FailClosed answers new streams of that worker with 503 (response.code_details
+	// "wasm_fail_stream").
+	FailClosed FailurePolicy = iota
+	// FailOpen lets new streams pass without the filter.
+	FailOpen
+	// FailReload makes a new VM for the next stream, at most one per ReloadBackoff;
+	// streams in between get the 503.
+	FailReload
+)
+
+// Config describes a host: one process with one plugin. The zero value of every
+// optional field means the default named in its comment.
+type Config struct {
+	// Guest is the filter: Wasm(bytes) or Native(factory). Required.
+	Guest Source
+	// VMID separates shared data and queues of different plugins (vm_id).
+	VMID string
+	// PluginName and RootID answer the properties plugin_name and plugin_root_id.
+	PluginName, RootID string
+	// VMConfig and PluginConfig are handed to on_vm_start and on_configure.
+	VMConfig, PluginConfig []byte
+	// Workers is the number of worker VMs: 1 to 256, default 1. One more VM runs on
+	// the main thread.
+	Workers int
+	// AllowOnHeadersStopIteration is Envoy's PluginConfig field of that name: Pause
+	// on headers then still delivers body callbacks.
+	AllowOnHeadersStopIteration bool
+	// BufferLimit is per_connection_buffer_limit_bytes: 1 KiB to 1 GiB, default 1 MiB.
+	BufferLimit int
+	// FailurePolicy after a trap, default FailClosed.
+	FailurePolicy FailurePolicy
+	// ReloadBackoff is the least time between two reloads of a worker's VM under
+	// FailReload, default 1 s.
+	ReloadBackoff time.Duration
+	// StreamIdleTimeout ends streams on which nothing moves, default 5 min.
+	StreamIdleTimeout time.Duration
+	// MaxStreams bounds the streams of each worker, default 16384.
+	MaxStreams int
+	// CallbackWork bounds one call into a wasm guest, default 2e9 units. A unit is
+	// one function entry, one round of a loop or 64 bytes moved by a bulk
+	// instruction: the default is some seconds. Beyond it the guest traps. The bound
+	// is a count and not a time so that it does not depend on the machine's mood.
+	CallbackWork uint64
+	// MemoryLimit bounds one VM's linear memory in bytes: 64 KiB to 4 GiB, default 256
+	// MiB, rounded up to wasm pages (64 KiB).
+	MemoryLimit int
+	// Clock is the time that guests, ticks and timeouts see, default the real one.
+	Clock Clock
+	// Clusters are the targets of callouts by name. The map must not change later.
+	Clusters map[string]Cluster
+	// Logger gets the guest's log lines and the host's own reports, default none.
+	Logger *slog.Logger
+	// Seed makes request ids and the guest's random_get reproducible; 0 takes true
+	// randomness.
+	Seed uint64
+	// Process is the process-wide state. Nil makes one that belongs to this host;
+	// several hosts with one Process are several filters, or two generations of one
+	// filter, in one Envoy.
+	Process *Process
+	// Hooks are called around what the guest does, for tests.
+	Hooks Hooks
+	// Recorder writes down callbacks and host calls, for golden transcripts.
+	Recorder *Recorder
+}
+
+// Hooks let a test stand at the points where threads race. They run on the VM's
+// loop, must not block for long and must not call Settle or Advance. All are
+// optional.
+type Hooks struct {
+	// BeforeCallback runs before each call into a guest; an error makes the VM trap
+	// instead.
+	BeforeCallback func(HookCallback) error
+	// AfterGetSharedData runs after a guest has read a key, before it sees the answer.
+	AfterGetSharedData func(HookSharedData)
+	// BeforeSetSharedData runs before a guest's write takes effect: a write to the same
+	// key from here (Process.SetSharedData) makes the guest lose the race.
+	BeforeSetSharedData func(HookSharedData)
+}
+
+// HookCallback is a callback about to happen.
+type HookCallback struct {
+	Thread   string // "canary", "main" or "worker-N"
+	Callback string // ABI name
+	Context  uint32
+}
+
+// HookSharedData is a shared-data access. Value must not be written to.
+type HookSharedData struct {
+	Thread, Key string
+	Value       []byte
+	CAS         uint32
+	Status      Status // of a read
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Guest == nil {
+		return c, errors.New("hostsim: Config.Guest is required")
+	}
+	bound := func(name string, v *int, def, lo, hi int) error {
+		if *v == 0 {
+			*v = def
+		}
+		if *v < lo || *v > hi {
+			return fmt.Errorf("hostsim: Config.%s is %d, allowed are %d to %d", name, *v, lo, hi)
+		}
+		return nil
+	}
+	positive := func(name string, d *time.Duration, def time.Duration) error {
+		if *d == 0 {
+			*d = def
+		}
+		if *d < 0 {
+			return fmt.Errorf("hostsim: Config.%s is %v, allowed are durations above 0", name, *d)
+		}
+		return nil
+	}
+	if err := errors.Join(
+		bound("Workers", &c.Workers, 1, 1, 256),
+		bound("BufferLimit", &c.BufferLimit, 1<<20, 1<<10, 1<<30),
+		bound("MaxStreams", &c.MaxStreams, 16384, 1, 1<<20),
+		bound("MemoryLimit", &c.MemoryLimit, 256<<20, 64<<10, 4<<30),
+		positive("ReloadBackoff", &c.ReloadBackoff, time.Second),
+		positive("StreamIdleTimeout", &c.StreamIdleTimeout, 5*time.Minute),
+	); err != nil {
+		return c, err
+	}
+	if c.FailurePolicy < FailClosed || c.FailurePolicy > FailReload {
+		return c, fmt.Errorf("hostsim: Config.FailurePolicy is %d, allowed are FailClosed, FailOpen and FailReload", c.FailurePolicy)
+	}
+	if c.CallbackWork == 0 {
+		c.CallbackWork = 2_000_000_000
+	}
+	if c.CallbackWork > 1<<62 {
+		return c, fmt.Errorf("hostsim: Config.CallbackWork is %d, allowed are up to 1<<62", c.CallbackWork)
+	}
+	if c.Clock == nil {
+		c.Clock = RealClock()
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Process == nil {
+		c.Process = NewProcess()
+	}
+	return c, nil
+}

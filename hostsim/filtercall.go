@@ -1,0 +1,218 @@
+package hostsim
+
+// This file calls the guest's stream callbacks and reads their answers the way
+// Envoy's Wasm filter does.
+
+type headersStatus uint8
+
+const (
+	headersContinue headersStatus = iota
+	headersStopSingle
+	headersStopAllBuffer
+	headersStopAllWatermark
+)
+
+type dataStatus uint8
+
+const (
+	dataContinue dataStatus = iota
+	dataStopBuffer
+	dataStopWatermark
+	dataStopNoBuffer
+)
+
+type trailersStatus uint8
+
+const (
+	trailersContinue trailersStatus = iota
+	trailersStop
+)
+
+// checkFailed tells whether the stream's VM is dead and, if so, whether the stream
+// goes on without the filter. Otherwise the stream gets its 503.
+func (s *Stream) checkFailed() (failed, open bool) {
+	if s.vm == nil || !s.vm.failed {
+		return false, false
+	}
+	if s.host.cfg.FailurePolicy == FailOpen {
+		return true, true
+	}
+	if !s.failSent {
+		s.failSent = true
+		if !s.replySent {
+			s.replySent = true
+			s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcUnavailable}, ResetLocalReply)
+		}
+	}
+	return true, false
+}
+
+// skipped tells whether the filter does not see this half: there is none on this
+// stream, or the half is the answer that the host gives for a dead VM.
+func (h *half) skipped() bool {
+	s := h.s
+	return s.vm == nil || h.response && s.bypassResponse
+}
+
+func (h *half) callHeaders(endStream bool) headersStatus {
+	s := h.s
+	if h.skipped() {
+		return headersContinue
+	}
+	if failed, open := s.checkFailed(); failed {
+		return pick(open, headersContinue, headersStopAllWatermark)
+	}
+	h.seeHeaders, s.endFlag = true, endStream
+	callback := "proxy_on_request_headers"
+	if h.response {
+		callback = "proxy_on_response_headers"
+	}
+	v := s.vm
+	var a Action
+	if v.begin(s.ctx, callback) {
+		var err error
+		if h.response {
+			a, err = v.guest.OnResponseHeaders(s.ctx.id, len(h.headers), endStream)
+		} else {
+			a, err = v.guest.OnRequestHeaders(s.ctx.id, len(h.headers), endStream)
+		}
+		v.end(callback, err)
+	}
+	var st headersStatus
+	if failed, open := s.checkFailed(); failed {
+		st = pick(open, headersContinue, headersStopAllWatermark)
+	} else {
+		st = s.headersStatus(a)
+	}
+	v.finish()
+	if st == headersContinue {
+		h.seeHeaders = false
+	}
+	return st
+}
+
+func (s *Stream) headersStatus(a Action) headersStatus {
+	switch {
+	case s.vm.stopIteration:
+		return headersStopAllWatermark
+	case a == 0 || a == 2:
+		return headersContinue
+	case a == 1 && s.host.cfg.AllowOnHeadersStopIteration:
+		return headersStopSingle
+	case a == 3:
+		return headersStopAllBuffer
+	}
+	return headersStopAllWatermark
+}
+
+// callBody shows the filter the piece at *b, which it may change, or, when it is
+// collecting, the held buffer.
+func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
+	s := h.s
+	if h.skipped() {
+		return dataContinue
+	}
+	if failed, open := s.checkFailed(); failed {
+		return pick(open, dataContinue, dataStopNoBuffer)
+	}
+	h.body, s.endFlag = b, endStream
+	size := len(*b)
+	if h.buffering {
+		size = len(h.buffer)
+	}
+	callback := "proxy_on_request_body"
+	if h.response {
+		callback = "proxy_on_response_body"
+	}
+	v := s.vm
+	var a Action
+	if v.begin(s.ctx, callback) {
+		var err error
+		if h.response {
+			a, err = v.guest.OnResponseBody(s.ctx.id, size, endStream)
+		} else {
+			a, err = v.guest.OnRequestBody(s.ctx.id, size, endStream)
+		}
+		v.end(callback, err)
+	}
+	var st dataStatus
+	if failed, open := s.checkFailed(); failed {
+		st = pick(open, dataContinue, dataStopNoBuffer)
+	} else if v.stopIteration || a > 3 {
+		st = dataStopNoBuffer
+	} else {
+		st = dataStatus(a)
+	}
+	v.finish()
+	h.buffering = st == dataStopBuffer
+	h.body = nil
+	if st != dataContinue {
+		// Trailers can still be added while the last piece is paused.
+		h.body = new([]byte)
+	}
+	return st
+}
+
+func (h *half) callTrailers() trailersStatus {
+	s := h.s
+	if h.skipped() {
+		return trailersContinue
+	}
+	if failed, open := s.checkFailed(); failed {
+		return pick(open, trailersContinue, trailersStop)
+	}
+	h.seeTrailers = true
+	callback := "proxy_on_request_trailers"
+	if h.response {
+		callback = "proxy_on_response_trailers"
+	}
+	v := s.vm
+	var a Action
+	if v.begin(s.ctx, callback) {
+		var err error
+		if h.response {
+			a, err = v.guest.OnResponseTrailers(s.ctx.id, len(h.trailers))
+		} else {
+			a, err = v.guest.OnRequestTrailers(s.ctx.id, len(h.trailers))
+		}
+		v.end(callback, err)
+	}
+	st := trailersContinue
+	if failed, open := s.checkFailed(); failed {
+		st = pick(open, trailersContinue, trailersStop)
+	} else if v.stopIteration || a != ActionContinue {
+		st = trailersStop
+	}
+	v.finish()
+	if st == trailersContinue {
+		h.seeTrailers = false
+	}
+	return st
+}
+
+func pick[T any](cond bool, yes, no T) T {
+	if cond {
+		return yes
+	}
+	return no
+}
+
+// enterDecoding marks that a request callback runs: a local reply made meanwhile
+// waits until the filter manager is back in control.
+func (s *Stream) enterDecoding(h *half) (was bool) {
+	was = s.inDecoding
+	s.inDecoding = was || !h.response
+	return was
+}
+
+// leaveDecoding plays the local reply that waited; it answers true when the half
+// must not go on.
+func (s *Stream) leaveDecoding(h *half, was bool) bool {
+	s.inDecoding = was
+	if s.prepared != nil && !was {
+		r := s.prepared
+		s.prepared = nil
+		s.playReply(r)
+	}
+	return s.over || h.aborted || s.prepared != nil
+}

@@ -1,0 +1,361 @@
+package hostsim
+
+import "strings"
+
+// inlineHeaders are the well-known headers that Envoy keeps in a slot of their own:
+// adding a second value appends it to the first after a comma.
+var inlineHeaders = map[string]bool{
+	":authority": true, ":method": true, ":path": true, ":scheme": true, ":status": true, "connection": true,
+	"content-length": true, "content-type": true, "expect": true, "grpc-message": true, "grpc-status": true,
+	"keep-alive": true, "proxy-connection": true, "te": true, "transfer-encoding": true, "upgrade": true,
+	"user-agent": true, "via": true, "x-forwarded-for": true, "x-forwarded-proto": true, "x-request-id": true,
+}
+
+// readMap is the map that a guest may read now, nil when there is none.
+func (v *vm) readMap(c *vmContext, t MapType) *Headers {
+	switch t {
+	case MapHTTPCallHeaders:
+		if v.callResponse != nil {
+			return &v.callResponse.Headers
+		}
+		return nil
+	case MapHTTPCallTrailers:
+		if v.callResponse != nil && v.callResponse.Trailers != nil {
+			return &v.callResponse.Trailers
+		}
+		return nil
+	}
+	s := c.stream
+	if s == nil {
+		return nil
+	}
+	visible := func(on bool, h *Headers) *Headers {
+		if on {
+			return h
+		}
+		return nil
+	}
+	switch t {
+	case MapRequestHeaders:
+		return visible(s.req.seeHeaders || s.logging, &s.req.headers)
+	case MapRequestTrailers:
+		return visible(s.req.seeTrailers && !s.logging, &s.req.trailers)
+	case MapResponseHeaders:
+		return visible(s.resp.seeHeaders || s.logging, &s.resp.headers)
+	case MapResponseTrailers:
+		return visible(s.resp.seeTrailers || s.logging, &s.resp.trailers)
+	}
+	return nil
+}
+
+// writeMap is the map that a guest may change now. In the last body callback of a
+// message without trailers, asking for the trailers makes them.
+func (v *vm) writeMap(c *vmContext, t MapType) *Headers {
+	s := c.stream
+	if s == nil {
+		return nil
+	}
+	h := &s.req
+	if t == MapResponseHeaders || t == MapResponseTrailers {
+		h = &s.resp
+	}
+	switch t {
+	case MapRequestHeaders, MapResponseHeaders:
+		if h.seeHeaders {
+			return &h.headers
+		}
+	case MapRequestTrailers, MapResponseTrailers:
+		if !h.seeTrailers && !h.haveTrailers && h.body != nil && s.endFlag {
+			h.haveTrailers, h.seeTrailers, h.trailers = true, true, Headers{}
+		}
+		if h.seeTrailers {
+			return &h.trailers
+		}
+	}
+	return nil
+}
+
+func (v *vm) changed(c *vmContext, t MapType) Status {
+	if t == MapRequestHeaders {
+		c.stream.clearRoute()
+	}
+	return StatusOK
+}
+
+// GetHeaderMapValue implements HostCalls.
+func (v *vm) GetHeaderMapValue(t MapType, key string) (string, Status) {
+	c := v.ctx()
+	if t > mapTypeMax {
+		return "", StatusBadArgument
+	}
+	m := v.readMap(c, t)
+	if m == nil {
+		if c.stream != nil && c.stream.logging {
+			return "", StatusNotFound
+		}
+		return "", StatusBadArgument
+	}
+	value, ok := m.Lookup(strings.ToLower(key))
+	if !ok {
+		return "", StatusNotFound
+	}
+	return value, StatusOK
+}
+
+// GetHeaderMapPairs implements HostCalls. A map that is not available now reads as
+// an empty one.
+func (v *vm) GetHeaderMapPairs(t MapType) (Headers, Status) {
+	c := v.ctx()
+	if t > mapTypeMax {
+		return nil, StatusBadArgument
+	}
+	if m := v.readMap(c, t); m != nil {
+		return m.Clone(), StatusOK
+	}
+	return nil, StatusOK
+}
+
+// GetHeaderMapSize implements HostCalls. It is the bytes of names and values, of a
+// map that could be changed now.
+func (v *vm) GetHeaderMapSize(t MapType) (uint32, Status) {
+	c := v.ctx()
+	if t > mapTypeMax {
+		return 0, StatusBadArgument
+	}
+	m := v.writeMap(c, t)
+	if m == nil {
+		return 0, StatusBadArgument
+	}
+	return uint32(m.Bytes()), StatusOK
+}
+
+// AddHeaderMapValue implements HostCalls.
+func (v *vm) AddHeaderMapValue(t MapType, key, value string) Status {
+	c := v.ctx()
+	m := v.writeMap(c, t)
+	if m == nil {
+		return StatusBadArgument
+	}
+	addHeader(m, strings.ToLower(key), value)
+	return v.changed(c, t)
+}
+
+func addHeader(m *Headers, key, value string) {
+	if inlineHeaders[key] {
+		if old, ok := m.Lookup(key); ok {
+			m.Set(key, old+","+value)
+			return
+		}
+	}
+	m.Add(key, value)
+}
+
+// ReplaceHeaderMapValue implements HostCalls.
+func (v *vm) ReplaceHeaderMapValue(t MapType, key, value string) Status {
+	c := v.ctx()
+	m := v.writeMap(c, t)
+	if m == nil {
+		return StatusBadArgument
+	}
+	m.Set(strings.ToLower(key), value)
+	return v.changed(c, t)
+}
+
+// RemoveHeaderMapValue implements HostCalls.
+func (v *vm) RemoveHeaderMapValue(t MapType, key string) Status {
+	c := v.ctx()
+	m := v.writeMap(c, t)
+	if m == nil {
+		return StatusBadArgument
+	}
+	m.Del(strings.ToLower(key))
+	return v.changed(c, t)
+}
+
+// SetHeaderMapPairs implements HostCalls.
+func (v *vm) SetHeaderMapPairs(t MapType, h Headers) Status {
+	c := v.ctx()
+	m := v.writeMap(c, t)
+	if m == nil {
+		return StatusBadArgument
+	}
+	fresh := make(Headers, 0, len(h))
+	for _, p := range h {
+		addHeader(&fresh, strings.ToLower(p[0]), p[1])
+	}
+	*m = fresh
+	return v.changed(c, t)
+}
+
+// guestBuffer is a buffer as a guest sees it: the bytes, and the half it belongs to
+// when it can be changed.
+type guestBuffer struct {
+	bytes []byte
+	half  *half
+	held  bool // it is the half's collected buffer, not the piece at hand
+}
+
+// buffer finds a buffer; nil means that it is not available now (NotFound), which is
+// not the same as an empty one.
+func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
+	switch t {
+	case BufferRequestBody, BufferResponseBody:
+		if c.stream == nil {
+			return &guestBuffer{}
+		}
+		h := &c.stream.req
+		if t == BufferResponseBody {
+			h = &c.stream.resp
+		}
+		switch {
+		case h.buffering:
+			return &guestBuffer{bytes: h.buffer, half: h, held: true}
+		case h.body != nil:
+			return &guestBuffer{bytes: *h.body, half: h}
+		}
+		return &guestBuffer{}
+	case BufferHTTPCallBody:
+		if v.callResponse != nil {
+			return &guestBuffer{bytes: v.callResponse.Body}
+		}
+	case BufferVMConfig:
+		return &guestBuffer{bytes: v.host.cfg.VMConfig}
+	case BufferPluginConfig:
+		if v.configuring {
+			return &guestBuffer{bytes: v.host.cfg.PluginConfig}
+		}
+	case BufferDownstreamData, BufferUpstreamData, BufferGrpcMessage, BufferCallData:
+		return &guestBuffer{}
+	}
+	return nil
+}
+
+// GetBufferBytes implements HostCalls.
+func (v *vm) GetBufferBytes(t BufferType, start, length uint32) ([]byte, Status) {
+	c := v.ctx()
+	if t > bufferTypeMax {
+		return nil, StatusBadArgument
+	}
+	b := v.buffer(c, t)
+	if b == nil {
+		return nil, StatusNotFound
+	}
+	// Lengths are 64 bits wide in the host, so that the sum of two 32-bit numbers never
+	// overflows; whatever is beyond the end is cut off.
+	from, to, size := uint64(start), uint64(start)+uint64(length), uint64(len(b.bytes))
+	if from >= size {
+		return nil, StatusOK
+	}
+	return b.bytes[from:min(to, size)], StatusOK
+}
+
+// GetBufferStatus implements HostCalls.
+func (v *vm) GetBufferStatus(t BufferType) (uint32, Status) {
+	c := v.ctx()
+	if t > bufferTypeMax {
+		return 0, StatusBadArgument
+	}
+	b := v.buffer(c, t)
+	if b == nil {
+		return 0, StatusNotFound
+	}
+	return uint32(len(b.bytes)), StatusOK
+}
+
+// SetBufferBytes implements HostCalls. Envoy knows three edits: prepend (start and
+// length 0), replace all (start 0, length not below the size) and append (start not
+// below the size); any other range is BadArgument.
+func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) Status {
+	c := v.ctx()
+	if t > bufferTypeMax {
+		return StatusBadArgument
+	}
+	b := v.buffer(c, t)
+	if b == nil {
+		return StatusNotFound
+	}
+	if b.half == nil {
+		return StatusBadArgument
+	}
+	size := uint64(len(b.bytes))
+	var out []byte
+	switch {
+	case start == 0 && length == 0:
+		out = append(append(make([]byte, 0, len(value)+len(b.bytes)), value...), b.bytes...)
+	case start == 0 && uint64(length) >= size:
+		out = append([]byte{}, value...)
+	case start != 0 && uint64(start) >= size:
+		out = append(b.bytes[:size:size], value...)
+	default:
+		return StatusBadArgument
+	}
+	if !b.held {
+		*b.half.body = out
+		return StatusOK
+	}
+	b.half.buffer = out
+	b.half.account()
+	if b.half.overLimit() {
+		v.after = append(v.after, afterAction{kind: afterTooLarge, stream: c.stream, half: b.half})
+	}
+	return StatusOK
+}
+
+// ContinueStream implements HostCalls. Whichever side is resumed, the request's maps
+// and body are out of reach afterwards.
+func (v *vm) ContinueStream(t StreamType) Status {
+	c := v.ctx()
+	switch t {
+	case StreamRequest, StreamResponse:
+		if s := c.stream; s != nil {
+			kind := afterContinueRequest
+			if t == StreamResponse {
+				kind = afterContinueResponse
+			}
+			v.after = append(v.after, afterAction{kind: kind, stream: s})
+			s.req.seeHeaders, s.req.seeTrailers, s.req.body = false, false, nil
+		}
+		return StatusOK
+	case StreamDownstream:
+		return StatusOK
+	case StreamUpstream:
+		return StatusUnimplemented
+	}
+	return StatusBadArgument
+}
+
+// CloseStream implements HostCalls.
+func (v *vm) CloseStream(t StreamType) Status {
+	c := v.ctx()
+	if t > StreamUpstream {
+		return StatusBadArgument
+	}
+	if s := c.stream; s != nil && t <= StreamResponse {
+		v.after = append(v.after, afterAction{kind: afterClose, stream: s})
+	}
+	return StatusOK
+}
+
+// SendLocalResponse implements HostCalls. Only the first one of a stream counts; all
+// answer Ok and stop the iteration, whatever the callback returns.
+func (v *vm) SendLocalResponse(code uint32, details string, body []byte, headers Headers, grpcStatus int32) Status {
+	c := v.ctx()
+	v.stopIteration = true
+	s := c.stream
+	if s == nil || s.replyHeld {
+		return StatusOK
+	}
+	s.replyHeld = true
+	r := &localReply{
+		code: int(code), body: append([]byte(nil), body...), headers: make(Headers, 0, len(headers)),
+		details: strings.ReplaceAll(details, " ", "_"), grpcStatus: -1,
+	}
+	for _, p := range headers {
+		r.headers.Add(strings.ToLower(p[0]), p[1])
+	}
+	if grpcStatus >= 0 && grpcStatus <= 16 {
+		r.grpcStatus = int(grpcStatus)
+	}
+	v.after = append(v.after, afterAction{kind: afterReply, stream: s, reply: r})
+	return StatusOK
+}

@@ -1,0 +1,160 @@
+package hostsimtest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+)
+
+// Cluster is a hostsim.Cluster that answers by script. With a Handler every call is
+// answered at once; without one, calls wait to be taken with Next and answered by the
+// test. Fault may have any call fail. Fields are set before the cluster is used.
+type Cluster struct {
+	// Handler answers a call. It runs on the caller's loop and must not block.
+	Handler func(hostsim.CallRequest) hostsim.CallResponse
+	// Fault decides what goes wrong with the n-th call (from 1).
+	Fault func(n int, req hostsim.CallRequest) Fault
+	// Clock is needed for Fault.Delay.
+	Clock hostsim.Clock
+
+	mu      sync.Mutex
+	count   int
+	waiting []*Call
+	log     []hostsim.CallRequest
+	arrived chan struct{}
+}
+
+// Fault is what goes wrong with a call. The zero value: nothing.
+type Fault struct {
+	// Refuse makes the call fail at once (hostsim.ErrNoHealthyHost,
+	// hostsim.ErrCircuitBreaker): the server does not see it.
+	Refuse error
+	// Lost: no answer ever comes; only the call's timeout ends it. The server does not
+	// see the call unless Executed is set.
+	Lost bool
+	// Failure is reported instead of the answer. The server does not see the call unless
+	// Executed is set.
+	Failure hostsim.CallFailure
+	// Executed has the server handle the call although its answer is lost.
+	Executed bool
+	// Twice has the server handle the call twice; the second answer is delivered.
+	Twice bool
+	// Delay is how long the answer takes, on Cluster.Clock. The server sees the call at
+	// once.
+	Delay time.Duration
+}
+
+// Call is a call that waits for the test to answer it.
+type Call struct {
+	hostsim.CallRequest
+	ctx  context.Context
+	done func(hostsim.CallResponse)
+}
+
+// Reply answers the call.
+func (c *Call) Reply(r hostsim.CallResponse) { c.done(r) }
+
+// Fail answers the call with a failure.
+func (c *Call) Fail(f hostsim.CallFailure) { c.done(hostsim.CallResponse{Failure: f}) }
+
+// Cancelled tells that nobody waits for the answer any more.
+func (c *Call) Cancelled() bool { return c.ctx.Err() != nil }
+
+// Call implements hostsim.Cluster.
+func (c *Cluster) Call(ctx context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
+	c.mu.Lock()
+	c.count++
+	n := c.count
+	c.mu.Unlock()
+	var f Fault
+	if c.Fault != nil {
+		f = c.Fault(n, req)
+	}
+	if f.Refuse != nil {
+		return f.Refuse
+	}
+	failed := f.Lost || f.Failure != hostsim.CallOK
+	if !failed || f.Executed {
+		c.mu.Lock()
+		c.log = append(c.log, req)
+		c.mu.Unlock()
+	}
+	var answer hostsim.CallResponse
+	switch {
+	case c.Handler == nil && !failed:
+		c.enqueue(&Call{CallRequest: req, ctx: ctx, done: done})
+		return nil
+	case c.Handler != nil && (!failed || f.Executed):
+		answer = c.Handler(req)
+		if f.Twice {
+			answer = c.Handler(req)
+		}
+	}
+	if f.Lost {
+		return nil
+	}
+	if f.Failure != hostsim.CallOK {
+		answer = hostsim.CallResponse{Failure: f.Failure}
+	}
+	if f.Delay > 0 {
+		c.Clock.AfterFunc(f.Delay, func() { done(answer) })
+		return nil
+	}
+	done(answer)
+	return nil
+}
+
+func (c *Cluster) enqueue(call *Call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = append(c.waiting, call)
+	if c.arrived != nil {
+		close(c.arrived)
+		c.arrived = nil
+	}
+}
+
+// Next takes the oldest call that waits for an answer; it waits for one to come.
+func (c *Cluster) Next(ctx context.Context) (*Call, error) {
+	for {
+		c.mu.Lock()
+		if len(c.waiting) > 0 {
+			call := c.waiting[0]
+			c.waiting = c.waiting[1:]
+			c.mu.Unlock()
+			return call, nil
+		}
+		if c.arrived == nil {
+			c.arrived = make(chan struct{})
+		}
+		arrived := c.arrived
+		c.mu.Unlock()
+		select {
+		case <-arrived:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("no callout came: %w", ctx.Err())
+		}
+	}
+}
+
+// Pending is the number of calls that wait for the test's answer.
+func (c *Cluster) Pending() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.waiting)
+}
+
+// Calls returns the calls that the server has seen.
+func (c *Cluster) Calls() []hostsim.CallRequest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]hostsim.CallRequest(nil), c.log...)
+}
+
+// Answer makes a plain answer.
+func Answer(status, body string, nameValues ...string) hostsim.CallResponse {
+	return hostsim.CallResponse{Headers: append(hostsim.H(":status", status), hostsim.H(nameValues...)...), Body: []byte(body)}
+}

@@ -1,0 +1,114 @@
+package hostsimtest
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"github.com/oncegate/oncegate/hostsim"
+)
+
+// Stream is a stream under step-by-step control, with what came out of it.
+type Stream struct {
+	*hostsim.Stream
+	// Up is what upstream got, Down what the client got.
+	Up, Down *Sink
+	tb       testing.TB
+	host     *hostsim.Host
+}
+
+// Open starts a stream on a worker (hostsim.AnyWorker: the next one).
+func Open(tb testing.TB, h *hostsim.Host, worker int) *Stream {
+	tb.Helper()
+	return OpenWith(tb, h, hostsim.StreamOptions{Worker: worker})
+}
+
+// OpenWith starts a stream with options; its sinks are set here.
+func OpenWith(tb testing.TB, h *hostsim.Host, opts hostsim.StreamOptions) *Stream {
+	tb.Helper()
+	s := &Stream{Up: newSink(), Down: newSink(), tb: tb, host: h}
+	opts.Upstream, opts.Downstream = s.Up, s.Down
+	var err error
+	if s.Stream, err = h.NewStream(opts); err != nil {
+		tb.Fatalf("NewStream: %v", err)
+	}
+	return s
+}
+
+// Settle waits until the host has handled everything it was fed.
+func (s *Stream) Settle() {
+	s.tb.Helper()
+	Settle(s.tb, s.host)
+}
+
+// Request feeds a whole request as an HTTP/1 codec does: headers, the pieces of body,
+// and a last, empty piece. Without pieces the headers end the request.
+func (s *Stream) Request(h hostsim.Headers, pieces ...string) {
+	s.RequestHeaders(h, len(pieces) == 0)
+	for _, p := range pieces {
+		s.RequestData([]byte(p), false)
+	}
+	if len(pieces) > 0 {
+		s.RequestData(nil, true)
+	}
+}
+
+// Respond feeds a whole response the same way.
+func (s *Stream) Respond(status int, pieces ...string) {
+	s.ResponseHeaders(hostsim.H(":status", strconv.Itoa(status)), len(pieces) == 0)
+	for _, p := range pieces {
+		s.ResponseData([]byte(p), false)
+	}
+	if len(pieces) > 0 {
+		s.ResponseData(nil, true)
+	}
+}
+
+// Over settles and tells whether the stream has ended.
+func (s *Stream) Over() bool {
+	s.tb.Helper()
+	s.Settle()
+	select {
+	case <-s.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// AwaitDown waits until the client's message satisfies cond, for streams that wait for
+// something outside the host.
+func (s *Stream) AwaitDown(cond func(Message) bool) Message {
+	s.tb.Helper()
+	return s.await(s.Down, cond, "downstream")
+}
+
+// AwaitUp waits until upstream's message satisfies cond.
+func (s *Stream) AwaitUp(cond func(Message) bool) Message {
+	s.tb.Helper()
+	return s.await(s.Up, cond, "upstream")
+}
+
+func (s *Stream) await(sink *Sink, cond func(Message) bool, side string) Message {
+	s.tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	defer cancel()
+	m, err := sink.Await(ctx, cond)
+	if err != nil {
+		s.tb.Fatalf("%s never got what was awaited; it has %s", side, sink.Log())
+	}
+	return m
+}
+
+// Ended is a condition for AwaitDown and AwaitUp.
+func Ended(m Message) bool { return m.Ended || m.Reset != "" }
+
+// Get makes request headers.
+func Get(path string, nameValues ...string) hostsim.Headers {
+	return append(hostsim.H(":method", "GET", ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
+}
+
+// Post makes request headers.
+func Post(path string, nameValues ...string) hostsim.Headers {
+	return append(hostsim.H(":method", "POST", ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
+}

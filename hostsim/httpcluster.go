@@ -1,0 +1,187 @@
+package hostsim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// HTTPClusterConfig describes a cluster of one host that is reached over plain
+// HTTP/1.1.
+type HTTPClusterConfig struct {
+	// Address is "host:port". Required.
+	Address string
+	// ConnectTimeout bounds the TCP connect, default 5 s.
+	ConnectTimeout time.Duration
+	// MaxConnections and MaxPending are the circuit breaker, 1 to 65536, default 1024
+	// each: calls under way on connections, and calls waiting for a connection. A call
+	// beyond both is refused at once.
+	MaxConnections, MaxPending int
+	// MaxResponseBytes bounds an answer's body; a longer one is a reset after headers.
+	// Default 16 MiB.
+	MaxResponseBytes int64
+}
+
+// HTTPCluster is a Cluster over net/http. It never retries, as Envoy does not.
+type HTTPCluster struct {
+	cfg       HTTPClusterConfig
+	transport *http.Transport
+	slots     chan struct{} // one per call under way or pending
+	mu        sync.Mutex
+	closed    bool // set before wg is waited for
+	wg        sync.WaitGroup
+	ctx       context.Context
+	cancel    context.CancelFunc
+}
+
+// NewHTTPCluster makes a cluster; errors name the bad field.
+func NewHTTPCluster(cfg HTTPClusterConfig) (*HTTPCluster, error) {
+	if _, port, err := net.SplitHostPort(cfg.Address); err != nil || port == "" {
+		return nil, fmt.Errorf("hostsim: HTTPClusterConfig.Address is %q, it must be host:port", cfg.Address)
+	}
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = 5 * time.Second
+	}
+	if cfg.MaxResponseBytes == 0 {
+		cfg.MaxResponseBytes = 16 << 20
+	}
+	for _, f := range []struct {
+		name  string
+		value *int
+	}{{"MaxConnections", &cfg.MaxConnections}, {"MaxPending", &cfg.MaxPending}} {
+		if *f.value == 0 {
+			*f.value = 1024
+		}
+		if *f.value < 1 || *f.value > 65536 {
+			return nil, fmt.Errorf("hostsim: HTTPClusterConfig.%s is %d, allowed are 1 to 65536", f.name, *f.value)
+		}
+	}
+	if cfg.ConnectTimeout < 0 || cfg.MaxResponseBytes < 0 {
+		return nil, errors.New("hostsim: HTTPClusterConfig: ConnectTimeout and MaxResponseBytes must not be negative")
+	}
+	c := &HTTPCluster{cfg: cfg, slots: make(chan struct{}, cfg.MaxConnections+cfg.MaxPending)}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.transport = &http.Transport{
+		DialContext:         (&net.Dialer{Timeout: cfg.ConnectTimeout}).DialContext,
+		MaxConnsPerHost:     cfg.MaxConnections,
+		MaxIdleConns:        cfg.MaxConnections,
+		MaxIdleConnsPerHost: cfg.MaxConnections,
+		IdleConnTimeout:     time.Minute,
+		DisableCompression:  true,
+	}
+	return c, nil
+}
+
+// Call implements Cluster.
+func (c *HTTPCluster) Call(ctx context.Context, req CallRequest, done func(CallResponse)) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return ErrNoHealthyHost
+	}
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		return ErrCircuitBreaker
+	}
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		ctx, cancel := context.WithCancel(ctx)
+		stop := context.AfterFunc(c.ctx, cancel)
+		r := c.roundTrip(ctx, req)
+		stop()
+		cancel()
+		<-c.slots
+		done(r)
+	}()
+	return nil
+}
+
+// Close cancels the calls under way and closes all connections. It waits for both.
+func (c *HTTPCluster) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.cancel()
+	c.wg.Wait()
+	c.transport.CloseIdleConnections()
+}
+
+// unreplayable hides from net/http what kind of body a request has (or that it has
+// none): it repeats requests whose body it could send again.
+type unreplayable struct{ io.Reader }
+
+func (unreplayable) Close() error { return nil }
+
+func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallResponse {
+	u, err := url.ParseRequestURI(req.Headers.Get(":path"))
+	if err != nil {
+		return CallResponse{Failure: CallReset, Detail: "bad :path"}
+	}
+	u.Scheme, u.Host = "http", c.cfg.Address
+	hr := &http.Request{
+		Method: req.Headers.Get(":method"), URL: u, Host: req.Headers.Get(":authority"),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: make(http.Header, len(req.Headers)),
+		Body:   unreplayable{bytes.NewReader(req.Body)}, ContentLength: int64(len(req.Body)),
+	}
+	for _, p := range req.Headers {
+		switch {
+		case p[0] == "" || p[0][0] == ':' || p[0] == "content-length" || p[0] == "host" || p[0] == "transfer-encoding" || p[0] == "connection":
+		default:
+			hr.Header.Add(p[0], p[1])
+		}
+	}
+	if _, ok := hr.Header["User-Agent"]; !ok {
+		hr.Header["User-Agent"] = []string{""} // none, rather than Go's own
+	}
+	if len(req.Trailers) > 0 {
+		hr.Trailer = make(http.Header)
+		for _, p := range req.Trailers {
+			hr.Trailer.Add(p[0], p[1])
+		}
+		hr.ContentLength = -1 // trailers need chunks
+	}
+	resp, err := c.transport.RoundTrip(hr.WithContext(ctx))
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) && op.Op == "dial" {
+			return CallResponse{Failure: CallConnectFailed, Detail: "delayed connect error: " + op.Err.Error()}
+		}
+		return CallResponse{Failure: CallReset}
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, c.cfg.MaxResponseBytes+1))
+	if err != nil || int64(len(body)) > c.cfg.MaxResponseBytes {
+		return CallResponse{Failure: CallResetMidAnswer}
+	}
+	out := CallResponse{Headers: fromHTTPHeader(resp.Header), Body: body}
+	out.Headers = append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, out.Headers...)
+	if len(resp.Trailer) > 0 {
+		out.Trailers = fromHTTPHeader(resp.Trailer)
+	}
+	return out
+}
+
+// fromHTTPHeader orders names, which net/http does not keep in order.
+func fromHTTPHeader(hh http.Header) Headers {
+	h := make(Headers, 0, len(hh))
+	for name, values := range hh {
+		for _, v := range values {
+			h = append(h, Header{strings.ToLower(name), v})
+		}
+	}
+	sort.SliceStable(h, func(i, j int) bool { return h[i][0] < h[j][0] })
+	return h
+}

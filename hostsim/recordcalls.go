@@ -1,0 +1,214 @@
+package hostsim
+
+import (
+	"fmt"
+	"strings"
+)
+
+// recordingCalls records host calls on their way to the VM.
+type recordingCalls struct {
+	v   *vm
+	rec *Recorder
+}
+
+func (r *recordingCalls) note(format string, args ...any) {
+	r.rec.add(r.v.name, "  "+fmt.Sprintf(format, args...))
+}
+
+func (r *recordingCalls) Log(level LogLevel, message string) Status {
+	st := r.v.Log(level, message)
+	r.note("log(%d, %s) = %v", level, quote(message), st)
+	return st
+}
+
+func (r *recordingCalls) GetProperty(path string) ([]byte, Status) {
+	b, st := r.v.GetProperty(path)
+	r.note("get_property(%s) = %v %s", strings.ReplaceAll(path, "\x00", "."), st, quote(b))
+	return b, st
+}
+
+func (r *recordingCalls) SetProperty(path string, value []byte) Status {
+	st := r.v.SetProperty(path, value)
+	r.note("set_property(%s, %s) = %v", strings.ReplaceAll(path, "\x00", "."), quote(value), st)
+	return st
+}
+
+func (r *recordingCalls) GetStatus() (uint32, string) {
+	code, message := r.v.GetStatus()
+	r.note("get_status() = %d %s", code, quote(message))
+	return code, message
+}
+
+func (r *recordingCalls) CallForeignFunction(name string, arg []byte) ([]byte, Status) {
+	b, st := r.v.CallForeignFunction(name, arg)
+	r.note("call_foreign_function(%s, %s) = %v %s", name, quote(arg), st, quote(b))
+	return b, st
+}
+
+func (r *recordingCalls) GetHeaderMapValue(t MapType, key string) (string, Status) {
+	value, st := r.v.GetHeaderMapValue(t, key)
+	r.note("get_header_map_value(%v, %s) = %v %s", t, key, st, quote(value))
+	return value, st
+}
+
+func (r *recordingCalls) GetHeaderMapPairs(t MapType) (Headers, Status) {
+	h, st := r.v.GetHeaderMapPairs(t)
+	r.note("get_header_map_pairs(%v) = %v %s", t, st, h.transcript())
+	return h, st
+}
+
+func (r *recordingCalls) GetHeaderMapSize(t MapType) (uint32, Status) {
+	n, st := r.v.GetHeaderMapSize(t)
+	r.note("get_header_map_size(%v) = %v %d", t, st, n)
+	return n, st
+}
+
+func (r *recordingCalls) AddHeaderMapValue(t MapType, key, value string) Status {
+	st := r.v.AddHeaderMapValue(t, key, value)
+	r.note("add_header_map_value(%v, %s, %s) = %v", t, key, quote(value), st)
+	return st
+}
+
+func (r *recordingCalls) ReplaceHeaderMapValue(t MapType, key, value string) Status {
+	st := r.v.ReplaceHeaderMapValue(t, key, value)
+	r.note("replace_header_map_value(%v, %s, %s) = %v", t, key, quote(value), st)
+	return st
+}
+
+func (r *recordingCalls) RemoveHeaderMapValue(t MapType, key string) Status {
+	st := r.v.RemoveHeaderMapValue(t, key)
+	r.note("remove_header_map_value(%v, %s) = %v", t, key, st)
+	return st
+}
+
+func (r *recordingCalls) SetHeaderMapPairs(t MapType, h Headers) Status {
+	st := r.v.SetHeaderMapPairs(t, h)
+	r.note("set_header_map_pairs(%v, %s) = %v", t, h.transcript(), st)
+	return st
+}
+
+func (r *recordingCalls) GetBufferBytes(t BufferType, start, length uint32) ([]byte, Status) {
+	b, st := r.v.GetBufferBytes(t, start, length)
+	r.note("get_buffer_bytes(%v, %d, %d) = %v %s", t, start, length, st, quote(b))
+	return b, st
+}
+
+func (r *recordingCalls) GetBufferStatus(t BufferType) (uint32, Status) {
+	n, st := r.v.GetBufferStatus(t)
+	r.note("get_buffer_status(%v) = %v %d", t, st, n)
+	return n, st
+}
+
+func (r *recordingCalls) SetBufferBytes(t BufferType, start, length uint32, value []byte) Status {
+	st := r.v.SetBufferBytes(t, start, length, value)
+	r.note("set_buffer_bytes(%v, %d, %d, %s) = %v", t, start, length, quote(value), st)
+	return st
+}
+
+func (r *recordingCalls) ContinueStream(t StreamType) Status {
+	st := r.v.ContinueStream(t)
+	r.note("continue_stream(%d) = %v", t, st)
+	return st
+}
+
+func (r *recordingCalls) CloseStream(t StreamType) Status {
+	st := r.v.CloseStream(t)
+	r.note("close_stream(%d) = %v", t, st)
+	return st
+}
+
+func (r *recordingCalls) SendLocalResponse(code uint32, details string, body []byte, h Headers, grpcStatus int32) Status {
+	st := r.v.SendLocalResponse(code, details, body, h, grpcStatus)
+	r.note("send_local_response(%d, %s, %s, %s, %d) = %v", code, quote(details), quote(body), h.transcript(), grpcStatus, st)
+	return st
+}
+
+func (r *recordingCalls) SetEffectiveContext(id uint32) Status {
+	st := r.v.SetEffectiveContext(id)
+	r.note("set_effective_context(%d) = %v", id, st)
+	return st
+}
+
+func (r *recordingCalls) Done() Status {
+	st := r.v.Done()
+	r.note("done() = %v", st)
+	return st
+}
+
+func (r *recordingCalls) HTTPCall(cluster string, h Headers, body []byte, trailers Headers, timeoutMS uint32) (uint32, Status) {
+	token, st := r.v.HTTPCall(cluster, h, body, trailers, timeoutMS)
+	r.note("http_call(%s, %s, %s, %s, %d) = %v %d", cluster, h.transcript(), quote(body), trailers.transcript(), timeoutMS, st, token)
+	return token, st
+}
+
+func (r *recordingCalls) GetSharedData(key string) ([]byte, uint32, Status) {
+	b, cas, st := r.v.GetSharedData(key)
+	r.note("get_shared_data(%s) = %v %s cas %d", quote(key), st, quote(b), cas)
+	return b, cas, st
+}
+
+func (r *recordingCalls) SetSharedData(key string, value []byte, cas uint32) Status {
+	st := r.v.SetSharedData(key, value, cas)
+	r.note("set_shared_data(%s, %s, cas %d) = %v", quote(key), quote(value), cas, st)
+	return st
+}
+
+func (r *recordingCalls) RegisterSharedQueue(name string) (uint32, Status) {
+	id, st := r.v.RegisterSharedQueue(name)
+	r.note("register_shared_queue(%s) = %v %d", name, st, id)
+	return id, st
+}
+
+func (r *recordingCalls) ResolveSharedQueue(vmID, name string) (uint32, Status) {
+	id, st := r.v.ResolveSharedQueue(vmID, name)
+	r.note("resolve_shared_queue(%s, %s) = %v %d", vmID, name, st, id)
+	return id, st
+}
+
+func (r *recordingCalls) EnqueueSharedQueue(id uint32, item []byte) Status {
+	st := r.v.EnqueueSharedQueue(id, item)
+	r.note("enqueue_shared_queue(%d, %s) = %v", id, quote(item), st)
+	return st
+}
+
+func (r *recordingCalls) DequeueSharedQueue(id uint32) ([]byte, Status) {
+	b, st := r.v.DequeueSharedQueue(id)
+	r.note("dequeue_shared_queue(%d) = %v %s", id, st, quote(b))
+	return b, st
+}
+
+func (r *recordingCalls) DefineMetric(t MetricType, name string) (uint32, Status) {
+	id, st := r.v.DefineMetric(t, name)
+	r.note("define_metric(%d, %s) = %v %d", t, name, st, id)
+	return id, st
+}
+
+func (r *recordingCalls) IncrementMetric(id uint32, offset int64) Status {
+	st := r.v.IncrementMetric(id, offset)
+	r.note("increment_metric(%d, %d) = %v", id, offset, st)
+	return st
+}
+
+func (r *recordingCalls) RecordMetric(id uint32, value uint64) Status {
+	st := r.v.RecordMetric(id, value)
+	r.note("record_metric(%d, %d) = %v", id, value, st)
+	return st
+}
+
+func (r *recordingCalls) GetMetric(id uint32) (uint64, Status) {
+	n, st := r.v.GetMetric(id)
+	r.note("get_metric(%d) = %v %d", id, st, n)
+	return n, st
+}
+
+func (r *recordingCalls) SetTickPeriod(ms uint32) Status {
+	st := r.v.SetTickPeriod(ms)
+	r.note("set_tick_period(%d) = %v", ms, st)
+	return st
+}
+
+func (r *recordingCalls) CurrentTime() uint64 {
+	t := r.v.CurrentTime()
+	r.note("current_time() = %d", t)
+	return t
+}

@@ -1,0 +1,254 @@
+package hostsim
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// recorderLimit bounds a recorder's memory; later lines are counted, not kept.
+const recorderLimit = 1 << 20
+
+// Recorder writes down what host and guest say to each other: one line per
+// callback with its arguments, an indented line per host call with arguments and
+// answer, and a line with what the callback returned. Compared with a stored
+// transcript (hostsimtest.Golden) it makes any change of a filter's dealings with
+// the host visible in review. It is safe for concurrent use; lines of one thread
+// stay in order.
+type Recorder struct {
+	mu      sync.Mutex
+	lines   []recordedLine
+	dropped int
+}
+
+type recordedLine struct{ thread, text string }
+
+func (r *Recorder) add(thread, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.lines) >= recorderLimit {
+		r.dropped++
+		return
+	}
+	r.lines = append(r.lines, recordedLine{thread, text})
+}
+
+// Text returns the lines of the given threads ("canary", "main", "worker-0"), each
+// with its thread's name in front; all lines when none is given.
+func (r *Recorder) Text(threads ...string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var b strings.Builder
+	for _, l := range r.lines {
+		wanted := len(threads) == 0
+		for _, t := range threads {
+			wanted = wanted || t == l.thread
+		}
+		if wanted {
+			b.WriteString(l.thread + " " + l.text + "\n")
+		}
+	}
+	if r.dropped > 0 {
+		fmt.Fprintf(&b, "(%d more lines were not kept)\n", r.dropped)
+	}
+	return b.String()
+}
+
+// Reset forgets what was recorded.
+func (r *Recorder) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines, r.dropped = nil, 0
+}
+
+// quote shows a value; a long one by its beginning and length.
+func quote[T string | []byte](v T) string {
+	const most = 200
+	if len(v) > most {
+		return fmt.Sprintf("%q...(%d bytes)", string(v[:most]), len(v))
+	}
+	return fmt.Sprintf("%q", string(v))
+}
+
+var mapNames = [...]string{"request_headers", "request_trailers", "response_headers", "response_trailers", "grpc_initial_metadata", "grpc_trailing_metadata", "call_headers", "call_trailers"}
+
+// String is the map's name in transcripts.
+func (t MapType) String() string {
+	if int(t) < len(mapNames) {
+		return mapNames[t]
+	}
+	return fmt.Sprintf("map(%d)", uint32(t))
+}
+
+var bufferNames = [...]string{"request_body", "response_body", "downstream_data", "upstream_data", "call_body", "grpc_message", "vm_config", "plugin_config", "call_data"}
+
+// String is the buffer's name in transcripts.
+func (t BufferType) String() string {
+	if int(t) < len(bufferNames) {
+		return bufferNames[t]
+	}
+	return fmt.Sprintf("buffer(%d)", uint32(t))
+}
+
+// String is the action's name in transcripts.
+func (a Action) String() string {
+	switch a {
+	case ActionContinue:
+		return "Continue"
+	case ActionPause:
+		return "Pause"
+	}
+	return fmt.Sprintf("Action(%d)", uint32(a))
+}
+
+func (h Headers) transcript() string {
+	parts := make([]string, len(h))
+	for i, p := range h {
+		parts[i] = p[0] + ": " + quote(p[1])
+	}
+	return "{" + strings.Join(parts, ", ") + "}"
+}
+
+// recordingGuest records callbacks.
+type recordingGuest struct {
+	g   Guest
+	v   *vm
+	rec *Recorder
+}
+
+func unwrapGuest(g Guest) Guest {
+	if r, ok := g.(*recordingGuest); ok {
+		return r.g
+	}
+	return g
+}
+
+func (r *recordingGuest) call(name string, context uint32, args ...any) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "#%d %s(", context, name)
+	for i, a := range args {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, a)
+	}
+	b.WriteString(")")
+	r.rec.add(r.v.name, b.String())
+}
+
+func (r *recordingGuest) returned(result any, err error) {
+	switch {
+	case err != nil:
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		r.rec.add(r.v.name, "  => trap: "+first)
+	case result != nil:
+		r.rec.add(r.v.name, fmt.Sprint("  => ", result))
+	}
+}
+
+func (r *recordingGuest) OnContextCreate(c, parent uint32) error {
+	r.call("on_context_create", c, parent)
+	err := r.g.OnContextCreate(c, parent)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnVMStart(c uint32, size int) (bool, error) {
+	r.call("on_vm_start", c, size)
+	ok, err := r.g.OnVMStart(c, size)
+	r.returned(ok, err)
+	return ok, err
+}
+
+func (r *recordingGuest) OnConfigure(c uint32, size int) (bool, error) {
+	r.call("on_configure", c, size)
+	ok, err := r.g.OnConfigure(c, size)
+	r.returned(ok, err)
+	return ok, err
+}
+
+func (r *recordingGuest) OnTick(c uint32) error {
+	r.call("on_tick", c)
+	err := r.g.OnTick(c)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnQueueReady(c, q uint32) error {
+	r.call("on_queue_ready", c, q)
+	err := r.g.OnQueueReady(c, q)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnHTTPCallResponse(c, token uint32, headers, size, trailers int) error {
+	r.call("on_http_call_response", c, token, headers, size, trailers)
+	err := r.g.OnHTTPCallResponse(c, token, headers, size, trailers)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnRequestHeaders(c uint32, n int, eos bool) (Action, error) {
+	r.call("on_request_headers", c, n, eos)
+	a, err := r.g.OnRequestHeaders(c, n, eos)
+	r.returned(a, err)
+	return a, err
+}
+
+func (r *recordingGuest) OnRequestBody(c uint32, n int, eos bool) (Action, error) {
+	r.call("on_request_body", c, n, eos)
+	a, err := r.g.OnRequestBody(c, n, eos)
+	r.returned(a, err)
+	return a, err
+}
+
+func (r *recordingGuest) OnRequestTrailers(c uint32, n int) (Action, error) {
+	r.call("on_request_trailers", c, n)
+	a, err := r.g.OnRequestTrailers(c, n)
+	r.returned(a, err)
+	return a, err
+}
+
+func (r *recordingGuest) OnResponseHeaders(c uint32, n int, eos bool) (Action, error) {
+	r.call("on_response_headers", c, n, eos)
+	a, err := r.g.OnResponseHeaders(c, n, eos)
+	r.returned(a, err)
+	return a, err
+}
+
+func (r *recordingGuest) OnResponseBody(c uint32, n int, eos bool) (Action, error) {
+	r.call("on_response_body", c, n, eos)
+	a, err := r.g.OnResponseBody(c, n, eos)
+	r.returned(a, err)
+	return a, err
+}
+
+func (r *recordingGuest) OnResponseTrailers(c uint32, n int) (Action, error) {
+	r.call("on_response_trailers", c, n)
+	a, err := r.g.OnResponseTrailers(c, n)
+	r.returned(a, err)
+	return a, err
+}
+
+func (r *recordingGuest) OnDone(c uint32) (bool, error) {
+	r.call("on_done", c)
+	ok, err := r.g.OnDone(c)
+	r.returned(ok, err)
+	return ok, err
+}
+
+func (r *recordingGuest) OnLog(c uint32) error {
+	r.call("on_log", c)
+	err := r.g.OnLog(c)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) OnDelete(c uint32) error {
+	r.call("on_delete", c)
+	err := r.g.OnDelete(c)
+	r.returned(nil, err)
+	return err
+}
+
+func (r *recordingGuest) Close() { r.g.Close() }

@@ -1,0 +1,172 @@
+package hostsim
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/hex"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Trap is one failed call into a guest.
+type Trap struct {
+	Time     time.Time
+	Thread   string // "canary", "main" or "worker-N"
+	Callback string // the callback's ABI name, "initialisation" or "injected"
+	Err      error
+}
+
+// Violation is something that a filter, or a stream's owner, must not do: Envoy
+// crashes, or is in undefined territory, where this host goes on.
+type Violation struct {
+	Thread  string
+	Context uint32 // the stream's context id, 0 when the filter does not know the stream
+	What    string
+}
+
+// GuestLog is one line that a guest logged.
+type GuestLog struct {
+	Thread  string
+	Level   LogLevel
+	Message string
+}
+
+// reportLimit bounds what is remembered of each kind of report; the counts go on.
+const reportLimit = 1000
+
+// reports collects what tests and operators want to know afterwards.
+type reports struct {
+	mu         sync.Mutex
+	traps      []Trap
+	trapCount  uint64
+	violations []Violation
+	logs       []GuestLog // warnings and worse
+}
+
+func keepLast[T any](list []T, v T) []T {
+	if len(list) >= reportLimit {
+		list = append(list[:0], list[1:]...)
+	}
+	return append(list, v)
+}
+
+func (h *Host) reportTrap(t Trap) {
+	h.reports.mu.Lock()
+	h.reports.traps = keepLast(h.reports.traps, t)
+	h.reports.trapCount++
+	h.reports.mu.Unlock()
+	h.cfg.Logger.Error("the filter's VM trapped and is dead", "thread", t.Thread, "callback", t.Callback, "error", t.Err)
+}
+
+func (h *Host) reportViolation(v Violation) {
+	h.reports.mu.Lock()
+	h.reports.violations = keepLast(h.reports.violations, v)
+	h.reports.mu.Unlock()
+	h.cfg.Logger.Error("undefined behaviour in Envoy", "thread", v.Thread, "context", v.Context, "what", v.What)
+}
+
+// Traps returns the traps so far, oldest first (at most the last 1000).
+func (h *Host) Traps() []Trap {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	return append([]Trap(nil), h.reports.traps...)
+}
+
+// TrapCount is the number of traps so far.
+func (h *Host) TrapCount() uint64 {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	return h.reports.trapCount
+}
+
+// Violations returns the violations so far, oldest first (at most the last 1000).
+func (h *Host) Violations() []Violation {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	return append([]Violation(nil), h.reports.violations...)
+}
+
+// Warnings returns the guest's log lines of level warn and above, oldest first (at
+// most the last 1000).
+func (h *Host) Warnings() []GuestLog {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	return append([]GuestLog(nil), h.reports.logs...)
+}
+
+// lastTrap is the error of the latest trap on a thread.
+func (h *Host) lastTrap(thread string) error {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	for i := len(h.reports.traps) - 1; i >= 0; i-- {
+		if h.reports.traps[i].Thread == thread {
+			return h.reports.traps[i].Err
+		}
+	}
+	return errors.New("the VM trapped")
+}
+
+// lastErrorLog is what the guest complained about last, as a suffix for an error.
+func (h *Host) lastErrorLog() string {
+	h.reports.mu.Lock()
+	defer h.reports.mu.Unlock()
+	for i := len(h.reports.logs) - 1; i >= 0; i-- {
+		if l := h.reports.logs[i]; l.Level >= LogError {
+			return ": " + l.Message
+		}
+	}
+	return ""
+}
+
+var slogLevels = [...]slog.Level{slog.LevelDebug - 4, slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, slog.LevelError + 4}
+
+func (h *Host) guestLog(thread string, level LogLevel, message string) {
+	if level >= LogWarn {
+		h.reports.mu.Lock()
+		h.reports.logs = keepLast(h.reports.logs, GuestLog{Thread: thread, Level: level, Message: message})
+		h.reports.mu.Unlock()
+	}
+	if l := slogLevels[level]; h.cfg.Logger.Enabled(context.Background(), l) {
+		h.cfg.Logger.Log(context.Background(), l, "wasm log", "thread", thread, "plugin", h.cfg.PluginName, "message", message)
+	}
+}
+
+// idSource makes request ids.
+type idSource struct {
+	mu  sync.Mutex
+	rng *rand.ChaCha8
+}
+
+func (s *idSource) seed(seed uint64) { s.rng = newRand(seed, "request ids") }
+
+func newRand(seed uint64, use string) *rand.ChaCha8 {
+	var key [32]byte
+	if seed == 0 {
+		_, _ = crand.Read(key[:]) // never fails
+	} else {
+		copy(key[:], int64Bytes(seed))
+		copy(key[8:], use)
+	}
+	return rand.NewChaCha8(key)
+}
+
+// newRequestID is a random UUID, as Envoy generates for x-request-id.
+func (h *Host) newRequestID() string {
+	var b [16]byte
+	h.ids.mu.Lock()
+	_, _ = h.ids.rng.Read(b[:])
+	h.ids.mu.Unlock()
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	var out [36]byte
+	hex.Encode(out[0:8], b[0:4])
+	hex.Encode(out[9:13], b[4:6])
+	hex.Encode(out[14:18], b[6:8])
+	hex.Encode(out[19:23], b[8:10])
+	hex.Encode(out[24:36], b[10:16])
+	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
+	return string(out[:])
+}

@@ -1,0 +1,121 @@
+package hostsim
+
+import "sync"
+
+// queueLimit bounds one shared queue. Envoy has no bound; a queue that nobody
+// drains must still not eat the machine, so further items are refused with
+// InternalFailure, far beyond what a working filter ever has queued.
+const queueLimit = 1 << 20
+
+// sharedQueues are the process-wide queues, named by vm_id and name and addressed
+// by a number that is never reused.
+type sharedQueues struct {
+	mu     sync.Mutex
+	byName map[queueName]uint32
+	queues map[uint32]*sharedQueue
+	last   uint32
+}
+
+type queueName struct{ vmID, name string }
+
+type sharedQueue struct {
+	items [][]byte
+	// The thread and root context that registered last. The callback goes to the
+	// VM that lives on that thread when it is delivered, which need not be the one
+	// that registered: a canary's successor, or a reloaded VM.
+	thread  *thread
+	context uint32
+}
+
+func newSharedQueues() *sharedQueues {
+	return &sharedQueues{byName: make(map[queueName]uint32), queues: make(map[uint32]*sharedQueue)}
+}
+
+// register makes the queue or takes it over; items that are there stay.
+func (q *sharedQueues) register(vmID, name string, t *thread, context uint32) uint32 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	key := queueName{vmID, name}
+	id, ok := q.byName[key]
+	if !ok {
+		q.last++
+		id = q.last
+		q.byName[key] = id
+		q.queues[id] = &sharedQueue{}
+	}
+	q.queues[id].thread, q.queues[id].context = t, context
+	return id
+}
+
+func (q *sharedQueues) resolve(vmID, name string) (uint32, Status) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	id, ok := q.byName[queueName{vmID, name}]
+	if !ok {
+		return 0, StatusNotFound
+	}
+	return id, StatusOK
+}
+
+// enqueue copies item and has the owner's VM told.
+func (q *sharedQueues) enqueue(id uint32, item []byte) Status {
+	stored := append([]byte{}, item...)
+	q.mu.Lock()
+	sq, ok := q.queues[id]
+	if !ok {
+		q.mu.Unlock()
+		return StatusNotFound
+	}
+	if len(sq.items) >= queueLimit {
+		q.mu.Unlock()
+		return StatusInternalFailure
+	}
+	sq.items = append(sq.items, stored)
+	t, context := sq.thread, sq.context
+	q.mu.Unlock()
+	t.loop.post(event{kind: evQueueReady, queue: id, context: context})
+	return StatusOK
+}
+
+func (q *sharedQueues) dequeue(id uint32) ([]byte, Status) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	sq, ok := q.queues[id]
+	if !ok {
+		return nil, StatusNotFound
+	}
+	if len(sq.items) == 0 {
+		return nil, StatusEmpty
+	}
+	item := sq.items[0]
+	sq.items[0] = nil
+	sq.items = sq.items[1:]
+	if len(sq.items) == 0 {
+		sq.items = nil
+	}
+	return item, StatusOK
+}
+
+func (q *sharedQueues) deleteVM(vmID string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, id := range q.byName {
+		if key.vmID == vmID {
+			delete(q.byName, key)
+			delete(q.queues, id)
+		}
+	}
+}
+
+// depth is the number of items queued for a vm_id.
+func (q *sharedQueues) depth(vmID string) int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := 0
+	for key, id := range q.byName {
+		if key.vmID == vmID {
+			n += len(q.queues[id].items)
+		}
+	}
+	return n
+}

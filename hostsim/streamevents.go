@@ -1,0 +1,258 @@
+package hostsim
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// streamInfo is what the property interface tells about a stream.
+type streamInfo struct {
+	start           time.Time
+	flags           ResponseFlags
+	details         string
+	haveDetails     bool
+	code            int // 0: none yet
+	upstreamAddress string
+	route           *Route
+	reqBytes        uint64
+	respBytes       uint64
+	values          map[string][]byte // set with proxy_set_property
+}
+
+// handle plays one of the stream's events.
+func (s *Stream) handle(e *event) {
+	switch e.kind {
+	case evRequestData:
+		s.req.window.handled(len(e.data))
+	case evResponseData:
+		s.resp.window.handled(len(e.data))
+	}
+	if s.over {
+		return
+	}
+	s.t.touch(s)
+	switch e.kind {
+	case evRequestHeaders:
+		s.onRequestHeaders(e.headers, e.eos)
+	case evRequestData:
+		if s.expect(s.req.started && !s.req.ended, "request body") && !s.req.aborted {
+			s.req.dataIn(e.data, e.eos)
+		}
+	case evRequestTrailers:
+		if s.expect(s.req.started && !s.req.ended, "request trailers") && !s.req.aborted {
+			s.req.trailersIn(orEmpty(e.headers))
+		}
+	case evUpstreamSelected:
+		s.info.upstreamAddress = e.text
+	case evResponseHeaders:
+		s.onResponseHeaders(e.headers, e.eos)
+	case evResponseData:
+		if s.fromUpstream() && s.expect(s.resp.started && !s.resp.ended, "response body") {
+			s.resp.dataIn(e.data, e.eos)
+		}
+	case evResponseTrailers:
+		if s.fromUpstream() && s.expect(s.resp.started && !s.resp.ended, "response trailers") {
+			s.resp.trailersIn(orEmpty(e.headers))
+		}
+	case evUpstreamFailed:
+		s.onUpstreamFailed(e.failure, e.text)
+	case evClientReset:
+		s.onClientReset()
+	case evOverrun:
+		s.reset(ResetOverrun)
+	case evIdle:
+		s.onIdle()
+	}
+}
+
+func orEmpty(h Headers) Headers {
+	if h == nil {
+		return Headers{}
+	}
+	return h
+}
+
+// expect ends a stream whose owner feeds events in an order that no codec produces.
+func (s *Stream) expect(ok bool, what string) bool {
+	if !ok {
+		s.violation("unexpected " + what)
+		s.reset(ResetProtocolMisuse)
+	}
+	return ok
+}
+
+// fromUpstream tells whether what upstream sends is still wanted.
+func (s *Stream) fromUpstream() bool { return !s.upstreamCut && !s.resp.aborted }
+
+func (s *Stream) onRequestHeaders(hd Headers, endStream bool) {
+	if !s.expect(!s.req.started, "request headers") {
+		return
+	}
+	for _, name := range [...]string{":method", ":path", ":authority"} {
+		if hd.Get(name) != "" {
+			continue
+		}
+		s.req.started, s.req.headers, s.req.ended = true, hd, endStream
+		s.sendLocalReply(&localReply{code: 400, details: "missing_" + name[1:] + "_header", grpcStatus: -1}, ResetLocalReply)
+		return
+	}
+	if !hd.Has(":scheme") {
+		hd.Add(":scheme", pick(s.opts.Connection.TLS, "https", "http"))
+	}
+	if !hd.Has("x-forwarded-proto") {
+		hd.Add("x-forwarded-proto", hd.Get(":scheme"))
+	}
+	if !hd.Has("x-request-id") {
+		hd.Add("x-request-id", s.host.newRequestID())
+	}
+	if s.vm = s.t.vmForStream(); s.vm != nil && !s.vm.failed {
+		s.ctx = s.vm.newContext(s)
+		if s.vm.begin(s.ctx, "proxy_on_context_create") {
+			s.vm.end("proxy_on_context_create", s.vm.guest.OnContextCreate(s.ctx.id, s.vm.root.id))
+			s.vm.finish()
+		}
+	}
+	s.req.headersIn(hd, endStream)
+}
+
+func (s *Stream) onResponseHeaders(hd Headers, endStream bool) {
+	if !s.fromUpstream() || !s.expect(s.upstreamOpen && !s.resp.started, "response headers") {
+		return
+	}
+	code, err := strconv.Atoi(hd.Get(":status"))
+	if err != nil || code < 200 || code > 999 {
+		s.violation(fmt.Sprintf("response :status is %q", hd.Get(":status")))
+		s.reset(ResetProtocolMisuse)
+		return
+	}
+	s.info.code = code
+	s.setDetails("via_upstream")
+	s.resp.headersIn(hd, endStream)
+}
+
+func (s *Stream) onUpstreamFailed(f UpstreamFailure, detail string) {
+	if !s.fromUpstream() || s.resp.ended {
+		return
+	}
+	s.info.flags |= f.flag()
+	s.upstreamCut = true // there is nothing left to cancel
+	s.sendLocalReply(f.reply(detail, s.resp.started), ResetUpstream)
+}
+
+func (s *Stream) onClientReset() {
+	s.info.flags |= FlagDownstreamReset
+	s.setDetails("downstream_remote_disconnect")
+	s.finish(ResetClientGone)
+}
+
+// onIdle ends a stream on which nothing moved for too long.
+func (s *Stream) onIdle() {
+	s.info.flags |= FlagStreamIdleTimeout
+	code := 408
+	if s.req.ended {
+		code = 504
+	}
+	s.sendLocalReply(&localReply{code: code, body: []byte("stream timeout"), details: "stream_idle_timeout", grpcStatus: -1}, ResetIdle)
+}
+
+func (s *Stream) closeByFilter() {
+	if s.over {
+		return
+	}
+	if !s.info.haveDetails {
+		s.setDetails("wasm_close_stream")
+	}
+	s.reset(ResetByFilter)
+}
+
+// reset cuts both sides.
+func (s *Stream) reset(reason ResetReason) {
+	if s.over {
+		return
+	}
+	if !s.resp.outEnded {
+		s.opts.Downstream.Reset(reason)
+	}
+	s.finish(reason)
+}
+
+// cancelUpstream resets the upstream request unless the exchange with upstream is
+// complete.
+func (s *Stream) cancelUpstream(reason ResetReason) {
+	if !s.upstreamOpen || s.upstreamCut || s.req.outEnded && s.resp.ended {
+		return
+	}
+	s.upstreamCut = true
+	s.opts.Upstream.Reset(reason)
+}
+
+// finish ends the stream: upstream is cancelled if it still works on it, and the
+// filter gets its log, done and delete callbacks.
+func (s *Stream) finish(reason ResetReason) {
+	if s.over {
+		return
+	}
+	s.over = true
+	s.cancelUpstream(reason)
+	s.prepared = nil
+	if s.ctx != nil {
+		s.logging = true
+		s.lastCalls()
+		s.logging = false
+		delete(s.vm.contexts, s.ctx.id)
+	}
+	s.req.take()
+	s.resp.take()
+	s.t.remove(s)
+	close(s.done)
+}
+
+func (s *Stream) lastCalls() {
+	v, id := s.vm, s.ctx.id
+	if v.begin(s.ctx, "proxy_on_log") {
+		v.end("proxy_on_log", v.guest.OnLog(id))
+		v.finish()
+	}
+	s.logging = false
+	if v.begin(s.ctx, "proxy_on_done") {
+		_, err := v.guest.OnDone(id)
+		v.end("proxy_on_done", err)
+		v.finish()
+	}
+	if v.begin(s.ctx, "proxy_on_delete") {
+		v.end("proxy_on_delete", v.guest.OnDelete(id))
+		v.finish()
+	}
+}
+
+func (s *Stream) setDetails(d string) { s.info.details, s.info.haveDetails = d, true }
+
+func (s *Stream) countBytes(h *half, n int) {
+	if h.response {
+		s.info.respBytes += uint64(n)
+	} else {
+		s.info.reqBytes += uint64(n)
+	}
+}
+
+func (s *Stream) clearRoute() { s.info.route = nil }
+
+func (s *Stream) route() Route {
+	if s.opts.Route == nil {
+		return Route{}
+	}
+	if s.info.route == nil {
+		r := s.opts.Route(s.req.headers)
+		s.info.route = &r
+	}
+	return *s.info.route
+}
+
+func (s *Stream) violation(what string) {
+	id := uint32(0)
+	if s.ctx != nil {
+		id = s.ctx.id
+	}
+	s.host.reportViolation(Violation{Thread: s.t.name, Context: id, What: what})
+}

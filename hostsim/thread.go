@@ -1,0 +1,168 @@
+package hostsim
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// thread is one of Envoy's threads: an event loop, the VM that lives on it, and (on
+// a worker) the streams it plays.
+type thread struct {
+	host  *Host
+	name  string
+	index int // of a worker; -1 on the main thread
+	loop  *loop
+
+	streams atomic.Int64 // admitted and not yet over
+	closing atomic.Bool
+
+	// All below belongs to the loop.
+	vm         *vm
+	reloadedAt time.Time
+	oldest     *Stream // least recently active; the list ends at newest
+	newest     *Stream
+	idleTimer  timer
+	idleArmed  bool
+}
+
+func newThread(h *Host, name string, index int) *thread {
+	t := &thread{host: h, name: name, index: index}
+	t.loop = newLoop(&h.idle, t.handle)
+	t.idleTimer = timer{clock: h.cfg.Clock, loop: t.loop}
+	return t
+}
+
+func (t *thread) handle(e *event) {
+	switch e.kind {
+	case evFunc:
+		e.f()
+	case evQueueReady:
+		if t.vm != nil {
+			t.vm.onQueueReady(e.context, e.queue)
+		}
+	default:
+		e.stream.handle(e)
+	}
+}
+
+// startVM makes the thread's VM.
+func (t *thread) startVM(ctx context.Context) error {
+	v := newVM(t, t.name, false)
+	t.vm = v
+	return v.start(ctx)
+}
+
+// vmForStream is the VM that a new stream goes through, nil when it passes without
+// the filter. Under FailReload a dead VM is replaced first.
+func (t *thread) vmForStream() *vm {
+	v := t.vm
+	if !v.failed {
+		return v
+	}
+	switch t.host.cfg.FailurePolicy {
+	case FailOpen:
+		return nil
+	case FailReload:
+		now := t.host.cfg.Clock.Now()
+		if !t.reloadedAt.IsZero() && now.Sub(t.reloadedAt) < t.host.cfg.ReloadBackoff {
+			return v
+		}
+		t.reloadedAt = now
+		v.discard()
+		if err := t.startVM(t.host.ctx); err != nil {
+			t.host.cfg.Logger.Error("reloading the filter failed", "thread", t.name, "error", err)
+			t.vm.failed = true
+		}
+		return t.vm
+	}
+	return v
+}
+
+// admit counts a new stream in.
+func (t *thread) admit() error {
+	if t.closing.Load() {
+		return ErrClosed
+	}
+	if t.streams.Add(1) > int64(t.host.cfg.MaxStreams) {
+		t.streams.Add(-1)
+		return ErrTooManyStreams
+	}
+	return nil
+}
+
+// --- the list of streams, ordered by last activity ---
+
+func (t *thread) add(s *Stream) {
+	s.active = t.host.cfg.Clock.Now()
+	t.link(s)
+	t.armIdle()
+	if t.closing.Load() {
+		s.reset(ResetHostClosed) // it was admitted while Close went through the list
+	}
+}
+
+func (t *thread) link(s *Stream) {
+	s.prev, s.next = t.newest, nil
+	if t.newest != nil {
+		t.newest.next = s
+	} else {
+		t.oldest = s
+	}
+	t.newest = s
+}
+
+func (t *thread) unlink(s *Stream) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		t.oldest = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		t.newest = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// touch notes that something moved on the stream.
+func (t *thread) touch(s *Stream) {
+	s.active = t.host.cfg.Clock.Now()
+	if t.newest != s {
+		t.unlink(s)
+		t.link(s)
+	}
+}
+
+func (t *thread) remove(s *Stream) {
+	t.unlink(s)
+	t.streams.Add(-1)
+}
+
+// armIdle has one timer per thread wait for the stream that is idle longest: all
+// streams have the same timeout, so the list is in the order of their deadlines.
+func (t *thread) armIdle() {
+	if t.idleArmed || t.oldest == nil {
+		return
+	}
+	t.idleArmed = true
+	d := t.oldest.active.Add(t.host.cfg.StreamIdleTimeout).Sub(t.host.cfg.Clock.Now())
+	t.idleTimer.arm(d, event{kind: evFunc, f: t.onIdleTimer})
+}
+
+func (t *thread) onIdleTimer() {
+	t.idleArmed = false
+	now := t.host.cfg.Clock.Now()
+	for s := t.oldest; s != nil && now.Sub(s.active) >= t.host.cfg.StreamIdleTimeout; s = t.oldest {
+		s.handle(&event{kind: evIdle}) // moves it to the list's end, or off it
+	}
+	t.armIdle()
+}
+
+// closeStreams resets everything that is still open.
+func (t *thread) closeStreams() {
+	for t.oldest != nil {
+		t.oldest.reset(ResetHostClosed)
+	}
+}

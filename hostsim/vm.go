@@ -1,0 +1,314 @@
+package hostsim
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// vm is one Wasm VM: a guest, its contexts and what the running callback may do.
+// All of it belongs to one thread's loop (the canary: to the main thread's).
+type vm struct {
+	host   *Host
+	thread *thread
+	name   string
+	canary bool
+	guest  Guest
+	failed bool // trapped; every later call fails
+	closed bool // gone: late answers and ticks are for nobody
+
+	contexts map[uint32]*vmContext
+	nextID   uint32
+	root     *vmContext
+
+	// current is the context of the running callback, nil between callbacks;
+	// effective replaces it in host calls until the callback ends.
+	current, effective *vmContext
+	configuring        bool // plugin configuration may be read
+	stopIteration      bool // a local response was sent: the callback's action counts as "stop"
+	after              []afterAction
+
+	calls        map[uint32]*callout
+	lastCall     uint32
+	callResponse *CallResponse // during OnHTTPCallResponse
+	callStatus   string        // "reset" while a failed call is told
+
+	metrics    vmMetrics
+	tick       timer
+	tickPeriod time.Duration
+
+	onClosed chan struct{} // closed once the VM is gone; nil while nobody waits
+}
+
+// vmContext is a context inside a VM: the VM itself (id 0), the plugin's root
+// context, or a stream.
+type vmContext struct {
+	id     uint32
+	stream *Stream
+	// pendingDone: proxy_on_done answered false and proxy_done has not come yet.
+	pendingDone bool
+}
+
+// afterAction is something a callback asked for that happens when it has ended.
+type afterAction struct {
+	kind   afterKind
+	stream *Stream
+	reply  *localReply
+	half   *half
+}
+
+type afterKind uint8
+
+const (
+	afterContinueRequest afterKind = iota
+	afterContinueResponse
+	afterClose
+	afterReply
+	afterTooLarge
+	afterPluginDone
+)
+
+func newVM(t *thread, name string, canary bool) *vm {
+	v := &vm{
+		host: t.host, thread: t, name: name, canary: canary,
+		contexts: map[uint32]*vmContext{0: {}}, nextID: 1,
+		calls: make(map[uint32]*callout), metrics: newVMMetrics(),
+	}
+	v.tick = timer{clock: t.host.cfg.Clock, loop: t.loop}
+	return v
+}
+
+// start makes the guest and brings the plugin up in it: on_context_create for the
+// root context, on_vm_start, on_configure.
+func (v *vm) start(ctx context.Context) error {
+	var calls HostCalls = v
+	if r := v.host.cfg.Recorder; r != nil {
+		calls = &recordingCalls{v: v, rec: r}
+	}
+	g, err := v.host.program.newGuest(ctx, guestEnv{name: v.name, clock: v.host.cfg.Clock, epoch: v.host.epoch}, calls)
+	if err != nil {
+		v.trap("initialisation", err)
+		return fmt.Errorf("hostsim: %s: initialisation: %w", v.name, err)
+	}
+	v.guest = g
+	if r := v.host.cfg.Recorder; r != nil {
+		v.guest = &recordingGuest{g: g, v: v, rec: r}
+	}
+	v.root = v.newContext(nil)
+	id := v.root.id
+	if v.begin(v.root, "proxy_on_context_create") {
+		v.end("proxy_on_context_create", v.guest.OnContextCreate(id, 0))
+	}
+	started := false
+	if v.begin(v.root, "proxy_on_vm_start") {
+		started, err = v.guest.OnVMStart(id, len(v.host.cfg.VMConfig))
+		v.end("proxy_on_vm_start", err)
+	}
+	v.finish()
+	if err := v.startError("proxy_on_vm_start", started); err != nil {
+		return err
+	}
+	configured := false
+	v.configuring = true
+	if v.begin(v.root, "proxy_on_configure") {
+		configured, err = v.guest.OnConfigure(id, len(v.host.cfg.PluginConfig))
+		v.end("proxy_on_configure", err)
+	}
+	v.configuring = false
+	v.finish()
+	return v.startError("proxy_on_configure", configured)
+}
+
+func (v *vm) startError(callback string, accepted bool) error {
+	if v.failed {
+		return fmt.Errorf("hostsim: %s: %s: %w", v.name, callback, v.host.lastTrap(v.name))
+	}
+	if !accepted {
+		return fmt.Errorf("hostsim: %s: %s refused the configuration%s", v.name, callback, v.host.lastErrorLog())
+	}
+	return nil
+}
+
+func (v *vm) newContext(s *Stream) *vmContext {
+	for {
+		id := v.nextID
+		v.nextID++
+		if _, used := v.contexts[id]; !used {
+			c := &vmContext{id: id, stream: s}
+			v.contexts[id] = c
+			return c
+		}
+	}
+}
+
+// begin prepares a callback in context c; when it answers false the VM is (now)
+// dead and the guest must not be called. Each begin that answered true is
+// followed by end, and once what the callback returned has been read, by finish.
+func (v *vm) begin(c *vmContext, callback string) bool {
+	if v.failed || v.closed {
+		return false
+	}
+	if v.current != nil {
+		panic("hostsim: BUG: " + callback + " re-enters a VM")
+	}
+	if hook := v.host.cfg.Hooks.BeforeCallback; hook != nil {
+		if err := hook(HookCallback{Thread: v.name, Callback: callback, Context: c.id}); err != nil {
+			v.trap(callback, err)
+			return false
+		}
+	}
+	v.current, v.effective = c, nil
+	return true
+}
+
+// end closes the callback; err is a trap.
+func (v *vm) end(callback string, err error) {
+	v.current, v.effective = nil, nil
+	if err != nil {
+		v.trap(callback, err)
+	}
+}
+
+// finish does what callbacks put off until after their end. The actions may run
+// further callbacks, whose own actions join the same queue.
+func (v *vm) finish() {
+	v.stopIteration = false
+	for len(v.after) > 0 {
+		a := v.after[0]
+		v.after = v.after[1:]
+		if len(v.after) == 0 {
+			v.after = nil
+		}
+		switch a.kind {
+		case afterContinueRequest:
+			a.stream.req.resume()
+		case afterContinueResponse:
+			a.stream.resp.resume()
+		case afterClose:
+			a.stream.closeByFilter()
+		case afterReply:
+			a.stream.filterReply(a.reply)
+		case afterTooLarge:
+			a.half.tooLarge()
+		case afterPluginDone:
+			v.deleteRoot()
+		}
+	}
+}
+
+// trap marks the VM dead and reports why.
+func (v *vm) trap(callback string, err error) {
+	v.failed = true
+	v.tick.disarm()
+	v.host.reportTrap(Trap{Time: v.host.cfg.Clock.Now(), Thread: v.name, Callback: callback, Err: err})
+	if v.guest != nil {
+		v.guest.Close()
+	}
+	v.gone()
+}
+
+// gone wakes whoever waits for the plugin to be done.
+func (v *vm) gone() {
+	if v.onClosed != nil {
+		close(v.onClosed)
+		v.onClosed = nil
+	}
+}
+
+// shutdown runs the plugin's done (and, unless it asks to wait for proxy_done,
+// delete) callbacks.
+func (v *vm) shutdown() {
+	if v.root == nil {
+		return
+	}
+	done := true
+	if v.begin(v.root, "proxy_on_done") {
+		var err error
+		done, err = v.guest.OnDone(v.root.id)
+		v.end("proxy_on_done", err)
+		v.finish()
+	}
+	if !done && !v.failed {
+		v.root.pendingDone = true
+		return
+	}
+	v.deleteRoot()
+}
+
+func (v *vm) deleteRoot() {
+	v.root.pendingDone = false
+	if v.begin(v.root, "proxy_on_delete") {
+		v.end("proxy_on_delete", v.guest.OnDelete(v.root.id))
+		v.finish()
+	}
+	v.discard()
+}
+
+// discard drops the VM without any callback: its callouts are cancelled, its timer
+// stops, its memory goes.
+func (v *vm) discard() {
+	if v.closed {
+		return
+	}
+	v.closed = true
+	v.tick.disarm()
+	for token := range v.calls {
+		v.forgetCall(token)
+	}
+	if v.guest != nil && !v.failed {
+		v.guest.Close()
+	}
+	v.gone()
+}
+
+// --- plugin callbacks ---
+
+func (v *vm) onQueueReady(contextID, queue uint32) {
+	c := v.contexts[contextID]
+	if c == nil || !v.begin(c, "proxy_on_queue_ready") {
+		return
+	}
+	v.end("proxy_on_queue_ready", v.guest.OnQueueReady(contextID, queue))
+	v.finish()
+}
+
+func (v *vm) onTick() {
+	if v.tickPeriod == 0 || !v.begin(v.root, "proxy_on_tick") {
+		return
+	}
+	v.end("proxy_on_tick", v.guest.OnTick(v.root.id))
+	v.finish()
+	// The next period starts when the callback is over: ticks drift, and never queue up.
+	if v.tickPeriod > 0 && !v.failed && !v.closed {
+		v.armTick()
+	}
+}
+
+func (v *vm) armTick() {
+	v.tick.arm(v.tickPeriod, event{kind: evFunc, f: v.onTick})
+}
+
+// setTick starts, changes or stops the VM's timer. Changing a running timer's
+// period takes effect after its next tick.
+func (v *vm) setTick(period time.Duration) {
+	running := v.tickPeriod > 0
+	v.tickPeriod = period
+	switch {
+	case period == 0:
+		v.tick.disarm()
+	case !running && !v.canary:
+		v.armTick()
+	}
+}
+
+// ctx is the context that host calls act on. Outside a callback there is none, and
+// the call is a trap: that is how the restrictions on initialisation show.
+func (v *vm) ctx() *vmContext {
+	if v.effective != nil {
+		return v.effective
+	}
+	if v.current == nil {
+		panic(trapError("host call outside a callback: before the VM has started only logging is allowed"))
+	}
+	return v.current
+}

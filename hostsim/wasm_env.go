@@ -1,0 +1,334 @@
+package hostsim
+
+import "github.com/tetratelabs/wazero/api"
+
+// hostFunctions are the imports that are offered, by module and name: the host
+// functions of ABI 0.2.x, two helpers of the C++ toolchain, and the WASI functions
+// that every Envoy of the last years has (wasm_wasi.go). Newer Envoys know more WASI;
+// a module that loads here loads everywhere.
+var hostFunctions = map[string]map[string]hostFunction{
+	"env":                    envFunctions,
+	"wasi_snapshot_preview1": wasiFunctions,
+	"wasi_unstable":          wasiFunctions,
+}
+
+// fn declares a function of i32 parameters that answers an i32.
+func fn(params int, run func(g *wasmGuest, a args) Status) hostFunction {
+	return typed(make([]api.ValueType, params), run)
+}
+
+// typed declares a function; a zero in params stands for i32.
+func typed(params []api.ValueType, run func(g *wasmGuest, a args) Status) hostFunction {
+	for i := range params {
+		if params[i] == 0 {
+			params[i] = i32
+		}
+	}
+	return hostFunction{params: params, results: []api.ValueType{i32}, run: func(g *wasmGuest, a args) uint32 { return uint32(run(g, a)) }}
+}
+
+const invalidMemory = StatusInvalidMemoryAccess
+
+var envFunctions = map[string]hostFunction{
+	"proxy_log": {params: []api.ValueType{i32, i32, i32}, results: []api.ValueType{i32}, allowed: alwaysAllowed,
+		run: func(g *wasmGuest, a args) uint32 {
+			if LogLevel(a.u32(0)) > logMax {
+				return uint32(StatusBadArgument)
+			}
+			message, ok := g.str(a.u32(1), a.u32(2))
+			if !ok {
+				return uint32(invalidMemory)
+			}
+			return uint32(g.calls.Log(LogLevel(a.u32(0)), message))
+		}},
+
+	"proxy_get_property": fn(4, func(g *wasmGuest, a args) Status {
+		path, ok := g.str(a.u32(0), a.u32(1))
+		if !ok {
+			return invalidMemory
+		}
+		value, st := g.calls.GetProperty(path)
+		if st != StatusOK {
+			return st
+		}
+		return handOver(g, value, a.u32(2), a.u32(3))
+	}),
+	"proxy_set_property": fn(4, func(g *wasmGuest, a args) Status {
+		path, ok1 := g.str(a.u32(0), a.u32(1))
+		value, ok2 := g.bytes(a.u32(2), a.u32(3))
+		if !ok1 || !ok2 {
+			return invalidMemory
+		}
+		return g.calls.SetProperty(path, value)
+	}),
+	"proxy_get_status": fn(3, func(g *wasmGuest, a args) Status {
+		code, message := g.calls.GetStatus()
+		if !g.put32(a.u32(0), code) {
+			return invalidMemory
+		}
+		return handOver(g, message, a.u32(1), a.u32(2))
+	}),
+	"proxy_call_foreign_function": fn(6, func(g *wasmGuest, a args) Status {
+		name, ok1 := g.str(a.u32(0), a.u32(1))
+		arg, ok2 := g.bytes(a.u32(2), a.u32(3))
+		if !ok1 || !ok2 {
+			return invalidMemory
+		}
+		result, st := g.calls.CallForeignFunction(name, arg)
+		if st != StatusOK {
+			return st
+		}
+		// A caller that does not care for the result passes null pointers.
+		if a.u32(4) == 0 || a.u32(5) == 0 {
+			return StatusOK
+		}
+		return handOver(g, result, a.u32(4), a.u32(5))
+	}),
+
+	"proxy_continue_stream": fn(1, func(g *wasmGuest, a args) Status { return g.calls.ContinueStream(StreamType(a.u32(0))) }),
+	"proxy_close_stream":    fn(1, func(g *wasmGuest, a args) Status { return g.calls.CloseStream(StreamType(a.u32(0))) }),
+	"proxy_send_local_response": fn(8, func(g *wasmGuest, a args) Status {
+		details, ok1 := g.str(a.u32(1), a.u32(2))
+		body, ok2 := g.bytes(a.u32(3), a.u32(4))
+		headers, ok3 := g.bytes(a.u32(5), a.u32(6))
+		if !ok1 || !ok2 || !ok3 {
+			return invalidMemory
+		}
+		return g.calls.SendLocalResponse(a.u32(0), details, body, UnmarshalPairs(headers), int32(a.u32(7)))
+	}),
+	"proxy_set_effective_context": fn(1, func(g *wasmGuest, a args) Status { return g.calls.SetEffectiveContext(a.u32(0)) }),
+	"proxy_done":                  fn(0, func(g *wasmGuest, _ args) Status { return g.calls.Done() }),
+
+	"proxy_get_shared_data": fn(5, func(g *wasmGuest, a args) Status {
+		key, ok := g.str(a.u32(0), a.u32(1))
+		if !ok {
+			return invalidMemory
+		}
+		value, cas, st := g.calls.GetSharedData(key)
+		if st != StatusOK {
+			return st
+		}
+		if st := handOver(g, value, a.u32(2), a.u32(3)); st != StatusOK {
+			return st
+		}
+		if !g.put32(a.u32(4), cas) {
+			return invalidMemory
+		}
+		return StatusOK
+	}),
+	"proxy_set_shared_data": fn(5, func(g *wasmGuest, a args) Status {
+		key, ok1 := g.str(a.u32(0), a.u32(1))
+		value, ok2 := g.bytes(a.u32(2), a.u32(3))
+		if !ok1 || !ok2 {
+			return invalidMemory
+		}
+		return g.calls.SetSharedData(key, value, a.u32(4))
+	}),
+	"proxy_register_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
+		name, ok := g.str(a.u32(0), a.u32(1))
+		if !ok {
+			return invalidMemory
+		}
+		id, st := g.calls.RegisterSharedQueue(name)
+		return g.answer32(a.u32(2), id, st)
+	}),
+	"proxy_resolve_shared_queue": fn(5, func(g *wasmGuest, a args) Status {
+		vmID, ok1 := g.str(a.u32(0), a.u32(1))
+		name, ok2 := g.str(a.u32(2), a.u32(3))
+		if !ok1 || !ok2 {
+			return invalidMemory
+		}
+		id, st := g.calls.ResolveSharedQueue(vmID, name)
+		return g.answer32(a.u32(4), id, st)
+	}),
+	"proxy_dequeue_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
+		item, st := g.calls.DequeueSharedQueue(a.u32(0))
+		if st != StatusOK {
+			return st
+		}
+		return handOver(g, item, a.u32(1), a.u32(2))
+	}),
+	"proxy_enqueue_shared_queue": fn(3, func(g *wasmGuest, a args) Status {
+		item, ok := g.bytes(a.u32(1), a.u32(2))
+		if !ok {
+			return invalidMemory
+		}
+		return g.calls.EnqueueSharedQueue(a.u32(0), item)
+	}),
+
+	"proxy_get_header_map_value": fn(5, func(g *wasmGuest, a args) Status {
+		key, ok := g.mapKey(a)
+		if ok != StatusOK {
+			return ok
+		}
+		value, st := g.calls.GetHeaderMapValue(MapType(a.u32(0)), key)
+		if st != StatusOK {
+			return st
+		}
+		return handOver(g, value, a.u32(3), a.u32(4))
+	}),
+	"proxy_add_header_map_value": fn(5, func(g *wasmGuest, a args) Status {
+		return g.mapPair(a, g.calls.AddHeaderMapValue)
+	}),
+	"proxy_replace_header_map_value": fn(5, func(g *wasmGuest, a args) Status {
+		return g.mapPair(a, g.calls.ReplaceHeaderMapValue)
+	}),
+	"proxy_remove_header_map_value": fn(3, func(g *wasmGuest, a args) Status {
+		key, ok := g.mapKey(a)
+		if ok != StatusOK {
+			return ok
+		}
+		return g.calls.RemoveHeaderMapValue(MapType(a.u32(0)), key)
+	}),
+	"proxy_get_header_map_pairs": fn(3, func(g *wasmGuest, a args) Status {
+		h, st := g.calls.GetHeaderMapPairs(MapType(a.u32(0)))
+		if st != StatusOK {
+			return st
+		}
+		return handOverPairs(g, h, a.u32(1), a.u32(2))
+	}),
+	"proxy_set_header_map_pairs": fn(3, func(g *wasmGuest, a args) Status {
+		if MapType(a.u32(0)) > mapTypeMax {
+			return StatusBadArgument
+		}
+		pairs, ok := g.bytes(a.u32(1), a.u32(2))
+		if !ok {
+			return invalidMemory
+		}
+		return g.calls.SetHeaderMapPairs(MapType(a.u32(0)), UnmarshalPairs(pairs))
+	}),
+	"proxy_get_header_map_size": fn(2, func(g *wasmGuest, a args) Status {
+		n, st := g.calls.GetHeaderMapSize(MapType(a.u32(0)))
+		return g.answer32(a.u32(1), n, st)
+	}),
+
+	"proxy_get_buffer_bytes": fn(5, func(g *wasmGuest, a args) Status {
+		b, st := g.calls.GetBufferBytes(BufferType(a.u32(0)), a.u32(1), a.u32(2))
+		if st != StatusOK {
+			return st
+		}
+		return handOver(g, b, a.u32(3), a.u32(4))
+	}),
+	"proxy_get_buffer_status": fn(3, func(g *wasmGuest, a args) Status {
+		n, st := g.calls.GetBufferStatus(BufferType(a.u32(0)))
+		if st := g.answer32(a.u32(1), n, st); st != StatusOK {
+			return st
+		}
+		return g.answer32(a.u32(2), 0, StatusOK)
+	}),
+	"proxy_set_buffer_bytes": fn(5, func(g *wasmGuest, a args) Status {
+		if BufferType(a.u32(0)) > bufferTypeMax {
+			return StatusBadArgument
+		}
+		value, ok := g.bytes(a.u32(3), a.u32(4))
+		if !ok {
+			return invalidMemory
+		}
+		return g.calls.SetBufferBytes(BufferType(a.u32(0)), a.u32(1), a.u32(2), value)
+	}),
+
+	"proxy_http_call": fn(10, func(g *wasmGuest, a args) Status {
+		cluster, ok1 := g.str(a.u32(0), a.u32(1))
+		headers, ok2 := g.bytes(a.u32(2), a.u32(3))
+		body, ok3 := g.bytes(a.u32(4), a.u32(5))
+		trailers, ok4 := g.bytes(a.u32(6), a.u32(7))
+		// The token is written before the call is made, so that a bad pointer starts nothing.
+		if !ok1 || !ok2 || !ok3 || !ok4 || !g.put32(a.u32(9), 0) {
+			return invalidMemory
+		}
+		token, st := g.calls.HTTPCall(cluster, UnmarshalPairs(headers), body, UnmarshalPairs(trailers), a.u32(8))
+		g.put32(a.u32(9), token)
+		return st
+	}),
+
+	"proxy_define_metric": fn(4, func(g *wasmGuest, a args) Status {
+		name, ok := g.str(a.u32(1), a.u32(2))
+		if !ok {
+			return invalidMemory
+		}
+		id, st := g.calls.DefineMetric(MetricType(a.u32(0)), name)
+		return g.answer32(a.u32(3), id, st)
+	}),
+	"proxy_increment_metric": typed([]api.ValueType{i32, i64}, func(g *wasmGuest, a args) Status {
+		return g.calls.IncrementMetric(a.u32(0), int64(a[1]))
+	}),
+	"proxy_record_metric": typed([]api.ValueType{i32, i64}, func(g *wasmGuest, a args) Status {
+		return g.calls.RecordMetric(a.u32(0), a[1])
+	}),
+	"proxy_get_metric": fn(2, func(g *wasmGuest, a args) Status {
+		n, st := g.calls.GetMetric(a.u32(0))
+		if st == StatusOK && !g.put64(a.u32(1), n) {
+			return invalidMemory
+		}
+		return st
+	}),
+
+	"proxy_set_tick_period_milliseconds": fn(1, func(g *wasmGuest, a args) Status { return g.calls.SetTickPeriod(a.u32(0)) }),
+	"proxy_get_current_time_nanoseconds": fn(1, func(g *wasmGuest, a args) Status {
+		if !g.put64(a.u32(0), g.calls.CurrentTime()) {
+			return invalidMemory
+		}
+		return StatusOK
+	}),
+	// ABI 0.2.1. This host does not filter levels: guests log whatever they like.
+	"proxy_get_log_level": fn(1, func(g *wasmGuest, a args) Status { return g.answer32(a.u32(0), uint32(LogTrace), StatusOK) }),
+
+	// gRPC callouts: there is no gRPC cluster, so no call can be started and no token exists.
+	"proxy_grpc_call":   fn(12, func(*wasmGuest, args) Status { return StatusParseFailure }),
+	"proxy_grpc_stream": fn(9, func(*wasmGuest, args) Status { return StatusParseFailure }),
+	"proxy_grpc_cancel": fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
+	"proxy_grpc_close":  fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
+	"proxy_grpc_send": fn(4, func(g *wasmGuest, a args) Status {
+		if _, ok := g.bytes(a.u32(1), a.u32(2)); !ok {
+			return invalidMemory
+		}
+		if a.u32(0)&3 != 2 {
+			return StatusBadArgument
+		}
+		return StatusNotFound
+	}),
+
+	// What C++ toolchains import besides.
+	"emscripten_notify_memory_growth": {params: []api.ValueType{i32}, allowed: alwaysAllowed, run: func(*wasmGuest, args) uint32 { return 0 }},
+	"pthread_equal": {params: []api.ValueType{i32, i32}, results: []api.ValueType{i32}, allowed: alwaysAllowed,
+		run: func(_ *wasmGuest, a args) uint32 { return b2u(a.u32(0) == a.u32(1)) }},
+}
+
+// unknownGrpcToken: tokens tell calls (1) and streams (2) apart in their low bits.
+func unknownGrpcToken(token uint32) Status {
+	if kind := token & 3; kind == 1 || kind == 2 {
+		return StatusNotFound
+	}
+	return StatusBadArgument
+}
+
+func (g *wasmGuest) answer32(ptr, v uint32, st Status) Status {
+	if st == StatusOK && !g.put32(ptr, v) {
+		return invalidMemory
+	}
+	return st
+}
+
+// mapKey reads the map type and key that start the header map functions.
+func (g *wasmGuest) mapKey(a args) (string, Status) {
+	if MapType(a.u32(0)) > mapTypeMax {
+		return "", StatusBadArgument
+	}
+	key, ok := g.str(a.u32(1), a.u32(2))
+	if !ok {
+		return "", invalidMemory
+	}
+	return key, StatusOK
+}
+
+func (g *wasmGuest) mapPair(a args, f func(MapType, string, string) Status) Status {
+	key, st := g.mapKey(a)
+	if st != StatusOK {
+		return st
+	}
+	value, ok := g.str(a.u32(3), a.u32(4))
+	if !ok {
+		return invalidMemory
+	}
+	return f(MapType(a.u32(0)), key, value)
+}
