@@ -113,28 +113,28 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	return opts, err
 }
 
-// rage starts the processes, lets the storm rage over them, and stops them again. Their folder is removed when all went
-// well and kept, with the logs, when it did not.
-func rage(ctx context.Context, opts options, stdout io.Writer) (r report, err error) {
+// rage starts the processes, lets the storm rage over them, and stops them again. Their folder is kept, with the logs,
+// when something went wrong, and removed otherwise.
+func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, err error) {
 	dir, err := os.MkdirTemp("", "oncegate-demo-")
 	if err != nil {
 		return report{}, err
 	}
 	defer func() {
-		if err == nil && r.ok() {
-			err = os.RemoveAll(dir)
+		if interrupt.Err() != nil || err == nil && r.ok() {
+			err = errors.Join(err, os.RemoveAll(dir))
 		} else {
 			fmt.Fprintf(stdout, "data and logs are kept in %s\n", dir)
 		}
 	}()
-	st, err := stack.Start(ctx, stack.Config{BinDir: opts.bin, Dir: dir, HoldHeaders: true, Plugin: []byte(pluginConfig)})
+	st, err := stack.Start(interrupt, stack.Config{BinDir: opts.bin, Dir: dir, HoldHeaders: true, Plugin: []byte(pluginConfig)})
 	if err != nil {
 		return report{}, err
 	}
 	defer func() { err = errors.Join(err, st.Stop()) }()
 
 	fmt.Fprintf(stdout, "retry storm: %d keys, %d clients each, seed %d\n", opts.keys, opts.clients, opts.seed)
-	ctx, cancel := context.WithTimeout(ctx, opts.timeout)
+	ctx, cancel := context.WithTimeout(interrupt, opts.timeout)
 	defer cancel()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

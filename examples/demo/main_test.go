@@ -42,6 +42,7 @@ func TestRunRefusesBadCommandLines(t *testing.T) {
 }
 
 func TestRunFailsWithoutABuild(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir()) // where it keeps what a failure leaves
 	var stderr bytes.Buffer
 	if code := run(t.Context(), []string{"--bin", t.TempDir()}, io.Discard, &stderr); code != 1 {
 		t.Errorf("exit code %d, want 1", code)

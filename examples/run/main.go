@@ -44,6 +44,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			return 0 // told to stop before all was up
 		}
 		fmt.Fprintf(stderr, "run: %v\n", err)
+		if errors.Is(err, stack.ErrPortTaken) {
+			fmt.Fprintln(stderr, "choose others with make run MANAGER_PORT=N MANAGER_ADMIN_PORT=N PAYMENTS_PORT=N GATEWAY_PORT=N GATEWAY_ADMIN_PORT=N")
+		}
 		return 1
 	}
 	io.WriteString(stdout, welcome(s, cfg.Dir, rand.Text()[:8]))

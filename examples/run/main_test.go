@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -66,6 +69,35 @@ func TestRunTellsWhatKeepsItFromStarting(t *testing.T) {
 	}
 	if !strings.Contains(stderr.String(), "make build") || stdout.Len() > 0 {
 		t.Errorf("stdout %q, stderr %q: want only that make build is missing", stdout.String(), stderr.String())
+	}
+}
+
+func TestRunTellsHowToChooseAnotherPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	bin := t.TempDir()
+	for _, file := range []string{"manager", "gateway", "payments", "oncegate.wasm"} {
+		if err := os.WriteFile(filepath.Join(bin, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"--bin", bin, "--dir", t.TempDir(), "--manager-port", port, "--manager-admin-port", "0",
+		"--payments-port", "0", "--gateway-port", "0", "--gateway-admin-port", "0"}
+	var stderr bytes.Buffer
+	if code := run(t.Context(), args, io.Discard, &stderr); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	for _, want := range []string{"port taken: " + port + ", for the manager", "MANAGER_PORT=N"} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("stderr %q, want it to contain %q", stderr.String(), want)
+		}
 	}
 }
 

@@ -10,11 +10,15 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 )
 
 // readyTimeout bounds how long one process may take until it answers.
 const readyTimeout = 60 * time.Second
+
+// ErrPortTaken: something else listens on a port that the configuration names. Start wraps it in an error that tells which.
+var ErrPortTaken = errors.New("port taken")
 
 // Config says what to run and where. BinDir, Dir and Plugin are required.
 type Config struct {
@@ -209,7 +213,10 @@ func takePorts(ctx context.Context, ports Ports) (Ports, error) {
 	} {
 		l, err := lc.Listen(ctx, "tcp", address(*p.port))
 		if err != nil {
-			return Ports{}, fmt.Errorf("port %d, for %s, is not free: %w", *p.port, p.what, err)
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return Ports{}, fmt.Errorf("%w: %d, for %s", ErrPortTaken, *p.port, p.what)
+			}
+			return Ports{}, fmt.Errorf("port %d, for %s: %w", *p.port, p.what, err)
 		}
 		defer l.Close()
 		*p.port = l.Addr().(*net.TCPAddr).Port

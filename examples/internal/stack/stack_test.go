@@ -217,8 +217,9 @@ func TestStartReportsTakenPort(t *testing.T) {
 		_ = s.Stop()
 		t.Fatal("Start succeeded on a port that is taken")
 	}
-	if want := fmt.Sprintf("port %d, for the gateway, is not free", cfg.Ports.Gateway); !strings.Contains(err.Error(), want) {
-		t.Errorf("error %q, want it to contain %q", err, want)
+	want := fmt.Sprintf("port taken: %d, for the gateway", cfg.Ports.Gateway)
+	if !errors.Is(err, ErrPortTaken) || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %q, want ErrPortTaken that says %q", err, want)
 	}
 	if log := logOf(t, cfg, "payments"); log != "" {
 		t.Errorf("payments was started before the ports were looked at: %s", log)
