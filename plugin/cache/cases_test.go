@@ -251,33 +251,98 @@ func TestDeadOwner(t *testing.T) {
 	}
 }
 
-// TestSweepSparesFinisher: a sweep that comes between a finisher's answer and its
-// record leaves the answer alone.
+// TestSweepSparesFinisher: a sweep that comes between a finisher's answer and
+// its record leaves the answer alone, and accounts for it.
 func TestSweepSparesFinisher(t *testing.T) {
 	h := newHost(envoy)
 	owner, sweeper := newTable(h, small), newTable(h, small)
-	hash, old := hashOf(1, 1), hashOf(1, 2)
+	hash := hashOf(1, 1)
 	// The way held something before, so the sweep has a reason to clear it.
-	mustReserve(t, owner, old, 1, 1)
-	mustFinish(t, owner, old, 1, "old answer", 2)
-	mustReserve(t, owner, hash, 2, 5000)
+	mustReserve(t, owner, hash, 1, 1)
+	mustFinish(t, owner, hash, 1, "old answer", 2)
+	again := reservation(hash, 2)
+	again.Expires = 9000
+	var e Entry
+	if res, _ := owner.Reserve(again, 5000, &e); res != Created {
+		t.Fatal(res)
+	}
 	key := bucketKey(owner, hash)
 	done := false
 	h.before = func(op, k string) Status {
 		if op == "set" && k == key && !done {
 			done = true
-			sweeper.Sweep(1000, 500)
-			sweeper.Sweep(1000, 500)
+			sweeper.Sweep(1000, 5001)
+			sweeper.Sweep(1000, 5001)
+			checkHeld(t, h, sweeper)
 		}
 		return OK
 	}
 	o := outcome(hash, 2, "new answer")
 	o.Expires = 9000
-	if res, _ := owner.Finish(o, 500); res != Done || !done {
+	if res, _ := owner.Finish(o, 5001); res != Done || !done {
 		t.Fatalf("Finish = %d, swept %v", res, done)
 	}
-	if body, ok, _ := answer(owner, hash, 501); !ok || body != "new answer" {
+	if body, ok, _ := answer(owner, hash, 5002); !ok || body != "new answer" {
 		t.Errorf("the answer is %q, %v", body, ok)
+	}
+}
+
+// TestSweepLosesBucket: a sweep that loses the race for a bucket wakes nobody;
+// the one that wins does.
+func TestSweepLosesBucket(t *testing.T) {
+	h := newHost(envoy)
+	tab := newTable(h, small)
+	hash := hashOf(1, 1)
+	mustReserve(t, tab, hash, 1, 1)
+	tab.AddWaiter(&hash, 3, 1)
+	key := bucketKey(tab, hash)
+	h.before = func(op, k string) Status {
+		if op == "set" && k == key {
+			return CASMismatch
+		}
+		return OK
+	}
+	if wake := tab.Sweep(1000, 2000); len(wake) != 0 {
+		t.Errorf("woken %v though nothing changed", wake)
+	}
+	h.before = nil
+	if wake := tab.Sweep(1000, 2000); len(wake) != 1 || wake[0] != 3 {
+		t.Errorf("woken %v, want 3", wake)
+	}
+}
+
+// TestFillSparesVictim: an outcome from the ledger that needs another entry's
+// way, but loses the race for it, has not touched that entry's answer.
+func TestFillSparesVictim(t *testing.T) {
+	h := newHost(envoy)
+	tab := newTable(h, small)
+	for i := 1; i <= Ways; i++ {
+		mustReserve(t, tab, hashOf(1, i), i, 1)
+		mustFinish(t, tab, hashOf(1, i), i, "mine", 2)
+	}
+	key := bucketKey(tab, hashOf(1, 1))
+	h.before = func(op, k string) Status {
+		if op == "set" && k == key {
+			return CASMismatch
+		}
+		return OK
+	}
+	fill := outcome(hashOf(1, 99), 99, "fill")
+	fill.Learned = true
+	if res, _ := tab.Finish(fill, 3); res != Contended {
+		t.Fatalf("Finish = %d, want Contended", res)
+	}
+	h.before = nil
+	for i := 1; i <= Ways; i++ {
+		if body, _, _ := answer(tab, hashOf(1, i), 4); body != "mine" {
+			t.Errorf("entry %d answers %q", i, body)
+		}
+	}
+	if res, _ := tab.Finish(fill, 5); res != Done {
+		t.Errorf("Finish = %d, want Done", res)
+	}
+	if body, _, _ := answer(tab, hashOf(1, 99), 6); body != "fill" {
+		t.Errorf("the fill answers %q", body)
 	}
 }
 
@@ -424,6 +489,28 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
+// TestOverAtOnce: an outcome whose time is over already ends the reservation
+// and leaves nothing.
+func TestOverAtOnce(t *testing.T) {
+	for _, sole := range []bool{false, true} {
+		h := newHost(envoy)
+		tab := newTable(h, small)
+		hash := hashOf(1, 1)
+		mustReserve(t, tab, hash, 1, 1)
+		tab.AddWaiter(&hash, 4, 1)
+		o := outcome(hash, 1, "answer")
+		o.Expires, o.Sole = 2, sole
+		calls := h.gets + h.sets
+		if res, wake := tab.Finish(o, 2); res != Done || len(wake) != 1 {
+			t.Errorf("Finish = %d, woken %v", res, wake)
+		}
+		if n := h.gets + h.sets - calls; n > 4 {
+			t.Errorf("Finish made %d calls", n)
+		}
+		mustReserve(t, tab, hash, 2, 3)
+	}
+}
+
 // TestSoleIsNotEvicted: without a ledger the table refuses rather than forget
 // a request that runs.
 func TestSoleIsNotEvicted(t *testing.T) {
@@ -535,6 +622,7 @@ func TestPlaceLosesSlot(t *testing.T) {
 	if body, ok, _ := answer(second, b, 4); !ok || body != large("b") {
 		t.Errorf("the second VM's answer: %d bytes, %v", len(body), ok)
 	}
+	checkHeld(t, h, first)
 	if h.bytes > 256<<10 {
 		t.Errorf("%d bytes are stored", h.bytes)
 	}

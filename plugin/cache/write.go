@@ -144,7 +144,7 @@ func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []ui
 // it leaves one without body.
 func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 	t.wake = t.wake[:0]
-	f := finishing{set: t.set(0, &o.Hash), keep: o.Raw != nil, written: -1}
+	f := finishing{set: t.set(0, &o.Hash), keep: o.Raw != nil && o.Expires > now, written: -1}
 	res = Contended
 	for try := 0; try < maxTries; try++ {
 		var done bool
@@ -207,7 +207,7 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	done = true
 	switch {
 	case !f.keep:
-		if !o.Sole {
+		if !o.Sole || o.Expires <= now {
 			w.clear()
 		}
 	case !own:
