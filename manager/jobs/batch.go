@@ -1,0 +1,198 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// claimBatcher serves the claims of one manager together: while one transaction
+// runs, the claims that arrive wait, and the next transaction serves all of
+// them. So the workers of one manager never compete with each other for the
+// same jobs, which is what makes claims slow on stores with optimistic
+// transactions, and a log is synced once for many of them. A claim that finds
+// the batcher idle starts at once.
+type claimBatcher struct {
+	q       *Queue
+	mu      sync.Mutex
+	pending []*claimOp
+	running bool
+}
+
+// claimOp is one claim. jobs, again and err belong to the batch while it runs.
+type claimOp struct {
+	req  ClaimRequest
+	jobs []Job
+	err  error
+	// again: the batch's answer was full before this claim got anything.
+	again bool
+	done  chan struct{}
+	// abandoned, under the batcher's lock: the caller is gone.
+	abandoned bool
+}
+
+// claimTimeout bounds one claiming transaction.
+const claimTimeout = 30 * time.Second
+
+// do runs one claim. When ctx ends it returns at once; what the claim still
+// gets is put back.
+func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	op := &claimOp{req: req, done: make(chan struct{})}
+	b.mu.Lock()
+	if !b.running {
+		if !b.q.spawn(b.loop) {
+			b.mu.Unlock()
+			return nil, ErrClosed
+		}
+		b.running = true
+	}
+	b.pending = append(b.pending, op)
+	b.mu.Unlock()
+	select {
+	case <-op.done:
+		return op.jobs, op.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-op.done: // the answer was there first
+		return op.jobs, op.err
+	default:
+	}
+	op.abandoned = true
+	if i := slices.Index(b.pending, op); i >= 0 {
+		b.pending = slices.Delete(b.pending, i, i+1)
+	}
+	return nil, ctx.Err()
+}
+
+// take removes the next batch: claims for at most MaxLimit jobs together, and
+// at least one claim.
+func (b *claimBatcher) take() []*claimOp {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, sum := 0, 0
+	for n < len(b.pending) && (n == 0 || sum+b.pending[n].req.Limit <= MaxLimit) {
+		sum += b.pending[n].req.Limit
+		n++
+	}
+	batch := slices.Clone(b.pending[:n])
+	b.pending = slices.Delete(b.pending, 0, n)
+	b.running = n > 0
+	return batch
+}
+
+func (b *claimBatcher) loop() {
+	for {
+		batch := b.take()
+		if len(batch) == 0 {
+			return
+		}
+		err := b.run(batch)
+		if b.q.base.Err() != nil && err != nil {
+			err = ErrClosed
+		}
+		b.deliver(batch, err)
+	}
+}
+
+// run serves a batch in one transaction, after the duties if they are due.
+func (b *claimBatcher) run(batch []*claimOp) error {
+	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
+	defer cancel()
+	var tokens []string
+	for skipDuties := false; ; skipDuties = true {
+		err := b.q.store.Update(ctx, func(tx store.Tx) error {
+			used := 0
+			return b.q.claimTx(tx, batch, skipDuties, func() string {
+				if used == len(tokens) {
+					tokens = append(tokens, newToken())
+				}
+				used++
+				return tokens[used-1]
+			})
+		})
+		if !errors.Is(err, errDutiesFirst) {
+			return err
+		}
+		// One batch of what is due. Where there is much more, the claim does
+		// not wait for all of it: the next claims go on.
+		if _, _, err := b.q.fallDueBatch(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// deliver hands out the answers and puts back the jobs of callers that are gone.
+func (b *claimBatcher) deliver(batch []*claimOp, err error) {
+	var orphans []Job
+	var again []*claimOp
+	claimed := 0
+	var until time.Time
+	b.mu.Lock()
+	for _, op := range batch {
+		if err != nil {
+			op.jobs, op.err = nil, err
+		}
+		for _, j := range op.jobs {
+			until = earliest(until, j.Lease.Until)
+		}
+		claimed += len(op.jobs)
+		switch {
+		case op.abandoned:
+			orphans = append(orphans, op.jobs...)
+		case op.again && err == nil:
+			again = append(again, op)
+		default:
+			close(op.done)
+		}
+	}
+	b.pending = append(again, b.pending...)
+	b.mu.Unlock()
+	if claimed > 0 {
+		b.q.stats.claimed.Add(int64(claimed))
+		b.q.due.note(until)
+	}
+	if len(orphans) > 0 {
+		b.putBack(orphans)
+	}
+}
+
+// putBack undoes claims whose callers left before they got the answer. If it
+// fails the jobs come back when their leases run out.
+func (b *claimBatcher) putBack(orphans []Job) {
+	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
+	defer cancel()
+	_ = b.q.store.Update(ctx, func(tx store.Tx) error {
+		for _, j := range orphans {
+			r, err := load(tx, j.ID)
+			if err != nil {
+				return err
+			}
+			if r == nil || r.State != Active || r.Lease.Token != j.Lease.Token {
+				continue
+			}
+			if r.CancelRequested {
+				if err := r.terminate(tx, Cancelled, now(tx)); err != nil {
+					return err
+				}
+				continue
+			}
+			r.State, r.Lease = Queued, nil
+			r.Attempt--
+			notifyQueued(tx, r.Function)
+			if err := r.save(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

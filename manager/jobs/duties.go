@@ -1,0 +1,394 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// dutyBatch bounds the records that one transaction of the duties touches.
+const dutyBatch = 128
+
+// dutyBytes bounds what such a transaction may have to write.
+const dutyBytes = 8 << 20
+
+// DutyReport counts what a round of duties did.
+type DutyReport struct {
+	// Promoted jobs went from scheduled to queued.
+	Promoted int
+	// Reclaimed jobs lost their lease and were queued again.
+	Reclaimed int
+	// Dead jobs lost the lease of their last attempt and failed.
+	Dead int
+	// Cancelled jobs lost their lease after a cancel.
+	Cancelled int
+	// Expired locks and event keys were removed.
+	Expired int
+	// Purged terminal jobs were removed by retention.
+	Purged int
+}
+
+func (r *DutyReport) add(o DutyReport) {
+	r.Promoted += o.Promoted
+	r.Reclaimed += o.Reclaimed
+	r.Dead += o.Dead
+	r.Cancelled += o.Cancelled
+	r.Expired += o.Expired
+	r.Purged += o.Purged
+}
+
+// due counts the jobs that time moved.
+func (r *DutyReport) due() int { return r.Promoted + r.Reclaimed + r.Dead + r.Cancelled }
+
+// Run does the duties until ctx ends: at once, whenever a job falls due, and at
+// least every Options.Interval. Errors go to report (which may be nil) and the
+// next round tries again. Several managers of one store may all run it.
+//
+// Correctness never depends on Run: claims do what is due before they look, and
+// an expired lock or key is never honoured. Run makes sure that waiting claims
+// are woken in time and that what is over goes away.
+func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
+	var upkeep time.Time // when locks and retention were last looked after
+	for {
+		var did DutyReport
+		var err error
+		if time.Since(upkeep) >= q.opt.Interval {
+			upkeep = time.Now()
+			did, err = q.RunDuties(ctx)
+		} else {
+			did, err = q.fallDue(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if report != nil && (err != nil || did != DutyReport{}) {
+			report(did, err)
+		}
+		pause := q.due.in(q.opt.Interval)
+		if err != nil {
+			pause = q.opt.Interval
+		}
+		if q.wait(ctx, []<-chan struct{}{q.due.kick}, pause) != nil {
+			return
+		}
+	}
+}
+
+// RunDuties does everything that is due now, in bounded transactions: queues
+// scheduled jobs, takes back lost leases, removes expired locks and event keys,
+// and applies retention.
+func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
+	total, err := q.fallDue(ctx)
+	if err != nil {
+		return total, err
+	}
+	for _, duty := range []func(context.Context) (int, error){
+		func(ctx context.Context) (int, error) { return q.expire(ctx, colLocks) },
+		func(ctx context.Context) (int, error) { return q.expire(ctx, colSends) },
+	} {
+		n, err := duty(ctx)
+		total.Expired += n
+		if err != nil {
+			return total, err
+		}
+	}
+	for _, kind := range []struct {
+		index string
+		age   time.Duration
+		count int
+	}{{idxDone, q.opt.RetainFor, q.opt.RetainCount}, {idxDead, q.opt.DeadFor, q.opt.DeadCount}} {
+		n, err := q.retain(ctx, kind.index, kind.age, kind.count)
+		total.Purged += n
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+// fallDue moves the jobs whose time has come, batch by batch.
+func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
+	var total DutyReport
+	for {
+		did, more, err := q.fallDueBatch(ctx)
+		total.add(did)
+		if err != nil || !more {
+			return total, err
+		}
+	}
+}
+
+// fallDueBatch is one transaction of fallDue; more tells that a batch was full.
+func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, err error) {
+	q.due.begin()
+	var at, next time.Time
+	err = q.store.Update(ctx, func(tx store.Tx) error {
+		did, more, next = DutyReport{}, false, time.Time{}
+		at = now(tx)
+		for _, part := range []struct {
+			index string
+			one   func(store.Tx, *record, time.Time, *DutyReport) error
+		}{{idxActive, reclaim}, {idxScheduled, promote}} {
+			full, head, err := overdue(tx, part.index, at, func(r *record) error {
+				return part.one(tx, r, at, &did)
+			})
+			if err != nil {
+				return err
+			}
+			next = earliest(next, head)
+			more = more || full
+		}
+		if more {
+			next = at
+		}
+		return nil
+	})
+	if err != nil {
+		return DutyReport{}, false, err
+	}
+	q.due.looked(at, next)
+	q.stats.promoted.Add(int64(did.Promoted))
+	q.stats.reclaimed.Add(int64(did.Reclaimed))
+	q.stats.deadByLease.Add(int64(did.Dead))
+	return did, more, nil
+}
+
+// overdue calls f for jobs of an index whose time has come, for as many as one
+// transaction should touch; full tells that there may be more. It also returns
+// the time of the first job that is still ahead.
+func overdue(tx store.Tx, index string, at time.Time, f func(*record) error) (full bool, next time.Time, err error) {
+	edge := timeKey(at.Add(time.Microsecond))
+	hits, err := tx.Scan(colJobs, index, store.Range{To: edge, Limit: dutyBatch, Claim: true})
+	if err != nil {
+		return false, next, err
+	}
+	full = len(hits) == dutyBatch
+	bytes := 0
+	for _, h := range hits {
+		r, err := load(tx, h.Key)
+		if err != nil {
+			return false, next, err
+		}
+		if r == nil {
+			continue
+		}
+		if err := f(r); err != nil {
+			return false, next, err
+		}
+		// A job that is followed by another run has its payload copied.
+		if bytes += r.PayloadBlob + len(r.Error); bytes > dutyBytes {
+			full = true
+			break
+		}
+	}
+	ahead, err := tx.Scan(colJobs, index, store.Range{From: edge, Limit: 1})
+	if err == nil && len(ahead) > 0 {
+		next = keyTime(ahead[0].SortKey)
+	}
+	return full, next, err
+}
+
+func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) error {
+	if r.State != Scheduled || r.RunAt.After(at) {
+		return nil
+	}
+	r.State = Queued
+	did.Promoted++
+	notifyQueued(tx, r.Function)
+	return r.save(tx)
+}
+
+// reclaim takes a lost lease back: the job is delivered again while attempts
+// remain, else it fails. A cancelled job ends here, since nobody is left to
+// tell.
+func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) error {
+	if r.State != Active || r.Lease.Until.After(at) {
+		return nil
+	}
+	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
+	r.LastToken = ""
+	switch {
+	case r.CancelRequested:
+		did.Cancelled++
+		return r.terminate(tx, Cancelled, at)
+	case r.Attempt >= r.MaxAttempts:
+		did.Dead++
+		r.Error = lost
+		return r.terminate(tx, Failed, at)
+	}
+	did.Reclaimed++
+	r.Error = lost
+	r.State, r.Lease = Queued, nil
+	notifyQueued(tx, r.Function)
+	return r.save(tx)
+}
+
+// terminate ends the job: it gives up its key and its lock, and is followed by
+// one more run when the lock's strategy asks for it.
+func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
+	if err := r.dropKey(tx); err != nil {
+		return err
+	}
+	duplicates, err := r.dropLock(tx)
+	if err != nil {
+		return err
+	}
+	r.State, r.FinishedAt, r.Lease, r.Dead = s, at, nil, s == Failed
+	if duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce {
+		if err := r.follow(tx, at); err != nil {
+			return err
+		}
+	}
+	tx.Notify(topicDone + r.ID)
+	return r.save(tx)
+}
+
+// follow enqueues the job once more, with the lock and the key that the job has
+// just given up.
+func (r *record) follow(tx store.Tx, at time.Time) error {
+	if err := r.fetch(tx); err != nil {
+		return err
+	}
+	id := followID(r.ID)
+	for {
+		// Taken when an earlier job of this name was followed and forgotten.
+		have, err := load(tx, id)
+		if err != nil {
+			return err
+		}
+		if have == nil {
+			break
+		}
+		id = followID(id)
+	}
+	f := &record{Job: Job{
+		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
+		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event,
+		Dedup: r.Dedup, WALLocations: r.WALLocations,
+	}}
+	lock := lockID(&Submission{Function: f.Function, Payload: f.Payload, Key: f.Key, Dedup: f.Dedup})
+	if err := f.takeLock(tx, lock); err != nil {
+		return err
+	}
+	if f.Key != "" {
+		if err := tx.Put(colKeys, f.Key, []byte(f.ID)); err != nil {
+			return err
+		}
+	}
+	notifyQueued(tx, f.Function)
+	return f.create(tx)
+}
+
+// followID derives the id of the run that follows: x, x~1, x~2 and so on, so
+// that an update function that runs again makes the same id.
+func followID(id string) string {
+	if base, n, ok := strings.Cut(id, "~"); ok {
+		// An event's jobs have an id of their own behind the tilde.
+		if i := strings.LastIndexByte(n, '~'); i >= 0 {
+			base, n = base+"~"+n[:i], n[i+1:]
+		}
+		if v, err := strconv.ParseUint(n, 10, 63); err == nil {
+			return base + "~" + strconv.FormatUint(v+1, 10)
+		}
+	}
+	return id + "~1"
+}
+
+// expire removes the records of a collection whose time is over.
+func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
+	total := 0
+	for {
+		n, hits := 0, 0
+		err := q.store.Update(ctx, func(tx store.Tx) error {
+			n = 0
+			at := now(tx)
+			found, err := tx.Scan(c, idxExpiry, store.Range{To: timeKey(at), Limit: dutyBatch, Claim: true})
+			if err != nil {
+				return err
+			}
+			hits = len(found)
+			for _, h := range found {
+				over, err := expired(tx, c, h.Key, at)
+				if err != nil {
+					return err
+				}
+				if over {
+					n++
+					if err := tx.Delete(c, h.Key); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return total, err
+		}
+		total += n
+		if hits < dutyBatch || n == 0 {
+			return total, nil
+		}
+	}
+}
+
+func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, error) {
+	if c == colLocks {
+		l, err := loadLock(tx, key)
+		return l != nil && !l.until.After(at), err
+	}
+	s, err := loadSend(tx, key)
+	return s != nil && !s.until.After(at), err
+}
+
+// retain removes the oldest terminal jobs of an index that are over their age,
+// or too many.
+func (q *Queue) retain(ctx context.Context, index string, age time.Duration, count int) (int, error) {
+	for total := 0; ; {
+		// Asked anew for every batch: other managers remove jobs as well.
+		have, err := q.store.Len(ctx, colJobs, index)
+		if err != nil {
+			return total, err
+		}
+		surplus := have - count
+		n, hits := 0, 0
+		err = q.store.Update(ctx, func(tx store.Tx) error {
+			n = 0
+			old := now(tx).Add(-age)
+			found, err := tx.Scan(colJobs, index, store.Range{Limit: dutyBatch})
+			if err != nil {
+				return err
+			}
+			hits = 0
+			for i, h := range found {
+				if i >= surplus && keyTime(h.SortKey).After(old) {
+					break
+				}
+				hits++
+				r, err := load(tx, h.Key)
+				if err != nil {
+					return err
+				}
+				if r == nil || !r.State.Terminal() || r.entries()[0].Index != index ||
+					i >= surplus && r.FinishedAt.After(old) {
+					continue
+				}
+				n++
+				if err := r.remove(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return total, err
+		}
+		total += n
+		if hits < dutyBatch || n == 0 {
+			return total, nil
+		}
+	}
+}

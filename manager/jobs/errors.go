@@ -1,0 +1,144 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// Errors that callers tell apart with errors.Is. The typed errors below wrap
+// them and say which job, key or field is meant.
+var (
+	// ErrInvalid: a field of the request is missing, malformed or out of
+	// bounds; always a *FieldError.
+	ErrInvalid = errors.New("jobs: invalid request")
+	// ErrTooLarge: a payload or result is over its limit; always a *FieldError.
+	ErrTooLarge = errors.New("jobs: too large")
+	// ErrNotFound: there is no such job, dead letter or subscription; always
+	// a *NotFoundError.
+	ErrNotFound = errors.New("jobs: not found")
+	// ErrDuplicateKey: a live job holds the key; always a *DuplicateKeyError.
+	ErrDuplicateKey = errors.New("jobs: duplicate key")
+	// ErrFenced: the lease token is not the job's current one, because the
+	// lease ran out and was taken back, or the job was finished or handed
+	// back under another token. Always a *FencedError.
+	ErrFenced = errors.New("jobs: fenced")
+	// ErrConflict: the job's state does not allow the call; always a
+	// *StateError.
+	ErrConflict = errors.New("jobs: the job's state does not allow this")
+	// ErrOverloaded: as many calls wait as Options.MaxWaiters allows.
+	ErrOverloaded = errors.New("jobs: too many waiting calls")
+	// ErrClosed is returned by calls after Close.
+	ErrClosed = errors.New("jobs: closed")
+)
+
+// FieldError says what is wrong with one field of a request.
+type FieldError struct {
+	// Field is the field's name on the wire, for example "max_attempts".
+	Field string
+	// Value is the offending value, shortened to at most 64 characters.
+	Value string
+	// Allowed completes the sentence "allowed: ...".
+	Allowed string
+	// TooLarge: the value is well-formed but over a size limit.
+	TooLarge bool
+}
+
+func (e *FieldError) Error() string {
+	return fmt.Sprintf("field %s: %s is not allowed; allowed: %s", e.Field, e.Value, e.Allowed)
+}
+
+// Unwrap returns ErrTooLarge or ErrInvalid.
+func (e *FieldError) Unwrap() error {
+	if e.TooLarge {
+		return ErrTooLarge
+	}
+	return ErrInvalid
+}
+
+func invalid(field, value, allowed string) error {
+	return &FieldError{Field: field, Value: quote(value), Allowed: allowed}
+}
+
+func invalidInt(field string, value int64, allowed string) error {
+	return &FieldError{Field: field, Value: strconv.FormatInt(value, 10), Allowed: allowed}
+}
+
+func tooLarge(field string, size, limit int) error {
+	return &FieldError{
+		Field:    field,
+		Value:    strconv.Itoa(size) + " bytes",
+		Allowed:  "at most " + strconv.Itoa(limit) + " bytes",
+		TooLarge: true,
+	}
+}
+
+// quote makes a value of a stranger safe to show: quoted, in ASCII, short.
+func quote(v string) string {
+	const most = 48
+	cut := ""
+	if len(v) > most {
+		v, cut = v[:most], "..."
+	}
+	return strconv.QuoteToASCII(v) + cut
+}
+
+// NotFoundError says what is missing.
+type NotFoundError struct {
+	// Kind is "job", "dead letter" or "subscription".
+	Kind string
+	// ID is what was asked for.
+	ID string
+}
+
+func (e *NotFoundError) Error() string { return "no " + e.Kind + " " + quote(e.ID) }
+
+// Unwrap returns ErrNotFound.
+func (e *NotFoundError) Unwrap() error { return ErrNotFound }
+
+// DuplicateKeyError is the answer to a submission, or to a retry, whose key a
+// live job holds.
+type DuplicateKeyError struct {
+	Key string
+	// Holder is the id of the job that holds the key.
+	Holder string
+}
+
+func (e *DuplicateKeyError) Error() string {
+	return "key " + quote(e.Key) + " is held by job " + e.Holder
+}
+
+// Unwrap returns ErrDuplicateKey.
+func (e *DuplicateKeyError) Unwrap() error { return ErrDuplicateKey }
+
+// FencedError is the answer to a call with a stale lease token.
+type FencedError struct {
+	// ID is the job's.
+	ID string
+	// State is the job's state now.
+	State State
+}
+
+func (e *FencedError) Error() string {
+	return "the lease token of job " + e.ID + " is not the current one; the job is " + e.State.String()
+}
+
+// Unwrap returns ErrFenced.
+func (e *FencedError) Unwrap() error { return ErrFenced }
+
+// StateError is the answer to a call that the job's state does not allow.
+type StateError struct {
+	// ID is the job's.
+	ID string
+	// State is the job's state now.
+	State State
+	// Reason completes the sentence "job <id> is <state>: ...".
+	Reason string
+}
+
+func (e *StateError) Error() string {
+	return "job " + e.ID + " is " + e.State.String() + ": " + e.Reason
+}
+
+// Unwrap returns ErrConflict.
+func (e *StateError) Unwrap() error { return ErrConflict }

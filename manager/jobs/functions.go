@@ -1,0 +1,203 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// loadPaused returns the paused functions in order.
+func loadPaused(tx store.Tx) ([]string, error) {
+	b, err := tx.Get(colControl, pausedKey)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	names, err := decodeNames(b, MaxPaused)
+	if err != nil {
+		return nil, fmt.Errorf("%w: paused functions", err)
+	}
+	return names, nil
+}
+
+const namesVersion = 1
+
+func encodeNames(names []string) []byte {
+	b := []byte{namesVersion}
+	for _, n := range names {
+		b = appendString(b, n)
+	}
+	return b
+}
+
+func decodeNames(b []byte, most int) ([]string, error) {
+	d := decoder{b: b}
+	if d.byte() != namesVersion {
+		d.fail()
+	}
+	var names []string
+	for len(d.b) > 0 && len(names) <= most {
+		names = append(names, d.string())
+	}
+	if len(names) > most {
+		d.fail()
+	}
+	return names, d.err
+}
+
+// Pause stops the delivery of a function's jobs. Jobs that are out with workers
+// go on; queued, new and due ones stay where they are until Resume. When Pause
+// has returned, no later claim delivers one. Pausing twice is no error; a
+// *FieldError says that MaxPaused functions are paused already.
+func (q *Queue) Pause(ctx context.Context, function string) error {
+	if err := CheckName("function", function); err != nil {
+		return err
+	}
+	return q.store.Update(ctx, func(tx store.Tx) error {
+		names, err := loadPaused(tx)
+		if err != nil {
+			return err
+		}
+		i, found := slices.BinarySearch(names, function)
+		switch {
+		case found:
+			return nil
+		case len(names) >= MaxPaused:
+			return invalid("function", function, "at most "+strconv.Itoa(MaxPaused)+" paused functions at once")
+		}
+		return tx.Put(colControl, pausedKey, encodeNames(slices.Insert(names, i, function)))
+	})
+}
+
+// Resume lets a function's jobs flow again and wakes waiting claims. Resuming a
+// function that is not paused is no error.
+func (q *Queue) Resume(ctx context.Context, function string) error {
+	if err := CheckName("function", function); err != nil {
+		return err
+	}
+	return q.store.Update(ctx, func(tx store.Tx) error {
+		names, err := loadPaused(tx)
+		if err != nil {
+			return err
+		}
+		i, found := slices.BinarySearch(names, function)
+		if !found {
+			return nil
+		}
+		notifyQueued(tx, function)
+		if len(names) == 1 {
+			return tx.Delete(colControl, pausedKey)
+		}
+		return tx.Put(colControl, pausedKey, encodeNames(slices.Delete(names, i, i+1)))
+	})
+}
+
+// Function is what is known of one function.
+type Function struct {
+	Name   string
+	Paused bool
+	// Queued, Scheduled, Active and Dead count its jobs in these states, each
+	// up to MaxCounted.
+	Queued, Scheduled, Active, Dead int
+}
+
+// MaxCounted is where the counts of a Function stop.
+const MaxCounted = 1000
+
+// FunctionPage is one page of functions.
+type FunctionPage struct {
+	Functions []Function
+	// Cursor leads to the next page; empty when this is the last one.
+	Cursor string
+}
+
+// Functions lists, by name, the functions that have jobs or are paused. limit:
+// 1 to MaxLimit, 100 when 0.
+func (q *Queue) Functions(ctx context.Context, limit int, after string) (FunctionPage, error) {
+	if limit == 0 {
+		limit = 100
+	}
+	if err := checkRange("limit", limit, 1, MaxLimit); err != nil {
+		return FunctionPage{}, err
+	}
+	if after != "" {
+		if err := CheckName("cursor", after); err != nil {
+			return FunctionPage{}, err
+		}
+	}
+	var page FunctionPage
+	var names, paused []string
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		var err error
+		if paused, err = loadPaused(tx); err != nil {
+			return err
+		}
+		names, err = functionsWithJobs(tx, after, limit+1)
+		return err
+	})
+	if err != nil {
+		return FunctionPage{}, err
+	}
+	for _, p := range paused {
+		if p > after {
+			names = append(names, p)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	if len(names) > limit {
+		names = names[:limit]
+		page.Cursor = names[limit-1]
+	}
+	for _, name := range names {
+		f := Function{Name: name}
+		_, f.Paused = slices.BinarySearch(paused, name)
+		if err := q.store.View(ctx, f.count); err != nil {
+			return FunctionPage{}, err
+		}
+		page.Functions = append(page.Functions, f)
+	}
+	return page, nil
+}
+
+func (f *Function) count(tx store.Tx) error {
+	for _, n := range []struct {
+		class class
+		count *int
+	}{{classQueued, &f.Queued}, {classScheduled, &f.Scheduled}, {classActive, &f.Active}, {classDead, &f.Dead}} {
+		from, to := functionRange(f.Name, n.class)
+		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, To: to, Limit: MaxCounted})
+		if err != nil {
+			return err
+		}
+		*n.count = len(hits)
+	}
+	return nil
+}
+
+// functionsWithJobs lists the functions behind after that have jobs, by name; at
+// most limit when that is positive. It leaps from function to function, however
+// many jobs each has.
+func functionsWithJobs(tx store.Tx, after string, limit int) ([]string, error) {
+	from := ""
+	if after != "" {
+		from = afterFunction(after)
+	}
+	var names []string
+	for limit <= 0 || len(names) < limit {
+		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, Limit: 1})
+		if err != nil || len(hits) == 0 {
+			return names, err
+		}
+		name := functionOf(hits[0].SortKey)
+		names = append(names, name)
+		from = afterFunction(name)
+	}
+	return names, nil
+}

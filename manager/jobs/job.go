@@ -1,0 +1,264 @@
+package jobs
+
+import (
+	"time"
+)
+
+// State of a job; see the package documentation for the transitions.
+type State uint8
+
+// The states of a job. Complete, Failed and Cancelled are terminal.
+const (
+	// Scheduled: run_at lies ahead.
+	Scheduled State = iota + 1
+	// Queued: may be claimed, unless its function is paused.
+	Queued
+	// Active: a worker holds its lease.
+	Active
+	// Complete: a worker finished it.
+	Complete
+	// Failed: a worker gave it up, or its last attempt lost its lease.
+	Failed
+	// Cancelled: a caller or its worker cancelled it.
+	Cancelled
+)
+
+var stateNames = [...]string{
+	Scheduled: "scheduled",
+	Queued:    "queued",
+	Active:    "active",
+	Complete:  "complete",
+	Failed:    "failed",
+	Cancelled: "cancelled",
+}
+
+// String returns the state's name on the wire, "invalid" for an unknown one.
+func (s State) String() string {
+	if s >= Scheduled && int(s) < len(stateNames) {
+		return stateNames[s]
+	}
+	return "invalid"
+}
+
+// ParseState is the inverse of String; other names are a *FieldError for field.
+func ParseState(field, name string) (State, error) {
+	for s := Scheduled; s <= Cancelled; s++ {
+		if stateNames[s] == name {
+			return s, nil
+		}
+	}
+	return 0, invalid(field, name, "scheduled, queued, active, complete, failed, cancelled")
+}
+
+// Terminal reports whether the state is final: complete, failed or cancelled.
+func (s State) Terminal() bool { return s >= Complete && s <= Cancelled }
+
+// Job is one piece of work. Values that Queue returns belong to the caller,
+// except that Payload and Result must not be modified.
+type Job struct {
+	// ID is unique among the jobs that are remembered.
+	ID string
+	// Function names the kind of work; workers claim by it.
+	Function string
+	// Payload is the work's argument: one JSON value. Nil in answers that
+	// leave payloads out, see ListQuery.
+	Payload []byte
+	// Key, when set, is held by at most one live job at a time.
+	Key string
+	// Priority: higher runs first.
+	Priority int
+	State    State
+	// Attempt counts deliveries; 0 before the first claim.
+	Attempt int
+	// MaxAttempts bounds Attempt.
+	MaxAttempts int
+	// CreatedAt is when it was submitted.
+	CreatedAt time.Time
+	// RunAt is the earliest time of the next delivery; jobs of one priority
+	// are delivered in its order.
+	RunAt time.Time
+	// StartedAt is when it was last claimed; zero before.
+	StartedAt time.Time
+	// FinishedAt is when it became terminal; zero before.
+	FinishedAt time.Time
+	// Lease is set while the job is active.
+	Lease *Lease
+	// CancelRequested: the job was cancelled while a worker held it; the
+	// worker is told on its next heartbeat.
+	CancelRequested bool
+	// Result is the JSON value that the worker finished it with, nil if none.
+	Result []byte
+	// Error is the last error a worker or the queue recorded for it.
+	Error string
+	// Dead: the job is in its function's dead letters.
+	Dead bool
+	// Event names the event that enqueued it, empty for a submitted job.
+	Event string
+	// Dedup is the deduplication it was submitted with, nil if none.
+	Dedup *Dedup
+	// WALLocations are the newest database positions that this job, or a
+	// duplicate dropped in its favour, was submitted with.
+	WALLocations WALLocations
+}
+
+// Lease is a worker's hold on a job.
+type Lease struct {
+	// Worker is the name the worker claimed with.
+	Worker string
+	// Token fences: calls for this delivery must carry it.
+	Token string
+	// Until is when the job may be delivered again.
+	Until time.Time
+	// Duration is what a heartbeat extends the lease by unless it says
+	// otherwise.
+	Duration time.Duration
+	// ExpiresIn is the time left by the clock that decides, at the moment of
+	// the answer. It is set in answers to claims and heartbeats.
+	ExpiresIn time.Duration
+}
+
+// Strategy tells for how long a submission holds its deduplication lock.
+type Strategy uint8
+
+// The strategies.
+const (
+	// UntilExecuting: from the submission until the job is first claimed.
+	UntilExecuting Strategy = iota + 1
+	// UntilExecuted: from the submission until the job is terminal.
+	UntilExecuted
+)
+
+// String returns the strategy's name on the wire, "invalid" for an unknown one.
+func (s Strategy) String() string {
+	switch s {
+	case UntilExecuting:
+		return "until_executing"
+	case UntilExecuted:
+		return "until_executed"
+	}
+	return "invalid"
+}
+
+// ParseStrategy is the inverse of String. The empty name is UntilExecuting, any
+// other a *FieldError.
+func ParseStrategy(name string) (Strategy, error) {
+	switch name {
+	case "", "until_executing":
+		return UntilExecuting, nil
+	case "until_executed":
+		return UntilExecuted, nil
+	}
+	return 0, invalid("dedup.strategy", name, "until_executing, until_executed")
+}
+
+// Dedup asks that duplicates of a job be dropped.
+type Dedup struct {
+	// Strategy, UntilExecuting when zero.
+	Strategy Strategy
+	// Key identifies duplicates together with the function. Empty: the job's
+	// Key if it has one, else a digest of the payload.
+	Key string
+	// TTL frees the lock of a job that never gets to where the strategy frees
+	// it: 1 s to 366 days, Options.DedupTTL when 0. It counts from run_at.
+	TTL time.Duration
+	// RescheduleOnce: when duplicates were dropped while the lock was held,
+	// run the job once more after it completed or failed. Only with
+	// UntilExecuted.
+	RescheduleOnce bool
+	// IncludingScheduled: a job submitted for the future takes the lock at its
+	// submission, and is dropped when another holds it. Without it such jobs
+	// neither lock nor are dropped.
+	IncludingScheduled bool
+}
+
+// Submission describes a job to enqueue.
+type Submission struct {
+	// Function: 1 to 128 characters of letters, digits and _ . : - ~
+	Function string
+	// Payload: one JSON value of at most MaxPayloadBytes; null when empty.
+	Payload []byte
+	// ID proposes an id; empty: the queue makes one that sorts by time.
+	ID string
+	// Key, see Job.Key: up to MaxKeyBytes visible ASCII characters.
+	Key string
+	// Priority: -32768 to 32767, default 0.
+	Priority int
+	// RunAt and Delay postpone the delivery; at most one may be set. RunAt is
+	// compared with the store's clock; the past means now. Delay: 0 to MaxDelay.
+	RunAt time.Time
+	Delay time.Duration
+	// MaxAttempts: 1 to 1000, Options.MaxAttempts when 0.
+	MaxAttempts int
+	// Dedup, nil for none.
+	Dedup *Dedup
+	// ReturnExisting: when a live job holds Key, answer with that job instead
+	// of a *DuplicateKeyError.
+	ReturnExisting bool
+	// WALLocations: at most 16 databases.
+	WALLocations WALLocations
+}
+
+// Outcome is the answer to a submission that was not refused.
+type Outcome struct {
+	// Job is the new job, or the one that stands for it.
+	Job Job
+	// Existing: Job holds the key and was there before (ReturnExisting).
+	Existing bool
+	// Deduplicated: the submission was dropped as a duplicate of Job.
+	Deduplicated bool
+}
+
+// Created reports whether the submission made a new job.
+func (o *Outcome) Created() bool { return !o.Existing && !o.Deduplicated }
+
+// ClaimRequest asks for jobs to work on.
+type ClaimRequest struct {
+	// Worker: 1 to 128 visible ASCII characters, for people to read.
+	Worker string
+	// Functions: at most 100; empty means any function.
+	Functions []string
+	// Limit: 1 to 1000, 1 when 0.
+	Limit int
+	// Lease: 100 ms to 24 h, Options.Lease when 0.
+	Lease time.Duration
+	// Wait is how long the call may be held while there is nothing to do: 0
+	// to 5 min.
+	Wait time.Duration
+}
+
+// Finish ends a job.
+type Finish struct {
+	ID string
+	// Token is the lease's.
+	Token string
+	// State: Complete, Failed or Cancelled.
+	State State
+	// Result: nil or one JSON value of at most MaxResultBytes.
+	Result []byte
+	// Error: at most MaxErrorBytes.
+	Error string
+}
+
+// Retry puts a job back into the queue.
+type Retry struct {
+	ID string
+	// Token is the lease's when a worker hands its job back; empty when an
+	// operator retries a job that nobody works on.
+	Token string
+	// Delay, 0 to MaxDelay; nil means the backoff for a worker's retry, and
+	// now for an operator's.
+	Delay *time.Duration
+	// Error, at most MaxErrorBytes, is recorded as the attempt's error.
+	Error string
+}
+
+// DeadLetter is a terminal failure that waits for a decision.
+type DeadLetter struct {
+	// ID is the failed job's.
+	ID string
+	// Job is the failed job.
+	Job Job
+	// Reason is why it failed.
+	Reason   string
+	FailedAt time.Time
+}

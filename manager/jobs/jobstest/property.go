@@ -1,0 +1,5 @@
+package jobstest
+
+import "testing"
+
+func testProperty(t *testing.T, e Engine) {}

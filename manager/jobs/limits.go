@@ -1,0 +1,161 @@
+package jobs
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Bounds on what callers may ask for. Larger values are refused, never cut.
+const (
+	// MaxPayloadBytes bounds a job's payload.
+	MaxPayloadBytes = 1 << 20
+	// MaxResultBytes bounds a job's result.
+	MaxResultBytes = 1 << 20
+	// MaxErrorBytes bounds an error text.
+	MaxErrorBytes = 64 << 10
+	// MaxProposedIDBytes bounds the id that a submission may propose, and
+	// MaxIDBytes any id: the queue appends to the ids of jobs that follow
+	// from others.
+	MaxProposedIDBytes, MaxIDBytes = 128, 160
+	// MaxNameBytes bounds the names of functions, events and workers.
+	MaxNameBytes = 128
+	// MaxKeyBytes bounds a job's key, a dedup key and an event's key.
+	MaxKeyBytes = 255
+	// MaxTokenBytes bounds a lease token.
+	MaxTokenBytes = 64
+	// MaxLimit bounds the jobs of one claim and the entries of one page.
+	MaxLimit = 1000
+	// MaxFunctions bounds the functions of one claim.
+	MaxFunctions = 100
+	// MaxPaused bounds how many functions may be paused at once.
+	MaxPaused = 1000
+	// MaxSubscribers bounds the functions subscribed to one event.
+	MaxSubscribers = 100
+	// MaxEventBytes bounds payload x subscribers of one event, so that all of
+	// its jobs fit into one transaction.
+	MaxEventBytes = 16 << 20
+	// MaxAnswerBytes bounds the payloads and results of one claim or page:
+	// when the next job would exceed it the answer ends early.
+	MaxAnswerBytes = 8 << 20
+	// MaxAttempts bounds max_attempts.
+	MaxAttempts = 1000
+	// MinPriority and MaxPriority bound a priority.
+	MinPriority, MaxPriority = -32768, 32767
+	// MinLease and MaxLease bound a lease.
+	MinLease, MaxLease = 100 * time.Millisecond, 24 * time.Hour
+	// MaxDelay bounds how far ahead a job may be scheduled.
+	MaxDelay = 366 * 24 * time.Hour
+	// MaxWait bounds a long poll.
+	MaxWait = 5 * time.Minute
+	// MinDedupTTL and MaxDedupTTL bound a deduplication lock.
+	MinDedupTTL, MaxDedupTTL = time.Second, 366 * 24 * time.Hour
+	// MaxWALLocations bounds the databases of one job.
+	MaxWALLocations = 16
+	// MaxDatabaseBytes bounds a database's name, as Postgres does.
+	MaxDatabaseBytes = 63
+)
+
+// CheckName refuses what may not name a function or an event: 1 to
+// MaxNameBytes letters, digits and _ . : - ~
+func CheckName(field, v string) error { return checkWord(field, v, MaxNameBytes) }
+
+// CheckID refuses what cannot be a job's id.
+func CheckID(field, v string) error { return checkWord(field, v, MaxIDBytes) }
+
+// checkProposedID leaves ~ to the ids that the queue makes.
+func checkProposedID(v string) error {
+	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil {
+		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -")
+	}
+	return nil
+}
+
+// checkWord allows what needs no escaping in a URL's path, so that every name
+// can be part of one.
+func checkWord(field, v string, most int) error {
+	ok := len(v) >= 1 && len(v) <= most
+	for i := 0; ok && i < len(v); i++ {
+		c := v[i]
+		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			c == '_' || c == '.' || c == ':' || c == '-' || c == '~'
+	}
+	// The two names that a URL's path cannot carry as a segment.
+	if !ok || v == "." || v == ".." {
+		return invalid(field, v, "1 to "+strconv.Itoa(most)+" letters, digits and _ . : - ~")
+	}
+	return nil
+}
+
+// checkVisible allows up to most bytes of visible ASCII.
+func checkVisible(field, v string, least, most int) error {
+	ok := len(v) >= least && len(v) <= most
+	for i := 0; ok && i < len(v); i++ {
+		ok = v[i] >= 0x21 && v[i] <= 0x7e
+	}
+	if !ok {
+		return invalid(field, v, fmt.Sprintf("%d to %d visible ASCII characters", least, most))
+	}
+	return nil
+}
+
+func checkRange(field string, v, least, most int) error {
+	if v < least || v > most {
+		return invalidInt(field, int64(v), fmt.Sprintf("%d to %d", least, most))
+	}
+	return nil
+}
+
+// checkDuration names the field in milliseconds, as it is on the wire.
+func checkDuration(field string, v, least, most time.Duration) error {
+	if v < least || v > most {
+		return &FieldError{
+			Field:   field,
+			Value:   strconv.FormatFloat(float64(v)/float64(time.Millisecond), 'f', -1, 64) + " ms",
+			Allowed: fmt.Sprintf("%d to %d ms", least.Milliseconds(), most.Milliseconds()),
+		}
+	}
+	return nil
+}
+
+// first returns the first error that is not nil.
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkJSON(field string, v []byte, most int) error {
+	if len(v) > most {
+		return tooLarge(field, len(v), most)
+	}
+	if !json.Valid(v) {
+		return invalid(field, string(v), "one JSON value")
+	}
+	return nil
+}
+
+func checkError(v string) error {
+	if len(v) > MaxErrorBytes {
+		return tooLarge("error", len(v), MaxErrorBytes)
+	}
+	return nil
+}
+
+// checkFunctions refuses a bad list of functions.
+func checkFunctions(fs []string) error {
+	if len(fs) > MaxFunctions {
+		return invalidInt("functions", int64(len(fs)), "at most "+strconv.Itoa(MaxFunctions)+" functions")
+	}
+	for _, f := range fs {
+		if err := CheckName("functions", f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
