@@ -1,0 +1,391 @@
+package gatetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// calls returns the paths of the calls so far, without their common prefix.
+func calls(r *Rig) string {
+	var names []string
+	for _, c := range r.Manager.Calls() {
+		names = append(names, strings.TrimPrefix(c.Path, "/v1/ledger/"))
+	}
+	return strings.Join(names, " ")
+}
+
+func TestOutcomesByStatus(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		for _, c := range []struct {
+			status  int
+			headers []string
+			state   api.State
+		}{
+			{200, nil, api.StateCommitted},
+			{201, nil, api.StateCommitted},
+			{302, []string{"location: /x"}, api.StateCommitted},
+			{500, nil, api.StateCommitted},
+			{503, nil, api.StateCommitted},
+			{400, nil, api.StateRejected},
+			{404, nil, api.StateRejected},
+			{409, nil, api.StateRejected},
+			{422, nil, api.StateRejected},
+			{408, nil, api.StateNone},
+			{425, nil, api.StateNone},
+			{429, nil, api.StateNone},
+			{503, []string{"retry-after: 3"}, api.StateNone},
+		} {
+			key := fmt.Sprintf("%d-%d", c.status, len(c.headers))
+			x := r.Send(Request{Key: key})
+			x.Answer(c.status, "body", c.headers...)
+			p := x.Response()
+			want(t, key+": status", p.Status, fmt.Sprint(c.status))
+			want(t, key+": body", p.Body, "body")
+			want(t, key+": idempotency-status", p.Header("idempotency-status"), "executed")
+			r.Settle()
+			state, result := r.Manager.State(key)
+			want(t, key+": state", state, c.state)
+			y := r.Send(Request{Key: key})
+			if c.state == api.StateNone {
+				y.Answer(200, "again")
+				want(t, key+": again", y.Response().Body, "again")
+				continue
+			}
+			want(t, key+": recorded", result.Status, c.status)
+			q := y.Response()
+			want(t, key+": replay", q.Status+q.Body, p.Status+p.Body)
+			want(t, key+": replayed", q.Header("idempotent-replayed"), "true")
+		}
+		want(t, "hits on rejections", r.Metric("oncegate_requests_hit_rejected"), 4)
+	})
+}
+
+func TestOutcomesAsConfigured(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"match":[
+			{"path_prefix":"/strict","outcomes":{"commit":["2xx","3xx"],"reject":["4xx"],"release":["5xx"]}},
+			{"path_prefix":"/"}]}`})
+		for path, state := range map[string]api.State{"/strict/a": api.StateNone, "/other": api.StateCommitted} {
+			x := r.Send(Request{Key: "k" + path, Path: path})
+			x.Answer(500, "")
+			x.Response()
+			r.Settle()
+			got, _ := r.Manager.State("k" + path)
+			want(t, path, got, state)
+		}
+	})
+}
+
+func TestRejectionsAreForgottenEarlier(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"committed_ttl_seconds":300,"rejected_ttl_seconds":60}`})
+		for key, status := range map[string]int{"good": 200, "bad": 400} {
+			x := r.Send(Request{Key: key})
+			x.Answer(status, "first")
+			x.Response()
+		}
+		r.Clock.Advance(61 * time.Second)
+		x := r.Send(Request{Key: "bad"})
+		x.Answer(200, "second")
+		want(t, "rejected", x.Response().Body, "second")
+		want(t, "committed", r.Send(Request{Key: "good"}).Response().Body, "first")
+		r.Clock.Advance(240 * time.Second)
+		y := r.Send(Request{Key: "good"})
+		y.Answer(200, "second")
+		want(t, "committed", y.Response().Body, "second")
+	})
+}
+
+// Certain that nothing ran: the key is free for the retry. Perhaps it ran: it is not.
+func TestUpstreamFailures(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name    string
+			failure hostsim.UpstreamFailure
+			status  string
+			free    bool
+		}{
+			{"connect failure", hostsim.UpstreamConnectFailed, "503", true},
+			{"no healthy host", hostsim.UpstreamNoHealthy, "503", true},
+			{"circuit breaker", hostsim.UpstreamOverflow, "503", true},
+			{"no route", hostsim.UpstreamNoRoute, "404", true},
+			{"timeout", hostsim.UpstreamTimedOut, "504", false},
+			{"reset", hostsim.UpstreamDisconnected, "503", false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})
+				x := r.Send(Request{Key: "k"})
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamFailed(c.failure, "")
+				p := x.Response()
+				want(t, "status", p.Status, c.status)
+				r.Settle()
+				y := r.Send(Request{Key: "k"})
+				if c.free {
+					y.Answer(200, "second")
+					want(t, "retry", y.Response().Body, "second")
+					want(t, "released", r.Metric("oncegate_outcomes_released"), 1)
+					return
+				}
+				want(t, "retry", y.Response().Status, "409")
+				want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
+				want(t, "calls", calls(r), "reserve")
+				r.Clock.Advance(61 * time.Second)
+				z := r.Send(Request{Key: "k"})
+				z.Answer(200, "third")
+				want(t, "when the reservation is over", z.Response().Body, "third")
+			})
+		}
+	})
+}
+
+// Upstream answered and broke off: it ran, and the answer cannot be repeated.
+func TestUpstreamBreaksOffWithinItsAnswer(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name, config string
+			body         bool
+		}{
+			{"headers mode", `{}`, false},
+			{"body mode", `{"mode":"body"}`, true},
+			{"async", `{"commit":"async"}`, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
+				x := r.Send(Request{Key: "k"})
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamSelected("192.0.2.9:80")
+				x.ResponseHeaders(hostsim.H(":status", "201", "content-length", "10"), false)
+				x.ResponseData([]byte("half"), false)
+				x.UpstreamFailed(hostsim.UpstreamDisconnected, "")
+				x.Over()
+				r.Settle()
+				state, result := r.Manager.State("k")
+				want(t, "state", state, api.StateCommitted)
+				want(t, "body omitted", result.BodyOmitted, true)
+				p := r.Send(Request{Key: "k"}).Response()
+				want(t, "retry", p.Status, "410")
+				want(t, "code", p.Problem(t), "answer-not-recorded")
+			})
+		}
+	})
+}
+
+func TestOversizeAnswers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name, config string
+			body, sized  bool
+		}{
+			{"headers mode, sized", `{"max_response_body_bytes":1000}`, false, true},
+			{"headers mode, chunked", `{"max_response_body_bytes":1000}`, false, false},
+			{"body mode, sized", `{"max_response_body_bytes":1000,"mode":"body"}`, true, true},
+			{"body mode, chunked", `{"max_response_body_bytes":1000,"mode":"body"}`, true, false},
+			{"async, sized", `{"max_response_body_bytes":1000,"commit":"async"}`, false, true},
+			{"async, chunked", `{"max_response_body_bytes":1000,"commit":"async"}`, false, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
+				x := r.Send(Request{Key: "k"})
+				x.Upstream.AwaitHeaders(t)
+				x.UpstreamSelected("192.0.2.9:80")
+				h := hostsim.H(":status", "200")
+				if c.sized {
+					h.Add("content-length", "2500")
+				}
+				piece := strings.Repeat("x", 500)
+				x.ResponseHeaders(h, false)
+				for range 5 {
+					x.ResponseData([]byte(piece), false)
+				}
+				x.ResponseData(nil, true)
+				p := x.Response()
+				want(t, "body", len(p.Body), 2500)
+				r.Settle()
+				want(t, "calls", calls(r), "reserve commit")
+				_, result := r.Manager.State("k")
+				want(t, "recorded status", result.Status, 200)
+				want(t, "body omitted", result.BodyOmitted, true)
+				q := r.Send(Request{Key: "k"}).Response()
+				want(t, "duplicate", q.Status, "410")
+				want(t, "code", q.Problem(t), "answer-not-recorded")
+				want(t, "oversize", r.Metric("oncegate_outcomes_oversize"), 1)
+			})
+		}
+	})
+}
+
+// An answer that is too large passes as it comes, but its end still waits for the commit.
+func TestEndOfAnOversizeAnswerIsHeld(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"max_response_body_bytes":4}`})
+		r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		x.ResponseHeaders(hostsim.H(":status", "200", "content-length", "10"), false)
+		x.ResponseData([]byte("12345"), false)
+		x.Client.AwaitBody(t, 5)
+		x.ResponseData([]byte("67890"), false)
+		r.Settle()
+		want(t, "body so far", x.Client.Body(), "12345")
+		x.ResponseData(nil, true)
+		r.Settle()
+		want(t, "ended", x.Client.Ended(), false)
+		r.Manager.Release()
+		want(t, "body", x.Response().Body, "1234567890")
+	})
+}
+
+func TestAnswerWithTrailers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name, config string
+			body         bool
+		}{
+			{"headers mode", `{}`, false},
+			{"body mode", `{"mode":"body"}`, true},
+			{"async", `{"commit":"async"}`, false},
+			{"oversize", `{"max_response_body_bytes":1}`, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
+				x := r.Send(Request{Key: "k"})
+				x.Upstream.AwaitHeaders(t)
+				x.ResponseHeaders(hostsim.H(":status", "200"), false)
+				x.ResponseData([]byte("one"), false)
+				x.ResponseData([]byte("two"), false)
+				x.ResponseTrailers(hostsim.H("x-checksum", "1"))
+				want(t, "body", x.Response().Body, "onetwo")
+				want(t, "trailer", x.Client.trailers.Get("x-checksum"), "1")
+				r.Settle()
+				q := r.Send(Request{Key: "k"}).Response()
+				if c.name == "oversize" {
+					want(t, "replay", q.Status, "410")
+				} else {
+					want(t, "replay", q.Body, "onetwo")
+				}
+			})
+		}
+	})
+}
+
+func TestEventStreamIsNotHeldBack(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "text/event-stream; charset=utf-8"), false)
+		x.ResponseData([]byte("data: 1\n\n"), false)
+		x.Client.AwaitBody(t, 9)
+		r.Settle()
+		want(t, "calls", calls(r), "reserve commit")
+		x.ResponseData([]byte("data: 2\n\n"), true)
+		want(t, "body", x.Response().Body, "data: 1\n\ndata: 2\n\n")
+		want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Status, "410")
+	})
+}
+
+// Too many headers for a result: the answer is not replayed without them.
+func TestAnswerWithTooManyHeaders(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		var many []string
+		for i := range 300 {
+			many = append(many, fmt.Sprint("x-", i, ": v"))
+		}
+		x := r.Send(Request{Key: "k"})
+		x.Answer(200, "body", many...)
+		want(t, "answer", x.Response().Body, "body")
+		r.Settle()
+		want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Status, "410")
+	})
+}
+
+func TestSubmissionMode(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"ledger":"upstream"}`, NoCluster: true, Workers: 2})
+		x := r.Send(Request{Key: "k", Body: "job", Worker: 0})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k", Body: "job", Worker: 1})
+		r.Settle()
+		want(t, "coalesced", y.Upstream.Begun(), false)
+		x.Answer(202, "queued")
+		want(t, "answer", x.Response().Body, "queued")
+		want(t, "duplicate", y.Response().Header("idempotent-replayed"), "true")
+		want(t, "cached", r.Send(Request{Key: "k", Body: "job"}).Response().Body, "queued")
+
+		// What the ledger there may not have recorded is not repeated from here.
+		for _, status := range []int{400, 409, 422, 429, 500, 503} {
+			key := fmt.Sprint(status)
+			for range 2 {
+				x := r.Send(Request{Key: key})
+				x.Answer(status, "no")
+				want(t, key, x.Response().Status, key)
+			}
+		}
+		// Nor is it compared more strictly than there.
+		z := r.Send(Request{Key: "k", Body: "another job"})
+		z.Answer(202, "queued", "idempotent-replayed: true")
+		p := z.Response()
+		want(t, "other payload", p.Status, "202")
+		want(t, "idempotency-status", p.Header("idempotency-status"), "replayed")
+
+		// The outcome is unknown here, but not there.
+		a := r.Send(Request{Key: "lost"})
+		a.Upstream.AwaitHeaders(t)
+		a.UpstreamFailed(hostsim.UpstreamDisconnected, "")
+		a.Response()
+		b := r.Send(Request{Key: "lost"})
+		b.Answer(202, "queued", "idempotent-replayed: true")
+		want(t, "retry", b.Response().Status, "202")
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+func TestCacheOnlyMode(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"ledger":"none","max_response_body_bytes":100}`, NoCluster: true, Workers: 2})
+		x := r.Send(Request{Key: "k", Worker: 0})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k", Worker: 1})
+		z := r.Send(Request{Key: "k", Worker: 0})
+		r.Settle()
+		x.Answer(200, "once")
+		p := x.Response()
+		want(t, "answer", p.Body, "once")
+		want(t, "idempotency-ledger", p.Header("idempotency-ledger"), "none")
+		for _, w := range []*Exchange{y, z} {
+			q := w.Response()
+			want(t, "waiter", q.Body, "once")
+			want(t, "upstream called", w.Upstream.Begun(), false)
+			want(t, "idempotency-ledger", q.Header("idempotency-ledger"), "none")
+		}
+		// Released and held as with a ledger.
+		a := r.Send(Request{Key: "free"})
+		a.Answer(429, "later")
+		a.Response()
+		b := r.Send(Request{Key: "free"})
+		b.Answer(200, "now")
+		want(t, "released", b.Response().Body, "now")
+		c := r.Send(Request{Key: "held"})
+		c.Upstream.AwaitHeaders(t)
+		c.UpstreamFailed(hostsim.UpstreamTimedOut, "")
+		c.Response()
+		d := r.Send(Request{Key: "held"})
+		r.Settle()
+		want(t, "held", d.Upstream.Begun(), false)
+		d.Leave()
+		// Too large to keep: said so, not run again.
+		e := r.Send(Request{Key: "large"})
+		e.Answer(200, strings.Repeat("x", 101))
+		e.Response()
+		want(t, "large", r.Send(Request{Key: "large"}).Response().Status, "410")
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
