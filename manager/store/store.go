@@ -149,7 +149,8 @@ type Store interface {
 	// context's error is returned and the outcome is unknown.
 	Update(ctx context.Context, fn func(Tx) error) error
 
-	// View runs fn in a read-only transaction.
+	// View runs fn in a read-only transaction: the records it Gets are from one
+	// state of the store. As in Update, fn may be run again.
 	View(ctx context.Context, fn func(Tx) error) error
 
 	// Len counts the records of a collection that have an entry in index, or

@@ -144,7 +144,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		seq, topics, err := s.run(fn)
+		seq, topics, err := s.run(ctx, fn)
 		switch {
 		case err == nil:
 			return s.finish(ctx, seq, topics)
@@ -164,7 +164,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 // run calls the function and applies what it wrote. The sequence number is
 // what has to be durable before the answer; when the log is busy it is instead
 // the size of the record that did not fit.
-func (s *Store) run(fn func(store.Tx) error) (seq uint64, topics []string, err error) {
+func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, topics []string, err error) {
 	s.mu.Lock()
 	t := &s.tx
 	t.reset(true)
@@ -181,6 +181,9 @@ func (s *Store) run(fn func(store.Tx) error) (seq uint64, topics []string, err e
 	}
 	if t.err != nil {
 		return t.seen, nil, t.err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, nil, err
 	}
 	if len(t.writes) == 0 {
 		return t.seen, t.topics, nil

@@ -1,0 +1,37 @@
+package mem_test
+
+import (
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/mem"
+	"github.com/oncegate/oncegate/manager/store/storetest"
+	"github.com/oncegate/oncegate/manager/wal"
+)
+
+func TestConformanceMemory(t *testing.T) {
+	storetest.Run(t, func(*testing.T) storetest.Opener {
+		return func(*testing.T) store.Store { return mem.New(mem.Options{}) }
+	})
+}
+
+func TestConformanceWAL(t *testing.T) {
+	for name, opts := range map[string]mem.Options{
+		"defaults": {},
+		// A snapshot after every few batches.
+		"snapshots": {SnapshotBytes: 4 << 10, Log: wal.Options{SegmentBytes: 48 << 20}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) storetest.Opener {
+				dir := t.TempDir()
+				return func(t *testing.T) store.Store {
+					s, err := mem.Open(t.Context(), dir, opts)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return s
+				}
+			})
+		})
+	}
+}
