@@ -1,0 +1,256 @@
+package gatetest
+
+import (
+	"crypto/md5"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// bodyMode starts a rig whose host delivers bodies while headers are held.
+func bodyMode(t *testing.T, guest hostsim.Source, config string) *Rig {
+	t.Helper()
+	return NewRig(t, guest, Options{Config: config, BodyMode: true})
+}
+
+func TestBodyModeDecidesAfterTheBody(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		x := r.Open(Request{Key: "k", Headers: []string{"content-type: text/plain", "content-length: 6"}}, false)
+		x.RequestData([]byte("one"), false)
+		r.Settle()
+		want(t, "calls", len(r.Manager.Calls()), 0)
+		x.RequestData([]byte("two"), false)
+		x.RequestData(nil, true)
+		r.Settle()
+		want(t, "calls", len(r.Manager.Calls()), 1)
+		want(t, "upstream called", x.Upstream.Begun(), false)
+		r.Manager.Release()
+		x.Upstream.AwaitEnd(t)
+		want(t, "upstream's body", x.Upstream.Body(), "onetwo")
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+	})
+}
+
+func TestBodyModeTellsBodiesApart(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Send(Request{Key: "k", Body: "aaaa"})
+		x.Answer(200, "done")
+		x.Response()
+		want(t, "same length", r.Send(Request{Key: "k", Body: "bbbb"}).Response().Status, "422")
+		want(t, "same body", r.Send(Request{Key: "k", Body: "aaaa"}).Response().Body, "done")
+		// The same body in other pieces, without a length, ended by trailers.
+		y := r.Open(Request{Key: "k", Headers: []string{"content-type: application/json"}}, false)
+		y.RequestData([]byte("a"), false)
+		y.RequestData([]byte("aaa"), false)
+		y.RequestTrailers(hostsim.H("x-t", "1"))
+		want(t, "chunked", y.Response().Body, "done")
+	})
+}
+
+func TestBodyModeWithTrailers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Open(Request{Key: "k"}, false)
+		x.RequestData([]byte("body"), false)
+		x.RequestTrailers(hostsim.H("x-t", "1"))
+		x.Upstream.AwaitEnd(t)
+		want(t, "upstream's body", x.Upstream.Body(), "body")
+		want(t, "upstream's trailer", x.Upstream.trailers.Get("x-t"), "1")
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+	})
+}
+
+func TestBodyModeWithoutABody(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Send(Request{Key: "k"})
+		x.Answer(204, "")
+		want(t, "answer", x.Response().Status, "204")
+		want(t, "replay", r.Send(Request{Key: "k"}).Response().Header("idempotent-replayed"), "true")
+		// Without end of stream on the headers.
+		y := r.Open(Request{Key: "k2"}, false)
+		y.RequestData(nil, true)
+		y.Answer(204, "")
+		want(t, "answer", y.Response().Status, "204")
+	})
+}
+
+func TestBodyModePassesWhatHasNoKey(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Open(Request{}, false)
+		x.Upstream.AwaitHeaders(t) // before any body
+		x.RequestData([]byte("b"), true)
+		x.Upstream.AwaitEnd(t)
+		x.Answer(200, "")
+		x.Response()
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+// Large bodies: digested up to the limit, then streamed, with the host slowing
+// the sender down instead of failing the request.
+func TestBodyBeyondTheLimit(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{
+			Config: `{"mode":"body","max_request_body_bytes":10000}`, BodyMode: true, BufferLimit: 20000,
+		})
+		const pieces, size = 20, 5000
+		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		send := func(key string, last byte) *Exchange {
+			x := r.Open(Request{Key: key, Headers: []string{fmt.Sprint("content-length: ", pieces*size)}}, false)
+			go func() {
+				for i := range pieces {
+					if x.AwaitRequest(t.Context()) != nil {
+						return
+					}
+					b := []byte(strings.Repeat("x", size))
+					if i == pieces-1 {
+						b[size-1] = last
+					}
+					x.RequestData(b, false)
+				}
+				x.RequestData(nil, true)
+			}()
+			return x
+		}
+		x := send("k", 'a')
+		for r.Manager.Count(api.PathReserve) == 0 {
+			changed := r.Manager.Changed()
+			if r.Manager.Count(api.PathReserve) > 0 {
+				break
+			}
+			select {
+			case <-changed:
+			case <-time.After(patience):
+				t.Fatal("the ledger is not asked before the whole body has come")
+			}
+		}
+		r.Manager.Release()
+		x.Upstream.AwaitEnd(t)
+		want(t, "upstream's body", len(x.Upstream.Body()), pieces*size)
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		// What is beyond the limit does not count; the declared length does.
+		p := send("k", 'b').Response()
+		want(t, "retry", p.Body+p.Header("idempotent-replayed"), "donetrue")
+		y := r.Open(Request{Key: "k", Headers: []string{"content-length: 99999"}}, false)
+		y.RequestData([]byte(strings.Repeat("x", 10001)), false)
+		want(t, "other length", y.Response().Status, "422")
+	})
+}
+
+func TestBodyOfExactlyTheLimit(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body","max_request_body_bytes":4}`)
+		x := r.Send(Request{Key: "k", Body: "1234"})
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		want(t, "other body", r.Send(Request{Key: "k", Body: "1235"}).Response().Status, "422")
+	})
+}
+
+func TestKeyFromTheBody(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body","key":{"json_path":"meta.id"}}`)
+		x := r.Send(Request{Body: `{"meta":{"id":"abc"}}`})
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		want(t, "key", r.Manager.Calls()[0].Key, "abc")
+		want(t, "replay", r.Send(Request{Body: `{"meta":{"id":"abc"}}`}).Response().Body, "done")
+		// The header goes first.
+		y := r.Send(Request{Key: "other", Body: `{"meta":{"id":"abc"}}`})
+		y.Answer(200, "other")
+		want(t, "header", y.Response().Body, "other")
+		// Without a key there, the request passes.
+		for _, body := range []string{`{"meta":{}}`, `not json`, `{"meta":{"id":null}}`} {
+			z := r.Send(Request{Body: body})
+			z.Answer(200, "")
+			want(t, body, z.Response().Header("idempotency-status"), "")
+			want(t, "upstream's body", z.Upstream.Body(), body)
+		}
+		p := r.Send(Request{Body: `{"meta":{"id":{}}}`}).Response()
+		want(t, "object", p.Status, "400")
+		want(t, "code", p.Problem(t), "invalid-key")
+	})
+}
+
+func TestKeyDerivedFromTheBody(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body","key":{"derive":"md5","required":true}}`)
+		x := r.Send(Request{Body: "payload"})
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		sum := md5.Sum([]byte("payload"))
+		want(t, "key", r.Manager.Calls()[0].Key, hex.EncodeToString(sum[:]))
+		want(t, "replay", r.Send(Request{Body: "payload"}).Response().Header("idempotent-replayed"), "true")
+		p := r.Send(Request{}).Response()
+		want(t, "no body", p.Status, "400")
+		want(t, "code", p.Problem(t), "key-required")
+	})
+}
+
+// In headers mode nothing of the body is looked at, and nothing of it passes
+// before the decision, whatever the host's setting.
+func TestHeadersModeOnAHostThatDeliversBodies(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{BodyMode: true, BufferLimit: 1024})
+		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		x := r.Open(Request{Key: "k", Headers: []string{"content-length: 900"}}, false)
+		x.RequestData([]byte(strings.Repeat("x", 900)), false)
+		x.RequestData(nil, true)
+		r.Settle()
+		want(t, "upstream called", x.Upstream.Begun(), false)
+		r.Manager.Release()
+		x.Upstream.AwaitEnd(t)
+		want(t, "upstream's body", len(x.Upstream.Body()), 900)
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+	})
+}
+
+func TestDuplicatesWithBodiesWait(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true, Workers: 2})
+		x := r.Send(Request{Key: "k", Body: "body"})
+		x.Upstream.AwaitHeaders(t)
+		var waiting []*Exchange
+		for i := range 10 {
+			waiting = append(waiting, r.Send(Request{Key: "k", Body: "body", Worker: i % 2}))
+		}
+		r.Settle()
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		for _, w := range waiting {
+			want(t, "waiter", w.Response().Body, "done")
+			want(t, "upstream called", w.Upstream.Begun(), false)
+		}
+	})
+}
+
+// The waiter's body has been read; when it becomes the one that runs, upstream gets all of it.
+func TestWaiterWithABodyRunsInTheEnd(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Send(Request{Key: "k", Body: "body"})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k", Body: "body"})
+		r.Settle()
+		x.Answer(429, "busy")
+		want(t, "answer", x.Response().Body, "busy")
+		y.Upstream.AwaitEnd(t)
+		want(t, "upstream's body", y.Upstream.Body(), "body")
+		y.Answer(200, "done")
+		want(t, "answer", y.Response().Body, "done")
+	})
+}

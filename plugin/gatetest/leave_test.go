@@ -1,0 +1,228 @@
+package gatetest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Every point at which a client can leave.
+
+func TestClientLeavesWhileItsBodyIsRead(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Open(Request{Key: "k"}, false)
+		x.RequestData([]byte("half"), false)
+		r.Settle()
+		x.Leave()
+		r.Settle()
+		want(t, "calls", len(r.Manager.Calls()), 0)
+		y := r.Send(Request{Key: "k", Body: "b"})
+		y.Answer(200, "")
+		want(t, "next", y.Response().Status, "200")
+	})
+}
+
+func TestClientLeavesWhileTheLedgerIsAsked(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for name, fault := range map[string]Fault{
+			"call on its way":   {HoldCall: true},
+			"answer on its way": {Hold: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{})
+				r.Manager.Next(api.PathReserve, fault)
+				x := r.Send(Request{Key: "k"})
+				r.Settle()
+				x.Leave()
+				r.Settle()
+				want(t, "upstream called", x.Upstream.Begun(), false)
+				r.Manager.Release()
+				r.Settle()
+				want(t, "calls", calls(r), "reserve release")
+				state, _ := r.Manager.State("k")
+				want(t, "state", state, api.StateNone)
+				y := r.Send(Request{Key: "k"})
+				y.Answer(200, "second")
+				want(t, "next", y.Response().Body, "second")
+			})
+		}
+	})
+}
+
+// The reserve finds an outcome, but nobody waits for it any more: the cache learns it.
+func TestClientLeavesAndTheLedgerKnewTheOutcome(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{})
+		x := a.Send(Request{Key: "k"})
+		x.Answer(200, "first")
+		x.Response()
+		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock})
+		b.Manager.Next(api.PathReserve, Fault{Hold: true})
+		y := b.Send(Request{Key: "k"})
+		b.Settle()
+		y.Leave()
+		b.Manager.Release()
+		b.Settle()
+		n := len(b.Manager.Calls())
+		want(t, "cached", b.Send(Request{Key: "k"}).Response().Body, "first")
+		want(t, "calls", len(b.Manager.Calls()), n)
+	})
+}
+
+func TestClientLeavesAfterTheRequestWasSent(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		x.Leave()
+		r.Settle()
+		// It may have run: nothing runs it again while the reservation holds.
+		want(t, "calls", calls(r), "reserve")
+		want(t, "retry", r.Send(Request{Key: "k"}).Response().Status, "409")
+		want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
+		r.Clock.Advance(61 * time.Second)
+		y := r.Send(Request{Key: "k"})
+		y.Answer(200, "second")
+		want(t, "later", y.Response().Body, "second")
+	})
+}
+
+func TestClientLeavesWithinTheAnswer(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name, config string
+			body         bool
+		}{
+			{"headers mode", `{}`, false},
+			{"body mode", `{"mode":"body"}`, true},
+			{"async", `{"commit":"async"}`, false},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
+				x := r.Send(Request{Key: "k"})
+				x.Upstream.AwaitHeaders(t)
+				x.ResponseHeaders(hostsim.H(":status", "402", "content-length", "10"), false)
+				x.ResponseData([]byte("half"), false)
+				r.Settle()
+				x.Leave()
+				r.Settle()
+				want(t, "calls", calls(r), "reserve reject")
+				state, result := r.Manager.State("k")
+				want(t, "state", state, api.StateRejected)
+				want(t, "status", result.Status, 402)
+				want(t, "retry", r.Send(Request{Key: "k"}).Response().Status, "410")
+			})
+		}
+	})
+}
+
+func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for name, fault := range map[string]Fault{
+			"call on its way":   {HoldCall: true},
+			"answer on its way": {Hold: true},
+			"call fails":        {Refuse: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{})
+				r.Manager.Next(api.PathCommit, fault)
+				x := r.Send(Request{Key: "k"})
+				x.Answer(200, "done")
+				r.Settle()
+				if !fault.Refuse {
+					x.Leave()
+				}
+				r.Manager.Release()
+				r.Settle()
+				r.Clock.Advance(time.Second)
+				state, result := r.Manager.State("k")
+				want(t, "state", state, api.StateCommitted)
+				want(t, "body", string(result.Body), "done")
+				want(t, "retry", r.Send(Request{Key: "k"}).Response().Body, "done")
+			})
+		}
+	})
+}
+
+// The client leaves before the gate had a chance to ask the ledger at all.
+func TestClientLeavesAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Workers: 2})
+		for range 50 {
+			x := r.Send(Request{Key: "k"})
+			x.ClientReset()
+			x.Over()
+		}
+		r.Settle()
+		y := r.Send(Request{Key: "k"})
+		y.Answer(200, "done")
+		want(t, "next", y.Response().Body, "done")
+		// Whatever was reserved was given back.
+		reserves, releases := r.Manager.Count(api.PathReserve), r.Manager.Count(api.PathRelease)
+		want(t, "reserves but one", reserves-1, releases)
+	})
+}
+
+// Another filter answers while the gate still holds the request (a timeout, a limit).
+func TestHostAnswersWhileTheGateDecides(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true, BufferLimit: 1024})
+		x := r.Open(Request{Key: "k"}, false)
+		for range 5 {
+			x.RequestData([]byte(strings.Repeat("x", 600)), false)
+		}
+		p := x.Response()
+		want(t, "status", p.Status, "413")
+		want(t, "idempotency-status", p.Header("idempotency-status"), "")
+		r.Settle()
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+// The host's response buffer is smaller than the gate's limit: a mistake in the
+// set-up, which costs the answer but neither the protection nor the VM.
+func TestResponseBufferSmallerThanTheLimit(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name, config string
+			body         bool
+		}{
+			{"headers mode", `{}`, false},
+			{"body mode", `{"mode":"body"}`, true},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body, BufferLimit: 1024})
+				x := r.Send(Request{Key: "k"})
+				x.Upstream.AwaitHeaders(t)
+				x.ResponseHeaders(hostsim.H(":status", "200"), false)
+				for range 5 {
+					x.ResponseData([]byte(strings.Repeat("x", 600)), false)
+				}
+				x.Over()
+				r.Settle()
+				state, result := r.Manager.State("k")
+				want(t, "state", state, api.StateCommitted)
+				want(t, "body omitted", result.BodyOmitted, true)
+				want(t, "retry", r.Send(Request{Key: "k"}).Response().Status, "410")
+			})
+		}
+	})
+}
+
+func TestStreamIdleTimeoutWhileUpstreamIsSilent(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":3600,"wait_for_pending":false}`})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		x.UpstreamSelected("192.0.2.9:80")
+		r.Clock.Advance(6 * time.Minute)
+		x.Over()
+		r.Settle()
+		want(t, "calls", calls(r), "reserve")
+		want(t, "retry", r.Send(Request{Key: "k"}).Response().Status, "409")
+	})
+}
