@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/mem"
 )
 
 func live2(t *testing.T, l *Ledger, keys ...string) string {
@@ -149,5 +151,50 @@ func TestWindowHoldsUnderConcurrency(t *testing.T) {
 	}
 	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
 		t.Errorf("counted %d bytes of %d", got, want)
+	}
+}
+
+// TestSweepOfLargeEntries: a batch that would become too large a transaction is
+// cut, and the sweep goes on with the rest.
+func TestSweepOfLargeEntries(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	body := strings.Repeat("x", sweepBytes/3)
+	for i := range 10 {
+		mustCommit(t, l, name("k", i), "t", body)
+	}
+	c.advance(time.Hour)
+	if n, err := l.Sweep(t.Context()); n != 10 || err != nil {
+		t.Errorf("swept %d, %v", n, err)
+	}
+	if got := stats(t, l); got.Bytes != 0 || got.Expired != 10 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// sharedStore says that other processes use the same data.
+type sharedStore struct{ store.Store }
+
+func (s sharedStore) Capabilities() store.Capabilities {
+	c := s.Store.Capabilities()
+	c.Shared = true
+	return c
+}
+
+// TestWindowOnSharedEngines: the count of entries is old, so what this process
+// changed itself has to be added to it: neither does the window overflow, nor
+// are entries evicted twice for the same insertion.
+func TestWindowOnSharedEngines(t *testing.T) {
+	const limit = 20
+	l := ledgerOn(t, sharedStore{mem.New(mem.Options{})}, Options{MaxEntries: limit})
+	for i := range 10 * limit {
+		mustReserve(t, l, name("k", i), "t", api.StateReserved)
+		mustCommit(t, l, name("k", i), "t", "x")
+		n, err := l.store.Len(t.Context(), collection, "")
+		if want := min(i+1, limit); err != nil || n != want {
+			t.Fatalf("%d entries after %d insertions, %v; want %d", n, i+1, err, want)
+		}
+	}
+	if got := stats(t, l); got.Evicted != 9*limit || got.Bytes != -1 {
+		t.Errorf("%+v", got)
 	}
 }

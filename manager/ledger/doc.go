@@ -50,8 +50,8 @@
 //
 // A reserve may be held while another attempt is pending. The waiters of a key
 // form a queue in this manager; only its head watches the store. When the
-// reservation ends without an outcome the head takes it, in order of arrival;
-// when an outcome is recorded all of them are answered. A reserve that may wait
+// reservation ends without an outcome the head takes it, and when an outcome is
+// recorded all of them are answered, both in order of arrival. A reserve that may wait
 // joins the queue rather than overtake it. The number of waiters is bounded;
 // beyond it a call is answered pending at once.
 //

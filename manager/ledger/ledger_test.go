@@ -31,6 +31,9 @@ func TestReserveCommitReplay(t *testing.T) {
 	}
 	mustCommit(t, l, "k", "t1", "hello")
 	mustCommit(t, l, "k", "t1", "another body changes nothing")
+	if e, err := l.Get(t.Context(), "s", "k"); err != nil || e.Age != 10*time.Second {
+		t.Errorf("age %v, %v: must count from the reservation", e.Age, err)
+	}
 	c.advance(time.Second)
 	for _, token := range []string{"t1", "t2"} {
 		reply := mustReserve(t, l, "k", token, api.StateCommitted)

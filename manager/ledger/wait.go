@@ -26,7 +26,9 @@ type waits struct {
 }
 
 // queue holds the waiters of one key in order of arrival. Only the first one,
-// the head, watches the store; it hands its place on when it leaves.
+// the head, watches the store. When it leaves, whatever the reason, the next one
+// becomes the head and looks at once: a recorded outcome so runs through the
+// whole queue, and a wake-up that the old head took with it is not lost.
 type queue struct {
 	watcher store.Watcher
 	waiters []*waiter
@@ -34,16 +36,9 @@ type queue struct {
 
 // waiter is one held call.
 type waiter struct {
-	// look, when it can be received from, asks the waiter to try again.
+	// look can be received from when the waiter has become the head.
 	look chan struct{}
 	head bool // guarded by waits.mu
-}
-
-func (w *waiter) wake() {
-	select {
-	case w.look <- struct{}{}:
-	default: // it will look anyway
-	}
 }
 
 func (ws *waits) init(limit int) {
@@ -83,8 +78,7 @@ func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
 	return q, w
 }
 
-// leave removes a waiter. The next one in line becomes the head and looks at
-// once, because a wake-up may have been meant for it.
+// leave removes a waiter; when it was the head the next one in line becomes it.
 func (ws *waits) leave(key string, q *queue, w *waiter) {
 	ws.total.Add(-1)
 	ws.mu.Lock()
@@ -102,16 +96,7 @@ func (ws *waits) leave(key string, q *queue, w *waiter) {
 	}
 	if w.head {
 		q.waiters[0].head = true
-		q.waiters[0].wake()
-	}
-}
-
-// wakeAll makes all waiters of a key look: an outcome was recorded.
-func (ws *waits) wakeAll(q *queue) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
-	for _, w := range q.waiters {
-		w.wake()
+		q.waiters[0].look <- struct{}{} // has room: a waiter becomes head once
 	}
 }
 
@@ -143,13 +128,13 @@ func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest,
 		l.countReserve(reply, err)
 		return reply, err
 	}
-	defer l.waits.leave(key, q, w)
 	if hold != nil {
 		// The call's own context may be bounded more tightly than its wait.
 		held, stop := hold()
 		defer stop()
 		ctx = held
 	}
+	defer l.waits.leave(key, q, w) // first of all, so that the next one can look
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	next := time.NewTimer(0)
@@ -186,17 +171,9 @@ func (l *Ledger) awaitLook(ctx context.Context, key string, req *api.ReserveRequ
 	case <-changed:
 	case <-poll:
 	case <-w.look:
-		if !l.waits.isHead(w) {
-			// An outcome was recorded: anyone may read it.
-			reply, ok, err := l.peek(ctx, key, req)
-			return reply, err, ok || err != nil
-		}
 	}
 	reply, err := l.attempt(ctx, key, req)
 	if err != nil || last || reply.State != api.StatePending {
-		if reply.State.Terminal() {
-			l.waits.wakeAll(q)
-		}
 		return reply, err, true
 	}
 	next.Reset(min(l.opts.PollInterval, reply.ExpiresIn+minTimer))
@@ -208,15 +185,4 @@ func (l *Ledger) attempt(ctx context.Context, key string, req *api.ReserveReques
 	ctx, cancel := l.opContext(ctx)
 	defer cancel()
 	return l.reserve(ctx, key, req)
-}
-
-// peek answers a waiter that is not the head, when the outcome is there.
-func (l *Ledger) peek(ctx context.Context, key string, req *api.ReserveRequest) (Reply, bool, error) {
-	ctx, cancel := l.opContext(ctx)
-	defer cancel()
-	reply, ok, err := l.lookup(ctx, key, req)
-	if err != nil || !ok || reply.State == api.StatePending {
-		return Reply{}, false, err
-	}
-	return reply, true, nil
 }
