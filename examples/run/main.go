@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/oncegate/oncegate/examples/internal/stack"
 )
@@ -52,9 +53,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	io.WriteString(stdout, welcome(s, cfg.Dir, rand.Text()[:8]))
 
 	code := 0
-	select {
-	case <-ctx.Done():
-	case err := <-s.Failed():
+	if err := supervise(ctx, s, managerDown, stdout); err != nil {
 		fmt.Fprintf(stderr, "run: %v\n", err)
 		code = 1
 	}
@@ -64,6 +63,44 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		code = 1
 	}
 	return code
+}
+
+// managerDown is how long a manager that was killed stays away: long enough to see what clients get then.
+const managerDown = 10 * time.Second
+
+// supervised is what supervise needs of a stack.
+type supervised interface {
+	Failed() <-chan error
+	StartManager(context.Context) error
+}
+
+// supervise returns when ctx ends, or with an error when a process has ended by itself. A manager that was killed, which
+// anyone is invited to try, is started again on its data after the time down.
+func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.Writer) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-s.Failed():
+			ended := (*stack.EndedError)(nil)
+			if !errors.As(err, &ended) || ended.Process != "manager" || ended.How != "signal: killed" {
+				return err
+			}
+		}
+		fmt.Fprintf(stdout, "the manager was killed; it is started again on its data in %v\n", down)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(down):
+		}
+		if err := s.StartManager(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		fmt.Fprintln(stdout, "the manager is back")
+	}
 }
 
 // parse reads the command line; what is wrong with it has been printed when it returns an error.

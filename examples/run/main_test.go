@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -118,5 +119,63 @@ func TestWelcomeHasTheSameCallTwice(t *testing.T) {
 	}
 	if !strings.Contains(text, "curl http://127.0.0.1:3/executions\n") {
 		t.Errorf("no way to see the executions in\n%s", text)
+	}
+}
+
+// fakeStack is a stack whose processes end when the test says so.
+type fakeStack struct {
+	failed  chan error
+	started chan struct{}
+	err     error
+}
+
+func (f *fakeStack) Failed() <-chan error { return f.failed }
+
+func (f *fakeStack) StartManager(context.Context) error {
+	f.started <- struct{}{}
+	return f.err
+}
+
+func TestSupervise(t *testing.T) {
+	killed := &stack.EndedError{Process: "manager", How: "signal: killed"}
+	crashed := &stack.EndedError{Process: "manager", How: "exit status 1"}
+	gateway := &stack.EndedError{Process: "gateway", How: "signal: killed"}
+	noStart := errors.New("no start")
+	for _, tt := range []struct {
+		name   string
+		ends   []error // one after the other
+		err    error   // of StartManager
+		starts int
+		want   error
+	}{
+		{"interrupted", nil, nil, 0, nil},
+		{"manager killed twice", []error{killed, killed}, nil, 2, nil},
+		{"manager crashed", []error{crashed}, nil, 0, crashed},
+		{"gateway killed", []error{gateway}, nil, 0, gateway},
+		{"gateway killed after the manager", []error{killed, gateway}, nil, 1, gateway},
+		{"manager does not start", []error{killed}, noStart, 1, noStart},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			f := &fakeStack{failed: make(chan error), started: make(chan struct{}, len(tt.ends)), err: tt.err}
+			result := make(chan error, 1)
+			go func() { result <- supervise(ctx, f, 0, io.Discard) }()
+			for _, end := range tt.ends {
+				f.failed <- end
+			}
+			for range tt.starts {
+				<-f.started
+			}
+			if tt.want == nil {
+				stop()
+			}
+			if err := <-result; !errors.Is(err, tt.want) {
+				t.Errorf("supervise: %v, want %v", err, tt.want)
+			}
+			if n := len(f.started); n > 0 {
+				t.Errorf("the manager was started %d times more than expected", n)
+			}
+		})
 	}
 }

@@ -59,13 +59,27 @@ func startProcess(name, logPath, program string, args []string, surprise func(er
 	return p, nil
 }
 
+// EndedError tells that a process ended without having been told to.
+type EndedError struct {
+	// Process is its name: manager, payments or gateway.
+	Process string
+	// How says how it ended, such as "exit status 1" or "signal: killed".
+	How string
+
+	logPath, lastLines string
+}
+
+func (e *EndedError) Error() string {
+	return fmt.Sprintf("the %s ended by itself (%s); the end of %s:\n%s", e.Process, e.How, e.logPath, e.lastLines)
+}
+
 // endError describes the end of a process that has ended.
 func (p *process) endError() error {
 	how := "exited"
 	if p.waitErr != nil {
 		how = p.waitErr.Error()
 	}
-	return fmt.Errorf("the %s ended by itself (%s); the end of %s:\n%s", p.name, how, p.logPath, lastLines(p.logPath))
+	return &EndedError{Process: p.name, How: how, logPath: p.logPath, lastLines: lastLines(p.logPath)}
 }
 
 // waitReady asks probe until it succeeds. It gives up when ctx ends or the process has ended.

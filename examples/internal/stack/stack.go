@@ -89,7 +89,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	return s, nil
 }
 
-// Failed yields an error when a process ended without having been told to.
+// Failed yields an *EndedError when a process ended without having been told to.
 func (s *Stack) Failed() <-chan error { return s.failed }
 
 // GatewayURL is where clients send their requests.

@@ -283,8 +283,12 @@ func TestFailedTellsOfAnUnexpectedEnd(t *testing.T) {
 	if err := get(t.Context(), s.GatewayURL()+"/die"); err == nil {
 		t.Fatal("the gateway did not die")
 	}
-	if err := <-s.Failed(); !strings.Contains(err.Error(), "the gateway ended by itself (exit status 3)") {
+	err := <-s.Failed()
+	if !strings.Contains(err.Error(), "the gateway ended by itself (exit status 3)") {
 		t.Errorf("error %q, want it to name the gateway and its exit", err)
+	}
+	if ended := (*EndedError)(nil); !errors.As(err, &ended) || ended.Process != "gateway" || ended.How != "exit status 3" {
+		t.Errorf("error %#v, want an EndedError of the gateway", err)
 	}
 }
 
