@@ -2,6 +2,7 @@ package cache
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
@@ -508,6 +509,65 @@ func TestOverAtOnce(t *testing.T) {
 			t.Errorf("Finish made %d calls", n)
 		}
 		mustReserve(t, tab, hash, 2, 3)
+	}
+}
+
+// TestEvictionOrder: the terminal entry used longest ago goes first, pending
+// ones after all terminal ones, again the oldest first.
+func TestEvictionOrder(t *testing.T) {
+	tab := newTable(newHost(envoy), small)
+	for i := 1; i <= Ways; i++ {
+		mustReserve(t, tab, hashOf(1, i), i, int64(i))
+	}
+	for _, i := range []int{3, 1, 2} {
+		mustFinish(t, tab, hashOf(1, i), i, "x", int64(20+i))
+	}
+	used := hashOf(1, 1)
+	var e Entry
+	if !tab.Lookup(&used, 30, &e) { // the oldest of the three is now the youngest
+		t.Fatal("lost")
+	}
+	for n, want := range []int{2, 3, 1, 4, 5} {
+		mustReserve(t, tab, hashOf(1, 100+n), 100+n, int64(40+n))
+		var gone []int
+		for i := 1; i <= Ways; i++ {
+			h := hashOf(1, i)
+			if !tab.framedHas(&h) {
+				gone = append(gone, i)
+			}
+		}
+		if len(gone) != n+1 || !slices.Contains(gone, want) {
+			t.Errorf("after %d evictions %v are gone, the last should be %d", n+1, gone, want)
+		}
+	}
+	if got := tab.Stats().Evictions; got != 5 {
+		t.Errorf("%d evictions were counted, want 5", got)
+	}
+}
+
+// framedHas looks without counting as a use.
+func (t *Table) framedHas(h *Hash) bool {
+	return t.load(0, t.set(0, h)) && t.rec.find(h) >= 0
+}
+
+// TestBytesEvictionOrder: when an answer needs room, the answers used longest ago go.
+func TestBytesEvictionOrder(t *testing.T) {
+	tab := newTable(newHost(envoy), small)
+	third := strings.Repeat("x", tab.areas[0].budget/3-valueHeader)
+	for i := 1; i <= 3; i++ {
+		mustReserve(t, tab, hashOf(1, i), i, int64(i))
+		mustFinish(t, tab, hashOf(1, i), i, third, int64(10-i)) // the third is the oldest
+	}
+	for n, want := range []int{3, 2, 1} {
+		hash := hashOf(1, 10+n)
+		mustReserve(t, tab, hash, 10+n, int64(20+n))
+		mustFinish(t, tab, hash, 10+n, third, int64(20+n))
+		for i := 1; i <= 3; i++ {
+			h := hashOf(1, i)
+			if found := tab.framedHas(&h); found != (i < want) {
+				t.Errorf("after %d more answers, there is %d: %v", n+1, i, found)
+			}
+		}
 	}
 }
 
