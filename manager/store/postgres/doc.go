@@ -15,7 +15,9 @@
 // with FOR UPDATE, and, where there is no row to lock, an advisory lock on the
 // record's name. Two transactions that Get the same record therefore run one
 // after the other; a deadlock or a lock wait of more than five seconds makes the
-// function run again. A claiming scan is FOR UPDATE SKIP LOCKED. View runs at
+// function run again. The server looks for deadlocks after 50 ms if the user may
+// set deadlock_timeout (GRANT SET ON PARAMETER), else after its default of a
+// second. A claiming scan is FOR UPDATE SKIP LOCKED. View runs at
 // REPEATABLE READ, READ ONLY.
 //
 // Statements that do not depend on each other's answers share a round trip:

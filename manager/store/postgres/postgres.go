@@ -73,6 +73,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
 	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5s"
 	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		// The default of one second is long for transactions of a millisecond.
+		// Only superusers and those they allow may change it.
+		if _, err := conn.Exec(ctx, `SET deadlock_timeout = '50ms'`); err != nil && conn.IsClosed() {
+			return err
+		}
+		return nil
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, unavailable(err)

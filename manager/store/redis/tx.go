@@ -170,6 +170,9 @@ func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit
 // commit sends the writes. A transaction without writes that read more than
 // one record is validated, so that what it saw existed at one moment.
 func (t *tx) commit() error {
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
 	writes := t.Writes()
 	if len(writes) == 0 && len(t.Topics()) == 0 {
 		return t.validate()

@@ -153,7 +153,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 	t := newTx(ctx, w.q, w.s.clock(), false)
 	r.err, r.panicked = call(r.fn, t)
 	if r.err == nil && r.panicked == nil {
-		r.err = t.Err
+		r.err = errors.Join(t.Err, r.ctx.Err())
 	}
 	if r.err == nil && r.panicked == nil {
 		r.err = t.flush(w.q)
