@@ -149,9 +149,14 @@ func (i *idleness) add(n int) {
 	}
 }
 
+// release wakes the waiters if nothing is pending now: the moment that its caller saw
+// may be older than a waiter.
 func (i *idleness) release() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.pending.Load() != 0 {
+		return
+	}
 	for _, w := range i.waiters {
 		close(w)
 	}
@@ -167,9 +172,7 @@ func (i *idleness) wait() <-chan struct{} {
 	i.waiters = append(i.waiters, ch)
 	i.waiting.Store(true)
 	i.mu.Unlock()
-	if i.pending.Load() == 0 {
-		i.release()
-	}
+	i.release()
 	return ch
 }
 

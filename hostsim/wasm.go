@@ -20,9 +20,17 @@ import (
 // Wasm is a Source of a compiled Proxy-Wasm module (ABI 0.2.0 or 0.2.1). The module
 // is compiled once; each VM is an instance with a memory of its own. What it imports
 // must be on Envoy's list, and its calls are bounded (package meter).
-func Wasm(module []byte) Source { return wasmSource{module} }
+//
+// The machine code is kept with the Source: hosts that are started from the same
+// Source compile it once.
+func Wasm(module []byte) Source {
+	return &wasmSource{module: module, cache: wazero.NewCompilationCache()}
+}
 
-type wasmSource struct{ module []byte }
+type wasmSource struct {
+	module []byte
+	cache  wazero.CompilationCache
+}
 
 // wasmProgram is a compiled module and the host functions it is linked to.
 type wasmProgram struct {
@@ -44,13 +52,14 @@ var callbackTypes = map[string][2]int{
 	"malloc": {1, 1}, "proxy_on_memory_allocate": {1, 1}, "_initialize": {0, 0}, "_start": {0, 0},
 }
 
-func (w wasmSource) load(ctx context.Context, limits guestLimits) (program, error) {
+func (w *wasmSource) load(ctx context.Context, limits guestLimits) (program, error) {
 	metered, err := meter.Instrument(w.module, limits.work)
 	if err != nil {
 		return nil, fmt.Errorf("hostsim: wasm: %w", err)
 	}
 	pages := uint32((limits.memory + 1<<16 - 1) >> 16)
-	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().WithMemoryLimitPages(pages).WithDebugInfoEnabled(false))
+	r := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfig().
+		WithCompilationCache(w.cache).WithMemoryLimitPages(pages).WithDebugInfoEnabled(false))
 	p := &wasmProgram{runtime: r, limits: limits}
 	if p.compiled, err = r.CompileModule(ctx, metered); err == nil {
 		if err = checkModule(p.compiled); err == nil {
@@ -102,7 +111,13 @@ func checkModule(m wazero.CompiledModule) error {
 		}
 	}
 	switch version {
-	case "0_2_0", "0_2_1":
+	case "0_2_0":
+		for _, f := range m.ImportedFunctions() {
+			if _, name, _ := f.Import(); name == "proxy_get_log_level" {
+				bad = append(bad, "imports env.proxy_get_log_level, which came with ABI 0.2.1")
+			}
+		}
+	case "0_2_1":
 	case "":
 		bad = append(bad, "exports no proxy_abi_version_0_2_0 or proxy_abi_version_0_2_1")
 	default:

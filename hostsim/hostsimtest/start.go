@@ -19,8 +19,7 @@ var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 const Patience = 2 * time.Minute
 
 // Start starts a host and closes it when the test ends. If the test failed, the
-// host's state is dumped to the test's log. A trap or violation that the test did not
-// ask for with Expect fails the test.
+// host's state is dumped to the test's log. Healthy tells whether the filter behaved.
 func Start(tb testing.TB, cfg hostsim.Config) *hostsim.Host {
 	tb.Helper()
 	if cfg.Logger == nil {
