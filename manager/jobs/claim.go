@@ -299,7 +299,7 @@ func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
 	}
 	c.budget -= size
 	if r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
-		if _, err := r.dropLock(c.tx); err != nil {
+		if err := r.dropLock(c.tx); err != nil {
 			return false, err
 		}
 	}

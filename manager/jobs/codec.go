@@ -19,6 +19,8 @@ type record struct {
 	LastToken string
 	// LockID is the key in colLocks that the submission took, "" if none.
 	LockID string
+	// Duplicates: at least one was dropped in favour of this run.
+	Duplicates bool
 	// PayloadBlob and ResultBlob: the value is in colBlobs, this many bytes.
 	PayloadBlob, ResultBlob int
 }
@@ -40,6 +42,7 @@ const (
 	hasIncludingScheduled
 	hasPayloadBlob
 	hasResultBlob
+	hasDuplicates
 )
 
 // encode writes: version, flags, then the fields in the order below, strings
@@ -60,6 +63,7 @@ func (r *record) encode() []byte {
 	set(r.Dedup != nil && r.Dedup.IncludingScheduled, hasIncludingScheduled)
 	set(r.PayloadBlob > 0, hasPayloadBlob)
 	set(r.ResultBlob > 0, hasResultBlob)
+	set(r.Duplicates, hasDuplicates)
 
 	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID)
 	if r.PayloadBlob == 0 {
@@ -148,6 +152,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.Event = d.string()
 	r.CancelRequested = flags&hasCancel != 0
 	r.Dead = flags&hasDead != 0
+	r.Duplicates = flags&hasDuplicates != 0
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
 	}

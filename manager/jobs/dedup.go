@@ -12,18 +12,12 @@ import (
 type lock struct {
 	holder string
 	until  time.Time
-	// duplicates: at least one was dropped since the lock was taken.
-	duplicates bool
 }
 
 const lockVersion = 1
 
 func (l *lock) put(tx store.Tx, id string) error {
-	b := []byte{lockVersion, 0}
-	if l.duplicates {
-		b[1] = 1
-	}
-	b = appendStamp(b, l.until)
+	b := appendStamp([]byte{lockVersion}, l.until)
 	b = appendString(b, l.holder)
 	return tx.Put(colLocks, id, b, store.Entry{Index: idxExpiry, SortKey: timeKey(l.until)})
 }
@@ -38,8 +32,8 @@ func loadLock(tx store.Tx, id string) (*lock, error) {
 		return nil, err
 	}
 	d := decoder{b: b}
-	version, flag := d.byte(), d.byte()
-	l := &lock{until: d.stamp(), holder: d.string(), duplicates: flag == 1}
+	version := d.byte()
+	l := &lock{until: d.stamp(), holder: d.string()}
 	if d.err == nil && (version != lockVersion || len(d.b) != 0) {
 		d.fail()
 	}
@@ -49,39 +43,29 @@ func loadLock(tx store.Tx, id string) (*lock, error) {
 	return l, nil
 }
 
-// dropDuplicate returns the job in whose favour the submission is dropped,
-// after handing it the submission's database positions; nil when nobody holds
-// the lock.
-func dropDuplicate(tx store.Tx, at time.Time, p *Prepared) (*record, error) {
-	l, err := loadLock(tx, p.lockID)
+// lockHolder returns the live job that holds a lock, nil if none.
+func lockHolder(tx store.Tx, at time.Time, id string) (*record, error) {
+	l, err := loadLock(tx, id)
 	if err != nil || l == nil || !l.until.After(at) {
 		return nil, err
 	}
-	kept, err := load(tx, l.holder)
+	r, err := load(tx, l.holder)
 	// A lock whose job is gone or over stands for nothing.
-	if err != nil || kept == nil || kept.State.Terminal() || kept.LockID != p.lockID {
+	if err != nil || r == nil || r.State.Terminal() || r.LockID != id {
 		return nil, err
 	}
-	merged, changed, err := kept.WALLocations.merge(p.sub.WALLocations)
-	if err != nil {
-		return nil, err
+	return r, nil
+}
+
+// absorb lets a live job stand for a duplicate that was submitted with the
+// given database positions.
+func (r *record) absorb(tx store.Tx, positions WALLocations) error {
+	merged, changed, err := r.WALLocations.merge(positions)
+	if err != nil || !changed && r.Duplicates {
+		return err
 	}
-	if err := kept.fetch(tx); err != nil {
-		return nil, err
-	}
-	if changed {
-		kept.WALLocations = merged
-		if err := kept.save(tx); err != nil {
-			return nil, err
-		}
-	}
-	if !l.duplicates {
-		l.duplicates = true
-		if err := l.put(tx, p.lockID); err != nil {
-			return nil, err
-		}
-	}
-	return kept, nil
+	r.WALLocations, r.Duplicates = merged, true
+	return r.save(tx)
 }
 
 // takeLock makes the new job the holder of the lock.
@@ -91,20 +75,19 @@ func (r *record) takeLock(tx store.Tx, id string) error {
 	return l.put(tx, id)
 }
 
-// dropLock gives up the job's lock, if it still has one, and reports whether
-// duplicates were dropped while it was held.
-func (r *record) dropLock(tx store.Tx) (duplicates bool, err error) {
+// dropLock gives up the job's lock, if it still has one.
+func (r *record) dropLock(tx store.Tx) error {
 	if r.LockID == "" {
-		return false, nil
+		return nil
 	}
 	id := r.LockID
 	r.LockID = ""
 	l, err := loadLock(tx, id)
 	// After its TTL another job may have taken it.
 	if err != nil || l == nil || l.holder != r.ID {
-		return false, err
+		return err
 	}
-	return l.duplicates, tx.Delete(colLocks, id)
+	return tx.Delete(colLocks, id)
 }
 
 // keyHolder returns the live job that holds a key, nil if none.

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -233,11 +234,11 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 	if err := r.dropKey(tx); err != nil {
 		return err
 	}
-	duplicates, err := r.dropLock(tx)
-	if err != nil {
+	if err := r.dropLock(tx); err != nil {
 		return err
 	}
-	r.State, r.FinishedAt, r.Lease, r.Dead = s, at, nil, s == Failed
+	duplicates := r.Duplicates
+	r.State, r.FinishedAt, r.Lease, r.Dead, r.Duplicates = s, at, nil, s == Failed, false
 	if duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce {
 		if err := r.follow(tx, at); err != nil {
 			return err
@@ -248,10 +249,23 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 }
 
 // follow enqueues the job once more, with the lock and the key that the job has
-// just given up.
+// just given up. When the lock ran out before and another job has it, that one
+// was submitted after all of the duplicates and stands for them.
 func (r *record) follow(tx store.Tx, at time.Time) error {
 	if err := r.fetch(tx); err != nil {
 		return err
+	}
+	lock := lockID(&Submission{Function: r.Function, Payload: r.Payload, Key: r.Key, Dedup: r.Dedup})
+	other, err := lockHolder(tx, at, lock)
+	if err != nil {
+		return err
+	}
+	if other != nil {
+		// It cannot stand for them when it cannot carry their positions.
+		err := other.absorb(tx, r.WALLocations)
+		if !errors.Is(err, ErrInvalid) {
+			return err
+		}
 	}
 	id := followID(r.ID)
 	for {
@@ -270,9 +284,10 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event,
 		Dedup: r.Dedup, WALLocations: r.WALLocations,
 	}}
-	lock := lockID(&Submission{Function: f.Function, Payload: f.Payload, Key: f.Key, Dedup: f.Dedup})
-	if err := f.takeLock(tx, lock); err != nil {
-		return err
+	if other == nil {
+		if err := f.takeLock(tx, lock); err != nil {
+			return err
+		}
 	}
 	if f.Key != "" {
 		if err := tx.Put(colKeys, f.Key, []byte(f.ID)); err != nil {

@@ -277,7 +277,8 @@ func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 			if err := r.dropKey(tx); err != nil {
 				return err
 			}
-			if _, err := r.dropLock(tx); err != nil {
+			r.Duplicates = false // they are cancelled with it
+			if err := r.dropLock(tx); err != nil {
 				return err
 			}
 			if err := r.save(tx); err != nil {

@@ -175,11 +175,17 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 	r := p.record(at)
 	locks := p.lockID != "" && (r.State == Queued || p.sub.Dedup.IncludingScheduled)
 	if locks {
-		kept, err := dropDuplicate(tx, at, p)
+		kept, err := lockHolder(tx, at, p.lockID)
 		if err != nil {
 			return Outcome{}, err
 		}
 		if kept != nil {
+			if err := kept.fetch(tx); err != nil {
+				return Outcome{}, err
+			}
+			if err := kept.absorb(tx, p.sub.WALLocations); err != nil {
+				return Outcome{}, err
+			}
 			return Outcome{Job: kept.job(), Deduplicated: true}, nil
 		}
 	}

@@ -229,6 +229,75 @@ var dedupTests = map[string]func(*env){
 		}
 		e.wantState("a", jobs.Failed)
 	},
+	"reschedule_once survives the end of the lock's time": func(e *env) {
+		short := dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: e.span()})
+		s := jobs.Submission{ID: "a", Dedup: short}
+		if e.in.Advance == nil {
+			// The duplicate must come in time: let its lock begin later.
+			s.Dedup = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: e.span(), IncludingScheduled: true})
+			s.Delay = e.span()
+		}
+		e.job(s)
+		s.ID = ""
+		e.wantDropped("a", s)
+		e.pass(s.Delay)
+		first := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0]
+		e.pass(e.span())
+		e.duties(e.q) // removes the lock
+		e.finish(first, jobs.Complete)
+		if again := e.claimOne(); again.ID == "a" {
+			e.Fatal("no second run")
+		}
+	},
+	"a later holder of the lock stands for earlier duplicates": func(e *env) {
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: e.span()}),
+			WALLocations: jobs.WALLocations{{Database: "main", LSN: 9}}}
+		if e.in.Advance == nil { // as above
+			s.Dedup.IncludingScheduled = true
+			s.Delay = e.span()
+		}
+		e.job(s)
+		s.ID = ""
+		e.wantDropped("a", s)
+		e.pass(s.Delay)
+		first := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0]
+		e.pass(e.span())
+		s.Delay = 0
+		s.Dedup = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true})
+		s.WALLocations = nil
+		s.ID = "b"
+		e.job(s)
+		e.finish(first, jobs.Complete)
+		b := e.claimOne()
+		if b.ID != "b" || b.WALLocations.Map()["main"] != "0/9" {
+			e.Fatalf("claimed %+v", b)
+		}
+		e.claimNone()
+	},
+	"a run that follows never takes another job's id": func(e *env) {
+		q := e.queue(jobs.Options{RetainFor: e.span()})
+		s := jobs.Submission{ID: "a", Dedup: reschedule}
+		run := func() jobs.Job {
+			e.job(s)
+			dup := s
+			dup.ID = ""
+			e.wantDropped("a", dup)
+			j := e.claimOne()
+			e.finish(j, jobs.Complete)
+			return j
+		}
+		run()
+		follow := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0] // keeps its id in use
+		e.cancel(follow.ID)                                           // and frees the lock
+		e.pass(e.span())
+		e.duties(q) // forgets a
+		run()
+		second := e.claimOne()
+		if second.ID == follow.ID || second.ID == "a" {
+			e.Fatalf("the second run that follows is %s, the first %s", second.ID, follow.ID)
+		}
+		e.wantState(follow.ID, jobs.Active)
+	},
 	"duplicates hand over their database positions": func(e *env) {
 		at := func(m map[string]string) jobs.WALLocations {
 			w, err := jobs.ParseWALLocations(m)

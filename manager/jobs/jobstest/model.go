@@ -16,14 +16,13 @@ import (
 // property test moves the clock by whole hours only, and real time that passes
 // during the test only ever makes things due that are due in whole hours too.
 type model struct {
-	hour    int
-	jobs    map[string]*modelJob
-	keys    map[string]string // key -> job
-	locks   map[string]*modelLock
-	paused  map[string]bool
-	subs    map[string][]string
-	sends   map[string][]string
-	retries map[string]bool
+	hour   int
+	jobs   map[string]*modelJob
+	keys   map[string]string // key -> job
+	locks  map[string]*modelLock
+	paused map[string]bool
+	subs   map[string][]string
+	sends  map[string][]string
 }
 
 type modelJob struct {
@@ -36,6 +35,7 @@ type modelJob struct {
 	dueHour           int       // scheduled: run_at; active: end of the lease
 	token, lastToken  string
 	cancelled, dead   bool
+	duplicates        bool
 	dedup             *jobs.Dedup
 	lock              string
 	wal               map[string]jobs.LSN
@@ -43,9 +43,8 @@ type modelJob struct {
 }
 
 type modelLock struct {
-	holder     string
-	until      int
-	duplicates bool
+	holder string
+	until  int
 }
 
 func newModel() *model {
@@ -79,7 +78,7 @@ func (m *model) submit(s *jobs.Submission) (wantErr string, stands string, dropp
 	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
 		if l := m.locks[m.identity(s)]; l != nil && l.until > m.hour {
 			kept := m.jobs[l.holder]
-			l.duplicates = true
+			kept.duplicates = true
 			for _, w := range s.WALLocations {
 				kept.wal[w.Database] = max(kept.wal[w.Database], w.LSN)
 			}
@@ -117,13 +116,11 @@ func (m *model) created(s *jobs.Submission, j jobs.Job) {
 	}
 }
 
-func (m *model) dropLock(j *modelJob) (duplicates bool) {
+func (m *model) dropLock(j *modelJob) {
 	if l := m.locks[j.lock]; l != nil && l.holder == j.id {
-		duplicates = l.duplicates
 		delete(m.locks, j.lock)
 	}
 	j.lock = ""
-	return duplicates
 }
 
 func (m *model) dropKey(j *modelJob) {
@@ -135,9 +132,19 @@ func (m *model) dropKey(j *modelJob) {
 // end makes a job terminal and returns the id of the run that must follow, "".
 func (m *model) end(j *modelJob, s jobs.State) string {
 	m.dropKey(j)
-	duplicates := m.dropLock(j)
-	j.state, j.token, j.dead = s, "", s == jobs.Failed
+	m.dropLock(j)
+	duplicates := j.duplicates
+	j.state, j.token, j.dead, j.duplicates = s, "", s == jobs.Failed, false
 	if !duplicates || s == jobs.Cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
+		return ""
+	}
+	lock := m.identity(&jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Dedup: j.dedup})
+	if l := m.locks[lock]; l != nil && l.until > m.hour {
+		other := m.jobs[l.holder]
+		other.duplicates = true
+		for db, lsn := range j.wal {
+			other.wal[db] = max(other.wal[db], lsn)
+		}
 		return ""
 	}
 	base, n, found := strings.Cut(j.id, "~")
@@ -154,8 +161,7 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	for db, lsn := range j.wal {
 		f.wal[db] = lsn
 	}
-	s2 := &jobs.Submission{Function: f.function, Payload: []byte(f.payload), Key: f.key, Dedup: f.dedup}
-	f.lock = m.identity(s2)
+	f.lock = lock
 	m.locks[f.lock] = &modelLock{holder: id, until: m.hour + int(f.dedup.TTL/time.Hour)}
 	if f.key != "" {
 		m.keys[f.key] = id

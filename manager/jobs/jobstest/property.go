@@ -321,7 +321,7 @@ func (p *property) cancel(t *rapid.T) {
 		j.lastToken = ""
 		p.m.end(j, jobs.Cancelled)
 	case jobs.Active:
-		j.cancelled = true
+		j.cancelled, j.duplicates = true, false
 		p.m.dropKey(j)
 		p.m.dropLock(j)
 	}
