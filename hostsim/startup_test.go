@@ -38,7 +38,7 @@ func TestMainThreadHasAVMWithoutStreams(t *testing.T) {
 		r.clock.Advance(time.Second)
 		want(r, "ticks (main, 3 workers; not the canary)", value("ticks"), "4")
 		mainLog := strings.Join(r.logs.take("main"), "\n")
-		if strings.Contains(mainLog, "rh") || !strings.Contains(mainLog, "sdcount:ticks") {
+		if strings.Contains(mainLog, "rh:") || !strings.Contains(mainLog, "sdcount:ticks") {
 			r.Errorf("main thread logged %s", mainLog)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 func TestPassThrough(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
-		s := r.run("rh=;rb=;sh=;sb=", "abc", "def")
+		s := r.run("rh=;rb=;sh=;sb=;log=;sdone=;delete=", "abc", "def")
 		want(r, "upstream", s.Up.Log(), `headers POST /x | data "abc" | data "def" | data "" end`)
 		s.Respond(200, "hello")
 		s.Settle()

@@ -128,7 +128,8 @@ func (v *VM) Plugin(when string) bool {
 
 func (v *VM) runPlugin(when string) (uint32, bool) { return v.run(when, v.root, v.plugin[when]) }
 
-// Stream is one of a stream's callbacks; size and end are logged.
+// Stream is one of a stream's callbacks; size and end are logged if the script has an
+// entry for it.
 func (v *VM) Stream(when string, id, size uint32, end bool) uint32 {
 	s := v.streams[id]
 	if s == nil {
@@ -139,16 +140,16 @@ func (v *VM) Stream(when string, id, size uint32, end bool) uint32 {
 		s.ops = parse(text)
 	}
 	s.count[when]++
-	if len(s.ops) > 0 {
+	what, ok := s.ops[when+strconv.Itoa(s.count[when])]
+	if !ok {
+		what, ok = s.ops[when]
+	}
+	if ok {
 		line := when + " " + strconv.Itoa(int(size))
 		if end {
 			line += " end"
 		}
 		v.h.Log(logInfo, line)
-	}
-	what, ok := s.ops[when+strconv.Itoa(s.count[when])]
-	if !ok {
-		what = s.ops[when]
 	}
 	action, _ := v.run(when, id, what)
 	if when == "delete" {
