@@ -1,0 +1,234 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+)
+
+// certificates for TLS tests.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{cert, key}
+}
+
+// issue writes a certificate and its key to files.
+func (a *authority) issue(t *testing.T, dir, name string, usage x509.ExtKeyUsage) (cert, key string) {
+	t.Helper()
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{usage},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &k.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kder, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, key = filepath.Join(dir, name+".pem"), filepath.Join(dir, name+".key")
+	writeFile(t, cert, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})))
+	writeFile(t, key, string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: kder})))
+	return cert, key
+}
+
+func (a *authority) file(t *testing.T, dir, name string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	writeFile(t, path, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})))
+	return path
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBearerTokens(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	writeFile(t, file, "# the old one leaves soon\nold-token-of-20-bytes\n\nnew-token-of-20-bytes\n")
+	onBothEngines(t, func(t *testing.T, engine string) {
+		auth, err := NewAuth(file, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}})
+		for header, want := range map[string]int{
+			"": 401, "Bearer": 401, "Bearer ": 401, "Bearer wrong": 401, "Basic old-token-of-20-bytes": 401, "old-token-of-20-bytes": 401,
+			"Bearer old-token-of-20-bytesx": 401, "Bearer # the old one leaves soon": 401,
+			"Bearer old-token-of-20-bytes": 404, "bearer new-token-of-20-bytes": 404,
+		} {
+			a := s.do("GET", "/v1/ledger/entries/k", "", "", "authorization", header)
+			if a.status != want {
+				t.Errorf("%q: %d, want %d", header, a.status, want)
+			}
+			if want == 401 && a.header.Get("www-authenticate") != "Bearer" {
+				t.Errorf("%q: 401 without www-authenticate", header)
+			}
+		}
+		if a := s.json("GET", "/nowhere", ""); a.status != 401 {
+			t.Errorf("a stranger learns which paths there are: %d", a.status)
+		}
+		for _, open := range []string{"/healthz", "/readyz"} {
+			if a := s.json("GET", open, ""); a.status != 200 {
+				t.Errorf("%s: %d", open, a.status)
+			}
+		}
+		if strings.Contains(s.log.String(), "token-of-20") {
+			t.Error("a token was logged")
+		}
+	})
+}
+
+func TestTokenFilesAreChecked(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := NewAuth(filepath.Join(dir, "none"), false); err == nil {
+		t.Error("a missing file was accepted")
+	}
+	file := filepath.Join(dir, "tokens")
+	for what, content := range map[string]string{
+		"empty": "", "only comments": "# nothing\n", "short": "secret7\n", "spaces": "one two three four five\n",
+		"many": strings.Repeat("a-token-of-20-bytes-\n", 65), "long": strings.Repeat("x", 5000),
+	} {
+		writeFile(t, file, content)
+		_, err := NewAuth(file, false)
+		if err == nil {
+			t.Errorf("%s: accepted", what)
+		} else if strings.Contains(err.Error(), "secret7") || strings.Contains(err.Error(), "two") {
+			t.Errorf("%s: the error shows a token: %v", what, err)
+		}
+	}
+	writeFile(t, file, "first-token-of-20-bytes\n")
+	a, err := NewAuth(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := a.tokens.Load()
+	writeFile(t, file, "")
+	if err := a.Load(file); err == nil || a.tokens.Load() != before {
+		t.Errorf("a bad file replaced the tokens: %v", err)
+	}
+	if a, err := NewAuth("", false); a != nil || err != nil {
+		t.Errorf("nothing asked for: %v %v", a, err)
+	}
+}
+
+func TestMutualTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, other := newAuthority(t), newAuthority(t)
+	serverCert, serverKey := ca.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+	goodCert, goodKey := ca.issue(t, dir, "good", x509.ExtKeyUsageClientAuth)
+	badCert, badKey := other.issue(t, dir, "bad", x509.ExtKeyUsageClientAuth)
+	cfg, err := TLSConfig(serverCert, serverKey, ca.file(t, dir, "ca.pem"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	auth, err := NewAuth("", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := func(cert, key string) *tls.Config {
+		c := &tls.Config{RootCAs: x509.NewCertPool()}
+		c.RootCAs.AddCert(ca.cert)
+		if cert != "" {
+			pair, err := tls.LoadX509KeyPair(cert, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+		}
+		return c
+	}
+	onBothEngines(t, func(t *testing.T, engine string) {
+		for what, c := range map[string]struct {
+			client *tls.Config
+			status int // 0: not even a handshake
+		}{
+			"good":  {client(goodCert, goodKey), 201},
+			"none":  {client("", ""), 401},
+			"wrong": {client(badCert, badKey), 0},
+		} {
+			t.Run(what, func(t *testing.T) {
+				s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, tls: cfg, client: c.client, ledger: ledger.Options{MaxWait: time.Hour}})
+				a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t","pending_ttl_ms":3600000}`)
+				if (err != nil) != (c.status == 0) || a.status != c.status {
+					t.Fatalf("%d %v", a.status, err)
+				}
+				if c.status != 201 {
+					return
+				}
+				// A client that leaves a long poll is noticed behind TLS as well.
+				ctx, cancel := context.WithCancel(t.Context())
+				gone := make(chan struct{})
+				go func() {
+					defer close(gone)
+					_, _ = s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"u","wait_ms":3600000}`)
+				}()
+				s.eventually("it waits", func() bool { return s.waiters() == 1 })
+				cancel()
+				<-gone
+				s.client.CloseIdleConnections()
+				s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
+			})
+		}
+	})
+}
+
+func TestTLSFilesAreChecked(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	cert, key := ca.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+	if _, err := TLSConfig(cert, cert, ""); err == nil {
+		t.Error("a certificate was accepted as its key")
+	}
+	if _, err := TLSConfig(cert, key, filepath.Join(dir, "none")); err == nil {
+		t.Error("a missing CA was accepted")
+	}
+	if _, err := TLSConfig(cert, key, key); err == nil || !strings.Contains(err.Error(), "no certificate") {
+		t.Errorf("a key as CA: %v", err)
+	}
+}
