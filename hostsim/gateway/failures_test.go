@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -42,7 +41,7 @@ func TestUpstreamFailures(t *testing.T) {
 		{"unknown name", "no..such.host:80", nil, 503, hostsim.FlagNoHealthyUpstream, "no_healthy_upstream"},
 		{"dropped", drops.addr(), nil, 503, hostsim.FlagUpstreamTermination, "upstream_reset_before_response_started{"},
 		{"slow", hangs.addr(), func(o *options) { o.upstreamTimeout = 20 * time.Millisecond }, 504, hostsim.FlagUpstreamTimeout, "response_timeout"},
-		{"idle", hangs.addr(), func(o *options) { o.idleTimeout = 20 * time.Millisecond }, 504, hostsim.FlagStreamIdleTimeout, "stream_idle_timeout"},
+		{"idle", hangs.addr(), func(o *options) { o.idleTimeout = 300 * time.Millisecond }, 504, hostsim.FlagStreamIdleTimeout, "stream_idle_timeout"},
 	} {
 		for _, body := range []string{"", "body"} {
 			t.Run(tc.name+"/"+body, func(t *testing.T) {

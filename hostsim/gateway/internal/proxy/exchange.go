@@ -22,7 +22,7 @@ const (
 	// keepBody and keepWait bound what is read of a request that was answered before
 	// its body had been read, for the sake of keeping the connection.
 	keepBody = 256 << 10
-	keepWait = 100 * time.Millisecond
+	keepWait = time.Second
 )
 
 var (
