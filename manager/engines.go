@@ -96,6 +96,11 @@ func openWAL(ctx context.Context, s *settings, log *slog.Logger, reg prometheus.
 		}
 	}
 	r := st.Log().Recovery()
-	log.Info("log recovered", "recovery", fmt.Sprintf("%+v", r))
+	log.Info("log recovered", "snapshot_records", r.SnapshotRecords, "records", r.Records, "log_bytes", r.LogBytes,
+		"segments", r.Segments, "took_ms", r.Took.Milliseconds())
+	if r.TornBytes > 0 {
+		log.Warn("the log ended in a write that was cut off and never acknowledged; it was wiped",
+			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
+	}
 	return st, nil
 }

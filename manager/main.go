@@ -44,6 +44,7 @@ func usagef(format string, args ...any) error {
 func commands() map[string]command {
 	return map[string]command{
 		"serve":   {"run the service", serve},
+		"wal":     {"look at a data directory: verify, dump, stats", walMain},
 		"version": {"print the version", printVersion},
 	}
 }

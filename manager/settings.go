@@ -52,10 +52,15 @@ func parseSettings(env environment, args []string) (*settings, error) {
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	given := make(map[string]bool)
+	var bad error // says it better than package flag
 	for _, st := range all {
 		set := func(value string) error {
 			given[st.name] = true
-			return st.parse(value)
+			err := st.parse(value)
+			if err != nil {
+				bad = usagef("--%s %q: %v", st.name, value, err)
+			}
+			return err
 		}
 		if st.boolean {
 			fs.BoolFunc(st.name, st.usage, set)
@@ -68,7 +73,10 @@ func parseSettings(env environment, args []string) (*settings, error) {
 			printSettings(env.stdout, all)
 			return nil, err
 		}
-		return nil, usagef("%s", strings.Replace(err.Error(), "invalid value", "value", 1))
+		if bad != nil {
+			return nil, bad
+		}
+		return nil, usagef("%v, see manager serve --help", err)
 	}
 	if fs.NArg() > 0 {
 		return nil, usagef("unexpected argument %q", fs.Arg(0))
@@ -96,7 +104,7 @@ func (s *settings) table() []setting {
 	const seconds = "a number of seconds"
 	return []setting{
 		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.dataDir),
-		text("listen", "", "address of the API", "127.0.0.1:9000", &s.listen),
+		text("listen", "", "address of the API", "127.0.0.1:8090", &s.listen),
 		text("admin", "", "address of health, metrics and pprof; none when empty", "", &s.admin),
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.addrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),

@@ -1,0 +1,41 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Collection is where the ledger keeps its records, for tools that read a store
+// from outside.
+const Collection = collection
+
+// StoredRecord is what a record of the collection says, without its token.
+type StoredRecord struct {
+	Scope, Key, Fingerprint, Ref string
+	State                        api.State
+	Created, Expires             time.Time
+	ResultBytes                  int
+}
+
+// ReadRecord explains a record for an offline tool. Its error is ErrCorrupt.
+func ReadRecord(key string, value []byte) (StoredRecord, error) {
+	var r record
+	if err := decodeRecord(key, value, &r); err != nil {
+		return StoredRecord{}, err
+	}
+	scope, k, ok := splitRecordKey(key)
+	if !ok {
+		return StoredRecord{}, fmt.Errorf("%w: its key %q has no scope", ErrCorrupt, key)
+	}
+	if r.state.Terminal() {
+		if _, _, err := api.CheckRawResult(r.result); err != nil {
+			return StoredRecord{}, fmt.Errorf("%w %q: %w", ErrCorrupt, key, err)
+		}
+	}
+	return StoredRecord{
+		Scope: scope, Key: k, Fingerprint: string(r.fingerprint), Ref: string(r.ref), State: r.state,
+		Created: time.UnixMilli(r.created), Expires: time.UnixMilli(r.expires), ResultBytes: len(r.result),
+	}, nil
+}

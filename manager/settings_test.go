@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"strings"
+	"testing"
+	"time"
+)
+
+func testEnv(vars map[string]string) (environment, *bytes.Buffer, *bytes.Buffer) {
+	var stdout, stderr bytes.Buffer
+	return environment{stdout: &stdout, stderr: &stderr, getenv: func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}}, &stdout, &stderr
+}
+
+func TestSettingsPrecedence(t *testing.T) {
+	env, _, _ := testEnv(map[string]string{
+		"IDEMPOTENCY_PENDING_TTL_SECONDS": "7", "IDEMPOTENCY_MAX_ENTRIES": "123", "IDEMPOTENCY_WAIT_FOR_PENDING": "false",
+		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25",
+	})
+	s, err := parseSettings(env, []string{"--data-dir", "d", "--max-entries", "456"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.ledger.PendingTTL != 7*time.Second || s.ledger.MaxEntries != 456 || s.ledger.CommittedTTL != 300*time.Second ||
+		s.ledger.RejectedTTL != 250*time.Millisecond || s.ledger.MaxWait != -1 {
+		t.Errorf("%+v", s.ledger)
+	}
+	if s, err = parseSettings(env, []string{"--data-dir=d", "--wait-for-pending"}); err != nil || s.ledger.MaxWait != 30*time.Second {
+		t.Errorf("a flag without a value: %+v %v", s, err)
+	}
+}
+
+// TestDefaults pins the values that are documented.
+func TestDefaults(t *testing.T) {
+	env, _, _ := testEnv(nil)
+	s, err := parseSettings(env, []string{"--data-dir", "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.ledger
+	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 100000 ||
+		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.store != "wal" || s.httpEngine != "fasthttp" {
+		t.Errorf("%+v", s)
+	}
+	if err := l.WithDefaults().Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMistakesAreTold: one line on stderr that names the setting, its value and
+// what is allowed, and exit code 2.
+func TestMistakesAreTold(t *testing.T) {
+	for _, c := range []struct {
+		env  string // NAME=value
+		args string
+		want string
+	}{
+		{"", "serve --data-dir d --max-entries many", `manager serve: --max-entries "many": must be a whole number from 1 to 100000000`},
+		{"", "serve --data-dir d --max-entries 0", `manager serve: --max-entries "0": must be a whole number from 1 to 100000000`},
+		{"", "serve --data-dir d --pending-ttl-seconds -1", `manager serve: --pending-ttl-seconds "-1": must be a number of seconds from 0.001 to 31622400`},
+		{"", "serve --data-dir d --pending-ttl-seconds NaN", `manager serve: --pending-ttl-seconds "NaN": must be a number of seconds from 0.001 to 31622400`},
+		{"", "serve --data-dir d --store files", `manager serve: --store "files": must be one of memory, postgres, redis, sqlite, wal`},
+		{"", "serve --data-dir d --http-engine x", `manager serve: --http-engine "x": must be one of fasthttp, nethttp`},
+		{"", "serve --data-dir d --log-level loud", `manager serve: --log-level "loud": must be one of debug, info, warn, error`},
+		{"", "serve --data-dir d --listen nowhere", `manager serve: --listen "nowhere": must be HOST:PORT, port 0 picks a free one`},
+		{"", "serve --data-dir d --admin nowhere", `manager serve: --admin "nowhere": must be HOST:PORT, port 0 picks a free one`},
+		{"", "serve --data-dir d --wait-for-pending=maybe", `manager serve: --wait-for-pending "maybe": must be true or false`},
+		{"", "serve --data-dir d --tls-cert c", `manager serve: --tls-cert and --tls-key: must be given together`},
+		{"", "serve --data-dir d --client-ca c", `manager serve: --client-ca "c": needs --tls-cert and --tls-key`},
+		{"", "serve", `manager serve: --data-dir: is missing; the engine wal keeps its files there`},
+		{"", "serve --store memory --data-dir d", `manager serve: --data-dir "d": the engine memory keeps no files`},
+		{"", "serve --store redis", `manager serve: --store-dsn: is missing; the engine redis connects to it`},
+		{"", "serve --data-dir d --store-dsn secret", `manager serve: --store-dsn: the engine wal connects to nothing`},
+		{"", "serve --data-dir d extra", `manager serve: unexpected argument "extra"`},
+		{"", "serve --data-dir d --colour", `manager serve: flag provided but not defined: -colour, see manager serve --help`},
+		{"IDEMPOTENCY_PENDING_TTL_SECONDS=soon", "serve --data-dir d", `manager serve: IDEMPOTENCY_PENDING_TTL_SECONDS="soon": must be a number of seconds from 0.001 to 31622400`},
+		{"IDEMPOTENCY_COMMITTED_TTL_SECONDS=", "serve --data-dir d", `manager serve: IDEMPOTENCY_COMMITTED_TTL_SECONDS="": must be a number of seconds from 0.001 to 31622400`},
+		{"IDEMPOTENCY_REJECTED_TTL_SECONDS=0", "serve --data-dir d", `manager serve: IDEMPOTENCY_REJECTED_TTL_SECONDS="0": must be a number of seconds from 0.001 to 31622400`},
+		{"IDEMPOTENCY_MAX_ENTRIES=1e5", "serve --data-dir d", `manager serve: IDEMPOTENCY_MAX_ENTRIES="1e5": must be a whole number from 1 to 100000000`},
+		{"IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS=x", "serve --data-dir d", `manager serve: IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS="x": must be a number of seconds from 0.001 to 86400`},
+		{"IDEMPOTENCY_WAIT_FOR_PENDING=ja", "serve --data-dir d", `manager serve: IDEMPOTENCY_WAIT_FOR_PENDING="ja": must be true or false`},
+		{"IDEMPOTENCY_PENDING_WAIT_TIMEOUT=4000", "serve --data-dir d", `manager serve: IDEMPOTENCY_PENDING_WAIT_TIMEOUT="4000": must be a number of seconds from 0 to 3600`},
+		{"", "sreve", `manager: unknown command "sreve", see manager help`},
+		{"", "version x", `manager version: unexpected argument "x"`},
+		{"", "wal", `manager wal: a command is missing: must be verify, dump or stats`},
+		{"", "wal repair", `manager wal: command "repair": must be verify, dump or stats`},
+		{"", "wal verify", `manager wal: --data-dir: is missing; must be the directory of a log`},
+		{"", "wal dump --data-dir d x", `manager wal: unexpected argument "x"`},
+	} {
+		vars := make(map[string]string)
+		if name, value, ok := strings.Cut(c.env, "="); ok {
+			vars[name] = value
+		}
+		env, stdout, stderr := testEnv(vars)
+		if code := run(context.Background(), env, strings.Fields(c.args)); code != 2 {
+			t.Errorf("%s %s: exit code %d, want 2", c.env, c.args, code)
+		}
+		if got := strings.TrimSuffix(stderr.String(), "\n"); got != c.want || stdout.Len() != 0 {
+			t.Errorf("%s %s\n got %s%s\nwant %s", c.env, c.args, got, stdout, c.want)
+		}
+	}
+}
+
+func TestHelp(t *testing.T) {
+	for _, args := range []string{"help", "--help", "serve --help", "wal --help", "wal dump --help", "version"} {
+		env, stdout, stderr := testEnv(nil)
+		if code := run(context.Background(), env, strings.Fields(args)); code != 0 || stdout.Len() == 0 || stderr.Len() != 0 {
+			t.Errorf("%s: exit code %d, stderr %q", args, code, stderr)
+		}
+	}
+	env, _, stderr := testEnv(nil)
+	if code := run(context.Background(), env, nil); code != 2 || !strings.Contains(stderr.String(), "usage: manager COMMAND") {
+		t.Errorf("no command: %d %s", code, stderr)
+	}
+	env, stdout, _ := testEnv(nil)
+	if _, err := parseSettings(env, []string{"-h"}); !errors.Is(err, flag.ErrHelp) || !strings.Contains(stdout.String(), "[IDEMPOTENCY_MAX_ENTRIES]") {
+		t.Errorf("%v %s", err, stdout)
+	}
+}
