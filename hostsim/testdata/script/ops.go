@@ -75,7 +75,7 @@ func (v *VM) do(id uint32, a []string) string {
 	case "replace":
 		return st(h.Replace(num(a, 1), arg(a, 2), sub(a, 3, ":")))
 	case "replacepath":
-		return st(h.Replace(num(a, 1), ":path", arg(a, 2)))
+		return st(h.Replace(mapRequestHeaders, ":path", arg(a, 1)))
 	case "remove":
 		return st(h.Remove(num(a, 1), arg(a, 2)))
 	case "setpairs": // map, number of pairs
