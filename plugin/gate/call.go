@@ -65,6 +65,7 @@ type call struct {
 	message, result []byte
 	bare            bool // the answer's body was left out
 
+	id       uint32 // the host's, while it is under way
 	attempts int
 	sent     int64 // when, nanoseconds
 	timeout  time.Duration
@@ -94,12 +95,17 @@ const (
 
 // ledger sends calls to the manager. It keeps what could not be delivered, up
 // to a limit and until the reservation that it is about has run out.
+//
+// There is no map of calls on purpose: TinyGo's garbage collector does not know
+// a pointer that was looked up in a map as a root, so one that is then deleted
+// from the map can be freed while it is in use. What is loaded from a slice
+// is safe.
 type ledger struct {
 	p       *Plugin
-	ready   []*call          // to be sent as soon as the plugin context is active
-	repeat  []*call          // to be sent again when due
-	flying  map[uint32]*call // waiting for the host's answer
-	kept    int              // bytes of messages in repeat
+	ready   []*call // to be sent as soon as the plugin context is active
+	repeat  []*call // to be sent again when due
+	flying  []*call // waiting for the host's answer
+	kept    int     // bytes of messages in repeat
 	headers [6][2]string
 	n       int
 	logged  int64
@@ -117,7 +123,6 @@ const (
 
 func (l *ledger) init(p *Plugin) {
 	l.p = p
-	l.flying = make(map[uint32]*call)
 	m := &p.config.Manager
 	l.headers = [6][2]string{
 		{headerMethod, "POST"},
@@ -208,21 +213,34 @@ func (l *ledger) start(c *call) {
 		l.settle(c, &reply{kind: replyUnavailable})
 		return
 	}
-	l.flying[id] = c
+	c.id = id
+	l.flying = append(l.flying, c)
 }
 
 // answered reads the answer to a callout.
 func (l *ledger) answered(id uint32, bodySize int) {
-	c := l.flying[id]
-	if c == nil {
+	at := len(l.flying) - 1
+	for at >= 0 && l.flying[at].id != id {
+		at--
+	}
+	if at < 0 {
 		// Given up already, or answered twice.
 		return
 	}
-	delete(l.flying, id)
+	c := l.flying[at]
+	l.landed(at)
 	p := l.p
 	p.metrics.sample(p.metrics.callout, (p.host.Now()-c.sent)/1e3)
 	r := l.read(c, bodySize)
 	l.settle(c, &r)
+}
+
+// landed takes a call out of flying; order does not matter there.
+func (l *ledger) landed(at int) {
+	last := len(l.flying) - 1
+	l.flying[at] = l.flying[last]
+	l.flying[last] = nil
+	l.flying = l.flying[:last]
 }
 
 // read classifies an answer. Only one that carries the manager's own header is the
@@ -330,9 +348,9 @@ func (l *ledger) later(c *call) {
 
 // tick makes repetitions ready that are due and gives up calls whose answers got lost.
 func (l *ledger) tick(now int64) {
-	for id, c := range l.flying {
-		if now-c.sent > int64(c.timeout+lostGrace) {
-			delete(l.flying, id)
+	for at := len(l.flying) - 1; at >= 0; at-- {
+		if c := l.flying[at]; now-c.sent > int64(c.timeout+lostGrace) {
+			l.landed(at)
 			l.settle(c, &reply{kind: replyUnavailable, maybe: true})
 		}
 	}

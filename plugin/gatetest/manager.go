@@ -188,6 +188,9 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 }
 
 func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done func(hostsim.CallResponse)) error {
+	if work == nil {
+		work = func(answer func(hostsim.CallResponse)) { answer(problem(400)) }
+	}
 	nothing := func(hostsim.CallResponse) {}
 	switch {
 	case f.Refuse:
@@ -212,9 +215,6 @@ func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done 
 			a.Headers.Del(api.HeaderManager)
 		}
 		done(a)
-		return nil
-	case work == nil:
-		done(problem(400))
 		return nil
 	}
 	answer := func(r hostsim.CallResponse) {

@@ -41,6 +41,10 @@ type Options struct {
 	NoCluster bool
 	// Process is shared with another rig.
 	Process *hostsim.Process
+	// Hooks of the host.
+	Hooks hostsim.Hooks
+	// Traps: the test makes VMs trap.
+	Traps bool
 }
 
 // Rig is a host with the gate, a manager and a clock.
@@ -64,14 +68,34 @@ func NewRig(t testing.TB, guest hostsim.Source, o Options) *Rig {
 		if t.Failed() {
 			t.Logf("log:\n%s", r.log)
 		}
-		r.NoTraps()
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := r.Host.Close(ctx); err != nil {
+		if !o.Traps {
+			r.NoTraps()
+		}
+		for _, v := range r.Host.Violations() {
+			t.Errorf("%s, context %d: %s", v.Thread, v.Context, v.What)
+		}
+		if err := r.Close(); err != nil {
 			t.Errorf("closing the host: %v", err)
 		}
 	})
 	return r
+}
+
+// Close closes the host while time goes on: the plugin may still have calls to
+// wait for.
+func (r *Rig) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	closed := make(chan error, 1)
+	go func() { closed <- r.Host.Close(ctx) }()
+	for {
+		select {
+		case err := <-closed:
+			return err
+		default:
+			r.Clock.Advance(100 * time.Millisecond)
+		}
+	}
 }
 
 func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
@@ -93,7 +117,7 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
 		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
 		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
-		Clock: r.Clock, Clusters: clusters, Process: r.Process,
+		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks,
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return r, err

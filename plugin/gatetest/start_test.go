@@ -1,0 +1,101 @@
+package gatetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func TestBadConfigurationRefusesTheStart(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for config, field := range map[string]string{
+			`{"max_entires":5}`:                      "max_entires",
+			`{"manager":{"timeout_ms":"soon"}}`:      "manager.timeout_ms",
+			`{"match":[{"path_prefix":"no slash"}]}`: "match[0].path_prefix",
+			`{"mode":"psychic"}`:                     "mode",
+			`{"key":{"json_path":"a"}}`:              "key.json_path",
+			`{"pending_ttl_seconds":-1}`:             "pending_ttl_seconds",
+			`not json`:                               "JSON",
+		} {
+			r, err := start(t, guest, Options{Config: config})
+			if err == nil {
+				t.Errorf("%s: the plugin started", config)
+				_ = r.Host.Close(context.Background())
+				continue
+			}
+			if log := r.log.String(); !strings.Contains(log, field) {
+				t.Errorf("%s: the log does not name %s:\n%s", config, field, log)
+			}
+		}
+	})
+}
+
+func TestStartLeavesLittleBehind(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Workers: 3})
+		r.Clock.Advance(time.Minute)
+		if keys, _ := r.Host.SharedDataSize(); keys > 4 {
+			t.Errorf("%d keys of shared data before the first request", keys)
+		}
+		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+// An upgraded filter meets its predecessor's records.
+func TestTwoGenerationsInOneProcess(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{})
+		x := a.Send(Request{Key: "k"})
+		x.Answer(200, "first")
+		x.Response()
+		y := a.Send(Request{Key: "pending"})
+		y.Upstream.AwaitHeaders(t)
+		b := NewRig(t, guest, Options{Process: a.Process, Manager: a.Manager, Clock: a.Clock})
+		want(t, "cached", b.Send(Request{Key: "k"}).Response().Body, "first")
+		z := b.Send(Request{Key: "pending"})
+		b.Settle()
+		want(t, "upstream called", z.Upstream.Begun(), false)
+		y.Answer(200, "second")
+		want(t, "waiter in the new one", z.Response().Body, "second")
+	})
+}
+
+// A plugin that is removed first brings its outcomes to the ledger.
+func TestShutdownWaitsForOutcomes(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		// Time runs fast while the host closes.
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400}`})
+		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		x := r.Send(Request{Key: "k"})
+		x.Answer(200, "done")
+		x.Response()
+		x.Over()
+		r.Manager.Always(api.PathCommit, Fault{})
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		state, _ := r.Manager.State("k")
+		want(t, "state", state, api.StateCommitted)
+	})
+}
+
+func TestAuthorityPerKey(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"manager":{"authority":"{key}.ledger.test"}}`})
+		for _, key := range []string{"a", "b"} {
+			x := r.Send(Request{Key: key})
+			x.Answer(200, "")
+			x.Response()
+		}
+		c := r.Manager.Calls()
+		want(t, "reserve and commit of a", c[0].Authority, c[1].Authority)
+		want(t, "reserve and commit of b", c[2].Authority, c[3].Authority)
+		want(t, "a and b are the same", c[0].Authority == c[2].Authority, false)
+		want(t, "suffix", strings.HasSuffix(c[0].Authority, ".ledger.test"), true)
+		want(t, "length", len(c[0].Authority), 16+len(".ledger.test"))
+	})
+}
