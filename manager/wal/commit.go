@@ -1,7 +1,7 @@
 package wal
 
 import (
-	"runtime"
+	"math"
 	"time"
 )
 
@@ -11,21 +11,28 @@ const (
 	markDelay = 10 * time.Millisecond
 	// keepBuffer is the largest batch buffer that is kept for the next batch.
 	keepBuffer = 4 << 20
-	// gatherPause is how long the committer waits for another record before
-	// it takes a batch, see gather.
-	gatherPause = 20 * time.Microsecond
+	// gatherLimit bounds the time the committer waits for more records before
+	// it takes a batch, see gatherer.
+	gatherLimit = 500 * time.Microsecond
 )
 
 // commitLoop is the committer. It ends when the log failed, or when it is
 // closed and everything accepted is durable.
 func (l *Log) commitLoop() {
 	defer l.wg.Done()
-	idle := time.NewTimer(markDelay)
-	defer idle.Stop()
+	timer := time.NewTimer(markDelay)
+	defer timer.Stop()
+	var g gatherer
 	marked := false
 	for {
 		b := l.take()
 		if b == nil {
+			idle := timer.C
+			if marked {
+				idle = nil
+			} else {
+				timer.Reset(markDelay)
+			}
 			select {
 			case <-l.wake:
 			case <-l.failed:
@@ -36,8 +43,8 @@ func (l *Log) commitLoop() {
 					l.finish(marked)
 					return
 				}
-			case <-idle.C:
-				if !marked && !l.mark() {
+			case <-idle:
+				if !l.mark() {
 					return
 				}
 				marked = true
@@ -54,52 +61,65 @@ func (l *Log) commitLoop() {
 		took := time.Since(start)
 		l.durable.Store(b.last)
 		close(b.done)
-		l.settle(b)
 		marked = false
-		idle.Reset(markDelay)
-		if n := b.last - b.first; n > 0 {
-			l.gather(n+1, took)
+		target := l.settle(b)
+		if n := b.last - b.first + 1; n > 1 {
+			g.gather(l, n, target, took, timer)
 		}
 	}
 }
 
-// take makes the collected batch the one in flight, or declares the committer
-// asleep when there is none.
+// take makes the collected batch the one in flight or, when there is none,
+// asks for the next record to wake the committer.
 func (l *Log) take() *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.pending.Load()
 	if b.last < b.first || l.failure.Load() != nil {
-		l.sleeping = true
+		l.wakeAt = b.first
 		return nil
 	}
-	l.sleeping = false
+	l.wakeAt = math.MaxUint64
 	l.inflight.Store(b)
 	l.pending.Store(newBatch(b.last + 1))
 	return b
 }
 
-// gather steps aside while the callers that the last batch woke, about n of
-// them, come back with their next records. Without it the first one back
-// would get a batch, and an fsync, almost of its own, and all others would
-// wait for two. It gives up as soon as nobody came for a moment, or after as
-// long as the last write and fsync took.
-func (l *Log) gather(n uint64, limit time.Duration) {
-	start := time.Now()
-	seen, last := l.last.Load(), start
-	target := seen + n
-	for {
-		runtime.Gosched()
-		now := time.Now()
-		appended := l.last.Load()
-		if appended >= target || now.Sub(start) > limit {
-			return
-		}
-		if appended != seen {
-			seen, last = appended, now
-		} else if now.Sub(last) > gatherPause {
-			return
-		}
+// gatherer decides how long the committer waits, after a batch, for the
+// callers that it woke to come back with their next records. Without waiting,
+// the first one back would get a batch, and an fsync, almost of its own, and
+// all others would wait for two.
+//
+// It waits for as many records as the batch had, at most for half the time
+// that the batch took, and for ever less when callers do not come that fast.
+type gatherer struct {
+	misses int // in a row; each halves the wait
+	rest   int // batches until the next try
+}
+
+const (
+	gatherMisses = 4
+	gatherRest   = 64
+)
+
+// gather waits until the record target was appended, n more than there were
+// when the batch was durable.
+func (g *gatherer) gather(l *Log, n, target uint64, took time.Duration, timer *time.Timer) {
+	if g.rest > 0 {
+		g.rest--
+		return
+	}
+	timer.Reset(min(took, gatherLimit) >> g.misses)
+	select {
+	case <-l.wake:
+	case <-timer.C:
+	case <-l.closing:
+	case <-l.failed:
+	}
+	if missing := target - min(target, l.last.Load()); missing <= n*3/4 {
+		g.misses = 0
+	} else if g.misses++; g.misses == gatherMisses {
+		g.misses, g.rest = 0, gatherRest
 	}
 }
 
@@ -133,8 +153,10 @@ func (l *Log) commit(b *batch) error {
 	return nil
 }
 
-// settle takes a durable batch out of the accounts.
-func (l *Log) settle(b *batch) {
+// settle takes a durable batch out of the accounts. It asks to be woken when
+// as many records as the batch had were appended on top of those that are
+// collected already, and returns the last one's sequence number.
+func (l *Log) settle(b *batch) (target uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queued -= b.bytes
@@ -147,6 +169,8 @@ func (l *Log) settle(b *batch) {
 	}
 	b.parts = nil
 	l.broadcastRoom()
+	l.wakeAt = l.last.Load() + b.last - b.first + 1
+	return l.wakeAt
 }
 
 // release lets the waiters of a failed log look at its failure. No record is

@@ -73,16 +73,13 @@ func listFiles(fs vfs.FS, dir string) (*dirFiles, error) {
 	return d, d.addSegments(fs, dir, numbers)
 }
 
-// addSegments reads the headers of the segments and checks that they are one
-// unbroken chain of one log.
+// addSegments reads the headers of the segments and checks that they are of
+// one log. Whether any is missing is up to chain: of those that a snapshot
+// replaced, a crash may have left some and not others.
 func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 	var invalid []follower
-	for i, n := range numbers {
+	for _, n := range numbers {
 		p := path.Join(dir, segmentName(n))
-		if i > 0 && n != numbers[i-1]+1 {
-			missing := path.Join(dir, segmentName(numbers[i-1]+1))
-			return &CorruptionError{missing, 0, 0, fmt.Sprintf("the segment is missing, segment %d is there", n)}
-		}
 		f, why, err := readSegmentHeader(fs, p)
 		if err != nil {
 			return err
@@ -94,7 +91,7 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 			invalid = append(invalid, follower{path: p, why: why})
 			continue
 		}
-		if len(invalid) > 0 {
+		if len(invalid) > 0 { // it is not behind all others
 			bad := invalid[0]
 			return &CorruptionError{bad.path, 0, 0, fmt.Sprintf("%v; segment %d is in use", bad.why, n)}
 		}
@@ -151,7 +148,14 @@ func (d *dirFiles) chain(snapshotSeq uint64) (used, obsolete []segmentFile, err 
 		}
 		return nil, nil, &CorruptionError{p, 0, want, reason}
 	}
-	return d.segments[first:], d.segments[:first], nil
+	used, obsolete = d.segments[first:], d.segments[:first]
+	for i, f := range used[1:] {
+		if want := used[i].number + 1; f.number != want {
+			missing := path.Join(path.Dir(f.path), segmentName(want))
+			return nil, nil, &CorruptionError{missing, 0, 0, fmt.Sprintf("the segment is missing, segment %d is there", f.number)}
+		}
+	}
+	return used, obsolete, nil
 }
 
 // readSegmentHeader returns why as the reason why p has no usable header.

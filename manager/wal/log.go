@@ -43,7 +43,7 @@ type Log struct {
 	queued      int        // bytes in pending and inflight
 	freeBuf     []byte
 	room        chan struct{} // closed when waiting in WaitRoom may be over; nil without waiters
-	sleeping    bool          // the committer waits for wake
+	wakeAt      uint64        // sequence number whose record wakes the committer
 	closed      bool
 
 	segments []segmentInfo // in use, oldest first; the last one is active
@@ -117,11 +117,10 @@ func (l *Log) Append(body []byte) (uint64, error) {
 	if kick {
 		l.kickAt = math.MaxInt64
 	}
-	wake := l.sleeping
-	l.sleeping = false
+	wake := seq == l.wakeAt
 	l.mu.Unlock()
 	if wake {
-		l.wake <- struct{}{}
+		l.wakeCommitter()
 	}
 	if kick {
 		l.kickPreparer()
@@ -302,6 +301,13 @@ func (l *Log) broadcastRoom() {
 	if l.room != nil {
 		close(l.room)
 		l.room = nil
+	}
+}
+
+func (l *Log) wakeCommitter() {
+	select {
+	case l.wake <- struct{}{}:
+	default: // it has not taken the last wake-up yet
 	}
 }
 

@@ -12,6 +12,7 @@ const (
 	DefaultSegmentBytes   = 64 << 20
 	DefaultMaxRecordBytes = 40 << 20
 	DefaultMaxQueueBytes  = 64 << 20
+	DefaultFillAhead      = 8 << 20
 	DefaultSpaceRetry     = time.Second
 
 	minSegmentBytes = 4 << 10
@@ -30,6 +31,11 @@ type Options struct {
 	// yet; default 64 MiB. A single record is always accepted by an empty
 	// queue.
 	MaxQueueBytes int
+	// FillAhead is how many bytes in front of the tail the log keeps filled
+	// with zeros, because overwriting is cheaper to sync than writing into
+	// space that is only reserved; default 8 MiB. Negative: none, for file
+	// systems that never overwrite in place.
+	FillAhead int64
 	// SpaceRetry is how long after a failed reservation the log tries again
 	// when no Append makes it try earlier; default 1 s.
 	SpaceRetry time.Duration
@@ -72,6 +78,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.MaxQueueBytes == 0 {
 		o.MaxQueueBytes = DefaultMaxQueueBytes
+	}
+	if o.FillAhead == 0 {
+		o.FillAhead = DefaultFillAhead
 	}
 	if o.SpaceRetry == 0 {
 		o.SpaceRetry = DefaultSpaceRetry

@@ -77,16 +77,16 @@ func (l *Log) nextWork() (work, bool) {
 		kickAt = min(kickAt, at)
 		return false
 	}
-	capacity := l.active.capacity
-	if filled := l.active.filled.Load(); filled < capacity && due(filled-fillAhead/2) {
-		return work{fill: l.active, target: l.tail + fillAhead}, true
+	ahead, capacity := l.opts.FillAhead, l.active.capacity
+	if filled := l.active.filled.Load(); ahead > 0 && filled < capacity && due(filled-ahead/2) {
+		return work{fill: l.active, target: l.tail + ahead}, true
 	}
 	if len(l.spares) == 0 {
 		if l.spareWanted || due(capacity/4) {
 			return work{create: l.nextSegment}, true
 		}
-	} else if s := l.spares[0]; s.filled.Load() < min(fillAhead, s.capacity) && due(capacity-fillAhead/2) {
-		return work{fill: s, target: fillAhead}, true
+	} else if s := l.spares[0]; s.filled.Load() < min(ahead, s.capacity) && due(capacity-ahead/2) {
+		return work{fill: s, target: ahead}, true
 	}
 	l.kickAt = kickAt
 	return work{}, false

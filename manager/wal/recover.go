@@ -63,9 +63,10 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 	}
 	if err := l.recover(ctx); err != nil {
 		if l.active != nil {
-			err = errors.Join(err, l.active.close())
+			_ = l.active.close() // err is the one to tell
 		}
-		return nil, errors.Join(err, lock.Close())
+		_ = lock.Close()
+		return nil, err
 	}
 	l.wg.Add(2)
 	go l.commitLoop()
@@ -161,7 +162,7 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 		if buf, err = readSegment(l.fs, f, buf); err != nil {
 			return err
 		}
-		end, err = scanRecords(buf, f.header.first, l.seed, func(off int64, r record) error { return l.replay(ctx, r) })
+		end, err = scanRecords(buf, segmentHeaderSize, f.header.first, l.seed, func(off int64, r record) error { return l.replay(ctx, r) })
 		if err != nil {
 			return err
 		}
@@ -172,8 +173,8 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 		}
 	}
 	last := used[len(used)-1]
-	if err := checkTail(last.path, buf, end, files.followers, l.seed); err != nil {
-		return err
+	if damage := checkTail(last.path, buf, end, files.followers, l.seed); damage != nil {
+		return damage
 	}
 	if end.next <= l.snapshot.seq {
 		return &CorruptionError{last.path, end.off, end.next, fmt.Sprintf("the log ends here, before sequence %d of its snapshot", l.snapshot.seq)}
@@ -240,7 +241,7 @@ func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 }
 
 // sealedDamage reports a segment that ends before the next one begins.
-func sealedDamage(path string, end scanEnd, next uint64) error {
+func sealedDamage(path string, end scanEnd, next uint64) *CorruptionError {
 	reason := fmt.Sprintf("the next segment begins with sequence %d", next)
 	if end.why != nil {
 		reason = end.why.Error() + "; " + reason
@@ -250,7 +251,7 @@ func sealedDamage(path string, end scanEnd, next uint64) error {
 
 // checkTail tells a torn tail, which is nothing to complain about, from
 // damage. followers are the files behind the last segment with a header.
-func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed uint32) error {
+func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed uint32) *CorruptionError {
 	used := usedLength(buf)
 	if off, r, ok := findProof(buf[:used], end.off, end.next, seed); ok {
 		return &CorruptionError{path, end.off, end.next, tailReason(end) + fmt.Sprintf("; the data at offset %d proves that everything before sequence %d was synced", off, r.durableBefore())}

@@ -14,11 +14,11 @@ type scanEnd struct {
 	why     error // what is wrong there; nil at a mark, and where all is zero
 }
 
-// scanRecords walks the records in b, a whole segment file, from its header
-// on. The first one must have sequence number first. An error of fn ends the
-// walk and is returned.
-func scanRecords(b []byte, first uint64, seed uint32, fn func(off int64, r record) error) (scanEnd, error) {
-	end := scanEnd{off: segmentHeaderSize, next: first, batch: segmentHeaderSize}
+// scanRecords walks the records in b, a whole segment file, from off on. The
+// first one must have sequence number first. An error of fn ends the walk and
+// is returned.
+func scanRecords(b []byte, off int64, first uint64, seed uint32, fn func(off int64, r record) error) (scanEnd, error) {
+	end := scanEnd{off: off, next: first, batch: off}
 	for end.off < int64(len(b)) {
 		r, err := parseRecord(b[end.off:], seed)
 		if err == nil && r.seq != end.next {

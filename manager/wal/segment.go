@@ -9,13 +9,9 @@ import (
 	"github.com/oncegate/oncegate/manager/wal/vfs"
 )
 
-const (
-	// fillChunk is how much the preparer writes at once while it may hold up
-	// the committer.
-	fillChunk = 256 << 10
-	// fillAhead is how far in front of the tail segments are kept filled.
-	fillAhead = 8 << 20
-)
+// fillChunk is how much the preparer writes at once while it may hold up the
+// committer.
+const fillChunk = 256 << 10
 
 var zeros [fillChunk]byte
 

@@ -19,7 +19,7 @@ type record struct {
 	value  []byte
 	seq    uint64 // log sequence number of the change that made it
 	keyLen uint16
-	n      uint16  // entries; the first two are in few, the others in more
+	n      uint16 // entries; the first two are in few, the others in more
 	few    [2]slot
 	more   []slot
 }

@@ -1,0 +1,88 @@
+package wal
+
+import (
+	"context"
+	"path"
+)
+
+// Entry is what Dump hands out for each record.
+type Entry struct {
+	// File is the path of the segment or snapshot, Segment its number, 0 for
+	// a snapshot, Offset the record's in it.
+	File    string
+	Segment uint64
+	Offset  int64
+	// Sequence number; in a snapshot, the running number of the record.
+	Sequence uint64
+	// Batch is the sequence number of the first record of the group commit
+	// that this one belongs to; 0 in a snapshot.
+	Batch uint64
+	// Body is valid during the call.
+	Body []byte
+}
+
+// Dump calls fn for the records of the log in dir: those of the snapshot in
+// force, then those of the segments, the ones that the snapshot replaced
+// included. It writes nothing. It stops with a *CorruptionError at the first
+// damage, with an error of fn as it is, and otherwise fails as Verify does.
+func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) error) error {
+	opts = opts.withDefaults()
+	if err := opts.FS.ProbeLock(path.Join(dir, lockName)); err != nil {
+		return err
+	}
+	files, err := listFiles(opts.FS, dir)
+	if err != nil {
+		return err
+	}
+	if files.snapshot != "" {
+		if err := dumpSnapshot(ctx, files.snapshot, opts, fn); err != nil {
+			return err
+		}
+	}
+	var buf []byte
+	for i, f := range files.segments {
+		if buf, err = readSegment(opts.FS, f, buf); err != nil {
+			return err
+		}
+		end, err := scanRecords(buf, segmentHeaderSize, f.header.first, files.id.seed(), func(off int64, r record) error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return fn(Entry{f.path, f.number, off, r.seq, r.durableBefore(), r.body})
+		})
+		if err != nil {
+			return err
+		}
+		var damage *CorruptionError
+		if i == len(files.segments)-1 {
+			damage = checkTail(f.path, buf, end, files.followers, files.id.seed())
+		} else if next := files.segments[i+1].header.first; end.next != next {
+			damage = sealedDamage(f.path, end, next)
+		}
+		if damage != nil {
+			return damage
+		}
+	}
+	return nil
+}
+
+func dumpSnapshot(ctx context.Context, p string, opts InspectOptions, fn func(Entry) error) error {
+	r, err := openSnapshot(opts.FS, p, opts.MaxRecordBytes)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		off := r.off
+		body, ok, err := r.next()
+		if err != nil || !ok {
+			return err
+		}
+		if err := fn(Entry{File: p, Offset: off, Sequence: uint64(r.records), Body: body}); err != nil {
+			return err
+		}
+	}
+}

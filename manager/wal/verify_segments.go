@@ -1,0 +1,188 @@
+package wal
+
+import (
+	"fmt"
+	"path"
+)
+
+// segments checks the chain of segments and what is in them.
+func (v *verifier) segments(dir string, names []string) error {
+	all, lastUsed, err := v.list(dir, names)
+	if err != nil {
+		return err
+	}
+	if lastUsed < 0 {
+		if stats := &v.report.DirStats; stats.Snapshot != "" {
+			v.complain(Damage, stats.Snapshot, 0, 0, stats.SnapshotSequence+1, "no segment holds the sequence that follows the snapshot")
+		}
+	}
+	for i, s := range all {
+		if err := v.ctx.Err(); err != nil {
+			return err
+		}
+		if i > 0 && s.number != all[i-1].number+1 {
+			v.complain(Damage, s.path, s.number, 0, 0, "segments %d to %d are missing", all[i-1].number+1, s.number-1)
+		}
+		if v.buf, err = readAll(v.opts.FS, s.path, v.buf); err != nil {
+			if err = v.corruption(err, s.number); err != nil {
+				return err
+			}
+			continue
+		}
+		v.report.SegmentBytes += int64(len(v.buf))
+		used := v.buf[:usedLength(v.buf)]
+		switch {
+		case s.why == nil:
+			err = v.used(all, i, lastUsed)
+		case i < lastUsed:
+			v.complain(Damage, s.path, s.number, 0, 0, "%v", s.why)
+		case lastUsed < 0 && len(used) > segmentHeaderSize:
+			v.complain(Damage, s.path, s.number, 0, 0, "%v; there is data behind it", s.why)
+		default:
+			v.report.Prepared++
+			if len(used) > 0 {
+				v.complain(Note, s.path, s.number, 0, 0, "%v; nothing in it was acknowledged", s.why)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verifiedSegment is a segment file and its header, or why it has none.
+type verifiedSegment struct {
+	segmentFile
+	why error
+}
+
+// list reads the headers. lastUsed is the place of the last segment with one,
+// -1 without any.
+func (v *verifier) list(dir string, names []string) (all []verifiedSegment, lastUsed int, err error) {
+	lastUsed = -1
+	for _, name := range names {
+		n, ok := parseName(name, segmentSuffix)
+		if !ok {
+			continue
+		}
+		f, why, err := readSegmentHeader(v.opts.FS, path.Join(dir, name))
+		if err != nil {
+			return nil, 0, err
+		}
+		f.number = n
+		if why == nil {
+			lastUsed = len(all)
+		}
+		all = append(all, verifiedSegment{f, why})
+	}
+	return all, lastUsed, nil
+}
+
+// used checks a segment with a header, all[i], which is in v.buf.
+func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
+	s, h := all[i], all[i].header
+	stats := &v.report.DirStats
+	stats.Segments++
+	if h.number != s.number {
+		v.complain(Damage, s.path, s.number, 0, 0, "the header is that of segment %d", h.number)
+	}
+	if s.size < h.capacity {
+		v.complain(Damage, s.path, s.number, s.size, 0, "the file has %d bytes, it was created with %d", s.size, h.capacity)
+	}
+	if v.id == nil {
+		v.id = &h.id
+	} else if *v.id != h.id {
+		v.complain(Damage, s.path, s.number, 0, 0, "the segment belongs to another log")
+		return nil
+	}
+	if stats.FirstSequence == 0 {
+		stats.FirstSequence = h.first
+		if want := stats.SnapshotSequence + 1; h.first > want {
+			v.complain(Damage, s.path, s.number, 0, want, "the log begins with sequence %d", h.first)
+		}
+	}
+	b := v.buf[:min(int64(len(v.buf)), h.capacity)]
+	if i < lastUsed {
+		next := all[i+1].header.first
+		if all[i+1].why != nil {
+			next = 0 // a complaint of its own
+		}
+		v.walk(s, b, func(end scanEnd) *CorruptionError {
+			if next == 0 && end.why == nil || end.next == next {
+				return nil
+			}
+			return sealedDamage(s.path, end, next)
+		})
+		return nil
+	}
+	followers, err := v.followers(all[i+1:])
+	if err != nil {
+		return err
+	}
+	end := v.walk(s, b, func(end scanEnd) *CorruptionError {
+		return checkTail(s.path, b, end, followers, h.id.seed())
+	})
+	stats.LastSequence = end.next - 1
+	stats.TailBytes = max(0, usedLength(b)-end.off)
+	if end.why != nil && !v.report.Damaged() {
+		v.complain(Note, s.path, s.number, end.off, end.next, "a torn tail of %d bytes, never acknowledged, to be removed at the next start: %v", stats.TailBytes, end.why)
+	}
+	if end.next <= stats.SnapshotSequence {
+		v.complain(Damage, s.path, s.number, end.off, end.next, "the log ends here, before sequence %d of its snapshot", stats.SnapshotSequence)
+	}
+	return nil
+}
+
+func (v *verifier) followers(all []verifiedSegment) ([]follower, error) {
+	var out []follower
+	for _, s := range all {
+		buf, err := readAll(v.opts.FS, s.path, nil)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, follower{s.path, s.why, buf[:usedLength(buf)]})
+	}
+	return out, nil
+}
+
+// walk goes over the records of a segment. Where they break off, judge tells
+// whether that is damage; then walk looks for the next record behind it.
+func (v *verifier) walk(s verifiedSegment, b []byte, judge func(scanEnd) *CorruptionError) scanEnd {
+	stats := &v.report.DirStats
+	seed := s.header.id.seed()
+	off, seq := int64(segmentHeaderSize), s.header.first
+	for {
+		end, _ := scanRecords(b, off, seq, seed, func(off int64, r record) error {
+			stats.Records++
+			stats.RecordBytes += int64(r.size())
+			stats.LargestRecord = max(stats.LargestRecord, len(r.body))
+			if r.ahead == 0 {
+				stats.Batches++
+			}
+			v.check(s.path, s.number, off, r.seq, r.body)
+			return v.ctx.Err()
+		})
+		if v.ctx.Err() != nil {
+			return end
+		}
+		damage := judge(end)
+		if damage == nil {
+			return end
+		}
+		resume, r, ok := findRecord(b, end.off+1, end.next, seed, func(r record) bool { return !r.isMark() })
+		reason := damage.Reason
+		if ok {
+			reason += fmt.Sprintf("; readable again at offset %d, sequence %d", resume, r.seq)
+		}
+		segment := s.number
+		if damage.File != s.path {
+			segment++
+		}
+		v.complain(Damage, damage.File, segment, damage.Offset, damage.Sequence, "%s", reason)
+		if !ok {
+			return end
+		}
+		off, seq = resume, r.seq
+	}
+}
