@@ -172,8 +172,15 @@ func names(fields []field) string {
 // maxShown bounds how much of an input an error repeats.
 const maxShown = 80
 
-// show prepares a raw value for an error.
+// show prepares a raw value for an error. What is inside of objects and lists
+// stays out: it may be a secret in the wrong place.
 func show(raw string) string {
+	if len(raw) > 2 && raw[0] == '{' {
+		return "{...}"
+	}
+	if len(raw) > 2 && raw[0] == '[' {
+		return "[...]"
+	}
 	if len(raw) > maxShown {
 		return printable(raw[:maxShown]) + "..."
 	}

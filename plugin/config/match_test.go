@@ -1,0 +1,115 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestMatch(t *testing.T) {
+	type try struct {
+		method, path string
+		want         bool
+	}
+	for rule, tries := range map[string][]try{
+		`{}`: {
+			{"POST", "/", true}, {"PATCH", "/x/y?z", true}, {"GET", "/", false}, {"PUT", "/", false},
+			{"post", "/", false}, {"POST", "*", false}, {"POST", "", false},
+		},
+		`{"methods": ["*"]}`:             {{"GET", "/", true}, {"OPTIONS", "/x", true}},
+		`{"methods": ["PUT", "DELETE"]}`: {{"PUT", "/", true}, {"DELETE", "/", true}, {"POST", "/", false}},
+		`{"path": "/a/b"}`:               {{"POST", "/a/b", true}, {"POST", "/a/b?c=/d", true}, {"POST", "/a/b#c", true}, {"POST", "/a/b/", false}, {"POST", "/a/bc", false}, {"POST", "/a", false}},
+		`{"path_prefix": "/a"}`:          {{"POST", "/a", true}, {"POST", "/ab", true}, {"POST", "/a/b", true}, {"POST", "/b/a", false}, {"POST", "/?/a", false}},
+		`{"path_pattern": "/a/*/c"}`:     {{"POST", "/a/b/c", true}, {"POST", "/a/b/c?d", true}, {"POST", "/a//c", false}, {"POST", "/a/b/x/c", false}, {"POST", "/a/b/c/", false}, {"POST", "/a/b", false}, {"POST", "/x/b/c", false}},
+		`{"path_pattern": "/a/**"}`:      {{"POST", "/a/", true}, {"POST", "/a/b", true}, {"POST", "/a/b/c/", true}, {"POST", "/a", false}, {"POST", "/ab/c", false}},
+		`{"path_pattern": "/*/jobs/**"}`: {{"POST", "/v1/jobs/", true}, {"POST", "/v1/jobs/x", true}, {"POST", "//jobs/x", false}, {"POST", "/v1/jobs", false}},
+		`{"path_pattern": "/**"}`:        {{"POST", "/", true}, {"POST", "/a/b", true}, {"POST", "*", false}},
+		`{"path_pattern": "/*"}`:         {{"POST", "/a", true}, {"POST", "/", false}, {"POST", "/a/", false}},
+		`{"path_pattern": "/"}`:          {{"POST", "/", true}, {"POST", "/a", false}, {"POST", "", false}},
+		`{"path_pattern": "/a/"}`:        {{"POST", "/a/", true}, {"POST", "/a", false}},
+		`{"path_pattern": "/a//b"}`:      {{"POST", "/a//b", true}, {"POST", "/a/x/b", false}},
+		`{"path_pattern": "/a/b"}`:       {{"POST", "/a/b", true}, {"POST", "/a/b?x/y", true}, {"POST", "/a/", false}, {"POST", "/a", false}},
+	} {
+		c := mustParse(t, `{"match": [`+rule+`]}`)
+		for _, try := range tries {
+			if got := c.Route(try.method, try.path) != nil; got != try.want {
+				t.Errorf("%s: %s %s matches: %v, want %v", rule, try.method, try.path, got, try.want)
+			}
+		}
+	}
+}
+
+// TestFirstMatchWins in the order of the list, not by how exact a rule is.
+func TestFirstMatchWins(t *testing.T) {
+	c := mustParse(t, `{"match": [
+		{"path": "/a/b"}, {"path_prefix": "/a"}, {"path": "/a/c"}, {"methods": ["PUT"]}
+	]}`)
+	for path, want := range map[string]int{"/a/b": 0, "/a/c": 1, "/a": 1} {
+		if r := c.Route("POST", path); r == nil || r.Index != want {
+			t.Errorf("%s: %+v, want rule %d", path, r, want)
+		}
+	}
+	if r := c.Route("PUT", "/a/b"); r == nil || r.Index != 3 {
+		t.Errorf("PUT: %+v, want rule 3", r)
+	}
+	if r := c.Route("POST", "/x"); r != nil {
+		t.Errorf("/x: %+v, want none", r)
+	}
+}
+
+func TestRouteAllocates(t *testing.T) {
+	c := mustParse(t, `{"match": [{"path": "/x"}, {"path_pattern": "/a/*/c"}, {"path_pattern": "/a/**"}]}`)
+	ok := true
+	n := testing.AllocsPerRun(100, func() {
+		r := c.Route("POST", "/a/b/d?e=f")
+		ok = ok && r != nil && r.Outcomes.Classify(503, true) == OutcomeRelease
+	})
+	if !ok || n != 0 {
+		t.Errorf("ok %v, %v allocations per request, want 0", ok, n)
+	}
+}
+
+// checkOutcomes takes statuses like "503", and "503 r" for one with Retry-After.
+func checkOutcomes(t *testing.T, o *Outcomes, want map[string]Outcome) {
+	t.Helper()
+	for s, outcome := range want {
+		code, retryAfter := strings.CutSuffix(s, " r")
+		status, err := strconv.Atoi(code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := o.Classify(status, retryAfter); got != outcome {
+			t.Errorf("%s is classified as %d, want %d", s, got, outcome)
+		}
+	}
+	for _, status := range []int{-1, 0, 100, 101, 199, 600, 999} {
+		if got := o.Classify(status, false); got != OutcomeNone {
+			t.Errorf("%d is classified as %d, want none", status, got)
+		}
+	}
+}
+
+func TestOutcomePrecedence(t *testing.T) {
+	for text, want := range map[string]map[string]Outcome{
+		// A code beats its class, with and without the header.
+		`{"reject": ["4xx", "503"]}`: {"503": OutcomeReject, "503 r": OutcomeReject, "502": OutcomeCommit, "502 r": OutcomeCommit},
+		// The header beats the same without, a code beats a class with it.
+		`{"release": ["5xx+retry-after", "4xx+retry-after"], "reject": ["4xx", "500"]}`: {
+			"501": OutcomeCommit, "501 r": OutcomeRelease, "500": OutcomeReject, "500 r": OutcomeReject,
+			"404": OutcomeReject, "404 r": OutcomeRelease, "429": OutcomeReject, "429 r": OutcomeRelease,
+		},
+		// What is listed leaves the inherited lists.
+		`{"commit": ["2xx", "3xx", "4xx", "5xx", "429"]}`:      {"404": OutcomeCommit, "429": OutcomeCommit, "408": OutcomeRelease},
+		`{"commit": ["2xx", "3xx", "5xx", "503"]}`:             {"503": OutcomeCommit, "503 r": OutcomeCommit},
+		`{"commit": ["2xx", "3xx", "5xx", "503+retry-after"]}`: {"503": OutcomeCommit, "503 r": OutcomeCommit, "429": OutcomeRelease},
+		// A list may be empty when the rest covers everything.
+		`{"release": []}`: {"429": OutcomeReject, "503 r": OutcomeCommit},
+		`{"commit": [], "reject": ["2xx", "3xx", "4xx", "5xx"], "release": []}`: {"200": OutcomeReject, "599": OutcomeReject},
+	} {
+		c := mustParse(t, `{"outcomes": `+text+`}`)
+		checkOutcomes(t, &c.Route("POST", "/").Outcomes, want)
+	}
+	// Twice: a rule over the top level.
+	c := mustParse(t, `{"outcomes": {"release": ["5xx"], "commit": ["2xx", "3xx"]}, "match": [{"outcomes": {"commit": ["2xx", "3xx", "500"]}}]}`)
+	checkOutcomes(t, &c.Route("POST", "/").Outcomes, map[string]Outcome{"500": OutcomeCommit, "501": OutcomeRelease, "400": OutcomeReject})
+}

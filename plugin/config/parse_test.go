@@ -1,0 +1,311 @@
+package config
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaults(t *testing.T) {
+	for _, text := range []string{"", " \r\n\t", "{}", ` { } `} {
+		c := mustParse(t, text)
+		want := Config{
+			Manager:         Manager{Cluster: "oncegate_manager", Authority: "oncegate-manager", Timeout: 5 * time.Second},
+			CommitRetry:     CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 1024},
+			MaxEntries:      100000,
+			MaxBytes:        67108864,
+			MaxWaiters:      1024,
+			CleanupInterval: 10 * time.Second,
+		}
+		got := *c
+		got.rules = nil
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %+v, want %+v", text, got, want)
+		}
+		r := c.Route("POST", "/anything?x=1")
+		if r == nil {
+			t.Fatalf("%q: POST does not match", text)
+		}
+		outcomes := r.Outcomes
+		plain := *r
+		plain.Outcomes = Outcomes{}
+		wantRoute := Route{
+			Key:             Key{Header: "idempotency-key"},
+			Scope:           []ScopePart{{Kind: ScopeHost}, {Kind: ScopePath}, {Kind: ScopeHeader, Header: "authorization"}},
+			PendingTTL:      time.Minute,
+			CommittedTTL:    5 * time.Minute,
+			RejectedTTL:     time.Minute,
+			WaitForPending:  true,
+			PendingWait:     30 * time.Second,
+			MaxRequestBody:  524288,
+			MaxResponseBody: 524288,
+		}
+		if !reflect.DeepEqual(plain, wantRoute) {
+			t.Errorf("%q: %+v, want %+v", text, plain, wantRoute)
+		}
+		checkOutcomes(t, &outcomes, map[string]Outcome{
+			"200": OutcomeCommit, "302": OutcomeCommit, "400": OutcomeReject, "500": OutcomeCommit, "503": OutcomeCommit,
+			"408": OutcomeRelease, "425": OutcomeRelease, "429": OutcomeRelease,
+			"503 r": OutcomeRelease, "500 r": OutcomeCommit, "200 r": OutcomeCommit,
+		})
+	}
+}
+
+// TestEveryField sets every field to something else than its default.
+func TestEveryField(t *testing.T) {
+	c := mustParse(t, `{
+		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t"},
+		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
+		"max_entries": 16, "max_bytes": 70000, "max_waiters": 3, "cleanup_interval_seconds": 1.5,
+		"scope_secret": "0123456789abcdef",
+		"ledger": "upstream", "mode": "body",
+		"key": {"header": "X-Key", "json_path": "a.0.b\\.c", "derive": "sha256", "required": true, "format": "any"},
+		"scope": ["method", "path_and_query", "header:X-Tenant"],
+		"pending_ttl_seconds": 1, "committed_ttl_seconds": 2, "rejected_ttl_seconds": 3.0005,
+		"wait_for_pending": false, "pending_wait_timeout": 0.25,
+		"max_request_body_bytes": 5, "max_response_body_bytes": 6,
+		"failure_mode": "open", "commit": "async",
+		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]},
+		"match": [{"methods": ["PUT"], "path": "/p"}]
+	}`)
+	r := c.Route("PUT", "/p")
+	if r == nil {
+		t.Fatal("no match")
+	}
+	rules := c.rules
+	c.rules = nil
+	if want := (Config{
+		Manager:         Manager{"c", "a", 7 * time.Millisecond, "t"},
+		CommitRetry:     CommitRetry{11 * time.Millisecond, 12 * time.Millisecond, 13},
+		MaxEntries:      16,
+		MaxBytes:        70000,
+		MaxWaiters:      3,
+		CleanupInterval: 1500 * time.Millisecond,
+		ScopeSecret:     "0123456789abcdef",
+	}); !reflect.DeepEqual(*c, want) {
+		t.Errorf("%+v, want %+v", *c, want)
+	}
+	outcomes := r.Outcomes
+	rules[0].route.Outcomes = Outcomes{}
+	if want := (Route{
+		Ledger: LedgerUpstream, Mode: ModeBody,
+		Key:        Key{Header: "x-key", JSONPath: `a.0.b\.c`, Derive: DeriveSHA256, Required: true},
+		Scope:      []ScopePart{{Kind: ScopeMethod}, {Kind: ScopePathAndQuery}, {Kind: ScopeHeader, Header: "x-tenant"}},
+		PendingTTL: time.Second, CommittedTTL: 2 * time.Second, RejectedTTL: 3001 * time.Millisecond,
+		PendingWait:    250 * time.Millisecond,
+		MaxRequestBody: 5, MaxResponseBody: 6,
+		FailureMode: FailOpen, Commit: CommitAsync,
+	}); !reflect.DeepEqual(*r, want) {
+		t.Errorf("%+v, want %+v", *r, want)
+	}
+	checkOutcomes(t, &outcomes, map[string]Outcome{"204": OutcomeCommit, "301": OutcomeReject, "408": OutcomeReject, "500": OutcomeRelease, "503 r": OutcomeRelease})
+}
+
+// TestMerge: a rule's field beats the top level's, wherever match stands;
+// objects merge by field, lists are replaced, and rules do not see each other.
+func TestMerge(t *testing.T) {
+	c := mustParse(t, `{
+		"match": [
+			{"path": "/a", "key": {"required": false}, "scope": ["host"], "pending_ttl_seconds": 5},
+			{"path": "/b", "outcomes": {"reject": ["4xx", "500"]}},
+			{"path": "/c", "mode": "body", "key": {"header": "", "derive": "md5"}}
+		],
+		"key": {"header": "x-key", "required": true},
+		"scope": ["host", "path"],
+		"pending_ttl_seconds": 9
+	}`)
+	a, b, cc := c.Route("POST", "/a"), c.Route("POST", "/b"), c.Route("POST", "/c")
+	if a.Index != 0 || b.Index != 1 || cc.Index != 2 {
+		t.Errorf("indexes %d, %d, %d", a.Index, b.Index, cc.Index)
+	}
+	if want := (Key{Header: "x-key"}); a.Key != want || len(a.Scope) != 1 || a.PendingTTL != 5*time.Second {
+		t.Errorf("/a: %+v", a)
+	}
+	if want := (Key{Header: "x-key", Required: true}); b.Key != want || len(b.Scope) != 2 || b.PendingTTL != 9*time.Second {
+		t.Errorf("/b: %+v", b)
+	}
+	if want := (Key{Derive: DeriveMD5, Required: true}); cc.Key != want || cc.Mode != ModeBody {
+		t.Errorf("/c: %+v", cc)
+	}
+	checkOutcomes(t, &a.Outcomes, map[string]Outcome{"500": OutcomeCommit})
+	checkOutcomes(t, &b.Outcomes, map[string]Outcome{"500": OutcomeReject, "501": OutcomeCommit, "429": OutcomeRelease})
+}
+
+// TestRefused: every mistake is refused with the field's full path, what was
+// found and what is allowed.
+func TestRefused(t *testing.T) {
+	const pathAllowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
+	const patternAllowed = `segments of plain text, "*" for any one segment, and "**" as the last segment for the rest`
+	const scopeAllowed = `"host", "path", "path_and_query", "method" or "header:" with a header name`
+	const methodAllowed = `a method in upper case, or "*" alone for any`
+	notJSON := "configuration: not valid JSON; allowed: one JSON object, nested at most 64 deep"
+	for text, want := range map[string]string{
+		`{`:                                     notJSON,
+		`{} {}`:                                 notJSON,
+		`{"a":}`:                                notJSON,
+		"\x00":                                  notJSON,
+		`[]`:                                    "configuration: []; allowed: an object",
+		`null`:                                  "configuration: null; allowed: an object",
+		`"x"`:                                   `configuration: "x"; allowed: an object`,
+		`{"nope": 1}`:                           "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, commit, outcomes",
+		`{"mode": "body", "mode": "body"}`:      "mode: given twice; allowed: once",
+		`{"mode": "heders"}`:                    `mode: "heders"; allowed: "headers", "body"`,
+		`{"mode": null}`:                        `mode: null; allowed: "headers", "body"`,
+		`{"mode": 1}`:                           `mode: 1; allowed: "headers", "body"`,
+		`{"ledger": "Manager"}`:                 `ledger: "Manager"; allowed: "manager", "upstream", "none"`,
+		`{"failure_mode": ""}`:                  `failure_mode: ""; allowed: "closed", "open"`,
+		`{"commit": false}`:                     `commit: false; allowed: "before_reply", "async"`,
+		`{"wait_for_pending": "true"}`:          `wait_for_pending: "true"; allowed: true or false`,
+		`{"max_entries": 7}`:                    "max_entries: 7; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 8.0}`:                  "max_entries: 8.0; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 1e3}`:                  "max_entries: 1e3; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 99999999999999999999}`: "max_entries: 99999999999999999999; allowed: an integer from 8 to 10000000",
+		`{"pending_ttl_seconds": 1e999}`:        "pending_ttl_seconds: 1e999; allowed: a number of seconds from 0.001 to 31622400",
+		`{"pending_ttl_seconds": -1}`:           "pending_ttl_seconds: -1; allowed: a number of seconds from 0.001 to 31622400",
+		`{"manager": []}`:                       "manager: []; allowed: an object",
+		`{"manager": {"cluster": ""}}`:          `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
+		`{"manager": {"authority": "a b"}}`:     `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
+		`{"manager": {"port": 1}}`:              "manager.port: unknown field; allowed: cluster, authority, timeout_ms, auth_token",
+		`{"commit_retry": {"initial_ms": 50, "max_ms": 49}}`:                 "commit_retry.max_ms: 49 is less than initial_ms; allowed: 50 to 600000",
+		`{"key": {"hedaer": "x"}}`:                                           "key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
+		`{"key": {"header": "a b"}}`:                                         `key.header: "a b"; allowed: "" or a header name of up to 128 bytes`,
+		`{"key": {"header": ":path"}}`:                                       `key.header: ":path"; allowed: "" or a header name of up to 128 bytes`,
+		`{"key": {"header": ""}}`:                                            "key: no source; allowed: at least one of header, json_path and derive",
+		`{"key": {"json_path": "id"}}`:                                       `key.json_path: "id" needs the body; allowed: "" unless "mode" is "body"`,
+		`{"key": {"derive": "md5"}}`:                                         `key.derive: needs the body; allowed: "" unless "mode" is "body"`,
+		`{"key": {"derive": "md4"}}`:                                         `key.derive: "md4"; allowed: "", "md5", "sha256"`,
+		`{"mode": "body", "key": {"derive": "md5", "format": "structured"}}`: `key.derive: a derived key is not structured; allowed: "" when "key.format" is "structured"`,
+		`{"scope": "host"}`:                                                  `scope: "host"; allowed: a list of 0 to 16 parts`,
+		`{"scope": ["hsot"]}`:                                                `scope[0]: "hsot"; allowed: ` + scopeAllowed,
+		`{"scope": ["host", 1]}`:                                             `scope[1]: 1; allowed: ` + scopeAllowed,
+		`{"scope": ["header:"]}`:                                             `scope[0]: "header:"; allowed: ` + scopeAllowed,
+		`{"scope": ["header::path"]}`:                                        `scope[0]: "header::path"; allowed: ` + scopeAllowed,
+		`{"scope": ["header:A", "header:a"]}`:                                `scope[1]: "header:a" is listed twice; allowed: once`,
+		`{"scope": [` + strings.Repeat(`"host",`, 17) + `"host"]}`:           `scope[1]: "host" is listed twice; allowed: once`,
+		`{"match": {}}`:                                                      "match: {}; allowed: a list of 1 to 256 rules",
+		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
+		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
+		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, commit, outcomes",
+		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
+		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
+		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
+		`{"match": [{"path": "/a?b"}]}`:                                      `match[0].path: "/a?b"; allowed: ` + pathAllowed,
+		`{"match": [{"path_prefix": ""}]}`:                                   `match[0].path_prefix: ""; allowed: ` + pathAllowed,
+		`{"match": [{"path_pattern": "/a*"}]}`:                               `match[0].path_pattern: "/a*"; allowed: ` + patternAllowed,
+		`{"match": [{"path_pattern": "/**/a"}]}`:                             `match[0].path_pattern: "/**/a"; allowed: ` + patternAllowed,
+		`{"match": [{"path_pattern": 1}]}`:                                   `match[0].path_pattern: 1; allowed: ` + pathAllowed,
+		`{"match": [{"methods": []}]}`:                                       "match[0].methods: []; allowed: a list of 1 to 32 methods",
+		`{"match": [{"methods": ["post"]}]}`:                                 `match[0].methods[0]: "post"; allowed: ` + methodAllowed,
+		`{"match": [{"methods": ["POST", "*"]}]}`:                            `match[0].methods[1]: "*"; allowed: ` + methodAllowed,
+		`{"match": [{"methods": ["*", "POST"]}]}`:                            `match[0].methods[1]: "POST"; allowed: ` + methodAllowed,
+		`{"match": [{"methods": ["PO ST"]}]}`:                                `match[0].methods[0]: "PO ST"; allowed: ` + methodAllowed,
+		`{"outcomes": {"commit": ["2xx", "2xx"]}}`:                           `outcomes.commit[1]: "2xx" is listed twice; allowed: once, in one list`,
+		`{"outcomes": {"commit": ["2xx"], "reject": ["2xx"]}}`:               `outcomes.reject[0]: "2xx" is listed twice; allowed: once, in one list`,
+		`{"outcomes": {"commit": ["2xx"]}}`:                                  `outcomes: "3xx" is in no list; allowed: each of "2xx", "3xx", "4xx" and "5xx" in one of commit, reject and release`,
+		`{"outcomes": {"release": ["1xx"]}}`:                                 `outcomes.release[0]: "1xx"; allowed: ` + termAllowed,
+		`{"outcomes": {"release": ["600"]}}`:                                 `outcomes.release[0]: "600"; allowed: ` + termAllowed,
+		`{"outcomes": {"release": [503]}}`:                                   `outcomes.release[0]: 503; allowed: ` + termAllowed,
+		`{"outcomes": {"release": ["503+retry"]}}`:                           `outcomes.release[0]: "503+retry"; allowed: ` + termAllowed,
+		`{"outcomes": {"release": ["2xX"]}}`:                                 `outcomes.release[0]: "2xX"; allowed: ` + termAllowed,
+		`{"outcomes": {"release": ["+retry-after"]}}`:                        `outcomes.release[0]: "+retry-after"; allowed: ` + termAllowed,
+		`{"outcomes": {"hold": []}}`:                                         "outcomes.hold: unknown field; allowed: commit, reject, release",
+		`{"mode": "` + strings.Repeat("m", 100) + `"}`:                       `mode: "` + strings.Repeat("m", 79) + `...; allowed: "headers", "body"`,
+		"{\"mode\": \"\u2028\x7f\"}":                                         `mode: "????"; allowed: "headers", "body"`,
+		`{"\u0000\n": 1}`:                                                    "",
+		strings.Repeat("[", 65) + strings.Repeat("]", 65):                    notJSON,
+		strings.Repeat(`{"manager":`, 90000):                                notJSON,
+		strings.Repeat(" ", maxConfigBytes+1):                                "configuration: 1048577 bytes; allowed: up to 1048576",
+	} {
+		c, err := Parse([]byte(text))
+		if err == nil {
+			t.Errorf("%.100s: accepted as %+v", text, c)
+			continue
+		}
+		var typed *Error
+		if !errors.As(err, &typed) {
+			t.Errorf("%.100s: %T", text, err)
+		}
+		got := err.Error()
+		if want == "" {
+			want = "??: unknown field; allowed: " + got[strings.Index(got, "manager, "):]
+		}
+		if got != want {
+			t.Errorf("%.100s:\n got %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+// TestTooMany: lists are bounded.
+func TestTooMany(t *testing.T) {
+	rules := strings.TrimSuffix(strings.Repeat(`{},`, maxRules), ",")
+	mustParse(t, `{"match": [`+rules+`]}`)
+	if _, err := Parse([]byte(`{"match": [` + rules + `,{}]}`)); err == nil || !strings.Contains(err.Error(), "match: more than 256 elements") {
+		t.Errorf("257 rules: %v", err)
+	}
+	if _, err := Parse([]byte(`{"match": [{"methods": [` + strings.Repeat(`"A",`, 32) + `"A"]}]}`)); err == nil || !strings.Contains(err.Error(), "match[0].methods: more than 32 elements") {
+		t.Errorf("33 methods: %v", err)
+	}
+}
+
+// TestSecretsStaySecret: neither of the two secrets is ever part of an error.
+func TestSecretsStaySecret(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"scope_secret": "hunter2"}`:                 `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
+		`{"scope_secret": ["hunter2"]}`:               `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
+		`{"manager": {"auth_token": "hunter2 x"}}`:    "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",
+		`{"manager": {"auth_token": {"hunter2": 1}}}`: "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",
+		`{"manager": [{"auth_token": "hunter2"}]}`:    "manager: [...]; allowed: an object",
+		`{"scope": {"auth_token": "hunter2"}}`:        "scope: {...}; allowed: a list of 0 to 16 parts",
+	} {
+		_, err := Parse([]byte(text))
+		if err == nil {
+			t.Errorf("%s: accepted", text)
+			continue
+		}
+		if err.Error() != want {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// FuzzParse: nothing that a configuration says panics the parser, and what is
+// accepted is complete and within its bounds.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{
+		"", "{}", `{"match": [{"path_pattern": "/a/*/**", "methods": ["*"]}]}`,
+		`{"key": {"header": "x", "json_path": "a.b"}, "mode": "body", "scope": ["header:x"]}`,
+		`{"outcomes": {"commit": ["2xx", "503+retry-after"], "reject": ["3xx", "4xx"], "release": ["5xx"]}}`,
+		`{"pending_ttl_seconds": 1e-3, "max_bytes": 65536, "manager": {"timeout_ms": 1}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		c, err := Parse(text)
+		if err != nil {
+			if c != nil || err.Error() == "" || len(err.Error()) > 4000 {
+				t.Errorf("%v with %q", c, err)
+			}
+			return
+		}
+		if len(c.rules) == 0 || c.MaxEntries < 8 || c.MaxBytes < 65536 || c.CleanupInterval <= 0 || c.Manager.Timeout <= 0 {
+			t.Errorf("%+v", c)
+		}
+		for i := range c.rules {
+			r := &c.rules[i].route
+			if r.PendingTTL <= 0 || r.CommittedTTL <= 0 || r.RejectedTTL <= 0 || r.PendingWait <= 0 || r.MaxRequestBody < 1 || r.MaxResponseBody < 1 {
+				t.Errorf("%+v", r)
+			}
+			for status := 200; status < 600; status++ {
+				if r.Outcomes.Classify(status, false) == OutcomeNone || r.Outcomes.Classify(status, true) == OutcomeNone {
+					t.Errorf("%d has no outcome in %+v", status, r.Outcomes)
+				}
+			}
+		}
+		for _, path := range []string{"", "/", "/a", "/a/b/c", "*", "/a?b", string(text)} {
+			c.Route("POST", path)
+		}
+	})
+}
