@@ -152,11 +152,14 @@ func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
 func TestClientLeavesAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Workers: 2})
-		for range 50 {
-			x := r.Send(Request{Key: "k"})
+		r.Manager.Always(api.PathReserve, Fault{HoldCall: true})
+		for i := range 50 {
+			x := r.Send(Request{Key: "k", Worker: i % 2})
 			x.ClientReset()
 			x.Over()
 		}
+		r.Manager.Always(api.PathReserve, Fault{})
+		r.Manager.Release()
 		r.Settle()
 		y := r.Send(Request{Key: "k"})
 		y.Answer(200, "done")

@@ -1,0 +1,84 @@
+// Package gate decides what happens to a request: the idempotency filter as a
+// state machine over a small Host interface. It knows nothing of the Proxy-Wasm
+// ABI (plugin/sdk does) and runs natively in tests.
+//
+// # A request's way
+//
+//	            OnRequestHeaders
+//	                  |  no rule matches, no key, an upgrade, gRPC
+//	 new -------------+-----------------------------------------------> pass
+//	                  |  body mode: digest the body first
+//	                  v
+//	               (look) <-------------------------------+
+//	   another's      |  entry     |  entry               | woken: the other
+//	   pending entry  |  is final  |  is new              | attempt ended
+//	   +--------------+            +---------+            |
+//	   v                           |         v            |
+//	waiting -----------------------|---- reserving -------+
+//	   | too long                  |         | the ledger grants the key
+//	   v                           v         v
+//	replied (409)     replied (replay)    forwarded
+//	                                         | upstream answers
+//	                                         v
+//	                        held | copied | streamed --> recording --> done
+//
+// The request is paused in the phases before forwarded. Whether its body has
+// been read by then is the route's mode: in headers mode the host stops everything
+// at the headers (PauseAll), in body mode it delivers the body while it holds the
+// headers (Pause), and no body callback may return Continue before the decision,
+// because that would release the headers.
+//
+// The answer's end is what waits for the ledger (commit: before_reply). In body
+// mode the headers wait with it. In headers mode they cannot: a Pause there
+// would keep the body from the gate. So the headers go out, the host collects the
+// body (held), and nothing of the body goes out before the outcome is recorded.
+// An answer that is too large to record, or an event stream, passes as it comes
+// (streamed) and is recorded without its body; only its last piece waits.
+// With commit: async, and where no ledger is called, the answer passes and is copied.
+//
+// # Who may run a request
+//
+// The cache entry (plugin/cache) coalesces the duplicates of one proxy: its
+// compare-and-set lets one stream create the pending entry, the others become
+// waiters. The ledger decides among proxies: its reserve grants the key to one
+// token. Losing the cache, or every race for it, costs calls and never lets a
+// request run twice; only with ledger: none is the cache the authority.
+//
+// # How a reservation ends
+//
+//	what happened                             the ledger hears      the next duplicate gets
+//	upstream answered: 2xx, 3xx, 5xx          commit                the answer
+//	upstream answered: 4xx                    reject                the answer, for a shorter time
+//	upstream asks to be asked again           release               a new try
+//	it never reached upstream                 release               a new try
+//	sent, and no answer                       nothing               409 until the reservation is over
+//	the answer broke off or was too large     commit without body   410
+//	nobody was there when the key was granted release               a new try
+//	the reserve's answer got lost             release               503, then a new try
+//
+// Statuses are mapped by the route's outcomes. Upstream's own answers are told from
+// the proxy's and other filters' by the property response.code_details; whether a
+// request that got no answer had been sent is told by response.flags, and where a
+// retry may have been in between, by the worst of them.
+//
+// # Calls and contexts
+//
+// A callout that is made while a stream's context is active loses its answer when
+// that stream is deleted. Every call is therefore made from the plugin context: the
+// stream's callback queues it and sends a message to the VM's own shared queue
+// (kick); the queue callback that follows makes it (pump). So a reservation that is
+// granted after the client left is heard of, and given back; a commit outlives
+// the stream that it is for, and is repeated until the reservation is over.
+//
+// Answering other streams is left to the plugin context for another reason: a local
+// reply stops the stream whose callback is running, even if it is for another.
+// Waiting duplicates are therefore woken by the pump as well: by messages to the queues
+// of the VMs that the cache entry names, with the tick as safety net for VMs
+// that died before they could send them.
+//
+// # Memory
+//
+// Everything that grows has a bound: waiters (max_waiters), calls to repeat
+// (commit_retry.max_queued, and a limit on their bytes beyond which bodies are left
+// out), messages per callback, the cache's table. What a stream holds ends with it.
+package gate
