@@ -34,8 +34,14 @@ func serve(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
+	return serveOn(ctx, env, s, nil)
+}
+
+// serveOn is serve with settings and, if st is not nil, a store that is open
+// already. It closes the store.
+func serveOn(ctx context.Context, env environment, s *settings, st store.Store) error {
 	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: s.logLevel}))
-	a := &app{settings: s, log: log, registry: prometheus.NewRegistry()}
+	a := &app{settings: s, log: log, registry: prometheus.NewRegistry(), store: st}
 	defer a.close()
 	if err := a.start(ctx); err != nil {
 		return err
@@ -87,8 +93,12 @@ func (a *app) start(ctx context.Context) error {
 	if a.auth, err = server.NewAuth(s.tokenFile, s.clientCA != ""); err != nil {
 		return err
 	}
-	if a.store, err = engines[s.store].open(ctx, s, a.log, a.registry); err != nil {
-		return err
+	if a.store == nil {
+		opened, err := engines[s.store].open(ctx, s, a.log, a.registry)
+		if err != nil {
+			return err
+		}
+		a.store = opened
 	}
 	if a.ledger, err = ledger.New(ctx, a.store, s.ledger); err != nil {
 		return err

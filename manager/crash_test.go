@@ -1,0 +1,306 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// crashRounds is how often the manager is killed; make test-long asks for more.
+func crashRounds(t *testing.T) int {
+	t.Helper()
+	const name = "MANAGER_CRASH_ROUNDS"
+	v := os.Getenv(name)
+	if v == "" {
+		return 10
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q: must be a number of rounds", name, v)
+	}
+	return n
+}
+
+const (
+	crashClients = 32
+	// keysPerRound and callsPerRound keep the history of one key short enough
+	// to be judged; a key is used in two rounds and so lives through a crash.
+	keysPerRound  = 24
+	callsPerRound = 500
+)
+
+// crashLoad is the load that goes on while managers come and go.
+type crashLoad struct {
+	t     *testing.T
+	addr  atomic.Pointer[string]
+	round atomic.Int64
+	acked atomic.Int64 // answered calls of this round
+	stop  chan struct{}
+
+	mu      sync.Mutex
+	history map[string][]porcupine.Operation
+	start   time.Time
+	lost    int // calls that were cut off
+}
+
+// TestCrash kills the real program under load, again and again, while 32
+// clients go on. Every acknowledged call must still be true after each restart,
+// and no call half true: for every key there must be an order of all calls,
+// before and after crashes, that explains every answer.
+func TestCrash(t *testing.T) {
+	rounds := crashRounds(t)
+	dir := t.TempDir()
+	load := &crashLoad{t: t, stop: make(chan struct{}), history: make(map[string][]porcupine.Operation), start: time.Now()}
+	var clients sync.WaitGroup
+	started := false
+	defer func() {
+		if started {
+			clients.Wait()
+		}
+	}()
+	var once sync.Once
+	halt := func() { once.Do(func() { close(load.stop) }) }
+	defer halt()
+	for round := range rounds {
+		engine := []string{"fasthttp", "nethttp"}[round%2]
+		// Small snapshots, so that crashes meet them at work too.
+		p := startManager(t, "--data-dir", dir, "--http-engine", engine, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")
+		load.round.Store(int64(round))
+		load.acked.Store(0)
+		addr := p.addr["api"]
+		load.addr.Store(&addr)
+		if !started {
+			started = true
+			for i := range crashClients {
+				clients.Go(func() { load.client(i) })
+			}
+		}
+		waitFor(t, "the load of a round is answered", func() bool {
+			return load.acked.Load() >= callsPerRound || t.Failed()
+		})
+		p.kill()
+		if strings.Contains(p.stderr.String(), `"level":"ERROR"`) {
+			t.Errorf("round %d: the manager complained: %s", round, p.stderr)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	halt()
+	clients.Wait()
+	load.check()
+
+	bin, _ := managerBinary()
+	if out, err := exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); err != nil {
+		t.Errorf("wal verify after the last kill: %v: %s", err, out)
+	}
+	p := startManager(t, "--data-dir", dir)
+	if code := p.stop(t); code != 0 {
+		t.Errorf("the last stop, in order: exit code %d: %s", code, p.stderr)
+	}
+}
+
+// client sends random calls until it is told to stop.
+func (l *crashLoad) client(id int) {
+	rnd := rand.New(rand.NewPCG(uint64(id), 7))
+	transport := &http.Transport{}
+	client := &http.Client{Transport: transport, Timeout: patience}
+	defer transport.CloseIdleConnections()
+	for i := 0; ; i++ {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		round := l.round.Load()
+		if round > 0 && rnd.IntN(2) == 0 {
+			round-- // a key that has lived through a crash
+		}
+		c := call{
+			op:    []string{"reserve", "reserve", "reserve", "commit", "commit", "reject", "release"}[rnd.IntN(7)],
+			key:   fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
+			token: fmt.Sprintf("t%d", rnd.IntN(3)),
+			body:  fmt.Sprintf("%d/%d/%s", id, i, strings.Repeat("x", rnd.IntN(4000))),
+			ttl:   []int64{20, 200, 600_000}[rnd.IntN(3)],
+		}
+		l.call(client, id, c, id%2 == 0)
+	}
+}
+
+// call performs one call and records it.
+func (l *crashLoad) call(client *http.Client, id int, c call, raw bool) {
+	addr := *l.addr.Load()
+	path, contentType, body := encode(c, raw)
+	began := time.Now()
+	resp, err := client.Post("http://"+addr+path, contentType, bytes.NewReader(body))
+	var o outcome
+	if err == nil {
+		var b []byte
+		if b, err = io.ReadAll(resp.Body); err == nil {
+			o, err = decode(c, raw, resp, b)
+		}
+		resp.Body.Close()
+		if err != nil && !cutOff(err) {
+			l.t.Errorf("%s %s: %v", c.op, c.key, err)
+		}
+	}
+	ended := time.Now()
+	if err != nil && strings.Contains(err.Error(), "connection refused") {
+		return // nobody was there: it certainly did not happen
+	}
+	c.begin, c.end = began.UnixMilli(), ended.UnixMilli()+1
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !o.known {
+		l.lost++
+	} else {
+		l.acked.Add(1)
+	}
+	// A call that was cut off cannot happen any more: its manager is dead.
+	l.history[c.key] = append(l.history[c.key], porcupine.Operation{
+		ClientId: id, Input: c, Output: o, Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
+	})
+}
+
+// cutOff tells the end of a connection from an answer that makes no sense.
+func cutOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "reset by peer")
+}
+
+func encode(c call, raw bool) (path, contentType string, body []byte) {
+	ttl := time.Duration(c.ttl) * time.Millisecond
+	var m interface {
+		AppendRaw([]byte) []byte
+		AppendJSON([]byte) []byte
+	}
+	switch c.op {
+	case "reserve":
+		path, m = api.PathReserve, &api.ReserveRequest{Key: c.key, Token: c.token, PendingTTL: ttl}
+	case "release":
+		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.key, Token: c.token}
+	default:
+		path = api.PathCommit
+		if c.op == "reject" {
+			path = api.PathReject
+		}
+		m = &api.FinishRequest{Key: c.key, Token: c.token, TTL: ttl, Result: api.Result{Status: 200, Body: []byte(c.body)}}
+	}
+	if raw {
+		return path, api.ContentTypeRaw, m.AppendRaw(nil)
+	}
+	return path, api.ContentTypeJSON, m.AppendJSON(nil)
+}
+
+func decode(c call, raw bool, resp *http.Response, b []byte) (outcome, error) {
+	o := outcome{known: true, status: resp.StatusCode}
+	switch resp.StatusCode {
+	case 409:
+		var p api.Problem
+		if err := p.ParseJSON(b); err != nil {
+			return outcome{}, err
+		}
+		o.problem = string(p.Code)
+		return o, nil
+	case 200, 201, 202:
+	default:
+		return outcome{}, fmt.Errorf("answered %d: %s", resp.StatusCode, b)
+	}
+	if c.op != "reserve" {
+		return o, nil
+	}
+	var reply api.ReserveReply
+	var err error
+	if raw {
+		err = reply.ParseRaw(b)
+	} else {
+		err = reply.ParseJSON(b)
+	}
+	if err != nil {
+		return outcome{}, err
+	}
+	o.state, o.left, o.body = reply.State.String(), reply.ExpiresIn.Milliseconds(), string(reply.Result.Body)
+	return o, nil
+}
+
+// check judges the history of every key.
+func (l *crashLoad) check() {
+	calls, longest := 0, 0
+	for key, ops := range l.history {
+		calls += len(ops)
+		longest = max(longest, len(ops))
+		if res := porcupine.CheckOperationsTimeout(entryModel, ops, 5*time.Minute); res != porcupine.Ok {
+			l.t.Errorf("key %s: %v", key, res)
+			for _, op := range ops {
+				o := op.Output.(outcome)
+				c := op.Input.(call)
+				c.body, o.body = short(c.body), short(o.body)
+				l.t.Logf("%2d [%d %d] %s", op.ClientId, op.Call, op.Return, entryModel.DescribeOperation(c, o))
+			}
+		}
+	}
+	l.t.Logf("%d calls on %d keys, up to %d on one; %d were cut off", calls, len(l.history), longest, l.lost)
+	if l.lost == 0 {
+		l.t.Error("no call was cut off: the kills came at nobody's expense, the test shows nothing")
+	}
+}
+
+func short(s string) string {
+	if i := strings.LastIndexByte(s, '/'); i >= 0 {
+		return s[:i]
+	}
+	return s
+}
+
+// TestCrashJudge: the judge of the crash test knows a lie when it sees one.
+func TestCrashJudge(t *testing.T) {
+	at := func(i int, c call, o outcome) porcupine.Operation {
+		c.begin, c.end = int64(i)*100, int64(i)*100+10
+		return porcupine.Operation{ClientId: i, Input: c, Output: o, Call: int64(2 * i), Return: int64(2*i + 1)}
+	}
+	reserve := call{op: "reserve", token: "t1", ttl: 10_000}
+	other := call{op: "reserve", token: "t2", ttl: 10_000}
+	commit := call{op: "commit", token: "t1", body: "b", ttl: 10_000}
+	reserved := outcome{known: true, status: 201, state: "reserved", left: 10_000}
+	ok := outcome{known: true, status: 200}
+	replay := func(left int64) outcome {
+		return outcome{known: true, status: 200, state: "committed", body: "b", left: left}
+	}
+	for _, c := range []struct {
+		what string
+		ops  []porcupine.Operation
+		want bool
+	}{
+		{"in order", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, ok), at(2, other, replay(9_900))}, true},
+		{"a commit was lost", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, ok), at(2, other, reserved)}, false},
+		{"a reservation was lost", []porcupine.Operation{at(0, reserve, reserved), at(1, other, reserved)}, false},
+		{"a cut off commit did not happen", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, outcome{}), at(2, commit, ok)}, true},
+		{"a cut off commit did happen", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, outcome{}), at(2, other, replay(9_900))}, true},
+		{"it came and went", []porcupine.Operation{
+			at(0, reserve, reserved), at(1, commit, outcome{}), at(2, other, replay(9_900)), at(3, reserve, reserved),
+		}, false},
+		{"it expired", []porcupine.Operation{at(0, reserve, reserved), at(101, other, reserved)}, true},
+		{"it expired too early", []porcupine.Operation{at(0, reserve, reserved), at(99, other, reserved)}, false},
+		{"another body", []porcupine.Operation{at(0, reserve, reserved), at(1, call{op: "commit", token: "t1", body: "c", ttl: 10_000}, ok), at(2, other, replay(9_900))}, false},
+		{"the time left grew", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, ok), at(2, other, replay(12_000))}, false},
+		{"fenced without a rival", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, outcome{known: true, status: 409, problem: "fenced"})}, false},
+	} {
+		if got := porcupine.CheckOperations(entryModel, c.ops); got != c.want {
+			t.Errorf("%s: %v, want %v", c.what, got, c.want)
+		}
+	}
+}
