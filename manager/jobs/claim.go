@@ -60,6 +60,9 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 			return jobs, err
 		}
 		if err := q.wait(ctx, wake, min(left, q.due.in(q.poll()))); err != nil {
+			if errors.Is(err, errDrained) {
+				err = nil
+			}
 			return nil, err
 		}
 	}

@@ -15,7 +15,8 @@ type record struct {
 	Job
 	// LastToken is the token of the last delivery, kept after the worker
 	// finished the job or handed it back so that the same call twice is
-	// answered the same way. Empty once the lease was taken away.
+	// answered the same way. Empty while a delivery is out and after its lease
+	// was taken away.
 	LastToken string
 	// LockID is the key in colLocks that the submission took, "" if none.
 	LockID string

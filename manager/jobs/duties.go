@@ -45,7 +45,7 @@ func (r *DutyReport) add(o DutyReport) {
 // due counts the jobs that time moved.
 func (r *DutyReport) due() int { return r.Promoted + r.Reclaimed + r.Dead + r.Cancelled }
 
-// Run does the duties until ctx ends: at once, whenever a job falls due, and at
+// Run does the duties until ctx ends or the queue is closed: at once, whenever a job falls due, and at
 // least every Options.Interval. Errors go to report (which may be nil) and the
 // next round tries again. Several managers of one store may all run it.
 //
@@ -73,7 +73,15 @@ func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
 		if err != nil {
 			pause = q.opt.Interval
 		}
-		if q.wait(ctx, []<-chan struct{}{q.due.kick}, pause) != nil {
+		t := time.NewTimer(pause)
+		select {
+		case <-q.due.kick:
+		case <-t.C:
+		case <-ctx.Done():
+		case <-q.base.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil || q.base.Err() != nil {
 			return
 		}
 	}
@@ -211,7 +219,6 @@ func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) error {
 		return nil
 	}
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
-	r.LastToken = ""
 	switch {
 	case r.CancelRequested:
 		did.Cancelled++

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Errors that callers tell apart with errors.Is. The typed errors below wrap
@@ -27,10 +29,23 @@ var (
 	// *StateError.
 	ErrConflict = errors.New("jobs: the job's state does not allow this")
 	// ErrOverloaded: as many calls wait as Options.MaxWaiters allows.
-	ErrOverloaded = errors.New("jobs: too many waiting calls")
+	ErrOverloaded error = &unavailableError{api.CodeOverloaded, "too many calls wait"}
 	// ErrClosed is returned by calls after Close.
-	ErrClosed = errors.New("jobs: closed")
+	ErrClosed error = &unavailableError{api.CodeUnavailable, "the queue is closed"}
 )
+
+// unavailableError is an error that passes by itself.
+type unavailableError struct {
+	code   api.Code
+	detail string
+}
+
+func (e *unavailableError) Error() string { return "jobs: " + e.detail }
+
+// Problem is how HTTP answers it: 503.
+func (e *unavailableError) Problem() api.Problem {
+	return api.Problem{Status: 503, Code: e.code, Title: "Unavailable", Detail: e.detail, RetryAfterSeconds: 1}
+}
 
 // FieldError says what is wrong with one field of a request.
 type FieldError struct {
@@ -54,6 +69,14 @@ func (e *FieldError) Unwrap() error {
 		return ErrTooLarge
 	}
 	return ErrInvalid
+}
+
+// Problem is how HTTP answers it: 400, or 413.
+func (e *FieldError) Problem() api.Problem {
+	if e.TooLarge {
+		return api.Problem{Status: 413, Code: api.CodeTooLarge, Title: "Too large", Detail: e.Error()}
+	}
+	return api.Problem{Status: 400, Code: api.CodeInvalidRequest, Title: "Invalid request", Detail: e.Error()}
 }
 
 func invalid(field, value, allowed string) error {
@@ -96,6 +119,11 @@ func (e *NotFoundError) Error() string { return "no " + e.Kind + " " + quote(e.I
 // Unwrap returns ErrNotFound.
 func (e *NotFoundError) Unwrap() error { return ErrNotFound }
 
+// Problem is how HTTP answers it: 404.
+func (e *NotFoundError) Problem() api.Problem {
+	return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: e.Error()}
+}
+
 // DuplicateKeyError is the answer to a submission, or to a retry, whose key a
 // live job holds.
 type DuplicateKeyError struct {
@@ -111,6 +139,11 @@ func (e *DuplicateKeyError) Error() string {
 // Unwrap returns ErrDuplicateKey.
 func (e *DuplicateKeyError) Unwrap() error { return ErrDuplicateKey }
 
+// Problem is how HTTP answers it: 409.
+func (e *DuplicateKeyError) Problem() api.Problem {
+	return api.Problem{Status: 409, Code: api.CodeDuplicateKey, Title: "Duplicate key", Detail: e.Error()}
+}
+
 // FencedError is the answer to a call with a stale lease token.
 type FencedError struct {
 	// ID is the job's.
@@ -125,6 +158,11 @@ func (e *FencedError) Error() string {
 
 // Unwrap returns ErrFenced.
 func (e *FencedError) Unwrap() error { return ErrFenced }
+
+// Problem is how HTTP answers it: 409.
+func (e *FencedError) Problem() api.Problem {
+	return api.Problem{Status: 409, Code: api.CodeFenced, Title: "Fenced", Detail: e.Error()}
+}
 
 // StateError is the answer to a call that the job's state does not allow.
 type StateError struct {
@@ -142,3 +180,8 @@ func (e *StateError) Error() string {
 
 // Unwrap returns ErrConflict.
 func (e *StateError) Unwrap() error { return ErrConflict }
+
+// Problem is how HTTP answers it: 409.
+func (e *StateError) Problem() api.Problem {
+	return api.Problem{Status: 409, Code: api.CodeConflict, Title: "Conflict", Detail: e.Error()}
+}

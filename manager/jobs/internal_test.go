@@ -58,6 +58,50 @@ func TestEncodeIDKeepsOrder(t *testing.T) {
 	})
 }
 
+func TestDueTimes(t *testing.T) {
+	at := time.Unix(1000, 0)
+	d := dueTimes{kick: make(chan struct{}, 1)}
+	if !d.stale(at) {
+		t.Error("the first claim does not look")
+	}
+	d.begin()
+	d.looked(at, time.Time{})
+	if d.stale(at.Add(dueRefresh-1)) || !d.stale(at.Add(dueRefresh)) || !d.stale(at.Add(-1)) {
+		t.Error("a look is trusted for another time than dueRefresh, or while the clock steps back")
+	}
+	// A job that becomes known while another look is under way is not lost.
+	soon := at.Add(dueRefresh / 2)
+	d.begin()
+	d.note(soon)
+	d.looked(at, at.Add(time.Hour))
+	if d.stale(soon.Add(-1)) || !d.stale(soon) {
+		t.Error("a note during a look is lost")
+	}
+	select {
+	case <-d.kick:
+	default:
+		t.Error("an earlier job does not wake Run")
+	}
+	d.note(at.Add(time.Hour))
+	select {
+	case <-d.kick:
+		t.Error("a later job wakes Run")
+	default:
+	}
+	d.begin()
+	d.looked(at, time.Time{})
+	if d.stale(soon) {
+		t.Error("a note from before the look is kept after it")
+	}
+	if got := d.in(time.Minute); got != time.Minute {
+		t.Errorf("nothing is due in %s", got)
+	}
+	d.note(at.Add(-time.Hour))
+	if got := d.in(time.Minute); got > time.Millisecond {
+		t.Errorf("what is overdue is due in %s", got)
+	}
+}
+
 func TestFollowID(t *testing.T) {
 	for id, want := range map[string]string{
 		"a": "a~1", "a~1": "a~2", "a~9": "a~10", "a~e3": "a~e3~1", "a~e3~1": "a~e3~2", "x.1": "x.1~1",

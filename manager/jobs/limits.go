@@ -65,10 +65,11 @@ func CheckName(field, v string) error { return checkWord(field, v, MaxNameBytes)
 // CheckID refuses what cannot be a job's id.
 func CheckID(field, v string) error { return checkWord(field, v, MaxIDBytes) }
 
-// checkProposedID leaves ~ to the ids that the queue makes.
+// checkProposedID leaves ~ to the ids that the queue makes, and the names of
+// calls to the API, whose paths begin as a job's does.
 func checkProposedID(v string) error {
-	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil {
-		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -")
+	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || v == "claim" || v == "finish" || v == "stats" {
+		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not claim, finish or stats")
 	}
 	return nil
 }

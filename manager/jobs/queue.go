@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -114,6 +115,7 @@ type Queue struct {
 	waiters atomic.Int64
 	stats   counters
 
+	drain  chan struct{}   // closed by Drain
 	base   context.Context // ends with Close
 	stop   context.CancelFunc
 	active sync.WaitGroup // goroutines of claims
@@ -127,7 +129,7 @@ func New(s store.Store, o Options) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("jobs: options: %w", err)
 	}
-	q := &Queue{store: s, opt: o.WithDefaults()}
+	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{})}
 	q.base, q.stop = context.WithCancel(context.Background())
 	q.claims.q = q
 	q.due.kick = make(chan struct{}, 1)
@@ -143,6 +145,21 @@ func (q *Queue) Close() {
 	q.stop()
 	q.active.Wait()
 }
+
+// Drain ends all waits, now and in future: waiting claims get nothing, callers
+// that wait for a result get the job as it is. Call it before shutting down.
+func (q *Queue) Drain() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-q.drain:
+	default:
+		close(q.drain)
+	}
+}
+
+// errDrained ends a wait after Drain.
+var errDrained = errors.New("jobs: drained")
 
 // spawn runs f on a goroutine that Close waits for; false after Close.
 func (q *Queue) spawn(f func()) bool {
@@ -162,8 +179,8 @@ func (q *Queue) spawn(f func()) bool {
 // now is the transaction's time in the precision that is stored.
 func now(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Microsecond) }
 
-// wait blocks until one of the channels, the timer, ctx or Close. It returns
-// an error for the last two.
+// wait blocks until one of the channels, the timer, ctx, Drain or Close. It
+// returns an error for the last three.
 func (q *Queue) wait(ctx context.Context, wake []<-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -175,11 +192,13 @@ func (q *Queue) wait(ctx context.Context, wake []<-chan struct{}, d time.Duratio
 			return ctx.Err()
 		case <-q.base.Done():
 			return ErrClosed
+		case <-q.drain:
+			return errDrained
 		}
 		return nil
 	}
-	cases := make([]reflect.SelectCase, 0, 3+len(wake))
-	for _, c := range append([]<-chan struct{}{ctx.Done(), q.base.Done()}, wake...) {
+	cases := make([]reflect.SelectCase, 0, 4+len(wake))
+	for _, c := range append([]<-chan struct{}{ctx.Done(), q.base.Done(), q.drain}, wake...) {
 		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)})
 	}
 	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(t.C)})
@@ -188,6 +207,8 @@ func (q *Queue) wait(ctx context.Context, wake []<-chan struct{}, d time.Duratio
 		return ctx.Err()
 	case 1:
 		return ErrClosed
+	case 2:
+		return errDrained
 	}
 	return nil
 }

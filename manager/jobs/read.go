@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -58,6 +59,9 @@ func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, e
 			return job, err
 		}
 		if err := q.wait(ctx, []<-chan struct{}{w.C()}, min(left, q.poll())); err != nil {
+			if errors.Is(err, errDrained) {
+				return job, nil
+			}
 			return Job{}, err
 		}
 	}

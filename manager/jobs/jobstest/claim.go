@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/jobs"
@@ -271,6 +272,69 @@ var claimTests = map[string]func(*env){
 				e.Fatalf("got %+v, want the first attempt of %s", got[0], a.ID)
 			}
 			e.finish(got[0], jobs.Complete)
+		}
+	},
+	"a claim that nobody waits for any more is undone": func(e *env) {
+		e.job(jobs.Submission{ID: "a"})
+		e.job(jobs.Submission{ID: "b", MaxAttempts: 1})
+		e.job(jobs.Submission{ID: "c"})
+		ctx, cancel := context.WithCancel(e.ctx)
+		left := make(chan struct{})
+		f := &flaky{Store: e.in.Store}
+		var once sync.Once
+		f.committed = func() { // the claim is durable, its caller does not know yet
+			once.Do(func() {
+				e.cancel("c")
+				cancel()
+				<-left
+			})
+		}
+		q := e.queueOn(f, jobs.Options{})
+		_, err := q.Claim(ctx, jobs.ClaimRequest{Worker: "leaver", Limit: 3, Lease: jobs.MaxLease})
+		if !errors.Is(err, context.Canceled) {
+			e.Fatalf("claim: %v", err)
+		}
+		for _, id := range []string{"a", "b", "c"} {
+			e.wantState(id, jobs.Active)
+		}
+		close(left)
+		e.eventually("the jobs are back", func() bool {
+			return e.get("a").State == jobs.Queued && e.get("b").State == jobs.Queued && e.get("c").State == jobs.Cancelled
+		})
+		for _, j := range e.claim(jobs.ClaimRequest{Limit: 3}) {
+			if j.Attempt != 1 {
+				e.Fatalf("the undone claim counts as an attempt: %+v", j)
+			}
+		}
+	},
+	"a drained queue answers its waiting calls": func(e *env) {
+		q := e.queue(jobs.Options{})
+		a := e.job(jobs.Submission{Delay: far})
+		claims := e.waiting(q, jobs.ClaimRequest{})
+		several := e.waiting(q, jobs.ClaimRequest{Functions: []string{"f", "g"}})
+		type answer struct {
+			job jobs.Job
+			err error
+		}
+		waited := make(chan answer, 1)
+		go func() {
+			j, err := q.Wait(e.ctx, a.ID, jobs.MaxWait)
+			waited <- answer{j, err}
+		}()
+		e.eventually("all wait", func() bool { return q.Counters().Waiting == 3 })
+		q.Drain()
+		q.Drain()
+		e.wantIDs("claim", e.receive(claims))
+		e.wantIDs("claim of several functions", e.receive(several))
+		if got := <-waited; got.err != nil || got.job.ID != a.ID || got.job.State != jobs.Scheduled {
+			e.Fatalf("wait for a result: %+v", got)
+		}
+		if got, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: jobs.MaxWait}); err != nil || len(got) != 0 {
+			e.Fatalf("claim after Drain: %v, %v", ids(got), err)
+		}
+		b := e.job(jobs.Submission{}) // everything but waiting goes on
+		if got, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: jobs.MaxWait}); err != nil || len(got) != 1 || got[0].ID != b.ID {
+			e.Fatalf("claim after Drain: %v, %v", ids(got), err)
 		}
 	},
 	"a closed queue ends its waiting calls": func(e *env) {

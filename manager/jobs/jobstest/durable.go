@@ -22,6 +22,9 @@ type flaky struct {
 	// after, when positive, counts down the updates that succeed and then
 	// report that their outcome is unknown.
 	after atomic.Int64
+	// committed, when set, is called after an update succeeded and before its
+	// caller learns of it.
+	committed func()
 }
 
 func (f *flaky) Update(ctx context.Context, fn func(store.Tx) error) error {
@@ -29,6 +32,9 @@ func (f *flaky) Update(ctx context.Context, fn func(store.Tx) error) error {
 		return errFlaky
 	}
 	err := f.Store.Update(ctx, fn)
+	if err == nil && f.committed != nil {
+		f.committed()
+	}
 	if err == nil && f.after.Load() > 0 {
 		f.after.Add(-1)
 		return fmt.Errorf("%w: %w", store.ErrUnavailable, errFlaky)

@@ -126,6 +126,7 @@ var submitTests = map[string]func(*env){
 			{"id", func(s *jobs.Submission) { s.ID = long }},
 			{"id", func(s *jobs.Submission) { s.ID = "a b" }},
 			{"id", func(s *jobs.Submission) { s.ID = "a~1" }},
+			{"id", func(s *jobs.Submission) { s.ID = "claim" }},
 			{"key", func(s *jobs.Submission) { s.Key = strings.Repeat("k", 256) }},
 			{"key", func(s *jobs.Submission) { s.Key = "a b" }},
 			{"key", func(s *jobs.Submission) { s.Key = "ü" }},
