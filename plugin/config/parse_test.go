@@ -216,7 +216,7 @@ func TestRefused(t *testing.T) {
 		"{\"mode\": \"\u2028\x7f\"}":                                         `mode: "????"; allowed: "headers", "body"`,
 		`{"\u0000\n": 1}`:                                                    "",
 		strings.Repeat("[", 65) + strings.Repeat("]", 65):                    notJSON,
-		strings.Repeat(`{"manager":`, 90000):                                notJSON,
+		strings.Repeat(`{"manager":`, 90000):                                 notJSON,
 		strings.Repeat(" ", maxConfigBytes+1):                                "configuration: 1048577 bytes; allowed: up to 1048576",
 	} {
 		c, err := Parse([]byte(text))

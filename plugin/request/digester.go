@@ -40,7 +40,7 @@ func (d *digester) init(secret string) {
 func (d *digester) finish(h hash.Hash) []byte {
 	h.Reset()
 	h.Write(d.buf)
-	// Credentials pass through buf; they do not stay in the VM's memory.
+	// Credentials pass through buf: it keeps none.
 	clear(d.buf)
 	d.buf = d.buf[:0]
 	return h.Sum(d.sum[:0])

@@ -156,7 +156,7 @@ func parseStructured(s string) (client string, sequence uint64, nonce string, ok
 	nonce = s[at+1:]
 	for i := 0; i < nonceChars; i++ {
 		c := nonce[i]
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
 			return "", 0, "", false
 		}
 	}

@@ -16,7 +16,7 @@ type Key struct {
 	Client string
 	// Sequence grows per client.
 	Sequence uint64
-	// Nonce is 16 lower-case hex digits, new at each start of the client.
+	// Nonce is 16 hex digits (8 bytes), new at each start of the client.
 	Nonce string
 }
 
@@ -60,8 +60,10 @@ func DerivedKey(k *config.Key, b *Body) Key { return derivedKey(k, b) }
 // when the route does not require one.
 func Missing(k *config.Key) *Error { return missing(k) }
 
-// ParseStructured splits {client_id}:{sequence}:{nonce} from the right. ok is
-// false when s has no such form; s may still be a plain key.
+// ParseStructured splits {client_id}:{sequence}:{nonce} from the right, so that
+// the client id may hold colons: at least one byte, then a decimal number below
+// 2^64 without leading zeros, then 16 hex digits. ok is false when s has no such
+// form; s may still be a plain key.
 func ParseStructured(s string) (client string, sequence uint64, nonce string, ok bool) {
 	return parseStructured(s)
 }

@@ -1,0 +1,317 @@
+package request
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+var (
+	defaultScope = []config.ScopePart{{Kind: config.ScopeHost}, {Kind: config.ScopePath}, {Kind: config.ScopeHeader, Header: "authorization"}}
+
+	sample = Headers{
+		{":authority", "API.example.com"}, {":method", "POST"}, {":path", "/payments?dry=1"},
+		{"authorization", "Bearer secret"}, {"content-type", "application/json"}, {"content-length", "17"},
+	}
+)
+
+// with returns a copy of the sample with some headers replaced, or removed when
+// the value is "-".
+func with(pairs ...string) Headers {
+	h := append(Headers{}, sample...)
+	for i := 0; i < len(pairs); i += 2 {
+		kept := h[:0:0]
+		for _, p := range h {
+			if p[0] != pairs[i] {
+				kept = append(kept, p)
+			}
+		}
+		h = kept
+		if pairs[i+1] != "-" {
+			h = append(h, [2]string{pairs[i], pairs[i+1]})
+		}
+	}
+	return h
+}
+
+// l is a length-prefixed string.
+func l(s string) string { return num(len(s)) + s }
+
+func num(n int) string { return string(binary.BigEndian.AppendUint64(nil, uint64(n))) }
+
+func sha(s string) string { sum := sha256.Sum256([]byte(s)); return string(sum[:]) }
+
+func text(digest string) string { return base64.RawURLEncoding.EncodeToString([]byte(digest)) }
+
+// TestEncodings writes the inputs of the digests down once more, from the
+// package's documentation. Gates of different builds share a ledger: what these
+// tests pin may only change together with the labels.
+func TestEncodings(t *testing.T) {
+	d := NewDigester("")
+	scopeInput := "oncegate scope 1" +
+		"\x00" + l("api.example.com") +
+		"\x01" + l("/payments") +
+		"\x04" + l("authorization") + num(1) + l("Bearer secret")
+	if got, want := d.Scope(defaultScope, sample), text(sha(scopeInput)); got != want {
+		t.Errorf("scope %s, want %s", got, want)
+	}
+	mac := hmac.New(sha256.New, []byte("0123456789abcdef"))
+	mac.Write([]byte(scopeInput))
+	keyed := NewDigester("0123456789abcdef")
+	if got, want := keyed.Scope(defaultScope, sample), text(string(mac.Sum(nil))); got != want {
+		t.Errorf("keyed scope %s, want %s", got, want)
+	}
+	all := []config.ScopePart{{Kind: config.ScopePathAndQuery}, {Kind: config.ScopeMethod}, {Kind: config.ScopeHeader, Header: "x-none"}}
+	if got, want := d.Scope(all, sample), text(sha("oncegate scope 1"+"\x02"+l("/payments?dry=1")+"\x03"+l("POST")+"\x04"+l("x-none")+num(0))); got != want {
+		t.Errorf("scope %s, want %s", got, want)
+	}
+
+	head := "oncegate fingerprint 1" + l("POST") + l("/payments?dry=1") + num(1) + l("application/json") + num(0)
+	fp := func(h Headers, b *Body) string { f := d.Fingerprint(h, b); return f.String() }
+	if got, want := fp(sample, nil), text(sha(head+"h"+num(1)+l("17"))); got != want {
+		t.Errorf("fingerprint %s, want %s", got, want)
+	}
+	b := NewBody(17, config.DeriveNone)
+	b.Write([]byte(`{"amount": 12.50}`))
+	if got, want := fp(sample, b), text(sha(head+"b"+sha(`{"amount": 12.50}`))); got != want {
+		t.Errorf("fingerprint with body %s, want %s", got, want)
+	}
+	b = NewBody(4, config.DeriveNone)
+	b.Write([]byte(`{"amount": 12.50}`))
+	if got, want := fp(sample, b), text(sha(head+"t"+num(1)+l("17")+sha(`{"am`))); got != want {
+		t.Errorf("fingerprint with a long body %s, want %s", got, want)
+	}
+	if got, want := d.EntryHash("scope", "key"), sha(l("scope") + l("key"))[:16]; string(got[:]) != want {
+		t.Errorf("entry hash %x, want %x", got, want)
+	}
+	// Golden values of the whole, so that not even this test can drift.
+	for name, c := range map[string][2]string{
+		"scope":       {d.Scope(defaultScope, sample), "Dm5OF-qHb3IAOTVAFKMB5ueMtEmROA3I6bxbiAsLDrc"},
+		"keyed scope": {keyed.Scope(defaultScope, sample), "FmSUqSGyjPrttXHn7CxGKT1yiOOQWcwiR0F3f5s-kpQ"},
+		"fingerprint": {fp(sample, nil), "5jRo_B501CzT8eyIlA7CePQewQm2puvISZLZG3_uaXI"},
+	} {
+		if c[0] != c[1] || len(c[0]) != DigestChars {
+			t.Errorf("%s is %s, want %s", name, c[0], c[1])
+		}
+	}
+}
+
+// TestScopeSeparates: requests that differ in what the scope names have
+// different scopes; all others share one.
+func TestScopeSeparates(t *testing.T) {
+	d, keyed := NewDigester(""), NewDigester("0123456789abcdef")
+	base := d.Scope(defaultScope, sample)
+	for name, h := range map[string]Headers{
+		"same":             with(),
+		"host in capitals": with(":authority", "api.EXAMPLE.com"),
+		"other query":      with(":path", "/payments?dry=2"),
+		"no query":         with(":path", "/payments"),
+		"fragment":         with(":path", "/payments#x?y"),
+		"other method":     with(":method", "PATCH"),
+		"other body":       with("content-length", "99"),
+		"HTTP/1 host":      with(":authority", "-", "host", "api.example.com"),
+	} {
+		if got := d.Scope(defaultScope, h); got != base {
+			t.Errorf("%s: another scope", name)
+		}
+	}
+	seen := map[string]string{base: "sample"}
+	for name, h := range map[string]Headers{
+		"other host":       with(":authority", "api.example.org"),
+		"other port":       with(":authority", "api.example.com:80"),
+		"other path":       with(":path", "/payments/"),
+		"path in capitals": with(":path", "/Payments"),
+		"other credential": with("authorization", "Bearer secrets"),
+		"no credential":    with("authorization", "-"),
+		"empty credential": with("authorization", ""),
+		"two credentials":  append(with(), [2]string{"authorization", "Bearer secret"}),
+		"one joined":       with("authorization", "Bearer secretBearer secret"),
+		"moved boundary":   with(":authority", "api.example.com/pay", ":path", "ments"),
+	} {
+		got := d.Scope(defaultScope, h)
+		if other, dup := seen[got]; dup {
+			t.Errorf("%s and %s share a scope", name, other)
+		}
+		seen[got] = name
+	}
+	if keyed.Scope(defaultScope, sample) == base || NewDigester("0123456789abcdeg").Scope(defaultScope, sample) == keyed.Scope(defaultScope, sample) {
+		t.Error("the secret does not change the scope")
+	}
+	if d.Scope(nil, sample) == d.Scope(defaultScope[:1], sample) || len(d.Scope(nil, nil)) != DigestChars {
+		t.Error("an empty scope is not a scope of its own")
+	}
+	for _, scope := range []string{base, keyed.Scope(defaultScope, sample)} {
+		if strings.Contains(scope, "secret") {
+			t.Errorf("%s shows the credential", scope)
+		}
+	}
+}
+
+// TestFingerprintSeparates: a retry has the same fingerprint, another request
+// under the same key another one.
+func TestFingerprintSeparates(t *testing.T) {
+	d := NewDigester("")
+	body := func(limit int, pieces ...string) *Body {
+		b := NewBody(limit, config.DeriveNone)
+		for _, p := range pieces {
+			b.Write([]byte(p))
+		}
+		return b
+	}
+	base := d.Fingerprint(sample, nil)
+	for name, h := range map[string]Headers{
+		"same":             with(),
+		"other order":      append(Headers{{"content-type", "application/json"}}, with("content-type", "-")...),
+		"other credential": with("authorization", "Bearer renewed"),
+		"other host":       with(":authority", "other"),
+		"tracing header":   with("traceparent", "00-1-2-3"),
+	} {
+		if d.Fingerprint(h, nil) != base {
+			t.Errorf("%s: another fingerprint", name)
+		}
+	}
+	seen := map[Fingerprint]string{base: "sample"}
+	separate := func(name string, h Headers, b *Body) {
+		t.Helper()
+		got := d.Fingerprint(h, b)
+		if other, dup := seen[got]; dup {
+			t.Errorf("%s and %s share a fingerprint", name, other)
+		}
+		seen[got] = name
+	}
+	separate("method", with(":method", "PATCH"), nil)
+	separate("query", with(":path", "/payments?dry=2"), nil)
+	separate("type", with("content-type", "text/plain"), nil)
+	separate("no type", with("content-type", "-"), nil)
+	separate("empty type", with("content-type", ""), nil)
+	separate("length", with("content-length", "18"), nil)
+	separate("no length", with("content-length", "-"), nil)
+	separate("digest", with("content-digest", "sha-256=:x:"), nil)
+	separate("body", sample, body(100, "a"))
+	separate("other body", sample, body(100, "b"))
+	separate("empty body", sample, body(100))
+	separate("long body", sample, body(2, "abc"))
+	separate("long body, other length", with("content-length", "18"), body(2, "abc"))
+	separate("long body, other start", sample, body(2, "acc"))
+
+	same := func(name string, a, b Fingerprint) {
+		t.Helper()
+		if a != b {
+			t.Errorf("%s: another fingerprint", name)
+		}
+	}
+	whole := d.Fingerprint(sample, body(100, "hello world"))
+	same("pieces", whole, d.Fingerprint(sample, body(100, "hel", "", "lo", " world")))
+	same("chunked", whole, d.Fingerprint(with("content-length", "-"), body(100, "hello world")))
+	same("exactly the limit", whole, d.Fingerprint(sample, body(11, "hello world")))
+	// Beyond the limit nothing counts but the declared length.
+	same("beyond the limit", d.Fingerprint(sample, body(5, "hello world")), d.Fingerprint(sample, body(5, "hel", "lo there")))
+}
+
+func TestBodyCounts(t *testing.T) {
+	b := NewBody(4, config.DeriveNone)
+	for _, step := range []struct {
+		piece           string
+		n               int64
+		full, truncated bool
+	}{{"", 0, false, false}, {"abc", 3, false, false}, {"d", 4, true, false}, {"", 4, true, false}, {"e", 5, true, true}, {"fgh", 8, true, true}} {
+		b.Write([]byte(step.piece))
+		if b.Len() != step.n || b.Full() != step.full || b.Truncated() != step.truncated {
+			t.Errorf("after %q: %d, %v, %v; want %+v", step.piece, b.Len(), b.Full(), b.Truncated(), step)
+		}
+	}
+}
+
+// TestEntryHash: scope and key do not run into each other.
+func TestEntryHash(t *testing.T) {
+	d := NewDigester("")
+	seen := map[[16]byte]bool{}
+	for _, p := range [][2]string{{"", ""}, {"a", ""}, {"", "a"}, {"ab", "c"}, {"a", "bc"}} {
+		h := d.EntryHash(p[0], p[1])
+		if seen[h] {
+			t.Errorf("%q shares its hash", p)
+		}
+		seen[h] = true
+		if d.EntryHash(p[0], p[1]) != h {
+			t.Errorf("%q has two hashes", p)
+		}
+	}
+	if f := d.Fingerprint(sample, nil); f.Short() != [16]byte(f[:16]) {
+		t.Error("Short is not the beginning")
+	}
+}
+
+// TestBufferForgets: nothing of a credential stays in the reused buffer.
+func TestBufferForgets(t *testing.T) {
+	d := NewDigester("0123456789abcdef")
+	d.Scope(defaultScope, sample)
+	if strings.Contains(string(d.d.buf[:cap(d.d.buf)]), "secret") {
+		t.Error("the credential is still there")
+	}
+}
+
+func TestDigestAllocates(t *testing.T) {
+	d := NewDigester("0123456789abcdef")
+	d.Scope(defaultScope, sample)
+	if n := testing.AllocsPerRun(100, func() { d.Scope(defaultScope, sample) }); n > 2 {
+		t.Errorf("%v allocations per scope, want at most the text and its buffer", n)
+	}
+	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(sample, nil) }); n != 0 {
+		t.Errorf("%v allocations per fingerprint, want 0", n)
+	}
+	if n := testing.AllocsPerRun(100, func() { d.EntryHash("scope", "key") }); n != 0 {
+		t.Errorf("%v allocations per entry hash, want 0", n)
+	}
+	h := keyHeaders("c:1:a1b2c3d4e5f6a7b8")
+	if n := testing.AllocsPerRun(100, func() { _, _ = HeaderKey(&fromHeader, h) }); n != 0 {
+		t.Errorf("%v allocations per key, want 0", n)
+	}
+}
+
+// FuzzScope: two requests share a scope only when everything in it is equal.
+func FuzzScope(f *testing.F) {
+	f.Add("h", "/p", "a", "h", "/p", "a")
+	f.Add("h", "/p", "", "h/p", "", "")
+	f.Add("h\x00", "/p?", "a", "H\x00", "/p#x", "a")
+	d := NewDigester("")
+	f.Fuzz(func(t *testing.T, host1, path1, auth1, host2, path2, auth2 string) {
+		scope := func(host, path, auth string) string {
+			return d.Scope(defaultScope, Headers{{":authority", host}, {":path", path}, {"authorization", auth}})
+		}
+		cut := func(s string) string {
+			if i := strings.IndexAny(s, "?#"); i >= 0 {
+				return s[:i]
+			}
+			return s
+		}
+		fold := func(s string) string { return string(asciiLower([]byte(s))) }
+		equal := fold(host1) == fold(host2) && cut(path1) == cut(path2) && auth1 == auth2
+		if got := scope(host1, path1, auth1) == scope(host2, path2, auth2); got != equal {
+			t.Errorf("%q %q %q and %q %q %q share a scope: %v", host1, path1, auth1, host2, path2, auth2, got)
+		}
+	})
+}
+
+func asciiLower(b []byte) []byte {
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			b[i] = c + 32
+		}
+	}
+	return b
+}
+
+func BenchmarkIdentify(b *testing.B) {
+	d := NewDigester("0123456789abcdef")
+	b.ReportAllocs()
+	for b.Loop() {
+		scope := d.Scope(defaultScope, sample)
+		d.Fingerprint(sample, nil)
+		d.EntryHash(scope, "8e03978e-40d5-43e8-bc93-6894a57f9324")
+	}
+}

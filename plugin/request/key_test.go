@@ -1,0 +1,282 @@
+package request
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+var fromHeader = config.Key{Header: "idempotency-key"}
+
+func keyHeaders(values ...string) Headers {
+	h := Headers{{":method", "POST"}, {":path", "/"}}
+	for _, v := range values {
+		h = append(h, [2]string{"idempotency-key", v})
+	}
+	return h
+}
+
+func TestHeaderKey(t *testing.T) {
+	long := strings.Repeat("k", api.MaxKeyBytes)
+	for in, want := range map[string]string{
+		"a":                                    "a",
+		"8e03978e-40d5-43e8-bc93-6894a57f9324": "8e03978e-40d5-43e8-bc93-6894a57f9324",
+		" \ta ":                                "a",
+		`"a"`:                                  "a",
+		`"8e03978e"`:                           "8e03978e",
+		`"a\"b\\c"`:                            `a"b\c`,
+		`"\\"`:                                 `\`,
+		`a"b"`:                                 `a"b"`,
+		`a,b;c=d`:                              `a,b;c=d`,
+		"!~":                                   "!~",
+		long:                                   long,
+		`"` + long + `"`:                       long,
+	} {
+		got, err := HeaderKey(&fromHeader, keyHeaders(in))
+		if err != nil || got.Value != want {
+			t.Errorf("%q: %q, %v; want %q", in, got.Value, err, want)
+		}
+	}
+	for _, h := range []Headers{nil, keyHeaders(), {{"x-idempotency-key", "a"}}} {
+		if got, err := HeaderKey(&fromHeader, h); err != nil || got != (Key{}) {
+			t.Errorf("%q: %+v, %v; want none", h, got, err)
+		}
+	}
+	if got, err := HeaderKey(&config.Key{JSONPath: "id"}, keyHeaders("a", "b")); err != nil || got != (Key{}) {
+		t.Errorf("a header that is not a source: %+v, %v", got, err)
+	}
+}
+
+func TestHeaderKeyRefused(t *testing.T) {
+	const visible = "; allowed: visible ASCII (0x21 to 0x7e)"
+	for in, want := range map[string]string{
+		"":                                   "empty; allowed: 1 to 255 bytes of visible ASCII",
+		"  ":                                 "empty; allowed: 1 to 255 bytes of visible ASCII",
+		`""`:                                 "empty; allowed: 1 to 255 bytes of visible ASCII",
+		strings.Repeat("k", 256):             "256 bytes; allowed: 1 to 255",
+		`"` + strings.Repeat("k", 256) + `"`: "256 bytes; allowed: 1 to 255",
+		"a b":                                "byte 2 is 0x20" + visible,
+		`"a b"`:                              "byte 2 is 0x20" + visible,
+		"a\x00":                              "byte 2 is 0x00" + visible,
+		"\x7f":                               "byte 1 is 0x7f" + visible,
+		"a\nb":                               "byte 2 is 0x0a" + visible,
+		"ké":                                 "byte 2 is 0xc3" + visible,
+		"a, b":                               "byte 3 is 0x20" + visible,
+		`"`:                                  "the closing quote is missing",
+		`"a`:                                 "the closing quote is missing",
+		`"a\"`:                               "the closing quote is missing",
+		`"a\b"`:                              `a backslash that escapes neither " nor \`,
+		`"a\`:                                `a backslash that escapes neither " nor \`,
+		`"a"b`:                               "text after the closing quote; allowed: one quoted string",
+		`"a";p=1`:                            "text after the closing quote; allowed: one quoted string",
+		`"a", "b"`:                           "text after the closing quote; allowed: one quoted string",
+	} {
+		got, err := HeaderKey(&fromHeader, keyHeaders(in))
+		if err == nil {
+			t.Errorf("%q: accepted as %q", in, got.Value)
+			continue
+		}
+		if err.Code != api.CodeInvalidKey || err.Detail != "header idempotency-key: "+want || got != (Key{}) {
+			t.Errorf("%q: %s %q, want %q", in, err.Code, err.Detail, want)
+		}
+		if p := err.Problem(); p.Status != 400 || p.Code != api.CodeInvalidKey || p.Detail != err.Detail || p.Title == "" {
+			t.Errorf("%q: problem %+v", in, p)
+		}
+	}
+	if _, err := HeaderKey(&fromHeader, keyHeaders("a", "a")); err == nil || err.Detail != "header idempotency-key: sent 2 times; allowed: once" {
+		t.Errorf("two headers: %v", err)
+	}
+}
+
+func TestJSONKey(t *testing.T) {
+	k := &config.Key{JSONPath: "a.id"}
+	for body, want := range map[string]string{
+		`{"a": {"id": "x-1"}}`:                   "x-1",
+		`{"a": {"id": "\u0078"}}`:                "x",
+		`{"a": {"id": 12345678901234567890}}`:    "12345678901234567890",
+		`{"a": {"id": 1.50}}`:                    "1.50",
+		`{"a": {"id": -1e9}}`:                    "-1e9",
+		`{"a": {"id": "first", "id": "second"}}`: "first",
+		`{"a": {"id": null}}`:                    "",
+		`{"a": {}}`:                              "",
+		`{"a": 1}`:                               "",
+		`[]`:                                     "",
+		``:                                       "",
+		`{"a": {"id": "x"`:                       "",
+		`{"a": {"id": "x"}} trailing`:            "",
+		strings.Repeat(`{"a":`, 100000):          "",
+		`{"a": {"id": "x"}, "b": ` + strings.Repeat("[", 70) + strings.Repeat("]", 70) + `}`: "",
+	} {
+		got, err := JSONKey(k, []byte(body), true)
+		if err != nil || got.Value != want {
+			t.Errorf("%.60s: %q, %v; want %q", body, got.Value, err, want)
+		}
+	}
+	for body, want := range map[string]string{
+		`{"a": {"id": ""}}`:    "empty; allowed: 1 to 255 bytes of visible ASCII",
+		`{"a": {"id": "a b"}}`: "byte 2 is 0x20; allowed: visible ASCII (0x21 to 0x7e)",
+		`{"a": {"id": "\n"}}`:  "byte 1 is 0x0a; allowed: visible ASCII (0x21 to 0x7e)",
+		`{"a": {"id": true}}`:  "neither a string nor a number",
+		`{"a": {"id": {}}}`:    "neither a string nor a number",
+		`{"a": {"id": ["x"]}}`: "neither a string nor a number",
+	} {
+		got, err := JSONKey(k, []byte(body), true)
+		if err == nil || err.Code != api.CodeInvalidKey || err.Detail != "body field a.id: "+want || got != (Key{}) {
+			t.Errorf("%s: %+v, %v; want %q", body, got, err, want)
+		}
+	}
+	if got, err := JSONKey(k, []byte(`{"a": {"id": "x"}}`), false); err != nil || got != (Key{}) {
+		t.Errorf("an incomplete body: %+v, %v", got, err)
+	}
+	if got, err := JSONKey(&fromHeader, []byte(`{"a": {"id": "x"}}`), true); err != nil || got != (Key{}) {
+		t.Errorf("a body that is not a source: %+v, %v", got, err)
+	}
+	list := &config.Key{JSONPath: `items.1.k\.x`}
+	if got, err := JSONKey(list, []byte(`{"items": [0, {"k.x": "yes"}]}`), true); err != nil || got.Value != "yes" {
+		t.Errorf("position and escape: %+v, %v", got, err)
+	}
+}
+
+func TestDerivedKey(t *testing.T) {
+	for _, c := range []struct {
+		derive config.Derive
+		pieces []string
+		want   string
+	}{
+		// RFC 1321 and FIPS 180.
+		{config.DeriveMD5, []string{"abc"}, "900150983cd24fb0d6963f7d28e17f72"},
+		{config.DeriveMD5, []string{"a", "", "bc"}, "900150983cd24fb0d6963f7d28e17f72"},
+		{config.DeriveSHA256, []string{"ab", "c"}, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"},
+		{config.DeriveSHA256, []string{"abcdefgh"}, "9c56cc51b374c3ba189210d5b6d4bf57790d351c96c47c02190ecf1e430635ab"},
+		{config.DeriveMD5, []string{"abcdefghi"}, ""}, // beyond the limit of 8
+		{config.DeriveMD5, []string{"abcdefgh", "i"}, ""},
+		{config.DeriveMD5, []string{""}, ""},
+		{config.DeriveMD5, nil, ""},
+		{config.DeriveNone, []string{"abc"}, ""},
+	} {
+		b := NewBody(8, c.derive)
+		for _, p := range c.pieces {
+			b.Write([]byte(p))
+		}
+		if got := DerivedKey(&config.Key{Derive: c.derive}, b); got.Value != c.want {
+			t.Errorf("derive %d of %q = %q, want %q", c.derive, c.pieces, got.Value, c.want)
+		}
+	}
+	// A digest that was not asked for at the start is not there.
+	b := NewBody(8, config.DeriveNone)
+	b.Write([]byte("abc"))
+	if got := DerivedKey(&config.Key{Derive: config.DeriveMD5}, b); got.Value != "" {
+		t.Errorf("derived %q", got.Value)
+	}
+}
+
+func TestMissing(t *testing.T) {
+	if err := Missing(&config.Key{Header: "x"}); err != nil {
+		t.Errorf("not required: %v", err)
+	}
+	for want, k := range map[string]config.Key{
+		"no idempotency key; expected header x":                                                             {Header: "x", Required: true},
+		"no idempotency key; expected body field a.b":                                                       {JSONPath: "a.b", Required: true},
+		"no idempotency key; expected header x or body field a or a body of at most max_request_body_bytes": {Header: "x", JSONPath: "a", Derive: config.DeriveMD5, Required: true},
+	} {
+		err := Missing(&k)
+		if err == nil || err.Detail != want || err.Code != api.CodeKeyRequired || err.Error() != want || err.Problem().Status != 400 {
+			t.Errorf("%+v: %v, want %q", k, err, want)
+		}
+	}
+}
+
+func TestParseStructured(t *testing.T) {
+	const nonce = "a1b2c3d4e5f6a7b8"
+	for in, want := range map[string]Key{
+		"host1.dc1:12345:42:" + nonce:     {Client: "host1.dc1:12345", Sequence: 42, Nonce: nonce},
+		"c:0:" + nonce:                    {Client: "c", Sequence: 0, Nonce: nonce},
+		"c:18446744073709551615:" + nonce: {Client: "c", Sequence: 1<<64 - 1, Nonce: nonce},
+		":::1:" + nonce:                   {Client: "::", Sequence: 1, Nonce: nonce},
+		"c:1:A1B2C3D4E5F6A7B8":            {Client: "c", Sequence: 1, Nonce: "A1B2C3D4E5F6A7B8"},
+		"a:b:7:" + nonce + ":9:" + nonce:  {Client: "a:b:7:" + nonce, Sequence: 9, Nonce: nonce},
+	} {
+		client, sequence, n, ok := ParseStructured(in)
+		if !ok || client != want.Client || sequence != want.Sequence || n != want.Nonce {
+			t.Errorf("%s: %q, %d, %q, %v", in, client, sequence, n, ok)
+		}
+		// The parts make the key again: nothing is parsed in two ways.
+		k, err := HeaderKey(&config.Key{Header: "idempotency-key", Format: config.FormatStructured}, keyHeaders(in))
+		if err != nil || !k.Structured || k.Value != in || k.Client != want.Client || k.Sequence != want.Sequence || k.Nonce != want.Nonce {
+			t.Errorf("%s: %+v, %v", in, k, err)
+		}
+	}
+	for _, in := range []string{
+		"", "plain", nonce, ":" + nonce, "1:" + nonce, ":1:" + nonce, "c:" + nonce, "c::" + nonce,
+		"c:01:" + nonce, "c:00:" + nonce, "c:-1:" + nonce, "c:+1:" + nonce, "c:1.0:" + nonce, "c:1a:" + nonce, "c:a1:" + nonce,
+		"c:18446744073709551616:" + nonce, "c:99999999999999999999:" + nonce, "c:111111111111111111111:" + nonce,
+		"c:1:" + nonce[1:], "c:1:0" + nonce, "c:1:g" + nonce[1:], "c:1:" + nonce + ":", "c:1" + nonce, "c1:" + nonce,
+	} {
+		if client, sequence, n, ok := ParseStructured(in); ok || client != "" || sequence != 0 || n != "" {
+			t.Errorf("%q: %q, %d, %q, %v; want none", in, client, sequence, n, ok)
+		}
+		if in == "" {
+			continue
+		}
+		k, err := HeaderKey(&fromHeader, keyHeaders(in))
+		if err != nil || k.Structured || k.Value != in {
+			t.Errorf("%q is not a plain key: %+v, %v", in, k, err)
+		}
+		if _, err := HeaderKey(&config.Key{Header: "idempotency-key", Format: config.FormatStructured}, keyHeaders(in)); err == nil ||
+			err.Detail != "header idempotency-key: not of the form {client_id}:{sequence}:{nonce}, with a decimal sequence and a nonce of 16 hex digits" {
+			t.Errorf("%q: %v", in, err)
+		}
+	}
+}
+
+// FuzzHeaderKey: a key that is accepted is within the ledger's bounds, has one
+// quoted form with the same meaning, and its parts make it again.
+func FuzzHeaderKey(f *testing.F) {
+	for _, s := range []string{"", "a", `"a\"b"`, `"`, "c:1:a1b2c3d4e5f6a7b8", "a b", strings.Repeat("k", 256), "\"\\"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		k, err := HeaderKey(&fromHeader, keyHeaders(s))
+		if err != nil {
+			if k != (Key{}) || err.Detail == "" || len(err.Detail) > 500 {
+				t.Errorf("%q: %+v with %q", s, k, err.Detail)
+			}
+			return
+		}
+		if len(k.Value) < 1 || len(k.Value) > api.MaxKeyBytes || strings.ContainsFunc(k.Value, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+			t.Errorf("%q was accepted as %q", s, k.Value)
+		}
+		quoted := `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(k.Value) + `"`
+		if again, err := HeaderKey(&fromHeader, keyHeaders(quoted)); err != nil || again != k {
+			t.Errorf("%q gives %+v, but %q gives %+v, %v", s, k, quoted, again, err)
+		}
+		if k.Structured && k.Client+":"+decimal64(k.Sequence)+":"+k.Nonce != k.Value {
+			t.Errorf("%q has the parts %+v", s, k)
+		}
+	})
+}
+
+func decimal64(n uint64) string {
+	if n < 10 {
+		return string(rune('0' + n))
+	}
+	return decimal64(n/10) + string(rune('0'+n%10))
+}
+
+// FuzzJSONKey: no body panics, and what is accepted is a key.
+func FuzzJSONKey(f *testing.F) {
+	for _, s := range []string{"", `{"a":{"id":"x"}}`, `{"a":[1,{"id":2}]}`, `{"a":{"id":"\ud800"}}`, strings.Repeat("[", 1000)} {
+		f.Add([]byte(s), "a.id")
+	}
+	f.Fuzz(func(t *testing.T, body []byte, path string) {
+		if _, err := config.Parse([]byte(`{"mode": "body", "key": {"json_path": "` + path + `"}}`)); err != nil {
+			return // such a path never gets here
+		}
+		k, err := JSONKey(&config.Key{JSONPath: path}, body, true)
+		if err == nil && k.Value != "" && (len(k.Value) > api.MaxKeyBytes || strings.ContainsFunc(k.Value, func(r rune) bool { return r < 0x21 || r > 0x7e })) {
+			t.Errorf("%q at %q was accepted as %q", body, path, k.Value)
+		}
+	})
+}
