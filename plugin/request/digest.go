@@ -1,6 +1,21 @@
 package request
 
-import "github.com/oncegate/oncegate/plugin/config"
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"hash"
+
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// Labels keep the digests of different purposes apart, and those of a future
+// encoding from this one.
+const (
+	scopeLabel       = "oncegate scope 1"
+	fingerprintLabel = "oncegate fingerprint 1"
+)
 
 // DigestChars is the length of a scope and of a fingerprint in text form.
 const DigestChars = 43
@@ -19,50 +34,147 @@ func (f *Fingerprint) Short() (s [16]byte) {
 
 // Digester computes scopes, fingerprints and entry hashes. It reuses its state
 // from call to call, so it belongs to one VM and is not safe for concurrent use.
-type Digester struct{ d digester }
+type Digester struct {
+	plain hash.Hash // SHA-256
+	keyed hash.Hash // what scopes are made with: plain or HMAC
+	buf   []byte    // input of one digest
+	sum   [sha256.Size]byte
+}
 
 // NewDigester returns a Digester; secret keys the scopes, "" leaves them unkeyed.
 func NewDigester(secret string) *Digester {
-	d := new(Digester)
-	d.d.init(secret)
+	d := &Digester{plain: sha256.New(), buf: make([]byte, 0, 512)}
+	d.keyed = d.plain
+	if secret != "" {
+		d.keyed = hmac.New(sha256.New, []byte(secret))
+	}
 	return d
+}
+
+// finish digests what was collected in buf.
+func (d *Digester) finish(h hash.Hash) []byte {
+	h.Reset()
+	h.Write(d.buf)
+	// Credentials pass through buf: it keeps none.
+	clear(d.buf)
+	d.buf = d.buf[:0]
+	return h.Sum(d.sum[:0])
+}
+
+func (d *Digester) add(s string) {
+	d.buf = binary.BigEndian.AppendUint64(d.buf, uint64(len(s)))
+	d.buf = append(d.buf, s...)
+}
+
+// addHeader adds all values of a header: their number, then each.
+func (d *Digester) addHeader(h Headers, name string) {
+	_, n := h.Get(name)
+	d.buf = binary.BigEndian.AppendUint64(d.buf, uint64(n))
+	if n == 0 {
+		return
+	}
+	for i := range h {
+		if h[i][0] == name {
+			d.add(h[i][1])
+		}
+	}
 }
 
 // Scope digests the parts of the request that separate one caller's keys from
 // another's: 43 characters of base64url. A header that is missing differs from
 // one that is empty, and all values of a repeated header count.
-func (d *Digester) Scope(parts []config.ScopePart, h Headers) string { return d.d.scope(parts, h) }
+func (d *Digester) Scope(parts []config.ScopePart, h Headers) string {
+	d.buf = append(d.buf[:0], scopeLabel...)
+	for i := range parts {
+		p := &parts[i]
+		d.buf = append(d.buf, byte(p.Kind))
+		switch p.Kind {
+		case config.ScopeHost:
+			d.addLower(authority(h))
+		case config.ScopePath:
+			path, _ := h.Get(":path")
+			d.add(withoutQuery(path))
+		case config.ScopePathAndQuery:
+			path, _ := h.Get(":path")
+			d.add(path)
+		case config.ScopeMethod:
+			method, _ := h.Get(":method")
+			d.add(method)
+		case config.ScopeHeader:
+			d.add(p.Header)
+			d.addHeader(h, p.Header)
+		}
+	}
+	return encode(d.finish(d.keyed))
+}
 
 // Fingerprint digests method, path with query, content type, content length and,
 // when present, content digest. With body it digests the body as well: then the
 // content length counts only when the body was longer than the limit, so that a
 // sized and a chunked retry of the same request are equal.
-func (d *Digester) Fingerprint(h Headers, body *Body) Fingerprint { return d.d.fingerprint(h, body) }
-
-// EntryHash names the entry of (scope, key) in the cache.
-func (d *Digester) EntryHash(scope, key string) [16]byte { return d.d.entryHash(scope, key) }
-
-// Body digests a request body piece by piece, up to a limit. Not safe for
-// concurrent use.
-type Body struct{ b body }
-
-// NewBody starts a digest of at most limit bytes. derive names the digest that a
-// derived key needs in addition.
-func NewBody(limit int, derive config.Derive) *Body {
-	b := new(Body)
-	b.b.init(limit, derive)
-	return b
+func (d *Digester) Fingerprint(h Headers, body *Body) (f Fingerprint) {
+	d.buf = append(d.buf[:0], fingerprintLabel...)
+	method, _ := h.Get(":method")
+	path, _ := h.Get(":path")
+	d.add(method)
+	d.add(path)
+	d.addHeader(h, "content-type")
+	d.addHeader(h, "content-digest")
+	switch {
+	case body == nil:
+		d.buf = append(d.buf, 'h')
+		d.addHeader(h, "content-length")
+	case body.Truncated():
+		d.buf = append(d.buf, 't')
+		d.addHeader(h, "content-length")
+		d.buf = body.sha.Sum(d.buf)
+	default:
+		d.buf = append(d.buf, 'b')
+		d.buf = body.sha.Sum(d.buf)
+	}
+	d.finish(d.plain)
+	return d.sum
 }
 
-// Write adds the next piece; what is beyond the limit is counted, not digested.
-func (b *Body) Write(p []byte) { b.b.write(p) }
+// EntryHash names the entry of (scope, key) in the cache.
+func (d *Digester) EntryHash(scope, key string) (e [16]byte) {
+	d.buf = d.buf[:0]
+	d.add(scope)
+	d.add(key)
+	d.finish(d.plain)
+	copy(e[:], d.sum[:])
+	return e
+}
 
-// Len returns the number of bytes written so far.
-func (b *Body) Len() int64 { return b.b.n }
+// addLower adds s in lower case.
+func (d *Digester) addLower(s string) {
+	d.buf = binary.BigEndian.AppendUint64(d.buf, uint64(len(s)))
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if 'A' <= c && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		d.buf = append(d.buf, c)
+	}
+}
 
-// Full tells whether the limit is reached: further pieces change only Len, so a
-// caller may stop buffering.
-func (b *Body) Full() bool { return b.b.n >= int64(b.b.limit) }
+// authority is the request's host: :authority, or host where a test or another
+// proxy hands over HTTP/1 names.
+func authority(h Headers) string {
+	if v, n := h.Get(":authority"); n > 0 {
+		return v
+	}
+	v, _ := h.Get("host")
+	return v
+}
 
-// Truncated tells whether more than the limit was written.
-func (b *Body) Truncated() bool { return b.b.n > int64(b.b.limit) }
+func withoutQuery(path string) string {
+	for i := 0; i < len(path); i++ {
+		if path[i] == '?' || path[i] == '#' {
+			return path[:i]
+		}
+	}
+	return path
+}
+
+func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

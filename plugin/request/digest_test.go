@@ -250,7 +250,7 @@ func TestEntryHash(t *testing.T) {
 func TestBufferForgets(t *testing.T) {
 	d := NewDigester("0123456789abcdef")
 	d.Scope(defaultScope, sample)
-	if strings.Contains(string(d.d.buf[:cap(d.d.buf)]), "secret") {
+	if strings.Contains(string(d.buf[:cap(d.buf)]), "secret") {
 		t.Error("the credential is still there")
 	}
 }
