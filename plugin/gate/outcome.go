@@ -145,15 +145,14 @@ func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
 	}
 	o := cache.Outcome{
 		Hash: c.hash, Token: c.token, State: a.State, Expires: now + int64(a.ExpiresIn),
-		Fingerprint: c.short, Raw: a.Result.AppendRaw(nil),
+		Fingerprint: c.short, Raw: a.Result.AppendRaw(nil), Learned: true,
 	}
 	p.fill(&o, now)
 }
 
 // fill records an outcome in the cache and wakes who waits for it.
 func (p *Plugin) fill(o *cache.Outcome, now int64) {
-	_, queues := p.table.Finish(o, now)
-	p.wake(&o.Hash, queues)
+	p.write(&write{outcome: *o, left: writeTries}, now)
 }
 
 // forget removes the call's pending entry from the cache, if it is there.
@@ -162,8 +161,50 @@ func (p *Plugin) forget(c *call, now int64) {
 		return
 	}
 	c.owner = false
-	_, queues := p.table.Release(&c.hash, &c.token, now)
-	p.wake(&c.hash, queues)
+	p.write(&write{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: writeTries}, now)
+}
+
+// write is a change of a pending entry that the cache could not make: too many others wrote
+// to the same bucket. Left alone, the entry would keep duplicates waiting until
+// it expires.
+type write struct {
+	outcome cache.Outcome
+	release bool
+	left    int // tries
+}
+
+const (
+	// writeTries bounds how often a change is tried, once per tick.
+	writeTries = 10
+	// maxWrites bounds the changes that wait for another try.
+	maxWrites = 64
+)
+
+func (p *Plugin) write(w *write, now int64) {
+	var result cache.Result
+	var queues []uint32
+	if w.release {
+		result, queues = p.table.Release(&w.outcome.Hash, &w.outcome.Token, now)
+	} else {
+		result, queues = p.table.Finish(&w.outcome, now)
+	}
+	p.wake(&w.outcome.Hash, queues)
+	w.left--
+	if result == cache.Contended && w.left > 0 && len(p.writes) < maxWrites {
+		p.writes = append(p.writes, *w)
+	}
+}
+
+// rewrite tries the changes again that failed before.
+func (p *Plugin) rewrite(now int64) {
+	if len(p.writes) == 0 {
+		return
+	}
+	writes := p.writes
+	p.writes = nil
+	for i := range writes {
+		p.write(&writes[i], now)
+	}
 }
 
 // release gives a reservation back that nothing will run under. The cache's entry

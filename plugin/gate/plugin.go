@@ -52,6 +52,8 @@ type Plugin struct {
 	firstWaiter, lastWaiter *Stream
 	waiting                 int
 
+	writes []write // changes of the cache to be tried again
+
 	woken    []cache.Hash // entries whose local waiters shall look again
 	wokenAll bool
 	kicked   bool // a kick is in our queue
@@ -162,6 +164,7 @@ func (p *Plugin) OnTick() {
 	p.kicked = false
 	p.drain()
 	p.calls.tick(now)
+	p.rewrite(now)
 	p.expireWaiters(now)
 	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {
 		p.rechecked = now

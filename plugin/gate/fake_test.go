@@ -1,0 +1,285 @@
+package gate
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+)
+
+// fakeHost is a Host that a test holds in its hands. It does what no real host
+// does: refuses anything on demand, loses messages and answers.
+type fakeHost struct {
+	t    *testing.T
+	now  int64
+	seed byte
+
+	data map[string]fakeValue
+	cas  uint32
+
+	queues    map[uint32][][]byte
+	noEnqueue bool
+	noQueue   bool
+	noRandom  bool
+	noTick    bool
+	noData    bool
+	noWrite   bool // every race for shared data is lost
+	noResume  bool
+	noReply   bool
+
+	calls   []fakeCall
+	refuse  bool
+	answer  api.ReserveReply
+	headers map[string]string // of the callout answer
+
+	metrics map[MetricID]string
+	values  map[string]int64
+	logs    []string
+	done    int
+
+	current uint32
+	gone    map[uint32]bool
+	streams map[uint32]*fakeStream
+}
+
+type fakeValue struct {
+	value []byte
+	cas   uint32
+}
+
+type fakeCall struct {
+	path, authority string
+	body            []byte
+	timeout         time.Duration
+}
+
+type fakeStream struct {
+	request, response [][2]string
+	requestBody       []byte
+	responseBody      []byte
+	properties        map[string][]byte
+	replies           []fakeReply
+	resumedRequest    int
+	resumedResponse   int
+}
+
+type fakeReply struct {
+	status  int
+	headers [][2]string
+	body    string
+}
+
+func newFakeHost(t *testing.T) *fakeHost {
+	return &fakeHost{
+		t: t, now: 1, data: map[string]fakeValue{}, queues: map[uint32][][]byte{},
+		metrics: map[MetricID]string{}, values: map[string]int64{}, gone: map[uint32]bool{}, streams: map[uint32]*fakeStream{},
+	}
+}
+
+// started returns a plugin that runs.
+func started(t *testing.T, h *fakeHost, config string) *Plugin {
+	t.Helper()
+	p := New(h)
+	if err := p.Start([]byte(config)); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	return p
+}
+
+// open makes a stream with a key whose request headers are about to be seen.
+func (h *fakeHost) open(p *Plugin, id uint32, key string) (*Stream, *fakeStream) {
+	f := &fakeStream{
+		request:    [][2]string{{":method", "POST"}, {":path", "/p"}, {":authority", "h"}, {"idempotency-key", key}},
+		response:   [][2]string{{":status", "200"}},
+		properties: map[string][]byte{"response.code_details": []byte("via_upstream")},
+	}
+	h.streams[id] = f
+	h.current = id
+	return p.NewStream(id), f
+}
+
+// ready delivers the queue callback that a kick asked for, if any.
+func (h *fakeHost) ready(p *Plugin) {
+	if len(h.queues[p.queue]) > 0 {
+		h.current = 0
+		p.OnQueueReady(p.queue)
+	}
+}
+
+// respond answers the n-th call.
+func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) {
+	h.current = 0
+	h.answer = a
+	h.headers = map[string]string{":status": status, api.HeaderManager: "t"}
+	p.OnCallResponse(uint32(n), 1)
+	h.headers = nil
+}
+
+func (h *fakeHost) stream() *fakeStream { return h.streams[h.current] }
+
+func (h *fakeHost) Get(key string) ([]byte, uint32, cache.Status) {
+	if h.noData {
+		return nil, 0, cache.Failed
+	}
+	v, ok := h.data[key]
+	if !ok {
+		return nil, 0, cache.NotFound
+	}
+	return v.value, v.cas, cache.OK
+}
+
+func (h *fakeHost) Set(key string, value []byte, cas uint32) cache.Status {
+	if h.noData {
+		return cache.Failed
+	}
+	if v, ok := h.data[key]; ok && cas != 0 && cas != v.cas {
+		return cache.CASMismatch
+	}
+	if h.noWrite {
+		return cache.CASMismatch
+	}
+	h.cas++
+	h.data[key] = fakeValue{append([]byte(nil), value...), h.cas}
+	return cache.OK
+}
+
+func (h *fakeHost) Now() int64 { return h.now }
+
+func (h *fakeHost) Random(b []byte) bool {
+	h.seed++
+	for i := range b {
+		b[i] = h.seed
+	}
+	return !h.noRandom
+}
+
+func (h *fakeHost) Log(_ Level, line string) { h.logs = append(h.logs, line) }
+
+func (h *fakeHost) SetTick(time.Duration) bool { return !h.noTick }
+
+func (h *fakeHost) Done() { h.done++ }
+
+func (h *fakeHost) DefineMetric(_ MetricKind, name string) MetricID {
+	id := MetricID(len(h.metrics) + 1)
+	h.metrics[id] = name
+	return id
+}
+
+func (h *fakeHost) AddMetric(id MetricID, delta int64) {
+	if id == 0 || delta == 0 {
+		h.t.Errorf("metric %d by %d: a host refuses that", id, delta)
+	}
+	h.values[h.metrics[id]] += delta
+}
+
+func (h *fakeHost) RecordMetric(id MetricID, value uint64) {
+	if id == 0 {
+		h.t.Error("undefined metric")
+	}
+	h.values[h.metrics[id]] = int64(value)
+}
+
+func (h *fakeHost) RegisterQueue(string) (uint32, bool) {
+	h.queues[7] = nil
+	return 7, !h.noQueue
+}
+
+func (h *fakeHost) Enqueue(queue uint32, message []byte) bool {
+	if h.noEnqueue {
+		return false
+	}
+	h.queues[queue] = append(h.queues[queue], append([]byte(nil), message...))
+	return true
+}
+
+func (h *fakeHost) Dequeue(queue uint32) ([]byte, bool) {
+	q := h.queues[queue]
+	if len(q) == 0 {
+		return nil, false
+	}
+	h.queues[queue] = q[1:]
+	return q[0], true
+}
+
+func (h *fakeHost) Call(_ string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool) {
+	if h.current != 0 {
+		h.t.Error("a call from a stream's context: its answer may be lost")
+	}
+	if h.refuse {
+		return 0, false
+	}
+	path, _ := lookup(headers, ":path")
+	authority, _ := lookup(headers, ":authority")
+	h.calls = append(h.calls, fakeCall{path, authority, append([]byte(nil), body...), timeout})
+	return uint32(len(h.calls) - 1), true
+}
+
+func (h *fakeHost) CallHeader(name string) (string, bool) {
+	v, ok := h.headers[name]
+	return v, ok
+}
+
+func (h *fakeHost) CallBody(int) []byte { return h.answer.AppendRaw(nil) }
+
+func (h *fakeHost) Select(id uint32) bool {
+	if h.gone[id] {
+		return false
+	}
+	h.current = id
+	return true
+}
+
+func (h *fakeHost) RequestHeader(name string) (string, bool) { return lookup(h.stream().request, name) }
+
+func (h *fakeHost) RequestHeaders() [][2]string { return h.stream().request }
+
+func (h *fakeHost) RequestBody(start, size int) []byte { return h.stream().requestBody[start:][:size] }
+
+func (h *fakeHost) ResponseHeaders() [][2]string { return h.stream().response }
+
+func (h *fakeHost) ResponseHeader(name string) (string, bool) {
+	return lookup(h.stream().response, name)
+}
+
+func (h *fakeHost) SetResponseHeader(name, value string) {
+	h.stream().response = append(h.stream().response, [2]string{name, value})
+}
+
+func (h *fakeHost) RemoveResponseHeader(string) {}
+
+func (h *fakeHost) ResponseBody(start, size int) []byte {
+	b := h.stream().responseBody
+	if start+size > len(b) {
+		return nil
+	}
+	return b[start:][:size]
+}
+
+func (h *fakeHost) Property(path ...string) ([]byte, bool) {
+	v, ok := h.stream().properties[path[0]+"."+path[1]]
+	return v, ok
+}
+
+func (h *fakeHost) Reply(status int, headers [][2]string, body []byte) bool {
+	if h.noReply {
+		return false
+	}
+	f := h.stream()
+	f.replies = append(f.replies, fakeReply{status, append([][2]string(nil), headers...), string(body)})
+	return true
+}
+
+func (h *fakeHost) ResumeRequest() bool {
+	h.stream().resumedRequest++
+	return !h.noResume
+}
+
+func (h *fakeHost) ResumeResponse() bool {
+	h.stream().resumedResponse++
+	return !h.noResume
+}
+
+// flags encodes the property response.flags.
+func flags(bits uint64) []byte { return binary.LittleEndian.AppendUint64(nil, bits) }

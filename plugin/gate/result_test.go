@@ -1,0 +1,112 @@
+package gate
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+func TestRecordedHeaders(t *testing.T) {
+	got, fits := recordedHeaders([][2]string{
+		{":status", "200"}, {"content-type", "text/plain"}, {"connection", "X-Hop , close"}, {"x-hop", "1"},
+		{"keep-alive", "1"}, {"transfer-encoding", "chunked"}, {"content-length", "3"}, {"date", "d"}, {"age", "1"},
+		{"set-cookie", "a"}, {"set-cookie", "b"}, {"x-empty", ""}, {"idempotency-status", "executed"},
+		{"idempotent-replayed", "true"}, {"idempotency-ledger", "none"}, {"trailer", "x"}, {"", "nameless"},
+		{"x-envoy-upstream-service-time", "1"}, {"server", "s"},
+	})
+	want := []api.Header{
+		{Name: "content-type", Value: "text/plain"}, {Name: "set-cookie", Value: "a"}, {Name: "set-cookie", Value: "b"},
+		{Name: "x-empty", Value: ""}, {Name: "server", Value: "s"},
+	}
+	if !fits || !reflect.DeepEqual(got, want) {
+		t.Errorf("recorded %v, %v", got, fits)
+	}
+}
+
+func TestRecordedHeadersAreBounded(t *testing.T) {
+	many := make([][2]string, api.MaxResultHeaders+1)
+	for i := range many {
+		many[i] = [2]string{"a", "b"}
+	}
+	if _, fits := recordedHeaders(many); fits {
+		t.Error("too many headers fit")
+	}
+	if got, fits := recordedHeaders(many[:api.MaxResultHeaders]); !fits || len(got) != api.MaxResultHeaders {
+		t.Error("as many as are allowed do not fit")
+	}
+	if _, fits := recordedHeaders([][2]string{{"a", strings.Repeat("x", api.MaxResultHeaderBytes)}}); fits {
+		t.Error("too many bytes fit")
+	}
+	if got, fits := recordedHeaders(nil); !fits || got != nil {
+		t.Error("no headers do not fit")
+	}
+}
+
+// Upstream's headers are a stranger's.
+func FuzzRecordedHeaders(f *testing.F) {
+	f.Add("connection", "close, x", "x", "1")
+	f.Add("Connection", ",, ,", "", "")
+	f.Add(":status", "200", "content-length", "\x00")
+	f.Fuzz(func(t *testing.T, n1, v1, n2, v2 string) {
+		in := [][2]string{{n1, v1}, {n2, v2}, {n1, v2}}
+		got, fits := recordedHeaders(in)
+		if !fits {
+			return
+		}
+		// What is recorded is a subsequence of what came.
+		at := 0
+		for _, h := range got {
+			for at < len(in) && (in[at][0] != h.Name || in[at][1] != h.Value) {
+				at++
+			}
+			if at == len(in) {
+				t.Fatalf("%q: %q was not there", in, h)
+			}
+			at++
+			if h.Name == "" || h.Name[0] == ':' || h.Name == "connection" {
+				t.Fatalf("%q was recorded", h.Name)
+			}
+		}
+	})
+}
+
+func TestSmallParsers(t *testing.T) {
+	for in, want := range map[string]int64{"0": 0, "007": 7, "123456789012345678": 123456789012345678} {
+		if got, ok := parseDecimal(in); !ok || got != want {
+			t.Errorf("parseDecimal(%q) = %d, %v", in, got, ok)
+		}
+	}
+	for _, in := range []string{"", "-1", "1 ", "0x1", "1234567890123456789", "١"} {
+		if got, ok := parseDecimal(in); ok {
+			t.Errorf("parseDecimal(%q) = %d", in, got)
+		}
+	}
+	for in, want := range map[int64]string{0: "0", 7: "7", -12: "-12", 1234567890123: "1234567890123"} {
+		if got := decimal(in); got != want {
+			t.Errorf("decimal(%d) = %q", in, got)
+		}
+	}
+	for in, want := range map[int64]int{-5: 1, 0: 1, 1: 1, second: 1, second + 1: 2, 1 << 60: maxRetryAfterSeconds} {
+		if got := retryAfter(in); got != want {
+			t.Errorf("retryAfter(%d) = %d", in, got)
+		}
+	}
+	for in, want := range map[string]string{"": "", "Text/Plain; charset=x": "text/plain", " a/b ": "a/b", ";": ""} {
+		if got := mediaType(in); got != want {
+			t.Errorf("mediaType(%q) = %q", in, got)
+		}
+	}
+	for in, want := range map[string]bool{
+		"application/grpc": true, "application/grpc+proto": true, "application/grpc-web-text": true,
+		"application/grpcx": false, "application/json": false, "": false,
+	} {
+		if isGRPC(in) != want {
+			t.Errorf("isGRPC(%q) = %v", in, !want)
+		}
+	}
+	if got := lower("aBC-Ä"); got != "abc-Ä" {
+		t.Errorf("lower = %q", got)
+	}
+}
