@@ -115,8 +115,8 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 		if err != nil {
 			return err
 		}
-		f.buf = buf[:usedLength(buf)]
-		if d.fresh() && len(f.buf) > segmentHeaderSize {
+		f.buf = trim(buf)
+		if d.fresh() && usedLength(f.buf) > segmentHeaderSize {
 			// The first header is synced before anything else is written.
 			return &CorruptionError{f.path, 0, 0, f.why.Error() + "; there is data behind it"}
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -189,3 +190,5 @@ func wantCorruption(t *testing.T, err error, file string) *wal.CorruptionError {
 	}
 	return c
 }
+
+func random(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 99)) }

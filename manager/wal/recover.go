@@ -252,22 +252,20 @@ func sealedDamage(path string, end scanEnd, next uint64) *CorruptionError {
 // checkTail tells a torn tail, which is nothing to complain about, from
 // damage. followers are the files behind the last segment with a header.
 func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed uint32) *CorruptionError {
-	used := usedLength(buf)
-	if off, r, ok := findProof(buf[:used], end.off, end.next, seed); ok {
+	if off, r, ok := findProof(trim(buf), end.off, end.next, seed); ok {
 		return &CorruptionError{path, end.off, end.next, tailReason(end) + fmt.Sprintf("; the data at offset %d proves that everything before sequence %d was synced", off, r.durableBefore())}
 	}
 	for _, f := range followers {
 		if f.empty() {
 			continue
 		}
-		off, r, ok := findRecord(f.buf, 0, end.next, seed, func(record) bool { return true })
-		if !ok {
-			continue
-		}
-		if r.durableBefore() > end.next {
+		if off, r, ok := findProof(f.buf, -1, end.next, seed); ok {
 			return &CorruptionError{f.path, 0, end.next, fmt.Sprintf("%v; the data at offset %d proves that everything before sequence %d was synced", f.why, off, r.durableBefore())}
 		}
-		if r.seq > end.next && end.why != nil {
+		if end.why == nil {
+			continue
+		}
+		if _, r, ok := findRecord(f.buf, 0, end.next, seed, func(record) bool { return true }); ok {
 			return &CorruptionError{path, end.off, end.next, tailReason(end) + fmt.Sprintf("; %s holds sequence %d, so this segment was synced", f.path, r.seq)}
 		}
 	}

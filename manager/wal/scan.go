@@ -74,7 +74,17 @@ func findRecord(b []byte, off int64, seq uint64, seed uint32, accept func(record
 // findProof looks behind off for a record or mark which proves that the record
 // seq, which should be at off, had been synced.
 func findProof(b []byte, off int64, seq uint64, seed uint32) (int64, record, bool) {
-	return findRecord(b, off, seq, seed, func(r record) bool { return r.durableBefore() > seq })
+	return findRecord(b, off+1, seq, seed, func(r record) bool { return r.durableBefore() > seq })
+}
+
+// trim cuts the zeros off that follow the last record or mark, whose own last
+// bytes may be zeros as well. It is empty when all of b is zero.
+func trim(b []byte) []byte {
+	used := usedLength(b)
+	if used == 0 {
+		return nil
+	}
+	return b[:min(int64(len(b)), used+recordHeaderSize)]
 }
 
 // usedLength is the length of b without trailing zeros.

@@ -169,6 +169,9 @@ func (v *verifier) snapshot(p string) error {
 	}
 	defer r.close()
 	v.id = &r.header.id
+	if path.Base(p) != snapshotName(r.header.seq) {
+		v.complain(Damage, p, 0, 0, 0, "the header is that of the snapshot of sequence %d", r.header.seq)
+	}
 	stats.Snapshot, stats.SnapshotSequence, stats.SnapshotBytes = p, r.header.seq, r.size
 	for v.ctx.Err() == nil {
 		off := r.off

@@ -30,17 +30,17 @@ func (v *verifier) segments(dir string, names []string) error {
 			continue
 		}
 		v.report.SegmentBytes += int64(len(v.buf))
-		used := v.buf[:usedLength(v.buf)]
+		used := usedLength(v.buf)
 		switch {
 		case s.why == nil:
 			err = v.used(all, i, lastUsed)
 		case i < lastUsed:
 			v.complain(Damage, s.path, s.number, 0, 0, "%v", s.why)
-		case lastUsed < 0 && len(used) > segmentHeaderSize:
+		case lastUsed < 0 && used > segmentHeaderSize:
 			v.complain(Damage, s.path, s.number, 0, 0, "%v; there is data behind it", s.why)
 		default:
 			v.report.Prepared++
-			if len(used) > 0 {
+			if used > 0 {
 				v.complain(Note, s.path, s.number, 0, 0, "%v; nothing in it was acknowledged", s.why)
 			}
 		}
@@ -141,7 +141,7 @@ func (v *verifier) followers(all []verifiedSegment) ([]follower, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, follower{s.path, s.why, buf[:usedLength(buf)]})
+		out = append(out, follower{s.path, s.why, trim(buf)})
 	}
 	return out, nil
 }
