@@ -90,7 +90,7 @@ func newStatements(schema string) statements {
 			return `SELECT e.sort_key, e.key FROM ` + q + `.entries e WHERE e.coll = $1 AND e.idx = $2` + cond +
 				` ORDER BY e.sort_key, e.key LIMIT $3`
 		}
-		return `SELECT e.sort_key, e.key FROM ` + q + `.entries e JOIN ` + q + `.records r ON r.coll = e.coll AND r.key = e.key
+		return `SELECT e.sort_key, e.key, r.value, r.entries FROM ` + q + `.entries e JOIN ` + q + `.records r ON r.coll = e.coll AND r.key = e.key
 			WHERE e.coll = $1 AND e.idx = $2` + cond + ` ORDER BY e.sort_key, e.key LIMIT $3 FOR UPDATE OF r SKIP LOCKED`
 	}
 	const (

@@ -166,7 +166,8 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	}
 	q := &t.s.sql
 	from, to, after, afterTo := q.scan, q.scanTo, q.scanAfter, q.scanAfterTo
-	if r.Claim && !t.ReadOnly {
+	claim := r.Claim && !t.ReadOnly
+	if claim {
 		from, to, after, afterTo = q.claim, q.claimTo, q.claimAfter, q.claimAfterTo
 	}
 	b := &pgx.Batch{}
@@ -187,8 +188,26 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 			return err
 		}
 		var sortKey, key []byte
-		_, err = pgx.ForEachRow(rows, []any{&sortKey, &key}, func() error {
+		into := []any{&sortKey, &key}
+		rec := &overlay.Record{Collection: c}
+		var entries []byte
+		if claim {
+			into = append(into, &rec.StoredValue, &entries)
+		}
+		_, err = pgx.ForEachRow(rows, into, func() error {
 			hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
+			if !claim {
+				return nil
+			}
+			// The row is locked: the Get that follows needs no round trip.
+			rec.Key, rec.Stored = string(key), true
+			var err error
+			if rec.StoredEntries, _, err = reccodec.Split(entries); err != nil {
+				return fmt.Errorf("%w: %s %q", err, c, key)
+			}
+			t.Preload(rec)
+			rec = &overlay.Record{Collection: c}
+			into[2] = &rec.StoredValue
 			return nil
 		})
 		return err

@@ -83,18 +83,7 @@ func (t *tx) load(r *overlay.Record) error {
 	if now != nil {
 		t.now = now.Val()
 	}
-	b, err := get.Bytes()
-	if errors.Is(err, goredis.Nil) {
-		return nil
-	}
-	if err != nil {
-		return unavailable(err)
-	}
-	r.Stored = true
-	if r.StoredEntries, r.StoredValue, err = reccodec.Split(b); err != nil {
-		return fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
-	}
-	return nil
+	return fill(r, get)
 }
 
 // Scan implements store.Tx. It reads the index as it is on the server.
@@ -144,6 +133,12 @@ func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit
 	if err != nil {
 		return nil, err
 	}
+	free := t.reserve(c, hits, limit)
+	return free, t.preload(c, free)
+}
+
+// reserve picks the hits that this transaction claims.
+func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
 	free := hits[:0]
@@ -164,7 +159,61 @@ func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit
 		t.s.claiming[rk] = struct{}{}
 		t.claimed = append(t.claimed, rk)
 	}
-	return free, nil
+	return free
+}
+
+// preload watches and gets the records of the hits in one round trip, so that
+// the Gets that follow need none.
+func (t *tx) preload(c store.Collection, hits []store.Hit) error {
+	var records []*overlay.Record
+	for _, h := range hits {
+		if !t.Known(c, h.Key) {
+			records = append(records, &overlay.Record{Collection: c, Key: h.Key})
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	gets := make([]*goredis.StringCmd, len(records))
+	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
+		watch := make([]any, 1, 1+len(records))
+		watch[0] = "WATCH"
+		for _, r := range records {
+			watch = append(watch, t.s.recordKey(r.Collection, r.Key))
+		}
+		t.armed = true
+		p.Do(t.ctx, watch...)
+		for i, r := range records {
+			gets[i] = p.Get(t.ctx, t.s.recordKey(r.Collection, r.Key))
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, goredis.Nil) {
+		return t.Fail(unavailable(err))
+	}
+	for i, r := range records {
+		if err := fill(r, gets[i]); err != nil {
+			return t.Fail(err)
+		}
+		t.Preload(r)
+	}
+	return nil
+}
+
+// fill reads the answer to a GET.
+func fill(r *overlay.Record, get *goredis.StringCmd) error {
+	b, err := get.Bytes()
+	if errors.Is(err, goredis.Nil) {
+		return nil
+	}
+	if err != nil {
+		return unavailable(err)
+	}
+	r.Stored = true
+	if r.StoredEntries, r.StoredValue, err = reccodec.Split(b); err != nil {
+		return fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
+	}
+	return nil
 }
 
 // commit sends the writes. A transaction without writes that read more than

@@ -112,11 +112,29 @@ func (t *Tx) record(c store.Collection, key string) (*Record, error) {
 	if err := t.Load(r); err != nil {
 		return nil, t.Fail(err)
 	}
+	t.keep(r)
+	return r, nil
+}
+
+// Known reports whether the transaction has looked at the record.
+func (t *Tx) Known(c store.Collection, key string) bool {
+	return t.records[recordID{c, key}] != nil
+}
+
+// Preload hands over a record that the engine has read, and protects like any
+// other, before the function asks for it.
+func (t *Tx) Preload(r *Record) {
+	if t.Known(r.Collection, r.Key) {
+		return
+	}
+	t.keep(r)
+}
+
+func (t *Tx) keep(r *Record) {
 	if t.records == nil {
 		t.records = make(map[recordID]*Record, 4)
 	}
-	t.records[id] = r
-	return r, nil
+	t.records[recordID{r.Collection, r.Key}] = r
 }
 
 // Get implements store.Tx.
