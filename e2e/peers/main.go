@@ -29,6 +29,7 @@ type settings struct {
 	duration time.Duration // of one measurement
 	callers  []int
 	jobs     int
+	only     string
 }
 
 func main() {
@@ -63,6 +64,7 @@ func run(ctx context.Context, args []string) error {
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs only)")
+	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this (jobs only)")
 	if err := fs.Parse(args[1:]); err != nil {
 		return usageError(err.Error())
 	}
@@ -89,6 +91,8 @@ func run(ctx context.Context, args []string) error {
 	switch args[0] {
 	case "ledger":
 		return compareLedgers(ctx, s)
+	case "jobs":
+		return compareJobs(ctx, s)
 	default:
 		return usageError(fmt.Sprintf("unknown comparison %q: must be ledger or jobs", args[0]))
 	}
