@@ -15,21 +15,27 @@ import (
 	"github.com/oncegate/oncegate/hostsim/testdata/script"
 )
 
-// guestModule reads a module that `make guests` has built.
-func guestModule(tb testing.TB, name string) []byte {
+// guestSource is a module that `make guests` has built. All tests share it, so that it
+// is compiled once.
+func guestSource(tb testing.TB, name string) hostsim.Source {
 	tb.Helper()
+	guests.Lock()
+	defer guests.Unlock()
+	if src := guests.m[name]; src != nil {
+		return src
+	}
 	b, err := os.ReadFile(filepath.Join("..", "build", "guests", name+".wasm"))
 	if err != nil {
 		tb.Fatalf("%v (run `make guests` first)", err)
 	}
-	return b
+	guests.m[name] = hostsim.Wasm(b)
+	return guests.m[name]
 }
 
-// scriptSource is shared by all tests, so that the module is compiled once.
-var scriptSource = sync.OnceValues(func() (hostsim.Source, error) {
-	b, err := os.ReadFile(filepath.Join("..", "build", "guests", "script.wasm"))
-	return hostsim.Wasm(b), err
-})
+var guests = struct {
+	sync.Mutex
+	m map[string]hostsim.Source
+}{m: make(map[string]hostsim.Source)}
 
 // rig is a host with the script guest on it.
 type rig struct {
@@ -49,11 +55,7 @@ func eachGuest(t *testing.T, test func(r *rig)) {
 
 func wasmRig(t *testing.T) *rig {
 	t.Helper()
-	src, err := scriptSource()
-	if err != nil {
-		t.Fatalf("%v (run `make guests` first)", err)
-	}
-	r := newRig(t, src)
+	r := newRig(t, guestSource(t, "script"))
 	r.wasm = true
 	return r
 }

@@ -274,8 +274,8 @@ var envFunctions = map[string]hostFunction{
 	"proxy_get_log_level": fn(1, func(g *wasmGuest, a args) Status { return g.answer32(a.u32(0), uint32(LogTrace), StatusOK) }),
 
 	// gRPC callouts: there is no gRPC cluster, so no call can be started and no token exists.
-	"proxy_grpc_call":   fn(12, func(*wasmGuest, args) Status { return StatusParseFailure }),
-	"proxy_grpc_stream": fn(9, func(*wasmGuest, args) Status { return StatusParseFailure }),
+	"proxy_grpc_call":   fn(12, func(g *wasmGuest, a args) Status { return g.noGrpcService(a[:10]) }),
+	"proxy_grpc_stream": fn(9, func(g *wasmGuest, a args) Status { return g.noGrpcService(a[:8]) }),
 	"proxy_grpc_cancel": fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
 	"proxy_grpc_close":  fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
 	"proxy_grpc_send": fn(4, func(g *wasmGuest, a args) Status {
@@ -292,6 +292,16 @@ var envFunctions = map[string]hostFunction{
 	"emscripten_notify_memory_growth": {params: []api.ValueType{i32}, allowed: alwaysAllowed, run: func(*wasmGuest, args) uint32 { return 0 }},
 	"pthread_equal": {params: []api.ValueType{i32, i32}, results: []api.ValueType{i32}, allowed: alwaysAllowed,
 		run: func(_ *wasmGuest, a args) uint32 { return b2u(a.u32(0) == a.u32(1)) }},
+}
+
+// noGrpcService checks the pointers and lengths of a gRPC call that cannot be made.
+func (g *wasmGuest) noGrpcService(a args) Status {
+	for i := 0; i < len(a); i += 2 {
+		if _, ok := g.bytes(a.u32(i), a.u32(i+1)); !ok {
+			return invalidMemory
+		}
+	}
+	return StatusParseFailure
 }
 
 // unknownGrpcToken: tokens tell calls (1) and streams (2) apart in their low bits.

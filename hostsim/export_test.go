@@ -1,0 +1,13 @@
+package hostsim
+
+// HostFunctionTypes tells tests what is offered: by "module.name", the value types of
+// parameters and results as the binary format writes them.
+func HostFunctionTypes() map[string][2]string {
+	out := make(map[string][2]string)
+	for module, functions := range hostFunctions {
+		for name, f := range functions {
+			out[module+"."+name] = [2]string{string(f.params), string(f.results)}
+		}
+	}
+	return out
+}
