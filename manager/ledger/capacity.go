@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -250,7 +251,7 @@ func (l *Ledger) countBytes(ctx context.Context) error {
 	before := l.bytes.Load()
 	var total int64
 	for _, state := range storedStates {
-		r := store.Range{Limit: 1000}
+		r := store.Range{Limit: 5000}
 		for {
 			var hits []store.Hit
 			var piece int64
@@ -261,13 +262,12 @@ func (l *Ledger) countBytes(ctx context.Context) error {
 					return err
 				}
 				for _, h := range hits {
-					var rec record
-					e, err := load(tx, h.Key, &rec)
-					if err != nil {
+					// A record is in the index of one state only.
+					value, err := tx.Get(collection, h.Key)
+					if err == nil {
+						piece += int64(len(h.Key) + len(value))
+					} else if !errors.Is(err, store.ErrNotFound) {
 						return err
-					}
-					if e != nil && e.state == state {
-						piece += int64(e.size)
 					}
 				}
 				return nil

@@ -66,7 +66,7 @@ func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
 	defer x.free()
 	uri := c.Request.URI()
 	x.req = Request{
-		Method: string(c.Method()), Path: string(uri.PathOriginal()), Query: string(uri.QueryString()),
+		Method: known(c.Method()), Path: e.server.routes.path(uri.PathOriginal()), Query: string(uri.QueryString()),
 		Body: c.Request.Body(), source: (*fastSource)(c),
 	}
 	e.server.serve(&x.req, &x.resp)
@@ -107,12 +107,27 @@ func (e *fastHTTP) write(c *fasthttp.RequestCtx, w *Response) {
 	c.Response.SetBody(w.Body)
 }
 
+// known is string(b), without an allocation for what nearly every request says.
+func known(b []byte) string {
+	switch string(b) {
+	case "POST":
+		return "POST"
+	case "GET":
+		return "GET"
+	case api.ContentTypeRaw:
+		return api.ContentTypeRaw
+	case api.ContentTypeJSON:
+		return api.ContentTypeJSON
+	}
+	return string(b)
+}
+
 // fastSource is a request of fasthttp.
 type fastSource fasthttp.RequestCtx
 
 func (s *fastSource) ctx() *fasthttp.RequestCtx { return (*fasthttp.RequestCtx)(s) }
 
-func (s *fastSource) header(name string) string { return string(s.ctx().Request.Header.Peek(name)) }
+func (s *fastSource) header(name string) string { return known(s.ctx().Request.Header.Peek(name)) }
 func (s *fastSource) remote() string            { return s.ctx().RemoteAddr().String() }
 
 func (s *fastSource) verified() bool {

@@ -61,6 +61,52 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
+// TestSlowReadersAreCut: a client that asks and does not take the answer.
+func TestSlowReadersAreCut(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		const size = 1 << 20
+		finished := make(chan struct{})
+		s := newSite(t, engine, siteOptions{
+			server: Options{WriteTimeout: 100 * time.Millisecond},
+			routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
+				w.JSON(200)
+				w.Body = append(w.Body, make([]byte, size)...)
+			}}},
+		})
+		c := s.dial().(*net.TCPConn)
+		// Small buffers on this side; the server's fill up behind them.
+		if err := c.SetReadBuffer(4096); err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer close(finished)
+			for range 64 { // more than all buffers on the way hold
+				if _, err := io.WriteString(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n"); err != nil {
+					return
+				}
+			}
+		}()
+		<-finished
+		s.eventually("the connection is closed", func() bool {
+			return connections(s) == 0
+		})
+	})
+}
+
+// connections counts the open ones.
+func connections(s *site) int {
+	var l *limiter
+	switch e := s.engine.(type) {
+	case *fastHTTP:
+		l = &e.limit
+	case *netHTTP:
+		l = &e.limit
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.conns)
+}
+
 func TestBodyLimit(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{server: Options{MaxBodyBytes: 1000}})

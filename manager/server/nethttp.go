@@ -59,6 +59,9 @@ func (e *netHTTP) Serve(ln net.Listener, cfg *tls.Config) error {
 func (e *netHTTP) Shutdown(ctx context.Context) error {
 	e.limit.close()
 	err := e.http.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		return nil // the listener, which is closed by now
+	}
 	if err != nil {
 		_ = e.http.Close()
 		e.limit.closeConns()
