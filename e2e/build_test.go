@@ -1,0 +1,74 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// What the tests run; set by TestMain.
+var (
+	binDir     string // manager, gateway, payments
+	wasmModule string
+)
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "oncegate-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if err := build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	if envoyBinary() == "" {
+		fmt.Println(noEnvoy)
+	}
+	code := m.Run()
+	if err := stopShared(); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	return code
+}
+
+// build makes the programs and finds the gate.
+func build(dir string) error {
+	root, err := filepath.Abs("..")
+	if err != nil {
+		return err
+	}
+	// A copy: the module may be built anew while the tests run.
+	module, err := os.ReadFile(filepath.Join(root, "build", "oncegate.wasm"))
+	if errors.Is(err, os.ErrNotExist) {
+		return errors.New("build/oncegate.wasm is missing; run make build first")
+	} else if err != nil {
+		return err
+	}
+	wasmModule = filepath.Join(dir, "oncegate.wasm")
+	if err := os.WriteFile(wasmModule, module, 0o644); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
+	defer cancel()
+	args := []string{"build", "-buildvcs=false", "-o", dir + string(filepath.Separator)}
+	if raceEnabled {
+		args = append(args, "-race")
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./manager", "./hostsim/gateway", "./examples/payments")...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the programs: %w\n%s", err, out)
+	}
+	binDir = dir
+	return nil
+}

@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// patience ends what hangs. Nothing is measured with it.
+const patience = 90 * time.Second
+
+// process is a running program whose log lines are read as they come.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended and its output was read
+
+	mu      sync.Mutex
+	lines   []string
+	listens map[string]string // listener -> address
+	changed chan struct{}     // closed and replaced when listens or done change
+	err     error             // of Wait
+}
+
+// startProcess runs a program. It is stopped, and must end well, at the end of the test
+// unless it was stopped or killed before. t may be nil for processes that outlive a
+// test; then the caller stops it.
+func startProcess(t *testing.T, name, program string, args ...string) (*process, error) {
+	p := &process{
+		name: name, cmd: exec.Command(program, args...),
+		done: make(chan struct{}), listens: map[string]string{}, changed: make(chan struct{}),
+	}
+	r, w := io.Pipe()
+	p.cmd.Stdout, p.cmd.Stderr = w, w
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting %s: %w", name, err)
+	}
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		sc := bufio.NewScanner(r)
+		sc.Buffer(nil, 1<<20)
+		for sc.Scan() {
+			p.line(sc.Text())
+		}
+		_, _ = io.Copy(io.Discard, r) // after a line that is too long
+	}()
+	go func() {
+		err := p.cmd.Wait()
+		w.Close()
+		<-read
+		p.mu.Lock()
+		p.err = err
+		close(p.done)
+		close(p.changed)
+		p.changed = make(chan struct{})
+		p.mu.Unlock()
+	}()
+	if t != nil {
+		t.Cleanup(func() {
+			if err := p.stop(); err != nil {
+				t.Error(err)
+			}
+			if t.Failed() {
+				t.Logf("log of %s:\n%s", name, p.tail(60))
+			}
+		})
+	}
+	return p, nil
+}
+
+// maxLines bounds what is kept of a process's log.
+const maxLines = 2000
+
+func (p *process) line(text string) {
+	var l struct {
+		Msg      string `json:"msg"`
+		Listener string `json:"listener"`
+		Addr     string `json:"addr"`
+		Address  string `json:"address"` // payments
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.lines) >= maxLines {
+		p.lines = p.lines[1:]
+	}
+	p.lines = append(p.lines, text)
+	if json.Unmarshal([]byte(text), &l) == nil && strings.HasSuffix(l.Msg, "listening") {
+		p.listens[l.Listener] = l.Addr + l.Address
+		close(p.changed)
+		p.changed = make(chan struct{})
+	}
+}
+
+func (p *process) tail(n int) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return strings.Join(p.lines[max(0, len(p.lines)-n):], "\n")
+}
+
+// addr waits until the process has told the address of a listener.
+func (p *process) addr(listener string) (string, error) {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		p.mu.Lock()
+		a, ok := p.listens[listener]
+		changed := p.changed
+		p.mu.Unlock()
+		if ok {
+			return a, nil
+		}
+		select {
+		case <-changed:
+		case <-p.done:
+			return "", fmt.Errorf("%s ended (%v) before it listened:\n%s", p.name, p.err, p.tail(30))
+		case <-timeout.C:
+			return "", fmt.Errorf("%s does not listen:\n%s", p.name, p.tail(30))
+		}
+	}
+}
+
+// kill ends the process as a crash would.
+func (p *process) kill() {
+	_ = p.cmd.Process.Signal(syscall.SIGKILL) // fails only when it has ended
+	<-p.done
+	p.mu.Lock()
+	p.err = nil
+	p.mu.Unlock()
+}
+
+// stop asks the process to end and waits. An exit code other than 0 is an error: also
+// the race detector's.
+func (p *process) stop() error {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // fails only when it has ended
+	select {
+	case <-p.done:
+	case <-time.After(patience):
+		p.kill()
+		return fmt.Errorf("%s did not end:\n%s", p.name, p.tail(30))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil {
+		err := fmt.Errorf("%s ended badly: %w\n%s", p.name, p.err, strings.Join(p.lines[max(0, len(p.lines)-60):], "\n"))
+		p.err = nil // told once
+		return err
+	}
+	return nil
+}

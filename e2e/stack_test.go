@@ -1,0 +1,353 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// stack is a manager, the payments upstream and any number of proxies before it.
+type stack struct {
+	t        *testing.T // nil: shared, stopped by stopShared
+	dir      string
+	target   Target
+	mode     string
+	plugin   map[string]any
+	manager  *process
+	payments *process
+	proxies  []*proxy
+
+	managerAddr, paymentsAddr string
+}
+
+// newStack starts manager and payments, and one proxy.
+func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
+	t.Helper()
+	s := &stack{t: t, dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
+	s.startManager(t)
+	s.startPayments(t)
+	s.startProxy(t)
+	return s
+}
+
+// startManager starts the manager; again on the same address and data after an earlier one.
+func (s *stack) startManager(t *testing.T) {
+	t.Helper()
+	err := s.launch(&s.manager, "manager", "api", &s.managerAddr, "serve", "--data-dir", filepath.Join(s.dir, "data"), "--listen")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startPayments starts the upstream; again on the same address after an earlier one.
+func (s *stack) startPayments(t *testing.T) {
+	t.Helper()
+	if err := s.launch(&s.payments, "payments", "", &s.paymentsAddr, "--listen"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// launch starts a program with an address as its last argument: a free port the first time,
+// the same one ever after.
+func (s *stack) launch(p **process, name, listener string, address *string, args ...string) error {
+	listen := *address
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	var err error
+	if *p, err = startProcess(s.t, name, filepath.Join(binDir, name), append(args, listen)...); err != nil {
+		return err
+	}
+	*address, err = (*p).addr(listener)
+	return err
+}
+
+// startProxy adds a proxy.
+func (s *stack) startProxy(t *testing.T) *proxy {
+	t.Helper()
+	p, err := s.addProxy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (s *stack) addProxy() (*proxy, error) {
+	p, err := s.target.Start(s.t, targetConfig{
+		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
+		mode: s.mode, plugin: s.plugin, workers: 2, upstream: s.paymentsAddr, manager: s.managerAddr,
+	})
+	if err == nil {
+		s.proxies = append(s.proxies, p)
+	}
+	return p, err
+}
+
+// executions is how often upstream ran the work of a key.
+func (s *stack) executions(t *testing.T, key string) int {
+	t.Helper()
+	text, err := fetch("http://" + s.paymentsAddr + "/executions?key=" + url.QueryEscape(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var counts struct {
+		Keys map[string]int `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &counts); err != nil {
+		t.Fatal(err)
+	}
+	return counts.Keys[key]
+}
+
+// wantExecutions checks how often the work of a key ran.
+func (s *stack) wantExecutions(t *testing.T, key string, want int) {
+	t.Helper()
+	if n := s.executions(t, key); n != want {
+		t.Errorf("key %q was executed %d times, want %d", key, n, want)
+	}
+}
+
+// Shared stacks serve the scenarios that leave no trace but keys; one per target and mode,
+// started when first needed, stopped at the end of all tests.
+var (
+	sharedMu sync.Mutex
+	shared   = map[string]*stack{}
+)
+
+func sharedStack(t *testing.T, target Target, mode string) *stack {
+	t.Helper()
+	sharedMu.Lock()
+	defer sharedMu.Unlock()
+	name := target.Name() + "-" + mode
+	if s := shared[name]; s != nil {
+		if len(s.proxies) == 0 {
+			t.Fatal("the shared processes did not start")
+		}
+		return s
+	}
+	dir, err := os.MkdirTemp(binDir, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Waiting is bounded so that a duplicate of a request without an outcome gets its 409 soon;
+	// reservations outlive every test.
+	s := &stack{dir: dir, target: target, mode: mode, plugin: map[string]any{
+		"pending_wait_timeout": 0.5, "pending_ttl_seconds": 3600, "committed_ttl_seconds": 3600, "rejected_ttl_seconds": 3600,
+	}}
+	shared[name] = s
+	s.startManager(t)
+	s.startPayments(t)
+	s.startProxy(t)
+	return s
+}
+
+// stopShared ends the shared stacks and reports how that went.
+func stopShared() error {
+	var errs []error
+	for _, s := range shared {
+		for _, p := range s.proxies {
+			errs = append(errs, p.stop())
+		}
+		for _, p := range []*process{s.manager, s.payments} {
+			if p != nil {
+				errs = append(errs, p.stop())
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+var keys atomic.Int64
+
+// newKey is a key that no other test uses.
+func newKey() string { return fmt.Sprintf("key-%d", keys.Add(1)) }
+
+// host is what clients call the service, whichever proxy they reach: a part of the scope.
+const host = "payments.test"
+
+// call is a request to a proxy.
+type call struct {
+	method  string // default POST
+	path    string // default /payments
+	key     *string
+	headers map[string]string
+	body    string // default {"amount": 100}
+}
+
+// pay is the ordinary call with a key.
+func pay(key string, headers ...string) call {
+	c := call{key: &key, headers: map[string]string{}}
+	for i := 0; i < len(headers); i += 2 {
+		c.headers[headers[i]] = headers[i+1]
+	}
+	return c
+}
+
+func (c call) request(ctx context.Context, p *proxy) (*http.Request, error) {
+	method, path, body := c.method, c.path, c.body
+	if method == "" {
+		method = "POST"
+	}
+	if path == "" {
+		path = "/payments"
+	}
+	if body == "" && method == "POST" {
+		body = `{"amount": 100}`
+	}
+	req, err := http.NewRequestWithContext(ctx, method, p.url(path), strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Host = host
+	req.Header.Set("Content-Type", "application/json")
+	if c.key != nil {
+		req.Header.Set("Idempotency-Key", *c.key)
+	}
+	for k, v := range c.headers {
+		req.Header.Set(k, v)
+	}
+	return req, nil
+}
+
+// answer is a response that was read to its end.
+type answer struct {
+	status  int
+	headers http.Header
+	body    []byte
+}
+
+func (a answer) replayed() bool { return a.headers.Get("Idempotent-Replayed") == "true" }
+
+func (a answer) String() string {
+	return fmt.Sprintf("%d %v %.300q", a.status, a.headers, a.body)
+}
+
+// perConnection are headers that a replay rebuilds.
+var perConnection = []string{"Date", "Server", "X-Envoy-Upstream-Service-Time", "Idempotent-Replayed", "Idempotency-Status",
+	"Connection", "X-Request-Id"}
+
+// sameAs tells whether two answers are the same to a client: status, body, end-to-end headers.
+func (a answer) sameAs(b answer) error {
+	if a.status != b.status {
+		return fmt.Errorf("status %d and %d", a.status, b.status)
+	}
+	if !bytes.Equal(a.body, b.body) {
+		return fmt.Errorf("bodies differ: %.200q and %.200q", a.body, b.body)
+	}
+	ha, hb := a.headers.Clone(), b.headers.Clone()
+	for _, name := range perConnection {
+		ha.Del(name)
+		hb.Del(name)
+	}
+	if fmt.Sprint(ha) != fmt.Sprint(hb) {
+		return fmt.Errorf("headers differ: %v and %v", ha, hb)
+	}
+	return nil
+}
+
+var client = &http.Client{
+	Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64},
+	Timeout:   patience,
+}
+
+// do sends a call once. Go's client would send some again by itself; a body without
+// GetBody stops it.
+func do(ctx context.Context, p *proxy, c call) (answer, error) {
+	req, err := c.request(ctx, p)
+	if err != nil {
+		return answer{}, err
+	}
+	req.GetBody = nil
+	resp, err := client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return answer{resp.StatusCode, resp.Header, body}, err
+}
+
+// send is do for calls that must be answered.
+func send(t *testing.T, p *proxy, c call) answer {
+	t.Helper()
+	a, err := do(t.Context(), p, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// wantFirst sends a call that must be executed and answered with status.
+func wantFirst(t *testing.T, p *proxy, c call, status int) answer {
+	t.Helper()
+	a := send(t, p, c)
+	if a.status != status || a.replayed() {
+		t.Fatalf("first call: %v; want status %d, not replayed", a, status)
+	}
+	return a
+}
+
+// wantReplay sends a call that must get first again.
+func wantReplay(t *testing.T, p *proxy, c call, first answer) {
+	t.Helper()
+	a := send(t, p, c)
+	if err := a.sameAs(first); err != nil || !a.replayed() {
+		t.Fatalf("retry: %v, replayed %v: %v; first: %v", err, a.replayed(), a, first)
+	}
+}
+
+// wantProblem sends a call that must get a problem with status and code.
+func wantProblem(t *testing.T, p *proxy, c call, status int, code string) answer {
+	t.Helper()
+	a := send(t, p, c)
+	var problem struct {
+		Type   string `json:"type"`
+		Status int    `json:"status"`
+		Code   string `json:"code"`
+	}
+	if ct := a.headers.Get("Content-Type"); a.status != status || ct != "application/problem+json" {
+		t.Fatalf("%v; want a %d problem", a, status)
+	}
+	if err := json.Unmarshal(a.body, &problem); err != nil {
+		t.Fatalf("%v: %v", a, err)
+	}
+	if problem.Status != status || problem.Code != code || problem.Type != "urn:oncegate:problem:"+code {
+		t.Fatalf("%v; want code %s", a, code)
+	}
+	return a
+}
+
+// eventually waits until a condition holds.
+func eventually(t *testing.T, what string, f func() error) {
+	t.Helper()
+	if err := poll(nil, f); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// dial opens a connection to a proxy.
+func dial(t *testing.T, p *proxy) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}

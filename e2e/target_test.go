@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+)
+
+// Target is a kind of proxy that the gate runs in.
+type Target interface {
+	// Name is the test's name of it.
+	Name() string
+	// Start brings up one proxy. It is stopped when the test ends; with a nil t the
+	// caller stops it.
+	Start(t *testing.T, cfg targetConfig) (*proxy, error)
+}
+
+// targetConfig is what a scenario wants of a proxy.
+type targetConfig struct {
+	dir      string         // for files, unique to the proxy
+	mode     string         // "body" or "headers"
+	plugin   map[string]any // further fields of the filter's configuration
+	workers  int
+	upstream string // address
+	manager  string // address
+}
+
+// pluginJSON is the filter's configuration.
+func (c targetConfig) pluginJSON() ([]byte, error) {
+	all := map[string]any{"mode": c.mode}
+	for k, v := range c.plugin {
+		all[k] = v
+	}
+	return json.Marshal(all)
+}
+
+// proxy is a running proxy.
+type proxy struct {
+	*process
+	address string
+}
+
+func (p *proxy) url(path string) string { return "http://" + p.address + path }
+
+// targets are the proxies that can run here.
+func targets() []Target {
+	all := []Target{gatewayTarget{}}
+	if bin := envoyBinary(); bin != "" {
+		all = append(all, envoyTarget{bin})
+	}
+	return all
+}
+
+var modes = []string{"body", "headers"}
+
+// eachMode runs a scenario on every target in both modes.
+func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
+	for _, target := range targets() {
+		for _, mode := range modes {
+			t.Run(target.Name()+"/"+mode, func(t *testing.T) { scenario(t, target, mode) })
+		}
+	}
+}
+
+// gatewayTarget is the gateway of this repository.
+type gatewayTarget struct{}
+
+// Name implements Target.
+func (gatewayTarget) Name() string { return "gateway" }
+
+// Start implements Target.
+func (gatewayTarget) Start(t *testing.T, cfg targetConfig) (*proxy, error) {
+	config, err := cfg.pluginJSON()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.dir, 0o755); err != nil {
+		return nil, err
+	}
+	file := filepath.Join(cfg.dir, "plugin.json")
+	if err := os.WriteFile(file, config, 0o644); err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--wasm", wasmModule, "--config", file,
+		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.manager,
+		"--workers", strconv.Itoa(cfg.workers),
+	}
+	if cfg.mode == "body" {
+		args = append(args, "--allow-on-headers-stop-iteration")
+	}
+	p, err := startProcess(t, "gateway", filepath.Join(binDir, "gateway"), args...)
+	if err != nil {
+		return nil, err
+	}
+	address, err := p.addr("proxy")
+	if err != nil {
+		return nil, fmt.Errorf("%w; its configuration was %s", err, config)
+	}
+	return &proxy{p, address}, nil
+}
