@@ -108,7 +108,8 @@ func BenchmarkHitTouching(b *testing.B) {
 	}
 }
 
-// BenchmarkMiss is a whole first request on a steady table: look, reserve, finish.
+// BenchmarkMiss is a whole first request on a steady table: look, reserve,
+// finish.
 func BenchmarkMiss(b *testing.B) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{MaxEntries: 8000})

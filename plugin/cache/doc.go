@@ -20,13 +20,23 @@
 //
 // # Bytes
 //
-// Options.MaxBytes bounds all values together. A bucket's share of it is too
-// small for a large answer (64 MiB over 12,500 buckets is some 5 KiB), so half of
-// what the metadata leaves is spread over the buckets and the other half over areas
-// of fewer, larger sets, each sixteen times larger than the one before, until
-// the largest answer fits. An answer goes to the first area whose sets can hold it. Areas
-// evict by LRU on their own; an entry whose answer was evicted from an area is
-// without its body (see Table.Body).
+// Options.MaxBytes bounds all values together, records included. A bucket's
+// share of it is too small for a large answer (64 MiB over 12,500 buckets is
+// some 5 KiB), so half of what the records leave is spread over the buckets,
+// and the other half over areas of fewer and larger sets, each area's sets
+// sixteen times larger than those of the one before, until the largest answer
+// fits. An answer goes to the first area whose sets can hold it, and is the
+// answer of an entry in a bucket all the same. Areas evict by LRU on their own;
+// an entry whose answer was evicted from an area is without its body (see
+// Table.Body).
+//
+// A record says of each way how many bytes its value may hold, whoever they
+// belong to. A value is written only by the way's owner, before the record says
+// that it is there; one that no record speaks of any more is cleared, by
+// compare-and-set on the value itself, so that clearing never destroys an
+// answer that came later. Beyond the bound there can be, for a moment, the
+// answers that are being finished, one per VM; and after a VM died in that very
+// moment, that answer until its entry is over and swept.
 //
 // # States of an entry
 //
@@ -36,27 +46,37 @@
 //	    |     Release      |   | expiry                     | expiry, eviction
 //	    +------------------+---+----------------------------+
 //
-// A PENDING way names its attempt (token) and the queue of the VM that owns it. When that
-// VM dies, nobody finishes the entry and it ends by its expiry, like any other.
-// Duplicates add their worker's queue to the way; whoever ends the way
-// gets the list back and wakes them. Both happen by compare-and-set on the same
-// value, so a waiter is either in the list that the finisher gets or sees the
-// finished entry.
+// A pending entry names its attempt (token) and the queue of the VM that owns
+// it. When that VM dies, nobody finishes the entry and it ends by its expiry,
+// like any other. Duplicates add their VM's queue to the way; whoever ends the
+// entry gets the list back and wakes them. Both are compare-and-sets of the
+// same record, so a waiter either is in the list that the finisher gets or sees
+// the finished entry.
 //
 // # What may be lost
 //
-// Everything, at any time: the cache is never the authority when there is a
-// ledger. Terminal entries are evicted before pending ones. Evicting a pending
-// entry whose reservation is in the ledger costs one call: the next duplicate
-// asks the ledger. Where there is no ledger (Reservation.Sole) a pending entry is never
-// evicted: Reserve answers Full instead. Records of another version or of somebody
-// else under our keys count as empty and are overwritten.
+// Everything, at any time: where there is a ledger, the cache is never the
+// authority. Terminal entries are evicted before pending ones, by last use.
+// Evicting a pending entry costs one call: the next duplicate asks the ledger
+// (the manager, or the upstream that keeps it), which still knows the
+// reservation; until then duplicates are not coalesced here. Where there is no
+// ledger (Reservation.Sole) a pending entry is never evicted, and Reserve
+// answers Full instead; a terminal one may lose its answer to others' bytes
+// before it leaves itself, so that "it ran" is remembered longer than the
+// answer.
+//
+// Records of another version, or of somebody else under our keys, count as
+// empty and are overwritten. Gates of one vm_id with differently sized tables
+// look for the same entry in different buckets: they share less, never wrongly.
+// For entries without a ledger that is a loss of the protection, so there a
+// change of the sizes acts like a restart.
 //
 // # Create-if-absent
 //
 // On the library that Envoy embeds, set with a zero CAS overwrites whatever is
-// there and set on an absent key succeeds whatever the CAS, so two workers
-// that both found nothing would both win. There a bucket is created with a
-// CAS number that no key can currently have. Other hosts compare strictly and
-// create with zero. Probe finds out which one it is.
+// there, and set on an absent key succeeds whatever the CAS, so two workers
+// that both found nothing would both win. There a record is created with a CAS
+// number that no key can currently have. Other hosts compare strictly and
+// create with zero. Probe finds out which one it is. On a host that offers
+// neither, every operation ends as Contended.
 package cache

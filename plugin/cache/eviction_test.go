@@ -102,7 +102,8 @@ func (t *Table) framedHas(h *Hash) bool {
 	return t.load(0, t.set(0, h)) && t.rec.find(h) >= 0
 }
 
-// TestBytesEvictionOrder: when an answer needs room, the answers used longest ago go.
+// TestBytesEvictionOrder: when an answer needs room, the answers used longest
+// ago go.
 func TestBytesEvictionOrder(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	third := strings.Repeat("x", tab.areas[0].budget/3-valueHeader)

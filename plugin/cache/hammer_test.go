@@ -14,8 +14,9 @@ import (
 )
 
 // TestHammerOnce: eight VMs run the same keys at once, as the gate does. Every
-// key is executed exactly once more than it was released, every VM ends up
-// with the same answer, and every VM that waits is woken: a lost wake-up hangs the test.
+// key is executed exactly once more than it was released, every VM ends up with
+// the same answer, and every VM that waits is woken: a lost wake-up hangs the
+// test.
 func TestHammerOnce(t *testing.T) {
 	const vms, keys, releases = 8, 40, 2
 	for _, r := range usableHosts {
@@ -138,7 +139,7 @@ func TestHammerOnce(t *testing.T) {
 // with and without host failures in between. Nothing panics, no entry ever
 // answers with another's body, and in the end everything is within its bounds.
 func TestHammerEverything(t *testing.T) {
-	const vms, rounds = 6, 3000
+	const vms, rounds = 6, 1500
 	for _, r := range usableHosts {
 		for _, failures := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, failures %v", r.name, failures), func(t *testing.T) {

@@ -91,11 +91,12 @@ func (t *Table) store(a, set int) Status {
 //
 // Where zero overwrites, any other number creates an absent key, so it has to
 // be one that the key cannot have if somebody else has just created it. CAS
-// numbers come from a counter: a process-wide one on Envoy, so the scratch key, written
-// now, shows where it is, and the number half the range away is not given
-// to anything within the next two thousand million writes. (A constant such as
-// 0xFFFFFFFF is a number like all others on a proxy that runs for days.) Where every
-// key has a counter of its own, both keys' counters are small and it holds as well.
+// numbers come from a counter: a process-wide one on Envoy, so the scratch key,
+// written now, shows where it is, and the number half the range away is not
+// given to anything within the next two thousand million writes. (A constant
+// such as 0xFFFFFFFF is a number like all others on a proxy that runs for
+// days.) Where every key has a counter of its own, both keys' counters are
+// small and it holds as well.
 func (t *Table) createCAS() (cas uint32, ok bool) {
 	if !t.sem.ZeroOverwrites {
 		return 0, true

@@ -18,7 +18,8 @@ type rules struct {
 	// anything creates.
 	absentCompares bool
 	// perKey: every key has a counter of its own, which starts from the CAS
-	// that it was created with; otherwise one counter serves all keys and skips 0.
+	// that it was created with; otherwise one counter serves all keys and skips
+	// 0.
 	perKey bool
 }
 
@@ -48,8 +49,9 @@ type host struct {
 	gets    int
 	sets    int
 
-	// before, when set, runs before a call takes effect, without the lock, so that a
-	// test can let another VM go first. A status other than OK is the call's answer.
+	// before, when set, runs before a call takes effect, without the lock, so
+	// that a test can let another VM go first. A status other than OK is the
+	// call's answer.
 	before func(op, key string) Status
 }
 
@@ -148,7 +150,8 @@ func TestProbeTellsHostsApart(t *testing.T) {
 }
 
 // A scratch key that somebody created in another way must not mislead the
-// probe: on a host that compares zero like any other number, a key may have the number 0.
+// probe: on a host that compares zero like any other number, a key may have the
+// number 0.
 func TestProbeWithNumberZero(t *testing.T) {
 	h := newHost(proxytest)
 	if st := h.Set(defaultPrefix+scratchSuffix, []byte{7}, 1<<32-1); st != OK {

@@ -76,8 +76,8 @@ func (t *Table) set(a int, h *Hash) int {
 	return int(binary.BigEndian.Uint64(bits) % uint64(t.areas[a].sets))
 }
 
-// recordKey returns the key of a set's record; like all keys it is valid until the next
-// one is made.
+// recordKey returns the key of a set's record; like all keys it is valid until
+// the next one is made.
 func (t *Table) recordKey(a, set int) string {
 	b := append(t.key[:0], t.prefix...)
 	b = append(b, '.', byte('0'+a), '.')

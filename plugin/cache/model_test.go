@@ -358,9 +358,12 @@ func (m *model) compareBody(t *rapid.T, tab *Table, e *Entry, want *modelEntry) 
 }
 
 // TestMain makes the runs of the property test long enough to fill a bucket
-// several times; -rapid.steps still changes it.
+// several times; -rapid.steps and -rapid.checks still change it.
 func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.steps", "150"); err != nil {
+		panic(err)
+	}
+	if err := flag.Set("rapid.checks", "50"); err != nil {
 		panic(err)
 	}
 	if err := flag.Set("rapid.nofailfile", "true"); err != nil {

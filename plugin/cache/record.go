@@ -15,8 +15,8 @@ import (
 //
 // Integers are big endian. Ways come in the order of their slots and only if
 // they say something. The buckets and the sets of the areas use the same
-// record; in an area a way is an answer, and only hash, token, expiry, last use and held
-// matter.
+// record; in an area a way is an answer, and only hash, token, expiry, last use
+// and held matter.
 const (
 	recordVersion = 1
 	headerSize    = 5

@@ -31,6 +31,6 @@ type Semantics struct {
 	Usable bool
 }
 
-// Probe finds out the host's semantics with a scratch key below prefix. It may run in any
-// number of VMs at once and again at any time.
+// Probe finds out the host's semantics with a scratch key below prefix. It may
+// run in any number of VMs at once and again at any time.
 func Probe(sd SharedData, prefix string) Semantics { return probe(sd, prefix) }

@@ -54,8 +54,8 @@ func (s *sweepState) append(dst []byte) []byte {
 // of expired pending entries.
 //
 // VMs that sweep at the same moment look at the same sets; the one that is
-// later to write the position down throws its counts away, so the totals are those of one
-// VM's look at every set.
+// later to write the position down throws its counts away, so the totals are
+// those of one VM's look at every set.
 func (t *Table) Sweep(n int, now int64) (wake []uint32) {
 	t.wake = t.wake[:0]
 	if !t.sem.Usable || n <= 0 {

@@ -110,7 +110,8 @@ type Reservation struct {
 	// Expires is when the reservation ends unless it is finished, in
 	// nanoseconds since the epoch.
 	Expires int64
-	// Sole: no ledger stands behind the entry, so it must not be evicted while pending.
+	// Sole: no ledger stands behind the entry, so it must not be evicted while
+	// pending.
 	Sole bool
 }
 
@@ -129,8 +130,8 @@ type Outcome struct {
 	// whose answer was evicted. This attempt's own outcome never changes a
 	// terminal entry.
 	Learned bool
-	// Raw is the answer in the raw form of api.Result; it is stored as is. Nil: the
-	// answer is not kept.
+	// Raw is the answer in the raw form of api.Result; it is stored as is. Nil:
+	// the answer is not kept.
 	Raw []byte
 }
 
@@ -279,7 +280,8 @@ func (t *Table) entry(e *Entry, set, slot int, w *way) {
 // Body returns the answer of a terminal entry, in the raw form, byte for byte
 // as it was given to Finish. False: it was evicted or too large to keep, and
 // the entry says only that the request is over: ask the ledger (and give what
-// it answers to Finish), or where there is none answer that the recording is lost.
+// it answers to Finish), or where there is none answer that the recording is
+// lost.
 func (t *Table) Body(e *Entry) ([]byte, bool) {
 	if !e.HasBody || e.loc.area >= t.n {
 		return nil, false

@@ -99,7 +99,8 @@ func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 }
 
 // Release removes the attempt's pending entry and returns the waiters to wake:
-// Done, NotOwner, Gone or Contended. After Contended the entry ends by its expiry.
+// Done, NotOwner, Gone or Contended. After Contended the entry ends by its
+// expiry.
 func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []uint32) {
 	set := t.set(0, h)
 	for try := 0; try < maxTries; try++ {
@@ -132,8 +133,8 @@ func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []ui
 }
 
 // Finish records the outcome: Done, NotOwner (another attempt's live entry
-// stays as it is), Full or Contended. After Contended the pending entry ends by its
-// expiry. wake are waiters to wake, whatever the result.
+// stays as it is), Full or Contended. After Contended the pending entry ends by
+// its expiry. wake are waiters to wake, whatever the result.
 //
 // It is also how an outcome that was learned from the ledger gets in, with a
 // fresh token: without an entry one is made (never at the cost of a pending
@@ -268,8 +269,8 @@ func (t *Table) finishSlot(o *Outcome, now int64) (slot int, res Result) {
 	return slot, Done
 }
 
-// place puts a large answer into the first area whose sets have room for it and returns
-// the area and the slot there, or 0.
+// place puts a large answer into the first area whose sets have room for it and
+// returns the area and the slot there, or 0.
 func (t *Table) place(o *Outcome, size int, now int64) (a, slot int) {
 	for a = 1; a < t.n && t.areas[a].budget < size; a++ {
 	}

@@ -57,6 +57,19 @@ func TestFirstMatchWins(t *testing.T) {
 	}
 }
 
+func TestLargestAnswer(t *testing.T) {
+	for text, want := range map[string]int{
+		``:                               524288,
+		`{"max_response_body_bytes": 5}`: 5,
+		`{"match": [{"max_response_body_bytes": 7}, {}, {"max_response_body_bytes": 600000}]}`: 600000,
+		`{"max_response_body_bytes": 900000, "match": [{"max_response_body_bytes": 7}]}`:       7,
+	} {
+		if got := mustParse(t, text).LargestAnswer(); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+}
+
 func TestRouteAllocates(t *testing.T) {
 	c := mustParse(t, `{"match": [{"path": "/x"}, {"path_pattern": "/a/*/c"}, {"path_pattern": "/a/**"}]}`)
 	ok := true

@@ -7,11 +7,13 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// OutcomeNone: not a final status (below 200 or above 599); it decides nothing.
+	// OutcomeNone: not a final status (below 200 or above 599); it decides
+	// nothing.
 	OutcomeNone Outcome = iota
 	// OutcomeCommit: the work ran; the answer is recorded.
 	OutcomeCommit
-	// OutcomeReject: the work was refused; the answer is recorded for a shorter time.
+	// OutcomeReject: the work was refused; the answer is recorded for a shorter
+	// time.
 	OutcomeReject
 	// OutcomeRelease: nothing is recorded and the key is free again.
 	OutcomeRelease

@@ -124,7 +124,8 @@ func readScope(r *reader, path string, v gjson.Result) []ScopePart {
 	return parts
 }
 
-// check refuses combinations that cannot work. path is the rule's, empty for the top level.
+// check refuses combinations that cannot work. path is the rule's, empty for
+// the top level.
 func (t *Route) check(r *reader, path string) {
 	switch k := &t.Key; {
 	case k.Header == "" && k.JSONPath == "" && k.Derive == DeriveNone:

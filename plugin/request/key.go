@@ -68,8 +68,8 @@ func HeaderKey(k *config.Key, h Headers) (Key, *Error) {
 
 // JSONKey reads the key from the JSON body at k.JSONPath. complete tells
 // whether body is the whole body; one that is larger than the limit has no
-// readable key. A body that is not JSON, or has nothing or null at the path, gives
-// the zero Key; anything but a string or a number there is an *Error.
+// readable key. A body that is not JSON, or has nothing or null at the path,
+// gives the zero Key; anything but a string or a number there is an *Error.
 func JSONKey(k *config.Key, body []byte, complete bool) (Key, *Error) {
 	if k.JSONPath == "" || !complete || !jsonguard.Valid(body) {
 		return Key{}, nil

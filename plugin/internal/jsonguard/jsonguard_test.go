@@ -26,7 +26,8 @@ func TestValid(t *testing.T) {
 	}
 }
 
-// FuzzValid: what is accepted, the standard library accepts as well, within the depth.
+// FuzzValid: what is accepted, the standard library accepts as well, within the
+// depth.
 func FuzzValid(f *testing.F) {
 	for _, s := range []string{`{"a":[1,2,{"b":"\u00e9"}]}`, `"]"`, nested(64), nested(65), `]]][[[`} {
 		f.Add([]byte(s))
