@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
@@ -72,52 +73,123 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 // state, is answered the same; another state after the first is a *StateError,
 // a stale token a *FencedError.
 func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
-	if err := checkLease(f.ID, f.Token); err != nil {
+	out, err := q.FinishMany(ctx, []Finish{f})
+	if err != nil {
 		return Job{}, err
 	}
+	return out[0].Job, out[0].Err
+}
+
+// Finished is the answer to one of several finishes.
+type Finished struct {
+	// Job, if Err is nil; a payload or result over 512 bytes is left out.
+	Job Job
+	// Err is what Finish would have returned.
+	Err error
+	// repeated: the job was finished by an earlier call.
+	repeated bool
+}
+
+// FinishMany finishes up to MaxLimit jobs in one transaction. Each is judged by
+// itself: that one is refused does not keep the others from being finished. The
+// error is for all of them, and then none was finished for certain.
+func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error) {
+	if len(fs) == 0 || len(fs) > MaxLimit {
+		return nil, invalidInt("finishes", int64(len(fs)), "1 to "+strconv.Itoa(MaxLimit)+" jobs")
+	}
+	size := 0
+	out := make([]Finished, len(fs))
+	refused := make([]error, len(fs))
+	for i := range fs {
+		refused[i] = fs[i].check()
+		size += len(fs[i].Result) + len(fs[i].Error)
+	}
+	if size > MaxAnswerBytes {
+		return nil, tooLarge("finishes", size, MaxAnswerBytes)
+	}
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		at := now(tx)
+		for i := range fs {
+			out[i] = Finished{Err: refused[i]}
+			if refused[i] != nil {
+				continue
+			}
+			err := out[i].finish(tx, &fs[i], at)
+			if !isRefusal(err) && err != nil {
+				return err
+			}
+			out[i].Err = err
+		}
+		return nil
+	})
+	if errors.Is(err, store.ErrTooLarge) && len(fs) > 1 {
+		// Many runs that follow, with large payloads: one transaction each.
+		for i := range fs {
+			one, err := q.FinishMany(ctx, fs[i:i+1])
+			if err != nil {
+				return nil, err
+			}
+			out[i] = one[0]
+		}
+		return out, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for i := range out {
+		switch {
+		case out[i].Err != nil:
+			_ = q.countFenced(out[i].Err)
+		case !out[i].repeated:
+			q.stats.finished[fs[i].State].Add(1)
+		}
+	}
+	return out, nil
+}
+
+func (f *Finish) check() error {
+	if err := checkLease(f.ID, f.Token); err != nil {
+		return err
+	}
 	if !f.State.Terminal() {
-		return Job{}, invalid("status", f.State.String(), "complete, failed, cancelled")
+		return invalid("status", f.State.String(), "complete, failed, cancelled")
 	}
 	if f.Result != nil {
 		if err := checkJSON("result", f.Result, MaxResultBytes); err != nil {
-			return Job{}, err
+			return err
 		}
 	}
-	if err := checkError(f.Error); err != nil {
-		return Job{}, err
-	}
-	var job Job
-	var repeated bool
-	err := q.store.Update(ctx, func(tx store.Tx) error {
-		r, err := held(tx, f.ID, f.Token)
-		repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
-		switch {
-		case repeated && r.State != f.State:
-			return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
-		case repeated:
-			job = r.job()
-			return nil
-		case err != nil:
-			return err
-		}
-		if err := r.setResult(tx, f.Result); err != nil {
-			return err
-		}
-		r.Error = f.Error
-		r.LastToken = f.Token
-		if err := r.terminate(tx, f.State, now(tx)); err != nil {
-			return err
-		}
-		job = r.job()
+	return checkError(f.Error)
+}
+
+// finish is one finish of a transaction. A refusal has written nothing.
+func (out *Finished) finish(tx store.Tx, f *Finish, at time.Time) error {
+	r, err := held(tx, f.ID, f.Token)
+	out.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
+	switch {
+	case out.repeated && r.State != f.State:
+		return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
+	case out.repeated:
+		out.Job = r.job()
 		return nil
-	})
-	if err != nil {
-		return Job{}, q.countFenced(err)
+	case err != nil:
+		return err
 	}
-	if !repeated {
-		q.stats.finished[f.State].Add(1)
+	if err := r.setResult(tx, f.Result); err != nil {
+		return err
 	}
-	return job, nil
+	r.Error = f.Error
+	r.LastToken = f.Token
+	if err := r.terminate(tx, f.State, at); err != nil {
+		return err
+	}
+	out.Job = r.job()
+	return nil
+}
+
+// isRefusal reports whether the error is the queue's own answer.
+func isRefusal(err error) bool {
+	return errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.

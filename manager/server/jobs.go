@@ -384,7 +384,7 @@ func (h *jobHandlers) replayDead(r *Request, w *Response) {
 	if !out.Created() {
 		w.Status = 200
 	}
-	w.Body = outcomeJSON(w.Body, &out)
+	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
 }
 
 func (h *jobHandlers) subscribers(r *Request, w *Response) {

@@ -24,6 +24,15 @@ func (o *jsonObject) name(name string) {
 	o.b = append(o.b, '"', ':')
 }
 
+// key is name for one that may need escaping.
+func (o *jsonObject) key(name string) {
+	if o.comma {
+		o.b = append(o.b, ',')
+	}
+	o.comma = true
+	o.b = append(api.AppendJSONString(o.b, name), ':')
+}
+
 func (o *jsonObject) open()  { o.b, o.comma = append(o.b, '{'), false }
 func (o *jsonObject) close() { o.b, o.comma = append(o.b, '}'), true }
 
@@ -75,7 +84,7 @@ const (
 	formWhole jobForm = iota
 	// formBrief: without.
 	formBrief
-	// formSubmitted: with a payload of at most maxEcho bytes.
+	// formSubmitted: with a payload of at most maxEcho bytes, without result.
 	formSubmitted
 	// formClaimed: formWhole and the lease's token.
 	formClaimed
@@ -105,7 +114,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	o.time("created_at", j.CreatedAt)
 	o.time("started_at", j.StartedAt)
 	o.time("finished_at", j.FinishedAt)
-	if form != formBrief && j.Result != nil {
+	if (form == formWhole || form == formClaimed) && j.Result != nil {
 		o.raw("result", j.Result)
 	}
 	o.text("error", j.Error)
@@ -138,9 +147,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		o.name("wal_locations")
 		o.open()
 		for _, l := range j.WALLocations {
-			o.name("") // the name may need escaping
-			o.b = api.AppendJSONString(o.b[:len(o.b)-3], l.Database)
-			o.b = append(o.b, ':')
+			o.key(l.Database)
 			o.b = api.AppendJSONString(o.b, l.LSN.String())
 		}
 		o.close()
@@ -162,10 +169,10 @@ func appendJob(dst []byte, j *jobs.Job, form jobForm) []byte {
 }
 
 // outcomeJSON is the answer to a submission.
-func outcomeJSON(dst []byte, out *jobs.Outcome) []byte {
+func outcomeJSON(dst []byte, out *jobs.Outcome, form jobForm) []byte {
 	o := jsonObject{b: dst}
 	o.open()
-	o.job(&out.Job, formSubmitted)
+	o.job(&out.Job, form)
 	o.flag("deduplicated", out.Deduplicated)
 	o.flag("existing", out.Existing)
 	o.close()
@@ -185,10 +192,13 @@ func (o *jsonObject) jobs(name string, js []jobs.Job, form jobForm) {
 	o.b = append(o.b, ']')
 }
 
-func eventJSON(dst []byte, out *jobs.EventOutcome) []byte {
+// eventJSON is the answer to an event, with its jobs or only their ids.
+func eventJSON(dst []byte, out *jobs.EventOutcome, whole bool) []byte {
 	o := jsonObject{b: dst}
 	o.open()
-	o.jobs("jobs", out.Jobs, formBrief)
+	if whole {
+		o.jobs("jobs", out.Jobs, formBrief)
+	}
 	o.name("ids")
 	o.strings(out.IDs)
 	o.flag("deduplicated", out.Deduplicated)

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -39,7 +40,10 @@ func (h *jobHandlers) submit(r *Request, w *Response) {
 		if !out.Created() {
 			status = 200
 		}
-		return answer{status: status, body: outcomeJSON(nil, &out), job: out.Job.ID}, nil
+		return answer{
+			status: status, job: out.Job.ID,
+			body: outcomeJSON(nil, &out, formSubmitted), brief: outcomeJSON(nil, &out, formBrief),
+		}, nil
 	}, func() { h.queue.Committed(out) })
 }
 
@@ -62,7 +66,7 @@ func (h *jobHandlers) send(r *Request, w *Response) {
 		if out, err = h.queue.SendTx(tx, p); err != nil {
 			return answer{}, err
 		}
-		a := answer{status: 202, body: eventJSON(nil, &out)}
+		a := answer{status: 202, body: eventJSON(nil, &out, true), brief: eventJSON(nil, &out, false)}
 		if out.Deduplicated {
 			a.status = 200
 		}
@@ -77,6 +81,8 @@ func (h *jobHandlers) send(r *Request, w *Response) {
 type answer struct {
 	status int
 	body   []byte
+	// brief stands for body where the ledger keeps only smaller answers.
+	brief []byte
 	// job is the id under which the ledger's entry can be found.
 	job string
 }
@@ -123,23 +129,28 @@ func (h *jobHandlers) once(r *Request, w *Response, scope string, do func(store.
 			return err
 		}
 		a, refused = do(tx)
-		finish := &api.FinishRequest{Key: key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint}
-		call, ref := tx.Commit, a.job
-		contentType := api.ContentTypeJSON
+		record, contentType := tx.Commit, api.ContentTypeJSON
 		if refused != nil {
 			p := ProblemOf(refused)
 			if p.Status >= 500 {
 				return refused
 			}
 			a = answer{status: p.Status, body: p.AppendJSON(nil)}
-			call, ref, contentType = tx.Reject, "", api.ContentTypeProblem
+			record, contentType = tx.Reject, api.ContentTypeProblem
 		}
+		finish := &api.FinishRequest{Key: key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint}
 		finish.Result = api.Result{
 			Status: a.status, Headers: []api.Header{{Name: "content-type", Value: contentType}}, Body: a.body,
 		}
 		f := ledger.NewFinish(finish)
-		f.Ref = ref
-		return call(f)
+		f.Ref = a.job
+		err = record(f)
+		if errors.Is(err, ledger.ErrTooLarge) && a.brief != nil {
+			a.body, finish.Result.Body = a.brief, a.brief
+			f.Result = ledger.NewFinish(finish).Result
+			err = record(f)
+		}
+		return err
 	})
 	switch {
 	case err != nil:
@@ -258,4 +269,3 @@ func randomToken() string {
 	_, _ = rand.Read(b[:]) // never fails: it ends the program instead
 	return hex.EncodeToString(b[:])
 }
-

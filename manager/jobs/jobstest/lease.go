@@ -2,6 +2,7 @@ package jobstest
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -212,6 +213,64 @@ var finishTests = map[string]func(*env){
 				e.Fatalf("finished as %s, then as %s: %v", s, other, err)
 			}
 			e.wantState(a.ID, s)
+		}
+	},
+	"many at once, each judged by itself": func(e *env) {
+		var calls []jobs.Finish
+		for range 5 {
+			a := e.job(jobs.Submission{Dedup: reschedule, Payload: []byte(fmt.Sprint(len(calls)))})
+			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
+		}
+		calls[1].Token = "stale"
+		calls[2].ID = "nobody"
+		calls[3].Result = []byte("{")
+		calls = append(calls, calls[0], calls[4])
+		calls[6].State = jobs.Failed
+		got, err := e.q.FinishMany(e.ctx, calls)
+		if err != nil || len(got) != len(calls) {
+			e.Fatalf("%d answers, %v", len(got), err)
+		}
+		for i, want := range []error{nil, jobs.ErrFenced, jobs.ErrNotFound, jobs.ErrInvalid, nil, nil, jobs.ErrConflict} {
+			if !errors.Is(got[i].Err, want) || want == nil && (got[i].Err != nil || got[i].Job.ID != calls[i].ID) {
+				e.Errorf("call %d: %+v, want %v", i, got[i], want)
+			}
+		}
+		for i, want := range []jobs.State{jobs.Complete, jobs.Active, 0, jobs.Active, jobs.Complete} {
+			if want != 0 {
+				e.wantState(calls[i].ID, want)
+			}
+		}
+		if c := e.q.Counters(); c.Completed != 2 || c.Fenced != 1 {
+			e.Errorf("counters %+v", c)
+		}
+		for _, bad := range [][]jobs.Finish{nil, make([]jobs.Finish, jobs.MaxLimit+1)} {
+			var fe *jobs.FieldError
+			if _, err := e.q.FinishMany(e.ctx, bad); !errors.As(err, &fe) || fe.Field != "finishes" {
+				e.Errorf("%d calls: %v", len(bad), err)
+			}
+		}
+	},
+	"many at once, whose runs that follow exceed a transaction": func(e *env) {
+		const n = 34
+		payload := strings.Repeat("p", jobs.MaxPayloadBytes-10)
+		var calls []jobs.Finish
+		for i := range n {
+			s := jobs.Submission{Payload: []byte(fmt.Sprintf(`"%s%d"`, payload, i)), Dedup: reschedule}
+			a := e.job(s)
+			e.wantDropped(a.ID, s)
+			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
+		}
+		got, err := e.q.FinishMany(e.ctx, calls)
+		if err != nil {
+			e.Fatal(err)
+		}
+		for i := range got {
+			if got[i].Err != nil || got[i].Job.State != jobs.Complete {
+				e.Fatalf("call %d: %+v", i, got[i])
+			}
+		}
+		if follow := e.list(jobs.ListQuery{State: jobs.Queued}); len(follow) != n {
+			e.Fatalf("%d runs follow, want %d", len(follow), n)
 		}
 	},
 	"bad fields are named": func(e *env) {
