@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
 	"github.com/oncegate/oncegate/manager/store"
@@ -57,6 +58,7 @@ type app struct {
 
 	store  store.Store
 	ledger *ledger.Ledger
+	queue  *jobs.Queue
 	auth   *server.Auth
 	server *server.Server
 	engine server.Engine
@@ -103,9 +105,12 @@ func (a *app) start(ctx context.Context) error {
 	if a.ledger, err = ledger.New(ctx, a.store, s.ledger); err != nil {
 		return err
 	}
+	if a.queue, err = jobs.New(a.store, s.jobs); err != nil {
+		return err
+	}
 	opts := s.server
 	opts.Version, opts.Logger, opts.Auth = version(), a.log, a.auth
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit)); err != nil {
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit), server.JobRoutes(a.store, a.ledger, a.queue)); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
@@ -120,6 +125,7 @@ func (a *app) start(ctx context.Context) error {
 		addresses = append(addresses, "admin "+addr)
 	}
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
+	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
 	a.goRun(func() { a.reloadTokens(background) })
 
 	a.engine, _ = server.NewEngine(s.httpEngine, a.server)
@@ -181,6 +187,7 @@ func (a *app) register() error {
 			defer cancel()
 			return a.ledger.Stats(ctx)
 		}),
+		a.jobsCollector(),
 	)
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {
@@ -249,6 +256,7 @@ func (a *app) shutdown() error {
 	case <-a.store.Failed():
 	}
 	a.ledger.Drain()
+	a.queue.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), a.settings.shutdownTimeout)
 	defer cancel()
 	err := a.engine.Shutdown(ctx)
@@ -273,6 +281,9 @@ func (a *app) close() {
 	}
 	a.stopBackground()
 	a.background.Wait()
+	if a.queue != nil {
+		a.queue.Close()
+	}
 	if a.store != nil {
 		if err := a.store.Close(); err != nil && !errors.Is(err, store.ErrFailed) {
 			a.log.Error("closing the store", "error", err.Error())

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
 )
@@ -28,6 +29,7 @@ type settings struct {
 	shutdownTimeout, drainDelay      time.Duration
 	snapshotBytes                    int64
 	ledger                           ledger.Options
+	jobs                             jobs.Options
 	server                           server.Options
 	waitForPending                   bool
 	pendingWait                      time.Duration
@@ -47,7 +49,7 @@ type setting struct {
 // returns flag.ErrHelp after it printed the help that was asked for.
 func parseSettings(env environment, args []string) (*settings, error) {
 	s := new(settings)
-	all := s.table()
+	all := append(s.table(), s.jobsTable()...)
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -167,8 +169,8 @@ func (s *settings) check() error {
 		s.ledger.MaxWait = -1
 	}
 	// The largest request is a commit in JSON: its body in base64 and room for
-	// headers, which JSON may escape.
-	s.server.MaxBodyBytes = s.ledger.MaxResultBytes/3*4 + 512<<10
+	// headers, which JSON may escape; or it is a finish of many jobs.
+	s.server.MaxBodyBytes = max(s.ledger.MaxResultBytes/3*4+512<<10, maxJobBody)
 	return nil
 }
 
