@@ -19,6 +19,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger/ledgertest"
 )
 
 // crashRounds is how often the manager is killed; make test-long asks for more.
@@ -131,24 +132,24 @@ func (l *crashLoad) client(id int) {
 		if round > 0 && rnd.IntN(2) == 0 {
 			round-- // a key that has lived through a crash
 		}
-		c := call{
-			op:    []string{"reserve", "reserve", "reserve", "commit", "commit", "reject", "release"}[rnd.IntN(7)],
-			key:   fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
-			token: fmt.Sprintf("t%d", rnd.IntN(3)),
-			body:  fmt.Sprintf("%d/%d/%s", id, i, strings.Repeat("x", rnd.IntN(4000))),
-			ttl:   []int64{20, 200, 600_000}[rnd.IntN(3)],
+		c := ledgertest.Call{
+			Op:    []string{"reserve", "reserve", "reserve", "commit", "commit", "reject", "release"}[rnd.IntN(7)],
+			Key:   fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
+			Token: fmt.Sprintf("t%d", rnd.IntN(3)),
+			Body:  fmt.Sprintf("%d/%d/%s", id, i, strings.Repeat("x", rnd.IntN(4000))),
+			TTL:   []int64{20, 200, 600_000}[rnd.IntN(3)],
 		}
 		l.call(client, id, c, id%2 == 0)
 	}
 }
 
 // call performs one call and records it.
-func (l *crashLoad) call(client *http.Client, id int, c call, raw bool) {
+func (l *crashLoad) call(client *http.Client, id int, c ledgertest.Call, raw bool) {
 	addr := *l.addr.Load()
 	path, contentType, body := encode(c, raw)
 	began := time.Now()
 	resp, err := client.Post("http://"+addr+path, contentType, bytes.NewReader(body))
-	var o outcome
+	var o ledgertest.Outcome
 	if err == nil {
 		var b []byte
 		if b, err = io.ReadAll(resp.Body); err == nil {
@@ -156,23 +157,23 @@ func (l *crashLoad) call(client *http.Client, id int, c call, raw bool) {
 		}
 		resp.Body.Close()
 		if err != nil && !cutOff(err) {
-			l.t.Errorf("%s %s: %v", c.op, c.key, err)
+			l.t.Errorf("%s %s: %v", c.Op, c.Key, err)
 		}
 	}
 	ended := time.Now()
 	if err != nil && strings.Contains(err.Error(), "connection refused") {
 		return // nobody was there: it certainly did not happen
 	}
-	c.begin, c.end = began.UnixMilli(), ended.UnixMilli()+1
+	c.Begin, c.End = began.UnixMilli(), ended.UnixMilli()+1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !o.known {
+	if !o.Known {
 		l.lost++
 	} else {
 		l.acked.Add(1)
 	}
 	// A call that was cut off cannot happen any more: its manager is dead.
-	l.history[c.key] = append(l.history[c.key], porcupine.Operation{
+	l.history[c.Key] = append(l.history[c.Key], porcupine.Operation{
 		ClientId: id, Input: c, Output: o, Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
 	})
 }
@@ -182,23 +183,23 @@ func cutOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "reset by peer")
 }
 
-func encode(c call, raw bool) (path, contentType string, body []byte) {
-	ttl := time.Duration(c.ttl) * time.Millisecond
+func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte) {
+	ttl := time.Duration(c.TTL) * time.Millisecond
 	var m interface {
 		AppendRaw([]byte) []byte
 		AppendJSON([]byte) []byte
 	}
-	switch c.op {
+	switch c.Op {
 	case "reserve":
-		path, m = api.PathReserve, &api.ReserveRequest{Key: c.key, Token: c.token, PendingTTL: ttl}
+		path, m = api.PathReserve, &api.ReserveRequest{Key: c.Key, Token: c.Token, PendingTTL: ttl}
 	case "release":
-		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.key, Token: c.token}
+		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.Key, Token: c.Token}
 	default:
 		path = api.PathCommit
-		if c.op == "reject" {
+		if c.Op == "reject" {
 			path = api.PathReject
 		}
-		m = &api.FinishRequest{Key: c.key, Token: c.token, TTL: ttl, Result: api.Result{Status: 200, Body: []byte(c.body)}}
+		m = &api.FinishRequest{Key: c.Key, Token: c.Token, TTL: ttl, Result: api.Result{Status: 200, Body: []byte(c.Body)}}
 	}
 	if raw {
 		return path, api.ContentTypeRaw, m.AppendRaw(nil)
@@ -206,21 +207,21 @@ func encode(c call, raw bool) (path, contentType string, body []byte) {
 	return path, api.ContentTypeJSON, m.AppendJSON(nil)
 }
 
-func decode(c call, raw bool, resp *http.Response, b []byte) (outcome, error) {
-	o := outcome{known: true, status: resp.StatusCode}
+func decode(c ledgertest.Call, raw bool, resp *http.Response, b []byte) (ledgertest.Outcome, error) {
+	o := ledgertest.Outcome{Known: true}
 	switch resp.StatusCode {
 	case 409:
 		var p api.Problem
 		if err := p.ParseJSON(b); err != nil {
-			return outcome{}, err
+			return ledgertest.Outcome{}, err
 		}
-		o.problem = string(p.Code)
+		o.Refused = string(p.Code)
 		return o, nil
 	case 200, 201, 202:
 	default:
-		return outcome{}, fmt.Errorf("answered %d: %s", resp.StatusCode, b)
+		return ledgertest.Outcome{}, fmt.Errorf("answered %d: %s", resp.StatusCode, b)
 	}
-	if c.op != "reserve" {
+	if c.Op != "reserve" {
 		return o, nil
 	}
 	var reply api.ReserveReply
@@ -231,9 +232,9 @@ func decode(c call, raw bool, resp *http.Response, b []byte) (outcome, error) {
 		err = reply.ParseJSON(b)
 	}
 	if err != nil {
-		return outcome{}, err
+		return ledgertest.Outcome{}, err
 	}
-	o.state, o.left, o.body = reply.State.String(), reply.ExpiresIn.Milliseconds(), string(reply.Result.Body)
+	o.State, o.Left, o.Body = reply.State.String(), reply.ExpiresIn.Milliseconds(), string(reply.Result.Body)
 	return o, nil
 }
 
@@ -243,13 +244,13 @@ func (l *crashLoad) check() {
 	for key, ops := range l.history {
 		calls += len(ops)
 		longest = max(longest, len(ops))
-		if res := porcupine.CheckOperationsTimeout(entryModel, ops, 5*time.Minute); res != porcupine.Ok {
+		if res := porcupine.CheckOperationsTimeout(ledgertest.Model, ops, 5*time.Minute); res != porcupine.Ok {
 			l.t.Errorf("key %s: %v", key, res)
 			for _, op := range ops {
-				o := op.Output.(outcome)
-				c := op.Input.(call)
-				c.body, o.body = short(c.body), short(o.body)
-				l.t.Logf("%2d [%d %d] %s", op.ClientId, op.Call, op.Return, entryModel.DescribeOperation(c, o))
+				o := op.Output.(ledgertest.Outcome)
+				c := op.Input.(ledgertest.Call)
+				c.Body, o.Body = short(c.Body), short(o.Body)
+				l.t.Logf("%2d [%d %d] %s", op.ClientId, op.Call, op.Return, ledgertest.Model.DescribeOperation(c, o))
 			}
 		}
 	}
@@ -264,43 +265,4 @@ func short(s string) string {
 		return s[:i]
 	}
 	return s
-}
-
-// TestCrashJudge: the judge of the crash test knows a lie when it sees one.
-func TestCrashJudge(t *testing.T) {
-	at := func(i int, c call, o outcome) porcupine.Operation {
-		c.begin, c.end = int64(i)*100, int64(i)*100+10
-		return porcupine.Operation{ClientId: i, Input: c, Output: o, Call: int64(2 * i), Return: int64(2*i + 1)}
-	}
-	reserve := call{op: "reserve", token: "t1", ttl: 10_000}
-	other := call{op: "reserve", token: "t2", ttl: 10_000}
-	commit := call{op: "commit", token: "t1", body: "b", ttl: 10_000}
-	reserved := outcome{known: true, status: 201, state: "reserved", left: 10_000}
-	ok := outcome{known: true, status: 200}
-	replay := func(left int64) outcome {
-		return outcome{known: true, status: 200, state: "committed", body: "b", left: left}
-	}
-	for _, c := range []struct {
-		what string
-		ops  []porcupine.Operation
-		want bool
-	}{
-		{"in order", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, ok), at(2, other, replay(9_900))}, true},
-		{"a commit was lost", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, ok), at(2, other, reserved)}, false},
-		{"a reservation was lost", []porcupine.Operation{at(0, reserve, reserved), at(1, other, reserved)}, false},
-		{"a cut off commit did not happen", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, outcome{}), at(2, commit, ok)}, true},
-		{"a cut off commit did happen", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, outcome{}), at(2, other, replay(9_900))}, true},
-		{"it came and went", []porcupine.Operation{
-			at(0, reserve, reserved), at(1, commit, outcome{}), at(2, other, replay(9_900)), at(3, reserve, reserved),
-		}, false},
-		{"it expired", []porcupine.Operation{at(0, reserve, reserved), at(101, other, reserved)}, true},
-		{"it expired too early", []porcupine.Operation{at(0, reserve, reserved), at(99, other, reserved)}, false},
-		{"another body", []porcupine.Operation{at(0, reserve, reserved), at(1, call{op: "commit", token: "t1", body: "c", ttl: 10_000}, ok), at(2, other, replay(9_900))}, false},
-		{"the time left grew", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, ok), at(2, other, replay(12_000))}, false},
-		{"fenced without a rival", []porcupine.Operation{at(0, reserve, reserved), at(1, commit, outcome{known: true, status: 409, problem: "fenced"})}, false},
-	} {
-		if got := porcupine.CheckOperations(entryModel, c.ops); got != c.want {
-			t.Errorf("%s: %v, want %v", c.what, got, c.want)
-		}
-	}
 }

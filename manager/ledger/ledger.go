@@ -152,15 +152,16 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 		if err != nil {
 			return err
 		}
-		now := stx.Now().UnixMilli()
+		at := stx.Now()
+		now := at.UnixMilli()
 		switch decideReserve(e, now, req.Token, req.Fingerprint) {
 		case verdictMismatch:
 			refused, ok = true, true
 		case verdictFinal:
-			reply, ok = Reply{State: e.state, ExpiresIn: remaining(e.expires, now), Result: e.result}, true
+			reply, ok = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, true
 			l.touches.note(key, now)
 		case verdictPending:
-			reply, ok = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, now)}, true
+			reply, ok = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, true
 		}
 		return nil
 	})

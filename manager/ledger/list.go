@@ -25,14 +25,14 @@ type Entry struct {
 // MaxListLimit bounds the entries of one page of List.
 const MaxListLimit = 1000
 
-func entryOf(recordKey string, e *record, now int64) (Entry, error) {
+func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 	scope, key, ok := splitRecordKey(recordKey)
 	if !ok {
 		return Entry{}, fmt.Errorf("%w: its key %q has no scope", ErrCorrupt, recordKey)
 	}
 	return Entry{
 		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: e.state,
-		Age: time.Duration(max(now-e.created, 0)) * time.Millisecond, ExpiresIn: remaining(e.expires, now),
+		Age: max(at.Sub(time.UnixMilli(e.created)), 0), ExpiresIn: remaining(e.expires, at),
 		Result: e.result,
 	}, nil
 }
@@ -85,11 +85,11 @@ func getLive(tx store.Tx, key string) (Entry, error) {
 	if err != nil {
 		return Entry{}, err
 	}
-	now := tx.Now().UnixMilli()
-	if !live(e, now) {
+	at := tx.Now()
+	if !live(e, at.UnixMilli()) {
 		return Entry{}, ErrNotFound
 	}
-	return entryOf(key, e, now)
+	return entryOf(key, e, at)
 }
 
 // List returns entries of a state, or of all states when state is
@@ -144,7 +144,8 @@ func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor st
 func (l *Ledger) listPiece(ctx context.Context, s api.State, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
 	err = l.store.View(ctx, func(tx store.Tx) error {
 		page, more = nil, false
-		now := tx.Now().UnixMilli()
+		at := tx.Now()
+		now := at.UnixMilli()
 		hits, err := tx.Scan(collection, indexOf(s), store.Range{From: sortKey(now + 1), After: after, Limit: limit})
 		if err != nil {
 			return err
@@ -158,7 +159,7 @@ func (l *Ledger) listPiece(ctx context.Context, s api.State, after *store.Hit, l
 			if !live(e, now) || e.state != s {
 				continue
 			}
-			entry, err := entryOf(h.Key, e, now)
+			entry, err := entryOf(h.Key, e, at)
 			if err != nil {
 				return err
 			}
@@ -222,12 +223,12 @@ func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 		if err != nil {
 			return err
 		}
-		now := tx.Now().UnixMilli()
-		if !live(e, now) {
+		at := tx.Now()
+		if !live(e, at.UnixMilli()) {
 			absent = true
 			return nil
 		}
-		if entry, err = entryOf(rk, e, now); err != nil {
+		if entry, err = entryOf(rk, e, at); err != nil {
 			return err
 		}
 		tx.fx.deleted++

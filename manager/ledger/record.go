@@ -156,7 +156,8 @@ func deadline(now time.Time, ttl time.Duration) int64 {
 	return ms
 }
 
-// remaining is how long an entry is still there.
-func remaining(expires, now int64) time.Duration {
-	return time.Duration(max(expires-now, 0)) * time.Millisecond
+// remaining is how long an entry that is there still lasts at that time: whole
+// milliseconds, at least one, and never more than its TTL.
+func remaining(expires int64, at time.Time) time.Duration {
+	return max(time.UnixMilli(expires).Sub(at).Truncate(time.Millisecond), time.Millisecond)
 }

@@ -125,3 +125,19 @@ func TestDeadlineNeverEndsEarly(t *testing.T) {
 		t.Errorf("deadline = %d, want 1100", got)
 	}
 }
+
+func TestRemaining(t *testing.T) {
+	at := time.UnixMilli(1000).Add(900 * time.Microsecond)
+	ends := deadline(at, 100*time.Millisecond)
+	for _, c := range []struct{ after, want time.Duration }{
+		{0, 100 * time.Millisecond},
+		{100 * time.Microsecond, 100 * time.Millisecond},
+		{200 * time.Microsecond, 99 * time.Millisecond},
+		{99 * time.Millisecond, time.Millisecond},
+		{100 * time.Millisecond, time.Millisecond},
+	} {
+		if got := remaining(ends, at.Add(c.after)); got != c.want {
+			t.Errorf("after %v: %v, want %v", c.after, got, c.want)
+		}
+	}
+}

@@ -212,12 +212,12 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 		return Reply{State: api.StateReserved, ExpiresIn: ttl}, nil
 	case verdictOwn:
 		tx.count(OpReserve, OutcomeRepeated)
-		return Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, now)}, nil
+		return Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}, nil
 	case verdictPending:
-		return Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, now)}, nil
+		return Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, nil
 	case verdictFinal:
 		tx.l.touches.note(key, now)
-		return Reply{State: e.state, ExpiresIn: remaining(e.expires, now), Result: e.result}, nil
+		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, nil
 	default:
 		tx.count(OpReserve, OutcomeMismatch)
 		return Reply{}, ErrFingerprintMismatch
