@@ -1,10 +1,13 @@
 package mem
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/store"
 )
 
 // A write set is the body of a log record, and of a snapshot record:
@@ -117,6 +120,9 @@ func (d *decoder) change(c *Change) error {
 	if c.Key, err = d.bytes("key"); err != nil {
 		return err
 	}
+	if err := c.checkName(); err != nil {
+		return err
+	}
 	if c.Delete {
 		return nil
 	}
@@ -137,8 +143,54 @@ func (d *decoder) change(c *Change) error {
 		}
 		c.Entries = append(c.Entries, e)
 	}
-	c.Value, err = d.bytes("value")
-	return err
+	if c.Value, err = d.bytes("value"); err != nil {
+		return err
+	}
+	return c.check()
+}
+
+// checkName and check apply the limits that the engine puts on what it writes,
+// as store.CheckPut does, and without turning every name into a string.
+func (c *Change) checkName() error {
+	if err := checkName("collection", c.Collection); err != nil {
+		return err
+	}
+	if len(c.Key) == 0 || len(c.Key) > store.MaxKeyBytes {
+		return fmt.Errorf("key of %d bytes", len(c.Key))
+	}
+	return nil
+}
+
+func (c *Change) check() error {
+	if len(c.Value) > store.MaxValueBytes {
+		return fmt.Errorf("value of %d bytes", len(c.Value))
+	}
+	for i, e := range c.Entries {
+		if err := checkName("index", e.Index); err != nil {
+			return err
+		}
+		if len(e.SortKey) > store.MaxKeyBytes {
+			return fmt.Errorf("sort key of %d bytes", len(e.SortKey))
+		}
+		for _, other := range c.Entries[:i] {
+			if bytes.Equal(other.Index, e.Index) {
+				return fmt.Errorf("two entries in index %q", e.Index)
+			}
+		}
+	}
+	return nil
+}
+
+func checkName(what string, name []byte) error {
+	ok := len(name) >= 1 && len(name) <= 32
+	for i := 0; ok && i < len(name); i++ {
+		b := name[i]
+		ok = b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '_'
+	}
+	if !ok {
+		return fmt.Errorf("%s name %q", what, name)
+	}
+	return nil
 }
 
 func (d *decoder) uvarint(what string) (uint64, error) {
