@@ -13,7 +13,8 @@
 // {"msg":"listening","listener":"proxy","addr":"127.0.0.1:10000"}.
 //
 // SIGTERM or SIGINT drains: /readyz turns 503, no connection is accepted, running
-// requests get --drain-timeout to end, the rest is cut. A second signal cuts at once.
+// requests get --drain-timeout to end, then the filter gets as long for the calls
+// that it still has to deliver; the rest is cut. A second signal cuts at once.
 //
 // Exit codes: 0 after a shutdown, 1 when something fails at run time (an address that
 // is taken), 2 for a bad command line, module or configuration, with one line

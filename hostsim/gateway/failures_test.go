@@ -375,6 +375,21 @@ func TestDrainIsBounded(t *testing.T) {
 	}
 }
 
+// A filter that never finishes does not hold the shutdown beyond the drain's time.
+func TestFilterThatDoesNotFinish(t *testing.T) {
+	u := newUpstream(t, echo)
+	r := up(t, guest{done: func(*guest, uint32) bool { return false }}, u.addr(), func(o *options) { o.drainTimeout = 10 * time.Millisecond })
+	get(t, r.url)
+	r.drain()
+	if code := <-r.code; code != exitOK {
+		t.Errorf("exit code %d", code)
+	}
+	r.code <- 0
+	if !strings.Contains(r.logs.String(), "the filter had not finished") {
+		t.Error("the shutdown does not tell")
+	}
+}
+
 // Nothing is left behind when the start fails.
 func TestStartFails(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

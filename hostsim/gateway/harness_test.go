@@ -37,6 +37,7 @@ type guest struct {
 	responseHeaders func(g *guest, id uint32, end bool) hostsim.Action
 	responseBody    func(g *guest, id uint32, size int, end bool) hostsim.Action
 	log             func(g *guest, id uint32)
+	done            func(g *guest, id uint32) bool
 }
 
 func (g guest) source() hostsim.Source {
@@ -81,6 +82,8 @@ func (g *guest) OnLog(id uint32) error {
 	}
 	return nil
 }
+
+func (g *guest) OnDone(id uint32) (bool, error) { return g.done == nil || g.done(g, id), nil }
 
 // flags reads response.flags.
 func (g *guest) flags() hostsim.ResponseFlags {

@@ -25,8 +25,8 @@ const (
 	exitFail  = 1
 	exitUsage = 2
 
-	// hostCloseTimeout bounds the end of the plugin's loops.
-	hostCloseTimeout = 10 * time.Second
+	// requestEndTimeout bounds the end of requests whose connections were closed.
+	requestEndTimeout = 10 * time.Second
 	// headerTimeout bounds the time a client takes to send its header map.
 	headerTimeout = 60 * time.Second
 )
@@ -103,7 +103,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 	g := &gateway{o: o, log: logger}
 	defer func() {
 		if err != nil {
-			g.close()
+			g.close(ctx)
 		}
 	}()
 	// The addresses first: that is the quickest way to fail.
@@ -187,7 +187,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 
 // serve runs until drain ends or a listener fails.
 func (g *gateway) serve(drain, cut context.Context) int {
-	defer g.close()
+	defer g.close(cut)
 	failed := make(chan error, 2)
 	serve := func(name string, s *http.Server, l net.Listener) {
 		g.log.Info("listening", "listener", name, "addr", l.Addr().String())
@@ -221,9 +221,7 @@ func (g *gateway) serve(drain, cut context.Context) int {
 }
 
 // close ends everything that start began, in the order of dependence.
-func (g *gateway) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), hostCloseTimeout)
-	defer cancel()
+func (g *gateway) close(cut context.Context) {
 	if g.listener != nil {
 		g.listener.Hurry()
 		_ = g.listener.Close() // closed already when the server has served on it
@@ -231,16 +229,22 @@ func (g *gateway) close() {
 	if g.server != nil {
 		_ = g.server.Close()
 	}
-	if g.host != nil {
-		if err := g.host.Close(ctx); err != nil {
-			g.log.Error("the filter did not stop in time", "error", err.Error())
-		}
-	}
 	if g.proxy != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), requestEndTimeout)
 		if err := g.proxy.Wait(ctx); err != nil {
-			g.log.Error("requests did not stop in time", "requests", g.proxy.InFlight())
+			g.log.Error("requests did not end", "requests", g.proxy.InFlight())
 		}
+		cancel()
 		g.proxy.Close()
+	}
+	if g.host != nil {
+		// A filter may have calls to deliver that outlive their requests; it gets the time of
+		// a drain for them.
+		ctx, cancel := context.WithTimeout(cut, g.o.drainTimeout)
+		if err := g.host.Close(ctx); err != nil {
+			g.log.Warn("the filter had not finished", "error", err.Error())
+		}
+		cancel()
 	}
 	for _, c := range g.clusters {
 		c.Close()

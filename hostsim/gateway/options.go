@@ -72,7 +72,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs.DurationVar(&o.idleTimeout, "idle-timeout", 5*time.Minute, "ends streams on which nothing moves, and unused client connections; 1s to 24h")
 	fs.DurationVar(&o.upstreamTimeout, "upstream-timeout", 15*time.Second, "from the end of the request to the end of the answer; 0: none; at most 24h")
 	fs.DurationVar(&o.connectTimeout, "connect-timeout", 5*time.Second, "to connect to upstream or a cluster; 1ms to 1h")
-	fs.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Second, "for running requests at shutdown; 0 to 1h")
+	fs.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Second, "for running requests at shutdown, and then for what the filter has left to deliver; 0 to 1h")
 	fs.IntVar(&o.maxClients, "max-clients", 10000, "client connections, 1 to 1000000")
 	fs.IntVar(&o.maxConnections, "max-connections", 1024, "requests under way to upstream and to each cluster, 1 to 1000000")
 	fs.IntVar(&o.maxPending, "max-pending", 1024, "requests that wait for one of those, 1 to 1000000")
