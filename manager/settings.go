@@ -164,6 +164,9 @@ func (s *settings) check() error {
 	if s.clientCA != "" && s.tlsCert == "" {
 		return usagef("--client-ca %q: needs --tls-cert and --tls-key", s.clientCA)
 	}
+	if s.jobs.BackoffMax < s.jobs.BackoffBase {
+		return usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.jobs.BackoffMax.Seconds(), s.jobs.BackoffBase.Seconds())
+	}
 	s.ledger.MaxWait = s.pendingWait
 	if !s.waitForPending || s.pendingWait == 0 {
 		s.ledger.MaxWait = -1

@@ -1,0 +1,634 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/mem"
+)
+
+// jobSite is a site with a job queue.
+type jobSite struct {
+	*site
+	store  *clockedStore
+	queue  *jobs.Queue
+	ledger *ledger.Ledger
+}
+
+// clockedStore has a clock that tests move, and fails on demand.
+type clockedStore struct {
+	store.Store
+	offset atomic.Int64
+	broken atomic.Bool
+}
+
+func (c *clockedStore) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if c.broken.Load() {
+		return store.ErrUnavailable
+	}
+	return c.Store.Update(ctx, fn)
+}
+
+func newClockedStore() *clockedStore {
+	c := new(clockedStore)
+	c.Store = mem.New(mem.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }})
+	return c
+}
+
+func newJobSite(t *testing.T, engine string, lo ledger.Options) *jobSite {
+	t.Helper()
+	j := &jobSite{store: newClockedStore()}
+	var err error
+	if j.ledger, err = ledger.New(t.Context(), j.store, lo); err != nil {
+		t.Fatal(err)
+	}
+	if j.queue, err = jobs.New(j.store, jobs.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		j.queue.Close()
+		_ = j.store.Close()
+	})
+	j.site = newSite(t, engine, siteOptions{
+		routes: JobRoutes(j.store, j.ledger, j.queue),
+		server: Options{MaxBodyBytes: 3 << 20},
+	})
+	return j
+}
+
+// call sends JSON, expects a status and returns the answer.
+func (j *jobSite) call(want int, method, path, body string, header ...string) map[string]any {
+	j.t.Helper()
+	a := j.do(method, path, "application/json", body, header...)
+	if a.status != want {
+		j.t.Fatalf("%s %s %.200s: got %d, want %d: %.400s", method, path, body, a.status, want, a.body)
+	}
+	var m map[string]any
+	if err := json.Unmarshal([]byte(a.body), &m); err != nil {
+		j.t.Fatalf("%s %s: %v: %.400s", method, path, err, a.body)
+	}
+	return m
+}
+
+// wantCode expects a problem.
+func (j *jobSite) wantCode(status int, code api.Code, method, path, body string, header ...string) string {
+	j.t.Helper()
+	m := j.call(status, method, path, body, header...)
+	if m["code"] != string(code) {
+		j.t.Fatalf("%s %s %.200s: problem %v, want %s", method, path, body, m, code)
+	}
+	detail, _ := m["detail"].(string)
+	return detail
+}
+
+// claimOne claims a job and returns it with its token.
+func (j *jobSite) claimOne() (id, token string, job map[string]any) {
+	j.t.Helper()
+	list := j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w"}`)["jobs"].([]any)
+	if len(list) != 1 {
+		j.t.Fatalf("claimed %v", list)
+	}
+	job = list[0].(map[string]any)
+	return job["id"].(string), job["lease"].(map[string]any)["token"].(string), job
+}
+
+func (j *jobSite) depth() jobs.Depth {
+	j.t.Helper()
+	d, err := j.queue.Depth(context.Background())
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return d
+}
+
+func TestJobLifeOverHTTP(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		j := newJobSite(t, engine, ledger.Options{})
+		made := j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":{"a":[1,null]},"id":"j1","key":"k\"1","priority":-3,
+			"max_attempts":2,"wal_locations":{"ma\"in":"0/16b3748"},"dedup":{"strategy":"until_executed","key":"d","ttl_ms":5000,
+			"if_deduplicated":"reschedule_once","including_scheduled":true},"on_duplicate":null}`)
+		for field, want := range map[string]string{
+			"id": "j1", "function": "f", "key": `k"1`, "state": "queued", "priority": "-3", "attempt": "0", "max_attempts": "2",
+			"payload": "map[a:[1 <nil>]]", "wal_locations": `map[ma"in:0/16B3748]`,
+			"dedup": "map[if_deduplicated:reschedule_once including_scheduled:true key:d strategy:until_executed ttl_ms:5000]",
+		} {
+			if got := fmt.Sprint(made[field]); got != want {
+				t.Errorf("%s: got %s, want %s", field, got, want)
+			}
+		}
+		if _, err := time.Parse(time.RFC3339Nano, made["run_at"].(string)); err != nil {
+			t.Error(err)
+		}
+		dup := j.call(200, "POST", "/v1/jobs", `{"function":"f","dedup":{"key":"d"}}`)
+		if dup["id"] != "j1" || dup["deduplicated"] != true {
+			t.Errorf("duplicate: %v", dup)
+		}
+		existing := j.call(200, "POST", "/v1/jobs", `{"function":"f","key":"k\"1","on_duplicate":"return_existing"}`)
+		if existing["id"] != "j1" || existing["existing"] != true {
+			t.Errorf("existing: %v", existing)
+		}
+		if d := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs", `{"function":"f","key":"k\"1"}`); !strings.Contains(d, "j1") {
+			t.Errorf("problem %q does not name the holder", d)
+		}
+		id, token, claimed := j.claimOne()
+		if id != "j1" || fmt.Sprint(claimed["wal_locations"]) != `map[ma"in:0/16B3748]` || claimed["state"] != "active" {
+			t.Errorf("claimed %v", claimed)
+		}
+		if got := j.call(200, "GET", "/v1/jobs/j1", ""); strings.Contains(fmt.Sprint(got), token) {
+			t.Error("the lease's token is shown to everybody")
+		}
+		beat := j.call(200, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"`+token+`","lease_ms":90000}`)
+		if beat["cancelled"] != false || beat["expires_in_ms"] != 90000.0 {
+			t.Errorf("heartbeat %v", beat)
+		}
+		j.wantCode(409, api.CodeFenced, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"stale"}`)
+		j.wantCode(409, api.CodeFenced, "POST", "/v1/jobs/j1/finish", `{"lease_token":"stale","status":"complete"}`)
+		back := j.call(200, "POST", "/v1/jobs/j1/retry", `{"lease_token":"`+token+`","delay_ms":0,"error":"once more"}`)
+		if back["state"] != "queued" || back["error"] != "once more" {
+			t.Errorf("retry %v", back)
+		}
+		_, token, _ = j.claimOne()
+		j.wantCode(409, api.CodeConflict, "POST", "/v1/jobs/j1/retry", `{"lease_token":"`+token+`"}`)
+		if got := j.call(200, "POST", "/v1/jobs/j1/cancel", `{}`); got["cancel_requested"] != true {
+			t.Errorf("cancel %v", got)
+		}
+		if beat := j.call(200, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"`+token+`"}`); beat["cancelled"] != true {
+			t.Errorf("heartbeat after cancel %v", beat)
+		}
+		done := j.call(200, "POST", "/v1/jobs/j1/finish", `{"lease_token":"`+token+`","status":"failed","result":null,"error":"boom"}`)
+		if done["state"] != "failed" || done["dead"] != true {
+			t.Errorf("finish %v", done)
+		}
+		letters := j.call(200, "GET", "/v1/functions/f/dead-letters", "")["dead_letters"].([]any)
+		letter := letters[0].(map[string]any)
+		if len(letters) != 1 || letter["id"] != "j1" || letter["reason"] != "boom" || letter["job"].(map[string]any)["payload"] == nil {
+			t.Errorf("dead letters %v", letters)
+		}
+		replayed := j.call(202, "POST", "/v1/functions/f/dead-letters/j1/replay", ``)
+		if replayed["state"] != "queued" || replayed["id"] == "j1" {
+			t.Errorf("replay %v", replayed)
+		}
+		j.wantCode(404, api.CodeNotFound, "POST", "/v1/functions/f/dead-letters/j1/replay", `{}`)
+		if again := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs/j1/retry", `{}`); again == "" {
+			t.Error("no detail")
+		}
+		list := j.call(200, "GET", "/v1/jobs?function=f&state=failed&limit=5", "")
+		if got := list["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["payload"] != nil || list["cursor"] != "" {
+			t.Errorf("list %v", list)
+		}
+		if got := j.call(200, "GET", "/v1/jobs?payloads=true", "")["jobs"].([]any); got[0].(map[string]any)["payload"] == nil {
+			t.Errorf("list %v", got)
+		}
+		page := j.call(200, "GET", "/v1/jobs?limit=1", "")
+		if got := j.call(200, "GET", "/v1/jobs?limit=1&cursor="+page["cursor"].(string), "")["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["id"] != "j1" {
+			t.Errorf("second page %v", got)
+		}
+		j.call(200, "POST", "/v1/functions/f/pause", "")
+		if got := j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","functions":["f"]}`)["jobs"].([]any); len(got) != 0 {
+			t.Errorf("claimed %v while paused", got)
+		}
+		functions := j.call(200, "GET", "/v1/functions?limit=10", "")
+		if got := fmt.Sprint(functions["functions"]); got != "[map[active:0 dead:0 name:f paused:true queued:1 scheduled:0]]" {
+			t.Errorf("functions %s", got)
+		}
+		j.call(200, "POST", "/v1/functions/f/resume", "{}")
+		_, token, job := j.claimOne()
+		many := j.call(200, "POST", "/v1/jobs/finish", `{"finishes":[{"id":"`+job["id"].(string)+`","lease_token":"`+token+`","status":"complete","result":{"n":1}},
+			{"id":"nobody","lease_token":"t","status":"complete"}]}`)["results"].([]any)
+		if one, two := many[0].(map[string]any), many[1].(map[string]any); one["state"] != "complete" || two["problem"].(map[string]any)["code"] != "not-found" {
+			t.Errorf("finish of many: %v", many)
+		}
+		if got := j.call(200, "GET", "/v1/jobs/"+job["id"].(string)+"?wait_ms=1000", ""); fmt.Sprint(got["result"]) != "map[n:1]" {
+			t.Errorf("result %v", got)
+		}
+		stats := j.call(200, "GET", "/v1/jobs/stats", "")
+		if got := fmt.Sprint(stats["jobs"]); got != "map[active:0 dead:0 done:2 queued:0 scheduled:0]" || stats["calls"].(map[string]any)["claimed"] != 3.0 {
+			t.Errorf("stats %v", stats)
+		}
+	})
+}
+
+func TestEventsOverHTTP(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	for _, f := range []string{"bill", "ship"} {
+		if got := j.call(200, "PUT", "/v1/events/order.paid/subscriptions/"+f, ""); got["subscribed"] != true {
+			t.Errorf("subscribe %v", got)
+		}
+	}
+	if got := j.call(200, "GET", "/v1/events/order.paid/subscriptions", ""); fmt.Sprint(got["functions"]) != "[bill ship]" {
+		t.Errorf("subscriptions %v", got)
+	}
+	first := j.call(202, "POST", "/v1/events/order.paid", `{"payload":{"n":1},"key":"k","priority":1,"max_attempts":3,"wal_locations":{"main":"0/1"}}`)
+	again := j.call(200, "POST", "/v1/events/order.paid", `{"payload":{"n":2},"key":"k"}`)
+	if again["deduplicated"] != true || fmt.Sprint(again["ids"]) != fmt.Sprint(first["ids"]) || len(first["jobs"].([]any)) != 2 {
+		t.Errorf("first %v, again %v", first, again)
+	}
+	// The header works as it does for jobs.
+	byHeader := j.call(202, "POST", "/v1/events/order.paid", `{"payload":3}`, "idempotency-key", "x")
+	a := j.do("POST", "/v1/events/order.paid", "application/json", `{ "payload": 3 }`, "idempotency-key", "x")
+	if a.status != 202 || a.header.Get(api.HeaderReplayed) != "true" || !strings.Contains(a.body, fmt.Sprint(byHeader["ids"].([]any)[0])) {
+		t.Errorf("replay %v", a)
+	}
+	j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/events/order.paid", `{"payload":4}`, "idempotency-key", "x")
+	if d := j.depth(); d.Queued != 4 {
+		t.Errorf("depth %+v, want 4 queued", d)
+	}
+	j.call(200, "DELETE", "/v1/events/order.paid/subscriptions/bill", "")
+	j.wantCode(404, api.CodeNotFound, "DELETE", "/v1/events/order.paid/subscriptions/bill", "")
+}
+
+func TestKeyedSubmission(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		j := newJobSite(t, engine, ledger.Options{})
+		post := func(key, body string, more ...string) answered {
+			t.Helper()
+			return j.do("POST", "/v1/jobs", "application/json", body, append(more, "idempotency-key", key)...)
+		}
+		first := post("k", `{"function":"f","payload":{"a": 1},"id":"one"}`)
+		if first.status != 202 || first.header.Get(api.HeaderReplayed) != "" {
+			t.Fatalf("first: %+v", first)
+		}
+		for _, body := range []string{
+			`{"function":"f","payload":{"a": 1},"id":"one"}`,
+			`{"function":"f","payload":{"a": 1},"id":"two"}`, // whatever id it proposes
+			`{"id":null,"payload":{"a":1},"function":"f"}`,
+		} {
+			again := post(`"k"`, body) // quoted is the same key
+			if again.status != 202 || again.body != first.body || again.header.Get(api.HeaderReplayed) != "true" ||
+				again.header.Get("content-type") != api.ContentTypeJSON {
+				t.Errorf("retry with %s: %+v", body, again)
+			}
+		}
+		j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/jobs", `{"function":"f","payload":{"a":2}}`, "idempotency-key", "k")
+		if a := post("k", `{"function":"f","payload":{"a":1}}`, "authorization", "Bearer other"); a.status != 202 || a.body == first.body {
+			t.Errorf("another caller's submission: %+v", a)
+		}
+		if d := j.depth(); d.Queued != 2 {
+			t.Errorf("depth %+v, want 2 queued", d)
+		}
+		if e, err := j.ledger.GetByRef(t.Context(), "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
+			t.Errorf("the ledger's entry of job one: %+v, %v", e, err)
+		}
+
+		// A refusal is an answer too, and stays it while it is remembered.
+		j.call(202, "POST", "/v1/jobs", `{"function":"f","key":"held","id":"holder"}`)
+		refused := post("r", `{"function":"f","key":"held"}`)
+		j.call(200, "POST", "/v1/jobs/holder/cancel", "")
+		still := post("r", `{"function":"f","key":"held"}`)
+		if refused.status != 409 || still.body != refused.body || still.header.Get(api.HeaderReplayed) != "true" ||
+			still.header.Get("content-type") != api.ContentTypeProblem {
+			t.Errorf("refused: %+v, then %+v", refused, still)
+		}
+		if a := post("r2", `{"function":"f","key":"held"}`); a.status != 202 {
+			t.Errorf("a new attempt: %+v", a)
+		}
+		// What is malformed never reaches the ledger, so it can be corrected.
+		j.wantCode(400, api.CodeInvalidRequest, "POST", "/v1/jobs", `{"function":""}`, "idempotency-key", "m")
+		if a := post("m", `{"function":"f"}`); a.status != 202 {
+			t.Errorf("corrected: %+v", a)
+		}
+		for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b"} {
+			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
+		}
+	})
+}
+
+func TestKeyedSubmissionsAtOnce(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	for round := range 3 {
+		var bodies sync.Map
+		var fresh atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				body := fmt.Sprintf(`{"function":"f","payload":%d,"id":"r%d-%d"}`, round, round, i)
+				a, err := j.try(t.Context(), "POST", "/v1/jobs", "application/json", body, "idempotency-key", fmt.Sprint("k", round))
+				if err != nil || a.status != 202 {
+					t.Errorf("submission: %+v, %v", a, err)
+					return
+				}
+				if a.header.Get(api.HeaderReplayed) == "" {
+					fresh.Add(1)
+				}
+				bodies.Store(a.body, true)
+			})
+		}
+		wg.Wait()
+		different := 0
+		bodies.Range(func(any, any) bool { different++; return true })
+		if fresh.Load() != 1 || different != 1 {
+			t.Fatalf("%d executed, %d different answers", fresh.Load(), different)
+		}
+		if d := j.depth(); d.Queued != round+1 {
+			t.Fatalf("depth %+v after round %d", d, round)
+		}
+	}
+}
+
+func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j.store.broken.Store(true)
+	j.wantCode(503, api.CodeUnavailable, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
+	j.store.broken.Store(false)
+	if st, err := j.ledger.Stats(t.Context()); err != nil || st.Pending+st.Committed != 0 {
+		t.Fatalf("entries after the failure: %+v, %v", st, err)
+	}
+	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
+
+	// A reservation that somebody else holds is not answered for them.
+	reserve := &api.ReserveRequest{Key: "busy", Scope: "POST:/v1/jobs", Token: "t", Fingerprint: fingerprint([]byte(`{"function":"f"}`))}
+	if _, err := j.ledger.Reserve(t.Context(), reserve, nil); err != nil {
+		t.Fatal(err)
+	}
+	j.wantCode(409, api.CodePending, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "busy")
+	if d := j.depth(); d.Queued != 1 {
+		t.Fatalf("depth %+v", d)
+	}
+}
+
+func TestAnswersToLargeSubmissions(t *testing.T) {
+	payload := func(n int) string { return `{"function":"f","payload":"` + strings.Repeat("p", n-2) + `"}` }
+	j := newJobSite(t, DefaultEngine, ledger.Options{MaxResultBytes: 32 << 10})
+	for _, c := range []struct {
+		size int
+		echo bool
+	}{{maxEcho, true}, {maxEcho + 1, false}, {jobs.MaxPayloadBytes, false}} {
+		got := j.call(202, "POST", "/v1/jobs", payload(c.size))
+		if (got["payload"] != nil) != c.echo || !c.echo && got["payload_bytes"] != float64(c.size) {
+			t.Errorf("payload of %d bytes: answered with keys of %d members", c.size, len(got))
+		}
+		whole := j.call(200, "GET", "/v1/jobs/"+got["id"].(string), "")
+		if len(whole["payload"].(string)) != c.size-2 {
+			t.Errorf("payload of %d bytes came back with %d", c.size, len(whole["payload"].(string)))
+		}
+	}
+	// The ledger keeps less than what would be echoed: the answer is brief, for
+	// the first and for every other.
+	first := j.do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
+	again := j.do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
+	if first.status != 202 || again.body != first.body || strings.Contains(first.body, `"payload"`) {
+		t.Errorf("first %d %.100s, again %d %.100s", first.status, first.body, again.status, again.body)
+	}
+	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
+	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(4<<20))
+}
+
+func TestClaimWaitsOverHTTP(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		j := newJobSite(t, engine, ledger.Options{})
+		waiting := func(n int64) {
+			t.Helper()
+			j.eventually(fmt.Sprint(n, " calls wait"), func() bool { return j.queue.Counters().Waiting == n })
+		}
+		got := make(chan map[string]any, 1)
+		go func() {
+			got <- j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","functions":["f","g"],"wait_ms":300000}`)
+		}()
+		waiting(1)
+		j.call(202, "POST", "/v1/jobs", `{"function":"g","id":"a"}`)
+		claimed := (<-got)["jobs"].([]any)[0].(map[string]any)
+		token := claimed["lease"].(map[string]any)["token"].(string)
+
+		go func() { got <- j.call(200, "GET", "/v1/jobs/a?wait_ms=300000", "") }()
+		waiting(1)
+		j.call(200, "POST", "/v1/jobs/a/finish", `{"lease_token":"`+token+`","status":"complete","result":[1]}`)
+		if r := <-got; r["state"] != "complete" || fmt.Sprint(r["result"]) != "[1]" {
+			t.Errorf("waited for %v", r)
+		}
+
+		// A client that leaves ends its wait and takes nothing.
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, 1)
+		go func() {
+			_, err := j.try(ctx, "POST", "/v1/jobs/claim", "application/json", `{"worker":"w","wait_ms":300000}`)
+			left <- err
+		}()
+		waiting(1)
+		cancel()
+		if err := <-left; err == nil {
+			t.Error("the client got an answer after it left")
+		}
+		waiting(0)
+		j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"b"}`)
+		if id, _, job := j.claimOne(); id != "b" || job["attempt"] != 1.0 {
+			t.Errorf("claimed %v", job)
+		}
+
+		go func() { got <- j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","wait_ms":300000}`) }()
+		waiting(1)
+		j.queue.Drain()
+		if r := <-got; len(r["jobs"].([]any)) != 0 {
+			t.Errorf("drained claim: %v", r)
+		}
+	})
+}
+
+func TestJobRequestsAreReadStrictly(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
+	_, token, _ := j.claimOne()
+	for _, c := range []struct{ method, path, body, field string }{
+		{"POST", "/v1/jobs", `{"function":"f","nope":1}`, "nope"},
+		{"POST", "/v1/jobs", `{"function":1}`, "function"},
+		{"POST", "/v1/jobs", `{"function":"f","function":"g"}`, "function"},
+		{"POST", "/v1/jobs", `{"function":null}`, "function"},
+		{"POST", "/v1/jobs", `{}`, "function"},
+		{"POST", "/v1/jobs", ``, "function"},
+		{"POST", "/v1/jobs", `[]`, "body"},
+		{"POST", "/v1/jobs", `{"function":"f"`, "body"},
+		{"POST", "/v1/jobs", `{"function":"f","payload":` + strings.Repeat("[", 99) + strings.Repeat("]", 99) + `}`, "body"},
+		{"POST", "/v1/jobs", `{"function":"f","priority":1.5}`, "priority"},
+		{"POST", "/v1/jobs", `{"function":"f","priority":"1"}`, "priority"},
+		{"POST", "/v1/jobs", `{"function":"f","priority":99999}`, "priority"},
+		{"POST", "/v1/jobs", `{"function":"f","max_attempts":0}`, "max_attempts"},
+		{"POST", "/v1/jobs", `{"function":"f","delay_ms":-1}`, "delay_ms"},
+		{"POST", "/v1/jobs", `{"function":"f","delay_ms":9223372036854775807}`, "delay_ms"},
+		{"POST", "/v1/jobs", `{"function":"f","delay_ms":"1"}`, "delay_ms"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":"tomorrow"}`, "run_at"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":7}`, "run_at"},
+		{"POST", "/v1/jobs", `{"function":"f","run_at":"2026-01-01T00:00:00Z","delay_ms":1}`, "delay_ms"},
+		{"POST", "/v1/jobs", `{"function":"f","on_duplicate":"drop","key":"k"}`, "on_duplicate"},
+		{"POST", "/v1/jobs", `{"function":"f","wal_locations":[]}`, "wal_locations"},
+		{"POST", "/v1/jobs", `{"function":"f","wal_locations":{"main":1}}`, "wal_locations.main"},
+		{"POST", "/v1/jobs", `{"function":"f","wal_locations":{"main":"x"}}`, "wal_locations.main"},
+		{"POST", "/v1/jobs", `{"function":"f","dedup":true}`, "dedup"},
+		{"POST", "/v1/jobs", `{"function":"f","dedup":{"strategy":"x"}}`, "dedup.strategy"},
+		{"POST", "/v1/jobs", `{"function":"f","dedup":{"nope":1}}`, "dedup.nope"},
+		{"POST", "/v1/jobs", `{"function":"f","dedup":{"ttl_ms":0}}`, "dedup.ttl_ms"},
+		{"POST", "/v1/jobs", `{"function":"f","dedup":{"if_deduplicated":"x"}}`, "dedup.if_deduplicated"},
+		{"POST", "/v1/jobs", `{"function":"f","dedup":{"including_scheduled":1}}`, "dedup.including_scheduled"},
+		{"POST", "/v1/jobs/claim", `{}`, "worker"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","functions":"f"}`, "functions"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","functions":[1]}`, "functions"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","functions":["` + strings.Repeat(`f","`, 101) + `f"]}`, "functions"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","limit":0}`, "limit"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","limit":1001}`, "limit"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","lease_ms":0}`, "lease_ms"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","wait_ms":300001}`, "wait_ms"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","wait_ms":-5}`, "wait_ms"},
+		{"POST", "/v1/jobs/claim", `{"worker":"w","wait":1}`, "wait"},
+		{"POST", "/v1/jobs/a/heartbeat", `{}`, "lease_token"},
+		{"POST", "/v1/jobs/a/heartbeat", `{"lease_token":"` + token + `","x":1}`, "x"},
+		{"POST", "/v1/jobs/a/finish", `{"lease_token":"` + token + `"}`, "status"},
+		{"POST", "/v1/jobs/a/finish", `{"lease_token":"` + token + `","status":"queued"}`, "status"},
+		{"POST", "/v1/jobs/a/finish", `{"lease_token":"` + token + `","status":"complete","id":"a"}`, "id"},
+		{"POST", "/v1/jobs/a/finish", `{"lease_token":"` + token + `","status":"complete","error":"` + strings.Repeat("e", jobs.MaxErrorBytes+1) + `"}`, "error"},
+		{"POST", "/v1/jobs/a/retry", `{"lease_token":"` + token + `","delay_ms":1.5}`, "delay_ms"},
+		{"POST", "/v1/jobs/a/retry", `{"nope":1}`, "nope"},
+		{"POST", "/v1/jobs/a/cancel", `{"nope":1}`, "nope"},
+		{"POST", "/v1/jobs/finish", `{}`, "finishes"},
+		{"POST", "/v1/jobs/finish", `{"finishes":{}}`, "finishes"},
+		{"POST", "/v1/jobs/finish", `{"finishes":[1]}`, "finishes"},
+		{"POST", "/v1/jobs/finish", `{"finishes":[{"nope":1}]}`, "nope"},
+		{"GET", "/v1/jobs?limit=0", ``, "limit"},
+		{"GET", "/v1/jobs?state=dead", ``, "state"},
+		{"GET", "/v1/jobs?nope=1", ``, "query"},
+		{"GET", "/v1/jobs?cursor=%21", ``, "cursor"},
+		{"GET", "/v1/jobs?payloads=maybe", ``, "payloads"},
+		{"GET", "/v1/jobs?function=a%2Fb", ``, "function"},
+		{"GET", "/v1/jobs/a?wait_ms=x", ``, "wait_ms"},
+		{"GET", "/v1/jobs/a?wait_ms=300001", ``, "wait_ms"},
+		{"GET", "/v1/jobs/a%20b", ``, "id"},
+		{"GET", "/v1/functions?limit=x", ``, "limit"},
+		{"POST", "/v1/functions/a%2Fb/pause", ``, "function"},
+		{"POST", "/v1/functions/f/pause", `{"nope":1}`, "nope"},
+		{"GET", "/v1/functions/f/dead-letters?limit=-1", ``, "limit"},
+		{"POST", "/v1/events/e", `{"payload":1,"nope":1}`, "nope"},
+		{"POST", "/v1/events/a%2Fb", `{}`, "event"},
+		{"PUT", "/v1/events/e/subscriptions/a%20b", ``, "function"},
+	} {
+		status, code := 400, api.CodeInvalidRequest
+		if strings.Contains(c.body, strings.Repeat("e", 99)) {
+			status, code = 413, api.CodeTooLarge
+		}
+		detail := j.wantCode(status, code, c.method, c.path, c.body)
+		if !strings.HasPrefix(detail, c.field+":") && !strings.HasPrefix(detail, "field "+c.field+":") {
+			t.Errorf("%s %s %.100s: problem %q does not begin with %s", c.method, c.path, c.body, detail, c.field)
+		}
+	}
+	for _, path := range []string{"/v1/jobs/nobody", "/v1/jobs/nobody?wait_ms=100"} {
+		j.wantCode(404, api.CodeNotFound, "GET", path, "")
+	}
+	for _, path := range []string{"/v1/jobs/nobody/cancel", "/v1/jobs/nobody/retry"} {
+		j.wantCode(404, api.CodeNotFound, "POST", path, "{}")
+	}
+	if a := j.do("POST", "/v1/jobs", "text/plain", `{"function":"f"}`); a.status != 415 {
+		t.Errorf("text/plain: %+v", a)
+	}
+	if a := j.do("POST", "/v1/jobs", api.ContentTypeRaw, `x`); a.status != 415 {
+		t.Errorf("raw: %+v", a)
+	}
+	if d := j.depth(); d != (jobs.Depth{Active: 1}) {
+		t.Errorf("depth after all refusals: %+v", d)
+	}
+}
+
+func TestJobMetrics(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
+	j.claimOne()
+	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
+	c := NewJobsCollector(j.queue, func() (jobs.Depth, error) { return j.queue.Depth(context.Background()) })
+	got := gather(t, c)
+	for series, want := range map[string]float64{
+		`oncegate_jobs_total{what="enqueued"}`: 2, `oncegate_jobs_total{what="claimed"}`: 1,
+		`oncegate_jobs{state="queued"}`: 1, `oncegate_jobs{state="active"}`: 1, `oncegate_jobs_waiting`: 0,
+	} {
+		if v, ok := got[series]; !ok || v != want {
+			t.Errorf("%s: %v (there: %v), want %v", series, v, ok, want)
+		}
+	}
+}
+
+// FuzzJobRequests: whatever a stranger sends, the answer is a proper one and
+// never an internal error.
+func FuzzJobRequests(f *testing.F) {
+	f.Add("/v1/jobs", "k", []byte(`{"function":"f","payload":{},"dedup":{"strategy":"until_executed"},"wal_locations":{"main":"0/1"}}`))
+	f.Add("/v1/jobs", `"k"`, []byte(`{"function":"f","key":"k","on_duplicate":"return_existing","run_at":"2026-01-02T15:04:05Z"}`))
+	f.Add("/v1/jobs/claim", "", []byte(`{"worker":"w","functions":["f"],"limit":3,"lease_ms":1000}`))
+	f.Add("/v1/jobs/a/finish", "", []byte(`{"lease_token":"t","status":"complete","result":1}`))
+	f.Add("/v1/jobs/finish", "", []byte(`{"finishes":[{"id":"a","lease_token":"t","status":"failed"}]}`))
+	f.Add("/v1/jobs/a/retry", "", []byte(`{"delay_ms":5}`))
+	f.Add("/v1/events/e", "x", []byte(`{"payload":1,"key":"k"}`))
+	f.Add("/v1/functions/f/pause", "", []byte{})
+	st := mem.New(mem.Options{})
+	l, err := ledger.New(context.Background(), st, ledger.Options{MaxWait: -1, MaxEntries: 50})
+	if err != nil {
+		f.Fatal(err)
+	}
+	q, err := jobs.New(st, jobs.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(q.Close)
+	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, JobRoutes(st, l, q))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, path, key string, body []byte) {
+		if path == "" || path[0] != '/' {
+			path = "/" + path
+		}
+		q.Drain() // nothing waits
+		r := &Request{Method: "POST", Path: path, Body: body, source: keyedSource{key}}
+		var w Response
+		s.serve(r, &w)
+		if w.Status < 200 || w.Status >= 600 || w.Status == 500 {
+			t.Fatalf("POST %s: %d %s", path, w.Status, w.Body)
+		}
+		if !json.Valid(w.Body) {
+			t.Fatalf("not JSON: %s", w.Body)
+		}
+	})
+}
+
+// keyedSource is a request with an idempotency key.
+type keyedSource struct{ key string }
+
+func (s keyedSource) header(name string) string {
+	if name == api.HeaderIdempotencyKey {
+		return s.key
+	}
+	return ""
+}
+func (keyedSource) remote() string { return "test" }
+func (keyedSource) verified() bool { return false }
+func (keyedSource) watch(parent context.Context) (context.Context, func()) {
+	return parent, func() {}
+}
+
+// gather collects the values of a collector by series.
+func gather(t *testing.T, c prometheus.Collector) map[string]float64 {
+	t.Helper()
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(c)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := make(map[string]float64)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += fmt.Sprintf("{%s=%q}", l.GetName(), l.GetValue())
+			}
+			values[name] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return values
+}
