@@ -241,8 +241,8 @@ func (g *gateway) close(cut context.Context) {
 		// A filter may have calls to deliver that outlive their requests; it gets the time of
 		// a drain for them.
 		ctx, cancel := context.WithTimeout(cut, g.o.drainTimeout)
-		if err := g.host.Close(ctx); err != nil {
-			g.log.Warn("the filter had not finished", "error", err.Error())
+		if err := errors.Join(g.host.Close(ctx), ctx.Err()); err != nil {
+			g.log.Warn("the filter had not finished", "timeout", g.o.drainTimeout.String())
 		}
 		cancel()
 	}
