@@ -133,19 +133,25 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 
 // deliver hands out the answers and puts back the jobs of callers that are gone.
 func (b *claimBatcher) deliver(batch []*claimOp, err error) {
-	var orphans []Job
-	var again []*claimOp
-	claimed := 0
 	var until time.Time
-	b.mu.Lock()
+	claimed := 0
 	for _, op := range batch {
 		if err != nil {
 			op.jobs, op.err = nil, err
 		}
-		for _, j := range op.jobs {
-			until = earliest(until, j.Lease.Until)
+		for i := range op.jobs {
+			until = earliest(until, op.jobs[i].Lease.Until)
 		}
 		claimed += len(op.jobs)
+	}
+	if claimed > 0 {
+		b.q.stats.claimed.Add(int64(claimed))
+		b.q.due.note(until)
+	}
+	var orphans []Job
+	var again []*claimOp
+	b.mu.Lock()
+	for _, op := range batch {
 		switch {
 		case op.abandoned:
 			orphans = append(orphans, op.jobs...)
@@ -157,10 +163,6 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) {
 	}
 	b.pending = append(again, b.pending...)
 	b.mu.Unlock()
-	if claimed > 0 {
-		b.q.stats.claimed.Add(int64(claimed))
-		b.q.due.note(until)
-	}
 	if len(orphans) > 0 {
 		b.putBack(orphans)
 	}
