@@ -58,7 +58,7 @@ type envoyTarget struct{ bin string }
 func (envoyTarget) Name() string { return "envoy" }
 
 // Start implements Target.
-func (e envoyTarget) Start(t *testing.T, cfg targetConfig) (*proxy, error) {
+func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	if err := os.MkdirAll(cfg.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -70,16 +70,16 @@ func (e envoyTarget) Start(t *testing.T, cfg targetConfig) (*proxy, error) {
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return nil, err
 	}
-	p, err := startProcess(t, "envoy", e.bin, "--config-path", file, "--admin-address-path", adminFile,
+	p, err := startProcess("envoy", e.bin, "--config-path", file, "--admin-address-path", adminFile,
 		"--concurrency", strconv.Itoa(cfg.workers), "--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning")
 	if err != nil {
 		return nil, err
 	}
 	address, err := envoyAddress(p, adminFile)
 	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, p.tail(60))
+		err = fmt.Errorf("%w\n%s", err, p.tail(60))
 	}
-	return &proxy{p, address}, nil
+	return &proxy{p, address}, err
 }
 
 // envoyConfig is the published configuration with this test's addresses.

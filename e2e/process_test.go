@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 )
 
@@ -29,10 +28,8 @@ type process struct {
 	err     error             // of Wait
 }
 
-// startProcess runs a program. It is stopped, and must end well, at the end of the test
-// unless it was stopped or killed before. t may be nil for processes that outlive a
-// test; then the caller stops it.
-func startProcess(t *testing.T, name, program string, args ...string) (*process, error) {
+// startProcess runs a program. Whoever starts it stops it.
+func startProcess(name, program string, args ...string) (*process, error) {
 	p := &process{
 		name: name, cmd: exec.Command(program, args...),
 		done: make(chan struct{}), listens: map[string]string{}, changed: make(chan struct{}),
@@ -63,16 +60,6 @@ func startProcess(t *testing.T, name, program string, args ...string) (*process,
 		p.changed = make(chan struct{})
 		p.mu.Unlock()
 	}()
-	if t != nil {
-		t.Cleanup(func() {
-			if err := p.stop(); err != nil {
-				t.Error(err)
-			}
-			if t.Failed() {
-				t.Logf("log of %s:\n%s", name, p.tail(60))
-			}
-		})
-	}
 	return p, nil
 }
 

@@ -21,7 +21,6 @@ import (
 
 // stack is a manager, the payments upstream and any number of proxies before it.
 type stack struct {
-	t        *testing.T // nil: shared, stopped by stopShared
 	dir      string
 	target   Target
 	mode     string
@@ -29,18 +28,47 @@ type stack struct {
 	manager  *process
 	payments *process
 	proxies  []*proxy
+	started  []*process // managers and upstreams, in order
 
 	managerAddr, paymentsAddr string
+	ready                     bool // of a shared one
 }
 
-// newStack starts manager and payments, and one proxy.
+// newStack starts manager and payments, and one proxy. All that runs at the end of the
+// test is stopped then and must end well.
 func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
 	t.Helper()
-	s := &stack{t: t, dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
+	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
+	t.Cleanup(func() {
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			for _, p := range s.proxies {
+				t.Logf("log of %s:\n%s", p.name, p.tail(60))
+			}
+			for _, p := range s.started {
+				t.Logf("log of %s:\n%s", p.name, p.tail(60))
+			}
+		}
+	})
 	s.startManager(t)
 	s.startPayments(t)
 	s.startProxy(t)
 	return s
+}
+
+// stop ends all processes, clients' side first: what a proxy still has to tell the manager
+// it can tell.
+func (s *stack) stop() error {
+	var errs []error
+	for _, p := range s.proxies {
+		errs = append(errs, p.stop())
+	}
+	for _, p := range s.started {
+		errs = append(errs, p.stop())
+	}
+	return errors.Join(errs...)
 }
 
 // startManager starts the manager; again on the same address and data after an earlier one.
@@ -68,9 +96,10 @@ func (s *stack) launch(p **process, name, listener string, address *string, args
 		listen = "127.0.0.1:0"
 	}
 	var err error
-	if *p, err = startProcess(s.t, name, filepath.Join(binDir, name), append(args, listen)...); err != nil {
+	if *p, err = startProcess(name, filepath.Join(binDir, name), append(args, listen)...); err != nil {
 		return err
 	}
+	s.started = append(s.started, *p)
 	*address, err = (*p).addr(listener)
 	return err
 }
@@ -78,22 +107,17 @@ func (s *stack) launch(p **process, name, listener string, address *string, args
 // startProxy adds a proxy.
 func (s *stack) startProxy(t *testing.T) *proxy {
 	t.Helper()
-	p, err := s.addProxy()
+	p, err := s.target.Start(targetConfig{
+		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
+		mode: s.mode, plugin: s.plugin, workers: 2, upstream: s.paymentsAddr, manager: s.managerAddr,
+	})
+	if p != nil {
+		s.proxies = append(s.proxies, p)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
-}
-
-func (s *stack) addProxy() (*proxy, error) {
-	p, err := s.target.Start(s.t, targetConfig{
-		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
-		mode: s.mode, plugin: s.plugin, workers: 2, upstream: s.paymentsAddr, manager: s.managerAddr,
-	})
-	if err == nil {
-		s.proxies = append(s.proxies, p)
-	}
-	return p, err
 }
 
 // executions is how often upstream ran the work of a key.
@@ -133,7 +157,7 @@ func sharedStack(t *testing.T, target Target, mode string) *stack {
 	defer sharedMu.Unlock()
 	name := target.Name() + "-" + mode
 	if s := shared[name]; s != nil {
-		if len(s.proxies) == 0 {
+		if !s.ready {
 			t.Fatal("the shared processes did not start")
 		}
 		return s
@@ -151,6 +175,7 @@ func sharedStack(t *testing.T, target Target, mode string) *stack {
 	s.startManager(t)
 	s.startPayments(t)
 	s.startProxy(t)
+	s.ready = true
 	return s
 }
 
@@ -158,14 +183,7 @@ func sharedStack(t *testing.T, target Target, mode string) *stack {
 func stopShared() error {
 	var errs []error
 	for _, s := range shared {
-		for _, p := range s.proxies {
-			errs = append(errs, p.stop())
-		}
-		for _, p := range []*process{s.manager, s.payments} {
-			if p != nil {
-				errs = append(errs, p.stop())
-			}
-		}
+		errs = append(errs, s.stop())
 	}
 	return errors.Join(errs...)
 }

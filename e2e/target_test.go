@@ -13,9 +13,9 @@ import (
 type Target interface {
 	// Name is the test's name of it.
 	Name() string
-	// Start brings up one proxy. It is stopped when the test ends; with a nil t the
-	// caller stops it.
-	Start(t *testing.T, cfg targetConfig) (*proxy, error)
+	// Start brings up one proxy, which the caller stops. It may return one also with an
+	// error.
+	Start(cfg targetConfig) (*proxy, error)
 }
 
 // targetConfig is what a scenario wants of a proxy.
@@ -72,7 +72,7 @@ type gatewayTarget struct{}
 func (gatewayTarget) Name() string { return "gateway" }
 
 // Start implements Target.
-func (gatewayTarget) Start(t *testing.T, cfg targetConfig) (*proxy, error) {
+func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 	config, err := cfg.pluginJSON()
 	if err != nil {
 		return nil, err
@@ -93,13 +93,13 @@ func (gatewayTarget) Start(t *testing.T, cfg targetConfig) (*proxy, error) {
 	if cfg.mode == "body" {
 		args = append(args, "--allow-on-headers-stop-iteration")
 	}
-	p, err := startProcess(t, "gateway", filepath.Join(binDir, "gateway"), args...)
+	p, err := startProcess("gateway", filepath.Join(binDir, "gateway"), args...)
 	if err != nil {
 		return nil, err
 	}
 	address, err := p.addr("proxy")
 	if err != nil {
-		return nil, fmt.Errorf("%w; its configuration was %s", err, config)
+		err = fmt.Errorf("%w; its configuration was %s", err, config)
 	}
-	return &proxy{p, address}, nil
+	return &proxy{p, address}, err
 }
