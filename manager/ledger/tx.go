@@ -372,10 +372,5 @@ func (l *Ledger) opContext(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, l.opts.OpTimeout)
 }
 
-// isCancelled reports whether the error is the caller's context.
-func isCancelled(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
 // minTimer keeps timers from firing in a tight loop when two clocks disagree.
 const minTimer = 5 * time.Millisecond
