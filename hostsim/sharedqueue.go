@@ -5,7 +5,7 @@ import "sync"
 // queueLimit bounds one shared queue. Envoy has no bound; a queue that nobody
 // drains must still not eat the machine, so further items are refused with
 // InternalFailure, far beyond what a working filter ever has queued.
-const queueLimit = 1 << 20
+const queueLimit = 1 << 16
 
 // sharedQueues are the process-wide queues, named by vm_id and name and addressed
 // by a number that is never reused.

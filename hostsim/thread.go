@@ -72,6 +72,7 @@ func (t *thread) vmForStream() *vm {
 		v.discard()
 		if err := t.startVM(t.host.ctx); err != nil {
 			t.host.cfg.Logger.Error("reloading the filter failed", "thread", t.name, "error", err)
+			t.vm.discard()
 			t.vm.failed = true
 		}
 		return t.vm

@@ -32,14 +32,12 @@ const invalidMemory = StatusInvalidMemoryAccess
 var envFunctions = map[string]hostFunction{
 	"proxy_log": {params: []api.ValueType{i32, i32, i32}, results: []api.ValueType{i32}, allowed: alwaysAllowed,
 		run: func(g *wasmGuest, a args) uint32 {
-			if LogLevel(a.u32(0)) > logMax {
-				return uint32(StatusBadArgument)
-			}
+			level := LogLevel(a.u32(0))
 			message, ok := g.str(a.u32(1), a.u32(2))
-			if !ok {
+			if !ok && level <= logMax { // an unknown level is the first thing to be wrong
 				return uint32(invalidMemory)
 			}
-			return uint32(g.calls.Log(LogLevel(a.u32(0)), message))
+			return uint32(g.calls.Log(level, message))
 		}},
 
 	"proxy_get_property": fn(4, func(g *wasmGuest, a args) Status {
