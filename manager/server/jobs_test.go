@@ -384,7 +384,6 @@ func TestAnswersToLargeSubmissions(t *testing.T) {
 		t.Errorf("first %d %.100s, again %d %.100s", first.status, first.body, again.status, again.body)
 	}
 	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
-	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(4<<20))
 }
 
 func TestClaimWaitsOverHTTP(t *testing.T) {
