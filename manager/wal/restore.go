@@ -55,6 +55,9 @@ func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	return nil
 }
 
+// readAhead is how much of a snapshot is read at once.
+const readAhead = 1 << 20
+
 // snapshotReader reads a snapshot from its start to its end.
 type snapshotReader struct {
 	path    string
@@ -152,7 +155,7 @@ func (r *snapshotReader) fill(n int) error {
 	if have >= n {
 		return nil
 	}
-	want := min(max(int64(n), snapshotBuffer), r.size-r.off)
+	want := min(max(int64(n), readAhead), r.size-r.off)
 	next := slices.Grow(r.buf[:0], int(want))[:want]
 	// next may be the same array: the copy moves the rest to the front.
 	copy(next, r.buf[r.from:])

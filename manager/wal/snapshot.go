@@ -21,13 +21,11 @@ import (
 
 var snapshotMagic = [8]byte{'O', 'N', 'C', 'E', 'S', 'N', 'P', '\n'}
 
-const (
-	// snapshotBuffer is how much a snapshot writer collects for one write.
-	snapshotBuffer = 1 << 20
-	// snapshotSyncEvery bounds the unsynced bytes of a snapshot, so that the
-	// log's own syncs never queue behind all of it.
-	snapshotSyncEvery = 8 << 20
-)
+// snapshotBuffer is how much a snapshot writer collects for one write. After
+// each it asks for writeback: a single sync of all at the end would hold up
+// the syncs of the log, and many small ones would each cost a commit of the
+// file system's journal.
+const snapshotBuffer = 256 << 10
 
 type snapshotHeader struct {
 	id  logID
@@ -85,14 +83,13 @@ type snapshotInfo struct {
 
 // SnapshotWriter receives the records of a snapshot.
 type SnapshotWriter struct {
-	ctx      context.Context
-	file     vfs.File
-	seed     uint32
-	limit    int
-	buf      []byte
-	off      int64
-	unsynced int64
-	next     uint64
+	ctx   context.Context
+	file  vfs.File
+	seed  uint32
+	limit int
+	buf   []byte
+	off   int64
+	next  uint64
 }
 
 // Add appends a record of 1 to Options.MaxRecordBytes bytes, which it copies.
@@ -106,31 +103,30 @@ func (w *SnapshotWriter) Add(record []byte) error {
 	if len(w.buf) < snapshotBuffer {
 		return nil
 	}
-	return w.flush(snapshotSyncEvery)
+	return w.flush()
 }
 
-// flush writes what is collected, and syncs when limit bytes are not.
-func (w *SnapshotWriter) flush(limit int64) error {
+// flush writes what is collected.
+func (w *SnapshotWriter) flush() error {
 	if err := w.ctx.Err(); err != nil {
 		return err
 	}
 	if err := writeFull(w.file, w.buf, w.off); err != nil {
 		return err
 	}
+	w.file.Writeback(w.off, int64(len(w.buf)))
 	w.off += int64(len(w.buf))
-	w.unsynced += int64(len(w.buf))
 	w.buf = w.buf[:0]
-	if w.unsynced < limit {
-		return nil
-	}
-	w.unsynced = 0
-	return w.file.Datasync()
+	return nil
 }
 
 // finish adds the mark that tells a complete snapshot.
 func (w *SnapshotWriter) finish() error {
 	w.buf = appendRecord(w.buf, w.seed, w.next, 0, nil)
-	return w.flush(0)
+	if err := w.flush(); err != nil {
+		return err
+	}
+	return w.file.Datasync()
 }
 
 // Snapshot writes a snapshot that stands for all records up to seq, and then

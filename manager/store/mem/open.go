@@ -18,8 +18,15 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	s := newStore(opts.withDefaults())
 	s.snapDue = make(chan struct{}, 1)
 	logOpts := s.opts.Log
-	logOpts.Restore = func(rec []byte) error { return s.replay(0, rec) }
-	logOpts.Replay = s.replay
+	restoring := true
+	logOpts.Restore = s.restore
+	logOpts.Replay = func(seq uint64, body []byte) error {
+		if restoring {
+			restoring = false
+			s.indexAll()
+		}
+		return s.replay(seq, body)
+	}
 	onBatch := logOpts.OnBatch
 	logOpts.OnBatch = func(b wal.Batch) {
 		if onBatch != nil {
@@ -32,6 +39,9 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	log, err := wal.Open(ctx, dir, logOpts)
 	if err != nil {
 		return nil, err
+	}
+	if restoring {
+		s.indexAll()
 	}
 	s.log = log
 	s.sinceSnap.Add(log.Recovery().LogBytes)
@@ -49,22 +59,40 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 // Log gives access to the log's statistics; nil for the volatile engine.
 func (s *Store) Log() *wal.Log { return s.log }
 
-// replay applies a write set of the log, or of a snapshot with seq 0.
-func (s *Store) replay(seq uint64, body []byte) error {
-	_, err := DecodeWriteSet(body, func(ch *Change) error { return s.applyChange(seq, ch) })
-	if err != nil && seq != 0 {
-		return fmt.Errorf("log record %d: %w", seq, err)
-	}
+// restore takes over records of a snapshot. They come in no useful order, so
+// the indexes are left to indexAll, which is much faster than inserting.
+func (s *Store) restore(body []byte) error {
+	_, err := DecodeWriteSet(body, func(ch *Change) error {
+		c, err := s.decodedCollection(ch)
+		if err != nil {
+			return err
+		}
+		if ch.Delete {
+			return fmt.Errorf("%w: a deletion in a snapshot", errWriteSet)
+		}
+		rec, err := s.decoded(c, ch, 0)
+		if err != nil {
+			return err
+		}
+		c.records.put(rec)
+		return nil
+	})
 	return err
 }
 
+// replay applies a write set of the log.
+func (s *Store) replay(seq uint64, body []byte) error {
+	_, err := DecodeWriteSet(body, func(ch *Change) error { return s.applyChange(seq, ch) })
+	if err != nil {
+		return fmt.Errorf("log record %d: %w", seq, err)
+	}
+	return nil
+}
+
 func (s *Store) applyChange(seq uint64, ch *Change) error {
-	c := s.collections[store.Collection(ch.Collection)]
-	if c == nil {
-		var err error
-		if c, err = s.collection(store.Collection(ch.Collection)); err != nil {
-			return err
-		}
+	c, err := s.decodedCollection(ch)
+	if err != nil {
+		return err
 	}
 	if ch.Delete {
 		c.delete(string(ch.Key), seq)
@@ -76,6 +104,13 @@ func (s *Store) applyChange(seq uint64, ch *Change) error {
 	}
 	c.put(rec)
 	return nil
+}
+
+func (s *Store) decodedCollection(ch *Change) (*collection, error) {
+	if c := s.collections[store.Collection(ch.Collection)]; c != nil {
+		return c, nil
+	}
+	return s.collection(store.Collection(ch.Collection))
 }
 
 // decoded builds the record that a change describes, with one allocation for

@@ -12,10 +12,13 @@ import (
 const (
 	// snapshotStep is how many records a snapshot looks at in one go while it
 	// holds up transactions.
-	snapshotStep = 256
+	snapshotStep = 128
 	// snapshotRecord is how many bytes of records share a record of the
 	// snapshot file.
 	snapshotRecord = 64 << 10
+	// snapshotBurst is how many bytes are written before Options.SnapshotRate
+	// applies.
+	snapshotBurst = 1 << 20
 )
 
 // snapshotRun is what a running snapshot and the transactions share, under
@@ -66,11 +69,11 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 		s.mu.Unlock()
 	}()
 
-	w := snapshotWriter{s: s, run: run, at: s.opts.Clock()}
+	w := snapshotWriter{s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start}
 	err = s.log.Snapshot(ctx, run.seq, func(out *wal.SnapshotWriter) error {
 		w.out = out
 		for _, c := range collections {
-			if err := w.collection(ctx, c); err != nil {
+			if err := w.collection(c); err != nil {
 				return err
 			}
 		}
@@ -85,18 +88,21 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 // snapshotWriter walks over the records.
 type snapshotWriter struct {
 	s       *Store
+	ctx     context.Context
 	run     *snapshotRun
 	at      time.Time
 	out     *wal.SnapshotWriter
 	buf     []byte
 	step    []version
 	records int
+	started time.Time
+	written int64
 }
 
 // collection writes c. The walk gives up the lock between steps: nobody
 // changes the map while it is advanced, and whatever is added meanwhile is
 // newer than the snapshot, so it does not matter whether the walk meets it.
-func (w *snapshotWriter) collection(ctx context.Context, c *collection) (err error) {
+func (w *snapshotWriter) collection(c *collection) (err error) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
 	looked := 0
@@ -105,19 +111,19 @@ func (w *snapshotWriter) collection(ctx context.Context, c *collection) (err err
 			w.step = append(w.step, version{c, rec})
 		}
 		if looked++; looked%snapshotStep == 0 {
-			err = w.writeStep(ctx)
+			err = w.writeStep()
 		}
 		return err == nil
 	})
 	if err != nil {
 		return err
 	}
-	return w.writeStep(ctx)
+	return w.writeStep()
 }
 
 // writeStep encodes the records of the step, and the versions that
 // transactions handed over meanwhile, without the lock, which the caller holds.
-func (w *snapshotWriter) writeStep(ctx context.Context) error {
+func (w *snapshotWriter) writeStep() error {
 	w.step = append(w.step, w.run.displaced...)
 	w.run.displaced = nil
 	w.s.mu.Unlock()
@@ -129,7 +135,7 @@ func (w *snapshotWriter) writeStep(ctx context.Context) error {
 	}
 	clear(w.step)
 	w.step = w.step[:0]
-	return ctx.Err()
+	return w.ctx.Err()
 }
 
 func (w *snapshotWriter) add(v version) error {
@@ -148,9 +154,32 @@ func (w *snapshotWriter) flush() error {
 	if len(w.buf) == 0 {
 		return nil
 	}
-	err := w.out.Add(w.buf)
+	if err := w.out.Add(w.buf); err != nil {
+		return err
+	}
+	w.written += int64(len(w.buf))
 	w.buf = w.buf[:0]
-	return err
+	return w.pace()
+}
+
+// pace waits as long as the snapshot is ahead of its rate.
+func (w *snapshotWriter) pace() error {
+	if w.s.opts.SnapshotRate < 0 || w.written < snapshotBurst {
+		return nil
+	}
+	due := time.Duration(float64(w.written-snapshotBurst) / float64(w.s.opts.SnapshotRate) * float64(time.Second))
+	wait := due - time.Since(w.started)
+	if wait < time.Millisecond {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
 }
 
 // snapshotLoop takes snapshots when the log has grown enough.

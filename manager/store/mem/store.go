@@ -16,8 +16,11 @@ import (
 // keepScratch is the largest encoding buffer that is kept.
 const keepScratch = 1 << 20
 
-// DefaultSnapshotBytes is the default of Options.SnapshotBytes.
-const DefaultSnapshotBytes = 256 << 20
+// Defaults of Options.
+const (
+	DefaultSnapshotBytes = 256 << 20
+	DefaultSnapshotRate  = 32 << 20
+)
 
 // Options of New and Open. The zero value of a field means its default.
 type Options struct {
@@ -33,6 +36,10 @@ type Options struct {
 	// most once more than each byte of log. Default 256 MiB; negative: only
 	// Snapshot takes any.
 	SnapshotBytes int64
+	// SnapshotRate is how many bytes per second a snapshot may write, so that
+	// it takes neither the disk nor a processor away from transactions.
+	// Default 32 MiB; negative: no limit.
+	SnapshotRate int64
 	// SnapshotRetry is the pause after a failed snapshot; default 30 s.
 	SnapshotRetry time.Duration
 	// OnSnapshot, when set, is told about each snapshot taken by the engine
@@ -54,6 +61,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.SnapshotBytes == 0 {
 		o.SnapshotBytes = DefaultSnapshotBytes
+	}
+	if o.SnapshotRate == 0 {
+		o.SnapshotRate = DefaultSnapshotRate
 	}
 	if o.SnapshotRetry == 0 {
 		o.SnapshotRetry = 30 * time.Second

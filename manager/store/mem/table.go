@@ -1,7 +1,9 @@
 package mem
 
 import (
+	"cmp"
 	"encoding/binary"
+	"strings"
 
 	"github.com/tidwall/btree"
 
@@ -94,11 +96,17 @@ func (ix *index) less(a, b item) bool {
 	if a.prefix != b.prefix {
 		return a.prefix < b.prefix
 	}
-	as, bs := a.rec.sortKey(ix), b.rec.sortKey(ix)
-	if as != bs {
-		return as < bs
+	return ix.compare(a, b) < 0
+}
+
+func (ix *index) compare(a, b item) int {
+	if a.prefix != b.prefix {
+		return cmp.Compare(a.prefix, b.prefix)
 	}
-	return a.rec.key() < b.rec.key()
+	if c := strings.Compare(a.rec.sortKey(ix), b.rec.sortKey(ix)); c != 0 {
+		return c
+	}
+	return strings.Compare(a.rec.key(), b.rec.key())
 }
 
 // item returns the item of r, which has an entry in ix.

@@ -104,6 +104,8 @@ func (f *file) Allocate(size int64) error {
 	return nil
 }
 
+func (f *file) Writeback(int64, int64) {}
+
 func (f *file) Datasync() error {
 	err := f.enter(Op{Kind: Sync})
 	defer f.fs.mu.Unlock()

@@ -130,4 +130,5 @@ func (f osFile) Size() (int64, error) {
 }
 
 func (f osFile) Allocate(size int64) error { return allocate(f.File, size) }
+func (f osFile) Writeback(off, n int64)    { writeback(f.File, off, n) }
 func (f osFile) Datasync() error           { return datasync(f.File) }

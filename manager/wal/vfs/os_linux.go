@@ -17,6 +17,14 @@ func allocate(f *os.File, size int64) error {
 	return err
 }
 
+// writeback ignores errors: sync_file_range is a hint here, and what goes wrong
+// while the kernel writes is reported by the next fdatasync.
+func writeback(f *os.File, off, n int64) {
+	_ = control(f, "sync_file_range", func(fd int) error {
+		return unix.SyncFileRange(fd, off, n, unix.SYNC_FILE_RANGE_WRITE)
+	})
+}
+
 func datasync(f *os.File) error {
 	return control(f, "fdatasync", unix.Fdatasync)
 }

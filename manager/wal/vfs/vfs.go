@@ -54,6 +54,10 @@ type File interface {
 	// Allocate reserves disk space for the first size bytes and makes the file
 	// at least that long; bytes never written read as zeros.
 	Allocate(size int64) error
+	// Writeback asks for the bytes from off to off+n to be written soon, so
+	// that a later Datasync finds little to do. It waits for nothing, promises
+	// nothing, and reports no errors of the disk.
+	Writeback(off, n int64)
 	// Datasync makes the file's content and length durable.
 	Datasync() error
 }
