@@ -107,7 +107,7 @@ func (s *settings) table() []setting {
 	return []setting{
 		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.dataDir),
 		text("listen", "", "address of the API", "127.0.0.1:8090", &s.listen),
-		text("admin", "", "address of health, metrics and pprof; none when empty", "", &s.admin),
+		text("admin", "", "address of health, metrics and pprof, which ask for no credentials: keep it private; none when empty", "", &s.admin),
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.addrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.storeDSN),

@@ -19,9 +19,11 @@ const (
 	// since the index last heard of it.
 	evictWindows = 4
 	// maxEvictions bounds the entries that one insertion evicts. More than
-	// one are due when concurrent insertions were counted twice, or when
-	// bytes are short.
+	// one are due when concurrent insertions were counted twice.
 	maxEvictions = 8
+	// evictBatch bounds the entries that one transaction evicts when bytes are
+	// short.
+	evictBatch = 256
 	// maxRequeued bounds the entries whose newer use one eviction writes down.
 	maxRequeued = 4
 )
@@ -89,7 +91,7 @@ func (tx *Tx) makeRoom(op Op, key string) error {
 	if err != nil || gone >= n {
 		return err
 	}
-	evicted, _, err := tx.evict(key, n-gone, 0)
+	evicted, err := tx.evict(key, n-gone, 0)
 	if err != nil {
 		return err
 	}
@@ -117,18 +119,28 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 	return removed, nil
 }
 
-// makeBytes evicts final entries until size more octets fit. What then is still
-// too much are pending entries, which stay, or the entry itself.
-func (tx *Tx) makeBytes(key string, size int64) error {
-	if tx.l.shared {
+// freeBytes evicts final entries, in transactions of their own, until size more
+// octets fit. What then is still too much are pending entries, which stay, or
+// the new entry itself.
+func (l *Ledger) freeBytes(ctx context.Context, size int64) error {
+	if l.shared {
 		return nil
 	}
-	over := tx.l.bytes.Load() + tx.fx.bytes + size - tx.l.opts.MaxBytes
-	if over <= 0 {
-		return nil
+	for {
+		over := l.bytes.Load() + size - l.opts.MaxBytes
+		if over <= 0 {
+			return nil
+		}
+		var evicted int
+		err := l.run(ctx, uncounted, func(tx *Tx) error {
+			var err error
+			evicted, err = tx.evict("", evictBatch, over)
+			return err
+		})
+		if err != nil || evicted == 0 {
+			return err
+		}
 	}
-	_, _, err := tx.evict(key, maxEvictions, over)
-	return err
 }
 
 // candidate is a final entry that may have to go.
@@ -140,11 +152,12 @@ type candidate struct {
 
 // evict removes the least recently used final entries, other than key: up to n
 // of them, or, when bytes is positive, only until that many octets are free.
-func (tx *Tx) evict(key string, n int, bytes int64) (evicted int, freed int64, err error) {
+func (tx *Tx) evict(key string, n int, bytes int64) (evicted int, err error) {
 	window, err := tx.candidates(key, n)
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
+	var freed int64
 	for evicted < n && len(window) > 0 && (bytes <= 0 || freed < bytes) {
 		i := 0
 		for j := range window {
@@ -154,14 +167,14 @@ func (tx *Tx) evict(key string, n int, bytes int64) (evicted int, freed int64, e
 		}
 		victim := &window[i]
 		if err := tx.remove(victim.key, &victim.rec); err != nil {
-			return evicted, freed, err
+			return evicted, err
 		}
 		tx.fx.evicted++
 		evicted++
 		freed += int64(victim.rec.size)
 		window = append(window[:i], window[i+1:]...)
 	}
-	return evicted, freed, tx.requeue(window)
+	return evicted, tx.requeue(window)
 }
 
 // candidates are the oldest final entries, each looked up again. When most of

@@ -120,6 +120,39 @@ func TestBytesMakeRoom(t *testing.T) {
 	}
 }
 
+// TestOneLargeEntryForManySmall: as many as it takes have to go.
+func TestOneLargeEntryForManySmall(t *testing.T) {
+	const limit, size = 400_000, 300_000
+	l, _ := newTestLedger(t, Options{MaxBytes: limit})
+	for i := range 3000 {
+		mustCommit(t, l, name("k", i), "t", "small")
+	}
+	for i := range 5 {
+		mustCommit(t, l, name("large", i), "t", strings.Repeat("x", size))
+		if got := l.bytes.Load(); got > limit {
+			t.Fatalf("%d bytes with %d large entries", got, i+1)
+		}
+	}
+	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+		t.Errorf("counted %d bytes of %d", got, want)
+	}
+	// What a combined transaction brings in too much goes with the next sweep.
+	for i := range 3 {
+		err := l.Update(t.Context(), func(tx *Tx) error {
+			return tx.Commit(finishReq(name("tx", i), "t", strings.Repeat("x", size)))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.bytes.Load(); got > limit {
+		t.Errorf("%d bytes after a sweep", got)
+	}
+}
+
 // TestWindowHoldsUnderConcurrency: many inserters together never exceed the
 // window, and all of them get their entry.
 func TestWindowHoldsUnderConcurrency(t *testing.T) {

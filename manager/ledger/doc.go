@@ -40,7 +40,8 @@
 // The ledger holds at most MaxEntries entries and, on an engine that lives in
 // this process, MaxBytes of records. When it is full the final entry that was
 // used least recently makes room; a PENDING entry is never evicted, and when
-// only PENDING entries are left a new key gets ErrCapacity. Being used is noted
+// only PENDING entries are left a new key gets ErrCapacity. Entries that have
+// expired go first. Being used is noted
 // in memory only, so that a replay is a pure read; the order is written down
 // when an eviction meets an entry that was used since. On engines that several
 // managers share, evictions pick among the oldest entries at random, so that

@@ -107,6 +107,13 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 	key := recordKey(req.Scope, req.Key)
 	wait := min(req.Wait, l.opts.MaxWait)
 	if wait > 0 && l.waits.queued(key) {
+		// Whoever is in line may reserve first. What needs no reservation is
+		// answered at once, the holder's own call above all.
+		reply, ok, err := l.lookup(ctx, key, req)
+		if err != nil || ok && reply.State != api.StatePending {
+			l.countReserve(reply, err)
+			return reply, err
+		}
 		return l.await(ctx, key, req, wait, hold)
 	}
 	reply, err := l.reserve(ctx, key, req)
@@ -122,11 +129,7 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
 	if !l.shared {
 		// Most duplicates end here, without a place in the writers' queue.
-		reply, ok, err := l.lookup(ctx, key, req)
-		if err != nil && outcomeOf(err) == OutcomeError {
-			l.counters.add(tally{OpReserve, OutcomeError})
-		}
-		if ok || err != nil {
+		if reply, ok, err := l.lookup(ctx, key, req); ok || err != nil {
 			return reply, err
 		}
 	}
@@ -144,9 +147,9 @@ func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveReques
 // lookup answers a duplicate from a read-only transaction; ok is false when the
 // call needs a read-write one.
 func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
-	refused := false
+	var own, refused bool
 	err = l.store.View(ctx, func(stx store.Tx) error {
-		reply, ok, refused = Reply{}, false, false
+		reply, ok, own, refused = Reply{}, false, false, false
 		var r record
 		e, err := load(stx, key, &r)
 		if err != nil {
@@ -162,15 +165,22 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 			l.touches.note(key, now)
 		case verdictPending:
 			reply, ok = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, true
+		case verdictOwn:
+			reply, ok, own = Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}, true, true
 		}
 		return nil
 	})
-	if err == nil && refused {
-		l.counters.add(tally{OpReserve, OutcomeMismatch})
-		err = ErrFingerprintMismatch
-	}
-	if err != nil {
+	switch {
+	case err != nil:
+		if outcomeOf(err) == OutcomeError {
+			l.counters.add(tally{OpReserve, OutcomeError})
+		}
 		return Reply{}, false, err
+	case refused:
+		l.counters.add(tally{OpReserve, OutcomeMismatch})
+		return Reply{}, false, ErrFingerprintMismatch
+	case own:
+		l.counters.add(tally{OpReserve, OutcomeRepeated})
 	}
 	return reply, ok, nil
 }
@@ -207,6 +217,10 @@ func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
+	if err := l.freeBytes(ctx, int64(len(req.Result))); err != nil {
+		l.counters.add(tally{op, OutcomeError})
+		return err
+	}
 	return l.update(ctx, op, func(tx *Tx) error { return tx.finish(key, op, req) })
 }
 

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -67,8 +68,12 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 			return err
 		}
 		for _, h := range hits {
-			if entry, err = getLive(tx, h.Key); err == nil && entry.Ref == ref {
+			entry, err = getLive(tx, h.Key)
+			if err == nil && entry.Ref == ref {
 				return nil
+			}
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return err
 			}
 		}
 		return ErrNotFound

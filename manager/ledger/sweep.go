@@ -43,9 +43,13 @@ func (l *Ledger) maintain(ctx context.Context) error {
 		return err
 	}
 	if !l.shared && l.recount.Swap(false) {
-		return l.countBytes(ctx)
+		if err := l.countBytes(ctx); err != nil {
+			l.recount.Store(true)
+			return err
+		}
 	}
-	return nil
+	// Transactions of other parts of the program record outcomes as well.
+	return l.freeBytes(ctx, 0)
 }
 
 // Sweep removes all entries that have expired, in bounded transactions, and

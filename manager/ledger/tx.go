@@ -290,9 +290,6 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 			tx.fx.expired++
 		}
 	}
-	if err := tx.makeBytes(key, int64(len(req.Result))); err != nil {
-		return err
-	}
 	if err := tx.write(key, &final); err != nil {
 		return err
 	}

@@ -146,6 +146,41 @@ func TestNewcomersDoNotOvertake(t *testing.T) {
 	})
 }
 
+// TestHolderIsNotKeptWaiting: the answer to the holder's reserve was lost, and
+// others are in line by the time it asks again.
+func TestHolderIsNotKeptWaiting(t *testing.T) {
+	waiting(t, Options{}, func(t *testing.T, l *Ledger) {
+		mustReserve(t, l, "k", "t0", api.StateReserved)
+		a := hold(t.Context(), l, "k", "a", 30*time.Second)
+		again := hold(t.Context(), l, "k", "t0", 30*time.Second)
+		again.expect(t, api.StateReserved)
+		if again.took != 0 {
+			t.Errorf("the holder waited %v", again.took)
+		}
+		if !a.waits() {
+			t.Error("the other one did not wait")
+		}
+		if got := stats(t, l); got.Calls[OpReserve][OutcomeRepeated] != 1 {
+			t.Errorf("%+v", got.Calls)
+		}
+		// Nor is a mistake kept waiting.
+		req := reserveReq("f", "t0")
+		req.Fingerprint = "f"
+		if _, err := l.Reserve(t.Context(), req, nil); err != nil {
+			t.Fatal(err)
+		}
+		b := hold(t.Context(), l, "f", "b", 30*time.Second)
+		req.Token, req.Fingerprint, req.Wait = "c", "g", 30*time.Second
+		if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, ErrFingerprintMismatch) {
+			t.Errorf("another fingerprint: %v", err)
+		}
+		mustCommit(t, l, "k", "t0", "x")
+		mustCommit(t, l, "f", "t0", "x")
+		a.expect(t, api.StateCommitted)
+		b.expect(t, api.StateCommitted)
+	})
+}
+
 type deafWatcher struct{}
 
 func (deafWatcher) C() <-chan struct{} { return nil }
