@@ -148,7 +148,7 @@ func (l *lockedBuffer) String() string {
 }
 
 // up starts a gateway before an upstream address; change adapts the options.
-func up(t *testing.T, g guest, upstream string, change func(*options)) *running {
+func up(t testing.TB, g guest, upstream string, change func(*options)) *running {
 	t.Helper()
 	o := &options{
 		listen: "127.0.0.1:0", admin: "127.0.0.1:0", upstream: upstream, workers: 2, bufferLimit: 64 << 10,
@@ -195,7 +195,7 @@ type upstreamServer struct {
 	conns int
 }
 
-func newUpstream(t *testing.T, h http.HandlerFunc) *upstreamServer {
+func newUpstream(t testing.TB, h http.HandlerFunc) *upstreamServer {
 	u := &upstreamServer{}
 	u.Server = httptest.NewUnstartedServer(h)
 	u.Config.ConnState = func(_ net.Conn, s http.ConnState) {
