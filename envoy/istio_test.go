@@ -86,7 +86,7 @@ func TestIstioManager(t *testing.T) {
 	}
 	policy := rule.GetTrafficPolicy()
 	if policy.GetLoadBalancer().GetConsistentHash().GetHttpHeaderName() != ":authority" || policy.GetOutlierDetection() != nil {
-		t.Error("the same :authority may reach different managers")
+		t.Error("the same key may reach different managers")
 	}
 	for _, r := range routes.GetHttp() {
 		if r.GetRetries() == nil || r.GetRetries().GetAttempts() != 0 {

@@ -59,6 +59,9 @@ func parsePlugin(t *testing.T, json []byte, mode config.Mode, bufferLimit int) *
 	if bufferLimit > 0 && (route.MaxRequestBody >= bufferLimit || route.MaxResponseBody >= bufferLimit) {
 		t.Errorf("bodies of %d and %d bytes do not fit into a buffer of %d", route.MaxRequestBody, route.MaxResponseBody, bufferLimit)
 	}
+	if !strings.Contains(cfg.Manager.Authority, "{key}") {
+		t.Errorf("authority %q is the same for all keys: the cluster would use one manager only", cfg.Manager.Authority)
+	}
 	return cfg
 }
 
@@ -92,7 +95,7 @@ func TestThePluginAndWhatIsAroundIt(t *testing.T) {
 			t.Fatalf("no cluster %q for the filter's calls", cfg.Manager.Cluster)
 		}
 		if manager.GetLbPolicy() != clusterv3.Cluster_RING_HASH || manager.GetHealthChecks() != nil || manager.GetOutlierDetection() != nil {
-			t.Error("the same :authority may reach different managers")
+			t.Error("the same key may reach different managers")
 		}
 		if n := manager.GetCircuitBreakers().GetThresholds()[0].GetMaxConnections().GetValue(); n < 1024 {
 			t.Errorf("%d connections to the manager are too few for calls that wait", n)
