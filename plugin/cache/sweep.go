@@ -61,10 +61,7 @@ func (t *Table) Sweep(n int, now int64) (wake []uint32) {
 	if !t.sem.Usable || n <= 0 {
 		return nil
 	}
-	total := uint32(0)
-	for a := 0; a < t.n; a++ {
-		total += uint32(t.areas[a].sets)
-	}
+	total := uint32(t.Sets())
 	var s sweepState
 	value, cas, st := t.sd.Get(t.sweepKey())
 	if st == Failed {
@@ -106,6 +103,16 @@ func (t *Table) Sweep(n int, now int64) (wake []uint32) {
 		t.stats.Retries++
 	}
 	return t.wake
+}
+
+// Sets returns how many sets a whole sweep looks at: the buckets, and the sets of
+// the areas for larger answers.
+func (t *Table) Sets() int {
+	n := 0
+	for a := 0; a < t.n; a++ {
+		n += t.areas[a].sets
+	}
+	return n
 }
 
 // sweepSet drops what has expired in one set and returns what is left.

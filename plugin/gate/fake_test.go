@@ -2,6 +2,7 @@ package gate
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,7 +142,7 @@ func (h *fakeHost) Set(key string, value []byte, cas uint32) cache.Status {
 		return cache.CASMismatch
 	}
 	h.cas++
-	h.data[key] = fakeValue{append([]byte(nil), value...), h.cas}
+	h.data[strings.Clone(key)] = fakeValue{append([]byte(nil), value...), h.cas}
 	return cache.OK
 }
 

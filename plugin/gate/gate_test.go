@@ -427,3 +427,22 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 		expect(t, "changes left", len(p.writes), 0)
 	}
 }
+
+// The sweep finds pending entries that are over and wakes who waits for them.
+func TestSweepWakes(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"max_entries":8,"pending_ttl_seconds":10}`)
+	s, _ := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	s2, _ := h.open(p, 2, "k")
+	s2.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	s.OnDone()
+	h.now += int64(11 * time.Second)
+	p.rechecked = h.now // not by looking at all of them
+	h.current = 0
+	p.OnTick()
+	expect(t, "waiting", p.waiting, 0)
+	expect(t, "calls", len(h.calls), 2)
+}

@@ -20,8 +20,8 @@ const (
 	// lostGrace is how long after its timeout a callout's answer is waited for.
 	// The host answers a timeout by itself, so this is for answers that get lost.
 	lostGrace = 5 * time.Second
-	// sweepBuckets bounds the buckets that one tick looks at.
-	sweepBuckets = 64
+	// sweepSets bounds the part of the cache that one tick looks at.
+	sweepSets = 64
 	// drainMessages bounds the messages that one queue callback takes.
 	drainMessages = 256
 	// pumpRounds bounds how often one callback follows up on its own consequences.
@@ -107,11 +107,10 @@ func (p *Plugin) Start(configuration []byte) error {
 	})
 	p.digester = request.NewDigester(cfg.ScopeSecret)
 	p.calls.init(p)
-	buckets := max(cfg.MaxEntries/cache.Ways, 1)
-	p.sweepSize = sweepBuckets
+	p.sweepSize = sweepSets
 	if cfg.CleanupInterval > 0 {
-		perTick := int(int64(buckets) * int64(tickPeriod) / int64(cfg.CleanupInterval))
-		p.sweepSize = min(max(perTick, 1), sweepBuckets)
+		perTick := int64(p.table.Sets()) * int64(tickPeriod) / int64(cfg.CleanupInterval)
+		p.sweepSize = int(min(perTick+1, sweepSets))
 	}
 	if !p.host.SetTick(tickPeriod) {
 		return startError("the host refused to set the tick period")

@@ -3,6 +3,7 @@ package gatetest
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
@@ -276,5 +277,25 @@ func TestLosingTheCacheCostsOnlyACall(t *testing.T) {
 			want(t, "replayed", p.Header("idempotent-replayed"), "true")
 		}
 		want(t, "reserves", a.Manager.Count(api.PathReserve), 2)
+	})
+}
+
+func TestCacheMetrics(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"max_entries":8,"max_bytes":131072,"cleanup_interval_seconds":1,"committed_ttl_seconds":60}`})
+		for i := range 12 {
+			x := r.Send(Request{Key: strings.Repeat("k", i+1)})
+			x.Answer(200, "0123456789")
+			x.Response()
+		}
+		r.Clock.Advance(5 * time.Second)
+		want(t, "entries", r.Metric("oncegate_cache_entries"), 8)
+		if n := r.Metric("oncegate_cache_bytes"); n < 80 || n > 8000 {
+			t.Errorf("%d bytes", n)
+		}
+		want(t, "evictions", r.Metric("oncegate_cache_evictions"), 4)
+		r.Clock.Advance(2 * time.Minute)
+		want(t, "entries", r.Metric("oncegate_cache_entries"), 0)
+		want(t, "bytes", r.Metric("oncegate_cache_bytes"), 0)
 	})
 }

@@ -103,7 +103,7 @@ func TestBodyModePassesWhatHasNoKey(t *testing.T) {
 func TestBodyBeyondTheLimit(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{
-			Config: `{"mode":"body","max_request_body_bytes":10000}`, BodyMode: true, BufferLimit: 20000,
+			Config: `{"mode":"body","max_request_body_bytes":10000}`, BodyMode: true, BufferLimit: 16000,
 		})
 		const pieces, size = 20, 5000
 		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})

@@ -229,3 +229,32 @@ func TestStreamIdleTimeoutWhileUpstreamIsSilent(t *testing.T) {
 		want(t, "retry", r.Send(Request{Key: "k"}).Response().Status, "409")
 	})
 }
+
+// The host ends a stream that the gate holds: nothing of it stays behind.
+func TestStreamIdleTimeoutWhileTheGateDecides(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{
+			Config: `{"pending_ttl_seconds":7200,"pending_wait_timeout":3600,"manager":{"timeout_ms":600000}}`, Workers: 2,
+		})
+		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		x := r.Send(Request{Key: "k", Worker: 0}) // reserving
+		r.Settle()
+		y := r.Send(Request{Key: "k", Worker: 1}) // waiting
+		r.Settle()
+		want(t, "waiters", r.Metric("oncegate_waiters"), 1)
+		r.Clock.Advance(6 * time.Minute)
+		for _, e := range []*Exchange{x, y} {
+			p := e.Response()
+			want(t, "status", p.Status, "504")
+			want(t, "idempotency-status", p.Header("idempotency-status"), "")
+			e.Over()
+		}
+		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		r.Manager.Release()
+		r.Settle()
+		want(t, "calls", calls(r), "reserve release")
+		z := r.Send(Request{Key: "k"})
+		z.Answer(200, "next")
+		want(t, "next", z.Response().Body, "next")
+	})
+}

@@ -214,6 +214,10 @@ func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done 
 		if f.Foreign {
 			a.Headers.Del(api.HeaderManager)
 		}
+		if f.Hold {
+			m.hold(func() { done(a) })
+			return nil
+		}
 		done(a)
 		return nil
 	}

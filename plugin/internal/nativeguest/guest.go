@@ -176,12 +176,13 @@ type host struct {
 func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
 
 func (h *host) Get(key string) ([]byte, uint32, cache.Status) {
-	value, cas, status := h.GetSharedData(key)
+	value, cas, status := h.GetSharedData(strings.Clone(key))
 	return value, cas, shared(status)
 }
 
 func (h *host) Set(key string, value []byte, cas uint32) cache.Status {
-	return shared(h.SetSharedData(key, value, cas))
+	// The key is only lent; a map would keep it.
+	return shared(h.SetSharedData(strings.Clone(key), value, cas))
 }
 
 func shared(s hostsim.Status) cache.Status {
