@@ -250,6 +250,9 @@ type Retry struct {
 	Delay *time.Duration
 	// Error, at most MaxErrorBytes, is recorded as the attempt's error.
 	Error string
+	// Uncounted, only with a Token: the delivery does not count as an attempt,
+	// because the worker could not do the work, for example since it stops.
+	Uncounted bool
 }
 
 // DeadLetter is a terminal failure that waits for a decision.

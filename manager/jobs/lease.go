@@ -219,6 +219,9 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err := checkError(req.Error); err != nil {
 		return Job{}, err
 	}
+	if req.Uncounted && req.Token == "" {
+		return Job{}, invalid("uncounted", "true", "only with a lease_token")
+	}
 	random := q.opt.Random()
 	var job Job
 	err := q.store.Update(ctx, func(tx store.Tx) error {
@@ -260,11 +263,14 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	if r.CancelRequested {
 		return r, r.terminate(tx, Cancelled, now(tx))
 	}
+	delay := q.opt.backoff(r.Attempt, random)
+	if req.Uncounted {
+		r.Attempt--
+	}
 	if r.Attempt >= r.MaxAttempts {
 		return nil, &StateError{ID: r.ID, State: r.State,
 			Reason: "all " + strconv.Itoa(r.MaxAttempts) + " attempts are used up; finish it as failed"}
 	}
-	delay := q.opt.backoff(r.Attempt, random)
 	if req.Delay != nil {
 		delay = *req.Delay
 	}

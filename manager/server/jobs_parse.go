@@ -345,6 +345,8 @@ func parseRetry(b []byte) (r jobs.Retry, err error) {
 			return millisField(name, v, r.Delay)
 		case "error":
 			return stringField(name, v, &r.Error)
+		case "uncounted":
+			return boolField(name, v, &r.Uncounted)
 		}
 		return api.UnknownField(name)
 	})

@@ -95,6 +95,24 @@ var retryTests = map[string]func(*env){
 		e.retryConflict(jobs.Retry{ID: "a", Token: j.Lease.Token}, jobs.Active)
 		e.finish(j, jobs.Failed) // the lease is still good
 	},
+	"a delivery that the worker could not use does not count": func(e *env) {
+		e.job(jobs.Submission{ID: "a", MaxAttempts: 1})
+		for range 3 {
+			j := e.claimOne()
+			if j.Attempt != 1 {
+				e.Fatalf("attempt %d", j.Attempt)
+			}
+			r := jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero, Uncounted: true}
+			e.retry(r)
+			if again := e.retry(r); again.Attempt != 0 {
+				e.Fatalf("the second call counts: %+v", again)
+			}
+		}
+		var fe *jobs.FieldError
+		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a", Uncounted: true}); !errors.As(err, &fe) || fe.Field != "uncounted" {
+			e.Fatalf("without a token: %v", err)
+		}
+	},
 	"the same call twice is answered the same": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
