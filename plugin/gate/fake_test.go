@@ -263,6 +263,13 @@ func (h *fakeHost) Property(path ...string) ([]byte, bool) {
 	return v, ok
 }
 
+func (h *fakeHost) SetProperty(name, value string) {
+	if value == "" {
+		h.t.Errorf("property %s without a value", name)
+	}
+	h.stream().properties[name] = []byte(value)
+}
+
 func (h *fakeHost) Reply(status int, headers [][2]string, body []byte) bool {
 	if h.noReply {
 		return false

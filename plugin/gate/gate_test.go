@@ -446,3 +446,16 @@ func TestSweepWakes(t *testing.T) {
 	expect(t, "waiting", p.waiting, 0)
 	expect(t, "calls", len(h.calls), 2)
 }
+
+func TestPartsOfAStructuredKey(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "host1.dc1:12345:42:a1b2c3d4e5f6a7b8")
+	s.OnRequestHeaders(true)
+	expect(t, "client", string(f.properties[propertyClient]), "host1.dc1:12345")
+	expect(t, "sequence", string(f.properties[propertySequence]), "42")
+	expect(t, "nonce", string(f.properties[propertyNonce]), "a1b2c3d4e5f6a7b8")
+	s, f = h.open(p, 2, "plain")
+	s.OnRequestHeaders(true)
+	expect(t, "properties of a plain key", len(f.properties), 1)
+}

@@ -119,6 +119,9 @@ type Host interface {
 	ResponseBody(start, size int) []byte
 	// Property returns a property in its serialized form.
 	Property(path ...string) ([]byte, bool)
+	// SetProperty sets a property of our own on the stream, for access logs and other
+	// filters. value is not empty.
+	SetProperty(name, value string)
 	// Reply answers the request locally. Within a stream callback the callback
 	// must then return Pause.
 	Reply(status int, headers [][2]string, body []byte) bool

@@ -32,7 +32,6 @@ type metrics struct {
 	entries  MetricID // entries in the cache
 	bytes    MetricID // bytes of recorded answers in the cache
 	evicted  MetricID // entries that made room for others
-	expired  MetricID // entries whose time was over
 	casRetry MetricID // shared-data updates repeated because another VM was faster
 }
 
@@ -67,7 +66,6 @@ func (m *metrics) define(host Host) {
 		{&m.entries, Gauge, "oncegate_cache_entries"},
 		{&m.bytes, Gauge, "oncegate_cache_bytes"},
 		{&m.evicted, Counter, "oncegate_cache_evictions"},
-		{&m.expired, Counter, "oncegate_cache_expirations"},
 		{&m.casRetry, Counter, "oncegate_cas_retries"},
 	} {
 		*d.id = host.DefineMetric(d.kind, d.name)

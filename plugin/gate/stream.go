@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -165,7 +166,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		if key.Value == "" {
 			return s.keyless()
 		}
-		s.identify(key.Value, headers)
+		s.identify(key, headers)
 		s.fingerprint = p.digester.Fingerprint(headers, nil)
 		return s.decide()
 	}
@@ -173,7 +174,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.keyless()
 	}
 	s.bodyKey = key.Value == ""
-	s.identify(key.Value, headers)
+	s.identify(key, headers)
 	s.headers = headers
 	s.body = request.NewBody(route.MaxRequestBody, route.Key.Derive)
 	if end {
@@ -183,15 +184,30 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	return verdictPause
 }
 
+// Properties that tell the parts of a structured key to access logs
+// (FILTER_STATE(wasm.oncegate.key.client:PLAIN) in Envoy) and other filters.
+const (
+	propertyClient   = "oncegate.key.client"
+	propertySequence = "oncegate.key.sequence"
+	propertyNonce    = "oncegate.key.nonce"
+)
+
 // identify sets what names the entry. The key is copied, so that it does not keep
 // the host's whole header block alive.
-func (s *Stream) identify(key string, headers request.Headers) {
+func (s *Stream) identify(key request.Key, headers request.Headers) {
 	if s.scope == "" {
 		s.scope = s.plugin.digester.Scope(s.route.Scope, headers)
 	}
-	if key != "" {
-		s.key = strings.Clone(key)
-		s.hash = s.plugin.digester.EntryHash(s.scope, s.key)
+	if key.Value == "" {
+		return
+	}
+	s.key = strings.Clone(key.Value)
+	s.hash = s.plugin.digester.EntryHash(s.scope, s.key)
+	if key.Structured {
+		host := s.plugin.host
+		host.SetProperty(propertyClient, key.Client)
+		host.SetProperty(propertySequence, strconv.FormatUint(key.Sequence, 10))
+		host.SetProperty(propertyNonce, key.Nonce)
 	}
 }
 
@@ -315,7 +331,7 @@ func (s *Stream) bodyRead(size int, end bool) verdict {
 			s.headers = nil
 			return s.keyless()
 		}
-		s.identify(key.Value, s.headers)
+		s.identify(key, s.headers)
 	}
 	s.fingerprint = p.digester.Fingerprint(s.headers, s.body)
 	s.headers = nil

@@ -299,3 +299,18 @@ func TestCacheMetrics(t *testing.T) {
 		want(t, "bytes", r.Metric("oncegate_cache_bytes"), 0)
 	})
 }
+
+func TestHeadRequests(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"match":[{"methods":["*"]}]}`})
+		x := r.Send(Request{Method: "HEAD", Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "text/plain", "content-length", "5", "x-a", "b"), true)
+		want(t, "answer", x.Response().Header("x-a"), "b")
+		p := r.Send(Request{Method: "HEAD", Key: "k"}).Response()
+		want(t, "replay", p.Status+p.Header("x-a")+p.Header("idempotent-replayed"), "200btrue")
+		want(t, "content-type", p.Header("content-type"), "text/plain")
+		// Another method under the same key is another request.
+		want(t, "get", r.Send(Request{Method: "GET", Key: "k"}).Response().Status, "422")
+	})
+}

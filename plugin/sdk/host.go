@@ -212,6 +212,12 @@ func (*host) Property(path ...string) ([]byte, bool) {
 	return value, err == nil
 }
 
+// SetProperty implements gate.Host. A host that does not take properties loses
+// only what it would have shown.
+func (*host) SetProperty(name, value string) {
+	_ = proxywasm.SetProperty([]string{name}, []byte(value))
+}
+
 // Reply implements gate.Host. -1: the reply is not a gRPC one.
 func (*host) Reply(status int, headers [][2]string, body []byte) bool {
 	return proxywasm.SendHttpResponse(uint32(status), headers, body, -1) == nil

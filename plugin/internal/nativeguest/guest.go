@@ -334,6 +334,8 @@ func (h *host) Property(path ...string) ([]byte, bool) {
 	return value, ok(status)
 }
 
+func (h *host) SetProperty(name, value string) { h.HostCalls.SetProperty(name, []byte(value)) }
+
 func (h *host) Reply(status int, headers [][2]string, body []byte) bool {
 	list := make(hostsim.Headers, len(headers))
 	for i := range headers {
