@@ -67,7 +67,7 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 }
 
 func dumpSnapshot(ctx context.Context, p string, opts InspectOptions, fn func(Entry) error) error {
-	r, err := openSnapshot(opts.FS, p, opts.MaxRecordBytes)
+	r, err := openSnapshot(opts.FS, p)
 	if err != nil {
 		return err
 	}

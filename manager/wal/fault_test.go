@@ -221,8 +221,11 @@ func TestFullDisk(t *testing.T) {
 
 	// Space comes back: the log heals without anybody's help.
 	fs.SetCapacity(100 << 10)
-	if err := l.WaitRoom(t.Context(), 100); err != nil {
-		t.Fatalf("WaitRoom after space came back: %v", err)
+	if err := l.WaitRoom(t.Context(), 4000); !errors.Is(err, wal.ErrNoSpace) && err != nil {
+		t.Errorf("WaitRoom on a full disk: %v", err)
+	}
+	if err := l.WaitSpace(t.Context(), 100); err != nil {
+		t.Fatalf("WaitSpace after space came back: %v", err)
 	}
 	end := appendAll(t, l, last+1, last+200)
 	mustWait(t, l, end)
@@ -243,6 +246,29 @@ func appendWaitingForSegment(l *wal.Log, i uint64) (uint64, error) {
 			return seq, err
 		}
 	}
+}
+
+// Whoever waits for the next segment learns that there is no space for it.
+func TestDiskFillsWhileWaitingForRoom(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	fs.SetCapacity(4 << 10)
+	g := newGate(fs, func(op faultfs.Op) bool { return op.Kind == faultfs.Create })
+	var err error
+	for i := uint64(1); err == nil; i++ {
+		_, err = l.Append(body(i))
+	}
+	if !errors.Is(err, wal.ErrBusy) {
+		t.Fatalf("Append while the segment is in the making: %v", err)
+	}
+	waited := make(chan error)
+	go func() { waited <- l.WaitRoom(t.Context(), 100) }()
+	<-g.entered
+	g.release()
+	if err := <-waited; !errors.Is(err, wal.ErrNoSpace) {
+		t.Errorf("WaitRoom: %v, want ErrNoSpace", err)
+	}
+	mustClose(t, l)
 }
 
 func TestNoSpaceForTheFirstSegment(t *testing.T) {
@@ -272,7 +298,7 @@ func TestSnapshotFreesAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Snapshot: %v", err)
 	}
-	if err := l.WaitRoom(t.Context(), 50); err != nil {
+	if err := l.WaitSpace(t.Context(), 50); err != nil {
 		t.Fatal(err)
 	}
 	appendAll(t, l, last+1, last+100)

@@ -121,7 +121,7 @@ func FuzzSnapshot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		fs := &faultfs.FS{}
 		fs.SetContent("s", b)
-		r, err := openSnapshot(fs, "s", 1000)
+		r, err := openSnapshot(fs, "s")
 		var corrupt *CorruptionError
 		if err != nil {
 			if !errors.As(err, &corrupt) {

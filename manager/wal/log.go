@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -42,7 +43,7 @@ type Log struct {
 	kickAt      int64      // tail at which the preparer has work again
 	queued      int        // bytes in pending and inflight
 	freeBuf     []byte
-	room        chan struct{} // closed when waiting in WaitRoom may be over; nil without waiters
+	room        chan struct{} // closed when the wait for room may be over; nil without waiters
 	wakeAt      uint64        // sequence number whose record wakes the committer
 	closed      bool
 
@@ -56,7 +57,8 @@ type Log struct {
 	wg       sync.WaitGroup
 	recovery Recovery
 
-	snapshotting atomic.Bool
+	snapshotting sync.Mutex // held by Snapshot
+	stopSnapshot func()     // guarded by mu
 }
 
 // segmentInfo is what retention needs to know about a segment in use.
@@ -221,13 +223,25 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 	}
 }
 
-// WaitRoom waits until an Append of n bytes would be accepted, or fail other
-// than with ErrBusy or ErrNoSpace. Others may take the room first.
+// WaitRoom waits, after ErrBusy, until an Append of n bytes would not meet
+// ErrBusy again. Others may take the room first. It returns the other errors of
+// Append, ErrNoSpace among them.
 func (l *Log) WaitRoom(ctx context.Context, n int) error {
+	return l.waitFor(ctx, n, ErrBusy)
+}
+
+// WaitSpace is WaitRoom for those who would rather wait than fail when the disk
+// is full: it waits until there is space again, too.
+func (l *Log) WaitSpace(ctx context.Context, n int) error {
+	return l.waitFor(ctx, n, ErrBusy, ErrNoSpace)
+}
+
+// waitFor waits while an Append of n bytes would fail with one of the errors.
+func (l *Log) waitFor(ctx context.Context, n int, while ...error) error {
 	for {
 		l.mu.Lock()
 		err := l.admit(n)
-		if !errors.Is(err, ErrBusy) && !errors.Is(err, ErrNoSpace) {
+		if !slices.ContainsFunc(while, func(e error) bool { return errors.Is(err, e) }) {
 			l.mu.Unlock()
 			return err
 		}
@@ -262,8 +276,8 @@ func (l *Log) Err() error {
 }
 
 // Close makes every accepted record durable, marks the end of the log, and
-// releases the data directory. Waiters get their answers. It returns the
-// failure of a log that failed.
+// releases the data directory. Waiters get their answers; a running Snapshot
+// is stopped. It returns the failure of a log that failed.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -272,14 +286,40 @@ func (l *Log) Close() error {
 	}
 	l.closed = true
 	l.broadcastRoom()
+	if l.stopSnapshot != nil {
+		l.stopSnapshot()
+	}
 	l.mu.Unlock()
+	// Nothing may touch the directory once its lock is gone.
+	l.snapshotting.Lock()
+	defer l.snapshotting.Unlock()
 	close(l.closing)
 	l.wg.Wait()
 	err := l.Err()
-	for _, s := range append([]*segment{l.active}, l.spares...) {
+	for _, s := range l.openSegments() {
 		err = errors.Join(err, s.close())
 	}
 	return errors.Join(err, l.lock.Close())
+}
+
+// openSegments are those that may be open: the active and the spare ones and,
+// after a failure, those of the batches that were not committed.
+func (l *Log) openSegments() []*segment {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := append([]*segment{l.active}, l.spares...)
+	for _, b := range []*batch{l.inflight.Load(), l.pending.Load()} {
+		if b == nil {
+			continue
+		}
+		for _, p := range b.parts {
+			all = append(all, p.seg)
+			if p.seals != nil {
+				all = append(all, p.seals)
+			}
+		}
+	}
+	return all
 }
 
 // fail stops the log for good: nothing is accepted from here on, and the
@@ -296,7 +336,7 @@ func (l *Log) fail(cause error) {
 	l.broadcastRoom()
 }
 
-// broadcastRoom wakes WaitRoom; the caller holds mu.
+// broadcastRoom wakes those who wait for room; the caller holds mu.
 func (l *Log) broadcastRoom() {
 	if l.room != nil {
 		close(l.room)

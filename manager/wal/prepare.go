@@ -101,6 +101,6 @@ func (l *Log) prepared(seg *segment, err error) {
 		l.spares = append(l.spares, seg)
 		l.nextSegment++
 		l.spareWanted = false
-		l.broadcastRoom()
 	}
+	l.broadcastRoom()
 }

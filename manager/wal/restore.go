@@ -10,7 +10,7 @@ import (
 
 // snapshotID reads the log's id from a snapshot's header.
 func snapshotID(fs vfs.FS, p string) (logID, error) {
-	r, err := openSnapshot(fs, p, 0)
+	r, err := openSnapshot(fs, p)
 	if err != nil {
 		return logID{}, err
 	}
@@ -23,7 +23,7 @@ func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	if files.snapshot == "" {
 		return nil
 	}
-	r, err := openSnapshot(l.fs, files.snapshot, l.opts.MaxRecordBytes)
+	r, err := openSnapshot(l.fs, files.snapshot)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,6 @@ type snapshotReader struct {
 	path    string
 	file    vfs.File
 	size    int64
-	limit   int
 	header  snapshotHeader
 	seed    uint32
 	records int
@@ -73,13 +72,13 @@ type snapshotReader struct {
 	off  int64 // of the file, where buf[from] is
 }
 
-// openSnapshot reads the header. Records beyond limit bytes are damage.
-func openSnapshot(fs vfs.FS, p string, limit int) (*snapshotReader, error) {
+// openSnapshot reads the header.
+func openSnapshot(fs vfs.FS, p string) (*snapshotReader, error) {
 	file, err := fs.Open(p, false)
 	if err != nil {
 		return nil, err
 	}
-	r := &snapshotReader{path: p, file: file, limit: limit}
+	r := &snapshotReader{path: p, file: file}
 	if err := r.start(); err != nil {
 		_ = file.Close()
 		return nil, err
@@ -120,8 +119,8 @@ func (r *snapshotReader) next() (body []byte, ok bool, err error) {
 		return nil, false, err
 	}
 	length := int64(le.Uint32(r.buf[r.from:]))
-	if length > int64(r.limit) || length > left-recordHeaderSize {
-		return nil, false, r.damage(fmt.Sprintf("record length is %d, allowed are %d, the file has %d bytes left", length, r.limit, left-recordHeaderSize))
+	if length > maxSnapshotRecord || length > left-recordHeaderSize {
+		return nil, false, r.damage(fmt.Sprintf("record length is %d, allowed are %d, the file has %d bytes left", length, maxSnapshotRecord, left-recordHeaderSize))
 	}
 	if err := r.fill(recordHeaderSize + int(length)); err != nil {
 		return nil, false, err

@@ -99,11 +99,14 @@ func (s *segment) close() error {
 	return s.file.Close()
 }
 
-// createSegment creates, reserves and makes durable an empty segment file.
-// After an error there is no file, unless removing it failed as well, which
-// the next open repairs.
+// createSegment creates, reserves and makes durable an empty segment file,
+// whose number must not be in use.
 func createSegment(fs vfs.FS, dir string, number uint64, capacity int64) (*segment, error) {
 	s := &segment{number: number, path: path.Join(dir, segmentName(number)), capacity: capacity}
+	// A try that failed may have failed to remove its file as well.
+	if err := fs.Remove(s.path); err != nil && !isNotExist(err) {
+		return nil, err
+	}
 	f, err := fs.Create(s.path)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,10 @@ var snapshotMagic = [8]byte{'O', 'N', 'C', 'E', 'S', 'N', 'P', '\n'}
 // file system's journal.
 const snapshotBuffer = 256 << 10
 
+// maxSnapshotRecord is independent of Options, so that a snapshot can be read
+// with other ones than it was written with.
+const maxSnapshotRecord = 1 << 30
+
 type snapshotHeader struct {
 	id  logID
 	seq uint64
@@ -83,20 +87,19 @@ type snapshotInfo struct {
 
 // SnapshotWriter receives the records of a snapshot.
 type SnapshotWriter struct {
-	ctx   context.Context
-	file  vfs.File
-	seed  uint32
-	limit int
-	buf   []byte
-	off   int64
-	next  uint64
+	ctx  context.Context
+	file vfs.File
+	seed uint32
+	buf  []byte
+	off  int64
+	next uint64
 }
 
-// Add appends a record of 1 to Options.MaxRecordBytes bytes, which it copies.
-// It fails when the snapshot's context has ended.
+// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the
+// snapshot's context has ended, and with ErrClosed when the log is closed.
 func (w *SnapshotWriter) Add(record []byte) error {
-	if len(record) == 0 || len(record) > w.limit {
-		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), w.limit)
+	if len(record) == 0 || len(record) > maxSnapshotRecord {
+		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), maxSnapshotRecord)
 	}
 	w.buf = appendRecord(w.buf, bodyChecksum(w.seed, record), w.next, 0, record)
 	w.next++
@@ -108,8 +111,8 @@ func (w *SnapshotWriter) Add(record []byte) error {
 
 // flush writes what is collected.
 func (w *SnapshotWriter) flush() error {
-	if err := w.ctx.Err(); err != nil {
-		return err
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
 	}
 	if err := writeFull(w.file, w.buf, w.off); err != nil {
 		return err
@@ -135,22 +138,28 @@ func (w *SnapshotWriter) finish() error {
 // meanwhile. The snapshot counts only after seq is durable.
 //
 // After an error the log is as before (the error may come from write, from
-// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed), except that an error
+// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that an error
 // of a deletion leaves files behind, which the next open removes.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
-	if !l.snapshotting.CompareAndSwap(false, true) {
+	if !l.snapshotting.TryLock() {
 		return ErrSnapshotRunning
 	}
-	defer l.snapshotting.Store(false)
+	defer l.snapshotting.Unlock()
 	if err := l.Err(); err != nil {
 		return err
 	}
 	if seq > l.Last() {
 		return fmt.Errorf("%w: %d", ErrSequence, seq)
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	l.mu.Lock()
-	old, before := l.snapshot, l.stats.logBytes
+	old, before, closed := l.snapshot, l.stats.logBytes, l.closed
+	l.stopSnapshot = func() { cancel(ErrClosed) }
 	l.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
 	if seq <= old.seq {
 		return nil
 	}
@@ -173,7 +182,7 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 	if err != nil {
 		return err
 	}
-	w := &SnapshotWriter{ctx: ctx, file: file, seed: l.id.snapshotSeed(), limit: l.opts.MaxRecordBytes, next: 1}
+	w := &SnapshotWriter{ctx: ctx, file: file, seed: l.id.snapshotSeed(), next: 1}
 	w.buf = snapshotHeader{l.id, info.seq, info.at}.append(nil)
 	err = write(w)
 	if err == nil {
@@ -181,7 +190,9 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 	}
 	err = errors.Join(err, file.Close())
 	if err == nil {
-		err = l.WaitDurable(ctx, info.seq)
+		if err = l.WaitDurable(ctx, info.seq); err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 	}
 	if err == nil {
 		err = l.fs.Rename(temp, info.path)

@@ -162,7 +162,6 @@ func TestSnapshotErrors(t *testing.T) {
 	}{
 		"refused":         {want: refused, fn: func(*wal.SnapshotWriter) error { return refused }},
 		"empty record":    {want: wal.ErrTooLarge, fn: func(w *wal.SnapshotWriter) error { return w.Add(nil) }},
-		"large record":    {want: wal.ErrTooLarge, fn: func(w *wal.SnapshotWriter) error { return w.Add(make([]byte, 5000)) }},
 		"of the future":   {want: wal.ErrSequence, seq: last + 1},
 		"context":         {want: context.Canceled, ctx: func() context.Context { ctx, cancel := context.WithCancel(t.Context()); cancel(); return ctx }},
 		"EIO on create":   {want: syscall.EIO, kind: faultfs.Create},
@@ -224,6 +223,35 @@ func TestSnapshotErrors(t *testing.T) {
 		}
 	}
 	mustClose(t, l)
+}
+
+// Close stops a snapshot, and is not done before it is.
+func TestCloseStopsSnapshot(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	last := appendAll(t, l, 1, 50)
+	started, done := make(chan struct{}), make(chan error)
+	go func() {
+		done <- l.Snapshot(t.Context(), last, func(w *wal.SnapshotWriter) error {
+			close(started)
+			for {
+				if err := w.Add(make([]byte, 100<<10)); err != nil {
+					return err
+				}
+			}
+		})
+	}()
+	<-started
+	mustClose(t, l)
+	if countSuffix(fs.Names(), ".tmp") != 0 {
+		t.Errorf("after Close there are %v", fs.Names())
+	}
+	if err := <-done; !errors.Is(err, wal.ErrClosed) {
+		t.Errorf("Snapshot: %v, want ErrClosed", err)
+	}
+	if err := l.Snapshot(t.Context(), last, snapshotOf(last)); !errors.Is(err, wal.ErrClosed) {
+		t.Errorf("Snapshot of a closed log: %v", err)
+	}
 }
 
 // The machine may stop at any operation of a run with appends, rolls, and

@@ -90,8 +90,6 @@ type DirStats struct {
 type InspectOptions struct {
 	// FS as in Options.
 	FS vfs.FS
-	// MaxRecordBytes bounds the records of a snapshot; default 1 GiB.
-	MaxRecordBytes int
 	// Check, when set, is asked by Verify about each body, of log records and
 	// of snapshot records; its error becomes a complaint.
 	Check func(body []byte) error
@@ -100,9 +98,6 @@ type InspectOptions struct {
 func (o InspectOptions) withDefaults() InspectOptions {
 	if o.FS == nil {
 		o.FS = vfs.OS()
-	}
-	if o.MaxRecordBytes == 0 {
-		o.MaxRecordBytes = maxSegmentBytes
 	}
 	return o
 }
@@ -163,7 +158,7 @@ func (v *verifier) snapshots(dir string, names []string) error {
 
 func (v *verifier) snapshot(p string) error {
 	stats := &v.report.DirStats
-	r, err := openSnapshot(v.opts.FS, p, v.opts.MaxRecordBytes)
+	r, err := openSnapshot(v.opts.FS, p)
 	if err != nil {
 		return v.corruption(err, 0)
 	}

@@ -44,13 +44,13 @@ func appendString[S ~string | ~[]byte](dst []byte, s S) []byte {
 	return append(dst, s...)
 }
 
-func appendPut(dst []byte, c *collection, r *record) []byte {
+func appendPut(dst []byte, c store.Collection, indexes []*index, r *record) []byte {
 	dst = append(dst, opPut)
-	dst = appendString(dst, c.name)
+	dst = appendString(dst, c)
 	dst = appendString(dst, r.key())
 	dst = binary.AppendUvarint(dst, uint64(r.n))
 	for i := range int(r.n) {
-		dst = appendString(dst, c.indexes[r.slot(i).index].name)
+		dst = appendString(dst, indexes[r.slot(i).index].name)
 		dst = appendString(dst, r.sortKeyAt(i))
 	}
 	return appendString(dst, r.value)

@@ -125,7 +125,7 @@ func FuzzDecodeWriteSet(f *testing.F) {
 			if err != nil {
 				return err
 			}
-			again = appendPut(again, col, rec)
+			again = appendPut(again, col.name, col.indexes, rec)
 			return nil
 		})
 		if err != nil {

@@ -19,7 +19,7 @@ func TestConformanceWAL(t *testing.T) {
 	for name, opts := range map[string]mem.Options{
 		"defaults": {},
 		// A snapshot after every few batches.
-		"snapshots": {SnapshotBytes: 4 << 10, Log: wal.Options{SegmentBytes: 48 << 20}},
+		"snapshots": {SnapshotBytes: 4 << 10, Log: wal.Options{SegmentBytes: 12 << 20}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) storetest.Opener {

@@ -243,7 +243,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	before := dumped(t, s)
 	fs.SetCapacity(0)
-	if err := s.log.WaitRoom(ctx, 100); err != nil {
+	if err := s.log.WaitSpace(ctx, 100); err != nil {
 		t.Fatal(err)
 	}
 	mustUpdate(t, s, put("after", "1"))

@@ -28,11 +28,15 @@ type snapshotRun struct {
 	displaced []version
 }
 
-// version is a record as it was or is at a snapshot's sequence number.
+// version is a record as it was or is at a snapshot's sequence number, with
+// what it takes to encode it without the lock.
 type version struct {
-	c   *collection
-	rec *record
+	collection store.Collection
+	indexes    []*index // those of the collection, at the time
+	rec        *record
 }
+
+func newVersion(c *collection, rec *record) version { return version{c.name, c.indexes, rec} }
 
 // Snapshot writes a snapshot of the present state and lets the log delete what
 // that replaces. Without a log it does nothing. One snapshot is written at a
@@ -108,7 +112,7 @@ func (w *snapshotWriter) collection(c *collection) (err error) {
 	looked := 0
 	c.records.each(func(rec *record) bool {
 		if rec.seq <= w.run.seq {
-			w.step = append(w.step, version{c, rec})
+			w.step = append(w.step, newVersion(c, rec))
 		}
 		if looked++; looked%snapshotStep == 0 {
 			err = w.writeStep()
@@ -142,7 +146,7 @@ func (w *snapshotWriter) add(v version) error {
 	if len(w.buf) == 0 {
 		w.buf = appendHeader(w.buf, w.at)
 	}
-	w.buf = appendPut(w.buf, v.c, v.rec)
+	w.buf = appendPut(w.buf, v.collection, v.indexes, v.rec)
 	w.records++
 	if len(w.buf) < snapshotRecord {
 		return nil

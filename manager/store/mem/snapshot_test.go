@@ -106,7 +106,7 @@ func TestSnapshotIsConsistent(t *testing.T) {
 					}
 					return errors.Join(
 						tx.Put(things, from, []byte(strconv.Itoa(n+1))),
-						tx.Put(things, to, []byte(strconv.Itoa(n2-1))))
+						tx.Put(things, to, []byte(strconv.Itoa(n2-1)), store.Entry{Index: fmt.Sprint("i", i%200), SortKey: "new indexes come up meanwhile"}))
 				})
 				if err != nil {
 					t.Error(err)

@@ -247,7 +247,7 @@ func (s *Store) apply(writes []write, seq uint64) {
 			continue
 		}
 		if s.snap != nil && old != nil && old.seq <= s.snap.seq {
-			s.snap.displaced = append(s.snap.displaced, version{w.c, old})
+			s.snap.displaced = append(s.snap.displaced, newVersion(w.c, old))
 		}
 		s.unsettled.add(w, old, seq)
 	}
@@ -351,7 +351,7 @@ func (s *Store) Close() error {
 	s.stop()
 	var err error
 	if s.log != nil {
-		err = translate(s.log.Close())
+		err = translate(s.log.Close()) // which stops a snapshot
 	}
 	s.background.Wait()
 	return err

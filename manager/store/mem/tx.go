@@ -248,7 +248,7 @@ func (t *tx) encode(dst []byte) []byte {
 	dst = appendHeader(dst, t.Now())
 	for i := range t.writes {
 		if w := &t.writes[i]; w.rec != nil {
-			dst = appendPut(dst, w.c, w.rec)
+			dst = appendPut(dst, w.c.name, w.c.indexes, w.rec)
 		} else {
 			dst = appendDelete(dst, w.c, w.key)
 		}
