@@ -41,13 +41,7 @@ func (s *Stream) replay(result *api.Result) {
 	p := s.plugin
 	if result.BodyOmitted {
 		p.metrics.count(p.metrics.notRecorded)
-		s.replyProblem(&api.Problem{
-			Status: 410,
-			Code:   api.CodeAnswerNotRecorded,
-			Title:  "The request was executed, but its answer was not recorded",
-			Detail: "It was answered with status " + decimal(int64(result.Status)) +
-				"; the answer was too large to keep or broke off, and the request is not executed again.",
-		})
+		s.replyProblem(notRecordedProblem(result.Status))
 		return
 	}
 	headers := p.headers[:0]
@@ -114,6 +108,21 @@ func pendingProblem(remaining int64) *api.Problem {
 		Title:             "The first request with this key is still being processed",
 		Detail:            "Try again later with the same key; the request was not executed a second time.",
 		RetryAfterSeconds: retryAfter(remaining),
+	}
+}
+
+// notRecordedProblem is for a duplicate of a request that ran; status is what it was answered
+// with, 0 when that is not known either.
+func notRecordedProblem(status int) *api.Problem {
+	detail := "The request is not executed again."
+	if status != 0 {
+		detail = "It was answered with status " + decimal(int64(status)) + ". " + detail
+	}
+	return &api.Problem{
+		Status: 410,
+		Code:   api.CodeAnswerNotRecorded,
+		Title:  "The request was executed, but its answer is not recorded",
+		Detail: detail,
 	}
 }
 

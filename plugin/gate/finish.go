@@ -14,10 +14,6 @@ func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 // finish records the outcome of the answer, with its body or without.
 func (s *Stream) finish(body []byte, bare bool) {
 	a := &s.answer
-	if a.finished {
-		return
-	}
-	a.finished = true
 	p := s.plugin
 	kind, ttl := callCommit, s.route.CommittedTTL
 	if a.outcome == config.OutcomeReject {

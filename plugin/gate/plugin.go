@@ -26,6 +26,9 @@ const (
 	drainMessages = 256
 	// pumpRounds bounds how often one callback follows up on its own consequences.
 	pumpRounds = 8
+	// bodyPatience is how long a VM's first request body may take to arrive before the
+	// set-up is suspected.
+	bodyPatience = 5 * time.Second
 	// logPeriod is the least time between two complaints about the manager.
 	logPeriod = 10 * time.Second
 )
@@ -52,6 +55,7 @@ type Plugin struct {
 	firstWaiter, lastWaiter *Stream
 	waiting                 int
 
+	bodies bodyWatch
 	writes []write // changes of the cache to be tried again
 
 	woken    []cache.Hash // entries whose local waiters shall look again
@@ -164,6 +168,9 @@ func (p *Plugin) OnTick() {
 	p.drain()
 	p.calls.tick(now)
 	p.rewrite(now)
+	if p.bodies.overdue(now) {
+		p.host.Log(LevelError, bodyHint)
+	}
 	p.expireWaiters(now)
 	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {
 		p.rechecked = now
@@ -285,6 +292,31 @@ func (p *Plugin) report() {
 		m.set(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
+}
+
+// bodyWatch notices a host that holds the body back together with the headers:
+// there every request of a route in body mode would hang.
+type bodyWatch struct {
+	seen   bool  // a body arrived while headers were held: all is well
+	since  int64 // the first time that one was waited for, 0: not yet
+	warned bool
+}
+
+const bodyHint = "oncegate: mode body is configured, but no body arrives while the request headers are held; " +
+	"set allow_on_headers_stop_iteration in the plugin's configuration (Envoy 1.35 or newer), or use mode headers"
+
+func (b *bodyWatch) expect(now int64) {
+	if b.since == 0 {
+		b.since = now
+	}
+}
+
+func (b *bodyWatch) overdue(now int64) bool {
+	if b.seen || b.warned || b.since == 0 || now-b.since < int64(bodyPatience) {
+		return false
+	}
+	b.warned = true
+	return true
 }
 
 // keyMark in manager.authority becomes a digest of the entry, so that a cluster

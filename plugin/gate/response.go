@@ -16,7 +16,6 @@ type answer struct {
 	passed   int64  // bytes of body that passed
 	held     int    // bytes of body in the host's buffer
 	body     []byte // phaseCopied: what passed so far
-	finished bool   // the outcome is on its way
 }
 
 // Bits of the property response.flags.

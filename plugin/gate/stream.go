@@ -38,10 +38,6 @@ const (
 	verdictAgain                  // the situation changed: decide again
 )
 
-// maxDecisions bounds how often a decision is repeated at once because the entry
-// changed under it.
-const maxDecisions = 4
-
 // fix says what to correct in our own reply.
 type fix uint8
 
@@ -181,6 +177,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.bodyRead(0, true)
 	}
 	s.phase = phaseBody
+	p.bodies.expect(p.host.Now())
 	return verdictPause
 }
 
@@ -262,6 +259,7 @@ func (s *Stream) act(v verdict) {
 func (s *Stream) OnRequestBody(size int, end bool) Action {
 	switch s.phase {
 	case phaseBody:
+		s.plugin.bodies.seen = true
 		return s.readBody(size, end)
 	case phaseWaiting, phaseReserving:
 		// Continue would send the held headers on.
@@ -336,148 +334,6 @@ func (s *Stream) bodyRead(size int, end bool) verdict {
 	s.fingerprint = p.digester.Fingerprint(s.headers, s.body)
 	s.headers = nil
 	return s.decide()
-}
-
-// decide finds out what to do with the request: the heart of the gate.
-func (s *Stream) decide() verdict {
-	for range maxDecisions {
-		if v := s.look(); v != verdictAgain {
-			return v
-		}
-	}
-	// The entry changes faster than we can look. Wait for the tick.
-	s.plugin.link(s)
-	return verdictPause
-}
-
-func (s *Stream) look() verdict {
-	p := s.plugin
-	now := p.host.Now()
-	if !s.looked {
-		s.looked, s.arrived = true, now
-	}
-	e := &p.entry
-	if p.table.Lookup(&s.hash, now, e) {
-		return s.found(e, now)
-	}
-	if !p.host.Random(s.token[:]) {
-		return s.unprotected(unavailableProblem(0))
-	}
-	result, queues := p.table.Reserve(&cache.Reservation{
-		Hash: s.hash, Token: s.token, Fingerprint: s.fingerprint.Short(), Owner: p.queue,
-		Expires: now + int64(s.route.PendingTTL), Sole: s.ledgerNone(),
-	}, now, e)
-	p.wakeAll(queues)
-	switch result {
-	case cache.Existing:
-		return s.found(e, now)
-	case cache.Created:
-		s.owner = true
-	default:
-		s.owner = false
-		if s.ledgerNone() {
-			// The cache was all there is.
-			return s.unprotected(overloadedProblem())
-		}
-	}
-	return s.proceed(now)
-}
-
-// proceed continues with a request that is new as far as the cache knows.
-func (s *Stream) proceed(now int64) verdict {
-	if s.route.Ledger == config.LedgerManager {
-		return s.reserve(now)
-	}
-	s.expires = now + int64(s.route.PendingTTL)
-	return s.forward()
-}
-
-// found deals with an entry that the cache knows.
-func (s *Stream) found(e *cache.Entry, now int64) verdict {
-	p := s.plugin
-	if !e.Matches(s.fingerprint.Short()) {
-		if s.route.Ledger == config.LedgerUpstream {
-			// The ledger behind may compare less strictly than we do.
-			s.owner = false
-			return s.forward()
-		}
-		return s.mismatch()
-	}
-	if !e.State.Terminal() {
-		return s.wait(e.Expires, now)
-	}
-	if e.HasBody {
-		if raw, ok := p.table.Body(e); ok {
-			state := e.State
-			if s.replayRaw(raw) {
-				if s.waited() {
-					p.metrics.count(p.metrics.waited)
-				} else {
-					p.countHit(state)
-				}
-				return verdictReplied
-			}
-		}
-	}
-	// It is over, but the answer is not here.
-	s.owner = false
-	if s.ledgerNone() {
-		s.replay(&api.Result{Status: 200, BodyOmitted: true})
-		return verdictReplied
-	}
-	if !p.host.Random(s.token[:]) {
-		return s.unprotected(unavailableProblem(0))
-	}
-	return s.proceed(now)
-}
-
-func (s *Stream) mismatch() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.mismatch)
-	s.waited()
-	return s.refuse(mismatchProblem())
-}
-
-// unprotected deals with a request that cannot be protected.
-func (s *Stream) unprotected(problem *api.Problem) verdict {
-	p := s.plugin
-	if s.route.FailureMode == config.FailOpen {
-		return s.bypass()
-	}
-	p.metrics.count(p.metrics.managerError)
-	s.waited()
-	return s.refuse(problem)
-}
-
-// bypass forwards the request without protection.
-func (s *Stream) bypass() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.bypass)
-	s.waited()
-	s.mark = statusBypassed
-	s.owner = false
-	s.phase = phasePass
-	return verdictForward
-}
-
-// forward sends the request upstream, to be executed.
-func (s *Stream) forward() verdict {
-	p := s.plugin
-	p.metrics.count(p.metrics.miss)
-	s.waited()
-	s.mark = statusExecuted
-	s.phase = phaseForwarded
-	return verdictForward
-}
-
-func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }
-
-func (p *Plugin) countHit(state api.State) {
-	if state == api.StateRejected {
-		p.metrics.count(p.metrics.hitRejected)
-	} else {
-		p.metrics.count(p.metrics.hitCommitted)
-	}
 }
 
 // OnDone ends the stream: the answer is out, or the client or the host gave up.

@@ -254,3 +254,32 @@ func TestWaiterWithABodyRunsInTheEnd(t *testing.T) {
 		want(t, "answer", y.Response().Body, "done")
 	})
 }
+
+// The host holds bodies back with the headers: a mistake in the set-up, which the log names.
+func TestBodyModeOnAHostWithoutIt(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`})
+		x := r.Open(Request{Key: "k"}, false)
+		x.RequestData([]byte("body"), true)
+		r.Settle()
+		r.Clock.Advance(10 * time.Second)
+		hints := 0
+		for _, w := range r.Host.Warnings() {
+			if strings.Contains(w.Message, "allow_on_headers_stop_iteration") {
+				hints++
+			}
+		}
+		want(t, "hints", hints, 1)
+		want(t, "upstream called", x.Upstream.Begun(), false)
+		x.Leave()
+
+		well := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true})
+		y := well.Send(Request{Key: "k", Body: "b"})
+		y.Answer(200, "")
+		y.Response()
+		z := well.Open(Request{Key: "slow"}, false)
+		well.Clock.Advance(10 * time.Second)
+		want(t, "warnings", len(well.Host.Warnings()), 0)
+		z.Leave()
+	})
+}

@@ -161,6 +161,8 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 				want(t, "state", state, api.StateCommitted)
 				want(t, "recorded", string(result.Body), "done")
 				want(t, "commits", r.Manager.Count(api.PathCommit), 4)
+				want(t, "committed", r.Metric("oncegate_outcomes_committed"), 1)
+				want(t, "repetitions", r.Metric("oncegate_callout_retries"), 3)
 			})
 		})
 	}

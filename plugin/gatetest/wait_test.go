@@ -2,6 +2,8 @@ package gatetest
 
 import (
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -70,13 +72,52 @@ func TestWaitIsLimited(t *testing.T) {
 		p := y.Response()
 		want(t, "status", p.Status, "409")
 		want(t, "code", p.Problem(t), "request-pending")
-		if p.Header("retry-after") == "" {
-			t.Error("no Retry-After")
-		}
+		want(t, "retry-after", p.Header("retry-after"), "10")
 		want(t, "conflicts", r.Metric("oncegate_requests_conflict"), 1)
 		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
 		x.Answer(200, "x")
 		x.Response()
+	})
+}
+
+func TestShortWait(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"pending_wait_timeout":0.5}`})
+		r.Clock.Advance(250 * time.Millisecond)
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k"})
+		r.Settle()
+		r.Clock.Advance(400 * time.Millisecond)
+		want(t, "answered early", y.Client.Begun(), false)
+		r.Clock.Advance(300 * time.Millisecond)
+		want(t, "status", y.Response().Status, "409")
+		x.Answer(200, "x")
+		x.Response()
+	})
+}
+
+// The entry ends between the duplicate's look and its registration as a waiter, so
+// nobody wakes it. The clock stands still: it must notice by itself.
+func TestEntryEndsWhileTheDuplicateRegisters(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		var x *Exchange
+		var once sync.Once
+		var armed atomic.Bool
+		r := NewRig(t, guest, Options{Workers: 2, Hooks: hostsim.Hooks{
+			AfterGetSharedData: func(h hostsim.HookSharedData) {
+				if armed.Load() && h.Thread == "worker-1" {
+					once.Do(func() {
+						x.Answer(200, "done")
+						x.Response()
+					})
+				}
+			},
+		}})
+		x = r.Send(Request{Key: "k", Worker: 0})
+		x.Upstream.AwaitHeaders(t)
+		armed.Store(true)
+		want(t, "duplicate", r.Send(Request{Key: "k", Worker: 1}).Response().Body, "done")
 	})
 }
 
@@ -112,7 +153,10 @@ func TestNoWaiting(t *testing.T) {
 		b := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`, Manager: a.Manager, Clock: a.Clock})
 		x := a.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
-		want(t, "same gate", a.Send(Request{Key: "k"}).Response().Status, "409")
+		p := a.Send(Request{Key: "k"}).Response()
+		want(t, "same gate", p.Status, "409")
+		// It may be done in a moment.
+		want(t, "retry-after", p.Header("retry-after"), "1")
 		want(t, "other gate", b.Send(Request{Key: "k"}).Response().Status, "409")
 		x.Answer(200, "")
 		x.Response()

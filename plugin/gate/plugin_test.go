@@ -1,0 +1,253 @@
+package gate
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Calls, messages and ticks: what happens beside the streams.
+
+// The answer to a callout never comes, not even a timeout's.
+func TestLostAnswers(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"pending_wait_timeout":1}`)
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.now += int64(10 * time.Second)
+	h.current = 0
+	p.OnTick()
+	expect(t, "still waiting", len(f.replies), 0)
+	h.now += int64(10 * time.Second)
+	h.current = 0
+	p.OnTick()
+	expect(t, "status", f.replies[0].status, 503)
+	// The reservation may be there: it is given back.
+	expect(t, "call", h.calls[len(h.calls)-1].path, api.PathRelease)
+	// And when the answer comes after all, nothing happens.
+	h.respond(p, 0, "201", granted)
+	expect(t, "resumed", f.resumedRequest, 0)
+	// The release's answer gets lost, too: it is repeated.
+	n := len(h.calls)
+	for range 200 {
+		h.now += int64(tickPeriod)
+		h.current = 0
+		p.OnTick()
+	}
+	if len(h.calls) <= n {
+		t.Error("the release was not repeated")
+	}
+	h.respond(p, len(h.calls)-1, "200", released)
+	expect(t, "idle", p.calls.idle(), true)
+}
+
+func TestAnsweredTwice(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	h.respond(p, 0, "201", granted)
+	h.respond(p, 99, "201", granted)
+	expect(t, "resumed", f.resumedRequest, 1)
+}
+
+// Without messages to itself the VM works at the pace of the tick.
+func TestKickGetsLost(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	h.noEnqueue = true
+	s, f := h.open(p, 1, "k")
+	expect(t, "headers", s.OnRequestHeaders(true), PauseAll)
+	expect(t, "calls", len(h.calls), 0)
+	h.current = 0
+	p.OnTick()
+	expect(t, "calls", len(h.calls), 1)
+	h.respond(p, 0, "201", granted)
+	expect(t, "resumed", f.resumedRequest, 1)
+}
+
+func TestGarbageInTheQueue(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	for _, m := range []string{"", "x", "k", "a", strings.Repeat("h", 16), strings.Repeat("l", 17), strings.Repeat("z", 1000)} {
+		h.queues[p.queue] = append(h.queues[p.queue], []byte(m))
+	}
+	h.ready(p)
+	expect(t, "messages left", len(h.queues[p.queue]), 0)
+	p.OnQueueReady(99)
+}
+
+// What waits for the ledger is bounded in bytes, too: beyond, bodies are left out.
+func TestKeptBytesAreBounded(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"max_response_body_bytes":4194304}`)
+	body := make([]byte, 4<<20)
+	for i := range uint32(8) {
+		s, f := h.open(p, i+1, "k"+string(rune('a'+i)))
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.respond(p, len(h.calls)-1, "201", granted)
+		h.current = i + 1
+		f.responseBody = body
+		s.OnResponseHeaders(false)
+		s.OnResponseBody(len(body), true)
+		h.ready(p)
+		h.respond(p, len(h.calls)-1, "500", api.ReserveReply{})
+		expect(t, "the client's answer", f.resumedResponse, 1)
+	}
+	expect(t, "outcomes kept", len(p.calls.repeat), 8)
+	if p.calls.kept > maxKeptBytes+8*1024 {
+		t.Errorf("%d bytes are kept", p.calls.kept)
+	}
+	bare := 0
+	for _, c := range p.calls.repeat {
+		if c.bare {
+			bare++
+		}
+	}
+	expect(t, "without body", bare, 5)
+}
+
+// A manager that comes back is not met with everything at once.
+func TestRepetitionsAreSpread(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	h.refuse = true
+	for i := range uint32(100) {
+		s, _ := h.open(p, i+1, "k"+decimal(int64(i)))
+		h.refuse = false
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.respond(p, len(h.calls)-1, "201", granted)
+		h.current = i + 1
+		h.refuse = true
+		s.OnResponseHeaders(true)
+		h.ready(p)
+	}
+	h.refuse = false
+	n := len(h.calls)
+	h.current = 0
+	p.OnTick()
+	expect(t, "calls before they are due", len(h.calls)-n, 0)
+	h.now += int64(10 * time.Second)
+	h.current = 0
+	p.OnTick()
+	expect(t, "calls in one tick", len(h.calls)-n, repeatsPerTick)
+}
+
+func TestShutdown(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	expect(t, "idle", p.Shutdown(), true)
+	s, _ := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	s.OnDone()
+	expect(t, "with a call under way", p.Shutdown(), false)
+	h.respond(p, 0, "201", granted)
+	expect(t, "done", h.done, 0)
+	h.respond(p, 1, "200", released)
+	expect(t, "done", h.done, 1)
+}
+
+// The cache cannot be written when an outcome is known; a little later it can.
+func TestContendedWritesAreTriedAgain(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	for i, end := range []func(s *Stream){
+		func(s *Stream) { s.OnResponseHeaders(true) },
+		func(s *Stream) {
+			h.streams[h.current].response = [][2]string{{":status", "429"}}
+			s.OnResponseHeaders(true)
+		},
+	} {
+		id := uint32(10*i + 1)
+		s, _ := h.open(p, id, "k"+decimal(int64(i)))
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.respond(p, len(h.calls)-1, "201", granted)
+		s2, f2 := h.open(p, id+1, "k"+decimal(int64(i)))
+		expect(t, "duplicate", s2.OnRequestHeaders(true), PauseAll)
+		h.current = id
+		end(s)
+		h.ready(p)
+		h.noWrite = true
+		if i == 0 {
+			h.respond(p, len(h.calls)-1, "200", committed)
+		} else {
+			h.respond(p, len(h.calls)-1, "200", released)
+		}
+		expect(t, "waiters", p.waiting, 1)
+		h.noWrite = false
+		h.current = 0
+		p.OnTick()
+		h.ready(p)
+		expect(t, "waiters", p.waiting, 0)
+		if i == 0 {
+			expect(t, "replayed", len(f2.replies), 1)
+		} else {
+			expect(t, "asked", h.calls[len(h.calls)-1].path, api.PathReserve)
+		}
+		expect(t, "changes left", len(p.writes), 0)
+	}
+}
+
+// The sweep finds pending entries that are over and wakes who waits for them.
+func TestSweepWakes(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"max_entries":8,"pending_ttl_seconds":10}`)
+	s, _ := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	s2, _ := h.open(p, 2, "k")
+	s2.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	s.OnDone()
+	h.now += int64(11 * time.Second)
+	p.rechecked = h.now // not by looking at all of them
+	h.current = 0
+	p.OnTick()
+	expect(t, "waiting", p.waiting, 0)
+	expect(t, "calls", len(h.calls), 2)
+}
+
+// The queue took the message and forgot it: later work is not held up for ever.
+func TestMessageToItselfGetsLost(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, _ := h.open(p, 1, "a")
+	s.OnRequestHeaders(true)
+	h.queues[p.queue] = nil
+	h.current = 0
+	p.OnTick()
+	expect(t, "calls", len(h.calls), 1)
+	s, _ = h.open(p, 2, "b")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	expect(t, "calls", len(h.calls), 2)
+}
+
+// A stream that the host forgot without telling is never acted on.
+func TestStreamIsGone(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	s2, f2 := h.open(p, 2, "k")
+	expect(t, "duplicate", s2.OnRequestHeaders(true), PauseAll)
+	h.gone[1], h.gone[2] = true, true
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	h.ready(p)
+	expect(t, "acted", f.resumedRequest+len(f.replies)+f2.resumedRequest+len(f2.replies), 0)
+	expect(t, "call", h.calls[1].path, api.PathRelease)
+	expect(t, "waiting before", p.waiting, 1)
+	h.respond(p, 1, "200", released)
+	expect(t, "waiting", p.waiting, 0)
+	expect(t, "gauge", h.values["oncegate_waiters"], 0)
+}
