@@ -23,15 +23,15 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 
 func TestStartRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		break_ func(*fakeHost)
-		want   string
+		spoil func(*fakeHost)
+		want  string
 	}{
 		"no randomness": {func(h *fakeHost) { h.noRandom = true }, "randomness"},
 		"no queue":      {func(h *fakeHost) { h.noQueue = true }, "queue"},
 		"no tick":       {func(h *fakeHost) { h.noTick = true }, "tick"},
 	} {
 		h := newFakeHost(t)
-		c.break_(h)
+		c.spoil(h)
 		p := New(h)
 		err := p.Start(nil)
 		if err == nil || !strings.Contains(err.Error(), c.want) {
