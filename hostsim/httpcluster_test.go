@@ -170,15 +170,15 @@ func TestHTTPClusterCircuitBreaker(t *testing.T) {
 // cancelled.
 func TestHTTPClusterFromGuest(t *testing.T) {
 	eachGuest(t, func(r *rig) {
-		gone := make(chan struct{})
+		hanging, gone := make(chan struct{}), make(chan struct{})
 		srv := serve(r.T, func(w http.ResponseWriter, req *http.Request) {
-			_, _ = io.ReadAll(req.Body)
-			if req.Header.Get("x-hang") != "" || req.ContentLength == 4 {
-				<-req.Context().Done()
-				close(gone)
+			if body, err := io.ReadAll(req.Body); err != nil || string(body) != "hang" {
+				_, _ = io.WriteString(w, "pong")
 				return
 			}
-			_, _ = io.WriteString(w, "pong")
+			close(hanging)
+			<-req.Context().Done()
+			close(gone)
 		})
 		c := httpCluster(r.T, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String()})
 		r.start(hostsim.Config{Clusters: map[string]hostsim.Cluster{"c": c}})
@@ -189,7 +189,7 @@ func TestHTTPClusterFromGuest(t *testing.T) {
 		want(r, "answer", strings.Join(lines[3:5], "; "), "cb: get:6::status = Ok 200; cb: buffer:4:0:9 = Ok pong")
 		s, h = r.open("rh=pause,call:c:1000::hang;cb=get:6::status,effective:self,reply:504")
 		s.Request(h)
-		s.Settle()
+		await(r, hanging, "the call's arrival")
 		r.clock.Advance(time.Second)
 		await(r, s.Done(), "the timeout")
 		await(r, gone, "the cancellation at the server")

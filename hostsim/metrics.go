@@ -3,7 +3,6 @@ package hostsim
 import (
 	"bufio"
 	"io"
-	"math"
 	"sort"
 	"strconv"
 	"sync"
@@ -239,5 +238,3 @@ func (s *metrics) snapshot() []Metric {
 func int64Bytes(v uint64) []byte {
 	return []byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24), byte(v >> 32), byte(v >> 40), byte(v >> 48), byte(v >> 56)}
 }
-
-func float64Bytes(v float64) []byte { return int64Bytes(math.Float64bits(v)) }

@@ -80,5 +80,6 @@ func TestHeaders(t *testing.T) {
 			t.Error("an odd number of arguments was accepted")
 		}
 	}()
-	hostsim.H("a")
+	odd := []string{"a"}
+	hostsim.H(odd...)
 }

@@ -106,16 +106,3 @@ func (q *sharedQueues) deleteVM(vmID string) {
 		}
 	}
 }
-
-// depth is the number of items queued for a vm_id.
-func (q *sharedQueues) depth(vmID string) int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := 0
-	for key, id := range q.byName {
-		if key.vmID == vmID {
-			n += len(q.queues[id].items)
-		}
-	}
-	return n
-}
