@@ -177,6 +177,9 @@ func TestFate(t *testing.T) {
 		"no cluster":                          {"cluster_not_found", flags(0x1000000), "", fateNotSent},
 		"reset":                               {"upstream_reset_before_response_started{x}", flags(0x40), upstream, fateUnknown},
 		"timeout":                             {"response_timeout", flags(0x4), upstream, fateUnknown},
+		"no healthy host, first attempt":      {"no_healthy_upstream", flags(0x2), "", fateNotSent},
+		"no healthy host, second attempt":     {"no_healthy_upstream", flags(0x2), "", fateUnknown},
+		"answered, second attempt":            {"via_upstream", flags(0), upstream, fateAnswered},
 		"connect failure after a reset":       {"upstream_reset_before_response_started{x}", flags(0x20 | 0x40), upstream, fateUnknown},
 		"no healthy host after a timeout":     {"no_healthy_upstream", flags(0x2 | 0x4), upstream, fateUnknown},
 		"another filter before the router":    {"rbac_access_denied", flags(0), "", fateNotSent},
@@ -196,6 +199,11 @@ func TestFate(t *testing.T) {
 		}
 		if c.flags != nil {
 			f.properties["response.flags"] = c.flags
+		}
+		for attempts, n := range map[string]uint64{", first attempt": 1, ", second attempt": 2} {
+			if strings.HasSuffix(name, attempts) {
+				f.properties["upstream.request_attempt_count"] = flags(n)
+			}
 		}
 		if c.address != "" {
 			f.properties["upstream.address"] = []byte(c.address)

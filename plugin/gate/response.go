@@ -46,13 +46,13 @@ func (p *Plugin) fate() fate {
 	if string(details) == "via_upstream" {
 		return fateAnswered
 	}
-	var flags uint64
-	if b, ok := p.host.Property("response", "flags"); ok && len(b) == 8 {
-		flags = binary.LittleEndian.Uint64(b)
-	}
+	flags := p.number("response", "flags")
 	switch {
 	case flags&perhapsSent != 0:
-		// With retries an earlier attempt may have arrived.
+		return fateUnknown
+	case p.number("upstream", "request_attempt_count") > 1:
+		// The flags tell of the router's last attempt only; an earlier one may have
+		// arrived.
 		return fateUnknown
 	case flags&neverSent != 0:
 		return fateNotSent
@@ -61,6 +61,14 @@ func (p *Plugin) fate() fate {
 		return fateUnknown
 	}
 	return fateNotSent
+}
+
+// number reads a property that is an integer, 0 when it is not there.
+func (p *Plugin) number(path ...string) uint64 {
+	if b, ok := p.host.Property(path...); ok && len(b) == 8 {
+		return binary.LittleEndian.Uint64(b)
+	}
+	return 0
 }
 
 // OnResponseHeaders is called when response headers pass: upstream's, a local
