@@ -7,6 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/store/mem"
 	"github.com/oncegate/oncegate/manager/store/storetest"
 	"github.com/oncegate/oncegate/manager/wal"
+	"github.com/oncegate/oncegate/manager/wal/faultfs"
 )
 
 func TestConformanceMemory(t *testing.T) {
@@ -31,6 +32,31 @@ func TestConformanceWAL(t *testing.T) {
 					}
 					return s
 				}
+			})
+		})
+	}
+}
+
+func TestCrashConformance(t *testing.T) {
+	for name, opts := range map[string]mem.Options{
+		"log only":  {SnapshotBytes: -1},
+		"snapshots": {SnapshotBytes: 2 << 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			storetest.RunCrash(t, func(t *testing.T) (storetest.Opener, func(*testing.T) storetest.Opener) {
+				opener := func(fs *faultfs.FS) storetest.Opener {
+					return func(t *testing.T) store.Store {
+						opts := opts
+						opts.Log = wal.Options{FS: fs, SegmentBytes: 32 << 10}
+						s, err := mem.Open(t.Context(), "data", opts)
+						if err != nil {
+							t.Fatal(err)
+						}
+						return s
+					}
+				}
+				fs := &faultfs.FS{}
+				return opener(fs), func(*testing.T) storetest.Opener { return opener(fs.Crash()) }
 			})
 		})
 	}

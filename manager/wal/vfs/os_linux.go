@@ -45,8 +45,11 @@ func control(f *os.File, op string, call func(fd int) error) error {
 			}
 		}
 	})
-	if err == nil && callErr != nil {
-		err = &os.PathError{Op: op, Path: f.Name(), Err: callErr}
+	if err != nil { // Control itself has no other way to fail
+		callErr = os.ErrClosed
 	}
-	return err
+	if callErr != nil {
+		return &os.PathError{Op: op, Path: f.Name(), Err: callErr}
+	}
+	return nil
 }
