@@ -9,13 +9,10 @@ import (
 // callout is an HTTP call under way. It belongs to the plugin's root context and
 // outlives the stream that started it.
 type callout struct {
+	bytes  int
 	cancel context.CancelFunc
 	stop   func() bool // the timeout's timer
 }
-
-// maxCallsPerVM bounds the calls under way in one VM; further ones are refused like
-// a full circuit breaker.
-const maxCallsPerVM = 1 << 16
 
 // httpCall starts a call. The guest's headers, body and trailers have been copied.
 func (v *vm) httpCall(name string, h Headers, body []byte, trailers Headers, timeoutMS uint32) (uint32, Status) {
@@ -36,11 +33,13 @@ func (v *vm) httpCall(name string, h Headers, body []byte, trailers Headers, tim
 		// accepted, never sent and never answered.
 		return token, StatusOK
 	}
-	if len(v.calls) >= maxCallsPerVM {
+	size := len(body) + h.Bytes() + trailers.Bytes()
+	if len(v.calls) >= maxCallsPerVM || v.callBytes+size > callBytesLimit {
 		return 0, StatusInternalFailure
 	}
+	v.callBytes += size
 	ctx, cancel := context.WithCancel(v.host.ctx)
-	c := &callout{cancel: cancel}
+	c := &callout{bytes: size, cancel: cancel}
 	v.calls[token] = c
 	timeout := time.Duration(timeoutMS) * time.Millisecond
 	err := cluster.Call(ctx, CallRequest{Cluster: name, Thread: v.name, Headers: h, Body: body, Trailers: trailers, Timeout: timeout},
@@ -62,6 +61,7 @@ func (v *vm) httpCall(name string, h Headers, body []byte, trailers Headers, tim
 func (v *vm) forgetCall(token uint32) {
 	if c := v.calls[token]; c != nil {
 		delete(v.calls, token)
+		v.callBytes -= c.bytes
 		c.cancel()
 		if c.stop != nil {
 			c.stop()

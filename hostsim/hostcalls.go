@@ -104,7 +104,7 @@ func (v *vm) SetSharedData(key string, value []byte, cas uint32) Status {
 // RegisterSharedQueue implements HostCalls.
 func (v *vm) RegisterSharedQueue(name string) (uint32, Status) {
 	v.ctx()
-	return v.host.process.queues.register(v.host.cfg.VMID, name, v.thread, v.root.id), StatusOK
+	return v.host.process.queues.register(v.host.cfg.VMID, name, v.thread, v.root.id)
 }
 
 // ResolveSharedQueue implements HostCalls.

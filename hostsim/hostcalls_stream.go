@@ -136,6 +136,9 @@ func (v *vm) AddHeaderMapValue(t MapType, key, value string) Status {
 	if m == nil {
 		return StatusBadArgument
 	}
+	if m.Bytes()+len(key)+len(value) > headerMapLimit {
+		return StatusInternalFailure
+	}
 	addHeader(m, strings.ToLower(key), value)
 	return v.changed(c, t)
 }
@@ -156,6 +159,9 @@ func (v *vm) ReplaceHeaderMapValue(t MapType, key, value string) Status {
 	m := v.writeMap(c, t)
 	if m == nil {
 		return StatusBadArgument
+	}
+	if m.Bytes()+len(key)+len(value) > headerMapLimit {
+		return StatusInternalFailure
 	}
 	m.Set(strings.ToLower(key), value)
 	return v.changed(c, t)
@@ -278,6 +284,9 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 		return StatusBadArgument
 	}
 	size := uint64(len(b.bytes))
+	if len(b.bytes)+len(value) > bufferEditLimit {
+		return StatusInternalFailure
+	}
 	var out []byte
 	switch {
 	case start == 0 && length == 0:
@@ -312,7 +321,9 @@ func (v *vm) ContinueStream(t StreamType) Status {
 			if t == StreamResponse {
 				kind = afterContinueResponse
 			}
-			v.after = append(v.after, afterAction{kind: kind, stream: s})
+			if st := v.later(afterAction{kind: kind, stream: s}); st != StatusOK {
+				return st
+			}
 			s.req.seeHeaders, s.req.seeTrailers, s.req.body = false, false, nil
 		}
 		return StatusOK
@@ -331,7 +342,7 @@ func (v *vm) CloseStream(t StreamType) Status {
 		return StatusBadArgument
 	}
 	if s := c.stream; s != nil && t <= StreamResponse {
-		v.after = append(v.after, afterAction{kind: afterClose, stream: s})
+		return v.later(afterAction{kind: afterClose, stream: s})
 	}
 	return StatusOK
 }

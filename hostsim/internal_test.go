@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -76,7 +77,10 @@ a_b_c_d{} 1
 func TestSharedLimits(t *testing.T) {
 	q := newSharedQueues()
 	th := &thread{loop: newLoop(&idleness{}, nil)}
-	id := q.register("", "q", th, 1)
+	id, st := q.register("", "q", th, 1)
+	if st != StatusOK {
+		t.Fatal(st)
+	}
 	for range queueLimit {
 		if st := q.enqueue(id, nil); st != StatusOK {
 			t.Fatal(st)
@@ -91,7 +95,45 @@ func TestSharedLimits(t *testing.T) {
 	if st := q.enqueue(id, nil); st != StatusOK {
 		t.Errorf("after a dequeue: %v", st)
 	}
+	big, _ := q.register("", "big", th, 1)
+	for range queueBytesLimit >> 20 {
+		if st := q.enqueue(big, make([]byte, 1<<20)); st != StatusOK {
+			t.Fatal(st)
+		}
+	}
+	if st := q.enqueue(big, []byte("x")); st != StatusInternalFailure {
+		t.Errorf("one byte too many: %v", st)
+	}
+	if _, st := q.register("", strings.Repeat("x", nameLimit+1), th, 1); st != StatusInternalFailure {
+		t.Errorf("a long name: %v", st)
+	}
+	for i := len(q.queues); i < queuesLimit; i++ {
+		q.register("", strconv.Itoa(i), th, 1)
+	}
+	if _, st := q.register("", "one more", th, 1); st != StatusInternalFailure {
+		t.Errorf("one queue too many: %v", st)
+	}
+	d := newSharedData()
+	d.set("v", "key", []byte("value"), 0)
+	d.set("v", "key", []byte("v"), 0)
+	if d.bytes != 4 {
+		t.Errorf("%d bytes are counted", d.bytes)
+	}
+	d.bytes = sharedDataLimit - 1
+	if st := d.set("v", "key", []byte("va"), 0); st != StatusOK {
+		t.Errorf("the last byte: %v", st)
+	}
+	if st := d.set("v", "k", nil, 0); st != StatusInternalFailure {
+		t.Errorf("a byte too many: %v", st)
+	}
+	d.bytes = 5
+	if d.deleteVM("v"); d.bytes != 0 {
+		t.Errorf("%d bytes are left", d.bytes)
+	}
 	s, m := newMetrics(), newVMMetrics()
+	if _, st := m.define(s, MetricGauge, strings.Repeat("x", nameLimit+1)); st != StatusInternalFailure {
+		t.Errorf("a long name: %v", st)
+	}
 	for range metricsPerVM {
 		if _, st := m.define(s, MetricGauge, "g"); st != StatusOK {
 			t.Fatal(st)

@@ -146,15 +146,11 @@ func newVMMetrics() vmMetrics {
 	return vmMetrics{byID: make(map[uint32]*metric), next: [3]uint32{0, 1, 2}}
 }
 
-// metricsPerVM bounds the metrics one VM can define; Envoy has no bound, but a
-// guest in a loop must not eat the machine.
-const metricsPerVM = 1 << 16
-
 func (v *vmMetrics) define(s *metrics, kind MetricType, name string) (uint32, Status) {
 	if kind > MetricHistogram {
 		return 0, StatusBadArgument
 	}
-	if len(v.byID) >= metricsPerVM {
+	if len(v.byID) >= metricsPerVM || len(name) > nameLimit {
 		return 0, StatusInternalFailure
 	}
 	v.next[kind] += 4

@@ -2,6 +2,7 @@ package hostsim_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -80,6 +81,5 @@ func TestHeaders(t *testing.T) {
 			t.Error("an odd number of arguments was accepted")
 		}
 	}()
-	odd := []string{"a"}
-	hostsim.H(odd...)
+	hostsim.H(strings.Fields("a")...)
 }

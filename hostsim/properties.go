@@ -38,9 +38,6 @@ func (v *vm) GetProperty(path string) ([]byte, Status) {
 	return nil, StatusNotFound
 }
 
-// propertyLimit bounds what a filter can store on one stream.
-const propertyLimit = 1 << 20
-
 // SetProperty implements HostCalls. The value is the stream's and is found again under
 // the same name, as long as the path is a single segment; a root context has nothing
 // to store it on.

@@ -126,11 +126,11 @@ var slogLevels = [...]slog.Level{slog.LevelDebug - 4, slog.LevelDebug, slog.Leve
 func (h *Host) guestLog(thread string, level LogLevel, message string) {
 	if level >= LogWarn {
 		h.reports.mu.Lock()
-		h.reports.logs = keepLast(h.reports.logs, GuestLog{Thread: thread, Level: level, Message: message})
+		h.reports.logs = keepLast(h.reports.logs, GuestLog{Thread: thread, Level: level, Message: cut(message, logKeptLimit)})
 		h.reports.mu.Unlock()
 	}
 	if l := slogLevels[level]; h.cfg.Logger.Enabled(context.Background(), l) {
-		h.cfg.Logger.Log(context.Background(), l, "wasm log", "thread", thread, "plugin", h.cfg.PluginName, "message", message)
+		h.cfg.Logger.Log(context.Background(), l, "wasm log", "thread", thread, "plugin", h.cfg.PluginName, "message", cut(message, logLineLimit))
 	}
 }
 

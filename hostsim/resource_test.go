@@ -27,7 +27,25 @@ func (g *manyCalls) OnRequestHeaders(uint32, int, bool) (hostsim.Action, error) 
 			g.results[1000+st]++
 		}
 	}
+	const more = 2000
+	for range 1<<12 + 5 {
+		g.results[more+g.h.ContinueStream(hostsim.StreamDownstream)]++ // asks for nothing
+	}
+	g.results[more+100+g.h.AddHeaderMapValue(hostsim.MapRequestHeaders, "x", string(make([]byte, 17<<20)))]++
+	g.results[more+100+g.h.ReplaceHeaderMapValue(hostsim.MapRequestHeaders, "x", string(make([]byte, 17<<20)))]++
+	g.h.Log(hostsim.LogError, string(make([]byte, 1<<20)))
+	for range 1<<12 + 5 {
+		g.results[more+200+g.h.CloseStream(hostsim.StreamRequest)]++
+	}
 	return hostsim.ActionPause, nil
+}
+
+func (g *manyCalls) OnContextCreate(_, parent uint32) error {
+	if parent == 0 { // the plugin's configuration can be read now, too
+		config, st := g.h.GetBufferBytes(hostsim.BufferPluginConfig, 0, 9)
+		g.results[4000+st] = len(config)
+	}
+	return nil
 }
 
 // Callouts under way and a stream's properties have limits; SharedLimits shows those of
@@ -36,8 +54,16 @@ func TestResourceLimits(t *testing.T) {
 	results := map[hostsim.Status]int{}
 	cluster := &hostsimtest.Cluster{}
 	r := newRig(t, hostsim.Native(func(h hostsim.HostCalls) hostsim.Guest { return &manyCalls{h: h, results: results} }))
-	callRig(r, cluster, hostsim.Config{})
+	callRig(r, cluster, hostsim.Config{PluginConfig: []byte("config")})
 	r.run("")
+	want(t, "configuration in on_context_create", results[4000], 6)
+	want(t, "harmless resumes", results[2000], 1<<12+5)
+	want(t, "headers refused", results[2100+hostsim.StatusInternalFailure], 2)
+	want(t, "closes accepted", results[2200], 1<<12)
+	want(t, "closes refused", results[2200+hostsim.StatusInternalFailure], 5)
+	if n := len(r.h.Warnings()[0].Message); n > 5000 {
+		t.Errorf("%d bytes of a log line were kept", n)
+	}
 	want(t, "calls accepted", results[hostsim.StatusOK], 1<<16)
 	want(t, "calls refused", results[hostsim.StatusInternalFailure], 10)
 	want(t, "properties refused", results[1000+hostsim.StatusInternalFailure], 1)

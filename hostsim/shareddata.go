@@ -11,6 +11,7 @@ import (
 type sharedData struct {
 	mu      sync.Mutex
 	byVM    map[string]map[string]sharedValue
+	bytes   int    // of all keys and values
 	lastCAS uint32 // process-wide; never hands out 0, which means "no CAS" in set
 }
 
@@ -47,9 +48,18 @@ func (d *sharedData) set(vmID, key string, value []byte, cas uint32) Status {
 		m = make(map[string]sharedValue)
 		d.byVM[vmID] = m
 	}
-	if old, ok := m[key]; ok && cas != 0 && cas != old.cas {
+	old, ok := m[key]
+	if ok && cas != 0 && cas != old.cas {
 		return StatusCasMismatch
 	}
+	grows := len(value) - len(old.value)
+	if !ok {
+		grows += len(key)
+	}
+	if d.bytes+grows > sharedDataLimit {
+		return StatusInternalFailure
+	}
+	d.bytes += grows
 	d.lastCAS++
 	if d.lastCAS == 0 {
 		d.lastCAS = 1
@@ -82,5 +92,8 @@ func (d *sharedData) size(vmID string) (keys, bytes int) {
 func (d *sharedData) deleteVM(vmID string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	for k, v := range d.byVM[vmID] {
+		d.bytes -= len(k) + len(v.value)
+	}
 	delete(d.byVM, vmID)
 }

@@ -2,11 +2,6 @@ package hostsim
 
 import "sync"
 
-// queueLimit bounds one shared queue. Envoy has no bound; a queue that nobody
-// drains must still not eat the machine, so further items are refused with
-// InternalFailure, far beyond what a working filter ever has queued.
-const queueLimit = 1 << 16
-
 // sharedQueues are the process-wide queues, named by vm_id and name and addressed
 // by a number that is never reused.
 type sharedQueues struct {
@@ -20,6 +15,7 @@ type queueName struct{ vmID, name string }
 
 type sharedQueue struct {
 	items [][]byte
+	bytes int
 	// The thread and root context that registered last. The callback goes to the
 	// VM that lives on that thread when it is delivered, which need not be the one
 	// that registered: a canary's successor, or a reloaded VM.
@@ -32,19 +28,22 @@ func newSharedQueues() *sharedQueues {
 }
 
 // register makes the queue or takes it over; items that are there stay.
-func (q *sharedQueues) register(vmID, name string, t *thread, context uint32) uint32 {
+func (q *sharedQueues) register(vmID, name string, t *thread, context uint32) (uint32, Status) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	key := queueName{vmID, name}
 	id, ok := q.byName[key]
 	if !ok {
+		if len(q.queues) >= queuesLimit || len(name) > nameLimit {
+			return 0, StatusInternalFailure
+		}
 		q.last++
 		id = q.last
 		q.byName[key] = id
 		q.queues[id] = &sharedQueue{}
 	}
 	q.queues[id].thread, q.queues[id].context = t, context
-	return id
+	return id, StatusOK
 }
 
 func (q *sharedQueues) resolve(vmID, name string) (uint32, Status) {
@@ -59,18 +58,19 @@ func (q *sharedQueues) resolve(vmID, name string) (uint32, Status) {
 
 // enqueue copies item and has the owner's VM told.
 func (q *sharedQueues) enqueue(id uint32, item []byte) Status {
-	stored := append([]byte{}, item...)
 	q.mu.Lock()
 	sq, ok := q.queues[id]
 	if !ok {
 		q.mu.Unlock()
 		return StatusNotFound
 	}
-	if len(sq.items) >= queueLimit {
+	if len(sq.items) >= queueLimit || sq.bytes+len(item) > queueBytesLimit {
 		q.mu.Unlock()
 		return StatusInternalFailure
 	}
+	stored := append([]byte{}, item...)
 	sq.items = append(sq.items, stored)
+	sq.bytes += len(stored)
 	t, context := sq.thread, sq.context
 	q.mu.Unlock()
 	t.loop.post(event{kind: evQueueReady, queue: id, context: context})
@@ -88,6 +88,7 @@ func (q *sharedQueues) dequeue(id uint32) ([]byte, Status) {
 		return nil, StatusEmpty
 	}
 	item := sq.items[0]
+	sq.bytes -= len(item)
 	sq.items[0] = nil
 	sq.items = sq.items[1:]
 	if len(sq.items) == 0 {

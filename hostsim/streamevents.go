@@ -112,6 +112,9 @@ func (s *Stream) onRequestHeaders(hd Headers, endStream bool) {
 			s.vm.end("proxy_on_context_create", s.vm.guest.OnContextCreate(s.ctx.id, s.vm.root.id))
 			s.vm.finish()
 		}
+		if s.over {
+			return
+		}
 	}
 	s.req.headersIn(hd, endStream)
 }

@@ -29,6 +29,7 @@ type vm struct {
 	after              []afterAction
 
 	calls        map[uint32]*callout
+	callBytes    int // of the requests of all calls
 	lastCall     uint32
 	callResponse *CallResponse // during OnHTTPCallResponse
 	callStatus   string        // "reset" while a failed call is told
@@ -68,6 +69,15 @@ const (
 	afterPluginDone
 )
 
+// later notes an action for after the callback.
+func (v *vm) later(a afterAction) Status {
+	if len(v.after) >= afterLimit {
+		return StatusInternalFailure
+	}
+	v.after = append(v.after, a)
+	return StatusOK
+}
+
 func newVM(t *thread, name string, canary bool) *vm {
 	v := &vm{
 		host: t.host, thread: t, name: name, canary: canary,
@@ -96,9 +106,11 @@ func (v *vm) start(ctx context.Context) error {
 	}
 	v.root = v.newContext(nil)
 	id := v.root.id
+	v.configuring = true
 	if v.begin(v.root, "proxy_on_context_create") {
 		v.end("proxy_on_context_create", v.guest.OnContextCreate(id, 0))
 	}
+	v.configuring = false
 	started := false
 	if v.begin(v.root, "proxy_on_vm_start") {
 		started, err = v.guest.OnVMStart(id, len(v.host.cfg.VMConfig))

@@ -52,7 +52,8 @@ var callbackTypes = map[string][2]int{
 	"malloc": {1, 1}, "proxy_on_memory_allocate": {1, 1}, "_initialize": {0, 0}, "_start": {0, 0},
 }
 
-func (w *wasmSource) load(ctx context.Context, limits guestLimits) (program, error) {
+func (w *wasmSource) load(ctx context.Context, limits guestLimits) (prog program, err error) {
+	defer engineFailure(&err)
 	metered, err := meter.Instrument(w.module, limits.work)
 	if err != nil {
 		return nil, fmt.Errorf("hostsim: wasm: %w", err)
@@ -213,7 +214,15 @@ func guestOf(ctx context.Context) *wasmGuest {
 	return ctx.Value(guestContextKey{}).(*wasmGuest)
 }
 
-func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (Guest, error) {
+// engineFailure turns a panic of the engine, which a module may provoke, into an error.
+func engineFailure(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("hostsim: wasm: the engine failed: %v", r)
+	}
+}
+
+func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (guest Guest, err error) {
+	defer engineFailure(&err)
 	g := &wasmGuest{name: env.name, calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart}
 	// The guest's calls are not tied to ctx, which bounds the start only.
 	g.ctx = &guestContext{Context: context.WithoutCancel(ctx), g: g}

@@ -37,6 +37,7 @@ var envFunctions = map[string]hostFunction{
 			if !ok && level <= logMax { // an unknown level is the first thing to be wrong
 				return uint32(invalidMemory)
 			}
+			g.charge(len(message)) // it is formatted and written
 			return uint32(g.calls.Log(level, message))
 		}},
 

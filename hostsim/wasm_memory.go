@@ -57,7 +57,7 @@ func (g *wasmGuest) bytes(ptr, size uint32) ([]byte, bool) {
 	}
 	b, ok := g.mem.Read(ptr, size)
 	if ok {
-		g.charge(int(size >> 6))
+		g.charge(int(size >> 4))
 	}
 	return b, ok
 }

@@ -59,6 +59,7 @@ var wasiFunctions = map[string]hostFunction{
 		}
 		text := out.String()
 		if text != "" {
+			g.charge(len(text))
 			g.calls.Log(level, strings.TrimSuffix(text, "\n"))
 		}
 		if !g.put32(a.u32(3), uint32(len(text))) {

@@ -8,6 +8,8 @@
 // compiled code for every loop round, cost a factor of 25; and it is deterministic:
 // the same call takes the same number of units on every machine.
 //
+// Tables get a maximum, because engines limit memory but not them.
+//
 // Function, type and global indices of the module stay as they are, because all that
 // is added is added at the end. Debug sections are dropped, as code moves.
 package meter
@@ -33,6 +35,7 @@ const (
 	secType      = 1
 	secImport    = 2
 	secFunction  = 3
+	secTable     = 4
 	secGlobal    = 6
 	secExport    = 7
 	secCode      = 10
@@ -223,6 +226,8 @@ func (m *module) rewrite(s section) ([]byte, error) {
 		return addOne(appendU32(nil, m.types))
 	case secGlobal:
 		return addOne(append(appendS64([]byte{0x7e, 1, opI64Const}, m.units), opEnd)) // mut i64
+	case secTable:
+		return limitTables(r)
 	case secExport:
 		e := appendU32(nil, uint32(len(Global)))
 		e = append(e, Global...)
@@ -231,6 +236,41 @@ func (m *module) rewrite(s section) ([]byte, error) {
 		return m.rewriteCode(r)
 	}
 	return s.body, nil
+}
+
+// Tables are host memory that no limit of the engine's covers.
+const (
+	maxTables     = 16
+	maxTableElems = 1 << 20
+)
+
+// limitTables gives every table a maximum; table.grow fails beyond it.
+func limitTables(r *reader) ([]byte, error) {
+	n := r.u32()
+	if n > maxTables {
+		r.fail("%d tables, at most %d are allowed", n, maxTables)
+	}
+	out := appendU32(nil, n)
+	for range n {
+		kind, flags, low, high := r.byte(), r.byte(), r.u32(), uint32(maxTableElems)
+		if flags > 1 {
+			r.fail("table with unknown limits 0x%02x", flags)
+		}
+		if flags == 1 {
+			high = min(high, r.u32())
+		}
+		if low > maxTableElems {
+			r.fail("table of %d elements, at most %d are allowed", low, maxTableElems)
+		}
+		if r.err != nil {
+			return nil, r.err
+		}
+		out = appendU32(appendU32(append(out, kind, 1), low), high)
+	}
+	if len(r.b) > 0 {
+		r.fail("%d bytes too many", len(r.b))
+	}
+	return out, r.err
 }
 
 func (m *module) rewriteCode(r *reader) ([]byte, error) {

@@ -144,10 +144,31 @@ func TestMalformed(t *testing.T) {
 		"bytes after bodies": {string(header) + "\x0a\x02\x00\x00", "1 bytes too many"},
 		"import kind":        {string(header) + "\x02\x04\x01\x00\x00\x09", "import of unknown kind 9"},
 		"reserved name":      {string(header) + "\x07\x19\x01\x15oncegate_hostsim_work\x02\x00", "is reserved"},
+		"many tables":        {string(header) + "\x04\x01\x11", "17 tables, at most 16"},
+		"large table":        {string(header) + "\x04\x06\x01\x70\x00\x81\x80\x40", "table of 1048577 elements"},
+		"odd table":          {string(header) + "\x04\x04\x01\x70\x04\x00", "unknown limits 0x04"},
+		"after the tables":   {string(header) + "\x04\x05\x01\x70\x00\x01\x00", "1 bytes too many"},
 		"truncated":          {string(good[:len(good)-3]), "unexpected end"},
 	} {
 		if _, err := Instrument([]byte(c.in), 1); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v, want %q in it", name, err, c.want)
+		}
+	}
+}
+
+// Tables keep their own maximum, if it is a small one.
+func TestTables(t *testing.T) {
+	for in, want := range map[string]string{
+		"\x00\x05":                 "\x01\x05\x80\x80\x40",
+		"\x01\x05\x06":             "\x01\x05\x06",
+		"\x01\x05\xff\xff\xff\x7f": "\x01\x05\x80\x80\x40",
+	} {
+		out, err := Instrument([]byte(string(header)+"\x04"+string(rune(len(in)+2))+"\x01\x70"+in), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(out), "\x01\x70"+want) {
+			t.Errorf("table %q became %q", in, out)
 		}
 	}
 }
