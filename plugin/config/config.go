@@ -166,6 +166,17 @@ type Route struct {
 	Outcomes                        Outcomes
 }
 
+// Method tells whether some rule may match requests with this method. Where none
+// does, the path need not be looked at.
+func (c *Config) Method(method string) bool {
+	for i := range c.rules {
+		if c.rules[i].matchMethod(method) {
+			return true
+		}
+	}
+	return false
+}
+
 // Route finds the first rule that matches and returns its settings, nil when
 // none does: the request passes untouched. path is :path as sent; its query is
 // not looked at. The Route is shared and must not be changed.

@@ -23,17 +23,8 @@ type rule struct {
 
 // matches compares a method and a path without query.
 func (r *rule) matches(method, path string) bool {
-	if len(r.methods) > 0 {
-		found := false
-		for _, m := range r.methods {
-			if m == method {
-				found = true
-				break
-			}
-		}
-		if !found {
-			return false
-		}
+	if !r.matchMethod(method) {
+		return false
 	}
 	switch r.kind {
 	case matchExact:
@@ -42,6 +33,15 @@ func (r *rule) matches(method, path string) bool {
 		return r.matchPattern(path)
 	}
 	return len(path) >= len(r.path) && path[:len(r.path)] == r.path
+}
+
+func (r *rule) matchMethod(method string) bool {
+	for _, m := range r.methods {
+		if m == method {
+			return true
+		}
+	}
+	return len(r.methods) == 0
 }
 
 // matchPattern compares segment by segment. Segments are what lies between

@@ -126,3 +126,21 @@ func TestOutcomePrecedence(t *testing.T) {
 	c := mustParse(t, `{"outcomes": {"release": ["5xx"], "commit": ["2xx", "3xx"]}, "match": [{"outcomes": {"commit": ["2xx", "3xx", "500"]}}]}`)
 	checkOutcomes(t, &c.Route("POST", "/").Outcomes, map[string]Outcome{"500": OutcomeCommit, "501": OutcomeRelease, "400": OutcomeReject})
 }
+
+func TestMethod(t *testing.T) {
+	for config, want := range map[string]map[string]bool{
+		`{}`: {"POST": true, "PATCH": true, "GET": false, "": false, "post": false},
+		`{"match":[{"methods":["PUT"],"path":"/a"},{"methods":["POST"],"path":"/b"}]}`: {"PUT": true, "POST": true, "PATCH": false},
+		`{"match":[{"methods":["*"],"path":"/a"}]}`:                                    {"GET": true, "BREW": true},
+	} {
+		c, err := Parse([]byte(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for method, may := range want {
+			if c.Method(method) != may {
+				t.Errorf("%s: Method(%q) = %v", config, method, !may)
+			}
+		}
+	}
+}

@@ -172,7 +172,7 @@ func (l *ledger) send() bool {
 	}
 	batch := l.ready
 	l.ready = nil
-	l.p.host.Select(0)
+	l.p.choose(0)
 	for i, c := range batch {
 		batch[i] = nil
 		l.start(c)

@@ -40,7 +40,7 @@ func (p *Plugin) take(c *call) *Stream {
 		return nil
 	}
 	s.call = nil
-	if !p.host.Select(s.id) {
+	if !p.choose(s.id) {
 		s.phase = phaseDone
 		return nil
 	}
@@ -115,7 +115,7 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	if closed {
 		p.failWaiters(&c.hash, problem)
 		if s != nil {
-			p.host.Select(s.id)
+			p.choose(s.id)
 		}
 	}
 	if r.maybe {

@@ -60,9 +60,10 @@ type Plugin struct {
 
 	woken    []cache.Hash // entries whose local waiters shall look again
 	wokenAll bool
-	kicked   bool // a kick is in our queue
-	inside   bool // the plugin context is active and will pump
-	draining bool // the host waits for us to finish
+	kicked   bool   // a kick is in our queue
+	inside   bool   // the plugin context is active and will pump
+	chosen   uint32 // the stream that was selected, 0: none
+	draining bool   // the host waits for us to finish
 
 	swept     cache.Stats // what the metrics know already
 	rechecked int64
@@ -151,7 +152,7 @@ func (p *Plugin) OnQueueReady(queue uint32) {
 	if p.table == nil || queue != p.queue {
 		return
 	}
-	p.inside = true
+	p.enter()
 	p.drain()
 	p.pump()
 }
@@ -161,7 +162,7 @@ func (p *Plugin) OnTick() {
 	if p.table == nil {
 		return
 	}
-	p.inside = true
+	p.enter()
 	now := p.host.Now()
 	// A kick that never came back must not silence all later ones.
 	p.kicked = false
@@ -188,9 +189,25 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 	if p.table == nil {
 		return
 	}
-	p.inside = true
+	p.enter()
 	p.calls.answered(id, bodySize)
 	p.pump()
+}
+
+// enter begins a callback of the plugin context.
+func (p *Plugin) enter() { p.inside, p.chosen = true, 0 }
+
+// choose makes a stream, or with 0 the plugin, the one that host calls are about.
+// Only callbacks of the plugin context do so.
+func (p *Plugin) choose(stream uint32) bool {
+	if p.chosen == stream {
+		return true
+	}
+	if !p.host.Select(stream) {
+		return false
+	}
+	p.chosen = stream
+	return true
 }
 
 // drain takes the messages out of our queue.
@@ -232,7 +249,6 @@ func (p *Plugin) pump() {
 			break
 		}
 	}
-	p.host.Select(0)
 	p.inside = false
 	if p.due() {
 		p.kick()

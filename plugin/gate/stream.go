@@ -93,16 +93,19 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	s.phase = phasePass
 	p := s.plugin
 	method, ok := p.host.RequestHeader(headerMethod)
-	if !ok {
-		return Continue
-	}
-	path, _ := p.host.RequestHeader(headerPath)
-	s.route = p.config.Route(method, path)
-	if s.route == nil {
+	if !ok || !p.config.Method(method) {
 		return Continue
 	}
 	headers := request.Headers(p.host.RequestHeaders())
+	path, _ := headers.Get(headerPath)
 	if len(headers) == 0 {
+		path, _ = p.host.RequestHeader(headerPath)
+	}
+	s.route = p.config.Route(method, path)
+	switch {
+	case s.route == nil:
+		return Continue
+	case len(headers) == 0:
 		return s.heldHeaders(s.unreadable())
 	}
 	if untouchable(method, headers) {

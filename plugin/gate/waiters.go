@@ -100,7 +100,7 @@ func (p *Plugin) lookAgain(hash *cache.Hash) {
 		next := s.next
 		if (hash == nil || s.hash == *hash) && now >= s.patient {
 			p.unlink(s)
-			if p.host.Select(s.id) {
+			if p.choose(s.id) {
 				s.act(s.decide())
 			} else {
 				s.phase = phaseDone
@@ -117,7 +117,7 @@ func (p *Plugin) expireWaiters(now int64) {
 		next := s.next
 		if now >= s.deadline(now) {
 			p.unlink(s)
-			if p.host.Select(s.id) {
+			if p.choose(s.id) {
 				// One last look, for a wake-up that got lost.
 				s.act(s.decide())
 			} else {
@@ -126,7 +126,6 @@ func (p *Plugin) expireWaiters(now int64) {
 		}
 		s = next
 	}
-	p.host.Select(0)
 }
 
 // failWaiters answers the local waiters of an entry with a problem: what made
@@ -137,7 +136,7 @@ func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
 		next := s.next
 		if s.hash == *hash {
 			p.unlink(s)
-			if p.host.Select(s.id) {
+			if p.choose(s.id) {
 				p.metrics.count(p.metrics.managerError)
 				s.waited()
 				s.replyProblem(problem)

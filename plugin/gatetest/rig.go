@@ -43,6 +43,10 @@ type Options struct {
 	Process *hostsim.Process
 	// Hooks of the host.
 	Hooks hostsim.Hooks
+	// Recorder writes down what host and gate say to each other; Seed makes the gate's
+	// randomness reproducible.
+	Recorder *hostsim.Recorder
+	Seed     uint64
 	// Traps: the test makes VMs trap.
 	Traps bool
 }
@@ -117,7 +121,7 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
 		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
 		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
-		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks,
+		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return r, err

@@ -1,0 +1,38 @@
+package gatetest
+
+import (
+	"testing"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/hostsim/hostsimtest"
+)
+
+// What the shipped module and the host say to each other for a first request and
+// its retry, in both modes: every host call is there for review. After a change
+// that is meant, go test -run Transcript -update writes the files anew.
+func TestTranscript(t *testing.T) {
+	guest, err := wasm()
+	if err != nil {
+		t.Fatalf("the wasm build of the gate cannot be read (run: make %s): %v", wasmFile, err)
+	}
+	for name, o := range map[string]Options{
+		"headers-mode": {Config: `{"max_entries":8}`},
+		"body-mode":    {Config: `{"max_entries":8,"mode":"body"}`, BodyMode: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Recorder, o.Seed = new(hostsim.Recorder), 1
+			r := NewRig(t, guest, o)
+			o.Recorder.Reset()
+			q := Request{Key: "host1:1:a1b2c3d4e5f6a7b8", Body: `{"amount":1}`}
+			x := r.Send(q)
+			x.Answer(201, `{"n":1}`, "content-type: application/json")
+			x.Response()
+			x.Over()
+			y := r.Send(q)
+			y.Response()
+			y.Over()
+			r.Settle()
+			hostsimtest.Golden(t, name, o.Recorder.Text("worker-0"))
+		})
+	}
+}
