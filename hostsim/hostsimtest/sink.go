@@ -89,9 +89,10 @@ func (s *Sink) Reset(reason hostsim.ResetReason) {
 	s.change("reset "+string(reason), func() { s.msg.Reset = reason })
 }
 
+// snapshot shares the body's bytes: they are only ever appended to.
 func (s *Sink) snapshot() Message {
 	m := s.msg
-	m.Body = append([]byte(nil), m.Body...)
+	m.Body = m.Body[:len(m.Body):len(m.Body)]
 	return m
 }
 
