@@ -225,6 +225,10 @@ func TestNewerFormat(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "format version 1, the file has version 2") || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s of version 2: %v", name, err)
 		}
+		var corrupt *wal.CorruptionError
+		if errors.As(err, &corrupt) {
+			t.Errorf("%s of version 2 passes for damage: %v", name, err)
+		}
 		if !slices.Equal(image.Names(), before) {
 			t.Errorf("%s of version 2: files were removed", name)
 		}

@@ -67,6 +67,25 @@
 // then the segments that it replaces are deleted, oldest first. Interrupted
 // anywhere, the next open either does not see it or finishes the deletions.
 //
+// # Why
+//
+// Why are segments filled with zeros ahead of the tail, when they are reserved
+// already? The first write into reserved blocks makes the file system record
+// that they hold data, in its journal, with every fdatasync. Overwriting needs
+// only the data: about 100 instead of 160 microseconds on ext4.
+//
+// Why not use deleted segments again, then? It would save the zeros, but old
+// records would lie behind the tail, and every tool that looks at a segment
+// would have to know. Sequence numbers in records make it possible; it is not
+// needed.
+//
+// Why does the committer wait for a moment after a batch? The callers that it
+// woke come back together. Taking the first of them alone would make all
+// others wait for two fsyncs, see gatherer.
+//
+// Why is a sequence number in each record when it follows from the place? So
+// that records can be found again behind a damage, and tell what was synced.
+//
 // # Bounds
 //
 // Options bounds the size of a record, of a segment and of the queue. When the

@@ -2,6 +2,7 @@ package wal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -94,7 +95,9 @@ func (r *snapshotReader) start() error {
 	if err := r.fill(int(min(r.size, segmentHeaderSize))); err != nil {
 		return err
 	}
-	if r.header, err = parseSnapshotHeader(r.buf); err != nil {
+	if r.header, err = parseSnapshotHeader(r.buf); errors.Is(err, errVersion) {
+		return fmt.Errorf("wal: %s: %w", r.path, err)
+	} else if err != nil {
 		return r.damage(err.Error())
 	}
 	r.seed = r.header.id.snapshotSeed()

@@ -225,6 +225,35 @@ func TestSnapshotErrors(t *testing.T) {
 	mustClose(t, l)
 }
 
+// The segment behind the snapshot may be in use without being on the disk yet.
+// Until it is, the one before it must stay: a log needs a segment to open.
+func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	big := make([]byte, 3900) // one to a segment
+	last := mustAppend(t, l, big)
+	mustWait(t, l, last)
+	if err := l.WaitRoom(t.Context(), len(big)); err != nil { // the next segment is prepared
+		t.Fatal(err)
+	}
+	var g *gate
+	err := l.Snapshot(t.Context(), last, func(w *wal.SnapshotWriter) error {
+		g = newGate(fs, func(op faultfs.Op) bool { return isSync(op) && op.Path == segment(2) })
+		mustAppend(t, l, big)
+		<-g.entered
+		return snapshotOf(last)(w)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	image := fs.Crash()
+	g.release()
+	mustClose(t, l)
+	l, f := mustOpen(t, options(image))
+	f.wantState(t, last, last)
+	mustClose(t, l)
+}
+
 // Close stops a snapshot, and is not done before it is.
 func TestCloseStopsSnapshot(t *testing.T) {
 	fs := &faultfs.FS{}
