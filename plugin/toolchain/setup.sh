@@ -3,9 +3,13 @@
 #
 # Finds or makes a TinyGo that can build the gate, and writes build/toolchain/env.sh, which tinygo-build.sh reads:
 #
-#   TINYGO       the compiler
-#   TINYGO_ARGS  the target and the flags that go with it (a bash array)
-#   TINYGOROOT   set for our own compiler only
+#   TINYGO          the compiler
+#   TINYGO_ARGS     the target and the flags that go with it (a bash array)
+#   TINYGOROOT      set for our own compiler only
+#   TINYGO_GOFLAGS  what GOFLAGS has to hold besides: the wasm modules' go.mod, build/toolchain/gate.mod
+#
+# gate.mod is go.mod with one replacement, github.com/tidwall/pretty by the folder pretty here (which says why). It is
+# not made in go.mod itself, because a module with replacements there cannot be installed by its name and version.
 #
 # An official TinyGo release on PATH (0.40 or newer, one that accepts this Go) is used as it is. Otherwise the compiler is
 # built from the module that go.mod here pins. That module has no wasi-libc and no compiler-rt in it (git submodules
@@ -44,15 +48,30 @@ official() {
 	printf '%s\n' "$bin"
 }
 
-write_env() {
-	# Written whole or not at all, and only when it changed: its time stamp is what the wasm files depend on.
-	cat >"$dir/env.sh.new"
-	if cmp -s "$dir/env.sh.new" "$dir/env.sh"; then
-		rm "$dir/env.sh.new"
+# keep FILE puts FILE.new in the place of FILE: whole or not at all, and only when it changed, because time stamps are
+# what the wasm files depend on.
+keep() {
+	if cmp -s "$1.new" "$1"; then
+		rm "$1.new"
 	else
-		mv "$dir/env.sh.new" "$dir/env.sh"
+		mv "$1.new" "$1"
 	fi
 }
+
+write_env() {
+	{
+		cat
+		printf 'TINYGO_GOFLAGS=%q\n' "'-modfile=$dir/gate.mod'"
+	} >"$dir/env.sh.new"
+	keep "$dir/env.sh"
+}
+
+cp "$top/go.mod" "$dir/gate.new.mod"
+go mod edit -replace=github.com/tidwall/pretty=./plugin/toolchain/pretty "$dir/gate.new.mod"
+mv "$dir/gate.new.mod" "$dir/gate.mod.new"
+keep "$dir/gate.mod"
+cp "$top/go.sum" "$dir/gate.sum.new"
+keep "$dir/gate.sum"
 
 tinygo=$(official)
 if [ -n "$tinygo" ]; then
