@@ -28,7 +28,8 @@ type Options struct {
 	Clock func() time.Time
 
 	// Log configures the log of Open. Restore and Replay are the engine's and
-	// must be nil.
+	// must be nil. A MaxRecordBytes, or SegmentBytes, of less than
+	// store.MaxTxBytes makes larger transactions fail with store.ErrTooLarge.
 	Log wal.Options
 	// SnapshotBytes bounds what a start has to replay: a snapshot is taken
 	// when the log has grown by this much, or by the size of the last snapshot

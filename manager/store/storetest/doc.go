@@ -19,6 +19,9 @@
 // engine says that it is durable. On engines that say they are shared it opens
 // several at once, as several managers would.
 //
+// RunCrash adds tests for engines whose storage can be looked at as a power
+// failure would leave it.
+//
 // The suite asks for nothing that the contract leaves open: functions may be
 // run again, scans may be stale for a moment, wake-ups may be spurious, counts
 // may lag behind. It waits for conditions and never for time to pass.
