@@ -20,6 +20,8 @@ import (
 const (
 	// maxRuns bounds how often an Update runs its function before ErrConflict.
 	maxRuns = 50
+	// optimisticRuns is how many of them lock nothing.
+	optimisticRuns = 3
 	// lenFresh is how long a count is served again without asking.
 	lenFresh = time.Second
 )
@@ -40,12 +42,13 @@ type Options struct {
 
 // Store implements store.Store.
 type Store struct {
-	pool  *pgxpool.Pool
-	sql   statements
-	caps  store.Capabilities
-	notes *notifier
-	lens  lengths
-	never chan struct{}
+	pool   *pgxpool.Pool
+	schema string
+	sql    statements
+	caps   store.Capabilities
+	notes  *notifier
+	lens   lengths
+	never  chan struct{}
 
 	calls calls.Calls
 }
@@ -73,6 +76,14 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
 	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5s"
 	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
+	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
+	// Every statement is a few look-ups in a primary key. Whatever else the
+	// planner may think of is wrong, and it thinks of it on tables whose
+	// statistics are out of date.
+	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
+	for _, path := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin", "material", "memoize"} {
+		cfg.ConnConfig.RuntimeParams["enable_"+path] = "off"
+	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
 		// The default of one second is long for transactions of a millisecond.
 		// Only superusers and those they allow may change it.
@@ -86,9 +97,10 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, unavailable(err)
 	}
 	s := &Store{
-		pool:  pool,
-		sql:   newStatements(o.Schema),
-		never: make(chan struct{}),
+		pool:   pool,
+		schema: o.Schema,
+		sql:    newStatements(o.Schema),
+		never:  make(chan struct{}),
 	}
 	if err := s.start(ctx, o); err != nil {
 		pool.Close()
@@ -136,30 +148,42 @@ func unavailable(err error) error {
 // conflict reports whether the transaction was rolled back because of what
 // other transactions did, so that its function may run again.
 func conflict(err error) bool {
+	if errors.Is(err, errChanged) {
+		return true
+	}
 	var pe *pgconn.PgError
 	if !errors.As(err, &pe) {
 		return false
 	}
 	switch pe.Code {
-	case "40001", // serialization_failure
+	case "40001", // serialization_failure, also raised by apply
 		"40P01", // deadlock_detected
-		"55P03": // lock_not_available: lock_timeout
+		"55P03", // lock_not_available: lock_timeout
+		"53200": // out_of_memory: the others' advisory locks fill the table
 		return true
+	case "23505": // unique_violation: somebody else inserted the record
+		return pe.ConstraintName == "records_pkey"
 	}
 	return false
 }
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
-	return s.transact(ctx, fn, false)
+	return s.transact(ctx, fn, func(run int) (mode, bool) {
+		// Nothing is gained by optimism where it has failed before.
+		if run >= optimisticRuns {
+			return pessimistic, false
+		}
+		return optimistic, run == 0
+	})
 }
 
 // View implements store.Store.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
-	return s.transact(ctx, fn, true)
+	return s.transact(ctx, fn, func(int) (mode, bool) { return snapshot, false })
 }
 
-func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly bool) error {
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, how func(run int) (m mode, assume bool)) error {
 	if err := s.calls.Enter(); err != nil {
 		return err
 	}
@@ -168,7 +192,8 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := s.runOnce(ctx, fn, readOnly)
+		m, assume := how(run)
+		err := s.runOnce(ctx, fn, m, assume)
 		if err == nil || !conflict(err) {
 			return err
 		}
@@ -179,25 +204,20 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 	return store.ErrConflict
 }
 
-func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, readOnly bool) error {
+func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, assume bool) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
 	defer conn.Release()
-	t := s.newTx(ctx, conn.Conn(), readOnly)
-	if err := fn(t); err != nil {
-		t.rollback()
-		if t.Err != nil && conflict(t.Err) {
-			return t.Err
-		}
-		return err
+	t := s.newTx(ctx, conn.Conn(), m, assume)
+	err = fn(t)
+	if err == nil {
+		err = t.commit() // t.Err when the function swallowed an engine error
+	} else if verr := t.validate(); verr != nil && conflict(verr) {
+		err = verr // what made the function refuse never was
 	}
-	if t.Err != nil { // the function swallowed an engine error
-		t.rollback()
-		return t.Err
-	}
-	if err := t.commit(); err != nil {
+	if err != nil {
 		t.rollback()
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -177,13 +178,14 @@ func TestDeadlockRunsAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var runs atomic.Int32
 	var once [2]sync.Once
-	var both sync.WaitGroup
+	var both, wg sync.WaitGroup
 	both.Add(2)
-	var wg sync.WaitGroup
 	for i, order := range [][2]string{{"a", "b"}, {"b", "a"}} {
 		wg.Go(func() {
-			err := s.Update(t.Context(), func(tx store.Tx) error {
+			err := s.transact(t.Context(), func(tx store.Tx) error {
+				runs.Add(1)
 				if _, err := tx.Get("things", order[0]); err != nil {
 					return err
 				}
@@ -193,17 +195,125 @@ func TestDeadlockRunsAgain(t *testing.T) {
 					return err
 				}
 				return tx.Put("things", order[1], append(v[:len(v):len(v)], byte('1'+i)))
-			})
+			}, func(int) (mode, bool) { return pessimistic, false })
 			if err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
+	if n := runs.Load(); n < 3 {
+		t.Errorf("%d runs, want one that ran again", n)
+	}
 	for key, want := range map[string]string{"a": "02", "b": "01"} {
 		if v, err := get(t.Context(), s, key); err != nil || v != want {
 			t.Errorf("%s: %q, %v, want %q", key, v, err, want)
 		}
+	}
+}
+
+// TestBusyRecordIsLocked: a function whose record changes under every run of it
+// gets through all the same, because its later runs lock.
+func TestBusyRecordIsLocked(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	if err := put(t.Context(), s, "busy", "0"); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"busy", "absent"} {
+		runs := 0
+		var others sync.WaitGroup
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			runs++
+			if _, err := tx.Get("things", key); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			change := func() {
+				if err := put(t.Context(), s, key, fmt.Sprint(runs)); err != nil {
+					t.Error(err)
+				}
+			}
+			if runs <= optimisticRuns {
+				change()
+				return tx.Put("things", key, []byte("mine"))
+			}
+			others.Go(change) // waits until this transaction has ended
+			return tx.Put("things", key, []byte("mine"))
+		})
+		others.Wait()
+		if err != nil || runs != optimisticRuns+1 {
+			t.Errorf("%s: error %v after %d runs, want none after %d", key, err, runs, optimisticRuns+1)
+		}
+	}
+}
+
+// TestAssumedAbsence: a Put without a look replaces a record that was there, with
+// its index entries.
+func TestAssumedAbsence(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	if err := put(t.Context(), s, "old", "1"); err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err := s.Update(t.Context(), func(tx store.Tx) error {
+		runs++
+		return errors.Join(
+			tx.Put("things", "old", []byte("2"), store.Entry{Index: "byname", SortKey: "z"}),
+			tx.Put("things", "new", []byte("3"), store.Entry{Index: "byname", SortKey: "y"}),
+		)
+	})
+	if err != nil || runs != 2 {
+		t.Fatalf("error %v after %d runs, want none after 2", err, runs)
+	}
+	var hits []store.Hit
+	err = s.View(t.Context(), func(tx store.Tx) (err error) {
+		hits, err = tx.Scan("things", "byname", store.Range{Limit: 10})
+		return err
+	})
+	if err != nil || fmt.Sprint(hits) != "[{y new} {z old}]" {
+		t.Fatalf("index %v, %v", hits, err)
+	}
+	for key, want := range map[string]string{"old": "2", "new": "3"} {
+		if v, err := get(t.Context(), s, key); err != nil || v != want {
+			t.Errorf("%s: %q, %v, want %q", key, v, err, want)
+		}
+	}
+}
+
+// TestRefusalOfWhatNeverWas: the function sees one record from before a change
+// and another from after it, and refuses; it must run again.
+func TestRefusalOfWhatNeverWas(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	both := func(value string) error {
+		return s.Update(t.Context(), func(tx store.Tx) error {
+			return errors.Join(tx.Put("things", "a", []byte(value)), tx.Put("things", "b", []byte(value)))
+		})
+	}
+	if err := both("0"); err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err := s.Update(t.Context(), func(tx store.Tx) error {
+		runs++
+		a, err := tx.Get("things", "a")
+		if err != nil {
+			return err
+		}
+		if runs == 1 {
+			if err := both("1"); err != nil {
+				return err
+			}
+		}
+		b, err := tx.Get("things", "b")
+		if err != nil {
+			return err
+		}
+		if string(a) != string(b) {
+			return fmt.Errorf("a is %s, b is %s", a, b)
+		}
+		return nil
+	})
+	if err != nil || runs != 2 {
+		t.Fatalf("error %v after %d runs, want none after 2", err, runs)
 	}
 }
 

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -11,24 +10,119 @@ import (
 const formatVersion = 1
 
 // migrations[i] takes the schema from version i to i+1. %[1]s is the schema.
-var migrations = []string{
+var migrations = [][]string{{
 	`CREATE TABLE %[1]s.records (
 		coll text COLLATE "C" NOT NULL,
 		key bytea NOT NULL,
 		value bytea NOT NULL,
 		entries bytea NOT NULL,
 		PRIMARY KEY (coll, key)
-	);
-	CREATE TABLE %[1]s.entries (
+	)`,
+	`CREATE TABLE %[1]s.entries (
 		coll text COLLATE "C" NOT NULL,
 		idx text COLLATE "C" NOT NULL,
 		sort_key bytea NOT NULL,
 		key bytea NOT NULL,
 		PRIMARY KEY (coll, idx, sort_key, key)
-	);
-	ALTER TABLE %[1]s.records SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-	ALTER TABLE %[1]s.entries SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);`,
-}
+	)`,
+	`ALTER TABLE %[1]s.records SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)`,
+	`ALTER TABLE %[1]s.entries SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)`,
+	applyFunction,
+}}
+
+// applyFunction is the second half of a transaction, see the package
+// documentation. Its arguments are
+//
+//   - the advisory locks to take, and which of them for itself alone;
+//   - the records, in order: what to do (r: it is as it was read, n: it is still
+//     absent, u: update, d: delete, i: insert), and the version that was read;
+//   - the index entries, in order: whether it is a new or an old one.
+//
+// It raises serialization_failure when a record is not what was read. All locks
+// come before the first look: each statement then sees what was committed before
+// the last lock was granted.
+const applyFunction = `CREATE FUNCTION %[1]s.apply(
+	lock_number bigint[], lock_own boolean[],
+	rec_what "char"[], rec_coll text[], rec_key bytea[], rec_version xid[], rec_value bytea[], rec_entries bytea[],
+	entry_new boolean[], entry_coll text[], entry_idx text[], entry_sort bytea[], entry_key bytea[]
+) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	matched bigint;
+	wanted bigint;
+BEGIN
+	FOR i IN 1 .. cardinality(lock_number) LOOP
+		IF lock_own[i] THEN
+			PERFORM pg_advisory_xact_lock(lock_number[i]);
+		ELSE
+			PERFORM pg_advisory_xact_lock_shared(lock_number[i]);
+		END IF;
+	END LOOP;
+
+	-- Without records that are only read, the writes below lock in order.
+	IF 'r' = ANY(rec_what) THEN
+		FOR i IN 1 .. cardinality(rec_what) LOOP
+			IF rec_what[i] = 'r' THEN
+				PERFORM FROM %[1]s.records t WHERE t.coll = rec_coll[i] AND t.key = rec_key[i] FOR SHARE;
+			ELSIF rec_what[i] IN ('u', 'd') THEN
+				PERFORM FROM %[1]s.records t WHERE t.coll = rec_coll[i] AND t.key = rec_key[i] FOR UPDATE;
+			END IF;
+		END LOOP;
+	END IF;
+
+	wanted := cardinality(array_positions(rec_what, 'u'));
+	IF wanted > 0 THEN
+		UPDATE %[1]s.records t SET value = w.value, entries = w.entries
+			FROM unnest(rec_what, rec_coll, rec_key, rec_version, rec_value, rec_entries) AS w (what, coll, key, version, value, entries)
+			WHERE w.what = 'u' AND t.coll = w.coll AND t.key = w.key AND t.xmin = w.version;
+		GET DIAGNOSTICS matched = ROW_COUNT;
+		IF matched <> wanted THEN RAISE serialization_failure; END IF;
+	END IF;
+
+	wanted := cardinality(array_positions(rec_what, 'd'));
+	IF wanted > 0 THEN
+		DELETE FROM %[1]s.records t
+			USING unnest(rec_what, rec_coll, rec_key, rec_version) AS w (what, coll, key, version)
+			WHERE w.what = 'd' AND t.coll = w.coll AND t.key = w.key AND t.xmin = w.version;
+		GET DIAGNOSTICS matched = ROW_COUNT;
+		IF matched <> wanted THEN RAISE serialization_failure; END IF;
+	END IF;
+
+	wanted := cardinality(array_positions(rec_what, 'r'));
+	IF wanted > 0 THEN
+		SELECT count(*) INTO matched
+			FROM unnest(rec_what, rec_coll, rec_key, rec_version) AS w (what, coll, key, version)
+			JOIN %[1]s.records t ON t.coll = w.coll AND t.key = w.key AND t.xmin = w.version
+			WHERE w.what = 'r';
+		IF matched <> wanted THEN RAISE serialization_failure; END IF;
+	END IF;
+
+	IF 'n' = ANY(rec_what) THEN
+		PERFORM FROM unnest(rec_what, rec_coll, rec_key) AS w (what, coll, key)
+			JOIN %[1]s.records t ON t.coll = w.coll AND t.key = w.key
+			WHERE w.what = 'n';
+		IF FOUND THEN RAISE serialization_failure; END IF;
+	END IF;
+
+	IF 'i' = ANY(rec_what) THEN
+		INSERT INTO %[1]s.records (coll, key, value, entries)
+			SELECT w.coll, w.key, w.value, w.entries
+			FROM unnest(rec_what, rec_coll, rec_key, rec_value, rec_entries) AS w (what, coll, key, value, entries)
+			WHERE w.what = 'i';
+	END IF;
+
+	IF false = ANY(entry_new) THEN
+		DELETE FROM %[1]s.entries t
+			USING unnest(entry_new, entry_coll, entry_idx, entry_sort, entry_key) AS w (new, coll, idx, sort_key, key)
+			WHERE NOT w.new AND t.coll = w.coll AND t.idx = w.idx AND t.sort_key = w.sort_key AND t.key = w.key;
+	END IF;
+	IF true = ANY(entry_new) THEN
+		INSERT INTO %[1]s.entries (coll, idx, sort_key, key)
+			SELECT w.coll, w.idx, w.sort_key, w.key
+			FROM unnest(entry_new, entry_coll, entry_idx, entry_sort, entry_key) AS w (new, coll, idx, sort_key, key)
+			WHERE w.new;
+	END IF;
+END
+$$`
 
 func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -60,11 +154,8 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 			return fmt.Errorf("schema %s has format version %d, this version reads up to %d", schema, version, formatVersion)
 		}
 		for ; version < formatVersion; version++ {
-			for _, stmt := range strings.Split(fmt.Sprintf(migrations[version], q), ";") {
-				if strings.TrimSpace(stmt) == "" {
-					continue
-				}
-				if _, err := tx.Exec(ctx, stmt); err != nil {
+			for _, stmt := range migrations[version] {
+				if _, err := tx.Exec(ctx, fmt.Sprintf(stmt, q)); err != nil {
 					return err
 				}
 			}
@@ -76,11 +167,11 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 
 // statements are the engine's SQL with the schema filled in.
 type statements struct {
-	get, getLocked, lockAbsent, now            string
-	insert, update, remove, addEntry, delEntry string
-	scan, scanTo, scanAfter, scanAfterTo       string
-	claim, claimTo, claimAfter, claimAfterTo   string
-	lenAll, lenIndex                           string
+	get, getLocked, lockAbsent, now          string
+	apply, same                              string
+	scan, scanTo, scanAfter, scanAfterTo     string
+	claim, claimTo, claimAfter, claimAfterTo string
+	lenAll, lenIndex                         string
 }
 
 func newStatements(schema string) statements {
@@ -90,7 +181,7 @@ func newStatements(schema string) statements {
 			return `SELECT e.sort_key, e.key FROM ` + q + `.entries e WHERE e.coll = $1 AND e.idx = $2` + cond +
 				` ORDER BY e.sort_key, e.key LIMIT $3`
 		}
-		return `SELECT e.sort_key, e.key, r.value, r.entries FROM ` + q + `.entries e JOIN ` + q + `.records r ON r.coll = e.coll AND r.key = e.key
+		return `SELECT e.sort_key, e.key, r.value, r.entries, r.xmin FROM ` + q + `.entries e JOIN ` + q + `.records r ON r.coll = e.coll AND r.key = e.key
 			WHERE e.coll = $1 AND e.idx = $2` + cond + ` ORDER BY e.sort_key, e.key LIMIT $3 FOR UPDATE OF r SKIP LOCKED`
 	}
 	const (
@@ -100,16 +191,18 @@ func newStatements(schema string) statements {
 		afterTo = after + ` AND e.sort_key < $6`
 	)
 	return statements{
-		get:        `SELECT value, entries FROM ` + q + `.records WHERE coll = $1 AND key = $2`,
-		getLocked:  `SELECT value, entries FROM ` + q + `.records WHERE coll = $1 AND key = $2 FOR UPDATE`,
+		// One row in any case: the time comes with the record.
+		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin
+			FROM (VALUES (1)) one LEFT JOIN ` + q + `.records r ON r.coll = $1 AND r.key = $2`,
+		getLocked:  `SELECT clock_timestamp(), value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 FOR UPDATE`,
 		lockAbsent: `SELECT pg_advisory_xact_lock($1)`,
 		now:        `SELECT clock_timestamp()`,
-		insert:     `INSERT INTO ` + q + `.records (coll, key, value, entries) VALUES ($1, $2, $3, $4)`,
-		update:     `UPDATE ` + q + `.records SET value = $3, entries = $4 WHERE coll = $1 AND key = $2`,
-		remove:     `DELETE FROM ` + q + `.records WHERE coll = $1 AND key = $2`,
-		addEntry:   `INSERT INTO ` + q + `.entries (coll, idx, sort_key, key) VALUES ($1, $2, $3, $4)`,
-		delEntry:   `DELETE FROM ` + q + `.entries WHERE coll = $1 AND idx = $2 AND sort_key = $3 AND key = $4`,
-		scan:       scan(from, false), scanTo: scan(fromTo, false), scanAfter: scan(after, false), scanAfterTo: scan(afterTo, false),
+		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+		// One statement sees one state.
+		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.key IS NOT NULL) = 0
+			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version)
+			LEFT JOIN ` + q + `.records r ON r.coll = w.coll AND r.key = w.key`,
+		scan: scan(from, false), scanTo: scan(fromTo, false), scanAfter: scan(after, false), scanAfterTo: scan(afterTo, false),
 		claim: scan(from, true), claimTo: scan(fromTo, true), claimAfter: scan(after, true), claimAfterTo: scan(afterTo, true),
 		lenAll:   `SELECT count(*) FROM ` + q + `.records WHERE coll = $1`,
 		lenIndex: `SELECT count(*) FROM ` + q + `.entries WHERE coll = $1 AND idx = $2`,

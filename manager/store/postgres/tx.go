@@ -4,28 +4,43 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/store/internal/reccodec"
 )
 
+// mode tells how a transaction protects what it reads.
+type mode int
+
+const (
+	// optimistic: reads lock nothing, the commit checks that they still hold.
+	optimistic mode = iota
+	// pessimistic: reads lock.
+	pessimistic
+	// snapshot: all reads are of one state, nothing is written.
+	snapshot
+)
+
 type tx struct {
 	overlay.Tx
-	s     *Store
-	ctx   context.Context
-	conn  *pgx.Conn
+	s    *Store
+	ctx  context.Context
+	conn *pgx.Conn
+	mode mode
+	// begun: the server has an open transaction.
 	begun bool
-	now   time.Time
+	// clock is the server's time at the last read, now what Now answered first.
+	clock, now time.Time
 }
 
-func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, readOnly bool) *tx {
-	t := &tx{s: s, ctx: ctx, conn: conn}
-	t.ReadOnly, t.Load = readOnly, t.load
+func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, m mode, assume bool) *tx {
+	t := &tx{s: s, ctx: ctx, conn: conn, mode: m}
+	t.ReadOnly, t.Load, t.Assume = m == snapshot, t.load, assume
 	return t
 }
 
@@ -37,15 +52,16 @@ func (t *tx) failed(err error) error {
 	return t.Fail(err)
 }
 
-// send runs a batch in one round trip, beginning the transaction when it has
-// not begun; read, when not nil, reads the answers.
+// send runs a batch in one round trip inside the transaction, which it begins
+// when that has not happened; read, when not nil, reads the answers.
 func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	if t.Err != nil {
 		return t.Err
 	}
-	first := &pgx.Batch{}
-	if !t.begun {
-		if t.ReadOnly {
+	begins := !t.begun
+	if begins {
+		first := &pgx.Batch{}
+		if t.mode == snapshot {
 			first.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 		} else {
 			first.Queue("BEGIN")
@@ -55,7 +71,7 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	}
 	res := t.conn.SendBatch(t.ctx, b)
 	err := func() error {
-		if !t.begun {
+		if begins {
 			if _, err := res.Exec(); err != nil {
 				return err
 			}
@@ -75,88 +91,87 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	return nil
 }
 
-// Now implements store.Tx: the server's clock after the first lock was
-// granted, so that a transaction that waited for another one's lock never
-// decides by a time before the other's.
+// Now implements store.Tx: the server's clock at the last thing that was read
+// before the first call. It is never behind the clock by which what was read
+// had been written.
 func (t *tx) Now() time.Time {
-	if t.now.IsZero() {
-		b := &pgx.Batch{}
-		b.Queue(t.s.sql.now)
-		if t.send(b, t.readNow) != nil {
-			return time.Now() // never acted on: the transaction fails with t.Err
+	if !t.now.IsZero() {
+		return t.now
+	}
+	if t.clock.IsZero() && t.Err == nil {
+		if err := t.conn.QueryRow(t.ctx, t.s.sql.now).Scan(&t.clock); err != nil {
+			_ = t.failed(err)
 		}
 	}
+	if t.clock.IsZero() {
+		return time.Now() // never acted on: the transaction fails with t.Err
+	}
+	t.now = t.clock
 	return t.now
 }
 
-func (t *tx) readNow(res pgx.BatchResults) error { return res.QueryRow().Scan(&t.now) }
-
-// load gets a record and locks it, or its absence.
+// load looks at a record.
 func (t *tx) load(r *overlay.Record) error {
-	stmt := t.s.sql.getLocked
-	if t.ReadOnly {
-		stmt = t.s.sql.get
+	if t.mode == pessimistic {
+		return t.loadLocked(r)
 	}
-	b := &pgx.Batch{}
-	b.Queue(stmt, string(r.Collection), []byte(r.Key))
-	wantNow := t.now.IsZero()
-	if wantNow {
-		b.Queue(t.s.sql.now)
+	if t.mode == snapshot {
+		b := &pgx.Batch{}
+		b.Queue(t.s.sql.get, string(r.Collection), []byte(r.Key))
+		return t.send(b, func(res pgx.BatchResults) error { return t.read(r, res.QueryRow()) })
 	}
-	err := t.send(b, func(res pgx.BatchResults) error {
-		if err := read(r, res); err != nil || !wantNow {
-			return err
-		}
-		return t.readNow(res)
-	})
-	if err != nil || r.Stored || t.ReadOnly {
-		return err
+	if err := t.read(r, t.conn.QueryRow(t.ctx, t.s.sql.get, string(r.Collection), []byte(r.Key))); err != nil {
+		return t.failed(err)
 	}
-	return t.lockAbsence(r, stmt, wantNow)
+	return nil
 }
 
-// lockAbsence holds the record's name, then looks again: whoever held the name
-// before may have inserted it.
-func (t *tx) lockAbsence(r *overlay.Record, stmt string, wantNow bool) error {
+// loadLocked locks the record's row. When there is none it locks the record's
+// name and looks again: whoever held the name before may have inserted it.
+func (t *tx) loadLocked(r *overlay.Record) error {
 	b := &pgx.Batch{}
-	b.Queue(t.s.sql.lockAbsent, lockNumber(r.Collection, r.Key))
-	b.Queue(stmt, string(r.Collection), []byte(r.Key))
-	if wantNow {
-		b.Queue(t.s.sql.now)
+	b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	look := func(res pgx.BatchResults) error {
+		err := t.read(r, res.QueryRow())
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
 	}
+	if err := t.send(b, look); err != nil || r.Stored {
+		return err
+	}
+	b = &pgx.Batch{}
+	b.Queue(t.s.sql.lockAbsent, t.s.lockNumber(r))
+	b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	b.Queue(t.s.sql.now)
 	return t.send(b, func(res pgx.BatchResults) error {
 		if _, err := res.Exec(); err != nil {
 			return err
 		}
-		if err := read(r, res); err != nil || !wantNow {
+		if err := look(res); err != nil {
 			return err
 		}
-		return t.readNow(res)
+		return res.QueryRow().Scan(&t.clock)
 	})
 }
 
-func lockNumber(c store.Collection, key string) int64 {
-	h := fnv.New64a()
-	h.Write([]byte(c))
-	h.Write([]byte{0})
-	h.Write([]byte(key))
-	return int64(h.Sum64())
-}
-
-func read(r *overlay.Record, res pgx.BatchResults) error {
+// read reads the time and a record, absent when its columns are null.
+func (t *tx) read(r *overlay.Record, row pgx.Row) error {
 	var entries []byte
-	err := res.QueryRow().Scan(&r.StoredValue, &entries)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
-	}
-	if err != nil {
+	var version pgtype.Uint32
+	if err := row.Scan(&t.clock, &r.StoredValue, &entries, &version); err != nil || !version.Valid {
 		return err
 	}
-	r.Stored = true
+	r.Stored, r.Version = true, version.Uint32
+	return split(r, entries)
+}
+
+func split(r *overlay.Record, entries []byte) (err error) {
 	if r.StoredEntries, _, err = reccodec.Split(entries); err != nil {
-		return fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
+		err = fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
 	}
-	return nil
+	return err
 }
 
 // Scan implements store.Tx.
@@ -164,22 +179,41 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if err := store.CheckScan(c, index, r); err != nil {
 		return nil, err
 	}
+	if t.Err != nil {
+		return nil, t.Err
+	}
 	q := &t.s.sql
 	from, to, after, afterTo := q.scan, q.scanTo, q.scanAfter, q.scanAfterTo
 	claim := r.Claim && !t.ReadOnly
 	if claim {
 		from, to, after, afterTo = q.claim, q.claimTo, q.claimAfter, q.claimAfterTo
 	}
-	b := &pgx.Batch{}
-	switch coll := string(c); {
+	var stmt string
+	args := []any{string(c), index, r.Limit}
+	switch {
 	case r.After != nil && r.To != "":
-		b.Queue(afterTo, coll, index, r.Limit, []byte(r.After.SortKey), []byte(r.After.Key), []byte(r.To))
+		stmt, args = afterTo, append(args, []byte(r.After.SortKey), []byte(r.After.Key), []byte(r.To))
 	case r.After != nil:
-		b.Queue(after, coll, index, r.Limit, []byte(r.After.SortKey), []byte(r.After.Key))
+		stmt, args = after, append(args, []byte(r.After.SortKey), []byte(r.After.Key))
 	case r.To != "":
-		b.Queue(to, coll, index, r.Limit, []byte(r.From), []byte(r.To))
+		stmt, args = to, append(args, []byte(r.From), []byte(r.To))
 	default:
-		b.Queue(from, coll, index, r.Limit, []byte(r.From))
+		stmt, args = from, append(args, []byte(r.From))
+	}
+	if !claim && !t.begun && t.mode == optimistic {
+		rows, err := t.conn.Query(t.ctx, stmt, args...)
+		if err == nil {
+			var hits []store.Hit
+			if hits, err = readHits(rows); err == nil {
+				return hits, nil
+			}
+		}
+		return nil, t.failed(err)
+	}
+	b := &pgx.Batch{}
+	b.Queue(stmt, args...)
+	if claim {
+		b.Queue(q.now)
 	}
 	var hits []store.Hit
 	err := t.send(b, func(res pgx.BatchResults) error {
@@ -187,72 +221,45 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		if err != nil {
 			return err
 		}
-		var sortKey, key []byte
-		into := []any{&sortKey, &key}
-		rec := &overlay.Record{Collection: c}
-		var entries []byte
-		if claim {
-			into = append(into, &rec.StoredValue, &entries)
+		if !claim {
+			hits, err = readHits(rows)
+			return err
 		}
-		_, err = pgx.ForEachRow(rows, into, func() error {
-			hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
-			if !claim {
-				return nil
-			}
-			// The row is locked: the Get that follows needs no round trip.
-			rec.Key, rec.Stored = string(key), true
-			var err error
-			if rec.StoredEntries, _, err = reccodec.Split(entries); err != nil {
-				return fmt.Errorf("%w: %s %q", err, c, key)
-			}
-			t.Preload(rec)
-			rec = &overlay.Record{Collection: c}
-			into[2] = &rec.StoredValue
-			return nil
-		})
-		return err
+		if hits, err = t.readClaimed(c, rows); err != nil {
+			return err
+		}
+		return res.QueryRow().Scan(&t.clock)
 	})
 	return hits, err
 }
 
-// commit sends all writes and COMMIT in one round trip.
-func (t *tx) commit() error {
-	writes := t.Writes()
-	if !t.begun && len(writes) == 0 {
-		return nil
-	}
-	b := &pgx.Batch{}
-	for _, r := range writes {
-		t.queue(b, r)
-	}
-	b.Queue("COMMIT")
-	n := b.Len()
-	return t.send(b, func(res pgx.BatchResults) error {
-		for range n {
-			if _, err := res.Exec(); err != nil {
-				return err
-			}
-		}
+func readHits(rows pgx.Rows) ([]store.Hit, error) {
+	var hits []store.Hit
+	var sortKey, key []byte
+	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key}, func() error {
+		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
 		return nil
 	})
+	return hits, err
 }
 
-func (t *tx) queue(b *pgx.Batch, r *overlay.Record) {
-	coll, key := string(r.Collection), []byte(r.Key)
-	for _, e := range r.Removed() {
-		b.Queue(t.s.sql.delEntry, coll, e.Index, []byte(e.SortKey), key)
-	}
-	switch {
-	case !r.Present:
-		b.Queue(t.s.sql.remove, coll, key)
-	case r.Stored:
-		b.Queue(t.s.sql.update, coll, key, r.Value, reccodec.Append(nil, r.Entries))
-	default:
-		b.Queue(t.s.sql.insert, coll, key, r.Value, reccodec.Append(nil, r.Entries))
-	}
-	for _, e := range r.Added() {
-		b.Queue(t.s.sql.addEntry, coll, e.Index, []byte(e.SortKey), key)
-	}
+// readClaimed reads hits whose rows are locked: the Get that follows needs no
+// round trip.
+func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error) {
+	var hits []store.Hit
+	var sortKey, key, value, entries []byte
+	var version uint32
+	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key, &value, &entries, &version}, func() error {
+		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
+		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: version}
+		value = nil // the next row's is another one
+		if err := split(r, entries); err != nil {
+			return err
+		}
+		t.Preload(r)
+		return nil
+	})
+	return hits, err
 }
 
 // rollback ends a failed transaction. The pool throws the connection away when

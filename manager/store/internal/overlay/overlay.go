@@ -17,6 +17,12 @@ type Record struct {
 	Stored        bool
 	StoredValue   []byte
 	StoredEntries []store.Entry
+	// Version is the engine's own mark of what it read.
+	Version uint32
+
+	// Assumed: nobody has looked whether the engine has the record; it is
+	// written as if it had not. See Tx.Assume.
+	Assumed bool
 
 	// Written: the transaction put (Present) or deleted the record.
 	Written bool
@@ -63,6 +69,10 @@ type Tx struct {
 	// Load looks at a record for the first time and fills its Stored fields.
 	// An error is final for the transaction.
 	Load func(*Record) error
+	// Assume lets a Put of a record that was not looked at take it for absent,
+	// which saves the look for records with new keys. The engine has to find
+	// out at commit, and to look or to run the function again if it was wrong.
+	Assume bool
 
 	// Err is the first engine error or limit met. It fails the transaction
 	// even if the function ignores what Get or Put returned.
@@ -71,6 +81,7 @@ type Tx struct {
 	writes  []*Record
 	topics  []string
 	records map[recordID]*Record
+	assumed int // records that are only assumed
 	bytes   int
 }
 
@@ -83,7 +94,17 @@ func (t *Tx) Fail(err error) error {
 }
 
 // Reads is the number of different records the transaction has looked at.
-func (t *Tx) Reads() int { return len(t.records) }
+func (t *Tx) Reads() int { return len(t.records) - t.assumed }
+
+// Records returns, in no order, every record that the transaction has looked at
+// or writes.
+func (t *Tx) Records() []*Record {
+	out := make([]*Record, 0, len(t.records))
+	for _, r := range t.records {
+		out = append(out, r)
+	}
+	return out
+}
 
 // Topics are the topics to notify, in order.
 func (t *Tx) Topics() []string { return t.topics }
@@ -116,18 +137,51 @@ func (t *Tx) record(c store.Collection, key string) (*Record, error) {
 	return r, nil
 }
 
+// look makes sure that an assumed record is looked at.
+func (t *Tx) look(r *Record) error {
+	if !r.Assumed {
+		return nil
+	}
+	if err := t.Load(r); err != nil {
+		return t.Fail(err)
+	}
+	r.Assumed = false
+	t.assumed--
+	return nil
+}
+
 // Known reports whether the transaction has looked at the record.
 func (t *Tx) Known(c store.Collection, key string) bool {
-	return t.records[recordID{c, key}] != nil
+	r := t.records[recordID{c, key}]
+	return r != nil && !r.Assumed
 }
 
 // Preload hands over a record that the engine has read, and protects like any
 // other, before the function asks for it.
 func (t *Tx) Preload(r *Record) {
-	if t.Known(r.Collection, r.Key) {
-		return
+	have := t.records[recordID{r.Collection, r.Key}]
+	switch {
+	case have == nil:
+		t.keep(r)
+	case have.Assumed:
+		have.Stored, have.StoredValue, have.StoredEntries, have.Version = r.Stored, r.StoredValue, r.StoredEntries, r.Version
+		have.Assumed = false
+		t.assumed--
 	}
-	t.keep(r)
+}
+
+// Assumed returns the records that were written without having been looked at.
+func (t *Tx) Assumed() []*Record {
+	if t.assumed == 0 {
+		return nil
+	}
+	var out []*Record
+	for _, r := range t.writes {
+		if r.Assumed {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 func (t *Tx) keep(r *Record) {
@@ -168,7 +222,7 @@ func (t *Tx) Put(c store.Collection, key string, value []byte, entries ...store.
 	if err := store.CheckTx(t.bytes); err != nil {
 		return t.Fail(err)
 	}
-	r, err := t.write(c, key)
+	r, err := t.writable(c, key)
 	if err != nil {
 		return err
 	}
@@ -188,24 +242,43 @@ func (t *Tx) Delete(c store.Collection, key string) error {
 	if err := store.CheckKey(c, key); err != nil {
 		return err
 	}
-	r, err := t.write(c, key)
+	r, err := t.record(c, key)
+	if err == nil {
+		err = t.look(r)
+	}
 	if err != nil {
 		return err
 	}
+	t.written(r)
 	r.Present, r.Value, r.Entries = false, nil, nil
 	return nil
 }
 
-func (t *Tx) write(c store.Collection, key string) (*Record, error) {
+// writable returns the record for a Put.
+func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
+	if t.Err != nil {
+		return nil, t.Err
+	}
+	if t.Assume && t.records[recordID{c, key}] == nil {
+		r := &Record{Collection: c, Key: key, Assumed: true}
+		t.keep(r)
+		t.assumed++
+		t.written(r)
+		return r, nil
+	}
 	r, err := t.record(c, key)
 	if err != nil {
 		return nil, err
 	}
+	t.written(r)
+	return r, nil
+}
+
+func (t *Tx) written(r *Record) {
 	if !r.Written {
 		r.Written = true
 		t.writes = append(t.writes, r)
 	}
-	return r, nil
 }
 
 // Notify implements store.Tx.
