@@ -1,0 +1,155 @@
+package gatetest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Many keys, many retries, two gates of several workers, clients that leave anywhere, a
+// manager that fails often: no key runs twice, and all answers of a key are the same.
+func TestHammer(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		const times = `"pending_ttl_seconds":86400,"committed_ttl_seconds":86400,"pending_wait_timeout":2`
+		for _, v := range []struct {
+			name, config string
+			body         bool
+			gates        int
+		}{
+			// A cache that is smaller than the number of keys, too.
+			{"headers mode", `{` + times + `,"max_entries":8}`, false, 2},
+			{"body mode", `{` + times + `,"mode":"body"}`, true, 2},
+			{"async", `{` + times + `,"commit":"async"}`, false, 2},
+			{"cache only", `{` + times + `,"ledger":"none"}`, false, 1},
+		} {
+			t.Run(v.name, func(t *testing.T) {
+				o := Options{Config: v.config, BodyMode: v.body, Workers: 3}
+				rigs := []*Rig{NewRig(t, guest, o)}
+				for len(rigs) < v.gates {
+					o.Manager, o.Clock = rigs[0].Manager, rigs[0].Clock
+					rigs = append(rigs, NewRig(t, guest, o))
+				}
+				hammer(t, rigs)
+			})
+		}
+	})
+}
+
+func hammer(t *testing.T, rigs []*Rig) {
+	const keys, clients, retries = 25, 12, 15
+	a := rigs[0]
+	stop := make(chan struct{})
+	var mover sync.WaitGroup
+	mover.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				a.Clock.Advance(50 * time.Millisecond)
+			}
+		}
+	})
+	var mu sync.Mutex
+	executions := make(map[string]int)
+	answers := make(map[string]string)
+	replays, unanswered := 0, 0
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			rng := rand.New(rand.NewPCG(1, uint64(c)))
+			for range retries {
+				key := fmt.Sprint("key", rng.IntN(keys))
+				if rng.IntN(10) == 0 {
+					faults := []Fault{{Refuse: true}, {Status: 503}, {Failure: hostsim.CallReset, AfterIt: true}, {Failure: hostsim.CallConnectFailed}}
+					paths := []string{api.PathReserve, api.PathCommit, api.PathRelease}
+					a.Manager.Next(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
+				}
+				x := rigs[rng.IntN(len(rigs))].Send(Request{Key: key, Worker: rng.IntN(3), Body: "the body of " + key})
+				leave := rng.IntN(8) // 0: at once, 1: when upstream has it, 2: within the answer
+				if leave == 0 {
+					x.Leave()
+					if x.Upstream.Begun() {
+						mu.Lock()
+						executions[key]++
+						mu.Unlock()
+					}
+					continue
+				}
+				if x.begunOrAnswered(t) {
+					mu.Lock()
+					executions[key]++
+					body := fmt.Sprint(key, " execution ", executions[key])
+					mu.Unlock()
+					switch leave {
+					case 1:
+						x.Leave()
+						continue
+					case 2:
+						x.ResponseHeaders(hostsim.H(":status", "200", "content-length", fmt.Sprint(len(body))), false)
+						x.Leave()
+						continue
+					}
+					x.Answer(200, body)
+				}
+				p := x.Response()
+				mu.Lock()
+				if p.Status == "200" {
+					if answers[key] == "" {
+						answers[key] = p.Body
+					}
+					if answers[key] != p.Body {
+						t.Errorf("%s: answers %q and %q", key, answers[key], p.Body)
+					}
+					if p.Header("idempotent-replayed") == "true" {
+						replays++
+					}
+				} else {
+					unanswered++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	close(stop)
+	mover.Wait()
+	for key, n := range executions {
+		if n > 1 {
+			t.Errorf("%s ran %d times", key, n)
+		}
+	}
+	if replays == 0 || len(answers) == 0 {
+		t.Errorf("nothing was replayed (%d answers, %d replays, %d unanswered)", len(answers), replays, unanswered)
+	}
+}
+
+// begunOrAnswered waits for what comes first: upstream gets the request (true), or the
+// client gets an answer.
+func (x *Exchange) begunOrAnswered(t *testing.T) bool {
+	t.Helper()
+	deadline := time.After(patience)
+	for {
+		x.Upstream.mu.Lock()
+		begun, up := x.Upstream.begun, x.Upstream.changed
+		x.Upstream.mu.Unlock()
+		x.Client.mu.Lock()
+		answered, down := x.Client.ended, x.Client.changed
+		x.Client.mu.Unlock()
+		if begun || answered {
+			return begun
+		}
+		select {
+		case <-up:
+		case <-down:
+		case <-deadline:
+			t.Error("a request is neither forwarded nor answered")
+			return false
+		}
+	}
+}
