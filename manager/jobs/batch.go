@@ -168,6 +168,12 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) {
 	}
 }
 
+// PutBack undoes claims whose answers cannot be delivered any more: the jobs are
+// queued as if they had not been claimed. Those that were not left alone since
+// stay as they are, and if the store fails all do; they come back when their
+// leases run out.
+func (q *Queue) PutBack(claimed []Job) { q.claims.putBack(claimed) }
+
 // putBack undoes claims whose callers left before they got the answer. If it
 // fails the jobs come back when their leases run out.
 func (b *claimBatcher) putBack(orphans []Job) {

@@ -139,6 +139,8 @@ func (s *fastSource) watch(parent context.Context) (context.Context, func()) {
 	return watchConn(parent, s.ctx().Conn())
 }
 
+func (s *fastSource) left() bool { return connLeft(s.ctx().Conn()) }
+
 // rawConn unwraps a connection down to the one that has a file descriptor.
 func rawConn(c net.Conn) net.Conn {
 	for {

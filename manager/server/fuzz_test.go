@@ -23,6 +23,7 @@ func (s fakeSource) header(name string) string {
 }
 func (fakeSource) remote() string { return "test" }
 func (fakeSource) verified() bool { return false }
+func (fakeSource) left() bool     { return false }
 func (fakeSource) watch(parent context.Context) (context.Context, func()) {
 	return parent, func() {}
 }

@@ -75,6 +75,12 @@ func (h *jobHandlers) claim(r *Request, w *Response) {
 		c.Wait = wait
 		got, err = h.queue.Claim(ctx, c)
 		stop()
+		if err == nil && len(got) > 0 && r.Left() {
+			// A worker that stopped while it waited: its jobs would be stuck
+			// until their leases run out.
+			h.queue.PutBack(got)
+			got = nil
+		}
 	}
 	if err != nil {
 		r.Error(w, err)

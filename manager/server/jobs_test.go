@@ -436,6 +436,36 @@ func TestClaimWaitsOverHTTP(t *testing.T) {
 	})
 }
 
+// leavingSource is a client that leaves while its claim waits, at the moment at
+// which a job comes.
+type leavingSource struct {
+	keyedSource
+	gone atomic.Bool
+}
+
+func (s *leavingSource) left() bool { return s.gone.Load() }
+
+func TestClaimOfAClientThatLeftIsUndone(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	src := new(leavingSource)
+	r := &Request{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w","wait_ms":300000}`), source: src}
+	answered := make(chan Response, 1)
+	go func() {
+		var w Response
+		j.server.serve(r, &w)
+		answered <- w
+	}()
+	j.eventually("the claim waits", func() bool { return j.queue.Counters().Waiting == 1 })
+	src.gone.Store(true)
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
+	if w := <-answered; string(w.Body) != `{"jobs":[]}` {
+		t.Errorf("answered %s", w.Body)
+	}
+	if id, _, job := j.claimOne(); id != "a" || job["attempt"] != 1.0 {
+		t.Errorf("claimed %v", job)
+	}
+}
+
 func TestJobRequestsAreReadStrictly(t *testing.T) {
 	j := newJobSite(t, DefaultEngine, ledger.Options{})
 	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
@@ -606,6 +636,7 @@ func (s keyedSource) header(name string) string {
 }
 func (keyedSource) remote() string { return "test" }
 func (keyedSource) verified() bool { return false }
+func (keyedSource) left() bool     { return false }
 func (keyedSource) watch(parent context.Context) (context.Context, func()) {
 	return parent, func() {}
 }

@@ -51,6 +51,21 @@ func watchConn(parent context.Context, c net.Conn) (ctx context.Context, stop fu
 	}
 }
 
+// connLeft reports whether the other side has closed the connection.
+func connLeft(c net.Conn) bool {
+	sys, ok := rawConn(c).(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sys.SyscallConn()
+	if err != nil {
+		return true // closed
+	}
+	left := false
+	err = raw.Control(func(fd uintptr) { left = hungUp(fd) })
+	return left || err != nil
+}
+
 func isTimeout(err error) bool {
 	t, ok := err.(interface{ Timeout() bool })
 	return ok && t.Timeout()

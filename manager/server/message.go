@@ -38,6 +38,8 @@ type source interface {
 	verified() bool
 	// watch returns a context that ends with parent or when the client leaves.
 	watch(parent context.Context) (context.Context, func())
+	// left reports whether the client is known to have left.
+	left() bool
 }
 
 // Context bounds the work of the request. It does not end when the client
@@ -65,6 +67,11 @@ func (r *Request) Hold() (ctx context.Context, stop func()) {
 		unwatch()
 	}
 }
+
+// Left reports whether the client is known to have left, as of now. It is for a
+// handler that is about to give away something that must not get lost; a client
+// that leaves a moment later is not seen.
+func (r *Request) Left() bool { return r.source.left() }
 
 // QueryValues reads the query strictly: every parameter must be one of allowed
 // and be given once. The error is a *api.FieldError.

@@ -176,6 +176,8 @@ func (s *netSource) watch(parent context.Context) (context.Context, func()) {
 	return ctx, func() { unwatch(); cancel() }
 }
 
+func (s *netSource) left() bool { return s.r.Context().Err() != nil }
+
 func bodyTooLarge(limit int) *api.Problem {
 	return &api.Problem{
 		Status: 413, Code: api.CodeTooLarge, Title: "Too large",

@@ -1,0 +1,242 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Options configure a Client. The zero value of a field means its default.
+type Options struct {
+	// URL of the manager, or of the gate in front of it, for example
+	// http://127.0.0.1:9000. Required.
+	URL string
+	// Token is sent as a bearer token when set.
+	Token string
+	// HTTP makes the requests; by default a client with a transport of its own
+	// that keeps up to 256 connections. It must not have a timeout shorter than
+	// the calls' waits.
+	HTTP *http.Client
+	// Keys makes idempotency keys; by default with a random client id, which is
+	// as good as long as the program does not want to find its submissions by
+	// it.
+	Keys *Keys
+	// Timeout bounds one attempt of a call, its wait apart. Default 15 s.
+	Timeout time.Duration
+	// BackoffBase and BackoffMax shape the pauses between attempts: the base
+	// doubled with each one, at most the maximum, of which half is random. A
+	// longer Retry-After of the manager is kept to. Defaults 50 ms and 5 s.
+	BackoffBase, BackoffMax time.Duration
+	// MaxAttempts bounds the attempts of one call; by default only its context
+	// does.
+	MaxAttempts int
+}
+
+// Client calls a manager. It is safe for concurrent use.
+type Client struct {
+	opts Options
+	base string
+}
+
+// New checks the options; it does not connect.
+func New(o Options) (*Client, error) {
+	u, err := url.Parse(o.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:9000", o.URL)
+	}
+	for _, d := range []struct {
+		name string
+		d    *time.Duration
+		def  time.Duration
+	}{{"Timeout", &o.Timeout, 15 * time.Second}, {"BackoffBase", &o.BackoffBase, 50 * time.Millisecond}, {"BackoffMax", &o.BackoffMax, 5 * time.Second}} {
+		if *d.d < 0 {
+			return nil, fmt.Errorf("client: %s %v: must not be negative", d.name, *d.d)
+		}
+		if *d.d == 0 {
+			*d.d = d.def
+		}
+	}
+	if o.MaxAttempts < 0 {
+		return nil, fmt.Errorf("client: MaxAttempts %d: must not be negative", o.MaxAttempts)
+	}
+	if o.Keys == nil {
+		var err error
+		if o.Keys, err = NewKeys("client-" + strconv.FormatUint(rand.Uint64(), 16)); err != nil {
+			return nil, err
+		}
+	}
+	if o.HTTP == nil {
+		o.HTTP = &http.Client{Transport: &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			TLSHandshakeTimeout:   5 * time.Second,
+			MaxIdleConns:          256,
+			MaxIdleConnsPerHost:   256,
+			IdleConnTimeout:       90 * time.Second,
+			ExpectContinueTimeout: time.Second,
+		}}
+	}
+	return &Client{opts: o, base: strings.TrimRight(o.URL, "/")}, nil
+}
+
+// Keys returns the generator of the client's idempotency keys.
+func (c *Client) Keys() *Keys { return c.opts.Keys }
+
+// call is one call of the API.
+type call struct {
+	method, path string
+	body         any
+	key          string        // idempotency key
+	wait         time.Duration // that the manager may hold the call
+	once         bool          // do not repeat
+}
+
+// maxAnswer bounds an answer: a full claim or page and what surrounds it.
+const maxAnswer = 32 << 20
+
+// do makes the call until it has an answer that will not change, and decodes a
+// success into out. Only calls that may be repeated are.
+func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err error) {
+	var body []byte
+	if call.body != nil {
+		if body, err = json.Marshal(call.body); err != nil {
+			return false, fmt.Errorf("client: %s %s: %w", call.method, call.path, err)
+		}
+	}
+	for attempt := 1; ; attempt++ {
+		replayed, err := c.attempt(ctx, &call, body, out)
+		if err == nil || ctx.Err() != nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts {
+			return replayed, err
+		}
+		timer := time.NewTimer(c.backoff(attempt, err))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return false, err // more telling than the context's
+		}
+	}
+}
+
+// backoff is the pause after the given attempt (1 for the first) failed.
+func (c *Client) backoff(attempt int, err error) time.Duration {
+	d := c.opts.BackoffMax
+	if attempt < 32 && c.opts.BackoffBase < c.opts.BackoffMax>>(attempt-1) {
+		d = c.opts.BackoffBase << (attempt - 1)
+	}
+	d = d/2 + rand.N(d/2+1)
+	var e *Error
+	if errors.As(err, &e) {
+		d = max(d, e.RetryAfter)
+	}
+	return d
+}
+
+// temporary reports whether another attempt makes sense: the manager said so,
+// or there was no answer at all.
+func temporary(err error) bool {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Temporary()
+	}
+	var bad *badAnswer
+	return !errors.As(err, &bad)
+}
+
+// badAnswer is a success that cannot be understood.
+type badAnswer struct{ error }
+
+func (e *badAnswer) Unwrap() error { return e.error }
+
+func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) (replayed bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout+call.wait)
+	defer cancel()
+	var reader io.Reader
+	if call.body != nil {
+		reader = bytes.NewReader(body)
+	}
+	req, err := http.NewRequestWithContext(ctx, call.method, c.base+call.path, reader)
+	if err != nil {
+		return false, &badAnswer{err}
+	}
+	if call.body != nil {
+		req.Header.Set("Content-Type", api.ContentTypeJSON)
+	}
+	if call.key != "" {
+		req.Header.Set(api.HeaderIdempotencyKey, call.key)
+	}
+	if c.opts.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.opts.Token)
+	}
+	resp, err := c.opts.HTTP.Do(req)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	if err != nil {
+		return false, err
+	}
+	if len(b) > maxAnswer {
+		return false, &badAnswer{fmt.Errorf("client: %s %s: answer of more than %d bytes", call.method, call.path, maxAnswer)}
+	}
+	replayed = resp.Header.Get(api.HeaderReplayed) == "true"
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return replayed, readError(resp, b, replayed)
+	}
+	if out == nil {
+		return replayed, nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return replayed, &badAnswer{fmt.Errorf("client: %s %s: status %d with an answer that is not of a manager: %w", call.method, call.path, resp.StatusCode, err)}
+	}
+	return replayed, nil
+}
+
+func readError(resp *http.Response, body []byte, replayed bool) error {
+	e := &Error{Status: resp.StatusCode, Replayed: replayed}
+	if s, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && s > 0 && s <= 3600 {
+		e.RetryAfter = time.Duration(s) * time.Second
+	}
+	var p problem
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), api.ContentTypeProblem) && json.Unmarshal(body, &p) == nil {
+		e.Code, e.Detail = api.Code(p.Code), p.text()
+		return e
+	}
+	if len(body) > 200 {
+		body = body[:200]
+	}
+	e.Detail = strconv.Quote(string(body))
+	return e
+}
+
+// problem is a problem document.
+type problem struct {
+	Status int    `json:"status"`
+	Code   string `json:"code"`
+	Title  string `json:"title"`
+	Detail string `json:"detail"`
+}
+
+func (p *problem) text() string {
+	if p.Detail != "" {
+		return p.Detail
+	}
+	return p.Title
+}
+
+func (p *problem) error() error {
+	return &Error{Status: p.Status, Code: api.Code(p.Code), Detail: p.text()}
+}

@@ -1,0 +1,331 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/jobs"
+)
+
+func TestOptions(t *testing.T) {
+	for _, o := range []Options{
+		{}, {URL: "localhost:9000"}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://a?b=c"}, {URL: "http://u:p@a"}, {URL: "http://a#b"}, {URL: ":"},
+		{URL: "http://a", Timeout: -1}, {URL: "http://a", BackoffBase: -1}, {URL: "http://a", BackoffMax: -1}, {URL: "http://a", MaxAttempts: -1},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+	c, err := New(Options{URL: "https://manager.example:8443/prefix/"})
+	if err != nil || c.base != "https://manager.example:8443/prefix" || c.Keys() == nil {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestSubmitRepeatsWithOneKey(t *testing.T) {
+	m := startManager(t)
+	f := &faults{before: map[string]int{"/v1/jobs": 2}, after: map[string]int{"/v1/jobs": 3}}
+	c := m.client(f)
+	j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Payload: map[string]int{"a": 1}, WALLocations: map[string]string{"main": "0/1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !j.Replayed || j.State != "queued" || string(j.Payload) != `{"a":1}` || j.WALLocations["main"] != "0/1" {
+		t.Errorf("job %+v", j)
+	}
+	attempts := f.requests("/v1/jobs")
+	if len(attempts) != 6 {
+		t.Errorf("%d attempts, want 2 cut before, 3 after and one answered", len(attempts))
+	}
+	key := attempts[0].Header.Get("Idempotency-Key")
+	for _, r := range attempts {
+		if r.Header.Get("Idempotency-Key") != key || !strings.HasPrefix(key, c.Keys().ClientID()+":1:") {
+			t.Errorf("key %q, first %q", r.Header.Get("Idempotency-Key"), key)
+		}
+	}
+	if all := m.all(); len(all) != 1 || all[0].ID != j.ID {
+		t.Errorf("%d jobs", len(all))
+	}
+	// Another submission has another key; the caller's own is used as it is.
+	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"}); err != nil {
+		t.Fatal(err)
+	}
+	mine := Submission{Function: "f", IdempotencyKey: "mine"}
+	one, err1 := c.SubmitIdempotent(t.Context(), mine)
+	two, err2 := c.SubmitIdempotent(t.Context(), mine)
+	if err1 != nil || err2 != nil || one.ID != two.ID || one.Replayed || !two.Replayed {
+		t.Errorf("%+v %v, %+v %v", one, err1, two, err2)
+	}
+	if n := len(m.all()); n != 3 {
+		t.Errorf("%d jobs, want 3", n)
+	}
+}
+
+func TestSubmitOutlivesTheManager(t *testing.T) {
+	m := startManager(t)
+	c := m.client(nil)
+	addr := m.addr
+	m.stop()
+	type result struct {
+		j   *Job
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"})
+		got <- result{j, err}
+	}()
+	m.listen(addr)
+	if r := <-got; r.err != nil || len(m.all()) != 1 {
+		t.Errorf("%+v, %v", r.j, r.err)
+	}
+}
+
+func TestRefusalsAreFinal(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	c := m.client(f)
+	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Key: "k"})
+	var e *Error
+	if !errors.As(err, &e) || e.Status != 409 || !HasCode(err, api.CodeDuplicateKey) || e.Detail == "" {
+		t.Errorf("duplicate key: %v", err)
+	}
+	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: ""}); !HasCode(err, api.CodeInvalidRequest) {
+		t.Errorf("no function: %v", err)
+	}
+	_, err1 := c.SubmitIdempotent(t.Context(), Submission{Function: "f", IdempotencyKey: "x", Payload: 1})
+	_, err2 := c.SubmitIdempotent(t.Context(), Submission{Function: "f", IdempotencyKey: "x", Payload: 2})
+	if err1 != nil || !HasCode(err2, api.CodeFingerprintMismatch) {
+		t.Errorf("%v, then with another payload: %v", err1, err2)
+	}
+	if _, err := c.Get(t.Context(), "nobody"); !HasCode(err, api.CodeNotFound) {
+		t.Errorf("unknown job: %v", err)
+	}
+	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Payload: func() {}}); err == nil {
+		t.Error("a payload that is no JSON was accepted")
+	}
+	if n := len(f.requests("/v1/jobs")); n != 5 {
+		t.Errorf("%d requests, want one per call", n)
+	}
+}
+
+func TestWhatIsTriedAgain(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		first *http.Response
+		again bool
+	}{
+		{"overloaded", response(503, api.ContentTypeProblem, `{"code":"overloaded","title":"t"}`), true},
+		{"a proxy's 502", response(502, "text/html", "<h1>bad gateway</h1>"), true},
+		{"too many requests", response(429, "text/plain", ""), true},
+		{"pending", response(409, api.ContentTypeProblem, `{"code":"request-pending","detail":"d"}`), true},
+		{"internal error", response(500, api.ContentTypeProblem, `{"code":"internal","title":"t"}`), true},
+		{"a recorded 500", response(500, "text/plain", "boom", "Idempotent-Replayed", "true"), false},
+		{"unauthorized", response(401, api.ContentTypeProblem, `{"code":"unauthorized","title":"t"}`), false},
+		{"conflict", response(409, api.ContentTypeProblem, `{"code":"conflict","title":"t"}`), false},
+		{"a success that is not of a manager", response(200, "text/html", "<h1>hello</h1>"), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := startManager(t)
+			f := &faults{}
+			first := true
+			f.answer = func(*http.Request) *http.Response {
+				if !first {
+					return nil
+				}
+				first = false
+				return c.first
+			}
+			_, err := m.client(f).SubmitIdempotent(t.Context(), Submission{Function: "f"})
+			if n := len(f.requests("/v1/jobs")); (n == 2) != c.again || (err == nil) != c.again {
+				t.Errorf("%d requests, %v", n, err)
+			}
+		})
+	}
+}
+
+func TestRetriesAreBounded(t *testing.T) {
+	m := startManager(t)
+	f := &faults{answer: func(*http.Request) *http.Response {
+		return response(503, api.ContentTypeProblem, `{"code":"overloaded","title":"Overloaded"}`)
+	}}
+	c := m.client(f)
+	c.opts.MaxAttempts = 3
+	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"}); !HasCode(err, api.CodeOverloaded) || len(f.requests("/v1/jobs")) != 3 {
+		t.Errorf("%d requests, %v", len(f.requests("/v1/jobs")), err)
+	}
+	// The context bounds them as well, in the middle of a pause, and the error
+	// is the manager's.
+	c.opts.MaxAttempts = 0
+	ctx, cancel := context.WithCancel(t.Context())
+	f.answer = func(*http.Request) *http.Response {
+		cancel()
+		return response(503, api.ContentTypeProblem, `{"code":"capacity","title":"t"}`, "Retry-After", "3600")
+	}
+	if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f"}); !HasCode(err, api.CodeCapacity) {
+		t.Errorf("after the context's end: %v", err)
+	}
+}
+
+func TestBackoffKeepsToRetryAfter(t *testing.T) {
+	c, err := New(Options{URL: "http://x", BackoffBase: 100 * time.Millisecond, BackoffMax: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for attempt, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 5: time.Second, 99: time.Second} {
+		for range 50 {
+			if d := c.backoff(attempt, errCut); d < want/2 || d > want {
+				t.Fatalf("attempt %d: %v, want up to %v", attempt, d, want)
+			}
+		}
+	}
+	if d := c.backoff(1, &Error{RetryAfter: 7 * time.Second}); d != 7*time.Second {
+		t.Errorf("asked to wait 7 s: %v", d)
+	}
+}
+
+func TestTokenIsSent(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	c := m.client(f)
+	c.opts.Token = "secret"
+	if _, err := c.Functions(t.Context(), 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.requests("/v1/functions")[0].Header.Get("Authorization"); got != "Bearer secret" {
+		t.Errorf("authorization %q", got)
+	}
+}
+
+func TestWaitAndEvents(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	c := m.client(f)
+	if err := c.Subscribe(t.Context(), "paid", "ship"); err != nil {
+		t.Fatal(err)
+	}
+	m.work(m.client(nil), WorkerOptions{Handlers: map[string]Handler{
+		"double": func(_ context.Context, j *Job) (any, error) {
+			var n int
+			err := json.Unmarshal(j.Payload, &n)
+			return 2 * n, err
+		},
+		"ship": func(_ context.Context, j *Job) (any, error) { return j.Event, nil },
+	}})
+	f.set(map[string]int{"/v1/jobs": 1}, map[string]int{"/v1/jobs": 1})
+	j, err := c.WaitIdempotent(t.Context(), Submission{Function: "double", Payload: 21})
+	if err != nil || j.State != "complete" || string(j.Result) != "42" || !j.Terminal() {
+		t.Fatalf("%+v, %v", j, err)
+	}
+	f.set(map[string]int{"/paid": 1}, map[string]int{"/paid": 2})
+	sent, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Payload: "x"})
+	if err != nil || len(sent.IDs) != 1 || !sent.Replayed || sent.Deduplicated {
+		t.Fatalf("%+v, %v", sent, err)
+	}
+	if done := m.over(sent.IDs[0]); string(done.Result) != `"paid"` {
+		t.Errorf("job of the event: %+v", done)
+	}
+	if n := len(m.all()); n != 2 {
+		t.Errorf("%d jobs, want 2", n)
+	}
+	again, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Key: "k"})
+	if err != nil || again.Deduplicated {
+		t.Fatal(err)
+	}
+	dup, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Key: "k"})
+	if err != nil || !dup.Deduplicated || dup.IDs[0] != again.IDs[0] {
+		t.Errorf("%+v, %v", dup, err)
+	}
+	if err := c.Unsubscribe(t.Context(), "paid", "ship"); err != nil {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.Wait(ctx, j.ID); !errors.Is(err, context.Canceled) {
+		t.Errorf("wait after the context's end: %v", err)
+	}
+}
+
+func TestOperatorCalls(t *testing.T) {
+	m := startManager(t)
+	c := m.client(nil)
+	ctx := t.Context()
+	for i := range 3 {
+		if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f", ID: fmt.Sprint("j", i), RunAt: time.Now().Add(-time.Hour)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen []string
+	for cursor := ""; ; {
+		page, err := c.List(ctx, ListQuery{Function: "f", State: "queued", Limit: 2, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, j := range page.Jobs {
+			seen = append(seen, j.ID)
+		}
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
+	}
+	if fmt.Sprint(seen) != "[j0 j1 j2]" {
+		t.Errorf("listed %v", seen)
+	}
+	if j, err := c.Cancel(ctx, "j1"); err != nil || j.State != "cancelled" {
+		t.Errorf("cancel: %+v, %v", j, err)
+	}
+	if err := c.Pause(ctx, "f"); err != nil {
+		t.Error(err)
+	}
+	if got, err := c.Claim(ctx, ClaimRequest{Worker: "w"}); err != nil || len(got) != 0 {
+		t.Errorf("claim while paused: %v, %v", got, err)
+	}
+	if page, err := c.Functions(ctx, 10, ""); err != nil || len(page.Functions) != 1 || !page.Functions[0].Paused || page.Functions[0].Queued != 2 {
+		t.Errorf("functions: %+v, %v", page, err)
+	}
+	if err := c.Resume(ctx, "f"); err != nil {
+		t.Error(err)
+	}
+	got, err := c.Claim(ctx, ClaimRequest{Worker: "w", Limit: 5, LeaseMS: 60_000})
+	if err != nil || len(got) != 2 || got[0].Lease.Token == "" {
+		t.Fatalf("claim: %v, %v", got, err)
+	}
+	if b, err := c.Heartbeat(ctx, got[0].ID, got[0].Lease.Token, time.Minute); err != nil || b.Cancelled || b.ExpiresInMS != 60_000 {
+		t.Errorf("heartbeat: %+v, %v", b, err)
+	}
+	if j, err := c.Finish(ctx, FinishRequest{ID: got[0].ID, LeaseToken: got[0].Lease.Token, Status: "failed", Error: "x"}); err != nil || j.State != "failed" {
+		t.Errorf("finish: %+v, %v", j, err)
+	}
+	errs, err := c.FinishMany(ctx, []FinishRequest{
+		{ID: got[1].ID, LeaseToken: "stale", Status: "failed"}, {ID: got[1].ID, LeaseToken: got[1].Lease.Token, Status: "failed"},
+	})
+	if err != nil || !HasCode(errs[0], api.CodeFenced) || errs[1] != nil {
+		t.Errorf("finish of many: %v, %v", errs, err)
+	}
+	dead, err := c.DeadLetters(ctx, "f", 1, "")
+	if err != nil || len(dead.DeadLetters) != 1 || dead.DeadLetters[0].ID != "j0" || dead.DeadLetters[0].Reason != "x" || dead.Cursor == "" {
+		t.Errorf("dead letters: %+v, %v", dead, err)
+	}
+	if j, err := c.Replay(ctx, "f", "j0"); err != nil || j.State != "queued" {
+		t.Errorf("replay: %+v, %v", j, err)
+	}
+	if j, err := c.Retry(ctx, "j2", RetryRequest{}); err != nil || j.State != "queued" {
+		t.Errorf("retry: %+v, %v", j, err)
+	}
+	if j, err := c.Get(ctx, "j2"); err != nil || j.Attempt != 0 || j.CreatedAt.IsZero() {
+		t.Errorf("get: %+v, %v", j, err)
+	}
+	if d, err := m.queue.Depth(ctx); err != nil || d != (jobs.Depth{Queued: 2, Done: 2}) {
+		t.Errorf("depth %+v, %v", d, err)
+	}
+}

@@ -1,0 +1,90 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Error is an answer of the manager, or of something on the way to it, that is
+// not a success.
+type Error struct {
+	// Status is the HTTP status.
+	Status int
+	// Code names the problem; empty when the answer was no problem document of
+	// the manager.
+	Code api.Code
+	// Detail says what is wrong.
+	Detail string
+	// RetryAfter is how long the manager asks to wait; 0 when it does not.
+	RetryAfter time.Duration
+	// Replayed: the answer was recorded for an earlier attempt with the same
+	// key. Trying again would bring it again.
+	Replayed bool
+}
+
+func (e *Error) Error() string {
+	if e.Code == "" {
+		return fmt.Sprintf("manager: HTTP status %d: %s", e.Status, e.Detail)
+	}
+	return fmt.Sprintf("manager: %s: %s", e.Code, e.Detail)
+}
+
+// Temporary reports whether the same call may succeed later.
+func (e *Error) Temporary() bool {
+	if e.Replayed {
+		return false
+	}
+	switch e.Status {
+	case 408, 425, 429, 500, 502, 503, 504:
+		return true
+	}
+	return e.Code == api.CodePending
+}
+
+// HasCode reports whether err is an answer of the manager with this code.
+func HasCode(err error, code api.Code) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == code
+}
+
+// Causes of the end of a handler's context, for context.Cause.
+var (
+	// ErrCancelled: the job was cancelled.
+	ErrCancelled = errors.New("client: the job was cancelled")
+	// ErrLeaseLost: the job is, or will be, with another worker.
+	ErrLeaseLost = errors.New("client: the job's lease is lost")
+	// ErrStopping: the worker stops and its patience is over.
+	ErrStopping = errors.New("client: the worker is stopping")
+)
+
+type permanentError struct{ error }
+
+func (e permanentError) Unwrap() error { return e.error }
+
+// Permanent makes a handler's error the end of its job, whatever attempts
+// remain. Permanent(nil) is nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return permanentError{err}
+}
+
+type retryError struct {
+	error
+	after time.Duration
+}
+
+func (e retryError) Unwrap() error { return e.error }
+
+// RetryAfter makes the next attempt begin after d, at least 0 and at most 366
+// days, instead of the manager's backoff. RetryAfter(nil, d) is nil.
+func RetryAfter(err error, d time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return retryError{err, d}
+}

@@ -1,0 +1,274 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/store/mem"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// fasthttp's own: one that refreshes the date for all servers of the
+		// process, and one per server that looks every 10 s whether to end.
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+	)
+}
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+// manager is a real manager in this process.
+type manager struct {
+	t      *testing.T
+	addr   string
+	store  *mem.Store
+	queue  *jobs.Queue
+	ledger *ledger.Ledger
+	server *server.Server
+	engine server.Engine
+	served chan error
+	offset atomic.Int64 // of the store's clock
+}
+
+func startManager(t *testing.T) *manager {
+	t.Helper()
+	m := &manager{t: t}
+	m.store = mem.New(mem.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(m.offset.Load())) }})
+	var err error
+	if m.ledger, err = ledger.New(t.Context(), m.store, ledger.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	m.listen("127.0.0.1:0")
+	ctx, cancel := context.WithCancel(context.Background())
+	ran := make(chan struct{})
+	go func() {
+		defer close(ran)
+		m.queue.Run(ctx, nil)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ran
+		m.stop()
+		m.queue.Close()
+		_ = m.store.Close()
+	})
+	return m
+}
+
+// listen serves the manager's API.
+func (m *manager) listen(addr string) {
+	m.t.Helper()
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.addr = ln.Addr().String()
+	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	if m.server, err = server.New(server.Options{Version: "test", Logger: log}, server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
+		m.t.Fatal(err)
+	}
+	m.server.SetReady("")
+	m.engine, _ = server.NewEngine(server.DefaultEngine, m.server)
+	m.served = make(chan error, 1)
+	go func() { m.served <- m.engine.Serve(ln, nil) }()
+}
+
+// stop closes the API at once, as a crash does; the state stays.
+func (m *manager) stop() {
+	m.t.Helper()
+	if m.engine == nil {
+		return
+	}
+	m.server.Abort()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	_ = m.engine.Shutdown(ctx)
+	<-m.served
+	m.engine = nil
+}
+
+// client makes a client of the manager whose requests go through the faults.
+func (m *manager) client(f *faults) *Client {
+	m.t.Helper()
+	if f == nil {
+		f = &faults{}
+	}
+	transport := &http.Transport{}
+	m.t.Cleanup(transport.CloseIdleConnections)
+	f.next = transport
+	c, err := New(Options{URL: "http://" + m.addr, HTTP: &http.Client{Transport: f}, BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return c
+}
+
+// testLease never runs out during a test; workers with it beat all the time.
+const testLease = 2 * time.Hour
+
+// work runs a worker until the returned function stops it, or the test ends.
+func (m *manager) work(c *Client, o WorkerOptions) (stop func() error) {
+	m.t.Helper()
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	if o.Wait == 0 {
+		o.Wait = time.Minute
+	}
+	w, err := c.NewWorker(o)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if o.Lease == testLease {
+		w.beat = 2 * time.Millisecond
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	result := make(chan error, 1)
+	go func() { result <- w.Run(ctx) }()
+	var once sync.Once
+	var ran error
+	stop = func() error {
+		once.Do(func() {
+			cancel()
+			ran = <-result
+		})
+		return ran
+	}
+	m.t.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+// over waits for a job's end.
+func (m *manager) over(id string) jobs.Job {
+	m.t.Helper()
+	var j jobs.Job
+	m.eventually("job "+id+" is over", func() bool {
+		var err error
+		j, err = m.queue.Wait(m.t.Context(), id, time.Second)
+		return err == nil && j.State.Terminal()
+	})
+	return j
+}
+
+func (m *manager) eventually(what string, cond func() bool) {
+	m.t.Helper()
+	deadline := time.After(patience)
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			m.t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// all returns all jobs.
+func (m *manager) all() []jobs.Job {
+	m.t.Helper()
+	page, err := m.queue.List(context.Background(), jobs.ListQuery{Limit: jobs.MaxLimit})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return page.Jobs
+}
+
+var errCut = errors.New("the connection is cut on purpose")
+
+// faults is a transport that makes trouble.
+type faults struct {
+	next http.RoundTripper
+	mu   sync.Mutex
+	// before and after, by path suffix, count the requests that are cut before
+	// they reach the manager, and those whose answers are lost.
+	before, after map[string]int
+	// answer, when set, may answer instead of the manager.
+	answer func(*http.Request) *http.Response
+	seen   []*http.Request
+}
+
+func (f *faults) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.mu.Lock()
+	f.seen = append(f.seen, r)
+	cutBefore := take(f.before, r.URL.Path)
+	cutAfter := !cutBefore && take(f.after, r.URL.Path)
+	answer := f.answer
+	f.mu.Unlock()
+	if cutBefore {
+		if r.Body != nil {
+			_ = r.Body.Close()
+		}
+		return nil, errCut
+	}
+	if answer != nil {
+		if resp := answer(r); resp != nil {
+			if r.Body != nil {
+				_ = r.Body.Close()
+			}
+			return resp, nil
+		}
+	}
+	resp, err := f.next.RoundTrip(r)
+	if err == nil && cutAfter {
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		return nil, errCut
+	}
+	return resp, err
+}
+
+func take(m map[string]int, path string) bool {
+	for suffix, n := range m {
+		if n > 0 && len(path) >= len(suffix) && path[len(path)-len(suffix):] == suffix {
+			m[suffix]--
+			return true
+		}
+	}
+	return false
+}
+
+func (f *faults) set(before, after map[string]int) {
+	f.mu.Lock()
+	f.before, f.after = before, after
+	f.mu.Unlock()
+}
+
+// requests returns the requests to a path so far.
+func (f *faults) requests(path string) (out []*http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.seen {
+		if r.URL.Path == path {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func response(status int, contentType, body string, header ...string) *http.Response {
+	h := http.Header{"Content-Type": {contentType}}
+	for i := 0; i+1 < len(header); i += 2 {
+		h.Set(header[i], header[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(bytes.NewReader([]byte(body)))}
+}

@@ -1,0 +1,69 @@
+package client
+
+import (
+	"context"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// leaseKeeper sends heartbeats for one job until it is stopped. Its goroutine
+// begins with the first beat, so that short jobs have none.
+type leaseKeeper struct {
+	cancel context.CancelFunc
+	timer  *time.Timer
+	ended  chan struct{}
+}
+
+// keepLease beats every third of the lease, and more often after a failure. It
+// ends the job's context when the job is cancelled or the lease lost, which it
+// also is when no beat was heard for its whole duration.
+func (w *Worker) keepLease(ctx context.Context, end context.CancelCauseFunc, j *Job) *leaseKeeper {
+	k := &leaseKeeper{ended: make(chan struct{})}
+	// The job's own context may end, because of a cancel or a stop, long before
+	// its handler returns and is reported.
+	ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	// The lease began before the answer to the claim arrived.
+	claimed := time.Now()
+	k.timer = time.AfterFunc(w.beat, func() {
+		defer close(k.ended)
+		w.beats(ctx, end, j, claimed)
+	})
+	return k
+}
+
+func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job, held time.Time) {
+	for {
+		sent := time.Now()
+		callCtx, cancel := context.WithTimeout(ctx, w.opts.Lease/3)
+		b, err := w.client.Heartbeat(callCtx, j.ID, j.Lease.Token, w.opts.Lease)
+		cancel()
+		next := w.beat
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			held = sent
+			if b.Cancelled {
+				end(ErrCancelled)
+			}
+		case HasCode(err, api.CodeFenced), HasCode(err, api.CodeNotFound), time.Since(held) >= w.opts.Lease:
+			end(ErrLeaseLost)
+			return
+		default:
+			next = max(w.beat/8, time.Millisecond)
+			w.opts.Logger.Warn("heartbeat failed, trying again", "job", j.ID, "error", err.Error())
+		}
+		if pause(ctx, next) != nil {
+			return
+		}
+	}
+}
+
+// stop ends the beats and waits for the one that is on its way.
+func (k *leaseKeeper) stop() {
+	k.cancel()
+	if !k.timer.Stop() {
+		<-k.ended
+	}
+}

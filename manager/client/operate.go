@@ -1,0 +1,168 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// Get returns a job with its payload and result.
+func (c *Client) Get(ctx context.Context, id string) (*Job, error) {
+	return c.job(ctx, call{method: "GET", path: jobPath(id)})
+}
+
+func (c *Client) job(ctx context.Context, call call) (*Job, error) {
+	var j Job
+	if _, err := c.do(ctx, call, &j); err != nil {
+		return nil, err
+	}
+	return &j, nil
+}
+
+// List returns one page of jobs, without payloads and results.
+func (c *Client) List(ctx context.Context, q ListQuery) (*JobPage, error) {
+	v := url.Values{}
+	for name, value := range map[string]string{"function": q.Function, "state": q.State} {
+		if value != "" {
+			v.Set(name, value)
+		}
+	}
+	var page JobPage
+	_, err := c.do(ctx, call{method: "GET", path: "/v1/jobs" + pageQuery(v, q.Limit, q.Cursor)}, &page)
+	return &page, err
+}
+
+func pageQuery(v url.Values, limit int, cursor string) string {
+	if limit != 0 {
+		v.Set("limit", strconv.Itoa(limit))
+	}
+	if cursor != "" {
+		v.Set("cursor", cursor)
+	}
+	if len(v) == 0 {
+		return ""
+	}
+	return "?" + v.Encode()
+}
+
+// Cancel cancels a job; see the manager's API for what that means for a job
+// that is running.
+func (c *Client) Cancel(ctx context.Context, id string) (*Job, error) {
+	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/cancel", body: struct{}{}})
+}
+
+// Retry puts a job back into the queue. With a lease token it may be repeated
+// safely; without one a repetition after a lost answer finds the job queued and
+// says so with a conflict.
+func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, error) {
+	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/retry", body: r})
+}
+
+// Claim leases jobs. It is not repeated: whoever claims in a loop does that.
+func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
+	var out struct {
+		Jobs []Job `json:"jobs"`
+	}
+	_, err := c.do(ctx, call{
+		method: "POST", path: "/v1/jobs/claim", body: r, once: true, wait: time.Duration(r.WaitMS) * time.Millisecond,
+	}, &out)
+	return out.Jobs, err
+}
+
+// Heartbeat extends a lease to lease from now, to what it was claimed with when
+// that is 0. It is not repeated: the next beat does that.
+func (c *Client) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (*Beat, error) {
+	body := struct {
+		Token   string `json:"lease_token"`
+		LeaseMS int64  `json:"lease_ms,omitempty"`
+	}{token, lease.Milliseconds()}
+	var b Beat
+	_, err := c.do(ctx, call{method: "POST", path: jobPath(id) + "/heartbeat", body: body, once: true}, &b)
+	return &b, err
+}
+
+// Finish ends a job.
+func (c *Client) Finish(ctx context.Context, f FinishRequest) (*Job, error) {
+	id := f.ID
+	f.ID = ""
+	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/finish", body: f})
+}
+
+// FinishMany ends up to 1000 jobs in one transaction. The i-th error is for the
+// i-th job; the error at the end is for all of them.
+func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, error) {
+	body := struct {
+		Finishes []FinishRequest `json:"finishes"`
+	}{fs}
+	var out struct {
+		Results []struct {
+			ID      string   `json:"id"`
+			Problem *problem `json:"problem"`
+		} `json:"results"`
+	}
+	if _, err := c.do(ctx, call{method: "POST", path: "/v1/jobs/finish", body: body}, &out); err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(fs))
+	for i, r := range out.Results {
+		if i < len(errs) && r.Problem != nil {
+			errs[i] = r.Problem.error()
+		}
+	}
+	return errs, nil
+}
+
+// Functions returns one page of functions. Limit: 1 to 1000, 100 when 0.
+func (c *Client) Functions(ctx context.Context, limit int, cursor string) (*FunctionPage, error) {
+	var page FunctionPage
+	_, err := c.do(ctx, call{method: "GET", path: "/v1/functions" + pageQuery(url.Values{}, limit, cursor)}, &page)
+	return &page, err
+}
+
+// Pause stops the delivery of a function's jobs.
+func (c *Client) Pause(ctx context.Context, function string) error {
+	_, err := c.do(ctx, call{method: "POST", path: functionPath(function) + "/pause", body: struct{}{}}, nil)
+	return err
+}
+
+// Resume lets a function's jobs flow again.
+func (c *Client) Resume(ctx context.Context, function string) error {
+	_, err := c.do(ctx, call{method: "POST", path: functionPath(function) + "/resume", body: struct{}{}}, nil)
+	return err
+}
+
+// DeadLetters returns one page of a function's dead letters, oldest first.
+// Limit: 1 to 1000, 100 when 0.
+func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cursor string) (*DeadPage, error) {
+	var page DeadPage
+	path := functionPath(function) + "/dead-letters" + pageQuery(url.Values{}, limit, cursor)
+	_, err := c.do(ctx, call{method: "GET", path: path}, &page)
+	return &page, err
+}
+
+// Replay enqueues a fresh job like a dead one. When the answer is lost and the
+// call repeated it may say that the letter is not there: then it was replayed.
+func (c *Client) Replay(ctx context.Context, function, id string) (*Job, error) {
+	return c.job(ctx, call{
+		method: "POST", path: functionPath(function) + "/dead-letters/" + url.PathEscape(id) + "/replay", body: struct{}{}, once: true,
+	})
+}
+
+// Subscribe makes every later send of the event enqueue a job of the function.
+func (c *Client) Subscribe(ctx context.Context, event, function string) error {
+	_, err := c.do(ctx, call{method: "PUT", path: subscriptionPath(event, function)}, nil)
+	return err
+}
+
+// Unsubscribe ends a subscription.
+func (c *Client) Unsubscribe(ctx context.Context, event, function string) error {
+	_, err := c.do(ctx, call{method: "DELETE", path: subscriptionPath(event, function)}, nil)
+	return err
+}
+
+func functionPath(function string) string { return "/v1/functions/" + url.PathEscape(function) }
+
+func subscriptionPath(event, function string) string {
+	return "/v1/events/" + url.PathEscape(event) + "/subscriptions/" + url.PathEscape(function)
+}

@@ -1,0 +1,83 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// SubmitIdempotent submits a job at most once: it repeats the call with one key
+// until it has an answer or ctx ends. When it fails with anything but an *Error
+// it is unknown whether the job was enqueued; the same Submission with the same
+// IdempotencyKey finds out.
+func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, error) {
+	if s.IdempotencyKey == "" {
+		s.IdempotencyKey = c.opts.Keys.Next()
+	}
+	var j Job
+	replayed, err := c.do(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey}, &j)
+	if err != nil {
+		return nil, err
+	}
+	j.Replayed = replayed
+	return &j, nil
+}
+
+// WaitIdempotent is SubmitIdempotent and then Wait for the job's end. The job
+// is returned with its result, whether it completed, failed or was cancelled.
+func (c *Client) WaitIdempotent(ctx context.Context, s Submission) (*Job, error) {
+	j, err := c.SubmitIdempotent(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return c.Wait(ctx, j.ID)
+}
+
+// SendIdempotent sends an event at most once, as SubmitIdempotent does a job.
+func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
+	if e.IdempotencyKey == "" {
+		e.IdempotencyKey = c.opts.Keys.Next()
+	}
+	var out Sent
+	replayed, err := c.do(ctx, call{method: "POST", path: "/v1/events/" + url.PathEscape(e.Name), body: e, key: e.IdempotencyKey}, &out)
+	if err != nil {
+		return nil, err
+	}
+	out.Replayed = replayed
+	return &out, nil
+}
+
+// waitStep is how long one call of Wait is held.
+const waitStep = 30 * time.Second
+
+// Wait returns the job when it is over.
+func (c *Client) Wait(ctx context.Context, id string) (*Job, error) {
+	for {
+		var j Job
+		path := jobPath(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
+		if _, err := c.do(ctx, call{method: "GET", path: path, wait: waitStep}, &j); err != nil {
+			return nil, err
+		}
+		if j.Terminal() {
+			return &j, nil
+		}
+		// A manager that is stopping answers before the time is over.
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func jobPath(id string) string { return "/v1/jobs/" + url.PathEscape(id) }

@@ -1,0 +1,198 @@
+package client
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Job is a job as the manager answers it. Members that do not apply have their
+// zero value.
+type Job struct {
+	ID       string          `json:"id"`
+	Function string          `json:"function"`
+	Payload  json.RawMessage `json:"payload,omitempty"`
+	// PayloadBytes stands for a payload too large to be echoed by a submission.
+	PayloadBytes int    `json:"payload_bytes,omitempty"`
+	Key          string `json:"key,omitempty"`
+	// State: scheduled, queued, active, complete, failed or cancelled.
+	State       string          `json:"state"`
+	Priority    int             `json:"priority"`
+	Attempt     int             `json:"attempt"`
+	MaxAttempts int             `json:"max_attempts"`
+	RunAt       time.Time       `json:"run_at,omitzero"`
+	CreatedAt   time.Time       `json:"created_at,omitzero"`
+	StartedAt   time.Time       `json:"started_at,omitzero"`
+	FinishedAt  time.Time       `json:"finished_at,omitzero"`
+	Result      json.RawMessage `json:"result,omitempty"`
+	Error       string          `json:"error,omitempty"`
+	// CancelRequested: cancelled while a worker holds it.
+	CancelRequested bool `json:"cancel_requested,omitempty"`
+	// Dead: among its function's dead letters.
+	Dead  bool   `json:"dead,omitempty"`
+	Event string `json:"event,omitempty"`
+	Dedup *Dedup `json:"dedup,omitempty"`
+	Lease *Lease `json:"lease,omitempty"`
+	// WALLocations are, by database, the Postgres LSNs that a replica must have
+	// reached before the job may read from it.
+	WALLocations map[string]string `json:"wal_locations,omitempty"`
+	// Deduplicated: the submission was dropped as a duplicate of this job.
+	Deduplicated bool `json:"deduplicated,omitempty"`
+	// Existing: the job held the submission's key already.
+	Existing bool `json:"existing,omitempty"`
+	// Replayed: the answer was recorded for an earlier attempt.
+	Replayed bool `json:"-"`
+}
+
+// Terminal reports whether the job is over.
+func (j *Job) Terminal() bool {
+	return j.State == "complete" || j.State == "failed" || j.State == "cancelled"
+}
+
+// Lease is a worker's hold on a job.
+type Lease struct {
+	Worker string `json:"worker,omitempty"`
+	// Token is only told to the worker.
+	Token       string `json:"token,omitempty"`
+	ExpiresInMS int64  `json:"expires_in_ms"`
+}
+
+// Dedup asks that duplicates of a job be dropped.
+type Dedup struct {
+	// Strategy: until_executing, the default, or until_executed.
+	Strategy string `json:"strategy,omitempty"`
+	// Key identifies duplicates instead of the job's key or payload.
+	Key string `json:"key,omitempty"`
+	// TTLMS frees a leaked lock; 6 h when 0.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+	// IfDeduplicated: "reschedule_once" runs the job once more after duplicates
+	// came; only with until_executed.
+	IfDeduplicated string `json:"if_deduplicated,omitempty"`
+	// IncludingScheduled covers jobs for the future as well.
+	IncludingScheduled bool `json:"including_scheduled,omitempty"`
+}
+
+// Submission describes a job to enqueue.
+type Submission struct {
+	// IdempotencyKey of the call; drawn from the client's Keys when empty.
+	IdempotencyKey string `json:"-"`
+	// Function is required.
+	Function string `json:"function"`
+	// Payload is encoded as JSON; pass a json.RawMessage for JSON as it is.
+	Payload any    `json:"payload,omitempty"`
+	ID      string `json:"id,omitempty"`
+	// Key is held by one live job at a time.
+	Key      string `json:"key,omitempty"`
+	Priority int    `json:"priority,omitempty"`
+	// RunAt or DelayMS postpone the job.
+	RunAt       time.Time `json:"run_at,omitzero"`
+	DelayMS     int64     `json:"delay_ms,omitempty"`
+	MaxAttempts int       `json:"max_attempts,omitempty"`
+	Dedup       *Dedup    `json:"dedup,omitempty"`
+	// OnDuplicate: "reject", the default, or "return_existing".
+	OnDuplicate  string            `json:"on_duplicate,omitempty"`
+	WALLocations map[string]string `json:"wal_locations,omitempty"`
+}
+
+// Event describes one send of a named event.
+type Event struct {
+	// IdempotencyKey of the call; drawn from the client's Keys when empty.
+	IdempotencyKey string `json:"-"`
+	// Name is required.
+	Name    string `json:"-"`
+	Payload any    `json:"payload,omitempty"`
+	// Key makes a second send with it enqueue nothing, whoever sends it.
+	Key          string            `json:"key,omitempty"`
+	Priority     int               `json:"priority,omitempty"`
+	MaxAttempts  int               `json:"max_attempts,omitempty"`
+	WALLocations map[string]string `json:"wal_locations,omitempty"`
+}
+
+// Sent is the answer to an event.
+type Sent struct {
+	Jobs []Job `json:"jobs"`
+	// IDs of all jobs, of those that are forgotten as well.
+	IDs []string `json:"ids"`
+	// Deduplicated: an earlier send with the key enqueued them.
+	Deduplicated bool `json:"deduplicated"`
+	// Replayed: the answer was recorded for an earlier attempt.
+	Replayed bool `json:"-"`
+}
+
+// ClaimRequest asks for jobs to work on.
+type ClaimRequest struct {
+	Worker    string   `json:"worker"`
+	Functions []string `json:"functions,omitempty"`
+	Limit     int      `json:"limit,omitempty"`
+	LeaseMS   int64    `json:"lease_ms,omitempty"`
+	WaitMS    int64    `json:"wait_ms,omitempty"`
+}
+
+// FinishRequest ends a job.
+type FinishRequest struct {
+	ID         string `json:"id,omitempty"`
+	LeaseToken string `json:"lease_token"`
+	// Status: complete, failed or cancelled.
+	Status string          `json:"status"`
+	Result json.RawMessage `json:"result,omitempty"`
+	Error  string          `json:"error,omitempty"`
+}
+
+// RetryRequest puts a job back into the queue.
+type RetryRequest struct {
+	// LeaseToken of the worker that hands its job back; empty for an operator.
+	LeaseToken string `json:"lease_token,omitempty"`
+	// DelayMS; nil means backoff for a worker and now for an operator.
+	DelayMS *int64 `json:"delay_ms,omitempty"`
+	Error   string `json:"error,omitempty"`
+	// Uncounted, only with a LeaseToken: the delivery is no attempt.
+	Uncounted bool `json:"uncounted,omitempty"`
+}
+
+// Beat is the answer to a heartbeat.
+type Beat struct {
+	Cancelled   bool  `json:"cancelled"`
+	ExpiresInMS int64 `json:"expires_in_ms"`
+}
+
+// ListQuery selects jobs.
+type ListQuery struct {
+	Function, State, Cursor string
+	// Limit: 1 to 1000, 100 when 0.
+	Limit int
+}
+
+// JobPage is one page of jobs; Cursor is empty on the last one.
+type JobPage struct {
+	Jobs   []Job  `json:"jobs"`
+	Cursor string `json:"cursor"`
+}
+
+// Function is what is known of one function. Counts stop at 1000.
+type Function struct {
+	Name      string `json:"name"`
+	Paused    bool   `json:"paused"`
+	Queued    int    `json:"queued"`
+	Scheduled int    `json:"scheduled"`
+	Active    int    `json:"active"`
+	Dead      int    `json:"dead"`
+}
+
+// FunctionPage is one page of functions; Cursor is empty on the last one.
+type FunctionPage struct {
+	Functions []Function `json:"functions"`
+	Cursor    string     `json:"cursor"`
+}
+
+// DeadLetter is a terminal failure that waits for a decision.
+type DeadLetter struct {
+	ID       string    `json:"id"`
+	Job      Job       `json:"job"`
+	Reason   string    `json:"reason"`
+	FailedAt time.Time `json:"failed_at"`
+}
+
+// DeadPage is one page of dead letters; Cursor is empty on the last one.
+type DeadPage struct {
+	DeadLetters []DeadLetter `json:"dead_letters"`
+	Cursor      string       `json:"cursor"`
+}

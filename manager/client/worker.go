@@ -1,0 +1,248 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Handler does the work of one job. The context ends when the job is cancelled,
+// when its lease is lost and when the worker's patience at a stop is over; see
+// context.Cause. The result is encoded as JSON, at most 1 MiB. See the package
+// documentation for what becomes of errors and panics.
+type Handler func(ctx context.Context, j *Job) (result any, err error)
+
+// WorkerOptions configure a Worker. The zero value of a field means its default.
+type WorkerOptions struct {
+	// Handlers by the function whose jobs they handle. Required, at most 100.
+	Handlers map[string]Handler
+	// Name under which the worker claims: up to 128 visible ASCII characters. By
+	// default made of host name, process id and a random part.
+	Name string
+	// Concurrency bounds the handlers that run at once: 1 to 1000, default 10.
+	Concurrency int
+	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it
+	// every third of it; when it crashes, its jobs come back after it.
+	Lease time.Duration
+	// Wait is how long a claim is held while there is nothing to do: at most
+	// 5 min, default 20 s.
+	Wait time.Duration
+	// StopTimeout is how long running handlers get at a stop before their
+	// contexts end: default 30 s.
+	StopTimeout time.Duration
+	// StopGrace is how long they then get to return: default 5 s.
+	StopGrace time.Duration
+	// Logger is told what goes wrong; default slog.Default().
+	Logger *slog.Logger
+}
+
+// Worker claims jobs and runs handlers. Make it with NewWorker.
+type Worker struct {
+	client    *Client
+	opts      WorkerOptions
+	functions []string
+	finishes  chan *finish
+	beat      time.Duration // between two heartbeats
+}
+
+// NewWorker checks the options. The worker does nothing until Run.
+func (c *Client) NewWorker(o WorkerOptions) (*Worker, error) {
+	if len(o.Handlers) < 1 || len(o.Handlers) > 100 {
+		return nil, fmt.Errorf("client: Handlers for %d functions: must be 1 to 100", len(o.Handlers))
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = 10
+	}
+	if o.Concurrency < 1 || o.Concurrency > 1000 {
+		return nil, fmt.Errorf("client: Concurrency %d: must be 1 to 1000", o.Concurrency)
+	}
+	for _, d := range []struct {
+		name             string
+		d                *time.Duration
+		def, least, most time.Duration
+	}{
+		{"Lease", &o.Lease, 30 * time.Second, 100 * time.Millisecond, 24 * time.Hour},
+		{"Wait", &o.Wait, 20 * time.Second, time.Millisecond, 5 * time.Minute},
+		{"StopTimeout", &o.StopTimeout, 30 * time.Second, time.Millisecond, 24 * time.Hour},
+		{"StopGrace", &o.StopGrace, 5 * time.Second, time.Millisecond, 24 * time.Hour},
+	} {
+		if *d.d == 0 {
+			*d.d = d.def
+		}
+		if *d.d < d.least || *d.d > d.most {
+			return nil, fmt.Errorf("client: %s %v: must be %v to %v", d.name, *d.d, d.least, d.most)
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Name == "" {
+		o.Name = workerName()
+	}
+	w := &Worker{client: c, opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}
+	for f, h := range o.Handlers {
+		if f == "" || h == nil {
+			return nil, fmt.Errorf("client: Handlers[%q]: needs a name and a handler", f)
+		}
+		w.functions = append(w.functions, f)
+	}
+	slices.Sort(w.functions)
+	return w, nil
+}
+
+// workerName tells workers apart for people who look at leases.
+func workerName() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	host = strings.Map(func(r rune) rune {
+		if r < 0x21 || r > 0x7e {
+			return '_'
+		}
+		return r
+	}, host)
+	var b [4]byte
+	_, _ = rand.Read(b[:])
+	return fmt.Sprintf("%.80s:%d:%s", host, os.Getpid(), hex.EncodeToString(b[:]))
+}
+
+// Name is the name under which the worker claims.
+func (w *Worker) Name() string { return w.opts.Name }
+
+// Run claims and handles jobs until ctx ends. Then it claims no more and lets
+// the handlers that run finish: for StopTimeout as if nothing were, and for
+// StopGrace after their contexts ended; jobs whose handlers give up go back to
+// the queue. A job that the manager hands out in the very moment of the stop
+// comes back when its lease runs out. It returns nil when all handlers have returned and been reported,
+// and an error that says how many have not. It must be called once.
+func (w *Worker) Run(ctx context.Context) error {
+	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer giveUp(nil)
+	// Reports go on when the handlers' contexts are over, until Run returns.
+	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
+	var finisher sync.WaitGroup
+	finisher.Go(func() { w.finishLoop(reports) })
+	defer func() {
+		endReports()
+		finisher.Wait()
+	}()
+
+	var running sync.WaitGroup
+	slots := make(chan struct{}, w.opts.Concurrency)
+	w.claimLoop(ctx, slots, func(j *Job) {
+		running.Go(func() {
+			defer func() { <-slots }()
+			w.handle(work, reports, j)
+		})
+	})
+
+	done := make(chan struct{})
+	go func() { // ends with the last handler, however late
+		running.Wait()
+		close(done)
+	}()
+	timer := time.NewTimer(w.opts.StopTimeout)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		giveUp(ErrStopping)
+		timer.Reset(w.opts.StopGrace)
+		select {
+		case <-done:
+		case <-timer.C:
+			return fmt.Errorf("client: worker %s stopped, but %d handlers did not return", w.opts.Name, len(slots))
+		}
+	}
+	return nil
+}
+
+// claimLoop claims as many jobs as there are free slots, again and again, and
+// starts them.
+func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(*Job)) {
+	failures := 0
+	for ctx.Err() == nil {
+		free := 0
+		select {
+		case slots <- struct{}{}:
+			free = 1
+		case <-ctx.Done():
+			return
+		}
+		for more := true; more && free < cap(slots); {
+			select {
+			case slots <- struct{}{}:
+				free++
+			default:
+				more = false
+			}
+		}
+		jobs, err := w.client.Claim(ctx, ClaimRequest{
+			Worker: w.opts.Name, Functions: w.functions, Limit: free,
+			LeaseMS: w.opts.Lease.Milliseconds(), WaitMS: w.opts.Wait.Milliseconds(),
+		})
+		if len(jobs) > free { // not what was asked for: leave them to their leases
+			w.opts.Logger.Error("the manager answered a claim with too many jobs", "asked", free, "got", len(jobs))
+			jobs = jobs[:free]
+		}
+		for range free - len(jobs) {
+			<-slots
+		}
+		for i := range jobs {
+			start(&jobs[i])
+		}
+		if err == nil {
+			failures = 0
+			continue
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		failures++
+		w.opts.Logger.Warn("claim failed, trying again", "worker", w.opts.Name, "failures", failures, "error", err.Error())
+		_ = pause(ctx, w.client.backoff(failures, err))
+	}
+}
+
+// handle runs one job to its report.
+func (w *Worker) handle(work, reports context.Context, j *Job) {
+	if j.Lease == nil || j.Lease.Token == "" {
+		w.opts.Logger.Error("claimed job without a lease", "job", j.ID)
+		return
+	}
+	ctx, cancel := context.WithCancelCause(work)
+	defer cancel(nil)
+	lease := w.keepLease(ctx, cancel, j)
+	defer lease.stop()
+	result, err := w.call(ctx, j)
+	cause := context.Cause(ctx)
+	if errors.Is(cause, ErrLeaseLost) {
+		w.opts.Logger.Warn("lease lost, the outcome is dropped", "job", j.ID, "function", j.Function)
+		return
+	}
+	w.report(reports, j, result, err, cause)
+}
+
+// call runs the handler; a panic becomes an error.
+func (w *Worker) call(ctx context.Context, j *Job) (result any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = newPanic(p)
+			w.opts.Logger.Error("handler panicked", "job", j.ID, "function", j.Function, "panic", err.Error())
+		}
+	}()
+	h := w.opts.Handlers[j.Function]
+	if h == nil {
+		return nil, fmt.Errorf("worker %s has no handler for %s", w.opts.Name, j.Function)
+	}
+	return h(ctx, j)
+}

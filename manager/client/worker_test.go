@@ -1,0 +1,451 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/jobs"
+)
+
+func (m *manager) submit(s jobs.Submission) string {
+	m.t.Helper()
+	if s.Function == "" {
+		s.Function = "f"
+	}
+	out, err := m.queue.Enqueue(m.t.Context(), s)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return out.Job.ID
+}
+
+func handlers(h Handler) map[string]Handler { return map[string]Handler{"f": h} }
+
+func TestWorkerOptions(t *testing.T) {
+	c, err := New(Options{URL: "http://x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok := handlers(func(context.Context, *Job) (any, error) { return nil, nil })
+	many := map[string]Handler{}
+	for i := range 101 {
+		many[fmt.Sprint("f", i)] = ok["f"]
+	}
+	for _, o := range []WorkerOptions{
+		{}, {Handlers: many}, {Handlers: map[string]Handler{"": ok["f"]}}, {Handlers: map[string]Handler{"f": nil}},
+		{Handlers: ok, Concurrency: -1}, {Handlers: ok, Concurrency: 1001}, {Handlers: ok, Lease: time.Millisecond}, {Handlers: ok, Lease: 25 * time.Hour},
+		{Handlers: ok, Wait: time.Hour}, {Handlers: ok, Wait: -1}, {Handlers: ok, StopTimeout: -1}, {Handlers: ok, StopGrace: -1},
+	} {
+		if _, err := c.NewWorker(o); err == nil {
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+	a, err1 := c.NewWorker(WorkerOptions{Handlers: ok})
+	b, err2 := c.NewWorker(WorkerOptions{Handlers: ok})
+	if err1 != nil || err2 != nil || a.Name() == b.Name() || len(a.Name()) > 128 || strings.ContainsAny(a.Name(), " \n") {
+		t.Errorf("names %q and %q", a.Name(), b.Name())
+	}
+}
+
+func TestWorkerReportsWhatHandlersReturn(t *testing.T) {
+	m := startManager(t)
+	big := strings.Repeat("x", 100<<10)
+	for _, c := range []struct {
+		name             string
+		handler          Handler
+		state            jobs.State
+		attempt          int
+		result, errorHas string
+	}{
+		{"a result", func(context.Context, *Job) (any, error) { return map[string]int{"n": 1}, nil }, jobs.Complete, 1, `{"n":1}`, ""},
+		{"no result", func(context.Context, *Job) (any, error) { return nil, nil }, jobs.Complete, 1, "", ""},
+		{"a large result", func(context.Context, *Job) (any, error) { return big, nil }, jobs.Complete, 1, `"` + big + `"`, ""},
+		{"a result too large", func(context.Context, *Job) (any, error) { return strings.Repeat("x", 1<<20), nil }, jobs.Failed, 1, "", "at most 1048576"},
+		{"a result that is no JSON", func(context.Context, *Job) (any, error) { return func() {}, nil }, jobs.Failed, 1, "", "cannot be reported"},
+		{"an error each time", func(_ context.Context, j *Job) (any, error) { return nil, fmt.Errorf("no %d", j.Attempt) }, jobs.Failed, 3, "", "no 3"},
+		{"an error at first", func(_ context.Context, j *Job) (any, error) {
+			if j.Attempt < 3 {
+				return nil, errors.New("not yet")
+			}
+			return "now", nil
+		}, jobs.Complete, 3, `"now"`, ""},
+		{"a permanent error", func(context.Context, *Job) (any, error) {
+			return nil, fmt.Errorf("wrapped: %w", Permanent(errors.New("never")))
+		}, jobs.Failed, 1, "", "wrapped: never"},
+		{"an error with a delay", func(_ context.Context, j *Job) (any, error) {
+			if j.Attempt == 1 {
+				return nil, RetryAfter(errors.New("soon"), 0)
+			}
+			return nil, nil
+		}, jobs.Complete, 2, "", ""},
+		{"a panic", func(context.Context, *Job) (any, error) { panic("oh no") }, jobs.Failed, 3, "", "panic: oh no"},
+		{"a panic at first", func(_ context.Context, j *Job) (any, error) {
+			if j.Attempt == 1 {
+				var none *Job
+				return none.ID, nil
+			}
+			return nil, nil
+		}, jobs.Complete, 2, "", ""},
+		{"an endless error", func(context.Context, *Job) (any, error) {
+			return nil, Permanent(errors.New(strings.Repeat("ü", 100_000)))
+		}, jobs.Failed, 1, "", "üü"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			// A function of its own: the last worker's claim may still be open.
+			f := strings.ReplaceAll(c.name, " ", "-")
+			stop := m.work(m.client(nil), WorkerOptions{Handlers: map[string]Handler{f: c.handler}})
+			id := m.submit(jobs.Submission{Function: f, MaxAttempts: 3})
+			m.over(id)
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			j, err := m.queue.Get(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if j.State != c.state || j.Attempt != c.attempt || string(j.Result) != c.result || !strings.Contains(j.Error, c.errorHas) ||
+				strings.Contains(j.Error, "\uFFFD") {
+				t.Errorf("%s after %d attempts with result %.60s and error %.200s", j.State, j.Attempt, j.Result, j.Error)
+			}
+		})
+	}
+	if Permanent(nil) != nil || RetryAfter(nil, time.Second) != nil {
+		t.Error("no error became one")
+	}
+}
+
+func TestRetryAfterSetsTheDelay(t *testing.T) {
+	m := startManager(t)
+	m.work(m.client(nil), WorkerOptions{Handlers: handlers(func(_ context.Context, j *Job) (any, error) {
+		return nil, RetryAfter(errors.New("later"), 3*time.Hour)
+	})})
+	id := m.submit(jobs.Submission{})
+	m.eventually("the job waits", func() bool {
+		j, err := m.queue.Get(t.Context(), id)
+		return err == nil && j.State == jobs.Scheduled && j.RunAt.Sub(j.StartedAt) >= 3*time.Hour && j.Error == "later"
+	})
+}
+
+func TestWorkerBoundsConcurrency(t *testing.T) {
+	m := startManager(t)
+	var running, most atomic.Int64
+	full := make(chan struct{})
+	release := make(chan struct{})
+	m.work(m.client(nil), WorkerOptions{Concurrency: 3, Handlers: handlers(func(context.Context, *Job) (any, error) {
+		n := running.Add(1)
+		defer running.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		if n == 3 {
+			select {
+			case full <- struct{}{}:
+			case <-release:
+			}
+		}
+		<-release
+		return nil, nil
+	})})
+	var ids []string
+	for range 20 {
+		ids = append(ids, m.submit(jobs.Submission{}))
+	}
+	<-full
+	if d, err := m.queue.Depth(t.Context()); err != nil || d.Active != 3 {
+		t.Errorf("depth %+v: more is claimed than can run", d)
+	}
+	close(release)
+	for _, id := range ids {
+		m.over(id)
+	}
+	if most.Load() != 3 {
+		t.Errorf("%d handlers at once", most.Load())
+	}
+}
+
+func TestWorkerTellsHandlersOfACancel(t *testing.T) {
+	m := startManager(t)
+	started := make(chan struct{})
+	wait := func(ctx context.Context) error {
+		started <- struct{}{}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	m.work(m.client(nil), WorkerOptions{Lease: testLease, Handlers: map[string]Handler{
+		"stops":   func(ctx context.Context, _ *Job) (any, error) { return nil, wait(ctx) },
+		"is-done": func(ctx context.Context, _ *Job) (any, error) { return wait(ctx).Error(), nil },
+	}})
+	for f, want := range map[string]jobs.State{"stops": jobs.Cancelled, "is-done": jobs.Complete} {
+		id := m.submit(jobs.Submission{Function: f})
+		<-started
+		if _, err := m.queue.Cancel(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		if j := m.over(id); j.State != want || !strings.Contains(j.Error+string(j.Result), ErrCancelled.Error()) {
+			t.Errorf("%s: %+v", f, j)
+		}
+	}
+}
+
+func TestHeartbeats(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	goOn := make(chan struct{})
+	m.work(m.client(f), WorkerOptions{Lease: testLease, Handlers: handlers(func(ctx context.Context, _ *Job) (any, error) {
+		<-goOn
+		return nil, ctx.Err()
+	})})
+	id := m.submit(jobs.Submission{MaxAttempts: 1})
+	beats := func() int { return len(f.requests("/v1/jobs/" + id + "/heartbeat")) }
+	m.eventually("beats", func() bool { return beats() > 2 })
+	before, err := m.queue.Get(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Some are lost, on the way there or back, and do no harm.
+	f.set(map[string]int{"/heartbeat": 3}, map[string]int{"/heartbeat": 3})
+	n := beats()
+	m.eventually("more beats", func() bool { return beats() > n+10 })
+	after, err := m.queue.Get(t.Context(), id)
+	if err != nil || after.State != jobs.Active || !after.Lease.Until.After(before.Lease.Until) {
+		t.Errorf("lease until %v, then %+v, %v", before.Lease.Until, after.Lease, err)
+	}
+	close(goOn)
+	if j := m.over(id); j.State != jobs.Complete {
+		t.Errorf("job %+v", j)
+	}
+}
+
+func TestLostLeaseEndsTheHandler(t *testing.T) {
+	m := startManager(t)
+	causes := make(chan error, 2)
+	var deliveries atomic.Int64
+	m.work(m.client(nil), WorkerOptions{Lease: testLease, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+		if deliveries.Add(1) > 1 {
+			return "second", nil
+		}
+		// The manager's clock leaps and another worker claims: it takes the
+		// lease back first.
+		m.offset.Add(int64(testLease + time.Hour))
+		if _, err := m.queue.RunDuties(context.Background()); err != nil {
+			return nil, err
+		}
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return "first", nil
+	})})
+	j := m.over(m.submit(jobs.Submission{}))
+	if cause := <-causes; !errors.Is(cause, ErrLeaseLost) {
+		t.Errorf("cause %v", cause)
+	}
+	if string(j.Result) != `"second"` || j.Attempt != 2 {
+		t.Errorf("job %+v", j)
+	}
+}
+
+func TestUnreachableManagerEndsTheLease(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	causes := make(chan error, 1)
+	started := make(chan struct{})
+	stop := m.work(m.client(f), WorkerOptions{Lease: 100 * time.Millisecond, StopTimeout: time.Millisecond, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+		close(started)
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		return nil, nil
+	})})
+	m.submit(jobs.Submission{MaxAttempts: 1})
+	<-started
+	m.stop()
+	if cause := <-causes; !errors.Is(cause, ErrLeaseLost) {
+		t.Errorf("cause %v", cause)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWorkerOutlivesTheManager(t *testing.T) {
+	m := startManager(t)
+	started, goOn := make(chan struct{}), make(chan struct{})
+	var runs atomic.Int64
+	m.work(m.client(nil), WorkerOptions{Lease: time.Hour, Handlers: handlers(func(context.Context, *Job) (any, error) {
+		if runs.Add(1) == 1 {
+			close(started)
+			<-goOn
+		}
+		return "done", nil
+	})})
+	id := m.submit(jobs.Submission{})
+	<-started
+	addr := m.addr
+	m.stop()
+	close(goOn) // the report finds nobody
+	m.listen(addr)
+	if j := m.over(id); string(j.Result) != `"done"` || j.Attempt != 1 {
+		t.Errorf("job %+v", j)
+	}
+	if j := m.over(m.submit(jobs.Submission{})); j.Attempt != 1 {
+		t.Errorf("the next job %+v", j)
+	}
+	if runs.Load() != 2 {
+		t.Errorf("%d runs", runs.Load())
+	}
+}
+
+func TestLostReportsAreRepeated(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	var runs sync.Map
+	m.work(m.client(f), WorkerOptions{Lease: time.Hour, Handlers: handlers(func(_ context.Context, j *Job) (any, error) {
+		if _, again := runs.LoadOrStore(fmt.Sprint(j.ID, " ", j.Attempt), true); again {
+			t.Errorf("job %s: attempt %d twice", j.ID, j.Attempt)
+		}
+		if j.Attempt == 1 {
+			return nil, errors.New("once more")
+		}
+		return nil, nil
+	})})
+	f.set(map[string]int{"/finish": 2, "/retry": 2}, map[string]int{"/finish": 3, "/retry": 3})
+	for range 5 {
+		if j := m.over(m.submit(jobs.Submission{})); j.State != jobs.Complete || j.Attempt != 2 {
+			t.Errorf("job %+v", j)
+		}
+	}
+}
+
+func TestGracefulStop(t *testing.T) {
+	m := startManager(t)
+	f := &faults{}
+	started, goOn := make(chan struct{}), make(chan struct{})
+	var ended error
+	stop := m.work(m.client(f), WorkerOptions{Concurrency: 1, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+		close(started)
+		<-goOn
+		ended = ctx.Err()
+		return nil, nil
+	})})
+	id := m.submit(jobs.Submission{})
+	<-started
+	next := m.submit(jobs.Submission{})
+	stopped := make(chan error, 1)
+	go func() { stopped <- stop() }()
+	select {
+	case err := <-stopped:
+		t.Fatalf("stopped while a handler ran: %v", err)
+	default:
+	}
+	close(goOn)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if ended != nil {
+		t.Errorf("the handler's context ended at the stop: %v", ended)
+	}
+	if j := m.over(id); j.State != jobs.Complete {
+		t.Errorf("job %+v", j)
+	}
+	if j, err := m.queue.Get(t.Context(), next); err != nil || j.State != jobs.Queued || j.Attempt != 0 {
+		t.Errorf("the next job: %+v, %v", j, err)
+	}
+}
+
+func TestStopGivesUpOnSlowHandlers(t *testing.T) {
+	m := startManager(t)
+	started := make(chan struct{})
+	stop := m.work(m.client(nil), WorkerOptions{StopTimeout: time.Millisecond, StopGrace: patience, Handlers: handlers(func(ctx context.Context, j *Job) (any, error) {
+		close(started)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})})
+	id := m.submit(jobs.Submission{MaxAttempts: 1})
+	<-started
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	j, err := m.queue.Get(t.Context(), id)
+	if err != nil || j.State != jobs.Queued || j.Attempt != 0 {
+		t.Errorf("the job that could not be done: %+v, %v", j, err)
+	}
+}
+
+func TestStopReportsHandlersThatDoNotReturn(t *testing.T) {
+	m := startManager(t)
+	started, goOn, returned := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	stop := m.work(m.client(nil), WorkerOptions{StopTimeout: time.Millisecond, StopGrace: time.Millisecond, Handlers: handlers(func(context.Context, *Job) (any, error) {
+		close(started)
+		<-goOn
+		close(returned)
+		return nil, nil
+	})})
+	m.submit(jobs.Submission{})
+	<-started
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "1 handlers did not return") {
+		t.Errorf("stopped with %v", err)
+	}
+	close(goOn)
+	<-returned
+}
+
+func TestStopLeavesWaitingJobsAlone(t *testing.T) {
+	m := startManager(t)
+	for range 20 {
+		var ran atomic.Int64
+		stop := m.work(m.client(nil), WorkerOptions{Lease: 100 * time.Millisecond, Handlers: handlers(func(context.Context, *Job) (any, error) {
+			ran.Add(1)
+			return nil, nil
+		})})
+		m.eventually("the worker waits", func() bool { return m.queue.Counters().Waiting == 1 })
+		id := m.submit(jobs.Submission{})
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		// Whether the worker still got it or not: it is done, or it waits. When
+		// its answer was on the way as the worker left, that is after its lease.
+		m.eventually("the job is done or back", func() bool {
+			j, err := m.queue.Get(t.Context(), id)
+			return err == nil && (j.State == jobs.Complete && ran.Load() == 1 || j.State == jobs.Queued && ran.Load() == 0)
+		})
+		if _, err := m.queue.Cancel(t.Context(), id); err != nil && !errors.Is(err, jobs.ErrConflict) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestManyJobsManyWorkers(t *testing.T) {
+	m := startManager(t)
+	const n = 500
+	var runs [n]atomic.Int64
+	h := handlers(func(_ context.Context, j *Job) (any, error) {
+		var i int
+		if _, err := fmt.Sscan(string(j.Payload), &i); err != nil {
+			return nil, Permanent(err)
+		}
+		runs[i].Add(1)
+		if i%7 == 0 && j.Attempt == 1 {
+			return nil, errors.New("again")
+		}
+		return i, nil
+	})
+	for range 3 {
+		m.work(m.client(nil), WorkerOptions{Concurrency: 20, Handlers: h})
+	}
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = m.submit(jobs.Submission{Payload: []byte(fmt.Sprint(i))})
+	}
+	for i, id := range ids {
+		want := int64(1)
+		if i%7 == 0 {
+			want = 2
+		}
+		if j := m.over(id); j.State != jobs.Complete || string(j.Result) != fmt.Sprint(i) || runs[i].Load() != want {
+			t.Fatalf("job %d: %+v after %d runs", i, j, runs[i].Load())
+		}
+	}
+}

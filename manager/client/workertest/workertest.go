@@ -1,0 +1,79 @@
+// Package workertest helps to test that a worker's handler is idempotent, as
+// at-least-once delivery demands.
+package workertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/oncegate/oncegate/manager/client"
+)
+
+// Runs is how often Idempotent runs the handler.
+const Runs = 3
+
+// Idempotent runs the handler Runs times with the same job, as a manager does
+// that never hears how the earlier runs ended: same id, same payload, the
+// attempt growing. Nothing stands in for anything; what the handler talks to is
+// the caller's to provide.
+//
+// The test fails when a run returns an error or panics, or when after a later
+// run check returns another state, or the handler another result, than after
+// the first. check looks at what the handler has changed (rows, files, mails
+// sent) and returns it; states are compared with go-cmp, and therefore need
+// exported fields or an Equal method. check may also fail the test itself.
+func Idempotent[State any](t testing.TB, h client.Handler, payload any, check func(testing.TB) State) {
+	t.Helper()
+	encoded, err := json.Marshal(payload)
+	if err != nil {
+		t.Fatalf("workertest: the payload cannot be encoded: %v", err)
+	}
+	created := time.Now().UTC()
+	var firstState State
+	var firstResult string
+	for run := 1; run <= Runs; run++ {
+		// Each delivery is decoded anew: a handler must not count on finding
+		// what it left in the job's memory.
+		job := &client.Job{
+			ID: "workertest-1", Function: "workertest", Payload: append(json.RawMessage(nil), encoded...), State: "active",
+			Attempt: run, MaxAttempts: 25, CreatedAt: created, RunAt: created, StartedAt: time.Now().UTC(),
+			Lease: &client.Lease{Worker: "workertest", Token: fmt.Sprint("workertest-", run), ExpiresInMS: 30_000},
+		}
+		result, err := deliver(t.Context(), h, job)
+		if err != nil {
+			t.Fatalf("workertest: run %d of %d with the same job: %v", run, Runs, err)
+		}
+		encodedResult, err := json.Marshal(result)
+		if err != nil {
+			t.Fatalf("workertest: run %d of %d: the result cannot be encoded: %v", run, Runs, err)
+		}
+		state := check(t)
+		if run == 1 {
+			firstState, firstResult = state, string(encodedResult)
+			continue
+		}
+		if d := cmp.Diff(firstState, state); d != "" {
+			t.Fatalf("workertest: run %d changed the state that the first run left (-first +now):\n%s", run, d)
+		}
+		if string(encodedResult) != firstResult {
+			t.Fatalf("workertest: run %d returned %s, the first one %s", run, encodedResult, firstResult)
+		}
+	}
+}
+
+// deliver runs the handler as a worker does.
+func deliver(ctx context.Context, h client.Handler, j *client.Job) (result any, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return h(ctx, j)
+}
