@@ -11,32 +11,32 @@ import (
 // What the gate makes of every way in which a reserve can go wrong. The key works
 // again as soon as the manager does.
 func TestManagerUnreachableOnReserve(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		fault Fault
-		// advance lets timeouts pass.
-		advance time.Duration
-		// released: the reservation that may exist is given back.
-		released bool
-	}{
-		{name: "refused at once", fault: Fault{Refuse: true}},
-		{name: "connect failure", fault: Fault{Failure: hostsim.CallConnectFailed}, released: true},
-		{name: "timeout", fault: Fault{Lose: true}, advance: 36 * time.Second, released: true},
-		{name: "timeout after it was carried out", fault: Fault{LoseAnswer: true}, advance: 36 * time.Second, released: true},
-		{name: "reset before it was carried out", fault: Fault{Failure: hostsim.CallReset}, released: true},
-		{name: "reset after it was carried out", fault: Fault{Failure: hostsim.CallReset, AfterIt: true}, released: true},
-		{name: "reset within the answer", fault: Fault{Failure: hostsim.CallResetMidAnswer, AfterIt: true}, released: true},
-		{name: "garbage", fault: Fault{Garbage: []byte("nonsense")}, released: true},
-		{name: "empty answer", fault: Fault{Garbage: []byte{}}, released: true},
-		{name: "somebody else's 200", fault: Fault{Foreign: true}, released: true},
-		{name: "somebody else's 503", fault: Fault{Status: 503, Foreign: true}, released: true},
-		{name: "somebody else's 422", fault: Fault{Status: 422, Foreign: true}, released: true},
-		{name: "an answer of another call", fault: Fault{Garbage: (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil)}, released: true},
-		{name: "401", fault: Fault{Status: 401}},
-		{name: "404", fault: Fault{Status: 404}},
-		{name: "500", fault: Fault{Status: 500}},
-	} {
-		each(t, func(t *testing.T, guest hostsim.Source) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name  string
+			fault Fault
+			// advance lets timeouts pass.
+			advance time.Duration
+			// released: the reservation that may exist is given back.
+			released bool
+		}{
+			{name: "refused at once", fault: Fault{Refuse: true}},
+			{name: "connect failure", fault: Fault{Failure: hostsim.CallConnectFailed}, released: true},
+			{name: "timeout", fault: Fault{Lose: true}, advance: 36 * time.Second, released: true},
+			{name: "timeout after it was carried out", fault: Fault{LoseAnswer: true}, advance: 36 * time.Second, released: true},
+			{name: "reset before it was carried out", fault: Fault{Failure: hostsim.CallReset}, released: true},
+			{name: "reset after it was carried out", fault: Fault{Failure: hostsim.CallReset, AfterIt: true}, released: true},
+			{name: "reset within the answer", fault: Fault{Failure: hostsim.CallResetMidAnswer, AfterIt: true}, released: true},
+			{name: "garbage", fault: Fault{Garbage: []byte("nonsense")}, released: true},
+			{name: "empty answer", fault: Fault{Garbage: []byte{}}, released: true},
+			{name: "somebody else's 200", fault: Fault{Foreign: true}, released: true},
+			{name: "somebody else's 503", fault: Fault{Status: 503, Foreign: true}, released: true},
+			{name: "somebody else's 422", fault: Fault{Status: 422, Foreign: true}, released: true},
+			{name: "an answer of another call", fault: Fault{Garbage: (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil)}, released: true},
+			{name: "401", fault: Fault{Status: 401}},
+			{name: "404", fault: Fault{Status: 404}},
+			{name: "500", fault: Fault{Status: 500}},
+		} {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
 				r.Manager.Next(api.PathReserve, c.fault)
@@ -59,8 +59,8 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 				y.Answer(200, "now")
 				want(t, "when it is back", y.Response().Body, "now")
 			})
-		})
-	}
+		}
+	})
 }
 
 func TestManagerAsksToComeBackLater(t *testing.T) {
@@ -133,19 +133,19 @@ func TestReleaseIsRepeatedUntilItArrives(t *testing.T) {
 }
 
 func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
-	for name, c := range map[string]struct {
-		fault   Fault
-		advance time.Duration
-	}{
-		"refused at once": {fault: Fault{Refuse: true}},
-		"connect failure": {fault: Fault{Failure: hostsim.CallConnectFailed}},
-		"reset":           {fault: Fault{Failure: hostsim.CallReset, AfterIt: true}},
-		"garbage":         {fault: Fault{Garbage: []byte{1, 'A'}}},
-		"timeout":         {fault: Fault{Lose: true}, advance: 6 * time.Second},
-		"500":             {fault: Fault{Status: 500}},
-		"503":             {fault: Fault{Status: 503, RetryAfter: 1}},
-	} {
-		each(t, func(t *testing.T, guest hostsim.Source) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for name, c := range map[string]struct {
+			fault   Fault
+			advance time.Duration
+		}{
+			"refused at once": {fault: Fault{Refuse: true}},
+			"connect failure": {fault: Fault{Failure: hostsim.CallConnectFailed}},
+			"reset":           {fault: Fault{Failure: hostsim.CallReset, AfterIt: true}},
+			"garbage":         {fault: Fault{Garbage: []byte{1, 'A'}}},
+			"timeout":         {fault: Fault{Lose: true}, advance: 6 * time.Second},
+			"500":             {fault: Fault{Status: 500}},
+			"503":             {fault: Fault{Status: 503, RetryAfter: 1}},
+		} {
 			t.Run(name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
 				r.Manager.Next(api.PathCommit, c.fault, Fault{Refuse: true}, Fault{Refuse: true})
@@ -164,8 +164,8 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 				want(t, "committed", r.Metric("oncegate_outcomes_committed"), 1)
 				want(t, "repetitions", r.Metric("oncegate_callout_retries"), 3)
 			})
-		})
-	}
+		}
+	})
 }
 
 func TestCommitIsGivenUpWhenTheReservationIsOver(t *testing.T) {
@@ -252,14 +252,14 @@ func TestLedgerWithASmallerLimit(t *testing.T) {
 }
 
 func TestAnswerIsHeldUntilTheCommit(t *testing.T) {
-	for _, c := range []struct {
-		name, config string
-		body         bool
-	}{
-		{"headers mode", `{}`, false},
-		{"body mode", `{"mode":"body"}`, true},
-	} {
-		each(t, func(t *testing.T, guest hostsim.Source) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct {
+			name, config string
+			body         bool
+		}{
+			{"headers mode", `{}`, false},
+			{"body mode", `{"mode":"body"}`, true},
+		} {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
 				r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
@@ -273,8 +273,8 @@ func TestAnswerIsHeldUntilTheCommit(t *testing.T) {
 				r.Manager.Release()
 				want(t, "body", x.Response().Body, "answer")
 			})
-		})
-	}
+		}
+	})
 }
 
 func TestAnswerIsHeldUntilTheCommitWithoutABody(t *testing.T) {
