@@ -151,7 +151,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 		return false, mapError(err)
 	}
 	t := newTx(ctx, w.q, w.s.clock(), false)
-	r.err, r.panicked = call(r.fn, t)
+	r.panicked, r.err = call(r.fn, t)
 	if r.err == nil && r.panicked == nil {
 		r.err = errors.Join(t.Err, r.ctx.Err())
 	}
@@ -174,7 +174,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 }
 
 // call keeps a panic of the function for the goroutine that asked.
-func call(fn func(store.Tx) error, t store.Tx) (err error, panicked any) {
+func call(fn func(store.Tx) error, t store.Tx) (panicked any, err error) {
 	defer func() { panicked = recover() }()
-	return fn(t), nil
+	return nil, fn(t)
 }
