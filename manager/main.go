@@ -2,6 +2,7 @@
 // HTTP API on a transactional store.
 //
 //	manager serve --data-dir D --listen A    run the service
+//	manager jobs list|get|cancel|...         look after the jobs of a running manager
 //	manager wal verify|dump|stats            look at a data directory
 //	manager version                          print the version
 //	manager help                             list the commands
@@ -44,6 +45,7 @@ func usagef(format string, args ...any) error {
 func commands() map[string]command {
 	return map[string]command{
 		"serve":   {"run the service", serve},
+		"jobs":    {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
 		"wal":     {"look at a data directory: verify, dump, stats", walMain},
 		"version": {"print the version", printVersion},
 	}
