@@ -54,7 +54,7 @@ programs:
 	@$(GO_BUILD) -o build/manager ./manager
 	@$(GO_BUILD) -o build/gateway ./hostsim/gateway
 	@$(GO_BUILD) -o build/payments ./examples/payments
-	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo
+	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo ./examples/worker ./examples/submit
 
 # --- to try it --------------------------------------------------------------------------------------------------------
 
