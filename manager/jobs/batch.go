@@ -194,7 +194,7 @@ func (b *claimBatcher) putBack(orphans []Job) {
 				}
 				continue
 			}
-			r.State, r.Lease = Queued, nil
+			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
 			r.Attempt--
 			notifyQueued(tx, r.Function)
 			if err := r.save(tx); err != nil {

@@ -108,10 +108,14 @@ type claimRun struct {
 // its answers the only thing it touches is what the queue knows about due times,
 // where a second run of the function does no harm.
 func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func() string) error {
-	c := &claimRun{tx: tx, at: now(tx), token: token, budget: MaxAnswerBytes}
 	for _, op := range ops {
 		op.jobs, op.again = nil, false
 	}
+	paused, err := loadPaused(tx) // a remote store sends the time along
+	if err != nil {
+		return err
+	}
+	c := &claimRun{tx: tx, at: now(tx), token: token, budget: MaxAnswerBytes}
 	if !skipDuties && q.due.stale(c.at) {
 		q.due.begin()
 		next, err := nextDue(tx)
@@ -122,10 +126,6 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func
 			return errDutiesFirst
 		}
 		q.due.looked(c.at, next)
-	}
-	paused, err := loadPaused(tx)
-	if err != nil {
-		return err
 	}
 	var order []string
 	groups := make(map[string][]*claimOp, 1)
@@ -306,11 +306,13 @@ func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
 			return false, err
 		}
 	}
+	// The job may have been queued after the transaction asked for the time.
+	at := latest(c.at, r.RunAt, r.FreedAt)
 	r.State = Active
 	r.Attempt++
-	r.StartedAt = c.at
+	r.StartedAt, r.FreedAt = at, time.Time{}
 	r.LastToken = ""
-	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Until: c.at.Add(op.req.Lease).Truncate(time.Microsecond),
+	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Until: at.Add(op.req.Lease).Truncate(time.Microsecond),
 		Duration: op.req.Lease, ExpiresIn: op.req.Lease}
 	if err := r.save(c.tx); err != nil {
 		return false, err

@@ -20,6 +20,10 @@ type record struct {
 	LastToken string
 	// LockID is the key in colLocks that the submission took, "" if none.
 	LockID string
+	// FreedAt is when the last lease was taken back, zero if none was. On a
+	// remote store a claim may have asked for the time before that and met the
+	// job after it; its lease begins no earlier than this all the same.
+	FreedAt time.Time
 	// Duplicates: at least one was dropped in favour of this run.
 	Duplicates bool
 	// PayloadBlob and ResultBlob: the value is in colBlobs, this many bytes.
@@ -44,6 +48,7 @@ const (
 	hasPayloadBlob
 	hasResultBlob
 	hasDuplicates
+	hasFreed
 )
 
 // encode writes: version, flags, then the fields in the order below, strings
@@ -65,6 +70,7 @@ func (r *record) encode() []byte {
 	set(r.PayloadBlob > 0, hasPayloadBlob)
 	set(r.ResultBlob > 0, hasResultBlob)
 	set(r.Duplicates, hasDuplicates)
+	set(!r.FreedAt.IsZero(), hasFreed)
 
 	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID)
 	if r.PayloadBlob == 0 {
@@ -89,6 +95,9 @@ func (r *record) encode() []byte {
 	b = appendString(b, r.LockID)
 	b = appendString(b, r.Error)
 	b = appendString(b, r.Event)
+	if !r.FreedAt.IsZero() {
+		b = appendStamp(b, r.FreedAt)
+	}
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
 		b = appendString(b, r.Lease.Token)
@@ -154,6 +163,9 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.CancelRequested = flags&hasCancel != 0
 	r.Dead = flags&hasDead != 0
 	r.Duplicates = flags&hasDuplicates != 0
+	if flags&hasFreed != 0 {
+		r.FreedAt = d.stamp()
+	}
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
 	}

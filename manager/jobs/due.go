@@ -31,6 +31,15 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
+func latest(t time.Time, others ...time.Time) time.Time {
+	for _, o := range others {
+		if o.After(t) {
+			t = o
+		}
+	}
+	return t
+}
+
 // note tells of a job that falls due at t.
 func (d *dueTimes) note(t time.Time) {
 	d.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -230,7 +231,7 @@ func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) error {
 	}
 	did.Reclaimed++
 	r.Error = lost
-	r.State, r.Lease = Queued, nil
+	r.State, r.Lease, r.FreedAt = Queued, nil, at
 	notifyQueued(tx, r.Function)
 	return r.save(tx)
 }
@@ -367,35 +368,25 @@ func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, e
 }
 
 // retain removes the oldest terminal jobs of an index that are over their age,
-// or too many.
+// or too many. On a shared store, whose counts are estimates, a few more than too
+// many may go.
 func (q *Queue) retain(ctx context.Context, index string, age time.Duration, count int) (int, error) {
+	surplus := math.MaxInt
 	for total := 0; ; {
-		// Asked anew for every batch: other managers remove jobs as well.
-		have, err := q.store.Len(ctx, colJobs, index)
-		if err != nil {
+		old, err := q.retainable(ctx, index, age, count, &surplus)
+		if err != nil || len(old) == 0 {
 			return total, err
 		}
-		surplus := have - count
-		n, hits := 0, 0
+		n := 0
 		err = q.store.Update(ctx, func(tx store.Tx) error {
 			n = 0
-			old := now(tx).Add(-age)
-			found, err := tx.Scan(colJobs, index, store.Range{Limit: dutyBatch})
-			if err != nil {
-				return err
-			}
-			hits = 0
-			for i, h := range found {
-				if i >= surplus && keyTime(h.SortKey).After(old) {
-					break
-				}
-				hits++
+			for _, h := range old {
 				r, err := load(tx, h.Key)
 				if err != nil {
 					return err
 				}
-				if r == nil || !r.State.Terminal() || r.entries()[0].Index != index ||
-					i >= surplus && r.FinishedAt.After(old) {
+				// It may be gone, or have been retried and be over once more.
+				if r == nil || r.entries()[0] != (store.Entry{Index: index, SortKey: h.SortKey}) {
 					continue
 				}
 				n++
@@ -409,8 +400,42 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 			return total, err
 		}
 		total += n
-		if hits < dutyBatch || n == 0 {
+		surplus -= n
+		if len(old) < dutyBatch || n == 0 {
 			return total, nil
 		}
 	}
+}
+
+// retainable returns the oldest jobs of an index, up to dutyBatch, that may go.
+// Of those that are not over their age it returns at most surplus, and lowers
+// surplus to how many there are too many.
+//
+// It looks first and counts then: when another manager removes the same jobs
+// in between, the count is lower, and no other jobs go in their place.
+func (q *Queue) retainable(ctx context.Context, index string, age time.Duration, count int, surplus *int) ([]store.Hit, error) {
+	var found []store.Hit
+	var old time.Time
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		old = now(tx).Add(-age)
+		var err error
+		found, err = tx.Scan(colJobs, index, store.Range{Limit: dutyBatch})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	have := len(found)
+	if have == dutyBatch {
+		if have, err = q.store.Len(ctx, colJobs, index); err != nil {
+			return nil, err
+		}
+	}
+	*surplus = max(0, min(*surplus, have-count))
+	for i, h := range found {
+		if i >= *surplus && keyTime(h.SortKey).After(old) {
+			return found[:i], nil
+		}
+	}
+	return found, nil
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -159,7 +160,6 @@ func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 // returns an error it has written nothing. After the transaction succeeded the
 // caller should pass the outcome to Committed.
 func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
-	at := now(tx)
 	if p.proposed {
 		have, err := load(tx, p.id)
 		if err != nil {
@@ -169,6 +169,14 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 			return Outcome{}, &StateError{ID: p.id, State: have.State, Reason: "the id is taken"}
 		}
 	}
+	if p.sub.Key != "" {
+		// A remote store sends the time along with the first record, so the
+		// one that is needed in any case comes first.
+		if _, err := tx.Get(colKeys, p.sub.Key); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return Outcome{}, err
+		}
+	}
+	at := now(tx)
 	if !p.sub.RunAt.IsZero() && p.sub.RunAt.Sub(at) > MaxDelay {
 		return Outcome{}, invalid("run_at", p.sub.RunAt.Format(time.RFC3339), "at most 366 days ahead")
 	}

@@ -18,7 +18,9 @@ import (
 // compares every answer and, after each operation, every job.
 func testProperty(t *testing.T, e Engine) {
 	rapid.Check(t, func(rt *rapid.T) {
-		in := e.Open(t)
+		own := &run{TB: t}
+		defer own.end() // not at the end of all runs
+		in := e.Open(own)
 		q, err := jobs.New(in.Store, jobs.Options{Lease: time.Hour, DedupTTL: 2 * time.Hour, EventKeyTTL: 8000 * time.Hour, RetainFor: 8000 * time.Hour, DeadFor: 8000 * time.Hour})
 		if err != nil {
 			rt.Fatal(err)
@@ -39,6 +41,20 @@ func testProperty(t *testing.T, e Engine) {
 		}
 		rt.Repeat(actions)
 	})
+}
+
+// run is one of many runs of a test, with an end of its own.
+type run struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (r *run) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+func (r *run) end() {
+	for _, f := range slices.Backward(r.cleanups) {
+		f()
+	}
 }
 
 type property struct {

@@ -22,8 +22,10 @@ const (
 	maxRuns = 50
 	// optimisticRuns is how many of them lock nothing.
 	optimisticRuns = 3
-	// lenFresh is how long a count is served again without asking.
-	lenFresh = time.Second
+	// lenFresh, as a multiple of the time a count took, is how long it is
+	// served again without asking, up to lenMost.
+	lenFresh = 50
+	lenMost  = 3 * time.Second
 )
 
 // Options configure Open.
@@ -260,18 +262,19 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// lengths remembers counts for lenFresh: counting rows is not cheap.
+// lengths remembers counts: counting many rows is not cheap.
 type lengths struct {
 	mu sync.Mutex
 	m  map[[2]string]length
 }
 
 type length struct {
-	n  int
-	at time.Time
+	n     int
+	until time.Time
 }
 
-// Len implements store.Store. The answer may be one second old.
+// Len implements store.Store. The answer may be as old as lenFresh says: never
+// more than three seconds, and hardly at all where there is little to count.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
 	if err := s.calls.Enter(); err != nil {
 		return 0, err
@@ -290,9 +293,10 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 	s.lens.mu.Lock()
 	defer s.lens.mu.Unlock()
 	id := [2]string{string(c), index}
-	if l, ok := s.lens.m[id]; ok && time.Since(l.at) < lenFresh {
+	if l, ok := s.lens.m[id]; ok && time.Now().Before(l.until) {
 		return l.n, nil
 	}
+	asked := time.Now()
 	var row pgx.Row
 	if index == "" {
 		row = s.pool.QueryRow(ctx, s.sql.lenAll, string(c))
@@ -306,6 +310,6 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 	if s.lens.m == nil {
 		s.lens.m = make(map[[2]string]length)
 	}
-	s.lens.m[id] = length{n: n, at: time.Now()}
+	s.lens.m[id] = length{n: n, until: asked.Add(min(lenFresh*time.Since(asked), lenMost))}
 	return n, nil
 }
