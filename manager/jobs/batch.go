@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +16,8 @@ import (
 // them. So the workers of one manager never compete with each other for the
 // same jobs, which is what makes claims slow on stores with optimistic
 // transactions, and a log is synced once for many of them. A claim that finds
-// the batcher idle starts at once.
+// the batcher idle starts at once. One batch runs at a time: with more of them
+// each is smaller, and the store makes no more of them durable per second.
 type claimBatcher struct {
 	q       *Queue
 	mu      sync.Mutex
@@ -90,8 +92,26 @@ func (b *claimBatcher) take() []*claimOp {
 	return batch
 }
 
+// gather lets callers that are about to claim do so before the next batch is
+// taken, as long as more of them come. The callers of the last batch tend to
+// come back together; without this the first of them would get a transaction
+// of its own and the others would wait for it.
+func (b *claimBatcher) gather() {
+	for last := -1; ; {
+		b.mu.Lock()
+		n := len(b.pending)
+		b.mu.Unlock()
+		if n == last {
+			return
+		}
+		last = n
+		runtime.Gosched()
+	}
+}
+
 func (b *claimBatcher) loop() {
 	for {
+		b.gather()
 		batch := b.take()
 		if len(batch) == 0 {
 			return
