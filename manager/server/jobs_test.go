@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -563,6 +565,41 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 	}
 	if d := j.depth(); d != (jobs.Depth{Active: 1}) {
 		t.Errorf("depth after all refusals: %+v", d)
+	}
+}
+
+// Every call is in the reference, and the reference names no other.
+func TestJobReference(t *testing.T) {
+	b, err := os.ReadFile("JOBS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^(GET|POST|PUT|DELETE) +(/v1/[^ ?\n]+)`).FindAllStringSubmatch(string(b), -1) {
+		documented[m[1]+" "+m[2]] = true
+	}
+	q, err := jobs.New(mem.New(mem.Options{}), jobs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	routes := JobRoutes(nil, nil, q)
+	for _, r := range routes {
+		if !documented[r.Method+" "+r.Path] {
+			t.Errorf("%s %s is not documented", r.Method, r.Path)
+		}
+	}
+	if len(documented) != len(routes) {
+		t.Errorf("%d calls are documented, there are %d", len(documented), len(routes))
+	}
+	// The example of a submission is one.
+	example := regexp.MustCompile("(?s)```json\n(.*?)```").FindStringSubmatch(string(b))[1]
+	s, err := parseSubmission([]byte(example))
+	if err == nil {
+		_, err = q.Prepare(s)
+	}
+	if err != nil {
+		t.Errorf("the example: %v", err)
 	}
 }
 
