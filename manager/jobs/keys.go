@@ -156,7 +156,8 @@ func notifyQueued(tx store.Tx, function string) {
 	tx.Notify(topicFunction + function)
 }
 
-// cursor is a position in a list: a segment of the query and the last hit.
+// cursor is a position in a list: a segment of the query and the last hit, none
+// at the segment's beginning.
 type cursor struct {
 	segment int
 	hit     store.Hit
@@ -190,7 +191,7 @@ func parseCursor(text string) (*cursor, error) {
 		return nil, bad
 	}
 	c.hit = store.Hit{SortKey: string(rest[:n]), Key: string(rest[n:])}
-	if c.hit.Key == "" || len(c.hit.Key) > store.MaxKeyBytes {
+	if (c.hit.Key == "") != (c.hit.SortKey == "") || len(c.hit.Key) > store.MaxKeyBytes {
 		return nil, bad
 	}
 	return c, nil

@@ -126,6 +126,23 @@ var readTests = map[string]func(*env){
 			e.Fatalf("%d jobs in all pages, want %d", len(got), n)
 		}
 	},
+	"a page may end between two states": func(e *env) {
+		payload := []byte(`"` + strings.Repeat("x", jobs.MaxPayloadBytes-2) + `"`)
+		const n = jobs.MaxAnswerBytes / jobs.MaxPayloadBytes
+		var want []string
+		for i := range n + 1 {
+			want = append(want, fmt.Sprintf("j%d", i))
+			e.job(jobs.Submission{ID: want[i], Payload: payload})
+		}
+		for range n { // all but the last; together they fill a page
+			e.claimOne()
+		}
+		page, err := e.q.List(e.ctx, jobs.ListQuery{Payloads: true})
+		if err != nil || len(page.Jobs) != n || page.Cursor == "" {
+			e.Fatalf("first page: %v, cursor %q, %v", ids(page.Jobs), page.Cursor, err)
+		}
+		e.wantIDs("all pages", e.list(jobs.ListQuery{Payloads: true}), want...)
+	},
 	"a page looks at a bounded part of the index": func(e *env) {
 		const n = jobs.MaxExamined + 500
 		e.bulk(n, "f", func(i int) string { return fmt.Sprintf("j%05d", i) })
