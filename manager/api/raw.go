@@ -284,17 +284,33 @@ func (d *decoder) result(r *Result) {
 		d.fail("headers", "more than 256")
 	}
 	if d.err == nil && count > 0 {
-		r.Headers = make([]Header, 0, count)
-		for range count {
-			h := Header{Name: d.str("header name"), Value: d.str("header value")}
-			if d.err != nil {
-				break
-			}
-			r.Headers = append(r.Headers, h)
-		}
+		r.Headers = d.headers(int(count))
 	}
 	r.Body = d.octets("body")
 	if d.err != nil {
 		*r = Result{}
 	}
+}
+
+// headers reads n headers. Their names and values are pieces of one string, so
+// that n headers take two allocations.
+func (d *decoder) headers(n int) []Header {
+	block := d.b
+	for range n {
+		d.octets("header name")
+		d.octets("header value")
+	}
+	if d.err != nil {
+		return nil
+	}
+	text := string(block[:len(block)-len(d.b)])
+	headers := make([]Header, n)
+	again := decoder{b: block}
+	for i := range headers {
+		name := len(again.octets(""))
+		headers[i].Name = text[len(block)-len(again.b)-name:][:name]
+		value := len(again.octets(""))
+		headers[i].Value = text[len(block)-len(again.b)-value:][:value]
+	}
+	return headers
 }

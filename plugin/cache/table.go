@@ -165,6 +165,7 @@ type Table struct {
 	freedCAS [Ways]uint32
 
 	// Buffers, kept between calls: the heap of a VM is small.
+	hit           way
 	key, buf, val []byte
 	wake          []uint32
 }
@@ -216,18 +217,17 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 		return false
 	}
 	// The record is searched in place: of most ways only the hash matters.
-	var w way
-	found := false
+	w, found := &t.hit, false
 	for i, b := 0, value[headerSize:]; i < int(value[3]) && !found; i, b = i+1, b[waySize:] {
 		if Hash(b[offHash:offHash+len(h)]) != *h || api.State(b[offState]) == api.StateNone {
 			continue
 		}
-		slot, ok := readWay(b, &w)
+		slot, ok := readWay(b, w)
 		if !ok || !w.live(now) {
 			return false
 		}
 		found = true
-		t.entry(e, set, slot, &w)
+		t.entry(e, set, slot, w)
 	}
 	if !found {
 		return false

@@ -25,8 +25,9 @@ func (s *Stream) reserve(now int64) verdict {
 
 // newCall returns a call about the stream's entry.
 func (s *Stream) newCall(kind callKind) *call {
+	s.ownKey()
 	return &call{
-		kind: kind, route: s.route, hash: s.hash, key: s.key, scope: s.scope,
+		kind: kind, route: s.route, hash: s.hash, key: s.key, scope: s.scope.String(),
 		fingerprint: s.fingerprint.String(), short: s.fingerprint.Short(), token: s.token, owner: s.owner,
 	}
 }

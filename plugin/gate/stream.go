@@ -61,7 +61,10 @@ type Stream struct {
 	route       *config.Route
 	hash        cache.Hash
 	token       cache.Token
-	key, scope  string
+	key         string
+	keyed       bool // key is ours, not a piece of what the host handed over
+	scope       request.Scope
+	scoped      bool // scope is known
 	fingerprint request.Fingerprint
 	// expires is when the reservation ends.
 	expires int64
@@ -174,7 +177,8 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	}
 	s.bodyKey = key.Value == ""
 	s.identify(key, headers)
-	s.headers = headers
+	// The list is the host's for as long as this callback runs.
+	s.headers = append(s.headers[:0], headers...)
 	s.body = request.NewBody(route.MaxRequestBody, route.Key.Derive)
 	if end {
 		return s.bodyRead(0, true)
@@ -192,22 +196,29 @@ const (
 	propertyNonce    = "oncegate.key.nonce"
 )
 
-// identify sets what names the entry. The key is copied, so that it does not keep
-// the host's whole header block alive.
+// identify sets what names the entry.
 func (s *Stream) identify(key request.Key, headers request.Headers) {
-	if s.scope == "" {
-		s.scope = s.plugin.digester.Scope(s.route.Scope, headers)
+	if !s.scoped {
+		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers), true
 	}
 	if key.Value == "" {
 		return
 	}
-	s.key = strings.Clone(key.Value)
-	s.hash = s.plugin.digester.EntryHash(s.scope, s.key)
+	s.key = key.Value
+	s.hash = s.plugin.digester.EntryHash(&s.scope, s.key)
 	if key.Structured {
 		host := s.plugin.host
 		host.SetProperty(propertyClient, key.Client)
 		host.SetProperty(propertySequence, strconv.FormatUint(key.Sequence, 10))
 		host.SetProperty(propertyNonce, key.Nonce)
+	}
+}
+
+// ownKey copies the key, so that a stream that goes on does not keep the host's whole
+// header block alive. Most duplicates are answered at once and need no copy.
+func (s *Stream) ownKey() {
+	if !s.keyed {
+		s.key, s.keyed = strings.Clone(s.key), true
 	}
 }
 

@@ -11,14 +11,21 @@ import (
 )
 
 // Labels keep the digests of different purposes apart, and those of a future
-// encoding from this one.
+// encoding from this one. They and the lengths are short because every 64 octets
+// take as long as a host call.
 const (
-	scopeLabel       = "oncegate scope 1"
-	fingerprintLabel = "oncegate fingerprint 1"
+	scopeLabel       = "og scope 1"
+	fingerprintLabel = "og print 1"
 )
 
 // DigestChars is the length of a scope and of a fingerprint in text form.
 const DigestChars = 43
+
+// Scope is a digest of what separates one caller's keys from another's.
+type Scope [32]byte
+
+// String returns the form that goes to the manager: 43 characters of base64url.
+func (s *Scope) String() string { return encode(s[:]) }
 
 // Fingerprint is a digest of a request.
 type Fingerprint [32]byte
@@ -51,25 +58,25 @@ func NewDigester(secret string) *Digester {
 	return d
 }
 
-// finish digests what was collected in buf.
-func (d *Digester) finish(h hash.Hash) []byte {
+// finish leaves the digest of what was collected in buf in sum.
+func (d *Digester) finish(h hash.Hash) {
 	h.Reset()
 	h.Write(d.buf)
 	// Credentials pass through buf: it keeps none.
 	clear(d.buf)
 	d.buf = d.buf[:0]
-	return h.Sum(d.sum[:0])
+	h.Sum(d.sum[:0])
 }
 
 func (d *Digester) add(s string) {
-	d.buf = binary.BigEndian.AppendUint64(d.buf, uint64(len(s)))
+	d.buf = binary.AppendUvarint(d.buf, uint64(len(s)))
 	d.buf = append(d.buf, s...)
 }
 
 // addHeader adds all values of a header: their number, then each.
 func (d *Digester) addHeader(h Headers, name string) {
 	_, n := h.Get(name)
-	d.buf = binary.BigEndian.AppendUint64(d.buf, uint64(n))
+	d.buf = binary.AppendUvarint(d.buf, uint64(n))
 	if n == 0 {
 		return
 	}
@@ -81,9 +88,9 @@ func (d *Digester) addHeader(h Headers, name string) {
 }
 
 // Scope digests the parts of the request that separate one caller's keys from
-// another's: 43 characters of base64url. A header that is missing differs from
-// one that is empty, and all values of a repeated header count.
-func (d *Digester) Scope(parts []config.ScopePart, h Headers) string {
+// another's. A header that is missing differs from one that is empty, and all
+// values of a repeated header count.
+func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
 	d.buf = append(d.buf[:0], scopeLabel...)
 	for i := range parts {
 		p := &parts[i]
@@ -105,7 +112,8 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers) string {
 			d.addHeader(h, p.Header)
 		}
 	}
-	return encode(d.finish(d.keyed))
+	d.finish(d.keyed)
+	return d.sum
 }
 
 // Fingerprint digests method, path with query, content type, content length and,
@@ -137,10 +145,9 @@ func (d *Digester) Fingerprint(h Headers, body *Body) (f Fingerprint) {
 }
 
 // EntryHash names the entry of (scope, key) in the cache.
-func (d *Digester) EntryHash(scope, key string) (e [16]byte) {
-	d.buf = d.buf[:0]
-	d.add(scope)
-	d.add(key)
+func (d *Digester) EntryHash(scope *Scope, key string) (e [16]byte) {
+	d.buf = append(d.buf[:0], scope[:]...)
+	d.buf = append(d.buf, key...)
 	d.finish(d.plain)
 	copy(e[:], d.sum[:])
 	return e
@@ -148,7 +155,7 @@ func (d *Digester) EntryHash(scope, key string) (e [16]byte) {
 
 // addLower adds s in lower case.
 func (d *Digester) addLower(s string) {
-	d.buf = binary.BigEndian.AppendUint64(d.buf, uint64(len(s)))
+	d.buf = binary.AppendUvarint(d.buf, uint64(len(s)))
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		if 'A' <= c && c <= 'Z' {

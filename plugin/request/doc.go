@@ -6,13 +6,14 @@
 // retry gives the same results on any worker, gate and version that shares the
 // encodings below.
 //
-//	scope       = base64url( H( "oncegate scope 1" part* ) )
+//	scope       = base64url( H( "og scope 1" part* ) )
 //	  part      = kind(1 octet) [length name] present(1 octet) [length value]
 //	  H         = SHA-256, or HMAC-SHA-256 when there is a secret
-//	fingerprint = base64url( SHA-256( "oncegate fingerprint 1" field* ) )
-//	entry hash  = first 16 octets of SHA-256( length scope length key )
+//	fingerprint = base64url( SHA-256( "og print 1" field* ) )
+//	entry hash  = first 16 octets of SHA-256( digest of the scope, key )
 //
-// Every variable part is preceded by its length (8 octets, big endian), so two
-// different inputs never give the same bytes. Headers that may hold credentials
-// only ever enter a digest; nothing here keeps or returns them.
+// Every part of variable size is preceded by its length (a varint), so two different
+// inputs never give the same octets; only the key, which comes last, needs none.
+// Headers that may hold credentials only ever enter a digest; nothing here keeps
+// or returns them.
 package request

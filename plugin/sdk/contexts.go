@@ -10,7 +10,10 @@ import (
 // Register makes the gate what the VM runs. It must be called from an init
 // function: in a reactor module main never runs. It makes no host call, since
 // during initialisation those trap.
-func Register() { proxywasm.SetVMContext(&vm{}) }
+func Register() { proxywasm.SetVMContext(NewVMContext()) }
+
+// NewVMContext returns what Register registers, for a module that wraps it.
+func NewVMContext() types.VMContext { return &vm{} }
 
 type vm struct{ types.DefaultVMContext }
 

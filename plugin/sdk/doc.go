@@ -7,6 +7,8 @@
 //   - Metrics, time and randomness are imported here. The SDK's metric functions
 //     panic when the host refuses a call, and a panic ends the VM; its time and
 //     randomness are missing.
+//   - Header maps are read and local replies sent without the SDK's lists and blocks
+//     (pairs.go).
 //   - Callouts are made only while the plugin context is active. The SDK remembers
 //     which context was active when a callout was made and drops the answer
 //     silently when that context was a stream that has since been deleted. The

@@ -16,6 +16,9 @@ type host struct {
 	gate   *gate.Plugin
 	// callHeaders are the headers of the callout answer that is being handled.
 	callHeaders [][2]string
+	// Lists and blocks that are used again from call to call.
+	headers [][2]string
+	pairs   []byte
 }
 
 // Get implements cache.SharedData.
@@ -103,13 +106,14 @@ func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout ti
 	var id uint32
 	id, err := proxywasm.DispatchHttpCall(cluster, headers, body, nil, uint32(timeout/time.Millisecond),
 		func(count, size, _ int) {
-			h.callHeaders = nil
+			h.callHeaders = h.callHeaders[:0]
 			if count > 0 {
 				// No headers: the answer broke off after they had come.
-				h.callHeaders, _ = proxywasm.GetHttpCallResponseHeaders()
+				h.callHeaders = parsePairs(h.callHeaders, headerPairs(mapCallHeaders))
 			}
 			h.gate.OnCallResponse(id, size)
-			h.callHeaders = nil
+			clear(h.callHeaders)
+			h.callHeaders = h.callHeaders[:0]
 		})
 	return id, err == nil
 }
@@ -151,12 +155,14 @@ func (*host) RequestHeader(name string) (string, bool) {
 }
 
 // RequestHeaders implements gate.Host.
-func (*host) RequestHeaders() [][2]string {
-	headers, err := proxywasm.GetHttpRequestHeaders()
-	if err != nil {
-		return nil
-	}
-	return headers
+func (h *host) RequestHeaders() [][2]string { return h.headerMap(mapRequestHeaders) }
+
+// headerMap reads a header map into the list that is used again. What it held before
+// goes, so that no old block is kept alive by it.
+func (h *host) headerMap(kind uint32) [][2]string {
+	clear(h.headers)
+	h.headers = parsePairs(h.headers[:0], headerPairs(kind))
+	return h.headers
 }
 
 // RequestBody implements gate.Host.
@@ -169,13 +175,7 @@ func (*host) RequestBody(start, size int) []byte {
 }
 
 // ResponseHeaders implements gate.Host.
-func (*host) ResponseHeaders() [][2]string {
-	headers, err := proxywasm.GetHttpResponseHeaders()
-	if err != nil {
-		return nil
-	}
-	return headers
-}
+func (h *host) ResponseHeaders() [][2]string { return h.headerMap(mapResponseHeaders) }
 
 // ResponseHeader implements gate.Host.
 func (*host) ResponseHeader(name string) (string, bool) {
@@ -218,9 +218,10 @@ func (*host) SetProperty(name, value string) {
 	_ = proxywasm.SetProperty([]string{name}, []byte(value))
 }
 
-// Reply implements gate.Host. -1: the reply is not a gRPC one.
-func (*host) Reply(status int, headers [][2]string, body []byte) bool {
-	return proxywasm.SendHttpResponse(uint32(status), headers, body, -1) == nil
+// Reply implements gate.Host.
+func (h *host) Reply(status int, headers [][2]string, body []byte) bool {
+	h.pairs = appendPairs(h.pairs[:0], headers)
+	return sendLocalResponse(status, h.pairs, body)
 }
 
 // ResumeRequest implements gate.Host.

@@ -2,7 +2,7 @@
 
 package sdk
 
-// Without a host there are no metrics, there is no time and nothing random.
+// Without a host there are no metrics, no headers, there is no time and nothing random.
 
 func defineMetric(uint32, string) uint32 { return 0 }
 
@@ -13,3 +13,7 @@ func recordMetric(uint32, uint64) {}
 func now() int64 { return 0 }
 
 func random([]byte) bool { return false }
+
+func headerPairs(uint32) []byte { return nil }
+
+func sendLocalResponse(int, []byte, []byte) bool { return false }

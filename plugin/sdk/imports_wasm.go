@@ -18,6 +18,13 @@ func proxyRecordMetric(id uint32, value uint64) uint32
 //go:wasmimport env proxy_get_current_time_nanoseconds
 func proxyGetCurrentTimeNanoseconds(result unsafe.Pointer) uint32
 
+//go:wasmimport env proxy_get_header_map_pairs
+func proxyGetHeaderMapPairs(kind uint32, pairs, size unsafe.Pointer) uint32
+
+//go:wasmimport env proxy_send_local_response
+func proxySendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32, body unsafe.Pointer, bodySize uint32,
+	headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
+
 //go:wasmimport wasi_snapshot_preview1 random_get
 func wasiRandomGet(buffer unsafe.Pointer, size uint32) uint32
 
@@ -44,4 +51,20 @@ func now() int64 {
 
 func random(b []byte) bool {
 	return len(b) == 0 || wasiRandomGet(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) == 0
+}
+
+// headerPairs returns a header map in its serialized form, which is the caller's.
+func headerPairs(kind uint32) []byte {
+	var pairs *byte
+	var size uint32
+	if proxyGetHeaderMapPairs(kind, unsafe.Pointer(&pairs), unsafe.Pointer(&size)) != statusOK || pairs == nil {
+		return nil
+	}
+	return unsafe.Slice(pairs, size)
+}
+
+func sendLocalResponse(status int, headers, body []byte) bool {
+	const notGRPC = -1
+	return proxySendLocalResponse(uint32(status), nil, 0, unsafe.Pointer(unsafe.SliceData(body)), uint32(len(body)),
+		unsafe.Pointer(unsafe.SliceData(headers)), uint32(len(headers)), notGRPC) == statusOK
 }
