@@ -297,6 +297,34 @@ func load(tx store.Tx, id string) (*record, error) {
 	return decodeRecord(id, b)
 }
 
+// prefetchJobs reads jobs and what their ends will touch.
+func prefetchJobs(tx store.Tx, ids []string) error {
+	if _, ok := tx.(store.Prefetcher); !ok || len(ids) < 2 {
+		return nil
+	}
+	names := make([]store.ID, len(ids))
+	for i, id := range ids {
+		names[i] = store.ID{Collection: colJobs, Key: id}
+	}
+	if err := store.Prefetch(tx, names); err != nil {
+		return err
+	}
+	names = names[:0]
+	for _, id := range ids {
+		r, err := load(tx, id)
+		if err != nil || r == nil {
+			continue // whoever loads it next learns of the error
+		}
+		if r.Key != "" {
+			names = append(names, store.ID{Collection: colKeys, Key: r.Key})
+		}
+		if r.LockID != "" {
+			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
+		}
+	}
+	return store.Prefetch(tx, names)
+}
+
 // find is load for a job that a caller named.
 func find(tx store.Tx, id string) (*record, error) {
 	r, err := load(tx, id)

@@ -88,6 +88,10 @@
 // never compete; managers of a shared store compete once per batch, and a
 // claiming scan (store.Range.Claim) lets the engine keep them apart.
 //
+// On shared stores, where a transaction is a few round trips however much it
+// does, submissions and finishes that arrive at the same time have common
+// transactions, too; see group.
+//
 // # Why so
 //
 // Why is the payload not hashed with its members sorted? Two programs that write

@@ -73,11 +73,23 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 // state, is answered the same; another state after the first is a *StateError,
 // a stale token a *FencedError.
 func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
-	out, err := q.FinishMany(ctx, []Finish{f})
-	if err != nil {
+	if err := f.check(); err != nil {
 		return Job{}, err
 	}
-	return out[0].Job, out[0].Err
+	call := &finishCall{Finish: f}
+	if err := q.finish(ctx, call); err != nil {
+		return Job{}, err
+	}
+	q.countFinished(call)
+	return call.out.Job, call.out.Err
+}
+
+// finish runs one call, in a common transaction where that is worth it.
+func (q *Queue) finish(ctx context.Context, call *finishCall) error {
+	if q.finishes != nil {
+		return q.finishes.do(ctx, call, len(call.Result)+len(call.Error))
+	}
+	return q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, []*finishCall{call}) })
 }
 
 // Finished is the answer to one of several finishes.
@@ -86,6 +98,12 @@ type Finished struct {
 	Job Job
 	// Err is what Finish would have returned.
 	Err error
+}
+
+// finishCall is a finish and its answer.
+type finishCall struct {
+	Finish
+	out Finished
 	// repeated: the job was finished by an earlier call.
 	repeated bool
 }
@@ -98,53 +116,65 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 		return nil, invalidInt("finishes", int64(len(fs)), "1 to "+strconv.Itoa(MaxLimit)+" jobs")
 	}
 	size := 0
-	out := make([]Finished, len(fs))
-	refused := make([]error, len(fs))
+	calls := make([]finishCall, len(fs))
+	var allowed []*finishCall
 	for i := range fs {
-		refused[i] = fs[i].check()
+		calls[i].Finish = fs[i]
+		if calls[i].out.Err = fs[i].check(); calls[i].out.Err == nil {
+			allowed = append(allowed, &calls[i])
+		}
 		size += len(fs[i].Result) + len(fs[i].Error)
 	}
 	if size > MaxAnswerBytes {
 		return nil, tooLarge("finishes", size, MaxAnswerBytes)
 	}
-	err := q.store.Update(ctx, func(tx store.Tx) error {
-		at := now(tx)
-		for i := range fs {
-			out[i] = Finished{Err: refused[i]}
-			if refused[i] != nil {
-				continue
-			}
-			err := out[i].finish(tx, &fs[i], at)
-			if !isRefusal(err) && err != nil {
-				return err
-			}
-			out[i].Err = err
-		}
-		return nil
-	})
-	if errors.Is(err, store.ErrTooLarge) && len(fs) > 1 {
+	err := q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, allowed) })
+	if errors.Is(err, store.ErrTooLarge) && len(allowed) > 1 {
 		// Many runs that follow, with large payloads: one transaction each.
-		for i := range fs {
-			one, err := q.FinishMany(ctx, fs[i:i+1])
-			if err != nil {
-				return nil, err
+		for _, call := range allowed {
+			if err = q.finish(ctx, call); err != nil {
+				break
 			}
-			out[i] = one[0]
 		}
-		return out, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	for i := range out {
-		switch {
-		case out[i].Err != nil:
-			_ = q.countFenced(out[i].Err)
-		case !out[i].repeated:
-			q.stats.finished[fs[i].State].Add(1)
-		}
+	out := make([]Finished, len(fs))
+	for i := range calls {
+		q.countFinished(&calls[i])
+		out[i] = calls[i].out
 	}
 	return out, nil
+}
+
+func (q *Queue) countFinished(call *finishCall) {
+	switch {
+	case call.out.Err != nil:
+		_ = q.countFenced(call.out.Err)
+	case !call.repeated:
+		q.stats.finished[call.State].Add(1)
+	}
+}
+
+// finishTx does finishes in one transaction.
+func finishTx(tx store.Tx, calls []*finishCall) error {
+	ids := make([]string, len(calls))
+	for i, call := range calls {
+		ids[i] = call.ID
+	}
+	if err := prefetchJobs(tx, ids); err != nil {
+		return err
+	}
+	for _, call := range calls {
+		call.out, call.repeated = Finished{}, false
+		err := call.finish(tx)
+		if !isRefusal(err) && err != nil {
+			return err
+		}
+		call.out.Err = err
+	}
+	return nil
 }
 
 func (f *Finish) check() error {
@@ -163,14 +193,14 @@ func (f *Finish) check() error {
 }
 
 // finish is one finish of a transaction. A refusal has written nothing.
-func (out *Finished) finish(tx store.Tx, f *Finish, at time.Time) error {
+func (f *finishCall) finish(tx store.Tx) error {
 	r, err := held(tx, f.ID, f.Token)
-	out.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
+	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
 	switch {
-	case out.repeated && r.State != f.State:
+	case f.repeated && r.State != f.State:
 		return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
-	case out.repeated:
-		out.Job = r.job()
+	case f.repeated:
+		f.out.Job = r.job()
 		return nil
 	case err != nil:
 		return err
@@ -180,10 +210,10 @@ func (out *Finished) finish(tx store.Tx, f *Finish, at time.Time) error {
 	}
 	r.Error = f.Error
 	r.LastToken = f.Token
-	if err := r.terminate(tx, f.State, at); err != nil {
+	if err := r.terminate(tx, f.State, now(tx)); err != nil {
 		return err
 	}
-	out.Job = r.job()
+	f.out.Job = r.job()
 	return nil
 }
 

@@ -110,10 +110,13 @@ type Queue struct {
 	opt   Options
 	ids   idSource
 
-	due     dueTimes
-	claims  claimBatcher
-	waiters atomic.Int64
-	stats   counters
+	due    dueTimes
+	claims claimBatcher
+	// Nil where every call has a transaction of its own.
+	finishes *group[finishCall]
+	enqueues *group[enqueueCall]
+	waiters  atomic.Int64
+	stats    counters
 
 	drain  chan struct{}   // closed by Drain
 	base   context.Context // ends with Close
@@ -132,6 +135,10 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{})}
 	q.base, q.stop = context.WithCancel(context.Background())
 	q.claims.q = q
+	if s.Capabilities().Shared {
+		q.finishes = &group[finishCall]{q: q, run: finishTx}
+		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}
+	}
 	q.due.kick = make(chan struct{}, 1)
 	return q, nil
 }

@@ -143,17 +143,52 @@ func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	var out Outcome
-	err = q.store.Update(ctx, func(tx store.Tx) error {
-		var err error
-		out, err = q.EnqueueTx(tx, p)
-		return err
-	})
+	call := &enqueueCall{p: p}
+	if q.enqueues != nil {
+		err = q.enqueues.do(ctx, call, len(s.Payload))
+	} else {
+		err = q.store.Update(ctx, func(tx store.Tx) error { return q.enqueueTx(tx, []*enqueueCall{call}) })
+	}
 	if err != nil {
 		return Outcome{}, err
 	}
-	q.Committed(out)
-	return out, nil
+	if call.err != nil {
+		return Outcome{}, call.err
+	}
+	q.Committed(call.out)
+	return call.out, nil
+}
+
+// enqueueCall is a submission and its answer: an outcome or a refusal.
+type enqueueCall struct {
+	p   *Prepared
+	out Outcome
+	err error
+}
+
+// enqueueTx does submissions in one transaction.
+func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
+	// New jobs as well: an engine may have to look before it writes them.
+	names := make([]store.ID, 0, 3*len(calls))
+	for _, call := range calls {
+		names = append(names, store.ID{Collection: colJobs, Key: call.p.id})
+		if call.p.lockID != "" {
+			names = append(names, store.ID{Collection: colLocks, Key: call.p.lockID})
+		}
+		if call.p.sub.Key != "" {
+			names = append(names, store.ID{Collection: colKeys, Key: call.p.sub.Key})
+		}
+	}
+	if err := store.Prefetch(tx, names); err != nil {
+		return err
+	}
+	for _, call := range calls {
+		call.out, call.err = q.EnqueueTx(tx, call.p)
+		if call.err != nil && !isRefusal(call.err) {
+			return call.err
+		}
+	}
+	return nil
 }
 
 // EnqueueTx submits a prepared job inside the caller's transaction. When it

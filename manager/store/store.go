@@ -140,6 +140,30 @@ type Tx interface {
 	Notify(topic string)
 }
 
+// ID names a record.
+type ID struct {
+	Collection Collection
+	Key        string
+}
+
+// Prefetcher is what a Tx may implement besides, when its engine reads many
+// records at once faster than one after the other.
+type Prefetcher interface {
+	// Prefetch reads the records. It has the same effect as a Get of each, and
+	// returns the engine's errors; absent records are none.
+	Prefetch(ids []ID) error
+}
+
+// Prefetch tells a transaction which records the function is going to Get.
+// Nothing depends on it but speed.
+func Prefetch(tx Tx, ids []ID) error {
+	p, ok := tx.(Prefetcher)
+	if !ok || len(ids) == 0 {
+		return nil
+	}
+	return p.Prefetch(ids)
+}
+
 // Store is an open engine. All methods are safe for concurrent use.
 type Store interface {
 	// Update runs fn in a read-write transaction, see the package

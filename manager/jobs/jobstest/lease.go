@@ -255,9 +255,10 @@ var finishTests = map[string]func(*env){
 		payload := strings.Repeat("p", jobs.MaxPayloadBytes-10)
 		var calls []jobs.Finish
 		for i := range n {
-			s := jobs.Submission{Payload: []byte(fmt.Sprintf(`"%s%d"`, payload, i)), Dedup: reschedule}
-			a := e.job(s)
-			e.wantDropped(a.ID, s)
+			d := *reschedule
+			d.Key = fmt.Sprint(i)
+			a := e.job(jobs.Submission{Payload: []byte(`"` + payload + `"`), Dedup: &d})
+			e.wantDropped(a.ID, jobs.Submission{Dedup: &d})
 			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
 		}
 		got, err := e.q.FinishMany(e.ctx, calls)

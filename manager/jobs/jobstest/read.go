@@ -147,8 +147,18 @@ var readTests = map[string]func(*env){
 		const n = jobs.MaxExamined + 500
 		e.bulk(n, "f", func(i int) string { return fmt.Sprintf("j%05d", i) })
 		for range 11 {
+			var done []jobs.Finish
 			for _, j := range e.claim(jobs.ClaimRequest{Limit: 1000, Lease: time.Hour}) {
-				e.finish(j, jobs.Complete)
+				done = append(done, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete})
+			}
+			out, err := e.q.FinishMany(e.ctx, done)
+			if err != nil {
+				e.Fatal(err)
+			}
+			for i := range out {
+				if out[i].Err != nil {
+					e.Fatal(out[i].Err)
+				}
 			}
 		}
 		e.cancel(e.job(jobs.Submission{ID: "rare"}).ID)

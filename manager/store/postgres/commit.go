@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/store/internal/reccodec"
 )
@@ -27,11 +28,13 @@ type changes struct {
 	value   [][]byte
 	entries [][]byte
 
-	entryNew  []bool
-	entryColl []string
-	entryIdx  []string
-	entrySort [][]byte
-	entryKey  [][]byte
+	entWhat    []string
+	entColl    []string
+	entKey     [][]byte
+	entOldIdx  []string
+	entOldSort [][]byte
+	entNewIdx  []string
+	entNewSort [][]byte
 }
 
 // newChanges has empty columns: a nil one would be NULL.
@@ -39,11 +42,12 @@ func newChanges() *changes {
 	return &changes{
 		lockNumber: []int64{}, lockOwn: []bool{},
 		what: []string{}, coll: []string{}, key: [][]byte{}, version: []uint32{}, value: [][]byte{}, entries: [][]byte{},
-		entryNew: []bool{}, entryColl: []string{}, entryIdx: []string{}, entrySort: [][]byte{}, entryKey: [][]byte{},
+		entWhat: []string{}, entColl: []string{}, entKey: [][]byte{},
+		entOldIdx: []string{}, entOldSort: [][]byte{}, entNewIdx: []string{}, entNewSort: [][]byte{},
 	}
 }
 
-// What the function does with a record.
+// What the function does with a record or an entry.
 const (
 	unchanged   = "r" // make sure that it is as it was read
 	stillAbsent = "n"
@@ -114,26 +118,36 @@ func (c *changes) record(what string, r *overlay.Record) {
 	}
 }
 
+// changedEntries turns old entries into new ones: that is less work than to
+// delete and to insert.
 func (c *changes) changedEntries(r *overlay.Record) {
-	for _, e := range r.Removed() {
-		c.entry(false, r, e.Index, e.SortKey)
+	removed, added := r.Removed(), r.Added()
+	for i := range max(len(removed), len(added)) {
+		what := update
+		var old, now store.Entry
+		if i < len(removed) {
+			old = removed[i]
+		} else {
+			what = insert
+		}
+		if i < len(added) {
+			now = added[i]
+		} else {
+			what = remove
+		}
+		c.entWhat = append(c.entWhat, what)
+		c.entColl = append(c.entColl, string(r.Collection))
+		c.entKey = append(c.entKey, []byte(r.Key))
+		c.entOldIdx = append(c.entOldIdx, old.Index)
+		c.entOldSort = append(c.entOldSort, []byte(old.SortKey))
+		c.entNewIdx = append(c.entNewIdx, now.Index)
+		c.entNewSort = append(c.entNewSort, []byte(now.SortKey))
 	}
-	for _, e := range r.Added() {
-		c.entry(true, r, e.Index, e.SortKey)
-	}
-}
-
-func (c *changes) entry(isNew bool, r *overlay.Record, index, sortKey string) {
-	c.entryNew = append(c.entryNew, isNew)
-	c.entryColl = append(c.entryColl, string(r.Collection))
-	c.entryIdx = append(c.entryIdx, index)
-	c.entrySort = append(c.entrySort, []byte(sortKey))
-	c.entryKey = append(c.entryKey, []byte(r.Key))
 }
 
 func (c *changes) args() []any {
 	return []any{c.lockNumber, c.lockOwn, c.what, c.coll, c.key, c.version, c.value, c.entries,
-		c.entryNew, c.entryColl, c.entryIdx, c.entrySort, c.entryKey}
+		c.entWhat, c.entColl, c.entKey, c.entOldIdx, c.entOldSort, c.entNewIdx, c.entNewSort}
 }
 
 // commit checks what was read and writes, in one round trip.

@@ -83,7 +83,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	// planner may think of is wrong, and it thinks of it on tables whose
 	// statistics are out of date.
 	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-	for _, path := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin", "material", "memoize"} {
+	for _, path := range []string{"seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin", "material", "memoize"} {
 		cfg.ConnConfig.RuntimeParams["enable_"+path] = "off"
 	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {

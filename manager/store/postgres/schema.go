@@ -36,7 +36,8 @@ var migrations = [][]string{{
 //   - the advisory locks to take, and which of them for itself alone;
 //   - the records, in order: what to do (r: it is as it was read, n: it is still
 //     absent, u: update, d: delete, i: insert), and the version that was read;
-//   - the index entries, in order: whether it is a new or an old one.
+//   - the index entries, in order: what to do (u: the old one becomes the new
+//     one, d: delete the old one, i: insert the new one).
 //
 // It raises serialization_failure when a record is not what was read. All locks
 // come before the first look: each statement then sees what was committed before
@@ -44,7 +45,7 @@ var migrations = [][]string{{
 const applyFunction = `CREATE FUNCTION %[1]s.apply(
 	lock_number bigint[], lock_own boolean[],
 	rec_what "char"[], rec_coll text[], rec_key bytea[], rec_version xid[], rec_value bytea[], rec_entries bytea[],
-	entry_new boolean[], entry_coll text[], entry_idx text[], entry_sort bytea[], entry_key bytea[]
+	ent_what "char"[], ent_coll text[], ent_key bytea[], ent_old_idx text[], ent_old_sort bytea[], ent_new_idx text[], ent_new_sort bytea[]
 ) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	matched bigint;
@@ -110,16 +111,22 @@ BEGIN
 			WHERE w.what = 'i';
 	END IF;
 
-	IF false = ANY(entry_new) THEN
+	IF 'd' = ANY(ent_what) THEN
 		DELETE FROM %[1]s.entries t
-			USING unnest(entry_new, entry_coll, entry_idx, entry_sort, entry_key) AS w (new, coll, idx, sort_key, key)
-			WHERE NOT w.new AND t.coll = w.coll AND t.idx = w.idx AND t.sort_key = w.sort_key AND t.key = w.key;
+			USING unnest(ent_what, ent_coll, ent_key, ent_old_idx, ent_old_sort) AS w (what, coll, key, idx, sort_key)
+			WHERE w.what = 'd' AND t.coll = w.coll AND t.idx = w.idx AND t.sort_key = w.sort_key AND t.key = w.key;
 	END IF;
-	IF true = ANY(entry_new) THEN
+	IF 'u' = ANY(ent_what) THEN
+		UPDATE %[1]s.entries t SET idx = w.new_idx, sort_key = w.new_sort
+			FROM unnest(ent_what, ent_coll, ent_key, ent_old_idx, ent_old_sort, ent_new_idx, ent_new_sort)
+				AS w (what, coll, key, idx, sort_key, new_idx, new_sort)
+			WHERE w.what = 'u' AND t.coll = w.coll AND t.idx = w.idx AND t.sort_key = w.sort_key AND t.key = w.key;
+	END IF;
+	IF 'i' = ANY(ent_what) THEN
 		INSERT INTO %[1]s.entries (coll, idx, sort_key, key)
 			SELECT w.coll, w.idx, w.sort_key, w.key
-			FROM unnest(entry_new, entry_coll, entry_idx, entry_sort, entry_key) AS w (new, coll, idx, sort_key, key)
-			WHERE w.new;
+			FROM unnest(ent_what, ent_coll, ent_key, ent_new_idx, ent_new_sort) AS w (what, coll, key, idx, sort_key)
+			WHERE w.what = 'i';
 	END IF;
 END
 $$`
@@ -167,7 +174,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 
 // statements are the engine's SQL with the schema filled in.
 type statements struct {
-	get, getLocked, lockAbsent, now          string
+	get, getMany, getLocked, lockAbsent, now string
 	apply, same                              string
 	scan, scanTo, scanAfter, scanAfterTo     string
 	claim, claimTo, claimAfter, claimAfterTo string
@@ -194,10 +201,13 @@ func newStatements(schema string) statements {
 		// One row in any case: the time comes with the record.
 		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin
 			FROM (VALUES (1)) one LEFT JOIN ` + q + `.records r ON r.coll = $1 AND r.key = $2`,
+		getMany: `SELECT clock_timestamp(), r.value, r.entries, r.xmin
+			FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS w (coll, key, n)
+			LEFT JOIN ` + q + `.records r ON r.coll = w.coll AND r.key = w.key ORDER BY w.n`,
 		getLocked:  `SELECT clock_timestamp(), value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 FOR UPDATE`,
 		lockAbsent: `SELECT pg_advisory_xact_lock($1)`,
 		now:        `SELECT clock_timestamp()`,
-		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		// One statement sees one state.
 		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.key IS NOT NULL) = 0
 			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version)

@@ -40,7 +40,7 @@ type tx struct {
 
 func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, m mode, assume bool) *tx {
 	t := &tx{s: s, ctx: ctx, conn: conn, mode: m}
-	t.ReadOnly, t.Load, t.Assume = m == snapshot, t.load, assume
+	t.ReadOnly, t.Load, t.LoadMany, t.Assume = m == snapshot, t.load, t.loadMany, assume
 	return t
 }
 
@@ -121,6 +121,45 @@ func (t *tx) load(r *overlay.Record) error {
 		return t.send(b, func(res pgx.BatchResults) error { return t.read(r, res.QueryRow()) })
 	}
 	if err := t.read(r, t.conn.QueryRow(t.ctx, t.s.sql.get, string(r.Collection), []byte(r.Key))); err != nil {
+		return t.failed(err)
+	}
+	return nil
+}
+
+// loadMany looks at many records with one statement.
+func (t *tx) loadMany(records []*overlay.Record) error {
+	if t.mode == pessimistic {
+		for _, r := range records {
+			if err := t.loadLocked(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	colls, keys := make([]string, len(records)), make([][]byte, len(records))
+	for i, r := range records {
+		colls[i], keys[i] = string(r.Collection), []byte(r.Key)
+	}
+	next := 0
+	fill := func(rows pgx.Rows, err error) error {
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := t.read(records[next], rows); err != nil {
+				return err
+			}
+			next++
+		}
+		return rows.Err()
+	}
+	if t.mode == snapshot {
+		b := &pgx.Batch{}
+		b.Queue(t.s.sql.getMany, colls, keys)
+		return t.send(b, func(res pgx.BatchResults) error { return fill(res.Query()) })
+	}
+	if err := fill(t.conn.Query(t.ctx, t.s.sql.getMany, colls, keys)); err != nil {
 		return t.failed(err)
 	}
 	return nil

@@ -32,7 +32,8 @@ type tx struct {
 	watch bool
 	run   int
 
-	now       time.Time
+	clock     time.Time // the server's at the last read
+	now       time.Time // what Now answered first
 	claimed   []string
 	armed     bool // a WATCH is active on the connection
 	needWatch bool
@@ -40,38 +41,52 @@ type tx struct {
 
 func (s *Store) newTx(ctx context.Context, c conn, run int, watch, readOnly bool) *tx {
 	t := &tx{s: s, ctx: ctx, conn: c, run: run, watch: watch}
-	t.ReadOnly, t.Load = readOnly, t.load
+	t.ReadOnly, t.Load, t.LoadMany, t.Assume = readOnly, t.load, t.loadMany, true
 	return t
 }
 
-// Now implements store.Tx: the server's TIME.
+// Now implements store.Tx: the server's TIME at the last thing that was read
+// before the first call.
 func (t *tx) Now() time.Time {
-	if t.now.IsZero() {
+	if !t.now.IsZero() {
+		return t.now
+	}
+	if t.clock.IsZero() {
 		now, err := t.conn.Time(t.ctx).Result()
 		if err != nil {
-			t.Fail(unavailable(err))
+			_ = t.Fail(unavailable(err))
 			return time.Now() // never acted on: the transaction fails with t.Err
 		}
-		t.now = now
+		t.clock = now
 	}
+	t.now = t.clock
 	return t.now
 }
 
-// load watches and gets a record and, once, asks for the time, in one round trip.
-func (t *tx) load(r *overlay.Record) error {
-	if !t.watch && t.Reads() > 0 {
+func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
+
+// loadMany watches and gets records and, until it is known, asks for the time,
+// in one round trip.
+func (t *tx) loadMany(records []*overlay.Record) error {
+	if !t.watch && t.Reads()+len(records) > 1 {
 		t.needWatch = true
 		return errors.New("redis store: second record in an unwatched view")
 	}
-	rk := t.s.recordKey(r.Collection, r.Key)
-	var get *goredis.StringCmd
+	keys := make([]any, 1, 1+len(records))
+	keys[0] = "WATCH"
+	for _, r := range records {
+		keys = append(keys, t.s.recordKey(r.Collection, r.Key))
+	}
+	gets := make([]*goredis.StringCmd, len(records))
 	var now *goredis.TimeCmd
 	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
 		if t.watch {
 			t.armed = true
-			p.Do(t.ctx, "WATCH", rk)
+			p.Do(t.ctx, keys...)
 		}
-		get = p.Get(t.ctx, rk)
+		for i, key := range keys[1:] {
+			gets[i] = p.Get(t.ctx, key.(string))
+		}
 		if t.now.IsZero() {
 			now = p.Time(t.ctx)
 		}
@@ -81,9 +96,14 @@ func (t *tx) load(r *overlay.Record) error {
 		return unavailable(err)
 	}
 	if now != nil {
-		t.now = now.Val()
+		t.clock = now.Val()
 	}
-	return fill(r, get)
+	for i, r := range records {
+		if err := fill(r, gets[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Scan implements store.Tx. It reads the index as it is on the server.
@@ -174,27 +194,10 @@ func (t *tx) preload(c store.Collection, hits []store.Hit) error {
 	if len(records) == 0 {
 		return nil
 	}
-	gets := make([]*goredis.StringCmd, len(records))
-	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
-		watch := make([]any, 1, 1+len(records))
-		watch[0] = "WATCH"
-		for _, r := range records {
-			watch = append(watch, t.s.recordKey(r.Collection, r.Key))
-		}
-		t.armed = true
-		p.Do(t.ctx, watch...)
-		for i, r := range records {
-			gets[i] = p.Get(t.ctx, t.s.recordKey(r.Collection, r.Key))
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, goredis.Nil) {
-		return t.Fail(unavailable(err))
+	if err := t.loadMany(records); err != nil {
+		return t.Fail(err)
 	}
-	for i, r := range records {
-		if err := fill(r, gets[i]); err != nil {
-			return t.Fail(err)
-		}
+	for _, r := range records {
 		t.Preload(r)
 	}
 	return nil
@@ -220,6 +223,9 @@ func fill(r *overlay.Record, get *goredis.StringCmd) error {
 // one record is validated, so that what it saw existed at one moment.
 func (t *tx) commit() error {
 	if err := t.ctx.Err(); err != nil {
+		return err
+	}
+	if err := t.Settle(); err != nil {
 		return err
 	}
 	writes := t.Writes()

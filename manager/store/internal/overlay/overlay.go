@@ -69,6 +69,8 @@ type Tx struct {
 	// Load looks at a record for the first time and fills its Stored fields.
 	// An error is final for the transaction.
 	Load func(*Record) error
+	// LoadMany, if set, is Load for several records at once, for Prefetch.
+	LoadMany func([]*Record) error
 	// Assume lets a Put of a record that was not looked at take it for absent,
 	// which saves the look for records with new keys. The engine has to find
 	// out at commit, and to look or to run the function again if it was wrong.
@@ -189,6 +191,52 @@ func (t *Tx) keep(r *Record) {
 		t.records = make(map[recordID]*Record, 4)
 	}
 	t.records[recordID{r.Collection, r.Key}] = r
+}
+
+// Settle looks at the records that were written without a look, together.
+func (t *Tx) Settle() error {
+	assumed := t.Assumed()
+	if len(assumed) == 0 {
+		return nil
+	}
+	if err := t.LoadMany(assumed); err != nil {
+		return t.Fail(err)
+	}
+	for _, r := range assumed {
+		r.Assumed = false
+	}
+	t.assumed = 0
+	return nil
+}
+
+// Prefetch implements store.Prefetcher.
+func (t *Tx) Prefetch(ids []store.ID) error {
+	if t.Err != nil || t.LoadMany == nil {
+		return t.Err
+	}
+	var records []*Record
+	asked := make(map[recordID]struct{}, len(ids))
+	for _, id := range ids {
+		if err := store.CheckKey(id.Collection, id.Key); err != nil {
+			return err
+		}
+		rid := recordID{id.Collection, id.Key}
+		if _, twice := asked[rid]; twice || t.records[rid] != nil {
+			continue
+		}
+		asked[rid] = struct{}{}
+		records = append(records, &Record{Collection: id.Collection, Key: id.Key})
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	if err := t.LoadMany(records); err != nil {
+		return t.Fail(err)
+	}
+	for _, r := range records {
+		t.keep(r)
+	}
+	return nil
 }
 
 // Get implements store.Tx.
