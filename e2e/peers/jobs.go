@@ -309,32 +309,89 @@ func (l *library) claim(ctx context.Context, worker int) (bool, error) {
 	return len(got) == 1, err
 }
 
-// work is what the client library's worker does, without HTTP: claim, run,
-// finish, with workConcurrency jobs in flight.
+// work is what the client library's worker does, without HTTP: it claims as many
+// jobs as there are free slots, and finishes together what is done at the same
+// time.
 func (l *library) work(ctx context.Context, n int) error {
-	var left atomic.Int64
-	left.Store(int64(n))
-	var wg sync.WaitGroup
-	errs := make(chan error, workConcurrency)
-	for w := range workConcurrency {
-		wg.Go(func() {
-			for left.Load() > 0 {
-				got, err := l.q.Claim(ctx, jobs.ClaimRequest{Worker: fmt.Sprintf("w%d", w), Functions: []string{"noop"}, Wait: time.Second})
-				if err != nil {
-					errs <- err
-					return
-				}
-				for _, j := range got {
-					if _, err := l.q.Finish(ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete}); err != nil {
-						errs <- err
-						return
-					}
-					left.Add(-1)
-				}
-			}
-		})
+	slots := make(chan struct{}, workConcurrency)
+	done := make(chan jobs.Finish, workConcurrency)
+	finished := make(chan error, 1)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		err := l.finish(ctx, n, done, slots)
+		if err != nil {
+			cancel(err)
+		}
+		finished <- err
+	}()
+	for claimed := 0; claimed < n; {
+		free, err := acquire(ctx, slots)
+		if err != nil {
+			break
+		}
+		got, err := l.q.Claim(ctx, jobs.ClaimRequest{Worker: "w", Functions: []string{"noop"}, Limit: free, Wait: time.Second})
+		if err != nil {
+			cancel(err)
+			break
+		}
+		for range free - len(got) {
+			<-slots
+		}
+		claimed += len(got)
+		for _, j := range got {
+			go func() { done <- jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete} }()
+		}
 	}
-	wg.Wait()
-	close(errs)
-	return errors.Join(collect(errs)...)
+	return errors.Join(<-finished, context.Cause(ctx))
+}
+
+// acquire waits for a slot and takes all that are free.
+func acquire(ctx context.Context, slots chan<- struct{}) (n int, err error) {
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	for n = 1; n < cap(slots); n++ {
+		select {
+		case slots <- struct{}{}:
+		default:
+			return n, nil
+		}
+	}
+	return n, nil
+}
+
+// finish finishes n jobs and frees their slots.
+func (l *library) finish(ctx context.Context, n int, done <-chan jobs.Finish, slots <-chan struct{}) error {
+	for n > 0 {
+		var batch []jobs.Finish
+		select {
+		case f := <-done:
+			batch = append(batch, f)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for more := true; more; {
+			select {
+			case f := <-done:
+				batch = append(batch, f)
+			default:
+				more = false
+			}
+		}
+		out, err := l.q.FinishMany(ctx, batch)
+		if err != nil {
+			return err
+		}
+		for i := range out {
+			if out[i].Err != nil {
+				return out[i].Err
+			}
+			<-slots
+		}
+		n -= len(batch)
+	}
+	return nil
 }
