@@ -143,9 +143,15 @@ func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
+	return q.EnqueuePrepared(ctx, p)
+}
+
+// EnqueuePrepared is Enqueue for a submission that was prepared already.
+func (q *Queue) EnqueuePrepared(ctx context.Context, p *Prepared) (Outcome, error) {
+	var err error
 	call := &enqueueCall{p: p}
 	if q.enqueues != nil {
-		err = q.enqueues.do(ctx, call, len(s.Payload))
+		err = q.enqueues.do(ctx, call, len(p.sub.Payload))
 	} else {
 		err = q.store.Update(ctx, func(tx store.Tx) error { return q.enqueueTx(tx, []*enqueueCall{call}) })
 	}

@@ -31,20 +31,32 @@ func (h *jobHandlers) submit(r *Request, w *Response) {
 		return
 	}
 	var out jobs.Outcome
+	if r.Header(api.HeaderIdempotencyKey) == "" {
+		if out, err = h.queue.EnqueuePrepared(r.Context(), p); err != nil {
+			r.Error(w, err)
+			return
+		}
+		w.JSON(submitStatus(&out))
+		w.Body = outcomeJSON(w.Body, &out, formSubmitted)
+		return
+	}
 	h.once(r, w, "POST:/v1/jobs", func(tx store.Tx) (answer, error) {
 		var err error
 		if out, err = h.queue.EnqueueTx(tx, p); err != nil {
 			return answer{}, err
 		}
-		status := 202
-		if !out.Created() {
-			status = 200
-		}
 		return answer{
-			status: status, job: out.Job.ID,
+			status: submitStatus(&out), job: out.Job.ID,
 			body: outcomeJSON(nil, &out, formSubmitted), brief: outcomeJSON(nil, &out, formBrief),
 		}, nil
 	}, func() { h.queue.Committed(out) })
+}
+
+func submitStatus(out *jobs.Outcome) int {
+	if out.Created() {
+		return 202
+	}
+	return 200
 }
 
 // send handles POST /v1/events/{name}.
