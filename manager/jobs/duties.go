@@ -43,9 +43,6 @@ func (r *DutyReport) add(o DutyReport) {
 	r.Purged += o.Purged
 }
 
-// due counts the jobs that time moved.
-func (r *DutyReport) due() int { return r.Promoted + r.Reclaimed + r.Dead + r.Cancelled }
-
 // Run does the duties until ctx ends or the queue is closed: at once, whenever a job falls due, and at
 // least every Options.Interval. Errors go to report (which may be nil) and the
 // next round tries again. Several managers of one store may all run it.
