@@ -103,7 +103,41 @@ check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
 	@cd .ci/tools && $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck ./... $(GUEST_PACKAGES)
 	go mod tidy -diff
+	@# The comparison with other systems is a module of its own.
+	cd e2e/peers && go vet ./... && ../../build/staticcheck ./...
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
+
+# --- long runs and measurements ---------------------------------------------------------------------------------------
+
+CRASH_ROUNDS ?= 200
+SOAK ?= 1h
+
+.PHONY: test-long
+test-long: test-deps build guests ## the crash test with CRASH_ROUNDS=200 kills of a real manager
+	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager
+
+.PHONY: soak
+soak: build ## SOAK=1h of steady load on a real manager; fails if its memory or disk use grows
+	MANAGER_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 12h -v ./manager
+
+# Only ratios within one run mean anything: clients and servers share the machine. For benchstat:
+#   make bench BENCHFLAGS='-count 6' >new.txt
+BENCHFLAGS ?=
+BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
+
+.PHONY: bench
+bench: build guests ## all benchmarks, in the format that benchstat reads
+	go test -run '^$$' -bench . -benchmem -timeout 2h $(BENCHFLAGS) $(BENCH_PACKAGES)
+
+PEERS_FLAGS ?=
+
+.PHONY: bench-peers
+bench-peers: test-deps programs ## the ledger and the queue beside Redis, Postgres, etcd, asynq and River; tables and plots in build/peers
+	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
+		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
+	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
+	build/peers-bench ledger -manager build/manager -out build/peers $(PEERS_FLAGS)
+	build/peers-bench jobs -manager build/manager -out build/peers $(PEERS_FLAGS)
 
 .PHONY: clean
 clean: ## remove build/
