@@ -205,6 +205,9 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 		if err != nil || len(hits) == 0 {
 			return err
 		}
+		if err := c.prefetch(hits); err != nil {
+			return err
+		}
 		for _, h := range hits {
 			taken, err := c.take(group[0], h)
 			if err != nil {
@@ -224,6 +227,35 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 		}
 	}
 	return nil
+}
+
+// prefetch reads what the jobs of the hits keep in other records, as far as the
+// answer has room for it. The jobs themselves came with the scan.
+func (c *claimRun) prefetch(hits []store.Hit) error {
+	if _, ok := c.tx.(store.Prefetcher); !ok {
+		return nil
+	}
+	var names []store.ID
+	room := c.budget
+	for _, h := range hits {
+		r, err := load(c.tx, h.Key)
+		if err != nil {
+			return err
+		}
+		if r == nil || r.State != Queued {
+			continue
+		}
+		if room -= len(r.Payload) + r.PayloadBlob + len(r.Error); room < 0 {
+			break
+		}
+		if r.PayloadBlob > 0 {
+			names = append(names, store.ID{Collection: colBlobs, Key: payloadKey(r.ID)})
+		}
+		if r.LockID != "" && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
+			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
+		}
+	}
+	return store.Prefetch(c.tx, names)
 }
 
 // candidates returns the next hits of the lanes in the order of claims.

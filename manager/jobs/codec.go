@@ -339,11 +339,15 @@ func (r *record) save(tx store.Tx) error {
 	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
 }
 
+// Keys in colBlobs.
+func payloadKey(id string) string { return id + "/p" }
+func resultKey(id string) string  { return id + "/r" }
+
 // create writes a new job with its payload.
 func (r *record) create(tx store.Tx) error {
 	if len(r.Payload) > inlineBytes {
 		r.PayloadBlob = len(r.Payload)
-		if err := tx.Put(colBlobs, r.ID+"/p", r.Payload); err != nil {
+		if err := tx.Put(colBlobs, payloadKey(r.ID), r.Payload); err != nil {
 			return err
 		}
 	}
@@ -353,7 +357,7 @@ func (r *record) create(tx store.Tx) error {
 // setResult keeps the result, which the next save belongs to.
 func (r *record) setResult(tx store.Tx, result []byte) error {
 	if r.ResultBlob > 0 {
-		if err := tx.Delete(colBlobs, r.ID+"/r"); err != nil {
+		if err := tx.Delete(colBlobs, resultKey(r.ID)); err != nil {
 			return err
 		}
 	}
@@ -362,19 +366,19 @@ func (r *record) setResult(tx store.Tx, result []byte) error {
 		return nil
 	}
 	r.ResultBlob = len(result)
-	return tx.Put(colBlobs, r.ID+"/r", result)
+	return tx.Put(colBlobs, resultKey(r.ID), result)
 }
 
 // fetch reads the blobs, so that Payload and Result are complete.
 func (r *record) fetch(tx store.Tx) error {
 	var err error
 	if r.PayloadBlob > 0 && r.Payload == nil {
-		if r.Payload, err = tx.Get(colBlobs, r.ID+"/p"); err != nil {
+		if r.Payload, err = tx.Get(colBlobs, payloadKey(r.ID)); err != nil {
 			return fmt.Errorf("payload of job %s: %w", r.ID, err)
 		}
 	}
 	if r.ResultBlob > 0 && r.Result == nil {
-		if r.Result, err = tx.Get(colBlobs, r.ID+"/r"); err != nil {
+		if r.Result, err = tx.Get(colBlobs, resultKey(r.ID)); err != nil {
 			return fmt.Errorf("result of job %s: %w", r.ID, err)
 		}
 	}
@@ -384,12 +388,12 @@ func (r *record) fetch(tx store.Tx) error {
 // remove deletes a job and its blobs.
 func (r *record) remove(tx store.Tx) error {
 	if r.PayloadBlob > 0 {
-		if err := tx.Delete(colBlobs, r.ID+"/p"); err != nil {
+		if err := tx.Delete(colBlobs, payloadKey(r.ID)); err != nil {
 			return err
 		}
 	}
 	if r.ResultBlob > 0 {
-		if err := tx.Delete(colBlobs, r.ID+"/r"); err != nil {
+		if err := tx.Delete(colBlobs, resultKey(r.ID)); err != nil {
 			return err
 		}
 	}

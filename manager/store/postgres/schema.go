@@ -92,14 +92,14 @@ BEGIN
 	IF wanted > 0 THEN
 		SELECT count(*) INTO matched
 			FROM unnest(rec_what, rec_coll, rec_key, rec_version) AS w (what, coll, key, version)
-			JOIN %[1]s.records t ON t.coll = w.coll AND t.key = w.key AND t.xmin = w.version
-			WHERE w.what = 'r';
+			CROSS JOIN LATERAL (SELECT xmin FROM %[1]s.records WHERE coll = w.coll AND key = w.key OFFSET 0) t
+			WHERE w.what = 'r' AND t.xmin = w.version;
 		IF matched <> wanted THEN RAISE serialization_failure; END IF;
 	END IF;
 
 	IF 'n' = ANY(rec_what) THEN
 		PERFORM FROM unnest(rec_what, rec_coll, rec_key) AS w (what, coll, key)
-			JOIN %[1]s.records t ON t.coll = w.coll AND t.key = w.key
+			CROSS JOIN LATERAL (SELECT FROM %[1]s.records WHERE coll = w.coll AND key = w.key OFFSET 0) t
 			WHERE w.what = 'n';
 		IF FOUND THEN RAISE serialization_failure; END IF;
 	END IF;
@@ -173,6 +173,11 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 }
 
 // statements are the engine's SQL with the schema filled in.
+//
+// The look-ups of several records are LATERAL subqueries, and OFFSET 0 keeps
+// them so: the planner then has no choice but to look up one record after the
+// other in the primary key. Left to itself it reads all of a table that it
+// believes to be empty, and keeps that plan while the table grows.
 type statements struct {
 	get, getMany, getLocked, lockAbsent, now string
 	apply, same                              string
@@ -188,8 +193,9 @@ func newStatements(schema string) statements {
 			return `SELECT e.sort_key, e.key FROM ` + q + `.entries e WHERE e.coll = $1 AND e.idx = $2` + cond +
 				` ORDER BY e.sort_key, e.key LIMIT $3`
 		}
-		return `SELECT e.sort_key, e.key, r.value, r.entries, r.xmin FROM ` + q + `.entries e JOIN ` + q + `.records r ON r.coll = e.coll AND r.key = e.key
-			WHERE e.coll = $1 AND e.idx = $2` + cond + ` ORDER BY e.sort_key, e.key LIMIT $3 FOR UPDATE OF r SKIP LOCKED`
+		return `SELECT e.sort_key, e.key, r.value, r.entries, r.xmin FROM ` + q + `.entries e CROSS JOIN LATERAL
+			(SELECT value, entries, xmin FROM ` + q + `.records WHERE coll = e.coll AND key = e.key FOR UPDATE SKIP LOCKED) r
+			WHERE e.coll = $1 AND e.idx = $2` + cond + ` ORDER BY e.sort_key, e.key LIMIT $3`
 	}
 	const (
 		from    = ` AND e.sort_key >= $4`
@@ -199,19 +205,19 @@ func newStatements(schema string) statements {
 	)
 	return statements{
 		// One row in any case: the time comes with the record.
-		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin
-			FROM (VALUES (1)) one LEFT JOIN ` + q + `.records r ON r.coll = $1 AND r.key = $2`,
+		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin FROM (VALUES (1)) one LEFT JOIN LATERAL
+			(SELECT value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 OFFSET 0) r ON true`,
 		getMany: `SELECT clock_timestamp(), r.value, r.entries, r.xmin
-			FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS w (coll, key, n)
-			LEFT JOIN ` + q + `.records r ON r.coll = w.coll AND r.key = w.key ORDER BY w.n`,
+			FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS w (coll, key, n) LEFT JOIN LATERAL
+			(SELECT value, entries, xmin FROM ` + q + `.records WHERE coll = w.coll AND key = w.key OFFSET 0) r ON true ORDER BY w.n`,
 		getLocked:  `SELECT clock_timestamp(), value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 FOR UPDATE`,
 		lockAbsent: `SELECT pg_advisory_xact_lock($1)`,
 		now:        `SELECT clock_timestamp()`,
 		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		// One statement sees one state.
-		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.key IS NOT NULL) = 0
-			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version)
-			LEFT JOIN ` + q + `.records r ON r.coll = w.coll AND r.key = w.key`,
+		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.xmin IS NOT NULL) = 0
+			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version) LEFT JOIN LATERAL
+			(SELECT xmin FROM ` + q + `.records WHERE coll = w.coll AND key = w.key OFFSET 0) r ON true`,
 		scan: scan(from, false), scanTo: scan(fromTo, false), scanAfter: scan(after, false), scanAfterTo: scan(afterTo, false),
 		claim: scan(from, true), claimTo: scan(fromTo, true), claimAfter: scan(after, true), claimAfterTo: scan(afterTo, true),
 		lenAll:   `SELECT count(*) FROM ` + q + `.records WHERE coll = $1`,

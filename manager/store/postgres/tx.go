@@ -126,6 +126,9 @@ func (t *tx) load(r *overlay.Record) error {
 	return nil
 }
 
+// Prefetch implements store.Prefetcher.
+func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
+
 // loadMany looks at many records with one statement.
 func (t *tx) loadMany(records []*overlay.Record) error {
 	if t.mode == pessimistic {

@@ -65,6 +65,9 @@ func (t *tx) Now() time.Time {
 
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
 
+// Prefetch implements store.Prefetcher.
+func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
+
 // loadMany watches and gets records and, until it is known, asks for the time,
 // in one round trip.
 func (t *tx) loadMany(records []*overlay.Record) error {

@@ -78,7 +78,7 @@ type testCase struct {
 	durable, shared bool
 }
 
-var cases = slices.Concat(recordCases, limitCases, scanCases, isolationCases, claimCases, lifeCases)
+var cases = slices.Concat(recordCases, limitCases, scanCases, isolationCases, claimCases, prefetchCases, lifeCases)
 
 // env is what a test works with.
 type env struct {

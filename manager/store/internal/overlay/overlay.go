@@ -69,7 +69,8 @@ type Tx struct {
 	// Load looks at a record for the first time and fills its Stored fields.
 	// An error is final for the transaction.
 	Load func(*Record) error
-	// LoadMany, if set, is Load for several records at once, for Prefetch.
+	// LoadMany is Load for several records at once; only FetchAll and Settle
+	// need it.
 	LoadMany func([]*Record) error
 	// Assume lets a Put of a record that was not looked at take it for absent,
 	// which saves the look for records with new keys. The engine has to find
@@ -209,9 +210,9 @@ func (t *Tx) Settle() error {
 	return nil
 }
 
-// Prefetch implements store.Prefetcher.
-func (t *Tx) Prefetch(ids []store.ID) error {
-	if t.Err != nil || t.LoadMany == nil {
+// FetchAll is what an engine makes its store.Prefetcher of.
+func (t *Tx) FetchAll(ids []store.ID) error {
+	if t.Err != nil {
 		return t.Err
 	}
 	var records []*Record
