@@ -14,34 +14,52 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/store/storetest/servers"
 )
 
-// movingManager sends requests to the manager that runs now, as a name in DNS
-// would.
+// movingManager sends each request to one of the managers, wherever they run
+// now, as a name in DNS would.
 type movingManager struct {
-	next *http.Transport
-	addr atomic.Pointer[string]
+	next  *http.Transport
+	addrs []atomic.Pointer[string]
 }
 
 func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
-	r.URL.Host = *m.addr.Load()
+	r.URL.Host = *m.addrs[rand.IntN(len(m.addrs))].Load()
 	return m.next.RoundTrip(r)
 }
 
 // TestJobsSurviveCrashes kills the real program again and again while 64
 // submitters share each key, others send keyed events, and workers work. Every
 // key must lead to one job, every caller must be told the same one, and every
-// job must be done, with its result, when the dust has settled.
+// job must be done, with its result, when the dust has settled. On the shared
+// engines there are three managers, and in every other round the server behind
+// them is killed as well.
 func TestJobsSurviveCrashes(t *testing.T) {
-	rounds := (crashRounds(t) + 1) / 2
+	t.Run("wal", func(t *testing.T) {
+		testJobsSurviveCrashes(t, (crashRounds(t)+1)/2, 1, nil, "--data-dir", t.TempDir(), "--snapshot-bytes", "1048576")
+	})
+	t.Run("redis", func(t *testing.T) {
+		srv := servers.Redis(t)
+		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "redis", "--store-dsn", srv.URL)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		srv := servers.Postgres(t)
+		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "postgres", "--store-dsn", srv.URL)
+	})
+}
+
+func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Server, store ...string) {
 	const submitters, keysPerRound = 64, 6
-	dir := t.TempDir()
-	start := func() *process {
-		return startManager(t, "--data-dir", dir, "--job-lease-seconds", "60", "--committed-ttl-seconds", "3600", "--snapshot-bytes", "1048576",
-			"--job-backoff-seconds", "0.001")
+	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 256}, addrs: make([]atomic.Pointer[string], managers)}
+	running := make([]*process, managers)
+	start := func(i int) {
+		running[i] = startManager(t, append([]string{"--job-lease-seconds", "60", "--committed-ttl-seconds", "3600",
+			"--job-backoff-seconds", "0.001"}, store...)...)
+		addr := running[i].addr["api"]
+		m.addrs[i].Store(&addr)
 	}
-	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 256}}
 	defer m.next.CloseIdleConnections()
 	newClient := func() *client.Client {
 		c, err := client.New(client.Options{
@@ -55,9 +73,9 @@ func TestJobsSurviveCrashes(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 
-	p := start()
-	addr := p.addr["api"]
-	m.addr.Store(&addr)
+	for i := range managers {
+		start(i)
+	}
 	if err := newClient().Subscribe(ctx, "crashed", "on-event"); err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +147,14 @@ func TestJobsSurviveCrashes(t *testing.T) {
 		// In the middle of it.
 		kill := rand.Int64N(keysPerRound * submitters)
 		waitFor(t, "some submissions are answered", func() bool { return answered.Load() >= kill || t.Failed() })
-		p.kill()
-		p = start()
-		addr := p.addr["api"]
-		m.addr.Store(&addr)
+		running[round%managers].kill()
+		if srv != nil && round%2 == 1 {
+			srv.Kill()
+			if err := srv.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(round % managers)
 		callers.Wait()
 		if t.Failed() {
 			return
