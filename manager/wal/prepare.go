@@ -96,7 +96,9 @@ func (l *Log) nextWork() (work, bool) {
 func (l *Log) prepared(seg *segment, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.noSpace = err
+	if err == nil || isNoSpace(err) { // any other error fails the log in a moment
+		l.noSpace = err
+	}
 	if err == nil {
 		l.spares = append(l.spares, seg)
 		l.nextSegment++

@@ -207,7 +207,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		return err
 	}
 	defer s.calls.Leave()
-	r := &request{ctx: ctx, fn: fn, done: make(chan struct{})}
+	r := &request{ctx: ctx, fn: fn, ran: make(chan struct{}), done: make(chan struct{})}
 	select {
 	case s.queue <- r:
 	case <-ctx.Done():
@@ -218,10 +218,15 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		// Not started: it never will be. Started: the outcome is decided
-		// elsewhere and unknown here.
-		r.abandon()
-		return ctx.Err()
+		if r.abandon() { // it never starts
+			return ctx.Err()
+		}
+		// The function must not run on when its caller has gone. Whether its
+		// commit succeeds is then decided elsewhere, and unknown here.
+		<-r.ran
+		if r.panicked == nil {
+			return ctx.Err()
+		}
 	}
 	if r.panicked != nil {
 		panic(r.panicked)

@@ -143,6 +143,29 @@ func TestGroupMembersDoNotHarmEachOther(t *testing.T) {
 	}
 }
 
+// TestTheFunctionNeverOutlivesItsUpdate: a caller whose context ends while its
+// function runs gets its variables back only when the function is through.
+func TestTheFunctionNeverOutlivesItsUpdate(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "x.db"))
+	for range 200 {
+		ctx, cancel := context.WithCancel(t.Context())
+		written := 0 // the race detector watches it
+		err := s.Update(ctx, func(tx store.Tx) error {
+			cancel()
+			for range 100 {
+				written++
+			}
+			return tx.Put("things", "k", nil)
+		})
+		if !errors.Is(err, context.Canceled) || written != 100 {
+			t.Fatalf("error %v, the function wrote %d", err, written)
+		}
+	}
+	if err := has(t.Context(), s, "k"); !errors.Is(err, store.ErrNotFound) {
+		t.Fatalf("an update whose context ended before its commit: %v", err)
+	}
+}
+
 func TestFullDiskRefusesWritesAndHeals(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "x.db"))
 	if err := put(t.Context(), s, "before", nil); err != nil {

@@ -13,7 +13,8 @@ import (
 type request struct {
 	ctx  context.Context
 	fn   func(store.Tx) error
-	done chan struct{}
+	ran  chan struct{} // started, and its function has returned
+	done chan struct{} // the outcome is known
 
 	err      error
 	panicked any
@@ -36,12 +37,12 @@ func (r *request) start() bool {
 	return true
 }
 
-func (r *request) abandon() {
+// abandon reports whether the request had not started; then it never will.
+func (r *request) abandon() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.started {
-		r.abandoned = true
-	}
+	r.abandoned = !r.started
+	return r.abandoned
 }
 
 // writer is the one goroutine that writes.
@@ -147,6 +148,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 		r.err = r.ctx.Err()
 		return false, nil
 	}
+	defer close(r.ran)
 	if _, err := w.q.savepoint.ExecContext(ctx); err != nil {
 		return false, mapError(err)
 	}
