@@ -2,6 +2,7 @@ package wal
 
 import (
 	"math"
+	"runtime"
 	"time"
 )
 
@@ -24,7 +25,11 @@ func (l *Log) commitLoop() {
 	defer timer.Stop()
 	var g gatherer
 	marked := false
+	last := uint64(0) // records of the last batch
 	for {
+		if last > 1 || l.waiting() > 1 {
+			l.yield()
+		}
 		b := l.take()
 		if b == nil {
 			idle := timer.C
@@ -63,8 +68,8 @@ func (l *Log) commitLoop() {
 		close(b.done)
 		marked = false
 		target := l.settle(b)
-		if n := b.last - b.first + 1; n > 1 {
-			g.gather(l, n, target, took, timer)
+		if last = b.last - b.first + 1; last > 1 {
+			g.gather(l, last, target, took, timer)
 		}
 	}
 }
@@ -83,6 +88,26 @@ func (l *Log) take() *batch {
 	l.inflight.Store(b)
 	l.pending.Store(newBatch(b.last + 1))
 	return b
+}
+
+// waiting is how many records are not durable.
+func (l *Log) waiting() uint64 { return l.last.Load() - l.durable.Load() }
+
+// yield lets everybody go first who could run now, and again for as long as
+// that brings more records, within the limit: they would otherwise append just
+// after the batch was taken, and wait for two. With several callers at a time
+// it nearly doubles what one fsync serves; when nobody else has work it costs
+// next to nothing, as no time passes.
+func (l *Log) yield() {
+	start := time.Now()
+	for last := l.last.Load(); ; {
+		runtime.Gosched()
+		now := l.last.Load()
+		if now == last || time.Since(start) > gatherLimit {
+			return
+		}
+		last = now
+	}
 }
 
 // gatherer decides how long the committer waits, after a batch, for the
@@ -164,9 +189,7 @@ func (l *Log) settle(b *batch) (target uint64) {
 	l.stats.records += b.last - b.first + 1
 	l.stats.bytes += uint64(b.bytes)
 	l.stats.logBytes += int64(b.bytes)
-	if buf := b.parts[len(b.parts)-1].buf; l.freeBuf == nil && cap(buf) <= keepBuffer {
-		l.freeBuf = buf[:0]
-	}
+	l.free.give(b.parts[len(b.parts)-1].buf)
 	b.parts = nil
 	l.broadcastRoom()
 	l.wakeAt = l.last.Load() + b.last - b.first + 1

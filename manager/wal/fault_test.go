@@ -133,7 +133,7 @@ func TestOpenAfterAFailedSyncWritesAgain(t *testing.T) {
 	l, _ := mustOpen(t, options(fs))
 	mustWait(t, l, appendAll(t, l, 1, 10))
 	failOn(fs, 1, syscall.EIO, isSync)
-	seq := appendAll(t, l, 11, 12)
+	seq := appendAll(t, l, 11, 11)
 	if err := l.WaitDurable(t.Context(), seq); !errors.Is(err, wal.ErrFailed) {
 		t.Fatalf("WaitDurable: %v", err)
 	}

@@ -116,14 +116,17 @@ func (r record) size() int { return recordHeaderSize + len(r.body) }
 // bodyChecksum(seed, body): the body goes first into the checksum so that
 // Append can compute that part outside of its lock.
 func appendRecord(dst []byte, bodyCRC uint32, seq uint64, ahead uint32, body []byte) []byte {
-	var h [recordHeaderSize]byte
+	n := len(dst)
+	dst = append(dst, emptyRecordHeader[:]...)
+	h := dst[n:]
 	le.PutUint32(h[0:], uint32(len(body)))
 	le.PutUint64(h[8:], seq)
 	le.PutUint32(h[16:], ahead)
-	le.PutUint32(h[4:], headerChecksum(bodyCRC, h[:]))
-	dst = append(dst, h[:]...)
+	le.PutUint32(h[4:], headerChecksum(bodyCRC, h))
 	return append(dst, body...)
 }
+
+var emptyRecordHeader [recordHeaderSize]byte
 
 func bodyChecksum(seed uint32, body []byte) uint32 {
 	return crc32.Update(seed, castagnoli, body)

@@ -34,15 +34,15 @@ type Log struct {
 	failed   chan struct{}
 
 	mu          sync.Mutex
-	active      *segment   // where the next record goes
-	tail        int64      // and at which offset
-	spares      []*segment // prepared, in the order of their numbers
-	nextSegment uint64     // number of the next segment to prepare
-	noSpace     error      // why the last preparation failed, nil if it did not
-	spareWanted bool       // a record waits for a spare, however empty the active segment is
-	kickAt      int64      // tail at which the preparer has work again
-	queued      int        // bytes in pending and inflight
-	freeBuf     []byte
+	active      *segment      // where the next record goes
+	tail        int64         // and at which offset
+	spares      []*segment    // prepared, in the order of their numbers
+	nextSegment uint64        // number of the next segment to prepare
+	noSpace     error         // why the last preparation failed, nil if it did not
+	spareWanted bool          // a record waits for a spare, however empty the active segment is
+	kickAt      int64         // tail at which the preparer has work again
+	queued      int           // bytes in pending and inflight
+	free        buffers       // of batches that are durable
 	room        chan struct{} // closed when the wait for room may be over; nil without waiters
 	wakeAt      uint64        // sequence number whose record wakes the committer
 	closed      bool
@@ -107,7 +107,7 @@ func (l *Log) Append(body []byte) (uint64, error) {
 	if l.tail+size > l.active.capacity {
 		l.roll(b)
 	}
-	p := b.partIn(l.active, l.tail, &l.freeBuf)
+	p := b.partIn(l.active, l.tail, &l.free)
 	seq := b.last + 1
 	p.buf = appendRecord(p.buf, crc, seq, uint32(seq-b.first), body)
 	b.last = seq
@@ -165,7 +165,7 @@ func (l *Log) roll(b *batch) {
 	first := b.last + 1
 	l.segments = append(l.segments, segmentInfo{l.active.number, first, l.active.capacity})
 	h := segmentHeader{l.id, l.active.number, first, l.active.capacity}
-	p := b.partIn(l.active, 0, &l.freeBuf)
+	p := b.partIn(l.active, 0, &l.free)
 	p.seals = old
 	p.buf = h.append(p.buf)
 	b.bytes += segmentHeaderSize
@@ -175,14 +175,38 @@ func (l *Log) roll(b *batch) {
 }
 
 // partIn returns the batch's part in seg, a new one at off when there is none.
-func (b *batch) partIn(seg *segment, off int64, free *[]byte) *part {
+func (b *batch) partIn(seg *segment, off int64, free *buffers) *part {
 	if n := len(b.parts); n > 0 && b.parts[n-1].seg == seg {
 		return &b.parts[n-1]
 	}
-	buf := *free
-	*free = nil
-	b.parts = append(b.parts, part{seg: seg, off: off, buf: buf[:0]})
+	b.parts = append(b.parts, part{seg: seg, off: off, buf: free.take()})
 	return &b.parts[len(b.parts)-1]
+}
+
+// buffers keeps as many as are in use at once: one batch collects while
+// another is being committed.
+type buffers [2][]byte
+
+func (f *buffers) take() []byte {
+	for i, buf := range f {
+		if buf != nil {
+			f[i] = nil
+			return buf[:0]
+		}
+	}
+	return nil
+}
+
+func (f *buffers) give(buf []byte) {
+	if cap(buf) > keepBuffer {
+		return
+	}
+	for i := range f {
+		if f[i] == nil {
+			f[i] = buf
+			return
+		}
+	}
 }
 
 func newBatch(first uint64) *batch {

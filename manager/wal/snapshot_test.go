@@ -184,8 +184,20 @@ func TestSnapshotErrors(t *testing.T) {
 			c.seq = last
 		}
 		if c.kind != "" {
+			// What the log does on its own meanwhile, preparing a segment, must
+			// not meet the fault.
+			renamed := false
 			failOn(image, 1, syscall.EIO, func(op faultfs.Op) bool {
-				return op.Kind == c.kind && (c.kind != faultfs.Remove || strings.HasSuffix(op.Path, ".wal"))
+				renamed = renamed || op.Kind == faultfs.Rename
+				switch {
+				case op.Kind != c.kind:
+					return false
+				case c.kind == faultfs.SyncDir:
+					return renamed
+				case c.kind == faultfs.Remove:
+					return strings.HasSuffix(op.Path, ".wal")
+				}
+				return strings.HasSuffix(op.Path, ".tmp")
 			})
 		}
 		if err := l.Snapshot(ctx, c.seq, c.fn); !errors.Is(err, c.want) {
