@@ -127,13 +127,18 @@ func TestRoundTrips(t *testing.T) {
 		var f FinishRequest
 		check("finish JSON", f.ParseJSON(finish.AppendJSON(nil)), finish, canon(f))
 		check("finish raw", f.ParseRaw(finish.AppendRaw(nil)), finish, canon(f))
-		result, err := f.SplitRawFinish(finish.AppendRaw(nil))
-		check("split finish", err, finish.Result.AppendRaw(nil), result)
+		check("reserve view", r.ViewRaw(reserve.AppendRaw(nil)), reserve, r)
+		head := finish
+		head.Result = Result{}
+		result, err := f.ViewRawFinish(finish.AppendRaw(nil))
+		check("finish view", err, head, f)
+		check("result of the finish view", err, finish.Result.AppendRaw(nil), result)
 		status, n, err := CheckRawResult(result)
 		check("check result", err, [2]int{finish.Result.Status, len(finish.Result.Body)}, [2]int{status, n})
 		var l ReleaseRequest
 		check("release JSON", l.ParseJSON(release.AppendJSON(nil)), release, l)
 		check("release raw", l.ParseRaw(release.AppendRaw(nil)), release, l)
+		check("release view", l.ViewRaw(release.AppendRaw(nil)), release, l)
 		var a ReserveReply
 		check("reply JSON", a.ParseJSON(reply.AppendJSON(nil, "t")), reply, canonReply(a))
 		check("reply raw", a.ParseRaw(reply.AppendRaw(nil)), reply, canonReply(a))
@@ -331,8 +336,10 @@ func FuzzParseRaw(f *testing.F) {
 	f.Add((&ReserveReply{State: StateCommitted, Result: sampleResult}).AppendRaw(nil))
 	f.Add(sampleResult.AppendRaw(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		var r ReserveRequest
-		if r.ParseRaw(b) == nil {
+		var r, view ReserveRequest
+		if parsed, viewed := r.ParseRaw(b), view.ViewRaw(b); cmp.Diff(parsed, viewed) != "" || parsed == nil && r != view {
+			t.Fatalf("parsed %+v, %v; viewed %+v, %v", r, parsed, view, viewed)
+		} else if parsed == nil {
 			var again ReserveRequest
 			if err := again.ParseRaw(r.AppendRaw(nil)); err != nil || again != r {
 				t.Fatalf("%+v became %+v: %v", r, again, err)
@@ -344,7 +351,7 @@ func FuzzParseRaw(f *testing.F) {
 			if err := again.ParseRaw(fin.AppendRaw(nil)); err != nil || cmp.Diff(fin, again) != "" {
 				t.Fatalf("%+v became %+v: %v", fin, again, err)
 			}
-			result, err := again.SplitRawFinish(b)
+			result, err := again.ViewRawFinish(b)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -354,7 +361,10 @@ func FuzzParseRaw(f *testing.F) {
 				t.Fatalf("checked %v, validated %v", err, valid)
 			}
 		}
-		_ = new(ReleaseRequest).ParseRaw(b)
+		var l, lview ReleaseRequest
+		if parsed, viewed := l.ParseRaw(b), lview.ViewRaw(b); cmp.Diff(parsed, viewed) != "" || parsed == nil && l != lview {
+			t.Fatalf("parsed %+v, %v; viewed %+v, %v", l, parsed, lview, viewed)
+		}
 		var reply ReserveReply
 		if reply.ParseRaw(b) == nil {
 			_ = reply.AppendJSON(nil, "")

@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/binary"
 	"time"
+	"unsafe"
 )
 
 // The raw form.
@@ -58,8 +59,9 @@ func (r *ReserveRequest) AppendRaw(dst []byte) []byte {
 }
 
 // ParseRaw reads the raw form. It does not validate the fields' values.
-func (r *ReserveRequest) ParseRaw(b []byte) error {
-	d := decoder{b: b}
+func (r *ReserveRequest) ParseRaw(b []byte) error { return r.decode(decoder{b: b}) }
+
+func (r *ReserveRequest) decode(d decoder) error {
 	d.start(kindReserve)
 	r.Key = d.str("key")
 	r.Scope = d.str("scope")
@@ -108,8 +110,9 @@ func (r *ReleaseRequest) AppendRaw(dst []byte) []byte {
 }
 
 // ParseRaw reads the raw form.
-func (r *ReleaseRequest) ParseRaw(b []byte) error {
-	d := decoder{b: b}
+func (r *ReleaseRequest) ParseRaw(b []byte) error { return r.decode(decoder{b: b}) }
+
+func (r *ReleaseRequest) decode(d decoder) error {
 	d.start(kindRelease)
 	r.Key = d.str("key")
 	r.Scope = d.str("scope")
@@ -188,8 +191,9 @@ func appendDuration(dst []byte, v time.Duration) []byte {
 
 // decoder reads fields until the first error and zero values after it.
 type decoder struct {
-	b   []byte
-	err *RawError
+	b    []byte
+	view bool // strings alias b
+	err  *RawError
 }
 
 func (d *decoder) fail(field, reason string) {
@@ -256,7 +260,13 @@ func (d *decoder) octets(field string) []byte {
 	return v
 }
 
-func (d *decoder) str(field string) string { return string(d.octets(field)) }
+func (d *decoder) str(field string) string {
+	v := d.octets(field)
+	if d.view {
+		return unsafe.String(unsafe.SliceData(v), len(v))
+	}
+	return string(v)
+}
 
 func (d *decoder) duration(field string) time.Duration {
 	v := d.uvarint(field)

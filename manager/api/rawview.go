@@ -2,6 +2,30 @@ package api
 
 import "time"
 
+// The functions below read a message in place: the strings they return are
+// views of it, valid for as long as it is and is not modified. They are for the
+// manager, which answers a request before its buffer is used again, and keeps
+// copies of what it stores.
+
+// ViewRaw is ParseRaw whose strings alias b.
+func (r *ReserveRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b, view: true}) }
+
+// ViewRaw is ParseRaw whose strings alias b.
+func (r *ReleaseRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b, view: true}) }
+
+// ViewRawFinish reads all fields of a FinishRequest in the raw form but the
+// result, which it returns unread. The result and the strings alias b. The
+// caller checks the result with CheckRawResult.
+func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {
+	*r = FinishRequest{}
+	d := decoder{b: b, view: true}
+	r.parseRawHead(&d)
+	if d.err != nil {
+		return nil, d.err
+	}
+	return d.b, nil
+}
+
 // CheckRawResult reports whether b is one well-formed and valid result in the
 // raw form, without building it. Status is its HTTP status and body the number
 // of octets of its body. The error is a *RawError or a *FieldError.
@@ -58,17 +82,4 @@ func AppendRawReply(dst []byte, state State, expiresIn time.Duration, result []b
 	}
 	dst = append(dst, 1)
 	return append(dst, result...)
-}
-
-// SplitRawFinish reads all fields of a FinishRequest in the raw form but the
-// result, which it returns unread; it aliases b. The caller checks it with
-// CheckRawResult.
-func (r *FinishRequest) SplitRawFinish(b []byte) (result []byte, err error) {
-	*r = FinishRequest{}
-	d := decoder{b: b}
-	r.parseRawHead(&d)
-	if d.err != nil {
-		return nil, d.err
-	}
-	return d.b, nil
 }

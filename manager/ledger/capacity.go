@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"sync"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/store"
@@ -27,54 +25,6 @@ const (
 	// maxRequeued bounds the entries whose newer use one eviction writes down.
 	maxRequeued = 4
 )
-
-// entries is how many entries there are.
-func (l *Ledger) entries(ctx context.Context) (int, error) {
-	if l.shared {
-		return l.length.get(ctx, l.store)
-	}
-	return l.store.Len(ctx, collection, "")
-}
-
-// lengthCache keeps the count of a shared engine for a second, so that a
-// reserve does not pay for it.
-type lengthCache struct {
-	mu   sync.Mutex
-	at   time.Time
-	n    int
-	busy bool
-}
-
-const lengthTTL = time.Second
-
-// adjust takes over what this process itself changed, so that it does not make
-// room for the same entry twice.
-func (c *lengthCache) adjust(delta int64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.n += int(delta)
-}
-
-func (c *lengthCache) get(ctx context.Context, st store.Store) (int, error) {
-	c.mu.Lock()
-	fresh := !c.at.IsZero() && time.Since(c.at) < lengthTTL
-	if fresh || (c.busy && !c.at.IsZero()) {
-		n := c.n
-		c.mu.Unlock()
-		return n, nil
-	}
-	c.busy = true
-	c.mu.Unlock()
-	n, err := st.Len(ctx, collection, "")
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.busy = false
-	if err != nil {
-		return 0, err
-	}
-	c.n, c.at = n, time.Now()
-	return n, nil
-}
 
 // makeRoom evicts final entries when this transaction's insertion would make
 // the window too large.
@@ -132,7 +82,7 @@ func (l *Ledger) freeBytes(ctx context.Context, size int64) error {
 			return nil
 		}
 		var evicted int
-		err := l.run(ctx, uncounted, func(tx *Tx) error {
+		err := l.transact(ctx, func(tx *Tx) error {
 			var err error
 			evicted, err = tx.evict("", evictBatch, over)
 			return err

@@ -17,13 +17,15 @@ type Ledger struct {
 	store  store.Store
 	opts   Options
 	shared bool // the engine lives outside of this process
+	// viewFirst: looking for a duplicate before asking for a place among the
+	// writers pays.
+	viewFirst bool
 
 	counters counters
 	waits    waits
 	touches  touches
 
-	// inFlight are transactions that may insert an entry.
-	inFlight atomic.Int64
+	window window
 	// bytes is the size of all records, on an engine inside this process.
 	bytes atomic.Int64
 	// recount asks the sweeper to count bytes again, because the outcome of a
@@ -76,7 +78,8 @@ func New(ctx context.Context, st store.Store, opts Options) (*Ledger, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	l := &Ledger{store: st, opts: opts, shared: st.Capabilities().Shared}
+	caps := st.Capabilities()
+	l := &Ledger{store: st, opts: opts, shared: caps.Shared, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.waits.init(opts.MaxWaiters)
 	l.touches.init(opts.MaxEntries)
 	if !l.shared {
@@ -127,17 +130,17 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 // reserve is one attempt. It counts everything but replays and being pending,
 // which a waiting call may meet several times.
 func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
-	if !l.shared {
-		// Most duplicates end here, without a place in the writers' queue.
+	if l.viewFirst {
+		// Most duplicates end here.
 		if reply, ok, err := l.lookup(ctx, key, req); ok || err != nil {
 			return reply, err
 		}
 	}
-	var reply Reply
-	err := l.update(ctx, OpReserve, func(tx *Tx) (err error) {
-		reply, err = tx.reserve(key, req)
-		return err
-	})
+	r := l.begin(OpReserve, key)
+	r.reserve, r.do = req, (*run).doReserve
+	err := l.update(ctx, r)
+	reply := r.reply
+	r.end()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -147,36 +150,19 @@ func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveReques
 // lookup answers a duplicate from a read-only transaction; ok is false when the
 // call needs a read-write one.
 func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
-	var own, refused bool
-	err = l.store.View(ctx, func(stx store.Tx) error {
-		reply, ok, own, refused = Reply{}, false, false, false
-		var r record
-		e, err := load(stx, key, &r)
-		if err != nil {
-			return err
-		}
-		at := stx.Now()
-		now := at.UnixMilli()
-		switch decideReserve(e, now, req.Token, req.Fingerprint) {
-		case verdictMismatch:
-			refused, ok = true, true
-		case verdictFinal:
-			reply, ok = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, true
-			l.touches.note(key, now)
-		case verdictPending:
-			reply, ok = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, true
-		case verdictOwn:
-			reply, ok, own = Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}, true, true
-		}
-		return nil
-	})
+	r := l.begin(OpReserve, key)
+	r.reserve = req
+	err = l.store.View(ctx, r.inView)
+	reply, ok = r.reply, r.found
+	own, misfit := r.own, r.misfit
+	r.end()
 	switch {
 	case err != nil:
 		if outcomeOf(err) == OutcomeError {
 			l.counters.add(tally{OpReserve, OutcomeError})
 		}
 		return Reply{}, false, err
-	case refused:
+	case misfit:
 		l.counters.add(tally{OpReserve, OutcomeMismatch})
 		return Reply{}, false, ErrFingerprintMismatch
 	case own:
@@ -221,7 +207,11 @@ func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
 		l.counters.add(tally{op, OutcomeError})
 		return err
 	}
-	return l.update(ctx, op, func(tx *Tx) error { return tx.finish(key, op, req) })
+	r := l.begin(op, key)
+	r.finish, r.do = req, (*run).doFinish
+	err := l.update(ctx, r)
+	r.end()
+	return err
 }
 
 func (l *Ledger) checkFinish(req *FinishRequest) error {
@@ -254,7 +244,11 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
-	return l.update(ctx, OpRelease, func(tx *Tx) error { return tx.release(key, req) })
+	r := l.begin(OpRelease, key)
+	r.release, r.do = req, (*run).doRelease
+	err := l.update(ctx, r)
+	r.end()
+	return err
 }
 
 // load gets and decodes a record; nil when there is none.

@@ -286,6 +286,13 @@ func (s *faultyStore) View(ctx context.Context, fn func(store.Tx) error) error {
 	return s.Store.View(ctx, fn)
 }
 
+// Capabilities makes the ledger look for duplicates with View first.
+func (s *faultyStore) Capabilities() store.Capabilities {
+	c := s.Store.Capabilities()
+	c.FreeReads = false
+	return c
+}
+
 func TestStoreErrorsReachTheCaller(t *testing.T) {
 	st := &faultyStore{Store: mem.New(mem.Options{})}
 	l := ledgerOn(t, st, Options{})

@@ -221,7 +221,7 @@ func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 	rk := recordKey(scope, key)
 	var entry Entry
 	absent := false
-	err := l.run(ctx, uncounted, func(tx *Tx) error {
+	err := l.transact(ctx, func(tx *Tx) error {
 		entry, absent = Entry{}, false
 		var r record
 		e, err := load(tx.Tx, rk, &r)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"strconv"
 	"strings"
 	"time"
@@ -50,8 +51,10 @@ const maxRefBytes = 255
 // reference and result.
 const recordOverhead = 2 + 6*binary.MaxVarintLen64
 
-// recordKey names an entry in the store. The length makes the pair unambiguous
-// whatever octets it holds.
+// recordKey names an entry in the store, and the topic that its waiters watch.
+// The length makes the pair unambiguous whatever octets it holds, and keeps the
+// topic apart from those of other parts of the program, which begin with a
+// letter.
 func recordKey(scope, key string) string {
 	var b [8 + api.MaxScopeBytes + api.MaxKeyBytes]byte
 	k := strconv.AppendInt(b[:0], int64(len(scope)), 10)
@@ -70,8 +73,15 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 	return rest[:n], rest[n:], true
 }
 
-// topic is what waiters of an entry watch.
-func topic(recordKey string) string { return "ledger/" + recordKey }
+// recordLen is how long the encoded record is: a stored value has no room that
+// it does not need.
+func recordLen(r *record) int {
+	n := 2 + len(r.token) + len(r.fingerprint) + len(r.ref) + len(r.result)
+	for _, v := range [...]int{int(r.created), int(r.expires), int(r.touched), len(r.token), len(r.fingerprint), len(r.ref)} {
+		n += (bits.Len64(uint64(v)|1) + 6) / 7
+	}
+	return n
+}
 
 func appendRecord(dst []byte, r *record) []byte {
 	dst = append(dst, recordVersion, byte(r.state))
@@ -117,18 +127,21 @@ func decodeRecord(key string, b []byte, r *record) error {
 }
 
 // put writes the record with its index entries.
-func put(tx store.Tx, key string, r *record) error {
-	value := appendRecord(make([]byte, 0, recordOverhead+len(r.token)+len(r.fingerprint)+len(r.ref)+len(r.result)), r)
+func (tx *Tx) put(key string, r *record) error {
+	value := appendRecord(make([]byte, 0, recordLen(r)), r)
 	r.size = len(value) + len(key)
-	var buf [3]store.Entry
-	entries := append(buf[:0], store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
+	first := len(tx.entries)
 	if r.state.Terminal() {
-		entries = append(entries, store.Entry{Index: indexLRU, SortKey: sortKey(r.touched)})
+		expires, touched := sortKeys(r.expires, r.touched)
+		tx.entries = append(tx.entries,
+			store.Entry{Index: indexOf(r.state), SortKey: expires}, store.Entry{Index: indexLRU, SortKey: touched})
+	} else {
+		tx.entries = append(tx.entries, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
 	}
 	if len(r.ref) != 0 {
-		entries = append(entries, store.Entry{Index: indexRef, SortKey: string(r.ref)})
+		tx.entries = append(tx.entries, store.Entry{Index: indexRef, SortKey: string(r.ref)})
 	}
-	return tx.Put(collection, key, value, entries...)
+	return tx.Tx.Put(collection, key, value, tx.entries[first:len(tx.entries):len(tx.entries)]...)
 }
 
 // sortKeyDigits hold any time until the year 5188.
@@ -138,11 +151,24 @@ const sortKeyDigits = 9
 // on every engine.
 func sortKey(ms int64) string {
 	var b [sortKeyDigits]byte
+	putSortKey(b[:], ms)
+	return string(b[:])
+}
+
+// sortKeys returns two at the price of one allocation.
+func sortKeys(ms1, ms2 int64) (string, string) {
+	var b [2 * sortKeyDigits]byte
+	putSortKey(b[:sortKeyDigits], ms1)
+	putSortKey(b[sortKeyDigits:], ms2)
+	s := string(b[:])
+	return s[:sortKeyDigits], s[sortKeyDigits:]
+}
+
+func putSortKey(b []byte, ms int64) {
 	for i := len(b) - 1; i >= 0; i-- {
 		b[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[ms%36]
 		ms /= 36
 	}
-	return string(b[:])
 }
 
 // deadline is the first millisecond at which something that begins at now and

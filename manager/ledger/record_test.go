@@ -25,6 +25,9 @@ func TestRecordRoundTrip(t *testing.T) {
 			result: some.Draw(t, "result"),
 		}
 		b := appendRecord(nil, &in)
+		if n := recordLen(&in); n != len(b) {
+			t.Fatalf("%d octets, expected %d", len(b), n)
+		}
 		if limit := recordOverhead + len(in.token) + len(in.fingerprint) + len(in.ref) + len(in.result); len(b) > limit {
 			t.Fatalf("%d octets, more than the bound %d", len(b), limit)
 		}
@@ -80,8 +83,8 @@ func TestRecordKey(t *testing.T) {
 				t.Errorf("%q names both %q and %q", rk, other, [2]string{scope, key})
 			}
 			seen[rk] = [2]string{scope, key}
-			if len(topic(rk)) > store.MaxKeyBytes {
-				t.Errorf("topic has %d bytes", len(topic(rk)))
+			if len(rk) > store.MaxKeyBytes {
+				t.Errorf("topic has %d bytes", len(rk))
 			}
 			s, k, ok := splitRecordKey(rk)
 			if !ok || s != scope || k != key {

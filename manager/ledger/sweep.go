@@ -85,7 +85,7 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, m
 		return 0, false, err
 	}
 	var done swept
-	err = l.run(ctx, uncounted, func(tx *Tx) error {
+	err = l.transact(ctx, func(tx *Tx) error {
 		var err error
 		done, err = tx.sweep("", state, sweepBatch)
 		return err

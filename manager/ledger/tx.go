@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -18,6 +17,9 @@ type Tx struct {
 	// concurrent ones counted as insertions already; or uncounted.
 	held int64
 	fx   effects
+	// entries is where the index entries of its records are put together. An
+	// engine may look at them until the transaction ends.
+	entries []store.Entry
 }
 
 // effects are what a transaction has to tell the ledger's own state once it is
@@ -37,81 +39,6 @@ func (tx *Tx) count(op Op, o Outcome) {
 	if tx.fx.ntallies < len(tx.fx.tallies) {
 		tx.fx.tallies[tx.fx.ntallies] = tally{op, o}
 		tx.fx.ntallies++
-	}
-}
-
-// Update runs fn in a read-write transaction of the ledger's store. As with
-// store.Store.Update fn may be run several times and must be pure. The error of
-// fn aborts the transaction and is returned.
-func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
-	return l.counted(ctx, fn)
-}
-
-// update is Update for one call, whose failure to reach the store is counted.
-// Only a reserve is expected to insert an entry; whatever else does so after
-// all is run again with the entries counted.
-func (l *Ledger) update(ctx context.Context, op Op, fn func(*Tx) error) error {
-	var err error
-	if op == OpReserve {
-		err = l.counted(ctx, fn)
-	} else if err = l.run(ctx, uncounted, fn); errors.Is(err, errUncounted) {
-		err = l.counted(ctx, fn)
-	}
-	if err != nil && outcomeOf(err) == OutcomeError {
-		l.counters.add(tally{op, OutcomeError})
-	}
-	return err
-}
-
-// uncounted stands for a number of entries that was not asked for.
-const uncounted = -1
-
-// errUncounted ends a run that turns out to need the number of entries.
-var errUncounted = errors.New("ledger: insertion without a count")
-
-// counted runs fn with the number of entries known. Each concurrent run counts
-// itself and all that began before it, so that together they cannot exceed the
-// window.
-func (l *Ledger) counted(ctx context.Context, fn func(*Tx) error) error {
-	ticket := l.inFlight.Add(1)
-	defer l.inFlight.Add(-1)
-	length, err := l.entries(ctx)
-	if err != nil {
-		return err
-	}
-	return l.run(ctx, int64(length)+ticket, fn)
-}
-
-func (l *Ledger) run(ctx context.Context, held int64, fn func(*Tx) error) error {
-	tx := Tx{l: l, held: held}
-	var refusal error
-	err := l.store.Update(ctx, func(stx store.Tx) error {
-		tx.Tx, tx.fx, refusal = stx, effects{}, nil
-		err := fn(&tx)
-		if err != nil && !tx.fx.wrote && refuses(err) {
-			// A refusal tells about state. Ending the transaction in good
-			// order makes the engine hold it back until that state is durable.
-			refusal = err
-			return nil
-		}
-		return err
-	})
-	tx.Tx = nil
-	switch {
-	case err == nil && refusal == nil:
-		l.apply(&tx.fx, true)
-		return nil
-	case refusal != nil && err == nil:
-		l.apply(&tx.fx, false)
-		return refusal
-	case refuses(err):
-		l.apply(&tx.fx, false)
-		return err
-	default:
-		if tx.fx.wrote {
-			l.recount.Store(true)
-		}
-		return err
 	}
 }
 
@@ -293,7 +220,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 	if err := tx.write(key, &final); err != nil {
 		return err
 	}
-	tx.Notify(topic(key))
+	tx.Notify(key)
 	if v == verdictLate {
 		tx.count(op, OutcomeLate)
 	} else {
@@ -339,7 +266,7 @@ func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 // write puts a record and counts its bytes.
 func (tx *Tx) write(key string, r *record) error {
 	tx.fx.wrote = true
-	if err := put(tx.Tx, key, r); err != nil {
+	if err := tx.put(key, r); err != nil {
 		return err
 	}
 	tx.fx.bytes += int64(r.size)
@@ -360,7 +287,7 @@ func (tx *Tx) remove(key string, r *record) error {
 		return err
 	}
 	tx.replaced(r)
-	tx.Notify(topic(key))
+	tx.Notify(key)
 	return nil
 }
 

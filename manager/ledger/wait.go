@@ -70,7 +70,7 @@ func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
 	defer ws.mu.Unlock()
 	q := ws.queues[key]
 	if q == nil {
-		q = &queue{watcher: st.Watch(topic(key))}
+		q = &queue{watcher: st.Watch(key)}
 		ws.queues[key] = q
 		w.head = true
 	}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -35,15 +36,54 @@ type ledgerHandlers struct {
 	audit  func(Deletion)
 }
 
+// ledgerCall is what the hot calls are read into; it is reused.
+type ledgerCall struct {
+	reserve api.ReserveRequest
+	in      api.FinishRequest
+	finish  ledger.FinishRequest
+}
+
+var ledgerCalls = sync.Pool{New: func() any { return new(ledgerCall) }}
+
+func (c *ledgerCall) free() {
+	*c = ledgerCall{}
+	ledgerCalls.Put(c)
+}
+
+// readFinish reads a commit or a reject. In the raw form it aliases body: the
+// ledger is done with the request when it has answered.
+func (c *ledgerCall) readFinish(form Form, body []byte) error {
+	if form != FormRaw {
+		if err := c.in.ParseJSON(body); err != nil {
+			return err
+		}
+		if err := c.in.Validate(); err != nil {
+			return err
+		}
+		c.finish = *ledger.NewFinish(&c.in)
+		return nil
+	}
+	result, err := c.in.ViewRawFinish(body)
+	if err != nil {
+		return err
+	}
+	c.finish = ledger.FinishRequest{
+		Key: c.in.Key, Scope: c.in.Scope, Token: c.in.Token, Fingerprint: c.in.Fingerprint, TTL: c.in.TTL, Result: result,
+	}
+	return nil
+}
+
 func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 	form, err := r.Form()
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	var req api.ReserveRequest
+	call := ledgerCalls.Get().(*ledgerCall)
+	defer call.free()
+	req := &call.reserve
 	if form == FormRaw {
-		err = req.ParseRaw(r.Body)
+		err = req.ViewRaw(r.Body)
 	} else {
 		err = req.ParseJSON(r.Body)
 	}
@@ -51,7 +91,7 @@ func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 		r.Error(w, err)
 		return
 	}
-	reply, err := h.ledger.Reserve(r.Context(), &req, r.Hold)
+	reply, err := h.ledger.Reserve(r.Context(), req, r.Hold)
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -86,29 +126,18 @@ func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
 		r.Error(w, err)
 		return
 	}
-	var in api.FinishRequest
-	var req *ledger.FinishRequest
-	if form == FormRaw {
-		var result []byte
-		if result, err = in.SplitRawFinish(r.Body); err == nil {
-			req = &ledger.FinishRequest{
-				Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Result: result,
-			}
-		}
-	} else if err = in.ParseJSON(r.Body); err == nil {
-		if err = in.Validate(); err == nil {
-			req = ledger.NewFinish(&in)
-		}
-	}
-	if err != nil {
+	call := ledgerCalls.Get().(*ledgerCall)
+	defer call.free()
+	if err = call.readFinish(form, r.Body); err != nil {
 		r.Error(w, err)
 		return
 	}
-	call := h.ledger.Commit
 	if outcome == api.StateRejected {
-		call = h.ledger.Reject
+		err = h.ledger.Reject(r.Context(), &call.finish)
+	} else {
+		err = h.ledger.Commit(r.Context(), &call.finish)
 	}
-	if err := call(r.Context(), req); err != nil {
+	if err != nil {
 		r.Error(w, err)
 		return
 	}
@@ -123,7 +152,7 @@ func (h *ledgerHandlers) release(r *Request, w *Response) {
 	}
 	var req api.ReleaseRequest
 	if form == FormRaw {
-		err = req.ParseRaw(r.Body)
+		err = req.ViewRaw(r.Body)
 	} else {
 		err = req.ParseJSON(r.Body)
 	}

@@ -170,7 +170,9 @@ type Store interface {
 	// documentation. An error from fn aborts the transaction and is returned
 	// as it is. When ctx ends before the transaction was handed to the medium
 	// nothing is written; when it ends while Update waits for durability, the
-	// context's error is returned and the outcome is unknown.
+	// context's error is returned and the outcome is unknown. Whatever Update
+	// returns, fn does not run any more and nothing that it was given or gave
+	// is looked at, values that were put apart.
 	Update(ctx context.Context, fn func(Tx) error) error
 
 	// View runs fn in a read-only transaction: the records it Gets are from one
@@ -215,6 +217,9 @@ type Capabilities struct {
 	Durable bool
 	// Shared: several managers may use the same data at once.
 	Shared bool
+	// FreeReads: an Update whose function writes nothing costs what a View
+	// costs, and waits for nobody whom a View would not wait for.
+	FreeReads bool
 	// TimePrecision is the granularity of Tx.Now.
 	TimePrecision time.Duration
 }

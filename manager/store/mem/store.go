@@ -155,10 +155,10 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		seq, topics, err := s.run(ctx, fn)
+		seq, told, err := s.run(ctx, fn)
 		switch {
 		case err == nil:
-			return s.finish(ctx, seq, topics)
+			return s.finish(ctx, seq, told)
 		case errors.Is(err, wal.ErrBusy):
 			if err := s.log.WaitRoom(ctx, int(seq)); err != nil {
 				return translate(err)
@@ -175,7 +175,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 // run calls the function and applies what it wrote. The sequence number is
 // what has to be durable before the answer; when the log is busy it is instead
 // the size of the record that did not fit.
-func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, topics []string, err error) {
+func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, told topics, err error) {
 	s.mu.Lock()
 	t := &s.tx
 	t.reset(true)
@@ -185,16 +185,16 @@ func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, t
 		s.mu.Unlock()
 	}()
 	if s.closed {
-		return 0, nil, store.ErrClosed
+		return 0, topics{}, store.ErrClosed
 	}
 	if err := fn(h); err != nil {
-		return t.seen, nil, err
+		return t.seen, topics{}, err
 	}
 	if t.err != nil {
-		return t.seen, nil, t.err
+		return t.seen, topics{}, t.err
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, nil, err
+		return 0, topics{}, err
 	}
 	if len(t.writes) == 0 {
 		return t.seen, t.topics, nil
@@ -203,10 +203,10 @@ func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, t
 		s.scratch = t.encode(s.scratch[:0])
 		seq, err = s.log.Append(s.scratch)
 		if errors.Is(err, wal.ErrBusy) {
-			return uint64(len(s.scratch)), nil, err
+			return uint64(len(s.scratch)), topics{}, err
 		}
 		if err != nil {
-			return t.seen, nil, err
+			return t.seen, topics{}, err
 		}
 	}
 	s.apply(t.writes, seq)
@@ -217,15 +217,15 @@ func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, t
 }
 
 // finish waits until the answer is durable and then wakes the watchers.
-func (s *Store) finish(ctx context.Context, seq uint64, topics []string) error {
+func (s *Store) finish(ctx context.Context, seq uint64, told topics) error {
 	err := s.await(ctx, seq)
-	if len(topics) == 0 {
+	if told.n == 0 {
 		return err
 	}
 	if err == nil {
-		s.notify(topics)
+		s.notify(told)
 	} else if ctx.Err() != nil {
-		s.notifyLater(topics, seq)
+		s.notifyLater(told, seq)
 	}
 	return err
 }
@@ -317,7 +317,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	c := store.Capabilities{Name: "memory", TimePrecision: time.Nanosecond}
+	c := store.Capabilities{Name: "memory", FreeReads: true, TimePrecision: time.Nanosecond}
 	if s.log != nil {
 		c.Name, c.Durable = "wal", true
 	}

@@ -73,7 +73,7 @@ type tx struct {
 	// byKey finds writes once there are too many to look through.
 	byKey  map[writeKey]int
 	bytes  int
-	topics []string
+	topics topics
 	// err makes the transaction fail even if its function ignores it.
 	err error
 }
@@ -112,11 +112,11 @@ func (t *tx) Now() time.Time {
 }
 
 func (t *tx) get(name store.Collection, key string) ([]byte, error) {
-	if err := store.CheckKey(name, key); err != nil {
-		return nil, err
-	}
 	c := t.s.collections[name]
-	if c == nil {
+	if c == nil || key == "" || len(key) > store.MaxKeyBytes {
+		if err := store.CheckKey(name, key); err != nil {
+			return nil, err
+		}
 		return nil, store.ErrNotFound
 	}
 	if i := t.find(c, key); i >= 0 {
@@ -186,14 +186,7 @@ func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]sto
 	return hits, nil
 }
 
-func (t *tx) notify(topic string) {
-	for _, other := range t.topics {
-		if other == topic {
-			return
-		}
-	}
-	t.topics = append(t.topics, topic)
-}
+func (t *tx) notify(topic string) { t.topics.add(topic) }
 
 // fail makes sure that the transaction fails, even if its function ignores err.
 func (t *tx) fail(err error) error {

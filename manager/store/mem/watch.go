@@ -2,6 +2,7 @@ package mem
 
 import (
 	"context"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/store"
 )
@@ -9,20 +10,41 @@ import (
 // Watch implements store.Store.
 func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 
-func (s *Store) notify(topics []string) {
-	for _, topic := range topics {
+// topics are what a transaction notifies. Most have one at most, which costs no
+// slice.
+type topics struct {
+	first string
+	more  []string
+	n     int
+}
+
+func (t *topics) add(topic string) {
+	if t.n > 0 && t.first == topic || slices.Contains(t.more, topic) {
+		return
+	}
+	if t.n == 0 {
+		t.first = topic
+	} else {
+		t.more = append(t.more, topic)
+	}
+	t.n++
+}
+
+func (s *Store) notify(t topics) {
+	s.hub.Notify(t.first)
+	for _, topic := range t.more {
 		s.hub.Notify(topic)
 	}
 }
 
 // notifyLater wakes the watchers of a transaction whose caller did not stay
 // until it was durable. The goroutine ends with the fsync, or with the log.
-func (s *Store) notifyLater(topics []string, seq uint64) {
+func (s *Store) notifyLater(t topics, seq uint64) {
 	s.background.Add(1)
 	go func() {
 		defer s.background.Done()
 		if s.await(context.Background(), seq) == nil {
-			s.notify(topics)
+			s.notify(t)
 		}
 	}()
 }

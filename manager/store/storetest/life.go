@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -15,6 +16,7 @@ var lifeCases = []testCase{
 	{name: "ReopeningAgainAndAgain", test: testReopenAgain, durable: true},
 	{name: "ClosedStoreRefuses", test: testClosed},
 	{name: "CloseDuringUpdates", test: testCloseDuringUpdates},
+	{name: "FunctionsEndBeforeTheirCalls", test: testFunctionsEnd},
 	{name: "WatchersAreWoken", test: testWatch},
 	{name: "StoppedWatcher", test: testStoppedWatcher},
 	{name: "ManyWatchers", test: testManyWatchers},
@@ -86,6 +88,42 @@ func testClosed(e *env) {
 	}
 	if ran {
 		e.Error("a function was run on a closed store")
+	}
+}
+
+// testFunctionsEnd lets a call's context end while its function runs: the call
+// may return early, but not before its function.
+func testFunctionsEnd(e *env) {
+	s := e.store()
+	e.put(s, "a", "1")
+	for name, call := range map[string]func(context.Context, func(store.Tx) error) error{"Update": s.Update, "View": s.View} {
+		ctx, cancel := context.WithCancel(e.ctx)
+		began := make(chan struct{})
+		done := make(chan struct{})
+		var once sync.Once
+		var inside atomic.Int64
+		go func() {
+			defer close(done)
+			err := call(ctx, func(tx store.Tx) error {
+				inside.Add(1)
+				defer inside.Add(-1)
+				once.Do(func() { close(began) })
+				<-ctx.Done()
+				for range 100 {
+					_, _ = tx.Get(things, "a")
+				}
+				return ctx.Err()
+			})
+			if inside.Load() != 0 {
+				e.Errorf("%s returned %v while its function was running", name, err)
+			}
+			if !errors.Is(err, context.Canceled) {
+				e.Errorf("%s: %v, want context.Canceled", name, err)
+			}
+		}()
+		<-began
+		cancel()
+		<-done
 	}
 }
 

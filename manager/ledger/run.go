@@ -1,0 +1,176 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
+)
+
+// run is one transaction of the ledger with everything its function needs.
+// Those of the hot calls are reused, so that a reserve or a commit allocates
+// little beyond the record that it leaves behind; that is possible because a
+// store is done with a function when the call that got it returns.
+type run struct {
+	tx Tx
+	// do is what happens in the transaction; it works on the fields below.
+	do func(*run) error
+	// refusal is the ledger's own answer, see write.
+	refusal error
+
+	op      Op
+	key     string
+	reserve *api.ReserveRequest
+	finish  *FinishRequest
+	release *api.ReleaseRequest
+	fn      func(*Tx) error
+
+	// What a reserve found.
+	reply       Reply
+	found       bool // lookup: the reply is final
+	own, misfit bool // lookup: see there
+
+	inUpdate, inView func(store.Tx) error // methods of this run, bound once
+}
+
+var runs = sync.Pool{New: func() any { return newRun() }}
+
+func newRun() *run {
+	r := new(run)
+	r.inUpdate, r.inView = r.write, r.look
+	return r
+}
+
+func (l *Ledger) begin(op Op, key string) *run {
+	r := runs.Get().(*run)
+	r.tx.l, r.op, r.key = l, op, key
+	return r
+}
+
+// end makes the run available to others. What a function of a caller's own may
+// have kept is not.
+func (r *run) end() {
+	if r.fn != nil {
+		return
+	}
+	entries := r.tx.entries
+	clear(entries)
+	*r = run{tx: Tx{entries: entries[:0]}, inUpdate: r.inUpdate, inView: r.inView}
+	runs.Put(r)
+}
+
+// Update runs fn in a read-write transaction of the ledger's store. As with
+// store.Store.Update fn may be run several times and must be pure. The error of
+// fn aborts the transaction and is returned.
+func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
+	r := newRun()
+	r.tx.l, r.fn, r.do = l, fn, (*run).call
+	return l.counted(ctx, r)
+}
+
+// transact is Update without a count of the entries: fn inserts none.
+func (l *Ledger) transact(ctx context.Context, fn func(*Tx) error) error {
+	r := newRun()
+	r.tx.l, r.fn, r.do = l, fn, (*run).call
+	return l.execute(ctx, uncounted, r)
+}
+
+func (r *run) call() error { return r.fn(&r.tx) }
+
+// update runs one call, whose failure to reach the store is counted. Only a
+// reserve is expected to insert an entry; whatever else does so after all is
+// run again with the entries counted.
+func (l *Ledger) update(ctx context.Context, r *run) error {
+	var err error
+	if r.op == OpReserve {
+		err = l.counted(ctx, r)
+	} else if err = l.execute(ctx, uncounted, r); errors.Is(err, errUncounted) {
+		err = l.counted(ctx, r)
+	}
+	if err != nil && outcomeOf(err) == OutcomeError {
+		l.counters.add(tally{r.op, OutcomeError})
+	}
+	return err
+}
+
+// uncounted stands for a number of entries that was not asked for.
+const uncounted = -1
+
+// errUncounted ends a run that turns out to need the number of entries.
+var errUncounted = errors.New("ledger: insertion without a count")
+
+func (l *Ledger) execute(ctx context.Context, held int64, r *run) error {
+	r.tx.held = held
+	err := l.store.Update(ctx, r.inUpdate)
+	r.tx.Tx = nil
+	switch {
+	case err == nil && r.refusal == nil:
+		l.apply(&r.tx.fx, true)
+		return nil
+	case err == nil:
+		l.apply(&r.tx.fx, false)
+		return r.refusal
+	case refuses(err):
+		l.apply(&r.tx.fx, false)
+		return err
+	default:
+		if r.tx.fx.wrote {
+			l.recount.Store(true)
+		}
+		return err
+	}
+}
+
+// write is the function of a read-write transaction.
+func (r *run) write(stx store.Tx) error {
+	r.tx.Tx, r.tx.fx, r.refusal = stx, effects{}, nil
+	r.tx.entries = r.tx.entries[:0]
+	err := r.do(r)
+	if err != nil && !r.tx.fx.wrote && refuses(err) {
+		// A refusal tells about state. Ending the transaction in good order
+		// makes the engine hold it back until that state is durable.
+		r.refusal = err
+		return nil
+	}
+	return err
+}
+
+// The functions of the calls.
+
+func (r *run) doReserve() (err error) {
+	r.reply, err = r.tx.reserve(r.key, r.reserve)
+	return err
+}
+
+func (r *run) doFinish() error { return r.tx.finish(r.key, r.op, r.finish) }
+
+func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
+
+// look is the function of lookup's read-only transaction.
+func (r *run) look(stx store.Tx) error {
+	r.reply, r.found, r.own, r.misfit = Reply{}, false, false, false
+	var rec record
+	e, err := load(stx, r.key, &rec)
+	if err != nil {
+		return err
+	}
+	at := stx.Now()
+	now := at.UnixMilli()
+	switch decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint) {
+	case verdictMismatch:
+		r.found, r.misfit = true, true
+	case verdictFinal:
+		r.found = true
+		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}
+		r.tx.l.touches.note(r.key, now)
+	case verdictPending:
+		r.found = true
+		r.reply = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}
+	case verdictOwn:
+		r.found, r.own = true, true
+		r.reply = Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}
+	}
+	return nil
+}
