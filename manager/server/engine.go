@@ -143,11 +143,9 @@ func (l *limitListener) Accept() (net.Conn, error) {
 // limitConn gives its place back when it is closed.
 type limitConn struct {
 	net.Conn
-	limiter *limiter
+	limiter     *limiter
+	read, write connDeadline
 }
-
-// NetConn returns the connection inside, as tls.Conn does.
-func (c *limitConn) NetConn() net.Conn { return c.Conn }
 
 // Close implements net.Conn.
 func (c *limitConn) Close() error {

@@ -67,7 +67,7 @@ func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
 	uri := c.Request.URI()
 	x.req = Request{
 		Method: known(c.Method()), Path: e.server.routes.path(uri.PathOriginal()), Query: string(uri.QueryString()),
-		Body: c.Request.Body(), source: (*fastSource)(c),
+		Body: c.Request.Body(), begun: c.Time(), source: (*fastSource)(c),
 	}
 	e.server.serve(&x.req, &x.resp)
 	e.write(c, &x.resp)
@@ -94,7 +94,7 @@ func (e *fastHTTP) handleError(c *fasthttp.RequestCtx, err error) {
 func (e *fastHTTP) write(c *fasthttp.RequestCtx, w *Response) {
 	c.Response.SetStatusCode(w.Status)
 	h := &c.Response.Header
-	h.SetBytesV(api.HeaderManager, e.version)
+	h.SetCanonical(headerManagerKey, e.version)
 	if w.ContentType != "" {
 		h.SetContentType(w.ContentType)
 	}
@@ -106,6 +106,9 @@ func (e *fastHTTP) write(c *fasthttp.RequestCtx, w *Response) {
 	}
 	c.Response.SetBody(w.Body)
 }
+
+// headerManagerKey is api.HeaderManager as fasthttp writes it.
+var headerManagerKey = []byte(headerManagerCanonical)
 
 // known is string(b), without an allocation for what nearly every request says.
 func known(b []byte) string {
@@ -127,8 +130,13 @@ type fastSource fasthttp.RequestCtx
 
 func (s *fastSource) ctx() *fasthttp.RequestCtx { return (*fasthttp.RequestCtx)(s) }
 
-func (s *fastSource) header(name string) string { return known(s.ctx().Request.Header.Peek(name)) }
-func (s *fastSource) remote() string            { return s.ctx().RemoteAddr().String() }
+func (s *fastSource) header(name string) string {
+	if name == "content-type" {
+		return known(s.ctx().Request.Header.ContentType())
+	}
+	return known(s.ctx().Request.Header.Peek(name))
+}
+func (s *fastSource) remote() string { return s.ctx().RemoteAddr().String() }
 
 func (s *fastSource) verified() bool {
 	state := s.ctx().TLSConnectionState()
@@ -141,16 +149,17 @@ func (s *fastSource) watch(parent context.Context) (context.Context, func()) {
 
 func (s *fastSource) left() bool { return connLeft(s.ctx().Conn()) }
 
-// rawConn unwraps a connection down to the one that has a file descriptor.
-func rawConn(c net.Conn) net.Conn {
+// rawConn unwraps a connection down to the one that has a file descriptor, and
+// returns the limitConn around it as well, if there is one.
+func rawConn(c net.Conn) (limited *limitConn, raw net.Conn) {
 	for {
-		switch inner := c.(type) {
-		case *tls.Conn:
-			c = inner.NetConn()
-		case interface{ NetConn() net.Conn }:
-			c = inner.NetConn()
+		switch outer := c.(type) {
+		case *limitConn:
+			limited, c = outer, outer.Conn
+		case interface{ NetConn() net.Conn }: // *tls.Conn is one
+			c = outer.NetConn()
 		default:
-			return c
+			return limited, c
 		}
 	}
 }

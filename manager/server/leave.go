@@ -13,7 +13,7 @@ import (
 // reads from the connection again.
 func watchConn(parent context.Context, c net.Conn) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(parent)
-	c = rawConn(c)
+	limited, c := rawConn(c)
 	sys, ok := c.(syscall.Conn)
 	if !ok {
 		return ctx, cancel
@@ -47,13 +47,17 @@ func watchConn(parent context.Context, c net.Conn) (ctx context.Context, stop fu
 		_ = c.SetReadDeadline(time.Unix(1, 0))
 		<-done
 		_ = c.SetReadDeadline(time.Time{})
+		if limited != nil {
+			limited.read.forget()
+		}
 		cancel()
 	}
 }
 
 // connLeft reports whether the other side has closed the connection.
 func connLeft(c net.Conn) bool {
-	sys, ok := rawConn(c).(syscall.Conn)
+	_, c = rawConn(c)
+	sys, ok := c.(syscall.Conn)
 	if !ok {
 		return false
 	}

@@ -61,6 +61,24 @@ func TestSlowClientsAreCut(t *testing.T) {
 	}
 }
 
+// TestIdleConnectionsAreCutAfterAHeldCall: a held call has its own use for the
+// connection's deadlines.
+func TestIdleConnectionsAreCutAfterAHeldCall(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
+		if a := s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`); a.status != 201 {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		c := s.dial()
+		body := `{"key":"k","token":"u","wait_ms":1}`
+		s.send(c, fmt.Sprintf("POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s", len(body), body))
+		b, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 202 ") {
+			t.Errorf("%v; it said %q", err, b)
+		}
+	})
+}
+
 // TestSlowReadersAreCut: a client that asks and does not take the answer.
 func TestSlowReadersAreCut(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {

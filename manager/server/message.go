@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -20,6 +21,7 @@ type Request struct {
 	// Body is complete. It must not be kept or modified.
 	Body []byte
 
+	begun  time.Time // when it was complete; zero: now
 	ctx    context.Context
 	source source
 	server *Server

@@ -140,7 +140,10 @@ func (s *Server) Abort() { s.stop() }
 
 // serve runs one request through all steps; it never panics.
 func (s *Server) serve(r *Request, w *Response) {
-	start := time.Now()
+	start := r.begun
+	if start.IsZero() {
+		start = time.Now()
+	}
 	r.server = s
 	e, allow := s.routes.find(r)
 	m := s.metrics.unmatched
