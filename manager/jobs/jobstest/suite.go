@@ -44,6 +44,7 @@ type Instance struct {
 
 // Run runs the suite.
 func Run(t *testing.T, e Engine) {
+	t.Logf("engine %s", e.Name)
 	for _, group := range []struct {
 		name  string
 		tests map[string]func(*env)

@@ -11,10 +11,12 @@
 //
 // # Transactions
 //
-// Every Get watches its record (WATCH and GET travel in one round trip), writes
-// are kept back and sent as one MULTI/EXEC. EXEC does nothing when a watched
-// record changed meanwhile; then the function runs again. Ranges cannot be
-// watched, which is why scans are hints.
+// Every Get watches its record (WATCH, GET and TIME travel in one round trip, for
+// any number of records that are prefetched), writes are kept back and sent as
+// one MULTI/EXEC. EXEC does nothing when a watched record changed meanwhile; then
+// the function runs again. Records that are written without having been read
+// are looked at together just before, because their old index entries have to
+// go. Ranges cannot be watched, which is why scans are hints.
 //
 // Competing claimers are kept apart in two ways: a process remembers which hits
 // its running transactions are claiming and leaves them out of other claiming
