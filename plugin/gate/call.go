@@ -78,6 +78,7 @@ type reply struct {
 	kind replyKind
 	// maybe: the manager may have acted on the call though it did not say so.
 	maybe bool
+	at    int64 // when it came
 	// retryAfter is what the manager asks for, seconds; 0: nothing.
 	retryAfter int
 	answer     api.ReserveReply
@@ -210,7 +211,7 @@ func (l *ledger) start(c *call) {
 	l.headers[2][1] = p.authority(&c.hash)
 	id, ok := p.host.Call(p.config.Manager.Cluster, l.headers[:l.n], body, c.timeout)
 	if !ok {
-		l.settle(c, &reply{kind: replyUnavailable})
+		l.settle(c, &reply{kind: replyUnavailable, at: c.sent})
 		return
 	}
 	c.id = id
@@ -230,8 +231,10 @@ func (l *ledger) answered(id uint32, bodySize int) {
 	c := l.flying[at]
 	l.landed(at)
 	p := l.p
-	p.metrics.sample(p.metrics.callout, (p.host.Now()-c.sent)/1e3)
+	now := p.host.Now()
+	p.metrics.sample(p.metrics.callout, (now-c.sent)/1e3)
 	r := l.read(c, bodySize)
+	r.at = now
 	l.settle(c, &r)
 }
 
@@ -351,7 +354,7 @@ func (l *ledger) tick(now int64) {
 	for at := len(l.flying) - 1; at >= 0; at-- {
 		if c := l.flying[at]; now-c.sent > int64(c.timeout+lostGrace) {
 			l.landed(at)
-			l.settle(c, &reply{kind: replyUnavailable, maybe: true})
+			l.settle(c, &reply{kind: replyUnavailable, maybe: true, at: now})
 		}
 	}
 	kept, started := l.repeat[:0], 0

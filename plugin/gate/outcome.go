@@ -50,7 +50,7 @@ func (p *Plugin) take(c *call) *Stream {
 
 // reserved deals with the answer to a reserve.
 func (p *Plugin) reserved(c *call, r *reply) {
-	now := p.host.Now()
+	now := r.at
 	s := p.take(c)
 	switch r.kind {
 	case replyOK:
@@ -222,7 +222,7 @@ func (p *Plugin) release(c *call, deadline int64) {
 
 // released deals with the answer to a release.
 func (p *Plugin) released(c *call, r *reply) {
-	p.forget(c, p.host.Now())
+	p.forget(c, r.at)
 	if r.kind == replyUnavailable {
 		p.calls.later(c)
 	}
@@ -230,7 +230,7 @@ func (p *Plugin) released(c *call, r *reply) {
 
 // recorded deals with the answer to a commit or a reject.
 func (p *Plugin) recorded(c *call, r *reply) {
-	now := p.host.Now()
+	now := r.at
 	s := p.take(c)
 	switch r.kind {
 	case replyOK:
