@@ -41,45 +41,71 @@ func compareLedgers(ctx context.Context, s settings) error {
 	writes := &table{name: "ledger-writes", title: "Durable new keys: one fsync-acknowledged operation each", columns: columns}
 	lookups := &table{name: "ledger-lookups", title: "Duplicates answered", columns: columns}
 
-	for _, engine := range []string{"fasthttp", "nethttp"} {
-		values, err := measureEcho(ctx, s, engine, filepath.Join(scripts, "pairs.lua"))
+	echo := func(engine string) func() ([]float64, []float64, error) {
+		return func() ([]float64, []float64, error) {
+			values, err := measureEcho(ctx, s, engine, filepath.Join(scripts, "pairs.lua"))
+			return values, nil, err
+		}
+	}
+	manager := func(engine string, maxEntries int, lookups bool) func() ([]float64, []float64, error) {
+		return func() ([]float64, []float64, error) {
+			return measureManager(ctx, s, engine, maxEntries, scripts, lookups)
+		}
+	}
+	for _, c := range []struct {
+		name, write, lookup string
+		measure             func() (writes, lookups []float64, err error)
+	}{
+		{"echo on fasthttp", "no ledger; wrk", "", echo("fasthttp")},
+		{"oncegate manager, fasthttp", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager("fasthttp", roomyWindow, true)},
+		{"oncegate manager, fasthttp, window full", "reserve, commit, evict (wrk)", "", manager("fasthttp", fullWindow, false)},
+		{"echo on nethttp", "no ledger; wrk", "", echo("nethttp")},
+		{"oncegate manager, nethttp", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager("nethttp", roomyWindow, true)},
+		{"redis appendfsync always", "SET NX (redis-benchmark)", "SET NX that fails + GET (redis-benchmark)", func() ([]float64, []float64, error) {
+			return measureRedis(ctx, s)
+		}},
+		{"postgres", "INSERT ON CONFLICT (pgbench)", "", func() ([]float64, []float64, error) {
+			values, err := measurePostgres(ctx, s)
+			return values, nil, err
+		}},
+		{"etcd", "create-if-absent (Go client)", "", func() ([]float64, []float64, error) {
+			values, err := measureEtcd(ctx, s)
+			return values, nil, err
+		}},
+	} {
+		if !strings.Contains(c.name, s.only) {
+			continue
+		}
+		w, l, err := c.measure()
 		if err != nil {
 			return err
 		}
-		writes.add("echo on "+engine+" (no ledger; wrk)", values)
-		pairs, dups, err := measureManager(ctx, s, engine, scripts)
-		if err != nil {
-			return err
+		writes.add(c.name+": "+c.write, w)
+		if c.lookup != "" {
+			lookups.add(c.name+": "+c.lookup, l)
 		}
-		writes.add("oncegate manager, "+engine+": reserve, commit (wrk)", pairs)
-		lookups.add("oncegate manager, "+engine+": reserve of a committed key (wrk)", dups)
 	}
-	sets, dups, err := measureRedis(ctx, s)
-	if err != nil {
-		return err
+	if len(writes.rows) == 0 {
+		return usageError(fmt.Sprintf("-only %q: no system has that in its name", s.only))
 	}
-	writes.add("redis appendfsync always: SET NX (redis-benchmark)", sets)
-	lookups.add("redis: SET NX that fails + GET (redis-benchmark)", dups)
-	inserts, err := measurePostgres(ctx, s)
-	if err != nil {
-		return err
-	}
-	writes.add("postgres: INSERT ON CONFLICT (pgbench)", inserts)
-	creates, err := measureEtcd(ctx, s)
-	if err != nil {
-		return err
-	}
-	writes.add("etcd: create-if-absent (Go client)", creates)
 
 	notes := strings.Join([]string{
 		"Versions: " + version(ctx, s.manager, "version"), version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version"),
 		version(ctx, "etcd", "--version"), "wrk 4 (Debian)",
 	}, "; ") + fmt.Sprintf(".\nEach cell is one run of %s; client and server share the machine's cores.\n", s.duration)
-	if err := writes.write(s.out, notes); err != nil {
+	if err := writes.write(s.out, notes); err != nil || len(lookups.rows) == 0 {
 		return err
 	}
 	return lookups.write(s.out, notes)
 }
+
+// Sizes of the manager's window. In the roomy one nothing is evicted during the
+// longest run; the full one is full after a second, so that each new key costs
+// the eviction of an old one.
+const (
+	roomyWindow = 20_000_000
+	fullWindow  = 20_000
+)
 
 var wrkRate = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 
@@ -122,12 +148,13 @@ func measureEcho(ctx context.Context, s settings, engine, script string) ([]floa
 	return forCallers(s, func(callers int) (float64, error) { return wrk(ctx, s, callers, p.addr, script) })
 }
 
-func measureManager(ctx context.Context, s settings, engine, scripts string) (pairs, dups []float64, err error) {
+func measureManager(ctx context.Context, s settings, engine string, maxEntries int, scripts string, lookups bool) (pairs, dups []float64, err error) {
 	dir, err := os.MkdirTemp("", "oncegate-peers")
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := startLogged(dir, s.manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-engine", engine)
+	p, err := startLogged(dir, s.manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-engine", engine,
+		"--max-entries", strconv.Itoa(maxEntries))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -135,8 +162,8 @@ func measureManager(ctx context.Context, s settings, engine, scripts string) (pa
 	pairs, err = forCallers(s, func(callers int) (float64, error) {
 		return wrk(ctx, s, callers, p.addr, filepath.Join(scripts, "pairs.lua"))
 	})
-	if err != nil {
-		return nil, nil, err
+	if err != nil || !lookups {
+		return pairs, nil, err
 	}
 	// The first requests of lookups.lua create the keys; they are few.
 	dups, err = forCallers(s, func(callers int) (float64, error) {

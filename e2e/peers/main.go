@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs only)")
-	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this (jobs only)")
+	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
 	if err := fs.Parse(args[1:]); err != nil {
 		return usageError(err.Error())
 	}
