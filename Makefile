@@ -38,7 +38,13 @@ guests: $(GUESTS) ## build the small modules that test hostsim
 build/guests/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard hostsim/testdata/guests/$$*/*)
 	@plugin/toolchain/tinygo-build.sh $$(cat hostsim/testdata/guests/$*/build.flags 2>/dev/null) $@ hostsim/testdata/guests/$*
 
--include $(wildcard build/*.wasm.d build/guests/*.wasm.d)
+# What the gate is measured beside and with.
+BENCH_MODULES := $(patsubst plugin/gatebench/testdata/%/main.go,build/bench/%.wasm,$(wildcard plugin/gatebench/testdata/*/main.go))
+
+build/bench/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard plugin/gatebench/testdata/$$*/*)
+	@plugin/toolchain/tinygo-build.sh $@ plugin/gatebench/testdata/$*
+
+-include $(wildcard build/*.wasm.d build/guests/*.wasm.d build/bench/*.wasm.d)
 
 # Finds or builds TinyGo, and installs the packages that takes. Looked at on every make, since a TinyGo release may have
 # come to PATH or a package gone; env.sh itself changes only when the answer does.
@@ -92,7 +98,9 @@ test-deps:
 		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql'
 
 # Test guests are in testdata folders, which ./... leaves out.
-GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go))
+GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go))
+# Modules of their own, which ./... leaves out as well.
+OTHER_MODULES := e2e/peers plugin/toolchain/pretty
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
@@ -103,18 +111,20 @@ check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
 	@cd .ci/tools && $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck ./... $(GUEST_PACKAGES)
 	go mod tidy -diff
-	@# The comparison with other systems is a module of its own.
-	cd e2e/peers && go vet ./... && ../../build/staticcheck ./...
+	@top=$$PWD; for m in $(OTHER_MODULES); do \
+		echo "go vet, staticcheck in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./...); done
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
 
 # --- long runs and measurements ---------------------------------------------------------------------------------------
 
 CRASH_ROUNDS ?= 200
+LOAD_REQUESTS ?= 1000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests ## the crash test with CRASH_ROUNDS=200 kills of a real manager
+test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate on a memory that must not grow
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager
+	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager; fails if its memory or disk use grows
@@ -126,7 +136,7 @@ BENCHFLAGS ?=
 BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
 
 .PHONY: bench
-bench: build guests ## all benchmarks, in the format that benchstat reads
+bench: build guests $(BENCH_MODULES) ## all benchmarks, in the format that benchstat reads
 	go test -run '^$$' -bench . -benchmem -timeout 2h $(BENCHFLAGS) $(BENCH_PACKAGES)
 
 PEERS_FLAGS ?=
