@@ -127,8 +127,9 @@ test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; L
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 
 .PHONY: soak
-soak: build ## SOAK=1h of steady load on a real manager; fails if its memory or disk use grows
-	MANAGER_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 12h -v ./manager
+soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice
+	MANAGER_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./manager
+	STACK_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./examples/soak
 
 # Only ratios within one run mean anything: clients and servers share the machine. For benchstat:
 #   make bench BENCHFLAGS='-count 6' >new.txt

@@ -98,6 +98,20 @@ func (s *Stack) GatewayURL() string { return "http://" + address(s.Ports.Gateway
 // PaymentsURL is the upstream itself, without the gate before it.
 func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Payments) }
 
+// ManagerAdminURL is the manager's admin listener.
+func (s *Stack) ManagerAdminURL() string { return "http://" + address(s.Ports.ManagerAdmin) }
+
+// PIDs are the process ids of what runs, by name: manager, gateway, payments.
+func (s *Stack) PIDs() map[string]int {
+	pids := make(map[string]int)
+	for _, p := range []*process{s.manager, s.gateway, s.payments} {
+		if p != nil {
+			pids[p.name] = p.cmd.Process.Pid
+		}
+	}
+	return pids
+}
+
 // Stop stops what runs, clients' side first. It returns the joined errors of processes that did not end well.
 func (s *Stack) Stop() error {
 	var errs []error
@@ -126,7 +140,7 @@ func (s *Stack) StartManager(ctx context.Context) error {
 		"--data-dir", filepath.Join(s.cfg.Dir, "data"),
 		"--listen", address(s.Ports.Manager),
 		"--admin", address(s.Ports.ManagerAdmin),
-	}, "http://"+address(s.Ports.ManagerAdmin)+"/readyz")
+	}, s.ManagerAdminURL()+"/readyz")
 	return err
 }
 

@@ -1,0 +1,252 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/examples/internal/stack"
+)
+
+// pluginConfig has the gate and the manager forget soon, so that the load comes to a
+// steady state, in which as much is forgotten as is learned; but not so soon that a
+// retry on a busy machine could come too late.
+const pluginConfig = `{"mode": "body", "committed_ttl_seconds": 60, "max_entries": 8000}`
+
+const (
+	clients = 8
+	samples = 9 // the first third fills up, the rest must not grow
+)
+
+// soakTime is how long the load goes on; make soak asks for an hour.
+func soakTime(t *testing.T) time.Duration {
+	t.Helper()
+	const name = "STACK_SOAK"
+	v := os.Getenv(name)
+	if v == "" {
+		return 9 * time.Second
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil || d < 9*time.Second {
+		t.Fatalf("%s=%q: must be a duration of at least 9s", name, v)
+	}
+	return d
+}
+
+// TestSoak: every client pays again and again under new keys, and sends most payments
+// once or twice more. Each key is executed once, each retry gets the first answer, and
+// after the first third of the time nothing grows: neither the memory of manager and
+// gateway, nor their open files, nor the manager's goroutines.
+func TestSoak(t *testing.T) {
+	duration := soakTime(t)
+	st, err := stack.Start(t.Context(), stack.Config{
+		BinDir: filepath.Join("..", "..", "build"), Dir: t.TempDir(), HoldHeaders: true, Plugin: []byte(pluginConfig),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := st.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var group sync.WaitGroup
+	var keys, retries atomic.Int64
+	for id := range clients {
+		group.Go(func() {
+			c := &client{url: st.GatewayURL() + "/payments", http: &http.Client{Transport: &http.Transport{}}}
+			defer c.http.CloseIdleConnections()
+			for i := 0; ctx.Err() == nil; i++ {
+				n, err := c.pay(fmt.Sprintf("client-%d:%d", id, i), i%3)
+				keys.Add(1)
+				retries.Add(int64(n))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+
+	var most [2]measured // of the first third, of the rest
+	tick := time.NewTicker(duration / samples)
+	defer tick.Stop()
+	for i := range samples {
+		select {
+		case <-tick.C:
+		case err := <-st.Failed():
+			t.Fatal(err)
+		}
+		m := measure(t, st)
+		t.Logf("%d keys, %d retries: %v", keys.Load(), retries.Load(), m)
+		part := min(i/(samples/3), 1)
+		most[part] = most[part].max(m)
+	}
+	stop()
+	group.Wait()
+
+	first, rest := most[0], most[1]
+	for name := range rest.resident {
+		// The collector's timing is no growth.
+		if limit := first.resident[name]*5/4 + 32<<20; rest.resident[name] > limit {
+			t.Errorf("the %s grew to %d MiB after %d MiB", name, rest.resident[name]>>20, first.resident[name]>>20)
+		}
+		if limit := first.files[name] + clients; rest.files[name] > limit {
+			t.Errorf("the %s has %d files open after %d", name, rest.files[name], first.files[name])
+		}
+	}
+	if limit := first.goroutines + 4*clients; rest.goroutines > limit {
+		t.Errorf("the manager has %d goroutines after %d", rest.goroutines, first.goroutines)
+	}
+	var executed struct{ Total int64 }
+	if err := json.Unmarshal(get(t, st.PaymentsURL()+"/executions?key=none"), &executed); err != nil {
+		t.Fatal(err)
+	}
+	if executed.Total != keys.Load() {
+		t.Errorf("%d executions for %d keys", executed.Total, keys.Load())
+	}
+	if retries.Load() == 0 {
+		t.Error("nothing was retried")
+	}
+}
+
+type client struct {
+	url  string
+	http *http.Client
+}
+
+// pay sends one payment, and then as many retries as asked for; it returns how many.
+func (c *client) pay(key string, retries int) (sent int, err error) {
+	body := fmt.Sprintf(`{"amount": 100, "reference": %q}`, key)
+	first, replayed, err := c.post(key, body)
+	if err != nil {
+		return 0, err
+	}
+	if replayed {
+		return 0, fmt.Errorf("%s: the first request got a replay", key)
+	}
+	for ; sent < retries; sent++ {
+		again, replayed, err := c.post(key, body)
+		if err != nil {
+			return sent, err
+		}
+		if !replayed || !bytes.Equal(again, first) {
+			return sent, fmt.Errorf("%s: a retry got %q (replayed: %v), the first answer is %q", key, again, replayed, first)
+		}
+	}
+	return sent, nil
+}
+
+// post is not tied to the end of the load: a payment that was begun is finished.
+func (c *client) post(key, body string) (answer []byte, replayed bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, strings.NewReader(body))
+	if err != nil {
+		return nil, false, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Idempotency-Key", key)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, false, err
+	}
+	defer resp.Body.Close()
+	answer, err = io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusCreated {
+		err = fmt.Errorf("%s: %s %q", key, resp.Status, answer)
+	}
+	return answer, resp.Header.Get("Idempotent-Replayed") == "true", err
+}
+
+// measured is what the processes take.
+type measured struct {
+	resident   map[string]int64 // bytes, by process
+	files      map[string]int64 // open ones, by process
+	goroutines int64            // of the manager
+}
+
+func (m measured) String() string {
+	var b strings.Builder
+	for _, name := range []string{"manager", "gateway"} {
+		fmt.Fprintf(&b, "%s %d MiB, %d files; ", name, m.resident[name]>>20, m.files[name])
+	}
+	fmt.Fprintf(&b, "%d goroutines", m.goroutines)
+	return b.String()
+}
+
+func (m measured) max(o measured) measured {
+	most := measured{resident: map[string]int64{}, files: map[string]int64{}, goroutines: max(m.goroutines, o.goroutines)}
+	for name := range o.resident {
+		most.resident[name] = max(m.resident[name], o.resident[name])
+		most.files[name] = max(m.files[name], o.files[name])
+	}
+	return most
+}
+
+func measure(t *testing.T, st *stack.Stack) measured {
+	t.Helper()
+	m := measured{resident: map[string]int64{}, files: map[string]int64{}}
+	for name, pid := range st.PIDs() {
+		if name == "payments" {
+			continue // it counts by key: growing is what it is for
+		}
+		dir := filepath.Join("/proc", strconv.Itoa(pid))
+		status, err := os.ReadFile(filepath.Join(dir, "status"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.resident[name] = 1024 * number(t, string(status), "VmRSS:")
+		files, err := os.ReadDir(filepath.Join(dir, "fd"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.files[name] = int64(len(files))
+	}
+	m.goroutines = number(t, string(get(t, st.ManagerAdminURL()+"/metrics")), "go_goroutines ")
+	return m
+}
+
+// number reads the number behind the line's beginning.
+func number(t *testing.T, text, beginning string) int64 {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, beginning); ok {
+			n, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("there is no line %q", beginning)
+	return 0
+}
+
+func get(t *testing.T, url string) []byte {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s, %v", url, resp.Status, err)
+	}
+	return b
+}
