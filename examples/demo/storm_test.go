@@ -21,6 +21,7 @@ import (
 // what it is there to find.
 type fakeGate struct {
 	runTwice    string // a key that runs again for the first retry after its answer
+	replays     int    // of differently
 	differently string // a key whose replays differ from the answer
 	silent      string // a key that is never answered
 	teapot      string // a key that is answered with 418
@@ -72,7 +73,9 @@ func (g *fakeGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusCreated)
 		w.Write(g.answers[key])
 		if key == g.differently {
-			io.WriteString(w, " ")
+			// Every replay, since any of the answers may be cut, the first one too.
+			g.replays++
+			io.WriteString(w, strings.Repeat(" ", g.replays))
 		}
 	case g.pending[key]:
 		// The key of a work that was not done comes free after some time; that of one that was does not.
