@@ -16,4 +16,24 @@
 // with a code of package api.
 //
 // More groups of routes join through New; see Route.
+//
+// # Performance
+//
+// A call costs the HTTP engine two reads and one write of the connection, and
+// one that changes something waits once for the log. Most of the processor's
+// time is the kernel's; what is ours is kept small like this:
+//
+//   - Raw requests are read in place: keys and tokens are views of the body
+//     until the ledger has copied them into its record.
+//   - Requests, answers and the ledger's transactions are reused. A reserve or a
+//     commit allocates 6 to 7 objects, nearly all of them the record itself.
+//   - Contexts that bound the work are shared by all requests of a second.
+//   - Connections leave their timers alone while deadlines move away.
+//   - Series of metrics are made once per route.
+//
+// Tried and dropped, as no gain could be told from noise: a higher GC percent
+// (the collector takes 1 to 2 % at the default, with 300,000 entries), one
+// processor more for the runtime than the machine has, and fdatasync through
+// the kernel's asynchronous I/O. BenchmarkReserveCommit and BenchmarkReplay
+// measure the server without an HTTP engine.
 package server

@@ -19,6 +19,18 @@
 // ErrFailed, and the fsync is not tried again, since after a failed fsync the
 // kernel may drop the dirty pages and report the next one as a success.
 //
+// # Performance
+//
+// A batch costs a write, an fdatasync and a handful of context switches however
+// many records it has, so what counts is how many share it. After a batch the
+// committer waits for the callers that it woke (see gatherer), and before it
+// takes the next it yields to whoever can run (see Log.yield): over HTTP at 64
+// callers a batch then has 22 records instead of 14. Overwriting space that was
+// filled before is cheaper to sync than space that is only reserved. Two
+// buffers are kept, for the batch that collects and the one on its way. Writing
+// with O_DIRECT and RWF_DSYNC would save some 40 % of the processor's time per
+// batch; it needs writes aligned to blocks and is not done.
+//
 // # On disk
 //
 // A data directory holds one lock file, segments named by a running number
