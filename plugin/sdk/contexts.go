@@ -28,6 +28,7 @@ type plugin struct {
 	types.DefaultPluginContext
 	host *host
 	gate *gate.Plugin
+	room []byte // only ever set, see roomBytes
 }
 
 // roomBytes is what a VM's heap is given at once. Left alone it would get there in
@@ -36,13 +37,11 @@ type plugin struct {
 // core's cache any more and make hits a tenth slower.
 const roomBytes = 512 << 10
 
-var room []byte
-
 // OnPluginStart implements types.PluginContext.
 func (p *plugin) OnPluginStart(size int) types.OnPluginStartStatus {
 	// The heap keeps what it has grown by.
-	room = make([]byte, roomBytes)
-	room = nil
+	p.room = make([]byte, roomBytes)
+	p.room = nil
 	var configuration []byte
 	if size > 0 {
 		var err error
