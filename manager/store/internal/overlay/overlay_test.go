@@ -245,7 +245,7 @@ func TestReadOnly(t *testing.T) {
 	tx := newEngine().tx(false)
 	tx.ReadOnly = true
 	tx.Notify("topic")
-	if err := errors.Join(tx.Put("things", "a", nil)); !errors.Is(err, store.ErrReadOnly) {
+	if err := tx.Put("things", "a", nil); !errors.Is(err, store.ErrReadOnly) {
 		t.Error(err)
 	}
 	if err := tx.Delete("things", "a"); !errors.Is(err, store.ErrReadOnly) || len(tx.Topics()) != 0 {
