@@ -46,7 +46,7 @@ type Manager struct {
 	script  map[string][]Fault // by path, used up in order
 	always  map[string]Fault   // by path, when the script is empty
 	calls   []Call
-	held    []func()
+	held    []*held
 	changed chan struct{} // closed and replaced whenever something happens
 }
 
@@ -90,14 +90,21 @@ func (m *Manager) Always(path string, f Fault) {
 	m.always[path] = f
 }
 
-// Release answers the calls that are held, oldest first.
+// Release answers the calls that are held, oldest first. A call that Count
+// tells of already is one of them, even when it has not come to its answer yet.
 func (m *Manager) Release() {
 	m.mu.Lock()
 	held := m.held
 	m.held = nil
+	for _, h := range held {
+		h.released = true
+	}
 	m.mu.Unlock()
-	for _, f := range held {
-		f()
+	for _, h := range held {
+		// Nobody writes answer once released is set.
+		if h.answer != nil {
+			h.answer()
+		}
 	}
 }
 
@@ -183,11 +190,17 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 	if s := m.script[path]; len(s) > 0 {
 		f, m.script[path] = s[0], s[1:]
 	}
+	// In the step in which the call is counted, so that who has seen the count
+	// can release it.
+	h := new(held)
+	if f.Hold || f.HoldCall {
+		m.held = append(m.held, h)
+	}
 	m.mu.Unlock()
-	return m.carryOut(f, work, done)
+	return m.carryOut(f, h, work, done)
 }
 
-func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done func(hostsim.CallResponse)) error {
+func (m *Manager) carryOut(f Fault, h *held, work func(func(hostsim.CallResponse)), done func(hostsim.CallResponse)) error {
 	if work == nil {
 		work = func(answer func(hostsim.CallResponse)) { answer(problem(400)) }
 	}
@@ -215,7 +228,7 @@ func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done 
 			a.Headers.Del(api.HeaderManager)
 		}
 		if f.Hold {
-			m.hold(func() { done(a) })
+			m.hold(h, func() { done(a) })
 			return nil
 		}
 		done(a)
@@ -232,19 +245,31 @@ func (m *Manager) carryOut(f Fault, work func(func(hostsim.CallResponse)), done 
 	}
 	switch {
 	case f.HoldCall:
-		m.hold(func() { work(answer) })
+		m.hold(h, func() { work(answer) })
 	case f.Hold:
-		work(func(r hostsim.CallResponse) { m.hold(func() { answer(r) }) })
+		work(func(r hostsim.CallResponse) { m.hold(h, func() { answer(r) }) })
 	default:
 		work(answer)
 	}
 	return nil
 }
 
-func (m *Manager) hold(f func()) {
+// held is a call that waits for Release.
+type held struct {
+	released bool
+	answer   func()
+}
+
+// hold keeps an answer until the call is released.
+func (m *Manager) hold(h *held, answer func()) {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.held = append(m.held, f)
+	if !h.released {
+		h.answer = answer
+		m.mu.Unlock()
+		return
+	}
+	m.mu.Unlock()
+	answer()
 }
 
 func problem(status int) hostsim.CallResponse {

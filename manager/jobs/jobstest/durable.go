@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/store"
@@ -70,7 +71,7 @@ var durableTests = map[string]func(*env){
 		}
 		e.job(jobs.Submission{ID: "queued", Priority: 3, Key: "k", Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))})
 		// Far enough ahead that it is not due when a slow engine has come to the claims.
-		ahead := 20 * e.span()
+		ahead := max(e.span(), 20*time.Second)
 		e.job(jobs.Submission{ID: "scheduled", Function: "g", Delay: ahead})
 		e.job(jobs.Submission{ID: "active", Function: "a", Dedup: untilExecuted})
 		active := e.claim(jobs.ClaimRequest{Functions: []string{"a"}, Lease: far / 100})[0]
