@@ -184,6 +184,35 @@ func TestGarbageIsRefused(t *testing.T) {
 	})
 }
 
+// TestStrangeTargets: a request line that no client of ours would send costs
+// its sender an answer, and nobody else anything.
+func TestStrangeTargets(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		s := newSite(t, engine, siteOptions{})
+		for _, line := range []string{
+			"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/v1/ledger/stats",
+			"CONNECT x:443", "CONNECT /v1/ledger/stats", "GET /%", "GET /v1/ledger/entries/%", "GET /v1/ledger/entries/", "GET ../v1/ledger/stats",
+		} {
+			c := s.dial()
+			s.send(c, line+" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode < 400 || resp.StatusCode >= 500 {
+				t.Errorf("%s: %d", line, resp.StatusCode)
+			}
+		}
+		if a := s.json("GET", "/healthz", ""); a.status != 200 {
+			t.Errorf("after all of them: %d", a.status)
+		}
+		if strings.Contains(s.log.String(), "panic") {
+			t.Errorf("something panicked: %s", s.log)
+		}
+	})
+}
+
 // blocking is a route whose requests are at work until the test lets them go.
 func blocking() (Route, chan struct{}, chan struct{}) {
 	entered, release := make(chan struct{}, 100), make(chan struct{})

@@ -145,11 +145,8 @@ func (s *Server) serve(r *Request, w *Response) {
 		start = time.Now()
 	}
 	r.server = s
-	e, allow := s.routes.find(r)
 	m := s.metrics.unmatched
-	if e != nil {
-		m = e.metrics
-	}
+	// Nothing may come before this: not every engine survives a panic.
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("handler panicked", "method", r.Method, "path", r.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -158,6 +155,15 @@ func (s *Server) serve(r *Request, w *Response) {
 		}
 		m.observe(w.Status, time.Since(start))
 	}()
+	if !strings.HasPrefix(r.Path, "/") {
+		// A request target without a path, or one that is none, like "*".
+		w.Problem(malformed())
+		return
+	}
+	e, allow := s.routes.find(r)
+	if e != nil {
+		m = e.metrics
+	}
 	if e == nil || !e.Exempt {
 		if !s.load.enter() {
 			s.metrics.shed.Inc()
@@ -168,9 +174,7 @@ func (s *Server) serve(r *Request, w *Response) {
 	}
 	if e == nil || !e.Open {
 		if p := s.opts.Auth.check(r); p != nil {
-			s.metrics.unauthorized.Inc()
-			w.SetHeader("www-authenticate", "Bearer")
-			w.Problem(p)
+			s.unauthorized(w, p)
 			return
 		}
 	}
@@ -184,6 +188,12 @@ func (s *Server) serve(r *Request, w *Response) {
 	default:
 		w.Problem(notFound(r.Path))
 	}
+}
+
+func (s *Server) unauthorized(w *Response, p *api.Problem) {
+	s.metrics.unauthorized.Inc()
+	w.SetHeader("www-authenticate", "Bearer")
+	w.Problem(p)
 }
 
 // load counts requests at work and held.
