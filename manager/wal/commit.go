@@ -216,6 +216,10 @@ func (l *Log) finish(marked bool) {
 	if !marked && !l.mark() {
 		return
 	}
+	if l.failure.Load() != nil {
+		l.release()
+		return
+	}
 	l.mu.Lock()
 	seg := l.active
 	l.mu.Unlock()
@@ -229,6 +233,10 @@ func (l *Log) finish(marked bool) {
 // durable. It need not be durable itself: if it gets lost, damage to the last
 // batch can pass for a torn tail, as it could without marks.
 func (l *Log) mark() bool {
+	if l.failure.Load() != nil { // the preparer's: the disk is left alone
+		l.release()
+		return false
+	}
 	l.mu.Lock()
 	b := l.pending.Load()
 	seg, off, next, busy := l.active, l.tail, b.first, b.last >= b.first

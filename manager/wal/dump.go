@@ -2,6 +2,7 @@ package wal
 
 import (
 	"context"
+	"fmt"
 	"path"
 )
 
@@ -34,8 +35,16 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 	if err != nil {
 		return err
 	}
+	if files.fresh() {
+		if len(files.followers) == 0 {
+			return fmt.Errorf("%w: %s", ErrNoLog, dir)
+		}
+		return nil
+	}
+	// Pieces that are missing are no reason not to show what is there.
+	_, replaced, missing := files.chain(files.snapshotSeq)
 	if files.snapshot != "" {
-		if err := dumpSnapshot(ctx, files.snapshot, opts, fn); err != nil {
+		if err := dumpSnapshot(ctx, files, opts, fn); err != nil {
 			return err
 		}
 	}
@@ -53,9 +62,15 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 		if err != nil {
 			return err
 		}
+		if i < len(replaced) {
+			continue // a start would delete it, whatever is left of it
+		}
 		var damage *CorruptionError
 		if i == len(files.segments)-1 {
 			damage = checkTail(f.path, buf, end, files.followers, files.id.seed())
+			if damage == nil {
+				damage = shortOfSnapshot(f.path, end, files.snapshotSeq)
+			}
 		} else if next := files.segments[i+1].header.first; end.next != next {
 			damage = sealedDamage(f.path, end, next)
 		}
@@ -63,15 +78,18 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 			return damage
 		}
 	}
-	return nil
+	return missing
 }
 
-func dumpSnapshot(ctx context.Context, p string, opts InspectOptions, fn func(Entry) error) error {
-	r, err := openSnapshot(opts.FS, p)
+func dumpSnapshot(ctx context.Context, files *dirFiles, opts InspectOptions, fn func(Entry) error) error {
+	r, err := openSnapshot(opts.FS, files.snapshot)
 	if err != nil {
 		return err
 	}
 	defer r.close()
+	if err := r.checkName(files); err != nil {
+		return err
+	}
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -81,7 +99,7 @@ func dumpSnapshot(ctx context.Context, p string, opts InspectOptions, fn func(En
 		if err != nil || !ok {
 			return err
 		}
-		if err := fn(Entry{File: p, Offset: off, Sequence: uint64(r.records), Body: body}); err != nil {
+		if err := fn(Entry{File: files.snapshot, Offset: off, Sequence: uint64(r.records), Body: body}); err != nil {
 			return err
 		}
 	}

@@ -28,6 +28,9 @@ var (
 	// ErrSequence is returned by WaitDurable for a sequence number that was
 	// not appended yet.
 	ErrSequence = errors.New("wal: sequence number not appended yet")
+	// ErrNoLog is returned by Verify and Dump for a directory that holds no
+	// file of a log.
+	ErrNoLog = errors.New("wal: no log in this directory")
 	// ErrSnapshotRunning is returned by Snapshot while another one runs.
 	ErrSnapshotRunning = errors.New("wal: a snapshot is being written already")
 )
@@ -55,6 +58,12 @@ func (e *CorruptionError) Error() string {
 // isNoSpace tells a full disk or quota, which heals, from a broken disk.
 func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// isShortage tells an open that failed because the process, or the system, has
+// too many files open, or no memory for one more. Nothing was done then.
+func isShortage(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }

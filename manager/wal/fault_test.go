@@ -421,6 +421,7 @@ func TestRandomSectors(t *testing.T) {
 		for round := range 6 {
 			opts := options(fs)
 			opts.FillAhead = []int64{-1, 700, 4 << 10}[rnd.IntN(3)]
+			agree(t, fmt.Sprintf("seed %d round %d", seed, round), fs)
 			l, f := mustOpen(t, opts)
 			if f.last() < acked {
 				t.Fatalf("seed %d round %d: %d records, %d were acknowledged", seed, round, f.last(), acked)

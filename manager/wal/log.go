@@ -39,6 +39,7 @@ type Log struct {
 	spares      []*segment    // prepared, in the order of their numbers
 	nextSegment uint64        // number of the next segment to prepare
 	noSpace     error         // why the last preparation failed, nil if it did not
+	short       bool          // the last preparation failed because the system is short of something
 	spareWanted bool          // a record waits for a spare, however empty the active segment is
 	kickAt      int64         // tail at which the preparer has work again
 	queued      int           // bytes in pending and inflight
@@ -149,7 +150,9 @@ func (l *Log) admit(n int) error {
 		return fmt.Errorf("%w: %w", ErrNoSpace, l.noSpace)
 	}
 	l.spareWanted = true
-	l.kickPreparer()
+	if !l.short { // then it tries again by itself as well
+		l.kickPreparer()
+	}
 	return ErrBusy
 }
 

@@ -6,8 +6,9 @@ import (
 )
 
 // prepareLoop is the preparer: it keeps one segment reserved ahead of the
-// active one and the next stretch of both filled. A full disk makes it try
-// again later; any other error fails the log.
+// active one and the next stretch of both filled. A full disk, or a system that
+// is short of something else for a while, makes it try again later; any other
+// error fails the log.
 func (l *Log) prepareLoop() {
 	defer l.wg.Done()
 	retry := time.NewTimer(math.MaxInt64)
@@ -22,7 +23,7 @@ func (l *Log) prepareLoop() {
 			return
 		}
 		if err := l.prepare(); err != nil {
-			if !isNoSpace(err) {
+			if !isNoSpace(err) && !isShortage(err) {
 				l.fail(err)
 				return
 			}
@@ -39,7 +40,7 @@ func (l *Log) prepare() error {
 			return nil
 		}
 		if w.fill != nil {
-			if err := w.fill.fill(w.target); err != nil {
+			if err := w.fill.fill(l.fs, w.target); err != nil {
 				return err
 			}
 			continue
@@ -99,6 +100,7 @@ func (l *Log) prepared(seg *segment, err error) {
 	if err == nil || isNoSpace(err) { // any other error fails the log in a moment
 		l.noSpace = err
 	}
+	l.short = isShortage(err)
 	if err == nil {
 		l.spares = append(l.spares, seg)
 		l.nextSegment++

@@ -78,15 +78,32 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 // Recovery tells what Open found.
 func (l *Log) Recovery() Recovery { return l.recovery }
 
+// makeDir creates dir and those above it that are missing, and makes the names
+// of all of them durable: each is an entry of the one above it.
 func makeDir(fs vfs.FS, dir string) error {
-	_, err := fs.List(dir)
-	if err == nil || !isNotExist(err) {
-		return err
+	var missing []string
+	for d := path.Clean(dir); ; d = path.Dir(d) {
+		_, err := fs.List(d)
+		if err == nil {
+			break
+		}
+		if !isNotExist(err) || d == path.Dir(d) {
+			return err
+		}
+		missing = append(missing, d)
+	}
+	if len(missing) == 0 {
+		return nil
 	}
 	if err := fs.MkdirAll(dir); err != nil {
 		return err
 	}
-	return fs.SyncDir(path.Dir(dir))
+	for _, d := range missing {
+		if err := fs.SyncDir(path.Dir(d)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (l *Log) recover(ctx context.Context) error {
@@ -176,8 +193,8 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	if damage := checkTail(last.path, buf, end, files.followers, l.seed); damage != nil {
 		return damage
 	}
-	if end.next <= l.snapshot.seq {
-		return &CorruptionError{last.path, end.off, end.next, fmt.Sprintf("the log ends here, before sequence %d of its snapshot", l.snapshot.seq)}
+	if damage := shortOfSnapshot(last.path, end, l.snapshot.seq); damage != nil {
+		return damage
 	}
 	seg, err := l.repair(last, buf, end)
 	if err != nil {
@@ -270,6 +287,15 @@ func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed 
 		}
 	}
 	return nil
+}
+
+// shortOfSnapshot reports a log that ends before its snapshot does, which is
+// written only when all that it stands for is durable.
+func shortOfSnapshot(path string, end scanEnd, seq uint64) *CorruptionError {
+	if end.next > seq {
+		return nil
+	}
+	return &CorruptionError{path, end.off, end.next, fmt.Sprintf("the log ends here, before sequence %d of its snapshot", seq)}
 }
 
 func tailReason(end scanEnd) string {

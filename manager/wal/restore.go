@@ -29,8 +29,8 @@ func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 		return err
 	}
 	defer r.close()
-	if r.header.seq != files.snapshotSeq {
-		return &CorruptionError{files.snapshot, 0, 0, fmt.Sprintf("the header is that of the snapshot of sequence %d", r.header.seq)}
+	if err := r.checkName(files); err != nil {
+		return err
 	}
 	for {
 		rec, ok, err := r.next()
@@ -103,6 +103,14 @@ func (r *snapshotReader) start() error {
 	r.seed = r.header.id.snapshotSeed()
 	r.advance(segmentHeaderSize)
 	return nil
+}
+
+// checkName tells whether the header is that of the snapshot in files.
+func (r *snapshotReader) checkName(files *dirFiles) error {
+	if r.header.seq == files.snapshotSeq {
+		return nil
+	}
+	return &CorruptionError{r.path, 0, 0, fmt.Sprintf("the header is that of the snapshot of sequence %d", r.header.seq)}
 }
 
 func (r *snapshotReader) close() { _ = r.file.Close() }

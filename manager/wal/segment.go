@@ -48,27 +48,40 @@ func (s *segment) claim(end int64) {
 
 // fill writes zeros up to target, in chunks between which claim gets its
 // turn, and syncs them. It does nothing once the segment is closed.
-func (s *segment) fill(target int64) error {
+//
+// It has the file open for itself: the system tells each open file once about a
+// write that failed, so that a sync of the filler's must not take from the
+// committer the news that its records never reached the disk.
+func (s *segment) fill(fs vfs.FS, target int64) error {
 	target = min(target, s.capacity)
-	if s.filled.Load() >= target {
-		return nil
+	file, err := s.openToFill(fs, target)
+	if file == nil || err != nil {
+		return err
 	}
 	for {
-		done, err := s.fillOnce(target)
+		done, err := s.fillOnce(file, target)
 		if err != nil {
-			return err
+			return errors.Join(err, file.Close())
 		}
 		if done {
 			break
 		}
 	}
-	if err := s.file.Datasync(); err != nil && !s.isClosed() {
-		return err
-	}
-	return nil
+	return errors.Join(file.Datasync(), file.Close())
 }
 
-func (s *segment) fillOnce(target int64) (done bool, err error) {
+// openToFill returns nil when there is nothing to fill. While it has the lock
+// the segment is not closed, and what is not closed is not deleted.
+func (s *segment) openToFill(fs vfs.FS, target int64) (vfs.File, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.filled.Load() >= target {
+		return nil, nil
+	}
+	return fs.Open(s.path, true)
+}
+
+func (s *segment) fillOnce(file vfs.File, target int64) (done bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	from := s.filled.Load()
@@ -76,17 +89,11 @@ func (s *segment) fillOnce(target int64) (done bool, err error) {
 		return true, nil
 	}
 	n := min(target-from, fillChunk)
-	if err := writeFull(s.file, zeros[:n], from); err != nil {
+	if err := writeFull(file, zeros[:n], from); err != nil {
 		return false, err
 	}
 	s.filled.Store(from + n)
 	return false, nil
-}
-
-func (s *segment) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
 }
 
 func (s *segment) close() error {
@@ -112,7 +119,7 @@ func createSegment(fs vfs.FS, dir string, number uint64, capacity int64) (*segme
 		return nil, err
 	}
 	s.file = f
-	err = s.reserve()
+	err = s.reserve(fs)
 	if err == nil {
 		err = f.Datasync()
 	}
@@ -127,10 +134,10 @@ func createSegment(fs vfs.FS, dir string, number uint64, capacity int64) (*segme
 
 // reserve takes the disk space of the whole segment, by writing it where the
 // file system has no other way.
-func (s *segment) reserve() error {
+func (s *segment) reserve(fs vfs.FS) error {
 	err := s.file.Allocate(s.capacity)
 	if errors.Is(err, vfs.ErrNotSupported) {
-		return s.fill(s.capacity)
+		return s.fill(fs, s.capacity)
 	}
 	return err
 }

@@ -353,6 +353,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 			images[fmt.Sprint("random ", seed)] = fs.CrashRandomly(random(seed))
 		}
 		for name, image := range images {
+			agree(t, fmt.Sprintf("stopped at operation %d, %s", stop, name), image)
 			l, f, err := openWith(t, options(image))
 			if err != nil {
 				t.Fatalf("stopped at operation %d, %s: %v", stop, name, err)

@@ -105,7 +105,8 @@ func (o InspectOptions) withDefaults() InspectOptions {
 // Verify reads the whole log in dir and reports everything that is wrong with
 // it, going on behind each damage as far as that is possible. It writes
 // nothing. It fails with a *vfs.LockedError while a process has the log open,
-// with ctx's error, or with one of the file system; damage is no error.
+// with ErrNoLog, with ctx's error, or with one of the file system; damage is no
+// error.
 func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {
 	v := verifier{ctx: ctx, opts: opts.withDefaults(), report: &Report{}}
 	if err := v.opts.FS.ProbeLock(path.Join(dir, lockName)); err != nil {
@@ -116,6 +117,9 @@ func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, erro
 		return nil, err
 	}
 	slices.Sort(names)
+	if !slices.ContainsFunc(names, isLogFile) {
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, dir)
+	}
 	if err := v.snapshots(dir, names); err != nil {
 		return nil, err
 	}
@@ -123,6 +127,13 @@ func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, erro
 		return nil, err
 	}
 	return v.report, nil
+}
+
+// isLogFile tells a segment or snapshot by its name.
+func isLogFile(name string) bool {
+	_, segment := parseName(name, segmentSuffix)
+	_, snapshot := parseName(name, snapshotSuffix)
+	return segment || snapshot
 }
 
 type verifier struct {
@@ -178,17 +189,17 @@ func (v *verifier) snapshot(p string) error {
 			stats.SnapshotRecords = r.records
 			return nil
 		}
-		v.check(p, 0, off, uint64(r.records), body)
+		v.check(Damage, p, 0, off, uint64(r.records), body)
 	}
 	return v.ctx.Err()
 }
 
-func (v *verifier) check(p string, segment uint64, off int64, seq uint64, body []byte) {
+func (v *verifier) check(severity Severity, p string, segment uint64, off int64, seq uint64, body []byte) {
 	if v.opts.Check == nil {
 		return
 	}
 	if err := v.opts.Check(body); err != nil {
-		v.complain(Damage, p, segment, off, seq, "the record cannot be used: %v", err)
+		v.complain(severity, p, segment, off, seq, "the record cannot be used: %v", err)
 	}
 }
 

@@ -20,8 +20,8 @@ func (v *verifier) segments(dir string, names []string) error {
 		if err := v.ctx.Err(); err != nil {
 			return err
 		}
-		if i > 0 && s.number != all[i-1].number+1 {
-			v.complain(Damage, s.path, s.number, 0, 0, "segments %d to %d are missing", all[i-1].number+1, s.number-1)
+		if i > 0 && i <= lastUsed && s.number != all[i-1].number+1 {
+			v.complain(all[i-1].severity(), s.path, s.number, 0, 0, "segments %d to %d are missing", all[i-1].number+1, s.number-1)
 		}
 		if v.buf, err = readAll(v.opts.FS, s.path, v.buf); err != nil {
 			if err = v.corruption(err, s.number); err != nil {
@@ -55,6 +55,17 @@ func (v *verifier) segments(dir string, names []string) error {
 type verifiedSegment struct {
 	segmentFile
 	why error
+	// replaced by the snapshot, and all before it: Open reads no more of it
+	// than its header, and deletes it.
+	replaced bool
+}
+
+// severity is that of a complaint about what is behind the header.
+func (s *verifiedSegment) severity() Severity {
+	if s.replaced {
+		return Note
+	}
+	return Damage
 }
 
 // list reads the headers. lastUsed is the place of the last segment with one,
@@ -74,7 +85,15 @@ func (v *verifier) list(dir string, names []string) (all []verifiedSegment, last
 		if why == nil {
 			lastUsed = len(all)
 		}
-		all = append(all, verifiedSegment{f, why})
+		all = append(all, verifiedSegment{segmentFile: f, why: why})
+	}
+	for i := lastUsed; i > 0; i-- {
+		if all[i].why == nil && all[i].header.first <= v.report.SnapshotSequence+1 {
+			for j := range i {
+				all[j].replaced = true
+			}
+			break
+		}
 	}
 	return all, lastUsed, nil
 }
@@ -86,6 +105,9 @@ func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
 	stats.Segments++
 	if h.number != s.number {
 		v.complain(Damage, s.path, s.number, 0, 0, "the header is that of segment %d", h.number)
+	}
+	if i > 0 && all[i-1].why == nil && h.first < all[i-1].header.first {
+		v.complain(Damage, s.path, s.number, 0, h.first, "the segment before begins with sequence %d", all[i-1].header.first)
 	}
 	if s.size < h.capacity {
 		v.complain(Damage, s.path, s.number, s.size, 0, "the file has %d bytes, it was created with %d", s.size, h.capacity)
@@ -128,8 +150,8 @@ func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
 	if end.why != nil && !v.report.Damaged() {
 		v.complain(Note, s.path, s.number, end.off, end.next, "a torn tail of %d bytes, never acknowledged, to be removed at the next start: %v", stats.TailBytes, end.why)
 	}
-	if end.next <= stats.SnapshotSequence {
-		v.complain(Damage, s.path, s.number, end.off, end.next, "the log ends here, before sequence %d of its snapshot", stats.SnapshotSequence)
+	if damage := shortOfSnapshot(s.path, end, stats.SnapshotSequence); damage != nil {
+		v.complain(Damage, s.path, s.number, end.off, end.next, "%s", damage.Reason)
 	}
 	return nil
 }
@@ -160,7 +182,7 @@ func (v *verifier) walk(s verifiedSegment, b []byte, judge func(scanEnd) *Corrup
 			if r.ahead == 0 {
 				stats.Batches++
 			}
-			v.check(s.path, s.number, off, r.seq, r.body)
+			v.check(s.severity(), s.path, s.number, off, r.seq, r.body)
 			return v.ctx.Err()
 		})
 		if v.ctx.Err() != nil {
@@ -179,7 +201,7 @@ func (v *verifier) walk(s verifiedSegment, b []byte, judge func(scanEnd) *Corrup
 		if damage.File != s.path {
 			segment++
 		}
-		v.complain(Damage, damage.File, segment, damage.Offset, damage.Sequence, "%s", reason)
+		v.complain(s.severity(), damage.File, segment, damage.Offset, damage.Sequence, "%s", reason)
 		if !ok {
 			return end
 		}

@@ -46,9 +46,84 @@ func TestVerifyHealthy(t *testing.T) {
 	if r.Batches < 2 || r.Batches > r.Records || r.LargestRecord < 90 || r.TailBytes == 0 || r.TailBytes > 20 {
 		t.Errorf("stats are %+v", r.DirStats)
 	}
-	empty := verify(t, &faultfs.FS{})
-	if len(empty.Complaints) != 0 || empty.Segments != 0 {
-		t.Errorf("an empty directory: %+v", empty)
+}
+
+// A directory that holds no log is not one with a healthy log.
+func TestVerifyWithoutALog(t *testing.T) {
+	fs := &faultfs.FS{}
+	fs.SetContent(dir+"/notes.txt", []byte("nothing here"))
+	if _, err := wal.Verify(t.Context(), dir, wal.InspectOptions{FS: fs}); !errors.Is(err, wal.ErrNoLog) {
+		t.Errorf("Verify: %v, want ErrNoLog", err)
+	}
+	none := func(wal.Entry) error { return errors.New("an entry") }
+	if err := wal.Dump(t.Context(), dir, wal.InspectOptions{FS: fs}, none); !errors.Is(err, wal.ErrNoLog) {
+		t.Errorf("Dump: %v, want ErrNoLog", err)
+	}
+	// A start that was interrupted before the first record left a log.
+	fs.SetContent(segment(1), make([]byte, 4096))
+	if r := verify(t, fs); len(r.Complaints) != 0 || r.Prepared != 1 {
+		t.Errorf("a prepared segment alone: %+v", r)
+	}
+	if err := wal.Dump(t.Context(), dir, wal.InspectOptions{FS: fs}, none); err != nil {
+		t.Errorf("Dump of a prepared segment: %v", err)
+	}
+}
+
+// agree checks that Verify says damage where Open refuses, and nowhere else.
+func agree(t *testing.T, what string, image *faultfs.FS) {
+	t.Helper()
+	report, err := wal.Verify(t.Context(), dir, wal.InspectOptions{FS: image})
+	if errors.Is(err, wal.ErrNoLog) {
+		return
+	}
+	if err != nil {
+		t.Fatalf("%s: Verify: %v", what, err)
+	}
+	dumpErr := wal.Dump(t.Context(), dir, wal.InspectOptions{FS: image}, func(wal.Entry) error { return nil })
+	l, err := wal.Open(t.Context(), dir, options(image.Clone()))
+	if err == nil {
+		mustClose(t, l)
+	}
+	if (err != nil) != report.Damaged() || (err != nil) != (dumpErr != nil) {
+		t.Errorf("%s: Open: %v; Verify: %v; Dump: %v", what, err, report.Complaints, dumpErr)
+	}
+}
+
+// What a crash leaves of segments that a snapshot replaced is no damage: any of
+// them may be gone already.
+func TestVerifyReplacedSegments(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	mustWait(t, l, appendAll(t, l, 1, 300))
+	var before *faultfs.FS
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Remove && op.Path == segment(1) {
+			before = fs.Clone()
+		}
+		return nil
+	})
+	if err := l.Snapshot(t.Context(), 300, snapshotOf(300)); err != nil {
+		t.Fatal(err)
+	}
+	fs.SetHook(nil)
+	mustClose(t, l)
+	agree(t, "all of them", before)
+	for _, gone := range [][]int{{1}, {2}, {3}, {1, 3}, {2, 3}} {
+		image := before.Clone()
+		for _, n := range gone {
+			if image.Content(segment(n)) == nil {
+				t.Fatalf("the log has only %v", image.Names())
+			}
+			image.Delete(segment(n))
+		}
+		agree(t, fmt.Sprint("without ", gone), image)
+		b := image.Content(segment(4))
+		b[100] ^= 1
+		image.SetContent(segment(4), b)
+		agree(t, fmt.Sprint("damaged, without ", gone), image)
+		if r := verify(t, image); r.Damaged() || len(r.Complaints) == 0 {
+			t.Errorf("without %v: %v", gone, r.Complaints)
+		}
 	}
 }
 

@@ -86,6 +86,8 @@ type node struct {
 	disk  []byte // what is durable
 	dirty []span // of data, written and not synced
 	space int64  // reserved or written
+
+	failures []error // of syncs
 }
 
 type span struct{ off, end int64 }
@@ -110,6 +112,7 @@ func (op nameOp) apply(names map[string]*node) {
 // that does it; it may block. An error from fn is the operation's, which then
 // has no effect, except that a failed Sync makes the kernel forget that the
 // data was not written: it stays readable and never gets durable by itself.
+// Each file that is open at the time is told about it, once.
 func (f *FS) SetHook(fn func(Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -323,7 +326,7 @@ func (f *FS) Open(name string, write bool) (vfs.File, error) {
 	if n == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
-	return &file{fs: f, name: name, node: n, write: write}, nil
+	return &file{fs: f, name: name, node: n, write: write, told: len(n.failures)}, nil
 }
 
 // Rename implements vfs.FS.

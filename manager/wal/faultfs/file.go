@@ -15,6 +15,7 @@ type file struct {
 	node   *node
 	write  bool
 	closed bool
+	told   int // failed syncs of the node that this open file was told about
 }
 
 func (f *file) pathError(op string, err error) error {
@@ -112,7 +113,11 @@ func (f *file) Datasync() error {
 	n := f.node
 	if err != nil {
 		n.dirty = nil
-		return f.pathError(Sync, err)
+		n.failures = append(n.failures, err)
+	}
+	if f.told < len(n.failures) {
+		f.told = len(n.failures)
+		return f.pathError(Sync, n.failures[f.told-1])
 	}
 	if grow := len(n.data) - len(n.disk); grow > 0 {
 		n.disk = append(n.disk, make([]byte, grow)...)

@@ -13,7 +13,13 @@ func OS() FS { return osFS{} }
 
 type osFS struct{}
 
-func (osFS) MkdirAll(dir string) error { return os.MkdirAll(dir, 0o750) }
+// What is recorded may be for nobody's eyes but the owner's.
+const (
+	dirMode  = 0o700
+	fileMode = 0o600
+)
+
+func (osFS) MkdirAll(dir string) error { return os.MkdirAll(dir, dirMode) }
 
 func (osFS) List(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
@@ -30,7 +36,7 @@ func (osFS) List(dir string) ([]string, error) {
 }
 
 func (osFS) Create(path string) (File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o640)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +70,7 @@ func (osFS) SyncDir(dir string) error {
 // Lock uses flock, which the kernel releases when the process dies however it
 // dies; the process id in the file is only there to name the holder.
 func (osFS) Lock(path string) (io.Closer, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +81,9 @@ func (osFS) Lock(path string) (io.Closer, error) {
 	case held:
 		err = &LockedError{Path: path, PID: readPID(f)}
 	default:
-		err = f.Truncate(0)
-		if err == nil {
-			_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		// Best effort: a full disk must not keep anybody from starting.
+		if f.Truncate(0) == nil {
+			_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 		}
 	}
 	if err != nil {
