@@ -1,7 +1,10 @@
 package ledger
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -229,5 +232,53 @@ func TestWindowOnSharedEngines(t *testing.T) {
 	}
 	if got := stats(t, l); got.Evicted != 9*limit || got.Bytes != -1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// refusingStore runs functions and then does not write what they wrote.
+type refusingStore struct {
+	store.Store
+	err error
+}
+
+func (s *refusingStore) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.Store.Update(ctx, func(tx store.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return s.err
+	})
+}
+
+// All records are looked at again only when it is not known whether a
+// transaction happened: not for as long as a disk is full.
+func TestBytesAreCountedAgainOnlyInDoubt(t *testing.T) {
+	broken := errors.New("no")
+	for what, c := range map[string]struct {
+		store error // what the store refuses with
+		fn    error // what a caller's own function returns
+		doubt bool
+	}{
+		"full disk":   {store: store.ErrNoSpace},
+		"too large":   {store: fmt.Errorf("%w: really", store.ErrTooLarge)},
+		"conflict":    {store: store.ErrConflict},
+		"function":    {fn: broken},
+		"unavailable": {store: store.ErrUnavailable, doubt: true},
+		"cancelled":   {store: context.Canceled, doubt: true},
+	} {
+		st := &refusingStore{Store: mem.New(mem.Options{}), err: c.store}
+		l := ledgerOn(t, st, Options{})
+		err := l.Update(t.Context(), func(tx *Tx) error {
+			if _, err := tx.Reserve(reserveReq("k", "t")); err != nil {
+				return err
+			}
+			return c.fn
+		})
+		if want := cmp.Or(c.store, c.fn); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+		if got := l.recount.Load(); got != c.doubt {
+			t.Errorf("%s: in doubt: %v, want %v", what, got, c.doubt)
+		}
 	}
 }

@@ -52,7 +52,7 @@ type FinishRequest struct {
 	Key, Scope, Token, Fingerprint string
 	// TTL is how long the outcome is remembered; 0 means the default.
 	TTL time.Duration
-	// Result is kept; the caller must not modify it afterwards.
+	// Result is read until the call returns, and copied into the record.
 	Result []byte
 	// Ref, up to 255 bytes of visible ASCII, finds the entry again by
 	// something that the outcome created, for example a job id. May be empty.

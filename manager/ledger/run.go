@@ -19,6 +19,8 @@ type run struct {
 	do func(*run) error
 	// refusal is the ledger's own answer, see write.
 	refusal error
+	// aborted: the function itself ended the transaction with an error.
+	aborted bool
 
 	op      Op
 	key     string
@@ -116,11 +118,18 @@ func (l *Ledger) execute(ctx context.Context, held int64, r *run) error {
 		l.apply(&r.tx.fx, false)
 		return err
 	default:
-		if r.tx.fx.wrote {
+		if r.tx.fx.wrote && !r.aborted && !undone(err) {
 			l.recount.Store(true)
 		}
 		return err
 	}
+}
+
+// undone reports whether a store that returns err is known to have written
+// nothing. A full disk lasts, and is no reason to count all records again and
+// again.
+func undone(err error) bool {
+	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrConflict)
 }
 
 // write is the function of a read-write transaction.
@@ -128,6 +137,7 @@ func (r *run) write(stx store.Tx) error {
 	r.tx.Tx, r.tx.fx, r.refusal = stx, effects{}, nil
 	r.tx.entries = r.tx.entries[:0]
 	err := r.do(r)
+	r.aborted = err != nil
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal tells about state. Ending the transaction in good order
 		// makes the engine hold it back until that state is durable.
