@@ -31,7 +31,7 @@
 // # Snapshots
 //
 // A snapshot stands for the state after some sequence number S. Its writer
-// walks over the records in small steps under the read lock, and skips those
+// walks over the records in small steps under the lock, and skips those
 // that are newer than S. A transaction that replaces or deletes a record not
 // newer than S hands the old version over to the running snapshot. So each
 // record as of S is written at least once, from a consistent view, while

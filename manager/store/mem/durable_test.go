@@ -439,3 +439,22 @@ func TestForeignLog(t *testing.T) {
 		t.Errorf("Open: %v", err)
 	}
 }
+
+// A caller that leaves while the store is being closed leaves nothing behind
+// that Close would have to wait for: it may have waited already.
+func TestNothingIsStartedAfterClose(t *testing.T) {
+	s := mustOpen(t, options(&faultfs.FS{}))
+	mustUpdate(t, s, put("a", "1"))
+	w := s.Watch("topic")
+	defer w.Stop()
+	mustClose(t, s)
+	var told topics
+	told.add("topic")
+	s.notifyLater(told, 1)
+	s.background.Wait()
+	select {
+	case <-w.C():
+		t.Error("a goroutine was started")
+	default:
+	}
+}

@@ -40,7 +40,13 @@ func (s *Store) notify(t topics) {
 // notifyLater wakes the watchers of a transaction whose caller did not stay
 // until it was durable. The goroutine ends with the fsync, or with the log.
 func (s *Store) notifyLater(t topics, seq uint64) {
-	s.background.Add(1)
+	s.mu.Lock()
+	if s.closed { // who still waits for something does not get it from here
+		s.mu.Unlock()
+		return
+	}
+	s.background.Add(1) // while Close cannot have begun to wait
+	s.mu.Unlock()
 	go func() {
 		defer s.background.Done()
 		if s.await(context.Background(), seq) == nil {
