@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -29,12 +31,7 @@ const defaultEngine = "wal"
 var engines = map[string]engine{
 	"wal":    {needsDir: true, open: openWAL},
 	"memory": {open: openMemory},
-	"sqlite": {needsDir: true, open: func(ctx context.Context, s *settings, _ *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
-		if err := os.MkdirAll(s.dataDir, 0o700); err != nil {
-			return nil, err
-		}
-		return sqlite.Open(ctx, filepath.Join(s.dataDir, "oncegate.db"), sqlite.Options{})
-	}},
+	"sqlite": {needsDir: true, open: openSQLite},
 	"redis": {needsDSN: true, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return redis.Open(ctx, redis.Options{URL: s.storeDSN, Logger: log})
 	}},
@@ -69,11 +66,51 @@ func checkEngine(s *settings) error {
 	return nil
 }
 
+// What the engines with a directory keep there.
+const (
+	sqliteFile = "oncegate.db"
+	logFiles   = "[0-9]*.wal"
+)
+
+// refuseOther fails when dir holds the records of another engine. Starting
+// beside them would be starting with an empty ledger: every key forgotten
+// without a word.
+func refuseOther(dir, other, files string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if match, err := filepath.Match(files, e.Name()); err != nil {
+			return err
+		} else if match {
+			return usagef("--data-dir %q: holds %s of the engine %s; must be a directory of its own, or use --store %s", dir, e.Name(), other, other)
+		}
+	}
+	return nil
+}
+
+func openSQLite(ctx context.Context, s *settings, _ *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+	if err := refuseOther(s.dataDir, "wal", logFiles); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.dataDir, 0o700); err != nil {
+		return nil, err
+	}
+	return sqlite.Open(ctx, filepath.Join(s.dataDir, sqliteFile), sqlite.Options{})
+}
+
 func openMemory(context.Context, *settings, *slog.Logger, prometheus.Registerer) (store.Store, error) {
 	return mem.New(mem.Options{}), nil
 }
 
 func openWAL(ctx context.Context, s *settings, log *slog.Logger, reg prometheus.Registerer) (store.Store, error) {
+	if err := refuseOther(s.dataDir, "sqlite", sqliteFile); err != nil {
+		return nil, err
+	}
 	m := newLogMetrics()
 	opts := mem.Options{SnapshotBytes: s.snapshotBytes, OnSnapshot: func(r mem.SnapshotResult) {
 		if r.Err != nil {

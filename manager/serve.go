@@ -42,18 +42,20 @@ func serve(ctx context.Context, env environment, args []string) error {
 // already. It closes the store.
 func serveOn(ctx context.Context, env environment, s *settings, st store.Store) error {
 	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: s.logLevel}))
-	a := &app{settings: s, log: log, registry: prometheus.NewRegistry(), store: st}
-	defer a.close()
-	if err := a.start(ctx); err != nil {
-		return err
+	audit := slog.New(slog.NewJSONHandler(env.stderr, nil)) // whatever the level
+	a := &app{settings: s, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: st}
+	err := a.start(ctx)
+	if err == nil {
+		err = a.wait(ctx)
 	}
-	return a.wait(ctx)
+	return errors.Join(err, a.close())
 }
 
 // app is a running manager. What start opened, close closes.
 type app struct {
 	settings *settings
 	log      *slog.Logger
+	auditLog *slog.Logger
 	registry *prometheus.Registry
 
 	store  store.Store
@@ -63,6 +65,8 @@ type app struct {
 	server *server.Server
 	engine server.Engine
 	admin  *http.Server
+
+	certificate *server.Certificate // nil without TLS
 
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
@@ -88,7 +92,10 @@ func (a *app) start(ctx context.Context) error {
 	}()
 	var tlsConfig *tls.Config
 	if s.tlsCert != "" {
-		if tlsConfig, err = server.TLSConfig(s.tlsCert, s.tlsKey, s.clientCA); err != nil {
+		if a.certificate, err = server.NewCertificate(s.tlsCert, s.tlsKey); err != nil {
+			return err
+		}
+		if tlsConfig, err = server.TLSConfig(a.certificate, s.clientCA); err != nil {
 			return err
 		}
 	}
@@ -126,7 +133,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
-	a.goRun(func() { a.reloadTokens(background) })
+	a.goRun(func() { a.reload(background) })
 
 	a.engine, _ = server.NewEngine(s.httpEngine, a.server)
 	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
@@ -197,19 +204,19 @@ func (a *app) register() error {
 	return nil
 }
 
-// audit logs what an administrator removed. The key is part of it: without it
-// the line would say nothing.
+// audit logs what an administrator removed, also when the log level would not.
+// The key is part of it: without it the line would say nothing.
 func (a *app) audit(d server.Deletion) {
-	a.log.Warn("entry deleted by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+	a.auditLog.Warn("entry deleted by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
 }
 
 func (a *app) sweepFailed(err error) {
 	a.log.Warn("sweep of expired entries failed, the next one tries again", "error", err.Error())
 }
 
-// reloadTokens reads the token file again at each SIGHUP.
-func (a *app) reloadTokens(ctx context.Context) {
-	if a.settings.tokenFile == "" {
+// reload reads the token file and the certificate again at each SIGHUP.
+func (a *app) reload(ctx context.Context) {
+	if a.settings.tokenFile == "" && a.certificate == nil {
 		return
 	}
 	hangup := make(chan os.Signal, 1)
@@ -220,31 +227,50 @@ func (a *app) reloadTokens(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			if err := a.auth.Load(a.settings.tokenFile); err != nil {
-				a.log.Error("tokens not reloaded, the old ones stay", "error", err.Error())
-				continue
-			}
-			a.log.Info("tokens reloaded")
+		}
+		if a.settings.tokenFile != "" {
+			a.reloaded("tokens", a.auth.Load(a.settings.tokenFile))
+		}
+		if a.certificate != nil {
+			a.reloaded("certificate", a.certificate.Load())
 		}
 	}
+}
+
+func (a *app) reloaded(what string, err error) {
+	if err != nil {
+		a.log.Error(what+" not reloaded, what was there stays", "error", err.Error())
+		return
+	}
+	a.log.Info(what + " reloaded")
 }
 
 // wait returns when the manager has been told to stop, or must.
 func (a *app) wait(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		return a.shutdown()
+		return errors.Join(a.shutdown(), a.storeFailure())
 	case <-a.store.Failed():
 		// Nothing may be answered from a store that cannot keep its promises.
 		a.server.Refuse("the store failed")
-		a.log.Error("store failed, stopping", "error", fmt.Sprint(a.store.Err()))
+		err := a.storeFailure()
+		a.log.Error("store failed, stopping", "error", err.Error())
 		_ = a.shutdown()
-		return fmt.Errorf("store failed: %w", a.store.Err())
+		return err
 	case err := <-a.ended:
 		a.server.SetReady("a listener ended")
 		_ = a.shutdown()
 		return err
 	}
+}
+
+// storeFailure is why the program must end with a failure, also when it was
+// stopping already.
+func (a *app) storeFailure() error {
+	if err := a.store.Err(); err != nil {
+		return fmt.Errorf("store failed: %w", err)
+	}
+	return nil
 }
 
 // shutdown stops taking requests and lets those at work finish.
@@ -266,8 +292,10 @@ func (a *app) shutdown() error {
 	return err
 }
 
-// close releases everything that start got to, in reverse order.
-func (a *app) close() {
+// close releases everything that start got to, in reverse order. Its error is
+// that of a store which could not be closed in order; one that failed before
+// has been reported.
+func (a *app) close() error {
 	if a.server != nil {
 		a.server.Abort()
 	}
@@ -284,12 +312,18 @@ func (a *app) close() {
 	if a.queue != nil {
 		a.queue.Close()
 	}
+	var err error
 	if a.store != nil {
-		if err := a.store.Close(); err != nil && !errors.Is(err, store.ErrFailed) {
+		failed := a.store.Err() != nil
+		if err = a.store.Close(); err != nil && !failed {
 			a.log.Error("closing the store", "error", err.Error())
+			err = fmt.Errorf("closing the store: %w", err)
+		} else {
+			err = nil
 		}
 	}
 	a.log.Info("stopped")
+	return err
 }
 
 // writeFileAtomically lets a reader see all of the content or no file.

@@ -5,9 +5,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -78,6 +75,17 @@ func (a *Auth) Load(tokenFile string) error {
 	return nil
 }
 
+// freeBody is how large a body may be that is read before anybody looks at the
+// credentials that came with it.
+const freeBody = 64 << 10
+
+// early reports whether a request shall be authorized before its body is read:
+// a body takes its memory when it is announced, and that is for those who may
+// send one. Length is negative when it was not announced.
+func (a *Auth) early(length int) bool {
+	return a != nil && (length < 0 || length > freeBody)
+}
+
 // check returns the problem of a request that may not pass.
 func (a *Auth) check(r *Request) *api.Problem {
 	if a == nil {
@@ -86,11 +94,17 @@ func (a *Auth) check(r *Request) *api.Problem {
 	if a.certificate && !r.source.verified() {
 		return unauthorized("a client certificate of the configured CA is required")
 	}
+	return a.checkToken(r.Header("authorization"))
+}
+
+// checkToken is the part of check that needs nothing but the header
+// authorization.
+func (a *Auth) checkToken(header string) *api.Problem {
 	tokens := a.tokens.Load()
 	if tokens == nil {
 		return nil
 	}
-	scheme, token, _ := strings.Cut(r.Header("authorization"), " ")
+	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
 		return unauthorized("a bearer token is required")
 	}
@@ -109,28 +123,4 @@ func (a *Auth) check(r *Request) *api.Problem {
 
 func unauthorized(detail string) *api.Problem {
 	return &api.Problem{Status: 401, Code: api.CodeUnauthorized, Title: "Unauthorized", Detail: detail}
-}
-
-// TLSConfig returns the configuration of a TLS listener. With a clientCA, a
-// client that shows a certificate must show one that this CA has signed; one
-// that shows none gets as far as Auth.
-func TLSConfig(certFile, keyFile, clientCA string) (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(certFile, keyFile)
-	if err != nil {
-		return nil, fmt.Errorf("TLS certificate: %w", err)
-	}
-	cfg := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	if clientCA == "" {
-		return cfg, nil
-	}
-	pem, err := os.ReadFile(clientCA)
-	if err != nil {
-		return nil, fmt.Errorf("client CA: %w", err)
-	}
-	cfg.ClientCAs = x509.NewCertPool()
-	if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, errors.New("client CA " + clientCA + ": holds no certificate in PEM form")
-	}
-	cfg.ClientAuth = tls.VerifyClientCertIfGiven
-	return cfg, nil
 }

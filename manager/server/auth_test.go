@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bufio"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -9,8 +10,10 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -124,6 +127,62 @@ func TestBearerTokens(t *testing.T) {
 	})
 }
 
+// TestStrangersSendNoLargeBodies: who may not call learns so from the head of
+// the request, before the server makes room for what it announces.
+func TestStrangersSendNoLargeBodies(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens")
+	writeFile(t, file, "token-of-20-bytes---\n")
+	onBothEngines(t, func(t *testing.T, engine string) {
+		auth, err := NewAuth(file, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := newSite(t, engine, siteOptions{server: Options{Auth: auth, ReadTimeout: time.Hour}})
+		chunked := 401
+		if engine == "fasthttp" {
+			chunked = 413 // it forgets the head of the request
+		}
+		for what, c := range map[string]struct {
+			framing string
+			status  int
+		}{
+			"announced":    {"content-length: 1000000\r\n\r\n", 401},
+			"too large":    {"content-length: 100000000\r\n\r\n", 401},
+			"chunked":      {"transfer-encoding: chunked\r\n\r\nf4240\r\n", chunked},
+			"small chunks": {"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n", 401},
+		} {
+			framing, want := c.framing, c.status
+			c := s.dial()
+			s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != want || (want == 401) != (resp.Header.Get("www-authenticate") == "Bearer") || resp.Header.Get(api.HeaderManager) != "test-1" {
+				t.Errorf("%s: %d %v", what, resp.StatusCode, resp.Header)
+			}
+		}
+		// Those who may call send what they like, within the limit.
+		body := strings.Repeat(" ", 500_000) + `{"key":"k","token":"t"}`
+		for _, framing := range []string{
+			fmt.Sprintf("content-length: %d\r\n\r\n%s", len(body), body),
+			fmt.Sprintf("transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
+		} {
+			c := s.dial()
+			s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer token-of-20-bytes---\r\n"+framing)
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 201 {
+				t.Errorf("with the token: %d", resp.StatusCode)
+			}
+		}
+	})
+}
+
 func TestTokenFilesAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := NewAuth(filepath.Join(dir, "none"), false); err == nil {
@@ -163,7 +222,11 @@ func TestMutualTLS(t *testing.T) {
 	serverCert, serverKey := ca.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
 	goodCert, goodKey := ca.issue(t, dir, "good", x509.ExtKeyUsageClientAuth)
 	badCert, badKey := other.issue(t, dir, "bad", x509.ExtKeyUsageClientAuth)
-	cfg, err := TLSConfig(serverCert, serverKey, ca.file(t, dir, "ca.pem"))
+	cert, err := NewCertificate(serverCert, serverKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := TLSConfig(cert, ca.file(t, dir, "ca.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,13 +285,66 @@ func TestTLSFilesAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t)
 	cert, key := ca.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
-	if _, err := TLSConfig(cert, cert, ""); err == nil {
+	if _, err := NewCertificate(cert, cert); err == nil {
 		t.Error("a certificate was accepted as its key")
 	}
-	if _, err := TLSConfig(cert, key, filepath.Join(dir, "none")); err == nil {
+	c, err := NewCertificate(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := TLSConfig(c, filepath.Join(dir, "none")); err == nil {
 		t.Error("a missing CA was accepted")
 	}
-	if _, err := TLSConfig(cert, key, key); err == nil || !strings.Contains(err.Error(), "no certificate") {
+	if _, err := TLSConfig(c, key); err == nil || !strings.Contains(err.Error(), "no certificate") {
 		t.Errorf("a key as CA: %v", err)
 	}
+}
+
+// TestCertificatesAreReloaded: new connections see the new certificate, and the
+// old one again when the files make no sense.
+func TestCertificatesAreReloaded(t *testing.T) {
+	dir := t.TempDir()
+	old, renewed := newAuthority(t), newAuthority(t)
+	cert, key := old.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+	c, err := NewCertificate(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := TLSConfig(c, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	onBothEngines(t, func(t *testing.T, engine string) {
+		s := newSite(t, engine, siteOptions{tls: cfg})
+		seen := func(ca *authority) error {
+			pool := x509.NewCertPool()
+			pool.AddCert(ca.cert)
+			conn, err := tls.Dial("tcp", s.addr, &tls.Config{RootCAs: pool})
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		}
+		old.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+		if err := c.Load(); err != nil {
+			t.Fatal(err)
+		}
+		if err := seen(old); err != nil {
+			t.Errorf("before: %v", err)
+		}
+		renewed.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+		if err := c.Load(); err != nil {
+			t.Fatal(err)
+		}
+		if err := seen(renewed); err != nil {
+			t.Errorf("renewed: %v", err)
+		}
+		writeFile(t, key, "")
+		if err := c.Load(); err == nil {
+			t.Error("a certificate without a key was taken")
+		}
+		if err := seen(renewed); err != nil {
+			t.Errorf("after files that make no sense: %v", err)
+		}
+	})
 }

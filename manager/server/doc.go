@@ -12,10 +12,12 @@
 // on purpose calls Request.Hold: the request then counts as held instead of at
 // work, and its context ends when the client leaves.
 //
-// Every answer carries the header oncegate-manager. Errors are problem+json
-// with a code of package api.
+// Every answer carries the header oncegate-manager, and errors are problem+json
+// with a code of package api; except that net/http answers by itself what it
+// cannot read as a request.
 //
-// More groups of routes join through New; see Route.
+// More groups of routes join through New; see Route. LEDGER.md and JOBS.md tell
+// clients and operators what there is.
 //
 // # Performance
 //

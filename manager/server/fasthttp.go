@@ -24,14 +24,17 @@ type fastHTTP struct {
 func newFastHTTP(s *Server) Engine {
 	e := &fastHTTP{server: s, limit: limiter{server: s}, version: []byte(s.opts.Version)}
 	e.fast = &fasthttp.Server{
-		Handler:                      e.handle,
-		ErrorHandler:                 e.handleError,
-		ReadTimeout:                  s.opts.ReadTimeout,
-		WriteTimeout:                 s.opts.WriteTimeout,
-		IdleTimeout:                  s.opts.IdleTimeout,
-		ReadBufferSize:               s.opts.MaxHeaderBytes,
-		MaxRequestBodySize:           s.opts.MaxBodyBytes,
-		Concurrency:                  s.opts.MaxConnections,
+		Handler:            e.handle,
+		ErrorHandler:       e.handleError,
+		HeaderReceived:     e.admitBody,
+		ReadTimeout:        s.opts.ReadTimeout,
+		WriteTimeout:       s.opts.WriteTimeout,
+		IdleTimeout:        s.opts.IdleTimeout,
+		ReadBufferSize:     s.opts.MaxHeaderBytes,
+		MaxRequestBodySize: s.opts.MaxBodyBytes,
+		// Connections are counted by the limiter, and their goroutines end a
+		// little later than they do: fasthttp's own limit must not be met first.
+		Concurrency:                  2 * s.opts.MaxConnections,
 		DisablePreParseMultipartForm: true,
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
@@ -73,8 +76,38 @@ func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
 	e.write(c, &x.resp)
 }
 
+// admitBody leaves no room for the large body of a stranger; handleError then
+// says why, except that fasthttp forgets the head of a request with too large
+// chunks: that is 413 like any other. The connection is out of reach here, so
+// this looks at tokens only: whoever needs a certificate and has none is
+// refused by serve.
+func (e *fastHTTP) admitBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
+	auth, length := e.server.opts.Auth, fastBodyLength(h)
+	if auth.early(length) && auth.checkToken(string(h.Peek("authorization"))) != nil {
+		c.MaxRequestBodySize = freeBody
+	}
+	return c
+}
+
+// fastBodyLength is how long the body is announced to be, negative when it is
+// not. Fasthttp says -2 when there is none.
+func fastBodyLength(h *fasthttp.RequestHeader) int {
+	if n := h.ContentLength(); n != -2 {
+		return n
+	}
+	return 0
+}
+
 // handleError answers what could not be read as a request.
 func (e *fastHTTP) handleError(c *fasthttp.RequestCtx, err error) {
+	var w Response
+	if auth := e.server.opts.Auth; errors.Is(err, fasthttp.ErrBodyTooLarge) && auth.early(fastBodyLength(&c.Request.Header)) {
+		if p := auth.check(&Request{source: (*fastSource)(c)}); p != nil {
+			e.server.unauthorized(&w, p)
+			e.write(c, &w)
+			return
+		}
+	}
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	p := malformed()
@@ -86,7 +119,6 @@ func (e *fastHTTP) handleError(c *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &timeout) && timeout.Timeout():
 		p = requestTimeout()
 	}
-	var w Response
 	w.Problem(p)
 	e.write(c, &w)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"strconv"
@@ -103,7 +104,13 @@ func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
 		x.req.Path = "/"
 	}
 	var p *api.Problem
-	if x.body, p = e.readBody(hw, hr, x.body[:0]); p != nil {
+	if auth := e.server.opts.Auth; auth.early(bodyLength(hr)) {
+		p = auth.check(&x.req)
+	}
+	if p != nil {
+		hw.Header().Set("Connection", "close")
+		e.server.unauthorized(&x.resp, p)
+	} else if x.body, p = e.readBody(hw, hr, x.body[:0]); p != nil {
 		hw.Header().Set("Connection", "close")
 		x.resp.Problem(p)
 	} else {
@@ -112,6 +119,9 @@ func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
 	}
 	e.write(hw, hr, &x.resp)
 }
+
+// bodyLength is how long the body is announced to be, negative when it is not.
+func bodyLength(hr *http.Request) int { return int(min(hr.ContentLength, math.MaxInt32)) }
 
 func (e *netHTTP) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) ([]byte, *api.Problem) {
 	limit := e.server.opts.MaxBodyBytes
