@@ -17,6 +17,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/mem"
 )
 
@@ -74,6 +75,7 @@ func (l *logBuffer) String() string {
 type siteOptions struct {
 	server Options
 	ledger ledger.Options
+	store  store.Store // closed at the end; a volatile one when nil
 	routes []Route
 	audit  func(Deletion)
 	tls    *tls.Config
@@ -83,7 +85,10 @@ type siteOptions struct {
 func newSite(t *testing.T, engine string, o siteOptions) *site {
 	t.Helper()
 	s := &site{t: t, log: new(logBuffer)}
-	st := mem.New(mem.Options{})
+	st := o.store
+	if st == nil {
+		st = mem.New(mem.Options{})
+	}
 	var err error
 	if s.ledger, err = ledger.New(t.Context(), st, o.ledger); err != nil {
 		t.Fatal(err)

@@ -201,24 +201,20 @@ func TestLongPoll(t *testing.T) {
 
 func TestClientLeavesLongPoll(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
+		s := newSite(t, engine, siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
+		s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)
-			if _, err := s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`); err == nil {
+			if _, err := s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":3600000}`); err == nil {
 				t.Error("answered a client that left")
 			}
 		}()
 		s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
 		cancel()
 		<-gone
-		start := time.Now()
 		s.eventually("the wait ends with its client", func() bool { return s.waiters() == 0 })
-		if took := time.Since(start); took > 25*time.Second {
-			t.Errorf("only its time limit ended the wait, after %v", took)
-		}
 		s.eventually("nothing is held", func() bool { return s.server.load.held.Load() == 0 && s.server.load.busy.Load() == 0 })
 	})
 }
