@@ -70,10 +70,16 @@ func durableLedger(b *testing.B) (*Ledger, *logged) {
 	return l, w
 }
 
+const (
+	benchScope = "c2NvcGUtb2YtdGhlLWNhbGxlcg"
+	benchToken = "0123456789abcdef0123456789abcdef"
+)
+
+func benchKey(i int) string { return "host1.dc1:12345:" + strconv.Itoa(1_000_000_000+i) }
+
 func benchReserve(l *Ledger, i int) error {
 	_, err := l.Reserve(context.Background(), &api.ReserveRequest{
-		Key: "host1.dc1:12345:" + strconv.Itoa(1_000_000_000+i), Scope: "c2NvcGUtb2YtdGhlLWNhbGxlcg",
-		Token: "0123456789abcdef0123456789abcdef", Fingerprint: "ZmluZ2VycHJpbnQ",
+		Key: benchKey(i), Scope: benchScope, Token: benchToken, Fingerprint: "ZmluZ2VycHJpbnQ",
 	}, nil)
 	return err
 }
