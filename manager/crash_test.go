@@ -191,7 +191,9 @@ func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte)
 	}
 	switch c.Op {
 	case "reserve":
-		path, m = api.PathReserve, &api.ReserveRequest{Key: c.Key, Token: c.Token, PendingTTL: ttl}
+		// Some are held for a moment while another attempt is pending.
+		wait := time.Duration(len(c.Body)%3) * 5 * time.Millisecond
+		path, m = api.PathReserve, &api.ReserveRequest{Key: c.Key, Token: c.Token, PendingTTL: ttl, Wait: wait}
 	case "release":
 		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.Key, Token: c.Token}
 	default:
