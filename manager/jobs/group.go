@@ -101,8 +101,7 @@ func (g *group[T]) lane() {
 		err := g.transact(batch)
 		// What one call met (a damaged record, a transaction that becomes too
 		// large, others who change the same records) is not the other's business.
-		alone := err != nil && len(batch) > 1 && g.q.base.Err() == nil &&
-			!errors.Is(err, store.ErrUnavailable) && !errors.Is(err, store.ErrFailed) && !errors.Is(err, store.ErrClosed)
+		alone := err != nil && len(batch) > 1 && g.q.base.Err() == nil && !unknown(err)
 		for i, m := range batch {
 			if m.err = err; alone {
 				m.err = g.transact(batch[i : i+1])
@@ -110,6 +109,18 @@ func (g *group[T]) lane() {
 			close(m.done)
 		}
 	}
+}
+
+// unknown reports whether a transaction that failed so may have happened all the
+// same. Then it must not be run again on its callers' behalf: an enqueued job may
+// be with a worker by now, and would be put back to its beginning.
+func unknown(err error) bool {
+	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 func (g *group[T]) transact(batch []*member[T]) error {

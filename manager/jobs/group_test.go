@@ -169,20 +169,24 @@ func TestGroupKeepsTheFailuresOfCallsApart(t *testing.T) {
 // TestGroupRunsNothingTwiceWhenTheOutcomeIsUnknown: the calls may have been
 // done, so only their callers can decide to try again.
 func TestGroupRunsNothingTwiceWhenTheOutcomeIsUnknown(t *testing.T) {
-	gt := newGroupTest(t)
-	lanes := gt.fill()
-	a, b := gt.call(t.Context(), "a", 0), gt.call(t.Context(), "b", 0)
-	for range groupLanes {
-		gt.s.pass <- nil
-	}
-	gt.s.pass <- fmt.Errorf("lost: %w", store.ErrUnavailable)
-	gt.want(a, store.ErrUnavailable)
-	gt.want(b, store.ErrUnavailable)
-	for _, l := range lanes {
-		gt.want(l, nil)
-	}
-	if len(gt.batches) != groupLanes {
-		t.Fatalf("transactions %q", gt.batches)
+	for _, lost := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.DeadlineExceeded, context.Canceled} {
+		t.Run(lost.Error(), func(t *testing.T) {
+			gt := newGroupTest(t)
+			lanes := gt.fill()
+			a, b := gt.call(t.Context(), "a", 0), gt.call(t.Context(), "b", 0)
+			for range groupLanes {
+				gt.s.pass <- nil
+			}
+			gt.s.pass <- fmt.Errorf("lost: %w", lost)
+			gt.want(a, lost)
+			gt.want(b, lost)
+			for _, l := range lanes {
+				gt.want(l, nil)
+			}
+			if len(gt.batches) != groupLanes {
+				t.Fatalf("transactions %q", gt.batches)
+			}
+		})
 	}
 }
 
