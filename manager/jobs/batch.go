@@ -216,6 +216,9 @@ func (b *claimBatcher) putBack(orphans []Job) {
 			}
 			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
 			r.Attempt--
+			if err := r.retakeLock(tx, r.FreedAt); err != nil {
+				return err
+			}
 			notifyQueued(tx, r.Function)
 			if err := r.save(tx); err != nil {
 				return err

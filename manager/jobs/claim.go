@@ -260,11 +260,26 @@ func (c *claimRun) prefetch(hits []store.Hit) error {
 
 // candidates returns the next hits of the lanes in the order of claims.
 func (c *claimRun) candidates(lanes []*lane, need int) ([]store.Hit, error) {
-	if len(lanes) == 1 {
-		return lanes[0].scan(c.tx, need, true)
+	for len(lanes) > 1 {
+		hits, open, err := c.merged(lanes, need)
+		if err != nil || len(hits) > 0 || len(open) == len(lanes) {
+			return hits, err
+		}
+		// The jobs that come first are all with other managers' claims, and
+		// there are no others in their lanes: the rest is next.
+		lanes = open
 	}
-	// Look first how many of each lane are among the next, then claim these
-	// only: an engine keeps the hits of a claiming scan from other claimers.
+	if len(lanes) == 0 {
+		return nil, nil
+	}
+	return lanes[0].scan(c.tx, need, true)
+}
+
+// merged returns hits of several lanes, and the lanes that were not found to
+// have nothing left for this claim. It looks first how many of each lane are
+// among the next, then claims these only: an engine keeps the hits of a claiming
+// scan from other claimers.
+func (c *claimRun) merged(lanes []*lane, need int) (hits []store.Hit, open []*lane, err error) {
 	type candidate struct {
 		lane int
 		rank string
@@ -277,6 +292,7 @@ func (c *claimRun) candidates(lanes []*lane, need int) ([]store.Hit, error) {
 		return strings.Compare(a.hit.Key, b.hit.Key)
 	}
 	var all []candidate
+	found := make([]int, len(lanes))
 	collect := func(limit func(lane int) int, claim bool) error {
 		all = all[:0]
 		for i, l := range lanes {
@@ -288,6 +304,7 @@ func (c *claimRun) candidates(lanes []*lane, need int) ([]store.Hit, error) {
 			if err != nil {
 				return err
 			}
+			found[i] = len(hits)
 			for _, h := range hits {
 				all = append(all, candidate{i, h.SortKey[l.skip:], h})
 			}
@@ -296,20 +313,25 @@ func (c *claimRun) candidates(lanes []*lane, need int) ([]store.Hit, error) {
 		return nil
 	}
 	if err := collect(func(int) int { return need }, false); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	share := make([]int, len(lanes))
 	for _, x := range all[:min(need, len(all))] {
 		share[x.lane]++
 	}
 	if err := collect(func(i int) int { return share[i] }, true); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	hits := make([]store.Hit, len(all))
+	for i, l := range lanes {
+		if share[i] == 0 || found[i] > 0 {
+			open = append(open, l)
+		}
+	}
+	hits = make([]store.Hit, len(all))
 	for i, x := range all {
 		hits[i] = x.hit
 	}
-	return hits, nil
+	return hits, open, nil
 }
 
 // take leases the job of a hit to a claim, if it is still there to be taken.
@@ -333,8 +355,8 @@ func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
 		return false, nil
 	}
 	c.budget -= size
-	if r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
-		if err := r.dropLock(c.tx); err != nil {
+	if r.LockID != "" && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
+		if err := r.freeLock(c.tx, r.LockID); err != nil {
 			return false, err
 		}
 	}

@@ -18,7 +18,8 @@ type record struct {
 	// answered the same way. Empty while a delivery is out and after its lease
 	// was taken away.
 	LastToken string
-	// LockID is the key in colLocks that the submission took, "" if none.
+	// LockID is the key in colLocks that the submission took, "" if none or
+	// given up; see mayHoldLock.
 	LockID string
 	// FreedAt is when the last lease was taken back, zero if none was. On a
 	// remote store a claim may have asked for the time before that and met the
@@ -318,7 +319,7 @@ func prefetchJobs(tx store.Tx, ids []string) error {
 		if r.Key != "" {
 			names = append(names, store.ID{Collection: colKeys, Key: r.Key})
 		}
-		if r.LockID != "" {
+		if r.mayHoldLock() {
 			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
 		}
 	}

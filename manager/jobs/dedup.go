@@ -75,19 +75,49 @@ func (r *record) takeLock(tx store.Tx, id string) error {
 	return l.put(tx, id)
 }
 
-// dropLock gives up the job's lock, if it still has one.
+// mayHoldLock reports whether the lock that the job was submitted with can still
+// be its own. One that holds until the job starts was freed by the claim; the
+// job remembers which it was for the case that the claim is undone.
+func (r *record) mayHoldLock() bool {
+	return r.LockID != "" && !(r.State == Active && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting)
+}
+
+// dropLock gives up the job's lock, if it still has one, for good.
 func (r *record) dropLock(tx store.Tx) error {
-	if r.LockID == "" {
+	id, may := r.LockID, r.mayHoldLock()
+	r.LockID = ""
+	if !may {
 		return nil
 	}
-	id := r.LockID
-	r.LockID = ""
+	return r.freeLock(tx, id)
+}
+
+// freeLock lets another submission take a lock.
+func (r *record) freeLock(tx store.Tx, id string) error {
 	l, err := loadLock(tx, id)
 	// After its TTL another job may have taken it.
 	if err != nil || l == nil || l.holder != r.ID {
 		return err
 	}
 	return tx.Delete(colLocks, id)
+}
+
+// retakeLock is for a job that goes back to the queue as if it had never been
+// delivered: it holds its lock again, unless a job that was submitted meanwhile
+// does.
+func (r *record) retakeLock(tx store.Tx, at time.Time) error {
+	if r.LockID == "" || r.Attempt > 0 || r.Dedup == nil || r.Dedup.Strategy != UntilExecuting {
+		return nil
+	}
+	l := lock{holder: r.ID, until: r.RunAt.Add(r.Dedup.TTL)}
+	if !l.until.After(at) {
+		return nil
+	}
+	other, err := lockHolder(tx, at, r.LockID)
+	if err != nil || other != nil {
+		return err
+	}
+	return l.put(tx, r.LockID)
 }
 
 // keyHolder returns the live job that holds a key, nil if none.

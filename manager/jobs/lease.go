@@ -304,7 +304,10 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	if req.Delay != nil {
 		delay = *req.Delay
 	}
-	return r, r.requeue(tx, delay)
+	if err := r.requeue(tx, delay); err != nil || !req.Uncounted {
+		return r, err
+	}
+	return r, r.retakeLock(tx, now(tx))
 }
 
 func operatorRetry(tx store.Tx, req *Retry) (*record, error) {

@@ -307,6 +307,20 @@ var claimTests = map[string]func(*env){
 			}
 		}
 	},
+	"a claim that is undone gives the deduplication back": func(e *env) {
+		s := jobs.Submission{ID: "a", Dedup: untilExecuting}
+		e.job(s)
+		s.ID = ""
+		e.q.PutBack([]jobs.Job{e.claimOne()})
+		e.wantDropped("a", s)
+		// A duplicate that came while it was claimed was none.
+		first := e.claimOne()
+		b := e.job(s)
+		e.q.PutBack([]jobs.Job{first})
+		e.wantDropped(b.ID, s)
+		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 3, Lease: time.Hour}), "a", b.ID)
+		e.job(s) // all have started
+	},
 	"a drained queue answers its waiting calls": func(e *env) {
 		q := e.queue(jobs.Options{})
 		a := e.job(jobs.Submission{Delay: far})

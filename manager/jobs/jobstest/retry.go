@@ -96,7 +96,9 @@ var retryTests = map[string]func(*env){
 		e.finish(j, jobs.Failed) // the lease is still good
 	},
 	"a delivery that the worker could not use does not count": func(e *env) {
-		e.job(jobs.Submission{ID: "a", MaxAttempts: 1})
+		s := jobs.Submission{ID: "a", MaxAttempts: 1, Dedup: untilExecuting}
+		e.job(s)
+		s.ID = ""
 		for range 3 {
 			j := e.claimOne()
 			if j.Attempt != 1 {
@@ -104,6 +106,7 @@ var retryTests = map[string]func(*env){
 			}
 			r := jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero, Uncounted: true}
 			e.retry(r)
+			e.wantDropped("a", s)
 			if again := e.retry(r); again.Attempt != 0 {
 				e.Fatalf("the second call counts: %+v", again)
 			}
