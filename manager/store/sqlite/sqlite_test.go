@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"go.uber.org/goleak"
+	"modernc.org/sqlite"
 
 	"github.com/oncegate/oncegate/manager/store"
 )
@@ -163,6 +165,54 @@ func TestTheFunctionNeverOutlivesItsUpdate(t *testing.T) {
 	}
 	if err := has(t.Context(), s, "k"); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("an update whose context ended before its commit: %v", err)
+	}
+}
+
+// TestNobodyIsRefusedForWhatNeverWas: two updates share a commit that fails. The
+// second one's function refused because of what the first one wrote; its caller
+// must not be told so.
+func TestNobodyIsRefusedForWhatNeverWas(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "x.db"))
+	if err := s.w.conn.Raw(func(c any) error {
+		c.(sqlite.HookRegisterer).RegisterCommitHook(func() int32 { return 1 }) // every commit fails
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	running, goOn := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { // keeps the writer busy until both are queued
+		if err := s.Update(t.Context(), func(store.Tx) error {
+			close(running)
+			<-goOn
+			return nil
+		}); err != nil {
+			t.Errorf("an update that writes nothing: %v", err)
+		}
+	})
+	<-running
+	queued := func(n int, fn func(store.Tx) error) <-chan error {
+		answer := make(chan error, 1)
+		wg.Go(func() { answer <- s.Update(t.Context(), fn) })
+		for len(s.queue) < n {
+			runtime.Gosched()
+		}
+		return answer
+	}
+	taken := errors.New("taken")
+	first := queued(1, func(tx store.Tx) error { return tx.Put("things", "k", nil) })
+	second := queued(2, func(tx store.Tx) error {
+		if _, err := tx.Get("things", "k"); !errors.Is(err, store.ErrNotFound) {
+			return errors.Join(taken, err)
+		}
+		return nil
+	})
+	close(goOn)
+	wg.Wait()
+	for _, answer := range []<-chan error{first, second} {
+		if err := <-answer; !errors.Is(err, store.ErrFailed) || errors.Is(err, taken) {
+			t.Errorf("answered with %v, want ErrFailed", err)
+		}
 	}
 }
 

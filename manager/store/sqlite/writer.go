@@ -93,7 +93,10 @@ func (w *writer) commit(ctx context.Context, batch []*request) {
 		err = w.transaction(ctx, batch)
 	}
 	for _, r := range batch {
-		if r.err == nil && r.panicked == nil {
+		// A function that refused may have done so because of what another one
+		// of the batch wrote, which now never was. (Without space there is
+		// nothing more telling than that.)
+		if err != nil && r.panicked == nil && !errors.Is(r.err, store.ErrNoSpace) {
 			r.err = err
 		}
 		if r.err == nil && r.panicked == nil {
