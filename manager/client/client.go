@@ -27,7 +27,8 @@ type Options struct {
 	Token string
 	// HTTP makes the requests; by default a client with a transport of its own
 	// that keeps up to 256 connections. It must not have a timeout shorter than
-	// the calls' waits.
+	// the calls' waits. Redirects that turn a POST into a GET (301, 302, 303)
+	// are not followed, whatever its CheckRedirect says.
 	HTTP *http.Client
 	// Keys makes idempotency keys; by default with a random client id, which is
 	// as good as long as the program does not want to find its submissions by
@@ -68,6 +69,9 @@ func New(o Options) (*Client, error) {
 			*d.d = d.def
 		}
 	}
+	if o.Token != "" && !visible(o.Token, maxToken) {
+		return nil, fmt.Errorf("client: Token: must be up to %d visible ASCII characters", maxToken)
+	}
 	if o.MaxAttempts < 0 {
 		return nil, fmt.Errorf("client: MaxAttempts %d: must not be negative", o.MaxAttempts)
 	}
@@ -88,11 +92,35 @@ func New(o Options) (*Client, error) {
 			ExpectContinueTimeout: time.Second,
 		}}
 	}
+	o.HTTP = keepMethod(o.HTTP)
 	return &Client{opts: o, base: strings.TrimRight(o.URL, "/")}, nil
+}
+
+// keepMethod returns a copy of the HTTP client that does not follow redirects to
+// another method. A submission that came back as a GET would find a list of
+// jobs, and nothing would be submitted.
+func keepMethod(h *http.Client) *http.Client {
+	copied := *h
+	follow := h.CheckRedirect
+	copied.CheckRedirect = func(r *http.Request, via []*http.Request) error {
+		switch {
+		case r.Method != via[0].Method:
+			return http.ErrUseLastResponse
+		case follow != nil:
+			return follow(r, via)
+		case len(via) >= 10:
+			return errors.New("stopped after 10 redirects")
+		}
+		return nil
+	}
+	return &copied
 }
 
 // Keys returns the generator of the client's idempotency keys.
 func (c *Client) Keys() *Keys { return c.opts.Keys }
+
+// maxToken is the manager's bound.
+const maxToken = 4096
 
 // call is one call of the API.
 type call struct {
@@ -115,18 +143,24 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 			return false, fmt.Errorf("client: %s %s: %w", call.method, call.path, err)
 		}
 	}
+	// What can never be sent is not to be tried again and again. Quoted, as RFC
+	// 8941 has it, a key may be longer than it is.
+	if call.key != "" && !visible(call.key, 2*api.MaxKeyBytes+2) {
+		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.key, api.MaxKeyBytes)
+	}
 	for attempt := 1; ; attempt++ {
 		replayed, err := c.attempt(ctx, &call, body, out)
-		if err == nil || ctx.Err() != nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts {
+		if err == nil || call.once || !temporary(err) || attempt == c.opts.MaxAttempts {
 			return replayed, err
 		}
-		timer := time.NewTimer(c.backoff(attempt, err))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return false, err // more telling than the context's
+		if pause(ctx, c.backoff(attempt, err)) == nil {
+			continue
 		}
+		// The manager's last answer tells more than the context's end.
+		if !errors.Is(err, ctx.Err()) {
+			err = fmt.Errorf("%w (%w)", err, ctx.Err())
+		}
+		return false, err
 	}
 }
 
@@ -159,6 +193,12 @@ func temporary(err error) bool {
 type badAnswer struct{ error }
 
 func (e *badAnswer) Unwrap() error { return e.error }
+
+// notOurs is the error for a JSON answer that does not say what a manager's
+// would. It must never pass for a success.
+func (c *call) notOurs(what string) error {
+	return &badAnswer{fmt.Errorf("client: %s %s: an answer that is not of a manager: %s", c.method, c.path, what)}
+}
 
 func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) (replayed bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout+call.wait)
@@ -213,6 +253,10 @@ func readError(resp *http.Response, body []byte, replayed bool) error {
 	var p problem
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), api.ContentTypeProblem) && json.Unmarshal(body, &p) == nil {
 		e.Code, e.Detail = api.Code(p.Code), p.text()
+		return e
+	}
+	if to := resp.Header.Get("Location"); to != "" && resp.StatusCode/100 == 3 {
+		e.Detail = "redirected to " + strconv.Quote(to) + "; the client's URL must lead to the manager itself"
 		return e
 	}
 	if len(body) > 200 {

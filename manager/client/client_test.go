@@ -18,6 +18,7 @@ func TestOptions(t *testing.T) {
 	for _, o := range []Options{
 		{}, {URL: "localhost:9000"}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://a?b=c"}, {URL: "http://u:p@a"}, {URL: "http://a#b"}, {URL: ":"},
 		{URL: "http://a", Timeout: -1}, {URL: "http://a", BackoffBase: -1}, {URL: "http://a", BackoffMax: -1}, {URL: "http://a", MaxAttempts: -1},
+		{URL: "http://a", Token: "a\nb"}, {URL: "http://a", Token: strings.Repeat("t", maxToken+1)},
 	} {
 		if _, err := New(o); err == nil {
 			t.Errorf("%+v was accepted", o)
@@ -114,6 +115,11 @@ func TestRefusalsAreFinal(t *testing.T) {
 	if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", Payload: func() {}}); err == nil {
 		t.Error("a payload that is no JSON was accepted")
 	}
+	for _, key := range []string{"a\nb", "a b", "ü", strings.Repeat("k", 600)} { // no header can carry it, however often it is tried
+		if _, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f", IdempotencyKey: key}); err == nil || !strings.Contains(err.Error(), "idempotency key") {
+			t.Errorf("key %.20q: %v", key, err)
+		}
+	}
 	if n := len(f.requests("/v1/jobs")); n != 5 {
 		t.Errorf("%d requests, want one per call", n)
 	}
@@ -165,14 +171,14 @@ func TestRetriesAreBounded(t *testing.T) {
 		t.Errorf("%d requests, %v", len(f.requests("/v1/jobs")), err)
 	}
 	// The context bounds them as well, in the middle of a pause, and the error
-	// is the manager's.
+	// tells of both.
 	c.opts.MaxAttempts = 0
 	ctx, cancel := context.WithCancel(t.Context())
 	f.answer = func(*http.Request) *http.Response {
 		cancel()
 		return response(503, api.ContentTypeProblem, `{"code":"capacity","title":"t"}`, "Retry-After", "3600")
 	}
-	if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f"}); !HasCode(err, api.CodeCapacity) {
+	if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f"}); !HasCode(err, api.CodeCapacity) || !errors.Is(err, context.Canceled) {
 		t.Errorf("after the context's end: %v", err)
 	}
 }

@@ -40,14 +40,19 @@ func NewKeys(clientID string) (*Keys, error) {
 }
 
 func checkClientID(id string) error {
-	ok := len(id) >= 1 && len(id) <= maxClientID
-	for i := 0; ok && i < len(id); i++ {
-		ok = id[i] >= 0x21 && id[i] <= 0x7e
-	}
-	if !ok {
+	if !visible(id, maxClientID) {
 		return fmt.Errorf("client id %.64q: must be 1 to %d visible ASCII characters", id, maxClientID)
 	}
 	return nil
+}
+
+// visible reports whether s is 1 to most visible ASCII characters.
+func visible(s string, most int) bool {
+	ok := len(s) >= 1 && len(s) <= most
+	for i := 0; ok && i < len(s); i++ {
+		ok = s[i] >= 0x21 && s[i] <= 0x7e
+	}
+	return ok
 }
 
 // OpenKeys is NewKeys with the client id that the file holds. When there is no

@@ -35,7 +35,14 @@ func (w *Worker) keepLease(ctx context.Context, end context.CancelCauseFunc, j *
 func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job, held time.Time) {
 	for {
 		sent := time.Now()
-		callCtx, cancel := context.WithTimeout(ctx, w.opts.Lease/3)
+		bound := w.opts.Lease / 3
+		// A beat that nobody answers must not outlast the lease. When that is
+		// over already, because this machine stood still, one more may find that
+		// nobody has taken it back.
+		if left := w.opts.Lease - sent.Sub(held); left > 0 {
+			bound = min(bound, left)
+		}
+		callCtx, cancel := context.WithTimeout(ctx, bound)
 		b, err := w.client.Heartbeat(callCtx, j.ID, j.Lease.Token, w.opts.Lease)
 		cancel()
 		next := w.beat

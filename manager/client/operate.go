@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"net/url"
 	"strconv"
 	"time"
@@ -12,10 +13,15 @@ func (c *Client) Get(ctx context.Context, id string) (*Job, error) {
 	return c.job(ctx, call{method: "GET", path: jobPath(id)})
 }
 
+// job makes a call that a job answers.
 func (c *Client) job(ctx context.Context, call call) (*Job, error) {
 	var j Job
-	if _, err := c.do(ctx, call, &j); err != nil {
+	var err error
+	if j.Replayed, err = c.do(ctx, call, &j); err != nil {
 		return nil, err
+	}
+	if j.ID == "" || j.State == "" {
+		return nil, call.notOurs("no job")
 	}
 	return &j, nil
 }
@@ -64,10 +70,14 @@ func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
 	var out struct {
 		Jobs []Job `json:"jobs"`
 	}
-	_, err := c.do(ctx, call{
-		method: "POST", path: "/v1/jobs/claim", body: r, once: true, wait: time.Duration(r.WaitMS) * time.Millisecond,
-	}, &out)
-	return out.Jobs, err
+	call := call{method: "POST", path: "/v1/jobs/claim", body: r, once: true, wait: time.Duration(r.WaitMS) * time.Millisecond}
+	if _, err := c.do(ctx, call, &out); err != nil {
+		return nil, err
+	}
+	if out.Jobs == nil {
+		return nil, call.notOurs("no list of jobs")
+	}
+	return out.Jobs, nil
 }
 
 // Heartbeat extends a lease to lease from now, to what it was claimed with when
@@ -78,8 +88,14 @@ func (c *Client) Heartbeat(ctx context.Context, id, token string, lease time.Dur
 		LeaseMS int64  `json:"lease_ms,omitempty"`
 	}{token, lease.Milliseconds()}
 	var b Beat
-	_, err := c.do(ctx, call{method: "POST", path: jobPath(id) + "/heartbeat", body: body, once: true}, &b)
-	return &b, err
+	call := call{method: "POST", path: jobPath(id) + "/heartbeat", body: body, once: true}
+	if _, err := c.do(ctx, call, &b); err != nil {
+		return nil, err
+	}
+	if b.ExpiresInMS <= 0 {
+		return nil, call.notOurs("no lease")
+	}
+	return &b, nil
 }
 
 // Finish ends a job.
@@ -98,16 +114,24 @@ func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, e
 	var out struct {
 		Results []struct {
 			ID      string   `json:"id"`
+			State   string   `json:"state"`
 			Problem *problem `json:"problem"`
 		} `json:"results"`
 	}
-	if _, err := c.do(ctx, call{method: "POST", path: "/v1/jobs/finish", body: body}, &out); err != nil {
+	call := call{method: "POST", path: "/v1/jobs/finish", body: body}
+	if _, err := c.do(ctx, call, &out); err != nil {
 		return nil, err
+	}
+	if len(out.Results) != len(fs) {
+		return nil, call.notOurs(fmt.Sprintf("%d results for %d jobs", len(out.Results), len(fs)))
 	}
 	errs := make([]error, len(fs))
 	for i, r := range out.Results {
-		if i < len(errs) && r.Problem != nil {
+		switch {
+		case r.Problem != nil:
 			errs[i] = r.Problem.error()
+		case r.ID != fs[i].ID || r.State == "":
+			return nil, call.notOurs(fmt.Sprintf("result %d is not of job %s", i, fs[i].ID))
 		}
 	}
 	return errs, nil
@@ -141,8 +165,9 @@ func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cu
 	return &page, err
 }
 
-// Replay enqueues a fresh job like a dead one. When the answer is lost and the
-// call repeated it may say that the letter is not there: then it was replayed.
+// Replay enqueues a fresh job like a dead one. It is not repeated: after a lost
+// answer nobody but the caller knows whether somebody else may have replayed it
+// meanwhile. A second call then says that the letter is not there.
 func (c *Client) Replay(ctx context.Context, function, id string) (*Job, error) {
 	return c.job(ctx, call{
 		method: "POST", path: functionPath(function) + "/dead-letters/" + url.PathEscape(id) + "/replay", body: struct{}{}, once: true,
@@ -155,7 +180,8 @@ func (c *Client) Subscribe(ctx context.Context, event, function string) error {
 	return err
 }
 
-// Unsubscribe ends a subscription.
+// Unsubscribe ends a subscription. When an answer is lost and the call repeated
+// it may say that the subscription is not there: then it was ended.
 func (c *Client) Unsubscribe(ctx context.Context, event, function string) error {
 	_, err := c.do(ctx, call{method: "DELETE", path: subscriptionPath(event, function)}, nil)
 	return err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -62,7 +63,7 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 				err = fmt.Errorf("%d bytes, at most %d are kept", len(f.Result), maxResult)
 			}
 			if err != nil {
-				f.Status, f.Result, f.Error = "failed", nil, errorText(fmt.Errorf("the work is done, but its result cannot be reported: %w", err))
+				f.unreportable(err)
 			}
 		}
 	case errors.Is(cause, ErrCancelled):
@@ -88,7 +89,26 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 	default:
 		f.Status, f.Error = "failed", errorText(err)
 	}
-	w.reported(j, f.Status, w.finish(ctx, f))
+	err = w.finish(ctx, f)
+	if f.Result != nil && refused(err) {
+		// For example nested too deep. The manager will never take it, and
+		// without a report the work would be done again.
+		f.unreportable(err)
+		err = w.finish(ctx, f)
+	}
+	w.reported(j, f.Status, err)
+}
+
+// unreportable turns a success into the failure to tell of it.
+func (f *FinishRequest) unreportable(err error) {
+	f.Status, f.Result, f.Error = "failed", nil, errorText(fmt.Errorf("the work is done, but its result cannot be reported: %w", err))
+}
+
+// refused reports whether a request was refused for what it is, and will be
+// whenever it comes again.
+func refused(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && (e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge)
 }
 
 func (w *Worker) reported(j *Job, what string, err error) {
@@ -167,10 +187,15 @@ func (w *Worker) send(ctx context.Context, batch []*finish) {
 		reqs[i] = f.req
 	}
 	errs, err := w.client.FinishMany(ctx, reqs)
+	apart := refused(err) // because of one of them: the others must not suffer
 	for i, f := range batch {
-		if err != nil {
+		switch {
+		case apart:
+			_, err := w.client.Finish(ctx, f.req)
 			f.done <- err
-		} else {
+		case err != nil:
+			f.done <- err
+		default:
 			f.done <- errs[i]
 		}
 	}

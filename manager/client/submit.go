@@ -8,20 +8,18 @@ import (
 )
 
 // SubmitIdempotent submits a job at most once: it repeats the call with one key
-// until it has an answer or ctx ends. When it fails with anything but an *Error
-// it is unknown whether the job was enqueued; the same Submission with the same
-// IdempotencyKey finds out.
+// until it has an answer or ctx ends.
+//
+// An *Error that is not Temporary is the manager's refusal. After any other
+// error it is unknown whether the job was enqueued, since an attempt may have
+// got through and its answer not; the same Submission with the same
+// IdempotencyKey finds out. Whoever wants to ask again therefore sets the key,
+// for example to Keys().Next(), instead of leaving it to this call.
 func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, error) {
 	if s.IdempotencyKey == "" {
 		s.IdempotencyKey = c.opts.Keys.Next()
 	}
-	var j Job
-	replayed, err := c.do(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey}, &j)
-	if err != nil {
-		return nil, err
-	}
-	j.Replayed = replayed
-	return &j, nil
+	return c.job(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey})
 }
 
 // WaitIdempotent is SubmitIdempotent and then Wait for the job's end. The job
@@ -40,9 +38,13 @@ func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
 		e.IdempotencyKey = c.opts.Keys.Next()
 	}
 	var out Sent
-	replayed, err := c.do(ctx, call{method: "POST", path: "/v1/events/" + url.PathEscape(e.Name), body: e, key: e.IdempotencyKey}, &out)
+	call := call{method: "POST", path: "/v1/events/" + url.PathEscape(e.Name), body: e, key: e.IdempotencyKey}
+	replayed, err := c.do(ctx, call, &out)
 	if err != nil {
 		return nil, err
+	}
+	if out.IDs == nil {
+		return nil, call.notOurs("no ids")
 	}
 	out.Replayed = replayed
 	return &out, nil
@@ -54,13 +56,13 @@ const waitStep = 30 * time.Second
 // Wait returns the job when it is over.
 func (c *Client) Wait(ctx context.Context, id string) (*Job, error) {
 	for {
-		var j Job
 		path := jobPath(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)
-		if _, err := c.do(ctx, call{method: "GET", path: path, wait: waitStep}, &j); err != nil {
+		j, err := c.job(ctx, call{method: "GET", path: path, wait: waitStep})
+		if err != nil {
 			return nil, err
 		}
 		if j.Terminal() {
-			return &j, nil
+			return j, nil
 		}
 		// A manager that is stopping answers before the time is over.
 		if err := pause(ctx, 50*time.Millisecond); err != nil {

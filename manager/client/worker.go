@@ -87,15 +87,25 @@ func (c *Client) NewWorker(o WorkerOptions) (*Worker, error) {
 	if o.Name == "" {
 		o.Name = workerName()
 	}
+	if !visible(o.Name, 128) {
+		return nil, fmt.Errorf("client: Name %.140q: must be up to 128 visible ASCII characters", o.Name)
+	}
 	w := &Worker{client: c, opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}
 	for f, h := range o.Handlers {
-		if f == "" || h == nil {
-			return nil, fmt.Errorf("client: Handlers[%q]: needs a name and a handler", f)
+		if !isName(f) || h == nil {
+			return nil, fmt.Errorf("client: Handlers[%.140q]: needs a handler, and a name of 1 to 128 letters, digits and _ . : - ~", f)
 		}
 		w.functions = append(w.functions, f)
 	}
 	slices.Sort(w.functions)
 	return w, nil
+}
+
+// isName reports whether the manager takes f for the name of a function.
+func isName(f string) bool {
+	return len(f) >= 1 && len(f) <= 128 && f != "." && f != ".." && !strings.ContainsFunc(f, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("_.:-~", r)
+	})
 }
 
 // workerName tells workers apart for people who look at leases.
@@ -169,7 +179,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // claimLoop claims as many jobs as there are free slots, again and again, and
 // starts them.
 func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(*Job)) {
-	failures := 0
+	failures, early := 0, 0
 	for ctx.Err() == nil {
 		free := 0
 		select {
@@ -186,6 +196,7 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 				more = false
 			}
 		}
+		asked := time.Now()
 		jobs, err := w.client.Claim(ctx, ClaimRequest{
 			Worker: w.opts.Name, Functions: w.functions, Limit: free,
 			LeaseMS: w.opts.Lease.Milliseconds(), WaitMS: w.opts.Wait.Milliseconds(),
@@ -202,6 +213,14 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 		}
 		if err == nil {
 			failures = 0
+			if len(jobs) > 0 || time.Since(asked) > w.opts.Wait/2 {
+				early = 0
+				continue
+			}
+			// A manager that is stopping does not hold claims. To ask it over
+			// and over would not make it faster.
+			early++
+			_ = pause(ctx, w.client.backoff(early, nil))
 			continue
 		}
 		if ctx.Err() != nil {

@@ -39,6 +39,8 @@ func TestWorkerOptions(t *testing.T) {
 	}
 	for _, o := range []WorkerOptions{
 		{}, {Handlers: many}, {Handlers: map[string]Handler{"": ok["f"]}}, {Handlers: map[string]Handler{"f": nil}},
+		{Handlers: map[string]Handler{"a b": ok["f"]}}, {Handlers: map[string]Handler{strings.Repeat("f", 129): ok["f"]}}, {Handlers: map[string]Handler{"..": ok["f"]}},
+		{Handlers: ok, Name: "a b"}, {Handlers: ok, Name: strings.Repeat("n", 129)},
 		{Handlers: ok, Concurrency: -1}, {Handlers: ok, Concurrency: 1001}, {Handlers: ok, Lease: time.Millisecond}, {Handlers: ok, Lease: 25 * time.Hour},
 		{Handlers: ok, Wait: time.Hour}, {Handlers: ok, Wait: -1}, {Handlers: ok, StopTimeout: -1}, {Handlers: ok, StopGrace: -1},
 	} {
