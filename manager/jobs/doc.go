@@ -53,7 +53,8 @@
 //     identity is the function with the dedup's key, else with the job's key,
 //     else with a digest of the payload. The lock is taken at the submission and
 //     freed when the job starts (UntilExecuting) or is terminal (UntilExecuted),
-//     or after its TTL if it never gets there. A dropped duplicate leaves its
+//     or after its TTL if it never gets there. A claim that is undone, and a
+//     delivery that does not count, give it back, unless another job has it. A dropped duplicate leaves its
 //     database positions with the job that is kept, the latest of each database,
 //     so that the job reads a replica that has seen what all of them wrote.
 //   - Submission.Key is held by one live job at a time. It is free again when the
