@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,9 +12,10 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/jobs"
 )
 
 // jobsCommand is one word behind "manager jobs".
@@ -81,10 +81,14 @@ func jobsMain(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := cmd.run(ctx, call); err != nil {
-		return fmt.Errorf("%s: %w", args[0], err)
+	err = cmd.run(ctx, call)
+	switch {
+	case err == nil:
+		return nil
+	case client.HasCode(err, api.CodeInvalidRequest): // what only the manager can tell, such as a cursor
+		return usagef("%s: %v", args[0], err)
 	}
-	return nil
+	return fmt.Errorf("%s: %w", args[0], err)
 }
 
 func parseJobsCall(env environment, name string, cmd jobsCommand, args []string) (*jobsCall, error) {
@@ -97,7 +101,7 @@ func parseJobsCall(env environment, name string, cmd jobsCommand, args []string)
 		url = v
 	}
 	fs.StringVar(&url, "manager", url, "`URL` of the manager ["+managerURLEnv+"]")
-	fs.StringVar(&tokenFile, "token-file", "", "`file` whose first line is the bearer token")
+	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with the bearer token; empty lines and # comments are skipped")
 	fs.Func("timeout-seconds", "what one call may take, 0.1 to 600 (default 15)", seconds("timeout-seconds", 0.1, 600, &timeout))
 	fs.BoolVar(&call.json, "json", false, "print JSON, one value per line")
 	if cmd.flags != nil {
@@ -123,23 +127,64 @@ func parseJobsCall(env environment, name string, cmd jobsCommand, args []string)
 	if n := len(call.args); n < cmd.least || cmd.most >= 0 && n > cmd.most {
 		return nil, usagef("%s: %d arguments: must be %q", name, n, strings.TrimSpace(name+" "+cmd.args))
 	}
-	token := ""
-	if tokenFile != "" {
-		b, err := os.ReadFile(tokenFile)
-		if err != nil {
-			return nil, usagef("--token-file: %v", err)
-		}
-		token, _, _ = strings.Cut(string(b), "\n")
-		if token = strings.TrimSpace(token); token == "" {
-			return nil, usagef("--token-file %s: the first line must be a token", tokenFile)
-		}
+	if err := call.check(cmd.args); err != nil {
+		return nil, usagef("%s: %v", name, err)
 	}
-	var err error
+	token, err := readToken(tokenFile)
+	if err != nil {
+		return nil, err
+	}
 	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3})
 	if err != nil {
 		return nil, usagef("--manager %q: must be http:// or https:// with a host, for example %s", url, defaultManagerURL)
 	}
 	return call, nil
+}
+
+// check looks at ids and names, so that none of them makes a path of another
+// call. words are what the arguments are called; the last one may be repeated.
+func (c *jobsCall) check(words string) error {
+	names := strings.Fields(strings.TrimSuffix(words, "..."))
+	var err error
+	for i, arg := range c.args {
+		word := names[min(i, len(names)-1)]
+		if word == "ID" {
+			err = errors.Join(err, jobs.CheckID(word, arg))
+		} else {
+			err = errors.Join(err, jobs.CheckName(word, arg))
+		}
+	}
+	if c.function != "" {
+		err = errors.Join(err, jobs.CheckName("--function", c.function))
+	}
+	var field *jobs.FieldError
+	if errors.As(err, &field) { // the first one
+		return fmt.Errorf("%s %s: must be %s", field.Field, field.Value, field.Allowed)
+	}
+	return nil
+}
+
+// readToken returns the first token of a file, "" when there is no file. Files
+// for serve --auth-token-file will do: their comments are skipped.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", usagef("--token-file: %v", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if len(line) > 4096 || strings.ContainsFunc(line, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+			return "", usagef("--token-file %s: a token must be up to 4096 visible ASCII characters", file)
+		}
+		return line, nil
+	}
+	return "", usagef("--token-file %s: must hold a token", file)
 }
 
 func jobsHelp(w io.Writer, all map[string]jobsCommand) {
@@ -257,11 +302,16 @@ func (c *jobsCall) each(args []string, one func(string) (*client.Job, error)) er
 			return err
 		}
 	}
+	return failures(failed, len(args))
+}
+
+// failures is the first of them, and how many more there are.
+func failures(failed []error, of int) error {
 	if len(failed) == 0 {
 		return nil
 	}
 	if rest := len(failed) - 1; rest > 0 {
-		return fmt.Errorf("%w (and %d more of %d failed)", failed[0], rest, len(args))
+		return fmt.Errorf("%w (and %d more of %d failed)", failed[0], rest, of)
 	}
 	return failed[0]
 }
@@ -304,14 +354,6 @@ func jobsFunctions(ctx context.Context, c *jobsCall) error {
 	return c.printTable(rows, page.Cursor)
 }
 
-// count shows a number that the manager stops counting at 1000.
-func count(n int) string {
-	if n >= 1000 {
-		return "1000+"
-	}
-	return strconv.Itoa(n)
-}
-
 func jobsPause(ctx context.Context, c *jobsCall) error {
 	return c.eachFunction("paused", true, func(f string) error { return c.client.Pause(ctx, f) })
 }
@@ -320,10 +362,13 @@ func jobsResume(ctx context.Context, c *jobsCall) error {
 	return c.eachFunction("flowing", false, func(f string) error { return c.client.Resume(ctx, f) })
 }
 
+// eachFunction goes on after a refusal, as each does.
 func (c *jobsCall) eachFunction(what string, paused bool, call func(string) error) error {
+	var failed []error
 	for _, f := range c.args {
 		if err := call(f); err != nil {
-			return err
+			failed = append(failed, err)
+			continue
 		}
 		if c.json {
 			if err := c.printJSON(map[string]any{"name": f, "paused": paused}); err != nil {
@@ -333,7 +378,7 @@ func (c *jobsCall) eachFunction(what string, paused bool, call func(string) erro
 		}
 		fmt.Fprintf(c.out, "%s: %s\n", printable(f), what)
 	}
-	return nil
+	return failures(failed, len(c.args))
 }
 
 func jobsDeadLetters(ctx context.Context, c *jobsCall) error {
@@ -350,106 +395,4 @@ func jobsDeadLetters(ctx context.Context, c *jobsCall) error {
 		rows = append(rows, []string{l.ID, stamp(l.FailedAt), fmt.Sprintf("%d/%d", l.Job.Attempt, l.Job.MaxAttempts), l.Job.Key, firstLine(l.Reason)})
 	}
 	return c.printTable(rows, page.Cursor)
-}
-
-func (c *jobsCall) printJSON(v any) error {
-	e := json.NewEncoder(c.out)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
-}
-
-func (c *jobsCall) printTable(rows [][]string, cursor string) error {
-	var table strings.Builder
-	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
-	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = printable(cell)
-		}
-		fmt.Fprintln(t, strings.Join(row, "\t"))
-	}
-	if err := t.Flush(); err != nil {
-		return err
-	}
-	for line := range strings.Lines(table.String()) {
-		if _, err := fmt.Fprintln(c.out, strings.TrimRight(line, " \n")); err != nil {
-			return err
-		}
-	}
-	if cursor != "" {
-		fmt.Fprintf(c.out, "more: --cursor %s\n", cursor)
-	}
-	return nil
-}
-
-// printJob shows what a job has, one member per line.
-func (c *jobsCall) printJob(j *client.Job) error {
-	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	line := func(name, value string) {
-		if value != "" {
-			fmt.Fprintf(t, "%s\t%s\n", name, printable(value))
-		}
-	}
-	line("id", j.ID)
-	line("function", j.Function)
-	state := j.State
-	if j.CancelRequested && !j.Terminal() {
-		state += ", cancel requested"
-	}
-	if j.Dead {
-		state += ", dead letter"
-	}
-	line("state", state)
-	line("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
-	line("priority", strconv.Itoa(j.Priority))
-	line("key", j.Key)
-	line("event", j.Event)
-	if d := j.Dedup; d != nil {
-		line("dedup", strings.TrimSpace(d.Strategy+" "+d.IfDeduplicated))
-	}
-	line("created", stamp(j.CreatedAt))
-	line("run at", stamp(j.RunAt))
-	line("started", stamp(j.StartedAt))
-	line("finished", stamp(j.FinishedAt))
-	if l := j.Lease; l != nil {
-		line("worker", fmt.Sprintf("%s, lease for %s", l.Worker, time.Duration(l.ExpiresInMS)*time.Millisecond))
-	}
-	databases := make([]string, 0, len(j.WALLocations))
-	for db := range j.WALLocations {
-		databases = append(databases, db)
-	}
-	sort.Strings(databases)
-	for _, db := range databases {
-		line("wal "+printable(db), j.WALLocations[db])
-	}
-	line("error", j.Error)
-	line("payload", string(j.Payload))
-	line("result", string(j.Result))
-	return t.Flush()
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return t.UTC().Format("2006-01-02 15:04:05Z")
-}
-
-// firstLine keeps the first line of an error, at most 60 characters of it.
-func firstLine(s string) string {
-	s, _, _ = strings.Cut(s, "\n")
-	if r := []rune(s); len(r) > 60 {
-		s = string(r[:57]) + "..."
-	}
-	return s
-}
-
-// printable escapes what could move a terminal's cursor or break a table.
-func printable(s string) string {
-	for _, r := range s {
-		if r != ' ' && !unicode.IsGraphic(r) || r == unicode.ReplacementChar {
-			q := strconv.Quote(s)
-			return q[1 : len(q)-1]
-		}
-	}
-	return s
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/jobs"
 )
 
 // jobsManager runs a manager in this process and returns its URL.
@@ -168,6 +170,10 @@ func TestJobsCommands(t *testing.T) {
 	if got := must("retry", "b"); !strings.Contains(got, "queued") {
 		t.Errorf("retry:\n%s", got)
 	}
+	// What only the manager can tell is wrong usage as well.
+	if code, _, errs := jobsCLI(url, "list", "--cursor", "!"); code != 2 || !strings.Contains(errs, "cursor") || strings.Count(errs, "\n") != 1 {
+		t.Errorf("cursor: exit code %d, %s", code, errs)
+	}
 	// One refusal does not keep the others from being done, and is told.
 	code, out, errs := jobsCLI(url, "cancel", "nobody", "a", "b")
 	if code != 1 || !strings.Contains(out, "\nb ") || errs != `manager jobs: cancel: manager: not-found: no job "nobody" (and 1 more of 3 failed)`+"\n" {
@@ -186,10 +192,15 @@ func TestJobsCommands(t *testing.T) {
 }
 
 func TestJobsUsage(t *testing.T) {
+	spaced := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(spaced, []byte("secret token\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		args []string
 		want string
 	}{
+		{[]string{"list", "--token-file", spaced}, "a token must be up to 4096 visible ASCII characters"},
 		{nil, "a command is missing"},
 		{[]string{"nope"}, `unknown command "nope"`},
 		{[]string{"list", "x"}, `list: 1 arguments: must be "list"`},
@@ -202,11 +213,19 @@ func TestJobsUsage(t *testing.T) {
 		{[]string{"get", "a", "--wait-seconds", "x"}, "must be a number of seconds from 0 to 86400"},
 		{[]string{"list", "--manager", "localhost"}, `--manager "localhost": must be http://`},
 		{[]string{"list", "--token-file", "/does/not/exist"}, "--token-file"},
-		{[]string{"list", "--token-file", os.DevNull}, "the first line must be a token"},
+		{[]string{"list", "--token-file", os.DevNull}, "must hold a token"},
+		{[]string{"get", ""}, `get: ID "": must be 1 to 160 letters`},
+		{[]string{"cancel", "a", "b c", "d/e"}, `cancel: ID "b c": must be`},
+		{[]string{"retry", ".."}, `retry: ID "..": must be`},
+		{[]string{"pause", "f", "g/h"}, `pause: FUNCTION "g/h": must be 1 to 128 letters`},
+		{[]string{"dead-letters", ""}, `dead-letters: FUNCTION "": must be`},
+		{[]string{"replay", "a b", "c d"}, `replay: FUNCTION "a b": must be`},
+		{[]string{"replay", "f", "a", "b\nc"}, `replay: ID "b\nc": must be`},
+		{[]string{"list", "--function", "a b"}, `list: --function "a b": must be`},
 		{[]string{"list", "--timeout-seconds", "0"}, "must be a number of seconds from 0.1 to 600"},
 	} {
 		code, out, errs := jobsCLI("", c.args...)
-		if code != 2 || out != "" || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 {
+		if code != 2 || out != "" || !strings.Contains(errs, c.want) || strings.Count(errs, "\n") != 1 || strings.Contains(errs, "secret") {
 			t.Errorf("manager jobs %v: exit code %d, %q, want %q", c.args, code, errs, c.want)
 		}
 	}
@@ -219,7 +238,7 @@ func TestJobsUsage(t *testing.T) {
 
 func TestJobsCommandsSayWhatIsWrong(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
+	if err := os.WriteFile(token, []byte("# of the tests\n\n0123456789abcdef0123456789abcdef\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	url := jobsManager(t, "--auth-token-file", token)
@@ -234,6 +253,22 @@ func TestJobsCommandsSayWhatIsWrong(t *testing.T) {
 	}
 	if code, _, errs := jobsCLI("http://127.0.0.1:1", "list"); code != 1 || !strings.Contains(errs, "connection refused") {
 		t.Errorf("nobody there: exit code %d, %s", code, errs)
+	}
+}
+
+// A function that cannot be paused does not keep the others from it.
+func TestPauseGoesOnAfterARefusal(t *testing.T) {
+	url := jobsManager(t)
+	functions := make([]string, jobs.MaxPaused-1)
+	for i := range functions {
+		functions[i] = fmt.Sprint("f", i)
+	}
+	if code, _, errs := jobsCLI(url, append([]string{"pause"}, functions...)...); code != 0 {
+		t.Fatalf("exit code %d, %s", code, errs)
+	}
+	code, out, errs := jobsCLI(url, "pause", "last", "too-many", "f0", "more")
+	if code != 2 || out != "last: paused\nf0: paused\n" || !strings.Contains(errs, "at most 1000 paused functions") || !strings.Contains(errs, "(and 1 more of 4 failed)") {
+		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
 }
 
