@@ -51,7 +51,8 @@ type options struct {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	flags := flag.NewFlagSet("submit", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
 	flags.StringVar(&o.url, "url", "http://127.0.0.1:8090", "`URL` of the manager or the gate")
 	flags.StringVar(&o.idFile, "client-id-file", defaultIDFile(), "`file` that keeps the client id; made when there is none")
 	flags.StringVar(&o.key, "key", "", "the jobs' `key`, held by one live job at a time; %d is replaced")
@@ -63,8 +64,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&o.delay, "delay", 0, "run the jobs this much later")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(stdout, "usage: submit [flags] FUNCTION PAYLOAD, or submit [flags] --event NAME PAYLOAD")
+			flags.SetOutput(stdout)
+			flags.PrintDefaults()
 			return 0
 		}
+		fmt.Fprintf(stderr, "submit: %v\n", err)
 		return 2
 	}
 	function, payload, err := o.check(flags.Args())

@@ -134,7 +134,7 @@ func TestUsage(t *testing.T) {
 	} {
 		var stderr bytes.Buffer
 		args := append([]string{"--client-id-file", filepath.Join(t.TempDir(), "id")}, c.args...)
-		if code := run(t.Context(), args, io.Discard, &stderr); code != 2 || !strings.Contains(stderr.String(), c.want) {
+		if code := run(t.Context(), args, io.Discard, &stderr); code != 2 || !strings.Contains(stderr.String(), c.want) || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%v: exit code %d, %s", c.args, code, &stderr)
 		}
 	}

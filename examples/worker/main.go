@@ -40,15 +40,20 @@ func main() {
 // run works until ctx ends and returns the exit code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("worker", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
 	url := flags.String("manager", "http://127.0.0.1:8090", "`URL` of the manager")
 	outboxFile := flags.String("outbox", "outbox.jsonl", "`file` that takes the mails")
 	concurrency := flags.Int("concurrency", 4, "jobs at once, 1 to 1000")
 	lease := flags.Duration("lease", 10*time.Second, "lease of the jobs, 100ms to 24h; after a crash they come back this late")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(stderr, "usage: worker [flags]")
+			flags.SetOutput(stderr)
+			flags.PrintDefaults()
 			return 0
 		}
+		fmt.Fprintf(stderr, "worker: %v\n", err)
 		return 2
 	}
 	if flags.NArg() > 0 {

@@ -109,7 +109,7 @@ func TestBadOutbox(t *testing.T) {
 func TestUsage(t *testing.T) {
 	for _, args := range [][]string{{"x"}, {"--nope"}, {"--manager", "localhost"}, {"--concurrency", "0x"}, {"--concurrency", "2000", "--outbox", filepath.Join(t.TempDir(), "outbox")}} {
 		var stderr bytes.Buffer
-		if code := run(t.Context(), args, &stderr); code != 2 || stderr.Len() == 0 {
+		if code := run(t.Context(), args, &stderr); code != 2 || !strings.HasPrefix(stderr.String(), "worker: ") || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%v: exit code %d, %s", args, code, &stderr)
 		}
 	}
