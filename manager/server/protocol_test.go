@@ -1,0 +1,93 @@
+package server
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// tlsFor is the configuration of a listener and of clients that trust it.
+func tlsFor(t *testing.T) (listener, client *tls.Config) {
+	t.Helper()
+	ca := newAuthority(t)
+	cert, err := NewCertificate(ca.issue(t, t.TempDir(), "server", x509.ExtKeyUsageServerAuth))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if listener, err = TLSConfig(cert, ""); err != nil {
+		t.Fatal(err)
+	}
+	client = &tls.Config{RootCAs: x509.NewCertPool()}
+	client.RootCAs.AddCert(ca.cert)
+	return listener, client
+}
+
+// TestSlowHandshakesAreCut: whoever connects to a TLS listener and says nothing,
+// or stops in the middle, does not keep his place.
+func TestSlowHandshakesAreCut(t *testing.T) {
+	listener, _ := tlsFor(t)
+	for what, hello := range map[string]string{"nothing": "", "half a hello": "\x16\x03\x01\x00\xa5\x01\x00"} {
+		t.Run(what, func(t *testing.T) {
+			onBothEngines(t, func(t *testing.T, engine string) {
+				s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}, tls: listener})
+				c := s.dial()
+				s.send(c, hello)
+				b, err := io.ReadAll(c)
+				if ne, ok := err.(net.Error); ok && ne.Timeout() {
+					t.Fatalf("the connection was left open; it said %q", b)
+				}
+				s.eventually("its place is free", func() bool { return connections(s) == 0 })
+			})
+		})
+	}
+}
+
+// TestHTTP2: net/http speaks HTTP/2, with TLS and by prior knowledge; a long
+// poll is held there as well, and beside it other calls on the connection.
+func TestHTTP2(t *testing.T) {
+	listener, client := tlsFor(t)
+	for what, o := range map[string]siteOptions{"tls": {tls: listener, client: client}, "prior knowledge": {}} {
+		t.Run(what, func(t *testing.T) {
+			s := newSite(t, "nethttp", o)
+			protocols := new(http.Protocols)
+			protocols.SetHTTP2(true)
+			protocols.SetUnencryptedHTTP2(true)
+			transport := &http.Transport{TLSClientConfig: o.client, Protocols: protocols}
+			t.Cleanup(transport.CloseIdleConnections)
+			s.client = &http.Client{Transport: transport}
+
+			resp, err := s.client.Get(s.base + "/healthz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.ProtoMajor != 2 {
+				t.Fatalf("spoke %s", resp.Proto)
+			}
+			s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
+			done := make(chan answered, 1)
+			go func() {
+				a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`)
+				if err != nil {
+					t.Error(err)
+				}
+				done <- a
+			}()
+			s.eventually("it waits", func() bool { return s.waiters() == 1 })
+			s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
+			if a := <-done; a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+			if n := connections(s); n != 1 {
+				t.Errorf("%d connections", n)
+			}
+		})
+	}
+}
