@@ -232,6 +232,9 @@ func TestNewerFormat(t *testing.T) {
 		if !slices.Equal(image.Names(), before) {
 			t.Errorf("%s of version 2: files were removed", name)
 		}
+		if _, verifyErr := wal.Verify(t.Context(), dir, wal.InspectOptions{FS: image}); verifyErr == nil || verifyErr.Error() != err.Error() {
+			t.Errorf("%s of version 2: Verify: %v", name, verifyErr)
+		}
 	}
 }
 

@@ -165,10 +165,14 @@ func FuzzOpen(f *testing.F) {
 		}
 		fs.SetContent(name, b)
 		opts := Options{FS: fs, SegmentBytes: minSegmentBytes, FillAhead: -1}
-		if _, err := Verify(context.Background(), "d", InspectOptions{FS: fs}); err != nil && !errors.Is(err, errVersion) {
-			t.Errorf("Verify: %v", err)
+		report, verifyErr := Verify(context.Background(), "d", InspectOptions{FS: fs})
+		if verifyErr != nil && !errors.Is(verifyErr, errVersion) {
+			t.Errorf("Verify: %v", verifyErr)
 		}
 		l, err := Open(context.Background(), "d", opts)
+		if errors.Is(err, errVersion) != (verifyErr != nil) || verifyErr == nil && (err != nil) != report.Damaged() {
+			t.Errorf("Open: %v; Verify: %v, %v", err, verifyErr, report)
+		}
 		if err != nil {
 			return
 		}

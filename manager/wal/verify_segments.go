@@ -1,6 +1,7 @@
 package wal
 
 import (
+	"errors"
 	"fmt"
 	"path"
 )
@@ -80,6 +81,9 @@ func (v *verifier) list(dir string, names []string) (all []verifiedSegment, last
 		f, why, err := readSegmentHeader(v.opts.FS, path.Join(dir, name))
 		if err != nil {
 			return nil, 0, err
+		}
+		if errors.Is(why, errVersion) {
+			return nil, 0, fmt.Errorf("wal: %s: %w", f.path, why)
 		}
 		f.number = n
 		if why == nil {
