@@ -35,7 +35,7 @@ type VirtualClock struct {
 	now     time.Time
 	seq     uint64
 	timers  []*virtualTimer
-	settle  map[int]func()
+	settle  map[int]attached
 	nextKey int
 	moving  sync.Mutex // one Advance at a time
 }
@@ -48,7 +48,7 @@ type virtualTimer struct {
 
 // NewVirtualClock makes a clock that shows start.
 func NewVirtualClock(start time.Time) *VirtualClock {
-	return &VirtualClock{now: start, settle: make(map[int]func())}
+	return &VirtualClock{now: start, settle: make(map[int]attached)}
 }
 
 // Now implements Clock.
@@ -109,25 +109,49 @@ func (c *VirtualClock) Advance(d time.Duration) {
 	}
 }
 
+// attached is a host on the clock.
+type attached struct {
+	settle func()        // waits until the host is idle
+	posted func() uint64 // how many events the host has been given
+}
+
+// mostRounds bounds how often settleAll asks all hosts again, for hosts that are
+// fed from outside all the time.
+const mostRounds = 1000
+
+// settleAll waits until the hosts are idle, all of them at the same time: one that
+// was idle may be given work by the next.
 func (c *VirtualClock) settleAll() {
 	c.mu.Lock()
-	fs := make([]func(), 0, len(c.settle))
-	for _, f := range c.settle {
-		fs = append(fs, f)
+	hosts := make([]attached, 0, len(c.settle))
+	for _, h := range c.settle {
+		hosts = append(hosts, h)
 	}
 	c.mu.Unlock()
-	for _, f := range fs {
-		f()
+	posted := func() (n uint64) {
+		for _, h := range hosts {
+			n += h.posted()
+		}
+		return n
+	}
+	for range mostRounds {
+		before := posted()
+		for _, h := range hosts {
+			h.settle()
+		}
+		if len(hosts) < 2 || posted() == before {
+			return
+		}
 	}
 }
 
-// attach registers a function that waits until a host is idle.
-func (c *VirtualClock) attach(settle func()) (detach func()) {
+// attach registers a host.
+func (c *VirtualClock) attach(h attached) (detach func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key := c.nextKey
 	c.nextKey++
-	c.settle[key] = settle
+	c.settle[key] = h
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -53,7 +53,7 @@ func Start(ctx context.Context, cfg Config) (*Host, error) {
 	h.process.acquire(cfg.VMID)
 	h.detach = func() {}
 	if vc, ok := cfg.Clock.(*VirtualClock); ok {
-		h.detach = vc.attach(func() { _ = h.Settle(h.ctx) })
+		h.detach = vc.attach(attached{settle: func() { _ = h.Settle(h.ctx) }, posted: h.idle.posted.Load})
 	}
 	h.main = newThread(h, "main", -1)
 	for i := range cfg.Workers {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The CAS counter wraps around without ever handing out 0, which means "no CAS".
@@ -141,5 +142,33 @@ func TestSharedLimits(t *testing.T) {
 	}
 	if _, st := m.define(s, MetricGauge, "g"); st != StatusInternalFailure {
 		t.Errorf("one metric too many: %v", st)
+	}
+}
+
+// Two hosts on one clock give each other work: the clock waits until both are done,
+// not for each of them once.
+func TestClockWaitsForHostsThatFeedEachOther(t *testing.T) {
+	const turns = 1000
+	clock := NewVirtualClock(time.Time{})
+	var loops [2]*loop
+	var turn int // belongs to whose turn it is
+	for i := range loops {
+		idle := new(idleness)
+		loops[i] = newLoop(idle, func(*event) {
+			if turn++; turn < turns {
+				loops[1-i].post(event{})
+			}
+		})
+		detach := clock.attach(attached{settle: func() { <-idle.wait() }, posted: idle.posted.Load})
+		defer detach()
+	}
+	for _, l := range loops {
+		go l.run()
+		defer func() { l.stop(); <-l.done }()
+	}
+	loops[0].post(event{})
+	clock.Advance(0)
+	if turn != turns {
+		t.Errorf("the clock moved on after %d of %d turns", turn, turns)
 	}
 }

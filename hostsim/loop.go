@@ -37,6 +37,7 @@ const (
 	evResponseTrailers
 	evUpstreamSelected
 	evUpstreamFailed
+	evBeganAnew
 	evClientReset
 	evOverrun
 )
@@ -69,6 +70,7 @@ func (l *loop) post(e event) {
 	if l.stopped.Load() {
 		return
 	}
+	l.idle.posted.Add(1)
 	l.idle.add(1)
 	l.queue = append(l.queue, e)
 	if len(l.queue) == 1 {
@@ -137,6 +139,7 @@ func (l *loop) call(f func()) bool {
 // idleness counts the events that are posted and not yet handled, over all loops
 // of a host.
 type idleness struct {
+	posted  atomic.Uint64 // ever
 	pending atomic.Int64
 	waiting atomic.Bool
 	mu      sync.Mutex

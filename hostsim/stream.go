@@ -232,6 +232,17 @@ func (s *Stream) UpstreamFailed(f UpstreamFailure, detail string) {
 	s.post(event{kind: evUpstreamFailed, failure: f, text: detail})
 }
 
+// BeginsAnew ends the stream because Envoy takes the request through a new filter chain:
+// the router follows a redirect of upstream's by itself (internal_redirect_policy; response
+// are upstream's headers, which on_log still sees), or a filter asked for it (response is
+// nil). The filter gets no response callback, and nothing goes to the client: the owner
+// starts another stream with the same Downstream sink. Only a request that has come in
+// whole, and of whose response nothing has, can begin anew. The stream owns response
+// afterwards.
+func (s *Stream) BeginsAnew(response Headers) {
+	s.post(event{kind: evBeganAnew, headers: response})
+}
+
 // AwaitRequest waits until the stream may be fed more request body: until the bytes
 // it was given and has not handled, together with those a paused filter makes it
 // hold, are not above Config.BufferLimit. (Bytes that a filter collects do not count:

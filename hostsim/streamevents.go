@@ -57,6 +57,8 @@ func (s *Stream) handle(e *event) {
 		}
 	case evUpstreamFailed:
 		s.onUpstreamFailed(e.failure, e.text)
+	case evBeganAnew:
+		s.onBeginAnew(e.headers)
 	case evClientReset:
 		s.onClientReset()
 	case evOverrun:
@@ -141,6 +143,24 @@ func (s *Stream) onUpstreamFailed(f UpstreamFailure, detail string) {
 	s.info.flags |= f.flag()
 	s.upstreamCut = true // there is nothing left to cancel
 	s.sendLocalReply(f.reply(detail, s.resp.started), ResetUpstream)
+}
+
+// onBeginAnew ends the stream without a word to the client.
+func (s *Stream) onBeginAnew(response Headers) {
+	if !s.expect(s.req.ended && !s.resp.started && !s.upstreamCut, "new beginning") {
+		return
+	}
+	if response != nil {
+		code, err := strconv.Atoi(response.Get(":status"))
+		if !s.expect(err == nil && s.upstreamOpen, "redirect") {
+			return
+		}
+		s.info.code = code
+		s.resp.headers = response
+		s.upstreamCut = true // that exchange is complete
+	}
+	s.setDetails("internal_redirect")
+	s.finish(ResetLocalReply)
 }
 
 func (s *Stream) onClientReset() {
