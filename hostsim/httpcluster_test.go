@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -93,12 +92,7 @@ func TestHTTPClusterRoundTrip(t *testing.T) {
 // Nobody listens; the peer hangs up before, or in the middle of, its answer; the answer
 // is too long.
 func TestHTTPClusterFailures(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = l.Close()
-	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: l.Addr().String()})
+	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: hostsimtest.RefusingAddress(t)})
 	r := call(t, c, "POST", "/", "x")
 	want(t, "nobody listens", r.Failure, hostsim.CallConnectFailed)
 	if !strings.Contains(r.Detail, "connection refused") {

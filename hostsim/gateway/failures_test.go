@@ -14,17 +14,13 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
 
 // How an upstream fails decides the status, the flag that the filter reads, and the
 // code details.
 func TestUpstreamFailures(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	refused := l.Addr().String()
-	l.Close()
+	refused := hostsimtest.RefusingAddress(t)
 	hangs := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) // a server looks for the client's end only behind the body
 		<-r.Context().Done()
@@ -41,7 +37,7 @@ func TestUpstreamFailures(t *testing.T) {
 		{"unknown name", "no..such.host:80", nil, 503, hostsim.FlagNoHealthyUpstream, "no_healthy_upstream"},
 		{"dropped", drops.addr(), nil, 503, hostsim.FlagUpstreamTermination, "upstream_reset_before_response_started{"},
 		{"slow", hangs.addr(), func(o *options) { o.upstreamTimeout = 20 * time.Millisecond }, 504, hostsim.FlagUpstreamTimeout, "response_timeout"},
-		{"idle", hangs.addr(), func(o *options) { o.idleTimeout = 300 * time.Millisecond }, 504, hostsim.FlagStreamIdleTimeout, "stream_idle_timeout"},
+		{"idle", hangs.addr(), func(o *options) { o.idleTimeout = 2 * time.Second }, 504, hostsim.FlagStreamIdleTimeout, "stream_idle_timeout"},
 	} {
 		for _, body := range []string{"", "body"} {
 			t.Run(tc.name+"/"+body, func(t *testing.T) {
@@ -253,7 +249,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		}
 		stopped <- n
 	})
-	r := up(t, guest{}, u.addr(), func(o *options) { o.idleTimeout = 200 * time.Millisecond })
+	r := up(t, guest{}, u.addr(), func(o *options) { o.idleTimeout = 2 * time.Second })
 	c := r.dial(t)
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: h\r\n\r\n")
 	select {
