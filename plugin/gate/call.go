@@ -106,7 +106,8 @@ type ledger struct {
 	ready   []*call // to be sent as soon as the plugin context is active
 	repeat  []*call // to be sent again when due
 	flying  []*call // waiting for the host's answer
-	kept    int     // bytes of messages in repeat
+	held    int     // bytes of the messages in all three, and of answers being copied
+	kept    int     // of those in repeat
 	headers [6][2]string
 	n       int
 	logged  int64
@@ -114,6 +115,10 @@ type ledger struct {
 }
 
 const (
+	// maxHeldBytes bounds the answers that are being copied and the messages that were
+	// not acknowledged yet; beyond it, answers are recorded without their bodies. Slow
+	// clients, a slow manager and large answers must not use up the VM's memory.
+	maxHeldBytes = 32 << 20
 	// maxKeptBytes bounds the messages that wait for repetition; beyond it,
 	// answers are repeated without their bodies.
 	maxKeptBytes = 16 << 20
@@ -151,14 +156,19 @@ func (l *ledger) due() bool { return len(l.ready) > 0 }
 // its answer together with the stream.
 func (l *ledger) add(c *call) {
 	l.ready = append(l.ready, c)
+	l.held += len(c.message)
 	l.p.kick()
 }
+
+// room tells whether so many bytes more may be held.
+func (l *ledger) room(bytes int) bool { return l.held+bytes <= maxHeldBytes }
 
 // cancel takes back a call that was not sent yet.
 func (l *ledger) cancel(c *call) bool {
 	for i, r := range l.ready {
 		if r == c {
 			l.ready = append(l.ready[:i], l.ready[i+1:]...)
+			l.held -= len(c.message)
 			return true
 		}
 	}
@@ -173,9 +183,10 @@ func (l *ledger) send() bool {
 	}
 	batch := l.ready
 	l.ready = nil
-	l.p.choose(0)
 	for i, c := range batch {
 		batch[i] = nil
+		// The one before may have been refused, and its stream answered.
+		l.p.choose(0)
 		l.start(c)
 	}
 	if l.ready == nil {
@@ -296,6 +307,7 @@ func (c *call) expects(a *api.ReserveReply) bool {
 
 // settle acts on the answer to a call.
 func (l *ledger) settle(c *call, r *reply) {
+	l.held -= len(c.message)
 	if r.kind == replyUnavailable {
 		l.complain("the manager cannot be reached")
 		l.down = true
@@ -346,6 +358,7 @@ func (l *ledger) later(c *call) {
 		c.strip()
 	}
 	l.kept += len(c.message)
+	l.held += len(c.message)
 	l.repeat = append(l.repeat, c)
 }
 

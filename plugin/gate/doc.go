@@ -53,6 +53,8 @@
 //	it never reached upstream                 release               a new try
 //	sent, and no answer                       nothing               409 until the reservation is over
 //	the answer broke off or was too large     commit without body   410
+//	the proxy followed a redirect by itself   commit without body   410
+//	the proxy began anew, nothing was sent    release               a new try
 //	nobody was there when the key was granted release               a new try
 //	the reserve's answer got lost             release               503, then a new try
 //
@@ -79,6 +81,7 @@
 // # Memory
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat
-// (commit_retry.max_queued, and a limit on their bytes beyond which bodies are left
-// out), messages per callback, the cache's table. What a stream holds ends with it.
+// (commit_retry.max_queued), messages per callback, the cache's table. The bytes of
+// answers that are being copied, and of outcomes that the ledger has not acknowledged,
+// have limits beyond which bodies are left out. What a stream holds ends with it.
 package gate

@@ -32,6 +32,7 @@ type fakeHost struct {
 
 	calls   []fakeCall
 	refuse  bool
+	refused int // so many calls are refused before others are taken
 	answer  api.ReserveReply
 	headers map[string]string // of the callout answer
 
@@ -209,6 +210,10 @@ func (h *fakeHost) Call(_ string, headers [][2]string, body []byte, timeout time
 		h.t.Error("a call from a stream's context: its answer may be lost")
 	}
 	if h.refuse {
+		return 0, false
+	}
+	if h.refused > 0 {
+		h.refused--
 		return 0, false
 	}
 	path, _ := lookup(headers, ":path")

@@ -19,6 +19,11 @@ func (s *Stream) finish(body []byte, bare bool) {
 	if a.outcome == config.OutcomeReject {
 		kind, ttl = callReject, s.route.RejectedTTL
 	}
+	p.calls.held -= a.claimed
+	a.claimed = 0
+	if s.route.Ledger == config.LedgerManager && !p.calls.room(len(body)) {
+		bare = true
+	}
 	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
 	if bare {
 		result.Body = nil
@@ -119,7 +124,9 @@ func (s *Stream) leave() {
 			p.forget(c, p.host.Now())
 		}
 	case phaseForwarded:
-		s.unknown()
+		if !s.beganAnew() {
+			s.unknown()
+		}
 	case phaseHeld, phaseCopied:
 		// Upstream answered, so it ran; but the whole answer was never here. The
 		// outcome is recorded without the body: a retry must not run it again.
@@ -136,4 +143,33 @@ func (s *Stream) detach() {
 		s.call.stream = nil
 		s.call = nil
 	}
+}
+
+// beganAnew deals with a request that the proxy takes through its filters once more, as
+// another stream: it follows a redirect of upstream's by itself, or a filter behind us
+// asked for it. The new stream is a request of its own, with its own path and its own
+// entry; here only what this one has come to is settled. false: that is not why it ends.
+func (s *Stream) beganAnew() bool {
+	p := s.plugin
+	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
+		return false
+	}
+	a := &s.answer
+	a.status = int(p.number("response", "code"))
+	_, retry := p.host.ResponseHeader(headerRetryAfter)
+	a.outcome = s.route.Outcomes.Classify(a.status, retry)
+	switch {
+	case s.route.Ledger == config.LedgerUpstream:
+		s.giveBack() // the ledger there knows what it has recorded
+	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
+		s.giveBack()
+	case a.outcome == config.OutcomeNone:
+		s.unknown()
+	default:
+		// Upstream answered, so it ran; the client gets another answer than this one.
+		s.finish(nil, true)
+		s.detach()
+		s.phase = phaseDone
+	}
+	return true
 }

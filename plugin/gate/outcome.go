@@ -279,5 +279,7 @@ func (p *Plugin) keep(c *call, now int64) {
 	p.fill(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.short, State: state,
 		Expires: now + int64(ttl), Raw: c.result,
+		// Where there is nobody else to ask, that it ran outlasts its answer.
+		Sole: c.route.Ledger == config.LedgerNone,
 	}, now)
 }

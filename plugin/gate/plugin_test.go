@@ -251,3 +251,111 @@ func TestStreamIsGone(t *testing.T) {
 	expect(t, "waiting", p.waiting, 0)
 	expect(t, "gauge", h.values["oncegate_waiters"], 0)
 }
+
+// The first of two calls is refused and its stream answered; the second is not made in
+// that stream's name.
+func TestCallAfterARefusedOne(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "a")
+	s.OnRequestHeaders(true)
+	s2, f2 := h.open(p, 2, "b")
+	s2.OnRequestHeaders(true)
+	h.refused = 1
+	h.ready(p)
+	expect(t, "status", f.replies[0].status, 503)
+	expect(t, "calls", len(h.calls), 1)
+	h.respond(p, 0, "201", granted)
+	expect(t, "resumed", f2.resumedRequest, 1)
+}
+
+// A manager that does not answer, and large answers: what is held for it is bounded, and
+// beyond the bound outcomes are recorded without their bodies.
+func TestUnacknowledgedBytesAreBounded(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"max_response_body_bytes":8388608}`)
+	body := make([]byte, 4<<20)
+	id := uint32(0)
+	answer := func() (commit int, r api.FinishRequest) {
+		id++
+		s, f := h.open(p, id, "k"+decimal(int64(id)))
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.respond(p, len(h.calls)-1, "201", granted)
+		h.current = id
+		f.responseBody = body
+		s.OnResponseHeaders(false)
+		expect(t, "the answer is held", s.OnResponseBody(len(body), true), Pause)
+		h.ready(p)
+		if err := r.ParseRaw(h.calls[len(h.calls)-1].body); err != nil {
+			t.Fatal(err)
+		}
+		return len(h.calls) - 1, r
+	}
+	var commits []int
+	whole := 0
+	for range 10 {
+		at, r := answer()
+		commits = append(commits, at)
+		if !r.Result.BodyOmitted {
+			whole++
+		}
+	}
+	expect(t, "outcomes with their bodies", whole, maxHeldBytes/len(body)-1)
+	if p.calls.held > maxHeldBytes+10*1024 {
+		t.Errorf("%d bytes are held", p.calls.held)
+	}
+	for _, at := range commits {
+		h.respond(p, at, "200", committed)
+	}
+	expect(t, "bytes held", p.calls.held, 0)
+	_, r := answer()
+	expect(t, "body omitted when there is room again", r.Result.BodyOmitted, false)
+}
+
+// Answers that pass slowly while they are copied count, too.
+func TestCopiedBytesAreBounded(t *testing.T) {
+	for _, config := range []string{`{"commit":"async","max_response_body_bytes":8388608}`, `{"ledger":"none","max_response_body_bytes":8388608}`} {
+		for _, sized := range []bool{true, false} {
+			h := newFakeHost(t)
+			p := started(t, h, config)
+			piece := make([]byte, 4<<20)
+			var streams []*Stream
+			for i := range uint32(10) {
+				s, f := h.open(p, i+1, "k"+decimal(int64(i)))
+				s.OnRequestHeaders(true)
+				calls := len(h.calls)
+				h.ready(p)
+				for n := calls; n < len(h.calls); n++ {
+					if h.calls[n].path == api.PathReserve {
+						h.respond(p, n, "201", granted)
+					}
+				}
+				h.current = i + 1
+				if sized {
+					f.response = append(f.response, [2]string{"content-length", decimal(int64(len(piece)))})
+				}
+				f.responseBody = piece
+				expect(t, "headers", s.OnResponseHeaders(false), Continue)
+				expect(t, "body", s.OnResponseBody(len(piece)-1, false), Continue)
+				streams = append(streams, s)
+			}
+			copied := 0
+			for _, s := range streams {
+				if s.phase == phaseCopied {
+					copied++
+				}
+			}
+			expect(t, config+": answers that are copied", copied, maxHeldBytes/len(piece))
+			for i, s := range streams {
+				h.current = uint32(i + 1)
+				s.OnDone()
+			}
+			h.ready(p)
+			for n := range h.calls {
+				h.respond(p, n, "200", committed)
+			}
+			expect(t, config+": bytes held", p.calls.held, 0)
+		}
+	}
+}

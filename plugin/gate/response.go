@@ -16,6 +16,7 @@ type answer struct {
 	passed   int64  // bytes of body that passed
 	held     int    // bytes of body in the host's buffer
 	body     []byte // phaseCopied: what passed so far
+	claimed  int    // of the bytes that the VM may hold, for body
 }
 
 // Bits of the property response.flags.
@@ -188,6 +189,9 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	}
 	s.phase = phaseCopied
 	if a.expected > 0 {
+		if !s.claim(int(a.expected)) {
+			return s.copyNoMore()
+		}
 		a.body = make([]byte, 0, a.expected)
 	}
 	return Continue
@@ -262,19 +266,13 @@ func (s *Stream) completed(size int) Action {
 // copyBody copies what passes.
 func (s *Stream) copyBody(size int, end bool) Action {
 	a := &s.answer
-	if len(a.body)+size > s.route.MaxResponseBody {
-		a.body = nil
-		s.phase = phaseStreamed
-		s.finish(nil, true)
-		return Continue
+	if len(a.body)+size > s.route.MaxResponseBody || !s.claim(len(a.body)+size) {
+		return s.copyNoMore()
 	}
 	if size > 0 {
 		piece := s.plugin.host.ResponseBody(0, size)
 		if len(piece) != size {
-			a.body = nil
-			s.phase = phaseStreamed
-			s.finish(nil, true)
-			return Continue
+			return s.copyNoMore()
 		}
 		a.body = append(a.body, piece...)
 	}
@@ -283,6 +281,29 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return s.finishing(false)
 	}
 	return Continue
+}
+
+// copyNoMore records the answer without its body and lets the rest of it pass.
+func (s *Stream) copyNoMore() Action {
+	s.phase = phaseStreamed
+	s.finish(nil, true)
+	return Continue
+}
+
+// claim counts so many bytes in all for the copy of the answer's body; false: the
+// VM holds too much already.
+func (s *Stream) claim(total int) bool {
+	a, l := &s.answer, &s.plugin.calls
+	more := total - a.claimed
+	if more <= 0 {
+		return true
+	}
+	if !l.room(more) {
+		return false
+	}
+	a.claimed += more
+	l.held += more
+	return true
 }
 
 // streamBody lets pass what is not recorded. The end waits for the ledger, too; where

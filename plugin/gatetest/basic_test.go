@@ -39,6 +39,7 @@ func TestFirstCallIsExecutedAndRecorded(t *testing.T) {
 		want(t, "recorded body", string(calls[1].Result.Body), `{"n":1}`)
 		want(t, "misses", r.Metric("oncegate_requests_miss"), 1)
 		want(t, "committed", r.Metric("oncegate_outcomes_committed"), 1)
+		want(t, "calls measured", r.Metric("oncegate_callout_microseconds"), 2)
 	})
 }
 
@@ -167,6 +168,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 			want(t, name+": code", p.Problem(t), "invalid-key")
 			want(t, name+": upstream called", x.Upstream.Begun(), false)
 		}
+		want(t, "invalid", r.Metric("oncegate_requests_invalid"), 6)
 		want(t, "calls", len(r.Manager.Calls()), 0)
 		x := r.Send(Request{Key: strings.Repeat("x", 255)})
 		x.Answer(200, "")

@@ -2,6 +2,7 @@ package gatetest
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -82,6 +83,7 @@ func TestEveryRaceIsLost(t *testing.T) {
 		want(t, "retry", y.Response().Body, "done")
 		want(t, "upstream called", y.Upstream.Begun(), false)
 		r.Clock.Advance(time.Minute)
+		want(t, "races are counted", r.Metric("oncegate_cas_retries") > 0, true)
 	})
 }
 
@@ -139,5 +141,37 @@ func TestTwoWorkersRaceForOneKey(t *testing.T) {
 		want(t, "answer", ran.Response().Body, "once")
 		want(t, "replay", waits.Response().Header("idempotent-replayed"), "true")
 		want(t, "reserves", r.Manager.Count(api.PathReserve), 1)
+	})
+}
+
+// A slow manager and large answers: the VM does not run out of memory, every client gets
+// its answer, and what there is no room to keep is recorded without its body.
+func TestManyLargeAnswersWaitForTheManager(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		const n, size = 200, 400_000
+		r := NewRig(t, guest, Options{MemoryLimit: 128 << 20})
+		r.Manager.Always(api.PathCommit, Fault{HoldCall: true})
+		body := strings.Repeat("x", size)
+		var all []*Exchange
+		for i := range n {
+			x := r.Send(Request{Key: fmt.Sprint("k", i)})
+			x.Answer(200, body)
+			all = append(all, x)
+		}
+		r.Settle()
+		r.Manager.Always(api.PathCommit, Fault{})
+		r.Manager.Release()
+		whole := 0
+		for i, x := range all {
+			want(t, "bytes of the answer", len(x.Response().Body), size)
+			state, result := r.Manager.State(fmt.Sprint("k", i))
+			want(t, "state", state, api.StateCommitted)
+			if !result.BodyOmitted {
+				whole++
+			}
+		}
+		want(t, "answers recorded whole", whole, 32<<20/size)
+		want(t, "retry of the first", len(r.Send(Request{Key: "k0"}).Response().Body), size)
+		want(t, "retry of the last", r.Send(Request{Key: fmt.Sprint("k", n-1)}).Response().Status, "410")
 	})
 }

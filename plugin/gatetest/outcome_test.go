@@ -63,6 +63,7 @@ func TestOutcomesByStatus(t *testing.T) {
 			want(t, key+": replayed", q.Header("idempotent-replayed"), "true")
 		}
 		want(t, "hits on rejections", r.Metric("oncegate_requests_hit_rejected"), 4)
+		want(t, "rejected", r.Metric("oncegate_outcomes_rejected"), 4)
 	})
 }
 
@@ -216,6 +217,7 @@ func TestOversizeAnswers(t *testing.T) {
 				want(t, "duplicate", q.Status, "410")
 				want(t, "code", q.Problem(t), "answer-not-recorded")
 				want(t, "oversize", r.Metric("oncegate_outcomes_oversize"), 1)
+				want(t, "not recorded", r.Metric("oncegate_requests_not_recorded"), 1)
 			})
 		}
 	})
@@ -387,5 +389,26 @@ func TestCacheOnlyMode(t *testing.T) {
 		e.Response()
 		want(t, "large", r.Send(Request{Key: "large"}).Response().Status, "410")
 		want(t, "calls", len(r.Manager.Calls()), 0)
+	})
+}
+
+// Without a ledger, answers that have no room in the cache are lost, but not that they
+// were given: nothing runs twice for that.
+func TestCacheOnlyModeRemembersThatItRan(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		// Room for one answer of the smaller kind, and for none of the larger.
+		r := NewRig(t, guest, Options{Config: `{"ledger":"none","max_entries":8,"max_bytes":65536}`, NoCluster: true})
+		sizes := map[string]int{"a": 20000, "b": 20000, "c": 20000, "large": 60000}
+		for _, key := range []string{"a", "b", "large", "c"} {
+			x := r.Send(Request{Key: key})
+			x.Answer(200, strings.Repeat("x", sizes[key]))
+			want(t, key, len(x.Response().Body), sizes[key])
+		}
+		for key, status := range map[string]string{"a": "410", "b": "410", "large": "410", "c": "200"} {
+			x := r.Send(Request{Key: key})
+			r.Settle()
+			want(t, key+" runs again", x.Upstream.Begun(), false)
+			want(t, "retry of "+key, x.Response().Status, status)
+		}
 	})
 }

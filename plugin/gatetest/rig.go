@@ -35,6 +35,10 @@ type Options struct {
 	Manager *Manager
 	// Clock is shared with another rig; nil makes a new one.
 	Clock *hostsim.VirtualClock
+	// IdleTimeout of the host's streams, default 5 min.
+	IdleTimeout time.Duration
+	// MemoryLimit of a VM, default 256 MiB.
+	MemoryLimit int
 	// FailurePolicy after a trap.
 	FailurePolicy hostsim.FailurePolicy
 	// NoCluster leaves the manager's cluster out of the host.
@@ -121,6 +125,7 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
 		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
 		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
+		StreamIdleTimeout: o.IdleTimeout, MemoryLimit: o.MemoryLimit,
 		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

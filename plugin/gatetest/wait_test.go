@@ -31,6 +31,7 @@ func TestDuplicatesWaitAcrossWorkers(t *testing.T) {
 			want(t, "upstream called", w.Upstream.Begun(), false)
 		}
 		want(t, "waited", r.Metric("oncegate_requests_waited"), 40)
+		want(t, "waits measured", r.Metric("oncegate_wait_milliseconds"), 40)
 		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
 		want(t, "reserves", r.Manager.Count(api.PathReserve), 1)
 	})
