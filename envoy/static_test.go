@@ -118,6 +118,9 @@ func TestNoRetriesBehindTheGate(t *testing.T) {
 				if action.GetRetryPolicy() != nil || action.GetHedgePolicy() != nil {
 					t.Errorf("route %v retries", r.GetMatch())
 				}
+				if action.GetInternalRedirectPolicy() != nil {
+					t.Errorf("route %v follows redirects through the gate", r.GetMatch())
+				}
 				if clusterOf(b, action.GetCluster()) == nil {
 					t.Errorf("no cluster %q", action.GetCluster())
 				}

@@ -1,0 +1,55 @@
+package gate
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// kindsHost remembers what kind each metric is.
+type kindsHost struct {
+	*fakeHost
+	kinds map[string]string
+}
+
+func (h kindsHost) DefineMetric(kind MetricKind, name string) MetricID {
+	h.kinds[name] = [...]string{Counter: "counter", Gauge: "gauge", Histogram: "histogram"}[kind]
+	return h.fakeHost.DefineMetric(kind, name)
+}
+
+// METRICS.md names all metrics and no others, and the properties of access logs.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("METRICS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := kindsHost{newFakeHost(t), map[string]string{}}
+	if err := New(h).Start(nil); err != nil {
+		t.Fatal(err)
+	}
+	documented := map[string]bool{}
+	for line := range strings.SplitSeq(string(text), "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) != 5 || !strings.HasPrefix(cells[1], " `oncegate_") {
+			continue
+		}
+		name := strings.Trim(cells[1], " `")
+		if documented[name] {
+			t.Errorf("%s is there twice", name)
+		}
+		documented[name] = true
+		if kind := strings.TrimSpace(cells[2]); kind != h.kinds[name] {
+			t.Errorf("%s is documented as a %s, it is a %q", name, kind, h.kinds[name])
+		}
+	}
+	for name := range h.kinds {
+		if !documented[name] {
+			t.Errorf("%s is not documented", name)
+		}
+	}
+	for _, name := range []string{propertyClient, propertySequence, propertyNonce} {
+		if !strings.Contains(string(text), "FILTER_STATE(wasm."+name+":PLAIN)") {
+			t.Errorf("the property %s is not documented", name)
+		}
+	}
+}
