@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"net/http/pprof"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -20,6 +21,9 @@ func (s *Server) AdminHandler(g prometheus.Gatherer) http.Handler {
 			r.Handle(nil, &w)
 			hw.Header().Set(api.HeaderManager, s.opts.Version)
 			hw.Header().Set("Content-Type", w.ContentType)
+			if w.RetryAfter > 0 {
+				hw.Header().Set("Retry-After", strconv.Itoa(w.RetryAfter))
+			}
 			hw.WriteHeader(w.Status)
 			_, _ = hw.Write(w.Body)
 		})

@@ -55,8 +55,13 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("readyz %d", status)
 	}
 	s.server.SetReady("stopping")
-	if status, _ := get("/readyz"); status != 503 {
-		t.Errorf("readyz %d", status)
+	resp, err := admin.Client().Get(admin.URL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 503 || resp.Header.Get("retry-after") != "1" || resp.Header.Get(api.HeaderManager) != "test-1" {
+		t.Errorf("readyz %d %v", resp.StatusCode, resp.Header)
 	}
 	if status, body := get("/debug/pprof/"); status != 200 || !strings.Contains(body, "goroutine") {
 		t.Errorf("pprof %d", status)
