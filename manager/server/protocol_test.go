@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -87,6 +88,12 @@ func TestHTTP2(t *testing.T) {
 			}
 			if n := connections(s); n != 1 {
 				t.Errorf("%d connections", n)
+			}
+			// The connection that is idle now does not hold up a shutdown.
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if err := s.engine.Shutdown(ctx); err != nil {
+				t.Errorf("shutdown: %v", err)
 			}
 		})
 	}
