@@ -222,3 +222,14 @@ func TestEnginesDoNotShareADirectory(t *testing.T) {
 		_ = again.Close()
 	}
 }
+
+// TestNoLogIsNoHealthyLog: a directory that was mistyped is not told to be fine.
+func TestNoLogIsNoHealthyLog(t *testing.T) {
+	for _, command := range []string{"verify", "dump", "stats"} {
+		env, stdout, stderr := testEnv(nil)
+		code := run(t.Context(), env, []string{"wal", command, "--data-dir", t.TempDir()})
+		if code != 1 || stdout.Len() != 0 || !strings.Contains(stderr.String(), "no log in this directory") {
+			t.Errorf("%s: exit code %d, %s %s", command, code, stdout, stderr)
+		}
+	}
+}
