@@ -118,7 +118,13 @@ func (t *Table) Sets() int {
 // sweepSet drops what has expired in one set and returns what is left.
 func (t *Table) sweepSet(a, set int, now int64) (entries, bytes uint64) {
 	value, cas, st := t.sd.Get(t.recordKey(a, set))
-	if st != OK || !t.accept(a, value, cas, st) {
+	if st != OK {
+		return 0, 0
+	}
+	if entries, bytes, clean := t.inspect(value, now); clean {
+		return entries, bytes
+	}
+	if !t.accept(a, value, cas, st) {
 		return 0, 0
 	}
 	before := len(t.wake)
@@ -151,4 +157,21 @@ func (t *Table) sweepSet(a, set int, now int64) (entries, bytes uint64) {
 		return entries, bytes
 	}
 	return entries, bytes
+}
+
+// inspect looks through a record in place, since there is nothing to sweep in most.
+// clean is false when there may be.
+func (t *Table) inspect(value []byte, now int64) (entries, bytes uint64, clean bool) {
+	if !framed(value) {
+		return 0, 0, false
+	}
+	w := &t.hit
+	for b := value[headerSize:][:int(value[3])*waySize]; len(b) > 0; b = b[waySize:] {
+		if _, ok := readWay(b, w); !ok || !w.live(now) || w.held > 0 && !w.ownBody() {
+			return 0, 0, false
+		}
+		entries++
+		bytes += uint64(w.held)
+	}
+	return entries, bytes, true
 }

@@ -20,8 +20,9 @@ const (
 	// lostGrace is how long after its timeout a callout's answer is waited for.
 	// The host answers a timeout by itself, so this is for answers that get lost.
 	lostGrace = 5 * time.Second
-	// sweepSets bounds the part of the cache that one tick looks at.
-	sweepSets = 64
+	// sweepSets bounds the part of the cache that one tick looks at: with it, one VM looks
+	// through a table of the default size within the default interval.
+	sweepSets = 320
 	// drainMessages bounds the messages that one queue callback takes.
 	drainMessages = 256
 	// pumpRounds bounds how often one callback follows up on its own consequences.

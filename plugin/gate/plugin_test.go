@@ -359,3 +359,30 @@ func TestCopiedBytesAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// One VM alone looks through a table of the default size within the default interval.
+func TestSweepKeepsItsInterval(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, _ := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	h.current = 1
+	s.OnResponseHeaders(true)
+	h.ready(p)
+	h.respond(p, 1, "200", committed)
+	pass := func(d time.Duration) {
+		for range d / tickPeriod {
+			h.now += int64(tickPeriod)
+			h.current = 0
+			p.OnTick()
+		}
+	}
+	// It takes a whole round to count, and the one under way may have passed by.
+	pass(2*p.config.CleanupInterval + time.Second)
+	expect(t, "entries", h.values["oncegate_cache_entries"], 1)
+	pass(5 * time.Minute)
+	pass(2*p.config.CleanupInterval + time.Second)
+	expect(t, "entries when it is over", h.values["oncegate_cache_entries"], 0)
+}
