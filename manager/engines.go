@@ -121,6 +121,13 @@ func openWAL(ctx context.Context, s *settings, log *slog.Logger, reg prometheus.
 		log.Info("snapshot taken", "sequence", r.Sequence, "records", r.Records, "took_ms", r.Took.Milliseconds())
 	}}
 	opts.Log.OnBatch = m.batch
+	opts.Log.OnSpace = func(err error) {
+		if err != nil {
+			log.Error("the disk is full: what changes something is refused once the reserved space is used up", "error", err.Error())
+			return
+		}
+		log.Info("the disk has space again")
+	}
 	st, err := mem.Open(ctx, s.dataDir, opts)
 	if err != nil {
 		return nil, err

@@ -145,6 +145,43 @@ func TestShortageIsWaitedOut(t *testing.T) {
 	}
 }
 
+// The owner is told when the disk fills up and when it has space again, once
+// each.
+func TestOwnerIsToldAboutSpace(t *testing.T) {
+	fs := &faultfs.FS{}
+	opts := options(fs)
+	told := make(chan error, 100)
+	opts.OnSpace = func(err error) { told <- err }
+	l, _ := mustOpen(t, opts)
+	var last uint64
+	for i := range uint64(2) {
+		fs.SetCapacity(fs.Used() + 1)
+		for {
+			if _, err := appendWaitingForSegment(l, last+1); errors.Is(err, wal.ErrNoSpace) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			last++
+		}
+		if err := <-told; !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("round %d: told %v", i, err)
+		}
+		fs.SetCapacity(0)
+		if err := l.WaitSpace(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-told; err != nil {
+			t.Errorf("round %d: told %v", i, err)
+		}
+		last = appendAll(t, l, last+1, last+100)
+	}
+	mustClose(t, l)
+	if len(told) != 0 {
+		t.Errorf("told %d times more", len(told))
+	}
+}
+
 // dirSyncs notes which directories are synced.
 type dirSyncs struct {
 	vfs.FS

@@ -51,6 +51,10 @@ type Options struct {
 	// OnBatch, when set, is called by the committer after each batch became
 	// durable; it must not block.
 	OnBatch func(Batch)
+	// OnSpace, when set, is called with the error when the disk is found to have
+	// no space for the next segment, and with nil when it has again. It must not
+	// call the log.
+	OnSpace func(err error)
 
 	// FS is where the log lives; default vfs.OS().
 	FS vfs.FS

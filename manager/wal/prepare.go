@@ -95,9 +95,17 @@ func (l *Log) nextWork() (work, bool) {
 
 // prepared takes the outcome of creating a segment.
 func (l *Log) prepared(seg *segment, err error) {
+	if l.takePrepared(seg, err) && l.opts.OnSpace != nil {
+		l.opts.OnSpace(err)
+	}
+}
+
+// takePrepared reports whether the disk is full and was not, or the reverse.
+func (l *Log) takePrepared(seg *segment, err error) (turned bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err == nil || isNoSpace(err) { // any other error fails the log in a moment
+	if err == nil || isNoSpace(err) { // any other error passes, or fails the log in a moment
+		turned = (l.noSpace == nil) != (err == nil)
 		l.noSpace = err
 	}
 	l.short = isShortage(err)
@@ -107,4 +115,5 @@ func (l *Log) prepared(seg *segment, err error) {
 		l.spareWanted = false
 	}
 	l.broadcastRoom()
+	return turned
 }
