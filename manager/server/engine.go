@@ -3,10 +3,13 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sort"
 	"strconv"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -55,12 +58,16 @@ func NewEngine(name string, s *Server) (Engine, bool) {
 type limiter struct {
 	server *Server
 
+	done chan struct{} // closed by close
+
 	mu     sync.Mutex
 	ln     net.Listener
 	plain  bool
 	closed bool
 	conns  map[*limitConn]struct{}
 }
+
+func newLimiter(s *Server) limiter { return limiter{server: s, done: make(chan struct{})} }
 
 // listen wraps a listener. It fails when the limiter was closed already.
 func (l *limiter) listen(ln net.Listener, cfg *tls.Config) (net.Listener, error) {
@@ -72,15 +79,18 @@ func (l *limiter) listen(ln net.Listener, cfg *tls.Config) (net.Listener, error)
 	}
 	l.ln, l.plain, l.conns = ln, cfg == nil, make(map[*limitConn]struct{})
 	if cfg == nil {
-		return &limitListener{ln, l}, nil
+		return &limitListener{Listener: ln, limiter: l}, nil
 	}
-	return tls.NewListener(&limitListener{ln, l}, cfg), nil
+	return tls.NewListener(&limitListener{Listener: ln, limiter: l}, cfg), nil
 }
 
 // close closes the listener; connections go on.
 func (l *limiter) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.closed {
+		close(l.done)
+	}
 	l.closed = true
 	if l.ln != nil {
 		_ = l.ln.Close()
@@ -125,19 +135,53 @@ func (l *limiter) refuse(c net.Conn) {
 type limitListener struct {
 	net.Listener
 	limiter *limiter
+	told    time.Time // when a shortage was logged last; of the goroutine that accepts
 }
 
+// The wait after a shortage, which doubles from the first to the last.
+const (
+	firstShortage = 5 * time.Millisecond
+	lastShortage  = time.Second
+)
+
+// Accept implements net.Listener. A shortage is waited out here: not every
+// engine would, and a crowd of connections must not end the server.
 func (l *limitListener) Accept() (net.Conn, error) {
+	wait := time.Duration(0)
 	for {
 		c, err := l.Listener.Accept()
+		if err != nil && passes(err) {
+			if time.Since(l.told) > time.Minute {
+				l.told = time.Now()
+				l.limiter.server.log.Error("no connection can be accepted for now", "error", err.Error())
+			}
+			wait = min(max(2*wait, firstShortage), lastShortage)
+			select {
+			case <-time.After(wait):
+			case <-l.limiter.done:
+			}
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
+		wait = 0
 		if lc := l.limiter.admit(c); lc != nil {
 			return lc, nil
 		}
 		l.limiter.refuse(c)
 	}
+}
+
+// passes tells an accept that failed for want of something, or because the
+// client left before it, from a listener that is of no use any more.
+func passes(err error) bool {
+	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
 }
 
 // limitConn gives its place back when it is closed.

@@ -22,7 +22,7 @@ type fastHTTP struct {
 }
 
 func newFastHTTP(s *Server) Engine {
-	e := &fastHTTP{server: s, limit: limiter{server: s}, version: []byte(s.opts.Version)}
+	e := &fastHTTP{server: s, limit: newLimiter(s), version: []byte(s.opts.Version)}
 	e.fast = &fasthttp.Server{
 		Handler:            e.handle,
 		ErrorHandler:       e.handleError,

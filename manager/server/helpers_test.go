@@ -76,6 +76,7 @@ type siteOptions struct {
 	server Options
 	ledger ledger.Options
 	store  store.Store // closed at the end; a volatile one when nil
+	listen func(net.Listener) net.Listener
 	routes []Route
 	audit  func(Deletion)
 	tls    *tls.Config
@@ -104,6 +105,9 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 		t.Fatal(err)
 	}
 	s.addr = ln.Addr().String()
+	if o.listen != nil {
+		ln = o.listen(ln)
+	}
 	s.base = "http://" + s.addr
 	if o.tls != nil {
 		s.base = "https://" + s.addr

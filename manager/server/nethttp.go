@@ -25,7 +25,7 @@ type netHTTP struct {
 }
 
 func newNetHTTP(s *Server) Engine {
-	e := &netHTTP{server: s, limit: limiter{server: s}}
+	e := &netHTTP{server: s, limit: newLimiter(s)}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
