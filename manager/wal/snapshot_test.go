@@ -195,7 +195,7 @@ func TestSnapshotErrors(t *testing.T) {
 				case c.kind == faultfs.SyncDir:
 					return renamed
 				case c.kind == faultfs.Remove:
-					return strings.HasSuffix(op.Path, ".wal")
+					return op.Path == segment(1)
 				}
 				return strings.HasSuffix(op.Path, ".tmp")
 			})
