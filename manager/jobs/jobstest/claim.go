@@ -192,9 +192,9 @@ var claimTests = map[string]func(*env){
 			})
 		}()
 		defer func() { cancel(); <-stopped }()
-		a := e.job(jobs.Submission{Delay: e.span()})
+		a := e.job(jobs.Submission{Delay: span})
 		c := e.waiting(e.q, jobs.ClaimRequest{})
-		e.pass(e.span())
+		e.pass(span)
 		e.wantIDs("after the delay", e.receive(c), a.ID)
 	},
 	"one job wakes one of many waiting claims": func(e *env) {

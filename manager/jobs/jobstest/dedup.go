@@ -127,37 +127,27 @@ var dedupTests = map[string]func(*env){
 		e.wantDropped(b.ID, s)
 	},
 	"the lock's time counts from run_at": func(e *env) {
-		d := e.span()
+		d := span
 		s := jobs.Submission{Dedup: dedup(jobs.Dedup{IncludingScheduled: true, TTL: far}), Delay: d}
 		a := e.job(s)
 		e.pass(d)
 		e.wantDropped(a.ID, s)
 	},
 	"a ttl frees a leaked lock": func(e *env) {
-		s := jobs.Submission{Dedup: dedup(jobs.Dedup{TTL: e.span()})}
+		s := jobs.Submission{Dedup: dedup(jobs.Dedup{TTL: span})}
 		a := e.job(s)
-		if e.in.Advance != nil {
-			e.wantDropped(a.ID, s)
-		}
-		e.pass(e.span())
+		e.wantDropped(a.ID, s)
+		e.pass(span)
 		b := e.job(s)
-		if e.in.Advance != nil {
-			e.wantDropped(b.ID, s)
-		}
+		e.wantDropped(b.ID, s)
 		// a's start does not free the lock that b took over.
 		s.Dedup = dedup(jobs.Dedup{TTL: far})
-		e.pass(e.span())
+		e.pass(span)
 		c := e.job(s)
 		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 2}), a.ID, b.ID)
 		e.wantDropped(c.ID, s)
 	},
 	"the default ttl is six hours": func(e *env) {
-		if e.in.Advance == nil {
-			if ttl := e.job(jobs.Submission{Dedup: untilExecuting}).Dedup.TTL; ttl != 6*time.Hour {
-				e.Fatalf("ttl %s", ttl)
-			}
-			return
-		}
 		s := jobs.Submission{Dedup: untilExecuting}
 		a := e.job(s)
 		e.pass(6*time.Hour - time.Minute)
@@ -221,28 +211,21 @@ var dedupTests = map[string]func(*env){
 		s := jobs.Submission{ID: "a", Dedup: reschedule, MaxAttempts: 1}
 		e.job(s)
 		s.ID = ""
-		e.claim(jobs.ClaimRequest{Lease: e.span()})
+		e.claim(jobs.ClaimRequest{Lease: span})
 		e.wantDropped("a", s)
-		e.pass(e.span())
+		e.pass(span)
 		if got := e.claimOne(); got.ID == "a" {
 			e.Fatal("the failed job was delivered again")
 		}
 		e.wantState("a", jobs.Failed)
 	},
 	"reschedule_once survives the end of the lock's time": func(e *env) {
-		short := dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: e.span()})
-		s := jobs.Submission{ID: "a", Dedup: short}
-		if e.in.Advance == nil {
-			// The duplicate must come in time: let its lock begin later.
-			s.Dedup = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: e.span(), IncludingScheduled: true})
-			s.Delay = e.span()
-		}
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: span})}
 		e.job(s)
 		s.ID = ""
 		e.wantDropped("a", s)
-		e.pass(s.Delay)
 		first := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0]
-		e.pass(e.span())
+		e.pass(span)
 		e.duties(e.q) // removes the lock
 		e.finish(first, jobs.Complete)
 		if again := e.claimOne(); again.ID == "a" {
@@ -250,19 +233,13 @@ var dedupTests = map[string]func(*env){
 		}
 	},
 	"a later holder of the lock stands for earlier duplicates": func(e *env) {
-		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: e.span()}),
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: span}),
 			WALLocations: jobs.WALLocations{{Database: "main", LSN: 9}}}
-		if e.in.Advance == nil { // as above
-			s.Dedup.IncludingScheduled = true
-			s.Delay = e.span()
-		}
 		e.job(s)
 		s.ID = ""
 		e.wantDropped("a", s)
-		e.pass(s.Delay)
 		first := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0]
-		e.pass(e.span())
-		s.Delay = 0
+		e.pass(span)
 		s.Dedup = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true})
 		s.WALLocations = nil
 		s.ID = "b"
@@ -275,7 +252,7 @@ var dedupTests = map[string]func(*env){
 		e.claimNone()
 	},
 	"a run that follows never takes another job's id": func(e *env) {
-		q := e.queue(jobs.Options{RetainFor: e.span()})
+		q := e.queue(jobs.Options{RetainFor: span})
 		s := jobs.Submission{ID: "a", Dedup: reschedule}
 		run := func() jobs.Job {
 			e.job(s)
@@ -289,7 +266,7 @@ var dedupTests = map[string]func(*env){
 		run()
 		follow := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0] // keeps its id in use
 		e.cancel(follow.ID)                                           // and frees the lock
-		e.pass(e.span())
+		e.pass(span)
 		e.duties(q) // forgets a
 		run()
 		second := e.claimOne()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/store"
@@ -70,9 +69,7 @@ var durableTests = map[string]func(*env){
 			e.in.Reopen = func(testing.TB) store.Store { return e.in.Store }
 		}
 		e.job(jobs.Submission{ID: "queued", Priority: 3, Key: "k", Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))})
-		// Far enough ahead that it is not due when a slow engine has come to the claims.
-		ahead := max(e.span(), 20*time.Second)
-		e.job(jobs.Submission{ID: "scheduled", Function: "g", Delay: ahead})
+		e.job(jobs.Submission{ID: "scheduled", Function: "g", Delay: span})
 		e.job(jobs.Submission{ID: "active", Function: "a", Dedup: untilExecuted})
 		active := e.claim(jobs.ClaimRequest{Functions: []string{"a"}, Lease: far / 100})[0]
 		e.bury(jobs.Submission{ID: "dead", Priority: 99}, "why")
@@ -114,7 +111,7 @@ var durableTests = map[string]func(*env){
 		}
 		want := append([]string{"queued"}, sent.IDs...)
 		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 10, Lease: jobs.MaxLease}), want...)
-		e.pass(ahead)
+		e.pass(span)
 		e.wantIDs("claims later", e.claim(jobs.ClaimRequest{Limit: 10}), "scheduled")
 		e.resume("p")
 		e.wantIDs("claims after resume", e.claim(jobs.ClaimRequest{Limit: 10}), "paused")
@@ -148,9 +145,9 @@ var durableTests = map[string]func(*env){
 		if out, err := e.q.Replay(e.ctx, "f", "a"); err != nil || !out.Created() {
 			e.Fatalf("Replay: %+v, %v", out, err)
 		}
-		e.claim(jobs.ClaimRequest{Lease: e.span(), Limit: 5})
-		e.job(jobs.Submission{Function: "g", Delay: e.span()})
-		e.pass(e.span())
+		e.claim(jobs.ClaimRequest{Lease: span, Limit: 5})
+		e.job(jobs.Submission{Function: "g", Delay: span})
+		e.pass(span)
 		if got := e.claim(jobs.ClaimRequest{Limit: 5}); len(got) != 2 {
 			e.Fatalf("after the lease and the delay: %v", ids(got))
 		}
@@ -168,13 +165,13 @@ var durableTests = map[string]func(*env){
 	},
 	"a claim whose outcome is unknown is delivered again": func(e *env) {
 		f := &flaky{Store: e.in.Store}
-		q := e.queueOn(f, jobs.Options{Lease: e.span()})
+		q := e.queueOn(f, jobs.Options{Lease: span})
 		e.job(jobs.Submission{ID: "a"})
 		f.after.Store(1)
 		if _, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"}); !errors.Is(err, store.ErrUnavailable) {
 			e.Fatalf("claim: %v", err)
 		}
-		e.pass(e.span())
+		e.pass(span)
 		if j := e.claimOne(); j.ID != "a" || j.Attempt != 2 {
 			e.Fatalf("claimed %+v", j)
 		}

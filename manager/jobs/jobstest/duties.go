@@ -12,7 +12,7 @@ import (
 var dutyTests = map[string]func(*env){
 	"duties promote and reclaim in batches": func(e *env) {
 		const n = 300 // more than two batches
-		d := e.span()
+		d := span
 		for i := range n {
 			e.job(jobs.Submission{ID: fmt.Sprintf("s%03d", i), Delay: d})
 			e.job(jobs.Submission{ID: fmt.Sprintf("a%03d", i), Function: "g", MaxAttempts: 1 + i%3})
@@ -37,7 +37,7 @@ var dutyTests = map[string]func(*env){
 	},
 	"claims do what is due without any background work": func(e *env) {
 		const n = 300
-		d := e.span()
+		d := span
 		for i := range n {
 			e.job(jobs.Submission{ID: fmt.Sprintf("s%03d", i), Delay: d})
 		}
@@ -54,7 +54,7 @@ var dutyTests = map[string]func(*env){
 		}
 	},
 	"retention removes old terminal jobs by age": func(e *env) {
-		q := e.queue(jobs.Options{RetainFor: e.span(), DeadFor: far})
+		q := e.queue(jobs.Options{RetainFor: span, DeadFor: far})
 		big := fmt.Sprintf(`"%0600d"`, 1)
 		for i, s := range []jobs.State{jobs.Complete, jobs.Cancelled, jobs.Failed} {
 			a := e.job(jobs.Submission{ID: fmt.Sprint("old", i), Payload: []byte(big)})
@@ -64,7 +64,7 @@ var dutyTests = map[string]func(*env){
 			}
 		}
 		live := e.job(jobs.Submission{})
-		e.pass(e.span())
+		e.pass(span)
 		if report := e.duties(q); report.Purged != 2 {
 			e.Fatalf("report %+v, want 2 purged", report)
 		}
@@ -105,11 +105,11 @@ var dutyTests = map[string]func(*env){
 		}
 	},
 	"dead letters have a retention of their own": func(e *env) {
-		q := e.queue(jobs.Options{DeadFor: e.span(), RetainFor: far})
+		q := e.queue(jobs.Options{DeadFor: span, RetainFor: far})
 		e.bury(jobs.Submission{ID: "dead"}, "x")
 		e.job(jobs.Submission{ID: "done"})
 		e.finish(e.claimOne(), jobs.Complete)
-		e.pass(e.span())
+		e.pass(span)
 		if report := e.duties(q); report.Purged != 1 {
 			e.Fatalf("report %+v", report)
 		}
@@ -119,7 +119,7 @@ var dutyTests = map[string]func(*env){
 		e.wantState("done", jobs.Complete)
 	},
 	"expired locks and event keys go away": func(e *env) {
-		d := e.span()
+		d := span
 		q := e.queue(jobs.Options{EventKeyTTL: d})
 		for i := range 150 {
 			e.job(jobs.Submission{Payload: []byte(fmt.Sprint(i)), Dedup: dedup(jobs.Dedup{TTL: d})})
@@ -163,21 +163,21 @@ var dutyTests = map[string]func(*env){
 	},
 	"Run does the duties by itself": func(e *env) {
 		ctx, cancel := context.WithCancel(e.ctx)
-		q := e.queue(jobs.Options{Interval: 10 * time.Millisecond, RetainFor: e.span()})
+		q := e.queue(jobs.Options{Interval: 10 * time.Millisecond, RetainFor: span})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			q.Run(ctx, nil)
 		}()
-		a := e.job(jobs.Submission{Delay: e.span()})
+		a := e.job(jobs.Submission{Delay: span})
 		b := e.job(jobs.Submission{})
-		e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: e.span()})
-		e.pass(e.span())
+		e.claim(jobs.ClaimRequest{Functions: []string{"f"}, Lease: span})
+		e.pass(span)
 		e.eventually("both are queued", func() bool {
 			return e.get(a.ID).State == jobs.Queued && e.get(b.ID).State == jobs.Queued
 		})
 		e.cancel(a.ID)
-		e.pass(e.span())
+		e.pass(span)
 		e.eventually("retention removed a", func() bool {
 			_, err := e.q.Get(e.ctx, a.ID)
 			return errors.Is(err, jobs.ErrNotFound)
@@ -205,8 +205,8 @@ var dutyTests = map[string]func(*env){
 		if err := <-reports; !errors.Is(err, errFlaky) {
 			e.Errorf("reported %v", err)
 		}
-		a := e.job(jobs.Submission{Delay: e.span()})
-		e.pass(e.span())
+		a := e.job(jobs.Submission{Delay: span})
+		e.pass(span)
 		broken.fail.Store(false)
 		e.eventually("the job is queued", func() bool { return e.get(a.ID).State == jobs.Queued })
 		cancel()

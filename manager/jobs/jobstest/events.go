@@ -89,7 +89,7 @@ var eventTests = map[string]func(*env){
 		}
 	},
 	"a key is forgotten after its time": func(e *env) {
-		d := e.span()
+		d := span
 		q := e.queue(jobs.Options{EventKeyTTL: d})
 		e.subscribe("ev", "a")
 		if _, err := q.Send(e.ctx, jobs.Event{Name: "ev", Key: "k"}); err != nil {
@@ -104,11 +104,11 @@ var eventTests = map[string]func(*env){
 		}
 	},
 	"an answer leaves out what retention removed": func(e *env) {
-		q := e.queue(jobs.Options{RetainFor: e.span()})
+		q := e.queue(jobs.Options{RetainFor: span})
 		e.subscribe("ev", "a", "b")
 		first := e.send(jobs.Event{Name: "ev", Key: "k"})
 		e.cancel(first.IDs[0])
-		e.pass(e.span())
+		e.pass(span)
 		e.duties(q)
 		out := e.send(jobs.Event{Name: "ev", Key: "k"})
 		if !out.Deduplicated || len(out.IDs) != 2 {
@@ -203,9 +203,9 @@ var waitTests = map[string]func(*env){
 	},
 	"a lost last lease wakes the caller": func(e *env) {
 		a := e.job(jobs.Submission{MaxAttempts: 1})
-		e.claim(jobs.ClaimRequest{Lease: e.span()})
+		e.claim(jobs.ClaimRequest{Lease: span})
 		got := e.waitFor(a.ID)
-		e.pass(e.span())
+		e.pass(span)
 		e.duties(e.q)
 		if r := e.receive(got); r[0].State != jobs.Failed {
 			e.Fatalf("waited: %+v", r)

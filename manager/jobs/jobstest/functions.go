@@ -28,8 +28,8 @@ var pauseTests = map[string]func(*env){
 		e.pause("f")
 		e.pause("f")
 		e.job(jobs.Submission{ID: "f2", Priority: 9})
-		e.job(jobs.Submission{ID: "f3", Delay: e.span()})
-		e.pass(e.span())
+		e.job(jobs.Submission{ID: "f3", Delay: span})
+		e.pass(span)
 		e.claimNone()
 		e.claimNone("f")
 		e.claimNone("f", "g")
@@ -84,19 +84,6 @@ var pauseTests = map[string]func(*env){
 			e.Fatal("resume woke nobody")
 		}
 		e.wantIDs("claims", got, "a", "b")
-	},
-	"the number of paused functions is bounded": func(e *env) {
-		for i := range jobs.MaxPaused {
-			e.pause(fmt.Sprintf("f%04d", i))
-		}
-		err := e.q.Pause(e.ctx, "one-more")
-		var fe *jobs.FieldError
-		if !errors.As(err, &fe) || fe.Field != "function" {
-			e.Fatalf("got %v, want a FieldError", err)
-		}
-		e.pause("f0500")
-		e.resume("f0500")
-		e.pause("one-more")
 	},
 	"functions are listed": func(e *env) {
 		e.pause("paused.only")

@@ -35,8 +35,8 @@ var leaseTests = map[string]func(*env){
 	"a lease that runs out delivers the job again": func(e *env) {
 		a := e.job(jobs.Submission{ID: "a"})
 		e.job(jobs.Submission{ID: "b"})
-		first := e.claim(jobs.ClaimRequest{Worker: "crashes", Lease: e.span()})[0]
-		e.pass(e.span())
+		first := e.claim(jobs.ClaimRequest{Worker: "crashes", Lease: span})[0]
+		e.pass(span)
 		second := e.claimOne() // a before b: it keeps its place
 		if second.ID != a.ID || second.Attempt != 2 || second.Lease.Token == first.Lease.Token {
 			e.Fatalf("second delivery %+v after %+v", second, first)
@@ -52,8 +52,8 @@ var leaseTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a", MaxAttempts: 2})
 		var last jobs.Job
 		for range 2 {
-			last = e.claim(jobs.ClaimRequest{Worker: "crashes", Lease: e.span()})[0]
-			e.pass(e.span())
+			last = e.claim(jobs.ClaimRequest{Worker: "crashes", Lease: span})[0]
+			e.pass(span)
 		}
 		e.claimNone()
 		j := e.wantState("a", jobs.Failed)
@@ -81,9 +81,7 @@ var leaseTests = map[string]func(*env){
 		if until := e.get(a.ID).Lease.Until; until.Before(before.Add(20 * time.Hour)) {
 			e.Fatalf("lease until %s, beat after %s", until, before)
 		}
-		if e.in.Advance != nil {
-			e.pass(19 * time.Hour)
-		}
+		e.pass(19 * time.Hour)
 		e.claimNone()
 	},
 	"a heartbeat may shorten the lease": func(e *env) {
@@ -100,8 +98,8 @@ var leaseTests = map[string]func(*env){
 	"a lease that ran out is still its worker's until it is taken back": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		e.job(jobs.Submission{ID: "b"})
-		got := e.claim(jobs.ClaimRequest{Lease: e.span(), Limit: 2})
-		e.pass(e.span())
+		got := e.claim(jobs.ClaimRequest{Lease: span, Limit: 2})
+		e.pass(span)
 		if _, err := e.q.Heartbeat(e.ctx, "a", got[0].Lease.Token, time.Hour); err != nil {
 			e.Fatalf("late heartbeat: %v", err)
 		}
@@ -124,9 +122,9 @@ var leaseTests = map[string]func(*env){
 	},
 	"a lost worker's cancelled job is over": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
-		e.claim(jobs.ClaimRequest{Lease: e.span()})
+		e.claim(jobs.ClaimRequest{Lease: span})
 		e.cancel("a")
-		e.pass(e.span())
+		e.pass(span)
 		e.claimNone()
 		e.wantState("a", jobs.Cancelled)
 	},
@@ -248,30 +246,6 @@ var finishTests = map[string]func(*env){
 			if _, err := e.q.FinishMany(e.ctx, bad); !errors.As(err, &fe) || fe.Field != "finishes" {
 				e.Errorf("%d calls: %v", len(bad), err)
 			}
-		}
-	},
-	"many at once, whose runs that follow exceed a transaction": func(e *env) {
-		const n = 34
-		payload := strings.Repeat("p", jobs.MaxPayloadBytes-10)
-		var calls []jobs.Finish
-		for i := range n {
-			d := *reschedule
-			d.Key = fmt.Sprint(i)
-			a := e.job(jobs.Submission{Payload: []byte(`"` + payload + `"`), Dedup: &d})
-			e.wantDropped(a.ID, jobs.Submission{Dedup: &d})
-			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
-		}
-		got, err := e.q.FinishMany(e.ctx, calls)
-		if err != nil {
-			e.Fatal(err)
-		}
-		for i := range got {
-			if got[i].Err != nil || got[i].Job.State != jobs.Complete {
-				e.Fatalf("call %d: %+v", i, got[i])
-			}
-		}
-		if follow := e.list(jobs.ListQuery{State: jobs.Queued}); len(follow) != n {
-			e.Fatalf("%d runs follow, want %d", len(follow), n)
 		}
 	},
 	"bad fields are named": func(e *env) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/store"
@@ -142,31 +141,6 @@ var readTests = map[string]func(*env){
 			e.Fatalf("first page: %v, cursor %q, %v", ids(page.Jobs), page.Cursor, err)
 		}
 		e.wantIDs("all pages", e.list(jobs.ListQuery{Payloads: true}), want...)
-	},
-	"a page looks at a bounded part of the index": func(e *env) {
-		const n = jobs.MaxExamined + 500
-		e.bulk(n, "f", func(i int) string { return fmt.Sprintf("j%05d", i) })
-		for range 11 {
-			var done []jobs.Finish
-			for _, j := range e.claim(jobs.ClaimRequest{Limit: 1000, Lease: time.Hour}) {
-				done = append(done, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete})
-			}
-			out, err := e.q.FinishMany(e.ctx, done)
-			if err != nil {
-				e.Fatal(err)
-			}
-			for i := range out {
-				if out[i].Err != nil {
-					e.Fatal(out[i].Err)
-				}
-			}
-		}
-		e.cancel(e.job(jobs.Submission{ID: "rare"}).ID)
-		page, err := e.q.List(e.ctx, jobs.ListQuery{State: jobs.Cancelled})
-		if err != nil || len(page.Jobs) != 0 || page.Cursor == "" {
-			e.Fatalf("first page: %v, cursor %q, %v", ids(page.Jobs), page.Cursor, err)
-		}
-		e.wantIDs("all pages", e.list(jobs.ListQuery{State: jobs.Cancelled}), "rare")
 	},
 	"bad fields are named": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
