@@ -40,6 +40,9 @@ func TestJobsSurviveCrashes(t *testing.T) {
 	t.Run("wal", func(t *testing.T) {
 		testJobsSurviveCrashes(t, (crashRounds(t)+1)/2, 1, nil, "--data-dir", t.TempDir(), "--snapshot-bytes", "1048576")
 	})
+	t.Run("sqlite", func(t *testing.T) {
+		testJobsSurviveCrashes(t, (crashRounds(t)+4)/5, 1, nil, "--store", "sqlite", "--data-dir", t.TempDir())
+	})
 	t.Run("redis", func(t *testing.T) {
 		srv := servers.Redis(t)
 		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "redis", "--store-dsn", srv.URL)
