@@ -168,6 +168,9 @@ func (s *fastSource) header(name string) string {
 	}
 	return known(s.ctx().Request.Header.Peek(name))
 }
+
+func (s *fastSource) count(name string) int { return len(s.ctx().Request.Header.PeekAll(name)) }
+
 func (s *fastSource) remote() string { return s.ctx().RemoteAddr().String() }
 
 func (s *fastSource) verified() bool {

@@ -22,6 +22,12 @@ func (s fakeSource) header(name string) string {
 	}
 	return ""
 }
+func (s fakeSource) count(name string) int {
+	if s.header(name) == "" {
+		return 0
+	}
+	return 1
+}
 func (fakeSource) remote() string { return "test" }
 func (fakeSource) verified() bool { return false }
 func (fakeSource) left() bool     { return false }

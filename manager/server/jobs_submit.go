@@ -30,8 +30,13 @@ func (h *jobHandlers) submit(r *Request, w *Response) {
 		r.Error(w, err)
 		return
 	}
+	key, err := idempotencyKey(r)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
 	var out jobs.Outcome
-	if r.Header(api.HeaderIdempotencyKey) == "" {
+	if key == "" {
 		if out, err = h.queue.EnqueuePrepared(r.Context(), p); err != nil {
 			r.Error(w, err)
 			return
@@ -40,7 +45,7 @@ func (h *jobHandlers) submit(r *Request, w *Response) {
 		w.Body = outcomeJSON(w.Body, &out, formSubmitted)
 		return
 	}
-	h.once(r, w, "POST:/v1/jobs", func(tx store.Tx) (answer, error) {
+	h.once(r, w, key, "POST:/v1/jobs", func(tx store.Tx) (answer, error) {
 		var err error
 		if out, err = h.queue.EnqueueTx(tx, p); err != nil {
 			return answer{}, err
@@ -72,8 +77,13 @@ func (h *jobHandlers) send(r *Request, w *Response) {
 		r.Error(w, err)
 		return
 	}
+	key, err := idempotencyKey(r)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
 	var out jobs.EventOutcome
-	h.once(r, w, "POST:/v1/events/"+e.Name, func(tx store.Tx) (answer, error) {
+	h.once(r, w, key, "POST:/v1/events/"+e.Name, func(tx store.Tx) (answer, error) {
 		var err error
 		if out, err = h.queue.SendTx(tx, p); err != nil {
 			return answer{}, err
@@ -100,21 +110,16 @@ type answer struct {
 }
 
 // once runs do in a transaction and answers with what it returns. With an
-// Idempotency-Key the same transaction reserves the key, runs do and records
+// idempotency key the same transaction reserves the key, runs do and records
 // the answer, so that there is either all of it or nothing: a retry, from
 // wherever and whenever within the window, gets the recorded answer and do does
 // not run again. A refusal by do is recorded as well, as a rejection.
 //
 // done is called when do's writes are known to have happened.
-func (h *jobHandlers) once(r *Request, w *Response, scope string, do func(store.Tx) (answer, error), done func()) {
-	key, err := idempotencyKey(r.Header(api.HeaderIdempotencyKey))
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
+func (h *jobHandlers) once(r *Request, w *Response, key, scope string, do func(store.Tx) (answer, error), done func()) {
 	var a answer
 	if key == "" {
-		err = h.store.Update(r.Context(), func(tx store.Tx) error {
+		err := h.store.Update(r.Context(), func(tx store.Tx) error {
 			var err error
 			a, err = do(tx)
 			return err
@@ -134,7 +139,7 @@ func (h *jobHandlers) once(r *Request, w *Response, scope string, do func(store.
 	}
 	var reply ledger.Reply
 	var refused error
-	err = h.ledger.Update(r.Context(), func(tx *ledger.Tx) error {
+	err := h.ledger.Update(r.Context(), func(tx *ledger.Tx) error {
 		a, refused = answer{}, nil
 		var err error
 		if reply, err = tx.Reserve(reserve); err != nil || reply.State != api.StateReserved {
@@ -209,12 +214,19 @@ func replay(r *Request, w *Response, raw []byte) {
 	w.Body = append(w.Body, result.Body...)
 }
 
-// idempotencyKey reads the header, bare or as an RFC 8941 string.
-func idempotencyKey(v string) (string, error) {
-	if v == "" {
+// idempotencyKey reads the header, bare or as an RFC 8941 string; "" when there
+// is none. One that is there but empty, repeated or not a key is refused, never
+// taken for absent: whoever sends it counts on being protected.
+func idempotencyKey(r *Request) (string, error) {
+	n := r.HeaderCount(api.HeaderIdempotencyKey)
+	if n == 0 {
 		return "", nil
 	}
-	bad := &api.FieldError{Field: "key", Value: clip(v), Allowed: "the header idempotency-key must be 1 to 255 bytes of visible ASCII, or that as a quoted string"}
+	v := r.Header(api.HeaderIdempotencyKey)
+	bad := &api.FieldError{Field: "key", Value: clip(v), Allowed: "the header idempotency-key must be 1 to 255 bytes of visible ASCII, or that as a quoted string, and be sent once"}
+	if n > 1 || v == "" {
+		return "", bad
+	}
 	if v[0] == '"' {
 		if len(v) < 2 || v[len(v)-1] != '"' {
 			return "", bad

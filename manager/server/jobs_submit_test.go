@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,8 +68,27 @@ func TestKeyedSubmission(t *testing.T) {
 		if a := post("m", `{"function":"f"}`); a.status != 202 {
 			t.Errorf("corrected: %+v", a)
 		}
-		for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b"} {
+		// A key that is none never passes for no key: the caller counts on it.
+		before := j.depth()
+		for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
 			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
+			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/events/e", `{}`, "idempotency-key", bad)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), "POST", j.base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header["Idempotency-Key"] = []string{"one", "two"}
+		resp, err := j.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 400 || !strings.Contains(string(b), "once") {
+			t.Errorf("two keys: %d %s, %v", resp.StatusCode, b, err)
+		}
+		if d := j.depth(); d != before {
+			t.Errorf("depth %+v after refusals, %+v before", d, before)
 		}
 	})
 }
@@ -202,6 +222,12 @@ func (s keyedSource) header(name string) string {
 		return s.key
 	}
 	return ""
+}
+func (keyedSource) count(name string) int {
+	if name == api.HeaderIdempotencyKey {
+		return 1
+	}
+	return 0
 }
 func (keyedSource) remote() string { return "test" }
 func (keyedSource) verified() bool { return false }

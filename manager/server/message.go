@@ -33,6 +33,8 @@ type source interface {
 	// header returns the first value of a header, "" when absent. Name is in
 	// lower case.
 	header(name string) string
+	// count returns how often a header was sent. Name is in lower case.
+	count(name string) int
 	// remote is the client's address.
 	remote() string
 	// verified reports whether the client proved a certificate of the CA that
@@ -51,6 +53,10 @@ func (r *Request) Context() context.Context { return r.ctx }
 // Header returns the first value of a header, "" when absent. Name must be in
 // lower case.
 func (r *Request) Header(name string) string { return r.source.header(name) }
+
+// HeaderCount returns how often a header was sent, empty or not. Name must be in
+// lower case.
+func (r *Request) HeaderCount(name string) int { return r.source.count(name) }
 
 // Remote is the client's address.
 func (r *Request) Remote() string { return r.source.remote() }
