@@ -102,6 +102,8 @@ func parseJobsCall(env environment, name string, cmd jobsCommand, args []string)
 	}
 	fs.StringVar(&url, "manager", url, "`URL` of the manager ["+managerURLEnv+"]")
 	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with the bearer token; empty lines and # comments are skipped")
+	var certificates clientTLS
+	certificates.flags(fs)
 	fs.Func("timeout-seconds", "what one call may take, 0.1 to 600 (default 15)", seconds("timeout-seconds", 0.1, 600, &timeout))
 	fs.BoolVar(&call.json, "json", false, "print JSON, one value per line")
 	if cmd.flags != nil {
@@ -134,7 +136,11 @@ func parseJobsCall(env environment, name string, cmd jobsCommand, args []string)
 	if err != nil {
 		return nil, err
 	}
-	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3})
+	httpClient, err := certificates.client()
+	if err != nil {
+		return nil, err
+	}
+	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, HTTP: httpClient})
 	if err != nil {
 		return nil, usagef("--manager %q: must be http:// or https:// with a host, for example %s", url, defaultManagerURL)
 	}
