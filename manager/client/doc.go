@@ -20,6 +20,9 @@
 //
 //	handler returns         the job
 //	nil error               is complete, with the result
+//	nil error, and a        has failed: it is done, and would be done again
+//	result that cannot be
+//	reported
 //	an error, panics        is queued again with backoff while attempts remain, else failed
 //	Permanent(err)          has failed
 //	RetryAfter(err, d)      is queued again after d while attempts remain, else failed

@@ -16,8 +16,8 @@ import (
 
 // Handler does the work of one job. The context ends when the job is cancelled,
 // when its lease is lost and when the worker's patience at a stop is over; see
-// context.Cause. The result is encoded as JSON, at most 1 MiB. See the package
-// documentation for what becomes of errors and panics.
+// context.Cause. The result is encoded as JSON: at most 1 MiB, nested at most 64
+// deep. See the package documentation for what becomes of errors and panics.
 type Handler func(ctx context.Context, j *Job) (result any, err error)
 
 // WorkerOptions configure a Worker. The zero value of a field means its default.
