@@ -230,8 +230,28 @@ func TestWaitAndEvents(t *testing.T) {
 	}})
 	f.set(map[string]int{"/v1/jobs": 1}, map[string]int{"/v1/jobs": 1})
 	j, err := c.WaitIdempotent(t.Context(), Submission{Function: "double", Payload: 21})
-	if err != nil || j.State != "complete" || string(j.Result) != "42" || !j.Terminal() {
+	if err != nil || j.State != "complete" || string(j.Result) != "42" || !j.Terminal() || !j.Replayed {
 		t.Fatalf("%+v, %v", j, err)
+	}
+	// A wait that ends early leaves the caller with the job that is there now.
+	waitCtx, leave := context.WithCancel(t.Context())
+	f.mu.Lock()
+	f.answer = func(r *http.Request) *http.Response {
+		if r.URL.Path == "/v1/jobs/later" {
+			leave()
+		}
+		return nil
+	}
+	f.mu.Unlock()
+	early, err := c.WaitIdempotent(waitCtx, Submission{Function: "nobody", ID: "later"})
+	if !errors.Is(err, context.Canceled) || early == nil || early.ID != "later" || early.State != "queued" {
+		t.Errorf("%+v, %v", early, err)
+	}
+	f.mu.Lock()
+	f.answer = nil
+	f.mu.Unlock()
+	if _, err := c.Cancel(t.Context(), "later"); err != nil {
+		t.Error(err)
 	}
 	f.set(map[string]int{"/paid": 1}, map[string]int{"/paid": 2})
 	sent, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Payload: "x"})
@@ -241,8 +261,8 @@ func TestWaitAndEvents(t *testing.T) {
 	if done := m.over(sent.IDs[0]); string(done.Result) != `"paid"` {
 		t.Errorf("job of the event: %+v", done)
 	}
-	if n := len(m.all()); n != 2 {
-		t.Errorf("%d jobs, want 2", n)
+	if n := len(m.all()); n != 3 {
+		t.Errorf("%d jobs, want 3", n)
 	}
 	again, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Key: "k"})
 	if err != nil || again.Deduplicated {

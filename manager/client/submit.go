@@ -23,13 +23,21 @@ func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, erro
 }
 
 // WaitIdempotent is SubmitIdempotent and then Wait for the job's end. The job
-// is returned with its result, whether it completed, failed or was cancelled.
+// is returned with its result, whether it completed, failed or was cancelled,
+// and says how the submission was answered (Replayed, Deduplicated, Existing).
+// When only the wait fails, the job is returned as it was submitted, together
+// with the error: it may be waited for again by its ID.
 func (c *Client) WaitIdempotent(ctx context.Context, s Submission) (*Job, error) {
 	j, err := c.SubmitIdempotent(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	return c.Wait(ctx, j.ID)
+	done, err := c.Wait(ctx, j.ID)
+	if err != nil {
+		return j, err
+	}
+	done.Replayed, done.Deduplicated, done.Existing = j.Replayed, j.Deduplicated, j.Existing
+	return done, nil
 }
 
 // SendIdempotent sends an event at most once, as SubmitIdempotent does a job.
