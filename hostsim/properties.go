@@ -105,6 +105,9 @@ func (s *Stream) property(path []string) ([]byte, bool) {
 	case "destination":
 		return addressProperty(s.opts.Connection.DestinationAddress, name)
 	case "upstream":
+		if name == "request_attempt_count" {
+			return int64Bytes(s.info.attempts), len(path) == 2
+		}
 		return addressProperty(s.info.upstreamAddress, name)
 	case "xds":
 		switch name {

@@ -19,10 +19,11 @@ func TestProperties(t *testing.T) {
 		})
 		s.RequestHeaders(hostsimtest.Post("/p/q?a=b", "x-script", "rh=prop:plugin_name,prop:plugin_root_id,prop:plugin_vm_id,prop:connection.id,prop:connection_id,prop:connection.mtls,prop:source.address,prop:source.port,prop:destination.port,prop:node.id,"+
 			"prop:request.path,prop:request.url_path,prop:request.query,prop:request.host,prop:request.method,prop:request.scheme,prop:request.protocol,prop:request.headers.x-a,prop:request.headers.none,prop:request.useragent,prop:request.nothing,prop:nothing,prop:request,"+
-			"prop:response.flags,prop:response.code,prop:response.code_details,prop:upstream.address,prop:request.duration;"+
-			"sh=prop:upstream.address,prop:upstream.port,prop:response.code,prop:response.code_details,prop:response.headers.x-r;log=prop:request.duration",
+			"prop:response.flags,prop:response.code,prop:response.code_details,prop:upstream.address,prop:upstream.request_attempt_count,prop:request.duration;"+
+			"sh=prop:upstream.address,prop:upstream.port,prop:upstream.request_attempt_count,prop:response.code,prop:response.code_details,prop:response.headers.x-r;log=prop:request.duration",
 			"x-a", "1", "x-a", "2"), true)
-		s.UpstreamSelected("10.0.0.3:8080")
+		s.UpstreamSelected("10.0.0.2:8080")
+		s.UpstreamSelected("10.0.0.3:8080") // tried again
 		s.ResponseHeaders(hostsim.H(":status", "200", "x-r", "r"), true)
 		r.wantLog("worker-0", "rh 9 end",
 			"rh: prop:plugin_name = Ok gate", "rh: prop:plugin_root_id = Ok root", "rh: prop:plugin_vm_id = Ok vm",
@@ -30,8 +31,8 @@ func TestProperties(t *testing.T) {
 			"rh: prop:source.address = Ok 10.0.0.1:1234", "rh: prop:source.port = Ok 0xd204000000000000", "rh: prop:destination.port = Ok 0x5000000000000000", "rh: prop:node.id = Ok n1",
 			"rh: prop:request.path = Ok /p/q?a=b", "rh: prop:request.url_path = Ok /p/q", "rh: prop:request.query = Ok a=b", "rh: prop:request.host = Ok example.test", "rh: prop:request.method = Ok POST",
 			"rh: prop:request.scheme = Ok http", "rh: prop:request.protocol = Ok HTTP/1.1", "rh: prop:request.headers.x-a = Ok 1,2", "rh: prop:request.headers.none = NotFound", "rh: prop:request.useragent = NotFound", "rh: prop:request.nothing = NotFound", "rh: prop:nothing = NotFound", "rh: prop:request = NotFound",
-			"rh: prop:response.flags = Ok 0x0000000000000000", "rh: prop:response.code = NotFound", "rh: prop:response.code_details = NotFound", "rh: prop:upstream.address = NotFound", "rh: prop:request.duration = NotFound",
-			"sh 2 end", "sh: prop:upstream.address = Ok 10.0.0.3:8080", "sh: prop:upstream.port = Ok 0x901f000000000000", "sh: prop:response.code = Ok 0xc800000000000000", "sh: prop:response.code_details = Ok via_upstream", "sh: prop:response.headers.x-r = Ok r",
+			"rh: prop:response.flags = Ok 0x0000000000000000", "rh: prop:response.code = NotFound", "rh: prop:response.code_details = NotFound", "rh: prop:upstream.address = NotFound", "rh: prop:upstream.request_attempt_count = Ok 0x0000000000000000", "rh: prop:request.duration = NotFound",
+			"sh 2 end", "sh: prop:upstream.address = Ok 10.0.0.3:8080", "sh: prop:upstream.port = Ok 0x901f000000000000", "sh: prop:upstream.request_attempt_count = Ok 0x0200000000000000", "sh: prop:response.code = Ok 0xc800000000000000", "sh: prop:response.code_details = Ok via_upstream", "sh: prop:response.headers.x-r = Ok r",
 			"log 0", "log: prop:request.duration = Ok 0x0000000000000000")
 	})
 }

@@ -204,7 +204,8 @@ func (s *Stream) RequestTrailers(hd Headers) {
 func (s *Stream) ClientReset() { s.post(event{kind: evClientReset}) }
 
 // UpstreamSelected tells the address ("ip:port") that the request goes to; it
-// answers the property upstream.address.
+// answers the property upstream.address. A router that tries again tells it again: the
+// number of calls is the property upstream.request_attempt_count.
 func (s *Stream) UpstreamSelected(address string) {
 	s.post(event{kind: evUpstreamSelected, text: address})
 }

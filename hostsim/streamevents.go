@@ -14,6 +14,7 @@ type streamInfo struct {
 	haveDetails     bool
 	code            int // 0: none yet
 	upstreamAddress string
+	attempts        uint64 // of the router
 	route           *Route
 	reqBytes        uint64
 	respBytes       uint64
@@ -45,6 +46,7 @@ func (s *Stream) handle(e *event) {
 		}
 	case evUpstreamSelected:
 		s.info.upstreamAddress = e.text
+		s.info.attempts++
 	case evResponseHeaders:
 		s.onResponseHeaders(e.headers, e.eos)
 	case evResponseData:

@@ -107,7 +107,6 @@ type ledger struct {
 	repeat  []*call // to be sent again when due
 	flying  []*call // waiting for the host's answer
 	held    int     // bytes of the messages in all three, and of answers being copied
-	kept    int     // of those in repeat
 	headers [6][2]string
 	n       int
 	logged  int64
@@ -117,11 +116,9 @@ type ledger struct {
 const (
 	// maxHeldBytes bounds the answers that are being copied and the messages that were
 	// not acknowledged yet; beyond it, answers are recorded without their bodies. Slow
-	// clients, a slow manager and large answers must not use up the VM's memory.
-	maxHeldBytes = 32 << 20
-	// maxKeptBytes bounds the messages that wait for repetition; beyond it,
-	// answers are repeated without their bodies.
-	maxKeptBytes = 16 << 20
+	// clients, a slow manager and large answers must not use up the VM's memory, of which
+	// large blocks take several times their size.
+	maxHeldBytes = 16 << 20
 	// repeatsPerTick bounds the repetitions that one tick starts, so that a
 	// manager that comes back is not met with all of them at once.
 	repeatsPerTick = 32
@@ -354,10 +351,6 @@ func (l *ledger) later(c *call) {
 		}
 		return
 	}
-	if l.kept+len(c.message) > maxKeptBytes && !c.bare {
-		c.strip()
-	}
-	l.kept += len(c.message)
 	l.held += len(c.message)
 	l.repeat = append(l.repeat, c)
 }
@@ -377,7 +370,6 @@ func (l *ledger) tick(now int64) {
 			continue
 		}
 		started++
-		l.kept -= len(c.message)
 		l.ready = append(l.ready, c)
 	}
 	clear(l.repeat[len(kept):])

@@ -101,8 +101,8 @@ func TestKeptBytesAreBounded(t *testing.T) {
 		expect(t, "the client's answer", f.resumedResponse, 1)
 	}
 	expect(t, "outcomes kept", len(p.calls.repeat), 8)
-	if p.calls.kept > maxKeptBytes+8*1024 {
-		t.Errorf("%d bytes are kept", p.calls.kept)
+	if p.calls.held > maxHeldBytes+8*1024 {
+		t.Errorf("%d bytes are kept", p.calls.held)
 	}
 	bare := 0
 	for _, c := range p.calls.repeat {

@@ -30,7 +30,7 @@ func TestHammer(t *testing.T) {
 			{"cache only", `{` + times + `,"ledger":"none"}`, false, 1},
 		} {
 			t.Run(v.name, func(t *testing.T) {
-				o := Options{Config: v.config, BodyMode: v.body, Workers: 3, IdleTimeout: 366 * 24 * time.Hour}
+				o := Options{Config: v.config, BodyMode: v.body, Workers: hammerWorkers, IdleTimeout: 366 * 24 * time.Hour}
 				rigs := []*Rig{NewRig(t, guest, o)}
 				for len(rigs) < v.gates {
 					o.Manager, o.Clock = rigs[0].Manager, rigs[0].Clock
@@ -41,6 +41,9 @@ func TestHammer(t *testing.T) {
 		}
 	})
 }
+
+// hammerWorkers is how many workers each gate has.
+const hammerWorkers = 4
 
 func hammer(t *testing.T, rigs []*Rig) {
 	const keys, clients, retries = 25, 12, 15
@@ -72,7 +75,7 @@ func hammer(t *testing.T, rigs []*Rig) {
 					paths := []string{api.PathReserve, api.PathCommit, api.PathRelease}
 					a.Manager.Next(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
 				}
-				x := rigs[rng.IntN(len(rigs))].Send(Request{Key: key, Worker: rng.IntN(3), Body: "the body of " + key})
+				x := rigs[rng.IntN(len(rigs))].Send(Request{Key: key, Worker: rng.IntN(hammerWorkers), Body: "the body of " + key})
 				leave := rng.IntN(8) // 0: at once, 1: when upstream has it, 2: within the answer
 				if leave == 0 {
 					x.Leave()

@@ -110,19 +110,25 @@ func TestUpstreamFailures(t *testing.T) {
 			name    string
 			failure hostsim.UpstreamFailure
 			status  string
+			tries   int // by the router
 			free    bool
 		}{
-			{"connect failure", hostsim.UpstreamConnectFailed, "503", true},
-			{"no healthy host", hostsim.UpstreamNoHealthy, "503", true},
-			{"circuit breaker", hostsim.UpstreamOverflow, "503", true},
-			{"no route", hostsim.UpstreamNoRoute, "404", true},
-			{"timeout", hostsim.UpstreamTimedOut, "504", false},
-			{"reset", hostsim.UpstreamDisconnected, "503", false},
+			{"connect failure", hostsim.UpstreamConnectFailed, "503", 1, true},
+			{"no healthy host", hostsim.UpstreamNoHealthy, "503", 0, true},
+			{"circuit breaker", hostsim.UpstreamOverflow, "503", 0, true},
+			{"no route", hostsim.UpstreamNoRoute, "404", 0, true},
+			{"timeout", hostsim.UpstreamTimedOut, "504", 1, false},
+			{"reset", hostsim.UpstreamDisconnected, "503", 1, false},
+			// Only the last try is known to have failed early.
+			{"connect failure after another try", hostsim.UpstreamConnectFailed, "503", 2, false},
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})
 				x := r.Send(Request{Key: "k"})
 				x.Upstream.AwaitHeaders(t)
+				for range c.tries {
+					x.UpstreamSelected("192.0.2.9:80")
+				}
 				x.UpstreamFailed(c.failure, "")
 				p := x.Response()
 				want(t, "status", p.Status, c.status)

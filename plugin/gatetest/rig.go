@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
 
 // patience is how long a test waits for what must happen. It is only ever used
@@ -37,8 +38,6 @@ type Options struct {
 	Clock *hostsim.VirtualClock
 	// IdleTimeout of the host's streams, default 5 min.
 	IdleTimeout time.Duration
-	// MemoryLimit of a VM, default 256 MiB.
-	MemoryLimit int
 	// FailurePolicy after a trap.
 	FailurePolicy hostsim.FailurePolicy
 	// NoCluster leaves the manager's cluster out of the host.
@@ -75,6 +74,7 @@ func NewRig(t testing.TB, guest hostsim.Source, o Options) *Rig {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("log:\n%s", r.log)
+			t.Log(hostsimtest.Dump(r.Host))
 		}
 		if !o.Traps {
 			r.NoTraps()
@@ -125,8 +125,8 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
 		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
 		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
-		StreamIdleTimeout: o.IdleTimeout, MemoryLimit: o.MemoryLimit,
-		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,
+		StreamIdleTimeout: o.IdleTimeout,
+		Clock:             r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return r, err
