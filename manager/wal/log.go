@@ -59,6 +59,7 @@ type Log struct {
 	recovery Recovery
 
 	snapshotting sync.Mutex // held by Snapshot
+	garbage      []string   // files that could not be deleted; guarded by snapshotting
 	stopSnapshot func()     // guarded by mu
 }
 

@@ -139,7 +139,7 @@ func (w *SnapshotWriter) finish() error {
 //
 // After an error the log is as before (the error may come from write, from
 // ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that an error
-// of a deletion leaves files behind, which the next open removes.
+// of a deletion leaves files behind, which the next snapshot, or open, removes.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
 	if !l.snapshotting.TryLock() {
 		return ErrSnapshotRunning
@@ -226,15 +226,17 @@ func (l *Log) retire(info, old snapshotInfo, before int64) error {
 	gone := l.segments[:n]
 	l.segments = append([]segmentInfo(nil), l.segments[n:]...)
 	l.mu.Unlock()
-	var paths []string
+	paths := l.garbage
 	if old.path != "" {
 		paths = append(paths, old.path)
 	}
 	for _, s := range gone {
 		paths = append(paths, path.Join(l.dir, segmentName(s.number)))
 	}
+	l.garbage = paths
 	if err := l.removeAll(paths); err != nil {
 		return err
 	}
+	l.garbage = nil
 	return l.fs.SyncDir(l.dir)
 }

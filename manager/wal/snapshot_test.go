@@ -226,6 +226,9 @@ func TestSnapshotErrors(t *testing.T) {
 		if err := l.Snapshot(t.Context(), next, snapshotOf(next)); err != nil {
 			t.Errorf("%s: the next snapshot: %v", name, err)
 		}
+		if image.Content(segment(1)) != nil {
+			t.Errorf("%s: the next snapshot left %v", name, image.Names())
+		}
 		mustClose(t, l)
 		l, f := mustOpen(t, options(image))
 		f.wantState(t, next, next)
