@@ -281,7 +281,7 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, error) {
 	r, err := held(tx, req.ID, req.Token)
 	if err != nil {
-		if r != nil && r.LastToken == req.Token && !r.State.Terminal() {
+		if r != nil && r.LastToken == req.Token && (!r.State.Terminal() || r.State == Cancelled && r.CancelRequested) {
 			return r, nil // the same call again
 		}
 		return nil, err

@@ -272,7 +272,7 @@ func (p *property) workerRetry(t *rapid.T) {
 	token, want := j.token, ""
 	if !isActive(j) {
 		token = j.lastToken
-		if j.state.Terminal() {
+		if j.state.Terminal() && !(j.state == jobs.Cancelled && j.cancelled) {
 			want = "fenced"
 		}
 	} else if !j.cancelled && j.attempt >= j.max {

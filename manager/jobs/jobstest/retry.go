@@ -186,8 +186,10 @@ var retryTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		e.cancel("a")
-		if got := e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero}); got.State != jobs.Cancelled {
-			e.Fatalf("handed back after a cancel: %+v", got)
+		for range 2 { // the answer to the first call may have been lost
+			if got := e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero}); got.State != jobs.Cancelled {
+				e.Fatalf("handed back after a cancel: %+v", got)
+			}
 		}
 		e.claimNone()
 	},
