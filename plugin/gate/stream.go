@@ -72,7 +72,7 @@ type Stream struct {
 	call *call
 
 	// While the request's body is read.
-	headers request.Headers
+	bodied  bool // it is, or was
 	body    *request.Body
 	bodyKey bool // the key comes from the body
 	seen    int  // bytes of the host's buffer that were digested
@@ -169,7 +169,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 			return s.keyless()
 		}
 		s.identify(key, headers)
-		s.fingerprint = p.digester.Fingerprint(headers, nil)
+		s.fingerprint = p.digester.Fingerprint(headers)
 		return s.decide()
 	}
 	if key.Value == "" && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
@@ -177,9 +177,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	}
 	s.bodyKey = key.Value == ""
 	s.identify(key, headers)
-	// The list is the host's for as long as this callback runs.
-	s.headers = append(s.headers[:0], headers...)
-	s.body = request.NewBody(route.MaxRequestBody, route.Key.Derive)
+	s.body, s.bodied = p.digester.NewBody(headers, route.MaxRequestBody, route.Key.Derive), true
 	if end {
 		return s.bodyRead(0, true)
 	}
@@ -277,7 +275,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 		return s.readBody(size, end)
 	case phaseWaiting, phaseReserving:
 		// Continue would send the held headers on.
-		if s.body != nil && !end {
+		if s.bodied && !end {
 			return PauseWatermark
 		}
 		return Pause
@@ -340,19 +338,25 @@ func (s *Stream) bodyRead(size int, end bool) verdict {
 			key = request.DerivedKey(&route.Key, s.body)
 		}
 		if key.Value == "" {
-			s.headers = nil
+			s.dropBody()
 			return s.keyless()
 		}
-		s.identify(key, s.headers)
+		s.identify(key, nil) // the scope is known since the headers
 	}
-	s.fingerprint = p.digester.Fingerprint(s.headers, s.body)
-	s.headers = nil
+	s.fingerprint = p.digester.BodyFingerprint(s.body)
+	s.dropBody()
 	return s.decide()
+}
+
+// dropBody gives the body's digest back.
+func (s *Stream) dropBody() {
+	s.plugin.digester.Recycle(s.body)
+	s.body = nil
 }
 
 // OnDone ends the stream: the answer is out, or the client or the host gave up.
 func (s *Stream) OnDone() {
 	s.leave()
 	s.phase = phaseDone
-	s.headers, s.body = nil, nil
+	s.dropBody()
 }

@@ -9,22 +9,53 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// Body digests a request body piece by piece, up to a limit. Not safe for
-// concurrent use.
+// Body digests a request whose body counts, the body piece by piece, up to a limit. Not
+// safe for concurrent use.
 type Body struct {
-	sha, md hash.Hash // md only where MD5 keys are derived
+	sha     hash.Hash // of the fingerprint's head, then of the body
+	derived hash.Hash // of the body alone, only where keys are derived from it
+	length  []byte    // the declared length, as it is digested with a body over the limit
 	limit   int
 	n       int64
 }
 
-// NewBody starts a digest of at most limit bytes. derive names the digest that a
-// derived key needs in addition.
-func NewBody(limit int, derive config.Derive) *Body {
-	b := &Body{limit: max(limit, 0), sha: sha256.New()}
-	if derive == config.DeriveMD5 {
-		b.md = md5.New()
+// maxSpares is how many digests of bodies are kept for further requests. Most of a
+// request's garbage in the VM would be the one that it needs.
+const maxSpares = 16
+
+// NewBody starts the digest of a request with these headers, and of at most limit bytes
+// of its body. derive names the digest that a derived key needs in addition. h is not
+// kept.
+func (d *Digester) NewBody(h Headers, limit int, derive config.Derive) *Body {
+	var b *Body
+	if n := len(d.spares); n > 0 {
+		b, d.spares = d.spares[n-1], d.spares[:n-1]
+		*b = Body{sha: b.sha, length: b.length[:0]}
+		b.sha.Reset()
+	} else {
+		b = &Body{sha: sha256.New()}
 	}
+	b.limit = max(limit, 0)
+	switch derive {
+	case config.DeriveMD5:
+		b.derived = md5.New()
+	case config.DeriveSHA256:
+		b.derived = sha256.New()
+	}
+	d.addHeader(h, "content-length")
+	b.length = append(b.length, d.buf...)
+	d.head(h)
+	d.buf = append(d.buf, 'b')
+	b.sha.Write(d.buf)
+	d.buf = d.buf[:0]
 	return b
+}
+
+// Recycle takes back a Body that nobody uses any more; nil is none.
+func (d *Digester) Recycle(b *Body) {
+	if b != nil && len(d.spares) < maxSpares {
+		d.spares = append(d.spares, b)
+	}
 }
 
 // Write adds the next piece; what is beyond the limit is counted, not digested.
@@ -38,8 +69,8 @@ func (b *Body) Write(p []byte) {
 		p = p[:room]
 	}
 	b.sha.Write(p)
-	if b.md != nil {
-		b.md.Write(p)
+	if b.derived != nil {
+		b.derived.Write(p)
 	}
 }
 
@@ -53,13 +84,10 @@ func (b *Body) Full() bool { return b.n >= int64(b.limit) }
 // Truncated tells whether more than the limit was written.
 func (b *Body) Truncated() bool { return b.n > int64(b.limit) }
 
-// hexDigest returns the derived key's digest, "" when it was not computed.
-func (b *Body) hexDigest(derive config.Derive) string {
-	switch {
-	case derive == config.DeriveSHA256:
-		return hex.EncodeToString(b.sha.Sum(nil))
-	case derive == config.DeriveMD5 && b.md != nil:
-		return hex.EncodeToString(b.md.Sum(nil))
+// hexDigest returns the derived key's digest, "" when none was asked for.
+func (b *Body) hexDigest() string {
+	if b.derived == nil {
+		return ""
 	}
-	return ""
+	return hex.EncodeToString(b.derived.Sum(nil))
 }

@@ -44,8 +44,10 @@ func (f *Fingerprint) Short() (s [16]byte) {
 type Digester struct {
 	plain hash.Hash // SHA-256
 	keyed hash.Hash // what scopes are made with: plain or HMAC
-	buf   []byte    // input of one digest
+	buf   []byte    // input of one digest, empty between calls
 	sum   [sha256.Size]byte
+
+	spares []*Body
 }
 
 // NewDigester returns a Digester; secret keys the scopes, "" leaves them unkeyed.
@@ -116,11 +118,9 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
 	return d.sum
 }
 
-// Fingerprint digests method, path with query, content type, content length and,
-// when present, content digest. With body it digests the body as well: then the
-// content length counts only when the body was longer than the limit, so that a
-// sized and a chunked retry of the same request are equal.
-func (d *Digester) Fingerprint(h Headers, body *Body) (f Fingerprint) {
+// head collects what every fingerprint begins with: method, path with query, content
+// type and, when present, content digest.
+func (d *Digester) head(h Headers) {
 	d.buf = append(d.buf[:0], fingerprintLabel...)
 	method, _ := h.Get(":method")
 	path, _ := h.Get(":path")
@@ -128,25 +128,38 @@ func (d *Digester) Fingerprint(h Headers, body *Body) (f Fingerprint) {
 	d.add(path)
 	d.addHeader(h, "content-type")
 	d.addHeader(h, "content-digest")
-	switch {
-	case body == nil:
-		d.buf = append(d.buf, 'h')
-		d.addHeader(h, "content-length")
-	case body.Truncated():
-		d.buf = append(d.buf, 't')
-		d.addHeader(h, "content-length")
-		d.buf = body.sha.Sum(d.buf)
-	default:
-		d.buf = append(d.buf, 'b')
-		d.buf = body.sha.Sum(d.buf)
-	}
+}
+
+// Fingerprint digests the head and the content length: what is known of a request
+// before its body comes.
+func (d *Digester) Fingerprint(h Headers) Fingerprint {
+	d.head(h)
+	d.buf = append(d.buf, 'h')
+	d.addHeader(h, "content-length")
 	d.finish(d.plain)
 	return d.sum
 }
 
-// EntryHash names the entry of (scope, key) in the cache.
+// BodyFingerprint digests the head and the body. The content length counts only when the
+// body was longer than the limit, so that a sized and a chunked retry of the same request
+// are equal. It uses b up: nothing but Recycle may follow.
+func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
+	// The last octet tells which of the two it is, and with it what precedes it.
+	if b.Truncated() {
+		b.length = append(b.length, 't')
+	} else {
+		b.length = append(b.length[:0], 'w')
+	}
+	b.sha.Write(b.length)
+	b.sha.Sum(d.sum[:0])
+	return d.sum
+}
+
+// EntryHash names the entry of (scope, key) in the cache. It has as many bits as it takes
+// of the scope; with all of them, the keys that most clients send would take a second block
+// of SHA-256.
 func (d *Digester) EntryHash(scope *Scope, key string) (e [16]byte) {
-	d.buf = append(d.buf[:0], scope[:]...)
+	d.buf = append(d.buf[:0], scope[:len(e)]...)
 	d.buf = append(d.buf, key...)
 	d.finish(d.plain)
 	copy(e[:], d.sum[:])

@@ -96,7 +96,7 @@ func DerivedKey(k *config.Key, b *Body) Key {
 	if k.Derive == config.DeriveNone || b.Len() == 0 || b.Truncated() {
 		return Key{}
 	}
-	return Key{Value: b.hexDigest(k.Derive)}
+	return Key{Value: b.hexDigest()}
 }
 
 // Missing returns the *Error for a request in which no source had a key, nil
