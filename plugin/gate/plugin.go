@@ -322,9 +322,9 @@ type bodyWatch struct {
 const bodyHint = "oncegate: mode body is configured, but no body arrives while the request headers are held; " +
 	"set allow_on_headers_stop_iteration in the plugin's configuration (Envoy 1.35 or newer), or use mode headers"
 
-func (b *bodyWatch) expect(now int64) {
+func (b *bodyWatch) expect(h Host) {
 	if b.since == 0 {
-		b.since = now
+		b.since = h.Now()
 	}
 }
 

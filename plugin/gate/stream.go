@@ -182,7 +182,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.bodyRead(0, true)
 	}
 	s.phase = phaseBody
-	p.bodies.expect(p.host.Now())
+	p.bodies.expect(p.host)
 	return verdictPause
 }
 
