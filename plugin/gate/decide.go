@@ -58,7 +58,7 @@ func (s *Stream) look() verdict {
 // proceed continues with a request that is new as far as the cache knows.
 func (s *Stream) proceed(now int64) verdict {
 	if s.route.Ledger == config.LedgerManager {
-		return s.reserve(now)
+		return s.reserve()
 	}
 	s.expires = now + int64(s.route.PendingTTL)
 	return s.forward()

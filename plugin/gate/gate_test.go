@@ -65,7 +65,7 @@ func TestWholeWay(t *testing.T) {
 	expect(t, "calls from the stream's callback", len(h.calls), 0)
 	h.ready(p)
 	expect(t, "call", h.calls[0].path, api.PathReserve)
-	expect(t, "timeout", h.calls[0].timeout, 35*time.Second)
+	expect(t, "timeout", h.calls[0].timeout, 5*time.Second)
 	h.respond(p, 0, "201", granted)
 	expect(t, "resumed", f.resumedRequest, 1)
 	h.current = 1

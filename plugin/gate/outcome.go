@@ -8,12 +8,16 @@ import (
 
 // What the answers of the ledger mean. All of this runs in the plugin context.
 
-// reserve asks the ledger for the right to run the request.
-func (s *Stream) reserve(now int64) verdict {
-	var wait int64
-	if s.route.WaitForPending {
-		wait = max(s.deadline(now)-now, 0)
-	}
+// reserve asks the ledger for the right to run the request. The call is not one that the
+// manager may hold: nearly all keys are new, and a manager that hangs is found out within
+// the time of an ordinary call.
+func (s *Stream) reserve() verdict {
+	return s.askFor(0)
+}
+
+// askFor sends a reserve that the manager may hold for so long while another attempt is
+// pending.
+func (s *Stream) askFor(wait int64) verdict {
 	c := s.newCall(callReserve)
 	c.wait = nanoseconds(wait)
 	c.stream = s
@@ -64,6 +68,12 @@ func (p *Plugin) reserved(c *call, r *reply) {
 			s.expires = now + int64(r.answer.ExpiresIn)
 			s.act(s.forward())
 		case api.StatePending:
+			if s != nil && c.wait == 0 && s.mayWait(now) {
+				// Another gate's. Now that the manager is known to answer, it may hold the
+				// call. The cache's entry stays: duplicates here wait for this one.
+				s.askFor(s.deadline(now) - now)
+				return
+			}
 			p.forget(c, now)
 			if s != nil {
 				s.pending(int64(r.answer.ExpiresIn), now)

@@ -49,8 +49,9 @@ func TestDuplicatesWaitAcrossGates(t *testing.T) {
 			waiting = append(waiting, b.Send(Request{Key: "k", Worker: i % 2}))
 		}
 		b.Settle()
-		// They are coalesced: one of them asks, the others wait for it.
-		want(t, "reserves", a.Manager.Count(api.PathReserve), 2)
+		// They are coalesced: one of them asks, and once more to be told when it is over; the
+		// others wait for it.
+		want(t, "reserves", a.Manager.Count(api.PathReserve), 3)
 		x.Answer(201, "one")
 		for _, w := range waiting {
 			p := w.Response()
@@ -141,10 +142,61 @@ func TestWaitAtTheManagerIsLimited(t *testing.T) {
 		b.Clock.Advance(3 * time.Second)
 		want(t, "status", z.Response().Status, "409")
 		calls := a.Manager.Calls()
-		want(t, "y's wait", calls[1].Wait, 5*time.Second)
-		want(t, "z's wait is the rest", calls[2].Wait <= 2*time.Second, true)
+		want(t, "calls", len(calls), 5)
+		want(t, "y's first look", calls[1].Wait, 0)
+		want(t, "y's wait", calls[2].Wait, 5*time.Second)
+		want(t, "z's first look", calls[3].Wait, 0)
+		want(t, "z's wait is the rest", calls[4].Wait > 0 && calls[4].Wait <= 2*time.Second, true)
 		x.Answer(200, "")
 		x.Response()
+	})
+}
+
+// A manager that takes calls and never answers is found out within the time of an
+// ordinary call, not only when duplicates would have stopped waiting.
+func TestManagerThatHangs(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000},"pending_wait_timeout":30}`})
+		r.Manager.Always(api.PathReserve, Fault{Lose: true})
+		x := r.Send(Request{Key: "k"})
+		r.Settle()
+		y := r.Send(Request{Key: "k"})
+		r.Clock.Advance(1900 * time.Millisecond)
+		want(t, "answered early", x.Client.Begun(), false)
+		r.Clock.Advance(200 * time.Millisecond)
+		for _, e := range []*Exchange{x, y} {
+			p := e.Response()
+			want(t, "status", p.Status, "503")
+			want(t, "code", p.Problem(t), "manager-unavailable")
+			want(t, "upstream called", e.Upstream.Begun(), false)
+		}
+		r.Manager.Always(api.PathReserve, Fault{})
+		z := r.Send(Request{Key: "k"})
+		z.Answer(200, "done")
+		want(t, "as soon as it answers", z.Response().Body, "done")
+	})
+}
+
+// It hangs while it holds the call of a duplicate: that takes as long as the duplicate may
+// wait, and the other attempt is not disturbed.
+func TestManagerThatHangsWhileItHoldsACall(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		a := NewRig(t, guest, Options{})
+		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock, Config: `{"manager":{"timeout_ms":2000},"pending_wait_timeout":5}`})
+		x := a.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		a.Manager.Next(api.PathReserve, Fault{}, Fault{Lose: true})
+		y := b.Send(Request{Key: "k"})
+		b.Settle()
+		want(t, "reserves", a.Manager.Count(api.PathReserve), 3)
+		b.Clock.Advance(6900 * time.Millisecond)
+		want(t, "answered early", y.Client.Begun(), false)
+		b.Clock.Advance(200 * time.Millisecond)
+		want(t, "status", y.Response().Status, "503")
+		want(t, "upstream called", y.Upstream.Begun(), false)
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		want(t, "retry", b.Send(Request{Key: "k"}).Response().Body, "done")
 	})
 }
 
