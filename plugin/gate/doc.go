@@ -42,9 +42,11 @@
 // compare-and-set lets one stream create the pending entry, the others become
 // waiters. The ledger decides among proxies: its reserve grants the key to one
 // token. Losing the cache, or every race for it, costs calls and never lets a
-// request run twice; only with ledger: none is the cache the authority. The first reserve of a request is never held by the manager, so
-// that a manager that hangs is noticed within manager.timeout_ms; only when the key turns
-// out to be another proxy's, a second one is, until that one is done.
+// request run twice; only with ledger: none is the cache the authority.
+//
+// The first reserve of a request is never held by the manager, so that one that
+// hangs is noticed within manager.timeout_ms. Only when the key turns out to be
+// another proxy's, a second one is, until that proxy is done.
 //
 // # How a reservation ends
 //
