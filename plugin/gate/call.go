@@ -65,6 +65,9 @@ type call struct {
 	message, result []byte
 	bare            bool // the answer's body was left out
 
+	// again: a release that may have overtaken the reserve that it takes back.
+	again bool
+
 	id       uint32 // the host's, while it is under way
 	attempts int
 	sent     int64 // when, nanoseconds
@@ -353,6 +356,20 @@ func (l *ledger) later(c *call) {
 	}
 	l.held += len(c.message)
 	l.repeat = append(l.repeat, c)
+}
+
+// overtakeDelay is how long after the answer to a release the reserve that it takes back
+// may still arrive: the two come over different connections, and a manager that stood still
+// reads them in any order.
+const overtakeDelay = 2 * time.Second
+
+// repeatOnce has a release carried out once more, unless the reservation is over by then.
+func (l *ledger) repeatOnce(c *call, now int64) {
+	c.again = false
+	c.due = now + int64(overtakeDelay)
+	if c.due < c.deadline && len(l.repeat) < l.p.config.CommitRetry.MaxQueued {
+		l.repeat = append(l.repeat, c)
+	}
 }
 
 // tick makes repetitions ready that are due and gives up calls whose answers got lost.

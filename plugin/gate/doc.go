@@ -60,7 +60,7 @@
 //	the proxy followed a redirect by itself   commit without body   410
 //	the proxy began anew, nothing was sent    release               a new try
 //	nobody was there when the key was granted release               a new try
-//	the reserve's answer got lost             release               503, then a new try
+//	the reserve's answer got lost             release, twice        503, then a new try
 //
 // Statuses are mapped by the route's outcomes. Upstream's own answers are told from
 // the proxy's and other filters' by the property response.code_details; whether a

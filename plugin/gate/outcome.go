@@ -130,9 +130,9 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 		}
 	}
 	if r.maybe {
-		// The reservation may exist; left alone it would block the key until it
+		// The reservation may exist, or will; left alone it would block the key until it
 		// runs out.
-		p.release(c, now+int64(c.route.PendingTTL))
+		p.release(c, now+int64(c.route.PendingTTL)).again = true
 	}
 	p.forget(c, now)
 	if s == nil {
@@ -221,20 +221,24 @@ func (p *Plugin) rewrite(now int64) {
 // release gives a reservation back that nothing will run under. The cache's entry
 // stays until the ledger has heard of it, so that the next duplicate finds the
 // key free.
-func (p *Plugin) release(c *call, deadline int64) {
+func (p *Plugin) release(c *call, deadline int64) *call {
 	n := *c
 	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
 	n.attempts, n.deadline = 0, deadline
 	c.owner = false
 	p.metrics.count(p.metrics.released)
 	p.calls.add(&n)
+	return &n
 }
 
 // released deals with the answer to a release.
 func (p *Plugin) released(c *call, r *reply) {
 	p.forget(c, r.at)
-	if r.kind == replyUnavailable {
+	switch {
+	case r.kind == replyUnavailable:
 		p.calls.later(c)
+	case c.again:
+		p.calls.repeatOnce(c, r.at)
 	}
 }
 

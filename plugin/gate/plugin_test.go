@@ -41,6 +41,16 @@ func TestLostAnswers(t *testing.T) {
 		t.Error("the release was not repeated")
 	}
 	h.respond(p, len(h.calls)-1, "200", released)
+	// It may have overtaken the reserve, so it is carried out once more.
+	n = len(h.calls)
+	for range 50 {
+		h.now += int64(tickPeriod)
+		h.current = 0
+		p.OnTick()
+	}
+	expect(t, "calls", len(h.calls), n+1)
+	expect(t, "call", h.calls[n].path, api.PathRelease)
+	h.respond(p, n, "200", released)
 	expect(t, "idle", p.calls.idle(), true)
 }
 

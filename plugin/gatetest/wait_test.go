@@ -177,6 +177,33 @@ func TestManagerThatHangs(t *testing.T) {
 	})
 }
 
+// What it was sent while it stood still it carries out later, and in any order: a reserve
+// that nobody waits for any more does not block the key until it runs out.
+func TestReleaseThatOvertakesItsReserve(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000}}`})
+		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		x := r.Send(Request{Key: "k"})
+		r.Settle()
+		r.Clock.Advance(2100 * time.Millisecond)
+		want(t, "status", x.Response().Status, "503")
+		r.Settle()
+		want(t, "releases", r.Manager.Count(api.PathRelease), 1)
+		r.Manager.Release()
+		state, _ := r.Manager.State("k")
+		want(t, "the reserve arrives", state, api.StatePending)
+		y := r.Send(Request{Key: "k"})
+		r.Settle()
+		want(t, "answered early", y.Client.Begun(), false)
+		r.Clock.Advance(2100 * time.Millisecond)
+		y.Answer(200, "done")
+		want(t, "the next try", y.Response().Body, "done")
+		r.Clock.Advance(time.Minute)
+		want(t, "releases", r.Manager.Count(api.PathRelease), 2)
+		want(t, "retry", r.Send(Request{Key: "k"}).Response().Body, "done")
+	})
+}
+
 // It hangs while it holds the call of a duplicate: that takes as long as the duplicate may
 // wait, and the other attempt is not disturbed.
 func TestManagerThatHangsWhileItHoldsACall(t *testing.T) {
