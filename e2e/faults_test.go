@@ -59,6 +59,34 @@ func TestManagerAway(t *testing.T) {
 	})
 }
 
+// The manager stands still, with connections open: new keys are refused within the time of a
+// call, what is cached is replayed. What it was sent meanwhile blocks nothing once it goes on.
+func TestManagerStandsStill(t *testing.T) {
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		s := newStack(t, target, mode, map[string]any{
+			// The reservation would outlast the test's patience.
+			"manager": map[string]any{"timeout_ms": 1000}, "pending_ttl_seconds": 600, "pending_wait_timeout": 600,
+		})
+		p := s.proxies[0]
+		cached, key := newKey(), newKey()
+		first := wantFirst(t, p, pay(cached), 201)
+		s.manager.pause(t)
+		wantProblem(t, p, pay(key), 503, "manager-unavailable")
+		wantReplay(t, p, pay(cached), first)
+		s.wantExecutions(t, key, 0)
+		s.manager.resume(t)
+		var second answer
+		eventually(t, "the manager goes on, the key does not", func() error {
+			if second = send(t, p, pay(key)); second.status != 201 {
+				return fmt.Errorf("%v", second)
+			}
+			return nil
+		})
+		wantReplay(t, p, pay(key), second)
+		s.wantExecutions(t, key, 1)
+	})
+}
+
 // The manager goes while upstream works: the client gets its answer, and the outcome
 // reaches the ledger once the manager is back.
 func TestManagerLeavesBeforeTheCommit(t *testing.T) {

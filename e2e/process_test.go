@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
@@ -121,6 +122,22 @@ func (p *process) kill() {
 	p.mu.Lock()
 	p.err = nil
 	p.mu.Unlock()
+}
+
+// pause makes the process stand still as it is, until resume.
+func (p *process) pause(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }) // fails only when it has ended
+}
+
+func (p *process) resume(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // stop asks the process to end and waits. An exit code other than 0 is an error: also
