@@ -71,6 +71,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 			if s != nil && c.wait == 0 && s.mayWait(now) {
 				// Another gate's. Now that the manager is known to answer, it may hold the
 				// call. The cache's entry stays: duplicates here wait for this one.
+				s.hasWaited = true
 				s.askFor(s.deadline(now) - now)
 				return
 			}

@@ -58,6 +58,9 @@ func TestDuplicatesWaitAcrossGates(t *testing.T) {
 			want(t, "answer", p.Body+p.Header("idempotent-replayed"), "onetrue")
 			want(t, "upstream called", w.Upstream.Begun(), false)
 		}
+		// The one that waited at the manager has waited like the others.
+		want(t, "waited", b.Metric("oncegate_requests_waited"), 10)
+		want(t, "waits measured", b.Metric("oncegate_wait_milliseconds"), 10)
 	})
 }
 
