@@ -47,13 +47,7 @@ func TestManagerAway(t *testing.T) {
 		s.wantExecutions(t, key, 0)
 		wantReplay(t, p, pay(cached), first)
 		s.startManager(t)
-		var second answer
-		eventually(t, "the manager is back, the key is not", func() error {
-			if second = send(t, p, pay(key)); second.status != 201 {
-				return fmt.Errorf("%v", second)
-			}
-			return nil
-		})
+		second := eventuallyPaid(t, "the manager is back, the key is not", p, key)
 		wantReplay(t, p, pay(key), second)
 		s.wantExecutions(t, key, 1)
 	})
@@ -75,13 +69,7 @@ func TestManagerStandsStill(t *testing.T) {
 		wantReplay(t, p, pay(cached), first)
 		s.wantExecutions(t, key, 0)
 		s.manager.resume(t)
-		var second answer
-		eventually(t, "the manager goes on, the key does not", func() error {
-			if second = send(t, p, pay(key)); second.status != 201 {
-				return fmt.Errorf("%v", second)
-			}
-			return nil
-		})
+		second := eventuallyPaid(t, "the manager goes on, the key does not", p, key)
 		wantReplay(t, p, pay(key), second)
 		s.wantExecutions(t, key, 1)
 	})
@@ -249,13 +237,7 @@ func TestUnknownOutcomeEndsByItsTTL(t *testing.T) {
 		if a := send(t, p, pay(key, "x-demo-drop", "before")); a.status != 503 {
 			t.Fatalf("%v", a)
 		}
-		var first answer
-		eventually(t, "the key does not get free", func() error {
-			if first = send(t, p, pay(key)); first.status != 201 {
-				return fmt.Errorf("%v", first)
-			}
-			return nil
-		})
+		first := eventuallyPaid(t, "the key does not get free", p, key)
 		wantReplay(t, p, pay(key), first)
 		s.wantExecutions(t, key, 1)
 	})

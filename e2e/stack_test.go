@@ -356,6 +356,18 @@ func eventually(t *testing.T, what string, f func() error) {
 	}
 }
 
+// eventuallyPaid repeats a payment until it is executed.
+func eventuallyPaid(t *testing.T, what string, p *proxy, key string) (first answer) {
+	t.Helper()
+	eventually(t, what, func() error {
+		if first = send(t, p, pay(key)); first.status != 201 {
+			return fmt.Errorf("%v", first)
+		}
+		return nil
+	})
+	return first
+}
+
 // dial opens a connection to a proxy.
 func dial(t *testing.T, p *proxy) net.Conn {
 	t.Helper()

@@ -132,8 +132,9 @@ func (w *Worker) Name() string { return w.opts.Name }
 // the handlers that run finish: for StopTimeout as if nothing were, and for
 // StopGrace after their contexts ended; jobs whose handlers give up go back to
 // the queue. A job that the manager hands out in the very moment of the stop
-// comes back when its lease runs out. It returns nil when all handlers have returned and been reported,
-// and an error that says how many have not. It must be called once.
+// comes back when its lease runs out. It returns nil when all handlers have
+// returned and been reported, and an error that says how many have not. It must
+// be called once.
 func (w *Worker) Run(ctx context.Context) error {
 	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)

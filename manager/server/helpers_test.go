@@ -211,12 +211,14 @@ func (s *site) raw(path string, body []byte) (int, api.ReserveReply) {
 // eventually waits for a condition that something else brings about.
 func (s *site) eventually(what string, cond func() bool) {
 	s.t.Helper()
-	deadline := time.Now().Add(patience)
+	look, deadline := time.NewTicker(time.Millisecond), time.After(patience)
+	defer look.Stop()
 	for !cond() {
-		if time.Now().After(deadline) {
+		select {
+		case <-look.C:
+		case <-deadline:
 			s.t.Fatalf("never: %s", what)
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
 
