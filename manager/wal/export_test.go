@@ -2,6 +2,7 @@ package wal
 
 import (
 	"bytes"
+	"context"
 )
 
 // WithFormatVersion is a segment or snapshot with another version in an
@@ -11,4 +12,30 @@ func WithFormatVersion(file []byte, version uint32) []byte {
 	le.PutUint32(out[8:], version)
 	le.PutUint32(out[12:], headerCRC(out))
 	return out
+}
+
+// WaitPrepared waits until the preparer has nothing to do, so that it touches no
+// file before the next Append. It is for logs without FillAhead.
+func (l *Log) WaitPrepared(ctx context.Context) error {
+	for {
+		if _, busy := l.nextWork(); !busy {
+			return nil
+		}
+		l.mu.Lock()
+		if l.room == nil {
+			l.room = make(chan struct{})
+		}
+		room := l.room
+		l.mu.Unlock()
+		if _, busy := l.nextWork(); !busy {
+			return nil
+		}
+		select {
+		case <-room:
+		case <-l.failed:
+			return l.Err()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }

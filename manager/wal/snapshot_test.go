@@ -184,8 +184,11 @@ func TestSnapshotErrors(t *testing.T) {
 			c.seq = last
 		}
 		if c.kind != "" {
-			// What the log does on its own meanwhile, preparing a segment, must
-			// not meet the fault.
+			// What the log does on its own, preparing a segment, must not meet
+			// the fault.
+			if err := l.WaitPrepared(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 			renamed := false
 			failOn(image, 1, syscall.EIO, func(op faultfs.Op) bool {
 				renamed = renamed || op.Kind == faultfs.Rename
