@@ -42,7 +42,7 @@ func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job,
 		if left := w.opts.Lease - sent.Sub(held); left > 0 {
 			bound = min(bound, left)
 		}
-		callCtx, cancel := context.WithTimeout(ctx, bound)
+		callCtx, cancel := context.WithDeadline(ctx, sent.Add(bound))
 		b, err := w.client.Heartbeat(callCtx, j.ID, j.Lease.Token, w.opts.Lease)
 		cancel()
 		next := w.beat
