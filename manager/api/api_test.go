@@ -376,3 +376,26 @@ func FuzzParseRaw(f *testing.F) {
 		}
 	})
 }
+
+// Every byte at every place of strings around a multiple of eight.
+func TestVisible(t *testing.T) {
+	for n := 1; n <= 17; n++ {
+		for at := range n {
+			for c := range 256 {
+				b := bytes.Repeat([]byte("~"), n)
+				for i := range b {
+					if i%2 == 0 {
+						b[i] = '!'
+					}
+				}
+				b[at] = byte(c)
+				if got, want := visible(string(b), 1, 17), c >= 0x21 && c <= 0x7e; got != want {
+					t.Fatalf("%q is visible: %v, want %v", b, got, want)
+				}
+			}
+		}
+	}
+	if visible("", 1, 8) || visible("123456789", 1, 8) || !visible("", 0, 8) {
+		t.Error("the length is not looked at")
+	}
+}
