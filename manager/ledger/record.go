@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -73,8 +74,7 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 	return rest[:n], rest[n:], true
 }
 
-// recordLen is how long the encoded record is: a stored value has no room that
-// it does not need.
+// recordLen is how long the encoded record is.
 func recordLen(r *record) int {
 	n := 2 + len(r.token) + len(r.fingerprint) + len(r.ref) + len(r.result)
 	for _, v := range [...]int{int(r.created), int(r.expires), int(r.touched), len(r.token), len(r.fingerprint), len(r.ref)} {
@@ -128,7 +128,9 @@ func decodeRecord(key string, b []byte, r *record) error {
 
 // put writes the record with its index entries.
 func (tx *Tx) put(key string, r *record) error {
-	value := appendRecord(make([]byte, 0, recordLen(r)), r)
+	start := len(tx.values)
+	tx.values = appendRecord(slices.Grow(tx.values, recordLen(r)), r)
+	value := tx.values[start:len(tx.values):len(tx.values)]
 	r.size = len(value) + len(key)
 	first := len(tx.entries)
 	if r.state.Terminal() {

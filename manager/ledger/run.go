@@ -37,6 +37,9 @@ type run struct {
 	inUpdate, inView func(store.Tx) error // methods of this run, bound once
 }
 
+// keepValues is the largest buffer for values that is kept for other runs.
+const keepValues = 64 << 10
+
 var runs = sync.Pool{New: func() any { return newRun() }}
 
 func newRun() *run {
@@ -57,9 +60,12 @@ func (r *run) end() {
 	if r.fn != nil {
 		return
 	}
-	entries := r.tx.entries
+	entries, values := r.tx.entries, r.tx.values
 	clear(entries)
-	*r = run{tx: Tx{entries: entries[:0]}, inUpdate: r.inUpdate, inView: r.inView}
+	if cap(values) > keepValues {
+		values = nil
+	}
+	*r = run{tx: Tx{entries: entries[:0], values: values[:0]}, inUpdate: r.inUpdate, inView: r.inView}
 	runs.Put(r)
 }
 
@@ -135,7 +141,7 @@ func undone(err error) bool {
 // write is the function of a read-write transaction.
 func (r *run) write(stx store.Tx) error {
 	r.tx.Tx, r.tx.fx, r.refusal = stx, effects{}, nil
-	r.tx.entries = r.tx.entries[:0]
+	r.tx.entries, r.tx.values = r.tx.entries[:0], r.tx.values[:0]
 	err := r.do(r)
 	r.aborted = err != nil
 	if err != nil && !r.tx.fx.wrote && refuses(err) {

@@ -17,9 +17,10 @@ type Tx struct {
 	// concurrent ones counted as insertions already; or uncounted.
 	held int64
 	fx   effects
-	// entries is where the index entries of its records are put together. An
-	// engine may look at them until the transaction ends.
+	// entries and values are where its records and their index entries are put
+	// together. An engine may look at them until the call returns.
 	entries []store.Entry
+	values  []byte
 }
 
 // effects are what a transaction has to tell the ledger's own state once it is

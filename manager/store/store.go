@@ -124,7 +124,9 @@ type Tx interface {
 
 	// Put inserts or replaces a record together with all of its index
 	// entries: entries of the replaced record that are not named again are
-	// gone. The engine keeps value; the caller must not modify it afterwards.
+	// gone. The engine may read value and entries until the call that runs the
+	// function has returned, and not after that; they must not be modified
+	// before.
 	Put(c Collection, key string, value []byte, entries ...Entry) error
 
 	// Delete removes a record and its index entries. Deleting an absent

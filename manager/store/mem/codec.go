@@ -53,7 +53,7 @@ func appendPut(dst []byte, c store.Collection, indexes []*index, r *record) []by
 		dst = appendString(dst, indexes[r.slot(i).index].name)
 		dst = appendString(dst, r.sortKeyAt(i))
 	}
-	return appendString(dst, r.value)
+	return appendString(dst, r.value())
 }
 
 func appendDelete(dst []byte, c *collection, key string) []byte {

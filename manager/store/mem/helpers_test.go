@@ -89,7 +89,7 @@ func dumped(t testing.TB, s *Store) []string {
 	for _, c := range s.collections {
 		indexed := 0
 		c.records.each(func(r *record) bool {
-			line := fmt.Sprintf("%s %q=%q", c.name, r.key(), r.value)
+			line := fmt.Sprintf("%s %q=%q", c.name, r.key(), r.value())
 			for _, ix := range c.indexes {
 				if r.find(ix) >= 0 {
 					line += fmt.Sprintf(" %s:%q", ix.name, r.sortKey(ix))

@@ -113,16 +113,14 @@ func (s *Store) decodedCollection(ch *Change) (*collection, error) {
 	return s.collection(store.Collection(ch.Collection))
 }
 
-// decoded builds the record that a change describes, with one allocation for
-// its strings and one for its value.
+// decoded builds the record that a change describes.
 func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) {
-	buf := append(s.scratch[:0], ch.Key...)
+	sortBytes := 0
 	for _, e := range ch.Entries {
-		buf = append(buf, e.SortKey...)
+		sortBytes += len(e.SortKey)
 	}
-	s.scratch = buf
-	rec := &record{strs: string(buf), keyLen: uint16(len(ch.Key)), seq: seq}
-	rec.value = append(make([]byte, 0, len(ch.Value)), ch.Value...)
+	rec := newRecord(ch.Key, sortBytes, ch.Value)
+	rec.seq = seq
 	for _, e := range ch.Entries {
 		ix := c.byName[string(e.Index)]
 		if ix == nil {
@@ -131,7 +129,7 @@ func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) 
 				return nil, err
 			}
 		}
-		rec.addEntry(ix, len(e.SortKey))
+		addEntry(rec, ix, e.SortKey)
 	}
 	return rec, nil
 }

@@ -24,7 +24,7 @@ func TestRecordsWithCollidingHashes(t *testing.T) {
 			}
 			delete(model, key)
 		case 1:
-			rec := &record{strs: key, keyLen: uint16(len(key))}
+			rec := newRecord(key, 0, nil)
 			if old := r.put(rec); old != model[key] {
 				t.Fatalf("step %d: put of %s returned %v, want %v", step, key, old, model[key])
 			}

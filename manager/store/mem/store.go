@@ -80,6 +80,7 @@ type Store struct {
 
 	mu          sync.Mutex
 	collections map[store.Collection]*collection
+	recent      *collection // the last one that was asked for
 	unsettled   unsettled
 	tx          tx     // of the function that runs
 	scratch     []byte // for encoding
@@ -116,10 +117,23 @@ func newStore(opts Options) *Store {
 	return s
 }
 
+// find returns the collection of that name, nil when there is none. Calls mostly
+// ask for the same one again. The caller holds the lock.
+func (s *Store) find(name store.Collection) *collection {
+	if c := s.recent; c != nil && c.name == name {
+		return c
+	}
+	c := s.collections[name]
+	if c != nil {
+		s.recent = c
+	}
+	return c
+}
+
 // collection returns the collection of that name, a new one when there is
 // none. The caller holds the lock for writing.
 func (s *Store) collection(name store.Collection) (*collection, error) {
-	if c := s.collections[name]; c != nil {
+	if c := s.find(name); c != nil {
 		return c, nil
 	}
 	if err := store.CheckName(string(name)); err != nil {
@@ -130,21 +144,19 @@ func (s *Store) collection(name store.Collection) (*collection, error) {
 	return c, nil
 }
 
-// newRecord builds a record whose strings share one allocation of their own:
-// a key that is a piece of some request must not keep all of it in memory.
-func (s *Store) newRecord(c *collection, key string, value []byte, entries []store.Entry) (*record, error) {
-	buf := append(s.scratch[:0], key...)
+// newRecord builds the record of a put.
+func (c *collection) newRecord(key string, value []byte, entries []store.Entry) (*record, error) {
+	sortBytes := 0
 	for _, e := range entries {
-		buf = append(buf, e.SortKey...)
+		sortBytes += len(e.SortKey)
 	}
-	s.scratch = buf
-	rec := &record{strs: string(buf), value: value, keyLen: uint16(len(key))}
+	rec := newRecord(key, sortBytes, value)
 	for _, e := range entries {
 		ix, err := c.index(e.Index)
 		if err != nil {
 			return nil, err
 		}
-		rec.addEntry(ix, len(e.SortKey))
+		addEntry(rec, ix, e.SortKey)
 	}
 	return rec, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"strings"
+	"unsafe"
 
 	"github.com/tidwall/btree"
 
@@ -13,20 +14,20 @@ import (
 // record is one version of a record. It is immutable once applied: a change
 // makes a new one, so readers and snapshots may keep it without the lock.
 //
-// There may be millions, so it is made of three allocations (itself, its
-// strings, its value), and its entries are numbers instead of pointers and
-// strings, which the garbage collector would have to follow.
+// There may be millions, so it is made of two allocations, itself in 64 bytes
+// and its data, and its entries are numbers instead of pointers and strings: of
+// all that the garbage collector has to follow two pointers.
 type record struct {
-	strs   string // the key, then the sort keys
-	value  []byte
+	data   []byte // the key, the sort keys, the value; see newRecord
 	seq    uint64 // log sequence number of the change that made it
 	keyLen uint16
-	n      uint16 // entries; the first two are in few, the others in more
-	few    [2]slot
-	more   []slot
+	n      uint16  // entries; the first two are in few, the others in more
+	strLen uint32  // of the key and the sort keys
+	few    [2]slot // more entries are rare
+	more   *[]slot
 }
 
-// slot is an index entry: its sort key is a stretch of record.strs.
+// slot is an index entry: its sort key is a stretch of record.data.
 type slot struct {
 	index uint16 // index.id
 	len   uint16
@@ -65,6 +66,9 @@ type collection struct {
 	durable int
 }
 
+// fewIndexes are looked through faster than the map finds one.
+const fewIndexes = 8
+
 func newCollection(name store.Collection) *collection {
 	return &collection{
 		name:    name,
@@ -76,6 +80,11 @@ func newCollection(name store.Collection) *collection {
 
 // index returns the index of that name, a new one when there is none.
 func (c *collection) index(name string) (*index, error) {
+	for _, ix := range c.indexes[:min(len(c.indexes), fewIndexes)] {
+		if ix.name == name {
+			return ix, nil
+		}
+	}
 	if ix := c.byName[name]; ix != nil {
 		return ix, nil
 	}
@@ -117,19 +126,28 @@ func (ix *index) item(r *record) item {
 	return item{binary.BigEndian.Uint64(b[:]), r}
 }
 
-func (r *record) key() string { return r.strs[:r.keyLen] }
+// text is a stretch of the data as a string. Nobody writes to the data of a
+// record, so that it can be shared like one; a copy per look at a key would cost
+// more than everything else that a transaction does.
+func (r *record) text(off, n uint32) string {
+	return unsafe.String(unsafe.SliceData(r.data[off:off+n]), int(n))
+}
+
+func (r *record) key() string { return r.text(0, uint32(r.keyLen)) }
+
+func (r *record) value() []byte { return r.data[r.strLen:] }
 
 // slot returns the i-th entry.
 func (r *record) slot(i int) *slot {
 	if i < len(r.few) {
 		return &r.few[i]
 	}
-	return &r.more[i-len(r.few)]
+	return &(*r.more)[i-len(r.few)]
 }
 
 func (r *record) sortKeyAt(i int) string {
 	s := r.slot(i)
-	return r.strs[s.off : s.off+uint32(s.len)]
+	return r.text(s.off, uint32(s.len))
 }
 
 // find returns the place of the record's entry in ix, or -1.
@@ -149,18 +167,33 @@ func (r *record) sortKey(ix *index) string {
 	return ""
 }
 
-// addEntry adds an entry whose sort key is the next n bytes of strs.
-func (r *record) addEntry(ix *index, n int) {
-	off := uint32(r.keyLen)
+// newRecord builds a record with copies of a key and a value, and with room for
+// as many bytes of sort keys: a key that is a piece of some request must not keep
+// all of it in memory. addEntry does the rest.
+func newRecord[K string | []byte](key K, sortBytes int, value []byte) *record {
+	r := &record{
+		data: make([]byte, len(key)+sortBytes+len(value)), keyLen: uint16(len(key)), strLen: uint32(len(key) + sortBytes),
+	}
+	copy(r.data, key)
+	copy(r.data[r.strLen:], value)
+	return r
+}
+
+// addEntry adds an entry to a record that nobody has seen yet.
+func addEntry[K string | []byte](r *record, ix *index, sortKey K) {
+	s := slot{index: ix.id, len: uint16(len(sortKey)), off: uint32(r.keyLen)}
 	if r.n > 0 {
 		last := r.slot(int(r.n) - 1)
-		off = last.off + uint32(last.len)
+		s.off = last.off + uint32(last.len)
 	}
-	s := slot{index: ix.id, len: uint16(n), off: off}
-	if int(r.n) < len(r.few) {
+	copy(r.data[s.off:r.strLen], sortKey)
+	switch {
+	case int(r.n) < len(r.few):
 		r.few[r.n] = s
-	} else {
-		r.more = append(r.more, s)
+	case r.more == nil:
+		r.more = &[]slot{s}
+	default:
+		*r.more = append(*r.more, s)
 	}
 	r.n++
 }
@@ -214,8 +247,8 @@ func (ix *index) scan(r store.Range) (hits []store.Hit, seen uint64) {
 	if r.After != nil {
 		sort, key = r.After.SortKey, r.After.Key
 	}
-	pivot := &record{strs: key + sort, keyLen: uint16(len(key))}
-	pivot.addEntry(ix, len(sort))
+	pivot := newRecord(key, len(sort), nil)
+	addEntry(pivot, ix, sort)
 	seen = ix.removed
 	ix.tree.Ascend(ix.item(pivot), func(it item) bool {
 		s := it.rec.sortKey(ix)

@@ -112,7 +112,7 @@ func (t *tx) Now() time.Time {
 }
 
 func (t *tx) get(name store.Collection, key string) ([]byte, error) {
-	c := t.s.collections[name]
+	c := t.s.find(name)
 	if c == nil || key == "" || len(key) > store.MaxKeyBytes {
 		if err := store.CheckKey(name, key); err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func (t *tx) get(name store.Collection, key string) ([]byte, error) {
 	}
 	if i := t.find(c, key); i >= 0 {
 		if rec := t.writes[i].rec; rec != nil {
-			return rec.value, nil
+			return rec.value(), nil
 		}
 		return nil, store.ErrNotFound
 	}
@@ -131,7 +131,7 @@ func (t *tx) get(name store.Collection, key string) ([]byte, error) {
 		return nil, store.ErrNotFound
 	}
 	t.seen = max(t.seen, rec.seq)
-	return rec.value, nil
+	return rec.value(), nil
 }
 
 func (t *tx) put(name store.Collection, key string, value []byte, entries []store.Entry) error {
@@ -146,7 +146,7 @@ func (t *tx) put(name store.Collection, key string, value []byte, entries []stor
 	if err != nil {
 		return t.fail(err)
 	}
-	rec, err := t.s.newRecord(c, key, value, entries)
+	rec, err := c.newRecord(key, value, entries)
 	if err != nil {
 		return t.fail(err)
 	}
@@ -173,7 +173,7 @@ func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]sto
 	if err := store.CheckScan(name, indexName, r); err != nil {
 		return nil, err
 	}
-	c := t.s.collections[name]
+	c := t.s.find(name)
 	if c == nil {
 		return nil, nil
 	}

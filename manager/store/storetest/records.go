@@ -22,6 +22,7 @@ var recordCases = []testCase{
 	{name: "UpdateWithoutWrites", test: testUpdateWithoutWrites},
 	{name: "ManyWrites", test: testManyWrites},
 	{name: "ValuesStay", test: testValuesStay},
+	{name: "CallersReuseBuffers", test: testReuse},
 	{name: "NowIsFixed", test: testNowIsFixed},
 }
 
@@ -242,6 +243,30 @@ func testValuesStay(e *env) {
 	if string(v) != "first" {
 		e.Errorf("a value that was read became %q", v)
 	}
+}
+
+// A caller may use its buffers for something else once its call has returned,
+// whether the call went well or not.
+func testReuse(e *env) {
+	s := e.store()
+	value, entries := []byte("first"), []store.Entry{{Index: byName, SortKey: "1"}}
+	e.update(s, func(tx store.Tx) error { return tx.Put(things, "a", value, entries...) })
+	copy(value, "other")
+	entries[0].SortKey = "2"
+	e.want(s, "a", "first")
+	e.wantScan(s, byName, store.Range{Limit: 10}, "1/a")
+	ctx, cancel := context.WithCancel(e.ctx)
+	err := s.Update(ctx, func(tx store.Tx) error {
+		defer cancel()
+		return tx.Put(things, "a", value, entries...)
+	})
+	copy(value, "third")
+	entries[0].SortKey = "3"
+	// A shared engine may have committed it before it noticed.
+	if got := e.get(s, "a"); got != "other" && (err == nil || got != "first") {
+		e.Errorf("after an Update with %v there is %q", err, got)
+	}
+	e.wantScan(s, byName, store.Range{From: "3", Limit: 10})
 }
 
 func testNowIsFixed(e *env) {
