@@ -59,13 +59,13 @@ func (l *Log) commitLoop() {
 		start := time.Now()
 		if err := l.commit(b); err != nil {
 			l.fail(err)
-			close(b.done)
+			l.finished(b)
 			l.release()
 			return
 		}
 		took := time.Since(start)
 		l.durable.Store(b.last)
-		close(b.done)
+		l.finished(b)
 		marked = false
 		target := l.settle(b)
 		if last = b.last - b.first + 1; last > 1 {
@@ -115,14 +115,16 @@ func (l *Log) yield() {
 // the first one back would get a batch, and an fsync, almost of its own, and
 // all others would wait for two.
 //
-// It waits for as many records as the batch had, at most for half the time
-// that the batch took, and for ever less when callers do not come that fast.
+// It waits for as many records as the batch had, at most for gatherFactor times
+// as long as the batch took, and for ever less when callers do not come that
+// fast. Waiting for the last few of them pays: who is late misses a whole fsync.
 type gatherer struct {
 	misses int // in a row; each halves the wait
 	rest   int // batches until the next try
 }
 
 const (
+	gatherFactor = 3
 	gatherMisses = 4
 	gatherRest   = 64
 )
@@ -134,14 +136,14 @@ func (g *gatherer) gather(l *Log, n, target uint64, took time.Duration, timer *t
 		g.rest--
 		return
 	}
-	timer.Reset(min(took, gatherLimit) >> g.misses)
+	timer.Reset(min(gatherFactor*took, gatherLimit) >> g.misses)
 	select {
 	case <-l.wake:
 	case <-timer.C:
 	case <-l.closing:
 	case <-l.failed:
 	}
-	if missing := target - min(target, l.last.Load()); missing <= n*3/4 {
+	if missing := target - min(target, l.last.Load()); missing <= n/2 {
 		g.misses = 0
 	} else if g.misses++; g.misses == gatherMisses {
 		g.misses, g.rest = 0, gatherRest
@@ -196,13 +198,23 @@ func (l *Log) settle(b *batch) (target uint64) {
 	return l.wakeAt
 }
 
+// finished tells everybody who waits for a batch that it is durable, or that the
+// log has failed, as is known already to whoever looks. Notify sees one or the
+// other from here on.
+func (l *Log) finished(b *batch) {
+	close(b.done)
+	l.mu.Lock()
+	calls := b.calls
+	b.calls = nil
+	l.mu.Unlock()
+	for _, w := range calls {
+		w.tell()
+	}
+}
+
 // release lets the waiters of a failed log look at its failure. No record is
 // accepted any more, so the collected batch is the last one.
-func (l *Log) release() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	close(l.pending.Load().done)
-}
+func (l *Log) release() { l.finished(l.pending.Load()) }
 
 func (l *Log) drained() bool {
 	l.mu.Lock()

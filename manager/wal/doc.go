@@ -6,7 +6,7 @@
 // next sequence number and returns; it never waits. One committer goroutine
 // takes the collected batch, writes it with one write, makes it durable with
 // one fdatasync and only then lets the next batch go to the disk. WaitDurable
-// waits for the batch of a sequence number.
+// waits for the batch of a sequence number, Notify tells when it is over.
 //
 //	Append ─▶ collecting ─▶ committing (write, fdatasync) ─▶ durable
 //	              ▲                       │

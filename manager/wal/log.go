@@ -78,6 +78,21 @@ type batch struct {
 	parts []part
 	one   [1]part
 	done  chan struct{}
+	calls []Waiter // guarded by Log.mu even then
+}
+
+// Waiter is somebody who is to be told when a record is durable.
+type Waiter struct {
+	Sequence uint64
+	// C is sent a value; when it has no room for one that is left out.
+	C chan<- struct{}
+}
+
+func (w Waiter) tell() {
+	select {
+	case w.C <- struct{}{}:
+	default:
+	}
 }
 
 // part is the stretch of a batch that goes into one segment.
@@ -248,6 +263,27 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 		case <-end:
 			return ctx.Err()
 		}
+	}
+}
+
+// Notify tells each of the waiters once, when its record is durable or the log
+// has failed, and so when WaitDurable will not wait any more. It is for those
+// who wait for something else as well; it does not wait and does not keep the
+// slice.
+func (l *Log) Notify(waiters []Waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	failed := l.failure.Load() != nil
+	for _, w := range waiters {
+		if failed || w.Sequence <= l.durable.Load() {
+			w.tell()
+			continue
+		}
+		b := l.pending.Load()
+		if w.Sequence < b.first {
+			b = l.inflight.Load()
+		}
+		b.calls = append(b.calls, w)
 	}
 }
 

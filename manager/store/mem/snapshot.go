@@ -57,7 +57,7 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 
 	s.mu.Lock()
 	if s.closed {
-		s.mu.Unlock()
+		s.unlock()
 		return res, store.ErrClosed
 	}
 	run := &snapshotRun{seq: s.log.Last()}
@@ -66,11 +66,11 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 		collections = append(collections, c)
 	}
 	s.snap = run
-	s.mu.Unlock()
+	s.unlock()
 	defer func() {
 		s.mu.Lock()
 		s.snap = nil
-		s.mu.Unlock()
+		s.unlock()
 	}()
 
 	w := snapshotWriter{s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start}
@@ -108,7 +108,7 @@ type snapshotWriter struct {
 // newer than the snapshot, so it does not matter whether the walk meets it.
 func (w *snapshotWriter) collection(c *collection) (err error) {
 	w.s.mu.Lock()
-	defer w.s.mu.Unlock()
+	defer w.s.unlock()
 	looked := 0
 	c.records.each(func(rec *record) bool {
 		if rec.seq <= w.run.seq {
@@ -130,7 +130,7 @@ func (w *snapshotWriter) collection(c *collection) (err error) {
 func (w *snapshotWriter) writeStep() error {
 	w.step = append(w.step, w.run.displaced...)
 	w.run.displaced = nil
-	w.s.mu.Unlock()
+	w.s.unlock()
 	defer w.s.mu.Lock()
 	for _, v := range w.step {
 		if err := w.add(v); err != nil {

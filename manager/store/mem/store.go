@@ -78,7 +78,12 @@ type Store struct {
 	log  *wal.Log // nil for the volatile engine
 	hub  notify.Hub
 
-	mu          sync.Mutex
+	calls    atomic.Pointer[call] // of those that found the lock taken, newest first
+	oldCalls sync.Pool
+
+	mu          sync.Mutex // given up with unlock only
+	backlog     []*call    // taken from calls and not run yet
+	waiters     []wal.Waiter
 	collections map[store.Collection]*collection
 	recent      *collection // the last one that was asked for
 	unsettled   unsettled
@@ -167,7 +172,12 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		seq, told, err := s.run(ctx, fn)
+		c := s.newCall(ctx, fn)
+		s.do(c)
+		seq, told, err := c.seq, c.told, c.err
+		if !c.gone {
+			s.free(c)
+		}
 		switch {
 		case err == nil:
 			return s.finish(ctx, seq, told)
@@ -184,21 +194,22 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	}
 }
 
-// run calls the function and applies what it wrote. The sequence number is
-// what has to be durable before the answer; when the log is busy it is instead
-// the size of the record that did not fit.
-func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (seq uint64, told topics, err error) {
-	s.mu.Lock()
-	t := &s.tx
-	t.reset(true)
-	h := &handle{t}
-	defer func() {
-		h.t = nil
-		s.mu.Unlock()
-	}()
+// exec calls the function and applies what it wrote. The caller holds the lock.
+func (s *Store) exec(c *call) {
+	c.seq, c.told, c.err = s.transact(c.ctx, c.fn)
+}
+
+// transact is exec by its outcome. The sequence number is what has to be durable
+// before the answer; when the log is busy it is instead the size of the record
+// that did not fit.
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) (seq uint64, told topics, err error) {
 	if s.closed {
 		return 0, topics{}, store.ErrClosed
 	}
+	t := &s.tx
+	t.reset(true)
+	h := &handle{t}
+	defer func() { h.t = nil }()
 	if err := fn(h); err != nil {
 		return t.seen, topics{}, err
 	}
@@ -285,7 +296,7 @@ func (s *Store) runView(fn func(store.Tx) error) (seen uint64, err error) {
 	h := &handle{t}
 	defer func() {
 		h.t = nil
-		s.mu.Unlock()
+		s.unlock()
 	}()
 	if s.closed {
 		return 0, store.ErrClosed
@@ -300,7 +311,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 		return 0, err
 	}
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if s.closed {
 		return 0, store.ErrClosed
 	}
@@ -356,11 +367,11 @@ func (s *Store) Err() error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
-		s.mu.Unlock()
+		s.unlock()
 		return store.ErrClosed
 	}
 	s.closed = true
-	s.mu.Unlock()
+	s.unlock()
 	s.stop()
 	var err error
 	if s.log != nil {

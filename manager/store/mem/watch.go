@@ -42,11 +42,11 @@ func (s *Store) notify(t topics) {
 func (s *Store) notifyLater(t topics, seq uint64) {
 	s.mu.Lock()
 	if s.closed { // who still waits for something does not get it from here
-		s.mu.Unlock()
+		s.unlock()
 		return
 	}
 	s.background.Add(1) // while Close cannot have begun to wait
-	s.mu.Unlock()
+	s.unlock()
 	go func() {
 		defer s.background.Done()
 		if s.await(context.Background(), seq) == nil {
