@@ -103,17 +103,22 @@ func (s *Store) do(c *call) {
 // go on with the calls that wait; so is one who does not want to wait any longer,
 // as it may have been chosen for that already.
 func (s *Store) sleep(c *call) {
-	select {
-	case <-c.wake:
-		if c.done.Load() {
-			return
+	left := false
+	if end := c.ctx.Done(); end == nil {
+		<-c.wake
+	} else {
+		select {
+		case <-c.wake:
+		case <-end:
+			left = true
 		}
-		s.mu.Lock()
-	case <-c.ctx.Done():
-		s.mu.Lock()
-		if !c.done.Load() {
-			c.gone, c.err = true, c.ctx.Err()
-		}
+	}
+	if c.done.Load() {
+		return
+	}
+	s.mu.Lock()
+	if left && !c.done.Load() {
+		c.gone, c.err = true, c.ctx.Err()
 	}
 	s.unlock()
 }
