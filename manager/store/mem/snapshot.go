@@ -28,15 +28,15 @@ type snapshotRun struct {
 	displaced []version
 }
 
-// version is a record as it was or is at a snapshot's sequence number, with
-// what it takes to encode it without the lock.
+// version is a record as it was or is at a snapshot's sequence number.
 type version struct {
-	collection store.Collection
-	indexes    []*index // those of the collection, at the time
-	rec        *record
+	c   *collection
+	rec *record
 }
 
-func newVersion(c *collection, rec *record) version { return version{c.name, c.indexes, rec} }
+// keepDisplaced is how many displaced versions a snapshot has room for without
+// asking for memory, of which transactions would have to collect the garbage.
+const keepDisplaced = 1 << 16
 
 // Snapshot writes a snapshot of the present state and lets the log delete what
 // that replaces. Without a log it does nothing. One snapshot is written at a
@@ -73,7 +73,9 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 		s.unlock()
 	}()
 
-	w := snapshotWriter{s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start}
+	w := snapshotWriter{
+		s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start, indexes: make(map[*collection][]*index),
+	}
 	err = s.log.Snapshot(ctx, run.seq, func(out *wal.SnapshotWriter) error {
 		w.out = out
 		for _, c := range collections {
@@ -98,6 +100,7 @@ type snapshotWriter struct {
 	out     *wal.SnapshotWriter
 	buf     []byte
 	step    []version
+	indexes map[*collection][]*index // of those in step
 	records int
 	started time.Time
 	written int64
@@ -112,7 +115,7 @@ func (w *snapshotWriter) collection(c *collection) (err error) {
 	looked := 0
 	c.records.each(func(rec *record) bool {
 		if rec.seq <= w.run.seq {
-			w.step = append(w.step, newVersion(c, rec))
+			w.step = append(w.step, version{c, rec})
 		}
 		if looked++; looked%snapshotStep == 0 {
 			err = w.writeStep()
@@ -129,7 +132,19 @@ func (w *snapshotWriter) collection(c *collection) (err error) {
 // transactions handed over meanwhile, without the lock, which the caller holds.
 func (w *snapshotWriter) writeStep() error {
 	w.step = append(w.step, w.run.displaced...)
-	w.run.displaced = nil
+	clear(w.run.displaced)
+	w.run.displaced = w.run.displaced[:0]
+	if cap(w.run.displaced) > keepDisplaced {
+		w.run.displaced = nil
+	}
+	// The names of indexes do not change, but there may be more of them.
+	var last *collection
+	for _, v := range w.step {
+		if v.c != last {
+			last = v.c
+			w.indexes[last] = last.indexes
+		}
+	}
 	w.s.unlock()
 	defer w.s.mu.Lock()
 	for _, v := range w.step {
@@ -146,7 +161,7 @@ func (w *snapshotWriter) add(v version) error {
 	if len(w.buf) == 0 {
 		w.buf = appendHeader(w.buf, w.at)
 	}
-	w.buf = appendPut(w.buf, v.collection, v.indexes, v.rec)
+	w.buf = appendPut(w.buf, v.c.name, w.indexes[v.c], v.rec)
 	w.records++
 	if len(w.buf) < snapshotRecord {
 		return nil

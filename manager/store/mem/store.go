@@ -271,7 +271,7 @@ func (s *Store) apply(writes []write, seq uint64) {
 			continue
 		}
 		if s.snap != nil && old != nil && old.seq <= s.snap.seq {
-			s.snap.displaced = append(s.snap.displaced, newVersion(w.c, old))
+			s.snap.displaced = append(s.snap.displaced, version{w.c, old})
 		}
 		s.unsettled.add(w, old, seq)
 	}
