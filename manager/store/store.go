@@ -174,8 +174,9 @@ type Store interface {
 	// nothing is written; when it ends while Update waits for durability, the
 	// context's error is returned and the outcome is unknown. Whatever Update
 	// returns, fn does not run any more and nothing that it was given or gave
-	// is looked at. fn may run on another goroutine than the caller's; a panic
-	// is the caller's all the same.
+	// is looked at. fn may run on another goroutine than the caller's, so it must
+	// not need a lock that somebody holds while he calls the store; a panic is
+	// the caller's all the same.
 	Update(ctx context.Context, fn func(Tx) error) error
 
 	// View runs fn in a read-only transaction: the records it Gets are from one
