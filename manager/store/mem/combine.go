@@ -43,7 +43,7 @@ type call struct {
 }
 
 // maxCombined is how many calls of others one caller runs before it leaves the
-// rest to somebody else.
+// rest to somebody else: its own has to be answered, too.
 const maxCombined = 128
 
 // errUnfinished is the error of a call whose function did not return.
@@ -123,11 +123,12 @@ func (s *Store) sleep(c *call) {
 	s.unlock()
 }
 
-// unlock runs the calls that were left to whoever has the lock, and gives it up.
-// Every holder of the lock ends with it.
+// unlock runs the calls that were left to whoever has the lock, up to
+// maxCombined, and gives it up. Every holder of the lock ends with it.
 func (s *Store) unlock() {
-	for {
-		more := s.combine()
+	for left := maxCombined; ; {
+		ran, more := s.combine(left)
+		left -= ran
 		s.mu.Unlock()
 		// Whoever left a call before this, and found the lock taken, relies on
 		// it being looked at now.
@@ -137,28 +138,28 @@ func (s *Store) unlock() {
 	}
 }
 
-// combine runs calls in the order in which they came, up to maxCombined, and
-// reports whether it left any, which then are the business of another caller.
-func (s *Store) combine() (more bool) {
+// combine runs calls in the order in which they came, up to limit, and reports
+// whether it left any, which then are the business of another caller.
+func (s *Store) combine(limit int) (ran int, more bool) {
 	if len(s.backlog) == 0 && s.calls.Load() == nil {
-		return false
+		return 0, false
 	}
 	s.collect()
-	ran, complete := 0, false
+	complete := false
 	defer func() {
 		more = s.leave(ran)
 		if !complete { // a function ended this goroutine: nobody else will do it
 			s.mu.Unlock()
 		}
 	}()
-	for _, c := range s.backlog[:min(len(s.backlog), maxCombined)] {
+	for _, c := range s.backlog[:min(len(s.backlog), limit)] {
 		ran++
 		if !c.gone {
 			s.execOther(c)
 		}
 	}
 	complete = true
-	return more
+	return ran, more
 }
 
 // collect moves the calls that wait, which are linked newest first, to the end of

@@ -98,6 +98,47 @@ func TestManyCallersFindTheLockTaken(t *testing.T) {
 	}
 }
 
+// When calls never stop coming, nobody is kept running those of others: whoever
+// had the lock gets away after maxCombined.
+func TestNobodyWorksForOthersForGood(t *testing.T) {
+	const n = 4 * maxCombined
+	s := New(Options{})
+	b := keepBusy(s)
+	var wg sync.WaitGroup
+	ran := 0 // guarded by the store's lock
+	var begin func()
+	begin = func() {
+		wg.Go(func() {
+			err := s.Update(t.Context(), func(store.Tx) error {
+				if ran++; ran == n {
+					return nil
+				}
+				if ran == 2*maxCombined {
+					select {
+					case <-b.ended:
+					case <-time.After(20 * time.Second):
+						t.Error("the first one still runs the calls of others")
+					}
+				}
+				begin()
+				b.wait(1)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	begin()
+	b.wait(1)
+	b.release()
+	wg.Wait()
+	if ran != n {
+		t.Errorf("%d calls were run, want %d", ran, n)
+	}
+	mustClose(t, s)
+}
+
 // A function that panics, or ends its goroutine, on the goroutine of another is
 // its own caller's business.
 func TestFunctionsThatDoNotReturn(t *testing.T) {
