@@ -27,9 +27,8 @@
 // A batch costs a write, an fdatasync and a handful of context switches however
 // many records it has, so what counts is how many share it. After a batch the
 // committer waits for the callers that it woke (see gatherer), and before it
-// takes the next it yields to whoever can run (see Log.yield): over HTTP at 64
-// callers a batch then has 22 records instead of 14. Overwriting space that was
-// filled before is cheaper to sync than space that is only reserved. Two
+// takes the next it yields to whoever can run (see Log.yield). Overwriting space
+// that was filled before is cheaper to sync than space that is only reserved. Two
 // buffers are kept, for the batch that collects and the one on its way. One
 // aligned write with O_DIRECT and RWF_DSYNC instead of a write and an fdatasync
 // took as long, and as much of the processor's time (12 KiB, ext4), so it is not

@@ -266,10 +266,10 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 	}
 }
 
-// Notify tells each of the waiters once, when its record is durable or the log
-// has failed, and so when WaitDurable will not wait any more. It is for those
-// who wait for something else as well; it does not wait and does not keep the
-// slice.
+// Notify tells each of the waiters once, when its record, which must have been
+// appended, is durable or the log has failed, and so when WaitDurable will not
+// wait any more. It is for those who wait for something else as well; it does
+// not wait and does not keep the slice.
 func (l *Log) Notify(waiters []Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
