@@ -23,9 +23,15 @@ func TestTranscript(t *testing.T) {
 			"rb=buffer:0:0:99,buffersize:0,setbuffer:0:0:99:new;" +
 			"sh=prop:response.code_details,setprop:mine:1,sdget:k,sdset:k:v:0,qres:vm:q,enq:q:item,inc:n:1,record:n:2,metric:n,foreign:nothing;" +
 			"sb=setpairs:2:1,reply:200:x:why:3:a:b,resume:1,close:1;log=log:9:x")
-		s.Request(h, "abc")
+		// Piece by piece: the answer of the callout, and the queue, come as soon as
+		// the headers have been handled.
+		s.RequestHeaders(h, false)
 		s.Settle()
-		s.Respond(200, "hello")
+		s.RequestData([]byte("abc"), true)
+		s.Settle()
+		s.ResponseHeaders(hostsim.H(":status", "200"), false)
+		s.Settle()
+		s.ResponseData([]byte("hello"), false)
 		s.Settle()
 		r.clock.Advance(1e9)
 		r.run("rh=trap")
