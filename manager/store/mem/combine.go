@@ -129,13 +129,18 @@ func (s *Store) unlock() {
 	for left := maxCombined; ; {
 		ran, more := s.combine(left)
 		left -= ran
-		s.mu.Unlock()
-		// Whoever left a call before this, and found the lock taken, relies on
-		// it being looked at now.
-		if more || s.calls.Load() == nil || !s.mu.TryLock() {
+		if !s.hand(more) {
 			return
 		}
 	}
+}
+
+// hand gives the lock up, and takes it again when there is something to do that
+// nobody else knows of: whoever left a call before this, and found the lock
+// taken, relies on it being looked at. more says that somebody was woken for that.
+func (s *Store) hand(more bool) (again bool) {
+	s.mu.Unlock()
+	return !more && s.calls.Load() != nil && s.mu.TryLock()
 }
 
 // combine runs calls in the order in which they came, up to limit, and reports
@@ -148,8 +153,8 @@ func (s *Store) combine(limit int) (ran int, more bool) {
 	complete := false
 	defer func() {
 		more = s.leave(ran)
-		if !complete { // a function ended this goroutine: nobody else will do it
-			s.mu.Unlock()
+		if !complete && s.hand(more) { // a function ends this goroutine, and so unlock
+			s.unlock()
 		}
 	}()
 	for _, c := range s.backlog[:min(len(s.backlog), limit)] {
