@@ -171,7 +171,8 @@ func (c *jobsCall) check(words string) error {
 }
 
 // readToken returns the first token of a file, "" when there is no file. Files
-// for serve --auth-token-file will do: their comments are skipped.
+// for serve --auth-token-file will do: their comments are skipped, and what they
+// say about a token's rights.
 func readToken(file string) (string, error) {
 	if file == "" {
 		return "", nil
@@ -184,6 +185,9 @@ func readToken(file string) (string, error) {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
+		}
+		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "admin" {
+			line = fields[0]
 		}
 		if len(line) > 4096 || strings.ContainsFunc(line, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
 			return "", usagef("--token-file %s: a token must be up to 4096 visible ASCII characters", file)

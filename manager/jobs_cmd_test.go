@@ -245,8 +245,14 @@ func TestJobsCommandsSayWhatIsWrong(t *testing.T) {
 	if code, _, errs := jobsCLI(url, "list"); code != 1 || !strings.Contains(errs, "unauthorized") {
 		t.Errorf("without a token: exit code %d, %s", code, errs)
 	}
-	if code, out, errs := jobsCLI(url, "list", "--token-file", token); code != 0 || !strings.HasPrefix(out, "ID") {
-		t.Errorf("with the token: exit code %d, %s", code, errs)
+	admin := filepath.Join(t.TempDir(), "admin")
+	if err := os.WriteFile(admin, []byte("0123456789abcdef0123456789abcdef admin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{token, admin} {
+		if code, out, errs := jobsCLI(url, "list", "--token-file", file); code != 0 || !strings.HasPrefix(out, "ID") {
+			t.Errorf("with the token: exit code %d, %s", code, errs)
+		}
 	}
 	if code, _, errs := jobsCLI(url, "get", "nobody", "--token-file", token); code != 1 || errs != `manager jobs: get: manager: not-found: no job "nobody"`+"\n" {
 		t.Errorf("unknown job: exit code %d, %s", code, errs)

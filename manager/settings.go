@@ -112,7 +112,7 @@ func (s *settings) table() []setting {
 		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.storeDSN),
 		choice("http-engine", "", "what serves HTTP", server.DefaultEngine, server.EngineNames(), &s.httpEngine),
-		text("auth-token-file", "", "file with bearer tokens, one per line; one of them is then required; read again at SIGHUP", "", &s.tokenFile),
+		text("auth-token-file", "", "file with bearer tokens, one per line, those of administrators followed by admin; one of them is then required; read again at SIGHUP", "", &s.tokenFile),
 		text("tls-cert", "", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", "", &s.tlsCert),
 		text("tls-key", "", "key of that certificate (PEM)", "", &s.tlsKey),
 		text("client-ca", "", "CA whose client certificates are required (PEM)", "", &s.clientCA),

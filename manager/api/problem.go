@@ -10,6 +10,7 @@ const (
 	CodeInvalidKey          Code = "invalid-key"          // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
 	CodeKeyRequired         Code = "key-required"         // 400: this route demands a key
 	CodeUnauthorized        Code = "unauthorized"         // 401: wrong or missing credentials
+	CodeForbidden           Code = "forbidden"            // 403: these credentials do not allow this call
 	CodeNotFound            Code = "not-found"            // 404: no such entry, job or path
 	CodeMethodNotAllowed    Code = "method-not-allowed"   // 405
 	CodePending             Code = "request-pending"      // 409: the first attempt is still running

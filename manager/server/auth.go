@@ -16,9 +16,18 @@ import (
 // Auth decides who may call. Every configured means must be satisfied. A nil
 // Auth admits everyone.
 type Auth struct {
-	tokens      atomic.Pointer[[][sha256.Size]byte] // nil: no token is asked for
+	tokens      atomic.Pointer[[]credential] // nil: no token is asked for
 	certificate bool
 }
+
+// credential is a token of the file.
+type credential struct {
+	digest [sha256.Size]byte
+	admin  int // 1 or 0, for arithmetic that takes the same time for both
+}
+
+// adminWord follows the token of an administrator in the file.
+const adminWord = "admin"
 
 // Bounds of a token file.
 const (
@@ -30,8 +39,10 @@ const (
 // NewAuth returns an Auth that demands one of the bearer tokens in tokenFile,
 // when that is not empty, and a verified client certificate, when certificate
 // is set; nil when neither is asked for. The file has one token per line, so that
-// tokens can be changed without an interruption; empty lines and lines that
-// begin with # are skipped.
+// tokens can be changed without an interruption; a token that is followed by the
+// word admin is an administrator's, see Route.Admin. Empty lines and lines that
+// begin with # are skipped. Where no token is asked for, whoever may call is an
+// administrator.
 func NewAuth(tokenFile string, certificate bool) (*Auth, error) {
 	if tokenFile == "" && !certificate {
 		return nil, nil
@@ -52,7 +63,7 @@ func (a *Auth) Load(tokenFile string) error {
 	if err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
-	var tokens [][sha256.Size]byte
+	var tokens []credential
 	lines := bufio.NewScanner(bytes.NewReader(b))
 	lines.Buffer(nil, 2*maxTokenBytes)
 	for n := 1; lines.Scan(); n++ {
@@ -60,10 +71,17 @@ func (a *Auth) Load(tokenFile string) error {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if len(line) < minTokenBytes || len(line) > maxTokenBytes || strings.ContainsAny(line, " \t") {
-			return fmt.Errorf("token file %s: line %d: a token must be %d to %d bytes without spaces", tokenFile, n, minTokenBytes, maxTokenBytes)
+		c, ok := parseCredential(line)
+		if !ok {
+			return fmt.Errorf("token file %s: line %d: must be a token of %d to %d bytes without spaces, and nothing behind it but the word %s",
+				tokenFile, n, minTokenBytes, maxTokenBytes, adminWord)
 		}
-		tokens = append(tokens, sha256.Sum256([]byte(line)))
+		for _, other := range tokens {
+			if other.digest == c.digest && other.admin != c.admin {
+				return fmt.Errorf("token file %s: line %d: the same token is there with and without the word %s", tokenFile, n, adminWord)
+			}
+		}
+		tokens = append(tokens, c)
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("token file %s: %w", tokenFile, err)
@@ -73,6 +91,19 @@ func (a *Auth) Load(tokenFile string) error {
 	}
 	a.tokens.Store(&tokens)
 	return nil
+}
+
+// parseCredential reads a line of a token file.
+func parseCredential(line string) (c credential, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) == 2 && fields[1] == adminWord {
+		c.admin = 1
+	} else if len(fields) != 1 {
+		return c, false
+	}
+	token := fields[0]
+	c.digest = sha256.Sum256([]byte(token))
+	return c, len(token) >= minTokenBytes && len(token) <= maxTokenBytes
 }
 
 // freeBody is how large a body may be that is read before anybody looks at the
@@ -86,41 +117,52 @@ func (a *Auth) early(length int) bool {
 	return a != nil && (length < 0 || length > freeBody)
 }
 
-// check returns the problem of a request that may not pass.
-func (a *Auth) check(r *Request) *api.Problem {
+// check returns the problem of a request that may not pass. Of one that may it
+// tells whether it is an administrator's.
+func (a *Auth) check(r *Request) (admin bool, p *api.Problem) {
 	if a == nil {
-		return nil
+		return true, nil
 	}
 	if a.certificate && !r.source.verified() {
-		return unauthorized("a client certificate of the configured CA is required")
+		return false, unauthorized("a client certificate of the configured CA is required")
 	}
 	return a.checkToken(r.Header("authorization"))
 }
 
 // checkToken is the part of check that needs nothing but the header
 // authorization.
-func (a *Auth) checkToken(header string) *api.Problem {
+func (a *Auth) checkToken(header string) (admin bool, p *api.Problem) {
 	tokens := a.tokens.Load()
 	if tokens == nil {
-		return nil
+		return true, nil
 	}
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
-		return unauthorized("a bearer token is required")
+		return false, unauthorized("a bearer token is required")
 	}
 	// Digests have one length and every token is compared, so that time tells
 	// nothing about any of them.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	match := 0
+	match, role := 0, 0
 	for i := range *tokens {
-		match |= subtle.ConstantTimeCompare(sum[:], (*tokens)[i][:])
+		c := &(*tokens)[i]
+		equal := subtle.ConstantTimeCompare(sum[:], c.digest[:])
+		match |= equal
+		role |= equal & c.admin
 	}
 	if match == 0 {
-		return unauthorized("the bearer token is not valid")
+		return false, unauthorized("the bearer token is not valid")
 	}
-	return nil
+	return role == 1, nil
 }
 
 func unauthorized(detail string) *api.Problem {
 	return &api.Problem{Status: 401, Code: api.CodeUnauthorized, Title: "Unauthorized", Detail: detail}
+}
+
+func forbidden() *api.Problem {
+	return &api.Problem{
+		Status: 403, Code: api.CodeForbidden, Title: "Forbidden",
+		Detail: "the bearer token is not an administrator's: its line in the manager's token file must end with the word " + adminWord,
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -127,6 +128,70 @@ func TestBearerTokens(t *testing.T) {
 	})
 }
 
+// TestAdministrators: a gate's token cannot take away the protection of a key,
+// an administrator's can, and so can everybody where no token is asked for.
+func TestAdministrators(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "tokens")
+	writeFile(t, file, "gates-token-of-20-bytes\nadmins-token-of-20-bytes \tadmin\nother-token-of-20-bytes\n")
+	const entry = "/v1/ledger/entries/k?scope=s"
+	onBothEngines(t, func(t *testing.T, engine string) {
+		auth, err := NewAuth(file, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var audited atomic.Int32
+		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, audit: func(Deletion) { audited.Add(1) }})
+		as := func(token, method, target, body string) answered {
+			return s.do(method, target, "", body, "authorization", "Bearer "+token)
+		}
+		const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
+		if a := as(gate, "POST", api.PathReserve, `{"key":"k","scope":"s","token":"t"}`); a.status != 201 {
+			t.Fatalf("reserve: %d %s", a.status, a.body)
+		}
+		for _, token := range []string{gate, "other-token-of-20-bytes"} {
+			if a := as(token, "DELETE", entry, ""); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
+				t.Errorf("delete by %s: %d %s", token, a.status, a.body)
+			}
+		}
+		for _, token := range []string{"", "admin", admin + " admin", gate + " admin", admin + "admin"} {
+			if a := as(token, "DELETE", entry, ""); a.status != 401 {
+				t.Errorf("delete by %q: %d %s", token, a.status, a.body)
+			}
+		}
+		if a := as(gate, "GET", entry, ""); a.status != 200 {
+			t.Errorf("the entry is gone: %d %s", a.status, a.body)
+		}
+		if n := audited.Load(); n != 0 {
+			t.Errorf("%d deletions were audited", n)
+		}
+		if a := as(admin, "DELETE", entry, ""); a.status != 200 {
+			t.Errorf("delete by the administrator: %d %s", a.status, a.body)
+		}
+		if n := audited.Load(); n != 1 {
+			t.Errorf("%d deletions were audited", n)
+		}
+		if a := as(admin, "POST", api.PathReserve, `{"key":"k","scope":"s","token":"u"}`); a.status != 201 {
+			t.Errorf("reserve by the administrator: %d %s", a.status, a.body)
+		}
+		// Rights are taken and given without an interruption.
+		lowered := filepath.Join(dir, "lowered")
+		writeFile(t, lowered, gate+" admin\n"+admin+"\n")
+		if err := auth.Load(lowered); err != nil {
+			t.Fatal(err)
+		}
+		if a := as(admin, "DELETE", entry, ""); a.status != 403 {
+			t.Errorf("delete by a former administrator: %d %s", a.status, a.body)
+		}
+		if a := as(gate, "DELETE", entry, ""); a.status != 200 {
+			t.Errorf("delete by a new administrator: %d %s", a.status, a.body)
+		}
+		if strings.Contains(s.log.String(), "token-of-20") {
+			t.Error("a token was logged")
+		}
+	})
+}
+
 // TestStrangersSendNoLargeBodies: who may not call learns so from the head of
 // the request, before the server makes room for what it announces.
 func TestStrangersSendNoLargeBodies(t *testing.T) {
@@ -191,7 +256,11 @@ func TestTokenFilesAreChecked(t *testing.T) {
 	file := filepath.Join(dir, "tokens")
 	for what, content := range map[string]string{
 		"empty": "", "only comments": "# nothing\n", "short": "secret7\n", "spaces": "one two three four five\n",
-		"many": strings.Repeat("a-token-of-20-bytes-\n", 65), "long": strings.Repeat("x", 5000),
+		"other word": "a-token-of-20-bytes-- operator\n", "two words": "a-token-of-20-bytes-- admin two\n",
+		"word first": "admin a-token-of-20-bytes-two\n", "capitals": "a-token-of-20-bytes-two Admin\n", "short admin": "secret7 admin\n",
+		"both": "a-token-of-20-bytes-two\na-token-of-20-bytes-two admin\n",
+		"many": strings.Repeat("a-token-of-20-bytes-\n", 65),
+		"long": strings.Repeat("x", 5000),
 	} {
 		writeFile(t, file, content)
 		_, err := NewAuth(file, false)

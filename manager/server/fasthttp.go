@@ -83,8 +83,10 @@ func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
 // refused by serve.
 func (e *fastHTTP) admitBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	auth, length := e.server.opts.Auth, fastBodyLength(h)
-	if auth.early(length) && auth.checkToken(string(h.Peek("authorization"))) != nil {
-		c.MaxRequestBodySize = freeBody
+	if auth.early(length) {
+		if _, p := auth.checkToken(string(h.Peek("authorization"))); p != nil {
+			c.MaxRequestBodySize = freeBody
+		}
 	}
 	return c
 }
@@ -102,7 +104,7 @@ func fastBodyLength(h *fasthttp.RequestHeader) int {
 func (e *fastHTTP) handleError(c *fasthttp.RequestCtx, err error) {
 	var w Response
 	if auth := e.server.opts.Auth; errors.Is(err, fasthttp.ErrBodyTooLarge) && auth.early(fastBodyLength(&c.Request.Header)) {
-		if p := auth.check(&Request{source: (*fastSource)(c)}); p != nil {
+		if _, p := auth.check(&Request{source: (*fastSource)(c)}); p != nil {
 			e.server.unauthorized(&w, p)
 			e.write(c, &w)
 			return

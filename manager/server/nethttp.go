@@ -105,7 +105,7 @@ func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
 	}
 	var p *api.Problem
 	if auth := e.server.opts.Auth; auth.early(bodyLength(hr)) {
-		p = auth.check(&x.req)
+		_, p = auth.check(&x.req)
 	}
 	if p != nil {
 		hw.Header().Set("Connection", "close")

@@ -18,6 +18,9 @@ type Route struct {
 	Method, Path string
 	// Open routes need no credentials.
 	Open bool
+	// Admin routes are for administrators: of tokens, those that the token file
+	// calls so. Others are answered 403.
+	Admin bool
 	// Exempt routes are answered even under overload and while stopping.
 	Exempt bool
 	Handle Handler

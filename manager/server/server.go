@@ -173,8 +173,13 @@ func (s *Server) serve(r *Request, w *Response) {
 		defer s.load.leave()
 	}
 	if e == nil || !e.Open {
-		if p := s.opts.Auth.check(r); p != nil {
+		admin, p := s.opts.Auth.check(r)
+		if p != nil {
 			s.unauthorized(w, p)
+			return
+		}
+		if e != nil && e.Admin && !admin {
+			w.Problem(forbidden())
 			return
 		}
 	}
