@@ -30,7 +30,10 @@
 // with appendfsync everysec, up to a second of acknowledged transactions may be
 // lost with the machine; without the append-only file, everything since the
 // last snapshot. Open reads the settings and reports them in Capabilities. A
-// server that evicts keys would forget reservations while they hold, so Open
-// refuses any maxmemory-policy but noeviction. Asynchronous replicas may lack
+// server that evicts keys would forget reservations while they hold, so no
+// connection to one is used whose maxmemory-policy is anything but noeviction,
+// also after a failover; and when it is changed while the store is open, calls fail with
+// ErrUnavailable, beginning at most Options.CheckInterval later, until it is changed
+// back. A server that does not show its settings is trusted. Asynchronous replicas may lack
 // acknowledged transactions when they are promoted.
 package redis

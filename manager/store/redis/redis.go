@@ -36,6 +36,9 @@ type Options struct {
 	// Logger receives warnings about the server's settings; slog.Default()
 	// when nil.
 	Logger *slog.Logger
+	// CheckInterval is how often the settings are looked at while the store is
+	// open; 10 s when 0. Must not be negative.
+	CheckInterval time.Duration
 }
 
 // Store implements store.Store.
@@ -44,6 +47,7 @@ type Store struct {
 	ns     string
 	caps   store.Capabilities
 	topics *topics
+	guard  *guard
 
 	mu       sync.Mutex
 	claiming map[string]struct{} // record keys that running transactions claim
@@ -65,6 +69,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := checkNamespace(o.Namespace); err != nil {
 		return nil, err
 	}
+	if o.CheckInterval < 0 {
+		return nil, fmt.Errorf("redis store: check interval %s: must not be negative", o.CheckInterval)
+	}
+	if o.CheckInterval == 0 {
+		o.CheckInterval = defaultCheckInterval
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
@@ -76,25 +86,33 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		ro.PoolSize = 32
 	}
 	ro.ContextTimeoutEnabled = true
+	ro.OnConnect = admit
 	s := &Store{
 		rdb:      goredis.NewClient(ro),
 		ns:       "{" + o.Namespace + "}:",
 		claiming: make(map[string]struct{}),
 		never:    make(chan struct{}),
 	}
-	if err := s.start(ctx, o.Logger); err != nil {
+	if err := s.start(ctx, o); err != nil {
 		_ = s.rdb.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Store) start(ctx context.Context, log *slog.Logger) error {
-	durable, err := checkServer(ctx, s.rdb, log)
+func (s *Store) start(ctx context.Context, o Options) error {
+	if err := s.rdb.Ping(ctx).Err(); err != nil {
+		return unavailable(err)
+	}
+	set, err := readSettings(ctx, s.rdb)
 	if err != nil {
+		return unavailable(err)
+	}
+	if err := set.unsafe(); err != nil {
 		return err
 	}
-	s.caps = store.Capabilities{Name: "redis", Durable: durable, Shared: true, TimePrecision: time.Microsecond}
+	set.warn(o.Logger)
+	s.caps = store.Capabilities{Name: "redis", Durable: set.durable(), Shared: true, TimePrecision: time.Microsecond}
 	if err := s.rdb.SetNX(ctx, s.ns+"format", formatVersion, 0).Err(); err != nil {
 		return unavailable(err)
 	}
@@ -105,40 +123,23 @@ func (s *Store) start(ctx context.Context, log *slog.Logger) error {
 	if v != formatVersion {
 		return fmt.Errorf("redis store: namespace %s holds format %q, this version reads %s", s.ns, v, formatVersion)
 	}
-	s.topics, err = subscribe(ctx, s.rdb, s.ns+"notify")
-	return err
+	if s.topics, err = subscribe(ctx, s.rdb, s.ns+"notify"); err != nil {
+		return err
+	}
+	s.guard = startGuard(ctx, s.rdb, o, set)
+	return nil
 }
 
-// checkServer refuses a server that would evict records and finds out whether
-// acknowledged writes survive a crash.
-func checkServer(ctx context.Context, rdb *goredis.Client, log *slog.Logger) (durable bool, err error) {
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		return false, unavailable(err)
+// enter begins a call, unless the server is not to be trusted.
+func (s *Store) enter() error {
+	if err := s.calls.Enter(); err != nil {
+		return err
 	}
-	get := func(name string) (string, bool) {
-		m, err := rdb.ConfigGet(ctx, name).Result()
-		if err != nil {
-			return "", false
-		}
-		v, ok := m[name]
-		return v, ok
+	if err := s.guard.err(); err != nil {
+		s.calls.Leave()
+		return err
 	}
-	policy, ok := get("maxmemory-policy")
-	if !ok {
-		log.Warn("redis does not show its settings (CONFIG GET): make sure that maxmemory-policy is noeviction and appendfsync is always")
-		return false, nil
-	}
-	if policy != "noeviction" {
-		return false, fmt.Errorf("redis store: maxmemory-policy is %q, must be noeviction: evicting a reservation would let its work run twice", policy)
-	}
-	aof, _ := get("appendonly")
-	fsync, _ := get("appendfsync")
-	durable = aof == "yes" && fsync == "always"
-	if !durable {
-		log.Warn("redis may lose acknowledged transactions in a crash: it needs appendonly yes and appendfsync always",
-			"appendonly", aof, "appendfsync", fsync)
-	}
-	return durable, nil
+	return nil
 }
 
 func checkNamespace(ns string) error {
@@ -175,6 +176,9 @@ func unavailable(err error) error {
 	case errors.Is(err, goredis.ErrClosed):
 		return store.ErrClosed
 	}
+	if evicts(err) {
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
 	var ne net.Error
 	msg := err.Error()
 	if !errors.As(err, &ne) && strings.HasPrefix(msg, "OOM ") {
@@ -185,7 +189,7 @@ func unavailable(err error) error {
 
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
-	if err := s.calls.Enter(); err != nil {
+	if err := s.enter(); err != nil {
 		return err
 	}
 	defer s.calls.Leave()
@@ -221,7 +225,7 @@ func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error)
 // View implements store.Store. A function that reads one record needs no
 // transaction; the second record makes it run again with its reads watched.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
-	if err := s.calls.Enter(); err != nil {
+	if err := s.enter(); err != nil {
 		return err
 	}
 	defer s.calls.Leave()
@@ -273,7 +277,7 @@ func pause(ctx context.Context, run int) error {
 
 // Len implements store.Store.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
-	if err := s.calls.Enter(); err != nil {
+	if err := s.enter(); err != nil {
 		return 0, err
 	}
 	defer s.calls.Leave()
@@ -312,6 +316,7 @@ func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
 	}
+	s.guard.close()
 	s.topics.close()
 	return s.rdb.Close()
 }

@@ -1,0 +1,178 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+const (
+	defaultCheckInterval = 10 * time.Second
+	// checkTimeout bounds one look at the settings.
+	checkTimeout = 5 * time.Second
+)
+
+// evictsError is the maxmemory-policy of a server that is of no use because of
+// it. It wraps nothing: the client library shows what an error of admit wraps
+// in place of the error.
+type evictsError string
+
+func (e evictsError) Error() string {
+	return fmt.Sprintf("redis store: maxmemory-policy is %q, must be noeviction: evicting a reservation would let its work run twice", string(e))
+}
+
+func evicts(err error) bool {
+	var e evictsError
+	return errors.As(err, &e)
+}
+
+// settings are those of a server on which it depends what its answers are
+// worth. Servers that do not show them have none.
+type settings struct {
+	shown                                    bool
+	maxmemoryPolicy, appendonly, appendfsync string
+}
+
+// readSettings asks the server. A server that refuses to say does not show its
+// settings; an error says that there was no answer.
+func readSettings(ctx context.Context, c goredis.Cmdable) (set settings, err error) {
+	fields := map[string]*string{
+		"maxmemory-policy": &set.maxmemoryPolicy, "appendonly": &set.appendonly, "appendfsync": &set.appendfsync,
+	}
+	answers := make(map[string]*goredis.MapStringStringCmd, len(fields))
+	_, err = c.Pipelined(ctx, func(p goredis.Pipeliner) error {
+		for name := range fields {
+			answers[name] = p.ConfigGet(ctx, name)
+		}
+		return nil
+	})
+	switch {
+	case err != nil && hidden(err):
+		return settings{}, nil
+	case err != nil:
+		return settings{}, err
+	}
+	for name, to := range fields {
+		*to = answers[name].Val()[name]
+	}
+	set.shown = set.maxmemoryPolicy != ""
+	return set, nil
+}
+
+// hidden tells the answer of a server whose settings are not to be seen by
+// this user, or by nobody, from that of one which is not ready to answer.
+func hidden(err error) bool {
+	var refusal goredis.Error
+	if !errors.As(err, &refusal) {
+		return false
+	}
+	text := refusal.Error()
+	return strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "unknown command") || strings.Contains(text, "unknown subcommand")
+}
+
+// unsafe returns an error for a server that would evict records.
+func (set settings) unsafe() error {
+	if !set.shown || set.maxmemoryPolicy == "noeviction" {
+		return nil
+	}
+	return evictsError(set.maxmemoryPolicy)
+}
+
+// durable reports whether acknowledged writes survive a crash.
+func (set settings) durable() bool { return set.appendonly == "yes" && set.appendfsync == "always" }
+
+func (set settings) warn(log *slog.Logger) {
+	switch {
+	case !set.shown:
+		log.Warn("redis does not show its settings (CONFIG GET): make sure that maxmemory-policy is noeviction and appendfsync is always")
+	case !set.durable():
+		log.Warn("redis may lose acknowledged transactions in a crash: it needs appendonly yes and appendfsync always",
+			"appendonly", set.appendonly, "appendfsync", set.appendfsync)
+	}
+}
+
+// admit looks at the settings before a new connection is used: after a
+// failover, or a restart, there may be another server at its end.
+func admit(ctx context.Context, c *goredis.Conn) error {
+	set, err := readSettings(ctx, c)
+	if err != nil {
+		return err
+	}
+	return set.unsafe()
+}
+
+// guard looks at the settings as long as the store is open: whoever operates
+// the server may change them while it runs.
+type guard struct {
+	problem atomic.Pointer[error]
+	cancel  context.CancelFunc
+	done    chan struct{}
+}
+
+// startGuard begins with the settings that were found at the start.
+func startGuard(ctx context.Context, c goredis.Cmdable, o Options, set settings) *guard {
+	g := &guard{done: make(chan struct{})}
+	// It outlives Open's context and ends with close.
+	ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	go g.run(ctx, c, o, set)
+	return g
+}
+
+func (g *guard) run(ctx context.Context, c goredis.Cmdable, o Options, last settings) {
+	defer close(g.done)
+	tick := time.NewTicker(o.CheckInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		set, err := look(ctx, c)
+		switch {
+		case err == nil:
+			err = set.unsafe()
+		case !evicts(err): // a server that does not answer is noticed by every call
+			continue
+		}
+		if err != nil {
+			problem := unavailable(err)
+			if g.problem.Swap(&problem) == nil {
+				o.Logger.Error("redis is not used as long as it may evict records", "error", err.Error())
+			}
+			continue
+		}
+		if g.problem.Swap(nil) != nil {
+			o.Logger.Info("redis is used again")
+		}
+		if set != last {
+			set.warn(o.Logger)
+		}
+		last = set
+	}
+}
+
+func look(ctx context.Context, c goredis.Cmdable) (settings, error) {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	return readSettings(ctx, c)
+}
+
+// err is why the server must not be used now; an error of the store's.
+func (g *guard) err() error {
+	if p := g.problem.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (g *guard) close() {
+	g.cancel()
+	<-g.done
+}
