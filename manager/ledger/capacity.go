@@ -16,9 +16,13 @@ const (
 	// evictWindows bounds how far an eviction looks past entries that were used
 	// since the index last heard of it.
 	evictWindows = 4
-	// maxEvictions bounds the entries that one insertion evicts. More than
-	// one are due when concurrent insertions were counted twice.
+	// maxEvictions bounds the entries that one insertion evicts. More than one
+	// are due when there are too many already: the limit was lowered, or several
+	// managers went by counts that were old.
 	maxEvictions = 8
+	// maxEstimated is maxEvictions where it is only estimated that there are too
+	// many. Others who insert now make the same estimate.
+	maxEstimated = 2
 	// evictBatch bounds the entries that one transaction evicts when bytes are
 	// short.
 	evictBatch = 256
@@ -26,17 +30,24 @@ const (
 	maxRequeued = 4
 )
 
-// makeRoom evicts final entries when this transaction's insertion would make
-// the window too large.
+// makeRoom evicts final entries, other than that of key, when this transaction's
+// insertion would make the window too large.
 func (tx *Tx) makeRoom(op Op, key string) error {
-	if tx.held == uncounted {
-		return errUncounted
+	limit := int64(maxEvictions)
+	held, _, err := tx.size()
+	if err != nil {
+		return err
 	}
-	over := tx.held - int64(tx.l.opts.MaxEntries)
-	if over <= 0 {
+	if !tx.l.sizes {
+		if held == uncounted {
+			return errUncounted
+		}
+		limit = maxEstimated
+	}
+	n := int(min(held+tx.fx.entries+1-int64(tx.l.opts.MaxEntries), limit))
+	if n <= 0 {
 		return nil
 	}
-	n := int(min(over, maxEvictions))
 	gone, err := tx.expire(key, n)
 	if err != nil || gone >= n {
 		return err
@@ -45,11 +56,50 @@ func (tx *Tx) makeRoom(op Op, key string) error {
 	if err != nil {
 		return err
 	}
-	if gone+evicted == 0 {
-		tx.count(op, OutcomeCapacity)
-		return ErrCapacity
+	if gone+evicted > 0 {
+		return nil
 	}
-	return nil
+	tx.count(op, OutcomeCapacity)
+	return ErrCapacity
+}
+
+// size is how many entries there are, and how many bytes, without what this
+// transaction did. Bytes are unknown, and unbounded, where the engine does not tell.
+func (tx *Tx) size() (entries, bytes int64, err error) {
+	if !tx.l.sizes {
+		return tx.held, 0, nil
+	}
+	s, ok := tx.Tx.(store.Sizer)
+	if !ok {
+		return 0, 0, errors.New("ledger: the engine says that its transactions tell sizes, and they do not")
+	}
+	n, bytes, err := s.Size(collection)
+	return int64(n), bytes, err
+}
+
+// makeBytes evicts final entries, other than that of key, when growth more octets
+// would be too many: about as many as it takes, up to evictBatch, and reports
+// whether there may be more to evict. What then is still too much are pending entries, which stay, or
+// the entry of key itself.
+func (tx *Tx) makeBytes(key string, growth int64) (more bool, err error) {
+	if !tx.l.sizes {
+		return false, nil
+	}
+	entries, bytes, err := tx.size()
+	if err != nil {
+		return false, err
+	}
+	over := bytes + tx.fx.bytes + growth - tx.l.opts.MaxBytes
+	if over <= 0 {
+		return false, nil
+	}
+	// More are looked at than it takes when they are of average size: the ones
+	// that have to go may be small.
+	average := max(bytes/max(entries, 1), 1)
+	n := int(min(2*over/average+2, evictBatch))
+	before := tx.fx.bytes
+	evicted, err := tx.evict(key, n, over)
+	return evicted == n && before-tx.fx.bytes < over, err
 }
 
 // expire removes up to n entries that have expired and that the sweeper has not
@@ -69,28 +119,19 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 	return removed, nil
 }
 
-// freeBytes evicts final entries, in transactions of their own, until size more
-// octets fit. What then is still too much are pending entries, which stay, or
-// the new entry itself.
-func (l *Ledger) freeBytes(ctx context.Context, size int64) error {
-	if l.shared {
-		return nil
-	}
-	for {
-		over := l.bytes.Load() + size - l.opts.MaxBytes
-		if over <= 0 {
-			return nil
-		}
-		var evicted int
-		err := l.transact(ctx, func(tx *Tx) error {
-			var err error
-			evicted, err = tx.evict("", evictBatch, over)
+// freeBytes evicts final entries, in as many transactions as it takes, when there
+// are too many bytes.
+func (l *Ledger) freeBytes(ctx context.Context) error {
+	for more := l.sizes; more; {
+		err := l.transact(ctx, func(tx *Tx) (err error) {
+			more, err = tx.makeBytes("", 0)
 			return err
 		})
-		if err != nil || evicted == 0 {
+		if err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
 // candidate is a final entry that may have to go.
@@ -205,47 +246,5 @@ func (tx *Tx) requeue(window []candidate) error {
 			return err
 		}
 	}
-	return nil
-}
-
-// countBytes adds up the size of all records, in pieces so that nobody waits
-// long for it.
-func (l *Ledger) countBytes(ctx context.Context) error {
-	before := l.bytes.Load()
-	var total int64
-	for _, state := range storedStates {
-		r := store.Range{Limit: 5000}
-		for {
-			var hits []store.Hit
-			var piece int64
-			err := l.store.View(ctx, func(tx store.Tx) error {
-				piece = 0
-				var err error
-				if hits, err = tx.Scan(collection, indexOf(state), r); err != nil {
-					return err
-				}
-				for _, h := range hits {
-					// A record is in the index of one state only.
-					value, err := tx.Get(collection, h.Key)
-					if err == nil {
-						piece += int64(len(h.Key) + len(value))
-					} else if !errors.Is(err, store.ErrNotFound) {
-						return err
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				return err
-			}
-			total += piece
-			if len(hits) < r.Limit {
-				break
-			}
-			last := hits[len(hits)-1]
-			r.After = &last
-		}
-	}
-	l.bytes.Add(total - before)
 	return nil
 }

@@ -1,10 +1,7 @@
 package ledger
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -108,11 +105,11 @@ func TestBytesMakeRoom(t *testing.T) {
 		mustReserve(t, l, name("k", i), "t", api.StateReserved)
 		mustCommit(t, l, name("k", i), "t", body)
 		c.advance(time.Millisecond)
-		if got := l.bytes.Load(); got > 5500 {
+		if got := stats(t, l).Bytes; got > 5500 {
 			t.Fatalf("%d bytes after %d entries", got, i+1)
 		}
 	}
-	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+	if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want {
 		t.Errorf("counted %d bytes of %d", got, want)
 	}
 	if got := stats(t, l); got.Committed != 5 || got.Evicted != 45 {
@@ -132,11 +129,11 @@ func TestOneLargeEntryForManySmall(t *testing.T) {
 	}
 	for i := range 5 {
 		mustCommit(t, l, name("large", i), "t", strings.Repeat("x", size))
-		if got := l.bytes.Load(); got > limit {
+		if got := stats(t, l).Bytes; got > limit {
 			t.Fatalf("%d bytes with %d large entries", got, i+1)
 		}
 	}
-	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+	if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want {
 		t.Errorf("counted %d bytes of %d", got, want)
 	}
 	// What a combined transaction brings in too much goes with the next sweep.
@@ -151,7 +148,7 @@ func TestOneLargeEntryForManySmall(t *testing.T) {
 	if err := l.maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := l.bytes.Load(); got > limit {
+	if got := stats(t, l).Bytes; got > limit {
 		t.Errorf("%d bytes after a sweep", got)
 	}
 }
@@ -185,7 +182,7 @@ func TestWindowHoldsUnderConcurrency(t *testing.T) {
 	for err := range errs {
 		t.Error(err)
 	}
-	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+	if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want {
 		t.Errorf("counted %d bytes of %d", got, want)
 	}
 }
@@ -212,7 +209,7 @@ type sharedStore struct{ store.Store }
 
 func (s sharedStore) Capabilities() store.Capabilities {
 	c := s.Store.Capabilities()
-	c.Shared = true
+	c.Shared, c.Sizes = true, false
 	return c
 }
 
@@ -232,53 +229,5 @@ func TestWindowOnSharedEngines(t *testing.T) {
 	}
 	if got := stats(t, l); got.Evicted != 9*limit || got.Bytes != -1 {
 		t.Errorf("%+v", got)
-	}
-}
-
-// refusingStore runs functions and then does not write what they wrote.
-type refusingStore struct {
-	store.Store
-	err error
-}
-
-func (s *refusingStore) Update(ctx context.Context, fn func(store.Tx) error) error {
-	return s.Store.Update(ctx, func(tx store.Tx) error {
-		if err := fn(tx); err != nil {
-			return err
-		}
-		return s.err
-	})
-}
-
-// All records are looked at again only when it is not known whether a
-// transaction happened: not for as long as a disk is full.
-func TestBytesAreCountedAgainOnlyInDoubt(t *testing.T) {
-	broken := errors.New("no")
-	for what, c := range map[string]struct {
-		store error // what the store refuses with
-		fn    error // what a caller's own function returns
-		doubt bool
-	}{
-		"full disk":   {store: store.ErrNoSpace},
-		"too large":   {store: fmt.Errorf("%w: really", store.ErrTooLarge)},
-		"conflict":    {store: store.ErrConflict},
-		"function":    {fn: broken},
-		"unavailable": {store: store.ErrUnavailable, doubt: true},
-		"cancelled":   {store: context.Canceled, doubt: true},
-	} {
-		st := &refusingStore{Store: mem.New(mem.Options{}), err: c.store}
-		l := ledgerOn(t, st, Options{})
-		err := l.Update(t.Context(), func(tx *Tx) error {
-			if _, err := tx.Reserve(reserveReq("k", "t")); err != nil {
-				return err
-			}
-			return c.fn
-		})
-		if want := cmp.Or(c.store, c.fn); !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", what, err, want)
-		}
-		if got := l.recount.Load(); got != c.doubt {
-			t.Errorf("%s: in doubt: %v, want %v", what, got, c.doubt)
-		}
 	}
 }

@@ -39,13 +39,14 @@
 //
 // The ledger holds at most MaxEntries entries and, on an engine that lives in
 // this process, MaxBytes of records. When it is full the final entry that was
-// used least recently makes room; a PENDING entry is never evicted, and when
-// only PENDING entries are left a new key gets ErrCapacity. Entries that have
-// expired go first. Being used is noted
+// used least recently makes room for the one that is inserted; a call that inserts
+// nothing evicts nothing. A PENDING entry is never evicted, and when only PENDING
+// entries are left a new key gets ErrCapacity. Entries that have expired go first. Being used is noted
 // in memory only, so that a replay is a pure read; the order is written down
 // when an eviction meets an entry that was used since. On engines that several
 // managers share, evictions pick among the oldest entries at random, so that
-// managers do not fight over the same record, and counts may lag by a second.
+// managers do not fight over the same record, and counts may lag by a second, so that
+// the window may be exceeded for a moment by what came meanwhile.
 //
 // # Waiting
 //

@@ -97,14 +97,35 @@ func stats(t testing.TB, l *Ledger) Stats {
 	return s
 }
 
-// bytesOf adds up what is stored, for comparison with what the ledger counted.
+// bytesOf adds up what is stored, for comparison with what the engine counted.
 func bytesOf(t testing.TB, l *Ledger) int64 {
 	t.Helper()
-	fresh, err := New(context.Background(), l.store, l.opts)
+	total, err := bytesIn(l.store)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fresh.bytes.Load()
+	return total
+}
+
+func bytesIn(st store.Store) (total int64, err error) {
+	err = st.View(context.Background(), func(tx store.Tx) error {
+		total = 0
+		for _, state := range storedStates {
+			hits, err := tx.Scan(collection, indexOf(state), store.Range{Limit: 10000})
+			if err != nil {
+				return err
+			}
+			for _, h := range hits {
+				value, err := tx.Get(collection, h.Key)
+				if err != nil {
+					return err
+				}
+				total += int64(len(h.Key) + len(value))
+			}
+		}
+		return nil
+	})
+	return total, err
 }
 
 func name(prefix string, i int) string { return fmt.Sprintf("%s%d", prefix, i) }

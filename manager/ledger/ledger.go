@@ -17,6 +17,7 @@ type Ledger struct {
 	store  store.Store
 	opts   Options
 	shared bool // the engine lives outside of this process
+	sizes  bool // the engine tells transactions how much there is
 	// viewFirst: looking for a duplicate before asking for a place among the
 	// writers pays.
 	viewFirst bool
@@ -25,13 +26,7 @@ type Ledger struct {
 	waits    waits
 	touches  touches
 
-	window window
-	// bytes is the size of all records, on an engine inside this process.
-	bytes atomic.Int64
-	// recount asks the sweeper to count bytes again, because the outcome of a
-	// transaction is unknown.
-	recount atomic.Bool
-	length  lengthCache
+	length lengthCache
 }
 
 // Reply answers a reserve.
@@ -71,22 +66,16 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 	}
 }
 
-// New returns a ledger on st. It reads the size of what is there, on engines
-// that live in this process.
+// New returns a ledger on st.
 func New(ctx context.Context, st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
 	caps := st.Capabilities()
-	l := &Ledger{store: st, opts: opts, shared: caps.Shared, viewFirst: !caps.Shared && !caps.FreeReads}
+	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.waits.init(opts.MaxWaiters)
 	l.touches.init(opts.MaxEntries)
-	if !l.shared {
-		if err := l.countBytes(ctx); err != nil {
-			return nil, err
-		}
-	}
 	return l, nil
 }
 
@@ -203,10 +192,6 @@ func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
-	if err := l.freeBytes(ctx, int64(len(req.Result))); err != nil {
-		l.counters.add(tally{op, OutcomeError})
-		return err
-	}
 	r := l.begin(op, key)
 	r.finish, r.do = req, (*run).doFinish
 	err := l.update(ctx, r)

@@ -108,7 +108,7 @@ func TestLateOutcome(t *testing.T) {
 		if got := stats(t, l); got.Calls[OpCommit][OutcomeLate] != 1 || got.Committed != 1 {
 			t.Errorf("swept %v: %+v", swept, got)
 		}
-		if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+		if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want {
 			t.Errorf("counted %d bytes of %d", got, want)
 		}
 	}
@@ -307,16 +307,16 @@ func TestStoreErrorsReachTheCaller(t *testing.T) {
 	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("reserve: %v", err)
 	}
+	st.update.set(nil)
+	st.view.set(nil)
 	if got := stats(t, l); got.Calls[OpReserve][OutcomeError] != 2 || got.Calls[OpCommit][OutcomeError] != 1 {
 		t.Errorf("errors are counted as %v", got.Calls)
 	}
-	st.update.set(nil)
-	st.view.set(nil)
 	mustReserve(t, l, "k", "t", api.StateReserved)
 }
 
 // TestUnknownOutcome: the answer was lost, the same call settles it, and the
-// ledger's own count of bytes finds back to the truth.
+// count of bytes is the truth.
 func TestUnknownOutcome(t *testing.T) {
 	st := &faultyStore{Store: mem.New(mem.Options{})}
 	l := ledgerOn(t, st, Options{})
@@ -333,7 +333,7 @@ func TestUnknownOutcome(t *testing.T) {
 	if err := l.maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := l.bytes.Load(), bytesOf(t, l); got != want || want == 0 {
+	if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want || want == 0 {
 		t.Errorf("counted %d bytes of %d", got, want)
 	}
 }
@@ -388,7 +388,7 @@ func TestUpdateIsOneTransaction(t *testing.T) {
 	if _, err := submit("t1", errStop); !errors.Is(err, errStop) {
 		t.Fatal(err)
 	}
-	if got := stats(t, l); got.Committed+got.Pending != 0 || got.Calls[OpReserve][OutcomeDone] != 0 || l.bytes.Load() != 0 {
+	if got := stats(t, l); got.Committed+got.Pending != 0 || got.Calls[OpReserve][OutcomeDone] != 0 || stats(t, l).Bytes != 0 {
 		t.Fatalf("an aborted transaction left %+v", got)
 	}
 	if reply, err := submit("t2", nil); err != nil || reply.State != api.StateReserved {
@@ -409,7 +409,7 @@ func TestUpdateIsOneTransaction(t *testing.T) {
 	if got.Calls[OpReserve][OutcomeDone] != 1 || got.Calls[OpCommit][OutcomeDone] != 1 || got.Calls[OpReserve][OutcomeReplayed] != 1 {
 		t.Errorf("%+v", got.Calls)
 	}
-	if got, want := l.bytes.Load(), bytesOf(t, l); got != want {
+	if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want {
 		t.Errorf("counted %d bytes of %d", got, want)
 	}
 }
@@ -427,13 +427,13 @@ func TestSurvivesReopen(t *testing.T) {
 	mustReserve(t, l, "done", "t1", api.StateReserved)
 	mustCommit(t, l, "done", "t1", "body")
 	mustReserve(t, l, "open", "t2", api.StateReserved)
-	want := l.bytes.Load()
+	want := stats(t, l).Bytes
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
 	l, st = open()
 	defer st.Close()
-	if got := l.bytes.Load(); got != want {
+	if got := stats(t, l).Bytes; got != want {
 		t.Errorf("counted %d bytes after the restart, %d before", got, want)
 	}
 	reply := mustReserve(t, l, "done", "t3", api.StateCommitted)

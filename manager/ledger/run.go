@@ -19,8 +19,8 @@ type run struct {
 	do func(*run) error
 	// refusal is the ledger's own answer, see write.
 	refusal error
-	// aborted: the function itself ended the transaction with an error.
-	aborted bool
+	// more: entries were evicted, and that has to go on before anything else.
+	more bool
 
 	op      Op
 	key     string
@@ -75,27 +75,38 @@ func (r *run) end() {
 func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
 	r := newRun()
 	r.tx.l, r.fn, r.do = l, fn, (*run).call
-	return l.counted(ctx, r)
+	if l.sizes {
+		return l.execute(ctx, r)
+	}
+	return l.estimated(ctx, r)
 }
 
-// transact is Update without a count of the entries: fn inserts none.
+// transact is Update for functions that insert no entry.
 func (l *Ledger) transact(ctx context.Context, fn func(*Tx) error) error {
 	r := newRun()
-	r.tx.l, r.fn, r.do = l, fn, (*run).call
-	return l.execute(ctx, uncounted, r)
+	r.tx.l, r.tx.held, r.fn, r.do = l, uncounted, fn, (*run).call
+	return l.execute(ctx, r)
 }
 
 func (r *run) call() error { return r.fn(&r.tx) }
 
-// update runs one call, whose failure to reach the store is counted. Only a
-// reserve is expected to insert an entry; whatever else does so after all is
-// run again with the entries counted.
+// update runs one call, whose failure to reach the store is counted. Where the
+// number of entries has to be asked for, only a reserve is expected to insert one;
+// whatever else does so after all is run again with that number.
 func (l *Ledger) update(ctx context.Context, r *run) error {
 	var err error
-	if r.op == OpReserve {
-		err = l.counted(ctx, r)
-	} else if err = l.execute(ctx, uncounted, r); errors.Is(err, errUncounted) {
-		err = l.counted(ctx, r)
+	switch {
+	case l.sizes:
+		for r.more = true; r.more && err == nil; {
+			err = l.execute(ctx, r)
+		}
+	case r.op == OpReserve:
+		err = l.estimated(ctx, r)
+	default:
+		r.tx.held = uncounted
+		if err = l.execute(ctx, r); errors.Is(err, errUncounted) {
+			err = l.estimated(ctx, r)
+		}
 	}
 	if err != nil && outcomeOf(err) == OutcomeError {
 		l.counters.add(tally{r.op, OutcomeError})
@@ -109,8 +120,7 @@ const uncounted = -1
 // errUncounted ends a run that turns out to need the number of entries.
 var errUncounted = errors.New("ledger: insertion without a count")
 
-func (l *Ledger) execute(ctx context.Context, held int64, r *run) error {
-	r.tx.held = held
+func (l *Ledger) execute(ctx context.Context, r *run) error {
 	err := l.store.Update(ctx, r.inUpdate)
 	r.tx.Tx = nil
 	switch {
@@ -124,26 +134,15 @@ func (l *Ledger) execute(ctx context.Context, held int64, r *run) error {
 		l.apply(&r.tx.fx, false)
 		return err
 	default:
-		if r.tx.fx.wrote && !r.aborted && !undone(err) {
-			l.recount.Store(true)
-		}
 		return err
 	}
 }
 
-// undone reports whether a store that returns err is known to have written
-// nothing. A full disk lasts, and is no reason to count all records again and
-// again.
-func undone(err error) bool {
-	return errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrConflict)
-}
-
 // write is the function of a read-write transaction.
 func (r *run) write(stx store.Tx) error {
-	r.tx.Tx, r.tx.fx, r.refusal = stx, effects{}, nil
+	r.tx.Tx, r.tx.fx, r.refusal, r.more = stx, effects{}, nil, false
 	r.tx.entries, r.tx.values = r.tx.entries[:0], r.tx.values[:0]
 	err := r.do(r)
-	r.aborted = err != nil
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal tells about state. Ending the transaction in good order
 		// makes the engine hold it back until that state is durable.
@@ -160,7 +159,10 @@ func (r *run) doReserve() (err error) {
 	return err
 }
 
-func (r *run) doFinish() error { return r.tx.finish(r.key, r.op, r.finish) }
+func (r *run) doFinish() (err error) {
+	r.more, err = r.tx.finish(r.key, r.op, r.finish, true)
+	return err
+}
 
 func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
 

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
 )
 
 // Op is a kind of call, for counting.
@@ -128,8 +129,14 @@ func (s *Stats) Each(f func(op, outcome string, n uint64)) {
 // Stats returns a snapshot. It asks the store for the entries by state.
 func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	s := Stats{Bytes: -1, Waiters: l.waits.len()}
-	if !l.shared {
-		s.Bytes = max(l.bytes.Load(), 0)
+	if l.sizes {
+		err := l.store.View(ctx, func(tx store.Tx) (err error) {
+			_, s.Bytes, err = (&Tx{Tx: tx, l: l}).size()
+			return err
+		})
+		if err != nil {
+			return Stats{}, err
+		}
 	}
 	for state, n := range map[api.State]*int{
 		api.StatePending: &s.Pending, api.StateCommitted: &s.Committed, api.StateRejected: &s.Rejected,

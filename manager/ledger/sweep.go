@@ -42,14 +42,8 @@ func (l *Ledger) maintain(ctx context.Context) error {
 	if _, err := l.Sweep(ctx); err != nil {
 		return err
 	}
-	if !l.shared && l.recount.Swap(false) {
-		if err := l.countBytes(ctx); err != nil {
-			l.recount.Store(true)
-			return err
-		}
-	}
 	// Transactions of other parts of the program record outcomes as well.
-	return l.freeBytes(ctx, 0)
+	return l.freeBytes(ctx)
 }
 
 // Sweep removes all entries that have expired, in bounded transactions, and

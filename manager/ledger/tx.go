@@ -13,8 +13,8 @@ import (
 type Tx struct {
 	store.Tx
 	l *Ledger
-	// held is an upper bound of the entries there are, this transaction and
-	// concurrent ones counted as insertions already; or uncounted.
+	// held is about how many entries there are, on engines that do not tell
+	// transactions; or uncounted.
 	held int64
 	fx   effects
 	// entries and values are where its records and their index entries are put
@@ -60,10 +60,8 @@ func (l *Ledger) apply(fx *effects, happened bool) {
 	if !happened {
 		return
 	}
-	if l.shared && fx.entries != 0 {
+	if !l.sizes && fx.entries != 0 {
 		l.length.adjust(fx.entries)
-	} else if fx.bytes != 0 {
-		l.bytes.Add(fx.bytes)
 	}
 	if fx.expired != 0 {
 		l.counters.expired.Add(fx.expired)
@@ -163,10 +161,14 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 		tx.count(op, outcomeOf(err))
 		return err
 	}
-	return tx.finish(recordKey(req.Scope, req.Key), op, req)
+	_, err := tx.finish(recordKey(req.Scope, req.Key), op, req, false)
+	return err
 }
 
-func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
+// finish records an outcome. Where room has to be made for its bytes, and more
+// entries have to go than one transaction should delete, it does only that and
+// returns more, if mayStop; else what is too much goes with the next sweep.
+func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
 	outcome, ttl := api.StateCommitted, tx.l.opts.CommittedTTL
 	if op == OpReject {
 		outcome, ttl = api.StateRejected, tx.l.opts.RejectedTTL
@@ -177,7 +179,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 	var r record
 	e, err := load(tx.Tx, key, &r)
 	if err != nil {
-		return err
+		return false, err
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
@@ -186,30 +188,37 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 	case verdictRecord, verdictLate:
 	case verdictSame:
 		tx.count(op, OutcomeRepeated)
-		return nil
+		return false, nil
 	case verdictFenced:
 		tx.count(op, OutcomeFenced)
-		return ErrFenced
+		return false, ErrFenced
 	case verdictConflict:
 		tx.count(op, OutcomeConflict)
-		return ErrConflict
+		return false, ErrConflict
 	default:
 		tx.count(op, OutcomeMismatch)
-		return ErrFingerprintMismatch
+		return false, ErrFingerprintMismatch
 	}
 	final := record{
 		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
 		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
 	}
-	switch {
-	case v == verdictRecord:
+	if v == verdictRecord {
 		final.created = e.created
 		if len(e.fingerprint) != 0 {
 			final.fingerprint = e.fingerprint
 		}
-	case e == nil:
+	}
+	growth := int64(len(key) + recordLen(&final))
+	if e != nil {
+		growth -= int64(e.size)
+	}
+	if more, err := tx.makeBytes(key, growth); err != nil || more && mayStop {
+		return more, err
+	}
+	if e == nil {
 		if err := tx.makeRoom(op, key); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if e != nil {
@@ -219,7 +228,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 		}
 	}
 	if err := tx.write(key, &final); err != nil {
-		return err
+		return false, err
 	}
 	tx.Notify(key)
 	if v == verdictLate {
@@ -227,7 +236,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest) error {
 	} else {
 		tx.count(op, OutcomeDone)
 	}
-	return nil
+	return false, nil
 }
 
 // Release is Ledger.Release inside the transaction.

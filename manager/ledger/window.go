@@ -3,75 +3,22 @@ package ledger
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
 )
 
-// window bounds the number of entries, on an engine inside this process,
-// without counting them for each insertion: there are at most as many as at the
-// last count, plus one for each insertion that was under way then or has begun
-// since. Entries that go are noticed by the next count, which is due when the
-// bound says that the window may be full.
-type window struct {
-	// inFlight are transactions that may insert an entry, begun all that ever
-	// were. A transaction is in flight before it has begun.
-	inFlight, begun atomic.Int64
-	last            atomic.Pointer[count]
-}
-
-// count is an upper bound of the entries that those transactions leave which
-// had begun at its time.
-type count struct{ entries, begun int64 }
-
-// begin counts a transaction and returns an upper bound of the entries there
-// are with its own; ok is false before the first count.
-func (w *window) begin() (bound int64, ok bool) {
-	n := w.begun.Add(1)
-	c := w.last.Load()
-	if c == nil {
-		return 0, false
-	}
-	return c.entries + n - c.begun, true
-}
-
-// recount takes a new count. What is in flight before length is called may be
-// part of both; nothing is part of neither.
-func (w *window) recount(length func() (int, error)) (int, error) {
-	c := count{begun: w.begun.Load()}
-	c.entries = w.inFlight.Load()
-	n, err := length()
-	if err != nil {
-		return 0, err
-	}
-	c.entries += int64(n)
-	w.last.Store(&c)
-	return n, nil
-}
-
-// counted executes r with an upper bound of the number of entries known. Each
-// concurrent run counts itself and all that began before it, so that together
-// they cannot exceed the window.
-func (l *Ledger) counted(ctx context.Context, r *run) error {
-	w := &l.window
-	ticket := w.inFlight.Add(1)
-	defer w.inFlight.Add(-1)
-	if l.shared {
-		length, err := l.length.get(ctx, l.store)
-		if err != nil {
-			return err
-		}
-		return l.execute(ctx, int64(length)+ticket, r)
-	}
-	if bound, ok := w.begin(); ok && bound <= int64(l.opts.MaxEntries) {
-		return l.execute(ctx, bound, r)
-	}
-	length, err := w.recount(func() (int, error) { return l.store.Len(ctx, collection, "") })
+// estimated executes r on an engine that cannot tell its transactions how many
+// entries there are: with a count that may be a second old, or what the engine
+// calls one. Others that insert at the same time are not in it, each makes room
+// for itself: the window may be exceeded for a moment, by as many as there are.
+func (l *Ledger) estimated(ctx context.Context, r *run) error {
+	n, err := l.length.get(ctx, l.store)
 	if err != nil {
 		return err
 	}
-	return l.execute(ctx, int64(length)+ticket, r)
+	r.tx.held = int64(n)
+	return l.execute(ctx, r)
 }
 
 // lengthCache keeps the count of a shared engine for a second, so that a

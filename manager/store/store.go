@@ -166,6 +166,16 @@ func Prefetch(tx Tx, ids []ID) error {
 	return p.Prefetch(ids)
 }
 
+// Sizer is what every Tx implements on engines with Capabilities.Sizes.
+type Sizer interface {
+	// Size returns how many records a collection has, and how many bytes their
+	// keys and values are together. In an Update that is exact, as of the time
+	// the function was called: transactions that are not durable yet are in it,
+	// what the function itself wrote is not. In a View it is what is durable,
+	// perhaps at another moment than that of the records.
+	Size(c Collection) (records int, bytes int64, err error)
+}
+
 // Store is an open engine. All methods are safe for concurrent use.
 type Store interface {
 	// Update runs fn in a read-write transaction, see the package
@@ -224,6 +234,8 @@ type Capabilities struct {
 	// FreeReads: an Update whose function writes nothing costs what a View
 	// costs, and waits for nobody whom a View would not wait for.
 	FreeReads bool
+	// Sizes: every Tx is a Sizer.
+	Sizes bool
 	// TimePrecision is the granularity of Tx.Now.
 	TimePrecision time.Duration
 }

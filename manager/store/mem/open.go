@@ -137,7 +137,7 @@ func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) 
 // countAll makes the durable counts those of the recovered state.
 func (s *Store) countAll() {
 	for _, c := range s.collections {
-		c.durable = c.records.len()
+		c.durable, c.durableBytes = c.records.len(), c.records.bytes
 		for _, ix := range c.indexes {
 			ix.durable = ix.tree.Len()
 		}

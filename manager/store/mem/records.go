@@ -10,6 +10,7 @@ type records struct {
 	hash   func(string) uint64
 	byHash map[uint64]*record
 	aside  map[string]*record
+	bytes  int64 // of all keys and values
 }
 
 func newRecords() records {
@@ -32,9 +33,19 @@ func (r *records) get(key string) *record {
 	return nil
 }
 
-// put stores rec and returns the version that it replaces. A key that is kept
-// aside stays there until it is deleted, even when its hash becomes free.
+// put stores rec and returns the version that it replaces.
 func (r *records) put(rec *record) (old *record) {
+	old = r.replace(rec)
+	r.bytes += rec.size()
+	if old != nil {
+		r.bytes -= old.size()
+	}
+	return old
+}
+
+// replace is put without the account of bytes. A key that is kept aside stays
+// there until it is deleted, even when its hash becomes free.
+func (r *records) replace(rec *record) (old *record) {
 	key := rec.key()
 	if len(r.aside) > 0 {
 		if old := r.aside[key]; old != nil {
@@ -63,6 +74,13 @@ func (r *records) setAside(key string, rec *record) {
 }
 
 func (r *records) delete(key string) (old *record) {
+	if old = r.remove(key); old != nil {
+		r.bytes -= old.size()
+	}
+	return old
+}
+
+func (r *records) remove(key string) (old *record) {
 	h := r.hash(key)
 	if old = r.byHash[h]; old != nil && old.key() == key {
 		delete(r.byHash, h)

@@ -32,12 +32,14 @@ func (ch *change) settle() {
 	c := ch.c
 	if ch.old != nil {
 		c.durable--
+		c.durableBytes -= ch.old.size()
 		for i := range int(ch.old.n) {
 			c.indexes[ch.old.slot(i).index].durable--
 		}
 	}
 	if ch.rec != nil {
 		c.durable++
+		c.durableBytes += ch.rec.size()
 		for i := range int(ch.rec.n) {
 			c.indexes[ch.rec.slot(i).index].durable++
 		}

@@ -340,7 +340,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	c := store.Capabilities{Name: "memory", FreeReads: true, TimePrecision: time.Nanosecond}
+	c := store.Capabilities{Name: "memory", FreeReads: true, Sizes: true, TimePrecision: time.Nanosecond}
 	if s.log != nil {
 		c.Name, c.Durable = "wal", true
 	}

@@ -62,8 +62,10 @@ type collection struct {
 	// deleted has the keys whose deletion may not be durable yet, with its
 	// sequence number.
 	deleted map[string]uint64
-	// durable counts the records that are durable; without a log it is unused.
-	durable int
+	// durable counts the records that are durable, and durableBytes those of
+	// their keys and values; without a log they are unused.
+	durable      int
+	durableBytes int64
 }
 
 // fewIndexes are looked through faster than the map finds one.
@@ -136,6 +138,9 @@ func (r *record) text(off, n uint32) string {
 func (r *record) key() string { return r.text(0, uint32(r.keyLen)) }
 
 func (r *record) value() []byte { return r.data[r.strLen:] }
+
+// size is that of the key and the value.
+func (r *record) size() int64 { return int64(int(r.keyLen) + len(r.data) - int(r.strLen)) }
 
 // slot returns the i-th entry.
 func (r *record) slot(i int) *slot {

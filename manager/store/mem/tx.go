@@ -45,6 +45,14 @@ func (h *handle) Scan(name store.Collection, index string, r store.Range) ([]sto
 	return h.t.scan(name, index, r)
 }
 
+// Size implements store.Sizer.
+func (h *handle) Size(name store.Collection) (records int, bytes int64, err error) {
+	if h.t == nil {
+		return 0, 0, errFinished
+	}
+	return h.t.size(name)
+}
+
 func (h *handle) Notify(topic string) {
 	if h.mayWrite() == nil {
 		h.t.notify(topic)
@@ -184,6 +192,23 @@ func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]sto
 	hits, seen := ix.scan(r)
 	t.seen = max(t.seen, seen)
 	return hits, nil
+}
+
+// size is exact in an Update, whose answer then waits for every transaction so
+// far. In a View it is what is durable, and nobody waits for it.
+func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
+	c := t.s.find(name)
+	switch {
+	case c == nil:
+		return 0, 0, store.CheckName(string(name))
+	case t.s.log == nil:
+	case t.update:
+		t.seen = t.s.log.Last()
+	default:
+		t.s.unsettled.settle(t.s.log.Durable())
+		return c.durable, c.durableBytes, nil
+	}
+	return c.records.len(), c.records.bytes, nil
 }
 
 func (t *tx) notify(topic string) { t.topics.add(topic) }

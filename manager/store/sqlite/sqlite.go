@@ -57,9 +57,12 @@ type Store struct {
 	counts  map[countID]int
 }
 
+// countID names a count: of the entries of an index, of all records, or of the
+// bytes of their keys and values.
 type countID struct {
 	c     store.Collection
 	index string // empty: all records
+	bytes bool   // instead of records
 }
 
 // Open opens or creates the file.
@@ -163,8 +166,9 @@ func migrate(ctx context.Context, conn *sql.Conn) error {
 
 func (s *Store) loadCounts(ctx context.Context, conn *sql.Conn) error {
 	for _, q := range []string{
-		`SELECT coll, '', count(*) FROM records GROUP BY coll`,
-		`SELECT coll, idx, count(*) FROM entries GROUP BY coll, idx`,
+		`SELECT coll, '', FALSE, count(*) FROM records GROUP BY coll`,
+		`SELECT coll, '', TRUE, sum(length(key) + length(value)) FROM records GROUP BY coll`,
+		`SELECT coll, idx, FALSE, count(*) FROM entries GROUP BY coll, idx`,
 	} {
 		rows, err := conn.QueryContext(ctx, q)
 		if err != nil {
@@ -173,7 +177,7 @@ func (s *Store) loadCounts(ctx context.Context, conn *sql.Conn) error {
 		for rows.Next() {
 			var id countID
 			var n int
-			if err := rows.Scan(&id.c, &id.index, &n); err != nil {
+			if err := rows.Scan(&id.c, &id.index, &id.bytes, &n); err != nil {
 				_ = rows.Close()
 				return err
 			}
@@ -250,7 +254,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	}
 	// The snapshot ends even when ctx is over.
 	defer conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
-	t := newTx(ctx, connQueries{conn}, s.clock(), true)
+	t := newTx(ctx, connQueries{conn}, s.clock(), s.size, true)
 	if err := fn(t); err != nil {
 		return err
 	}
@@ -273,7 +277,14 @@ func (s *Store) Len(_ context.Context, c store.Collection, index string) (int, e
 	}
 	s.countMu.Lock()
 	defer s.countMu.Unlock()
-	return s.counts[countID{c, index}], nil
+	return s.counts[countID{c: c, index: index}], nil
+}
+
+// size is what is committed.
+func (s *Store) size(c store.Collection) (records int, bytes int64) {
+	s.countMu.Lock()
+	defer s.countMu.Unlock()
+	return s.counts[countID{c: c}], int64(s.counts[countID{c: c, bytes: true}])
 }
 
 // Watch implements store.Store.
@@ -281,7 +292,7 @@ func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	return store.Capabilities{Name: "sqlite", Durable: true, TimePrecision: time.Nanosecond}
+	return store.Capabilities{Name: "sqlite", Durable: true, Sizes: true, TimePrecision: time.Nanosecond}
 }
 
 // Failed implements store.Store.

@@ -88,17 +88,27 @@ type tx struct {
 	ctx    context.Context
 	q      queries
 	now    time.Time
+	sizeOf func(store.Collection) (records int, bytes int64)
 	deltas map[countID]int
 }
 
-func newTx(ctx context.Context, q queries, now time.Time, readOnly bool) *tx {
-	t := &tx{ctx: ctx, q: q, now: now}
+func newTx(ctx context.Context, q queries, now time.Time, sizeOf func(store.Collection) (int, int64), readOnly bool) *tx {
+	t := &tx{ctx: ctx, q: q, now: now, sizeOf: sizeOf}
 	t.ReadOnly, t.Load = readOnly, t.load
 	return t
 }
 
 // Now implements store.Tx.
 func (t *tx) Now() time.Time { return t.now }
+
+// Size implements store.Sizer.
+func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
+	if err := store.CheckName(string(c)); err != nil {
+		return 0, 0, err
+	}
+	records, bytes = t.sizeOf(c)
+	return records, bytes, nil
+}
 
 func (t *tx) load(r *overlay.Record) error {
 	var entries []byte
@@ -165,26 +175,29 @@ func (t *tx) flushRecord(q *preparedQueries, r *overlay.Record) error {
 		if _, err := q.delEntry.ExecContext(t.ctx, coll, e.Index, []byte(e.SortKey), key); err != nil {
 			return err
 		}
-		t.deltas[countID{r.Collection, e.Index}]--
+		t.deltas[countID{c: r.Collection, index: e.Index}]--
 	}
 	if r.Present {
 		if _, err := q.put.ExecContext(t.ctx, coll, key, r.Value, reccodec.Append(nil, r.Entries)); err != nil {
 			return err
 		}
+		t.deltas[countID{c: r.Collection, bytes: true}] += len(r.Value) - len(r.StoredValue)
 		if !r.Stored {
-			t.deltas[countID{r.Collection, ""}]++
+			t.deltas[countID{c: r.Collection, bytes: true}] += len(key)
+			t.deltas[countID{c: r.Collection}]++
 		}
 	} else {
 		if _, err := q.remove.ExecContext(t.ctx, coll, key); err != nil {
 			return err
 		}
-		t.deltas[countID{r.Collection, ""}]--
+		t.deltas[countID{c: r.Collection, bytes: true}] -= len(key) + len(r.StoredValue)
+		t.deltas[countID{c: r.Collection}]--
 	}
 	for _, e := range r.Added() {
 		if _, err := q.addEntry.ExecContext(t.ctx, coll, e.Index, []byte(e.SortKey), key); err != nil {
 			return err
 		}
-		t.deltas[countID{r.Collection, e.Index}]++
+		t.deltas[countID{c: r.Collection, index: e.Index}]++
 	}
 	return nil
 }

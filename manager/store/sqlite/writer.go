@@ -50,6 +50,8 @@ type writer struct {
 	s    *Store
 	conn *sql.Conn
 	q    *preparedQueries
+	// pending is what the requests of the batch that ran so far have changed.
+	pending map[countID]int
 }
 
 func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
@@ -57,7 +59,7 @@ func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &writer{s: s, conn: conn, q: q}, nil
+	return &writer{s: s, conn: conn, q: q, pending: make(map[countID]int)}, nil
 }
 
 func (w *writer) close() error { return errors.Join(w.q.close(), w.conn.Close()) }
@@ -117,6 +119,7 @@ func (w *writer) transaction(ctx context.Context, batch []*request) error {
 	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return mapError(err)
 	}
+	clear(w.pending)
 	wrote := false
 	for _, r := range batch {
 		changed, err := w.one(ctx, r)
@@ -144,6 +147,12 @@ func (w *writer) transaction(ctx context.Context, batch []*request) error {
 	return nil
 }
 
+// size is what the batch has made of what is committed.
+func (w *writer) size(c store.Collection) (records int, bytes int64) {
+	records, bytes = w.s.size(c)
+	return records + w.pending[countID{c: c}], bytes + int64(w.pending[countID{c: c, bytes: true}])
+}
+
 // one runs one request under a savepoint. The error is of the transaction, not
 // of the request.
 func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) {
@@ -155,7 +164,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 	if _, err := w.q.savepoint.ExecContext(ctx); err != nil {
 		return false, mapError(err)
 	}
-	t := newTx(ctx, w.q, w.s.clock(), false)
+	t := newTx(ctx, w.q, w.s.clock(), w.size, false)
 	r.panicked, r.err = call(r.fn, t)
 	if r.err == nil && r.panicked == nil {
 		r.err = errors.Join(t.Err, r.ctx.Err())
@@ -175,6 +184,9 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 		return false, mapError(err)
 	}
 	r.notify, r.deltas = t.Topics(), t.deltas
+	for id, n := range t.deltas {
+		w.pending[id] += n
+	}
 	return len(t.Writes()) > 0, nil
 }
 

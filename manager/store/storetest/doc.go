@@ -55,12 +55,12 @@ func Run(t *testing.T, factory Factory) {
 	t.Helper()
 	probe := &env{T: t, open: factory(t)}
 	caps := probe.store().Capabilities()
-	t.Logf("engine %q: durable %v, shared %v, time precision %v", caps.Name, caps.Durable, caps.Shared, caps.TimePrecision)
+	t.Logf("engine %q: durable %v, shared %v, sizes %v, time precision %v", caps.Name, caps.Durable, caps.Shared, caps.Sizes, caps.TimePrecision)
 	if caps.Name == "" || caps.TimePrecision <= 0 {
 		t.Errorf("capabilities are incomplete: %+v", caps)
 	}
 	for _, c := range cases {
-		if c.durable && !caps.Durable || c.shared && !caps.Shared {
+		if c.durable && !caps.Durable || c.shared && !caps.Shared || c.sizes && !caps.Sizes {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
@@ -71,14 +71,14 @@ func Run(t *testing.T, factory Factory) {
 	}
 }
 
-// testCase is a test; durable and shared tell which engines it is for.
+// testCase is a test; durable, shared and sizes tell which engines it is for.
 type testCase struct {
-	name            string
-	test            func(*env)
-	durable, shared bool
+	name                   string
+	test                   func(*env)
+	durable, shared, sizes bool
 }
 
-var cases = slices.Concat(recordCases, limitCases, scanCases, isolationCases, claimCases, prefetchCases, lifeCases)
+var cases = slices.Concat(recordCases, limitCases, scanCases, isolationCases, claimCases, prefetchCases, sizeCases, lifeCases)
 
 // env is what a test works with.
 type env struct {
