@@ -212,7 +212,16 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	for _, f := range obsolete {
 		files.temps = append(files.temps, f.path)
 	}
-	return l.removeAll(append(files.temps, append(files.prepared, files.oldSnapshots...)...))
+	gone := append(files.temps, append(files.prepared, files.oldSnapshots...)...)
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := l.removeAll(gone); err != nil {
+		return err
+	}
+	// A segment that came back would hold dead records, with numbers that are
+	// given to others now.
+	return l.fs.SyncDir(l.dir)
 }
 
 func (l *Log) replay(ctx context.Context, r record) error {

@@ -1,0 +1,102 @@
+package wal_test
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/wal/faultfs"
+)
+
+// padded is a body of n bytes that begins with s.
+func padded(n int, s string) []byte { return fmt.Appendf(nil, "%-*s", n, s) }
+
+// noCreate makes it impossible to create a segment, as on a full disk.
+func noCreate(op faultfs.Op) error {
+	if op.Kind == faultfs.Create {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+// Power fails while a batch is written that begins segment 2, whose header is
+// lost. The next start declares the batch dead and deletes the file. When power
+// fails once more, the file must not come back: its dead records would have the
+// numbers of later ones, and make a torn write of those look like damage.
+func TestDeletedSegmentStaysDeleted(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	off := 64
+	add := func(b []byte) {
+		off += 20 + len(b)
+		mustWait(t, l, mustAppend(t, l, b))
+	}
+	for off < 3300 {
+		add(padded(80, "acked"))
+	}
+	if err := l.WaitPrepared(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	g := newGate(fs, isSync)
+	mustAppend(t, l, padded(10, "busy")) // the committer is, with this one
+	<-g.entered
+	first := mustAppend(t, l, padded(900, "torn 1")) // does not fit into segment 1
+	for i := range 30 {
+		mustAppend(t, l, padded(40, fmt.Sprint("torn more ", i)))
+	}
+	var mu sync.Mutex
+	var image *faultfs.FS
+	fs.SetHook(func(op faultfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if isSync(op) && op.Path == segment(2) && image == nil {
+			image = fs.Clone()
+		}
+		return nil
+	})
+	g.release()
+	mustWait(t, l, l.Last())
+	fs.SetHook(nil)
+	mustClose(t, l)
+	data := image.Content(segment(2))
+	clear(data[:512]) // the sector with the header
+	image.SetContent(segment(2), data)
+
+	// There is no other segment 2 to take the place of the old one.
+	image.SetHook(noCreate)
+	l, f := mustOpen(t, options(image))
+	if f.last() != first-1 {
+		t.Fatalf("the last record is %d, want %d", f.last(), first-1)
+	}
+	for range 3 {
+		mustWait(t, l, mustAppend(t, l, padded(20, "second life")))
+	}
+	acked := l.Last()
+	var crash *faultfs.FS
+	image.SetHook(func(op faultfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if isSync(op) && crash == nil { // only the first sector of the record is written
+			crash = image.Crash()
+			d := image.Content(segment(1))
+			end := (bytes.Index(d, []byte("in flight")) + 511) / 512 * 512
+			clear(d[end : end+512])
+			crash.SetContent(segment(1), d)
+		}
+		return noCreate(op)
+	})
+	mustWait(t, l, mustAppend(t, l, padded(400, "in flight")))
+	image.SetHook(nil)
+	mustClose(t, l)
+
+	l, f, err := openWith(t, options(crash))
+	if err != nil {
+		t.Fatalf("Open refuses a log of which nothing acknowledged is lost: %v", err)
+	}
+	if f.last() != acked {
+		t.Errorf("the last record is %d, want %d", f.last(), acked)
+	}
+	mustClose(t, l)
+}
