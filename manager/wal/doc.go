@@ -73,7 +73,10 @@
 //
 // Before a log that was opened serves anybody, its last batch is written
 // again and synced: a process that died after a failed fsync may have left
-// pages that the kernel shows but the disk never got.
+// pages that the kernel shows but the disk never got. The same goes for zeros
+// with which a start wiped a torn tail, so the rest of the segment is wiped
+// unless the log ends with a mark, as it does after a clean stop and when it was
+// idle.
 //
 // # Snapshots
 //

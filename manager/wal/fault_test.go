@@ -1,6 +1,7 @@
 package wal_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -362,20 +363,20 @@ func TestTornAtEveryByte(t *testing.T) {
 	}
 }
 
-// After a torn tail was wiped, the log goes on with records of the same
-// lengths: what lay behind the tear must not come back to life.
-func TestWipedRecordsStayDead(t *testing.T) {
+// tornBatch is a log of two records, behind which lies what is left of a batch of
+// twenty others, of the same length, that lacks the first.
+func tornBatch(t *testing.T) *faultfs.FS {
+	t.Helper()
 	fs := &faultfs.FS{}
 	opts := options(fs)
 	opts.SegmentBytes = 16 << 10 // no second segment is prepared meanwhile
 	l, _ := mustOpen(t, opts)
-	same := func(s string) []byte { return []byte(fmt.Sprintf("%-40s", s)) }
-	mustWait(t, l, mustAppend(t, l, same("acked")))
+	mustWait(t, l, mustAppend(t, l, padded(40, "acked")))
 	g := newGate(fs, isSync)
-	mustAppend(t, l, same("first"))
+	mustAppend(t, l, padded(40, "first"))
 	<-g.entered
 	for i := range 20 {
-		mustAppend(t, l, same(fmt.Sprint("dead ", i)))
+		mustAppend(t, l, padded(40, fmt.Sprint("dead ", i)))
 	}
 	var image *faultfs.FS
 	syncs := 0
@@ -391,19 +392,23 @@ func TestWipedRecordsStayDead(t *testing.T) {
 	mustWait(t, l, l.Last())
 	fs.SetHook(nil)
 	mustClose(t, l)
-
-	// Break the first of the 20, so that the other 19 follow a tear.
 	data := image.Content(segment(1))
-	at := strings.Index(string(data), "dead 0")
-	data[at] ^= 1
+	data[strings.Index(string(data), "dead 0")] ^= 1
 	image.SetContent(segment(1), data)
+	return image
+}
+
+// After a torn tail was wiped, the log goes on with records of the same
+// lengths: what lay behind the tear must not come back to life.
+func TestWipedRecordsStayDead(t *testing.T) {
+	image := tornBatch(t)
 	l, f := mustOpen(t, options(image))
 	if len(f.replayed) != 2 || l.Recovery().TornBytes < 19*60 {
 		t.Fatalf("%d records, recovery %+v", len(f.replayed), l.Recovery())
 	}
-	mustWait(t, l, mustAppend(t, l, same("alive")))
+	mustWait(t, l, mustAppend(t, l, padded(40, "alive")))
 	l2, f := mustOpen(t, options(image.Crash()))
-	if len(f.replayed) != 3 || string(f.replayed[2]) != string(same("alive")) {
+	if len(f.replayed) != 3 || !bytes.Equal(f.replayed[2], padded(40, "alive")) {
 		t.Errorf("after the tear: %q", f.replayed)
 	}
 	mustClose(t, l2)

@@ -141,11 +141,7 @@ func (l *Log) create(files *dirFiles) error {
 	}
 	h := segmentHeader{l.id, 1, 1, seg.capacity}
 	seg.claim(segmentHeaderSize)
-	err = writeFull(seg.file, h.append(nil), 0)
-	if err == nil {
-		err = seg.file.Datasync()
-	}
-	if err != nil {
+	if err := writeSynced(seg.file, h.append(nil), 0); err != nil {
 		return errors.Join(err, seg.close())
 	}
 	l.begin(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity}})
@@ -242,6 +238,12 @@ func (l *Log) replay(ctx context.Context, r record) error {
 // repair makes the tail of the last segment such as if the process had just
 // written and synced it: the last batch is written again, whatever is behind
 // it is wiped, and all of it is synced.
+//
+// Zeros that can be read need not be on the disk: an earlier start may have
+// written them, and died when they could not be synced. So all of the segment
+// is wiped unless it ends with a mark, which no log gets before its start was
+// through. A mark that torn data follows proves nothing. It goes first, so that
+// it can never be read together with such zeros.
 func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	file, err := l.fs.Open(f.path, true)
 	if err != nil {
@@ -249,21 +251,29 @@ func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	}
 	seg := &segment{number: f.number, path: f.path, capacity: f.header.capacity, file: file}
 	used := usedLength(buf)
-	seg.filled.Store(max(used, end.off))
-	if torn := used - end.off; torn > 0 {
-		if end.why != nil || torn > recordHeaderSize { // more than a mark
-			l.recovery.TornBytes, l.recovery.TornFile, l.recovery.TornOffset = torn, f.path, end.off
-		}
+	rest := min(end.off+recordHeaderSize, seg.capacity) // behind the mark, or its place
+	clean := end.marked && used <= rest
+	if torn := used - end.off; torn > 0 && !clean {
+		l.recovery.TornBytes, l.recovery.TornFile, l.recovery.TornOffset = torn, f.path, end.off
 		clear(buf[end.off:used])
 	}
-	err = writeFull(file, buf[end.batch:max(used, end.off)], end.batch)
-	if err == nil {
-		err = file.Datasync()
+	err = writeSynced(file, buf[end.batch:rest], end.batch)
+	seg.filled.Store(rest)
+	if err == nil && !clean {
+		err = writeSynced(file, buf[rest:], rest)
+		seg.filled.Store(seg.capacity)
 	}
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return seg, nil
+}
+
+func writeSynced(file vfs.File, b []byte, off int64) error {
+	if err := writeFull(file, b, off); err != nil {
+		return err
+	}
+	return file.Datasync()
 }
 
 // sealedDamage reports a segment that ends before the next one begins.

@@ -11,6 +11,7 @@ type scanEnd struct {
 	next    uint64 // sequence number expected there
 	batch   int64  // offset at which the last batch begins in this segment
 	records int
+	marked  bool  // there is a mark
 	why     error // what is wrong there; nil at a mark, and where all is zero
 }
 
@@ -31,6 +32,7 @@ func scanRecords(b []byte, off int64, first uint64, seed uint32, fn func(off int
 			return end, nil
 		}
 		if r.isMark() {
+			end.marked = true
 			return end, nil
 		}
 		if r.ahead == 0 {

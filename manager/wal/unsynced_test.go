@@ -2,6 +2,7 @@ package wal_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"sync"
 	"syscall"
@@ -99,4 +100,61 @@ func TestDeletedSegmentStaysDeleted(t *testing.T) {
 		t.Errorf("the last record is %d, want %d", f.last(), acked)
 	}
 	mustClose(t, l)
+}
+
+// A start that wipes a torn tail meets an error of the disk: what it wiped reads
+// as zeros, and is on the disk still. The next start sees nothing to wipe. What
+// it lets be written after that must not be followed by dead records when power
+// fails.
+func TestFailedWipeIsDoneAgain(t *testing.T) {
+	for n := range 2 { // the last batch is synced, then the wipe
+		t.Run(fmt.Sprint("sync ", n+1), func(t *testing.T) {
+			image := tornBatch(t)
+			failOn(image, n+1, syscall.EIO, isSync)
+			if _, _, err := openWith(t, options(image)); !errors.Is(err, syscall.EIO) {
+				t.Fatalf("Open: %v, want EIO", err)
+			}
+			image.SetHook(nil)
+			l, f := mustOpen(t, options(image))
+			if len(f.replayed) != 2 {
+				t.Fatalf("%d records, want 2", len(f.replayed))
+			}
+			mustWait(t, l, mustAppend(t, l, padded(40, "alive")))
+			l2, f := mustOpen(t, options(image.Crash()))
+			if len(f.replayed) != 3 || !bytes.Equal(f.replayed[2], padded(40, "alive")) {
+				t.Errorf("after the tear: %q", f.replayed)
+			}
+			mustClose(t, l2)
+			mustClose(t, l)
+		})
+	}
+}
+
+// Whoever finds the mark of a clean stop may rely on it: a start does not write
+// all of its segment then.
+func TestStartAfterACleanStopWritesLittle(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	mustWait(t, l, appendAll(t, l, 1, 10))
+	mustClose(t, l)
+	var mu sync.Mutex
+	written := int64(0)
+	count := func(op faultfs.Op) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if op.Kind == faultfs.Write {
+			written += op.Len
+		}
+		return nil
+	}
+	for range 2 {
+		fs.SetHook(count)
+		l, f := mustOpen(t, options(fs))
+		mustClose(t, l)
+		f.wantBodies(t, 1, 10)
+		if written > 1000 {
+			t.Errorf("%d bytes were written", written)
+		}
+		written = 0
+	}
 }
