@@ -257,7 +257,11 @@ func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 		l.recovery.TornBytes, l.recovery.TornFile, l.recovery.TornOffset = torn, f.path, end.off
 		clear(buf[end.off:used])
 	}
-	err = writeSynced(file, buf[end.batch:rest], end.batch)
+	from := end.batch
+	if from == segmentHeaderSize {
+		from = 0 // the header was written with that batch
+	}
+	err = writeSynced(file, buf[from:rest], from)
 	seg.filled.Store(rest)
 	if err == nil && !clean {
 		err = writeSynced(file, buf[rest:], rest)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/wal"
 	"github.com/oncegate/oncegate/manager/wal/faultfs"
 )
 
@@ -157,4 +158,64 @@ func TestStartAfterACleanStopWritesLittle(t *testing.T) {
 		}
 		written = 0
 	}
+}
+
+// The sync of a segment's first batch fails, so that its header can be read but
+// never reached the disk. The next start goes on in that segment: what it
+// acknowledges must be found after a power failure.
+func TestHeaderIsWrittenAgain(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	for range 3 { // as many as fit into segment 1
+		mustWait(t, l, mustAppend(t, l, padded(1000, "acked")))
+	}
+	if err := l.WaitPrepared(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	failOn(fs, 1, syscall.EIO, func(op faultfs.Op) bool { return isSync(op) && op.Path == segment(2) })
+	seq := mustAppend(t, l, padded(1000, "not synced"))
+	if err := l.WaitDurable(t.Context(), seq); !errors.Is(err, wal.ErrFailed) {
+		t.Fatalf("WaitDurable: %v, want ErrFailed", err)
+	}
+	if err := l.Close(); !errors.Is(err, wal.ErrFailed) {
+		t.Fatalf("Close: %v, want ErrFailed", err)
+	}
+	fs.SetHook(nil)
+	l, f := mustOpen(t, options(fs))
+	if f.last() != seq {
+		t.Fatal("the test shows nothing: the unsynced record cannot be read")
+	}
+	wantNextAfterCrash(t, fs, l)
+}
+
+// The same for the header of a new log.
+func TestHeaderOfANewLogIsWrittenAgain(t *testing.T) {
+	fs := &faultfs.FS{}
+	failOn(fs, 2, syscall.EIO, isSync) // the first one is that of the empty file
+	if _, _, err := openWith(t, options(fs)); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("Open: %v, want EIO", err)
+	}
+	fs.SetHook(nil)
+	if bytes.Count(fs.Content(segment(1)), []byte{0}) == 4<<10 {
+		t.Fatal("the test shows nothing: the unsynced header cannot be read")
+	}
+	l, _ := mustOpen(t, options(fs))
+	wantNextAfterCrash(t, fs, l)
+}
+
+// wantNextAfterCrash checks that the next record is durable when l says so.
+func wantNextAfterCrash(t *testing.T, fs *faultfs.FS, l *wal.Log) {
+	t.Helper()
+	acked := mustAppend(t, l, []byte("acknowledged"))
+	mustWait(t, l, acked)
+	image := fs.Crash()
+	mustClose(t, l)
+	l, f, err := openWith(t, options(image))
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	if f.last() != acked {
+		t.Errorf("the last record is %d, want %d", f.last(), acked)
+	}
+	mustClose(t, l)
 }
