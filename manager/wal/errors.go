@@ -67,3 +67,9 @@ func isShortage(err error) bool {
 }
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+
+// isUnsyncable tells a directory that may not be opened, or whose file system is
+// only read, and so knows no sync, from one whose sync failed.
+func isUnsyncable(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EROFS)
+}

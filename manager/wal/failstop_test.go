@@ -2,6 +2,7 @@ package wal_test
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -182,15 +183,24 @@ func TestOwnerIsToldAboutSpace(t *testing.T) {
 	}
 }
 
-// dirSyncs notes which directories are synced.
+// dirSyncs notes which directories are synced. The sync of fail is an error.
 type dirSyncs struct {
 	vfs.FS
+	fail   string
+	err    error
 	synced []string
 }
 
 func (d *dirSyncs) SyncDir(dir string) error {
+	if dir == d.fail {
+		return d.err
+	}
 	d.synced = append(d.synced, dir)
 	return d.FS.SyncDir(dir)
+}
+
+func (d *dirSyncs) options() wal.Options {
+	return wal.Options{FS: d, SegmentBytes: 4 << 10, SpaceRetry: time.Millisecond}
 }
 
 // The names of all directories that were created are durable, not that of the
@@ -199,7 +209,7 @@ func TestCreatedDirectoriesAreDurable(t *testing.T) {
 	for _, end := range []string{"", "/"} {
 		top := t.TempDir()
 		fs := &dirSyncs{FS: vfs.OS()}
-		l, err := wal.Open(t.Context(), top+"/a/b/c"+end, wal.Options{FS: fs, SegmentBytes: 4 << 10, SpaceRetry: time.Millisecond})
+		l, err := wal.Open(t.Context(), top+"/a/b/c"+end, fs.options())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,5 +219,45 @@ func TestCreatedDirectoriesAreDurable(t *testing.T) {
 				t.Errorf("%s was not synced, only %v", dir, fs.synced)
 			}
 		}
+	}
+}
+
+// A start that created a directory, and failed to make its name durable, leaves
+// that to the next one, for which the directory is an old one.
+func TestDirectoriesOfAFailedStartAreDurable(t *testing.T) {
+	top := t.TempDir()
+	for _, failed := range []string{top, top + "/a", top + "/a/b"} {
+		if err := os.RemoveAll(top + "/a"); err != nil {
+			t.Fatal(err)
+		}
+		fs := &dirSyncs{FS: vfs.OS(), fail: failed, err: syscall.EIO}
+		if _, err := wal.Open(t.Context(), top+"/a/b/c/", fs.options()); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("Open when %s cannot be synced: %v, want EIO", failed, err)
+		}
+		fs.fail, fs.synced = "", nil
+		l, err := wal.Open(t.Context(), top+"/a/b/c/", fs.options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, l)
+		if !slices.Contains(fs.synced, failed) {
+			t.Errorf("%s was not synced, only %v", failed, fs.synced)
+		}
+	}
+}
+
+// The directory may be in one that only its creator may look at.
+func TestDirectoryInAnUnreadableOne(t *testing.T) {
+	top := t.TempDir()
+	if err := os.Mkdir(top+"/a", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	fs := &dirSyncs{FS: vfs.OS(), fail: top, err: os.ErrPermission}
+	for _, dir := range []string{top + "/a", top + "/a/b"} {
+		l, err := wal.Open(t.Context(), dir, fs.options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustClose(t, l)
 	}
 }

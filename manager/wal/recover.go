@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/wal/vfs"
@@ -79,10 +80,14 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 func (l *Log) Recovery() Recovery { return l.recovery }
 
 // makeDir creates dir and those above it that are missing, and makes the names
-// of all of them durable: each is an entry of the one above it.
+// of all of them durable: each is an entry of the one above it. It goes down
+// from the top, and makes a name durable before it creates the next. So when it
+// is cut off, only the name of the last directory may not be durable, and the
+// next start sees to that one first.
 func makeDir(fs vfs.FS, dir string) error {
 	var missing []string
-	for d := path.Clean(dir); ; d = path.Dir(d) {
+	d := path.Clean(dir)
+	for ; ; d = path.Dir(d) {
 		_, err := fs.List(d)
 		if err == nil {
 			break
@@ -93,15 +98,29 @@ func makeDir(fs vfs.FS, dir string) error {
 		missing = append(missing, d)
 	}
 	if len(missing) == 0 {
-		return nil
+		return nil // create makes its name durable
 	}
-	if err := fs.MkdirAll(dir); err != nil {
+	if err := syncName(fs, d); err != nil {
 		return err
 	}
-	for _, d := range missing {
+	for _, d := range slices.Backward(missing) {
+		if err := fs.MkdirAll(d); err != nil {
+			return err
+		}
 		if err := fs.SyncDir(path.Dir(d)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// syncName makes the name of a directory durable that was there already, in case
+// an earlier start created it and got no further. No start has created it when
+// the directory above cannot be synced at all: it may not be looked at, or is of
+// a file system that is only read.
+func syncName(fs vfs.FS, dir string) error {
+	if err := fs.SyncDir(path.Dir(path.Clean(dir))); !isUnsyncable(err) {
+		return err
 	}
 	return nil
 }
@@ -125,6 +144,9 @@ func (l *Log) recover(ctx context.Context) error {
 
 // create starts a new log. What an interrupted earlier start left is removed.
 func (l *Log) create(files *dirFiles) error {
+	if err := syncName(l.fs, l.dir); err != nil {
+		return err
+	}
 	if err := l.removeAll(append(files.prepared, files.temps...)); err != nil {
 		return err
 	}
