@@ -59,7 +59,7 @@ type Log struct {
 	recovery Recovery
 
 	snapshotting sync.Mutex // held by Snapshot
-	garbage      []string   // files that could not be deleted; guarded by snapshotting
+	garbage      []string   // files to delete with the next snapshot; guarded by snapshotting
 	stopSnapshot func()     // guarded by mu
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/wal/vfs"
@@ -138,8 +139,9 @@ func (w *SnapshotWriter) finish() error {
 // meanwhile. The snapshot counts only after seq is durable.
 //
 // After an error the log is as before (the error may come from write, from
-// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that an error
-// of a deletion leaves files behind, which the next snapshot, or open, removes.
+// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that
+// files may be left behind, which the next snapshot, or open, removes: those that
+// could not be deleted, and a snapshot whose name could not be made durable.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
 	if !l.snapshotting.TryLock() {
 		return ErrSnapshotRunning
@@ -206,7 +208,12 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 	info.bytes = w.off
 	// Until the name is durable a crash may bring the old state back, so
 	// nothing may be deleted before.
-	return l.fs.SyncDir(l.dir)
+	err = l.fs.SyncDir(l.dir)
+	l.garbage = slices.DeleteFunc(l.garbage, func(p string) bool { return p == info.path })
+	if err != nil { // it is of use, but nobody knows it, until a later one is durable
+		l.garbage = append(l.garbage, info.path)
+	}
+	return err
 }
 
 // retire puts a durable snapshot into force and deletes what it replaced. The

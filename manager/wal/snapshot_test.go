@@ -272,6 +272,55 @@ func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
 	mustClose(t, l)
 }
 
+// A snapshot whose name could not be made durable has failed, and may count all
+// the same after a crash. It stays until a later one is durable, and no longer;
+// one that is written over it is the later one.
+func TestSnapshotWithoutADurableName(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	for _, c := range []struct {
+		last  uint64
+		fails bool
+	}{{100, true}, {200, true}, {200, true}, {200, false}, {300, true}, {400, false}} {
+		if c.last > l.Last() {
+			mustWait(t, l, appendAll(t, l, l.Last()+1, c.last))
+		}
+		if err := l.WaitPrepared(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		failed := 0 // is the first sync of the directory after the rename
+		fs.SetHook(func(op faultfs.Op) error {
+			if c.fails && op.Kind == faultfs.SyncDir {
+				failed++
+				return syscall.EMFILE
+			}
+			return nil
+		})
+		err := l.Snapshot(t.Context(), c.last, snapshotOf(c.last))
+		fs.SetHook(nil)
+		if (err != nil) != c.fails || c.fails && failed != 1 {
+			t.Fatalf("Snapshot(%d): %v", c.last, err)
+		}
+		if n := countSuffix(fs.Names(), ".snap"); !c.fails && n != 1 {
+			t.Errorf("%d snapshots after the one of %d: %v", n, c.last, fs.Names())
+		}
+		for _, image := range []*faultfs.FS{fs.Crash(), fs.Clone()} {
+			l, _, err := openWith(t, options(image))
+			if err != nil {
+				t.Fatalf("Open after the snapshot of %d: %v", c.last, err)
+			}
+			if l.Last() != c.last {
+				t.Errorf("after the snapshot of %d the last record is %d", c.last, l.Last())
+			}
+			mustClose(t, l)
+		}
+	}
+	mustClose(t, l)
+	l, f := mustOpen(t, options(fs.Crash()))
+	f.wantState(t, 400, 400)
+	mustClose(t, l)
+}
+
 // Close stops a snapshot, and is not done before it is.
 func TestCloseStopsSnapshot(t *testing.T) {
 	fs := &faultfs.FS{}
