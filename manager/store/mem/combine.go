@@ -28,9 +28,7 @@ type call struct {
 	ctx context.Context
 
 	// What came of it; guarded by Store.mu until done.
-	seq      uint64 // what has to be durable before the answer; with wal.ErrBusy the size that did not fit
-	told     topics
-	err      error
+	outcome
 	panicked any
 	gone     bool // the caller did not wait: it must not be run
 
@@ -40,6 +38,13 @@ type call struct {
 	// wake makes the caller look at done. It may be sent to without reason.
 	wake chan struct{}
 	next *call // in Store.calls
+}
+
+// outcome is what came of running a function.
+type outcome struct {
+	seq  uint64 // what has to be durable before the answer; with wal.ErrBusy the size that did not fit
+	told topics
+	err  error
 }
 
 // maxCombined is how many calls of others one caller runs before it leaves the
@@ -66,7 +71,7 @@ func (s *Store) newCall(ctx context.Context, fn func(store.Tx) error) *call {
 
 // free takes a call back that is done.
 func (s *Store) free(c *call) {
-	c.fn, c.ctx, c.err, c.told = nil, nil, nil, topics{}
+	c.fn, c.ctx, c.outcome = nil, nil, outcome{}
 	c.done.Store(false)
 	s.oldCalls.Put(c)
 }
@@ -118,7 +123,7 @@ func (s *Store) sleep(c *call) {
 	}
 	s.mu.Lock()
 	if left && !c.done.Load() {
-		c.gone, c.err = true, c.ctx.Err()
+		c.gone, c.outcome = true, outcome{err: c.ctx.Err()}
 	}
 	s.unlock()
 }
@@ -184,7 +189,7 @@ func (s *Store) execOther(c *call) {
 	returned := false
 	defer func() {
 		if !returned {
-			c.seq, c.told, c.err, c.panicked = 0, topics{}, errUnfinished, recover()
+			c.outcome, c.panicked = outcome{err: errUnfinished}, recover()
 		}
 		wake := c.wake
 		if s.log != nil && c.seq > s.log.Durable() && !errors.Is(c.err, wal.ErrBusy) {

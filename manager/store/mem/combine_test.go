@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/wal"
 	"github.com/oncegate/oncegate/manager/wal/faultfs"
 )
 
@@ -321,5 +322,31 @@ func TestCallersLeave(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d of %d calls were in time", acked.Load(), workers*each)
 	mustUpdate(t, s, put("the last", "v"))
+	mustClose(t, s)
+}
+
+// A call that is used again brings nothing along from its last use. What a busy
+// log had left there made a caller who did not wait ask the log about a record
+// that it does not have.
+func TestCallsAreUsedAgain(t *testing.T) {
+	s := New(Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	last := func() *call {
+		c := s.newCall(ctx, put("k", "v"))
+		c.seq, c.err = 5000, wal.ErrBusy
+		c.told.add("topic")
+		return c
+	}
+	c := last()
+	s.free(c)
+	if c.seq != 0 || c.err != nil || c.told.n != 0 {
+		t.Errorf("a call that is free has %d, %v, %v", c.seq, c.err, c.told)
+	}
+	c = last()
+	s.sleep(c)
+	if !c.gone || c.seq != 0 || c.told.n != 0 || !errors.Is(c.err, context.Canceled) {
+		t.Errorf("a call whose caller left has %d, %v, %v", c.seq, c.err, c.told)
+	}
 	mustClose(t, s)
 }

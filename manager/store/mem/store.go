@@ -174,69 +174,67 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 		}
 		c := s.newCall(ctx, fn)
 		s.do(c)
-		seq, told, err := c.seq, c.told, c.err
+		out := c.outcome
 		if !c.gone {
 			s.free(c)
 		}
 		switch {
-		case err == nil:
-			return s.finish(ctx, seq, told)
-		case errors.Is(err, wal.ErrBusy):
-			if err := s.log.WaitRoom(ctx, int(seq)); err != nil {
+		case out.err == nil:
+			return s.finish(ctx, out.seq, out.told)
+		case errors.Is(out.err, wal.ErrBusy):
+			if err := s.log.WaitRoom(ctx, int(out.seq)); err != nil {
 				return translate(err)
 			}
 		default:
-			if waitErr := s.await(ctx, seq); waitErr != nil {
-				return waitErr
+			if err := s.await(ctx, out.seq); err != nil {
+				return err
 			}
-			return translate(err)
+			return translate(out.err)
 		}
 	}
 }
 
 // exec calls the function and applies what it wrote. The caller holds the lock.
-func (s *Store) exec(c *call) {
-	c.seq, c.told, c.err = s.transact(c.ctx, c.fn)
-}
+func (s *Store) exec(c *call) { c.outcome = s.transact(c.ctx, c.fn) }
 
-// transact is exec by its outcome. The sequence number is what has to be durable
-// before the answer; when the log is busy it is instead the size of the record
-// that did not fit.
-func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) (seq uint64, told topics, err error) {
+// transact is exec by its outcome.
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
 	if s.closed {
-		return 0, topics{}, store.ErrClosed
+		return outcome{err: store.ErrClosed}
 	}
 	t := &s.tx
 	t.reset(true)
 	h := &handle{t}
 	defer func() { h.t = nil }()
 	if err := fn(h); err != nil {
-		return t.seen, topics{}, err
+		return outcome{seq: t.seen, err: err}
 	}
 	if t.err != nil {
-		return t.seen, topics{}, t.err
+		return outcome{seq: t.seen, err: t.err}
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, topics{}, err
+		return outcome{err: err}
 	}
 	if len(t.writes) == 0 {
-		return t.seen, t.topics, nil
+		return outcome{seq: t.seen, told: t.topics}
 	}
+	var seq uint64
 	if s.log != nil {
+		var err error
 		s.scratch = t.encode(s.scratch[:0])
 		seq, err = s.log.Append(s.scratch)
 		if errors.Is(err, wal.ErrBusy) {
-			return uint64(len(s.scratch)), topics{}, err
+			return outcome{seq: uint64(len(s.scratch)), err: err}
 		}
 		if err != nil {
-			return t.seen, topics{}, err
+			return outcome{seq: t.seen, err: err}
 		}
 	}
 	s.apply(t.writes, seq)
 	if cap(s.scratch) > keepScratch {
 		s.scratch = nil
 	}
-	return seq, t.topics, nil
+	return outcome{seq: seq, told: t.topics}
 }
 
 // finish waits until the answer is durable and then wakes the watchers.
