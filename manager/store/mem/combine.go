@@ -42,9 +42,10 @@ type call struct {
 
 // outcome is what came of running a function.
 type outcome struct {
-	seq  uint64 // what has to be durable before the answer; with wal.ErrBusy the size that did not fit
+	seq  uint64 // what has to be durable before the answer; with busy the size that did not fit
 	told topics
 	err  error
+	busy bool // the log was: the function is to be run again
 }
 
 // maxCombined is how many calls of others one caller runs before it leaves the
@@ -192,7 +193,7 @@ func (s *Store) execOther(c *call) {
 			c.outcome, c.panicked = outcome{err: errUnfinished}, recover()
 		}
 		wake := c.wake
-		if s.log != nil && c.seq > s.log.Durable() && !errors.Is(c.err, wal.ErrBusy) {
+		if s.log != nil && c.seq > s.log.Durable() && !c.busy {
 			s.waiters = append(s.waiters, wal.Waiter{Sequence: c.seq, C: wake})
 			c.done.Store(true)
 			return

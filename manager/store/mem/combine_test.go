@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
-	"github.com/oncegate/oncegate/manager/wal"
 	"github.com/oncegate/oncegate/manager/wal/faultfs"
 )
 
@@ -334,19 +333,19 @@ func TestCallsAreUsedAgain(t *testing.T) {
 	cancel()
 	last := func() *call {
 		c := s.newCall(ctx, put("k", "v"))
-		c.seq, c.err = 5000, wal.ErrBusy
+		c.seq, c.busy = 5000, true
 		c.told.add("topic")
 		return c
 	}
 	c := last()
 	s.free(c)
-	if c.seq != 0 || c.err != nil || c.told.n != 0 {
-		t.Errorf("a call that is free has %d, %v, %v", c.seq, c.err, c.told)
+	if c.seq != 0 || c.busy || c.told.n != 0 {
+		t.Errorf("a call that is free has %+v", c.outcome)
 	}
 	c = last()
 	s.sleep(c)
-	if !c.gone || c.seq != 0 || c.told.n != 0 || !errors.Is(c.err, context.Canceled) {
-		t.Errorf("a call whose caller left has %d, %v, %v", c.seq, c.err, c.told)
+	if !c.gone || c.seq != 0 || c.busy || c.told.n != 0 || !errors.Is(c.err, context.Canceled) {
+		t.Errorf("a call whose caller left has %+v", c.outcome)
 	}
 	mustClose(t, s)
 }

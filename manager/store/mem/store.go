@@ -179,17 +179,17 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 			s.free(c)
 		}
 		switch {
-		case out.err == nil:
-			return s.finish(ctx, out.seq, out.told)
-		case errors.Is(out.err, wal.ErrBusy):
+		case out.busy:
 			if err := s.log.WaitRoom(ctx, int(out.seq)); err != nil {
 				return translate(err)
 			}
+		case out.err == nil:
+			return s.finish(ctx, out.seq, out.told)
 		default:
 			if err := s.await(ctx, out.seq); err != nil {
 				return err
 			}
-			return translate(out.err)
+			return out.err
 		}
 	}
 }
@@ -224,10 +224,10 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
 		s.scratch = t.encode(s.scratch[:0])
 		seq, err = s.log.Append(s.scratch)
 		if errors.Is(err, wal.ErrBusy) {
-			return outcome{seq: uint64(len(s.scratch)), err: err}
+			return outcome{seq: uint64(len(s.scratch)), busy: true}
 		}
 		if err != nil {
-			return outcome{seq: t.seen, err: err}
+			return outcome{seq: t.seen, err: translate(err)}
 		}
 	}
 	s.apply(t.writes, seq)
