@@ -67,11 +67,12 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 	}
 	s.snap = run
 	s.unlock()
-	defer func() {
+	walked := func() {
 		s.mu.Lock()
 		s.snap = nil
 		s.unlock()
-	}()
+	}
+	defer walked() // if it did not get that far
 
 	w := snapshotWriter{
 		s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start, indexes: make(map[*collection][]*index),
@@ -83,6 +84,7 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 				return err
 			}
 		}
+		walked() // what is displaced from here on was written, however long the rest takes
 		return w.flush()
 	})
 	if err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -265,6 +266,36 @@ func TestSnapshotOfTheVolatileEngine(t *testing.T) {
 	s := New(Options{})
 	if err := s.Snapshot(t.Context()); err != nil {
 		t.Error(err)
+	}
+	mustClose(t, s)
+}
+
+// Once a snapshot has looked at everything, transactions owe it nothing any
+// more, however long the disk takes to store it.
+func TestNothingIsKeptAfterTheWalk(t *testing.T) {
+	fs := &faultfs.FS{}
+	s := mustOpen(t, roomy(fs))
+	for i := range 300 {
+		mustUpdate(t, s, put(fmt.Sprint(i), "v"))
+	}
+	g := newGate(fs, func(op faultfs.Op) bool { return isSync(op) && strings.HasSuffix(op.Path, ".tmp") })
+	taken := make(chan error)
+	go func() { taken <- s.Snapshot(t.Context()) }()
+	<-g.entered // all of it is written
+	for i := range 300 {
+		mustUpdate(t, s, put(fmt.Sprint(i), "w"))
+	}
+	s.mu.Lock()
+	if s.snap != nil {
+		t.Errorf("%d versions are kept for a snapshot that needs none any more", len(s.snap.displaced))
+	}
+	s.unlock()
+	g.release()
+	if err := <-taken; err != nil {
+		t.Fatal(err)
+	}
+	if records, _ := snapshotContent(t, unlocked(fs)); len(records) != 300 || records["299"] != "v" {
+		t.Errorf("the snapshot has %d records, the last one is %q", len(records), records["299"])
 	}
 	mustClose(t, s)
 }
