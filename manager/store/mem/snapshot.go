@@ -40,7 +40,7 @@ const keepDisplaced = 1 << 16
 
 // Snapshot writes a snapshot of the present state and lets the log delete what
 // that replaces. Without a log it does nothing. One snapshot is written at a
-// time; a second call waits for the first.
+// time; a second call waits for the first, until ctx ends.
 func (s *Store) Snapshot(ctx context.Context) error {
 	_, err := s.takeSnapshot(ctx)
 	return translate(err)
@@ -50,8 +50,12 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 	if s.log == nil {
 		return res, nil
 	}
-	s.snapshotting.Lock()
-	defer s.snapshotting.Unlock()
+	select {
+	case s.snapshotting <- struct{}{}:
+		defer func() { <-s.snapshotting }()
+	case <-ctx.Done():
+		return res, ctx.Err()
+	}
 	start := time.Now()
 	before := s.sinceSnap.Load()
 

@@ -299,3 +299,34 @@ func TestNothingIsKeptAfterTheWalk(t *testing.T) {
 	}
 	mustClose(t, s)
 }
+
+// Who waits for the snapshot of another to be over may leave.
+func TestSnapshotBehindAnother(t *testing.T) {
+	fs := &faultfs.FS{}
+	s := mustOpen(t, options(fs))
+	mustUpdate(t, s, put("k", "v"))
+	g := newGate(fs, func(op faultfs.Op) bool { return op.Kind == faultfs.Write && strings.HasSuffix(op.Path, ".tmp") })
+	first := make(chan error, 1)
+	go func() { first <- s.Snapshot(t.Context()) }()
+	<-g.entered
+	ctx, cancel := context.WithCancel(t.Context())
+	second := make(chan error, 1)
+	go func() { second <- s.Snapshot(ctx) }()
+	cancel() // whether it waits by then or not
+	select {
+	case err := <-second:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("a snapshot whose context has ended: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("a snapshot whose context has ended waits for another one")
+	}
+	g.release()
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	if err := s.Snapshot(t.Context()); err != nil {
+		t.Errorf("the next snapshot: %v", err)
+	}
+	mustClose(t, s)
+}

@@ -95,7 +95,7 @@ type Store struct {
 	failed       chan struct{} // never closed; for the volatile engine
 	sinceSnap    atomic.Int64  // log bytes since the last snapshot
 	snapDue      chan struct{}
-	snapshotting sync.Mutex
+	snapshotting chan struct{} // has a value while a snapshot is taken
 	stop         context.CancelFunc
 	background   sync.WaitGroup
 }
@@ -113,10 +113,11 @@ func New(opts Options) *Store {
 
 func newStore(opts Options) *Store {
 	s := &Store{
-		opts:        opts,
-		collections: make(map[store.Collection]*collection),
-		failed:      make(chan struct{}),
-		stop:        func() {},
+		opts:         opts,
+		collections:  make(map[store.Collection]*collection),
+		failed:       make(chan struct{}),
+		snapshotting: make(chan struct{}, 1),
+		stop:         func() {},
 	}
 	s.tx.s = s
 	return s
