@@ -71,7 +71,8 @@ func CheckTx(bytes int) error {
 	return nil
 }
 
-// CheckScan checks the arguments of Scan.
+// CheckScan checks the arguments of Scan. It refuses bounds that are longer than
+// any key with ErrTooLarge: engines count on lengths that are limited.
 func CheckScan(c Collection, index string, r Range) error {
 	if err := CheckName(string(c)); err != nil {
 		return err
@@ -81,6 +82,13 @@ func CheckScan(c Collection, index string, r Range) error {
 	}
 	if r.Limit < 1 || r.Limit > 10000 {
 		return fmt.Errorf("store: scan of %s.%s: limit %d, must be 1 to 10000", c, index, r.Limit)
+	}
+	n := max(len(r.From), len(r.To))
+	if r.After != nil {
+		n = max(n, len(r.After.SortKey), len(r.After.Key))
+	}
+	if n > MaxKeyBytes {
+		return fmt.Errorf("%w: scan of %s.%s: bound of %d bytes, at most %d", ErrTooLarge, c, index, n, MaxKeyBytes)
 	}
 	return nil
 }

@@ -95,7 +95,8 @@ type Hit struct {
 
 // Range bounds a scan by sort key: From is inclusive, To exclusive; an empty
 // To means to the end of the index. After, when set, resumes behind that hit
-// (a cursor) and takes precedence over From. Limit must be 1 to 10000.
+// (a cursor) and takes precedence over From. Limit must be 1 to 10000. From, To
+// and both parts of After are at most MaxKeyBytes long, else ErrTooLarge.
 //
 // Claim says that the caller is about to take the hits for itself. An engine
 // with row locks then skips records that another transaction holds and locks

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ var scanCases = []testCase{
 	{name: "SeveralIndexes", test: testSeveralIndexes},
 	{name: "Len", test: testLen},
 	{name: "ScanNothing", test: testScanNothing},
+	{name: "ScanOfLongBounds", test: testScanOfLongBounds},
 }
 
 // hitsOf are the hits of records, each given as "sortkey/key", in their order.
@@ -200,4 +202,40 @@ func testScanNothing(e *env) {
 	e.wantScan(s, byName, store.Range{Limit: 1})
 	e.put(s, "a", "v")
 	e.wantScan(s, byName, store.Range{Limit: 1})
+}
+
+// Bounds may be as long as keys and no longer, whether there are records or not.
+func testScanOfLongBounds(e *env) {
+	s := e.store()
+	longest := strings.Repeat("k", store.MaxKeyBytes)
+	ranges := func(bound string) map[string]store.Range {
+		return map[string]store.Range{
+			"From":              {From: bound, Limit: 10},
+			"To":                {To: bound, Limit: 10},
+			"sort key of After": {After: &store.Hit{SortKey: bound, Key: "a"}, Limit: 10},
+			"key of After":      {After: &store.Hit{SortKey: "k", Key: bound}, Limit: 10},
+		}
+	}
+	for range 2 {
+		for _, more := range []int{1, 1 << 16} {
+			for name, r := range ranges(longest + strings.Repeat("k", more)) {
+				err := s.View(e.ctx, func(tx store.Tx) error {
+					_, err := tx.Scan(things, byName, r)
+					return err
+				})
+				if !errors.Is(err, store.ErrTooLarge) {
+					e.Errorf("%s, longer by %d: %v, want ErrTooLarge", name, more, err)
+				}
+			}
+		}
+		e.put(s, longest, "v", store.Entry{Index: byName, SortKey: longest})
+	}
+	for name, want := range map[string][]string{
+		"From":              {longest + "/" + longest},
+		"To":                nil,
+		"sort key of After": {longest + "/" + longest},
+		"key of After":      {longest + "/" + longest},
+	} {
+		e.wantScan(s, byName, ranges(longest)[name], want...)
+	}
 }
