@@ -367,7 +367,7 @@ func TestFailStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- serveOn(t.Context(), env, s, st) }()
+	go func() { done <- serveOn(t.Context(), env, s, st, nil) }()
 	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
 	addr := readAddresses(file)["api"]
 	if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {

@@ -9,10 +9,8 @@ import (
 	"encoding/pem"
 	"math/big"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
@@ -45,10 +43,6 @@ func selfSigned(t *testing.T, certFile, keyFile string, serial int64) {
 // TestCertificateIsReloaded: SIGHUP is enough for a new certificate; connections
 // that are open, and the process, go on.
 func TestCertificateIsReloaded(t *testing.T) {
-	// This process must not die of the signal, whatever the manager does.
-	own := make(chan os.Signal, 1)
-	signal.Notify(own, syscall.SIGHUP)
-	defer signal.Stop(own)
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	selfSigned(t, cert, key, 1)
@@ -73,9 +67,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	defer open.Close()
 	selfSigned(t, cert, key, 2)
 	waitFor(t, "the new certificate is shown", func() bool {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		s.sendHangup()
 		return serial() == 2
 	})
 	if _, err := open.Write([]byte("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")); err != nil {
@@ -89,9 +81,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "the mistake is told", func() bool {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
-			t.Fatal(err)
-		}
+		s.sendHangup()
 		return strings.Contains(s.stderr.String(), "certificate not reloaded, what was there stays")
 	})
 	if got := serial(); got != 2 {

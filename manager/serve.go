@@ -28,6 +28,10 @@ import (
 // serve is "manager serve". It returns nil after ctx ended and everything was
 // shut down in order.
 func serve(ctx context.Context, env environment, args []string) error {
+	// First of all, and never undone: SIGHUP asks a manager to read files again.
+	// It must not end one that is still starting, or that has nothing to read.
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
 	s, err := parseSettings(env, args)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
@@ -35,20 +39,31 @@ func serve(ctx context.Context, env environment, args []string) error {
 	if err != nil {
 		return err
 	}
-	return serveOn(ctx, env, s, nil)
+	return serveOn(ctx, env, s, nil, hangup)
 }
 
 // serveOn is serve with settings and, if st is not nil, a store that is open
-// already. It closes the store.
-func serveOn(ctx context.Context, env environment, s *settings, st store.Store) error {
+// already. It closes the store. What comes on hangup while it starts is done
+// once it serves.
+func serveOn(ctx context.Context, env environment, s *settings, st store.Store, hangup <-chan os.Signal) error {
 	log := slog.New(slog.NewJSONHandler(env.stderr, &slog.HandlerOptions{Level: s.logLevel}))
 	audit := slog.New(slog.NewJSONHandler(env.stderr, nil)) // whatever the level
-	a := &app{settings: s, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: st}
+	a := &app{settings: s, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: st, hangup: hangup}
 	err := a.start(ctx)
 	if err == nil {
 		err = a.wait(ctx)
+	} else if stoppedEarly(ctx, err) {
+		a.log.Info("stopping", "while", "starting")
+		err = nil
 	}
 	return errors.Join(err, a.close())
+}
+
+// stoppedEarly tells a start that was told to stop from one that failed. What
+// is wrong with the settings or the records is told also to whoever stops it.
+func stoppedEarly(ctx context.Context, err error) bool {
+	// A store that was being connected to may only say that it was not reached.
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable))
 }
 
 // app is a running manager. What start opened, close closes.
@@ -57,6 +72,7 @@ type app struct {
 	log      *slog.Logger
 	auditLog *slog.Logger
 	registry *prometheus.Registry
+	hangup   <-chan os.Signal
 
 	store  store.Store
 	ledger *ledger.Ledger
@@ -216,17 +232,14 @@ func (a *app) sweepFailed(err error) {
 
 // reload reads the token file and the certificate again at each SIGHUP.
 func (a *app) reload(ctx context.Context) {
-	if a.settings.tokenFile == "" && a.certificate == nil {
-		return
-	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-hangup:
+		case <-a.hangup:
+		}
+		if a.settings.tokenFile == "" && a.certificate == nil {
+			a.log.Info("SIGHUP: there are no tokens and no certificate to read again")
 		}
 		if a.settings.tokenFile != "" {
 			a.reloaded("tokens", a.auth.Load(a.settings.tokenFile))

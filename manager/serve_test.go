@@ -49,6 +49,7 @@ type served struct {
 	store  *breakable
 	addr   string
 	stderr *output
+	hangup chan os.Signal
 	stop   context.CancelFunc
 	done   chan error
 }
@@ -60,7 +61,7 @@ func serveBreakable(t *testing.T, args ...string) *served {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "addr")
-	s := &served{store: &breakable{Store: inner, failed: make(chan struct{})}, stderr: new(output), done: make(chan error, 1)}
+	s := &served{store: &breakable{Store: inner, failed: make(chan struct{})}, stderr: new(output), hangup: make(chan os.Signal, 1), done: make(chan error, 1)}
 	env := environment{stdout: io.Discard, stderr: s.stderr, getenv: func(string) (string, bool) { return "", false }}
 	settings, err := parseSettings(env, append([]string{"--store", "memory", "--listen", "127.0.0.1:0", "--addr-file", file}, args...))
 	if err != nil {
@@ -69,7 +70,7 @@ func serveBreakable(t *testing.T, args ...string) *served {
 	ctx, cancel := context.WithCancel(t.Context())
 	s.stop = cancel
 	t.Cleanup(cancel)
-	go func() { s.done <- serveOn(ctx, env, settings, s.store) }()
+	go func() { s.done <- serveOn(ctx, env, settings, s.store, s.hangup) }()
 	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
 	s.addr = readAddresses(file)["api"]
 	return s
