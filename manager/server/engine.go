@@ -19,9 +19,9 @@ type Engine interface {
 	// Serve accepts connections, with TLS if cfg is not nil, until Shutdown;
 	// it then returns nil. It may be called once.
 	Serve(ln net.Listener, cfg *tls.Config) error
-	// Shutdown closes the listener, lets requests finish and closes idle
-	// connections. When ctx ends first, all connections are closed and its
-	// error is returned.
+	// Shutdown closes the listener, lets requests that have arrived finish and
+	// closes the connections that have none. When ctx ends first, all
+	// connections are closed; its error is returned when requests were cut off.
 	Shutdown(ctx context.Context) error
 }
 
@@ -97,15 +97,20 @@ func (l *limiter) close() {
 	}
 }
 
-// closeConns closes all connections, whatever they do.
-func (l *limiter) closeConns() {
+// open returns the connections that are open right now.
+func (l *limiter) open() []*limitConn {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	open := make([]*limitConn, 0, len(l.conns))
 	for c := range l.conns {
 		open = append(open, c)
 	}
-	l.mu.Unlock()
-	for _, c := range open {
+	return open
+}
+
+// closeConns closes all connections, whatever they do.
+func (l *limiter) closeConns() {
+	for _, c := range l.open() {
 		_ = c.Close()
 	}
 }
@@ -189,6 +194,7 @@ type limitConn struct {
 	net.Conn
 	limiter     *limiter
 	read, write connDeadline
+	work        connWork
 }
 
 // Close implements net.Conn.

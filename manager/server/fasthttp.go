@@ -39,7 +39,12 @@ func newFastHTTP(s *Server) Engine {
 		NoDefaultServerHeader:        true,
 		NoDefaultContentType:         true,
 		CloseOnShutdown:              true,
-		Logger:                       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnState: func(c net.Conn, state fasthttp.ConnState) {
+			if state == fasthttp.StateIdle {
+				requestIdle(c)
+			}
+		},
+		Logger: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	return e
 }
@@ -53,18 +58,13 @@ func (e *fastHTTP) Serve(ln net.Listener, cfg *tls.Config) error {
 }
 
 func (e *fastHTTP) Shutdown(ctx context.Context) error {
-	e.limit.close()
-	err := e.fast.ShutdownWithContext(ctx)
-	if errors.Is(err, net.ErrClosed) {
-		return nil // the listener, which is closed by now
-	}
-	if err != nil {
-		e.limit.closeConns()
-	}
-	return err
+	return e.limit.shutdown(ctx, e.fast.ShutdownWithContext)
 }
 
 func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
+	if limited, _ := rawConn(c.Conn()); limited != nil && !limited.work.begin(false) {
+		return // closed by the shutdown
+	}
 	x := exchanges.Get().(*exchange)
 	defer x.free()
 	uri := c.Request.URI()

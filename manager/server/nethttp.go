@@ -37,7 +37,16 @@ func newNetHTTP(s *Server) Engine {
 		ReadTimeout:       s.opts.ReadTimeout,
 		IdleTimeout:       s.opts.IdleTimeout,
 		MaxHeaderBytes:    s.opts.MaxHeaderBytes,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			limited, _ := rawConn(c)
+			return context.WithValue(ctx, limitConnKey{}, limited)
+		},
+		ConnState: func(c net.Conn, state http.ConnState) {
+			if state == http.StateIdle {
+				requestIdle(c)
+			}
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	return e
 }
@@ -58,15 +67,8 @@ func (e *netHTTP) Serve(ln net.Listener, cfg *tls.Config) error {
 }
 
 func (e *netHTTP) Shutdown(ctx context.Context) error {
-	e.limit.close()
-	err := e.http.Shutdown(ctx)
-	if errors.Is(err, net.ErrClosed) {
-		return nil // the listener, which is closed by now
-	}
-	if err != nil {
-		_ = e.http.Close()
-		e.limit.closeConns()
-	}
+	err := e.limit.shutdown(ctx, e.http.Shutdown)
+	_ = e.http.Close() // what is left, if anything
 	return err
 }
 
@@ -94,6 +96,9 @@ func (x *exchange) free() {
 	exchanges.Put(x)
 }
 
+// limitConnKey is where a request's context has its connection.
+type limitConnKey struct{}
+
 // ServeHTTP implements http.Handler.
 func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
 	x := exchanges.Get().(*exchange)
@@ -113,7 +118,17 @@ func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
 	} else if x.body, p = e.readBody(hw, hr, x.body[:0]); p != nil {
 		hw.Header().Set("Connection", "close")
 		x.resp.Problem(p)
-	} else {
+	}
+	if c, _ := hr.Context().Value(limitConnKey{}).(*limitConn); c != nil {
+		multi := hr.ProtoMajor > 1
+		if !c.work.begin(multi) {
+			panic(http.ErrAbortHandler) // closed by the shutdown
+		}
+		if multi {
+			defer c.work.end()
+		}
+	}
+	if p == nil {
 		x.req.Body = x.body
 		e.server.serve(&x.req, &x.resp)
 	}

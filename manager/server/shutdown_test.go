@@ -1,0 +1,153 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestShutdownDoesNotWaitForSilence: connections on which no request has
+// arrived whole do not hold up a shutdown, and are no requests that it cut off.
+func TestShutdownDoesNotWaitForSilence(t *testing.T) {
+	for what, text := range map[string]string{
+		"nothing":   "",
+		"head":      "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\n",
+		"body":      "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+		"chunks":    "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{",
+		"second":    "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nPOST /v1/ledger/reserve HTTP/1.1\r\n",
+		"preface":   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"handshake": "\x16\x03\x01",
+	} {
+		t.Run(what, func(t *testing.T) {
+			onBothEngines(t, func(t *testing.T, engine string) {
+				s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: time.Hour}})
+				c := s.dial()
+				s.send(c, text)
+				s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				if err := s.engine.Shutdown(ctx); err != nil {
+					t.Error(err)
+				}
+				if n := connections(s); n != 0 {
+					t.Errorf("%d connections are open", n)
+				}
+			})
+		})
+	}
+}
+
+// TestShutdownWithoutTimeCutsNobody: that there was no time for courtesy is no
+// failure when nobody was owed an answer.
+func TestShutdownWithoutTimeCutsNobody(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: time.Hour}})
+		c := s.dial()
+		s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\n")
+		s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := s.engine.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
+		if b, err := io.ReadAll(c); err == nil && strings.HasPrefix(string(b), "HTTP/1.1 200") {
+			t.Errorf("it was told %q", b)
+		}
+	})
+}
+
+// TestShutdownWritesWhatWasProduced: an answer that the client takes slowly is
+// written to its end, however much else is closed meanwhile.
+func TestShutdownWritesWhatWasProduced(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		const size = 32 << 20 // more than all buffers on the way hold
+		produced := make(chan struct{})
+		s := newSite(t, engine, siteOptions{
+			server: Options{ReadTimeout: time.Hour, WriteTimeout: time.Hour},
+			routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
+				w.JSON(200)
+				w.Body = append(w.Body, make([]byte, size)...)
+				close(produced)
+			}}},
+		})
+		silent := s.dial()
+		c := s.dial()
+		s.send(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
+		<-produced
+		down := make(chan error, 1)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			down <- s.engine.Shutdown(ctx)
+		}()
+		// Once the silent one is closed, everything that may be closed was.
+		if b, err := io.ReadAll(silent); isTimeoutError(err) {
+			t.Fatalf("the silent connection is open: %q %v", b, err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := io.Copy(io.Discard, resp.Body)
+		if err != nil || n != size {
+			t.Errorf("%d of %d bytes arrived: %v", n, size, err)
+		}
+		if err := <-down; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestShutdownOfHTTP2: streams at work are waited for, and a connection without
+// one ends soon.
+func TestShutdownOfHTTP2(t *testing.T) {
+	route, entered, release := blocking()
+	s := newSite(t, "nethttp", siteOptions{routes: []Route{route}, server: Options{ReadTimeout: time.Hour}})
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	defer transport.CloseIdleConnections()
+	answer := make(chan error, 1)
+	go func() {
+		resp, err := (&http.Client{Transport: transport}).Post(s.base+"/block", "", nil)
+		if err == nil {
+			var b []byte
+			b, err = io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err == nil && (resp.StatusCode != 200 || resp.ProtoMajor != 2) {
+				err = fmt.Errorf("%s %s %s", resp.Proto, resp.Status, b)
+			}
+		}
+		answer <- err
+	}()
+	<-entered
+	silent := s.dial()
+	s.eventually("both are accepted", func() bool { return connections(s) == 2 })
+	down := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		down <- s.engine.Shutdown(ctx)
+	}()
+	if b, err := io.ReadAll(silent); isTimeoutError(err) {
+		t.Fatalf("the silent connection is open: %q %v", b, err)
+	}
+	close(release)
+	if err := <-answer; err != nil {
+		t.Error(err)
+	}
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
+}
+
+func isTimeoutError(err error) bool {
+	ne, ok := err.(net.Error)
+	return ok && ne.Timeout()
+}
