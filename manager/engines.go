@@ -22,6 +22,7 @@ import (
 // engine makes a store from settings.
 type engine struct {
 	needsDir, needsDSN bool
+	checkDSN           func(*settings) error
 	open               func(context.Context, *settings, *slog.Logger, prometheus.Registerer) (store.Store, error)
 }
 
@@ -32,10 +33,10 @@ var engines = map[string]engine{
 	"wal":    {needsDir: true, open: openWAL},
 	"memory": {open: openMemory},
 	"sqlite": {needsDir: true, open: openSQLite},
-	"redis": {needsDSN: true, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+	"redis": {needsDSN: true, checkDSN: checkRedisDSN, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return redis.Open(ctx, redis.Options{URL: s.storeDSN, Logger: log})
 	}},
-	"postgres": {needsDSN: true, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+	"postgres": {needsDSN: true, checkDSN: checkPostgresDSN, open: func(ctx context.Context, s *settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return postgres.Open(ctx, postgres.Options{DSN: s.storeDSN, Logger: log})
 	}},
 }
@@ -61,7 +62,9 @@ func checkEngine(s *settings) error {
 	case e.needsDSN && s.storeDSN == "":
 		return usagef("--store-dsn: is missing; the engine %s connects to it", s.store)
 	case !e.needsDSN && s.storeDSN != "":
-		return usagef("--store-dsn: the engine %s connects to nothing", s.store)
+		return usagef("%s: the engine %s connects to nothing", s.named("store-dsn"), s.store)
+	case e.checkDSN != nil:
+		return e.checkDSN(s)
 	}
 	return nil
 }

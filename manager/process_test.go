@@ -416,16 +416,22 @@ func TestStartFailuresReleaseEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	for what, args := range map[string][]string{
-		"data dir":   {"--data-dir", notADir},
-		"tokens":     {"--data-dir", dir, "--auth-token-file", filepath.Join(dir, "none")},
-		"tls":        {"--data-dir", dir, "--tls-cert", notADir, "--tls-key", notADir},
-		"admin port": {"--data-dir", dir, "--admin", busy.Addr().String()},
-		"addr file":  {"--data-dir", dir, "--addr-file", filepath.Join(dir, "no", "such", "dir")},
+	for what, c := range map[string]struct {
+		code int
+		args []string
+	}{
+		"data dir":   {2, []string{"--data-dir", notADir}},
+		"tokens":     {2, []string{"--data-dir", dir, "--auth-token-file", filepath.Join(dir, "none")}},
+		"tls":        {2, []string{"--data-dir", dir, "--tls-cert", notADir, "--tls-key", notADir}},
+		"admin port": {1, []string{"--data-dir", dir, "--admin", busy.Addr().String()}},
+		"addr file":  {2, []string{"--data-dir", dir, "--addr-file", filepath.Join(dir, "no", "such", "dir")}},
+		// What cannot be known before it is tried.
+		"addr file, late": {1, []string{"--data-dir", dir, "--addr-file", filepath.Join(dir, strings.Repeat("x", 300))}},
+		"store":           {1, []string{"--store", "redis", "--store-dsn", "redis://127.0.0.1:1?max_retries=-1"}},
 	} {
 		env, _, stderr := testEnv(nil)
-		code := run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...))
-		if code != 1 || stderr.Len() == 0 {
+		code := run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, c.args...))
+		if code != c.code || stderr.Len() == 0 || strings.Contains(stderr.String(), `"stopped"`) {
 			t.Errorf("%s: exit code %d, %s", what, code, stderr)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -54,7 +53,7 @@ func serveOn(ctx context.Context, env environment, s *settings, st store.Store, 
 		err = a.wait(ctx)
 	} else if stoppedEarly(ctx, err) {
 		a.log.Info("stopping", "while", "starting")
-		err = nil
+		a.began, err = true, nil
 	}
 	return errors.Join(err, a.close())
 }
@@ -84,6 +83,7 @@ type app struct {
 
 	certificate *server.Certificate // nil without TLS
 
+	began          bool // has served, or was told to stop before it could
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
 	ended          chan error // a listener stopped by itself
@@ -95,7 +95,12 @@ func (a *app) start(ctx context.Context) error {
 	background, stop := context.WithCancel(context.Background())
 	a.stopBackground = stop
 
-	// The listeners come first: a port that is taken is told before a long
+	auth, certificate, tlsConfig, err := s.credentials()
+	if err != nil {
+		return err
+	}
+	a.auth, a.certificate = auth, certificate
+	// The listeners come next: a port that is taken is told before a long
 	// recovery, and requests that come early wait in the backlog.
 	api, err := net.Listen("tcp", s.listen)
 	if err != nil {
@@ -106,18 +111,6 @@ func (a *app) start(ctx context.Context) error {
 			_ = api.Close()
 		}
 	}()
-	var tlsConfig *tls.Config
-	if s.tlsCert != "" {
-		if a.certificate, err = server.NewCertificate(s.tlsCert, s.tlsKey); err != nil {
-			return err
-		}
-		if tlsConfig, err = server.TLSConfig(a.certificate, s.clientCA); err != nil {
-			return err
-		}
-	}
-	if a.auth, err = server.NewAuth(s.tokenFile, s.clientCA != ""); err != nil {
-		return err
-	}
 	if a.store == nil {
 		opened, err := engines[s.store].open(ctx, s, a.log, a.registry)
 		if err != nil {
@@ -160,6 +153,7 @@ func (a *app) start(ctx context.Context) error {
 		}
 	}
 	a.server.SetReady("")
+	a.began = true
 	a.log.Info("ready", "version", version(), "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,
 		"http_engine", s.httpEngine, "tls", tlsConfig != nil, "auth", a.auth != nil)
 	return nil
@@ -335,7 +329,10 @@ func (a *app) close() error {
 			err = nil
 		}
 	}
-	a.log.Info("stopped")
+	if a.began {
+		// Else it failed to start, and why is told on a line of its own.
+		a.log.Info("stopped")
+	}
 	return err
 }
 

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net"
 	"sort"
 	"strconv"
 	"strings"
@@ -33,6 +32,8 @@ type settings struct {
 	server                           server.Options
 	waitForPending                   bool
 	pendingWait                      time.Duration
+
+	fromEnv map[string]string // flag name -> the variable that gave its value
 }
 
 // setting is one flag and, when env is not empty, the variable that gives its
@@ -48,7 +49,7 @@ type setting struct {
 // precedence. Errors name the setting, its value and what is allowed. It
 // returns flag.ErrHelp after it printed the help that was asked for.
 func parseSettings(env environment, args []string) (*settings, error) {
-	s := new(settings)
+	s := &settings{fromEnv: make(map[string]string)}
 	all := append(s.table(), s.jobsTable()...)
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -91,6 +92,7 @@ func parseSettings(env environment, args []string) (*settings, error) {
 			if err := st.parse(value); err != nil {
 				return nil, usagef("%s=%q: %v", st.env, value, err)
 			}
+			s.fromEnv[st.name] = st.env
 			continue
 		}
 		if st.initial != "" {
@@ -144,38 +146,6 @@ func (s *settings) table() []setting {
 
 // maxSeconds is 366 days.
 const maxSeconds = 31622400
-
-// check looks at what one setting alone cannot tell.
-func (s *settings) check() error {
-	if err := checkEngine(s); err != nil {
-		return err
-	}
-	for _, l := range []struct{ flag, value string }{{"listen", s.listen}, {"admin", s.admin}} {
-		if l.flag == "admin" && l.value == "" {
-			continue
-		}
-		if _, _, err := net.SplitHostPort(l.value); err != nil {
-			return usagef("--%s %q: must be HOST:PORT, port 0 picks a free one", l.flag, l.value)
-		}
-	}
-	if (s.tlsCert == "") != (s.tlsKey == "") {
-		return usagef("--tls-cert and --tls-key: must be given together")
-	}
-	if s.clientCA != "" && s.tlsCert == "" {
-		return usagef("--client-ca %q: needs --tls-cert and --tls-key", s.clientCA)
-	}
-	if s.jobs.BackoffMax < s.jobs.BackoffBase {
-		return usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.jobs.BackoffMax.Seconds(), s.jobs.BackoffBase.Seconds())
-	}
-	s.ledger.MaxWait = s.pendingWait
-	if !s.waitForPending || s.pendingWait == 0 {
-		s.ledger.MaxWait = -1
-	}
-	// The largest request is a commit in JSON: its body in base64 and room for
-	// headers, which JSON may escape; or it is a finish of many jobs.
-	s.server.MaxBodyBytes = max(s.ledger.MaxResultBytes/3*4+512<<10, maxJobBody)
-	return nil
-}
 
 func text(name, env, usage, initial string, to *string) setting {
 	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {

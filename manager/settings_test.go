@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -68,8 +70,16 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "serve --data-dir d --store files", `manager serve: --store "files": must be one of memory, postgres, redis, sqlite, wal`},
 		{"", "serve --data-dir d --http-engine x", `manager serve: --http-engine "x": must be one of fasthttp, nethttp`},
 		{"", "serve --data-dir d --log-level loud", `manager serve: --log-level "loud": must be one of debug, info, warn, error`},
-		{"", "serve --data-dir d --listen nowhere", `manager serve: --listen "nowhere": must be HOST:PORT, port 0 picks a free one`},
-		{"", "serve --data-dir d --admin nowhere", `manager serve: --admin "nowhere": must be HOST:PORT, port 0 picks a free one`},
+		{"", "serve --data-dir d --listen nowhere", `manager serve: --listen "nowhere": must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one`},
+		{"", "serve --data-dir d --admin nowhere", `manager serve: --admin "nowhere": must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one`},
+		{"", "serve --data-dir d --listen 127.0.0.1:99999", `manager serve: --listen "127.0.0.1:99999": must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one`},
+		{"", "serve --data-dir d --listen foo:bar", `manager serve: --listen "foo:bar": must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one`},
+		{"", "serve --data-dir d --listen 127.0.0.1:-1", `manager serve: --listen "127.0.0.1:-1": must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one`},
+		{"", "serve --data-dir d --admin 127.0.0.1:99999", `manager serve: --admin "127.0.0.1:99999": must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one`},
+		{"", "serve --store redis --store-dsn nonsense", `manager serve: --store-dsn: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; redis: invalid URL scheme: `},
+		{"", "serve --store redis --store-dsn redis://u:secret/@h/0", `manager serve: --store-dsn: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; it is none`},
+		{"ONCEGATE_STORE_DSN=redis://h/x", "serve --store redis", `manager serve: ONCEGATE_STORE_DSN: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; redis: invalid database number: "x"`},
+		{"ONCEGATE_STORE_DSN=redis://h", "serve --store memory", `manager serve: ONCEGATE_STORE_DSN: the engine memory connects to nothing`},
 		{"", "serve --data-dir d --wait-for-pending=maybe", `manager serve: --wait-for-pending "maybe": must be true or false`},
 		{"", "serve --data-dir d --tls-cert c", `manager serve: --tls-cert and --tls-key: must be given together`},
 		{"", "serve --data-dir d --client-ca c", `manager serve: --client-ca "c": needs --tls-cert and --tls-key`},
@@ -104,6 +114,48 @@ func TestMistakesAreTold(t *testing.T) {
 		if got := strings.TrimSuffix(stderr.String(), "\n"); got != c.want || stdout.Len() != 0 {
 			t.Errorf("%s %s\n got %s%s\nwant %s", c.env, c.args, got, stdout, c.want)
 		}
+	}
+}
+
+// TestMistakesInPlacesAreTold: the same for settings that name a file, and
+// before anything is logged.
+func TestMistakesInPlacesAreTold(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for name, content := range map[string]string{"empty": "", "short": "short\n"} {
+		if err := os.WriteFile(path(name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	selfSigned(t, path("cert"), path("key"), 1)
+	selfSigned(t, path("othercert"), path("otherkey"), 2)
+	for args, want := range map[string]string{
+		"--data-dir %/empty":                                                   `--data-dir "%/empty": must be a directory, or the name of one to make`,
+		"--data-dir %/empty/d":                                                 `--data-dir "%/empty/d": must be a directory, or the name of one to make; stat %/empty/d: not a directory`,
+		"--data-dir %/d --addr-file %/none/a":                                  `--addr-file "%/none/a": must be the name of a file in a directory that exists; stat %/none: no such file or directory`,
+		"--data-dir %/d --addr-file %":                                         `--addr-file "%": must be the name of a file, this is a directory`,
+		"--data-dir %/d --auth-token-file %/none":                              `--auth-token-file "%/none": must be a file of bearer tokens, one per line; token file: open %/none: no such file or directory`,
+		"--data-dir %/d --auth-token-file %/empty":                             `--auth-token-file "%/empty": must be a file of bearer tokens, one per line; token file %/empty: must hold 1 to 64 tokens, one per line`,
+		"--data-dir %/d --auth-token-file %/short":                             `--auth-token-file "%/short": must be a file of bearer tokens, one per line; token file %/short: line 1: must be a token of 16 to 4096 bytes`,
+		"--data-dir %/d --tls-cert %/none --tls-key %/key":                     `--tls-cert "%/none", --tls-key "%/key": must be a certificate and its key in PEM form; TLS certificate: open %/none: no such file or directory`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/otherkey":                `--tls-cert "%/cert", --tls-key "%/otherkey": must be a certificate and its key in PEM form; TLS certificate: tls: private key does not match public key`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/none":  `--client-ca "%/none": must be a file of certificates in PEM form; client CA: open %/none: no such file or directory`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/empty": `--client-ca "%/empty": must be a file of certificates in PEM form; client CA %/empty: holds no certificate in PEM form`,
+		"--store postgres --store-dsn nonsense":                                `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
+		"--store postgres --store-dsn postgres://u:secret@h:x/d":               `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
+	} {
+		env, stdout, stderr := testEnv(nil)
+		code := run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, strings.Fields(strings.ReplaceAll(args, "%", dir))...))
+		got := strings.TrimSuffix(stderr.String(), "\n")
+		if want = "manager serve: " + strings.ReplaceAll(want, "%", dir); code != 2 || !strings.HasPrefix(got, want) || strings.ContainsAny(got, "\n") || stdout.Len() != 0 {
+			t.Errorf("%s: exit code %d\n got %s\nwant %s", args, code, got, want)
+		}
+		if strings.Contains(got, "secret") {
+			t.Errorf("%s: a password was told: %s", args, got)
+		}
+	}
+	if _, err := os.Stat(path("d")); err == nil {
+		t.Error("a manager that did not start made its directory")
 	}
 }
 
