@@ -172,6 +172,7 @@ func TestRefusals(t *testing.T) {
 		{"reserve", `[]`, "body: must be a JSON object"},
 		{"reserve", `{"key":"k"} x`, "body: must be one valid JSON value"},
 		{"reserve", `{"key":"k","key":"l"}`, "key: given twice"},
+		{"commit", `{"key":"k","token":"t","result":{"status":200,"status":201}}`, "result.status: given twice"},
 		{"reserve", `{"kay":"k"}`, "kay: unknown field"},
 		{"reserve", `{"key":7}`, `key: "7": must be a string`},
 		{"reserve", `{"pending_ttl_ms":-1}`, `pending_ttl_ms: "-1": must be a whole number from 0 to 31622400000`},

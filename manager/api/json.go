@@ -67,7 +67,7 @@ func ParseObject(b []byte, maxDepth int, field func(name string, v gjson.Result)
 	if err := CheckJSON(b, maxDepth); err != nil {
 		return err
 	}
-	return eachMember("body", gjson.ParseBytes(b), field)
+	return eachMember("", gjson.ParseBytes(b), field)
 }
 
 // UnknownField is the error for a member that the request does not have.
@@ -75,7 +75,12 @@ func UnknownField(name string) error {
 	return &FieldError{shorten(name), "", "unknown field"}
 }
 
-func eachMember(what string, object gjson.Result, field func(name string, v gjson.Result) error) error {
+// eachMember reads the object that is the field parent, "" for the whole body.
+func eachMember(parent string, object gjson.Result, field func(name string, v gjson.Result) error) error {
+	what, prefix := "body", ""
+	if parent != "" {
+		what, prefix = parent, parent+"."
+	}
 	if !object.IsObject() {
 		return &FieldError{what, "", "must be a JSON object"}
 	}
@@ -86,7 +91,7 @@ func eachMember(what string, object gjson.Result, field func(name string, v gjso
 		name := k.String()
 		for _, s := range seen {
 			if s == name {
-				err = &FieldError{shorten(name), "", "given twice"}
+				err = &FieldError{shorten(prefix + name), "", "given twice"}
 				return false
 			}
 		}
@@ -332,7 +337,7 @@ func (r *Result) parseJSON(result gjson.Result) error {
 			}
 			r.BodyOmitted = v.Bool()
 		default:
-			return UnknownField("result." + name)
+			return UnknownField(fieldResult + "." + name)
 		}
 		return nil
 	})
