@@ -387,6 +387,29 @@ func TestLeavingBehindPipelinedData(t *testing.T) {
 	s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
 }
 
+// TestHalfClosedBehindALongPoll: whoever closes one direction while it waits is
+// taken for gone, and told so if it still listens.
+func TestHalfClosedBehindALongPoll(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		s := newSite(t, engine, siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
+		s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
+		c := s.dial()
+		body := `{"key":"k","token":"t2","wait_ms":3600000}`
+		s.send(c, fmt.Sprintf("POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s", len(body), body))
+		s.eventually("it waits", func() bool { return s.waiters() == 1 })
+		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(c)
+		if isTimeoutError(err) || strings.Contains(string(b), "the store") {
+			t.Errorf("it was told %q, %v", b, err)
+		}
+		if len(b) > 0 && (!strings.HasPrefix(string(b), "HTTP/1.1 503 ") || !strings.Contains(string(b), "the client closed its side")) {
+			t.Errorf("it was told %q", b)
+		}
+	})
+}
+
 func TestReadiness(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{})

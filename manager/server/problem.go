@@ -103,8 +103,19 @@ func ProblemOf(err error) api.Problem {
 // logged here, where they leave the program.
 func (r *Request) Error(w *Response, err error) {
 	p := ProblemOf(err)
+	if errors.Is(err, context.Canceled) && r.Left() {
+		// It may have closed one direction only, and still read this.
+		p = clientLeft()
+	}
 	if p.Status == 500 {
 		r.server.log.Error("request failed", "method", r.Method, "path", r.Path, "error", err.Error())
 	}
 	w.Problem(&p)
+}
+
+func clientLeft() api.Problem {
+	return api.Problem{
+		Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: retrySoon,
+		Detail: "the client closed its side of the connection while the call was held, and was taken for gone; repeat the call with the same token",
+	}
 }
