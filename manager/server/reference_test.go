@@ -30,3 +30,26 @@ func TestReferenceListsEveryRoute(t *testing.T) {
 		t.Errorf("told are\n%s\nthere are\n%s", strings.Join(told, "\n"), strings.Join(there, "\n"))
 	}
 }
+
+// TestReferenceStartsAManager: the calls that LEDGER.md begins with do what it
+// says.
+func TestReferenceStartsAManager(t *testing.T) {
+	text, err := os.ReadFile("LEDGER.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, DefaultEngine, siteOptions{})
+	want := []struct {
+		status int
+		state  string
+	}{{201, "reserved"}, {200, "committed"}, {200, "committed"}}
+	calls := regexp.MustCompile(`(?m)^curl -H 'content-type: application/json' -d '([^']*)' http://127.0.0.1:8090(/\S*)$`).FindAllStringSubmatch(string(text), -1)
+	if len(calls) != len(want) {
+		t.Fatalf("%d calls", len(calls))
+	}
+	for i, c := range calls {
+		if a := s.json("POST", c[2], c[1]); a.status != want[i].status || !strings.Contains(a.body, `{"state":"`+want[i].state+`"`) {
+			t.Errorf("%s: %d %s", c[0], a.status, a.body)
+		}
+	}
+}
