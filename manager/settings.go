@@ -114,10 +114,10 @@ func (s *settings) table() []setting {
 		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.storeDSN),
 		choice("http-engine", "", "what serves HTTP", server.DefaultEngine, server.EngineNames(), &s.httpEngine),
-		text("auth-token-file", "", "file with bearer tokens, one per line, those of administrators followed by admin; one of them is then required; read again at SIGHUP", "", &s.tokenFile),
-		text("tls-cert", "", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", "", &s.tlsCert),
-		text("tls-key", "", "key of that certificate (PEM)", "", &s.tlsKey),
-		text("client-ca", "", "CA whose client certificates are required (PEM)", "", &s.clientCA),
+		protection("auth-token-file", "file with bearer tokens, one per line, those of administrators followed by admin; one of them is then required; read again at SIGHUP", &s.tokenFile),
+		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.tlsCert),
+		protection("tls-key", "key of that certificate (PEM)", &s.tlsKey),
+		protection("client-ca", "CA whose client certificates are required (PEM)", &s.clientCA),
 		level("log-level", "", "what is logged", "info", &s.logLevel),
 		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.shutdownTimeout),
 		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.drainDelay),
@@ -146,6 +146,18 @@ func (s *settings) table() []setting {
 
 // maxSeconds is 366 days.
 const maxSeconds = 31622400
+
+// protection names a file without which the API is less protected. A name that
+// is empty, for want of a variable of the shell perhaps, must not turn that off.
+func protection(name, usage string, to *string) setting {
+	return setting{name: name, usage: usage, parse: func(v string) error {
+		if v == "" {
+			return errors.New("must not be empty; without the flag nothing is asked for")
+		}
+		*to = v
+		return nil
+	}}
+}
 
 func text(name, env, usage, initial string, to *string) setting {
 	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
