@@ -92,8 +92,8 @@ func (c *limitConn) Write(b []byte) (int, error) {
 	for {
 		n, err := c.Conn.Write(b[written:])
 		written += n
-		if n > 0 {
-			c.work.written.Store(true)
+		if err == nil {
+			c.work.wrote()
 		}
 		if !c.write.early(err, c.Conn.SetWriteDeadline) {
 			return written, err

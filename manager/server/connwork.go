@@ -14,6 +14,7 @@ import (
 // nothing else.
 type connWork struct {
 	written atomic.Bool // something was, since the last request began
+	waits   atomic.Bool // the answer is in the engine's buffer, see idle
 
 	mu       sync.Mutex
 	requests int
@@ -36,8 +37,17 @@ func (w *connWork) begin(multi bool) bool {
 		return true
 	}
 	w.written.Store(false)
+	w.waits.Store(false)
 	w.requests = 1
 	return true
+}
+
+// wrote says that the engine has written what it had.
+func (w *connWork) wrote() {
+	w.written.Store(true)
+	if w.waits.Load() {
+		w.idle()
+	}
 }
 
 // end says that a request of HTTP/2 was answered, as far as its handler knows.
@@ -49,12 +59,18 @@ func (w *connWork) end() {
 }
 
 // idle says that the engine turns to the next request of HTTP/1. An answer that
-// still waits in its buffer, for those to pipelined requests, is not written.
+// still waits in its buffer, for those to pipelined requests, is not written: that
+// comes when the next request is complete, or when it turns out not to be.
 func (w *connWork) idle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.multi && w.written.Load() {
+	switch {
+	case w.multi:
+	case w.written.Load():
 		w.requests = 0
+		w.waits.Store(false)
+	default:
+		w.waits.Store(true)
 	}
 }
 

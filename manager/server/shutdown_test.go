@@ -26,10 +26,19 @@ func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			onBothEngines(t, func(t *testing.T, engine string) {
+				if what == "preface" && engine == "fasthttp" {
+					return // which refuses it at once
+				}
 				s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: time.Hour}})
 				c := s.dial()
 				s.send(c, text)
 				s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+				if what == "second" {
+					// The answer to the first request, which is owed, comes at once.
+					if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
+						t.Fatal(resp, err)
+					}
+				}
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				defer cancel()
 				if err := s.engine.Shutdown(ctx); err != nil {
