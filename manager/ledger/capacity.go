@@ -77,10 +77,10 @@ func (tx *Tx) size() (entries, bytes int64, err error) {
 	return int64(n), bytes, err
 }
 
-// makeBytes evicts final entries, other than that of key, when growth more octets
-// would be too many: about as many as it takes, up to evictBatch, and reports
-// whether there may be more to evict. What then is still too much are pending entries, which stay, or
-// the entry of key itself.
+// makeBytes removes expired entries and evicts final ones, other than that of
+// key, when growth more octets would be too many: about as many as it takes, up to
+// evictBatch, and reports whether there may be more to evict. What then is still
+// too much are pending entries, which stay, or the entry of key itself.
 func (tx *Tx) makeBytes(key string, growth int64) (more bool, err error) {
 	if !tx.l.sizes {
 		return false, nil
@@ -89,17 +89,26 @@ func (tx *Tx) makeBytes(key string, growth int64) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	over := bytes + tx.fx.bytes + growth - tx.l.opts.MaxBytes
-	if over <= 0 {
+	over := func() int64 { return bytes + tx.fx.bytes + growth - tx.l.opts.MaxBytes }
+	if over() <= 0 {
 		return false, nil
 	}
 	// More are looked at than it takes when they are of average size: the ones
 	// that have to go may be small.
 	average := max(bytes/max(entries, 1), 1)
-	n := int(min(2*over/average+2, evictBatch))
-	before := tx.fx.bytes
-	evicted, err := tx.evict(key, n, over)
-	return evicted == n && before-tx.fx.bytes < over, err
+	n := int(min(2*over()/average+2, evictBatch))
+	gone, err := tx.expire(key, n)
+	if err != nil {
+		return false, err
+	}
+	if gone < n && over() > 0 {
+		evicted, err := tx.evict(key, n-gone, over())
+		if err != nil {
+			return false, err
+		}
+		gone += evicted
+	}
+	return gone == n && over() > 0, nil
 }
 
 // expire removes up to n entries that have expired and that the sweeper has not

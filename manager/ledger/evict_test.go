@@ -198,6 +198,36 @@ func TestRefusedCallsEvictNothing(t *testing.T) {
 	}
 }
 
+// TestExpiredBytesGoFirst: an entry whose time is over makes room before any that
+// is remembered, also when it was used last.
+func TestExpiredBytesGoFirst(t *testing.T) {
+	l, c, keys, body := fullOfBytes(t)
+	short := finishReq(keys[2], "u", body)
+	short.TTL = time.Second
+	if err := l.Update(t.Context(), func(tx *Tx) error {
+		r := record{}
+		e, err := load(tx.Tx, recordKey("s", keys[2]), &r)
+		if err != nil {
+			return err
+		}
+		return tx.remove(recordKey("s", keys[2]), e)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Commit(t.Context(), short); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(2 * time.Second)
+	before := stats(t, l)
+	mustCommit(t, l, "new", "t", body)
+	if s := stats(t, l); s.Evicted != before.Evicted || s.Expired != before.Expired+1 || s.Committed != 3 {
+		t.Errorf("evicted %d, expired %d, %d left", s.Evicted-before.Evicted, s.Expired-before.Expired, s.Committed)
+	}
+	if got := live2(t, l, keys[0], keys[1], keys[2], "new"); got != keys[0]+" "+keys[1]+" new" {
+		t.Errorf("left: %s", got)
+	}
+}
+
 // TestManySmallEntriesGoInPieces: when one answer needs the room of more entries
 // than one transaction deletes, it gets it all the same, and is recorded once.
 func TestManySmallEntriesGoInPieces(t *testing.T) {
