@@ -118,7 +118,7 @@ func (a *app) start(ctx context.Context) error {
 		}
 		a.store = opened
 	}
-	if a.ledger, err = ledger.New(ctx, a.store, s.ledger); err != nil {
+	if a.ledger, err = ledger.New(a.store, s.ledger); err != nil {
 		return err
 	}
 	if a.queue, err = jobs.New(a.store, s.jobs); err != nil {

@@ -152,7 +152,7 @@ const maxSeconds = 31622400
 func protection(name, usage string, to *string) setting {
 	return setting{name: name, usage: usage, parse: func(v string) error {
 		if v == "" {
-			return errors.New("must not be empty; without the flag nothing is asked for")
+			return errors.New("must be the name of a file; leave the flag out to go without")
 		}
 		*to = v
 		return nil

@@ -23,7 +23,7 @@ import (
 func manager(t *testing.T) (string, *jobs.Queue) {
 	t.Helper()
 	st := mem.New(mem.Options{})
-	l, err := ledger.New(t.Context(), st, ledger.Options{})
+	l, err := ledger.New(st, ledger.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

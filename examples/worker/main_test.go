@@ -123,7 +123,7 @@ func TestUsage(t *testing.T) {
 
 func TestWorkerWithAManager(t *testing.T) {
 	st := mem.New(mem.Options{})
-	l, err := ledger.New(t.Context(), st, ledger.Options{})
+	l, err := ledger.New(st, ledger.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func startManager(t *testing.T) *manager {
 	m := &manager{t: t}
 	m.store = mem.New(mem.Options{Clock: func() time.Time { return time.Now().Add(time.Duration(m.offset.Load())) }})
 	var err error
-	if m.ledger, err = ledger.New(t.Context(), m.store, ledger.Options{}); err != nil {
+	if m.ledger, err = ledger.New(m.store, ledger.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond}); err != nil {

@@ -47,7 +47,7 @@ func newTestLedger(t testing.TB, opts Options) (*Ledger, *clock) {
 
 func ledgerOn(t testing.TB, st store.Store, opts Options) *Ledger {
 	t.Helper()
-	l, err := New(context.Background(), st, opts)
+	l, err := New(st, opts)
 	if err != nil {
 		t.Fatal(err)
 	}

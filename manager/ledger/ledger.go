@@ -67,7 +67,7 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 }
 
 // New returns a ledger on st.
-func New(ctx context.Context, st store.Store, opts Options) (*Ledger, error) {
+func New(st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
 		return nil, err

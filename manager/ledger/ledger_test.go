@@ -451,7 +451,7 @@ func TestOptions(t *testing.T) {
 		"CleanupInterval": {CleanupInterval: -1}, "MaxWaiters": {MaxWaiters: -1}, "PollInterval": {PollInterval: -1},
 		"OpTimeout": {OpTimeout: -1},
 	} {
-		if _, err := New(t.Context(), mem.New(mem.Options{}), o); err == nil || !strings.Contains(err.Error(), what) {
+		if _, err := New(mem.New(mem.Options{}), o); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

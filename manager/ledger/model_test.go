@@ -124,7 +124,7 @@ func TestAgainstModel(t *testing.T) {
 		st := mem.New(mem.Options{Clock: c.Now})
 		defer st.Close()
 		opts := Options{MaxEntries: rapid.IntRange(1, 5).Draw(t, "max")}
-		l, err := New(t.Context(), st, opts)
+		l, err := New(st, opts)
 		if err != nil {
 			t.Fatal(err)
 		}

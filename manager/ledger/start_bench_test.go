@@ -22,7 +22,7 @@ func BenchmarkStart(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				l, err := New(context.Background(), st, Options{MaxEntries: 2 * n})
+				l, err := New(st, Options{MaxEntries: 2 * n})
 				if err != nil {
 					b.Fatal(err)
 				}

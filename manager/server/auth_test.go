@@ -189,6 +189,11 @@ func TestAdministrators(t *testing.T) {
 		if strings.Contains(s.log.String(), "token-of-20") {
 			t.Error("a token was logged")
 		}
+		unprotected := newSite(t, engine, siteOptions{})
+		unprotected.json("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t"}`)
+		if a := unprotected.json("DELETE", entry, ""); a.status != 200 {
+			t.Errorf("delete where no token is asked for: %d %s", a.status, a.body)
+		}
 	})
 }
 

@@ -43,9 +43,9 @@
 // bytes of the answer until the record is durable? Because it brings nothing: the
 // handler returned at once, no goroutine slept per call, a few wrote the answers
 // of a whole batch in a row, and on two processors that they share with the
-// clients 64 and 256 connections got as much done as before, within the noise. So
-// they did with one thread that polls all connections instead of a goroutine for
-// each. What a call costs beyond one that needs no log is the sync itself: the
+// clients 64 and 256 connections got as much done as before, within the noise.
+// With one thread that polls all connections, instead of a goroutine for each, they
+// got as much done at best. What a call costs beyond one that needs no log is the sync itself: the
 // processors stand still until it is over, and have to be woken. Two groups of
 // callers of which one works while the other's sync is under way pay for twice as
 // many syncs, which costs more than it brings. Without any log the same calls reach

@@ -51,7 +51,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("OPTIONS", "*", "", "", []byte{})
 	st := mem.New(mem.Options{})
 	// No waits: a request that may wait would hold up the fuzzer.
-	l, err := ledger.New(context.Background(), st, ledger.Options{MaxWait: -1, MaxEntries: 50})
+	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func FuzzWire(f *testing.F) {
 		f.Add([]byte(request))
 	}
 	st := mem.New(mem.Options{})
-	l, err := ledger.New(context.Background(), st, ledger.Options{MaxWait: -1, MaxEntries: 50})
+	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50})
 	if err != nil {
 		f.Fatal(err)
 	}

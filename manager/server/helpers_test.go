@@ -91,7 +91,7 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 		st = mem.New(mem.Options{})
 	}
 	var err error
-	if s.ledger, err = ledger.New(t.Context(), st, o.ledger); err != nil {
+	if s.ledger, err = ledger.New(st, o.ledger); err != nil {
 		t.Fatal(err)
 	}
 	o.server.Version = "test-1"

@@ -48,7 +48,7 @@ func newJobSite(t *testing.T, engine string, lo ledger.Options) *jobSite {
 	t.Helper()
 	j := &jobSite{store: newClockedStore()}
 	var err error
-	if j.ledger, err = ledger.New(t.Context(), j.store, lo); err != nil {
+	if j.ledger, err = ledger.New(j.store, lo); err != nil {
 		t.Fatal(err)
 	}
 	if j.queue, err = jobs.New(j.store, jobs.Options{}); err != nil {

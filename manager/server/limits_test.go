@@ -401,7 +401,7 @@ func TestHalfClosedBehindALongPoll(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, err := io.ReadAll(c)
-		if isTimeoutError(err) || strings.Contains(string(b), "the store") {
+		if isTimeout(err) || strings.Contains(string(b), "the store") {
 			t.Errorf("it was told %q, %v", b, err)
 		}
 		if len(b) > 0 && (!strings.HasPrefix(string(b), "HTTP/1.1 503 ") || !strings.Contains(string(b), "the client closed its side")) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -89,14 +88,9 @@ func TestShutdownWritesWhatWasProduced(t *testing.T) {
 		c := s.dial()
 		s.send(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
 		<-produced
-		down := make(chan error, 1)
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			down <- s.engine.Shutdown(ctx)
-		}()
+		down := s.shutdown()
 		// Once the silent one is closed, everything that may be closed was.
-		if b, err := io.ReadAll(silent); isTimeoutError(err) {
+		if b, err := io.ReadAll(silent); isTimeout(err) {
 			t.Fatalf("the silent connection is open: %q %v", b, err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -138,13 +132,8 @@ func TestShutdownOfHTTP2(t *testing.T) {
 	<-entered
 	silent := s.dial()
 	s.eventually("both are accepted", func() bool { return connections(s) == 2 })
-	down := make(chan error, 1)
-	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		down <- s.engine.Shutdown(ctx)
-	}()
-	if b, err := io.ReadAll(silent); isTimeoutError(err) {
+	down := s.shutdown()
+	if b, err := io.ReadAll(silent); isTimeout(err) {
 		t.Fatalf("the silent connection is open: %q %v", b, err)
 	}
 	close(release)
@@ -156,7 +145,13 @@ func TestShutdownOfHTTP2(t *testing.T) {
 	}
 }
 
-func isTimeoutError(err error) bool {
-	ne, ok := err.(net.Error)
-	return ok && ne.Timeout()
+// shutdown begins a shutdown and returns where it says how that ended.
+func (s *site) shutdown() <-chan error {
+	down := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		down <- s.engine.Shutdown(ctx)
+	}()
+	return down
 }

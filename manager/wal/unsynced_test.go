@@ -120,13 +120,7 @@ func TestFailedWipeIsDoneAgain(t *testing.T) {
 			if len(f.replayed) != 2 {
 				t.Fatalf("%d records, want 2", len(f.replayed))
 			}
-			mustWait(t, l, mustAppend(t, l, padded(40, "alive")))
-			l2, f := mustOpen(t, options(image.Crash()))
-			if len(f.replayed) != 3 || !bytes.Equal(f.replayed[2], padded(40, "alive")) {
-				t.Errorf("after the tear: %q", f.replayed)
-			}
-			mustClose(t, l2)
-			mustClose(t, l)
+			wantNothingDead(t, l, image)
 		})
 	}
 }

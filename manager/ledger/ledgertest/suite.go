@@ -35,6 +35,7 @@ func Run(t *testing.T, e Engine) {
 		"OneReservation": testOneReservation,
 		"Window":         testWindow,
 		"OnlyPending":    testOnlyPending,
+		"Replays":        testReplays,
 		"Listing":        testListing,
 		"WaitForCommit":  testWaitForCommit,
 		"WaitInLine":     testWaitInLine,
@@ -57,7 +58,7 @@ type managers struct {
 func (m *managers) start(o ledger.Options) {
 	m.t.Helper()
 	for _, st := range m.stores {
-		l, err := ledger.New(m.t.Context(), st, o)
+		l, err := ledger.New(st, o)
 		if err != nil {
 			m.t.Fatal(err)
 		}
@@ -264,6 +265,49 @@ func testOnlyPending(t *testing.T, m *managers) {
 	m.commit(0, "k1", "t", "x")
 	m.reserve(0, "k3", "t", api.StateReserved)
 	m.reserve(0, "k0", "u", api.StatePending)
+}
+
+// testReplays: whoever only repeats keys is no reason to evict any, also when
+// the window is nearly full and somebody else inserts.
+func testReplays(t *testing.T, m *managers) {
+	const limit, old, fresh, replayers = 66, 50, 10, 32
+	m.start(ledger.Options{MaxEntries: limit})
+	for i := range old {
+		m.commit(i, fmt.Sprintf("old%d", i), "t", "x")
+	}
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	stop := sync.OnceFunc(func() {
+		close(done)
+		wg.Wait()
+	})
+	defer stop()
+	for w := range replayers {
+		wg.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				key := fmt.Sprintf("old%d", i%old)
+				reply, err := m.at(i).Reserve(t.Context(), &api.ReserveRequest{Key: key, Scope: "s", Token: "u"}, nil)
+				if err != nil || reply.State != api.StateCommitted {
+					t.Errorf("%s again: %v, %v", key, reply.State, err)
+					return
+				}
+			}
+		})
+	}
+	for i := range fresh {
+		m.reserve(i, fmt.Sprintf("fresh%d", i), "t", api.StateReserved)
+	}
+	stop()
+	for i, l := range m.ledgers {
+		if s, err := l.Stats(t.Context()); err != nil || s.Evicted != 0 {
+			t.Errorf("manager %d evicted %d, %v", i, s.Evicted, err)
+		}
+	}
 }
 
 func testListing(t *testing.T, m *managers) {
