@@ -200,6 +200,7 @@ const host = "payments.test"
 type call struct {
 	method  string // default POST
 	path    string // default /payments
+	host    string // default payments.test
 	key     *string
 	headers map[string]string
 	body    string // default {"amount": 100}
@@ -229,7 +230,9 @@ func (c call) request(ctx context.Context, p *proxy) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Host = host
+	if req.Host = c.host; c.host == "" {
+		req.Host = host
+	}
 	req.Header.Set("Content-Type", "application/json")
 	if c.key != nil {
 		req.Header.Set("Idempotency-Key", *c.key)

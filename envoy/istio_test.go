@@ -194,6 +194,7 @@ func TestIstioBodyMode(t *testing.T) {
 	if cfg.Manager.Cluster != managerCluster(entry) {
 		t.Errorf("calls go to %q, the manager is %q", cfg.Manager.Cluster, managerCluster(entry))
 	}
+	checkHost(t, hcm)
 	if pause := cfg.Route("POST", "/").PendingWait + cfg.Manager.Timeout; hcm.GetStreamIdleTimeout().AsDuration() <= pause {
 		t.Errorf("stream_idle_timeout %v ends streams that wait regularly, up to %v", hcm.GetStreamIdleTimeout().AsDuration(), pause)
 	}

@@ -78,6 +78,14 @@ func checkPlugin(t *testing.T, p *wasmv3.PluginConfig, mode config.Mode) {
 	}
 }
 
+// checkHost checks that routes and upstream see a host as the gate's scope does.
+func checkHost(t *testing.T, hcm *hcmv3.HttpConnectionManager) {
+	t.Helper()
+	if !hcm.GetStripAnyHostPort() || !hcm.GetStripTrailingHostDot() {
+		t.Errorf("hosts keep their port or trailing dot: %v, %v", hcm.GetStripPortMode(), hcm.GetStripTrailingHostDot())
+	}
+}
+
 func TestThePluginAndWhatIsAroundIt(t *testing.T) {
 	eachStatic(t, func(t *testing.T, mode config.Mode, b *bootstrapv3.Bootstrap, hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) {
 		checkPlugin(t, plugin, mode)
@@ -90,6 +98,7 @@ func TestThePluginAndWhatIsAroundIt(t *testing.T) {
 		if idle := hcm.GetStreamIdleTimeout().AsDuration(); idle <= pause {
 			t.Errorf("stream_idle_timeout %v ends streams that wait regularly, up to %v", idle, pause)
 		}
+		checkHost(t, hcm)
 		manager := clusterOf(b, cfg.Manager.Cluster)
 		if manager == nil {
 			t.Fatalf("no cluster %q for the filter's calls", cfg.Manager.Cluster)

@@ -71,7 +71,7 @@ type ScopePartKind uint8
 
 // The ingredients of a scope.
 const (
-	ScopeHost         ScopePartKind = iota // :authority in lower case
+	ScopeHost         ScopePartKind = iota // :authority in lower case, without port and trailing dot
 	ScopePath                              // :path without the query
 	ScopePathAndQuery                      // :path as sent
 	ScopeMethod                            // :method

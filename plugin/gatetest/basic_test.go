@@ -77,6 +77,22 @@ func TestReplayEqualsTheOriginal(t *testing.T) {
 	})
 }
 
+// One host, however a client writes it.
+func TestHostIsOneScope(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k", Host: "api.test:8443"})
+		x.Answer(201, "first")
+		x.Response()
+		for _, host := range []string{"api.test", "API.test:443", "api.test.", "api.test.:80"} {
+			want(t, host, r.Send(Request{Key: "k", Host: host}).Response().Body, "first")
+		}
+		y := r.Send(Request{Key: "k", Host: "other.test"})
+		y.Answer(201, "another")
+		want(t, "another host", y.Response().Header("idempotency-status"), "executed")
+	})
+}
+
 // A host describes the body of its own replies; what upstream said wins.
 func TestReplayKeepsContentTypeAsItWas(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -167,6 +167,7 @@ type Exchange struct {
 type Request struct {
 	Method string // default POST
 	Path   string // default /payments
+	Host   string // default api.test
 	Key    string // idempotency-key; "" leaves it out
 	// Headers are added at the end; "name: value" each.
 	Headers []string
@@ -186,14 +187,17 @@ func (r *Rig) Open(q Request, end bool) *Exchange {
 		r.Fatalf("NewStream: %v", err)
 	}
 	x.Stream = s
-	method, path := q.Method, q.Path
+	method, path, host := q.Method, q.Path, q.Host
 	if method == "" {
 		method = "POST"
 	}
 	if path == "" {
 		path = "/payments"
 	}
-	h := hostsim.H(":method", method, ":path", path, ":authority", "api.test", ":scheme", "http")
+	if host == "" {
+		host = "api.test"
+	}
+	h := hostsim.H(":method", method, ":path", path, ":authority", host, ":scheme", "http")
 	if q.Key != "" {
 		h.Add("idempotency-key", q.Key)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"hash"
+	"strings"
 
 	"github.com/oncegate/oncegate/plugin/config"
 )
@@ -99,7 +100,7 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
 		d.buf = append(d.buf, byte(p.Kind))
 		switch p.Kind {
 		case config.ScopeHost:
-			d.addLower(authority(h))
+			d.addLower(bareHost(authority(h)))
 		case config.ScopePath:
 			path, _ := h.Get(":path")
 			d.add(withoutQuery(path))
@@ -186,6 +187,23 @@ func authority(h Headers) string {
 	}
 	v, _ := h.Get("host")
 	return v
+}
+
+// bareHost is a host without its port and the dot of a fully qualified name, so that all
+// the ways to write one host give one scope. An IPv6 address keeps its brackets.
+func bareHost(host string) string {
+	end := len(host)
+	for end > 0 && '0' <= host[end-1] && host[end-1] <= '9' {
+		end--
+	}
+	// What has other colons and no bracket is an address without a port.
+	if end > 0 && host[end-1] == ':' && (host[:end-1] == "" || host[end-2] == ']' || strings.IndexByte(host, ':') == end-1) {
+		host = host[:end-1]
+	}
+	if n := len(host); n > 1 && host[n-1] == '.' {
+		host = host[:n-1]
+	}
+	return host
 }
 
 func withoutQuery(path string) string {

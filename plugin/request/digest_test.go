@@ -115,6 +115,11 @@ func TestScopeSeparates(t *testing.T) {
 		"other method":     with(":method", "PATCH"),
 		"other body":       with("content-length", "99"),
 		"HTTP/1 host":      with(":authority", "-", "host", "api.example.com"),
+		"port":             with(":authority", "api.example.com:80"),
+		"another port":     with(":authority", "API.example.com:8443"),
+		"no port":          with(":authority", "api.example.com:"),
+		"trailing dot":     with(":authority", "api.example.com."),
+		"dot and port":     with(":authority", "Api.Example.Com.:443"),
 	} {
 		if got := d.Scope(defaultScope, h); got != base {
 			t.Errorf("%s: another scope", name)
@@ -123,7 +128,8 @@ func TestScopeSeparates(t *testing.T) {
 	seen := map[Scope]string{base: "sample"}
 	for name, h := range map[string]Headers{
 		"other host":       with(":authority", "api.example.org"),
-		"other port":       with(":authority", "api.example.com:80"),
+		"two dots":         with(":authority", "api.example.com.."),
+		"no number":        with(":authority", "api.example.com:http"),
 		"other path":       with(":path", "/payments/"),
 		"path in capitals": with(":path", "/Payments"),
 		"other credential": with("authorization", "Bearer secrets"),
@@ -148,6 +154,18 @@ func TestScopeSeparates(t *testing.T) {
 	for _, scope := range []Scope{base, keyed.Scope(defaultScope, sample)} {
 		if strings.Contains(scope.String(), "secret") {
 			t.Errorf("%s shows the credential", scope)
+		}
+	}
+}
+
+func TestBareHost(t *testing.T) {
+	for host, want := range map[string]string{
+		"": "", ":": "", ":80": "", ".": ".", ".:80": ".", "h": "h", "h.": "h", "h:1": "h", "h.:1": "h", "h:1.": "h:1",
+		"192.0.2.1:80": "192.0.2.1", "[::1]": "[::1]", "[::1]:443": "[::1]", "::1": "::1", "2001:db8::2:443": "2001:db8::2:443",
+		"h:80a": "h:80a", "80": "80",
+	} {
+		if got := bareHost(host); got != want {
+			t.Errorf("%q becomes %q, want %q", host, got, want)
 		}
 	}
 }
@@ -324,7 +342,7 @@ func FuzzScope(f *testing.F) {
 			}
 			return s
 		}
-		fold := func(s string) string { return string(asciiLower([]byte(s))) }
+		fold := func(s string) string { return string(asciiLower([]byte(bareHost(s)))) }
 		equal := fold(host1) == fold(host2) && cut(path1) == cut(path2) && auth1 == auth2
 		if got := scope(host1, path1, auth1) == scope(host2, path2, auth2); got != equal {
 			t.Errorf("%q %q %q and %q %q %q share a scope: %v", host1, path1, auth1, host2, path2, auth2, got)

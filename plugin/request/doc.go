@@ -12,6 +12,9 @@
 //	fingerprint = base64url( SHA-256( "og print 1" field* ) )
 //	entry hash  = first 16 octets of SHA-256( digest of the scope, key )
 //
+// A host enters the scope in lower case, without port and trailing dot. The label did not
+// change with that: hosts that have neither keep their scopes.
+//
 // Every part of variable size is preceded by its length (a varint), so two different
 // inputs never give the same octets; only the key, which comes last, needs none.
 // Headers that may hold credentials only ever enter a digest; nothing here keeps
