@@ -60,6 +60,7 @@ programs:
 	@$(GO_BUILD) -o build/manager ./manager
 	@$(GO_BUILD) -o build/gateway ./hostsim/gateway
 	@$(GO_BUILD) -o build/payments ./examples/payments
+	@$(GO_BUILD) -o build/setup ./envoy/setup
 	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo ./examples/worker ./examples/submit
 
 # --- to try it --------------------------------------------------------------------------------------------------------
@@ -88,8 +89,21 @@ demo: build ## a retry storm with lost answers and a manager killed in the middl
 TEST_TIMEOUT ?= 30m
 
 .PHONY: test
-test: test-deps build guests ## all tests, with the race detector, against the wasm that ships and real processes
+test: test-deps build guests ## all tests, with the race detector, against the wasm that ships, real processes and two Envoys
+	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
+	@build/setup report
+
+# The tests find them through the environment (envoy/envoybin).
+.PHONY: test-envoys
+test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
+test-envoys: build guests ## what runs in Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
+	@build/setup tests
+	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e
+
+.PHONY: envoy
+envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path
+	@build/setup default
 
 # What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
 .PHONY: test-deps

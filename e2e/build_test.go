@@ -30,8 +30,9 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, "e2e:", err)
 		return 1
 	}
-	if envoyBinary() == "" {
-		fmt.Println(noEnvoy)
+	if err := findEnvoys(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
 	}
 	code := m.Run()
 	if err := stopShared(); err != nil {

@@ -9,10 +9,11 @@
 // the source tree when the tests start, with the race detector when the tests have it:
 // a data race in any of them fails the test that ends the process.
 //
-// A Target is a proxy with the gate in it. The gateway always is one. A real Envoy is
-// another where there is a binary, named by ENVOY_BIN or found as envoy on PATH; its
-// configurations are those of package envoy with other addresses. Without a
-// binary the log says "e2e: real Envoy did not run" once, and no test claims otherwise.
+// A Target is a proxy with the gate in it: the gateway, and the Envoys that package envoybin
+// gives to tests, Envoy 1.40.0 and 1.36.2 unless the environment says otherwise. Their
+// configurations are those of package envoy with other addresses. The first line of the
+// output says what the tests run on. A missing Envoy is named there, and fails the
+// tests where CI=true or ENVOYS require it.
 //
 // # How tests wait
 //

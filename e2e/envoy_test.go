@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,41 +20,11 @@ import (
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 
 	"github.com/oncegate/oncegate/envoy"
+	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
-const noEnvoy = "e2e: real Envoy did not run: no envoy binary (ENVOY_BIN or PATH)"
-
-// envoyBinary is the Envoy to test with, "" when there is none.
-func envoyBinary() string {
-	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
-		return bin
-	}
-	bin, err := exec.LookPath("envoy")
-	if err != nil {
-		return ""
-	}
-	return bin
-}
-
-// TestEnvoyPresence says in every log whether the scenarios below ran in a real Envoy.
-func TestEnvoyPresence(t *testing.T) {
-	bin := envoyBinary()
-	if bin == "" {
-		t.Log(noEnvoy)
-		return
-	}
-	out, err := exec.Command(bin, "--version").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s --version: %v\n%s", bin, err, out)
-	}
-	t.Logf("e2e: real Envoy: %s", strings.TrimSpace(string(out)))
-}
-
 // envoyTarget is a real Envoy with a configuration of package envoy.
-type envoyTarget struct{ bin string }
-
-// Name implements Target.
-func (envoyTarget) Name() string { return "envoy" }
+type envoyTarget struct{ envoybin.Binary }
 
 // Start implements Target.
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
@@ -70,7 +39,7 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return nil, err
 	}
-	p, err := startProcess("envoy", e.bin, "--config-path", file, "--admin-address-path", adminFile,
+	p, err := startProcess(e.Name(), e.Path, "--config-path", file, "--admin-address-path", adminFile,
 		"--concurrency", strconv.Itoa(cfg.workers), "--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning")
 	if err != nil {
 		return nil, err

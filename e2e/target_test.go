@@ -1,12 +1,16 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"testing"
+
+	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
 // Target is a kind of proxy that the gate runs in.
@@ -45,20 +49,35 @@ type proxy struct {
 
 func (p *proxy) url(path string) string { return "http://" + p.address + path }
 
-// targets are the proxies that can run here.
-func targets() []Target {
-	all := []Target{gatewayTarget{}}
-	if bin := envoyBinary(); bin != "" {
-		all = append(all, envoyTarget{bin})
+// targets are the proxies that can run here; set by TestMain.
+var targets = []Target{gatewayTarget{}}
+
+// findEnvoys adds the Envoys to the targets and tells what the tests run on.
+func findEnvoys(ctx context.Context) error {
+	found, missing, err := envoybin.ForTests(ctx, filepath.Join("..", "build", "toolchain"))
+	if err != nil {
+		return err
 	}
-	return all
+	names := "gateway"
+	for _, b := range found {
+		targets = append(targets, envoyTarget{b})
+		names += ", " + b.String()
+	}
+	fmt.Println("e2e runs on:", names)
+	if len(missing) > 0 {
+		fmt.Println("e2e does not run on:", missing)
+		if envoybin.Required() {
+			return errors.New("an Envoy is missing; run make test, which installs it")
+		}
+	}
+	return nil
 }
 
 var modes = []string{"body", "headers"}
 
 // eachMode runs a scenario on every target in both modes.
 func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
-	for _, target := range targets() {
+	for _, target := range targets {
 		for _, mode := range modes {
 			t.Run(target.Name()+"/"+mode, func(t *testing.T) { scenario(t, target, mode) })
 		}
