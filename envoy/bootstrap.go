@@ -123,15 +123,18 @@ func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager
 		if err := change(hcm, wasm.GetConfig()); err != nil {
 			return err
 		}
-		if err := f.GetTypedConfig().MarshalFrom(wasm); err != nil {
+		if err := anypb.MarshalFrom(f.GetTypedConfig(), wasm, deterministic); err != nil {
 			return err
 		}
 	}
 	if plugins != 1 {
 		return fmt.Errorf("envoy: %d Wasm filters, want one", plugins)
 	}
-	return filter.GetTypedConfig().MarshalFrom(hcm)
+	return anypb.MarshalFrom(filter.GetTypedConfig(), hcm, deterministic)
 }
+
+// deterministic is how protojson packs messages: maps in order.
+var deterministic = proto.MarshalOptions{Deterministic: true}
 
 // PluginJSON is the filter's own configuration in a plugin's.
 func PluginJSON(plugin *wasmv3.PluginConfig) ([]byte, error) {

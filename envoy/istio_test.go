@@ -105,6 +105,9 @@ func TestIstioWasmPlugin(t *testing.T) {
 	if plugin.GetFailStrategy() != extensionsv1alpha1.FailStrategy_FAIL_RELOAD || plugin.GetType() != extensionsv1alpha1.PluginType_HTTP {
 		t.Errorf("%v, %v", plugin.GetFailStrategy(), plugin.GetType())
 	}
+	if want := pluginNames[config.ModeHeaders]; plugin.GetPluginName() != want {
+		t.Errorf("pluginName %q, want %q", plugin.GetPluginName(), want)
+	}
 	// Istio hands the Struct on as JSON.
 	text, err := protojson.Marshal(plugin.GetPluginConfig())
 	if err != nil {

@@ -1,6 +1,9 @@
 package envoy
 
 import (
+	"maps"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +14,8 @@ import (
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/tetratelabs/wazero"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -73,9 +78,57 @@ func checkPlugin(t *testing.T, p *wasmv3.PluginConfig, mode config.Mode) {
 	if p.GetFailurePolicy() != wasmv3.FailurePolicy_FAIL_RELOAD {
 		t.Errorf("failure_policy is %v", p.GetFailurePolicy())
 	}
-	if p.GetVmConfig().GetVmId() == "" || p.GetVmConfig().GetRuntime() != "envoy.wasm.runtime.v8" {
-		t.Errorf("vm_config is %v", p.GetVmConfig())
+	if p.GetVmConfig().GetRuntime() != "envoy.wasm.runtime.v8" {
+		t.Errorf("runtime is %q", p.GetVmConfig().GetRuntime())
 	}
+	// Old Envoys take two filters for one that differ in nothing but allow_on_headers_stop_iteration.
+	for _, name := range []string{p.GetName(), p.GetRootId(), p.GetVmConfig().GetVmId()} {
+		if want := pluginNames[mode]; name != want {
+			t.Errorf("name %q, root_id %q, vm_id %q: want %q", p.GetName(), p.GetRootId(), p.GetVmConfig().GetVmId(), want)
+			break
+		}
+	}
+	allowed := slices.Sorted(maps.Keys(p.GetCapabilityRestrictionConfig().GetAllowedCapabilities()))
+	if diff := cmp.Diff(capabilities(t), allowed); diff != "" {
+		t.Errorf("the module's capabilities and those that are allowed (+) differ:\n%s", diff)
+	}
+}
+
+var pluginNames = map[config.Mode]string{config.ModeBody: "oncegate-body", config.ModeHeaders: "oncegate-headers"}
+
+// capabilities are what the shipped module imports, and the callbacks that it has for HTTP filters. Envoy always allows
+// the allocator.
+func capabilities(t *testing.T) []string {
+	t.Helper()
+	module, err := os.ReadFile("../build/oncegate.wasm")
+	if err != nil {
+		t.Fatalf("the gate cannot be read (run: make build/oncegate.wasm): %v", err)
+	}
+	rt := wazero.NewRuntimeWithConfig(t.Context(), wazero.NewRuntimeConfigInterpreter())
+	defer rt.Close(t.Context())
+	compiled, err := rt.CompileModule(t.Context(), module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range compiled.ImportedFunctions() {
+		_, name, _ := f.Import()
+		names = append(names, name)
+	}
+	for name := range compiled.ExportedFunctions() {
+		switch name {
+		case "proxy_on_memory_allocate",
+			// The SDK's, for TCP filters.
+			"proxy_on_new_connection", "proxy_on_downstream_data", "proxy_on_upstream_data",
+			"proxy_on_downstream_connection_close", "proxy_on_upstream_connection_close":
+		default:
+			if strings.HasPrefix(name, "proxy_on_") {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // checkHost checks that routes and upstream see a host as the gate's scope does.
