@@ -13,13 +13,30 @@ import (
 func Register() { proxywasm.SetVMContext(NewVMContext()) }
 
 // NewVMContext returns what Register registers, for a module that wraps it.
-func NewVMContext() types.VMContext { return &vm{} }
+func NewVMContext() types.VMContext { return &vm{metrics: map[string]gate.MetricID{}} }
 
-type vm struct{ types.DefaultVMContext }
+// vm is what the plugins of a VM share. Envoy makes a new plugin in a running VM for each new
+// configuration; what a plugin is given and cannot give back it leaves to its successors.
+type vm struct {
+	types.DefaultVMContext
+	room []byte // only ever set, see roomBytes
+	// roomy: the heap has its room.
+	roomy bool
+	// metrics are the defined ones by name: Envoy stores each definition anew.
+	metrics map[string]gate.MetricID
+	// queues are the names of queues whose plugins are over.
+	queues []string
+}
 
 // NewPluginContext implements types.VMContext.
-func (*vm) NewPluginContext(id uint32) types.PluginContext {
-	h := &host{plugin: id}
+func (v *vm) NewPluginContext(id uint32) types.PluginContext {
+	if !v.roomy {
+		v.roomy = true
+		// The heap keeps what it has grown by.
+		v.room = make([]byte, roomBytes)
+		v.room = nil
+	}
+	h := &host{vm: v, plugin: id}
 	h.gate = gate.New(h)
 	return &plugin{host: h, gate: h.gate}
 }
@@ -28,7 +45,6 @@ type plugin struct {
 	types.DefaultPluginContext
 	host *host
 	gate *gate.Plugin
-	room []byte // only ever set, see roomBytes
 }
 
 // roomBytes is what a VM's heap is given at once. Left alone it would get there in
@@ -39,9 +55,6 @@ const roomBytes = 512 << 10
 
 // OnPluginStart implements types.PluginContext.
 func (p *plugin) OnPluginStart(size int) types.OnPluginStartStatus {
-	// The heap keeps what it has grown by.
-	p.room = make([]byte, roomBytes)
-	p.room = nil
 	var configuration []byte
 	if size > 0 {
 		var err error
@@ -58,7 +71,13 @@ func (p *plugin) OnPluginStart(size int) types.OnPluginStartStatus {
 }
 
 // OnPluginDone implements types.PluginContext.
-func (p *plugin) OnPluginDone() bool { return p.gate.Shutdown() }
+func (p *plugin) OnPluginDone() bool {
+	done := p.gate.Shutdown()
+	if done {
+		p.host.leaveQueue()
+	}
+	return done
+}
 
 // OnQueueReady implements types.PluginContext.
 func (p *plugin) OnQueueReady(queue uint32) { p.gate.OnQueueReady(queue) }

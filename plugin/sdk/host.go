@@ -12,7 +12,9 @@ import (
 
 // host implements gate.Host with the SDK's functions.
 type host struct {
+	vm     *vm
 	plugin uint32 // the plugin's context id
+	queue  string // the name of the plugin's queue
 	gate   *gate.Plugin
 	// callHeaders are the headers of the callout answer that is being handled.
 	callHeaders [][2]string
@@ -70,12 +72,20 @@ func (*host) SetTick(period time.Duration) bool {
 }
 
 // Done implements gate.Host.
-func (*host) Done() { proxywasm.PluginDone() }
+func (h *host) Done() {
+	h.leaveQueue()
+	proxywasm.PluginDone()
+}
 
 // DefineMetric implements gate.Host. The kinds are numbered as in the ABI.
-func (*host) DefineMetric(kind gate.MetricKind, name string) gate.MetricID {
-	// Hosts number metrics from 4 on, with the kind in the low bits.
-	return gate.MetricID(defineMetric(uint32(kind), name))
+func (h *host) DefineMetric(kind gate.MetricKind, name string) gate.MetricID {
+	id, ok := h.vm.metrics[name]
+	if !ok {
+		// Hosts number metrics from 4 on, with the kind in the low bits.
+		id = gate.MetricID(defineMetric(uint32(kind), name))
+		h.vm.metrics[name] = id
+	}
+	return id
 }
 
 // AddMetric implements gate.Host.
@@ -84,10 +94,25 @@ func (*host) AddMetric(id gate.MetricID, delta int64) { addMetric(uint32(id), de
 // RecordMetric implements gate.Host.
 func (*host) RecordMetric(id gate.MetricID, value uint64) { recordMetric(uint32(id), value) }
 
-// RegisterQueue implements gate.Host.
-func (*host) RegisterQueue(name string) (uint32, bool) {
+// RegisterQueue implements gate.Host. The host can remove no queue, so that of a plugin
+// that is over is used again, whatever its name.
+func (h *host) RegisterQueue(name string) (uint32, bool) {
+	if last := len(h.vm.queues) - 1; last >= 0 {
+		name, h.vm.queues = h.vm.queues[last], h.vm.queues[:last]
+	}
 	id, err := proxywasm.RegisterSharedQueue(name)
+	if err == nil {
+		h.queue = name
+	}
 	return id, err == nil
+}
+
+// leaveQueue lets the VM's next plugin have the queue.
+func (h *host) leaveQueue() {
+	if h.queue != "" {
+		h.vm.queues = append(h.vm.queues, h.queue)
+		h.queue = ""
+	}
 }
 
 // Enqueue implements gate.Host. The SDK cannot send an empty message.
