@@ -76,7 +76,8 @@
 // On the library that Envoy embeds, set with a zero CAS overwrites whatever is
 // there, and set on an absent key succeeds whatever the CAS, so two workers
 // that both found nothing would both win. There a record is created with a CAS
-// number that no key can currently have. Other hosts compare strictly and
-// create with zero. Probe finds out which one it is. On a host that offers
-// neither, every operation ends as Contended.
+// number that the key cannot have by now, whether the host counts for all keys
+// together, as Envoy does, or for each key (see createCAS). Other hosts compare
+// strictly and create with zero. Probe finds out which one it is. On a host that
+// offers neither, every operation ends as Contended.
 package cache

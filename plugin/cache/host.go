@@ -86,17 +86,25 @@ func (t *Table) store(a, set int) Status {
 	return st
 }
 
+// createSteps is the distance between the numbers that createCAS returns.
+const createSteps = 1 << 15
+
 // createCAS returns the number with which set creates an absent key and fails
 // on a present one.
 //
 // Where zero overwrites, any other number creates an absent key, so it has to
-// be one that the key cannot have if somebody else has just created it. CAS
-// numbers come from a counter: a process-wide one on Envoy, so the scratch key,
-// written now, shows where it is, and the number half the range away is not
-// given to anything within the next two thousand million writes. (A constant
-// such as 0xFFFFFFFF is a number like all others on a proxy that runs for
-// days.) Where every key has a counter of its own, both keys' counters are
-// small and it holds as well.
+// be one that the key cannot have if another VM has just created it. On Envoy
+// one counter gives all keys their numbers. The scratch key, written now, shows
+// where it is; about half the range away lies a number that no key gets within
+// the next two thousand million writes, also while the counter wraps around. (A
+// constant such as 0xFFFFFFFF is a number like all others on a proxy that runs
+// for days.)
+//
+// On a host where every key has a counter of its own, which may start from the
+// number that the key was created with, the numbers of two creators must not be
+// neighbors: the second one's would be what the first one's key has by now.
+// Multiples of createSteps are not, unless the key is written createSteps-1
+// times between our look at it and our set.
 func (t *Table) createCAS() (cas uint32, ok bool) {
 	if !t.sem.ZeroOverwrites {
 		return 0, true
@@ -108,11 +116,7 @@ func (t *Table) createCAS() (cas uint32, ok bool) {
 	if st != OK {
 		return 0, false
 	}
-	cas = now ^ 1<<31
-	if cas == 0 {
-		cas = 1<<31 - 1
-	}
-	return cas, true
+	return max((now^1<<31)&^(createSteps-1), createSteps), true
 }
 
 // put stores an answer in the value of a way, whatever is there.

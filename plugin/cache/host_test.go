@@ -218,40 +218,55 @@ func TestUnusableHosts(t *testing.T) {
 	}
 }
 
-// TestCreateRace lets a second VM reserve between the first one's look at an
-// absent bucket and its set, wherever the host's counter stands. Only one may
-// have created the entry.
+// TestCreateRace lets a second VM reserve, and change its bucket a few times,
+// at every step of the first VM's way from its look at an absent bucket to its
+// set, wherever the host's counter stands. Only one may have created the entry.
 func TestCreateRace(t *testing.T) {
-	starts := []uint32{1, 2, 1000, 1<<31 - 20, 1 << 31, 1<<32 - 40, 1<<32 - 20, 1<<32 - 10, 1<<32 - 1}
+	starts := []uint32{1, 2, 1000, 1<<31 - 20, 1 << 31, 1<<32 - 40}
 	for d := uint32(0); d < 16; d++ {
 		starts = append(starts, 1<<31-8+d, 1<<32-16+d)
 	}
+	const firstCalls = 4 // bucket, scratch, scratch, bucket
 	for _, r := range usableHosts {
 		for _, start := range starts {
-			h := newHost(r)
-			first, second := newTable(h, Options{}), newTable(h, Options{})
-			h.counter = start
-			hash := hashOf(3, 1)
-			bucket := string(append([]byte(nil), first.recordKey(0, first.set(0, &hash))...))
-			reserve := func(tab *Table, token int) (Result, Entry) {
-				var e Entry
-				res, _ := tab.Reserve(&Reservation{Hash: hash, Token: tokenOf(token), Expires: 100}, 1, &e)
-				return res, e
-			}
-			var secondRes Result
-			raced := false
-			h.before = func(op, key string) Status {
-				if op == "set" && key == bucket && !raced {
-					raced = true
-					secondRes, _ = reserve(second, 2)
+			for step := range firstCalls {
+				for changes := range 3 {
+					createRace(t, r, start, step, changes)
 				}
-				return OK
-			}
-			firstRes, e := reserve(first, 1)
-			if !raced || secondRes != Created || firstRes != Existing || e.Token != tokenOf(2) {
-				t.Fatalf("%s, counter from %d: raced %v, the first VM got %d (token %v), the second %d; want Existing and Created",
-					r.name, start, raced, firstRes, e.Token, secondRes)
 			}
 		}
+	}
+}
+
+func createRace(t *testing.T, r rules, start uint32, step, changes int) {
+	t.Helper()
+	h := newHost(r)
+	first, second := newTable(h, Options{}), newTable(h, Options{})
+	h.counter = max(start, 1)
+	hash := hashOf(3, 1)
+	reserve := func(tab *Table, token int) (Result, Entry) {
+		var e Entry
+		res, _ := tab.Reserve(&Reservation{Hash: hash, Token: tokenOf(token), Expires: 100}, 1, &e)
+		return res, e
+	}
+	secondRes, calls, raced := Contended, 0, false
+	h.before = func(string, string) Status {
+		if calls++; calls != step+1 || raced {
+			return OK
+		}
+		raced = true
+		secondRes, _ = reserve(second, 2)
+		for i := range changes {
+			second.AddWaiter(&hash, uint32(i+1), 1)
+		}
+		return OK
+	}
+	firstRes, e := reserve(first, 1)
+	if !raced {
+		return // this host needs fewer calls
+	}
+	if secondRes != Created || firstRes != Existing || e.Token != tokenOf(2) {
+		t.Errorf("%s, counter from %d, at call %d, %d changes: the first VM got %d (token %v), the second %d; want Existing and Created",
+			r.name, start, step, changes, firstRes, e.Token, secondRes)
 	}
 }
