@@ -9,6 +9,7 @@ const (
 	CodeInvalidRequest      Code = "invalid-request"      // 400: a field is missing, malformed or unknown
 	CodeInvalidKey          Code = "invalid-key"          // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
 	CodeKeyRequired         Code = "key-required"         // 400: this route demands a key
+	CodeUnsupportedProtocol Code = "unsupported-protocol" // 400: a key on what cannot be protected: CONNECT, an upgrade, gRPC
 	CodeUnauthorized        Code = "unauthorized"         // 401: wrong or missing credentials
 	CodeForbidden           Code = "forbidden"            // 403: these credentials do not allow this call
 	CodeNotFound            Code = "not-found"            // 404: no such entry, job or path

@@ -1,6 +1,9 @@
 package config
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Ledger says who decides whether a request may run.
 type Ledger uint8
@@ -55,6 +58,17 @@ type FailureMode uint8
 const (
 	FailClosed FailureMode = iota // 503 with Retry-After
 	FailOpen                      // forward unprotected, marked as bypassed
+)
+
+// Unsupported says what happens to a request that cannot be protected because it
+// opens something without one answer (CONNECT, a protocol upgrade, gRPC), although it
+// has a key or must have one.
+type Unsupported uint8
+
+// What may happen to it.
+const (
+	UnsupportedRefuse Unsupported = iota // 400
+	UnsupportedPass                      // forward unprotected, marked as bypassed
 )
 
 // CommitMode says whether the client's answer waits for the commit.
@@ -161,9 +175,24 @@ type Route struct {
 	// MaxRequestBody is how many bytes of the body are digested; MaxResponseBody
 	// how many bytes of an answer's body are recorded.
 	MaxRequestBody, MaxResponseBody int
-	FailureMode                     FailureMode
-	Commit                          CommitMode
-	Outcomes                        Outcomes
+	// StreamedTypes are the media types of answers that pass as they come and are
+	// recorded without their body; see Streamed.
+	StreamedTypes []string
+	FailureMode   FailureMode
+	Unsupported   Unsupported
+	Commit        CommitMode
+	Outcomes      Outcomes
+}
+
+// Streamed tells whether answers of this media type, in lower case and without
+// parameters, pass as they come. A type that ends in * stands for all that begin so.
+func (t *Route) Streamed(media string) bool {
+	for _, s := range t.StreamedTypes {
+		if begin, any := strings.CutSuffix(s, "*"); s == media || any && strings.HasPrefix(media, begin) {
+			return true
+		}
+	}
+	return false
 }
 
 // Method tells whether some rule may match requests with this method. Where none

@@ -14,6 +14,8 @@ const (
 	maxRules       = 256
 	maxMethods     = 32
 	maxScopeParts  = 16
+	// maxStreamedTypes is small because each answer is compared with all of them.
+	maxStreamedTypes = 32
 )
 
 // Error says what is wrong with a configuration.

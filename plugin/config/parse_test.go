@@ -41,6 +41,7 @@ func TestDefaults(t *testing.T) {
 			PendingWait:     30 * time.Second,
 			MaxRequestBody:  524288,
 			MaxResponseBody: 524288,
+			StreamedTypes:   []string{"text/event-stream", "application/grpc*"},
 		}
 		if !reflect.DeepEqual(plain, wantRoute) {
 			t.Errorf("%q: %+v, want %+v", text, plain, wantRoute)
@@ -66,7 +67,7 @@ func TestEveryField(t *testing.T) {
 		"pending_ttl_seconds": 1, "committed_ttl_seconds": 2, "rejected_ttl_seconds": 3.0005,
 		"wait_for_pending": false, "pending_wait_timeout": 0.25,
 		"max_request_body_bytes": 5, "max_response_body_bytes": 6,
-		"failure_mode": "open", "commit": "async",
+		"failure_mode": "open", "commit": "async", "unsupported": "pass", "streamed_types": ["Application/X-NDJSON", "text/*"],
 		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]},
 		"match": [{"methods": ["PUT"], "path": "/p"}]
 	}`)
@@ -96,7 +97,8 @@ func TestEveryField(t *testing.T) {
 		PendingTTL: time.Second, CommittedTTL: 2 * time.Second, RejectedTTL: 3001 * time.Millisecond,
 		PendingWait:    250 * time.Millisecond,
 		MaxRequestBody: 5, MaxResponseBody: 6,
-		FailureMode: FailOpen, Commit: CommitAsync,
+		StreamedTypes: []string{"application/x-ndjson", "text/*"},
+		FailureMode:   FailOpen, Unsupported: UnsupportedPass, Commit: CommitAsync,
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
 	}
@@ -138,36 +140,44 @@ func TestMerge(t *testing.T) {
 func TestRefused(t *testing.T) {
 	const pathAllowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
 	const patternAllowed = `segments of plain text, "*" for any one segment, and "**" as the last segment for the rest`
+	const streamedAllowed = `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`
 	const scopeAllowed = `"host", "path", "path_and_query", "method" or "header:" with a header name`
 	const methodAllowed = `a method in upper case, or "*" alone for any`
 	notJSON := "configuration: not valid JSON; allowed: one JSON object, nested at most 64 deep"
 	for text, want := range map[string]string{
-		`{`:                                     notJSON,
-		`{} {}`:                                 notJSON,
-		`{"a":}`:                                notJSON,
-		"\x00":                                  notJSON,
-		`[]`:                                    "configuration: []; allowed: an object",
-		`null`:                                  "configuration: null; allowed: an object",
-		`"x"`:                                   `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                           "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, commit, outcomes",
-		`{"mode": "body", "mode": "body"}`:      "mode: given twice; allowed: once",
-		`{"mode": "heders"}`:                    `mode: "heders"; allowed: "headers", "body"`,
-		`{"mode": null}`:                        `mode: null; allowed: "headers", "body"`,
-		`{"mode": 1}`:                           `mode: 1; allowed: "headers", "body"`,
-		`{"ledger": "Manager"}`:                 `ledger: "Manager"; allowed: "manager", "upstream", "none"`,
-		`{"failure_mode": ""}`:                  `failure_mode: ""; allowed: "closed", "open"`,
-		`{"commit": false}`:                     `commit: false; allowed: "before_reply", "async"`,
-		`{"wait_for_pending": "true"}`:          `wait_for_pending: "true"; allowed: true or false`,
-		`{"max_entries": 7}`:                    "max_entries: 7; allowed: an integer from 8 to 10000000",
-		`{"max_entries": 8.0}`:                  "max_entries: 8.0; allowed: an integer from 8 to 10000000",
-		`{"max_entries": 1e3}`:                  "max_entries: 1e3; allowed: an integer from 8 to 10000000",
-		`{"max_entries": 99999999999999999999}`: "max_entries: 99999999999999999999; allowed: an integer from 8 to 10000000",
-		`{"pending_ttl_seconds": 1e999}`:        "pending_ttl_seconds: 1e999; allowed: a number of seconds from 0.001 to 31622400",
-		`{"pending_ttl_seconds": -1}`:           "pending_ttl_seconds: -1; allowed: a number of seconds from 0.001 to 31622400",
-		`{"manager": []}`:                       "manager: []; allowed: an object",
-		`{"manager": {"cluster": ""}}`:          `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"authority": "a b"}}`:     `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"port": 1}}`:              "manager.port: unknown field; allowed: cluster, authority, timeout_ms, auth_token",
+		`{`:                                notJSON,
+		`{} {}`:                            notJSON,
+		`{"a":}`:                           notJSON,
+		"\x00":                             notJSON,
+		`[]`:                               "configuration: []; allowed: an object",
+		`null`:                             "configuration: null; allowed: an object",
+		`"x"`:                              `configuration: "x"; allowed: an object`,
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, unsupported, streamed_types, commit, outcomes",
+		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
+		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
+		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
+		`{"mode": 1}`:                      `mode: 1; allowed: "headers", "body"`,
+		`{"ledger": "Manager"}`:            `ledger: "Manager"; allowed: "manager", "upstream", "none"`,
+		`{"unsupported": "open"}`:          `unsupported: "open"; allowed: "refuse", "pass"`,
+		`{"streamed_types": "text/plain"}`: `streamed_types: "text/plain"; allowed: a list of 0 to 32 media types`,
+		`{"streamed_types": ["a/b", "a/*", "text"]}`:                         `streamed_types[2]: "text"; allowed: ` + streamedAllowed,
+		`{"streamed_types": ["*/*"]}`:                                        `streamed_types[0]: "*/*"; allowed: ` + streamedAllowed,
+		`{"streamed_types": ["a/*b"]}`:                                       `streamed_types[0]: "a/*b"; allowed: ` + streamedAllowed,
+		`{"streamed_types": ["a/b; c=d"]}`:                                   `streamed_types[0]: "a/b; c=d"; allowed: ` + streamedAllowed,
+		`{"streamed_types": ["/"]}`:                                          `streamed_types[0]: "/"; allowed: ` + streamedAllowed,
+		`{"failure_mode": ""}`:                                               `failure_mode: ""; allowed: "closed", "open"`,
+		`{"commit": false}`:                                                  `commit: false; allowed: "before_reply", "async"`,
+		`{"wait_for_pending": "true"}`:                                       `wait_for_pending: "true"; allowed: true or false`,
+		`{"max_entries": 7}`:                                                 "max_entries: 7; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 8.0}`:                                               "max_entries: 8.0; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 1e3}`:                                               "max_entries: 1e3; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 99999999999999999999}`:                              "max_entries: 99999999999999999999; allowed: an integer from 8 to 10000000",
+		`{"pending_ttl_seconds": 1e999}`:                                     "pending_ttl_seconds: 1e999; allowed: a number of seconds from 0.001 to 31622400",
+		`{"pending_ttl_seconds": -1}`:                                        "pending_ttl_seconds: -1; allowed: a number of seconds from 0.001 to 31622400",
+		`{"manager": []}`:                                                    "manager: []; allowed: an object",
+		`{"manager": {"cluster": ""}}`:                                       `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
+		`{"manager": {"authority": "a b"}}`:                                  `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
+		`{"manager": {"port": 1}}`:                                           "manager.port: unknown field; allowed: cluster, authority, timeout_ms, auth_token",
 		`{"commit_retry": {"initial_ms": 50, "max_ms": 49}}`:                 "commit_retry.max_ms: 49 is less than initial_ms; allowed: 50 to 600000",
 		`{"key": {"hedaer": "x"}}`:                                           "key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
 		`{"key": {"header": "a b"}}`:                                         `key.header: "a b"; allowed: "" or a header name of up to 128 bytes`,
@@ -188,7 +198,7 @@ func TestRefused(t *testing.T) {
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, commit, outcomes",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, unsupported, streamed_types, commit, outcomes",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -21,6 +22,7 @@ func defaultRoute() Route {
 		PendingWait:     30 * time.Second,
 		MaxRequestBody:  512 << 10,
 		MaxResponseBody: 512 << 10,
+		StreamedTypes:   []string{"text/event-stream", "application/grpc*"},
 		Outcomes:        defaultOutcomes(),
 	}
 }
@@ -42,6 +44,10 @@ func routeFields(r *reader, t *Route) []field {
 		{"max_request_body_bytes", func(path string, v gjson.Result) { t.MaxRequestBody = r.integer(path, v, 1, 16<<20) }},
 		{"max_response_body_bytes", func(path string, v gjson.Result) { t.MaxResponseBody = r.integer(path, v, 1, 16<<20) }},
 		{"failure_mode", func(path string, v gjson.Result) { t.FailureMode = FailureMode(r.choice(path, v, "closed", "open")) }},
+		{"unsupported", func(path string, v gjson.Result) {
+			t.Unsupported = Unsupported(r.choice(path, v, "refuse", "pass"))
+		}},
+		{"streamed_types", func(path string, v gjson.Result) { t.StreamedTypes = readStreamedTypes(r, path, v) }},
 		{"commit", func(path string, v gjson.Result) { t.Commit = CommitMode(r.choice(path, v, "before_reply", "async")) }},
 		{"outcomes", func(path string, v gjson.Result) { t.Outcomes.read(r, path, v) }},
 	}
@@ -122,6 +128,21 @@ func readScope(r *reader, path string, v gjson.Result) []ScopePart {
 		parts = append(parts, p)
 	})
 	return parts
+}
+
+func readStreamedTypes(r *reader, path string, v gjson.Result) []string {
+	var types []string
+	r.list(path, v, 0, maxStreamedTypes, "media types", func(path string, v gjson.Result) {
+		types = append(types, lower(r.text(path, v, `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`, mediaType)))
+	})
+	return types
+}
+
+// mediaType tells whether s is type/subtype, of which the end may be an asterisk.
+func mediaType(s string) bool {
+	kind, sub, ok := strings.Cut(s, "/")
+	begin := strings.TrimSuffix(sub, "*")
+	return ok && len(s) <= 127 && sub != "" && token(kind, 127) && (begin == "" || token(begin, 127)) && !strings.Contains(kind+begin, "*")
 }
 
 // check refuses combinations that cannot work. path is the rule's, empty for

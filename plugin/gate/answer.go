@@ -155,6 +155,13 @@ func overloadedProblem() *api.Problem {
 	}
 }
 
+var unsupportedProblem = api.Problem{
+	Status: 400,
+	Code:   api.CodeUnsupportedProtocol,
+	Title:  "CONNECT, protocol upgrades and gRPC cannot be protected by an idempotency key",
+	Detail: "The request was not executed. Send it without a key, where none is required.",
+}
+
 func unreadableProblem() *api.Problem {
 	return &api.Problem{
 		Status: 400,

@@ -5,7 +5,7 @@
 // # A request's way
 //
 //	            OnRequestHeaders
-//	                  |  no rule matches, no key, an upgrade, gRPC
+//	                  |  no rule matches, no key
 //	 new -------------+-----------------------------------------------> pass
 //	                  |  body mode: digest the body first
 //	                  v
@@ -32,7 +32,7 @@
 // mode the headers wait with it. In headers mode they cannot: a Pause there
 // would keep the body from the gate. So the headers go out, the host collects the
 // body (held), and nothing of the body goes out before the outcome is recorded.
-// An answer that is too large to record, or an event stream, passes as it comes
+// An answer that is too large to record, or of streamed_types, passes as it comes
 // (streamed) and is recorded without its body; only its last piece waits.
 // With commit: async, and where no ledger is called, the answer passes and is copied.
 //

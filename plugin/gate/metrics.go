@@ -13,6 +13,7 @@ type metrics struct {
 	conflict     MetricID // 409
 	notRecorded  MetricID // 410
 	invalid      MetricID // 400
+	unsupported  MetricID // 400: CONNECT, an upgrade or gRPC
 	bypass       MetricID // forwarded without protection
 	managerError MetricID // 503
 
@@ -50,6 +51,7 @@ func (m *metrics) define(host Host) {
 		{&m.conflict, Counter, "oncegate_requests_conflict"},
 		{&m.notRecorded, Counter, "oncegate_requests_not_recorded"},
 		{&m.invalid, Counter, "oncegate_requests_invalid"},
+		{&m.unsupported, Counter, "oncegate_requests_unsupported"},
 		{&m.bypass, Counter, "oncegate_requests_bypass"},
 		{&m.managerError, Counter, "oncegate_requests_manager_error"},
 		{&m.fenced, Counter, "oncegate_requests_fenced"},

@@ -175,7 +175,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	case end:
 		s.finish(nil, !fits)
 		return s.finishing(hold)
-	case !fits || a.expected > limit || media == "text/event-stream" || isGRPC(media):
+	case !fits || a.expected > limit || s.route.Streamed(media):
 		s.phase = phaseStreamed
 		s.finish(nil, true)
 		return Continue

@@ -111,34 +111,51 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	case len(headers) == 0:
 		return s.heldHeaders(s.unreadable())
 	}
-	if untouchable(method, headers) {
-		return Continue
+	if unprotectable(method, headers) {
+		return s.heldHeaders(s.unsupported(headers))
 	}
 	return s.heldHeaders(s.begin(headers, end))
 }
 
-// untouchable tells whether a request opens something that has no one answer: a
+// unprotectable tells whether a request opens something that has no one answer: a
 // tunnel, a WebSocket, a gRPC call.
-func untouchable(method string, headers request.Headers) bool {
-	if method == "CONNECT" {
-		return true
+func unprotectable(method string, headers request.Headers) bool {
+	contentType, _ := headers.Get(headerContentType)
+	return method == "CONNECT" || upgrades(headers) || isGRPC(mediaType(contentType))
+}
+
+func upgrades(headers request.Headers) (upgrade bool) {
+	if _, n := headers.Get(headerUpgrade); n == 0 {
+		return false
 	}
-	if _, n := headers.Get(headerUpgrade); n > 0 {
-		upgrade := false
-		for i := range headers {
-			if headers[i][0] == headerConnection {
-				eachToken(headers[i][1], func(token string) bool {
-					upgrade = upgrade || lower(token) == headerUpgrade
-					return !upgrade
-				})
-			}
-		}
-		if upgrade {
-			return true
+	for i := range headers {
+		if headers[i][0] == headerConnection {
+			eachToken(headers[i][1], func(token string) bool {
+				upgrade = upgrade || lower(token) == headerUpgrade
+				return !upgrade
+			})
 		}
 	}
-	contentType, n := headers.Get(headerContentType)
-	return n > 0 && isGRPC(mediaType(contentType))
+	return upgrade
+}
+
+// unsupported deals with an unprotectable request. With a key, or where each request has one, it
+// must not run as if it were protected. A key in a JSON body does not count: these have
+// no such body.
+func (s *Stream) unsupported(headers request.Headers) verdict {
+	p, k := s.plugin, &s.route.Key
+	keys := 0
+	if k.Header != "" {
+		_, keys = headers.Get(k.Header)
+	}
+	switch {
+	case keys == 0 && !k.Required && k.Derive == config.DeriveNone:
+		return verdictForward
+	case s.route.Unsupported == config.UnsupportedPass:
+		return s.bypass()
+	}
+	p.metrics.count(p.metrics.unsupported)
+	return s.refuse(&unsupportedProblem)
 }
 
 // unreadable deals with a request whose headers the host cannot hand over. It

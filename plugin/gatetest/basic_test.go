@@ -130,12 +130,11 @@ func TestUntouchedRequests(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		for name, q := range map[string]Request{
-			"get":       {Method: "GET", Key: "k"},
-			"head":      {Method: "HEAD", Key: "k"},
-			"no key":    {},
-			"websocket": {Key: "k", Headers: []string{"connection: keep-alive, Upgrade", "upgrade: websocket"}},
-			"grpc":      {Key: "k", Headers: []string{"content-type: application/grpc+proto"}},
-			"grpc-web":  {Key: "k", Headers: []string{"content-type: application/grpc-web"}},
+			"get":             {Method: "GET", Key: "k"},
+			"head":            {Method: "HEAD", Key: "k"},
+			"no key":          {},
+			"grpc, no key":    {Headers: []string{"content-type: application/grpc"}},
+			"upgrade, no key": {Headers: []string{"connection: upgrade", "upgrade: websocket"}},
 		} {
 			x := r.Send(q)
 			x.Answer(200, "")
@@ -148,9 +147,70 @@ func TestUntouchedRequests(t *testing.T) {
 	})
 }
 
+// unsupported are requests that have no one answer.
+var unsupported = map[string]Request{
+	"connect":   {Method: "CONNECT"},
+	"websocket": {Headers: []string{"connection: keep-alive, Upgrade", "upgrade: websocket"}},
+	"grpc":      {Headers: []string{"content-type: application/grpc+proto"}},
+	"grpc-web":  {Headers: []string{"content-type: Application/gRPC-Web; x=y"}},
+}
+
+// What cannot be protected does not run as if it were.
+func TestUnsupportedRequests(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		const all = `"match":[{"methods":["*"]}]`
+		for _, c := range []struct {
+			name, config, key string
+			refused, marked   bool
+		}{
+			{"a key", `{` + all + `}`, "k", true, false},
+			{"no key", `{` + all + `}`, "", false, false},
+			{"a key required", `{` + all + `,"key":{"required":true}}`, "", true, false},
+			{"a key required and there", `{` + all + `,"key":{"required":true}}`, "k", true, false},
+			{"a key from each body", `{` + all + `,"mode":"body","key":{"derive":"md5"}}`, "", true, false},
+			{"a key in JSON bodies", `{` + all + `,"mode":"body","key":{"json_path":"id"}}`, "", false, false},
+			{"a key, let pass", `{` + all + `,"unsupported":"pass"}`, "k", false, true},
+			{"no key, let pass", `{` + all + `,"unsupported":"pass"}`, "", false, false},
+			{"a key required, let pass", `{` + all + `,"unsupported":"pass","key":{"required":true}}`, "", false, true},
+			{"let pass by the rule", `{"match":[{"methods":["*"],"unsupported":"pass"}]}`, "k", false, true},
+		} {
+			r := NewRig(t, guest, Options{Config: c.config, BodyMode: true})
+			for name, q := range unsupported {
+				what := name + ", " + c.name
+				q.Key = c.key
+				x := r.Send(q)
+				if !c.refused {
+					x.Answer(200, "")
+				}
+				p := x.Response()
+				want(t, what+": upstream called", x.Upstream.Begun(), !c.refused)
+				switch {
+				case c.refused && name == "grpc":
+					want(t, what, p.Status+" "+p.Header("grpc-status"), "200 12")
+				case c.refused:
+					want(t, what, p.Status+" "+p.Problem(t), "400 unsupported-protocol")
+				case c.marked:
+					want(t, what, p.Header("idempotency-status"), "bypassed")
+				default:
+					want(t, what, p.Header("idempotency-status"), "")
+				}
+			}
+			count := func(b bool) int64 {
+				if b {
+					return int64(len(unsupported))
+				}
+				return 0
+			}
+			want(t, c.name+": refused", r.Metric("oncegate_requests_unsupported"), count(c.refused))
+			want(t, c.name+": bypassed", r.Metric("oncegate_requests_bypass"), count(c.marked))
+			want(t, c.name+": calls", len(r.Manager.Calls()), 0)
+		}
+	})
+}
+
 func TestStreamingGRPCPassesWithTrailers(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{})
+		r := NewRig(t, guest, Options{Config: `{"unsupported":"pass"}`})
 		x := r.Open(Request{Key: "k", Headers: []string{"content-type: application/grpc", "te: trailers"}}, false)
 		x.Upstream.AwaitHeaders(t)
 		x.RequestData([]byte("message"), false)

@@ -283,19 +283,44 @@ func TestAnswerWithTrailers(t *testing.T) {
 	})
 }
 
-func TestEventStreamIsNotHeldBack(t *testing.T) {
+// Answers of some media types reach the client as they come; others are held and recorded.
+func TestStreamedTypes(t *testing.T) {
+	const ndjson = `{"streamed_types":["application/X-NDJSON"]}`
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{})
-		x := r.Send(Request{Key: "k"})
-		x.Upstream.AwaitHeaders(t)
-		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "text/event-stream; charset=utf-8"), false)
-		x.ResponseData([]byte("data: 1\n\n"), false)
-		x.Client.AwaitBody(t, 9)
-		r.Settle()
-		want(t, "calls", calls(r), "reserve commit")
-		x.ResponseData([]byte("data: 2\n\n"), true)
-		want(t, "body", x.Response().Body, "data: 1\n\ndata: 2\n\n")
-		want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Status, "410")
+		for _, c := range []struct {
+			config, contentType string
+			live                bool
+		}{
+			{"", "text/event-stream; charset=utf-8", true},
+			{"", "application/grpc+proto", true},
+			{"", "application/x-ndjson", false},
+			{ndjson, "application/x-ndjson", true},
+			{ndjson, "text/event-stream", false},
+			{`{"match":[{"streamed_types":["text/*"]}]}`, "Text/Plain", true},
+			{`{"streamed_types":[]}`, "text/event-stream", false},
+		} {
+			what := c.contentType + " with " + c.config
+			r := NewRig(t, guest, Options{Config: c.config})
+			x := r.Send(Request{Key: "k"})
+			x.Upstream.AwaitHeaders(t)
+			x.ResponseHeaders(hostsim.H(":status", "200", "content-type", c.contentType), false)
+			x.ResponseData([]byte("data: 1\n\n"), false)
+			if c.live {
+				x.Client.AwaitBody(t, 9)
+				r.Settle()
+				want(t, what+": calls", calls(r), "reserve commit")
+			} else {
+				r.Settle()
+				want(t, what+": begun", x.Client.Body(), "")
+			}
+			x.ResponseData([]byte("data: 2\n\n"), true)
+			want(t, what+": body", x.Response().Body, "data: 1\n\ndata: 2\n\n")
+			status := "200"
+			if c.live {
+				status = "410"
+			}
+			want(t, what+": duplicate", r.Send(Request{Key: "k"}).Response().Status, status)
+		}
 	})
 }
 

@@ -64,7 +64,8 @@ func headerPairs(kind uint32) []byte {
 }
 
 func sendLocalResponse(status int, headers, body []byte) bool {
-	const notGRPC = -1
+	// The only gRPC requests that the gate answers are those that it does not support.
+	const grpcUnimplemented = 12
 	return proxySendLocalResponse(uint32(status), nil, 0, unsafe.Pointer(unsafe.SliceData(body)), uint32(len(body)),
-		unsafe.Pointer(unsafe.SliceData(headers)), uint32(len(headers)), notGRPC) == statusOK
+		unsafe.Pointer(unsafe.SliceData(headers)), uint32(len(headers)), grpcUnimplemented) == statusOK
 }

@@ -341,7 +341,8 @@ func (h *host) Reply(status int, headers [][2]string, body []byte) bool {
 	for i := range headers {
 		list[i] = headers[i]
 	}
-	return ok(h.SendLocalResponse(uint32(status), "", body, list, -1))
+	const grpcUnimplemented = 12
+	return ok(h.SendLocalResponse(uint32(status), "", body, list, grpcUnimplemented))
 }
 
 func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamRequest)) }
