@@ -72,7 +72,7 @@ func envoyConfig(cfg targetConfig) ([]byte, error) {
 			return nil, err
 		}
 	}
-	err = envoy.Edit(b, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+	err = envoy.Edit(b, func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 		plugin.GetVmConfig().GetCode().GetLocal().Specifier = &corev3.DataSource_Filename{Filename: wasmModule}
 		text, err := envoy.PluginJSON(plugin)
 		if err != nil {
@@ -87,6 +87,11 @@ func envoyConfig(cfg targetConfig) ([]byte, error) {
 		}
 		if text, err = json.Marshal(merged); err != nil {
 			return err
+		}
+		if cfg.edit != nil {
+			if err := cfg.edit(hcm); err != nil {
+				return err
+			}
 		}
 		return envoy.SetPluginJSON(plugin, text)
 	})

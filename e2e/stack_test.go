@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
 // stack is a manager, the payments upstream and any number of proxies before it.
@@ -30,6 +32,8 @@ type stack struct {
 	proxies  []*proxy
 	started  []*process // managers and upstreams, in order
 
+	edit func(*hcmv3.HttpConnectionManager) error
+
 	managerAddr, paymentsAddr string
 	ready                     bool // of a shared one
 }
@@ -39,6 +43,15 @@ type stack struct {
 func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
 	t.Helper()
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
+	s.stopAtEnd(t)
+	s.startManager(t)
+	s.startPayments(t)
+	s.startProxy(t)
+	return s
+}
+
+// stopAtEnd stops with the test what then runs. All must end well.
+func (s *stack) stopAtEnd(t *testing.T) {
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Error(err)
@@ -52,10 +65,6 @@ func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *
 			}
 		}
 	})
-	s.startManager(t)
-	s.startPayments(t)
-	s.startProxy(t)
-	return s
 }
 
 // stop ends all processes, clients' side first: what a proxy still has to tell the manager
@@ -109,7 +118,7 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 	t.Helper()
 	p, err := s.target.Start(targetConfig{
 		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
-		mode: s.mode, plugin: s.plugin, workers: 2, upstream: s.paymentsAddr, manager: s.managerAddr,
+		mode: s.mode, plugin: s.plugin, workers: 2, upstream: s.paymentsAddr, manager: s.managerAddr, edit: s.edit,
 	})
 	if p != nil {
 		s.proxies = append(s.proxies, p)

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
 	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
@@ -30,6 +32,8 @@ type targetConfig struct {
 	workers  int
 	upstream string // address
 	manager  string // address
+	// edit changes an Envoy's configuration further; other targets have none.
+	edit func(*hcmv3.HttpConnectionManager) error
 }
 
 // pluginJSON is the filter's configuration.

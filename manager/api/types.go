@@ -20,7 +20,7 @@ const (
 	HeaderIdempotencyKey = "idempotency-key"
 	// HeaderReplayed is "true" on a recorded answer.
 	HeaderReplayed = "idempotent-replayed"
-	// HeaderStatus tells what the gate did: executed, replayed or bypassed.
+	// HeaderStatus tells what the gate did: executed, replayed, bypassed or a problem's code.
 	HeaderStatus = "idempotency-status"
 )
 

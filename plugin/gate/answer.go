@@ -19,7 +19,9 @@ func retryAfter(ns int64) int {
 // replyProblem answers the current stream with a problem.
 func (s *Stream) replyProblem(problem *api.Problem) {
 	p := s.plugin
-	headers := append(p.headers[:0], [2]string{headerContentType, api.ContentTypeProblem})
+	headers := append(p.headers[:0],
+		[2]string{headerContentType, api.ContentTypeProblem},
+		[2]string{api.HeaderStatus, string(problem.Code)})
 	if problem.RetryAfterSeconds > 0 {
 		headers = append(headers, [2]string{headerRetryAfter, decimal(int64(problem.RetryAfterSeconds))})
 	}
