@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,7 +20,15 @@ var (
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
+// stacksAtOnce is how many scenarios run side by side unless -parallel says otherwise. Most of
+// their time is waiting: for processes to start, for TTLs.
+const stacksAtOnce = "6"
+
 func testMain(m *testing.M) int {
+	flag.Parse()
+	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
+		_ = flag.Set(parallel.Name, stacksAtOnce) // a number
+	}
 	dir, err := os.MkdirTemp("", "oncegate-e2e-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "e2e:", err)

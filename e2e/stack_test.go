@@ -35,7 +35,6 @@ type stack struct {
 	edit func(*hcmv3.HttpConnectionManager) error
 
 	managerAddr, paymentsAddr string
-	ready                     bool // of a shared one
 }
 
 // newStack starts manager and payments, and one proxy. All that runs at the end of the
@@ -157,19 +156,33 @@ func (s *stack) wantExecutions(t *testing.T, key string, want int) {
 // started when first needed, stopped at the end of all tests.
 var (
 	sharedMu sync.Mutex
-	shared   = map[string]*stack{}
+	shared   = map[string]*sharedOne{}
 )
+
+type sharedOne struct {
+	mu    sync.Mutex // held while it starts
+	stack *stack
+	ready bool
+}
 
 func sharedStack(t *testing.T, target Target, mode string) *stack {
 	t.Helper()
-	sharedMu.Lock()
-	defer sharedMu.Unlock()
 	name := target.Name() + "-" + mode
-	if s := shared[name]; s != nil {
-		if !s.ready {
+	sharedMu.Lock()
+	one := shared[name]
+	if one == nil {
+		one = new(sharedOne)
+		shared[name] = one
+	}
+	sharedMu.Unlock()
+
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if one.stack != nil {
+		if !one.ready {
 			t.Fatal("the shared processes did not start")
 		}
-		return s
+		return one.stack
 	}
 	dir, err := os.MkdirTemp(binDir, name)
 	if err != nil {
@@ -177,22 +190,23 @@ func sharedStack(t *testing.T, target Target, mode string) *stack {
 	}
 	// Waiting is bounded so that a duplicate of a request without an outcome gets its 409 soon;
 	// reservations outlive every test.
-	s := &stack{dir: dir, target: target, mode: mode, plugin: map[string]any{
+	one.stack = &stack{dir: dir, target: target, mode: mode, plugin: map[string]any{
 		"pending_wait_timeout": 0.5, "pending_ttl_seconds": 3600, "committed_ttl_seconds": 3600, "rejected_ttl_seconds": 3600,
 	}}
-	shared[name] = s
-	s.startManager(t)
-	s.startPayments(t)
-	s.startProxy(t)
-	s.ready = true
-	return s
+	one.stack.startManager(t)
+	one.stack.startPayments(t)
+	one.stack.startProxy(t)
+	one.ready = true
+	return one.stack
 }
 
 // stopShared ends the shared stacks and reports how that went.
 func stopShared() error {
 	var errs []error
-	for _, s := range shared {
-		errs = append(errs, s.stop())
+	for _, one := range shared {
+		if one.stack != nil {
+			errs = append(errs, one.stack.stop())
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -14,15 +14,6 @@ import (
 
 // What a client and an operator see of the gate, beyond answers that are right.
 
-// eachEnvoy is eachMode on the real Envoys.
-func eachEnvoy(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
-		if _, ok := target.(envoyTarget); ok {
-			scenario(t, target, mode)
-		}
-	})
-}
-
 // newSurface is a stack whose upstream is the test's and whose Envoy is configured further
 // by edit.
 func newSurface(t *testing.T, target Target, mode string, plugin map[string]any, upstream http.HandlerFunc, edit func(*hcmv3.HttpConnectionManager) error) *stack {

@@ -79,13 +79,28 @@ func findEnvoys(ctx context.Context) error {
 
 var modes = []string{"body", "headers"}
 
-// eachMode runs a scenario on every target in both modes.
+// eachMode runs a scenario on every target in both modes, side by side; no two scenarios
+// at once have the same target and mode.
 func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
+	t.Helper()
 	for _, target := range targets {
 		for _, mode := range modes {
-			t.Run(target.Name()+"/"+mode, func(t *testing.T) { scenario(t, target, mode) })
+			t.Run(target.Name()+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				scenario(t, target, mode)
+			})
 		}
 	}
+}
+
+// eachEnvoy is eachMode on the real Envoys.
+func eachEnvoy(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
+	t.Helper()
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		if _, ok := target.(envoyTarget); ok {
+			scenario(t, target, mode)
+		}
+	})
 }
 
 // gatewayTarget is the gateway of this repository.
