@@ -318,7 +318,9 @@ func (h *half) sendData(b []byte, endStream bool) {
 		return
 	}
 	h.outEnded = endStream
-	h.s.countBytes(h, len(b))
+	if h.response {
+		h.s.info.respBytes += uint64(len(b))
+	}
 	h.sink().Data(b, endStream)
 	if endStream {
 		h.sentEnd()

@@ -52,7 +52,7 @@ func (s *Stream) sendLocalReply(r *localReply, reason ResetReason) {
 		s.opts.Downstream.Headers(hd, len(body) == 0)
 		if len(body) > 0 {
 			s.resp.outEnded = true
-			s.countBytes(&s.resp, len(body))
+			s.info.respBytes += uint64(len(body))
 			s.opts.Downstream.Data(body, true)
 		}
 		s.finish(ResetLocalReply)

@@ -37,6 +37,21 @@ func TestProperties(t *testing.T) {
 	})
 }
 
+// A request's bytes count when they arrive, also behind a pause that holds them back.
+func TestRequestSize(t *testing.T) {
+	eachGuest(t, func(r *rig) {
+		cluster := &hostsimtest.Cluster{}
+		callRig(r, cluster, hostsim.Config{})
+		s, h := r.open("rh=prop:request.size,call:c:0,pause;cb=effective:self,prop:request.size,resume:0")
+		s.Request(h, "abc", "de")
+		s.Settle()
+		reply(r, cluster)
+		s.Settle()
+		r.wantLog("worker-0", "rh 7", "rh: prop:request.size = Ok 0x0000000000000000", "rh: call:c:0 = Ok 4", "answer 1 headers, 0 bytes, 0 trailers",
+			"cb: effective:self = Ok", "cb: prop:request.size = Ok 0x0500000000000000", "cb: resume:0 = Ok")
+	})
+}
+
 // A filter's own properties live on the stream, under a single-segment name.
 func TestSetProperty(t *testing.T) {
 	eachGuest(t, func(r *rig) {

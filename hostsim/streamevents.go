@@ -38,6 +38,7 @@ func (s *Stream) handle(e *event) {
 		s.onRequestHeaders(e.headers, e.eos)
 	case evRequestData:
 		if s.expect(s.req.started && !s.req.ended, "request body") && !s.req.aborted {
+			s.info.reqBytes += uint64(len(e.data))
 			s.req.dataIn(e.data, e.eos)
 		}
 	case evRequestTrailers:
@@ -252,14 +253,6 @@ func (s *Stream) lastCalls() {
 }
 
 func (s *Stream) setDetails(d string) { s.info.details, s.info.haveDetails = d, true }
-
-func (s *Stream) countBytes(h *half, n int) {
-	if h.response {
-		s.info.respBytes += uint64(n)
-	} else {
-		s.info.reqBytes += uint64(n)
-	}
-}
 
 func (s *Stream) clearRoute() { s.info.route = nil }
 
