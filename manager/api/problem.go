@@ -6,28 +6,29 @@ type Code string
 
 // Problem codes of the gate and the manager.
 const (
-	CodeInvalidRequest      Code = "invalid-request"      // 400: a field is missing, malformed or unknown
-	CodeInvalidKey          Code = "invalid-key"          // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
-	CodeKeyRequired         Code = "key-required"         // 400: this route demands a key
-	CodeUnsupportedProtocol Code = "unsupported-protocol" // 400: a key on what cannot be protected: CONNECT, an upgrade, gRPC
-	CodeUnauthorized        Code = "unauthorized"         // 401: wrong or missing credentials
-	CodeForbidden           Code = "forbidden"            // 403: these credentials do not allow this call
-	CodeNotFound            Code = "not-found"            // 404: no such entry, job or path
-	CodeMethodNotAllowed    Code = "method-not-allowed"   // 405
-	CodePending             Code = "request-pending"      // 409: the first attempt is still running
-	CodeFenced              Code = "fenced"               // 409: the token was superseded by a later reservation
-	CodeDuplicateKey        Code = "duplicate-key"        // 409: a live job holds the key
-	CodeConflict            Code = "conflict"             // 409: the state does not allow this call
-	CodeAnswerNotRecorded   Code = "answer-not-recorded"  // 410: it ran, but the answer was too large to keep
-	CodeTooLarge            Code = "too-large"            // 413: body or result over the limit
-	CodeUnsupportedMedia    Code = "unsupported-media"    // 415: content type is neither JSON nor raw
-	CodeFingerprintMismatch Code = "fingerprint-mismatch" // 422: the key was used for another request
-	CodeInternal            Code = "internal"             // 500
-	CodeManagerUnavailable  Code = "manager-unavailable"  // 503: the gate cannot reach the ledger
-	CodeUnavailable         Code = "unavailable"          // 503: starting, stopping or failed
-	CodeOverloaded          Code = "overloaded"           // 503: load is shed
-	CodeCapacity            Code = "capacity"             // 503: the window is full of pending entries
-	CodeInsufficientStorage Code = "insufficient-storage" // 503: the disk is full
+	CodeInvalidRequest      Code = "invalid-request"       // 400: a field is missing, malformed or unknown
+	CodeInvalidKey          Code = "invalid-key"           // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
+	CodeKeyRequired         Code = "key-required"          // 400: this route demands a key
+	CodeUnsupportedProtocol Code = "unsupported-protocol"  // 400: a key on what cannot be protected: CONNECT, an upgrade, gRPC
+	CodeUnauthorized        Code = "unauthorized"          // 401: wrong or missing credentials
+	CodeForbidden           Code = "forbidden"             // 403: these credentials do not allow this call
+	CodeNotFound            Code = "not-found"             // 404: no such entry, job or path
+	CodeMethodNotAllowed    Code = "method-not-allowed"    // 405
+	CodePending             Code = "request-pending"       // 409: the first attempt is still running
+	CodeFenced              Code = "fenced"                // 409: the token was superseded by a later reservation
+	CodeDuplicateKey        Code = "duplicate-key"         // 409: a live job holds the key
+	CodeConflict            Code = "conflict"              // 409: the state does not allow this call
+	CodeAnswerNotRecorded   Code = "answer-not-recorded"   // 410: it ran, but the answer was too large to keep
+	CodeTooLarge            Code = "too-large"             // 413: body or result over the limit
+	CodeUnsupportedMedia    Code = "unsupported-media"     // 415: content type is neither JSON nor raw
+	CodeFingerprintMismatch Code = "fingerprint-mismatch"  // 422: the key was used for another request
+	CodeInternal            Code = "internal"              // 500
+	CodeBodyModeUnavailable Code = "body-mode-unavailable" // 500: the proxy does not show request bodies to the gate
+	CodeManagerUnavailable  Code = "manager-unavailable"   // 503: the gate cannot reach the ledger
+	CodeUnavailable         Code = "unavailable"           // 503: starting, stopping or failed
+	CodeOverloaded          Code = "overloaded"            // 503: load is shed
+	CodeCapacity            Code = "capacity"              // 503: the window is full of pending entries
+	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
 )
 
 // TypePrefix starts the type URI of every problem.

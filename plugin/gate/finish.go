@@ -109,6 +109,8 @@ func (s *Stream) unknown() {
 func (s *Stream) leave() {
 	p := s.plugin
 	switch s.phase {
+	case phaseBody:
+		p.bodies.release(s)
 	case phaseWaiting:
 		p.unlink(s)
 		s.waited()

@@ -16,6 +16,7 @@ type metrics struct {
 	unsupported  MetricID // 400: CONNECT, an upgrade or gRPC
 	bypass       MetricID // forwarded without protection
 	managerError MetricID // 503
+	noBody       MetricID // 500
 
 	// What became of reservations.
 	committed MetricID // the answer was recorded
@@ -54,6 +55,7 @@ func (m *metrics) define(host Host) {
 		{&m.unsupported, Counter, "oncegate_requests_unsupported"},
 		{&m.bypass, Counter, "oncegate_requests_bypass"},
 		{&m.managerError, Counter, "oncegate_requests_manager_error"},
+		{&m.noBody, Counter, "oncegate_requests_body_unavailable"},
 		{&m.fenced, Counter, "oncegate_requests_fenced"},
 		{&m.committed, Counter, "oncegate_outcomes_committed"},
 		{&m.rejected, Counter, "oncegate_outcomes_rejected"},

@@ -27,9 +27,6 @@ const (
 	drainMessages = 256
 	// pumpRounds bounds how often one callback follows up on its own consequences.
 	pumpRounds = 8
-	// bodyPatience is how long a VM's first request body may take to arrive before the
-	// set-up is suspected.
-	bodyPatience = 5 * time.Second
 	// logPeriod is the least time between two complaints about the manager.
 	logPeriod = 10 * time.Second
 )
@@ -170,9 +167,7 @@ func (p *Plugin) OnTick() {
 	p.drain()
 	p.calls.tick(now)
 	p.rewrite(now)
-	if p.bodies.overdue(now) {
-		p.host.Log(LevelError, bodyHint)
-	}
+	p.checkBodies(now)
 	p.expireWaiters(now)
 	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {
 		p.rechecked = now
@@ -232,6 +227,7 @@ func (p *Plugin) drain() {
 // Only here streams other than the one whose callback runs are answered: a local
 // reply makes the host stop the running callback's stream, whichever it was for.
 func (p *Plugin) pump() {
+	p.refuseBodies()
 	for range pumpRounds {
 		busy := p.calls.send()
 		if p.wokenAll {
@@ -260,7 +256,9 @@ func (p *Plugin) pump() {
 	}
 }
 
-func (p *Plugin) due() bool { return p.wokenAll || len(p.woken) > 0 || p.calls.due() }
+func (p *Plugin) due() bool {
+	return p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.bodies.refusing
+}
 
 // kick asks for a queue callback, in which the plugin context is active. If it
 // cannot be had, the tick does the work.
@@ -309,31 +307,6 @@ func (p *Plugin) report() {
 		m.set(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
-}
-
-// bodyWatch notices a host that holds the body back together with the headers:
-// there every request of a route in body mode would hang.
-type bodyWatch struct {
-	seen   bool  // a body arrived while headers were held: all is well
-	since  int64 // the first time that one was waited for, 0: not yet
-	warned bool
-}
-
-const bodyHint = "oncegate: mode body is configured, but no body arrives while the request headers are held; " +
-	"set allow_on_headers_stop_iteration in the plugin's configuration (Envoy 1.35 or newer), or use mode headers"
-
-func (b *bodyWatch) expect(h Host) {
-	if b.since == 0 {
-		b.since = h.Now()
-	}
-}
-
-func (b *bodyWatch) overdue(now int64) bool {
-	if b.seen || b.warned || b.since == 0 || now-b.since < int64(bodyPatience) {
-		return false
-	}
-	b.warned = true
-	return true
 }
 
 // keyMark in manager.authority becomes a digest of the entry, so that a cluster

@@ -76,6 +76,7 @@ type Stream struct {
 	body    *request.Body
 	bodyKey bool // the key comes from the body
 	seen    int  // bytes of the host's buffer that were digested
+	watched watched
 
 	// While the stream waits, or has waited.
 	hasWaited      bool
@@ -198,8 +199,10 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	if end {
 		return s.bodyRead(0, true)
 	}
+	if !p.bodies.hold(s) {
+		return s.bodyUnavailable()
+	}
 	s.phase = phaseBody
-	p.bodies.expect(p.host)
 	return verdictPause
 }
 
@@ -288,7 +291,7 @@ func (s *Stream) act(v verdict) {
 func (s *Stream) OnRequestBody(size int, end bool) Action {
 	switch s.phase {
 	case phaseBody:
-		s.plugin.bodies.seen = true
+		s.plugin.bodies.delivered(s.plugin.host)
 		return s.readBody(size, end)
 	case phaseWaiting, phaseReserving:
 		// Continue would send the held headers on.
@@ -306,6 +309,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 func (s *Stream) OnRequestTrailers() Action {
 	switch s.phase {
 	case phaseBody:
+		s.plugin.bodies.delivered(s.plugin.host)
 		return s.held(s.bodyRead(s.seen, true))
 	case phaseWaiting, phaseReserving, phaseReplied:
 		return Pause

@@ -259,10 +259,20 @@ func TestWaiterWithABodyRunsInTheEnd(t *testing.T) {
 func TestBodyModeOnAHostWithoutIt(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`})
+		slow := r.Open(Request{Key: "slow"}, false)
+		r.Clock.Advance(time.Minute)
+		r.Settle()
+		want(t, "warnings", len(r.Host.Warnings()), 0)
 		x := r.Open(Request{Key: "k"}, false)
 		x.RequestData([]byte("body"), true)
 		r.Settle()
 		r.Clock.Advance(10 * time.Second)
+		for _, x := range []*Exchange{x, slow, r.Send(Request{Key: "k", Body: "body"})} {
+			a := x.Response()
+			want(t, "status", a.Status, "500")
+			want(t, "names the problem", strings.Contains(a.Body, "body-mode-unavailable"), true)
+			want(t, "upstream called", x.Upstream.Begun(), false)
+		}
 		hints := 0
 		for _, w := range r.Host.Warnings() {
 			if strings.Contains(w.Message, "allow_on_headers_stop_iteration") {
@@ -270,16 +280,20 @@ func TestBodyModeOnAHostWithoutIt(t *testing.T) {
 			}
 		}
 		want(t, "hints", hints, 1)
-		want(t, "upstream called", x.Upstream.Begun(), false)
-		x.Leave()
+	})
+}
 
-		well := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true})
-		y := well.Send(Request{Key: "k", Body: "b"})
-		y.Answer(200, "")
-		y.Response()
-		z := well.Open(Request{Key: "slow"}, false)
-		well.Clock.Advance(10 * time.Second)
-		want(t, "warnings", len(well.Host.Warnings()), 0)
-		z.Leave()
+// A client that takes its time is no mistake in the set-up.
+func TestSlowBodies(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := bodyMode(t, guest, `{"mode":"body"}`)
+		x := r.Open(Request{Key: "slow"}, false)
+		r.Clock.Advance(time.Minute)
+		x.RequestData([]byte("one"), false)
+		r.Clock.Advance(time.Minute)
+		x.RequestData([]byte("two"), true)
+		x.Answer(200, "done")
+		want(t, "answer", x.Response().Body, "done")
+		want(t, "warnings", len(r.Host.Warnings()), 0)
 	})
 }

@@ -1,0 +1,147 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+const (
+	// bodyPatience is how long bytes of a held request's body may have been in the host
+	// without a callback before the set-up is known to be wrong. A filter before the gate
+	// may hold a body for a while.
+	bodyPatience = 5 * time.Second
+	// bodyRefusals bounds the held requests that one callback refuses.
+	bodyRefusals = 16
+)
+
+// bodyWatch notices a host that holds the body back together with the headers: there
+// every request of a route in body mode would hang. The proof is a body of which bytes
+// came, as request.total_size tells, while no callback did; a slow client proves nothing.
+// The first body that is delivered ends the watch for good.
+type bodyWatch struct {
+	seen bool // a body was delivered while headers were held
+	// unavailable: none is. Requests are refused but for one per bodyPatience, which is
+	// held to find out whether that is still so.
+	unavailable bool
+	refusing    bool  // what is held now is to be refused
+	probed      int64 // when one was held last, or found to be held in vain
+
+	// The requests that are held and have had no callback.
+	first, last *Stream
+}
+
+// watched is what the watch knows of a held request.
+type watched struct {
+	on     bool
+	size   uint64 // request.total_size at the headers
+	behind int64  // since when the host is known to hold bytes back, 0: it is not
+}
+
+// hold begins to watch the current stream; false: it must be refused.
+func (b *bodyWatch) hold(s *Stream) bool {
+	if b.seen {
+		return true
+	}
+	p := s.plugin
+	now := p.host.Now()
+	if b.unavailable && (b.first != nil || now >= b.probed && now-b.probed < int64(bodyPatience)) {
+		return false
+	}
+	b.probed = now
+	s.watched = watched{on: true, size: p.totalSize()}
+	s.previous, s.next = b.last, nil
+	if b.last == nil {
+		b.first = s
+	} else {
+		b.last.next = s
+	}
+	b.last = s
+	return true
+}
+
+// release ends the watch of one stream.
+func (b *bodyWatch) release(s *Stream) {
+	if !s.watched.on {
+		return
+	}
+	s.watched.on = false
+	if s.previous == nil {
+		b.first = s.next
+	} else {
+		s.previous.next = s.next
+	}
+	if s.next == nil {
+		b.last = s.previous
+	} else {
+		s.next.previous = s.previous
+	}
+	s.previous, s.next = nil, nil
+	b.refusing = b.refusing && b.first != nil
+}
+
+// delivered is told of every callback after the headers of a held request.
+func (b *bodyWatch) delivered(h Host) {
+	if b.seen {
+		return
+	}
+	b.seen = true
+	if b.unavailable {
+		b.unavailable = false
+		h.Log(LevelInfo, "oncegate: request bodies arrive now; mode body works")
+	}
+	for b.first != nil {
+		b.release(b.first)
+	}
+}
+
+// check looks for the proof. It runs in the plugin context.
+func (p *Plugin) checkBodies(now int64) {
+	b := &p.bodies
+	for s := b.first; s != nil && !b.refusing; {
+		next := s.next
+		switch w := &s.watched; {
+		case !p.choose(s.id):
+			b.release(s)
+		case w.behind == 0 || now < w.behind:
+			if p.totalSize() > w.size {
+				w.behind = now
+			}
+		case now-w.behind >= int64(bodyPatience):
+			b.refusing, b.probed = true, now
+			if !b.unavailable {
+				b.unavailable = true
+				p.host.Log(LevelError, bodyHint)
+			}
+		}
+		s = next
+	}
+}
+
+const bodyHint = "oncegate: mode body is configured, but no body arrives while the request headers are held; " +
+	"set allow_on_headers_stop_iteration in the plugin's configuration (Envoy 1.35 or newer), or use mode headers"
+
+// totalSize is how many bytes of the current stream's request the host has.
+func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
+
+// refuseBodies answers requests that are held in vain.
+func (p *Plugin) refuseBodies() {
+	b := &p.bodies
+	for n := 0; n < bodyRefusals && b.refusing; n++ {
+		s := b.first
+		b.release(s)
+		if p.choose(s.id) {
+			s.bodyUnavailable()
+		}
+	}
+}
+
+func (s *Stream) bodyUnavailable() verdict {
+	s.plugin.metrics.count(s.plugin.metrics.noBody)
+	return s.refuse(&api.Problem{
+		Status: 500,
+		Code:   api.CodeBodyModeUnavailable,
+		Title:  "The proxy does not show request bodies to the gate",
+		Detail: "The request was not executed. The proxy's configuration must be corrected; its log says how.",
+	})
+}
