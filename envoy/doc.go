@@ -7,8 +7,8 @@
 //	istio/body-mode.yaml   the same in body mode
 //	istio/manager.yaml     how Istio's proxies reach the managers, and a protected route
 //
-// The files are meant to be copied; each says what to adapt. The Go code serves
-// tests: those of this package, which check every file and the filter's configuration
-// inside it, and the end-to-end tests, which run envoy.yaml and headers-mode.yaml
-// in a real Envoy after changing the addresses.
+// The files are meant to be copied; each says what to adapt. The Go code serves the
+// tests of this package, which check every file and the filter's configuration
+// inside it, and all that runs envoy.yaml and headers-mode.yaml in a real Envoy with
+// other addresses (Local): the end-to-end tests and the examples.
 package envoy

@@ -1,0 +1,132 @@
+package envoy
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"strconv"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+)
+
+// Local is a static configuration with other addresses, and another place of the module. All else stays as published.
+type Local struct {
+	// Mode is "body" for envoy.yaml, "headers" for headers-mode.yaml.
+	Mode string
+	// Listen and Admin are what Envoy listens on, as IP:port; port 0 takes a free one.
+	Listen, Admin string
+	// Upstream and Manager are the only endpoints of the clusters upstream and oncegate_manager, as IP:port.
+	Upstream, Manager string
+	// Module is the path of oncegate.wasm.
+	Module string
+	// Plugin has fields of the filter's configuration that replace the published ones.
+	Plugin map[string]any
+	// Edit changes the rest; nil for nothing.
+	Edit func(*hcmv3.HttpConnectionManager) error
+}
+
+// byMode names the file of each mode.
+var byMode = map[string]string{"body": "envoy.yaml", "headers": "headers-mode.yaml"}
+
+func load(mode string) (*bootstrapv3.Bootstrap, error) {
+	name := byMode[mode]
+	if name == "" {
+		return nil, fmt.Errorf("the mode is %q, it must be body or headers", mode)
+	}
+	return LoadBootstrap(name)
+}
+
+// PluginConfig returns the filter's configuration as published for a mode, with some fields replaced, as JSON.
+func PluginConfig(mode string, fields map[string]any) (text []byte, err error) {
+	b, err := load(mode)
+	if err != nil {
+		return nil, err
+	}
+	err = Edit(b, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+		text, err = merge(plugin, fields)
+		return err
+	})
+	return text, err
+}
+
+func merge(plugin *wasmv3.PluginConfig, fields map[string]any) ([]byte, error) {
+	text, err := PluginJSON(plugin)
+	if err != nil {
+		return nil, err
+	}
+	merged := map[string]any{}
+	if err := json.Unmarshal(text, &merged); err != nil {
+		return nil, err
+	}
+	maps.Copy(merged, fields)
+	return json.Marshal(merged)
+}
+
+// Bootstrap returns the configuration as JSON, which `envoy --config-path` takes from a file whose name ends in .json.
+func (l Local) Bootstrap() ([]byte, error) {
+	b, err := load(l.Mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := setAddress(b.GetAdmin().GetAddress(), l.Admin); err != nil {
+		return nil, err
+	}
+	if err := setAddress(b.GetStaticResources().GetListeners()[0].GetAddress(), l.Listen); err != nil {
+		return nil, err
+	}
+	for cluster, address := range map[string]string{"upstream": l.Upstream, "oncegate_manager": l.Manager} {
+		if err := setEndpoint(b, cluster, address); err != nil {
+			return nil, err
+		}
+	}
+	err = Edit(b, func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+		plugin.GetVmConfig().GetCode().GetLocal().Specifier = &corev3.DataSource_Filename{Filename: l.Module}
+		text, err := merge(plugin, l.Plugin)
+		if err != nil {
+			return err
+		}
+		if l.Edit != nil {
+			if err := l.Edit(hcm); err != nil {
+				return err
+			}
+		}
+		return SetPluginJSON(plugin, text)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := Validate(b); err != nil {
+		return nil, err
+	}
+	return MarshalBootstrap(b)
+}
+
+func setAddress(a *corev3.Address, address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return err
+	}
+	s := a.GetSocketAddress()
+	s.Address, s.PortSpecifier = host, &corev3.SocketAddress_PortValue{PortValue: uint32(n)}
+	return nil
+}
+
+// setEndpoint gives a cluster its only endpoint, an IP that needs no DNS.
+func setEndpoint(b *bootstrapv3.Bootstrap, cluster, address string) error {
+	for _, c := range b.GetStaticResources().GetClusters() {
+		if c.GetName() == cluster {
+			c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
+			return setAddress(c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress(), address)
+		}
+	}
+	return fmt.Errorf("no cluster %q", cluster)
+}
