@@ -80,8 +80,9 @@
 // assertion in debug builds and undefined otherwise. A test wants to hear of it
 // (Violations), and the gateway should not fall over it.
 //
-// Why does Await not count what a pausing filter collects? Because its limit answers 413
-// instead of slowing the sender down. A feeder that waited for room would wait for ever.
+// Why does Await not count what a filter holds below the limit? Because Envoy does not
+// either: it reads its socket until the buffer is above the limit, and one read can bring
+// as much as the limit on top of what is held.
 //
 // Why no blocking in sinks? They run on the loop, and a slow client would stall every
 // stream of its worker. Whoever writes to a socket keeps a queue and uses the windows.

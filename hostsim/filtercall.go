@@ -115,7 +115,7 @@ func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 	if failed, open := s.checkFailed(); failed {
 		return pick(open, dataContinue, dataStopNoBuffer)
 	}
-	h.body, s.endFlag = b, endStream
+	h.body, h.stale, s.endFlag = b, false, endStream
 	size := len(*b)
 	if h.buffering {
 		size = len(h.buffer)
@@ -147,6 +147,7 @@ func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 	h.buffering = st == dataStopBuffer
 	h.body = nil
 	if st != dataContinue {
+		h.stale = st != dataStopBuffer
 		// Trailers can still be added while the last piece is paused.
 		h.body = new([]byte)
 	}

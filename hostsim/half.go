@@ -15,6 +15,7 @@ type half struct {
 	response bool
 
 	state            iterationState
+	stopAllStreaming bool // what streaming is for body that comes in stopAll
 	started          bool // headers have come in
 	headersContinued bool // headers have been sent on
 	ended            bool // the message's end has come in
@@ -25,15 +26,18 @@ type half struct {
 	haveTrailers      bool
 
 	// What is held: haveBuffer is true also for an empty buffer, which stands for an
-	// empty piece that ends the message. streaming says that a full buffer slows the
-	// sender down rather than ending the stream.
+	// empty piece that ends the message. streaming says that a buffer that gets over the
+	// limit slows the sender down rather than ending the stream. above: it did, and has
+	// not come down to half the limit since.
 	buffer     []byte
 	haveBuffer bool
 	streaming  bool
+	above      bool
 
 	// What the filter's host functions see.
 	seeHeaders, seeTrailers bool
 	body                    *[]byte // the piece at hand; after a pause, nothing
+	stale                   bool    // Envoy would still show the filter a piece that is gone
 	buffering               bool    // the filter paused on body: it sees buffer, not body
 
 	window window
@@ -70,11 +74,9 @@ func (h *half) headersIn(hd Headers, endStream bool) {
 		}
 	case headersStopSingle:
 		h.stop(stopSingle)
-	case headersStopAllBuffer:
+	case headersStopAllBuffer, headersStopAllWatermark:
 		h.stop(stopAll)
-	case headersStopAllWatermark:
-		h.stop(stopAll)
-		h.streaming = true
+		h.stopAllStreaming = st == headersStopAllWatermark
 	}
 }
 
@@ -88,6 +90,7 @@ func (h *half) stop(to iterationState) {
 func (h *half) dataIn(b []byte, endStream bool) {
 	h.ended = h.ended || endStream
 	if h.state == stopAll {
+		h.streaming = h.stopAllStreaming
 		h.hold(b)
 		return
 	}
@@ -123,7 +126,10 @@ func (h *half) filterData(b []byte, endStream, held bool) {
 		return
 	}
 	if held {
-		h.buffer = b // what the filter made of it
+		h.replace(b) // what the filter made of it
+		if s.over || h.aborted {
+			return
+		}
 	}
 	switch st {
 	case dataContinue:
@@ -148,15 +154,10 @@ func (h *half) filterData(b []byte, endStream, held bool) {
 		h.streaming = st == dataStopWatermark
 		if !held {
 			h.hold(b)
-		} else {
-			h.account()
-			h.checkLimit()
 		}
 	case dataStopNoBuffer:
 		h.stop(stopSingle)
-		if held {
-			h.account()
-		} else if h.ended && !h.haveTrailers && !h.haveBuffer {
+		if h.ended && !h.haveTrailers && !h.haveBuffer {
 			h.haveBuffer = true // the end must still come through after a resume
 		}
 	}
@@ -231,45 +232,49 @@ func (h *half) proceed() {
 	}
 }
 
-// hold adds a piece to the held buffer, and takes the consequences of one that is
-// too large.
+// hold adds a piece to the held buffer.
 func (h *half) hold(b []byte) {
 	if len(h.buffer) == 0 {
-		h.buffer = b
+		h.replace(b)
 	} else {
-		h.buffer = append(h.buffer, b...)
+		h.replace(append(h.buffer, b...))
 	}
-	h.haveBuffer = true
+}
+
+// replace changes the held buffer and takes the consequences, as Envoy does with its
+// two watermarks: only the moment at which the buffer gets over the limit counts, so that
+// one that is above already ends no stream.
+func (h *half) replace(b []byte) {
+	h.buffer, h.haveBuffer = b, true
+	limit := h.s.host.cfg.BufferLimit
+	switch {
+	case h.above && len(b) <= limit/2:
+		h.above = false
+	case !h.above && len(b) > limit:
+		h.above = true
+		if !h.streaming {
+			h.tooLarge()
+		}
+	}
 	h.account()
-	h.checkLimit()
 }
 
 func (h *half) take() []byte {
 	b := h.buffer
-	h.buffer, h.haveBuffer = nil, false
-	h.account()
+	h.replace(nil)
+	h.haveBuffer = false
 	return b
 }
 
-// account tells the feeder's window how much is held. What is collected by a pausing
-// filter does not count: there the limit ends the stream, and a feeder that waited
-// for room would wait for ever.
+// account tells the feeder's window what Envoy tells the socket: not to be read while
+// the buffer is above its limit. Below it, what is held does not count, so that one read
+// can bring as much as the limit on top of it.
 func (h *half) account() {
-	if h.streaming {
-		h.window.setHeld(len(h.buffer))
-	} else {
-		h.window.setHeld(0)
+	held := 0
+	if h.above {
+		held = max(len(h.buffer), h.s.host.cfg.BufferLimit+1)
 	}
-}
-
-func (h *half) overLimit() bool {
-	return !h.streaming && len(h.buffer) > h.s.host.cfg.BufferLimit
-}
-
-func (h *half) checkLimit() {
-	if h.overLimit() {
-		h.tooLarge()
-	}
+	h.window.setHeld(held)
 }
 
 // tooLarge ends a stream whose collected body is over the limit.

@@ -216,7 +216,10 @@ func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
 		switch {
 		case h.buffering:
 			return &guestBuffer{bytes: h.buffer, half: h, held: true}
-		case h.body != nil:
+		case h.stale:
+			c.stream.violation(h.dirName() + " body accessed outside of its callback, which did not pause to buffer; Envoy uses freed memory here")
+		}
+		if h.body != nil {
 			return &guestBuffer{bytes: *h.body, half: h}
 		}
 		return &guestBuffer{}
@@ -302,11 +305,7 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 		*b.half.body = out
 		return StatusOK
 	}
-	b.half.buffer = out
-	b.half.account()
-	if b.half.overLimit() {
-		v.after = append(v.after, afterAction{kind: afterTooLarge, stream: c.stream, half: b.half})
-	}
+	b.half.replace(out)
 	return StatusOK
 }
 
@@ -324,7 +323,7 @@ func (v *vm) ContinueStream(t StreamType) Status {
 			if st := v.later(afterAction{kind: kind, stream: s}); st != StatusOK {
 				return st
 			}
-			s.req.seeHeaders, s.req.seeTrailers, s.req.body = false, false, nil
+			s.req.seeHeaders, s.req.seeTrailers, s.req.body, s.req.stale = false, false, nil, false
 		}
 		return StatusOK
 	case StreamDownstream:

@@ -32,7 +32,7 @@ func (s *Stream) filterReply(r *localReply) {
 // callback that is running); while they are held it goes straight to the client; when
 // they are gone the client's stream is reset with reason.
 func (s *Stream) sendLocalReply(r *localReply, reason ResetReason) {
-	if s.over {
+	if s.over || s.prepared != nil { // the first one counts
 		return
 	}
 	s.setDetails(r.details)

@@ -177,6 +177,7 @@ func (h *Host) NewStream(opts StreamOptions) (*Stream, error) {
 	s := &Stream{host: h, t: t, opts: opts, done: make(chan struct{})}
 	s.req.s, s.resp.s, s.resp.response = s, s, true
 	s.req.window.limit, s.resp.window.limit = h.cfg.BufferLimit, h.cfg.BufferLimit
+	s.req.streaming, s.resp.streaming = true, true
 	s.info.start = h.cfg.Clock.Now()
 	t.loop.post(event{kind: evFunc, f: func() { t.add(s) }})
 	return s, nil
@@ -244,11 +245,10 @@ func (s *Stream) BeginsAnew(response Headers) {
 	s.post(event{kind: evBeganAnew, headers: response})
 }
 
-// AwaitRequest waits until the stream may be fed more request body: until the bytes
-// it was given and has not handled, together with those a paused filter makes it
-// hold, are not above Config.BufferLimit. (Bytes that a filter collects do not count:
-// there the limit ends the request instead of slowing it.) It returns ErrStreamOver
-// when the stream has ended, or ctx's error.
+// AwaitRequest waits until the stream may be fed more request body: until the bytes it
+// was given and has not handled are not above Config.BufferLimit, and neither are those
+// that the filter makes it hold. Once these were above the limit, they must come down to
+// half of it. It returns ErrStreamOver when the stream has ended, or ctx's error.
 func (s *Stream) AwaitRequest(ctx context.Context) error { return s.req.window.await(ctx, s.done) }
 
 // AwaitResponse is AwaitRequest for the response body.

@@ -24,8 +24,9 @@ type vm struct {
 	// current is the context of the running callback, nil between callbacks;
 	// effective replaces it in host calls until the callback ends.
 	current, effective *vmContext
-	configuring        bool // plugin configuration may be read
-	stopIteration      bool // a local response was sent: the callback's action counts as "stop"
+	outer              []savedContext // of the callbacks that a host call of theirs led to this one
+	configuring        bool           // plugin configuration may be read
+	stopIteration      bool           // a local response was sent: the callback's action counts as "stop"
 	after              []afterAction
 
 	calls        map[uint32]*callout
@@ -41,6 +42,9 @@ type vm struct {
 	onClosed chan struct{} // closed once the VM is gone; nil while nobody waits
 }
 
+// savedContext is what a callback inside another puts aside.
+type savedContext struct{ current, effective *vmContext }
+
 // vmContext is a context inside a VM: the VM itself (id 0), the plugin's root
 // context, or a stream.
 type vmContext struct {
@@ -55,7 +59,6 @@ type afterAction struct {
 	kind   afterKind
 	stream *Stream
 	reply  *localReply
-	half   *half
 }
 
 type afterKind uint8
@@ -65,7 +68,6 @@ const (
 	afterContinueResponse
 	afterClose
 	afterReply
-	afterTooLarge
 	afterPluginDone
 )
 
@@ -160,24 +162,27 @@ func (v *vm) begin(c *vmContext, callback string) bool {
 	if v.failed || v.closed {
 		return false
 	}
-	if v.current != nil {
-		panic("hostsim: BUG: " + callback + " re-enters a VM")
-	}
 	if hook := v.host.cfg.Hooks.BeforeCallback; hook != nil {
 		if err := hook(HookCallback{Thread: v.name, Callback: callback, Context: c.id}); err != nil {
 			v.trap(callback, err)
 			return false
 		}
 	}
+	v.outer = append(v.outer, savedContext{v.current, v.effective})
 	v.current, v.effective = c, nil
 	return true
 }
 
 // end closes the callback; err is a trap.
 func (v *vm) end(callback string, err error) {
-	v.current, v.effective = nil, nil
-	if err != nil {
+	last := len(v.outer) - 1
+	v.current, v.effective = v.outer[last].current, v.outer[last].effective
+	v.outer = v.outer[:last]
+	switch {
+	case err != nil:
 		v.trap(callback, err)
+	case v.failed && last == 0:
+		v.guest.Close() // a callback inside this one trapped
 	}
 }
 
@@ -200,8 +205,6 @@ func (v *vm) finish() {
 			a.stream.closeByFilter()
 		case afterReply:
 			a.stream.filterReply(a.reply)
-		case afterTooLarge:
-			a.half.tooLarge()
 		case afterPluginDone:
 			v.deleteRoot()
 		}
@@ -213,7 +216,7 @@ func (v *vm) trap(callback string, err error) {
 	v.failed = true
 	v.tick.disarm()
 	v.host.reportTrap(Trap{Time: v.host.cfg.Clock.Now(), Thread: v.name, Callback: callback, Err: err})
-	if v.guest != nil {
+	if v.guest != nil && len(v.outer) == 0 {
 		v.guest.Close()
 	}
 	v.gone()

@@ -178,6 +178,7 @@ type wasmGuest struct {
 	work   api.MutableGlobal
 	alloc  api.Function
 	closed bool
+	depth  int // callbacks under way, one inside the other
 	stack  [8]uint64
 	astack [1]uint64
 
@@ -274,6 +275,13 @@ func (g *wasmGuest) call(f api.Function, missing uint64, args ...uint32) (uint64
 	for i, a := range args {
 		stack[i] = uint64(a)
 	}
+	if g.depth > 0 {
+		// A function of wazero's must not be called again while it runs; a new one may.
+		f = g.mod.ExportedFunction(f.Definition().ExportNames()[0])
+		defer g.work.Set(g.work.Get())
+	}
+	g.depth++
+	defer func() { g.depth-- }()
 	g.work.Set(g.limits.work)
 	if err := f.CallWithStack(g.ctx, stack); err != nil {
 		return 0, g.explain(err)

@@ -2,8 +2,10 @@ package hostsimtest
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 )
@@ -112,3 +114,31 @@ func Get(path string, nameValues ...string) hostsim.Headers {
 func Post(path string, nameValues ...string) hostsim.Headers {
 	return append(hostsim.H(":method", "POST", ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
 }
+
+// RequestWindowOpen tells whether AwaitRequest would return at once.
+func (s *Stream) RequestWindowOpen() bool { return s.AwaitRequest(new(glance)) != errShut }
+
+// ResponseWindowOpen tells whether AwaitResponse would return at once.
+func (s *Stream) ResponseWindowOpen() bool { return s.AwaitResponse(new(glance)) != errShut }
+
+var errShut = errors.New("the window is shut")
+
+// glance is a context that ends as soon as somebody waits for its end.
+type glance struct{ waited bool }
+
+func (g *glance) Done() <-chan struct{} {
+	g.waited = true
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func (g *glance) Err() error {
+	if g.waited {
+		return errShut
+	}
+	return nil
+}
+
+func (*glance) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (*glance) Value(any) any               { return nil }

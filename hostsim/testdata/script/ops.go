@@ -46,6 +46,14 @@ func (v *VM) do(id uint32, a []string) string {
 			return st(h.Effective(id))
 		}
 		return st(h.Effective(num(a, 1)))
+	case "others": // an op, done in the name of every other stream; what the last one answered
+		last := ""
+		for _, other := range v.others(id) {
+			h.Effective(other)
+			last = v.do(other, a[1:])
+		}
+		h.Effective(id)
+		return last
 	case "done":
 		return st(h.Done())
 	case "foreign":

@@ -10,10 +10,11 @@
 // (r: request, s: response; h, b, t: headers, body, trailers; cb: answer to a callout),
 // or with a number that callback's n-th call on the stream ("rb2"). An op is
 // "name:arg:arg"; whatever it finds out is logged as "<callback>: <op> = <status>
-// <result>".
+// <result>". With "name=a" in x-script the stream's lines begin with a.
 package script
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -66,6 +67,7 @@ type VM struct {
 }
 
 type stream struct {
+	name  string // and a blank; "" without a name
 	ops   map[string]string
 	count map[string]int
 }
@@ -138,6 +140,9 @@ func (v *VM) Stream(when string, id, size uint32, end bool) uint32 {
 	if when == "rh" {
 		text, _ := v.h.Get(mapRequestHeaders, "x-script")
 		s.ops = parse(text)
+		if name := s.ops["name"]; name != "" {
+			s.name = name + " "
+		}
 	}
 	s.count[when]++
 	what, ok := s.ops[when+strconv.Itoa(s.count[when])]
@@ -149,7 +154,7 @@ func (v *VM) Stream(when string, id, size uint32, end bool) uint32 {
 		if end {
 			line += " end"
 		}
-		v.h.Log(logInfo, line)
+		v.log(id, line)
 	}
 	action, _ := v.run(when, id, what)
 	if when == "delete" {
@@ -185,10 +190,29 @@ func (v *VM) run(when string, id uint32, what string) (action uint32, ok bool) {
 		case "false":
 			ok = false
 		default:
-			v.h.Log(logInfo, when+": "+op+" = "+v.do(id, a))
+			v.log(id, when+": "+op+" = "+v.do(id, a))
 		}
 	}
 	return action, ok
+}
+
+func (v *VM) log(id uint32, line string) {
+	if s := v.streams[id]; s != nil {
+		line = s.name + line
+	}
+	v.h.Log(logInfo, line)
+}
+
+// others are the streams but one, in the order of their beginning.
+func (v *VM) others(id uint32) []uint32 {
+	var ids []uint32
+	for other := range v.streams {
+		if other != id {
+			ids = append(ids, other)
+		}
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 func num(a []string, i int) uint32 {
