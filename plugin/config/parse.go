@@ -46,7 +46,9 @@ func Parse(json []byte) (*Config, error) {
 		json = []byte("{}")
 	}
 	if !jsonguard.Valid(json) {
-		return nil, &Error{Reason: "not valid JSON; allowed: one JSON object, nested at most " + strconv.Itoa(jsonguard.MaxDepth) + " deep"}
+		// Envoy hands any other message over in its binary form, a google.protobuf.Struct as well.
+		return nil, &Error{Reason: "not valid JSON; allowed: one JSON object, nested at most " + strconv.Itoa(jsonguard.MaxDepth) +
+			" deep, in Envoy as a google.protobuf.StringValue"}
 	}
 	var r reader
 	c := defaults()

@@ -59,7 +59,7 @@ func TestEveryField(t *testing.T) {
 	c := mustParse(t, `{
 		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
-		"max_entries": 16, "max_bytes": 70000, "max_waiters": 3, "cleanup_interval_seconds": 1.5,
+		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "cleanup_interval_seconds": 1.5,
 		"scope_secret": "0123456789abcdef",
 		"ledger": "upstream", "mode": "body",
 		"key": {"header": "X-Key", "json_path": "a.0.b\\.c", "derive": "sha256", "required": true, "format": "any"},
@@ -143,7 +143,7 @@ func TestRefused(t *testing.T) {
 	const streamedAllowed = `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`
 	const scopeAllowed = `"host", "path", "path_and_query", "method" or "header:" with a header name`
 	const methodAllowed = `a method in upper case, or "*" alone for any`
-	notJSON := "configuration: not valid JSON; allowed: one JSON object, nested at most 64 deep"
+	notJSON := "configuration: not valid JSON; allowed: one JSON object, nested at most 64 deep, in Envoy as a google.protobuf.StringValue"
 	for text, want := range map[string]string{
 		`{`:                                notJSON,
 		`{} {}`:                            notJSON,
@@ -169,8 +169,8 @@ func TestRefused(t *testing.T) {
 		`{"commit": false}`:                                                  `commit: false; allowed: "before_reply", "async"`,
 		`{"wait_for_pending": "true"}`:                                       `wait_for_pending: "true"; allowed: true or false`,
 		`{"max_entries": 7}`:                                                 "max_entries: 7; allowed: an integer from 8 to 10000000",
-		`{"max_entries": 8.0}`:                                               "max_entries: 8.0; allowed: an integer from 8 to 10000000",
-		`{"max_entries": 1e3}`:                                               "max_entries: 1e3; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 8.5}`:                                               "max_entries: 8.5; allowed: an integer from 8 to 10000000",
+		`{"max_entries": 1e999}`:                                             "max_entries: 1e999; allowed: an integer from 8 to 10000000",
 		`{"max_entries": 99999999999999999999}`:                              "max_entries: 99999999999999999999; allowed: an integer from 8 to 10000000",
 		`{"pending_ttl_seconds": 1e999}`:                                     "pending_ttl_seconds: 1e999; allowed: a number of seconds from 0.001 to 31622400",
 		`{"pending_ttl_seconds": -1}`:                                        "pending_ttl_seconds: -1; allowed: a number of seconds from 0.001 to 31622400",

@@ -126,13 +126,10 @@ func (r *reader) boolean(path string, v gjson.Result) bool {
 	return v.Bool()
 }
 
-// integer reads a whole number. A fraction or exponent is refused even when
-// its value is whole.
+// integer reads a whole number, also one that a control plane wrote as 8.0 or 1e+06.
 func (r *reader) integer(path string, v gjson.Result, min, max int) int {
-	if v.Type == gjson.Number {
-		if n, err := strconv.ParseInt(v.Raw, 10, 64); err == nil && n >= int64(min) && n <= int64(max) {
-			return int(n)
-		}
+	if v.Type == gjson.Number && v.Num == math.Trunc(v.Num) && v.Num >= float64(min) && v.Num <= float64(max) {
+		return int(v.Num)
 	}
 	r.refuse(path, v, "an integer from "+strconv.Itoa(min)+" to "+strconv.Itoa(max))
 	return 0
