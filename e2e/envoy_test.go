@@ -21,9 +21,6 @@ type envoyTarget struct{ envoybin.Binary }
 
 // Start implements Target.
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
-	if err := os.MkdirAll(cfg.dir, 0o755); err != nil {
-		return nil, err
-	}
 	config, err := envoy.Local{
 		Mode: cfg.mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: cfg.upstream, Manager: cfg.manager,
 		Module: wasmModule, Plugin: cfg.plugin, Edit: cfg.edit,
@@ -31,27 +28,36 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, adminFile := filepath.Join(cfg.dir, "envoy.json"), filepath.Join(cfg.dir, "admin-address")
+	return e.start(cfg.dir, config, cfg.workers, "--use-dynamic-base-id", "--disable-hot-restart")
+}
+
+// start runs an Envoy with a configuration; more are arguments that say what it shares with others.
+func (e envoyTarget) start(dir string, config []byte, workers int, more ...string) (*proxy, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	file, adminFile := filepath.Join(dir, "envoy.json"), filepath.Join(dir, "admin-address")
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return nil, err
 	}
-	p, err := startProcess(e.Name(), e.Path, "--config-path", file, "--admin-address-path", adminFile,
-		"--concurrency", strconv.Itoa(cfg.workers), "--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning")
+	p, err := startProcess(e.Name(), e.Path, append([]string{"--config-path", file, "--admin-address-path", adminFile,
+		"--concurrency", strconv.Itoa(workers), "--log-level", "warning"}, more...)...)
 	if err != nil {
 		return nil, err
 	}
-	address, err := envoyAddress(p, adminFile)
-	if err != nil {
-		err = fmt.Errorf("%w\n%s", err, p.tail(60))
+	started := &proxy{process: p}
+	if err := started.readEnvoy(adminFile); err != nil {
+		return started, fmt.Errorf("%w\n%s", err, p.tail(60))
 	}
-	return &proxy{p, address}, err
+	return started, nil
 }
 
-// envoyAddress waits for the admin interface and asks it for the listener's address once
-// the server is live.
-func envoyAddress(p *process, adminFile string) (string, error) {
+// readEnvoy waits for the admin interface and asks it for the listeners' addresses once the
+// server is live.
+func (p *proxy) readEnvoy(adminFile string) error {
 	var listeners struct {
 		Statuses []struct {
+			Name    string `json:"name"`
 			Address struct {
 				Socket struct {
 					Address string `json:"address"`
@@ -60,31 +66,35 @@ func envoyAddress(p *process, adminFile string) (string, error) {
 			} `json:"local_address"`
 		} `json:"listener_statuses"`
 	}
-	address := ""
-	err := poll(p.done, func() error {
+	return poll(p.done, func() error {
 		admin, err := os.ReadFile(adminFile)
 		if err != nil {
 			return err
 		}
-		url := "http://" + strings.TrimSpace(string(admin))
-		if _, err := fetch(url + "/ready"); err != nil {
+		p.admin = "http://" + strings.TrimSpace(string(admin))
+		if _, err := fetch(p.admin + "/ready"); err != nil {
 			return err
 		}
-		text, err := fetch(url + "/listeners?format=json")
+		text, err := fetch(p.admin + "/listeners?format=json")
 		if err != nil {
 			return err
 		}
 		if err := json.Unmarshal(text, &listeners); err != nil {
 			return err
 		}
-		if len(listeners.Statuses) != 1 || listeners.Statuses[0].Address.Socket.Port == 0 {
+		p.listeners = map[string]string{}
+		for _, l := range listeners.Statuses {
+			if l.Address.Socket.Port == 0 {
+				return fmt.Errorf("listeners: %s", text)
+			}
+			p.address = net.JoinHostPort(l.Address.Socket.Address, strconv.Itoa(l.Address.Socket.Port))
+			p.listeners[l.Name] = p.address
+		}
+		if len(p.listeners) == 0 {
 			return fmt.Errorf("listeners: %s", text)
 		}
-		s := listeners.Statuses[0].Address.Socket
-		address = net.JoinHostPort(s.Address, strconv.Itoa(s.Port))
 		return nil
 	})
-	return address, err
 }
 
 // poll asks until f succeeds; it gives up when done is closed or nothing helps.

@@ -48,7 +48,10 @@ func (c targetConfig) pluginJSON() ([]byte, error) {
 // proxy is a running proxy.
 type proxy struct {
 	*process
-	address string
+	address string // of the last listener
+	// Of an Envoy only.
+	admin     string            // the admin interface's URL
+	listeners map[string]string // addresses by name
 }
 
 func (p *proxy) url(path string) string { return "http://" + p.address + path }
@@ -139,5 +142,5 @@ func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 	if err != nil {
 		err = fmt.Errorf("%w; its configuration was %s", err, config)
 	}
-	return &proxy{p, address}, err
+	return &proxy{process: p, address: address}, err
 }
