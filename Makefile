@@ -68,20 +68,26 @@ programs:
 MANAGER_PORT ?= 8090
 MANAGER_ADMIN_PORT ?= 8091
 PAYMENTS_PORT ?= 9000
-GATEWAY_PORT ?= 10000
-GATEWAY_ADMIN_PORT ?= 10001
+PROXY ?= envoy
+PROXY_PORT ?= 10000
+PROXY_ADMIN_PORT ?= 10001
 WORKERS ?= 2
 MODE ?= body
 
+# Installs the pinned Envoy where it is needed. Where there is none (exit code 1) the programs take the gateway, and say so.
+FIND_ENVOY = [ '$(PROXY)' != envoy ] || build/setup default >/dev/null || [ $$? -eq 1 ]
+
 .PHONY: run
-run: build ## run manager, payments and gateway until Ctrl-C (MANAGER_PORT=, PAYMENTS_PORT=, GATEWAY_PORT=, WORKERS=, MODE=)
-	@exec build/examples/run --dir build/run --mode $(MODE) --workers $(WORKERS) \
+run: build ## manager, payments and the gate in Envoy until Ctrl-C (PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, MANAGER_PORT=, PAYMENTS_PORT=)
+	@$(FIND_ENVOY)
+	@exec build/examples/run --dir build/run --proxy '$(PROXY)' --mode $(MODE) --workers $(WORKERS) \
 		--manager-port $(MANAGER_PORT) --manager-admin-port $(MANAGER_ADMIN_PORT) --payments-port $(PAYMENTS_PORT) \
-		--gateway-port $(GATEWAY_PORT) --gateway-admin-port $(GATEWAY_ADMIN_PORT)
+		--proxy-port $(PROXY_PORT) --proxy-admin-port $(PROXY_ADMIN_PORT)
 
 .PHONY: demo
-demo: build ## a retry storm with lost answers and a manager killed in the middle; fails if anything ran twice
-	@exec build/examples/demo
+demo: build ## a retry storm with lost answers and a manager killed in the middle; fails if anything ran twice (PROXY=gateway)
+	@$(FIND_ENVOY)
+	@exec build/examples/demo --proxy '$(PROXY)'
 
 # --- tests and checks -------------------------------------------------------------------------------------------------
 
@@ -146,7 +152,8 @@ test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; L
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice
 	MANAGER_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./manager
-	STACK_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./examples/soak
+	@$(FIND_ENVOY)
+	STACK_PROXY='$(PROXY)' STACK_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./examples/soak
 
 # Only ratios within one run mean anything: clients and servers share the machine. For benchstat:
 #   make bench BENCHFLAGS='-count 6' >new.txt

@@ -1,9 +1,9 @@
 // Command demo is `make demo`: a retry storm against the real processes, and a table of what came of it.
 //
-//	demo [--bin DIR] [--keys N] [--clients N] [--seed N] [--timeout D]
+//	demo [--bin DIR] [--proxy envoy|gateway] [--keys N] [--clients N] [--seed N] [--timeout D]
 //
-// It starts manager, payments and gateway on free ports with data in a folder of its own. Then, for every key, many
-// clients send the same payment at once and retry until they have the answer, while
+// It starts manager, payments and Envoy, or the gateway, on free ports with data in a folder of its own. Then, for every
+// key, many clients send the same payment at once and retry until they have the answer, while
 //
 //   - clients close their connection in the middle of the request, while they wait, or as the answer arrives;
 //   - the upstream closes the connection without an answer, before or after the work;
@@ -34,18 +34,17 @@ import (
 	"github.com/oncegate/oncegate/examples/internal/stack"
 )
 
-// pluginConfig is the gate's configuration for the storm. The waits are short, because the storm is; the pending TTL of
+// pluginConfig is what the storm changes in the gate's configuration. The waits are short, because the storm is; the pending TTL of
 // the first path outlasts the manager's restart, so that an answer which waits for its commit is never overtaken by a
 // retry.
-const pluginConfig = `{
-  "mode": "body",
-  "pending_wait_timeout": 5,
-  "pending_ttl_seconds": 15,
-  "match": [
-    {"methods": ["POST"], "path_prefix": "/payments/held", "pending_ttl_seconds": 600},
-    {"methods": ["POST"], "path_prefix": "/payments"}
-  ]
-}`
+var pluginConfig = map[string]any{
+	"pending_wait_timeout": 5,
+	"pending_ttl_seconds":  15,
+	"match": []any{
+		map[string]any{"methods": []string{"POST"}, "path_prefix": "/payments/held", "pending_ttl_seconds": 600},
+		map[string]any{"methods": []string{"POST"}, "path_prefix": "/payments"},
+	},
+}
 
 // managerDown is how long the manager stays dead: long enough for clients to notice.
 const managerDown = 500 * time.Millisecond
@@ -60,13 +59,14 @@ func main() {
 // options are the command line's.
 type options struct {
 	bin           string
+	proxy         stack.Proxy
 	keys, clients int
 	seed          uint64
 	timeout       time.Duration
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	opts, err := parse(args, stderr)
+	opts, err := parse(ctx, args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
@@ -84,11 +84,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func parse(args []string, stderr io.Writer) (options, error) {
+func parse(ctx context.Context, args []string, stderr io.Writer) (options, error) {
 	opts := options{}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&opts.bin, "bin", "build", "`folder` with what make build made")
+	proxy := flags.String("proxy", "envoy", "`what` the gate runs in, envoy or gateway; the gateway also where there is no Envoy")
 	flags.IntVar(&opts.keys, "keys", 100, "`number` of keys, 1 to 10000")
 	flags.IntVar(&opts.clients, "clients", 20, "`number` of clients for each key, 1 to 100")
 	flags.Uint64Var(&opts.seed, "seed", rand.Uint64(), "`number` from which all chances are drawn")
@@ -106,6 +107,8 @@ func parse(args []string, stderr io.Writer) (options, error) {
 		err = fmt.Errorf("--clients is %d, it must be from 1 to 100", opts.clients)
 	case opts.timeout < time.Second || opts.timeout > time.Hour:
 		err = fmt.Errorf("--timeout is %v, it must be from 1s to 1h", opts.timeout)
+	default:
+		opts.proxy, err = stack.ChooseProxy(ctx, *proxy, opts.bin)
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "demo: %v\n", err)
@@ -127,7 +130,8 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 			fmt.Fprintf(stdout, "data and logs are kept in %s\n", dir)
 		}
 	}()
-	st, err := stack.Start(interrupt, stack.Config{BinDir: opts.bin, Dir: dir, HoldHeaders: true, Plugin: []byte(pluginConfig)})
+	fmt.Fprintf(stdout, "proxy: %v\n", opts.proxy)
+	st, err := stack.Start(interrupt, stack.Config{BinDir: opts.bin, Dir: dir, Proxy: opts.proxy, Plugin: pluginConfig})
 	if err != nil {
 		return report{}, err
 	}
@@ -139,7 +143,7 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 
-	s := newStorm(st.GatewayURL(), st.PaymentsURL(), opts)
+	s := newStorm(st.ProxyURL(), st.PaymentsURL(), opts)
 	s.crash = func(ctx context.Context) error {
 		st.KillManager()
 		s.note(stdout, "manager killed with SIGKILL")

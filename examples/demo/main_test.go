@@ -3,17 +3,22 @@ package main
 import (
 	"bytes"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
 func TestParse(t *testing.T) {
-	opts, err := parse(nil, io.Discard)
+	t.Setenv("PATH", "")
+	t.Setenv("ENVOY_BIN", "")
+	opts, err := parse(t.Context(), nil, io.Discard)
 	if err != nil || opts.keys != 100 || opts.clients != 20 || opts.bin != "build" {
 		t.Errorf("defaults %+v, %v: want 100 keys, 20 clients each", opts, err)
 	}
-	opts, err = parse([]string{"--keys", "5", "--clients", "3", "--seed", "9", "--timeout", "10s", "--bin", "x"}, io.Discard)
+	opts, err = parse(t.Context(), []string{"--proxy", "gateway", "--keys", "5", "--clients", "3", "--seed", "9", "--timeout", "10s", "--bin", "x"}, io.Discard)
 	if want := (options{bin: "x", keys: 5, clients: 3, seed: 9, timeout: 10 * time.Second}); err != nil || opts != want {
 		t.Errorf("options %+v, %v; want %+v", opts, err, want)
 	}
@@ -29,6 +34,7 @@ func TestRunRefusesBadCommandLines(t *testing.T) {
 		{[]string{"--clients", "101"}, "--clients is 101, it must be from 1 to 100"},
 		{[]string{"--timeout", "1ms"}, "--timeout is 1ms, it must be from 1s to 1h"},
 		{[]string{"--seed", "x"}, `"x"`},
+		{[]string{"--proxy", "nginx"}, `--proxy is "nginx", it must be envoy or gateway`},
 		{[]string{"more"}, `unexpected argument "more"`},
 	} {
 		var stderr bytes.Buffer
@@ -83,5 +89,24 @@ func TestReportTable(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "FAULT: key storm-001 was executed 2 times\n") || r.ok() {
 		t.Errorf("the fault is not told in\n%s", out.String())
+	}
+}
+
+// A small storm over the real processes, in each proxy. It is too small for keys whose upstream closes the connection,
+// which would take their pending TTL.
+func TestStormInEachProxy(t *testing.T) {
+	for _, proxy := range []string{"envoy", "gateway"} {
+		t.Run(proxy, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			args := []string{"--bin", filepath.Join("..", "..", "build"), "--proxy", proxy, "--keys", "12", "--clients", "8"}
+			if code := run(t.Context(), args, &stdout, &stderr); code != 0 {
+				t.Fatalf("exit code %d\n%s%s", code, stdout.String(), stderr.String())
+			}
+			first, _, _ := strings.Cut(stdout.String(), "\n")
+			t.Log(first)
+			if !strings.HasPrefix(first, "proxy: "+proxy) && (proxy == "gateway" || envoybin.Required()) {
+				t.Errorf("the first line is %q, want it to name %s", first, proxy)
+			}
+		})
 	}
 }

@@ -44,7 +44,7 @@ const parallelKeys = 8
 
 // storm is one run of the demo.
 type storm struct {
-	gateway  string // URL
+	proxy    string // URL
 	payments string // URL of the upstream itself
 	keys     int
 	clients  int // per key
@@ -52,7 +52,7 @@ type storm struct {
 	// crash kills the manager and returns when it is back; it is called once, when half of the plain keys are done.
 	crash func(context.Context) error
 
-	client   *http.Client // to the gateway
+	client   *http.Client // to the proxy
 	observer *http.Client // to payments
 	tally    *tally
 	start    time.Time
@@ -147,7 +147,7 @@ func (s *storm) key(ctx context.Context, key int, kind kind) {
 			// A quarter of the clients come when the work has begun, and know themselves to be duplicates.
 			duplicate: n >= s.clients-s.clients/4,
 			attempt: attempt{
-				url:  s.gateway + kind.path(),
+				url:  s.proxy + kind.path(),
 				key:  keyName(key),
 				body: fmt.Appendf(nil, `{"amount": %d, "currency": "EUR"}`, key+1),
 				// Long enough for duplicates to meet the work while it is done.
@@ -230,9 +230,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func newStorm(gateway, payments string, opts options) *storm {
+func newStorm(proxy, payments string, opts options) *storm {
 	return &storm{
-		gateway: gateway, payments: payments,
+		proxy: proxy, payments: payments,
 		keys: opts.keys, clients: opts.clients, seed: opts.seed,
 		tally: newTally(), start: time.Now(),
 	}

@@ -185,7 +185,7 @@ func (r report) write(w io.Writer) error {
 		row(fmt.Sprint(status), others[status], "")
 	}
 	if r.lost > 0 {
-		row("no answer", r.lost, "connections closed by the gateway")
+		row("no answer", r.lost, "connections closed by the proxy")
 	}
 	row("seconds", fmt.Sprintf("%.1f", r.elapsed.Seconds()), "")
 	if err := tw.Flush(); err != nil {

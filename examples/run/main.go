@@ -1,7 +1,7 @@
-// Command run is `make run`: it starts the manager, the payments upstream and the gateway with the gate in it, tells what
-// runs where and what to paste into another terminal, and stops all of it on Ctrl-C.
+// Command run is `make run`: it starts the manager, the payments upstream and the gate in Envoy, or in the gateway, tells
+// what runs where and what to paste into another terminal, and stops all of it on Ctrl-C.
 //
-//	run [--bin DIR] [--dir DIR] [--mode body|headers] [--workers N] [--PROCESS-port N]...
+//	run [--bin DIR] [--dir DIR] [--proxy envoy|gateway] [--mode body|headers] [--workers N] [--PROCESS-port N]...
 //
 // The manager's data stays in --dir, so what was executed before a restart is still known after it.
 package main
@@ -9,7 +9,6 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -32,13 +31,14 @@ func main() {
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cfg, err := parse(args, stderr)
+	cfg, err := parse(ctx, args, stderr)
 	if errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
 	if err != nil {
 		return 2
 	}
+	fmt.Fprintf(stdout, "proxy: %v\n", cfg.Proxy)
 	s, err := stack.Start(ctx, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -46,11 +46,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 		fmt.Fprintf(stderr, "run: %v\n", err)
 		if errors.Is(err, stack.ErrPortTaken) {
-			fmt.Fprintln(stderr, "choose others with make run MANAGER_PORT=N MANAGER_ADMIN_PORT=N PAYMENTS_PORT=N GATEWAY_PORT=N GATEWAY_ADMIN_PORT=N")
+			fmt.Fprintln(stderr, "choose others with make run MANAGER_PORT=N MANAGER_ADMIN_PORT=N PAYMENTS_PORT=N PROXY_PORT=N PROXY_ADMIN_PORT=N")
 		}
 		return 1
 	}
-	io.WriteString(stdout, welcome(s, cfg.Dir, rand.Text()[:8]))
+	io.WriteString(stdout, welcome(s, cfg, rand.Text()[:8]))
 
 	code := 0
 	if err := supervise(ctx, s, managerDown, stdout); err != nil {
@@ -104,14 +104,15 @@ func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.
 }
 
 // parse reads the command line; what is wrong with it has been printed when it returns an error.
-func parse(args []string, stderr io.Writer) (stack.Config, error) {
+func parse(ctx context.Context, args []string, stderr io.Writer) (stack.Config, error) {
 	var cfg stack.Config
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&cfg.BinDir, "bin", "build", "`folder` with what make build made")
-	flags.StringVar(&cfg.Dir, "dir", "build/run", "`folder` for the manager's data, logs and the gate's configuration")
-	flags.IntVar(&cfg.Workers, "workers", 2, "`number` of the gateway's workers, 1 to 64")
-	mode := flags.String("mode", "body", "the gate's `mode`, body or headers")
+	flags.StringVar(&cfg.Dir, "dir", "build/run", "`folder` for the manager's data, logs and the proxy's configuration")
+	proxy := flags.String("proxy", "envoy", "`what` the gate runs in, envoy or gateway; the gateway also where there is no Envoy")
+	flags.IntVar(&cfg.Workers, "workers", 2, "`number` of the proxy's workers, 1 to 64")
+	flags.StringVar(&cfg.Mode, "mode", "body", "the gate's `mode`, body or headers")
 	ports := []struct {
 		port *int
 		name string
@@ -120,8 +121,8 @@ func parse(args []string, stderr io.Writer) (stack.Config, error) {
 		{&cfg.Ports.Manager, "manager-port", 8090},
 		{&cfg.Ports.ManagerAdmin, "manager-admin-port", 8091},
 		{&cfg.Ports.Payments, "payments-port", 9000},
-		{&cfg.Ports.Gateway, "gateway-port", 10000},
-		{&cfg.Ports.GatewayAdmin, "gateway-admin-port", 10001},
+		{&cfg.Ports.Proxy, "proxy-port", 10000},
+		{&cfg.Ports.ProxyAdmin, "proxy-admin-port", 10001},
 	}
 	for _, p := range ports {
 		flags.IntVar(p.port, p.name, p.def, "`port` on 127.0.0.1; 0 for any that is free")
@@ -146,26 +147,28 @@ func parse(args []string, stderr io.Writer) (stack.Config, error) {
 			return bad("--%s is %d, it must be from 0 to 65535", p.name, *p.port)
 		}
 	}
-	if *mode != "body" && *mode != "headers" {
-		return bad("--mode is %q, it must be body or headers", *mode)
+	if cfg.Mode != "body" && cfg.Mode != "headers" {
+		return bad("--mode is %q, it must be body or headers", cfg.Mode)
 	}
-	cfg.HoldHeaders = *mode == "body"
-	plugin, err := json.Marshal(map[string]string{"mode": *mode})
-	if err != nil {
-		return bad("the gate's configuration: %v", err)
+	var err error
+	if cfg.Proxy, err = stack.ChooseProxy(ctx, *proxy, cfg.BinDir); err != nil {
+		return bad("%w", err)
 	}
-	cfg.Plugin = plugin
 	return cfg, nil
 }
 
 // welcome tells what runs where and what to try; key is one that was not used before.
-func welcome(s *stack.Stack, dir, key string) string {
-	curl := fmt.Sprintf(`curl -i %s/payments -H 'Idempotency-Key: try-%s' -d '{"amount": 100}'`, s.GatewayURL(), key)
+func welcome(s *stack.Stack, cfg stack.Config, key string) string {
+	curl := fmt.Sprintf(`curl -i %s/payments -H 'Idempotency-Key: try-%s' -d '{"amount": 100}'`, s.ProxyURL(), key)
+	metrics := "/metrics"
+	if cfg.Proxy.Name() == "envoy" {
+		metrics = "/stats/prometheus"
+	}
 	return fmt.Sprintf(`Running:
-  gateway   %s   the gate (oncegate.wasm) before payments; metrics: http://127.0.0.1:%d/metrics
+  %-9s %s   the gate (oncegate.wasm, %s mode) before payments; metrics: %s%s
   payments  %s    the upstream, whose work must not be done twice
-  manager   http://127.0.0.1:%d    the ledger; metrics: http://127.0.0.1:%d/metrics
-Data, logs and the gate's configuration are in %s.
+  manager   http://127.0.0.1:%d    the ledger; metrics: %s/metrics
+Data, logs and the proxy's configuration are in %s.
 
 Paste into another terminal: the first call, and its retry, which must get the same answer
   %s
@@ -174,6 +177,6 @@ and how often it was executed
   curl %s/executions
 
 Ctrl-C stops all.
-`, s.GatewayURL(), s.Ports.GatewayAdmin, s.PaymentsURL(), s.Ports.Manager, s.Ports.ManagerAdmin, filepath.Clean(dir),
-		curl, curl, s.PaymentsURL())
+`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.Ports.Manager, s.ManagerAdminURL(),
+		filepath.Clean(cfg.Dir), curl, curl, s.PaymentsURL())
 }

@@ -1,52 +1,62 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/oncegate/oncegate/envoy/envoybin"
 	"github.com/oncegate/oncegate/examples/internal/stack"
 )
 
 func TestParse(t *testing.T) {
-	cfg, err := parse(nil, io.Discard)
+	t.Setenv("PATH", "")
+	t.Setenv("ENVOY_BIN", "")
+	bin := t.TempDir() // without an Envoy
+	cfg, err := parse(t.Context(), []string{"--bin", bin}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := stack.Ports{Manager: 8090, ManagerAdmin: 8091, Payments: 9000, Gateway: 10000, GatewayAdmin: 10001}
+	want := stack.Ports{Manager: 8090, ManagerAdmin: 8091, Payments: 9000, Proxy: 10000, ProxyAdmin: 10001}
 	if cfg.Ports != want {
 		t.Errorf("ports %+v, want %+v", cfg.Ports, want)
 	}
-	if !cfg.HoldHeaders || string(cfg.Plugin) != `{"mode":"body"}` {
-		t.Errorf("holding headers %t, gate's configuration %s: want body mode and what it needs", cfg.HoldHeaders, cfg.Plugin)
+	if cfg.Mode != "body" {
+		t.Errorf("mode %q, want body", cfg.Mode)
+	}
+	if text := cfg.Proxy.String(); !strings.HasPrefix(text, "gateway (no Envoy: ENVOY_BIN is not set, ") {
+		t.Errorf("proxy %q, want the gateway, and why", text)
 	}
 
-	cfg, err = parse([]string{"--mode", "headers", "--gateway-port", "0", "--manager-port", "65535", "--workers", "64"}, io.Discard)
+	cfg, err = parse(t.Context(), []string{"--mode", "headers", "--proxy", "gateway", "--proxy-port", "0", "--manager-port", "65535", "--workers", "64"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.HoldHeaders || string(cfg.Plugin) != `{"mode":"headers"}` {
-		t.Errorf("holding headers %t, gate's configuration %s: want plain headers mode", cfg.HoldHeaders, cfg.Plugin)
-	}
-	if cfg.Ports.Gateway != 0 || cfg.Ports.Manager != 65535 || cfg.Workers != 64 {
+	if cfg.Mode != "headers" || cfg.Proxy.String() != "gateway" || cfg.Ports.Proxy != 0 || cfg.Ports.Manager != 65535 || cfg.Workers != 64 {
 		t.Errorf("%+v: the flags were not taken", cfg)
 	}
 }
 
 func TestRunRefusesBadCommandLines(t *testing.T) {
+	t.Setenv("ENVOY_BIN", "/nowhere/envoy")
 	for _, tt := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"--manager-port", "65536"}, "--manager-port is 65536, it must be from 0 to 65535"},
 		{[]string{"--payments-port", "-1"}, "--payments-port is -1"},
-		{[]string{"--gateway-port", "http"}, `"http"`},
+		{[]string{"--proxy-port", "http"}, `"http"`},
+		{[]string{"--proxy", "nginx"}, `--proxy is "nginx", it must be envoy or gateway`},
+		{nil, `ENVOY_BIN is "/nowhere/envoy"`},
 		{[]string{"--workers", "0"}, "--workers is 0, it must be from 1 to 64"},
 		{[]string{"--workers", "65"}, "--workers is 65"},
 		{[]string{"--mode", "fast"}, `--mode is "fast", it must be body or headers`},
@@ -64,12 +74,12 @@ func TestRunRefusesBadCommandLines(t *testing.T) {
 
 func TestRunTellsWhatKeepsItFromStarting(t *testing.T) {
 	var stdout, stderr bytes.Buffer
-	args := []string{"--bin", t.TempDir(), "--dir", t.TempDir()}
+	args := []string{"--bin", t.TempDir(), "--dir", t.TempDir(), "--proxy", "gateway"}
 	if code := run(t.Context(), args, &stdout, &stderr); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
-	if !strings.Contains(stderr.String(), "make build") || stdout.Len() > 0 {
-		t.Errorf("stdout %q, stderr %q: want only that make build is missing", stdout.String(), stderr.String())
+	if !strings.Contains(stderr.String(), "make build") || stdout.String() != "proxy: gateway\n" {
+		t.Errorf("stdout %q, stderr %q: want the proxy, and that make build is missing", stdout.String(), stderr.String())
 	}
 }
 
@@ -90,7 +100,7 @@ func TestRunTellsHowToChooseAnotherPort(t *testing.T) {
 		t.Fatal(err)
 	}
 	args := []string{"--bin", bin, "--dir", t.TempDir(), "--manager-port", port, "--manager-admin-port", "0",
-		"--payments-port", "0", "--gateway-port", "0", "--gateway-admin-port", "0"}
+		"--payments-port", "0", "--proxy-port", "0", "--proxy-admin-port", "0", "--proxy", "gateway"}
 	var stderr bytes.Buffer
 	if code := run(t.Context(), args, io.Discard, &stderr); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
@@ -105,14 +115,14 @@ func TestRunTellsHowToChooseAnotherPort(t *testing.T) {
 func TestRunStoppedBeforeItStarted(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if code := run(ctx, []string{"--bin", t.TempDir(), "--dir", t.TempDir()}, io.Discard, io.Discard); code != 0 {
+	if code := run(ctx, []string{"--bin", t.TempDir(), "--dir", t.TempDir(), "--proxy", "gateway"}, io.Discard, io.Discard); code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
 }
 
 func TestWelcomeHasTheSameCallTwice(t *testing.T) {
-	s := &stack.Stack{Ports: stack.Ports{Manager: 1, ManagerAdmin: 2, Payments: 3, Gateway: 4, GatewayAdmin: 5}}
-	text := welcome(s, "dir", "KEY")
+	s := &stack.Stack{Ports: stack.Ports{Manager: 1, ManagerAdmin: 2, Payments: 3, Proxy: 4, ProxyAdmin: 5}}
+	text := welcome(s, stack.Config{Dir: "dir"}, "KEY")
 	call := `curl -i http://127.0.0.1:4/payments -H 'Idempotency-Key: try-KEY' -d '{"amount": 100}'`
 	if n := strings.Count(text, call+"\n"); n != 2 {
 		t.Errorf("the call is there %d times, want 2, in\n%s", n, text)
@@ -175,6 +185,131 @@ func TestSupervise(t *testing.T) {
 			}
 			if n := len(f.started); n > 0 {
 				t.Errorf("the manager was started %d times more than expected", n)
+			}
+		})
+	}
+}
+
+// session is a run of the real processes.
+type session struct {
+	proxy, payments string // URLs
+	text            string // the first line
+	stop            func() (code int)
+}
+
+func startSession(t *testing.T, args ...string) session {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	r, w := io.Pipe()
+	code := make(chan int, 1)
+	var stderr bytes.Buffer
+	go func() {
+		code <- run(ctx, append([]string{"--bin", filepath.Join("..", "..", "build")}, args...), w, &stderr)
+		w.Close()
+	}()
+	stop := sync.OnceValue(func() int {
+		cancel()
+		c := <-code
+		if c != 0 {
+			t.Logf("stderr: %s", stderr.String())
+		}
+		return c
+	})
+	t.Cleanup(func() { stop() })
+	s := session{stop: stop}
+	lines := bufio.NewScanner(r)
+	for s.payments == "" && lines.Scan() {
+		if s.text == "" {
+			s.text = lines.Text()
+		}
+		switch name, rest, _ := strings.Cut(strings.TrimSpace(lines.Text()), " "); name {
+		case "envoy", "gateway":
+			s.proxy = strings.Fields(rest)[0]
+		case "payments":
+			s.payments = strings.Fields(rest)[0]
+		}
+	}
+	go io.Copy(io.Discard, r) // until run is over
+	if s.payments == "" {
+		t.Fatalf("exit code %d after %q", stop(), s.text)
+	}
+	return s
+}
+
+// pay sends a payment whose work takes so long.
+func (s session) pay(ctx context.Context, key, delayMS string) (status int, replayed bool, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.proxy+"/payments", strings.NewReader(`{"amount": 100}`))
+	if err != nil {
+		return 0, false, "", err
+	}
+	req.Close = true
+	req.Header.Set("Idempotency-Key", key)
+	req.Header.Set("x-demo-delay-ms", delayMS)
+	req.Host = "payments.test" // a part of the scope, which the port is not to change
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, false, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header.Get("Idempotent-Replayed") == "true", string(b), err
+}
+
+// executed tells whether payments has begun the work of a key.
+func (s session) executed(t *testing.T, key string) bool {
+	t.Helper()
+	resp, err := http.Get(s.payments + "/executions?key=" + key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(b), `"`+key+`":1`)
+}
+
+// Ctrl-C lets a request that is under way have its answer, and the next run knows it.
+func TestStopAndRestart(t *testing.T) {
+	for _, tt := range []struct{ proxy, mode string }{{"envoy", "body"}, {"envoy", "headers"}, {"gateway", "body"}} {
+		t.Run(tt.proxy+"/"+tt.mode, func(t *testing.T) {
+			dir := t.TempDir()
+			args := []string{"--dir", dir, "--proxy", tt.proxy, "--mode", tt.mode, "--manager-port", "0",
+				"--manager-admin-port", "0", "--payments-port", "0", "--proxy-port", "0", "--proxy-admin-port", "0"}
+			s := startSession(t, args...)
+			t.Log(s.text)
+			if !strings.HasPrefix(s.text, "proxy: "+tt.proxy) && (tt.proxy == "gateway" || envoybin.Required()) {
+				t.Errorf("the first line is %q, want it to name %s", s.text, tt.proxy)
+			}
+			first := make(chan string, 1)
+			go func() {
+				status, replayed, body, err := s.pay(t.Context(), "slow", "1500")
+				if status != 201 || replayed || err != nil {
+					t.Errorf("the call under way: %d, replayed %t, %q, %v", status, replayed, body, err)
+				}
+				first <- body
+			}()
+			for !s.executed(t, "slow") {
+			}
+			if code := s.stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			want := <-first
+
+			s = startSession(t, args...)
+			status, replayed, body, err := s.pay(t.Context(), "slow", "1500")
+			if status != 201 || !replayed || body != want || err != nil {
+				t.Errorf("the retry: %d, replayed %t, %q, %v; want %q again", status, replayed, body, err, want)
+			}
+			if code := s.stop(); code != 0 {
+				t.Errorf("exit code %d", code)
+			}
+			if strings.HasPrefix(s.text, "proxy: envoy") {
+				log, err := os.ReadFile(filepath.Join(dir, "access.log"))
+				if n := strings.Count(string(log), "/payments"); err != nil || n != 2 {
+					t.Errorf("the access log has %d calls, %v; want 2:\n%s", n, err, log)
+				}
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package soak
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 // pluginConfig has the gate and the manager forget soon, so that the load comes to a
 // steady state, in which as much is forgotten as is learned; but not so soon that a
 // retry on a busy machine could come too late.
-const pluginConfig = `{"mode": "body", "committed_ttl_seconds": 60, "max_entries": 8000}`
+var pluginConfig = map[string]any{"committed_ttl_seconds": 60, "max_entries": 8000}
 
 const (
 	clients = 8
@@ -47,12 +48,16 @@ func soakTime(t *testing.T) time.Duration {
 // TestSoak: every client pays again and again under new keys, and sends most payments
 // once or twice more. Each key is executed once, each retry gets the first answer, and
 // after the first third of the time nothing grows: neither the memory of manager and
-// gateway, nor their open files, nor the manager's goroutines.
+// proxy, nor their open files, nor the manager's goroutines.
 func TestSoak(t *testing.T) {
 	duration := soakTime(t)
-	st, err := stack.Start(t.Context(), stack.Config{
-		BinDir: filepath.Join("..", "..", "build"), Dir: t.TempDir(), HoldHeaders: true, Plugin: []byte(pluginConfig),
-	})
+	cfg := stack.Config{BinDir: filepath.Join("..", "..", "build"), Dir: t.TempDir(), Plugin: pluginConfig}
+	var err error
+	if cfg.Proxy, err = stack.ChooseProxy(t.Context(), cmp.Or(os.Getenv("STACK_PROXY"), "envoy"), cfg.BinDir); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("proxy:", cfg.Proxy)
+	st, err := stack.Start(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +73,7 @@ func TestSoak(t *testing.T) {
 	var keys, retries atomic.Int64
 	for id := range clients {
 		group.Go(func() {
-			c := &client{url: st.GatewayURL() + "/payments", http: &http.Client{Transport: &http.Transport{}}}
+			c := &client{url: st.ProxyURL() + "/payments", http: &http.Client{Transport: &http.Transport{}}}
 			defer c.http.CloseIdleConnections()
 			for i := 0; ctx.Err() == nil; i++ {
 				n, err := c.pay(fmt.Sprintf("client-%d:%d", id, i), i%3)
@@ -182,7 +187,7 @@ type measured struct {
 
 func (m measured) String() string {
 	var b strings.Builder
-	for _, name := range []string{"manager", "gateway"} {
+	for _, name := range []string{"manager", "proxy"} {
 		fmt.Fprintf(&b, "%s %d MiB, %d files; ", name, m.resident[name]>>20, m.files[name])
 	}
 	fmt.Fprintf(&b, "%d goroutines", m.goroutines)

@@ -1,5 +1,5 @@
 // Package stack runs Oncegate's processes together on one machine, for the examples: the payments upstream, the manager,
-// and the gateway with the gate in it.
+// and the gate in a proxy: a real Envoy with a published configuration, or the gateway.
 //
 // They start in that order, each when the one before answers, and stop in the opposite one. Every process has a process
 // group of its own, so that Ctrl-C in a terminal reaches only the program that started them, which then stops them in

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// stopGrace is how long a process has between SIGTERM and SIGKILL, unless a test makes it shorter; twice what the gateway
-// gives to requests that are under way.
+// stopGrace is how long a process has between SIGTERM and SIGKILL, unless a test makes it shorter; twice what the proxies
+// give to requests that are under way.
 const stopGrace = 20 * time.Second
 
 // probeInterval is the pause between two questions whether a process is ready.
@@ -33,21 +33,35 @@ type process struct {
 	waitErr error
 }
 
-// startProcess runs the program, appending its output to the file logPath. When the process ends without having been told
-// to, surprise is called, once, with an error that says so.
-func startProcess(name, logPath, program string, args []string, surprise func(error)) (*process, error) {
-	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("log file of the %s: %w", name, err)
-	}
-	// The child has the file open as its own from Start on.
-	defer log.Close()
+// program says what to run.
+type program struct {
+	name, path string
+	args       []string
+	// The files that standard error and standard output are appended to; they may be the same.
+	logPath, outPath string
+}
 
-	p := &process{name: name, logPath: logPath, cmd: exec.Command(program, args...), grace: stopGrace, done: make(chan struct{})}
-	p.cmd.Stdout, p.cmd.Stderr = log, log
+// startProcess runs the program. When the process ends without having been told to, surprise is called, once, with an
+// error that says so.
+func startProcess(what program, surprise func(error)) (*process, error) {
+	p := &process{
+		name: what.name, logPath: what.logPath, cmd: exec.Command(what.path, what.args...), grace: stopGrace, done: make(chan struct{}),
+	}
+	for _, out := range []struct {
+		w    *io.Writer
+		path string
+	}{{&p.cmd.Stderr, what.logPath}, {&p.cmd.Stdout, what.outPath}} {
+		log, err := os.OpenFile(out.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+		if err != nil {
+			return nil, fmt.Errorf("log file of the %s: %w", what.name, err)
+		}
+		// The child has the file open as its own from Start on.
+		defer log.Close()
+		*out.w = log
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the %s: %w", name, err)
+		return nil, fmt.Errorf("starting the %s: %w", what.name, err)
 	}
 	go func() {
 		p.waitErr = p.cmd.Wait()
@@ -61,7 +75,7 @@ func startProcess(name, logPath, program string, args []string, surprise func(er
 
 // EndedError tells that a process ended without having been told to.
 type EndedError struct {
-	// Process is its name: manager, payments or gateway.
+	// Process is its name: manager, payments, envoy or gateway.
 	Process string
 	// How says how it ended, such as "exit status 1" or "signal: killed".
 	How string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -20,28 +19,32 @@ const readyTimeout = 60 * time.Second
 // ErrPortTaken: something else listens on a port that the configuration names. Start wraps it in an error that tells which.
 var ErrPortTaken = errors.New("port taken")
 
-// Config says what to run and where. BinDir, Dir and Plugin are required.
+// Config says what to run and where. BinDir and Dir are required.
 type Config struct {
 	// BinDir holds what `make build` makes: manager, gateway, payments, oncegate.wasm.
 	BinDir string
-	// Dir takes the manager's data (Dir/data), the log files and the gate's configuration. It is made when missing; what
-	// is in it stays, so that a second run knows the first one's keys.
+	// Dir takes the manager's data (Dir/data), the log files, Envoy's access log (Dir/access.log) and the proxy's
+	// configuration. It is made when missing; what is in it stays, so that a second run knows the first one's keys.
 	Dir string
 	// Ports to listen on, on 127.0.0.1; 0 picks a free one.
 	Ports Ports
-	// Workers is the number of the gateway's workers; 0 means 2.
+	// Proxy is what the gate runs in. The zero value is the gateway.
+	Proxy Proxy
+	// Workers is the number of the proxy's workers; 0 means 2.
 	Workers int
-	// HoldHeaders is Envoy's allow_on_headers_stop_iteration, without which the gate cannot be in body mode.
-	HoldHeaders bool
-	// Plugin is the gate's configuration, as JSON. It must call the manager's cluster oncegate_manager, or leave that out.
-	Plugin []byte
+	// Mode is the gate's, body or headers; "" means body. It selects one of the configurations of package envoy, whose
+	// filter configuration the gateway gets as well.
+	Mode string
+	// Plugin has fields of the filter's configuration that replace the published ones. The manager's cluster must stay
+	// oncegate_manager.
+	Plugin map[string]any
 }
 
 // Ports are the ports of a stack on 127.0.0.1.
 type Ports struct {
 	Manager, ManagerAdmin int
 	Payments              int
-	Gateway, GatewayAdmin int
+	Proxy, ProxyAdmin     int
 }
 
 // Stack is a set of running processes. Its methods must not be called concurrently, except Failed.
@@ -52,7 +55,7 @@ type Stack struct {
 	cfg    Config
 	failed chan error
 
-	payments, manager, gateway *process
+	payments, manager, proxy *process
 }
 
 // Start starts the processes and returns when all of them answer. Nothing is left running when it fails. A port that is
@@ -60,6 +63,9 @@ type Stack struct {
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = 2
+	}
+	if cfg.Mode == "" {
+		cfg.Mode = "body"
 	}
 	for _, file := range []string{"manager", "gateway", "payments", "oncegate.wasm"} {
 		if _, err := os.Stat(filepath.Join(cfg.BinDir, file)); err != nil {
@@ -69,9 +75,6 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if err := os.MkdirAll(filepath.Join(cfg.Dir, "data"), 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(filepath.Join(cfg.Dir, "plugin.json"), cfg.Plugin, 0o644); err != nil {
-		return nil, err
-	}
 	ports, err := takePorts(ctx, cfg.Ports)
 	if err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 
 	// Room for the end of every process, so that none waits to tell: two starts of the manager at most are in flight.
 	s := &Stack{Ports: ports, cfg: cfg, failed: make(chan error, 4)}
-	for _, start := range []func(context.Context) error{s.startPayments, s.StartManager, s.startGateway} {
+	for _, start := range []func(context.Context) error{s.startPayments, s.StartManager, s.startProxy} {
 		if err := start(ctx); err != nil {
 			// The reason is what matters; that a half-started process ended badly adds nothing.
 			_ = s.Stop()
@@ -92,8 +95,11 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 // Failed yields an *EndedError when a process ended without having been told to.
 func (s *Stack) Failed() <-chan error { return s.failed }
 
-// GatewayURL is where clients send their requests.
-func (s *Stack) GatewayURL() string { return "http://" + address(s.Ports.Gateway) }
+// ProxyURL is where clients send their requests.
+func (s *Stack) ProxyURL() string { return "http://" + address(s.Ports.Proxy) }
+
+// ProxyAdminURL is the proxy's admin listener.
+func (s *Stack) ProxyAdminURL() string { return "http://" + address(s.Ports.ProxyAdmin) }
 
 // PaymentsURL is the upstream itself, without the gate before it.
 func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Payments) }
@@ -101,12 +107,12 @@ func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Paymen
 // ManagerAdminURL is the manager's admin listener.
 func (s *Stack) ManagerAdminURL() string { return "http://" + address(s.Ports.ManagerAdmin) }
 
-// PIDs are the process ids of what runs, by name: manager, gateway, payments.
+// PIDs are the process ids of what runs, by role: manager, proxy, payments.
 func (s *Stack) PIDs() map[string]int {
 	pids := make(map[string]int)
-	for _, p := range []*process{s.manager, s.gateway, s.payments} {
+	for role, p := range map[string]*process{"manager": s.manager, "proxy": s.proxy, "payments": s.payments} {
 		if p != nil {
-			pids[p.name] = p.cmd.Process.Pid
+			pids[role] = p.cmd.Process.Pid
 		}
 	}
 	return pids
@@ -115,7 +121,10 @@ func (s *Stack) PIDs() map[string]int {
 // Stop stops what runs, clients' side first. It returns the joined errors of processes that did not end well.
 func (s *Stack) Stop() error {
 	var errs []error
-	for _, p := range []**process{&s.gateway, &s.manager, &s.payments} {
+	if s.proxy != nil && s.cfg.Proxy.isEnvoy() {
+		s.drainEnvoy()
+	}
+	for _, p := range []**process{&s.proxy, &s.manager, &s.payments} {
 		if *p != nil {
 			errs = append(errs, (*p).stop())
 			*p = nil
@@ -150,29 +159,16 @@ func (s *Stack) startPayments(ctx context.Context) error {
 	return err
 }
 
-func (s *Stack) startGateway(ctx context.Context) error {
-	args := []string{
-		"--wasm", filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
-		"--config", filepath.Join(s.cfg.Dir, "plugin.json"),
-		"--listen", address(s.Ports.Gateway),
-		"--admin", address(s.Ports.GatewayAdmin),
-		"--upstream", address(s.Ports.Payments),
-		"--cluster", "oncegate_manager=" + address(s.Ports.Manager),
-		"--workers", strconv.Itoa(s.cfg.Workers),
-	}
-	if s.cfg.HoldHeaders {
-		args = append(args, "--allow-on-headers-stop-iteration")
-	}
-	var err error
-	// Through the gate to the upstream: the whole way is open then.
-	s.gateway, err = s.start(ctx, "gateway", args, s.GatewayURL()+"/healthz")
-	return err
-}
-
 // start runs a program of BinDir and waits until ready answers 200. The process is returned also with an error when it
 // runs, so that Stop finds it.
 func (s *Stack) start(ctx context.Context, name string, args []string, ready string) (*process, error) {
-	p, err := startProcess(name, s.logPath(name), filepath.Join(s.cfg.BinDir, name), args, func(err error) {
+	log := s.logPath(name)
+	return s.launch(ctx, program{name: name, path: filepath.Join(s.cfg.BinDir, name), args: args, logPath: log, outPath: log}, ready)
+}
+
+// launch is start for any program.
+func (s *Stack) launch(ctx context.Context, what program, ready string) (*process, error) {
+	p, err := startProcess(what, func(err error) {
 		select {
 		case s.failed <- err:
 		default: // an earlier end has not been looked at yet, and will be
@@ -190,25 +186,8 @@ func (s *Stack) logPath(name string) string { return filepath.Join(s.cfg.Dir, na
 
 // get succeeds when url answers 200 within a second.
 func get(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
-	}
-	req.Close = true // nobody else will ask there
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, io.LimitReader(resp.Body, 1<<20)); err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, resp.Status)
-	}
-	return nil
+	_, err := ask(ctx, http.MethodGet, url)
+	return err
 }
 
 // takePorts replaces every 0 by a free port and tells when one of the others is taken. All are held until all are found,
@@ -222,8 +201,8 @@ func takePorts(ctx context.Context, ports Ports) (Ports, error) {
 		{&ports.Manager, "the manager"},
 		{&ports.ManagerAdmin, "the manager's admin listener"},
 		{&ports.Payments, "payments"},
-		{&ports.Gateway, "the gateway"},
-		{&ports.GatewayAdmin, "the gateway's admin listener"},
+		{&ports.Proxy, "the proxy"},
+		{&ports.ProxyAdmin, "the proxy's admin listener"},
 	} {
 		l, err := lc.Listen(ctx, "tcp", address(*p.port))
 		if err != nil {

@@ -117,7 +117,7 @@ func config(t *testing.T) Config {
 	if err := os.WriteFile(filepath.Join(dir, "oncegate.wasm"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Config{BinDir: dir, Dir: filepath.Join(dir, "run"), Plugin: []byte("{}")}
+	return Config{BinDir: dir, Dir: filepath.Join(dir, "run"), Plugin: map[string]any{"max_entries": 4096}}
 }
 
 func start(t *testing.T, cfg Config) *Stack {
@@ -153,18 +153,19 @@ func logOf(t *testing.T, cfg Config, name string) string {
 func TestStartAndStop(t *testing.T) {
 	cfg := config(t)
 	s := start(t, cfg)
-	for _, url := range []string{s.GatewayURL(), s.PaymentsURL(), "http://" + address(s.Ports.ManagerAdmin)} {
+	for _, url := range []string{s.ProxyURL(), s.PaymentsURL(), "http://" + address(s.Ports.ManagerAdmin)} {
 		if err := get(t.Context(), url); err != nil {
 			t.Errorf("after Start: %v", err)
 		}
 	}
-	if b, err := os.ReadFile(filepath.Join(cfg.Dir, "plugin.json")); err != nil || string(b) != "{}" {
+	b, err := os.ReadFile(filepath.Join(cfg.Dir, "plugin.json"))
+	if err != nil || !strings.Contains(string(b), `"mode":"body"`) || !strings.Contains(string(b), `"max_entries":4096`) {
 		t.Errorf("the gate's configuration: %q, %v", b, err)
 	}
 	if err := s.Stop(); err != nil {
 		t.Errorf("Stop: %v", err)
 	}
-	for _, port := range []int{s.Ports.Gateway, s.Ports.GatewayAdmin, s.Ports.Manager, s.Ports.ManagerAdmin, s.Ports.Payments} {
+	for _, port := range []int{s.Ports.Proxy, s.Ports.ProxyAdmin, s.Ports.Manager, s.Ports.ManagerAdmin, s.Ports.Payments} {
 		if !gone(t, port) {
 			t.Errorf("port %d is still in use after Stop", port)
 		}
@@ -211,13 +212,13 @@ func TestStartReportsTakenPort(t *testing.T) {
 	}
 	defer l.Close()
 	cfg := config(t)
-	cfg.Ports.Gateway = l.Addr().(*net.TCPAddr).Port
+	cfg.Ports.Proxy = l.Addr().(*net.TCPAddr).Port
 	s, err := Start(t.Context(), cfg)
 	if err == nil {
 		_ = s.Stop()
 		t.Fatal("Start succeeded on a port that is taken")
 	}
-	want := fmt.Sprintf("port taken: %d, for the gateway", cfg.Ports.Gateway)
+	want := fmt.Sprintf("port taken: %d, for the proxy", cfg.Ports.Proxy)
 	if !errors.Is(err, ErrPortTaken) || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %q, want ErrPortTaken that says %q", err, want)
 	}
@@ -280,7 +281,7 @@ func TestStartGivesUpWithItsContext(t *testing.T) {
 func TestFailedTellsOfAnUnexpectedEnd(t *testing.T) {
 	t.Setenv("FAKE_GATEWAY", "exits when asked for /die")
 	s := start(t, config(t))
-	if err := get(t.Context(), s.GatewayURL()+"/die"); err == nil {
+	if err := get(t.Context(), s.ProxyURL()+"/die"); err == nil {
 		t.Fatal("the gateway did not die")
 	}
 	err := <-s.Failed()

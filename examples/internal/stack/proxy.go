@@ -1,0 +1,167 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/envoy"
+	"github.com/oncegate/oncegate/envoy/envoybin"
+)
+
+// Proxy is what the gate runs in.
+type Proxy struct {
+	// Envoy is the binary; the zero value stands for the gateway.
+	Envoy envoybin.Binary
+	// Why says why it is the gateway, when it was not asked for.
+	Why string
+}
+
+// ChooseProxy finds the proxy that a user asked for: "envoy", or "gateway". Where there is no Envoy it is the gateway,
+// and Why says so. binDir is Config.BinDir. The error is for the command line, or a *envoybin.SettingError.
+func ChooseProxy(ctx context.Context, want, binDir string) (Proxy, error) {
+	switch want {
+	case "gateway":
+		return Proxy{}, nil
+	case "envoy":
+	default:
+		return Proxy{}, fmt.Errorf("--proxy is %q, it must be envoy or gateway", want)
+	}
+	b, err := envoybin.Find(ctx, filepath.Join(binDir, "toolchain"))
+	if errors.Is(err, envoybin.ErrNone) {
+		return Proxy{Why: err.Error()}, nil
+	}
+	return Proxy{Envoy: b}, err
+}
+
+func (p Proxy) isEnvoy() bool { return p.Envoy.Path != "" }
+
+// Name is that of its process and its log file: envoy or gateway.
+func (p Proxy) Name() string {
+	if p.isEnvoy() {
+		return "envoy"
+	}
+	return "gateway"
+}
+
+// String tells which proxy it is, with version and path, or why there is no better one.
+func (p Proxy) String() string {
+	switch {
+	case p.isEnvoy():
+		return p.Envoy.String()
+	case p.Why != "":
+		return "gateway (" + p.Why + ")"
+	}
+	return "gateway"
+}
+
+// startProxy starts the proxy with the gate in it.
+func (s *Stack) startProxy(ctx context.Context) error {
+	start := s.startGateway
+	if s.cfg.Proxy.isEnvoy() {
+		start = s.startEnvoy
+	}
+	var err error
+	// Through the gate to the upstream: the whole way is open then.
+	s.proxy, err = start(ctx, s.ProxyURL()+"/healthz")
+	return err
+}
+
+func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error) {
+	config, err := envoy.PluginConfig(s.cfg.Mode, s.cfg.Plugin)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(s.cfg.Dir, "plugin.json")
+	if err := os.WriteFile(file, config, 0o644); err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--wasm", filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
+		"--config", file,
+		"--listen", address(s.Ports.Proxy),
+		"--admin", address(s.Ports.ProxyAdmin),
+		"--upstream", address(s.Ports.Payments),
+		"--cluster", "oncegate_manager=" + address(s.Ports.Manager),
+		"--workers", strconv.Itoa(s.cfg.Workers),
+	}
+	if s.cfg.Mode == "body" {
+		args = append(args, "--allow-on-headers-stop-iteration")
+	}
+	return s.start(ctx, "gateway", args, ready)
+}
+
+func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) {
+	config, err := envoy.Local{
+		Mode: s.cfg.Mode, Plugin: s.cfg.Plugin, Module: filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
+		Listen: address(s.Ports.Proxy), Admin: address(s.Ports.ProxyAdmin),
+		Upstream: address(s.Ports.Payments), Manager: address(s.Ports.Manager),
+	}.Bootstrap()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(s.cfg.Dir, "envoy.json")
+	if err := os.WriteFile(file, config, 0o644); err != nil {
+		return nil, err
+	}
+	return s.launch(ctx, program{
+		name: "envoy", path: s.cfg.Proxy.Envoy.Path,
+		args: []string{
+			"--config-path", file, "--concurrency", strconv.Itoa(s.cfg.Workers),
+			// Two stacks on one machine would meet in the files of hot restart.
+			"--disable-hot-restart",
+			"--log-level", "warning", "--component-log-level", "wasm:info",
+		},
+		logPath: s.logPath("envoy"),
+		outPath: filepath.Join(s.cfg.Dir, "access.log"), // the published configurations log accesses to standard output
+	}, ready)
+}
+
+// drainTime bounds how long requests that are under way may take when Envoy is stopped.
+const drainTime = 10 * time.Second
+
+// drainEnvoy takes no new connections and waits for the requests that are under way, which SIGTERM would cut off. What
+// goes wrong here goes wrong in the stop that follows, too.
+func (s *Stack) drainEnvoy() {
+	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	defer cancel()
+	if _, err := ask(ctx, http.MethodPost, s.ProxyAdminURL()+"/drain_listeners"); err != nil {
+		return
+	}
+	_ = s.proxy.waitReady(ctx, func(ctx context.Context) error {
+		const idle = "http.ingress.downstream_rq_active: 0"
+		text, err := ask(ctx, http.MethodGet, s.ProxyAdminURL()+"/stats?filter=^http.ingress.downstream_rq_active$")
+		if err == nil && strings.TrimSpace(text) != idle {
+			err = errors.New("requests are under way")
+		}
+		return err
+	})
+}
+
+// ask returns the body of a 200, which must come within a second.
+func ask(ctx context.Context, method, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return "", err
+	}
+	req.Close = true // nobody else will ask there
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s answers %s", url, resp.Status)
+	}
+	return string(body), err
+}
