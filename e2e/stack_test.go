@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,7 @@ type stack struct {
 	target   Target
 	mode     string
 	plugin   map[string]any
+	workers  int // of each proxy; 0: 2
 	manager  *process
 	payments *process
 	proxies  []*proxy
@@ -117,7 +119,7 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 	t.Helper()
 	p, err := s.target.Start(targetConfig{
 		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
-		mode: s.mode, plugin: s.plugin, workers: 2, upstream: s.paymentsAddr, manager: s.managerAddr, edit: s.edit,
+		mode: s.mode, plugin: s.plugin, workers: cmp.Or(s.workers, 2), upstream: s.paymentsAddr, manager: s.managerAddr, edit: s.edit,
 	})
 	if p != nil {
 		s.proxies = append(s.proxies, p)

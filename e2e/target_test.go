@@ -49,9 +49,9 @@ func (c targetConfig) pluginJSON() ([]byte, error) {
 type proxy struct {
 	*process
 	address string // of the last listener
-	// Of an Envoy only.
-	admin     string            // the admin interface's URL
-	listeners map[string]string // addresses by name
+	admin   string // the admin interface's URL
+	// Of an Envoy only: addresses by name.
+	listeners map[string]string
 }
 
 func (p *proxy) url(path string) string { return "http://" + p.address + path }
@@ -138,9 +138,14 @@ func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := p.addr("proxy")
+	started := &proxy{process: p}
+	if started.address, err = p.addr("proxy"); err == nil {
+		var admin string
+		admin, err = p.addr("admin")
+		started.admin = "http://" + admin
+	}
 	if err != nil {
 		err = fmt.Errorf("%w; its configuration was %s", err, config)
 	}
-	return &proxy{process: p, address: address}, err
+	return started, err
 }

@@ -33,6 +33,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 // reply sends a local reply; the stream only passes on what follows.
 func (s *Stream) reply(status int, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
+	s.plugin.acts++
 	if !s.plugin.host.Reply(status, headers, body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}

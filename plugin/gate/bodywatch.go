@@ -6,14 +6,10 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-const (
-	// bodyPatience is how long bytes of a held request's body may have been in the host
-	// without a callback before the set-up is known to be wrong. A filter before the gate
-	// may hold a body for a while.
-	bodyPatience = 5 * time.Second
-	// bodyRefusals bounds the held requests that one callback refuses.
-	bodyRefusals = 16
-)
+// bodyPatience is how long bytes of a held request's body may have been in the host
+// without a callback before the set-up is known to be wrong. A filter before the gate
+// may hold a body for a while.
+const bodyPatience = 5 * time.Second
 
 // bodyWatch notices a host that holds the body back together with the headers: there
 // every request of a route in body mode would hang. The proof is a body of which bytes
@@ -127,7 +123,7 @@ func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
 // refuseBodies answers requests that are held in vain.
 func (p *Plugin) refuseBodies() {
 	b := &p.bodies
-	for n := 0; n < bodyRefusals && b.refusing; n++ {
+	for b.refusing && !p.spent() {
 		s := b.first
 		b.release(s)
 		if p.choose(s.id) {

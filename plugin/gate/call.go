@@ -114,6 +114,7 @@ type ledger struct {
 	n       int
 	logged  int64
 	down    bool
+	lost    bool // calls under way may have lost their answers
 }
 
 const (
@@ -149,7 +150,7 @@ func (l *ledger) idle() bool {
 }
 
 // due tells whether send has something to do.
-func (l *ledger) due() bool { return len(l.ready) > 0 }
+func (l *ledger) due() bool { return len(l.ready) > 0 || l.lost }
 
 // add queues a call for the next moment at which the plugin context is active,
 // and asks for that moment: a callout sent from a stream's callback would lose
@@ -175,15 +176,23 @@ func (l *ledger) cancel(c *call) bool {
 	return false
 }
 
-// send starts all calls that are ready. It runs in the plugin context. A call that is
-// refused at once is dealt with here, which may make more calls ready.
+// send starts the calls that are ready, and gives up those whose answers got lost. It runs
+// in the plugin context. A call that is refused at once is dealt with here, which answers
+// its stream and may make more calls ready; when the callback is spent, the rest stays.
 func (l *ledger) send() bool {
+	if l.lost {
+		l.lost = !l.giveUpLost()
+	}
 	if len(l.ready) == 0 {
 		return false
 	}
 	batch := l.ready
 	l.ready = nil
 	for i, c := range batch {
+		if l.p.spent() {
+			l.ready = append(batch[i:], l.ready...)
+			return true
+		}
 		batch[i] = nil
 		// The one before may have been refused, and its stream answered.
 		l.p.choose(0)
@@ -191,6 +200,21 @@ func (l *ledger) send() bool {
 	}
 	if l.ready == nil {
 		l.ready = batch[:0]
+	}
+	return true
+}
+
+// giveUpLost settles the calls whose answers got lost; false: some are left.
+func (l *ledger) giveUpLost() (all bool) {
+	now := l.p.host.Now()
+	for at := len(l.flying) - 1; at >= 0; at-- {
+		if c := l.flying[at]; now-c.sent > int64(c.timeout+lostGrace) {
+			if l.p.spent() {
+				return false
+			}
+			l.landed(at)
+			l.settle(c, &reply{kind: replyUnavailable, maybe: true, at: now})
+		}
 	}
 	return true
 }
@@ -372,14 +396,9 @@ func (l *ledger) repeatOnce(c *call, now int64) {
 	}
 }
 
-// tick makes repetitions ready that are due and gives up calls whose answers got lost.
+// tick makes repetitions ready that are due, and has send look for answers that got lost.
 func (l *ledger) tick(now int64) {
-	for at := len(l.flying) - 1; at >= 0; at-- {
-		if c := l.flying[at]; now-c.sent > int64(c.timeout+lostGrace) {
-			l.landed(at)
-			l.settle(c, &reply{kind: replyUnavailable, maybe: true, at: now})
-		}
-	}
+	l.lost = true
 	kept, started := l.repeat[:0], 0
 	for _, c := range l.repeat {
 		if c.due > now || started == repeatsPerTick {

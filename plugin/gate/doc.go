@@ -82,6 +82,11 @@
 // of the VMs that the cache entry names, with the tick as safety net for VMs
 // that died before they could send them.
 //
+// One callback answers or resumes few streams (maxActs), and the next queue callback goes on.
+// The host carries replies out after the callback, each within the one before: in Envoy
+// 1.36 to 1.40 the 305th overflows the VM's stack, with 1 as with 40 other filters in the
+// chain, or 5 Wasm filters among them. The VM and all its streams are lost then.
+//
 // # Memory
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat

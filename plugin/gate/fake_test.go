@@ -42,6 +42,10 @@ type fakeHost struct {
 	done    int
 
 	current uint32
+	// Replies and resumes of the running callback of the plugin context, and the most of
+	// them in any.
+	acts, mostActs int
+
 	gone    map[uint32]bool
 	streams map[uint32]*fakeStream
 }
@@ -105,14 +109,26 @@ func (h *fakeHost) open(p *Plugin, id uint32, key string) (*Stream, *fakeStream)
 // ready delivers the queue callback that a kick asked for, if any.
 func (h *fakeHost) ready(p *Plugin) {
 	if len(h.queues[p.queue]) > 0 {
-		h.current = 0
+		h.current, h.acts = 0, 0
 		p.OnQueueReady(p.queue)
 	}
 }
 
+// tick is a tick of the host.
+func (h *fakeHost) tick(p *Plugin) {
+	h.current, h.acts = 0, 0
+	p.OnTick()
+}
+
+// act counts a reply or a resume.
+func (h *fakeHost) act() {
+	h.acts++
+	h.mostActs = max(h.mostActs, h.acts)
+}
+
 // respond answers the n-th call.
 func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) {
-	h.current = 0
+	h.current, h.acts = 0, 0
 	h.answer = a
 	h.headers = map[string]string{":status": status, api.HeaderManager: "t"}
 	p.OnCallResponse(uint32(n), 1)
@@ -279,17 +295,20 @@ func (h *fakeHost) Reply(status int, headers [][2]string, body []byte) bool {
 	if h.noReply {
 		return false
 	}
+	h.act()
 	f := h.stream()
 	f.replies = append(f.replies, fakeReply{status, append([][2]string(nil), headers...), string(body)})
 	return true
 }
 
 func (h *fakeHost) ResumeRequest() bool {
+	h.act()
 	h.stream().resumedRequest++
 	return !h.noResume
 }
 
 func (h *fakeHost) ResumeResponse() bool {
+	h.act()
 	h.stream().resumedResponse++
 	return !h.noResume
 }

@@ -108,8 +108,7 @@ func TestHostRefusesEverything(t *testing.T) {
 	h.noRandom = true
 	s2, _ := h.open(p, 2, "k2")
 	expect(t, "no randomness", s2.OnRequestHeaders(true), Pause)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 }
 
 // Where the cache alone protects, a cache that does not work protects nothing.
@@ -222,12 +221,10 @@ func TestClockGoesBack(t *testing.T) {
 	s2, f2 := h.open(p, 2, "k")
 	expect(t, "duplicate", s2.OnRequestHeaders(true), PauseAll)
 	h.now = int64(time.Minute)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "answered", len(f2.replies), 0)
 	h.now += int64(6 * time.Second)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "status", f2.replies[0].status, 409)
 	s.OnDone()
 }

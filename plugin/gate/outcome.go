@@ -126,9 +126,6 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	closed := c.route.FailureMode == config.FailClosed
 	if closed {
 		p.failWaiters(&c.hash, problem)
-		if s != nil {
-			p.choose(s.id)
-		}
 	}
 	if r.maybe {
 		// The reservation may exist, or will; left alone it would block the key until it

@@ -27,6 +27,11 @@ const (
 	drainMessages = 256
 	// pumpRounds bounds how often one callback follows up on its own consequences.
 	pumpRounds = 8
+	// maxActs bounds the replies and resumes of one callback of the plugin context. The host
+	// carries them out when the callback has returned, each within the one before, and every
+	// one calls back into the VM: about 300 of them overflow its stack, and the VM is lost
+	// with all its streams.
+	maxActs = 32
 	// logPeriod is the least time between two complaints about the manager.
 	logPeriod = 10 * time.Second
 )
@@ -60,6 +65,8 @@ type Plugin struct {
 	wokenAll bool
 	kicked   bool   // a kick is in our queue
 	inside   bool   // the plugin context is active and will pump
+	acts     int    // replies and resumes of the running callback
+	overdue  bool   // waiters whose time is over are left
 	chosen   uint32 // the stream that was selected, 0: none
 	draining bool   // the host waits for us to finish
 
@@ -168,7 +175,7 @@ func (p *Plugin) OnTick() {
 	p.calls.tick(now)
 	p.rewrite(now)
 	p.checkBodies(now)
-	p.expireWaiters(now)
+	p.overdue = true
 	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {
 		p.rechecked = now
 		if p.waiting > 0 {
@@ -191,7 +198,11 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 }
 
 // enter begins a callback of the plugin context.
-func (p *Plugin) enter() { p.inside, p.chosen = true, 0 }
+func (p *Plugin) enter() { p.inside, p.chosen, p.acts = true, 0, 0 }
+
+// spent tells that the running callback may neither answer nor resume another stream;
+// the next one goes on.
+func (p *Plugin) spent() bool { return p.acts >= maxActs }
 
 // choose makes a stream, or with 0 the plugin, the one that host calls are about.
 // Only callbacks of the plugin context do so.
@@ -229,20 +240,8 @@ func (p *Plugin) drain() {
 func (p *Plugin) pump() {
 	p.refuseBodies()
 	for range pumpRounds {
-		busy := p.calls.send()
-		if p.wokenAll {
-			p.wokenAll = false
-			p.woken = p.woken[:0]
-			p.lookAgain(nil)
-			busy = true
-		}
-		for len(p.woken) > 0 {
-			hash := p.woken[len(p.woken)-1]
-			p.woken = p.woken[:len(p.woken)-1]
-			p.lookAgain(&hash)
-			busy = true
-		}
-		if !busy {
+		sent := p.calls.send()
+		if woken := p.wakeWaiters(); !sent && !woken {
 			break
 		}
 	}
@@ -257,7 +256,7 @@ func (p *Plugin) pump() {
 }
 
 func (p *Plugin) due() bool {
-	return p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.bodies.refusing
+	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.bodies.refusing
 }
 
 // kick asks for a queue callback, in which the plugin context is active. If it

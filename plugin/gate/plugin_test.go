@@ -18,12 +18,10 @@ func TestLostAnswers(t *testing.T) {
 	s.OnRequestHeaders(true)
 	h.ready(p)
 	h.now += int64(10 * time.Second)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "still waiting", len(f.replies), 0)
 	h.now += int64(10 * time.Second)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "status", f.replies[0].status, 503)
 	// The reservation may be there: it is given back.
 	expect(t, "call", h.calls[len(h.calls)-1].path, api.PathRelease)
@@ -34,8 +32,7 @@ func TestLostAnswers(t *testing.T) {
 	n := len(h.calls)
 	for range 200 {
 		h.now += int64(tickPeriod)
-		h.current = 0
-		p.OnTick()
+		h.tick(p)
 	}
 	if len(h.calls) <= n {
 		t.Error("the release was not repeated")
@@ -45,8 +42,7 @@ func TestLostAnswers(t *testing.T) {
 	n = len(h.calls)
 	for range 50 {
 		h.now += int64(tickPeriod)
-		h.current = 0
-		p.OnTick()
+		h.tick(p)
 	}
 	expect(t, "calls", len(h.calls), n+1)
 	expect(t, "call", h.calls[n].path, api.PathRelease)
@@ -74,8 +70,7 @@ func TestKickGetsLost(t *testing.T) {
 	s, f := h.open(p, 1, "k")
 	expect(t, "headers", s.OnRequestHeaders(true), PauseAll)
 	expect(t, "calls", len(h.calls), 0)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "calls", len(h.calls), 1)
 	h.respond(p, 0, "201", granted)
 	expect(t, "resumed", f.resumedRequest, 1)
@@ -141,12 +136,10 @@ func TestRepetitionsAreSpread(t *testing.T) {
 	}
 	h.refuse = false
 	n := len(h.calls)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "calls before they are due", len(h.calls)-n, 0)
 	h.now += int64(10 * time.Second)
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "calls in one tick", len(h.calls)-n, repeatsPerTick)
 }
 
@@ -194,8 +187,7 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 		}
 		expect(t, "waiters", p.waiting, 1)
 		h.noWrite = false
-		h.current = 0
-		p.OnTick()
+		h.tick(p)
 		h.ready(p)
 		expect(t, "waiters", p.waiting, 0)
 		if i == 0 {
@@ -220,8 +212,7 @@ func TestSweepWakes(t *testing.T) {
 	s.OnDone()
 	h.now += int64(11 * time.Second)
 	p.rechecked = h.now // not by looking at all of them
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "waiting", p.waiting, 0)
 	expect(t, "calls", len(h.calls), 2)
 }
@@ -233,8 +224,7 @@ func TestMessageToItselfGetsLost(t *testing.T) {
 	s, _ := h.open(p, 1, "a")
 	s.OnRequestHeaders(true)
 	h.queues[p.queue] = nil
-	h.current = 0
-	p.OnTick()
+	h.tick(p)
 	expect(t, "calls", len(h.calls), 1)
 	s, _ = h.open(p, 2, "b")
 	s.OnRequestHeaders(true)
@@ -385,8 +375,7 @@ func TestSweepKeepsItsInterval(t *testing.T) {
 	pass := func(d time.Duration) {
 		for range d / tickPeriod {
 			h.now += int64(tickPeriod)
-			h.current = 0
-			p.OnTick()
+			h.tick(p)
 		}
 	}
 	// It takes a whole round to count, and the one under way may have passed by.

@@ -334,6 +334,7 @@ func (s *Stream) answerRecorded() {
 		return
 	}
 	s.phase = phaseDone
+	s.plugin.acts++
 	if !s.plugin.host.ResumeResponse() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
 	}

@@ -81,8 +81,9 @@ type Stream struct {
 	// While the stream waits, or has waited.
 	hasWaited      bool
 	looked         bool
-	arrived        int64 // the first look
-	patient        int64 // no other look before this
+	arrived        int64        // the first look
+	patient        int64        // no other look before this
+	failure        *api.Problem // what it is answered with instead of a look; nil: nothing
 	previous, next *Stream
 
 	answer      answer
@@ -281,7 +282,11 @@ func (s *Stream) heldHeaders(v verdict) Action {
 
 // act carries a verdict out from the plugin context, where s is the selected stream.
 func (s *Stream) act(v verdict) {
-	if v == verdictForward && !s.plugin.host.ResumeRequest() {
+	if v != verdictForward {
+		return
+	}
+	s.plugin.acts++
+	if !s.plugin.host.ResumeRequest() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")
 	}
 }

@@ -91,60 +91,70 @@ func (p *Plugin) unlink(s *Stream) {
 	p.metrics.add(p.metrics.waiters, -1)
 }
 
-// lookAgain lets the waiters of an entry decide anew; nil means all waiters.
-// Those that have to go on waiting join the end of the list, so it looks at each
-// stream that waits now once.
-func (p *Plugin) lookAgain(hash *cache.Hash) {
-	s := p.firstWaiter
+// wakeWaiters lets waiters decide anew: those whose time is over, and those that were woken.
+// false: there were none. What the running callback has no room for stays for the next one.
+func (p *Plugin) wakeWaiters() (busy bool) {
+	if p.waiting == 0 {
+		p.overdue, p.wokenAll, p.woken = false, false, p.woken[:0]
+	}
+	if !p.overdue && !p.wokenAll && len(p.woken) == 0 {
+		return false
+	}
 	now := p.host.Now()
-	for left := p.waiting; left > 0 && s != nil; left-- {
-		next := s.next
-		if (hash == nil || s.hash == *hash) && now >= s.patient {
-			p.unlink(s)
-			if p.choose(s.id) {
-				s.act(s.decide())
-			} else {
-				s.phase = phaseDone
-			}
-		}
-		s = next
+	if p.overdue {
+		// One last look, for a wake-up that got lost.
+		p.overdue = !p.lookAgain(func(s *Stream) bool { return now >= s.deadline(now) })
 	}
+	if p.wokenAll && !p.spent() {
+		p.woken = p.woken[:0]
+		p.wokenAll = !p.lookAgain(func(s *Stream) bool { return s.ready(now) })
+	}
+	for len(p.woken) > 0 && !p.spent() {
+		hash := p.woken[len(p.woken)-1]
+		p.woken = p.woken[:len(p.woken)-1]
+		if !p.lookAgain(func(s *Stream) bool { return s.hash == hash && s.ready(now) }) {
+			p.woken = append(p.woken, hash)
+		}
+	}
+	return true
 }
 
-// expireWaiters answers those that have waited long enough.
-func (p *Plugin) expireWaiters(now int64) {
+// ready tells whether a waiter that was woken may look.
+func (s *Stream) ready(now int64) bool { return now >= s.patient || s.failure != nil }
+
+// lookAgain lets the waiters that chosen picks decide anew. false: some of them are left,
+// because the callback is spent. Those that have to go on waiting join the end of the
+// list, so it looks at each stream that waits now once.
+func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
 	s := p.firstWaiter
 	for left := p.waiting; left > 0 && s != nil; left-- {
 		next := s.next
-		if now >= s.deadline(now) {
+		if chosen(s) {
+			if p.spent() {
+				return false
+			}
 			p.unlink(s)
-			if p.choose(s.id) {
-				// One last look, for a wake-up that got lost.
-				s.act(s.decide())
-			} else {
+			switch {
+			case !p.choose(s.id):
 				s.phase = phaseDone
+			case s.failure != nil:
+				s.act(s.unprotected(s.failure))
+			default:
+				s.act(s.decide())
 			}
 		}
 		s = next
 	}
+	return true
 }
 
-// failWaiters answers the local waiters of an entry with a problem: what made
-// the one that they wait for fail would make each of them fail in turn.
+// failWaiters has the local waiters of an entry told of a problem: what made the one that
+// they wait for fail would make each of them fail in turn.
 func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
-	s := p.firstWaiter
-	for s != nil {
-		next := s.next
+	for s := p.firstWaiter; s != nil; s = s.next {
 		if s.hash == *hash {
-			p.unlink(s)
-			if p.choose(s.id) {
-				p.metrics.count(p.metrics.managerError)
-				s.waited()
-				s.replyProblem(problem)
-			} else {
-				s.phase = phaseDone
-			}
+			s.failure = problem
 		}
-		s = next
 	}
+	p.woken = append(p.woken, *hash)
 }

@@ -1,0 +1,87 @@
+package gate
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// However many streams are due at once, one callback answers or resumes only a few, and the
+// callbacks that follow do the rest without waiting for the tick.
+func TestFewActsInOneCallback(t *testing.T) {
+	const crowd = 20 * maxActs
+	config := fmt.Sprintf(`{"max_waiters":%d,"pending_wait_timeout":1}`, crowd)
+	sent := func(h *fakeHost, p *Plugin, key func(i int) string) {
+		for i := range crowd {
+			s, _ := h.open(p, uint32(i+1), key(i))
+			s.OnRequestHeaders(true)
+		}
+	}
+	known := api.ReserveReply{
+		State: api.StateCommitted, ExpiresIn: time.Minute, Result: api.Result{Status: 200, Body: []byte("the answer")},
+	}
+	one := func(int) string { return "k" }
+	each := func(i int) string { return fmt.Sprint("k", i) }
+	for _, c := range []struct {
+		name  string
+		begin func(h *fakeHost, p *Plugin) // the callback in which all become due
+		want  int                          // replies in all
+	}{
+		{"an answer that all wait for", func(h *fakeHost, p *Plugin) {
+			sent(h, p, one)
+			h.ready(p)
+			h.respond(p, 0, "200", known)
+		}, crowd},
+		{"a reservation that fails", func(h *fakeHost, p *Plugin) {
+			sent(h, p, one)
+			h.ready(p)
+			h.respond(p, 0, "503", api.ReserveReply{})
+		}, crowd},
+		{"time-outs in one tick", func(h *fakeHost, p *Plugin) {
+			sent(h, p, one)
+			h.ready(p)
+			h.respond(p, 0, "201", granted)
+			h.now += int64(2 * time.Second)
+			h.tick(p)
+		}, crowd - 1},
+		{"calls that are refused at once", func(h *fakeHost, p *Plugin) {
+			h.refuse = true
+			sent(h, p, each)
+			h.ready(p)
+		}, crowd},
+		{"answers of the ledger that get lost", func(h *fakeHost, p *Plugin) {
+			sent(h, p, each)
+			h.ready(p)
+			h.now += int64(time.Minute)
+			h.tick(p)
+		}, crowd},
+		{"streams that the host has forgotten", func(h *fakeHost, p *Plugin) {
+			sent(h, p, one)
+			h.ready(p)
+			for i := range crowd / 2 {
+				h.gone[uint32(2*i+2)] = true
+			}
+			h.respond(p, 0, "200", known)
+		}, crowd / 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := newFakeHost(t)
+			p := started(t, h, config)
+			c.begin(h, p)
+			for range crowd {
+				h.ready(p)
+			}
+			if h.mostActs > maxActs+1 {
+				t.Errorf("%d replies and resumes in one callback", h.mostActs)
+			}
+			replies := 0
+			for _, f := range h.streams {
+				replies += len(f.replies)
+			}
+			expect(t, "replies", replies, c.want)
+			expect(t, "waiting", p.waiting, 0)
+		})
+	}
+}
