@@ -34,7 +34,7 @@ func crowdConfig(more map[string]any) map[string]any {
 // when it was never changed.
 func (p *proxy) metric(name string) (int, error) {
 	path := "/metrics"
-	if p.name == "envoy" {
+	if strings.HasPrefix(p.name, "envoy") {
 		path = "/stats/prometheus"
 	}
 	text, err := fetch(p.admin + path)
