@@ -106,6 +106,9 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
+// editPlugin changes a listener and the filter in it.
+type editPlugin = func(*hcmv3.HttpConnectionManager, *wasmv3.PluginConfig) error
+
 // lifecycle is a stack with an Envoy whose listener can be changed, and an upstream that
 // the test holds.
 type lifecycle struct {
@@ -116,13 +119,19 @@ type lifecycle struct {
 	files     int
 }
 
-func newLifecycle(t *testing.T, target envoyTarget, mode string) *lifecycle {
+// newLifecycle starts an Envoy with a published configuration after some edits.
+func newLifecycle(t *testing.T, target envoyTarget, mode string, edits ...editPlugin) *lifecycle {
 	t.Helper()
 	l := &lifecycle{envoy: target, upstream: newHeldUpstream(t)}
 	l.stack = &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: l.upstream.address}
 	l.stopAtEnd(t)
 	l.startManager(t)
 	l.bootstrap = bootstrapOf(t, l.stack, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600})
+	for _, edit := range edits {
+		if err := envoy.Edit(l.bootstrap, edit); err != nil {
+			t.Fatal(err)
+		}
+	}
 	l.writeListener(t)
 	p, err := target.start(filepath.Join(l.dir, "envoy"), l.dynamic(t), 2, "--use-dynamic-base-id", "--base-id-path", l.path("base-id"), "--drain-strategy", "immediate")
 	if p != nil {
@@ -194,7 +203,7 @@ func (l *lifecycle) writeListener(t *testing.T) {
 }
 
 // change gives Envoy another listener and waits until a statistic says what it made of it.
-func (l *lifecycle) change(t *testing.T, statistic string, edit func(*hcmv3.HttpConnectionManager, *wasmv3.PluginConfig) error) {
+func (l *lifecycle) change(t *testing.T, statistic string, edit editPlugin) {
 	t.Helper()
 	before := l.stat(t, statistic)
 	if err := envoy.Edit(l.bootstrap, edit); err != nil {
@@ -210,7 +219,7 @@ func (l *lifecycle) change(t *testing.T, statistic string, edit func(*hcmv3.Http
 }
 
 // update changes the listener; Envoy takes it and its workers have it.
-func (l *lifecycle) update(t *testing.T, edit func(*hcmv3.HttpConnectionManager, *wasmv3.PluginConfig) error) {
+func (l *lifecycle) update(t *testing.T, edit editPlugin) {
 	t.Helper()
 	l.change(t, "listener_manager.lds.update_success", edit)
 	eventually(t, "the workers do not take the listener", func() error {
@@ -244,7 +253,7 @@ func (l *lifecycle) configure(t *testing.T, fields map[string]any) {
 }
 
 // refuse changes the listener in a way that Envoy must refuse, with a line in its log.
-func (l *lifecycle) refuse(t *testing.T, want string, edit func(*hcmv3.HttpConnectionManager, *wasmv3.PluginConfig) error) {
+func (l *lifecycle) refuse(t *testing.T, want string, edit editPlugin) {
 	t.Helper()
 	was := proto.CloneOf(l.bootstrap)
 	l.change(t, "listener_manager.lds.update_rejected", edit)
