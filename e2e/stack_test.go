@@ -370,6 +370,9 @@ func wantProblem(t *testing.T, p *proxy, c call, status int, code string) answer
 	if err := json.Unmarshal(a.body, &problem); err != nil {
 		t.Fatalf("%v: %v", a, err)
 	}
+	if got := a.headers.Get("Idempotency-Status"); got != code {
+		t.Fatalf("%v; want status %s", a, code)
+	}
 	if problem.Status != status || problem.Code != code || problem.Type != "urn:oncegate:problem:"+code {
 		t.Fatalf("%v; want code %s", a, code)
 	}

@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -128,6 +131,84 @@ func TestWebSocket(t *testing.T) {
 				t.Errorf("%s %q: %d %v", c.path, c.key, resp.StatusCode, resp.Header)
 			}
 			conn.Close()
+		}
+	})
+}
+
+// The access log tells what became of each request, also where no answer went out.
+func TestAccessLog(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		arrived := make(chan struct{}, 1)
+		s := newSurface(t, target, mode, map[string]any{
+			"match":                   []any{map[string]any{"path_prefix": "/open", "failure_mode": "open"}, map[string]any{}},
+			"max_response_body_bytes": 1000, "pending_wait_timeout": 0.1, "pending_ttl_seconds": 3600,
+			"manager": map[string]any{"timeout_ms": 500},
+		}, func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body) // until then the server does not notice who leaves
+			switch r.URL.Path {
+			case "/hang":
+				arrived <- struct{}{}
+				<-r.Context().Done()
+			case "/drop":
+				panic(http.ErrAbortHandler)
+			case "/large":
+				_, _ = w.Write(make([]byte, 2000))
+			}
+		}, nil)
+		p := s.proxies[0]
+		post := func(path, key string) {
+			c := pay(key)
+			c.path = path
+			send(t, p, c)
+		}
+		// leave sends a request and goes away when it has arrived.
+		leave := func(path string, arrived func()) {
+			conn := dial(t, p)
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nIdempotency-Key: k\r\n\r\n{}", path)
+			arrived()
+			conn.Close()
+		}
+		want := map[string][]string{} // by path: "status flags details idempotency"
+		post("/twice", "k")
+		post("/twice", "k")
+		want["/twice"] = []string{"200 - via_upstream executed", "200 - oncegate_replayed replayed"}
+		post("/invalid", "a b")
+		want["/invalid"] = []string{"400 - oncegate_invalid-key invalid-key"}
+		post("/large", "k")
+		post("/large", "k")
+		want["/large"] = []string{"200 - via_upstream executed", "410 - oncegate_answer-not-recorded answer-not-recorded"}
+		post("/drop", "k")
+		post("/drop", "k")
+		want["/drop"] = []string{
+			"503 UC upstream_reset_before_response_started{connection_termination} unknown", "409 - oncegate_request-pending request-pending",
+		}
+		leave("/hang", func() { <-arrived })
+		want["/hang"] = []string{"0 DC downstream_remote_disconnect unknown"}
+		if a := send(t, p, call{path: "/keyless"}); a.status != 200 {
+			t.Errorf("%v", a)
+		}
+		want["/keyless"] = []string{"200 - via_upstream <nil>"}
+		s.manager.pause(t)
+		post("/closed", "k")
+		post("/open", "k")
+		want["/closed"] = []string{"503 - oncegate_manager-unavailable manager-unavailable"}
+		want["/open"] = []string{"200 - via_upstream bypassed"}
+		s.manager.resume(t)
+		if err := p.stop(); err != nil {
+			t.Error(err)
+		}
+		got := map[string][]string{}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, line := range p.lines {
+			var l map[string]any
+			if json.Unmarshal([]byte(line), &l) == nil && l["path"] != nil {
+				path := l["path"].(string)
+				got[path] = append(got[path], fmt.Sprintf("%v %v %v %v", l["status"], l["flags"], l["details"], l["idempotency"]))
+			}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("the access log tells\n%v, want\n%v", got, want)
 		}
 	})
 }

@@ -26,15 +26,16 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		headers = append(headers, [2]string{headerRetryAfter, decimal(int64(problem.RetryAfterSeconds))})
 	}
 	p.scratch = problem.AppendJSON(p.scratch[:0])
-	s.reply(problem.Status, headers, p.scratch)
+	s.mark = string(problem.Code)
+	s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch)
 	p.headers = headers
 }
 
 // reply sends a local reply; the stream only passes on what follows.
-func (s *Stream) reply(status int, headers [][2]string, body []byte) {
+func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
 	s.plugin.acts++
-	if !s.plugin.host.Reply(status, headers, body) {
+	if !s.plugin.host.Reply(status, details, headers, body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}
 }
@@ -75,7 +76,8 @@ func (s *Stream) replay(result *api.Result) {
 			}
 		}
 	}
-	s.reply(result.Status, headers, result.Body)
+	s.mark = statusReplayed
+	s.reply(result.Status, detailsReplayed, headers, result.Body)
 	clear(headers)
 	p.headers = headers[:0]
 }

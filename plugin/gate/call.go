@@ -59,6 +59,9 @@ type call struct {
 	// cache alone.
 	cached bool
 
+	// trace are headers of the request that go along with the call.
+	trace [][2]string
+
 	wait time.Duration // callReserve: how long the manager may hold the call
 	// message is the raw form of a commit or reject, kept for repetition; result
 	// is its tail, the raw form of the answer.
@@ -85,6 +88,8 @@ type reply struct {
 	// retryAfter is what the manager asks for, seconds; 0: nothing.
 	retryAfter int
 	answer     api.ReserveReply
+	// why says what happened instead of an answer, for the log; replyUnavailable.
+	why string
 }
 
 type replyKind uint8
@@ -106,14 +111,12 @@ const (
 // is safe.
 type ledger struct {
 	p       *Plugin
-	ready   []*call // to be sent as soon as the plugin context is active
-	repeat  []*call // to be sent again when due
-	flying  []*call // waiting for the host's answer
-	held    int     // bytes of the messages in all three, and of answers being copied
-	headers [6][2]string
-	n       int
-	logged  int64
-	down    bool
+	ready   []*call     // to be sent as soon as the plugin context is active
+	repeat  []*call     // to be sent again when due
+	flying  []*call     // waiting for the host's answer
+	held    int         // bytes of the messages in all three, and of answers being copied
+	headers [][2]string // of all calls; there is room behind for those of one
+	trouble trouble
 	lost    bool // calls under way may have lost their answers
 }
 
@@ -131,17 +134,14 @@ const (
 func (l *ledger) init(p *Plugin) {
 	l.p = p
 	m := &p.config.Manager
-	l.headers = [6][2]string{
-		{headerMethod, "POST"},
-		{headerPath, ""},
-		{headerAuthority, m.Authority},
-		{headerContentType, api.ContentTypeRaw},
-		{"accept", api.ContentTypeRaw},
-	}
-	l.n = 5
+	l.headers = append(make([][2]string, 0, 6+maxTraceHeaders),
+		[2]string{headerMethod, "POST"},
+		[2]string{headerPath, ""},
+		[2]string{headerAuthority, m.Authority},
+		[2]string{headerContentType, api.ContentTypeRaw},
+		[2]string{"accept", api.ContentTypeRaw})
 	if m.AuthToken != "" {
-		l.headers[5] = [2]string{"authorization", "Bearer " + m.AuthToken}
-		l.n = 6
+		l.headers = append(l.headers, [2]string{"authorization", "Bearer " + m.AuthToken})
 	}
 }
 
@@ -213,7 +213,7 @@ func (l *ledger) giveUpLost() (all bool) {
 				return false
 			}
 			l.landed(at)
-			l.settle(c, &reply{kind: replyUnavailable, maybe: true, at: now})
+			l.settle(c, &reply{kind: replyUnavailable, maybe: true, at: now, why: "neither an answer nor a timeout came from the proxy"})
 		}
 	}
 	return true
@@ -244,9 +244,11 @@ func (l *ledger) start(c *call) {
 	c.attempts++
 	l.headers[1][1] = c.kind.path()
 	l.headers[2][1] = p.authority(&c.hash)
-	id, ok := p.host.Call(p.config.Manager.Cluster, l.headers[:l.n], body, c.timeout)
-	if !ok {
-		l.settle(c, &reply{kind: replyUnavailable, at: c.sent})
+	headers := append(l.headers, c.trace...)
+	id, status := p.host.Call(p.config.Manager.Cluster, headers, body, c.timeout)
+	clear(headers[len(l.headers):])
+	if status != CallSent {
+		l.settle(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
 		return
 	}
 	c.id = id
@@ -285,16 +287,16 @@ func (l *ledger) landed(at int) {
 // manager's; everything else was made on the way.
 func (l *ledger) read(c *call, bodySize int) reply {
 	host := l.p.host
-	if _, ok := host.CallHeader(api.HeaderManager); !ok {
-		return reply{kind: replyUnavailable, maybe: true}
-	}
 	text, _ := host.CallHeader(headerStatus)
+	if _, ok := host.CallHeader(api.HeaderManager); !ok {
+		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
+	}
 	status, _ := parseDecimal(text)
 	switch {
 	case status >= 200 && status < 300:
 		r := reply{kind: replyOK}
 		if r.answer.ParseRaw(host.CallBody(bodySize)) != nil || !c.expects(&r.answer) {
-			return reply{kind: replyUnavailable, maybe: true}
+			return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
 		}
 		return r
 	case status == 409:
@@ -306,13 +308,12 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	}
 	// The manager refused: it is starting, stopping, overloaded or full, or does
 	// not accept our credentials. It did nothing.
-	r := reply{kind: replyUnavailable}
+	r := reply{kind: replyUnavailable, why: "the manager answered with status " + text}
 	if text, ok := host.CallHeader(headerRetryAfter); ok {
 		if n, ok := parseDecimal(text); ok {
 			r.retryAfter = int(min(n, maxRetryAfterSeconds))
 		}
 	}
-	l.complain("the manager refused a call to " + c.kind.path() + " with status " + text)
 	return r
 }
 
@@ -333,12 +334,9 @@ func (c *call) expects(a *api.ReserveReply) bool {
 func (l *ledger) settle(c *call, r *reply) {
 	l.held -= len(c.message)
 	if r.kind == replyUnavailable {
-		l.complain("the manager cannot be reached")
-		l.down = true
-	} else if l.down {
-		l.down = false
-		l.logged = 0
-		l.p.host.Log(LevelInfo, "oncegate: the manager answers again")
+		l.complain(c, r)
+	} else {
+		l.answers()
 	}
 	switch c.kind {
 	case callReserve:
@@ -347,15 +345,6 @@ func (l *ledger) settle(c *call, r *reply) {
 		l.p.released(c, r)
 	default:
 		l.p.recorded(c, r)
-	}
-}
-
-// complain logs what is wrong with the manager, but not for every request.
-func (l *ledger) complain(what string) {
-	now := l.p.host.Now()
-	if l.logged == 0 || now-l.logged >= int64(logPeriod) || now < l.logged {
-		l.logged = now
-		l.p.host.Log(LevelWarn, "oncegate: "+what)
 	}
 }
 

@@ -136,7 +136,7 @@ func (s *Stream) bypass() verdict {
 func (s *Stream) forward() verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.miss)
-	s.ownKey()
+	s.own()
 	s.waited()
 	s.mark = statusExecuted
 	s.phase = phaseForwarded

@@ -221,21 +221,21 @@ func (h *fakeHost) Dequeue(queue uint32) ([]byte, bool) {
 	return q[0], true
 }
 
-func (h *fakeHost) Call(_ string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool) {
+func (h *fakeHost) Call(_ string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus) {
 	if h.current != 0 {
 		h.t.Error("a call from a stream's context: its answer may be lost")
 	}
 	if h.refuse {
-		return 0, false
+		return 0, CallRefused
 	}
 	if h.refused > 0 {
 		h.refused--
-		return 0, false
+		return 0, CallRefused
 	}
 	path, _ := lookup(headers, ":path")
 	authority, _ := lookup(headers, ":authority")
 	h.calls = append(h.calls, fakeCall{path, authority, append([]byte(nil), body...), timeout})
-	return uint32(len(h.calls) - 1), true
+	return uint32(len(h.calls) - 1), CallSent
 }
 
 func (h *fakeHost) CallHeader(name string) (string, bool) {
@@ -288,10 +288,12 @@ func (h *fakeHost) SetProperty(name, value string) {
 	if value == "" {
 		h.t.Errorf("property %s without a value", name)
 	}
-	h.stream().properties[name] = []byte(value)
+	if f := h.stream(); f != nil {
+		f.properties[name] = []byte(value)
+	}
 }
 
-func (h *fakeHost) Reply(status int, headers [][2]string, body []byte) bool {
+func (h *fakeHost) Reply(status int, details string, headers [][2]string, body []byte) bool {
 	if h.noReply {
 		return false
 	}

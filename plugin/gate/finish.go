@@ -96,6 +96,7 @@ func (s *Stream) giveBack() {
 // unknown leaves the reservation to its end: upstream may have run the request,
 // so no retry may run it now. Where upstream keeps the ledger, it knows.
 func (s *Stream) unknown() {
+	s.mark = statusUnknown
 	if s.route.Ledger == config.LedgerUpstream {
 		s.giveBack()
 		return
@@ -110,11 +111,14 @@ func (s *Stream) leave() {
 	p := s.plugin
 	switch s.phase {
 	case phaseBody:
+		s.mark = statusNotSent
 		p.bodies.release(s)
 	case phaseWaiting:
+		s.mark = statusNotSent
 		p.unlink(s)
 		s.waited()
 	case phaseReserving:
+		s.mark = statusNotSent
 		c := s.call
 		s.call = nil
 		if c == nil {

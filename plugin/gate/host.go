@@ -50,6 +50,16 @@ const (
 // ignores what it is given.
 type MetricID uint32
 
+// CallStatus tells whether a callout is under way.
+type CallStatus uint8
+
+// What may become of it at once.
+const (
+	CallSent      CallStatus = iota
+	CallRefused              // no healthy host, or a circuit breaker is full
+	CallNoCluster            // the host knows no such cluster
+)
+
 // Host is what the gate asks of its surroundings: the Proxy-Wasm calls it needs,
 // without their encodings. No method panics, whatever the other side answers.
 //
@@ -86,10 +96,9 @@ type Host interface {
 
 	// Call starts an HTTP callout. It is only used while the plugin context is
 	// active, so that the answer arrives whatever becomes of the stream that it is
-	// for. False: refused at once and there will be no answer. Otherwise the
-	// answer comes as Plugin.OnCallResponse with the id returned here. headers and
-	// body are not kept.
-	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool)
+	// for. With CallSent the answer comes as Plugin.OnCallResponse with the id returned
+	// here, else there will be none. headers and body are not kept.
+	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus)
 	// CallHeader returns a header of the answer that OnCallResponse runs for.
 	CallHeader(name string) (string, bool)
 	// CallBody returns the answer's whole body, empty when there is none.
@@ -122,9 +131,9 @@ type Host interface {
 	// SetProperty sets a property of our own on the stream, for access logs and other
 	// filters. value is not empty.
 	SetProperty(name, value string)
-	// Reply answers the request locally. Within a stream callback the callback
-	// must then return Pause.
-	Reply(status int, headers [][2]string, body []byte) bool
+	// Reply answers the request locally. details says why, for access logs; it has no
+	// spaces. Within a stream callback the callback must then return Pause.
+	Reply(status int, details string, headers [][2]string, body []byte) bool
 	// ResumeRequest lets a request go on that a callback paused.
 	ResumeRequest() bool
 	// ResumeResponse lets a response go on that a callback paused.

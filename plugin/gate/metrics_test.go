@@ -47,7 +47,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			t.Errorf("%s is not documented", name)
 		}
 	}
-	for _, name := range []string{propertyClient, propertySequence, propertyNonce} {
+	for _, name := range []string{propertyStatus, propertyClient, propertySequence, propertyNonce} {
 		if !strings.Contains(string(text), "FILTER_STATE(wasm."+name+":PLAIN)") {
 			t.Errorf("the property %s is not documented", name)
 		}

@@ -29,10 +29,11 @@ func (s *Stream) askFor(wait int64) verdict {
 
 // newCall returns a call about the stream's entry.
 func (s *Stream) newCall(kind callKind) *call {
-	s.ownKey()
+	s.own()
 	return &call{
 		kind: kind, route: s.route, hash: s.hash, key: s.key, scope: s.scope.String(),
 		fingerprint: s.fingerprint.String(), short: s.fingerprint.Short(), token: s.token, owner: s.owner,
+		trace: s.trace,
 	}
 }
 

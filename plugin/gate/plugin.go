@@ -32,8 +32,6 @@ const (
 	// one calls back into the VM: about 300 of them overflow its stack, and the VM is lost
 	// with all its streams.
 	maxActs = 32
-	// logPeriod is the least time between two complaints about the manager.
-	logPeriod = 10 * time.Second
 )
 
 // Messages between VMs. Sixteen octets are the hash of an entry that ended.

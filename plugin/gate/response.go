@@ -105,9 +105,12 @@ func (s *Stream) answered(end bool) Action {
 	switch p.fate() {
 	case fateNotSent:
 		s.giveBack()
+		s.mark = statusNotSent
+		s.setMark()
 		return Continue
 	case fateUnknown:
 		s.unknown()
+		s.setMark()
 		return Continue
 	}
 	headers := p.host.ResponseHeaders()

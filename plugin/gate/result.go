@@ -19,11 +19,20 @@ const (
 	headerLedger = "idempotency-ledger"
 )
 
-// values of api.HeaderStatus.
+// What became of a request, as api.HeaderStatus and propertyStatus tell it; where the
+// gate refuses it, they tell the problem's code.
 const (
 	statusExecuted = "executed"
 	statusReplayed = "replayed"
 	statusBypassed = "bypassed"
+	statusNotSent  = "not-sent" // it did not reach upstream, and the gate did not answer
+	statusUnknown  = "unknown"  // upstream may have run it, but gave no answer
+)
+
+// detailsPrefix and such a status are the response code details of the gate's own replies.
+const (
+	detailsPrefix   = "oncegate_"
+	detailsReplayed = detailsPrefix + statusReplayed
 )
 
 // recordedHeaders returns the headers of an answer that a replay repeats: the

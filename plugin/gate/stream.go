@@ -55,14 +55,18 @@ type Stream struct {
 	fix    fix
 	// owner: the cache holds our pending entry.
 	owner bool
-	// mark is what api.HeaderStatus says on the answer; empty: the header is not set.
+	// mark is what became of the request; empty: it is not the gate's.
 	mark string
 
-	route       *config.Route
-	hash        cache.Hash
-	token       cache.Token
-	key         string
-	keyed       bool // key is ours, not a piece of what the host handed over
+	route *config.Route
+	hash  cache.Hash
+	token cache.Token
+	key   string
+	// headers are the request's, while OnRequestHeaders runs; trace are those of them
+	// that go along with calls.
+	headers     [][2]string
+	trace       [][2]string
+	owned       bool // key and trace are ours, not pieces of what the host handed over
 	scope       request.Scope
 	scoped      bool // scope is known
 	fingerprint request.Fingerprint
@@ -116,7 +120,10 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if unprotectable(method, headers) {
 		return s.heldHeaders(s.unsupported(headers))
 	}
-	return s.heldHeaders(s.begin(headers, end))
+	s.headers = headers
+	v := s.begin(headers, end)
+	s.headers = nil
+	return s.heldHeaders(v)
 }
 
 // unprotectable tells whether a request opens something that has no one answer: a
@@ -204,12 +211,15 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.bodyUnavailable()
 	}
 	s.phase = phaseBody
+	s.trace = traceHeaders(headers)
 	return verdictPause
 }
 
-// Properties that tell the parts of a structured key to access logs
-// (FILTER_STATE(wasm.oncegate.key.client:PLAIN) in Envoy) and other filters.
+// Properties that tell access logs what became of a request and the parts of a
+// structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
+// only the key's, because the status is set when all is over.
 const (
+	propertyStatus   = "oncegate.status"
 	propertyClient   = "oncegate.key.client"
 	propertySequence = "oncegate.key.sequence"
 	propertyNonce    = "oncegate.key.nonce"
@@ -233,12 +243,18 @@ func (s *Stream) identify(key request.Key, headers request.Headers) {
 	}
 }
 
-// ownKey copies the key, so that a stream that goes on does not keep the host's whole
-// header block alive. Most duplicates are answered at once and need no copy.
-func (s *Stream) ownKey() {
-	if !s.keyed {
-		s.key, s.keyed = strings.Clone(s.key), true
+// own copies the key and what else is needed of the headers, so that a stream that goes
+// on does not keep the host's whole header block alive. Most duplicates are answered at
+// once and need no copy.
+func (s *Stream) own() {
+	if s.owned {
+		return
 	}
+	s.key, s.owned = strings.Clone(s.key), true
+	if s.headers != nil {
+		s.trace = traceHeaders(s.headers)
+	}
+	ownTrace(s.trace)
 }
 
 // keyless deals with a request that has no key.
@@ -385,4 +401,7 @@ func (s *Stream) OnDone() {
 	s.leave()
 	s.phase = phaseDone
 	s.dropBody()
+	if s.mark != "" {
+		s.plugin.host.SetProperty(propertyStatus, s.mark)
+	}
 }

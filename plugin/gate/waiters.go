@@ -61,7 +61,7 @@ func (s *Stream) waited() bool {
 }
 
 func (p *Plugin) link(s *Stream) {
-	s.ownKey()
+	s.own()
 	s.phase = phaseWaiting
 	s.hasWaited = true
 	s.previous = p.lastWaiter

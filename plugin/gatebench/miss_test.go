@@ -44,6 +44,7 @@ var missCalls = []hostCall{
 	{"get_header_map_pairs response_headers", 1, 1, "status and headers of the recorded answer"},
 	{"replace_header_map_value response_headers", 1, 1, "Idempotency-Status"},
 	{"get_buffer_bytes response_body", 1, 1, "body of the recorded answer"},
+	{"set_property oncegate.status", 1, 1, "what became of the request, for access logs; once, at its end"},
 	// Numbers.
 	{"current_time", 5, 6, "arrival (in body mode of the headers and of the end), and when each callout was sent and answered: expiry, durations"},
 	{"increment_metric", 2, 2, "a miss, a committed outcome"},
@@ -71,7 +72,7 @@ func kindOf(line string) (string, bool) {
 		return name + " answer", true
 	case name == "get_header_map_value":
 		return name + " " + m[3], true
-	case strings.HasPrefix(name, "get_header_map"), strings.HasPrefix(name, "replace_header_map"), name == "get_buffer_bytes", name == "get_property":
+	case strings.HasPrefix(name, "get_header_map"), strings.HasPrefix(name, "replace_header_map"), name == "get_buffer_bytes", strings.HasSuffix(name, "et_property"):
 		return name + " " + first, true
 	}
 	return name, true

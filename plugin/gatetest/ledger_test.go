@@ -1,6 +1,8 @@
 package gatetest
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +79,89 @@ func TestUnknownCluster(t *testing.T) {
 		r := NewRig(t, guest, Options{NoCluster: true})
 		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
 		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
+		wantLog(t, r, `cluster \"oncegate_manager\" (/v1/ledger/reserve) failed: the proxy knows no such cluster`, 1)
+	})
+}
+
+// wantLog checks how many lines of the log have text in them.
+func wantLog(t *testing.T, r *Rig, text string, n int) {
+	t.Helper()
+	if got := strings.Count(r.log.String(), text); got != n {
+		t.Fatalf("%d lines %q, want %d:\n%s", got, text, n, r.log)
+	}
+}
+
+// The log says which cluster it was and what happened, once in a while.
+func TestFailedCallsAreLogged(t *testing.T) {
+	for said, f := range map[string]Fault{
+		"refused at once: no healthy host, or a circuit breaker is full": {Refuse: true},
+		"timeout, status 504":                  {Failure: hostsim.CallTimedOut},
+		"not the manager's answer, status 503": {Failure: hostsim.CallReset},
+		"the answer broke off":                 {Failure: hostsim.CallResetMidAnswer},
+		"the manager answered with status 500": {Status: 500},
+		"not the manager's answer, status 403": {Status: 403, Foreign: true},
+		"the manager's answer cannot be read":  {Garbage: []byte("?")},
+	} {
+		t.Run(said, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				r := NewRig(t, guest, Options{})
+				r.Manager.Next(api.PathReserve, f)
+				want(t, "answer", r.Send(Request{Key: "k"}).Response().Problem(t), "manager-unavailable")
+				wantLog(t, r, `oncegate: a call to cluster \"oncegate_manager\" (/v1/ledger/reserve) failed: `+said, 1)
+			})
+		})
+	}
+}
+
+// A manager that comes and goes does not fill the log.
+func TestFlappingIsLoggedOnceInAWhile(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		fail := func(i int) {
+			r.Manager.Next(api.PathReserve, Fault{Status: 500})
+			want(t, "status", r.Send(Request{Key: fmt.Sprint("no", i)}).Response().Status, "503")
+		}
+		for i := range 20 {
+			fail(i)
+			x := r.Send(Request{Key: fmt.Sprint("yes", i)})
+			x.Answer(200, "")
+			x.Response()
+		}
+		wantLog(t, r, "failed: ", 1)
+		wantLog(t, r, "answers again", 1)
+		r.Clock.Advance(10 * time.Second)
+		fail(20)
+		wantLog(t, r, "failed: ", 2)
+		wantLog(t, r, "; 19 more since the last such line", 1)
+	})
+}
+
+// Calls carry what ties them to the request that causes them, whoever waits for it.
+func TestCallsCarryTheRequestsTrace(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, c := range []struct{ config, id, want string }{
+			{`{"mode":"headers"}`, "r-1", "r-1 00-1-2-01"},
+			{`{"mode":"body"}`, "r-1", "r-1 00-1-2-01"},
+			{`{"mode":"body"}`, strings.Repeat("x", 1025), " 00-1-2-01"},
+		} {
+			r := NewRig(t, guest, Options{Config: c.config, BodyMode: true})
+			x := r.Send(Request{Key: "k", Body: "b", Headers: []string{"x-request-id: " + c.id, "traceparent: 00-1-2-01"}})
+			x.Answer(200, "")
+			x.Response()
+			y := r.Send(Request{Key: "k2", Body: "b"})
+			y.Answer(429, "")
+			y.Response()
+			r.Settle()
+			calls := r.Manager.Calls()
+			want(t, "calls", len(calls), 4)
+			want(t, "reserve", calls[0].Trace, c.want)
+			want(t, "commit", calls[1].Trace, c.want)
+			for _, of := range calls[2:] {
+				if of.Trace == c.want || strings.HasSuffix(of.Trace, "01") {
+					t.Errorf("another request's call carries %q", of.Trace)
+				}
+			}
+		}
 	})
 }
 

@@ -55,6 +55,7 @@ type Call struct {
 	Path, Key, Scope, Token, Fingerprint string
 	Thread                               string
 	Authority, Authorization             string
+	Trace                                string // x-request-id and traceparent
 	Wait                                 time.Duration
 	Result                               api.Result
 }
@@ -155,7 +156,8 @@ func (m *Manager) Forget() {
 // Call implements hostsim.Cluster.
 func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
 	path := req.Headers.Get(":path")
-	c := Call{Path: path, Thread: req.Thread, Authority: req.Headers.Get(":authority"), Authorization: req.Headers.Get("authorization")}
+	c := Call{Path: path, Thread: req.Thread, Authority: req.Headers.Get(":authority"), Authorization: req.Headers.Get("authorization"),
+		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent")}
 	var work func(answer func(hostsim.CallResponse))
 	switch path {
 	case api.PathReserve:

@@ -390,6 +390,9 @@ func (p Response) Problem(t testing.TB) string {
 	if fmt.Sprint(body.Status) != p.Status || body.Title == "" || !strings.HasSuffix(body.Type, body.Code) {
 		t.Fatalf("problem %q does not fit status %s", p.Body, p.Status)
 	}
+	if got := p.Header("idempotency-status"); got != body.Code {
+		t.Fatalf("idempotency-status %q does not fit the problem %q", got, p.Body)
+	}
 	return body.Code
 }
 

@@ -127,7 +127,7 @@ func (*host) Dequeue(queue uint32) ([]byte, bool) {
 }
 
 // Call implements gate.Host.
-func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool) {
+func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	var id uint32
 	id, err := proxywasm.DispatchHttpCall(cluster, headers, body, nil, uint32(timeout/time.Millisecond),
 		func(count, size, _ int) {
@@ -140,7 +140,14 @@ func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout ti
 			clear(h.callHeaders)
 			h.callHeaders = h.callHeaders[:0]
 		})
-	return id, err == nil
+	switch err {
+	case nil:
+		return id, gate.CallSent
+	case types.ErrorStatusBadArgument:
+		// All that can be wrong with the arguments: the rest is always there.
+		return 0, gate.CallNoCluster
+	}
+	return 0, gate.CallRefused
 }
 
 // CallHeader implements gate.Host.
@@ -240,13 +247,13 @@ func (*host) Property(path ...string) ([]byte, bool) {
 // SetProperty implements gate.Host. A host that does not take properties loses
 // only what it would have shown.
 func (*host) SetProperty(name, value string) {
-	_ = proxywasm.SetProperty([]string{name}, []byte(value))
+	setProperty(name, value)
 }
 
 // Reply implements gate.Host.
-func (h *host) Reply(status int, headers [][2]string, body []byte) bool {
+func (h *host) Reply(status int, details string, headers [][2]string, body []byte) bool {
 	h.pairs = appendPairs(h.pairs[:0], headers)
-	return sendLocalResponse(status, h.pairs, body)
+	return sendLocalResponse(status, details, h.pairs, body)
 }
 
 // ResumeRequest implements gate.Host.

@@ -16,4 +16,6 @@ func random([]byte) bool { return false }
 
 func headerPairs(uint32) []byte { return nil }
 
-func sendLocalResponse(int, []byte, []byte) bool { return false }
+func setProperty(string, string) {}
+
+func sendLocalResponse(int, string, []byte, []byte) bool { return false }

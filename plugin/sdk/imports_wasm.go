@@ -25,6 +25,9 @@ func proxyGetHeaderMapPairs(kind uint32, pairs, size unsafe.Pointer) uint32
 func proxySendLocalResponse(status uint32, details unsafe.Pointer, detailsSize uint32, body unsafe.Pointer, bodySize uint32,
 	headers unsafe.Pointer, headersSize uint32, grpcStatus int32) uint32
 
+//go:wasmimport env proxy_set_property
+func proxySetProperty(path unsafe.Pointer, pathSize uint32, value unsafe.Pointer, valueSize uint32) uint32
+
 //go:wasmimport wasi_snapshot_preview1 random_get
 func wasiRandomGet(buffer unsafe.Pointer, size uint32) uint32
 
@@ -63,9 +66,14 @@ func headerPairs(kind uint32) []byte {
 	return unsafe.Slice(pairs, size)
 }
 
-func sendLocalResponse(status int, headers, body []byte) bool {
+func setProperty(name, value string) {
+	proxySetProperty(unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(unsafe.StringData(value)), uint32(len(value)))
+}
+
+func sendLocalResponse(status int, details string, headers, body []byte) bool {
 	// The only gRPC requests that the gate answers are those that it does not support.
 	const grpcUnimplemented = 12
-	return proxySendLocalResponse(uint32(status), nil, 0, unsafe.Pointer(unsafe.SliceData(body)), uint32(len(body)),
+	return proxySendLocalResponse(uint32(status), unsafe.Pointer(unsafe.StringData(details)), uint32(len(details)),
+		unsafe.Pointer(unsafe.SliceData(body)), uint32(len(body)),
 		unsafe.Pointer(unsafe.SliceData(headers)), uint32(len(headers)), grpcUnimplemented) == statusOK
 }

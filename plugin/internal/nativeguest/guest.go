@@ -250,13 +250,19 @@ func (h *host) Dequeue(queue uint32) ([]byte, bool) {
 	return message, ok(status)
 }
 
-func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, bool) {
+func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	list := make(hostsim.Headers, len(headers))
 	for i := range headers {
 		list[i] = headers[i]
 	}
 	id, status := h.HTTPCall(cluster, list, body, nil, uint32(timeout/time.Millisecond))
-	return id, ok(status)
+	switch status {
+	case hostsim.StatusOK:
+		return id, gate.CallSent
+	case hostsim.StatusBadArgument:
+		return 0, gate.CallNoCluster
+	}
+	return 0, gate.CallRefused
 }
 
 func (h *host) CallHeader(name string) (string, bool) {
@@ -336,13 +342,13 @@ func (h *host) Property(path ...string) ([]byte, bool) {
 
 func (h *host) SetProperty(name, value string) { h.HostCalls.SetProperty(name, []byte(value)) }
 
-func (h *host) Reply(status int, headers [][2]string, body []byte) bool {
+func (h *host) Reply(status int, details string, headers [][2]string, body []byte) bool {
 	list := make(hostsim.Headers, len(headers))
 	for i := range headers {
 		list[i] = headers[i]
 	}
 	const grpcUnimplemented = 12
-	return ok(h.SendLocalResponse(uint32(status), "", body, list, grpcUnimplemented))
+	return ok(h.SendLocalResponse(uint32(status), details, body, list, grpcUnimplemented))
 }
 
 func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamRequest)) }
