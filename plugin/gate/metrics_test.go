@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // kindsHost remembers what kind each metric is.
@@ -45,6 +47,15 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for name := range h.kinds {
 		if !documented[name] {
 			t.Errorf("%s is not documented", name)
+		}
+	}
+	for _, status := range []api.Code{
+		statusExecuted, statusReplayed, statusBypassed, statusNotSent, statusUnknown,
+		api.CodePending, api.CodeFingerprintMismatch, api.CodeAnswerNotRecorded, api.CodeInvalidKey, api.CodeKeyRequired,
+		api.CodeInvalidRequest, api.CodeUnsupportedProtocol, api.CodeBodyModeUnavailable, api.CodeManagerUnavailable, api.CodeOverloaded,
+	} {
+		if !strings.Contains(string(text), "`"+string(status)+"`") {
+			t.Errorf("the status %s is not documented", status)
 		}
 	}
 	for _, name := range []string{propertyStatus, propertyClient, propertySequence, propertyNonce} {
