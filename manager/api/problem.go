@@ -14,6 +14,7 @@ const (
 	CodeForbidden           Code = "forbidden"             // 403: these credentials do not allow this call
 	CodeNotFound            Code = "not-found"             // 404: no such entry, job or path
 	CodeMethodNotAllowed    Code = "method-not-allowed"    // 405
+	CodeEncodingNotAccepted Code = "encoding-not-accepted" // 406: the recorded answer has another content-encoding
 	CodePending             Code = "request-pending"       // 409: the first attempt is still running
 	CodeFenced              Code = "fenced"                // 409: the token was superseded by a later reservation
 	CodeDuplicateKey        Code = "duplicate-key"         // 409: a live job holds the key

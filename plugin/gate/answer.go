@@ -49,11 +49,25 @@ func (s *Stream) replay(result *api.Result) {
 		return
 	}
 	headers := p.headers[:0]
-	typed := false
+	typed, encoding, alike := false, "", false
 	for i := range result.Headers {
 		h := &result.Headers[i]
+		switch h.Name {
+		case headerAccepted:
+			// Upstream chose without being asked; who asks as the first did gets the same.
+			alike = h.Value == s.accept
+			continue
+		case headerContentEncoding:
+			encoding += "," + h.Value
+		}
 		headers = append(headers, [2]string{h.Name, h.Value})
 		typed = typed || h.Name == headerContentType
+	}
+	if encoding != "" && len(result.Body) > 0 && !alike && !accepts(s.accept, encoding) {
+		clear(headers)
+		p.metrics.count(p.metrics.notAcceptable)
+		s.replyProblem(notAcceptableProblem(encoding[1:]))
+		return
 	}
 	headers = append(headers,
 		[2]string{api.HeaderReplayed, "true"},
@@ -128,6 +142,16 @@ func notRecordedProblem(status int) *api.Problem {
 		Code:   api.CodeAnswerNotRecorded,
 		Title:  "The request was executed, but its answer is not recorded",
 		Detail: detail,
+	}
+}
+
+// notAcceptableProblem is for a duplicate that does not accept the recorded answer's encoding.
+func notAcceptableProblem(encoding string) *api.Problem {
+	return &api.Problem{
+		Status: 406,
+		Code:   api.CodeEncodingNotAccepted,
+		Title:  "The recorded answer has an encoding that this request does not accept",
+		Detail: "The request is not executed again. With Accept-Encoding: " + encoding + " and the same key it gets the answer.",
 	}
 }
 

@@ -5,18 +5,19 @@ type metrics struct {
 	host Host
 
 	// One of these per request that has a key.
-	hitCommitted MetricID // replayed at once: committed
-	hitRejected  MetricID // replayed at once: rejected
-	waited       MetricID // replayed after waiting for the original
-	miss         MetricID // forwarded under a reservation
-	mismatch     MetricID // 422
-	conflict     MetricID // 409
-	notRecorded  MetricID // 410
-	invalid      MetricID // 400
-	unsupported  MetricID // 400: CONNECT, an upgrade or gRPC
-	bypass       MetricID // forwarded without protection
-	managerError MetricID // 503
-	noBody       MetricID // 500
+	hitCommitted  MetricID // replayed at once: committed
+	hitRejected   MetricID // replayed at once: rejected
+	waited        MetricID // replayed after waiting for the original
+	miss          MetricID // forwarded under a reservation
+	mismatch      MetricID // 422
+	conflict      MetricID // 409
+	notRecorded   MetricID // 410
+	notAcceptable MetricID // 406
+	invalid       MetricID // 400
+	unsupported   MetricID // 400: CONNECT, an upgrade or gRPC
+	bypass        MetricID // forwarded without protection
+	managerError  MetricID // 503
+	noBody        MetricID // 500
 
 	// What became of reservations.
 	committed MetricID // the answer was recorded
@@ -51,6 +52,7 @@ func (m *metrics) define(host Host) {
 		{&m.mismatch, Counter, "oncegate_requests_mismatch"},
 		{&m.conflict, Counter, "oncegate_requests_conflict"},
 		{&m.notRecorded, Counter, "oncegate_requests_not_recorded"},
+		{&m.notAcceptable, Counter, "oncegate_requests_not_acceptable"},
 		{&m.invalid, Counter, "oncegate_requests_invalid"},
 		{&m.unsupported, Counter, "oncegate_requests_unsupported"},
 		{&m.bypass, Counter, "oncegate_requests_bypass"},

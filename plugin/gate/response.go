@@ -171,6 +171,9 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	media := mediaType(contentType)
 	recorded, fits := recordedHeaders(headers)
 	a.headers = recorded
+	if encoding := joined(headers, headerContentEncoding); encoding != "" && !accepts(s.accept, encoding) {
+		a.note(headerAccepted, s.accept)
+	}
 	// Without headers there is nothing that a replay could be true to.
 	fits = fits && len(headers) > 0
 	hold := s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
@@ -218,6 +221,9 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 
 // OnResponseTrailers is called for trailers, which end the answer.
 func (s *Stream) OnResponseTrailers() Action {
+	if s.phase == phaseHeld || s.phase == phaseCopied {
+		s.answer.note(headerTrailers, "omitted")
+	}
 	switch s.phase {
 	case phaseHeld:
 		return s.completed(s.answer.held)

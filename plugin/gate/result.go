@@ -17,6 +17,13 @@ const (
 	headerUpgrade       = "upgrade"
 	// headerLedger marks answers of routes whose protection ends with the cache.
 	headerLedger = "idempotency-ledger"
+	// headerTrailers marks replays of answers that had trailers: a local reply has none.
+	headerTrailers = "idempotency-trailers"
+	// headerAccepted is in a recorded answer only: what the first request accepted, where
+	// upstream sent another encoding.
+	headerAccepted        = "idempotency-accepted-encoding"
+	headerAcceptEncoding  = "accept-encoding"
+	headerContentEncoding = "content-encoding"
 )
 
 // What became of a request, as api.HeaderStatus and propertyStatus tell it; where the
@@ -79,6 +86,17 @@ func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
 	return out, true
 }
 
+// note adds a header of the gate's own to the recorded answer, if there is room.
+func (a *answer) note(name, value string) {
+	size := len(name) + len(value)
+	for i := range a.headers {
+		size += len(a.headers[i].Name) + len(a.headers[i].Value)
+	}
+	if len(a.headers) < api.MaxResultHeaders && size <= api.MaxResultHeaderBytes {
+		a.headers = append(a.headers, api.Header{Name: name, Value: value})
+	}
+}
+
 // skipHeader tells whether a header is left out of a recorded answer.
 func skipHeader(name string, named []string) bool {
 	if len(name) == 0 || name[0] == ':' {
@@ -90,7 +108,7 @@ func skipHeader(name string, named []string) bool {
 		// Made anew for each answer: its length, when it was sent, how long it took.
 		headerContentLength, "date", "age", "x-envoy-upstream-service-time",
 		// The gate's own words about this one answer.
-		api.HeaderStatus, api.HeaderReplayed, headerLedger:
+		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerAccepted:
 		return true
 	}
 	for _, n := range named {

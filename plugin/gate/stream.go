@@ -66,7 +66,8 @@ type Stream struct {
 	// that go along with calls.
 	headers     [][2]string
 	trace       [][2]string
-	owned       bool // key and trace are ours, not pieces of what the host handed over
+	accept      string // accept-encoding
+	owned       bool   // key, trace and accept are ours, not pieces of what the host handed over
 	scope       request.Scope
 	scoped      bool // scope is known
 	fingerprint request.Fingerprint
@@ -120,7 +121,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if unprotectable(method, headers) {
 		return s.heldHeaders(s.unsupported(headers))
 	}
-	s.headers = headers
+	s.headers, s.accept = headers, joined(headers, headerAcceptEncoding)
 	v := s.begin(headers, end)
 	s.headers = nil
 	return s.heldHeaders(v)
@@ -250,7 +251,7 @@ func (s *Stream) own() {
 	if s.owned {
 		return
 	}
-	s.key, s.owned = strings.Clone(s.key), true
+	s.key, s.accept, s.owned = strings.Clone(s.key), strings.Clone(s.accept), true
 	if s.headers != nil {
 		s.trace = traceHeaders(s.headers)
 	}

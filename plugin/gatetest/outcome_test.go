@@ -277,6 +277,7 @@ func TestAnswerWithTrailers(t *testing.T) {
 					want(t, "replay", q.Status, "410")
 				} else {
 					want(t, "replay", q.Body, "onetwo")
+					want(t, "mark of a replay without its trailers", q.Header("idempotency-trailers"), "omitted")
 				}
 			})
 		}

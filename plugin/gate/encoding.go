@@ -1,0 +1,72 @@
+package gate
+
+// What a client accepts of a recorded answer: its content coding was chosen for the
+// first request, and a retry may come from another client.
+
+// accepts tells whether an Accept-Encoding allows all codings of a Content-Encoding. A
+// request without the header is taken to accept none: what sends it may not decode.
+func accepts(accept, encoding string) bool {
+	all := true
+	eachToken(encoding, func(coding string) bool {
+		all = acceptsOne(accept, coding)
+		return all
+	})
+	return all
+}
+
+func acceptsOne(accept, coding string) bool {
+	coding = lower(coding)
+	if coding == "identity" {
+		return true
+	}
+	named, rest := -1, -1 // what the list says of the coding and of *; 0: no, 1: yes
+	eachToken(accept, func(element string) bool {
+		name, allowed := weigh(element)
+		switch {
+		case name == coding, "x-"+name == coding, name == "x-"+coding:
+			named = allowed
+		case name == "*":
+			rest = allowed
+		}
+		return true
+	})
+	return named == 1 || named < 0 && rest == 1
+}
+
+// weigh takes an element of Accept-Encoding apart: the coding, and 0 when its weight
+// refuses it.
+func weigh(element string) (name string, allowed int) {
+	end := 0
+	for end < len(element) && element[end] != ';' {
+		end++
+	}
+	name, allowed = lower(trimSpace(element[:end])), 1
+	if end == len(element) {
+		return name, allowed
+	}
+	q := trimSpace(element[end+1:])
+	if len(q) < 3 || q[0]|0x20 != 'q' || q[1] != '=' {
+		return name, allowed
+	}
+	for i := 2; i < len(q); i++ {
+		if '1' <= q[i] && q[i] <= '9' {
+			return name, allowed
+		}
+	}
+	return name, 0
+}
+
+// joined returns the values of a list header as one.
+func joined(headers [][2]string, name string) (list string) {
+	for i := range headers {
+		if headers[i][0] != name {
+			continue
+		}
+		if list == "" {
+			list = headers[i][1]
+		} else {
+			list += "," + headers[i][1]
+		}
+	}
+	return list
+}
