@@ -118,6 +118,7 @@ func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) 
 			// Two stacks on one machine would meet in the files of hot restart.
 			"--disable-hot-restart",
 			"--log-level", "warning", "--component-log-level", "wasm:info",
+			"--file-flush-interval-msec", "500", // the access log is there to be looked at
 		},
 		logPath: s.logPath("envoy"),
 		outPath: filepath.Join(s.cfg.Dir, "access.log"), // the published configurations log accesses to standard output
