@@ -13,6 +13,7 @@
 //
 //	<prefix>.p          scratch key: see Probe and create-if-absent
 //	<prefix>.s          the sweep's position and its last totals
+//	<prefix>.v          the VMs that are alive
 //	<prefix>.0.<b>      bucket b: metadata of its ways
 //	<prefix>.0.<b>.<w>  the answer of way w of bucket b
 //	<prefix>.<k>.<s>    area k >= 1: metadata of set s
@@ -48,7 +49,7 @@
 //
 // A pending entry names its attempt (token) and the queue of the VM that owns
 // it. When that VM dies, nobody finishes the entry and it ends by its expiry,
-// like any other. Duplicates add their VM's queue to the way; whoever ends the
+// like any other; Alive tells the others that waiting for it is pointless. Duplicates add their VM's queue to the way; whoever ends the
 // entry gets the list back and wakes them. Both are compare-and-sets of the
 // same record, so a waiter either is in the list that the finisher gets or sees
 // the finished entry.

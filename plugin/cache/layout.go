@@ -16,8 +16,8 @@ const (
 	// setOverhead is what a set takes beside its answers: its record, and one
 	// octet for every cleared value.
 	setOverhead = maxRecord + Ways
-	// fixedBytes is room for the scratch value and the sweep's state.
-	fixedBytes = 128
+	// fixedBytes is room for the scratch value, the sweep's state and the list of VMs.
+	fixedBytes = 128 + 1 + maxAlive*aliveSize
 
 	defaultEntries     = 100000
 	defaultBytes       = 64 << 20
@@ -93,6 +93,8 @@ func (t *Table) valueKey(a, set, slot int) string {
 }
 
 func (t *Table) sweepKey() string { return t.keep(append(append(t.key[:0], t.prefix...), ".s"...)) }
+
+func (t *Table) aliveKey() string { return t.keep(append(append(t.key[:0], t.prefix...), ".v"...)) }
 
 func (t *Table) scratchKey() string {
 	return t.keep(append(append(t.key[:0], t.prefix...), scratchSuffix...))

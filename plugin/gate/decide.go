@@ -76,6 +76,9 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		return s.mismatch()
 	}
 	if !e.State.Terminal() {
+		if e.Owner != p.queue && !p.table.Alive(e.Owner, now) {
+			return s.orphaned(e, now)
+		}
 		return s.wait(e.Expires, now)
 	}
 	if e.HasBody {
@@ -101,6 +104,22 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		return s.unprotected(unavailableProblem(0))
 	}
 	return s.proceed(now)
+}
+
+// orphaned deals with a pending entry whose VM is dead: nobody here will end it. Whether its
+// request ran is not known here. Where there is a ledger, the entry makes room for asking
+// that; else the key stays reserved until the entry expires.
+func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
+	p := s.plugin
+	if s.ledgerNone() {
+		return s.conflict(e.Expires - now)
+	}
+	token := e.Token
+	if result, queues := p.table.Release(&s.hash, &token, now); result == cache.Done {
+		p.metrics.count(p.metrics.orphaned)
+		p.wake(&s.hash, queues)
+	}
+	return verdictAgain
 }
 
 func (s *Stream) mismatch() verdict {

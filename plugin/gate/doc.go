@@ -59,6 +59,7 @@
 //	the answer broke off or was too large     commit without body   410
 //	the proxy followed a redirect by itself   commit without body   410
 //	the proxy began anew, nothing was sent    release               a new try
+//	the VM died                               nothing               what the ledger knows, else 409
 //	nobody was there when the key was granted release               a new try
 //	the reserve's answer got lost             release, twice        503, then a new try
 //
@@ -80,7 +81,8 @@
 // reply stops the stream whose callback is running, even if it is for another.
 // Waiting duplicates are therefore woken by the pump as well: by messages to the queues
 // of the VMs that the cache entry names, with the tick as safety net for VMs
-// that died before they could send them.
+// that died before they could send them. VMs say in shared data that they are alive
+// (cache.Beat), and an entry of one that is not is left to the ledger.
 //
 // One callback answers or resumes few streams (maxActs), and the next queue callback goes on.
 // The host carries replies out after the callback, each within the one before: in Envoy

@@ -27,6 +27,7 @@ type metrics struct {
 	oversize  MetricID // recorded without its body
 	fenced    MetricID // the ledger refused the outcome: reserved anew meanwhile
 	abandoned MetricID // an outcome that never reached the ledger
+	orphaned  MetricID // the VM that owned it died
 
 	callout  MetricID // duration of callouts, microseconds
 	wait     MetricID // how long duplicates waited, milliseconds
@@ -65,6 +66,7 @@ func (m *metrics) define(host Host) {
 		{&m.held, Counter, "oncegate_outcomes_held"},
 		{&m.oversize, Counter, "oncegate_outcomes_oversize"},
 		{&m.abandoned, Counter, "oncegate_outcomes_abandoned"},
+		{&m.orphaned, Counter, "oncegate_outcomes_orphaned"},
 		{&m.callout, Histogram, "oncegate_callout_microseconds"},
 		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
 		{&m.retries, Counter, "oncegate_callout_retries"},

@@ -70,6 +70,7 @@ type Plugin struct {
 
 	swept     cache.Stats // what the metrics know already
 	rechecked int64
+	beaten    int64 // the last beat
 	sweepSize int
 
 	// Buffers that are used again from call to call.
@@ -113,6 +114,8 @@ func (p *Plugin) Start(configuration []byte) error {
 		// What comes with a body: status and headers.
 		MaxResultBytes: cfg.LargestAnswer() + api.MaxResultHeaderBytes,
 	})
+	p.beaten = p.host.Now()
+	p.table.Beat(p.queue, p.beaten)
 	p.digester = request.NewDigester(cfg.ScopeSecret)
 	p.calls.init(p)
 	p.sweepSize = sweepSets
@@ -170,6 +173,10 @@ func (p *Plugin) OnTick() {
 	// A kick that never came back must not silence all later ones.
 	p.kicked = false
 	p.drain()
+	if now-p.beaten >= cache.BeatPeriod || now < p.beaten {
+		p.beaten = now
+		p.table.Beat(p.queue, now)
+	}
 	p.calls.tick(now)
 	p.rewrite(now)
 	p.checkBodies(now)

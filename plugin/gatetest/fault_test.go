@@ -14,8 +14,8 @@ import (
 
 var errInjected = errors.New("injected")
 
-// A VM dies: its streams hang, but everybody else gets an answer in time and the
-// key comes back when the reservation is over.
+// A VM dies: its streams hang, but everybody else is told in time. Nothing runs a second
+// time while the reservation holds, and an outcome that the ledger has heard of is replayed.
 func TestVMTraps(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
@@ -47,20 +47,75 @@ func TestVMTraps(t *testing.T) {
 				r.Host.Trap(0, errInjected)
 				r.Manager.Release()
 				r.Settle()
-				want(t, "the waiter runs", y.Upstream.Begun(), false)
 				state, _ := r.Manager.State("k")
 				want(t, "state", state, c.state)
-				r.Clock.Advance(31 * time.Second)
-				want(t, "the waiter is told", y.Response().Status, "409")
-				r.Clock.Advance(30 * time.Second)
-				z := r.Send(Request{Key: "k", Worker: 0}) // the new VM
+				// Long before the waiter's time is over the others know that the VM is dead.
+				r.Clock.Advance(7 * time.Second)
+				want(t, "the waiter runs", y.Upstream.Begun(), false)
+				want(t, "orphans", r.Metric("oncegate_outcomes_orphaned"), 1)
 				if c.state == api.StateCommitted {
-					want(t, "retry", z.Response().Body, "done")
+					want(t, "the waiter", y.Response().Body, "done")
+					want(t, "retry", r.Send(Request{Key: "k", Worker: 0}).Response().Body, "done") // the new VM
 					return
 				}
+				r.Clock.Advance(24 * time.Second)
+				want(t, "the waiter is told", y.Response().Status, "409")
+				want(t, "upstream called", y.Upstream.Begun(), false)
+				r.Clock.Advance(30 * time.Second)
+				z := r.Send(Request{Key: "k", Worker: 0})
 				z.Answer(200, "again")
 				want(t, "retry", z.Response().Body, "again")
 			})
+		}
+	})
+}
+
+// Without a ledger nobody can tell what became of it: the key stays reserved, and nobody
+// waits for a VM that is dead.
+func TestVMTrapsWithoutALedger(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{
+			Config: `{"ledger":"none"}`, Workers: 2, Traps: true, FailurePolicy: hostsim.FailReload,
+		})
+		r.Send(Request{Key: "k", Worker: 0}).Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "k", Worker: 1})
+		r.Settle()
+		r.Host.Trap(0, errInjected)
+		r.Clock.Advance(7 * time.Second)
+		want(t, "the waiter is told", y.Response().Status, "409")
+		for worker := range 2 {
+			z := r.Send(Request{Key: "k", Worker: worker})
+			want(t, "a later duplicate is told at once", z.Response().Status, "409")
+		}
+		r.Clock.Advance(60 * time.Second)
+		z := r.Send(Request{Key: "k", Worker: 1})
+		z.Answer(200, "again")
+		want(t, "when the reservation is over", z.Response().Body, "again")
+	})
+}
+
+// A VM that only stood still is not disturbed by having been taken for dead.
+func TestVMStandsStill(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, config := range []string{`{}`, `{"ledger":"none"}`} {
+			r := NewRig(t, guest, Options{Config: config, Workers: 2})
+			x := r.Send(Request{Key: "k", Worker: 0})
+			x.Upstream.AwaitHeaders(t)
+			// What the list of VMs says in its place.
+			for _, e := range r.Host.SharedData() {
+				if strings.HasSuffix(e.Key, ".v") {
+					r.Process.SetSharedData("", e.Key, []byte("\x01\xff\xff\xff\xff\x00\x00\x00\x00\x00\x00\x00\x00"), 0)
+				}
+			}
+			y := r.Send(Request{Key: "k", Worker: 1})
+			r.Settle()
+			want(t, "upstream called", y.Upstream.Begun(), false)
+			r.Clock.Advance(2 * time.Second)
+			x.Answer(200, "done")
+			want(t, "answer", x.Response().Body, "done")
+			p := y.Response()
+			want(t, config, p.Status == "409" || p.Body == "done", true)
+			want(t, "retry", r.Send(Request{Key: "k", Worker: 1}).Response().Body, "done")
 		}
 	})
 }

@@ -1,0 +1,92 @@
+package cache
+
+import "encoding/binary"
+
+// The VMs that are alive, so that a VM that trapped is not waited for:
+//
+//	alive := version(1) vm*
+//	vm    := queue(4) time(8)
+//
+// time is when the VM of that queue was last known to be alive, in nanoseconds since the epoch.
+const (
+	aliveVersion = 1
+	aliveSize    = 4 + 8
+	// maxAlive bounds the list. Beyond it the VM that was silent longest is left out, and
+	// counts as dead.
+	maxAlive = 256
+
+	// BeatPeriod is how often a VM should call Beat, in nanoseconds.
+	BeatPeriod = int64(1e9)
+	// silence is how long after its last beat a VM counts as dead.
+	silence = 5 * BeatPeriod
+	// forgotten is when it is taken out of the list.
+	forgotten = 12 * silence
+)
+
+// Beat says that the VM of a queue is alive. A VM must call it before its first Reserve and
+// then every BeatPeriod. A beat that cannot be written, because others write too or the host
+// fails, is made up for by the next one.
+func (t *Table) Beat(queue uint32, now int64) {
+	if !t.sem.Usable {
+		return
+	}
+	for try := 0; try < maxTries; try++ {
+		value, cas, st := t.sd.Get(t.aliveKey())
+		if st == Failed || st == OK && cas == 0 && t.sem.ZeroOverwrites {
+			return
+		}
+		t.buf = appendAlive(t.buf[:0], value, queue, now)
+		if st == NotFound {
+			var ok bool
+			if cas, ok = t.createCAS(); !ok {
+				return
+			}
+		}
+		if t.sd.Set(t.aliveKey(), t.buf, cas) != CASMismatch {
+			return
+		}
+		t.stats.Retries++
+	}
+}
+
+// Alive tells whether the VM of a queue has beaten lately. A VM that stood still may be
+// taken for dead; where nothing can be known, it is alive.
+func (t *Table) Alive(queue uint32, now int64) bool {
+	if !t.sem.Usable {
+		return true
+	}
+	value, _, st := t.sd.Get(t.aliveKey())
+	if st != OK || !isAlive(value) {
+		return true
+	}
+	for b := value[1:]; len(b) > 0; b = b[aliveSize:] {
+		if binary.BigEndian.Uint32(b) == queue {
+			return now-beatOf(b) < silence
+		}
+	}
+	return false
+}
+
+func isAlive(b []byte) bool {
+	return len(b) > 0 && b[0] == aliveVersion && (len(b)-1)%aliveSize == 0
+}
+
+func beatOf(b []byte) int64 { return int64(binary.BigEndian.Uint64(b[4:])) }
+
+// appendAlive appends the list with one VM's beat; old is the list so far, or anything else.
+func appendAlive(dst, old []byte, queue uint32, now int64) []byte {
+	dst = append(dst, aliveVersion)
+	dst = binary.BigEndian.AppendUint32(dst, queue)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(now))
+	if !isAlive(old) {
+		return dst
+	}
+	// The list is kept in the order of the last beats, so the end is what may go.
+	for b, n := old[1:], 1; len(b) > 0 && n < maxAlive; b = b[aliveSize:] {
+		if binary.BigEndian.Uint32(b) != queue && now-beatOf(b) < forgotten {
+			dst = append(dst, b[:aliveSize]...)
+			n++
+		}
+	}
+	return dst
+}
