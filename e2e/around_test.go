@@ -1,0 +1,170 @@
+package e2e
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	gzipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/compression/gzip/compressor/v3"
+	compressorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/compressor/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// What is around the gate: filters before it, and a manager that cannot be reached.
+
+// beforeTheGate puts the CORS filter and the compressor where the published configurations
+// say that they belong.
+func beforeTheGate(hcm *hcmv3.HttpConnectionManager) error {
+	pack := func(m proto.Message) *anypb.Any {
+		a, err := anypb.New(m)
+		if err != nil {
+			panic(err)
+		}
+		return a
+	}
+	filter := func(name string, m proto.Message) *hcmv3.HttpFilter {
+		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(m)}}
+	}
+	gate := slices.IndexFunc(hcm.HttpFilters, func(f *hcmv3.HttpFilter) bool { return strings.HasPrefix(f.Name, "oncegate") })
+	if gate < 0 {
+		return fmt.Errorf("no gate in %v", hcm.HttpFilters)
+	}
+	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, gate,
+		filter("envoy.filters.http.cors", &corsv3.Cors{}),
+		filter("envoy.filters.http.compressor", &compressorv3.Compressor{
+			CompressorLibrary:       &corev3.TypedExtensionConfig{Name: "gzip", TypedConfig: pack(&gzipv3.Gzip{})},
+			ResponseDirectionConfig: &compressorv3.Compressor_ResponseDirectionConfig{RemoveAcceptEncodingHeader: true},
+		}))
+	hcm.GetRouteConfig().VirtualHosts[0].TypedPerFilterConfig = map[string]*anypb.Any{
+		"envoy.filters.http.cors": pack(&corsv3.CorsPolicy{AllowOriginStringMatch: []*matcherv3.StringMatcher{
+			{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "https://"}},
+		}}),
+	}
+	return nil
+}
+
+// With the CORS filter and the compressor before the gate, each client gets its own origin
+// and an encoding that it accepts, on first answers and on replays.
+func TestCORSAndCompression(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		whole := strings.Repeat(`{"paid": true}`, 100)
+		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Asked", r.Header.Get("Accept-Encoding"))
+			_, _ = io.WriteString(w, whole)
+		}, beforeTheGate)
+		for _, first := range []string{"gzip", ""} {
+			key := newKey()
+			for n, c := range []struct{ origin, accept string }{{"https://a", first}, {"https://b", ""}, {"https://c", "gzip"}, {"https://d", "br"}} {
+				pay := pay(key, "Origin", c.origin)
+				if c.accept != "" {
+					pay.headers["Accept-Encoding"] = c.accept
+				}
+				a := send(t, s.proxies[0], pay)
+				if a.status != 200 || a.replayed() != (n > 0) {
+					t.Fatalf("%v: %v", c, a)
+				}
+				if got := a.headers.Values("Access-Control-Allow-Origin"); len(got) != 1 || got[0] != c.origin || a.headers.Get("X-Asked") != "" {
+					t.Errorf("%v: allowed %q, upstream was asked for %q", c, got, a.headers.Get("X-Asked"))
+				}
+				body, encoding := a.body, a.headers.Get("Content-Encoding")
+				if want := strings.ReplaceAll(c.accept, "br", ""); encoding != want {
+					t.Errorf("%v: encoding %q", c, encoding)
+				}
+				if encoding == "gzip" {
+					z, err := gzip.NewReader(bytes.NewReader(body))
+					if err == nil {
+						body, err = io.ReadAll(z)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				if string(body) != whole {
+					t.Errorf("%v: %q", c, body)
+				}
+			}
+		}
+	})
+}
+
+// Where upstream compresses, a retry that cannot read the recorded answer is told how to
+// get it, and nothing runs again.
+func TestRecordedEncoding(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			_, _ = io.WriteString(w, "zipped")
+		}, nil)
+		p, key := s.proxies[0], newKey()
+		zipped := pay(key, "Accept-Encoding", "gzip")
+		first := wantFirst(t, p, zipped, 200)
+		wantProblem(t, p, pay(key), 406, "encoding-not-accepted")
+		wantReplay(t, p, zipped, first)
+		key = newKey()
+		first = wantFirst(t, p, pay(key), 200)
+		wantReplay(t, p, pay(key), first)
+	})
+}
+
+// Calls to the manager carry the request's trace, and the log names the cluster and what
+// happened, few times.
+func TestFailedCalls(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		var mu sync.Mutex
+		var traces []string
+		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			traces = append(traces, r.Header.Get("Traceparent")+" "+r.Header.Get("B3"))
+			if r.Header.Get("X-Request-Id") == "" {
+				t.Errorf("no request id: %v", r.Header)
+			}
+			mu.Unlock()
+			http.Error(w, "go away", http.StatusForbidden)
+		}))
+		t.Cleanup(manager.Close)
+		for _, c := range []struct{ cluster, address, want string }{
+			{"oncegate_manager", manager.Listener.Addr().String(), `not the manager's answer, status 403 "go away`},
+			{"oncegate_manager", "127.0.0.1:1", "not the manager's answer, status 503 "},
+			{"nowhere", "127.0.0.1:1", "the proxy knows no such cluster"},
+		} {
+			s := &stack{dir: t.TempDir(), target: target, mode: mode, managerAddr: c.address, paymentsAddr: "127.0.0.1:1",
+				plugin: map[string]any{"manager": map[string]any{"cluster": c.cluster}}}
+			s.stopAtEnd(t)
+			p := s.startProxy(t)
+			began := time.Now()
+			for range 50 {
+				wantProblem(t, p, pay(newKey(), "Traceparent", "00-1-2-01", "B3", "0"), 503, "manager-unavailable")
+			}
+			if err := p.stop(); err != nil {
+				t.Error(err)
+			}
+			log := p.tail(maxLines)
+			if want := fmt.Sprintf("a call to cluster %q (/v1/ledger/reserve) failed: %s", c.cluster, c.want); !strings.Contains(log, want) {
+				t.Errorf("the log does not say %s:\n%s", want, log)
+			}
+			// One line per worker and period.
+			if n, limit := strings.Count(log, "failed: "), 2*(1+int(time.Since(began)/(10*time.Second))); n > limit {
+				t.Errorf("%d lines, at most %d are allowed:\n%s", n, limit, log)
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(traces) == 0 || slices.ContainsFunc(traces, func(s string) bool { return s != "00-1-2-01 0" }) {
+			t.Errorf("the manager got %q", traces)
+		}
+	})
+}
