@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -28,10 +29,7 @@ func TestBounds(t *testing.T) {
 		h := newHost(envoy)
 		tab := newTable(h, o)
 		n := 10 * min(o.MaxEntries, 1000)
-		values := 0
-		for a := 0; a < tab.n; a++ {
-			values += tab.areas[a].sets * (Ways + 1)
-		}
+		values := tab.buckets*(Ways+1) + tab.regions
 		raw := bytes.Repeat([]byte("r"), 128<<10)
 		for i := 0; i < n; i++ {
 			now := int64(i + 1)
@@ -61,7 +59,7 @@ func TestBounds(t *testing.T) {
 		tab.Sweep(1<<30, int64(n))
 		tab.Sweep(1<<30, int64(n))
 		s := tab.Stats()
-		if s.Entries == 0 || s.Entries > int64(min(o.MaxEntries, tab.areas[0].sets*Ways)) || s.Bytes == 0 || s.Bytes > int64(h.bytes) {
+		if s.Entries == 0 || s.Entries > int64(min(o.MaxEntries, tab.buckets*Ways)) || s.Bytes == 0 || s.Bytes > int64(h.bytes) {
 			t.Errorf("%+v: %+v with %d bytes stored", o, s, h.bytes)
 		}
 		if s.Evictions == 0 {
@@ -70,7 +68,7 @@ func TestBounds(t *testing.T) {
 		// When all is over, the sweep leaves only the records.
 		tab.Sweep(1<<30, 1<<50)
 		tab.Sweep(1<<30, 1<<50)
-		if limit := values*headerSize + fixedBytes; h.bytes > limit {
+		if limit := values*headerSize + tab.regions*(regionHeader+shareSize*tab.span) + fixedBytes; h.bytes > limit {
 			t.Errorf("%+v: %d bytes are left when all is over, want at most %d", o, h.bytes, limit)
 		}
 		if s := tab.Stats(); s.Entries != 0 || s.Bytes != 0 {
@@ -79,70 +77,59 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestLayout: for all sizes the areas fit into the bytes, and each one's sets
-// are larger than those of the one before.
+// TestLayout: for all sizes records and answers fit into the bytes, and a region
+// has room for the largest answer, if the whole table has.
 func TestLayout(t *testing.T) {
 	for _, entries := range []int{1, 8, 9, 1000, 100000, 10000000} {
 		for _, total := range []int{minBytes, 100 << 10, 1 << 20, 64 << 20, 1<<31 - 1} {
 			for _, result := range []int{1, 1000, 576 << 10, 17 << 20} {
-				areas, n := layout(entries, total, result)
-				sum := fixedBytes
-				for a := 0; a < n; a++ {
-					sum += areas[a].sets * (areas[a].budget + setOverhead)
-					if areas[a].sets < 1 || areas[a].budget < 1 || (a > 0 && areas[a].budget <= areas[a-1].budget) {
-						t.Errorf("layout(%d, %d, %d) = %+v", entries, total, result, areas[:n])
-					}
+				l := newLayout(entries, total, result)
+				sum := fixedBytes + l.buckets*(maxRecord+Ways) + l.regions*(regionHeader+shareSize*l.span+l.budget*l.unit)
+				if sum > total || l.buckets*Ways > max(entries, Ways) || l.budget > maxUnits || l.regions*l.span < l.buckets || (l.regions-1)*l.span >= l.buckets {
+					t.Errorf("layout(%d, %d, %d) takes %d bytes: %+v", entries, total, result, sum, l)
 				}
-				if sum > total || areas[0].sets*Ways > max(entries, Ways) {
-					t.Errorf("layout(%d, %d, %d) takes %d bytes: %+v", entries, total, result, sum, areas[:n])
+				if l.largest < min(result, total/3) {
+					t.Errorf("layout(%d, %d, %d) keeps answers of %d bytes", entries, total, result, l.largest)
 				}
 			}
 		}
 	}
-	// The defaults: every answer that is recorded finds a place.
-	areas, n := layout(defaultEntries, defaultBytes, defaultResultBytes)
-	if areas[0].sets != defaultEntries/Ways || areas[n-1].budget < defaultResultBytes+valueHeader {
-		t.Errorf("the default layout is %+v", areas[:n])
+	if l := newLayout(defaultEntries, defaultBytes, defaultResultBytes); l.buckets != defaultEntries/Ways || l.regions < 4 {
+		t.Errorf("the default layout is %+v", l)
 	}
 }
 
-// TestFullestSets brings every bucket to its largest size: one answer of the
-// whole budget, seven cleared values, eight ways and a full list of waiters.
-func TestFullestSets(t *testing.T) {
+// TestFullestBuckets brings every bucket to its largest size: eight ways, a full
+// list of waiters, and all bytes of the region in answers.
+func TestFullestBuckets(t *testing.T) {
 	h := newHost(envoy)
-	o := Options{MaxEntries: 512, MaxBytes: 1 << 20, MaxResultBytes: 1000}
+	o := Options{MaxEntries: 512, MaxBytes: 1 << 20, MaxResultBytes: 1 << 20}
 	tab := newTable(h, o)
-	for b := 0; b < tab.areas[0].sets; b++ {
-		finish := func(id, size int, expires int64) {
-			t.Helper()
-			oc := Outcome{Hash: hashOf(b, id), Token: tokenOf(id), State: api.StateCommitted, Expires: expires, Sole: true, Raw: make([]byte, size)}
-			if res, _ := tab.Finish(&oc, 10); res != Done {
-				t.Fatalf("Finish = %d", res)
+	for b := 0; b < tab.buckets; b++ {
+		for id := 1; id <= Ways; id++ {
+			mustReserve(t, tab, hashOf(b, id), id, 10)
+		}
+		for id := 1; id < Ways; id++ {
+			size := 100
+			if b == 0 && id == 1 {
+				size = (tab.budget - tab.buckets*tab.units(Ways*(100+valueHeader))) * tab.unit
 			}
+			mustFinish(t, tab, hashOf(b, id), id, strings.Repeat("x", size), 20)
 		}
-		for id := 1; id <= Ways-2; id++ {
-			finish(id, 100, 1000)
-		}
-		finish(Ways-1, 100, 20)
-		finish(Ways, 100, 20)
-		tab.Sweep(1<<20, 30)
-		mustReserve(t, tab, hashOf(b, 98), 98, 40)
-		mustReserve(t, tab, hashOf(b, 99), 99, 40)
-		hash := hashOf(b, 99)
+		hash := hashOf(b, Ways)
 		for q := uint32(0); q < MaxWaiters; q++ {
 			tab.AddWaiter(&hash, q, 41)
 		}
-		finish(98, tab.areas[0].budget-valueHeader, 1000)
 	}
 	sum := 0
-	for b := 0; b < tab.areas[0].sets; b++ {
-		sum += len(h.m[tab.recordKey(0, b)].data)
+	for b := 0; b < tab.buckets; b++ {
+		sum += len(h.m[tab.recordKey(b)].data)
 	}
-	if sum != tab.areas[0].sets*maxRecord {
+	if sum != tab.buckets*maxRecord {
 		t.Errorf("the records take %d bytes, this test wants them at their largest", sum)
 	}
-	if h.bytes > o.MaxBytes {
-		t.Errorf("%d bytes are stored, the bound is %d", h.bytes, o.MaxBytes)
+	if h.peak > o.MaxBytes || h.peak < o.MaxBytes*98/100 {
+		t.Errorf("%d bytes were stored, the bound is %d", h.peak, o.MaxBytes)
 	}
 }
 
@@ -152,7 +139,7 @@ func TestSweepShares(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
 		first, second := newTable(h, small), newTable(h, small)
-		sets := first.areas[0].sets
+		sets := first.buckets
 		for i := 0; i < sets; i++ {
 			hash := hashOf(i, 1)
 			mustReserve(t, first, hash, i, 1)

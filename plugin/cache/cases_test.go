@@ -48,7 +48,7 @@ func answer(tab *Table, h Hash, now int64) (body string, hasBody, found bool) {
 }
 
 func bucketKey(tab *Table, h Hash) string {
-	return strings.Clone(tab.recordKey(0, tab.set(0, &h)))
+	return strings.Clone(tab.recordKey(tab.bucket(&h)))
 }
 
 func TestReserveFinishReplay(t *testing.T) {
@@ -164,8 +164,6 @@ func TestForeignRecords(t *testing.T) {
 		"slot":            mutate(headerSize, Ways),
 		"state":           mutate(headerSize+offState, 17),
 		"flags":           mutate(headerSize+offFlags, 0xf0),
-		"area":            mutate(headerSize+offArea, maxAreas),
-		"place":           mutate(headerSize+offPlace, Ways),
 		"waiter's slot":   mutate(headerSize+waySize, 5),
 		"waiter's number": mutate(headerSize+waySize, Ways),
 		"body of pending": mutate(headerSize+offFlags, flagBody),
@@ -175,10 +173,10 @@ func TestForeignRecords(t *testing.T) {
 			h := newHost(r)
 			tab := newTable(h, small)
 			hash := hashOf(1, 1)
-			set := tab.set(0, &hash)
-			h.Set(tab.recordKey(0, set), record, 0)
+			set := tab.bucket(&hash)
+			h.Set(tab.recordKey(set), record, 0)
 			for slot := 0; slot < Ways; slot++ {
-				h.Set(tab.valueKey(0, set, slot), bytes.Repeat([]byte("x"), 9000), 0)
+				h.Set(tab.valueKey(set, slot), bytes.Repeat([]byte("x"), 9000), 0)
 			}
 			var e Entry
 			if tab.Lookup(&hash, 1, &e) {

@@ -12,7 +12,7 @@ func sampleRecord() *record {
 	r := &record{n: 2}
 	r.ways[0] = way{state: api.StatePending, sole: true, owner: 7, hash: Hash{1}, token: Token{2}, print: Fingerprint{3}, expires: 1 << 60, lastUse: 1<<60 - 1, held: 9}
 	r.ways[3] = way{state: api.StateCommitted, body: true, hash: Hash{4}, token: Token{5}, expires: -1, held: 1<<32 - 1}
-	r.ways[4] = way{state: api.StateRejected, body: true, area: 2, place: 7, hash: Hash{6}}
+	r.ways[4] = way{state: api.StateRejected, body: true, held: 70, hash: Hash{6}}
 	r.ways[7] = way{held: 33}
 	r.waiters[0] = waiter{0, 1<<32 - 1}
 	r.waiters[1] = waiter{0, 0}
@@ -43,7 +43,7 @@ func TestRecordGolden(t *testing.T) {
 	r.ways[2] = way{state: api.StatePending, sole: true, owner: 0x01020304, hash: Hash{0xaa}, token: Token{0xbb}, print: Fingerprint{0xcc}, expires: 5, lastUse: 4, held: 6}
 	r.waiters[0] = waiter{2, 9}
 	zeros := bytes.Repeat([]byte{0}, 15)
-	want := append([]byte{'o', 'g', 1, 1, 1, 2, 1, 1, 0, 0, 1, 2, 3, 4, 0xaa}, zeros...)
+	want := append([]byte{'o', 'g', 2, 1, 1, 2, 1, 1, 1, 2, 3, 4, 0xaa}, zeros...)
 	want = append(append(want, 0xbb), zeros...)
 	want = append(append(want, 0xcc), zeros...)
 	want = append(want, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 6, 2, 0, 0, 0, 9)
@@ -58,7 +58,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte{})
 	f.Add((&record{}).append(nil))
 	f.Add(sampleRecord().append(nil))
-	f.Add([]byte("og\x01\x08\x40"))
+	f.Add([]byte("og\x02\x08\x40"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r record
 		if !r.decode(b) {
@@ -70,27 +70,26 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzStoredValues runs every operation on a table whose bucket, area and
-// sweep records and answers hold arbitrary bytes: nothing panics, a reservation
+// FuzzStoredValues runs every operation on a table whose bucket, region
+// and sweep records and answers hold arbitrary bytes: nothing panics, a reservation
 // made on top of it works, and the bytes end up within the bound.
 func FuzzStoredValues(f *testing.F) {
-	f.Add(sampleRecord().append(nil), []byte("x"), []byte{})
-	f.Add([]byte{}, []byte{}, []byte{})
-	f.Add((&record{}).append(nil), appendValue(nil, &Hash{4}, &Token{5}, []byte("x")), (&sweepState{sets: 9, position: 3}).append(nil))
-	f.Fuzz(func(t *testing.T, rec, value, sweep []byte) {
-		if len(value) > 1<<12 || len(rec) > 1<<12 || len(sweep) > 1<<12 {
+	f.Add(sampleRecord().append(nil), []byte("x"), []byte{}, []byte{})
+	f.Add([]byte{}, []byte{}, []byte{}, []byte("or\x01"))
+	f.Add((&record{}).append(nil), appendValue(nil, &Hash{4}, &Token{5}, []byte("x")), (&sweepState{buckets: 9, position: 3}).append(nil), append([]byte("or\x01"), bytes.Repeat([]byte{0xff}, 16)...))
+	f.Fuzz(func(t *testing.T, rec, value, sweep, region []byte) {
+		if len(value) > 1<<12 || len(rec) > 1<<12 || len(sweep) > 1<<12 || len(region) > 1<<12 {
 			return
 		}
 		h := newHost(envoy)
 		tab := newTable(h, Options{MaxEntries: 16, MaxBytes: minBytes, MaxResultBytes: 40 << 10, TouchInterval: -1})
 		hash := hashOf(1, 1)
-		for a := 0; a < tab.n; a++ {
-			set := tab.set(a, &hash)
-			h.Set(tab.recordKey(a, set), rec, 0)
-			for slot := 0; slot < Ways; slot++ {
-				h.Set(tab.valueKey(a, set, slot), value, 0)
-			}
+		bucket := tab.bucket(&hash)
+		h.Set(tab.recordKey(bucket), rec, 0)
+		for slot := 0; slot < Ways; slot++ {
+			h.Set(tab.valueKey(bucket, slot), value, 0)
 		}
+		h.Set(tab.regionKey(0), region, 0)
 		h.Set(tab.sweepKey(), sweep, 0)
 		var r record
 		hashes := []Hash{hash, {}}
@@ -114,7 +113,7 @@ func FuzzStoredValues(f *testing.F) {
 					o := Outcome{Hash: k, Token: token, State: api.StateCommitted, Expires: now + 9, Learned: i%2 == 0, Raw: make([]byte, size)}
 					tab.Finish(&o, now)
 				}
-				if res == Created {
+				if res == Created && now > 0 { // by then it was swept
 					if !tab.Lookup(&k, now, &e) || e.Token != token {
 						t.Errorf("what was reserved and finished is not there: %+v", e)
 					}

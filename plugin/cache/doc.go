@@ -4,40 +4,40 @@
 // # Why a table
 //
 // Shared data is a process-wide map without delete, listing, expiry or
-// eviction. A key per entry would leak for ever, so the key space is fixed: a
+// eviction. A key per entry would leak forever, so the key space is fixed: a
 // set-associative table. An entry's hash selects one bucket of eight ways; one
 // small value per bucket holds what is known about its ways, and every way has
-// one more value for its recorded answer. Within a bucket the least recently
-// used entry makes room. Every operation touches one bucket, so every
-// operation is one get / modify / compare-and-set loop.
+// one more value for its recorded answer. What an operation knows and does is in
+// one bucket, so it is one get / modify / compare-and-set loop.
 //
 //	<prefix>.p          scratch key: see Probe and create-if-absent
 //	<prefix>.s          the sweep's position and its last totals
 //	<prefix>.v          the VMs that are alive
 //	<prefix>.0.<b>      bucket b: metadata of its ways
 //	<prefix>.0.<b>.<w>  the answer of way w of bucket b
-//	<prefix>.<k>.<s>    area k >= 1: metadata of set s
-//	<prefix>.<k>.<s>.<w>  the larger answers
+//	<prefix>.r.<r>      region r: how its bytes are shared among its buckets
 //
 // # Bytes
 //
-// Options.MaxBytes bounds all values together, records included. A bucket's
-// share of it is too small for a large answer (64 MiB over 12,500 buckets is
-// some 5 KiB), so half of what the records leave is spread over the buckets,
-// and the other half over areas of fewer and larger sets, each area's sets
-// sixteen times larger than those of the one before, until the largest answer
-// fits. An answer goes to the first area whose sets can hold it, and is the
-// answer of an entry in a bucket all the same. Areas evict by LRU on their own;
-// an entry whose answer was evicted from an area is without its body (see
-// Table.Body).
+// Options.MaxBytes bounds all values together, records included. Buckets have
+// no bytes of their own (64 MiB over 12,500 buckets would be some 5 KiB, too
+// little for an answer of 10): some thousand of them, a region, share theirs. A
+// bucket whose next answer takes more than it has so far gets more from its region
+// first; when the region has none left, answers of other buckets leave, of a few
+// that are compared the one used longest ago. So the bytes are used whatever the
+// answers' sizes are, but for a rest that is smaller than one answer. What the
+// records may take when all ways are taken is not given to answers: with the
+// default sizes 17 % of MaxBytes.
 //
 // A record says of each way how many bytes its value may hold, whoever they
-// belong to. A value is written only by the way's owner, before the record says
-// that it is there; one that no record speaks of any more is cleared, by
-// compare-and-set on the value itself, so that clearing never destroys an
-// answer that came later. Beyond the bound there can be, for a moment, the
-// answers that are being finished, one per VM; and after a VM died in that very
-// moment, that answer until its entry is over and swept.
+// belong to, and no bucket's record accounts for more than its share. An answer
+// that makes room is cleared before the record forgets it, and a value of which
+// no record knows whose it is, by compare-and-set on the value itself after the
+// record was stored, so that clearing never destroys an answer that came later.
+// Beyond the bound there can be, after a VM died in the moment between its
+// answer and its record, that answer until its entry is over and swept; and
+// after a change of the sizes, or of the record's version, what the regions do
+// not know of until the sweep has been round.
 //
 // # States of an entry
 //
@@ -60,11 +60,13 @@
 // authority. Terminal entries are evicted before pending ones, by last use.
 // Evicting a pending entry costs one call: the next duplicate asks the ledger
 // (the manager, or the upstream that keeps it), which still knows the
-// reservation; until then duplicates are not coalesced here. Where there is no
-// ledger (Reservation.Sole) a pending entry is never evicted, and Reserve
-// answers Full instead; a terminal one may lose its answer to others' bytes
-// before it leaves itself, so that "it ran" is remembered longer than the
-// answer.
+// reservation; until then duplicates are not coalesced here.
+//
+// Where there is no ledger (Reservation.Sole) no entry is evicted before its time.
+// Reserve answers Full when all ways of the bucket are taken, or when its region
+// has no room for an answer of the size that is typical there: that room is set
+// aside with the reservation. Only an answer that is larger may find none; then
+// "it ran" is remembered without the answer. Stats tells both: Refused, Unkept.
 //
 // Records of another version, or of somebody else under our keys, count as
 // empty and are overwritten. Gates of one vm_id with differently sized tables

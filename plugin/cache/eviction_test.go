@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/oncegate/oncegate/manager/api"
 )
 
 // TestNotKept: an answer too large for the table leaves no entry where a
@@ -84,7 +82,7 @@ func TestEvictionOrder(t *testing.T) {
 		var gone []int
 		for i := 1; i <= Ways; i++ {
 			h := hashOf(1, i)
-			if !tab.framedHas(&h) {
+			if !tab.has(&h) {
 				gone = append(gone, i)
 			}
 		}
@@ -97,30 +95,34 @@ func TestEvictionOrder(t *testing.T) {
 	}
 }
 
-// framedHas looks without counting as a use.
-func (t *Table) framedHas(h *Hash) bool {
-	return t.load(0, t.set(0, h)) && t.rec.find(h) >= 0
+// has looks without counting as a use.
+func (t *Table) has(h *Hash) bool {
+	return t.load(&t.own, t.bucket(h)) && t.own.rec.find(h) >= 0
 }
 
 // TestBytesEvictionOrder: when an answer needs room, the answers used longest
-// ago go.
+// ago go, whichever bucket they are in.
 func TestBytesEvictionOrder(t *testing.T) {
-	tab := newTable(newHost(envoy), small)
-	third := strings.Repeat("x", tab.areas[0].budget/3-valueHeader)
+	h := newHost(envoy)
+	tab := newTable(h, Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 30000})
+	third := strings.Repeat("x", tab.budget*tab.unit/3-valueHeader-tab.unit)
 	for i := 1; i <= 3; i++ {
-		mustReserve(t, tab, hashOf(1, i), i, int64(i))
-		mustFinish(t, tab, hashOf(1, i), i, third, int64(10-i)) // the third is the oldest
+		mustReserve(t, tab, hashOf(i, i), i, int64(i))
+		mustFinish(t, tab, hashOf(i, i), i, third, int64(10-i)) // the third is the oldest
 	}
 	for n, want := range []int{3, 2, 1} {
-		hash := hashOf(1, 10+n)
+		hash := hashOf(n, 10+n)
 		mustReserve(t, tab, hash, 10+n, int64(20+n))
 		mustFinish(t, tab, hash, 10+n, third, int64(20+n))
 		for i := 1; i <= 3; i++ {
-			h := hashOf(1, i)
-			if found := tab.framedHas(&h); found != (i < want) {
+			h := hashOf(i, i)
+			if found := tab.has(&h); found != (i < want) {
 				t.Errorf("after %d more answers, there is %d: %v", n+1, i, found)
 			}
 		}
+	}
+	if h.peak > minBytes {
+		t.Errorf("%d bytes were stored", h.peak)
 	}
 }
 
@@ -151,57 +153,165 @@ func TestSoleIsNotEvicted(t *testing.T) {
 	}
 }
 
-// TestLargeAnswers live in the other areas: found again, evicted there without
-// harm to the entry's truth, restored by what the ledger says.
-func TestLargeAnswers(t *testing.T) {
+// TestSoleIsRefused: without a ledger nothing that is remembered leaves for
+// others' bytes; a reservation is refused when the room for its answer cannot be
+// had, and gets it when something is over. What has a ledger behind it leaves.
+func TestSoleIsRefused(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
-		tab := newTable(h, Options{MaxEntries: 64, MaxBytes: 256 << 10, MaxResultBytes: 100 << 10, TouchInterval: -1})
-		if tab.n < 2 || tab.areas[0].budget > 20<<10 {
-			t.Fatalf("not the areas that this test wants: %+v", tab.areas)
-		}
-		large := strings.Repeat("large", 12<<10)
-		var hashes []Hash
-		for i := 1; i <= 6; i++ {
-			hash := hashOf(i, 1)
-			hashes = append(hashes, hash)
-			mustReserve(t, tab, hash, i, int64(i*10))
-			mustFinish(t, tab, hash, i, large, int64(i*10+1))
-			if body, ok, _ := answer(tab, hash, int64(i*10+2)); !ok || body != large {
-				t.Fatalf("%s: answer %d has %d bytes, %v", r.name, i, len(body), ok)
-			}
-		}
-		lost := 0
-		for i, hash := range hashes {
+		tab := newTable(h, Options{MaxEntries: 128, MaxBytes: minBytes, MaxResultBytes: 30000})
+		large := strings.Repeat("x", 10000)
+		one := func(i int, sole bool) Result {
+			t.Helper()
+			res := reservation(hashOf(i, i), i)
+			res.Sole = sole
 			var e Entry
-			if !tab.Lookup(&hash, 100, &e) || e.State != api.StateCommitted || !e.HasBody {
-				t.Errorf("%s: entry %d = %+v", r.name, i+1, e)
-				continue
+			got, _ := tab.Reserve(res, int64(i), &e)
+			if got != Created {
+				return got
 			}
-			if body, ok := tab.Body(&e); ok {
-				if string(body) != large {
-					t.Errorf("%s: entry %d has another answer", r.name, i+1)
+			o := outcome(hashOf(i, i), i, large)
+			o.Sole = sole
+			if res, _ := tab.Finish(o, int64(i)); res != Done {
+				t.Fatalf("%s: Finish = %d", r.name, res)
+			}
+			return Created
+		}
+		for i := 1; i <= 2; i++ {
+			one(i, false)
+		}
+		full := 0
+		for i := 3; i <= 15; i++ {
+			switch one(i, true) {
+			case Full:
+				full++
+			case Created:
+				if full > 0 {
+					t.Errorf("%s: key %d got room after another was refused", r.name, i)
 				}
-				continue
-			}
-			lost++
-			refill := outcome(hash, 100+i, large)
-			if res, _ := tab.Finish(refill, 101); res != NotOwner {
-				t.Errorf("%s: another attempt's outcome changed a terminal entry (%d)", r.name, res)
-			}
-			refill.Learned = true
-			if res, _ := tab.Finish(refill, 102); res != Done {
-				t.Errorf("%s: the refill = %d", r.name, res)
-			}
-			if body, ok, _ := answer(tab, hash, 103); !ok || body != large {
-				t.Errorf("%s: after the refill there are %d bytes, %v", r.name, len(body), ok)
 			}
 		}
-		if lost == 0 {
-			t.Errorf("%s: six answers of 60 KiB fit into 256 KiB", r.name)
+		if full == 0 || tab.Stats().Refused != uint64(full) || tab.Stats().Evictions != 2 || tab.Stats().Unkept != 0 {
+			t.Errorf("%s: %d were refused, %+v", r.name, full, tab.Stats())
 		}
-		if h.bytes > 256<<10 {
-			t.Errorf("%s: %d bytes are stored", r.name, h.bytes)
+		for i := 1; i <= 15; i++ {
+			body, _, found := answer(tab, hashOf(i, i), 100)
+			if want := i >= 3 && i <= 15-full; found != want || want && body != large {
+				t.Errorf("%s: entry %d is there: %v, %d bytes", r.name, i, found, len(body))
+			}
 		}
+		checkHeld(t, h, tab)
+		if got := one(5000, true); got != Created { // all others are over
+			t.Errorf("%s: Reserve = %d", r.name, got)
+		}
+	}
+}
+
+// TestGiveBack: what was set aside for an answer that is far smaller is there for
+// the next, and a smaller answer is then expected.
+func TestGiveBack(t *testing.T) {
+	h := newHost(envoy)
+	tab := newTable(h, Options{MaxEntries: 128, MaxBytes: 2 * minBytes, MaxResultBytes: 50000})
+	for i := 1; i <= 100; i++ {
+		r := reservation(hashOf(i%16, i), i)
+		r.Sole = true
+		var e Entry
+		if res, _ := tab.Reserve(r, int64(i), &e); res != Created {
+			t.Fatalf("Reserve %d = %d", i, res)
+		}
+		size := 20
+		if i == 1 {
+			size = 40000
+		}
+		o := outcome(hashOf(i%16, i), i, strings.Repeat("x", size))
+		o.Sole = true
+		if res, _ := tab.Finish(o, int64(i)); res != Done {
+			t.Fatalf("Finish %d = %d", i, res)
+		}
+	}
+	if s := tab.Stats(); s.Unkept+s.Refused > 0 {
+		t.Errorf("%+v", s)
+	}
+	checkHeld(t, h, tab)
+}
+
+// TestDiesMakingRoom: a VM that dies at any step of an answer that makes room for
+// itself leaves the bytes accounted for; what it took and did not use comes back
+// with the next round of the sweep after its reservation is over.
+func TestDiesMakingRoom(t *testing.T) {
+	o := Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 30000}
+	for _, r := range usableHosts {
+		for step, died := 0, true; died; step++ {
+			h := newHost(r)
+			dying, alive := newTable(h, o), newTable(h, o)
+			third := strings.Repeat("x", alive.budget*alive.unit/3-valueHeader-alive.unit)
+			for i := 1; i <= 3; i++ {
+				mustReserve(t, alive, hashOf(i, i), i, int64(i))
+				mustFinish(t, alive, hashOf(i, i), i, third, int64(i))
+			}
+			mustReserve(t, dying, hashOf(1, 9), 9, 9)
+			died = false
+			calls := 0
+			h.before = func(op, key string) Status {
+				if calls++; calls > step {
+					died = true
+					return Failed
+				}
+				return OK
+			}
+			dying.Finish(outcome(hashOf(1, 9), 9, third), 10)
+			h.before = nil
+			if h.peak > minBytes {
+				t.Errorf("%s: step %d: %d bytes were stored", r.name, step, h.peak)
+			}
+			// Whoever is still remembered answers as before, or asks the ledger.
+			for i := 1; i <= 3; i++ {
+				if body, ok, _ := answer(alive, hashOf(i, i), 11); ok && body != third {
+					t.Errorf("%s: step %d: entry %d answers %d bytes", r.name, step, i, len(body))
+				}
+			}
+			// Its reservation is over at 1000; the others at 5000.
+			for range 2 {
+				alive.Sweep(100, 2000)
+			}
+			checkHeld(t, h, alive)
+			for range 2 {
+				alive.Sweep(100, 6000)
+			}
+			checkHeld(t, h, alive)
+			if g, _ := alive.loadRegion(0); g.used() != 0 {
+				t.Errorf("%s: step %d: %d units are still taken", r.name, step, g.used())
+			}
+			for key, v := range h.m {
+				if len(v.data) > 1000 {
+					t.Errorf("%s: step %d: %s still holds %d bytes", r.name, step, key, len(v.data))
+				}
+			}
+		}
+	}
+}
+
+// TestRestored: an entry that lost its answer to a VM that died while it made
+// room gets it back from the ledger.
+func TestRestored(t *testing.T) {
+	h := newHost(envoy)
+	tab := newTable(h, small)
+	hash, token := hashOf(1, 1), tokenOf(1)
+	mustReserve(t, tab, hash, 1, 1)
+	mustFinish(t, tab, hash, 1, "first", 2)
+	tab.retract(tab.bucket(&hash), 0, &hash, &token)
+	if _, ok, found := answer(tab, hash, 3); ok || !found {
+		t.Fatal("the answer is still there")
+	}
+	late := outcome(hash, 2, "first")
+	if res, _ := tab.Finish(late, 4); res != NotOwner {
+		t.Errorf("another attempt's outcome = %d", res)
+	}
+	late.Learned = true
+	if res, _ := tab.Finish(late, 5); res != Done {
+		t.Errorf("what the ledger knows = %d", res)
+	}
+	if body, ok, _ := answer(tab, hash, 6); !ok || body != "first" {
+		t.Errorf("the answer is %q, %v", body, ok)
 	}
 }

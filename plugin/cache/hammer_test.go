@@ -207,7 +207,7 @@ func TestHammerEverything(t *testing.T) {
 					})
 				}
 				wg.Wait()
-				if limit := 4*(Ways+1) + 3 + (Ways+1)*64; len(h.m) > limit {
+				if limit := 4*(Ways+1) + 3; len(h.m) > limit {
 					t.Errorf("%d keys, the bound is %d", len(h.m), limit)
 				}
 				h.before = nil
@@ -218,7 +218,7 @@ func TestHammerEverything(t *testing.T) {
 				// A new life of every bucket: whatever failed calls left goes
 				// with the next use, at the latest when all is over.
 				end := clock.Load() + 1000
-				for b := 0; b < tab.areas[0].sets; b++ {
+				for b := 0; b < tab.buckets; b++ {
 					for id := 100; id < 100+2*Ways; id++ {
 						hash, token := hashOf(b, id), tokenOf(int(tokens.Add(1)))
 						var e Entry

@@ -34,53 +34,79 @@ func probe(sd SharedData, prefix string) Semantics {
 	return Semantics{}
 }
 
-// load reads a set's record into t.rec and remembers how to store it back.
-// False: the host failed or the table cannot be used.
-func (t *Table) load(a, set int) bool {
+// view is a bucket's record while an operation works on it: what load read, how
+// to store it back, and which values are to be cleared after that.
+type view struct {
+	bucket   int
+	rec      record
+	cas      uint32
+	exists   bool
+	units    int // that the record, as it was read, accounts for
+	freed    [Ways]bool
+	freedCAS [Ways]uint32
+}
+
+// load reads a bucket's record. False: the host failed or the table cannot be
+// used.
+func (t *Table) load(v *view, bucket int) bool {
 	if !t.sem.Usable {
 		return false
 	}
-	value, cas, st := t.sd.Get(t.recordKey(a, set))
-	return t.accept(a, value, cas, st)
+	value, cas, st := t.sd.Get(t.recordKey(bucket))
+	return t.accept(v, bucket, value, cas, st)
 }
 
-func (t *Table) accept(a int, value []byte, cas uint32, st Status) bool {
-	t.cas, t.exists = cas, st == OK
-	t.freed = [Ways]bool{}
+func (t *Table) accept(v *view, bucket int, value []byte, cas uint32, st Status) bool {
+	v.bucket, v.cas, v.exists, v.units = bucket, cas, st == OK, 0
+	v.freed = [Ways]bool{}
 	switch st {
 	case NotFound:
-		t.rec = record{}
+		v.rec = record{}
 		return true
 	case OK:
 		if cas == 0 && t.sem.ZeroOverwrites {
 			return false // storing it back would not compare anything
 		}
-		if !t.rec.decode(value) {
+		if !v.rec.decode(value) {
+			// Whatever lies in the values is nobody's.
 			t.stats.Foreign++
-			t.rec.foreign(uint32(t.areas[a].budget))
+			v.rec = record{}
+			v.freed = [Ways]bool{true, true, true, true, true, true, true, true}
 		}
+		v.units = t.units(v.rec.held(-1))
 		return true
 	}
 	return false
 }
 
-// store writes t.rec back if nobody else changed the record since load, and
-// clears the values in t.freed.
-func (t *Table) store(a, set int) Status {
-	t.inspectFreed(a, set)
-	t.buf = t.rec.append(t.buf[:0])
-	cas := t.cas
-	if !t.exists {
-		var ok bool
-		if cas, ok = t.createCAS(); !ok {
-			return Failed
-		}
+// store writes the record back if nobody else changed it since load, and clears
+// the values in v.freed.
+func (t *Table) store(v *view) Status {
+	t.inspectFreed(v)
+	t.buf = v.rec.append(t.buf[:0])
+	cas, ok := t.number(v.cas, v.exists)
+	if !ok {
+		return Failed
 	}
-	st := t.sd.Set(t.recordKey(a, set), t.buf, cas)
-	switch st {
-	case OK:
-		t.clearFreed(a, set)
-	case CASMismatch:
+	st := t.compareAndSet(t.recordKey(v.bucket), t.buf, cas)
+	if st == OK {
+		t.clearFreed(v)
+	}
+	return st
+}
+
+// number returns the CAS number with which a value is stored if nobody else has
+// written the key since it was read.
+func (t *Table) number(cas uint32, exists bool) (uint32, bool) {
+	if exists {
+		return cas, true
+	}
+	return t.createCAS()
+}
+
+func (t *Table) compareAndSet(key string, value []byte, cas uint32) Status {
+	st := t.sd.Set(key, value, cas)
+	if st == CASMismatch {
 		t.stats.Retries++
 	}
 	return st
@@ -120,17 +146,17 @@ func (t *Table) createCAS() (cas uint32, ok bool) {
 }
 
 // put stores an answer in the value of a way, whatever is there.
-func (t *Table) put(a, set, slot int, h *Hash, token *Token, raw []byte) bool {
+func (t *Table) put(bucket, slot int, h *Hash, token *Token, raw []byte) bool {
 	t.val = appendValue(t.val[:0], h, token, raw)
-	ok := t.overwrite(a, set, slot)
+	ok := t.overwrite(bucket, slot)
 	if cap(t.val) > maxKeptBuffer {
 		t.val = nil
 	}
 	return ok
 }
 
-func (t *Table) overwrite(a, set, slot int) bool {
-	key := t.valueKey(a, set, slot)
+func (t *Table) overwrite(bucket, slot int) bool {
+	key := t.valueKey(bucket, slot)
 	if t.sem.ZeroOverwrites {
 		return t.sd.Set(key, t.val, 0) == OK
 	}
@@ -154,117 +180,86 @@ func (t *Table) overwrite(a, set, slot int) bool {
 	return false
 }
 
-// retract clears the value of a way if it is the answer of the attempt.
-func (t *Table) retract(a, set, slot int, h *Hash, token *Token) {
-	key := t.valueKey(a, set, slot)
+// retract clears the value of a way if it is the answer of the attempt, and
+// tells whether it did.
+func (t *Table) retract(bucket, slot int, h *Hash, token *Token) bool {
+	key := t.valueKey(bucket, slot)
 	value, cas, st := t.sd.Get(key)
-	if st == OK && valueOf(value, h, token) {
-		t.sd.Set(key, scratch, cas)
-	}
+	return st == OK && valueOf(value, h, token) && t.sd.Set(key, scratch, cas) == OK
 }
 
-// inspectFreed looks at the values that t.rec, about to be stored, no longer
-// accounts for, and clearFreed clears them after the store. In between the
-// record may not have changed, or the store fails; and who takes the way over
-// after it writes the value later than we read it, so the compare fails. Hence
-// clearing destroys no answer that belongs to anybody.
-func (t *Table) inspectFreed(a, set int) {
-	for slot := range t.freed {
-		if !t.freed[slot] {
+// erase removes an entry whose answer makes room, the answer first: so its bytes
+// are accounted for until they are gone. When the record is not stored after
+// that, the entry is without its answer; hence no entry that must keep it may be
+// erased. An answer that is not there stays accounted for, as waste.
+func (t *Table) erase(v *view, slot int) {
+	w := &v.rec.ways[slot]
+	if w.body && t.retract(v.bucket, slot, &w.hash, &w.token) {
+		w.held = 0
+	}
+	w.clear()
+}
+
+// inspectFreed looks at the values of nobody's in v.freed, before the record is
+// stored, and clearFreed clears them after that. In between the record may not
+// have changed, or the store fails; and a VM that takes the way over after that
+// writes the value later than we read it, so the compare fails. Hence clearing
+// destroys no answer that belongs to anybody. The record accounts for the bytes
+// until the next look finds them gone.
+func (t *Table) inspectFreed(v *view) {
+	for slot := range v.freed {
+		if !v.freed[slot] {
 			continue
 		}
-		value, cas, st := t.sd.Get(t.valueKey(a, set, slot))
-		w := &t.rec.ways[slot]
+		value, cas, st := t.sd.Get(t.valueKey(v.bucket, slot))
+		w := &v.rec.ways[slot]
 		switch {
-		case st != OK || len(value) <= len(scratch):
-			t.freed[slot] = false
-		case valueOf(value, &w.hash, &w.token):
-			// The owner has just put it there and is about to finish.
-			t.freed[slot] = false
-			w.held = uint32(len(value))
+		case st == Failed:
+			v.freed[slot] = false
+		case st == NotFound || len(value) <= len(scratch):
+			v.freed[slot] = false
+			if w.waste() {
+				w.held = 0
+			}
 		default:
-			t.freedCAS[slot] = cas
+			w.held = max(w.held, uint32(len(value)))
+			v.freedCAS[slot] = cas
+			// Otherwise the owner has just put it there and is about to finish.
+			v.freed[slot] = !valueOf(value, &w.hash, &w.token)
 		}
 	}
 }
 
-func (t *Table) clearFreed(a, set int) {
-	for slot := range t.freed {
-		if t.freed[slot] {
-			t.sd.Set(t.valueKey(a, set, slot), scratch, t.freedCAS[slot])
-		}
-	}
-}
-
-// makeRoom frees values of other slots until size bytes fit into slot, which
-// shall be at most the budget: first what nobody owns, then by last use. It only
-// changes t.rec and notes what is to be cleared in t.freed.
-func (t *Table) makeRoom(a, slot, size int, now int64) {
-	sum := int64(size)
-	for i := range t.rec.ways {
-		if i != slot {
-			sum += int64(t.rec.ways[i].held)
-		}
-	}
-	for sum > int64(t.areas[a].budget) {
-		victim := -1
-		for i := range t.rec.ways {
-			w := &t.rec.ways[i]
-			if i == slot || w.held == 0 {
-				continue
-			}
-			if !w.ownBody() || !w.live(now) {
-				victim = i
-				break
-			}
-			if victim < 0 || w.lastUse < t.rec.ways[victim].lastUse {
-				victim = i
-			}
-		}
-		if victim < 0 {
-			return
-		}
-		w := &t.rec.ways[victim]
-		sum -= int64(w.held)
-		w.held = 0
-		t.freed[victim] = true
-		switch {
-		case !w.ownBody():
-		case !w.live(now):
-			w.clear()
-		case w.sole:
-			t.stats.Evictions++
-			// That it ran must not be forgotten with the answer. The token
-			// goes, because the value is nobody's now.
-			w.body, w.token = false, Token{}
-		default:
-			t.stats.Evictions++
-			w.clear()
+func (t *Table) clearFreed(v *view) {
+	for slot := range v.freed {
+		if v.freed[slot] {
+			t.sd.Set(t.valueKey(v.bucket, slot), scratch, v.freedCAS[slot])
 		}
 	}
 }
 
 // victim picks the slot for a new entry: a free one, else one that is over,
-// else the terminal entry used longest ago, else (only if pending may go) the
-// oldest pending entry that has a ledger behind it. -1: none.
-func (t *Table) victim(now int64, pending bool) int {
+// else, of those with a ledger behind them, the terminal entry used longest ago,
+// else (only if pending may go) the oldest pending entry. -1: none.
+func (r *record) victim(now int64, pending bool) int {
 	terminal, oldest := -1, -1
-	for i := range t.rec.ways {
-		if t.rec.ways[i].state == api.StateNone {
+	for i := range r.ways {
+		if r.ways[i].state == api.StateNone {
 			return i
 		}
 	}
-	for i := range t.rec.ways {
-		w := &t.rec.ways[i]
+	for i := range r.ways {
+		w := &r.ways[i]
 		switch {
 		case !w.live(now):
 			return i
+		case w.sole:
 		case w.state.Terminal():
-			if terminal < 0 || w.lastUse < t.rec.ways[terminal].lastUse {
+			if terminal < 0 || w.lastUse < r.ways[terminal].lastUse {
 				terminal = i
 			}
-		case pending && !w.sole:
-			if oldest < 0 || w.lastUse < t.rec.ways[oldest].lastUse {
+		case pending:
+			if oldest < 0 || w.lastUse < r.ways[oldest].lastUse {
 				oldest = i
 			}
 		}

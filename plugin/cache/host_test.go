@@ -112,7 +112,7 @@ func (h *host) Set(key string, value []byte, cas uint32) Status {
 }
 
 // hashOf makes a hash with the set numbers that a test wants: bucket selects
-// the bucket, the other areas' sets follow from id.
+// the bucket.
 func hashOf(bucket, id int) (h Hash) {
 	h[7] = byte(bucket)
 	h[6] = byte(bucket >> 8)

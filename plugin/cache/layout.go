@@ -7,17 +7,22 @@ import (
 )
 
 const (
-	// maxAreas bounds the areas: each has sets sixteen times larger than the
-	// one before, and the first has sets of some hundred bytes.
-	maxAreas   = 8
-	areaGrowth = 16
-
 	minBytes = 64 << 10
-	// setOverhead is what a set takes beside its answers: its record, and one
-	// octet for every cleared value.
-	setOverhead = maxRecord + Ways
+	// bucketOverhead is what a bucket takes beside its answers: its record, its
+	// share in its region's record, and one byte for every cleared value.
+	bucketOverhead = maxRecord + shareSize + Ways
 	// fixedBytes is room for the scratch value, the sweep's state and the list of VMs.
 	fixedBytes = 128 + 1 + maxAlive*aliveSize
+
+	// A region has room for several of the largest answers, since it cannot use
+	// room that is smaller than one. It has no fewer buckets than that needs,
+	// because every answer that takes room rewrites the region's record.
+	regionAnswers = 12
+	regionBuckets = 1024
+	// A region's bytes are counted in units. They are small beside what a bucket
+	// holds.
+	minUnit  = 64
+	maxUnits = 1<<16 - 1
 
 	defaultEntries     = 100000
 	defaultBytes       = 64 << 20
@@ -25,71 +30,59 @@ const (
 	defaultTouch       = int64(time.Second)
 )
 
-// area is a part of the table: sets of Ways ways, each set with a budget for
-// the values of its ways.
-type area struct {
-	sets   int
-	budget int
+// layout says where what lies.
+type layout struct {
+	buckets int
+	regions int
+	span    int // buckets in a region
+	unit    int // bytes
+	budget  int // units of a region's answers
+	largest int // bytes of the largest value
 }
 
-// layout sizes the areas so that all records and values together stay within
-// maxBytes. Area 0 has the buckets.
-func layout(maxEntries, maxBytes, maxResult int) (areas [maxAreas]area, n int) {
-	buckets := max(maxEntries/Ways, 1)
-	buckets = max(min(buckets, maxBytes/2/setOverhead), 1)
-	rest := maxBytes - buckets*setOverhead - fixedBytes
-	largest := maxResult + valueHeader
-	if rest/buckets >= largest {
-		areas[0] = area{buckets, rest / buckets}
-		return areas, 1
+// newLayout sizes the table so that all records and values together stay within
+// maxBytes.
+func newLayout(maxEntries, maxBytes, maxResult int) layout {
+	l := layout{buckets: max(maxEntries/Ways, 1)}
+	l.buckets = max(min(l.buckets, maxBytes/2/bucketOverhead), 1)
+	rest := maxBytes - l.buckets*bucketOverhead - fixedBytes
+	l.regions = max(min(l.buckets/regionBuckets, rest/(regionAnswers*(maxResult+valueHeader))), 1)
+	l.span = (l.buckets + l.regions - 1) / l.regions
+	l.regions = (l.buckets + l.span - 1) / l.span
+	bytes := (rest - l.regions*regionHeader) / l.regions
+	for l.unit = minUnit; bytes/l.unit > maxUnits; l.unit *= 2 {
 	}
-	half := rest / 2
-	areas[0] = area{buckets, half / buckets}
-	n = 1
-	for b := areas[0].budget; b < largest && n < maxAreas; n++ {
-		b = min(b*areaGrowth, largest)
-		areas[n].budget = b
-	}
-	share := half / (n - 1)
-	kept := 1
-	for i := 1; i < n; i++ {
-		budget := min(areas[i].budget, share-setOverhead)
-		if budget <= areas[kept-1].budget {
-			continue
-		}
-		areas[kept] = area{share / (budget + setOverhead), budget}
-		kept++
-	}
-	for i := kept; i < maxAreas; i++ {
-		areas[i] = area{}
-	}
-	return areas, kept
+	l.budget = bytes / l.unit
+	l.largest = min(maxResult+valueHeader, l.budget*l.unit)
+	return l
 }
 
-// set returns the set of an entry in an area. The bits that select the bucket
-// are not those that select the sets of the other areas.
-func (t *Table) set(a int, h *Hash) int {
-	bits := h[:8]
-	if a > 0 {
-		bits = h[8:]
-	}
-	return int(binary.BigEndian.Uint64(bits) % uint64(t.areas[a].sets))
+// units is how many units so many bytes take.
+func (l *layout) units(bytes int) int { return (bytes + l.unit - 1) / l.unit }
+
+// bucket returns the bucket of an entry.
+func (l *layout) bucket(h *Hash) int {
+	return int(binary.BigEndian.Uint64(h[:8]) % uint64(l.buckets))
 }
 
-// recordKey returns the key of a set's record; like all keys it is valid until
-// the next one is made.
-func (t *Table) recordKey(a, set int) string {
-	b := append(t.key[:0], t.prefix...)
-	b = append(b, '.', byte('0'+a), '.')
-	return t.keep(appendDecimal(b, set))
+// recordKey returns the key of a bucket's record; like all keys it is valid
+// until the next one is made.
+func (t *Table) recordKey(bucket int) string {
+	b := append(append(t.key[:0], t.prefix...), ".0."...)
+	return t.keep(appendDecimal(b, bucket))
 }
 
 // valueKey returns the key of the value of a way.
-func (t *Table) valueKey(a, set, slot int) string {
-	b := append(t.key[:0], t.prefix...)
-	b = append(b, '.', byte('0'+a), '.')
-	b = appendDecimal(b, set)
+func (t *Table) valueKey(bucket, slot int) string {
+	b := append(append(t.key[:0], t.prefix...), ".0."...)
+	b = appendDecimal(b, bucket)
 	return t.keep(append(b, '.', byte('0'+slot)))
+}
+
+// regionKey returns the key of a region's record.
+func (t *Table) regionKey(region int) string {
+	b := append(append(t.key[:0], t.prefix...), ".r."...)
+	return t.keep(appendDecimal(b, region))
 }
 
 func (t *Table) sweepKey() string { return t.keep(append(append(t.key[:0], t.prefix...), ".s"...)) }

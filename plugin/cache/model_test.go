@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -23,11 +24,10 @@ type modelEntry struct {
 }
 
 // model is the plain description of the table: per bucket, at most Ways
-// entries; the least recently used leave, pending ones last; the bytes of the
-// answers stay within the bucket's budget.
+// entries, of which the least recently used leave, pending ones last, and those
+// without a ledger never. What leaves for the bytes of others, the table tells.
 type model struct {
-	budget  int
-	largest int // answers beyond the budget and up to this may or may not be kept
+	largest int // bytes of a value
 	buckets map[int]map[Hash]*modelEntry
 }
 
@@ -55,7 +55,7 @@ func room(entries map[Hash]*modelEntry, now int64, pending bool) (wake []uint32,
 	if len(entries) < Ways {
 		return nil, true
 	}
-	h, found := oldest(entries, now, func(e *modelEntry) bool { return e.state.Terminal() })
+	h, found := oldest(entries, now, func(e *modelEntry) bool { return e.state.Terminal() && !e.sole })
 	if !found && pending {
 		h, found = oldest(entries, now, func(e *modelEntry) bool { return !e.sole })
 	}
@@ -67,29 +67,39 @@ func room(entries map[Hash]*modelEntry, now int64, pending bool) (wake []uint32,
 	return wake, true
 }
 
-// squeeze evicts answers until size more bytes fit.
-func (m *model) squeeze(entries map[Hash]*modelEntry, keep Hash, size int, now int64) {
-	for {
-		sum := size
+// sync removes the entries that left for an operation that wanted room, all but
+// that of keep. In each bucket they are those used longest ago. noRoom: the
+// operation did not get it, so nothing may be left that could make room.
+func (m *model) sync(t *rapid.T, tab *Table, keep Hash, noRoom bool, now int64) {
+	left := uint64(0)
+	for b, entries := range m.buckets {
+		oldest, gone := int64(1<<62), int64(0)
 		for h, e := range entries {
-			if h != keep && e.body != nil && len(e.body)+valueHeader <= m.budget {
-				sum += len(e.body) + valueHeader
+			if h == keep {
+				continue
 			}
-		}
-		if sum <= m.budget {
-			return
-		}
-		h, found := oldest(entries, now, func(e *modelEntry) bool {
-			return e != entries[keep] && e.body != nil && len(e.body)+valueHeader <= m.budget
-		})
-		if !found {
-			return
-		}
-		if entries[h].sole {
-			entries[h].body, entries[h].token = nil, Token{}
-		} else {
+			if tab.has(&h) {
+				if e.state.Terminal() && !e.sole && e.body != nil && e.expires > now {
+					oldest = min(oldest, e.lastUse)
+				}
+				continue
+			}
+			if !e.state.Terminal() || e.sole || e.body == nil {
+				t.Fatalf("%+v of bucket %d left for others' bytes", e, b)
+			}
+			gone = max(gone, e.lastUse)
+			left++
 			delete(entries, h)
 		}
+		if gone > oldest {
+			t.Fatalf("an entry used at %d left bucket %d, one used at %d did not", gone, b, oldest)
+		}
+		if noRoom && oldest < 1<<62 {
+			t.Fatalf("there is no room, but an entry of bucket %d could have left", b)
+		}
+	}
+	if left > 0 && tab.Stats().Evictions == 0 {
+		t.Fatalf("%d entries left, nothing was counted", left)
 	}
 }
 
@@ -99,8 +109,8 @@ func run(t *rapid.T, r rules, o Options) {
 	h := newHost(r)
 	o.TouchInterval = -1
 	tabs := []*Table{newTable(h, o), newTable(h, o)}
-	m := &model{budget: tabs[0].areas[0].budget, largest: tabs[0].areas[tabs[0].n-1].budget, buckets: map[int]map[Hash]*modelEntry{}}
-	buckets := tabs[0].areas[0].sets
+	m := &model{largest: tabs[0].largest, buckets: map[int]map[Hash]*modelEntry{}}
+	buckets := tabs[0].buckets
 	now := int64(1000)
 	tokens := 0
 	issued := map[Hash][]Token{}
@@ -166,8 +176,8 @@ func run(t *rapid.T, r rules, o Options) {
 			now++
 			drop(false)
 			checkHeld(t, h, tabs[0])
-			if h.bytes > max(o.MaxBytes, minBytes) {
-				t.Fatalf("%d bytes are stored, the bound is %d", h.bytes, o.MaxBytes)
+			if h.peak > max(o.MaxBytes, minBytes) {
+				t.Fatalf("%d bytes were stored, the bound is %d", h.peak, o.MaxBytes)
 			}
 		},
 		"time": func(t *rapid.T) {
@@ -204,7 +214,9 @@ func run(t *rapid.T, r rules, o Options) {
 			}
 			res := Reservation{Hash: hash, Token: token, Owner: 7, Expires: now + int64(rapid.IntRange(1, 400).Draw(t, "ttl")), Sole: rapid.IntRange(0, 3).Draw(t, "sole") == 0}
 			var e Entry
-			got, wake := tab().Reserve(&res, now, &e)
+			vm := tab()
+			refused := vm.Stats().Refused
+			got, wake := vm.Reserve(&res, now, &e)
 			if have := entries[hash]; have != nil {
 				want := Existing
 				if have.state == api.StatePending && have.token == token {
@@ -216,16 +228,34 @@ func run(t *rapid.T, r rules, o Options) {
 				sameQueues("Reserve", wake, nil)
 				return
 			}
+			before := maps.Clone(entries)
 			woken, ok := room(entries, now, true)
+			var gone Hash
+			var leaving *modelEntry
+			for h, e := range before {
+				if entries[h] == nil {
+					gone, leaving = h, e
+				}
+			}
 			if !ok {
 				if got != Full {
 					t.Fatalf("Reserve = %d, want Full", got)
 				}
 				return
 			}
+			if got == Full && vm.Stats().Refused > refused {
+				// The entry whose way it wanted is still there.
+				entries[gone] = leaving
+				if leaving == nil {
+					delete(entries, gone)
+				}
+				m.sync(t, vm, hash, true, now)
+				return
+			}
 			if got != Created {
 				t.Fatalf("Reserve = %d, want Created", got)
 			}
+			m.sync(t, vm, hash, false, now)
 			sameQueues("Reserve", wake, woken)
 			entries[hash] = &modelEntry{state: api.StatePending, sole: res.Sole, token: token, expires: res.Expires, lastUse: now}
 		},
@@ -281,17 +311,16 @@ func run(t *rapid.T, r rules, o Options) {
 				Sole:    rapid.IntRange(0, 3).Draw(t, "sole") == 0,
 				Learned: rapid.Bool().Draw(t, "learned"),
 			}
-			size := rapid.SampledFrom([]int{-1, 0, 1, m.budget / 9, m.budget / 4, m.budget / 3, m.budget - valueHeader, m.budget - valueHeader + 1, m.largest - valueHeader, m.largest}).Draw(t, "size")
+			size := rapid.SampledFrom([]int{-1, 0, 1, 500, 3000, m.largest / 9, m.largest / 4, m.largest / 3, m.largest - valueHeader, m.largest - valueHeader + 1}).Draw(t, "size")
 			if size >= 0 {
 				oc.Raw = bytes.Repeat([]byte(fmt.Sprintf("%x", oc.Token[12:])), size/8+1)[:size]
 			}
-			got, wake := tab().Finish(&oc, now)
+			vm := tab()
+			unkept := vm.Stats().Unkept
+			got, wake := vm.Finish(&oc, now)
 			have := entries[hash]
 			var woken []uint32
 			want := Done
-			own := oc.Raw != nil && size+valueHeader <= m.budget
-			maybe := oc.Raw != nil && !own && size+valueHeader <= m.largest
-			ownBody := have != nil && have.body != nil && len(have.body)+valueHeader <= m.budget
 			switch {
 			case have == nil:
 				ok := false
@@ -299,10 +328,7 @@ func run(t *rapid.T, r rules, o Options) {
 					want = Full
 				}
 			case have.token == oc.Token:
-				if ownBody || (have.sole && have.body != nil) {
-					have = nil
-					oc.Raw = nil
-					own, maybe = false, false
+				if have.body != nil {
 					if got != Done {
 						t.Fatalf("second Finish = %d, want Done", got)
 					}
@@ -310,7 +336,7 @@ func run(t *rapid.T, r rules, o Options) {
 					return
 				}
 				woken = have.waiters
-			case have.state == api.StatePending, !oc.Learned, ownBody, have.sole:
+			case have.state == api.StatePending, !oc.Learned, have.body != nil, have.sole:
 				want = NotOwner
 			}
 			if got != want {
@@ -322,12 +348,13 @@ func run(t *rapid.T, r rules, o Options) {
 			}
 			sameQueues("Finish", wake, woken)
 			delete(entries, hash)
-			kept := own
-			if maybe {
-				// The other areas are not modelled: ask the table.
-				var e Entry
-				kept = tabs[0].Lookup(&hash, now, &e) && e.HasBody
+			noRoom := vm.Stats().Unkept > unkept
+			tooLarge := size+valueHeader > m.largest
+			if tooLarge && !noRoom {
+				t.Fatalf("%d bytes were kept, at most %d may be", size, m.largest)
 			}
+			m.sync(t, vm, hash, noRoom && !tooLarge, now)
+			kept := oc.Raw != nil && !noRoom
 			if !kept && !oc.Sole {
 				return
 			}
@@ -337,23 +364,15 @@ func run(t *rapid.T, r rules, o Options) {
 				e.body = append([]byte{}, oc.Raw...)
 			}
 			entries[hash] = e
-			if own {
-				m.squeeze(entries, hash, size+valueHeader, now)
-			}
 		},
 	})
 }
 
-// compareBody: an answer within the bucket's budget is there exactly when the
-// model has it; a larger one may have been evicted from its area, but is never
-// another's.
+// compareBody: the answer is there exactly when the model has it.
 func (m *model) compareBody(t *rapid.T, tab *Table, e *Entry, want *modelEntry) {
 	got, ok := tab.Body(e)
-	if ok && !bytes.Equal(got, want.body) {
-		t.Fatalf("Body = %d bytes %.20q, the model has %d bytes %.20q", len(got), got, len(want.body), want.body)
-	}
-	if large := len(want.body)+valueHeader > m.budget; ok != (want.body != nil) && !(large && !ok) {
-		t.Fatalf("Body found = %v, the model has %d bytes", ok, len(want.body))
+	if ok != (want.body != nil) || !bytes.Equal(got, want.body) {
+		t.Fatalf("Body = %d bytes %.20q, %v, the model has %d bytes %.20q", len(got), got, ok, len(want.body), want.body)
 	}
 }
 
@@ -380,7 +399,7 @@ func TestModel(t *testing.T) {
 				run(t, r, Options{MaxEntries: 16, MaxBytes: minBytes, MaxResultBytes: 12000})
 			})
 		})
-		t.Run(r.name+" with areas", func(t *testing.T) {
+		t.Run(r.name+", large answers", func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				run(t, r, Options{MaxEntries: 16, MaxBytes: minBytes, MaxResultBytes: 40000})
 			})
@@ -388,30 +407,35 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// checkHeld: no value is larger than its record says, and the records' sums
-// are within the budgets.
+// checkHeld: no value is larger than its record says, no bucket holds more than
+// its share, and the shares are within the budgets.
 func checkHeld(t interface{ Fatalf(string, ...any) }, h *host, tab *Table) {
-	var r record
-	for a := 0; a < tab.n; a++ {
-		for set := 0; set < tab.areas[a].sets; set++ {
-			v, ok := h.m[tab.recordKey(a, set)]
+	for n := 0; n < tab.regions; n++ {
+		g, _ := tab.loadRegion(n)
+		used := 0
+		for i := 0; i < tab.span; i++ {
+			used += g.share(i)
+			set := n*tab.span + i
+			v, ok := h.m[tab.recordKey(set)]
 			if !ok {
 				continue
 			}
+			var r record
 			if !r.decode(v.data) {
-				t.Fatalf("the record of set %d of area %d cannot be read: %x", set, a, v.data)
+				t.Fatalf("the record of bucket %d cannot be read: %x", set, v.data)
 			}
-			sum := 0
 			for slot := range r.ways {
 				held := int(r.ways[slot].held)
-				sum += held
-				if n := len(h.m[tab.valueKey(a, set, slot)].data); n > max(held, len(scratch)) {
-					t.Fatalf("area %d, set %d, way %d holds %d bytes, its record says %+v", a, set, slot, n, r.ways[slot])
+				if n := len(h.m[tab.valueKey(set, slot)].data); n > max(held, len(scratch)) {
+					t.Fatalf("bucket %d, way %d holds %d bytes, its record says %+v", set, slot, n, r.ways[slot])
 				}
 			}
-			if sum > tab.areas[a].budget {
-				t.Fatalf("area %d, set %d holds %d bytes, the budget is %d", a, set, sum, tab.areas[a].budget)
+			if units := tab.units(r.held(-1)); units > g.share(i) {
+				t.Fatalf("bucket %d holds %d units, its share is %d", set, units, g.share(i))
 			}
+		}
+		if used != g.used() || used > tab.budget {
+			t.Fatalf("region %d: the shares are %d, the record says %d, the budget is %d", n, used, g.used(), tab.budget)
 		}
 	}
 }

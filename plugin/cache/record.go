@@ -6,64 +6,65 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// A set's metadata record:
+// A bucket's record:
 //
 //	record := 'o' 'g' version ways(1) waiters(1) way* waiter*
-//	way    := slot(1) state(1) flags(1) area(1) place(1) owner(4) hash(16)
-//	          token(16) fingerprint(16) expires(8) last use(8) held(4)
+//	way    := slot(1) state(1) flags(1) owner(4) hash(16) token(16)
+//	          fingerprint(16) expires(8) last use(8) held(4)
 //	waiter := slot(1) queue(4)
 //
 // Integers are big endian. Ways come in the order of their slots and only if
-// they say something. The buckets and the sets of the areas use the same
-// record; in an area a way is an answer, and only hash, token, expiry, last use
-// and held matter.
+// they say something.
 const (
-	recordVersion = 1
+	recordVersion = 2
 	headerSize    = 5
-	waySize       = 77
+	waySize       = 75
 	waiterSize    = 5
 	maxRecord     = headerSize + Ways*waySize + MaxWaiters*waiterSize
 
 	offState   = 1
 	offFlags   = 2
-	offArea    = 3
-	offPlace   = 4
-	offOwner   = 5
-	offHash    = 9
-	offToken   = 25
-	offPrint   = 41
-	offExpires = 57
-	offLastUse = 65
-	offHeld    = 73
+	offOwner   = 3
+	offHash    = 7
+	offToken   = 23
+	offPrint   = 39
+	offExpires = 55
+	offLastUse = 63
+	offHeld    = 71
 
 	flagSole = 1
 	flagBody = 2
 )
 
-// way is one slot of a set.
+// way is one slot of a bucket.
 type way struct {
-	state api.State // StateNone: no entry
-	sole  bool
-	// body: the entry's answer is kept, in this way's value (area 0) or in the
-	// value of way place of the entry's set in another area.
-	body        bool
-	area, place uint8
-	owner       uint32
-	hash        Hash
-	token       Token
-	print       Fingerprint
-	expires     int64
-	lastUse     int64
-	// held is how many bytes this way's own value may hold, whoever's they are:
-	// a way keeps the bytes of an entry that left until they are overwritten or
-	// cleared, so that the sum over a set is always an upper bound.
+	state   api.State // StateNone: no entry
+	sole    bool
+	body    bool // the way's value is the entry's answer
+	owner   uint32
+	hash    Hash
+	token   Token
+	print   Fingerprint
+	expires int64
+	lastUse int64
+	// held is how many bytes this way's value may hold, whoever they belong to:
+	// the entry's answer, what an entry that left put there, or room that is set
+	// aside for the answer of a pending entry. The sum over a bucket is always
+	// an upper bound.
 	held uint32
 }
 
-func (w *way) live(now int64) bool { return w.state != api.StateNone && w.expires > now }
+func (w *way) live(now int64) bool { return w.exists() && w.expires > now }
 
-// ownBody tells whether the way's value is its entry's answer.
-func (w *way) ownBody() bool { return w.body && w.area == 0 }
+func (w *way) exists() bool { return w.state != api.StateNone }
+
+func (w *way) pending() bool { return w.state == api.StatePending }
+
+// over tells whether the entry's time is over.
+func (w *way) over(now int64) bool { return w.exists() && w.expires <= now }
+
+// waste tells whether the way holds bytes for nobody.
+func (w *way) waste() bool { return w.held > 0 && !w.body && w.state != api.StatePending }
 
 // clear removes the entry; what the value holds stays accounted for.
 func (w *way) clear() { *w = way{held: w.held} }
@@ -73,7 +74,7 @@ type waiter struct {
 	queue uint32
 }
 
-// record is a decoded set.
+// record is a decoded bucket.
 type record struct {
 	ways    [Ways]way
 	waiters [MaxWaiters]waiter
@@ -88,6 +89,17 @@ func (r *record) find(h *Hash) int {
 		}
 	}
 	return -1
+}
+
+// held is how many bytes the values may hold, all but that of slot except.
+func (r *record) held(except int) int {
+	sum := 0
+	for i := range r.ways {
+		if i != except {
+			sum += int(r.ways[i].held)
+		}
+	}
+	return sum
 }
 
 // takeWaiters moves the queues that wait for a slot to dst.
@@ -122,7 +134,7 @@ func (r *record) append(dst []byte) []byte {
 		if w.body {
 			flags |= flagBody
 		}
-		dst = append(dst, byte(i), byte(w.state), flags, w.area, w.place)
+		dst = append(dst, byte(i), byte(w.state), flags)
 		dst = binary.BigEndian.AppendUint32(dst, w.owner)
 		dst = append(dst, w.hash[:]...)
 		dst = append(dst, w.token[:]...)
@@ -154,8 +166,6 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 		state:   api.State(b[offState]),
 		sole:    flags&flagSole != 0,
 		body:    flags&flagBody != 0,
-		area:    b[offArea],
-		place:   b[offPlace],
 		owner:   binary.BigEndian.Uint32(b[offOwner:]),
 		expires: int64(binary.BigEndian.Uint64(b[offExpires:])),
 		lastUse: int64(binary.BigEndian.Uint64(b[offLastUse:])),
@@ -164,7 +174,7 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 	copy(w.hash[:], b[offHash:])
 	copy(w.token[:], b[offToken:])
 	copy(w.print[:], b[offPrint:])
-	if slot >= Ways || flags > flagSole|flagBody || w.area >= maxAreas || w.place >= Ways {
+	if slot >= Ways || flags > flagSole|flagBody {
 		return 0, false
 	}
 	switch w.state {
@@ -173,7 +183,7 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 	case api.StatePending:
 		return slot, !w.body
 	case api.StateCommitted, api.StateRejected:
-		return slot, !w.ownBody() || w.held > 0
+		return slot, !w.body || w.held > 0
 	}
 	return 0, false
 }
@@ -208,17 +218,8 @@ func (r *record) decode(b []byte) bool {
 	return true
 }
 
-// foreign makes the record of a set whose stored record is not ours: no
-// entries, and values of which nothing is known but that they may be there.
-func (r *record) foreign(held uint32) {
-	*r = record{}
-	for i := range r.ways {
-		r.ways[i].held = max(held, 1)
-	}
-}
-
 // An answer's value: version(1) hash(16) token(16) answer. A cleared value
-// is the single octet 0.
+// is the single byte 0.
 const (
 	valueVersion = 1
 	valueHeader  = 1 + len(Hash{}) + len(Token{})

@@ -35,11 +35,11 @@ type Options struct {
 	// MaxEntries bounds the entries; rounded down to a multiple of Ways, at
 	// least Ways. Default 100000.
 	MaxEntries int
-	// MaxBytes bounds the bytes of all values: metadata and answers. Default
-	// 64 MiB. When metadata would take more than half, there are fewer entries.
+	// MaxBytes bounds the bytes of all values: records and answers. Default 64
+	// MiB. The records of MaxEntries take up to 117 bytes each; when they would
+	// take more than half, there are fewer entries.
 	MaxBytes int
-	// MaxResultBytes is the largest answer worth room of its own; larger ones
-	// are never kept. Default 576 KiB.
+	// MaxResultBytes is the largest answer that is kept. Default 576 KiB.
 	MaxResultBytes int
 	// TouchInterval is how stale an entry's last use may get before a lookup
 	// writes it back: 0 means one second, negative at every lookup.
@@ -64,8 +64,8 @@ type Entry struct {
 	loc location
 }
 
-// location is where an entry and its answer lie.
-type location struct{ set, slot, area, place int }
+// location is where an entry lies.
+type location struct{ bucket, slot int }
 
 // Matches tells whether f may be a retry of the request that made the entry.
 func (e *Entry) Matches(f Fingerprint) bool {
@@ -81,7 +81,8 @@ const (
 	Created Result = iota
 	// Existing: Reserve found another attempt's entry.
 	Existing
-	// Full: all ways hold pending entries that must not be evicted.
+	// Full: there is no room that could be made without evicting entries that must
+	// not be.
 	Full
 	// Contended: the bounded number of tries was used up or the host failed;
 	// nothing is known. The ledger decides.
@@ -110,8 +111,8 @@ type Reservation struct {
 	// Expires is when the reservation ends unless it is finished, in
 	// nanoseconds since the epoch.
 	Expires int64
-	// Sole: no ledger stands behind the entry, so it must not be evicted while
-	// pending.
+	// Sole: no ledger stands behind the entry. It is not evicted, and room for an
+	// answer is set aside.
 	Sole bool
 }
 
@@ -139,6 +140,8 @@ type Outcome struct {
 type Stats struct {
 	Entries, Bytes int64  // at the last whole sweep: live entries, bytes of their answers
 	Evictions      uint64 // live entries that made room for others
+	Refused        uint64 // reservations without a ledger that found no room
+	Unkept         uint64 // answers that found no room
 	Retries        uint64 // compare-and-set attempts that failed
 	Contended      uint64 // operations given up
 	Foreign        uint64 // records that were not ours or not readable
@@ -152,22 +155,19 @@ type Table struct {
 	sem    Semantics
 	prefix string
 	touch  int64 // nanoseconds
-	areas  [maxAreas]area
-	n      int // number of areas
-	stats  Stats
+	layout
+	stats Stats
 
-	// The record that the running operation works on: what load read, how to
-	// store it back, and which values are to be cleared after that.
-	rec      record
-	cas      uint32
-	exists   bool
-	freed    [Ways]bool
-	freedCAS [Ways]uint32
+	// What the running operation works on: its bucket, another one of the same
+	// region that makes room for it or is swept, and the region.
+	own, other view
+	region     region
 
 	// Buffers, kept between calls: the heap of a VM is small.
 	hit           way
 	key, buf, val []byte
 	wake          []uint32
+	blank         []byte // an empty region
 }
 
 // maxKeptBuffer is the largest value buffer that is kept between calls.
@@ -202,7 +202,7 @@ func New(sd SharedData, sem Semantics, o Options) *Table {
 		buf:    make([]byte, 0, maxRecord),
 		wake:   make([]uint32, 0, MaxWaiters),
 	}
-	t.areas, t.n = layout(o.MaxEntries, max(o.MaxBytes, minBytes), o.MaxResultBytes)
+	t.layout = newLayout(o.MaxEntries, max(o.MaxBytes, minBytes), o.MaxResultBytes)
 	return t
 }
 
@@ -211,8 +211,8 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 	if !t.sem.Usable {
 		return false
 	}
-	set := t.set(0, h)
-	value, cas, st := t.sd.Get(t.recordKey(0, set))
+	bucket := t.bucket(h)
+	value, cas, st := t.sd.Get(t.recordKey(bucket))
 	if st != OK || !framed(value) {
 		return false
 	}
@@ -227,7 +227,7 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 			return false
 		}
 		found = true
-		t.entry(e, set, slot, w)
+		t.entry(e, bucket, slot, w)
 	}
 	if !found {
 		return false
@@ -239,31 +239,20 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 }
 
 // touchEntry writes an entry's last use back. Losing the race for it is no harm:
-// whoever won used the bucket just now.
+// the winner used the bucket just now.
 func (t *Table) touchEntry(e *Entry, value []byte, cas uint32, now int64) {
-	l := &e.loc
-	if !t.accept(0, value, cas, OK) {
+	v := &t.own
+	if !t.accept(v, e.loc.bucket, value, cas, OK) {
 		return
 	}
-	if w := &t.rec.ways[l.slot]; w.hash == e.Hash && w.state != api.StateNone {
+	if w := &v.rec.ways[e.loc.slot]; w.hash == e.Hash && w.exists() {
 		w.lastUse = now
-		t.store(0, l.set)
-	}
-	if l.area == 0 || l.area >= t.n {
-		return
-	}
-	set := t.set(l.area, &e.Hash)
-	if !t.load(l.area, set) {
-		return
-	}
-	if w := &t.rec.ways[l.place]; w.state != api.StateNone && w.hash == e.Hash {
-		w.lastUse = now
-		t.store(l.area, set)
+		t.store(v)
 	}
 }
 
 // entry fills e from a way of a bucket.
-func (t *Table) entry(e *Entry, set, slot int, w *way) {
+func (t *Table) entry(e *Entry, bucket, slot int, w *way) {
 	*e = Entry{
 		Hash:        w.hash,
 		State:       w.state,
@@ -273,24 +262,19 @@ func (t *Table) entry(e *Entry, set, slot int, w *way) {
 		Sole:        w.sole,
 		Expires:     w.expires,
 		HasBody:     w.body,
-		loc:         location{set: set, slot: slot, area: int(w.area), place: int(w.place)},
+		loc:         location{bucket: bucket, slot: slot},
 	}
 }
 
 // Body returns the answer of a terminal entry, in the raw form, byte for byte
-// as it was given to Finish. False: it was evicted or too large to keep, and
-// the entry says only that the request is over: ask the ledger (and give what
-// it answers to Finish), or where there is none answer that the recording is
-// lost.
+// as it was given to Finish. False: it was evicted or found no room, and the
+// entry says only that the request is over: ask the ledger (and give what it
+// answers to Finish), or where there is none answer that the recording is lost.
 func (t *Table) Body(e *Entry) ([]byte, bool) {
-	if !e.HasBody || e.loc.area >= t.n {
+	if !e.HasBody {
 		return nil, false
 	}
-	key := t.valueKey(0, e.loc.set, e.loc.slot)
-	if e.loc.area > 0 {
-		key = t.valueKey(e.loc.area, t.set(e.loc.area, &e.Hash), e.loc.place)
-	}
-	value, _, st := t.sd.Get(key)
+	value, _, st := t.sd.Get(t.valueKey(e.loc.bucket, e.loc.slot))
 	if st != OK || !valueOf(value, &e.Hash, &e.Token) {
 		return nil, false
 	}

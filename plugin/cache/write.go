@@ -8,33 +8,43 @@ import "github.com/oncegate/oncegate/manager/api"
 // wake are the waiters of a pending entry that was over or had to make room:
 // they shall look again.
 func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake []uint32) {
-	set := t.set(0, &r.Hash)
+	bucket := t.bucket(&r.Hash)
+	v := &t.own
 	for try := 0; try < maxTries; try++ {
-		if !t.load(0, set) {
+		if !t.load(v, bucket) {
 			break
 		}
-		slot := t.rec.find(&r.Hash)
-		if slot >= 0 && t.rec.ways[slot].live(now) {
-			w := &t.rec.ways[slot]
-			t.entry(e, set, slot, w)
+		slot := v.rec.find(&r.Hash)
+		if slot >= 0 && v.rec.ways[slot].live(now) {
+			w := &v.rec.ways[slot]
+			t.entry(e, bucket, slot, w)
 			if w.state == api.StatePending && w.token == r.Token {
 				return Created, nil
 			}
 			return Existing, nil
 		}
 		if slot < 0 {
-			slot = t.victim(now, true)
+			slot = v.rec.victim(now, true)
 		}
 		if slot < 0 {
-			return Full, nil
+			return t.full(r)
 		}
-		w := &t.rec.ways[slot]
+		w := &v.rec.ways[slot]
 		evicted := w.live(now)
 		// An owner that is gone may have left an answer that it did not get
 		// to account for.
 		abandoned := w.state == api.StatePending
-		t.wake = t.rec.takeWaiters(slot, t.wake[:0])
-		t.freed[slot] = abandoned
+		t.wake = v.rec.takeWaiters(slot, t.wake[:0])
+		v.freed[slot] = v.freed[slot] || abandoned
+		held := int(w.held)
+		if r.Sole {
+			var c claim
+			if c, held = t.claim(v, slot, -1, now); c == refused {
+				return t.full(r)
+			} else if c == changed {
+				continue
+			}
+		}
 		*w = way{
 			state:   api.StatePending,
 			sole:    r.Sole,
@@ -44,14 +54,14 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 			print:   r.Fingerprint,
 			expires: r.Expires,
 			lastUse: now,
-			held:    w.held,
+			held:    uint32(held),
 		}
-		switch t.store(0, set) {
+		switch t.store(v) {
 		case OK:
 			if evicted {
 				t.stats.Evictions++
 			}
-			t.entry(e, set, slot, w)
+			t.entry(e, bucket, slot, w)
 			return Created, t.wake
 		case CASMismatch:
 			continue
@@ -62,31 +72,41 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 	return Contended, nil
 }
 
+// full refuses a reservation. Where a ledger stands behind it, the entry is only
+// not shared here.
+func (t *Table) full(r *Reservation) (Result, []uint32) {
+	if r.Sole {
+		t.stats.Refused++
+	}
+	return Full, nil
+}
+
 // AddWaiter adds a VM's queue to a pending entry: Waiting, Ended,
 // TooManyWaiters or Contended. After Waiting, whoever ends the entry gets the
 // queue; after anything else nobody will wake it.
 func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
-	set := t.set(0, h)
+	bucket := t.bucket(h)
+	v := &t.own
 	for try := 0; try < maxTries; try++ {
-		if !t.load(0, set) {
+		if !t.load(v, bucket) {
 			break
 		}
-		slot := t.rec.find(h)
-		if slot < 0 || !t.rec.ways[slot].live(now) || t.rec.ways[slot].state != api.StatePending {
+		slot := v.rec.find(h)
+		if slot < 0 || !v.rec.ways[slot].live(now) || v.rec.ways[slot].state != api.StatePending {
 			return Ended
 		}
 		mine := waiter{uint8(slot), queue}
-		for _, w := range t.rec.waiters[:t.rec.n] {
+		for _, w := range v.rec.waiters[:v.rec.n] {
 			if w == mine {
 				return Waiting
 			}
 		}
-		if t.rec.n == MaxWaiters {
+		if v.rec.n == MaxWaiters {
 			return TooManyWaiters
 		}
-		t.rec.waiters[t.rec.n] = mine
-		t.rec.n++
-		switch t.store(0, set) {
+		v.rec.waiters[v.rec.n] = mine
+		v.rec.n++
+		switch t.store(v) {
 		case OK:
 			return Waiting
 		case CASMismatch:
@@ -102,25 +122,26 @@ func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 // Done, NotOwner, Gone or Contended. After Contended the entry ends by its
 // expiry.
 func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []uint32) {
-	set := t.set(0, h)
+	bucket := t.bucket(h)
+	v := &t.own
 	for try := 0; try < maxTries; try++ {
-		if !t.load(0, set) {
+		if !t.load(v, bucket) {
 			break
 		}
-		slot := t.rec.find(h)
+		slot := v.rec.find(h)
 		if slot < 0 {
 			return Gone, nil
 		}
-		w := &t.rec.ways[slot]
+		w := &v.rec.ways[slot]
 		if w.token != *token || w.state != api.StatePending {
 			if !w.live(now) {
 				return Gone, nil
 			}
 			return NotOwner, nil
 		}
-		t.wake = t.rec.takeWaiters(slot, t.wake[:0])
+		t.wake = v.rec.takeWaiters(slot, t.wake[:0])
 		w.clear()
-		switch t.store(0, set) {
+		switch t.store(v) {
 		case OK:
 			return Done, t.wake
 		case CASMismatch:
@@ -145,7 +166,10 @@ func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []ui
 // it leaves one without body.
 func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 	t.wake = t.wake[:0]
-	f := finishing{set: t.set(0, &o.Hash), keep: o.Raw != nil && o.Expires > now, written: -1}
+	size := valueHeader + len(o.Raw)
+	f := finishing{bucket: t.bucket(&o.Hash), size: size, written: -1}
+	f.keep = o.Raw != nil && o.Expires > now && size <= t.largest
+	f.unkept = o.Raw != nil && o.Expires > now && !f.keep
 	res = Contended
 	for try := 0; try < maxTries; try++ {
 		var done bool
@@ -154,46 +178,54 @@ func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 		}
 	}
 	if f.written >= 0 && !f.kept {
-		t.retract(0, f.set, f.written, &o.Hash, &o.Token)
+		t.retract(f.bucket, f.written, &o.Hash, &o.Token)
 	}
 	if res == Contended {
 		t.stats.Contended++
+	}
+	if f.unkept && res == Done {
+		t.stats.Unkept++
 	}
 	return res, t.wake
 }
 
 // finishing is the state of one Finish over its tries.
 type finishing struct {
-	set     int
-	keep    bool // the answer is or will be in one of the two places below
-	written int  // the slot of the bucket whose value has the answer, or -1
+	bucket  int
+	size    int  // bytes of the value
+	keep    bool // the answer is worth keeping, and there may be room
+	unkept  bool // it is worth keeping, but there is none
+	written int  // the slot whose value has the answer, or -1
 	kept    bool // the record says so too
-	// The answer's place in another area; area is 0 before it was placed.
-	area, place int
 }
 
 // finish is one try. done is false when the record is to be read again.
 func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bool) {
-	if !t.load(0, f.set) {
+	v := &t.own
+	if !t.load(v, f.bucket) {
 		return Contended, true
 	}
-	slot, res := t.finishSlot(o, now)
+	slot, res := t.finishSlot(v, o, now)
 	if slot < 0 {
+		f.unkept = false
 		return res, true
 	}
-	size := valueHeader + len(o.Raw)
-	own := size <= t.areas[0].budget
-	if f.keep && !own && f.area == 0 {
-		f.area, f.place = t.place(o, size, now)
-		f.keep = f.area > 0
-		return Contended, false // place has used t.rec
-	}
-	w := &t.rec.ways[slot]
+	w := &v.rec.ways[slot]
 	mine := w.hash == o.Hash && w.token == o.Token && w.live(now)
+	var back *region // where bytes are given back
+	if f.keep && mine {
+		switch c := t.makeRoom(v, slot, f, now, &back); c {
+		case refused:
+			f.keep, f.unkept = false, true
+			return Contended, false
+		case changed:
+			return Contended, false
+		}
+	}
 	evicted := w.live(now) && w.hash != o.Hash
-	abandoned := w.state == api.StatePending && !mine
+	abandoned := w.pending() && !mine
 	waiting := len(t.wake)
-	t.wake = t.rec.takeWaiters(slot, t.wake)
+	t.wake = v.rec.takeWaiters(slot, t.wake)
 	*w = way{
 		state:   o.State,
 		sole:    o.Sole,
@@ -204,15 +236,13 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 		lastUse: now,
 		held:    w.held,
 	}
-	t.freed[slot] = abandoned
+	v.freed[slot] = v.freed[slot] || abandoned
 	done = true
 	switch {
 	case !f.keep:
 		if !o.Sole || o.Expires <= now {
 			w.clear()
 		}
-	case !own:
-		w.body, w.area, w.place = true, uint8(f.area), uint8(f.place)
 	case !mine:
 		// The way is taken over without an answer first: nobody writes to the
 		// value of a way whose entry is not theirs.
@@ -220,23 +250,25 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	default:
 		if f.written != slot {
 			if f.written >= 0 {
-				t.retract(0, f.set, f.written, &o.Hash, &o.Token)
+				t.retract(f.bucket, f.written, &o.Hash, &o.Token)
 			}
-			if !t.put(0, f.set, slot, &o.Hash, &o.Token, o.Raw) {
+			if !t.put(f.bucket, slot, &o.Hash, &o.Token, o.Raw) {
 				t.wake = t.wake[:waiting]
 				return Contended, true
 			}
 			f.written = slot
 		}
-		w.body, w.held = true, uint32(size)
-		t.makeRoom(0, slot, size, now)
+		w.body, w.held = true, uint32(f.size)
 	}
-	switch t.store(0, f.set) {
+	switch t.store(v) {
 	case OK:
 		if evicted {
 			t.stats.Evictions++
 		}
-		f.kept = w.ownBody()
+		f.kept = w.body
+		if back != nil && f.kept {
+			t.giveBack(back, v, f.size)
+		}
 		return Done, done
 	case CASMismatch:
 		t.wake = t.wake[:waiting]
@@ -246,82 +278,49 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	return Contended, true
 }
 
+// makeRoom sees to it that the answer may be written to slot. When far more was
+// set aside than it takes, back is the region that gets the rest.
+func (t *Table) makeRoom(v *view, slot int, f *finishing, now int64, back **region) claim {
+	units := t.units(v.rec.held(slot) + f.size)
+	if units > v.units {
+		c, _ := t.claim(v, slot, f.size, now)
+		return c
+	}
+	if int(v.rec.ways[slot].held) >= 2*f.size && units < v.units {
+		if g, ok := t.loadRegion(f.bucket / t.span); ok {
+			*back = g
+		}
+	}
+	return claimed
+}
+
 // finishSlot finds the slot in which the outcome belongs; when there is none
 // (-1), res is the answer.
-func (t *Table) finishSlot(o *Outcome, now int64) (slot int, res Result) {
-	slot = t.rec.find(&o.Hash)
+func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result) {
+	slot = v.rec.find(&o.Hash)
 	if slot < 0 {
-		if slot = t.victim(now, false); slot < 0 {
+		if slot = v.rec.victim(now, false); slot < 0 {
 			return -1, Full
 		}
 		return slot, Done
 	}
-	w := &t.rec.ways[slot]
+	w := &v.rec.ways[slot]
 	switch {
 	case !w.live(now):
 	case w.token == o.Token:
-		if w.ownBody() || (w.sole && w.body) {
+		if w.body {
 			return -1, Done // an earlier call did it
 		}
-	case !o.Learned || w.state == api.StatePending || w.ownBody() || w.sole:
+	case !o.Learned || w.pending() || w.sole || w.body && t.holds(v, slot):
 		return -1, NotOwner
 	}
 	return slot, Done
 }
 
-// place puts a large answer into the first area whose sets have room for it and
-// returns the area and the slot there, or 0.
-func (t *Table) place(o *Outcome, size int, now int64) (a, slot int) {
-	for a = 1; a < t.n && t.areas[a].budget < size; a++ {
-	}
-	if a == t.n {
-		return 0, 0
-	}
-	set := t.set(a, &o.Hash)
-	for try := 0; try < maxTries; try++ {
-		if !t.load(a, set) {
-			return 0, 0
-		}
-		if slot = t.rec.find(&o.Hash); slot < 0 {
-			slot = t.victim(now, false)
-		}
-		if slot < 0 {
-			return 0, 0 // pending entries: not a record of ours
-		}
-		w := &t.rec.ways[slot]
-		evicted := w.live(now) && w.hash != o.Hash
-		*w = way{
-			state:   api.StateCommitted,
-			body:    true,
-			hash:    o.Hash,
-			token:   o.Token,
-			expires: o.Expires,
-			lastUse: now,
-		}
-		t.makeRoom(a, slot, size, now)
-		w.held = uint32(size)
-		switch t.store(a, set) {
-		case OK:
-		case CASMismatch:
-			continue
-		default:
-			return 0, 0
-		}
-		if evicted {
-			t.stats.Evictions++
-		}
-		if !t.put(a, set, slot, &o.Hash, &o.Token, o.Raw) {
-			return 0, 0
-		}
-		// Nobody refers to the place yet, so it may have been taken again; then
-		// what was put there is accounted for by nobody.
-		if t.load(a, set) {
-			if w := &t.rec.ways[slot]; w.state != api.StateNone && w.hash == o.Hash && w.token == o.Token {
-				return a, slot
-			}
-		}
-		t.retract(a, set, slot, &o.Hash, &o.Token)
-		return 0, 0
-	}
-	return 0, 0
+// holds tells whether an entry's answer is still there: a VM that died while it
+// made room may have left the entry without.
+func (t *Table) holds(v *view, slot int) bool {
+	w := &v.rec.ways[slot]
+	value, _, st := t.sd.Get(t.valueKey(v.bucket, slot))
+	return st != OK || valueOf(value, &w.hash, &w.token)
 }

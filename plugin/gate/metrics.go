@@ -36,6 +36,8 @@ type metrics struct {
 	entries  MetricID // entries in the cache
 	bytes    MetricID // bytes of recorded answers in the cache
 	evicted  MetricID // entries that made room for others
+	full     MetricID // keys refused because nothing could make room for them
+	unkept   MetricID // answers that found no room
 	casRetry MetricID // shared-data updates repeated because another VM was faster
 }
 
@@ -74,6 +76,8 @@ func (m *metrics) define(host Host) {
 		{&m.entries, Gauge, "oncegate_cache_entries"},
 		{&m.bytes, Gauge, "oncegate_cache_bytes"},
 		{&m.evicted, Counter, "oncegate_cache_evictions"},
+		{&m.full, Counter, "oncegate_cache_full"},
+		{&m.unkept, Counter, "oncegate_cache_unkept"},
 		{&m.casRetry, Counter, "oncegate_cas_retries"},
 	} {
 		*d.id = host.DefineMetric(d.kind, d.name)

@@ -120,7 +120,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	p.calls.init(p)
 	p.sweepSize = sweepSets
 	if cfg.CleanupInterval > 0 {
-		perTick := int64(p.table.Sets()) * int64(tickPeriod) / int64(cfg.CleanupInterval)
+		perTick := int64(p.table.Buckets()) * int64(tickPeriod) / int64(cfg.CleanupInterval)
 		p.sweepSize = int(min(perTick+1, sweepSets))
 	}
 	if !p.host.SetTick(tickPeriod) {
@@ -303,6 +303,8 @@ func (p *Plugin) report() {
 	stats := p.table.Stats()
 	m := &p.metrics
 	m.add(m.evicted, int64(stats.Evictions-p.swept.Evictions))
+	m.add(m.full, int64(stats.Refused-p.swept.Refused))
+	m.add(m.unkept, int64(stats.Unkept-p.swept.Unkept))
 	m.add(m.casRetry, int64(stats.Retries-p.swept.Retries))
 	if stats.Entries != p.swept.Entries {
 		m.set(m.entries, stats.Entries)

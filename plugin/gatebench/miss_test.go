@@ -27,8 +27,10 @@ var missCalls = []hostCall{
 	// The entry in the cache.
 	{"get_shared_data bucket", 3, 3, "the look that finds nothing, the read that the reservation replaces, the read that the outcome replaces"},
 	{"set_shared_data bucket", 2, 2, "the reservation and the outcome, compare-and-set"},
-	{"set_shared_data scratch", 1, 1, "creating a bucket needs a CAS number that nobody can have: shown by a write here"},
-	{"get_shared_data scratch", 1, 1, "and read back"},
+	{"get_shared_data region", 1, 1, "whether the region of the bucket has room for the answer"},
+	{"set_shared_data region", 1, 1, "and the bucket's share of it, compare-and-set"},
+	{"set_shared_data scratch", 2, 2, "creating a bucket, and here also its region, needs a CAS number that it cannot have: shown by a write here"},
+	{"get_shared_data scratch", 2, 2, "and read back"},
 	{"set_shared_data answer", 1, 1, "the recorded answer, before the bucket speaks of it"},
 	// The manager. Callouts are made in the plugin context, or their answers would be lost
 	// together with the stream.
@@ -63,10 +65,12 @@ func kindOf(line string) (string, bool) {
 	name, first := m[1], m[2]
 	switch {
 	case strings.HasSuffix(name, "_shared_data"):
-		switch strings.Count(first, ".") {
-		case 1:
+		switch dots := strings.Count(first, "."); {
+		case dots == 1:
 			return name + " scratch", true
-		case 2:
+		case strings.Contains(first, ".r."):
+			return name + " region", true
+		case dots == 2:
 			return name + " bucket", true
 		}
 		return name + " answer", true

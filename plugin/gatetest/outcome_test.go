@@ -424,23 +424,39 @@ func TestCacheOnlyMode(t *testing.T) {
 	})
 }
 
-// Without a ledger, answers that have no room in the cache are lost, but not that they
-// were given: nothing runs twice for that.
-func TestCacheOnlyModeRemembersThatItRan(t *testing.T) {
+// Without a ledger, nothing that is remembered leaves: a new key is refused when there is
+// no room for its answer, until something is over. An answer that could not be kept is
+// lost, but not that it was given: nothing runs twice for that.
+func TestCacheOnlyModeRefusesWhenFull(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		// Room for one answer of the smaller kind, and for none of the larger.
+		// Room for three answers of the smaller kind, and for none of the larger.
 		r := NewRig(t, guest, Options{Config: `{"ledger":"none","max_entries":8,"max_bytes":65536}`, NoCluster: true})
-		sizes := map[string]int{"a": 20000, "b": 20000, "c": 20000, "large": 60000}
+		sizes := map[string]int{"a": 20000, "b": 20000, "c": 20000, "large": 70000}
 		for _, key := range []string{"a", "b", "large", "c"} {
 			x := r.Send(Request{Key: key})
 			x.Answer(200, strings.Repeat("x", sizes[key]))
 			want(t, key, len(x.Response().Body), sizes[key])
 		}
-		for key, status := range map[string]string{"a": "410", "b": "410", "large": "410", "c": "200"} {
+		x := r.Send(Request{Key: "d"})
+		r.Settle()
+		want(t, "d runs", x.Upstream.Begun(), false)
+		want(t, "d", x.Response().Status, "503")
+		if x.Response().Header("retry-after") == "" {
+			t.Error("d is not told when to try again")
+		}
+		for key, status := range map[string]string{"a": "200", "b": "200", "large": "410", "c": "200"} {
 			x := r.Send(Request{Key: key})
 			r.Settle()
 			want(t, key+" runs again", x.Upstream.Begun(), false)
 			want(t, "retry of "+key, x.Response().Status, status)
 		}
+		r.Clock.Advance(time.Second)
+		want(t, "refused", r.Metric("oncegate_cache_full"), 1)
+		want(t, "not kept", r.Metric("oncegate_cache_unkept"), 1)
+		want(t, "evicted", r.Metric("oncegate_cache_evictions"), 0)
+		r.Clock.Advance(10 * time.Minute)
+		x = r.Send(Request{Key: "d"})
+		x.Answer(200, "at last")
+		want(t, "d", x.Response().Body, "at last")
 	})
 }

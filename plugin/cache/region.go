@@ -1,0 +1,347 @@
+package cache
+
+import (
+	"encoding/binary"
+	"math"
+)
+
+// A region is a run of buckets that share their bytes. Its record:
+//
+//	region := 'o' 'r' version typical(4) used(4) hand(4) share(2)*
+//
+// share is what each bucket has of the region's bytes, in units; used is their
+// sum. typical is about the size of the larger answers of late; so much is set
+// aside for an answer that must be kept. hand is the next bucket to look at
+// when answers have to leave.
+//
+// No bucket's record accounts for more than its share. A bucket that needs more
+// first gets the larger share, then changes its record; to take a share back, the
+// bucket's record is changed first. An operation that has the larger share, but
+// has not changed its bucket yet, must not lose the share in between. So a share
+// shrinks in this order: read the region, read the bucket, store the bucket
+// (even if nothing changes in it), store the region. The third step makes the
+// store of an operation fail that read the bucket before; the fourth fails if an
+// operation that read it later has taken a share.
+//
+// While an answer of the bucket may be on its way, which is written before the
+// record says so, the share keeps what it has beyond the record. A VM that dies
+// in between leaves a share that is too large, which the sweep finds when the
+// reservation is over.
+const (
+	regionVersion = 1
+	regionHeader  = 3 + 4 + 4 + 4
+	shareSize     = 2
+
+	// samples is how many buckets are compared before answers of one of them
+	// leave: the longest unused of them comes close to that of the region.
+	samples = 3
+	// maxLooks bounds the buckets that one answer may have emptied for it,
+	// maxFruitless those in vain.
+	maxLooks     = 256
+	maxFruitless = 16
+)
+
+type region struct {
+	n      int
+	data   []byte
+	cas    uint32
+	exists bool
+	dirty  bool
+}
+
+func (g *region) number(at int) int { return int(binary.BigEndian.Uint32(g.data[at:])) }
+func (g *region) put(at, n int) {
+	binary.BigEndian.PutUint32(g.data[at:], uint32(n))
+	g.dirty = true
+}
+
+func (g *region) typical() int     { return g.number(3) }
+func (g *region) setTypical(n int) { g.put(3, n) }
+func (g *region) used() int        { return g.number(7) }
+
+func (g *region) share(i int) int {
+	return int(binary.BigEndian.Uint16(g.data[regionHeader+shareSize*i:]))
+}
+
+func (g *region) setShare(i, units int) {
+	units = min(units, maxUnits)
+	g.put(7, g.used()+units-g.share(i))
+	binary.BigEndian.PutUint16(g.data[regionHeader+shareSize*i:], uint16(units))
+}
+
+// next moves the hand on and returns the next bucket with a share of at least so
+// many units, or -1.
+func (g *region) next(least int) int {
+	n := (len(g.data) - regionHeader) / shareSize
+	i := g.number(11)
+	for range n {
+		if i++; i >= n {
+			i = 0
+		}
+		if g.share(i) >= least {
+			g.put(11, i)
+			return i
+		}
+	}
+	return -1
+}
+
+// loadRegion reads a region's record. One that is not ours counts as empty; the
+// sweep finds out what its buckets hold.
+func (t *Table) loadRegion(n int) (*region, bool) {
+	g := &t.region
+	value, cas, st := t.sd.Get(t.regionKey(n))
+	*g = region{n: n, data: value, cas: cas, exists: st == OK}
+	if st == Failed || st == OK && cas == 0 && t.sem.ZeroOverwrites {
+		return g, false
+	}
+	if size := regionHeader + shareSize*t.span; len(value) != size || string(value[:3]) != "or\x01" {
+		if t.blank == nil {
+			t.blank = make([]byte, size)
+		}
+		clear(t.blank)
+		copy(t.blank, "or\x01")
+		g.data = t.blank
+	}
+	return g, true
+}
+
+func (t *Table) storeRegion(g *region) Status {
+	if !g.dirty {
+		return OK
+	}
+	cas, ok := t.number(g.cas, g.exists)
+	if !ok {
+		return Failed
+	}
+	return t.compareAndSet(t.regionKey(g.n), g.data, cas)
+}
+
+// claim is what came of a claim for bytes.
+type claim uint8
+
+const (
+	claimed claim = iota
+	refused       // there is no room, and none that may be made
+	changed       // the bucket itself was changed: read it again
+)
+
+// claim gets v's bucket the share with which the value of slot may hold size
+// bytes, or with size -1 what is typical, and returns how many those are. Answers
+// of the region's other entries leave for it.
+func (t *Table) claim(v *view, slot, size int, now int64) (c claim, held int) {
+	for try := 0; try < maxTries; try++ {
+		g, ok := t.loadRegion(v.bucket / t.span)
+		if !ok {
+			return refused, 0
+		}
+		if held = size; held < 0 {
+			held = max(g.typical(), int(v.rec.ways[slot].held))
+		}
+		units := t.units(v.rec.held(slot) + held)
+		if units <= v.units {
+			return claimed, held
+		}
+		i := v.bucket % t.span
+		units = max(units, g.share(i))
+		if over := g.used() + units - g.share(i) - t.budget; over > 0 {
+			left, own := t.collect(g, v.bucket, over, now)
+			if left > 0 || own {
+				t.storeRegion(g)
+				if left > 0 {
+					return refused, 0
+				}
+				return changed, 0
+			}
+		}
+		g.setShare(i, units)
+		g.setTypical(max(g.typical(), size))
+		switch t.storeRegion(g) {
+		case OK:
+			return claimed, held
+		case CASMismatch:
+			continue
+		}
+		break
+	}
+	return refused, 0
+}
+
+// recount sets the sum of the shares right.
+func (g *region) recount() {
+	sum := 0
+	for i := range (len(g.data) - regionHeader) / shareSize {
+		sum += g.share(i)
+	}
+	if sum != g.used() {
+		g.put(7, sum)
+	}
+}
+
+// shrink takes from a bucket's share what its record, stored since g was read,
+// accounts for no more.
+func (t *Table) shrink(g *region, v *view) {
+	i := v.bucket % t.span
+	g.setShare(i, max(g.share(i)-max(v.units-t.units(v.rec.held(-1)), 0), 0))
+}
+
+// giveBack returns what was set aside for an answer and is not needed.
+func (t *Table) giveBack(g *region, v *view, size int) {
+	t.shrink(g, v)
+	if typical := g.typical(); size < typical {
+		g.setTypical(typical - (typical-size+7)/8)
+	}
+	t.storeRegion(g)
+}
+
+// collect makes room for over units in a region: first what nobody owns and what
+// is over, then by last use. It returns how many units are still too many, and
+// whether it has changed the bucket own.
+func (t *Table) collect(g *region, own, over int, now int64) (left int, touched bool) {
+	first := g.n * t.span
+	// A large answer asks for buckets with much to give.
+	least := max(over/samples/4, 1)
+	fruitless := 0
+	for looks := 0; over > 0 && looks < maxLooks && fruitless < maxFruitless; {
+		best, oldest, second := -1, int64(math.MaxInt64), int64(math.MaxInt64)
+		n := 0
+		for ; n < samples && over > 0; n++ {
+			i := g.next(least)
+			if i < 0 {
+				break
+			}
+			before := g.share(i)
+			c := t.tidy(g, first+i, now, false)
+			over -= before - g.share(i)
+			touched = touched || c.stored && first+i == own
+			switch {
+			case i == best:
+			case c.oldest < oldest:
+				best, oldest, second = i, c.oldest, oldest
+			default:
+				second = min(second, c.oldest)
+			}
+		}
+		looks += n
+		if over <= 0 {
+			break
+		}
+		if best < 0 {
+			if n < samples && least == 1 {
+				break
+			}
+			fruitless += n
+			least = 1
+			continue
+		}
+		before := g.share(best)
+		if t.evict(g, first+best, over, second, now) {
+			over -= before - g.share(best)
+			touched = touched || first+best == own
+		}
+	}
+	return over, touched
+}
+
+// evict lets entries of a bucket leave, by last use, which is at most until, as
+// long as units are too many.
+func (t *Table) evict(g *region, bucket, units int, until, now int64) bool {
+	v := &t.other
+	if !t.load(v, bucket) {
+		return false
+	}
+	for v.units-t.units(v.rec.held(-1)) < units {
+		slot := v.rec.oldest(now)
+		if slot < 0 || v.rec.ways[slot].lastUse > until {
+			break
+		}
+		t.stats.Evictions++
+		t.erase(v, slot)
+	}
+	if t.store(v) != OK {
+		return false
+	}
+	t.shrink(g, v)
+	return true
+}
+
+// oldest returns the entry used longest ago whose answer may make room, or -1.
+func (r *record) oldest(now int64) int {
+	found := -1
+	for i := range r.ways {
+		w := &r.ways[i]
+		if w.body && !w.sole && w.live(now) && (found < 0 || w.lastUse < r.ways[found].lastUse) {
+			found = i
+		}
+	}
+	return found
+}
+
+// census is what tidy found in a bucket.
+type census struct {
+	entries, bytes uint64
+	oldest         int64 // last use of the entry to leave first
+	stored         bool
+}
+
+// tidy drops what is over in a bucket, clears what nobody owns, and sets the
+// bucket's share to what is left. Only the sweep, which can wake their waiters,
+// ends pending entries.
+func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
+	v := &t.other
+	i := bucket % t.span
+	// Bytes of unknown owners are cleared in the first pass and found gone in
+	// the second.
+	for range 2 {
+		if !t.load(v, bucket) {
+			return c
+		}
+		c = census{oldest: math.MaxInt64, stored: c.stored}
+		before := len(t.wake)
+		// What the share has beyond the record, and whether that is needed.
+		spare, coming := g.share(i)-v.units, false
+		change := v.freed[0]
+		for slot := range v.rec.ways {
+			w := &v.rec.ways[slot]
+			if pending := w.pending(); w.over(now) && (sweep || !pending) {
+				if sweep {
+					t.wake = v.rec.takeWaiters(slot, t.wake)
+				}
+				t.erase(v, slot)
+				// An owner that is gone may have left an answer.
+				v.freed[slot], change = pending, true
+			}
+			if w.waste() {
+				v.freed[slot], change = true, true
+			}
+			if w.exists() {
+				c.entries++
+				coming = coming || !w.body && (w.pending() || !w.sole)
+			}
+			if w.body {
+				c.bytes += uint64(w.held)
+			}
+		}
+		if slot := v.rec.oldest(now); slot >= 0 {
+			c.oldest = v.rec.ways[slot].lastUse
+		}
+		if !coming || spare < 0 {
+			change = change || spare != 0
+			spare = 0
+		}
+		if !change {
+			return c
+		}
+		if t.store(v) != OK {
+			// Somebody is at work in it; the next time will do.
+			t.wake = t.wake[:before]
+			return c
+		}
+		c.stored = true
+		g.setShare(i, t.units(v.rec.held(-1))+spare)
+		if v.freed == [Ways]bool{} {
+			return c
+		}
+	}
+	return c
+}
