@@ -34,10 +34,11 @@
 // that makes room is cleared before the record forgets it, and a value of which
 // no record knows whose it is, by compare-and-set on the value itself after the
 // record was stored, so that clearing never destroys an answer that came later.
-// Beyond the bound there can be, after a VM died in the moment between its
-// answer and its record, that answer until its entry is over and swept; and
-// after a change of the sizes, or of the record's version, what the regions do
-// not know of until the sweep has been round.
+// Beyond the bound there can be, for a moment, answers of VMs whose entry was
+// taken over while they wrote, at most one per VM; after a VM died in that moment,
+// until the entry that took over is finished, or is over and swept; and after a
+// change of the sizes, or of the record's version, what the regions do not know
+// of until the sweep has been round.
 //
 // # States of an entry
 //
