@@ -111,8 +111,7 @@ func (h *host) Set(key string, value []byte, cas uint32) Status {
 	return OK
 }
 
-// hashOf makes a hash with the set numbers that a test wants: bucket selects
-// the bucket.
+// hashOf makes a hash of the bucket that a test wants.
 func hashOf(bucket, id int) (h Hash) {
 	h[7] = byte(bucket)
 	h[6] = byte(bucket >> 8)
