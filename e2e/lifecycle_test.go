@@ -257,10 +257,19 @@ func (l *lifecycle) refuse(t *testing.T, want string, edit editPlugin) {
 	t.Helper()
 	was := proto.CloneOf(l.bootstrap)
 	l.change(t, "listener_manager.lds.update_rejected", edit)
-	if log := l.proxies[0].tail(maxLines); !strings.Contains(log, want) {
-		t.Errorf("Envoy's log does not say %s:\n%s", want, log)
-	}
+	l.logged(t, want)
 	l.bootstrap = was
+}
+
+// logged waits until Envoy's log has a text.
+func (l *lifecycle) logged(t *testing.T, want string) {
+	t.Helper()
+	eventually(t, "Envoy's log does not say "+want, func() error {
+		if log := l.proxies[0].tail(maxLines); !strings.Contains(log, want) {
+			return fmt.Errorf("it says:\n%s", log)
+		}
+		return nil
+	})
 }
 
 // restart starts a second Envoy that takes the first one's sockets over.
@@ -281,8 +290,14 @@ func (l *lifecycle) restart(t *testing.T) *proxy {
 	l.writeListener(t)
 	p, err := l.envoy.start(l.path("envoy-1"), l.dynamic(t), 2, "--base-id", strings.TrimSpace(string(id)), "--restart-epoch", "1")
 	if p != nil {
-		// It is stopped first: it talks to the other one.
-		l.proxies = append([]*proxy{p}, l.proxies...)
+		l.proxies = append(l.proxies, p)
+		t.Cleanup(func() {
+			// The second one talks to the first, and ends it with itself.
+			if err := p.stop(); err != nil {
+				t.Error(err)
+			}
+			first.kill()
+		})
 	}
 	if err != nil {
 		t.Fatal(err)
