@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,9 +19,13 @@ import (
 	compressorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/compressor/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/oncegate/oncegate/envoy"
 )
 
 // What is around the gate: filters before it, and a manager that cannot be reached.
@@ -165,6 +170,70 @@ func TestFailedCalls(t *testing.T) {
 		defer mu.Unlock()
 		if len(traces) == 0 || slices.ContainsFunc(traces, func(s string) bool { return s != "00-1-2-01 0" }) {
 			t.Errorf("the manager got %q", traces)
+		}
+	})
+}
+
+// The first caller gets the trailers; a replay cannot have them and says so.
+func TestTrailers(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Trailer", "X-Checksum")
+			_, _ = io.WriteString(w, "paid")
+			w.Header().Set("X-Checksum", "1")
+		}))
+		t.Cleanup(upstream.Close)
+		s := &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: upstream.Listener.Addr().String()}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		b := bootstrapOf(t, s, mode, nil)
+		err := envoy.Edit(b, func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error {
+			hcm.HttpProtocolOptions = &corev3.Http1ProtocolOptions{EnableTrailers: true}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const name = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+		for _, c := range b.GetStaticResources().GetClusters() {
+			if c.GetName() == "upstream" {
+				options := new(upstreamsv3.HttpProtocolOptions)
+				if err := c.TypedExtensionProtocolOptions[name].UnmarshalTo(options); err != nil {
+					t.Fatal(err)
+				}
+				options.GetExplicitHttpConfig().GetHttpProtocolOptions().EnableTrailers = true
+				if c.TypedExtensionProtocolOptions[name], err = anypb.New(options); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		config, err := envoy.MarshalBootstrap(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := target.(envoyTarget).start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
+		if p != nil {
+			s.proxies = append(s.proxies, p)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		key := newKey()
+		for _, want := range []string{"1 ", " omitted"} {
+			req, err := pay(key).request(t.Context(), p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Te", "trailers")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if got := resp.Trailer.Get("X-Checksum") + " " + resp.Header.Get("Idempotency-Trailers"); err != nil || string(body) != "paid" || got != want {
+				t.Errorf("%v, %q, %q, want %q; %v", err, body, got, want, resp.Header)
+			}
 		}
 	})
 }
