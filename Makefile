@@ -105,7 +105,7 @@ test: test-deps build guests ## all tests, with the race detector, against the w
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: build guests ## what runs in Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
-	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e
+	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
 
 .PHONY: envoy
 envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path

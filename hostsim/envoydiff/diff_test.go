@@ -3,31 +3,37 @@ package envoydiff
 import (
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/oncegate/oncegate/envoy/envoybin"
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
 
-const notRun = "hostsim/envoydiff: hostsim was not compared with Envoy: no envoy binary (ENVOY_BIN or PATH)"
-
-// TestAgainstEnvoy plays every case in hostsim and in Envoy.
+// TestAgainstEnvoy plays every case in hostsim and in each Envoy.
 func TestAgainstEnvoy(t *testing.T) {
-	bin := envoyBinary()
-	if bin == "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(notRun)
-		}
-		t.Skip(notRun)
-	}
-	version, err := exec.Command(bin, "--version").CombinedOutput()
+	found, missing, err := envoybin.ForTests(t.Context(), filepath.Join("..", "..", "build", "toolchain"))
 	if err != nil {
-		t.Fatalf("%s --version: %v\n%s", bin, err, version)
+		t.Fatal(err)
 	}
-	t.Logf("compared with %s", strings.TrimSpace(string(version)))
+	if len(missing) > 0 {
+		if envoybin.Required() {
+			t.Fatalf("not compared with %v (run make test, which installs it)", missing)
+		}
+		t.Logf("not compared with %v", missing)
+	}
+	if len(found) == 0 {
+		t.Skip("hostsim was compared with no Envoy")
+	}
+	for _, b := range found {
+		t.Run(b.Name(), func(t *testing.T) { compare(t, b) })
+	}
+}
+
+// compare plays every case in hostsim and in one Envoy.
+func compare(t *testing.T, b envoybin.Binary) {
 	wasm, err := filepath.Abs(filepath.Join("..", "..", "build", "guests", "script.wasm"))
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +49,7 @@ func TestAgainstEnvoy(t *testing.T) {
 		}
 		s.upstreams, s.callees = newAcceptor(t), newAcceptor(t)
 	}
-	e := startEnvoy(t, sites, wasm)
+	e := startEnvoy(t, b.Path, sites, wasm)
 	probe := &http.Client{Transport: &http.Transport{}}
 	for _, s := range sites {
 		t.Run(s.name, func(t *testing.T) {

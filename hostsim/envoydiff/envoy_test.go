@@ -31,22 +31,10 @@ type envoy struct {
 	lines   map[string][]string // by plugin
 }
 
-// envoyBinary is the Envoy to test with, "" when there is none.
-func envoyBinary() string {
-	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
-		return bin
-	}
-	bin, err := exec.LookPath("envoy")
-	if err != nil {
-		return ""
-	}
-	return bin
-}
-
 type object = map[string]any
 
 // startEnvoy starts one Envoy for the sites. Its clusters are the sites' peers.
-func startEnvoy(t *testing.T, sites []*site, wasm string) *envoy {
+func startEnvoy(t *testing.T, binary string, sites []*site, wasm string) *envoy {
 	t.Helper()
 	dir := t.TempDir()
 	e := &envoy{logFile: filepath.Join(dir, "log"), done: make(chan struct{}), ports: map[string]int{}, lines: map[string][]string{}}
@@ -63,7 +51,7 @@ func startEnvoy(t *testing.T, sites []*site, wasm string) *envoy {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	e.cmd = exec.Command(envoyBinary(), "--config-path", file, "--admin-address-path", adminFile, "--concurrency", "1",
+	e.cmd = exec.Command(binary, "--config-path", file, "--admin-address-path", adminFile, "--concurrency", "1",
 		"--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning", "--component-log-level", "wasm:info", "--log-format", "%v")
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	if err := e.cmd.Start(); err != nil {
