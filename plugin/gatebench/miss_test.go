@@ -23,6 +23,7 @@ var missCalls = []hostCall{
 	// Which request it is.
 	{"get_header_map_value :method", 1, 1, "most requests are not for the gate, and this alone tells it of GETs"},
 	{"get_header_map_pairs request_headers", 1, 1, "path, key, scope and fingerprint; one call instead of one for each"},
+	{"get_property request.total_size", 0, 1, "until a VM has seen its first body: whether the proxy shows bodies while it holds the headers"},
 	{"get_buffer_bytes request_body", 0, 1, "the body is part of the fingerprint"},
 	// The entry in the cache.
 	{"get_shared_data bucket", 3, 3, "the look that finds nothing, the read that the reservation replaces, the read that the outcome replaces"},
