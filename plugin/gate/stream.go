@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -134,19 +135,9 @@ func unprotectable(method string, headers request.Headers) bool {
 	return method == "CONNECT" || upgrades(headers) || isGRPC(mediaType(contentType))
 }
 
-func upgrades(headers request.Headers) (upgrade bool) {
-	if _, n := headers.Get(headerUpgrade); n == 0 {
-		return false
-	}
-	for i := range headers {
-		if headers[i][0] == headerConnection {
-			eachToken(headers[i][1], func(token string) bool {
-				upgrade = upgrade || lower(token) == headerUpgrade
-				return !upgrade
-			})
-		}
-	}
-	return upgrade
+func upgrades(headers request.Headers) bool {
+	_, n := headers.Get(headerUpgrade)
+	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
 }
 
 // unsupported deals with an unprotectable request. With a key, or where each request has one, it
