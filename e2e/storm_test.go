@@ -99,9 +99,14 @@ func (g *gated) ran(key string) int {
 	return g.runs[key]
 }
 
+// crowdTurn has one crowd at a time: each takes all that the machine has.
+var crowdTurn sync.Mutex
+
 // crowdStack is a manager, a gated upstream and a proxy with one worker.
 func crowdStack(t *testing.T, target Target, mode string, plugin map[string]any) (*stack, *gated) {
 	t.Helper()
+	crowdTurn.Lock()
+	t.Cleanup(crowdTurn.Unlock)
 	up := &gated{runs: map[string]int{}, open: make(chan struct{})}
 	server := httptest.NewServer(up)
 	t.Cleanup(server.Close)
