@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/oncegate/oncegate/envoy"
 	"github.com/oncegate/oncegate/envoy/envoybin"
 )
@@ -27,6 +30,18 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	}.Bootstrap()
 	if err != nil {
 		return nil, err
+	}
+	if cfg.bootstrap != nil {
+		b := new(bootstrapv3.Bootstrap)
+		if err := protojson.Unmarshal(config, b); err != nil {
+			return nil, err
+		}
+		if err := cfg.bootstrap(b); err != nil {
+			return nil, err
+		}
+		if config, err = envoy.MarshalBootstrap(b); err != nil {
+			return nil, err
+		}
 	}
 	return e.start(cfg.dir, config, cfg.workers, "--use-dynamic-base-id", "--disable-hot-restart")
 }

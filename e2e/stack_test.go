@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
@@ -34,7 +35,8 @@ type stack struct {
 	proxies  []*proxy
 	started  []*process // managers and upstreams, in order
 
-	edit func(*hcmv3.HttpConnectionManager) error
+	edit      func(*hcmv3.HttpConnectionManager) error
+	bootstrap func(*bootstrapv3.Bootstrap) error
 
 	managerAddr, paymentsAddr string
 }
@@ -120,6 +122,7 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 	p, err := s.target.Start(targetConfig{
 		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
 		mode: s.mode, plugin: s.plugin, workers: cmp.Or(s.workers, 2), upstream: s.paymentsAddr, manager: s.managerAddr, edit: s.edit,
+		bootstrap: s.bootstrap,
 	})
 	if p != nil {
 		s.proxies = append(s.proxies, p)

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"testing"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"github.com/oncegate/oncegate/envoy/envoybin"
@@ -34,6 +35,8 @@ type targetConfig struct {
 	manager  string // address
 	// edit changes an Envoy's configuration further; other targets have none.
 	edit func(*hcmv3.HttpConnectionManager) error
+	// bootstrap does so with the rest of it.
+	bootstrap func(*bootstrapv3.Bootstrap) error
 }
 
 // pluginJSON is the filter's configuration.

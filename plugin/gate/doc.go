@@ -28,12 +28,18 @@
 // headers (Pause), and no body callback may return Continue before the decision,
 // because that would release the headers.
 //
+// A host holds no more than its buffer takes, which the gate cannot know. What a gate must
+// see to decide, it therefore takes over, where it can put it back: see holdPiece.
+//
 // The answer's end is what waits for the ledger (commit: before_reply). In body
 // mode the headers wait with it. In headers mode they cannot: a Pause there
-// would keep the body from the gate. So the headers go out, the host collects the
-// body (held), and nothing of the body goes out before the outcome is recorded.
+// would keep the body from the gate. So the headers go out, the host holds the body
+// and the gate copies it (held), and nothing of it goes out before the outcome is
+// recorded. An answer that stands still is let go, copied on, and its end waits.
 // An answer that is too large to record, or of streamed_types, passes as it comes
 // (streamed) and is recorded without its body; only its last piece waits.
+// Where the VM has no room for the copy, the host collects an answer of known length,
+// and the gate reads it at its end.
 // With commit: async, and where no ledger is called, the answer passes and is copied.
 //
 // # Who may run a request
@@ -94,5 +100,6 @@
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat
 // (commit_retry.max_queued), messages per callback, the cache's table. The bytes of
 // answers that are being copied, and of outcomes that the ledger has not acknowledged,
-// have limits beyond which bodies are left out. What a stream holds ends with it.
+// have limits beyond which bodies are left out; those of request bodies that are taken over
+// have one beyond which the host holds them. What a stream holds ends with it.
 package gate

@@ -29,6 +29,8 @@ type fakeHost struct {
 	noWrite   bool // every race for shared data is lost
 	noResume  bool
 	noReply   bool
+	noBody    bool // a body cannot be changed
+	protocol  string
 
 	calls   []fakeCall
 	refuse  bool
@@ -63,7 +65,7 @@ type fakeCall struct {
 
 type fakeStream struct {
 	request, response [][2]string
-	requestBody       []byte
+	requestBody       []byte // the piece that a callback is for
 	responseBody      []byte
 	properties        map[string][]byte
 	replies           []fakeReply
@@ -257,7 +259,21 @@ func (h *fakeHost) RequestHeader(name string) (string, bool) { return lookup(h.s
 
 func (h *fakeHost) RequestHeaders() [][2]string { return h.stream().request }
 
-func (h *fakeHost) RequestBody(start, size int) []byte { return h.stream().requestBody[start:][:size] }
+func (h *fakeHost) RequestBody(size int) []byte { return piece(h.stream().requestBody, size) }
+
+func (h *fakeHost) PrependRequestBody(b []byte) bool {
+	f := h.stream()
+	f.requestBody = append(append([]byte(nil), b...), f.requestBody...)
+	return !h.noBody
+}
+
+// piece is a copy of the first bytes, nil when there are not so many.
+func piece(b []byte, size int) []byte {
+	if size > len(b) {
+		return nil
+	}
+	return append([]byte(nil), b[:size]...)
+}
 
 func (h *fakeHost) ResponseHeaders() [][2]string { return h.stream().response }
 
@@ -271,15 +287,12 @@ func (h *fakeHost) SetResponseHeader(name, value string) {
 
 func (h *fakeHost) RemoveResponseHeader(string) {}
 
-func (h *fakeHost) ResponseBody(start, size int) []byte {
-	b := h.stream().responseBody
-	if start+size > len(b) {
-		return nil
-	}
-	return b[start:][:size]
-}
+func (h *fakeHost) ResponseBody(size int) []byte { return piece(h.stream().responseBody, size) }
 
 func (h *fakeHost) Property(path ...string) ([]byte, bool) {
+	if path[0] == "request" && path[1] == "protocol" {
+		return []byte(h.protocol), true
+	}
 	v, ok := h.stream().properties[path[0]+"."+path[1]]
 	return v, ok
 }

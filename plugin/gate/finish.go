@@ -133,7 +133,7 @@ func (s *Stream) leave() {
 		if !s.beganAnew() {
 			s.unknown()
 		}
-	case phaseHeld, phaseCopied:
+	case phaseHeld, phaseCollected, phaseCopied:
 		// Upstream answered, so it ran; but the whole answer was never here. The
 		// outcome is recorded without the body: a retry must not run it again.
 		s.finish(nil, true)

@@ -14,15 +14,18 @@ const (
 	// Continue passes the data on. From a body callback it also releases headers
 	// that an earlier Pause held.
 	Continue Action = iota
-	// Pause holds the data: headers until a resume, body in the host's buffer.
+	// Pause holds the data: headers until a resume, body in the host's buffer. When the
+	// buffer is full, the host reads no more from the sender; it fails nothing.
 	Pause
 	// PauseAll holds headers and everything behind them: no body callback follows
 	// until the request is resumed, whatever the host's settings say about Pause.
 	PauseAll
-	// PauseWatermark holds body like Pause, but makes the host slow the sender
-	// down at its buffer limit instead of failing the stream. Later body callbacks
-	// report only the new piece.
-	PauseWatermark
+	// Collect holds body like Pause, but what comes in beyond the host's limit fails the
+	// stream. Later body callbacks report, and hand over, all that is held.
+	Collect
+	// Take makes the host forget the piece of body that it showed: the gate has a copy,
+	// and puts it back in front of a later piece.
+	Take
 )
 
 // Level is the severity of a log line.
@@ -65,7 +68,7 @@ const (
 //
 // Methods of the group Streams act on the stream whose callback runs, or on the
 // one that Select chose since the running callback began. What they return is
-// only valid during the running callback.
+// only valid during the running callback, but for bodies.
 type Host interface {
 	cache.SharedData
 
@@ -112,9 +115,12 @@ type Host interface {
 	// RequestHeaders returns all request headers; empty when the host cannot hand
 	// them over. Only in OnRequestHeaders.
 	RequestHeaders() [][2]string
-	// RequestBody returns up to size bytes of the body from offset start of what
-	// the body callback reported.
-	RequestBody(start, size int) []byte
+	// RequestBody returns the size bytes of body that the body callback reported, fewer
+	// when the host refuses. The caller owns them.
+	RequestBody(size int) []byte
+	// PrependRequestBody puts bytes in front of the piece that the body callback is for.
+	// False: the host refused.
+	PrependRequestBody(b []byte) bool
 	// ResponseHeaders returns all response headers; empty when the host cannot hand
 	// them over. Only in OnResponseHeaders.
 	ResponseHeaders() [][2]string
@@ -125,7 +131,7 @@ type Host interface {
 	// RemoveResponseHeader removes a response header.
 	RemoveResponseHeader(name string)
 	// ResponseBody is RequestBody for the response.
-	ResponseBody(start, size int) []byte
+	ResponseBody(size int) []byte
 	// Property returns a property in its serialized form.
 	Property(path ...string) ([]byte, bool)
 	// SetProperty sets a property of our own on the stream, for access logs and other

@@ -56,8 +56,13 @@ type Plugin struct {
 	firstWaiter, lastWaiter *Stream
 	waiting                 int
 
-	bodies bodyWatch
-	writes []write // changes of the cache to be tried again
+	bodies  bodyWatch
+	partial []*Stream // those of which the host holds body until more of it comes
+	uploads int       // bytes of request bodies that are held here
+	fullAt  int64     // an answer of more bytes fills the host's buffer; 0: not seen yet
+	stuck   bool      // it was said that a request body stands still
+	ticks   int64
+	writes  []write // changes of the cache to be tried again
 
 	woken    []cache.Hash // entries whose local waiters shall look again
 	wokenAll bool
@@ -179,6 +184,7 @@ func (p *Plugin) OnTick() {
 	}
 	p.calls.tick(now)
 	p.rewrite(now)
+	p.stalls()
 	p.checkBodies(now)
 	p.overdue = true
 	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {

@@ -13,9 +13,10 @@ type answer struct {
 	status   int
 	headers  []api.Header
 	expected int64  // content-length, -1 when there is none
-	passed   int64  // bytes of body that passed
-	held     int    // bytes of body in the host's buffer
-	body     []byte // phaseCopied: what passed so far
+	passed   int64  // bytes of body that came
+	fitted   int64  // of these, how many the host held when more came
+	stalled  bool   // it stood still and was let go
+	body     []byte // the copy of what came
 	claimed  int    // of the bytes that the VM may hold, for body
 }
 
@@ -176,16 +177,15 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	}
 	// Without headers there is nothing that a replay could be true to.
 	fits = fits && len(headers) > 0
-	hold := s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
 	switch {
 	case end:
 		s.finish(nil, !fits)
-		return s.finishing(hold)
+		return s.finishing(s.holds())
 	case !fits || a.expected > limit || s.route.Streamed(media):
 		s.phase = phaseStreamed
 		s.finish(nil, true)
 		return Continue
-	case hold:
+	case s.holds():
 		s.phase = phaseHeld
 		if s.route.Mode == config.ModeBody {
 			return Pause
@@ -194,157 +194,5 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		return Continue
 	}
 	s.phase = phaseCopied
-	if a.expected > 0 {
-		if !s.claim(int(a.expected)) {
-			return s.copyNoMore()
-		}
-		a.body = make([]byte, 0, a.expected)
-	}
 	return Continue
-}
-
-// OnResponseBody is called for a piece of the answer's body. size counts
-// everything that the host holds since the last Continue, this piece included.
-func (s *Stream) OnResponseBody(size int, end bool) Action {
-	switch s.phase {
-	case phaseHeld:
-		return s.holdBody(size, end)
-	case phaseCopied:
-		return s.copyBody(size, end)
-	case phaseStreamed:
-		return s.streamBody(size, end)
-	case phaseRecording:
-		return Pause
-	}
-	return Continue
-}
-
-// OnResponseTrailers is called for trailers, which end the answer.
-func (s *Stream) OnResponseTrailers() Action {
-	if s.phase == phaseHeld || s.phase == phaseCopied {
-		s.answer.note(headerTrailers, "omitted")
-	}
-	switch s.phase {
-	case phaseHeld:
-		return s.completed(s.answer.held)
-	case phaseCopied:
-		s.finish(s.answer.body, false)
-		return s.finishing(false)
-	case phaseStreamed:
-		return s.finishing(s.holds())
-	case phaseRecording:
-		return Pause
-	}
-	return Continue
-}
-
-// holds tells whether the end of the answer waits for the ledger.
-func (s *Stream) holds() bool {
-	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
-}
-
-// holdBody lets the host collect the body up to the limit.
-func (s *Stream) holdBody(size int, end bool) Action {
-	a := &s.answer
-	a.held = size
-	if size > s.route.MaxResponseBody {
-		a.passed = int64(size)
-		s.phase = phaseStreamed
-		s.finish(nil, true)
-		if !end {
-			return Continue
-		}
-		return s.finishing(true)
-	}
-	if !end {
-		return Pause
-	}
-	return s.completed(size)
-}
-
-// completed records an answer whose body is in the host's buffer.
-func (s *Stream) completed(size int) Action {
-	var body []byte
-	if size > 0 {
-		body = s.plugin.host.ResponseBody(0, size)
-	}
-	s.finish(body, len(body) != size)
-	return s.finishing(true)
-}
-
-// copyBody copies what passes.
-func (s *Stream) copyBody(size int, end bool) Action {
-	a := &s.answer
-	if len(a.body)+size > s.route.MaxResponseBody || !s.claim(len(a.body)+size) {
-		return s.copyNoMore()
-	}
-	if size > 0 {
-		piece := s.plugin.host.ResponseBody(0, size)
-		if len(piece) != size {
-			return s.copyNoMore()
-		}
-		a.body = append(a.body, piece...)
-	}
-	if end {
-		s.finish(a.body, false)
-		return s.finishing(false)
-	}
-	return Continue
-}
-
-// copyNoMore records the answer without its body and lets the rest of it pass.
-func (s *Stream) copyNoMore() Action {
-	s.phase = phaseStreamed
-	s.finish(nil, true)
-	return Continue
-}
-
-// claim counts so many bytes in all for the copy of the answer's body; false: the
-// VM holds too much already.
-func (s *Stream) claim(total int) bool {
-	a, l := &s.answer, &s.plugin.calls
-	more := total - a.claimed
-	if more <= 0 {
-		return true
-	}
-	if !l.room(more) {
-		return false
-	}
-	a.claimed += more
-	l.held += more
-	return true
-}
-
-// streamBody lets pass what is not recorded. The end waits for the ledger, too; where
-// the length is known, the last byte is the end.
-func (s *Stream) streamBody(size int, end bool) Action {
-	a := &s.answer
-	a.passed += int64(size)
-	if end || a.expected >= 0 && a.passed >= a.expected {
-		return s.finishing(s.holds())
-	}
-	return Continue
-}
-
-// finishing ends the answer: at once, or when the ledger has been told.
-func (s *Stream) finishing(hold bool) Action {
-	if hold && s.call != nil {
-		s.phase = phaseRecording
-		return Pause
-	}
-	s.phase = phaseDone
-	return Continue
-}
-
-// answerRecorded is called in the plugin context when the ledger has been told,
-// or could not be.
-func (s *Stream) answerRecorded() {
-	if s.phase != phaseRecording {
-		return
-	}
-	s.phase = phaseDone
-	s.plugin.acts++
-	if !s.plugin.host.ResumeResponse() {
-		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
-	}
 }

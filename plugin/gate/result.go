@@ -14,6 +14,7 @@ const (
 	headerContentLength = "content-length"
 	headerContentType   = "content-type"
 	headerRetryAfter    = "retry-after"
+	headerTrailer       = "trailer"
 	headerUpgrade       = "upgrade"
 	// headerLedger marks answers of routes whose protection ends with the cache.
 	headerLedger = "idempotency-ledger"
@@ -104,7 +105,7 @@ func skipHeader(name string, named []string) bool {
 	}
 	switch name {
 	case headerConnection, "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authentication-info",
-		"te", "trailer", "transfer-encoding", headerUpgrade,
+		"te", headerTrailer, "transfer-encoding", headerUpgrade,
 		// Made anew for each answer: its length, when it was sent, how long it took.
 		headerContentLength, "date", "age", "x-envoy-upstream-service-time",
 		// The gate's own words about this one answer.

@@ -21,7 +21,8 @@ const (
 	phaseWaiting                // request held: another attempt is pending
 	phaseReserving              // request held: the ledger is asked
 	phaseForwarded              // upstream has the request
-	phaseHeld                   // response held by the host until its body is complete
+	phaseHeld                   // response held by the host and copied, until its body is complete
+	phaseCollected              // response held by the host, to be copied at its end
 	phaseCopied                 // response passes and is copied
 	phaseStreamed               // response passes, its body is not recorded
 	phaseRecording              // the response's end is held until the outcome is recorded
@@ -77,12 +78,9 @@ type Stream struct {
 	// call is the call whose answer the stream waits for.
 	call *call
 
-	// While the request's body is read.
-	bodied  bool // it is, or was
-	body    *request.Body
-	bodyKey bool // the key comes from the body
-	seen    int  // bytes of the host's buffer that were digested
+	upload  upload
 	watched watched
+	progress
 
 	// While the stream waits, or has waited.
 	hasWaited      bool
@@ -193,11 +191,10 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	if key.Value == "" && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
 		return s.keyless()
 	}
-	s.bodyKey = key.Value == ""
 	s.identify(key, headers)
-	s.body, s.bodied = p.digester.NewBody(headers, route.MaxRequestBody, route.Key.Derive), true
+	s.upload.begin(p.digester.NewBody(headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
-		return s.bodyRead(0, true)
+		return s.bodyRead(nil, true)
 	}
 	if !p.bodies.hold(s) {
 		return s.bodyUnavailable()
@@ -297,95 +294,6 @@ func (s *Stream) act(v verdict) {
 	if !s.plugin.host.ResumeRequest() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")
 	}
-}
-
-// OnRequestBody is called for a piece of the request's body. size counts
-// everything that the host holds since the last Continue, this piece included.
-func (s *Stream) OnRequestBody(size int, end bool) Action {
-	switch s.phase {
-	case phaseBody:
-		s.plugin.bodies.delivered(s.plugin.host)
-		return s.readBody(size, end)
-	case phaseWaiting, phaseReserving:
-		// Continue would send the held headers on.
-		if s.bodied && !end {
-			return PauseWatermark
-		}
-		return Pause
-	case phaseReplied:
-		return Pause
-	}
-	return Continue
-}
-
-// OnRequestTrailers is called for trailers, which end the request.
-func (s *Stream) OnRequestTrailers() Action {
-	switch s.phase {
-	case phaseBody:
-		s.plugin.bodies.delivered(s.plugin.host)
-		return s.held(s.bodyRead(s.seen, true))
-	case phaseWaiting, phaseReserving, phaseReplied:
-		return Pause
-	}
-	return Continue
-}
-
-// readBody digests a new piece.
-func (s *Stream) readBody(size int, end bool) Action {
-	if size > s.seen {
-		piece := s.plugin.host.RequestBody(s.seen, size-s.seen)
-		if len(piece) != size-s.seen {
-			return s.held(s.invalid(&api.Problem{
-				Status: 400, Code: api.CodeInvalidRequest, Title: "The request body cannot be read",
-			}))
-		}
-		s.body.Write(piece)
-		s.seen = size
-	}
-	if !end && !s.body.Truncated() {
-		return Pause
-	}
-	v := s.bodyRead(size, end)
-	if v == verdictPause && !end {
-		// More will come; what is held now is enough to decide, and buffering it
-		// all would end at the host's limit.
-		return PauseWatermark
-	}
-	return s.held(v)
-}
-
-// bodyRead decides when the body, or as much of it as counts, has been digested.
-// size bytes of it are in the host's buffer.
-func (s *Stream) bodyRead(size int, end bool) verdict {
-	p, route := s.plugin, s.route
-	if s.bodyKey {
-		var body []byte
-		if route.Key.JSONPath != "" && end && !s.body.Truncated() {
-			body = p.host.RequestBody(0, size)
-		}
-		key, bad := request.JSONKey(&route.Key, body, end && !s.body.Truncated() && len(body) == size)
-		if bad != nil {
-			problem := bad.Problem()
-			return s.invalid(&problem)
-		}
-		if key.Value == "" {
-			key = request.DerivedKey(&route.Key, s.body)
-		}
-		if key.Value == "" {
-			s.dropBody()
-			return s.keyless()
-		}
-		s.identify(key, nil) // the scope is known since the headers
-	}
-	s.fingerprint = p.digester.BodyFingerprint(s.body)
-	s.dropBody()
-	return s.decide()
-}
-
-// dropBody gives the body's digest back.
-func (s *Stream) dropBody() {
-	s.plugin.digester.Recycle(s.body)
-	s.body = nil
 }
 
 // OnDone ends the stream: the answer is out, or the client or the host gave up.

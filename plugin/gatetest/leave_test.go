@@ -1,7 +1,6 @@
 package gatetest
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -167,52 +166,6 @@ func TestClientLeavesAtOnce(t *testing.T) {
 		// Whatever was reserved was given back.
 		reserves, releases := r.Manager.Count(api.PathReserve), r.Manager.Count(api.PathRelease)
 		want(t, "reserves but one", reserves-1, releases)
-	})
-}
-
-// Another filter answers while the gate still holds the request (a timeout, a limit).
-func TestHostAnswersWhileTheGateDecides(t *testing.T) {
-	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true, BufferLimit: 1024})
-		x := r.Open(Request{Key: "k"}, false)
-		for range 5 {
-			x.RequestData([]byte(strings.Repeat("x", 600)), false)
-		}
-		p := x.Response()
-		want(t, "status", p.Status, "413")
-		want(t, "idempotency-status", p.Header("idempotency-status"), "")
-		r.Settle()
-		want(t, "calls", len(r.Manager.Calls()), 0)
-	})
-}
-
-// The host's response buffer is smaller than the gate's limit: a mistake in the
-// set-up, which costs the answer but neither the protection nor the VM.
-func TestResponseBufferSmallerThanTheLimit(t *testing.T) {
-	each(t, func(t *testing.T, guest hostsim.Source) {
-		for _, c := range []struct {
-			name, config string
-			body         bool
-		}{
-			{"headers mode", `{}`, false},
-			{"body mode", `{"mode":"body"}`, true},
-		} {
-			t.Run(c.name, func(t *testing.T) {
-				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body, BufferLimit: 1024})
-				x := r.Send(Request{Key: "k"})
-				x.Upstream.AwaitHeaders(t)
-				x.ResponseHeaders(hostsim.H(":status", "200"), false)
-				for range 5 {
-					x.ResponseData([]byte(strings.Repeat("x", 600)), false)
-				}
-				x.Over()
-				r.Settle()
-				state, result := r.Manager.State("k")
-				want(t, "state", state, api.StateCommitted)
-				want(t, "body omitted", result.BodyOmitted, true)
-				want(t, "retry", r.Send(Request{Key: "k"}).Response().Status, "410")
-			})
-		}
 	})
 }
 

@@ -96,7 +96,9 @@ type stream struct{ gate *gate.Stream }
 // ones are Envoy's own, which it takes as they are.
 const (
 	headersStopAll types.Action = 4 // StopAllIterationAndWatermark
+	bodyBuffer     types.Action = 1 // StopIterationAndBuffer
 	bodyWatermark  types.Action = 2 // StopIterationAndWatermark
+	bodyNoBuffer   types.Action = 3 // StopIterationNoBuffer
 )
 
 func headersAction(a gate.Action) types.Action {
@@ -113,10 +115,12 @@ func bodyAction(a gate.Action) types.Action {
 	switch a {
 	case gate.Continue:
 		return types.ActionContinue
-	case gate.PauseWatermark:
-		return bodyWatermark
+	case gate.Collect:
+		return bodyBuffer
+	case gate.Take:
+		return bodyNoBuffer
 	}
-	return types.ActionPause
+	return bodyWatermark
 }
 
 func trailersAction(a gate.Action) types.Action {

@@ -198,13 +198,16 @@ func (h *host) headerMap(kind uint32) [][2]string {
 }
 
 // RequestBody implements gate.Host.
-func (*host) RequestBody(start, size int) []byte {
-	body, err := proxywasm.GetHttpRequestBody(start, size)
+func (*host) RequestBody(size int) []byte {
+	body, err := proxywasm.GetHttpRequestBody(0, size)
 	if err != nil {
 		return nil
 	}
 	return body
 }
+
+// PrependRequestBody implements gate.Host.
+func (*host) PrependRequestBody(b []byte) bool { return proxywasm.PrependHttpRequestBody(b) == nil }
 
 // ResponseHeaders implements gate.Host.
 func (h *host) ResponseHeaders() [][2]string { return h.headerMap(mapResponseHeaders) }
@@ -230,8 +233,8 @@ func (*host) RemoveResponseHeader(name string) {
 }
 
 // ResponseBody implements gate.Host.
-func (*host) ResponseBody(start, size int) []byte {
-	body, err := proxywasm.GetHttpResponseBody(start, size)
+func (*host) ResponseBody(size int) []byte {
+	body, err := proxywasm.GetHttpResponseBody(0, size)
 	if err != nil {
 		return nil
 	}

@@ -4,6 +4,7 @@
 package nativeguest
 
 import (
+	"bytes"
 	"crypto/rand"
 	"fmt"
 	"strings"
@@ -98,15 +99,24 @@ func headersAction(a gate.Action) hostsim.Action {
 	if a == gate.PauseAll {
 		return 4
 	}
-	return bodyAction(a)
+	return trailersAction(a)
 }
 
 func bodyAction(a gate.Action) hostsim.Action {
 	switch a {
 	case gate.Continue:
 		return hostsim.ActionContinue
-	case gate.PauseWatermark:
-		return 2
+	case gate.Collect:
+		return 1
+	case gate.Take:
+		return 3
+	}
+	return 2
+}
+
+func trailersAction(a gate.Action) hostsim.Action {
+	if a == gate.Continue {
+		return hostsim.ActionContinue
 	}
 	return hostsim.ActionPause
 }
@@ -123,7 +133,7 @@ func (g *guest) OnRequestBody(id uint32, size int, end bool) (hostsim.Action, er
 
 // OnRequestTrailers implements hostsim.Guest.
 func (g *guest) OnRequestTrailers(id uint32, _ int) (hostsim.Action, error) {
-	return bodyAction(g.streams[id].OnRequestTrailers()), nil
+	return trailersAction(g.streams[id].OnRequestTrailers()), nil
 }
 
 // OnResponseHeaders implements hostsim.Guest.
@@ -138,7 +148,7 @@ func (g *guest) OnResponseBody(id uint32, size int, end bool) (hostsim.Action, e
 
 // OnResponseTrailers implements hostsim.Guest.
 func (g *guest) OnResponseTrailers(id uint32, _ int) (hostsim.Action, error) {
-	return bodyAction(g.streams[id].OnResponseTrailers()), nil
+	return trailersAction(g.streams[id].OnResponseTrailers()), nil
 }
 
 // OnLog implements hostsim.Guest: the SDK ends streams here.
@@ -312,8 +322,12 @@ func (h *host) pairs(t hostsim.MapType) [][2]string {
 	return out
 }
 
-func (h *host) RequestBody(start, size int) []byte {
-	return h.buffer(hostsim.BufferRequestBody, start, size)
+func (h *host) RequestBody(size int) []byte {
+	return bytes.Clone(h.buffer(hostsim.BufferRequestBody, 0, size))
+}
+
+func (h *host) PrependRequestBody(b []byte) bool {
+	return ok(h.SetBufferBytes(hostsim.BufferRequestBody, 0, 0, b))
 }
 
 func (h *host) ResponseHeaders() [][2]string { return h.pairs(hostsim.MapResponseHeaders) }
@@ -331,8 +345,8 @@ func (h *host) RemoveResponseHeader(name string) {
 	h.RemoveHeaderMapValue(hostsim.MapResponseHeaders, name)
 }
 
-func (h *host) ResponseBody(start, size int) []byte {
-	return h.buffer(hostsim.BufferResponseBody, start, size)
+func (h *host) ResponseBody(size int) []byte {
+	return bytes.Clone(h.buffer(hostsim.BufferResponseBody, 0, size))
 }
 
 func (h *host) Property(path ...string) ([]byte, bool) {

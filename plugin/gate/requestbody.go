@@ -1,0 +1,257 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+const (
+	// maxUploadBytes bounds the request bodies that a VM holds until the rest of them is
+	// there. Beyond it, the host holds them.
+	maxUploadBytes = 8 << 20
+	// leaveBytes of a body are left to the host in any case: less than any useful buffer
+	// limit, and most bodies have no more.
+	leaveBytes = 16 << 10
+)
+
+// upload is what is known of a request's body while it is read.
+type upload struct {
+	body    *request.Body
+	keyed   bool  // the key comes from the body
+	length  int64 // the declared one, -1 when there is none
+	takes   takes
+	kept    []byte // the pieces that were taken over; where the key is read from JSON, all
+	left    int    // bytes of kept that the host holds as well
+	claimed int    // of the bytes that the VM may hold, for kept
+}
+
+// takes tells whether the gate takes pieces over.
+type takes uint8
+
+const (
+	takesPerhaps takes = iota // not looked at yet
+	takesYes
+	takesNo
+)
+
+// begin prepares for the body of a request with these headers.
+func (u *upload) begin(body *request.Body, headers request.Headers, keyed bool) {
+	u.body, u.keyed, u.length = body, keyed, -1
+	if text, n := headers.Get(headerContentLength); n == 1 {
+		if length, ok := parseDecimal(text); ok {
+			u.length, u.takes = length, takesYes
+		}
+	}
+	if _, n := headers.Get(headerTrailer); n > 0 && u.length < 0 {
+		u.takes = takesNo
+	}
+}
+
+// taken are the bytes that only the gate has.
+func (u *upload) taken() []byte { return u.kept[u.left:] }
+
+// OnRequestBody is called for a piece of the request's body, of size bytes.
+func (s *Stream) OnRequestBody(size int, end bool) Action {
+	switch s.phase {
+	case phaseBody:
+		s.plugin.bodies.delivered(s.plugin.host)
+		return s.readBody(size, end)
+	case phaseWaiting, phaseReserving, phaseReplied:
+		// Continue would send the held headers on.
+		return Pause
+	}
+	return Continue
+}
+
+// OnRequestTrailers is called for trailers, which end the request.
+func (s *Stream) OnRequestTrailers() Action {
+	switch s.phase {
+	case phaseBody:
+		s.plugin.bodies.delivered(s.plugin.host)
+		if len(s.upload.taken()) > 0 {
+			return s.held(s.invalid(&api.Problem{
+				Status: 400, Code: api.CodeInvalidRequest, Title: "The request has trailers that it did not announce",
+				Detail: "Send a Trailer header, or a Content-Length and no trailers.",
+			}))
+		}
+		return s.held(s.bodyRead(nil, true))
+	case phaseWaiting, phaseReserving, phaseReplied:
+		return Pause
+	}
+	return Continue
+}
+
+// readBody digests a piece.
+func (s *Stream) readBody(size int, end bool) Action {
+	u := &s.upload
+	var piece []byte
+	if size > 0 {
+		if piece = s.plugin.host.RequestBody(size); len(piece) != size {
+			return s.held(s.unreadableBody())
+		}
+		u.body.Write(piece)
+	}
+	whole := end || u.length >= 0 && u.body.Len() >= u.length
+	switch {
+	case u.body.Truncated():
+	case !whole:
+		return s.holdPiece(piece)
+	case !end && (len(u.taken()) == 0 || s.http1()):
+		return s.holdLast(piece)
+	}
+	if !s.putBack() {
+		return s.held(s.unreadableBody())
+	}
+	return s.held(s.bodyRead(piece, whole))
+}
+
+// holdLast holds the piece that completes a body, until its end comes: the host would close a
+// connection of HTTP/1 for an answer before that. In HTTP/2 the end may be held up
+// behind a full buffer, and no connection is closed.
+func (s *Stream) holdLast(piece []byte) Action {
+	u := &s.upload
+	if !s.putBack() {
+		return s.held(s.unreadableBody())
+	}
+	switch {
+	case !s.keyInside():
+	case u.kept == nil:
+		u.kept = piece
+	default:
+		u.kept = append(u.kept, piece...)
+	}
+	u.left = len(u.kept)
+	return Pause
+}
+
+// holdPiece holds a piece until the rest of the body is there. The host reads no more from
+// the client when its buffer is full, and the gate cannot know how much that is: with less
+// than the gate wants to see, both would wait for the other forever. So the gate takes the
+// pieces of larger bodies over, and puts them back in front of the last.
+func (s *Stream) holdPiece(piece []byte) Action {
+	p, u := s.plugin, &s.upload
+	take := u.body.Len() > leaveBytes && s.takesOver()
+	whole := s.keyInside()
+	switch {
+	case !take && !whole:
+	case s.claimUpload(len(piece)):
+		u.kept = append(u.kept, piece...)
+		if take {
+			return Take
+		}
+		u.left = len(u.kept)
+	case whole:
+		return s.held(s.refuse(overloadedProblem()))
+	default:
+		if !s.putBack() {
+			return s.held(s.unreadableBody())
+		}
+		u.takes = takesNo
+		s.unclaim()
+	}
+	p.await(s)
+	return Pause
+}
+
+// takesOver tells whether the gate may take pieces of the body over. If trailers come, they
+// come when the last piece has gone by. So the gate must know which one that is: by the
+// declared length, or because there are no trailers. HTTP/1 has none, unless the
+// host was told to let them pass and the client does not announce them.
+func (s *Stream) takesOver() bool {
+	u := &s.upload
+	if u.takes == takesPerhaps {
+		u.takes = takesNo
+		if s.http1() {
+			u.takes = takesYes
+		}
+	}
+	return u.takes == takesYes
+}
+
+// http1 tells whether the client speaks HTTP/1.
+func (s *Stream) http1() bool {
+	protocol, _ := s.plugin.host.Property("request", "protocol")
+	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
+}
+
+// keyInside tells whether the key is to be read from the body, which must be at hand for that.
+func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.JSONPath != "" }
+
+// claimUpload counts so many bytes more, and at first all that may come, for what is kept.
+// false: the VM holds too much already.
+func (s *Stream) claimUpload(more int) bool {
+	p, u := s.plugin, &s.upload
+	need := len(u.kept) + more
+	if u.length >= 0 {
+		need = int(min(u.length, int64(s.route.MaxRequestBody)))
+	}
+	if n := need - u.claimed; n > 0 {
+		if p.uploads+n > maxUploadBytes {
+			return false
+		}
+		p.uploads += n
+		u.claimed = need
+	}
+	if u.kept == nil {
+		u.kept = make([]byte, 0, need)
+	}
+	return true
+}
+
+func (s *Stream) unclaim() {
+	s.plugin.uploads -= s.upload.claimed
+	s.upload.claimed, s.upload.kept, s.upload.left = 0, nil, 0
+}
+
+// putBack gives the host what was taken over, in front of the piece at hand.
+func (s *Stream) putBack() bool {
+	taken := s.upload.taken()
+	return len(taken) == 0 || s.plugin.host.PrependRequestBody(taken)
+}
+
+// bodyRead decides when the body, or as much of it as counts, has been digested. piece is
+// its last one.
+func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
+	p, route, u := s.plugin, s.route, &s.upload
+	if u.keyed {
+		whole = whole && !u.body.Truncated()
+		var body []byte
+		if whole && route.Key.JSONPath != "" {
+			body = piece
+			if len(u.kept) > 0 {
+				body = append(u.kept, piece...)
+			}
+		}
+		key, bad := request.JSONKey(&route.Key, body, whole)
+		if bad != nil {
+			problem := bad.Problem()
+			return s.invalid(&problem)
+		}
+		if key.Value == "" {
+			key = request.DerivedKey(&route.Key, u.body)
+		}
+		if key.Value == "" {
+			s.dropBody()
+			return s.keyless()
+		}
+		s.identify(key, nil) // the scope is known since the headers
+	}
+	s.fingerprint = p.digester.BodyFingerprint(u.body)
+	s.dropBody()
+	return s.decide()
+}
+
+func (s *Stream) unreadableBody() verdict {
+	return s.invalid(&api.Problem{
+		Status: 400, Code: api.CodeInvalidRequest, Title: "The request body cannot be read",
+	})
+}
+
+// dropBody gives up what was needed to read the body.
+func (s *Stream) dropBody() {
+	p, u := s.plugin, &s.upload
+	p.arrived(s)
+	p.digester.Recycle(u.body)
+	u.body = nil
+	s.unclaim()
+}

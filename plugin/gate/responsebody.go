@@ -1,0 +1,192 @@
+package gate
+
+import "github.com/oncegate/oncegate/plugin/config"
+
+// OnResponseBody is called for a piece of the answer's body, of size bytes; in
+// phaseCollected for all that has come.
+func (s *Stream) OnResponseBody(size int, end bool) Action {
+	switch s.phase {
+	case phaseHeld, phaseCopied:
+		return s.copyBody(size, end)
+	case phaseCollected:
+		return s.collectBody(size, end)
+	case phaseStreamed:
+		return s.streamBody(size, end)
+	case phaseRecording:
+		return Pause
+	}
+	return Continue
+}
+
+// OnResponseTrailers is called for trailers, which end the answer.
+func (s *Stream) OnResponseTrailers() Action {
+	switch s.phase {
+	case phaseHeld, phaseCopied, phaseCollected:
+		s.answer.note(headerTrailers, "omitted")
+	}
+	switch s.phase {
+	case phaseHeld, phaseCopied:
+		return s.copied()
+	case phaseCollected:
+		return s.collected(int(s.answer.passed))
+	case phaseStreamed:
+		return s.finishing(s.holds())
+	case phaseRecording:
+		return Pause
+	}
+	return Continue
+}
+
+// copyBody copies a piece, which the host holds, or passes on once it has let go of the
+// ones before. The end of the answer waits for the ledger in any case; where the length is
+// known, the last byte is the end of what passes.
+func (s *Stream) copyBody(size int, end bool) Action {
+	a, p := &s.answer, s.plugin
+	first := a.passed == 0
+	if s.phase == phaseHeld {
+		a.fitted = a.passed
+	}
+	a.passed += int64(size)
+	complete := end || a.complete()
+	if first && !complete && s.phase == phaseHeld && a.expected > 0 && p.fullAt == 0 && !s.claim(int(a.expected)) {
+		// The host has room for all of it, as far as is known.
+		s.phase = phaseCollected
+		return Collect
+	}
+	if !s.copyPiece(size, complete) {
+		p.arrived(s)
+		s.phase = phaseStreamed
+		s.finish(nil, true)
+		if complete {
+			return s.finishing(s.holds())
+		}
+		return Continue
+	}
+	switch {
+	case end || complete && s.phase == phaseCopied && s.holds():
+		return s.copied()
+	case s.phase == phaseCopied:
+		p.learn(s)
+		return Continue
+	case !complete && p.fullAt > 0 && a.passed > p.fullAt:
+		p.arrived(s)
+		s.phase = phaseCopied
+		return Continue
+	}
+	p.await(s)
+	return Pause
+}
+
+// complete tells whether as much body has come as was announced.
+func (a *answer) complete() bool { return a.expected >= 0 && a.passed >= a.expected }
+
+// copyPiece adds a piece to the copy of the body. false: it is too large, the VM holds too
+// much already, or the host does not hand it over.
+func (s *Stream) copyPiece(size int, last bool) bool {
+	a := &s.answer
+	if a.passed > int64(s.route.MaxResponseBody) {
+		return false
+	}
+	if size == 0 {
+		return true
+	}
+	need := len(a.body) + size
+	if !last && a.expected > 0 {
+		need = int(a.expected)
+	}
+	if !s.claim(need) {
+		return false
+	}
+	piece := s.plugin.host.ResponseBody(size)
+	if len(piece) != size {
+		return false
+	}
+	switch {
+	case a.body != nil:
+		a.body = append(a.body, piece...)
+	case last || a.expected <= 0:
+		a.body = piece
+	default:
+		a.body = append(make([]byte, 0, need), piece...)
+	}
+	return true
+}
+
+// copied records an answer whose body is all here.
+func (s *Stream) copied() Action {
+	s.plugin.arrived(s)
+	s.finish(s.answer.body, false)
+	return s.finishing(s.holds())
+}
+
+// collectBody lets the host collect a body that the VM has no room for.
+func (s *Stream) collectBody(size int, end bool) Action {
+	s.answer.passed = int64(size)
+	if !end {
+		return Collect
+	}
+	return s.collected(size)
+}
+
+func (s *Stream) collected(size int) Action {
+	var body []byte
+	if size > 0 {
+		body = s.plugin.host.ResponseBody(size)
+	}
+	s.finish(body, len(body) != size)
+	return s.finishing(s.holds())
+}
+
+// claim counts so many bytes in all for the copy of the answer's body; false: the
+// VM holds too much already.
+func (s *Stream) claim(total int) bool {
+	a, l := &s.answer, &s.plugin.calls
+	more := total - a.claimed
+	if more <= 0 {
+		return true
+	}
+	if !l.room(more) {
+		return false
+	}
+	a.claimed += more
+	l.held += more
+	return true
+}
+
+// streamBody lets pass what is not recorded. The end waits for the ledger, too.
+func (s *Stream) streamBody(size int, end bool) Action {
+	a := &s.answer
+	a.passed += int64(size)
+	if end || a.complete() {
+		return s.finishing(s.holds())
+	}
+	return Continue
+}
+
+// holds tells whether the end of the answer waits for the ledger.
+func (s *Stream) holds() bool {
+	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
+}
+
+// finishing ends the answer: at once, or when the ledger has been told.
+func (s *Stream) finishing(hold bool) Action {
+	if hold && s.call != nil {
+		s.phase = phaseRecording
+		return Pause
+	}
+	s.phase = phaseDone
+	return Continue
+}
+
+// answerRecorded is called in the plugin context when the ledger has been told,
+// or could not be.
+func (s *Stream) answerRecorded() {
+	if s.phase != phaseRecording {
+		return
+	}
+	s.phase = phaseDone
+	s.plugin.acts++
+	if !s.plugin.host.ResumeResponse() {
+		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a response")
+	}
+}
