@@ -122,8 +122,20 @@ type lifecycle struct {
 // newLifecycle starts an Envoy with a published configuration after some edits.
 func newLifecycle(t *testing.T, target envoyTarget, mode string, edits ...editPlugin) *lifecycle {
 	t.Helper()
+	return newDraining(t, target, mode, 600, edits...)
+}
+
+// newDraining is newLifecycle with a time in seconds after which Envoy gives up an old listener.
+func newDraining(t *testing.T, target envoyTarget, mode string, seconds int, edits ...editPlugin) *lifecycle {
+	t.Helper()
 	l := &lifecycle{envoy: target, upstream: newHeldUpstream(t)}
 	l.stack = &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: l.upstream.address}
+	t.Cleanup(func() {
+		// Envoy leaves it behind.
+		if id, err := os.ReadFile(l.path("base-id")); err == nil {
+			os.Remove("/dev/shm/envoy_shared_memory_" + strings.TrimSpace(string(id)) + "0")
+		}
+	})
 	l.stopAtEnd(t)
 	l.startManager(t)
 	l.bootstrap = bootstrapOf(t, l.stack, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600})
@@ -133,7 +145,8 @@ func newLifecycle(t *testing.T, target envoyTarget, mode string, edits ...editPl
 		}
 	}
 	l.writeListener(t)
-	p, err := target.start(filepath.Join(l.dir, "envoy"), l.dynamic(t), 2, "--use-dynamic-base-id", "--base-id-path", l.path("base-id"), "--drain-strategy", "immediate")
+	p, err := target.start(filepath.Join(l.dir, "envoy"), l.dynamic(t), 2, "--use-dynamic-base-id", "--base-id-path", l.path("base-id"),
+		"--drain-strategy", "immediate", "--drain-time-s", strconv.Itoa(seconds))
 	if p != nil {
 		l.proxies = append(l.proxies, p)
 	}
