@@ -75,13 +75,16 @@ func TestCapabilities(t *testing.T) {
 		}
 		if major > 1 || minor >= 40 {
 			l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+				//lint:ignore SA1019 Envoys before 1.40 know only this place
 				plugin.GetVmConfig().CapabilityRestrictionConfig = plugin.CapabilityRestrictionConfig
+				//lint:ignore SA1019 Envoys before 1.40 know only this place
 				plugin.CapabilityRestrictionConfig = nil
 				return nil
 			})
 			l.fly(t).land(t)
 		}
 		l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
+			//lint:ignore SA1019 Envoys before 1.40 know only this place
 			delete(plugin.CapabilityRestrictionConfig.AllowedCapabilities, "proxy_http_call")
 			return nil
 		})
