@@ -302,3 +302,20 @@ func TestCacheOnlyAnswerWasEvicted(t *testing.T) {
 	s.OnRequestHeaders(true)
 	expect(t, "status", f.replies[0].status, 410)
 }
+
+// A tunnel has no path; rules for the whole host are for it, too.
+func TestConnectIsRefused(t *testing.T) {
+	for config, replies := range map[string]int{
+		`{"match":[{"methods":["*"]}]}`:                         1,
+		`{"match":[{"methods":["*"],"unsupported":"pass"}]}`:    0,
+		`{"match":[{"methods":["*"],"path_prefix":"/api"}]}`:    0,
+		`{"match":[{"methods":["CONNECT"],"path_prefix":"/"}]}`: 1,
+	} {
+		h := newFakeHost(t)
+		p := started(t, h, config)
+		s, f := h.open(p, 1, "k")
+		f.request = [][2]string{{":method", "CONNECT"}, {":authority", "h:443"}, {"idempotency-key", "k"}}
+		s.OnRequestHeaders(false)
+		expect(t, config, len(f.replies), replies)
+	}
+}

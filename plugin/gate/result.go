@@ -4,6 +4,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
+const methodConnect = "CONNECT"
+
 // Names of headers that the gate looks at.
 const (
 	headerAuthority     = ":authority"

@@ -110,6 +110,9 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if len(headers) == 0 {
 		path, _ = p.host.RequestHeader(headerPath)
 	}
+	if path == "" && method == methodConnect {
+		path = "/" // a tunnel is for the whole host
+	}
 	s.route = p.config.Route(method, path)
 	switch {
 	case s.route == nil:
@@ -130,7 +133,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 // tunnel, a WebSocket, a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
-	return method == "CONNECT" || upgrades(headers) || isGRPC(mediaType(contentType))
+	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
 }
 
 func upgrades(headers request.Headers) bool {
