@@ -45,13 +45,14 @@ func (c bodyCase) String() string {
 // The gate's limits are 524288 bytes, the proxies' 1 MiB.
 var bodySizes = []int{0, 1, 16_000, 500_000, bodyLimit, bodyLimit + 1, 700_000, 1 << 20, 1_500_000, 3_000_000, 8 << 20}
 
-func bodyCases(http2 bool) []bodyCase {
+// bodyCases are all cases of a protocol; trailers has HTTP/2's with trailers, too.
+func bodyCases(http2, trailers bool) []bodyCase {
 	var all []bodyCase
 	for _, size := range bodySizes {
 		for bits := range 8 {
 			all = append(all, bodyCase{size: size, sized: bits&1 != 0, slow: bits&2 != 0, answer: bits&4 != 0, http2: http2})
 		}
-		if http2 {
+		if http2 && trailers {
 			for bits := range 4 {
 				all = append(all, bodyCase{size: size, slow: bits&1 != 0, answer: bits&2 != 0, http2: true, trailer: true})
 			}
@@ -305,10 +306,10 @@ func (r *bodyRig) run(t *testing.T, cases []bodyCase, tries int) {
 }
 
 // cuts tells whether the proxy would cut off a client that still sends when it gets the
-// recorded answer: Go's server does so.
+// recorded answer: Go's server does so, and Envoy 1.36 takes the trailers for a breach of HTTP/2.
 func (r *bodyRig) cuts(c bodyCase) bool {
 	_, ok := r.target.(gatewayTarget)
-	return ok && !c.answer && c.size > 200_000
+	return !c.answer && (c.trailer || ok && c.size > 200_000)
 }
 
 // bodyTries is how often each case is tried; make test-long sets it higher.
@@ -331,7 +332,7 @@ func TestBodies(t *testing.T) {
 		for _, http2 := range protocolsOf(target) {
 			t.Run(map[bool]string{false: "h1", true: "h2"}[http2], func(t *testing.T) {
 				t.Parallel()
-				newBodyRig(t, target, mode, http2, false).run(t, bodyCases(http2), tries)
+				newBodyRig(t, target, mode, http2, false).run(t, bodyCases(http2, true), tries)
 			})
 		}
 	})
@@ -344,7 +345,7 @@ func TestBodiesBeyondSmallLimits(t *testing.T) {
 		for _, http2 := range protocolsOf(target) {
 			t.Run(map[bool]string{false: "h1", true: "h2"}[http2], func(t *testing.T) {
 				t.Parallel()
-				newBodyRig(t, target, mode, http2, true).run(t, bodyCases(http2), tries)
+				newBodyRig(t, target, mode, http2, true).run(t, bodyCases(http2, false), tries)
 			})
 		}
 	})
