@@ -15,7 +15,7 @@ const (
 	// FailClosed answers new streams of that worker with 503 (response.code_details
 	// "wasm_fail_stream").
 	FailClosed FailurePolicy = iota
-	// FailOpen lets new streams pass without the filter.
+	// FailOpen lets new streams pass without the filter. Those that the VM knew get the 503.
 	FailOpen
 	// FailReload makes a new VM for the next stream, at most one per ReloadBackoff;
 	// streams in between get the 503.
@@ -43,13 +43,18 @@ type Config struct {
 	BufferLimit int
 	// FailurePolicy after a trap, default FailClosed.
 	FailurePolicy FailurePolicy
-	// ReloadBackoff is the least time between two reloads of a worker's VM under
-	// FailReload, default 1 s.
+	// ReloadBackoff is the least time between two loads of a worker's VM, the first one
+	// included, under FailReload; default 1 s.
 	ReloadBackoff time.Duration
 	// StreamIdleTimeout ends streams on which nothing moves, default 5 min.
 	StreamIdleTimeout time.Duration
 	// MaxStreams bounds the streams of each worker, default 16384.
 	MaxStreams int
+	// MaxNestedReplies is how many local replies (or four times as many resumes) one callback
+	// may ask for, 1 to 4096, default 304. Each is carried out inside the one before, and
+	// beyond this the VM's stack overflows: it traps. Measured in Envoy: 304 replies in 1.36.2
+	// and 1.40.0, 306 in 1.39.3; 1309 to 1400 resumes.
+	MaxNestedReplies int
 	// CallbackWork bounds one call into a wasm guest, default 2e9 units. A unit is
 	// one function entry, one round of a loop or 64 bytes moved by a bulk
 	// instruction: the default is some seconds. Beyond it the guest traps. The bound
@@ -132,6 +137,7 @@ func (c Config) withDefaults() (Config, error) {
 		bound("Workers", &c.Workers, 1, 1, 256),
 		bound("BufferLimit", &c.BufferLimit, 1<<20, 1<<10, 1<<30),
 		bound("MaxStreams", &c.MaxStreams, 16384, 1, 1<<20),
+		bound("MaxNestedReplies", &c.MaxNestedReplies, 304, 1, 4096),
 		bound("MemoryLimit", &c.MemoryLimit, 256<<20, 64<<10, 4<<30),
 		positive("ReloadBackoff", &c.ReloadBackoff, time.Second),
 		positive("StreamIdleTimeout", &c.StreamIdleTimeout, 5*time.Minute),

@@ -59,7 +59,8 @@
 // the headers among what is held.
 //
 // What a callback asks for (resume, local reply, close, done) happens when it has
-// returned, in the order in which it was asked. A local reply that is made while the
+// returned, in the order in which it was asked: the first of these, inside the end of the
+// callbacks that it leads to the second, and so on (Config.MaxNestedReplies). A local reply that is made while the
 // request half runs waits until that half is done with the callback, then travels back
 // through the response half; one made when response headers are there goes straight to
 // the client, or resets it if the headers are out.

@@ -28,23 +28,17 @@ const (
 	trailersStop
 )
 
-// checkFailed tells whether the stream's VM is dead and, if so, whether the stream
-// goes on without the filter. Otherwise the stream gets its 503.
-func (s *Stream) checkFailed() (failed, open bool) {
+// checkFailed tells whether the stream's VM is dead. Then the stream gets its 503, also
+// where new streams pass without the filter.
+func (s *Stream) checkFailed() bool {
 	if s.vm == nil || !s.vm.failed {
-		return false, false
-	}
-	if s.host.cfg.FailurePolicy == FailOpen {
-		return true, true
+		return false
 	}
 	if !s.failSent {
 		s.failSent = true
-		if !s.replySent {
-			s.replySent = true
-			s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcUnavailable}, ResetLocalReply)
-		}
+		s.sendLocalReply(&localReply{code: 503, details: "wasm_fail_stream", grpcStatus: grpcUnavailable, failed: true}, ResetLocalReply)
 	}
-	return true, false
+	return true
 }
 
 // skipped tells whether the filter does not see this half: there is none on this
@@ -59,8 +53,8 @@ func (h *half) callHeaders(endStream bool) headersStatus {
 	if h.skipped() {
 		return headersContinue
 	}
-	if failed, open := s.checkFailed(); failed {
-		return pick(open, headersContinue, headersStopAllWatermark)
+	if s.checkFailed() {
+		return headersStopAllWatermark
 	}
 	h.seeHeaders, s.endFlag = true, endStream
 	callback := "proxy_on_request_headers"
@@ -79,8 +73,8 @@ func (h *half) callHeaders(endStream bool) headersStatus {
 		v.end(callback, err)
 	}
 	var st headersStatus
-	if failed, open := s.checkFailed(); failed {
-		st = pick(open, headersContinue, headersStopAllWatermark)
+	if s.checkFailed() {
+		st = headersStopAllWatermark
 	} else {
 		st = s.headersStatus(a)
 	}
@@ -112,8 +106,8 @@ func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 	if h.skipped() {
 		return dataContinue
 	}
-	if failed, open := s.checkFailed(); failed {
-		return pick(open, dataContinue, dataStopNoBuffer)
+	if s.checkFailed() {
+		return dataStopNoBuffer
 	}
 	h.body, h.stale, s.endFlag = b, false, endStream
 	size := len(*b)
@@ -136,8 +130,8 @@ func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 		v.end(callback, err)
 	}
 	var st dataStatus
-	if failed, open := s.checkFailed(); failed {
-		st = pick(open, dataContinue, dataStopNoBuffer)
+	if s.checkFailed() {
+		st = dataStopNoBuffer
 	} else if v.stopIteration || a > 3 {
 		st = dataStopNoBuffer
 	} else {
@@ -159,8 +153,8 @@ func (h *half) callTrailers() trailersStatus {
 	if h.skipped() {
 		return trailersContinue
 	}
-	if failed, open := s.checkFailed(); failed {
-		return pick(open, trailersContinue, trailersStop)
+	if s.checkFailed() {
+		return trailersStop
 	}
 	h.seeTrailers = true
 	callback := "proxy_on_request_trailers"
@@ -179,8 +173,8 @@ func (h *half) callTrailers() trailersStatus {
 		v.end(callback, err)
 	}
 	st := trailersContinue
-	if failed, open := s.checkFailed(); failed {
-		st = pick(open, trailersContinue, trailersStop)
+	if s.checkFailed() {
+		st = trailersStop
 	} else if v.stopIteration || a != ActionContinue {
 		st = trailersStop
 	}

@@ -346,16 +346,18 @@ func (v *vm) CloseStream(t StreamType) Status {
 	return StatusOK
 }
 
-// SendLocalResponse implements HostCalls. Only the first one of a stream counts; all
-// answer Ok and stop the iteration, whatever the callback returns.
+// SendLocalResponse implements HostCalls. It always answers Ok and stops the iteration,
+// whatever the callback returns.
 func (v *vm) SendLocalResponse(code uint32, details string, body []byte, headers Headers, grpcStatus int32) Status {
 	c := v.ctx()
 	v.stopIteration = true
 	s := c.stream
-	if s == nil || s.replyHeld {
+	if s == nil {
 		return StatusOK
 	}
-	s.replyHeld = true
+	if len(v.after) >= afterLimit {
+		return StatusInternalFailure
+	}
 	r := &localReply{
 		code: int(code), body: append([]byte(nil), body...), headers: make(Headers, 0, len(headers)),
 		details: strings.ReplaceAll(details, " ", "_"), grpcStatus: -1,

@@ -13,6 +13,7 @@ type localReply struct {
 	headers    Headers // added by the filter
 	details    string  // property response.code_details
 	grpcStatus int     // -1: derived from code
+	failed     bool    // the host's, because the VM is dead; it does not pass the filter
 }
 
 const grpcUnavailable = 14
@@ -20,10 +21,6 @@ const grpcUnavailable = 14
 // filterReply is what proxy_send_local_response asked for, at the end of the
 // callback that asked.
 func (s *Stream) filterReply(r *localReply) {
-	if s.replySent || s.over {
-		return
-	}
-	s.replySent = true
 	s.sendLocalReply(r, ResetLocalReply)
 }
 
@@ -71,9 +68,7 @@ func (s *Stream) playReply(r *localReply) {
 	s.req.aborted = true
 	s.req.take()
 	s.cancelUpstream(ResetLocalReply)
-	if s.vm != nil && s.vm.failed {
-		s.bypassResponse = true
-	}
+	s.bypassResponse = r.failed
 	hd, body := s.renderReply(r)
 	s.resp.headersIn(hd, len(body) == 0)
 	if len(body) > 0 && !s.over && !s.resp.aborted {

@@ -139,9 +139,7 @@ type Stream struct {
 	endFlag    bool // the end flag of the latest callback, of either half
 	inDecoding bool // a request callback runs
 	prepared   *localReply
-	replyHeld  bool // the filter sent a local response, which may be on its way
-	replySent  bool // it, or the answer for a dead VM, is on its way
-	failSent   bool
+	failSent   bool // the answer for a dead VM is on its way
 	// bypassResponse: the reply on the response half does not pass the (dead) filter.
 	bypassResponse bool
 	upstreamOpen   bool // request headers are out

@@ -18,12 +18,12 @@ type thread struct {
 	closing atomic.Bool
 
 	// All below belongs to the loop.
-	vm         *vm
-	reloadedAt time.Time
-	oldest     *Stream // least recently active; the list ends at newest
-	newest     *Stream
-	idleTimer  timer
-	idleArmed  bool
+	vm        *vm
+	loadedAt  time.Time
+	oldest    *Stream // least recently active; the list ends at newest
+	newest    *Stream
+	idleTimer timer
+	idleArmed bool
 }
 
 func newThread(h *Host, name string, index int) *thread {
@@ -49,7 +49,7 @@ func (t *thread) handle(e *event) {
 // startVM makes the thread's VM.
 func (t *thread) startVM(ctx context.Context) error {
 	v := newVM(t, t.name, false)
-	t.vm = v
+	t.vm, t.loadedAt = v, t.host.cfg.Clock.Now()
 	return v.start(ctx)
 }
 
@@ -64,11 +64,9 @@ func (t *thread) vmForStream() *vm {
 	case FailOpen:
 		return nil
 	case FailReload:
-		now := t.host.cfg.Clock.Now()
-		if !t.reloadedAt.IsZero() && now.Sub(t.reloadedAt) < t.host.cfg.ReloadBackoff {
+		if t.host.cfg.Clock.Now().Sub(t.loadedAt) < t.host.cfg.ReloadBackoff {
 			return v
 		}
-		t.reloadedAt = now
 		v.discard()
 		if err := t.startVM(t.host.ctx); err != nil {
 			t.host.cfg.Logger.Error("reloading the filter failed", "thread", t.name, "error", err)

@@ -2,6 +2,7 @@ package hostsim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 )
@@ -28,6 +29,7 @@ type vm struct {
 	configuring        bool           // plugin configuration may be read
 	stopIteration      bool           // a local response was sent: the callback's action counts as "stop"
 	after              []afterAction
+	nesting            int // what the actions under way, one inside the other, cost
 
 	calls        map[uint32]*callout
 	callBytes    int // of the requests of all calls
@@ -162,6 +164,10 @@ func (v *vm) begin(c *vmContext, callback string) bool {
 	if v.failed || v.closed {
 		return false
 	}
+	if v.nesting > v.host.cfg.MaxNestedReplies*replyCost {
+		v.trap(callback, errNesting)
+		return false
+	}
 	if hook := v.host.cfg.Hooks.BeforeCallback; hook != nil {
 		if err := hook(HookCallback{Thread: v.name, Callback: callback, Context: c.id}); err != nil {
 			v.trap(callback, err)
@@ -186,8 +192,15 @@ func (v *vm) end(callback string, err error) {
 	}
 }
 
+// What a local reply takes of the stack, beside a resume. In Envoy some 304 replies or
+// 1300 resumes fill it.
+const replyCost = 4
+
+var errNesting = errors.New("RangeError: Maximum call stack size exceeded: too many replies or resumes asked for in one callback")
+
 // finish does what callbacks put off until after their end. The actions may run
-// further callbacks, whose own actions join the same queue.
+// further callbacks, whose own actions join the same queue, and whose end does what is
+// left of it: as in Envoy, each action is nested in the one before.
 func (v *vm) finish() {
 	v.stopIteration = false
 	for len(v.after) > 0 {
@@ -196,6 +209,11 @@ func (v *vm) finish() {
 		if len(v.after) == 0 {
 			v.after = nil
 		}
+		cost := 1
+		if a.kind == afterReply {
+			cost = replyCost
+		}
+		v.nesting += cost
 		switch a.kind {
 		case afterContinueRequest:
 			a.stream.req.resume()
@@ -208,6 +226,7 @@ func (v *vm) finish() {
 		case afterPluginDone:
 			v.deleteRoot()
 		}
+		v.nesting -= cost
 	}
 }
 

@@ -17,12 +17,15 @@ var patience = flag.Duration("patience", 30*time.Second, "how long Envoy may tak
 // site is one listener of the Envoy with its own VM, and one host of hostsim: the cases
 // of a site run one after the other, those of different sites side by side.
 type site struct {
-	name   string
-	allow  bool // allow_on_headers_stop_iteration
-	limit  int  // per_connection_buffer_limit_bytes of listener and cluster; 0: the default
-	policy string
-	plugin string // the plugin's own script
-	cases  []diffCase
+	name    string
+	allow   bool          // allow_on_headers_stop_iteration
+	limit   int           // per_connection_buffer_limit_bytes of listener and cluster; 0: the default
+	idle    time.Duration // stream_idle_timeout; 0: none
+	policy  string
+	backoff time.Duration // base_interval of reload_config
+	plugin  string        // the plugin's own script
+	nested  int           // hostsim's MaxNestedReplies; 0: the default
+	cases   []diffCase
 
 	upstreams, callees *acceptor
 }
@@ -31,7 +34,10 @@ type site struct {
 type diffCase struct {
 	fact, name string
 	show       string // headers of answers and upstream requests that are compared, by name
-	steps      []string
+	// blind leaves out what upstream gets: a request that is cancelled before Envoy has a
+	// connection for it never shows there.
+	blind bool
+	steps []string
 }
 
 // A step is "[STREAM] VERB [ARGUMENT]"; without a stream it is stream "a".
@@ -92,6 +98,7 @@ func pair(arg string) (name, value string) {
 // view is what can be seen after a step.
 type view struct {
 	guest []string
+	calls int               // callouts that wait for an answer
 	peers map[string]string // "a up", "a down": what the stream's upstream and client have got
 }
 
@@ -99,6 +106,9 @@ func (v view) String() string {
 	var b strings.Builder
 	for _, line := range v.guest {
 		fmt.Fprintf(&b, "      %s\n", line)
+	}
+	if v.calls > 0 {
+		fmt.Fprintf(&b, "      callouts: %d\n", v.calls)
 	}
 	names := make([]string, 0, len(v.peers))
 	for name := range v.peers {
@@ -150,6 +160,7 @@ func (c diffCase) run(t *testing.T, sim, real world, barrier func()) {
 	}
 }
 
+// agree asks Envoy until it shows what is wanted, or patience ends.
 func agree(t *testing.T, real world, barrier func(), want string) string {
 	deadline := time.Now().Add(*patience)
 	for {

@@ -3,41 +3,21 @@ package envoydiff
 import (
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/oncegate/oncegate/envoy/envoybin"
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
 
-// TestAgainstEnvoy plays every case in hostsim and in each Envoy.
-func TestAgainstEnvoy(t *testing.T) {
-	found, missing, err := envoybin.ForTests(t.Context(), filepath.Join("..", "..", "build", "toolchain"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(missing) > 0 {
-		if envoybin.Required() {
-			t.Fatalf("not compared with %v (run make test, which installs it)", missing)
-		}
-		t.Logf("not compared with %v", missing)
-	}
-	if len(found) == 0 {
-		t.Skip("hostsim was compared with no Envoy")
-	}
-	for _, b := range found {
-		t.Run(b.Name(), func(t *testing.T) { compare(t, b) })
-	}
-}
+const notRun = "hostsim/envoydiff: hostsim was not compared with Envoy: no envoy binary (ENVOY_BIN or PATH)"
 
-// compare plays every case in hostsim and in one Envoy.
-func compare(t *testing.T, b envoybin.Binary) {
-	wasm, err := filepath.Abs(filepath.Join("..", "..", "build", "guests", "script.wasm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestAgainstEnvoy plays every case in hostsim and in Envoy.
+func TestAgainstEnvoy(t *testing.T) {
+	requireEnvoy(t)
+	wasm := scriptModule(t)
 	module, err := os.ReadFile(wasm)
 	if err != nil {
 		t.Fatalf("%v (run `make guests` first)", err)
@@ -49,7 +29,7 @@ func compare(t *testing.T, b envoybin.Binary) {
 		}
 		s.upstreams, s.callees = newAcceptor(t), newAcceptor(t)
 	}
-	e := startEnvoy(t, b.Path, sites, wasm)
+	e := startEnvoy(t, sites, wasm)
 	probe := &http.Client{Transport: &http.Transport{}}
 	for _, s := range sites {
 		t.Run(s.name, func(t *testing.T) {
@@ -60,8 +40,8 @@ func compare(t *testing.T, b envoybin.Binary) {
 				t.Run(c.fact+"_"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 					sim.log.tb = t
 					show := strings.Fields(c.show)
-					sw := &simWorld{simSite: sim, show: show, streams: map[string]*hostsimtest.Stream{}}
-					rw := &realWorld{e: e, site: s, show: show, streams: map[string]*realStream{}}
+					sw := &simWorld{simSite: sim, show: show, blind: c.blind, streams: map[string]*hostsimtest.Stream{}}
+					rw := &realWorld{e: e, site: s, show: show, blind: c.blind, streams: map[string]*realStream{}}
 					c.run(t, sw, rw, func() { e.barrier(t, probe) })
 					e.barrier(t, probe)
 					rw.poll(t)
@@ -69,4 +49,31 @@ func compare(t *testing.T, b envoybin.Binary) {
 			}
 		})
 	}
+}
+
+// scriptModule is the path of the script guest.
+func scriptModule(t *testing.T) string {
+	t.Helper()
+	wasm, err := filepath.Abs(filepath.Join("..", "..", "build", "guests", "script.wasm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wasm
+}
+
+// requireEnvoy says which Envoy the test uses. Without one it ends it, in CI as a failure.
+func requireEnvoy(t *testing.T) {
+	t.Helper()
+	bin := envoyBinary()
+	if bin == "" {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(notRun)
+		}
+		t.Skip(notRun)
+	}
+	version, err := exec.Command(bin, "--version").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s --version: %v\n%s", bin, err, version)
+	}
+	t.Logf("compared with %s", strings.TrimSpace(string(version)))
 }

@@ -29,12 +29,25 @@ type envoy struct {
 	off     int64
 	partial []byte
 	lines   map[string][]string // by plugin
+	last    string              // the plugin of the latest line
+}
+
+// envoyBinary is the Envoy to test with, "" when there is none.
+func envoyBinary() string {
+	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
+		return bin
+	}
+	bin, err := exec.LookPath("envoy")
+	if err != nil {
+		return ""
+	}
+	return bin
 }
 
 type object = map[string]any
 
 // startEnvoy starts one Envoy for the sites. Its clusters are the sites' peers.
-func startEnvoy(t *testing.T, binary string, sites []*site, wasm string) *envoy {
+func startEnvoy(t *testing.T, sites []*site, wasm string) *envoy {
 	t.Helper()
 	dir := t.TempDir()
 	e := &envoy{logFile: filepath.Join(dir, "log"), done: make(chan struct{}), ports: map[string]int{}, lines: map[string][]string{}}
@@ -51,7 +64,7 @@ func startEnvoy(t *testing.T, binary string, sites []*site, wasm string) *envoy 
 		t.Fatal(err)
 	}
 	defer log.Close()
-	e.cmd = exec.Command(binary, "--config-path", file, "--admin-address-path", adminFile, "--concurrency", "1",
+	e.cmd = exec.Command(envoyBinary(), "--config-path", file, "--admin-address-path", adminFile, "--concurrency", "1",
 		"--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning", "--component-log-level", "wasm:info", "--log-format", "%v")
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	if err := e.cmd.Start(); err != nil {
@@ -175,22 +188,21 @@ func (e *envoy) guestLines(tb testing.TB, plugin string) []string {
 }
 
 // line sorts one line of Envoy's log: "wasm log NAME ROOT VM: text" is the guest's, and
-// "Function: NAME failed: why" a trap's, which names no plugin.
+// "Function: NAME failed: why" a trap's. That names no plugin, but there is one worker,
+// and the plugin that logged last is the one that runs.
 func (e *envoy) line(line string) {
 	if text, ok := strings.CutPrefix(line, "wasm log "); ok {
 		who, what, _ := strings.Cut(text, ": ")
-		name, _, _ := strings.Cut(who, " ")
+		e.last, _, _ = strings.Cut(who, " ")
 		if !strings.HasPrefix(what, "panic: ") {
-			e.lines[name] = append(e.lines[name], what)
+			e.lines[e.last] = append(e.lines[e.last], what)
 		}
 		return
 	}
 	if text, ok := strings.CutPrefix(line, "Function: "); ok {
-		callback, why, _ := strings.Cut(text, " failed: ")
-		e.lines["traps"] = append(e.lines["traps"], callback+": "+why)
-		return
+		callback, _, _ := strings.Cut(text, " failed: ")
+		e.lines[e.last] = append(e.lines[e.last], "trap in "+callback)
 	}
-	e.lines["other"] = append(e.lines["other"], line)
 }
 
 // barrier returns once the worker has handled everything that had reached it before.
@@ -214,10 +226,10 @@ func (e *envoy) barrier(tb testing.TB, probe *http.Client) {
 // --- the configuration ---
 
 func bootstrap(sites []*site, wasm string) object {
-	listeners := []any{listener("probe", 0, nil, object{"direct_response": object{"status": 200}})}
+	listeners := []any{listener("probe", 0, "0s", nil, object{"direct_response": object{"status": 200}})}
 	var clusters []any
 	for _, s := range sites {
-		listeners = append(listeners, listener(s.name, s.limit, s.filters(wasm), object{"route": object{"cluster": s.name, "timeout": "0s"}}))
+		listeners = append(listeners, listener(s.name, s.limit, fmt.Sprintf("%gs", s.idle.Seconds()), s.filters(wasm), object{"route": object{"cluster": s.name, "timeout": "0s"}}))
 		clusters = append(clusters, cluster(s.name, s.upstreams.Addr(), s.limit), cluster(s.name+"_c", s.callees.Addr(), 0))
 	}
 	return object{
@@ -236,7 +248,7 @@ func typed(name string, fields object) object {
 	return fields
 }
 
-func listener(name string, limit int, filters []any, action object) object {
+func listener(name string, limit int, idle string, filters []any, action object) object {
 	action["match"] = object{"prefix": "/"}
 	action["name"] = "route"
 	hcm := typed("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
@@ -258,6 +270,8 @@ func listener(name string, limit int, filters []any, action object) object {
 func cluster(name string, address net.Addr, limit int) object {
 	c := object{
 		"name": name, "type": "STATIC", "connect_timeout": "30s",
+		// Out of the way of a crowd.
+		"circuit_breakers": object{"thresholds": []any{object{"max_connections": 100000, "max_pending_requests": 100000, "max_requests": 100000}}},
 		"load_assignment": object{"cluster_name": name, "endpoints": []any{object{"lb_endpoints": []any{object{
 			"endpoint": object{"address": socket(address.String())}}}}}},
 		// A connection for each request, so that the test knows which is whose.
@@ -285,6 +299,9 @@ func (s *site) filters(wasm string) []any {
 	}
 	if s.allow {
 		config["allow_on_headers_stop_iteration"] = true
+	}
+	if s.backoff > 0 {
+		config["reload_config"] = object{"backoff": object{"base_interval": fmt.Sprintf("%gs", s.backoff.Seconds())}}
 	}
 	return []any{object{"name": "wasm", "typed_config": typed("envoy.extensions.filters.http.wasm.v3.Wasm", object{"config": config})}}
 }

@@ -24,9 +24,13 @@ type simSite struct {
 
 func startSim(t *testing.T, s *site, guest hostsim.Source) *simSite {
 	sim := &simSite{callee: &hostsimtest.Cluster{}, log: &simLog{tb: t}}
+	backoff := s.backoff
+	if backoff == shortBackoff {
+		backoff = 1 // Envoy has been up for longer than the host
+	}
 	sim.host = hostsimtest.Start(t, hostsim.Config{
 		Guest: guest, VMID: s.name, PluginName: s.name, RootID: s.name, PluginConfig: []byte(s.plugin),
-		AllowOnHeadersStopIteration: s.allow, BufferLimit: s.limit, FailurePolicy: policies[s.policy],
+		AllowOnHeadersStopIteration: s.allow, BufferLimit: s.limit, FailurePolicy: policies[s.policy], StreamIdleTimeout: s.idle, MaxNestedReplies: s.nested, ReloadBackoff: backoff,
 		Clusters: map[string]hostsim.Cluster{s.name + "_c": sim.callee},
 		Logger:   slog.New(sim.log), Seed: 1,
 	})
@@ -41,6 +45,7 @@ var policies = map[string]hostsim.FailurePolicy{
 type simWorld struct {
 	*simSite
 	show    []string
+	blind   bool
 	streams map[string]*hostsimtest.Stream
 	backlog []step // what flow control has kept from being sent
 	guest   []string
@@ -143,10 +148,10 @@ func feed(tb testing.TB, st *hostsimtest.Stream, s step) {
 
 func (w *simWorld) view(testing.TB) view {
 	w.guest = append(w.guest, w.log.take()...)
-	v := view{guest: w.guest, peers: map[string]string{}}
+	v := view{guest: w.guest, calls: w.callee.Pending(), peers: map[string]string{}}
 	for name, st := range w.streams {
 		up := st.Up.Message()
-		if up.Headers != nil {
+		if up.Headers != nil && !w.blind {
 			v.peers[name+" up"] = w.message(up.Headers.Get(":method")+" "+up.Headers.Get(":path"), up)
 		}
 		down := st.Down.Message()
@@ -202,7 +207,8 @@ func (l *simLog) Handle(_ context.Context, rec slog.Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case rec.Message == "wasm log" && !strings.HasPrefix(attrs["message"], "panic: "):
+	case strings.HasPrefix(attrs["message"], "panic: "):
+	case rec.Message == "wasm log":
 		l.lines = append(l.lines, attrs["message"])
 	case attrs["callback"] != "":
 		l.lines = append(l.lines, "trap in "+attrs["callback"])
@@ -234,6 +240,7 @@ type realWorld struct {
 	e       *envoy
 	site    *site
 	show    []string
+	blind   bool
 	streams map[string]*realStream
 	unnamed []*peer // upstream connections whose request has not come yet
 	callees []*peer
@@ -341,9 +348,9 @@ func (w *realWorld) poll(tb testing.TB) {
 
 func (w *realWorld) view(tb testing.TB) view {
 	w.poll(tb)
-	v := view{guest: w.guest, peers: map[string]string{}}
+	v := view{guest: w.guest, calls: len(w.callees), peers: map[string]string{}}
 	for name, st := range w.streams {
-		if m := parseMessage(tb, st.upstream.raw, false); m != nil {
+		if m := parseMessage(tb, st.upstream.raw, false); m != nil && !w.blind {
 			f := strings.Fields(m.first)
 			v.peers[name+" up"] = w.message(f[0]+" "+f[1], m, st.upstream.closed && !(st.answered && m.ended))
 		}
