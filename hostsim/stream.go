@@ -256,6 +256,11 @@ func (s *Stream) AwaitResponse(ctx context.Context) error { return s.resp.window
 // its log, done and delete callbacks.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
+// RequestComplete tells whether the request's end has come in. Only the sinks' methods may
+// call it. Where the response's headers go out before that, Envoy closes an HTTP/1.1
+// connection after the response, and says so in a header that the filter does not see.
+func (s *Stream) RequestComplete() bool { return s.req.ended }
+
 // Worker is the number of the worker that plays the stream.
 func (s *Stream) Worker() int { return s.t.index }
 

@@ -43,6 +43,7 @@ type diffCase struct {
 // A step is "[STREAM] VERB [ARGUMENT]"; without a stream it is stream "a".
 //
 //	get SCRIPT, post SCRIPT   a client's request, without a body or with a chunked one
+//	whole SCRIPT              one with a body, in one packet
 //	send DATA                 a piece of its body: text, or *N for N bytes
 //	finish, trailers K=V      the end of its body
 //	leave                     the client closes its connection

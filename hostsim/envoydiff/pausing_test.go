@@ -3,7 +3,7 @@ package envoydiff
 // over has the guest tell of a stream's end.
 const over = ";log=;sdone=;delete="
 
-var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, idling, failOpen, reload, reloadLater}
+var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, idling, failOpen, reload, reloadLater}
 
 // plain is a filter as most are configured.
 var plain = &site{name: "plain", cases: []diffCase{
@@ -67,4 +67,19 @@ var stopping = &site{name: "stopping", allow: true, cases: []diffCase{
 	{fact: "19", name: "reply later without buffering", steps: []string{"post rh=pause;rb=action:3;rb3=action:3,call:stopping_c:0;cb=effective:self,reply:200:mine;sh=;sb=" + over, "send abc", "send def", "finish", "answer 200"}},
 	{fact: "19", name: "response reply without buffering", steps: []string{"get sh=pause;sb=action:3;sb3=action:3,reply:200:mine" + over, "status 200", "write abc", "write def", "writefinish"}},
 	{fact: "19", name: "response reply later without buffering", steps: []string{"get sh=pause;sb=action:3;sb3=action:3,call:stopping_c:0;cb=effective:self,reply:200:mine" + over, "status 200", "write abc", "write def", "writefinish", "answer 200"}},
+}}
+
+// early shows when Envoy closes a connection because the response began before the
+// request's end.
+var early = &site{name: "early", allow: true, cases: []diffCase{
+	{fact: "32", name: "reply to whole headers", show: "connection", steps: []string{"get rh=reply:200:x"}},
+	{fact: "32", name: "reply before a body", show: "connection", steps: []string{"post rh=reply:200:x"}},
+	{fact: "32", name: "reply to a whole request in one packet", show: "connection", steps: []string{"whole rh=reply:200:x"}},
+	{fact: "32", name: "reply to a body", show: "connection", steps: []string{"post rh=pause;rb=pause;rb1=pause,reply:200:x", "send abc"}},
+	{fact: "32", name: "reply to a body's end", show: "connection", steps: []string{"post rh=pause;rb=pause;rb2=pause,reply:200:x", "send abc", "finish"}},
+	{fact: "32", name: "reply later to a whole request", show: "connection", steps: []string{"whole rh=action:4,call:early_c:0;cb=effective:self,reply:200:x", "answer 200"}},
+	{fact: "32", name: "reply later to a part", show: "connection", steps: []string{"post rh=action:4,call:early_c:0;cb=effective:self,reply:200:x", "send abc", "answer 200"}},
+	{fact: "32", name: "reply held until the request is complete", show: "connection", steps: []string{"post rh=reply:200:x;sh=action:4,call:early_c:0;cb=effective:self,resume:1", "finish", "answer 200"}},
+	{fact: "32", name: "upstream answers early", show: "connection", steps: []string{"post rh=", "send abc", "status 200 end"}},
+	{fact: "32", name: "upstream answers a whole request", show: "connection", steps: []string{"post rh=", "send abc", "finish", "status 200 end"}},
 }}

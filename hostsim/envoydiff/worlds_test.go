@@ -53,12 +53,19 @@ type simWorld struct {
 
 func (w *simWorld) do(tb testing.TB, s step) {
 	switch s.verb {
-	case "get", "post":
+	case "get", "post", "whole":
 		// What Envoy's codec makes of the request of realWorld.
 		h := hostsim.H(":authority", "example.test", ":path", "/"+s.stream, ":method", "POST", ":scheme", "http", "x-script", s.script())
 		st := hostsimtest.Open(tb, w.host, 0)
 		w.streams[s.stream] = st
+		if s.verb == "whole" {
+			h.Add("content-length", "3")
+		}
 		st.RequestHeaders(h, s.verb == "get")
+		if s.verb == "whole" {
+			st.RequestData([]byte("abc"), false)
+			st.RequestData(nil, true)
+		}
 	case "answer", "hangup":
 		if w.callee.Pending() == 0 {
 			tb.Error("hostsim has made no callout")
@@ -165,6 +172,9 @@ func (w *simWorld) view(testing.TB) view {
 func (w *simWorld) message(first string, m hostsimtest.Message) string {
 	text := first
 	for _, name := range w.show {
+		if name == "connection" && m.Early {
+			text = join(text, "connection=close")
+		}
 		if m.Headers.Has(name) {
 			text = join(text, name+"="+strings.Join(m.Headers.Values(name), ","))
 		}
@@ -249,15 +259,12 @@ type realWorld struct {
 
 func (w *realWorld) do(tb testing.TB, s step) {
 	switch s.verb {
-	case "get", "post":
+	case "get", "post", "whole":
 		st := &realStream{}
 		st.client.conn = w.e.dial(tb, w.site.name)
 		w.streams[s.stream] = st
-		st.client.send("POST /%s HTTP/1.1\r\nhost: example.test\r\nx-script: %s\r\n", s.stream, s.script())
-		if s.verb == "post" {
-			st.client.send("transfer-encoding: chunked\r\n")
-		}
-		st.client.send("\r\n")
+		rest := map[string]string{"get": "\r\n", "post": "transfer-encoding: chunked\r\n\r\n", "whole": "content-length: 3\r\n\r\nabc"}
+		st.client.send("POST /%s HTTP/1.1\r\nhost: example.test\r\nx-script: %s\r\n%s", s.stream, s.script(), rest[s.verb])
 		return
 	case "answer", "hangup":
 		if len(w.callees) == 0 {

@@ -134,8 +134,8 @@ func TestAnswersWithoutBody(t *testing.T) {
 	}
 }
 
-// One connection on each side carries all requests, also those that the filter
-// answers before it has seen the body.
+// One connection on each side carries all requests, also those without a body that the
+// filter answers.
 func TestKeepAlive(t *testing.T) {
 	u := newUpstream(t, echo)
 	g := guest{requestHeaders: func(g *guest, _ uint32, _ bool) hostsim.Action {
@@ -153,7 +153,11 @@ func TestKeepAlive(t *testing.T) {
 		if i%2 == 1 {
 			path, want = "/local", 409
 		}
-		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: 20000\r\n\r\n%s", path, strings.Repeat("x", 20000))
+		body := strings.Repeat("x", 20000)
+		if path == "/local" {
+			body = ""
+		}
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
 		resp, err := http.ReadResponse(br, nil)
 		if err != nil {
 			t.Fatalf("request %d: %v", i, err)
@@ -167,6 +171,31 @@ func TestKeepAlive(t *testing.T) {
 	}
 	if u.connections() != 1 {
 		t.Errorf("%d connections to upstream", u.connections())
+	}
+}
+
+// An answer that begins before the request is complete closes the connection, even if the
+// body came in the same packet.
+func TestEarlyAnswerCloses(t *testing.T) {
+	u := newUpstream(t, echo)
+	g := guest{requestHeaders: func(g *guest, _ uint32, _ bool) hostsim.Action {
+		g.SendLocalResponse(409, "", []byte("no"), nil, -1)
+		return hostsim.ActionPause
+	}}
+	r := up(t, g, u.addr(), nil)
+	c := r.dial(t)
+	br := bufio.NewReader(c)
+	fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc")
+	resp, err := http.ReadResponse(br, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || string(body) != "no" || resp.StatusCode != 409 || !resp.Close {
+		t.Errorf("%d %q, close %v, %v", resp.StatusCode, body, resp.Close, err)
+	}
+	if _, err := br.ReadByte(); err != io.EOF {
+		t.Errorf("after the answer: %v, want EOF", err)
 	}
 }
 

@@ -15,6 +15,8 @@ type Sink struct {
 	msg     Message
 	log     []string
 	changed chan struct{}
+	// early, if set, tells on the worker's loop whether the request is still incomplete.
+	early func() bool
 	// onChange, if set, is called on the worker's loop after each change.
 	onChange func(Message)
 }
@@ -25,6 +27,7 @@ type Message struct {
 	Body     []byte
 	Trailers hostsim.Headers
 	Ended    bool
+	Early    bool                // a response that began before the request's end: Envoy closes an HTTP/1.1 connection after it
 	Reset    hostsim.ResetReason // empty: not reset
 }
 
@@ -61,6 +64,7 @@ func (s *Sink) Headers(h hostsim.Headers, endStream bool) {
 	}
 	s.change("headers "+first+end(endStream), func() {
 		s.msg.Headers, s.msg.Ended = h, endStream
+		s.msg.Early = s.early != nil && s.early()
 		if s.msg.Headers == nil {
 			s.msg.Headers = hostsim.Headers{}
 		}

@@ -34,6 +34,7 @@ func OpenWith(tb testing.TB, h *hostsim.Host, opts hostsim.StreamOptions) *Strea
 	if s.Stream, err = h.NewStream(opts); err != nil {
 		tb.Fatalf("NewStream: %v", err)
 	}
+	s.Down.early = func() bool { return !s.RequestComplete() }
 	return s
 }
 

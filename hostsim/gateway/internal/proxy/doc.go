@@ -40,11 +40,10 @@
 // Envoy. The end of a body comes as a separate, empty piece. Expect: 100-continue is
 // answered at once. Upgrades and CONNECT are refused with 403, HTTP/1.0 with 426, a
 // path with a fragment with 400, header maps over the limits with 431. A client that
-// closes its sending side counts as gone.
+// closes its sending side counts as gone. A response that begins before the request has
+// come in whole closes the connection, even if the rest came in the same packet.
 //
 // Different: a client that leaves while flow control holds its body back is only
-// noticed when the body moves again, and a response that comes before a small
-// request body has been read waits a moment for that body, so that the connection
-// can be kept. Upstream's informational answers (1xx) are dropped; an upstream
+// noticed when the body moves again. Upstream's informational answers (1xx) are dropped; an upstream
 // that answers 101 is treated as one that broke off.
 package proxy

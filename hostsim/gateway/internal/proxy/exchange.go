@@ -19,10 +19,6 @@ const (
 	// writePiece is the most that is written in one go, so that a slow client that
 	// still reads makes progress within the write timeout.
 	writePiece = 64 << 10
-	// keepBody and keepWait bound what is read of a request that was answered before
-	// its body had been read, for the sake of keeping the connection.
-	keepBody = 256 << 10
-	keepWait = time.Second
 )
 
 var (
@@ -74,7 +70,7 @@ func (x *exchange) open(h hostsim.Headers) error {
 	}
 	opts := hostsim.StreamOptions{
 		Worker:     hostsim.AnyWorker,
-		Downstream: &sink{q: x.down},
+		Downstream: &sink{q: x.down, early: func() bool { return !x.stream.RequestComplete() }},
 		Upstream:   &sink{q: x.up, onHeaders: x.forward, onReset: func(hostsim.ResetReason) { x.upCancel(errUnwanted) }},
 		Connection: hostsim.ConnectionInfo{SourceAddress: x.r.RemoteAddr, Protocol: x.r.Proto},
 		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "default", Cluster: "upstream"} },
@@ -122,27 +118,17 @@ func (x *exchange) pump() {
 	defer close(x.pumpDone)
 	buf := pieces.Get().(*[]byte)
 	defer pieces.Put(buf)
-	wanted, extra := true, 0
 	for {
-		if wanted {
-			err := x.stream.AwaitRequest(x.ctx)
-			if err == nil {
-				err = x.up.awaitRoom(x.ctx, x.p.cfg.Window)
-			}
-			if err != nil && !errors.Is(err, hostsim.ErrStreamOver) {
-				return // the client is gone or the exchange is over
-			}
-			wanted = err == nil
+		err := x.stream.AwaitRequest(x.ctx)
+		if err == nil {
+			err = x.up.awaitRoom(x.ctx, x.p.cfg.Window)
+		}
+		if err != nil {
+			return // the client is gone, or the exchange is over and so is the connection
 		}
 		n, err := x.r.Body.Read(*buf)
-		switch {
-		case wanted && n > 0:
+		if n > 0 {
 			x.stream.RequestData(bytes.Clone((*buf)[:n]), false)
-		case !wanted:
-			// Answered already: the rest is read for the next request's sake, if short.
-			if extra += n; extra > keepBody {
-				return
-			}
 		}
 		switch {
 		case err == io.EOF:
@@ -201,7 +187,7 @@ func (x *exchange) run() (status int) {
 		case eventReset:
 			return status
 		case eventHeaders:
-			if status, err = x.writeHeaders(e.headers, e.end); err != nil {
+			if status, err = x.writeHeaders(e); err != nil {
 				x.p.log.Error("bad response headers", "error", err)
 				x.stream.ClientReset()
 				return status
@@ -249,7 +235,8 @@ func (x *exchange) finish() {
 }
 
 // writeHeaders starts the answer.
-func (x *exchange) writeHeaders(h hostsim.Headers, end bool) (int, error) {
+func (x *exchange) writeHeaders(e event) (int, error) {
+	h := e.headers
 	status, err := strconv.Atoi(h.Get(":status"))
 	if err != nil || status < 200 || status > 999 {
 		return 0, errors.New("proxy: :status is " + strconv.Quote(h.Get(":status")) + ", must be 200 to 999")
@@ -257,10 +244,10 @@ func (x *exchange) writeHeaders(h hostsim.Headers, end bool) (int, error) {
 	dst := x.w.Header()
 	writeResponseHeaders(dst, h)
 	sized := dst["Content-Length"] != nil
-	if !end && !sized && x.hasBody(status) {
+	if !e.end && !sized && x.hasBody(status) {
 		dst["Transfer-Encoding"] = []string{"chunked"}
 	}
-	if !x.bodyRead() {
+	if e.early {
 		dst["Connection"] = []string{"close"}
 	}
 	x.w.WriteHeader(status)
@@ -269,21 +256,6 @@ func (x *exchange) writeHeaders(h hostsim.Headers, end bool) (int, error) {
 
 func (x *exchange) hasBody(status int) bool {
 	return x.r.Method != http.MethodHead && status != http.StatusNoContent && status != http.StatusNotModified
-}
-
-// bodyRead tells whether the client's body has been read to its end, giving a small
-// one a moment to arrive.
-func (x *exchange) bodyRead() bool {
-	if x.bodyDone.Load() || x.r.ContentLength < 0 || x.r.ContentLength > keepBody {
-		return x.bodyDone.Load()
-	}
-	t := time.NewTimer(keepWait)
-	defer t.Stop()
-	select {
-	case <-x.pumpDone:
-	case <-t.C:
-	}
-	return x.bodyDone.Load()
 }
 
 // writeData writes a piece of body.

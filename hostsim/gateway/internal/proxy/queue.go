@@ -22,6 +22,7 @@ type event struct {
 	headers hostsim.Headers // of eventHeaders and eventTrailers
 	data    []byte
 	end     bool
+	early   bool // of a response's headers: the request is not complete
 	reason  hostsim.ResetReason
 }
 
@@ -117,8 +118,9 @@ func notify(c chan struct{}) {
 // sink is a hostsim.Sink that queues; onHeaders and onReset, when set, run first.
 type sink struct {
 	q         *queue
-	onHeaders func(h hostsim.Headers, end bool)
+	onHeaders func(h hostsim.Headers, end bool) // takes them instead of the queue
 	onReset   func(hostsim.ResetReason)
+	early     func() bool // tells whether a response begins before the request's end
 }
 
 func (s *sink) Headers(h hostsim.Headers, end bool) {
@@ -126,7 +128,7 @@ func (s *sink) Headers(h hostsim.Headers, end bool) {
 		s.onHeaders(h, end)
 		return
 	}
-	s.q.put(event{kind: eventHeaders, headers: h, end: end})
+	s.q.put(event{kind: eventHeaders, headers: h, end: end, early: s.early != nil && s.early()})
 }
 
 func (s *sink) Data(b []byte, end bool) {
