@@ -122,14 +122,15 @@ type ResponseFlags uint64
 
 // Response flags that this host sets, with Envoy's values.
 const (
-	FlagNoHealthyUpstream   ResponseFlags = 0x2     // UH
-	FlagUpstreamTimeout     ResponseFlags = 0x4     // UT
-	FlagConnectFailure      ResponseFlags = 0x20    // UF
-	FlagUpstreamTermination ResponseFlags = 0x40    // UC
-	FlagUpstreamOverflow    ResponseFlags = 0x80    // UO
-	FlagNoRoute             ResponseFlags = 0x100   // NR
-	FlagDownstreamReset     ResponseFlags = 0x4000  // DC
-	FlagStreamIdleTimeout   ResponseFlags = 0x10000 // SI
+	FlagNoHealthyUpstream     ResponseFlags = 0x2      // UH
+	FlagUpstreamTimeout       ResponseFlags = 0x4      // UT
+	FlagConnectFailure        ResponseFlags = 0x20     // UF
+	FlagUpstreamTermination   ResponseFlags = 0x40     // UC
+	FlagUpstreamProtocolError ResponseFlags = 0x800000 // UPE
+	FlagUpstreamOverflow      ResponseFlags = 0x80     // UO
+	FlagNoRoute               ResponseFlags = 0x100    // NR
+	FlagDownstreamReset       ResponseFlags = 0x4000   // DC
+	FlagStreamIdleTimeout     ResponseFlags = 0x10000  // SI
 )
 
 func utoa(v uint64) string {

@@ -173,6 +173,10 @@ func (f UpstreamFailure) reply(detail string, started bool) *localReply {
 	switch f {
 	case UpstreamConnectFailed:
 		return reset("remote connection failure")
+	case UpstreamProtocolError:
+		r := reset("protocol error")
+		r.code = 502
+		return r
 	case UpstreamOverflow:
 		r := reset("overflow")
 		r.headers = Headers{{"x-envoy-overloaded", "true"}}
@@ -200,6 +204,8 @@ func (f UpstreamFailure) flag() ResponseFlags {
 		return FlagUpstreamOverflow
 	case UpstreamNoRoute:
 		return FlagNoRoute
+	case UpstreamProtocolError:
+		return FlagUpstreamProtocolError
 	}
 	return FlagUpstreamTermination
 }

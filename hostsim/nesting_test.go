@@ -96,3 +96,21 @@ func TestReplyToAReply(t *testing.T) {
 		hostsimtest.Healthy(r, r.h)
 	})
 }
+
+// A response that begins before the request's end is told from one that does not.
+func TestRequestComplete(t *testing.T) {
+	eachGuest(t, func(r *rig) {
+		cluster := &hostsimtest.Cluster{}
+		callRig(r, cluster, hostsim.Config{AllowOnHeadersStopIteration: true})
+		want(r, "early, to headers only", r.run("rh=reply:200:x").Down.Message().Early, false)
+		want(r, "early, to headers before a body", r.run("rh=reply:200:x", "abc").Down.Message().Early, true)
+		s := r.run("rh=reply:200:x;sh=action:4,call:c:0;cb=effective:self,resume:1", "abc")
+		reply(r, cluster)
+		want(r, "early, held until the request was complete", s.Down.Message().Early, false)
+		s, h := r.open("")
+		s.RequestHeaders(h, false)
+		s.Respond(200)
+		s.Settle()
+		want(r, "early, upstream's", s.Down.Message().Early, true)
+	})
+}

@@ -123,6 +123,7 @@ func TestUpstreamFailures(t *testing.T) {
 	}{
 		{hostsim.UpstreamConnectFailed, "connection refused", `503 144`, "0x2000000000000000", "upstream_reset_before_response_started{remote_connection_failure|connection_refused}"},
 		{hostsim.UpstreamDisconnected, "", `503 95`, "0x4000000000000000", "upstream_reset_before_response_started{connection_termination}"},
+		{hostsim.UpstreamProtocolError, "", `502 87`, "0x0000800000000000", "upstream_reset_before_response_started{protocol_error}"},
 		{hostsim.UpstreamTimedOut, "", `504 24`, "0x0400000000000000", "response_timeout"},
 		{hostsim.UpstreamNoHealthy, "", `503 19`, "0x0200000000000000", "no_healthy_upstream"},
 		{hostsim.UpstreamOverflow, "", `503 81`, "0x8000000000000000", "upstream_reset_before_response_started{overflow}"},

@@ -112,6 +112,7 @@ const (
 	UpstreamNoHealthy                                // no usable host: 503 "no healthy upstream", flag UH
 	UpstreamOverflow                                 // circuit breaker: 503, flag UO
 	UpstreamNoRoute                                  // no route for the request: 404 without body, flag NR
+	UpstreamProtocolError                            // not HTTP, or the connection's orderly end within a message: 502, flag UPE
 )
 
 // Stream is one HTTP exchange on its way through the filter, played on one

@@ -37,12 +37,20 @@ func (s *Stream) handle(e *event) {
 	case evRequestHeaders:
 		s.onRequestHeaders(e.headers, e.eos)
 	case evRequestData:
-		if s.expect(s.req.started && !s.req.ended, "request body") && !s.req.aborted {
+		switch {
+		case !s.expect(s.req.started && !s.req.ended, "request body"):
+		case s.req.aborted:
+			s.req.ended = e.eos
+		default:
 			s.info.reqBytes += uint64(len(e.data))
 			s.req.dataIn(e.data, e.eos)
 		}
 	case evRequestTrailers:
-		if s.expect(s.req.started && !s.req.ended, "request trailers") && !s.req.aborted {
+		switch {
+		case !s.expect(s.req.started && !s.req.ended, "request trailers"):
+		case s.req.aborted:
+			s.req.ended = true
+		default:
 			s.req.trailersIn(orEmpty(e.headers))
 		}
 	case evUpstreamSelected:

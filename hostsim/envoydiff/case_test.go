@@ -51,6 +51,7 @@ type diffCase struct {
 //	write DATA, writefinish, writetrailers K=V   upstream's body
 //	break                     upstream closes its connection
 //	answer N [BODY]           the callee answers the oldest callout
+//	await TEXT                hostsim shows TEXT once some timer has run out
 //	hangup                    it closes the connection instead
 type step struct{ stream, verb, arg string }
 

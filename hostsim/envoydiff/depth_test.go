@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -54,35 +53,34 @@ func (c crowd) read(lines []string) (o outcome) {
 // overflows. hostsim's default must be what Envoys show, and what comes of the streams
 // must be the same.
 func TestNestingDepth(t *testing.T) {
-	requireEnvoy(t)
-	var group []*site
-	for _, c := range crowds {
-		group = append(group, &site{name: c.site, policy: "FAIL_CLOSED", upstreams: newAcceptor(t), callees: newAcceptor(t)})
+	wasm, guest := scriptModule(t), scriptGuest(t)
+	eachEnvoy(t, func(t *testing.T, bin string) {
+		var group []*site
+		for _, c := range crowds {
+			group = append(group, &site{name: c.site, policy: "FAIL_CLOSED", upstreams: newAcceptor(t), callees: newAcceptor(t)})
+		}
+		e := startEnvoy(t, bin, group, wasm)
+		for i, c := range crowds {
+			t.Run(c.site, func(t *testing.T) { c.compare(t, e, group[i], guest) })
+		}
+	})
+}
+
+func (c crowd) compare(t *testing.T, e *envoy, s *site, guest hostsim.Source) {
+	real, sim := c.inEnvoy(t, e), c.inHostsim(t, startSim(t, s, guest))
+	t.Logf("nested calls: %d in Envoy, %d in hostsim", real.calls, sim.calls)
+	if !real.trapped || !sim.trapped {
+		t.Errorf("trapped in Envoy: %v, in hostsim: %v", real.trapped, sim.trapped)
 	}
-	wasm := scriptModule(t)
-	module, err := os.ReadFile(wasm)
-	if err != nil {
-		t.Fatalf("%v (run `make guests` first)", err)
+	if sim.calls > real.calls || sim.calls < real.calls*4/5 {
+		t.Error("Config.MaxNestedReplies has a default that is not this Envoy's")
 	}
-	e := startEnvoy(t, group, wasm)
-	for i, c := range crowds {
-		t.Run(c.site, func(t *testing.T) {
-			real := c.inEnvoy(t, e)
-			sim := c.inHostsim(t, startSim(t, group[i], hostsim.Wasm(module)))
-			t.Logf("nested calls: %d in Envoy, %d in hostsim", real.calls, sim.calls)
-			if !real.trapped || !sim.trapped {
-				t.Errorf("trapped in Envoy: %v, in hostsim: %v", real.trapped, sim.trapped)
-			}
-			if sim.calls > real.calls || sim.calls < real.calls*4/5 {
-				t.Error("Config.MaxNestedReplies has a default that is not this Envoy's")
-			}
-			// With Envoy's own number the answers must be the same.
-			s := *group[i]
-			s.nested = max(1, real.calls*c.cost/4)
-			if same := c.inHostsim(t, startSim(t, &s, hostsim.Wasm(module))); c.cost == 4 && !maps.Equal(same.answers, real.answers) {
-				t.Errorf("clients got %v in Envoy, %v in hostsim", real.answers, same.answers)
-			}
-		})
+	if c.cost == 4 { // with Envoy's own number the answers must be the same
+		own := *s
+		own.nested = max(1, real.calls)
+		if same := c.inHostsim(t, startSim(t, &own, guest)); !maps.Equal(same.answers, real.answers) {
+			t.Errorf("clients got %v in Envoy, %v in hostsim", real.answers, same.answers)
+		}
 	}
 }
 

@@ -1,52 +1,61 @@
 package envoydiff
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/oncegate/oncegate/envoy/envoybin"
 	"github.com/oncegate/oncegate/hostsim"
-	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
-
-const notRun = "hostsim/envoydiff: hostsim was not compared with Envoy: no envoy binary (ENVOY_BIN or PATH)"
 
 // TestAgainstEnvoy plays every case in hostsim and in Envoy.
 func TestAgainstEnvoy(t *testing.T) {
-	requireEnvoy(t)
 	wasm := scriptModule(t)
-	module, err := os.ReadFile(wasm)
-	if err != nil {
-		t.Fatalf("%v (run `make guests` first)", err)
-	}
-	guest := hostsim.Wasm(module)
+	guest := scriptGuest(t)
 	for _, s := range sites {
 		if s.policy == "" {
 			s.policy = "FAIL_CLOSED"
 		}
-		s.upstreams, s.callees = newAcceptor(t), newAcceptor(t)
 	}
-	e := startEnvoy(t, sites, wasm)
-	probe := &http.Client{Transport: &http.Transport{}}
-	for _, s := range sites {
-		t.Run(s.name, func(t *testing.T) {
-			t.Parallel()
-			sim := startSim(t, s, guest)
-			e.guestLines(t, s.name)
-			for _, c := range s.cases {
-				t.Run(c.fact+"_"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-					sim.log.tb = t
-					show := strings.Fields(c.show)
-					sw := &simWorld{simSite: sim, show: show, blind: c.blind, streams: map[string]*hostsimtest.Stream{}}
-					rw := &realWorld{e: e, site: s, show: show, blind: c.blind, streams: map[string]*realStream{}}
-					c.run(t, sw, rw, func() { e.barrier(t, probe) })
-					e.barrier(t, probe)
-					rw.poll(t)
-				})
+	eachEnvoy(t, func(t *testing.T, bin string) {
+		for _, s := range sites {
+			s.upstreams, s.callees = newAcceptor(t), newAcceptor(t)
+		}
+		e := startEnvoy(t, bin, sites, wasm)
+		probe := &http.Client{Transport: &http.Transport{}}
+		for _, s := range sites {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				s.run(t, e, guest, func() { e.barrier(t, probe) })
+			})
+		}
+	})
+}
+
+// run plays a site's cases.
+func (s *site) run(t *testing.T, e *envoy, guest hostsim.Source, barrier func()) {
+	sim := startSim(t, s, guest)
+	e.guestLines(t, s.name)
+	for _, c := range s.cases {
+		t.Run(c.fact+"_"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			select {
+			case <-e.done:
+				t.Skip("Envoy has crashed in another case")
+			default:
 			}
+			sim.log.tb = t
+			show := strings.Fields(c.show)
+			sw := &simWorld{simSite: sim, show: show, blind: c.blind, streams: map[string]*simStream{}}
+			rw := &realWorld{e: e, site: s, show: show, blind: c.blind, streams: map[string]*realStream{}}
+			c.run(t, sw, rw, barrier)
+			barrier()
+			rw.poll(t)
 		})
 	}
 }
@@ -61,19 +70,35 @@ func scriptModule(t *testing.T) string {
 	return wasm
 }
 
-// requireEnvoy says which Envoy the test uses. Without one it ends it, in CI as a failure.
-func requireEnvoy(t *testing.T) {
+func scriptGuest(t *testing.T) hostsim.Source {
 	t.Helper()
-	bin := envoyBinary()
-	if bin == "" {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(notRun)
-		}
-		t.Skip(notRun)
-	}
-	version, err := exec.Command(bin, "--version").CombinedOutput()
+	module, err := os.ReadFile(scriptModule(t))
 	if err != nil {
-		t.Fatalf("%s --version: %v\n%s", bin, err, version)
+		t.Fatalf("%v (run `make guests` first)", err)
 	}
-	t.Logf("compared with %s", strings.TrimSpace(string(version)))
+	return hostsim.Wasm(module)
+}
+
+// eachEnvoy runs a test on each Envoy of this machine, one after the other. It says which
+// are missing, and fails where they must not.
+func eachEnvoy(t *testing.T, test func(t *testing.T, bin string)) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	found, missing, err := envoybin.ForTests(ctx, filepath.Join("..", "..", "build", "toolchain"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range found {
+		t.Run(b.Name(), func(t *testing.T) { test(t, b.Path) })
+	}
+	if len(missing) > 0 {
+		text := fmt.Sprint("hostsim was not compared with ", missing)
+		if envoybin.Required() {
+			t.Fatal(text)
+		}
+		fmt.Println("hostsim/envoydiff:", text)
+		if len(found) == 0 {
+			t.Skip(text)
+		}
+	}
 }

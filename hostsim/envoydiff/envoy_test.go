@@ -32,22 +32,10 @@ type envoy struct {
 	last    string              // the plugin of the latest line
 }
 
-// envoyBinary is the Envoy to test with, "" when there is none.
-func envoyBinary() string {
-	if bin := os.Getenv("ENVOY_BIN"); bin != "" {
-		return bin
-	}
-	bin, err := exec.LookPath("envoy")
-	if err != nil {
-		return ""
-	}
-	return bin
-}
-
 type object = map[string]any
 
 // startEnvoy starts one Envoy for the sites. Its clusters are the sites' peers.
-func startEnvoy(t *testing.T, sites []*site, wasm string) *envoy {
+func startEnvoy(t *testing.T, bin string, sites []*site, wasm string) *envoy {
 	t.Helper()
 	dir := t.TempDir()
 	e := &envoy{logFile: filepath.Join(dir, "log"), done: make(chan struct{}), ports: map[string]int{}, lines: map[string][]string{}}
@@ -64,7 +52,7 @@ func startEnvoy(t *testing.T, sites []*site, wasm string) *envoy {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	e.cmd = exec.Command(envoyBinary(), "--config-path", file, "--admin-address-path", adminFile, "--concurrency", "1",
+	e.cmd = exec.Command(bin, "--config-path", file, "--admin-address-path", adminFile, "--concurrency", "1",
 		"--use-dynamic-base-id", "--disable-hot-restart", "--log-level", "warning", "--component-log-level", "wasm:info", "--log-format", "%v")
 	e.cmd.Stdout, e.cmd.Stderr = log, log
 	if err := e.cmd.Start(); err != nil {
@@ -253,6 +241,8 @@ func listener(name string, limit int, idle string, filters []any, action object)
 	action["name"] = "route"
 	hcm := typed("envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager", object{
 		"stat_prefix":           name,
+		"stream_idle_timeout":   idle,
+		"delayed_close_timeout": "0.1s", // how long a connection that Envoy cuts stays open
 		"route_config":          object{"virtual_hosts": []any{object{"name": "all", "domains": []any{"*"}, "routes": []any{action}}}},
 		"http_filters":          append(filters, object{"name": "router", "typed_config": typed("envoy.extensions.filters.http.router.v3.Router", object{})}),
 		"http_protocol_options": object{"enable_trailers": true},

@@ -3,7 +3,7 @@ package envoydiff
 // over has the guest tell of a stream's end.
 const over = ";log=;sdone=;delete="
 
-var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, idling, failOpen, reload, reloadLater}
+var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, facts, idling, failOpen, reload, reloadLater}
 
 // plain is a filter as most are configured.
 var plain = &site{name: "plain", cases: []diffCase{

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
@@ -18,12 +20,14 @@ import (
 // simSite is a site's host.
 type simSite struct {
 	host   *hostsim.Host
+	route  func(hostsim.Headers) hostsim.Route
 	callee *hostsimtest.Cluster
 	log    *simLog
 }
 
 func startSim(t *testing.T, s *site, guest hostsim.Source) *simSite {
 	sim := &simSite{callee: &hostsimtest.Cluster{}, log: &simLog{tb: t}}
+	sim.route = func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: s.name} }
 	backoff := s.backoff
 	if backoff == shortBackoff {
 		backoff = 1 // Envoy has been up for longer than the host
@@ -42,11 +46,16 @@ var policies = map[string]hostsim.FailurePolicy{
 	"FAIL_CLOSED": hostsim.FailClosed, "FAIL_OPEN": hostsim.FailOpen, "FAIL_RELOAD": hostsim.FailReload,
 }
 
+type simStream struct {
+	*hostsimtest.Stream
+	started bool // upstream has sent headers
+}
+
 type simWorld struct {
 	*simSite
 	show    []string
 	blind   bool
-	streams map[string]*hostsimtest.Stream
+	streams map[string]*simStream
 	backlog []step // what flow control has kept from being sent
 	guest   []string
 }
@@ -56,7 +65,7 @@ func (w *simWorld) do(tb testing.TB, s step) {
 	case "get", "post", "whole":
 		// What Envoy's codec makes of the request of realWorld.
 		h := hostsim.H(":authority", "example.test", ":path", "/"+s.stream, ":method", "POST", ":scheme", "http", "x-script", s.script())
-		st := hostsimtest.Open(tb, w.host, 0)
+		st := &simStream{Stream: hostsimtest.OpenWith(tb, w.host, hostsim.StreamOptions{Route: w.route})}
 		w.streams[s.stream] = st
 		if s.verb == "whole" {
 			h.Add("content-length", "3")
@@ -81,6 +90,14 @@ func (w *simWorld) do(tb testing.TB, s step) {
 		}
 		status, body, _ := strings.Cut(s.arg, " ")
 		call.Reply(hostsimtest.Answer(status, body, "content-length", fmt.Sprint(len(body)), "x-envoy-upstream-service-time", "0"))
+	case "await":
+		for deadline := time.Now().Add(*patience); !strings.Contains(w.view(tb).String(), s.arg); {
+			if time.Now().After(deadline) {
+				tb.Errorf("hostsim never showed %q", s.arg)
+				break
+			}
+			runtime.Gosched()
+		}
 	default:
 		st := w.streams[s.stream]
 		if st == nil {
@@ -122,7 +139,7 @@ func (w *simWorld) ready(i int) bool {
 	return true
 }
 
-func feed(tb testing.TB, st *hostsimtest.Stream, s step) {
+func feed(tb testing.TB, st *simStream, s step) {
 	k, v := pair(s.arg)
 	switch s.verb {
 	case "send":
@@ -139,6 +156,8 @@ func feed(tb testing.TB, st *hostsimtest.Stream, s step) {
 		if end != "" {
 			h[1] = [2]string{"content-length", "0"}
 		}
+		st.started = true
+		st.UpstreamSelected("127.0.0.1:1")
 		st.ResponseHeaders(h, end != "")
 	case "write":
 		st.ResponseData(payload(tb, s.arg), false)
@@ -147,7 +166,11 @@ func feed(tb testing.TB, st *hostsimtest.Stream, s step) {
 	case "writetrailers":
 		st.ResponseTrailers(hostsim.H(k, v))
 	case "break":
-		st.UpstreamFailed(hostsim.UpstreamDisconnected, "")
+		failure := hostsim.UpstreamDisconnected
+		if st.started {
+			failure = hostsim.UpstreamProtocolError
+		}
+		st.UpstreamFailed(failure, "")
 	default:
 		tb.Fatalf("unknown step %q", s.verb)
 	}
@@ -198,6 +221,11 @@ func (w *simWorld) end(tb testing.TB) {
 	}
 	hostsimtest.Settle(tb, w.host)
 	w.log.take()
+	for w.callee.Pending() > 0 { // calls that have timed out
+		if _, err := w.callee.Next(context.Background()); err != nil {
+			tb.Fatal(err)
+		}
+	}
 }
 
 // simLog keeps what the guest logs, and traps.
@@ -278,6 +306,8 @@ func (w *realWorld) do(tb testing.TB, s step) {
 			p.send("HTTP/1.1 %s X\r\ncontent-length: %d\r\n\r\n%s", status, len(body), body)
 		}
 		p.close()
+		return
+	case "await": // what hostsim shows is what is awaited
 		return
 	}
 	st := w.streams[s.stream]
