@@ -95,31 +95,32 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		}
 	}
 	// It is over, but the answer is not here.
-	s.owner = false
 	if s.ledgerNone() {
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
 	}
-	if !p.host.Random(s.token[:]) {
+	return s.askBeside(now)
+}
+
+// askBeside asks the ledger about a key whose entry in the cache is of no help, and stays.
+func (s *Stream) askBeside(now int64) verdict {
+	s.owner = false
+	if !s.plugin.host.Random(s.token[:]) {
 		return s.unprotected(unavailableProblem(0))
 	}
 	return s.proceed(now)
 }
 
-// orphaned deals with a pending entry whose VM is dead: nobody here will end it. Whether its
-// request ran is not known here. Where there is a ledger, the entry makes room for asking
-// that; else the key stays reserved until the entry expires.
+// orphaned deals with a pending entry whose VM is dead: nobody here will end it. What became
+// of its request only the ledger may know. Without one the key stays reserved until the
+// entry expires.
 func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
-	p := s.plugin
+	s.plugin.metrics.count(s.plugin.metrics.orphaned)
+	s.orphan = true
 	if s.ledgerNone() {
 		return s.conflict(e.Expires - now)
 	}
-	token := e.Token
-	if result, queues := p.table.Release(&s.hash, &token, now); result == cache.Done {
-		p.metrics.count(p.metrics.orphaned)
-		p.wake(&s.hash, queues)
-	}
-	return verdictAgain
+	return s.askBeside(now)
 }
 
 func (s *Stream) mismatch() verdict {

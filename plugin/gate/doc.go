@@ -88,7 +88,7 @@
 // Waiting duplicates are therefore woken by the pump as well: by messages to the queues
 // of the VMs that the cache entry names, with the tick as safety net for VMs
 // that died before they could send them. VMs say in shared data that they are alive
-// (cache.Beat), and an entry of one that is not is left to the ledger.
+// (cache.Beat). A duplicate does not wait for one that is not, but asks the ledger.
 //
 // One callback answers or resumes few streams (maxActs), and the next queue callback goes on.
 // The host carries replies out after the callback, each within the one before: in Envoy

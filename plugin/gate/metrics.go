@@ -27,11 +27,11 @@ type metrics struct {
 	oversize  MetricID // recorded without its body
 	fenced    MetricID // the ledger refused the outcome: reserved anew meanwhile
 	abandoned MetricID // an outcome that never reached the ledger
-	orphaned  MetricID // the VM that owned it died
 
 	callout  MetricID // duration of callouts, microseconds
 	wait     MetricID // how long duplicates waited, milliseconds
 	retries  MetricID // callouts that repeat an earlier one
+	orphaned MetricID // duplicates that found the VM dead that worked on their key
 	waiters  MetricID // duplicates that wait now
 	entries  MetricID // entries in the cache
 	bytes    MetricID // bytes of recorded answers in the cache
@@ -68,10 +68,10 @@ func (m *metrics) define(host Host) {
 		{&m.held, Counter, "oncegate_outcomes_held"},
 		{&m.oversize, Counter, "oncegate_outcomes_oversize"},
 		{&m.abandoned, Counter, "oncegate_outcomes_abandoned"},
-		{&m.orphaned, Counter, "oncegate_outcomes_orphaned"},
 		{&m.callout, Histogram, "oncegate_callout_microseconds"},
 		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
 		{&m.retries, Counter, "oncegate_callout_retries"},
+		{&m.orphaned, Counter, "oncegate_orphans"},
 		{&m.waiters, Gauge, "oncegate_waiters"},
 		{&m.entries, Gauge, "oncegate_cache_entries"},
 		{&m.bytes, Gauge, "oncegate_cache_bytes"},

@@ -85,6 +85,7 @@ type Stream struct {
 	// While the stream waits, or has waited.
 	hasWaited      bool
 	looked         bool
+	orphan         bool         // the VM is dead that worked on the key: nobody here waits
 	arrived        int64        // the first look
 	patient        int64        // no other look before this
 	failure        *api.Problem // what it is answered with instead of a look; nil: nothing

@@ -25,7 +25,7 @@ func (s *Stream) wait(expires, now int64) verdict {
 
 // mayWait tells whether the stream may (go on to) wait.
 func (s *Stream) mayWait(now int64) bool {
-	return s.route.WaitForPending && now < s.deadline(now) && s.plugin.waiting < s.plugin.config.MaxWaiters
+	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.plugin.waiting < s.plugin.config.MaxWaiters
 }
 
 // deadline is when a duplicate stops waiting. A clock that was set back does
