@@ -30,13 +30,18 @@ build/oncegate.wasm: build/toolchain/env.sh $(WASM_TOOLS) $(wildcard plugin/*.go
 
 # hostsim's test guests. A guest whose folder has a file build.flags is built with those flags of tinygo-build.sh.
 GUESTS := $(patsubst hostsim/testdata/guests/%/main.go,build/guests/%.wasm,$(wildcard hostsim/testdata/guests/*/main.go))
+# Variants of the gate that the end-to-end tests run.
+E2E_MODULES := $(patsubst e2e/testdata/modules/%/main.go,build/e2e/%.wasm,$(wildcard e2e/testdata/modules/*/main.go))
 
 .PHONY: guests
-guests: $(GUESTS) ## build the small modules that test hostsim
+guests: $(GUESTS) $(E2E_MODULES) ## build the small modules that test hostsim, and the gates that test the whole
 
 .SECONDEXPANSION:
 build/guests/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard hostsim/testdata/guests/$$*/*)
 	@plugin/toolchain/tinygo-build.sh $$(cat hostsim/testdata/guests/$*/build.flags 2>/dev/null) $@ hostsim/testdata/guests/$*
+
+build/e2e/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard e2e/testdata/modules/$$*/*)
+	@plugin/toolchain/tinygo-build.sh $@ e2e/testdata/modules/$*
 
 # What the gate is measured beside and with.
 BENCH_MODULES := $(patsubst plugin/gatebench/testdata/%/main.go,build/bench/%.wasm,$(wildcard plugin/gatebench/testdata/*/main.go))
@@ -44,7 +49,7 @@ BENCH_MODULES := $(patsubst plugin/gatebench/testdata/%/main.go,build/bench/%.wa
 build/bench/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard plugin/gatebench/testdata/$$*/*)
 	@plugin/toolchain/tinygo-build.sh $@ plugin/gatebench/testdata/$*
 
--include $(wildcard build/*.wasm.d build/guests/*.wasm.d build/bench/*.wasm.d)
+-include $(wildcard build/*.wasm.d build/guests/*.wasm.d build/bench/*.wasm.d build/e2e/*.wasm.d)
 
 # Finds or builds TinyGo, and installs the packages that takes. Looked at on every make, since a TinyGo release may have
 # come to PATH or a package gone; env.sh itself changes only when the answer does.
@@ -103,6 +108,7 @@ test: test-deps build guests ## all tests, with the race detector, against the w
 # The tests find them through the environment (envoy/envoybin).
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
+test-envoys: export E2E_CROWD ?= 2000
 test-envoys: build guests ## what runs in Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
@@ -118,7 +124,8 @@ test-deps:
 		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql'
 
 # Test guests are in testdata folders, which ./... leaves out.
-GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go))
+GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go \
+	e2e/testdata/modules/*/main.go))
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ type envoyTarget struct{ envoybin.Binary }
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	config, err := envoy.Local{
 		Mode: cfg.mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: cfg.upstream, Manager: cfg.manager,
-		Module: wasmModule, Plugin: cfg.plugin, Edit: cfg.edit,
+		Module: cmp.Or(cfg.module, wasmModule), Plugin: cfg.plugin, Edit: cfg.edit,
 	}.Bootstrap()
 	if err != nil {
 		return nil, err

@@ -29,7 +29,8 @@ type stack struct {
 	target   Target
 	mode     string
 	plugin   map[string]any
-	workers  int // of each proxy; 0: 2
+	workers  int    // of each proxy; 0: 2
+	module   string // file of the gate; "": the one that ships
 	manager  *process
 	payments *process
 	proxies  []*proxy
@@ -314,7 +315,10 @@ var client = &http.Client{
 
 // do sends a call once. Go's client would send some again by itself; a body without
 // GetBody stops it.
-func do(ctx context.Context, p *proxy, c call) (answer, error) {
+func do(ctx context.Context, p *proxy, c call) (answer, error) { return doWith(ctx, client, p, c) }
+
+// doWith is do with a client of its own.
+func doWith(ctx context.Context, client *http.Client, p *proxy, c call) (answer, error) {
 	req, err := c.request(ctx, p)
 	if err != nil {
 		return answer{}, err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,8 +19,20 @@ import (
 // Many requests that the gate has to answer at the same moment, at one worker. A proxy
 // carries answers out one within the other, so too many at once end the VM.
 
-// crowd is how many requests wait at once.
-const crowd = 2000
+// crowd is how many requests wait at once: twice what ends a VM, or E2E_CROWD.
+var crowd = crowdSize()
+
+func crowdSize() int {
+	text, ok := os.LookupEnv("E2E_CROWD")
+	if !ok {
+		return 600
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > 5000 {
+		panic(fmt.Sprintf("E2E_CROWD is %q, it must be a number from 1 to 5000", text))
+	}
+	return n
+}
 
 // crowdConfig lets all of them wait.
 func crowdConfig(more map[string]any) map[string]any {
@@ -81,6 +94,9 @@ func (g *gated) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.Copy(io.Discard, r.Body); err != nil {
 		return
 	}
+	if r.Method != "POST" {
+		return
+	}
 	g.mu.Lock()
 	g.runs[r.Header.Get("Idempotency-Key")]++
 	g.mu.Unlock()
@@ -99,6 +115,30 @@ func (g *gated) ran(key string) int {
 	return g.runs[key]
 }
 
+// awaitRun waits until the work of a key has begun.
+func (g *gated) awaitRun(t *testing.T, key string) {
+	t.Helper()
+	eventually(t, "the work does not begin", func() error {
+		if n := g.ran(key); n != 1 {
+			return fmt.Errorf("it ran %d times", n)
+		}
+		return nil
+	})
+}
+
+// startGated starts a manager, a gated upstream and a proxy, on s.
+func (s *stack) startGated(t *testing.T) *gated {
+	t.Helper()
+	up := &gated{runs: map[string]int{}, open: make(chan struct{})}
+	server := httptest.NewServer(up)
+	t.Cleanup(server.Close)
+	s.stopAtEnd(t)
+	s.startManager(t)
+	s.paymentsAddr = server.Listener.Addr().String()
+	s.startProxy(t)
+	return up
+}
+
 // crowdTurn has one crowd at a time: each takes all that the machine has.
 var crowdTurn sync.Mutex
 
@@ -107,15 +147,8 @@ func crowdStack(t *testing.T, target Target, mode string, plugin map[string]any)
 	t.Helper()
 	crowdTurn.Lock()
 	t.Cleanup(crowdTurn.Unlock)
-	up := &gated{runs: map[string]int{}, open: make(chan struct{})}
-	server := httptest.NewServer(up)
-	t.Cleanup(server.Close)
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, workers: 1}
-	s.stopAtEnd(t)
-	s.startManager(t)
-	s.paymentsAddr = server.Listener.Addr().String()
-	s.startProxy(t)
-	return s, up
+	return s, s.startGated(t)
 }
 
 // crowdAnswers are the answers to requests that were sent at once.
@@ -136,6 +169,17 @@ func sendCrowd(ctx context.Context, p *proxy, n int, key func(i int) string) *cr
 		c.wg.Go(func() { c.answers[i], c.errs[i] = do(ctx, p, pay(key(i))) })
 	}
 	return c
+}
+
+// awaitSent waits until n requests were written.
+func (c *crowdAnswers) awaitSent(t *testing.T, n int) {
+	t.Helper()
+	eventually(t, "the requests are not sent", func() error {
+		if sent := c.sent.Load(); sent < int64(n) {
+			return fmt.Errorf("%d are", sent)
+		}
+		return nil
+	})
 }
 
 // count waits for all answers and counts them by status and Idempotent-Replayed.
@@ -187,14 +231,9 @@ func TestCrowdTimesOut(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		first := sendCrowd(ctx, p, 1, func(int) string { return key })
-		eventually(t, "the work does not begin", func() error {
-			if up.ran(key) != 1 {
-				return fmt.Errorf("it ran %d times", up.ran(key))
-			}
-			return nil
-		})
+		up.awaitRun(t, key)
 		c := sendCrowd(ctx, p, crowd, func(int) string { return key })
-		p.awaitMetric(t, "oncegate_waiters", crowd)
+		c.awaitSent(t, crowd)
 		// A proxy that stands still until all of them are due finds them in the same tick.
 		p.pause(t)
 		<-time.After(3 * time.Second)
@@ -246,12 +285,7 @@ func TestCrowdWithoutAManager(t *testing.T) {
 		// What a proxy finds when it comes back to work arrives in one turn of its loop.
 		p.pause(t)
 		c := sendCrowd(t.Context(), p, crowd, func(i int) string { return keys[i] })
-		eventually(t, "the requests are not sent", func() error {
-			if n := c.sent.Load(); n < crowd {
-				return fmt.Errorf("%d are", n)
-			}
-			return nil
-		})
+		c.awaitSent(t, crowd)
 		p.resume(t)
 		wantCounts(t, c.count(t), map[string]int{"503": crowd})
 		for _, key := range keys {

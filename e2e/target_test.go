@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,7 @@ type targetConfig struct {
 	workers  int
 	upstream string // address
 	manager  string // address
+	module   string // file of the gate; "": the one that ships
 	// edit changes an Envoy's configuration further; other targets have none.
 	edit func(*hcmv3.HttpConnectionManager) error
 	// bootstrap does so with the rest of it.
@@ -129,7 +131,7 @@ func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 		return nil, err
 	}
 	args := []string{
-		"--wasm", wasmModule, "--config", file,
+		"--wasm", cmp.Or(cfg.module, wasmModule), "--config", file,
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.manager,
 		"--workers", strconv.Itoa(cfg.workers),
