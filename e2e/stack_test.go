@@ -123,7 +123,7 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 	p, err := s.target.Start(targetConfig{
 		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
 		mode: s.mode, plugin: s.plugin, workers: cmp.Or(s.workers, 2), upstream: s.paymentsAddr, manager: s.managerAddr, edit: s.edit,
-		bootstrap: s.bootstrap,
+		bootstrap: s.bootstrap, module: s.module,
 	})
 	if p != nil {
 		s.proxies = append(s.proxies, p)
