@@ -91,6 +91,23 @@ var modes = []string{"body", "headers"}
 // at once have the same target and mode.
 func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
 	t.Helper()
+	eachOf(t, targets, scenario)
+}
+
+// eachEnvoy is eachMode on the real Envoys.
+func eachEnvoy(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
+	t.Helper()
+	var envoys []Target
+	for _, target := range targets {
+		if _, ok := target.(envoyTarget); ok {
+			envoys = append(envoys, target)
+		}
+	}
+	eachOf(t, envoys, scenario)
+}
+
+func eachOf(t *testing.T, targets []Target, scenario func(t *testing.T, target Target, mode string)) {
+	t.Helper()
 	for _, target := range targets {
 		for _, mode := range modes {
 			t.Run(target.Name()+"/"+mode, func(t *testing.T) {
@@ -99,16 +116,6 @@ func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode stri
 			})
 		}
 	}
-}
-
-// eachEnvoy is eachMode on the real Envoys.
-func eachEnvoy(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
-	t.Helper()
-	eachMode(t, func(t *testing.T, target Target, mode string) {
-		if _, ok := target.(envoyTarget); ok {
-			scenario(t, target, mode)
-		}
-	})
 }
 
 // gatewayTarget is the gateway of this repository.
