@@ -6,12 +6,39 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // lane is a client with one connection, and so with one worker of the proxy.
 type lane struct {
 	client *http.Client
 	vm     string // the VM that its requests go through
+}
+
+// pay sends a payment.
+func (l lane) pay(t *testing.T, p *proxy, key string) <-chan answer {
+	got := make(chan answer, 1)
+	go func() {
+		a, err := doWith(t.Context(), l.client, p, pay(key))
+		if err != nil {
+			a = answer{body: []byte(err.Error())}
+		}
+		got <- a
+	}()
+	return got
+}
+
+// trapModule is the gate in a VM that dies on demand.
+func trapModule(t *testing.T) string {
+	t.Helper()
+	module, err := filepath.Abs(filepath.Join("..", "build", "e2e", "trap.wasm"))
+	if err == nil {
+		_, err = os.Stat(module)
+	}
+	if err != nil {
+		t.Fatalf("%v; run make guests first", err)
+	}
+	return module
 }
 
 // lanes opens connections until there are at least n to each of two workers.
@@ -46,13 +73,7 @@ func lanes(t *testing.T, p *proxy, n int) (a, b []lane) {
 // A VM dies with requests in flight. What that costs is bounded: the requests of that VM fail,
 // nothing runs a second time, and duplicates elsewhere do not wait for it.
 func TestVMDies(t *testing.T) {
-	module, err := filepath.Abs(filepath.Join("..", "build", "e2e", "trap.wasm"))
-	if err == nil {
-		_, err = os.Stat(module)
-	}
-	if err != nil {
-		t.Fatalf("%v; run make guests first", err)
-	}
+	module := trapModule(t)
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		s := &stack{dir: t.TempDir(), target: target, mode: mode, workers: 2, module: module, plugin: map[string]any{
 			// Far longer than anybody here waits for anything.
@@ -62,29 +83,17 @@ func TestVMDies(t *testing.T) {
 		p := s.proxies[0]
 		const n = 5
 		doomed, healthy := lanes(t, p, 2*n+1)
-		send := func(l lane, key string) <-chan answer {
-			got := make(chan answer, 1)
-			go func() {
-				a, err := doWith(t.Context(), l.client, p, pay(key))
-				if err != nil {
-					a = answer{body: []byte(err.Error())}
-				}
-				got <- a
-			}()
-			return got
-		}
-
 		// Of the doomed VM's requests the duplicates are at the other one, and so are other requests.
 		var lost, kept, orphans, waiting []<-chan answer
 		var lostKeys, keptKeys []string
 		for i := range n {
 			lostKeys, keptKeys = append(lostKeys, newKey()), append(keptKeys, newKey())
-			lost, kept = append(lost, send(doomed[i], lostKeys[i])), append(kept, send(healthy[i], keptKeys[i]))
+			lost, kept = append(lost, doomed[i].pay(t, p, lostKeys[i])), append(kept, healthy[i].pay(t, p, keptKeys[i]))
 			up.awaitRun(t, lostKeys[i])
 			up.awaitRun(t, keptKeys[i])
-			orphans = append(orphans, send(healthy[n+i], lostKeys[i]))
+			orphans = append(orphans, healthy[n+i].pay(t, p, lostKeys[i]))
 		}
-		waiting = append(waiting, send(healthy[2*n], keptKeys[0]))
+		waiting = append(waiting, healthy[2*n].pay(t, p, keptKeys[0]))
 		p.awaitMetric(t, "oncegate_waiters", n+1)
 
 		if a, err := doWith(t.Context(), doomed[2*n].client, p, pay(newKey(), "x-trap", "now")); err == nil && a.status != 503 {
@@ -118,15 +127,60 @@ func TestVMDies(t *testing.T) {
 		})
 		for i := range n {
 			for _, l := range []lane{doomed[i], healthy[i]} {
-				if a := <-send(l, lostKeys[i]); a.status != 409 {
+				if a := <-l.pay(t, p, lostKeys[i]); a.status != 409 {
 					t.Errorf("a later duplicate of a request that died: %v", a)
 				}
-				if a := <-send(l, keptKeys[i]); a.status != 201 || !a.replayed() {
+				if a := <-l.pay(t, p, keptKeys[i]); a.status != 201 || !a.replayed() {
 					t.Errorf("a later duplicate of another request: %v", a)
 				}
 			}
 			if a, b := up.ran(lostKeys[i]), up.ran(keptKeys[i]); a != 1 || b != 1 {
 				t.Errorf("executed %d and %d times", a, b)
+			}
+		}
+	})
+}
+
+// The whole proxy stands still for longer than a VM may be silent. When it goes on, no VM takes
+// another one for dead: duplicates still wait for their answer.
+func TestProxyStandsStill(t *testing.T) {
+	module := trapModule(t)
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		s := &stack{dir: t.TempDir(), target: target, mode: mode, workers: 2, module: module, plugin: map[string]any{
+			"pending_wait_timeout": 600, "pending_ttl_seconds": 600,
+		}}
+		up := s.startGated(t)
+		p := s.proxies[0]
+		const n = 5
+		left, right := lanes(t, p, 2*n)
+		all := make(chan answer, 4*n)
+		send := func(l lane, key string) { go func() { all <- <-l.pay(t, p, key) }() }
+		for i := range n {
+			keys := []string{newKey(), newKey()}
+			send(left[i], keys[0])
+			send(right[i], keys[1])
+			up.awaitRun(t, keys[0])
+			up.awaitRun(t, keys[1])
+			send(left[n+i], keys[1])
+			send(right[n+i], keys[0])
+		}
+		p.awaitMetric(t, "oncegate_waiters", 2*n)
+		p.pause(t)
+		<-time.After(7 * time.Second)
+		p.resume(t)
+		// Long enough for every VM to look at its duplicates again, and to answer one wrongly.
+		for end := time.After(3 * time.Second); end != nil; {
+			select {
+			case a := <-all:
+				t.Fatalf("an answer before there is one: %v", a)
+			case <-end:
+				end = nil
+			}
+		}
+		close(up.open)
+		for range 4 * n {
+			if a := <-all; a.status != 201 {
+				t.Errorf("%v", a)
 			}
 		}
 	})

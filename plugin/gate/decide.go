@@ -76,7 +76,7 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		return s.mismatch()
 	}
 	if !e.State.Terminal() {
-		if e.Owner != p.queue && !p.table.Alive(e.Owner, now) {
+		if p.dead(e.Owner, now) {
 			return s.orphaned(e, now)
 		}
 		return s.wait(e.Expires, now)

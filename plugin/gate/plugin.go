@@ -76,6 +76,7 @@ type Plugin struct {
 	swept     cache.Stats // what the metrics know already
 	rechecked int64
 	beaten    int64 // the last beat
+	steady    int64 // since when this VM has beaten without a gap, 0: since its start
 	sweepSize int
 
 	// Buffers that are used again from call to call.
@@ -178,10 +179,7 @@ func (p *Plugin) OnTick() {
 	// A kick that never came back must not silence all later ones.
 	p.kicked = false
 	p.drain()
-	if now-p.beaten >= cache.BeatPeriod || now < p.beaten {
-		p.beaten = now
-		p.table.Beat(p.queue, now)
-	}
+	p.beat(now)
 	p.calls.tick(now)
 	p.rewrite(now)
 	p.stalls()
@@ -206,6 +204,29 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 	p.enter()
 	p.calls.answered(id, bodySize)
 	p.pump()
+}
+
+// beat tells the other VMs that this one is alive.
+func (p *Plugin) beat(now int64) {
+	since := now - p.beaten
+	if since >= 0 && since < cache.BeatPeriod {
+		return
+	}
+	if since >= beatGap {
+		p.steady = now
+	}
+	p.beaten = now
+	p.table.Beat(p.queue, now)
+}
+
+// beatGap is how late a beat may be until the VM must have stood still.
+const beatGap = 3 * cache.BeatPeriod
+
+// dead tells whether the VM of another queue has died. A VM that stood still itself does
+// not judge the others by their silence before they had time to beat: the whole proxy
+// may have stood still.
+func (p *Plugin) dead(queue uint32, now int64) bool {
+	return queue != p.queue && now-p.beaten < beatGap && now-p.steady >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
 }
 
 // enter begins a callback of the plugin context.
