@@ -81,7 +81,7 @@ func TestFewActsInOneCallback(t *testing.T) {
 				replies += len(f.replies)
 			}
 			expect(t, "replies", replies, c.want)
-			expect(t, "waiting", p.waiting, 0)
+			expect(t, "waiting", p.waiting.size, 0)
 		})
 	}
 }

@@ -42,7 +42,7 @@ func TestWhichBodiesAreTakenOver(t *testing.T) {
 		expect(t, c.name+": end", s.OnRequestBody(0, true), Pause)
 		expect(t, c.name+": bytes put back", len(f.requestBody) == c.piece, c.want == Take)
 		expect(t, c.name+": bytes counted", p.uploads, 0)
-		expect(t, c.name+": waited for", len(p.partial), 0)
+		expect(t, c.name+": waited for", p.partial.size, 0)
 	}
 }
 
@@ -64,7 +64,7 @@ func TestUploadsAreBounded(t *testing.T) {
 		s.OnDone()
 	}
 	expect(t, "bytes counted", p.uploads, 0)
-	expect(t, "waited for", len(p.partial), 0)
+	expect(t, "waited for", p.partial.size, 0)
 	_, _, action := h.upload(p, 99, 20_000, [2]string{"content-length", "524288"})
 	expect(t, "when there is room again", action, Take)
 }

@@ -21,15 +21,13 @@ type bodyWatch struct {
 	// held to find out whether that is still so.
 	unavailable bool
 	refusing    bool  // what is held now is to be refused
-	probed      int64 // when one was held last, or found to be held in vain
+	probed      int64 // when one was held last, or found to be held for nothing
 
-	// The requests that are held and have had no callback.
-	first, last *Stream
+	held list // the requests that are held and have had no callback
 }
 
 // watched is what the watch knows of a held request.
 type watched struct {
-	on     bool
 	size   uint64 // request.total_size at the headers
 	behind int64  // since when the host is known to hold bytes back, 0: it is not
 }
@@ -41,39 +39,19 @@ func (b *bodyWatch) hold(s *Stream) bool {
 	}
 	p := s.plugin
 	now := p.host.Now()
-	if b.unavailable && (b.first != nil || now >= b.probed && now-b.probed < int64(bodyPatience)) {
+	if b.unavailable && (b.held.first != nil || now >= b.probed && now-b.probed < int64(bodyPatience)) {
 		return false
 	}
 	b.probed = now
-	s.watched = watched{on: true, size: p.totalSize()}
-	s.previous, s.next = b.last, nil
-	if b.last == nil {
-		b.first = s
-	} else {
-		b.last.next = s
-	}
-	b.last = s
+	s.watched = watched{size: p.totalSize()}
+	b.held.add(s)
 	return true
 }
 
 // release ends the watch of one stream.
 func (b *bodyWatch) release(s *Stream) {
-	if !s.watched.on {
-		return
-	}
-	s.watched.on = false
-	if s.previous == nil {
-		b.first = s.next
-	} else {
-		s.previous.next = s.next
-	}
-	if s.next == nil {
-		b.last = s.previous
-	} else {
-		s.next.previous = s.previous
-	}
-	s.previous, s.next = nil, nil
-	b.refusing = b.refusing && b.first != nil
+	b.held.remove(s)
+	b.refusing = b.refusing && b.held.first != nil
 }
 
 // delivered is told of every callback after the headers of a held request.
@@ -86,15 +64,15 @@ func (b *bodyWatch) delivered(h Host) {
 		b.unavailable = false
 		h.Log(LevelInfo, "oncegate: request bodies arrive now; mode body works")
 	}
-	for b.first != nil {
-		b.release(b.first)
+	for b.held.first != nil {
+		b.release(b.held.first)
 	}
 }
 
 // check looks for the proof. It runs in the plugin context.
 func (p *Plugin) checkBodies(now int64) {
 	b := &p.bodies
-	for s := b.first; s != nil && !b.refusing; {
+	for s := b.held.first; s != nil && !b.refusing; {
 		next := s.next
 		switch w := &s.watched; {
 		case !p.choose(s.id):
@@ -120,11 +98,11 @@ const bodyHint = "oncegate: mode body is configured, but no body arrives while t
 // totalSize is how many bytes of the current stream's request the host has.
 func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
 
-// refuseBodies answers requests that are held in vain.
+// refuseBodies answers requests whose bodies will not come.
 func (p *Plugin) refuseBodies() {
 	b := &p.bodies
 	for b.refusing && !p.spent() {
-		s := b.first
+		s := b.held.first
 		b.release(s)
 		if p.choose(s.id) {
 			s.bodyUnavailable()

@@ -34,7 +34,7 @@ const (
 	maxActs = 32
 )
 
-// Messages between VMs. Sixteen octets are the hash of an entry that ended.
+// Messages between VMs. Sixteen bytes are the hash of an entry that ended.
 const (
 	messageKick = 'k' // to itself: there is work for the plugin context
 	messageAll  = 'a' // entries ended whose hashes are not known: all shall look
@@ -52,15 +52,12 @@ type Plugin struct {
 
 	calls ledger
 
-	// Waiting duplicates in order of arrival.
-	firstWaiter, lastWaiter *Stream
-	waiting                 int
-
+	waiting list // duplicates
 	bodies  bodyWatch
-	partial []*Stream // those of which the host holds body until more of it comes
-	uploads int       // bytes of request bodies that are held here
-	fullAt  int64     // an answer of more bytes fills the host's buffer; 0: not seen yet
-	stuck   bool      // it was said that a request body stands still
+	partial list  // those of which the host holds body until more of it comes
+	uploads int   // bytes of request bodies that are held here
+	fullAt  int64 // an answer of more bytes fills the host's buffer; 0: not seen yet
+	stuck   bool  // it was said that a request body stands still
 	ticks   int64
 	writes  []write // changes of the cache to be tried again
 
@@ -187,7 +184,7 @@ func (p *Plugin) OnTick() {
 	p.overdue = true
 	if now-p.rechecked >= int64(recheckPeriod) || now < p.rechecked {
 		p.rechecked = now
-		if p.waiting > 0 {
+		if p.waiting.size > 0 {
 			p.wokenAll = true
 		}
 	}
@@ -307,7 +304,7 @@ func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
 			p.host.Enqueue(queue, hash[:])
 		}
 	}
-	if p.waiting > 0 {
+	if p.waiting.size > 0 {
 		p.woken = append(p.woken, *hash)
 		p.kick()
 	}

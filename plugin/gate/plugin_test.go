@@ -185,11 +185,11 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 		} else {
 			h.respond(p, len(h.calls)-1, "200", released)
 		}
-		expect(t, "waiters", p.waiting, 1)
+		expect(t, "waiters", p.waiting.size, 1)
 		h.noWrite = false
 		h.tick(p)
 		h.ready(p)
-		expect(t, "waiters", p.waiting, 0)
+		expect(t, "waiters", p.waiting.size, 0)
 		if i == 0 {
 			expect(t, "replayed", len(f2.replies), 1)
 		} else {
@@ -213,7 +213,7 @@ func TestSweepWakes(t *testing.T) {
 	h.now += int64(11 * time.Second)
 	p.rechecked = h.now // not by looking at all of them
 	h.tick(p)
-	expect(t, "waiting", p.waiting, 0)
+	expect(t, "waiting", p.waiting.size, 0)
 	expect(t, "calls", len(h.calls), 2)
 }
 
@@ -246,9 +246,9 @@ func TestStreamIsGone(t *testing.T) {
 	h.ready(p)
 	expect(t, "acted", f.resumedRequest+len(f.replies)+f2.resumedRequest+len(f2.replies), 0)
 	expect(t, "call", h.calls[1].path, api.PathRelease)
-	expect(t, "waiting before", p.waiting, 1)
+	expect(t, "waiting before", p.waiting.size, 1)
 	h.respond(p, 1, "200", released)
-	expect(t, "waiting", p.waiting, 0)
+	expect(t, "waiting", p.waiting.size, 0)
 	expect(t, "gauge", h.values["oncegate_waiters"], 0)
 }
 

@@ -8,33 +8,16 @@ const (
 	stallBytes = 4 << 10
 )
 
-// progress is a stream's place among those of which the host holds body until more comes.
-type progress struct {
-	place int   // in Plugin.partial, from 1 on; 0: none
-	moved int64 // the tick at which body came last, or was let go
-}
-
 // await notes that the host holds a piece of s's body, and that the gate waits for more.
 func (p *Plugin) await(s *Stream) {
 	s.moved = p.ticks
-	if s.place == 0 {
-		p.partial = append(p.partial, s)
-		s.place = len(p.partial)
+	if s.list == nil {
+		p.partial.add(s)
 	}
 }
 
 // arrived notes that the gate does not wait any more.
-func (p *Plugin) arrived(s *Stream) {
-	if s.place == 0 {
-		return
-	}
-	last := len(p.partial) - 1
-	other := p.partial[last]
-	p.partial[s.place-1], other.place = other, s.place
-	p.partial[last] = nil
-	p.partial = p.partial[:last]
-	s.place = 0
-}
+func (p *Plugin) arrived(s *Stream) { p.partial.remove(s) }
 
 // stalls looks for bodies that stand still. With an answer, either upstream is slow, or the
 // host's buffer is full, and then nothing comes until the gate lets go of what is in it.
@@ -42,8 +25,8 @@ func (p *Plugin) arrived(s *Stream) {
 // for the ledger. With a request, only the log can tell.
 func (p *Plugin) stalls() {
 	p.ticks++
-	for at := len(p.partial) - 1; at >= 0 && !p.spent(); at-- {
-		s := p.partial[at]
+	for s, next := p.partial.first, (*Stream)(nil); s != nil && !p.spent(); s = next {
+		next = s.next
 		still := p.ticks - s.moved
 		switch {
 		case s.phase == phaseHeld && still >= stallTicks && s.answer.passed >= stallBytes:

@@ -80,16 +80,17 @@ type Stream struct {
 
 	upload  upload
 	watched watched
-	progress
+	moved   int64 // the tick at which body came last, or was let go
 
 	// While the stream waits, or has waited.
-	hasWaited      bool
-	looked         bool
-	orphan         bool         // the VM is dead that worked on the key: nobody here waits
-	arrived        int64        // the first look
-	patient        int64        // no other look before this
-	failure        *api.Problem // what it is answered with instead of a look; nil: nothing
-	previous, next *Stream
+	hasWaited bool
+	looked    bool
+	orphan    bool         // the VM is dead that worked on the key: nobody here waits
+	arrived   int64        // the first look
+	patient   int64        // no other look before this
+	failure   *api.Problem // what it is answered with instead of a look; nil: nothing
+
+	links // among those that wait for the same: an entry's end, a body, the rest of one
 
 	answer      answer
 	contentType string // for fixRestoreType

@@ -25,7 +25,7 @@ func (s *Stream) wait(expires, now int64) verdict {
 
 // mayWait tells whether the stream may (go on to) wait.
 func (s *Stream) mayWait(now int64) bool {
-	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.plugin.waiting < s.plugin.config.MaxWaiters
+	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.plugin.waiting.size < s.plugin.config.MaxWaiters
 }
 
 // deadline is when a duplicate stops waiting. A clock that was set back does
@@ -64,37 +64,19 @@ func (p *Plugin) link(s *Stream) {
 	s.own()
 	s.phase = phaseWaiting
 	s.hasWaited = true
-	s.previous = p.lastWaiter
-	if p.lastWaiter == nil {
-		p.firstWaiter = s
-	} else {
-		p.lastWaiter.next = s
-	}
-	p.lastWaiter = s
-	p.waiting++
+	p.waiting.add(s)
 	p.metrics.add(p.metrics.waiters, 1)
 }
 
 func (p *Plugin) unlink(s *Stream) {
-	if s.previous == nil {
-		p.firstWaiter = s.next
-	} else {
-		s.previous.next = s.next
-	}
-	if s.next == nil {
-		p.lastWaiter = s.previous
-	} else {
-		s.next.previous = s.previous
-	}
-	s.previous, s.next = nil, nil
-	p.waiting--
+	p.waiting.remove(s)
 	p.metrics.add(p.metrics.waiters, -1)
 }
 
 // wakeWaiters lets waiters decide anew: those whose time is over, and those that were woken.
 // false: there were none. What the running callback has no room for stays for the next one.
 func (p *Plugin) wakeWaiters() (busy bool) {
-	if p.waiting == 0 {
+	if p.waiting.size == 0 {
 		p.overdue, p.wokenAll, p.woken = false, false, p.woken[:0]
 	}
 	if !p.overdue && !p.wokenAll && len(p.woken) == 0 {
@@ -126,8 +108,8 @@ func (s *Stream) ready(now int64) bool { return now >= s.patient || s.failure !=
 // because the callback is spent. Those that have to go on waiting join the end of the
 // list, so it looks at each stream that waits now once.
 func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
-	s := p.firstWaiter
-	for left := p.waiting; left > 0 && s != nil; left-- {
+	s := p.waiting.first
+	for left := p.waiting.size; left > 0 && s != nil; left-- {
 		next := s.next
 		if chosen(s) {
 			if p.spent() {
@@ -151,7 +133,7 @@ func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
 // failWaiters has the local waiters of an entry told of a problem: what made the one that
 // they wait for fail would make each of them fail in turn.
 func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
-	for s := p.firstWaiter; s != nil; s = s.next {
+	for s := p.waiting.first; s != nil; s = s.next {
 		if s.hash == *hash {
 			s.failure = problem
 		}
