@@ -85,3 +85,42 @@ func TestFewActsInOneCallback(t *testing.T) {
 		})
 	}
 }
+
+// The same for answers that stand still, and for requests whose bodies never come.
+func TestFewActsInOneTick(t *testing.T) {
+	const crowd = 20 * maxActs
+	t.Run("answers that stand still", func(t *testing.T) {
+		h := newFakeHost(t)
+		p := started(t, h, "")
+		for i := range crowd {
+			s, _ := h.open(p, uint32(i+1), fmt.Sprint("k", i))
+			s.OnRequestHeaders(true)
+			h.ready(p)
+			h.respond(p, i, "201", granted)
+			f := h.streams[uint32(i+1)]
+			h.current = uint32(i + 1)
+			s.OnResponseHeaders(false)
+			f.responseBody = make([]byte, stallBytes)
+			expect(t, "body", s.OnResponseBody(stallBytes, false), Pause)
+		}
+		h.mostActs = 0
+		for range stallTicks + crowd/maxActs {
+			h.tick(p)
+		}
+		expect(t, "most", h.mostActs, maxActs)
+		for id, f := range h.streams {
+			if f.resumedResponse != 1 {
+				t.Fatalf("answer %d was let go %d times", id, f.resumedResponse)
+			}
+		}
+	})
+	t.Run("bodies that do not come", func(t *testing.T) {
+		h := newWatchedHost(t)
+		for range crowd {
+			h.hold(5)
+		}
+		h.pass(bodyPatience + time.Second)
+		expect(t, "most", h.mostActs, maxActs)
+		expect(t, "refused", h.values["oncegate_requests_body_unavailable"], crowd)
+	})
+}

@@ -88,6 +88,124 @@ func TestRoomForAnUploadRunsOut(t *testing.T) {
 	expect(t, "phase", s.phase, phaseReserving)
 }
 
+// A body of which the gate takes the pieces does not stand still in the host: only its client can be slow.
+func TestTakenBodyDoesNotStandStill(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"mode":"body"}`)
+	s, f, action := h.upload(p, 1, leaveBytes, [2]string{"content-length", "500000"})
+	expect(t, "first", action, Pause)
+	f.requestBody = []byte("a")
+	expect(t, "second", s.OnRequestBody(1, false), Take)
+	for range 2 * bodyPatience / tickPeriod {
+		h.tick(p)
+	}
+	expect(t, "log lines", len(h.logs), 0)
+}
+
+// A body that holds the key must be at hand. Where there is no room for it, the request is refused
+// and counted, or passes whole and unprotected, as the route says.
+func TestNoRoomForABodyWithTheKey(t *testing.T) {
+	for _, c := range []struct {
+		mode    string
+		want    Action
+		metric  string
+		replies int
+	}{
+		{"closed", Pause, "oncegate_requests_manager_error", 1},
+		{"open", Continue, "oncegate_requests_bypass", 0},
+	} {
+		h := newFakeHost(t)
+		p := started(t, h, `{"mode":"body","key":{"json_path":"id"},"failure_mode":"`+c.mode+`"}`)
+		s, f := h.open(p, 1, "")
+		f.request = f.request[:3]
+		h.protocol = "HTTP/1.1"
+		expect(t, "headers", s.OnRequestHeaders(false), Pause)
+		f.requestBody = []byte(strings.Repeat("a", 20_000))
+		expect(t, "first", s.OnRequestBody(20_000, false), Take)
+		p.uploads = maxUploadBytes
+		f.requestBody = []byte(strings.Repeat("b", 20_000))
+		expect(t, c.mode+": second", s.OnRequestBody(20_000, false), c.want)
+		expect(t, c.mode+": replies", len(f.replies), c.replies)
+		expect(t, c.mode+": count", h.values[c.metric], 1)
+		if c.want == Continue {
+			expect(t, "host has", string(f.requestBody), strings.Repeat("a", 20_000)+strings.Repeat("b", 20_000))
+			f.requestBody = []byte("c")
+			expect(t, "rest", s.OnRequestBody(1, true), Continue)
+		}
+		s.OnDone()
+		expect(t, c.mode+": bytes counted", p.uploads, maxUploadBytes-20_000)
+	}
+}
+
+// One body may be as large as the configuration allows, if it is alone.
+func TestLargestBodyWithTheKey(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"mode":"body","key":{"json_path":"id"},"max_request_body_bytes":16777216}`)
+	s, f := h.open(p, 1, "")
+	f.request = append(f.request[:3:3], [2]string{"content-length", "16777216"})
+	expect(t, "headers", s.OnRequestHeaders(false), Pause)
+	f.requestBody = []byte("{")
+	expect(t, "first", s.OnRequestBody(1, false), Pause)
+	expect(t, "replies", len(f.replies), 0)
+	expect(t, "bytes counted", p.uploads, 16<<20)
+	s.OnDone()
+	expect(t, "bytes counted at the end", p.uploads, 0)
+}
+
+// In HTTP/2 the end of a body may come only when the host has room again.
+func TestEndBehindAFullBuffer(t *testing.T) {
+	for _, c := range []struct {
+		protocol string
+		size     int
+		want     phase
+	}{
+		{"HTTP/2", leaveBytes, phaseBody},
+		{"HTTP/2", leaveBytes + 1, phaseReserving},
+		{"HTTP/1.1", leaveBytes + 1, phaseBody},
+	} {
+		h := newFakeHost(t)
+		p := started(t, h, `{"mode":"body"}`)
+		h.protocol = c.protocol
+		s, _, action := h.upload(p, 1, c.size, [2]string{"content-length", decimal(int64(c.size))})
+		expect(t, "action", action, Pause)
+		expect(t, c.protocol+" "+decimal(int64(c.size)), s.phase, c.want)
+		s.OnRequestBody(0, true)
+		expect(t, c.protocol+": end", s.phase, phaseReserving)
+	}
+}
+
+// The client leaves when it has the last byte of an answer, of which the end was not seen yet.
+func TestClientLeavesWithTheLastByte(t *testing.T) {
+	for name, config := range map[string]string{"held": "", "copied": `{"commit":"async"}`} {
+		for _, left := range []string{"", "d"} {
+			h := newFakeHost(t)
+			p := started(t, h, config)
+			s, f := h.open(p, 1, "k")
+			s.OnRequestHeaders(true)
+			h.ready(p)
+			h.respond(p, 0, "201", granted)
+			h.current = 1
+			f.response = append(f.response, [2]string{"content-length", "4"})
+			s.OnResponseHeaders(false)
+			f.responseBody = []byte("abcd"[:4-len(left)])
+			s.OnResponseBody(len(f.responseBody), false)
+			s.OnDone()
+			expect(t, name+": bytes counted before the call", p.calls.held > 0, true)
+			h.ready(p)
+			var r api.FinishRequest
+			if err := r.ParseRaw(h.calls[1].body); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, name+": without body", r.Result.BodyOmitted, left != "")
+			if left == "" {
+				expect(t, name+": body", string(r.Result.Body), "abcd")
+			}
+			h.respond(p, 1, "200", api.ReserveReply{State: api.StateCommitted})
+			expect(t, name+": bytes counted", p.calls.held, 0)
+		}
+	}
+}
+
 // A host that takes nothing back has lost the body: the request must not go on without it.
 func TestBodyCannotBePutBack(t *testing.T) {
 	h := newFakeHost(t)

@@ -32,8 +32,7 @@ func (h *watchedHost) hold(size uint64) (*Stream, *fakeStream) {
 func (h *watchedHost) pass(d time.Duration) {
 	for range d / tickPeriod {
 		h.now += int64(tickPeriod)
-		h.current = 0
-		h.plugin.OnTick()
+		h.tick(h.plugin)
 		for range 100 {
 			h.ready(h.plugin)
 		}

@@ -134,9 +134,10 @@ func (s *Stream) leave() {
 			s.unknown()
 		}
 	case phaseHeld, phaseCollected, phaseCopied:
-		// Upstream answered, so it ran; but the whole answer was never here. The
-		// outcome is recorded without the body: a retry must not run it again.
-		s.finish(nil, true)
+		// Upstream answered, so it ran: a retry must not run it again. Where the whole
+		// answer was never here, the outcome is recorded without the body.
+		a := &s.answer
+		s.finish(a.body, !a.complete() || int64(len(a.body)) != a.passed)
 		s.detach()
 	case phaseStreamed, phaseRecording:
 		s.detach()

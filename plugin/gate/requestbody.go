@@ -7,7 +7,8 @@ import (
 
 const (
 	// maxUploadBytes bounds the request bodies that a VM holds until the rest of them is
-	// there. Beyond it, the host holds them.
+	// there. Beyond it, the host holds them. One body that is alone may be larger: as large
+	// as max_request_body_bytes.
 	maxUploadBytes = 8 << 20
 	// leaveBytes of a body are left to the host in any case: less than any useful buffer
 	// limit, and most bodies have no more.
@@ -96,7 +97,7 @@ func (s *Stream) readBody(size int, end bool) Action {
 	case u.body.Truncated():
 	case !whole:
 		return s.holdPiece(piece)
-	case !end && (len(u.taken()) == 0 || s.http1()):
+	case !end && (u.body.Len() <= leaveBytes || s.http1()):
 		return s.holdLast(piece)
 	}
 	if !s.putBack() {
@@ -106,8 +107,8 @@ func (s *Stream) readBody(size int, end bool) Action {
 }
 
 // holdLast holds the piece that completes a body, until its end comes: the host would close a
-// connection of HTTP/1 for an answer before that. In HTTP/2 the end may be held up
-// behind a full buffer, and no connection is closed.
+// connection of HTTP/1 for an answer before that. In HTTP/2 no connection is closed, and the
+// end of a larger body may be held up behind a full buffer.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {
@@ -137,15 +138,16 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	case s.claimUpload(len(piece)):
 		u.kept = append(u.kept, piece...)
 		if take {
+			p.arrived(s)
 			return Take
 		}
 		u.left = len(u.kept)
+	case !s.putBack():
+		return s.held(s.unreadableBody())
 	case whole:
-		return s.held(s.refuse(overloadedProblem()))
+		s.dropBody()
+		return s.held(s.unprotected(overloadedProblem()))
 	default:
-		if !s.putBack() {
-			return s.held(s.unreadableBody())
-		}
 		u.takes = takesNo
 		s.unclaim()
 	}
@@ -186,7 +188,7 @@ func (s *Stream) claimUpload(more int) bool {
 		need = int(min(u.length, int64(s.route.MaxRequestBody)))
 	}
 	if n := need - u.claimed; n > 0 {
-		if p.uploads+n > maxUploadBytes {
+		if p.uploads > u.claimed && p.uploads+n > maxUploadBytes {
 			return false
 		}
 		p.uploads += n
