@@ -29,8 +29,8 @@
 // records may take when all ways are taken is not given to answers: with the
 // default sizes 17 % of MaxBytes.
 //
-// A record says of each way how many bytes its value may hold, whoever they
-// belong to, and no bucket's record accounts for more than its share. An answer
+// A record says of each way how many bytes its value may hold, of this entry or
+// another, and no bucket's record accounts for more than its share. An answer
 // that makes room is cleared before the record forgets it, and a value of which
 // no record knows whose it is, by compare-and-set on the value itself after the
 // record was stored, so that clearing never destroys an answer that came later.
@@ -50,10 +50,11 @@
 //
 // A pending entry names its attempt (token) and the queue of the VM that owns
 // it. When that VM dies, nobody finishes the entry and it ends by its expiry,
-// like any other; Alive tells the others that waiting for it is pointless. Duplicates add their VM's queue to the way; whoever ends the
-// entry gets the list back and wakes them. Both are compare-and-sets of the
-// same record, so a waiter either is in the list that the finisher gets or sees
-// the finished entry.
+// like any other; Alive tells the others that waiting for it is pointless.
+// Duplicates add their VM's queue to the way; the VM that ends the entry gets
+// the list back and wakes them. Both are compare-and-sets of the same record,
+// so a waiter either is in the list that the finisher gets or sees the finished
+// entry.
 //
 // # What may be lost
 //

@@ -264,7 +264,7 @@ func TestDiesMakingRoom(t *testing.T) {
 			if h.peak > minBytes {
 				t.Errorf("%s: step %d: %d bytes were stored", r.name, step, h.peak)
 			}
-			// Whoever is still remembered answers as before, or asks the ledger.
+			// An entry that is still there answers as before, or the ledger is asked.
 			for i := 1; i <= 3; i++ {
 				if body, ok, _ := answer(alive, hashOf(i, i), 11); ok && body != third {
 					t.Errorf("%s: step %d: entry %d answers %d bytes", r.name, step, i, len(body))

@@ -68,7 +68,7 @@ func (t *Table) accept(v *view, bucket int, value []byte, cas uint32, st Status)
 			return false // storing it back would not compare anything
 		}
 		if !v.rec.decode(value) {
-			// Whatever lies in the values is nobody's.
+			// No record tells whose the values are.
 			t.stats.Foreign++
 			v.rec = record{}
 			v.freed = [Ways]bool{true, true, true, true, true, true, true, true}

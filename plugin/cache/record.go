@@ -47,10 +47,9 @@ type way struct {
 	print   Fingerprint
 	expires int64
 	lastUse int64
-	// held is how many bytes this way's value may hold, whoever they belong to:
-	// the entry's answer, what an entry that left put there, or room that is set
-	// aside for the answer of a pending entry. The sum over a bucket is always
-	// an upper bound.
+	// held is how many bytes this way's value may hold: the entry's answer, what
+	// an entry that left put there, or room that is set aside for the answer of a
+	// pending entry. The sum over a bucket is always an upper bound.
 	held uint32
 }
 

@@ -36,7 +36,7 @@ const (
 	// leave: the longest unused of them comes close to that of the region.
 	samples = 3
 	// maxLooks bounds the buckets that one answer may have emptied for it,
-	// maxFruitless those in vain.
+	// maxFruitless those of them that yield nothing.
 	maxLooks     = 256
 	maxFruitless = 16
 )

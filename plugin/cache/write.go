@@ -82,8 +82,8 @@ func (t *Table) full(r *Reservation) (Result, []uint32) {
 }
 
 // AddWaiter adds a VM's queue to a pending entry: Waiting, Ended,
-// TooManyWaiters or Contended. After Waiting, whoever ends the entry gets the
-// queue; after anything else nobody will wake it.
+// TooManyWaiters or Contended. After Waiting, the VM that ends the entry gets
+// the queue; after anything else nobody will wake it.
 func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 	bucket := t.bucket(h)
 	v := &t.own

@@ -54,7 +54,7 @@ func (s *Stream) replay(result *api.Result) {
 		h := &result.Headers[i]
 		switch h.Name {
 		case headerAccepted:
-			// Upstream chose without being asked; who asks as the first did gets the same.
+			// Upstream chose without being asked; a retry that asks as the first did gets the same.
 			alike = h.Value == s.accept
 			continue
 		case headerContentEncoding:

@@ -348,7 +348,7 @@ func (l *ledger) settle(c *call, r *reply) {
 	}
 }
 
-// later queues a call for repetition. Not for ever: until the reservation is over,
+// later queues a call for repetition. Not forever: until the reservation is over,
 // and only so many.
 func (l *ledger) later(c *call) {
 	p := l.p

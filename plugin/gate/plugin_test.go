@@ -217,7 +217,7 @@ func TestSweepWakes(t *testing.T) {
 	expect(t, "calls", len(h.calls), 2)
 }
 
-// The queue took the message and forgot it: later work is not held up for ever.
+// The queue took the message and forgot it: later work is not held up forever.
 func TestMessageToItselfGetsLost(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")

@@ -136,7 +136,7 @@ func TestFlappingIsLoggedOnceInAWhile(t *testing.T) {
 	})
 }
 
-// Calls carry what ties them to the request that causes them, whoever waits for it.
+// Calls carry what ties them to the request that causes them, also when other requests wait for the call.
 func TestCallsCarryTheRequestsTrace(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct{ config, id, want string }{

@@ -44,7 +44,7 @@ func passTime(t *testing.T, r *Rig, what string, happened func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !happened(); {
 		if time.Now().After(deadline) {
-			t.Fatal("waited in vain for ", what)
+			t.Fatal("waited too long for ", what)
 		}
 		r.Clock.Advance(200 * time.Millisecond)
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // Labels keep the digests of different purposes apart, and those of a future
-// encoding from this one. They and the lengths are short because every 64 octets
+// encoding from this one. They and the lengths are short because every 64 bytes
 // take as long as a host call.
 const (
 	scopeLabel       = "og scope 1"
@@ -145,7 +145,7 @@ func (d *Digester) Fingerprint(h Headers) Fingerprint {
 // body was longer than the limit, so that a sized and a chunked retry of the same request
 // are equal. It uses b up: nothing but Recycle may follow.
 func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
-	// The last octet tells which of the two it is, and with it what precedes it.
+	// The last byte tells which of the two it is, and with it what precedes it.
 	if b.Truncated() {
 		b.length = append(b.length, 't')
 	} else {

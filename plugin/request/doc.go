@@ -7,16 +7,16 @@
 // encodings below.
 //
 //	scope       = base64url( H( "og scope 1" part* ) )
-//	  part      = kind(1 octet) [length name] present(1 octet) [length value]
+//	  part      = kind(1 byte) [length name] present(1 byte) [length value]
 //	  H         = SHA-256, or HMAC-SHA-256 when there is a secret
 //	fingerprint = base64url( SHA-256( "og print 1" field* ) )
-//	entry hash  = first 16 octets of SHA-256( digest of the scope, key )
+//	entry hash  = first 16 bytes of SHA-256( digest of the scope, key )
 //
 // A host enters the scope in lower case, without port and trailing dot. The label did not
 // change with that: hosts that have neither keep their scopes.
 //
 // Every part of variable size is preceded by its length (a varint), so two different
-// inputs never give the same octets; only the key, which comes last, needs none.
+// inputs never give the same bytes; only the key, which comes last, needs none.
 // Headers that may hold credentials only ever enter a digest; nothing here keeps
 // or returns them.
 package request
