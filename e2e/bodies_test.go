@@ -184,7 +184,10 @@ func newBodyRig(t *testing.T, target Target, mode string, http2, small bool) *bo
 }
 
 // upstreamHTTP2 makes Envoy speak HTTP/2 to upstream.
-func upstreamHTTP2(b *bootstrapv3.Bootstrap) error {
+func upstreamHTTP2(b *bootstrapv3.Bootstrap) error { return clusterHTTP2(b, "upstream") }
+
+// clusterHTTP2 makes Envoy speak HTTP/2 to a cluster.
+func clusterHTTP2(b *bootstrapv3.Bootstrap, name string) error {
 	options, err := anypb.New(&httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -198,7 +201,7 @@ func upstreamHTTP2(b *bootstrapv3.Bootstrap) error {
 		return err
 	}
 	for _, c := range b.GetStaticResources().GetClusters() {
-		if c.GetName() == "upstream" {
+		if c.GetName() == name {
 			c.TypedExtensionProtocolOptions["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"] = options
 		}
 	}
