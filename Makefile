@@ -153,10 +153,11 @@ BODY_TRIES ?= 20
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate on a memory that must not grow; BODY_TRIES=20 of each kind of body
+test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate, in the simulated host and in Envoy, on a memory that must not grow; BODY_TRIES=20 of each kind of body
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodies' -count 1 -timeout 3h -v ./e2e
+	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
 
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice

@@ -30,6 +30,14 @@ import (
 
 // What is around the gate: filters before it, and a manager that cannot be reached.
 
+func isGate(f *hcmv3.HttpFilter) bool { return strings.HasPrefix(f.Name, "oncegate") }
+
+// withoutGate leaves an Envoy that differs in nothing else.
+func withoutGate(hcm *hcmv3.HttpConnectionManager) error {
+	hcm.HttpFilters = slices.DeleteFunc(hcm.HttpFilters, isGate)
+	return nil
+}
+
 // beforeTheGate puts the CORS filter and the compressor where the published configurations
 // say that they belong.
 func beforeTheGate(hcm *hcmv3.HttpConnectionManager) error {
@@ -43,7 +51,7 @@ func beforeTheGate(hcm *hcmv3.HttpConnectionManager) error {
 	filter := func(name string, m proto.Message) *hcmv3.HttpFilter {
 		return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(m)}}
 	}
-	gate := slices.IndexFunc(hcm.HttpFilters, func(f *hcmv3.HttpFilter) bool { return strings.HasPrefix(f.Name, "oncegate") })
+	gate := slices.IndexFunc(hcm.HttpFilters, isGate)
 	if gate < 0 {
 		return fmt.Errorf("no gate in %v", hcm.HttpFilters)
 	}

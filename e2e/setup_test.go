@@ -139,12 +139,12 @@ func TestUpdatesLeaveNoMemory(t *testing.T) {
 			})
 		}
 		update(0, 10)
-		before := l.resident(t)
+		before := l.proxies[0].resident(t)
 		const updates = 40
 		update(10, 10+updates)
 		// Some plugins live side by side while old listeners drain, and a VM keeps the room that they took: some
 		// 150 kB for each update here. A plugin that left its own room behind took a megabyte and a half.
-		if grown := (l.resident(t) - before) / updates; grown > 500<<10 {
+		if grown := (l.proxies[0].resident(t) - before) / updates; grown > 500<<10 {
 			t.Errorf("%d bytes more for each update", grown)
 		} else {
 			t.Logf("%d bytes more for each update", grown)
@@ -152,10 +152,10 @@ func TestUpdatesLeaveNoMemory(t *testing.T) {
 	})
 }
 
-// resident is the memory that the Envoy occupies, in bytes.
-func (l *lifecycle) resident(t *testing.T) int {
+// resident is the memory that the process occupies, in bytes.
+func (p *process) resident(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", l.proxies[0].cmd.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
