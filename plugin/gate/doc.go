@@ -38,8 +38,8 @@
 // recorded. An answer that stands still is let go, copied on, and its end waits.
 // An answer that is too large to record, or of streamed_types, passes as it comes
 // (streamed) and is recorded without its body; only its last piece waits.
-// Where the VM has no room for the copy, the host collects an answer of known length,
-// and the gate reads it at its end.
+// Where the VM has no room for the copy, the host collects an answer of known length that
+// fits into its buffer (collectBytes), and the gate reads it at its end.
 // With commit: async, and where no ledger is called, the answer passes and is copied.
 //
 // # Who may run a request

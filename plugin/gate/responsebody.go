@@ -2,6 +2,10 @@ package gate
 
 import "github.com/oncegate/oncegate/plugin/config"
 
+// collectBytes is the largest answer that the host is asked to collect: beyond its limit it
+// would fail the answer. Hosts have room for as much unless they were told otherwise.
+const collectBytes = 512 << 10
+
 // OnResponseBody is called for a piece of the answer's body, of size bytes; in
 // phaseCollected for all that has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
@@ -48,7 +52,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 	}
 	a.passed += int64(size)
 	complete := end || a.complete()
-	if first && !complete && s.phase == phaseHeld && a.expected > 0 && p.fullAt == 0 && !s.claim(int(a.expected)) {
+	if first && !complete && s.phase == phaseHeld && a.expected > 0 && a.expected <= collectBytes && p.fullAt == 0 && !s.claim(int(a.expected)) {
 		// The host has room for all of it, as far as is known.
 		s.phase = phaseCollected
 		return Collect

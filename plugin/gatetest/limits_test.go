@@ -291,3 +291,29 @@ func TestBodyThatCannotBeSeenWhole(t *testing.T) {
 		want(t, "hints", hints, 1)
 	})
 }
+
+// Answers of more than the host holds, and than the VM has room for together: the one that is not
+// copied passes, too.
+func TestLargeAnswersBesideEachOther(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"max_response_body_bytes":16777216}`})
+		body := strings.Repeat("0123456789", 1_000_000)
+		var all []*Exchange
+		for i := range 2 {
+			x := r.Send(Request{Key: fmt.Sprint("k", i)})
+			x.Upstream.AwaitHeaders(t)
+			x.ResponseHeaders(hostsim.H(":status", "200", "content-length", fmt.Sprint(len(body))), false)
+			x.ResponseData([]byte(body[:200_000]), false)
+			all = append(all, x)
+		}
+		r.Settle()
+		for _, x := range all {
+			feed(t, x, body[200_000:], 200_000, true)
+		}
+		for i, x := range all {
+			passTime(t, r, "the answer", func() bool { return x.Client.Ended() || x.Client.ResetBy() != "" })
+			want(t, fmt.Sprint("answer ", i), x.Response().Body == body, true)
+		}
+		want(t, "recorded without a body", r.Metric("oncegate_outcomes_oversize"), 1)
+	})
+}
