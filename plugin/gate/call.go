@@ -126,6 +126,9 @@ const (
 	// clients, a slow manager and large answers must not use up the VM's memory, of which
 	// large blocks take several times their size.
 	maxHeldBytes = 16 << 20
+	// maxReplyBytes bounds the answers of the manager that are read, with room for the largest that
+	// any gate records: max_response_body_bytes goes up to 16 MiB. The VM's memory never shrinks.
+	maxReplyBytes = 17 << 20
 	// repeatsPerTick bounds the repetitions that one tick starts, so that a
 	// manager that comes back is not met with all of them at once.
 	repeatsPerTick = 32
@@ -295,7 +298,7 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	switch {
 	case status >= 200 && status < 300:
 		r := reply{kind: replyOK}
-		if r.answer.ParseRaw(host.CallBody(bodySize)) != nil || !c.expects(&r.answer) {
+		if bodySize > maxReplyBytes || r.answer.ParseRaw(host.CallBody(bodySize)) != nil || !c.expects(&r.answer) {
 			return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
 		}
 		return r

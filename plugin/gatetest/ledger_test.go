@@ -113,6 +113,24 @@ func TestFailedCallsAreLogged(t *testing.T) {
 	}
 }
 
+// An answer that no ledger gives is not taken into the VM, whose memory never shrinks.
+func TestHugeAnswer(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		huge := Fault{Garbage: make([]byte, 40<<20)}
+		r.Manager.Next(api.PathReserve, huge)
+		r.Manager.Next(api.PathCommit, huge)
+		want(t, "answer", r.Send(Request{Key: "a"}).Response().Problem(t), "manager-unavailable")
+		wantLog(t, r, "the manager's answer cannot be read", 1)
+		x := r.Send(Request{Key: "a"})
+		x.Answer(200, "done")
+		want(t, "body", x.Response().Body, "done")
+		if n := r.Host.GuestMemory(0); n > 32<<20 {
+			t.Errorf("the VM has taken %d bytes", n)
+		}
+	})
+}
+
 // A manager that comes and goes does not fill the log.
 func TestFlappingIsLoggedOnceInAWhile(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
