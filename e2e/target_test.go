@@ -141,7 +141,7 @@ func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 		"--wasm", cmp.Or(cfg.module, wasmModule), "--config", file,
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.manager,
-		"--workers", strconv.Itoa(cfg.workers),
+		"--workers", strconv.Itoa(cfg.workers), "--upstream-timeout", "3m",
 	}
 	if cfg.mode == "body" {
 		args = append(args, "--allow-on-headers-stop-iteration")
