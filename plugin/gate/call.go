@@ -365,8 +365,11 @@ func (l *ledger) later(c *call) {
 	c.due = now + int64(min(delay, retry.Max))
 	if c.due >= c.deadline || len(l.repeat) >= retry.MaxQueued {
 		p.metrics.count(p.metrics.abandoned)
-		if c.kind != callRelease {
-			p.host.Log(LevelError, "oncegate: an outcome did not reach the ledger; the key is free again when its reservation ends")
+		if c.kind == callRelease {
+			return
+		}
+		if more, due := l.trouble.losses.due(now); due {
+			p.host.Log(LevelError, "oncegate: an outcome did not reach the ledger; the key is free again when its reservation ends"+more)
 		}
 		return
 	}

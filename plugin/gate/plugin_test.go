@@ -385,3 +385,40 @@ func TestSweepKeepsItsInterval(t *testing.T) {
 	pass(2*p.config.CleanupInterval + time.Second)
 	expect(t, "entries when it is over", h.values["oncegate_cache_entries"], 0)
 }
+
+// A manager that is away for long makes a few lines, not one for each outcome.
+func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"commit_retry":{"max_queued":1}}`)
+	lose := func(key string) {
+		n := len(h.calls)
+		s, _ := h.open(p, uint32(n+1), key)
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.respond(p, n, "201", granted)
+		h.current = uint32(n + 1)
+		h.refuse = true
+		expect(t, "answer", s.OnResponseHeaders(true), Pause)
+		h.ready(p)
+		h.refuse = false
+		h.current = uint32(n + 1)
+		s.OnDone()
+	}
+	told := func() (lines []string) {
+		for _, line := range h.logs {
+			if strings.Contains(line, "did not reach the ledger") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	for i := range 100 {
+		lose("k" + decimal(int64(i)))
+	}
+	expect(t, "lines", len(told()), 1)
+	h.now += int64(logPeriod)
+	lose("later")
+	expect(t, "lines later", len(told()), 2)
+	expect(t, "the others are counted", strings.Contains(told()[1], "; 98 more since"), true)
+	expect(t, "abandoned", h.values["oncegate_outcomes_abandoned"], 100)
+}

@@ -6,7 +6,7 @@ import "time"
 
 const (
 	// logPeriod is the least time between two lines about failed calls, also when calls
-	// succeed in between.
+	// succeed in between, and between two about lost outcomes.
 	logPeriod = 10 * time.Second
 	// maxQuoted bounds what is quoted of an answer.
 	maxQuoted = 160
@@ -14,9 +14,28 @@ const (
 
 // trouble is what was said and what was not.
 type trouble struct {
-	logged int64 // when the last line about a failure was written; 0: never
-	unsaid int   // failures since then
-	told   bool  // of a failure, and not yet of its end
+	failures, losses occasions
+	told             bool // of a failure, and not yet of its end
+}
+
+// occasions are those for one kind of line, of which few are written.
+type occasions struct {
+	logged int64 // when the last line was written; 0: never
+	unsaid int   // occasions since then
+}
+
+// due tells whether a line is to be written now; more ends it, with the number of those that
+// were not.
+func (o *occasions) due(now int64) (more string, due bool) {
+	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
+		o.unsaid++
+		return "", false
+	}
+	if o.unsaid > 0 {
+		more = "; " + decimal(int64(o.unsaid)) + " more since the last such line"
+	}
+	o.logged, o.unsaid = now, 0
+	return more, true
 }
 
 // refusals say why no call was made.
@@ -49,17 +68,10 @@ func foreign(status string, body []byte) string {
 
 // complain tells of a call that failed, but not of each.
 func (l *ledger) complain(c *call, r *reply) {
-	t, now := &l.trouble, l.p.host.Now()
-	if t.logged != 0 && now >= t.logged && now-t.logged < int64(logPeriod) {
-		t.unsaid++
-		return
+	if more, due := l.trouble.failures.due(l.p.host.Now()); due {
+		l.trouble.told = true
+		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+l.p.config.Manager.Cluster+"\" ("+c.kind.path()+") failed: "+r.why+more)
 	}
-	line := "oncegate: a call to cluster \"" + l.p.config.Manager.Cluster + "\" (" + c.kind.path() + ") failed: " + r.why
-	if t.unsaid > 0 {
-		line += "; " + decimal(int64(t.unsaid)) + " more since the last such line"
-	}
-	t.logged, t.unsaid, t.told = now, 0, true
-	l.p.host.Log(LevelWarn, line)
 }
 
 // answers tells, after a line about a failure, that calls succeed again.
