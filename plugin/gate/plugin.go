@@ -143,15 +143,17 @@ type startError string
 func (e startError) Error() string { return string(e) }
 
 // Shutdown tells that the host wants to remove the plugin. True: at once.
-// Otherwise outcomes are still on their way to the ledger, and Host.Done is
-// called when they have arrived or run out.
+// Otherwise outcomes are still on their way to the ledger or the cache, and Host.Done
+// is called when they have arrived or run out.
 func (p *Plugin) Shutdown() bool {
-	if p.calls.idle() {
+	if p.idle() {
 		return true
 	}
 	p.draining = true
 	return false
 }
+
+func (p *Plugin) idle() bool { return p.calls.idle() && len(p.writes) == 0 }
 
 // NewStream returns the state of a new stream.
 func (p *Plugin) NewStream(id uint32) *Stream { return &Stream{plugin: p, id: id} }
@@ -278,7 +280,7 @@ func (p *Plugin) pump() {
 	if p.due() {
 		p.kick()
 	}
-	if p.draining && p.calls.idle() {
+	if p.draining && p.idle() {
 		p.draining = false
 		p.host.Done()
 	}

@@ -422,3 +422,27 @@ func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
 	expect(t, "the others are counted", strings.Contains(told()[1], "; 98 more since"), true)
 	expect(t, "abandoned", h.values["oncegate_outcomes_abandoned"], 100)
 }
+
+// An outcome that the cache did not take yet must not be lost with the plugin: where there is no
+// ledger, the request would run again.
+func TestShutdownWaitsForTheCache(t *testing.T) {
+	for name, recovers := range map[string]bool{"recovers": true, "stays contended": false} {
+		h := newFakeHost(t)
+		p := started(t, h, `{"ledger":"none"}`)
+		s, _ := h.open(p, 1, "k")
+		expect(t, "forwarded", s.OnRequestHeaders(true), Continue)
+		h.noWrite = true
+		expect(t, "answer", s.OnResponseHeaders(true), Continue)
+		s.OnDone()
+		expect(t, name+": at once", p.Shutdown(), false)
+		h.noWrite = !recovers
+		for range writeTries {
+			h.tick(p)
+		}
+		expect(t, name+": done", h.done, 1)
+		h.noWrite = false
+		again, f := h.open(p, 2, "k")
+		again.OnRequestHeaders(true)
+		expect(t, name+": replayed", len(f.replies) == 1 && f.replies[0].status == 200, recovers)
+	}
+}
