@@ -2,10 +2,13 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -131,6 +134,24 @@ func (p *process) pause(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.cmd.Process.Signal(syscall.SIGCONT) }) // fails only when it has ended
+	// The signal is on its way when the call returns; its threads stop one by one.
+	eventually(t, p.name+" does not stand still", func() error {
+		stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		if err != nil || len(stats) == 0 {
+			return fmt.Errorf("its threads: %d, %v", len(stats), err)
+		}
+		for _, file := range stats {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			// The state follows the name, which is in parentheses and may hold any character.
+			if _, state, ok := bytes.Cut(text[max(0, bytes.LastIndexByte(text, ')')):], []byte(" ")); !ok || state[0] != 'T' {
+				return fmt.Errorf("a thread runs: %s", text)
+			}
+		}
+		return nil
+	})
 }
 
 func (p *process) resume(t *testing.T) {
