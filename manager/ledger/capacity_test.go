@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -229,5 +230,24 @@ func TestWindowOnSharedEngines(t *testing.T) {
 	}
 	if got := stats(t, l); got.Evicted != 9*limit || got.Bytes != -1 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A shared engine's count is up to a second old. What others removed since may be taken off a
+// count that was made without it, so that it is below nothing; a reserve goes through all the same.
+func TestCountBelowNothing(t *testing.T) {
+	l, _ := newTestLedger(t, Options{})
+	l.sizes = false // as on a shared engine
+	mustReserve(t, l, "a", "t", api.StateReserved)
+	n, err := l.length.get(t.Context(), l.store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, below := range []int64{-1, -2} {
+		l.length.adjust(below - int64(n))
+		mustReserve(t, l, "b"+fmt.Sprint(below), "t", api.StateReserved)
+		if n, err = l.length.get(t.Context(), l.store); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

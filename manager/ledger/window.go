@@ -17,7 +17,8 @@ func (l *Ledger) estimated(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	r.tx.held = int64(n)
+	// What others removed may have been taken off a count that was made without it.
+	r.tx.held = max(int64(n), 0)
 	return l.execute(ctx, r)
 }
 
