@@ -56,6 +56,7 @@ type storm struct {
 	observer *http.Client // to payments
 	tally    *tally
 	start    time.Time
+	noting   sync.Mutex // one note at a time
 }
 
 // kindOf spreads the kinds: of 100 keys, 8 dropBefore and 7 dropAfter, the rest plain. Those two come first, because they
@@ -244,5 +245,8 @@ func (s *storm) note(w io.Writer, what string) {
 	if what != "" {
 		line += "  <- " + what
 	}
+	// The crash and the progress are told from goroutines of their own.
+	s.noting.Lock()
+	defer s.noting.Unlock()
 	fmt.Fprintln(w, line)
 }
