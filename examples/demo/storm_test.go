@@ -27,7 +27,6 @@ type fakeGate struct {
 	teapot      string // a key that is answered with 418
 	never       string // a key that is answered without being executed
 	down        atomic.Bool
-	refused     atomic.Int64 // requests that met the manager down
 
 	mu       sync.Mutex
 	executed map[string]int64
@@ -52,7 +51,6 @@ func (g *fakeGate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	key := r.Header.Get("Idempotency-Key")
 	if g.down.Load() {
-		g.refused.Add(1)
 		w.Header().Set("Retry-After", "0")
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
@@ -126,7 +124,9 @@ func stormOver(t *testing.T, ctx context.Context, g *fakeGate) (*storm, report) 
 	s := newStorm(srv.URL, srv.URL, options{keys: 30, clients: 6, seed: 1})
 	s.crash = func(context.Context) error {
 		g.down.Store(true)
-		for g.refused.Load() == 0 && ctx.Err() == nil {
+		// A client that cuts its connection does not see that it was refused: one must have.
+		for s.tally.seen(503) == 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
 		}
 		g.down.Store(false)
 		return nil
@@ -219,4 +219,11 @@ func TestKindsOfKeys(t *testing.T) {
 	if n != [3]int{plain: 85, dropBefore: 8, dropAfter: 7} {
 		t.Errorf("kinds %v, want 85 plain, 8 dropped before, 7 after", n)
 	}
+}
+
+// seen is how many answers with a status clients have got.
+func (t *tally) seen(status int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.statuses[status]
 }
