@@ -46,7 +46,7 @@ func (s *site) run(t *testing.T, e *envoy, guest hostsim.Source, barrier func())
 		t.Run(c.fact+"_"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			select {
 			case <-e.done:
-				t.Skip("Envoy has crashed in another case")
+				t.Fatal("Envoy has crashed in another case")
 			default:
 			}
 			sim.log.tb = t

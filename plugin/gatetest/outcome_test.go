@@ -425,8 +425,8 @@ func TestCacheOnlyMode(t *testing.T) {
 }
 
 // Without a ledger, nothing that is remembered leaves: a new key is refused when there is
-// no room for its answer, until something is over. An answer that could not be kept is
-// lost, but not that it was given: nothing runs twice for that.
+// no room for its answer, until something is over. The gate may lose an answer that it could
+// not keep. It still knows that the request ran, and does not run it again.
 func TestCacheOnlyModeRefusesWhenFull(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		// Room for three answers of the smaller kind, and for none of the larger.
