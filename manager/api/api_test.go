@@ -57,6 +57,8 @@ func TestGoldenJSON(t *testing.T) {
 	golden(t, "reply-reserved.json", (&ReserveReply{State: StateReserved, ExpiresIn: time.Minute}).AppendJSON(nil, "t"))
 	golden(t, "reply-pending.json", (&ReserveReply{State: StatePending, ExpiresIn: time.Nanosecond}).AppendJSON(nil, "t"))
 	golden(t, "reply-committed.json", (&ReserveReply{State: StateCommitted, ExpiresIn: time.Second, Result: sampleResult}).AppendJSON(nil, "t"))
+	golden(t, "reserve-unknown.json", (&ReserveRequest{Key: "k", Token: "t", UnknownTTL: time.Second}).AppendJSON(nil))
+	golden(t, "reserve-no-unknown.json", (&ReserveRequest{Key: "k", Token: "t", UnknownTTL: NoUnknown}).AppendJSON(nil))
 	golden(t, "reply-omitted.json", (&ReserveReply{State: StateRejected, Result: Result{Status: 400, BodyOmitted: true}}).AppendJSON(nil, "t"))
 	golden(t, "problem.json", (&Problem{Status: 422, Code: CodeFingerprintMismatch, Title: "T", Detail: "a\n\"b\"\x01\xff"}).AppendJSON(nil))
 }
@@ -73,6 +75,10 @@ func TestGoldenRaw(t *testing.T) {
 		return out
 	}
 	golden(t, "reserve.raw.hex", hex((&ReserveRequest{Key: "k", Scope: "s", Fingerprint: "f", Token: "t", PendingTTL: time.Minute, Wait: time.Second}).AppendRaw(nil)))
+	unknown := ReserveRequest{Key: "k", Token: "t", UnknownTTL: time.Second}
+	golden(t, "reserve-unknown.raw.hex", hex(unknown.AppendRaw(nil)))
+	unknown.UnknownTTL = NoUnknown
+	golden(t, "reserve-no-unknown.raw.hex", hex(unknown.AppendRaw(nil)))
 	golden(t, "commit.raw.hex", hex((&FinishRequest{Key: "k", Scope: "s", Token: "t", Fingerprint: "f", TTL: time.Hour, Result: sampleResult}).AppendRaw(nil)))
 	golden(t, "release.raw.hex", hex((&ReleaseRequest{Key: "k", Scope: "s", Token: "t"}).AppendRaw(nil)))
 	golden(t, "reply.raw.hex", hex((&ReserveReply{State: StateCommitted, ExpiresIn: time.Second, Result: sampleResult}).AppendRaw(nil)))
@@ -101,7 +107,10 @@ func TestRoundTrips(t *testing.T) {
 		})
 		reserve := ReserveRequest{
 			Key: word.Draw(t, "key"), Scope: word.Draw(t, "scope"), Fingerprint: word.Draw(t, "fp"), Token: word.Draw(t, "token"),
-			PendingTTL: millis.Draw(t, "ttl"), Wait: millis.Draw(t, "wait"),
+			PendingTTL: millis.Draw(t, "ttl"), Wait: millis.Draw(t, "wait"), UnknownTTL: millis.Draw(t, "unknown ttl"),
+		}
+		if rapid.Bool().Draw(t, "no unknown") {
+			reserve.UnknownTTL = NoUnknown
 		}
 		finish := FinishRequest{
 			Key: reserve.Key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint, TTL: reserve.Wait, Result: drawResult(t),
@@ -180,6 +189,7 @@ func TestRefusals(t *testing.T) {
 		{"reserve", `{"wait_ms":"5"}`, `wait_ms: "\"5\"": must be a whole number from 0 to 31622400000`},
 		{"reserve", `{"wait_ms":31622400001}`, `wait_ms: "31622400001": must be a whole number from 0 to 31622400000`},
 		{"reserve", `{"wait_ms":9999999999999999999999}`, `wait_ms: "9999999999999999999999": must be a whole number from 0 to 31622400000`},
+		{"reserve", `{"unknown_ttl_ms":-1}`, `unknown_ttl_ms: "-1": must be a whole number from 0 to 31622400000`},
 		{"reserve", `{"key":[[[[[1]]]]]}`, "body: must be JSON nested at most 4 deep"},
 		{"commit", `{"key":"k","token":"t"}`, "result: is missing: must be {status, headers, body}"},
 		{"commit", `{"result":[]}`, "result: must be a JSON object"},
@@ -188,6 +198,7 @@ func TestRefusals(t *testing.T) {
 		{"commit", `{"result":{"status":200,"headers":[["a"]]}}`, `result.headers: "[\"a\"]": must be an array of [name, value]`},
 		{"commit", `{"result":{"status":200,"headers":[["a","b","c"]]}}`, `result.headers: "[\"a\",\"b\",\"c\"]": must be an array of [name, value]`},
 		{"commit", `{"result":{"status":200,"headers":[["a",1]]}}`, `result.headers: "[\"a\",1]": must be an array of [name, value]`},
+		{"commit", `{"result":{"headers":[["a","` + "\xab" + `"]]}}`, `result.headers: "a": header values must be UTF-8 in JSON; the raw form takes any bytes`},
 		{"commit", `{"result":{"status":200,"body":"a"}}`, `result.body: "a": must be base64 with padding`},
 		{"commit", `{"result":{"status":200,"body":1}}`, `result.body: "1": must be a string`},
 		{"commit", `{"result":{"status":200,"body_omitted":1}}`, `result.body_omitted: "1": must be true or false`},
@@ -293,6 +304,7 @@ func FuzzParseJSON(f *testing.F) {
 	finish := FinishRequest{Key: "k", Scope: "s", Token: "t", Result: sampleResult}
 	f.Add(finish.AppendJSON(nil))
 	f.Add((&ReserveRequest{Key: "k", Token: "t", Wait: time.Second}).AppendJSON(nil))
+	f.Add((&ReserveRequest{Key: "k", Token: "t", UnknownTTL: NoUnknown}).AppendJSON(nil))
 	f.Add((&ReserveReply{State: StateCommitted, Result: sampleResult}).AppendJSON(nil, ""))
 	f.Add([]byte(`{"key":"\ud800","token":"\u0000"}`))
 	f.Add([]byte(`{"result":{"headers":[[[[[]]]]]}}`))
@@ -333,6 +345,7 @@ func FuzzParseRaw(f *testing.F) {
 	finish := FinishRequest{Key: "k", Scope: "s", Token: "t", TTL: time.Second, Result: sampleResult}
 	f.Add(finish.AppendRaw(nil))
 	f.Add((&ReserveRequest{Key: "k", Token: "t", Wait: time.Second}).AppendRaw(nil))
+	f.Add((&ReserveRequest{Key: "k", Token: "t", UnknownTTL: time.Second}).AppendRaw(nil))
 	f.Add((&ReleaseRequest{Key: "k", Token: "t"}).AppendRaw(nil))
 	f.Add((&ReserveReply{State: StateCommitted, Result: sampleResult}).AppendRaw(nil))
 	f.Add(sampleResult.AppendRaw(nil))

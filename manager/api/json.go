@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 )
@@ -158,6 +159,10 @@ func (r *ReserveRequest) ParseJSON(b []byte) error {
 			r.PendingTTL, err = MillisField(name, v)
 		case fieldWait:
 			r.Wait, err = MillisField(name, v)
+		case fieldUnknownTTL:
+			if r.UnknownTTL, err = MillisField(name, v); r.UnknownTTL == 0 {
+				r.UnknownTTL = NoUnknown
+			}
 		default:
 			err = UnknownField(name)
 		}
@@ -171,6 +176,10 @@ func (r *ReserveRequest) AppendJSON(dst []byte) []byte {
 	dst = appendJSONOptional(dst, fieldFingerprint, r.Fingerprint)
 	dst = appendJSONMillis(dst, fieldPendingTTL, r.PendingTTL)
 	dst = appendJSONMillis(dst, fieldWait, r.Wait)
+	if r.UnknownTTL < 0 {
+		dst = append(dst, `,"`+fieldUnknownTTL+`":0`...)
+	}
+	dst = appendJSONMillis(dst, fieldUnknownTTL, r.UnknownTTL)
 	return append(dst, '}')
 }
 
@@ -372,6 +381,10 @@ func (r *Result) parseJSONHeaders(v gjson.Result) error {
 		}
 		if n != 2 {
 			err = &FieldError{fieldHeaders, shorten(pair.Raw), "must be an array of [name, value]"}
+			return false
+		}
+		if !utf8.ValidString(h.Value) {
+			err = &FieldError{fieldHeaders, shorten(h.Name), "header values must be UTF-8 in JSON; the raw form takes any bytes"}
 			return false
 		}
 		r.Headers = append(r.Headers, h)

@@ -16,6 +16,7 @@ const (
 	CodeMethodNotAllowed    Code = "method-not-allowed"    // 405
 	CodeEncodingNotAccepted Code = "encoding-not-accepted" // 406: the recorded answer has another content-encoding
 	CodePending             Code = "request-pending"       // 409: the first attempt is still running
+	CodeOutcomeUnknown      Code = "outcome-unknown"       // 409: the first attempt may have run, its outcome is not known
 	CodeFenced              Code = "fenced"                // 409: the token was superseded by a later reservation
 	CodeDuplicateKey        Code = "duplicate-key"         // 409: a live job holds the key
 	CodeConflict            Code = "conflict"              // 409: the state does not allow this call
@@ -24,11 +25,13 @@ const (
 	CodeUnsupportedMedia    Code = "unsupported-media"     // 415: content type is neither JSON nor raw
 	CodeFingerprintMismatch Code = "fingerprint-mismatch"  // 422: the key was used for another request
 	CodeInternal            Code = "internal"              // 500
+	CodeRecordUnreadable    Code = "record-unreadable"     // 500: the stored record cannot be read
 	CodeBodyModeUnavailable Code = "body-mode-unavailable" // 500: the proxy does not show request bodies to the gate
 	CodeManagerUnavailable  Code = "manager-unavailable"   // 503: the gate cannot reach the ledger
 	CodeUnavailable         Code = "unavailable"           // 503: starting, stopping or failed
 	CodeOverloaded          Code = "overloaded"            // 503: load is shed
 	CodeCapacity            Code = "capacity"              // 503: the window is full of pending entries
+	CodeLedgerFull          Code = "ledger-full"           // 503: the window is full of entries that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
 )
 

@@ -15,7 +15,9 @@ import (
 //
 // Fields come in the order in which the structs of types.go declare them. A
 // message is exactly consumed: trailing octets are an error, so that a sender
-// and a receiver that disagree never half understand each other.
+// and a receiver that disagree never half understand each other. UnknownTTL is
+// left out at the end where it is 0, so that what older senders write means the
+// manager's default; else it is one millisecond more than the duration.
 
 const rawVersion = 1
 
@@ -55,7 +57,11 @@ func (r *ReserveRequest) AppendRaw(dst []byte) []byte {
 	dst = appendString(dst, r.Fingerprint)
 	dst = appendString(dst, r.Token)
 	dst = appendDuration(dst, r.PendingTTL)
-	return appendDuration(dst, r.Wait)
+	dst = appendDuration(dst, r.Wait)
+	if r.UnknownTTL == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(dst, uint64(millis(r.UnknownTTL))+1)
 }
 
 // ParseRaw reads the raw form. It does not validate the fields' values.
@@ -69,6 +75,10 @@ func (r *ReserveRequest) decode(d decoder) error {
 	r.Token = d.str("token")
 	r.PendingTTL = d.duration("pending_ttl")
 	r.Wait = d.duration("wait")
+	r.UnknownTTL = 0
+	if len(d.b) > 0 {
+		r.UnknownTTL = d.unknownTTL()
+	}
 	return d.end()
 }
 
@@ -275,6 +285,18 @@ func (d *decoder) duration(field string) time.Duration {
 		return 0
 	}
 	return time.Duration(v) * time.Millisecond
+}
+
+func (d *decoder) unknownTTL() time.Duration {
+	switch v := d.uvarint("unknown_ttl"); {
+	case v == 0 || v-1 > uint64(MaxTTL/time.Millisecond):
+		d.fail("unknown_ttl", "must be 1 ms more than 0 to 366 days")
+		return 0
+	case v == 1:
+		return NoUnknown
+	default:
+		return time.Duration(v-1) * time.Millisecond
+	}
 }
 
 func (d *decoder) result(r *Result) {

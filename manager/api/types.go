@@ -8,6 +8,12 @@ const (
 	PathCommit  = "/v1/ledger/commit"
 	PathReject  = "/v1/ledger/reject"
 	PathRelease = "/v1/ledger/release"
+	// PathRenew takes a ReserveRequest without Wait and extends the reservation of its
+	// token to PendingTTL from now.
+	PathRenew = "/v1/ledger/renew"
+	// PathUnknown takes a ReserveRequest without PendingTTL and Wait and ends the
+	// reservation of its token: the work may have run, and nobody knows how it ended.
+	PathUnknown = "/v1/ledger/unknown"
 )
 
 // Header names, in the lower case that HTTP/2 and Envoy use.
@@ -50,6 +56,10 @@ const (
 	MaxTTL = 366 * 24 * time.Hour
 )
 
+// NoUnknown as an UnknownTTL means that a key is free again when its reservation runs out
+// without an outcome.
+const NoUnknown time.Duration = -1
+
 // State of a ledger entry.
 type State uint8
 
@@ -67,9 +77,12 @@ const (
 	StateReserved
 	// StateReleased is the answer to a release.
 	StateReleased
+	// StateUnknown: the work may have run, its outcome is not known. A late outcome with
+	// the same token, or an operator, replaces it; nothing else runs before it expires.
+	StateUnknown
 )
 
-var stateNames = [...]string{"none", "pending", "committed", "rejected", "reserved", "released"}
+var stateNames = [...]string{"none", "pending", "committed", "rejected", "reserved", "released", "unknown"}
 
 // String returns the state's name on the wire, "invalid" for an unknown one.
 func (s State) String() string {
@@ -123,6 +136,9 @@ type ReserveRequest struct {
 	// Wait is how long the call may be held while another attempt is pending;
 	// 0 means not at all. The manager bounds it.
 	Wait time.Duration
+	// UnknownTTL is how long the key is remembered as StateUnknown when the reservation
+	// runs out without an outcome; 0 means the manager's default, NoUnknown not at all.
+	UnknownTTL time.Duration
 }
 
 // ReserveReply answers a reserve.

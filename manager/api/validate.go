@@ -43,6 +43,7 @@ const (
 	fieldToken       = "token"
 	fieldPendingTTL  = "pending_ttl_ms"
 	fieldWait        = "wait_ms"
+	fieldUnknownTTL  = "unknown_ttl_ms"
 	fieldTTL         = "ttl_ms"
 	fieldResult      = "result"
 	fieldStatus      = "result.status"
@@ -126,7 +127,10 @@ func (r *ReserveRequest) Validate() error {
 	if err := validateDuration(fieldPendingTTL, r.PendingTTL); err != nil {
 		return err
 	}
-	return validateDuration(fieldWait, r.Wait)
+	if err := validateDuration(fieldWait, r.Wait); err != nil {
+		return err
+	}
+	return validateDuration(fieldUnknownTTL, max(r.UnknownTTL, 0))
 }
 
 // Validate checks the values of all fields. The error is a *FieldError.
