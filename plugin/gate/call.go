@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/plugin/cache"
-	"github.com/oncegate/oncegate/plugin/config"
 )
 
 // callKind is what a call asks of the ledger.
@@ -43,24 +41,14 @@ func (k callKind) state() api.State {
 // the stream that wanted it: it is sent, answered and repeated whether or not
 // that stream still exists.
 type call struct {
-	kind        callKind
-	route       *config.Route
-	hash        cache.Hash
-	key, scope  string
-	fingerprint string
-	short       cache.Fingerprint
-	token       cache.Token
+	kind callKind
+	attempt
 
 	// stream waits for the answer; nil when none does or it is gone.
 	stream *Stream
-	// owner: the cache holds the pending entry of this token.
-	owner bool
 	// cached: what this call means for the cache is done; a repetition leaves the
 	// cache alone.
 	cached bool
-
-	// trace are headers of the request that go along with the call.
-	trace [][2]string
 
 	wait time.Duration // callReserve: how long the manager may hold the call
 	// message is the raw form of a commit or reject, kept for repetition; result
@@ -231,13 +219,13 @@ func (l *ledger) start(c *call) {
 	case callReserve:
 		c.timeout += c.wait
 		r := api.ReserveRequest{
-			Key: c.key, Scope: c.scope, Fingerprint: c.fingerprint, Token: hexString(c.token[:]),
+			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hexString(c.token[:]),
 			PendingTTL: c.route.PendingTTL, Wait: c.wait,
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	case callRelease:
-		r := api.ReleaseRequest{Key: c.key, Scope: c.scope, Token: hexString(c.token[:])}
+		r := api.ReleaseRequest{Key: c.key, Scope: c.scope.String(), Token: hexString(c.token[:])}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	}

@@ -11,45 +11,78 @@ import (
 
 func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 
-// finish records the outcome of the answer, with its body or without.
-func (s *Stream) finish(body []byte, bare bool) {
-	a := &s.answer
-	p := s.plugin
-	kind, ttl := callCommit, s.route.CommittedTTL
-	if a.outcome == config.OutcomeReject {
-		kind, ttl = callReject, s.route.RejectedTTL
+// conclude ends a reservation with upstream's answer. It returns the call that tells the
+// ledger, nil where none is called.
+func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Result) *call {
+	kind, ttl := callCommit, r.route.CommittedTTL
+	if outcome == config.OutcomeReject {
+		kind, ttl = callReject, r.route.RejectedTTL
 	}
-	p.calls.held -= a.claimed
-	a.claimed = 0
-	if s.route.Ledger == config.LedgerManager && !p.calls.room(len(body)) {
-		bare = true
+	called := r.route.Ledger == config.LedgerManager
+	if called && !p.calls.room(len(result.Body)) {
+		result.BodyOmitted = true
 	}
-	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
-	if bare {
+	if result.BodyOmitted {
 		result.Body = nil
 		p.metrics.count(p.metrics.oversize)
 	}
-	a.headers, a.body = nil, nil
-	c := s.newCall(kind)
-	c.bare = bare
-	if s.route.Ledger != config.LedgerManager {
+	c := r.newCall(kind)
+	c.bare = result.BodyOmitted
+	r.owner = false
+	if !called {
 		c.result = result.AppendRaw(nil)
 		p.keep(c, p.host.Now())
-		s.owner = false
+		return nil
+	}
+	c.encode(result, ttl)
+	c.deadline = r.expires
+	p.calls.add(c)
+	return c
+}
+
+// giveBack ends a reservation that nothing ran for, or whose upstream asks to be asked again.
+func (p *Plugin) giveBack(r *reservation) {
+	c := r.newCall(callRelease)
+	r.owner = false
+	if r.route.Ledger == config.LedgerManager {
+		p.metrics.count(p.metrics.released)
+		c.deadline = r.expires
+		p.calls.add(c)
 		return
 	}
-	c.encode(&result, ttl)
-	c.deadline = s.expires
-	c.stream = s
-	s.call = c
-	s.owner = false
-	p.calls.add(c)
+	if c.owner {
+		p.metrics.count(p.metrics.released)
+		p.forget(c, p.host.Now())
+	}
+}
+
+// unknown leaves the reservation to its end: upstream may have run the request,
+// so no retry may run it now. Where upstream keeps the ledger, it knows.
+func (p *Plugin) unknown(r *reservation) {
+	if r.route.Ledger == config.LedgerUpstream {
+		p.giveBack(r)
+		return
+	}
+	r.owner = false
+	p.metrics.count(p.metrics.held)
+}
+
+// finish records the outcome of the answer, with its body or without.
+func (s *Stream) finish(body []byte, bare bool) {
+	a := &s.answer
+	s.plugin.calls.held -= a.claimed
+	a.claimed = 0
+	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
+	a.headers, a.body = nil, nil
+	if s.call = s.plugin.conclude(&s.reservation, a.outcome, &result); s.call != nil {
+		s.call.stream = s
+	}
 }
 
 // encode builds the message of a commit or reject; its tail is the raw result.
 func (c *call) encode(result *api.Result, ttl time.Duration) {
 	f := api.FinishRequest{
-		Key: c.key, Scope: c.scope, Token: hexString(c.token[:]), Fingerprint: c.fingerprint, TTL: ttl,
+		Key: c.key, Scope: c.scope.String(), Token: hexString(c.token[:]), Fingerprint: c.fingerprint.String(), TTL: ttl,
 	}
 	// With an empty result the message shows where the result begins.
 	empty := len(f.Result.AppendRaw(nil))
@@ -74,36 +107,15 @@ func (c *call) strip() {
 	c.encode(&result, ttl)
 }
 
-// giveBack ends the reservation of a request that nothing ran for, or whose
-// upstream asks to be asked again.
 func (s *Stream) giveBack() {
-	p := s.plugin
 	s.phase = phaseDone
-	c := s.newCall(callRelease)
-	s.owner = false
-	if s.route.Ledger == config.LedgerManager {
-		p.metrics.count(p.metrics.released)
-		c.deadline = s.expires
-		p.calls.add(c)
-		return
-	}
-	if c.owner {
-		p.metrics.count(p.metrics.released)
-		p.forget(c, p.host.Now())
-	}
+	s.plugin.giveBack(&s.reservation)
 }
 
-// unknown leaves the reservation to its end: upstream may have run the request,
-// so no retry may run it now. Where upstream keeps the ledger, it knows.
 func (s *Stream) unknown() {
 	s.mark = statusUnknown
-	if s.route.Ledger == config.LedgerUpstream {
-		s.giveBack()
-		return
-	}
 	s.phase = phaseDone
-	s.owner = false
-	s.plugin.metrics.count(s.plugin.metrics.held)
+	s.plugin.unknown(&s.reservation)
 }
 
 // leave settles what a stream has begun when it ends early.

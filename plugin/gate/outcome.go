@@ -18,6 +18,7 @@ func (s *Stream) reserve() verdict {
 // askFor sends a reserve that the manager may hold for so long while another attempt is
 // pending.
 func (s *Stream) askFor(wait int64) verdict {
+	s.own()
 	c := s.newCall(callReserve)
 	c.wait = nanoseconds(wait)
 	c.stream = s
@@ -25,16 +26,6 @@ func (s *Stream) askFor(wait int64) verdict {
 	s.phase = phaseReserving
 	s.plugin.calls.add(c)
 	return verdictPause
-}
-
-// newCall returns a call about the stream's entry.
-func (s *Stream) newCall(kind callKind) *call {
-	s.own()
-	return &call{
-		kind: kind, route: s.route, hash: s.hash, key: s.key, scope: s.scope.String(),
-		fingerprint: s.fingerprint.String(), short: s.fingerprint.Short(), token: s.token, owner: s.owner,
-		trace: s.trace,
-	}
 }
 
 // take returns the stream that waits for the call, now the current one; nil
@@ -155,7 +146,7 @@ func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
 	}
 	o := cache.Outcome{
 		Hash: c.hash, Token: c.token, State: a.State, Expires: now + int64(a.ExpiresIn),
-		Fingerprint: c.short, Raw: a.Result.AppendRaw(nil), Learned: true,
+		Fingerprint: c.fingerprint.Short(), Raw: a.Result.AppendRaw(nil), Learned: true,
 	}
 	p.fill(&o, now)
 }
@@ -290,7 +281,7 @@ func (p *Plugin) keep(c *call, now int64) {
 		p.metrics.count(p.metrics.committed)
 	}
 	p.fill(&cache.Outcome{
-		Hash: c.hash, Token: c.token, Fingerprint: c.short, State: state,
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: state,
 		Expires: now + int64(ttl), Raw: c.result,
 		// Where there is nobody else to ask, that it ran outlasts its answer.
 		Sole: c.route.Ledger == config.LedgerNone,

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
 )
@@ -55,26 +54,15 @@ type Stream struct {
 	id     uint32
 	phase  phase
 	fix    fix
-	// owner: the cache holds our pending entry.
-	owner bool
 	// mark is what became of the request; empty: it is not the gate's.
 	mark string
 
-	route *config.Route
-	hash  cache.Hash
-	token cache.Token
-	key   string
-	// headers are the request's, while OnRequestHeaders runs; trace are those of them
-	// that go along with calls.
-	headers     [][2]string
-	trace       [][2]string
-	accept      string // accept-encoding
-	owned       bool   // key, trace and accept are ours, not pieces of what the host handed over
-	scope       request.Scope
-	scoped      bool // scope is known
-	fingerprint request.Fingerprint
-	// expires is when the reservation ends.
-	expires int64
+	reservation
+	// headers are the request's, while OnRequestHeaders runs.
+	headers [][2]string
+	accept  string // accept-encoding
+	owned   bool   // key, trace and accept are ours, not pieces of what the host handed over
+	scoped  bool   // scope is known
 	// call is the call whose answer the stream waits for.
 	call *call
 
