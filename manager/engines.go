@@ -131,6 +131,9 @@ func openWAL(ctx context.Context, s *settings, log *slog.Logger, reg prometheus.
 		}
 		log.Info("the disk has space again")
 	}
+	opts.Log.OnUndeleted = func(path string, err error) {
+		log.Warn("a file of the log is no longer needed and cannot be deleted; each snapshot tries again", "file", path, "error", err.Error())
+	}
 	st, err := mem.Open(ctx, s.dataDir, opts)
 	if err != nil {
 		return nil, err

@@ -68,6 +68,9 @@ func (m *logMetrics) collectors() []prometheus.Collector {
 			}
 			return time.Since(s.SnapshotTime).Seconds()
 		}),
+		gauge("oncegate_wal_undeleted_files", "Files of the log that nobody needs and that cannot be deleted.", func(s wal.Stats) float64 {
+			return float64(s.Undeleted)
+		}),
 		gauge("oncegate_wal_no_space", "1 while the disk is full.", func(s wal.Stats) float64 {
 			if s.NoSpace {
 				return 1

@@ -83,7 +83,9 @@
 // A snapshot replaces the records up to its sequence number. It is written to
 // a temporary file, synced, renamed and made durable with its directory;
 // then the segments that it replaces are deleted, oldest first. Interrupted
-// anywhere, the next open either does not see it or finishes the deletions.
+// anywhere, the next open either does not see it or finishes the deletions. A
+// file that cannot be deleted keeps no other from being deleted; the next
+// snapshot and the next open try it again.
 //
 // # Why
 //

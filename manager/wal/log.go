@@ -58,9 +58,10 @@ type Log struct {
 	wg       sync.WaitGroup
 	recovery Recovery
 
-	snapshotting sync.Mutex // held by Snapshot
-	garbage      []string   // files to delete with the next snapshot; guarded by snapshotting
-	stopSnapshot func()     // guarded by mu
+	snapshotting sync.Mutex       // held by Snapshot
+	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
+	undeleted    map[string]error // those of garbage that could not be deleted; guarded by mu
+	stopSnapshot func()           // guarded by mu
 }
 
 // segmentInfo is what retention needs to know about a segment in use.

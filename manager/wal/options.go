@@ -55,6 +55,10 @@ type Options struct {
 	// no space for the next segment, and with nil when it has again. It must not
 	// call the log.
 	OnSpace func(err error)
+	// OnUndeleted, when set, is called once for each file that the log no longer
+	// needs and cannot delete, with the reason. The next snapshot and the next
+	// Open try again. It must not call the log.
+	OnUndeleted func(path string, err error)
 
 	// FS is where the log lives; default vfs.OS().
 	FS vfs.FS

@@ -147,9 +147,10 @@ func (l *Log) create(files *dirFiles) error {
 	if err := syncName(l.fs, l.dir); err != nil {
 		return err
 	}
-	if err := l.removeAll(append(files.prepared, files.temps...)); err != nil {
+	if err := l.removePrepared(files); err != nil {
 		return err
 	}
+	l.discard(files.temps)
 	if _, err := rand.Read(l.id[:]); err != nil {
 		return err
 	}
@@ -230,16 +231,28 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	for _, f := range obsolete {
 		files.temps = append(files.temps, f.path)
 	}
-	gone := append(files.temps, append(files.prepared, files.oldSnapshots...)...)
-	if len(gone) == 0 {
+	if len(files.temps)+len(files.prepared)+len(files.oldSnapshots) == 0 {
 		return nil
 	}
-	if err := l.removeAll(gone); err != nil {
+	if err := l.removePrepared(files); err != nil {
 		return err
 	}
+	l.discard(append(files.temps, files.oldSnapshots...))
 	// A segment that came back would hold dead records, with numbers that are
 	// given to others now.
 	return l.fs.SyncDir(l.dir)
+}
+
+// removePrepared deletes the segments that were prepared and never used. Their
+// numbers are given to others now, so none of them may stay.
+func (l *Log) removePrepared(files *dirFiles) error {
+	var failed error
+	for _, p := range files.prepared {
+		if err := l.fs.Remove(p); !isNotExist(err) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
 }
 
 func (l *Log) replay(ctx context.Context, r record) error {
@@ -350,11 +363,30 @@ func tailReason(end scanEnd) string {
 	return "no record"
 }
 
-func (l *Log) removeAll(paths []string) error {
+// discard deletes files that nobody needs any more, together with those that
+// could not be deleted before. A file that stays is told of once, keeps no other
+// from being deleted, and is tried again with the next call. One call runs at a
+// time: at Open, or under snapshotting.
+func (l *Log) discard(paths []string) {
+	failed := make(map[string]error)
+	paths = append(l.garbage, paths...)
+	l.garbage = nil
 	for _, p := range paths {
 		if err := l.fs.Remove(p); err != nil && !isNotExist(err) {
-			return err
+			failed[p] = err
+			l.garbage = append(l.garbage, p)
 		}
 	}
-	return nil
+	l.mu.Lock()
+	before := l.undeleted
+	l.undeleted = failed
+	l.mu.Unlock()
+	if l.opts.OnUndeleted == nil {
+		return
+	}
+	for _, p := range l.garbage {
+		if before[p] == nil {
+			l.opts.OnUndeleted(p, failed[p])
+		}
+	}
 }

@@ -139,9 +139,10 @@ func (w *SnapshotWriter) finish() error {
 // meanwhile. The snapshot counts only after seq is durable.
 //
 // After an error the log is as before (the error may come from write, from
-// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that
-// files may be left behind, which the next snapshot, or open, removes: those that
-// could not be deleted, and a snapshot whose name could not be made durable.
+// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that a
+// snapshot whose name could not be made durable may be left behind. The next
+// snapshot, or open, removes it, and with it the files that could not be deleted
+// (see Options.OnUndeleted), which are no error.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
 	if !l.snapshotting.TryLock() {
 		return ErrSnapshotRunning
@@ -233,17 +234,13 @@ func (l *Log) retire(info, old snapshotInfo, before int64) error {
 	gone := l.segments[:n]
 	l.segments = append([]segmentInfo(nil), l.segments[n:]...)
 	l.mu.Unlock()
-	paths := l.garbage
+	var paths []string
 	if old.path != "" {
 		paths = append(paths, old.path)
 	}
 	for _, s := range gone {
 		paths = append(paths, path.Join(l.dir, segmentName(s.number)))
 	}
-	l.garbage = paths
-	if err := l.removeAll(paths); err != nil {
-		return err
-	}
-	l.garbage = nil
+	l.discard(paths)
 	return l.fs.SyncDir(l.dir)
 }

@@ -24,6 +24,8 @@ type Stats struct {
 	SnapshotTime     time.Time
 	// NoSpace tells that the last try to reserve a segment met a full disk.
 	NoSpace bool
+	// Undeleted files are no longer needed and could not be deleted so far.
+	Undeleted int
 }
 
 // Stats returns a consistent reading.
@@ -35,7 +37,7 @@ func (l *Log) Stats() Stats {
 		Batches: l.stats.batches, Records: l.stats.records, Bytes: l.stats.bytes,
 		Segments: len(l.segments), Prepared: len(l.spares), LogBytes: l.stats.logBytes,
 		SnapshotSequence: l.snapshot.seq, SnapshotBytes: l.snapshot.bytes, SnapshotTime: l.snapshot.at,
-		DiskBytes: l.snapshot.bytes, NoSpace: l.noSpace != nil,
+		DiskBytes: l.snapshot.bytes, NoSpace: l.noSpace != nil, Undeleted: len(l.undeleted),
 	}
 	for _, seg := range l.segments {
 		s.DiskBytes += seg.capacity
