@@ -120,18 +120,22 @@ type Tx interface {
 	Now() time.Time
 
 	// Get returns the record's value as this transaction sees it, its own
-	// writes included. The value must not be modified. ErrNotFound when absent.
+	// writes included. The value must not be modified. ErrNotFound when absent;
+	// an *UnreadableError when an edit from outside left something there that the
+	// engine cannot read, after which the transaction goes on.
 	Get(c Collection, key string) ([]byte, error)
 
 	// Put inserts or replaces a record together with all of its index
 	// entries: entries of the replaced record that are not named again are
 	// gone. The engine may read value and entries until the call that runs the
 	// function has returned, and not after that; they must not be modified
-	// before.
+	// before. A record that the engine cannot read is not replaced: the
+	// transaction fails with an *UnreadableError.
 	Put(c Collection, key string, value []byte, entries ...Entry) error
 
 	// Delete removes a record and its index entries. Deleting an absent
-	// record is not an error.
+	// record is not an error. Of a record that the engine cannot read index
+	// entries may stay.
 	Delete(c Collection, key string) error
 
 	// Scan returns hits of an index of c in order of (SortKey, Key). Hits may

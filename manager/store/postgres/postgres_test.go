@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/storetest"
 	"github.com/oncegate/oncegate/manager/store/storetest/servers"
 )
 
@@ -68,6 +69,15 @@ func TestManagersMigrateTogether(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "format version 99") {
 		t.Fatalf("error %v", err)
 	}
+}
+
+func TestUnreadableRecord(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	storetest.Unreadable(t, s, func(c store.Collection, key string) {
+		if _, err := s.pool.Exec(t.Context(), `UPDATE oncegate.records SET entries = '\xff' WHERE coll = $1 AND key = $2`, string(c), []byte(key)); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 func TestBadOptions(t *testing.T) {

@@ -179,11 +179,11 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 // other in the primary key. Left to itself it reads all of a table that it
 // believes to be empty, and keeps that plan while the table grows.
 type statements struct {
-	get, getMany, getLocked, lockAbsent, now string
-	apply, same                              string
-	scan, scanTo, scanAfter, scanAfterTo     string
-	claim, claimTo, claimAfter, claimAfterTo string
-	lenAll, lenIndex                         string
+	get, getMany, getLocked, lockAbsent, now, entries string
+	apply, same                                       string
+	scan, scanTo, scanAfter, scanAfterTo              string
+	claim, claimTo, claimAfter, claimAfterTo          string
+	lenAll, lenIndex                                  string
 }
 
 func newStatements(schema string) statements {
@@ -213,6 +213,7 @@ func newStatements(schema string) statements {
 		getLocked:  `SELECT clock_timestamp(), value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 FOR UPDATE`,
 		lockAbsent: `SELECT pg_advisory_xact_lock($1)`,
 		now:        `SELECT clock_timestamp()`,
+		entries:    `SELECT idx, sort_key FROM ` + q + `.entries WHERE coll = $1 AND key = $2`,
 		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
 		// One statement sees one state.
 		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.xmin IS NOT NULL) = 0

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +40,7 @@ type tx struct {
 func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, m mode, assume bool) *tx {
 	t := &tx{s: s, ctx: ctx, conn: conn, mode: m}
 	t.ReadOnly, t.Load, t.LoadMany, t.Assume = m == snapshot, t.load, t.loadMany, assume
+	t.FindEntries = t.findEntries
 	return t
 }
 
@@ -206,14 +206,35 @@ func (t *tx) read(r *overlay.Record, row pgx.Row) error {
 		return err
 	}
 	r.Stored, r.Version = true, version.Uint32
-	return split(r, entries)
+	split(r, entries)
+	return nil
 }
 
-func split(r *overlay.Record, entries []byte) (err error) {
+func split(r *overlay.Record, entries []byte) {
+	var err error
 	if r.StoredEntries, _, err = reccodec.Split(entries); err != nil {
-		err = fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
+		r.Unreadable = err.Error()
 	}
-	return err
+}
+
+// findEntries reads the whole index: it is for a record whose own list of them is
+// damaged.
+func (t *tx) findEntries(r *overlay.Record) error {
+	b := &pgx.Batch{}
+	b.Queue(t.s.sql.entries, string(r.Collection), []byte(r.Key))
+	return t.send(b, func(res pgx.BatchResults) error {
+		rows, err := res.Query()
+		if err != nil {
+			return err
+		}
+		var index string
+		var sortKey []byte
+		_, err = pgx.ForEachRow(rows, []any{&index, &sortKey}, func() error {
+			r.StoredEntries = append(r.StoredEntries, store.Entry{Index: index, SortKey: string(sortKey)})
+			return nil
+		})
+		return err
+	})
 }
 
 // Scan implements store.Tx.
@@ -295,9 +316,7 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
 		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: version}
 		value = nil // the next row's is another one
-		if err := split(r, entries); err != nil {
-			return err
-		}
+		split(r, entries)
 		t.Preload(r)
 		return nil
 	})

@@ -12,6 +12,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/storetest"
 	"github.com/oncegate/oncegate/manager/store/storetest/servers"
 )
 
@@ -203,23 +204,47 @@ func TestFullServerRefusesWritesAndHeals(t *testing.T) {
 	}
 }
 
-func TestCorruptRecordIsAnError(t *testing.T) {
+func TestUnreadableRecord(t *testing.T) {
+	for name, damage := range map[string]func(s *Store, key string) error{
+		"garbage": func(s *Store, key string) error { return s.rdb.Set(t.Context(), key, "\xff", 0).Err() },
+		"another type": func(s *Store, key string) error {
+			return errors.Join(s.rdb.Del(t.Context(), key).Err(), s.rdb.HSet(t.Context(), key, "a", "b").Err())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, servers.Redis(t).URL)
+			storetest.Unreadable(t, s, func(c store.Collection, key string) {
+				if err := damage(s, s.recordKey(c, key)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+// TestStrangersInAnIndex: what the engine did not write is nobody's entry, and
+// does not make a scan seem to be at its end.
+func TestStrangersInAnIndex(t *testing.T) {
 	s := open(t, servers.Redis(t).URL)
-	if err := s.rdb.Set(t.Context(), s.recordKey("things", "k"), "\xff", 0).Err(); err != nil {
-		t.Fatal(err)
+	for i := range 30 {
+		if err := put(t.Context(), s, fmt.Sprintf("k%02d", i), ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.rdb.ZAdd(t.Context(), s.indexKey("things", "byname"), goredis.Z{Member: fmt.Sprintf("k%02d no terminator", i/10)}).Err(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if _, err := get(t.Context(), s, "k"); err == nil || errors.Is(err, store.ErrNotFound) {
-		t.Fatalf("error %v", err)
-	}
-	if err := s.rdb.ZAdd(t.Context(), s.indexKey("things", "byname"), goredis.Z{Member: "no terminator"}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	err := s.View(t.Context(), func(tx store.Tx) error {
-		_, err := tx.Scan("things", "byname", store.Range{Limit: 10})
-		return err
-	})
-	if !errors.Is(err, errMember) {
-		t.Fatalf("error %v", err)
+	for _, claim := range []bool{false, true} {
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			hits, err := tx.Scan("things", "byname", store.Range{Limit: 20, Claim: claim})
+			if err == nil && (len(hits) != 20 || hits[19].Key != "k19") {
+				t.Errorf("claim %v: got %v", claim, hits)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("claim %v: %v", claim, err)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -95,11 +94,13 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, goredis.Nil) {
+	if err != nil && !errors.Is(err, goredis.Nil) && !wrongType(err) {
 		return unavailable(err)
 	}
 	if now != nil {
-		t.clock = now.Val()
+		if t.clock, err = now.Result(); err != nil {
+			return unavailable(err)
+		}
 	}
 	for i, r := range records {
 		if err := fill(r, gets[i]); err != nil {
@@ -130,19 +131,26 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	return t.rangeOf(c, index, by, int64(r.Limit))
 }
 
+// rangeOf leaves out members that the engine did not write, and reads on in
+// their place: who gets fewer hits than the limit is at the end of the range.
 func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, limit int64) ([]store.Hit, error) {
-	by.Count = limit
-	members, err := t.conn.ZRangeByLex(t.ctx, t.s.indexKey(c, index), by).Result()
-	if err != nil {
-		return nil, t.Fail(unavailable(err))
-	}
-	hits := make([]store.Hit, len(members))
-	for i, m := range members {
-		if hits[i], err = splitMember(m); err != nil {
-			return nil, t.Fail(fmt.Errorf("%w: member of %s.%s", err, c, index))
+	var hits []store.Hit
+	for {
+		by.Count = limit - int64(len(hits))
+		members, err := t.conn.ZRangeByLex(t.ctx, t.s.indexKey(c, index), by).Result()
+		if err != nil {
+			return nil, t.Fail(unavailable(err))
 		}
+		for _, m := range members {
+			if h, err := splitMember(m); err == nil {
+				hits = append(hits, h)
+			}
+		}
+		if int64(len(members)) < by.Count || int64(len(hits)) == limit {
+			return hits, nil
+		}
+		by.Min = "(" + members[len(members)-1]
 	}
-	return hits, nil
 }
 
 // claim returns up to limit hits that no other transaction of this process is
@@ -209,17 +217,26 @@ func (t *tx) preload(c store.Collection, hits []store.Hit) error {
 // fill reads the answer to a GET.
 func fill(r *overlay.Record, get *goredis.StringCmd) error {
 	b, err := get.Bytes()
-	if errors.Is(err, goredis.Nil) {
+	switch {
+	case errors.Is(err, goredis.Nil):
 		return nil
-	}
-	if err != nil {
+	case wrongType(err):
+		r.Stored, r.Unreadable = true, "its key holds another type than a string"
+		return nil
+	case err != nil:
 		return unavailable(err)
 	}
 	r.Stored = true
 	if r.StoredEntries, r.StoredValue, err = reccodec.Split(b); err != nil {
-		return fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
+		r.Unreadable = err.Error()
 	}
 	return nil
+}
+
+// wrongType tells the server's answer about a key that somebody gave another
+// type.
+func wrongType(err error) bool {
+	return err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE")
 }
 
 // commit sends the writes. A transaction without writes that read more than

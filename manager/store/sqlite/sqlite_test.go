@@ -15,6 +15,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/storetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -43,6 +44,15 @@ func has(ctx context.Context, s store.Store, key string) error {
 	return s.View(ctx, func(tx store.Tx) error {
 		_, err := tx.Get("things", key)
 		return err
+	})
+}
+
+func TestUnreadableRecord(t *testing.T) {
+	s := open(t, filepath.Join(t.TempDir(), "s.db"))
+	storetest.Unreadable(t, s, func(c store.Collection, key string) {
+		if _, err := s.db.ExecContext(t.Context(), `UPDATE records SET entries = x'ff' WHERE coll = ? AND key = ?`, string(c), []byte(key)); err != nil {
+			t.Fatal(err)
+		}
 	})
 }
 

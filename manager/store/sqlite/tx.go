@@ -16,6 +16,7 @@ const (
 	sqlGet      = `SELECT value, entries FROM records WHERE coll = ? AND key = ?`
 	sqlPut      = `INSERT INTO records (coll, key, value, entries) VALUES (?, ?, ?, ?) ON CONFLICT (coll, key) DO UPDATE SET value = excluded.value, entries = excluded.entries`
 	sqlDelete   = `DELETE FROM records WHERE coll = ? AND key = ?`
+	sqlEntries  = `SELECT idx, sort_key FROM entries WHERE coll = ? AND key = ?`
 	sqlAddEntry = `INSERT INTO entries (coll, idx, sort_key, key) VALUES (?, ?, ?, ?)`
 	sqlDelEntry = `DELETE FROM entries WHERE coll = ? AND idx = ? AND sort_key = ? AND key = ?`
 	// An empty "to" means no bound; "after" is always given, for a scan from
@@ -29,6 +30,7 @@ const (
 type queries interface {
 	get(ctx context.Context, c store.Collection, key string) *sql.Row
 	scan(ctx context.Context, args ...any) (*sql.Rows, error)
+	entries(ctx context.Context, c store.Collection, key string) (*sql.Rows, error)
 }
 
 type connQueries struct{ conn *sql.Conn }
@@ -41,9 +43,13 @@ func (q connQueries) scan(ctx context.Context, args ...any) (*sql.Rows, error) {
 	return q.conn.QueryContext(ctx, sqlScan, args...)
 }
 
+func (q connQueries) entries(ctx context.Context, c store.Collection, key string) (*sql.Rows, error) {
+	return q.conn.QueryContext(ctx, sqlEntries, string(c), []byte(key))
+}
+
 type preparedQueries struct {
-	getStmt, scanStmt, put, remove, addEntry, delEntry *sql.Stmt
-	savepoint, release, rollbackTo                     *sql.Stmt
+	getStmt, scanStmt, entriesStmt, put, remove, addEntry, delEntry *sql.Stmt
+	savepoint, release, rollbackTo                                  *sql.Stmt
 }
 
 func prepare(ctx context.Context, conn *sql.Conn) (*preparedQueries, error) {
@@ -52,7 +58,7 @@ func prepare(ctx context.Context, conn *sql.Conn) (*preparedQueries, error) {
 		stmt **sql.Stmt
 		text string
 	}{
-		{&q.getStmt, sqlGet}, {&q.scanStmt, sqlScan}, {&q.put, sqlPut}, {&q.remove, sqlDelete},
+		{&q.getStmt, sqlGet}, {&q.scanStmt, sqlScan}, {&q.entriesStmt, sqlEntries}, {&q.put, sqlPut}, {&q.remove, sqlDelete},
 		{&q.addEntry, sqlAddEntry}, {&q.delEntry, sqlDelEntry},
 		{&q.savepoint, "SAVEPOINT one"}, {&q.release, "RELEASE one"}, {&q.rollbackTo, "ROLLBACK TO one"},
 	} {
@@ -67,7 +73,7 @@ func prepare(ctx context.Context, conn *sql.Conn) (*preparedQueries, error) {
 
 func (q *preparedQueries) close() error {
 	var errs []error
-	for _, stmt := range []*sql.Stmt{q.getStmt, q.scanStmt, q.put, q.remove, q.addEntry, q.delEntry, q.savepoint, q.release, q.rollbackTo} {
+	for _, stmt := range []*sql.Stmt{q.getStmt, q.scanStmt, q.entriesStmt, q.put, q.remove, q.addEntry, q.delEntry, q.savepoint, q.release, q.rollbackTo} {
 		if stmt != nil {
 			errs = append(errs, stmt.Close())
 		}
@@ -83,6 +89,10 @@ func (q *preparedQueries) scan(ctx context.Context, args ...any) (*sql.Rows, err
 	return q.scanStmt.QueryContext(ctx, args...)
 }
 
+func (q *preparedQueries) entries(ctx context.Context, c store.Collection, key string) (*sql.Rows, error) {
+	return q.entriesStmt.QueryContext(ctx, string(c), []byte(key))
+}
+
 type tx struct {
 	overlay.Tx
 	ctx    context.Context
@@ -94,7 +104,7 @@ type tx struct {
 
 func newTx(ctx context.Context, q queries, now time.Time, sizeOf func(store.Collection) (int, int64), readOnly bool) *tx {
 	t := &tx{ctx: ctx, q: q, now: now, sizeOf: sizeOf}
-	t.ReadOnly, t.Load = readOnly, t.load
+	t.ReadOnly, t.Load, t.FindEntries = readOnly, t.load, t.findEntries
 	return t
 }
 
@@ -121,9 +131,28 @@ func (t *tx) load(r *overlay.Record) error {
 	}
 	r.Stored = true
 	if r.StoredEntries, _, err = reccodec.Split(entries); err != nil {
-		return fmt.Errorf("%w: %s %q", err, r.Collection, r.Key)
+		r.Unreadable = err.Error()
 	}
 	return nil
+}
+
+// findEntries reads the whole index: it is for a record whose own list of them is
+// damaged.
+func (t *tx) findEntries(r *overlay.Record) error {
+	rows, err := t.q.entries(t.ctx, r.Collection, r.Key)
+	if err != nil {
+		return mapError(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var index string
+		var sortKey []byte
+		if err := rows.Scan(&index, &sortKey); err != nil {
+			return mapError(err)
+		}
+		r.StoredEntries = append(r.StoredEntries, store.Entry{Index: index, SortKey: string(sortKey)})
+	}
+	return mapError(rows.Err())
 }
 
 // Scan implements store.Tx. There is one writer, so Claim changes nothing.

@@ -17,6 +17,8 @@ type Record struct {
 	Stored        bool
 	StoredValue   []byte
 	StoredEntries []store.Entry
+	// Unreadable says why the engine cannot read what it has, empty when it can.
+	Unreadable string
 	// Version is the engine's own mark of what it read.
 	Version uint32
 
@@ -29,6 +31,14 @@ type Record struct {
 	Present bool
 	Value   []byte // never nil when Present
 	Entries []store.Entry
+}
+
+// readable fails for a record that the engine cannot read.
+func (r *Record) readable() error {
+	if r.Unreadable == "" {
+		return nil
+	}
+	return &store.UnreadableError{Collection: r.Collection, Key: r.Key, Reason: r.Unreadable}
 }
 
 // Added returns the entries that a commit has to add.
@@ -72,6 +82,9 @@ type Tx struct {
 	// LoadMany is Load for several records at once; only FetchAll and Settle
 	// need it.
 	LoadMany func([]*Record) error
+	// FindEntries fills StoredEntries of a record that the engine cannot read, which
+	// is about to be deleted; nil when the engine cannot find them.
+	FindEntries func(*Record) error
 	// Assume lets a Put of a record that was not looked at take it for absent,
 	// which saves the look for records with new keys. The engine has to find
 	// out at commit, and to look or to run the function again if it was wrong.
@@ -168,8 +181,12 @@ func (t *Tx) Preload(r *Record) {
 		t.keep(r)
 	case have.Assumed:
 		have.Stored, have.StoredValue, have.StoredEntries, have.Version = r.Stored, r.StoredValue, r.StoredEntries, r.Version
+		have.Unreadable = r.Unreadable
 		have.Assumed = false
 		t.assumed--
+		if err := have.readable(); err != nil {
+			_ = t.Fail(err) // it was put
+		}
 	}
 }
 
@@ -207,6 +224,11 @@ func (t *Tx) Settle() error {
 		r.Assumed = false
 	}
 	t.assumed = 0
+	for _, r := range assumed {
+		if err := r.readable(); err != nil {
+			return t.Fail(err)
+		}
+	}
 	return nil
 }
 
@@ -255,7 +277,7 @@ func (t *Tx) Get(c store.Collection, key string) ([]byte, error) {
 	case r.Written || !r.Stored:
 		return nil, store.ErrNotFound
 	}
-	return r.StoredValue, nil
+	return r.StoredValue, r.readable()
 }
 
 // Put implements store.Tx.
@@ -298,6 +320,11 @@ func (t *Tx) Delete(c store.Collection, key string) error {
 	if err != nil {
 		return err
 	}
+	if r.Unreadable != "" && !r.Written && t.FindEntries != nil {
+		if err := t.FindEntries(r); err != nil {
+			return t.Fail(err)
+		}
+	}
 	t.written(r)
 	r.Present, r.Value, r.Entries = false, nil, nil
 	return nil
@@ -318,6 +345,9 @@ func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
 	r, err := t.record(c, key)
 	if err != nil {
 		return nil, err
+	}
+	if err := r.readable(); err != nil {
+		return nil, t.Fail(err)
 	}
 	t.written(r)
 	return r, nil

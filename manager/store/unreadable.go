@@ -1,0 +1,28 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrUnreadable is what every *UnreadableError wraps.
+var ErrUnreadable = errors.New("store: unreadable record")
+
+// UnreadableError says that a record is there and cannot be read: another
+// version of the program wrote it, its value is damaged, or an edit from outside
+// changed what the engine keeps with it. It concerns that record alone. The
+// program leaves such a record as it is, goes around it, and answers calls that
+// name it with this error.
+type UnreadableError struct {
+	Collection Collection
+	Key        string
+	// Reason completes the sentence "the record cannot be read: ...".
+	Reason string
+}
+
+func (e *UnreadableError) Error() string {
+	return fmt.Sprintf("record %+q of %s cannot be read: %s", e.Key, e.Collection, e.Reason)
+}
+
+// Unwrap returns ErrUnreadable.
+func (e *UnreadableError) Unwrap() error { return ErrUnreadable }
