@@ -193,7 +193,7 @@ func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte)
 	case "reserve":
 		// Some are held for a moment while another attempt is pending.
 		wait := time.Duration(len(c.Body)%3) * 5 * time.Millisecond
-		path, m = api.PathReserve, &api.ReserveRequest{Key: c.Key, Token: c.Token, PendingTTL: ttl, Wait: wait}
+		path, m = api.PathReserve, &api.ReserveRequest{Key: c.Key, Token: c.Token, PendingTTL: ttl, Wait: wait, UnknownTTL: api.NoUnknown}
 	case "release":
 		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.Key, Token: c.Token}
 	default:

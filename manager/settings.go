@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
@@ -126,6 +127,7 @@ func (s *settings) table() []setting {
 		duration("pending-ttl-seconds", "IDEMPOTENCY_PENDING_TTL_SECONDS", seconds+" that a reservation holds", 0.001, maxSeconds, "60", &s.ledger.PendingTTL),
 		duration("committed-ttl-seconds", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", seconds+" that a committed answer is remembered", 0.001, maxSeconds, "300", &s.ledger.CommittedTTL),
 		duration("rejected-ttl-seconds", "IDEMPOTENCY_REJECTED_TTL_SECONDS", seconds+" that a rejection is remembered", 0.001, maxSeconds, "60", &s.ledger.RejectedTTL),
+		remembered("unknown-ttl-seconds", "IDEMPOTENCY_UNKNOWN_TTL_SECONDS", seconds+" that a key stays blocked when its reservation ran out without an outcome; 0: it is free at once (default that of --committed-ttl-seconds)", &s.ledger.UnknownTTL),
 		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window", 1, 100_000_000, "100000", &s.ledger.MaxEntries),
 		number("max-bytes", "", "size of all entries' records, engines inside this process only", 1<<20, 1<<44, "1073741824", &s.ledger.MaxBytes),
 		number("max-result-bytes", "", "size of one recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.ledger.MaxResultBytes),
@@ -224,6 +226,19 @@ func duration(name, env, usage string, least, most float64, initial string, to *
 		}
 		*to = time.Duration(math.Round(f * float64(time.Second)))
 		return nil
+	}}
+}
+
+// remembered is a duration that may be 0, which then means not at all, and that has
+// another default than a number.
+func remembered(name, env, usage string, to *time.Duration) setting {
+	s := duration(name, env, usage, 0, maxSeconds, "", to)
+	return setting{name: name, env: env, usage: usage, parse: func(v string) error {
+		err := s.parse(v)
+		if err == nil && *to < time.Millisecond {
+			*to = api.NoUnknown
+		}
+		return err
 	}}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 func testEnv(vars map[string]string) (environment, *bytes.Buffer, *bytes.Buffer) {
@@ -32,6 +34,12 @@ func TestSettingsPrecedence(t *testing.T) {
 	if s.ledger.PendingTTL != 7*time.Second || s.ledger.MaxEntries != 456 || s.ledger.CommittedTTL != 300*time.Second ||
 		s.ledger.RejectedTTL != 250*time.Millisecond || s.ledger.MaxWait != -1 {
 		t.Errorf("%+v", s.ledger)
+	}
+	if s.ledger.WithDefaults().UnknownTTL != 300*time.Second {
+		t.Errorf("unknown outcomes are remembered for %v", s.ledger.UnknownTTL)
+	}
+	if s, err = parseSettings(env, []string{"--data-dir=d", "--unknown-ttl-seconds=0"}); err != nil || s.ledger.UnknownTTL != api.NoUnknown {
+		t.Errorf("unknown outcomes are remembered for %v, %v", s.ledger.UnknownTTL, err)
 	}
 	if s, err = parseSettings(env, []string{"--data-dir=d", "--wait-for-pending"}); err != nil || s.ledger.MaxWait != 30*time.Second {
 		t.Errorf("a flag without a value: %+v %v", s, err)

@@ -119,7 +119,7 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 		if removed == n {
 			break
 		}
-		r, err := tx.sweep(key, state, n-removed)
+		r, err := tx.sweep(key, state, n-removed, false)
 		if err != nil {
 			return removed, err
 		}
@@ -208,7 +208,7 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 				continue
 			}
 			c := candidate{key: h.Key}
-			e, err := load(tx.Tx, h.Key, &c.rec)
+			e, err := tx.l.load(tx.Tx, h.Key, &c.rec)
 			if err != nil {
 				return nil, err
 			}
@@ -221,6 +221,29 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 		if !more || settled(window) >= n {
 			break
 		}
+	}
+	return tx.lapsed(key, window)
+}
+
+// lapsed appends reservations that ran out and are UNKNOWN, but are not in the index of
+// final entries before the sweeper has stored that.
+func (tx *Tx) lapsed(key string, window []candidate) ([]candidate, error) {
+	now := tx.Now().UnixMilli()
+	hits, err := tx.Scan(collection, indexOf(api.StatePending), store.Range{To: sortKey(now + 1), Limit: evictWindow})
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hits {
+		c := candidate{key: h.Key}
+		e, err := tx.l.load(tx.Tx, h.Key, &c.rec)
+		if err != nil {
+			return nil, err
+		}
+		if state, _ := standing(e, now); h.Key == key || state != api.StateUnknown || e.state != api.StatePending {
+			continue
+		}
+		c.used = e.touched
+		window = append(window, c)
 	}
 	return window, nil
 }

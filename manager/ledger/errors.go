@@ -13,6 +13,9 @@ var (
 	ErrConflict = errors.New("ledger: the attempt already ended with another outcome")
 	// ErrFingerprintMismatch: the key was used for another request.
 	ErrFingerprintMismatch = errors.New("ledger: the key was used for another request")
+	// ErrOutcomeUnknown: the work of the key may have run and its outcome is not
+	// known; it is not run again before the entry expires or somebody settles it.
+	ErrOutcomeUnknown = errors.New("ledger: the outcome of the first attempt is not known")
 	// ErrCapacity: the window is full of pending entries.
 	ErrCapacity = errors.New("ledger: the window is full of pending entries")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.

@@ -157,7 +157,7 @@ func TestBytesMakeRoomOnce(t *testing.T) {
 func fullOfBytes(t *testing.T) (l *Ledger, c *clock, keys []string, body string) {
 	t.Helper()
 	body = strings.Repeat("x", 300<<10)
-	l, c = newTestLedger(t, Options{MaxBytes: 1 << 20, PendingTTL: time.Second})
+	l, c = newTestLedger(t, Options{MaxBytes: 1 << 20, PendingTTL: time.Second, UnknownTTL: api.NoUnknown})
 	keys = distinctKeys(l, 3)
 	mustReserve(t, l, keys[0], "stale", api.StateReserved)
 	c.advance(2 * time.Second)
@@ -206,7 +206,7 @@ func TestExpiredBytesGoFirst(t *testing.T) {
 	short.TTL = time.Second
 	if err := l.Update(t.Context(), func(tx *Tx) error {
 		r := record{}
-		e, err := load(tx.Tx, recordKey("s", keys[2]), &r)
+		e, err := l.load(tx.Tx, recordKey("s", keys[2]), &r)
 		if err != nil {
 			return err
 		}

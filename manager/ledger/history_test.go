@@ -21,18 +21,19 @@ import (
 // calls that explains every answer.
 
 type callInput struct {
-	op    string // reserve, commit, reject, release, advance
+	op    string // reserve, renew, unknown, commit, reject, release, resolve, advance
 	key   string
 	token string
 	body  string
 	ms    int64 // TTL, or how far the clock moves
+	unk   int64 // TTL of a reservation that runs out; 0: none
 }
 
 type callOutput struct {
 	state   api.State
 	left    int64
 	body    string
-	refused string // fenced, conflict
+	refused string // fenced, conflict, unknown, not found
 }
 
 type keyState struct {
@@ -41,6 +42,18 @@ type keyState struct {
 	token   string
 	body    string
 	expires int64
+	unk     int64
+}
+
+// lapse is what time makes of it.
+func (s keyState) lapse() keyState {
+	if s.state == api.StatePending && s.now >= s.expires {
+		s.state, s.expires = api.StateUnknown, s.expires+s.unk
+	}
+	if s.now >= s.expires {
+		s = keyState{now: s.now}
+	}
+	return s
 }
 
 var historyModel = porcupine.Model{
@@ -49,16 +62,18 @@ var historyModel = porcupine.Model{
 		s, in, out := state.(keyState), input.(callInput), output.(callOutput)
 		if in.op == "advance" {
 			s.now += in.ms
-			return true, s
+			return true, s.lapse()
 		}
-		gone := s.state == api.StateNone || s.now >= s.expires
+		gone := s.state == api.StateNone
 		var want callOutput
 		switch in.op {
 		case "reserve":
 			switch {
 			case gone:
-				s.state, s.token, s.body, s.expires = api.StatePending, in.token, "", s.now+in.ms
+				s = keyState{now: s.now, state: api.StatePending, token: in.token, expires: s.now + in.ms, unk: in.unk}
 				want = callOutput{state: api.StateReserved, left: in.ms}
+			case s.state == api.StateUnknown:
+				want.refused = "unknown"
 			case s.state.Terminal():
 				want = callOutput{state: s.state, left: s.expires - s.now, body: s.body}
 			case s.token == in.token:
@@ -66,13 +81,48 @@ var historyModel = porcupine.Model{
 			default:
 				want = callOutput{state: api.StatePending, left: s.expires - s.now}
 			}
+		case "renew":
+			switch {
+			case !gone && s.token != in.token:
+				want.refused = "fenced"
+			case s.state.Terminal():
+				want.refused = "conflict"
+			default:
+				until := s.now + in.ms
+				if s.state == api.StatePending {
+					until = max(until, s.expires)
+				}
+				s = keyState{now: s.now, state: api.StatePending, token: in.token, expires: until, unk: in.unk}
+				want = callOutput{state: api.StateReserved, left: until - s.now}
+			}
+		case "unknown":
+			switch {
+			case !gone && s.token != in.token:
+				want.refused = "fenced"
+			case s.state.Terminal():
+				want.refused = "conflict"
+			case s.state != api.StateUnknown:
+				s = keyState{now: s.now, state: api.StateUnknown, token: in.token, expires: s.now + in.ms}
+				fallthrough
+			default:
+				want = callOutput{state: api.StateUnknown, left: s.expires - s.now}
+			}
+		case "resolve":
+			switch {
+			case gone:
+				want.refused = "not found"
+			case s.state != api.StateUnknown:
+				want.refused = "conflict"
+			default:
+				s.state, s.body, s.expires = api.StateCommitted, in.body, s.now+in.ms
+			}
 		case "commit", "reject":
 			outcome := api.StateCommitted
 			if in.op == "reject" {
 				outcome = api.StateRejected
 			}
 			switch {
-			case gone, s.token == in.token && s.state == api.StatePending:
+			case gone, s.token == in.token && !s.state.Terminal():
 				s.state, s.token, s.body, s.expires = outcome, in.token, in.body, s.now+in.ms
 			case s.token != in.token:
 				want.refused = "fenced"
@@ -87,7 +137,7 @@ var historyModel = porcupine.Model{
 			case s.state.Terminal():
 				want.refused = "conflict"
 			default:
-				s.state = api.StateNone
+				s = keyState{now: s.now}
 			}
 		}
 		return out == want, s
@@ -100,11 +150,22 @@ func perform(ctx context.Context, l *Ledger, in callInput) (callOutput, error) {
 	var out callOutput
 	var err error
 	ttl := time.Duration(in.ms) * time.Millisecond
+	req := reserveReq(in.key, in.token)
+	if req.PendingTTL, req.UnknownTTL = ttl, time.Duration(in.unk)*time.Millisecond; in.unk == 0 {
+		req.UnknownTTL = api.NoUnknown
+	}
+	var reply Reply
 	switch in.op {
+	case "renew":
+		reply, err = l.Renew(ctx, req)
+		out.state, out.left = reply.State, reply.ExpiresIn.Milliseconds()
+	case "unknown":
+		req.PendingTTL, req.UnknownTTL = 0, ttl
+		reply, err = l.Unknown(ctx, req)
+		out.state, out.left = reply.State, reply.ExpiresIn.Milliseconds()
+	case "resolve":
+		_, err = l.Resolve(ctx, "s", in.key, Resolution{As: api.StateCommitted, TTL: ttl, Result: answer(201, in.body)})
 	case "reserve":
-		req := reserveReq(in.key, in.token)
-		req.PendingTTL = ttl
-		var reply Reply
 		if reply, err = l.Reserve(ctx, req, nil); err == nil {
 			out.state, out.left = reply.State, reply.ExpiresIn.Milliseconds()
 			if len(reply.Result) > 0 {
@@ -130,6 +191,10 @@ func perform(ctx context.Context, l *Ledger, in callInput) (callOutput, error) {
 		out.refused, err = "fenced", nil
 	case errors.Is(err, ErrConflict):
 		out.refused, err = "conflict", nil
+	case errors.Is(err, ErrOutcomeUnknown):
+		out.refused, err = "unknown", nil
+	case errors.Is(err, ErrNotFound):
+		out.refused, err = "not found", nil
 	}
 	return out, err
 }
@@ -212,9 +277,11 @@ func runHistory(t *testing.T, l *Ledger, c *clock, seed uint64) {
 			for i := range calls {
 				in := callInput{
 					key: keys[rnd.IntN(len(keys))], token: name("t", rnd.IntN(4)), ms: 1 + rnd.Int64N(20),
-					body: fmt.Sprintf("%d/%d", client, i),
+					unk: []int64{0, 5, 30}[rnd.IntN(3)], body: fmt.Sprintf("%d/%d", client, i),
 				}
-				in.op = []string{"reserve", "reserve", "reserve", "commit", "commit", "reject", "release"}[rnd.IntN(7)]
+				in.op = []string{
+					"reserve", "reserve", "reserve", "renew", "renew", "unknown", "commit", "commit", "reject", "release", "resolve",
+				}[rnd.IntN(11)]
 				err := h.do(client, in, func() (callOutput, error) { return perform(t.Context(), l, in) })
 				if err != nil {
 					t.Error(err)
@@ -280,5 +347,24 @@ func TestCheckerFindsFaults(t *testing.T) {
 	}
 	if porcupine.CheckOperations(historyModel, lost) {
 		t.Error("a lost commit was accepted")
+	}
+	holds := func(in callInput) callInput { in.unk = 100; return in }
+	free := []porcupine.Operation{
+		op(0, 0, 1, holds(reserve("t1")), reserved),
+		op(2, 2, 3, callInput{op: "advance", ms: 10}, callOutput{}),
+		op(1, 4, 5, reserve("t2"), reserved),
+	}
+	if porcupine.CheckOperations(historyModel, free) {
+		t.Error("a key that came free although its outcome is unknown was accepted")
+	}
+	overtaken := []porcupine.Operation{
+		op(0, 0, 1, reserve("t1"), reserved),
+		op(2, 2, 3, callInput{op: "advance", ms: 9}, callOutput{}),
+		op(0, 4, 5, callInput{op: "renew", key: "a", token: "t1", ms: 10}, reserved),
+		op(2, 6, 7, callInput{op: "advance", ms: 9}, callOutput{}),
+		op(1, 8, 9, reserve("t2"), reserved),
+	}
+	if porcupine.CheckOperations(historyModel, overtaken) {
+		t.Error("a reservation in spite of a renewal was accepted")
 	}
 }

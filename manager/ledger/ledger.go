@@ -88,9 +88,9 @@ func (l *Ledger) Options() Options { return l.opts }
 // returns the context that ends the wait and a function that is called when it
 // is over. A held call whose context ends returns the context's error.
 //
-// Errors: *api.FieldError, ErrFingerprintMismatch, ErrCapacity, the store's.
-// After a store error or a cancelled context the outcome may be unknown; the
-// same call with the same token settles it.
+// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrCapacity,
+// the store's. After a store error or a cancelled context the outcome may be
+// unknown; the same call with the same token settles it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
 		l.counters.add(tally{OpReserve, OutcomeInvalid})
@@ -143,7 +143,7 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 	r.reserve = req
 	err = l.store.View(ctx, r.inView)
 	reply, ok = r.reply, r.found
-	own, misfit := r.own, r.misfit
+	own, refusal := r.own, r.refusal
 	r.end()
 	switch {
 	case err != nil:
@@ -151,9 +151,9 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 			l.counters.add(tally{OpReserve, OutcomeError})
 		}
 		return Reply{}, false, err
-	case misfit:
-		l.counters.add(tally{OpReserve, OutcomeMismatch})
-		return Reply{}, false, ErrFingerprintMismatch
+	case refusal != nil:
+		l.counters.add(tally{OpReserve, outcomeOf(refusal)})
+		return Reply{}, false, refusal
 	case own:
 		l.counters.add(tally{OpReserve, OutcomeRepeated})
 	}
@@ -237,7 +237,7 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 }
 
 // load gets and decodes a record; nil when there is none.
-func load(tx store.Tx, key string, r *record) (*record, error) {
+func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
 	value, err := tx.Get(collection, key)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
@@ -247,6 +247,9 @@ func load(tx store.Tx, key string, r *record) (*record, error) {
 	}
 	if err := decodeRecord(key, value, r); err != nil {
 		return nil, err
+	}
+	if !r.explicit {
+		r.setUnknown(0, l.opts.UnknownTTL)
 	}
 	return r, nil
 }
@@ -260,8 +263,12 @@ func outcomeOf(err error) Outcome {
 		return OutcomeDone
 	case errors.Is(err, ErrFenced):
 		return OutcomeFenced
+	case errors.Is(err, ErrOutcomeUnknown):
+		return OutcomeUnknown
 	case errors.Is(err, ErrConflict):
 		return OutcomeConflict
+	case errors.Is(err, ErrNotFound):
+		return OutcomeNotFound
 	case errors.Is(err, ErrFingerprintMismatch):
 		return OutcomeMismatch
 	case errors.Is(err, ErrCapacity):

@@ -64,7 +64,9 @@ func TestScopesAreApart(t *testing.T) {
 func TestExpiryIsImmediate(t *testing.T) {
 	for _, state := range storedStates {
 		t.Run(state.String(), func(t *testing.T) {
-			l, c := newTestLedger(t, Options{PendingTTL: time.Minute, CommittedTTL: time.Minute, RejectedTTL: time.Minute})
+			l, c := newTestLedger(t, Options{
+				PendingTTL: time.Minute, CommittedTTL: time.Minute, RejectedTTL: time.Minute, UnknownTTL: api.NoUnknown,
+			})
 			mustReserve(t, l, "k", "t1", api.StateReserved)
 			switch state {
 			case api.StateCommitted:
@@ -73,6 +75,8 @@ func TestExpiryIsImmediate(t *testing.T) {
 				if err := l.Reject(t.Context(), finishReq("k", "t1", "x")); err != nil {
 					t.Fatal(err)
 				}
+			case api.StateUnknown:
+				mustUnknown(t, l, "k", "t1", time.Minute)
 			}
 			c.advance(time.Minute - time.Millisecond)
 			if e, err := l.Get(t.Context(), "s", "k"); err != nil || e.State != state || e.ExpiresIn != time.Millisecond {
@@ -83,7 +87,7 @@ func TestExpiryIsImmediate(t *testing.T) {
 				t.Fatalf("at its end: %v", err)
 			}
 			mustReserve(t, l, "k", "t2", api.StateReserved)
-			if got := stats(t, l); got.Pending != 1 || got.Committed+got.Rejected != 0 || got.Expired != 1 {
+			if got := stats(t, l); got.Pending != 1 || got.Committed+got.Rejected+got.Unknown != 0 || got.Expired != 1 {
 				t.Errorf("%+v", got)
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ type Entry struct {
 	State                        api.State
 	// Age is the time since the reservation, ExpiresIn until the entry is gone.
 	Age, ExpiresIn time.Duration
-	// Result is the recorded answer in the API's raw form; empty when PENDING.
+	// Result is the recorded answer in the API's raw form; empty when PENDING or UNKNOWN.
 	Result []byte
 }
 
@@ -31,9 +32,10 @@ func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 	if !ok {
 		return Entry{}, fmt.Errorf("%w: its key %q has no scope", ErrCorrupt, recordKey)
 	}
+	state, expires := standing(e, at.UnixMilli())
 	return Entry{
-		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: e.state,
-		Age: max(at.Sub(time.UnixMilli(e.created)), 0), ExpiresIn: remaining(e.expires, at),
+		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: state,
+		Age: max(at.Sub(time.UnixMilli(e.created)), 0), ExpiresIn: remaining(expires, at),
 		Result: e.result,
 	}, nil
 }
@@ -49,7 +51,7 @@ func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
 	var entry Entry
 	err := l.store.View(ctx, func(tx store.Tx) error {
 		var err error
-		entry, err = getLive(tx, recordKey(scope, key))
+		entry, err = l.getLive(tx, recordKey(scope, key))
 		return err
 	})
 	return entry, err
@@ -68,7 +70,7 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 			return err
 		}
 		for _, h := range hits {
-			entry, err = getLive(tx, h.Key)
+			entry, err = l.getLive(tx, h.Key)
 			if err == nil && entry.Ref == ref {
 				return nil
 			}
@@ -84,9 +86,9 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 	return entry, nil
 }
 
-func getLive(tx store.Tx, key string) (Entry, error) {
+func (l *Ledger) getLive(tx store.Tx, key string) (Entry, error) {
 	var r record
-	e, err := load(tx, key, &r)
+	e, err := l.load(tx, key, &r)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -108,17 +110,17 @@ func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor st
 	if limit < 1 || limit > MaxListLimit {
 		return nil, "", &api.FieldError{Field: "limit", Value: fmt.Sprint(limit), Allowed: fmt.Sprintf("must be 1 to %d", MaxListLimit)}
 	}
-	if state != api.StateNone && state != api.StatePending && !state.Terminal() {
-		return nil, "", &api.FieldError{Field: "state", Value: state.String(), Allowed: "must be pending, committed or rejected"}
+	if state != api.StateNone && !Listed(state) {
+		return nil, "", &api.FieldError{Field: "state", Value: state.String(), Allowed: AllowedStates}
 	}
 	from, after, err := parseCursor(cursor, state)
 	if err != nil {
 		return nil, "", err
 	}
 	var page []Entry
-	for i := from; i < len(storedStates); i++ {
-		s := storedStates[i]
-		if state != api.StateNone && s != state {
+	for i := from; i < len(listings); i++ {
+		s := listings[i]
+		if state != api.StateNone && s.state != state {
 			continue
 		}
 		for {
@@ -137,31 +139,58 @@ func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor st
 			after = &last
 		}
 		after = nil
-		if len(page) >= limit && i+1 < len(storedStates) && state == api.StateNone {
-			return page, makeCursor(storedStates[i+1], store.Hit{}), nil
+		if next := i + 1; len(page) >= limit && next < len(listings) && (state == api.StateNone || listings[next].state == state) {
+			return page, makeCursor(listings[next], store.Hit{}), nil
 		}
 	}
 	return page, "", nil
 }
 
+// listing is a part of an index whose entries are in one state.
+type listing struct {
+	letter byte // in cursors
+	index  api.State
+	state  api.State
+}
+
+// listings are in the order in which List returns them. Reservations that ran out are
+// in the index of those that did not until the sweeper has stored them as UNKNOWN.
+var listings = [...]listing{
+	{'p', api.StatePending, api.StatePending},
+	{'c', api.StateCommitted, api.StateCommitted},
+	{'r', api.StateRejected, api.StateRejected},
+	{'l', api.StatePending, api.StateUnknown},
+	{'u', api.StateUnknown, api.StateUnknown},
+}
+
+// AllowedStates tells for messages of which states List returns entries; see Listed.
+const AllowedStates = "must be pending, committed, rejected or unknown"
+
+// Listed reports whether List returns entries of that state.
+func Listed(state api.State) bool { return slices.Contains(storedStates[:], state) }
+
 // listPiece returns what one scan finds. The page may stay short of what was
 // asked for when hits were stale; more tells whether to go on behind last.
-func (l *Ledger) listPiece(ctx context.Context, s api.State, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
+func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
 	err = l.store.View(ctx, func(tx store.Tx) error {
 		page, more = nil, false
 		at := tx.Now()
 		now := at.UnixMilli()
-		hits, err := tx.Scan(collection, indexOf(s), store.Range{From: sortKey(now + 1), After: after, Limit: limit})
+		r := store.Range{From: sortKey(now + 1), After: after, Limit: limit}
+		if s.index != s.state {
+			r.From, r.To = "", r.From
+		}
+		hits, err := tx.Scan(collection, indexOf(s.index), r)
 		if err != nil {
 			return err
 		}
 		for _, h := range hits {
 			var r record
-			e, err := load(tx, h.Key, &r)
+			e, err := l.load(tx, h.Key, &r)
 			if err != nil {
 				return err
 			}
-			if !live(e, now) || e.state != s {
+			if state, _ := standing(e, now); state != s.state || e.state != s.index {
 				continue
 			}
 			entry, err := entryOf(h.Key, e, at)
@@ -178,10 +207,10 @@ func (l *Ledger) listPiece(ctx context.Context, s api.State, after *store.Hit, l
 	return page, last, more, err
 }
 
-// A cursor is base64url of: state's first letter, sort key, "/", record key.
+// A cursor is base64url of: the listing's letter, sort key, "/", record key.
 
-func makeCursor(s api.State, h store.Hit) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(s.String()[:1] + h.SortKey + "/" + h.Key))
+func makeCursor(s listing, h store.Hit) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(string(s.letter) + h.SortKey + "/" + h.Key))
 }
 
 func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err error) {
@@ -196,8 +225,8 @@ func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err
 	if !found || len(sort) > store.MaxKeyBytes || len(key) > store.MaxKeyBytes {
 		return 0, nil, ErrCursor
 	}
-	for i, s := range storedStates {
-		if s.String()[0] != b[0] || want != api.StateNone && want != s {
+	for i, s := range listings {
+		if s.letter != b[0] || want != api.StateNone && want != s.state {
 			continue
 		}
 		if sort == "" && key == "" {
@@ -224,7 +253,7 @@ func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 	err := l.transact(ctx, func(tx *Tx) error {
 		entry, absent = Entry{}, false
 		var r record
-		e, err := load(tx.Tx, rk, &r)
+		e, err := l.load(tx.Tx, rk, &r)
 		if err != nil {
 			return err
 		}

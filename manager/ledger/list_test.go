@@ -73,8 +73,18 @@ func TestListPages(t *testing.T) {
 		}
 	}
 	c.advance(61 * time.Second) // pending and rejected ones are over, unswept
-	if got := list(t, l, api.StateNone, 4); !slices.Equal(got, committed) {
-		t.Errorf("expired entries are listed: %v", got)
+	for _, stored := range []bool{false, true} {
+		if got, want := list(t, l, api.StateNone, 4), slices.Concat(committed, pending); !slices.Equal(got, want) {
+			t.Errorf("stored %v: listed %v, want %v", stored, got, want)
+		}
+		for state, want := range map[api.State][]string{api.StatePending: nil, api.StateUnknown: pending} {
+			if got := list(t, l, state, 2); !slices.Equal(got, want) {
+				t.Errorf("stored %v: %v: %v, want %v", stored, state, got, want)
+			}
+		}
+		if _, err := l.Sweep(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -14,22 +14,45 @@ const (
 	verdictFenced                  // another token
 	verdictConflict                // same token, other outcome
 
+	verdictUnknown // reserve: the work may have run, its outcome is not known
+
 	// answers that change nothing
 	verdictOwn     // reserve: this token holds the entry
 	verdictPending // reserve: another token holds it
 	verdictFinal   // reserve: the outcome is recorded
-	verdictSame    // commit, reject: recorded already, by this token
-	verdictGone    // release: nothing is held
+	verdictSame    // commit, reject, unknown: recorded already, by this token
+	verdictGone    // release, resolve: nothing is held
 
 	// changes
 	verdictInsert // reserve: nothing is there, insert PENDING
-	verdictRecord // commit, reject: end this token's reservation
-	verdictLate   // commit, reject: the reservation is gone, record anyway
+	verdictRecord // commit, reject, unknown, resolve: end the reservation
+	verdictLate   // commit, reject, unknown, renew: the reservation is gone, record anyway
 	verdictDelete // release: give this token's reservation back
+	verdictExtend // renew: this token's reservation holds on
 )
 
-// live reports whether an entry is there at now (Unix milliseconds).
-func live(e *record, now int64) bool { return e != nil && now < e.expires }
+// standing is what an entry has become by now (Unix milliseconds): its state, and
+// the first millisecond at which it is in that state no more. A reservation that ran
+// out without an outcome is UNKNOWN from that instant on, whether or not the sweeper
+// has stored that. StateNone: there is no entry, or not any more.
+func standing(e *record, now int64) (state api.State, expires int64) {
+	switch {
+	case e == nil:
+		return api.StateNone, 0
+	case now < e.expires:
+		return e.state, e.expires
+	case e.state == api.StatePending && now < e.expires+e.unknown:
+		return api.StateUnknown, e.expires + e.unknown
+	default:
+		return api.StateNone, 0
+	}
+}
+
+// live reports whether an entry is there at now.
+func live(e *record, now int64) bool {
+	state, _ := standing(e, now)
+	return state != api.StateNone
+}
 
 // mismatch compares fingerprints when both sides give one.
 func mismatch(e *record, fingerprint string) bool {
@@ -37,13 +60,15 @@ func mismatch(e *record, fingerprint string) bool {
 }
 
 func decideReserve(e *record, now int64, token, fingerprint string) verdict {
-	switch {
-	case !live(e, now):
+	switch state, _ := standing(e, now); {
+	case state == api.StateNone:
 		return verdictInsert
 	case mismatch(e, fingerprint):
 		return verdictMismatch
-	case e.state.Terminal():
+	case state.Terminal():
 		return verdictFinal
+	case state == api.StateUnknown:
+		return verdictUnknown
 	case string(e.token) == token:
 		return verdictOwn
 	default:
@@ -51,15 +76,17 @@ func decideReserve(e *record, now int64, token, fingerprint string) verdict {
 	}
 }
 
+// decideFinish is for every call that ends a reservation in another state: COMMITTED,
+// REJECTED or UNKNOWN.
 func decideFinish(e *record, now int64, outcome api.State, token, fingerprint string) verdict {
-	switch {
-	case !live(e, now):
+	switch state, _ := standing(e, now); {
+	case state == api.StateNone:
 		return verdictLate
 	case string(e.token) != token:
 		return verdictFenced
-	case e.state == outcome:
+	case state == outcome:
 		return verdictSame
-	case e.state.Terminal():
+	case state.Terminal():
 		return verdictConflict
 	case mismatch(e, fingerprint):
 		return verdictMismatch
@@ -68,15 +95,42 @@ func decideFinish(e *record, now int64, outcome api.State, token, fingerprint st
 	}
 }
 
+func decideRenew(e *record, now int64, token, fingerprint string) verdict {
+	switch state, _ := standing(e, now); {
+	case state == api.StateNone:
+		return verdictLate
+	case string(e.token) != token:
+		return verdictFenced
+	case state.Terminal():
+		return verdictConflict
+	case mismatch(e, fingerprint):
+		return verdictMismatch
+	default:
+		return verdictExtend
+	}
+}
+
 func decideRelease(e *record, now int64, token string) verdict {
-	switch {
-	case !live(e, now):
+	switch state, _ := standing(e, now); {
+	case state == api.StateNone:
 		return verdictGone
 	case string(e.token) != token:
 		return verdictFenced
-	case e.state.Terminal():
+	case state.Terminal():
 		return verdictConflict
 	default:
 		return verdictDelete
+	}
+}
+
+// decideResolve is for an operator, who has no token.
+func decideResolve(e *record, now int64) verdict {
+	switch state, _ := standing(e, now); state {
+	case api.StateNone:
+		return verdictGone
+	case api.StateUnknown:
+		return verdictRecord
+	default:
+		return verdictConflict
 	}
 }

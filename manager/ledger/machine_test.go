@@ -9,57 +9,76 @@ import (
 // TestMachine is the table of the package documentation, cell by cell.
 func TestMachine(t *testing.T) {
 	const now = 1000
-	entry := func(s api.State, expires int64) *record {
-		return &record{state: s, expires: expires, token: []byte("t"), fingerprint: []byte("f")}
+	entry := func(s api.State, expires, unknown int64) *record {
+		return &record{state: s, expires: expires, unknown: unknown, token: []byte("t"), fingerprint: []byte("f")}
 	}
 	found := map[string]*record{
-		"nothing":           nil,
-		"pending":           entry(api.StatePending, now+1),
-		"pending expired":   entry(api.StatePending, now),
-		"committed":         entry(api.StateCommitted, now+1),
-		"committed expired": entry(api.StateCommitted, now),
-		"rejected":          entry(api.StateRejected, now+1),
-		"rejected expired":  entry(api.StateRejected, now-1),
+		"nothing":                  nil,
+		"pending":                  entry(api.StatePending, now+1, 5),
+		"pending expired":          entry(api.StatePending, now, 0),
+		"pending lapsed":           entry(api.StatePending, now, 1),
+		"pending lapsed, in time":  entry(api.StatePending, now-4, 5),
+		"pending lapsed, too long": entry(api.StatePending, now-5, 5),
+		"unknown":                  entry(api.StateUnknown, now+1, 5),
+		"unknown expired":          entry(api.StateUnknown, now, 5),
+		"committed":                entry(api.StateCommitted, now+1, 5),
+		"committed expired":        entry(api.StateCommitted, now, 5),
+		"rejected":                 entry(api.StateRejected, now+1, 5),
+		"rejected expired":         entry(api.StateRejected, now-1, 5),
 	}
 	for _, c := range []struct {
-		found, token, fingerprint        string
-		reserve, commit, reject, release verdict
+		found, token, fingerprint                        string
+		reserve, commit, reject, release, renew, unknown verdict
+		resolve                                          verdict
 	}{
-		{"nothing", "t", "f", verdictInsert, verdictLate, verdictLate, verdictGone},
-		{"nothing", "u", "", verdictInsert, verdictLate, verdictLate, verdictGone},
-		{"pending", "t", "f", verdictOwn, verdictRecord, verdictRecord, verdictDelete},
-		{"pending", "t", "", verdictOwn, verdictRecord, verdictRecord, verdictDelete},
-		{"pending", "t", "g", verdictMismatch, verdictMismatch, verdictMismatch, verdictDelete},
-		{"pending", "u", "f", verdictPending, verdictFenced, verdictFenced, verdictFenced},
-		{"pending", "u", "g", verdictMismatch, verdictFenced, verdictFenced, verdictFenced},
-		{"pending expired", "t", "g", verdictInsert, verdictLate, verdictLate, verdictGone},
-		{"pending expired", "u", "f", verdictInsert, verdictLate, verdictLate, verdictGone},
-		{"committed", "t", "f", verdictFinal, verdictSame, verdictConflict, verdictConflict},
-		{"committed", "t", "g", verdictMismatch, verdictSame, verdictConflict, verdictConflict},
-		{"committed", "u", "f", verdictFinal, verdictFenced, verdictFenced, verdictFenced},
-		{"committed", "u", "", verdictFinal, verdictFenced, verdictFenced, verdictFenced},
-		{"committed", "u", "g", verdictMismatch, verdictFenced, verdictFenced, verdictFenced},
-		{"committed expired", "u", "g", verdictInsert, verdictLate, verdictLate, verdictGone},
-		{"rejected", "t", "f", verdictFinal, verdictConflict, verdictSame, verdictConflict},
-		{"rejected", "u", "f", verdictFinal, verdictFenced, verdictFenced, verdictFenced},
-		{"rejected expired", "t", "f", verdictInsert, verdictLate, verdictLate, verdictGone},
+		{"nothing", "t", "f", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"nothing", "u", "", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"pending", "t", "f", verdictOwn, verdictRecord, verdictRecord, verdictDelete, verdictExtend, verdictRecord, verdictConflict},
+		{"pending", "t", "", verdictOwn, verdictRecord, verdictRecord, verdictDelete, verdictExtend, verdictRecord, verdictConflict},
+		{"pending", "t", "g", verdictMismatch, verdictMismatch, verdictMismatch, verdictDelete, verdictMismatch, verdictMismatch, verdictConflict},
+		{"pending", "u", "f", verdictPending, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictConflict},
+		{"pending", "u", "g", verdictMismatch, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictConflict},
+		{"pending expired", "t", "g", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"pending expired", "u", "f", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"pending lapsed", "t", "f", verdictUnknown, verdictRecord, verdictRecord, verdictDelete, verdictExtend, verdictSame, verdictRecord},
+		{"pending lapsed", "t", "g", verdictMismatch, verdictMismatch, verdictMismatch, verdictDelete, verdictMismatch, verdictSame, verdictRecord},
+		{"pending lapsed", "u", "f", verdictUnknown, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictRecord},
+		{"pending lapsed", "u", "g", verdictMismatch, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictRecord},
+		{"pending lapsed, in time", "u", "", verdictUnknown, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictRecord},
+		{"pending lapsed, too long", "u", "g", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"unknown", "t", "f", verdictUnknown, verdictRecord, verdictRecord, verdictDelete, verdictExtend, verdictSame, verdictRecord},
+		{"unknown", "t", "g", verdictMismatch, verdictMismatch, verdictMismatch, verdictDelete, verdictMismatch, verdictSame, verdictRecord},
+		{"unknown", "u", "f", verdictUnknown, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictRecord},
+		{"unknown", "u", "", verdictUnknown, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictRecord},
+		{"unknown", "u", "g", verdictMismatch, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictRecord},
+		{"unknown expired", "u", "g", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"committed", "t", "f", verdictFinal, verdictSame, verdictConflict, verdictConflict, verdictConflict, verdictConflict, verdictConflict},
+		{"committed", "t", "g", verdictMismatch, verdictSame, verdictConflict, verdictConflict, verdictConflict, verdictConflict, verdictConflict},
+		{"committed", "u", "f", verdictFinal, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictConflict},
+		{"committed", "u", "", verdictFinal, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictConflict},
+		{"committed", "u", "g", verdictMismatch, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictConflict},
+		{"committed expired", "u", "g", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
+		{"rejected", "t", "f", verdictFinal, verdictConflict, verdictSame, verdictConflict, verdictConflict, verdictConflict, verdictConflict},
+		{"rejected", "u", "f", verdictFinal, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictFenced, verdictConflict},
+		{"rejected expired", "t", "f", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
 	} {
 		e := found[c.found]
-		if got := decideReserve(e, now, c.token, c.fingerprint); got != c.reserve {
-			t.Errorf("%s: reserve(%s, %q) = %d, want %d", c.found, c.token, c.fingerprint, got, c.reserve)
-		}
-		if got := decideFinish(e, now, api.StateCommitted, c.token, c.fingerprint); got != c.commit {
-			t.Errorf("%s: commit(%s, %q) = %d, want %d", c.found, c.token, c.fingerprint, got, c.commit)
-		}
-		if got := decideFinish(e, now, api.StateRejected, c.token, c.fingerprint); got != c.reject {
-			t.Errorf("%s: reject(%s, %q) = %d, want %d", c.found, c.token, c.fingerprint, got, c.reject)
-		}
-		if got := decideRelease(e, now, c.token); got != c.release {
-			t.Errorf("%s: release(%s) = %d, want %d", c.found, c.token, got, c.release)
+		for call, v := range map[string][2]verdict{
+			"reserve": {decideReserve(e, now, c.token, c.fingerprint), c.reserve},
+			"commit":  {decideFinish(e, now, api.StateCommitted, c.token, c.fingerprint), c.commit},
+			"reject":  {decideFinish(e, now, api.StateRejected, c.token, c.fingerprint), c.reject},
+			"release": {decideRelease(e, now, c.token), c.release},
+			"renew":   {decideRenew(e, now, c.token, c.fingerprint), c.renew},
+			"unknown": {decideFinish(e, now, api.StateUnknown, c.token, c.fingerprint), c.unknown},
+			"resolve": {decideResolve(e, now), c.resolve},
+		} {
+			if v[0] != v[1] {
+				t.Errorf("%s: %s(%s, %q) = %d, want %d", c.found, call, c.token, c.fingerprint, v[0], v[1])
+			}
 		}
 	}
 	// A fingerprint that only one side gives is not compared.
-	bare := entry(api.StatePending, now+1)
+	bare := entry(api.StatePending, now+1, 5)
 	bare.fingerprint = nil
 	if got := decideReserve(bare, now, "t", "f"); got != verdictOwn {
 		t.Errorf("entry without a fingerprint: %d", got)

@@ -25,21 +25,29 @@ type modelEntry struct {
 	state              api.State
 	token, fingerprint string
 	expires, used      int64
+	unknown            int64 // how long it is UNKNOWN when it runs out
 	body               string
 }
 
 func (m *model) find(key string) *modelEntry {
-	if e := m.entries[key]; e != nil && m.now < e.expires {
+	if e := m.entries[key]; e != nil && m.alive(e) {
 		return e
 	}
 	return nil
+}
+
+func (m *model) alive(e *modelEntry) bool {
+	if e.state == api.StatePending && m.now >= e.expires && e.unknown > 0 {
+		e.state, e.expires = api.StateUnknown, e.expires+e.unknown
+	}
+	return m.now < e.expires
 }
 
 // room evicts the least recently used final entry when the window is full.
 func (m *model) room() error {
 	n, oldest := 0, ""
 	for k, e := range m.entries {
-		if m.now >= e.expires {
+		if !m.alive(e) {
 			continue
 		}
 		n++
@@ -57,17 +65,21 @@ func (m *model) room() error {
 	return nil
 }
 
-func (m *model) reserve(key, token, fp string, ttl int64) (api.State, int64, string, error) {
+func (m *model) reserve(key, token, fp string, ttl, unknown int64) (api.State, int64, string, error) {
 	e := m.find(key)
 	switch {
 	case e == nil:
 		if err := m.room(); err != nil {
 			return 0, 0, "", err
 		}
-		m.entries[key] = &modelEntry{state: api.StatePending, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now}
+		m.entries[key] = &modelEntry{
+			state: api.StatePending, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now, unknown: unknown,
+		}
 		return api.StateReserved, ttl, "", nil
 	case fp != "" && e.fingerprint != "" && fp != e.fingerprint:
 		return 0, 0, "", ErrFingerprintMismatch
+	case e.state == api.StateUnknown:
+		return 0, 0, "", ErrOutcomeUnknown
 	case e.state != api.StatePending:
 		e.used = m.now
 		return e.state, e.expires - m.now, e.body, nil
@@ -78,26 +90,62 @@ func (m *model) reserve(key, token, fp string, ttl int64) (api.State, int64, str
 	}
 }
 
-func (m *model) finish(state api.State, key, token, fp, body string, ttl int64) error {
+// mine is for the calls of an attempt that has the key or had it: its entry, nil when
+// that is gone, and the fingerprint that it has.
+func (m *model) mine(key, token, fp string, same api.State) (*modelEntry, string, error) {
 	e := m.find(key)
 	switch {
 	case e == nil:
-		if err := m.room(); err != nil {
-			return err
-		}
+		return nil, fp, m.room()
 	case e.token != token:
 		m.fenced++
-		return ErrFenced
-	case e.state == state:
-		return nil
-	case e.state != api.StatePending:
-		return ErrConflict
+		return e, "", ErrFenced
+	case e.state == same:
+	case e.state.Terminal():
+		return e, "", ErrConflict
 	case fp != "" && e.fingerprint != "" && fp != e.fingerprint:
-		return ErrFingerprintMismatch
+		return e, "", ErrFingerprintMismatch
 	case e.fingerprint != "":
 		fp = e.fingerprint
 	}
-	m.entries[key] = &modelEntry{state: state, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now, body: body}
+	return e, fp, nil
+}
+
+func (m *model) finish(state api.State, key, token, fp, body string, ttl int64) error {
+	e, fp, err := m.mine(key, token, fp, state)
+	if err == nil && (e == nil || e.state != state) {
+		m.entries[key] = &modelEntry{state: state, token: token, fingerprint: fp, expires: m.now + ttl, used: m.now, body: body}
+	}
+	return err
+}
+
+func (m *model) renew(key, token, fp string, ttl, unknown int64) (int64, error) {
+	e, fp, err := m.mine(key, token, fp, api.StateNone)
+	if err != nil {
+		return 0, err
+	}
+	until := m.now + ttl
+	if e != nil && e.state == api.StatePending {
+		until = max(until, e.expires)
+	}
+	m.entries[key] = &modelEntry{
+		state: api.StatePending, token: token, fingerprint: fp, expires: until, used: m.now, unknown: unknown,
+	}
+	return until - m.now, nil
+}
+
+func (m *model) resolve(state api.State, key, body string, ttl int64) error {
+	e := m.find(key)
+	switch {
+	case e == nil:
+		return ErrNotFound
+	case e.state != api.StateUnknown:
+		return ErrConflict
+	case state == api.StateReleased:
+		delete(m.entries, key)
+	default:
+		e.state, e.expires, e.used, e.body = state, m.now+ttl, m.now, body
+	}
 	return nil
 }
 
@@ -109,7 +157,7 @@ func (m *model) release(key, token string) error {
 	case e.token != token:
 		m.fenced++
 		return ErrFenced
-	case e.state != api.StatePending:
+	case e.state.Terminal():
 		return ErrConflict
 	}
 	delete(m.entries, key)
@@ -133,6 +181,7 @@ func TestAgainstModel(t *testing.T) {
 		tokens := rapid.SampledFrom([]string{"t1", "t2", "t3"})
 		prints := rapid.SampledFrom([]string{"", "", "f", "g"})
 		ttls := rapid.Int64Range(1, 40)
+		unknowns := rapid.SampledFrom([]int64{0, 0, 10, 60})
 		// Each call is later than the one before, so that least recently used
 		// has one meaning.
 		tick := func(ms int64) {
@@ -156,14 +205,22 @@ func TestAgainstModel(t *testing.T) {
 			}
 			same(call(t.Context(), req), m.finish(state, key, token, fp, body, ttl))
 		}
+		reservation := func(t *rapid.T) (req *api.ReserveRequest, ttl, unknown int64) {
+			req = reserveReq(keys.Draw(t, "key"), tokens.Draw(t, "token"))
+			req.Fingerprint = prints.Draw(t, "fingerprint")
+			ttl, unknown = ttls.Draw(t, "ttl"), unknowns.Draw(t, "unknown")
+			req.PendingTTL, req.UnknownTTL = time.Duration(ttl)*time.Millisecond, time.Duration(unknown)*time.Millisecond
+			if unknown == 0 {
+				req.UnknownTTL = api.NoUnknown
+			}
+			return req, ttl, unknown
+		}
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve": func(t *rapid.T) {
 				tick(1)
-				key, token, fp, ttl := keys.Draw(t, "key"), tokens.Draw(t, "token"), prints.Draw(t, "fingerprint"), ttls.Draw(t, "ttl")
-				req := reserveReq(key, token)
-				req.Fingerprint, req.PendingTTL = fp, time.Duration(ttl)*time.Millisecond
+				req, ttl, unknown := reservation(t)
 				got, err := l.Reserve(t.Context(), req, nil)
-				state, left, body, wantErr := m.reserve(key, token, fp, ttl)
+				state, left, body, wantErr := m.reserve(req.Key, req.Token, req.Fingerprint, ttl, unknown)
 				same(err, wantErr)
 				if got.State != state || got.ExpiresIn != time.Duration(left)*time.Millisecond {
 					t.Fatalf("got %v for %v, want %v for %dms", got.State, got.ExpiresIn, state, left)
@@ -178,6 +235,37 @@ func TestAgainstModel(t *testing.T) {
 				tick(1)
 				key, token := keys.Draw(t, "key"), tokens.Draw(t, "token")
 				same(l.Release(t.Context(), releaseReq(key, token)), m.release(key, token))
+			},
+			"renew": func(t *rapid.T) {
+				tick(1)
+				req, ttl, unknown := reservation(t)
+				got, err := l.Renew(t.Context(), req)
+				left, wantErr := m.renew(req.Key, req.Token, req.Fingerprint, ttl, unknown)
+				same(err, wantErr)
+				if err == nil && (got.State != api.StateReserved || got.ExpiresIn != time.Duration(left)*time.Millisecond) {
+					t.Fatalf("got %v for %v, want %dms", got.State, got.ExpiresIn, left)
+				}
+			},
+			"unknown": func(t *rapid.T) {
+				tick(1)
+				req, ttl, _ := reservation(t)
+				req.PendingTTL, req.UnknownTTL = 0, time.Duration(ttl)*time.Millisecond
+				got, err := l.Unknown(t.Context(), req)
+				same(err, m.finish(api.StateUnknown, req.Key, req.Token, req.Fingerprint, "", ttl))
+				if err == nil && got.State != api.StateUnknown {
+					t.Fatalf("got %v", got.State)
+				}
+			},
+			"resolve": func(t *rapid.T) {
+				tick(1)
+				as := rapid.SampledFrom([]api.State{api.StateCommitted, api.StateRejected, api.StateReleased}).Draw(t, "as")
+				key, ttl, body := keys.Draw(t, "key"), ttls.Draw(t, "ttl"), fmt.Sprint(m.now)
+				res := Resolution{As: as, TTL: time.Duration(ttl) * time.Millisecond}
+				if as != api.StateReleased {
+					res.Result = answer(201, body)
+				}
+				_, err := l.Resolve(t.Context(), "s", key, res)
+				same(err, m.resolve(as, key, body, ttl))
 			},
 			"delete": func(t *rapid.T) {
 				key := keys.Draw(t, "key")
@@ -194,7 +282,7 @@ func TestAgainstModel(t *testing.T) {
 				}
 				gone := 0
 				for _, e := range m.entries {
-					if m.now >= e.expires {
+					if !m.alive(e) {
 						gone++
 					}
 				}
@@ -227,7 +315,7 @@ func compare(t *rapid.T, l *Ledger, m *model) {
 	}
 	for key, e := range m.entries {
 		got, ok := listed[key]
-		if alive := m.now < e.expires; ok != alive {
+		if alive := m.alive(e); ok != alive {
 			t.Fatalf("%s: listed %v, alive %v", key, ok, alive)
 		}
 		if !ok {
@@ -255,7 +343,7 @@ func compare(t *rapid.T, l *Ledger, m *model) {
 	if s.Bytes != want {
 		t.Fatalf("counted %d bytes of %d", s.Bytes, want)
 	}
-	if s.Pending+s.Committed+s.Rejected > m.max {
-		t.Fatalf("%d entries in a window of %d", s.Pending+s.Committed+s.Rejected, m.max)
+	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; n > m.max {
+		t.Fatalf("%d entries in a window of %d", n, m.max)
 	}
 }

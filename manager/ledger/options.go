@@ -13,6 +13,10 @@ type Options struct {
 	// PendingTTL, CommittedTTL and RejectedTTL are how long entries are kept
 	// when a request does not say; up to api.MaxTTL. Defaults 60 s, 300 s, 60 s.
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration
+	// UnknownTTL is how long a key whose reservation ran out without an outcome is
+	// remembered as UNKNOWN when the reservation does not say; up to api.MaxTTL.
+	// api.NoUnknown: the key is free. Default CommittedTTL.
+	UnknownTTL time.Duration
 	// MaxEntries bounds the window, 1 to 100 million. Default 100000.
 	MaxEntries int
 	// MaxBytes bounds the records on an engine inside this process. Final
@@ -45,6 +49,7 @@ func (o Options) WithDefaults() Options {
 	def(&o.PendingTTL, 60*time.Second)
 	def(&o.CommittedTTL, 300*time.Second)
 	def(&o.RejectedTTL, 60*time.Second)
+	def(&o.UnknownTTL, o.CommittedTTL)
 	def(&o.MaxEntries, 100_000)
 	def(&o.MaxBytes, 1<<30)
 	def(&o.MaxResultBytes, 1<<20)
@@ -74,6 +79,8 @@ func (o Options) Validate() error {
 		}
 	}
 	switch {
+	case o.UnknownTTL != api.NoUnknown && (o.UnknownTTL < time.Millisecond || o.UnknownTTL > api.MaxTTL):
+		return fmt.Errorf("ledger: UnknownTTL %v: must be 1ms to %v, or api.NoUnknown", o.UnknownTTL, api.MaxTTL)
 	case o.MaxEntries < 1 || o.MaxEntries > 100_000_000:
 		return fmt.Errorf("ledger: MaxEntries %d: must be 1 to 100000000", o.MaxEntries)
 	case o.MaxBytes < 1:

@@ -26,23 +26,53 @@ const (
 func indexOf(s api.State) string { return s.String() }
 
 // storedStates are the states a record can have, in the order of listings.
-var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.StateRejected}
+var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.StateRejected, api.StateUnknown}
 
-// recordVersion is the first octet of every record.
+// A record begins with its version:
 //
-//	record := version(1) state(1) created expires touched token fingerprint ref result
+//	record := version(1) state(1) created expires touched [unknown] token fingerprint ref result
 //	created, expires, touched := uvarint(Unix milliseconds)
-//	token, fingerprint, ref := uvarint(length) octets
-//	result := the rest: a result in the API's raw form, empty when PENDING
-const recordVersion = 1
+//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; since version 2
+//	token, fingerprint, ref := uvarint(length) bytes
+//	result := the rest: a result in the API's raw form, empty when PENDING or UNKNOWN
+//
+// Version 2 is written only where version 1 cannot say it, so that the release before
+// can read all other records: an entry that is UNKNOWN, and a reservation that does not
+// leave its unknown TTL to the manager.
+const (
+	recordVersion1 = 1
+	recordVersion2 = 2
+)
 
 // record is a decoded record; its slices alias the stored value.
 type record struct {
 	state                     api.State
 	created, expires, touched int64 // Unix milliseconds
-	token, fingerprint, ref   []byte
-	result                    []byte
-	size                      int // of the encoded value and its key
+	// unknown is how many milliseconds a reservation that ran out stays UNKNOWN; 0: its
+	// key is free. explicit: it was asked for, and is not the manager's default.
+	unknown                 int64
+	explicit                bool
+	token, fingerprint, ref []byte
+	result                  []byte
+	size                    int // of the encoded value and its key
+}
+
+// setUnknown says for how long the reservation is UNKNOWN when it runs out; asked is 0
+// for the manager's own TTL.
+func (r *record) setUnknown(asked, own time.Duration) {
+	r.explicit = asked != 0
+	if !r.explicit {
+		asked = own
+	}
+	r.unknown = int64((max(asked, 0) + time.Millisecond - 1) / time.Millisecond)
+}
+
+// inherit takes over what stays the same when the reservation e ends or is renewed.
+func (r *record) inherit(e *record) {
+	r.created = e.created
+	if len(e.fingerprint) != 0 {
+		r.fingerprint = e.fingerprint
+	}
 }
 
 // maxRefBytes bounds the reference of an entry.
@@ -50,7 +80,7 @@ const maxRefBytes = 255
 
 // recordOverhead bounds what a record adds to its token, fingerprint,
 // reference and result.
-const recordOverhead = 2 + 6*binary.MaxVarintLen64
+const recordOverhead = 2 + 7*binary.MaxVarintLen64
 
 // recordKey names an entry in the store, and the topic that its waiters watch.
 // The length makes the pair unambiguous whatever octets it holds, and keeps the
@@ -74,20 +104,45 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 	return rest[:n], rest[n:], true
 }
 
+// version is the lowest that can hold the record.
+func (r *record) version() byte {
+	if r.state == api.StateUnknown || r.state == api.StatePending && r.explicit {
+		return recordVersion2
+	}
+	return recordVersion1
+}
+
+// unknownField is the field unknown of a record.
+func (r *record) unknownField() uint64 {
+	if !r.explicit {
+		return 0
+	}
+	return uint64(r.unknown) + 1
+}
+
 // recordLen is how long the encoded record is.
 func recordLen(r *record) int {
 	n := 2 + len(r.token) + len(r.fingerprint) + len(r.ref) + len(r.result)
 	for _, v := range [...]int{int(r.created), int(r.expires), int(r.touched), len(r.token), len(r.fingerprint), len(r.ref)} {
-		n += (bits.Len64(uint64(v)|1) + 6) / 7
+		n += uvarintLen(uint64(v))
+	}
+	if r.version() == recordVersion2 {
+		n += uvarintLen(r.unknownField())
 	}
 	return n
 }
 
+func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+
 func appendRecord(dst []byte, r *record) []byte {
-	dst = append(dst, recordVersion, byte(r.state))
+	version := r.version()
+	dst = append(dst, version, byte(r.state))
 	dst = binary.AppendUvarint(dst, uint64(r.created))
 	dst = binary.AppendUvarint(dst, uint64(r.expires))
 	dst = binary.AppendUvarint(dst, uint64(r.touched))
+	if version == recordVersion2 {
+		dst = binary.AppendUvarint(dst, r.unknownField())
+	}
 	for _, f := range [...][]byte{r.token, r.fingerprint, r.ref} {
 		dst = binary.AppendUvarint(dst, uint64(len(f)))
 		dst = append(dst, f...)
@@ -95,16 +150,17 @@ func appendRecord(dst []byte, r *record) []byte {
 	return append(dst, r.result...)
 }
 
-// decodeRecord reads a stored value. ErrCorrupt when it cannot.
+// decodeRecord reads a stored value, without the manager's default where it says so:
+// see Ledger.load. ErrCorrupt when it cannot.
 func decodeRecord(key string, b []byte, r *record) error {
 	if len(b) < 2 {
 		return fmt.Errorf("%w %q: shorter than its header", ErrCorrupt, key)
 	}
-	if b[0] != recordVersion {
-		return fmt.Errorf("%w %q: version %d, this program reads %d", ErrCorrupt, key, b[0], recordVersion)
+	if b[0] != recordVersion1 && b[0] != recordVersion2 {
+		return fmt.Errorf("%w %q: version %d, this program reads %d and %d", ErrCorrupt, key, b[0], recordVersion1, recordVersion2)
 	}
 	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
-	if r.state != api.StatePending && !r.state.Terminal() {
+	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] {
 		return fmt.Errorf("%w %q: state %d", ErrCorrupt, key, b[1])
 	}
 	rest := b[2:]
@@ -114,6 +170,16 @@ func decodeRecord(key string, b []byte, r *record) error {
 			return fmt.Errorf("%w %q: malformed time", ErrCorrupt, key)
 		}
 		*v, rest = int64(u), rest[n:]
+	}
+	if b[0] == recordVersion2 {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || u > uint64(api.MaxTTL/time.Millisecond)+1 {
+			return fmt.Errorf("%w %q: malformed unknown TTL", ErrCorrupt, key)
+		}
+		if r.explicit = u != 0; r.explicit {
+			r.unknown = int64(u) - 1
+		}
+		rest = rest[n:]
 	}
 	for _, v := range [...]*[]byte{&r.token, &r.fingerprint, &r.ref} {
 		u, n := binary.Uvarint(rest)
@@ -133,7 +199,7 @@ func (tx *Tx) put(key string, r *record) error {
 	value := tx.values[start:len(tx.values):len(tx.values)]
 	r.size = len(value) + len(key)
 	first := len(tx.entries)
-	if r.state.Terminal() {
+	if r.state != api.StatePending {
 		expires, touched := sortKeys(r.expires, r.touched)
 		tx.entries = append(tx.entries,
 			store.Entry{Index: indexOf(r.state), SortKey: expires}, store.Entry{Index: indexLRU, SortKey: touched})

@@ -24,6 +24,12 @@ func TestRecordRoundTrip(t *testing.T) {
 			token: some.Draw(t, "token"), fingerprint: some.Draw(t, "fingerprint"), ref: some.Draw(t, "ref"),
 			result: some.Draw(t, "result"),
 		}
+		if in.state == api.StatePending || in.state == api.StateUnknown {
+			in.explicit = rapid.Bool().Draw(t, "explicit")
+		}
+		if in.explicit {
+			in.unknown = rapid.Int64Range(0, api.MaxTTL.Milliseconds()).Draw(t, "unknown")
+		}
 		b := appendRecord(nil, &in)
 		if n := recordLen(&in); n != len(b) {
 			t.Fatalf("%d octets, expected %d", len(b), n)
@@ -37,6 +43,9 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		if out.size != len(b)+1 {
 			t.Fatalf("size %d", out.size)
+		}
+		if out.unknown != in.unknown || out.explicit != in.explicit {
+			t.Fatalf("unknown for %d (%v), was %d (%v)", out.unknown, out.explicit, in.unknown, in.explicit)
 		}
 		if again := appendRecord(nil, &out); !bytes.Equal(again, b) {
 			t.Fatalf("%x became %x", b, again)
@@ -53,9 +62,11 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 	f.Add(good)
 	f.Add(good[:len(good)/2])
-	f.Add([]byte{recordVersion, byte(api.StatePending)})
-	f.Add([]byte{recordVersion + 1, 1, 0, 0})
-	f.Add([]byte{recordVersion, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Add(appendRecord(nil, &record{state: api.StateUnknown, expires: 1 << 40, unknown: 300_000, explicit: true, token: []byte("t")}))
+	f.Add([]byte{recordVersion1, byte(api.StatePending)})
+	f.Add([]byte{recordVersion1, byte(api.StateUnknown), 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{recordVersion2 + 1, 1, 0, 0})
+	f.Add([]byte{recordVersion1, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r record
 		if err := decodeRecord("k", b, &r); err != nil {

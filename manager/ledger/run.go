@@ -17,7 +17,7 @@ type run struct {
 	tx Tx
 	// do is what happens in the transaction; it works on the fields below.
 	do func(*run) error
-	// refusal is the ledger's own answer, see write.
+	// refusal is the ledger's own answer, see write and look.
 	refusal error
 	// more: entries were evicted, and that has to go on before anything else.
 	more bool
@@ -30,9 +30,9 @@ type run struct {
 	fn      func(*Tx) error
 
 	// What a reserve found.
-	reply       Reply
-	found       bool // lookup: the reply is final
-	own, misfit bool // lookup: see there
+	reply Reply
+	found bool // lookup: the reply is final
+	own   bool // lookup: the token holds the entry
 
 	inUpdate, inView func(store.Tx) error // methods of this run, bound once
 }
@@ -164,21 +164,31 @@ func (r *run) doFinish() (err error) {
 	return err
 }
 
+func (r *run) doRenew() (err error) {
+	r.reply, err = r.tx.renew(r.key, r.reserve)
+	return err
+}
+
+func (r *run) doUnknown() (err error) {
+	r.reply, r.more, err = r.tx.unknown(r.key, r.reserve, true)
+	return err
+}
+
 func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
 
 // look is the function of lookup's read-only transaction.
 func (r *run) look(stx store.Tx) error {
-	r.reply, r.found, r.own, r.misfit = Reply{}, false, false, false
+	r.reply, r.found, r.own, r.refusal = Reply{}, false, false, nil
 	var rec record
-	e, err := load(stx, r.key, &rec)
+	e, err := r.tx.l.load(stx, r.key, &rec)
 	if err != nil {
 		return err
 	}
 	at := stx.Now()
 	now := at.UnixMilli()
-	switch decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint) {
-	case verdictMismatch:
-		r.found, r.misfit = true, true
+	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint); v {
+	case verdictMismatch, verdictUnknown:
+		r.refusal = refusals[v].err
 	case verdictFinal:
 		r.found = true
 		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}

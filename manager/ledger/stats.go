@@ -17,10 +17,13 @@ const (
 	OpCommit
 	OpReject
 	OpRelease
+	OpRenew
+	OpUnknown
+	OpResolve
 	opCount
 )
 
-var opNames = [opCount]string{"reserve", "commit", "reject", "release"}
+var opNames = [opCount]string{"reserve", "commit", "reject", "release", "renew", "unknown", "resolve"}
 
 // String returns the name used in metrics.
 func (o Op) String() string { return opNames[o] }
@@ -32,7 +35,7 @@ type Outcome uint8
 // the package documentation.
 const (
 	// OutcomeDone: the call changed the ledger as asked: reserved, committed,
-	// rejected or released.
+	// rejected, released, renewed, noted as unknown or resolved.
 	OutcomeDone Outcome = iota
 	// OutcomeRepeated: the same token had asked for the same before.
 	OutcomeRepeated
@@ -40,12 +43,17 @@ const (
 	OutcomeReplayed
 	// OutcomePending: a reserve met another attempt.
 	OutcomePending
-	// OutcomeLate: a commit or reject was accepted after its reservation ended.
+	// OutcomeLate: a commit, reject, renewal or unknown was accepted after its
+	// reservation was gone.
 	OutcomeLate
 	// OutcomeFenced: ErrFenced.
 	OutcomeFenced
+	// OutcomeUnknown: ErrOutcomeUnknown.
+	OutcomeUnknown
 	// OutcomeConflict: ErrConflict.
 	OutcomeConflict
+	// OutcomeNotFound: ErrNotFound.
+	OutcomeNotFound
 	// OutcomeMismatch: ErrFingerprintMismatch.
 	OutcomeMismatch
 	// OutcomeCapacity: ErrCapacity.
@@ -60,7 +68,7 @@ const (
 )
 
 var outcomeNames = [outcomeCount]string{
-	"done", "repeated", "replayed", "pending", "late", "fenced", "conflict", "mismatch", "capacity", "too_large",
+	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "capacity", "too_large",
 	"invalid", "error",
 }
 
@@ -77,6 +85,7 @@ type tally struct {
 type counters struct {
 	calls         [opCount][outcomeCount]atomic.Uint64
 	expired       atomic.Uint64
+	lapsed        atomic.Uint64
 	evicted       atomic.Uint64
 	deleted       atomic.Uint64
 	waitsRefused  atomic.Uint64
@@ -89,8 +98,9 @@ func (c *counters) add(t tally) { c.calls[t.op][t.outcome].Add(1) }
 // Stats is a snapshot for operators. Counters start at zero with the process.
 type Stats struct {
 	// Entries by state. On shared engines a few seconds old. An expired entry
-	// counts until the sweeper has removed it.
-	Pending, Committed, Rejected int
+	// counts until the sweeper has removed it, and a reservation that ran out as
+	// pending until the sweeper has stored it as unknown.
+	Pending, Committed, Rejected, Unknown int
 	// Bytes is the size of the entries' records on an engine inside this
 	// process, -1 on others.
 	Bytes int64
@@ -101,6 +111,9 @@ type Stats struct {
 	// Expired, Evicted and Deleted count entries removed by TTL, by capacity
 	// and by an administrator.
 	Expired, Evicted, Deleted uint64
+	// Lapsed counts reservations that ran out without an outcome and were stored as
+	// unknown.
+	Lapsed uint64
 	// WaitsRefused counts reserves answered pending because too many waited,
 	// WaitsTimedOut those that waited for nothing.
 	WaitsRefused, WaitsTimedOut uint64
@@ -140,6 +153,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	}
 	for state, n := range map[api.State]*int{
 		api.StatePending: &s.Pending, api.StateCommitted: &s.Committed, api.StateRejected: &s.Rejected,
+		api.StateUnknown: &s.Unknown,
 	} {
 		count, err := l.store.Len(ctx, collection, indexOf(state))
 		if err != nil {
@@ -154,6 +168,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 		}
 	}
 	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), c.evicted.Load(), c.deleted.Load()
+	s.Lapsed = c.lapsed.Load()
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
 	s.SweepErrors = c.sweepErrors.Load()
 	return s, nil

@@ -47,7 +47,7 @@ func (l *Ledger) maintain(ctx context.Context) error {
 }
 
 // Sweep removes all entries that have expired, in bounded transactions, and
-// returns how many. It reads the expiry indexes only as far as it has to.
+// returns how many. It stores as UNKNOWN the reservations that ran out and are that. It reads the expiry indexes only as far as it has to.
 func (l *Ledger) Sweep(ctx context.Context) (int, error) {
 	total := 0
 	for _, state := range storedStates {
@@ -81,7 +81,7 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, m
 	var done swept
 	err = l.transact(ctx, func(tx *Tx) error {
 		var err error
-		done, err = tx.sweep("", state, sweepBatch)
+		done, err = tx.sweep("", state, sweepBatch, true)
 		return err
 	})
 	if errors.Is(err, store.ErrConflict) {
@@ -97,38 +97,70 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, m
 // swept is what Tx.sweep did.
 type swept struct {
 	removed int
-	more    bool // there may be more to remove
+	more    bool // there may be more to do
 }
 
-// sweep removes up to limit expired entries of a state, other than key.
-func (tx *Tx) sweep(key string, state api.State, limit int) (swept, error) {
+// sweep removes up to limit expired entries of a state, other than key. Reservations
+// that ran out and are UNKNOWN for a while become entries of that state, if lapse, or
+// are passed over.
+func (tx *Tx) sweep(key string, state api.State, limit int, lapse bool) (swept, error) {
 	now := tx.Now().UnixMilli()
-	hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(now + 1), Limit: limit})
+	r := store.Range{To: sortKey(now + 1), Limit: limit}
+	if !lapse {
+		r.Limit = max(limit, evictWindow)
+	}
+	hits, err := tx.Scan(collection, indexOf(state), r)
 	if err != nil {
 		return swept{}, err
 	}
-	removed, size := 0, 0
+	removed, lapsed, size := 0, 0, 0
 	for _, h := range hits {
+		if removed == limit {
+			break
+		}
 		if h.Key == key {
 			continue
 		}
 		var r record
-		e, err := load(tx.Tx, h.Key, &r)
+		e, err := tx.l.load(tx.Tx, h.Key, &r)
 		if err != nil {
 			return swept{}, err
 		}
-		if e == nil || live(e, now) {
+		if e == nil || now < e.expires {
 			continue // the hit was stale
 		}
-		if size += e.size; removed > 0 && size > sweepBytes {
+		unknown := live(e, now)
+		if unknown && !lapse {
+			continue
+		}
+		if size += e.size; removed+lapsed > 0 && size > sweepBytes {
 			break
 		}
-		if err := tx.remove(h.Key, e); err != nil {
+		if unknown {
+			err = tx.lapse(h.Key, e, now)
+			lapsed++
+		} else {
+			err = tx.remove(h.Key, e)
+			removed++
+		}
+		if err != nil {
 			return swept{}, err
 		}
-		removed++
 	}
 	tx.fx.expired += uint64(removed)
 	// Only progress asks for another round: hits that stay stale end it.
-	return swept{removed, removed > 0 && (len(hits) == limit || removed < len(hits))}, nil
+	done := removed + lapsed
+	return swept{removed, done > 0 && (len(hits) == r.Limit || done < len(hits))}, nil
+}
+
+// lapse stores that a reservation which ran out is UNKNOWN.
+func (tx *Tx) lapse(key string, e *record, now int64) error {
+	tx.replaced(e)
+	e.state, e.expires = standing(e, now)
+	if err := tx.write(key, e); err != nil {
+		return err
+	}
+	tx.fx.lapsed++
+	tx.Notify(key)
+	return nil
 }

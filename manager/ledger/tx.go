@@ -30,6 +30,7 @@ type effects struct {
 	bytes    int64
 	entries  int64
 	expired  uint64
+	lapsed   uint64
 	evicted  uint64
 	deleted  uint64
 	tallies  [4]tally
@@ -65,6 +66,9 @@ func (l *Ledger) apply(fx *effects, happened bool) {
 	}
 	if fx.expired != 0 {
 		l.counters.expired.Add(fx.expired)
+	}
+	if fx.lapsed != 0 {
+		l.counters.lapsed.Add(fx.lapsed)
 	}
 	if fx.evicted != 0 {
 		l.counters.evicted.Add(fx.evicted)
@@ -107,35 +111,20 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 
 func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 	var r record
-	e, err := load(tx.Tx, key, &r)
+	e, err := tx.l.load(tx.Tx, key, &r)
 	if err != nil {
 		return Reply{}, err
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
-	switch decideReserve(e, now, req.Token, req.Fingerprint) {
+	switch v := decideReserve(e, now, req.Token, req.Fingerprint); v {
 	case verdictInsert:
-		ttl := req.PendingTTL
-		if ttl == 0 {
-			ttl = tx.l.opts.PendingTTL
-		}
-		if e == nil {
-			if err := tx.makeRoom(OpReserve, key); err != nil {
-				return Reply{}, err
-			}
-		} else {
-			tx.fx.expired++
-			tx.replaced(e)
-		}
-		fresh := record{
-			state: api.StatePending, created: now, expires: deadline(at, ttl), touched: now,
-			token: []byte(req.Token), fingerprint: []byte(req.Fingerprint),
-		}
-		if err := tx.write(key, &fresh); err != nil {
+		fresh := tx.reservation(req, at)
+		if err := tx.replace(OpReserve, key, e, &fresh); err != nil {
 			return Reply{}, err
 		}
 		tx.count(OpReserve, OutcomeDone)
-		return Reply{State: api.StateReserved, ExpiresIn: ttl}, nil
+		return Reply{State: api.StateReserved, ExpiresIn: tx.pendingTTL(req)}, nil
 	case verdictOwn:
 		tx.count(OpReserve, OutcomeRepeated)
 		return Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}, nil
@@ -145,9 +134,61 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 		tx.l.touches.note(key, now)
 		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, nil
 	default:
-		tx.count(OpReserve, OutcomeMismatch)
-		return Reply{}, ErrFingerprintMismatch
+		return Reply{}, tx.refuse(OpReserve, v)
 	}
+}
+
+func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {
+	if req.PendingTTL == 0 {
+		return tx.l.opts.PendingTTL
+	}
+	return req.PendingTTL
+}
+
+// reservation is the record of one that begins at that time.
+func (tx *Tx) reservation(req *api.ReserveRequest, at time.Time) record {
+	now := at.UnixMilli()
+	r := record{
+		state: api.StatePending, created: now, expires: deadline(at, tx.pendingTTL(req)), touched: now,
+		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint),
+	}
+	r.setUnknown(req.UnknownTTL, tx.l.opts.UnknownTTL)
+	return r
+}
+
+// refusals are the errors of verdicts.
+var refusals = [...]struct {
+	outcome Outcome
+	err     error
+}{
+	verdictMismatch: {OutcomeMismatch, ErrFingerprintMismatch},
+	verdictFenced:   {OutcomeFenced, ErrFenced},
+	verdictConflict: {OutcomeConflict, ErrConflict},
+	verdictUnknown:  {OutcomeUnknown, ErrOutcomeUnknown},
+}
+
+// refuse counts and returns the error of a verdict; nil when it is no refusal.
+func (tx *Tx) refuse(op Op, v verdict) error {
+	if int(v) >= len(refusals) {
+		return nil
+	}
+	tx.count(op, refusals[v].outcome)
+	return refusals[v].err
+}
+
+// replace puts a record in the place of e, which is nil where there is none.
+func (tx *Tx) replace(op Op, key string, e, next *record) error {
+	if e == nil {
+		if err := tx.makeRoom(op, key); err != nil {
+			return err
+		}
+	} else {
+		tx.replaced(e)
+		if !live(e, next.touched) {
+			tx.fx.expired++
+		}
+	}
+	return tx.write(key, next)
 }
 
 // Commit is Ledger.Commit inside the transaction.
@@ -169,65 +210,58 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 // entries have to go than one transaction should delete, it does only that and
 // returns more, if mayStop; else what is too much goes with the next sweep.
 func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
-	outcome, ttl := api.StateCommitted, tx.l.opts.CommittedTTL
+	outcome := api.StateCommitted
 	if op == OpReject {
-		outcome, ttl = api.StateRejected, tx.l.opts.RejectedTTL
+		outcome = api.StateRejected
 	}
-	if req.TTL != 0 {
-		ttl = req.TTL
-	}
+	ttl := tx.l.finalTTL(outcome, req.TTL)
 	var r record
-	e, err := load(tx.Tx, key, &r)
+	e, err := tx.l.load(tx.Tx, key, &r)
 	if err != nil {
 		return false, err
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
-	switch v {
-	case verdictRecord, verdictLate:
-	case verdictSame:
+	if err := tx.refuse(op, v); err != nil {
+		return false, err
+	}
+	if v == verdictSame {
 		tx.count(op, OutcomeRepeated)
 		return false, nil
-	case verdictFenced:
-		tx.count(op, OutcomeFenced)
-		return false, ErrFenced
-	case verdictConflict:
-		tx.count(op, OutcomeConflict)
-		return false, ErrConflict
-	default:
-		tx.count(op, OutcomeMismatch)
-		return false, ErrFingerprintMismatch
 	}
 	final := record{
 		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
 		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
 	}
 	if v == verdictRecord {
-		final.created = e.created
-		if len(e.fingerprint) != 0 {
-			final.fingerprint = e.fingerprint
-		}
+		final.inherit(e)
 	}
-	growth := int64(len(key) + recordLen(&final))
+	return tx.end(op, key, v, e, &final, mayStop)
+}
+
+// finalTTL is how long an outcome is remembered when that much is asked for.
+func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration {
+	switch {
+	case asked != 0:
+		return asked
+	case outcome == api.StateRejected:
+		return l.opts.RejectedTTL
+	default:
+		return l.opts.CommittedTTL
+	}
+}
+
+// end writes how the reservation e ended, which may be gone; see finish.
+func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
+	growth := int64(len(key) + recordLen(final))
 	if e != nil {
 		growth -= int64(e.size)
 	}
 	if more, err := tx.makeBytes(key, growth); err != nil || more && mayStop {
 		return more, err
 	}
-	if e == nil {
-		if err := tx.makeRoom(op, key); err != nil {
-			return false, err
-		}
-	}
-	if e != nil {
-		tx.replaced(e)
-		if v == verdictLate {
-			tx.fx.expired++
-		}
-	}
-	if err := tx.write(key, &final); err != nil {
+	if err := tx.replace(op, key, e, final); err != nil {
 		return false, err
 	}
 	tx.Notify(key)
@@ -250,11 +284,11 @@ func (tx *Tx) Release(req *api.ReleaseRequest) error {
 
 func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 	var r record
-	e, err := load(tx.Tx, key, &r)
+	e, err := tx.l.load(tx.Tx, key, &r)
 	if err != nil {
 		return err
 	}
-	switch decideRelease(e, tx.Now().UnixMilli(), req.Token) {
+	switch v := decideRelease(e, tx.Now().UnixMilli(), req.Token); v {
 	case verdictDelete:
 		if err := tx.remove(key, e); err != nil {
 			return err
@@ -264,12 +298,8 @@ func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 	case verdictGone:
 		tx.count(OpRelease, OutcomeRepeated)
 		return nil
-	case verdictConflict:
-		tx.count(OpRelease, OutcomeConflict)
-		return ErrConflict
 	default:
-		tx.count(OpRelease, OutcomeFenced)
-		return ErrFenced
+		return tx.refuse(OpRelease, v)
 	}
 }
 

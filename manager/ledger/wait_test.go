@@ -238,7 +238,7 @@ func TestWaitingCanBeTurnedOff(t *testing.T) {
 }
 
 func TestReservationThatRunsOutGoesToTheFirstInLine(t *testing.T) {
-	waiting(t, Options{PendingTTL: 4 * time.Second}, func(t *testing.T, l *Ledger) {
+	waiting(t, Options{PendingTTL: 4 * time.Second, UnknownTTL: api.NoUnknown}, func(t *testing.T, l *Ledger) {
 		mustReserve(t, l, "k", "t0", api.StateReserved)
 		a := hold(t.Context(), l, "k", "a", 30*time.Second)
 		b := hold(t.Context(), l, "k", "b", 30*time.Second)
@@ -405,7 +405,7 @@ func TestStoreFailureEndsAWait(t *testing.T) {
 }
 
 func TestSweeperRunsAndEnds(t *testing.T) {
-	waiting(t, Options{PendingTTL: 5 * time.Second, CleanupInterval: 10 * time.Second}, func(t *testing.T, l *Ledger) {
+	waiting(t, Options{PendingTTL: 5 * time.Second, CleanupInterval: 10 * time.Second, UnknownTTL: 10 * time.Second}, func(t *testing.T, l *Ledger) {
 		for i := range 3 * sweepBatch {
 			mustReserve(t, l, name("k", i), "t", api.StateReserved)
 		}
@@ -419,8 +419,13 @@ func TestSweeperRunsAndEnds(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if got := stats(t, l); got.Pending != 0 || got.Expired != 3*sweepBatch || got.Bytes != 0 {
+		if got := stats(t, l); got.Pending != 0 || got.Unknown != 3*sweepBatch || got.Lapsed != 3*sweepBatch || got.Expired != 0 {
 			t.Errorf("after the first sweep: %+v", got)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if got := stats(t, l); got.Unknown != 0 || got.Expired != 3*sweepBatch || got.Bytes != 0 {
+			t.Errorf("after the second sweep: %+v", got)
 		}
 		cancel()
 		<-done

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"strconv"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ func LedgerRoutes(l *ledger.Ledger, audit func(Deletion)) []Route {
 		{Method: "POST", Path: api.PathCommit, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateCommitted) }},
 		{Method: "POST", Path: api.PathReject, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateRejected) }},
 		{Method: "POST", Path: api.PathRelease, Handle: h.release},
+		{Method: "POST", Path: api.PathRenew, Handle: func(r *Request, w *Response) { h.extend(r, w, l.Renew) }},
+		{Method: "POST", Path: api.PathUnknown, Handle: func(r *Request, w *Response) { h.extend(r, w, l.Unknown) }},
 		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
 		// What it takes away is what keeps work from being done twice.
@@ -74,6 +77,14 @@ func (c *ledgerCall) readFinish(form Form, body []byte) error {
 	return nil
 }
 
+// readReserve reads a reserve, renew or unknown; in the raw form it aliases body.
+func (c *ledgerCall) readReserve(form Form, body []byte) error {
+	if form == FormRaw {
+		return c.reserve.ViewRaw(body)
+	}
+	return c.reserve.ParseJSON(body)
+}
+
 func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 	form, err := r.Form()
 	if err != nil {
@@ -82,17 +93,11 @@ func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 	}
 	call := ledgerCalls.Get().(*ledgerCall)
 	defer call.free()
-	req := &call.reserve
-	if form == FormRaw {
-		err = req.ViewRaw(r.Body)
-	} else {
-		err = req.ParseJSON(r.Body)
-	}
-	if err != nil {
+	if err = call.readReserve(form, r.Body); err != nil {
 		r.Error(w, err)
 		return
 	}
-	reply, err := h.ledger.Reserve(r.Context(), req, r.Hold)
+	reply, err := h.ledger.Reserve(r.Context(), &call.reserve, r.Hold)
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -105,6 +110,11 @@ func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 	default:
 		w.Status = 200
 	}
+	r.reply(w, form, &reply, call.reserve.Token)
+}
+
+// reply answers with the ledger's reply and the status that is set.
+func (r *Request) reply(w *Response, form Form, reply *ledger.Reply, token string) {
 	if form == FormRaw {
 		w.ContentType = api.ContentTypeRaw
 		w.Body = api.AppendRawReply(w.Body[:0], reply.State, reply.ExpiresIn, reply.Result)
@@ -118,7 +128,29 @@ func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 		}
 	}
 	w.JSON(w.Status)
-	w.Body = answer.AppendJSON(w.Body, req.Token)
+	w.Body = answer.AppendJSON(w.Body, token)
+}
+
+// extend is for renew and unknown, which differ in what they ask of the ledger.
+func (h *ledgerHandlers) extend(r *Request, w *Response, ask func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	call := ledgerCalls.Get().(*ledgerCall)
+	defer call.free()
+	if err = call.readReserve(form, r.Body); err != nil {
+		r.Error(w, err)
+		return
+	}
+	reply, err := ask(r.Context(), &call.reserve)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.Status = 200
+	r.reply(w, form, &reply, call.reserve.Token)
 }
 
 func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
@@ -259,8 +291,8 @@ func (h *ledgerHandlers) page(r *Request) ([]ledger.Entry, string, error) {
 	}
 	state := api.StateNone
 	if name, ok := q["state"]; ok {
-		if state, ok = api.ParseState(name); !ok || state != api.StatePending && !state.Terminal() {
-			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: "must be pending, committed or rejected"}
+		if state, ok = api.ParseState(name); !ok || !ledger.Listed(state) {
+			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: ledger.AllowedStates}
 		}
 	}
 	limit := defaultListLimit
@@ -341,6 +373,8 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 	number("committed", int64(s.Committed))
 	dst = append(dst, ',')
 	number("rejected", int64(s.Rejected))
+	dst = append(dst, ',')
+	number("unknown", int64(s.Unknown))
 	dst = append(dst, `},`...)
 	if s.Bytes >= 0 {
 		number("bytes", s.Bytes)
@@ -368,7 +402,7 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 		name string
 		n    uint64
 	}{
-		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
+		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
 		{"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
 	} {
 		if i > 0 {

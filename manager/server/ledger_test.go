@@ -20,6 +20,8 @@ func TestConversation(t *testing.T) {
 		commit  = "/v1/ledger/commit"
 		reject  = "/v1/ledger/reject"
 		release = "/v1/ledger/release"
+		renew   = "/v1/ledger/renew"
+		unknown = "/v1/ledger/unknown"
 		entries = "/v1/ledger/entries"
 		result  = `"result":{"status":201,"headers":[["a","b"]],"body":"aGk="}`
 	)
@@ -46,6 +48,24 @@ func TestConversation(t *testing.T) {
 		{"POST", release, `{"key":"r","token":"t1"}`, 200, `{"state":"released"}`, ""},
 		{"POST", release, `{"key":"r","token":"t1"}`, 200, `{"state":"released"}`, ""},
 		{"POST", reserve, `{"key":"a/b?c","scope":"x&y","token":"t1","pending_ttl_ms":5000}`, 201, `"expires_in_ms":5000`, ""},
+		{"POST", reserve, `{"key":"u","token":"t1","fingerprint":"f"}`, 201, `"reserved"`, ""},
+		{"POST", renew, `{"key":"u","token":"t1","pending_ttl_ms":3600000}`, 200, `{"state":"reserved","token":"t1","expires_in_ms":3600000}`, ""},
+		{"POST", renew, `{"key":"u","token":"t1","pending_ttl_ms":1000,"fingerprint":"f"}`, 200, `{"state":"reserved","token":"t1","expires_in_ms":3`, ""},
+		{"POST", renew, `{"key":"u","token":"t2"}`, 409, `"code":"fenced"`, ""},
+		{"POST", renew, `{"key":"u","token":"t1","fingerprint":"g"}`, 422, `"code":"fingerprint-mismatch"`, ""},
+		{"POST", renew, `{"key":"u","token":"t1","wait_ms":5}`, 400, `wait_ms: \"5\": this call does not take it`, ""},
+		{"POST", renew, `{"key":"k","token":"t1"}`, 409, `"code":"conflict"`, ""},
+		{"POST", unknown, `{"key":"u","token":"t2"}`, 409, `"code":"fenced"`, ""},
+		{"POST", unknown, `{"key":"u","token":"t1","pending_ttl_ms":5}`, 400, `pending_ttl_ms: \"5\": this call does not take it`, ""},
+		{"POST", unknown, `{"key":"u","token":"t1","unknown_ttl_ms":0}`, 400, `unknown_ttl_ms: \"0\": must be at least 1`, ""},
+		{"POST", unknown, `{"key":"u","token":"t1","result":{}}`, 400, `result: unknown field`, ""},
+		{"POST", unknown, `{"key":"u","token":"t1","unknown_ttl_ms":7200000}`, 200, `{"state":"unknown","expires_in_ms":7200000}`, ""},
+		{"POST", unknown, `{"key":"u","token":"t1"}`, 200, `{"state":"unknown","expires_in_ms":7`, ""},
+		{"POST", reserve, `{"key":"u","token":"t2","wait_ms":1000}`, 409, `"code":"outcome-unknown"`, ""},
+		{"POST", reserve, `{"key":"u","token":"t2","fingerprint":"g"}`, 422, `"code":"fingerprint-mismatch"`, ""},
+		{"GET", entries + "?state=unknown", ``, 200, `{"entries":[{"key":"u","scope":"","state":"unknown","fingerprint":"f","age_ms":`, ""},
+		{"POST", unknown, `{"key":"k","token":"t1"}`, 409, `"code":"conflict"`, ""},
+		{"POST", commit, `{"key":"u","token":"t1",` + result + `}`, 200, `{"state":"committed"}`, ""},
 		{"GET", entries + "/a%2Fb%3Fc?scope=x%26y", ``, 200, `{"key":"a/b?c","scope":"x&y","state":"pending","age_ms":`, ""},
 		{"GET", entries + "/k", ``, 200, result, ""},
 		{"GET", entries + "/k", ``, 200, `"fingerprint":"f"`, ""},
@@ -53,7 +73,7 @@ func TestConversation(t *testing.T) {
 		{"GET", entries + "/" + strings.Repeat("k", 256), ``, 400, `"code":"invalid-key"`, ""},
 		{"GET", entries + "/k?scoop=x", ``, 400, `unknown parameter, allowed are: scope`, ""},
 		{"GET", entries + "?state=committed", ``, 200, `"status":201,"body_bytes":2}],"cursor":""}`, ""},
-		{"GET", entries + "?state=gone", ``, 400, `state: \"gone\": must be pending, committed or rejected`, ""},
+		{"GET", entries + "?state=gone", ``, 400, `state: \"gone\": must be pending, committed, rejected or unknown`, ""},
 		{"GET", entries + "?limit=0", ``, 400, `limit: \"0\": must be a whole number from 1 to 1000`, ""},
 		{"GET", entries + "?limit=x", ``, 400, `must be a whole number from 1 to 1000`, ""},
 		{"GET", entries + "?limit=1&limit=2", ``, 400, `given twice`, ""},
@@ -65,7 +85,7 @@ func TestConversation(t *testing.T) {
 		{"DELETE", entries + "/k", ``, 404, `"code":"not-found"`, ""},
 		{"POST", reserve, `{"key":"k","token":"t9"}`, 201, `"reserved"`, ""},
 		{"POST", commit, `{"key":"late","token":"t1",` + result + `,"ttl_ms":1000}`, 200, `{"state":"committed"}`, ""},
-		{"GET", "/v1/ledger/stats", ``, 200, `"fenced":2,`, ""},
+		{"GET", "/v1/ledger/stats", ``, 200, `"fenced":4,`, ""},
 		{"POST", reserve, `{"key":"k"}`, 400, `token: must be 1 to 64 bytes of visible ASCII`, ""},
 		{"POST", reserve, `{"token":"t"}`, 400, `"code":"invalid-key"`, ""},
 		{"POST", reserve, `{`, 400, `body: must be one valid JSON value`, ""},
@@ -137,7 +157,7 @@ func TestRawForm(t *testing.T) {
 			t.Errorf("a result over the limit: %d", status)
 		}
 		bad := api.FinishRequest{Key: "k", Token: "t1", Result: api.Result{Status: 200, Headers: []api.Header{{Name: "a", Value: "x\ny"}}}}
-		for _, path := range []string{api.PathReserve, api.PathCommit, api.PathReject, api.PathRelease} {
+		for _, path := range []string{api.PathReserve, api.PathCommit, api.PathReject, api.PathRelease, api.PathRenew, api.PathUnknown} {
 			for _, body := range []string{"", "\x01", "\x02R", "garbage", string(bad.AppendRaw(nil))} {
 				if a := s.do("POST", path, api.ContentTypeRaw, body); a.status != 400 {
 					t.Errorf("%s %q: %d %s", path, body, a.status, a.body)

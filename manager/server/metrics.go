@@ -84,7 +84,7 @@ func (s *Server) Collectors() []prometheus.Collector {
 type LedgerCollector struct {
 	stats func() (ledger.Stats, error)
 
-	calls, entries, bytes, waiters, fenced, removed, waits, sweepErrors *prometheus.Desc
+	calls, entries, bytes, waiters, fenced, lapsed, removed, waits, sweepErrors *prometheus.Desc
 }
 
 // NewLedgerCollector returns a collector; stats is called with each scrape and
@@ -97,6 +97,7 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		bytes:       prometheus.NewDesc("oncegate_ledger_bytes", "Size of the entries' records.", nil, nil),
 		waiters:     prometheus.NewDesc("oncegate_ledger_waiters", "Reserves held right now.", nil, nil),
 		fenced:      prometheus.NewDesc("oncegate_ledger_fenced_total", "Calls refused because their token was superseded.", nil, nil),
+		lapsed:      prometheus.NewDesc("oncegate_ledger_lapsed_total", "Reservations that ran out without an outcome and were stored as unknown.", nil, nil),
 		removed:     prometheus.NewDesc("oncegate_ledger_removed_total", "Entries removed, by reason.", []string{"reason"}, nil),
 		waits:       prometheus.NewDesc("oncegate_ledger_waits_in_vain_total", "Reserves that waited for nothing or could not wait, by reason.", []string{"reason"}, nil),
 		sweepErrors: prometheus.NewDesc("oncegate_ledger_sweep_errors_total", "Sweeps that the store cut short.", nil, nil),
@@ -105,7 +106,7 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 
 // Describe implements prometheus.Collector.
 func (c *LedgerCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.waiters, c.fenced, c.removed, c.waits, c.sweepErrors} {
+	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors} {
 		ch <- d
 	}
 }
@@ -127,11 +128,13 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.entries, int64(s.Pending), "pending")
 	gauge(c.entries, int64(s.Committed), "committed")
 	gauge(c.entries, int64(s.Rejected), "rejected")
+	gauge(c.entries, int64(s.Unknown), "unknown")
 	if s.Bytes >= 0 {
 		gauge(c.bytes, s.Bytes)
 	}
 	gauge(c.waiters, int64(s.Waiters))
 	counter(c.fenced, s.Fenced())
+	counter(c.lapsed, s.Lapsed)
 	counter(c.removed, s.Expired, "expired")
 	counter(c.removed, s.Evicted, "capacity")
 	counter(c.removed, s.Deleted, "deleted")

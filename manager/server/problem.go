@@ -51,6 +51,11 @@ func ProblemOf(err error) api.Problem {
 			Status: 409, Code: api.CodeConflict, Title: "Conflict",
 			Detail: "this attempt already ended with another outcome, which stays",
 		}
+	case errors.Is(err, ledger.ErrOutcomeUnknown):
+		return api.Problem{
+			Status: 409, Code: api.CodeOutcomeUnknown, Title: "Outcome unknown",
+			Detail: "the first request with this idempotency key may have been executed, and its outcome is not known; it is not executed again: find out what it did before you ask again under another key",
+		}
 	case errors.Is(err, ledger.ErrFingerprintMismatch):
 		return api.Problem{
 			Status: 422, Code: api.CodeFingerprintMismatch, Title: "Idempotency key reused",

@@ -19,7 +19,7 @@ import (
 // testHistories: concurrent calls over all managers have an order that explains
 // every answer.
 func testHistories(t *testing.T, m *managers) {
-	m.start(ledger.Options{})
+	m.start(ledger.Options{UnknownTTL: api.NoUnknown})
 	const clients, calls, keys = 8, 40, 4
 	var mu sync.Mutex
 	history := make(map[string][]porcupine.Operation)

@@ -166,7 +166,7 @@ func testRefusals(t *testing.T, m *managers) {
 
 func testExpiry(t *testing.T, m *managers) {
 	const ttl = 100 * time.Millisecond
-	m.start(ledger.Options{PendingTTL: ttl, CommittedTTL: ttl})
+	m.start(ledger.Options{PendingTTL: ttl, CommittedTTL: ttl, UnknownTTL: api.NoUnknown})
 	began := time.Now()
 	m.reserve(0, "k", "t1", api.StateReserved)
 	m.eventually("the reservation runs out", func() bool {

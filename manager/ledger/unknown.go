@@ -1,0 +1,246 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// The calls around unknown outcomes: a reservation is renewed so that it does not
+// become UNKNOWN, or is said to be so, or an operator settles what stayed UNKNOWN.
+
+// Renew extends the reservation of the request's token to PendingTTL from now; it never
+// shortens it. UnknownTTL, if given, replaces the reservation's; Wait must be 0. When
+// the entry is UNKNOWN with this token, or gone, it is PENDING again: the work is still
+// running and nobody has reserved the key since.
+//
+// The reply's State is api.StateReserved. Errors: *api.FieldError, ErrFenced,
+// ErrConflict, ErrFingerprintMismatch, ErrCapacity (only when the entry was gone), the
+// store's. After a store error or a cancelled context the same call again settles it.
+func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
+	return l.callWithReserve(ctx, OpRenew, req, (*run).doRenew)
+}
+
+// Unknown ends the reservation of the request's token as UNKNOWN: the work may have run,
+// and its outcome is not known. It is remembered for UnknownTTL; 0 means what the
+// reservation asked for, and the manager's default when it is gone. PendingTTL and Wait
+// must be 0, and UnknownTTL must not be api.NoUnknown. Where the default says that
+// nothing is to be remembered, the reservation is left to run out and the reply tells
+// what the key is: api.StatePending or api.StateNone. Else it is api.StateUnknown.
+//
+// Errors: as for Renew.
+func (l *Ledger) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
+	return l.callWithReserve(ctx, OpUnknown, req, (*run).doUnknown)
+}
+
+func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveRequest, do func(*run) error) (Reply, error) {
+	if err := checkReserve(op, req); err != nil {
+		l.counters.add(tally{op, OutcomeInvalid})
+		return Reply{}, err
+	}
+	r := l.begin(op, recordKey(req.Scope, req.Key))
+	r.reserve, r.do = req, do
+	err := l.update(ctx, r)
+	reply := r.reply
+	r.end()
+	if err != nil {
+		return Reply{}, err
+	}
+	return reply, nil
+}
+
+// checkReserve refuses fields that a call does not take.
+func checkReserve(op Op, req *api.ReserveRequest) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	extra := func(field string, v time.Duration) error {
+		return &api.FieldError{Field: field, Value: fmt.Sprint(max(v, 0).Milliseconds()), Allowed: "this call does not take it"}
+	}
+	switch {
+	case req.Wait != 0:
+		return extra("wait_ms", req.Wait)
+	case op == OpUnknown && req.PendingTTL != 0:
+		return extra("pending_ttl_ms", req.PendingTTL)
+	case op == OpUnknown && req.UnknownTTL == api.NoUnknown:
+		return &api.FieldError{Field: "unknown_ttl_ms", Value: "0", Allowed: "must be at least 1: there is nothing to remember"}
+	}
+	return nil
+}
+
+func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
+	var r record
+	e, err := tx.l.load(tx.Tx, key, &r)
+	if err != nil {
+		return Reply{}, err
+	}
+	at := tx.Now()
+	v := decideRenew(e, at.UnixMilli(), req.Token, req.Fingerprint)
+	if err := tx.refuse(OpRenew, v); err != nil {
+		return Reply{}, err
+	}
+	next, outcome := tx.reservation(req, at), OutcomeLate
+	if v == verdictExtend {
+		outcome = OutcomeDone
+		next.inherit(e)
+		if e.state == api.StatePending {
+			next.expires = max(next.expires, e.expires)
+		}
+		if req.UnknownTTL == 0 {
+			next.unknown, next.explicit = e.unknown, e.explicit
+		}
+	}
+	if err := tx.replace(OpRenew, key, e, &next); err != nil {
+		return Reply{}, err
+	}
+	tx.count(OpRenew, outcome)
+	return Reply{State: api.StateReserved, ExpiresIn: remaining(next.expires, at)}, nil
+}
+
+// unknown notes that an outcome is not known; more is as for finish.
+func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply Reply, more bool, err error) {
+	var r record
+	e, err := tx.l.load(tx.Tx, key, &r)
+	if err != nil {
+		return Reply{}, false, err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	v := decideFinish(e, now, api.StateUnknown, req.Token, req.Fingerprint)
+	if err := tx.refuse(OpUnknown, v); err != nil {
+		return Reply{}, false, err
+	}
+	state, expires := standing(e, now)
+	if v == verdictSame {
+		tx.count(OpUnknown, OutcomeRepeated)
+		return Reply{State: state, ExpiresIn: remaining(expires, at)}, false, nil
+	}
+	next := tx.reservation(req, at)
+	next.state = api.StateUnknown
+	if v == verdictRecord {
+		next.inherit(e)
+		if req.UnknownTTL == 0 {
+			next.unknown, next.explicit = e.unknown, e.explicit
+		}
+	}
+	if next.unknown == 0 {
+		tx.count(OpUnknown, OutcomePending)
+		if state == api.StateNone {
+			return Reply{}, false, nil
+		}
+		return Reply{State: state, ExpiresIn: remaining(expires, at)}, false, nil
+	}
+	next.expires = deadline(at, time.Duration(next.unknown)*time.Millisecond)
+	if more, err := tx.end(OpUnknown, key, v, e, &next, mayStop); err != nil || more {
+		return Reply{}, more, err
+	}
+	return Reply{State: api.StateUnknown, ExpiresIn: remaining(next.expires, at)}, false, nil
+}
+
+// Resolution is what an operator found out about an unknown outcome.
+type Resolution struct {
+	// As is api.StateCommitted, api.StateRejected or api.StateReleased: nothing ran, and
+	// the key is free.
+	As api.State
+	// TTL is how long the outcome is remembered; 0 means the default of its state.
+	TTL time.Duration
+	// Result is the answer in the API's raw form for duplicates to get; empty for
+	// api.StateReleased.
+	Result []byte
+}
+
+// StateError refuses to resolve an entry that is not UNKNOWN. It is an ErrConflict.
+type StateError struct {
+	// State is what the entry is.
+	State api.State
+}
+
+func (e *StateError) Error() string {
+	return "ledger: the entry is " + e.State.String() + ", only one that is unknown can be resolved"
+}
+
+// Is makes errors.Is(err, ErrConflict) true.
+func (e *StateError) Is(target error) bool { return target == ErrConflict }
+
+// Resolve settles an entry that is UNKNOWN, in place of the outcome that did not come,
+// and returns the entry as it then is; what it was, when it is released. The attempt's
+// token stays with the outcome: should its own outcome come after all, it is answered
+// as any other second outcome is.
+//
+// Errors: *api.FieldError, *api.RawError, ErrNotFound, *StateError, ErrTooLarge, the
+// store's.
+func (l *Ledger) Resolve(ctx context.Context, scope, key string, res Resolution) (Entry, error) {
+	if err := l.checkResolve(scope, key, res); err != nil {
+		l.counters.add(tally{OpResolve, outcomeOf(err)})
+		return Entry{}, err
+	}
+	rk := recordKey(scope, key)
+	r := newRun()
+	r.tx.l, r.op, r.key = l, OpResolve, rk
+	var entry Entry
+	r.fn = func(tx *Tx) (err error) {
+		entry, r.more, err = tx.resolve(rk, res)
+		return err
+	}
+	r.do = (*run).call
+	if err := l.update(ctx, r); err != nil {
+		return Entry{}, err
+	}
+	return entry, nil
+}
+
+func (l *Ledger) checkResolve(scope, key string, res Resolution) error {
+	if err := api.ValidateScope(scope); err != nil {
+		return err
+	}
+	switch res.As {
+	case api.StateReleased:
+		return api.ValidateKey(key)
+	case api.StateCommitted, api.StateRejected:
+		// The token is the entry's, and not the caller's.
+		return l.checkFinish(&FinishRequest{Key: key, Scope: scope, Token: "-", TTL: res.TTL, Result: res.Result})
+	default:
+		return &api.FieldError{Field: "as", Value: res.As.String(), Allowed: "must be committed, rejected or released"}
+	}
+}
+
+// resolve is Ledger.Resolve inside the transaction; more is as for finish.
+func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err error) {
+	var r record
+	e, err := tx.l.load(tx.Tx, key, &r)
+	if err != nil {
+		return Entry{}, false, err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	v := decideResolve(e, now)
+	switch v {
+	case verdictGone:
+		tx.count(OpResolve, OutcomeNotFound)
+		return Entry{}, false, ErrNotFound
+	case verdictConflict:
+		state, _ := standing(e, now)
+		tx.count(OpResolve, OutcomeConflict)
+		return Entry{}, false, &StateError{State: state}
+	}
+	if res.As == api.StateReleased {
+		if entry, err = entryOf(key, e, at); err != nil {
+			return Entry{}, false, err
+		}
+		tx.count(OpResolve, OutcomeDone)
+		return entry, false, tx.remove(key, e)
+	}
+	ttl := tx.l.finalTTL(res.As, res.TTL)
+	final := record{
+		state: res.As, expires: deadline(at, ttl), touched: now,
+		token: e.token, result: res.Result,
+	}
+	final.inherit(e)
+	if more, err = tx.end(OpResolve, key, v, e, &final, true); err != nil || more {
+		return Entry{}, more, err
+	}
+	entry, err = entryOf(key, &final, at)
+	return entry, false, err
+}
