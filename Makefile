@@ -103,6 +103,7 @@ TEST_TIMEOUT ?= 30m
 test: test-deps build guests ## all tests, with the race detector, against the wasm that ships, real processes and two Envoys
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
+	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	@build/setup report
 
 # The tests find them through the environment (envoy/envoybin).
@@ -150,14 +151,16 @@ check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
 CRASH_ROUNDS ?= 200
 LOAD_REQUESTS ?= 1000000
 BODY_TRIES ?= 20
+SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate, in the simulated host and in Envoy, on a memory that must not grow; BODY_TRIES=20 of each kind of body
+test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate, in the simulated host and in Envoy, on a memory that must not grow; BODY_TRIES=20 of each kind of body; SIM_SEEDS=2000000 simulated worlds
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodies' -count 1 -timeout 3h -v ./e2e
 	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
+	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$' -count 1 -timeout 12h -v ./e2e/sim
 
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice

@@ -7,6 +7,7 @@ package faultfs
 import (
 	"io"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -227,7 +228,9 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 			op.apply(names)
 		}
 	}
-	for name, n := range names {
+	// In order, so that the same decisions meet the same files.
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		n := names[name]
 		data := n.crash(written, bytes)
 		c := &node{data: data, disk: slices.Clone(data), space: max(n.space, int64(len(data)))}
 		out.names[name], out.disk[name] = c, c

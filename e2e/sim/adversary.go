@@ -1,0 +1,143 @@
+package sim
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// torment schedules what the adversary does to processes, clocks and windows. What it does
+// to messages, connections and clients is decided where they are.
+func (w *World) torment() {
+	some := func(p Power, most int, do func()) {
+		if !w.plan.Has(p) {
+			return
+		}
+		for range 1 + w.rnd.IntN(most) {
+			w.after(w.between(0, w.plan.Length), func() {
+				if !w.healed {
+					do()
+				}
+			})
+		}
+	}
+	some(Kill, 4, func() {
+		m := w.someManager()
+		if m.run == nil {
+			return
+		}
+		m.kill()
+		w.after(w.outage(), m.revive)
+	})
+	some(Stop, 3, func() {
+		m := w.someManager()
+		m.freeze()
+		w.after(w.outage(), m.thaw)
+	})
+	some(Restart, 3, func() {
+		p := w.someProxy()
+		p.kill()
+		w.after(w.between(time.Millisecond, 2*time.Second), p.revive)
+	})
+	some(Trap, 3, func() {
+		p := w.someProxy()
+		v := p.vms[w.rnd.IntN(len(p.vms))]
+		switch {
+		case !v.alive():
+		case w.chance(0.5):
+			v.trap()
+		default:
+			v.trapIn = 1 + w.rnd.IntN(60)
+		}
+	})
+	some(Clock, 4, func() {
+		by := w.between(-5*time.Second, 5*time.Second)
+		if w.chance(0.5) {
+			p := w.someProxy()
+			p.shift += by
+			w.logf(p.name, "clock moves by %v", by)
+			return
+		}
+		m := w.someManager()
+		m.shift.Add(int64(by))
+		m.ahead += max(by, 0)
+		w.logf(m.name, "clock moves by %v", by)
+	})
+	some(Window, 4, w.flood)
+}
+
+func (w *World) someManager() *manager { return w.managers[w.rnd.IntN(len(w.managers))] }
+func (w *World) someProxy() *proxy     { return w.proxies[w.rnd.IntN(len(w.proxies))] }
+
+// outage is how long a manager is away.
+func (w *World) outage() time.Duration {
+	if w.plan.Has(Away) && w.chance(0.7) {
+		return w.between(time.Second, 15*time.Second)
+	}
+	return w.between(time.Millisecond, 700*time.Millisecond)
+}
+
+func (m *manager) revive() {
+	if m.run == nil {
+		m.start()
+	}
+}
+
+func (p *proxy) revive() {
+	if !p.up {
+		p.start()
+	}
+}
+
+// flood fills the window with keys of another caller.
+func (w *World) flood() {
+	m := w.someManager()
+	n := w.plan.MaxKeys + w.rnd.IntN(10)
+	w.logf("flood", "%d keys to %s", n, m.name)
+	scope := "stranger"
+	for i := range n {
+		key := fmt.Sprintf("flood%d-%d", w.serial, i)
+		at := time.Duration(i) * 200 * time.Microsecond
+		w.after(at, func() {
+			r := api.ReserveRequest{Key: key, Scope: scope, Token: key, PendingTTL: 2 * time.Second}
+			m.handle(background, api.PathReserve, r.AppendRaw(nil), func(a *answer) {
+				if a.status != 201 {
+					return
+				}
+				f := api.FinishRequest{Key: key, Scope: scope, Token: key, TTL: time.Minute, Result: api.Result{Status: 200}}
+				m.handle(background, api.PathCommit, f.AppendRaw(nil), nil)
+			})
+		})
+	}
+}
+
+// heal is the adversary's leaving: everything is there again, and stays.
+func (w *World) heal() {
+	w.logf("WORLD", "the adversary leaves")
+	w.healed = true
+	for _, m := range w.managers {
+		m.thaw()
+		m.revive()
+	}
+	for _, p := range w.proxies {
+		p.revive()
+		for _, v := range p.vms {
+			v.trapIn = 0
+		}
+	}
+}
+
+// probe has every operation asked for once more through every proxy.
+func (w *World) probe() {
+	w.logf("WORLD", "every operation is asked for once more, through every proxy")
+	for i, op := range w.ops {
+		if op.wrong {
+			continue
+		}
+		for _, p := range w.proxies {
+			c := &client{w: w, op: op, name: fmt.Sprintf("probe%d%s", i, p.name), body: []byte("pay " + op.name), left: 1, last: true}
+			w.after(w.between(0, time.Second), func() { c.sendThrough(p) })
+		}
+	}
+}

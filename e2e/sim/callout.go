@@ -1,0 +1,128 @@
+package sim
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/gate"
+)
+
+// callout is a call of a gate's on its way to a manager and back.
+type callout struct {
+	v      *vm
+	id     uint32
+	path   string
+	body   []byte
+	done   bool
+	ctx    context.Context
+	leave  context.CancelFunc
+	target *manager
+}
+
+// call starts a callout, and decides what becomes of it on its way.
+func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
+	w := v.p.w
+	var m *manager
+	for _, candidate := range w.managers {
+		if candidate.name == cluster {
+			m = candidate
+		}
+	}
+	if m == nil {
+		return 0, gate.CallNoCluster
+	}
+	path, _ := find(headers, ":path")
+	if m.run == nil && w.chance(0.5) {
+		w.logf(v.name, "calls %s: refused at once", short(path))
+		return 0, gate.CallRefused
+	}
+	v.lastCall++
+	c := &callout{v: v, id: v.lastCall, path: path, body: append([]byte(nil), body...), target: m}
+	c.ctx, c.leave = context.WithCancel(background)
+	v.calls[c.id] = c
+	w.logf(v.name, "call %d: %s", c.id, describe(path, c.body))
+	w.after(timeout, func() {
+		if !c.done {
+			c.finish(&answer{status: 504, headers: [][2]string{{":status", "504"}}, body: []byte("upstream request timeout")})
+			if !w.chance(0.2) {
+				c.leave() // the manager sees that nobody waits any more
+			}
+		}
+	})
+	copies := 1
+	if w.adversary(Duplicate, 0.1) {
+		copies = 2
+	}
+	for range copies {
+		if w.adversary(Drop, 0.1) {
+			w.logf(v.name, "call %d: lost on its way", c.id)
+			continue
+		}
+		w.after(w.latency(), c.arrive)
+	}
+	return c.id, gate.CallSent
+}
+
+// latency is how long a message is under way; now and then, very long.
+func (w *World) latency() time.Duration {
+	d := w.between(50*time.Microsecond, 3*time.Millisecond)
+	if w.adversary(Delay, 0.15) {
+		d = w.between(0, time.Second)
+		if w.chance(0.3) {
+			d = w.between(0, 8*time.Second)
+		}
+	}
+	return d
+}
+
+// adversary tells whether the adversary uses a power now.
+func (w *World) adversary(p Power, odds float64) bool {
+	return w.plan.Has(p) && !w.healed && w.chance(odds)
+}
+
+// arrive is the call's arrival at the manager.
+func (c *callout) arrive() {
+	w := c.v.p.w
+	if c.target.run == nil {
+		if w.chance(0.8) {
+			w.after(w.between(0, time.Millisecond), func() {
+				c.finish(&answer{status: 503, headers: [][2]string{{":status", "503"}}, body: []byte("connection refused")})
+			})
+		}
+		return
+	}
+	c.target.handle(c.ctx, c.path, c.body, func(a *answer) {
+		if w.adversary(Drop, 0.1) {
+			w.logf(c.target.name, "answer to call %d of %s: lost on its way", c.id, c.v.name)
+			return
+		}
+		w.after(w.latency(), func() { c.finish(a) })
+	})
+}
+
+// finish hands the answer to the gate, once.
+func (c *callout) finish(a *answer) {
+	v := c.v
+	if c.done {
+		return
+	}
+	c.done = true
+	delete(v.calls, c.id)
+	if !v.alive() {
+		return
+	}
+	v.p.w.logf(v.name, "call %d: answered %s", c.id, describeAnswer(a))
+	v.enter(nil, func() {
+		v.reading = a
+		defer func() { v.reading = nil }()
+		v.plugin.OnCallResponse(c.id, len(a.body))
+	})
+}
+
+func describeAnswer(a *answer) string {
+	if _, ok := find(a.headers, "oncegate-manager"); !ok {
+		return strconv.Itoa(a.status) + " by the proxy"
+	}
+	return strconv.Itoa(a.status) + describeReply(a)
+}

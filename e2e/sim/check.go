@@ -1,0 +1,111 @@
+package sim
+
+import (
+	"strconv"
+	"time"
+)
+
+// What must always hold.
+
+// ahead is by how much the clocks of the managers have been set forward, in all: their windows end so much
+// earlier.
+func (w *World) ahead() (d time.Duration) {
+	for _, m := range w.managers {
+		d = max(d, m.ahead)
+	}
+	return d
+}
+
+// checkRun looks at an execution that begins: no other may be within its window.
+func (w *World) checkRun(r *run) {
+	if w.plan.Has(Open) {
+		return // which were protected is known at the end
+	}
+	w.checkWindow(r)
+}
+
+// windowSlack is for the rounding of TTLs to milliseconds.
+const windowSlack = 5 * time.Millisecond
+
+func (w *World) checkWindow(r *run) {
+	for _, earlier := range r.op.runs {
+		if earlier == r || earlier.bypassed || r.bypassed || earlier.start > r.start {
+			continue
+		}
+		until := earlier.start + earlier.protection - (r.ahead - earlier.ahead) - windowSlack
+		if r.start < until {
+			w.fail("%s was executed twice: run %d at %v, run %d at %v", r.op.name, earlier.id, earlier.start, r.id, r.start)
+		}
+	}
+}
+
+// checkAnswer looks at an answer that a client got.
+func (w *World) checkAnswer(t *try, status string) {
+	op := t.c.op
+	text, ours := find(t.header, "x-run")
+	if !ours {
+		switch {
+		case t.status >= 200 && t.status < 300:
+			w.fail("%s got %d %q, which no execution has answered", t.c.name, t.status, t.body)
+		case t.status == 422 && !op.wrong:
+			w.fail("%s got %d %q, but its key is used for one request only", t.c.name, t.status, t.body)
+		}
+		return
+	}
+	n, _ := strconv.Atoi(text)
+	r := w.upstream.runs[n-1]
+	switch {
+	case r.op != op:
+		w.fail("%s got the answer to %s", t.c.name, r.op.name)
+	case r.sum != sum(t.c.body):
+		w.fail("%s got the answer to another request with its key", t.c.name)
+	case t.status != r.status || string(t.body) != r.body:
+		w.fail("%s got %d %q, but run %d answered %d %q", t.c.name, t.status, t.body, r.id, r.status, r.body)
+	}
+}
+
+// checkBounds looks at what grows.
+func (w *World) checkBounds() {
+	for _, p := range w.proxies {
+		bytes := 0
+		for _, s := range p.data {
+			bytes += len(s.value)
+		}
+		if bytes > 262144 || len(p.data) > 64*2+16 {
+			w.fail("%s has %d bytes in %d values of shared data", p.name, bytes, len(p.data))
+		}
+	}
+	for _, m := range w.managers {
+		if used := m.disk.Used(); used > 1<<20 {
+			w.fail("%s uses %d bytes of its disk", m.name, used)
+		}
+	}
+	if !w.healed {
+		w.after(5*time.Second, w.checkBounds)
+	}
+}
+
+// checkEnd is what must hold when the adversary has left and all is quiet.
+func (w *World) checkEnd() {
+	if w.plan.Has(Open) {
+		for _, r := range w.upstream.runs {
+			r.bypassed = r.stream.mark != "executed"
+		}
+		for _, r := range w.upstream.runs {
+			w.checkWindow(r)
+		}
+	}
+	for _, p := range w.proxies {
+		for _, v := range p.vms {
+			if !v.alive() {
+				continue
+			}
+			if len(v.streams) > 0 {
+				w.fail("%s still has %d streams", v.name, len(v.streams))
+			}
+			if !v.plugin.Shutdown() {
+				w.fail("%s still has outcomes that the ledger does not know", v.name)
+			}
+		}
+	}
+}

@@ -1,0 +1,61 @@
+// Package sim runs the system in simulated worlds: the gate, the ledger, the server's handlers
+// and the write-ahead log are the real ones; threads, networks, disks, clocks, clients and the
+// upstream are simulated. One seed decides everything that happens in a world, and an
+// adversary uses that to do what real systems meet rarely, and hardly ever together.
+//
+// # How to run it
+//
+//	go test ./e2e/sim                        some thousand seeds, in about a minute
+//	go test ./e2e/sim -sim.seed=7            seed 7 alone, with its timeline
+//	go test ./e2e/sim -sim.seeds=1000000     so many seeds (SIM_SEEDS in the environment is the same)
+//	go test ./e2e/sim -sim.first=5001        other seeds
+//	SIM_HOLES=1 go test -v ./e2e/sim -run TestHoles   how many seeds each of the known holes takes
+//
+// A seed that fails prints its number, what was found, the last events, and the file that has
+// the whole timeline. A line of it is an event: virtual time in seconds, who, what.
+//
+//	4.680566  upstream EXECUTES key5/charges/alice: run 2, will take 9.1ms, will answer 200
+//
+// Proxies are a, b and c; a.1 is the VM of the first worker of proxy a, a.0 the main thread's,
+// which gets no requests; m0 is the manager's machine; b0.1 is the second client of bob's
+// operation with key0.
+//
+// # What is real
+//
+// The gate is the native build of package gate with the caches and configuration of the
+// shipped one. vm is its Host: shared data and queues as Envoy has them, several VMs in a
+// proxy, streams that pause and resume (half is Envoy's filter manager with one filter). A
+// manager is the in-memory engine on the log on package faultfs, the ledger, and the server's
+// handlers, called without a connection (server.Do). The disk takes time to sync, and loses
+// or tears what was not synced when the manager's machine crashes.
+//
+// # One clock, one order
+//
+// A world lives in a bubble of testing/synctest, so time is virtual: a world of a minute takes
+// some milliseconds. All that is simulated runs in one goroutine that carries out events in
+// the order of their times. Only the manager's work has goroutines of its own; the loop lets
+// them come to rest before the next event. So a seed is always the same world, which
+// TestSameSeed checks.
+//
+// # What the adversary may do
+//
+// Each seed draws a Plan with some of the powers (Power), for with all of them every world
+// would look alike. At the end of its time the adversary leaves: all processes are there
+// again, no message gets lost any more, and every operation is asked for once more through
+// every proxy.
+//
+// # What is checked
+//
+//   - No operation is executed a second time within its window (but for what
+//     failure_mode open let through unprotected).
+//   - An answer of upstream's that a client gets is that of an execution of its own operation,
+//     byte for byte, and no client gets a 2xx that upstream has not given.
+//   - No client waits longer than all timeouts together, in a proxy that lives.
+//   - A manager starts from whatever a crash has left.
+//   - What managers answer is explained by some order of the calls (ledgertest.Model with
+//     porcupine): so what was acknowledged has survived. A part of the seeds, as it takes long.
+//   - Shared data and the log's disk stay within their bounds; in the end no stream is left
+//     and no gate has an outcome that the ledger does not know.
+//   - The gate never does what Envoy does not forgive: callouts from a stream's context,
+//     resuming what is not paused, a counter that is changed by 0.
+package sim

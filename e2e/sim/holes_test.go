@@ -1,0 +1,44 @@
+package sim
+
+import (
+	"os"
+	"testing"
+)
+
+// holes are what the promise once did not cover, each with the powers that show it.
+var holes = []struct {
+	name            string
+	allowed, forced Power
+}{
+	{"an outcome that is known is given up", Delay | Drop | Kill | Stop, Expire | Away | Kill},
+	{"an unknown outcome is forgotten: cut", Delay, Expire | Cut},
+	{"an unknown outcome is forgotten: left", Delay, Expire | Leave},
+	{"an unknown outcome is forgotten: proxy killed", Delay, Expire | Restart},
+	{"an unknown outcome is forgotten: trap", Delay, Expire | Trap},
+	{"work that takes long loses its reservation", Delay, Expire | Slow},
+	{"downtime counts", Delay, Expire | Away | Stop | Slow},
+	{"the window forgets silently", Delay, Window},
+}
+
+// TestHoles tells how many seeds it takes to find each hole. It is for a branch on which one
+// of them is open: SIM_HOLES=1.
+func TestHoles(t *testing.T) {
+	if os.Getenv("SIM_HOLES") == "" {
+		t.Skip("SIM_HOLES is not set")
+	}
+	for _, h := range holes {
+		found := 0
+		var at []uint64
+		const most = 3000
+		for seed := uint64(1); seed <= most && found < 5; seed++ {
+			if r := Run(t, seed, h.allowed, h.forced, false); len(r.Failures) > 0 {
+				found++
+				at = append(at, seed)
+				if found == 1 {
+					t.Logf("%s: seed %d: %s", h.name, seed, r.Failures[0])
+				}
+			}
+		}
+		t.Logf("%s: seeds %v", h.name, at)
+	}
+}

@@ -1,0 +1,296 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/store/mem"
+	"github.com/oncegate/oncegate/manager/wal"
+	"github.com/oncegate/oncegate/manager/wal/faultfs"
+)
+
+// manager is a machine with a disk on which a manager runs, most of the time.
+type manager struct {
+	w    *World
+	name string
+	disk *faultfs.FS
+	run  *process // nil: none
+	life int      // processes so far
+	ends []*process
+
+	frozen bool     // the process is stopped
+	inbox  []func() // what came while it was stopped or started
+	shift  atomic.Int64
+	ahead  time.Duration // by how much the clock has been set forward, in all
+}
+
+// process is one run of the manager's program.
+type process struct {
+	m      *manager
+	life   int
+	ready  bool
+	dead   bool
+	store  *mem.Store
+	ledger *ledger.Ledger
+	server *server.Server
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+	disk   *slowDisk
+}
+
+func newManager(w *World, name string) *manager {
+	m := &manager{w: w, name: name, disk: new(faultfs.FS)}
+	m.start()
+	return m
+}
+
+// slowDisk makes syncs take time, so that a crash can come between a write and its sync.
+type slowDisk struct {
+	seed uint64
+	mu   sync.Mutex
+	wait chan struct{} // not nil while the process is stopped
+	off  bool
+}
+
+// hook waits. How long depends on the file and on the time, and not on which goroutine comes
+// first.
+func (d *slowDisk) hook(op faultfs.Op) error {
+	if op.Kind != faultfs.Sync {
+		return nil
+	}
+	d.mu.Lock()
+	wait, off := d.wait, d.off
+	d.mu.Unlock()
+	if off {
+		return nil
+	}
+	h := fnv.New64a()
+	var b [16]byte
+	binary.LittleEndian.PutUint64(b[:], d.seed)
+	binary.LittleEndian.PutUint64(b[8:], uint64(time.Now().UnixNano()))
+	_, _ = h.Write(b[:])
+	_, _ = io.WriteString(h, op.Path)
+	time.Sleep(time.Duration(h.Sum64()%4_000_000) + 50*time.Microsecond)
+	if wait != nil {
+		<-wait
+	}
+	return nil
+}
+
+func (d *slowDisk) freeze() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.wait == nil && !d.off {
+		d.wait = make(chan struct{})
+	}
+}
+
+func (d *slowDisk) thaw(off bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.off = d.off || off
+	if d.wait != nil {
+		close(d.wait)
+		d.wait = nil
+	}
+}
+
+// start starts a process, which is ready some time later.
+func (m *manager) start() {
+	m.life++
+	p := &process{m: m, life: m.life, disk: &slowDisk{seed: m.w.seed + uint64(m.life)}}
+	m.run = p
+	m.disk.SetHook(p.disk.hook)
+	m.w.logf(m.name, "starts, life %d", m.life)
+	disk := m.disk
+	m.w.aside(func() func() {
+		err := p.open(disk)
+		return func() { m.opened(p, err) }
+	})
+}
+
+// open recovers the state and builds what serves it.
+func (p *process) open(disk *faultfs.FS) error {
+	plan := &p.m.w.plan
+	st, err := mem.Open(background, "d", mem.Options{
+		Clock:         p.m.clock,
+		SnapshotBytes: plan.Snapshot,
+		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10},
+	})
+	if err != nil {
+		return err
+	}
+	p.store = st
+	p.ledger, err = ledger.New(st, ledger.Options{MaxEntries: plan.MaxKeys, CleanupInterval: 3 * time.Second})
+	if err != nil {
+		return err
+	}
+	p.server, err = server.New(server.Options{Version: "sim", Logger: slog.New(slog.DiscardHandler)}, server.LedgerRoutes(p.ledger, nil))
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(background)
+	p.stop = stop
+	p.work.Go(func() { p.ledger.Run(ctx, nil) })
+	return nil
+}
+
+func (m *manager) clock() time.Time { return time.Now().Add(time.Duration(m.shift.Load())) }
+
+func (m *manager) opened(p *process, err error) {
+	switch {
+	case err != nil && !p.dead:
+		m.w.fail("%s cannot start from what a crash left: %v", m.name, err)
+	case err != nil:
+	case p.dead:
+		p.dispose()
+	default:
+		m.w.logf(m.name, "is ready")
+		p.ready = true
+		m.drain()
+	}
+}
+
+// drain carries out what came while the process was stopped or started.
+func (m *manager) drain() {
+	if m.frozen || m.run == nil || !m.run.ready {
+		return
+	}
+	inbox := m.inbox
+	m.inbox = nil
+	for i, f := range inbox {
+		// One after the other: of calls that begin at one instant, any may be the first.
+		m.w.after(time.Duration(i)*20*time.Microsecond, f)
+	}
+}
+
+// how a crash treats what was not synced.
+var crashes = []struct {
+	how  string
+	disk func(*faultfs.FS, *rand.Rand) *faultfs.FS
+}{
+	{"the system lives on", func(f *faultfs.FS, _ *rand.Rand) *faultfs.FS { return f.Clone() }},
+	{"unsynced data is lost", func(f *faultfs.FS, _ *rand.Rand) *faultfs.FS { return f.Crash() }},
+	{"unsynced data is torn", func(f *faultfs.FS, r *rand.Rand) *faultfs.FS { return f.CrashRandomly(r) }},
+	{"unsynced data ends early", func(f *faultfs.FS, r *rand.Rand) *faultfs.FS { return f.CrashTorn(r.Int64N(1500)) }},
+}
+
+// kill ends the process at once.
+func (m *manager) kill() {
+	p := m.run
+	if p == nil {
+		return
+	}
+	c := crashes[m.w.rnd.IntN(len(crashes))]
+	m.w.logf(m.name, "is killed; %s", c.how)
+	crashed := c.disk(m.disk, rand.New(rand.NewPCG(m.w.seed, uint64(m.life))))
+	old := m.disk
+	m.disk, m.run, m.frozen, m.inbox = crashed, nil, false, nil
+	_ = old
+	p.dead = true
+	m.w.history.crashed(m.w, m, p)
+	p.disk.thaw(true)
+	if p.ready {
+		p.dispose()
+	}
+}
+
+// dispose ends the goroutines of a process that is dead; what they still do is seen by nobody.
+func (p *process) dispose() {
+	p.m.w.asides.Go(func() {
+		p.server.Abort()
+		p.stop()
+		p.work.Wait()
+		_ = p.store.Close()
+	})
+}
+
+// end ends everything, at the end of the world.
+func (m *manager) end() {
+	if p := m.run; p != nil {
+		m.run = nil
+		p.dead = true
+		p.disk.thaw(true)
+		if p.ready {
+			p.dispose()
+		}
+	}
+}
+
+// freeze stops the process, as a signal does, and thaw lets it go on.
+func (m *manager) freeze() {
+	if m.run == nil || m.frozen {
+		return
+	}
+	m.w.logf(m.name, "is stopped")
+	m.frozen = true
+	m.run.disk.freeze()
+}
+
+func (m *manager) thaw() {
+	if !m.frozen {
+		return
+	}
+	m.w.logf(m.name, "goes on")
+	m.frozen = false
+	m.run.disk.thaw(false)
+	m.drain()
+}
+
+// answer is what a call to a manager gets.
+type answer struct {
+	status  int
+	headers [][2]string
+	body    []byte
+}
+
+// handle has the manager carry out a call. answered runs in the loop, if at all.
+func (m *manager) handle(ctx context.Context, path string, body []byte, answered func(*answer)) {
+	p := m.run
+	if p == nil {
+		return
+	}
+	if !p.ready || m.frozen {
+		m.inbox = append(m.inbox, func() { m.handle(ctx, path, body, answered) })
+		return
+	}
+	entry := m.w.history.begin(m.w, m, p, path, body)
+	m.w.aside(func() func() {
+		r := p.server.Do(ctx, &server.Direct{
+			Method: "POST", Path: path, Body: body,
+			Headers: []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}},
+		})
+		return func() { m.carriedOut(p, entry, r, answered) }
+	})
+}
+
+func (m *manager) carriedOut(p *process, e *record, r *server.Response, answered func(*answer)) {
+	if p.dead {
+		return
+	}
+	if m.frozen {
+		m.inbox = append(m.inbox, func() { m.carriedOut(p, e, r, answered) })
+		return
+	}
+	m.w.history.end(m.w, m, e, r)
+	a := &answer{status: r.Status, body: r.Body, headers: [][2]string{
+		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, "sim"}, {"content-type", r.ContentType},
+	}}
+	if r.RetryAfter > 0 {
+		a.headers = append(a.headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
+	}
+	if answered != nil {
+		answered(a)
+	}
+}

@@ -1,0 +1,151 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// Power is something that the adversary may do.
+type Power uint32
+
+// The powers.
+const (
+	// Delay, Drop and Duplicate are what happens to callouts and their answers. Delays differ,
+	// so they reorder as well.
+	Delay Power = 1 << iota
+	Drop
+	Duplicate
+	// Kill kills managers; what was not synced is lost, torn or survives. Away leaves them
+	// dead for longer than a reservation holds. Stop stops them and lets them go on later.
+	Kill
+	Away
+	Stop
+	// Restart restarts proxies, whose caches are lost. Trap traps one VM of a proxy, in the
+	// middle of a callback too: its streams hang, the others live on.
+	Restart
+	Trap
+	// Clock moves wall clocks by seconds.
+	Clock
+	// Leave has clients time out, leave and come back. Cut has upstream cut its connections,
+	// before and after it has done the work. Slow has it work longer than a reservation holds.
+	Leave
+	Cut
+	Slow
+	// Refuse has upstream answer 4xx and 5xx, and ask to be asked again.
+	Refuse
+	// Expire makes reservations run out during a run; without it none does.
+	Expire
+	// Forget makes outcomes run out during a run.
+	Forget
+	// Window fills the ledger with keys of others.
+	Window
+	// Open lets requests pass unprotected while the manager is away (failure_mode open).
+	Open
+	// Async lets answers pass before they are recorded (commit: async).
+	Async
+
+	powers = iota
+)
+
+// All is every power.
+const All Power = 1<<powers - 1
+
+var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "clock", "leave", "cut",
+	"slow", "refuse", "expire", "forget", "window", "open", "async"}
+
+func (p Power) String() string {
+	var names []string
+	for i, name := range powerNames {
+		if p&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, "+")
+}
+
+// Plan is what one seed decides at the start.
+type Plan struct {
+	Powers   Power
+	Body     bool // mode body
+	Proxies  int
+	Workers  int // of each proxy
+	Ops      int
+	Length   time.Duration // until the adversary leaves
+	MaxKeys  int           // max_entries of the ledger
+	Snapshot int64         // bytes of log between two snapshots
+
+	PendingTTL, CommittedTTL, RejectedTTL time.Duration
+	PendingWait, ManagerTimeout           time.Duration
+	RouteTimeout                          time.Duration
+}
+
+// newPlan draws a plan with some of the powers: with all of them at once, most runs would
+// look alike.
+func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
+	p := Plan{Powers: forced}
+	for i := range powers {
+		if rnd.IntN(2) == 0 {
+			p.Powers |= allowed & (1 << i)
+		}
+	}
+	if p.Powers&Open != 0 && rnd.IntN(4) > 0 && forced&Open == 0 {
+		p.Powers &^= Open
+	}
+	p.Body = rnd.IntN(2) == 0
+	p.Proxies = 1 + rnd.IntN(3)
+	p.Workers = 1 + rnd.IntN(2)
+	p.Ops = 2 + rnd.IntN(5)
+	p.Length = time.Duration(20+rnd.IntN(30)) * time.Second
+	p.MaxKeys = 1000
+	p.Snapshot = int64(2+rnd.IntN(30)) << 10
+	p.PendingTTL = time.Hour
+	p.CommittedTTL, p.RejectedTTL = 2*time.Hour, 2*time.Hour
+	if p.Has(Expire) {
+		p.PendingTTL = time.Duration(1500+rnd.IntN(3500)) * time.Millisecond
+	}
+	if p.Has(Forget) {
+		p.CommittedTTL = time.Duration(8+rnd.IntN(12)) * time.Second
+		p.RejectedTTL = time.Duration(5+rnd.IntN(7)) * time.Second
+	}
+	if p.Has(Window) {
+		p.MaxKeys = 12 + rnd.IntN(20)
+	}
+	p.ManagerTimeout = time.Duration(500+rnd.IntN(1500)) * time.Millisecond
+	p.PendingWait = time.Duration(1+rnd.IntN(4)) * time.Second
+	p.RouteTimeout = 15 * time.Second
+	return p
+}
+
+// Has tells whether the adversary has a power in this world.
+func (p *Plan) Has(power Power) bool { return p.Powers&power != 0 } // any of them
+
+// String describes the plan.
+func (p *Plan) String() string {
+	mode := "headers"
+	if p.Body {
+		mode = "body"
+	}
+	return fmt.Sprintf("powers %v; mode %s, %d proxies of %d workers, %d operations in %v; pending %v, committed %v, rejected %v, wait %v, timeout %v, window %d",
+		p.Powers, mode, p.Proxies, p.Workers, p.Ops, p.Length, p.PendingTTL, p.CommittedTTL, p.RejectedTTL, p.PendingWait, p.ManagerTimeout, p.MaxKeys)
+}
+
+// config is the gate's configuration.
+func (p *Plan) config() string {
+	mode, failure, commit := "headers", "closed", "before_reply"
+	if p.Body {
+		mode = "body"
+	}
+	if p.Has(Open) {
+		failure = "open"
+	}
+	if p.Has(Async) {
+		commit = "async"
+	}
+	return fmt.Sprintf(`{"manager": {"cluster": "m0", "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
+		"pending_ttl_seconds": %g, "committed_ttl_seconds": %g, "rejected_ttl_seconds": %g, "pending_wait_timeout": %g,
+		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2}`,
+		p.ManagerTimeout.Milliseconds(), mode, failure, commit,
+		p.PendingTTL.Seconds(), p.CommittedTTL.Seconds(), p.RejectedTTL.Seconds(), p.PendingWait.Seconds())
+}

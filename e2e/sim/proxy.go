@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/gate"
+)
+
+// proxy is a process of a proxy: VMs that share data and queues.
+type proxy struct {
+	w     *World
+	name  string
+	life  int
+	up    bool
+	shift time.Duration // of its wall clock
+
+	data    map[string]shared
+	cas     uint32
+	queues  map[uint32]*sharedQueue
+	byName  map[string]uint32
+	metrics map[string]gate.MetricID
+	counts  []int64
+
+	vms     []*vm // the first is the main thread's, which gets no streams
+	streams uint32
+}
+
+type shared struct {
+	value []byte
+	cas   uint32
+}
+
+type sharedQueue struct {
+	items [][]byte
+	owner *vm
+}
+
+// vm is the gate on one thread.
+type vm struct {
+	p      *proxy
+	name   string
+	life   int // the proxy's
+	slot   int
+	plugin *gate.Plugin
+	dead   bool
+
+	current  *stream // nil: the plugin
+	inside   bool
+	deferred []func()
+	streams  map[uint32]*stream
+	calls    map[uint32]*callout
+	lastCall uint32
+	reading  *answer // of the callout that a callback is for
+	trapIn   int     // host calls until it traps; 0: it does not
+}
+
+func newProxy(w *World, name string) *proxy {
+	p := &proxy{w: w, name: name}
+	p.start()
+	return p
+}
+
+// start starts the process with empty shared data.
+func (p *proxy) start() {
+	p.life++
+	p.up = true
+	p.data, p.queues, p.byName = make(map[string]shared), make(map[uint32]*sharedQueue), make(map[string]uint32)
+	p.metrics, p.counts = make(map[string]gate.MetricID), make([]int64, 1)
+	p.cas = 0
+	p.vms = nil
+	p.w.logf(p.name, "starts, life %d", p.life)
+	p.newVM(-1) // the canary, which is thrown away
+	for slot := range p.w.plan.Workers + 1 {
+		p.vms = append(p.vms, p.newVM(slot))
+	}
+}
+
+// newVM starts the gate in a VM of its own.
+func (p *proxy) newVM(slot int) *vm {
+	v := &vm{
+		p: p, life: p.life, slot: slot, name: fmt.Sprintf("%s.%d", p.name, slot),
+		streams: make(map[uint32]*stream), calls: make(map[uint32]*callout),
+	}
+	v.plugin = gate.New(v)
+	if err := v.plugin.Start([]byte(p.w.plan.config())); err != nil {
+		p.w.fail("%s does not start: %v", v.name, err)
+	}
+	if slot >= 0 {
+		p.w.after(p.w.between(0, 200*time.Millisecond), v.tick)
+	}
+	return v
+}
+
+// alive tells whether the VM can still run callbacks.
+func (v *vm) alive() bool { return !v.dead && v.p.up && v.life == v.p.life }
+
+func (v *vm) tick() {
+	if !v.alive() {
+		return
+	}
+	v.enter(nil, v.plugin.OnTick)
+	late := v.p.w.between(200*time.Millisecond, 230*time.Millisecond)
+	if len(v.streams) == 0 && len(v.calls) == 0 {
+		late += v.p.w.between(0, 600*time.Millisecond) // nothing is going on: look less often
+	}
+	v.p.w.after(late, v.tick)
+}
+
+// kill ends the process, with all that it knows.
+func (p *proxy) kill() {
+	if !p.up {
+		return
+	}
+	p.w.logf(p.name, "is killed")
+	p.up = false
+	for _, v := range p.vms {
+		v.hangUp("connection reset: the proxy is gone")
+	}
+}
+
+// hangUp drops a VM's streams without telling the gate.
+func (v *vm) hangUp(why string) {
+	for _, id := range ids(v.streams) {
+		s := v.streams[id]
+		s.over = true
+		if s.try != nil {
+			s.try.reset(why)
+		}
+	}
+	v.streams = nil
+}
+
+func ids[T any](m map[uint32]T) []uint32 {
+	list := make([]uint32, 0, len(m))
+	for id := range m {
+		list = append(list, id)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// trapped is what a host call panics with when the VM traps in it.
+type trapped struct{}
+
+// enter runs a callback and then what it asked for.
+func (v *vm) enter(s *stream, callback func()) {
+	if !v.alive() {
+		return
+	}
+	before := v.current
+	v.current = s
+	v.inside = true
+	func() {
+		defer func() {
+			if p := recover(); p != nil {
+				if _, ok := p.(trapped); !ok {
+					panic(p)
+				}
+				v.trap()
+			}
+		}()
+		callback()
+	}()
+	v.inside = false
+	v.current = before
+	for len(v.deferred) > 0 && v.alive() {
+		do := v.deferred[0]
+		v.deferred = v.deferred[1:]
+		do()
+	}
+}
+
+// trap ends the VM: its streams hang, and another VM takes its place.
+func (v *vm) trap() {
+	if v.dead {
+		return
+	}
+	v.dead = true
+	v.deferred = nil
+	w := v.p.w
+	w.logf(v.name, "traps; %d streams hang", len(v.streams))
+	life := v.life
+	w.after(w.between(time.Millisecond, 3*time.Second), func() {
+		if v.p.up && v.p.life == life {
+			w.logf(v.name, "is a new VM")
+			v.p.vms[v.slot] = v.p.newVM(v.slot)
+		}
+	})
+}
+
+// ready runs the queue callback.
+func (v *vm) ready(queue uint32) {
+	v.enter(nil, func() { v.plugin.OnQueueReady(queue) })
+}

@@ -1,0 +1,6 @@
+//go:build race
+
+package sim
+
+// seedsPerTest is how many seeds TestSeeds runs when nothing else is said.
+const seedsPerTest = 600

@@ -1,0 +1,87 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Report is what came of one seed.
+type Report struct {
+	Seed     uint64
+	Plan     Plan
+	Failures []string
+	Timeline []string // empty unless it was asked for or something failed
+	// Runs are the executions, Calls the calls that managers worked on.
+	Runs, Calls int
+}
+
+// Run lets the world of a seed run. The adversary has the powers that are forced, and some of
+// those that are allowed.
+func Run(t *testing.T, seed uint64, allowed, forced Power, timeline bool) Report {
+	var w *World
+	synctest.Test(t, func(*testing.T) {
+		w = newWorld(seed, allowed, forced)
+		w.live()
+		w.close()
+	})
+	// Most worlds have a history or two that take long to explain.
+	if len(w.failures) == 0 && seed%16 == 0 && !w.plan.Has(Window|Clock) {
+		w.failures = append(w.failures, w.history.check()...)
+	}
+	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls}
+	if timeline || len(r.Failures) > 0 {
+		r.Timeline = w.line.Text()
+	}
+	return r
+}
+
+func newWorld(seed uint64, allowed, forced Power) *World {
+	rnd := rand.New(rand.NewPCG(seed, 0x5eed))
+	w := &World{seed: seed, rnd: rnd, plan: newPlan(rnd, allowed, forced), began: time.Now(), completed: make(chan struct{}, 1)}
+	w.upstream.w = w
+	w.logf("WORLD", "seed %d: %s", seed, &w.plan)
+	return w
+}
+
+// live is the world's whole life.
+func (w *World) live() {
+	w.managers = []*manager{newManager(w, "m0")}
+	for _, name := range []string{"a", "b", "c"}[:w.plan.Proxies] {
+		w.proxies = append(w.proxies, newProxy(w, name))
+	}
+	w.populate()
+	w.torment()
+	w.after(time.Second, w.checkBounds)
+	w.run(w.plan.Length)
+	if len(w.failures) > 0 {
+		return
+	}
+	w.heal()
+	w.settle()
+	w.probe()
+	w.settle()
+	if len(w.failures) == 0 {
+		w.checkEnd()
+	}
+}
+
+// settle lets time pass until nothing is going on any more, or until no patience is left.
+func (w *World) settle() {
+	for limit := w.now() + waitsForever + 2*time.Second; w.now() < limit && len(w.failures) == 0; {
+		w.run(w.now() + 2*time.Second)
+		busy := false
+		for _, p := range w.proxies {
+			for _, v := range p.vms {
+				busy = busy || len(v.streams) > 0 || len(v.calls) > 0
+			}
+		}
+		if !busy {
+			break
+		}
+	}
+	if len(w.failures) == 0 {
+		w.run(w.now() + 7*time.Second) // the longest delay between two tries of a gate's
+	}
+}

@@ -1,0 +1,102 @@
+package sim
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var (
+	oneSeed = flag.Uint64("sim.seed", number("SIM_SEED", 0), "run this seed only and print its timeline; also SIM_SEED")
+	seeds   = flag.Uint64("sim.seeds", number("SIM_SEEDS", 0), "how many seeds TestSeeds runs; also SIM_SEEDS")
+	first   = flag.Uint64("sim.first", number("SIM_FIRST", 1), "the first of them; also SIM_FIRST")
+)
+
+func number(name string, def uint64) uint64 {
+	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
+		return n
+	}
+	return def
+}
+
+// open are the powers under which the promise does not hold yet.
+const open = Expire | Window
+
+// TestSeeds runs worlds. One that fails prints its seed, and its timeline into a file.
+func TestSeeds(t *testing.T) {
+	if *oneSeed != 0 {
+		r := Run(t, *oneSeed, All&^open, 0, true)
+		t.Log("\n" + strings.Join(r.Timeline, "\n"))
+		for _, f := range r.Failures {
+			t.Error(f)
+		}
+		return
+	}
+	n := *seeds
+	if n == 0 {
+		n = seedsPerTest
+	}
+	explore(t, All&^open, 0, *first, n)
+}
+
+// explore runs n seeds on all processors and stops at the first that fails, which it returns.
+func explore(t *testing.T, allowed, forced Power, from, n uint64) {
+	var next, ran, executions, calls atomic.Uint64
+	next.Store(from)
+	began := time.Now()
+	t.Run("worlds", func(t *testing.T) {
+		for i := range runtime.GOMAXPROCS(0) {
+			t.Run(strconv.Itoa(i), func(t *testing.T) {
+				t.Parallel()
+				for !t.Failed() {
+					seed := next.Add(1) - 1
+					if seed >= from+n {
+						return
+					}
+					r := Run(t, seed, allowed, forced, false)
+					ran.Add(1)
+					executions.Add(uint64(r.Runs))
+					calls.Add(uint64(r.Calls))
+					if len(r.Failures) > 0 {
+						next.Store(from + n)
+						report(t, &r)
+					}
+				}
+			})
+		}
+	})
+	took := time.Since(began)
+	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers",
+		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load())
+}
+
+// report tells about a seed that fails.
+func report(t *testing.T, r *Report) {
+	file := filepath.Join(os.TempDir(), "oncegate-sim-"+strconv.FormatUint(r.Seed, 10)+".txt")
+	where := file
+	if err := os.WriteFile(file, []byte(strings.Join(r.Timeline, "\n")+"\n"), 0o600); err != nil {
+		where = err.Error()
+	}
+	tail := r.Timeline[max(len(r.Timeline)-60, 0):]
+	t.Errorf("seed %d fails (again with -sim.seed=%d; the whole timeline: %s)\n%s\n%s\n%s",
+		r.Seed, r.Seed, where, r.Timeline[0], strings.Join(tail, "\n"), strings.Join(r.Failures, "\n"))
+}
+
+// TestSameSeed: a seed is one world, whatever else the machine does.
+func TestSameSeed(t *testing.T) {
+	for seed := uint64(1); seed <= 200; seed++ {
+		one, two := Run(t, seed, All&^Window, 0, true), Run(t, seed, All&^Window, 0, true)
+		for i := range max(len(one.Timeline), len(two.Timeline)) {
+			if i >= len(one.Timeline) || i >= len(two.Timeline) || one.Timeline[i] != two.Timeline[i] {
+				t.Fatalf("seed %d: line %d differs:\n%s\n%s", seed, i,
+					strings.Join(one.Timeline[max(i-5, 0):min(i+2, len(one.Timeline))], "\n"), strings.Join(two.Timeline[max(i-5, 0):min(i+2, len(two.Timeline))], "\n"))
+			}
+		}
+	}
+}

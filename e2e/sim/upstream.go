@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"fmt"
+	"hash/crc32"
+	"strconv"
+	"time"
+)
+
+// upstream does the work, and counts how often.
+type upstream struct {
+	w    *World
+	runs []*run
+}
+
+// run is one execution.
+type run struct {
+	id         int
+	op         *operation
+	start      time.Duration
+	status     int
+	body       string
+	sum        string // of the request
+	bypassed   bool   // it came through unprotected, as failure_mode open says
+	protection time.Duration
+	ahead      time.Duration // what the manager's clock had been set forward by at the start
+	answered   bool          // the whole answer reached the gate
+	stream     *stream
+}
+
+// exchange is a request on its way to upstream and its answer.
+type exchange struct {
+	w       *World
+	stream  *stream // nil: the proxy has given it up
+	headers [][2]string
+	body    []byte
+	run     *run
+	origin  *stream
+}
+
+func (u *upstream) open(s *stream, headers [][2]string) *exchange {
+	s.address = "10.0.0.9:80"
+	return &exchange{w: u.w, stream: s, origin: s, headers: headers}
+}
+
+// Bits of response.flags.
+const (
+	flagTimeout     = 0x4
+	flagConnect     = 0x20
+	flagTermination = 0x40
+)
+
+// fail is the proxy's own answer to a request that got none.
+func (x *exchange) fail(status int, flags uint64, details string) {
+	if s := x.stream; s != nil && !s.over {
+		s.localReply(status, details, flags, nil, []byte(details))
+	}
+}
+
+// begin is the moment at which the proxy has sent the whole request.
+func (x *exchange) begin() {
+	w := x.w
+	if w.adversary(Cut, 0.06) {
+		w.after(w.between(0, 5*time.Millisecond), func() {
+			w.logf("upstream", "refuses the connection of %s", x.name())
+			if x.stream != nil {
+				x.stream.address = ""
+			}
+			x.fail(503, flagConnect, "upstream_reset_before_response_started{remote_connection_failure}")
+		})
+		return
+	}
+	if w.adversary(Cut, 0.06) {
+		w.after(w.between(0, 5*time.Millisecond), func() {
+			w.logf("upstream", "cuts the connection of %s before it has read the request", x.name())
+			x.fail(503, flagTermination, "upstream_reset_before_response_started{connection_termination}")
+		})
+		return
+	}
+	w.after(w.plan.RouteTimeout, func() {
+		x.fail(504, flagTimeout, "response_timeout")
+	})
+	w.after(w.between(100*time.Microsecond, 2*time.Millisecond), x.work)
+}
+
+func (x *exchange) name() string {
+	key, _ := find(x.headers, "idempotency-key")
+	return key
+}
+
+// work is where the request is executed, unless upstream asks to be asked again.
+func (x *exchange) work() {
+	w := x.w
+	key, _ := find(x.headers, "idempotency-key")
+	path, _ := find(x.headers, ":path")
+	caller, _ := find(x.headers, "authorization")
+	op := w.operation(key, path, caller)
+	took := w.between(time.Millisecond, 60*time.Millisecond)
+	if w.adversary(Slow, 0.3) {
+		took = w.between(100*time.Millisecond, 2*time.Second)
+		if w.chance(0.5) {
+			took = w.between(time.Second, 12*time.Second)
+		}
+	}
+	status := 200
+	if w.adversary(Refuse, 0.35) {
+		status = []int{201, 302, 400, 404, 422, 500, 503, 429, 408}[w.rnd.IntN(9)]
+	}
+	headers := [][2]string{{":status", strconv.Itoa(status)}, {"content-type", "text/plain"}}
+	again := status == 429 || status == 408 || status == 503 && w.chance(0.5)
+	if again {
+		w.logf("upstream", "asks %s to come again: %d", op.key, status)
+		headers = append(headers, [2]string{"retry-after", "1"})
+		w.after(took, func() { x.answer(headers, []byte("later"), false) })
+		return
+	}
+	r := &run{
+		id: len(w.upstream.runs) + 1, op: op, start: w.now(), status: status, sum: sum(x.body),
+		ahead: w.ahead(), protection: w.plan.CommittedTTL, stream: x.origin,
+	}
+	if status >= 400 && status < 500 {
+		r.protection = w.plan.RejectedTTL
+	}
+	x.run = r
+	w.upstream.runs = append(w.upstream.runs, r)
+	op.runs = append(op.runs, r)
+	r.body = fmt.Sprintf("run %d of %s, request %s", r.id, op.key, r.sum)
+	w.logf("upstream", "EXECUTES %s: run %d, will take %v, will answer %d", op.key, r.id, took, status)
+	w.checkRun(r)
+	headers = append(headers, [2]string{"x-run", strconv.Itoa(r.id)})
+	if w.chance(0.5) {
+		headers = append(headers, [2]string{"content-length", strconv.Itoa(len(r.body))})
+	}
+	if w.adversary(Cut, 0.1) {
+		w.after(took, func() {
+			w.logf("upstream", "cuts the connection of run %d", r.id)
+			x.fail(503, flagTermination, "upstream_reset_before_response_started{connection_termination}")
+		})
+		return
+	}
+	w.after(took, func() { x.answer(headers, []byte(r.body), w.adversary(Cut, 0.1)) })
+}
+
+// answer sends the answer, in one or two pieces.
+func (x *exchange) answer(headers [][2]string, body []byte, cut bool) {
+	s := x.stream
+	if s == nil || s.over || s.response.started {
+		return
+	}
+	w := x.w
+	s.details, s.code = "via_upstream", 200
+	if text, ok := find(headers, ":status"); ok {
+		s.code, _ = strconv.Atoi(text)
+	}
+	s.response.headersIn(headers, false)
+	if x.stream == nil {
+		return
+	}
+	split := len(body)
+	if w.chance(0.5) {
+		split = len(body) / 2
+	}
+	rest := body[split:]
+	pause := w.between(0, 3*time.Millisecond)
+	if w.adversary(Slow, 0.1) {
+		pause = w.between(0, 4*time.Second)
+	}
+	w.after(pause, func() {
+		if x.stream == nil {
+			return
+		}
+		if x.run != nil && len(rest) == 0 && !cut {
+			x.run.answered = true
+		}
+		s.response.dataIn(body[:split], len(rest) == 0 && !cut)
+		if len(rest) == 0 && !cut {
+			return
+		}
+		w.after(w.between(0, 3*time.Millisecond), func() {
+			if x.stream == nil {
+				return
+			}
+			if cut {
+				w.logf("upstream", "cuts its answer to %s", x.name())
+				s.cut()
+				return
+			}
+			if x.run != nil {
+				x.run.answered = true
+			}
+			s.response.dataIn(rest, true)
+		})
+	})
+}
+
+func sum(b []byte) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE(b)) }
