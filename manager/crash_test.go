@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -133,11 +134,12 @@ func (l *crashLoad) client(id int) {
 			round-- // a key that has lived through a crash
 		}
 		c := ledgertest.Call{
-			Op:    []string{"reserve", "reserve", "reserve", "commit", "commit", "reject", "release"}[rnd.IntN(7)],
-			Key:   fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
-			Token: fmt.Sprintf("t%d", rnd.IntN(3)),
-			Body:  fmt.Sprintf("%d/%d/%s", id, i, strings.Repeat("x", rnd.IntN(4000))),
-			TTL:   []int64{20, 200, 600_000}[rnd.IntN(3)],
+			Op:      ledgertest.Ops[rnd.IntN(len(ledgertest.Ops))],
+			Key:     fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
+			Token:   fmt.Sprintf("t%d", rnd.IntN(3)),
+			Body:    fmt.Sprintf("%d/%d/%s", id, i, strings.Repeat("x", rnd.IntN(4000))),
+			TTL:     []int64{20, 200, 600_000}[rnd.IntN(3)],
+			Unknown: []int64{0, 100, 600_000}[rnd.IntN(3)],
 		}
 		l.call(client, id, c, id%2 == 0)
 	}
@@ -191,9 +193,17 @@ func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte)
 	}
 	switch c.Op {
 	case "reserve":
+		req := c.Reservation()
 		// Some are held for a moment while another attempt is pending.
-		wait := time.Duration(len(c.Body)%3) * 5 * time.Millisecond
-		path, m = api.PathReserve, &api.ReserveRequest{Key: c.Key, Token: c.Token, PendingTTL: ttl, Wait: wait, UnknownTTL: api.NoUnknown}
+		req.Wait = time.Duration(len(c.Body)%3) * 5 * time.Millisecond
+		path, m = api.PathReserve, req
+	case "renew":
+		path, m = api.PathRenew, c.Reservation()
+	case "unknown":
+		path, m = api.PathUnknown, c.Reservation()
+	case "resolve": // has no raw form
+		body = fmt.Appendf(nil, `{"as":"committed","status":200,"ttl_ms":%d,"body":"%s"}`, c.TTL, base64.StdEncoding.EncodeToString([]byte(c.Body)))
+		return "/v1/ledger/entries/" + c.Key + "/resolve", api.ContentTypeJSON, body
 	case "release":
 		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.Key, Token: c.Token}
 	default:
@@ -212,7 +222,7 @@ func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte)
 func decode(c ledgertest.Call, raw bool, resp *http.Response, b []byte) (ledgertest.Outcome, error) {
 	o := ledgertest.Outcome{Known: true}
 	switch resp.StatusCode {
-	case 409:
+	case 404, 409:
 		var p api.Problem
 		if err := p.ParseJSON(b); err != nil {
 			return ledgertest.Outcome{}, err
@@ -223,7 +233,7 @@ func decode(c ledgertest.Call, raw bool, resp *http.Response, b []byte) (ledgert
 	default:
 		return ledgertest.Outcome{}, fmt.Errorf("answered %d: %s", resp.StatusCode, b)
 	}
-	if c.Op != "reserve" {
+	if c.Op != "reserve" && c.Op != "renew" && c.Op != "unknown" {
 		return o, nil
 	}
 	var reply api.ReserveReply

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
@@ -214,10 +215,14 @@ func (a *app) register() error {
 	return nil
 }
 
-// audit logs what an administrator removed, also when the log level would not.
+// audit logs what an administrator removed or resolved, also when the log level would not.
 // The key is part of it: without it the line would say nothing.
-func (a *app) audit(d server.Deletion) {
-	a.auditLog.Warn("entry deleted by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+func (a *app) audit(d server.Intervention) {
+	what := "deleted"
+	if d.As != api.StateNone {
+		what = "resolved as " + d.As.String()
+	}
+	a.auditLog.Warn("entry "+what+" by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
 }
 
 func (a *app) sweepFailed(err error) {

@@ -165,9 +165,9 @@ func (e *StateError) Error() string {
 func (e *StateError) Is(target error) bool { return target == ErrConflict }
 
 // Resolve settles an entry that is UNKNOWN, in place of the outcome that did not come,
-// and returns the entry as it then is; what it was, when it is released. The attempt's
-// token stays with the outcome: should its own outcome come after all, it is answered
-// as any other second outcome is.
+// and returns the entry as it then is; its State is api.StateReleased when it is gone.
+// The attempt's token stays with the outcome: should its own outcome come after all, it
+// is answered as any other second outcome is.
 //
 // Errors: *api.FieldError, *api.RawError, ErrNotFound, *StateError, ErrTooLarge, the
 // store's.
@@ -229,6 +229,7 @@ func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err e
 		if entry, err = entryOf(key, e, at); err != nil {
 			return Entry{}, false, err
 		}
+		entry.State, entry.ExpiresIn = api.StateReleased, 0
 		tx.count(OpResolve, OutcomeDone)
 		return entry, false, tx.remove(key, e)
 	}

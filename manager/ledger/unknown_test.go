@@ -335,7 +335,7 @@ func TestResolve(t *testing.T) {
 		sweep()
 		resolve("a", Resolution{As: api.StateCommitted, Result: bare.AppendRaw(nil)}, api.StateCommitted)
 		resolve("b", Resolution{As: api.StateRejected, Result: answer(409, "no"), TTL: time.Hour}, api.StateRejected)
-		resolve("c", released, api.StateUnknown)
+		resolve("c", released, api.StateReleased)
 		if r := mustReserve(t, l, "a", "t2", api.StateCommitted); !bytes.Equal(r.Result, bare.AppendRaw(nil)) {
 			t.Errorf("%q", r.Result)
 		}

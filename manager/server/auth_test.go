@@ -141,7 +141,7 @@ func TestAdministrators(t *testing.T) {
 			t.Fatal(err)
 		}
 		var audited atomic.Int32
-		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, audit: func(Deletion) { audited.Add(1) }})
+		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, audit: func(Intervention) { audited.Add(1) }})
 		as := func(token, method, target, body string) answered {
 			return s.do(method, target, "", body, "authorization", "Bearer "+token)
 		}
@@ -150,6 +150,9 @@ func TestAdministrators(t *testing.T) {
 			t.Fatalf("reserve: %d %s", a.status, a.body)
 		}
 		for _, token := range []string{gate, "other-token-of-20-bytes"} {
+			if a := as(token, "POST", strings.Replace(entry, "?", "/resolve?", 1), `{"as":"released"}`); a.status != 403 {
+				t.Errorf("resolve by %s: %d %s", token, a.status, a.body)
+			}
 			if a := as(token, "DELETE", entry, ""); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
 				t.Errorf("delete by %s: %d %s", token, a.status, a.body)
 			}

@@ -78,7 +78,7 @@ type siteOptions struct {
 	store  store.Store // closed at the end; a volatile one when nil
 	listen func(net.Listener) net.Listener
 	routes []Route
-	audit  func(Deletion)
+	audit  func(Intervention)
 	tls    *tls.Config
 	client *tls.Config
 }

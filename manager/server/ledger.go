@@ -11,8 +11,8 @@ import (
 )
 
 // LedgerRoutes are the calls of gates and other clients on a ledger. Audit, if
-// not nil, is told about every entry that an administrator deletes.
-func LedgerRoutes(l *ledger.Ledger, audit func(Deletion)) []Route {
+// not nil, is told about every entry that an administrator deletes or resolves.
+func LedgerRoutes(l *ledger.Ledger, audit func(Intervention)) []Route {
 	h := &ledgerHandlers{ledger: l, audit: audit}
 	return []Route{
 		{Method: "POST", Path: api.PathReserve, Handle: h.reserve},
@@ -25,19 +25,23 @@ func LedgerRoutes(l *ledger.Ledger, audit func(Deletion)) []Route {
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
 		// What it takes away is what keeps work from being done twice.
 		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Handle: h.delete, Admin: true},
+		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Handle: h.resolve, Admin: true},
 		{Method: "GET", Path: "/v1/ledger/stats", Handle: h.stats},
 	}
 }
 
-// Deletion tells an audit log who removed which entry.
-type Deletion struct {
+// Intervention tells an audit log what an administrator did to which entry.
+type Intervention struct {
 	Remote, Scope, Key string
-	State              api.State
+	// State is what the entry was.
+	State api.State
+	// As is what it was resolved as; api.StateNone when it was deleted.
+	As api.State
 }
 
 type ledgerHandlers struct {
 	ledger *ledger.Ledger
-	audit  func(Deletion)
+	audit  func(Intervention)
 }
 
 // ledgerCall is what the hot calls are read into; it is reused.
@@ -240,7 +244,33 @@ func (h *ledgerHandlers) delete(r *Request, w *Response) {
 		return
 	}
 	if h.audit != nil {
-		h.audit(Deletion{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: e.State})
+		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: e.State})
+	}
+	w.JSON(200)
+	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
+		r.Error(w, err)
+	}
+}
+
+func (h *ledgerHandlers) resolve(r *Request, w *Response) {
+	q, err := r.QueryValues("scope")
+	if err == nil {
+		err = r.JSONOnly()
+	}
+	var res ledger.Resolution
+	if err == nil {
+		res, err = parseResolution(r.Body)
+	}
+	var e ledger.Entry
+	if err == nil {
+		e, err = h.ledger.Resolve(r.Context(), q["scope"], r.Param(0), res)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	if h.audit != nil {
+		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: api.StateUnknown, As: res.As})
 	}
 	w.JSON(200)
 	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {

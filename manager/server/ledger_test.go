@@ -241,14 +241,71 @@ func TestClientLeavesLongPoll(t *testing.T) {
 
 func TestDeletionIsAudited(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
-		var audited []Deletion
-		s := newSite(t, engine, siteOptions{audit: func(d Deletion) { audited = append(audited, d) }})
+		var audited []Intervention
+		s := newSite(t, engine, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
 		s.json("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t1"}`)
 		s.json("DELETE", "/v1/ledger/entries/none?scope=s", "")
 		s.json("DELETE", "/v1/ledger/entries/k?scope=s", "")
 		if len(audited) != 1 || audited[0].Key != "k" || audited[0].Scope != "s" || audited[0].State != api.StatePending ||
 			!strings.HasPrefix(audited[0].Remote, "127.0.0.1:") {
 			t.Errorf("%+v", audited)
+		}
+	})
+}
+
+func TestResolve(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		var audited []Intervention
+		s := newSite(t, engine, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
+		for _, key := range []string{"a", "b", "c", "d/e"} {
+			s.json("POST", api.PathReserve, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+			s.json("POST", api.PathUnknown, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+		}
+		s.json("POST", api.PathReserve, `{"key":"pending","scope":"s","token":"t1"}`)
+		const entries, reserve = "/v1/ledger/entries/", `{"key":"%","scope":"s","token":"t2"}`
+		for _, c := range []struct {
+			key, body string
+			status    int
+			want      string
+		}{
+			{"a", ``, 400, `"detail":"body: must be one valid JSON value"`},
+			{"a", `{}`, 400, `as: is missing: must be committed, rejected or released`},
+			{"a", `{"as":"unknown"}`, 400, `as: \"unknown\": must be committed, rejected or released`},
+			{"a", `{"as":"committed"}`, 400, `status: is missing: must be 100 to 599`},
+			{"a", `{"as":"committed","status":99}`, 400, `status: \"99\": must be 100 to 599`},
+			{"a", `{"as":"committed","status":200,"body":"?"}`, 400, `body: \"?\": must be base64`},
+			{"a", `{"as":"committed","status":200,"headers":[["A","b"]],"body":""}`, 400, `headers: \"A\": header names must be lower-case`},
+			{"a", `{"as":"committed","status":200,"headers":[]}`, 400, `headers: need a body, which may be empty`},
+			{"a", `{"as":"committed","status":200,"result":{}}`, 400, `result: unknown field`},
+			{"a", `{"as":"released","status":200}`, 400, `status: does not go with as released`},
+			{"a", `{"as":"released","ttl_ms":5}`, 400, `ttl_ms: does not go with as released`},
+			{"none", `{"as":"released"}`, 404, `"code":"not-found"`},
+			{"pending", `{"as":"released"}`, 409, `the entry is pending: only one that is unknown can be resolved`},
+			{"a", `{"as":"committed","status":201,"headers":[["x","y"]],"body":"aGk=","ttl_ms":5000}`, 200, `"state":"committed","age_ms":`},
+			{"a", `{"as":"rejected","status":400}`, 409, `the entry is committed: only one that is unknown can be resolved`},
+			{"b", `{"as":"rejected","status":402}`, 200, `"expires_in_ms":60000,"status":402,"body_bytes":0}`},
+			{"c", `{"as":"committed","status":204,"body":""}`, 200, `"expires_in_ms":300000,"status":204,"body_bytes":0}`},
+			{"d%2Fe", `{"as":"released"}`, 200, `"state":"released"`},
+		} {
+			if a := s.json("POST", entries+c.key+"/resolve?scope=s", c.body); a.status != c.status || !strings.Contains(a.body, c.want) {
+				t.Errorf("%s %s: %d %s, want %d %s", c.key, c.body, a.status, a.body, c.status, c.want)
+			}
+		}
+		for key, want := range map[string]string{
+			"a":   `"result":{"status":201,"headers":[["x","y"]],"body":"aGk="}`,
+			"b":   `"result":{"status":402,"headers":[],"body":"","body_omitted":true}`,
+			"c":   `"result":{"status":204,"headers":[],"body":""}`,
+			"d/e": `"state":"reserved"`,
+		} {
+			if a := s.json("POST", api.PathReserve, strings.Replace(reserve, "%", key, 1)); !strings.Contains(a.body, want) {
+				t.Errorf("%s: %d %s", key, a.status, a.body)
+			}
+		}
+		if len(audited) != 4 || audited[3].Key != "d/e" || audited[3].State != api.StateUnknown || audited[3].As != api.StateReleased {
+			t.Errorf("%+v", audited)
+		}
+		if a := s.do("POST", entries+"a/resolve?scope=s", api.ContentTypeRaw, "x"); a.status != 415 {
+			t.Errorf("the raw form: %d %s", a.status, a.body)
 		}
 	})
 }

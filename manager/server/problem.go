@@ -38,6 +38,7 @@ const (
 // ProblemOf tells how an error is answered.
 func ProblemOf(err error) api.Problem {
 	var p Problemer
+	var state *ledger.StateError
 	switch {
 	case errors.As(err, &p):
 		return p.Problem()
@@ -45,6 +46,11 @@ func ProblemOf(err error) api.Problem {
 		return api.Problem{
 			Status: 409, Code: api.CodeFenced, Title: "Fenced",
 			Detail: "another attempt holds or has finished this key; the outcome was not recorded",
+		}
+	case errors.As(err, &state):
+		return api.Problem{
+			Status: 409, Code: api.CodeConflict, Title: "Conflict",
+			Detail: "the entry is " + state.State.String() + ": only one that is unknown can be resolved",
 		}
 	case errors.Is(err, ledger.ErrConflict):
 		return api.Problem{

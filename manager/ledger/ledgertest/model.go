@@ -13,12 +13,15 @@ import (
 
 // Call is the input of an operation of Model.
 type Call struct {
-	// Op is reserve, commit, reject or release.
+	// Op is reserve, renew, unknown, commit, reject, release or resolve (as committed).
 	Op, Key, Token string
-	// Body is what a commit or reject records.
+	// Body is what a commit, reject or resolve records.
 	Body string
-	// TTL in milliseconds that a reserve, commit or reject asks for.
+	// TTL in milliseconds of what the call writes.
 	TTL int64
+	// Unknown is for how many milliseconds a reservation that is made or renewed is
+	// unknown when it runs out; 0 for not at all.
+	Unknown int64
 	// Begin and End of the call, Unix milliseconds, rounded outwards.
 	Begin, End int64
 }
@@ -27,44 +30,129 @@ type Call struct {
 // answer is not known.
 type Outcome struct {
 	Known bool
-	// Refused is "fenced" or "conflict" when the call was refused so.
+	// Refused is "fenced", "conflict", "outcome-unknown" or "not-found" when the call
+	// was refused so.
 	Refused string
-	// State, Left (milliseconds) and Body are the answer to a reserve.
+	// State, Left (milliseconds) and Body are the answer to a reserve; State and Left
+	// to a renew or unknown.
 	State string
 	Left  int64
 	Body  string
 }
 
 type entryState struct {
-	state  string // "", pending, committed, rejected
+	state  string // "", pending, unknown, committed, rejected
 	token  string
 	body   string
 	lo, hi int64 // it expires at some instant in [lo, hi]
+	after  int64 // a reservation: for how long it is unknown then
 }
 
-// mayBeLive and mayBeGone tell what the call may have found.
-func (s entryState) mayBeLive(c Call) bool { return s.state != "" && c.Begin < s.hi }
-func (s entryState) mayBeGone(c Call) bool { return s.state == "" || c.End >= s.lo }
+// found is what a call may have met.
+type found struct {
+	state string     // what the entry was at that instant
+	known entryState // what is known of it since
+	later int64      // how long after known's expiry that of state is
+}
 
-// seen narrows the state by the fact that the call found it alive, and with
-// that much time left when left is not negative.
-func (s entryState) seen(c Call, left int64) (entryState, bool) {
-	s.lo = max(s.lo, c.Begin+1)
-	if left >= 0 {
-		// What is left was rounded up or down by at most one.
-		s.lo, s.hi = max(s.lo, c.Begin+left-1), min(s.hi, c.End+left+1)
+// meet lists what the call may have met.
+func (s entryState) meet(c Call) []found {
+	if s.state == "" {
+		return []found{{known: s}}
 	}
-	return s, s.lo <= s.hi
+	var all []found
+	add := func(f found, lo, hi int64) {
+		f.known.lo, f.known.hi = max(s.lo, lo), min(s.hi, hi)
+		if f.known.lo <= f.known.hi {
+			all = append(all, f)
+		}
+	}
+	add(found{state: s.state, known: s}, c.Begin+1, s.hi)
+	if s.after > 0 {
+		add(found{state: "unknown", known: s, later: s.after}, c.Begin+1-s.after, c.End)
+	}
+	add(found{known: s}, s.lo, c.End-s.after)
+	return all
 }
 
-// over narrows the state by the fact that the call found it expired.
-func (s entryState) over(c Call) entryState {
-	s.hi = min(s.hi, c.End)
+// left narrows what is known by the time that the answer says is left.
+func (f found) left(c Call, left int64) (found, bool) {
+	// It was rounded up or down by at most one.
+	f.known.lo = max(f.known.lo, c.Begin+left-1-f.later)
+	f.known.hi = min(f.known.hi, c.End+left+1-f.later)
+	return f, f.known.lo <= f.known.hi
+}
+
+// reaction is what the ledger does about a call.
+type reaction struct {
+	refused, state, body string // as in Outcome
+	// next is what it writes, if anything.
+	next *entryState
+}
+
+func fresh(state, token string, c Call) *entryState {
+	s := &entryState{state: state, token: token, lo: c.Begin + c.TTL, hi: c.End + c.TTL + 1}
+	switch state {
+	case "pending":
+		s.after = c.Unknown
+	case "committed", "rejected":
+		s.body = c.Body
+	}
 	return s
 }
 
-func fresh(state string, c Call, body string) entryState {
-	return entryState{state: state, token: c.Token, body: body, lo: c.Begin + c.TTL, hi: c.End + c.TTL + 1}
+// outcomeOf is the state that a call records.
+var outcomeOf = map[string]string{"commit": "committed", "reject": "rejected", "unknown": "unknown"}
+
+// react is the table of package ledger.
+func react(f found, c Call) reaction {
+	own := f.known.token == c.Token
+	final := f.state == "committed" || f.state == "rejected"
+	switch c.Op {
+	case "reserve":
+		switch {
+		case f.state == "":
+			return reaction{state: "reserved", next: fresh("pending", c.Token, c)}
+		case f.state == "unknown":
+			return reaction{refused: "outcome-unknown"}
+		case final:
+			return reaction{state: f.state, body: f.known.body}
+		case own:
+			return reaction{state: "reserved"}
+		}
+		return reaction{state: "pending"}
+	case "resolve":
+		switch f.state {
+		case "":
+			return reaction{refused: "not-found"}
+		case "unknown":
+			return reaction{next: fresh("committed", f.known.token, c)}
+		}
+		return reaction{refused: "conflict"}
+	}
+	same := outcomeOf[c.Op]
+	switch {
+	case f.state != "" && !own:
+		return reaction{refused: "fenced"}
+	case f.state != "" && f.state == same && same == "unknown":
+		return reaction{state: same}
+	case f.state != "" && f.state == same:
+		return reaction{}
+	case final:
+		return reaction{refused: "conflict"}
+	}
+	switch c.Op {
+	case "renew":
+		return reaction{state: "reserved", next: fresh("pending", c.Token, c)}
+	case "unknown":
+		return reaction{state: same, next: fresh(same, c.Token, c)}
+	case "release":
+		if f.state == "" {
+			return reaction{}
+		}
+		return reaction{next: &entryState{}}
+	}
+	return reaction{next: fresh(same, c.Token, c)}
 }
 
 // Model is one entry of the ledger, for porcupine. Inputs are Calls on one key,
@@ -73,15 +161,20 @@ var Model = (&porcupine.NondeterministicModel{
 	Init: func() []any { return []any{entryState{}} },
 	Step: func(state, input, output any) []any {
 		s, c, o := state.(entryState), input.(Call), output.(Outcome)
-		if !o.Known {
-			// It did not happen, or it did with any outcome that changes something.
-			next := []any{s}
-			for _, changed := range effects(s, c) {
-				next = append(next, changed)
-			}
-			return next
+		if o.Known {
+			return explain(s, c, o)
 		}
-		return explain(s, c, o)
+		// It did not happen, or it did with any outcome that changes something.
+		next := []any{s}
+		for _, f := range s.meet(c) {
+			if r := react(f, c); r.next != nil {
+				next = append(next, *r.next)
+				for _, f := range kept(f, c) {
+					next = append(next, f.known)
+				}
+			}
+		}
+		return next
 	},
 	Equal: func(a, b any) bool { return a == b },
 	DescribeOperation: func(input, output any) string {
@@ -89,68 +182,45 @@ var Model = (&porcupine.NondeterministicModel{
 	},
 }).ToModel()
 
-// outcomeOf is the state that a call records.
-var outcomeOf = map[string]string{"commit": "committed", "reject": "rejected"}
-
-// effects are the states that a call may leave behind when it changes anything.
-func effects(s entryState, c Call) []entryState {
-	var next []entryState
-	switch c.Op {
-	case "reserve":
-		if s.mayBeGone(c) {
-			next = append(next, fresh("pending", c, ""))
-		}
-	case "commit", "reject":
-		if s.mayBeGone(c) || s.mayBeLive(c) && s.state == "pending" && s.token == c.Token {
-			next = append(next, fresh(outcomeOf[c.Op], c, c.Body))
-		}
-	case "release":
-		if s.mayBeLive(c) && s.state == "pending" && s.token == c.Token {
-			next = append(next, entryState{})
-		}
+// kept is what a renewal leaves of a reservation that would have lasted longer than it
+// asks for.
+func kept(f found, c Call) []found {
+	if c.Op != "renew" || f.state != "pending" {
+		return nil
 	}
-	return next
+	f.known.after, f.known.lo = c.Unknown, max(f.known.lo, c.Begin+c.TTL)
+	if f.known.lo > f.known.hi {
+		return nil
+	}
+	return []found{f}
 }
 
 // explain returns the states after a call that was answered; none when nothing
 // explains the answer.
 func explain(s entryState, c Call, o Outcome) []any {
 	var next []any
-	alive := func(cond bool, left int64) {
-		if narrowed, ok := s.seen(c, left); cond && s.mayBeLive(c) && ok {
-			next = append(next, narrowed)
+	for _, f := range s.meet(c) {
+		r := react(f, c)
+		if r.refused != o.Refused || r.state != o.State || r.body != o.Body {
+			continue
 		}
-	}
-	own := s.token == c.Token
-	final := s.state == "committed" || s.state == "rejected"
-	done := outcomeOf[c.Op]
-	switch {
-	case c.Op == "reserve" && o.State == "reserved":
-		alive(s.state == "pending" && own, o.Left)
-		if s.mayBeGone(c) && o.Left == c.TTL {
-			next = append(next, fresh("pending", c, ""))
+		told := r.state != "" // what is left
+		longer := c.Op == "renew" && f.state == "pending" && f.known.lo > c.End+c.TTL+1
+		if !longer && r.next != nil && (!told || o.Left == c.TTL) {
+			next = append(next, *r.next)
 		}
-	case c.Op == "reserve" && o.State == "pending":
-		alive(s.state == "pending" && !own, o.Left)
-	case c.Op == "reserve":
-		alive(final && s.state == o.State && s.body == o.Body, o.Left)
-	case o.Refused == "fenced":
-		alive(!own, -1)
-	case o.Refused == "conflict":
-		alive(own && final && s.state != done, -1)
-	case c.Op == "release":
-		if s.mayBeLive(c) && own && s.state == "pending" {
-			next = append(next, entryState{})
+		unchanged := kept(f, c)
+		if r.next == nil {
+			unchanged = []found{f}
 		}
-		if s.state == "" {
-			next = append(next, s)
-		} else if s.mayBeGone(c) {
-			next = append(next, s.over(c))
-		}
-	default:
-		alive(own && s.state == done, -1)
-		if s.mayBeGone(c) || s.mayBeLive(c) && own && s.state == "pending" {
-			next = append(next, fresh(done, c, c.Body))
+		for _, f := range unchanged {
+			ok := true
+			if told {
+				f, ok = f.left(c, o.Left)
+			}
+			if ok {
+				next = append(next, f.known)
+			}
 		}
 	}
 	return next
