@@ -79,6 +79,9 @@ func (p *proxy) readEnvoy(adminFile string) error {
 					Address string `json:"address"`
 					Port    int    `json:"port_value"`
 				} `json:"socket_address"`
+				Internal struct {
+					Name string `json:"server_listener_name"`
+				} `json:"envoy_internal_address"`
 			} `json:"local_address"`
 		} `json:"listener_statuses"`
 	}
@@ -100,6 +103,9 @@ func (p *proxy) readEnvoy(adminFile string) error {
 		}
 		p.listeners = map[string]string{}
 		for _, l := range listeners.Statuses {
+			if l.Address.Internal.Name != "" {
+				continue
+			}
 			if l.Address.Socket.Port == 0 {
 				return fmt.Errorf("listeners: %s", text)
 			}

@@ -80,6 +80,18 @@ const (
 	CommitAsync                         // the answer is released at once
 )
 
+// ClientAbort says what becomes of a request whose client leaves before it is answered.
+type ClientAbort uint8
+
+// What may become of it.
+const (
+	// AbortCancel: the router carries the request, and the proxy cancels it.
+	AbortCancel ClientAbort = iota
+	// AbortContinue: the gate makes the upstream call itself, which goes on and is recorded. Only in
+	// ModeBody.
+	AbortContinue
+)
+
 // ScopePartKind names one ingredient of a scope.
 type ScopePartKind uint8
 
@@ -128,6 +140,14 @@ type Manager struct {
 	AuthToken string
 }
 
+// Upstream says how the gate makes upstream calls itself; see AbortContinue.
+type Upstream struct {
+	// Cluster is Envoy's name of the cluster that is called; empty: that of the request's route.
+	Cluster string
+	// Timeout bounds a call.
+	Timeout time.Duration
+}
+
 // CommitRetry bounds the repetition of commits that did not reach the manager.
 type CommitRetry struct {
 	// Initial is the first delay; each further one is twice as long.
@@ -148,6 +168,8 @@ type Config struct {
 	MaxBytes   int
 	// MaxWaiters bounds the duplicates that wait in one VM.
 	MaxWaiters int
+	// MaxUpstreamCalls bounds the upstream calls that one VM has under way.
+	MaxUpstreamCalls int
 	// CleanupInterval is the time between two sweeps of the cache.
 	CleanupInterval time.Duration
 	// ScopeSecret keys the digests of scopes; empty: plain digests.
@@ -179,6 +201,8 @@ type Route struct {
 	// recorded without their body; see Streamed.
 	StreamedTypes []string
 	FailureMode   FailureMode
+	ClientAbort   ClientAbort
+	Upstream      Upstream
 	Unsupported   Unsupported
 	Commit        CommitMode
 	Outcomes      Outcomes

@@ -84,11 +84,12 @@ func defaults() *Config {
 			Authority: "oncegate-manager",
 			Timeout:   5 * time.Second,
 		},
-		CommitRetry:     CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 1024},
-		MaxEntries:      100000,
-		MaxBytes:        64 << 20,
-		MaxWaiters:      1024,
-		CleanupInterval: 10 * time.Second,
+		CommitRetry:      CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 1024},
+		MaxEntries:       100000,
+		MaxBytes:         64 << 20,
+		MaxWaiters:       1024,
+		MaxUpstreamCalls: 1000,
+		CleanupInterval:  10 * time.Second,
 	}
 }
 
@@ -101,6 +102,7 @@ func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 		{"max_entries", func(path string, v gjson.Result) { c.MaxEntries = r.integer(path, v, 8, 10000000) }},
 		{"max_bytes", func(path string, v gjson.Result) { c.MaxBytes = r.integer(path, v, 65536, 1<<31-1) }},
 		{"max_waiters", func(path string, v gjson.Result) { c.MaxWaiters = r.integer(path, v, 0, 65536) }},
+		{"max_upstream_calls", func(path string, v gjson.Result) { c.MaxUpstreamCalls = r.integer(path, v, 0, 65536) }},
 		{"cleanup_interval_seconds", func(path string, v gjson.Result) { c.CleanupInterval = r.seconds(path, v, 86400) }},
 		{"scope_secret", func(path string, v gjson.Result) {
 			c.ScopeSecret = r.secret(path, v, `"" or a string of 16 to 1024 bytes`, func(s string) bool {

@@ -75,6 +75,7 @@ func TestReferenceNames(t *testing.T) {
 		"commit_retry": `{"commit_retry": %}`,
 		"key":          `{"key": %}`,
 		"outcomes":     `{"outcomes": %}`,
+		"upstream":     `{"upstream": %}`,
 	}
 	expand := func(names []string) (all []string) {
 		for _, n := range names {

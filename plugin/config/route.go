@@ -23,6 +23,7 @@ func defaultRoute() Route {
 		MaxRequestBody:  512 << 10,
 		MaxResponseBody: 512 << 10,
 		StreamedTypes:   []string{"text/event-stream", "application/grpc*"},
+		Upstream:        Upstream{Timeout: 15 * time.Second},
 		Outcomes:        defaultOutcomes(),
 	}
 }
@@ -44,6 +45,10 @@ func routeFields(r *reader, t *Route) []field {
 		{"max_request_body_bytes", func(path string, v gjson.Result) { t.MaxRequestBody = r.integer(path, v, 1, 16<<20) }},
 		{"max_response_body_bytes", func(path string, v gjson.Result) { t.MaxResponseBody = r.integer(path, v, 1, 16<<20) }},
 		{"failure_mode", func(path string, v gjson.Result) { t.FailureMode = FailureMode(r.choice(path, v, "closed", "open")) }},
+		{"client_abort", func(path string, v gjson.Result) {
+			t.ClientAbort = ClientAbort(r.choice(path, v, "cancel", "continue"))
+		}},
+		{"upstream", func(path string, v gjson.Result) { readUpstream(r, path, v, &t.Upstream) }},
 		{"unsupported", func(path string, v gjson.Result) {
 			t.Unsupported = Unsupported(r.choice(path, v, "refuse", "pass"))
 		}},
@@ -66,6 +71,17 @@ func readKey(r *reader, path string, v gjson.Result, k *Key) {
 		{"derive", func(path string, v gjson.Result) { k.Derive = Derive(r.choice(path, v, "", "md5", "sha256")) }},
 		{"required", func(path string, v gjson.Result) { k.Required = r.boolean(path, v) }},
 		{"format", func(path string, v gjson.Result) { k.Format = Format(r.choice(path, v, "any", "structured")) }},
+	})
+}
+
+func readUpstream(r *reader, path string, v gjson.Result, u *Upstream) {
+	r.object(path, v, []field{
+		{"cluster", func(path string, v gjson.Result) {
+			u.Cluster = r.text(path, v, `"" or 1 to 255 bytes of visible ASCII`, func(s string) bool { return visible(s, 0, 255) })
+		}},
+		{"timeout_ms", func(path string, v gjson.Result) {
+			u.Timeout = time.Duration(r.integer(path, v, 1, 86400000)) * time.Millisecond
+		}},
 	})
 }
 
@@ -157,6 +173,9 @@ func (t *Route) check(r *reader, path string) {
 		r.fail(join(path, "key.derive"), `needs the body; allowed: "" unless "mode" is "body"`)
 	case k.Derive != DeriveNone && k.Format == FormatStructured:
 		r.fail(join(path, "key.derive"), `a derived key is not structured; allowed: "" when "key.format" is "structured"`)
+	}
+	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
+		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)
 	}
 	t.Outcomes.check(r, join(path, "outcomes"))
 }

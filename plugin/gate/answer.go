@@ -49,7 +49,7 @@ func (s *Stream) replay(result *api.Result) {
 		return
 	}
 	headers := p.headers[:0]
-	typed, encoding, alike := false, "", false
+	contentType, typed, encoding, alike := "", false, "", false
 	for i := range result.Headers {
 		h := &result.Headers[i]
 		switch h.Name {
@@ -59,9 +59,10 @@ func (s *Stream) replay(result *api.Result) {
 			continue
 		case headerContentEncoding:
 			encoding += "," + h.Value
+		case headerContentType:
+			contentType, typed = h.Value, true
 		}
 		headers = append(headers, [2]string{h.Name, h.Value})
-		typed = typed || h.Name == headerContentType
 	}
 	if encoding != "" && len(result.Body) > 0 && !alike && !accepts(s.accept, encoding) {
 		clear(headers)
@@ -75,21 +76,7 @@ func (s *Stream) replay(result *api.Result) {
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}
-	// A host gives its own replies a content type when they have a body and takes
-	// it away when they have none; what upstream said is put back when the reply
-	// passes by.
-	s.fix = fixNone
-	switch {
-	case !typed && len(result.Body) > 0:
-		s.fix = fixRemoveType
-	case typed && len(result.Body) == 0:
-		s.fix = fixRestoreType
-		for i := range result.Headers {
-			if result.Headers[i].Name == headerContentType {
-				s.contentType = result.Headers[i].Value
-			}
-		}
-	}
+	s.fixType(contentType, typed, len(result.Body))
 	s.mark = statusReplayed
 	s.reply(result.Status, detailsReplayed, headers, result.Body)
 	clear(headers)
@@ -105,6 +92,19 @@ func (s *Stream) replayRaw(raw []byte) bool {
 	}
 	s.replay(&result)
 	return true
+}
+
+// fixType says what to correct in a reply with this type, if typed, and so much body. A host
+// gives its own replies a content type when they have a body and takes it away when they
+// have none; what upstream said is put back when the reply passes by.
+func (s *Stream) fixType(contentType string, typed bool, size int) {
+	s.fix = fixNone
+	switch {
+	case !typed && size > 0:
+		s.fix = fixRemoveType
+	case typed && size == 0:
+		s.fix, s.contentType = fixRestoreType, contentType
+	}
 }
 
 // fixOwnReply corrects a local reply of ours on its way back through the filter.

@@ -159,6 +159,15 @@ func (s *Stream) forward() verdict {
 	s.own()
 	s.waited()
 	s.mark = statusExecuted
+	if s.continues() {
+		return s.carry()
+	}
+	return s.routed()
+}
+
+// routed lets the router carry the request.
+func (s *Stream) routed() verdict {
+	s.dropBody()
 	s.phase = phaseForwarded
 	return verdictForward
 }

@@ -42,6 +42,22 @@
 // fits into its buffer (collectBytes), and the gate reads it at its end.
 // With commit: async, and where no ledger is called, the answer passes and is copied.
 //
+// # Who carries a request
+//
+// A forwarded request is the router's, and ends with its client's stream: the work goes on, and its
+// answer is lost. With client_abort: continue the gate keeps the request instead and makes the
+// upstream call itself (carrier), from the plugin context as all its calls. What the call ends with
+// settles the reservation, client or not:
+//
+//	forwarded by the gate: carried --> settling --> replied (upstream's answer, as a local reply)
+//	                          |            | the client has left: no reply, the rest is the same
+//	                          +------------+-- recorded
+//
+// The host hands over whole answers only, so nothing of them streams, and who made an answer is not to
+// be seen in the stream's properties. An inner listener says so in headerAnswer; without one, the
+// router's service time tells upstream's answers from the proxy's, and the proxy's texts whether it had
+// connected (carriedFate).
+//
 // # Who may run a request
 //
 // The cache entry (plugin/cache) coalesces the duplicates of one proxy: its
@@ -98,7 +114,7 @@
 // # Memory
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat
-// (commit_retry.max_queued), messages per callback, the cache's table. The bytes of
+// (commit_retry.max_queued), upstream calls (max_upstream_calls) and their bodies, messages per callback, the cache's table. The bytes of
 // answers that are being copied, and of outcomes that the ledger has not acknowledged,
 // have limits beyond which bodies are left out; those of request bodies that are taken over
 // have one beyond which the host holds them. What a stream holds ends with it.

@@ -32,11 +32,12 @@ type fakeHost struct {
 	noBody    bool // a body cannot be changed
 	protocol  string
 
-	calls   []fakeCall
-	refuse  bool
-	refused int // so many calls are refused before others are taken
-	answer  api.ReserveReply
-	headers map[string]string // of the callout answer
+	calls       []fakeCall
+	refuse      bool
+	refused     int // so many calls are refused before others are taken
+	answer      api.ReserveReply
+	headers     map[string]string // of the callout answer
+	fullHeaders [][2]string
 
 	metrics map[MetricID]string
 	values  map[string]int64
@@ -244,6 +245,8 @@ func (h *fakeHost) CallHeader(name string) (string, bool) {
 	v, ok := h.headers[name]
 	return v, ok
 }
+
+func (h *fakeHost) CallHeaders() [][2]string { return h.fullHeaders }
 
 func (h *fakeHost) CallBody(int) []byte { return h.answer.AppendRaw(nil) }
 

@@ -141,6 +141,12 @@ func (s *Stream) leave() {
 			// The ledger never heard of it.
 			p.forget(c, p.host.Now())
 		}
+	case phaseCarried:
+		s.mark = statusContinued
+		s.carried.gone = true
+	case phaseSettling:
+		s.first.drop(p)
+		s.detach()
 	case phaseForwarded:
 		if !s.beganAnew() {
 			s.unknown()

@@ -104,6 +104,9 @@ type Host interface {
 	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus)
 	// CallHeader returns a header of the answer that OnCallResponse runs for.
 	CallHeader(name string) (string, bool)
+	// CallHeaders returns all headers of the answer, with :status; empty when it broke off after
+	// they had come.
+	CallHeaders() [][2]string
 	// CallBody returns the answer's whole body, empty when there is none.
 	CallBody(size int) []byte
 
@@ -113,7 +116,7 @@ type Host interface {
 	// RequestHeader returns the first value of one request header.
 	RequestHeader(name string) (string, bool)
 	// RequestHeaders returns all request headers; empty when the host cannot hand
-	// them over. Only in OnRequestHeaders.
+	// them over, or the request was let go.
 	RequestHeaders() [][2]string
 	// RequestBody returns the size bytes of body that the body callback reported, fewer
 	// when the host refuses. The caller owns them.

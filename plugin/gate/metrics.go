@@ -28,6 +28,11 @@ type metrics struct {
 	fenced    MetricID // the ledger refused the outcome: reserved anew meanwhile
 	abandoned MetricID // an outcome that never reached the ledger
 
+	// Upstream calls of the gate's own.
+	carried  MetricID // made
+	routed   MetricID // not made though the route says so: the router carried the request
+	upstream MetricID // their duration, microseconds
+
 	callout  MetricID // duration of callouts, microseconds
 	wait     MetricID // how long duplicates waited, milliseconds
 	retries  MetricID // callouts that repeat an earlier one
@@ -68,6 +73,9 @@ func (m *metrics) define(host Host) {
 		{&m.held, Counter, "oncegate_outcomes_held"},
 		{&m.oversize, Counter, "oncegate_outcomes_oversize"},
 		{&m.abandoned, Counter, "oncegate_outcomes_abandoned"},
+		{&m.carried, Counter, "oncegate_upstream_calls"},
+		{&m.routed, Counter, "oncegate_upstream_routed"},
+		{&m.upstream, Histogram, "oncegate_upstream_microseconds"},
 		{&m.callout, Histogram, "oncegate_callout_microseconds"},
 		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
 		{&m.retries, Counter, "oncegate_callout_retries"},

@@ -50,7 +50,8 @@ type Plugin struct {
 	metrics  metrics
 	queue    uint32
 
-	calls ledger
+	calls   ledger
+	carrier carrier
 
 	waiting list // duplicates
 	bodies  bodyWatch
@@ -121,6 +122,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	p.table.Beat(p.queue, p.beaten)
 	p.digester = request.NewDigester(cfg.ScopeSecret)
 	p.calls.init(p)
+	p.carrier.p = p
 	p.sweepSize = sweepSets
 	if cfg.CleanupInterval > 0 {
 		perTick := int64(p.table.Buckets()) * int64(tickPeriod) / int64(cfg.CleanupInterval)
@@ -153,7 +155,7 @@ func (p *Plugin) Shutdown() bool {
 	return false
 }
 
-func (p *Plugin) idle() bool { return p.calls.idle() && len(p.writes) == 0 }
+func (p *Plugin) idle() bool { return p.calls.idle() && p.carrier.idle() && len(p.writes) == 0 }
 
 // NewStream returns the state of a new stream.
 func (p *Plugin) NewStream(id uint32) *Stream { return &Stream{plugin: p, id: id} }
@@ -180,6 +182,7 @@ func (p *Plugin) OnTick() {
 	p.drain()
 	p.beat(now)
 	p.calls.tick(now)
+	p.carrier.lost = true
 	p.rewrite(now)
 	p.stalls()
 	p.checkBodies(now)
@@ -201,7 +204,9 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 		return
 	}
 	p.enter()
-	p.calls.answered(id, bodySize)
+	if !p.carrier.answered(id, bodySize) {
+		p.calls.answered(id, bodySize)
+	}
 	p.pump()
 }
 
@@ -272,7 +277,8 @@ func (p *Plugin) pump() {
 	p.refuseBodies()
 	for range pumpRounds {
 		sent := p.calls.send()
-		if woken := p.wakeWaiters(); !sent && !woken {
+		carried := p.carrier.send()
+		if woken := p.wakeWaiters(); !sent && !carried && !woken {
 			break
 		}
 	}
@@ -287,7 +293,7 @@ func (p *Plugin) pump() {
 }
 
 func (p *Plugin) due() bool {
-	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.bodies.refusing
+	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing
 }
 
 // kick asks for a queue callback, in which the plugin context is active. If it

@@ -24,6 +24,8 @@ type upload struct {
 	kept    []byte // the pieces that were taken over; where the key is read from JSON, all
 	left    int    // bytes of kept that the host holds as well
 	claimed int    // of the bytes that the VM may hold, for kept
+	// carry: the whole body is to be kept for an upstream call of the gate's; whole: it is.
+	carry, whole bool
 }
 
 // takes tells whether the gate takes pieces over.
@@ -57,7 +59,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 	case phaseBody:
 		s.plugin.bodies.delivered(s.plugin.host)
 		return s.readBody(size, end)
-	case phaseWaiting, phaseReserving, phaseReplied:
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
 		// Continue would send the held headers on.
 		return Pause
 	}
@@ -75,8 +77,9 @@ func (s *Stream) OnRequestTrailers() Action {
 				Detail: "Send a Trailer header, or a Content-Length and no trailers.",
 			}))
 		}
+		s.upload.carry = false // the trailers would be lost
 		return s.held(s.bodyRead(nil, true))
-	case phaseWaiting, phaseReserving, phaseReplied:
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
 		return Pause
 	}
 	return Continue
@@ -115,7 +118,7 @@ func (s *Stream) holdLast(piece []byte) Action {
 		return s.held(s.unreadableBody())
 	}
 	switch {
-	case !s.keyInside():
+	case !s.keeps():
 	case u.kept == nil:
 		u.kept = piece
 	default:
@@ -132,7 +135,7 @@ func (s *Stream) holdLast(piece []byte) Action {
 func (s *Stream) holdPiece(piece []byte) Action {
 	p, u := s.plugin, &s.upload
 	take := u.body.Len() > leaveBytes && s.takesOver()
-	whole := s.keyInside()
+	whole := s.keeps()
 	switch {
 	case !take && !whole:
 	case s.claimUpload(len(piece)):
@@ -144,11 +147,11 @@ func (s *Stream) holdPiece(piece []byte) Action {
 		u.left = len(u.kept)
 	case !s.putBack():
 		return s.held(s.unreadableBody())
-	case whole:
+	case s.keyInside():
 		s.dropBody()
 		return s.held(s.unprotected(overloadedProblem()))
 	default:
-		u.takes = takesNo
+		u.takes, u.carry = takesNo, false
 		s.unclaim()
 	}
 	p.await(s)
@@ -178,6 +181,9 @@ func (s *Stream) http1() bool {
 
 // keyInside tells whether the key is to be read from the body, which must be at hand for that.
 func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.JSONPath != "" }
+
+// keeps tells whether all pieces of the body are kept.
+func (s *Stream) keeps() bool { return s.upload.carry || s.keyInside() }
 
 // claimUpload counts so many bytes more, and at first all that may come, for what is kept.
 // false: the VM holds too much already.
@@ -239,7 +245,11 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		s.identify(key, nil) // the scope is known since the headers
 	}
 	s.fingerprint = p.digester.BodyFingerprint(u.body)
-	s.dropBody()
+	if u.carry && whole && !u.body.Truncated() {
+		s.keepWhole(piece)
+	} else {
+		s.dropBody()
+	}
 	return s.decide()
 }
 
@@ -249,11 +259,26 @@ func (s *Stream) unreadableBody() verdict {
 	})
 }
 
+// keepWhole keeps the body, now whole, for an upstream call; piece is its last one.
+func (s *Stream) keepWhole(piece []byte) {
+	p, u := s.plugin, &s.upload
+	whole := piece
+	if len(u.kept) > 0 {
+		whole = append(u.kept, piece...)
+	}
+	s.dropBody()
+	if p.uploads+len(whole) > maxUploadBytes {
+		return
+	}
+	p.uploads += len(whole)
+	u.kept, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
+}
+
 // dropBody gives up what was needed to read the body.
 func (s *Stream) dropBody() {
 	p, u := s.plugin, &s.upload
 	p.arrived(s)
 	p.digester.Recycle(u.body)
-	u.body = nil
+	u.body, u.whole = nil, false
 	s.unclaim()
 }

@@ -80,7 +80,7 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 	case phaseReplied:
 		s.fixOwnReply()
 		return Continue
-	case phaseBody, phaseWaiting, phaseReserving:
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling:
 		// Somebody else answered a request that we still hold.
 		s.leave()
 		s.phase = phasePass
@@ -170,13 +170,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	}
 	contentType, _ := lookup(headers, headerContentType)
 	media := mediaType(contentType)
-	recorded, fits := recordedHeaders(headers)
-	a.headers = recorded
-	if encoding := joined(headers, headerContentEncoding); encoding != "" && !accepts(s.accept, encoding) {
-		a.note(headerAccepted, s.accept)
-	}
-	// Without headers there is nothing that a replay could be true to.
-	fits = fits && len(headers) > 0
+	fits := s.keepHeaders(headers)
 	switch {
 	case end:
 		s.finish(nil, !fits)
@@ -195,4 +189,16 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	}
 	s.phase = phaseCopied
 	return Continue
+}
+
+// keepHeaders keeps the headers of an answer that a replay repeats; false: they are too many, or
+// none, and there is nothing that a replay could be true to.
+func (s *Stream) keepHeaders(headers [][2]string) bool {
+	a := &s.answer
+	recorded, fits := recordedHeaders(headers)
+	a.headers = recorded
+	if encoding := joined(headers, headerContentEncoding); encoding != "" && !accepts(s.accept, encoding) {
+		a.note(headerAccepted, s.accept)
+	}
+	return fits && len(headers) > 0
 }

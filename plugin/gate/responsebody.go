@@ -185,7 +185,12 @@ func (s *Stream) finishing(hold bool) Action {
 // answerRecorded is called in the plugin context when the ledger has been told,
 // or could not be.
 func (s *Stream) answerRecorded() {
-	if s.phase != phaseRecording {
+	switch s.phase {
+	case phaseSettling:
+		s.settled()
+		return
+	case phaseRecording:
+	default:
 		return
 	}
 	s.phase = phaseDone

@@ -15,6 +15,9 @@ const (
 	headerConnection    = "connection"
 	headerContentLength = "content-length"
 	headerContentType   = "content-type"
+	headerDate          = "date"
+	headerAccept        = "accept"
+	headerExpect        = "expect"
 	headerRetryAfter    = "retry-after"
 	headerTrailer       = "trailer"
 	headerUpgrade       = "upgrade"
@@ -37,6 +40,8 @@ const (
 	statusBypassed = "bypassed"
 	statusNotSent  = "not-sent" // it did not reach upstream, and the gate did not answer
 	statusUnknown  = "unknown"  // upstream may have run it, but gave no answer
+	// The client left, the upstream call went on.
+	statusContinued = "continued"
 )
 
 // detailsPrefix and such a status are the response code details of the gate's own replies.
@@ -109,9 +114,9 @@ func skipHeader(name string, named []string) bool {
 	case headerConnection, "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authentication-info",
 		"te", headerTrailer, "transfer-encoding", headerUpgrade,
 		// Made anew for each answer: its length, when it was sent, how long it took.
-		headerContentLength, "date", "age", "x-envoy-upstream-service-time",
+		headerContentLength, headerDate, "age", headerServiceTime,
 		// The gate's own words about this one answer.
-		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerAccepted:
+		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerAccepted, headerAnswer:
 		return true
 	}
 	for _, n := range named {

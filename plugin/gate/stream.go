@@ -19,6 +19,8 @@ const (
 	phaseBody                   // request held: its body is read
 	phaseWaiting                // request held: another attempt is pending
 	phaseReserving              // request held: the ledger is asked
+	phaseCarried                // request held: the gate has sent it upstream itself
+	phaseSettling               // request held: upstream's answer waits until it is recorded
 	phaseForwarded              // upstream has the request
 	phaseHeld                   // response held by the host and copied, until its body is complete
 	phaseCollected              // response held by the host, to be copied at its end
@@ -67,6 +69,8 @@ type Stream struct {
 	call *call
 
 	upload  upload
+	carried *carried // the upstream call that the gate makes for it
+	first   first    // its answer, while the stream waits to get it
 	watched watched
 	moved   int64 // the tick at which body came last, or was let go
 
@@ -185,6 +189,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.keyless()
 	}
 	s.identify(key, headers)
+	s.upload.carry = s.keepsBody(headers)
 	s.upload.begin(p.digester.NewBody(headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)

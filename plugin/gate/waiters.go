@@ -62,6 +62,10 @@ func (s *Stream) waited() bool {
 
 func (p *Plugin) link(s *Stream) {
 	s.own()
+	if p.uploads > maxUploadBytes/2 {
+		// Those that run first need the room; should this one run after all, the router has its body.
+		s.dropBody()
+	}
 	s.phase = phaseWaiting
 	s.hasWaited = true
 	p.waiting.add(s)

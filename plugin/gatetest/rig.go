@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +43,8 @@ type Options struct {
 	FailurePolicy hostsim.FailurePolicy
 	// NoCluster leaves the manager's cluster out of the host.
 	NoCluster bool
+	// Clusters are further ones. The route of all requests leads to "route-cluster".
+	Clusters map[string]hostsim.Cluster
 	// Process is shared with another rig.
 	Process *hostsim.Process
 	// Hooks of the host.
@@ -119,8 +122,9 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	}
 	clusters := map[string]hostsim.Cluster{cluster: r.Manager}
 	if o.NoCluster {
-		clusters = nil
+		clusters = map[string]hostsim.Cluster{}
 	}
+	maps.Copy(clusters, o.Clusters)
 	var err error
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
 		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
@@ -182,6 +186,7 @@ func (r *Rig) Open(q Request, end bool) *Exchange {
 	s, err := r.Host.NewStream(hostsim.StreamOptions{
 		Worker: q.Worker, Downstream: x.Client, Upstream: x.Upstream,
 		Connection: hostsim.ConnectionInfo{SourceAddress: "192.0.2.1:1234"},
+		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: "route-cluster"} },
 	})
 	if err != nil {
 		r.Fatalf("NewStream: %v", err)

@@ -160,6 +160,9 @@ func (h *host) CallHeader(name string) (string, bool) {
 	return "", false
 }
 
+// CallHeaders implements gate.Host.
+func (h *host) CallHeaders() [][2]string { return h.callHeaders }
+
 // CallBody implements gate.Host.
 func (*host) CallBody(size int) []byte {
 	if size <= 0 {

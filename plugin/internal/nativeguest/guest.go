@@ -283,7 +283,16 @@ func (h *host) CallHeader(name string) (string, bool) {
 	return value, ok(status)
 }
 
-func (h *host) CallBody(size int) []byte { return h.buffer(hostsim.BufferHTTPCallBody, 0, size) }
+func (h *host) CallHeaders() [][2]string {
+	if !h.answered {
+		return nil
+	}
+	return h.pairs(hostsim.MapHTTPCallHeaders)
+}
+
+func (h *host) CallBody(size int) []byte {
+	return bytes.Clone(h.buffer(hostsim.BufferHTTPCallBody, 0, size))
+}
 
 func (h *host) buffer(t hostsim.BufferType, start, size int) []byte {
 	if size <= 0 {

@@ -1,0 +1,178 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// The upstream calls that the gate makes itself (client_abort: continue), so that the work
+// and its answer outlive the client's stream.
+
+// carried is such a call. It belongs to the plugin. Its Stream lives on, as what the reservation is
+// known by, when the host's stream is gone.
+type carried struct {
+	stream  *Stream
+	body    []byte // the request's, until the call is sent
+	size    int    // of the body
+	id      uint32 // the host's
+	sent    int64  // when, nanoseconds
+	timeout time.Duration
+	gone    bool // the client has left
+}
+
+// carrier makes the calls. It has no map of them for the reason that is told at ledger.
+type carrier struct {
+	p      *Plugin
+	ready  []*carried
+	flying []*carried
+	bytes  int  // of the request bodies of both
+	lost   bool // calls under way may have lost their answers
+	// missing are occasions to tell of a cluster that the proxy does not have.
+	missing occasions
+}
+
+// maxCarriedBytes bounds the request bodies of one VM's upstream calls: while a call is under way the
+// host keeps its body twice.
+const maxCarriedBytes = 64 << 20
+
+func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.flying) == 0 }
+
+// due tells whether send has something to do.
+func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
+
+// keepsBody tells whether the body of a request with these headers is to be kept for an upstream call.
+// Requests that may have trailers, or ask for an answer that the client reads along, are the router's.
+func (s *Stream) keepsBody(headers request.Headers) bool {
+	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
+		return false
+	}
+	streamed := false
+	for i := range headers {
+		switch headers[i][0] {
+		case headerMethod:
+			// The answer to HEAD tells a length and has no body, which a local reply cannot.
+			streamed = streamed || headers[i][1] == "HEAD"
+		case headerTrailer, headerExpect:
+			streamed = true
+		case headerAccept:
+			eachToken(headers[i][1], func(token string) bool {
+				streamed = streamed || s.route.Streamed(mediaType(token))
+				return !streamed
+			})
+		}
+	}
+	return !streamed
+}
+
+// continues tells whether the gate makes the upstream call of a request that may run now. Where it
+// does not, a client that leaves takes its request with it.
+func (s *Stream) continues() bool {
+	p, u := s.plugin, &s.upload
+	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
+		return false
+	}
+	r := &p.carrier
+	if !u.whole || len(r.ready)+len(r.flying) >= p.config.MaxUpstreamCalls || r.bytes+len(u.kept) > maxCarriedBytes {
+		p.metrics.count(p.metrics.routed)
+		return false
+	}
+	return true
+}
+
+// carry has the plugin context make the upstream call.
+func (s *Stream) carry() verdict {
+	p := s.plugin
+	c := &carried{stream: s, body: s.upload.kept, size: len(s.upload.kept)}
+	s.carried = c
+	s.phase = phaseCarried
+	p.carrier.bytes += c.size
+	p.carrier.ready = append(p.carrier.ready, c)
+	p.kick()
+	return verdictPause
+}
+
+// send makes the calls that are ready, and gives up those whose answers got lost. It runs in the plugin
+// context.
+func (r *carrier) send() bool {
+	if r.lost {
+		r.lost = !r.giveUpLost()
+	}
+	if len(r.ready) == 0 {
+		return false
+	}
+	batch := r.ready
+	r.ready = nil
+	for i, c := range batch {
+		if r.p.spent() {
+			r.ready = append(r.ready, batch[i:]...)
+			break
+		}
+		r.start(c)
+	}
+	return true
+}
+
+// start makes one call. What the host refuses at once has not run: the router takes it, and says what
+// is wrong.
+func (r *carrier) start(c *carried) {
+	p, s := r.p, c.stream
+	if c.gone || !p.choose(s.id) {
+		r.over(c)
+		s.giveBack()
+		return
+	}
+	cluster := s.route.Upstream.Cluster
+	if cluster == "" {
+		name, _ := p.host.Property("xds", "cluster_name")
+		cluster = string(name)
+	}
+	headers := upstreamHeaders(p.headers[:0], p.host.RequestHeaders())
+	c.sent, c.timeout = p.host.Now(), s.route.Upstream.Timeout
+	status := CallNoCluster
+	if cluster != "" && len(headers) > 0 {
+		p.choose(0)
+		c.id, status = p.host.Call(cluster, headers, c.body, c.timeout)
+	}
+	clear(headers)
+	p.headers = headers[:0]
+	c.body = nil
+	if status == CallSent {
+		s.dropBody()
+		p.metrics.count(p.metrics.carried)
+		r.flying = append(r.flying, c)
+		return
+	}
+	r.over(c)
+	if status == CallNoCluster {
+		if more, due := r.missing.due(c.sent); due {
+			p.host.Log(LevelError, "oncegate: no upstream call to cluster \""+cluster+"\": the proxy knows no such cluster, so the router carries the request"+more)
+		}
+	}
+	p.metrics.count(p.metrics.routed)
+	if p.choose(s.id) {
+		s.act(s.routed())
+	}
+}
+
+// over ends a call's part in the counts.
+func (r *carrier) over(c *carried) {
+	r.bytes -= c.size
+	c.size, c.body = 0, nil
+	c.stream.carried = nil
+}
+
+// upstreamHeaders returns the headers of the call for those of the request: the same, but for what is
+// about this hop, and what would have the host repeat the call.
+func upstreamHeaders(out, headers [][2]string) [][2]string {
+	for i := range headers {
+		switch headers[i][0] {
+		case headerConnection, "keep-alive", "proxy-connection", "transfer-encoding", headerUpgrade,
+			"x-envoy-retry-on", "x-envoy-retry-grpc-on", "x-envoy-max-retries", "x-envoy-hedge-on-per-try-timeout":
+			continue
+		}
+		out = append(out, headers[i])
+	}
+	return out
+}

@@ -1,0 +1,95 @@
+package gate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+const continuing = `{"mode":"body","client_abort":"continue","upstream":{"cluster":"u","timeout_ms":1000}}`
+
+// carriedStream has the ledger grant a key to a request without a body; call 1 is the gate's to upstream.
+func carriedStream(t *testing.T, h *fakeHost, p *Plugin) (*Stream, *fakeStream) {
+	t.Helper()
+	s, f := h.open(p, 1, "k")
+	if a := s.OnRequestHeaders(true); a != PauseAll {
+		t.Fatalf("OnRequestHeaders: %v", a)
+	}
+	h.ready(p)
+	h.respond(p, 0, "201", api.ReserveReply{State: api.StateReserved, ExpiresIn: time.Minute})
+	if len(h.calls) != 2 || h.calls[1].path != "/p" || h.calls[1].timeout != time.Second {
+		t.Fatalf("calls %+v", h.calls)
+	}
+	return s, f
+}
+
+// A host that loses the answer to an upstream call leaves the outcome unknown, and the client with a word of it.
+func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, continuing)
+	_, f := carriedStream(t, h, p)
+	h.now += int64(time.Second + lostGrace)
+	h.tick(p)
+	if len(f.replies) != 0 {
+		t.Fatalf("given up too early: %+v", f.replies)
+	}
+	h.now += int64(time.Second)
+	h.tick(p)
+	if len(f.replies) != 1 || f.replies[0].status != 504 {
+		t.Fatalf("replies %+v", f.replies)
+	}
+	if n := h.values["oncegate_outcomes_held"]; n != 1 {
+		t.Errorf("%d unknown outcomes", n)
+	}
+	// A late answer is nobody's.
+	h.fullHeaders = [][2]string{{":status", "200"}, {headerServiceTime, "1"}}
+	p.OnCallResponse(1, 0)
+	if len(f.replies) != 1 || !p.carrier.idle() || p.carrier.bytes != 0 {
+		t.Errorf("after a late answer: %d replies, carrier %+v", len(f.replies), p.carrier)
+	}
+}
+
+// A plugin that is to go waits for its upstream calls.
+func TestShutdownWaitsForUpstreamCalls(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, continuing)
+	s, _ := carriedStream(t, h, p)
+	h.current = 1
+	s.OnDone()
+	h.gone[1] = true
+	if p.Shutdown() {
+		t.Fatal("shut down at once")
+	}
+	h.fullHeaders = [][2]string{{":status", "200"}, {headerServiceTime, "1"}}
+	h.current = 0
+	p.OnCallResponse(1, 0)
+	h.ready(p)
+	if len(h.calls) != 3 || h.calls[2].path != api.PathCommit || h.done != 0 {
+		t.Fatalf("calls %+v, done %d", h.calls, h.done)
+	}
+	h.respond(p, 2, "200", api.ReserveReply{State: api.StateCommitted})
+	if h.done != 1 {
+		t.Error("not done when all is recorded")
+	}
+}
+
+func TestSaidFate(t *testing.T) {
+	for said, want := range map[string]fate{
+		"via_upstream - 1 10.0.0.1:80":          fateAnswered,
+		"via_upstream":                          fateAnswered,
+		"":                                      fateUnknown,
+		"x UF":                                  fateUnknown,
+		"no_healthy_upstream UH 0 -":            fateNotSent,
+		"a UF,URX 1 10.0.0.1:80":                fateUnknown,
+		"a UF 1 10.0.0.1:80":                    fateNotSent,
+		"a UF 2 10.0.0.1:80":                    fateUnknown,
+		"direct_response - 0 -":                 fateNotSent,
+		"a - 1 10.0.0.1:80":                     fateUnknown,
+		"filter_chain_not_found NFCF,brand_new": fateUnknown,
+	} {
+		if got := saidFate(said); got != want {
+			t.Errorf("%q: %v, want %v", said, got, want)
+		}
+	}
+}
