@@ -136,6 +136,13 @@ func (v *vm) CallHeader(name string) (string, bool) {
 	return find(v.reading.headers, name)
 }
 
+func (v *vm) CallHeaders() [][2]string {
+	if v.reading == nil {
+		return nil
+	}
+	return v.reading.headers
+}
+
 func (v *vm) CallBody(size int) []byte {
 	if v.reading == nil {
 		return nil
