@@ -43,12 +43,12 @@
 // # States of an entry
 //
 //	           Reserve                Finish
-//	(absent) ----------> PENDING ------------------> COMMITTED | REJECTED
+//	(absent) ----------> PENDING ------------------> COMMITTED | REJECTED | UNKNOWN
 //	    ^                  |   |                            |
-//	    |     Release      |   | expiry                     | expiry, eviction
+//	    |     Release      |   | expiry                     | expiry, eviction, Release of UNKNOWN
 //	    +------------------+---+----------------------------+
 //
-// A pending entry names its attempt (token) and the queue of the VM that owns
+// While the request runs, Renew moves the expiry of its pending entry. A pending entry names its attempt (token) and the queue of the VM that owns
 // it. When that VM dies, nobody finishes the entry and it ends by its expiry,
 // like any other; Alive tells the others that waiting for it is pointless.
 // Duplicates add their VM's queue to the way; the VM that ends the entry gets
@@ -64,7 +64,8 @@
 // (the manager, or the upstream that keeps it), which still knows the
 // reservation; until then duplicates are not coalesced here.
 //
-// Where there is no ledger (Reservation.Sole) no entry is evicted before its time.
+// Where there is no ledger (Reservation.Sole), or it does not know of an outcome yet
+// (Outcome.Sole, until Settle), no entry is evicted before its time.
 // Reserve answers Full when all ways of the bucket are taken, or when its region
 // has no room for an answer of the size that is typical there: that room is set
 // aside with the reservation. Only an answer that is larger may find none; then

@@ -179,7 +179,7 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 	switch w.state {
 	case api.StateNone:
 		return slot, w.held > 0 && !w.body
-	case api.StatePending:
+	case api.StatePending, api.StateUnknown:
 		return slot, !w.body
 	case api.StateCommitted, api.StateRejected:
 		return slot, !w.body || w.held > 0

@@ -49,12 +49,12 @@ type Options struct {
 // Entry is a copy of what the table knows about an entry.
 type Entry struct {
 	Hash        Hash
-	State       api.State // pending, committed or rejected
+	State       api.State // pending, committed, rejected or unknown
 	Token       Token
 	Fingerprint Fingerprint
 	// Owner is the queue of the VM that reserved the entry.
 	Owner uint32
-	// Sole: there is no ledger behind this entry.
+	// Sole: there is no ledger behind this entry, or it does not know of the outcome yet.
 	Sole bool
 	// Expires is when the entry ends, in nanoseconds since the epoch.
 	Expires int64
@@ -121,11 +121,12 @@ type Outcome struct {
 	Hash        Hash
 	Token       Token
 	Fingerprint Fingerprint
-	// State is committed or rejected.
+	// State is committed, rejected or unknown.
 	State api.State
 	// Expires is when the answer is forgotten, in nanoseconds since the epoch.
 	Expires int64
-	// Sole as in Reservation.
+	// Sole as in Reservation, and also for an outcome that the ledger does not know
+	// yet; see Settle.
 	Sole bool
 	// Learned: the ledger told the outcome, so it may also restore an entry
 	// whose answer was evicted. This attempt's own outcome never changes a

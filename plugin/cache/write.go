@@ -118,10 +118,58 @@ func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 	return Contended
 }
 
-// Release removes the attempt's pending entry and returns the waiters to wake:
-// Done, NotOwner, Gone or Contended. After Contended the entry ends by its
-// expiry.
+// Release removes the attempt's entry, if it is pending or its outcome unknown, and
+// returns the waiters to wake: Done, NotOwner, Gone or Contended. After Contended the
+// entry ends by its expiry.
 func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []uint32) {
+	t.wake = t.wake[:0]
+	res = t.change(h, token, now, func(v *view, slot int) bool {
+		w := &v.rec.ways[slot]
+		if w.state.Terminal() {
+			return false
+		}
+		t.wake = v.rec.takeWaiters(slot, t.wake[:0])
+		w.clear()
+		return true
+	})
+	if res != Done {
+		return res, nil
+	}
+	return res, t.wake
+}
+
+// Renew moves the end of the attempt's pending entry, also if it is over and nobody has
+// taken its place: Done, NotOwner, Gone or Contended.
+func (t *Table) Renew(h *Hash, token *Token, expires, now int64) Result {
+	return t.change(h, token, now, func(v *view, slot int) bool {
+		w := &v.rec.ways[slot]
+		if !w.pending() {
+			return false
+		}
+		w.expires = expires
+		return true
+	})
+}
+
+// Settle tells that the ledger knows the attempt's outcome now, so its entry may leave like
+// any other, and does if it is without the answer: Done, NotOwner, Gone or Contended. After
+// Contended it stays until it expires.
+func (t *Table) Settle(h *Hash, token *Token, now int64) Result {
+	return t.change(h, token, now, func(v *view, slot int) bool {
+		w := &v.rec.ways[slot]
+		if !w.state.Terminal() {
+			return false
+		}
+		if w.sole = false; !w.body {
+			w.clear()
+		}
+		return true
+	})
+}
+
+// change has f change the attempt's entry: Done, NotOwner (f refused, or it is another
+// attempt's), Gone or Contended.
+func (t *Table) change(h *Hash, token *Token, now int64, f func(v *view, slot int) bool) Result {
 	bucket := t.bucket(h)
 	v := &t.own
 	for try := 0; try < maxTries; try++ {
@@ -130,27 +178,25 @@ func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []ui
 		}
 		slot := v.rec.find(h)
 		if slot < 0 {
-			return Gone, nil
+			return Gone
 		}
 		w := &v.rec.ways[slot]
-		if w.token != *token || w.state != api.StatePending {
+		if w.token != *token || !f(v, slot) {
 			if !w.live(now) {
-				return Gone, nil
+				return Gone
 			}
-			return NotOwner, nil
+			return NotOwner
 		}
-		t.wake = v.rec.takeWaiters(slot, t.wake[:0])
-		w.clear()
 		switch t.store(v) {
 		case OK:
-			return Done, t.wake
+			return Done
 		case CASMismatch:
 			continue
 		}
 		break
 	}
 	t.stats.Contended++
-	return Contended, nil
+	return Contended
 }
 
 // Finish records the outcome: Done, NotOwner (another attempt's live entry

@@ -154,7 +154,7 @@ type CommitRetry struct {
 	Initial time.Duration
 	// Max bounds the delay.
 	Max time.Duration
-	// MaxQueued bounds the outcomes one VM keeps for repetition.
+	// MaxQueued bounds the calls that one VM keeps for repetition.
 	MaxQueued int
 }
 
@@ -190,6 +190,9 @@ type Route struct {
 	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL
 	// how long an outcome is remembered.
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration
+	// UnknownTTL is how long a key is taken whose request may have run without anybody
+	// knowing how it ended; 0: until its reservation runs out.
+	UnknownTTL time.Duration
 	// WaitForPending: a duplicate of a running request waits for its answer,
 	// at most PendingWait, and is refused with 409 after that or at once.
 	WaitForPending bool

@@ -84,7 +84,7 @@ func defaults() *Config {
 			Authority: "oncegate-manager",
 			Timeout:   5 * time.Second,
 		},
-		CommitRetry:      CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 1024},
+		CommitRetry:      CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 16384},
 		MaxEntries:       100000,
 		MaxBytes:         64 << 20,
 		MaxWaiters:       1024,

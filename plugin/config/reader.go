@@ -148,6 +148,18 @@ func (r *reader) seconds(path string, v gjson.Result, max int) time.Duration {
 	return 0
 }
 
+// secondsOrNone reads seconds, or 0 for none at all.
+func (r *reader) secondsOrNone(path string, v gjson.Result, max int) time.Duration {
+	switch {
+	case v.Type == gjson.Number && v.Num == 0:
+		return 0
+	case v.Type == gjson.Number && v.Num >= 0.001 && v.Num <= float64(max):
+		return r.seconds(path, v, max)
+	}
+	r.refuse(path, v, "0 or a number of seconds from 0.001 to "+strconv.Itoa(max))
+	return 0
+}
+
 func join(path, name string) string {
 	if path == "" {
 		return name

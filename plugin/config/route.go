@@ -10,6 +10,9 @@ import (
 // maxTTLSeconds is the longest time that may be asked of the ledger: 366 days.
 const maxTTLSeconds = 366 * 24 * 3600
 
+// asCommitted as an UnknownTTL stands for the CommittedTTL of the same rule, until check.
+const asCommitted time.Duration = -1
+
 // defaultRoute returns the built-in values of what may differ between rules.
 func defaultRoute() Route {
 	return Route{
@@ -18,6 +21,7 @@ func defaultRoute() Route {
 		PendingTTL:      60 * time.Second,
 		CommittedTTL:    300 * time.Second,
 		RejectedTTL:     60 * time.Second,
+		UnknownTTL:      asCommitted,
 		WaitForPending:  true,
 		PendingWait:     30 * time.Second,
 		MaxRequestBody:  512 << 10,
@@ -40,6 +44,7 @@ func routeFields(r *reader, t *Route) []field {
 		{"pending_ttl_seconds", func(path string, v gjson.Result) { t.PendingTTL = r.seconds(path, v, maxTTLSeconds) }},
 		{"committed_ttl_seconds", func(path string, v gjson.Result) { t.CommittedTTL = r.seconds(path, v, maxTTLSeconds) }},
 		{"rejected_ttl_seconds", func(path string, v gjson.Result) { t.RejectedTTL = r.seconds(path, v, maxTTLSeconds) }},
+		{"unknown_ttl_seconds", func(path string, v gjson.Result) { t.UnknownTTL = r.secondsOrNone(path, v, maxTTLSeconds) }},
 		{"wait_for_pending", func(path string, v gjson.Result) { t.WaitForPending = r.boolean(path, v) }},
 		{"pending_wait_timeout", func(path string, v gjson.Result) { t.PendingWait = r.seconds(path, v, 3600) }},
 		{"max_request_body_bytes", func(path string, v gjson.Result) { t.MaxRequestBody = r.integer(path, v, 1, 16<<20) }},
@@ -161,8 +166,8 @@ func mediaType(s string) bool {
 	return ok && len(s) <= 127 && sub != "" && token(kind, 127) && (begin == "" || token(begin, 127)) && !strings.Contains(kind+begin, "*")
 }
 
-// check refuses combinations that cannot work. path is the rule's, empty for
-// the top level.
+// check completes the route and refuses combinations that cannot work. path is the rule's,
+// empty for the top level.
 func (t *Route) check(r *reader, path string) {
 	switch k := &t.Key; {
 	case k.Header == "" && k.JSONPath == "" && k.Derive == DeriveNone:
@@ -176,6 +181,9 @@ func (t *Route) check(r *reader, path string) {
 	}
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)
+	}
+	if t.UnknownTTL == asCommitted {
+		t.UnknownTTL = t.CommittedTTL
 	}
 	t.Outcomes.check(r, join(path, "outcomes"))
 }

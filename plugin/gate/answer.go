@@ -130,6 +130,15 @@ func pendingProblem(remaining int64) *api.Problem {
 	}
 }
 
+func unknownProblem() *api.Problem {
+	return &api.Problem{
+		Status: 409,
+		Code:   api.CodeOutcomeUnknown,
+		Title:  "The first request with this key may have been executed, but its outcome is not known",
+		Detail: "The request was not executed a second time. Find out whether the first one took effect before you send it with another key.",
+	}
+}
+
 // notRecordedProblem is for a duplicate of a request that ran; status is what it was answered
 // with, 0 when that is not known either.
 func notRecordedProblem(status int) *api.Problem {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/tidwall/gjson"
 )
 
 // callKind is what a call asks of the ledger.
@@ -14,6 +15,8 @@ const (
 	callCommit
 	callReject
 	callRelease
+	callRenew
+	callUnknown
 )
 
 func (k callKind) path() string {
@@ -24,18 +27,28 @@ func (k callKind) path() string {
 		return api.PathCommit
 	case callReject:
 		return api.PathReject
+	case callRenew:
+		return api.PathRenew
+	case callUnknown:
+		return api.PathUnknown
 	default:
 		return api.PathRelease
 	}
 }
 
-// state is the final state that a commit or a reject leads to.
+// state is the state that a commit, a reject or the report of an unknown outcome leads to.
 func (k callKind) state() api.State {
-	if k == callReject {
+	switch k {
+	case callReject:
 		return api.StateRejected
+	case callUnknown:
+		return api.StateUnknown
 	}
 	return api.StateCommitted
 }
+
+// outcome tells whether the call carries what became of a request.
+func (k callKind) outcome() bool { return k == callCommit || k == callReject || k == callUnknown }
 
 // call is one piece of work for the ledger. It belongs to the plugin, not to
 // the stream that wanted it: it is sent, answered and repeated whether or not
@@ -46,6 +59,8 @@ type call struct {
 
 	// stream waits for the answer; nil when none does or it is gone.
 	stream *Stream
+	// renews is the reservation that waits for the answer to a renewal.
+	renews *reservation
 	// cached: what this call means for the cache is done; a repetition leaves the
 	// cache alone.
 	cached bool
@@ -55,6 +70,11 @@ type call struct {
 	// is its tail, the raw form of the answer.
 	message, result []byte
 	bare            bool // the answer's body was left out
+	stripped        bool // and all else but the status
+
+	// next is the next call in the chain, see ledger.outcome.
+	next               *call
+	chained, repeating bool
 
 	// again: a release that may have overtaken the reserve that it takes back.
 	again bool
@@ -64,7 +84,9 @@ type call struct {
 	sent     int64 // when, nanoseconds
 	timeout  time.Duration
 	due      int64 // not before
-	deadline int64 // a repetition is pointless after this: the reservation is over
+	// deadline is after when a repetition is pointless: the reservation that is to be
+	// given back is over, or the outcome's own time. 0: that, from when it is sent first.
+	deadline int64
 }
 
 // reply is what came back for a call.
@@ -85,13 +107,15 @@ type replyKind uint8
 const (
 	replyOK          replyKind = iota // answer is set
 	replyMismatch                     // 422
-	replyFenced                       // 409
+	replyFenced                       // 409: another attempt holds the key
+	replyConflict                     // 409: the attempt's outcome is known already
+	replyUnknown                      // 409: another attempt's outcome is unknown
+	replyRefused                      // 4xx: the manager will never take this message
 	replyTooLarge                     // 413
 	replyUnavailable                  // no word from the manager, or one that is not an answer
 )
 
-// ledger sends calls to the manager. It keeps what could not be delivered, up
-// to a limit and until the reservation that it is about has run out.
+// ledger sends calls to the manager. It keeps what could not be delivered, see kept.go.
 //
 // There is no map of calls on purpose: TinyGo's garbage collector does not know
 // a pointer that was looked up in a map as a root, so one that is then deleted
@@ -103,23 +127,25 @@ type ledger struct {
 	repeat  []*call     // to be sent again when due
 	flying  []*call     // waiting for the host's answer
 	held    int         // bytes of the messages in all three, and of answers being copied
+	fat     int         // of those in repeat, how many strip makes smaller
 	headers [][2]string // of all calls; there is room behind for those of one
 	trouble trouble
 	lost    bool // calls under way may have lost their answers
+	down    bool // the last call that ended got no answer
+
+	look      bool  // some in repeat may be due
+	crowded   bool  // some were, when no more could be under way
+	repeating int   // repetitions under way
+	flushed   int64 // when all were made due
+	chains    [chains]*call
 }
 
 const (
-	// maxHeldBytes bounds the answers that are being copied and the messages that were
-	// not acknowledged yet; beyond it, answers are recorded without their bodies. Slow
-	// clients, a slow manager and large answers must not use up the VM's memory, of which
-	// large blocks take several times their size.
-	maxHeldBytes = 16 << 20
 	// maxReplyBytes bounds the answers of the manager that are read, with room for the largest that
 	// any gate records: max_response_body_bytes goes up to 16 MiB. The VM's memory never shrinks.
 	maxReplyBytes = 17 << 20
-	// repeatsPerTick bounds the repetitions that one tick starts, so that a
-	// manager that comes back is not met with all of them at once.
-	repeatsPerTick = 32
+	// maxProblemBytes bounds the problems of the manager that are read.
+	maxProblemBytes = 4 << 10
 )
 
 func (l *ledger) init(p *Plugin) {
@@ -141,7 +167,7 @@ func (l *ledger) idle() bool {
 }
 
 // due tells whether send has something to do.
-func (l *ledger) due() bool { return len(l.ready) > 0 || l.lost }
+func (l *ledger) due() bool { return len(l.ready) > 0 || l.lost || l.look }
 
 // add queues a call for the next moment at which the plugin context is active,
 // and asks for that moment: a callout sent from a stream's callback would lose
@@ -149,11 +175,11 @@ func (l *ledger) due() bool { return len(l.ready) > 0 || l.lost }
 func (l *ledger) add(c *call) {
 	l.ready = append(l.ready, c)
 	l.held += len(c.message)
+	if c.kind.outcome() && !c.chained {
+		l.enchain(c)
+	}
 	l.p.kick()
 }
-
-// room tells whether so many bytes more may be held.
-func (l *ledger) room(bytes int) bool { return l.held+bytes <= maxHeldBytes }
 
 // cancel takes back a call that was not sent yet.
 func (l *ledger) cancel(c *call) bool {
@@ -174,10 +200,13 @@ func (l *ledger) send() bool {
 	if l.lost {
 		l.lost = !l.giveUpLost()
 	}
-	if len(l.ready) == 0 {
+	batch := l.ready
+	if again := l.repetitions(); len(again) > 0 {
+		batch = append(again, batch...)
+	}
+	if len(batch) == 0 {
 		return false
 	}
-	batch := l.ready
 	l.ready = nil
 	for i, c := range batch {
 		if l.p.spent() {
@@ -216,11 +245,14 @@ func (l *ledger) start(c *call) {
 	c.timeout = p.config.Manager.Timeout
 	body := c.message
 	switch c.kind {
-	case callReserve:
+	case callReserve, callRenew, callUnknown:
 		c.timeout += c.wait
 		r := api.ReserveRequest{
 			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hexString(c.token[:]),
-			PendingTTL: c.route.PendingTTL, Wait: c.wait,
+			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
+		}
+		if c.kind == callUnknown {
+			r.PendingTTL = 0
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
@@ -231,6 +263,9 @@ func (l *ledger) start(c *call) {
 	}
 	if c.attempts > 0 {
 		p.metrics.count(p.metrics.retries)
+	}
+	if c.deadline == 0 {
+		c.deadline = c.sent + int64(c.ttl())
 	}
 	c.attempts++
 	l.headers[1][1] = c.kind.path()
@@ -291,6 +326,12 @@ func (l *ledger) read(c *call, bodySize int) reply {
 		}
 		return r
 	case status == 409:
+		switch api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str) {
+		case api.CodeOutcomeUnknown:
+			return reply{kind: replyUnknown}
+		case api.CodeConflict:
+			return reply{kind: replyConflict}
+		}
 		return reply{kind: replyFenced}
 	case status == 413:
 		return reply{kind: replyTooLarge}
@@ -300,12 +341,25 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	// The manager refused: it is starting, stopping, overloaded or full, or does
 	// not accept our credentials. It did nothing.
 	r := reply{kind: replyUnavailable, why: "the manager answered with status " + text}
+	if c.kind.outcome() && refusesMessage(status) {
+		r.kind = replyRefused
+	}
 	if text, ok := host.CallHeader(headerRetryAfter); ok {
 		if n, ok := parseDecimal(text); ok {
 			r.retryAfter = int(min(n, maxRetryAfterSeconds))
 		}
 	}
 	return r
+}
+
+// refusesMessage tells whether a manager that answers with the status will never take the
+// message. One that does not know the credentials or the path may be put right meanwhile.
+func refusesMessage(status int64) bool {
+	switch status {
+	case 401, 403, 404, 405, 408, 425, 429:
+		return false
+	}
+	return status >= 400 && status < 500
 }
 
 // expects tells whether an answer belongs to this kind of call.
@@ -316,6 +370,10 @@ func (c *call) expects(a *api.ReserveReply) bool {
 			a.State.Terminal() && a.Result.Status != 0
 	case callRelease:
 		return a.State == api.StateReleased || a.State == api.StateNone
+	case callRenew:
+		return a.State == api.StateReserved
+	case callUnknown:
+		return a.State == api.StateUnknown
 	default:
 		return a.State.Terminal()
 	}
@@ -324,73 +382,30 @@ func (c *call) expects(a *api.ReserveReply) bool {
 // settle acts on the answer to a call.
 func (l *ledger) settle(c *call, r *reply) {
 	l.held -= len(c.message)
-	if r.kind == replyUnavailable {
+	l.repeated(c)
+	wasDown := l.down
+	switch r.kind {
+	case replyUnavailable, replyRefused:
 		l.complain(c, r)
-	} else {
+	default:
 		l.answers()
+	}
+	if l.down = r.kind == replyUnavailable; !l.down && wasDown {
+		l.flush(r.at)
 	}
 	switch c.kind {
 	case callReserve:
 		l.p.reserved(c, r)
 	case callRelease:
 		l.p.released(c, r)
+	case callRenew:
+		l.p.renewed(c, r)
+	case callUnknown:
+		l.p.reported(c, r)
 	default:
 		l.p.recorded(c, r)
 	}
 }
 
-// later queues a call for repetition. Not forever: until the reservation is over,
-// and only so many.
-func (l *ledger) later(c *call) {
-	p := l.p
-	c.stream = nil
-	now := p.host.Now()
-	retry := &p.config.CommitRetry
-	delay := retry.Initial
-	for i := 1; i < c.attempts && delay < retry.Max; i++ {
-		delay *= 2
-	}
-	c.due = now + int64(min(delay, retry.Max))
-	if c.due >= c.deadline || len(l.repeat) >= retry.MaxQueued {
-		p.metrics.count(p.metrics.abandoned)
-		if c.kind == callRelease {
-			return
-		}
-		if more, due := l.trouble.losses.due(now); due {
-			p.host.Log(LevelError, "oncegate: an outcome did not reach the ledger; the key is free again when its reservation ends"+more)
-		}
-		return
-	}
-	l.held += len(c.message)
-	l.repeat = append(l.repeat, c)
-}
-
-// overtakeDelay is how long after the answer to a release the reserve that it takes back
-// may still arrive: the two come over different connections, and a manager that stood still
-// reads them in any order.
-const overtakeDelay = 2 * time.Second
-
-// repeatOnce has a release carried out once more, unless the reservation is over by then.
-func (l *ledger) repeatOnce(c *call, now int64) {
-	c.again = false
-	c.due = now + int64(overtakeDelay)
-	if c.due < c.deadline && len(l.repeat) < l.p.config.CommitRetry.MaxQueued {
-		l.repeat = append(l.repeat, c)
-	}
-}
-
-// tick makes repetitions ready that are due, and has send look for answers that got lost.
-func (l *ledger) tick(now int64) {
-	l.lost = true
-	kept, started := l.repeat[:0], 0
-	for _, c := range l.repeat {
-		if c.due > now || started == repeatsPerTick {
-			kept = append(kept, c)
-			continue
-		}
-		started++
-		l.ready = append(l.ready, c)
-	}
-	clear(l.repeat[len(kept):])
-	l.repeat = kept
-}
+// tick has send look for repetitions that are due and for answers that got lost.
+func (l *ledger) tick() { l.lost, l.look = true, true }

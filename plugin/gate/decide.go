@@ -32,12 +32,15 @@ func (s *Stream) look() verdict {
 	if p.table.Lookup(&s.hash, now, e) {
 		return s.found(e, now)
 	}
+	if c := p.calls.outcome(&s.hash); c != nil {
+		return s.unacknowledged(c, now)
+	}
 	if !p.host.Random(s.token[:]) {
 		return s.unprotected(unavailableProblem(0))
 	}
 	result, queues := p.table.Reserve(&cache.Reservation{
 		Hash: s.hash, Token: s.token, Fingerprint: s.fingerprint.Short(), Owner: p.queue,
-		Expires: now + int64(s.route.PendingTTL), Sole: s.ledgerNone(),
+		Expires: s.pendingEnd(now), Sole: s.ledgerNone(),
 	}, now, e)
 	p.wakeAll(queues)
 	switch result {
@@ -61,7 +64,7 @@ func (s *Stream) proceed(now int64) verdict {
 		return s.reserve()
 	}
 	s.expires = now + int64(s.route.PendingTTL)
-	return s.forward()
+	return s.forward(now)
 }
 
 // found deals with an entry that the cache knows.
@@ -71,11 +74,14 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		if s.route.Ledger == config.LedgerUpstream {
 			// The ledger behind may compare less strictly than we do.
 			s.owner = false
-			return s.forward()
+			return s.forward(now)
 		}
 		return s.mismatch()
 	}
-	if !e.State.Terminal() {
+	switch e.State {
+	case api.StateUnknown:
+		return s.outcomeUnknown()
+	case api.StatePending:
 		if p.dead(e.Owner, now) {
 			return s.orphaned(e, now)
 		}
@@ -99,7 +105,33 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
 	}
+	switch c := p.calls.outcome(&s.hash); {
+	case c != nil:
+		return s.unacknowledged(c, now)
+	case e.Sole:
+		// The ledger does not know of it yet.
+		return s.conflict(0)
+	}
 	return s.askBeside(now)
+}
+
+// unacknowledged deals with an entry whose outcome this VM has and the ledger does not,
+// where the cache's entry is of no help: it had to leave, or has not been written yet.
+func (s *Stream) unacknowledged(c *call, now int64) verdict {
+	p := s.plugin
+	switch {
+	case !c.matches(s.fingerprint.Short()):
+		return s.mismatch()
+	case c.kind == callUnknown:
+		return s.outcomeUnknown()
+	case c.cached && s.replayRaw(c.result):
+		p.countHit(c.kind.state())
+		return verdictReplied
+	case !s.mayWait(now):
+		return s.conflict(0)
+	}
+	p.link(s)
+	return verdictPause
 }
 
 // askBeside asks the ledger about a key whose entry in the cache is of no help, and stays.
@@ -112,15 +144,25 @@ func (s *Stream) askBeside(now int64) verdict {
 }
 
 // orphaned deals with a pending entry whose VM is dead: nobody here will end it. What became
-// of its request only the ledger may know. Without one the key stays reserved until the
-// entry expires.
+// of its request only the ledger may know. Without one nobody does.
 func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.orphaned)
 	s.orphan = true
-	if s.ledgerNone() {
+	switch {
+	case !s.ledgerNone():
+		return s.askBeside(now)
+	case s.route.UnknownTTL == 0:
 		return s.conflict(e.Expires - now)
 	}
-	return s.askBeside(now)
+	return s.outcomeUnknown()
+}
+
+// outcomeUnknown refuses a duplicate of a request that may have run.
+func (s *Stream) outcomeUnknown() verdict {
+	p := s.plugin
+	p.metrics.count(p.metrics.unknown)
+	s.waited()
+	return s.refuse(unknownProblem())
 }
 
 func (s *Stream) mismatch() verdict {
@@ -152,13 +194,15 @@ func (s *Stream) bypass() verdict {
 	return verdictForward
 }
 
-// forward sends the request upstream, to be executed.
-func (s *Stream) forward() verdict {
+// forward sends the request upstream, to be executed under the reservation that was made
+// at since.
+func (s *Stream) forward(since int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.miss)
 	s.own()
 	s.waited()
 	s.mark = statusExecuted
+	p.hold(&s.reservation, since)
 	if s.continues() {
 		return s.carry()
 	}

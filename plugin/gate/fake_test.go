@@ -123,6 +123,13 @@ func (h *fakeHost) tick(p *Plugin) {
 	p.OnTick()
 }
 
+// refuseProbe refuses the next call where one that is kept goes first.
+func (h *fakeHost) refuseProbe(p *Plugin) {
+	if len(p.calls.repeat) > 0 {
+		h.refused = 1
+	}
+}
+
 // act counts a reply or a resume.
 func (h *fakeHost) act() {
 	h.acts++

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
@@ -14,39 +15,40 @@ func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 // conclude ends a reservation with upstream's answer. It returns the call that tells the
 // ledger, nil where none is called.
 func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Result) *call {
-	kind, ttl := callCommit, r.route.CommittedTTL
+	kind := callCommit
 	if outcome == config.OutcomeReject {
-		kind, ttl = callReject, r.route.RejectedTTL
+		kind = callReject
 	}
 	called := r.route.Ledger == config.LedgerManager
 	if called && !p.calls.room(len(result.Body)) {
-		result.BodyOmitted = true
+		result.BodyOmitted, result.Headers = true, nil
 	}
 	if result.BodyOmitted {
 		result.Body = nil
 		p.metrics.count(p.metrics.oversize)
 	}
+	p.drop(r)
 	c := r.newCall(kind)
 	c.bare = result.BodyOmitted
 	r.owner = false
 	if !called {
 		c.result = result.AppendRaw(nil)
-		p.keep(c, p.host.Now())
+		p.keep(c, p.host.Now(), true)
 		return nil
 	}
-	c.encode(result, ttl)
-	c.deadline = r.expires
+	c.encode(result, c.ttl())
 	p.calls.add(c)
 	return c
 }
 
 // giveBack ends a reservation that nothing ran for, or whose upstream asks to be asked again.
 func (p *Plugin) giveBack(r *reservation) {
+	p.drop(r)
 	c := r.newCall(callRelease)
 	r.owner = false
 	if r.route.Ledger == config.LedgerManager {
 		p.metrics.count(p.metrics.released)
-		c.deadline = r.expires
+		c.deadline, c.again = r.expires, r.doubtful
 		p.calls.add(c)
 		return
 	}
@@ -56,15 +58,31 @@ func (p *Plugin) giveBack(r *reservation) {
 	}
 }
 
-// unknown leaves the reservation to its end: upstream may have run the request,
-// so no retry may run it now. Where upstream keeps the ledger, it knows.
+// unknown ends a reservation of which nobody will hear how it ended: upstream may have run
+// the request, so no retry may run it. Where upstream keeps the ledger, it knows. The cache
+// answers duplicates until the ledger has been told; then each asks the ledger, so that what
+// an operator finds out takes effect.
 func (p *Plugin) unknown(r *reservation) {
 	if r.route.Ledger == config.LedgerUpstream {
 		p.giveBack(r)
 		return
 	}
-	r.owner = false
+	p.drop(r)
 	p.metrics.count(p.metrics.held)
+	c := r.newCall(callUnknown)
+	r.owner = false
+	if c.route.UnknownTTL == 0 {
+		return // taken until the reservation is over
+	}
+	c.owner = true
+	now := p.host.Now()
+	p.fill(&cache.Outcome{
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
+		Expires: now + int64(c.ttl()), Sole: true,
+	}, now)
+	if c.route.Ledger == config.LedgerManager {
+		p.calls.add(c)
+	}
 }
 
 // finish records the outcome of the answer, with its body or without.
@@ -90,21 +108,6 @@ func (c *call) encode(result *api.Result, ttl time.Duration) {
 	f.Result = *result
 	c.message = f.AppendRaw(make([]byte, 0, prefix+len(result.Body)+1024))
 	c.result = c.message[prefix:]
-}
-
-// strip leaves the body out of the message.
-func (c *call) strip() {
-	var result api.Result
-	if result.ParseRaw(c.result) != nil {
-		return
-	}
-	result.Body, result.BodyOmitted = nil, true
-	ttl := c.route.CommittedTTL
-	if c.kind == callReject {
-		ttl = c.route.RejectedTTL
-	}
-	c.bare = true
-	c.encode(&result, ttl)
 }
 
 func (s *Stream) giveBack() {

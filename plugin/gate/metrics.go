@@ -13,6 +13,7 @@ type metrics struct {
 	conflict      MetricID // 409
 	notRecorded   MetricID // 410
 	notAcceptable MetricID // 406
+	unknown       MetricID // 409: the first one's outcome is unknown
 	invalid       MetricID // 400
 	unsupported   MetricID // 400: CONNECT, an upgrade or gRPC
 	bypass        MetricID // forwarded without protection
@@ -23,10 +24,12 @@ type metrics struct {
 	committed MetricID // the answer was recorded
 	rejected  MetricID // the refusal was recorded
 	released  MetricID // nothing ran, the key is free again
-	held      MetricID // unknown; the reservation runs out by itself
+	held      MetricID // unknown
 	oversize  MetricID // recorded without its body
 	fenced    MetricID // the ledger refused the outcome: reserved anew meanwhile
 	abandoned MetricID // an outcome that never reached the ledger
+	renewed   MetricID // renewals that the ledger granted
+	lost      MetricID // reservations that another attempt took over while upstream worked
 
 	// Upstream calls of the gate's own.
 	carried  MetricID // made
@@ -61,6 +64,7 @@ func (m *metrics) define(host Host) {
 		{&m.conflict, Counter, "oncegate_requests_conflict"},
 		{&m.notRecorded, Counter, "oncegate_requests_not_recorded"},
 		{&m.notAcceptable, Counter, "oncegate_requests_not_acceptable"},
+		{&m.unknown, Counter, "oncegate_requests_outcome_unknown"},
 		{&m.invalid, Counter, "oncegate_requests_invalid"},
 		{&m.unsupported, Counter, "oncegate_requests_unsupported"},
 		{&m.bypass, Counter, "oncegate_requests_bypass"},
@@ -73,6 +77,8 @@ func (m *metrics) define(host Host) {
 		{&m.held, Counter, "oncegate_outcomes_held"},
 		{&m.oversize, Counter, "oncegate_outcomes_oversize"},
 		{&m.abandoned, Counter, "oncegate_outcomes_abandoned"},
+		{&m.renewed, Counter, "oncegate_reservations_renewed"},
+		{&m.lost, Counter, "oncegate_reservations_lost"},
 		{&m.carried, Counter, "oncegate_upstream_calls"},
 		{&m.routed, Counter, "oncegate_upstream_routed"},
 		{&m.upstream, Histogram, "oncegate_upstream_microseconds"},

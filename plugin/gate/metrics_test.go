@@ -51,7 +51,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	for _, status := range []api.Code{
 		statusExecuted, statusReplayed, statusBypassed, statusNotSent, statusUnknown,
-		api.CodePending, api.CodeFingerprintMismatch, api.CodeAnswerNotRecorded, api.CodeEncodingNotAccepted, api.CodeInvalidKey, api.CodeKeyRequired,
+		api.CodePending, api.CodeOutcomeUnknown, api.CodeFingerprintMismatch, api.CodeAnswerNotRecorded, api.CodeEncodingNotAccepted, api.CodeInvalidKey, api.CodeKeyRequired,
 		api.CodeInvalidRequest, api.CodeUnsupportedProtocol, api.CodeBodyModeUnavailable, api.CodeManagerUnavailable, api.CodeOverloaded,
 	} {
 		if !strings.Contains(string(text), "`"+string(status)+"`") {

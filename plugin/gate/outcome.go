@@ -58,7 +58,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 				return
 			}
 			s.expires = now + int64(r.answer.ExpiresIn)
-			s.act(s.forward())
+			s.act(s.forward(c.sent))
 		case api.StatePending:
 			if s != nil && c.wait == 0 && s.mayWait(now) {
 				// Another gate's. Now that the manager is known to answer, it may hold the
@@ -87,7 +87,13 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		if s != nil {
 			s.act(s.mismatch())
 		}
-	case replyFenced:
+	case replyUnknown:
+		p.failWaiters(&c.hash, unknownProblem())
+		p.forget(c, now)
+		if s != nil {
+			s.act(s.outcomeUnknown())
+		}
+	case replyFenced, replyConflict:
 		// The key was reserved again under our token's feet.
 		p.forget(c, now)
 		if s != nil {
@@ -238,13 +244,17 @@ func (p *Plugin) recorded(c *call, r *reply) {
 	s := p.take(c)
 	switch r.kind {
 	case replyOK:
-		p.keep(c, now)
-	case replyFenced:
+		p.calls.done(c)
+		p.keep(c, now, true)
+	case replyFenced, replyConflict, replyUnknown:
+		p.calls.done(c)
 		p.metrics.count(p.metrics.fenced)
 		p.forget(c, now)
-	case replyTooLarge:
-		if !c.bare {
-			// The ledger's limit is below ours. That it ran is still worth recording.
+		p.settled(c, now)
+	case replyTooLarge, replyRefused:
+		if !c.stripped {
+			// The ledger's limit is below ours, or something in the answer is not to its
+			// liking. That it ran is still worth recording.
 			c.strip()
 			c.stream = s
 			if s != nil {
@@ -253,12 +263,12 @@ func (p *Plugin) recorded(c *call, r *reply) {
 			p.calls.add(c)
 			return
 		}
-		p.keep(c, now)
-		p.calls.later(c)
+		p.keep(c, now, false)
+		p.calls.abandon(c, "the manager refuses to record an outcome")
 	default:
 		// Upstream did run: the client gets its answer, and duplicates that come
 		// here get it as well. The ledger hears of it as soon as it can.
-		p.keep(c, now)
+		p.keep(c, now, false)
 		p.calls.later(c)
 	}
 	if s != nil {
@@ -266,24 +276,53 @@ func (p *Plugin) recorded(c *call, r *reply) {
 	}
 }
 
-// keep fills the cache with the call's outcome, once.
-func (p *Plugin) keep(c *call, now int64) {
+// reported deals with the answer to the report of an unknown outcome.
+func (p *Plugin) reported(c *call, r *reply) {
+	switch r.kind {
+	case replyOK:
+	case replyFenced:
+		p.metrics.count(p.metrics.fenced)
+	case replyConflict, replyUnknown:
+		// The ledger knows more than we do.
+	case replyTooLarge, replyRefused:
+		p.calls.abandon(c, "the manager refuses to record an outcome")
+		return
+	default:
+		p.calls.later(c)
+		return
+	}
+	p.calls.done(c)
+	p.forget(c, r.at)
+}
+
+// keep fills the cache with the call's outcome, once. Until the ledger knows of it, the
+// cache's entry is all that keeps duplicates here from asking a ledger that would let them
+// run, so it stays.
+func (p *Plugin) keep(c *call, now int64, known bool) {
 	if c.cached {
+		if known {
+			p.settled(c, now)
+		}
 		return
 	}
 	c.cached = true
 	c.owner = false
-	state, ttl := c.kind.state(), c.route.CommittedTTL
-	if state == api.StateRejected {
-		ttl = c.route.RejectedTTL
+	if c.kind == callReject {
 		p.metrics.count(p.metrics.rejected)
 	} else {
 		p.metrics.count(p.metrics.committed)
 	}
 	p.fill(&cache.Outcome{
-		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: state,
-		Expires: now + int64(ttl), Raw: c.result,
+		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
+		Expires: now + int64(c.ttl()), Raw: c.result,
 		// Where there is nobody else to ask, that it ran outlasts its answer.
-		Sole: c.route.Ledger == config.LedgerNone,
+		Sole: c.route.Ledger == config.LedgerNone || !known,
 	}, now)
+}
+
+// settled tells the cache that the ledger has the last word on the call's outcome now.
+func (p *Plugin) settled(c *call, now int64) {
+	if c.cached {
+		p.table.Settle(&c.hash, &c.token, now)
+	}
 }

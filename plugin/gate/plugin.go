@@ -53,6 +53,9 @@ type Plugin struct {
 	calls   ledger
 	carrier carrier
 
+	working   []*reservation // upstream works under them: the tick renews them
+	renewNext int            // the one that the last tick looked at last
+
 	waiting list // duplicates
 	bodies  bodyWatch
 	partial list  // those of which the host holds body until more of it comes
@@ -145,8 +148,8 @@ type startError string
 func (e startError) Error() string { return string(e) }
 
 // Shutdown tells that the host wants to remove the plugin. True: at once.
-// Otherwise outcomes are still on their way to the ledger or the cache, and Host.Done
-// is called when they have arrived or run out.
+// Otherwise requests are still running, whose reservations are renewed, or outcomes are on
+// their way to the ledger or the cache. Host.Done is called when these have arrived or run out.
 func (p *Plugin) Shutdown() bool {
 	if p.idle() {
 		return true
@@ -155,7 +158,9 @@ func (p *Plugin) Shutdown() bool {
 	return false
 }
 
-func (p *Plugin) idle() bool { return p.calls.idle() && p.carrier.idle() && len(p.writes) == 0 }
+func (p *Plugin) idle() bool {
+	return p.calls.idle() && p.carrier.idle() && len(p.writes) == 0 && len(p.working) == 0
+}
 
 // NewStream returns the state of a new stream.
 func (p *Plugin) NewStream(id uint32) *Stream { return &Stream{plugin: p, id: id} }
@@ -181,7 +186,8 @@ func (p *Plugin) OnTick() {
 	p.kicked = false
 	p.drain()
 	p.beat(now)
-	p.calls.tick(now)
+	p.calls.tick()
+	p.renew(now)
 	p.carrier.lost = true
 	p.rewrite(now)
 	p.stalls()

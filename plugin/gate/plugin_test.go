@@ -95,6 +95,7 @@ func TestKeptBytesAreBounded(t *testing.T) {
 	for i := range uint32(8) {
 		s, f := h.open(p, i+1, "k"+string(rune('a'+i)))
 		s.OnRequestHeaders(true)
+		h.refuseProbe(p)
 		h.ready(p)
 		h.respond(p, len(h.calls)-1, "201", granted)
 		h.current = i + 1
@@ -116,6 +117,7 @@ func TestKeptBytesAreBounded(t *testing.T) {
 		}
 	}
 	expect(t, "without body", bare, 5)
+	expect(t, "the last one is whole", p.calls.outcome(&p.calls.repeat[7].hash).bare, false)
 }
 
 // A manager that comes back is not met with everything at once.
@@ -127,6 +129,7 @@ func TestRepetitionsAreSpread(t *testing.T) {
 		s, _ := h.open(p, i+1, "k"+decimal(int64(i)))
 		h.refuse = false
 		s.OnRequestHeaders(true)
+		h.refuseProbe(p)
 		h.ready(p)
 		h.respond(p, len(h.calls)-1, "201", granted)
 		h.current = i + 1
@@ -140,7 +143,18 @@ func TestRepetitionsAreSpread(t *testing.T) {
 	expect(t, "calls before they are due", len(h.calls)-n, 0)
 	h.now += int64(10 * time.Second)
 	h.tick(p)
-	expect(t, "calls in one tick", len(h.calls)-n, repeatsPerTick)
+	h.tick(p)
+	expect(t, "calls while the manager is away", len(h.calls)-n, maxProbing)
+	h.respond(p, n, "200", committed)
+	expect(t, "calls when it is back", len(h.calls)-n, 1+maxRepeating)
+	for i := n + 1; i < n+100; i++ {
+		h.respond(p, i, "200", committed)
+		if flying := len(h.calls) - i - 1; flying > maxRepeating {
+			t.Fatalf("%d calls at once", flying)
+		}
+	}
+	expect(t, "calls in all", len(h.calls)-n, 100)
+	expect(t, "idle", p.calls.idle(), true)
 }
 
 func TestShutdown(t *testing.T) {
@@ -394,6 +408,7 @@ func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
 		n := len(h.calls)
 		s, _ := h.open(p, uint32(n+1), key)
 		s.OnRequestHeaders(true)
+		h.refuseProbe(p)
 		h.ready(p)
 		h.respond(p, n, "201", granted)
 		h.current = uint32(n + 1)
@@ -417,7 +432,8 @@ func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
 	}
 	expect(t, "lines", len(told()), 1)
 	h.now += int64(logPeriod)
-	lose("later")
+	lose("later") // the one that was kept goes out, as the manager answered
+	lose("still-later")
 	expect(t, "lines later", len(told()), 2)
 	expect(t, "the others are counted", strings.Contains(told()[1], "; 98 more since"), true)
 	expect(t, "abandoned", h.values["oncegate_outcomes_abandoned"], 100)

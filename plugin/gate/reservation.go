@@ -1,6 +1,9 @@
 package gate
 
 import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
 	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
@@ -20,13 +23,128 @@ type attempt struct {
 	owner bool
 }
 
+// unknownTTL is what the ledger is told.
+func (a *attempt) unknownTTL() time.Duration {
+	if a.route.UnknownTTL == 0 {
+		return api.NoUnknown
+	}
+	return a.route.UnknownTTL
+}
+
+// pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
+// ledger, the entry of a VM that died is all that tells of an unknown outcome, so it lasts
+// as long as that.
+func (a *attempt) pendingEnd(now int64) int64 {
+	end := now + int64(a.route.PendingTTL)
+	if a.route.Ledger == config.LedgerNone {
+		end += int64(a.route.UnknownTTL)
+	}
+	return end
+}
+
 // reservation is an attempt's hold on its key. It belongs to whatever waits for upstream's
-// answer, which need not be a stream.
+// answer, which need not be a stream. From hold until conclude, giveBack or unknown, the
+// tick renews it, so it must stay where it is in memory.
 type reservation struct {
 	attempt
 	// expires is when the reservation ends.
 	expires int64
+
+	place   int   // in Plugin.working, from 1; 0: it is not renewed
+	renewAt int64 // not before
+	renewal *call // under way
+	// doubtful: a renewal may reach the ledger after what ends the reservation.
+	doubtful bool
 }
 
 // newCall returns a call about the reservation's entry.
 func (r *reservation) newCall(kind callKind) *call { return &call{kind: kind, attempt: r.attempt} }
+
+// third is how long after a renewal the next one is due: two may get lost.
+func (r *reservation) third() int64 { return int64(r.route.PendingTTL) / 3 }
+
+const (
+	// renewsPerTick bounds the renewals that one tick starts.
+	renewsPerTick = 256
+	// renewRetry bounds how soon a renewal is tried again that found no manager.
+	renewRetry = int64(time.Second)
+)
+
+// hold has the tick renew a reservation that was made at since: upstream works now.
+func (p *Plugin) hold(r *reservation, since int64) {
+	if r.route.Ledger != config.LedgerManager && !r.owner {
+		return
+	}
+	r.renewAt = since + r.third()
+	p.working = append(p.working, r)
+	r.place = len(p.working)
+}
+
+// drop ends the renewals.
+func (p *Plugin) drop(r *reservation) {
+	if r.place == 0 {
+		return
+	}
+	last := len(p.working) - 1
+	moved := p.working[last]
+	p.working[last] = nil
+	p.working[r.place-1], moved.place = moved, r.place
+	p.working = p.working[:last]
+	r.place = 0
+	if c := r.renewal; c != nil {
+		r.renewal, c.renews = nil, nil
+		r.doubtful = r.doubtful || !p.calls.cancel(c)
+	}
+}
+
+// renew makes the renewals ready that are due, from where the last tick ended.
+func (p *Plugin) renew(now int64) {
+	started := 0
+	for range p.working {
+		if started == renewsPerTick {
+			return
+		}
+		p.renewNext++
+		if p.renewNext >= len(p.working) {
+			p.renewNext = 0
+		}
+		r := p.working[p.renewNext]
+		// A clock that was set back does not put it off.
+		if early := r.renewAt - now; early > 0 && early <= r.third() || r.renewal != nil {
+			continue
+		}
+		started++
+		r.renewAt = now + r.third()
+		if r.owner {
+			p.table.Renew(&r.hash, &r.token, r.pendingEnd(now), now)
+		}
+		if r.route.Ledger == config.LedgerManager {
+			r.renewal = r.newCall(callRenew)
+			r.renewal.renews = r
+			p.calls.add(r.renewal)
+		}
+	}
+}
+
+// renewed deals with the answer to a renewal.
+func (p *Plugin) renewed(c *call, a *reply) {
+	r := c.renews
+	if r == nil {
+		return // it ended meanwhile
+	}
+	c.renews, r.renewal = nil, nil
+	switch a.kind {
+	case replyOK:
+		p.metrics.count(p.metrics.renewed)
+		r.expires = a.at + int64(a.answer.ExpiresIn)
+	case replyFenced, replyConflict:
+		p.drop(r)
+		p.metrics.count(p.metrics.lost)
+		if more, due := p.calls.trouble.alarms.due(a.at); due {
+			p.host.Log(LevelError, "oncegate: the ledger gave the key of a request that is still running to another one, or was told how it ended; it may be executed twice"+more)
+		}
+	default:
+		r.doubtful = r.doubtful || a.maybe
+		r.renewAt = a.at + min(r.third(), renewRetry)
+	}
+}

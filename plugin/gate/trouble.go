@@ -6,7 +6,8 @@ import "time"
 
 const (
 	// logPeriod is the least time between two lines about failed calls, also when calls
-	// succeed in between, and between two about lost outcomes.
+	// succeed in between, and between two about lost outcomes
+	// or lost reservations.
 	logPeriod = 10 * time.Second
 	// maxQuoted bounds what is quoted of an answer.
 	maxQuoted = 160
@@ -14,8 +15,8 @@ const (
 
 // trouble is what was said and what was not.
 type trouble struct {
-	failures, losses occasions
-	told             bool // of a failure, and not yet of its end
+	failures, losses, alarms occasions
+	told                     bool // of a failure, and not yet of its end
 }
 
 // occasions are those for one kind of line, of which few are written.

@@ -123,10 +123,12 @@ func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
 			switch {
 			case !p.choose(s.id):
 				s.phase = phaseDone
-			case s.failure != nil:
-				s.act(s.unprotected(s.failure))
-			default:
+			case s.failure == nil:
 				s.act(s.decide())
+			case s.failure.Code == api.CodeOutcomeUnknown:
+				s.act(s.outcomeUnknown())
+			default:
+				s.act(s.unprotected(s.failure))
 			}
 		}
 		s = next

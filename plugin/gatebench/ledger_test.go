@@ -84,6 +84,8 @@ func (l *ledger) handle(path string, message []byte) (status string, reply *api.
 			return "422", nil
 		case e.state.Terminal():
 			return "200", &api.ReserveReply{State: e.state, ExpiresIn: 5 * time.Minute, Result: e.result}
+		case e.state == api.StateUnknown:
+			return "409", nil
 		case e.token == r.Token:
 			return "201", &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
 		}
@@ -116,6 +118,20 @@ func (l *ledger) handle(path string, message []byte) (status string, reply *api.
 		}
 		delete(l.entries, r.Scope+"\x00"+r.Key)
 		return "200", &api.ReserveReply{State: api.StateReleased}
+	case api.PathRenew, api.PathUnknown:
+		var r api.ReserveRequest
+		if r.ParseRaw(message) != nil {
+			return "400", nil
+		}
+		id := r.Scope + "\x00" + r.Key
+		if e := l.entries[id]; e != nil && (e.token != r.Token || e.state.Terminal()) {
+			return "409", nil
+		}
+		if path == api.PathRenew {
+			return "200", &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}
+		}
+		l.put(id, &entry{state: api.StateUnknown, token: r.Token, fingerprint: r.Fingerprint})
+		return "200", &api.ReserveReply{State: api.StateUnknown, ExpiresIn: r.UnknownTTL}
 	}
 	return "404", nil
 }

@@ -62,36 +62,43 @@ func TestVMTraps(t *testing.T) {
 				later := r.Send(Request{Key: "k", Worker: 0}) // the new VM
 				want(t, "a later duplicate is told at once", later.Response().Status, "409")
 				want(t, "upstream called", y.Upstream.Begun() || later.Upstream.Begun(), false)
+				// Nobody renews it any more, and nobody will ever tell what became of it.
 				r.Clock.Advance(54 * time.Second)
 				z := r.Send(Request{Key: "k", Worker: 0})
+				want(t, "when the reservation is over", z.Response().Problem(t), "outcome-unknown")
+				r.Manager.Resolve("k", 0)
+				z = r.Send(Request{Key: "k", Worker: 0})
 				z.Answer(200, "again")
-				want(t, "retry", z.Response().Body, "again")
+				want(t, "when an operator has released it", z.Response().Body, "again")
 			})
 		}
 	})
 }
 
-// Without a ledger nobody can tell what became of it: the key stays reserved, and nobody
-// waits for a VM that is dead.
+// Without a ledger nobody can tell what became of it: the key stays taken as for any other
+// unknown outcome, and nobody waits for a VM that is dead.
 func TestVMTrapsWithoutALedger(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{
-			Config: `{"ledger":"none"}`, Workers: 2, Traps: true, FailurePolicy: hostsim.FailReload,
+			Config: `{"ledger":"none"}`, Workers: 2, Traps: true, FailurePolicy: hostsim.FailReload, IdleTimeout: time.Hour,
 		})
 		r.Send(Request{Key: "k", Worker: 0}).Upstream.AwaitHeaders(t)
 		y := r.Send(Request{Key: "k", Worker: 1})
 		r.Settle()
 		r.Host.Trap(0, errInjected)
 		r.Clock.Advance(7 * time.Second)
-		want(t, "the waiter is told", y.Response().Status, "409")
+		want(t, "the waiter is told", y.Response().Problem(t), "outcome-unknown")
 		for worker := range 2 {
 			z := r.Send(Request{Key: "k", Worker: worker})
-			want(t, "a later duplicate is told at once", z.Response().Status, "409")
+			want(t, "a later duplicate is told at once", z.Response().Problem(t), "outcome-unknown")
 		}
-		r.Clock.Advance(60 * time.Second)
+		r.Clock.Advance(350 * time.Second)
 		z := r.Send(Request{Key: "k", Worker: 1})
+		want(t, "long after the reservation is over", z.Response().Problem(t), "outcome-unknown")
+		r.Clock.Advance(10 * time.Second)
+		z = r.Send(Request{Key: "k", Worker: 1})
 		z.Answer(200, "again")
-		want(t, "when the reservation is over", z.Response().Body, "again")
+		want(t, "when it is forgotten", z.Response().Body, "again")
 	})
 }
 

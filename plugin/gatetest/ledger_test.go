@@ -272,14 +272,42 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 	})
 }
 
-func TestCommitIsGivenUpWhenTheReservationIsOver(t *testing.T) {
+// A manager that is away for longer than the reservation: the outcome is offered until its own
+// time is over.
+func TestCommitOutlivesItsReservation(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10}`})
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"rejected_ttl_seconds":60}`})
+		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		r.Manager.Always(api.PathReject, Fault{Refuse: true})
+		for key, status := range map[string]int{"committed": 200, "rejected": 422} {
+			x := r.Send(Request{Key: key})
+			x.Answer(status, "done")
+			x.Response()
+		}
+		r.Clock.Advance(61 * time.Second)
+		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
+		n := r.Manager.Count(api.PathReject)
+		r.Clock.Advance(228 * time.Second)
+		want(t, "rejects", r.Manager.Count(api.PathReject), n)
+		// Another gate may not run it meanwhile, and knows the answer as soon as the manager does.
+		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
+		want(t, "elsewhere", other.Send(Request{Key: "committed"}).Response().Problem(t), "outcome-unknown")
+		r.Manager.Always(api.PathCommit, Fault{})
+		r.Clock.Advance(6 * time.Second)
+		want(t, "elsewhere at last", other.Send(Request{Key: "committed"}).Response().Body, "done")
+		want(t, "here", r.Send(Request{Key: "committed"}).Response().Body, "done")
+	})
+}
+
+// And when that is over, it is given up.
+func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"committed_ttl_seconds":30}`})
 		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "done")
 		x.Response()
-		r.Clock.Advance(15 * time.Second)
+		r.Clock.Advance(35 * time.Second)
 		n := r.Manager.Count(api.PathCommit)
 		if n < 3 {
 			t.Errorf("only %d commits were tried", n)

@@ -56,7 +56,7 @@ type Call struct {
 	Thread                               string
 	Authority, Authorization             string
 	Trace                                string // x-request-id and traceparent
-	Wait                                 time.Duration
+	Wait, PendingTTL, UnknownTTL         time.Duration
 	Result                               api.Result
 }
 
@@ -65,6 +65,7 @@ type entry struct {
 	token       string
 	fingerprint string
 	expires     time.Time
+	unknown     time.Duration // how long it is unknown when it runs out while it is pending
 	result      api.Result
 	waiters     []func() // run without the lock
 }
@@ -146,6 +147,23 @@ func (m *Manager) State(key string) (api.State, api.Result) {
 	return api.StateNone, api.Result{}
 }
 
+// Resolve is an operator's word on the only entry with that key: it was executed with that
+// status, or with 0 it is free.
+func (m *Manager) Resolve(key string, status int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, e := range m.entries {
+		switch {
+		case !strings.HasSuffix(id, "\x00"+key):
+		case status == 0:
+			delete(m.entries, id)
+		default:
+			e.state, e.result = api.StateCommitted, api.Result{Status: status, BodyOmitted: true}
+			e.expires = m.clock.Now().Add(defaultTTL)
+		}
+	}
+}
+
 // Forget drops everything, as if it had expired.
 func (m *Manager) Forget() {
 	m.mu.Lock()
@@ -160,11 +178,19 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent")}
 	var work func(answer func(hostsim.CallResponse))
 	switch path {
-	case api.PathReserve:
+	case api.PathReserve, api.PathRenew, api.PathUnknown:
 		var r api.ReserveRequest
 		if r.ParseRaw(req.Body) == nil {
-			c.Key, c.Scope, c.Token, c.Fingerprint, c.Wait = r.Key, r.Scope, r.Token, r.Fingerprint, r.Wait
-			work = func(answer func(hostsim.CallResponse)) { m.reserve(&r, answer) }
+			c.Key, c.Scope, c.Token, c.Fingerprint = r.Key, r.Scope, r.Token, r.Fingerprint
+			c.Wait, c.PendingTTL, c.UnknownTTL = r.Wait, r.PendingTTL, r.UnknownTTL
+			switch path {
+			case api.PathReserve:
+				work = func(answer func(hostsim.CallResponse)) { m.reserve(&r, answer) }
+			case api.PathRenew:
+				work = func(answer func(hostsim.CallResponse)) { answer(m.renew(&r)) }
+			default:
+				work = func(answer func(hostsim.CallResponse)) { answer(m.unknown(&r)) }
+			}
 		}
 	case api.PathCommit, api.PathReject:
 		var r api.FinishRequest
@@ -274,10 +300,13 @@ func (m *Manager) hold(h *held, answer func()) {
 	answer()
 }
 
-func problem(status int) hostsim.CallResponse {
+func problem(status int) hostsim.CallResponse { return coded(status, "test") }
+
+func coded(status int, code api.Code) hostsim.CallResponse {
+	p := api.Problem{Status: status, Code: code, Title: "test"}
 	return hostsim.CallResponse{
 		Headers: hostsim.H(":status", strconv.Itoa(status), api.HeaderManager, "test", "content-type", api.ContentTypeProblem),
-		Body:    []byte(`{"type":"urn:oncegate:problem:test","title":"test"}`),
+		Body:    p.AppendJSON(nil),
 	}
 }
 
@@ -288,7 +317,29 @@ func answered(status int, r *api.ReserveReply) hostsim.CallResponse {
 	}
 }
 
-func (m *Manager) live(e *entry) bool { return e != nil && m.clock.Now().Before(e.expires) }
+// defaultTTL is how long outcomes are remembered where a call does not say.
+const defaultTTL = 300 * time.Second
+
+// live tells whether an entry counts. One that was reserved and ran out without an outcome
+// is unknown from then on.
+func (m *Manager) live(e *entry) bool {
+	if e == nil {
+		return false
+	}
+	now := m.clock.Now()
+	if e.state == api.StatePending && !now.Before(e.expires) && e.unknown > 0 {
+		e.state, e.expires = api.StateUnknown, e.expires.Add(e.unknown)
+	}
+	return now.Before(e.expires)
+}
+
+// unknownTTL is what a call asks for.
+func unknownTTL(r *api.ReserveRequest) time.Duration {
+	if r.UnknownTTL == 0 {
+		return defaultTTL
+	}
+	return r.UnknownTTL
+}
 
 func name(scope, key string) string { return scope + "\x00" + key }
 
@@ -300,6 +351,7 @@ func (m *Manager) reserve(r *api.ReserveRequest, answer func(hostsim.CallRespons
 	if !m.live(e) {
 		m.entries[id] = &entry{
 			state: api.StatePending, token: r.Token, fingerprint: r.Fingerprint, expires: now.Add(r.PendingTTL),
+			unknown: unknownTTL(r),
 		}
 		m.mu.Unlock()
 		answer(answered(201, &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL}))
@@ -310,6 +362,9 @@ func (m *Manager) reserve(r *api.ReserveRequest, answer func(hostsim.CallRespons
 	case e.fingerprint != "" && r.Fingerprint != "" && e.fingerprint != r.Fingerprint:
 		m.mu.Unlock()
 		answer(problem(422))
+	case e.state == api.StateUnknown:
+		m.mu.Unlock()
+		answer(coded(409, api.CodeOutcomeUnknown))
 	case e.state.Terminal():
 		reply := &api.ReserveReply{State: e.state, ExpiresIn: remaining, Result: e.result}
 		m.mu.Unlock()
@@ -325,10 +380,68 @@ func (m *Manager) reserve(r *api.ReserveRequest, answer func(hostsim.CallRespons
 		e.waiters = append(e.waiters, look)
 		m.mu.Unlock()
 		m.clock.AfterFunc(r.Wait, look)
+		m.watch(id, e, remaining)
 	default:
 		m.mu.Unlock()
 		answer(answered(202, &api.ReserveReply{State: api.StatePending, ExpiresIn: remaining}))
 	}
+}
+
+// watch wakes the waiters of an entry that runs out; a renewal puts that off.
+func (m *Manager) watch(id string, e *entry, remaining time.Duration) {
+	m.clock.AfterFunc(remaining, func() {
+		m.mu.Lock()
+		current, over := m.entries[id] == e, !m.live(e) || e.state != api.StatePending
+		remaining := e.expires.Sub(m.clock.Now())
+		m.mu.Unlock()
+		switch {
+		case !current:
+		case over:
+			wake(e)
+		default:
+			m.watch(id, e, remaining)
+		}
+	})
+}
+
+func (m *Manager) renew(r *api.ReserveRequest) hostsim.CallResponse {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id := name(r.Scope, r.Key)
+	e := m.entries[id]
+	switch {
+	case !m.live(e):
+		e = &entry{token: r.Token, fingerprint: r.Fingerprint}
+		m.entries[id] = e
+	case e.token != r.Token:
+		return coded(409, api.CodeFenced)
+	case e.state.Terminal():
+		return coded(409, api.CodeConflict)
+	}
+	e.state, e.expires, e.unknown = api.StatePending, m.clock.Now().Add(r.PendingTTL), unknownTTL(r)
+	return answered(200, &api.ReserveReply{State: api.StateReserved, ExpiresIn: r.PendingTTL})
+}
+
+func (m *Manager) unknown(r *api.ReserveRequest) hostsim.CallResponse {
+	m.mu.Lock()
+	id := name(r.Scope, r.Key)
+	e := m.entries[id]
+	switch {
+	case r.UnknownTTL < 0:
+		m.mu.Unlock()
+		return coded(400, api.CodeInvalidRequest)
+	case m.live(e) && e.token != r.Token:
+		m.mu.Unlock()
+		return coded(409, api.CodeFenced)
+	case m.live(e) && e.state.Terminal():
+		m.mu.Unlock()
+		return coded(409, api.CodeConflict)
+	}
+	ttl := unknownTTL(r)
+	m.entries[id] = &entry{state: api.StateUnknown, token: r.Token, fingerprint: r.Fingerprint, expires: m.clock.Now().Add(ttl)}
+	m.mu.Unlock()
+	wake(e)
+	return answered(200, &api.ReserveReply{State: api.StateUnknown, ExpiresIn: ttl})
 }
 
 func (m *Manager) finish(r *api.FinishRequest, state api.State) hostsim.CallResponse {

@@ -140,13 +140,15 @@ func TestUpstreamFailures(t *testing.T) {
 					want(t, "released", r.Metric("oncegate_outcomes_released"), 1)
 					return
 				}
-				want(t, "retry", y.Response().Status, "409")
+				want(t, "retry", y.Response().Problem(t), "outcome-unknown")
 				want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
-				want(t, "calls", calls(r), "reserve")
-				r.Clock.Advance(61 * time.Second)
+				want(t, "calls", calls(r), "reserve unknown reserve")
+				r.Clock.Advance(299 * time.Second)
+				want(t, "later", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
+				r.Clock.Advance(2 * time.Second)
 				z := r.Send(Request{Key: "k"})
 				z.Answer(200, "third")
-				want(t, "when the reservation is over", z.Response().Body, "third")
+				want(t, "when it is forgotten", z.Response().Body, "third")
 			})
 		}
 	})

@@ -318,7 +318,7 @@ func TestWaiterLeaves(t *testing.T) {
 // A wake-up can get lost with the VM that should have sent it. Then the tick finds out.
 func TestTickIsTheSafetyNet(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10}`})
+		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"unknown_ttl_seconds":0}`})
 		x := r.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
 		y := r.Send(Request{Key: "k"})

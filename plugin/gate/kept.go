@@ -1,0 +1,224 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+)
+
+// What is kept until the ledger has it: outcomes, until their own time is over, and releases.
+
+const (
+	// maxHeldBytes bounds the answers that are being copied and the messages that were
+	// not acknowledged yet; beyond it, answers are recorded without their bodies. Slow
+	// clients, a slow manager and large answers must not use up the VM's memory, of which
+	// large blocks take several times their size.
+	maxHeldBytes = 16 << 20
+	// maxRepeating bounds the repetitions that are under way at once, so that a
+	// manager that comes back is not met with all of them; maxProbing bounds them
+	// while it is away.
+	maxRepeating = 32
+	maxProbing   = 2
+	// overtakeDelay is how long after the answer to a release a call that it takes back
+	// may still arrive: the two come over different connections, and a manager that stood
+	// still reads them in any order.
+	overtakeDelay = 2 * time.Second
+	// flushPeriod is the least time between two occasions at which all is due at once.
+	flushPeriod = int64(time.Second)
+	// chains is the number of chains in which the calls with outcomes are.
+	chains = 256
+)
+
+// outcome returns the call that carries the outcome of an entry, nil when there is none:
+// what the ledger says about such an entry is not the last word.
+func (l *ledger) outcome(h *cache.Hash) *call {
+	for c := l.chains[h[len(h)-1]]; c != nil; c = c.next {
+		if c.hash == *h {
+			return c
+		}
+	}
+	return nil
+}
+
+// enchain makes outcome find the call.
+func (l *ledger) enchain(c *call) {
+	first := &l.chains[c.hash[len(c.hash)-1]]
+	c.next, *first = *first, c
+	c.chained = true
+}
+
+// done ends what enchain began, if it did: the ledger has the outcome, or never will.
+func (l *ledger) done(c *call) {
+	if !c.chained {
+		return
+	}
+	c.chained = false
+	for at := &l.chains[c.hash[len(c.hash)-1]]; *at != nil; at = &(*at).next {
+		if *at == c {
+			*at, c.next = c.next, nil
+			return
+		}
+	}
+}
+
+// room tells whether so many bytes more may be held. To make room, kept outcomes lose
+// their bodies, those first that were sent longest ago: the status is enough to never run
+// the request again.
+func (l *ledger) room(bytes int) bool {
+	for i := 0; i < len(l.repeat) && l.fat > 0 && l.held+bytes > maxHeldBytes; i++ {
+		if c := l.repeat[i]; c.fat() {
+			l.fat--
+			l.held -= len(c.message)
+			c.strip()
+			l.held += len(c.message)
+			l.p.metrics.count(l.p.metrics.oversize)
+		}
+	}
+	return l.held+bytes <= maxHeldBytes
+}
+
+// fat tells whether strip makes the message smaller.
+func (c *call) fat() bool { return len(c.message) > 0 && !c.stripped }
+
+// later queues a call for repetition: until it is pointless, and only so many.
+func (l *ledger) later(c *call) {
+	c.stream = nil
+	now := l.p.host.Now()
+	retry := &l.p.config.CommitRetry
+	delay := retry.Initial
+	for i := 1; i < c.attempts && delay < retry.Max; i++ {
+		delay *= 2
+	}
+	c.due = now + int64(min(delay, retry.Max))
+	switch {
+	case c.due >= c.deadline:
+		l.abandon(c, "an outcome did not reach the ledger before its time was over")
+	case len(l.repeat) >= retry.MaxQueued:
+		l.abandon(c, "an outcome is lost: more than commit_retry.max_queued did not reach the ledger")
+	default:
+		l.keep(c)
+	}
+}
+
+func (l *ledger) keep(c *call) {
+	l.held += len(c.message)
+	if c.fat() {
+		l.fat++
+	}
+	l.repeat = append(l.repeat, c)
+}
+
+// abandon gives a call up.
+func (l *ledger) abandon(c *call, why string) {
+	l.done(c)
+	l.p.metrics.count(l.p.metrics.abandoned)
+	if c.kind == callRelease {
+		return
+	}
+	if more, due := l.trouble.losses.due(l.p.host.Now()); due {
+		l.p.host.Log(LevelError, "oncegate: "+why+"; the ledger knows of the request for unknown_ttl_seconds at most"+more)
+	}
+}
+
+// repeatOnce has a release carried out once more, unless the reservation is over by then.
+func (l *ledger) repeatOnce(c *call, now int64) {
+	c.again = false
+	c.due = now + int64(overtakeDelay)
+	if c.due < c.deadline && len(l.repeat) < l.p.config.CommitRetry.MaxQueued {
+		l.keep(c)
+	}
+}
+
+// flush makes everything due: the manager is back.
+func (l *ledger) flush(now int64) {
+	if since := now - l.flushed; since >= 0 && since < flushPeriod {
+		return
+	}
+	l.flushed, l.look = now, true
+	for _, c := range l.repeat {
+		if c.kind != callRelease {
+			c.due = min(c.due, now)
+		}
+	}
+}
+
+// repetitions takes the calls that are due, as many as may be under way. They go in front of
+// new ones. While the manager is away, one of them does so before it is due: then the first
+// call that the manager answers is one that matters.
+func (l *ledger) repetitions() []*call {
+	probe, limit := false, maxRepeating
+	if l.down {
+		probe, limit = len(l.ready) > 0, maxProbing
+	}
+	if !l.look && !probe {
+		return nil
+	}
+	l.look, l.crowded = false, false
+	if len(l.repeat) == 0 {
+		return nil
+	}
+	now := l.p.host.Now()
+	var due []*call
+	kept := 0
+	for i, c := range l.repeat {
+		if l.repeating >= limit {
+			l.crowded = true
+			kept += copy(l.repeat[kept:], l.repeat[i:])
+			break
+		}
+		if probe && c.kind != callRelease {
+			probe = false
+		} else if c.due > now {
+			l.repeat[kept] = c
+			kept++
+			continue
+		}
+		if c.fat() {
+			l.fat--
+		}
+		c.repeating = true
+		l.repeating++
+		due = append(due, c)
+	}
+	clear(l.repeat[kept:])
+	l.repeat = l.repeat[:kept]
+	return due
+}
+
+// repeated notes that a repetition is not under way any more.
+func (l *ledger) repeated(c *call) {
+	if c.repeating {
+		c.repeating = false
+		l.repeating--
+		l.look = l.look || l.crowded && !l.down
+	}
+}
+
+// strip leaves all but the status out of the message.
+func (c *call) strip() {
+	var result api.Result
+	if c.stripped = true; result.ParseRaw(c.result) != nil {
+		return
+	}
+	c.bare = true
+	c.encode(&api.Result{Status: result.Status, BodyOmitted: true}, c.ttl())
+}
+
+// matches tells whether f may be a retry of the call's request.
+func (c *call) matches(f cache.Fingerprint) bool {
+	e := cache.Entry{Fingerprint: c.fingerprint.Short()}
+	return e.Matches(f)
+}
+
+// ttl is how long the outcome is remembered. The ledger counts it from when it hears of it,
+// so that it is never forgotten before it would have been without the delay.
+func (c *call) ttl() time.Duration {
+	switch c.kind {
+	case callReject:
+		return c.route.RejectedTTL
+	case callUnknown:
+		return c.route.UnknownTTL
+	}
+	return c.route.CommittedTTL
+}
