@@ -44,6 +44,7 @@ func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
 	}
 	// A late answer is nobody's.
 	h.fullHeaders = [][2]string{{":status", "200"}, {headerServiceTime, "1"}}
+	h.current = 0
 	p.OnCallResponse(1, 0)
 	if len(f.replies) != 1 || !p.carrier.idle() || p.carrier.bytes != 0 {
 		t.Errorf("after a late answer: %d replies, carrier %+v", len(f.replies), p.carrier)

@@ -165,18 +165,18 @@ func TestOutcomesOfCarriedCalls(t *testing.T) {
 			{"released", upstream(429, "later"), "reserve release", "429", "executed"},
 			{"empty", upstream(204, ""), "reserve commit", "204", "executed"},
 			{"upstream's own 503", upstream(503, "upstream connect error or disconnect/reset before headers. reset reason: connection failure"), "reserve commit", "503", "executed"},
-			{"timeout", hostsim.CallResponse{Failure: hostsim.CallTimedOut}, "reserve", "504", "unknown"},
-			{"reset", hostsim.CallResponse{Failure: hostsim.CallReset}, "reserve", "503", "unknown"},
+			{"timeout", hostsim.CallResponse{Failure: hostsim.CallTimedOut}, "reserve unknown", "504", "unknown"},
+			{"reset", hostsim.CallResponse{Failure: hostsim.CallReset}, "reserve unknown", "503", "unknown"},
 			{"never connected", hostsim.CallResponse{Failure: hostsim.CallConnectFailed}, "reserve release", "503", "not-sent"},
-			{"broke off", hostsim.CallResponse{Failure: hostsim.CallResetMidAnswer}, "reserve", "502", "outcome-unknown"},
+			{"broke off", hostsim.CallResponse{Failure: hostsim.CallResetMidAnswer}, "reserve unknown", "502", "outcome-unknown"},
 			{"inner: answered", upstream(500, "x", "oncegate-answer: via_upstream - 1 192.0.2.1:80"), "reserve commit", "500", "executed"},
 			{"inner: never connected", upstream(503, "x", "oncegate-answer: upstream_reset_before_response_started{connection_failure} UF 1 192.0.2.1:80"), "reserve release", "503", "not-sent"},
 			{"inner: no host", upstream(503, "x", "oncegate-answer: no_healthy_upstream UH 0 -"), "reserve release", "503", "not-sent"},
 			{"inner: no route", upstream(404, "", "oncegate-answer: route_not_found NR 0 -"), "reserve release", "404", "not-sent"},
 			{"inner: a filter's", upstream(403, "x", "oncegate-answer: ext_authz_denied - 0 -"), "reserve release", "403", "not-sent"},
-			{"inner: timeout", upstream(504, "x", "oncegate-answer: response_timeout UT 1 192.0.2.1:80"), "reserve", "504", "unknown"},
-			{"inner: cut", upstream(503, "x", "oncegate-answer: upstream_reset UC 1 192.0.2.1:80"), "reserve", "503", "unknown"},
-			{"inner: second try", upstream(503, "x", "oncegate-answer: upstream_reset UF,URX 2 192.0.2.1:80"), "reserve", "503", "unknown"},
+			{"inner: timeout", upstream(504, "x", "oncegate-answer: response_timeout UT 1 192.0.2.1:80"), "reserve unknown", "504", "unknown"},
+			{"inner: cut", upstream(503, "x", "oncegate-answer: upstream_reset UC 1 192.0.2.1:80"), "reserve unknown", "503", "unknown"},
+			{"inner: second try", upstream(503, "x", "oncegate-answer: upstream_reset UF,URX 2 192.0.2.1:80"), "reserve unknown", "503", "unknown"},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
 				r, b := abortRig(t, guest, Options{Config: `{"mode":"body","client_abort":"continue","wait_for_pending":false}`})
@@ -199,7 +199,7 @@ func TestOutcomesAreRecordedWithoutAClient(t *testing.T) {
 			"reserve commit":  upstream(500, "failed"),
 			"reserve reject":  upstream(404, "none"),
 			"reserve release": {Failure: hostsim.CallConnectFailed},
-			"reserve":         {Failure: hostsim.CallTimedOut},
+			"reserve unknown": {Failure: hostsim.CallTimedOut},
 		} {
 			t.Run(name, func(t *testing.T) {
 				r, b := abortRig(t, guest, Options{})
