@@ -23,6 +23,7 @@ import (
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 // serve is "manager serve". It returns nil after ctx ended and everything was
@@ -74,6 +75,8 @@ type app struct {
 	registry *prometheus.Registry
 	hangup   <-chan os.Signal
 
+	unreadable *unread.Tracker
+
 	store  store.Store
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
@@ -119,13 +122,15 @@ func (a *app) start(ctx context.Context) error {
 		}
 		a.store = opened
 	}
-	if a.ledger, err = ledger.New(a.store, s.ledger); err != nil {
+	a.unreadable = unread.New()
+	ledgerOpts, jobOpts, opts := s.ledger, s.jobs, s.server
+	ledgerOpts.Unreadable, jobOpts.Unreadable, opts.Unreadable = a.unreadable, a.unreadable, a.unreadable
+	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
 	}
-	if a.queue, err = jobs.New(a.store, s.jobs); err != nil {
+	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
 		return err
 	}
-	opts := s.server
 	opts.Version, opts.Logger, opts.Auth = version(), a.log, a.auth
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit), server.JobRoutes(a.store, a.ledger, a.queue)); err != nil {
 		return err
@@ -144,6 +149,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
 	a.goRun(func() { a.reload(background) })
+	a.goRun(func() { a.logUnreadable(background) })
 
 	a.engine, _ = server.NewEngine(s.httpEngine, a.server)
 	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
@@ -206,6 +212,7 @@ func (a *app) register() error {
 			return a.ledger.Stats(ctx)
 		}),
 		a.jobsCollector(),
+		newUnreadableCollector(a.unreadable),
 	)
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {

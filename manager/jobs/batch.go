@@ -202,7 +202,7 @@ func (b *claimBatcher) putBack(orphans []Job) {
 	_ = b.q.store.Update(ctx, func(tx store.Tx) error {
 		for _, j := range orphans {
 			r, err := load(tx, j.ID)
-			if err != nil {
+			if err != nil && !b.q.opt.Unreadable.Met(err) {
 				return err
 			}
 			if r == nil || r.State != Active || r.Lease.Token != j.Lease.Token {

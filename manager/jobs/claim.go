@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
@@ -95,11 +96,17 @@ var errDutiesFirst = errors.New("jobs: duties first")
 
 // claimRun is the state of one run of a claiming transaction.
 type claimRun struct {
+	q      *Queue
 	tx     store.Tx
 	at     time.Time
 	token  func() string
 	budget int // bytes left for this batch's answers
 }
+
+// maxAround bounds the hits that one search looks at in vain, because their jobs
+// cannot be read. The next search goes on behind them, see unread.Front; what is
+// queued among them meanwhile is found a little later.
+const maxAround = 2000
 
 // claimTx serves a batch of claims, first come first served. Claims that ask
 // for the same functions share one search.
@@ -112,13 +119,13 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func
 		op.jobs, op.again = nil, false
 	}
 	paused, err := loadPaused(tx) // a remote store sends the time along
-	if err != nil {
+	if err != nil && !q.opt.Unreadable.Met(err) {
 		return err
 	}
-	c := &claimRun{tx: tx, at: now(tx), token: token, budget: MaxAnswerBytes}
+	c := &claimRun{q: q, tx: tx, at: now(tx), token: token, budget: MaxAnswerBytes}
 	if !skipDuties && q.due.stale(c.at) {
 		q.due.begin()
-		next, err := nextDue(tx)
+		next, err := q.nextDue(tx)
 		if err != nil {
 			return err
 		}
@@ -155,6 +162,7 @@ type lane struct {
 	from, to string
 	skip     int // bytes of the sort key before priority and run_at
 	after    *store.Hit
+	lead     unread.Lead
 }
 
 func functionLane(f string) *lane {
@@ -196,22 +204,31 @@ func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
 // serve fills the claims of a group from its lanes. Hits that turn out to be
 // stale make it look further.
 func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
+	more, around := 0, maxAround+2*len(lanes)
 	for len(group) > 0 && len(lanes) > 0 {
 		need := 0
 		for _, op := range group {
 			need += op.req.Limit - len(op.jobs)
 		}
-		hits, err := c.candidates(lanes, min(need, MaxLimit))
+		hits, err := c.candidates(lanes, min(max(need, more), MaxLimit))
 		if err != nil || len(hits) == 0 {
 			return err
 		}
 		if err := c.prefetch(hits); err != nil {
 			return err
 		}
+		unusable := 0
 		for _, h := range hits {
-			taken, err := c.take(group[0], h)
-			if err != nil {
+			taken, err := c.take(group[0], h.Hit)
+			gone := errors.Is(err, errDangling) || c.q.opt.Unreadable.Met(err)
+			if err != nil && !gone {
 				return err
+			}
+			if gone {
+				unusable++
+			}
+			if h.lane.lead.See(h.Hit, taken); !taken {
+				around--
 			}
 			if c.budget <= 0 { // whoever has nothing yet is served by the next batch
 				for _, op := range group {
@@ -225,13 +242,43 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 				}
 			}
 		}
+		if unusable == 0 {
+			continue
+		}
+		// Larger steps lead around many of them.
+		more = min(4*len(hits), MaxLimit)
+		for _, l := range lanes {
+			l.leap(&c.q.front, around <= 0)
+		}
+		if around <= 0 {
+			for _, op := range group {
+				op.again = len(op.jobs) == 0
+			}
+			return nil
+		}
 	}
 	return nil
 }
 
+// leap lets a lane that met nothing it could use so far go on where an earlier
+// search gave up; give says that this one does.
+func (l *lane) leap(f *unread.Front, give bool) {
+	if !l.lead.Leads() {
+		return
+	}
+	name := l.index + "\x00" + l.from
+	at := f.After(name)
+	switch {
+	case at != nil && (at.SortKey > l.after.SortKey || at.SortKey == l.after.SortKey && at.Key > l.after.Key):
+		l.after = at
+	case give:
+		l.lead.Pass(f, name)
+	}
+}
+
 // prefetch reads what the jobs of the hits keep in other records, as far as the
 // answer has room for it. The jobs themselves came with the scan.
-func (c *claimRun) prefetch(hits []store.Hit) error {
+func (c *claimRun) prefetch(hits []laneHit) error {
 	if _, ok := c.tx.(store.Prefetcher); !ok {
 		return nil
 	}
@@ -239,7 +286,7 @@ func (c *claimRun) prefetch(hits []store.Hit) error {
 	room := c.budget
 	for _, h := range hits {
 		r, err := load(c.tx, h.Key)
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return err
 		}
 		if r == nil || r.State != Queued {
@@ -259,7 +306,7 @@ func (c *claimRun) prefetch(hits []store.Hit) error {
 }
 
 // candidates returns the next hits of the lanes in the order of claims.
-func (c *claimRun) candidates(lanes []*lane, need int) ([]store.Hit, error) {
+func (c *claimRun) candidates(lanes []*lane, need int) ([]laneHit, error) {
 	for len(lanes) > 1 {
 		hits, open, err := c.merged(lanes, need)
 		if err != nil || len(hits) > 0 || len(open) == len(lanes) {
@@ -272,14 +319,25 @@ func (c *claimRun) candidates(lanes []*lane, need int) ([]store.Hit, error) {
 	if len(lanes) == 0 {
 		return nil, nil
 	}
-	return lanes[0].scan(c.tx, need, true)
+	hits, err := lanes[0].scan(c.tx, need, true)
+	out := make([]laneHit, len(hits))
+	for i, h := range hits {
+		out[i] = laneHit{h, lanes[0]}
+	}
+	return out, err
+}
+
+// laneHit is a hit of a lane.
+type laneHit struct {
+	store.Hit
+	lane *lane
 }
 
 // merged returns hits of several lanes, and the lanes that were not found to
 // have nothing left for this claim. It looks first how many of each lane are
 // among the next, then claims these only: an engine keeps the hits of a claiming
 // scan from other claimers.
-func (c *claimRun) merged(lanes []*lane, need int) (hits []store.Hit, open []*lane, err error) {
+func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane, err error) {
 	type candidate struct {
 		lane int
 		rank string
@@ -327,17 +385,23 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []store.Hit, open []*la
 			open = append(open, l)
 		}
 	}
-	hits = make([]store.Hit, len(all))
+	hits = make([]laneHit, len(all))
 	for i, x := range all {
-		hits[i] = x.hit
+		hits[i] = laneHit{x.hit, lanes[x.lane]}
 	}
 	return hits, open, nil
 }
 
+// errDangling says that a hit's job does not exist.
+var errDangling = errors.New("jobs: index entry without a job")
+
 // take leases the job of a hit to a claim, if it is still there to be taken.
 func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
 	r, err := load(c.tx, h.Key)
-	if err != nil || r == nil || r.State != Queued {
+	if err == nil && r == nil {
+		err = errDangling
+	}
+	if err != nil || r.State != Queued {
 		return false, err
 	}
 	if len(op.req.Functions) > 0 {

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -139,14 +140,25 @@ func appendStamp(b []byte, t time.Time) []byte {
 	return binary.AppendVarint(b, t.UnixMicro())
 }
 
-var errRecord = errors.New("jobs: damaged record")
+var errRecord = errors.New("it is damaged")
 
-// decodeRecord is the inverse of encode. Payload and Result alias b.
+// unreadable is the error for a record that is there and cannot be read.
+func unreadable(c store.Collection, key, format string, args ...any) error {
+	return &store.UnreadableError{Collection: c, Key: key, Reason: fmt.Sprintf(format, args...)}
+}
+
+// version reads the version of a record, which must be want.
+func (d *decoder) version(want byte) {
+	if v := d.byte(); v != want && d.err == nil {
+		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads %d", v, want)
+	}
+}
+
+// decodeRecord is the inverse of encode. Payload and Result alias b. Its error is
+// a *store.UnreadableError.
 func decodeRecord(id string, b []byte) (*record, error) {
 	d := decoder{b: b}
-	if v := d.byte(); v != recordVersion && d.err == nil {
-		return nil, fmt.Errorf("jobs: record of job %s has version %d, this program reads %d", id, v, recordVersion)
-	}
+	d.version(recordVersion)
 	r := &record{}
 	r.ID = id
 	flags := d.uvarint()
@@ -196,11 +208,13 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	} else {
 		r.Payload = d.bytes()
 	}
-	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Cancelled || (r.State == Active) != (r.Lease != nil)) {
+	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Cancelled || (r.State == Active) != (r.Lease != nil) ||
+		CheckName("", r.Function) != nil || r.Priority < MinPriority || r.Priority > MaxPriority ||
+		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()
 	}
 	if d.err != nil {
-		return nil, fmt.Errorf("%w: job %s", d.err, id)
+		return nil, unreadable(colJobs, id, "%v", d.err)
 	}
 	return r, nil
 }
@@ -213,7 +227,10 @@ type decoder struct {
 }
 
 func (d *decoder) fail() {
-	d.b, d.err = nil, errRecord
+	d.b = nil
+	if d.err == nil {
+		d.err = errRecord
+	}
 }
 
 func (d *decoder) byte() byte {
@@ -370,20 +387,40 @@ func (r *record) setResult(tx store.Tx, result []byte) error {
 	return tx.Put(colBlobs, resultKey(r.ID), result)
 }
 
-// fetch reads the blobs, so that Payload and Result are complete.
+// fetch reads the blobs, so that Payload and Result are complete. What is not
+// JSON, as it was when it came, would spoil the answers of others as well.
 func (r *record) fetch(tx store.Tx) error {
 	var err error
 	if r.PayloadBlob > 0 && r.Payload == nil {
-		if r.Payload, err = tx.Get(colBlobs, payloadKey(r.ID)); err != nil {
-			return fmt.Errorf("payload of job %s: %w", r.ID, err)
+		if r.Payload, err = getBlob(tx, payloadKey(r.ID), r.PayloadBlob); err != nil {
+			return err
 		}
 	}
 	if r.ResultBlob > 0 && r.Result == nil {
-		if r.Result, err = tx.Get(colBlobs, resultKey(r.ID)); err != nil {
-			return fmt.Errorf("result of job %s: %w", r.ID, err)
+		if r.Result, err = getBlob(tx, resultKey(r.ID), r.ResultBlob); err != nil {
+			return err
 		}
 	}
+	if !json.Valid(r.Payload) {
+		return unreadable(colJobs, r.ID, "its payload is not JSON")
+	}
+	if r.Result != nil && !json.Valid(r.Result) {
+		return unreadable(colJobs, r.ID, "its result is not JSON")
+	}
 	return nil
+}
+
+func getBlob(tx store.Tx, key string, size int) ([]byte, error) {
+	b, err := tx.Get(colBlobs, key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, unreadable(colBlobs, key, "it is missing, and its job needs it")
+	case err != nil:
+		return nil, err
+	case len(b) != size:
+		return nil, unreadable(colBlobs, key, "it has %d bytes, its job says %d", len(b), size)
+	}
+	return b, nil
 }
 
 // remove deletes a job and its blobs.

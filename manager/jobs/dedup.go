@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -31,14 +30,18 @@ func loadLock(tx store.Tx, id string) (*lock, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeLock(id, b)
+}
+
+func decodeLock(id string, b []byte) (*lock, error) {
 	d := decoder{b: b}
-	version := d.byte()
+	d.version(lockVersion)
 	l := &lock{until: d.stamp(), holder: d.string()}
-	if d.err == nil && (version != lockVersion || len(d.b) != 0) {
+	if d.err == nil && len(d.b) != 0 {
 		d.fail()
 	}
 	if d.err != nil {
-		return nil, fmt.Errorf("%w: lock %s", d.err, id)
+		return nil, unreadable(colLocks, id, "%v", d.err)
 	}
 	return l, nil
 }
@@ -92,9 +95,13 @@ func (r *record) dropLock(tx store.Tx) error {
 	return r.freeLock(tx, id)
 }
 
-// freeLock lets another submission take a lock.
+// freeLock lets another submission take a lock. One that cannot be read stays:
+// the job does not depend on it.
 func (r *record) freeLock(tx store.Tx, id string) error {
 	l, err := loadLock(tx, id)
+	if errors.Is(err, store.ErrUnreadable) {
+		return nil
+	}
 	// After its TTL another job may have taken it.
 	if err != nil || l == nil || l.holder != r.ID {
 		return err
@@ -114,6 +121,9 @@ func (r *record) retakeLock(tx store.Tx, at time.Time) error {
 		return nil
 	}
 	other, err := lockHolder(tx, at, r.LockID)
+	if errors.Is(err, store.ErrUnreadable) {
+		return nil // nobody can tell whose it is
+	}
 	if err != nil || other != nil {
 		return err
 	}
@@ -142,7 +152,7 @@ func (r *record) dropKey(tx store.Tx) error {
 		return nil
 	}
 	b, err := tx.Get(colKeys, r.Key)
-	if errors.Is(err, store.ErrNotFound) || err == nil && string(b) != r.ID {
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable) || err == nil && string(b) != r.ID {
 		return nil
 	}
 	if err != nil {

@@ -69,6 +69,21 @@
 // does the same in the background so that waiting claims are woken when a job
 // falls due, and removes what is over, in bounded transactions.
 //
+// # Records that cannot be read
+//
+// A record may be there and be unreadable: a later version of the program wrote it,
+// or somebody damaged it. That costs what it stands for and nothing else. Calls that
+// name it, or need what it says, return a *store.UnreadableError: those of its job,
+// submissions with a key or a lock that such a job may hold, sends of its event.
+// Claims, duties and lists go around it, however many there are, tell
+// Options.Unreadable, and never write or delete it. A job whose payload is missing
+// or not JSON is such a one for all that need the payload; it can be cancelled. A
+// lock that cannot be read stays when its job ends. Of a list of paused functions
+// the part before the damage holds.
+//
+// Where a claim gives up behind 2000 of them in a row, the next one goes on there,
+// and what is queued among them meanwhile is found 5 seconds later at most.
+//
 // # Layout
 //
 // A job is one record of the collection jobs with two index entries. The first

@@ -90,10 +90,10 @@ func (d *dueTimes) in(limit time.Duration) time.Duration {
 }
 
 // nextDue looks at the heads of the two indices that time moves jobs out of.
-func nextDue(tx store.Tx) (time.Time, error) {
+func (q *Queue) nextDue(tx store.Tx) (time.Time, error) {
 	var next time.Time
 	for _, index := range []string{idxActive, idxScheduled} {
-		hits, err := tx.Scan(colJobs, index, store.Range{Limit: 1})
+		hits, err := tx.Scan(colJobs, index, store.Range{After: q.front.After(index), Limit: 1})
 		if err != nil {
 			return next, err
 		}

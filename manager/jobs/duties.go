@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 // dutyBatch bounds the records that one transaction of the duties touches.
@@ -138,9 +139,9 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 		at = now(tx)
 		for _, part := range []struct {
 			index string
-			one   func(store.Tx, *record, time.Time, *DutyReport) error
+			one   func(store.Tx, *record, time.Time, *DutyReport) (bool, error)
 		}{{idxActive, reclaim}, {idxScheduled, promote}} {
-			full, head, err := overdue(tx, part.index, at, func(r *record) error {
+			full, head, err := q.overdue(tx, part.index, at, func(r *record) (bool, error) {
 				return part.one(tx, r, at, &did)
 			})
 			if err != nil {
@@ -165,26 +166,30 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 }
 
 // overdue calls f for jobs of an index whose time has come, for as many as one
-// transaction should touch; full tells that there may be more. It also returns
-// the time of the first job that is still ahead.
-func overdue(tx store.Tx, index string, at time.Time, f func(*record) error) (full bool, next time.Time, err error) {
+// transaction should touch; full tells that there may be more. f tells whether it
+// moved the job out of the index. It also returns the time of the first job that
+// is still ahead.
+func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record) (bool, error)) (full bool, next time.Time, err error) {
 	edge := timeKey(at.Add(time.Microsecond))
-	hits, err := tx.Scan(colJobs, index, store.Range{To: edge, Limit: dutyBatch, Claim: true})
+	hits, err := tx.Scan(colJobs, index, store.Range{To: edge, After: q.front.After(index), Limit: dutyBatch, Claim: true})
 	if err != nil {
 		return false, next, err
 	}
 	full = len(hits) == dutyBatch
 	bytes := 0
+	var lead unread.Lead
+	defer lead.Pass(&q.front, index)
 	for _, h := range hits {
+		moved := false
 		r, err := load(tx, h.Key)
-		if err != nil {
+		if err == nil && r != nil {
+			moved, err = f(r)
+		}
+		if err != nil && !q.opt.Unreadable.Met(err) {
 			return false, next, err
 		}
-		if r == nil {
+		if lead.See(h, moved); !moved {
 			continue
-		}
-		if err := f(r); err != nil {
-			return false, next, err
 		}
 		// A job that is followed by another run has its payload copied.
 		if bytes += r.PayloadBlob + len(r.Error); bytes > dutyBytes {
@@ -199,52 +204,72 @@ func overdue(tx store.Tx, index string, at time.Time, f func(*record) error) (fu
 	return full, next, err
 }
 
-func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) error {
+func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
 	if r.State != Scheduled || r.RunAt.After(at) {
-		return nil
+		return false, nil
 	}
 	r.State = Queued
 	did.Promoted++
 	notifyQueued(tx, r.Function)
-	return r.save(tx)
+	return true, r.save(tx)
 }
 
 // reclaim takes a lost lease back: the job is delivered again while attempts
 // remain, else it fails. A cancelled job ends here, since nobody is left to
 // tell.
-func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) error {
+func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
 	if r.State != Active || r.Lease.Until.After(at) {
-		return nil
+		return false, nil
 	}
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
 	switch {
 	case r.CancelRequested:
 		did.Cancelled++
-		return r.terminate(tx, Cancelled, at)
+		return true, r.terminate(tx, Cancelled, at)
 	case r.Attempt >= r.MaxAttempts:
+		if err := r.fetchToFollow(tx, Failed); err != nil {
+			return false, err
+		}
 		did.Dead++
 		r.Error = lost
-		return r.terminate(tx, Failed, at)
+		return true, r.terminate(tx, Failed, at)
 	}
 	did.Reclaimed++
 	r.Error = lost
 	r.State, r.Lease, r.FreedAt = Queued, nil, at
 	notifyQueued(tx, r.Function)
-	return r.save(tx)
+	return true, r.save(tx)
+}
+
+// followed reports whether another run follows when the job ends as s.
+func (r *record) followed(s State) bool {
+	return r.Duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce
+}
+
+// fetchToFollow reads what terminate needs besides the job. Who has to refuse when
+// that cannot be read calls it before the first write.
+func (r *record) fetchToFollow(tx store.Tx, s State) error {
+	if !r.followed(s) {
+		return nil
+	}
+	return r.fetch(tx)
 }
 
 // terminate ends the job: it gives up its key and its lock, and is followed by
 // one more run when the lock's strategy asks for it.
 func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
+	if err := r.fetchToFollow(tx, s); err != nil {
+		return err
+	}
 	if err := r.dropKey(tx); err != nil {
 		return err
 	}
 	if err := r.dropLock(tx); err != nil {
 		return err
 	}
-	duplicates := r.Duplicates
+	followed := r.followed(s)
 	r.State, r.FinishedAt, r.Lease, r.Dead, r.Duplicates = s, at, nil, s == Failed, false
-	if duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce {
+	if followed {
 		if err := r.follow(tx, at); err != nil {
 			return err
 		}
@@ -256,13 +281,12 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 // follow enqueues the job once more, with the lock and the key that the job has
 // just given up. When the lock ran out before and another job has it, that one
 // was submitted after all of the duplicates and stands for them.
+// A lock that cannot be read, or is held by such a job, stays: the run has none.
 func (r *record) follow(tx store.Tx, at time.Time) error {
-	if err := r.fetch(tx); err != nil {
-		return err
-	}
 	lock := lockID(&Submission{Function: r.Function, Payload: r.Payload, Key: r.Key, Dedup: r.Dedup})
 	other, err := lockHolder(tx, at, lock)
-	if err != nil {
+	locked := errors.Is(err, store.ErrUnreadable)
+	if err != nil && !locked {
 		return err
 	}
 	if other != nil {
@@ -276,10 +300,10 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	for {
 		// Taken when an earlier job of this name was followed and forgotten.
 		have, err := load(tx, id)
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return err
 		}
-		if have == nil {
+		if have == nil && err == nil {
 			break
 		}
 		id = followID(id)
@@ -289,14 +313,16 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event,
 		Dedup: r.Dedup, WALLocations: r.WALLocations,
 	}}
-	if other == nil {
+	if other == nil && !locked {
 		if err := f.takeLock(tx, lock); err != nil {
 			return err
 		}
 	}
 	if f.Key != "" {
-		if err := tx.Put(colKeys, f.Key, []byte(f.ID)); err != nil {
-			return err
+		if _, err := tx.Get(colKeys, f.Key); !errors.Is(err, store.ErrUnreadable) {
+			if err := tx.Put(colKeys, f.Key, []byte(f.ID)); err != nil {
+				return err
+			}
 		}
 	}
 	notifyQueued(tx, f.Function)
@@ -321,22 +347,25 @@ func followID(id string) string {
 // expire removes the records of a collection whose time is over.
 func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
 	total := 0
+	after := q.front.After(string(c))
 	for {
-		n, hits := 0, 0
+		var n int
+		var found []store.Hit
 		err := q.store.Update(ctx, func(tx store.Tx) error {
 			n = 0
 			at := now(tx)
-			found, err := tx.Scan(c, idxExpiry, store.Range{To: timeKey(at), Limit: dutyBatch, Claim: true})
-			if err != nil {
+			var err error
+			if found, err = tx.Scan(c, idxExpiry, store.Range{To: timeKey(at), After: after, Limit: dutyBatch, Claim: true}); err != nil {
 				return err
 			}
-			hits = len(found)
+			var lead unread.Lead
+			defer lead.Pass(&q.front, string(c))
 			for _, h := range found {
 				over, err := expired(tx, c, h.Key, at)
-				if err != nil {
+				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
-				if over {
+				if lead.See(h, over); over {
 					n++
 					if err := tx.Delete(c, h.Key); err != nil {
 						return err
@@ -349,9 +378,10 @@ func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
 			return total, err
 		}
 		total += n
-		if hits < dutyBatch || n == 0 {
+		if len(found) < dutyBatch {
 			return total, nil
 		}
+		after = &found[len(found)-1]
 	}
 }
 
@@ -369,21 +399,25 @@ func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, e
 // many may go.
 func (q *Queue) retain(ctx context.Context, index string, age time.Duration, count int) (int, error) {
 	surplus := math.MaxInt
+	after := q.front.After(index)
 	for total := 0; ; {
-		old, err := q.retainable(ctx, index, age, count, &surplus)
+		old, err := q.retainable(ctx, index, age, count, after, &surplus)
 		if err != nil || len(old) == 0 {
 			return total, err
 		}
 		n := 0
 		err = q.store.Update(ctx, func(tx store.Tx) error {
 			n = 0
+			var lead unread.Lead
+			defer lead.Pass(&q.front, index)
 			for _, h := range old {
 				r, err := load(tx, h.Key)
-				if err != nil {
+				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
 				// It may be gone, or have been retried and be over once more.
-				if r == nil || r.entries()[0] != (store.Entry{Index: index, SortKey: h.SortKey}) {
+				goes := r != nil && r.entries()[0] == (store.Entry{Index: index, SortKey: h.SortKey})
+				if lead.See(h, goes); !goes {
 					continue
 				}
 				n++
@@ -398,32 +432,33 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 		}
 		total += n
 		surplus -= n
-		if len(old) < dutyBatch || n == 0 {
+		if len(old) < dutyBatch {
 			return total, nil
 		}
+		after = &old[len(old)-1]
 	}
 }
 
-// retainable returns the oldest jobs of an index, up to dutyBatch, that may go.
+// retainable returns the oldest jobs of an index behind after, up to dutyBatch, that may go.
 // Of those that are not over their age it returns at most surplus, and lowers
 // surplus to how many there are too many.
 //
 // It looks first and counts then: when another manager removes the same jobs
 // in between, the count is lower, and no other jobs go in their place.
-func (q *Queue) retainable(ctx context.Context, index string, age time.Duration, count int, surplus *int) ([]store.Hit, error) {
+func (q *Queue) retainable(ctx context.Context, index string, age time.Duration, count int, after *store.Hit, surplus *int) ([]store.Hit, error) {
 	var found []store.Hit
 	var old time.Time
 	err := q.store.View(ctx, func(tx store.Tx) error {
 		old = now(tx).Add(-age)
 		var err error
-		found, err = tx.Scan(colJobs, index, store.Range{Limit: dutyBatch})
+		found, err = tx.Scan(colJobs, index, store.Range{After: after, Limit: dutyBatch})
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	have := len(found)
-	if have == dutyBatch {
+	if have == dutyBatch || after != nil {
 		if have, err = q.store.Len(ctx, colJobs, index); err != nil {
 			return nil, err
 		}

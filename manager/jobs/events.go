@@ -19,11 +19,7 @@ func loadSubscribers(tx store.Tx, event string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := decodeNames(b, MaxSubscribers)
-	if err != nil {
-		return nil, fmt.Errorf("%w: subscribers of %s", err, event)
-	}
-	return names, nil
+	return decodeNames(colSubs, event, b, MaxSubscribers)
 }
 
 // Subscribe makes every later send of the event enqueue a job of the function.
@@ -104,7 +100,8 @@ type Event struct {
 // EventOutcome is the answer to a send.
 type EventOutcome struct {
 	// Jobs are those that the event enqueued, one per subscriber. Of an earlier
-	// send they are as they are now, without the ones that retention removed.
+	// send they are as they are now, without the ones that retention removed and
+	// the ones that cannot be read.
 	Jobs []Job
 	// IDs are the ids of all of them.
 	IDs []string
@@ -180,7 +177,7 @@ func (q *Queue) SendTx(tx store.Tx, p *PreparedEvent) (EventOutcome, error) {
 			return EventOutcome{}, err
 		}
 		if s != nil && s.until.After(at) {
-			return s.outcome(tx)
+			return q.outcomeOf(tx, s)
 		}
 	}
 	functions, err := loadSubscribers(tx, e.Name)
@@ -239,35 +236,42 @@ func loadSend(tx store.Tx, key string) (*send, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeSend(key, b)
+}
+
+func decodeSend(key string, b []byte) (*send, error) {
 	d := decoder{b: b}
-	if d.byte() != sendVersion {
-		d.fail()
-	}
+	d.version(sendVersion)
 	s := &send{until: d.stamp()}
 	for len(d.b) > 0 && len(s.ids) <= MaxSubscribers {
 		s.ids = append(s.ids, d.string())
 	}
-	if d.err != nil || len(s.ids) > MaxSubscribers {
-		return nil, fmt.Errorf("%w: send %q", errRecord, key)
+	if len(s.ids) > MaxSubscribers {
+		d.fail()
+	}
+	if d.err != nil {
+		return nil, unreadable(colSends, key, "%v", d.err)
 	}
 	return s, nil
 }
 
-// outcome is the answer to a repeated send.
-func (s *send) outcome(tx store.Tx) (EventOutcome, error) {
+// outcomeOf is the answer to a repeated send.
+func (q *Queue) outcomeOf(tx store.Tx, s *send) (EventOutcome, error) {
 	out := EventOutcome{IDs: s.ids, Deduplicated: true}
 	for _, id := range s.ids {
 		r, err := load(tx, id)
+		if err == nil && r != nil {
+			err = r.fetch(tx)
+		}
+		if q.opt.Unreadable.Met(err) {
+			continue
+		}
 		if err != nil {
 			return EventOutcome{}, err
 		}
-		if r == nil {
-			continue
+		if r != nil {
+			out.Jobs = append(out.Jobs, r.job())
 		}
-		if err := r.fetch(tx); err != nil {
-			return EventOutcome{}, err
-		}
-		out.Jobs = append(out.Jobs, r.job())
 	}
 	return out, nil
 }

@@ -3,14 +3,14 @@ package jobs
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/oncegate/oncegate/manager/store"
 )
 
-// loadPaused returns the paused functions in order.
+// loadPaused returns the paused functions in order, and with a
+// *store.UnreadableError those that it could read.
 func loadPaused(tx store.Tx) ([]string, error) {
 	b, err := tx.Get(colControl, pausedKey)
 	if errors.Is(err, store.ErrNotFound) {
@@ -19,11 +19,7 @@ func loadPaused(tx store.Tx) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := decodeNames(b, MaxPaused)
-	if err != nil {
-		return nil, fmt.Errorf("%w: paused functions", err)
-	}
-	return names, nil
+	return decodeNames(colControl, pausedKey, b, MaxPaused)
 }
 
 const namesVersion = 1
@@ -36,19 +32,29 @@ func encodeNames(names []string) []byte {
 	return b
 }
 
-func decodeNames(b []byte, most int) ([]string, error) {
+// decodeNames reads a record of names. With an error it returns those that come
+// before the damage.
+func decodeNames(c store.Collection, key string, b []byte, most int) ([]string, error) {
 	d := decoder{b: b}
-	if d.byte() != namesVersion {
-		d.fail()
-	}
+	d.version(namesVersion)
 	var names []string
-	for len(d.b) > 0 && len(names) <= most {
-		names = append(names, d.string())
+	for len(d.b) > 0 {
+		name := d.string()
+		if d.err == nil && (CheckName("", name) != nil || len(names) == most || len(names) > 0 && names[len(names)-1] >= name) {
+			d.fail()
+		}
+		if d.err != nil {
+			break
+		}
+		names = append(names, name)
 	}
-	if len(names) > most {
+	if len(names) == 0 { // then there is no record
 		d.fail()
 	}
-	return names, d.err
+	if d.err != nil {
+		return names, unreadable(c, key, "%v", d.err)
+	}
+	return names, nil
 }
 
 // Pause stops the delivery of a function's jobs. Jobs that are out with workers
@@ -135,7 +141,7 @@ func (q *Queue) Functions(ctx context.Context, limit int, after string) (Functio
 	var names, paused []string
 	err := q.store.View(ctx, func(tx store.Tx) error {
 		var err error
-		if paused, err = loadPaused(tx); err != nil {
+		if paused, err = loadPaused(tx); err != nil && !q.opt.Unreadable.Met(err) {
 			return err
 		}
 		names, err = functionsWithJobs(tx, after, limit+1)

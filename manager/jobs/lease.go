@@ -169,7 +169,7 @@ func finishTx(tx store.Tx, calls []*finishCall) error {
 	for _, call := range calls {
 		call.out, call.repeated = Finished{}, false
 		err := call.finish(tx)
-		if !isRefusal(err) && err != nil {
+		if err != nil && !isRefusal(err) {
 			return err
 		}
 		call.out.Err = err
@@ -205,6 +205,9 @@ func (f *finishCall) finish(tx store.Tx) error {
 	case err != nil:
 		return err
 	}
+	if err := r.fetchToFollow(tx, f.State); err != nil {
+		return err
+	}
 	if err := r.setResult(tx, f.Result); err != nil {
 		return err
 	}
@@ -217,9 +220,10 @@ func (f *finishCall) finish(tx store.Tx) error {
 	return nil
 }
 
-// isRefusal reports whether the error is the queue's own answer.
+// isRefusal reports whether the error is the queue's own answer to one call, which
+// has written nothing.
 func isRefusal(err error) bool {
-	return errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.

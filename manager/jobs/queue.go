@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 // Options configure a Queue. The zero value of every field means its default.
@@ -46,6 +47,8 @@ type Options struct {
 	// MaxWaiters bounds the calls that wait (claims and results) at once: 1 to
 	// 1 million, default 10,000.
 	MaxWaiters int
+	// Unreadable is told of the records that cannot be read; default one of its own.
+	Unreadable *unread.Tracker
 	// Random returns numbers in [0, 1) for the jitter; default math/rand/v2.
 	Random func() float64
 }
@@ -74,6 +77,9 @@ func (o Options) WithDefaults() Options {
 	defInt(&o.DeadCount, 100_000)
 	def(&o.Interval, time.Second)
 	defInt(&o.MaxWaiters, 10_000)
+	if o.Unreadable == nil {
+		o.Unreadable = unread.New()
+	}
 	if o.Random == nil {
 		o.Random = rand.Float64
 	}
@@ -111,6 +117,7 @@ type Queue struct {
 	ids   idSource
 
 	due    dueTimes
+	front  unread.Front
 	claims claimBatcher
 	// Nil where every call has a transaction of its own.
 	finishes *group[finishCall]
@@ -248,3 +255,6 @@ func (o *Options) backoff(attempt int, random float64) time.Duration {
 	}
 	return d/2 + time.Duration(random*float64(d/2))
 }
+
+// Unreadable knows the records that this queue met and could not read.
+func (q *Queue) Unreadable() *unread.Tracker { return q.opt.Unreadable }

@@ -107,7 +107,8 @@ const viewChunk = 16
 // List returns jobs page by page: active ones first, then queued, scheduled,
 // failed, cancelled and complete ones; the queued in the order of claims, the
 // active by the end of their lease, all others oldest first. A job that changes
-// state between two pages may be missed or appear twice.
+// state between two pages may be missed or appear twice. Jobs that cannot be read
+// are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 	if l.Limit == 0 {
 		l.Limit = 100
@@ -253,17 +254,19 @@ func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 			c.ready, c.readyHits = nil, nil
 			for _, h := range chunk {
 				r, err := load(tx, h.Key)
+				if err == nil && r != nil && c.payloads {
+					err = r.fetch(tx)
+				}
+				if c.q.opt.Unreadable.Met(err) {
+					continue
+				}
 				if err != nil {
 					return err
 				}
 				if r == nil || !r.at(c.segment.index, h.SortKey) {
 					continue
 				}
-				if c.payloads {
-					if err := r.fetch(tx); err != nil {
-						return err
-					}
-				} else {
+				if !c.payloads {
 					r.Payload, r.Result = nil, nil
 				}
 				if r.Lease != nil {

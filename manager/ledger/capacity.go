@@ -119,7 +119,7 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 		if removed == n {
 			break
 		}
-		r, err := tx.sweep(key, state, n-removed, false)
+		r, err := tx.sweep(key, state, nil, n-removed, false)
 		if err != nil {
 			return removed, err
 		}

@@ -48,6 +48,15 @@
 // managers do not fight over the same record, and counts may lag by a second, so that
 // the window may be exceeded for a moment by what came meanwhile.
 //
+// # Records that cannot be read
+//
+// A record may be there and be unreadable: a later version of the program wrote it,
+// or somebody damaged it. That costs its own key. Every call that names the key
+// returns a *store.UnreadableError; the sweeper, evictions, listings and look-ups
+// go around the record, however many of them there are. They tell
+// Options.Unreadable, and never write or delete it. It counts in the window until
+// an operator deletes it.
+//
 // # Waiting
 //
 // A reserve may be held while another attempt is pending. The waiters of a key

@@ -4,7 +4,8 @@ import "errors"
 
 // Errors of the ledger; test with errors.Is. None of them changed anything.
 // Besides these, calls return *api.FieldError or *api.RawError for invalid
-// requests and the errors of package store.
+// requests and the errors of package store; one that concerns an entry which
+// cannot be read is a *store.UnreadableError.
 var (
 	// ErrFenced: the token was superseded, another attempt holds or has
 	// finished the entry.
@@ -24,6 +25,4 @@ var (
 	ErrNotFound = errors.New("ledger: no such entry")
 	// ErrCursor: the cursor of a listing was not made by this ledger.
 	ErrCursor = errors.New("ledger: malformed cursor")
-	// ErrCorrupt: a stored record cannot be read. It is never overwritten.
-	ErrCorrupt = errors.New("ledger: unreadable record")
 )

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -19,7 +18,8 @@ type StoredRecord struct {
 	ResultBytes                  int
 }
 
-// ReadRecord explains a record for an offline tool. Its error is ErrCorrupt.
+// ReadRecord explains a record for an offline tool. Its error is a
+// *store.UnreadableError.
 func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	var r record
 	if err := decodeRecord(key, value, &r); err != nil {
@@ -27,12 +27,7 @@ func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	}
 	scope, k, ok := splitRecordKey(key)
 	if !ok {
-		return StoredRecord{}, fmt.Errorf("%w: its key %q has no scope", ErrCorrupt, key)
-	}
-	if r.state.Terminal() {
-		if _, _, err := api.CheckRawResult(r.result); err != nil {
-			return StoredRecord{}, fmt.Errorf("%w %q: %w", ErrCorrupt, key, err)
-		}
+		return StoredRecord{}, unreadable(key, "its key has no scope")
 	}
 	return StoredRecord{
 		Scope: scope, Key: k, Fingerprint: string(r.fingerprint), Ref: string(r.ref), State: r.state,

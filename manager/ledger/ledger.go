@@ -9,6 +9,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 // Ledger is the domain over a store. It is safe for concurrent use and starts
@@ -27,6 +28,7 @@ type Ledger struct {
 	touches  touches
 
 	length lengthCache
+	front  unread.Front
 }
 
 // Reply answers a reserve.

@@ -350,10 +350,10 @@ func TestCorruptRecordIsToldAndKept(t *testing.T) {
 	if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(collection, key, garbage) }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "version 99") {
+	if _, err := l.Reserve(t.Context(), reserveReq("k", "t"), nil); !errors.Is(err, store.ErrUnreadable) || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("reserve: %v", err)
 	}
-	if err := l.Commit(t.Context(), finishReq("k", "t", "x")); !errors.Is(err, ErrCorrupt) {
+	if err := l.Commit(t.Context(), finishReq("k", "t", "x")); !errors.Is(err, store.ErrUnreadable) {
 		t.Errorf("commit: %v", err)
 	}
 	if err := st.View(t.Context(), func(tx store.Tx) error {

@@ -30,7 +30,7 @@ const MaxListLimit = 1000
 func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 	scope, key, ok := splitRecordKey(recordKey)
 	if !ok {
-		return Entry{}, fmt.Errorf("%w: its key %q has no scope", ErrCorrupt, recordKey)
+		return Entry{}, unreadable(recordKey, "its key has no scope")
 	}
 	state, expires := standing(e, at.UnixMilli())
 	return Entry{
@@ -69,16 +69,19 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 		if err != nil {
 			return err
 		}
+		missing := ErrNotFound
 		for _, h := range hits {
 			entry, err = l.getLive(tx, h.Key)
-			if err == nil && entry.Ref == ref {
+			switch {
+			case err == nil && entry.Ref == ref:
 				return nil
-			}
-			if err != nil && !errors.Is(err, ErrNotFound) {
+			case l.opts.Unreadable.Met(err):
+				missing = err // unless another one can be read
+			case err != nil && !errors.Is(err, ErrNotFound):
 				return err
 			}
 		}
-		return ErrNotFound
+		return missing
 	})
 	if err != nil {
 		return Entry{}, err
@@ -103,7 +106,8 @@ func (l *Ledger) getLive(tx store.Tx, key string) (Entry, error) {
 // api.StateNone, in order of state and expiry. Cursor is empty for the first
 // page and otherwise what the page before returned; the returned cursor is
 // empty after the last page. Entries that change while a listing goes on may be
-// missed or met again. Limit is 1 to MaxListLimit.
+// missed or met again, and entries that cannot be read are left out. Limit is 1 to
+// MaxListLimit.
 //
 // Errors: ErrCursor, *api.FieldError, the store's.
 func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor string) ([]Entry, string, error) {
@@ -187,17 +191,15 @@ func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, lim
 		for _, h := range hits {
 			var r record
 			e, err := l.load(tx, h.Key, &r)
-			if err != nil {
+			if err != nil && !l.opts.Unreadable.Met(err) {
 				return err
 			}
 			if state, _ := standing(e, now); state != s.state || e.state != s.index {
 				continue
 			}
-			entry, err := entryOf(h.Key, e, at)
-			if err != nil {
-				return err
+			if entry, err := entryOf(h.Key, e, at); !l.opts.Unreadable.Met(err) {
+				page = append(page, entry)
 			}
-			page = append(page, entry)
 		}
 		if more = len(hits) == limit; more {
 			last = hits[len(hits)-1]

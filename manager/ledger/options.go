@@ -6,6 +6,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 // Options configure a Ledger; the zero value of a field means its default.
@@ -35,6 +36,8 @@ type Options struct {
 	// PollInterval is how often a waiter looks by itself, in case a wake-up
 	// was lost. Default 1 s.
 	PollInterval time.Duration
+	// Unreadable is told of the records that cannot be read; default one of its own.
+	Unreadable *unread.Tracker
 	// OpTimeout bounds each transaction that the ledger runs on its own
 	// account, after a wait and in the sweeper. Default 10 s.
 	OpTimeout time.Duration
@@ -58,6 +61,9 @@ func (o Options) WithDefaults() Options {
 	def(&o.MaxWaiters, 10_000)
 	def(&o.PollInterval, time.Second)
 	def(&o.OpTimeout, 10*time.Second)
+	if o.Unreadable == nil {
+		o.Unreadable = unread.New()
+	}
 	return o
 }
 

@@ -150,31 +150,36 @@ func appendRecord(dst []byte, r *record) []byte {
 	return append(dst, r.result...)
 }
 
+// unreadable is the error for a record that is there and cannot be read.
+func unreadable(key, format string, args ...any) error {
+	return &store.UnreadableError{Collection: collection, Key: key, Reason: fmt.Sprintf(format, args...)}
+}
+
 // decodeRecord reads a stored value, without the manager's default where it says so:
-// see Ledger.load. ErrCorrupt when it cannot.
+// see Ledger.load. Its error is a *store.UnreadableError.
 func decodeRecord(key string, b []byte, r *record) error {
 	if len(b) < 2 {
-		return fmt.Errorf("%w %q: shorter than its header", ErrCorrupt, key)
+		return unreadable(key, "it is shorter than its header")
 	}
 	if b[0] != recordVersion1 && b[0] != recordVersion2 {
-		return fmt.Errorf("%w %q: version %d, this program reads %d and %d", ErrCorrupt, key, b[0], recordVersion1, recordVersion2)
+		return unreadable(key, "it has version %d, this program reads %d and %d", b[0], recordVersion1, recordVersion2)
 	}
 	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
 	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] {
-		return fmt.Errorf("%w %q: state %d", ErrCorrupt, key, b[1])
+		return unreadable(key, "it is in state %d", b[1])
 	}
 	rest := b[2:]
 	for _, v := range [...]*int64{&r.created, &r.expires, &r.touched} {
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > 1<<62 {
-			return fmt.Errorf("%w %q: malformed time", ErrCorrupt, key)
+			return unreadable(key, "a time is malformed")
 		}
 		*v, rest = int64(u), rest[n:]
 	}
 	if b[0] == recordVersion2 {
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > uint64(api.MaxTTL/time.Millisecond)+1 {
-			return fmt.Errorf("%w %q: malformed unknown TTL", ErrCorrupt, key)
+			return unreadable(key, "its unknown TTL is malformed")
 		}
 		if r.explicit = u != 0; r.explicit {
 			r.unknown = int64(u) - 1
@@ -184,11 +189,16 @@ func decodeRecord(key string, b []byte, r *record) error {
 	for _, v := range [...]*[]byte{&r.token, &r.fingerprint, &r.ref} {
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > uint64(len(rest)-n) {
-			return fmt.Errorf("%w %q: malformed field", ErrCorrupt, key)
+			return unreadable(key, "a field is malformed")
 		}
 		*v, rest = rest[n:n+int(u):n+int(u)], rest[n+int(u):]
 	}
 	r.result = rest
+	if r.state.Terminal() {
+		if _, _, err := api.CheckRawResult(rest); err != nil {
+			return unreadable(key, "its result is malformed: %v", err)
+		}
+	}
 	return nil
 }
 

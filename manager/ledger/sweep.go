@@ -7,6 +7,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 const (
@@ -47,110 +48,115 @@ func (l *Ledger) maintain(ctx context.Context) error {
 }
 
 // Sweep removes all entries that have expired, in bounded transactions, and
-// returns how many. It stores as UNKNOWN the reservations that ran out and are that. It reads the expiry indexes only as far as it has to.
+// returns how many. It stores as UNKNOWN the reservations that ran out and are that.
+// It reads the expiry indexes only as far as it has to, and each entry there once.
 func (l *Ledger) Sweep(ctx context.Context) (int, error) {
 	total := 0
 	for _, state := range storedStates {
-		for {
-			n, more, err := l.sweepOnce(ctx, state)
-			total += n
+		for done := (swept{more: true}); done.more; {
+			var err error
+			done, err = l.sweepOnce(ctx, state, done.last)
+			total += done.removed
 			if err != nil {
 				return total, err
-			}
-			if !more {
-				break
 			}
 		}
 	}
 	return total, nil
 }
 
-// sweepOnce removes one batch of expired entries of a state.
-func (l *Ledger) sweepOnce(ctx context.Context, state api.State) (removed int, more bool, err error) {
+// sweepOnce removes one batch of expired entries of a state, behind after.
+func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hit) (done swept, err error) {
 	ctx, cancel := l.opContext(ctx)
 	defer cancel()
 	due := false
 	err = l.store.View(ctx, func(tx store.Tx) error {
-		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 1})
+		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(tx.Now().UnixMilli() + 1), After: after, Limit: 1})
 		due = len(hits) > 0
 		return err
 	})
 	if err != nil || !due {
-		return 0, false, err
+		return swept{}, err
 	}
-	var done swept
 	err = l.transact(ctx, func(tx *Tx) error {
 		var err error
-		done, err = tx.sweep("", state, sweepBatch, true)
+		done, err = tx.sweep("", state, after, sweepBatch, true)
 		return err
 	})
 	if errors.Is(err, store.ErrConflict) {
 		// Another manager sweeps or the entry is busy; the next sweep comes.
-		return 0, false, nil
+		return swept{}, nil
 	}
 	if err != nil {
-		return 0, false, err
+		return swept{}, err
 	}
-	return done.removed, done.more, nil
+	return done, nil
 }
 
 // swept is what Tx.sweep did.
 type swept struct {
 	removed int
-	more    bool // there may be more to do
+	last    *store.Hit // as far as it got
+	more    bool       // there may be more to do behind it
 }
 
-// sweep removes up to limit expired entries of a state, other than key. Reservations
-// that ran out and are UNKNOWN for a while become entries of that state, if lapse, or
-// are passed over.
-func (tx *Tx) sweep(key string, state api.State, limit int, lapse bool) (swept, error) {
+// sweep removes up to limit expired entries of a state, other than key, behind after
+// or, without that, from where there are any that it can read. Reservations that ran
+// out and are UNKNOWN for a while become entries of that state, if lapse, or are
+// passed over.
+func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, lapse bool) (swept, error) {
 	now := tx.Now().UnixMilli()
-	r := store.Range{To: sortKey(now + 1), Limit: limit}
+	index := indexOf(state)
+	if after == nil {
+		after = tx.l.front.After(index)
+	}
+	r := store.Range{To: sortKey(now + 1), After: after, Limit: limit}
 	if !lapse {
 		r.Limit = max(limit, evictWindow)
 	}
-	hits, err := tx.Scan(collection, indexOf(state), r)
+	hits, err := tx.Scan(collection, index, r)
 	if err != nil {
 		return swept{}, err
 	}
-	removed, lapsed, size := 0, 0, 0
-	for _, h := range hits {
-		if removed == limit {
-			break
-		}
+	var lead unread.Lead
+	defer lead.Pass(&tx.l.front, index)
+	seen, removed, changed, size := 0, 0, 0, 0
+	for ; seen < len(hits) && removed < limit; seen++ {
+		h := hits[seen]
 		if h.Key == key {
 			continue
 		}
 		var r record
 		e, err := tx.l.load(tx.Tx, h.Key, &r)
-		if err != nil {
+		if err != nil && !tx.l.opts.Unreadable.Met(err) {
 			return swept{}, err
 		}
-		if e == nil || now < e.expires {
-			continue // the hit was stale
+		if lead.See(h, e != nil); e == nil || now < e.expires {
+			continue // the hit was stale, or leads to nothing
 		}
 		unknown := live(e, now)
 		if unknown && !lapse {
 			continue
 		}
-		if size += e.size; removed+lapsed > 0 && size > sweepBytes {
+		if size += e.size; changed > 0 && size > sweepBytes {
 			break
 		}
-		if unknown {
+		if changed++; unknown {
 			err = tx.lapse(h.Key, e, now)
-			lapsed++
 		} else {
-			err = tx.remove(h.Key, e)
 			removed++
+			err = tx.remove(h.Key, e)
 		}
 		if err != nil {
 			return swept{}, err
 		}
 	}
 	tx.fx.expired += uint64(removed)
-	// Only progress asks for another round: hits that stay stale end it.
-	done := removed + lapsed
-	return swept{removed, done > 0 && (len(hits) == r.Limit || done < len(hits))}, nil
+	done := swept{removed: removed, more: seen < len(hits) || len(hits) == r.Limit}
+	if seen > 0 {
+		done.last = &hits[seen-1]
+	}
+	return done, nil
 }
 
 // lapse stores that a reservation which ran out is UNKNOWN.

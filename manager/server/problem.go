@@ -39,9 +39,15 @@ const (
 func ProblemOf(err error) api.Problem {
 	var p Problemer
 	var state *ledger.StateError
+	var unreadable *store.UnreadableError
 	switch {
 	case errors.As(err, &p):
 		return p.Problem()
+	case errors.As(err, &unreadable):
+		return api.Problem{
+			Status: 500, Code: api.CodeRecordUnreadable, Title: "Record unreadable",
+			Detail: unreadable.Error() + "; nothing was changed, and an operator has to look at it: manager unreadable list",
+		}
 	case errors.Is(err, ledger.ErrFenced):
 		return api.Problem{
 			Status: 409, Code: api.CodeFenced, Title: "Fenced",
@@ -118,7 +124,7 @@ func (r *Request) Error(w *Response, err error) {
 		// It may have closed one direction only, and still read this.
 		p = clientLeft()
 	}
-	if p.Status == 500 {
+	if p.Status == 500 && !r.server.opts.Unreadable.Met(err) { // which tells of each once
 		r.server.log.Error("request failed", "method", r.Method, "path", r.Path, "error", err.Error())
 	}
 	w.Problem(&p)

@@ -34,7 +34,7 @@ func TestProblems(t *testing.T) {
 		{ledger.ErrTooLarge, 413, api.CodeTooLarge, false},
 		{ledger.ErrNotFound, 404, api.CodeNotFound, false},
 		{ledger.ErrCursor, 400, api.CodeInvalidRequest, false},
-		{ledger.ErrCorrupt, 500, api.CodeInternal, false},
+		{&store.UnreadableError{Collection: "jobs", Key: "j1", Reason: "it is damaged"}, 500, api.CodeRecordUnreadable, false},
 		{store.ErrTooLarge, 413, api.CodeTooLarge, false},
 		{store.ErrNoSpace, 503, api.CodeInsufficientStorage, true},
 		{store.ErrConflict, 503, api.CodeOverloaded, true},
@@ -55,7 +55,7 @@ func TestProblems(t *testing.T) {
 			if p.Status != c.status || p.Code != c.code || (p.RetryAfterSeconds > 0) != c.retry || p.Title == "" {
 				t.Errorf("%v: %+v", err, p)
 			}
-			if p.Status == 500 && p.Detail != "" {
+			if p.Code == api.CodeInternal && p.Detail != "" {
 				t.Errorf("%v: an internal error is shown to strangers: %+v", err, p)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
 // Options configure a Server; the zero value of a field means its default.
@@ -23,6 +24,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Auth decides who may call; nil admits everyone.
 	Auth *Auth
+	// Unreadable is told of the records that a call named and that cannot be read.
+	// Nil tells nobody.
+	Unreadable *unread.Tracker
 	// MaxBodyBytes bounds a request's body; default 2 MiB.
 	MaxBodyBytes int
 	// MaxHeaderBytes bounds a request's headers; default 16 KiB.

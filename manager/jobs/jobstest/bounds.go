@@ -60,6 +60,26 @@ var boundTests = map[string]func(*env){
 			e.Fatalf("%d runs follow, want %d", len(follow), n)
 		}
 	},
+	"more jobs that cannot be read than one claim looks at": func(e *env) {
+		const n = 2500
+		var bad []string
+		for _, f := range []string{"f", "g", "h"} {
+			first := len(bad)
+			for i := range n {
+				bad = append(bad, fmt.Sprintf("%s%05d", f, i))
+			}
+			e.bulk(n, f, func(i int) string { return bad[first+i] })
+		}
+		e.rewrite("jobs", damages["a later version"], bad...)
+		for i := range 4 {
+			e.job(jobs.Submission{ID: fmt.Sprint("good", i), Function: []string{"f", "g", "h"}[i%3]})
+		}
+		e.wantIDs("one function", e.claim(jobs.ClaimRequest{Functions: []string{"g"}}), "good1")
+		e.wantIDs("three functions", e.claim(jobs.ClaimRequest{Functions: []string{"f", "g", "h"}, Limit: 2}), "good0", "good2")
+		e.wantIDs("any function", e.claim(jobs.ClaimRequest{}), "good3")
+		e.claimNone()
+		e.claimNone("f", "g", "h")
+	},
 	"the number of paused functions is bounded": func(e *env) {
 		for i := range jobs.MaxPaused {
 			e.pause(fmt.Sprintf("f%04d", i))

@@ -69,6 +69,7 @@ func Run(t *testing.T, e Engine) {
 		{"read", readTests},
 		{"duties", dutyTests},
 		{"durable", durableTests},
+		{"unreadable", unreadableTests},
 		{"concurrent", concurrentTests},
 	}
 	if !e.Slow {

@@ -29,18 +29,20 @@ const patience = 2 * time.Minute
 // Run holds the ledger on an engine to its contract.
 func Run(t *testing.T, e Engine) {
 	for name, test := range map[string]func(*testing.T, *managers){
-		"Life":           testLife,
-		"Refusals":       testRefusals,
-		"Expiry":         testExpiry,
-		"OneReservation": testOneReservation,
-		"Window":         testWindow,
-		"OnlyPending":    testOnlyPending,
-		"Replays":        testReplays,
-		"Listing":        testListing,
-		"WaitForCommit":  testWaitForCommit,
-		"WaitInLine":     testWaitInLine,
-		"Submission":     testSubmission,
-		"Histories":      testHistories,
+		"Life":                  testLife,
+		"Refusals":              testRefusals,
+		"Expiry":                testExpiry,
+		"OneReservation":        testOneReservation,
+		"Window":                testWindow,
+		"OnlyPending":           testOnlyPending,
+		"Replays":               testReplays,
+		"Listing":               testListing,
+		"WaitForCommit":         testWaitForCommit,
+		"WaitInLine":            testWaitInLine,
+		"Submission":            testSubmission,
+		"Unreadable":            testUnreadable,
+		"UnreadableAmongOthers": testUnreadableAmongOthers,
+		"Histories":             testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
 			test(t, &managers{t: t, stores: e.Open(t)})
