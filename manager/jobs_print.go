@@ -13,15 +13,15 @@ import (
 	"github.com/oncegate/oncegate/manager/client"
 )
 
-// What "manager jobs" prints: tables for people, JSON for scripts.
+// What "manager jobs" and "manager ledger" print: tables for people, JSON for scripts.
 
-func (c *jobsCall) printJSON(v any) error {
+func (c *operatorCall) printJSON(v any) error {
 	e := json.NewEncoder(c.out)
 	e.SetEscapeHTML(false)
 	return e.Encode(v)
 }
 
-func (c *jobsCall) printTable(rows [][]string, cursor string) error {
+func (c *operatorCall) printTable(rows [][]string, cursor string) error {
 	var table strings.Builder
 	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
@@ -45,7 +45,7 @@ func (c *jobsCall) printTable(rows [][]string, cursor string) error {
 }
 
 // printJob shows what a job has, one member per line.
-func (c *jobsCall) printJob(j *client.Job) error {
+func (c *operatorCall) printJob(j *client.Job) error {
 	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 	line := func(name, value string) {
 		if value != "" {

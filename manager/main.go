@@ -3,6 +3,7 @@
 //
 //	manager serve --data-dir D --listen A    run the service
 //	manager jobs list|get|cancel|...         look after the jobs of a running manager
+//	manager ledger list|get|resolve          look after the ledger of a running manager
 //	manager wal verify|dump|stats            look at a data directory
 //	manager version                          print the version
 //	manager help                             list the commands
@@ -46,6 +47,7 @@ func commands() map[string]command {
 	return map[string]command{
 		"serve":   {"run the service", serve},
 		"jobs":    {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
+		"ledger":  {"list, get, resolve entries of a running manager's ledger", ledgerMain},
 		"wal":     {"look at a data directory: verify, dump, stats", walMain},
 		"version": {"print the version", printVersion},
 	}

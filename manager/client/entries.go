@@ -1,0 +1,125 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strings"
+)
+
+// Entry is an entry of the ledger as operators see it, without its token.
+type Entry struct {
+	Key   string `json:"key"`
+	Scope string `json:"scope"`
+	// State: pending, committed, rejected or unknown; released in the answer to a
+	// Resolve that gave the key free.
+	State       string `json:"state"`
+	Fingerprint string `json:"fingerprint,omitempty"`
+	// JobID is that of the job that a submission under the key enqueued.
+	JobID string `json:"job_id,omitempty"`
+	// AgeMS is the time since the reservation, ExpiresInMS until the entry is forgotten
+	// or, when it is pending, until its outcome counts as unknown.
+	AgeMS       int64 `json:"age_ms"`
+	ExpiresInMS int64 `json:"expires_in_ms"`
+	// Result is the recorded answer; only Entry returns it.
+	Result *Answer `json:"result,omitempty"`
+	// Status and BodyBytes tell of the recorded answer where Result does not.
+	Status    int `json:"status,omitempty"`
+	BodyBytes int `json:"body_bytes,omitempty"`
+}
+
+// Answer is a recorded answer.
+type Answer struct {
+	Status int `json:"status"`
+	// Headers are pairs of a name in lower case and a value.
+	Headers [][2]string `json:"headers"`
+	Body    []byte      `json:"body"`
+	// BodyOmitted: the answer is not there, only its status.
+	BodyOmitted bool `json:"body_omitted,omitempty"`
+}
+
+// EntryQuery selects entries.
+type EntryQuery struct {
+	// State: pending, committed, rejected or unknown; all of them when empty.
+	State, Cursor string
+	// Limit: 1 to 1000, 100 when 0.
+	Limit int
+}
+
+// EntryPage is one page of entries; Cursor is empty on the last one.
+type EntryPage struct {
+	Entries []Entry `json:"entries"`
+	Cursor  string  `json:"cursor"`
+}
+
+// Resolution is what is known of an outcome that the ledger does not know.
+type Resolution struct {
+	// As: committed or rejected, which need a Status, or released: nothing ran and
+	// nothing runs any more, so the next request with the key may.
+	As     string `json:"as"`
+	Status int    `json:"status,omitempty"`
+	// Headers and Body of the answer, for later duplicates to get. Without a Body (nil)
+	// they are told that there is no answer but its Status.
+	Headers [][2]string `json:"headers,omitempty"`
+	Body    []byte      `json:"body,omitempty"`
+	// TTLMS is how long the outcome is remembered; the manager's default when 0.
+	TTLMS int64 `json:"ttl_ms,omitempty"`
+}
+
+// Entries returns one page of the ledger's entries, without their answers.
+func (c *Client) Entries(ctx context.Context, q EntryQuery) (*EntryPage, error) {
+	v := url.Values{}
+	if q.State != "" {
+		v.Set("state", q.State)
+	}
+	var page EntryPage
+	call := call{method: "GET", path: "/v1/ledger/entries" + pageQuery(v, q.Limit, q.Cursor)}
+	if _, err := c.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Entries == nil {
+		return nil, call.notOurs("no list of entries")
+	}
+	return &page, nil
+}
+
+// Entry returns the entry of a key with its answer.
+func (c *Client) Entry(ctx context.Context, scope, key string) (*Entry, error) {
+	return c.entry(ctx, call{method: "GET", path: entryPath(scope, key, "")})
+}
+
+// Resolve settles an entry that is unknown and returns what it is then. When an answer
+// is lost and the call repeated it may say that the entry is not unknown, or not there:
+// then it was settled. Only administrators may.
+func (c *Client) Resolve(ctx context.Context, scope, key string, r Resolution) (*Entry, error) {
+	body := struct {
+		Resolution
+		Body *[]byte `json:"body,omitempty"` // an empty body is not none
+	}{Resolution: r}
+	if r.Body != nil {
+		body.Body = &r.Body
+	}
+	return c.entry(ctx, call{method: "POST", path: entryPath(scope, key, "/resolve"), body: body})
+}
+
+func (c *Client) entry(ctx context.Context, call call) (*Entry, error) {
+	var e Entry
+	if _, err := c.do(ctx, call, &e); err != nil {
+		return nil, err
+	}
+	if e.Key == "" || e.State == "" {
+		return nil, call.notOurs("no entry")
+	}
+	return &e, nil
+}
+
+func entryPath(scope, key, verb string) string {
+	escaped := url.PathEscape(key)
+	if key == "." || key == ".." { // which a path must not have
+		escaped = strings.ReplaceAll(key, ".", "%2E")
+	}
+	path := "/v1/ledger/entries/" + escaped + verb
+	if scope == "" {
+		return path
+	}
+	return path + "?" + url.Values{"scope": {scope}}.Encode()
+}
