@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -353,5 +354,41 @@ func TestOperatorCalls(t *testing.T) {
 	}
 	if d, err := m.queue.Depth(ctx); err != nil || d != (jobs.Depth{Queued: 2, Done: 2}) {
 		t.Errorf("depth %+v, %v", d, err)
+	}
+}
+
+// TestEntries: what operators ask of the ledger, and what it answers them.
+func TestEntries(t *testing.T) {
+	m := startManager(t)
+	c := m.client(nil)
+	for _, key := range []string{"a", "b/?%", "."} {
+		if _, err := m.ledger.Unknown(t.Context(), &api.ReserveRequest{Key: key, Scope: "s&t", Token: "t"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := c.Entries(t.Context(), EntryQuery{State: "unknown", Limit: 2})
+	if err != nil || len(page.Entries) != 2 || page.Cursor == "" || page.Entries[0].State != "unknown" || page.Entries[0].ExpiresInMS > 300_000 {
+		t.Fatalf("%+v %v", page, err)
+	}
+	if page, err = c.Entries(t.Context(), EntryQuery{State: "unknown", Cursor: page.Cursor}); err != nil || len(page.Entries) != 1 || page.Cursor != "" {
+		t.Fatalf("%+v %v", page, err)
+	}
+	headers := [][2]string{{"x", "y"}}
+	for key, r := range map[string]Resolution{
+		"a": {As: "committed", Status: 201, Headers: headers, Body: []byte("hi")}, "b/?%": {As: "rejected", Status: 402}, ".": {As: "committed", Status: 204, Body: []byte{}},
+	} {
+		if e, err := c.Resolve(t.Context(), "s&t", key, r); err != nil || e.Key != key || e.State != r.As || e.Status != r.Status {
+			t.Errorf("%s: %+v %v", key, e, err)
+		}
+		e, err := c.Entry(t.Context(), "s&t", key)
+		if err != nil || e.Result == nil || e.Result.Status != r.Status || !bytes.Equal(e.Result.Body, r.Body) || e.Result.BodyOmitted != (r.Body == nil) {
+			t.Errorf("%s: %+v %v", key, e, err)
+		}
+		if _, err := c.Resolve(t.Context(), "s&t", key, r); !HasCode(err, api.CodeConflict) {
+			t.Errorf("%s again: %v", key, err)
+		}
+	}
+	if _, err := c.Entry(t.Context(), "", "a"); !HasCode(err, api.CodeNotFound) {
+		t.Errorf("another scope: %v", err)
 	}
 }
