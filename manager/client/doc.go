@@ -10,6 +10,10 @@
 // does not matter. The manager, or the gate in front of it, executes the
 // submission once and gives every attempt the first answer.
 //
+// An error with the code api.CodeOutcomeUnknown says that the first attempt may have been
+// executed and that nobody knows how it ended. It is not repeated: the caller looks up
+// what became of it, and does not submit again under another key.
+//
 // A program that may itself crash between two attempts keeps the key where it
 // keeps the work, and passes it in.
 //

@@ -3,15 +3,29 @@
 //
 // # Entries
 //
-//	          reserve                commit
-//	(none) ------------> PENDING ------------> COMMITTED --.
-//	  ^                   |  |  \    reject                 |  TTL, capacity,
-//	  |   release, TTL    |  |   `-----------> REJECTED  ---+  admin delete
-//	  '-------------------'  |                              |
-//	  '-------------------------------------------------- (none)
+//	           reserve             commit, reject
+//	(none) --------------> PENDING ----------------> COMMITTED, REJECTED
+//	   ^                   |  |  ^                       ^           |
+//	   |                   |  |  |         late outcome, |           |
+//	   |<---- release -----'  |  | renew     or resolved |           |
+//	   |          TTL, unknown|  |                       |           |
+//	   |                      v  |                       |           |
+//	   |                    UNKNOWN ---------------------'           |
+//	   |                       |                                     |
+//	   |<-- release, resolve --+-------------------------------------'
+//	                                TTL, capacity, admin delete
 //
 // COMMITTED and REJECTED never change. An entry whose TTL has passed is treated
 // as gone from that instant, whether or not the sweeper has removed its record.
+//
+// A reservation that runs out without an outcome does not free its key: the work
+// may have run, or may still run. It is UNKNOWN from that instant, for the unknown
+// TTL of its reservation, whether or not the sweeper has stored that. A reservation
+// with the unknown TTL api.NoUnknown frees its key instead. While the work runs its
+// holder renews the reservation; a holder that sees that it will never know the
+// outcome says so (Unknown) rather than let the reservation run out. What replaces
+// UNKNOWN is the outcome itself, when it comes with the reservation's token, and what
+// an operator found out (Resolve).
 //
 // # Tokens
 //
@@ -22,18 +36,31 @@
 //	nothing               insert, reserved     accept late             released
 //	PENDING, token t      reserved again       record the outcome      delete, released
 //	PENDING, other token  pending              ErrFenced               ErrFenced
+//	UNKNOWN, token t      ErrOutcomeUnknown    record the outcome      delete, released
+//	UNKNOWN, other token  ErrOutcomeUnknown    ErrFenced               ErrFenced
 //	final, token t        the result           same state: ok          ErrConflict
 //	                                           other state: ErrConflict
 //	final, other token    the result           ErrFenced               ErrFenced
 //
-// When both sides give a fingerprint and they differ, reserve and a commit that
-// would record or accept an outcome return ErrFingerprintMismatch and nothing
-// changes. A fenced caller is told so before fingerprints are compared.
+//	found                 renew(t)             unknown(t)              resolve
+//	nothing               insert, reserved     accept late             ErrNotFound
+//	PENDING, token t      extend, reserved     make it UNKNOWN         ErrConflict
+//	PENDING, other token  ErrFenced            ErrFenced               ErrConflict
+//	UNKNOWN, token t      PENDING, reserved    unknown, nothing new    record, or delete
+//	UNKNOWN, other token  ErrFenced            ErrFenced               record, or delete
+//	final, token t        ErrConflict          ErrConflict             ErrConflict
+//	final, other token    ErrFenced            ErrFenced               ErrConflict
 //
-// A commit or reject is accepted late when the reservation is gone and nobody
+// When both sides give a fingerprint and they differ, reserve and a commit, renewal
+// or unknown that would record or accept something return ErrFingerprintMismatch and
+// nothing changes. A fenced caller is told so before fingerprints are compared; a
+// reserve is told that the outcome is unknown after.
+//
+// A commit, reject or unknown is accepted late when the reservation is gone and nobody
 // has reserved the key since: the work did run, and the next duplicate must see
-// its outcome. A token serves one attempt only: a reserve that arrives after
-// the release of its own token reserves again.
+// its outcome. So is a renewal: the work is still running. A token serves one attempt
+// only: a reserve, or a renewal, that arrives after the release of its own token
+// reserves again, so a holder releases only when no other call of its own is under way.
 //
 // # Window
 //
@@ -62,7 +89,8 @@
 // A reserve may be held while another attempt is pending. The waiters of a key
 // form a queue in this manager; only its head watches the store. When the
 // reservation ends without an outcome the head takes it, and when an outcome is
-// recorded all of them are answered, both in order of arrival. A reserve that may wait
+// recorded, or the reservation becomes UNKNOWN, all of them are told, both in order of
+// arrival. A reservation that is renewed keeps them waiting. A reserve that may wait
 // joins the queue rather than overtake it. The number of waiters is bounded;
 // beyond it a call is answered pending at once.
 //
@@ -70,8 +98,14 @@
 //
 // An entry is one record of collection "ledger"; its key is the scope's length
 // in decimal, a colon, scope and key. Each state has an index ordered by expiry
-// (pending, committed, rejected), which the sweeper, listings and counts use;
-// lru orders final entries by last use; ref finds entries by a reference such
+// (pending, committed, rejected, unknown), which the sweeper, listings and counts use;
+// lru orders final and UNKNOWN entries by last use; ref finds entries by a reference such
 // as a job id. All of this goes through the transactions of package store; Tx
 // lets a caller combine ledger calls with writes of its own in one of them.
+//
+// Records have version 1 wherever that can say what there is, and version 2 for what is
+// UNKNOWN and for reservations that do not leave their unknown TTL to the manager. A
+// reservation in a record of version 1, as the release before version 2 wrote all of
+// them, has the default of the manager that finds it run out. That release cannot read
+// version 2: a key with such a record fails there.
 package ledger
