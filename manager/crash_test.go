@@ -58,6 +58,7 @@ type crashLoad struct {
 	history map[string][]porcupine.Operation
 	start   time.Time
 	lost    int // calls that were cut off
+	away    []porcupine.Operation
 }
 
 // TestCrash kills the real program under load, again and again, while 32
@@ -78,7 +79,11 @@ func TestCrash(t *testing.T) {
 	var once sync.Once
 	halt := func() { once.Do(func() { close(load.stop) }) }
 	defer halt()
+	var killed time.Time
 	for round := range rounds {
+		if round > 0 {
+			load.downtime(killed, time.Now())
+		}
 		engine := []string{"fasthttp", "nethttp"}[round%2]
 		// Small snapshots, so that crashes meet them at work too.
 		p := startManager(t, "--data-dir", dir, "--http-engine", engine, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")
@@ -96,6 +101,7 @@ func TestCrash(t *testing.T) {
 			return load.acked.Load() >= callsPerRound || t.Failed()
 		})
 		p.kill()
+		killed = time.Now()
 		if strings.Contains(p.stderr.String(), `"level":"ERROR"`) {
 			t.Errorf("round %d: the manager complained: %s", round, p.stderr)
 		}
@@ -180,6 +186,15 @@ func (l *crashLoad) call(client *http.Client, id int, c ledgertest.Call, raw boo
 	})
 }
 
+// downtime records that nobody served for a while, which is part of the history
+// of every key.
+func (l *crashLoad) downtime(from, to time.Time) {
+	l.away = append(l.away, porcupine.Operation{
+		ClientId: crashClients, Input: ledgertest.Call{Op: ledgertest.Downtime, Begin: from.UnixMilli() + 1, End: to.UnixMilli()},
+		Output: ledgertest.Outcome{}, Call: from.Sub(l.start).Nanoseconds(), Return: to.Sub(l.start).Nanoseconds(),
+	})
+}
+
 // cutOff tells the end of a connection from an answer that makes no sense.
 func cutOff(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "reset by peer")
@@ -255,6 +270,7 @@ func (l *crashLoad) check() {
 	calls, longest := 0, 0
 	for key, ops := range l.history {
 		calls += len(ops)
+		ops = append(ops, l.away...)
 		longest = max(longest, len(ops))
 		if res := porcupine.CheckOperationsTimeout(ledgertest.Model, ops, 5*time.Minute); res != porcupine.Ok {
 			l.t.Errorf("key %s: %v", key, res)

@@ -23,6 +23,7 @@ import (
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
 	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/downtime"
 	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
@@ -77,13 +78,14 @@ type app struct {
 
 	unreadable *unread.Tracker
 
-	store  store.Store
-	ledger *ledger.Ledger
-	queue  *jobs.Queue
-	auth   *server.Auth
-	server *server.Server
-	engine server.Engine
-	admin  *http.Server
+	store     store.Store
+	downtimes prometheus.Counter
+	ledger    *ledger.Ledger
+	queue     *jobs.Queue
+	auth      *server.Auth
+	server    *server.Server
+	engine    server.Engine
+	admin     *http.Server
 
 	certificate *server.Certificate // nil without TLS
 
@@ -122,6 +124,11 @@ func (a *app) start(ctx context.Context) error {
 		}
 		a.store = opened
 	}
+	a.downtimes = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "oncegate_downtimes_total", Help: "How often leases were extended, because no manager had served for a while.",
+	})
+	leases := downtime.New(a.store, downtime.Options{Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended})
+	a.store = leases
 	a.unreadable = unread.New()
 	ledgerOpts, jobOpts, opts := s.ledger, s.jobs, s.server
 	ledgerOpts.Unreadable, jobOpts.Unreadable, opts.Unreadable = a.unreadable, a.unreadable, a.unreadable
@@ -146,6 +153,10 @@ func (a *app) start(ctx context.Context) error {
 		}
 		addresses = append(addresses, "admin "+addr)
 	}
+	if err := leases.Start(ctx); err != nil {
+		return err
+	}
+	a.goRun(func() { leases.Run(background) })
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
 	a.goRun(func() { a.reload(background) })
@@ -164,6 +175,19 @@ func (a *app) start(ctx context.Context) error {
 	a.log.Info("ready", "version", version(), "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,
 		"http_engine", s.httpEngine, "tls", tlsConfig != nil, "auth", a.auth != nil)
 	return nil
+}
+
+// extended logs that the leases got the time of a downtime again.
+func (a *app) extended(r downtime.Report) {
+	a.downtimes.Inc()
+	args := []any{"took_ms", r.Took.Milliseconds()}
+	if !r.From.IsZero() {
+		args = append(args, "away_ms", r.To.Sub(r.From).Milliseconds())
+	}
+	for name, n := range r.Extended {
+		args = append(args, name, n)
+	}
+	a.log.Warn("after a downtime, what was leased out has the time again that it had left", args...)
 }
 
 func (a *app) goRun(f func()) {
@@ -211,7 +235,7 @@ func (a *app) register() error {
 			defer cancel()
 			return a.ledger.Stats(ctx)
 		}),
-		a.jobsCollector(),
+		a.jobsCollector(), a.downtimes,
 		newUnreadableCollector(a.unreadable),
 	)
 	for _, c := range all {

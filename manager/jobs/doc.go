@@ -35,7 +35,8 @@
 // again with its old place in the order, or failed when it was the last attempt:
 // a worker that crashes loses nothing, and a job that crashes its workers ends in
 // the dead letters. Until it is taken back, a lease that ran out is still its
-// worker's: a late finish reports what really happened.
+// worker's: a late finish reports what really happened. Time in which no manager
+// served does not count, see package downtime.
 //
 // Execution is therefore at least once. Who needs exactly one effect makes the
 // handler idempotent, with the job's id as the key.

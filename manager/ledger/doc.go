@@ -27,6 +27,9 @@
 // UNKNOWN is the outcome itself, when it comes with the reservation's token, and what
 // an operator found out (Resolve).
 //
+// Time in which no manager served does not run a reservation down, see package
+// downtime.
+//
 // # Tokens
 //
 // Every attempt has a token of its own. The same call with the same token is

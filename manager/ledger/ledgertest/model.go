@@ -14,6 +14,7 @@ import (
 // Call is the input of an operation of Model.
 type Call struct {
 	// Op is reserve, renew, unknown, commit, reject, release or resolve (as committed).
+	// Downtime is for time in which no manager served; it is nobody's call.
 	Op, Key, Token string
 	// Body is what a commit, reject or resolve records.
 	Body string
@@ -161,6 +162,9 @@ var Model = (&porcupine.NondeterministicModel{
 	Init: func() []any { return []any{entryState{}} },
 	Step: func(state, input, output any) []any {
 		s, c, o := state.(entryState), input.(Call), output.(Outcome)
+		if c.Op == Downtime {
+			return s.extended(c)
+		}
 		if o.Known {
 			return explain(s, c, o)
 		}
@@ -181,6 +185,27 @@ var Model = (&porcupine.NondeterministicModel{
 		return fmt.Sprintf("%+v -> %+v", input, output)
 	},
 }).ToModel()
+
+// Downtime is the Op of a time in which no manager served: at least from Begin to
+// End, and not for MaxDowntime more.
+const (
+	Downtime    = "downtime"
+	MaxDowntime = 60_000
+)
+
+// extended lists what may become of an entry in a downtime: a reservation that was
+// alive when it began lasts longer by that.
+func (s entryState) extended(c Call) []any {
+	if s.state != "pending" {
+		return []any{s}
+	}
+	longer := s
+	longer.lo, longer.hi = s.lo+c.End-c.Begin, s.hi+c.End-c.Begin+MaxDowntime
+	if s.lo > c.Begin {
+		return []any{longer}
+	}
+	return []any{s, longer}
+}
 
 // kept is what a renewal leaves of a reservation that would have lasted longer than it
 // asks for.
