@@ -100,7 +100,7 @@ demo: build ## a retry storm with lost answers and a manager killed in the middl
 TEST_TIMEOUT ?= 30m
 
 .PHONY: test
-test: test-deps build guests ## all tests, with the race detector, against the wasm that ships, real processes and two Envoys
+test: test-deps build guests build/python ## all tests, with the race detector, against the wasm that ships, real processes and two Envoys
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
@@ -110,13 +110,23 @@ test: test-deps build guests ## all tests, with the race detector, against the w
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
-test-envoys: build guests ## what runs in Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
+test-envoys: build guests build/python ## what runs in Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
 
 .PHONY: envoy
 envoy: programs ## find an Envoy (ENVOY_BIN, PATH), or install the pinned one into build/toolchain; prints its path
 	@build/setup default
+
+# stripe-python, a client that repeats by itself, for examples/stripe and its test. A failed installation leaves no folder.
+build/python: examples/stripe/requirements.txt
+	@.ci/apt-install python3:python3 \
+		'/usr/lib/python3/dist-packages/pip/__init__.py|/usr/local/lib/python3*/site-packages/pip/__init__.py|pip3:python3-pip'
+	@rm -rf $@ $@-new
+	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --require-hashes \
+		--only-binary=:all: --target $@-new -r $<
+	@mv $@-new $@
+	@touch $@
 
 # What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
 .PHONY: test-deps

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -25,6 +28,8 @@ func (s *service) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /payments", s.pay)
 	mux.HandleFunc("POST /payments/{account}", s.pay)
+	// Enough for the libraries of a well-known payment service (examples/stripe).
+	mux.HandleFunc("POST /v1/payment_intents", s.pay)
 	mux.HandleFunc("GET /executions", s.executions)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -59,7 +64,11 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var answer payment
-	if err := decodeObject(body, &answer); err != nil {
+	decode := decodeObject
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err == nil && media == formType && strings.HasPrefix(r.URL.Path, "/v1/") {
+		decode = decodeForm
+	}
+	if err := decode(body, &answer); err != nil {
 		writeProblem(w, http.StatusBadRequest, err.Error())
 		return
 	}
@@ -92,6 +101,23 @@ func decodeObject(body []byte, p *payment) error {
 		return fmt.Errorf("the body is not valid JSON: %w", err)
 	}
 	p.Amount, p.Currency = fields.Amount, fields.Currency
+	return nil
+}
+
+const formType = "application/x-www-form-urlencoded"
+
+// decodeForm is decodeObject for an HTML form.
+func decodeForm(body []byte, p *payment) error {
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return fmt.Errorf("the body is not a valid form: %w", err)
+	}
+	if amount, err := strconv.ParseInt(form.Get("amount"), 10, 64); err == nil {
+		p.Amount = strconv.AppendInt(nil, amount, 10)
+	}
+	if form.Has("currency") {
+		p.Currency = mustMarshal(form.Get("currency"))
+	}
 	return nil
 }
 
