@@ -227,7 +227,11 @@ func TestTrailers(t *testing.T) {
 			t.Fatal(err)
 		}
 		key := newKey()
-		for _, want := range []string{"1 ", " omitted"} {
+		wants := []string{"1 ", " omitted"}
+		if mode == "body" {
+			wants[0] = " omitted" // the gate made the call
+		}
+		for _, want := range wants {
 			req, err := pay(key).request(t.Context(), p)
 			if err != nil {
 				t.Fatal(err)

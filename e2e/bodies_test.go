@@ -288,7 +288,8 @@ func (r *bodyRig) try(ctx context.Context, c bodyCase, key string, retry bool) e
 	if replayed := resp.Header.Get("Idempotent-Replayed") == "true"; resp.StatusCode != 200 || text != want || replayed != retry {
 		return fmt.Errorf("status %d, replayed %v (want %v), %d bytes %.200q", resp.StatusCode, replayed, retry, len(got), got)
 	}
-	if c.trailer && c.answer && !retry && resp.Trailer.Get("X-Sum") != "end" {
+	// Where the gate made the call, it says that there were trailers.
+	if c.trailer && c.answer && !retry && resp.Trailer.Get("X-Sum") != "end" && resp.Header.Get("Idempotency-Trailers") != "omitted" {
 		return fmt.Errorf("trailers: %v", resp.Trailer)
 	}
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
@@ -18,6 +19,7 @@ import (
 
 	// The extensions that the files name by type URL.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/internal_listener/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
@@ -99,15 +101,15 @@ func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
 }
 
 // Edit calls change with the connection manager and the Wasm plugin of the bootstrap's
-// only listener and puts what it made of them back in.
+// first listener and puts what it made of them back in. The only other listener that there may
+// be is the inner one, which gets the first one's routes.
 func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error) error {
 	listeners := b.GetStaticResources().GetListeners()
-	if len(listeners) != 1 || len(listeners[0].GetFilterChains()) != 1 || len(listeners[0].GetFilterChains()[0].GetFilters()) != 1 {
-		return errors.New("envoy: want one listener with one filter chain of one filter")
+	if len(listeners) != 1 && (len(listeners) != 2 || listeners[1].GetInternalListener() == nil) {
+		return errors.New("envoy: want one listener, and at most an internal one behind it")
 	}
-	filter := listeners[0].GetFilterChains()[0].GetFilters()[0]
-	hcm := new(hcmv3.HttpConnectionManager)
-	if err := filter.GetTypedConfig().UnmarshalTo(hcm); err != nil {
+	filter, hcm, err := connectionManager(listeners[0])
+	if err != nil {
 		return err
 	}
 	var plugins int
@@ -130,7 +132,30 @@ func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager
 	if plugins != 1 {
 		return fmt.Errorf("envoy: %d Wasm filters, want one", plugins)
 	}
-	return anypb.MarshalFrom(filter.GetTypedConfig(), hcm, deterministic)
+	if err := anypb.MarshalFrom(filter.GetTypedConfig(), hcm, deterministic); err != nil {
+		return err
+	}
+	for _, l := range listeners[1:] {
+		filter, inner, err := connectionManager(l)
+		if err != nil {
+			return err
+		}
+		inner.RouteSpecifier = hcm.GetRouteSpecifier()
+		if err := anypb.MarshalFrom(filter.GetTypedConfig(), inner, deterministic); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// connectionManager is the only filter of a listener.
+func connectionManager(l *listenerv3.Listener) (*listenerv3.Filter, *hcmv3.HttpConnectionManager, error) {
+	if len(l.GetFilterChains()) != 1 || len(l.GetFilterChains()[0].GetFilters()) != 1 {
+		return nil, nil, errors.New("envoy: want one filter chain of one filter in each listener")
+	}
+	filter := l.GetFilterChains()[0].GetFilters()[0]
+	hcm := new(hcmv3.HttpConnectionManager)
+	return filter, hcm, filter.GetTypedConfig().UnmarshalTo(hcm)
 }
 
 // deterministic is how protojson packs messages: maps in order.

@@ -32,7 +32,9 @@ type HTTPClusterConfig struct {
 	MaxResponseBytes int64
 }
 
-// HTTPCluster is a Cluster over net/http. It never retries, as Envoy does not.
+// HTTPCluster is a Cluster over net/http. It never retries, as Envoy does not, and adds what Envoy's router
+// adds: x-envoy-internal and x-envoy-expected-rq-timeout-ms to requests, x-envoy-upstream-service-time to
+// answers that came from outside.
 type HTTPCluster struct {
 	cfg       HTTPClusterConfig
 	transport *http.Transport
@@ -143,6 +145,10 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 			hr.Header.Add(p[0], p[1])
 		}
 	}
+	hr.Header.Set("X-Envoy-Internal", "true")
+	if req.Timeout > 0 {
+		hr.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", strconv.FormatInt(req.Timeout.Milliseconds(), 10))
+	}
 	if _, ok := hr.Header["User-Agent"]; !ok {
 		hr.Header["User-Agent"] = []string{""} // none, rather than Go's own
 	}
@@ -153,7 +159,9 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 		}
 		hr.ContentLength = -1 // trailers need chunks
 	}
+	began := time.Now()
 	resp, err := c.transport.RoundTrip(hr.WithContext(ctx))
+	took := time.Since(began)
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) && op.Op == "dial" {
@@ -166,6 +174,7 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 	if err != nil || int64(len(body)) > c.cfg.MaxResponseBytes {
 		return CallResponse{Failure: CallResetMidAnswer}
 	}
+	resp.Header.Set("X-Envoy-Upstream-Service-Time", strconv.FormatInt(took.Milliseconds(), 10))
 	out := CallResponse{Headers: fromHTTPHeader(resp.Header), Body: body}
 	out.Headers = append(Headers{{":status", strconv.Itoa(resp.StatusCode)}}, out.Headers...)
 	if len(resp.Trailer) > 0 {

@@ -143,6 +143,9 @@ func (v *vm) CallHeaders() [][2]string {
 	return v.reading.headers
 }
 
+// CallTrailers: no answer has any here.
+func (v *vm) CallTrailers() bool { return false }
+
 func (v *vm) CallBody(size int) []byte {
 	if v.reading == nil {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -117,8 +118,11 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 			return nil, fmt.Errorf("--admin: %w", err)
 		}
 	}
-	clusters := make(map[string]hostsim.Cluster, len(o.clusters))
-	for name, addr := range o.clusters {
+	// The upstream is a cluster as well, that of the route: a filter may call it by itself.
+	addresses := map[string]string{proxy.RouteCluster: o.upstream}
+	maps.Copy(addresses, o.clusters)
+	clusters := make(map[string]hostsim.Cluster, len(addresses))
+	for name, addr := range addresses {
 		c, err := hostsim.NewHTTPCluster(hostsim.HTTPClusterConfig{
 			Address:        addr,
 			ConnectTimeout: o.connectTimeout,

@@ -255,6 +255,8 @@ func (h *fakeHost) CallHeader(name string) (string, bool) {
 
 func (h *fakeHost) CallHeaders() [][2]string { return h.fullHeaders }
 
+func (h *fakeHost) CallTrailers() bool { return false }
+
 func (h *fakeHost) CallBody(int) []byte { return h.answer.AppendRaw(nil) }
 
 func (h *fakeHost) Select(id uint32) bool {

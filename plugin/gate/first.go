@@ -26,7 +26,9 @@ type first struct {
 	headers [][2]string
 	body    []byte
 	whole   bool // body is all of it
-	claimed int  // of the bytes that the VM may hold, for body
+	// trailers: it had some, which a local reply cannot have.
+	trailers bool
+	claimed  int // of the bytes that the VM may hold, for body
 }
 
 // drop gives an answer up.
@@ -125,7 +127,7 @@ func (c *carried) answer(bodySize int) {
 		return
 	}
 	if c.here() {
-		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole})
+		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
 	}
 }
 
@@ -135,6 +137,9 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	p, a := s.plugin, &s.answer
 	contentType, _ := lookup(headers, headerContentType)
 	fits := s.keepHeaders(headers)
+	if p.host.CallTrailers() {
+		a.note(headerTrailers, "omitted")
+	}
 	s.finish(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
 	if !c.here() {
 		s.detach()
@@ -143,11 +148,11 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	if !s.holds() || s.call == nil || !p.calls.room(len(body)) {
 		// Where there is no room to keep it, the client gets it at once.
 		s.detach()
-		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole})
+		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
 		return
 	}
 	s.phase = phaseSettling
-	s.first = first{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, claimed: len(body)}
+	s.first = first{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: p.host.CallTrailers(), claimed: len(body)}
 	p.calls.held += len(body)
 }
 
@@ -182,6 +187,9 @@ func (s *Stream) answerFirst(f *first) {
 		headers = append(headers, h)
 	}
 	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
+	if f.trailers {
+		headers = append(headers, [2]string{headerTrailers, "omitted"})
+	}
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}

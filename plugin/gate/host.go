@@ -107,6 +107,8 @@ type Host interface {
 	// CallHeaders returns all headers of the answer, with :status; empty when it broke off after
 	// they had come.
 	CallHeaders() [][2]string
+	// CallTrailers tells whether the answer has trailers.
+	CallTrailers() bool
 	// CallBody returns the answer's whole body, empty when there is none.
 	CallBody(size int) []byte
 

@@ -346,3 +346,16 @@ func TestCrowdLeaves(t *testing.T) {
 		want(t, "executions", b.count(), crowd)
 	})
 }
+
+// A local reply has no trailers; the client is told that there were some.
+func TestCarriedAnswerHasTrailers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r, b := abortRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k", Body: "b"})
+		answer := upstream(200, "answer")
+		answer.Trailers = hostsim.H("x-sum", "end")
+		b.await(t, 0).answer(answer)
+		want(t, "first", x.Response().Header("idempotency-trailers"), "omitted")
+		want(t, "retry", r.Send(Request{Key: "k", Body: "b"}).Response().Header("idempotency-trailers"), "omitted")
+	})
+}

@@ -17,7 +17,8 @@ type host struct {
 	queue  string // the name of the plugin's queue
 	gate   *gate.Plugin
 	// callHeaders are the headers of the callout answer that is being handled.
-	callHeaders [][2]string
+	callHeaders  [][2]string
+	callTrailers bool // it has some
 	// Lists and blocks that are used again from call to call.
 	headers [][2]string
 	pairs   []byte
@@ -130,12 +131,13 @@ func (*host) Dequeue(queue uint32) ([]byte, bool) {
 func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	var id uint32
 	id, err := proxywasm.DispatchHttpCall(cluster, headers, body, nil, uint32(timeout/time.Millisecond),
-		func(count, size, _ int) {
+		func(count, size, trailers int) {
 			h.callHeaders = h.callHeaders[:0]
 			if count > 0 {
 				// No headers: the answer broke off after they had come.
 				h.callHeaders = parsePairs(h.callHeaders, headerPairs(mapCallHeaders))
 			}
+			h.callTrailers = trailers > 0
 			h.gate.OnCallResponse(id, size)
 			clear(h.callHeaders)
 			h.callHeaders = h.callHeaders[:0]
@@ -162,6 +164,9 @@ func (h *host) CallHeader(name string) (string, bool) {
 
 // CallHeaders implements gate.Host.
 func (h *host) CallHeaders() [][2]string { return h.callHeaders }
+
+// CallTrailers implements gate.Host.
+func (h *host) CallTrailers() bool { return h.callTrailers }
 
 // CallBody implements gate.Host.
 func (*host) CallBody(size int) []byte {

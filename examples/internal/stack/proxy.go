@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -75,7 +76,10 @@ func (s *Stack) startProxy(ctx context.Context) error {
 }
 
 func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error) {
-	config, err := envoy.PluginConfig(s.cfg.Mode, s.cfg.Plugin)
+	// The gateway has no inner listener with the routes, so the gate calls upstream itself.
+	plugin := map[string]any{"upstream": map[string]any{}}
+	maps.Copy(plugin, s.cfg.Plugin)
+	config, err := envoy.PluginConfig(s.cfg.Mode, plugin)
 	if err != nil {
 		return nil, err
 	}

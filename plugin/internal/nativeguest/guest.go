@@ -87,9 +87,9 @@ func (g *guest) OnQueueReady(id, queue uint32) error {
 }
 
 // OnHTTPCallResponse implements hostsim.Guest.
-func (g *guest) OnHTTPCallResponse(id, token uint32, headers, bodySize, _ int) error {
+func (g *guest) OnHTTPCallResponse(id, token uint32, headers, bodySize, trailers int) error {
 	p := g.plugins[id]
-	p.host.answered = headers > 0
+	p.host.answered, p.host.trailers = headers > 0, trailers > 0
 	p.gate.OnCallResponse(token, bodySize)
 	p.host.answered = false
 	return nil
@@ -178,9 +178,10 @@ func (g *guest) OnDelete(id uint32) error {
 // host implements gate.Host over the host's calls.
 type host struct {
 	hostsim.HostCalls
-	gate     *gate.Plugin
-	plugin   uint32
-	answered bool // the callout answer that is being handled has headers
+	gate   *gate.Plugin
+	plugin uint32
+	// The callout answer that is being handled has headers, trailers.
+	answered, trailers bool
 }
 
 func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
@@ -289,6 +290,8 @@ func (h *host) CallHeaders() [][2]string {
 	}
 	return h.pairs(hostsim.MapHTTPCallHeaders)
 }
+
+func (h *host) CallTrailers() bool { return h.trailers }
 
 func (h *host) CallBody(size int) []byte {
 	return bytes.Clone(h.buffer(hostsim.BufferHTTPCallBody, 0, size))

@@ -21,6 +21,9 @@ const (
 	writePiece = 64 << 10
 )
 
+// RouteCluster is the cluster of all requests' route, by its name in xds.cluster_name.
+const RouteCluster = "upstream"
+
 var (
 	errMalformedBody = errors.New("proxy: the request's body is malformed")
 	errClientGone    = errors.New("proxy: the client is gone")
@@ -73,7 +76,7 @@ func (x *exchange) open(h hostsim.Headers) error {
 		Downstream: &sink{q: x.down, early: func() bool { return !x.stream.RequestComplete() }},
 		Upstream:   &sink{q: x.up, onHeaders: x.forward, onReset: func(hostsim.ResetReason) { x.upCancel(errUnwanted) }},
 		Connection: hostsim.ConnectionInfo{SourceAddress: x.r.RemoteAddr, Protocol: x.r.Proto},
-		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "default", Cluster: "upstream"} },
+		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "default", Cluster: RouteCluster} },
 	}
 	if a, ok := x.r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		opts.Connection.DestinationAddress = a.String()
