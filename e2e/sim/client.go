@@ -13,6 +13,8 @@ type operation struct {
 	name, key, path, caller string
 	runs                    []*run
 	wrong                   bool // some client uses the key for another request
+	sent                    bool // a request was sent to upstream
+	harmed                  bool // a VM died that had a request
 }
 
 // client sends an operation's request, and sends it again until it has had enough.
@@ -104,6 +106,7 @@ func (c *client) sendThrough(p *proxy) {
 		c.again()
 		return
 	}
+	p.used = append(p.used, c.op)
 	t := &try{c: c, began: w.now(), through: v.name}
 	s := v.newStream(t)
 	t.s = s

@@ -33,12 +33,21 @@ func (h *history) begin(w *World, m *manager, p *process, path string, body []by
 	c := ledgertest.Call{Op: strings.TrimPrefix(path, "/v1/ledger/")}
 	scope := ""
 	switch path {
-	case api.PathReserve:
+	case api.PathReserve, api.PathRenew, api.PathUnknown:
 		var r api.ReserveRequest
 		if r.ParseRaw(body) != nil {
 			return nil
 		}
-		c.Key, c.Token, c.TTL, scope = r.Key, r.Token, r.PendingTTL.Milliseconds(), r.Scope
+		c.Key, c.Token, c.TTL, c.Unknown, scope = r.Key, r.Token, r.PendingTTL.Milliseconds(), r.UnknownTTL.Milliseconds(), r.Scope
+		switch r.UnknownTTL {
+		case 0:
+			c.Unknown = w.plan.CommittedTTL.Milliseconds()
+		case api.NoUnknown:
+			c.Unknown = 0
+		}
+		if path == api.PathUnknown {
+			c.TTL = c.Unknown
+		}
 	case api.PathCommit, api.PathReject:
 		var r api.FinishRequest
 		if r.ParseRaw(body) != nil {
@@ -79,10 +88,14 @@ func (h *history) end(w *World, m *manager, e *record, r *server.Response) {
 	case r.Status < 300:
 		var a api.ReserveReply
 		if a.ParseRaw(r.Body) == nil {
-			o = ledgertest.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}
+			o.Known = true
+			switch e.call.Op {
+			case "reserve", "renew", "unknown":
+				o = ledgertest.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}
+			}
 		}
 	case r.Status == 409:
-		for _, refusal := range []string{"fenced", "conflict"} {
+		for _, refusal := range []string{"fenced", "conflict", "outcome-unknown"} {
 			if strings.Contains(string(r.Body), "urn:oncegate:problem:"+refusal) {
 				o = ledgertest.Outcome{Known: true, Refused: refusal}
 			}

@@ -132,7 +132,7 @@ func (p *process) open(disk *faultfs.FS) error {
 		return err
 	}
 	p.store = st
-	p.ledger, err = ledger.New(st, ledger.Options{MaxEntries: plan.MaxKeys, CleanupInterval: 3 * time.Second})
+	p.ledger, err = ledger.New(st, ledger.Options{MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, CleanupInterval: 3 * time.Second})
 	if err != nil {
 		return err
 	}

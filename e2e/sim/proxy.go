@@ -25,6 +25,7 @@ type proxy struct {
 
 	vms     []*vm // the first is the main thread's, which gets no streams
 	streams uint32
+	used    []*operation // for which it had requests
 }
 
 type shared struct {
@@ -115,8 +116,17 @@ func (p *proxy) kill() {
 	}
 	p.w.logf(p.name, "is killed")
 	p.up = false
+	p.harm()
 	for _, v := range p.vms {
 		v.hangUp("connection reset: the proxy is gone")
+	}
+}
+
+// harm notes whose requests may be settled by nobody any more: those that the process had, as
+// calls that a gate still had to make are lost with it.
+func (p *proxy) harm() {
+	for _, op := range p.used {
+		op.harmed = true
 	}
 }
 
@@ -179,6 +189,7 @@ func (v *vm) trap() {
 	}
 	v.dead = true
 	v.deferred = nil
+	v.p.harm()
 	w := v.p.w
 	w.logf(v.name, "traps; %d streams hang", len(v.streams))
 	life := v.life

@@ -26,6 +26,7 @@ type run struct {
 	ahead      time.Duration // what the manager's clock had been set forward by at the start
 	answered   bool          // the whole answer reached the gate
 	stream     *stream
+	vm         *vm
 }
 
 // exchange is a request on its way to upstream and its answer.
@@ -70,6 +71,7 @@ func (x *exchange) begin() {
 		})
 		return
 	}
+	x.op().sent = true
 	if w.adversary(Cut, 0.06) {
 		w.after(w.between(0, 5*time.Millisecond), func() {
 			w.logf("upstream", "cuts the connection of %s before it has read the request", x.name())
@@ -83,18 +85,20 @@ func (x *exchange) begin() {
 	w.after(w.between(100*time.Microsecond, 2*time.Millisecond), x.work)
 }
 
-func (x *exchange) name() string {
+func (x *exchange) name() string { return x.op().name }
+
+// op is the operation that the request is for.
+func (x *exchange) op() *operation {
 	key, _ := find(x.headers, "idempotency-key")
-	return key
+	path, _ := find(x.headers, ":path")
+	caller, _ := find(x.headers, "authorization")
+	return x.w.operation(key, path, caller)
 }
 
 // work is where the request is executed, unless upstream asks to be asked again.
 func (x *exchange) work() {
 	w := x.w
-	key, _ := find(x.headers, "idempotency-key")
-	path, _ := find(x.headers, ":path")
-	caller, _ := find(x.headers, "authorization")
-	op := w.operation(key, path, caller)
+	op := x.op()
 	took := w.between(time.Millisecond, 60*time.Millisecond)
 	if w.adversary(Slow, 0.3) {
 		took = w.between(100*time.Millisecond, 2*time.Second)
@@ -116,7 +120,7 @@ func (x *exchange) work() {
 	}
 	r := &run{
 		id: len(w.upstream.runs) + 1, op: op, start: w.now(), status: status, sum: sum(x.body),
-		ahead: w.ahead(), protection: w.plan.CommittedTTL, stream: x.origin,
+		ahead: w.ahead(), protection: w.plan.CommittedTTL, stream: x.origin, vm: x.origin.v,
 	}
 	if status >= 400 && status < 500 {
 		r.protection = w.plan.RejectedTTL
@@ -125,7 +129,7 @@ func (x *exchange) work() {
 	w.upstream.runs = append(w.upstream.runs, r)
 	op.runs = append(op.runs, r)
 	r.body = fmt.Sprintf("run %d of %s, request %s", r.id, op.key, r.sum)
-	w.logf("upstream", "EXECUTES %s: run %d, will take %v, will answer %d", op.key, r.id, took, status)
+	w.logf("upstream", "EXECUTES %s: run %d, will take %v, will answer %d", op.name, r.id, took, status)
 	w.checkRun(r)
 	headers = append(headers, [2]string{"x-run", strconv.Itoa(r.id)})
 	if w.chance(0.5) {
