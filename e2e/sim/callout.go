@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/plugin/gate"
@@ -23,6 +24,9 @@ type callout struct {
 // call starts a callout, and decides what becomes of it on its way.
 func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	w := v.p.w
+	if cluster == clusterInner || cluster == clusterRoute {
+		return v.carry(headers, body, timeout)
+	}
 	var m *manager
 	for _, candidate := range w.managers {
 		if candidate.name == cluster {
@@ -61,6 +65,28 @@ func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time
 		}
 		w.after(w.latency(), c.arrive)
 	}
+	return c.id, gate.CallSent
+}
+
+// carry starts a call of the gate's to upstream.
+func (v *vm) carry(headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
+	w := v.p.w
+	if w.adversary(Cut, 0.05) {
+		return 0, gate.CallRefused
+	}
+	v.lastCall++
+	c := &callout{v: v, id: v.lastCall, path: "upstream", leave: func() {}}
+	v.calls[c.id] = c
+	var list [][2]string
+	for _, h := range headers {
+		list = append(list, [2]string{strings.Clone(h[0]), strings.Clone(h[1])})
+	}
+	x := &exchange{w: w, call: c, vm: v, headers: list, body: append([]byte(nil), body...)}
+	w.logf(v.name, "call %d: to upstream, %s", c.id, x.name())
+	w.after(timeout, func() {
+		c.finish(&answer{status: 504, headers: [][2]string{{":status", "504"}}, body: []byte("upstream request timeout")})
+	})
+	w.after(w.between(0, time.Millisecond), x.begin)
 	return c.id, gate.CallSent
 }
 
@@ -121,6 +147,9 @@ func (c *callout) finish(a *answer) {
 }
 
 func describeAnswer(a *answer) string {
+	if _, ok := find(a.headers, "x-run"); ok {
+		return strconv.Itoa(a.status) + " by upstream"
+	}
 	if _, ok := find(a.headers, "oncegate-manager"); !ok {
 		return strconv.Itoa(a.status) + " by the proxy"
 	}

@@ -257,6 +257,8 @@ func (v *vm) Property(path ...string) ([]byte, bool) {
 		return number(uint64(s.code))
 	case "upstream.request_attempt_count":
 		return number(1)
+	case "xds.cluster_name":
+		return []byte(clusterRoute), true
 	case "upstream.address":
 		return []byte(s.address), s.address != ""
 	case "request.protocol":

@@ -69,6 +69,7 @@ func (p Power) String() string {
 type Plan struct {
 	Powers   Power
 	Body     bool // mode body
+	Carry    carry
 	Proxies  int
 	Workers  int // of each proxy
 	Ops      int
@@ -80,6 +81,21 @@ type Plan struct {
 	PendingWait, ManagerTimeout           time.Duration
 	RouteTimeout                          time.Duration
 }
+
+// carry tells who makes upstream calls.
+type carry uint8
+
+const (
+	carryRouter carry = iota // the router; client_abort: cancel
+	carryInner               // the gate, through an inner listener
+	carryRoute               // the gate, to the route's cluster
+)
+
+// The clusters of upstream.
+const (
+	clusterInner = "inner"
+	clusterRoute = "payments"
+)
 
 // newPlan draws a plan with some of the powers: with all of them at once, most runs would
 // look alike.
@@ -94,6 +110,9 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 		p.Powers &^= Open
 	}
 	p.Body = rnd.IntN(2) == 0
+	if p.Body {
+		p.Carry = carry(rnd.IntN(3))
+	}
 	p.Proxies = 1 + rnd.IntN(3)
 	p.Workers = 1 + rnd.IntN(2)
 	p.Ops = 2 + rnd.IntN(5)
@@ -127,6 +146,9 @@ func (p *Plan) String() string {
 	if p.Body {
 		mode = "body"
 	}
+	if p.Carry != carryRouter {
+		mode += ", client_abort continue"
+	}
 	return fmt.Sprintf("powers %v; mode %s, %d proxies of %d workers, %d operations in %v; pending %v, committed %v, rejected %v, wait %v, timeout %v, window %d",
 		p.Powers, mode, p.Proxies, p.Workers, p.Ops, p.Length, p.PendingTTL, p.CommittedTTL, p.RejectedTTL, p.PendingWait, p.ManagerTimeout, p.MaxKeys)
 }
@@ -143,9 +165,17 @@ func (p *Plan) config() string {
 	if p.Has(Async) {
 		commit = "async"
 	}
+	abort, cluster := "cancel", ""
+	if p.Carry != carryRouter {
+		abort = "continue"
+	}
+	if p.Carry == carryInner {
+		cluster = clusterInner
+	}
 	return fmt.Sprintf(`{"manager": {"cluster": "m0", "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
 		"pending_ttl_seconds": %g, "committed_ttl_seconds": %g, "rejected_ttl_seconds": %g, "pending_wait_timeout": %g,
-		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2}`,
+		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2,
+		"client_abort": %q, "upstream": {"cluster": %q}}`,
 		p.ManagerTimeout.Milliseconds(), mode, failure, commit,
-		p.PendingTTL.Seconds(), p.CommittedTTL.Seconds(), p.RejectedTTL.Seconds(), p.PendingWait.Seconds())
+		p.PendingTTL.Seconds(), p.CommittedTTL.Seconds(), p.RejectedTTL.Seconds(), p.PendingWait.Seconds(), abort, cluster)
 }

@@ -29,19 +29,22 @@ type run struct {
 	vm         *vm
 }
 
-// exchange is a request on its way to upstream and its answer.
+// exchange is a request on its way to upstream and its answer: the router's, of a stream, or
+// a callout of the gate's own.
 type exchange struct {
 	w       *World
-	stream  *stream // nil: the proxy has given it up
+	stream  *stream  // nil: the proxy has given it up, or it is a callout
+	call    *callout // nil: it is the router's
+	origin  *stream  // what it was in the beginning
+	vm      *vm
 	headers [][2]string
 	body    []byte
 	run     *run
-	origin  *stream
 }
 
 func (u *upstream) open(s *stream, headers [][2]string) *exchange {
 	s.address = "10.0.0.9:80"
-	return &exchange{w: u.w, stream: s, origin: s, headers: headers}
+	return &exchange{w: u.w, stream: s, origin: s, vm: s.v, headers: headers}
 }
 
 // Bits of response.flags.
@@ -52,9 +55,26 @@ const (
 )
 
 // fail is the proxy's own answer to a request that got none.
-func (x *exchange) fail(status int, flags uint64, details string) {
-	if s := x.stream; s != nil && !s.over {
-		s.localReply(status, details, flags, nil, []byte(details))
+func (x *exchange) fail(flags uint64) {
+	status, details, short, reason := 503, "upstream_reset_before_response_started{connection_termination}", "UC", "connection termination"
+	switch flags {
+	case flagTimeout:
+		status, details, short = 504, "response_timeout", "UT"
+	case flagConnect:
+		details, short, reason = "upstream_reset_before_response_started{remote_connection_failure}", "UF", "remote connection failure"
+	}
+	text := "upstream connect error or disconnect/reset before headers. reset reason: " + reason
+	if c := x.call; c != nil {
+		a := &answer{status: status, headers: [][2]string{{":status", strconv.Itoa(status)}}, body: []byte(text)}
+		if x.w.plan.Carry == carryInner {
+			a.headers = append(a.headers, [2]string{"oncegate-answer", details + " " + short + " 1 10.0.0.9:80"})
+		}
+		c.finish(a)
+	} else if s := x.stream; s != nil && !s.over {
+		if flags == flagConnect {
+			s.address = ""
+		}
+		s.localReply(status, details, flags, nil, []byte(text))
 	}
 }
 
@@ -64,10 +84,7 @@ func (x *exchange) begin() {
 	if w.adversary(Cut, 0.06) {
 		w.after(w.between(0, 5*time.Millisecond), func() {
 			w.logf("upstream", "refuses the connection of %s", x.name())
-			if x.stream != nil {
-				x.stream.address = ""
-			}
-			x.fail(503, flagConnect, "upstream_reset_before_response_started{remote_connection_failure}")
+			x.fail(flagConnect)
 		})
 		return
 	}
@@ -75,13 +92,11 @@ func (x *exchange) begin() {
 	if w.adversary(Cut, 0.06) {
 		w.after(w.between(0, 5*time.Millisecond), func() {
 			w.logf("upstream", "cuts the connection of %s before it has read the request", x.name())
-			x.fail(503, flagTermination, "upstream_reset_before_response_started{connection_termination}")
+			x.fail(flagTermination)
 		})
 		return
 	}
-	w.after(w.plan.RouteTimeout, func() {
-		x.fail(504, flagTimeout, "response_timeout")
-	})
+	w.after(w.plan.RouteTimeout, func() { x.fail(flagTimeout) })
 	w.after(w.between(100*time.Microsecond, 2*time.Millisecond), x.work)
 }
 
@@ -120,7 +135,7 @@ func (x *exchange) work() {
 	}
 	r := &run{
 		id: len(w.upstream.runs) + 1, op: op, start: w.now(), status: status, sum: sum(x.body),
-		ahead: w.ahead(), protection: w.plan.CommittedTTL, stream: x.origin, vm: x.origin.v,
+		ahead: w.ahead(), protection: w.plan.CommittedTTL, stream: x.origin, vm: x.vm,
 	}
 	if status >= 400 && status < 500 {
 		r.protection = w.plan.RejectedTTL
@@ -138,7 +153,7 @@ func (x *exchange) work() {
 	if w.adversary(Cut, 0.1) {
 		w.after(took, func() {
 			w.logf("upstream", "cuts the connection of run %d", r.id)
-			x.fail(503, flagTermination, "upstream_reset_before_response_started{connection_termination}")
+			x.fail(flagTermination)
 		})
 		return
 	}
@@ -147,6 +162,10 @@ func (x *exchange) work() {
 
 // answer sends the answer, in one or two pieces.
 func (x *exchange) answer(headers [][2]string, body []byte, cut bool) {
+	if x.call != nil {
+		x.answerCall(headers, body, cut)
+		return
+	}
 	s := x.stream
 	if s == nil || s.over || s.response.started {
 		return
@@ -198,3 +217,26 @@ func (x *exchange) answer(headers [][2]string, body []byte, cut bool) {
 }
 
 func sum(b []byte) string { return fmt.Sprintf("%08x", crc32.ChecksumIEEE(b)) }
+
+// answerCall answers a callout, which is told of the whole answer only.
+func (x *exchange) answerCall(headers [][2]string, body []byte, cut bool) {
+	w, c := x.w, x.call
+	if c.done {
+		return
+	}
+	if cut {
+		w.logf("upstream", "cuts its answer to %s", x.name())
+		c.finish(&answer{})
+		return
+	}
+	mark := [2]string{"x-envoy-upstream-service-time", "7"}
+	if w.plan.Carry == carryInner {
+		mark = [2]string{"oncegate-answer", "via_upstream - 1 10.0.0.9:80"}
+	}
+	status, _ := find(headers, ":status")
+	code, _ := strconv.Atoi(status)
+	if x.run != nil && c.v.alive() {
+		x.run.answered = true
+	}
+	c.finish(&answer{status: code, headers: append(headers, mark), body: body})
+}
