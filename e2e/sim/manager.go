@@ -169,6 +169,8 @@ func (m *manager) drain() {
 	}
 	inbox := m.inbox
 	m.inbox = nil
+	// They came over different connections, which are read in any order.
+	m.w.rnd.Shuffle(len(inbox), func(i, j int) { inbox[i], inbox[j] = inbox[j], inbox[i] })
 	for i, f := range inbox {
 		// One after the other: of calls that begin at one instant, any may be the first.
 		m.w.after(time.Duration(i)*20*time.Microsecond, f)

@@ -84,8 +84,8 @@ type call struct {
 	sent     int64 // when, nanoseconds
 	timeout  time.Duration
 	due      int64 // not before
-	// deadline is after when a repetition is pointless: the reservation that is to be
-	// given back is over, or the outcome's own time. 0: that, from when it is sent first.
+	// deadline is after when a repetition is pointless: the ledger has forgotten the reservation
+	// that is to be given back, or the outcome's own time is over. 0: that, from when it is sent first.
 	deadline int64
 }
 

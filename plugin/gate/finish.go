@@ -48,7 +48,7 @@ func (p *Plugin) giveBack(r *reservation) {
 	r.owner = false
 	if r.route.Ledger == config.LedgerManager {
 		p.metrics.count(p.metrics.released)
-		c.deadline, c.again = r.expires, r.doubtful
+		c.deadline, c.again = c.forgotten(r.expires), r.doubtful
 		p.calls.add(c)
 		return
 	}

@@ -94,11 +94,21 @@ func (l *ledger) later(c *call) {
 	switch {
 	case c.due >= c.deadline:
 		l.abandon(c, "an outcome did not reach the ledger before its time was over")
-	case len(l.repeat) >= retry.MaxQueued:
+	case l.full(c):
 		l.abandon(c, "an outcome is lost: more than commit_retry.max_queued did not reach the ledger")
 	default:
 		l.keep(c)
 	}
+}
+
+// full tells whether there is no place for the call. Releases, of which a manager that is
+// away leaves one for every new request, have half of the places, and push no outcome out.
+func (l *ledger) full(c *call) bool {
+	most := l.p.config.CommitRetry.MaxQueued
+	if c.kind == callRelease {
+		most /= 2
+	}
+	return len(l.repeat) >= most
 }
 
 func (l *ledger) keep(c *call) {
@@ -121,11 +131,11 @@ func (l *ledger) abandon(c *call, why string) {
 	}
 }
 
-// repeatOnce has a release carried out once more, unless the reservation is over by then.
+// repeatOnce has a release carried out once more, unless that is pointless by then.
 func (l *ledger) repeatOnce(c *call, now int64) {
 	c.again = false
 	c.due = now + int64(overtakeDelay)
-	if c.due < c.deadline && len(l.repeat) < l.p.config.CommitRetry.MaxQueued {
+	if c.due < c.deadline && !l.full(c) {
 		l.keep(c)
 	}
 }

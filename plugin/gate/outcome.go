@@ -216,11 +216,11 @@ func (p *Plugin) rewrite(now int64) {
 
 // release gives a reservation back that nothing will run under. The cache's entry
 // stays until the ledger has heard of it, so that the next duplicate finds the
-// key free.
-func (p *Plugin) release(c *call, deadline int64) *call {
+// key free. expires is when the reservation ends.
+func (p *Plugin) release(c *call, expires int64) *call {
 	n := *c
 	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
-	n.attempts, n.deadline = 0, deadline
+	n.attempts, n.deadline = 0, n.forgotten(expires)
 	c.owner = false
 	p.metrics.count(p.metrics.released)
 	p.calls.add(&n)

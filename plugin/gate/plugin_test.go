@@ -50,6 +50,42 @@ func TestLostAnswers(t *testing.T) {
 	expect(t, "idle", p.calls.idle(), true)
 }
 
+// A reservation that nobody may use is given back also when it has run out: from then on it
+// stands for an outcome that is unknown, which blocks its key for much longer.
+func TestReleaseAfterTheReservation(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"manager": {"timeout_ms": 1000}, "pending_ttl_seconds": 5, "unknown_ttl_seconds": 60}`)
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.refuse = true // the manager is away from now on
+	h.now += int64(10 * time.Second)
+	h.tick(p)
+	expect(t, "status", f.replies[0].status, 503)
+	h.now += int64(30 * time.Second)
+	h.tick(p)
+	h.refuse = false
+	n := len(h.calls)
+	h.now += int64(10 * time.Second)
+	h.tick(p)
+	expect(t, "calls", len(h.calls), n+1)
+	expect(t, "call", h.calls[n].path, api.PathRelease)
+}
+
+// A manager that is away leaves a release for each new request. They leave places for outcomes.
+func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"commit_retry": {"max_queued": 4}}`)
+	for range 4 {
+		p.calls.later(&call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
+	}
+	expect(t, "releases", len(p.calls.repeat), 2)
+	for range 4 {
+		p.calls.later(&call{kind: callCommit, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
+	}
+	expect(t, "all", len(p.calls.repeat), 4)
+}
+
 func TestAnsweredTwice(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")

@@ -31,6 +31,10 @@ func (a *attempt) unknownTTL() time.Duration {
 	return a.route.UnknownTTL
 }
 
+// forgotten is when the ledger has forgotten a reservation that nobody ends and that expires
+// then: until that it takes the key for one whose outcome is unknown.
+func (a *attempt) forgotten(expires int64) int64 { return expires + int64(a.route.UnknownTTL) }
+
 // pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
 // ledger, the entry of a VM that died is all that tells of an unknown outcome, so it lasts
 // as long as that.
