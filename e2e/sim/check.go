@@ -54,6 +54,12 @@ func (w *World) checkAnswer(t *try, status string) {
 			w.fail("%s got %d %q", t.c.name, t.status, t.body)
 		case t.c.last:
 			w.checkProbe(t, status)
+		case status == "outcome-unknown" && !w.plan.Has(disturbing):
+			for _, r := range op.runs {
+				if r.vm.alive() && (r.answered || r.exchange.live()) {
+					w.expect(checkCut, "%s got 409 (outcome-unknown), although the gate of run %d is alive and has or will have its outcome", t.c.name, r.id)
+				}
+			}
 		}
 		return
 	}
@@ -72,6 +78,7 @@ func (w *World) checkAnswer(t *try, status string) {
 // The checks that are not about safety: the system does not pass them all yet.
 const (
 	checkLost  = "lost"  // an outcome that a gate knows gets lost
+	checkCut   = "cut"   // a reservation runs out although its gate is alive
 	checkStuck = "stuck" // a key is taken for one whose outcome is unknown, though nothing ran
 )
 
@@ -84,6 +91,9 @@ func (w *World) expect(check, format string, args ...any) {
 		w.fail(format, args...)
 	}
 }
+
+// disturbing are the powers that may keep a gate from renewing what it holds, or its outcome from it.
+const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Window | Open
 
 // checkProbe looks at a problem that an operation gets when the adversary has left.
 func (w *World) checkProbe(t *try, status string) {

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 
@@ -16,6 +17,23 @@ type history struct {
 	keys  map[string][]porcupine.Operation
 	open  []*record
 	calls int
+	downs []porcupine.Operation
+	// vague: it is not known whether a manager took a time for downtime.
+	vague bool
+}
+
+// downtime notes that a manager serves again, a new process or one that was stopped.
+func (h *history) downtime(m *manager, stopped bool) {
+	switch away := m.w.now() - m.served; {
+	case stopped && away < 600*time.Millisecond:
+		return // too short to count
+	case stopped && away < 1500*time.Millisecond:
+		h.vague = true
+	}
+	h.downs = append(h.downs, porcupine.Operation{
+		Input:  ledgertest.Call{Op: ledgertest.Downtime, Begin: m.servedAt, End: m.clock().UnixMilli()},
+		Output: ledgertest.Outcome{}, Call: int64(m.served), Return: int64(m.w.now()),
+	})
 }
 
 // record is a call that a manager works on.
@@ -129,7 +147,11 @@ func (h *history) crashed(w *World, m *manager, p *process) {
 
 // check tells which histories no order of their calls explains.
 func (h *history) check() (failures []string) {
+	if h.vague {
+		return nil
+	}
 	for key, list := range h.keys {
+		list = append(list, h.downs...)
 		if porcupine.CheckOperations(ledgertest.Model, list) {
 			continue
 		}

@@ -15,6 +15,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/downtime"
 	"github.com/oncegate/oncegate/manager/store/mem"
 	"github.com/oncegate/oncegate/manager/wal"
 	"github.com/oncegate/oncegate/manager/wal/faultfs"
@@ -29,10 +31,13 @@ type manager struct {
 	life int      // processes so far
 	ends []*process
 
-	frozen bool     // the process is stopped
-	inbox  []func() // what came while it was stopped or started
-	shift  atomic.Int64
-	ahead  time.Duration // by how much the clock has been set forward, in all
+	frozen   bool          // the process is stopped
+	still    atomic.Int64  // then, the time at which its clock stands, in Unix nanoseconds
+	served   time.Duration // until when it served
+	servedAt int64         // the same by its clock, in Unix milliseconds
+	inbox    []func()      // what came while it was stopped or started
+	shift    atomic.Int64
+	ahead    time.Duration // by how much the clock has been set forward, in all
 }
 
 // process is one run of the manager's program.
@@ -41,7 +46,7 @@ type process struct {
 	life   int
 	ready  bool
 	dead   bool
-	store  *mem.Store
+	store  store.Store
 	ledger *ledger.Ledger
 	server *server.Server
 	stop   context.CancelFunc
@@ -131,8 +136,9 @@ func (p *process) open(disk *faultfs.FS) error {
 	if err != nil {
 		return err
 	}
-	p.store = st
-	p.ledger, err = ledger.New(st, ledger.Options{MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, CleanupInterval: 3 * time.Second})
+	leases := downtime.New(st, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
+	p.store = leases
+	p.ledger, err = ledger.New(leases, ledger.Options{MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, CleanupInterval: 3 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -142,11 +148,24 @@ func (p *process) open(disk *faultfs.FS) error {
 	}
 	ctx, stop := context.WithCancel(background)
 	p.stop = stop
+	if err := leases.Start(ctx); err != nil {
+		return err
+	}
+	p.work.Go(func() { leases.Run(ctx) })
 	p.work.Go(func() { p.ledger.Run(ctx, nil) })
 	return nil
 }
 
-func (m *manager) clock() time.Time { return time.Now().Add(time.Duration(m.shift.Load())) }
+// clock is what the process takes for the time. It sees none pass while it is stopped.
+func (m *manager) clock() time.Time {
+	if at := m.still.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Now().Add(time.Duration(m.shift.Load()))
+}
+
+// away notes that the manager does not serve from now on.
+func (m *manager) away() { m.served, m.servedAt = m.w.now(), m.clock().UnixMilli() }
 
 func (m *manager) opened(p *process, err error) {
 	switch {
@@ -158,6 +177,9 @@ func (m *manager) opened(p *process, err error) {
 	default:
 		m.w.logf(m.name, "is ready")
 		p.ready = true
+		if p.life > 1 {
+			m.w.history.downtime(m, false)
+		}
 		m.drain()
 	}
 }
@@ -197,9 +219,11 @@ func (m *manager) kill() {
 	c := crashes[m.w.rnd.IntN(len(crashes))]
 	m.w.logf(m.name, "is killed; %s", c.how)
 	crashed := c.disk(m.disk, rand.New(rand.NewPCG(m.w.seed, uint64(m.life))))
-	old := m.disk
+	if !m.frozen {
+		m.away()
+	}
 	m.disk, m.run, m.frozen, m.inbox = crashed, nil, false, nil
-	_ = old
+	m.still.Store(0)
 	p.dead = true
 	m.w.history.crashed(m.w, m, p)
 	p.disk.thaw(true)
@@ -236,6 +260,8 @@ func (m *manager) freeze() {
 		return
 	}
 	m.w.logf(m.name, "is stopped")
+	m.away()
+	m.still.Store(m.clock().UnixNano())
 	m.frozen = true
 	m.run.disk.freeze()
 }
@@ -246,6 +272,8 @@ func (m *manager) thaw() {
 	}
 	m.w.logf(m.name, "goes on")
 	m.frozen = false
+	m.still.Store(0)
+	m.w.history.downtime(m, true)
 	m.run.disk.thaw(false)
 	m.drain()
 }

@@ -27,6 +27,7 @@ type run struct {
 	answered   bool          // the whole answer reached the gate
 	stream     *stream
 	vm         *vm
+	exchange   *exchange
 }
 
 // exchange is a request on its way to upstream and its answer: the router's, of a stream, or
@@ -102,6 +103,11 @@ func (x *exchange) begin() {
 
 func (x *exchange) name() string { return x.op().name }
 
+// live tells whether the proxy still waits for the answer.
+func (x *exchange) live() bool {
+	return x.call != nil && !x.call.done || x.stream != nil && !x.stream.over
+}
+
 // op is the operation that the request is for.
 func (x *exchange) op() *operation {
 	key, _ := find(x.headers, "idempotency-key")
@@ -140,7 +146,7 @@ func (x *exchange) work() {
 	if status >= 400 && status < 500 {
 		r.protection = w.plan.RejectedTTL
 	}
-	x.run = r
+	x.run, r.exchange = r, x
 	w.upstream.runs = append(w.upstream.runs, r)
 	op.runs = append(op.runs, r)
 	r.body = fmt.Sprintf("run %d of %s, request %s", r.id, op.key, r.sum)
