@@ -158,6 +158,7 @@ func (a *app) start(ctx context.Context) error {
 	}
 	a.goRun(func() { leases.Run(background) })
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
+	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
@@ -170,6 +171,7 @@ func (a *app) start(ctx context.Context) error {
 			return fmt.Errorf("--addr-file: %w", err)
 		}
 	}
+	a.tellWindow()
 	a.server.SetReady("")
 	a.began = true
 	a.log.Info("ready", "version", version(), "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,
@@ -254,6 +256,29 @@ func (a *app) audit(d server.Intervention) {
 		what = "resolved as " + d.As.String()
 	}
 	a.auditLog.Warn("entry "+what+" by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+}
+
+// tellWindow logs what the window holds, before it is full.
+func (a *app) tellWindow() {
+	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
+	all, scope := o.KeysPerSecond(sizes)
+	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),
+		"when_full", o.WhenFull.String(), "max_entries", o.MaxEntries}
+	if sizes {
+		fields = append(fields, "max_bytes", o.MaxBytes)
+	}
+	a.log.Info("window", fields...)
+}
+
+// windowFull logs that the window is full, at most once a minute.
+func (a *app) windowFull(p ledger.Pressure) {
+	fields := []any{"refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.Bare, "evicted", p.Evicted}
+	if p.Evicted > 0 {
+		fields = append(fields, "youngest_seconds", p.Youngest.Seconds(), "oldest_seconds", p.Oldest.Seconds())
+		a.log.Warn("the window is full: answers were forgotten before their time, their keys can run again", fields...)
+		return
+	}
+	a.log.Warn("the window is full: new keys are refused", fields...)
 }
 
 func (a *app) sweepFailed(err error) {

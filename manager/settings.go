@@ -31,6 +31,7 @@ type settings struct {
 	ledger                           ledger.Options
 	jobs                             jobs.Options
 	server                           server.Options
+	whenFull                         string
 	waitForPending                   bool
 	pendingWait                      time.Duration
 
@@ -128,8 +129,10 @@ func (s *settings) table() []setting {
 		duration("committed-ttl-seconds", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", seconds+" that a committed answer is remembered", 0.001, maxSeconds, "300", &s.ledger.CommittedTTL),
 		duration("rejected-ttl-seconds", "IDEMPOTENCY_REJECTED_TTL_SECONDS", seconds+" that a rejection is remembered", 0.001, maxSeconds, "60", &s.ledger.RejectedTTL),
 		remembered("unknown-ttl-seconds", "IDEMPOTENCY_UNKNOWN_TTL_SECONDS", seconds+" that a key stays blocked when its reservation ran out without an outcome; 0: it is free at once (default that of --committed-ttl-seconds)", &s.ledger.UnknownTTL),
-		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window", 1, 100_000_000, "100000", &s.ledger.MaxEntries),
-		number("max-bytes", "", "size of all entries' records, engines inside this process only", 1<<20, 1<<44, "1073741824", &s.ledger.MaxBytes),
+		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window; else as many as fit into --max-bytes at 512 bytes each", 1, 100_000_000, "", &s.ledger.MaxEntries),
+		number("max-bytes", "IDEMPOTENCY_MAX_BYTES", "memory of all entries, engines inside this process only", 1<<20, 1<<44, "1073741824", &s.ledger.MaxBytes),
+		choice("when-full", "IDEMPOTENCY_WHEN_FULL", "what happens to new keys when nothing in the window has expired, refuse them or evict what was used least recently", ledger.Refuse.String(), []string{ledger.Refuse.String(), ledger.Evict.String()}, &s.whenFull),
+		fraction("scope-share", "IDEMPOTENCY_SCOPE_SHARE", "largest part of the window that one scope takes; 0 for no limit", "0.75", &s.ledger.ScopeShare),
 		number("max-result-bytes", "", "size of one recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.ledger.MaxResultBytes),
 		duration("cleanup-interval-seconds", "IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS", seconds+" between two sweeps of expired entries", 0.001, 86400, "10", &s.ledger.CleanupInterval),
 		boolean("wait-for-pending", "IDEMPOTENCY_WAIT_FOR_PENDING", "hold a reserve while another attempt is pending", "true", &s.waitForPending),
@@ -214,6 +217,17 @@ func number[T int | int64](name, env, usage string, least, most int64, initial s
 			return fmt.Errorf("must be a whole number from %d to %d", least, most)
 		}
 		*to = T(n)
+		return nil
+	}}
+}
+
+func fraction(name, env, usage, initial string, to *float64) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(f >= 0 && f <= 1) {
+			return errors.New("must be a number from 0 to 1")
+		}
+		*to = f
 		return nil
 	}}
 }

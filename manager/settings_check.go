@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
 )
 
@@ -39,6 +40,12 @@ func (s *settings) check() error {
 	}
 	if s.jobs.BackoffMax < s.jobs.BackoffBase {
 		return usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.jobs.BackoffMax.Seconds(), s.jobs.BackoffBase.Seconds())
+	}
+	if s.whenFull == ledger.Evict.String() {
+		s.ledger.WhenFull = ledger.Evict
+	}
+	if s.ledger.ScopeShare == 0 {
+		s.ledger.ScopeShare = -1
 	}
 	s.ledger.MaxWait = s.pendingWait
 	if !s.waitForPending || s.pendingWait == 0 {

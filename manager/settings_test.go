@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
 )
 
 func testEnv(vars map[string]string) (environment, *bytes.Buffer, *bytes.Buffer) {
@@ -27,11 +28,11 @@ func TestSettingsPrecedence(t *testing.T) {
 		"IDEMPOTENCY_PENDING_TTL_SECONDS": "7", "IDEMPOTENCY_MAX_ENTRIES": "123", "IDEMPOTENCY_WAIT_FOR_PENDING": "false",
 		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25",
 	})
-	s, err := parseSettings(env, []string{"--data-dir", "d", "--max-entries", "456"})
+	s, err := parseSettings(env, []string{"--data-dir", "d", "--max-entries", "456", "--when-full", "evict", "--scope-share", "0"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.ledger.PendingTTL != 7*time.Second || s.ledger.MaxEntries != 456 || s.ledger.CommittedTTL != 300*time.Second ||
+	if s.ledger.PendingTTL != 7*time.Second || s.ledger.MaxEntries != 456 || s.ledger.WhenFull != ledger.Evict || s.ledger.ScopeShare >= 0 || s.ledger.CommittedTTL != 300*time.Second ||
 		s.ledger.RejectedTTL != 250*time.Millisecond || s.ledger.MaxWait != -1 {
 		t.Errorf("%+v", s.ledger)
 	}
@@ -54,7 +55,8 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := s.ledger
-	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 100000 ||
+	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 1<<30 ||
+		l.WhenFull != ledger.Refuse || l.ScopeShare != 0.75 ||
 		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.store != "wal" || s.httpEngine != "fasthttp" {
 		t.Errorf("%+v", s)
 	}
@@ -73,6 +75,9 @@ func TestMistakesAreTold(t *testing.T) {
 	}{
 		{"", "serve --data-dir d --max-entries many", `manager serve: --max-entries "many": must be a whole number from 1 to 100000000`},
 		{"", "serve --data-dir d --max-entries 0", `manager serve: --max-entries "0": must be a whole number from 1 to 100000000`},
+		{"", "serve --data-dir d --when-full block", `manager serve: --when-full "block": must be one of refuse, evict`},
+		{"IDEMPOTENCY_WHEN_FULL=", "serve --data-dir d", `manager serve: IDEMPOTENCY_WHEN_FULL="": must be one of refuse, evict`},
+		{"", "serve --data-dir d --scope-share 75%", `manager serve: --scope-share "75%": must be a number from 0 to 1`},
 		{"", "serve --data-dir d --pending-ttl-seconds -1", `manager serve: --pending-ttl-seconds "-1": must be a number of seconds from 0.001 to 31622400`},
 		{"", "serve --data-dir d --pending-ttl-seconds NaN", `manager serve: --pending-ttl-seconds "NaN": must be a number of seconds from 0.001 to 31622400`},
 		{"", "serve --data-dir d --store files", `manager serve: --store "files": must be one of memory, postgres, redis, sqlite, wal`},

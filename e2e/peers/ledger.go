@@ -154,7 +154,7 @@ func measureManager(ctx context.Context, s settings, engine string, maxEntries i
 		return nil, nil, err
 	}
 	p, err := startLogged(dir, s.manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-engine", engine,
-		"--max-entries", strconv.Itoa(maxEntries))
+		"--max-entries", strconv.Itoa(maxEntries), "--max-bytes", "1099511627776", "--when-full", "evict", "--scope-share", "0")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -30,7 +30,6 @@ const (
 	CodeManagerUnavailable  Code = "manager-unavailable"   // 503: the gate cannot reach the ledger
 	CodeUnavailable         Code = "unavailable"           // 503: starting, stopping or failed
 	CodeOverloaded          Code = "overloaded"            // 503: load is shed
-	CodeCapacity            Code = "capacity"              // 503: the window is full of pending entries
 	CodeLedgerFull          Code = "ledger-full"           // 503: the window is full of entries that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
 )

@@ -25,7 +25,7 @@ func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l, err := ledger.New(st, ledger.Options{MaxEntries: 10_000_000})
+	l, err := ledger.New(st, ledger.Options{MaxBytes: 1 << 40, ScopeShare: -1})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -177,9 +177,9 @@ func TestRetriesAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	f.answer = func(*http.Request) *http.Response {
 		cancel()
-		return response(503, api.ContentTypeProblem, `{"code":"capacity","title":"t"}`, "Retry-After", "3600")
+		return response(503, api.ContentTypeProblem, `{"code":"ledger-full","title":"t"}`, "Retry-After", "3600")
 	}
-	if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f"}); !HasCode(err, api.CodeCapacity) || !errors.Is(err, context.Canceled) {
+	if _, err := c.SubmitIdempotent(ctx, Submission{Function: "f"}); !HasCode(err, api.CodeLedgerFull) || !errors.Is(err, context.Canceled) {
 		t.Errorf("after the context's end: %v", err)
 	}
 }

@@ -81,7 +81,7 @@ func durableLedger(b *testing.B) (*Ledger, *logged) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { _ = st.Close() })
-	l, err := New(st, Options{MaxEntries: 20_000_000})
+	l, err := New(st, Options{MaxEntries: 20_000_000, MaxBytes: 1 << 40, ScopeShare: -1})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -3,7 +3,8 @@ package ledger
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"strconv"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/store"
@@ -30,85 +31,253 @@ const (
 	maxRequeued = 4
 )
 
-// makeRoom evicts final entries, other than that of key, when this transaction's
-// insertion would make the window too large.
-func (tx *Tx) makeRoom(op Op, key string) error {
-	limit := int64(maxEvictions)
-	held, _, err := tx.size()
-	if err != nil {
-		return err
-	}
-	if !tx.l.sizes {
-		if held == uncounted {
-			return errUncounted
-		}
-		limit = maxEstimated
-	}
-	n := int(min(held+tx.fx.entries+1-int64(tx.l.opts.MaxEntries), limit))
-	if n <= 0 {
-		return nil
-	}
-	gone, err := tx.expire(key, n)
-	if err != nil || gone >= n {
-		return err
-	}
-	evicted, err := tx.evict(key, n-gone, 0)
-	if err != nil {
-		return err
-	}
-	if gone+evicted > 0 {
-		return nil
-	}
-	tx.count(op, OutcomeCapacity)
-	return ErrCapacity
+// level is how much there is in the window. On engines that do not tell sizes the
+// entries are an estimate, and bytes are neither known nor bounded.
+type level struct{ entries, bytes int64 }
+
+func (a level) plus(b level) level { return level{a.entries + b.entries, a.bytes + b.bytes} }
+
+// over is by how much a exceeds b.
+func (a level) over(b level) level {
+	return level{max(a.entries-b.entries, 0), max(a.bytes-b.bytes, 0)}
 }
 
-// size is how many entries there are, and how many bytes, without what this
-// transaction did. Bytes are unknown, and unbounded, where the engine does not tell.
-func (tx *Tx) size() (entries, bytes int64, err error) {
-	if !tx.l.sizes {
-		return tx.held, 0, nil
+// unbounded is more bytes than there can be.
+const unbounded = 1 << 60
+
+// limit is what the window holds, hardLimit what outcomes of work that has run may
+// fill, for they are never refused for want of room.
+func (l *Ledger) limit() level {
+	if !l.sizes {
+		return level{int64(l.opts.MaxEntries), unbounded}
 	}
-	s, ok := tx.Tx.(store.Sizer)
+	return level{int64(l.opts.MaxEntries), l.opts.MaxBytes}
+}
+
+func (l *Ledger) hardLimit() level {
+	at := l.limit()
+	return level{at.entries + at.entries/8 + 1, at.bytes + at.bytes/8}
+}
+
+// level is how much there is, with what this transaction did.
+func (tx *Tx) level() (level, error) {
+	mine := level{tx.fx.entries, tx.fx.bytes}
+	if !tx.l.sizes {
+		if tx.held == uncounted {
+			return level{}, errUncounted
+		}
+		return level{tx.held, 0}.plus(level{mine.entries, 0}), nil
+	}
+	there, err := sizeOf(tx.Tx)
+	return there.plus(mine), err
+}
+
+func sizeOf(tx store.Tx) (level, error) {
+	s, ok := tx.(store.Sizer)
 	if !ok {
-		return 0, 0, errors.New("ledger: the engine says that its transactions tell sizes, and they do not")
+		return level{}, errors.New("ledger: the engine says that its transactions tell sizes, and they do not")
 	}
 	n, bytes, err := s.Size(collection)
-	return int64(n), bytes, err
+	return level{int64(n), bytes + int64(n)*EntryOverhead}, err
 }
 
-// makeBytes removes expired entries and evicts final ones, other than that of
-// key, when growth more octets would be too many: about as many as it takes, up to
-// evictBatch, and reports whether there may be more to evict. What then is still
-// too much are pending entries, which stay, or the entry of key itself.
-func (tx *Tx) makeBytes(key string, growth int64) (more bool, err error) {
-	if !tx.l.sizes {
-		return false, nil
-	}
-	entries, bytes, err := tx.size()
+// chargeOf is what a record takes of the window.
+func chargeOf(key string, r *record) int64 { return int64(len(key)+recordLen(r)) + EntryOverhead }
+
+// admit makes sure that there is room for the reservation r of a new key, and for
+// its outcome: of those that are to come, each counts like the average one of late.
+func (tx *Tx) admit(key string, r *record) error {
+	l := tx.l
+	at, err := tx.level()
 	if err != nil {
-		return false, err
+		return err
 	}
-	over := func() int64 { return bytes + tx.fx.bytes + growth - tx.l.opts.MaxBytes }
-	if over() <= 0 {
-		return false, nil
+	limit, need := l.limit(), level{1, 0}
+	if l.sizes {
+		growth, pending := l.usage.growth.Load(), max(l.usage.pending.Load()+tx.fx.pending, 0)
+		need.bytes = chargeOf(key, r) + growth
+		if l.opts.WhenFull == Evict && (pending+1)*need.bytes > limit.bytes {
+			// Reservations alone fill it: no eviction makes room.
+			return tx.full(false)
+		}
+		limit.bytes -= pending * growth
 	}
-	// More are looked at than it takes when they are of average size: the ones
-	// that have to go may be small.
-	average := max(bytes/max(entries, 1), 1)
-	n := int(min(2*over()/average+2, evictBatch))
-	gone, err := tx.expire(key, n)
-	if err != nil {
-		return false, err
-	}
-	if gone < n && over() > 0 {
-		evicted, err := tx.evict(key, n-gone, over())
+	scope, greedy := tx.scopeOf(key)
+	if over := at.plus(need).over(limit); over != (level{}) {
+		r, err := tx.makeRoom(key, over, greedy)
 		if err != nil {
+			return err
+		}
+		if at = r.at; !r.fits(need, limit) {
+			return tx.full(greedy)
+		}
+	}
+	if l.opts.WhenFull == Refuse && l.shares() && tx.overShare(scope, limit.over(at)) {
+		if _, err := tx.expire(key, maxEvictions); err != nil {
+			return err
+		}
+		if at, err = tx.level(); err != nil {
+			return err
+		}
+		if tx.overShare(scope, limit.over(at)) {
+			return tx.full(true)
+		}
+	}
+	return nil
+}
+
+// fitOutcome makes sure that there is room for an outcome: e is what it has replaced,
+// nil when its reservation is gone. Up to the hard limit there is. Beyond it an
+// outcome is recorded without its answer, which takes no more than its reservation,
+// and one whose reservation is gone gets ErrFull. More says that room is made, and
+// that there is more to do than one transaction should.
+func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err error) {
+	l := tx.l
+	if !l.sizes && e != nil {
+		return false, nil
+	}
+	at, err := tx.level()
+	if err != nil {
+		return false, err
+	}
+	need := level{1, chargeOf(key, final)}
+	over := at.plus(need).over(l.limit())
+	if e != nil {
+		over.entries = 0 // the reservation has made that room
+		if e.state == api.StatePending {
+			tx.fx.growth = need.bytes - int64(e.size) - EntryOverhead
+		}
+	}
+	left := room{at: at, begin: at}
+	if over != (level{}) {
+		if left, err = tx.makeRoom(key, over, false); err != nil || left.more {
+			return left.more, err
+		}
+	}
+	hard := l.hardLimit()
+	if l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes {
+		if err := bare(final); err != nil {
 			return false, err
 		}
-		gone += evicted
+		tx.fx.bare++
+		need.bytes = chargeOf(key, final)
 	}
-	return gone == n && over() > 0, nil
+	if e == nil && !left.fits(need, hard) {
+		tx.count(op, OutcomeFull)
+		return false, tx.full(false)
+	}
+	return false, nil
+}
+
+// bare leaves the answer out of an outcome: its status is enough never to run the
+// work again.
+func bare(r *record) error {
+	status, _, err := api.CheckRawResult(r.result)
+	if err != nil {
+		return err
+	}
+	r.result = (&api.Result{Status: status, BodyOmitted: true}).AppendRaw(nil)
+	return nil
+}
+
+// full is the refusal of a new key.
+func (tx *Tx) full(share bool) error {
+	after, err := tx.untilExpiry()
+	if err != nil {
+		return err
+	}
+	return &FullError{RetryAfter: after, Share: share}
+}
+
+// maxRetryAfter bounds FullError.RetryAfter.
+const maxRetryAfter = time.Minute
+
+// untilExpiry is how long it takes until an entry expires whose room is free then.
+func (tx *Tx) untilExpiry() (time.Duration, error) {
+	now := tx.Now().UnixMilli()
+	next := tx.l.nextExpiry.Load()
+	if next <= now {
+		next = now + maxRetryAfter.Milliseconds()
+		for _, state := range storedStates {
+			if state == api.StatePending {
+				continue // its outcome stays
+			}
+			hits, err := tx.Scan(collection, indexOf(state), store.Range{From: sortKey(now + 1), Limit: 1})
+			if err != nil {
+				return 0, err
+			}
+			for _, h := range hits {
+				if ms, err := strconv.ParseInt(h.SortKey, 36, 64); err == nil {
+					next = min(next, ms)
+				}
+			}
+		}
+		// Only a hint, and right whether or not this transaction happens.
+		tx.l.nextExpiry.Store(next)
+	}
+	return min(max(milliseconds(next-now), time.Second), maxRetryAfter), nil
+}
+
+// room is what makeRoom leaves.
+type room struct {
+	// begin is the level without what has expired, at that after evictions.
+	begin, at level
+	// more: there is more to remove than one transaction should.
+	more bool
+}
+
+// fits tells whether need does not exceed limit. Where there was too much already,
+// because a limit was lowered, evictions need only keep it from becoming more.
+func (r room) fits(need, limit level) bool {
+	after := r.at.plus(need)
+	if r.at != r.begin {
+		limit = level{max(limit.entries, r.begin.entries), max(limit.bytes, r.begin.bytes)}
+	}
+	return after.over(limit) == level{}
+}
+
+// makeRoom removes entries other than that of key until over is free: expired ones,
+// and then, if the window evicts, final ones; own says of the scope of key only.
+func (tx *Tx) makeRoom(key string, over level, own bool) (r room, err error) {
+	l := tx.l
+	at, err := tx.level()
+	if err != nil {
+		return r, err
+	}
+	goal := level{at.entries - over.entries, at.bytes - over.bytes}
+	n := min(over.entries, evictBatch)
+	switch {
+	case !l.sizes:
+		n = min(n, maxEstimated)
+	case l.opts.WhenFull == Evict:
+		n = min(n, maxEvictions)
+	}
+	if over.bytes > 0 {
+		// More are looked at than it takes when they are of average size: the ones
+		// that have to go may be small.
+		average := max(at.bytes/max(at.entries, 1), 1)
+		n = max(n, min(2*over.bytes/average+2, evictBatch))
+	}
+	gone, err := tx.expire(key, int(n))
+	if err != nil {
+		return r, err
+	}
+	if r.begin, err = tx.level(); err != nil {
+		return r, err
+	}
+	r.at = r.begin
+	if over = r.at.over(goal); l.opts.WhenFull == Evict && int64(gone) < n && over != (level{}) {
+		evicted, err := tx.evict(key, int(n)-gone, over, own)
+		if err != nil {
+			return r, err
+		}
+		gone += evicted
+		if r.at, err = tx.level(); err != nil {
+			return r, err
+		}
+	}
+	r.more = int64(gone) == n && r.at.bytes > goal.bytes
+	return r, nil
 }
 
 // expire removes up to n entries that have expired and that the sweeper has not
@@ -131,150 +300,21 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 // freeBytes evicts final entries, in as many transactions as it takes, when there
 // are too many bytes.
 func (l *Ledger) freeBytes(ctx context.Context) error {
-	for more := l.sizes; more; {
-		err := l.transact(ctx, func(tx *Tx) (err error) {
-			more, err = tx.makeBytes("", 0)
-			return err
+	for more := l.opts.WhenFull == Evict; more; {
+		err := l.transact(ctx, func(tx *Tx) error {
+			more = false
+			at, err := tx.level()
+			if err != nil {
+				return err
+			}
+			if over := at.over(level{at.entries, l.limit().bytes}); over != (level{}) {
+				r, err := tx.makeRoom("", over, false)
+				more = r.more
+				return err
+			}
+			return nil
 		})
 		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// candidate is a final entry that may have to go.
-type candidate struct {
-	key  string
-	used int64 // when last used
-	rec  record
-}
-
-// evict removes the least recently used final entries, other than key: up to n
-// of them, or, when bytes is positive, only until that many octets are free.
-func (tx *Tx) evict(key string, n int, bytes int64) (evicted int, err error) {
-	window, err := tx.candidates(key, n)
-	if err != nil {
-		return 0, err
-	}
-	var freed int64
-	for evicted < n && len(window) > 0 && (bytes <= 0 || freed < bytes) {
-		i := 0
-		for j := range window {
-			if window[j].used < window[i].used {
-				i = j
-			}
-		}
-		victim := &window[i]
-		if err := tx.remove(victim.key, &victim.rec); err != nil {
-			return evicted, err
-		}
-		tx.fx.evicted++
-		evicted++
-		freed += int64(victim.rec.size)
-		window = append(window[:i], window[i+1:]...)
-	}
-	return evicted, tx.requeue(window)
-}
-
-// candidates are the oldest final entries, each looked up again. When most of
-// them were used since the index last heard of it, it looks further along the
-// index, so that the n least recently used are among them unless more than
-// evictWindows windows in a row were.
-func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
-	var window []candidate
-	size := evictWindow + n
-	r := store.Range{Limit: size}
-	if tx.l.shared {
-		r.Limit *= 4
-	}
-	for range evictWindows {
-		hits, err := tx.Scan(collection, indexLRU, r)
-		if err != nil {
-			return nil, err
-		}
-		more := len(hits) == r.Limit
-		if more {
-			last := hits[len(hits)-1]
-			r.After = &last
-		}
-		if tx.l.shared && len(hits) > size {
-			// Another manager is looking at the same entries right now.
-			rand.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
-			hits = hits[:size]
-		}
-		for _, h := range hits {
-			if h.Key == key {
-				continue
-			}
-			c := candidate{key: h.Key}
-			e, err := tx.l.load(tx.Tx, h.Key, &c.rec)
-			if err != nil {
-				return nil, err
-			}
-			if e == nil || e.state == api.StatePending {
-				continue // the hit was stale
-			}
-			c.used = max(e.touched, tx.l.touches.slot(h.Key).Load())
-			window = append(window, c)
-		}
-		if !more || settled(window) >= n {
-			break
-		}
-	}
-	return tx.lapsed(key, window)
-}
-
-// lapsed appends reservations that ran out and are UNKNOWN, but are not in the index of
-// final entries before the sweeper has stored that.
-func (tx *Tx) lapsed(key string, window []candidate) ([]candidate, error) {
-	now := tx.Now().UnixMilli()
-	hits, err := tx.Scan(collection, indexOf(api.StatePending), store.Range{To: sortKey(now + 1), Limit: evictWindow})
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range hits {
-		c := candidate{key: h.Key}
-		e, err := tx.l.load(tx.Tx, h.Key, &c.rec)
-		if err != nil {
-			return nil, err
-		}
-		if state, _ := standing(e, now); h.Key == key || state != api.StateUnknown || e.state != api.StatePending {
-			continue
-		}
-		c.used = e.touched
-		window = append(window, c)
-	}
-	return window, nil
-}
-
-// settled counts candidates that were used before anything beyond the window.
-func settled(window []candidate) int {
-	if len(window) == 0 {
-		return 0
-	}
-	horizon, n := window[len(window)-1].rec.touched, 0
-	for i := range window {
-		if window[i].used <= horizon {
-			n++
-		}
-	}
-	return n
-}
-
-// requeue writes down the newer use of entries at the front of the index, so
-// that the next eviction does not meet them there again.
-func (tx *Tx) requeue(window []candidate) error {
-	left := maxRequeued
-	for i := range window {
-		c := &window[i]
-		if left == 0 || c.used <= c.rec.touched {
-			continue
-		}
-		left--
-		tx.replaced(&c.rec)
-		c.rec.touched = c.used
-		if err := tx.write(c.key, &c.rec); err != nil {
 			return err
 		}
 	}

@@ -25,7 +25,7 @@ func live2(t *testing.T, l *Ledger, keys ...string) string {
 }
 
 func TestLeastRecentlyUsedMakesRoom(t *testing.T) {
-	l, c := newTestLedger(t, Options{MaxEntries: 3})
+	l, c := newTestLedger(t, evicting(Options{MaxEntries: 3}))
 	for _, k := range []string{"a", "b", "c"} {
 		mustReserve(t, l, k, "t", api.StateReserved)
 		c.advance(time.Millisecond)
@@ -49,15 +49,25 @@ func TestLeastRecentlyUsedMakesRoom(t *testing.T) {
 }
 
 func TestPendingIsNeverEvicted(t *testing.T) {
-	l, c := newTestLedger(t, Options{MaxEntries: 2, PendingTTL: time.Minute})
+	l, c := newTestLedger(t, evicting(Options{MaxEntries: 2, PendingTTL: time.Minute}))
 	mustReserve(t, l, "a", "t", api.StateReserved)
 	mustReserve(t, l, "b", "t", api.StateReserved)
-	if _, err := l.Reserve(t.Context(), reserveReq("c", "t"), nil); !errors.Is(err, ErrCapacity) {
+	if _, err := l.Reserve(t.Context(), reserveReq("c", "t"), nil); !errors.Is(err, ErrFull) {
 		t.Fatalf("a third reservation: %v", err)
 	}
-	if err := l.Commit(t.Context(), finishReq("late", "t", "x")); !errors.Is(err, ErrCapacity) {
+	// What has run is recorded late, up to an eighth and one over the limit.
+	late := finishReq("late", "t", "x")
+	late.TTL = time.Millisecond
+	if err := l.Commit(t.Context(), late); err != nil {
 		t.Fatalf("a late commit: %v", err)
 	}
+	if err := l.Commit(t.Context(), finishReq("too-late", "t", "x")); err != nil {
+		t.Fatalf("another, which has the first to evict: %v", err)
+	}
+	if _, err := l.Delete(t.Context(), "s", "too-late"); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(time.Millisecond)
 	// What is there already works on.
 	mustReserve(t, l, "a", "t", api.StateReserved)
 	mustReserve(t, l, "b", "u", api.StatePending)
@@ -70,7 +80,7 @@ func TestPendingIsNeverEvicted(t *testing.T) {
 	c.advance(time.Hour)
 	mustReserve(t, l, "d", "t", api.StateReserved)
 	mustReserve(t, l, "e", "t", api.StateReserved)
-	if got := stats(t, l); got.Pending != 2 || got.Calls[OpReserve][OutcomeCapacity] != 1 || got.Calls[OpCommit][OutcomeCapacity] != 1 {
+	if got := stats(t, l); got.Pending != 2 || got.Calls[OpReserve][OutcomeFull] != 1 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -79,7 +89,7 @@ func TestPendingIsNeverEvicted(t *testing.T) {
 // since the index heard of them, and still the one that was not has to go.
 func TestLRULooksPastWhatWasUsedSince(t *testing.T) {
 	const n = 3 * evictWindow
-	l, c := newTestLedger(t, Options{MaxEntries: n})
+	l, c := newTestLedger(t, evicting(Options{MaxEntries: n}))
 	keys := distinctKeys(l, n)
 	for _, k := range keys {
 		mustReserve(t, l, k, "t", api.StateReserved)
@@ -101,22 +111,23 @@ func TestLRULooksPastWhatWasUsedSince(t *testing.T) {
 
 func TestBytesMakeRoom(t *testing.T) {
 	body := strings.Repeat("x", 1000)
-	l, c := newTestLedger(t, Options{MaxBytes: 5500})
+	const limit = 7600
+	l, c := newTestLedger(t, evicting(Options{MaxBytes: limit}))
 	for i := range 50 {
 		mustReserve(t, l, name("k", i), "t", api.StateReserved)
 		mustCommit(t, l, name("k", i), "t", body)
 		c.advance(time.Millisecond)
-		if got := stats(t, l).Bytes; got > 5500 {
+		if got := stats(t, l).Bytes; got > limit {
 			t.Fatalf("%d bytes after %d entries", got, i+1)
 		}
 	}
 	if got, want := stats(t, l).Bytes, bytesOf(t, l); got != want {
 		t.Errorf("counted %d bytes of %d", got, want)
 	}
-	if got := stats(t, l); got.Committed != 5 || got.Evicted != 45 {
+	if got := stats(t, l); got.Committed != 6 || got.Evicted != 44 {
 		t.Errorf("%+v", got)
 	}
-	if got := live2(t, l, "k44", "k45", "k49"); got != "k45 k49" {
+	if got := live2(t, l, "k43", "k44", "k49"); got != "k44 k49" {
 		t.Errorf("left: %s", got)
 	}
 }
@@ -124,7 +135,7 @@ func TestBytesMakeRoom(t *testing.T) {
 // TestOneLargeEntryForManySmall: as many as it takes have to go.
 func TestOneLargeEntryForManySmall(t *testing.T) {
 	const limit, size = 400_000, 300_000
-	l, _ := newTestLedger(t, Options{MaxBytes: limit})
+	l, _ := newTestLedger(t, evicting(Options{MaxBytes: limit}))
 	for i := range 3000 {
 		mustCommit(t, l, name("k", i), "t", "small")
 	}
@@ -158,7 +169,7 @@ func TestOneLargeEntryForManySmall(t *testing.T) {
 // window, and all of them get their entry.
 func TestWindowHoldsUnderConcurrency(t *testing.T) {
 	const limit, workers, each = 40, 8, 200
-	l, _ := newTestLedger(t, Options{MaxEntries: limit})
+	l, _ := newTestLedger(t, evicting(Options{MaxEntries: limit}))
 	var wg sync.WaitGroup
 	errs := make(chan error, workers*each)
 	for w := range workers {
@@ -219,7 +230,7 @@ func (s sharedStore) Capabilities() store.Capabilities {
 // are entries evicted twice for the same insertion.
 func TestWindowOnSharedEngines(t *testing.T) {
 	const limit = 20
-	l := ledgerOn(t, sharedStore{mem.New(mem.Options{})}, Options{MaxEntries: limit})
+	l := ledgerOn(t, sharedStore{mem.New(mem.Options{})}, evicting(Options{MaxEntries: limit}))
 	for i := range 10 * limit {
 		mustReserve(t, l, name("k", i), "t", api.StateReserved)
 		mustCommit(t, l, name("k", i), "t", "x")

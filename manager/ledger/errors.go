@@ -1,6 +1,9 @@
 package ledger
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Errors of the ledger; test with errors.Is. None of them changed anything.
 // Besides these, calls return *api.FieldError or *api.RawError for invalid
@@ -17,8 +20,9 @@ var (
 	// ErrOutcomeUnknown: the work of the key may have run and its outcome is not
 	// known; it is not run again before the entry expires or somebody settles it.
 	ErrOutcomeUnknown = errors.New("ledger: the outcome of the first attempt is not known")
-	// ErrCapacity: the window is full of pending entries.
-	ErrCapacity = errors.New("ledger: the window is full of pending entries")
+	// ErrFull: the window has no room for a new key, or the key's scope has its
+	// share of it; the error is a *FullError.
+	ErrFull = errors.New("ledger: the window is full")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
 	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
 	// ErrNotFound: there is no such entry.
@@ -26,3 +30,21 @@ var (
 	// ErrCursor: the cursor of a listing was not made by this ledger.
 	ErrCursor = errors.New("ledger: malformed cursor")
 )
+
+// FullError is an ErrFull that says when to ask again.
+type FullError struct {
+	// RetryAfter is when the next entry expires, 1 s to 60 s.
+	RetryAfter time.Duration
+	// Share: there is room, but the scope already has its share of the window.
+	Share bool
+}
+
+func (e *FullError) Error() string {
+	if e.Share {
+		return "ledger: the scope has its share of the window"
+	}
+	return ErrFull.Error()
+}
+
+// Is makes errors.Is find ErrFull.
+func (e *FullError) Is(target error) bool { return target == ErrFull }

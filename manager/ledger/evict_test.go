@@ -43,7 +43,7 @@ func atOnce(callers, n int, f func(i int)) {
 func TestEachInsertionEvictsOne(t *testing.T) {
 	const limit, inserts = 500, 600
 	for _, callers := range []int{1, 64, 256} {
-		l := durableLedgerOf(t, Options{MaxEntries: limit})
+		l := durableLedgerOf(t, evicting(Options{MaxEntries: limit}))
 		for i := range limit {
 			mustCommit(t, l, name("old", i), "t", "x")
 		}
@@ -65,7 +65,7 @@ func TestEachInsertionEvictsOne(t *testing.T) {
 // any, also when the window is nearly full and others insert.
 func TestDuplicatesEvictNothing(t *testing.T) {
 	const limit, free, replayers = 500, 40, 64
-	l := durableLedgerOf(t, Options{MaxEntries: limit})
+	l := durableLedgerOf(t, evicting(Options{MaxEntries: limit}))
 	for i := range limit - free {
 		mustCommit(t, l, name("old", i), "t", "x")
 	}
@@ -106,7 +106,7 @@ func TestDuplicatesEvictNothing(t *testing.T) {
 func TestCapacityOnlyWhenNothingCanGo(t *testing.T) {
 	const limit, final = 100, 50
 	for range 5 {
-		l := durableLedgerOf(t, Options{MaxEntries: limit})
+		l := durableLedgerOf(t, evicting(Options{MaxEntries: limit}))
 		for i := range limit - final {
 			mustReserve(t, l, name("pending", i), "t", api.StateReserved)
 		}
@@ -116,7 +116,7 @@ func TestCapacityOnlyWhenNothingCanGo(t *testing.T) {
 		var refused atomic.Int64
 		atOnce(final+10, final+10, func(i int) {
 			switch _, err := l.Reserve(context.Background(), reserveReq(name("new", i), "t"), nil); {
-			case errors.Is(err, ErrCapacity):
+			case errors.Is(err, ErrFull):
 				refused.Add(1)
 			case err != nil:
 				t.Error(err)
@@ -134,7 +134,7 @@ func TestBytesMakeRoomOnce(t *testing.T) {
 	const limit, added = 1 << 20, 200
 	body := strings.Repeat("x", 10<<10)
 	for _, callers := range []int{1, 64} {
-		l := durableLedgerOf(t, Options{MaxBytes: limit})
+		l := durableLedgerOf(t, evicting(Options{MaxBytes: limit}))
 		n := 0
 		for ; stats(t, l).Bytes < limit-11<<10; n++ {
 			mustCommit(t, l, name("old", n), "t", body)
@@ -157,7 +157,7 @@ func TestBytesMakeRoomOnce(t *testing.T) {
 func fullOfBytes(t *testing.T) (l *Ledger, c *clock, keys []string, body string) {
 	t.Helper()
 	body = strings.Repeat("x", 300<<10)
-	l, c = newTestLedger(t, Options{MaxBytes: 1 << 20, PendingTTL: time.Second, UnknownTTL: api.NoUnknown})
+	l, c = newTestLedger(t, evicting(Options{MaxBytes: 1 << 20, PendingTTL: time.Second, UnknownTTL: api.NoUnknown}))
 	keys = distinctKeys(l, 3)
 	mustReserve(t, l, keys[0], "stale", api.StateReserved)
 	c.advance(2 * time.Second)
@@ -232,7 +232,7 @@ func TestExpiredBytesGoFirst(t *testing.T) {
 // than one transaction deletes, it gets it all the same, and is recorded once.
 func TestManySmallEntriesGoInPieces(t *testing.T) {
 	const small = 10 * evictBatch
-	l, _ := newTestLedger(t, Options{MaxBytes: 400_000})
+	l, _ := newTestLedger(t, evicting(Options{MaxBytes: 400_000}))
 	for i := range small {
 		mustCommit(t, l, name("small", i), "t", "x")
 	}

@@ -45,6 +45,12 @@ func newTestLedger(t testing.TB, opts Options) (*Ledger, *clock) {
 	return ledgerOn(t, st, opts), c
 }
 
+// evicting makes a window that evicts, and where one scope may fill it.
+func evicting(o Options) Options {
+	o.WhenFull, o.ScopeShare = Evict, -1
+	return o
+}
+
 func ledgerOn(t testing.TB, st store.Store, opts Options) *Ledger {
 	t.Helper()
 	l, err := New(st, opts)
@@ -120,7 +126,7 @@ func bytesIn(st store.Store) (total int64, err error) {
 				if err != nil {
 					return err
 				}
-				total += int64(len(h.Key) + len(value))
+				total += int64(len(h.Key)+len(value)) + EntryOverhead
 			}
 		}
 		return nil

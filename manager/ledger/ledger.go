@@ -27,8 +27,14 @@ type Ledger struct {
 	waits    waits
 	touches  touches
 
-	length lengthCache
-	front  unread.Front
+	length   lengthCache
+	front    unread.Front
+	usage    usage
+	pressure pressure
+	cursor   atomic.Pointer[evictCursor]
+	// nextExpiry is when the entry that expires first does so, Unix milliseconds,
+	// as of some time ago.
+	nextExpiry atomic.Int64
 }
 
 // Reply answers a reserve.
@@ -68,7 +74,8 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 	}
 }
 
-// New returns a ledger on st.
+// New returns a ledger on st. On an engine inside this process it first counts what
+// the scopes hold, which takes about a second per million entries.
 func New(st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
@@ -77,7 +84,15 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	caps := st.Capabilities()
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
 	l.waits.init(opts.MaxWaiters)
-	l.touches.init(opts.MaxEntries)
+	l.usage.init()
+	slots := 0
+	if opts.WhenFull == Evict {
+		slots = opts.MaxEntries
+	}
+	l.touches.init(slots)
+	if err := l.countScopes(context.Background()); err != nil {
+		return nil, err
+	}
 	return l, nil
 }
 
@@ -90,7 +105,7 @@ func (l *Ledger) Options() Options { return l.opts }
 // returns the context that ends the wait and a function that is called when it
 // is over. A held call whose context ends returns the context's error.
 //
-// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrCapacity,
+// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrFull,
 // the store's. After a store error or a cancelled context the outcome may be
 // unknown; the same call with the same token settles it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
@@ -176,7 +191,7 @@ func (l *Ledger) countReserve(reply Reply, err error) {
 // Commit records the outcome of finished work.
 //
 // Errors: *api.FieldError, *api.RawError, ErrFenced, ErrConflict,
-// ErrFingerprintMismatch, ErrTooLarge, ErrCapacity (only when accepted late),
+// ErrFingerprintMismatch, ErrTooLarge, ErrFull (only when it would be accepted late),
 // the store's. After a store error or a cancelled context the outcome may be
 // unknown; the same call again settles it.
 func (l *Ledger) Commit(ctx context.Context, req *FinishRequest) error {
@@ -260,6 +275,7 @@ func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
 func outcomeOf(err error) Outcome {
 	var field *api.FieldError
 	var raw *api.RawError
+	var full *FullError
 	switch {
 	case err == nil:
 		return OutcomeDone
@@ -273,8 +289,11 @@ func outcomeOf(err error) Outcome {
 		return OutcomeNotFound
 	case errors.Is(err, ErrFingerprintMismatch):
 		return OutcomeMismatch
-	case errors.Is(err, ErrCapacity):
-		return OutcomeCapacity
+	case errors.As(err, &full):
+		if full.Share {
+			return OutcomeOverShare
+		}
+		return OutcomeFull
 	case errors.Is(err, ErrTooLarge), errors.Is(err, store.ErrTooLarge):
 		return OutcomeTooLarge
 	case errors.As(err, &field), errors.As(err, &raw):

@@ -16,6 +16,7 @@ import (
 // model is the ledger in the plainest form: a map, no store, no indexes.
 type model struct {
 	max     int
+	evicts  bool
 	now     int64
 	entries map[string]*modelEntry
 	fenced  uint64
@@ -28,6 +29,9 @@ type modelEntry struct {
 	unknown            int64 // how long it is UNKNOWN when it runs out
 	body               string
 }
+
+// hard is how many entries there may be with outcomes that came late.
+func (m *model) hard() int { return m.max + m.max/8 + 1 }
 
 func (m *model) find(key string) *modelEntry {
 	if e := m.entries[key]; e != nil && m.alive(e) {
@@ -43,33 +47,38 @@ func (m *model) alive(e *modelEntry) bool {
 	return m.now < e.expires
 }
 
-// room evicts the least recently used final entry when the window is full.
-func (m *model) room() error {
-	n, oldest := 0, ""
-	for k, e := range m.entries {
-		if !m.alive(e) {
-			continue
+// room refuses one entry more when there are limit, in a window that evicts after
+// the least recently used final entries have made what room they can.
+func (m *model) room(limit int) error {
+	for first := true; ; first = false {
+		n, oldest := 0, ""
+		for k, e := range m.entries {
+			if !m.alive(e) {
+				continue
+			}
+			n++
+			if e.state != api.StatePending && (oldest == "" || e.used < m.entries[oldest].used) {
+				oldest = k
+			}
 		}
-		n++
-		if e.state != api.StatePending && (oldest == "" || e.used < m.entries[oldest].used) {
-			oldest = k
+		switch {
+		case n < m.max:
+			return nil
+		case m.evicts && oldest != "":
+			delete(m.entries, oldest)
+		case n < limit, !first: // what was evicted makes room for one
+			return nil
+		default:
+			return ErrFull
 		}
 	}
-	if n < m.max {
-		return nil
-	}
-	if oldest == "" {
-		return ErrCapacity
-	}
-	delete(m.entries, oldest)
-	return nil
 }
 
 func (m *model) reserve(key, token, fp string, ttl, unknown int64) (api.State, int64, string, error) {
 	e := m.find(key)
 	switch {
 	case e == nil:
-		if err := m.room(); err != nil {
+		if err := m.room(m.max); err != nil {
 			return 0, 0, "", err
 		}
 		m.entries[key] = &modelEntry{
@@ -96,7 +105,7 @@ func (m *model) mine(key, token, fp string, same api.State) (*modelEntry, string
 	e := m.find(key)
 	switch {
 	case e == nil:
-		return nil, fp, m.room()
+		return nil, fp, m.room(m.hard())
 	case e.token != token:
 		m.fenced++
 		return e, "", ErrFenced
@@ -171,12 +180,15 @@ func TestAgainstModel(t *testing.T) {
 		c := newClock()
 		st := mem.New(mem.Options{Clock: c.Now})
 		defer st.Close()
-		opts := Options{MaxEntries: rapid.IntRange(1, 5).Draw(t, "max")}
+		opts := Options{MaxEntries: rapid.IntRange(1, 5).Draw(t, "max"), ScopeShare: -1}
+		if rapid.Bool().Draw(t, "evicts") {
+			opts.WhenFull = Evict
+		}
 		l, err := New(st, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &model{max: opts.MaxEntries, now: c.Now().UnixMilli(), entries: make(map[string]*modelEntry)}
+		m := &model{max: opts.MaxEntries, evicts: opts.WhenFull == Evict, now: c.Now().UnixMilli(), entries: make(map[string]*modelEntry)}
 		keys := rapid.SampledFrom(distinctKeys(l, 6))
 		tokens := rapid.SampledFrom([]string{"t1", "t2", "t3"})
 		prints := rapid.SampledFrom([]string{"", "", "f", "g"})
@@ -343,7 +355,7 @@ func compare(t *rapid.T, l *Ledger, m *model) {
 	if s.Bytes != want {
 		t.Fatalf("counted %d bytes of %d", s.Bytes, want)
 	}
-	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; n > m.max {
+	if n := s.Pending + s.Committed + s.Rejected + s.Unknown; n > m.hard() {
 		t.Fatalf("%d entries in a window of %d", n, m.max)
 	}
 }

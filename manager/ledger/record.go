@@ -18,8 +18,9 @@ const collection store.Collection = "ledger"
 
 // Indexes of the collection; see the package documentation.
 const (
-	indexLRU = "lru"
-	indexRef = "ref"
+	indexLRU     = "lru"
+	indexRef     = "ref"
+	indexPending = "pending" // indexOf(api.StatePending)
 )
 
 // indexOf names the expiry index of a stored state.

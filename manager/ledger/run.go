@@ -60,12 +60,12 @@ func (r *run) end() {
 	if r.fn != nil {
 		return
 	}
-	entries, values := r.tx.entries, r.tx.values
+	entries, values, deltas := r.tx.entries, r.tx.values, r.tx.deltas
 	clear(entries)
 	if cap(values) > keepValues {
 		values = nil
 	}
-	*r = run{tx: Tx{entries: entries[:0], values: values[:0]}, inUpdate: r.inUpdate, inView: r.inView}
+	*r = run{tx: Tx{entries: entries[:0], values: values[:0], deltas: deltas[:0]}, inUpdate: r.inUpdate, inView: r.inView}
 	runs.Put(r)
 }
 
@@ -125,13 +125,13 @@ func (l *Ledger) execute(ctx context.Context, r *run) error {
 	r.tx.Tx = nil
 	switch {
 	case err == nil && r.refusal == nil:
-		l.apply(&r.tx.fx, true)
+		l.apply(&r.tx, true)
 		return nil
 	case err == nil:
-		l.apply(&r.tx.fx, false)
+		l.apply(&r.tx, false)
 		return r.refusal
 	case refuses(err):
-		l.apply(&r.tx.fx, false)
+		l.apply(&r.tx, false)
 		return err
 	default:
 		return err
@@ -140,8 +140,8 @@ func (l *Ledger) execute(ctx context.Context, r *run) error {
 
 // write is the function of a read-write transaction.
 func (r *run) write(stx store.Tx) error {
-	r.tx.Tx, r.tx.fx, r.refusal, r.more = stx, effects{}, nil, false
-	r.tx.entries, r.tx.values = r.tx.entries[:0], r.tx.values[:0]
+	r.tx.Tx, r.tx.fx, r.refusal, r.more = stx, effects{growth: noGrowth}, nil, false
+	r.tx.entries, r.tx.values, r.tx.deltas = r.tx.entries[:0], r.tx.values[:0], r.tx.deltas[:0]
 	err := r.do(r)
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal tells about state. Ending the transaction in good order

@@ -22,7 +22,7 @@ func BenchmarkStart(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				l, err := New(st, Options{MaxEntries: 2 * n})
+				l, err := New(st, Options{MaxEntries: 2 * n, MaxBytes: 1 << 40, ScopeShare: 0.999})
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/store"
@@ -56,8 +57,10 @@ const (
 	OutcomeNotFound
 	// OutcomeMismatch: ErrFingerprintMismatch.
 	OutcomeMismatch
-	// OutcomeCapacity: ErrCapacity.
-	OutcomeCapacity
+	// OutcomeFull: ErrFull, the window has no room.
+	OutcomeFull
+	// OutcomeOverShare: ErrFull, the scope has its share.
+	OutcomeOverShare
 	// OutcomeTooLarge: ErrTooLarge.
 	OutcomeTooLarge
 	// OutcomeInvalid: the request was malformed.
@@ -68,7 +71,7 @@ const (
 )
 
 var outcomeNames = [outcomeCount]string{
-	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "capacity", "too_large",
+	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "too_large",
 	"invalid", "error",
 }
 
@@ -86,7 +89,6 @@ type counters struct {
 	calls         [opCount][outcomeCount]atomic.Uint64
 	expired       atomic.Uint64
 	lapsed        atomic.Uint64
-	evicted       atomic.Uint64
 	deleted       atomic.Uint64
 	waitsRefused  atomic.Uint64
 	waitsTimedOut atomic.Uint64
@@ -101,19 +103,27 @@ type Stats struct {
 	// counts until the sweeper has removed it, and a reservation that ran out as
 	// pending until the sweeper has stored it as unknown.
 	Pending, Committed, Rejected, Unknown int
-	// Bytes is the size of the entries' records on an engine inside this
+	// Bytes is what the entries take of Options.MaxBytes on an engine inside this
 	// process, -1 on others.
 	Bytes int64
+	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
+	MaxEntries int
+	MaxBytes   int64
 	// Waiters are calls held right now.
 	Waiters int
 	// Calls counts calls by operation and outcome.
 	Calls [opCount][outcomeCount]uint64
-	// Expired, Evicted and Deleted count entries removed by TTL, by capacity
-	// and by an administrator.
+	// Expired, Evicted and Deleted count entries removed by TTL, before their time
+	// for want of room, and by an administrator.
 	Expired, Evicted, Deleted uint64
 	// Lapsed counts reservations that ran out without an outcome and were stored as
 	// unknown.
 	Lapsed uint64
+	// EvictedAge is the age of the entry that was evicted last: how far back the
+	// window really goes. 0 while there was none.
+	EvictedAge time.Duration
+	// Bare counts outcomes recorded without their answer for want of room.
+	Bare uint64
 	// WaitsRefused counts reserves answered pending because too many waited,
 	// WaitsTimedOut those that waited for nothing.
 	WaitsRefused, WaitsTimedOut uint64
@@ -141,10 +151,12 @@ func (s *Stats) Each(f func(op, outcome string, n uint64)) {
 
 // Stats returns a snapshot. It asks the store for the entries by state.
 func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
-	s := Stats{Bytes: -1, Waiters: l.waits.len()}
+	s := Stats{Bytes: -1, MaxEntries: l.opts.MaxEntries, MaxBytes: -1, Waiters: l.waits.len()}
 	if l.sizes {
-		err := l.store.View(ctx, func(tx store.Tx) (err error) {
-			_, s.Bytes, err = (&Tx{Tx: tx, l: l}).size()
+		s.MaxBytes = l.opts.MaxBytes
+		err := l.store.View(ctx, func(tx store.Tx) error {
+			at, err := sizeOf(tx)
+			s.Bytes = at.bytes
 			return err
 		})
 		if err != nil {
@@ -167,9 +179,10 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 			s.Calls[op][outcome] = c.calls[op][outcome].Load()
 		}
 	}
-	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), c.evicted.Load(), c.deleted.Load()
 	s.Lapsed = c.lapsed.Load()
+	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), l.pressure.evicted.Load(), c.deleted.Load()
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
+	s.EvictedAge, s.Bare = milliseconds(l.pressure.lastAge.Load()), l.pressure.bare.Load()
 	s.SweepErrors = c.sweepErrors.Load()
 	return s, nil
 }

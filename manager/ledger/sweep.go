@@ -43,6 +43,13 @@ func (l *Ledger) maintain(ctx context.Context) error {
 	if _, err := l.Sweep(ctx); err != nil {
 		return err
 	}
+	if !l.sizes {
+		l.usage.fade(l.opts.CleanupInterval, l.opts.CommittedTTL)
+		return nil
+	}
+	if err := l.countPending(ctx); err != nil {
+		return err
+	}
 	// Transactions of other parts of the program record outcomes as well.
 	return l.freeBytes(ctx)
 }
@@ -114,6 +121,9 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 	if !lapse {
 		r.Limit = max(limit, evictWindow)
 	}
+	if key != "" {
+		r.Limit++ // it may be among the hits
+	}
 	hits, err := tx.Scan(collection, index, r)
 	if err != nil {
 		return swept{}, err
@@ -161,7 +171,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 
 // lapse stores that a reservation which ran out is UNKNOWN.
 func (tx *Tx) lapse(key string, e *record, now int64) error {
-	tx.replaced(e)
+	tx.replaced(key, e)
 	e.state, e.expires = standing(e, now)
 	if err := tx.write(key, e); err != nil {
 		return err

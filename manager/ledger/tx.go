@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -17,6 +18,8 @@ type Tx struct {
 	// transactions; or uncounted.
 	held int64
 	fx   effects
+	// deltas are what it changes for scopes, for usage.
+	deltas []delta
 	// entries and values are where its records and their index entries are put
 	// together. An engine may look at them until the call returns.
 	entries []store.Entry
@@ -29,13 +32,21 @@ type effects struct {
 	wrote    bool
 	bytes    int64
 	entries  int64
+	pending  int64 // of the entries
 	expired  uint64
 	lapsed   uint64
-	evicted  uint64
 	deleted  uint64
+	bare     uint64
+	growth   int64 // by how much an outcome was larger than its reservation, or noGrowth
+	released bool
+	ages     ages         // of the evicted
+	cursor   *evictCursor // if not nil, the new one
 	tallies  [4]tally
 	ntallies int
 }
+
+// noGrowth says that no reservation ended.
+const noGrowth = math.MinInt64
 
 func (tx *Tx) count(op Op, o Outcome) {
 	if tx.fx.ntallies < len(tx.fx.tallies) {
@@ -52,11 +63,15 @@ func refuses(err error) bool {
 
 // apply takes over the effects of a transaction that happened, or only the
 // refusals of one that was aborted.
-func (l *Ledger) apply(fx *effects, happened bool) {
+func (l *Ledger) apply(tx *Tx, happened bool) {
+	fx := &tx.fx
 	for _, t := range fx.tallies[:fx.ntallies] {
 		if happened || t.outcome >= OutcomeFenced {
 			l.counters.add(t)
 		}
+	}
+	if fx.cursor != nil {
+		l.cursor.Store(fx.cursor) // holds for a refusal as well
 	}
 	if !happened {
 		return
@@ -64,14 +79,12 @@ func (l *Ledger) apply(fx *effects, happened bool) {
 	if !l.sizes && fx.entries != 0 {
 		l.length.adjust(fx.entries)
 	}
+	l.account(tx)
 	if fx.expired != 0 {
 		l.counters.expired.Add(fx.expired)
 	}
 	if fx.lapsed != 0 {
 		l.counters.lapsed.Add(fx.lapsed)
-	}
-	if fx.evicted != 0 {
-		l.counters.evicted.Add(fx.evicted)
 	}
 	if fx.deleted != 0 {
 		l.counters.deleted.Add(fx.deleted)
@@ -120,7 +133,14 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 	switch v := decideReserve(e, now, req.Token, req.Fingerprint); v {
 	case verdictInsert:
 		fresh := tx.reservation(req, at)
-		if err := tx.replace(OpReserve, key, e, &fresh); err != nil {
+		tx.supersede(key, e, now)
+		if err := tx.admit(key, &fresh); err != nil {
+			if refuses(err) {
+				tx.count(OpReserve, outcomeOf(err))
+			}
+			return Reply{}, err
+		}
+		if err := tx.write(key, &fresh); err != nil {
 			return Reply{}, err
 		}
 		tx.count(OpReserve, OutcomeDone)
@@ -176,19 +196,18 @@ func (tx *Tx) refuse(op Op, v verdict) error {
 	return refusals[v].err
 }
 
-// replace puts a record in the place of e, which is nil where there is none.
-func (tx *Tx) replace(op Op, key string, e, next *record) error {
+// supersede counts e, which may be nil, as replaced by another record, and returns it
+// if it was still there.
+func (tx *Tx) supersede(key string, e *record, now int64) *record {
 	if e == nil {
-		if err := tx.makeRoom(op, key); err != nil {
-			return err
-		}
-	} else {
-		tx.replaced(e)
-		if !live(e, next.touched) {
-			tx.fx.expired++
-		}
+		return nil
 	}
-	return tx.write(key, next)
+	tx.replaced(key, e)
+	if live(e, now) {
+		return e
+	}
+	tx.fx.expired++
+	return nil
 }
 
 // Commit is Ledger.Commit inside the transaction.
@@ -254,14 +273,10 @@ func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration 
 
 // end writes how the reservation e ended, which may be gone; see finish.
 func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
-	growth := int64(len(key) + recordLen(final))
-	if e != nil {
-		growth -= int64(e.size)
-	}
-	if more, err := tx.makeBytes(key, growth); err != nil || more && mayStop {
+	if more, err := tx.fitOutcome(op, key, tx.supersede(key, e, final.touched), final); err != nil || more && mayStop {
 		return more, err
 	}
-	if err := tx.replace(op, key, e, final); err != nil {
+	if err := tx.write(key, final); err != nil {
 		return false, err
 	}
 	tx.Notify(key)
@@ -293,6 +308,7 @@ func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 		if err := tx.remove(key, e); err != nil {
 			return err
 		}
+		tx.fx.released = true
 		tx.count(OpRelease, OutcomeDone)
 		return nil
 	case verdictGone:
@@ -309,15 +325,31 @@ func (tx *Tx) write(key string, r *record) error {
 	if err := tx.put(key, r); err != nil {
 		return err
 	}
-	tx.fx.bytes += int64(r.size)
-	tx.fx.entries++
+	tx.changed(key, r, 1)
 	return nil
 }
 
 // replaced counts a record that a write is about to replace.
-func (tx *Tx) replaced(r *record) {
-	tx.fx.bytes -= int64(r.size)
-	tx.fx.entries--
+func (tx *Tx) replaced(key string, r *record) { tx.changed(key, r, -1) }
+
+// changed counts a record that comes, 1, or goes, -1.
+func (tx *Tx) changed(key string, r *record, sign int64) {
+	bytes := sign * (int64(r.size) + EntryOverhead)
+	tx.fx.bytes += bytes
+	tx.fx.entries += sign
+	if r.state == api.StatePending {
+		tx.fx.pending += sign
+	}
+	if !tx.l.shares() {
+		return
+	}
+	scope := tx.l.usage.hash(key)
+	if n := len(tx.deltas); n > 0 && tx.deltas[n-1].scope == scope {
+		tx.deltas[n-1].entries += sign
+		tx.deltas[n-1].bytes += bytes
+		return
+	}
+	tx.deltas = append(tx.deltas, delta{scope, sign, bytes})
 }
 
 // remove deletes a record and wakes those who wait for it.
@@ -326,7 +358,7 @@ func (tx *Tx) remove(key string, r *record) error {
 	if err := tx.Tx.Delete(collection, key); err != nil {
 		return err
 	}
-	tx.replaced(r)
+	tx.replaced(key, r)
 	tx.Notify(key)
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // running and nobody has reserved the key since.
 //
 // The reply's State is api.StateReserved. Errors: *api.FieldError, ErrFenced,
-// ErrConflict, ErrFingerprintMismatch, ErrCapacity (only when the entry was gone), the
+// ErrConflict, ErrFingerprintMismatch, ErrFull (only when the entry was gone), the
 // store's. After a store error or a cancelled context the same call again settles it.
 func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
 	return l.callWithReserve(ctx, OpRenew, req, (*run).doRenew)
@@ -92,7 +92,12 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 			next.unknown, next.explicit = e.unknown, e.explicit
 		}
 	}
-	if err := tx.replace(OpRenew, key, e, &next); err != nil {
+	if e = tx.supersede(key, e, next.touched); e == nil {
+		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
+			return Reply{}, err
+		}
+	}
+	if err := tx.write(key, &next); err != nil {
 		return Reply{}, err
 	}
 	tx.count(OpRenew, outcome)

@@ -59,16 +59,18 @@ func (ws *waits) queued(key string) bool {
 	return ws.queues[key] != nil
 }
 
-// join appends a waiter; nil when there are too many already.
+// join appends a waiter; nil when there are too many already. The waiters of a key
+// are never more than the places that are free, so that however many keys are
+// waited for by crowds, another one finds a place.
 func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
-	if ws.total.Add(1) > ws.max {
-		ws.total.Add(-1)
-		return nil, nil
-	}
 	w := &waiter{look: make(chan struct{}, 1)}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
-	q := ws.queues[key]
+	q, free := ws.queues[key], ws.max-ws.total.Load()
+	if free <= 0 || q != nil && int64(len(q.waiters)) >= free {
+		return nil, nil
+	}
+	ws.total.Add(1)
 	if q == nil {
 		q = &queue{watcher: st.Watch(key)}
 		ws.queues[key] = q
@@ -80,9 +82,9 @@ func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
 
 // leave removes a waiter; when it was the head the next one in line becomes it.
 func (ws *waits) leave(key string, q *queue, w *waiter) {
-	ws.total.Add(-1)
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
+	ws.total.Add(-1)
 	for i := range q.waiters {
 		if q.waiters[i] == w {
 			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)

@@ -316,6 +316,7 @@ func TestWaitersAreBounded(t *testing.T) {
 	waiting(t, Options{MaxWaiters: 2}, func(t *testing.T, l *Ledger) {
 		mustReserve(t, l, "k", "t0", api.StateReserved)
 		mustReserve(t, l, "other", "t0", api.StateReserved)
+		mustReserve(t, l, "third", "t0", api.StateReserved)
 		a := hold(t.Context(), l, "k", "a", 30*time.Second)
 		b := hold(t.Context(), l, "other", "b", 30*time.Second)
 		c := hold(t.Context(), l, "k", "c", 30*time.Second)
@@ -325,11 +326,12 @@ func TestWaitersAreBounded(t *testing.T) {
 		}
 		mustCommit(t, l, "k", "t0", "x")
 		a.expect(t, api.StateCommitted)
-		d := hold(t.Context(), l, "other", "d", time.Second)
+		d := hold(t.Context(), l, "third", "d", time.Second)
 		if !d.waits() {
 			t.Error("a free place was not used")
 		}
 		mustCommit(t, l, "other", "t0", "x")
+		mustCommit(t, l, "third", "t0", "x")
 		b.expect(t, api.StateCommitted)
 		d.expect(t, api.StateCommitted)
 		if got := stats(t, l); got.WaitsRefused != 1 {

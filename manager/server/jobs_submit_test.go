@@ -184,7 +184,7 @@ func FuzzJobRequests(f *testing.F) {
 	f.Add("/v1/events/e", "x", []byte(`{"payload":1,"key":"k"}`))
 	f.Add("/v1/functions/f/pause", "", []byte{})
 	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50})
+	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -409,7 +409,11 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 	if s.Bytes >= 0 {
 		number("bytes", s.Bytes)
 		dst = append(dst, ',')
+		number("max_bytes", s.MaxBytes)
+		dst = append(dst, ',')
 	}
+	number("max_entries", int64(s.MaxEntries))
+	dst = append(dst, ',')
 	number("waiters", int64(s.Waiters))
 	dst = append(dst, `,"calls":{`...)
 	last := ""
@@ -433,7 +437,7 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 		n    uint64
 	}{
 		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
-		{"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
+		{"answers_dropped", s.Bare}, {"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
 	} {
 		if i > 0 {
 			dst = append(dst, ',')

@@ -84,7 +84,7 @@ func (s *Server) Collectors() []prometheus.Collector {
 type LedgerCollector struct {
 	stats func() (ledger.Stats, error)
 
-	calls, entries, bytes, waiters, fenced, lapsed, removed, waits, sweepErrors *prometheus.Desc
+	calls, entries, bytes, maxEntries, maxBytes, evictedAge, bare, waiters, fenced, lapsed, removed, waits, sweepErrors *prometheus.Desc
 }
 
 // NewLedgerCollector returns a collector; stats is called with each scrape and
@@ -94,7 +94,11 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		stats:       stats,
 		calls:       prometheus.NewDesc("oncegate_ledger_calls_total", "Ledger calls by operation and outcome.", []string{"op", "outcome"}, nil),
 		entries:     prometheus.NewDesc("oncegate_ledger_entries", "Entries by state.", []string{"state"}, nil),
-		bytes:       prometheus.NewDesc("oncegate_ledger_bytes", "Size of the entries' records.", nil, nil),
+		bytes:       prometheus.NewDesc("oncegate_ledger_bytes", "What the entries take of oncegate_ledger_max_bytes.", nil, nil),
+		maxEntries:  prometheus.NewDesc("oncegate_ledger_max_entries", "Entries that the window holds.", nil, nil),
+		maxBytes:    prometheus.NewDesc("oncegate_ledger_max_bytes", "Bytes that the window holds.", nil, nil),
+		evictedAge:  prometheus.NewDesc("oncegate_ledger_evicted_age_seconds", "Age of the entry that was evicted last, before its time.", nil, nil),
+		bare:        prometheus.NewDesc("oncegate_ledger_answers_dropped_total", "Outcomes recorded without their answer, for want of room.", nil, nil),
 		waiters:     prometheus.NewDesc("oncegate_ledger_waiters", "Reserves held right now.", nil, nil),
 		fenced:      prometheus.NewDesc("oncegate_ledger_fenced_total", "Calls refused because their token was superseded.", nil, nil),
 		lapsed:      prometheus.NewDesc("oncegate_ledger_lapsed_total", "Reservations that ran out without an outcome and were stored as unknown.", nil, nil),
@@ -106,7 +110,7 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 
 // Describe implements prometheus.Collector.
 func (c *LedgerCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors} {
+	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.maxEntries, c.maxBytes, c.evictedAge, c.bare, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors} {
 		ch <- d
 	}
 }
@@ -131,7 +135,13 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.entries, int64(s.Unknown), "unknown")
 	if s.Bytes >= 0 {
 		gauge(c.bytes, s.Bytes)
+		gauge(c.maxBytes, s.MaxBytes)
 	}
+	gauge(c.maxEntries, int64(s.MaxEntries))
+	if s.Evicted > 0 {
+		ch <- prometheus.MustNewConstMetric(c.evictedAge, prometheus.GaugeValue, s.EvictedAge.Seconds())
+	}
+	counter(c.bare, s.Bare)
 	gauge(c.waiters, int64(s.Waiters))
 	counter(c.fenced, s.Fenced())
 	counter(c.lapsed, s.Lapsed)

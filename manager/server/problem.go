@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
@@ -40,6 +41,7 @@ func ProblemOf(err error) api.Problem {
 	var p Problemer
 	var state *ledger.StateError
 	var unreadable *store.UnreadableError
+	var full *ledger.FullError
 	switch {
 	case errors.As(err, &p):
 		return p.Problem()
@@ -73,10 +75,14 @@ func ProblemOf(err error) api.Problem {
 			Status: 422, Code: api.CodeFingerprintMismatch, Title: "Idempotency key reused",
 			Detail: "the idempotency key was used for another request",
 		}
-	case errors.Is(err, ledger.ErrCapacity):
+	case errors.As(err, &full):
+		detail := "the window is full of entries that have not expired; nothing was changed"
+		if full.Share {
+			detail = "this scope holds its share of the window, which is filling up; nothing was changed"
+		}
 		return api.Problem{
-			Status: 503, Code: api.CodeCapacity, Title: "Ledger full", RetryAfterSeconds: retrySoon,
-			Detail: "the window is full of pending entries, which are never evicted",
+			Status: 503, Code: api.CodeLedgerFull, Title: "Ledger full", Detail: detail,
+			RetryAfterSeconds: int((full.RetryAfter + time.Second - 1) / time.Second),
 		}
 	case errors.Is(err, ledger.ErrTooLarge), errors.Is(err, store.ErrTooLarge):
 		return api.Problem{

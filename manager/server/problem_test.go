@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
@@ -30,7 +31,8 @@ func TestProblems(t *testing.T) {
 		{ledger.ErrFenced, 409, api.CodeFenced, false},
 		{ledger.ErrConflict, 409, api.CodeConflict, false},
 		{ledger.ErrFingerprintMismatch, 422, api.CodeFingerprintMismatch, false},
-		{ledger.ErrCapacity, 503, api.CodeCapacity, true},
+		{&ledger.FullError{RetryAfter: 2500 * time.Millisecond}, 503, api.CodeLedgerFull, true},
+		{&ledger.FullError{RetryAfter: time.Second, Share: true}, 503, api.CodeLedgerFull, true},
 		{ledger.ErrTooLarge, 413, api.CodeTooLarge, false},
 		{ledger.ErrNotFound, 404, api.CodeNotFound, false},
 		{ledger.ErrCursor, 400, api.CodeInvalidRequest, false},

@@ -260,3 +260,32 @@ func testUnreadableAmongOthers(t *testing.T, m *managers) {
 		m.direct(key)
 	}
 }
+
+// testUnreadableAtTheLimit: records that cannot be read are in the way of evictions, and
+// are gone around; they are neither evicted nor overwritten.
+func testUnreadableAtTheLimit(t *testing.T, m *managers) {
+	m.stores = m.stores[:1]
+	m.start(ledger.Options{MaxEntries: many + 10, WhenFull: ledger.Evict, ScopeShare: -1})
+	bad := names("b", many)
+	m.plant(api.StateCommitted, time.Now().Add(time.Hour), bad...)
+	for i := range 10 {
+		m.commit(0, fmt.Sprint("old", i), "t", "x")
+	}
+	n := 0
+	m.eventually("a new key finds room", func() bool {
+		n++
+		_, err := m.at(0).Reserve(t.Context(), &api.ReserveRequest{Key: "new", Scope: "s", Token: "t"}, nil)
+		if err != nil && !errors.Is(err, ledger.ErrFull) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	if n > 2*many/16 {
+		t.Errorf("it took %d tries", n)
+	}
+	m.commit(0, "new", "t", "x")
+	m.reserve(0, "newer", "t", api.StateReserved)
+	for _, key := range bad {
+		m.value(key)
+	}
+}

@@ -1,0 +1,122 @@
+package ledger
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pressure is what a full window did.
+type pressure struct {
+	evicted atomic.Uint64
+	bare    atomic.Uint64
+	lastAge atomic.Int64 // of the entry that was evicted last, milliseconds
+
+	mu   sync.Mutex
+	ages ages // since the last report
+}
+
+// ages are those of evicted entries, since their reservations, in milliseconds.
+type ages struct {
+	n                      uint64
+	youngest, oldest, last int64
+}
+
+func (a *ages) add(b ages) {
+	switch {
+	case b.n == 0:
+		return
+	case a.n == 0:
+		*a = b
+		return
+	}
+	a.n += b.n
+	a.youngest, a.oldest, a.last = min(a.youngest, b.youngest), max(a.oldest, b.oldest), b.last
+}
+
+// account takes over what a transaction did to the window.
+func (l *Ledger) account(tx *Tx) {
+	fx := &tx.fx
+	if fx.pending != 0 {
+		l.usage.pending.Add(fx.pending)
+	}
+	if fx.growth != noGrowth {
+		l.usage.result(fx.growth)
+	}
+	for _, d := range tx.deltas {
+		// Of what others inserted this manager removes some, and others of what it did.
+		if !l.shared || d.entries > 0 || fx.released {
+			l.usage.add(d)
+		}
+	}
+	if fx.bare != 0 {
+		l.pressure.bare.Add(fx.bare)
+	}
+	if fx.ages.n != 0 {
+		l.pressure.evicted.Add(fx.ages.n)
+		l.pressure.lastAge.Store(fx.ages.last)
+		l.pressure.mu.Lock()
+		l.pressure.ages.add(fx.ages)
+		l.pressure.mu.Unlock()
+	}
+}
+
+// Pressure is what a full window did since the report before.
+type Pressure struct {
+	// Refused counts new keys that found no room, OverShare those whose scope had
+	// its share.
+	Refused, OverShare uint64
+	// Evicted counts entries that were forgotten before their time; Youngest and
+	// Oldest are their ages.
+	Evicted          uint64
+	Youngest, Oldest time.Duration
+	// Bare counts outcomes that were recorded without their answer.
+	Bare uint64
+}
+
+// WatchPressure reports that the window is full: within a second when that is
+// news, and then every so often while it lasts, until ctx ends.
+func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report func(Pressure)) {
+	t := time.NewTicker(min(every, time.Second))
+	defer t.Stop()
+	var seen Pressure
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		if !last.IsZero() && time.Since(last) < every {
+			continue
+		}
+		now := l.pressed()
+		news := Pressure{
+			Refused: now.Refused - seen.Refused, OverShare: now.OverShare - seen.OverShare,
+			Evicted: now.Evicted - seen.Evicted, Bare: now.Bare - seen.Bare,
+		}
+		if news == (Pressure{}) {
+			continue
+		}
+		l.pressure.mu.Lock()
+		a := l.pressure.ages
+		l.pressure.ages = ages{}
+		l.pressure.mu.Unlock()
+		news.Youngest, news.Oldest = milliseconds(a.youngest), milliseconds(a.oldest)
+		seen, last = now, time.Now()
+		report(news)
+	}
+}
+
+// pressed are the counters since the start.
+func (l *Ledger) pressed() Pressure {
+	p := Pressure{Evicted: l.pressure.evicted.Load(), Bare: l.pressure.bare.Load()}
+	for op := range l.counters.calls {
+		p.Refused += l.counters.calls[op][OutcomeFull].Load()
+		p.OverShare += l.counters.calls[op][OutcomeOverShare].Load()
+	}
+	return p
+}
+
+func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
