@@ -68,15 +68,26 @@
 // # Window
 //
 // The ledger holds at most MaxEntries entries and, on an engine that lives in
-// this process, MaxBytes of records. When it is full the final entry that was
-// used least recently makes room for the one that is inserted; a call that inserts
-// nothing evicts nothing. A PENDING entry is never evicted, and when only PENDING
-// entries are left a new key gets ErrCapacity. Entries that have expired go first. Being used is noted
+// this process, MaxBytes. A new key that finds no room, once what has expired is
+// gone, gets ErrFull. Reservations count with the outcome that they are to get, as
+// large as those of late. An outcome of work that ran is never refused for want of
+// room: it may take an eighth more than the window, and beyond that it is recorded
+// without its answer. When its reservation is gone it may take that eighth, too, and
+// one entry more; beyond that it gets ErrFull.
+//
+// A scope may hold a fixed multiple of what is free, which leaves room for those
+// that hold little; ScopeShare is what that comes to for a scope alone.
+//
+// With WhenFull Evict, the final or UNKNOWN entry that was used least recently makes
+// room for the one that is inserted, and a scope with more than ScopeShare makes room
+// for itself. A call that inserts nothing evicts nothing, and a PENDING entry is never
+// evicted. Being used is noted
 // in memory only, so that a replay is a pure read; the order is written down
 // when an eviction meets an entry that was used since. On engines that several
 // managers share, evictions pick among the oldest entries at random, so that
-// managers do not fight over the same record, and counts may lag by a second, so that
-// the window may be exceeded for a moment by what came meanwhile.
+// managers do not fight over the same record. There counts may lag by a second, so that
+// the window may be exceeded for a moment by what came meanwhile, and each manager
+// knows of a scope what it inserted itself.
 //
 // # Records that cannot be read
 //
@@ -94,8 +105,9 @@
 // reservation ends without an outcome the head takes it, and when an outcome is
 // recorded, or the reservation becomes UNKNOWN, all of them are told, both in order of
 // arrival. A reservation that is renewed keeps them waiting. A reserve that may wait
-// joins the queue rather than overtake it. The number of waiters is bounded;
-// beyond it a call is answered pending at once.
+// joins the queue rather than overtake it. The number of waiters is bounded, and
+// those of one key never take more places than are free; beyond that a call is
+// answered pending at once.
 //
 // # Storage
 //

@@ -97,7 +97,7 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		bytes:       prometheus.NewDesc("oncegate_ledger_bytes", "What the entries take of oncegate_ledger_max_bytes.", nil, nil),
 		maxEntries:  prometheus.NewDesc("oncegate_ledger_max_entries", "Entries that the window holds.", nil, nil),
 		maxBytes:    prometheus.NewDesc("oncegate_ledger_max_bytes", "Bytes that the window holds.", nil, nil),
-		evictedAge:  prometheus.NewDesc("oncegate_ledger_evicted_age_seconds", "Age of the entry that was evicted last, before its time.", nil, nil),
+		evictedAge:  prometheus.NewDesc("oncegate_ledger_evicted_age_seconds", "Age of the entry that was evicted last, before its time; 0 before there was one.", nil, nil),
 		bare:        prometheus.NewDesc("oncegate_ledger_answers_dropped_total", "Outcomes recorded without their answer, for want of room.", nil, nil),
 		waiters:     prometheus.NewDesc("oncegate_ledger_waiters", "Reserves held right now.", nil, nil),
 		fenced:      prometheus.NewDesc("oncegate_ledger_fenced_total", "Calls refused because their token was superseded.", nil, nil),
@@ -138,9 +138,7 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.maxBytes, s.MaxBytes)
 	}
 	gauge(c.maxEntries, int64(s.MaxEntries))
-	if s.Evicted > 0 {
-		ch <- prometheus.MustNewConstMetric(c.evictedAge, prometheus.GaugeValue, s.EvictedAge.Seconds())
-	}
+	ch <- prometheus.MustNewConstMetric(c.evictedAge, prometheus.GaugeValue, s.EvictedAge.Seconds())
 	counter(c.bare, s.Bare)
 	gauge(c.waiters, int64(s.Waiters))
 	counter(c.fenced, s.Fenced())
