@@ -23,7 +23,7 @@ func (s *settings) jobsTable() []setting {
 		duration("job-retain-seconds", "", seconds+" that a finished job is kept", 1, maxSeconds, "86400", &s.jobs.RetainFor),
 		number("job-retain-count", "", "finished jobs that are kept", 1, 100_000_000, "100000", &s.jobs.RetainCount),
 		duration("job-dead-retain-seconds", "", seconds+" that a dead letter is kept", 1, maxSeconds, "2592000", &s.jobs.DeadFor),
-		number("job-dead-retain-count", "", "dead letters that are kept", 1, 100_000_000, "100000", &s.jobs.DeadCount),
+		number("job-dead-retain-count", "", "dead letters of each function that are kept", 1, 100_000_000, "100000", &s.jobs.DeadCount),
 		duration("job-event-key-seconds", "", seconds+" that the key of an event is remembered", 1, maxSeconds, "86400", &s.jobs.EventKeyTTL),
 		number("job-max-waiters", "", "claims and waits for results held at once", 1, 1_000_000, "10000", &s.jobs.MaxWaiters),
 	}

@@ -104,18 +104,14 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 			return total, err
 		}
 	}
-	for _, kind := range []struct {
-		index string
-		age   time.Duration
-		count int
-	}{{idxDone, q.opt.RetainFor, q.opt.RetainCount}, {idxDead, q.opt.DeadFor, q.opt.DeadCount}} {
-		n, err := q.retain(ctx, kind.index, kind.age, kind.count)
-		total.Purged += n
-		if err != nil {
-			return total, err
-		}
+	n, err := q.retain(ctx, idxDone, q.opt.RetainFor, q.opt.RetainCount)
+	total.Purged += n
+	if err != nil {
+		return total, err
 	}
-	return total, nil
+	n, err = q.retainDead(ctx)
+	total.Purged += n
+	return total, err
 }
 
 // fallDue moves the jobs whose time has come, batch by batch.

@@ -187,23 +187,36 @@ func (f *Function) count(tx store.Tx) error {
 	return nil
 }
 
+// functionsPage is how many jobs functionsWithJobs reads at once: those of many
+// functions, where each has few.
+const functionsPage = 256
+
 // functionsWithJobs lists the functions behind after that have jobs, by name; at
-// most limit when that is positive. It leaps from function to function, however
-// many jobs each has.
+// most limit when that is positive. It leaps over what is left of a function's
+// jobs, however many there are.
 func functionsWithJobs(tx store.Tx, after string, limit int) ([]string, error) {
 	from := ""
 	if after != "" {
 		from = afterFunction(after)
 	}
 	var names []string
-	for limit <= 0 || len(names) < limit {
-		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, Limit: 1})
-		if err != nil || len(hits) == 0 {
+	for {
+		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, Limit: functionsPage})
+		if err != nil {
 			return names, err
 		}
-		name := functionOf(hits[0].SortKey)
-		names = append(names, name)
-		from = afterFunction(name)
+		for _, h := range hits {
+			name := functionOf(h.SortKey)
+			if len(names) > 0 && names[len(names)-1] == name {
+				continue
+			}
+			if names = append(names, name); len(names) == limit {
+				return names, nil
+			}
+		}
+		if len(hits) < functionsPage {
+			return names, nil
+		}
+		from = afterFunction(names[len(names)-1])
 	}
-	return names, nil
 }

@@ -36,8 +36,8 @@ type Options struct {
 	// oldest. 1 s to 366 days, default 24 h; 1 to 100 million, default 100,000.
 	RetainFor   time.Duration
 	RetainCount int
-	// DeadFor and DeadCount bound the dead letters in the same way. Defaults
-	// 30 days and 100,000.
+	// DeadFor and DeadCount bound the dead letters of each function in the same
+	// way; a hundredth more may stay for a minute. Defaults 30 days and 100,000.
 	DeadFor   time.Duration
 	DeadCount int
 	// Interval is the longest pause between two rounds of Run: 10 ms to 1 h,
@@ -117,6 +117,7 @@ type Queue struct {
 	ids   idSource
 
 	due    dueTimes
+	dead   deadCounts
 	front  unread.Front
 	claims claimBatcher
 	// Nil where every call has a transaction of its own.

@@ -104,6 +104,24 @@ var dutyTests = map[string]func(*env){
 			e.Fatalf("kept %v", ids(got))
 		}
 	},
+	"dead letters of one function push out none of another": func(e *env) {
+		q := e.queue(jobs.Options{DeadCount: 5})
+		for i := range 5 {
+			e.bury(jobs.Submission{ID: fmt.Sprint("quiet", i), Function: "quiet"}, "x")
+		}
+		for round := range 2 { // the second one comes when some were removed already
+			for i := range 150 { // more than a batch beyond
+				e.bury(jobs.Submission{ID: fmt.Sprintf("loud%d-%03d", round, i), Function: "loud"}, "x")
+			}
+			e.eventually("the counts are kept", func() bool {
+				e.duties(q)
+				return len(e.letters("loud")) == 5
+			})
+			if quiet, loud := e.letters("quiet"), e.letters("loud"); len(quiet) != 5 || loud[0].ID != fmt.Sprintf("loud%d-145", round) {
+				e.Fatalf("kept %d quiet ones, and loud ones from %s", len(quiet), loud[0].ID)
+			}
+		}
+	},
 	"dead letters have a retention of their own": func(e *env) {
 		q := e.queue(jobs.Options{DeadFor: span, RetainFor: far})
 		e.bury(jobs.Submission{ID: "dead"}, "x")
