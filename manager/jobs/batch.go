@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/store"
@@ -23,6 +24,7 @@ type claimBatcher struct {
 	mu      sync.Mutex
 	pending []*claimOp
 	running bool
+	looks   atomic.Int64 // claims so far, for tests
 }
 
 // claimOp is one claim. jobs, again and err belong to the batch while it runs.
@@ -46,6 +48,7 @@ func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) 
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	b.looks.Add(1)
 	op := &claimOp{req: req, done: make(chan struct{})}
 	b.mu.Lock()
 	if !b.running {

@@ -52,41 +52,21 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 	}
 	defer leave()
 	deadline := time.Now().Add(c.Wait)
-	wake, stop := q.watchQueued(c.Functions) // before the first look, so that nothing is missed
-	defer stop()
+	place := q.idle.enter(c.Functions) // before the first look, so that nothing is missed
+	var jobs []Job
+	defer func() { q.idle.leave(place, len(jobs) > 0) }()
 	for {
-		jobs, err := q.claims.do(ctx, c)
+		var err error
+		jobs, err = q.claims.do(ctx, c)
 		left := time.Until(deadline)
 		if err != nil || len(jobs) > 0 || left <= 0 {
 			return jobs, err
 		}
-		if err := q.wait(ctx, wake, min(left, q.due.in(q.poll()))); err != nil {
+		if err := q.idle.wait(ctx, place, left); err != nil {
 			if errors.Is(err, errDrained) {
 				err = nil
 			}
 			return nil, err
-		}
-	}
-}
-
-// watchQueued watches for new jobs of the functions, any when there are none.
-func (q *Queue) watchQueued(functions []string) (wake []<-chan struct{}, stop func()) {
-	topics := []string{topicAny}
-	if len(functions) > 0 {
-		topics = topics[:0]
-		for _, f := range functions {
-			topics = append(topics, topicFunction+f)
-		}
-	}
-	watchers := make([]store.Watcher, len(topics))
-	wake = make([]<-chan struct{}, len(topics))
-	for i, topic := range topics {
-		watchers[i] = q.store.Watch(topic)
-		wake[i] = watchers[i].C()
-	}
-	return wake, func() {
-		for _, w := range watchers {
-			w.Stop()
 		}
 	}
 }

@@ -109,6 +109,9 @@
 // does, submissions and finishes that arrive at the same time have common
 // transactions, too; see group.
 //
+// A claim that waits is woken when there is work for it, and as many of them as
+// there is work, not all; see idleClaims.
+//
 // # Why so
 //
 // Why is the payload not hashed with its members sorted? Two programs that write

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,11 +119,14 @@ type Queue struct {
 	dead   deadCounts
 	front  unread.Front
 	claims claimBatcher
+	idle   idleClaims
 	// Nil where every call has a transaction of its own.
 	finishes *group[finishCall]
 	enqueues *group[enqueueCall]
 	waiters  atomic.Int64
 	stats    counters
+
+	pollEvery time.Duration // the shortest of poll, which tests may set
 
 	drain  chan struct{}   // closed by Drain
 	base   context.Context // ends with Close
@@ -143,7 +145,10 @@ func New(s store.Store, o Options) (*Queue, error) {
 	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{})}
 	q.base, q.stop = context.WithCancel(context.Background())
 	q.claims.q = q
+	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
+	q.pollEvery = 5 * time.Second
 	if s.Capabilities().Shared {
+		q.pollEvery = time.Second
 		q.finishes = &group[finishCall]{q: q, run: finishTx}
 		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}
 	}
@@ -194,35 +199,19 @@ func (q *Queue) spawn(f func()) bool {
 // now is the transaction's time in the precision that is stored.
 func now(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Microsecond) }
 
-// wait blocks until one of the channels, the timer, ctx, Drain or Close. It
+// wait blocks until wake, for at most d, or until ctx ends, Drain or Close. It
 // returns an error for the last three.
-func (q *Queue) wait(ctx context.Context, wake []<-chan struct{}, d time.Duration) error {
+func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
-	if len(wake) == 1 {
-		select {
-		case <-wake[0]:
-		case <-t.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-q.base.Done():
-			return ErrClosed
-		case <-q.drain:
-			return errDrained
-		}
-		return nil
-	}
-	cases := make([]reflect.SelectCase, 0, 4+len(wake))
-	for _, c := range append([]<-chan struct{}{ctx.Done(), q.base.Done(), q.drain}, wake...) {
-		cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)})
-	}
-	cases = append(cases, reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(t.C)})
-	switch i, _, _ := reflect.Select(cases); i {
-	case 0:
+	select {
+	case <-wake:
+	case <-t.C:
+	case <-ctx.Done():
 		return ctx.Err()
-	case 1:
+	case <-q.base.Done():
 		return ErrClosed
-	case 2:
+	case <-q.drain:
 		return errDrained
 	}
 	return nil
@@ -241,10 +230,7 @@ func (q *Queue) enterWait() (func(), error) {
 // woke it: the safety net for lost wake-ups of shared stores. It is random so
 // that the waiters do not come back together.
 func (q *Queue) poll() time.Duration {
-	d := 5 * time.Second
-	if q.store.Capabilities().Shared {
-		d = time.Second
-	}
+	d := q.pollEvery
 	return d + time.Duration(q.opt.Random()*float64(d)/2)
 }
 

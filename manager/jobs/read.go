@@ -58,7 +58,7 @@ func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, e
 		if err != nil || job.State.Terminal() || left <= 0 {
 			return job, err
 		}
-		if err := q.wait(ctx, []<-chan struct{}{w.C()}, min(left, q.poll())); err != nil {
+		if err := q.wait(ctx, w.C(), min(left, q.poll())); err != nil {
 			if errors.Is(err, errDrained) {
 				return job, nil
 			}
