@@ -20,8 +20,9 @@ func extendReservation(stx store.Tx, key string, value []byte, away store.Away) 
 	if decodeRecord(key, value, &e) != nil || e.state != api.StatePending {
 		return false, nil
 	}
-	whole := time.Duration(e.expires-e.created) * time.Millisecond
-	end, later := away.Extend(time.UnixMilli(e.created), time.UnixMilli(e.expires), whole)
+	// Touched is when it was made or last renewed.
+	whole := time.Duration(e.expires-e.touched) * time.Millisecond
+	end, later := away.Extend(time.UnixMilli(e.touched), time.UnixMilli(e.expires), whole)
 	if !later {
 		return false, nil
 	}

@@ -132,7 +132,7 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 	now := at.UnixMilli()
 	switch v := decideReserve(e, now, req.Token, req.Fingerprint); v {
 	case verdictInsert:
-		fresh := tx.reservation(req, at)
+		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 		tx.supersede(key, e, now)
 		if err := tx.admit(key, &fresh); err != nil {
 			if refuses(err) {
@@ -165,12 +165,13 @@ func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {
 	return req.PendingTTL
 }
 
-// reservation is the record of one that begins at that time.
-func (tx *Tx) reservation(req *api.ReserveRequest, at time.Time) record {
+// reservation is the record of one that begins at that time. Token and fingerprint are
+// the request's; a caller's own copies stay on its stack.
+func (tx *Tx) reservation(req *api.ReserveRequest, at time.Time, token, fingerprint []byte) record {
 	now := at.UnixMilli()
 	r := record{
 		state: api.StatePending, created: now, expires: deadline(at, tx.pendingTTL(req)), touched: now,
-		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint),
+		token: token, fingerprint: fingerprint,
 	}
 	r.setUnknown(req.UnknownTTL, tx.l.opts.UnknownTTL)
 	return r

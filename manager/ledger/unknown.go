@@ -81,7 +81,7 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 	if err := tx.refuse(OpRenew, v); err != nil {
 		return Reply{}, err
 	}
-	next, outcome := tx.reservation(req, at), OutcomeLate
+	next, outcome := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint)), OutcomeLate
 	if v == verdictExtend {
 		outcome = OutcomeDone
 		next.inherit(e)
@@ -122,7 +122,7 @@ func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply 
 		tx.count(OpUnknown, OutcomeRepeated)
 		return Reply{State: state, ExpiresIn: remaining(expires, at)}, false, nil
 	}
-	next := tx.reservation(req, at)
+	next := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 	next.state = api.StateUnknown
 	if v == verdictRecord {
 		next.inherit(e)

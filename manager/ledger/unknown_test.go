@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/mem"
 )
 
@@ -396,4 +397,34 @@ func TestDefaultOfUnknownTTL(t *testing.T) {
 	c.advance(2 * time.Minute)
 	expectUnknown(t, long, "k", "t2")
 	mustReserve(t, off, "k", "t2", api.StateReserved)
+}
+
+// TestDowntimeOfARenewedReservation: one that gets its whole time again gets that of its
+// last renewal, however long its work has been running.
+func TestDowntimeOfARenewedReservation(t *testing.T) {
+	l, c := newTestLedger(t, Options{})
+	mustReserve(t, l, "k", "t1", api.StateReserved)
+	for range 60 {
+		c.advance(time.Minute)
+		mustRenew(t, l, "k", "t1", 0)
+	}
+	c.advance(30 * time.Second)
+	key := recordKey("s", "k")
+	err := l.Update(t.Context(), func(tx *Tx) error {
+		value, err := tx.Get(collection, key)
+		if err != nil {
+			return err
+		}
+		extended, err := extendReservation(tx.Tx, key, value, store.Away{To: c.Now()})
+		if !extended {
+			t.Error("it was not extended")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := l.Get(t.Context(), "s", "k"); err != nil || e.ExpiresIn != time.Minute {
+		t.Errorf("%+v %v", e, err)
+	}
 }
