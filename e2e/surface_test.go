@@ -180,7 +180,7 @@ func TestAccessLog(t *testing.T) {
 		post("/drop", "k")
 		post("/drop", "k")
 		want["/drop"] = []string{
-			"503 UC upstream_reset_before_response_started{connection_termination} unknown", "409 - oncegate_request-pending request-pending",
+			"503 UC upstream_reset_before_response_started{connection_termination} unknown", "409 - oncegate_outcome-unknown outcome-unknown",
 		}
 		leave("/hang", func() { <-arrived })
 		want["/hang"] = []string{"0 DC downstream_remote_disconnect unknown"}
