@@ -187,6 +187,14 @@ BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benc
 bench: build guests $(BENCH_MODULES) ## all benchmarks, in the format that benchstat reads
 	go test -run '^$$' -bench . -benchmem -timeout 2h $(BENCHFLAGS) $(BENCH_PACKAGES)
 
+COST_ROUNDS ?= 5
+
+.PHONY: bench-envoy
+bench-envoy: export ENVOYS ?= 1.40.0
+bench-envoy: build ## what client_abort: continue costs an Envoy beside cancel: processor time and latency, the least of COST_ROUNDS=5
+	@build/setup tests
+	E2E_COST_ROUNDS=$(COST_ROUNDS) go test -run 'TestCostOfCarrying$$' -count 1 -timeout 1h -v ./e2e
+
 PEERS_FLAGS ?=
 
 .PHONY: bench-peers
