@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"slices"
 	"strconv"
 	"time"
 )
@@ -57,7 +56,7 @@ func (w *World) checkAnswer(t *try, status string) {
 		case status == "outcome-unknown" && !w.plan.Has(disturbing):
 			for _, r := range op.runs {
 				if r.vm.alive() && (r.answered || r.exchange.live()) {
-					w.expect(checkCut, "%s got 409 (outcome-unknown), although the gate of run %d is alive and has or will have its outcome", t.c.name, r.id)
+					w.fail("%s got 409 (outcome-unknown), although the gate of run %d is alive and has or will have its outcome", t.c.name, r.id)
 				}
 			}
 		}
@@ -75,40 +74,23 @@ func (w *World) checkAnswer(t *try, status string) {
 	}
 }
 
-// The checks that are not about safety: the system does not pass them all yet.
-const (
-	checkLost  = "lost"  // an outcome that a gate knows gets lost
-	checkCut   = "cut"   // a reservation runs out although its gate is alive
-	checkStuck = "stuck" // a key is taken for one whose outcome is unknown, though nothing ran
-)
-
-// notYet are the checks that the system does not pass yet. It must become empty.
-var notYet = []string{}
-
-// expect is fail for a check that may not be passed yet.
-func (w *World) expect(check, format string, args ...any) {
-	if !slices.Contains(notYet, check) {
-		w.fail(format, args...)
-	}
-}
-
 // disturbing are the powers that may keep a gate from renewing what it holds, or its outcome from it.
-const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Window | Open
+const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Open
 
 // checkProbe looks at a problem that an operation gets when the adversary has left.
 func (w *World) checkProbe(t *try, status string) {
 	op := t.c.op
-	if w.plan.Has(Forget | Window | Open) {
+	if w.plan.Has(Forget | Open) {
 		return
 	}
 	for _, r := range op.runs {
 		if r.answered && r.vm.alive() && t.status != 410 {
-			w.expect(checkLost, "%s got %d (%s), although the gate that had the answer of run %d is alive", t.c.name, t.status, status, r.id)
+			w.fail("%s got %d (%s), although the gate that had the answer of run %d is alive", t.c.name, t.status, status, r.id)
 		}
 	}
 	// A reserve that comes seconds after its caller gave it up and released it reserves for nobody.
-	if !op.sent && !op.harmed && len(op.runs) == 0 && !w.plan.Has(Delay) {
-		w.expect(checkStuck, "%s got %d (%s), although nothing of it was ever sent to upstream", t.c.name, t.status, status)
+	if status == "outcome-unknown" && !op.sent && !op.harmed && !w.plan.Has(Delay) {
+		w.fail("%s got %d (%s), although nothing of it was ever sent to upstream", t.c.name, t.status, status)
 	}
 }
 
@@ -126,6 +108,17 @@ func (w *World) checkBounds() {
 	for _, m := range w.managers {
 		if used := m.disk.Used(); used > 1<<20 {
 			w.fail("%s uses %d bytes of its disk", m.name, used)
+		}
+		if p := m.run; p != nil && p.ready && !m.frozen {
+			w.aside(func() func() {
+				s, err := p.ledger.Stats(background)
+				return func() {
+					n := s.Pending + s.Committed + s.Rejected + s.Unknown
+					if err == nil && !p.dead && n > w.plan.MaxKeys*9/8+1 {
+						w.fail("%s has %d entries in a window of %d", m.name, n, w.plan.MaxKeys)
+					}
+				}
+			})
 		}
 	}
 	if !w.healed {

@@ -25,13 +25,10 @@ func number(name string, def uint64) uint64 {
 	return def
 }
 
-// open are the powers under which the promise does not hold yet.
-const open = Window
-
 // TestSeeds runs worlds. One that fails prints its seed, and its timeline into a file.
 func TestSeeds(t *testing.T) {
 	if *oneSeed != 0 {
-		r := Run(t, *oneSeed, All&^open, 0, true)
+		r := Run(t, *oneSeed, All, 0, true)
 		t.Log("\n" + strings.Join(r.Timeline, "\n"))
 		for _, f := range r.Failures {
 			t.Error(f)
@@ -42,7 +39,7 @@ func TestSeeds(t *testing.T) {
 	if n == 0 {
 		n = seedsPerTest
 	}
-	explore(t, All&^open, 0, *first, n)
+	explore(t, All, 0, *first, n)
 }
 
 // explore runs n seeds on all processors and stops at the first that fails, which it returns.
@@ -91,7 +88,7 @@ func report(t *testing.T, r *Report) {
 // TestSameSeed: a seed is one world, whatever else the machine does.
 func TestSameSeed(t *testing.T) {
 	for seed := uint64(1); seed <= 200; seed++ {
-		one, two := Run(t, seed, All&^Window, 0, true), Run(t, seed, All&^Window, 0, true)
+		one, two := Run(t, seed, All, 0, true), Run(t, seed, All, 0, true)
 		for i := range max(len(one.Timeline), len(two.Timeline)) {
 			if i >= len(one.Timeline) || i >= len(two.Timeline) || one.Timeline[i] != two.Timeline[i] {
 				t.Fatalf("seed %d: line %d differs:\n%s\n%s", seed, i,
