@@ -4,11 +4,13 @@
 //	manager serve --data-dir D --listen A    run the service
 //	manager jobs list|get|cancel|...         look after the jobs of a running manager
 //	manager ledger list|get|resolve          look after the ledger of a running manager
+//	manager unreadable list|delete           look after records that a running manager cannot read
 //	manager wal verify|dump|stats            look at a data directory
 //	manager version                          print the version
 //	manager help                             list the commands
 //
-// Exit codes: 0 success, 1 failure, 2 wrong usage or configuration.
+// Exit codes: 0 success, 1 failure, 2 wrong usage or configuration; of wal verify,
+// 3 records that cannot be read, with which a manager starts.
 package main
 
 import (
@@ -34,6 +36,14 @@ type environment struct {
 	getenv         func(string) (string, bool)
 }
 
+// exitError ends the program with an exit code of its own.
+type exitError struct {
+	code int
+	msg  string
+}
+
+func (e *exitError) Error() string { return e.msg }
+
 // usageError is a mistake of whoever started the program: one line, exit code 2.
 type usageError struct{ msg string }
 
@@ -45,11 +55,12 @@ func usagef(format string, args ...any) error {
 
 func commands() map[string]command {
 	return map[string]command{
-		"serve":   {"run the service", serve},
-		"jobs":    {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
-		"ledger":  {"list, get, resolve entries of a running manager's ledger", ledgerMain},
-		"wal":     {"look at a data directory: verify, dump, stats", walMain},
-		"version": {"print the version", printVersion},
+		"serve":      {"run the service", serve},
+		"jobs":       {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
+		"ledger":     {"list, get, resolve entries of a running manager's ledger", ledgerMain},
+		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
+		"wal":        {"look at a data directory: verify, dump, stats", walMain},
+		"version":    {"print the version", printVersion},
 	}
 }
 
@@ -84,6 +95,10 @@ func run(ctx context.Context, env environment, args []string) int {
 		return 0
 	}
 	fmt.Fprintf(env.stderr, "manager %s: %v\n", args[0], err)
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
 	var usage *usageError
 	if errors.As(err, &usage) {
 		return 2
@@ -99,7 +114,7 @@ func help(w io.Writer, all map[string]command) {
 	}
 	sort.Strings(names)
 	for _, name := range names {
-		fmt.Fprintf(w, "  %-8s %s\n", name, all[name].summary)
+		fmt.Fprintf(w, "  %-10s %s\n", name, all[name].summary)
 	}
 	fmt.Fprintln(w, "manager COMMAND --help lists the flags of a command.")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"flag"
 	"fmt"
@@ -145,6 +146,10 @@ func (c *operatorCall) check(words string) error {
 		switch word := names[min(i, len(names)-1)]; word {
 		case "ID":
 			errs = append(errs, jobs.CheckID(word, arg))
+		case "RECORD":
+			if _, err := base64.RawURLEncoding.DecodeString(arg); arg == "" || err != nil {
+				errs = append(errs, &api.FieldError{Field: word, Value: arg, Allowed: "must be what unreadable list shows"})
+			}
 		case "KEY":
 			errs = append(errs, api.ValidateKey(arg))
 		default:

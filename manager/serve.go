@@ -139,7 +139,8 @@ func (a *app) start(ctx context.Context) error {
 		return err
 	}
 	opts.Version, opts.Logger, opts.Auth = version(), a.log, a.auth
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit), server.JobRoutes(a.store, a.ledger, a.queue)); err != nil {
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval)); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {

@@ -30,7 +30,7 @@ type walOptions struct {
 }
 
 var walCommands = map[string]walCommand{
-	"verify": {"check every record; exit code 1 when a manager would refuse to start", walVerify},
+	"verify": {"check every record; exit code 1 when a manager would refuse to start, 3 when it would start and cannot read some", walVerify},
 	"dump":   {"print every record as a line of JSON", walDump},
 	"stats":  {"print what the directory holds as JSON", walStats},
 }
@@ -83,33 +83,34 @@ func walHelp(w io.Writer) {
 	fmt.Fprintln(w, "dump takes --values to print values as well, in base64.")
 }
 
-// checkBody tells whether the engine, and the ledger for its own records, could
-// read a record of the log.
-func checkBody(body []byte) error {
-	_, err := mem.DecodeWriteSet(body, func(c *mem.Change) error {
-		if c.Delete || string(c.Collection) != string(ledger.Collection) {
-			return nil
-		}
-		_, err := ledger.ReadRecord(string(c.Key), c.Value)
-		return err
-	})
-	return err
-}
-
+// walVerify says what a manager would do with the directory: start, start and refuse
+// the keys of some records, or not start.
 func walVerify(ctx context.Context, env environment, o walOptions) error {
-	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: checkBody})
+	records := newRecordCheck()
+	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: records.entry})
 	if err != nil {
 		return err
 	}
 	for _, c := range report.Complaints {
 		fmt.Fprintln(env.stdout, c)
 	}
+	lines, unreadable := records.found()
+	for _, line := range lines {
+		fmt.Fprintln(env.stdout, line)
+	}
 	if report.Damaged() {
 		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", o.dataDir)
+	}
+	if unreadable > 0 {
+		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
+			o.dataDir, unreadable)}
 	}
 	fmt.Fprintf(env.stdout, "ok: %d records in %d segments, %d in the snapshot\n", report.Records, report.Segments, report.SnapshotRecords)
 	return nil
 }
+
+// exitUnreadable is the exit code for records that cannot be read.
+const exitUnreadable = 3
 
 func walStats(ctx context.Context, env environment, o walOptions) error {
 	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{})

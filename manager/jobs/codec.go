@@ -209,7 +209,7 @@ func decodeRecord(id string, b []byte) (*record, error) {
 		r.Payload = d.bytes()
 	}
 	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Cancelled || (r.State == Active) != (r.Lease != nil) ||
-		CheckName("", r.Function) != nil || r.Priority < MinPriority || r.Priority > MaxPriority ||
+		CheckName("", r.Function) != nil || checkVisible("", r.Key, 0, MaxKeyBytes) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
 		r.Attempt < 0 || r.MaxAttempts < 0) {
 		d.fail()
 	}
@@ -392,12 +392,12 @@ func (r *record) setResult(tx store.Tx, result []byte) error {
 func (r *record) fetch(tx store.Tx) error {
 	var err error
 	if r.PayloadBlob > 0 && r.Payload == nil {
-		if r.Payload, err = getBlob(tx, payloadKey(r.ID), r.PayloadBlob); err != nil {
+		if r.Payload, err = r.blob(tx, "payload", payloadKey(r.ID), r.PayloadBlob); err != nil {
 			return err
 		}
 	}
 	if r.ResultBlob > 0 && r.Result == nil {
-		if r.Result, err = getBlob(tx, resultKey(r.ID), r.ResultBlob); err != nil {
+		if r.Result, err = r.blob(tx, "result", resultKey(r.ID), r.ResultBlob); err != nil {
 			return err
 		}
 	}
@@ -410,15 +410,20 @@ func (r *record) fetch(tx store.Tx) error {
 	return nil
 }
 
-func getBlob(tx store.Tx, key string, size int) ([]byte, error) {
+// blob reads a value that is kept apart. That it cannot be read is told of the job,
+// which is what anybody can do something about.
+func (r *record) blob(tx store.Tx, what, key string, size int) ([]byte, error) {
 	b, err := tx.Get(colBlobs, key)
+	var u *store.UnreadableError
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return nil, unreadable(colBlobs, key, "it is missing, and its job needs it")
+		return nil, unreadable(colJobs, r.ID, "its %s is missing", what)
+	case errors.As(err, &u):
+		return nil, unreadable(colJobs, r.ID, "its %s cannot be read: %s", what, u.Reason)
 	case err != nil:
 		return nil, err
 	case len(b) != size:
-		return nil, unreadable(colBlobs, key, "it has %d bytes, its job says %d", len(b), size)
+		return nil, unreadable(colJobs, r.ID, "its %s has %d bytes instead of %d", what, len(b), size)
 	}
 	return b, nil
 }

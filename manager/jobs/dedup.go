@@ -37,7 +37,7 @@ func decodeLock(id string, b []byte) (*lock, error) {
 	d := decoder{b: b}
 	d.version(lockVersion)
 	l := &lock{until: d.stamp(), holder: d.string()}
-	if d.err == nil && len(d.b) != 0 {
+	if d.err == nil && (len(d.b) != 0 || CheckID("", l.holder) != nil) {
 		d.fail()
 	}
 	if d.err != nil {
@@ -139,11 +139,23 @@ func keyHolder(tx store.Tx, key string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := load(tx, string(b))
+	id, err := decodeKey(key, b)
+	if err != nil {
+		return nil, err
+	}
+	r, err := load(tx, id)
 	if err != nil || r == nil || r.State.Terminal() {
 		return nil, err
 	}
 	return r, nil
+}
+
+// decodeKey returns the id of the job that holds the key.
+func decodeKey(key string, b []byte) (string, error) {
+	if CheckID("", string(b)) != nil {
+		return "", unreadable(colKeys, key, "it holds no id of a job")
+	}
+	return string(b), nil
 }
 
 // dropKey frees the job's key, if it still holds it.

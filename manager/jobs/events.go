@@ -244,7 +244,11 @@ func decodeSend(key string, b []byte) (*send, error) {
 	d.version(sendVersion)
 	s := &send{until: d.stamp()}
 	for len(d.b) > 0 && len(s.ids) <= MaxSubscribers {
-		s.ids = append(s.ids, d.string())
+		id := d.string()
+		if d.err == nil && CheckID("", id) != nil {
+			d.fail()
+		}
+		s.ids = append(s.ids, id)
 	}
 	if len(s.ids) > MaxSubscribers {
 		d.fail()

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"slices"
 	"sort"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/oncegate/oncegate/manager/store"
 )
 
 func TestIDsGrow(t *testing.T) {
@@ -157,7 +160,7 @@ func genRecord(t *rapid.T) *record {
 	}
 	text := func(label string) string { return rapid.StringN(0, 20, 40).Draw(t, label) }
 	r := &record{Job: Job{
-		ID: "id", Function: "f", Key: text("key"), Priority: rapid.IntRange(MinPriority, MaxPriority).Draw(t, "priority"),
+		ID: "id", Function: "f", Key: rapid.StringMatching(`[!-~]{0,20}`).Draw(t, "key"), Priority: rapid.IntRange(MinPriority, MaxPriority).Draw(t, "priority"),
 		State: State(rapid.IntRange(int(Scheduled), int(Cancelled)).Draw(t, "state")), Attempt: rapid.IntRange(0, 9).Draw(t, "attempt"),
 		MaxAttempts: 9, CreatedAt: stamp("created"), RunAt: stamp("run_at"), StartedAt: stamp("started"), FinishedAt: stamp("finished"),
 		Error: text("error"), Event: text("event"), CancelRequested: rapid.Bool().Draw(t, "cancel"), Dead: rapid.Bool().Draw(t, "dead"),
@@ -244,6 +247,32 @@ func FuzzDecodeRecord(f *testing.F) {
 		again, err := decodeRecord("id", r.encode())
 		if err != nil || !reflect.DeepEqual(again, r) {
 			t.Fatalf("%+v became %+v, %v", r, again, err)
+		}
+	})
+}
+
+// FuzzReadRecord: whatever is stored in a collection of the queue, it is read or said
+// to be unreadable.
+func FuzzReadRecord(f *testing.F) {
+	all := []store.Collection{colJobs, colBlobs, colKeys, colLocks, colControl, colSubs, colSends}
+	job := &record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}
+	f.Add(uint8(0), job.encode())
+	f.Add(uint8(1), []byte("{}"))
+	f.Add(uint8(2), []byte("id"))
+	f.Add(uint8(3), appendString(appendStamp([]byte{lockVersion}, time.UnixMicro(1)), "id"))
+	f.Add(uint8(4), encodeNames([]string{"f", "g"}))
+	f.Add(uint8(6), appendString(appendStamp([]byte{sendVersion}, time.UnixMicro(1)), "id"))
+	f.Fuzz(func(t *testing.T, which uint8, b []byte) {
+		c := all[int(which)%len(all)]
+		s, err := ReadRecord(c, "key", b)
+		var u *store.UnreadableError
+		if err != nil && (!errors.As(err, &u) || u.Collection != c || u.Key != "key" || u.Reason == "") {
+			t.Fatalf("%s: %v", c, err)
+		}
+		if _, err := store.CheckPut(c, "key", b, s.Entries); err == nil && u == nil && c != colBlobs && len(b) == 0 {
+			t.Fatalf("%s: nothing can be read", c)
+		} else if u == nil && err != nil && len(b) < store.MaxValueBytes {
+			t.Fatalf("%s: %x could not have been written: %v", c, b, err)
 		}
 	})
 }

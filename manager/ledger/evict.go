@@ -71,7 +71,7 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 	if tx.l.shared {
 		r.Limit *= 4
 	}
-	for range evictWindows {
+	for left, around := evictWindows, maxAround; left > 0 && around > 0; {
 		hits, err := tx.Scan(collection, indexLRU, r)
 		if err != nil {
 			return nil, err
@@ -99,21 +99,29 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 				window = append(window, c)
 			}
 		}
-		if len(window) == 0 && more {
-			tx.l.front.Pass(indexLRU, *r.After) // records that cannot be read, most of all
-		}
 		if !more || settled(window) >= n {
 			break
 		}
+		if len(window) > 0 {
+			left--
+			continue
+		}
+		// Records that cannot be read, most of all.
+		around -= r.Limit
+		tx.l.front.Pass(indexLRU, *r.After)
 	}
 	return tx.lapsed(key, window)
 }
+
+// maxAround bounds the hits that one transaction looks at in vain before it finds a
+// candidate. The next one goes on behind them.
+const maxAround = 1024
 
 // lapsed appends reservations that ran out and are UNKNOWN, but are not in the index of
 // final entries before the sweeper has stored that.
 func (tx *Tx) lapsed(key string, window []candidate) ([]candidate, error) {
 	now := tx.Now().UnixMilli()
-	hits, err := tx.Scan(collection, indexPending, store.Range{To: sortKey(now + 1), Limit: evictWindow})
+	hits, err := tx.Scan(collection, indexPending, store.Range{To: sortKey(now + 1), After: tx.l.front.After(indexPending), Limit: evictWindow})
 	if err != nil {
 		return nil, err
 	}

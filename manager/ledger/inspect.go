@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
 )
 
 // Collection is where the ledger keeps its records, for tools that read a store
@@ -16,6 +17,8 @@ type StoredRecord struct {
 	State                        api.State
 	Created, Expires             time.Time
 	ResultBytes                  int
+	// Entries are its index entries.
+	Entries []store.Entry
 }
 
 // ReadRecord explains a record for an offline tool. Its error is a
@@ -32,5 +35,6 @@ func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	return StoredRecord{
 		Scope: scope, Key: k, Fingerprint: string(r.fingerprint), Ref: string(r.ref), State: r.state,
 		Created: time.UnixMilli(r.created), Expires: time.UnixMilli(r.expires), ResultBytes: len(r.result),
+		Entries: r.appendEntries(nil),
 	}, nil
 }

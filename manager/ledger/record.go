@@ -210,17 +210,22 @@ func (tx *Tx) put(key string, r *record) error {
 	value := tx.values[start:len(tx.values):len(tx.values)]
 	r.size = len(value) + len(key)
 	first := len(tx.entries)
+	tx.entries = r.appendEntries(tx.entries)
+	return tx.Tx.Put(collection, key, value, tx.entries[first:len(tx.entries):len(tx.entries)]...)
+}
+
+// appendEntries appends the record's index entries.
+func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 	if r.state != api.StatePending {
 		expires, touched := sortKeys(r.expires, r.touched)
-		tx.entries = append(tx.entries,
-			store.Entry{Index: indexOf(r.state), SortKey: expires}, store.Entry{Index: indexLRU, SortKey: touched})
+		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: expires}, store.Entry{Index: indexLRU, SortKey: touched})
 	} else {
-		tx.entries = append(tx.entries, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
+		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
 	}
 	if len(r.ref) != 0 {
-		tx.entries = append(tx.entries, store.Entry{Index: indexRef, SortKey: string(r.ref)})
+		dst = append(dst, store.Entry{Index: indexRef, SortKey: string(r.ref)})
 	}
-	return tx.Tx.Put(collection, key, value, tx.entries[first:len(tx.entries):len(tx.entries)]...)
+	return dst
 }
 
 // sortKeyDigits hold any time until the year 5188.

@@ -82,6 +82,8 @@ func (tx *Tx) ownCandidates(key string, n int) (window []candidate, err error) {
 		}
 		if ok {
 			window = append(window, c)
+		} else if len(window) == 0 {
+			passed = &hits[i]
 		}
 		if len(window) == n {
 			break

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"math"
 	"sync/atomic"
@@ -117,6 +118,9 @@ func (l *Ledger) countScopes(ctx context.Context) error {
 				}
 				for _, h := range hits {
 					value, err := tx.Get(collection, h.Key)
+					if errors.Is(err, store.ErrNotFound) || l.opts.Unreadable.Met(err) {
+						continue
+					}
 					if err != nil {
 						return err
 					}

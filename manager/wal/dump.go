@@ -20,6 +20,8 @@ type Entry struct {
 	Batch uint64
 	// Body is valid during the call.
 	Body []byte
+	// Replaced: the snapshot stands for it, and no Open reads it.
+	Replaced bool
 }
 
 // Dump calls fn for the records of the log in dir: those of the snapshot in
@@ -57,7 +59,7 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			return fn(Entry{f.path, f.number, off, r.seq, r.durableBefore(), r.body})
+			return fn(Entry{f.path, f.number, off, r.seq, r.durableBefore(), r.body, r.seq <= files.snapshotSeq})
 		})
 		if err != nil {
 			return err

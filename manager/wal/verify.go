@@ -90,9 +90,9 @@ type DirStats struct {
 type InspectOptions struct {
 	// FS as in Options.
 	FS vfs.FS
-	// Check, when set, is asked by Verify about each body, of log records and
-	// of snapshot records; its error becomes a complaint.
-	Check func(body []byte) error
+	// Check, when set, is asked by Verify about each record, in the order in which
+	// Dump tells of them; its error becomes a complaint.
+	Check func(Entry) error
 }
 
 func (o InspectOptions) withDefaults() InspectOptions {
@@ -189,17 +189,21 @@ func (v *verifier) snapshot(p string) error {
 			stats.SnapshotRecords = r.records
 			return nil
 		}
-		v.check(Damage, p, 0, off, uint64(r.records), body)
+		v.check(Entry{File: p, Offset: off, Sequence: uint64(r.records), Body: body})
 	}
 	return v.ctx.Err()
 }
 
-func (v *verifier) check(severity Severity, p string, segment uint64, off int64, seq uint64, body []byte) {
+func (v *verifier) check(e Entry) {
 	if v.opts.Check == nil {
 		return
 	}
-	if err := v.opts.Check(body); err != nil {
-		v.complain(severity, p, segment, off, seq, "the record cannot be used: %v", err)
+	severity := Damage
+	if e.Replaced {
+		severity = Note
+	}
+	if err := v.opts.Check(e); err != nil {
+		v.complain(severity, e.File, e.Segment, e.Offset, e.Sequence, "the record cannot be used: %v", err)
 	}
 }
 

@@ -186,7 +186,7 @@ func (v *verifier) walk(s verifiedSegment, b []byte, judge func(scanEnd) *Corrup
 			if r.ahead == 0 {
 				stats.Batches++
 			}
-			v.check(s.severity(), s.path, s.number, off, r.seq, r.body)
+			v.check(Entry{s.path, s.number, off, r.seq, r.durableBefore(), r.body, r.seq <= stats.SnapshotSequence})
 			return v.ctx.Err()
 		})
 		if v.ctx.Err() != nil {

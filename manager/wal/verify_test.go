@@ -181,7 +181,8 @@ func TestVerifyTornTail(t *testing.T) {
 
 func TestVerifyChecksBodies(t *testing.T) {
 	fs, _ := damaged(t)
-	opts := wal.InspectOptions{FS: fs, Check: func(b []byte) error {
+	opts := wal.InspectOptions{FS: fs, Check: func(e wal.Entry) error {
+		b := e.Body
 		if bytes.Equal(b, body(200)) || string(b) == "snapshot record 3" {
 			return errors.New("makes no sense")
 		}

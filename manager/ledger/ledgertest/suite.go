@@ -48,6 +48,7 @@ func Run(t *testing.T, e Engine) {
 		"Unreadable":            testUnreadable,
 		"UnreadableAmongOthers": testUnreadableAmongOthers,
 		"UnreadableAtTheLimit":  testUnreadableAtTheLimit,
+		"UnreadableOfOneScope":  testUnreadableOfOneScope,
 		"Histories":             testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,9 @@ const (
 	planKey                     = "plan"
 )
 
+// Collection is where they are, for tools that read a store from outside.
+const Collection = collection
+
 // Both begin with a version, a time is in Unix nanoseconds, 0 for none:
 //
 //	beat := version(1) varint(time)
@@ -40,7 +43,7 @@ func appendTime(b []byte, t time.Time) []byte {
 }
 
 func putBeat(tx store.Tx, at time.Time) error {
-	return tx.Put(collection, beatKey, appendTime([]byte{recordVersion}, at))
+	return replace(tx, beatKey, appendTime([]byte{recordVersion}, at))
 }
 
 // getBeat returns the zero time when there is none that can be read.
@@ -66,7 +69,7 @@ func (p *plan) put(tx store.Tx) error {
 	b = binary.AppendUvarint(b, uint64(p.stage))
 	b = binary.AppendUvarint(b, uint64(len(p.done.SortKey)))
 	b = append(append(b, p.done.SortKey...), p.done.Key...)
-	return tx.Put(collection, planKey, b)
+	return replace(tx, planKey, b)
 }
 
 // getPlan returns nil when there is none. One that cannot be read is none: who
@@ -88,6 +91,17 @@ func getPlan(tx store.Tx) (*plan, error) {
 	}
 	p.done = store.Hit{SortKey: string(d.b[:n]), Key: string(d.b[n:])}
 	return p, nil
+}
+
+// replace writes a record, also over one that the engine cannot read: both can be
+// made anew, and a manager must start.
+func replace(tx store.Tx, key string, b []byte) error {
+	if _, err := tx.Get(collection, key); errors.Is(err, store.ErrUnreadable) {
+		if err := tx.Delete(collection, key); err != nil {
+			return err
+		}
+	}
+	return tx.Put(collection, key, b)
 }
 
 func unknown(err error) bool {

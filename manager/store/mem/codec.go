@@ -104,13 +104,6 @@ func DecodeWriteSet(body []byte, fn func(*Change) error) (time.Time, error) {
 	return at, nil
 }
 
-// CheckWriteSet tells whether body, a record of the log or of a snapshot, can
-// be decoded; it fits wal.InspectOptions.Check.
-func CheckWriteSet(body []byte) error {
-	_, err := DecodeWriteSet(body, func(*Change) error { return nil })
-	return err
-}
-
 type decoder struct{ buf []byte }
 
 func (d *decoder) change(c *Change) error {

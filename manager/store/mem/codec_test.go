@@ -97,7 +97,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"nothing":            nil,
 		"a header cut short": head[:8],
 	} {
-		if err := CheckWriteSet(body); !errors.Is(err, errWriteSet) {
+		if _, err := DecodeWriteSet(body, func(*Change) error { return nil }); !errors.Is(err, errWriteSet) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -107,6 +107,10 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 		}
 	}
 	// Deleted, it makes room for another.
+	if err := update(func(tx store.Tx) error { return errors.Join(tx.Delete(things, "bad"), put(tx, "bad", "2")) }); err != nil {
+		t.Errorf("Delete and Put: %v", err)
+	}
+	damage(things, "bad")
 	if err := update(func(tx store.Tx) error { return tx.Delete(things, "bad") }); err != nil {
 		t.Fatal(err)
 	}

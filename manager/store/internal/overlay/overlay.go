@@ -346,7 +346,7 @@ func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.readable(); err != nil {
+	if err := r.readable(); err != nil && !r.Written { // else it is deleted first
 		return nil, t.Fail(err)
 	}
 	t.written(r)
