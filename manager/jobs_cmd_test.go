@@ -273,7 +273,7 @@ func TestPauseGoesOnAfterARefusal(t *testing.T) {
 		t.Fatalf("exit code %d, %s", code, errs)
 	}
 	code, out, errs := jobsCLI(url, "pause", "last", "too-many", "f0", "more")
-	if code != 2 || out != "last: paused\nf0: paused\n" || !strings.Contains(errs, "at most 1000 paused functions") || !strings.Contains(errs, "(and 1 more of 4 failed)") {
+	if code != 2 || out != "last: paused\nf0: paused\n" || !strings.Contains(errs, fmt.Sprintf("at most %d paused functions", jobs.MaxPaused)) || !strings.Contains(errs, "(and 1 more of 4 failed)") {
 		t.Errorf("exit code %d, %s%s", code, out, errs)
 	}
 }

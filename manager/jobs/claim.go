@@ -98,7 +98,7 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func
 	for _, op := range ops {
 		op.jobs, op.again = nil, false
 	}
-	paused, err := loadPaused(tx) // a remote store sends the time along
+	paused, err := q.pausedFunctions(tx) // a remote store sends the time along
 	if err != nil && !q.opt.Unreadable.Met(err) {
 		return err
 	}

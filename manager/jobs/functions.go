@@ -65,6 +65,7 @@ func (q *Queue) Pause(ctx context.Context, function string) error {
 	if err := CheckName("function", function); err != nil {
 		return err
 	}
+	version := newToken()
 	return q.store.Update(ctx, func(tx store.Tx) error {
 		names, err := loadPaused(tx)
 		if err != nil {
@@ -77,7 +78,7 @@ func (q *Queue) Pause(ctx context.Context, function string) error {
 		case len(names) >= MaxPaused:
 			return invalid("function", function, "at most "+strconv.Itoa(MaxPaused)+" paused functions at once")
 		}
-		return tx.Put(colControl, pausedKey, encodeNames(slices.Insert(names, i, function)))
+		return savePaused(tx, slices.Insert(names, i, function), version)
 	})
 }
 
@@ -87,6 +88,7 @@ func (q *Queue) Resume(ctx context.Context, function string) error {
 	if err := CheckName("function", function); err != nil {
 		return err
 	}
+	version := newToken()
 	return q.store.Update(ctx, func(tx store.Tx) error {
 		names, err := loadPaused(tx)
 		if err != nil {
@@ -97,10 +99,7 @@ func (q *Queue) Resume(ctx context.Context, function string) error {
 			return nil
 		}
 		notifyQueued(tx, function)
-		if len(names) == 1 {
-			return tx.Delete(colControl, pausedKey)
-		}
-		return tx.Put(colControl, pausedKey, encodeNames(slices.Delete(names, i, i+1)))
+		return savePaused(tx, slices.Delete(names, i, i+1), version)
 	})
 }
 
@@ -187,24 +186,24 @@ func (f *Function) count(tx store.Tx) error {
 	return nil
 }
 
-// functionsPage is how many jobs functionsWithJobs reads at once: those of many
-// functions, where each has few.
-const functionsPage = 256
+// leastPage and mostPage bound how many jobs functionsWithJobs reads at once.
+const leastPage, mostPage = 64, 4096
 
 // functionsWithJobs lists the functions behind after that have jobs, by name; at
-// most limit when that is positive. It leaps over what is left of a function's
-// jobs, however many there are.
+// most limit when that is positive. Where functions have few jobs it reads those of
+// many at once, where they have many it leaps from one to the next.
 func functionsWithJobs(tx store.Tx, after string, limit int) ([]string, error) {
 	from := ""
 	if after != "" {
 		from = afterFunction(after)
 	}
 	var names []string
-	for {
-		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, Limit: functionsPage})
+	for page := leastPage; ; {
+		hits, err := tx.Scan(colJobs, idxFunction, store.Range{From: from, Limit: page})
 		if err != nil {
 			return names, err
 		}
+		before := len(names)
 		for _, h := range hits {
 			name := functionOf(h.SortKey)
 			if len(names) > 0 && names[len(names)-1] == name {
@@ -214,9 +213,14 @@ func functionsWithJobs(tx store.Tx, after string, limit int) ([]string, error) {
 				return names, nil
 			}
 		}
-		if len(hits) < functionsPage {
+		if len(hits) < page {
 			return names, nil
 		}
 		from = afterFunction(names[len(names)-1])
+		if found := len(names) - before; found >= 4 {
+			page = min(2*page, mostPage)
+		} else {
+			page = max(page/2, leastPage)
+		}
 	}
 }

@@ -150,3 +150,48 @@ func TestWokenClaimsThatLeavePassItOn(t *testing.T) {
 	stop()
 	claims.Wait()
 }
+
+// TestIdleClaimsPassOn looks at the lines themselves: who is woken when.
+func TestIdleClaimsPassOn(t *testing.T) {
+	q := idleQueue(t)
+	c := &q.idle
+	a, b, d := c.enter([]string{"f", "g"}), c.enter([]string{"f"}), c.enter([]string{"g", "f"})
+	woken := func(w *idleClaim) bool {
+		select {
+		case <-w.wake:
+			return true
+		default:
+			return false
+		}
+	}
+	want := func(what string, inA, inB, inD bool) {
+		t.Helper()
+		if x, y, z := woken(a), woken(b), woken(d); x != inA || y != inB || z != inD {
+			t.Errorf("%s: woken %v %v %v, want %v %v %v", what, x, y, z, inA, inB, inD)
+		}
+	}
+	next := func(function string) {
+		c.mu.Lock()
+		c.lines[topicFunction+function].next(topicFunction + function)
+		c.mu.Unlock()
+	}
+	next("f")
+	want("the first in line", true, false, false)
+	c.leave(a, false) // without having looked
+	want("the one behind it", false, true, false)
+	a = c.enter([]string{"f", "g"})
+	next("g")
+	want("the first of the other line", false, false, true)
+	c.leave(d, true) // got something: but nobody else waits for g than a
+	want("when d has got something", true, false, false)
+	d = c.enter([]string{"f"})
+	next("f")
+	want("the one that was not woken for the longest time", false, true, false)
+	c.leave(b, true)
+	want("two more when it got something", true, false, true)
+	c.leave(a, true)
+	c.leave(d, true)
+	if len(c.lines) != 0 {
+		t.Errorf("%d lines are left", len(c.lines))
+	}
+}

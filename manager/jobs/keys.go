@@ -20,7 +20,7 @@ const (
 	colKeys store.Collection = "job_keys"
 	// colLocks: digest of a deduplication identity -> lock.
 	colLocks store.Collection = "job_locks"
-	// colControl: see pausedKey.
+	// colControl: see pausedKey and pausedVersionKey.
 	colControl store.Collection = "job_control"
 	// colSubs: event -> subscribed functions.
 	colSubs store.Collection = "job_subs"
@@ -31,6 +31,9 @@ const (
 // pausedKey is the record of colControl that lists the paused functions. It
 // exists only while there are any.
 const pausedKey = "paused"
+
+// pausedVersionKey is the record beside it that is another one after each change.
+const pausedVersionKey = "paused_version"
 
 // Indices of colJobs. Every job is in idxFunction and in exactly one of the
 // others, which tells its state, so that the length of each is a gauge.

@@ -31,7 +31,7 @@ const (
 	// MaxFunctions bounds the functions of one claim.
 	MaxFunctions = 100
 	// MaxPaused bounds how many functions may be paused at once.
-	MaxPaused = 1000
+	MaxPaused = 5000
 	// MaxSubscribers bounds the functions subscribed to one event.
 	MaxSubscribers = 100
 	// MaxEventBytes bounds payload x subscribers of one event, so that all of

@@ -117,6 +117,7 @@ type Queue struct {
 
 	due    dueTimes
 	dead   deadCounts
+	paused pausedSet
 	front  unread.Front
 	claims claimBatcher
 	idle   idleClaims
