@@ -29,8 +29,9 @@ type stack struct {
 	target   Target
 	mode     string
 	plugin   map[string]any
-	workers  int    // of each proxy; 0: 2
-	module   string // file of the gate; "": the one that ships
+	workers  int      // of each proxy; 0: 2
+	module   string   // file of the gate; "": the one that ships
+	settings []string // of the manager, besides those of all tests
 	manager  *process
 	payments *process
 	proxies  []*proxy
@@ -87,7 +88,8 @@ func (s *stack) stop() error {
 // startManager starts the manager; again on the same address and data after an earlier one.
 func (s *stack) startManager(t *testing.T) {
 	t.Helper()
-	err := s.launch(&s.manager, "manager", "api", &s.managerAddr, "serve", "--data-dir", filepath.Join(s.dir, "data"), "--listen")
+	args := append([]string{"serve", "--data-dir", filepath.Join(s.dir, "data")}, s.settings...)
+	err := s.launch(&s.manager, "manager", "api", &s.managerAddr, append(args, "--listen")...)
 	if err != nil {
 		t.Fatal(err)
 	}

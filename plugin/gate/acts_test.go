@@ -12,7 +12,7 @@ import (
 // callbacks that follow do the rest without waiting for the tick.
 func TestFewActsInOneCallback(t *testing.T) {
 	const crowd = 20 * maxActs
-	config := fmt.Sprintf(`{"max_waiters":%d,"pending_wait_timeout":1}`, crowd)
+	config := fmt.Sprintf(`{"max_waiters":%d,"pending_wait_timeout":1}`, 2*crowd)
 	sent := func(h *fakeHost, p *Plugin, key func(i int) string) {
 		for i := range crowd {
 			s, _ := h.open(p, uint32(i+1), key(i))

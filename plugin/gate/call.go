@@ -97,7 +97,9 @@ type reply struct {
 	at    int64 // when it came
 	// retryAfter is what the manager asks for, seconds; 0: nothing.
 	retryAfter int
-	answer     api.ReserveReply
+	// full: the manager has no room for new keys; replyUnavailable.
+	full   bool
+	answer api.ReserveReply
 	// why says what happened instead of an answer, for the log; replyUnavailable.
 	why string
 }
@@ -341,6 +343,9 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	// The manager refused: it is starting, stopping, overloaded or full, or does
 	// not accept our credentials. It did nothing.
 	r := reply{kind: replyUnavailable, why: "the manager answered with status " + text}
+	if status == 503 && api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str) == api.CodeLedgerFull {
+		r.full, r.why = true, r.why+", its ledger is full"
+	}
 	if c.kind.outcome() && refusesMessage(status) {
 		r.kind = replyRefused
 	}

@@ -121,6 +121,9 @@ func (s *Stream) pending(remaining, now int64) {
 // unreserved deals with a reserve that the manager did not answer.
 func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	problem := unavailableProblem(r.retryAfter)
+	if r.full {
+		problem.Code, problem.Title = api.CodeLedgerFull, "The idempotency ledger has no room for new keys"
+	}
 	closed := c.route.FailureMode == config.FailClosed
 	if closed {
 		p.failWaiters(&c.hash, problem)

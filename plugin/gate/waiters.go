@@ -25,7 +25,24 @@ func (s *Stream) wait(expires, now int64) verdict {
 
 // mayWait tells whether the stream may (go on to) wait.
 func (s *Stream) mayWait(now int64) bool {
-	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.plugin.waiting.size < s.plugin.config.MaxWaiters
+	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.placeLeft()
+}
+
+// placeLeft tells whether there is a place among the waiters. Those of one key never take
+// more than are free, so that a storm on one leaves places for others.
+func (s *Stream) placeLeft() bool {
+	waiting := &s.plugin.waiting
+	free := s.plugin.config.MaxWaiters - waiting.size
+	if s.hasWaited || waiting.size < free {
+		return free > 0
+	}
+	same := 0
+	for w := waiting.first; w != nil; w = w.next {
+		if w.hash == s.hash {
+			same++
+		}
+	}
+	return same < free
 }
 
 // deadline is when a duplicate stops waiting. A clock that was set back does

@@ -1,6 +1,7 @@
 package gatetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strconv"
@@ -26,6 +27,7 @@ type Fault struct {
 	// Status answers with a problem of that status instead of carrying it out.
 	Status     int
 	RetryAfter int
+	Code       api.Code // of that problem; empty: none
 	// Foreign leaves out the manager's own header: something on the way answered.
 	Foreign bool
 	// Garbage replaces the body of the answer.
@@ -248,7 +250,7 @@ func (m *Manager) carryOut(f Fault, h *held, work func(func(hostsim.CallResponse
 		done(hostsim.CallResponse{Failure: f.Failure})
 		return nil
 	case f.Status != 0:
-		a := problem(f.Status)
+		a := coded(f.Status, cmp.Or(f.Code, "test"))
 		if f.RetryAfter > 0 {
 			a.Headers.Add("retry-after", strconv.Itoa(f.RetryAfter))
 		}

@@ -76,6 +76,12 @@ func TestStatus(t *testing.T) {
 			r.Manager.Next(api.PathReserve, Fault{Status: 500})
 			return reply(pay(r))
 		}, "manager-unavailable", "manager-unavailable", true},
+		"full": {"", func(t *testing.T, r *Rig) string {
+			r.Manager.Next(api.PathReserve, Fault{Status: 503, Code: api.CodeLedgerFull, RetryAfter: 7})
+			x := pay(r)
+			want(t, "Retry-After", x.Response().Header("retry-after"), "7")
+			return reply(x)
+		}, "ledger-full", "ledger-full", true},
 		"bypassed": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
 			r.Manager.Next(api.PathReserve, Fault{Status: 500})
 			x := pay(r)

@@ -248,7 +248,7 @@ func TestNoWaiting(t *testing.T) {
 
 func TestTooManyWaiters(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{"max_waiters":2}`})
+		r := NewRig(t, guest, Options{Config: `{"max_waiters":4}`}) // half of them for one key
 		x := r.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
 		y, z := r.Send(Request{Key: "k"}), r.Send(Request{Key: "k"})
@@ -329,5 +329,31 @@ func TestTickIsTheSafetyNet(t *testing.T) {
 		r.Clock.Advance(12 * time.Second)
 		y.Answer(200, "second")
 		want(t, "answer", y.Response().Body, "second")
+	})
+}
+
+// A storm on one key leaves places among the waiters for those of other keys.
+func TestStormLeavesPlaces(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"max_waiters":16}`})
+		for _, c := range []struct {
+			key  string
+			want int
+		}{{"a", 8}, {"b", 4}, {"c", 2}} {
+			x := r.Send(Request{Key: c.key})
+			x.Upstream.AwaitHeaders(t)
+			before := r.Metric("oncegate_waiters")
+			var refused []*Exchange
+			for range 20 {
+				y := r.Send(Request{Key: c.key})
+				r.Settle()
+				if y.Client.Begun() {
+					refused = append(refused, y)
+				}
+			}
+			want(t, "waiters for "+c.key, r.Metric("oncegate_waiters")-before, int64(c.want))
+			want(t, "refused", len(refused), 20-c.want)
+			want(t, "code", refused[0].Response().Problem(t), "request-pending")
+		}
 	})
 }

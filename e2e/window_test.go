@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// windowStack has a manager with a small window.
+func windowStack(t *testing.T, target Target, mode string, plugin map[string]any, settings ...string) *stack {
+	t.Helper()
+	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, settings: settings}
+	s.stopAtEnd(t)
+	s.startManager(t)
+	s.startPayments(t)
+	s.startProxy(t)
+	return s
+}
+
+// logged waits for a line of the manager's log.
+func (s *stack) logged(t *testing.T, texts ...string) {
+	t.Helper()
+	eventually(t, "the manager's log", func() error {
+		for line := range strings.Lines(s.manager.tail(maxLines)) {
+			found := true
+			for _, text := range texts {
+				found = found && strings.Contains(line, text)
+			}
+			if found {
+				return nil
+			}
+		}
+		return errors.New(strings.Join(texts, ", ") + " in no line")
+	})
+}
+
+// A full window refuses new keys and forgets nothing. One caller's flood leaves room for
+// others, and what has expired makes room again.
+func TestFullWindowRefuses(t *testing.T) {
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		s := windowStack(t, target, mode, map[string]any{"committed_ttl_seconds": 15},
+			"--max-entries", "20", "--scope-share", "0.5", "--cleanup-interval-seconds", "1")
+		s.logged(t, `"msg":"window"`, `"when_full":"refuse"`, `"max_entries":20`)
+		p := s.proxies[0]
+		flood := func(key string) call { return pay(key, "Authorization", "Bearer flood") }
+		var last string
+		var first answer
+		refused, paid := "", 0
+		for refused == "" {
+			key := newKey()
+			switch a := send(t, p, flood(key)); a.status {
+			case 201:
+				last, first = key, a
+				paid++
+			case 503:
+				refused = key
+			default:
+				t.Fatal(a)
+			}
+			if paid > 1000 {
+				t.Fatalf("%d keys in a window of 20", paid)
+			}
+		}
+		a := wantProblem(t, p, flood(refused), 503, "ledger-full")
+		if n, err := strconv.Atoi(a.headers.Get("Retry-After")); err != nil || n < 1 || n > 10 {
+			t.Errorf("Retry-After: %q", a.headers.Get("Retry-After"))
+		}
+		s.wantExecutions(t, refused, 0)
+		wantFirst(t, p, pay(newKey(), "Authorization", "Bearer other"), 201)
+		wantReplay(t, s.startProxy(t), flood(last), first) // through a gate that asks the ledger
+		s.wantExecutions(t, last, 1)
+		s.logged(t, "the window is full: new keys are refused")
+		eventually(t, "what has expired makes room", func() error {
+			if a := send(t, p, flood(refused)); a.status != 201 {
+				return fmt.Errorf("%v", a)
+			}
+			return nil
+		})
+		s.wantExecutions(t, refused, 1)
+	})
+}
+
+// A window that evicts goes on, and says so.
+func TestFullWindowEvicts(t *testing.T) {
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		s := windowStack(t, target, mode, nil, "--max-entries", "8", "--scope-share", "0", "--when-full", "evict", "--admin", "127.0.0.1:0")
+		p := s.proxies[0]
+		var oldest string
+		for i := range 20 {
+			key := newKey()
+			wantFirst(t, p, pay(key), 201)
+			if i == 0 {
+				oldest = key
+			}
+		}
+		s.logged(t, "answers were forgotten before their time", `"evicted":`, `"youngest_seconds":`)
+		admin, err := s.manager.addr("admin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := fetch("http://" + admin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range []string{`oncegate_ledger_removed_total{reason="capacity"} 12`, "oncegate_ledger_max_entries 8", "oncegate_ledger_evicted_age_seconds"} {
+			if !strings.Contains(string(text), "\n"+line) {
+				t.Errorf("the metrics lack %s", line)
+			}
+		}
+		wantFirst(t, s.startProxy(t), pay(oldest), 201) // it was forgotten, and runs again
+		s.wantExecutions(t, oldest, 2)
+	})
+}
