@@ -13,6 +13,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 // Clients that leave while upstream works (client_abort: continue).
@@ -207,6 +210,35 @@ func TestManagerIsAwayWhenAbandonedWorkEnds(t *testing.T) {
 		there := s.startProxy(t)
 		eventually(t, "the outcome does not reach the ledger", func() error {
 			return send(t, there, c).sameAs(here)
+		})
+		s.wantExecutions(t, *c.key, 1)
+	})
+}
+
+// The proxy loses patience with a client that hears nothing, not with the work.
+func TestIdleTimeoutWhileTheWorkGoesOn(t *testing.T) {
+	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
+		if _, ok := target.(envoyTarget); !ok {
+			return // has one time-out for both
+		}
+		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: plugin}
+		s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
+			hcm.StreamIdleTimeout = durationpb.New(time.Second)
+			return nil
+		}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startPayments(t)
+		p, c := s.startProxy(t), pay(newKey(), "x-demo-delay-ms", "3000")
+		first := send(t, p, c)
+		if first.status != 408 && first.status != 504 {
+			t.Errorf("first: %v", first)
+		}
+		eventually(t, "no answer of the work", func() error {
+			if a := send(t, p, c); a.status != 201 || !a.replayed() {
+				return fmt.Errorf("%v", a)
+			}
+			return nil
 		})
 		s.wantExecutions(t, *c.key, 1)
 	})
