@@ -340,6 +340,14 @@ func TestCarriedRequestIsTheSame(t *testing.T) {
 				if err := json.Unmarshal(answers[i].body, &seen[i]); err != nil {
 					t.Fatalf("%s: %v: %v", name, answers[i], err)
 				}
+				if !inner && i == 1 {
+					// Envoy's own, in hostsim as well.
+					for _, own := range []string{"x-envoy-internal: true", "x-envoy-expected-rq-timeout-ms: 60000"} {
+						if !slices.Contains(seen[i].Headers, own) {
+							t.Errorf("%s: upstream saw of the gate's call %v, without %s", name, seen[i].Headers, own)
+						}
+					}
+				}
 				seen[i].Headers = slices.DeleteFunc(seen[i].Headers, func(h string) bool {
 					name, _, _ := strings.Cut(h, ": ")
 					switch name {

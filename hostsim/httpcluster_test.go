@@ -190,3 +190,30 @@ func TestHTTPClusterFromGuest(t *testing.T) {
 		want(r, "downstream", s.Down.Log(), "headers 504 end")
 	})
 }
+
+// Envoy's router says that a call is internal, how long it may take, and how long an answer from outside took.
+func TestHTTPClusterAddsWhatEnvoyAdds(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	srv := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		seen <- r.Header
+		w.Header().Set("X-Envoy-Upstream-Service-Time", "forged")
+	})
+	c := httpCluster(t, hostsim.HTTPClusterConfig{Address: srv.Listener.Addr().String()})
+	answer := make(chan hostsim.CallResponse, 1)
+	q := hostsim.CallRequest{Headers: hostsim.H(":method", "POST", ":path", "/", ":authority", "a"), Timeout: 7 * time.Second}
+	if err := c.Call(t.Context(), q, func(r hostsim.CallResponse) { answer <- r }); err != nil {
+		t.Fatal(err)
+	}
+	r := <-answer
+	if h := <-seen; h.Get("X-Envoy-Internal") != "true" || h.Get("X-Envoy-Expected-Rq-Timeout-Ms") != "7000" {
+		t.Errorf("the callee saw %v", h)
+	}
+	if v := r.Headers.Values("x-envoy-upstream-service-time"); len(v) != 1 || v[0] == "forged" {
+		t.Errorf("service time %q", v)
+	}
+	// An answer that the proxy makes has none.
+	srv.Close()
+	if r := call(t, c, "POST", "/", ""); r.Failure == hostsim.CallOK || r.Headers.Has("x-envoy-upstream-service-time") {
+		t.Errorf("without a callee: %+v", r)
+	}
+}
