@@ -156,9 +156,7 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	}
 	hard := l.hardLimit()
 	if l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes {
-		if err := bare(final); err != nil {
-			return false, err
-		}
+		bare(final)
 		tx.fx.bare++
 		need.bytes = chargeOf(key, final)
 	}
@@ -170,14 +168,10 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 }
 
 // bare leaves the answer out of an outcome: its status is enough never to run the
-// work again.
-func bare(r *record) error {
-	status, _, err := api.CheckRawResult(r.result)
-	if err != nil {
-		return err
-	}
+// work again. The result was found well-formed when the call came.
+func bare(r *record) {
+	status, _, _ := api.CheckRawResult(r.result)
 	r.result = (&api.Result{Status: status, BodyOmitted: true}).AppendRaw(nil)
-	return nil
 }
 
 // full is the refusal of a new key.
