@@ -183,7 +183,7 @@ func (c *submitter) settles(got answer) bool {
 // its answer.
 //
 // A client that may be the one whose request runs is never cut while it waits: the proxy then takes the request back from
-// the upstream, nobody knows what that did with it, and the gate rightly holds the key for its pending TTL. The storm
+// the upstream, nobody knows what that did with it, and the gate rightly holds the key. The storm
 // shows that case with the keys of dropAfter.
 func (c *submitter) chooseTrouble(try int) {
 	a := &c.attempt

@@ -13,10 +13,10 @@
 // key ran twice, ran never, or a client was left without an answer.
 //
 // Keys whose upstream closed the connection are the hard part: nobody but the upstream knows whether the work was done.
-// The gate holds such a key for its pending TTL, in which no retry runs it, and lets a retry run it after that. So the
-// demo sends the keys whose work was not done (x-demo-drop: before) to a path with a short TTL, and sees them executed in
-// the end. It sends those whose work was done (x-demo-drop: after) to a path with a long one: there the clients get a 409
-// for as long as the storm lasts, and the work is not done again.
+// The gate remembers such a key as unknown, and no retry runs it. So the demo sends the keys whose work was not done
+// (x-demo-drop: before) to a path on which nothing is remembered of them (unknown_ttl_seconds: 0) once their reservation has
+// run out, and sees them executed in the end. It sends those whose work was done (x-demo-drop: after) to a path that is left
+// as it is: there the clients get a 409 for as long as the storm lasts, and the work is not done again.
 package main
 
 import (
@@ -40,8 +40,9 @@ import (
 var pluginConfig = map[string]any{
 	"pending_wait_timeout": 5,
 	"pending_ttl_seconds":  15,
+	"unknown_ttl_seconds":  0,
 	"match": []any{
-		map[string]any{"methods": []string{"POST"}, "path_prefix": "/payments/held", "pending_ttl_seconds": 600},
+		map[string]any{"methods": []string{"POST"}, "path_prefix": "/payments/held", "unknown_ttl_seconds": 600},
 		map[string]any{"methods": []string{"POST"}, "path_prefix": "/payments"},
 	},
 }

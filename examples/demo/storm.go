@@ -19,14 +19,14 @@ const (
 	// plain: the upstream answers.
 	plain kind = iota
 	// dropBefore: the upstream closes the connection, the work not done. Nobody can know that, so the gate holds the key
-	// for the pending TTL; then a retry runs it.
+	// until its reservation has run out; on the path of these keys a retry runs it then.
 	dropBefore
 	// dropAfter: the upstream closes the connection, the work done. The gate holds the key just the same; these are sent
-	// to a path with a TTL that outlives the storm, as one would set it where running twice is worse than not knowing.
+	// to a path on which unknown outcomes are remembered, as they are where nothing else is set.
 	dropAfter
 )
 
-// path is where the requests of a key go; pluginConfig gives the second one its TTL.
+// path is where the requests of a key go; pluginConfig gives each its TTL.
 func (k kind) path() string {
 	if k == dropAfter {
 		return "/payments/held"

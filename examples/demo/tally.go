@@ -174,7 +174,7 @@ func (r report) write(w io.Writer) error {
 	row("executions", r.executions, "")
 	row("ran twice", r.ranTwice, "")
 	row("replays", r.replays, "")
-	row("held", r.held, "keys whose outcome is unknown: 409 for their pending TTL, not run again")
+	row("held", r.held, "keys whose outcome is unknown: 409, not run again")
 	for _, status := range []int{409, 503} {
 		row(fmt.Sprint(status), r.statuses[status], "")
 	}
