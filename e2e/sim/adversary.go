@@ -2,9 +2,11 @@ package sim
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/store"
 )
 
 // torment schedules what the adversary does to processes, clocks and windows. What it does
@@ -64,7 +66,11 @@ func (w *World) torment() {
 		m.ahead += max(by, 0)
 		w.logf(m.name, "clock moves by %v", by)
 	})
-	some(Window, 4, w.flood)
+	some(Window, 4, func() { w.flood(w.plan.MaxKeys+w.rnd.IntN(10), time.Minute) })
+	some(Spoil, 3, func() {
+		w.flood(5, 3*time.Second)
+		w.after(w.between(10*time.Millisecond, time.Second), w.spoil)
+	})
 }
 
 func (w *World) someManager() *manager { return w.managers[w.rnd.IntN(len(w.managers))] }
@@ -90,22 +96,52 @@ func (p *proxy) revive() {
 	}
 }
 
-// flood fills the window with keys of another caller.
-func (w *World) flood() {
+// spoil makes a record of a stranger's unreadable.
+func (w *World) spoil() {
 	m := w.someManager()
-	n := w.plan.MaxKeys + w.rnd.IntN(10)
+	p := m.run
+	if p == nil || !p.ready || m.frozen {
+		return
+	}
+	w.aside(func() func() {
+		var spoiled bool
+		err := p.store.Update(background, func(tx store.Tx) error {
+			spoiled = false
+			hits, err := tx.Scan("ledger", "committed", store.Range{Limit: 100})
+			for _, h := range hits {
+				if strings.Contains(h.Key, stranger) {
+					spoiled = true
+					return tx.Put("ledger", h.Key, []byte("no record"), store.Entry{Index: "committed", SortKey: h.SortKey})
+				}
+			}
+			return err
+		})
+		return func() {
+			if spoiled && err == nil && !p.dead {
+				w.spoiled++
+				w.logf(m.name, "has a record that cannot be read")
+			}
+		}
+	})
+}
+
+// stranger is the scope of keys that are not those of operations.
+const stranger = "stranger"
+
+// flood has a stranger use n keys, whose outcomes last for ttl.
+func (w *World) flood(n int, ttl time.Duration) {
+	m := w.someManager()
 	w.logf("flood", "%d keys to %s", n, m.name)
-	scope := "stranger"
 	for i := range n {
 		key := fmt.Sprintf("flood%d-%d", w.serial, i)
 		at := time.Duration(i) * 200 * time.Microsecond
 		w.after(at, func() {
-			r := api.ReserveRequest{Key: key, Scope: scope, Token: key, PendingTTL: 2 * time.Second}
+			r := api.ReserveRequest{Key: key, Scope: stranger, Token: key, PendingTTL: 2 * time.Second}
 			m.handle(background, api.PathReserve, r.AppendRaw(nil), func(a *answer) {
 				if a.status != 201 {
 					return
 				}
-				f := api.FinishRequest{Key: key, Scope: scope, Token: key, TTL: time.Minute, Result: api.Result{Status: 200}}
+				f := api.FinishRequest{Key: key, Scope: stranger, Token: key, TTL: ttl, Result: api.Result{Status: 200}}
 				m.handle(background, api.PathCommit, f.AppendRaw(nil), nil)
 			})
 		})

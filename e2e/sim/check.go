@@ -136,6 +136,19 @@ func (w *World) checkEnd() {
 			w.checkWindow(r)
 		}
 	}
+	if m := w.managers[0]; !w.plan.Has(Window) {
+		// What strangers left is over, and swept.
+		w.aside(func() func() {
+			s, err := m.run.ledger.Stats(background)
+			n := s.Pending + s.Committed + s.Rejected + s.Unknown
+			return func() {
+				if most := len(w.ops) + w.spoiled + 2; err != nil || n > most {
+					w.fail("%s has %d entries in the end (%v), not %d at most: expired ones are not swept", m.name, n, err, most)
+				}
+			}
+		})
+		w.run(w.now() + time.Second)
+	}
 	for _, p := range w.proxies {
 		for _, v := range p.vms {
 			if !v.alive() {

@@ -9,7 +9,8 @@
 //	go test ./e2e/sim -sim.seed=7            seed 7 alone, with its timeline
 //	go test ./e2e/sim -sim.seeds=1000000     so many seeds (SIM_SEEDS in the environment is the same)
 //	go test ./e2e/sim -sim.first=5001        other seeds
-//	SIM_HOLES=1 go test -v ./e2e/sim -run TestHoles   how many seeds each of the known holes takes
+//	SIM_HOLES=window go test -v ./e2e/sim -run TestHoles   how many seeds the holes of that name take,
+//	                                         on a branch on which they are open
 //
 // A seed that fails prints its number, what was found, the last events, and the file that has
 // the whole timeline. A line of it is an event: virtual time in seconds, who, what.

@@ -81,7 +81,7 @@ func (h *history) begin(w *World, m *manager, p *process, path string, body []by
 	default:
 		return nil
 	}
-	if scope == "stranger" {
+	if scope == stranger {
 		return nil
 	}
 	c.Begin = m.clock().UnixMilli()

@@ -41,6 +41,8 @@ const (
 	Forget
 	// Window fills the ledger with keys of others.
 	Window
+	// Spoil makes records of others unreadable.
+	Spoil
 	// Open lets requests pass unprotected while the manager is away (failure_mode open).
 	Open
 	// Async lets answers pass before they are recorded (commit: async).
@@ -53,7 +55,7 @@ const (
 const All Power = 1<<powers - 1
 
 var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "open", "async"}
+	"slow", "refuse", "expire", "forget", "window", "spoil", "open", "async"}
 
 func (p Power) String() string {
 	var names []string

@@ -30,6 +30,7 @@ type World struct {
 	upstream upstream
 	ops      []*operation
 	history  history
+	spoiled  int  // records that cannot be read
 	healed   bool // the adversary has left
 
 	mu        sync.Mutex
