@@ -51,11 +51,14 @@
 //     failure_mode open let through unprotected).
 //   - An answer of upstream's that a client gets is that of an execution of its own operation,
 //     byte for byte, and no client gets a 2xx that upstream has not given.
+//   - An outcome that a living gate has is the ledger's in the end, a key under which nothing
+//     ran is free, and where nothing keeps a gate from renewing, no reservation runs out.
 //   - No client waits longer than all timeouts together, in a proxy that lives.
 //   - A manager starts from whatever a crash has left.
 //   - What managers answer is explained by some order of the calls (ledgertest.Model with
 //     porcupine): so what was acknowledged has survived. A part of the seeds, as it takes long.
-//   - Shared data and the log's disk stay within their bounds; in the end no stream is left
+//   - Shared data, the window and the log's disk stay within their bounds, and what has expired
+//     is swept; in the end no stream is left
 //     and no gate has an outcome that the ledger does not know.
 //   - The gate never does what Envoy does not forgive: callouts from a stream's context,
 //     resuming what is not paused, a counter that is changed by 0.

@@ -18,6 +18,7 @@ var holes = []struct {
 	{"an unknown outcome is forgotten: trap", Delay, Expire | Trap},
 	{"work that takes long loses its reservation", Delay, Expire | Slow},
 	{"downtime counts", Delay, Expire | Away | Stop | Slow},
+	{"the answer is lost when the client leaves", Delay, Leave | Slow},
 	{"one bad record stops the sweeper", Delay, Spoil},
 	{"the window forgets silently", Delay, Window},
 }

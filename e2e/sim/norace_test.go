@@ -3,4 +3,4 @@
 package sim
 
 // seedsPerTest is how many seeds TestSeeds runs when nothing else is said.
-const seedsPerTest = 5000
+const seedsPerTest = 4000

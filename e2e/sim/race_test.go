@@ -3,4 +3,4 @@
 package sim
 
 // seedsPerTest is how many seeds TestSeeds runs when nothing else is said.
-const seedsPerTest = 600
+const seedsPerTest = 500
