@@ -172,9 +172,8 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 		return false, next, err
 	}
 	full = len(hits) == dutyBatch
-	bytes := 0
+	bytes, some := 0, false
 	var lead unread.Lead
-	defer lead.Pass(&q.front, index)
 	for _, h := range hits {
 		moved := false
 		r, err := load(tx, h.Key)
@@ -184,14 +183,18 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 		if err != nil && !q.opt.Unreadable.Met(err) {
 			return false, next, err
 		}
-		if lead.See(h, moved); !moved {
+		if lead.See(h, r != nil && err == nil); !moved {
 			continue
 		}
+		some = true
 		// A job that is followed by another run has its payload copied.
 		if bytes += r.PayloadBlob + len(r.Error); bytes > dutyBytes {
 			full = true
 			break
 		}
+	}
+	if lead.Pass(&q.front, index); full && !some {
+		q.front.Pass(index, hits[len(hits)-1]) // entries of others' records as well
 	}
 	ahead, err := tx.Scan(colJobs, index, store.Range{From: edge, Limit: 1})
 	if err == nil && len(ahead) > 0 {

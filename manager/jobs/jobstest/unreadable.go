@@ -426,6 +426,33 @@ var unreadableTests = map[string]func(*env){
 			e.Error(err)
 		}
 	},
+	"index entries of jobs that are elsewhere": func(e *env) {
+		// They say that jobs which are out are due, and the other way round.
+		bad := names("bad", 2*many)
+		e.bulk(2*many, "f", func(i int) string { return bad[i] })
+		for i, id := range bad {
+			index := []string{"active", "scheduled"}[i%2]
+			value := e.value("jobs", id)
+			err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+				return tx.Put("jobs", id, value, store.Entry{Index: index, SortKey: strings.Repeat("\x00", 8)})
+			})
+			if err != nil {
+				e.Fatal(err)
+			}
+		}
+		e.job(jobs.Submission{ID: "soon", Delay: span})
+		e.job(jobs.Submission{ID: "out", Function: "g"})
+		if got := e.claim(jobs.ClaimRequest{Lease: span}); len(got) != 1 {
+			e.Fatalf("claimed %s", ids(got))
+		}
+		e.pass(span)
+		if report := e.duties(e.q); report.Promoted != 1 || report.Reclaimed != 1 {
+			e.Errorf("report %+v", report)
+		}
+		if got := e.claim(jobs.ClaimRequest{Limit: 3}); len(got) != 2 {
+			e.Errorf("claimed %s", ids(got))
+		}
+	},
 	"any of them, among others": func(e *env) {
 		rnd := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 		kinds := make([]string, 0, len(damages))
