@@ -25,7 +25,7 @@ func TestBothModesInOneEnvoy(t *testing.T) {
 		s := &stack{dir: t.TempDir(), target: target, paymentsAddr: upstream.address}
 		s.stopAtEnd(t)
 		s.startManager(t)
-		same := map[string]any{"mode": "headers", "match": []any{map[string]any{"path_prefix": "/body", "mode": "body"}, map[string]any{}}}
+		same := map[string]any{"mode": "headers", "client_abort": "cancel", "match": []any{map[string]any{"path_prefix": "/body", "mode": "body"}, map[string]any{}}}
 		// The mode's listener comes first: an Envoy that takes the filters for one runs that one.
 		b := bootstrapOf(t, s, mode, same)
 		for _, m := range modes {
