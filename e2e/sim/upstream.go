@@ -144,7 +144,8 @@ func (x *exchange) work() {
 		ahead: w.ahead(), protection: w.plan.CommittedTTL, stream: x.origin, vm: x.vm,
 	}
 	if status >= 400 && status < 500 {
-		r.protection = w.plan.RejectedTTL
+		// Where the answer gets lost, it is an unknown outcome, which lasts as long as CommittedTTL.
+		r.protection = min(r.protection, w.plan.RejectedTTL)
 	}
 	x.run, r.exchange = r, x
 	w.upstream.runs = append(w.upstream.runs, r)
