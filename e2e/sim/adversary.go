@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/store"
 )
 
@@ -67,6 +68,7 @@ func (w *World) torment() {
 		w.logf(m.name, "clock moves by %v", by)
 	})
 	some(Window, 4, func() { w.flood(w.plan.MaxKeys+w.rnd.IntN(10), time.Minute) })
+	some(Operator, 5, w.resolve)
 	some(Spoil, 3, func() {
 		w.flood(5, 3*time.Second)
 		w.after(w.between(10*time.Millisecond, time.Second), w.spoil)
@@ -95,6 +97,38 @@ func (p *proxy) revive() {
 		p.start()
 	}
 }
+
+// resolve has an operator say of what is unknown that it was executed.
+func (w *World) resolve() {
+	m := w.someManager()
+	p := m.run
+	if p == nil || !p.ready || m.frozen {
+		return
+	}
+	result := api.Result{Status: 200, Headers: []api.Header{{Name: headerResolved, Value: "by hand"}}}
+	w.aside(func() func() {
+		list, _, err := p.ledger.List(background, api.StateUnknown, 100, "")
+		var keys []string
+		for _, e := range list {
+			if e.Scope == stranger {
+				continue
+			}
+			if _, err = p.ledger.Resolve(background, e.Scope, e.Key, ledger.Resolution{
+				As: api.StateCommitted, TTL: w.plan.CommittedTTL, Result: result.AppendRaw(nil),
+			}); err == nil {
+				keys = append(keys, e.Key)
+			}
+		}
+		return func() {
+			if !p.dead && len(keys) > 0 {
+				w.logf(m.name, "an operator resolves %v", keys)
+			}
+		}
+	})
+}
+
+// headerResolved marks the answers that an operator gives.
+const headerResolved = "x-resolved"
 
 // spoil makes a record of a stranger's unreadable.
 func (w *World) spoil() {

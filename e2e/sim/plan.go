@@ -43,6 +43,8 @@ const (
 	Window
 	// Spoil makes records of others unreadable.
 	Spoil
+	// Operator has somebody resolve unknown outcomes, as executed.
+	Operator
 	// Open lets requests pass unprotected while the manager is away (failure_mode open).
 	Open
 	// Async lets answers pass before they are recorded (commit: async).
@@ -55,7 +57,7 @@ const (
 const All Power = 1<<powers - 1
 
 var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "spoil", "open", "async"}
+	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async"}
 
 func (p Power) String() string {
 	var names []string

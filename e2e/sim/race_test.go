@@ -3,4 +3,4 @@
 package sim
 
 // seedsPerTest is how many seeds TestSeeds runs when nothing else is said.
-const seedsPerTest = 500
+const seedsPerTest = 300
