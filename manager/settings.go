@@ -130,7 +130,7 @@ func (s *settings) table() []setting {
 		duration("rejected-ttl-seconds", "IDEMPOTENCY_REJECTED_TTL_SECONDS", seconds+" that a rejection is remembered", 0.001, maxSeconds, "60", &s.ledger.RejectedTTL),
 		remembered("unknown-ttl-seconds", "IDEMPOTENCY_UNKNOWN_TTL_SECONDS", seconds+" that a key stays blocked when its reservation ran out without an outcome; 0: it is free at once (default that of --committed-ttl-seconds)", &s.ledger.UnknownTTL),
 		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window; else as many as fit into --max-bytes at 512 bytes each", 1, 100_000_000, "", &s.ledger.MaxEntries),
-		number("max-bytes", "IDEMPOTENCY_MAX_BYTES", "memory of all entries, engines inside this process only", 1<<20, 1<<44, "1073741824", &s.ledger.MaxBytes),
+		number("max-bytes", "IDEMPOTENCY_MAX_BYTES", "memory of all entries, engines inside this process only", 1<<20, 1<<44, "536870912", &s.ledger.MaxBytes),
 		choice("when-full", "IDEMPOTENCY_WHEN_FULL", "what happens to new keys when nothing in the window has expired, refuse them or evict what was used least recently", ledger.Refuse.String(), []string{ledger.Refuse.String(), ledger.Evict.String()}, &s.whenFull),
 		fraction("scope-share", "IDEMPOTENCY_SCOPE_SHARE", "largest part of the window that one scope takes; 0 for no limit", "0.75", &s.ledger.ScopeShare),
 		number("max-result-bytes", "", "size of one recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.ledger.MaxResultBytes),

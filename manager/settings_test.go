@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := s.ledger
-	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 1<<30 ||
+	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 512<<20 ||
 		l.WhenFull != ledger.Refuse || l.ScopeShare != 0.75 ||
 		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.store != "wal" || s.httpEngine != "fasthttp" {
 		t.Errorf("%+v", s)

@@ -22,7 +22,7 @@ type Options struct {
 	// into MaxBytes at TypicalEntryBytes each.
 	MaxEntries int
 	// MaxBytes bounds the records on an engine inside this process, with
-	// EntryOverhead bytes more for each. Default 1 GiB.
+	// EntryOverhead bytes more for each. Default 512 MiB.
 	MaxBytes int64
 	// WhenFull says what happens to a new key that has no room. Default Refuse.
 	WhenFull WhenFull
@@ -107,7 +107,7 @@ func (o Options) WithDefaults() Options {
 	def(&o.CommittedTTL, 300*time.Second)
 	def(&o.RejectedTTL, 60*time.Second)
 	def(&o.UnknownTTL, o.CommittedTTL)
-	def(&o.MaxBytes, 1<<30)
+	def(&o.MaxBytes, 512<<20)
 	def(&o.MaxEntries, int(min(max(o.MaxBytes/TypicalEntryBytes, 1), maxEntriesLimit)))
 	def(&o.ScopeShare, 0.75)
 	def(&o.MaxResultBytes, 1<<20)

@@ -42,10 +42,10 @@ func TestTheFirstAnswerIsStillThere(t *testing.T) {
 
 func TestDefaultWindow(t *testing.T) {
 	o := Options{}.WithDefaults()
-	if o.MaxBytes != 1<<30 || o.MaxEntries != 1<<21 || o.WhenFull != Refuse || o.ScopeShare != 0.75 {
+	if o.MaxBytes != 512<<20 || o.MaxEntries != 1<<20 || o.WhenFull != Refuse || o.ScopeShare != 0.75 {
 		t.Errorf("%+v", o)
 	}
-	if all, scope := o.KeysPerSecond(true); int(all) != 6990 || int(scope) != 5242 {
+	if all, scope := o.KeysPerSecond(true); int(all) != 3495 || int(scope) != 2621 {
 		t.Errorf("%v keys/s, %v of one scope", all, scope)
 	}
 	o = Options{MaxEntries: 100_000, ScopeShare: -1}.WithDefaults()
