@@ -174,11 +174,11 @@ func bootstrapOf(t *testing.T, s *stack, mode string, plugin map[string]any) *bo
 
 func (l *lifecycle) path(name string) string { return filepath.Join(l.dir, name) }
 
-// dynamic is the configuration without the listener, which comes from a file.
+// dynamic is the configuration without the outer listener, which comes from a file.
 func (l *lifecycle) dynamic(t *testing.T) []byte {
 	t.Helper()
 	b := proto.CloneOf(l.bootstrap)
-	b.StaticResources.Listeners = nil
+	b.StaticResources.Listeners = b.GetStaticResources().GetListeners()[1:]
 	b.Node = &corev3.Node{Id: "e2e", Cluster: "e2e"}
 	b.DynamicResources = &bootstrapv3.Bootstrap_DynamicResources{LdsConfig: &corev3.ConfigSource{
 		ResourceApiVersion: corev3.ApiVersion_V3,
