@@ -54,6 +54,7 @@ func (w *World) torment() {
 			v.trapIn = 1 + w.rnd.IntN(60)
 		}
 	})
+	some(Update, 3, func() { w.someProxy().update() })
 	some(Clock, 4, func() {
 		by := w.between(-5*time.Second, 5*time.Second)
 		if w.chance(0.5) {

@@ -57,7 +57,7 @@ func (w *World) checkAnswer(t *try, status string) {
 			w.checkProbe(t, status)
 		case status == "outcome-unknown" && !w.plan.Has(disturbing):
 			for _, r := range op.runs {
-				if r.vm.alive() && (r.answered || r.exchange.live()) {
+				if r.vm.survived() && (r.answered || r.exchange.live()) {
 					w.fail("%s got 409 (outcome-unknown), although the gate of run %d is alive and has or will have its outcome", t.c.name, r.id)
 				}
 			}
@@ -86,7 +86,7 @@ func (w *World) checkProbe(t *try, status string) {
 		return
 	}
 	for _, r := range op.runs {
-		if r.answered && r.vm.alive() && t.status != 410 {
+		if r.answered && r.vm.survived() && t.status != 410 {
 			w.fail("%s got %d (%s), although the gate that had the answer of run %d is alive", t.c.name, t.status, status, r.id)
 		}
 	}
@@ -152,6 +152,11 @@ func (w *World) checkEnd() {
 		w.run(w.now() + time.Second)
 	}
 	for _, p := range w.proxies {
+		for _, v := range p.retired {
+			if v.alive() {
+				w.fail("%s, an old gate, still has %d streams or outcomes that the ledger does not know", v.name, len(v.streams))
+			}
+		}
 		for _, v := range p.vms {
 			if !v.alive() {
 				continue

@@ -61,7 +61,13 @@ func (v *vm) Log(level gate.Level, text string) {
 
 func (v *vm) SetTick(time.Duration) bool { return true }
 
-func (v *vm) Done() {}
+func (v *vm) Done() {
+	if !v.draining {
+		v.p.w.fail("%s says that it is done without having been asked", v.name)
+	}
+	v.p.w.logf(v.name, "has ended")
+	v.finished = true
+}
 
 func (v *vm) DefineMetric(_ gate.MetricKind, name string) gate.MetricID {
 	id, ok := v.p.metrics[name]

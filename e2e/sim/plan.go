@@ -26,6 +26,9 @@ const (
 	// middle of a callback too: its streams hang, the others live on.
 	Restart
 	Trap
+	// Update replaces the gates of a proxy by new ones, as a new configuration does: the old
+	// ones end their streams, and then what they still have to tell the ledger.
+	Update
 	// Clock moves wall clocks by seconds.
 	Clock
 	// Leave has clients time out, leave and come back. Cut has upstream cut its connections,
@@ -56,7 +59,7 @@ const (
 // All is every power.
 const All Power = 1<<powers - 1
 
-var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "clock", "leave", "cut",
+var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
 	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async"}
 
 func (p Power) String() string {

@@ -26,6 +26,7 @@ type proxy struct {
 	vms     []*vm // the first is the main thread's, which gets no streams
 	streams uint32
 	used    []*operation // for which it had requests
+	retired []*vm
 }
 
 type shared struct {
@@ -46,6 +47,8 @@ type vm struct {
 	slot   int
 	plugin *gate.Plugin
 	dead   bool
+	// retired: another gate gets the new streams. finished: it has ended in good order.
+	retired, draining, finished bool
 
 	current  *stream // nil: the plugin
 	inside   bool
@@ -70,7 +73,7 @@ func (p *proxy) start() {
 	p.data, p.queues, p.byName = make(map[string]shared), make(map[uint32]*sharedQueue), make(map[string]uint32)
 	p.metrics, p.counts = make(map[string]gate.MetricID), make([]int64, 1)
 	p.cas = 0
-	p.vms = nil
+	p.vms, p.retired = nil, nil
 	p.w.logf(p.name, "starts, life %d", p.life)
 	p.newVM(-1) // the canary, which is thrown away
 	for slot := range p.w.plan.Workers + 1 {
@@ -95,13 +98,44 @@ func (p *proxy) newVM(slot int) *vm {
 }
 
 // alive tells whether the VM can still run callbacks.
-func (v *vm) alive() bool { return !v.dead && v.p.up && v.life == v.p.life }
+func (v *vm) alive() bool { return v.survived() && !v.finished }
+
+// survived tells whether the VM is alive or has ended in good order.
+func (v *vm) survived() bool { return !v.dead && v.p.up && v.life == v.p.life }
+
+// update replaces all VMs of the process.
+func (p *proxy) update() {
+	if !p.up {
+		return
+	}
+	p.w.logf(p.name, "gets a new configuration")
+	p.newVM(-1)
+	for slot, v := range p.vms {
+		p.vms[slot] = p.newVM(slot)
+		v.retired = true
+		p.retired = append(p.retired, v)
+	}
+}
+
+// retire asks a VM that has no streams any more whether it may go.
+func (v *vm) retire() {
+	if !v.retired || v.draining || len(v.streams) > 0 {
+		return
+	}
+	v.draining = true
+	v.enter(nil, func() {
+		if v.plugin.Shutdown() {
+			v.Done()
+		}
+	})
+}
 
 func (v *vm) tick() {
 	if !v.alive() {
 		return
 	}
 	v.enter(nil, v.plugin.OnTick)
+	v.retire()
 	late := v.p.w.between(200*time.Millisecond, 230*time.Millisecond)
 	if len(v.streams) == 0 && len(v.calls) == 0 {
 		late += v.p.w.between(0, 600*time.Millisecond) // nothing is going on: look less often
@@ -117,7 +151,7 @@ func (p *proxy) kill() {
 	p.w.logf(p.name, "is killed")
 	p.up = false
 	p.harm()
-	for _, v := range p.vms {
+	for _, v := range append(p.retired, p.vms...) {
 		v.hangUp("connection reset: the proxy is gone")
 	}
 }
@@ -194,7 +228,7 @@ func (v *vm) trap() {
 	w.logf(v.name, "traps; %d streams hang", len(v.streams))
 	life := v.life
 	w.after(w.between(time.Millisecond, 3*time.Second), func() {
-		if v.p.up && v.p.life == life {
+		if v.p.up && v.p.life == life && !v.retired {
 			w.logf(v.name, "is a new VM")
 			v.p.vms[v.slot] = v.p.newVM(v.slot)
 		}

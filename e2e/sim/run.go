@@ -73,7 +73,7 @@ func (w *World) settle() {
 		w.run(w.now() + 2*time.Second)
 		busy := false
 		for _, p := range w.proxies {
-			for _, v := range p.vms {
+			for _, v := range append(p.retired, p.vms...) {
 				busy = busy || len(v.streams) > 0 || len(v.calls) > 0
 			}
 		}
