@@ -289,7 +289,7 @@ func run(t *rapid.T, r rules, o Options) {
 			case have == nil && got == Done:
 				want = Done // it was over, but still there
 			case have == nil:
-			case have.state == api.StatePending && have.token == token:
+			case !have.state.Terminal() && have.token == token:
 				want, woken = Done, have.waiters
 				delete(entries, hash)
 			default:
@@ -300,18 +300,75 @@ func run(t *rapid.T, r rules, o Options) {
 			}
 			sameQueues("Release", wake, woken)
 		},
+		"renew": func(t *rapid.T) {
+			hash, b := pick()
+			token := someToken(hash)
+			expires := now + int64(rapid.IntRange(1, 900).Draw(t, "ttl"))
+			vm := tab()
+			got := vm.Renew(&hash, &token, expires, now)
+			have := m.bucket(b)[hash]
+			switch {
+			case have == nil && got == Done: // it was over, but still there
+				vm.load(&vm.own, b)
+				rec := &vm.own.rec
+				slot := rec.find(&hash)
+				w := rec.ways[slot]
+				m.bucket(b)[hash] = &modelEntry{
+					state: w.state, sole: w.sole, token: w.token, expires: w.expires, lastUse: w.lastUse, waiters: rec.takeWaiters(slot, nil),
+				}
+			case have == nil:
+				if got != Gone {
+					t.Fatalf("Renew = %d, want Gone", got)
+				}
+			case have.state == api.StatePending && have.token == token:
+				if got != Done {
+					t.Fatalf("Renew = %d, want Done", got)
+				}
+				have.expires = expires
+			default:
+				if got != NotOwner {
+					t.Fatalf("Renew = %d, want NotOwner", got)
+				}
+			}
+		},
+		"settle": func(t *rapid.T) {
+			hash, b := pick()
+			token := someToken(hash)
+			got := tab().Settle(&hash, &token, now)
+			entries := m.bucket(b)
+			have := entries[hash]
+			want := Gone
+			switch {
+			case have == nil && got == Done:
+				want = Done // it was over, but still there
+			case have == nil:
+			case have.state.Terminal() && have.token == token:
+				want = Done
+				if have.sole = false; have.body == nil {
+					delete(entries, hash)
+				}
+			default:
+				want = NotOwner
+			}
+			if got != want {
+				t.Fatalf("Settle = %d, want %d", got, want)
+			}
+		},
 		"finish": func(t *rapid.T) {
 			hash, b := pick()
 			entries := m.bucket(b)
 			oc := Outcome{
 				Hash:    hash,
 				Token:   someToken(hash),
-				State:   rapid.SampledFrom([]api.State{api.StateCommitted, api.StateRejected}).Draw(t, "state"),
+				State:   rapid.SampledFrom([]api.State{api.StateCommitted, api.StateRejected, api.StateUnknown}).Draw(t, "state"),
 				Expires: now + int64(rapid.IntRange(1, 900).Draw(t, "ttl")),
 				Sole:    rapid.IntRange(0, 3).Draw(t, "sole") == 0,
 				Learned: rapid.Bool().Draw(t, "learned"),
 			}
 			size := rapid.SampledFrom([]int{-1, 0, 1, 500, 3000, m.largest / 9, m.largest / 4, m.largest / 3, m.largest - valueHeader, m.largest - valueHeader + 1}).Draw(t, "size")
+			if oc.State == api.StateUnknown {
+				size = -1
+			}
 			if size >= 0 {
 				oc.Raw = bytes.Repeat([]byte(fmt.Sprintf("%x", oc.Token[12:])), size/8+1)[:size]
 			}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -65,7 +66,8 @@ type call struct {
 	// cache alone.
 	cached bool
 
-	wait time.Duration // callReserve: how long the manager may hold the call
+	wait  time.Duration // callReserve: how long the manager may hold the call
+	plain bool          // callReserve: in the form that managers know which do not know of unknown outcomes
 	// message is the raw form of a commit or reject, kept for repetition; result
 	// is its tail, the raw form of the answer.
 	message, result []byte
@@ -135,6 +137,11 @@ type ledger struct {
 	lost    bool // calls under way may have lost their answers
 	down    bool // the last call that ended got no answer
 
+	// elder is the version of a manager that does not know of unknown outcomes; empty: it does.
+	// It is asked again now and then, for a version is not always told by its name.
+	elder     string
+	elderSeen int64
+
 	look      bool  // some in repeat may be due
 	crowded   bool  // some were, when no more could be under way
 	repeating int   // repetitions under way
@@ -146,6 +153,7 @@ const (
 	// maxReplyBytes bounds the answers of the manager that are read, with room for the largest that
 	// any gate records: max_response_body_bytes goes up to 16 MiB. The VM's memory never shrinks.
 	maxReplyBytes = 17 << 20
+	elderPeriod   = int64(time.Minute)
 	// maxProblemBytes bounds the problems of the manager that are read.
 	maxProblemBytes = 4 << 10
 )
@@ -253,8 +261,16 @@ func (l *ledger) start(c *call) {
 			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hexString(c.token[:]),
 			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
 		}
-		if c.kind == callUnknown {
+		switch c.kind {
+		case callUnknown:
 			r.PendingTTL = 0
+		case callReserve:
+			if c.sent-l.elderSeen > elderPeriod {
+				l.elder = ""
+			}
+			if c.plain = c.plain || l.elder != ""; c.plain {
+				r.UnknownTTL = 0
+			}
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
@@ -316,10 +332,18 @@ func (l *ledger) landed(at int) {
 func (l *ledger) read(c *call, bodySize int) reply {
 	host := l.p.host
 	text, _ := host.CallHeader(headerStatus)
-	if _, ok := host.CallHeader(api.HeaderManager); !ok {
+	version, ok := host.CallHeader(api.HeaderManager)
+	if !ok {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
+	if l.elder != "" && l.elder != version {
+		l.elder = "" // another one, or it was upgraded
+	}
 	status, _ := parseDecimal(text)
+	if status == 201 && c.plain && c.attempts > 1 && l.elder == "" {
+		l.elder, l.elderSeen = strings.Clone(version), c.sent
+		l.p.host.Log(LevelWarn, "oncegate: manager "+l.elder+" does not know of unknown outcomes; upgrade managers before gates: until then a key is free when its reservation runs out")
+	}
 	switch {
 	case status >= 200 && status < 300:
 		r := reply{kind: replyOK}
@@ -346,7 +370,7 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	if status == 503 && api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str) == api.CodeLedgerFull {
 		r.full, r.why = true, r.why+", its ledger is full"
 	}
-	if c.kind.outcome() && refusesMessage(status) {
+	if c.kind.outcome() && refusesMessage(status) || c.kind == callReserve && status == 400 && !c.plain {
 		r.kind = replyRefused
 	}
 	if text, ok := host.CallHeader(headerRetryAfter); ok {

@@ -64,7 +64,13 @@
 // compare-and-set lets one stream create the pending entry, the others become
 // waiters. The ledger decides among proxies: its reserve grants the key to one
 // token. Losing the cache, or every race for it, costs calls and never lets a
-// request run twice; only with ledger: none is the cache the authority.
+// request run twice; only with ledger: none is the cache the authority. An outcome that
+// the ledger does not know yet is looked for before it is asked: in the cache, where its
+// entry stays until then, and among this VM's own calls.
+//
+// While upstream works, the tick renews the reservation at a third of pending_ttl, in the
+// ledger and in the cache. So pending_ttl bounds only what follows when a gate dies: the
+// ledger then takes the outcome for unknown.
 //
 // The first reserve of a request is never held by the manager, so that one that
 // hangs is noticed within manager.timeout_ms. Only when the key turns out to be
@@ -77,11 +83,11 @@
 //	upstream answered: 4xx                    reject                the answer, for a shorter time
 //	upstream asks to be asked again           release               a new try
 //	it never reached upstream                 release               a new try
-//	sent, and no answer                       nothing               409 until the reservation is over
+//	sent, and no answer                       unknown               409 outcome-unknown, until it is resolved
 //	the answer broke off or was too large     commit without body   410
 //	the proxy followed a redirect by itself   commit without body   410
 //	the proxy began anew, nothing was sent    release               a new try
-//	the VM died                               nothing               what the ledger knows, else 409
+//	the VM died                               nothing               409, outcome-unknown once the reservation is over
 //	nobody was there when the key was granted release               a new try
 //	the reserve's answer got lost             release, twice        503, then a new try
 //
@@ -97,7 +103,22 @@
 // stream's callback queues it and sends a message to the VM's own shared queue
 // (kick); the queue callback that follows makes it (pump). So a reservation that is
 // granted after the client left is heard of, and given back; a commit outlives
-// the stream that it is for, and is repeated until the reservation is over.
+// the stream that it is for.
+//
+// # Calls that do not arrive
+//
+// Commits, rejects and reports of unknown outcomes are repeated until their own TTL is over,
+// counted from the first try; the ledger counts it from when it hears of them, so it forgets
+// none earlier than it would have. Under memory pressure the oldest lose all but the status,
+// which is enough to never run the request again. When a manager that was away answers, all
+// are due at once, in front of new reserves, maxRepeating at a time. What the manager refuses
+// for good (4xx but 401, 403, 404, 405, 408, 425, 429) is sent once more with the status
+// alone, then given up, counted and logged as an alarm; what has to do with credentials and
+// paths may be put right, and is repeated like a call that did not arrive. Releases are
+// repeated until the ledger has forgotten the reservation.
+//
+// A manager of the release before refuses a reserve that names unknown_ttl. It is then sent
+// without, nothing is renewed, and the log says so, until another version answers.
 //
 // Answering other streams is left to the plugin context for another reason: a local
 // reply stops the stream whose callback is running, even if it is for another.

@@ -36,6 +36,7 @@ type fakeHost struct {
 	refuse      bool
 	refused     int // so many calls are refused before others are taken
 	answer      api.ReserveReply
+	problem     api.Code          // instead of answer
 	headers     map[string]string // of the callout answer
 	fullHeaders [][2]string
 
@@ -143,6 +144,35 @@ func (h *fakeHost) respond(p *Plugin, n int, status string, a api.ReserveReply) 
 	h.headers = map[string]string{":status": status, api.HeaderManager: "t"}
 	p.OnCallResponse(uint32(n), 1)
 	h.headers = nil
+}
+
+// refuseWith answers the n-th call with a problem.
+func (h *fakeHost) refuseWith(p *Plugin, n int, status string, code api.Code) {
+	h.problem = code
+	h.respond(p, n, status, api.ReserveReply{})
+	h.problem = ""
+}
+
+// last is the number of the last call.
+func (h *fakeHost) last() int { return len(h.calls) - 1 }
+
+// run brings a request to upstream.
+func (h *fakeHost) run(p *Plugin, id uint32, key string) (*Stream, *fakeStream) {
+	s, f := h.open(p, id, key)
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, h.last(), "201", granted)
+	h.current = id
+	return s, f
+}
+
+// ticks lets time pass.
+func (h *fakeHost) ticks(p *Plugin, d time.Duration) {
+	for range d / tickPeriod {
+		h.now += int64(tickPeriod)
+		h.tick(p)
+		h.ready(p)
+	}
 }
 
 func (h *fakeHost) stream() *fakeStream { return h.streams[h.current] }
@@ -257,7 +287,13 @@ func (h *fakeHost) CallHeaders() [][2]string { return h.fullHeaders }
 
 func (h *fakeHost) CallTrailers() bool { return false }
 
-func (h *fakeHost) CallBody(int) []byte { return h.answer.AppendRaw(nil) }
+func (h *fakeHost) CallBody(int) []byte {
+	if h.problem != "" {
+		p := api.Problem{Status: 409, Code: h.problem, Title: "test"}
+		return p.AppendJSON(nil)
+	}
+	return h.answer.AppendRaw(nil)
+}
 
 func (h *fakeHost) Select(id uint32) bool {
 	if h.gone[id] {

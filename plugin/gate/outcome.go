@@ -87,6 +87,14 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		if s != nil {
 			s.act(s.mismatch())
 		}
+	case replyRefused:
+		// An older manager does not know the end of the message.
+		if c.plain = true; s == nil {
+			p.forget(c, now)
+			return
+		}
+		c.stream, s.call = s, c
+		p.calls.add(c)
 	case replyUnknown:
 		p.failWaiters(&c.hash, unknownProblem())
 		p.forget(c, now)
