@@ -46,7 +46,7 @@ type operatorCall struct {
 
 const (
 	managerURLEnv     = "ONCEGATE_MANAGER_URL"
-	defaultManagerURL = "http://127.0.0.1:9000"
+	defaultManagerURL = "http://127.0.0.1:8090"
 )
 
 // operatorMain makes operators' calls to a running manager; group is the command

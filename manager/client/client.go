@@ -21,7 +21,7 @@ import (
 // Options configure a Client. The zero value of a field means its default.
 type Options struct {
 	// URL of the manager, or of the gate in front of it, for example
-	// http://127.0.0.1:9000. Required.
+	// http://127.0.0.1:8090. Required.
 	URL string
 	// Token is sent as a bearer token when set.
 	Token string
@@ -55,7 +55,7 @@ type Client struct {
 func New(o Options) (*Client, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:9000", o.URL)
+		return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:8090", o.URL)
 	}
 	for _, d := range []struct {
 		name string
