@@ -108,13 +108,13 @@ func (w *World) resolve() {
 	}
 	result := api.Result{Status: 200, Headers: []api.Header{{Name: headerResolved, Value: "by hand"}}}
 	w.aside(func() func() {
-		list, _, err := p.ledger.List(background, api.StateUnknown, 100, "")
+		list, _, _ := p.ledger.List(background, api.StateUnknown, 100, "") // none, of a process that has died
 		var keys []string
 		for _, e := range list {
 			if e.Scope == stranger {
 				continue
 			}
-			if _, err = p.ledger.Resolve(background, e.Scope, e.Key, ledger.Resolution{
+			if _, err := p.ledger.Resolve(background, e.Scope, e.Key, ledger.Resolution{
 				As: api.StateCommitted, TTL: w.plan.CommittedTTL, Result: result.AppendRaw(nil),
 			}); err == nil {
 				keys = append(keys, e.Key)

@@ -29,7 +29,6 @@ type manager struct {
 	disk *faultfs.FS
 	run  *process // nil: none
 	life int      // processes so far
-	ends []*process
 
 	frozen   bool          // the process is stopped
 	still    atomic.Int64  // then, the time at which its clock stands, in Unix nanoseconds

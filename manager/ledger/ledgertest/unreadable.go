@@ -103,10 +103,6 @@ func (m *managers) direct(key string) {
 	}
 }
 
-func (m *managers) met(i int) uint64 {
-	return m.at(i).Options().Unreadable.Counts()[ledger.Collection].Met
-}
-
 func names(prefix string, n int) []string {
 	out := make([]string, n)
 	for i := range out {
