@@ -1,7 +1,7 @@
 // Package envoy holds configurations of Envoy and Istio with the gate in them, and
 // reads them with the proxies' own API types.
 //
-//	envoy.yaml             a static Envoy, body mode
+//	envoy.yaml             a static Envoy, body mode, with the routes in an inner listener as well
 //	headers-mode.yaml      a static Envoy, headers mode
 //	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
 //	istio/body-mode.yaml   the same in body mode

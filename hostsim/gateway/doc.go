@@ -5,7 +5,7 @@
 //	gateway --wasm F --config F --listen A --upstream A [--cluster NAME=A]... [flags]
 //
 // One upstream is behind the filter; clusters are what the filter's own calls may
-// name. With --admin a second listener serves /metrics (Prometheus text: the
+// name, and the upstream is one as well, named upstream. With --admin a second listener serves /metrics (Prometheus text: the
 // filter's metrics, then the gateway's), /shared_data (JSON: number of keys and
 // bytes), /healthz and /readyz.
 //
