@@ -451,6 +451,9 @@ func (p *protocol) explore() (states int, bad string, trace []string) {
 
 // TestProtocol explores the protocol as it is.
 func TestProtocol(t *testing.T) {
+	if raceDetector {
+		t.Skip("there is only one goroutine; make test runs it without the race detector")
+	}
 	p := protocol{attempts: [2]int{1, 1}, pending: 1, unknown: 2, done: 2, timeout: 1}
 	if os.Getenv("LEDGER_EXPLORE") != "" {
 		p.attempts[0] = 2
