@@ -4,6 +4,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"slices"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -102,7 +103,7 @@ func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
 
 // Edit calls change with the connection manager and the Wasm plugin of the bootstrap's
 // first listener and puts what it made of them back in. The only other listener that there may
-// be is the inner one, which gets the first one's routes.
+// be is the inner one, which gets the first one's routes and what it has behind the gate.
 func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error) error {
 	listeners := b.GetStaticResources().GetListeners()
 	if len(listeners) != 1 && (len(listeners) != 2 || listeners[1].GetInternalListener() == nil) {
@@ -141,11 +142,28 @@ func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager
 			return err
 		}
 		inner.RouteSpecifier = hcm.GetRouteSpecifier()
+		behind(hcm, inner)
 		if err := anypb.MarshalFrom(filter.GetTypedConfig(), inner, deterministic); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// behind puts the filters that stand between gate and router into the inner listener as well:
+// requests that the gate carries do not pass them in the outer one.
+func behind(outer, inner *hcmv3.HttpConnectionManager) {
+	gate := slices.IndexFunc(outer.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == "oncegate" })
+	last := len(inner.GetHttpFilters()) - 1
+	if gate < 0 || last < 0 {
+		return
+	}
+	for _, f := range outer.GetHttpFilters()[gate+1 : len(outer.GetHttpFilters())-1] {
+		if !slices.ContainsFunc(inner.GetHttpFilters(), func(g *hcmv3.HttpFilter) bool { return g.GetName() == f.GetName() }) {
+			inner.HttpFilters = slices.Insert(inner.HttpFilters, last, f)
+			last++
+		}
+	}
 }
 
 // connectionManager is the only filter of a listener.

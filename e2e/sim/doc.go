@@ -36,7 +36,8 @@
 // some milliseconds. All that is simulated runs in one goroutine that carries out events in
 // the order of their times. Only the manager's work has goroutines of its own; the loop lets
 // them come to rest before the next event. So a seed is always the same world, which
-// TestSameSeed checks.
+// TestSameSeed checks; only when a stopped manager goes on may the order of what it does next
+// differ.
 //
 // # What the adversary may do
 //

@@ -245,9 +245,12 @@ func saidFate(said string) fate {
 	if words[0] == "via_upstream" {
 		return fateAnswered
 	}
+	attempted := words[2] != "0" && words[2] != "-"
 	f := fateNotSent
 	if host := words[3]; host != "" && host != "-" {
 		f = fateUnknown
+	} else if !attempted {
+		return f // a filter of the inner listener refused it: the router never saw it
 	}
 	eachToken(words[1], func(flag string) bool {
 		switch flag {
@@ -260,7 +263,7 @@ func saidFate(said string) fate {
 		}
 		return true
 	})
-	if words[2] != "1" && words[2] != "0" && words[2] != "-" {
+	if attempted && words[2] != "1" {
 		f = fateUnknown
 	}
 	return f

@@ -86,6 +86,9 @@ func TestSaidFate(t *testing.T) {
 		"a UF 1 10.0.0.1:80":                    fateNotSent,
 		"a UF 2 10.0.0.1:80":                    fateUnknown,
 		"direct_response - 0 -":                 fateNotSent,
+		"ext_authz_denied UAEX - -":             fateNotSent,
+		"request_rate_limited RL 0 -":           fateNotSent,
+		"upstream_response_timeout UT 1 -":      fateUnknown,
 		"a - 1 10.0.0.1:80":                     fateUnknown,
 		"filter_chain_not_found NFCF,brand_new": fateUnknown,
 	} {
