@@ -11,10 +11,11 @@ import (
 // collection has two records: the last beat, and while an extension goes on its
 // plan.
 const (
-	collection store.Collection = "downtime"
-	beatKey                     = "beat"
-	planKey                     = "plan"
+	beatKey = "beat"
+	planKey = "plan"
 )
+
+const collection store.Collection = "downtime"
 
 // Collection is where they are, for tools that read a store from outside.
 const Collection = collection

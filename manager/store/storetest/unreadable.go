@@ -29,10 +29,10 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 	}
 	look := func(tx store.Tx) error {
 		if _, err := tx.Get(things, "bad"); !isBad(err) {
-			return fmt.Errorf("Get: %w", err)
+			return fmt.Errorf("get: %w", err)
 		}
 		if v, err := tx.Get(things, "a"); err != nil || string(v) == "undone" {
-			return fmt.Errorf("Get of another record behind it: %q, %w", v, err)
+			return fmt.Errorf("get of another record behind it: %q, %w", v, err)
 		}
 		return nil
 	}
