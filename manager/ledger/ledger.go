@@ -75,7 +75,7 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 }
 
 // New returns a ledger on st. On an engine inside this process it first counts what
-// the scopes hold, which takes about a second per million entries.
+// the scopes hold, which reads all entries.
 func New(st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
