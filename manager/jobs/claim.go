@@ -83,8 +83,7 @@ type claimRun struct {
 	budget int // bytes left for this batch's answers
 }
 
-// maxAround bounds the hits that one search looks at in vain, because their jobs
-// cannot be read. The next search goes on behind them, see unread.Front; what is
+// maxAround bounds how many unreadable jobs one search passes over. The next search goes on behind them, see unread.Front; what is
 // queued among them meanwhile is found a little later.
 const maxAround = 2000
 

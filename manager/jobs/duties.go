@@ -245,8 +245,8 @@ func (r *record) followed(s State) bool {
 	return r.Duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce
 }
 
-// fetchToFollow reads what terminate needs besides the job. Who has to refuse when
-// that cannot be read calls it before the first write.
+// fetchToFollow reads what terminate needs besides the job. A caller that refuses the
+// call when that cannot be read must call it before its first write.
 func (r *record) fetchToFollow(tx store.Tx, s State) error {
 	if !r.followed(s) {
 		return nil

@@ -151,7 +151,7 @@ func TestWokenClaimsThatLeavePassItOn(t *testing.T) {
 	claims.Wait()
 }
 
-// TestIdleClaimsPassOn looks at the lines themselves: who is woken when.
+// TestIdleClaimsPassOn looks at the lines themselves: which claim is woken, and when.
 func TestIdleClaimsPassOn(t *testing.T) {
 	q := idleQueue(t)
 	c := &q.idle

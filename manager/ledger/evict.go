@@ -113,8 +113,8 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 	return tx.lapsed(key, window)
 }
 
-// maxAround bounds the hits that one transaction looks at in vain before it finds a
-// candidate. The next one goes on behind them.
+// maxAround bounds how many hits one transaction passes over that are no candidates. The
+// next transaction goes on behind them.
 const maxAround = 1024
 
 // lapsed appends reservations that ran out and are UNKNOWN, but are not in the index of

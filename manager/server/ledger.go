@@ -19,8 +19,8 @@ func LedgerRoutes(l *ledger.Ledger, audit func(Intervention)) []Route {
 		{Method: "POST", Path: api.PathCommit, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateCommitted) }},
 		{Method: "POST", Path: api.PathReject, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateRejected) }},
 		{Method: "POST", Path: api.PathRelease, Handle: h.release},
-		{Method: "POST", Path: api.PathRenew, Handle: func(r *Request, w *Response) { h.extend(r, w, l.Renew) }},
-		{Method: "POST", Path: api.PathUnknown, Handle: func(r *Request, w *Response) { h.extend(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathRenew, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Renew) }},
+		{Method: "POST", Path: api.PathUnknown, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Unknown) }},
 		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
 		// What it takes away is what keeps work from being done twice.
@@ -90,31 +90,16 @@ func (c *ledgerCall) readReserve(form Form, body []byte) error {
 }
 
 func (h *ledgerHandlers) reserve(r *Request, w *Response) {
-	form, err := r.Form()
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	call := ledgerCalls.Get().(*ledgerCall)
-	defer call.free()
-	if err = call.readReserve(form, r.Body); err != nil {
-		r.Error(w, err)
-		return
-	}
-	reply, err := h.ledger.Reserve(r.Context(), &call.reserve, r.Hold)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	switch reply.State {
-	case api.StateReserved:
-		w.Status = 201
-	case api.StatePending:
-		w.Status, w.RetryAfter = 202, retrySoon
-	default:
-		w.Status = 200
-	}
-	r.reply(w, form, &reply, call.reserve.Token)
+	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
+		reply, err := h.ledger.Reserve(ctx, req, r.Hold)
+		switch reply.State {
+		case api.StateReserved:
+			w.Status = 201
+		case api.StatePending:
+			w.Status, w.RetryAfter = 202, retrySoon
+		}
+		return reply, err
+	})
 }
 
 // reply answers with the ledger's reply and the status that is set.
@@ -135,26 +120,27 @@ func (r *Request) reply(w *Response, form Form, reply *ledger.Reply, token strin
 	w.Body = answer.AppendJSON(w.Body, token)
 }
 
-// extend is for renew and unknown, which differ in what they ask of the ledger.
-func (h *ledgerHandlers) extend(r *Request, w *Response, ask func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
+// ask is for reserve, renew and unknown, which differ in what they ask of the ledger. It
+// answers 200 where the call does not set another status.
+func (h *ledgerHandlers) ask(r *Request, w *Response, call func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
 	form, err := r.Form()
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	call := ledgerCalls.Get().(*ledgerCall)
-	defer call.free()
-	if err = call.readReserve(form, r.Body); err != nil {
-		r.Error(w, err)
-		return
-	}
-	reply, err := ask(r.Context(), &call.reserve)
-	if err != nil {
+	in := ledgerCalls.Get().(*ledgerCall)
+	defer in.free()
+	if err = in.readReserve(form, r.Body); err != nil {
 		r.Error(w, err)
 		return
 	}
 	w.Status = 200
-	r.reply(w, form, &reply, call.reserve.Token)
+	reply, err := call(r.Context(), &in.reserve)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	r.reply(w, form, &reply, in.reserve.Token)
 }
 
 func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
