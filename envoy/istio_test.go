@@ -114,8 +114,8 @@ func TestIstioWasmPlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := parsePlugin(t, text, config.ModeHeaders, 0)
-	if cfg.Manager.Cluster != managerCluster(entry) {
-		t.Errorf("calls go to %q, the manager is %q", cfg.Manager.Cluster, managerCluster(entry))
+	if cfg.Manager.Shards[0] != managerCluster(entry) {
+		t.Errorf("calls go to %q, the manager is %q", cfg.Manager.Shards[0], managerCluster(entry))
 	}
 }
 
@@ -194,8 +194,8 @@ func TestIstioBodyMode(t *testing.T) {
 		t.Fatal("no buffer limit")
 	}
 	cfg := parsePlugin(t, text, config.ModeBody, limit)
-	if cfg.Manager.Cluster != managerCluster(entry) {
-		t.Errorf("calls go to %q, the manager is %q", cfg.Manager.Cluster, managerCluster(entry))
+	if cfg.Manager.Shards[0] != managerCluster(entry) {
+		t.Errorf("calls go to %q, the manager is %q", cfg.Manager.Shards[0], managerCluster(entry))
 	}
 	checkHost(t, hcm)
 	if pause := cfg.Route("POST", "/").PendingWait + cfg.Manager.Timeout; hcm.GetStreamIdleTimeout().AsDuration() <= pause {

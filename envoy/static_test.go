@@ -153,9 +153,9 @@ func TestThePluginAndWhatIsAroundIt(t *testing.T) {
 			t.Errorf("stream_idle_timeout %v ends streams that wait regularly, up to %v", idle, pause)
 		}
 		checkHost(t, hcm)
-		manager := clusterOf(b, cfg.Manager.Cluster)
+		manager := clusterOf(b, cfg.Manager.Shards[0])
 		if manager == nil {
-			t.Fatalf("no cluster %q for the filter's calls", cfg.Manager.Cluster)
+			t.Fatalf("no cluster %q for the filter's calls", cfg.Manager.Shards[0])
 		}
 		if manager.GetLbPolicy() != clusterv3.Cluster_RING_HASH || manager.GetHealthChecks() != nil || manager.GetOutlierDetection() != nil {
 			t.Error("the same key may reach different managers")

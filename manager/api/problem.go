@@ -23,6 +23,8 @@ const (
 	CodeAnswerNotRecorded   Code = "answer-not-recorded"   // 410: it ran, but the answer was too large to keep
 	CodeTooLarge            Code = "too-large"             // 413: body or result over the limit
 	CodeUnsupportedMedia    Code = "unsupported-media"     // 415: content type is neither JSON nor raw
+	CodeWrongShard          Code = "wrong-shard"           // 421: the caller means another shard than this manager is
+	CodeKeyMoved            Code = "key-moved"             // 421: another shard of the manager's list owns the key, and here is nothing of it
 	CodeFingerprintMismatch Code = "fingerprint-mismatch"  // 422: the key was used for another request
 	CodeInternal            Code = "internal"              // 500
 	CodeRecordUnreadable    Code = "record-unreadable"     // 500: the stored record cannot be read
@@ -30,6 +32,7 @@ const (
 	CodeManagerUnavailable  Code = "manager-unavailable"   // 503: the gate cannot reach the ledger
 	CodeUnavailable         Code = "unavailable"           // 503: starting, stopping or failed
 	CodeOverloaded          Code = "overloaded"            // 503: load is shed
+	CodeAskAlone            Code = "ask-alone"             // 503: the recorded answer does not fit into a batch's; make the call by itself
 	CodeLedgerFull          Code = "ledger-full"           // 503: the window is full of entries that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
 )

@@ -35,6 +35,9 @@ type RawError struct {
 	Field string
 	// Reason completes the sentence "<field>: ...".
 	Reason string
+
+	// TooLarge: there is too much of it, 413.
+	TooLarge bool
 }
 
 func (e *RawError) Error() string {
@@ -44,8 +47,11 @@ func (e *RawError) Error() string {
 	return "raw message: " + e.Field + ": " + e.Reason
 }
 
-// Problem is the answer to a request with this error: 400.
+// Problem is the answer to a request with this error: 400, or 413 for too many items.
 func (e *RawError) Problem() Problem {
+	if e.TooLarge {
+		return Problem{Status: 413, Code: CodeTooLarge, Title: "Too large", Detail: e.Error()}
+	}
 	return Problem{Status: 400, Code: CodeInvalidRequest, Title: "Invalid request", Detail: e.Error()}
 }
 

@@ -14,6 +14,8 @@ const (
 	// PathUnknown takes a ReserveRequest without PendingTTL and Wait and ends the
 	// reservation of its token: the work may have run, and nobody knows how it ended.
 	PathUnknown = "/v1/ledger/unknown"
+	// PathBatch takes several of the calls above, each judged and answered by itself; see Op.
+	PathBatch = "/v1/ledger/batch"
 )
 
 // Header names, in the lower case that HTTP/2 and Envoy use.
@@ -24,6 +26,9 @@ const (
 	HeaderManager = "oncegate-manager"
 	// HeaderIdempotencyKey carries the client's key.
 	HeaderIdempotencyKey = "idempotency-key"
+	// HeaderShard names on a ledger call the shard that the caller means. A manager that is another
+	// one refuses it.
+	HeaderShard = "oncegate-shard"
 	// HeaderReplayed is "true" on a recorded answer.
 	HeaderReplayed = "idempotent-replayed"
 	// HeaderStatus tells what the gate did: executed, replayed, bypassed or a problem's code.

@@ -130,8 +130,10 @@ type Key struct {
 
 // Manager says how the manager is called.
 type Manager struct {
-	// Cluster is Envoy's name for the manager's cluster.
-	Cluster string
+	// Shards are Envoy's names of the managers' clusters, one a ledger, at least one; see api.Owner.
+	Shards []string
+	// Named: Shards are names that managers have as well (manager.shards), not only a cluster's.
+	Named bool
 	// Authority is the :authority of the calls.
 	Authority string
 	// Timeout bounds a call, not counting the time it waits for a pending entry.

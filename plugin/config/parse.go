@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/internal/jsonguard"
 	"github.com/tidwall/gjson"
 )
@@ -80,7 +81,7 @@ func blank(b []byte) bool {
 func defaults() *Config {
 	return &Config{
 		Manager: Manager{
-			Cluster:   "oncegate_manager",
+			Shards:    []string{"oncegate_manager"},
 			Authority: "oncegate-manager",
 			Timeout:   5 * time.Second,
 		},
@@ -115,10 +116,13 @@ func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 
 func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 	name := func(s string) bool { return visible(s, 1, 255) }
+	cluster := false
 	r.object(path, v, []field{
 		{"cluster", func(path string, v gjson.Result) {
-			m.Cluster = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
+			cluster = true
+			m.Shards = []string{r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)}
 		}},
+		{"shards", func(path string, v gjson.Result) { m.Shards, m.Named = readShards(r, path, v), true }},
 		{"authority", func(path string, v gjson.Result) {
 			m.Authority = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
 		}},
@@ -127,6 +131,24 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 			m.AuthToken = r.secret(path, v, "a string of up to 4096 bytes of visible ASCII", func(s string) bool { return visible(s, 0, 4096) })
 		}},
 	})
+	if cluster && m.Named {
+		r.fail(path+".shards", "given beside cluster; allowed: one of the two")
+	}
+}
+
+func readShards(r *reader, path string, v gjson.Result) (shards []string) {
+	r.list(path, v, 1, api.MaxShards, "names", func(path string, v gjson.Result) {
+		name := r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", func(s string) bool {
+			return visible(s, 1, api.MaxShardBytes)
+		})
+		for _, s := range shards {
+			if s == name {
+				r.refuse(path, v, "each name once")
+			}
+		}
+		shards = append(shards, name)
+	})
+	return shards
 }
 
 func readCommitRetry(r *reader, path string, v gjson.Result, c *CommitRetry) {

@@ -12,7 +12,7 @@ func TestDefaults(t *testing.T) {
 	for _, text := range []string{"", " \r\n\t", "{}", ` { } `} {
 		c := mustParse(t, text)
 		want := Config{
-			Manager:          Manager{Cluster: "oncegate_manager", Authority: "oncegate-manager", Timeout: 5 * time.Second},
+			Manager:          Manager{Shards: []string{"oncegate_manager"}, Authority: "oncegate-manager", Timeout: 5 * time.Second},
 			CommitRetry:      CommitRetry{Initial: 200 * time.Millisecond, Max: 5 * time.Second, MaxQueued: 16384},
 			MaxEntries:       100000,
 			MaxBytes:         67108864,
@@ -81,7 +81,7 @@ func TestEveryField(t *testing.T) {
 	rules := c.rules
 	c.rules = nil
 	if want := (Config{
-		Manager:          Manager{"c", "a", 7 * time.Millisecond, "t"},
+		Manager:          Manager{[]string{"c"}, false, "a", 7 * time.Millisecond, "t"},
 		CommitRetry:      CommitRetry{11 * time.Millisecond, 12 * time.Millisecond, 13},
 		MaxEntries:       16,
 		MaxBytes:         70000,
@@ -182,7 +182,11 @@ func TestRefused(t *testing.T) {
 		`{"manager": []}`:                                    "manager: []; allowed: an object",
 		`{"manager": {"cluster": ""}}`:                       `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                  `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"port": 1}}`:                           "manager.port: unknown field; allowed: cluster, authority, timeout_ms, auth_token",
+		`{"manager": {"port": 1}}`:                           "manager.port: unknown field; allowed: cluster, shards, authority, timeout_ms, auth_token",
+		`{"manager": {"shards": []}}`:                        "manager.shards: []; allowed: a list of 1 to 64 names",
+		`{"manager": {"shards": ["a", "b", "a"]}}`:           `manager.shards[2]: "a"; allowed: each name once`,
+		`{"manager": {"shards": ["a", ""]}}`:                 `manager.shards[1]: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
+		`{"manager": {"shards": ["a"], "cluster": "a"}}`:     "manager.shards: given beside cluster; allowed: one of the two",
 		`{"commit_retry": {"initial_ms": 50, "max_ms": 49}}`: "commit_retry.max_ms: 49 is less than initial_ms; allowed: 50 to 600000",
 		`{"key": {"hedaer": "x"}}`:                           "key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
 		`{"key": {"header": "a b"}}`:                         `key.header: "a b"; allowed: "" or a header name of up to 128 bytes`,

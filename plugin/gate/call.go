@@ -289,7 +289,7 @@ func (l *ledger) start(c *call) {
 	l.headers[1][1] = c.kind.path()
 	l.headers[2][1] = p.authority(&c.hash)
 	headers := append(l.headers, c.trace...)
-	id, status := p.host.Call(p.config.Manager.Cluster, headers, body, c.timeout)
+	id, status := p.host.Call(p.config.Manager.Shards[c.shard], headers, body, c.timeout)
 	clear(headers[len(l.headers):])
 	if status != CallSent {
 		l.settle(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})

@@ -19,6 +19,8 @@ type attempt struct {
 	token       cache.Token
 	// trace are headers of the request that go along with calls.
 	trace [][2]string
+	// shard is the position of the key's owner in manager.shards.
+	shard int
 	// owner: the cache holds the pending entry of this attempt.
 	owner bool
 }

@@ -71,7 +71,7 @@ func foreign(status string, body []byte) string {
 func (l *ledger) complain(c *call, r *reply) {
 	if more, due := l.trouble.failures.due(l.p.host.Now()); due {
 		l.trouble.told = true
-		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+l.p.config.Manager.Cluster+"\" ("+c.kind.path()+") failed: "+r.why+more)
+		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+l.p.config.Manager.Shards[c.shard]+"\" ("+c.kind.path()+") failed: "+r.why+more)
 	}
 }
 
@@ -79,6 +79,6 @@ func (l *ledger) complain(c *call, r *reply) {
 func (l *ledger) answers() {
 	if l.trouble.told {
 		l.trouble.told = false
-		l.p.host.Log(LevelInfo, "oncegate: cluster \""+l.p.config.Manager.Cluster+"\" answers again")
+		l.p.host.Log(LevelInfo, "oncegate: cluster \""+l.p.config.Manager.Shards[0]+"\" answers again")
 	}
 }
