@@ -126,16 +126,17 @@ const (
 // from the map can be freed while it is in use. What is loaded from a slice
 // is safe.
 type ledger struct {
-	p       *Plugin
-	ready   []*call     // to be sent as soon as the plugin context is active
-	repeat  []*call     // to be sent again when due
-	flying  []*call     // waiting for the host's answer
-	held    int         // bytes of the messages in all three, and of answers being copied
-	fat     int         // of those in repeat, how many strip makes smaller
-	headers [][2]string // of all calls; there is room behind for those of one
-	trouble trouble
-	lost    bool // calls under way may have lost their answers
-	down    bool // the last call that ended got no answer
+	p             *Plugin
+	ready         []*call     // to be sent as soon as the plugin context is active
+	repeat        []*call     // to be sent again when due
+	flying        []*call     // waiting for the host's answer
+	held          int         // bytes of the messages in all three, and of answers being copied
+	fat           int         // of those in repeat, how many strip makes smaller
+	headers       [][2]string // of the last call, to be used again
+	authorization string      // empty: none
+	trouble       trouble
+	lost          bool // calls under way may have lost their answers
+	down          bool // the last call that ended got no answer
 
 	// elder is the version of a manager that does not know of unknown outcomes; empty: it does.
 	// It is asked again now and then, for a version is not always told by its name.
@@ -160,15 +161,8 @@ const (
 
 func (l *ledger) init(p *Plugin) {
 	l.p = p
-	m := &p.config.Manager
-	l.headers = append(make([][2]string, 0, 6+maxTraceHeaders),
-		[2]string{headerMethod, "POST"},
-		[2]string{headerPath, ""},
-		[2]string{headerAuthority, m.Authority},
-		[2]string{headerContentType, api.ContentTypeRaw},
-		[2]string{"accept", api.ContentTypeRaw})
-	if m.AuthToken != "" {
-		l.headers = append(l.headers, [2]string{"authorization", "Bearer " + m.AuthToken})
+	if token := p.config.Manager.AuthToken; token != "" {
+		l.authorization = "Bearer " + token
 	}
 }
 
@@ -286,11 +280,10 @@ func (l *ledger) start(c *call) {
 		c.deadline = c.sent + int64(c.ttl())
 	}
 	c.attempts++
-	l.headers[1][1] = c.kind.path()
-	l.headers[2][1] = p.authority(&c.hash)
-	headers := append(l.headers, c.trace...)
+	headers := l.headersTo(c.shard, c.kind.path(), c.trace)
+	headers[2][1] = p.authority(&c.hash)
 	id, status := p.host.Call(p.config.Manager.Shards[c.shard], headers, body, c.timeout)
-	clear(headers[len(l.headers):])
+	clear(headers)
 	if status != CallSent {
 		l.settle(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
 		return

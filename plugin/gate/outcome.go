@@ -12,6 +12,7 @@ import (
 // manager may hold: nearly all keys are new, and a manager that hangs is found out within
 // the time of an ordinary call.
 func (s *Stream) reserve() verdict {
+	s.shard = s.plugin.owner(&s.attempt)
 	return s.askFor(0)
 }
 

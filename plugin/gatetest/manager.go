@@ -56,7 +56,7 @@ type Manager struct {
 type Call struct {
 	Path, Key, Scope, Token, Fingerprint string
 	Thread                               string
-	Authority, Authorization             string
+	Authority, Authorization, Shard      string
 	Trace                                string // x-request-id and traceparent
 	Wait, PendingTTL, UnknownTTL         time.Duration
 	Result                               api.Result
@@ -177,6 +177,7 @@ func (m *Manager) Forget() {
 func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
 	path := req.Headers.Get(":path")
 	c := Call{Path: path, Thread: req.Thread, Authority: req.Headers.Get(":authority"), Authorization: req.Headers.Get("authorization"),
+		Shard: req.Headers.Get(api.HeaderShard),
 		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent")}
 	var work func(answer func(hostsim.CallResponse))
 	switch path {

@@ -112,7 +112,7 @@ func (r *Rig) Close() error {
 func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r := &Rig{TB: t, Clock: o.Clock, Manager: o.Manager, Process: o.Process, log: new(lockedBuffer)}
 	if r.Clock == nil {
-		r.Clock = hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+		r.Clock = newClock()
 	}
 	if r.Manager == nil {
 		r.Manager = NewManager(r.Clock)
@@ -134,6 +134,10 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return r, err
+}
+
+func newClock() *hostsim.VirtualClock {
+	return hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 }
 
 // NoTraps fails the test when a VM died.
