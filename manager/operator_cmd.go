@@ -90,7 +90,7 @@ func parseOperatorCall(env environment, group, name string, cmd operatorCommand,
 	if v, ok := env.getenv(managerURLEnv); ok && v != "" {
 		url = v
 	}
-	fs.StringVar(&url, "manager", url, "`URL` of the manager ["+managerURLEnv+"]")
+	fs.StringVar(&url, "manager", url, "`URL` of the manager, or unix:PATH ["+managerURLEnv+"]")
 	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with the bearer token; empty lines and # comments are skipped")
 	var certificates clientTLS
 	certificates.flags(fs)
@@ -132,7 +132,7 @@ func parseOperatorCall(env environment, group, name string, cmd operatorCommand,
 	}
 	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, HTTP: httpClient})
 	if err != nil {
-		return nil, usagef("--manager %q: must be http:// or https:// with a host, for example %s", url, defaultManagerURL)
+		return nil, usagef("--manager %q: must be http:// or https:// with a host, for example %s, or unix:PATH without --ca-file and --cert-file", url, defaultManagerURL)
 	}
 	return call, nil
 }

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -108,9 +107,9 @@ func (a *app) start(ctx context.Context) error {
 	a.auth, a.certificate = auth, certificate
 	// The listeners come next: a port that is taken is told before a long
 	// recovery, and requests that come early wait in the backlog.
-	api, err := net.Listen("tcp", s.listen)
+	api, err := listen(ctx, "listen", s.listen, s.socketMode)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return err
 	}
 	defer func() {
 		if a.engine == nil {
@@ -146,9 +145,9 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.register(); err != nil {
 		return err
 	}
-	addresses := []string{"api " + api.Addr().String()}
+	addresses := []string{"api " + listenAddress(api)}
 	if s.admin != "" {
-		addr, err := a.startAdmin(s.admin)
+		addr, err := a.startAdmin(ctx)
 		if err != nil {
 			return err
 		}
@@ -166,7 +165,7 @@ func (a *app) start(ctx context.Context) error {
 
 	a.engine, _ = server.NewEngine(s.httpEngine, a.server)
 	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
-	a.log.Info("listening", "listener", "api", "addr", api.Addr().String())
+	a.log.Info("listening", "listener", "api", "addr", listenAddress(api))
 	if s.addrFile != "" {
 		if err := writeFileAtomically(s.addrFile, strings.Join(addresses, "\n")+"\n"); err != nil {
 			return fmt.Errorf("--addr-file: %w", err)
@@ -207,10 +206,10 @@ func (a *app) listenerEnded(name string, err error) {
 	}
 }
 
-func (a *app) startAdmin(address string) (string, error) {
-	ln, err := net.Listen("tcp", address)
+func (a *app) startAdmin(ctx context.Context) (string, error) {
+	ln, err := listen(ctx, "admin", a.settings.admin, a.settings.socketMode)
 	if err != nil {
-		return "", fmt.Errorf("--admin: %w", err)
+		return "", err
 	}
 	a.admin = &http.Server{
 		Handler:           a.server.AdminHandler(a.registry),
@@ -225,8 +224,8 @@ func (a *app) startAdmin(address string) (string, error) {
 			a.listenerEnded("admin", err)
 		}
 	})
-	a.log.Info("listening", "listener", "admin", "addr", ln.Addr().String())
-	return ln.Addr().String(), nil
+	a.log.Info("listening", "listener", "admin", "addr", listenAddress(ln))
+	return listenAddress(ln), nil
 }
 
 func (a *app) register() error {

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"math"
 	"sort"
@@ -26,6 +27,7 @@ type settings struct {
 	tokenFile                        string
 	tlsCert, tlsKey, clientCA        string
 	logLevel                         slog.Level
+	socketMode                       fs.FileMode
 	shutdownTimeout, drainDelay      time.Duration
 	snapshotBytes                    int64
 	ledger                           ledger.Options
@@ -110,8 +112,9 @@ func (s *settings) table() []setting {
 	const seconds = "a number of seconds"
 	return []setting{
 		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.dataDir),
-		text("listen", "", "address of the API", "127.0.0.1:8090", &s.listen),
-		text("admin", "", "address of health, metrics and pprof, which ask for no credentials: keep it private; none when empty", "", &s.admin),
+		text("listen", "", "address of the API, HOST:PORT or unix:PATH", "127.0.0.1:8090", &s.listen),
+		text("admin", "", "address of health, metrics and pprof, HOST:PORT or unix:PATH, which ask for no credentials: keep it private; none when empty", "", &s.admin),
+		socketMode("socket-mode", "permissions of a listener's Unix socket, octal: all that keeps local users out when there are no tokens", "660", &s.socketMode),
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.addrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.storeDSN),

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"io/fs"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -28,8 +27,8 @@ func (s *settings) check() error {
 		if l.flag == "admin" && l.value == "" {
 			continue
 		}
-		if !validAddress(l.value) {
-			return usagef("--%s %q: must be HOST:PORT, the port a service's name or from 0 to 65535; 0 picks a free one", l.flag, l.value)
+		if wrong := checkAddress(l.value); wrong != "" {
+			return usagef("--%s %q: %s", l.flag, l.value, wrong)
 		}
 	}
 	if (s.tlsCert == "") != (s.tlsKey == "") {
@@ -63,17 +62,6 @@ func (s *settings) named(flag string) string {
 		return env
 	}
 	return "--" + flag
-}
-
-// validAddress says nothing about whether the host is there: that is not known
-// before somebody listens.
-func validAddress(address string) bool {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return false
-	}
-	_, err = net.LookupPort("tcp", port)
-	return err == nil
 }
 
 // checkPlaces looks at names of files and directories that are made or written

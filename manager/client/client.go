@@ -21,14 +21,14 @@ import (
 // Options configure a Client. The zero value of a field means its default.
 type Options struct {
 	// URL of the manager, or of the gate in front of it, for example
-	// http://127.0.0.1:8090. Required.
+	// http://127.0.0.1:8090, or unix:PATH for its Unix socket. Required.
 	URL string
 	// Token is sent as a bearer token when set.
 	Token string
 	// HTTP makes the requests; by default a client with a transport of its own
 	// that keeps up to 256 connections. It must not have a timeout shorter than
 	// the calls' waits. Redirects that turn a POST into a GET (301, 302, 303)
-	// are not followed, whatever its CheckRedirect says.
+	// are not followed, whatever its CheckRedirect says. Must be nil with unix:.
 	HTTP *http.Client
 	// Keys makes idempotency keys; by default with a random client id, which is
 	// as good as long as the program does not want to find its submissions by
@@ -53,9 +53,18 @@ type Client struct {
 
 // New checks the options; it does not connect.
 func New(o Options) (*Client, error) {
+	dial, proxy := (&net.Dialer{Timeout: 5 * time.Second}).DialContext, http.ProxyFromEnvironment
+	if path, ok := strings.CutPrefix(o.URL, "unix:"); ok {
+		if path == "" || o.HTTP != nil {
+			return nil, fmt.Errorf("client: URL %q: must be unix: and the path of a socket, without an HTTP client", o.URL)
+		}
+		tcp := dial
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return tcp(ctx, "unix", path) }
+		proxy, o.URL = nil, "http://localhost"
+	}
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
-		return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:8090", o.URL)
+		return nil, fmt.Errorf("client: URL %q: must be http:// or https:// with a host, for example http://127.0.0.1:8090, or unix:PATH", o.URL)
 	}
 	for _, d := range []struct {
 		name string
@@ -83,8 +92,8 @@ func New(o Options) (*Client, error) {
 	}
 	if o.HTTP == nil {
 		o.HTTP = &http.Client{Transport: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+			Proxy:                 proxy,
+			DialContext:           dial,
 			TLSHandshakeTimeout:   5 * time.Second,
 			MaxIdleConns:          256,
 			MaxIdleConnsPerHost:   256,

@@ -173,7 +173,7 @@ func (s *fastSource) header(name string) string {
 
 func (s *fastSource) count(name string) int { return len(s.ctx().Request.Header.PeekAll(name)) }
 
-func (s *fastSource) remote() string { return s.ctx().RemoteAddr().String() }
+func (s *fastSource) remote() string { return remoteName(s.ctx().RemoteAddr().String()) }
 
 func (s *fastSource) verified() bool {
 	state := s.ctx().TLSConnectionState()

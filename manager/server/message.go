@@ -58,7 +58,15 @@ func (r *Request) Header(name string) string { return r.source.header(name) }
 // lower case.
 func (r *Request) HeaderCount(name string) int { return r.source.count(name) }
 
-// Remote is the client's address.
+// remoteName names a client on a Unix socket, which has no address.
+func remoteName(address string) string {
+	if address == "" || address == "@" {
+		return "unix"
+	}
+	return address
+}
+
+// Remote is the client's address; "unix" on a Unix socket.
 func (r *Request) Remote() string { return r.source.remote() }
 
 // Param returns the decoded value of the route's i-th {parameter}.

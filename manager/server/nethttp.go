@@ -193,7 +193,7 @@ type netSource struct{ r *http.Request }
 
 func (s *netSource) header(name string) string { return s.r.Header.Get(name) }
 func (s *netSource) count(name string) int     { return len(s.r.Header.Values(name)) }
-func (s *netSource) remote() string            { return s.r.RemoteAddr }
+func (s *netSource) remote() string            { return remoteName(s.r.RemoteAddr) }
 func (s *netSource) verified() bool            { return s.r.TLS != nil && len(s.r.TLS.VerifiedChains) > 0 }
 
 func (s *netSource) watch(parent context.Context) (context.Context, func()) {
