@@ -145,7 +145,7 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	if e != nil {
 		over.entries = 0 // the reservation has made that room
 		if e.state == api.StatePending {
-			tx.fx.growth = need.bytes - int64(e.size) - EntryOverhead
+			tx.growths = append(tx.growths, need.bytes-int64(e.size)-EntryOverhead)
 		}
 	}
 	left := room{at: at, begin: at}

@@ -169,12 +169,19 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 		}
 		return Reply{}, false, err
 	case refusal != nil:
+		reply, ok = Reply{}, false
+	}
+	l.countLookup(own, refusal)
+	return reply, ok, refusal
+}
+
+// countLookup counts what countReserve leaves out.
+func (l *Ledger) countLookup(own bool, refusal error) {
+	if refusal != nil {
 		l.counters.add(tally{OpReserve, outcomeOf(refusal)})
-		return Reply{}, false, refusal
-	case own:
+	} else if own {
 		l.counters.add(tally{OpReserve, OutcomeRepeated})
 	}
-	return reply, ok, nil
 }
 
 // countReserve counts what reserve leaves to be counted once per call.

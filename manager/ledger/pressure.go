@@ -41,12 +41,12 @@ func (l *Ledger) account(tx *Tx) {
 	if fx.pending != 0 {
 		l.usage.pending.Add(fx.pending)
 	}
-	if fx.growth != noGrowth {
-		l.usage.result(fx.growth)
+	for _, growth := range tx.growths {
+		l.usage.result(growth)
 	}
 	for _, d := range tx.deltas {
 		// Of what others inserted this manager removes some, and others of what it did.
-		if !l.shared || d.entries > 0 || fx.released {
+		if !l.shared || d.entries > 0 || d.released {
 			l.usage.add(d)
 		}
 	}

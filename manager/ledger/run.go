@@ -29,6 +29,11 @@ type run struct {
 	release *api.ReleaseRequest
 	fn      func(*Tx) error
 
+	// Of a batch; see doBatch.
+	items []Item
+	apart bool // an item is alone
+	keep  bool // an answer may lie in the transaction's buffer of values
+
 	// What a reserve found.
 	reply Reply
 	found bool // lookup: the reply is final
@@ -60,12 +65,13 @@ func (r *run) end() {
 	if r.fn != nil {
 		return
 	}
-	entries, values, deltas := r.tx.entries, r.tx.values, r.tx.deltas
-	clear(entries)
-	if cap(values) > keepValues {
-		values = nil
+	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths}
+	clear(tx.entries)
+	if r.keep || cap(tx.values) > keepValues {
+		tx.values = nil
 	}
-	*r = run{tx: Tx{entries: entries[:0], values: values[:0], deltas: deltas[:0]}, inUpdate: r.inUpdate, inView: r.inView}
+	tx.reset()
+	*r = run{tx: tx, inUpdate: r.inUpdate, inView: r.inView}
 	runs.Put(r)
 }
 
@@ -140,8 +146,8 @@ func (l *Ledger) execute(ctx context.Context, r *run) error {
 
 // write is the function of a read-write transaction.
 func (r *run) write(stx store.Tx) error {
-	r.tx.Tx, r.tx.fx, r.refusal, r.more = stx, effects{growth: noGrowth}, nil, false
-	r.tx.entries, r.tx.values, r.tx.deltas = r.tx.entries[:0], r.tx.values[:0], r.tx.deltas[:0]
+	r.tx.Tx, r.refusal, r.more = stx, nil, false
+	r.tx.reset()
 	err := r.do(r)
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
 		// A refusal tells about state. Ending the transaction in good order

@@ -93,6 +93,8 @@ type counters struct {
 	waitsRefused  atomic.Uint64
 	waitsTimedOut atomic.Uint64
 	sweepErrors   atomic.Uint64
+	batches       atomic.Uint64
+	batchItems    atomic.Uint64
 }
 
 func (c *counters) add(t tally) { c.calls[t.op][t.outcome].Add(1) }
@@ -129,6 +131,8 @@ type Stats struct {
 	WaitsRefused, WaitsTimedOut uint64
 	// SweepErrors counts sweeps that the store cut short.
 	SweepErrors uint64
+	// Batches counts batches, BatchItems their items.
+	Batches, BatchItems uint64
 }
 
 // Fenced is the number of calls refused because their token was superseded.
@@ -184,5 +188,6 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
 	s.EvictedAge, s.Bare = milliseconds(l.pressure.lastAge.Load()), l.pressure.bare.Load()
 	s.SweepErrors = c.sweepErrors.Load()
+	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
 	return s, nil
 }

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -18,8 +17,11 @@ type Tx struct {
 	// transactions; or uncounted.
 	held int64
 	fx   effects
-	// deltas are what it changes for scopes, for usage.
-	deltas []delta
+	// deltas are what it changes for scopes, and growths by how much outcomes were larger
+	// than their reservations, both for usage; tallies are its calls.
+	deltas  []delta
+	growths []int64
+	tallies []tally
 	// entries and values are where its records and their index entries are put
 	// together. An engine may look at them until the call returns.
 	entries []store.Entry
@@ -37,23 +39,19 @@ type effects struct {
 	lapsed   uint64
 	deleted  uint64
 	bare     uint64
-	growth   int64 // by how much an outcome was larger than its reservation, or noGrowth
-	released bool
+	releases bool         // a release removes what it goes on to remove
 	ages     ages         // of the evicted
 	cursor   *evictCursor // if not nil, the new one
-	tallies  [4]tally
-	ntallies int
 }
 
-// noGrowth says that no reservation ended.
-const noGrowth = math.MinInt64
-
-func (tx *Tx) count(op Op, o Outcome) {
-	if tx.fx.ntallies < len(tx.fx.tallies) {
-		tx.fx.tallies[tx.fx.ntallies] = tally{op, o}
-		tx.fx.ntallies++
-	}
+// reset forgets what a run of the function did.
+func (tx *Tx) reset() {
+	tx.fx = effects{}
+	tx.entries, tx.values = tx.entries[:0], tx.values[:0]
+	tx.deltas, tx.growths, tx.tallies = tx.deltas[:0], tx.growths[:0], tx.tallies[:0]
 }
+
+func (tx *Tx) count(op Op, o Outcome) { tx.tallies = append(tx.tallies, tally{op, o}) }
 
 // refuses reports whether the error is the ledger's own answer.
 func refuses(err error) bool {
@@ -65,7 +63,7 @@ func refuses(err error) bool {
 // refusals of one that was aborted.
 func (l *Ledger) apply(tx *Tx, happened bool) {
 	fx := &tx.fx
-	for _, t := range fx.tallies[:fx.ntallies] {
+	for _, t := range tx.tallies {
 		if happened || t.outcome >= OutcomeFenced {
 			l.counters.add(t)
 		}
@@ -112,6 +110,12 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 		return Reply{}, err
 	}
 	reply, err := tx.reserve(recordKey(req.Scope, req.Key), req)
+	tx.countReserve(reply, err)
+	return reply, err
+}
+
+// countReserve counts what reserve leaves to its caller.
+func (tx *Tx) countReserve(reply Reply, err error) {
 	switch {
 	case err != nil:
 	case reply.State == api.StatePending:
@@ -119,7 +123,6 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	case reply.State.Terminal():
 		tx.count(OpReserve, OutcomeReplayed)
 	}
-	return reply, err
 }
 
 func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
@@ -230,10 +233,7 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 // entries have to go than one transaction should delete, it does only that and
 // returns more, if mayStop; else what is too much goes with the next sweep.
 func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
-	outcome := api.StateCommitted
-	if op == OpReject {
-		outcome = api.StateRejected
-	}
+	outcome := outcomeState(op)
 	ttl := tx.l.finalTTL(outcome, req.TTL)
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
@@ -258,6 +258,14 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 		final.inherit(e)
 	}
 	return tx.end(op, key, v, e, &final, mayStop)
+}
+
+// outcomeState is the state that a commit or reject leads to.
+func outcomeState(op Op) api.State {
+	if op == OpReject {
+		return api.StateRejected
+	}
+	return api.StateCommitted
 }
 
 // finalTTL is how long an outcome is remembered when that much is asked for.
@@ -306,10 +314,11 @@ func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 	}
 	switch v := decideRelease(e, tx.Now().UnixMilli(), req.Token); v {
 	case verdictDelete:
+		tx.fx.releases = true
 		if err := tx.remove(key, e); err != nil {
 			return err
 		}
-		tx.fx.released = true
+		tx.fx.releases = false
 		tx.count(OpRelease, OutcomeDone)
 		return nil
 	case verdictGone:
@@ -345,12 +354,12 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 		return
 	}
 	scope := tx.l.usage.hash(key)
-	if n := len(tx.deltas); n > 0 && tx.deltas[n-1].scope == scope {
+	if n := len(tx.deltas); n > 0 && tx.deltas[n-1].scope == scope && tx.deltas[n-1].released == tx.fx.releases {
 		tx.deltas[n-1].entries += sign
 		tx.deltas[n-1].bytes += bytes
 		return
 	}
-	tx.deltas = append(tx.deltas, delta{scope, sign, bytes})
+	tx.deltas = append(tx.deltas, delta{scope, sign, bytes, tx.fx.releases})
 }
 
 // remove deletes a record and wakes those who wait for it.

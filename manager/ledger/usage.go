@@ -43,6 +43,7 @@ type usageCell struct{ entries, bytes atomic.Int64 }
 type delta struct {
 	scope          uint64 // usage.hash
 	entries, bytes int64
+	released       bool // by the call of its holder
 }
 
 func (u *usage) init() {
@@ -124,7 +125,7 @@ func (l *Ledger) countScopes(ctx context.Context) error {
 					if err != nil {
 						return err
 					}
-					found = append(found, delta{l.usage.hash(h.Key), 1, int64(len(h.Key)+len(value)) + EntryOverhead})
+					found = append(found, delta{scope: l.usage.hash(h.Key), entries: 1, bytes: int64(len(h.Key)+len(value)) + EntryOverhead})
 				}
 				if more = len(hits) == r.Limit; more {
 					r.After = &hits[len(hits)-1]

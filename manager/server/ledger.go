@@ -21,6 +21,7 @@ func LedgerRoutes(l *ledger.Ledger, audit func(Intervention)) []Route {
 		{Method: "POST", Path: api.PathRelease, Handle: h.release},
 		{Method: "POST", Path: api.PathRenew, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Renew) }},
 		{Method: "POST", Path: api.PathUnknown, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathBatch, Handle: h.batch},
 		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
 		// What it takes away is what keeps work from being done twice.
@@ -75,10 +76,15 @@ func (c *ledgerCall) readFinish(form Form, body []byte) error {
 	if err != nil {
 		return err
 	}
-	c.finish = ledger.FinishRequest{
-		Key: c.in.Key, Scope: c.in.Scope, Token: c.in.Token, Fingerprint: c.in.Fingerprint, TTL: c.in.TTL, Result: result,
-	}
+	c.finish = rawFinish(&c.in, result)
 	return nil
+}
+
+// rawFinish is the ledger's form of a commit or reject whose result is raw already.
+func rawFinish(in *api.FinishRequest, result []byte) ledger.FinishRequest {
+	return ledger.FinishRequest{
+		Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Result: result,
+	}
 }
 
 // readReserve reads a reserve, renew or unknown; in the raw form it aliases body.
@@ -92,14 +98,21 @@ func (c *ledgerCall) readReserve(form Form, body []byte) error {
 func (h *ledgerHandlers) reserve(r *Request, w *Response) {
 	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
 		reply, err := h.ledger.Reserve(ctx, req, r.Hold)
-		switch reply.State {
-		case api.StateReserved:
-			w.Status = 201
-		case api.StatePending:
-			w.Status, w.RetryAfter = 202, retrySoon
-		}
+		w.Status, w.RetryAfter = reserveStatus(reply.State)
 		return reply, err
 	})
+}
+
+// reserveStatus is how a reserve that was not refused is answered.
+func reserveStatus(state api.State) (status, retryAfter int) {
+	switch state {
+	case api.StateReserved:
+		return 201, 0
+	case api.StatePending:
+		return 202, retrySoon
+	default:
+		return 200, 0
+	}
 }
 
 // reply answers with the ledger's reply and the status that is set.

@@ -125,15 +125,39 @@ func ProblemOf(err error) api.Problem {
 // Error answers with the problem for err. Errors without one of their own are
 // logged here, where they leave the program.
 func (r *Request) Error(w *Response, err error) {
+	p := r.problem(err, nil)
+	w.Problem(&p)
+}
+
+// problem is how an error is answered, of the request or of an item of it that came with
+// those headers.
+func (r *Request) problem(err error, item []api.Header) api.Problem {
 	p := ProblemOf(err)
 	if errors.Is(err, context.Canceled) && r.Left() {
 		// It may have closed one direction only, and still read this.
 		p = clientLeft()
 	}
 	if p.Status == 500 && !r.server.opts.Unreadable.Met(err) { // which tells of each once
-		r.server.log.Error("request failed", "method", r.Method, "path", r.Path, "error", err.Error())
+		args := []any{"method", r.Method, "path", r.Path, "error", err.Error()}
+		for _, name := range [...]string{"x-request-id", "traceparent"} {
+			if id := r.trace(name, item); id != "" {
+				args = append(args, name, clip(id))
+			}
+		}
+		r.server.log.Error("request failed", args...)
 	}
-	w.Problem(&p)
+	return p
+}
+
+// trace returns a header that ties a call to the request that caused it: the item's own, or
+// that of the request which brought the item.
+func (r *Request) trace(name string, item []api.Header) string {
+	for i := range item {
+		if item[i].Name == name {
+			return item[i].Value
+		}
+	}
+	return r.Header(name)
 }
 
 func clientLeft() api.Problem {
