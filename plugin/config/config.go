@@ -134,6 +134,8 @@ type Manager struct {
 	Shards []string
 	// Named: Shards are names that managers have as well (manager.shards), not only a cluster's.
 	Named bool
+	// Previous are the Shards of before, while keys that were reserved then may still be there; else empty.
+	Previous []string
 	// Authority is the :authority of the calls.
 	Authority string
 	// Timeout bounds a call, not counting the time it waits for a pending entry.

@@ -123,6 +123,7 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 			m.Shards = []string{r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)}
 		}},
 		{"shards", func(path string, v gjson.Result) { m.Shards, m.Named = readShards(r, path, v), true }},
+		{"previous_shards", func(path string, v gjson.Result) { m.Previous = readShards(r, path, v) }},
 		{"authority", func(path string, v gjson.Result) {
 			m.Authority = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
 		}},
@@ -133,6 +134,9 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 	})
 	if cluster && m.Named {
 		r.fail(path+".shards", "given beside cluster; allowed: one of the two")
+	}
+	if len(m.Previous) > 0 && !m.Named {
+		r.fail(path+".previous_shards", "given without shards; allowed: beside the list that takes its place")
 	}
 }
 

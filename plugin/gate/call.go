@@ -102,6 +102,9 @@ type reply struct {
 	// full: the manager has no room for new keys; replyUnavailable.
 	full   bool
 	answer api.ReserveReply
+	// astray is the code of a manager that is not, or does not take itself for, the key's owner; empty: it is none
+	// of these. replyUnavailable.
+	astray api.Code
 	// why says what happened instead of an answer, for the log; replyUnavailable.
 	why string
 }
@@ -116,6 +119,7 @@ const (
 	replyUnknown                      // 409: another attempt's outcome is unknown
 	replyRefused                      // 4xx: the manager will never take this message
 	replyTooLarge                     // 413
+	replyMoved                        // 421: the key's new owner is to be asked
 	replyUnavailable                  // no word from the manager, or one that is not an answer
 )
 
@@ -127,6 +131,7 @@ const (
 // is safe.
 type ledger struct {
 	p             *Plugin
+	shards        []shard
 	ready         []*call     // to be sent as soon as the plugin context is active
 	repeat        []*call     // to be sent again when due
 	flying        []*call     // waiting for the host's answer
@@ -160,7 +165,7 @@ const (
 )
 
 func (l *ledger) init(p *Plugin) {
-	l.p = p
+	l.p, l.shards = p, ledgers(&p.config.Manager)
 	if token := p.config.Manager.AuthToken; token != "" {
 		l.authorization = "Bearer " + token
 	}
@@ -282,7 +287,7 @@ func (l *ledger) start(c *call) {
 	c.attempts++
 	headers := l.headersTo(c.shard, c.kind.path(), c.trace)
 	headers[2][1] = p.authority(&c.hash)
-	id, status := p.host.Call(p.config.Manager.Shards[c.shard], headers, body, c.timeout)
+	id, status := p.host.Call(l.shards[c.shard].name, headers, body, c.timeout)
 	clear(headers)
 	if status != CallSent {
 		l.settle(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
@@ -354,6 +359,10 @@ func (l *ledger) read(c *call, bodySize int) reply {
 		return reply{kind: replyFenced}
 	case status == 413:
 		return reply{kind: replyTooLarge}
+	case status == 421:
+		if r, ok := l.astray(c, api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str)); ok {
+			return r
+		}
 	case status == 422 && c.kind == callReserve:
 		return reply{kind: replyMismatch}
 	}
@@ -375,10 +384,10 @@ func (l *ledger) read(c *call, bodySize int) reply {
 }
 
 // refusesMessage tells whether a manager that answers with the status will never take the
-// message. One that does not know the credentials or the path may be put right meanwhile.
+// message. One that does not know the credentials or the path, or is another shard, may be put right meanwhile.
 func refusesMessage(status int64) bool {
 	switch status {
-	case 401, 403, 404, 405, 408, 425, 429:
+	case 401, 403, 404, 405, 408, 421, 425, 429:
 		return false
 	}
 	return status >= 400 && status < 500
@@ -412,7 +421,7 @@ func (l *ledger) settle(c *call, r *reply) {
 	default:
 		l.answers()
 	}
-	if l.down = r.kind == replyUnavailable; !l.down && wasDown {
+	if l.down = r.kind == replyUnavailable && r.astray != api.CodeKeyMoved; !l.down && wasDown {
 		l.flush(r.at)
 	}
 	switch c.kind {

@@ -39,6 +39,8 @@ type metrics struct {
 	callout  MetricID // duration of callouts, microseconds
 	wait     MetricID // how long duplicates waited, milliseconds
 	retries  MetricID // callouts that repeat an earlier one
+	moved    MetricID // reserves that went on to the key's new owner
+	astray   MetricID // calls that a manager refused because it is another shard, or another one owns the key
 	orphaned MetricID // duplicates that found the VM dead that worked on their key
 	waiters  MetricID // duplicates that wait now
 	entries  MetricID // entries in the cache
@@ -85,6 +87,8 @@ func (m *metrics) define(host Host) {
 		{&m.callout, Histogram, "oncegate_callout_microseconds"},
 		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
 		{&m.retries, Counter, "oncegate_callout_retries"},
+		{&m.moved, Counter, "oncegate_callout_moved"},
+		{&m.astray, Counter, "oncegate_callout_astray"},
 		{&m.orphaned, Counter, "oncegate_orphans"},
 		{&m.waiters, Gauge, "oncegate_waiters"},
 		{&m.entries, Gauge, "oncegate_cache_entries"},

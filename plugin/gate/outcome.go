@@ -12,7 +12,7 @@ import (
 // manager may hold: nearly all keys are new, and a manager that hangs is found out within
 // the time of an ordinary call.
 func (s *Stream) reserve() verdict {
-	s.shard = s.plugin.owner(&s.attempt)
+	s.shard = s.plugin.calls.first(&s.attempt)
 	return s.askFor(0)
 }
 
@@ -88,6 +88,8 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		if s != nil {
 			s.act(s.mismatch())
 		}
+	case replyMoved:
+		p.moved(c, s, now)
 	case replyRefused:
 		// An older manager does not know the end of the message.
 		if c.plain = true; s == nil {
@@ -133,7 +135,8 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	if r.full {
 		problem.Code, problem.Title = api.CodeLedgerFull, "The idempotency ledger has no room for new keys"
 	}
-	closed := c.route.FailureMode == config.FailClosed
+	// failure_mode is for a ledger that cannot be asked. One that says that it is the wrong one was asked.
+	closed := c.route.FailureMode == config.FailClosed || r.astray != ""
 	if closed {
 		p.failWaiters(&c.hash, problem)
 	}

@@ -1,12 +1,76 @@
 package gate
 
-import "github.com/oncegate/oncegate/manager/api"
+import (
+	"slices"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
+)
 
 // Which ledger keeps a key, where there are several.
 
-// owner returns the position of the key's owner in manager.shards.
-func (p *Plugin) owner(a *attempt) int {
-	return api.Owner(p.config.Manager.Shards, a.scope.String(), a.key)
+// The manager says where a key is, not the gate: while shards are added or removed, some gates and managers
+// have another list than others. With manager.previous_shards the gate asks the previous owner of a key first.
+// Only when that says that the key has moved, the new owner is asked. All further calls about the key go
+// to the one that reserved it.
+
+// shard is a ledger as this VM knows it.
+type shard struct {
+	name string
+}
+
+// ledgers returns the shards of both lists, each once; those of the present list come first.
+func ledgers(m *config.Manager) []shard {
+	var all []shard
+	for _, name := range m.Shards {
+		all = append(all, shard{name: name})
+	}
+	for _, name := range m.Previous {
+		if !slices.Contains(m.Shards, name) {
+			all = append(all, shard{name: name})
+		}
+	}
+	return all
+}
+
+// owner returns the position of the key's owner.
+func (l *ledger) owner(a *attempt) int {
+	return api.Owner(l.p.config.Manager.Shards, a.scope.String(), a.key)
+}
+
+// first returns the position of the shard that is asked first about the key.
+func (l *ledger) first(a *attempt) int {
+	previous := l.p.config.Manager.Previous
+	if len(previous) == 0 {
+		return l.owner(a)
+	}
+	name := previous[api.Owner(previous, a.scope.String(), a.key)]
+	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
+}
+
+// moved deals with a reserve that the key's previous owner refused because the key has moved.
+func (p *Plugin) moved(c *call, s *Stream, now int64) {
+	p.metrics.count(p.metrics.moved)
+	if s == nil {
+		p.forget(c, now)
+		return
+	}
+	s.shard = p.calls.owner(&s.attempt)
+	s.askFor(0)
+}
+
+// astray classifies a refusal that has to do with shards. None of them says anything about the key, and where
+// there is nobody else to ask, gates and managers do not agree about the shards: an alarm.
+func (l *ledger) astray(c *call, code api.Code) (r reply, ok bool) {
+	switch {
+	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
+		return reply{kind: replyMoved}, true
+	case code == api.CodeKeyMoved:
+		return reply{kind: replyUnavailable, astray: code, why: "another shard of the manager's list owns the key"}, true
+	case code == api.CodeWrongShard:
+		return reply{kind: replyUnavailable, astray: code, why: "the manager there is another shard"}, true
+	}
+	return r, false
 }
 
 // headersTo returns the headers of a call to a shard, trace at their end. They are valid until the next
@@ -23,7 +87,7 @@ func (l *ledger) headersTo(shard int, path string, trace [][2]string) [][2]strin
 		h = append(h, [2]string{"authorization", l.authorization})
 	}
 	if m.Named {
-		h = append(h, [2]string{api.HeaderShard, m.Shards[shard]})
+		h = append(h, [2]string{api.HeaderShard, l.shards[shard].name})
 	}
 	l.headers = append(h, trace...)
 	return l.headers

@@ -15,8 +15,8 @@ const (
 
 // trouble is what was said and what was not.
 type trouble struct {
-	failures, losses, alarms occasions
-	told                     bool // of a failure, and not yet of its end
+	failures, losses, alarms, astray occasions
+	told                             bool // of a failure, and not yet of its end
 }
 
 // occasions are those for one kind of line, of which few are written.
@@ -69,9 +69,18 @@ func foreign(status string, body []byte) string {
 
 // complain tells of a call that failed, but not of each.
 func (l *ledger) complain(c *call, r *reply) {
-	if more, due := l.trouble.failures.due(l.p.host.Now()); due {
+	now, name := l.p.host.Now(), l.shards[c.shard].name
+	if r.astray != "" {
+		l.p.metrics.count(l.p.metrics.astray)
+		if more, due := l.trouble.astray.due(now); due {
+			l.p.host.Log(LevelError, "oncegate: cluster \""+name+"\" refused a call ("+c.kind.path()+", "+string(r.astray)+"): "+r.why+
+				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree"+more)
+		}
+		return
+	}
+	if more, due := l.trouble.failures.due(now); due {
 		l.trouble.told = true
-		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+l.p.config.Manager.Shards[c.shard]+"\" ("+c.kind.path()+") failed: "+r.why+more)
+		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+name+"\" ("+c.kind.path()+") failed: "+r.why+more)
 	}
 }
 
@@ -79,6 +88,6 @@ func (l *ledger) complain(c *call, r *reply) {
 func (l *ledger) answers() {
 	if l.trouble.told {
 		l.trouble.told = false
-		l.p.host.Log(LevelInfo, "oncegate: cluster \""+l.p.config.Manager.Shards[0]+"\" answers again")
+		l.p.host.Log(LevelInfo, "oncegate: cluster \""+l.shards[0].name+"\" answers again")
 	}
 }

@@ -43,13 +43,14 @@ type Fault struct {
 type Manager struct {
 	clock hostsim.Clock
 
-	mu      sync.Mutex
-	entries map[string]*entry
-	script  map[string][]Fault // by path, used up in order
-	always  map[string]Fault   // by path, when the script is empty
-	calls   []Call
-	held    []*held
-	changed chan struct{} // closed and replaced whenever something happens
+	mu       sync.Mutex
+	identity identity
+	entries  map[string]*entry
+	script   map[string][]Fault // by path, used up in order
+	always   map[string]Fault   // by path, when the script is empty
+	calls    []Call
+	held     []*held
+	changed  chan struct{} // closed and replaced whenever something happens
 }
 
 // Call is a call that reached the manager's door.
@@ -228,6 +229,9 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 		m.held = append(m.held, h)
 	}
 	m.mu.Unlock()
+	if m.wrong(c.Shard) {
+		work = func(answer func(hostsim.CallResponse)) { answer(coded(421, api.CodeWrongShard)) }
+	}
 	return m.carryOut(f, h, work, done)
 }
 
@@ -351,6 +355,11 @@ func (m *Manager) reserve(r *api.ReserveRequest, answer func(hostsim.CallRespons
 	id := name(r.Scope, r.Key)
 	e := m.entries[id]
 	now := m.clock.Now()
+	if !m.live(e) && !m.identity.keeps(r.Scope, r.Key) {
+		m.mu.Unlock()
+		answer(coded(421, api.CodeKeyMoved))
+		return
+	}
 	if !m.live(e) {
 		m.entries[id] = &entry{
 			state: api.StatePending, token: r.Token, fingerprint: r.Fingerprint, expires: now.Add(r.PendingTTL),

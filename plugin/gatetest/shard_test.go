@@ -4,26 +4,45 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
 )
 
 // shards are managers with a ledger each, by the names of their clusters.
-type shards map[string]*Manager
+type shards struct {
+	*testing.T
+	guest    hostsim.Source
+	clock    *hostsim.VirtualClock
+	managers map[string]*Manager
+	scope    string // of requests that name none
+}
 
-// newShards returns a rig whose filter has the managers of both lists, and the managers.
-func newShards(t *testing.T, guest hostsim.Source, fields string, names ...string) (*Rig, shards) {
+func newShards(t *testing.T, guest hostsim.Source, names ...string) *shards {
 	t.Helper()
-	clock := newClock()
-	all, clusters := shards{}, map[string]hostsim.Cluster{}
+	s := &shards{T: t, guest: guest, clock: newClock(), managers: map[string]*Manager{}}
+	r := NewRig(t, guest, Options{})
+	x := r.Send(Request{Key: "k"})
+	x.Answer(200, "")
+	x.Response()
+	s.scope = r.Manager.Calls()[0].Scope
 	for _, name := range names {
-		all[name] = NewManager(clock)
-		clusters[name] = all[name]
+		s.managers[name] = NewManager(s.clock)
+		s.managers[name].Be(name)
 	}
-	return NewRig(t, guest, Options{
-		Config: `{"manager":{` + fields + `}}`, Clock: clock, NoCluster: true, Clusters: clusters,
-	}), all
+	return s
+}
+
+// gate returns a proxy that has clusters for all of them. fields are those of manager; more are others.
+func (s *shards) gate(fields string, more ...string) *Rig {
+	s.Helper()
+	clusters := map[string]hostsim.Cluster{}
+	for name, m := range s.managers {
+		clusters[name] = m
+	}
+	config := strings.Join(append([]string{`"manager":{` + fields + `}`}, more...), ",")
+	return NewRig(s, s.guest, Options{Config: "{" + config + "}", Clock: s.clock, NoCluster: true, Clusters: clusters})
 }
 
 // list writes a field of the configuration.
@@ -31,22 +50,61 @@ func list(field string, names ...string) string {
 	return `"` + field + `":["` + strings.Join(names, `","`) + `"]`
 }
 
+// key returns a key that the owner keeps by one list of names, and the next one, if given, by another.
+func (s *shards) key(n int, names []string, owner string, more ...any) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprint("k", i)
+		fits := names[api.Owner(names, s.scope, key)] == owner
+		if len(more) > 0 {
+			other := more[0].([]string)
+			fits = fits && other[api.Owner(other, s.scope, key)] == more[1]
+		}
+		if fits {
+			if n == 0 {
+				return key
+			}
+			n--
+		}
+	}
+}
+
+// pays sends a request, which must run now.
+func pays(t *testing.T, r *Rig, key string) {
+	t.Helper()
+	x := r.Send(Request{Key: key})
+	x.Answer(200, key)
+	want(t, "answer", x.Response().Body, key)
+	x.Over()
+}
+
+// refused sends a request, which must be refused, for now, without having been run.
+func refused(t *testing.T, r *Rig, key string) {
+	t.Helper()
+	x := r.Send(Request{Key: key})
+	p := x.Response()
+	want(t, "status", p.Status, "503")
+	want(t, "code", p.Problem(t), "manager-unavailable")
+	if p.Header("retry-after") == "" {
+		t.Error("no Retry-After")
+	}
+	want(t, "upstream called", x.Upstream.Begun(), false)
+	x.Over()
+}
+
+var three = []string{"one", "two", "three"}
+
 // Each key has one owner, which gets all calls about it, with its name.
 func TestShardsHaveTheirKeys(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		names := []string{"one", "two", "three"}
-		r, managers := newShards(t, guest, list("shards", names...), names...)
+		s := newShards(t, guest, three...)
+		r := s.gate(list("shards", three...))
 		for i := range 30 {
-			key := fmt.Sprint("k", i)
-			x := r.Send(Request{Key: key})
-			x.Answer(200, key)
-			x.Response()
-			x.Over()
+			pays(t, r, fmt.Sprint("k", i))
 		}
 		r.Settle()
-		for name, m := range managers {
+		for name, m := range s.managers {
 			for _, c := range m.Calls() {
-				want(t, "owner of "+c.Key, names[api.Owner(names, c.Scope, c.Key)], name)
+				want(t, "owner of "+c.Key, three[api.Owner(three, c.Scope, c.Key)], name)
 				want(t, "shard", c.Shard, name)
 			}
 			if n := m.Count(api.PathReserve); n < 3 || n != m.Count(api.PathCommit) {
@@ -60,11 +118,285 @@ func TestShardsHaveTheirKeys(t *testing.T) {
 func TestOneClusterHasNoShard(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		x := r.Send(Request{Key: "k"})
-		x.Answer(200, "done")
-		x.Response()
+		pays(t, r, "k")
 		for _, c := range r.Manager.Calls() {
 			want(t, "shard", c.Shard, "")
 		}
 	})
+}
+
+// A shard that is down refuses its keys. Nobody else takes them, and all others go on.
+func TestShardThatIsDown(t *testing.T) {
+	for name, f := range map[string]Fault{
+		"refused": {Refuse: true}, "reset": {Failure: hostsim.CallConnectFailed}, "foreign": {Status: 503, Foreign: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				s := newShards(t, guest, three...)
+				r := s.gate(list("shards", three...))
+				down := s.managers["two"]
+				for _, path := range []string{api.PathReserve, api.PathCommit, api.PathRelease} {
+					down.Always(path, f)
+				}
+				for i := range 5 {
+					refused(t, r, s.key(i, three, "two"))
+					pays(t, r, s.key(i, three, "one"))
+					pays(t, r, s.key(i, three, "three"))
+				}
+				for i := range 5 {
+					for name, m := range s.managers {
+						state, _ := m.State(s.key(i, three, "two"))
+						want(t, "at "+name, state, api.StateNone)
+					}
+				}
+				for _, path := range []string{api.PathReserve, api.PathCommit, api.PathRelease} {
+					down.Always(path, Fault{})
+				}
+				r.Clock.Advance(10 * time.Second)
+				for i := range 5 {
+					pays(t, r, s.key(i, three, "two"))
+				}
+			})
+		})
+	}
+}
+
+// A manager that is another shard runs nothing, also where the gate may do without a ledger.
+func TestWrongShard(t *testing.T) {
+	for _, mode := range []string{"closed", "open"} {
+		t.Run(mode, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				s := newShards(t, guest, three...)
+				r := s.gate(list("shards", three...), `"failure_mode":"`+mode+`"`)
+				// A cluster leads to the manager of another one.
+				s.managers["two"].Be("one")
+				for i := range 5 {
+					refused(t, r, s.key(i, three, "two"))
+					pays(t, r, s.key(i, three, "three"))
+				}
+				wantLog(t, r, `oncegate: cluster \"two\" refused a call (/v1/ledger/reserve, wrong-shard)`, 1)
+				want(t, "counted", r.Metric("oncegate_callout_astray"), 5)
+				want(t, "unprotected", r.Metric("oncegate_requests_bypass"), 0)
+				s.managers["two"].Be("two")
+				pays(t, r, s.key(0, three, "two"))
+			})
+		})
+	}
+}
+
+// An outcome waits until the cluster leads to the right manager again.
+func TestOutcomeWaitsForTheRightShard(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		r := s.gate(list("shards", three...))
+		key := s.key(0, three, "two")
+		x := r.Send(Request{Key: key})
+		x.Upstream.AwaitHeaders(t)
+		s.managers["two"].Be("one")
+		x.Answer(201, "done")
+		want(t, "answer", x.Response().Status, "201")
+		s.managers["two"].Be("two")
+		r.Clock.Advance(10 * time.Second)
+		state, result := s.managers["two"].State(key)
+		want(t, "state", state, api.StateCommitted)
+		want(t, "body", string(result.Body), "done")
+	})
+}
+
+// The shards are one, two; three is added. A key that one had is three's.
+var (
+	before = []string{"one", "two"}
+	during = list("shards", three...) + "," + list("previous_shards", before...)
+)
+
+// handOver has the managers of before know the new list.
+func (s *shards) handOver() {
+	for name, m := range s.managers {
+		m.Be(name, three...)
+	}
+}
+
+// Where nothing has moved yet, the previous owner has the key, to its end.
+func TestPreviousOwnerKeepsItsKeys(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		r := s.gate(during)
+		for i := range 3 {
+			key := s.key(i, before, "one", three, "three")
+			pays(t, r, key)
+			state, _ := s.managers["one"].State(key)
+			want(t, "state", state, api.StateCommitted)
+		}
+		want(t, "calls to the new one", len(s.managers["three"].Calls()), 0)
+		want(t, "moved", r.Metric("oncegate_callout_moved"), 0)
+	})
+}
+
+// A key that the previous owner has nothing of is the new one's, with all its calls.
+func TestKeyMoves(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		s.handOver()
+		r := s.gate(during, `"pending_ttl_seconds":9`)
+		key := s.key(0, before, "one", three, "three")
+		x := r.Send(Request{Key: key})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: key})
+		r.Settle()
+		r.Clock.Advance(4 * time.Second)
+		want(t, "renewals", s.managers["three"].Count(api.PathRenew) > 0, true)
+		x.Answer(201, "done")
+		want(t, "answer", x.Response().Body, "done")
+		want(t, "duplicate", y.Response().Header("idempotent-replayed"), "true")
+		r.Settle()
+		want(t, "calls to the previous owner", len(s.managers["one"].Calls()), 1)
+		state, _ := s.managers["three"].State(key)
+		want(t, "state", state, api.StateCommitted)
+		want(t, "moved", r.Metric("oncegate_callout_moved"), 1)
+		want(t, "repeated", r.Metric("oncegate_callout_retries"), 0)
+		// One that stays where it was asks once.
+		key = s.key(0, before, "one", three, "one")
+		pays(t, r, key)
+		want(t, "moved", r.Metric("oncegate_callout_moved"), 1)
+	})
+}
+
+// A client that leaves between the two questions leaves nothing behind.
+func TestClientLeavesWhileTheKeyMoves(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		s.handOver()
+		r := s.gate(during)
+		s.managers["one"].Next(api.PathReserve, Fault{Hold: true})
+		key := s.key(0, before, "one", three, "three")
+		x := r.Send(Request{Key: key})
+		r.Settle()
+		x.Leave()
+		s.managers["one"].Release()
+		r.Settle()
+		want(t, "calls to the new one", len(s.managers["three"].Calls()), 0)
+		pays(t, r, key)
+	})
+}
+
+// What the previous owner knows is the answer.
+func TestPreviousOwnerAnswers(t *testing.T) {
+	type past struct {
+		name   string
+		finish func(x *Exchange)
+		status string
+		code   string
+	}
+	for _, c := range []past{
+		{"committed", func(x *Exchange) { x.Answer(201, "done") }, "201", ""},
+		{"rejected", func(x *Exchange) { x.Answer(422, "no") }, "422", ""},
+		{"unknown", func(x *Exchange) { x.Leave() }, "409", "outcome-unknown"},
+		{"pending", nil, "409", "request-pending"},
+		{"another request", func(x *Exchange) { x.Answer(201, "done") }, "422", "fingerprint-mismatch"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				s := newShards(t, guest, three...)
+				old := s.gate(list("shards", before...))
+				key := s.key(0, before, "one", three, "three")
+				x := old.Send(Request{Key: key})
+				x.Upstream.AwaitHeaders(t)
+				if c.finish != nil {
+					c.finish(x)
+					x.Over()
+					old.Settle()
+				}
+				s.handOver()
+				r := s.gate(during, `"wait_for_pending":false`)
+				q := Request{Key: key}
+				if c.code == "fingerprint-mismatch" {
+					q.Headers = []string{"content-type: text/other"}
+				}
+				y := r.Send(q)
+				p := y.Response()
+				want(t, "status", p.Status, c.status)
+				if c.code != "" {
+					want(t, "code", p.Problem(t), c.code)
+				}
+				want(t, "upstream called", y.Upstream.Begun(), false)
+				want(t, "calls to the new one", len(s.managers["three"].Calls()), 0)
+			})
+		})
+	}
+}
+
+// A duplicate waits where the first request is. When that gives the key back, it asks on.
+func TestWaitsAtThePreviousOwner(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		old := s.gate(list("shards", before...))
+		key, other := s.key(0, before, "one", three, "three"), s.key(1, before, "one", three, "three")
+		x, givesBack := old.Send(Request{Key: key}), old.Send(Request{Key: other})
+		x.Upstream.AwaitHeaders(t)
+		givesBack.Upstream.AwaitHeaders(t)
+		s.handOver()
+		r := s.gate(during)
+		y, runs := r.Send(Request{Key: key}), r.Send(Request{Key: other})
+		r.Settle()
+		want(t, "answered", y.Client.Begun() || runs.Client.Begun(), false)
+		x.Answer(201, "done")
+		want(t, "answer", y.Response().Body, "done")
+		givesBack.Answer(503, "later", "retry-after: 1")
+		runs.Answer(201, "run")
+		want(t, "answer", runs.Response().Body, "run")
+		r.Settle()
+		state, _ := s.managers["three"].State(other)
+		want(t, "state", state, api.StateCommitted)
+	})
+}
+
+// While the previous owner is down nobody knows whether the key has run.
+func TestPreviousOwnerIsDown(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		s.handOver()
+		r := s.gate(during)
+		s.managers["one"].Always(api.PathReserve, Fault{Refuse: true})
+		refused(t, r, s.key(0, before, "one", three, "three"))
+		pays(t, r, s.key(0, before, "two", three, "three"))
+		want(t, "calls to the new one", s.managers["three"].Count(api.PathReserve), 1)
+	})
+}
+
+// A reserve whose answer got lost at the previous owner is given back there.
+func TestReserveLostAtThePreviousOwner(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		r := s.gate(during)
+		one := s.managers["one"]
+		one.Next(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		key := s.key(0, before, "one", three, "three")
+		refused(t, r, key)
+		r.Settle()
+		state, _ := one.State(key)
+		want(t, "state", state, api.StateNone)
+		s.handOver()
+		pays(t, r, key)
+		want(t, "releases at the new one", s.managers["three"].Count(api.PathRelease), 0)
+		state, _ = s.managers["three"].State(key)
+		want(t, "state", state, api.StateCommitted)
+	})
+}
+
+// A gate with the list of before is told so, and runs nothing that is not where it asks.
+func TestGateWithAnOldList(t *testing.T) {
+	for _, mode := range []string{"closed", "open"} {
+		t.Run(mode, func(t *testing.T) {
+			each(t, func(t *testing.T, guest hostsim.Source) {
+				s := newShards(t, guest, three...)
+				s.handOver()
+				old := s.gate(list("shards", before...), `"failure_mode":"`+mode+`"`)
+				refused(t, old, s.key(0, before, "one", three, "three"))
+				wantLog(t, old, `oncegate: cluster \"one\" refused a call (/v1/ledger/reserve, key-moved): another shard of the manager's list owns the key; manager.shards`, 1)
+				want(t, "counted", old.Metric("oncegate_callout_astray"), 1)
+				pays(t, old, s.key(0, before, "one", three, "one"))
+				wantLog(t, old, "answers again", 0)
+			})
+		})
+	}
 }
