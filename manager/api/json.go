@@ -145,29 +145,31 @@ func wholeNumber(v gjson.Result) (int64, bool) {
 // values. The error is a *FieldError.
 func (r *ReserveRequest) ParseJSON(b []byte) error {
 	*r = ReserveRequest{}
-	return ParseObject(b, requestDepth, func(name string, v gjson.Result) (err error) {
-		switch name {
-		case fieldKey:
-			r.Key, err = StringField(name, v)
-		case fieldScope:
-			r.Scope, err = StringField(name, v)
-		case fieldFingerprint:
-			r.Fingerprint, err = StringField(name, v)
-		case fieldToken:
-			r.Token, err = StringField(name, v)
-		case fieldPendingTTL:
-			r.PendingTTL, err = MillisField(name, v)
-		case fieldWait:
-			r.Wait, err = MillisField(name, v)
-		case fieldUnknownTTL:
-			if r.UnknownTTL, err = MillisField(name, v); r.UnknownTTL == 0 {
-				r.UnknownTTL = NoUnknown
-			}
-		default:
-			err = UnknownField(name)
+	return ParseObject(b, requestDepth, r.jsonField)
+}
+
+func (r *ReserveRequest) jsonField(name string, v gjson.Result) (err error) {
+	switch name {
+	case fieldKey:
+		r.Key, err = StringField(name, v)
+	case fieldScope:
+		r.Scope, err = StringField(name, v)
+	case fieldFingerprint:
+		r.Fingerprint, err = StringField(name, v)
+	case fieldToken:
+		r.Token, err = StringField(name, v)
+	case fieldPendingTTL:
+		r.PendingTTL, err = MillisField(name, v)
+	case fieldWait:
+		r.Wait, err = MillisField(name, v)
+	case fieldUnknownTTL:
+		if r.UnknownTTL, err = MillisField(name, v); r.UnknownTTL == 0 {
+			r.UnknownTTL = NoUnknown
 		}
-		return err
-	})
+	default:
+		err = UnknownField(name)
+	}
+	return err
 }
 
 // AppendJSON appends the JSON form.
@@ -188,28 +190,36 @@ func (r *ReserveRequest) AppendJSON(dst []byte) []byte {
 func (r *FinishRequest) ParseJSON(b []byte) error {
 	*r = FinishRequest{}
 	found := false
-	err := ParseObject(b, requestDepth, func(name string, v gjson.Result) (err error) {
-		switch name {
-		case fieldKey:
-			r.Key, err = StringField(name, v)
-		case fieldScope:
-			r.Scope, err = StringField(name, v)
-		case fieldToken:
-			r.Token, err = StringField(name, v)
-		case fieldFingerprint:
-			r.Fingerprint, err = StringField(name, v)
-		case fieldTTL:
-			r.TTL, err = MillisField(name, v)
-		case fieldResult:
-			found = true
-			err = r.Result.parseJSON(v)
-		default:
-			err = UnknownField(name)
-		}
-		return err
+	err := ParseObject(b, requestDepth, func(name string, v gjson.Result) error {
+		found = found || name == fieldResult
+		return r.jsonField(name, v)
 	})
 	if err == nil && !found {
-		err = &FieldError{fieldResult, "", "is missing: must be {status, headers, body}"}
+		err = missingResult()
+	}
+	return err
+}
+
+func missingResult() error {
+	return &FieldError{fieldResult, "", "is missing: must be {status, headers, body}"}
+}
+
+func (r *FinishRequest) jsonField(name string, v gjson.Result) (err error) {
+	switch name {
+	case fieldKey:
+		r.Key, err = StringField(name, v)
+	case fieldScope:
+		r.Scope, err = StringField(name, v)
+	case fieldToken:
+		r.Token, err = StringField(name, v)
+	case fieldFingerprint:
+		r.Fingerprint, err = StringField(name, v)
+	case fieldTTL:
+		r.TTL, err = MillisField(name, v)
+	case fieldResult:
+		err = r.Result.parseJSON(v)
+	default:
+		err = UnknownField(name)
 	}
 	return err
 }
@@ -228,19 +238,21 @@ func (r *FinishRequest) AppendJSON(dst []byte) []byte {
 // values. The error is a *FieldError.
 func (r *ReleaseRequest) ParseJSON(b []byte) error {
 	*r = ReleaseRequest{}
-	return ParseObject(b, requestDepth, func(name string, v gjson.Result) (err error) {
-		switch name {
-		case fieldKey:
-			r.Key, err = StringField(name, v)
-		case fieldScope:
-			r.Scope, err = StringField(name, v)
-		case fieldToken:
-			r.Token, err = StringField(name, v)
-		default:
-			err = UnknownField(name)
-		}
-		return err
-	})
+	return ParseObject(b, requestDepth, r.jsonField)
+}
+
+func (r *ReleaseRequest) jsonField(name string, v gjson.Result) (err error) {
+	switch name {
+	case fieldKey:
+		r.Key, err = StringField(name, v)
+	case fieldScope:
+		r.Scope, err = StringField(name, v)
+	case fieldToken:
+		r.Token, err = StringField(name, v)
+	default:
+		err = UnknownField(name)
+	}
+	return err
 }
 
 // AppendJSON appends the JSON form.
@@ -353,15 +365,26 @@ func (r *Result) parseJSON(result gjson.Result) error {
 }
 
 func (r *Result) parseJSONHeaders(v gjson.Result) error {
+	return eachPair(fieldHeaders, v, func(h Header) error {
+		if len(r.Headers) == MaxResultHeaders {
+			return &FieldError{fieldHeaders, "", allowedHeaders}
+		}
+		if !utf8.ValidString(h.Value) {
+			return &FieldError{fieldHeaders, shorten(h.Name), "header values must be UTF-8 in JSON; the raw form takes any bytes"}
+		}
+		r.Headers = append(r.Headers, h)
+		return nil
+	})
+}
+
+// eachPair reads the array of [name, value] that is the field what.
+func eachPair(what string, v gjson.Result, add func(Header) error) error {
+	const allowed = "must be an array of [name, value]"
 	if !v.IsArray() {
-		return &FieldError{fieldHeaders, "", "must be an array of [name, value]"}
+		return &FieldError{what, "", allowed}
 	}
 	var err error
 	v.ForEach(func(_, pair gjson.Result) bool {
-		if len(r.Headers) == MaxResultHeaders {
-			err = &FieldError{fieldHeaders, "", allowedHeaders}
-			return false
-		}
 		h := Header{}
 		n := 0
 		if pair.IsArray() {
@@ -380,15 +403,11 @@ func (r *Result) parseJSONHeaders(v gjson.Result) error {
 			})
 		}
 		if n != 2 {
-			err = &FieldError{fieldHeaders, shorten(pair.Raw), "must be an array of [name, value]"}
+			err = &FieldError{what, shorten(pair.Raw), allowed}
 			return false
 		}
-		if !utf8.ValidString(h.Value) {
-			err = &FieldError{fieldHeaders, shorten(h.Name), "header values must be UTF-8 in JSON; the raw form takes any bytes"}
-			return false
-		}
-		r.Headers = append(r.Headers, h)
-		return true
+		err = add(h)
+		return err == nil
 	})
 	return err
 }

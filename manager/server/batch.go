@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
 )
@@ -13,7 +15,7 @@ type batchCall struct {
 	// wire has what the items came with, of the JSON form only the trace.
 	wire  []api.BatchItem
 	items []ledger.Item
-	body  []byte // the answer to one item
+	body  []byte // the raw answer to one item
 }
 
 var batchCalls = sync.Pool{New: func() any { return new(batchCall) }}
@@ -54,12 +56,42 @@ func (h *ledgerHandlers) batch(r *Request, w *Response) {
 	}
 	c := batchCalls.Get().(*batchCall)
 	defer c.free()
-	if err := c.readRaw(r.Body); err != nil {
+	if form == FormRaw {
+		err = c.readRaw(r.Body)
+	} else {
+		err = c.readJSON(r.Body)
+	}
+	if err != nil {
 		r.Error(w, err)
 		return
 	}
 	h.ledger.Batch(r.Context(), c.items)
 	c.answer(r, w, form)
+}
+
+// readJSON reads the JSON form.
+func (c *batchCall) readJSON(b []byte) error {
+	return api.EachJSONItem(b, func(v gjson.Result) error {
+		if len(c.items) == api.MaxBatchItems {
+			return &Refusal{api.Problem{
+				Status: 413, Code: api.CodeTooLarge, Title: "Too large",
+				Detail: "a batch has at most " + strconv.Itoa(api.MaxBatchItems) + " items; nothing of it was done",
+			}}
+		}
+		c.items = append(c.items, ledger.Item{})
+		it := &c.items[len(c.items)-1]
+		var in api.BatchCall
+		if it.Err = in.ParseJSON(v); it.Err == nil {
+			it.Op, it.Reserve, it.Release = batchOps[in.Op], in.Reserve, in.Release
+			if it.Op == ledger.OpCommit || it.Op == ledger.OpReject {
+				if it.Err = in.Finish.Validate(); it.Err == nil {
+					it.Finish = *ledger.NewFinish(&in.Finish)
+				}
+			}
+		}
+		c.wire = append(c.wire, api.BatchItem{Op: in.Op, Trace: in.Trace})
+		return nil
+	})
 }
 
 // readRaw reads the raw form. The items alias b.
@@ -96,35 +128,87 @@ func readRawItem(it *ledger.Item, wire *api.BatchItem) error {
 
 // answer answers in the form of the request.
 func (c *batchCall) answer(r *Request, w *Response, form Form) {
-	w.Status, w.ContentType = 200, api.ContentTypeRaw
-	w.Body = api.AppendRawAnswers(w.Body[:0], len(c.items))
+	w.JSON(200)
+	if form == FormRaw {
+		w.ContentType = api.ContentTypeRaw
+		w.Body = api.AppendRawAnswers(w.Body, len(c.items))
+	} else {
+		w.Body = append(w.Body, `{"results":[`...)
+	}
 	recorded := 0
 	for i := range c.items {
 		it := &c.items[i]
-		err := it.Err
 		if recorded += len(it.Reply.Result); recorded > api.MaxBatchReplyBytes {
 			recorded -= len(it.Reply.Result)
-			err = errAskAlone
+			it.Err = errAskAlone
 		}
-		if err != nil {
-			p := r.problem(err, c.wire[i].Trace)
-			c.body = p.AppendJSON(c.body[:0])
-			w.Body = api.AppendRawAnswer(w.Body, p.Status, p.RetryAfterSeconds, c.body)
+		if form == FormRaw {
+			w.Body = c.appendRaw(w.Body, r, i)
 			continue
 		}
-		status, after := statusOf(it)
-		c.body = api.AppendRawReply(c.body[:0], it.Reply.State, it.Reply.ExpiresIn, it.Reply.Result)
-		w.Body = api.AppendRawAnswer(w.Body, status, after, c.body)
+		if i > 0 {
+			w.Body = append(w.Body, ',')
+		}
+		w.Body = c.appendJSON(w.Body, r, i)
+	}
+	if form != FormRaw {
+		w.Body = append(w.Body, `]}`...)
 	}
 }
 
-// statusOf is the status of a call that succeeded, and after how many seconds it is to be
-// repeated.
-func statusOf(it *ledger.Item) (status, retryAfter int) {
+// appendRaw appends the raw answer to the i-th item.
+func (c *batchCall) appendRaw(dst []byte, r *Request, i int) []byte {
+	it := &c.items[i]
+	if it.Err != nil {
+		p := r.problem(it.Err, c.wire[i].Trace)
+		c.body = p.AppendJSON(c.body[:0])
+		return api.AppendRawAnswer(dst, p.Status, p.RetryAfterSeconds, c.body)
+	}
+	status, after := itemStatus(it)
+	c.body = api.AppendRawReply(c.body[:0], it.Reply.State, it.Reply.ExpiresIn, it.Reply.Result)
+	return api.AppendRawAnswer(dst, status, after, c.body)
+}
+
+// appendJSON appends the JSON answer to the i-th item: that of the single call, with its status,
+// which a problem has anyway, and its Retry-After.
+func (c *batchCall) appendJSON(dst []byte, r *Request, i int) []byte {
+	it, begin := &c.items[i], len(dst)
+	member := func(name string, v int) {
+		dst = append(append(dst[:len(dst)-1], name...), ':')
+		dst = append(strconv.AppendInt(dst, int64(v), 10), '}')
+	}
+	if it.Err == nil {
+		dst, it.Err = appendItem(dst, it)
+	}
+	status, after := itemStatus(it)
+	if it.Err != nil {
+		p := r.problem(it.Err, c.wire[i].Trace)
+		dst, after = p.AppendJSON(dst[:begin]), p.RetryAfterSeconds
+	} else {
+		member(`,"status"`, status)
+	}
+	if after > 0 {
+		member(`,"retry_after"`, after)
+	}
+	return dst
+}
+
+// itemStatus is how a call that was not refused is answered.
+func itemStatus(it *ledger.Item) (status, retryAfter int) {
 	if it.Op == ledger.OpReserve {
 		return reserveStatus(it.Reply.State)
 	}
 	return 200, 0
+}
+
+// appendItem appends the JSON answer to a call that succeeded.
+func appendItem(dst []byte, it *ledger.Item) ([]byte, error) {
+	switch it.Op {
+	case ledger.OpCommit, ledger.OpReject, ledger.OpRelease:
+		return appendState(dst, it.Reply.State), nil
+	default:
+		return appendReply(dst, &it.Reply, it.Reserve.Token)
+	}
 }
 
 var errAskAlone = &Refusal{api.Problem{

@@ -122,15 +122,22 @@ func (r *Request) reply(w *Response, form Form, reply *ledger.Reply, token strin
 		w.Body = api.AppendRawReply(w.Body[:0], reply.State, reply.ExpiresIn, reply.Result)
 		return
 	}
+	w.JSON(w.Status)
+	var err error
+	if w.Body, err = appendReply(w.Body, reply, token); err != nil {
+		r.Error(w, err)
+	}
+}
+
+// appendReply appends the ledger's reply as JSON.
+func appendReply(dst []byte, reply *ledger.Reply, token string) ([]byte, error) {
 	answer := api.ReserveReply{State: reply.State, ExpiresIn: reply.ExpiresIn}
 	if len(reply.Result) != 0 {
 		if err := answer.Result.ParseRaw(reply.Result); err != nil {
-			r.Error(w, err)
-			return
+			return dst, err
 		}
 	}
-	w.JSON(w.Status)
-	w.Body = answer.AppendJSON(w.Body, token)
+	return answer.AppendJSON(dst, token), nil
 }
 
 // ask is for reserve, renew and unknown, which differ in what they ask of the ledger. It
@@ -210,9 +217,13 @@ func answerState(w *Response, form Form, state api.State) {
 		w.Body = api.AppendRawReply(w.Body, state, 0, nil)
 		return
 	}
-	w.Body = append(w.Body, `{"state":"`...)
-	w.Body = append(w.Body, state.String()...)
-	w.Body = append(w.Body, `"}`...)
+	w.Body = appendState(w.Body, state)
+}
+
+func appendState(dst []byte, state api.State) []byte {
+	dst = append(dst, `{"state":"`...)
+	dst = append(dst, state.String()...)
+	return append(dst, `"}`...)
 }
 
 func (h *ledgerHandlers) get(r *Request, w *Response) {
@@ -437,6 +448,7 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 	}{
 		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
 		{"answers_dropped", s.Bare}, {"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
+		{"batches", s.Batches}, {"batch_items", s.BatchItems},
 	} {
 		if i > 0 {
 			dst = append(dst, ',')

@@ -84,7 +84,7 @@ func (s *Server) Collectors() []prometheus.Collector {
 type LedgerCollector struct {
 	stats func() (ledger.Stats, error)
 
-	calls, entries, bytes, maxEntries, maxBytes, evictedAge, bare, waiters, fenced, lapsed, removed, waits, sweepErrors *prometheus.Desc
+	calls, entries, bytes, maxEntries, maxBytes, evictedAge, bare, waiters, fenced, lapsed, removed, waits, sweepErrors, batches, batchItems *prometheus.Desc
 }
 
 // NewLedgerCollector returns a collector; stats is called with each scrape and
@@ -105,12 +105,14 @@ func NewLedgerCollector(stats func() (ledger.Stats, error)) *LedgerCollector {
 		removed:     prometheus.NewDesc("oncegate_ledger_removed_total", "Entries removed, by reason.", []string{"reason"}, nil),
 		waits:       prometheus.NewDesc("oncegate_ledger_waits_in_vain_total", "Reserves that waited for nothing or could not wait, by reason.", []string{"reason"}, nil),
 		sweepErrors: prometheus.NewDesc("oncegate_ledger_sweep_errors_total", "Sweeps that the store cut short.", nil, nil),
+		batches:     prometheus.NewDesc("oncegate_ledger_batches_total", "Batches of calls.", nil, nil),
+		batchItems:  prometheus.NewDesc("oncegate_ledger_batch_items_total", "Calls that came in batches.", nil, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *LedgerCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.maxEntries, c.maxBytes, c.evictedAge, c.bare, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors} {
+	for _, d := range []*prometheus.Desc{c.calls, c.entries, c.bytes, c.maxEntries, c.maxBytes, c.evictedAge, c.bare, c.waiters, c.fenced, c.lapsed, c.removed, c.waits, c.sweepErrors, c.batches, c.batchItems} {
 		ch <- d
 	}
 }
@@ -149,4 +151,6 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.waits, s.WaitsRefused, "refused")
 	counter(c.waits, s.WaitsTimedOut, "timed_out")
 	counter(c.sweepErrors, s.SweepErrors)
+	counter(c.batches, s.Batches)
+	counter(c.batchItems, s.BatchItems)
 }
