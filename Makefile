@@ -188,13 +188,14 @@ BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benc
 bench: build guests $(BENCH_MODULES) ## all benchmarks, in the format that benchstat reads
 	go test -run '^$$' -bench . -benchmem -timeout 2h $(BENCHFLAGS) $(BENCH_PACKAGES)
 
-COST_ROUNDS ?= 5
+BENCH_ENVOY_FLAGS ?=
 
 .PHONY: bench-envoy
-bench-envoy: export ENVOYS ?= 1.40.0
-bench-envoy: build ## what client_abort: continue costs an Envoy beside cancel: processor time and latency, the least of COST_ROUNDS=5
-	@build/setup tests
-	E2E_COST_ROUNDS=$(COST_ROUNDS) go test -run 'TestCostOfCarrying$$' -count 1 -timeout 1h -v ./e2e
+bench-envoy: build build/bench/noop.wasm ## a request in Envoy without the gate, with it, and with ext_proc + Redis: rate, latency, CPU time, memory; in build/peers (BENCH_ENVOY_FLAGS="-only 'new key' -rounds 1")
+	@.ci/apt-install wrk:wrk redis-server:redis-server 'nginx|/usr/sbin/nginx:nginx-light'
+	@build/setup default
+	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench . && $(GO_BUILD) -o ../../build/peers-extproc ./extproc
+	build/peers-bench gate $(BENCH_ENVOY_FLAGS)
 
 PEERS_FLAGS ?=
 

@@ -4,6 +4,9 @@
 // with its best client. It is a module of its own, so that nobody who builds
 // Oncegate downloads the peers.
 //
+// `peers gate` does so for the whole request, in a real Envoy; `peers ledger` for
+// the manager's ledger alone, `peers jobs` for its queue.
+//
 // The numbers of one run are comparable with each other and with nothing else:
 // clients and servers share the same cores.
 package main
@@ -51,10 +54,13 @@ func (e usageError) Error() string { return string(e) }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError("usage: peers ledger|jobs [flags]; peers ledger -h lists them")
+		return usageError("usage: peers gate|ledger|jobs [flags]; peers gate -h lists those of gate")
 	}
 	if args[0] == "echo" { // the child process that `ledger` starts
 		return serveEcho(ctx, args[1:])
+	}
+	if args[0] == "gate" {
+		return compareGates(ctx, args[1:])
 	}
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
 	var s settings
@@ -94,6 +100,6 @@ func run(ctx context.Context, args []string) error {
 	case "jobs":
 		return compareJobs(ctx, s)
 	default:
-		return usageError(fmt.Sprintf("unknown comparison %q: must be ledger or jobs", args[0]))
+		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, ledger or jobs", args[0]))
 	}
 }

@@ -11,7 +11,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -24,6 +26,28 @@ type process struct {
 	addr   string
 	exited chan struct{}
 	dir    string // removed with it
+	log    tail
+}
+
+// tail keeps the end of what a program prints.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.b = append(t.b, p...); len(t.b) > 1<<16 {
+		t.b = append(t.b[:0], t.b[len(t.b)-1<<15:]...)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.b)
 }
 
 // startLogged starts a program that says where it listens in a JSON log line
@@ -44,20 +68,17 @@ func startLogged(dir, path string, args ...string) (*process, error) {
 	found := make(chan string, 1)
 	go func() {
 		defer r.Close()
-		var tail bytes.Buffer
 		sc := bufio.NewScanner(r)
 		for sc.Scan() {
 			var line struct{ Msg, Listener, Addr string }
 			if json.Unmarshal(sc.Bytes(), &line) == nil && line.Msg == "listening" && line.Listener == "api" {
 				found <- line.Addr
-				_, _ = io.Copy(io.Discard, r)
+				_, _ = io.Copy(&p.log, r)
 				return
 			}
-			if tail.Len() < 1<<16 {
-				tail.Write(append(sc.Bytes(), '\n'))
-			}
+			_, _ = p.log.Write(append(sc.Bytes(), '\n'))
 		}
-		found <- "\n" + tail.String()
+		found <- "\n" + p.log.String()
 	}()
 	go func() { _ = p.cmd.Wait(); close(p.exited) }()
 	select {
@@ -77,9 +98,8 @@ func startLogged(dir, path string, args ...string) (*process, error) {
 // startListening starts a program on a given address and waits until it accepts
 // connections.
 func startListening(ctx context.Context, dir, addr, path string, args ...string) (*process, error) {
-	var log bytes.Buffer
 	p := &process{cmd: exec.Command(path, args...), exited: make(chan struct{}), dir: dir, addr: addr}
-	p.cmd.Stdout, p.cmd.Stderr = &log, &log
+	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -95,7 +115,7 @@ func startListening(ctx context.Context, dir, addr, path string, args ...string)
 		select {
 		case <-p.exited:
 			p.stop()
-			return nil, fmt.Errorf("%s ended at once:\n%s", path, log.String())
+			return nil, fmt.Errorf("%s ended at once:\n%s", path, p.log.String())
 		case <-ctx.Done():
 			p.stop()
 			return nil, fmt.Errorf("%s does not accept connections: %w", path, ctx.Err())
@@ -115,6 +135,43 @@ func (p *process) stop() {
 	if p.dir != "" {
 		_ = os.RemoveAll(p.dir)
 	}
+}
+
+// cpu is the CPU time that the process has used, with that of children that have
+// ended, in steps of 10 ms.
+func (p *process) cpu() (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	// Behind the name, which may have spaces: state is field 3; utime, stime, cutime and
+	// cstime are 14 to 17, in hundredths of a second.
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) < 15 {
+		return 0, fmt.Errorf("/proc/%d/stat: %q", p.cmd.Process.Pid, text)
+	}
+	var ticks int64
+	for _, field := range fields[11:15] {
+		n, err := strconv.ParseInt(string(field), 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
+}
+
+// rss is the memory that the process has resident, in bytes.
+func (p *process) rss() (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.cmd.Process.Pid))
+	if err != nil {
+		return 0, err
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(text), &size, &resident); err != nil {
+		return 0, err
+	}
+	return resident * int64(os.Getpagesize()), nil
 }
 
 // freeAddr returns a loopback address that was free a moment ago, for programs

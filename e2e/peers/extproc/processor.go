@@ -1,0 +1,318 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	types "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/redis/rueidis"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxBody is the longest answer that is recorded, in bytes. A longer one passes,
+// and its key is answered with 410 from then on.
+const maxBody = 512 << 10
+
+// processor decides about requests.
+type processor struct {
+	extproc.UnimplementedExternalProcessorServer
+	redis        rueidis.Client
+	ttl, pending time.Duration
+	hold         bool
+}
+
+// stream is one request.
+type stream struct {
+	key  string   // in Redis
+	mark [16]byte // fingerprint
+	// The answer so far.
+	status  string
+	headers []*core.HeaderValue
+	body    []byte
+	long    bool
+	held    bool // the answer's headers wait for their response
+	chunks  int  // of the body, that wait for theirs
+}
+
+var (
+	goOn     = &extproc.CommonResponse{}
+	buffered = &filter.ProcessingMode{ResponseHeaderMode: filter.ProcessingMode_SEND, ResponseBodyMode: filter.ProcessingMode_BUFFERED}
+
+	requestGoesOn = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: goOn}}}
+	requestHeld   = &extproc.ProcessingResponse{Response: requestGoesOn.Response, ModeOverride: buffered}
+	headersGoOn   = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: goOn}}}
+	bodyGoesOn    = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: &extproc.BodyResponse{Response: goOn}}}
+)
+
+// Process implements the service: it is called for each request.
+func (p *processor) Process(srv extproc.ExternalProcessor_ProcessServer) error {
+	var s stream
+	for {
+		msg, err := srv.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
+				return nil // a reservation without an answer holds until its TTL ends: the outcome is unknown
+			}
+			return err
+		}
+		var done bool
+		switch m := msg.GetRequest().(type) {
+		case *extproc.ProcessingRequest_RequestHeaders:
+			done, err = p.requestHeaders(srv, &s, m.RequestHeaders)
+		case *extproc.ProcessingRequest_ResponseHeaders:
+			done, err = p.responseHeaders(srv, &s, m.ResponseHeaders)
+		case *extproc.ProcessingRequest_ResponseBody:
+			done, err = p.responseBody(srv, &s, m.ResponseBody)
+		default:
+			return status.Errorf(codes.InvalidArgument, "%T was not asked for", m)
+		}
+		if err != nil || done {
+			return err
+		}
+	}
+}
+
+// requestHeaders reserves the key. done tells that nothing more is wanted of the
+// request: the stream ends, and Envoy goes on by itself.
+func (p *processor) requestHeaders(srv extproc.ExternalProcessor_ProcessServer, s *stream, h *extproc.HttpHeaders) (done bool, err error) {
+	if !s.read(h.GetHeaders().GetHeaders()) {
+		return true, srv.Send(requestGoesOn)
+	}
+	value := make([]byte, 0, 33)
+	value = append(value, 'P')
+	value = append(value, s.mark[:]...)
+	value = value[:33]
+	if _, err := rand.Read(value[17:]); err != nil { // the token: it tells operators who holds the key
+		return true, err
+	}
+	found, err := p.redis.Do(srv.Context(), p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(value)).Nx().Get().
+		Px(p.pending).Build()).AsBytes()
+	switch {
+	case rueidis.IsRedisNil(err): // new
+		if p.hold {
+			return false, srv.Send(requestGoesOn)
+		}
+		return false, srv.Send(requestHeld)
+	case err != nil:
+		return true, srv.Send(problem(503, "the ledger is away", "retry-after", "1"))
+	case len(found) < 17 || !bytes.Equal(found[1:17], s.mark[:]):
+		return true, srv.Send(problem(422, "the key belongs to another request"))
+	case found[0] == 'P':
+		return true, srv.Send(problem(409, "the request is at work, or its outcome is unknown", "retry-after", "1"))
+	case found[0] == 'L':
+		return true, srv.Send(problem(410, "the answer was too long to be recorded"))
+	default:
+		answer, err := replay(found[17:])
+		if err != nil {
+			return true, err
+		}
+		return true, srv.Send(answer)
+	}
+}
+
+// responseHeaders keeps them.
+func (p *processor) responseHeaders(srv extproc.ExternalProcessor_ProcessServer, s *stream, h *extproc.HttpHeaders) (done bool, err error) {
+	s.headers = h.GetHeaders().GetHeaders()
+	for _, v := range s.headers {
+		if v.GetKey() == ":status" {
+			s.status = string(v.GetRawValue())
+		}
+	}
+	if h.GetEndOfStream() {
+		if err := p.finish(srv.Context(), s); err != nil {
+			return true, srv.Send(problem(503, "the answer could not be recorded"))
+		}
+		return true, srv.Send(headersGoOn)
+	}
+	if p.hold {
+		s.held = true
+		return false, nil
+	}
+	return false, srv.Send(headersGoOn)
+}
+
+// responseBody records the answer when it is complete, and lets it go then.
+func (p *processor) responseBody(srv extproc.ExternalProcessor_ProcessServer, s *stream, b *extproc.HttpBody) (done bool, err error) {
+	if s.body == nil && b.GetEndOfStream() {
+		s.body = b.GetBody()
+	} else if !s.long {
+		s.body = append(s.body, b.GetBody()...)
+	}
+	if len(s.body) > maxBody {
+		s.long, s.body = true, nil
+	}
+	if b.GetEndOfStream() {
+		if err := p.finish(srv.Context(), s); err != nil && s.held {
+			return true, srv.Send(problem(503, "the answer could not be recorded"))
+		}
+	}
+	s.chunks++
+	if s.held && !s.long && !b.GetEndOfStream() {
+		return false, nil
+	}
+	// Envoy holds chunks while they wait, up to its buffer's limit: a long answer must
+	// not wait for its end.
+	if s.held {
+		s.held = false
+		if err := srv.Send(headersGoOn); err != nil {
+			return true, err
+		}
+	}
+	for ; s.chunks > 0; s.chunks-- {
+		if err := srv.Send(bodyGoesOn); err != nil {
+			return true, err
+		}
+	}
+	return b.GetEndOfStream(), nil
+}
+
+// finish records the answer, or frees the key where upstream asks to be retried.
+func (p *processor) finish(ctx context.Context, s *stream) error {
+	switch s.status {
+	case "408", "425", "429", "503":
+		return p.redis.Do(ctx, p.redis.B().Del().Key(s.key).Build()).Error()
+	}
+	return p.redis.Do(ctx, p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(s.record())).Px(p.ttl).Build()).Error()
+}
+
+// read looks at a request and tells whether it has a key. The key in Redis
+// holds host, path and caller, as the gate's scope does.
+func (s *stream) read(headers []*core.HeaderValue) bool {
+	var method, host, path, caller, length, key []byte
+	for _, h := range headers {
+		switch h.GetKey() {
+		case ":method":
+			method = h.GetRawValue()
+		case ":authority":
+			host = h.GetRawValue()
+		case ":path":
+			path = h.GetRawValue()
+		case "authorization":
+			caller = h.GetRawValue()
+		case "content-length":
+			length = h.GetRawValue()
+		case "idempotency-key":
+			key = h.GetRawValue()
+		}
+	}
+	if len(key) == 0 || string(method) != "POST" && string(method) != "PATCH" {
+		return false
+	}
+	scope := digest(host, path, caller)
+	s.mark = digest(method, path, length)
+	s.key = string(append(append(make([]byte, 0, len(scope)+len(key)), scope[:]...), key...))
+	return true
+}
+
+// record is an answer as it is kept: the state, the fingerprint, the status, the
+// headers with their lengths, the body.
+func (s *stream) record() []byte {
+	size := 32 + len(s.body)
+	for _, h := range s.headers {
+		size += len(h.GetKey()) + len(h.GetRawValue()) + 8
+	}
+	b := make([]byte, 0, size)
+	if s.long {
+		return append(append(b, 'L'), s.mark[:]...)
+	}
+	b = append(append(b, 'C'), s.mark[:]...)
+	b = appendText(b, s.status)
+	for _, h := range s.headers {
+		if perConnection(h.GetKey()) {
+			continue
+		}
+		b = appendText(b, h.GetKey())
+		b = appendText(b, string(h.GetRawValue()))
+	}
+	return append(append(b, 0), s.body...)
+}
+
+func appendText(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// perConnection are headers that Envoy rebuilds for each answer.
+func perConnection(name string) bool {
+	switch name {
+	case "date", "server", "connection", "keep-alive", "transfer-encoding", "content-length", "x-envoy-upstream-service-time":
+		return true
+	}
+	return strings.HasPrefix(name, ":")
+}
+
+// replay is the recorded answer.
+func replay(b []byte) (*extproc.ProcessingResponse, error) {
+	code, b, ok := text(b)
+	n, err := strconv.ParseUint(string(code), 10, 16)
+	if !ok || err != nil {
+		return nil, status.Error(codes.DataLoss, "the record cannot be read")
+	}
+	set := []*core.HeaderValueOption{option("idempotent-replayed", []byte("true"))}
+	for {
+		var name, value []byte
+		if name, b, ok = text(b); !ok {
+			return nil, status.Error(codes.DataLoss, "the record cannot be read")
+		}
+		if len(name) == 0 {
+			break
+		}
+		if value, b, ok = text(b); !ok {
+			return nil, status.Error(codes.DataLoss, "the record cannot be read")
+		}
+		set = append(set, option(string(name), value))
+	}
+	return immediate(uint32(n), set, b), nil
+}
+
+// text reads a length and as many bytes.
+func text(b []byte) (s, rest []byte, ok bool) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size) {
+		return nil, nil, false
+	}
+	return b[size : size+int(n)], b[size+int(n):], true
+}
+
+func problem(code uint32, title string, headers ...string) *extproc.ProcessingResponse {
+	set := []*core.HeaderValueOption{option("content-type", []byte("application/problem+json"))}
+	for i := 0; i < len(headers); i += 2 {
+		set = append(set, option(headers[i], []byte(headers[i+1])))
+	}
+	return immediate(code, set, []byte(`{"title":"`+title+`"}`))
+}
+
+func immediate(code uint32, set []*core.HeaderValueOption, body []byte) *extproc.ProcessingResponse {
+	return &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extproc.ImmediateResponse{
+		Status: &types.HttpStatus{Code: types.StatusCode(code)}, Headers: &extproc.HeaderMutation{SetHeaders: set}, Body: body,
+	}}}
+}
+
+func option(name string, value []byte) *core.HeaderValueOption {
+	action := core.HeaderValueOption_APPEND_IF_EXISTS_OR_ADD
+	if name == "content-type" { // Envoy's own answers have one
+		action = core.HeaderValueOption_OVERWRITE_IF_EXISTS_OR_ADD
+	}
+	return &core.HeaderValueOption{Header: &core.HeaderValue{Key: name, RawValue: value}, AppendAction: action}
+}
+
+// digest is 128 bits of the SHA-256 of parts, each behind its length.
+func digest(parts ...[]byte) [16]byte {
+	b := make([]byte, 0, 256)
+	for _, p := range parts {
+		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
+	}
+	sum := sha256.Sum256(b)
+	return [16]byte(sum[:16])
+}

@@ -1,0 +1,324 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	upstreamhttpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/oncegate/oncegate/envoy"
+	"github.com/oncegate/oncegate/envoy/envoybin"
+)
+
+// upstreamAnswer is what upstream answers every request with.
+var upstreamAnswer = bytes.Repeat([]byte("x"), 256)
+
+// gateBench is all that runs for the comparison.
+type gateBench struct {
+	gateSettings
+	dir         string
+	envoy       envoybin.Binary
+	upstream    *process
+	setups      map[string]*setup
+	prefixes    int
+	statusReads int64
+}
+
+// setup is one Envoy and what it needs. Rows with the same filter share it.
+type setup struct {
+	addr    string
+	counted []*program
+}
+
+// program is a process whose CPU time counts.
+type program struct {
+	name string
+	*process
+}
+
+func (s *setup) logs() string {
+	var b strings.Builder
+	for _, p := range s.counted {
+		text := p.log.String()
+		fmt.Fprintf(&b, "%s: ...%s\n", p.name, text[max(0, len(text)-1000):])
+	}
+	return b.String()
+}
+
+// newGateBench starts upstream.
+func newGateBench(ctx context.Context, s gateSettings) (*gateBench, error) {
+	binary, err := envoybin.Find(ctx, s.toolchain)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(s.out, "gate") // on the disk that the repository is on: /tmp may be memory
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	b := &gateBench{gateSettings: s, dir: dir, envoy: binary, setups: map[string]*setup{}}
+	if err := os.WriteFile(filepath.Join(dir, "load.lua"), loadLua, 0o644); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if b.upstream, err = startNginx(ctx, dir); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	return b, nil
+}
+
+func (b *gateBench) stop() {
+	for _, s := range b.setups {
+		for _, p := range s.counted {
+			p.stop()
+		}
+	}
+	b.upstream.stop()
+	_ = os.RemoveAll(b.dir)
+}
+
+// startNginx starts upstream: one process that answers everything with the same bytes
+// and counts.
+func startNginx(ctx context.Context, dir string) (*process, error) {
+	path, err := exec.LookPath("nginx")
+	if err != nil {
+		path = "/usr/sbin/nginx" // not on everybody's PATH
+	}
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf(`daemon off; master_process off; pid %[1]s/nginx.pid; error_log stderr error;
+events { worker_connections 4096; }
+http {
+	access_log off; keepalive_requests 1000000000; keepalive_timeout 1h; default_type application/json; server_tokens off;
+	client_body_temp_path %[1]s/body; proxy_temp_path %[1]s/proxy; fastcgi_temp_path %[1]s/fastcgi; uwsgi_temp_path %[1]s/uwsgi; scgi_temp_path %[1]s/scgi;
+	server {
+		listen %[2]s;
+		location / { return 200 "%[3]s"; }
+		location = /status { stub_status; }
+	}
+}
+`, dir, addr, upstreamAnswer)
+	file := filepath.Join(dir, "nginx.conf")
+	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
+		return nil, err
+	}
+	return startListening(ctx, "", addr, path, "-c", file, "-p", dir)
+}
+
+// prepare starts what a row needs, unless an earlier one has.
+func (b *gateBench) prepare(ctx context.Context, c gateCase, connections []int) (*gateResult, error) {
+	s := b.setups[c.setup]
+	if s == nil {
+		s = new(setup)
+		b.setups[c.setup] = s
+		if err := b.start(ctx, c.setup, s); err != nil {
+			return nil, err
+		}
+	}
+	return &gateResult{gateCase: c, on: s, loads: make([]best, len(connections))}, nil
+}
+
+// start starts the processes of a setup. The published configuration is changed in
+// nothing but its addresses, the access log, which none has, and the filter where it is
+// not the gate.
+func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
+	module, manager, plugin := b.module, b.manager, map[string]any{}
+	mode := "body"
+	var edit func(*hcmv3.HttpConnectionManager) error
+	var cluster *clusterv3.Cluster
+	behind := "127.0.0.1:9" // of an Envoy without a manager
+	var programs []*program
+	defer func() { s.counted = append(s.counted, programs...) }()
+	switch name {
+	case "plain":
+		edit = replaceGate(nil)
+	case "noop":
+		module = b.noop
+	case "extproc":
+		redis, err := b.startRedis(ctx)
+		if err != nil {
+			return err
+		}
+		programs = append(programs, &program{"Redis", redis})
+		processor, err := startLogged("", b.extproc, "-redis", redis.addr)
+		if err != nil {
+			return err
+		}
+		programs = append(programs, &program{"ext_proc", processor})
+		filter, err := extprocFilter()
+		if err != nil {
+			return err
+		}
+		if cluster, err = extprocCluster(processor.addr); err != nil {
+			return err
+		}
+		edit = replaceGate(filter)
+	default:
+		switch name {
+		case "headers":
+			mode = "headers"
+		case "cancel":
+			plugin["client_abort"] = "cancel"
+		case "before":
+			module, manager = filepath.Join(b.before, "oncegate.wasm"), filepath.Join(b.before, "manager")
+			plugin["manager"] = map[string]any{"cluster": "oncegate_manager", "authority": "oncegate-manager", "timeout_ms": 5000}
+		}
+		dir := filepath.Join(b.dir, name+"-data")
+		p, err := startLogged(dir, manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--max-entries", fmt.Sprint(roomyWindow),
+			"--max-bytes", "1099511627776", "--scope-share", "0")
+		if err != nil {
+			return err
+		}
+		programs = append(programs, &program{"manager", p})
+		behind = p.addr
+	}
+	p, err := b.startEnvoy(ctx, name, envoy.Local{
+		Mode: mode, Upstream: b.upstream.addr, Manager: behind, Module: module, Plugin: plugin,
+		Edit: func(hcm *hcmv3.HttpConnectionManager) error {
+			hcm.AccessLog = nil
+			if edit != nil {
+				return edit(hcm)
+			}
+			return nil
+		},
+	}, cluster)
+	if err != nil {
+		return err
+	}
+	s.addr = p.addr
+	s.counted = append(s.counted, &program{"Envoy", p}) // first: it stops first
+	return nil
+}
+
+// startEnvoy starts an Envoy with one worker.
+func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, cluster *clusterv3.Cluster) (p *process, err error) {
+	if l.Listen, err = freeAddr(); err != nil {
+		return nil, err
+	}
+	l.Admin = "127.0.0.1:0"
+	config, err := l.Bootstrap()
+	if err != nil {
+		return nil, err
+	}
+	if cluster != nil {
+		bootstrap := new(bootstrapv3.Bootstrap)
+		if err := protojson.Unmarshal(config, bootstrap); err != nil {
+			return nil, err
+		}
+		bootstrap.StaticResources.Clusters = append(bootstrap.StaticResources.Clusters, cluster)
+		if err := envoy.Validate(bootstrap); err != nil {
+			return nil, err
+		}
+		if config, err = envoy.MarshalBootstrap(bootstrap); err != nil {
+			return nil, err
+		}
+	}
+	file := filepath.Join(b.dir, name+".json")
+	if err := os.WriteFile(file, config, 0o644); err != nil {
+		return nil, err
+	}
+	return startListening(ctx, "", l.Listen, b.envoy.Path, "--config-path", file, "--concurrency", "1", "--log-level", "warning",
+		"--use-dynamic-base-id", "--disable-hot-restart")
+}
+
+// startRedis starts one that fsyncs before it answers.
+func (b *gateBench) startRedis(ctx context.Context) (*process, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(b.dir, "redis")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	return startListening(ctx, dir, addr, "redis-server", "--bind", host, "--port", port, "--dir", dir, "--save", "", "--appendonly", "yes",
+		"--appendfsync", "always", "--maxmemory-policy", "noeviction", "--daemonize", "no")
+}
+
+// replaceGate puts another filter in the gate's place, or none.
+func replaceGate(filter *hcmv3.HttpFilter) func(*hcmv3.HttpConnectionManager) error {
+	return func(hcm *hcmv3.HttpConnectionManager) error {
+		var filters []*hcmv3.HttpFilter
+		for _, f := range hcm.GetHttpFilters() {
+			if f.GetName() != "oncegate" {
+				filters = append(filters, f)
+			} else if filter != nil {
+				filters = append(filters, filter)
+			}
+		}
+		if filter == nil && len(filters) == len(hcm.GetHttpFilters()) {
+			return errors.New("the configuration has no filter of the name oncegate")
+		}
+		hcm.HttpFilters = filters
+		return nil
+	}
+}
+
+// extprocFilter sends the processor a request's headers; of the answer it sends headers
+// and body together, unless the processor has ended the stream.
+func extprocFilter() (*hcmv3.HttpFilter, error) {
+	config, err := anypb.New(&extprocv3.ExternalProcessor{
+		GrpcService: &corev3.GrpcService{
+			TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "extproc"}},
+		},
+		ProcessingMode: &extprocv3.ProcessingMode{
+			RequestHeaderMode: extprocv3.ProcessingMode_SEND, ResponseHeaderMode: extprocv3.ProcessingMode_SEND,
+			ResponseBodyMode: extprocv3.ProcessingMode_STREAMED,
+		},
+		SendBodyWithoutWaitingForHeaderResponse: true,
+		MessageTimeout:                          durationpb.New(5 * time.Second),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &hcmv3.HttpFilter{Name: "extproc", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}}, nil
+}
+
+func extprocCluster(addr string) (*clusterv3.Cluster, error) {
+	http2, err := anypb.New(&upstreamhttpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_{ExplicitHttpConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &upstreamhttpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{Http2ProtocolOptions: &corev3.Http2ProtocolOptions{}},
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	tcp, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	address := &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address: tcp.IP.String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(tcp.Port)},
+	}}}
+	return &clusterv3.Cluster{
+		Name: "extproc", ConnectTimeout: durationpb.New(time.Second), ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		TypedExtensionProtocolOptions: map[string]*anypb.Any{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2},
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{ClusterName: "extproc", Endpoints: []*endpointv3.LocalityLbEndpoints{{
+			LbEndpoints: []*endpointv3.LbEndpoint{{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: address}}}},
+		}}},
+	}, nil
+}

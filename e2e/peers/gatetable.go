@@ -1,0 +1,253 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"image/color"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/plotutil"
+	"gonum.org/v1/plot/vg"
+
+	"github.com/oncegate/oncegate/envoy/envoybin"
+)
+
+// gatePrograms are the columns of CPU time and memory.
+var gatePrograms = []string{"Envoy", "manager", "ext_proc", "Redis"}
+
+// value is what a row measured of one program; ok is false when the row has none.
+func value[T any](r *gateResult, values []T, program string) (v T, ok bool) {
+	for i, p := range r.on.counted {
+		if p.name == program && i < len(values) {
+			return values[i], true
+		}
+	}
+	return v, false
+}
+
+// writeGates prints the tables and the ratios, and stores them, with a plot, in
+// gate.md and gate.svg.
+func writeGates(ctx context.Context, s gateSettings, envoy envoybin.Binary, results []*gateResult) error {
+	var b strings.Builder
+	for n, connections := range s.connections {
+		plural := "s"
+		if connections == 1 {
+			plural = ""
+		}
+		fmt.Fprintf(&b, "### %d connection%s\n\n| | requests/s | p50 ms | p99 ms | %s | total us | RSS MB |\n|---|%s\n",
+			connections, plural, strings.Join(gatePrograms, " us | ")+" us", strings.Repeat("---:|", len(gatePrograms)+5))
+		for _, r := range results {
+			m := r.loads[n]
+			fmt.Fprintf(&b, "| %s | %.0f | %s | %s |", r.name, m.rate, millis(m.p50), millis(m.p99))
+			var memory []string
+			for _, program := range gatePrograms {
+				if d, ok := value(r, m.cpu, program); ok {
+					fmt.Fprintf(&b, " %d |", micros(d))
+				} else {
+					b.WriteString(" – |")
+				}
+				if rss, ok := value(r, m.rss, program); ok {
+					memory = append(memory, fmt.Sprint(rss>>20))
+				}
+			}
+			fmt.Fprintf(&b, " **%d** | %s |\n", micros(m.total()), strings.Join(memory, " + "))
+		}
+		b.WriteString("\n")
+	}
+	b.WriteString(gateRatios(s, results))
+	machine, err := describeMachine(ctx, s, envoy)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(&b, "%d rounds of %s for each cell, in turns. %s\n", s.rounds, s.duration, machine)
+	fmt.Print("\n", b.String())
+	if err := os.WriteFile(filepath.Join(s.out, "gate.md"), []byte(b.String()), 0o644); err != nil {
+		return err
+	}
+	return plotGates(filepath.Join(s.out, "gate.svg"), s.connections[0], results)
+}
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }
+
+// gateRatios compares the rows that were measured.
+func gateRatios(s gateSettings, results []*gateResult) string {
+	find := func(name string) *gateResult {
+		i := slices.IndexFunc(results, func(r *gateResult) bool { return r.name == name })
+		if i < 0 {
+			return nil
+		}
+		return results[i]
+	}
+	var b strings.Builder
+	compare := func(what, name, with string, of func(best) time.Duration) {
+		r, other := find(name), find(with)
+		if r == nil || other == nil {
+			return
+		}
+		fmt.Fprintf(&b, "| %s: %s / %s |", what, name, with)
+		for n := range s.connections {
+			fmt.Fprintf(&b, " %.2f |", float64(of(r.loads[n]))/float64(of(other.loads[n])))
+		}
+		b.WriteByte('\n')
+	}
+	total := func(m best) time.Duration { return m.total() }
+	p50 := func(m best) time.Duration { return m.p50 }
+	for _, kind := range []string{"new key", "replay"} {
+		for _, variant := range []string{"", ", client_abort cancel", ", headers mode"} {
+			compare("CPU", "gate, "+kind+variant, "ext_proc + Redis, "+kind, total)
+		}
+		compare("CPU", "gate, "+kind, "earlier gate, "+kind, total)
+		compare("p50", "gate, "+kind, "ext_proc + Redis, "+kind, p50)
+		compare("p50", "gate, "+kind, "earlier gate, "+kind, p50)
+	}
+	if b.Len() == 0 {
+		return ""
+	}
+	head := "| ratio |"
+	for _, n := range s.connections {
+		head += fmt.Sprintf(" %d conn. |", n)
+	}
+	return head + "\n|---|" + strings.Repeat("---:|", len(s.connections)) + "\n" + b.String() + "\n"
+}
+
+// describeMachine says what the numbers were measured on and with.
+func describeMachine(ctx context.Context, s gateSettings, envoy envoybin.Binary) (string, error) {
+	model := "unknown CPU"
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(text)) {
+			if name, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
+				model = strings.TrimSpace(v)
+				break
+			}
+		}
+	}
+	kernel, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "", err
+	}
+	memory := "unknown"
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		line, _, _ := strings.Cut(string(text), "\n")
+		var kb int64
+		if _, err := fmt.Sscanf(line, "MemTotal: %d kB", &kb); err == nil {
+			memory = fmt.Sprintf("%d GB", (kb+1<<19)>>20)
+		}
+	}
+	sync, err := syncTime(s.out)
+	if err != nil {
+		return "", err
+	}
+	nginx := "nginx"
+	if out, err := tool(ctx, "nginx", "-v"); err == nil {
+		nginx = strings.TrimPrefix(strings.TrimSpace(out), "nginx version: ")
+	}
+	redis := strings.Fields(version(ctx, "redis-server", "--version"))
+	for _, f := range redis {
+		if v, ok := strings.CutPrefix(f, "v="); ok {
+			redis = []string{v}
+		}
+	}
+	return fmt.Sprintf("Machine: %d cores (%s), %s memory, Linux %s, %s, a write of 512 bytes with fdatasync takes %v (median of %d). "+
+		"Envoy %s with one worker, %s, Redis %s, %s, wrk with one thread; all on this machine.",
+		runtime.NumCPU(), model, memory, strings.TrimSpace(string(kernel)), fileSystem(s.out), sync.Round(time.Microsecond), syncs,
+		envoy.Version, nginx, strings.Join(redis, " "), runtime.Version()), nil
+}
+
+const syncs = 200
+
+// syncTime is the median of how long a small write and its fdatasync take.
+func syncTime(dir string) (time.Duration, error) {
+	f, err := os.CreateTemp(dir, "sync")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close(); _ = os.Remove(f.Name()) }()
+	block := bytes.Repeat([]byte("x"), 512)
+	if _, err := f.Write(make([]byte, syncs*len(block))); err != nil {
+		return 0, err
+	}
+	if err := f.Sync(); err != nil {
+		return 0, err
+	}
+	took := make([]time.Duration, syncs)
+	for i := range took {
+		began := time.Now()
+		if _, err := f.WriteAt(block, int64(i*len(block))); err != nil {
+			return 0, err
+		}
+		if err := syscall.Fdatasync(int(f.Fd())); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(began)
+	}
+	slices.Sort(took)
+	return took[syncs/2], nil
+}
+
+// fileSystem is the type of the one that a directory is on.
+func fileSystem(dir string) string {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(dir, &st); err != nil {
+		return "unknown file system"
+	}
+	switch st.Type {
+	case 0xef53:
+		return "ext4"
+	case 0x58465342:
+		return "xfs"
+	case 0x9123683e:
+		return "btrfs"
+	case 0x794c7630:
+		return "overlayfs"
+	case 0x01021994:
+		return "tmpfs (no disk)"
+	}
+	return fmt.Sprintf("file system %#x", st.Type)
+}
+
+// plotGates draws the CPU time of a request, a bar for each row, a part for each
+// program.
+func plotGates(file string, connections int, results []*gateResult) error {
+	p := plot.New()
+	p.Title.Text = fmt.Sprintf("CPU time of a request, %d connections", connections)
+	p.X.Label.Text = "us"
+	p.X.Min = 0
+	p.Legend.Top = false
+	var names []string
+	var below *plotter.BarChart
+	for i, program := range gatePrograms {
+		var values plotter.Values
+		for _, r := range slices.Backward(results) {
+			d, _ := value(r, r.loads[0].cpu, program)
+			values = append(values, float64(d)/float64(time.Microsecond))
+			if i == 0 {
+				names = append(names, r.name)
+			}
+		}
+		bars, err := plotter.NewBarChart(values, vg.Points(14))
+		if err != nil {
+			return err
+		}
+		bars.Horizontal = true
+		bars.LineStyle.Width = 0
+		bars.Color = plotutil.Color(i)
+		if below != nil {
+			bars.StackOn(below)
+		}
+		below = bars
+		p.Add(bars)
+		p.Legend.Add(program, bars)
+	}
+	p.NominalY(names...)
+	p.BackgroundColor = color.White
+	return p.Save(9*vg.Inch, vg.Length(len(results))*0.32*vg.Inch+vg.Inch, file)
+}
