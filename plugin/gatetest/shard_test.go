@@ -261,6 +261,29 @@ func TestKeyMoves(t *testing.T) {
 	})
 }
 
+// A shard that goes away keeps what it has until that has run out.
+func TestShardGoesAway(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		old := s.gate(list("shards", three...))
+		key := s.key(0, three, "three", before, "one")
+		pays(t, old, key)
+		for name, m := range s.managers {
+			m.Be(name, before...)
+		}
+		r := s.gate(list("shards", before...) + "," + list("previous_shards", three...))
+		p := r.Send(Request{Key: key}).Response()
+		want(t, "replayed", p.Body+p.Header("idempotent-replayed"), key+"true")
+		key = s.key(1, three, "three", before, "one")
+		pays(t, r, key)
+		state, _ := s.managers["one"].State(key)
+		want(t, "state", state, api.StateCommitted)
+		s.managers["three"].Always(api.PathReserve, Fault{Refuse: true})
+		refused(t, r, s.key(2, three, "three", before, "one"))
+		wantLog(t, r, `a call to cluster \"three\"`, 1)
+	})
+}
+
 // A client that leaves between the two questions leaves nothing behind.
 func TestClientLeavesWhileTheKeyMoves(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
