@@ -207,7 +207,7 @@ func TestProcessLife(t *testing.T) {
 	}
 	metrics, _ := io.ReadAll(resp.Body)
 	resp.Body.Close()
-	for _, name := range []string{"oncegate_wal_fsync_seconds_count", "oncegate_wal_batch_records_sum 2", "oncegate_ledger_entries{state=\"committed\"} 1", "oncegate_wal_segments 1", "process_resident_memory_bytes"} {
+	for _, name := range []string{"oncegate_wal_fsync_seconds_count", "oncegate_wal_batch_records_sum 3", "oncegate_ledger_entries{state=\"committed\"} 1", "oncegate_wal_segments 1", "process_resident_memory_bytes"} {
 		if !strings.Contains(string(metrics), name) {
 			t.Errorf("metrics lack %s", name)
 		}
@@ -238,14 +238,14 @@ func TestProcessLife(t *testing.T) {
 	if want := fmt.Sprintf(`"msg":"listening","listener":"api","addr":%q`, p.addr["api"]); !strings.Contains(p.stderr.String(), want) {
 		t.Errorf("the log lacks %s", want)
 	}
-	if out, err := exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "ok: 2 records") {
+	if out, err := exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "ok: 3 records") {
 		t.Errorf("verify: %v %s", err, out)
 	}
 	out, err = exec.Command(bin, "wal", "dump", "--data-dir", dir).CombinedOutput()
-	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); err != nil || len(lines) != 2 || !strings.Contains(lines[1], `"state":"committed"`) {
+	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); err != nil || len(lines) != 3 || !strings.Contains(lines[2], `"state":"committed"`) {
 		t.Errorf("dump: %v %s", err, out)
 	}
-	if out, err := exec.Command(bin, "wal", "stats", "--data-dir", dir).CombinedOutput(); err != nil || !strings.Contains(string(out), `"records": 2,`) {
+	if out, err := exec.Command(bin, "wal", "stats", "--data-dir", dir).CombinedOutput(); err != nil || !strings.Contains(string(out), `"records": 3,`) {
 		t.Errorf("stats: %v %s", err, out)
 	}
 	// And it is all still there.

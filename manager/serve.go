@@ -21,6 +21,7 @@ import (
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/shard"
 	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/downtime"
 	"github.com/oncegate/oncegate/manager/store/unread"
@@ -78,6 +79,7 @@ type app struct {
 	unreadable *unread.Tracker
 
 	store     store.Store
+	shard     *shard.Keeper
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	queue     *jobs.Queue
@@ -128,9 +130,13 @@ func (a *app) start(ctx context.Context) error {
 	})
 	leases := downtime.New(a.store, downtime.Options{Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended})
 	a.store = leases
+	if err := a.openShard(ctx); err != nil {
+		return err
+	}
 	a.unreadable = unread.New()
 	ledgerOpts, jobOpts, opts := s.ledger, s.jobs, s.server
 	ledgerOpts.Unreadable, jobOpts.Unreadable, opts.Unreadable = a.unreadable, a.unreadable, a.unreadable
+	ledgerOpts.Owners, opts.Identity = a.shard, a.shard.Identity
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
 	}
@@ -160,6 +166,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
 	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
+	a.goRun(func() { a.shard.Run(background, a.tellShard) })
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
 

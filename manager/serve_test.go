@@ -183,7 +183,7 @@ func TestReferenceListsEveryMetric(t *testing.T) {
 		t.Errorf("told are\n%s\nthere are\n%s", strings.Join(told, "\n"), strings.Join(there, "\n"))
 	}
 	flags := new(strings.Builder)
-	printSettings(flags, append(new(settings).table(), new(settings).jobsTable()...))
+	printSettings(flags, new(settings).all())
 	for _, flag := range names("`(--[a-z-]+)`", text) {
 		if !strings.Contains(flags.String(), "  "+flag+"\n") {
 			t.Errorf("there is no flag %s", flag)

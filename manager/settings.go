@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/shard"
 )
 
 // settings of "manager serve".
@@ -35,6 +37,7 @@ type settings struct {
 	server                           server.Options
 	whenFull                         string
 	waitForPending                   bool
+	shard                            shard.Want
 	pendingWait                      time.Duration
 
 	fromEnv map[string]string // flag name -> the variable that gave its value
@@ -54,7 +57,7 @@ type setting struct {
 // returns flag.ErrHelp after it printed the help that was asked for.
 func parseSettings(env environment, args []string) (*settings, error) {
 	s := &settings{fromEnv: make(map[string]string)}
-	all := append(s.table(), s.jobsTable()...)
+	all := s.all()
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
@@ -107,6 +110,9 @@ func parseSettings(env environment, args []string) (*settings, error) {
 	}
 	return s, s.check()
 }
+
+// all are the settings of "manager serve".
+func (s *settings) all() []setting { return slices.Concat(s.table(), s.shardTable(), s.jobsTable()) }
 
 func (s *settings) table() []setting {
 	const seconds = "a number of seconds"

@@ -23,6 +23,9 @@ func (s *settings) check() error {
 	if err := s.checkPlaces(); err != nil {
 		return err
 	}
+	if err := s.checkShards(); err != nil {
+		return err
+	}
 	for _, l := range []struct{ flag, value string }{{"listen", s.listen}, {"admin", s.admin}} {
 		if l.flag == "admin" && l.value == "" {
 			continue

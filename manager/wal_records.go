@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/jobs"
 	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/shard"
 	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/downtime"
 	"github.com/oncegate/oncegate/manager/store/mem"
@@ -74,6 +75,8 @@ func (c *recordCheck) change(ch *mem.Change) {
 		if len(r.Blobs) > 0 {
 			c.needs[id.Key] = r.Blobs
 		}
+	case id.Collection == shard.Collection:
+		_, err = shard.Read(id.Key, ch.Value)
 	case id.Collection == downtime.Collection: // made anew when it cannot be read
 		return
 	default:

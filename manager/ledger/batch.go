@@ -267,7 +267,10 @@ func (tx *Tx) prefetch(items []Item) error {
 	if _, ok := tx.Tx.(store.Prefetcher); !ok {
 		return nil
 	}
-	ids := make([]store.ID, 0, len(items))
+	ids := make([]store.ID, 0, len(items)+1)
+	if record, ok := tx.ownersRecord(); ok && reserves(items) {
+		ids = append(ids, record)
+	}
 	for i := range items {
 		if items[i].phase == open {
 			ids = append(ids, store.ID{Collection: collection, Key: items[i].key})

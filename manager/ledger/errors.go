@@ -23,6 +23,9 @@ var (
 	// ErrFull: the window has no room for a new key, or the key's scope has its
 	// share of it; the error is a *FullError.
 	ErrFull = errors.New("ledger: the window is full")
+	// ErrKeyMoved: nothing is here of the key, and another ledger owns it; the error is
+	// a *MovedError.
+	ErrKeyMoved = errors.New("ledger: another shard owns the key")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
 	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
 	// ErrNotFound: there is no such entry.
@@ -30,6 +33,17 @@ var (
 	// ErrCursor: the cursor of a listing was not made by this ledger.
 	ErrCursor = errors.New("ledger: malformed cursor")
 )
+
+// MovedError is an ErrKeyMoved that says who owns the key.
+type MovedError struct {
+	// Owner is the name of the shard.
+	Owner string
+}
+
+func (e *MovedError) Error() string { return "ledger: the shard " + e.Owner + " owns the key" }
+
+// Is makes errors.Is find ErrKeyMoved.
+func (e *MovedError) Is(target error) bool { return target == ErrKeyMoved }
 
 // FullError is an ErrFull that says when to ask again.
 type FullError struct {

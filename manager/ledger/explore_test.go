@@ -115,7 +115,7 @@ func (p *protocol) carryOut(s *explored, m message, token uint8) (v verdict) {
 	e, t := s.record(p), string('0'+rune(token))
 	switch m {
 	case askReserve:
-		if v = decideReserve(e, exploreNow, t, ""); v == verdictInsert {
+		if v = decideReserve(e, exploreNow, t, "", false); v == verdictInsert {
 			s.write(api.StatePending, token, p.pending)
 		}
 	case askRenew:

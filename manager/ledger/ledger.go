@@ -106,7 +106,7 @@ func (l *Ledger) Options() Options { return l.opts }
 // is over. A held call whose context ends returns the context's error.
 //
 // Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrFull,
-// the store's. After a store error or a cancelled context the outcome may be
+// ErrKeyMoved, the store's. After a store error or a cancelled context the outcome may be
 // unknown; the same call with the same token settles it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
@@ -301,6 +301,8 @@ func outcomeOf(err error) Outcome {
 			return OutcomeOverShare
 		}
 		return OutcomeFull
+	case errors.Is(err, ErrKeyMoved):
+		return OutcomeMoved
 	case errors.Is(err, ErrTooLarge), errors.Is(err, store.ErrTooLarge):
 		return OutcomeTooLarge
 	case errors.As(err, &field), errors.As(err, &raw):

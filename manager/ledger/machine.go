@@ -15,6 +15,7 @@ const (
 	verdictConflict                // same token, other outcome
 
 	verdictUnknown // reserve: the work may have run, its outcome is not known
+	verdictMoved   // reserve: nothing is there, and another ledger owns the key
 
 	// answers that change nothing
 	verdictOwn     // reserve: this token holds the entry
@@ -59,8 +60,12 @@ func mismatch(e *record, fingerprint string) bool {
 	return fingerprint != "" && len(e.fingerprint) != 0 && string(e.fingerprint) != fingerprint
 }
 
-func decideReserve(e *record, now int64, token, fingerprint string) verdict {
+// decideReserve: elsewhere says that another ledger owns the key. It counts only where nothing is there: what was
+// begun here ends here.
+func decideReserve(e *record, now int64, token, fingerprint string, elsewhere bool) verdict {
 	switch state, _ := standing(e, now); {
+	case state == api.StateNone && elsewhere:
+		return verdictMoved
 	case state == api.StateNone:
 		return verdictInsert
 	case mismatch(e, fingerprint):

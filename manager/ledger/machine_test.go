@@ -63,14 +63,19 @@ func TestMachine(t *testing.T) {
 		{"rejected expired", "t", "f", verdictInsert, verdictLate, verdictLate, verdictGone, verdictLate, verdictLate, verdictGone},
 	} {
 		e := found[c.found]
+		moved := c.reserve
+		if moved == verdictInsert {
+			moved = verdictMoved // and nothing else is
+		}
 		for call, v := range map[string][2]verdict{
-			"reserve": {decideReserve(e, now, c.token, c.fingerprint), c.reserve},
-			"commit":  {decideFinish(e, now, api.StateCommitted, c.token, c.fingerprint), c.commit},
-			"reject":  {decideFinish(e, now, api.StateRejected, c.token, c.fingerprint), c.reject},
-			"release": {decideRelease(e, now, c.token), c.release},
-			"renew":   {decideRenew(e, now, c.token, c.fingerprint), c.renew},
-			"unknown": {decideFinish(e, now, api.StateUnknown, c.token, c.fingerprint), c.unknown},
-			"resolve": {decideResolve(e, now), c.resolve},
+			"reserve":                  {decideReserve(e, now, c.token, c.fingerprint, false), c.reserve},
+			"reserve of another's key": {decideReserve(e, now, c.token, c.fingerprint, true), moved},
+			"commit":                   {decideFinish(e, now, api.StateCommitted, c.token, c.fingerprint), c.commit},
+			"reject":                   {decideFinish(e, now, api.StateRejected, c.token, c.fingerprint), c.reject},
+			"release":                  {decideRelease(e, now, c.token), c.release},
+			"renew":                    {decideRenew(e, now, c.token, c.fingerprint), c.renew},
+			"unknown":                  {decideFinish(e, now, api.StateUnknown, c.token, c.fingerprint), c.unknown},
+			"resolve":                  {decideResolve(e, now), c.resolve},
 		} {
 			if v[0] != v[1] {
 				t.Errorf("%s: %s(%s, %q) = %d, want %d", c.found, call, c.token, c.fingerprint, v[0], v[1])
@@ -80,7 +85,7 @@ func TestMachine(t *testing.T) {
 	// A fingerprint that only one side gives is not compared.
 	bare := entry(api.StatePending, now+1, 5)
 	bare.fingerprint = nil
-	if got := decideReserve(bare, now, "t", "f"); got != verdictOwn {
+	if got := decideReserve(bare, now, "t", "f", false); got != verdictOwn {
 		t.Errorf("entry without a fingerprint: %d", got)
 	}
 }

@@ -43,11 +43,22 @@ type Options struct {
 	// PollInterval is how often a waiter looks by itself, in case a wake-up
 	// was lost. Default 1 s.
 	PollInterval time.Duration
+	// Owners says which keys belong to other ledgers; nil: none.
+	Owners Owners
 	// Unreadable is told of the records that cannot be read; default one of its own.
 	Unreadable *unread.Tracker
 	// OpTimeout bounds each transaction that the ledger runs on its own
 	// account, after a wait and in the sweeper. Default 10 s.
 	OpTimeout time.Duration
+}
+
+// Owners divides keys among ledgers.
+type Owners interface {
+	// Owner names the ledger that owns a key, and says whether that is another one than this. It is asked in
+	// the transaction that is about to insert the key, and may read it.
+	Owner(tx store.Tx, scope, key string) (name string, other bool, err error)
+	// Record is what Owner reads, if anything.
+	Record() (id store.ID, ok bool)
 }
 
 // MaxResultLimit bounds Options.MaxResultBytes, so that a record always fits

@@ -161,6 +161,11 @@ func (r *run) write(stx store.Tx) error {
 // The functions of the calls.
 
 func (r *run) doReserve() (err error) {
+	if record, ok := r.tx.ownersRecord(); ok {
+		if err := store.Prefetch(r.tx.Tx, []store.ID{record, {Collection: collection, Key: r.key}}); err != nil {
+			return err
+		}
+	}
 	r.reply, err = r.tx.reserve(r.key, r.reserve)
 	return err
 }
@@ -192,7 +197,8 @@ func (r *run) look(stx store.Tx) error {
 	}
 	at := stx.Now()
 	now := at.UnixMilli()
-	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint); v {
+	// Whether a key that is not there may be inserted is for the transaction that would do so.
+	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint, false); v {
 	case verdictMismatch, verdictUnknown:
 		r.refusal = refusals[v].err
 	case verdictFinal:

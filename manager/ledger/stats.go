@@ -61,6 +61,8 @@ const (
 	OutcomeFull
 	// OutcomeOverShare: ErrFull, the scope has its share.
 	OutcomeOverShare
+	// OutcomeMoved: ErrKeyMoved.
+	OutcomeMoved
 	// OutcomeTooLarge: ErrTooLarge.
 	OutcomeTooLarge
 	// OutcomeInvalid: the request was malformed.
@@ -71,7 +73,7 @@ const (
 )
 
 var outcomeNames = [outcomeCount]string{
-	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "too_large",
+	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "too_large",
 	"invalid", "error",
 }
 

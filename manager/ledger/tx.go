@@ -103,13 +103,14 @@ func (tx *Tx) Delete(c store.Collection, key string) error {
 	return tx.Tx.Delete(c, key)
 }
 
-// Reserve is Ledger.Reserve inside the transaction; it never waits.
+// Reserve is Ledger.Reserve inside the transaction. It never waits, and takes a key whichever ledger owns it: its caller
+// chose this one together with what else the transaction writes here.
 func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	if err := req.Validate(); err != nil {
 		tx.count(OpReserve, OutcomeInvalid)
 		return Reply{}, err
 	}
-	reply, err := tx.reserve(recordKey(req.Scope, req.Key), req)
+	reply, err := tx.reserveHere(recordKey(req.Scope, req.Key), req, nil)
 	tx.countReserve(reply, err)
 	return reply, err
 }
@@ -126,6 +127,10 @@ func (tx *Tx) countReserve(reply Reply, err error) {
 }
 
 func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
+	return tx.reserveHere(key, req, tx.l.opts.Owners)
+}
+
+func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (Reply, error) {
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
 	if err != nil {
@@ -133,7 +138,13 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
-	switch v := decideReserve(e, now, req.Token, req.Fingerprint); v {
+	owner, elsewhere := "", false
+	if owners != nil && !live(e, now) {
+		if owner, elsewhere, err = owners.Owner(tx.Tx, req.Scope, req.Key); err != nil {
+			return Reply{}, err
+		}
+	}
+	switch v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere); v {
 	case verdictInsert:
 		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 		tx.supersede(key, e, now)
@@ -156,9 +167,20 @@ func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 	case verdictFinal:
 		tx.l.touches.note(key, now)
 		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, nil
+	case verdictMoved:
+		tx.count(OpReserve, OutcomeMoved)
+		return Reply{}, &MovedError{Owner: owner}
 	default:
 		return Reply{}, tx.refuse(OpReserve, v)
 	}
+}
+
+// ownersRecord is what Options.Owners reads in a transaction, if anything.
+func (tx *Tx) ownersRecord() (id store.ID, ok bool) {
+	if tx.l.opts.Owners == nil {
+		return store.ID{}, false
+	}
+	return tx.l.opts.Owners.Record()
 }
 
 func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {
@@ -189,6 +211,7 @@ var refusals = [...]struct {
 	verdictFenced:   {OutcomeFenced, ErrFenced},
 	verdictConflict: {OutcomeConflict, ErrConflict},
 	verdictUnknown:  {OutcomeUnknown, ErrOutcomeUnknown},
+	verdictMoved:    {OutcomeMoved, ErrKeyMoved},
 }
 
 // refuse counts and returns the error of a verdict; nil when it is no refusal.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/shard"
 )
 
 // LedgerRoutes are the calls of gates and other clients on a ledger. Audit, if
@@ -397,7 +398,28 @@ func (h *ledgerHandlers) stats(r *Request, w *Response) {
 		return
 	}
 	w.JSON(200)
-	w.Body = appendStats(w.Body, &s)
+	var me shard.Identity
+	if r.server.opts.Identity != nil {
+		me = r.server.opts.Identity()
+	}
+	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
+}
+
+// appendIdentity begins an object with who the ledger is; appendStats goes on.
+func appendIdentity(dst []byte, me *shard.Identity) []byte {
+	dst = append(dst, `{"ledger_id":`...)
+	dst = api.AppendJSONString(dst, me.ID)
+	dst = append(dst, `,"shard":`...)
+	dst = api.AppendJSONString(dst, me.Name)
+	dst = append(dst, `,"shards":[`...)
+	for i, name := range me.Shards {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = api.AppendJSONString(dst, name)
+	}
+	dst = append(dst, `],"shards_version":`...)
+	return strconv.AppendUint(dst, me.Version, 10)
 }
 
 func appendStats(dst []byte, s *ledger.Stats) []byte {
@@ -407,7 +429,7 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 		dst = append(dst, '"', ':')
 		dst = strconv.AppendInt(dst, n, 10)
 	}
-	dst = append(dst, `{"entries":{`...)
+	dst = append(dst, `,"entries":{`...)
 	number("pending", int64(s.Pending))
 	dst = append(dst, ',')
 	number("committed", int64(s.Committed))

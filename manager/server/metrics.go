@@ -17,6 +17,7 @@ type metrics struct {
 	shed         prometheus.Counter
 	refused      prometheus.Counter
 	unauthorized prometheus.Counter
+	strays       prometheus.Counter
 	unmatched    *routeMetrics
 }
 
@@ -42,6 +43,9 @@ func newMetrics() *metrics {
 		}),
 		unauthorized: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "oncegate_http_unauthorized_total", Help: "Requests answered 401.",
+		}),
+		strays: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oncegate_http_wrong_shard_total", Help: "Requests answered 421 because they meant another shard: something is wired wrongly.",
 		}),
 	}
 	m.unmatched = m.route("", "unmatched")
@@ -70,7 +74,7 @@ func (r *routeMetrics) observe(status int, d time.Duration) {
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{
-		m.requests, m.seconds, m.shed, m.refused, m.unauthorized,
+		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.strays,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "oncegate_http_in_flight", Help: "Requests at work right now, held ones apart.",
 		}, func() float64 { return float64(s.load.busy.Load()) }),

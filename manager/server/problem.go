@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -42,6 +43,7 @@ func ProblemOf(err error) api.Problem {
 	var state *ledger.StateError
 	var unreadable *store.UnreadableError
 	var full *ledger.FullError
+	var moved *ledger.MovedError
 	switch {
 	case errors.As(err, &p):
 		return p.Problem()
@@ -74,6 +76,11 @@ func ProblemOf(err error) api.Problem {
 		return api.Problem{
 			Status: 422, Code: api.CodeFingerprintMismatch, Title: "Idempotency key reused",
 			Detail: "the idempotency key was used for another request",
+		}
+	case errors.As(err, &moved):
+		return api.Problem{
+			Status: 421, Code: api.CodeKeyMoved, Title: "Key moved",
+			Detail: "the shard " + strconv.Quote(moved.Owner) + " owns this key, and nothing is left of it here; ask that shard",
 		}
 	case errors.As(err, &full):
 		detail := "the window is full of entries that have not expired; nothing was changed"

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/shard"
 	"github.com/oncegate/oncegate/manager/store/unread"
 )
 
@@ -24,6 +25,9 @@ type Options struct {
 	Logger *slog.Logger
 	// Auth decides who may call; nil admits everyone.
 	Auth *Auth
+	// Identity tells what the ledger is. A call that means another shard than that is refused, and answers say
+	// which one it is. Nil, or one without a name: the server takes calls for any.
+	Identity func() shard.Identity
 	// Unreadable is told of the records that a call named and that cannot be read.
 	// Nil tells nobody.
 	Unreadable *unread.Tracker
@@ -94,6 +98,7 @@ type Server struct {
 	routes  *router
 	metrics *metrics
 	load    load
+	strays  strays
 
 	base      context.Context // ends when the server is stopped by force
 	stop      context.CancelFunc
@@ -186,6 +191,9 @@ func (s *Server) serve(r *Request, w *Response) {
 			w.Problem(forbidden())
 			return
 		}
+	}
+	if e != nil && !e.Open && s.stray(r, w) {
+		return
 	}
 	switch {
 	case e != nil:

@@ -1,0 +1,59 @@
+package server
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// stray answers a request that means another shard than this one, and tells the alarm; it reports whether it did. It also
+// puts this shard's name on the answer, whatever that will be.
+func (s *Server) stray(r *Request, w *Response) bool {
+	if s.opts.Identity == nil {
+		return false
+	}
+	me := s.opts.Identity()
+	if me.Name == "" {
+		return false
+	}
+	w.SetHeader(api.HeaderShard, me.Name)
+	meant := r.Header(api.HeaderShard)
+	if meant == me.Name || meant == "" && r.HeaderCount(api.HeaderShard) == 0 {
+		return false
+	}
+	s.metrics.strays.Inc()
+	if n := s.strays.count(time.Now()); n > 0 {
+		s.log.Error("ALARM: a call means another shard than this manager is: a cluster or a route leads to the wrong manager; nothing was done",
+			"shard", me.Name, "ledger", me.ID, "meant", clip(meant), "remote", r.Remote(), "path", clip(r.Path), "such_calls", n)
+	}
+	w.Problem(&api.Problem{
+		Status: 421, Code: api.CodeWrongShard, Title: "Wrong shard",
+		Detail: "this manager is the shard " + strconv.Quote(me.Name) + ", and the call means " + strconv.Quote(clip(meant)) + "; nothing was done",
+	})
+	return true
+}
+
+// strayAlarms is how often calls for other shards are logged at most.
+const strayAlarms = 10 * time.Second
+
+// strays are the calls for other shards that were not logged yet.
+type strays struct {
+	mu   sync.Mutex
+	n    int
+	last time.Time
+}
+
+// count returns how many there were since the last time that it returned any: 0 too soon after that.
+func (s *strays) count(now time.Time) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	if !s.last.IsZero() && now.Sub(s.last) < strayAlarms {
+		return 0
+	}
+	n := s.n
+	s.n, s.last = 0, now
+	return n
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/shard"
+)
+
+// shardTable are the settings that say which shard a ledger is.
+func (s *settings) shardTable() []setting {
+	name := func(flag, env, usage string, to *string) setting {
+		return setting{name: flag, env: env, usage: usage, parse: func(v string) error {
+			*to = v
+			return checkShard(v)
+		}}
+	}
+	return []setting{
+		name("shard", "ONCEGATE_SHARD", "name of the ledger among the shards that gates choose from (manager.shards); calls that mean another one are refused. It is kept with the data, which cannot be another shard then. None: calls for any are taken", &s.shard.Name),
+		name("shard-was", "ONCEGATE_SHARD_WAS", "name that the data had so far, to rename them to --shard", &s.shard.Was),
+		{name: "shards", env: "ONCEGATE_SHARDS", usage: "names of all shards, with commas between them: new keys that another one of them owns are refused. It is kept with the data; see docs/shards.md before you change it", parse: s.parseShards},
+		{name: "shards-version", env: "ONCEGATE_SHARDS_VERSION", usage: "version of that list, above that of every list before; only needed to go back to an earlier list", parse: func(v string) error {
+			n, err := strconv.ParseUint(v, 10, 32)
+			if err != nil || n == 0 {
+				return errors.New("must be a whole number from 1 to 4294967295")
+			}
+			s.shard.Version = n
+			return nil
+		}},
+	}
+}
+
+// checkShard looks at one name.
+func checkShard(v string) error {
+	if len(v) < 1 || len(v) > api.MaxShardBytes || strings.ContainsFunc(v, func(r rune) bool { return r < 0x21 || r > 0x7e || r == ',' }) {
+		return fmt.Errorf("must be 1 to %d bytes of visible ASCII without a comma", api.MaxShardBytes)
+	}
+	return nil
+}
+
+func (s *settings) parseShards(v string) error {
+	names := strings.Split(v, ",")
+	seen := make(map[string]bool)
+	for _, name := range names {
+		if err := checkShard(name); err != nil {
+			return fmt.Errorf("the name %q %w", name, err)
+		}
+		if seen[name] {
+			return fmt.Errorf("%q is there twice; must be each name once", name)
+		}
+		seen[name] = true
+	}
+	if len(names) > api.MaxShards {
+		return fmt.Errorf("has %d names; must be 1 to %d", len(names), api.MaxShards)
+	}
+	s.shard.Shards = names
+	return nil
+}
+
+// checkShards looks at what one of these settings alone cannot tell.
+func (s *settings) checkShards() error {
+	switch w := &s.shard; {
+	case w.Was != "" && w.Name == "":
+		return usagef("%s %q: needs --shard, the new name", s.named("shard-was"), w.Was)
+	case w.Shards != nil && w.Name == "":
+		return usagef("%s: needs --shard, which of them this one is", s.named("shards"))
+	case w.Version != 0 && w.Shards == nil:
+		return usagef("%s %d: needs --shards", s.named("shards-version"), w.Version)
+	}
+	return nil
+}
+
+// openShard finds out who the ledger is, before anything else happens to the data.
+func (a *app) openShard(ctx context.Context) error {
+	want := a.settings.shard
+	if want.Shards != nil && a.store.Capabilities().Shared {
+		n, err := a.store.Len(ctx, ledger.Collection, "")
+		if err != nil {
+			return err
+		}
+		want.Used = n > 0
+	}
+	keeper, change, err := shard.Open(ctx, a.store, want)
+	var refused *shard.Error
+	if errors.As(err, &refused) {
+		return usagef("%v", refused)
+	}
+	if err != nil {
+		return fmt.Errorf("the ledger's identity: %w", err)
+	}
+	a.shard = keeper
+	a.tellShard(change)
+	return nil
+}
+
+// tellShard logs who the ledger is, and what a start or another manager changed about that.
+func (a *app) tellShard(c shard.Change) {
+	i := c.After
+	if c.Before.ID != "" && c.Named() {
+		a.log.Warn("the ledger has another name", "ledger", i.ID, "from", c.Before.Name, "to", i.Name)
+	}
+	if c.Before.ID != "" && c.Listed() {
+		a.log.Warn("the list of shards has changed: new keys that now belong to another shard are refused here from now on. "+
+			"Before this, every gate must have the new list in manager.shards and the old one in manager.previous_shards, and the new shards must run; "+
+			"until then gates answer 503 for such keys. To go back is a change of its own: see docs/shards.md",
+			"ledger", i.ID, "shard", i.Name, "from", c.Before.Shards, "from_version", c.Before.Version, "to", i.Shards, "to_version", i.Version)
+	}
+	fields := []any{"ledger", i.ID, "shard", i.Name, "shards", i.Shards, "shards_version", i.Version}
+	switch {
+	case i.Name == "":
+		a.log.Info("the ledger has no name (--shard): it takes calls for any shard, so a gate that is wired to the wrong manager is not noticed", "ledger", i.ID)
+	case i.Shards != nil && !i.Lists(i.Name):
+		a.log.Warn("the ledger is a shard that the list does not have: it answers for what it holds and takes no new keys", fields...)
+	default:
+		a.log.Info("the ledger is a shard", fields...)
+	}
+}
