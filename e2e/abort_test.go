@@ -30,6 +30,7 @@ var carrying = map[string]map[string]any{
 // eachWay runs a scenario on every target that can carry requests, in each way that it has; plugin is a copy.
 func eachWay(t *testing.T, scenario func(t *testing.T, target Target, plugin map[string]any)) {
 	t.Helper()
+	t.Parallel()
 	for _, target := range targets {
 		for way, fields := range carrying {
 			if _, ok := target.(envoyTarget); !ok && way == "inner listener" {
@@ -116,6 +117,7 @@ func TestClientTimesOutAndTriesAgain(t *testing.T) {
 
 // What cancel costs, which is what continue is for: the answer of the work that ran is lost to all.
 func TestCancelLosesTheAnswer(t *testing.T) {
+	t.Parallel()
 	for _, target := range targets {
 		t.Run(target.Name(), func(t *testing.T) {
 			t.Parallel()

@@ -75,7 +75,7 @@ const vmMemory = 192 << 20
 // Many bodies that lack their last byte, at the same time, half of them of known length. Envoy holds each once. What the
 // gate holds beside is bounded, and all arrive. Of answers without a length, it records what it had room for.
 func TestCrowdOfBodies(t *testing.T) {
-	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+	sideBySide(t, envoys(), func(t *testing.T, target Target, mode string) { // they are a crowd
 		for _, answers := range []bool{false, true} {
 			t.Run(map[bool]string{false: "requests", true: "answers"}[answers], func(t *testing.T) {
 				crowdOfBodies(t, target, mode, answers)

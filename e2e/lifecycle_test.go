@@ -29,6 +29,7 @@ import (
 // What operators do to an Envoy while requests run: nothing runs twice, and all that wait
 // get the one answer.
 func TestLifecycle(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T, *lifecycle)

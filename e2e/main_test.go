@@ -101,7 +101,7 @@ func TestSameKeyForAnotherRequest(t *testing.T) {
 
 func TestBadKeys(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
-		s := sharedStack(t, target, mode)
+		s := newStack(t, target, mode, nil) // it counts all that runs
 		p := s.proxies[0]
 		total := func() string {
 			text, err := fetch("http://" + s.paymentsAddr + "/executions?key=none")

@@ -114,6 +114,7 @@ func TestManagerAwayPastTheReservation(t *testing.T) {
 			{"rejected", "before_reply", "422"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
 				s := newStack(t, target, mode, map[string]any{
 					"pending_ttl_seconds": reservation, "pending_wait_timeout": 0.2, "commit": c.commit,
 				})
@@ -192,6 +193,7 @@ func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
 				continue
 			}
 			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
 				s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
 					"pending_ttl_seconds": reservation, "pending_wait_timeout": 0.2, "client_abort": "cancel",
 				}}

@@ -38,6 +38,8 @@ func startProcess(name, program string, args ...string) (*process, error) {
 		name: name, cmd: exec.Command(program, args...),
 		done: make(chan struct{}), listens: map[string]string{}, changed: make(chan struct{}),
 	}
+	// The race detector has a process sleep for a second before it ends.
+	p.cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=50 "+os.Getenv("GORACE"))
 	r, w := io.Pipe()
 	p.cmd.Stdout, p.cmd.Stderr = w, w
 	if err := p.cmd.Start(); err != nil {

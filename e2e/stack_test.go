@@ -75,13 +75,21 @@ func (s *stack) stopAtEnd(t *testing.T) {
 // stop ends all processes, clients' side first: what a proxy still has to tell the manager
 // it can tell.
 func (s *stack) stop() error {
-	var errs []error
-	for _, p := range s.proxies {
-		errs = append(errs, p.stop())
+	proxies := make([]*process, len(s.proxies))
+	for i, p := range s.proxies {
+		proxies[i] = p.process
 	}
-	for _, p := range s.started {
-		errs = append(errs, p.stop())
+	return errors.Join(stopAll(proxies), stopAll(s.started))
+}
+
+// stopAll stops processes at the same time.
+func stopAll(list []*process) error {
+	errs := make([]error, len(list))
+	var wg sync.WaitGroup
+	for i, p := range list {
+		wg.Go(func() { errs[i] = p.stop() })
 	}
+	wg.Wait()
 	return errors.Join(errs...)
 }
 

@@ -139,16 +139,23 @@ func (s *stack) startGated(t *testing.T) *gated {
 	return up
 }
 
-// crowdTurn has one crowd at a time: each takes all that the machine has.
+// eachCrowd is eachMode for crowds: each takes all that the machine has, so they come one at a time, and no other test
+// runs beside them.
+func eachCrowd(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
+	t.Helper()
+	sideBySide(t, targets, scenario)
+}
+
 var crowdTurn sync.Mutex
 
 // crowdStack is a manager, a gated upstream and a proxy with one worker.
 func crowdStack(t *testing.T, target Target, mode string, plugin map[string]any) (*stack, *gated) {
 	t.Helper()
+	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, workers: 1}
+	up := s.startGated(t)
 	crowdTurn.Lock()
 	t.Cleanup(crowdTurn.Unlock)
-	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, workers: 1}
-	return s, s.startGated(t)
+	return s, up
 }
 
 // crowdAnswers are the answers to requests that were sent at once.
@@ -206,7 +213,7 @@ func wantCounts(t *testing.T, got map[string]int, want map[string]int) {
 
 // Duplicates that wait for one request get its answer, however many they are.
 func TestCrowdWaitsForOneAnswer(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(nil))
 		p := s.proxies[0]
 		key := newKey()
@@ -223,7 +230,7 @@ func TestCrowdWaitsForOneAnswer(t *testing.T) {
 
 // Duplicates that have waited long enough are told, all in one tick.
 func TestCrowdTimesOut(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"pending_wait_timeout": 3}))
 		defer close(up.open)
 		p := s.proxies[0]
@@ -250,7 +257,7 @@ func TestCrowdTimesOut(t *testing.T) {
 
 // The manager hangs: the reservation that all of them wait for fails, and so all are told.
 func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"timeout_ms": 5000}}))
 		close(up.open)
 		p := s.proxies[0]
@@ -274,7 +281,7 @@ func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
 
 // All calls are refused at once, in one callback.
 func TestCrowdWithoutAManager(t *testing.T) {
-	eachMode(t, func(t *testing.T, target Target, mode string) {
+	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"cluster": "nowhere"}}))
 		close(up.open)
 		p := s.proxies[0]

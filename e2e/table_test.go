@@ -36,6 +36,7 @@ import (
 // What Envoy and others do around the gate, as one table: protocols, filters, clusters, and
 // managers that fail. After each part no VM has died and the proxy still serves.
 func TestTable(t *testing.T) {
+	t.Parallel()
 	for _, part := range []struct {
 		name string
 		// bootstrap changes the configuration; nil: as published.

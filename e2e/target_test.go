@@ -87,8 +87,7 @@ func findEnvoys(ctx context.Context) error {
 
 var modes = []string{"body", "headers"}
 
-// eachMode runs a scenario on every target in both modes, side by side; no two scenarios
-// at once have the same target and mode.
+// eachMode runs a scenario on every target in both modes, beside each other and other tests.
 func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
 	t.Helper()
 	eachOf(t, targets, scenario)
@@ -97,16 +96,27 @@ func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode stri
 // eachEnvoy is eachMode on the real Envoys.
 func eachEnvoy(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
 	t.Helper()
-	var envoys []Target
+	eachOf(t, envoys(), scenario)
+}
+
+// envoys are the targets that are real Envoys.
+func envoys() (list []Target) {
 	for _, target := range targets {
 		if _, ok := target.(envoyTarget); ok {
-			envoys = append(envoys, target)
+			list = append(list, target)
 		}
 	}
-	eachOf(t, envoys, scenario)
+	return list
 }
 
 func eachOf(t *testing.T, targets []Target, scenario func(t *testing.T, target Target, mode string)) {
+	t.Helper()
+	t.Parallel()
+	sideBySide(t, targets, scenario)
+}
+
+// sideBySide runs a scenario on each target in both modes, beside nothing else unless the test is parallel itself.
+func sideBySide(t *testing.T, targets []Target, scenario func(t *testing.T, target Target, mode string)) {
 	t.Helper()
 	for _, target := range targets {
 		for _, mode := range modes {
@@ -138,7 +148,7 @@ func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 		return nil, err
 	}
 	args := []string{
-		"--wasm", cmp.Or(cfg.module, wasmModule), "--config", file,
+		"--wasm", cmp.Or(cfg.module, wasmModule), "--config", file, "--code-cache", filepath.Join(binDir, "code"),
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.manager,
 		"--workers", strconv.Itoa(cfg.workers), "--upstream-timeout", "3m",

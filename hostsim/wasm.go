@@ -27,6 +27,16 @@ func Wasm(module []byte) Source {
 	return &wasmSource{module: module, cache: wazero.NewCompilationCache()}
 }
 
+// CachedWasm is Wasm with a directory that keeps machine code for later processes. It is made
+// where it is missing. Processes may share it, and a user who may write there may run code in them.
+func CachedWasm(module []byte, dir string) (Source, error) {
+	cache, err := wazero.NewCompilationCacheWithDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("hostsim: code cache: %w", err)
+	}
+	return &wasmSource{module: module, cache: cache}, nil
+}
+
 type wasmSource struct {
 	module []byte
 	cache  wazero.CompilationCache

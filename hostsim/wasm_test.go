@@ -2,6 +2,9 @@ package hostsim_test
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 	"testing"
@@ -51,6 +54,32 @@ func TestModuleChecks(t *testing.T) {
 	}
 	ok := &wasmModule{imports: []wasmImport{{"env.proxy_get_log_level", tI32, tI32}}, funcs: []wasmFunc{{name: "proxy_abi_version_0_2_1", code: body()}}}
 	newRig(t, ok.source()).start(hostsim.Config{})
+}
+
+// A directory keeps machine code for later processes, and is made where it is missing.
+func TestCodeCache(t *testing.T) {
+	module := (&wasmModule{funcs: []wasmFunc{{name: "proxy_abi_version_0_2_0", code: body()}}}).ready().bytes()
+	dir := filepath.Join(t.TempDir(), "new")
+	for range 2 {
+		source, err := hostsim.CachedWasm(module, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newRig(t, source).start(hostsim.Config{})
+	}
+	kept := 0
+	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() {
+			kept++
+		}
+		return err
+	})
+	if err != nil || kept != 1 {
+		t.Errorf("the directory keeps %d files: %v", kept, err)
+	}
+	if _, err := hostsim.CachedWasm(module, os.Args[0]); err == nil {
+		t.Error("a file is taken for a directory")
+	}
 }
 
 // _initialize is called when it is there, _start only when it is not.

@@ -59,7 +59,13 @@ func run(drain, cut context.Context, args []string, stdout, stderr io.Writer) in
 		return complain(stderr, exitUsage, err)
 	}
 	logger := slog.New(slog.NewJSONHandler(stderr, &slog.HandlerOptions{Level: o.logLevel}))
-	g, err := start(drain, o, hostsim.Wasm(o.module), logger)
+	guest := hostsim.Wasm(o.module)
+	if o.codeCache != "" {
+		if guest, err = hostsim.CachedWasm(o.module, o.codeCache); err != nil {
+			return complain(stderr, exitUsage, fmt.Errorf("--code-cache %q: %w", o.codeCache, err))
+		}
+	}
+	g, err := start(drain, o, guest, logger)
 	if err != nil {
 		var bad *inputError
 		if errors.As(err, &bad) {

@@ -26,6 +26,7 @@ const (
 // options are the command line, checked.
 type options struct {
 	module, config  []byte
+	codeCache       string
 	listen, admin   string
 	upstream        string
 	clusters        map[string]string
@@ -58,6 +59,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	fs.StringVar(&wasm, "wasm", "", "the filter's module, a `file`")
+	fs.StringVar(&o.codeCache, "code-cache", "", "a `directory` that keeps the module's machine code for the next start; empty: none")
 	fs.StringVar(&conf, "config", "", "the filter's configuration, a `file`; empty: none")
 	fs.StringVar(&o.listen, "listen", "", "`address` to serve, host:port; port 0 takes a free one")
 	fs.StringVar(&o.upstream, "upstream", "", "`address` behind the filter, host:port")

@@ -87,7 +87,8 @@ func TestBadCommandLines(t *testing.T) {
 		{with("--wasm", empty), []string{"--wasm", "empty"}},
 		{with("--wasm", wasm+"x"), []string{"--wasm", "no such file"}},
 		{with("--config", t.TempDir()), []string{"--config", "directory"}},
-		{good, []string{"the filter did not start"}}, // the module is no module
+		{with("--code-cache", wasm), []string{"--code-cache", wasm}}, // a file
+		{good, []string{"the filter did not start"}},                 // the module is no module
 	} {
 		var stdout, stderr bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
