@@ -21,6 +21,7 @@ func ledgerCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
 		"list":    {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
 		"get":     {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
+		"shard":   {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
 		"resolve": {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
 	}
 }
@@ -85,6 +86,22 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 		rows = append(rows, []string{e.Key, e.Scope, e.State, span(e.AgeMS), span(e.ExpiresInMS), status, e.JobID})
 	}
 	return c.printTable(rows, page.Cursor)
+}
+
+func ledgerShard(ctx context.Context, c *operatorCall) error {
+	s, err := c.client.Shard(ctx)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(s)
+	}
+	m := &s.Moved
+	return c.printTable([][]string{
+		{"LEDGER", "SHARD", "SHARDS", "VERSION", "MOVED", "PENDING", "COMMITTED", "REJECTED", "UNKNOWN"},
+		{s.LedgerID, s.Name, strings.Join(s.Shards, ","), strconv.FormatUint(s.Version, 10), strconv.Itoa(m.Pending + m.Committed + m.Rejected + m.Unknown),
+			strconv.Itoa(m.Pending), strconv.Itoa(m.Committed), strconv.Itoa(m.Rejected), strconv.Itoa(m.Unknown)},
+	}, "")
 }
 
 func ledgerGet(ctx context.Context, c *operatorCall) error {

@@ -3,7 +3,7 @@
 //
 //	manager serve --data-dir D --listen A    run the service
 //	manager jobs list|get|cancel|...         look after the jobs of a running manager
-//	manager ledger list|get|resolve          look after the ledger of a running manager
+//	manager ledger list|get|resolve|shard    look after the ledger of a running manager
 //	manager unreadable list|delete           look after records that a running manager cannot read
 //	manager wal verify|dump|stats            look at a data directory
 //	manager version                          print the version
@@ -57,7 +57,7 @@ func commands() map[string]command {
 	return map[string]command{
 		"serve":      {"run the service", serve},
 		"jobs":       {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
-		"ledger":     {"list, get, resolve entries of a running manager's ledger", ledgerMain},
+		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", ledgerMain},
 		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
 		"wal":        {"look at a data directory: verify, dump, stats", walMain},
 		"version":    {"print the version", printVersion},

@@ -80,6 +80,7 @@ type app struct {
 
 	store     store.Store
 	shard     *shard.Keeper
+	moved     *movedEntries
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	queue     *jobs.Queue
@@ -166,6 +167,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
 	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
+	a.goRun(func() { a.watchMoved(background) })
 	a.goRun(func() { a.shard.Run(background, a.tellShard) })
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
@@ -245,7 +247,7 @@ func (a *app) register() error {
 			return a.ledger.Stats(ctx)
 		}),
 		a.jobsCollector(), a.downtimes,
-		newUnreadableCollector(a.unreadable),
+		newUnreadableCollector(a.unreadable), a.moved,
 	)
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {

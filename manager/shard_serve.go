@@ -6,9 +6,14 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/server"
 	"github.com/oncegate/oncegate/manager/shard"
 )
 
@@ -93,7 +98,7 @@ func (a *app) openShard(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("the ledger's identity: %w", err)
 	}
-	a.shard = keeper
+	a.shard, a.moved = keeper, newMovedEntries()
 	a.tellShard(change)
 	return nil
 }
@@ -118,5 +123,66 @@ func (a *app) tellShard(c shard.Change) {
 		a.log.Warn("the ledger is a shard that the list does not have: it answers for what it holds and takes no new keys", fields...)
 	default:
 		a.log.Info("the ledger is a shard", fields...)
+	}
+}
+
+// movedEvery is how often a manager with a list counts what it has of keys that other shards own.
+const movedEvery = 15 * time.Second
+
+// movedEntries is what it counted last.
+type movedEntries struct {
+	last atomic.Pointer[ledger.Moved]
+	desc *prometheus.Desc
+}
+
+func newMovedEntries() *movedEntries {
+	m := &movedEntries{desc: prometheus.NewDesc("oncegate_ledger_moved_entries",
+		"Entries by state of keys that other shards own, as of some seconds ago.", []string{"state"}, nil)}
+	m.last.Store(new(ledger.Moved))
+	return m
+}
+
+// watchMoved counts until ctx ends, and logs when nothing is left.
+func (a *app) watchMoved(ctx context.Context) {
+	t := time.NewTicker(movedEvery)
+	defer t.Stop()
+	for {
+		a.countMoved(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+	}
+}
+
+// countMoved leaves errors of the store to the next time.
+func (a *app) countMoved(ctx context.Context) {
+	var m ledger.Moved
+	if i := a.shard.Identity(); i.Shards != nil {
+		ctx, cancel := context.WithTimeout(ctx, movedEvery)
+		defer cancel()
+		var err error
+		if m, err = server.MovedEntries(ctx, a.ledger); err != nil {
+			return
+		}
+		if had := a.moved.last.Load().Total(); had > 0 && m.Total() == 0 {
+			a.log.Info("nothing is left here of keys that other shards own: once all managers say so, gates can do without manager.previous_shards",
+				"ledger", i.ID, "shard", i.Name, "shards_version", i.Version)
+		}
+	}
+	a.moved.last.Store(&m)
+}
+
+// Describe implements prometheus.Collector.
+func (m *movedEntries) Describe(ch chan<- *prometheus.Desc) { ch <- m.desc }
+
+// Collect implements prometheus.Collector.
+func (m *movedEntries) Collect(ch chan<- prometheus.Metric) {
+	last := m.last.Load()
+	for state, n := range map[api.State]int{
+		api.StatePending: last.Pending, api.StateCommitted: last.Committed, api.StateRejected: last.Rejected, api.StateUnknown: last.Unknown,
+	} {
+		ch <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(n), state.String())
 	}
 }

@@ -29,6 +29,7 @@ func LedgerRoutes(l *ledger.Ledger, audit func(Intervention)) []Route {
 		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Handle: h.delete, Admin: true},
 		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Handle: h.resolve, Admin: true},
 		{Method: "GET", Path: "/v1/ledger/stats", Handle: h.stats},
+		{Method: "GET", Path: "/v1/ledger/shard", Handle: h.shard},
 	}
 }
 
@@ -398,10 +399,7 @@ func (h *ledgerHandlers) stats(r *Request, w *Response) {
 		return
 	}
 	w.JSON(200)
-	var me shard.Identity
-	if r.server.opts.Identity != nil {
-		me = r.server.opts.Identity()
-	}
+	me := r.identity()
 	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
 }
 

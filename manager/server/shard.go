@@ -1,11 +1,15 @@
 package server
 
 import (
+	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/shard"
 )
 
 // stray answers a request that means another shard than this one, and tells the alarm; it reports whether it did. It also
@@ -56,4 +60,49 @@ func (s *strays) count(now time.Time) int {
 	n := s.n
 	s.n, s.last = 0, now
 	return n
+}
+
+// submitted reports whether an entry is that of a submission to the queue: its caller chose this manager, whichever shard
+// owns the key.
+func submitted(scope string) bool { return strings.HasPrefix(scope, "POST:/v1/") }
+
+// MovedEntries counts the entries that are here of keys that other shards own, submissions to the queue apart.
+func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Moved, error) {
+	return l.Moved(ctx, submitted)
+}
+
+// shard answers GET /v1/ledger/shard.
+func (h *ledgerHandlers) shard(r *Request, w *Response) {
+	moved, err := MovedEntries(r.Context(), h.ledger)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	me := r.identity()
+	w.Body = appendIdentity(w.Body, &me)
+	w.Body = append(w.Body, `,"moved":{`...)
+	for i, c := range []struct {
+		state api.State
+		n     int
+	}{
+		{api.StatePending, moved.Pending}, {api.StateCommitted, moved.Committed}, {api.StateRejected, moved.Rejected}, {api.StateUnknown, moved.Unknown},
+	} {
+		if i > 0 {
+			w.Body = append(w.Body, ',')
+		}
+		w.Body = append(w.Body, '"')
+		w.Body = append(w.Body, c.state.String()...)
+		w.Body = append(w.Body, '"', ':')
+		w.Body = strconv.AppendInt(w.Body, int64(c.n), 10)
+	}
+	w.Body = append(w.Body, `}}`...)
+}
+
+// identity is what the ledger is, nothing where the server does not know.
+func (r *Request) identity() shard.Identity {
+	if r.server.opts.Identity == nil {
+		return shard.Identity{}
+	}
+	return r.server.opts.Identity()
 }

@@ -123,6 +123,13 @@ func testMoved(t *testing.T, m *managers) {
 	if err != nil {
 		t.Errorf("in a caller's transaction: %v", err)
 	}
+	// What is left of others' keys can be counted.
+	for i := range m.ledgers {
+		got, err := m.at(i).Moved(t.Context(), nil)
+		if want := (ledger.Moved{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
+			t.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+	}
 	var moved uint64
 	for _, l := range m.ledgers {
 		s, err := l.Stats(t.Context())
