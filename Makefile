@@ -105,6 +105,7 @@ test: test-deps build guests build/python ## all tests, with the race detector, 
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/ledger
+	cd e2e/peers && go test -timeout $(TEST_TIMEOUT) ./extproc
 	@build/setup report
 
 # The tests find them through the environment (envoy/envoybin).

@@ -16,6 +16,7 @@ import (
 type gateSettings struct {
 	manager, module, noop, extproc, before string // files
 	toolchain, out                         string // directories
+	doc                                    string // file to refresh
 	rounds                                 int
 	duration                               time.Duration
 	connections                            []int
@@ -108,6 +109,7 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	fs.StringVar(&s.before, "before", "", "`directory` with an earlier oncegate.wasm and manager, to be measured as well")
 	fs.StringVar(&s.toolchain, "toolchain", "build/toolchain", "`directory` of the pinned Envoy")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for table and plot")
+	fs.StringVar(&s.doc, "doc", "", "write the result into this `file` as well, between its marks, and the plot beside it")
 	fs.IntVar(&s.rounds, "rounds", 4, "rounds; of each row the least counts")
 	fs.DurationVar(&s.duration, "duration", 4*time.Second, "length of one measurement")
 	fs.StringVar(&connections, "connections", "64,1", "concurrent clients, comma separated")

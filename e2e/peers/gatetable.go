@@ -73,7 +73,38 @@ func writeGates(ctx context.Context, s gateSettings, envoy envoybin.Binary, resu
 	if err := os.WriteFile(filepath.Join(s.out, "gate.md"), []byte(b.String()), 0o644); err != nil {
 		return err
 	}
-	return plotGates(filepath.Join(s.out, "gate.svg"), s.connections[0], results)
+	svg := filepath.Join(s.out, "gate.svg")
+	if err := plotGates(svg, s.connections[0], results); err != nil || s.doc == "" {
+		return err
+	}
+	return refreshDoc(s.doc, b.String(), svg)
+}
+
+// The marks in a document: what is between them is the last result.
+const (
+	docBegin = "<!-- result -->\n"
+	docEnd   = "<!-- end of result -->\n"
+)
+
+// refreshDoc replaces the result in a document and the plot beside it.
+func refreshDoc(file, result, svg string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, ok := strings.Cut(string(text), docBegin)
+	_, after, ok2 := strings.Cut(rest, docEnd)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s has not the marks %q and %q", file, docBegin, docEnd)
+	}
+	if err := os.WriteFile(file, []byte(before+docBegin+"\n"+result+"\n"+docEnd+after), 0o644); err != nil {
+		return err
+	}
+	plot, err := os.ReadFile(svg)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(strings.TrimSuffix(file, ".md")+".svg", plot, 0o644)
 }
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.2f", float64(d)/float64(time.Millisecond)) }

@@ -6,18 +6,20 @@
 //   - One stream per request, closed as soon as nothing more is wanted of it: at
 //     once for a request without a key and for a replay.
 //   - A reservation and the look at what is recorded are one command,
-//     SET key token NX GET PX ttl.
+//     SET key value NX GET PX ttl.
 //   - rueidis puts the commands of all streams onto one connection, so that
 //     Redis reads, writes and fsyncs for many of them at once.
-//   - Of the request only the headers are sent. The answer's headers are not
-//     answered before its body is recorded (-hold, which is the default), so
-//     that both come to the processor in one go; -hold=false is the ordinary
-//     BUFFERED body mode, with one more exchange.
+//   - Of the request only the headers are sent. The answer's headers come
+//     together with its body (response_body_mode STREAMED and
+//     send_body_without_waiting_for_header_response) and wait for their response
+//     until the answer is recorded: one exchange, where the body mode BUFFERED
+//     takes two.
 //
 // It promises less than Oncegate, and every difference makes it cheaper: the
 // request's body is no part of the fingerprint, a duplicate of a request that is
 // at work gets 409 and does not wait, nothing renews a reservation, a commit does
-// not look at the token, and an outcome that Redis did not take is lost.
+// not look whose reservation it ends, and an outcome that Redis did not take is
+// lost.
 package main
 
 import (
@@ -54,7 +56,6 @@ func run(ctx context.Context, args []string) error {
 	redis := fs.String("redis", "127.0.0.1:6379", "`address` of Redis")
 	ttl := fs.Duration("ttl", 5*time.Minute, "how long an answer is remembered")
 	pending := fs.Duration("pending-ttl", time.Minute, "how long a reservation holds")
-	hold := fs.Bool("hold", true, "answer the response's headers with its body, once it is recorded (body mode STREAMED)")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
@@ -68,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	srv := newServer()
-	extproc.RegisterExternalProcessorServer(srv, &processor{redis: client, ttl: *ttl, pending: *pending, hold: *hold})
+	extproc.RegisterExternalProcessorServer(srv, &processor{redis: client, ttl: *ttl, pending: *pending})
 	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": l.Addr().String()})
 	if err != nil {
 		return err

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	filter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extproc "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	types "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"github.com/redis/rueidis"
@@ -30,7 +28,6 @@ type processor struct {
 	extproc.UnimplementedExternalProcessorServer
 	redis        rueidis.Client
 	ttl, pending time.Duration
-	hold         bool
 }
 
 // stream is one request.
@@ -47,11 +44,8 @@ type stream struct {
 }
 
 var (
-	goOn     = &extproc.CommonResponse{}
-	buffered = &filter.ProcessingMode{ResponseHeaderMode: filter.ProcessingMode_SEND, ResponseBodyMode: filter.ProcessingMode_BUFFERED}
-
+	goOn          = &extproc.CommonResponse{}
 	requestGoesOn = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_RequestHeaders{RequestHeaders: &extproc.HeadersResponse{Response: goOn}}}
-	requestHeld   = &extproc.ProcessingResponse{Response: requestGoesOn.Response, ModeOverride: buffered}
 	headersGoOn   = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extproc.HeadersResponse{Response: goOn}}}
 	bodyGoesOn    = &extproc.ProcessingResponse{Response: &extproc.ProcessingResponse_ResponseBody{ResponseBody: &extproc.BodyResponse{Response: goOn}}}
 )
@@ -90,21 +84,12 @@ func (p *processor) requestHeaders(srv extproc.ExternalProcessor_ProcessServer, 
 	if !s.read(h.GetHeaders().GetHeaders()) {
 		return true, srv.Send(requestGoesOn)
 	}
-	value := make([]byte, 0, 33)
-	value = append(value, 'P')
-	value = append(value, s.mark[:]...)
-	value = value[:33]
-	if _, err := rand.Read(value[17:]); err != nil { // the token: it tells operators who holds the key
-		return true, err
-	}
+	value := append([]byte{'P'}, s.mark[:]...)
 	found, err := p.redis.Do(srv.Context(), p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(value)).Nx().Get().
 		Px(p.pending).Build()).AsBytes()
 	switch {
 	case rueidis.IsRedisNil(err): // new
-		if p.hold {
-			return false, srv.Send(requestGoesOn)
-		}
-		return false, srv.Send(requestHeld)
+		return false, srv.Send(requestGoesOn)
 	case err != nil:
 		return true, srv.Send(problem(503, "the ledger is away", "retry-after", "1"))
 	case len(found) < 17 || !bytes.Equal(found[1:17], s.mark[:]):
@@ -131,16 +116,13 @@ func (p *processor) responseHeaders(srv extproc.ExternalProcessor_ProcessServer,
 		}
 	}
 	if h.GetEndOfStream() {
-		if err := p.finish(srv.Context(), s); err != nil {
+		if err := p.finish(context.WithoutCancel(srv.Context()), s); err != nil {
 			return true, srv.Send(problem(503, "the answer could not be recorded"))
 		}
 		return true, srv.Send(headersGoOn)
 	}
-	if p.hold {
-		s.held = true
-		return false, nil
-	}
-	return false, srv.Send(headersGoOn)
+	s.held = true
+	return false, nil
 }
 
 // responseBody records the answer when it is complete, and lets it go then.
@@ -154,7 +136,7 @@ func (p *processor) responseBody(srv extproc.ExternalProcessor_ProcessServer, s 
 		s.long, s.body = true, nil
 	}
 	if b.GetEndOfStream() {
-		if err := p.finish(srv.Context(), s); err != nil && s.held {
+		if err := p.finish(context.WithoutCancel(srv.Context()), s); err != nil && s.held {
 			return true, srv.Send(problem(503, "the answer could not be recorded"))
 		}
 	}
@@ -187,7 +169,7 @@ func (p *processor) finish(ctx context.Context, s *stream) error {
 	return p.redis.Do(ctx, p.redis.B().Set().Key(s.key).Value(rueidis.BinaryString(s.record())).Px(p.ttl).Build()).Error()
 }
 
-// read looks at a request and tells whether it has a key. The key in Redis
+// read takes from a request what is needed and tells whether it has a key. The key in Redis
 // holds host, path and caller, as the gate's scope does.
 func (s *stream) read(headers []*core.HeaderValue) bool {
 	var method, host, path, caller, length, key []byte
