@@ -142,7 +142,22 @@ type Manager struct {
 	Timeout time.Duration
 	// AuthToken is sent as a bearer token when not empty.
 	AuthToken string
+	// Batch says which calls go out together.
+	Batch Batch
 }
+
+// Batch says which calls to a manager go out as one callout.
+type Batch uint8
+
+// The values of manager.batch.
+const (
+	// BatchAuto: those that are ready in one callback of the host.
+	BatchAuto Batch = iota
+	// BatchNever: none.
+	BatchNever
+	// BatchAlways: a call by itself goes as a batch, too.
+	BatchAlways
+)
 
 // Upstream says how the gate makes upstream calls itself; see AbortContinue.
 type Upstream struct {

@@ -131,6 +131,7 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		{"auth_token", func(path string, v gjson.Result) {
 			m.AuthToken = r.secret(path, v, "a string of up to 4096 bytes of visible ASCII", func(s string) bool { return visible(s, 0, 4096) })
 		}},
+		{"batch", func(path string, v gjson.Result) { m.Batch = Batch(r.choice(path, v, "auto", "never", "always")) }},
 	})
 	if cluster && m.Named {
 		r.fail(path+".shards", "given beside cluster; allowed: one of the two")

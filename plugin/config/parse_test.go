@@ -60,7 +60,7 @@ func TestDefaults(t *testing.T) {
 // TestEveryField sets every field to something else than its default.
 func TestEveryField(t *testing.T) {
 	c := mustParse(t, `{
-		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t"},
+		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t", "batch": "never"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
 		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "max_upstream_calls": 4, "cleanup_interval_seconds": 1.5,
 		"scope_secret": "0123456789abcdef",
@@ -81,7 +81,7 @@ func TestEveryField(t *testing.T) {
 	rules := c.rules
 	c.rules = nil
 	if want := (Config{
-		Manager:          Manager{[]string{"c"}, false, nil, "a", 7 * time.Millisecond, "t"},
+		Manager:          Manager{[]string{"c"}, false, nil, "a", 7 * time.Millisecond, "t", BatchNever},
 		CommitRetry:      CommitRetry{11 * time.Millisecond, 12 * time.Millisecond, 13},
 		MaxEntries:       16,
 		MaxBytes:         70000,
@@ -182,7 +182,7 @@ func TestRefused(t *testing.T) {
 		`{"manager": []}`:                                               "manager: []; allowed: an object",
 		`{"manager": {"cluster": ""}}`:                                  `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                             `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token",
+		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, batch",
 		`{"manager": {"shards": []}}`:                                   "manager.shards: []; allowed: a list of 1 to 64 names",
 		`{"manager": {"shards": ["a", "b", "a"]}}`:                      `manager.shards[2]: "a"; allowed: each name once`,
 		`{"manager": {"shards": ["a", ""]}}`:                            `manager.shards[1]: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,

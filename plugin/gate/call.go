@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/tidwall/gjson"
 )
 
@@ -20,22 +21,13 @@ const (
 	callUnknown
 )
 
-func (k callKind) path() string {
-	switch k {
-	case callReserve:
-		return api.PathReserve
-	case callCommit:
-		return api.PathCommit
-	case callReject:
-		return api.PathReject
-	case callRenew:
-		return api.PathRenew
-	case callUnknown:
-		return api.PathUnknown
-	default:
-		return api.PathRelease
-	}
+// ops are the kinds' names in the ledger's protocol.
+var ops = [...]api.Op{
+	callReserve: api.OpReserve, callCommit: api.OpCommit, callReject: api.OpReject,
+	callRelease: api.OpRelease, callRenew: api.OpRenew, callUnknown: api.OpUnknown,
 }
+
+func (k callKind) path() string { return ops[k].Path() }
 
 // state is the state that a commit, a reject or the report of an unknown outcome leads to.
 func (k callKind) state() api.State {
@@ -78,6 +70,11 @@ type call struct {
 	next               *call
 	chained, repeating bool
 
+	// with is the next call of the same batch, and batched the number of calls in it; see batch.go.
+	with    *call
+	batched int  // of the first of them; 0: it went by itself
+	alone   bool // it goes by itself from now on
+
 	// again: a release that may have overtaken the reserve that it takes back.
 	again bool
 
@@ -85,7 +82,8 @@ type call struct {
 	attempts int
 	sent     int64 // when, nanoseconds
 	timeout  time.Duration
-	due      int64 // not before
+	// due: a repetition is not sent before. While a call has no room to be sent, it is when it is given up.
+	due int64
 	// deadline is after when a repetition is pointless: the ledger has forgotten the reservation
 	// that is to be given back, or the outcome's own time is over. 0: that, from when it is sent first.
 	deadline int64
@@ -134,7 +132,8 @@ type ledger struct {
 	shards        []shard
 	ready         []*call     // to be sent as soon as the plugin context is active
 	repeat        []*call     // to be sent again when due
-	flying        []*call     // waiting for the host's answer
+	flying        []*call     // waiting for the host's answer; of a batch the first
+	landings      []landing   // batches that have ended, until their calls are settled
 	held          int         // bytes of the messages in all three, and of answers being copied
 	fat           int         // of those in repeat, how many strip makes smaller
 	headers       [][2]string // of the last call, to be used again
@@ -143,10 +142,11 @@ type ledger struct {
 	lost          bool // calls under way may have lost their answers
 	down          bool // the last call that ended got no answer
 
-	// elder is the version of a manager that does not know of unknown outcomes; empty: it does.
-	// It is asked again now and then, for a version is not always told by its name.
-	elder     string
-	elderSeen int64
+	stuck  bool // what is ready found no room to be sent
+	always bool // batches of one, too
+	frame  []byte
+	// spare is used again from batch to batch, while no landing has it.
+	spare []api.BatchAnswer
 
 	look      bool  // some in repeat may be due
 	crowded   bool  // some were, when no more could be under way
@@ -159,7 +159,6 @@ const (
 	// maxReplyBytes bounds the answers of the manager that are read, with room for the largest that
 	// any gate records: max_response_body_bytes goes up to 16 MiB. The VM's memory never shrinks.
 	maxReplyBytes = 17 << 20
-	elderPeriod   = int64(time.Minute)
 	// maxProblemBytes bounds the problems of the manager that are read.
 	maxProblemBytes = 4 << 10
 )
@@ -169,20 +168,28 @@ func (l *ledger) init(p *Plugin) {
 	if token := p.config.Manager.AuthToken; token != "" {
 		l.authorization = "Bearer " + token
 	}
+	m := &p.config.Manager
+	l.always = m.Batch == config.BatchAlways
+	for i := range l.shards {
+		// Calls with authorities of their own may be for different managers.
+		l.shards[i].never = m.Batch == config.BatchNever || strings.Contains(m.Authority, keyMark)
+	}
 }
 
 func (l *ledger) idle() bool {
-	return len(l.ready) == 0 && len(l.repeat) == 0 && len(l.flying) == 0
+	return len(l.ready) == 0 && len(l.repeat) == 0 && len(l.flying) == 0 && len(l.landings) == 0
 }
 
 // due tells whether send has something to do.
-func (l *ledger) due() bool { return len(l.ready) > 0 || l.lost || l.look }
+func (l *ledger) due() bool {
+	return len(l.ready) > 0 && !l.stuck || len(l.landings) > 0 || l.lost || l.look
+}
 
 // add queues a call for the next moment at which the plugin context is active,
 // and asks for that moment: a callout sent from a stream's callback would lose
 // its answer together with the stream.
 func (l *ledger) add(c *call) {
-	l.ready = append(l.ready, c)
+	l.ready, l.stuck = append(l.ready, c), false
 	l.held += len(c.message)
 	if c.kind.outcome() && !c.chained {
 		l.enchain(c)
@@ -193,7 +200,7 @@ func (l *ledger) add(c *call) {
 // cancel takes back a call that was not sent yet.
 func (l *ledger) cancel(c *call) bool {
 	for i, r := range l.ready {
-		if r == c {
+		if r == c && !c.alone {
 			l.ready = append(l.ready[:i], l.ready[i+1:]...)
 			l.held -= len(c.message)
 			return true
@@ -202,38 +209,51 @@ func (l *ledger) cancel(c *call) bool {
 	return false
 }
 
-// send starts the calls that are ready, and gives up those whose answers got lost. It runs
-// in the plugin context. A call that is refused at once is dealt with here, which answers
-// its stream and may make more calls ready; when the callback is spent, the rest stays.
-func (l *ledger) send() bool {
+// send starts the calls that are ready, those to one shard together, and gives up those whose
+// answers got lost. It runs in the plugin context. When the callback is spent, or there is no
+// room, the rest stays. false: there was nothing to do.
+func (l *ledger) send() (busy bool) {
+	busy = l.unload()
 	if l.lost {
 		l.lost = !l.giveUpLost()
 	}
-	batch := l.ready
+	ready := l.ready
 	if again := l.repetitions(); len(again) > 0 {
-		batch = append(again, batch...)
+		ready = append(again, ready...)
+	} else if len(ready) == 0 || l.stuck {
+		return busy
 	}
-	if len(batch) == 0 {
-		return false
-	}
-	l.ready = nil
-	for i, c := range batch {
-		if l.p.spent() {
-			l.ready = append(batch[i:], l.ready...)
-			return true
+	l.ready, l.stuck = nil, false
+	full, back := false, 0
+	for i, c := range ready {
+		if c == nil {
+			continue // it went with one before
 		}
-		batch[i] = nil
+		ready[i] = nil
+		room := l.shards[c.shard].room(c)
+		if !room || l.p.spent() {
+			full = full || !room
+			ready[back] = c
+			back++
+			continue
+		}
+		busy = true
+		l.gather(c, ready[i+1:])
 		// The one before may have been refused, and its stream answered.
 		l.p.choose(0)
 		l.start(c)
 	}
-	if l.ready == nil {
-		l.ready = batch[:0]
+	if full {
+		l.wait(ready[:back])
 	}
-	return true
+	// What was refused at once may have made more ready.
+	l.stuck = full && len(l.ready) == 0
+	l.ready = append(ready[:back], l.ready...)
+	return busy
 }
 
-// giveUpLost settles the calls whose answers got lost; false: some are left.
+// giveUpLost settles the calls whose answers got lost, and those that found no room in their
+// time; false: some are left.
 func (l *ledger) giveUpLost() (all bool) {
 	now := l.p.host.Now()
 	for at := len(l.flying) - 1; at >= 0; at-- {
@@ -242,20 +262,20 @@ func (l *ledger) giveUpLost() (all bool) {
 				return false
 			}
 			l.landed(at)
-			l.settle(c, &reply{kind: replyUnavailable, maybe: true, at: now, why: "neither an answer nor a timeout came from the proxy"})
+			l.fail(c, &reply{kind: replyUnavailable, maybe: true, at: now, why: "neither an answer nor a timeout came from the proxy"})
 		}
 	}
-	return true
+	return l.giveUpWaiting(now)
 }
 
-func (l *ledger) start(c *call) {
+// message returns the raw form of a call that is sent now.
+func (l *ledger) message(c *call, now int64) []byte {
 	p := l.p
-	c.sent = p.host.Now()
-	c.timeout = p.config.Manager.Timeout
+	c.sent, c.due = now, 0
+	c.timeout = p.config.Manager.Timeout + c.wait
 	body := c.message
 	switch c.kind {
 	case callReserve, callRenew, callUnknown:
-		c.timeout += c.wait
 		r := api.ReserveRequest{
 			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hexString(c.token[:]),
 			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
@@ -264,10 +284,7 @@ func (l *ledger) start(c *call) {
 		case callUnknown:
 			r.PendingTTL = 0
 		case callReserve:
-			if c.sent-l.elderSeen > elderPeriod {
-				l.elder = ""
-			}
-			if c.plain = c.plain || l.elder != ""; c.plain {
+			if c.plain = c.plain || l.peer(c.shard).plain; c.plain {
 				r.UnknownTTL = 0
 			}
 		}
@@ -285,16 +302,41 @@ func (l *ledger) start(c *call) {
 		c.deadline = c.sent + int64(c.ttl())
 	}
 	c.attempts++
-	headers := l.headersTo(c.shard, c.kind.path(), c.trace)
+	return body
+}
+
+// start makes the callout for a call, and for those that go with it.
+func (l *ledger) start(c *call) {
+	now := l.p.host.Now()
+	if c.batched > 0 {
+		l.launch(c, api.PathBatch, nil, l.batch(c, now))
+		return
+	}
+	l.launch(c, c.kind.path(), c.trace, l.message(c, now))
+}
+
+func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
+	p := l.p
+	headers := l.headersTo(c.shard, path, trace)
 	headers[2][1] = p.authority(&c.hash)
 	id, status := p.host.Call(l.shards[c.shard].name, headers, body, c.timeout)
 	clear(headers)
 	if status != CallSent {
-		l.settle(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
+		l.fail(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
 		return
 	}
 	c.id = id
 	l.flying = append(l.flying, c)
+	l.shards[c.shard].flying += c.place()
+}
+
+// fail settles what went out together and has no answers.
+func (l *ledger) fail(c *call, r *reply) {
+	if c.batched > 0 {
+		l.landings = append(l.landings, landing{calls: c, at: r.at, all: *r, suspect: r.maybe})
+		return
+	}
+	l.settle(c, r)
 }
 
 // answered reads the answer to a callout.
@@ -312,6 +354,10 @@ func (l *ledger) answered(id uint32, bodySize int) {
 	p := l.p
 	now := p.host.Now()
 	p.metrics.sample(p.metrics.callout, (now-c.sent)/1e3)
+	if c.batched > 0 {
+		l.land(c, bodySize, now)
+		return
+	}
 	r := l.read(c, bodySize)
 	r.at = now
 	l.settle(c, &r)
@@ -320,9 +366,12 @@ func (l *ledger) answered(id uint32, bodySize int) {
 // landed takes a call out of flying; order does not matter there.
 func (l *ledger) landed(at int) {
 	last := len(l.flying) - 1
+	c := l.flying[at]
 	l.flying[at] = l.flying[last]
 	l.flying[last] = nil
 	l.flying = l.flying[:last]
+	l.shards[c.shard].flying -= c.place()
+	l.stuck = false
 }
 
 // read classifies an answer. Only one that carries the manager's own header is the
@@ -334,58 +383,87 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	if !ok {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
-	if l.elder != "" && l.elder != version {
-		l.elder = "" // another one, or it was upgraded
-	}
 	status, _ := parseDecimal(text)
-	if status == 201 && c.plain && c.attempts > 1 && l.elder == "" {
-		l.elder, l.elderSeen = strings.Clone(version), c.sent
-		l.p.host.Log(LevelWarn, "oncegate: manager "+l.elder+" does not know of unknown outcomes; upgrade managers before gates: until then a key is free when its reservation runs out")
+	l.heard(c.shard, version)
+	if status == 201 && c.plain && c.attempts > 1 {
+		l.isPlain(c, version)
 	}
+	return l.understand(c, l.single(status, bodySize))
+}
+
+// single takes a whole answer from the host: its body as far as it may matter.
+func (l *ledger) single(status int64, bodySize int) (a api.BatchAnswer) {
+	host := l.p.host
+	a.Status = int(status)
 	switch {
 	case status >= 200 && status < 300:
+		if bodySize <= maxReplyBytes {
+			a.Body = host.CallBody(bodySize)
+		}
+	case hasCode(int(status)):
+		a.Body = host.CallBody(min(bodySize, maxProblemBytes))
+	}
+	if status >= 400 {
+		if text, ok := host.CallHeader(headerRetryAfter); ok {
+			if n, ok := parseDecimal(text); ok {
+				a.RetryAfterSeconds = int(min(n, maxRetryAfterSeconds))
+			}
+		}
+	}
+	return a
+}
+
+// hasCode tells whether the problem's code is needed to tell what a status means.
+func hasCode(status int) bool { return status == 409 || status == 421 || status == 503 }
+
+// understand classifies what the manager said.
+func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
+	var code api.Code
+	if hasCode(a.Status) {
+		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
+	}
+	switch {
+	case a.Status >= 200 && a.Status < 300:
 		r := reply{kind: replyOK}
-		if bodySize > maxReplyBytes || r.answer.ParseRaw(host.CallBody(bodySize)) != nil || !c.expects(&r.answer) {
+		if r.answer.ParseRaw(a.Body) != nil || !c.expects(&r.answer) {
 			return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
 		}
 		return r
-	case status == 409:
-		switch api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str) {
+	case a.Status == 409:
+		switch code {
 		case api.CodeOutcomeUnknown:
 			return reply{kind: replyUnknown}
 		case api.CodeConflict:
 			return reply{kind: replyConflict}
 		}
 		return reply{kind: replyFenced}
-	case status == 413:
+	case a.Status == 413:
 		return reply{kind: replyTooLarge}
-	case status == 421:
-		if r, ok := l.astray(c, api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str)); ok {
+	case a.Status == 421:
+		if r, ok := l.astray(c, code); ok {
 			return r
 		}
-	case status == 422 && c.kind == callReserve:
+	case a.Status == 422 && c.kind == callReserve:
 		return reply{kind: replyMismatch}
 	}
 	// The manager refused: it is starting, stopping, overloaded or full, or does
 	// not accept our credentials. It did nothing.
-	r := reply{kind: replyUnavailable, why: "the manager answered with status " + text}
-	if status == 503 && api.Code(gjson.GetBytes(host.CallBody(min(bodySize, maxProblemBytes)), "code").Str) == api.CodeLedgerFull {
+	r := reply{
+		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
+		why: "the manager answered with status " + decimal(int64(a.Status)),
+	}
+	if a.Status == 503 && code == api.CodeLedgerFull {
 		r.full, r.why = true, r.why+", its ledger is full"
 	}
-	if c.kind.outcome() && refusesMessage(status) || c.kind == callReserve && status == 400 && !c.plain {
+	if c.kind.outcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.plain {
 		r.kind = replyRefused
-	}
-	if text, ok := host.CallHeader(headerRetryAfter); ok {
-		if n, ok := parseDecimal(text); ok {
-			r.retryAfter = int(min(n, maxRetryAfterSeconds))
-		}
 	}
 	return r
 }
 
 // refusesMessage tells whether a manager that answers with the status will never take the
 // message. One that does not know the credentials or the path, or is another shard, may be put right meanwhile.
-func refusesMessage(status int64) bool {
+func refusesMessage(status int) bool {
 	switch status {
 	case 401, 403, 404, 405, 408, 421, 425, 429:
 		return false

@@ -33,6 +33,7 @@ type fakeHost struct {
 	protocol  string
 
 	calls       []fakeCall
+	batches     bool // calls that are ready go out together, as they do everywhere else
 	refuse      bool
 	refused     int // so many calls are refused before others are taken
 	answer      api.ReserveReply
@@ -94,6 +95,9 @@ func started(t *testing.T, h *fakeHost, config string) *Plugin {
 	p := New(h)
 	if err := p.Start([]byte(config)); err != nil {
 		t.Fatalf("Start: %v", err)
+	}
+	for i := range p.calls.shards {
+		p.calls.shards[i].never = !h.batches
 	}
 	return p
 }

@@ -187,7 +187,7 @@ func (l *ledger) repetitions() []*call {
 		if c.fat() {
 			l.fat--
 		}
-		c.repeating = true
+		c.repeating, c.due = true, 0
 		l.repeating++
 		due = append(due, c)
 	}

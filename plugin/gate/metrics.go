@@ -36,19 +36,21 @@ type metrics struct {
 	routed   MetricID // not made though the route says so: the router carried the request
 	upstream MetricID // their duration, microseconds
 
-	callout  MetricID // duration of callouts, microseconds
-	wait     MetricID // how long duplicates waited, milliseconds
-	retries  MetricID // callouts that repeat an earlier one
-	moved    MetricID // reserves that went on to the key's new owner
-	astray   MetricID // calls that a manager refused because it is another shard, or another one owns the key
-	orphaned MetricID // duplicates that found the VM dead that worked on their key
-	waiters  MetricID // duplicates that wait now
-	entries  MetricID // entries in the cache
-	bytes    MetricID // bytes of recorded answers in the cache
-	evicted  MetricID // entries that made room for others
-	full     MetricID // keys refused because nothing could make room for them
-	unkept   MetricID // answers that found no room
-	casRetry MetricID // shared-data updates repeated because another VM was faster
+	callout    MetricID // duration of callouts, microseconds
+	wait       MetricID // how long duplicates waited, milliseconds
+	batches    MetricID // callouts that carry several calls
+	batchItems MetricID // calls in each of those
+	retries    MetricID // callouts that repeat an earlier one
+	moved      MetricID // reserves that went on to the key's new owner
+	astray     MetricID // calls that a manager refused because it is another shard, or another one owns the key
+	orphaned   MetricID // duplicates that found the VM dead that worked on their key
+	waiters    MetricID // duplicates that wait now
+	entries    MetricID // entries in the cache
+	bytes      MetricID // bytes of recorded answers in the cache
+	evicted    MetricID // entries that made room for others
+	full       MetricID // keys refused because nothing could make room for them
+	unkept     MetricID // answers that found no room
+	casRetry   MetricID // shared-data updates repeated because another VM was faster
 }
 
 func (m *metrics) define(host Host) {
@@ -85,6 +87,8 @@ func (m *metrics) define(host Host) {
 		{&m.routed, Counter, "oncegate_upstream_routed"},
 		{&m.upstream, Histogram, "oncegate_upstream_microseconds"},
 		{&m.callout, Histogram, "oncegate_callout_microseconds"},
+		{&m.batches, Counter, "oncegate_callout_batches"},
+		{&m.batchItems, Histogram, "oncegate_callout_batch_calls"},
 		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
 		{&m.retries, Counter, "oncegate_callout_retries"},
 		{&m.moved, Counter, "oncegate_callout_moved"},

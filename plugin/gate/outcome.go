@@ -235,6 +235,7 @@ func (p *Plugin) rewrite(now int64) {
 func (p *Plugin) release(c *call, expires int64) *call {
 	n := *c
 	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
+	n.wait, n.alone = 0, false
 	n.attempts, n.deadline = 0, n.forgotten(expires)
 	c.owner = false
 	p.metrics.count(p.metrics.released)

@@ -124,7 +124,7 @@ func (p *Plugin) renew(now int64) {
 		if r.owner {
 			p.table.Renew(&r.hash, &r.token, r.pendingEnd(now), now)
 		}
-		if r.route.Ledger == config.LedgerManager && p.calls.elder == "" {
+		if r.route.Ledger == config.LedgerManager && !p.calls.peer(r.shard).plain {
 			r.renewal = r.newCall(callRenew)
 			r.renewal.renews = r
 			p.calls.add(r.renewal)

@@ -17,6 +17,7 @@ import (
 // shard is a ledger as this VM knows it.
 type shard struct {
 	name string
+	peer
 }
 
 // ledgers returns the shards of both lists, each once; those of the present list come first.

@@ -15,7 +15,7 @@ func traceHeaders(headers [][2]string) (trace [][2]string) {
 	size := 0
 	for i := range headers {
 		name, value := headers[i][0], headers[i][1]
-		if !traces(name) || len(trace) == maxTraceHeaders || size+len(value) > maxTraceBytes {
+		if !traces(name) || len(trace) == maxTraceHeaders || size+len(value) > maxTraceBytes || !printable(value) {
 			continue
 		}
 		size += len(value)
@@ -32,6 +32,16 @@ func traces(name string) bool {
 		return true
 	}
 	return false
+}
+
+// printable tells whether the value may stand in a header, which a host need not have looked at.
+func printable(value string) bool {
+	for i := 0; i < len(value); i++ {
+		if c := value[i]; c < 0x20 && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
 }
 
 // ownTrace copies the headers.

@@ -36,20 +36,29 @@ var wasm = sync.OnceValues(func() (hostsim.Source, error) {
 	return hostsim.Wasm(module), nil
 })
 
-// each runs a case on both builds of the gate.
+// each runs a case on both builds of the gate, with calls that go by themselves and with
+// calls that go as batches.
 func each(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
-	t.Run("native", func(t *testing.T) {
-		t.Parallel()
-		run(t, nativeguest.Source())
-	})
-	t.Run("wasm", func(t *testing.T) {
-		t.Parallel()
+	forms := func(guest func(t *testing.T) hostsim.Source) func(t *testing.T) {
+		return func(t *testing.T) {
+			t.Run("calls", func(t *testing.T) {
+				t.Parallel()
+				run(t, guest(t))
+			})
+			t.Run("batches", func(t *testing.T) {
+				t.Parallel()
+				run(t, Batched{guest(t)})
+			})
+		}
+	}
+	t.Run("native", forms(func(*testing.T) hostsim.Source { return nativeguest.Source() }))
+	t.Run("wasm", forms(func(t *testing.T) hostsim.Source {
 		guest, err := wasm()
 		if err != nil {
 			t.Fatalf("the wasm build of the gate cannot be read (run: make %s): %v", wasmFile, err)
 		}
-		run(t, guest)
-	})
+		return guest
+	}))
 }
 
 // want fails the test unless the values are equal.

@@ -41,6 +41,9 @@ type Fault struct {
 // Manager is a small in-memory ledger that speaks the raw form: the contract of
 // the real one as far as the gate can tell. It is a hostsim.Cluster.
 type Manager struct {
+	// Elder: it does not know of batches.
+	Elder bool
+
 	clock hostsim.Clock
 
 	mu       sync.Mutex
@@ -49,6 +52,7 @@ type Manager struct {
 	script   map[string][]Fault // by path, used up in order
 	always   map[string]Fault   // by path, when the script is empty
 	calls    []Call
+	batches  int
 	held     []*held
 	changed  chan struct{} // closed and replaced whenever something happens
 }
@@ -61,6 +65,8 @@ type Call struct {
 	Trace                                string // x-request-id and traceparent
 	Wait, PendingTTL, UnknownTTL         time.Duration
 	Result                               api.Result
+	// Batch is the number of the batch that it came in, from 1; 0: it came by itself.
+	Batch int
 }
 
 type entry struct {
@@ -176,58 +182,18 @@ func (m *Manager) Forget() {
 
 // Call implements hostsim.Cluster.
 func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hostsim.CallResponse)) error {
-	path := req.Headers.Get(":path")
-	c := Call{Path: path, Thread: req.Thread, Authority: req.Headers.Get(":authority"), Authorization: req.Headers.Get("authorization"),
-		Shard: req.Headers.Get(api.HeaderShard),
-		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent")}
-	var work func(answer func(hostsim.CallResponse))
-	switch path {
-	case api.PathReserve, api.PathRenew, api.PathUnknown:
-		var r api.ReserveRequest
-		if r.ParseRaw(req.Body) == nil {
-			c.Key, c.Scope, c.Token, c.Fingerprint = r.Key, r.Scope, r.Token, r.Fingerprint
-			c.Wait, c.PendingTTL, c.UnknownTTL = r.Wait, r.PendingTTL, r.UnknownTTL
-			switch path {
-			case api.PathReserve:
-				work = func(answer func(hostsim.CallResponse)) { m.reserve(&r, answer) }
-			case api.PathRenew:
-				work = func(answer func(hostsim.CallResponse)) { answer(m.renew(&r)) }
-			default:
-				work = func(answer func(hostsim.CallResponse)) { answer(m.unknown(&r)) }
-			}
-		}
-	case api.PathCommit, api.PathReject:
-		var r api.FinishRequest
-		if r.ParseRaw(req.Body) == nil {
-			r.Result.Body = append([]byte(nil), r.Result.Body...)
-			c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
-			state := api.StateCommitted
-			if path == api.PathReject {
-				state = api.StateRejected
-			}
-			work = func(answer func(hostsim.CallResponse)) { answer(m.finish(&r, state)) }
-		}
-	case api.PathRelease:
-		var r api.ReleaseRequest
-		if r.ParseRaw(req.Body) == nil {
-			c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token
-			work = func(answer func(hostsim.CallResponse)) { answer(m.release(&r)) }
-		}
+	c := Call{
+		Path: req.Headers.Get(":path"), Thread: req.Thread, Authority: req.Headers.Get(":authority"),
+		Authorization: req.Headers.Get("authorization"), Shard: req.Headers.Get(api.HeaderShard),
+		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent"),
 	}
-	m.mu.Lock()
-	m.calls = append(m.calls, c)
-	close(m.changed)
-	m.changed = make(chan struct{})
-	f := m.always[path]
-	if s := m.script[path]; len(s) > 0 {
-		f, m.script[path] = s[0], s[1:]
+	if c.Path == api.PathBatch {
+		return m.batch(c, req.Body, done)
 	}
-	// In the step in which the call is counted, so that who has seen the count
-	// can release it.
+	work := m.read(&c, req.Body)
 	h := new(held)
-	if f.Hold || f.HoldCall {
-		m.held = append(m.held, h)
-	}
+	m.mu.Lock()
+	f := m.arrive(c, h)
 	m.mu.Unlock()
 	if m.wrong(c.Shard) {
 		work = func(answer func(hostsim.CallResponse)) { answer(coded(421, api.CodeWrongShard)) }
@@ -235,10 +201,71 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 	return m.carryOut(f, h, work, done)
 }
 
-func (m *Manager) carryOut(f Fault, h *held, work func(func(hostsim.CallResponse)), done func(hostsim.CallResponse)) error {
-	if work == nil {
-		work = func(answer func(hostsim.CallResponse)) { answer(problem(400)) }
+// work carries a call out.
+type work func(answer func(hostsim.CallResponse))
+
+// read completes a call with what its message says.
+func (m *Manager) read(c *Call, message []byte) work {
+	switch c.Path {
+	case api.PathReserve, api.PathRenew, api.PathUnknown:
+		var r api.ReserveRequest
+		if r.ParseRaw(message) != nil {
+			break
+		}
+		c.Key, c.Scope, c.Token, c.Fingerprint = r.Key, r.Scope, r.Token, r.Fingerprint
+		c.Wait, c.PendingTTL, c.UnknownTTL = r.Wait, r.PendingTTL, r.UnknownTTL
+		switch c.Path {
+		case api.PathReserve:
+			return func(answer func(hostsim.CallResponse)) { m.reserve(&r, answer) }
+		case api.PathRenew:
+			return func(answer func(hostsim.CallResponse)) { answer(m.renew(&r)) }
+		}
+		return func(answer func(hostsim.CallResponse)) { answer(m.unknown(&r)) }
+	case api.PathCommit, api.PathReject:
+		var r api.FinishRequest
+		if r.ParseRaw(message) != nil {
+			break
+		}
+		r.Result.Body = append([]byte(nil), r.Result.Body...)
+		c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
+		state := api.StateCommitted
+		if c.Path == api.PathReject {
+			state = api.StateRejected
+		}
+		return func(answer func(hostsim.CallResponse)) { answer(m.finish(&r, state)) }
+	case api.PathRelease:
+		var r api.ReleaseRequest
+		if r.ParseRaw(message) != nil {
+			break
+		}
+		c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token
+		return func(answer func(hostsim.CallResponse)) { answer(m.release(&r)) }
 	}
+	return func(answer func(hostsim.CallResponse)) { answer(problem(400)) }
+}
+
+// arrive counts a call and returns what goes wrong with it. Who has seen the count can
+// release it.
+func (m *Manager) arrive(c Call, h *held) Fault {
+	m.calls = append(m.calls, c)
+	close(m.changed)
+	m.changed = make(chan struct{})
+	f := m.fault(c.Path)
+	if f.Hold || f.HoldCall {
+		m.held = append(m.held, h)
+	}
+	return f
+}
+
+func (m *Manager) fault(path string) Fault {
+	if s := m.script[path]; len(s) > 0 {
+		m.script[path] = s[1:]
+		return s[0]
+	}
+	return m.always[path]
+}
+
+func (m *Manager) carryOut(f Fault, h *held, work work, done func(hostsim.CallResponse)) error {
 	nothing := func(hostsim.CallResponse) {}
 	switch {
 	case f.Refuse:

@@ -57,6 +57,25 @@ type Options struct {
 	Traps bool
 }
 
+// Batched is a gate whose rigs send each call as a batch where it may be one. Other rigs send none, so
+// that chance does not join calls of which one is held; both unless their configuration has manager.batch.
+type Batched struct{ hostsim.Source }
+
+// batching adds manager.batch to a configuration, where it is one.
+func batching(config, batch string) string {
+	fields, manager := map[string]json.RawMessage{}, map[string]json.RawMessage{}
+	if config != "" && json.Unmarshal([]byte(config), &fields) != nil {
+		return config
+	}
+	if m, ok := fields["manager"]; ok && json.Unmarshal(m, &manager) != nil || manager["batch"] != nil {
+		return config
+	}
+	manager["batch"] = json.RawMessage(batch)
+	fields["manager"], _ = json.Marshal(manager)
+	out, _ := json.Marshal(fields)
+	return string(out)
+}
+
 // Rig is a host with the gate, a manager and a clock.
 type Rig struct {
 	testing.TB
@@ -111,6 +130,11 @@ func (r *Rig) Close() error {
 
 func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r := &Rig{TB: t, Clock: o.Clock, Manager: o.Manager, Process: o.Process, log: new(lockedBuffer)}
+	if _, ok := guest.(Batched); ok {
+		o.Config = batching(o.Config, `"always"`)
+	} else {
+		o.Config = batching(o.Config, `"never"`)
+	}
 	if r.Clock == nil {
 		r.Clock = newClock()
 	}

@@ -1,0 +1,207 @@
+package gate
+
+import (
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/tidwall/gjson"
+)
+
+// Calls that are ready in the same callback go to their manager as one callout. Each is answered by
+// itself, and means what it would have meant alone.
+
+const (
+	// maxTogether bounds the calls of a batch, and maxTogetherBytes what they carry.
+	maxTogether      = 64
+	maxTogetherBytes = 256 << 10
+	// maxCompanionBytes bounds what a call of a batch carries: larger ones would delay the others.
+	maxCompanionBytes = 64 << 10
+	// maxBatchReplyBytes bounds the answers to a batch that are read: what a manager returns, and
+	// room for the frame and for problems.
+	maxBatchReplyBytes = api.MaxBatchReplyBytes + maxTogether*maxProblemBytes
+	// maxFlying bounds the callouts to one shard that are under way. What is ready beyond that goes
+	// out together, as soon as one of them ends.
+	maxFlying = 256
+)
+
+// landing is a batch that has ended, while its calls are being settled: that answers streams, of
+// which one callback may answer only few.
+type landing struct {
+	calls   *call // those that are not settled yet, in the order of the answers
+	at      int64
+	answers []api.BatchAnswer // those of calls, views of what the host handed over; empty: all got the same
+	next    int
+	all     reply
+	alone   bool // each is sent once more, by itself
+	suspect bool // one of them may be why
+}
+
+// joins tells whether a call may go with others.
+func (c *call) joins() bool {
+	return !c.alone && !c.plain && c.wait == 0 && len(c.message) <= maxCompanionBytes
+}
+
+// gather has those of others go with the first call that may, and takes them out. Two calls about one
+// key stay in their order. What was sent before and failed may fail again, and takes no new call along.
+func (l *ledger) gather(first *call, others []*call) {
+	first.batched, first.with = 0, nil
+	if m := l.peer(first.shard); m.apart() || !first.joins() {
+		return
+	}
+	last, n, size, skipped := first, 1, len(first.message), false
+	for i, c := range others {
+		if n == maxTogether {
+			break
+		}
+		if c == nil || c.shard != first.shard || c.repeating != first.repeating {
+			continue
+		}
+		if !c.joins() || size+len(c.message) > maxTogetherBytes || skipped && sameKey(others[:i], c) {
+			skipped = true
+			continue
+		}
+		others[i] = nil
+		last.with, last = c, c
+		n++
+		size += len(c.message)
+	}
+	if n > 1 || l.always {
+		first.batched = n
+	}
+}
+
+// sameKey tells whether one of the calls is about the key of c.
+func sameKey(calls []*call, c *call) bool {
+	for _, o := range calls {
+		if o != nil && o.hash == c.hash {
+			return true
+		}
+	}
+	return false
+}
+
+// batch returns the raw form of a batch that is sent now.
+func (l *ledger) batch(first *call, now int64) []byte {
+	m := &l.p.metrics
+	m.count(m.batches)
+	m.sample(m.batchItems, int64(first.batched))
+	l.frame = api.AppendRawBatch(l.frame[:0], first.batched)
+	for c := first; c != nil; c = c.with {
+		message := l.message(c, now)
+		l.frame = api.AppendRawItem(l.frame, ops[c.kind], c.trace, message)
+	}
+	return l.frame
+}
+
+// land deals with the answer to a batch.
+func (l *ledger) land(first *call, bodySize int, now int64) {
+	host := l.p.host
+	b := landing{calls: first, at: now}
+	text, _ := host.CallHeader(headerStatus)
+	status, _ := parseDecimal(text)
+	version, ok := host.CallHeader(api.HeaderManager)
+	if ok {
+		l.heard(first.shard, version)
+	}
+	switch {
+	case status == 404 || status == 405 || status == 403 && !ok:
+		b.alone = true
+		l.isSingle(first, version)
+	case !ok:
+		b.all = reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
+		b.suspect = true
+	case status >= 200 && status < 300:
+		if bodySize <= maxBatchReplyBytes {
+			b.answers, _ = api.ViewRawAnswers(l.spare[:0], host.CallBody(bodySize))
+			l.spare = nil
+		}
+		// It cannot be told what which call got. All of them may be sent twice.
+		b.alone = len(b.answers) != first.batched
+	case refusesMessage(int(status)):
+		b.alone = true
+	default:
+		b.all = l.understand(first, l.single(status, bodySize))
+		b.all.kind = replyUnavailable
+		b.suspect = status == 500
+	}
+	l.landings = append(l.landings, b)
+	l.unload()
+}
+
+// unload settles calls of batches that have ended. false: there were none.
+func (l *ledger) unload() (busy bool) {
+	for len(l.landings) > 0 && !l.p.spent() {
+		busy = true
+		b := &l.landings[0]
+		c, r, alone := b.calls, b.all, b.alone
+		if !alone && len(b.answers) > 0 {
+			a := b.answers[b.next]
+			b.next++
+			r = l.understand(c, a)
+			alone = a.Status == 503 && api.Code(gjson.GetBytes(a.Body, "code").Str) == api.CodeAskAlone
+		}
+		r.at = b.at
+		c.alone = c.alone || b.suspect
+		if b.calls = c.with; b.calls == nil {
+			l.unloaded()
+		}
+		c.with = nil
+		if alone {
+			// It may have been carried out, and is not cancelled any more.
+			c.alone = true
+			l.ready, l.stuck = append(l.ready, c), false
+			continue
+		}
+		l.settle(c, &r)
+	}
+	return busy
+}
+
+// unloaded drops the first landing.
+func (l *ledger) unloaded() {
+	answers := l.landings[0].answers
+	clear(answers)
+	l.spare = answers[:0]
+	n := copy(l.landings, l.landings[1:])
+	l.landings[n] = landing{}
+	l.landings = l.landings[:n]
+}
+
+// place is how much of maxFlying a callout takes: nothing where the manager may hold it.
+func (c *call) place() int {
+	if c.wait > 0 {
+		return 0
+	}
+	return 1
+}
+
+// room tells whether a call may be sent. Where calls do not go together, waiting would not make them fewer.
+func (m *peer) room(c *call) bool { return m.flying+c.place() <= maxFlying || m.apart() }
+
+// apart tells that each call goes by itself.
+func (m *peer) apart() bool { return m.never || m.plain || m.single }
+
+// wait notes since when calls find no room.
+func (l *ledger) wait(calls []*call) {
+	now := l.p.host.Now()
+	for _, c := range calls {
+		if c.due == 0 {
+			c.due = now + int64(l.p.config.Manager.Timeout)
+		}
+	}
+}
+
+// giveUpWaiting settles the calls that found no room in their time; false: some are left.
+func (l *ledger) giveUpWaiting(now int64) (all bool) {
+	for i := 0; i < len(l.ready); {
+		c := l.ready[i]
+		if c.due == 0 || now < c.due {
+			i++
+			continue
+		}
+		if l.p.spent() {
+			return false
+		}
+		l.ready = append(l.ready[:i], l.ready[i+1:]...)
+		l.settle(c, &reply{kind: replyUnavailable, maybe: c.alone, at: now, why: "as many calls as may be were under way"})
+	}
+	return true
+}
