@@ -52,6 +52,9 @@ func Run(t *testing.T, e Engine) {
 		"UnreadableAmongOthers": testUnreadableAmongOthers,
 		"UnreadableAtTheLimit":  testUnreadableAtTheLimit,
 		"UnreadableOfOneScope":  testUnreadableOfOneScope,
+		"Batch":                 testBatch,
+		"BatchesMeet":           testBatchesMeet,
+		"BatchWaitsForNobody":   testBatchWaitsForNobody,
 		"Histories":             testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
