@@ -26,7 +26,7 @@ type envoyTarget struct{ envoybin.Binary }
 // Start implements Target.
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	config, err := envoy.Local{
-		Mode: cfg.mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: cfg.upstream, Manager: cfg.manager,
+		Mode: cfg.mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: cfg.upstream, Manager: cfg.anyManager(), Managers: cfg.managers,
 		Module: cmp.Or(cfg.module, wasmModule), Plugin: cfg.plugin, Edit: cfg.edit,
 	}.Bootstrap()
 	if err != nil {

@@ -41,6 +41,7 @@ type stack struct {
 	bootstrap func(*bootstrapv3.Bootstrap) error
 
 	managerAddr, paymentsAddr string
+	managers                  map[string]string // targetConfig's
 }
 
 // newStack starts manager and payments, and one proxy. All that runs at the end of the
@@ -132,7 +133,7 @@ func (s *stack) startProxy(t *testing.T) *proxy {
 	t.Helper()
 	p, err := s.target.Start(targetConfig{
 		dir:  filepath.Join(s.dir, fmt.Sprintf("proxy-%d", len(s.proxies))),
-		mode: s.mode, plugin: s.plugin, workers: cmp.Or(s.workers, 2), upstream: s.paymentsAddr, manager: s.managerAddr, edit: s.edit,
+		mode: s.mode, plugin: s.plugin, workers: cmp.Or(s.workers, 2), upstream: s.paymentsAddr, manager: s.managerAddr, managers: s.managers, edit: s.edit,
 		bootstrap: s.bootstrap, module: s.module,
 	})
 	if p != nil {

@@ -32,13 +32,25 @@ type targetConfig struct {
 	mode     string         // "body" or "headers"
 	plugin   map[string]any // further fields of the filter's configuration
 	workers  int
-	upstream string // address
-	manager  string // address
-	module   string // file of the gate; "": the one that ships
+	upstream string            // address
+	manager  string            // address; "": there are only shards
+	managers map[string]string // addresses of further managers by the names of their clusters
+	module   string            // file of the gate; "": the one that ships
 	// edit changes an Envoy's configuration further; other targets have none.
 	edit func(*hcmv3.HttpConnectionManager) error
 	// bootstrap does so with the rest of it.
 	bootstrap func(*bootstrapv3.Bootstrap) error
+}
+
+// anyManager is the address for the cluster of the only manager, which nobody calls where there are shards.
+func (c targetConfig) anyManager() string {
+	if c.manager != "" {
+		return c.manager
+	}
+	for _, address := range c.managers {
+		return address
+	}
+	return ""
 }
 
 // pluginJSON is the filter's configuration.
@@ -150,8 +162,11 @@ func (gatewayTarget) Start(cfg targetConfig) (*proxy, error) {
 	args := []string{
 		"--wasm", cmp.Or(cfg.module, wasmModule), "--config", file, "--code-cache", filepath.Join(binDir, "code"),
 		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.manager,
+		"--upstream", cfg.upstream, "--cluster", "oncegate_manager=" + cfg.anyManager(),
 		"--workers", strconv.Itoa(cfg.workers), "--upstream-timeout", "3m",
+	}
+	for name, address := range cfg.managers {
+		args = append(args, "--cluster", name+"="+address)
 	}
 	if cfg.mode == "body" {
 		args = append(args, "--allow-on-headers-stop-iteration")

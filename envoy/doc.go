@@ -3,9 +3,11 @@
 //
 //	envoy.yaml             a static Envoy, body mode, with the routes in an inner listener as well
 //	headers-mode.yaml      a static Envoy, headers mode
+//	shards.yaml            the clusters of several managers with a ledger each, for both
 //	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
 //	istio/body-mode.yaml   the same in body mode
-//	istio/manager.yaml     how Istio's proxies reach the managers, and a protected route
+//	istio/manager.yaml     how Istio's proxies reach the manager, and a protected route
+//	istio/shards.yaml      several managers with a ledger each, and how Istio's proxies reach them
 //
 // The files are meant to be copied; each says what to adapt. The Go code serves the
 // tests of this package, which check every file and the filter's configuration

@@ -84,9 +84,8 @@ func TestIstioManager(t *testing.T) {
 	if rule.GetHost() != entry.GetHosts()[0] || entry.GetPorts()[0].GetNumber() != 8090 {
 		t.Errorf("the rule is for %q, the entry for %q port %d", rule.GetHost(), entry.GetHosts()[0], entry.GetPorts()[0].GetNumber())
 	}
-	policy := rule.GetTrafficPolicy()
-	if policy.GetLoadBalancer().GetConsistentHash().GetHttpHeaderName() != ":authority" || policy.GetOutlierDetection() != nil {
-		t.Error("the same key may reach different managers")
+	if lb := rule.GetTrafficPolicy().GetLoadBalancer(); lb != nil {
+		t.Errorf("one ledger may be balanced in any way, not only by %v", lb)
 	}
 	for _, r := range routes.GetHttp() {
 		if r.GetRetries() == nil || r.GetRetries().GetAttempts() != 0 {

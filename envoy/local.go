@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -12,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // Local is a static configuration with other addresses, and another place of the module. All else stays as published.
@@ -22,6 +24,8 @@ type Local struct {
 	Listen, Admin string
 	// Upstream and Manager are the only endpoints of the clusters upstream and oncegate_manager, as IP:port.
 	Upstream, Manager string
+	// Managers are further clusters like oncegate_manager, by name, with their only endpoints: those of shards.
+	Managers map[string]string
 	// Module is the path of oncegate.wasm.
 	Module string
 	// Plugin has fields of the filter's configuration that replace the published ones.
@@ -84,6 +88,11 @@ func (l Local) Bootstrap() ([]byte, error) {
 			return nil, err
 		}
 	}
+	for name, address := range l.Managers {
+		if err := addManager(b, name, address); err != nil {
+			return nil, err
+		}
+	}
 	err = Edit(b, func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 		plugin.GetVmConfig().GetCode().GetLocal().Specifier = &corev3.DataSource_Filename{Filename: l.Module}
 		text, err := merge(plugin, l.Plugin)
@@ -129,4 +138,17 @@ func setEndpoint(b *bootstrapv3.Bootstrap, cluster, address string) error {
 		}
 	}
 	return fmt.Errorf("no cluster %q", cluster)
+}
+
+// addManager adds a cluster like oncegate_manager.
+func addManager(b *bootstrapv3.Bootstrap, name, address string) error {
+	for _, c := range b.GetStaticResources().GetClusters() {
+		if c.GetName() == "oncegate_manager" {
+			n := proto.CloneOf(c)
+			n.Name, n.LoadAssignment.ClusterName = name, name
+			b.StaticResources.Clusters = append(b.StaticResources.Clusters, n)
+			return setEndpoint(b, name, address)
+		}
+	}
+	return errors.New("no cluster \"oncegate_manager\"")
 }

@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // leaves are the paths and values in a JSON text, sorted.
@@ -82,6 +84,30 @@ func TestLocalKeepsTheRest(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, changed); diff != "" {
 			t.Errorf("%s: changed otherwise than asked for (-, +):\n%s", name, diff)
+		}
+	}
+}
+
+// Further managers are reached as the one is.
+func TestLocalManagers(t *testing.T) {
+	for mode := range byMode {
+		text, err := Local{
+			Mode: mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: "127.0.0.1:1", Manager: "127.0.0.1:2", Module: "m",
+			Managers: map[string]string{"a": "127.0.0.1:3", "b": "127.0.0.1:4"},
+		}.Bootstrap()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := new(bootstrapv3.Bootstrap)
+		if err := protojson.Unmarshal(text, b); err != nil {
+			t.Fatal(err)
+		}
+		for name, port := range map[string]uint32{"oncegate_manager": 2, "a": 3, "b": 4} {
+			c := clusterOf(b, name)
+			got := c.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress().GetPortValue()
+			if got != port || c.GetLoadAssignment().GetClusterName() != name || len(c.GetCircuitBreakers().GetThresholds()) != 1 {
+				t.Errorf("%s: %v", name, c)
+			}
 		}
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -126,6 +127,10 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		{"previous_shards", func(path string, v gjson.Result) { m.Previous = readShards(r, path, v) }},
 		{"authority", func(path string, v gjson.Result) {
 			m.Authority = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
+			if strings.Contains(m.Authority, "{key}") {
+				// It was replaced once. As plain text it would have a hash ring send all keys to the same manager.
+				r.refuse(path, v, "a name without {key}, which no hash ring may choose a ledger by; name the managers in manager.shards where each has a ledger of its own")
+			}
 		}},
 		{"timeout_ms", func(path string, v gjson.Result) { m.Timeout = r.millis(path, v, 1, 600000) }},
 		{"auth_token", func(path string, v gjson.Result) {
@@ -143,8 +148,8 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 
 func readShards(r *reader, path string, v gjson.Result) (shards []string) {
 	r.list(path, v, 1, api.MaxShards, "names", func(path string, v gjson.Result) {
-		name := r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", func(s string) bool {
-			return visible(s, 1, api.MaxShardBytes)
+		name := r.text(path, v, "a string of 1 to 255 bytes of visible ASCII without a comma", func(s string) bool {
+			return visible(s, 1, api.MaxShardBytes) && !strings.Contains(s, ",")
 		})
 		for _, s := range shards {
 			if s == name {

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -171,8 +170,7 @@ func (l *ledger) init(p *Plugin) {
 	m := &p.config.Manager
 	l.always = m.Batch == config.BatchAlways
 	for i := range l.shards {
-		// Calls with authorities of their own may be for different managers.
-		l.shards[i].never = m.Batch == config.BatchNever || strings.Contains(m.Authority, keyMark)
+		l.shards[i].never = m.Batch == config.BatchNever
 	}
 }
 
@@ -318,7 +316,6 @@ func (l *ledger) start(c *call) {
 func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 	p := l.p
 	headers := l.headersTo(c.shard, path, trace)
-	headers[2][1] = p.authority(&c.hash)
 	id, status := p.host.Call(l.shards[c.shard].name, headers, body, c.timeout)
 	clear(headers)
 	if status != CallSent {

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -351,20 +350,6 @@ func (p *Plugin) report() {
 		m.set(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
-}
-
-// keyMark in manager.authority becomes a digest of the entry, so that a cluster
-// that is balanced by a hash of the authority sends all calls about one key to
-// the same manager.
-const keyMark = "{key}"
-
-func (p *Plugin) authority(hash *cache.Hash) string {
-	authority := p.config.Manager.Authority
-	at := strings.Index(authority, keyMark)
-	if at < 0 {
-		return authority
-	}
-	return authority[:at] + hexString(hash[:8]) + authority[at+len(keyMark):]
 }
 
 func hexString(b []byte) string {

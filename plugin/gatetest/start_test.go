@@ -82,20 +82,3 @@ func TestShutdownWaitsForOutcomes(t *testing.T) {
 		want(t, "state", state, api.StateCommitted)
 	})
 }
-
-func TestAuthorityPerKey(t *testing.T) {
-	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{Config: `{"manager":{"authority":"{key}.ledger.test"}}`})
-		for _, key := range []string{"a", "b"} {
-			x := r.Send(Request{Key: key})
-			x.Answer(200, "")
-			x.Response()
-		}
-		c := r.Manager.Calls()
-		want(t, "reserve and commit of a", c[0].Authority, c[1].Authority)
-		want(t, "reserve and commit of b", c[2].Authority, c[3].Authority)
-		want(t, "a and b are the same", c[0].Authority == c[2].Authority, false)
-		want(t, "suffix", strings.HasSuffix(c[0].Authority, ".ledger.test"), true)
-		want(t, "length", len(c[0].Authority), 16+len(".ledger.test"))
-	})
-}
