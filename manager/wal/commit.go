@@ -23,8 +23,8 @@ func (l *Log) commitLoop() {
 	defer l.wg.Done()
 	timer := time.NewTimer(markDelay)
 	defer timer.Stop()
+	defer l.markDue.Stop()
 	var g gatherer
-	marked := false
 	last := uint64(0) // records of the last batch
 	for {
 		if last > 1 || l.waiting() > 1 {
@@ -32,41 +32,32 @@ func (l *Log) commitLoop() {
 		}
 		b := l.take()
 		if b == nil {
-			idle := timer.C
-			if marked {
-				idle = nil
-			} else {
-				timer.Reset(markDelay)
-			}
+			last = 0
 			select {
 			case <-l.wake:
 			case <-l.failed:
 				l.release()
+				l.awaitLeader()
 				return
 			case <-l.closing:
+				l.awaitLeader()
 				if l.drained() {
-					l.finish(marked)
+					l.finish()
 					return
 				}
-			case <-idle:
+			case <-l.markDue.C:
 				if !l.mark() {
 					return
 				}
-				marked = true
 			}
 			continue
 		}
 		start := time.Now()
-		if err := l.commit(b); err != nil {
-			l.fail(err)
-			l.finished(b)
+		if !l.commitBatch(b) {
 			l.release()
 			return
 		}
 		took := time.Since(start)
-		l.durable.Store(b.last)
-		l.finished(b)
-		marked = false
 		target := l.settle(b)
 		if last = b.last - b.first + 1; last > 1 {
 			g.gather(l, last, target, took, timer)
@@ -75,19 +66,69 @@ func (l *Log) commitLoop() {
 }
 
 // take makes the collected batch the one in flight or, when there is none,
-// asks for the next record to wake the committer.
+// asks for the next record to wake the committer. It leaves a batch alone that
+// an appender commits.
 func (l *Log) take() *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := l.pending.Load()
-	if b.last < b.first || l.failure.Load() != nil {
-		l.wakeAt = b.first
+	if l.led {
 		return nil
 	}
-	l.wakeAt = math.MaxUint64
+	return l.takeBatch()
+}
+
+// takeBatch is take without regard to who commits. The caller holds mu.
+func (l *Log) takeBatch() *batch {
+	b := l.pending.Load()
+	if b.last < b.first || l.failure.Load() != nil {
+		l.wakeAt, l.idle = b.first, b.last < b.first
+		return nil
+	}
+	l.wakeAt, l.idle = math.MaxUint64, false
 	l.inflight.Store(b)
 	l.pending.Store(newBatch(b.last + 1))
 	return b
+}
+
+// Lead commits the record of an AppendLead that said so, with all that came
+// behind it, on the goroutine of the caller: one that is alone is spared two
+// changes of goroutine, which take as long as everything else in the manager. It waits
+// for the disk as long as that takes. What came of it is for WaitDurable to
+// say, which does not wait any more. What is collected meanwhile is the committer's.
+func (l *Log) Lead() {
+	l.mu.Lock()
+	b := l.takeBatch()
+	l.mu.Unlock()
+	committed := b != nil && l.commitBatch(b)
+	if committed {
+		l.settle(b)
+	}
+	l.mu.Lock()
+	l.led = false
+	l.wakeAt = math.MaxUint64
+	next := l.pending.Load()
+	if l.idle = next.last < next.first; l.idle {
+		l.wakeAt = next.first
+	}
+	wake := !l.idle || l.closed || l.failure.Load() != nil
+	l.mu.Unlock()
+	if wake {
+		l.wakeCommitter()
+	}
+}
+
+// awaitLeader waits for an appender that commits, when the log ends: who ends to
+// lead then wakes the committer.
+func (l *Log) awaitLeader() {
+	for {
+		l.mu.Lock()
+		led := l.led
+		l.mu.Unlock()
+		if !led {
+			return
+		}
+		<-l.wake
+	}
 }
 
 // waiting is how many records are not durable.
@@ -150,6 +191,19 @@ func (g *gatherer) gather(l *Log, n, target uint64, took time.Duration, timer *t
 	}
 }
 
+// commitBatch makes a batch durable and tells those who wait for it, or makes the log
+// fail.
+func (l *Log) commitBatch(b *batch) bool {
+	err := l.commit(b)
+	if err != nil {
+		l.fail(err)
+	} else {
+		l.durable.Store(b.last)
+	}
+	l.finished(b)
+	return err == nil
+}
+
 // commit writes and syncs a batch, part by part: what follows in a new segment
 // is written only after the segment before it is durable.
 func (l *Log) commit(b *batch) error {
@@ -194,6 +248,12 @@ func (l *Log) settle(b *batch) (target uint64) {
 	l.free.give(b.parts[len(b.parts)-1].buf)
 	b.parts = nil
 	l.broadcastRoom()
+	l.marked, l.alone, l.lastBatch = false, b.last == b.first, time.Now()
+	if !l.markArmed {
+		// One timer for all batches of a while: setting one wakes a thread of the runtime.
+		l.markArmed = true
+		l.markDue.Reset(markDelay)
+	}
 	l.wakeAt = l.last.Load() + b.last - b.first + 1
 	return l.wakeAt
 }
@@ -224,27 +284,43 @@ func (l *Log) drained() bool {
 }
 
 // finish marks and syncs the end of a log that is being closed.
-func (l *Log) finish(marked bool) {
-	if !marked && !l.mark() {
+func (l *Log) finish() {
+	l.mu.Lock()
+	marked, seg := l.marked, l.active
+	l.mu.Unlock()
+	if !marked && !l.writeMark() {
 		return
 	}
 	if l.failure.Load() != nil {
 		l.release()
 		return
 	}
-	l.mu.Lock()
-	seg := l.active
-	l.mu.Unlock()
 	if err := seg.file.Datasync(); err != nil {
 		l.fail(err)
 		l.release()
 	}
 }
 
-// mark writes, where the next record will go, that everything before it is
+// mark marks the end of a log that has been idle for a while. It reports whether
+// the log goes on.
+func (l *Log) mark() bool {
+	l.mu.Lock()
+	l.markArmed = false
+	due := l.idle && !l.marked && time.Since(l.lastBatch) >= markDelay
+	if due {
+		l.idle = false // until the committer looks again nobody else writes
+	} else if !l.marked {
+		l.markArmed = true
+		l.markDue.Reset(markDelay)
+	}
+	l.mu.Unlock()
+	return !due || l.writeMark()
+}
+
+// writeMark writes, where the next record will go, that everything before it is
 // durable. It need not be durable itself: if it gets lost, damage to the last
 // batch can pass for a torn tail, as it could without marks.
-func (l *Log) mark() bool {
+func (l *Log) writeMark() bool {
 	if l.failure.Load() != nil { // the preparer's: the disk is left alone
 		l.release()
 		return false
@@ -252,6 +328,7 @@ func (l *Log) mark() bool {
 	l.mu.Lock()
 	b := l.pending.Load()
 	seg, off, next, busy := l.active, l.tail, b.first, b.last >= b.first
+	l.marked = !busy
 	l.mu.Unlock()
 	if busy || off+recordHeaderSize > seg.capacity {
 		return true

@@ -6,7 +6,9 @@
 // next sequence number and returns; it never waits. One committer goroutine
 // takes the collected batch, writes it with one write, makes it durable with
 // one fdatasync and only then lets the next batch go to the disk. WaitDurable
-// waits for the batch of a sequence number, Notify tells when it is over.
+// waits for the batch of a sequence number, Notify tells when it is over. A
+// caller that is alone commits its record itself, see AppendLead; what comes
+// while it does is the committer's again.
 //
 //	Append ─▶ collecting ─▶ committing (write, fdatasync) ─▶ durable
 //	              ▲                       │
@@ -93,6 +95,13 @@
 // already? The first write into reserved blocks makes the file system record
 // that they hold data, in its journal, with every fdatasync. Overwriting needs
 // only the data: about 100 instead of 160 microseconds on ext4.
+//
+// Why may a caller commit? One that is alone pays for every wake-up. Over tmpfs,
+// where a sync costs nothing, a call over HTTP took 28 microseconds when the
+// committer was woken for it and then woke the caller, and takes 20. A timer that
+// is set anew for each batch costs as much again: when it is earlier than what the
+// runtime waits for, one more thread is woken. So the mark's timer is left alone while it runs.
+// With company the committer is better: it knows for how many to wait.
 //
 // Why does the preparer open the active segment a second time to fill it? A
 // system tells each open file once that a write failed. If committer and

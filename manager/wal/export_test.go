@@ -3,6 +3,7 @@ package wal
 import (
 	"bytes"
 	"context"
+	"runtime"
 )
 
 // WithFormatVersion is a segment or snapshot with another version in an
@@ -39,3 +40,19 @@ func (l *Log) WaitPrepared(ctx context.Context) error {
 		}
 	}
 }
+
+// WaitIdle waits until the committer sleeps with nothing to do.
+func (l *Log) WaitIdle(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		idle := l.idle
+		l.mu.Unlock()
+		if idle || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		runtime.Gosched()
+	}
+}
+
+// Mark is a mark.
+func Mark() []byte { return appendRecord(nil, 0, 1, 0, nil) }

@@ -103,9 +103,13 @@ func mustAppend(t *testing.T, l *wal.Log, b []byte) uint64 {
 	return seq
 }
 
+// appendWaiting leads where it can, on a goroutine of its own as the caller may go on appending.
 func appendWaiting(ctx context.Context, l *wal.Log, b []byte) (uint64, error) {
 	for {
-		seq, err := l.Append(b)
+		seq, lead, err := l.AppendLead(b)
+		if lead {
+			go l.Lead()
+		}
 		if !errors.Is(err, wal.ErrBusy) {
 			return seq, err
 		}

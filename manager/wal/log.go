@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/wal/vfs"
 )
@@ -23,7 +24,7 @@ type Log struct {
 	seed uint32
 
 	// What waiters look at without the lock. pending is the batch that
-	// collects, inflight the one taken last by the committer; they are stored
+	// collects, inflight the one taken last to be committed; they are stored
 	// in that order, inflight first, so that whoever sees a newer pending
 	// finds an older record's batch in inflight or durable.
 	durable  atomic.Uint64
@@ -46,6 +47,13 @@ type Log struct {
 	free        buffers       // of batches that are durable
 	room        chan struct{} // closed when the wait for room may be over; nil without waiters
 	wakeAt      uint64        // sequence number whose record wakes the committer
+	idle        bool          // everything is durable, and nobody writes to the active segment
+	led         bool          // an appender commits, see AppendLead
+	alone       bool          // the last batch had one record
+	marked      bool          // the log ends with a mark
+	lastBatch   time.Time     // when it was durable
+	markDue     *time.Timer   // looked at by the committer
+	markArmed   bool
 	closed      bool
 
 	segments []segmentInfo // in use, oldest first; the last one is active
@@ -111,14 +119,27 @@ type part struct {
 // Errors: ErrTooLarge, ErrBusy, ErrNoSpace, ErrFailed, ErrClosed. After any of
 // them the log is as before.
 func (l *Log) Append(body []byte) (uint64, error) {
+	seq, _, err := l.append(body, false)
+	return seq, err
+}
+
+// AppendLead is Append for a caller that is going to wait anyway. When lead is
+// true it must call Lead, soon and whatever happens: until then neither this
+// record nor any that follow become durable. That is so when the log is idle and
+// the last record was committed alone.
+func (l *Log) AppendLead(body []byte) (seq uint64, lead bool, err error) {
+	return l.append(body, true)
+}
+
+func (l *Log) append(body []byte, mayLead bool) (seq uint64, lead bool, err error) {
 	if len(body) == 0 || len(body) > l.opts.MaxRecordBytes {
-		return 0, fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(body), l.opts.MaxRecordBytes)
+		return 0, false, fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(body), l.opts.MaxRecordBytes)
 	}
 	crc := bodyChecksum(l.seed, body)
 	l.mu.Lock()
 	if err := l.admit(len(body)); err != nil {
 		l.mu.Unlock()
-		return 0, err
+		return 0, false, err
 	}
 	size := int64(recordHeaderSize + len(body))
 	b := l.pending.Load()
@@ -126,7 +147,7 @@ func (l *Log) Append(body []byte) (uint64, error) {
 		l.roll(b)
 	}
 	p := b.partIn(l.active, l.tail, &l.free)
-	seq := b.last + 1
+	seq = b.last + 1
 	p.buf = appendRecord(p.buf, crc, seq, uint32(seq-b.first), body)
 	b.last = seq
 	b.bytes += int(size)
@@ -138,6 +159,12 @@ func (l *Log) Append(body []byte) (uint64, error) {
 		l.kickAt = math.MaxInt64
 	}
 	wake := seq == l.wakeAt
+	if wake && l.idle {
+		l.idle = false
+		if lead = mayLead && l.alone; lead {
+			l.led, l.wakeAt, wake = true, math.MaxUint64, false
+		}
+	}
 	l.mu.Unlock()
 	if wake {
 		l.wakeCommitter()
@@ -145,7 +172,7 @@ func (l *Log) Append(body []byte) (uint64, error) {
 	if kick {
 		l.kickPreparer()
 	}
-	return seq, nil
+	return seq, lead, nil
 }
 
 // admit tells whether a body of n bytes can be placed now.

@@ -61,6 +61,8 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 		kick:    make(chan struct{}, 1),
 		closing: make(chan struct{}),
 		kickAt:  math.MaxInt64,
+
+		alone: true, markArmed: true, markDue: time.NewTimer(markDelay),
 	}
 	if err := l.recover(ctx); err != nil {
 		if l.active != nil {

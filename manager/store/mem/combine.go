@@ -46,6 +46,7 @@ type outcome struct {
 	told topics
 	err  error
 	busy bool // the log was: the function is to be run again
+	lead bool // the caller has to commit, see wal.Log.AppendLead
 }
 
 // maxCombined is how many calls of others one caller runs before it leaves the
@@ -82,8 +83,10 @@ func (s *Store) free(c *call) {
 // It panics if the function does.
 func (s *Store) do(c *call) {
 	if s.mu.TryLock() {
-		defer s.unlock() // also when the function panics
-		s.exec(c)
+		// Also when a function panics or ends the goroutine.
+		defer s.lead(c)
+		defer s.unlock()
+		s.exec(c, true)
 		c.done.Store(true)
 		return
 	}
@@ -102,6 +105,13 @@ func (s *Store) do(c *call) {
 	}
 	if c.panicked != nil {
 		panic(c.panicked)
+	}
+}
+
+// lead commits what the log left to the caller, once others can have the lock.
+func (s *Store) lead(c *call) {
+	if c.lead {
+		s.log.Lead()
 	}
 }
 
@@ -201,7 +211,7 @@ func (s *Store) execOther(c *call) {
 		c.done.Store(true)
 		nudge(wake)
 	}()
-	s.exec(c)
+	s.exec(c, false)
 	returned = true
 }
 

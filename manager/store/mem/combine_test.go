@@ -349,3 +349,35 @@ func TestCallsAreUsedAgain(t *testing.T) {
 	}
 	mustClose(t, s)
 }
+
+// A caller that is to commit does so also when the function of another, which it runs before, ends
+// its goroutine. Others would wait forever.
+func TestLeaderWhoseGoroutineEnds(t *testing.T) {
+	s := mustOpen(t, options(&faultfs.FS{}))
+	for range 20 { // it does not lead every time: the log may not be idle yet
+		inside, leave, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = s.Update(t.Context(), func(tx store.Tx) error {
+				close(inside)
+				<-leave
+				return put("first", "v")(tx)
+			})
+		}()
+		<-inside
+		other := make(chan error, 1)
+		go func() {
+			other <- s.Update(t.Context(), func(store.Tx) error { runtime.Goexit(); return nil })
+		}()
+		for s.calls.Load() == nil {
+			runtime.Gosched()
+		}
+		close(leave)
+		<-ended
+		if err := <-other; !errors.Is(err, errUnfinished) {
+			t.Error(err)
+		}
+		mustUpdate(t, s, put("next", "v"))
+	}
+	mustClose(t, s)
+}

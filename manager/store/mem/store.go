@@ -196,10 +196,11 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 // exec calls the function and applies what it wrote. The caller holds the lock.
-func (s *Store) exec(c *call) { c.outcome = s.transact(c.ctx, c.fn) }
+// mayLead says that the caller will commit its record itself if the log asks for that.
+func (s *Store) exec(c *call, mayLead bool) { c.outcome = s.transact(c.ctx, c.fn, mayLead) }
 
 // transact is exec by its outcome.
-func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, mayLead bool) outcome {
 	if s.closed {
 		return outcome{err: store.ErrClosed}
 	}
@@ -220,10 +221,15 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
 		return outcome{seq: t.seen, told: t.topics}
 	}
 	var seq uint64
+	lead := false
 	if s.log != nil {
 		var err error
 		s.scratch = t.encode(s.scratch[:0])
-		seq, err = s.log.Append(s.scratch)
+		if mayLead {
+			seq, lead, err = s.log.AppendLead(s.scratch)
+		} else {
+			seq, err = s.log.Append(s.scratch)
+		}
 		if errors.Is(err, wal.ErrBusy) {
 			return outcome{seq: uint64(len(s.scratch)), busy: true}
 		}
@@ -235,7 +241,7 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
 	if cap(s.scratch) > keepScratch {
 		s.scratch = nil
 	}
-	return outcome{seq: seq, told: t.topics}
+	return outcome{seq: seq, told: t.topics, lead: lead}
 }
 
 // finish waits until the answer is durable and then wakes the watchers.
