@@ -187,7 +187,8 @@ type Store interface {
 	// documentation. An error from fn aborts the transaction and is returned
 	// as it is. When ctx ends before the transaction was handed to the medium
 	// nothing is written; when it ends while Update waits for durability, the
-	// context's error is returned and the outcome is unknown. Whatever Update
+	// context's error is returned and the outcome is unknown; an engine may use
+	// the caller's goroutine to write, and then returns when that is over. Whatever Update
 	// returns, fn does not run any more and nothing that it was given or gave
 	// is looked at. fn may run on another goroutine than the caller's, so it must
 	// not need a lock that somebody holds while he calls the store; a panic is

@@ -15,6 +15,9 @@ const (
 	// gatherLimit bounds the time the committer waits for more records before
 	// it takes a batch, see gatherer.
 	gatherLimit = 500 * time.Microsecond
+	// leadLimit is how long a batch takes at most behind which an appender may lead.
+	// On a slower disk that gains nothing, and who leads waits for a disk that hangs.
+	leadLimit = 10 * time.Millisecond
 )
 
 // commitLoop is the committer. It ends when the log failed, or when it is
@@ -58,7 +61,7 @@ func (l *Log) commitLoop() {
 			return
 		}
 		took := time.Since(start)
-		target := l.settle(b)
+		target := l.settle(b, took)
 		if last = b.last - b.first + 1; last > 1 {
 			g.gather(l, last, target, took, timer)
 		}
@@ -99,9 +102,9 @@ func (l *Log) Lead() {
 	l.mu.Lock()
 	b := l.takeBatch()
 	l.mu.Unlock()
-	committed := b != nil && l.commitBatch(b)
-	if committed {
-		l.settle(b)
+	start := time.Now()
+	if b != nil && l.commitBatch(b) {
+		l.settle(b, time.Since(start))
 	}
 	l.mu.Lock()
 	l.led = false
@@ -237,7 +240,7 @@ func (l *Log) commit(b *batch) error {
 // settle takes a durable batch out of the accounts. It asks to be woken when
 // as many records as the batch had were appended on top of those that are
 // collected already, and returns the last one's sequence number.
-func (l *Log) settle(b *batch) (target uint64) {
+func (l *Log) settle(b *batch, took time.Duration) (target uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queued -= b.bytes
@@ -248,7 +251,7 @@ func (l *Log) settle(b *batch) (target uint64) {
 	l.free.give(b.parts[len(b.parts)-1].buf)
 	b.parts = nil
 	l.broadcastRoom()
-	l.marked, l.alone, l.lastBatch = false, b.last == b.first, time.Now()
+	l.marked, l.alone, l.lastBatch = false, b.last == b.first && took < leadLimit, time.Now()
 	if !l.markArmed {
 		// One timer for all batches of a while: setting one wakes a thread of the runtime.
 		l.markArmed = true

@@ -101,7 +101,9 @@
 // committer was woken for it and then woke the caller, and takes 20. A timer that
 // is set anew for each batch costs as much again: when it is earlier than what the
 // runtime waits for, one more thread is woken. So the mark's timer is left alone while it runs.
-// With company the committer is better: it knows for how many to wait.
+// With company the committer is better: it knows for how many to wait. The price is
+// that a caller whose context ends while it commits returns when the disk does. So
+// nobody leads behind a batch that took 10 ms: a disk that hangs holds up one caller.
 //
 // Why does the preparer open the active segment a second time to fill it? A
 // system tells each open file once that a write failed. If committer and

@@ -54,5 +54,8 @@ func (l *Log) WaitIdle(ctx context.Context) error {
 	}
 }
 
+// LeadLimit is leadLimit.
+const LeadLimit = leadLimit
+
 // Mark is a mark.
 func Mark() []byte { return appendRecord(nil, 0, 1, 0, nil) }

@@ -296,3 +296,26 @@ func TestLeadersAndFollowers(t *testing.T) {
 		t.Errorf("%d are replayed", len(f.replayed))
 	}
 }
+
+// TestNoLeaderOnASlowDisk: a caller that leads cannot leave when its time is over, so none does
+// while the disk is slow.
+func TestNoLeaderOnASlowDisk(t *testing.T) {
+	fs := &faultfs.FS{}
+	l := openIdle(t, fs)
+	defer l.Close()
+	mustLead(t, l, 1)
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Sync {
+			time.Sleep(2 * wal.LeadLimit)
+		}
+		return nil
+	})
+	l.Lead()
+	if err := l.WaitIdle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if seq, lead, err := l.AppendLead(body(2)); lead || err != nil {
+		t.Errorf("%d %v %v", seq, lead, err)
+	}
+	mustWait(t, l, 2)
+}

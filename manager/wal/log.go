@@ -49,7 +49,7 @@ type Log struct {
 	wakeAt      uint64        // sequence number whose record wakes the committer
 	idle        bool          // everything is durable, and nobody writes to the active segment
 	led         bool          // an appender commits, see AppendLead
-	alone       bool          // the last batch had one record
+	alone       bool          // the last batch had one record, and was quick
 	marked      bool          // the log ends with a mark
 	lastBatch   time.Time     // when it was durable
 	markDue     *time.Timer   // looked at by the committer
@@ -126,7 +126,7 @@ func (l *Log) Append(body []byte) (uint64, error) {
 // AppendLead is Append for a caller that is going to wait anyway. When lead is
 // true it must call Lead, soon and whatever happens: until then neither this
 // record nor any that follow become durable. That is so when the log is idle and
-// the last record was committed alone.
+// the last record was committed alone, and quickly.
 func (l *Log) AppendLead(body []byte) (seq uint64, lead bool, err error) {
 	return l.append(body, true)
 }
