@@ -206,6 +206,8 @@ bench-peers: test-deps programs ## the ledger and the queue beside Redis, Postgr
 		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
 	build/peers-bench ledger -manager build/manager -out build/peers $(PEERS_FLAGS)
+	build/peers-bench rounds -manager build/manager -callers 1 -out build/peers $(PEERS_FLAGS)
+	build/peers-bench rounds -manager build/manager -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench jobs -manager build/manager -out build/peers $(PEERS_FLAGS)
 
 .PHONY: clean

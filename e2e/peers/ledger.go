@@ -153,11 +153,11 @@ func measureManager(ctx context.Context, s settings, engine string, maxEntries i
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := startLogged(dir, s.manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-engine", engine,
-		"--max-entries", strconv.Itoa(maxEntries), "--max-bytes", "1099511627776", "--when-full", "evict", "--scope-share", "0")
+	p, err := startManager(dir, s.manager, maxEntries, "127.0.0.1:0", "--http-engine", engine)
 	if err != nil {
 		return nil, nil, err
 	}
+	defer os.RemoveAll(dir)
 	defer p.stop()
 	pairs, err = forCallers(s, func(callers int) (float64, error) {
 		return wrk(ctx, s, callers, p.addr, filepath.Join(scripts, "pairs.lua"))
@@ -170,6 +170,16 @@ func measureManager(ctx context.Context, s settings, engine string, maxEntries i
 		return wrk(ctx, s, callers, p.addr, filepath.Join(scripts, "lookups.lua"))
 	})
 	return pairs, dups, err
+}
+
+// startManager starts a manager whose records are in a new directory in dir.
+func startManager(dir, bin string, maxEntries int, listen string, more ...string) (*process, error) {
+	data, err := os.MkdirTemp(dir, "data")
+	if err != nil {
+		return nil, err
+	}
+	return startLogged(data, bin, append([]string{"serve", "--data-dir", data, "--listen", listen, "--max-entries", strconv.Itoa(maxEntries),
+		"--max-bytes", "1099511627776", "--when-full", "evict", "--scope-share", "0"}, more...)...)
 }
 
 func measureRedis(ctx context.Context, s settings) (sets, dups []float64, err error) {
@@ -187,22 +197,12 @@ func measureRedis(ctx context.Context, s settings) (sets, dups []float64, err er
 	}
 	defer srv.Close()
 	value := strings.Repeat("x", 256)
-	bench := func(callers int, requests int, keys string, command ...string) (float64, error) {
-		args := append([]string{"-h", host, "-p", port, "-c", strconv.Itoa(callers), "-n", strconv.Itoa(requests), "-r", keys, "--threads", "1", "--csv"}, command...)
-		out, err := tool(ctx, "redis-benchmark", args...)
-		if err != nil {
-			return 0, err
-		}
-		lines := strings.Split(strings.TrimSpace(out), "\n")
-		fields := strings.Split(lines[len(lines)-1], ",")
-		if len(fields) < 2 {
-			return 0, fmt.Errorf("redis-benchmark printed %q", out)
-		}
-		return strconv.ParseFloat(strings.Trim(fields[1], `"`), 64)
+	bench := func(callers int, requests, keys int, command ...string) (float64, error) {
+		return redisBenchmark(ctx, addr, callers, 1, requests, keys, command...)
 	}
 	// redis-benchmark takes a number of requests; a short run tells how many
 	// fill the duration.
-	timed := func(callers int, keys string, command ...string) (float64, error) {
+	timed := func(callers, keys int, command ...string) (float64, error) {
 		rate, err := bench(callers, 20000, keys, command...)
 		if err != nil {
 			return 0, err
@@ -210,27 +210,47 @@ func measureRedis(ctx context.Context, s settings) (sets, dups []float64, err er
 		return bench(callers, max(20000, int(rate*s.duration.Seconds())), keys, command...)
 	}
 	sets, err = forCallers(s, func(callers int) (float64, error) {
-		return timed(callers, "1000000000", "SET", "once:__rand_int__", value, "NX", "PX", "300000")
+		return timed(callers, 1_000_000_000, "SET", "once:__rand_int__", value, "NX", "PX", "300000")
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	// Fill all of the keys that the lookups will find.
-	if _, err := bench(16, 100000, "1000", "SET", "dup:__rand_int__", value, "NX"); err != nil {
+	if _, err := bench(16, 100000, 1000, "SET", "dup:__rand_int__", value, "NX"); err != nil {
 		return nil, nil, err
 	}
 	dups, err = forCallers(s, func(callers int) (float64, error) {
-		failing, err := timed(callers, "1000", "SET", "dup:__rand_int__", value, "NX")
+		failing, err := timed(callers, 1000, "SET", "dup:__rand_int__", value, "NX")
 		if err != nil {
 			return 0, err
 		}
-		gets, err := timed(callers, "1000", "GET", "dup:__rand_int__")
+		gets, err := timed(callers, 1000, "GET", "dup:__rand_int__")
 		if err != nil {
 			return 0, err
 		}
 		return 1 / (1/failing + 1/gets), nil // a lookup is both
 	})
 	return sets, dups, err
+}
+
+// redisBenchmark returns commands per second of Redis's own client.
+func redisBenchmark(ctx context.Context, addr string, callers, pipeline, requests, keys int, command ...string) (float64, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0, err
+	}
+	args := []string{"-h", host, "-p", port, "-c", strconv.Itoa(callers), "-P", strconv.Itoa(pipeline), "-n", strconv.Itoa(requests),
+		"-r", strconv.Itoa(keys), "--threads", "1", "--csv"}
+	out, err := tool(ctx, "redis-benchmark", append(args, command...)...)
+	if err != nil {
+		return 0, err
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	fields := strings.Split(lines[len(lines)-1], ",")
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("redis-benchmark printed %q", out)
+	}
+	return strconv.ParseFloat(strings.Trim(fields[1], `"`), 64)
 }
 
 var tps = regexp.MustCompile(`tps = ([0-9.]+)`)

@@ -33,6 +33,8 @@ type settings struct {
 	callers  []int
 	jobs     int
 	only     string
+	batches  []int // operations per request, 0: single calls
+	rounds   int
 }
 
 func main() {
@@ -54,7 +56,7 @@ func (e usageError) Error() string { return string(e) }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError("usage: peers gate|ledger|jobs [flags]; peers gate -h lists those of gate")
+		return usageError("usage: peers gate|ledger|rounds|jobs [flags]; peers gate -h lists those of gate")
 	}
 	if args[0] == "echo" { // the child process that `ledger` starts
 		return serveEcho(ctx, args[1:])
@@ -64,11 +66,13 @@ func run(ctx context.Context, args []string) error {
 	}
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
 	var s settings
-	var callers string
-	fs.StringVar(&s.manager, "manager", "build/manager", "the manager `binary`")
+	var callers, batches string
+	fs.StringVar(&s.manager, "manager", "build/manager", "the manager `binary`; for rounds several, comma separated")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
+	fs.StringVar(&batches, "batches", "0", "operations per request, comma separated; 0: calls that are no batch (rounds only)")
+	fs.IntVar(&s.rounds, "rounds", 30, "rounds of a tenth of -duration each (rounds only)")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs only)")
 	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
 	if err := fs.Parse(args[1:]); err != nil {
@@ -81,25 +85,41 @@ func run(ctx context.Context, args []string) error {
 		}
 		s.callers = append(s.callers, n)
 	}
+	for _, b := range strings.Split(batches, ",") {
+		n, err := strconv.Atoi(b)
+		if err != nil || n < 0 || n > 128 {
+			return usageError(fmt.Sprintf("-batches %q: must be numbers from 0 to 128, comma separated", batches))
+		}
+		s.batches = append(s.batches, n)
+	}
+	if s.rounds < 1 || s.rounds > 10000 {
+		return usageError(fmt.Sprintf("-rounds %d: must be from 1 to 10000", s.rounds))
+	}
 	if s.duration < time.Second {
 		return usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
 	}
-	var err error
-	if s.manager, err = filepath.Abs(s.manager); err != nil {
-		return err
+	bins := strings.Split(s.manager, ",")
+	for i, bin := range bins {
+		var err error
+		if bins[i], err = filepath.Abs(bin); err != nil {
+			return err
+		}
+		if _, err := os.Stat(bin); err != nil {
+			return usageError(fmt.Sprintf("-manager %s: %v", bin, err))
+		}
 	}
-	if _, err := os.Stat(s.manager); err != nil {
-		return usageError(fmt.Sprintf("-manager %s: %v", s.manager, err))
-	}
+	s.manager = strings.Join(bins, ",")
 	if err := os.MkdirAll(s.out, 0o755); err != nil {
 		return err
 	}
 	switch args[0] {
 	case "ledger":
 		return compareLedgers(ctx, s)
+	case "rounds":
+		return compareRounds(ctx, s)
 	case "jobs":
 		return compareJobs(ctx, s)
 	default:
-		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, ledger or jobs", args[0]))
+		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, ledger, rounds or jobs", args[0]))
 	}
 }

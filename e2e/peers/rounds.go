@@ -1,0 +1,307 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/store/mem"
+	"github.com/oncegate/oncegate/manager/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/wal"
+)
+
+// compareRounds measures durable operations in rounds, in which all systems take turns for a moment
+// each: what else the machine does disturbs some rounds and not others, so the best one is
+// comparable with that of the others, and the quartile tells how sure that is. With one caller and no batches it shows as well
+// where the time goes: the disk alone, then with one layer of the manager more each.
+func compareRounds(ctx context.Context, s settings) error {
+	dir, err := os.MkdirTemp(s.out, "rounds")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	r := rounds{settings: s, dir: dir}
+	defer r.stop()
+	if err := r.prepare(ctx); err != nil {
+		return err
+	}
+	for range s.rounds {
+		for i := range r.steps {
+			st := &r.steps[i]
+			rate, err := st.run(s.duration / 10)
+			if err != nil {
+				return fmt.Errorf("%s: %w", st.name, err)
+			}
+			st.rates = append(st.rates, rate*float64(max(st.batch, 1)))
+		}
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "| durable operations/s | callers | best round | upper quartile | us each | of Redis |\n|---|---:|---:|---:|---:|---:|\n")
+	for _, st := range r.steps {
+		best, quartile := st.best(), st.rates[len(st.rates)*3/4]
+		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.1f | %.2f |\n", st.name, st.callers, best, quartile, 1e6/best, best/r.redis(&st))
+	}
+	text := b.String() + fmt.Sprintf("\n%d rounds of %s each; %s.\n", s.rounds, s.duration/10, version(ctx, "redis-server", "--version"))
+	fmt.Println(text)
+	name := fmt.Sprintf("rounds-%s-%s.md", strings.Trim(fmt.Sprint(s.callers), "[]"), strings.Trim(fmt.Sprint(s.batches), "[]"))
+	return os.WriteFile(filepath.Join(s.out, strings.ReplaceAll(name, " ", "-")), []byte(text), 0o644)
+}
+
+// redis is the best that Redis did with the same callers and batches.
+func (r *rounds) redis(like *step) (best float64) {
+	for i := range r.steps {
+		if st := &r.steps[i]; st.peer && st.callers == like.callers && st.batch == like.batch {
+			best = max(best, st.best())
+		}
+	}
+	return best
+}
+
+// step is one way to make operations durable.
+type step struct {
+	name    string
+	callers int
+	batch   int  // operations per request; 0: one
+	peer    bool // Redis
+	run     func(d time.Duration) (requests float64, err error)
+	rates   []float64
+}
+
+func (st *step) best() float64 {
+	slices.Sort(st.rates)
+	return st.rates[len(st.rates)-1]
+}
+
+// rounds is what takes part, and what has to be stopped.
+type rounds struct {
+	settings
+	dir   string
+	steps []step
+	stops []func()
+}
+
+func (r *rounds) stop() {
+	for _, f := range slices.Backward(r.stops) {
+		f()
+	}
+}
+
+func (r *rounds) add(name string, callers, batch int, run func(d time.Duration) (float64, error)) *step {
+	r.steps = append(r.steps, step{name: name, callers: callers, batch: batch, run: run})
+	return &r.steps[len(r.steps)-1]
+}
+
+func (r *rounds) prepare(ctx context.Context) error {
+	if slices.Contains(r.callers, 1) && slices.Contains(r.batches, 0) {
+		if err := r.addLayers(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.addManagers(ctx); err != nil {
+		return err
+	}
+	return r.addRedis(ctx)
+}
+
+// addLayers adds what one caller passes through, from the disk up.
+func (r *rounds) addLayers(ctx context.Context) error {
+	f, err := bareFile(filepath.Join(r.dir, "bare"))
+	if err != nil {
+		return err
+	}
+	r.stops = append(r.stops, func() { _ = f.Close() })
+	r.add("write + fdatasync", 1, 0, func(d time.Duration) (float64, error) { return bareWrites(f, d, false) })
+	r.add("pwritev2 with RWF_DSYNC", 1, 0, func(d time.Duration) (float64, error) { return bareWrites(f, d, true) })
+
+	log, err := wal.Open(ctx, filepath.Join(r.dir, "wal"), wal.Options{})
+	if err != nil {
+		return err
+	}
+	r.stops = append(r.stops, func() { _ = log.Close() })
+	body := make([]byte, 500)
+	r.add("the log", 1, 0, func(d time.Duration) (float64, error) {
+		return oneCaller(d, func(int) error {
+			seq, lead, err := log.AppendLead(body)
+			if lead {
+				log.Lead()
+			}
+			if err != nil {
+				return err
+			}
+			return log.WaitDurable(ctx, seq)
+		})
+	})
+	st, err := mem.Open(ctx, filepath.Join(r.dir, "store"), mem.Options{})
+	if err != nil {
+		return err
+	}
+	r.stops = append(r.stops, func() { _ = st.Close() })
+	r.add("the store (one record)", 1, 0, func(d time.Duration) (float64, error) {
+		run := runName()
+		return oneCaller(d, func(n int) error {
+			key := run + strconv.Itoa(n)
+			return st.Update(ctx, func(tx store.Tx) error { return tx.Put("bench", key, body[:400]) })
+		})
+	})
+	l, err := ledger.New(st, ledger.Options{MaxEntries: roomyWindow, MaxBytes: 1 << 40, WhenFull: ledger.Evict, ScopeShare: -1})
+	if err != nil {
+		return err
+	}
+	srv, err := server.New(server.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, server.LedgerRoutes(l, nil))
+	if err != nil {
+		return err
+	}
+	raw := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}
+	r.add("the ledger and the server's handlers (reserve, commit)", 1, 0, func(d time.Duration) (float64, error) {
+		c := newLedgerCalls(0)
+		return oneCaller(d, func(n int) error {
+			op := c.op(n)
+			c.message = c.item(c.message[:0], op, 0, n/2)
+			w := srv.Do(ctx, &server.Direct{Method: "POST", Path: op.Path(), Headers: raw, Body: c.message})
+			if w.Status > 299 {
+				return fmt.Errorf("%d %s", w.Status, w.Body)
+			}
+			return nil
+		})
+	})
+	return nil
+}
+
+// addManagers adds the managers as programs, over TCP and over a Unix socket.
+func (r *rounds) addManagers(ctx context.Context) error {
+	for i, bin := range strings.Split(r.manager, ",") {
+		socket := "unix:" + filepath.Join(r.dir, strconv.Itoa(i))
+		for where, listen := range map[string]string{"TCP": "127.0.0.1:0", "a Unix socket": socket} {
+			p, err := startManager(r.dir, bin, roomyWindow, listen)
+			if err != nil {
+				return err
+			}
+			r.stops = append(r.stops, p.stop)
+			for _, callers := range r.callers {
+				for _, batch := range r.batches {
+					name := "reserve, commit at " + filepath.Base(bin) + " over " + where
+					if batch > 0 {
+						name += fmt.Sprintf(", batches of %d", batch)
+					}
+					r.add(name, callers, batch, func(d time.Duration) (float64, error) {
+						return leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
+					})
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// addRedis adds Redis, asked by the same client as the manager and by its own.
+func (r *rounds) addRedis(ctx context.Context) error {
+	addr, err := freeAddr()
+	if err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return err
+	}
+	srv, err := servers.StartRedis(ctx, "--bind", host, "--port", port)
+	if err != nil {
+		return err
+	}
+	r.stops = append(r.stops, srv.Close)
+	value := strings.Repeat("x", 256)
+	for _, callers := range r.callers {
+		for _, batch := range r.batches {
+			pipelines := ""
+			if batch > 0 {
+				pipelines = fmt.Sprintf(", pipelines of %d", batch)
+			}
+			r.add("SET NX at Redis, appendfsync always, the same client"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
+				return leanClients(ctx, d, callers, addr, &redisSets{run: runName(), pipeline: max(batch, 1), value: value})
+			}).peer = true
+			last := 20000.0
+			r.add("SET NX at Redis, appendfsync always, redis-benchmark"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
+				rate, err := redisBenchmark(ctx, addr, callers, max(batch, 1), max(1000, int(last*d.Seconds())), 1_000_000_000,
+					"SET", "once:__rand_int__", value, "NX", "PX", "300000")
+				last = rate
+				return rate / float64(max(batch, 1)), err
+			}).peer = true
+		}
+	}
+	return nil
+}
+
+// runName makes the keys of a measurement new ones.
+func runName() string { return strconv.FormatInt(time.Now().UnixNano()%1e15, 36) + "-" }
+
+// oneCaller calls op until the time is over and returns calls per second.
+func oneCaller(d time.Duration, op func(n int) error) (float64, error) {
+	start := time.Now()
+	for n := 0; ; n++ {
+		if took := time.Since(start); took >= d {
+			return float64(n) / took.Seconds(), nil
+		}
+		if err := op(n); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// bareSize is what the bare writes have to themselves, written before.
+const bareSize = 64 << 20
+
+func bareFile(name string) (*os.File, error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	chunk := make([]byte, 1<<20)
+	for off := int64(0); off < bareSize; off += int64(len(chunk)) {
+		if _, err := f.WriteAt(chunk, off); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+	}
+	return f, f.Sync()
+}
+
+// bareWrites is what the disk can do: records behind each other into space that was written before,
+// by a thread that does nothing else.
+func bareWrites(f *os.File, d time.Duration, dsync bool) (float64, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	fd, rec, off := int(f.Fd()), make([]byte, 520), int64(0)
+	return oneCaller(d, func(int) error {
+		if off+int64(len(rec)) > bareSize {
+			off = 0
+		}
+		err := bareWrite(fd, rec, off, dsync)
+		off += int64(len(rec))
+		return err
+	})
+}
+
+func bareWrite(fd int, b []byte, off int64, dsync bool) error {
+	if dsync {
+		_, err := unix.Pwritev2(fd, [][]byte{b}, off, unix.RWF_DSYNC)
+		return err
+	}
+	if _, err := unix.Pwrite(fd, b, off); err != nil {
+		return err
+	}
+	return unix.Fdatasync(fd)
+}
