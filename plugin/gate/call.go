@@ -130,16 +130,15 @@ type ledger struct {
 	p             *Plugin
 	shards        []shard
 	ready         []*call     // to be sent as soon as the plugin context is active
-	repeat        []*call     // to be sent again when due
 	flying        []*call     // waiting for the host's answer; of a batch the first
 	landings      []landing   // batches that have ended, until their calls are settled
-	held          int         // bytes of the messages in all three, and of answers being copied
-	fat           int         // of those in repeat, how many strip makes smaller
+	held          int         // bytes of the messages of all calls, and of answers being copied
+	fat           int         // of those that are to be sent again, how many strip makes smaller
+	queued        int         // calls that are to be sent again, of all shards
 	headers       [][2]string // of the last call, to be used again
 	authorization string      // empty: none
 	trouble       trouble
 	lost          bool // calls under way may have lost their answers
-	down          bool // the last call that ended got no answer
 
 	stuck  bool // what is ready found no room to be sent
 	always bool // batches of one, too
@@ -147,11 +146,8 @@ type ledger struct {
 	// spare is used again from batch to batch, while no landing has it.
 	spare []api.BatchAnswer
 
-	look      bool  // some in repeat may be due
-	crowded   bool  // some were, when no more could be under way
-	repeating int   // repetitions under way
-	flushed   int64 // when all were made due
-	chains    [chains]*call
+	look   bool // some shard is to look for repetitions that are due
+	chains [chains]*call
 }
 
 const (
@@ -175,7 +171,7 @@ func (l *ledger) init(p *Plugin) {
 }
 
 func (l *ledger) idle() bool {
-	return len(l.ready) == 0 && len(l.repeat) == 0 && len(l.flying) == 0 && len(l.landings) == 0
+	return len(l.ready) == 0 && l.queued == 0 && len(l.flying) == 0 && len(l.landings) == 0
 }
 
 // due tells whether send has something to do.
@@ -487,17 +483,18 @@ func (c *call) expects(a *api.ReserveReply) bool {
 
 // settle acts on the answer to a call.
 func (l *ledger) settle(c *call, r *reply) {
+	s := &l.shards[c.shard]
 	l.held -= len(c.message)
 	l.repeated(c)
-	wasDown := l.down
+	wasDown := s.down
 	switch r.kind {
 	case replyUnavailable, replyRefused:
-		l.complain(c, r)
+		l.complain(s, c, r)
 	default:
-		l.answers()
+		l.answers(s)
 	}
-	if l.down = r.kind == replyUnavailable && r.astray != api.CodeKeyMoved; !l.down && wasDown {
-		l.flush(r.at)
+	if s.down = r.kind == replyUnavailable && r.astray != api.CodeKeyMoved; !s.down && wasDown {
+		l.flush(s, r.at)
 	}
 	switch c.kind {
 	case callReserve:
@@ -514,4 +511,9 @@ func (l *ledger) settle(c *call, r *reply) {
 }
 
 // tick has send look for repetitions that are due and for answers that got lost.
-func (l *ledger) tick() { l.lost, l.look = true, true }
+func (l *ledger) tick() {
+	l.lost = true
+	for i := range l.shards {
+		l.lookAt(&l.shards[i])
+	}
+}

@@ -35,7 +35,8 @@ type fakeHost struct {
 	calls       []fakeCall
 	batches     bool // calls that are ready go out together, as they do everywhere else
 	refuse      bool
-	refused     int // so many calls are refused before others are taken
+	away        map[string]bool // clusters that refuse all calls
+	refused     int             // so many calls are refused before others are taken
 	answer      api.ReserveReply
 	problem     api.Code          // instead of answer
 	headers     map[string]string // of the callout answer
@@ -61,9 +62,9 @@ type fakeValue struct {
 }
 
 type fakeCall struct {
-	path, authority string
-	body            []byte
-	timeout         time.Duration
+	cluster, path, authority string
+	body                     []byte
+	timeout                  time.Duration
 }
 
 type fakeStream struct {
@@ -130,7 +131,7 @@ func (h *fakeHost) tick(p *Plugin) {
 
 // refuseProbe refuses the next call where one that is kept goes first.
 func (h *fakeHost) refuseProbe(p *Plugin) {
-	if len(p.calls.repeat) > 0 {
+	if p.calls.queued > 0 {
 		h.refused = 1
 	}
 }
@@ -265,11 +266,11 @@ func (h *fakeHost) Dequeue(queue uint32) ([]byte, bool) {
 	return q[0], true
 }
 
-func (h *fakeHost) Call(_ string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus) {
+func (h *fakeHost) Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus) {
 	if h.current != 0 {
 		h.t.Error("a call from a stream's context: its answer may be lost")
 	}
-	if h.refuse {
+	if h.refuse || h.away[cluster] {
 		return 0, CallRefused
 	}
 	if h.refused > 0 {
@@ -278,7 +279,7 @@ func (h *fakeHost) Call(_ string, headers [][2]string, body []byte, timeout time
 	}
 	path, _ := lookup(headers, ":path")
 	authority, _ := lookup(headers, ":authority")
-	h.calls = append(h.calls, fakeCall{path, authority, append([]byte(nil), body...), timeout})
+	h.calls = append(h.calls, fakeCall{cluster, path, authority, append([]byte(nil), body...), timeout})
 	return uint32(len(h.calls) - 1), CallSent
 }
 

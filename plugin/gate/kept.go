@@ -15,7 +15,7 @@ const (
 	// clients, a slow manager and large answers must not use up the VM's memory, of which
 	// large blocks take several times their size.
 	maxHeldBytes = 16 << 20
-	// maxRepeating bounds the repetitions that are under way at once, so that a
+	// maxRepeating bounds the repetitions to one shard that are under way at once, so that a
 	// manager that comes back is not met with all of them; maxProbing bounds them
 	// while it is away.
 	maxRepeating = 32
@@ -63,16 +63,19 @@ func (l *ledger) done(c *call) {
 }
 
 // room tells whether so many bytes more may be held. To make room, kept outcomes lose
-// their bodies, those first that were sent longest ago: the status is enough to never run
-// the request again.
+// their bodies, those of each shard first that were sent longest ago: the status is enough to
+// never run the request again.
 func (l *ledger) room(bytes int) bool {
-	for i := 0; i < len(l.repeat) && l.fat > 0 && l.held+bytes > maxHeldBytes; i++ {
-		if c := l.repeat[i]; c.fat() {
-			l.fat--
-			l.held -= len(c.message)
-			c.strip()
-			l.held += len(c.message)
-			l.p.metrics.count(l.p.metrics.oversize)
+	for at := 0; l.fat > 0 && l.held+bytes > maxHeldBytes; at++ {
+		for i := range l.shards {
+			if repeat := l.shards[i].repeat; at < len(repeat) && repeat[at].fat() {
+				c := repeat[at]
+				l.fat--
+				l.held -= len(c.message)
+				c.strip()
+				l.held += len(c.message)
+				l.p.metrics.count(l.p.metrics.oversize)
+			}
 		}
 	}
 	return l.held+bytes <= maxHeldBytes
@@ -102,13 +105,14 @@ func (l *ledger) later(c *call) {
 }
 
 // full tells whether there is no place for the call. Releases, of which a manager that is
-// away leaves one for every new request, have half of the places, and push no outcome out.
+// away leaves one for every new request, have half of the places, an equal part for each shard,
+// and push no outcome out.
 func (l *ledger) full(c *call) bool {
 	most := l.p.config.CommitRetry.MaxQueued
-	if c.kind == callRelease {
-		most /= 2
+	if c.kind == callRelease && len(l.shards[c.shard].repeat) >= most/2/len(l.shards) {
+		return true
 	}
-	return len(l.repeat) >= most
+	return l.queued >= most
 }
 
 func (l *ledger) keep(c *call) {
@@ -116,7 +120,9 @@ func (l *ledger) keep(c *call) {
 	if c.fat() {
 		l.fat++
 	}
-	l.repeat = append(l.repeat, c)
+	s := &l.shards[c.shard]
+	s.repeat = append(s.repeat, c)
+	l.queued++
 }
 
 // abandon gives a call up.
@@ -140,47 +146,67 @@ func (l *ledger) repeatOnce(c *call, now int64) {
 	}
 }
 
-// flush makes everything due: the manager is back.
-func (l *ledger) flush(now int64) {
-	if since := now - l.flushed; since >= 0 && since < flushPeriod {
+// lookAt has send look whether repetitions of the shard are due.
+func (l *ledger) lookAt(s *shard) { s.look, l.look = true, true }
+
+// flush makes everything due that is kept for a shard: its manager is back.
+func (l *ledger) flush(s *shard, now int64) {
+	if since := now - s.flushed; since >= 0 && since < flushPeriod {
 		return
 	}
-	l.flushed, l.look = now, true
-	for _, c := range l.repeat {
+	s.flushed = now
+	l.lookAt(s)
+	for _, c := range s.repeat {
 		if c.kind != callRelease {
 			c.due = min(c.due, now)
 		}
 	}
 }
 
-// repetitions takes the calls that are due, as many as may be under way. They go in front of
-// new ones. While the manager is away, one of them does so before it is due: then the first
-// call that the manager answers is one that matters.
-func (l *ledger) repetitions() []*call {
-	probe, limit := false, maxRepeating
-	if l.down {
-		probe, limit = len(l.ready) > 0, maxProbing
-	}
-	if !l.look && !probe {
+// repetitions takes the calls that are due, of each shard as many as may be under way. They go in
+// front of new ones. While a shard is away and there are new calls for it, one of them does so before it
+// is due: then the first call that the manager answers is one that matters.
+func (l *ledger) repetitions() (due []*call) {
+	looks := l.look
+	l.look = false
+	if l.queued == 0 {
 		return nil
 	}
-	l.look, l.crowded = false, false
-	if len(l.repeat) == 0 {
+	for _, c := range l.ready {
+		if s := &l.shards[c.shard]; s.down && !s.probe {
+			s.probe, looks = true, true
+		}
+	}
+	if !looks {
 		return nil
 	}
 	now := l.p.host.Now()
-	var due []*call
+	for i := range l.shards {
+		if s := &l.shards[i]; s.look || s.probe {
+			due = l.take(s, due, now)
+		}
+	}
+	return due
+}
+
+// take adds the calls of a shard that are due to those of others.
+func (l *ledger) take(s *shard, due []*call, now int64) []*call {
+	probe, limit := s.probe, maxRepeating
+	if s.down {
+		limit = maxProbing
+	}
+	s.probe, s.look, s.crowded = false, false, false
 	kept := 0
-	for i, c := range l.repeat {
-		if l.repeating >= limit {
-			l.crowded = true
-			kept += copy(l.repeat[kept:], l.repeat[i:])
+	for i, c := range s.repeat {
+		if s.repeating >= limit {
+			s.crowded = true
+			kept += copy(s.repeat[kept:], s.repeat[i:])
 			break
 		}
 		if probe && c.kind != callRelease {
 			probe = false
 		} else if c.due > now {
-			l.repeat[kept] = c
+			s.repeat[kept] = c
 			kept++
 			continue
 		}
@@ -188,20 +214,25 @@ func (l *ledger) repetitions() []*call {
 			l.fat--
 		}
 		c.repeating, c.due = true, 0
-		l.repeating++
+		s.repeating++
 		due = append(due, c)
 	}
-	clear(l.repeat[kept:])
-	l.repeat = l.repeat[:kept]
+	l.queued -= len(s.repeat) - kept
+	clear(s.repeat[kept:])
+	s.repeat = s.repeat[:kept]
 	return due
 }
 
 // repeated notes that a repetition is not under way any more.
 func (l *ledger) repeated(c *call) {
-	if c.repeating {
-		c.repeating = false
-		l.repeating--
-		l.look = l.look || l.crowded && !l.down
+	if !c.repeating {
+		return
+	}
+	c.repeating = false
+	s := &l.shards[c.shard]
+	s.repeating--
+	if s.crowded && !s.down {
+		l.lookAt(s)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 func TestKeptOutcomesGoFirst(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry":{"initial_ms":60000,"max_ms":60000}}`)
-	p.calls.flushed = h.now
+	p.calls.shards[0].flushed = h.now
 	for i := range uint32(10) {
 		h.refuse = false
 		h.refuseProbe(p)

@@ -79,11 +79,11 @@ func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
 	for range 4 {
 		p.calls.later(&call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
 	}
-	expect(t, "releases", len(p.calls.repeat), 2)
+	expect(t, "releases", len(p.calls.shards[0].repeat), 2)
 	for range 4 {
 		p.calls.later(&call{kind: callCommit, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
 	}
-	expect(t, "all", len(p.calls.repeat), 4)
+	expect(t, "all", len(p.calls.shards[0].repeat), 4)
 }
 
 func TestAnsweredTwice(t *testing.T) {
@@ -142,18 +142,18 @@ func TestKeptBytesAreBounded(t *testing.T) {
 		h.respond(p, len(h.calls)-1, "500", api.ReserveReply{})
 		expect(t, "the client's answer", f.resumedResponse, 1)
 	}
-	expect(t, "outcomes kept", len(p.calls.repeat), 8)
+	expect(t, "outcomes kept", len(p.calls.shards[0].repeat), 8)
 	if p.calls.held > maxHeldBytes+8*1024 {
 		t.Errorf("%d bytes are kept", p.calls.held)
 	}
 	bare := 0
-	for _, c := range p.calls.repeat {
+	for _, c := range p.calls.shards[0].repeat {
 		if c.bare {
 			bare++
 		}
 	}
 	expect(t, "without body", bare, 5)
-	expect(t, "the last one is whole", p.calls.outcome(&p.calls.repeat[7].hash).bare, false)
+	expect(t, "the last one is whole", p.calls.outcome(&p.calls.shards[0].repeat[7].hash).bare, false)
 }
 
 // A manager that comes back is not met with everything at once.

@@ -18,6 +18,17 @@ import (
 type shard struct {
 	name string
 	peer
+
+	repeat    []*call // to be sent again when due
+	repeating int     // repetitions under way
+	look      bool    // some in repeat may be due
+	crowded   bool    // some were, when no more could be under way
+	probe     bool    // one goes before it is due
+	down      bool    // the last call that ended got no answer
+	flushed   int64   // when all in repeat were made due
+
+	failures, astray occasions // for the log
+	told             bool      // of a failure, and not yet of its end
 }
 
 // ledgers returns the shards of both lists, each once; those of the present list come first.

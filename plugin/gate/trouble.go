@@ -13,11 +13,8 @@ const (
 	maxQuoted = 160
 )
 
-// trouble is what was said and what was not.
-type trouble struct {
-	failures, losses, alarms, astray occasions
-	told                             bool // of a failure, and not yet of its end
-}
+// trouble is what was said and what was not, of all shards.
+type trouble struct{ losses, alarms occasions }
 
 // occasions are those for one kind of line, of which few are written.
 type occasions struct {
@@ -68,26 +65,26 @@ func foreign(status string, body []byte) string {
 }
 
 // complain tells of a call that failed, but not of each.
-func (l *ledger) complain(c *call, r *reply) {
-	now, name := l.p.host.Now(), l.shards[c.shard].name
+func (l *ledger) complain(s *shard, c *call, r *reply) {
+	now := l.p.host.Now()
 	if r.astray != "" {
 		l.p.metrics.count(l.p.metrics.astray)
-		if more, due := l.trouble.astray.due(now); due {
-			l.p.host.Log(LevelError, "oncegate: cluster \""+name+"\" refused a call ("+c.kind.path()+", "+string(r.astray)+"): "+r.why+
+		if more, due := s.astray.due(now); due {
+			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.path()+", "+string(r.astray)+"): "+r.why+
 				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree"+more)
 		}
 		return
 	}
-	if more, due := l.trouble.failures.due(now); due {
-		l.trouble.told = true
-		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+name+"\" ("+c.kind.path()+") failed: "+r.why+more)
+	if more, due := s.failures.due(now); due {
+		s.told = true
+		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+s.name+"\" ("+c.kind.path()+") failed: "+r.why+more)
 	}
 }
 
 // answers tells, after a line about a failure, that calls succeed again.
-func (l *ledger) answers() {
-	if l.trouble.told {
-		l.trouble.told = false
-		l.p.host.Log(LevelInfo, "oncegate: cluster \""+l.shards[0].name+"\" answers again")
+func (l *ledger) answers(s *shard) {
+	if s.told {
+		s.told = false
+		l.p.host.Log(LevelInfo, "oncegate: cluster \""+s.name+"\" answers again")
 	}
 }
