@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestHammer(t *testing.T) {
 					o.Manager, o.Clock = rigs[0].Manager, rigs[0].Clock
 					rigs = append(rigs, NewRig(t, guest, o))
 				}
-				hammer(t, rigs)
+				hammer(t, rigs, []*Manager{rigs[0].Manager}, nil)
 			})
 		}
 	})
@@ -45,8 +46,11 @@ func TestHammer(t *testing.T) {
 // hammerWorkers is how many workers each gate has.
 const hammerWorkers = 4
 
-func hammer(t *testing.T, rigs []*Rig) {
+// hammer sends many requests through the gates while calls to the managers fail. after, if not nil, is told
+// before the n-th request.
+func hammer(t *testing.T, rigs []*Rig, managers []*Manager, after func(n int)) {
 	const keys, clients, retries = 25, 12, 15
+	var begun atomic.Int64
 	a := rigs[0]
 	stop := make(chan struct{})
 	var mover sync.WaitGroup
@@ -69,11 +73,16 @@ func hammer(t *testing.T, rigs []*Rig) {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(c)))
 			for range retries {
-				key := fmt.Sprint("key", rng.IntN(keys))
+				number := rng.IntN(keys)
+				if n := int(begun.Add(1)); after != nil {
+					after(n)
+					number += n / 6 // new keys come all the time
+				}
+				key := fmt.Sprint("key", number)
 				if rng.IntN(10) == 0 {
 					faults := []Fault{{Refuse: true}, {Status: 503}, {Failure: hostsim.CallReset, AfterIt: true}, {Failure: hostsim.CallConnectFailed}}
 					paths := []string{api.PathReserve, api.PathCommit, api.PathRelease}
-					a.Manager.Next(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
+					managers[rng.IntN(len(managers))].Next(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
 				}
 				x := rigs[rng.IntN(len(rigs))].Send(Request{Key: key, Worker: rng.IntN(hammerWorkers), Body: "the body of " + key})
 				leave := rng.IntN(8) // 0: at once, 1: when upstream has it, 2: within the answer

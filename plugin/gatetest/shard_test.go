@@ -17,6 +17,7 @@ type shards struct {
 	clock    *hostsim.VirtualClock
 	managers map[string]*Manager
 	scope    string // of requests that name none
+	workers  int    // of each gate
 }
 
 func newShards(t *testing.T, guest hostsim.Source, names ...string) *shards {
@@ -42,7 +43,9 @@ func (s *shards) gate(fields string, more ...string) *Rig {
 		clusters[name] = m
 	}
 	config := strings.Join(append([]string{`"manager":{` + fields + `}`}, more...), ",")
-	return NewRig(s, s.guest, Options{Config: "{" + config + "}", Clock: s.clock, NoCluster: true, Clusters: clusters})
+	return NewRig(s, s.guest, Options{
+		Config: "{" + config + "}", Clock: s.clock, NoCluster: true, Clusters: clusters, Workers: s.workers, IdleTimeout: 366 * 24 * time.Hour,
+	})
 }
 
 // list writes a field of the configuration.
@@ -422,4 +425,28 @@ func TestGateWithAnOldList(t *testing.T) {
 			})
 		})
 	}
+}
+
+// While shards are added, some gates have the old list and some have both, and the managers get the new one
+// after another. Calls fail at any time: no key runs twice, whichever gate its retries come to.
+func TestHammerWhileShardsAreAdded(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		const times = `"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400,"unknown_ttl_seconds":31622400,"pending_wait_timeout":2,"max_entries":8`
+		s := newShards(t, guest, three...)
+		s.workers = hammerWorkers
+		s.managers["three"].Be("three", three...)
+		rigs := []*Rig{s.gate(list("shards", before...), times), s.gate(during, times), s.gate(during, times)}
+		managers := []*Manager{s.managers["one"], s.managers["two"], s.managers["three"]}
+		hammer(t, rigs, managers, func(n int) {
+			switch n {
+			case 60:
+				managers[0].Be("one", three...)
+			case 120:
+				managers[1].Be("two", three...)
+			}
+		})
+		if n := rigs[1].Metric("oncegate_callout_moved"); n == 0 {
+			t.Error("no key moved")
+		}
+	})
 }
