@@ -5,7 +5,12 @@
 //	gateway --wasm F --config F --listen A --upstream A [--cluster NAME=A]... [flags]
 //
 // One upstream is behind the filter; clusters are what the filter's own calls may
-// name, and the upstream is one as well, named upstream. With --admin a second listener serves /metrics (Prometheus text: the
+// name, up to 256, and the upstream is one as well, named upstream. Managers that are a ledger each
+// have a cluster each, whose names are in the filter's manager.shards:
+//
+//	gateway --cluster A=10.0.0.1:8090 --cluster B=10.0.0.2:8090 ...
+//
+// With --admin a second listener serves /metrics (Prometheus text: the
 // filter's metrics, then the gateway's), /shared_data (JSON: number of keys and
 // bytes), /healthz and /readyz.
 //

@@ -20,7 +20,7 @@ import (
 const (
 	maxModuleBytes = 64 << 20
 	maxConfigBytes = 1 << 20
-	maxClusters    = 64
+	maxClusters    = 256 // two lists of 64 shards, and more
 )
 
 // options are the command line, checked.

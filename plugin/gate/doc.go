@@ -105,6 +105,25 @@
 // granted after the client left is heard of, and given back; a commit outlives
 // the stream that it is for.
 //
+// # Which ledger is asked
+//
+// With manager.shards there are several, and api.Owner computes a key's owner from the names and the key
+// alone (ledger.owner). It is computed when the ledger is asked, so not for what the cache answers, and is kept in
+// attempt.shard: all that follows about the attempt goes where it was reserved. Whether a shard is down, which
+// calls are kept for it, how many are under way and what the log has said is kept for each by itself (shard).
+//
+// While shards are added or removed (manager.previous_shards) the previous owner is asked first:
+//
+//	the previous owner says          then
+//	key-moved                        the new owner is asked
+//	anything else about the key      that is the answer
+//	nothing                          503: nobody else knows whether it ran
+//
+// So it is the manager that says when a key has moved, and that only once nothing of it is left there. Gates that have
+// not got the new list yet ask the same previous owner. A manager that is not the one that is meant
+// (wrong-shard), or a key-moved with no other owner to ask, runs nothing, whatever failure_mode says; outcomes
+// wait until that is put right.
+//
 // # Calls that do not arrive
 //
 // Commits, rejects and reports of unknown outcomes are repeated until their own TTL is over,
