@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/anishathalye/porcupine"
+	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger/ledgertest"
@@ -58,11 +59,12 @@ type crashLoad struct {
 	history map[string][]porcupine.Operation
 	start   time.Time
 	lost    int // calls that were cut off
+	batches int // that were answered
 	away    []porcupine.Operation
 }
 
 // TestCrash kills the real program under load, again and again, while 32
-// clients go on. Every acknowledged call must still be true after each restart,
+// clients go on, half of them with batches. Every acknowledged call must still be true after each restart,
 // and no call half true: for every key there must be an order of all calls,
 // before and after crashes, that explains every answer.
 func TestCrash(t *testing.T) {
@@ -135,55 +137,119 @@ func (l *crashLoad) client(id int) {
 			return
 		default:
 		}
-		round := l.round.Load()
-		if round > 0 && rnd.IntN(2) == 0 {
-			round-- // a key that has lived through a crash
+		batch := make([]ledgertest.Call, 1)
+		if id%4 > 1 {
+			batch = make([]ledgertest.Call, 2+rnd.IntN(14))
 		}
-		c := ledgertest.Call{
-			Op:      ledgertest.Ops[rnd.IntN(len(ledgertest.Ops))],
-			Key:     fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
-			Token:   fmt.Sprintf("t%d", rnd.IntN(3)),
-			Body:    fmt.Sprintf("%d/%d/%s", id, i, strings.Repeat("x", rnd.IntN(4000))),
-			TTL:     []int64{20, 200, 600_000}[rnd.IntN(3)],
-			Unknown: []int64{0, 100, 600_000}[rnd.IntN(3)],
+		for j := range batch {
+			round := l.round.Load()
+			if round > 0 && rnd.IntN(2) == 0 {
+				round-- // a key that has lived through a crash
+			}
+			c := &batch[j]
+			*c = ledgertest.Call{
+				Op:      ledgertest.Ops[rnd.IntN(len(ledgertest.Ops))],
+				Key:     fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
+				Token:   fmt.Sprintf("t%d", rnd.IntN(3)),
+				Body:    fmt.Sprintf("%d/%d.%d/%s", id, i, j, strings.Repeat("x", rnd.IntN(4000))),
+				TTL:     []int64{20, 200, 600_000}[rnd.IntN(3)],
+				Unknown: []int64{0, 100, 600_000}[rnd.IntN(3)],
+			}
+			if c.Op == "resolve" && len(batch) > 1 {
+				c.Op = "commit" // a batch has no resolve
+			}
 		}
-		l.call(client, id, c, id%2 == 0)
+		l.call(client, id, batch, id%2 == 0)
 	}
 }
 
-// call performs one call and records it.
-func (l *crashLoad) call(client *http.Client, id int, c ledgertest.Call, raw bool) {
+// call performs one call, or several in a batch, and records them.
+func (l *crashLoad) call(client *http.Client, id int, calls []ledgertest.Call, raw bool) {
 	addr := *l.addr.Load()
-	path, contentType, body := encode(c, raw)
+	path, contentType, body := encode(calls[0], raw)
+	if len(calls) > 1 {
+		path, contentType, body = encodeBatch(calls, raw)
+	}
 	began := time.Now()
 	resp, err := client.Post("http://"+addr+path, contentType, bytes.NewReader(body))
-	var o ledgertest.Outcome
+	outcomes := make([]ledgertest.Outcome, len(calls))
 	if err == nil {
 		var b []byte
-		if b, err = io.ReadAll(resp.Body); err == nil {
-			o, err = decode(c, raw, resp, b)
+		b, err = io.ReadAll(resp.Body)
+		switch {
+		case err != nil:
+		case len(calls) > 1:
+			err = decodeBatch(outcomes, calls, raw, resp.StatusCode, b)
+		default:
+			outcomes[0], err = decode(calls[0], raw, resp.StatusCode, b)
 		}
 		resp.Body.Close()
 		if err != nil && !cutOff(err) {
-			l.t.Errorf("%s %s: %v", c.Op, c.Key, err)
+			l.t.Errorf("%d calls, %s %s: %v", len(calls), calls[0].Op, calls[0].Key, err)
 		}
 	}
 	ended := time.Now()
 	if err != nil && strings.Contains(err.Error(), "connection refused") {
 		return // nobody was there: it certainly did not happen
 	}
-	c.Begin, c.End = began.UnixMilli(), ended.UnixMilli()+1
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !o.Known {
-		l.lost++
-	} else {
-		l.acked.Add(1)
+	for i, c := range calls {
+		c.Begin, c.End = began.UnixMilli(), ended.UnixMilli()+1
+		if !outcomes[i].Known {
+			l.lost++
+		} else {
+			l.acked.Add(1)
+		}
+		// A call that was cut off cannot happen any more: its manager is dead.
+		l.history[c.Key] = append(l.history[c.Key], porcupine.Operation{
+			ClientId: id, Input: c, Output: outcomes[i], Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
+		})
 	}
-	// A call that was cut off cannot happen any more: its manager is dead.
-	l.history[c.Key] = append(l.history[c.Key], porcupine.Operation{
-		ClientId: id, Input: c, Output: o, Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
-	})
+	if len(calls) > 1 && err == nil {
+		l.batches++
+	}
+}
+
+func encodeBatch(calls []ledgertest.Call, raw bool) (path, contentType string, body []byte) {
+	if raw {
+		body = api.AppendRawBatch(nil, len(calls))
+		for _, c := range calls {
+			op, _ := api.ParseOp(c.Op)
+			_, _, message := encode(c, true)
+			body = api.AppendRawItem(body, op, [][2]string{{"x-request-id", c.Key}}, message)
+		}
+		return api.PathBatch, api.ContentTypeRaw, body
+	}
+	for _, c := range calls {
+		_, _, message := encode(c, false)
+		body = fmt.Appendf(body, `,{"op":%q,%s`, c.Op, message[1:])
+	}
+	return api.PathBatch, api.ContentTypeJSON, fmt.Appendf(nil, `{"items":[%s]}`, body[1:])
+}
+
+func decodeBatch(outcomes []ledgertest.Outcome, calls []ledgertest.Call, raw bool, status int, b []byte) error {
+	if status != 200 {
+		return fmt.Errorf("answered %d: %s", status, b)
+	}
+	var answers []api.BatchAnswer
+	var err error
+	if raw {
+		answers, err = api.ViewRawAnswers(nil, b)
+	} else {
+		for _, r := range gjson.GetBytes(b, "results").Array() {
+			answers = append(answers, api.BatchAnswer{Status: int(r.Get("status").Int()), Body: []byte(r.Raw)})
+		}
+	}
+	if err == nil && len(answers) != len(calls) {
+		err = fmt.Errorf("%d answers to %d calls", len(answers), len(calls))
+	}
+	for i := range answers {
+		if err == nil {
+			outcomes[i], err = decode(calls[i], raw, answers[i].Status, answers[i].Body)
+		}
+	}
+	return err
 }
 
 // downtime records that nobody served for a while, which is part of the history
@@ -234,9 +300,9 @@ func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte)
 	return path, api.ContentTypeJSON, m.AppendJSON(nil)
 }
 
-func decode(c ledgertest.Call, raw bool, resp *http.Response, b []byte) (ledgertest.Outcome, error) {
+func decode(c ledgertest.Call, raw bool, status int, b []byte) (ledgertest.Outcome, error) {
 	o := ledgertest.Outcome{Known: true}
-	switch resp.StatusCode {
+	switch status {
 	case 404, 409:
 		var p api.Problem
 		if err := p.ParseJSON(b); err != nil {
@@ -246,7 +312,7 @@ func decode(c ledgertest.Call, raw bool, resp *http.Response, b []byte) (ledgert
 		return o, nil
 	case 200, 201, 202:
 	default:
-		return ledgertest.Outcome{}, fmt.Errorf("answered %d: %s", resp.StatusCode, b)
+		return ledgertest.Outcome{}, fmt.Errorf("answered %d: %s", status, b)
 	}
 	if c.Op != "reserve" && c.Op != "renew" && c.Op != "unknown" {
 		return o, nil
@@ -282,7 +348,10 @@ func (l *crashLoad) check() {
 			}
 		}
 	}
-	l.t.Logf("%d calls on %d keys, up to %d on one; %d were cut off", calls, len(l.history), longest, l.lost)
+	l.t.Logf("%d calls on %d keys, up to %d on one; %d were cut off; %d batches were answered", calls, len(l.history), longest, l.lost, l.batches)
+	if l.batches == 0 {
+		l.t.Error("no batch was answered")
+	}
 	if l.lost == 0 {
 		l.t.Error("no call was cut off: the kills came at nobody's expense, the test shows nothing")
 	}
