@@ -9,7 +9,7 @@ import (
 // The JSON form of a batch is {"items":[item, ...]}, its answer {"results":[answer, ...]}. An item is
 // the JSON form of the single call, with op and, if it likes, headers: [[name, value], ...].
 
-// BatchCall is one item of a batch in the JSON form.
+// BatchCall is one item of a batch.
 type BatchCall struct {
 	Op Op
 	// Trace are headers that tie the item to the request that caused it; up to MaxTraceHeaders of
@@ -95,18 +95,48 @@ func (c *BatchCall) ParseJSON(item gjson.Result) error {
 }
 
 func (c *BatchCall) parseTrace(v gjson.Result) error {
-	size := 0
 	return eachPair("headers", v, func(h Header) error {
+		c.Trace = append(c.Trace, h)
+		return ValidateTrace(c.Trace)
+	})
+}
+
+// ValidateTrace checks the headers of an item. The error is a *FieldError.
+func ValidateTrace(trace []Header) error {
+	size := 0
+	for _, h := range trace {
 		size += len(h.Name) + len(h.Value)
 		switch {
-		case len(c.Trace) == MaxTraceHeaders || size > MaxTraceBytes:
-			return &FieldError{"headers", "", "must be at most " + strconv.Itoa(MaxTraceHeaders) + " headers of " + strconv.Itoa(MaxTraceBytes) + " bytes in all"}
 		case !headerName(h.Name):
 			return &FieldError{"headers", shorten(h.Name), allowedHeaderName}
 		case !headerValue(h.Value):
 			return &FieldError{"headers", shorten(h.Name), allowedHeaderValue}
 		}
-		c.Trace = append(c.Trace, h)
-		return nil
-	})
+	}
+	if len(trace) > MaxTraceHeaders || size > MaxTraceBytes {
+		return &FieldError{"headers", "", "must be at most " + strconv.Itoa(MaxTraceHeaders) + " headers of " + strconv.Itoa(MaxTraceBytes) + " bytes in all"}
+	}
+	return nil
+}
+
+// AppendRawItem appends the item in the raw form, for AppendRawBatch.
+func (c *BatchCall) AppendRawItem(dst []byte) []byte {
+	var trace [MaxTraceHeaders][2]string
+	n := 0
+	for ; n < len(c.Trace) && n < len(trace); n++ {
+		trace[n] = [2]string{c.Trace[n].Name, c.Trace[n].Value}
+	}
+	return AppendRawItem(dst, c.Op, trace[:n], c.AppendRaw(nil))
+}
+
+// AppendRaw appends the raw form of the call by itself.
+func (c *BatchCall) AppendRaw(dst []byte) []byte {
+	switch c.Op {
+	case OpCommit, OpReject:
+		return c.Finish.AppendRaw(dst)
+	case OpRelease:
+		return c.Release.AppendRaw(dst)
+	default:
+		return c.Reserve.AppendRaw(dst)
+	}
 }

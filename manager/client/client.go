@@ -135,6 +135,7 @@ const maxToken = 4096
 type call struct {
 	method, path string
 	body         any
+	raw          []byte        // instead of body: it, and the answer, a *[]byte, are in the API's raw form
 	key          string        // idempotency key
 	wait         time.Duration // that the manager may hold the call
 	once         bool          // do not repeat
@@ -146,7 +147,7 @@ const maxAnswer = 32 << 20
 // do makes the call until it has an answer that will not change, and decodes a
 // success into out. Only calls that may be repeated are.
 func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err error) {
-	var body []byte
+	body := call.raw
 	if call.body != nil {
 		if body, err = json.Marshal(call.body); err != nil {
 			return false, fmt.Errorf("client: %s %s: %w", call.method, call.path, err)
@@ -213,15 +214,18 @@ func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) 
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout+call.wait)
 	defer cancel()
 	var reader io.Reader
-	if call.body != nil {
+	if body != nil {
 		reader = bytes.NewReader(body)
 	}
 	req, err := http.NewRequestWithContext(ctx, call.method, c.base+call.path, reader)
 	if err != nil {
 		return false, &badAnswer{err}
 	}
-	if call.body != nil {
+	switch {
+	case call.body != nil:
 		req.Header.Set("Content-Type", api.ContentTypeJSON)
+	case call.raw != nil:
+		req.Header.Set("Content-Type", api.ContentTypeRaw)
 	}
 	if call.key != "" {
 		req.Header.Set(api.HeaderIdempotencyKey, call.key)
@@ -244,6 +248,10 @@ func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) 
 	replayed = resp.Header.Get(api.HeaderReplayed) == "true"
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return replayed, readError(resp, b, replayed)
+	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = b
+		return replayed, nil
 	}
 	if out == nil {
 		return replayed, nil

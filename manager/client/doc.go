@@ -1,5 +1,6 @@
 // Package client talks to a manager: it submits jobs and events at most once,
-// waits for results, runs workers, and gives operators their calls.
+// waits for results, runs workers, gives operators their calls, and makes the
+// calls of a gate for programs that are one (Ledger).
 //
 // # At most once
 //
