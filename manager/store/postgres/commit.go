@@ -66,13 +66,16 @@ func (s *Store) lockNumber(r *overlay.Record) int64 {
 	return int64(h.Sum64())
 }
 
+// byName is the order of records.
+func byName(a, b *overlay.Record) int {
+	return cmp.Or(strings.Compare(string(a.Collection), string(b.Collection)), strings.Compare(a.Key, b.Key))
+}
+
 // changes puts everything into one order, so that transactions wait for each
 // other in a line and not in a circle.
 func (t *tx) changes() *changes {
 	records := t.Records()
-	slices.SortFunc(records, func(a, b *overlay.Record) int {
-		return cmp.Or(strings.Compare(string(a.Collection), string(b.Collection)), strings.Compare(a.Key, b.Key))
-	})
+	slices.SortFunc(records, byName)
 	c := newChanges()
 	type lock struct {
 		number int64

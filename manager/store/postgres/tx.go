@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -113,7 +115,7 @@ func (t *tx) Now() time.Time {
 // load looks at a record.
 func (t *tx) load(r *overlay.Record) error {
 	if t.mode == pessimistic {
-		return t.loadLocked(r)
+		return t.loadLocked([]*overlay.Record{r})
 	}
 	if t.mode == snapshot {
 		b := &pgx.Batch{}
@@ -129,15 +131,10 @@ func (t *tx) load(r *overlay.Record) error {
 // Prefetch implements store.Prefetcher.
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
 
-// loadMany looks at many records with one statement.
+// loadMany looks at many records in one round trip, or two where it locks.
 func (t *tx) loadMany(records []*overlay.Record) error {
 	if t.mode == pessimistic {
-		for _, r := range records {
-			if err := t.loadLocked(r); err != nil {
-				return err
-			}
-		}
-		return nil
+		return t.loadLocked(records)
 	}
 	colls, keys := make([]string, len(records)), make([][]byte, len(records))
 	for i, r := range records {
@@ -168,31 +165,49 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	return nil
 }
 
-// loadLocked locks the record's row. When there is none it locks the record's
-// name and looks again: whoever held the name before may have inserted it.
-func (t *tx) loadLocked(r *overlay.Record) error {
-	b := &pgx.Batch{}
-	b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
-	look := func(res pgx.BatchResults) error {
+// loadLocked locks the records' rows. Of those that have none it locks the names and looks
+// again: whoever held a name before may have inserted the record. Transactions lock in the same
+// order, so that they wait for each other in a line.
+func (t *tx) loadLocked(records []*overlay.Record) error {
+	look := func(res pgx.BatchResults, r *overlay.Record) error {
 		err := t.read(r, res.QueryRow())
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
 		return err
 	}
-	if err := t.send(b, look); err != nil || r.Stored {
+	slices.SortFunc(records, byName)
+	b := &pgx.Batch{}
+	for _, r := range records {
+		b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	}
+	err := t.send(b, func(res pgx.BatchResults) error {
+		for _, r := range records {
+			if err := look(res, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	absent := slices.DeleteFunc(slices.Clone(records), func(r *overlay.Record) bool { return r.Stored })
+	if err != nil || len(absent) == 0 {
 		return err
 	}
+	slices.SortFunc(absent, func(a, b *overlay.Record) int { return cmp.Compare(t.s.lockNumber(a), t.s.lockNumber(b)) })
 	b = &pgx.Batch{}
-	b.Queue(t.s.sql.lockAbsent, t.s.lockNumber(r))
-	b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	for _, r := range absent {
+		b.Queue(t.s.sql.lockAbsent, t.s.lockNumber(r))
+		b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	}
 	b.Queue(t.s.sql.now)
 	return t.send(b, func(res pgx.BatchResults) error {
-		if _, err := res.Exec(); err != nil {
-			return err
-		}
-		if err := look(res); err != nil {
-			return err
+		for _, r := range absent {
+			if _, err := res.Exec(); err != nil {
+				return err
+			}
+			if err := look(res, r); err != nil {
+				return err
+			}
 		}
 		return res.QueryRow().Scan(&t.clock)
 	})
