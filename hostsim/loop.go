@@ -63,17 +63,16 @@ func newLoop(idle *idleness, handle func(*event)) *loop {
 	return l
 }
 
-// post appends an event; after stop it does nothing.
-func (l *loop) post(e event) {
+// post appends events, between which no other comes; after stop it does nothing.
+func (l *loop) post(events ...event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped.Load() {
 		return
 	}
-	l.idle.posted.Add(1)
-	l.idle.add(1)
-	l.queue = append(l.queue, e)
-	if len(l.queue) == 1 {
+	l.idle.posted.Add(uint64(len(events)))
+	l.idle.add(len(events))
+	if l.queue = append(l.queue, events...); len(l.queue) == len(events) {
 		l.wake.Signal()
 	}
 }

@@ -200,6 +200,18 @@ func (s *Stream) RequestTrailers(hd Headers) {
 	s.post(event{kind: evRequestTrailers, headers: hd})
 }
 
+// Request feeds a whole request with a body, as an HTTP/1 codec does that finds all of it in one packet:
+// nothing else happens on the worker between the headers and the end. The stream owns hd and body afterwards.
+func (s *Stream) Request(hd Headers, body []byte) {
+	if s.req.window.queue(len(body)) != queued || s.req.window.queue(0) != queued {
+		s.post(event{kind: evOverrun})
+		return
+	}
+	lowerNames(hd)
+	s.t.loop.post(event{kind: evRequestHeaders, stream: s, headers: hd},
+		event{kind: evRequestData, stream: s, data: body}, event{kind: evRequestData, stream: s, eos: true})
+}
+
 // ClientReset tells that the client is gone.
 func (s *Stream) ClientReset() { s.post(event{kind: evClientReset}) }
 
@@ -267,12 +279,14 @@ func (s *Stream) Worker() int { return s.t.index }
 
 func (s *Stream) post(e event) {
 	e.stream = s
-	if e.headers != nil {
-		for i := range e.headers {
-			e.headers[i][0] = strings.ToLower(e.headers[i][0])
-		}
-	}
+	lowerNames(e.headers)
 	s.t.loop.post(e)
+}
+
+func lowerNames(hd Headers) {
+	for i := range hd {
+		hd[i][0] = strings.ToLower(hd[i][0])
+	}
 }
 
 func (s *Stream) postData(h *half, e event) {

@@ -322,15 +322,13 @@ func (v *vm) armTick() {
 	v.tick.arm(v.tickPeriod, event{kind: evFunc, f: v.onTick})
 }
 
-// setTick starts, changes or stops the VM's timer. Changing a running timer's
-// period takes effect after its next tick.
+// setTick starts, changes or stops the VM's timer. A new period counts from now.
 func (v *vm) setTick(period time.Duration) {
-	running := v.tickPeriod > 0
 	v.tickPeriod = period
 	switch {
 	case period == 0:
 		v.tick.disarm()
-	case !running && !v.canary:
+	case !v.canary:
 		v.armTick()
 	}
 }

@@ -3,7 +3,7 @@ package envoydiff
 // over has the guest tell of a stream's end.
 const over = ";log=;sdone=;delete="
 
-var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, facts, idling, failOpen, reload, reloadLater}
+var sites = []*site{plain, stopping, tight, tightStopping, nesting, closed, closedResponse, closedBody, closedResponseBody, closedNested, early, earlyQueue, ticking, facts, idling, failOpen, reload, reloadLater}
 
 // plain is a filter as most are configured.
 var plain = &site{name: "plain", cases: []diffCase{
@@ -67,6 +67,18 @@ var stopping = &site{name: "stopping", allow: true, cases: []diffCase{
 	{fact: "19", name: "reply later without buffering", steps: []string{"post rh=pause;rb=action:3;rb3=action:3,call:stopping_c:0;cb=effective:self,reply:200:mine;sh=;sb=" + over, "send abc", "send def", "finish", "answer 200"}},
 	{fact: "19", name: "response reply without buffering", steps: []string{"get sh=pause;sb=action:3;sb3=action:3,reply:200:mine" + over, "status 200", "write abc", "write def", "writefinish"}},
 	{fact: "19", name: "response reply later without buffering", steps: []string{"get sh=pause;sb=action:3;sb3=action:3,call:stopping_c:0;cb=effective:self,reply:200:mine" + over, "status 200", "write abc", "write def", "writefinish", "answer 200"}},
+}}
+
+// earlyQueue shows that the queue callback that a filter asks for on headers comes when the rest of the
+// packet has been read, and that a pause that lets no body pass does not keep Envoy from seeing the end.
+var earlyQueue = &site{name: "earlyqueue", plugin: "configure=qreg:early_q;queue=deq:early_q,others:reply:200:x", cases: []diffCase{
+	{fact: "32", name: "reply from the queue to a whole request", show: "connection", steps: []string{"whole rh=action:4,enq:early_q:one"}},
+	{fact: "32", name: "reply from the queue before a body", show: "connection", steps: []string{"post rh=action:4,enq:early_q:one"}},
+}}
+
+// ticking shows that a new period counts from the moment at which it is set, also for a timer that runs.
+var ticking = &site{name: "ticking", plugin: "configure=tick:600000;tick=tick:600000,others:reply:200:x", cases: []diffCase{
+	{fact: "24", name: "a shorter period", steps: []string{"get rh=action:4,tick:1", "await tick: others"}},
 }}
 
 // early shows when Envoy closes a connection because the response began before the

@@ -69,12 +69,10 @@ func (w *simWorld) do(tb testing.TB, s step) {
 		w.streams[s.stream] = st
 		if s.verb == "whole" {
 			h.Add("content-length", "3")
+			st.Stream.Stream.Request(h, []byte("abc"))
+			break
 		}
 		st.RequestHeaders(h, s.verb == "get")
-		if s.verb == "whole" {
-			st.RequestData([]byte("abc"), false)
-			st.RequestData(nil, true)
-		}
 	case "answer", "hangup":
 		if w.callee.Pending() == 0 {
 			tb.Error("hostsim has made no callout")

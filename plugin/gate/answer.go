@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"slices"
+
 	"github.com/oncegate/oncegate/manager/api"
 )
 
@@ -27,12 +29,24 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 	}
 	p.scratch = problem.AppendJSON(p.scratch[:0])
 	s.mark = string(problem.Code)
-	s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch)
+	if s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch) {
+		p.scratch = nil
+	}
 	p.headers = headers
 }
 
-// reply sends a local reply; the stream only passes on what follows.
-func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) {
+// reply sends a local reply, at once or when the request has come in. kept: body is still needed.
+func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
+	if s.awaitsEnd() && s.plugin.endings.bytes+len(body) <= maxUnsentBytes {
+		s.later(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
+		return true
+	}
+	s.send(status, details, headers, body)
+	return false
+}
+
+// send sends a local reply; the stream only passes on what follows.
+func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
 	s.plugin.acts++
 	if !s.plugin.host.Reply(status, details, headers, body) {

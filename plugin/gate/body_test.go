@@ -123,12 +123,12 @@ func TestNoRoomForABodyWithTheKey(t *testing.T) {
 		f.requestBody = []byte(strings.Repeat("a", 20_000))
 		expect(t, "first", s.OnRequestBody(20_000, false), Take)
 		p.uploads = maxUploadBytes
-		f.requestBody = []byte(strings.Repeat("b", 20_000))
-		expect(t, c.mode+": second", s.OnRequestBody(20_000, false), c.want)
+		f.requestBody = []byte(strings.Repeat("b", 60_000)) // more than a reply waits for
+		expect(t, c.mode+": second", s.OnRequestBody(60_000, false), c.want)
 		expect(t, c.mode+": replies", len(f.replies), c.replies)
 		expect(t, c.mode+": count", h.values[c.metric], 1)
 		if c.want == Continue {
-			expect(t, "host has", string(f.requestBody), strings.Repeat("a", 20_000)+strings.Repeat("b", 20_000))
+			expect(t, "host has", string(f.requestBody), strings.Repeat("a", 20_000)+strings.Repeat("b", 60_000))
 			f.requestBody = []byte("c")
 			expect(t, "rest", s.OnRequestBody(1, true), Continue)
 		}

@@ -144,6 +144,9 @@ func (s *Stream) leave() {
 			// The ledger never heard of it.
 			p.forget(c, p.host.Now())
 		}
+	case phaseEnding:
+		s.dropReply()
+		s.phase = phaseDone
 	case phaseCarried:
 		s.mark = statusContinued
 		s.carried.gone = true

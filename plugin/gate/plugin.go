@@ -55,13 +55,15 @@ type Plugin struct {
 	working   []*reservation // upstream works under them: the tick renews them
 	renewNext int            // the one that the last tick looked at last
 
-	waiting list // duplicates
+	waiting list    // duplicates
+	endings endings // replies that wait for their requests' ends
 	bodies  bodyWatch
 	partial list  // those of which the host holds body until more of it comes
 	uploads int   // bytes of request bodies that are held here
 	fullAt  int64 // an answer of more bytes fills the host's buffer; 0: not seen yet
 	stuck   bool  // it was said that a request body stands still
 	ticks   int64
+	ticked  int64   // the last tick, but for those that only look at endings
 	writes  []write // changes of the cache to be tried again
 
 	woken    []cache.Hash // entries whose local waiters shall look again
@@ -171,6 +173,7 @@ func (p *Plugin) OnQueueReady(queue uint32) {
 	}
 	p.enter()
 	p.drain()
+	p.pace()
 	p.pump()
 }
 
@@ -181,6 +184,12 @@ func (p *Plugin) OnTick() {
 	}
 	p.enter()
 	now := p.host.Now()
+	p.endings.tick = p.endings.slow.size > 0
+	if since := now - p.ticked; p.endings.fast && since >= 0 && since < int64(tickPeriod) {
+		p.pump()
+		return
+	}
+	p.ticked = now
 	// A kick that never came back must not silence all later ones.
 	p.kicked = false
 	p.drain()
@@ -280,6 +289,7 @@ func (p *Plugin) drain() {
 // reply makes the host stop the running callback's stream, whichever it was for.
 func (p *Plugin) pump() {
 	p.refuseBodies()
+	p.sendReplies()
 	for range pumpRounds {
 		sent := p.calls.send()
 		carried := p.carrier.send()
@@ -298,7 +308,7 @@ func (p *Plugin) pump() {
 }
 
 func (p *Plugin) due() bool {
-	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing
+	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing || p.endings.due()
 }
 
 // kick asks for a queue callback, in which the plugin context is active. If it

@@ -55,10 +55,13 @@ func (u *upload) taken() []byte { return u.kept[u.left:] }
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
 func (s *Stream) OnRequestBody(size int, end bool) Action {
+	s.ending.arrived(size, end)
 	switch s.phase {
 	case phaseBody:
 		s.plugin.bodies.delivered(s.plugin.host)
 		return s.readBody(size, end)
+	case phaseEnding:
+		return s.endBody()
 	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
 		// Continue would send the held headers on.
 		return Pause
@@ -68,6 +71,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 
 // OnRequestTrailers is called for trailers, which end the request.
 func (s *Stream) OnRequestTrailers() Action {
+	s.ending.ended = true
 	switch s.phase {
 	case phaseBody:
 		s.plugin.bodies.delivered(s.plugin.host)
@@ -79,6 +83,9 @@ func (s *Stream) OnRequestTrailers() Action {
 		}
 		s.upload.carry = false // the trailers would be lost
 		return s.held(s.bodyRead(nil, true))
+	case phaseEnding:
+		s.sendReply()
+		return Pause
 	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
 		return Pause
 	}

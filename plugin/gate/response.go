@@ -80,7 +80,7 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 	case phaseReplied:
 		s.fixOwnReply()
 		return Continue
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling:
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding:
 		// Somebody else answered a request that we still hold.
 		s.leave()
 		s.phase = phasePass

@@ -27,6 +27,7 @@ const (
 	phaseCopied                 // response passes and is copied
 	phaseStreamed               // response passes, its body is not recorded
 	phaseRecording              // the response's end is held until the outcome is recorded
+	phaseEnding                 // our answer waits until the request has come in
 	phaseReplied                // answered by us
 	phaseDone                   // over
 )
@@ -68,6 +69,7 @@ type Stream struct {
 	// call is the call whose answer the stream waits for.
 	call *call
 
+	ending  ending
 	upload  upload
 	carried *carried // the upstream call that the gate makes for it
 	first   first    // its answer, while the stream waits to get it
@@ -114,11 +116,14 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	case len(headers) == 0:
 		return s.heldHeaders(s.unreadable())
 	}
+	s.headers, s.ending.ended = headers, end || method == methodConnect
+	var v verdict
 	if unprotectable(method, headers) {
-		return s.heldHeaders(s.unsupported(headers))
+		v = s.unsupported(headers)
+	} else {
+		s.accept = joined(headers, headerAcceptEncoding)
+		v = s.begin(headers, end)
 	}
-	s.headers, s.accept = headers, joined(headers, headerAcceptEncoding)
-	v := s.begin(headers, end)
 	s.headers = nil
 	return s.heldHeaders(v)
 }
@@ -199,6 +204,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	}
 	s.phase = phaseBody
 	s.trace = traceHeaders(headers)
+	s.ending.begin(headers)
 	return verdictPause
 }
 
@@ -240,6 +246,7 @@ func (s *Stream) own() {
 	s.key, s.accept, s.owned = strings.Clone(s.key), strings.Clone(s.accept), true
 	if s.headers != nil {
 		s.trace = traceHeaders(s.headers)
+		s.ending.begin(s.headers)
 	}
 	ownTrace(s.trace)
 }
@@ -275,9 +282,10 @@ func (s *Stream) held(v verdict) Action {
 }
 
 // heldHeaders is held for the request's headers. Only a stream that wants to see the
-// body lets the host go on delivering it.
+// body lets the host go on delivering it. A reply that waits for its end does without: the
+// callbacks would cost more than all else that it takes.
 func (s *Stream) heldHeaders(v verdict) Action {
-	if v == verdictPause && s.phase != phaseBody {
+	if v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding {
 		return PauseAll
 	}
 	return s.held(v)

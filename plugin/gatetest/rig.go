@@ -205,21 +205,32 @@ type Request struct {
 	Headers []string
 	Body    string
 	Worker  int
+	// Protocol of the client's connection, default HTTP/1.1.
+	Protocol string
 }
 
 // Open starts a request without its body. end tells that there is none.
 func (r *Rig) Open(q Request, end bool) *Exchange {
 	r.Helper()
+	x, h := r.prepare(q)
+	x.RequestHeaders(h, end)
+	return x
+}
+
+// prepare makes a request's stream and headers.
+func (r *Rig) prepare(q Request) (*Exchange, hostsim.Headers) {
+	r.Helper()
 	x := &Exchange{rig: r, Upstream: newRecorder(), Client: newRecorder()}
 	s, err := r.Host.NewStream(hostsim.StreamOptions{
 		Worker: q.Worker, Downstream: x.Client, Upstream: x.Upstream,
-		Connection: hostsim.ConnectionInfo{SourceAddress: "192.0.2.1:1234"},
+		Connection: hostsim.ConnectionInfo{SourceAddress: "192.0.2.1:1234", Protocol: q.Protocol},
 		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: "route-cluster"} },
 	})
 	if err != nil {
 		r.Fatalf("NewStream: %v", err)
 	}
 	x.Stream = s
+	x.Client.early = func() bool { return !s.RequestComplete() }
 	method, path, host := q.Method, q.Path, q.Host
 	if method == "" {
 		method = "POST"
@@ -238,20 +249,18 @@ func (r *Rig) Open(q Request, end bool) *Exchange {
 		name, value, _ := strings.Cut(line, ": ")
 		h.Add(name, value)
 	}
-	s.RequestHeaders(h, end)
-	return x
+	return x, h
 }
 
-// Send starts a whole request.
+// Send starts a whole request, all of which comes in one packet.
 func (r *Rig) Send(q Request) *Exchange {
 	r.Helper()
 	if q.Body == "" {
 		return r.Open(q, true)
 	}
 	q.Headers = append([]string{"content-type: application/json", "content-length: " + fmt.Sprint(len(q.Body))}, q.Headers...)
-	x := r.Open(q, false)
-	x.RequestData([]byte(q.Body), false)
-	x.RequestData(nil, true)
+	x, h := r.prepare(q)
+	x.Request(h, []byte(q.Body))
 	return x
 }
 
@@ -323,6 +332,9 @@ type Recorder struct {
 	trailers hostsim.Headers
 	ended    bool
 	reset    hostsim.ResetReason
+	// early tells, when headers come, whether the request is still incomplete; wasEarly what it told.
+	early    func() bool
+	wasEarly bool
 }
 
 func newRecorder() *Recorder { return &Recorder{changed: make(chan struct{})} }
@@ -337,7 +349,8 @@ func (c *Recorder) note(f func()) {
 
 // Headers implements hostsim.Sink.
 func (c *Recorder) Headers(h hostsim.Headers, end bool) {
-	c.note(func() { c.headers, c.begun, c.ended = h.Clone(), true, end })
+	early := c.early != nil && c.early()
+	c.note(func() { c.headers, c.begun, c.ended, c.wasEarly = h.Clone(), true, end, early })
 }
 
 // Data implements hostsim.Sink.
@@ -392,6 +405,9 @@ func (c *Recorder) AwaitBody(t testing.TB, n int) {
 	t.Helper()
 	c.await(t, fmt.Sprint(n, " bytes of body"), func() bool { return c.body.Len() >= n })
 }
+
+// Early tells whether the answer began before the request's end, which costs an HTTP/1 client its connection.
+func (c *Recorder) Early() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.wasEarly }
 
 // Begun tells whether headers have come.
 func (c *Recorder) Begun() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.begun }

@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Replays and refusals keep an HTTP/1.1 client's connection in both modes, as long as a request comes in one packet:
+// counted in the client and in Envoy.
+func TestRepliesKeepTheConnection(t *testing.T) {
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		s := sharedStack(t, target, mode)
+		p := s.proxies[0]
+		key := newKey()
+		c := dialRaw(t, p)
+		c.send(t, key, "text/plain", amount)
+		c.answer(t, 201)
+		for range 50 {
+			c.send(t, key, "text/plain", amount)
+			if r := c.answer(t, 201); r.Header.Get("Idempotent-Replayed") != "true" || r.Close {
+				t.Fatalf("replay: %v, close %v", r.Header, r.Close)
+			}
+			c.send(t, key, "text/html", amount)
+			if r := c.answer(t, 422); r.Close {
+				t.Fatal("a refusal closed the connection")
+			}
+		}
+	})
+}
+
+// A replay waits for a body that comes after the headers' packet, and not forever.
+func TestReplayWaitsForASecondPacket(t *testing.T) {
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		if mode == "body" {
+			return // there the whole body is read first
+		}
+		s := sharedStack(t, target, mode)
+		p := s.proxies[0]
+		key := newKey()
+		c := dialRaw(t, p)
+		c.send(t, key, "text/plain", amount)
+		c.answer(t, 201)
+		kept := 0
+		for range 20 {
+			c.write(t, head(key, "text/plain", len(amount)))
+			c.write(t, amount[:3])
+			c.write(t, amount[3:])
+			if r := c.answer(t, 201); !r.Close {
+				kept++
+				continue
+			}
+			c = dialRaw(t, p) // the machine was too busy to send it in time
+		}
+		if kept == 0 {
+			t.Error("no replay waited for the rest of its request")
+		}
+		c.write(t, head(key, "text/plain", len(amount)))
+		if r := c.answer(t, 201); !r.Close {
+			t.Error("a replay came before its request's end and left the connection open")
+		}
+		// A client that asks before it sends gets an answer without a body of its own.
+		c = dialRaw(t, p)
+		c.write(t, strings.Replace(head(key, "text/plain", len(amount)), "\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n", 1))
+		c.answer(t, 201)
+	})
+}
+
+const amount = `{"amount": 1}`
+
+// raw is a client's connection.
+type raw struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func dialRaw(t *testing.T, p *proxy) *raw {
+	t.Helper()
+	c, err := net.Dial("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return &raw{c, bufio.NewReader(c)}
+}
+
+func head(key, contentType string, length int) string {
+	return fmt.Sprintf("POST /payments HTTP/1.1\r\nHost: %s\r\nIdempotency-Key: %s\r\nContent-Type: %s\r\nContent-Length: %s\r\n\r\n",
+		host, key, contentType, strconv.Itoa(length))
+}
+
+func (c *raw) write(t *testing.T, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *raw) send(t *testing.T, key, contentType, body string) {
+	t.Helper()
+	c.write(t, head(key, contentType, len(body))+body)
+}
+
+// answer reads a final response.
+func (c *raw) answer(t *testing.T, status int) *http.Response {
+	t.Helper()
+	for {
+		r, err := http.ReadResponse(c.r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.StatusCode == 100 {
+			continue
+		}
+		if r.StatusCode != status {
+			t.Fatalf("status %d, want %d: %s", r.StatusCode, status, text)
+		}
+		return r
+	}
+}

@@ -1,0 +1,206 @@
+package gate
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// Replies wait for the end of their requests where that is near: for one that goes out
+// before, the host closes an HTTP/1 connection.
+
+const (
+	// endBytes is the largest request body whose end a reply waits for.
+	endBytes = 64 << 10
+	// endPatience is how long a reply waits for it, give or take a tick.
+	endPatience = 100 * time.Millisecond
+	// endPeriod is how often the tick looks meanwhile.
+	endPeriod = 5 * time.Millisecond
+	// maxUnsentBytes bounds the bodies of the replies of one VM that wait.
+	maxUnsentBytes = 1 << 20
+)
+
+// ending is what is known of a request's end.
+type ending struct {
+	// ended: it has come, or will not for long.
+	ended bool
+	// known: the fields below are set.
+	known   bool
+	length  int64  // the declared one of the body, -1 when there is none
+	headers uint64 // bytes of the headers, as request.total_size counts them
+	came    int64  // bytes of body that the host has shown
+	since   int64  // when it began to wait, nanoseconds
+	reply   *localReply
+}
+
+// localReply is a reply that waits.
+type localReply struct {
+	status  int
+	details string
+	headers [][2]string
+	body    []byte
+}
+
+// endings are the replies of a VM that wait.
+type endings struct {
+	fresh list // the queue callback looks at them
+	slow  list // it did in vain, so each tick does
+	bytes int  // of their bodies
+	look  bool // some are to be looked at
+	tick  bool // all are
+	fast  bool // the tick comes every endPeriod
+}
+
+// begin notes what the headers tell.
+func (e *ending) begin(headers request.Headers) {
+	if e.known {
+		return
+	}
+	e.known, e.length, e.headers = true, -1, 0
+	for i := range headers {
+		name, value := headers[i][0], headers[i][1]
+		e.headers += uint64(len(name) + len(value))
+		switch name {
+		case headerContentLength:
+			if n, ok := parseDecimal(value); ok {
+				e.length = n
+			}
+		case headerExpect, headerUpgrade:
+			// The client sends no body before it has an answer; what follows is not a body.
+			e.ended = true
+		}
+	}
+	e.ended = e.ended || e.length > endBytes
+}
+
+// arrived is told of a body callback.
+func (e *ending) arrived(size int, end bool) {
+	e.came += int64(size)
+	e.ended = e.ended || end || e.came > endBytes
+}
+
+// awaitsEnd tells whether a reply to the current stream has to wait. inside tells that the
+// plugin context is active, so all that came together with the headers is here.
+func (s *Stream) awaitsEnd() bool {
+	p, e := s.plugin, &s.ending
+	if s.headers != nil {
+		e.begin(s.headers)
+	}
+	if e.ended || !e.known || !s.http1() {
+		return false
+	}
+	return !p.inside || e.length >= 0 && !s.allCame()
+}
+
+// allCame tells whether the declared body is in the host.
+func (s *Stream) allCame() bool {
+	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
+}
+
+// later keeps a reply until the request's end.
+func (s *Stream) later(r *localReply) {
+	p, e := s.plugin, &s.ending
+	n := &p.endings
+	s.dropBody()
+	s.phase = phaseEnding
+	e.reply, e.since = r, p.host.Now()
+	n.bytes += len(r.body)
+	if p.inside {
+		n.slow.add(s)
+		return
+	}
+	n.fresh.add(s)
+	n.look = true
+	p.kick()
+}
+
+// dropReply returns the reply that the stream waits with, which it does no more.
+func (s *Stream) dropReply() *localReply {
+	n, r := &s.plugin.endings, s.ending.reply
+	n.fresh.remove(s)
+	n.slow.remove(s)
+	n.bytes -= len(r.body)
+	s.ending.reply = nil
+	return r
+}
+
+// sendReply sends it. The current stream is s.
+func (s *Stream) sendReply() {
+	r := s.dropReply()
+	s.send(r.status, r.details, r.headers, r.body)
+}
+
+// endBody passes over body that comes while the reply waits.
+func (s *Stream) endBody() Action {
+	if s.ending.ended {
+		s.sendReply()
+		return Pause
+	}
+	return Take
+}
+
+// sendReplies sends the replies that need not wait any more. It runs in the plugin context.
+// What the running callback has no room for stays for the next one.
+func (p *Plugin) sendReplies() {
+	n := &p.endings
+	if !n.look && !n.tick {
+		return
+	}
+	for s := n.fresh.first; s != nil && !p.spent(); s = n.fresh.first {
+		switch {
+		case !p.choose(s.id):
+			s.leave()
+		case s.ending.length < 0 || s.allCame():
+			s.sendReply()
+		default:
+			n.fresh.remove(s)
+			n.slow.add(s)
+		}
+	}
+	if n.tick {
+		n.tick = !p.sendSlow()
+	}
+	n.look = n.fresh.size > 0
+}
+
+// sendSlow sends the replies whose requests have come in or are awaited no longer. false: the
+// callback is spent.
+func (p *Plugin) sendSlow() bool {
+	now := p.host.Now()
+	for s, next := p.endings.slow.first, (*Stream)(nil); s != nil; s = next {
+		if p.spent() {
+			return false
+		}
+		next = s.next
+		waited := now - s.ending.since
+		if !p.choose(s.id) {
+			s.leave()
+		} else if waited < 0 || waited >= int64(endPatience) || s.ending.length >= 0 && s.allCame() {
+			s.sendReply()
+		}
+	}
+	return true
+}
+
+// due tells whether the next queue callback has something to do.
+func (n *endings) due() bool { return n.look || n.tick || n.fast != n.hurry() }
+
+// hurry tells whether the tick is to come every endPeriod.
+func (n *endings) hurry() bool { return n.slow.size > 0 }
+
+// pace has the tick come as often as it is needed. A tick does not change its own period: hosts may
+// not expect that.
+func (p *Plugin) pace() {
+	n := &p.endings
+	if n.fast == n.hurry() {
+		return
+	}
+	n.fast = n.hurry()
+	period := tickPeriod
+	if n.fast {
+		period = endPeriod
+	}
+	if !p.host.SetTick(period) {
+		p.host.Log(LevelError, "oncegate: the host refused to change the tick period")
+	}
+}
