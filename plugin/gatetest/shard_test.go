@@ -164,6 +164,36 @@ func TestShardThatIsDown(t *testing.T) {
 	}
 }
 
+// A shard that hangs holds up its own keys only, however many there are.
+func TestShardThatHangs(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		s := newShards(t, guest, three...)
+		r := s.gate(list("shards", three...), `"pending_wait_timeout":5`)
+		two := s.managers["two"]
+		for _, path := range []string{api.PathReserve, api.PathRelease, api.PathBatch} {
+			two.Always(path, Fault{Lose: true})
+		}
+		var hanging []*Exchange
+		for i := range 300 { // more calls than may be under way
+			hanging = append(hanging, r.Send(Request{Key: s.key(i, three, "two")}))
+		}
+		r.Settle()
+		for i := range 20 {
+			pays(t, r, s.key(i, three, "one"))
+		}
+		for _, x := range hanging {
+			want(t, "answered", x.Client.Begun(), false)
+		}
+		for range 30 {
+			r.Clock.Advance(time.Second)
+		}
+		for _, x := range hanging {
+			want(t, "status", x.Response().Status, "503")
+			want(t, "upstream called", x.Upstream.Begun(), false)
+		}
+	})
+}
+
 // A manager that is another shard runs nothing, also where the gate may do without a ledger.
 func TestWrongShard(t *testing.T) {
 	for _, mode := range []string{"closed", "open"} {
