@@ -17,7 +17,7 @@ import (
 )
 
 // patience ends what hangs. Nothing is measured with it.
-const patience = 90 * time.Second
+const patience = 4 * time.Minute
 
 // process is a running program whose log lines are read as they come.
 type process struct {

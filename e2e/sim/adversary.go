@@ -66,7 +66,19 @@ func (w *World) torment() {
 		m := w.someManager()
 		m.shift.Add(int64(by))
 		m.ahead += max(by, 0)
+		m.behind += max(-by, 0)
 		w.logf(m.name, "clock moves by %v", by)
+	})
+	some(Busy, 6, w.rush)
+	some(Miswire, 3, func() {
+		p := w.someProxy()
+		from, to := w.someManager(), w.someManager()
+		w.logf(p.name, "its cluster %s leads to %s", from.name, to.name)
+		p.wires[from.name] = to.name
+		w.after(w.between(0, 10*time.Second), func() {
+			w.logf(p.name, "its cluster %s leads where it should", from.name)
+			delete(p.wires, from.name)
+		})
 	})
 	some(Window, 4, func() { w.flood(w.plan.MaxKeys+w.rnd.IntN(10), time.Minute) })
 	some(Operator, 5, w.resolve)
@@ -172,13 +184,17 @@ func (w *World) flood(n int, ttl time.Duration) {
 		at := time.Duration(i) * 200 * time.Microsecond
 		w.after(at, func() {
 			r := api.ReserveRequest{Key: key, Scope: stranger, Token: key, PendingTTL: 2 * time.Second}
-			m.handle(background, api.PathReserve, r.AppendRaw(nil), func(a *answer) {
+			m.handle(background, &request{path: api.PathReserve, body: r.AppendRaw(nil), answered: func(a *answer) {
+				if a == nil {
+					w.strays++ // it may be there
+					return
+				}
 				if a.status != 201 {
 					return
 				}
 				f := api.FinishRequest{Key: key, Scope: stranger, Token: key, TTL: ttl, Result: api.Result{Status: 200}}
-				m.handle(background, api.PathCommit, f.AppendRaw(nil), nil)
-			})
+				m.handle(background, &request{path: api.PathCommit, body: f.AppendRaw(nil), answered: func(*answer) {}})
+			}})
 		})
 	}
 }
@@ -189,10 +205,16 @@ func (w *World) heal() {
 	w.healed = true
 	for _, m := range w.managers {
 		m.thaw()
+		m.relist()
+		if m.run != nil && m.run.old {
+			m.kill()
+		}
 		m.revive()
 	}
 	for _, p := range w.proxies {
+		clear(p.wires)
 		p.revive()
+		p.advance(stageBoth)
 		for _, v := range p.vms {
 			v.trapIn = 0
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/gate"
 )
 
@@ -14,6 +15,7 @@ type callout struct {
 	v      *vm
 	id     uint32
 	path   string
+	shard  string // that it means; "": any
 	body   []byte
 	done   bool
 	ctx    context.Context
@@ -27,25 +29,21 @@ func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time
 	if cluster == clusterInner || cluster == clusterRoute {
 		return v.carry(headers, body, timeout)
 	}
-	var m *manager
-	for _, candidate := range w.managers {
-		if candidate.name == cluster {
-			m = candidate
-		}
-	}
+	m := w.manager(v.p.wired(cluster))
 	if m == nil {
 		return 0, gate.CallNoCluster
 	}
 	path, _ := find(headers, ":path")
+	means, _ := find(headers, api.HeaderShard)
 	if m.run == nil && w.chance(0.5) {
 		w.logf(v.name, "calls %s: refused at once", short(path))
 		return 0, gate.CallRefused
 	}
 	v.lastCall++
-	c := &callout{v: v, id: v.lastCall, path: path, body: append([]byte(nil), body...), target: m}
+	c := &callout{v: v, id: v.lastCall, path: path, shard: strings.Clone(means), body: append([]byte(nil), body...), target: m}
 	c.ctx, c.leave = context.WithCancel(background)
 	v.calls[c.id] = c
-	w.logf(v.name, "call %d: %s", c.id, describe(path, c.body))
+	w.logf(v.name, "call %d: %s to %s", c.id, describe(path, c.body), m.name)
 	w.after(timeout, func() {
 		if !c.done {
 			c.finish(&answer{status: 504, headers: [][2]string{{":status", "504"}}, body: []byte("upstream request timeout")})
@@ -54,6 +52,10 @@ func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time
 			}
 		}
 	})
+	if w.adversary(Garble, 0.02) {
+		w.after(w.latency(), func() { c.finish(foreignAnswer(w)) }) // the way to the manager ends there
+		return c.id, gate.CallSent
+	}
 	copies := 1
 	if w.adversary(Duplicate, 0.1) {
 		copies = 2
@@ -118,13 +120,53 @@ func (c *callout) arrive() {
 		}
 		return
 	}
-	c.target.handle(c.ctx, c.path, c.body, func(a *answer) {
+	c.target.handle(c.ctx, &request{path: c.path, shard: c.shard, body: c.body, answered: func(a *answer) {
+		if a == nil {
+			if w.chance(0.7) {
+				w.after(w.latency(), func() {
+					c.finish(&answer{status: 503, headers: [][2]string{{":status", "503"}}, body: []byte("connection termination")})
+				})
+			}
+			return
+		}
 		if w.adversary(Drop, 0.1) {
 			w.logf(c.target.name, "answer to call %d of %s: lost on its way", c.id, c.v.name)
 			return
 		}
+		if w.adversary(Garble, 0.1) {
+			a = garbled(w, a)
+			w.logf(c.target.name, "answer to call %d of %s: becomes %d with %d bytes", c.id, c.v.name, a.status, len(a.body))
+		}
 		w.after(w.latency(), func() { c.finish(a) })
-	})
+	}})
+}
+
+// foreignAnswer is one of somebody between a gate and its manager.
+func foreignAnswer(w *World) *answer {
+	status := []int{200, 403, 404, 429, 500, 502, 503, 504}[w.rnd.IntN(8)]
+	return &answer{status: status, headers: [][2]string{{":status", strconv.Itoa(status)}}, body: []byte("no manager here")}
+}
+
+// garbled is what somebody on the way makes of an answer.
+func garbled(w *World, a *answer) *answer {
+	b := *a
+	switch list, err := api.ViewRawAnswers(nil, a.body); {
+	case w.chance(0.3):
+		return foreignAnswer(w)
+	case err == nil && w.chance(0.5): // too few or too many
+		n := w.rnd.IntN(len(list) + 3)
+		if n == len(list) || n == 0 {
+			n = len(list) + 1
+		}
+		b.body = api.AppendRawAnswers(nil, n)
+		for i := range n {
+			one := list[min(i, len(list)-1)]
+			b.body = api.AppendRawAnswer(b.body, one.Status, one.RetryAfterSeconds, one.Body)
+		}
+	case len(a.body) > 0:
+		b.body = a.body[:w.rnd.IntN(len(a.body))]
+	}
+	return &b
 }
 
 // finish hands the answer to the gate, once.

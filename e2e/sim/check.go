@@ -11,7 +11,7 @@ import (
 // earlier.
 func (w *World) ahead() (d time.Duration) {
 	for _, m := range w.managers {
-		d = max(d, m.ahead)
+		d += m.ahead
 	}
 	return d
 }
@@ -77,7 +77,7 @@ func (w *World) checkAnswer(t *try, status string) {
 }
 
 // disturbing are the powers that may keep a gate from renewing what it holds, or its outcome from it.
-const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Open
+const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Open | Garble | Miswire
 
 // checkProbe looks at a problem that an operation gets when the adversary has left.
 func (w *World) checkProbe(t *try, status string) {
@@ -138,19 +138,22 @@ func (w *World) checkEnd() {
 			w.checkWindow(r)
 		}
 	}
-	if m := w.managers[0]; !w.plan.Has(Window) {
+	for _, m := range w.managers {
+		if w.plan.Has(Window) {
+			break
+		}
 		// What strangers left is over, and swept.
 		w.aside(func() func() {
 			s, err := m.run.ledger.Stats(background)
 			n := s.Pending + s.Committed + s.Rejected + s.Unknown
 			return func() {
-				if most := len(w.ops) + w.spoiled + 2; err != nil || n > most {
+				if most := len(w.ops) + w.spoiled + w.strays + 2; err != nil || n > most {
 					w.fail("%s has %d entries in the end (%v), not %d at most: expired ones are not swept", m.name, n, err, most)
 				}
 			}
 		})
-		w.run(w.now() + time.Second)
 	}
+	w.run(w.now() + time.Second)
 	for _, p := range w.proxies {
 		for _, v := range p.retired {
 			if v.alive() {

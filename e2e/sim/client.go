@@ -87,6 +87,21 @@ func (w *World) populate() {
 	}
 }
 
+// rush has many clients send to one thread of a proxy at the same moment.
+func (w *World) rush() {
+	p, slot := w.someProxy(), 1+w.rnd.IntN(w.plan.Workers)
+	n := 3 + w.rnd.IntN(10)
+	w.rushes++
+	for i := range n {
+		op := w.ops[w.rnd.IntN(len(w.ops))]
+		if w.chance(0.7) {
+			op = w.newOperation(len(w.ops) + 10)
+		}
+		c := &client{w: w, op: op, name: fmt.Sprintf("rush%d.%d", w.rushes, i), body: []byte("pay " + op.name), left: 1 + w.rnd.IntN(4)}
+		w.after(0, func() { c.sendTo(p, slot) })
+	}
+}
+
 // send makes a try through some proxy.
 func (c *client) send() {
 	w := c.w
@@ -96,11 +111,13 @@ func (c *client) send() {
 	c.sendThrough(w.proxies[w.rnd.IntN(len(w.proxies))])
 }
 
-func (c *client) sendThrough(p *proxy) {
+func (c *client) sendThrough(p *proxy) { c.sendTo(p, 1+c.w.rnd.IntN(c.w.plan.Workers)) }
+
+func (c *client) sendTo(p *proxy, slot int) {
 	w := c.w
 	c.left--
 	c.tries++
-	v := p.vms[1+w.rnd.IntN(w.plan.Workers)]
+	v := p.vms[slot]
 	if !p.up || !v.alive() {
 		w.logf(c.name, "try %d: %s is not there", c.tries, p.name)
 		c.again()

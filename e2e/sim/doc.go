@@ -9,6 +9,7 @@
 //	go test ./e2e/sim -sim.seed=7            seed 7 alone, with its timeline
 //	go test ./e2e/sim -sim.seeds=1000000     so many seeds (SIM_SEEDS in the environment is the same)
 //	go test ./e2e/sim -sim.first=5001        other seeds
+//	go test ./e2e/sim -sim.with=busy+garble  powers that all worlds have; -sim.without: none has
 //	SIM_HOLES=window go test -v ./e2e/sim -run TestHoles   how many seeds the holes of that name take,
 //	                                         on a branch on which they are open
 //
@@ -18,8 +19,8 @@
 //	4.680566  upstream EXECUTES key5/charges/alice: run 2, will take 9.1ms, will answer 200
 //
 // Proxies are a, b and c; a.1 is the VM of the first worker of proxy a, a.0 the main thread's,
-// which gets no requests; m0 is the manager's machine; b0.1 is the second client of bob's
-// operation with key0.
+// which gets no requests; m0 to m3 are the managers' machines, and the shards that they are; b0.1 is
+// the second client of bob's operation with key0.
 //
 // # What is real
 //
@@ -45,6 +46,18 @@
 // would look alike. At the end of its time the adversary leaves: all processes are there
 // again, no message gets lost any more, and every operation is asked for once more through
 // every proxy.
+//
+// Between a gate and a manager, calls and answers get lost, doubled and late. Answers are cut short,
+// or replaced by those of somebody else, and an answer to a batch may have too few or too many parts.
+// A manager may be killed when it has carried out a batch and has not said so. A proxy's thread that
+// is busy finds more ready at once, which is how calls come to go together.
+//
+// Half of the worlds have several ledgers. One may be away while the others serve, a cluster of a proxy
+// may lead to the wrong one, and the list of shards may change to any other. Gates and managers go
+// over to the new list one by one in any order, and are killed and replaced meanwhile. Only one step
+// has its place: a gate forgets the previous list when every manager has served with the new one for
+// so long that nothing of before is left. That is the longest time of a request, then that of its
+// reservation and its outcome, and it does not pass while a manager is away.
 //
 // # What is checked
 //

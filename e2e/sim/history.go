@@ -17,7 +17,9 @@ type history struct {
 	keys  map[string][]porcupine.Operation
 	open  []*record
 	calls int
-	downs []porcupine.Operation
+	// batches came, with so many calls together in those of several.
+	batches, together int
+	downs             map[string][]porcupine.Operation // by manager
 	// vague: it is not known whether a manager took a time for downtime.
 	vague bool
 }
@@ -30,7 +32,10 @@ func (h *history) downtime(m *manager, stopped bool) {
 	case stopped && away < 1500*time.Millisecond:
 		h.vague = true
 	}
-	h.downs = append(h.downs, porcupine.Operation{
+	if h.downs == nil {
+		h.downs = make(map[string][]porcupine.Operation)
+	}
+	h.downs[m.name] = append(h.downs[m.name], porcupine.Operation{
 		Input:  ledgertest.Call{Op: ledgertest.Downtime, Begin: m.servedAt, End: m.clock().UnixMilli()},
 		Output: ledgertest.Outcome{}, Call: int64(m.served), Return: int64(m.w.now()),
 	})
@@ -45,8 +50,28 @@ type record struct {
 	at   int64
 }
 
-// begin notes a call that reaches a manager; nil: it is not recorded.
-func (h *history) begin(w *World, m *manager, p *process, path string, body []byte) *record {
+// begin notes what reaches a manager: a call, or those of a batch in their order. One that is nil is not recorded.
+func (h *history) begin(w *World, m *manager, p *process, path string, body []byte) []*record {
+	if path != api.PathBatch {
+		return []*record{h.beginOne(w, m, p, path, body)}
+	}
+	items, err := api.ViewRawBatch(nil, body)
+	if err != nil {
+		w.fail("a gate sends %s a batch that cannot be read: %v", m.name, err)
+		return nil
+	}
+	h.batches++
+	if len(items) > 1 {
+		h.together += len(items)
+	}
+	records := make([]*record, len(items))
+	for i, item := range items {
+		records[i] = h.beginOne(w, m, p, item.Op.Path(), item.Message)
+	}
+	return records
+}
+
+func (h *history) beginOne(w *World, m *manager, p *process, path string, body []byte) *record {
 	h.calls++
 	c := ledgertest.Call{Op: strings.TrimPrefix(path, "/v1/ledger/")}
 	scope := ""
@@ -90,11 +115,31 @@ func (h *history) begin(w *World, m *manager, p *process, path string, body []by
 	return e
 }
 
-// end notes the answer.
-func (h *history) end(w *World, m *manager, e *record, r *server.Response) {
-	if e == nil {
-		return
+// end notes the answers to what begin has noted.
+func (h *history) end(w *World, m *manager, records []*record, r *server.Response) {
+	answers := []api.BatchAnswer{{Status: r.Status, Body: r.Body}}
+	if len(records) > 1 || r.Status == 200 && len(r.Body) > 1 && r.Body[1] == 'S' {
+		list, err := api.ViewRawAnswers(nil, r.Body)
+		switch {
+		case r.Status == 200 && (err != nil || len(list) != len(records)):
+			w.fail("%s answers %d calls with %d answers (%v)", m.name, len(records), len(list), err)
+			return
+		case r.Status == 200:
+			answers = list
+		default:
+			for len(answers) < len(records) {
+				answers = append(answers, answers[0])
+			}
+		}
 	}
+	for i, e := range records {
+		if e != nil {
+			h.endOne(w, e, answers[i].Status, answers[i].Body)
+		}
+	}
+}
+
+func (h *history) endOne(w *World, e *record, status int, body []byte) {
 	for i, o := range h.open {
 		if o == e {
 			h.open = append(h.open[:i], h.open[i+1:]...)
@@ -103,22 +148,22 @@ func (h *history) end(w *World, m *manager, e *record, r *server.Response) {
 	}
 	var o ledgertest.Outcome
 	switch {
-	case r.Status < 300:
+	case status < 300:
 		var a api.ReserveReply
-		if a.ParseRaw(r.Body) == nil {
+		if a.ParseRaw(body) == nil {
 			o.Known = true
 			switch e.call.Op {
 			case "reserve", "renew", "unknown":
 				o = ledgertest.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}
 			}
 		}
-	case r.Status == 409:
+	case status == 409:
 		for _, refusal := range []string{"fenced", "conflict", "outcome-unknown"} {
-			if strings.Contains(string(r.Body), "urn:oncegate:problem:"+refusal) {
+			if strings.Contains(string(body), "urn:oncegate:problem:"+refusal) {
 				o = ledgertest.Outcome{Known: true, Refused: refusal}
 			}
 		}
-	case r.Status == 422:
+	case status == 422 || status == 421:
 		return // changes nothing
 	}
 	h.add(w, e, o)
@@ -151,7 +196,8 @@ func (h *history) check() (failures []string) {
 		return nil
 	}
 	for key, list := range h.keys {
-		list = append(list, h.downs...)
+		name, _, _ := strings.Cut(key, " ")
+		list = append(list, h.downs[name]...)
 		if porcupine.CheckOperations(ledgertest.Model, list) {
 			continue
 		}
@@ -168,6 +214,18 @@ func (h *history) check() (failures []string) {
 func describe(path string, body []byte) string {
 	text := short(path)
 	switch path {
+	case api.PathBatch:
+		items, err := api.ViewRawBatch(nil, body)
+		if err != nil {
+			return text + " " + err.Error()
+		}
+		text += fmt.Sprintf(" of %d:", len(items))
+		for i, item := range items {
+			if i > 0 {
+				text += ";"
+			}
+			text += " " + describe(item.Op.Path(), item.Message)
+		}
 	case api.PathCommit, api.PathReject:
 		var r api.FinishRequest
 		if r.ParseRaw(body) == nil {
@@ -191,6 +249,13 @@ func short(path string) string { return strings.TrimPrefix(path, "/v1/ledger/") 
 
 func describeReply(a *answer) string {
 	var r api.ReserveReply
+	if list, err := api.ViewRawAnswers(nil, a.body); err == nil && a.status == 200 {
+		text := fmt.Sprintf(" with %d answers:", len(list))
+		for _, one := range list {
+			text += fmt.Sprintf(" %d%s", one.Status, describeReply(&answer{status: one.Status, body: one.Body}))
+		}
+		return text
+	}
 	if a.status >= 300 {
 		text := string(a.body)
 		if at := strings.Index(text, "problem:"); at >= 0 {

@@ -21,6 +21,12 @@ var holes = []struct {
 	{"the answer is lost when the client leaves", Delay, Leave | Slow},
 	{"one bad record stops the sweeper", Delay, Spoil},
 	{"the window forgets silently", Delay, Window},
+	{"a cut answer to a batch counts as nothing done", Delay, Garble | Busy},
+	{"keys go to another shard when theirs is down", Delay, Kill | Away | Busy},
+	{"shards: the previous owner is not asked", Delay, Reshard},
+	{"shards: a manager does not look into its list", Delay, Reshard},
+	{"shards: a manager takes calls for others", Delay, Miswire},
+	{"shards: the previous owner is forgotten too early", Delay, Reshard | Forget | Expire | Slow},
 }
 
 // TestHoles tells how many seeds it takes to find each hole whose name has SIM_HOLES in it. It

@@ -111,8 +111,12 @@ func (v *vm) Enqueue(queue uint32, message []byte) bool {
 		return false
 	}
 	q.items = append(q.items, append([]byte(nil), message...))
-	owner := q.owner
-	v.p.w.after(v.p.w.between(time.Microsecond, 300*time.Microsecond), func() { owner.ready(queue) })
+	owner, w := q.owner, v.p.w
+	late := w.between(time.Microsecond, 300*time.Microsecond)
+	if owner.busy < w.now() && w.adversary(Busy, 0.6) {
+		owner.busy = w.now() + w.between(0, 40*time.Millisecond)
+	}
+	w.after(max(late, owner.busy-w.now()), func() { owner.ready(queue) })
 	return true
 }
 

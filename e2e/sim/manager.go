@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
 	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/shard"
 	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/downtime"
 	"github.com/oncegate/oncegate/manager/store/mem"
@@ -29,6 +31,7 @@ type manager struct {
 	disk *faultfs.FS
 	run  *process // nil: none
 	life int      // processes so far
+	list []string // of shards, that its next process is started with; nil: none
 
 	frozen   bool          // the process is stopped
 	still    atomic.Int64  // then, the time at which its clock stands, in Unix nanoseconds
@@ -36,7 +39,8 @@ type manager struct {
 	servedAt int64         // the same by its clock, in Unix milliseconds
 	inbox    []func()      // what came while it was stopped or started
 	shift    atomic.Int64
-	ahead    time.Duration // by how much the clock has been set forward, in all
+	// By how much the clock has been set forward and back, each in all.
+	ahead, behind time.Duration
 }
 
 // process is one run of the manager's program.
@@ -45,6 +49,8 @@ type process struct {
 	life   int
 	ready  bool
 	dead   bool
+	old    bool     // it does not know of batches
+	list   []string // of shards
 	store  store.Store
 	ledger *ledger.Ledger
 	server *server.Server
@@ -53,8 +59,8 @@ type process struct {
 	disk   *slowDisk
 }
 
-func newManager(w *World, name string) *manager {
-	m := &manager{w: w, name: name, disk: new(faultfs.FS)}
+func newManager(w *World, name string, list []string) *manager {
+	m := &manager{w: w, name: name, list: list, disk: new(faultfs.FS)}
 	m.start()
 	return m
 }
@@ -113,10 +119,10 @@ func (d *slowDisk) thaw(off bool) {
 // start starts a process, which is ready some time later.
 func (m *manager) start() {
 	m.life++
-	p := &process{m: m, life: m.life, disk: &slowDisk{seed: m.w.seed + uint64(m.life)}}
+	p := &process{m: m, life: m.life, list: m.list, old: m.w.adversary(Old, 0.5), disk: &slowDisk{seed: m.w.seed + uint64(m.life)}}
 	m.run = p
 	m.disk.SetHook(p.disk.hook)
-	m.w.logf(m.name, "starts, life %d", m.life)
+	m.w.logf(m.name, "starts, life %d%s", m.life, p.describe())
 	disk := m.disk
 	m.w.aside(func() func() {
 		err := p.open(disk)
@@ -137,11 +143,22 @@ func (p *process) open(disk *faultfs.FS) error {
 	}
 	leases := downtime.New(st, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
 	p.store = leases
-	p.ledger, err = ledger.New(leases, ledger.Options{MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, CleanupInterval: 3 * time.Second})
+	want := shard.Want{Shards: p.list}
+	if plan.Named {
+		want.Name = p.m.name
+	}
+	keeper, _, err := shard.Open(background, leases, want)
 	if err != nil {
 		return err
 	}
-	p.server, err = server.New(server.Options{Version: "sim", Logger: slog.New(slog.DiscardHandler)}, server.LedgerRoutes(p.ledger, nil))
+	p.ledger, err = ledger.New(leases, ledger.Options{
+		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
+	})
+	if err != nil {
+		return err
+	}
+	p.server, err = server.New(server.Options{Version: p.version(), Logger: slog.New(slog.DiscardHandler), Identity: keeper.Identity},
+		server.LedgerRoutes(p.ledger, nil))
 	if err != nil {
 		return err
 	}
@@ -153,6 +170,25 @@ func (p *process) open(disk *faultfs.FS) error {
 	p.work.Go(func() { leases.Run(ctx) })
 	p.work.Go(func() { p.ledger.Run(ctx, nil) })
 	return nil
+}
+
+// describe is for the timeline.
+func (p *process) describe() (text string) {
+	if p.old {
+		text += ", without batches"
+	}
+	if p.list != nil {
+		text += fmt.Sprintf(", shards %v", p.list)
+	}
+	return text
+}
+
+// version is what the process tells of itself; an old one does not always look old.
+func (p *process) version() string {
+	if p.old && p.m.w.seed%2 == 0 {
+		return "old"
+	}
+	return "sim"
 }
 
 // clock is what the process takes for the time. It sees none pass while it is stopped.
@@ -277,6 +313,15 @@ func (m *manager) thaw() {
 	m.drain()
 }
 
+// request is a call that reaches a manager.
+type request struct {
+	path  string
+	shard string // that it means; "": any
+	body  []byte
+	// answered runs in the loop, if at all; nil: the process has died meanwhile.
+	answered func(*answer)
+}
+
 // answer is what a call to a manager gets.
 type answer struct {
 	status  int
@@ -284,42 +329,55 @@ type answer struct {
 	body    []byte
 }
 
-// handle has the manager carry out a call. answered runs in the loop, if at all.
-func (m *manager) handle(ctx context.Context, path string, body []byte, answered func(*answer)) {
+// handle has the manager carry out a call.
+func (m *manager) handle(ctx context.Context, q *request) {
 	p := m.run
 	if p == nil {
 		return
 	}
 	if !p.ready || m.frozen {
-		m.inbox = append(m.inbox, func() { m.handle(ctx, path, body, answered) })
+		m.inbox = append(m.inbox, func() { m.handle(ctx, q) })
 		return
 	}
-	entry := m.w.history.begin(m.w, m, p, path, body)
+	if p.old && q.path == api.PathBatch {
+		q.answered(&answer{status: 404, body: []byte(`{"status":404,"code":"not-found"}`), headers: [][2]string{
+			{":status", "404"}, {api.HeaderManager, p.version()}, {"content-type", "application/problem+json"},
+		}})
+		return
+	}
+	records := m.w.history.begin(m.w, m, p, q.path, q.body)
+	headers := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}
+	if q.shard != "" {
+		headers = append(headers, api.Header{Name: api.HeaderShard, Value: q.shard})
+	}
 	m.w.aside(func() func() {
-		r := p.server.Do(ctx, &server.Direct{
-			Method: "POST", Path: path, Body: body,
-			Headers: []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}},
-		})
-		return func() { m.carriedOut(p, entry, r, answered) }
+		r := p.server.Do(ctx, &server.Direct{Method: "POST", Path: q.path, Body: q.body, Headers: headers})
+		return func() { m.carriedOut(p, records, r, q) }
 	})
 }
 
-func (m *manager) carriedOut(p *process, e *record, r *server.Response, answered func(*answer)) {
+func (m *manager) carriedOut(p *process, records []*record, r *server.Response, q *request) {
 	if p.dead {
+		q.answered(nil)
 		return
 	}
 	if m.frozen {
-		m.inbox = append(m.inbox, func() { m.carriedOut(p, e, r, answered) })
+		m.inbox = append(m.inbox, func() { m.carriedOut(p, records, r, q) })
 		return
 	}
-	m.w.history.end(m.w, m, e, r)
+	if m.w.adversary(Kill, 0.01) {
+		m.w.logf(m.name, "has carried out a %s, and is killed before it says so", short(q.path))
+		m.kill()
+		m.w.after(m.w.outage(), m.revive)
+		q.answered(nil)
+		return
+	}
+	m.w.history.end(m.w, m, records, r)
 	a := &answer{status: r.Status, body: r.Body, headers: [][2]string{
-		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, "sim"}, {"content-type", r.ContentType},
+		{":status", strconv.Itoa(r.Status)}, {api.HeaderManager, p.version()}, {"content-type", r.ContentType},
 	}}
 	if r.RetryAfter > 0 {
 		a.headers = append(a.headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
 	}
-	if answered != nil {
-		answered(a)
-	}
+	q.answered(a)
 }

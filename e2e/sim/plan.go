@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 )
@@ -52,6 +53,17 @@ const (
 	Open
 	// Async lets answers pass before they are recorded (commit: async).
 	Async
+	// Busy keeps the gates' threads busy, so that much is ready in one callback, and has clients
+	// come at the same moment. Without it few calls go together.
+	Busy
+	// Garble has proxies between a gate and a manager cut answers short, and give others instead.
+	Garble
+	// Old lets managers run that do not know of batches: each process is new or old.
+	Old
+	// Reshard changes the list of shards, at every gate and manager at another moment.
+	Reshard
+	// Miswire leads a proxy's cluster to another shard's manager for a while.
+	Miswire
 
 	powers = iota
 )
@@ -60,7 +72,7 @@ const (
 const All Power = 1<<powers - 1
 
 var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async"}
+	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire"}
 
 func (p Power) String() string {
 	var names []string
@@ -74,15 +86,21 @@ func (p Power) String() string {
 
 // Plan is what one seed decides at the start.
 type Plan struct {
-	Powers   Power
-	Body     bool // mode body
-	Carry    carry
-	Proxies  int
-	Workers  int // of each proxy
-	Ops      int
-	Length   time.Duration // until the adversary leaves
-	MaxKeys  int           // max_entries of the ledger
-	Snapshot int64         // bytes of log between two snapshots
+	Powers  Power
+	Body    bool // mode body
+	Carry   carry
+	Proxies int
+	Workers int // of each proxy
+	Ops     int
+	Length  time.Duration // until the adversary leaves
+	MaxKeys int           // max_entries of the ledger
+	Batch   string        // manager.batch
+	// Shards are the ledgers that the gates choose from, NewShards those after a change; nil: there is none.
+	// Where Named is false, the only manager has no name, as without --shard.
+	Shards, NewShards []string
+	Named             bool
+	changes           time.Duration // until when the list changes
+	Snapshot          int64         // bytes of log between two snapshots
 
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration
 	PendingWait, ManagerTimeout           time.Duration
@@ -141,7 +159,60 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 	p.ManagerTimeout = time.Duration(500+rnd.IntN(1500)) * time.Millisecond
 	p.PendingWait = time.Duration(1+rnd.IntN(4)) * time.Second
 	p.RouteTimeout = 15 * time.Second
+	p.Batch = []string{"auto", "auto", "auto", "always"}[rnd.IntN(4)]
+	if p.Has(Busy) {
+		p.Ops += rnd.IntN(10)
+	}
+	p.drawShards(rnd)
+	p.changes = p.Length * 3 / 4
+	if p.Has(Reshard) && p.Has(Forget) && p.Has(Expire) {
+		// Only here the day comes on which nothing of before is left.
+		p.changes = p.Length / 3
+		p.Length = p.changes + p.longest() + 20*time.Second
+	}
 	return p
+}
+
+// drawShards draws who keeps the keys: one ledger in half of the worlds.
+func (p *Plan) drawShards(rnd *rand.Rand) {
+	all := []string{"m0", "m1", "m2", "m3"}
+	n := 1
+	if rnd.IntN(2) == 0 {
+		n += rnd.IntN(3)
+	}
+	p.Shards = all[:n]
+	p.Named = n > 1 || p.Has(Reshard|Miswire) || rnd.IntN(2) == 0
+	if p.Has(Miswire) && n == 1 {
+		p.Shards = all[:2]
+	}
+	if !p.Has(Reshard) {
+		return
+	}
+	for p.NewShards == nil || slices.Equal(p.Shards, p.NewShards) {
+		p.NewShards = nil
+		for _, name := range all {
+			if rnd.IntN(2) == 0 {
+				p.NewShards = append(p.NewShards, name)
+			}
+		}
+	}
+}
+
+// managers are all that there are in this world.
+func (p *Plan) managers() (names []string) {
+	names = append(names, p.Shards...)
+	for _, name := range p.NewShards {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// longest is after how long nothing is left of what a shard took before it got a new list: a request may
+// keep its reservation for as long as upstream may take, and its outcome counts from then on.
+func (p *Plan) longest() time.Duration {
+	return p.RouteTimeout + p.PendingTTL + max(p.CommittedTTL, p.RejectedTTL)
 }
 
 // Has tells whether the adversary has a power in this world.
@@ -156,12 +227,42 @@ func (p *Plan) String() string {
 	if p.Carry != carryRouter {
 		mode += ", client_abort continue"
 	}
-	return fmt.Sprintf("powers %v; mode %s, %d proxies of %d workers, %d operations in %v; pending %v, committed %v, rejected %v, wait %v, timeout %v, window %d",
-		p.Powers, mode, p.Proxies, p.Workers, p.Ops, p.Length, p.PendingTTL, p.CommittedTTL, p.RejectedTTL, p.PendingWait, p.ManagerTimeout, p.MaxKeys)
+	shards := fmt.Sprintf("shards %v", p.Shards)
+	if p.NewShards != nil {
+		shards += fmt.Sprintf(", then %v", p.NewShards)
+	}
+	return fmt.Sprintf("powers %v; mode %s, %s, batch %s, %d proxies of %d workers, %d operations in %v; pending %v, committed %v, rejected %v, wait %v, timeout %v, window %d",
+		p.Powers, mode, shards, p.Batch, p.Proxies, p.Workers, p.Ops, p.Length, p.PendingTTL, p.CommittedTTL, p.RejectedTTL, p.PendingWait, p.ManagerTimeout, p.MaxKeys)
+}
+
+// stage is how far a gate is in a change of the list of shards.
+type stage uint8
+
+const (
+	stageOld  stage = iota // it has the old list
+	stageBoth              // the new one, and the old one as the previous
+	stageNew               // the new one alone
+)
+
+// shardFields are the fields of manager for a gate.
+func (p *Plan) shardFields(s stage) string {
+	list := func(field string, names []string) string {
+		return fmt.Sprintf(`"%s": ["%s"]`, field, strings.Join(names, `", "`))
+	}
+	switch {
+	case !p.Named:
+		return fmt.Sprintf(`"cluster": %q`, p.Shards[0])
+	case p.NewShards == nil || s == stageOld:
+		return list("shards", p.Shards)
+	case s == stageBoth:
+		return list("shards", p.NewShards) + ", " + list("previous_shards", p.Shards)
+	default:
+		return list("shards", p.NewShards)
+	}
 }
 
 // config is the gate's configuration.
-func (p *Plan) config() string {
+func (p *Plan) config(s stage) string {
 	mode, failure, commit := "headers", "closed", "before_reply"
 	if p.Body {
 		mode = "body"
@@ -179,10 +280,10 @@ func (p *Plan) config() string {
 	if p.Carry == carryInner {
 		cluster = clusterInner
 	}
-	return fmt.Sprintf(`{"manager": {"cluster": "m0", "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
+	return fmt.Sprintf(`{"manager": {%s, "batch": %q, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
 		"pending_ttl_seconds": %g, "committed_ttl_seconds": %g, "rejected_ttl_seconds": %g, "pending_wait_timeout": %g,
 		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2,
 		"client_abort": %q, "upstream": {"cluster": %q}}`,
-		p.ManagerTimeout.Milliseconds(), mode, failure, commit,
+		p.shardFields(s), p.Batch, p.ManagerTimeout.Milliseconds(), mode, failure, commit,
 		p.PendingTTL.Seconds(), p.CommittedTTL.Seconds(), p.RejectedTTL.Seconds(), p.PendingWait.Seconds(), abort, cluster)
 }

@@ -15,6 +15,8 @@ type proxy struct {
 	life  int
 	up    bool
 	shift time.Duration // of its wall clock
+	stage stage
+	wires map[string]string // clusters that lead to the wrong manager
 
 	data    map[string]shared
 	cas     uint32
@@ -56,12 +58,13 @@ type vm struct {
 	streams  map[uint32]*stream
 	calls    map[uint32]*callout
 	lastCall uint32
-	reading  *answer // of the callout that a callback is for
-	trapIn   int     // host calls until it traps; 0: it does not
+	reading  *answer       // of the callout that a callback is for
+	trapIn   int           // host calls until it traps; 0: it does not
+	busy     time.Duration // until then the thread has other work
 }
 
 func newProxy(w *World, name string) *proxy {
-	p := &proxy{w: w, name: name}
+	p := &proxy{w: w, name: name, wires: make(map[string]string)}
 	p.start()
 	return p
 }
@@ -88,7 +91,7 @@ func (p *proxy) newVM(slot int) *vm {
 		streams: make(map[uint32]*stream), calls: make(map[uint32]*callout),
 	}
 	v.plugin = gate.New(v)
-	if err := v.plugin.Start([]byte(p.w.plan.config())); err != nil {
+	if err := v.plugin.Start([]byte(p.w.plan.config(p.stage))); err != nil {
 		p.w.fail("%s does not start: %v", v.name, err)
 	}
 	if slot >= 0 {
@@ -102,6 +105,24 @@ func (v *vm) alive() bool { return v.survived() && !v.finished }
 
 // survived tells whether the VM is alive or has ended in good order.
 func (v *vm) survived() bool { return !v.dead && v.p.up && v.life == v.p.life }
+
+// wired is the manager that a cluster leads to.
+func (p *proxy) wired(cluster string) string {
+	if name, ok := p.wires[cluster]; ok {
+		return name
+	}
+	return cluster
+}
+
+// advance gives the process the configuration of a later stage.
+func (p *proxy) advance(s stage) {
+	if p.w.plan.NewShards == nil || p.stage >= s {
+		return
+	}
+	p.stage = s
+	p.w.logf(p.name, "has %s from now on", p.w.plan.shardFields(s))
+	p.update()
+}
 
 // update replaces all VMs of the process.
 func (p *proxy) update() {

@@ -13,8 +13,8 @@ type Report struct {
 	Plan     Plan
 	Failures []string
 	Timeline []string // empty unless it was asked for or something failed
-	// Runs are the executions, Calls the calls that managers worked on.
-	Runs, Calls int
+	// Runs are the executions, Calls the calls that managers worked on, Together those of batches of several.
+	Runs, Calls, Together int
 }
 
 // Run lets the world of a seed run. The adversary has the powers that are forced, and some of
@@ -30,7 +30,7 @@ func Run(t *testing.T, seed uint64, allowed, forced Power, timeline bool) Report
 	if len(w.failures) == 0 && seed%16 == 0 && !w.plan.Has(Clock|Operator) {
 		w.failures = append(w.failures, w.history.check()...)
 	}
-	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls}
+	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Together: w.history.together}
 	if timeline || len(r.Failures) > 0 {
 		r.Timeline = w.line.Text()
 	}
@@ -47,12 +47,15 @@ func newWorld(seed uint64, allowed, forced Power) *World {
 
 // live is the world's whole life.
 func (w *World) live() {
-	w.managers = []*manager{newManager(w, "m0")}
+	for _, name := range w.plan.managers() {
+		w.managers = append(w.managers, newManager(w, name, w.firstList(name)))
+	}
 	for _, name := range []string{"a", "b", "c"}[:w.plan.Proxies] {
 		w.proxies = append(w.proxies, newProxy(w, name))
 	}
 	w.populate()
 	w.torment()
+	w.reshard()
 	w.after(time.Second, w.checkBounds)
 	w.run(w.plan.Length)
 	if len(w.failures) > 0 {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -16,7 +17,23 @@ var (
 	oneSeed = flag.Uint64("sim.seed", number("SIM_SEED", 0), "run this seed only and print its timeline; also SIM_SEED")
 	seeds   = flag.Uint64("sim.seeds", number("SIM_SEEDS", 0), "how many seeds TestSeeds runs; also SIM_SEEDS")
 	first   = flag.Uint64("sim.first", number("SIM_FIRST", 1), "the first of them; also SIM_FIRST")
+	without = flag.String("sim.without", "", "powers that the adversary must not have, with + between them")
+	forced  = flag.String("sim.with", "", "powers that it has in every world")
 )
+
+// named are the powers of a flag.
+func named(t *testing.T, text string) (p Power) {
+	for name := range strings.SplitSeq(text, "+") {
+		i := slices.Index(powerNames[:], name)
+		if i < 0 && name != "" {
+			t.Fatalf("there is no power %q", name)
+		}
+		if i >= 0 {
+			p |= 1 << i
+		}
+	}
+	return p
+}
 
 func number(name string, def uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
@@ -27,8 +44,9 @@ func number(name string, def uint64) uint64 {
 
 // TestSeeds runs worlds. One that fails prints its seed, and its timeline into a file.
 func TestSeeds(t *testing.T) {
+	allowed, forced := All&^named(t, *without), named(t, *forced)
 	if *oneSeed != 0 {
-		r := Run(t, *oneSeed, All, 0, true)
+		r := Run(t, *oneSeed, allowed, forced, true)
 		t.Log("\n" + strings.Join(r.Timeline, "\n"))
 		for _, f := range r.Failures {
 			t.Error(f)
@@ -39,12 +57,12 @@ func TestSeeds(t *testing.T) {
 	if n == 0 {
 		n = seedsPerTest
 	}
-	explore(t, All, 0, *first, n)
+	explore(t, allowed, forced, *first, n)
 }
 
 // explore runs n seeds on all processors and stops at the first that fails, which it returns.
 func explore(t *testing.T, allowed, forced Power, from, n uint64) {
-	var next, ran, executions, calls atomic.Uint64
+	var next, ran, executions, calls, together atomic.Uint64
 	next.Store(from)
 	began := time.Now()
 	t.Run("worlds", func(t *testing.T) {
@@ -60,6 +78,7 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 					ran.Add(1)
 					executions.Add(uint64(r.Runs))
 					calls.Add(uint64(r.Calls))
+					together.Add(uint64(r.Together))
 					if len(r.Failures) > 0 {
 						next.Store(from + n)
 						report(t, &r)
@@ -69,8 +88,8 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 		}
 	})
 	took := time.Since(began)
-	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers",
-		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load())
+	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers, %d of them in batches of several",
+		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load(), together.Load())
 }
 
 // report tells about a seed that fails.

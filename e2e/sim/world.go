@@ -31,7 +31,9 @@ type World struct {
 	ops      []*operation
 	history  history
 	spoiled  int  // records that cannot be read
+	strays   int  // reservations of strangers' that nobody may end
 	healed   bool // the adversary has left
+	rushes   int
 
 	mu        sync.Mutex
 	finished  []completion

@@ -1,0 +1,107 @@
+package sim
+
+import (
+	"slices"
+	"time"
+)
+
+// A change of the list of shards: gates and managers go over to the new one in any order. Only a gate that forgets
+// the previous list waits until nothing is left that is elsewhere.
+
+func (w *World) manager(name string) *manager {
+	for _, m := range w.managers {
+		if m.name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// firstList is the list that a manager starts with at first. One that is new starts with the new one, and some have none.
+func (w *World) firstList(name string) []string {
+	switch p := &w.plan; {
+	case !p.Named:
+		return nil
+	case !slices.Contains(p.Shards, name):
+		return p.NewShards
+	case w.chance(0.3):
+		return nil
+	default:
+		return p.Shards
+	}
+}
+
+// reshard schedules a change of the list.
+func (w *World) reshard() {
+	if w.plan.NewShards == nil {
+		return
+	}
+	some := func() time.Duration { return w.between(0, w.plan.changes) }
+	for _, p := range w.proxies {
+		w.after(some(), func() { p.advance(stageBoth) })
+	}
+	for _, m := range w.managers {
+		w.after(some(), m.relist)
+	}
+	w.forgetPrevious(0)
+}
+
+// relist starts the manager anew, with the new list.
+func (m *manager) relist() {
+	w := m.w
+	if w.plan.NewShards == nil || slices.Equal(m.list, w.plan.NewShards) {
+		return
+	}
+	m.list = w.plan.NewShards
+	if m.run == nil {
+		return // its next process will have it
+	}
+	w.logf(m.name, "is given another list")
+	m.kill()
+	if w.healed {
+		m.start()
+		return
+	}
+	w.after(w.outage(), m.revive)
+}
+
+// settled tells whether all gates have the new list and all managers serve with it.
+func (w *World) settled() bool {
+	for _, p := range w.proxies {
+		if p.stage == stageOld {
+			return false
+		}
+	}
+	for _, m := range w.managers {
+		if r := m.run; r == nil || !r.ready || m.frozen || !slices.Equal(r.list, w.plan.NewShards) {
+			return false
+		}
+	}
+	return true
+}
+
+// forgetPrevious has the gates forget the previous list when all managers have served with the new one for so long
+// that nothing of before can be left. The time that one was away does not count: it does not run down what it holds.
+func (w *World) forgetPrevious(passed time.Duration) {
+	const step = 200 * time.Millisecond
+	var behind time.Duration
+	for _, m := range w.managers {
+		behind += m.behind
+	}
+	if passed > w.plan.longest()+behind+2*time.Second {
+		for _, p := range w.proxies {
+			w.after(w.between(0, 3*time.Second), func() { p.advance(stageNew) })
+		}
+		return
+	}
+	calm := w.settled()
+	w.after(step, func() {
+		if w.healed {
+			return
+		}
+		if calm && w.settled() {
+			passed += step
+		}
+		w.forgetPrevious(passed)
+	})
+}
