@@ -186,6 +186,10 @@ func (f *managerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key, err := keyOf(r.URL.Path, body)
+	if r.URL.Path == api.PathBatch {
+		http.NotFound(w, r) // a fault is for one call, so each must come by itself
+		return
+	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return

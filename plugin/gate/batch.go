@@ -102,12 +102,13 @@ func (l *ledger) land(first *call, bodySize int, now int64) {
 		l.heard(first.shard, version)
 	}
 	switch {
-	case status == 404 || status == 405 || status == 403 && !ok:
+	case ok && (status == 404 || status == 405) || !ok && refusesBatch(status):
 		b.alone = true
 		l.isSingle(first, version)
 	case !ok:
 		b.all = reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
-		b.suspect = true
+		// A connection that broke may be the fault of one of them, or of nobody.
+		b.alone, b.suspect = status != 504 && first.batched > 1, true
 	case status >= 200 && status < 300:
 		if bodySize <= maxBatchReplyBytes {
 			b.answers, _ = api.ViewRawAnswers(l.spare[:0], host.CallBody(bodySize))
@@ -124,6 +125,11 @@ func (l *ledger) land(first *call, bodySize int, now int64) {
 	}
 	l.landings = append(l.landings, b)
 	l.unload()
+}
+
+// refusesBatch tells whether somebody on the way who answers with the status lets batches pass never.
+func refusesBatch(status int64) bool {
+	return status >= 400 && status < 500 && status != 401 && status != 408 && status != 425 && status != 429
 }
 
 // unload settles calls of batches that have ended. false: there were none.
