@@ -39,30 +39,36 @@ var wasm = sync.OnceValues(func() (hostsim.Source, error) {
 // each runs a case on both builds of the gate, with calls that go by themselves and with
 // calls that go as batches.
 func each(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
-	forms := func(guest func(t *testing.T) hostsim.Source) func(t *testing.T) {
-		return func(t *testing.T) {
-			t.Run("calls", func(t *testing.T) {
-				t.Parallel()
-				run(t, guest(t))
-			})
-			t.Run("batches", func(t *testing.T) {
-				t.Parallel()
-				run(t, Batched{guest(t)})
-			})
-		}
-	}
-	t.Run("native", forms(func(*testing.T) hostsim.Source { return nativeguest.Source() }))
-	t.Run("wasm", forms(func(t *testing.T) hostsim.Source {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		t.Run("calls", func(t *testing.T) {
+			t.Parallel()
+			run(t, guest)
+		})
+		t.Run("batches", func(t *testing.T) {
+			t.Parallel()
+			run(t, Batched{guest})
+		})
+	})
+}
+
+// builds runs a case on both builds of the gate.
+func builds(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
+	t.Run("native", func(t *testing.T) {
+		t.Parallel()
+		run(t, nativeguest.Source())
+	})
+	t.Run("wasm", func(t *testing.T) {
+		t.Parallel()
 		guest, err := wasm()
 		if err != nil {
 			t.Fatalf("the wasm build of the gate cannot be read (run: make %s): %v", wasmFile, err)
 		}
-		return guest
-	}))
+		run(t, guest)
+	})
 }
 
 // want fails the test unless the values are equal.
-func want[T comparable](t *testing.T, what string, got, wanted T) {
+func want[T comparable](t testing.TB, what string, got, wanted T) {
 	t.Helper()
 	if got != wanted {
 		t.Fatalf("%s is %v, want %v", what, got, wanted)

@@ -137,6 +137,19 @@ func (m *Manager) Count(path string) int {
 	return n
 }
 
+// Batches returns how many of the calls so far came in batches of how many calls.
+func (m *Manager) Batches() (sizes []int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sizes = make([]int, m.batches)
+	for _, c := range m.calls {
+		if c.Batch > 0 {
+			sizes[c.Batch-1]++
+		}
+	}
+	return sizes
+}
+
 // Changed is closed when the next call arrives.
 func (m *Manager) Changed() <-chan struct{} {
 	m.mu.Lock()

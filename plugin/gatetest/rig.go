@@ -55,6 +55,8 @@ type Options struct {
 	Seed     uint64
 	// Traps: the test makes VMs trap.
 	Traps bool
+	// MaxNestedReplies is the host's, default 304.
+	MaxNestedReplies int
 }
 
 // Batched is a gate whose rigs send each call as a batch where it may be one. Other rigs send none, so
@@ -153,8 +155,8 @@ func start(t testing.TB, guest hostsim.Source, o Options) (*Rig, error) {
 	r.Host, err = hostsim.Start(context.Background(), hostsim.Config{
 		Guest: guest, PluginName: "oncegate", PluginConfig: []byte(o.Config), Workers: max(o.Workers, 1),
 		AllowOnHeadersStopIteration: o.BodyMode, BufferLimit: o.BufferLimit, FailurePolicy: o.FailurePolicy,
-		StreamIdleTimeout: o.IdleTimeout,
-		Clock:             r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,
+		StreamIdleTimeout: o.IdleTimeout, MaxNestedReplies: o.MaxNestedReplies,
+		Clock: r.Clock, Clusters: clusters, Process: r.Process, Hooks: o.Hooks, Recorder: o.Recorder, Seed: o.Seed,
 		Logger: slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	return r, err

@@ -1,0 +1,66 @@
+package gate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// A call that finds no room for as long as a call may take is refused, and was never sent.
+func TestCallWithoutRoomIsGivenUp(t *testing.T) {
+	h := newFakeHost(t)
+	h.batches = true
+	p := started(t, h, "")
+	var f *fakeStream
+	for i := range uint32(maxFlying + 1) {
+		var s *Stream
+		s, f = h.open(p, i+1, "k"+decimal(int64(i)))
+		s.OnRequestHeaders(true)
+		h.ready(p)
+	}
+	expect(t, "calls", len(h.calls), maxFlying)
+	h.ticks(p, 4*time.Second)
+	expect(t, "refused", len(f.replies), 0)
+	h.ticks(p, 2*time.Second)
+	expect(t, "refused", len(f.replies), 1)
+	expect(t, "status", f.replies[0].status, 503)
+	expect(t, "calls", len(h.calls), maxFlying)
+}
+
+// A batch stays below what a manager takes, and two calls about one key keep their order.
+func TestGather(t *testing.T) {
+	h := newFakeHost(t)
+	h.batches = true
+	p := started(t, h, "")
+	l := &p.calls
+	calls := func(sizes ...int) (out []*call) {
+		for i, n := range sizes {
+			c := &call{kind: callCommit, message: make([]byte, n)}
+			c.hash[0] = byte(i)
+			out = append(out, c)
+		}
+		return out
+	}
+	sizes := func(first *call) (out []int) {
+		for c := first; c != nil; c = c.with {
+			out = append(out, len(c.message))
+		}
+		return out
+	}
+	k := 1 << 10
+	cs := calls(60*k, 60*k, 60*k, 60*k, 60*k, 8*k, 100*k, 1)
+	l.gather(cs[0], cs[1:])
+	expect(t, "calls", len(sizes(cs[0])), 6) // the fifth is too much, the small one behind is not
+	cs = calls(1, 100*k, 1, 1)
+	cs[2].hash = cs[1].hash
+	l.gather(cs[0], cs[1:])
+	expect(t, "calls", len(sizes(cs[0])), 2)
+	expect(t, "stays", cs[2] != nil && cs[3] == nil, true)
+	cs = calls(make([]int, 200)...)
+	l.gather(cs[0], cs[1:])
+	expect(t, "calls", cs[0].batched, maxTogether)
+	if maxTogetherBytes+maxTogether*(4<<10) > api.MaxBatchBytes || maxTogether > api.MaxBatchItems {
+		t.Error("a batch may be more than a manager takes")
+	}
+}

@@ -1,0 +1,458 @@
+package gatetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// What only calls that go out together have to go through.
+
+// crowd is a rig whose worker can be stopped, so that the calls of all that comes meanwhile are ready in one
+// queue callback.
+type crowd struct {
+	*Rig
+	mu   sync.Mutex
+	stop chan struct{} // nil: it runs
+}
+
+func newCrowd(t *testing.T, guest hostsim.Source, o Options) *crowd {
+	t.Helper()
+	c := new(crowd)
+	if o.Config == "" {
+		o.Config = `{"manager":{"batch":"auto"}}`
+	}
+	o.Hooks.BeforeCallback = func(h hostsim.HookCallback) error {
+		c.mu.Lock()
+		stop := c.stop
+		c.mu.Unlock()
+		if h.Thread == "worker-0" && stop != nil {
+			<-stop
+		}
+		return nil
+	}
+	c.Rig = NewRig(t, guest, o)
+	return c
+}
+
+// together has the worker begin with what do makes happen only when all of it is there.
+func (c *crowd) together(do func()) {
+	stop := make(chan struct{})
+	c.mu.Lock()
+	c.stop = stop
+	c.mu.Unlock()
+	do()
+	c.mu.Lock()
+	c.stop = nil
+	c.mu.Unlock()
+	close(stop)
+	c.Settle()
+}
+
+// send starts requests with n new keys at the same time.
+func (c *crowd) send(n int, headers ...string) (all []*Exchange) {
+	c.together(func() {
+		for i := range n {
+			all = append(all, c.Send(Request{Key: key(i), Headers: headers}))
+		}
+	})
+	return all
+}
+
+func key(i int) string { return fmt.Sprintf("key-%02d", i) }
+
+// answer lets upstream answer all of them at the same time, each with its number.
+func (c *crowd) answer(all []*Exchange) {
+	for _, x := range all {
+		x.Upstream.AwaitHeaders(c)
+	}
+	c.together(func() {
+		for i, x := range all {
+			x.Answer(200, fmt.Sprint(i))
+		}
+	})
+}
+
+// once checks that all got their answers, and that retries get the same and run nothing.
+func (c *crowd) once(all []*Exchange) {
+	c.Helper()
+	for i, x := range all {
+		want(c, "answer of "+key(i), x.Response().Body, fmt.Sprint(i))
+	}
+	c.Settle()
+	for i := range all {
+		state, _ := c.Manager.State(key(i))
+		want(c, "state of "+key(i), state, api.StateCommitted)
+		y := c.Send(Request{Key: key(i)})
+		want(c, "retry of "+key(i), y.Response().Body, fmt.Sprint(i))
+		want(c, "upstream called", y.Upstream.Begun(), false)
+	}
+}
+
+// sizes is what Batches returns, as a text.
+func (c *crowd) sizes() string { return fmt.Sprint(c.Manager.Batches()) }
+
+// As many as may be, answered at once: neither the answers nor what follows from them overflow the host's stack,
+// and each call has the trace of its own request.
+func TestBatch(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{MaxNestedReplies: 33})
+		var all []*Exchange
+		r.together(func() {
+			for i := range 70 {
+				all = append(all, r.Send(Request{Key: key(i), Headers: []string{"x-request-id: " + key(i), "traceparent: t-" + key(i)}}))
+			}
+		})
+		r.answer(all)
+		r.once(all)
+		want(t, "batches", r.sizes(), "[64 6 64 6]")
+		for _, c := range r.Manager.Calls() {
+			want(t, "trace", c.Trace, c.Key+" t-"+c.Key)
+		}
+		want(t, "batches counted", r.Metric("oncegate_callout_batches"), 4)
+		want(t, "sizes counted", r.Metric("oncegate_callout_batch_calls"), 4)
+		// A lone call goes by itself.
+		x := r.Send(Request{Key: "alone"})
+		x.Answer(200, "")
+		x.Response()
+		want(t, "batches", len(r.Manager.Batches()), 4)
+	})
+}
+
+// The manager has no room for any of them: as many replies as calls.
+func TestBatchOfAnOverloadedManager(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		for name, f := range map[string]Fault{
+			"overloaded":      {Status: 503, RetryAfter: 7},
+			"refused at once": {Refuse: true},
+			"not authorized":  {Status: 401},
+			"breaks":          {Status: 500},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := newCrowd(t, guest, Options{MaxNestedReplies: 33})
+				r.Manager.Next(api.PathBatch, f)
+				for _, x := range r.send(64) {
+					p := x.Response()
+					want(t, "code", p.Problem(t), "manager-unavailable")
+					if f.RetryAfter > 0 {
+						want(t, "retry-after", p.Header("retry-after"), "7")
+					}
+				}
+				r.Settle()
+				want(t, "batches", len(r.Manager.Batches()), 1)
+				want(t, "releases", r.Manager.Count(api.PathRelease), 0)
+				all := r.send(64)
+				r.answer(all)
+				r.once(all)
+			})
+		}
+	})
+}
+
+// What becomes of the whole batch becomes of nobody: each call is made again by itself, with the token that it had.
+func TestBatchFails(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		cut := api.AppendRawAnswers(nil, 5)
+		for range 5 {
+			cut = api.AppendRawAnswer(cut, 201, 0, (&api.ReserveReply{State: api.StateReserved, ExpiresIn: time.Minute}).AppendRaw(nil))
+		}
+		few := api.AppendRawAnswer(api.AppendRawAnswers(nil, 1), 200, 0, (&api.ReserveReply{State: api.StateReserved}).AppendRaw(nil))
+		for name, f := range map[string]Fault{
+			"killed between its fsync and its answer": {Failure: hostsim.CallReset, AfterIt: true},
+			"killed before":         {Failure: hostsim.CallReset},
+			"cut within the answer": {Failure: hostsim.CallResetMidAnswer, AfterIt: true},
+			"garbage":               {Garbage: []byte("nonsense")},
+			"no body":               {Garbage: []byte{}},
+			"cut short":             {Garbage: cut[:len(cut)-1]},
+			"too few answers":       {Garbage: few},
+			"too large an answer":   {Garbage: make([]byte, 3<<20)},
+			"400":                   {Status: 400},
+			"413":                   {Status: 413},
+			"404":                   {Status: 404},
+			"405":                   {Status: 405},
+			"403 on the way":        {Status: 403, Foreign: true},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r := newCrowd(t, guest, Options{})
+				r.Manager.Next(api.PathBatch, f)
+				all := r.send(5)
+				r.Manager.Next(api.PathBatch, f)
+				r.answer(all)
+				r.once(all)
+				want(t, "releases", r.Manager.Count(api.PathRelease), 0)
+				tokens := map[string]string{}
+				for _, c := range r.Manager.Calls() {
+					if tokens[c.Key] == "" {
+						tokens[c.Key] = c.Token
+					}
+					want(t, "token", c.Token, tokens[c.Key])
+				}
+				want(t, "tokens", len(tokens), 5)
+			})
+		}
+	})
+}
+
+// Nobody answers in time: that is what it would have been for each of them.
+func TestBatchTimesOut(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		for _, f := range []Fault{{Lose: true}, {LoseAnswer: true}} {
+			r := newCrowd(t, guest, Options{})
+			r.Manager.Next(api.PathBatch, f)
+			all := r.send(5)
+			r.Clock.Advance(6 * time.Second)
+			for _, x := range all {
+				want(t, "code", x.Response().Problem(t), "manager-unavailable")
+			}
+			r.Clock.Advance(6 * time.Second)
+			for i := range all {
+				state, _ := r.Manager.State(key(i))
+				want(t, "state", state, api.StateNone)
+			}
+			all = r.send(5)
+			// The outcomes' batch gets lost: the clients wait for no longer than that.
+			r.Manager.Next(api.PathBatch, f)
+			r.answer(all)
+			r.Clock.Advance(20 * time.Second)
+			r.once(all)
+		}
+	})
+}
+
+// Half of the clients have left when the answer comes: what was reserved for them is given back.
+func TestBatchWhoseStreamsAreGone(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		r.Manager.Next(api.PathBatch, Fault{Hold: true})
+		all := r.send(40)
+		r.together(func() {
+			for _, x := range all[20:] {
+				x.ClientReset()
+			}
+		})
+		r.Manager.Release()
+		r.Settle()
+		for i := range all {
+			state, _ := r.Manager.State(key(i))
+			want(t, "state of "+key(i), state, map[bool]api.State{true: api.StatePending, false: api.StateNone}[i < 20])
+		}
+		// So do others before their outcomes are recorded.
+		r.Manager.Next(api.PathBatch, Fault{Hold: true})
+		r.answer(all[:20])
+		r.together(func() {
+			for _, x := range all[:10] {
+				x.ClientReset()
+			}
+		})
+		r.Manager.Release()
+		r.Settle()
+		for i := range 20 {
+			want(t, "retry", r.Send(Request{Key: key(i)}).Response().Body, fmt.Sprint(i))
+		}
+		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+	})
+}
+
+// Each call has its own answer: reserved, pending elsewhere, known, of another request, unknown, refused.
+func TestBatchOfMixedAnswers(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
+		pending := other.Send(Request{Key: key(1)})
+		pending.Upstream.AwaitHeaders(t)
+		for i, x := range []*Exchange{other.Send(Request{Key: key(2)}), other.Send(Request{Key: key(3), Body: "longer"})} {
+			x.Answer(200, fmt.Sprint("known ", i))
+			x.Response()
+		}
+		unknown := other.Send(Request{Key: key(4)})
+		unknown.Upstream.AwaitHeaders(t)
+		unknown.Leave()
+		r.Settle()
+		r.Manager.Next(api.PathReserve, Fault{}, Fault{}, Fault{}, Fault{}, Fault{}, Fault{Status: 503, Code: api.CodeLedgerFull}, Fault{Status: 503, Code: api.CodeAskAlone})
+		all := r.send(8)
+		want(t, "batches", r.sizes(), "[8]")
+		want(t, "of a full ledger", all[5].Response().Problem(t), "ledger-full")
+		want(t, "unknown", all[4].Response().Problem(t), "outcome-unknown")
+		want(t, "another request", all[3].Response().Problem(t), "fingerprint-mismatch")
+		want(t, "known", all[2].Response().Body, "known 0")
+		for _, i := range []int{0, 6, 7} {
+			all[i].Answer(200, "mine")
+			want(t, "new", all[i].Response().Body, "mine")
+		}
+		// Nobody waited for the one that has to wait, by a call of its own.
+		want(t, "waits", all[1].Client.Begun(), false)
+		pending.Answer(200, "theirs")
+		want(t, "pending", all[1].Response().Body, "theirs")
+		var waits []int
+		for _, c := range r.Manager.Calls() {
+			if c.Wait > 0 {
+				waits = append(waits, c.Batch)
+			}
+		}
+		want(t, "waiting calls", fmt.Sprint(waits), "[0]")
+	})
+}
+
+// An outcome of a key that another gate has taken over is refused, and its neighbours are recorded.
+func TestBatchWithAFencedOutcome(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		all := r.send(3)
+		r.Manager.Resolve(key(1), 0)
+		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
+		y := other.Send(Request{Key: key(1)})
+		y.Upstream.AwaitHeaders(t)
+		r.answer(all)
+		for i, x := range all {
+			want(t, "answer", x.Response().Body, fmt.Sprint(i))
+		}
+		want(t, "batches", r.sizes(), "[3 3]")
+		want(t, "fenced", r.Metric("oncegate_requests_fenced"), 1)
+		for i, state := range []api.State{api.StateCommitted, api.StatePending, api.StateCommitted} {
+			got, _ := r.Manager.State(key(i))
+			want(t, "state", got, state)
+		}
+	})
+}
+
+// Answers in another order are noticed where they cannot be right, and nothing runs for them.
+func TestBatchAnsweredInAnotherOrder(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		x := r.Send(Request{Key: "old"})
+		x.Upstream.AwaitHeaders(t)
+		swapped := api.AppendRawAnswers(nil, 2)
+		swapped = api.AppendRawAnswer(swapped, 201, 0, (&api.ReserveReply{State: api.StateReserved, ExpiresIn: time.Minute}).AppendRaw(nil))
+		swapped = api.AppendRawAnswer(swapped, 200, 0, (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil))
+		r.Manager.Next(api.PathBatch, Fault{Garbage: swapped})
+		var y *Exchange
+		r.together(func() {
+			x.Answer(429, "later")
+			y = r.Send(Request{Key: "new"})
+		})
+		want(t, "batches", r.sizes(), "[2]")
+		want(t, "answer", x.Response().Status, "429")
+		want(t, "new", y.Response().Problem(t), "manager-unavailable")
+		want(t, "upstream called", y.Upstream.Begun(), false)
+		r.Clock.Advance(10 * time.Second)
+		for _, k := range []string{"old", "new"} {
+			state, _ := r.Manager.State(k)
+			want(t, "state", state, api.StateNone)
+		}
+	})
+}
+
+// Two calls about one key in one batch, where the cache is of no use: one runs, the other gets its answer.
+func TestBatchWithTwoCallsOfOneKey(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		process := hostsim.NewProcess()
+		r := newCrowd(t, guest, Options{Process: process, Hooks: hostsim.Hooks{
+			BeforeSetSharedData: func(h hostsim.HookSharedData) {
+				value, _, _ := process.GetSharedData("", h.Key)
+				process.SetSharedData("", h.Key, value, 0)
+			},
+		}})
+		var x, y *Exchange
+		r.together(func() {
+			x, y = r.Send(Request{Key: "k"}), r.Send(Request{Key: "k"})
+		})
+		want(t, "batches", r.sizes(), "[2]")
+		x.Answer(200, "once")
+		want(t, "first", x.Response().Body, "once")
+		want(t, "second", y.Response().Body, "once")
+		want(t, "upstream called", y.Upstream.Begun(), false)
+	})
+}
+
+// A large answer goes by itself.
+func TestLargeAnswersGoAlone(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		all := r.send(4)
+		large := strings.Repeat("x", 100_000)
+		r.together(func() {
+			for i, x := range all {
+				x.Answer(200, map[bool]string{true: large, false: "small"}[i == 1])
+			}
+		})
+		want(t, "answer", all[1].Response().Body, large)
+		want(t, "batches", r.sizes(), "[4 3]")
+		want(t, "commits", r.Manager.Count(api.PathCommit), 4)
+	})
+}
+
+// Renewals, and reports of unknown outcomes, go together as well.
+func TestBatchOfRenewalsAndUnknowns(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{Config: `{"manager":{"batch":"auto"},"pending_ttl_seconds":9}`})
+		all := r.send(4)
+		r.Clock.Advance(3500 * time.Millisecond)
+		want(t, "batches", r.sizes(), "[4 4]")
+		want(t, "renewals", r.Manager.Count(api.PathRenew), 4)
+		r.together(func() {
+			for _, x := range all {
+				x.ClientReset()
+			}
+		})
+		want(t, "batches", r.sizes(), "[4 4 4]")
+		want(t, "unknown", r.Manager.Count(api.PathUnknown), 4)
+	})
+}
+
+// A manager of the release before, or something on the way, knows no batches: it gets single calls, which the
+// log says once, until it does.
+func TestManagerWithoutBatches(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		r.Manager.Elder = true
+		all := r.send(5)
+		r.answer(all)
+		r.once(all)
+		want(t, "batches tried", len(r.Manager.Batches()), 1)
+		r.Clock.Advance(2 * time.Minute)
+		r.together(func() {
+			r.Send(Request{Key: "a"}).ClientReset()
+			r.Send(Request{Key: "b"})
+			r.Send(Request{Key: "c"})
+		})
+		want(t, "tried again", len(r.Manager.Batches()), 2)
+		wantLog(t, r.Rig, "manager test does not know of batches; upgrade managers before gates", 1)
+		r.Manager.Elder = false
+		r.Clock.Advance(2 * time.Minute)
+		r.together(func() {
+			r.Send(Request{Key: "d"})
+			r.Send(Request{Key: "e"})
+		})
+		want(t, "batches", slices.Max(r.Manager.Batches()), 2)
+	})
+}
+
+// A manager that stands still gets only so many callouts. What comes meanwhile goes out together when it goes on.
+func TestCalloutsUnderWayAreBounded(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		const most, more = 256, 30
+		r := newCrowd(t, guest, Options{})
+		r.Manager.Always(api.PathReserve, Fault{HoldCall: true})
+		var all []*Exchange
+		for i := range most + more {
+			all = append(all, r.Send(Request{Key: fmt.Sprint("k", i)}))
+			r.Settle()
+		}
+		want(t, "calls", r.Manager.Count(api.PathReserve), most)
+		r.Manager.Always(api.PathReserve, Fault{})
+		r.Manager.Release()
+		r.Settle()
+		for _, x := range all {
+			x.Answer(200, "done")
+			want(t, "answer", x.Response().Body, "done")
+		}
+		want(t, "reserves", r.Manager.Count(api.PathReserve), most+more)
+		want(t, "went together", slices.Max(r.Manager.Batches()) > 1, true)
+	})
+}
