@@ -124,6 +124,16 @@
 // (wrong-shard), or a key-moved with no other owner to ask, runs nothing, whatever failure_mode says; outcomes
 // wait until that is put right.
 //
+// # Calls that go together
+//
+// The calls that are ready in one callback go to their shard as one callout (batch.go), whatever they are:
+// reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself, and nothing waits for company.
+// Each call of a batch is answered by itself, and what holds for a call holds for each. By themselves go a reserve
+// that may wait, a large answer, and a call whose batch failed as a whole, or of whose answer there was no room
+// (ask-alone): the ledger knows its token, so that it may be made twice. Repetitions take no new calls along, so
+// that a call that fails each time fails nobody else. Where a manager, or something on the way, knows no batches,
+// all calls go by themselves for a while (peer.go). The answers of a batch are settled few at a time (maxActs).
+//
 // # Calls that do not arrive
 //
 // Commits, rejects and reports of unknown outcomes are repeated until their own TTL is over,
@@ -137,7 +147,7 @@
 // repeated until the ledger has forgotten the reservation.
 //
 // A manager of the release before refuses a reserve that names unknown_ttl. It is then sent
-// without, nothing is renewed, and the log says so, until another version answers.
+// without, nothing is renewed, and the log says so once, until another version answers (peer.go).
 //
 // Answering other streams is left to the plugin context for another reason: a local
 // reply stops the stream whose callback is running, even if it is for another.

@@ -1,7 +1,8 @@
 // Package gatetest tests the gate from outside, on hostsim, with a scripted
 // manager, a scripted upstream and a clock that the test moves.
 //
-// Every case runs twice: on the native build of the gate and on
-// build/oncegate.wasm, the file that ships. The wasm run fails when that file is
-// missing; `make test` builds it first.
+// Every case runs on the native build of the gate and on build/oncegate.wasm,
+// the file that ships, and on both with calls that go to the manager by themselves
+// and with calls that go as batches. The wasm run fails when that file is missing;
+// `make test` builds it first.
 package gatetest
