@@ -101,14 +101,15 @@ func (l *ledger) land(first *call, bodySize int, now int64) {
 	if ok {
 		l.heard(first.shard, version)
 	}
+	several := first.batched > 1 // what befalls a batch of one befalls its call
 	switch {
-	case ok && (status == 404 || status == 405) || !ok && refusesBatch(status):
+	case ok && (status == 404 || status == 405) || !ok && several && refusesBatch(status):
 		b.alone = true
 		l.isSingle(first, version)
 	case !ok:
 		b.all = reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 		// A connection that broke may be the fault of one of them, or of nobody.
-		b.alone, b.suspect = status != 504 && first.batched > 1, true
+		b.alone, b.suspect = several && status != 504, true
 	case status >= 200 && status < 300:
 		if bodySize <= maxBatchReplyBytes {
 			b.answers, _ = api.ViewRawAnswers(l.spare[:0], host.CallBody(bodySize))
@@ -127,7 +128,7 @@ func (l *ledger) land(first *call, bodySize int, now int64) {
 	l.unload()
 }
 
-// refusesBatch tells whether somebody on the way who answers with the status lets batches pass never.
+// refusesBatch tells whether somebody on the way who answers with the status lets no batch pass.
 func refusesBatch(status int64) bool {
 	return status >= 400 && status < 500 && status != 401 && status != 408 && status != 425 && status != 429
 }
