@@ -126,8 +126,13 @@ func (a *app) tellShard(c shard.Change) {
 	}
 }
 
-// movedEvery is how often a manager with a list counts what it has of keys that other shards own.
-const movedEvery = 15 * time.Second
+// A manager with a list counts what it has of keys that other shards own: often while there are any, for they are being
+// waited for, and rarely when there are none. It spends no more than a fiftieth of its time on that.
+const (
+	movedEvery  = 15 * time.Second
+	movedRarely = 10 * time.Minute
+	movedShare  = 50
+)
 
 // movedEntries is what it counted last.
 type movedEntries struct {
@@ -144,14 +149,20 @@ func newMovedEntries() *movedEntries {
 
 // watchMoved counts until ctx ends, and logs when nothing is left.
 func (a *app) watchMoved(ctx context.Context) {
-	t := time.NewTicker(movedEvery)
-	defer t.Stop()
 	for {
+		version, began := a.shard.Identity().Version, time.Now()
 		a.countMoved(ctx)
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
+		wait := max(movedEvery, movedShare*time.Since(began))
+		if a.moved.last.Load().Total() == 0 {
+			wait = max(wait, movedRarely)
+		}
+		// Another manager of the store may change the list meanwhile.
+		for until := time.Now().Add(wait); time.Now().Before(until) && a.shard.Identity().Version == version; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(min(movedEvery, wait)):
+			}
 		}
 	}
 }
@@ -160,7 +171,7 @@ func (a *app) watchMoved(ctx context.Context) {
 func (a *app) countMoved(ctx context.Context) {
 	var m ledger.Moved
 	if i := a.shard.Identity(); i.Shards != nil {
-		ctx, cancel := context.WithTimeout(ctx, movedEvery)
+		ctx, cancel := context.WithTimeout(ctx, movedRarely)
 		defer cancel()
 		var err error
 		if m, err = server.MovedEntries(ctx, a.ledger); err != nil {

@@ -101,4 +101,8 @@ func TestSwappedDirectories(t *testing.T) {
 	}
 	refusedStart(t, `--shard "A": these are the data of the shard "B"`, "--shard", "A", "--data-dir", a)
 	refusedStart(t, `--shard "B": these are the data of the shard "A"`, "--shard", "B", "--data-dir", b)
+	env, stdout, stderr := testEnv(nil)
+	if code := run(t.Context(), env, []string{"wal", "stats", "--data-dir", a}); code != 0 || !strings.Contains(stdout.String(), `"shard": "B"`) {
+		t.Errorf("stats: exit code %d, %s%s", code, stdout, stderr)
+	}
 }

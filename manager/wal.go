@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/shard"
 	"github.com/oncegate/oncegate/manager/store/mem"
 	"github.com/oncegate/oncegate/manager/wal"
 )
@@ -113,7 +114,16 @@ func walVerify(ctx context.Context, env environment, o walOptions) error {
 const exitUnreadable = 3
 
 func walStats(ctx context.Context, env environment, o walOptions) error {
-	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{})
+	var me shard.Identity
+	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: func(e wal.Entry) error {
+		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
+			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
+				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read tells nothing
+			}
+			return nil
+		})
+		return err
+	}})
 	if err != nil {
 		return err
 	}
@@ -136,9 +146,14 @@ func walStats(ctx context.Context, env environment, o walOptions) error {
 		SnapshotRecords  int    `json:"snapshot_records"`
 		SnapshotBytes    int64  `json:"snapshot_bytes"`
 		Damaged          bool   `json:"damaged"`
+
+		LedgerID string   `json:"ledger_id"`
+		Shard    string   `json:"shard"`
+		Shards   []string `json:"shards"`
 	}{
 		s.Segments, s.Prepared, s.SegmentBytes, s.Records, s.RecordBytes, s.FirstSequence, s.LastSequence, s.Batches,
 		s.LargestRecord, s.TailBytes, s.Snapshot, s.SnapshotSequence, s.SnapshotRecords, s.SnapshotBytes, report.Damaged(),
+		me.ID, me.Name, me.Shards,
 	})
 }
 
