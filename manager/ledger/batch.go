@@ -226,7 +226,7 @@ func (r *run) doBatch() error {
 		if it.phase != open {
 			continue
 		}
-		wrote := tx.fx.wrote
+		wrote, counted := tx.fx.wrote, len(tx.tallies)
 		tx.fx.wrote = false
 		var more bool
 		it.Reply, more, it.Err = tx.serve(it)
@@ -245,6 +245,7 @@ func (r *run) doBatch() error {
 			// It finds more to evict once what the others wrote is in the indexes.
 			it.phase = alone
 			r.apart = true
+			tx.tallies = tx.tallies[:counted]
 		case it.Err != nil && !refuses(it.Err):
 			tx.count(it.Op, OutcomeError)
 		}

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -124,4 +125,99 @@ func TestBatchIsItsCalls(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestBatchesInAFullWindow: where there is no room for all, batches keep what the window promises:
+// every answer is true afterwards or its entry was evicted, nothing is counted twice, and no more is
+// there than may be.
+func TestBatchesInAFullWindow(t *testing.T) {
+	for window, opts := range map[string]Options{
+		"refuses":         {MaxEntries: 6, ScopeShare: -1},
+		"shares":          {MaxEntries: 8},
+		"evicts":          evicting(Options{MaxEntries: 6}),
+		"evicts bytes":    evicting(Options{MaxBytes: 4000}),
+		"refuses bytes":   {MaxBytes: 4000, ScopeShare: -1},
+		"evicts a little": {MaxEntries: 6, WhenFull: Evict},
+	} {
+		for _, kind := range kinds {
+			t.Run(window+"/"+kind, func(t *testing.T) {
+				l, f, c := faultyLedger(t, kind, opts)
+				rnd := rand.New(rand.NewPCG(2, uint64(time.Now().UnixNano())))
+				total := 0
+				for round := range 200 {
+					f.twice = rnd.IntN(2) == 0
+					items := make([]Item, 1+rnd.IntN(20))
+					for i := range items {
+						items[i] = randomItem(rnd, 12)
+					}
+					total += len(items)
+					l.Batch(t.Context(), items)
+					last := make(map[string]*Item)
+					for i := range items {
+						it := &items[i]
+						if it.Err != nil {
+							if o := outcomeOf(it.Err); o == OutcomeError || o == OutcomeTooLarge {
+								t.Fatalf("round %d: %s", round, describe(it))
+							}
+							continue
+						}
+						last[it.key] = it
+					}
+					for key, it := range last {
+						scope, k, _ := splitRecordKey(key)
+						e, err := l.Get(t.Context(), scope, k)
+						if errors.Is(err, ErrNotFound) && (opts.WhenFull == Evict || it.Op == OpRelease || it.Reply.State == api.StateNone) {
+							continue
+						}
+						want := it.Reply.State
+						if want == api.StateReserved {
+							want = api.StatePending
+						}
+						if err != nil || e.State != want {
+							t.Fatalf("round %d: %s; afterwards it is %v, %v", round, describe(it), e.State, err)
+						}
+					}
+					var there level
+					if err := f.Store.View(t.Context(), func(tx store.Tx) (err error) { there, err = sizeOf(tx); return err }); err != nil {
+						t.Fatal(err)
+					}
+					if hard := l.hardLimit(); there.entries > hard.entries || kind != "shared" && there.bytes > hard.bytes {
+						t.Fatalf("round %d: %+v are there, at most %+v may be", round, there, hard)
+					}
+					if got := bytesOf(t, l); got != there.bytes {
+						t.Fatalf("round %d: %d bytes in the indexes, %d in all", round, got, there.bytes)
+					}
+					c.advance(time.Duration(rnd.IntN(4)) * time.Millisecond)
+				}
+				var counted uint64
+				s := stats(t, l)
+				s.Each(func(_, _ string, n uint64) { counted += n })
+				if counted != uint64(total) || s.BatchItems != uint64(total) {
+					t.Errorf("%d calls counted for %d items", counted, total)
+				}
+				pending := 0
+				for i := range 12 {
+					if e, err := f.get(t, name("k", i)); err == nil && e.state == api.StatePending {
+						pending++
+					}
+				}
+				if got := l.usage.pending.Load(); got != int64(pending) {
+					t.Errorf("%d are taken for pending, %d are", got, pending)
+				}
+			})
+		}
+	}
+}
+
+// get reads a record as it is stored.
+func (f *faulty) get(t *testing.T, key string) (r record, err error) {
+	t.Helper()
+	err = f.Store.View(t.Context(), func(tx store.Tx) error {
+		value, err := tx.Get(collection, recordKey("s", key))
+		if err != nil {
+			return err
+		}
+		return decodeRecord(recordKey("s", key), value, &r)
+	})
+	return r, err
 }

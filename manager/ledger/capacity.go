@@ -144,10 +144,8 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	over := at.plus(need).over(l.limit())
 	if e != nil {
 		over.entries = 0 // the reservation has made that room
-		if e.state == api.StatePending {
-			tx.growths = append(tx.growths, need.bytes-int64(e.size)-EntryOverhead)
-		}
 	}
+	growth := need.bytes
 	left := room{at: at, begin: at}
 	if over != (level{}) {
 		if left, err = tx.makeRoom(key, over, false); err != nil || left.more {
@@ -155,14 +153,20 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 		}
 	}
 	hard := l.hardLimit()
-	if l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes {
+	barely := l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes
+	if barely {
 		bare(final)
-		tx.fx.bare++
 		need.bytes = chargeOf(key, final)
 	}
 	if e == nil && !left.fits(need, hard) {
 		tx.count(op, OutcomeFull)
 		return false, tx.full(false)
+	}
+	if barely {
+		tx.fx.bare++
+	}
+	if e != nil && e.state == api.StatePending {
+		tx.growths = append(tx.growths, growth-int64(e.size)-EntryOverhead)
 	}
 	return false, nil
 }

@@ -65,6 +65,15 @@
 // only: a reserve, or a renewal, that arrives after the release of its own token
 // reserves again, so a holder releases only when no other call of its own is under way.
 //
+// # Batches
+//
+// Batch makes many calls in one transaction of the store: one record of the log and one
+// fdatasync, or the round trips of one transaction. Each is judged by itself, as the
+// tables above say; those of one key in their order, each by what those before it left.
+// A refusal changes nothing for the others, and none of them waits. Calls of different
+// keys have no order among themselves: what one evicts, or the room that it takes, may
+// come before or after another.
+//
 // # Window
 //
 // The ledger holds at most MaxEntries entries and, on an engine that lives in

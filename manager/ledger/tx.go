@@ -149,6 +149,7 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 		tx.supersede(key, e, now)
 		if err := tx.admit(key, &fresh); err != nil {
+			tx.restore(key, e, now)
 			if refuses(err) {
 				tx.count(OpReserve, outcomeOf(err))
 			}
@@ -237,6 +238,17 @@ func (tx *Tx) supersede(key string, e *record, now int64) *record {
 	return nil
 }
 
+// restore takes back what supersede counted: e is not replaced after all.
+func (tx *Tx) restore(key string, e *record, now int64) {
+	if e == nil {
+		return
+	}
+	tx.changed(key, e, 1)
+	if !live(e, now) {
+		tx.fx.expired--
+	}
+}
+
 // Commit is Ledger.Commit inside the transaction.
 func (tx *Tx) Commit(req *FinishRequest) error { return tx.checkedFinish(OpCommit, req) }
 
@@ -305,7 +317,9 @@ func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration 
 
 // end writes how the reservation e ended, which may be gone; see finish.
 func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
-	if more, err := tx.fitOutcome(op, key, tx.supersede(key, e, final.touched), final); err != nil || more && mayStop {
+	left := tx.supersede(key, e, final.touched)
+	if more, err := tx.fitOutcome(op, key, left, final); err != nil || more && mayStop {
+		tx.restore(key, e, final.touched)
 		return more, err
 	}
 	if err := tx.write(key, final); err != nil {

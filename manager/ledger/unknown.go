@@ -92,8 +92,9 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 			next.unknown, next.explicit = e.unknown, e.explicit
 		}
 	}
-	if e = tx.supersede(key, e, next.touched); e == nil {
+	if tx.supersede(key, e, next.touched) == nil {
 		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
+			tx.restore(key, e, next.touched)
 			return Reply{}, err
 		}
 	}

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"reflect"
 	"slices"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/store"
 	"github.com/oncegate/oncegate/manager/store/mem"
 )
 
@@ -275,5 +278,28 @@ func TestAskAlone(t *testing.T) {
 	}
 	if w = direct(t, s, api.PathReserve, api.ContentTypeRaw, (&api.ReserveRequest{Key: "3", Token: "x"}).AppendRaw(nil)); w.Status != 200 || len(w.Body) < api.MaxBatchReplyBytes {
 		t.Errorf("asked alone: %d, %d bytes", w.Status, len(w.Body))
+	}
+}
+
+// broken is a store whose writes fail for no reason that it could tell.
+type broken struct{ store.Store }
+
+func (broken) Update(context.Context, func(store.Tx) error) error { return errors.New("broken") }
+
+// TestFailuresNameTheRequest: the line in the log about a call that failed inside the manager has
+// the headers of the request that caused it: an item's own, or those of the single call.
+func TestFailuresNameTheRequest(t *testing.T) {
+	s := newSite(t, DefaultEngine, siteOptions{store: broken{mem.New(mem.Options{})}})
+	body := `{"items":[{"op":"reserve","key":"a","token":"t","headers":[["traceparent","00-aa"],["x-request-id","item"]]},{"op":"reserve","key":"b","token":"t"}]}`
+	if a := s.do("POST", api.PathBatch, "", body, "x-request-id", "batch"); a.status != 200 || strings.Count(a.body, `"status":500`) != 2 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := s.do("POST", api.PathReserve, "", `{"key":"a","token":"t"}`, "traceparent", "00-bb"); a.status != 500 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	for _, want := range []string{"error=broken x-request-id=item traceparent=00-aa", "error=broken x-request-id=batch\n", "error=broken traceparent=00-bb"} {
+		if !strings.Contains(s.log.String(), want) {
+			t.Errorf("%q is not in the log: %s", want, s.log)
+		}
 	}
 }
