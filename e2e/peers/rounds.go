@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -44,18 +45,25 @@ func compareRounds(ctx context.Context, s settings) error {
 	for range s.rounds {
 		for i := range r.steps {
 			st := &r.steps[i]
+			before, start := cpuOf(st.pid), time.Now()
 			rate, err := st.run(s.duration / 10)
 			if err != nil {
 				return fmt.Errorf("%s: %w", st.name, err)
 			}
+			st.cpu += cpuOf(st.pid) - before
+			st.operations += rate * float64(max(st.batch, 1)) * time.Since(start).Seconds()
 			st.rates = append(st.rates, rate*float64(max(st.batch, 1)))
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| durable operations/s | callers | best round | upper quartile | us each | of Redis |\n|---|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(&b, "| durable operations/s | callers | best round | upper quartile | us each | of Redis | CPU us each |\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, st := range r.steps {
 		best, quartile := st.best(), st.rates[len(st.rates)*3/4]
-		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.1f | %.2f |\n", st.name, st.callers, best, quartile, 1e6/best, best/r.redis(&st))
+		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.1f | %.2f |", st.name, st.callers, best, quartile, 1e6/best, best/r.redis(&st))
+		if st.pid != 0 {
+			fmt.Fprintf(&b, " %.1f", st.cpu.Seconds()*1e6/st.operations)
+		}
+		b.WriteString(" |\n")
 	}
 	text := b.String() + fmt.Sprintf("\n%d rounds of %s each; %s.\n", s.rounds, s.duration/10, version(ctx, "redis-server", "--version"))
 	fmt.Println(text)
@@ -79,8 +87,27 @@ type step struct {
 	callers int
 	batch   int  // operations per request; 0: one
 	peer    bool // Redis
+	pid     int  // of the server, 0 where there is none
 	run     func(d time.Duration) (requests float64, err error)
-	rates   []float64
+
+	rates      []float64
+	cpu        time.Duration // that the server took in all rounds
+	operations float64       // in all rounds
+}
+
+// cpuOf is the processor's time that a process has taken, in steps of 10 ms.
+func cpuOf(pid int) time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 func (st *step) best() float64 {
@@ -201,7 +228,7 @@ func (r *rounds) addManagers(ctx context.Context) error {
 					}
 					r.add(name, callers, batch, func(d time.Duration) (float64, error) {
 						return leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
-					})
+					}).pid = p.cmd.Process.Pid
 				}
 			}
 		}
@@ -231,9 +258,10 @@ func (r *rounds) addRedis(ctx context.Context) error {
 			if batch > 0 {
 				pipelines = fmt.Sprintf(", pipelines of %d", batch)
 			}
-			r.add("SET NX at Redis, appendfsync always, the same client"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
+			st := r.add("SET NX at Redis, appendfsync always, the same client"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
 				return leanClients(ctx, d, callers, addr, &redisSets{run: runName(), pipeline: max(batch, 1), value: value})
-			}).peer = true
+			})
+			st.peer, st.pid = true, srv.PID()
 			last := 20000.0
 			r.add("SET NX at Redis, appendfsync always, redis-benchmark"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
 				rate, err := redisBenchmark(ctx, addr, callers, max(batch, 1), max(1000, int(last*d.Seconds())), 1_000_000_000,

@@ -202,6 +202,14 @@ func (s *Server) started(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
+// PID is the process that Start has started, 0 when there is none.
+func (s *Server) PID() int {
+	if s.cmd == nil {
+		return 0
+	}
+	return s.cmd.Process.Pid
+}
+
 // Close ends the server and removes its data.
 func (s *Server) Close() {
 	s.Kill()
