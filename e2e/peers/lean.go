@@ -28,33 +28,34 @@ type protocol interface {
 // leanClients is a load generator that costs as little as those written in C: one thread,
 // one epoll loop, and per request one write and one read. The same one asks all systems, so that
 // none is measured with a dearer client than another. Each of the callers has a connection and
-// sends its next request when it has the answer to the one before. It returns requests per second.
-func leanClients(ctx context.Context, d time.Duration, callers int, addr string, p protocol) (float64, error) {
+// sends its next request when it has the answer to the one before. It returns
+// requests per second and, with one caller, what each took.
+func leanClients(ctx context.Context, d time.Duration, callers int, addr string, p protocol) (rate float64, took []time.Duration, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	ep, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	defer syscall.Close(ep)
 	conns := make([]leanConn, callers)
 	for i := range conns {
 		c := &conns[i]
 		if c.fd, err = dialLean(addr); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		defer syscall.Close(c.fd)
 		c.number, c.in = i, make([]byte, 0, 256<<10)
 		ev := syscall.EpollEvent{Events: syscall.EPOLLIN, Fd: int32(i)}
 		if err := syscall.EpollCtl(ep, syscall.EPOLL_CTL_ADD, c.fd, &ev); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	start := time.Now()
-	end, done := start.Add(d), 0
+	end, done, last := start.Add(d), 0, start
 	for i := range conns {
 		if err := conns[i].send(p); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	events := make([]syscall.EpollEvent, callers)
@@ -62,32 +63,37 @@ func leanClients(ctx context.Context, d time.Duration, callers int, addr string,
 		// Raw: the runtime would take the thread for blocked, and hand its work to another one.
 		n, _, errno := syscall.RawSyscall6(syscall.SYS_EPOLL_PWAIT, uintptr(ep), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), 100, 0, 0)
 		if errno != 0 && errno != syscall.EINTR {
-			return 0, errno
+			return 0, nil, errno
 		}
 		if errno != 0 {
 			continue
 		}
 		if n == 0 && time.Since(end) > time.Minute {
-			return 0, errors.New("an answer does not come")
+			return 0, nil, errors.New("an answer does not come")
 		}
 		for _, ev := range events[:n] {
 			c := &conns[ev.Fd]
 			complete, err := c.receive(p)
 			if err != nil {
-				return 0, err
+				return 0, nil, err
 			}
 			if !complete {
 				continue
 			}
 			done++
-			if time.Now().After(end) || ctx.Err() != nil {
+			now := time.Now()
+			if callers == 1 {
+				took = append(took, now.Sub(last))
+				last = now
+			}
+			if now.After(end) || ctx.Err() != nil {
 				open--
 			} else if err := c.send(p); err != nil {
-				return 0, err
+				return 0, nil, err
 			}
 		}
 	}
-	return float64(done) / time.Since(start).Seconds(), ctx.Err()
+	return float64(done) / time.Since(start).Seconds(), took, ctx.Err()
 }
 
 func dialLean(addr string) (int, error) {

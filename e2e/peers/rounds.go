@@ -46,7 +46,8 @@ func compareRounds(ctx context.Context, s settings) error {
 		for i := range r.steps {
 			st := &r.steps[i]
 			before, start := cpuOf(st.pid), time.Now()
-			rate, err := st.run(s.duration / 10)
+			rate, took, err := st.run(s.duration / 10)
+			st.took = append(st.took, took...)
 			if err != nil {
 				return fmt.Errorf("%s: %w", st.name, err)
 			}
@@ -56,12 +57,16 @@ func compareRounds(ctx context.Context, s settings) error {
 		}
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "| durable operations/s | callers | best round | upper quartile | us each | of Redis | CPU us each |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	fmt.Fprintf(&b, "| durable operations/s | callers | best round | upper quartile | of Redis | CPU us each | a tenth within, us |\n|---|---:|---:|---:|---:|---:|---:|\n")
 	for _, st := range r.steps {
 		best, quartile := st.best(), st.rates[len(st.rates)*3/4]
-		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.1f | %.2f |", st.name, st.callers, best, quartile, 1e6/best, best/r.redis(&st))
+		fmt.Fprintf(&b, "| %s | %d | %.0f | %.0f | %.2f |", st.name, st.callers, best, quartile, best/r.redis(&st))
 		if st.pid != 0 {
 			fmt.Fprintf(&b, " %.1f", st.cpu.Seconds()*1e6/st.operations)
+		}
+		b.WriteString(" |")
+		if slices.Sort(st.took); len(st.took) > 0 {
+			fmt.Fprintf(&b, " %.1f", float64(st.took[len(st.took)/10].Nanoseconds())/1e3)
 		}
 		b.WriteString(" |\n")
 	}
@@ -85,12 +90,13 @@ func (r *rounds) redis(like *step) (best float64) {
 type step struct {
 	name    string
 	callers int
-	batch   int  // operations per request; 0: one
-	peer    bool // Redis
-	pid     int  // of the server, 0 where there is none
-	run     func(d time.Duration) (requests float64, err error)
+	batch   int                                                                       // operations per request; 0: one
+	peer    bool                                                                      // Redis
+	pid     int                                                                       // of the server, 0 where there is none
+	run     func(d time.Duration) (requests float64, took []time.Duration, err error) // per second, and of one caller each
 
 	rates      []float64
+	took       []time.Duration
 	cpu        time.Duration // that the server took in all rounds
 	operations float64       // in all rounds
 }
@@ -129,7 +135,7 @@ func (r *rounds) stop() {
 	}
 }
 
-func (r *rounds) add(name string, callers, batch int, run func(d time.Duration) (float64, error)) *step {
+func (r *rounds) add(name string, callers, batch int, run func(d time.Duration) (float64, []time.Duration, error)) *step {
 	r.steps = append(r.steps, step{name: name, callers: callers, batch: batch, run: run})
 	return &r.steps[len(r.steps)-1]
 }
@@ -153,8 +159,8 @@ func (r *rounds) addLayers(ctx context.Context) error {
 		return err
 	}
 	r.stops = append(r.stops, func() { _ = f.Close() })
-	r.add("write + fdatasync", 1, 0, func(d time.Duration) (float64, error) { return bareWrites(f, d, false) })
-	r.add("pwritev2 with RWF_DSYNC", 1, 0, func(d time.Duration) (float64, error) { return bareWrites(f, d, true) })
+	r.add("write + fdatasync", 1, 0, func(d time.Duration) (float64, []time.Duration, error) { return bareWrites(f, d, false) })
+	r.add("pwritev2 with RWF_DSYNC", 1, 0, func(d time.Duration) (float64, []time.Duration, error) { return bareWrites(f, d, true) })
 
 	log, err := wal.Open(ctx, filepath.Join(r.dir, "wal"), wal.Options{})
 	if err != nil {
@@ -162,7 +168,7 @@ func (r *rounds) addLayers(ctx context.Context) error {
 	}
 	r.stops = append(r.stops, func() { _ = log.Close() })
 	body := make([]byte, 500)
-	r.add("the log", 1, 0, func(d time.Duration) (float64, error) {
+	r.add("the log", 1, 0, func(d time.Duration) (float64, []time.Duration, error) {
 		return oneCaller(d, func(int) error {
 			seq, lead, err := log.AppendLead(body)
 			if lead {
@@ -179,7 +185,7 @@ func (r *rounds) addLayers(ctx context.Context) error {
 		return err
 	}
 	r.stops = append(r.stops, func() { _ = st.Close() })
-	r.add("the store (one record)", 1, 0, func(d time.Duration) (float64, error) {
+	r.add("the store (one record)", 1, 0, func(d time.Duration) (float64, []time.Duration, error) {
 		run := runName()
 		return oneCaller(d, func(n int) error {
 			key := run + strconv.Itoa(n)
@@ -195,7 +201,7 @@ func (r *rounds) addLayers(ctx context.Context) error {
 		return err
 	}
 	raw := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}
-	r.add("the ledger and the server's handlers (reserve, commit)", 1, 0, func(d time.Duration) (float64, error) {
+	r.add("the ledger and the server's handlers (reserve, commit)", 1, 0, func(d time.Duration) (float64, []time.Duration, error) {
 		c := newLedgerCalls(0)
 		return oneCaller(d, func(n int) error {
 			op := c.op(n)
@@ -226,7 +232,7 @@ func (r *rounds) addManagers(ctx context.Context) error {
 					if batch > 0 {
 						name += fmt.Sprintf(", batches of %d", batch)
 					}
-					r.add(name, callers, batch, func(d time.Duration) (float64, error) {
+					r.add(name, callers, batch, func(d time.Duration) (float64, []time.Duration, error) {
 						return leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
 					}).pid = p.cmd.Process.Pid
 				}
@@ -258,16 +264,16 @@ func (r *rounds) addRedis(ctx context.Context) error {
 			if batch > 0 {
 				pipelines = fmt.Sprintf(", pipelines of %d", batch)
 			}
-			st := r.add("SET NX at Redis, appendfsync always, the same client"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
+			st := r.add("SET NX at Redis, appendfsync always, the same client"+pipelines, callers, batch, func(d time.Duration) (float64, []time.Duration, error) {
 				return leanClients(ctx, d, callers, addr, &redisSets{run: runName(), pipeline: max(batch, 1), value: value})
 			})
 			st.peer, st.pid = true, srv.PID()
 			last := 20000.0
-			r.add("SET NX at Redis, appendfsync always, redis-benchmark"+pipelines, callers, batch, func(d time.Duration) (float64, error) {
+			r.add("SET NX at Redis, appendfsync always, redis-benchmark"+pipelines, callers, batch, func(d time.Duration) (float64, []time.Duration, error) {
 				rate, err := redisBenchmark(ctx, addr, callers, max(batch, 1), max(1000, int(last*d.Seconds())), 1_000_000_000,
 					"SET", "once:__rand_int__", value, "NX", "PX", "300000")
 				last = rate
-				return rate / float64(max(batch, 1)), err
+				return rate / float64(max(batch, 1)), nil, err
 			}).peer = true
 		}
 	}
@@ -277,15 +283,17 @@ func (r *rounds) addRedis(ctx context.Context) error {
 // runName makes the keys of a measurement new ones.
 func runName() string { return strconv.FormatInt(time.Now().UnixNano()%1e15, 36) + "-" }
 
-// oneCaller calls op until the time is over and returns calls per second.
-func oneCaller(d time.Duration, op func(n int) error) (float64, error) {
+// oneCaller calls op until the time is over, and returns calls per second and what each took.
+func oneCaller(d time.Duration, op func(n int) error) (rate float64, took []time.Duration, err error) {
 	start := time.Now()
-	for n := 0; ; n++ {
-		if took := time.Since(start); took >= d {
-			return float64(n) / took.Seconds(), nil
+	for last := start; ; {
+		if err := op(len(took)); err != nil {
+			return 0, nil, err
 		}
-		if err := op(n); err != nil {
-			return 0, err
+		now := time.Now()
+		took = append(took, now.Sub(last))
+		if last = now; now.Sub(start) >= d {
+			return float64(len(took)) / now.Sub(start).Seconds(), took, nil
 		}
 	}
 }
@@ -309,7 +317,7 @@ func bareFile(name string) (*os.File, error) {
 
 // bareWrites is what the disk can do: records behind each other into space that was written before,
 // by a thread that does nothing else.
-func bareWrites(f *os.File, d time.Duration, dsync bool) (float64, error) {
+func bareWrites(f *os.File, d time.Duration, dsync bool) (float64, []time.Duration, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	fd, rec, off := int(f.Fd()), make([]byte, 520), int64(0)
