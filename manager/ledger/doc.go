@@ -74,6 +74,15 @@
 // keys have no order among themselves: what one evicts, or the room that it takes, may
 // come before or after another.
 //
+// # Keys of other ledgers
+//
+// With Options.Owners a reserve that finds nothing inserts nothing where another ledger
+// owns the key, and returns ErrKeyMoved; so does one that waited, when the reservation
+// it waited for is released. All else is as in the table: what was begun here ends
+// here, so a key moves when nothing of it is left. Owners is asked in the
+// transaction that would insert. Tx.Reserve does not ask it: its caller writes more
+// in the same transaction, and has chosen this ledger for all of it.
+//
 // # Window
 //
 // The ledger holds at most MaxEntries entries and, on an engine that lives in
