@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -15,6 +16,8 @@ import (
 type heldUpstream struct {
 	address string
 	release func()
+
+	answered atomic.Int64
 
 	mu     sync.Mutex
 	counts map[string]int
@@ -54,6 +57,7 @@ func newHeldUpstream(t *testing.T) *heldUpstream {
 		}
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, answer) // some have no body
+		u.answered.Add(1)
 	}))
 	u.address = server.Listener.Addr().String()
 	t.Cleanup(func() {

@@ -168,12 +168,21 @@ type crowdAnswers struct {
 
 // sendCrowd sends n requests, the i-th with key(i), each on a connection of its own.
 func sendCrowd(ctx context.Context, p *proxy, n int, key func(i int) string) *crowdAnswers {
-	c := &crowdAnswers{answers: make([]answer, n), errs: make([]error, n)}
+	calls := make([]call, n)
+	for i := range calls {
+		calls[i] = pay(key(i))
+	}
+	return sendCalls(ctx, p, calls)
+}
+
+// sendCalls sends all of them, each on a connection of its own.
+func sendCalls(ctx context.Context, p *proxy, calls []call) *crowdAnswers {
+	c := &crowdAnswers{answers: make([]answer, len(calls)), errs: make([]error, len(calls))}
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		WroteRequest: func(httptrace.WroteRequestInfo) { c.sent.Add(1) },
 	})
-	for i := range n {
-		c.wg.Go(func() { c.answers[i], c.errs[i] = do(ctx, p, pay(key(i))) })
+	for i := range calls {
+		c.wg.Go(func() { c.answers[i], c.errs[i] = do(ctx, p, calls[i]) })
 	}
 	return c
 }

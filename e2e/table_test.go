@@ -59,11 +59,12 @@ func TestTable(t *testing.T) {
 			filters(t, r)
 			clusters(t, r)
 		}},
-		{"failing manager", nil, map[string]any{"manager": map[string]any{"timeout_ms": 10000}}, managerFaults},
+		// What fails is each call of some key; whole batches fail in TestBatchesFail.
+		{"failing manager", nil, map[string]any{"manager": map[string]any{"timeout_ms": 10000, "batch": "never"}}, managerFaults},
 		{"narrow manager", func(_ *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 			return narrow(b, "oncegate_manager")
 		}, map[string]any{
-			"manager": map[string]any{"timeout_ms": 60000}, "commit_retry": map[string]any{"initial_ms": 50, "max_ms": 200},
+			"manager": map[string]any{"timeout_ms": 60000, "batch": "never"}, "commit_retry": map[string]any{"initial_ms": 50, "max_ms": 200},
 		}, managerOverflows},
 	} {
 		t.Run(part.name, func(t *testing.T) {

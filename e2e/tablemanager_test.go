@@ -109,9 +109,10 @@ type managerFront struct {
 	address string
 	manager string
 
-	mu     sync.Mutex
-	faults map[string]*frontFault // by path and key
-	done   map[string]int         // calls that the manager carried out, by path and key
+	mu      sync.Mutex
+	faults  map[string]*frontFault // by path and key
+	done    map[string]int         // calls that the manager carried out, by path and key
+	batches int                    // of several calls
 }
 
 type frontFault struct {
@@ -162,10 +163,27 @@ func (f *managerFront) carriedOut(path, key string) int {
 	return f.done[path+key]
 }
 
+// idsOf reads the path and key of each call.
+func idsOf(path string, body []byte) (ids []string, err error) {
+	if path != api.PathBatch {
+		key, err := keyOf(path, body)
+		return []string{path + key}, err
+	}
+	items, err := api.ViewRawBatch(nil, body)
+	for _, item := range items {
+		key, err := keyOf(item.Op.Path(), item.Message)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, item.Op.Path()+key)
+	}
+	return ids, err
+}
+
 // keyOf reads the key in a call.
 func keyOf(path string, body []byte) (string, error) {
 	switch path {
-	case api.PathReserve:
+	case api.PathReserve, api.PathRenew, api.PathUnknown:
 		var r api.ReserveRequest
 		err := r.ParseRaw(body)
 		return r.Key, err
@@ -185,18 +203,24 @@ func (f *managerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	key, err := keyOf(r.URL.Path, body)
-	if r.URL.Path == api.PathBatch {
-		http.NotFound(w, r) // a fault is for one call, so each must come by itself
-		return
-	}
+	ids, err := idsOf(r.URL.Path, body)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	id := r.URL.Path + key
 	f.mu.Lock()
-	fault := f.faults[id]
+	var fault *frontFault
+	for _, id := range ids {
+		if fault = f.faults[id]; fault != nil {
+			break
+		}
+	}
+	if len(ids) > 1 {
+		f.batches++
+		if fault == nil {
+			fault = f.faults[api.PathBatch]
+		}
+	}
 	f.mu.Unlock()
 	var answer []byte
 	if fault == nil || fault.carryOut {
@@ -214,11 +238,13 @@ func (f *managerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if answer, err = io.ReadAll(resp.Body); err != nil {
 			return
 		}
-		if resp.StatusCode < 300 {
-			f.mu.Lock()
-			f.done[id]++
-			f.mu.Unlock()
+		f.mu.Lock()
+		for i, status := range statusesOf(r.URL.Path, resp.StatusCode, answer) {
+			if status < 300 {
+				f.done[ids[i]]++
+			}
 		}
+		f.mu.Unlock()
 		if fault == nil {
 			for name, values := range resp.Header {
 				w.Header()[name] = values
@@ -241,6 +267,20 @@ func (f *managerFront) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault.reset {
 		_ = conn.(*net.TCPConn).SetLinger(0) // fails only when it is closed
 	}
+}
+
+// statusesOf are those of the answers.
+func statusesOf(path string, status int, answer []byte) (statuses []int) {
+	if path != api.PathBatch {
+		return []int{status}
+	}
+	if status == http.StatusOK {
+		list, _ := api.ViewRawAnswers(nil, answer) // none
+		for _, a := range list {
+			statuses = append(statuses, a.Status)
+		}
+	}
+	return statuses
 }
 
 // managerFaults gives each fault to each kind of call, carried out or not. A request whose
