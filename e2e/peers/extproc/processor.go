@@ -136,7 +136,7 @@ func (p *processor) responseBody(srv extproc.ExternalProcessor_ProcessServer, s 
 		s.long, s.body = true, nil
 	}
 	if b.GetEndOfStream() {
-		if err := p.finish(context.WithoutCancel(srv.Context()), s); err != nil && s.held {
+		if err := p.finish(context.WithoutCancel(srv.Context()), s); err != nil && s.held { // else it has begun to pass
 			return true, srv.Send(problem(503, "the answer could not be recorded"))
 		}
 	}
