@@ -218,9 +218,13 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 		return
 	}
 	p.enter()
-	if !p.carrier.answered(id, bodySize) {
-		p.calls.answered(id, bodySize)
+	if p.carrier.answered(id, bodySize) {
+		// Upstream answers many in one turn of the event loop, each in a callback of its own. Their outcomes go
+		// to the ledger together, out of the queue callback behind them.
+		p.leave()
+		return
 	}
+	p.calls.answered(id, bodySize)
 	p.pump()
 }
 
@@ -297,6 +301,11 @@ func (p *Plugin) pump() {
 			break
 		}
 	}
+	p.leave()
+}
+
+// leave ends a callback of the plugin context.
+func (p *Plugin) leave() {
 	p.inside = false
 	if p.due() {
 		p.kick()
