@@ -164,6 +164,15 @@ type Table struct {
 	own, other view
 	region     region
 
+	// missed is what a Lookup read that found nothing: a Reserve that follows need not read it again.
+	missed struct {
+		known  bool
+		bucket int
+		value  []byte
+		cas    uint32
+		status Status
+	}
+
 	// Buffers, kept between calls: the heap of a VM is small.
 	hit           way
 	key, buf, val []byte
@@ -215,6 +224,7 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 	bucket := t.bucket(h)
 	value, cas, st := t.sd.Get(t.recordKey(bucket))
 	if st != OK || !framed(value) {
+		t.miss(bucket, value, cas, st)
 		return false
 	}
 	// The record is searched in place: of most ways only the hash matters.
@@ -231,12 +241,27 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 		t.entry(e, bucket, slot, w)
 	}
 	if !found {
+		t.miss(bucket, value, cas, st)
 		return false
 	}
 	if now-w.lastUse >= t.touch {
 		t.touchEntry(e, value, cas, now)
 	}
 	return true
+}
+
+func (t *Table) miss(bucket int, value []byte, cas uint32, st Status) {
+	m := &t.missed
+	m.known, m.bucket, m.value, m.cas, m.status = true, bucket, value, cas, st
+}
+
+// loadMissed is load with what a Lookup has read of the bucket; false: none has. Storing the record finds out
+// whether it has changed since then, nothing else does.
+func (t *Table) loadMissed(v *view, bucket int) bool {
+	m := &t.missed
+	value, known := m.value, m.known && m.bucket == bucket
+	m.known, m.value = false, nil
+	return known && t.accept(v, bucket, value, m.cas, m.status)
 }
 
 // touchEntry writes an entry's last use back. Losing the race for it is no harm:

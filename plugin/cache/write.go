@@ -10,12 +10,17 @@ import "github.com/oncegate/oncegate/manager/api"
 func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake []uint32) {
 	bucket := t.bucket(&r.Hash)
 	v := &t.own
+	missed := !r.Sole && t.loadMissed(v, bucket) // a claim for bytes must not start from what is old
 	for try := 0; try < maxTries; try++ {
-		if !t.load(v, bucket) {
+		old := missed && try == 0
+		if !old && !t.load(v, bucket) {
 			break
 		}
 		slot := v.rec.find(&r.Hash)
 		if slot >= 0 && v.rec.ways[slot].live(now) {
+			if old {
+				continue
+			}
 			w := &v.rec.ways[slot]
 			t.entry(e, bucket, slot, w)
 			if w.state == api.StatePending && w.token == r.Token {
@@ -26,7 +31,9 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 		if slot < 0 {
 			slot = v.rec.victim(now, true)
 		}
-		if slot < 0 {
+		if slot < 0 && old {
+			continue
+		} else if slot < 0 {
 			return t.full(r)
 		}
 		w := &v.rec.ways[slot]

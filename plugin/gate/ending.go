@@ -29,7 +29,7 @@ type ending struct {
 	length  int64  // the declared one of the body, -1 when there is none
 	headers uint64 // bytes of the headers, as request.total_size counts them
 	came    int64  // bytes of body that the host has shown
-	since   int64  // when it began to wait, nanoseconds
+	since   int64  // when the tick began to look after the reply, nanoseconds
 	reply   *localReply
 }
 
@@ -103,15 +103,21 @@ func (s *Stream) later(r *localReply) {
 	n := &p.endings
 	s.dropBody()
 	s.phase = phaseEnding
-	e.reply, e.since = r, p.host.Now()
+	e.reply = r
 	n.bytes += len(r.body)
 	if p.inside {
-		n.slow.add(s)
+		s.slow()
 		return
 	}
 	n.fresh.add(s)
 	n.look = true
 	p.kick()
+}
+
+// slow has the tick look after the reply.
+func (s *Stream) slow() {
+	s.ending.since = s.plugin.host.Now()
+	s.plugin.endings.slow.add(s)
 }
 
 // dropReply returns the reply that the stream waits with, which it does no more.
@@ -154,7 +160,7 @@ func (p *Plugin) sendReplies() {
 			s.sendReply()
 		default:
 			n.fresh.remove(s)
-			n.slow.add(s)
+			s.slow()
 		}
 	}
 	if n.tick {
