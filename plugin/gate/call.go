@@ -315,7 +315,7 @@ func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 	id, status := p.host.Call(l.shards[c.shard].name, headers, body, c.timeout)
 	clear(headers)
 	if status != CallSent {
-		l.fail(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
+		l.fail(c, &reply{kind: replyUnavailable, maybe: c.alone, at: c.sent, why: refusals[status]})
 		return
 	}
 	c.id = id
