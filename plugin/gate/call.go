@@ -5,7 +5,6 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
-	"github.com/tidwall/gjson"
 )
 
 // callKind is what a call asks of the ledger.
@@ -87,38 +86,6 @@ type call struct {
 	// that is to be given back, or the outcome's own time is over. 0: that, from when it is sent first.
 	deadline int64
 }
-
-// reply is what came back for a call.
-type reply struct {
-	kind replyKind
-	// maybe: the manager may have acted on the call though it did not say so.
-	maybe bool
-	at    int64 // when it came
-	// retryAfter is what the manager asks for, seconds; 0: nothing.
-	retryAfter int
-	// full: the manager has no room for new keys; replyUnavailable.
-	full   bool
-	answer api.ReserveReply
-	// astray is the code of a manager that is not, or does not take itself for, the key's owner; empty: it is none
-	// of these. replyUnavailable.
-	astray api.Code
-	// why says what happened instead of an answer, for the log; replyUnavailable.
-	why string
-}
-
-type replyKind uint8
-
-const (
-	replyOK          replyKind = iota // answer is set
-	replyMismatch                     // 422
-	replyFenced                       // 409: another attempt holds the key
-	replyConflict                     // 409: the attempt's outcome is known already
-	replyUnknown                      // 409: another attempt's outcome is unknown
-	replyRefused                      // 4xx: the manager will never take this message
-	replyTooLarge                     // 413
-	replyMoved                        // 421: the key's new owner is to be asked
-	replyUnavailable                  // no word from the manager, or one that is not an answer
-)
 
 // ledger sends calls to the manager. It keeps what could not be delivered, see kept.go.
 //
@@ -365,120 +332,6 @@ func (l *ledger) landed(at int) {
 	l.flying = l.flying[:last]
 	l.shards[c.shard].flying -= c.place()
 	l.stuck = false
-}
-
-// read classifies an answer. Only one that carries the manager's own header is the
-// manager's; everything else was made on the way.
-func (l *ledger) read(c *call, bodySize int) reply {
-	host := l.p.host
-	text, _ := host.CallHeader(headerStatus)
-	version, ok := host.CallHeader(api.HeaderManager)
-	if !ok {
-		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
-	}
-	status, _ := parseDecimal(text)
-	l.heard(c.shard, version)
-	if status == 201 && c.plain && c.attempts > 1 {
-		l.isPlain(c, version)
-	}
-	return l.understand(c, l.single(status, bodySize))
-}
-
-// single takes a whole answer from the host: its body as far as it may matter.
-func (l *ledger) single(status int64, bodySize int) (a api.BatchAnswer) {
-	host := l.p.host
-	a.Status = int(status)
-	switch {
-	case status >= 200 && status < 300:
-		if bodySize <= maxReplyBytes {
-			a.Body = host.CallBody(bodySize)
-		}
-	case hasCode(int(status)):
-		a.Body = host.CallBody(min(bodySize, maxProblemBytes))
-	}
-	if status >= 400 {
-		if text, ok := host.CallHeader(headerRetryAfter); ok {
-			if n, ok := parseDecimal(text); ok {
-				a.RetryAfterSeconds = int(min(n, maxRetryAfterSeconds))
-			}
-		}
-	}
-	return a
-}
-
-// hasCode tells whether the problem's code is needed to tell what a status means.
-func hasCode(status int) bool { return status == 409 || status == 421 || status == 503 }
-
-// understand classifies what the manager said.
-func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
-	var code api.Code
-	if hasCode(a.Status) {
-		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
-	}
-	switch {
-	case a.Status >= 200 && a.Status < 300:
-		r := reply{kind: replyOK}
-		if r.answer.ParseRaw(a.Body) != nil || !c.expects(&r.answer) {
-			return reply{kind: replyUnavailable, maybe: true, why: "the manager's answer cannot be read"}
-		}
-		return r
-	case a.Status == 409:
-		switch code {
-		case api.CodeOutcomeUnknown:
-			return reply{kind: replyUnknown}
-		case api.CodeConflict:
-			return reply{kind: replyConflict}
-		}
-		return reply{kind: replyFenced}
-	case a.Status == 413:
-		return reply{kind: replyTooLarge}
-	case a.Status == 421:
-		if r, ok := l.astray(c, code); ok {
-			return r
-		}
-	case a.Status == 422 && c.kind == callReserve:
-		return reply{kind: replyMismatch}
-	}
-	// The manager refused: it is starting, stopping, overloaded or full, or does
-	// not accept our credentials. It did nothing.
-	r := reply{
-		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
-		why: "the manager answered with status " + decimal(int64(a.Status)),
-	}
-	if a.Status == 503 && code == api.CodeLedgerFull {
-		r.full, r.why = true, r.why+", its ledger is full"
-	}
-	if c.kind.outcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.plain {
-		r.kind = replyRefused
-	}
-	return r
-}
-
-// refusesMessage tells whether a manager that answers with the status will never take the
-// message. One that does not know the credentials or the path, or is another shard, may be put right meanwhile.
-func refusesMessage(status int) bool {
-	switch status {
-	case 401, 403, 404, 405, 408, 421, 425, 429:
-		return false
-	}
-	return status >= 400 && status < 500
-}
-
-// expects tells whether an answer belongs to this kind of call.
-func (c *call) expects(a *api.ReserveReply) bool {
-	switch c.kind {
-	case callReserve:
-		return a.State == api.StateReserved || a.State == api.StatePending ||
-			a.State.Terminal() && a.Result.Status != 0
-	case callRelease:
-		return a.State == api.StateReleased || a.State == api.StateNone
-	case callRenew:
-		return a.State == api.StateReserved
-	case callUnknown:
-		return a.State == api.StateUnknown
-	default:
-		return a.State.Terminal()
-	}
 }
 
 // settle acts on the answer to a call.

@@ -199,6 +199,50 @@ func TestBatchFails(t *testing.T) {
 	})
 }
 
+// The answer to a batch is lost, and the call that goes out instead is refused at once: the batch may have reserved
+// the key, which is given back.
+func TestCallOfALostBatchIsRefusedAtOnce(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := newCrowd(t, guest, Options{})
+		r.Manager.Next(api.PathBatch, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		r.Manager.Next(api.PathReserve, Fault{}, Fault{}, Fault{}, Fault{}, Fault{Refuse: true})
+		all := r.send(3)
+		want(t, "code", all[1].Response().Problem(t), "manager-unavailable")
+		r.Clock.Advance(time.Second)
+		for i, state := range []api.State{api.StatePending, api.StateNone, api.StatePending} {
+			got, _ := r.Manager.State(key(i))
+			want(t, "state of "+key(i), got, state)
+		}
+		all[1] = r.Send(Request{Key: key(1)})
+		r.answer(all)
+		r.once(all)
+	})
+}
+
+// Upstream answers the gate's own calls in callbacks of their own. Their outcomes go out together all the same.
+func TestOutcomesOfCarriedCallsGoTogether(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		b := &backend{changed: make(chan struct{})}
+		r := newCrowd(t, guest, Options{
+			Config: `{"mode":"body","client_abort":"continue","manager":{"batch":"auto"}}`, BodyMode: true,
+			Clusters: map[string]hostsim.Cluster{"route-cluster": b},
+		})
+		all := r.send(5)
+		b.await(t, len(all)-1)
+		r.together(func() {
+			for i := range all {
+				c := b.await(t, i)
+				c.answer(upstream(200, c.Headers.Get("idempotency-key")))
+			}
+		})
+		for i, x := range all {
+			want(t, "answer", x.Response().Body, key(i))
+		}
+		want(t, "batches", r.sizes(), "[5 5]")
+		want(t, "executions", b.count(), len(all))
+	})
+}
+
 // Nobody answers in time: that is what it would have been for each of them.
 func TestBatchTimesOut(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
