@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -200,12 +201,17 @@ func (s *stack) load(t *testing.T, ask func(key string) (answer, bool)) *crowdOf
 				c.mu.Lock()
 				c.sent = append(c.sent, key)
 				c.mu.Unlock()
-				for t.Context().Err() == nil {
-					if a, ok := ask(key); ok {
+				for begun := time.Now(); t.Context().Err() == nil; {
+					a, ok := ask(key)
+					if ok {
 						c.mu.Lock()
 						c.first[key] = a
 						c.mu.Unlock()
 						break
+					}
+					if time.Since(begun) > patience {
+						t.Errorf("%s is not answered: %v", key, a)
+						return
 					}
 				}
 			}
@@ -252,7 +258,7 @@ func wantBatches(t *testing.T, proxies ...*proxy) {
 // The manager is killed again and again under batches: each key runs once, and what was answered is recorded.
 func TestManagerIsKilledUnderBatches(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
-		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600})
+		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		s.startProxy(t)
 		c := s.load(t, func(key string) (answer, bool) {
 			a, err := do(t.Context(), s.proxies[key[len(key)-1]%2], pay(key))
@@ -277,7 +283,7 @@ func TestManagerIsKilledUnderBatches(t *testing.T) {
 // A proxy is killed under batches: what it had begun may have run and does not run again, and the other one serves all else.
 func TestProxyIsKilledUnderBatches(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
-		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600})
+		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600, "committed_ttl_seconds": 3600})
 		doomed, other := s.proxies[0], s.startProxy(t)
 		lost := 0
 		c := s.load(t, func(key string) (answer, bool) {

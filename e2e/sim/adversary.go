@@ -164,8 +164,10 @@ func (w *World) spoil() {
 			return err
 		})
 		return func() {
+			if spoiled {
+				w.spoiled++ // it may be there, if it was killed meanwhile
+			}
 			if spoiled && err == nil && !p.dead {
-				w.spoiled++
 				w.logf(m.name, "has a record that cannot be read")
 			}
 		}
@@ -193,7 +195,11 @@ func (w *World) flood(n int, ttl time.Duration) {
 					return
 				}
 				f := api.FinishRequest{Key: key, Scope: stranger, Token: key, TTL: ttl, Result: api.Result{Status: 200}}
-				m.handle(background, &request{path: api.PathCommit, body: f.AppendRaw(nil), answered: func(*answer) {}})
+				m.handle(background, &request{path: api.PathCommit, body: f.AppendRaw(nil), answered: func(a *answer) {
+					if a == nil {
+						w.strays++ // it may be pending still, and unknown after that
+					}
+				}})
 			}})
 		})
 	}

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/ledger/ledgertest"
@@ -52,7 +53,7 @@ func fresh() func() string {
 	n := 0
 	return func() string {
 		n++
-		return "ledger" + string(rune('a'+n))
+		return "ledger" + strconv.Itoa(n)
 	}
 }
 

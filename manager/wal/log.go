@@ -66,7 +66,7 @@ type Log struct {
 	wg       sync.WaitGroup
 	recovery Recovery
 
-	snapshotting sync.Mutex       // held by Snapshot
+	snapshotting chan struct{}    // has a value while Snapshot runs
 	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
 	undeleted    map[string]error // those of garbage that could not be deleted; guarded by mu
 	stopSnapshot func()           // guarded by mu
@@ -383,8 +383,8 @@ func (l *Log) Close() error {
 	}
 	l.mu.Unlock()
 	// Nothing may touch the directory once its lock is gone.
-	l.snapshotting.Lock()
-	defer l.snapshotting.Unlock()
+	l.snapshotting <- struct{}{}
+	defer func() { <-l.snapshotting }()
 	close(l.closing)
 	l.wg.Wait()
 	err := l.Err()

@@ -62,6 +62,8 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 		closing: make(chan struct{}),
 		kickAt:  math.MaxInt64,
 
+		snapshotting: make(chan struct{}, 1),
+
 		alone: true, markArmed: true, markDue: time.NewTimer(markDelay),
 	}
 	if err := l.recover(ctx); err != nil {

@@ -144,10 +144,12 @@ func (w *SnapshotWriter) finish() error {
 // snapshot, or open, removes it, and with it the files that could not be deleted
 // (see Options.OnUndeleted), which are no error.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
-	if !l.snapshotting.TryLock() {
+	select {
+	case l.snapshotting <- struct{}{}:
+		defer func() { <-l.snapshotting }()
+	default:
 		return ErrSnapshotRunning
 	}
-	defer l.snapshotting.Unlock()
 	if err := l.Err(); err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ var missCalls = []hostCall{
 	{"get_property request.total_size", 0, 1, "until a VM has seen its first body: whether the proxy shows bodies while it holds the headers"},
 	{"get_buffer_bytes request_body", 0, 1, "the body is part of the fingerprint"},
 	// The entry in the cache.
-	{"get_shared_data bucket", 3, 3, "the look that finds nothing, the read that the reservation replaces, the read that the outcome replaces"},
+	{"get_shared_data bucket", 2, 2, "the look that finds nothing, which the reservation replaces; the read that the outcome replaces"},
 	{"set_shared_data bucket", 2, 2, "the reservation and the outcome, compare-and-set"},
 	{"get_shared_data region", 1, 1, "whether the region of the bucket has room for the answer"},
 	{"set_shared_data region", 1, 1, "and the bucket's share of it, compare-and-set"},
