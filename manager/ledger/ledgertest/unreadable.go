@@ -268,24 +268,27 @@ func testUnreadableAtTheLimit(t *testing.T, m *managers) {
 	for i := range 10 {
 		m.commit(0, fmt.Sprint("old", i), "t", "x")
 	}
-	n := 0
-	m.eventually("a new key finds room", func() bool {
-		n++
-		_, err := m.at(0).Reserve(t.Context(), &api.ReserveRequest{Key: "new", Scope: "s", Token: "t"}, nil)
-		if err != nil && !errors.Is(err, ledger.ErrFull) {
-			t.Fatal(err)
+	shared := m.stores[0].Capabilities().Shared
+	for _, key := range []string{"new", "newer"} {
+		tries := 0
+		m.eventually("a new key finds room", func() bool {
+			tries++
+			_, err := m.at(0).Reserve(t.Context(), &api.ReserveRequest{Key: key, Scope: "s", Token: "t"}, nil)
+			if err != nil && !errors.Is(err, ledger.ErrFull) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		// Where the number of entries is an estimate it may be that of a second ago.
+		if tries > 1 && !(shared && key == "newer") {
+			t.Errorf("it took %d tries", tries)
 		}
-		return err == nil
-	})
-	if n > 1 {
-		t.Errorf("it took %d tries", n)
+		m.commit(0, key, "t", "x")
 	}
-	m.commit(0, "new", "t", "x")
-	m.reserve(0, "newer", "t", api.StateReserved)
 	for _, key := range bad {
 		m.value(key)
 	}
-	if m.stores[0].Capabilities().Shared {
+	if shared {
 		return // a deletion shows in the counts a second later
 	}
 	if u, err := m.at(0).DeleteUnreadable(t.Context(), recordKey(bad[0])); err != nil || u.Key != recordKey(bad[0]) {
