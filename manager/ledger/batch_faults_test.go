@@ -26,7 +26,6 @@ type faulty struct {
 	twice bool // each function runs once in vain
 
 	updates, views int
-	ledger         *Ledger
 }
 
 func (f *faulty) Capabilities() store.Capabilities {
