@@ -112,7 +112,6 @@ func connect(addr string) (rueidis.Client, error) {
 func newServer() *grpc.Server {
 	return grpc.NewServer(
 		grpc.NumStreamWorkers(uint32(max(64, 4*runtime.GOMAXPROCS(0)))),
-		grpc.SharedWriteBuffer(true),
 		grpc.MaxConcurrentStreams(1<<16),
 	)
 }
