@@ -86,7 +86,7 @@ func (r *tableRig) atOnce(t *testing.T, headers ...string) (calls []call, answer
 }
 
 // The answer to a batch of reserves does not come, or not as it was given. What cannot be told to be reserved does
-// not run; whoever asks again is served, and each key runs once.
+// not run; a client that asks again is served, and each key runs once.
 func TestBatchesFail(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		r := newBatchRig(t, target, mode)

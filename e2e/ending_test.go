@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 )
 
 // Replays and refusals keep an HTTP/1.1 client's connection in both modes, as long as a request comes in one packet:
@@ -82,14 +81,7 @@ type raw struct {
 
 func dialRaw(t *testing.T, p *proxy) *raw {
 	t.Helper()
-	c, err := net.Dial("tcp", p.address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	c := dial(t, p)
 	return &raw{c, bufio.NewReader(c)}
 }
 

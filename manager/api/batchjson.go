@@ -68,7 +68,7 @@ func (c *BatchCall) ParseJSON(item gjson.Result) error {
 		c.Op, ok = ParseOp(op.String())
 	}
 	if !ok {
-		return &FieldError{"op", shorten(op.Raw), "must be reserve, commit, reject, release, renew or unknown"}
+		return &FieldError{"op", shorten(op.String()), "must be reserve, commit, reject, release, renew or unknown"}
 	}
 	found := false
 	err = eachMember("", item, func(name string, v gjson.Result) error {

@@ -32,8 +32,8 @@ type LedgerAnswer struct {
 // another attempt holds is api.StatePending at once.
 //
 // A request that has no answer, or is refused for a while as a whole, is repeated with the same
-// tokens, which is the same calls. An error says that this was in vain: calls of the request, and of
-// those after it, may have been made or not, and the same Batch again settles that. An answer whose
+// tokens, which is the same calls. An error says that it got no answer however often it was repeated:
+// calls of the request, and of those after it, may have been made or not. The same Batch again settles that. An answer whose
 // Err is Temporary can be asked for again in the same way, after its RetryAfter.
 func (l *Ledger) Batch(ctx context.Context, calls []api.BatchCall) ([]LedgerAnswer, error) {
 	answers := make([]LedgerAnswer, len(calls))

@@ -23,7 +23,7 @@ type faulty struct {
 	// fails, if set, is told the number of a transaction, from 1, and how many items it is for, and
 	// returns its error; the function has run then.
 	fails func(update, items int) error
-	twice bool // each function runs once in vain
+	twice bool // each function runs twice, and only the second run counts
 
 	updates, views int
 }
@@ -36,14 +36,14 @@ func (f *faulty) Capabilities() store.Capabilities {
 	return c
 }
 
-var errInVain = errors.New("in vain")
+var errDiscarded = errors.New("discarded")
 
 func (f *faulty) Update(ctx context.Context, fn func(store.Tx) error) error {
 	f.updates++
 	if f.twice {
 		_ = f.Store.Update(ctx, func(tx store.Tx) error {
 			_ = fn(tx)
-			return errInVain
+			return errDiscarded
 		})
 	}
 	gets := make(map[string]bool)

@@ -224,7 +224,7 @@ func TestBadItemsOfABatch(t *testing.T) {
 		{`null`, "must be a JSON object"},
 		{`[]`, "must be a JSON object"},
 		{`{"key":"k","token":"t"}`, "op: must be reserve, commit, reject, release, renew or unknown"},
-		{`{"op":"resolve","key":"k","token":"t"}`, `op: \"\\\"resolve\\\"\": must be reserve`},
+		{`{"op":"resolve","key":"k","token":"t"}`, `op: \"resolve\": must be reserve`},
 		{`{"op":"invalid","key":"k","token":"t"}`, "must be reserve"},
 		{`{"op":1,"key":"k","token":"t"}`, "op: \\\"1\\\": must be reserve"},
 		{`{"op":"reserve","op":"reserve","key":"k","token":"t"}`, "op: given twice"},

@@ -15,7 +15,7 @@
 //
 // There is one record, in collection "identity". The release before does not know the collection and
 // leaves it alone. On an engine of one manager it changes only while a manager starts. On an engine that
-// several share it may change under a running manager: whoever inserts a reservation reads it in the same
+// several share it may change under a running manager: a transaction that inserts a reservation reads it in the same
 // transaction, so that all managers go over to a new list at one instant, those that were started with an
 // older one as well.
 //

@@ -234,7 +234,7 @@ func TestMarkBehindALeader(t *testing.T) {
 	}
 }
 
-// TestLeadersAndFollowers: whoever commits, every record becomes durable once, in order.
+// TestLeadersAndFollowers: every record becomes durable once, in order.
 func TestLeadersAndFollowers(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))

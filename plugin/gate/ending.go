@@ -44,7 +44,7 @@ type localReply struct {
 // endings are the replies of a VM that wait.
 type endings struct {
 	fresh list // the queue callback looks at them
-	slow  list // it did in vain, so each tick does
+	slow  list // it found their requests still without an end, so each tick looks again
 	bytes int  // of their bodies
 	look  bool // some are to be looked at
 	tick  bool // all are

@@ -143,7 +143,7 @@ func testMoved(t *testing.T, m *managers) {
 	}
 }
 
-// testMovedWhileWaiting: who waits for a key that moves gets its outcome, or is sent on when there is none.
+// testMovedWhileWaiting: a caller that waits for a key that moves gets its outcome, or is sent on when there is none.
 func testMovedWhileWaiting(t *testing.T, m *managers) {
 	committed, released := keyOf(there, "committed"), keyOf(there, "released")
 	m.startAs(ledger.Options{})

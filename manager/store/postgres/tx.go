@@ -166,7 +166,7 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 }
 
 // loadLocked locks the records' rows. Of those that have none it locks the names and looks
-// again: whoever held a name before may have inserted the record. Transactions lock in the same
+// again: the transaction that held a name before may have inserted the record. Transactions lock in the same
 // order, so that they wait for each other in a line.
 func (t *tx) loadLocked(records []*overlay.Record) error {
 	look := func(res pgx.BatchResults, r *overlay.Record) error {
