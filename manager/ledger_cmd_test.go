@@ -46,7 +46,7 @@ func TestLedgerCommands(t *testing.T) {
 	}
 	unknownKey(t, url, "", "bare")
 	// must runs a command that succeeds and returns its output with times blotted out.
-	times := regexp.MustCompile(`\b(\d+m)?\d+(\.\d+)?s\b`)
+	times := regexp.MustCompile(`\b(\d+m)?\d+(\.\d+)?m?s\b`)
 	must := func(args ...string) string {
 		t.Helper()
 		code, out, errs := ledgerCLI(url, args...)
