@@ -146,7 +146,7 @@ RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
 OTHER_MODULES := e2e/peers plugin/toolchain/pretty
 
 .PHONY: check
-check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
+check: ## formatting, vet, staticcheck, plain words and true links, tidy modules, and nothing uncommitted
 	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
@@ -154,6 +154,7 @@ check: ## formatting, vet, staticcheck, tidy modules, and nothing uncommitted
 	@cd .ci/tools && $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck ./... $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
 	GOOS=wasip1 GOARCH=wasm build/staticcheck -checks inherit,-U1000 $(RAW_GUEST_PACKAGES)
+	go test -count 1 ./docs
 	go mod tidy -diff
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
 		echo "go vet, staticcheck in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./...); done

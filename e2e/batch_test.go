@@ -49,7 +49,7 @@ var batchFaults = []managerFault{
 	{name: "502 of another", write: text("HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbusy")},
 }
 
-// batchesRefused are the answers of those who know no batches. A proxy sends them none for a while.
+// batchesRefused are the answers of managers that know no batches. A proxy sends them none for a while.
 var batchesRefused = []managerFault{
 	{name: "a manager without batches", write: text("HTTP/1.1 404 Not Found\r\n", managersHeader, "Content-Length: 2\r\n\r\n{}")},
 	{name: "403 of another", write: text("HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")},

@@ -283,7 +283,7 @@ func TestUpstreamAway(t *testing.T) {
 }
 
 // The proxy is killed while upstream works: another one does not run the work again, and
-// its duplicates do not wait for ever.
+// its duplicates do not wait forever.
 func TestProxyCrash(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.3, "pending_ttl_seconds": 600})

@@ -32,7 +32,7 @@ type process struct {
 	err     error             // of Wait
 }
 
-// startProcess runs a program. Whoever starts it stops it.
+// startProcess runs a program. Its caller stops it.
 func startProcess(name, program string, args ...string) (*process, error) {
 	p := &process{
 		name: name, cmd: exec.Command(program, args...),

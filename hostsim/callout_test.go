@@ -111,7 +111,7 @@ func TestCallTimeout(t *testing.T) {
 	})
 }
 
-// Without a timeout a call waits for ever.
+// Without a timeout a call waits forever.
 func TestCallWithoutTimeout(t *testing.T) {
 	r := newRig(t, nativeScript())
 	cluster := &hostsimtest.Cluster{}

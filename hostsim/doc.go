@@ -30,7 +30,7 @@
 //
 //	newGuest: _initialize or _start (host calls restricted)
 //	   -> on_context_create(root) -> on_vm_start -> on_configure -> serving
-//	serving -> trap: dead; what follows is FailurePolicy's affair
+//	serving -> trap: dead; FailurePolicy decides what follows
 //	serving -> on_done -> (proxy_done) -> on_delete -> gone
 //
 // Start does this on a canary that is thrown away, then on the main thread, then on all
@@ -86,5 +86,5 @@
 // as much as the limit on top of what is held.
 //
 // Why no blocking in sinks? They run on the loop, and a slow client would stall every
-// stream of its worker. Whoever writes to a socket keeps a queue and uses the windows.
+// stream of its worker. A sink that writes to a socket keeps a queue and uses the windows.
 package hostsim

@@ -241,7 +241,7 @@ func (v *vm) trap(callback string, err error) {
 	v.gone()
 }
 
-// gone wakes whoever waits for the plugin to be done.
+// gone wakes the callers that wait for the plugin to be done.
 func (v *vm) gone() {
 	if v.onClosed != nil {
 		close(v.onClosed)

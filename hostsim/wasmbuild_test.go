@@ -20,7 +20,7 @@ type wasmModule struct {
 
 type wasmImport struct{ name, params, results string }
 
-// wasmFunc is a function; its code gets the indices of all functions by name. A name
+// wasmFunc is a function; its code gets the indexes of all functions by name. A name
 // that begins with a dot is not exported.
 type wasmFunc struct {
 	name, params, results string

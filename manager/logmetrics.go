@@ -28,7 +28,7 @@ func newLogMetrics() *logMetrics {
 			Buckets: prometheus.ExponentialBuckets(1, 2, 12),
 		}),
 		bytes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "oncegate_wal_batch_bytes", Help: "Octets that one fdatasync made durable.",
+			Name: "oncegate_wal_batch_bytes", Help: "Bytes that one fdatasync made durable.",
 			Buckets: prometheus.ExponentialBuckets(256, 4, 10),
 		}),
 		snapshotErrors: prometheus.NewCounter(prometheus.CounterOpts{

@@ -44,7 +44,7 @@ type exitError struct {
 
 func (e *exitError) Error() string { return e.msg }
 
-// usageError is a mistake of whoever started the program: one line, exit code 2.
+// usageError is a mistake on the command line or in the environment: one line, exit code 2.
 type usageError struct{ msg string }
 
 func (e *usageError) Error() string { return e.msg }

@@ -258,7 +258,7 @@ func TestProcessLife(t *testing.T) {
 	}
 }
 
-// TestShutdownAnswersWaits: whoever is held when the manager is told to stop
+// TestShutdownAnswersWaits: a caller that is held when the manager is told to stop
 // gets an answer, and soon.
 func TestShutdownAnswersWaits(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()

@@ -62,7 +62,7 @@ func serveOn(ctx context.Context, env environment, s *settings, st store.Store, 
 }
 
 // stoppedEarly tells a start that was told to stop from one that failed. What
-// is wrong with the settings or the records is told also to whoever stops it.
+// is wrong with the settings or the records is reported even when somebody stops it.
 func stoppedEarly(ctx context.Context, err error) bool {
 	// A store that was being connected to may only say that it was not reached.
 	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable))

@@ -117,7 +117,7 @@ func TestStoreCannotBeClosed(t *testing.T) {
 	}
 }
 
-// TestDeletionsAreAuditedAtEveryLevel: whoever wants few lines in the log still
+// TestDeletionsAreAuditedAtEveryLevel: an operator that wants few lines in the log still
 // gets the one that says who deleted what.
 func TestDeletionsAreAuditedAtEveryLevel(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()

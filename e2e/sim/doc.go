@@ -61,7 +61,7 @@
 //
 // # What is checked
 //
-//   - No operation is executed a second time within its window (but for what
+//   - No operation is executed a second time within its window (except what
 //     failure_mode open let through unprotected).
 //   - An answer of upstream's that a client gets is that of an execution of its own operation,
 //     byte for byte, and no client gets a 2xx that upstream has not given.

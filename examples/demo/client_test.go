@@ -85,7 +85,7 @@ func TestSendIsNotCutByAnError(t *testing.T) {
 	}
 }
 
-// TestOnlyDuplicatesAreCutWhileTheyWait guards the storm's own rule: whoever may be first is never cut while it waits.
+// TestOnlyDuplicatesAreCutWhileTheyWait guards the storm's own rule: a request that may be the first of its key is never cut while it waits.
 func TestOnlyDuplicatesAreCutWhileTheyWait(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	cuts := map[cut]int{}

@@ -52,7 +52,7 @@ func (p *peer) drain(tb testing.TB) {
 	}
 }
 
-// send writes in one go; what the other side does not take any more is its affair.
+// send writes all at once. Bytes that the other side no longer reads are lost, and no error is reported.
 func (p *peer) send(format string, args ...any) {
 	if p.conn != nil {
 		_, _ = fmt.Fprintf(p.conn, format, args...)

@@ -235,7 +235,7 @@ func TestNeverSentTwice(t *testing.T) {
 	}
 }
 
-// A client that stops reading neither fills the memory nor holds the stream for ever.
+// A client that stops reading neither fills the memory nor holds the stream forever.
 func TestClientThatDoesNotRead(t *testing.T) {
 	const offered = 256 << 20
 	stopped := make(chan int, 1)

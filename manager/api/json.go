@@ -14,8 +14,8 @@ import (
 // option never goes unnoticed. Replies are read leniently, so that a newer
 // manager may add fields.
 //
-// JSON strings are Unicode: octets of header values that are not UTF-8 do not
-// survive this form. Whoever needs them byte for byte uses the raw form.
+// JSON strings are Unicode: bytes of header values that are not UTF-8 do not
+// survive this form. A caller that needs them byte for byte uses the raw form.
 
 // MaxJSONDepth bounds the nesting of JSON that CheckJSON accepts.
 const MaxJSONDepth = 64

@@ -88,12 +88,12 @@ func appendInt(dst []byte, v int) []byte {
 	return append(dst, buf[i:]...)
 }
 
-// AppendJSONString appends s as a JSON string. Octets that are not UTF-8
+// AppendJSONString appends s as a JSON string. Bytes that are not UTF-8
 // become U+FFFD, so the output is always valid JSON.
 func AppendJSONString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
-	for _, r := range s { // invalid octets arrive as U+FFFD
+	for _, r := range s { // invalid bytes arrive as U+FFFD
 		switch {
 		case r == '"' || r == '\\':
 			dst = append(dst, '\\', byte(r))

@@ -9,12 +9,12 @@ import (
 // The raw form.
 //
 //	message := version(0x01) kind field*
-//	string, bytes := uvarint(length) octets
+//	string, bytes := uvarint(length) byte*
 //	duration := uvarint(milliseconds, rounded up)
-//	result := uvarint(status) flags(1 octet, bit 0 body omitted) uvarint(count) (name value)* body
+//	result := uvarint(status) flags(1 byte, bit 0 body omitted) uvarint(count) (name value)* body
 //
 // Fields come in the order in which the structs of types.go declare them. A
-// message is exactly consumed: trailing octets are an error, so that a sender
+// message is exactly consumed: trailing bytes are an error, so that a sender
 // and a receiver that disagree never half understand each other. UnknownTTL is
 // left out at the end where it is 0, so that what older senders write means the
 // manager's default; else it is one millisecond more than the duration.
@@ -237,7 +237,7 @@ func (d *decoder) start(kind byte) {
 
 func (d *decoder) end() error {
 	if d.err == nil && len(d.b) != 0 {
-		d.fail("", "trailing octets")
+		d.fail("", "trailing bytes")
 	}
 	if d.err != nil {
 		return d.err

@@ -28,7 +28,7 @@ func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {
 
 // CheckRawResult reports whether b is one well-formed and valid result in the
 // raw form, without building it. Status is its HTTP status and body the number
-// of octets of its body. The error is a *RawError or a *FieldError.
+// of bytes of its body. The error is a *RawError or a *FieldError.
 func CheckRawResult(b []byte) (status, body int, err error) {
 	d := decoder{b: b}
 	s := d.uvarint("status")

@@ -65,7 +65,7 @@ func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, er
 	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/retry", body: r})
 }
 
-// Claim leases jobs. It is not repeated: whoever claims in a loop does that.
+// Claim leases jobs. It is not repeated: a caller claims in a loop anyway.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
 	var out struct {
 		Jobs []Job `json:"jobs"`

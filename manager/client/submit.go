@@ -13,7 +13,7 @@ import (
 // An *Error that is not Temporary is the manager's refusal. After any other
 // error it is unknown whether the job was enqueued, since an attempt may have
 // got through and its answer not; the same Submission with the same
-// IdempotencyKey finds out. Whoever wants to ask again therefore sets the key,
+// IdempotencyKey finds out. A caller that may have to ask again therefore sets the key,
 // for example to Keys().Next(), instead of leaving it to this call.
 func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, error) {
 	if s.IdempotencyKey == "" {

@@ -100,7 +100,7 @@ type Event struct {
 	// Name is required.
 	Name    string `json:"-"`
 	Payload any    `json:"payload,omitempty"`
-	// Key makes a second send with it enqueue nothing, whoever sends it.
+	// Key makes a second send with it enqueue nothing, no matter which client sends it.
 	Key          string            `json:"key,omitempty"`
 	Priority     int               `json:"priority,omitempty"`
 	MaxAttempts  int               `json:"max_attempts,omitempty"`

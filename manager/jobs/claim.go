@@ -209,7 +209,7 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 			if h.lane.lead.See(h.Hit, taken); !taken {
 				around--
 			}
-			if c.budget <= 0 { // whoever has nothing yet is served by the next batch
+			if c.budget <= 0 { // claims that have nothing yet are served by the next batch
 				for _, op := range group {
 					op.again = len(op.jobs) == 0
 				}

@@ -331,7 +331,7 @@ func prefetchJobs(tx store.Tx, ids []string) error {
 	for _, id := range ids {
 		r, err := load(tx, id)
 		if err != nil || r == nil {
-			continue // whoever loads it next learns of the error
+			continue // the next call that loads it returns the error
 		}
 		if r.Key != "" {
 			names = append(names, store.ID{Collection: colKeys, Key: r.Key})

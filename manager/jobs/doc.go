@@ -38,7 +38,7 @@
 // worker's: a late finish reports what really happened. Time in which no manager
 // served does not count, see package downtime.
 //
-// Execution is therefore at least once. Who needs exactly one effect makes the
+// Execution is therefore at least once. A caller that needs exactly one effect makes the
 // handler idempotent, with the job's id as the key.
 //
 // # Three kinds of deduplication
@@ -96,7 +96,7 @@
 // over 512 bytes are records of their own, so that claims and heartbeats do not
 // write them again. Keys, locks, the set of paused functions, subscriptions and
 // keyed sends are single records that transactions Get, so that the store
-// serializes those who decide by them; scans only propose candidates.
+// serializes the transactions that decide by them; scans only propose candidates.
 //
 // # Claims under load
 //
@@ -116,7 +116,7 @@
 //
 // Why is the payload not hashed with its members sorted? Two programs that write
 // members in different orders are rare, and a digest that depends on a JSON
-// canonicalization is a compatibility promise for ever. Who needs an identity
+// canonicalization is a compatibility promise forever. A caller that needs an identity
 // gives a key.
 //
 // Why does a cancel free the key of a job whose worker is still at it? Who

@@ -9,7 +9,7 @@ import (
 
 // dueTimes is what one queue knows about the next moment at which a job falls
 // due: a scheduled job's run_at or the end of a lease. Claims consult it so that
-// they look at those indices only when there may be something, and Run so that
+// they look at those indexes only when there may be something, and Run so that
 // it sleeps until then. It is a cache of facts: being wrong about what other
 // managers did costs dueRefresh of delay, never correctness.
 type dueTimes struct {
@@ -89,7 +89,7 @@ func (d *dueTimes) in(limit time.Duration) time.Duration {
 	return min(max(left, time.Millisecond), limit)
 }
 
-// nextDue looks at the heads of the two indices that time moves jobs out of.
+// nextDue looks at the heads of the two indexes that time moves jobs out of.
 func (q *Queue) nextDue(tx store.Tx) (time.Time, error) {
 	var next time.Time
 	for _, index := range []string{idxActive, idxScheduled} {

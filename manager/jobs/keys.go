@@ -35,7 +35,7 @@ const pausedKey = "paused"
 // pausedVersionKey is the record beside it that is another one after each change.
 const pausedVersionKey = "paused_version"
 
-// Indices of colJobs. Every job is in idxFunction and in exactly one of the
+// Indexes of colJobs. Every job is in idxFunction and in exactly one of the
 // others, which tells its state, so that the length of each is a gauge.
 const (
 	idxQueued    = "queued"    // priority, run_at: the order of claims
@@ -78,7 +78,7 @@ func keyTime(k string) time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64([]byte(k[:8]))))
 }
 
-// classOf tells the place of a job in the indices.
+// classOf tells the place of a job in the indexes.
 func (r *record) class() class {
 	switch r.State {
 	case Scheduled:

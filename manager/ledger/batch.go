@@ -303,7 +303,7 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	return reply, more, err
 }
 
-// lookupBatch answers the duplicates among the reserves from a read-only transaction, but for
+// lookupBatch answers the duplicates among the reserves from a read-only transaction, except
 // those that come after another item of their key which that cannot answer.
 func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	if !reserves(items) {

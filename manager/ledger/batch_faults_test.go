@@ -318,7 +318,7 @@ func TestBatchUnreadable(t *testing.T) {
 // removed for it is there again, and its neighbours are as they would be without it.
 func TestBatchRefusedAfterAWrite(t *testing.T) {
 	for _, refused := range []int{1, 3, 6} {
-		// A window that is full but for 100 bytes, with one small entry that has expired.
+		// A window that is full except for 100 bytes, with one small entry that has expired.
 		fill := func(opts Options) (*Ledger, *faulty) {
 			l, f, c := faultyLedger(t, "own", opts)
 			old := finishReq("old", "t", "")

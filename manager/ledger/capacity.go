@@ -85,7 +85,7 @@ func sizeOf(tx store.Tx) (level, error) {
 func chargeOf(key string, r *record) int64 { return int64(len(key)+recordLen(r)) + EntryOverhead }
 
 // admit makes sure that there is room for the reservation r of a new key, and for
-// its outcome: of those that are to come, each counts like the average one of late.
+// its outcome: an outcome that is still to come counts like the average of recent ones.
 func (tx *Tx) admit(key string, r *record) error {
 	l := tx.l
 	at, err := tx.level()

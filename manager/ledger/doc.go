@@ -88,7 +88,7 @@
 // The ledger holds at most MaxEntries entries and, on an engine that lives in
 // this process, MaxBytes. A new key that finds no room, once what has expired is
 // gone, gets ErrFull. Reservations count with the outcome that they are to get, as
-// large as those of late. An outcome of work that ran is never refused for want of
+// large as recent ones. An outcome of work that ran is never refused for want of
 // room: it may take an eighth more than the window, and beyond that it is recorded
 // without its answer. When its reservation is gone it may take that eighth, too, and
 // one entry more; beyond that it gets ErrFull.

@@ -61,7 +61,7 @@ func TestEachInsertionEvictsOne(t *testing.T) {
 	}
 }
 
-// TestDuplicatesEvictNothing: whoever only repeats keys is no reason to forget
+// TestDuplicatesEvictNothing: a client that only repeats keys is no reason to forget
 // any, also when the window is nearly full and others insert.
 func TestDuplicatesEvictNothing(t *testing.T) {
 	const limit, free, replayers = 500, 40, 64

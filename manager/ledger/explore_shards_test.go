@@ -27,7 +27,7 @@ const (
 	newList
 )
 
-// first is the ledger that an attempt asks first, next whom it asks when that says that the key has moved; -1: nobody.
+// first is the ledger that an attempt asks first, next the one that it asks when that says that the key has moved; -1: nobody.
 func (l lists) first() int { return [...]int{giver, giver, taker}[l] }
 func (l lists) next() int  { return [...]int{-1, taker, -1}[l] }
 

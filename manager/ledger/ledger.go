@@ -116,7 +116,7 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 	key := recordKey(req.Scope, req.Key)
 	wait := min(req.Wait, l.opts.MaxWait)
 	if wait > 0 && l.waits.queued(key) {
-		// Whoever is in line may reserve first. What needs no reservation is
+		// Callers that are in line may reserve first. What needs no reservation is
 		// answered at once, the holder's own call above all.
 		reply, ok, err := l.lookup(ctx, key, req)
 		if err != nil || ok && reply.State != api.StatePending {

@@ -13,7 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/store"
 )
 
-// Entry is an entry as operators see it. The token is not part of it: whoever
+// Entry is an entry as operators see it. The token is not part of it: a caller that
 // knows it can end the reservation.
 type Entry struct {
 	Scope, Key, Fingerprint, Ref string

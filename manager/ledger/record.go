@@ -84,7 +84,7 @@ const maxRefBytes = 255
 const recordOverhead = 2 + 7*binary.MaxVarintLen64
 
 // recordKey names an entry in the store, and the topic that its waiters watch.
-// The length makes the pair unambiguous whatever octets it holds, and keeps the
+// The length makes the pair unambiguous whatever bytes it holds, and keeps the
 // topic apart from those of other parts of the program, which begin with a
 // letter.
 func recordKey(scope, key string) string {

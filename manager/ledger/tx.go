@@ -399,7 +399,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 	tx.deltas = append(tx.deltas, delta{scope, sign, bytes, tx.fx.releases})
 }
 
-// remove deletes a record and wakes those who wait for it.
+// remove deletes a record and wakes the callers that wait for it.
 func (tx *Tx) remove(key string, r *record) error {
 	tx.fx.wrote = true
 	if err := tx.Tx.Delete(collection, key); err != nil {

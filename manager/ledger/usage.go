@@ -24,7 +24,7 @@ type usage struct {
 	rows [usageRows][usageWidth]usageCell
 	// pending is about how many entries are PENDING.
 	pending atomic.Int64
-	// growth is by how many bytes the outcomes of late were larger than their
+	// growth is by how many bytes recent outcomes were larger than their
 	// reservations, on average.
 	growth atomic.Int64
 }

@@ -19,7 +19,7 @@ type HoldFunc func() (ctx context.Context, stop func())
 type waits struct {
 	max   int64
 	total atomic.Int64
-	drain chan struct{} // closed when nobody shall wait any more
+	drain chan struct{} // closed when no caller may wait any more
 
 	mu     sync.Mutex
 	queues map[string]*queue

@@ -373,7 +373,7 @@ func TestPressureIsTold(t *testing.T) {
 	}
 }
 
-// TestOneKeyDoesNotTakeAllPlaces: a storm on one key leaves places for those who wait
+// TestOneKeyDoesNotTakeAllPlaces: a storm on one key leaves places for callers that wait
 // for others, also when there are several storms.
 func TestOneKeyDoesNotTakeAllPlaces(t *testing.T) {
 	l, _ := newTestLedger(t, Options{MaxWaiters: 100, MaxWait: time.Hour})

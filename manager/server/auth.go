@@ -41,7 +41,7 @@ const (
 // is set; nil when neither is asked for. The file has one token per line, so that
 // tokens can be changed without an interruption; a token that is followed by the
 // word admin is an administrator's, see Route.Admin. Empty lines and lines that
-// begin with # are skipped. Where no token is asked for, whoever may call is an
+// begin with # are skipped. Where no token is asked for, every caller is an
 // administrator.
 func NewAuth(tokenFile string, certificate bool) (*Auth, error) {
 	if tokenFile == "" && !certificate {
@@ -110,8 +110,8 @@ func parseCredential(line string) (c credential, ok bool) {
 // credentials that came with it.
 const freeBody = 64 << 10
 
-// early reports whether a request shall be authorized before its body is read:
-// a body takes its memory when it is announced, and that is for those who may
+// early reports whether a request must be authorized before its body is read:
+// a body takes its memory when it is announced, and only callers that may
 // send one. Length is negative when it was not announced.
 func (a *Auth) early(length int) bool {
 	return a != nil && (length < 0 || length > freeBody)

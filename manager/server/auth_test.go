@@ -236,7 +236,7 @@ func TestStrangersSendNoLargeBodies(t *testing.T) {
 				t.Errorf("%s: %d %v", what, resp.StatusCode, resp.Header)
 			}
 		}
-		// Those who may call send what they like, within the limit.
+		// Callers with a token send what they like, within the limit.
 		body := strings.Repeat(" ", 500_000) + `{"key":"k","token":"t"}`
 		for _, framing := range []string{
 			fmt.Sprintf("content-length: %d\r\n\r\n%s", len(body), body),

@@ -11,7 +11,7 @@ import (
 // connDeadline is the deadline of one direction of a connection. Engines move
 // deadlines several times per request, nearly always further away, and each
 // move costs a change of a timer of the runtime. So the timer is left alone
-// when a new deadline is later than the one that it is set for: whoever it then
+// when a new deadline is later than the one that it is set for: a call that it then
 // wakes too early finds out here, sets it anew and goes on. What the engine
 // sees is the same.
 type connDeadline struct {

@@ -69,7 +69,7 @@ func TestDeadlinesThatMoveAway(t *testing.T) {
 			t.Fatalf("step %d: set %d and %d times, want %d", i, len(inner.reads), len(inner.writes), s.sets)
 		}
 	}
-	// What somebody else did to the connection is not built upon.
+	// What somebody else did to the connection is not relied on.
 	c.read.forget()
 	if err := c.SetReadDeadline(now.Add(30 * time.Second)); err != nil || len(inner.reads) != 4 {
 		t.Errorf("%v, set %d times", err, len(inner.reads))

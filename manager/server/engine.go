@@ -127,7 +127,7 @@ func (l *limiter) admit(c net.Conn) *limitConn {
 }
 
 // refuse answers without blocking: a new connection's send buffer is empty, so
-// the few octets fit. The client's request is not read; a client that is still
+// the few bytes fit. The client's request is not read; a client that is still
 // sending may see a reset instead of the answer.
 func (l *limiter) refuse(c net.Conn) {
 	l.server.metrics.refused.Inc()

@@ -79,7 +79,7 @@ func (e *fastHTTP) handle(c *fasthttp.RequestCtx) {
 // admitBody leaves no room for the large body of a stranger; handleError then
 // says why, except that fasthttp forgets the head of a request with too large
 // chunks: that is 413 like any other. The connection is out of reach here, so
-// this looks at tokens only: whoever needs a certificate and has none is
+// this looks at tokens only: a client that needs a certificate and has none is
 // refused by serve.
 func (e *fastHTTP) admitBody(h *fasthttp.RequestHeader) (c fasthttp.RequestConfig) {
 	auth, length := e.server.opts.Auth, fastBodyLength(h)

@@ -216,7 +216,7 @@ func replay(r *Request, w *Response, raw []byte) {
 
 // idempotencyKey reads the header, bare or as an RFC 8941 string; "" when there
 // is none. One that is there but empty, repeated or not a key is refused, never
-// taken for absent: whoever sends it counts on being protected.
+// taken for absent: a client that sends it counts on being protected.
 func idempotencyKey(r *Request) (string, error) {
 	n := r.HeaderCount(api.HeaderIdempotencyKey)
 	if n == 0 {

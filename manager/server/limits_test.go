@@ -387,7 +387,7 @@ func TestLeavingBehindPipelinedData(t *testing.T) {
 	s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
 }
 
-// TestHalfClosedBehindALongPoll: whoever closes one direction while it waits is
+// TestHalfClosedBehindALongPoll: a client that closes one direction while it waits is
 // taken for gone, and told so if it still listens.
 func TestHalfClosedBehindALongPoll(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {

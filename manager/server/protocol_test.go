@@ -30,8 +30,8 @@ func tlsFor(t *testing.T) (listener, client *tls.Config) {
 	return listener, client
 }
 
-// TestSlowHandshakesAreCut: whoever connects to a TLS listener and says nothing,
-// or stops in the middle, does not keep his place.
+// TestSlowHandshakesAreCut: a client that connects to a TLS listener and says nothing,
+// or stops in the middle, does not keep its place.
 func TestSlowHandshakesAreCut(t *testing.T) {
 	listener, _ := tlsFor(t)
 	for what, hello := range map[string]string{"nothing": "", "half a hello": "\x16\x03\x01\x00\xa5\x01\x00"} {

@@ -138,7 +138,7 @@ func (k *Keeper) Run(ctx context.Context, changed func(Change)) {
 	}
 }
 
-// refresh leaves errors of the store to those who need it.
+// refresh leaves errors of the store to the calls that need the store.
 func (k *Keeper) refresh(ctx context.Context) (c Change, changed bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

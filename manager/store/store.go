@@ -20,7 +20,7 @@
 //
 // Scans are hints. An engine may serve them from state that is slightly stale
 // and that does not include the transaction's own writes (Redis cannot watch a
-// range). Whoever acts on a hit must Get the record in the same transaction
+// range). A caller that acts on a hit must Get the record in the same transaction
 // and look again.
 //
 // # Durability
@@ -238,7 +238,7 @@ type Capabilities struct {
 	// Shared: several managers may use the same data at once.
 	Shared bool
 	// FreeReads: an Update whose function writes nothing costs what a View
-	// costs, and waits for nobody whom a View would not wait for.
+	// costs, and waits only for what a View would wait for.
 	FreeReads bool
 	// Sizes: every Tx is a Sizer.
 	Sizes bool

@@ -160,7 +160,7 @@ func (l *Log) yield() {
 // all others would wait for two.
 //
 // It waits for as many records as the batch had, at most for gatherFactor times
-// as long as the batch took, and for ever less when callers do not come that
+// as long as the batch took, and for a shorter and shorter time when callers do not come that
 // fast. Waiting for the last few of them pays: who is late misses a whole fsync.
 type gatherer struct {
 	misses int // in a row; each halves the wait
@@ -194,7 +194,7 @@ func (g *gatherer) gather(l *Log, n, target uint64, took time.Duration, timer *t
 	}
 }
 
-// commitBatch makes a batch durable and tells those who wait for it, or makes the log
+// commitBatch makes a batch durable and tells the callers that wait for it, or makes the log
 // fail.
 func (l *Log) commitBatch(b *batch) bool {
 	err := l.commit(b)
@@ -262,7 +262,7 @@ func (l *Log) settle(b *batch, took time.Duration) (target uint64) {
 }
 
 // finished tells everybody who waits for a batch that it is durable, or that the
-// log has failed, as is known already to whoever looks. Notify sees one or the
+// log has failed, which other callers can see already. Notify sees one or the
 // other from here on.
 func (l *Log) finished(b *batch) {
 	close(b.done)

@@ -29,7 +29,7 @@
 // A batch costs a write, an fdatasync and a handful of context switches however
 // many records it has, so what counts is how many share it. After a batch the
 // committer waits for the callers that it woke (see gatherer), and before it
-// takes the next it yields to whoever can run (see Log.yield). Overwriting space
+// takes the next it yields to goroutines that can run (see Log.yield). Overwriting space
 // that was filled before is cheaper to sync than space that is only reserved. Two
 // buffers are kept, for the batch that collects and the one on its way. One
 // aligned write with O_DIRECT and RWF_DSYNC instead of a write and an fdatasync
@@ -70,7 +70,7 @@
 // This holds whatever subset of the sectors of an unsynced write reached the
 // disk, in whatever order. What it cannot tell is damage to the very last
 // batch when the machine stopped before its mark was written. The seed of the
-// checksum is secret to whoever chooses bodies, so that a body cannot carry a
+// checksum is secret to a caller that chooses bodies, so that a body cannot carry a
 // forged proof.
 //
 // Before a log that was opened serves anybody, its last batch is written

@@ -249,7 +249,7 @@ func appendWaitingForSegment(l *wal.Log, i uint64) (uint64, error) {
 	}
 }
 
-// Whoever waits for the next segment learns that there is no space for it.
+// A caller that waits for the next segment learns that there is no space for it.
 func TestDiskFillsWhileWaitingForRoom(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))

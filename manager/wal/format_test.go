@@ -45,7 +45,7 @@ func TestScanStopsAtStaleRecords(t *testing.T) {
 }
 
 // A body that looks like a record proves nothing: the seed is not known to
-// whoever chose it.
+// the caller that chose it.
 func TestForgedProof(t *testing.T) {
 	forged := appendRecord(nil, bodyChecksum(0, []byte("x")), 100, 0, []byte("x"))
 	b := segmentOf(1, []byte("a"), forged)

@@ -25,7 +25,7 @@ type Log struct {
 
 	// What waiters look at without the lock. pending is the batch that
 	// collects, inflight the one taken last to be committed; they are stored
-	// in that order, inflight first, so that whoever sees a newer pending
+	// in that order, inflight first, so that a reader that sees a newer pending
 	// finds an older record's batch in inflight or durable.
 	durable  atomic.Uint64
 	last     atomic.Uint64
@@ -90,7 +90,7 @@ type batch struct {
 	calls []Waiter // guarded by Log.mu even then
 }
 
-// Waiter is somebody who is to be told when a record is durable.
+// Waiter is a channel that gets a value when a record is durable.
 type Waiter struct {
 	Sequence uint64
 	// C is sent a value; when it has no room for one that is left out.
@@ -296,7 +296,7 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 
 // Notify tells each of the waiters once, when its record, which must have been
 // appended, is durable or the log has failed, and so when WaitDurable will not
-// wait any more. It is for those who wait for something else as well; it does
+// wait any more. It is for callers that wait for something else as well; it does
 // not wait and does not keep the slice.
 func (l *Log) Notify(waiters []Waiter) {
 	l.mu.Lock()
@@ -322,7 +322,7 @@ func (l *Log) WaitRoom(ctx context.Context, n int) error {
 	return l.waitFor(ctx, n, ErrBusy)
 }
 
-// WaitSpace is WaitRoom for those who would rather wait than fail when the disk
+// WaitSpace is WaitRoom for callers that would rather wait than fail when the disk
 // is full: it waits until there is space again, too.
 func (l *Log) WaitSpace(ctx context.Context, n int) error {
 	return l.waitFor(ctx, n, ErrBusy, ErrNoSpace)
@@ -428,7 +428,7 @@ func (l *Log) fail(cause error) {
 	l.broadcastRoom()
 }
 
-// broadcastRoom wakes those who wait for room; the caller holds mu.
+// broadcastRoom wakes the callers that wait for room; the caller holds mu.
 func (l *Log) broadcastRoom() {
 	if l.room != nil {
 		close(l.room)

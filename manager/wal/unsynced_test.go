@@ -125,7 +125,7 @@ func TestFailedWipeIsDoneAgain(t *testing.T) {
 	}
 }
 
-// Whoever finds the mark of a clean stop may rely on it: a start does not write
+// A start that finds the mark of a clean stop may rely on it: it does not write
 // all of its segment then.
 func TestStartAfterACleanStopWritesLittle(t *testing.T) {
 	fs := &faultfs.FS{}

@@ -25,7 +25,7 @@
 // bucket whose next answer takes more than it has so far gets more from its region
 // first; when the region has none left, answers of other buckets leave, of a few
 // that are compared the one used longest ago. So the bytes are used whatever the
-// answers' sizes are, but for a rest that is smaller than one answer. What the
+// answers' sizes are, except for a rest that is smaller than one answer. What the
 // records may take when all ways are taken is not given to answers: with the
 // default sizes 17 % of MaxBytes.
 //

@@ -149,7 +149,7 @@ func TestHammerEverything(t *testing.T) {
 				if failures {
 					h.before = func(op, _ string) Status {
 						switch n := calls.Add(1); {
-						case n < 100: // the probes shall succeed
+						case n < 100: // the probes must succeed
 						case n%97 == 0:
 							return Failed
 						case op == "set" && n%13 == 0:

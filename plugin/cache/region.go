@@ -10,7 +10,7 @@ import (
 //	region := 'o' 'r' version typical(4) used(4) hand(4) share(2)*
 //
 // share is what each bucket has of the region's bytes, in units; used is their
-// sum. typical is about the size of the larger answers of late; so much is set
+// sum. typical is about the size of the larger of recent answers; so much is set
 // aside for an answer that must be kept. hand is the next bucket to look at
 // when answers have to leave.
 //

@@ -6,7 +6,7 @@ import "github.com/oncegate/oncegate/manager/api"
 // Contended. A second call with the same token is the same reservation.
 //
 // wake are the waiters of a pending entry that was over or had to make room:
-// they shall look again.
+// they must look again.
 func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake []uint32) {
 	bucket := t.bucket(&r.Hash)
 	v := &t.own

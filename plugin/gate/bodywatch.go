@@ -17,7 +17,7 @@ const bodyPatience = 5 * time.Second
 // The first body that is delivered ends the watch for good.
 type bodyWatch struct {
 	seen bool // a body was delivered while headers were held
-	// unavailable: none is. Requests are refused but for one per bodyPatience, which is
+	// unavailable: none is. Requests are refused, except one per bodyPatience, which is
 	// held to find out whether that is still so.
 	unavailable bool
 	refusing    bool  // what is held now is to be refused

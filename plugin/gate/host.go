@@ -68,7 +68,7 @@ const (
 //
 // Methods of the group Streams act on the stream whose callback runs, or on the
 // one that Select chose since the running callback began. What they return is
-// only valid during the running callback, but for bodies.
+// only valid during the running callback, except for bodies.
 type Host interface {
 	cache.SharedData
 

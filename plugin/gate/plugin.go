@@ -36,7 +36,7 @@ const (
 // Messages between VMs. Sixteen bytes are the hash of an entry that ended.
 const (
 	messageKick = 'k' // to itself: there is work for the plugin context
-	messageAll  = 'a' // entries ended whose hashes are not known: all shall look
+	messageAll  = 'a' // entries ended whose hashes are not known: all must look
 )
 
 // Plugin is the gate in one VM. Its methods are the host's callbacks; they
@@ -63,10 +63,10 @@ type Plugin struct {
 	fullAt  int64 // an answer of more bytes fills the host's buffer; 0: not seen yet
 	stuck   bool  // it was said that a request body stands still
 	ticks   int64
-	ticked  int64   // the last tick, but for those that only look at endings
+	ticked  int64   // the last tick, except those that only look at endings
 	writes  []write // changes of the cache to be tried again
 
-	woken    []cache.Hash // entries whose local waiters shall look again
+	woken    []cache.Hash // entries whose local waiters must look again
 	wokenAll bool
 	kicked   bool   // a kick is in our queue
 	inside   bool   // the plugin context is active and will pump

@@ -42,7 +42,7 @@ func (p *Plugin) stalls() {
 	}
 }
 
-// letGo has what the host holds of an answer pass, but for the last byte.
+// letGo has what the host holds of an answer pass, except the last byte.
 func (s *Stream) letGo() {
 	p, a := s.plugin, &s.answer
 	s.phase, s.moved, a.stalled = phaseCopied, p.ticks, true

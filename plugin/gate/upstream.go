@@ -163,7 +163,7 @@ func (r *carrier) over(c *carried) {
 	c.stream.carried = nil
 }
 
-// upstreamHeaders returns the headers of the call for those of the request: the same, but for what is
+// upstreamHeaders returns the headers of the call for those of the request: the same, except for what is
 // about this hop, and what would have the host repeat the call.
 func upstreamHeaders(out, headers [][2]string) [][2]string {
 	for i := range headers {

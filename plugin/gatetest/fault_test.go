@@ -219,7 +219,7 @@ func TestManyLargeAnswersWaitForTheManager(t *testing.T) {
 		for i := range n {
 			x := r.Send(Request{Key: fmt.Sprint("k", i)})
 			x.Answer(200, body)
-			r.Settle() // the next reserve shall not share a batch with a commit that is held
+			r.Settle() // the next reserve must not share a batch with a commit that is held
 			all = append(all, x)
 		}
 		r.Settle()

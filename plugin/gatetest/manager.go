@@ -257,8 +257,8 @@ func (m *Manager) read(c *Call, message []byte) work {
 	return func(answer func(hostsim.CallResponse)) { answer(problem(400)) }
 }
 
-// arrive counts a call and returns what goes wrong with it. Who has seen the count can
-// release it.
+// arrive counts a call and returns what goes wrong with it. A test that has seen the count
+// can release it.
 func (m *Manager) arrive(c Call, h *held) Fault {
 	m.calls = append(m.calls, c)
 	close(m.changed)

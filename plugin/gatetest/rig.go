@@ -381,7 +381,7 @@ func (c *Recorder) await(t testing.TB, what string, ready func() bool) {
 		select {
 		case <-changed:
 		case <-deadline:
-			t.Fatalf("waited in vain for %s; so far: begun %v, ended %v, reset %q, %v %q",
+			t.Fatalf("timed out waiting for %s; so far: begun %v, ended %v, reset %q, %v %q",
 				what, c.begun, c.ended, c.reset, c.headers, c.body.String())
 		}
 	}

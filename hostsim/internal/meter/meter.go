@@ -10,7 +10,7 @@
 //
 // Tables get a maximum, because engines limit memory but not them.
 //
-// Function, type and global indices of the module stay as they are, because all that
+// Function, type and global indexes of the module stay as they are, because all that
 // is added is added at the end. Debug sections are dropped, as code moves.
 package meter
 

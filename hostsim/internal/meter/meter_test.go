@@ -102,7 +102,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Indices, names and custom sections survive; debug sections go.
+// Indexes, names and custom sections survive; debug sections go.
 func TestSections(t *testing.T) {
 	custom := func(name string) string {
 		return "\x00" + string(rune(len(name)+2)) + string(rune(len(name))) + name + "!"

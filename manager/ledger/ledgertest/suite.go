@@ -212,7 +212,7 @@ func testExpiry(t *testing.T, m *managers) {
 	m.reserve(0, "k", "t3", api.StatePending)
 }
 
-// testOneReservation: whoever asks at the same time, and wherever, one gets it.
+// testOneReservation: of the callers that ask at the same time, at any manager, one gets it.
 func testOneReservation(t *testing.T, m *managers) {
 	m.start(ledger.Options{})
 	for round := range 5 {
@@ -246,7 +246,7 @@ func testOneReservation(t *testing.T, m *managers) {
 	}
 }
 
-// testReplays: whoever only repeats keys is no reason to evict any, also when
+// testReplays: a client that only repeats keys is no reason to evict any, also when
 // the window is nearly full and somebody else inserts.
 func testReplays(t *testing.T, m *managers) {
 	const limit, old, fresh, replayers = 66, 50, 10, 32

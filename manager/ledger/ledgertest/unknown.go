@@ -97,7 +97,7 @@ func testRenewal(t *testing.T, m *managers) {
 	}
 }
 
-// testWaitForUnknown: those who wait, at whatever manager, are told when the outcome is
+// testWaitForUnknown: callers that wait, at any manager, are told when the outcome is
 // said to be unknown, and when the reservation runs out.
 func testWaitForUnknown(t *testing.T, m *managers) {
 	m.start(ledger.Options{MaxWait: patience})

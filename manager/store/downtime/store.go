@@ -177,7 +177,7 @@ func (s *Store) reached() {
 func (s *Store) Start(ctx context.Context) error { return s.back(ctx) }
 
 // Run beats, and looks for gaps, until ctx ends. Errors of the store are left to
-// those who need it; the next beat tries again.
+// the calls that need the store; the next beat tries again.
 func (s *Store) Run(ctx context.Context) {
 	every := tick
 	if s.shared {

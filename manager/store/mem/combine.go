@@ -13,7 +13,7 @@ import (
 // call is one Update on its way.
 //
 // Callers do not queue up for the lock. One who finds it taken leaves the call
-// in Store.calls, and whoever has the lock runs what is there before giving it
+// in Store.calls, and the caller that has the lock runs what is there before giving it
 // up. So a transaction finds what the one before it left in the processor's
 // caches, and its caller goes to sleep once, until the record is durable, not
 // another time before that.
@@ -115,8 +115,8 @@ func (s *Store) lead(c *call) {
 	}
 }
 
-// sleep waits for a call to be woken. Who is woken without having been run is to
-// go on with the calls that wait; so is one who does not want to wait any longer,
+// sleep waits for a call to be woken. A caller that is woken without a result takes
+// over the remaining calls; so does one that stops waiting,
 // as it may have been chosen for that already.
 func (s *Store) sleep(c *call) {
 	left := false
@@ -139,7 +139,7 @@ func (s *Store) sleep(c *call) {
 	s.unlock()
 }
 
-// unlock runs the calls that were left to whoever has the lock, up to
+// unlock runs the calls that were left to the holder of the lock, up to
 // maxCombined, and gives it up. Every holder of the lock ends with it.
 func (s *Store) unlock() {
 	for left := maxCombined; ; {
@@ -152,7 +152,7 @@ func (s *Store) unlock() {
 }
 
 // hand gives the lock up, and takes it again when there is something to do that
-// nobody else knows of: whoever left a call before this, and found the lock
+// nobody else knows of: a caller that left a call before this, and found the lock
 // taken, relies on it being looked at. more says that somebody was woken for that.
 func (s *Store) hand(more bool) (again bool) {
 	s.mu.Unlock()

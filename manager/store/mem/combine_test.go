@@ -105,7 +105,7 @@ func TestManyCallersFindTheLockTaken(t *testing.T) {
 	}
 }
 
-// When calls never stop coming, nobody is kept running those of others: whoever
+// When calls never stop coming, nobody is kept running those of others: the caller that
 // had the lock gets away after maxCombined.
 func TestNobodyWorksForOthersForGood(t *testing.T) {
 	const n = 4 * maxCombined

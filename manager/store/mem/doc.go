@@ -13,7 +13,7 @@
 // one fsync.
 //
 // Callers who find the lock taken do not queue up for it: they leave the call
-// to whoever has the lock, who runs it before giving the lock up, see call. At
+// to the holder of the lock, which runs it before giving the lock up, see call. At
 // 64 callers that makes a sixth more reserves of a ledger durable per second.
 //
 // When the log is busy (its queue is full, or its next segment is still being

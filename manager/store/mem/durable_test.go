@@ -29,8 +29,8 @@ func start(name string, call func() error) pending {
 	return p
 }
 
-// Nobody sees a change before it is durable, in whichever way he looks; those
-// who look at something else are not kept waiting.
+// Nobody sees a change before it is durable, in whichever way it looks; callers
+// that look at something else are not kept waiting.
 func TestUndurableStateIsNotShown(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, options(fs))
@@ -101,7 +101,7 @@ func TestUndurableStateIsNotShown(t *testing.T) {
 			return nil
 		}),
 	}
-	// Whoever looks at durable state only gets his answer now. By then the
+	// A caller that looks at durable state only gets its answer now. By then the
 	// others have looked and wait, as far as the scheduler let them; that they
 	// do not return is checked again below.
 	if err := s.View(ctx, look("old", "1")); err != nil {

@@ -300,7 +300,7 @@ func TestNothingIsKeptAfterTheWalk(t *testing.T) {
 	mustClose(t, s)
 }
 
-// Who waits for the snapshot of another to be over may leave.
+// A caller that waits for another caller's snapshot may leave.
 func TestSnapshotBehindAnother(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, options(fs))

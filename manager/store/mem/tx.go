@@ -98,7 +98,7 @@ type writeKey struct {
 	key string
 }
 
-// reset makes t ready for another function. topics now belong to whoever has
+// reset makes t ready for another function. topics now belong to the caller that has
 // taken them.
 func (t *tx) reset(update bool) {
 	writes := t.writes[:0]

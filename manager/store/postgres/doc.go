@@ -31,7 +31,7 @@
 // checked as well, if it read more than one record. After three such runs the
 // function's Gets lock (the row, or the name of an absent record), so that it
 // meets no more changes: a busy record makes transactions wait in line, not try
-// for ever. A deadlock, or a lock wait of more than five seconds, makes the
+// forever. A deadlock, or a lock wait of more than five seconds, makes the
 // function run again, too. The server looks for deadlocks after 50 ms if the
 // user may set deadlock_timeout (GRANT SET ON PARAMETER), else after its default
 // of a second.

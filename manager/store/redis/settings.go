@@ -107,8 +107,8 @@ func admit(ctx context.Context, c *goredis.Conn) error {
 	return set.unsafe()
 }
 
-// guard looks at the settings as long as the store is open: whoever operates
-// the server may change them while it runs.
+// guard looks at the settings as long as the store is open: the server's
+// operator may change them while it runs.
 type guard struct {
 	problem atomic.Pointer[error]
 	cancel  context.CancelFunc

@@ -133,7 +133,7 @@ func testAbsenceSkew(e *env) {
 }
 
 // testTransfers moves amounts between accounts while others look at all of
-// them, in Views and in Updates: whoever looks must see one state.
+// them, in Views and in Updates: each look must see one state.
 func testTransfers(e *env) {
 	const accounts, movers, rounds, each = 5, 4, 25, 100
 	all := e.managers(movers + 2)

@@ -207,7 +207,7 @@ func testWatch(e *env) {
 					return tx.Put(things, topic, []byte(fmt.Sprint(from, n)))
 				})
 			})
-			// What the wake-up is about is visible to whoever it woke. The
+			// What the wake-up is about is visible to the caller that it woke. The
 			// wake-up may be a spurious one, so it may take another look.
 			e.eventually(func() bool { return e.get(all[to], topic) == fmt.Sprint(from, n) }, func() string { return "a watcher was woken and never saw why" })
 			w.Stop()

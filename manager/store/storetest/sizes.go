@@ -76,7 +76,7 @@ func testSizes(e *env) {
 	e.wantSize(s, "0/0")
 }
 
-// testSizesExact: whoever goes by the size keeps a limit exactly, also when
+// testSizesExact: a caller that goes by the size keeps a limit exactly, also when
 // many do so at once.
 func testSizesExact(e *env) {
 	const workers, limit = 8, 50

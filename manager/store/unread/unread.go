@@ -62,7 +62,7 @@ func (t *Tracker) Met(err error) bool {
 }
 
 // News delivers each record when it is met for the first time. It is never closed.
-// Who does not receive from it misses nothing but the news.
+// A caller that does not receive from it misses the news, and nothing else.
 func (t *Tracker) News() <-chan *store.UnreadableError { return t.news }
 
 // Known returns the records that were met and not forgotten, in order.

@@ -82,7 +82,7 @@ type conn struct {
 }
 
 // Write bounds each write, which a client that stopped reading would otherwise
-// hold for ever.
+// hold forever.
 func (c *conn) Write(b []byte) (int, error) {
 	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.l.writeTimeout)); err != nil {
 		return 0, err

@@ -27,7 +27,7 @@ type event struct {
 }
 
 // queue carries a message from the host's event loop, which never waits, to one
-// goroutine that writes it to a socket. It has no limit of its own: whoever feeds
+// goroutine that writes it to a socket. It has no limit of its own: the caller that feeds
 // the stream waits for room first, so it holds at most the feeder's limit plus what
 // the host had collected.
 type queue struct {

@@ -35,7 +35,7 @@ func TestCloseWaitsForRunningCalls(t *testing.T) {
 	}
 }
 
-// TestNoCallOutlivesClose lets calls and Close race: whoever was let in before
+// TestNoCallOutlivesClose lets calls and Close race: a call that was let in before
 // Close returned has left.
 func TestNoCallOutlivesClose(t *testing.T) {
 	for range 200 {

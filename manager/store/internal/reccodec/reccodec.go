@@ -1,5 +1,5 @@
 // Package reccodec packs index entries for engines that keep a record's
-// entries beside it: whoever replaces or deletes a record has to know them.
+// entries beside it: replacing or deleting a record takes them away as well.
 package reccodec
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/store"
 )
 
-// ErrCorrupt is returned for octets that Append did not make.
+// ErrCorrupt is returned for bytes that Append did not make.
 var ErrCorrupt = errors.New("store: malformed index entries of a record")
 
 // Append appends the entries:

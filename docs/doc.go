@@ -1,0 +1,4 @@
+// Package docs holds the project's documents and the tests that keep them true: links lead somewhere, every
+// test, path and make target that a document names exists, and no comment, document, help text or log line
+// has a word of words.txt.
+package docs
