@@ -23,7 +23,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 )
 
 // crashRounds is how often the manager is killed; make test-long asks for more.

@@ -12,11 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/store"
-	"github.com/oncegate/oncegate/manager/store/mem"
-	"github.com/oncegate/oncegate/manager/store/postgres"
-	"github.com/oncegate/oncegate/manager/store/redis"
-	"github.com/oncegate/oncegate/manager/store/sqlite"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
 )
 
 // engine makes a store from settings.

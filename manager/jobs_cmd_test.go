@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 // jobsManager runs a manager in this process and returns its URL.

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
 )
 
 // movingManager sends each request to one of the managers, wherever they run

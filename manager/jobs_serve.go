@@ -4,8 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/jobs"
-	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
 // maxJobBody is room for the largest job request: a payload or result of the

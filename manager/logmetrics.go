@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/wal"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // logMetrics are the numbers of the write-ahead log.

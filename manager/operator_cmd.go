@@ -15,7 +15,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 // operatorCommand is one word behind "manager jobs" or "manager ledger".

@@ -20,7 +20,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // patience is how long a test waits for what must happen; only a failure takes

@@ -17,7 +17,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // breakable is a store that a test breaks when it likes.

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/jobs"
-	"github.com/oncegate/oncegate/manager/ledger"
-	"github.com/oncegate/oncegate/manager/server"
-	"github.com/oncegate/oncegate/manager/shard"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
 // settings of "manager serve".

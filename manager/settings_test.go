@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 func testEnv(vars map[string]string) (environment, *bytes.Buffer, *bytes.Buffer) {

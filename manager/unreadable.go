@@ -5,8 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/server"
-	"github.com/oncegate/oncegate/manager/store/unread"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
 // logUnreadable tells of each record that cannot be read once.

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/store"
-	"github.com/oncegate/oncegate/manager/store/mem"
-	"github.com/oncegate/oncegate/manager/store/redis"
-	"github.com/oncegate/oncegate/manager/store/sqlite"
-	"github.com/oncegate/oncegate/manager/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
 )
 
 // damage gives a record the version 99 and leaves its index entries as they are.

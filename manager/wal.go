@@ -12,10 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/ledger"
-	"github.com/oncegate/oncegate/manager/shard"
-	"github.com/oncegate/oncegate/manager/store/mem"
-	"github.com/oncegate/oncegate/manager/wal"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // walCommand is one word behind "manager wal". All of them only read, and only

@@ -11,13 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/jobs"
-	"github.com/oncegate/oncegate/manager/store"
-	"github.com/oncegate/oncegate/manager/store/mem"
-	"github.com/oncegate/oncegate/manager/store/postgres"
-	"github.com/oncegate/oncegate/manager/store/redis"
-	"github.com/oncegate/oncegate/manager/store/sqlite"
-	"github.com/oncegate/oncegate/manager/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
 )
 
 var (

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
 )
 
 //go:embed pairs.lua

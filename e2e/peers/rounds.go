@@ -19,12 +19,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/ledger"
-	"github.com/oncegate/oncegate/manager/server"
-	"github.com/oncegate/oncegate/manager/store"
-	"github.com/oncegate/oncegate/manager/store/mem"
-	"github.com/oncegate/oncegate/manager/store/storetest/servers"
-	"github.com/oncegate/oncegate/manager/wal"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // compareRounds measures durable operations in rounds, in which all systems take turns for a moment

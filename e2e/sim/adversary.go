@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/ledger"
-	"github.com/oncegate/oncegate/manager/store"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // torment schedules what the adversary does to processes, clocks and windows. What it does

@@ -8,8 +8,8 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/ledger/ledgertest"
-	"github.com/oncegate/oncegate/manager/server"
+	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
 // history is what managers were asked and what they answered, by key, for porcupine.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/workertest"
-	"github.com/oncegate/oncegate/manager/jobs"
-	"github.com/oncegate/oncegate/manager/ledger"
-	"github.com/oncegate/oncegate/manager/server"
-	"github.com/oncegate/oncegate/manager/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 func lines(t testing.TB, file string) []string {

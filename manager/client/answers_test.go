@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 // TestRedirectsDoNotSwallowSubmissions: a load balancer that sends http to https

@@ -11,11 +11,11 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/oncegate/oncegate/manager/jobs"
-	"github.com/oncegate/oncegate/manager/ledger"
-	"github.com/oncegate/oncegate/manager/server"
-	"github.com/oncegate/oncegate/manager/store"
-	"github.com/oncegate/oncegate/manager/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 // durableManager serves a queue on the write-ahead log.

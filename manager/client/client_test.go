@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 func TestOptions(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/jobs"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
 func (m *manager) submit(s jobs.Submission) string {

@@ -1,0 +1,232 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// claimBatcher serves the claims of one manager together: while one transaction
+// runs, the claims that arrive wait, and the next transaction serves all of
+// them. So the workers of one manager never compete with each other for the
+// same jobs, which is what makes claims slow on stores with optimistic
+// transactions, and a log is synced once for many of them. A claim that finds
+// the batcher idle starts at once. One batch runs at a time: with more of them
+// each is smaller, and the store makes no more of them durable per second.
+type claimBatcher struct {
+	q       *Queue
+	mu      sync.Mutex
+	pending []*claimOp
+	running bool
+	looks   atomic.Int64 // claims so far, for tests
+}
+
+// claimOp is one claim. jobs, again and err belong to the batch while it runs.
+type claimOp struct {
+	req  ClaimRequest
+	jobs []Job
+	err  error
+	// again: the batch's answer was full before this claim got anything.
+	again bool
+	done  chan struct{}
+	// abandoned, under the batcher's lock: the caller is gone.
+	abandoned bool
+}
+
+// claimTimeout bounds one claiming transaction.
+const claimTimeout = 30 * time.Second
+
+// do runs one claim. When ctx ends it returns at once; what the claim still
+// gets is put back.
+func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.looks.Add(1)
+	op := &claimOp{req: req, done: make(chan struct{})}
+	b.mu.Lock()
+	if !b.running {
+		if !b.q.spawn(b.loop) {
+			b.mu.Unlock()
+			return nil, ErrClosed
+		}
+		b.running = true
+	}
+	b.pending = append(b.pending, op)
+	b.mu.Unlock()
+	select {
+	case <-op.done:
+		return op.jobs, op.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-op.done: // the answer was there first
+		return op.jobs, op.err
+	default:
+	}
+	op.abandoned = true
+	if i := slices.Index(b.pending, op); i >= 0 {
+		b.pending = slices.Delete(b.pending, i, i+1)
+	}
+	return nil, ctx.Err()
+}
+
+// take removes the next batch: claims for at most MaxLimit jobs together, and
+// at least one claim.
+func (b *claimBatcher) take() []*claimOp {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n, sum := 0, 0
+	for n < len(b.pending) && (n == 0 || sum+b.pending[n].req.Limit <= MaxLimit) {
+		sum += b.pending[n].req.Limit
+		n++
+	}
+	batch := slices.Clone(b.pending[:n])
+	b.pending = slices.Delete(b.pending, 0, n)
+	b.running = n > 0
+	return batch
+}
+
+// gather lets callers that are about to claim do so before the next batch is
+// taken, as long as more of them come. The callers of the last batch tend to
+// come back together; without this the first of them would get a transaction
+// of its own and the others would wait for it.
+func (b *claimBatcher) gather() {
+	for last := -1; ; {
+		b.mu.Lock()
+		n := len(b.pending)
+		b.mu.Unlock()
+		if n == last {
+			return
+		}
+		last = n
+		runtime.Gosched()
+	}
+}
+
+func (b *claimBatcher) loop() {
+	for {
+		b.gather()
+		batch := b.take()
+		if len(batch) == 0 {
+			return
+		}
+		err := b.run(batch)
+		if b.q.base.Err() != nil && err != nil {
+			err = ErrClosed
+		}
+		b.deliver(batch, err)
+	}
+}
+
+// run serves a batch in one transaction, after the duties if they are due.
+func (b *claimBatcher) run(batch []*claimOp) error {
+	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
+	defer cancel()
+	var tokens []string
+	for skipDuties := false; ; skipDuties = true {
+		err := b.q.store.Update(ctx, func(tx store.Tx) error {
+			used := 0
+			return b.q.claimTx(tx, batch, skipDuties, func() string {
+				if used == len(tokens) {
+					tokens = append(tokens, newToken())
+				}
+				used++
+				return tokens[used-1]
+			})
+		})
+		if !errors.Is(err, errDutiesFirst) {
+			return err
+		}
+		// One batch of what is due. Where there is much more, the claim does
+		// not wait for all of it: the next claims go on.
+		if _, _, err := b.q.fallDueBatch(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// deliver hands out the answers and puts back the jobs of callers that are gone.
+func (b *claimBatcher) deliver(batch []*claimOp, err error) {
+	var until time.Time
+	claimed := 0
+	for _, op := range batch {
+		if err != nil {
+			op.jobs, op.err = nil, err
+		}
+		for i := range op.jobs {
+			until = earliest(until, op.jobs[i].Lease.Until)
+		}
+		claimed += len(op.jobs)
+	}
+	if claimed > 0 {
+		b.q.stats.claimed.Add(int64(claimed))
+		b.q.due.note(until)
+	}
+	var orphans []Job
+	var again []*claimOp
+	b.mu.Lock()
+	for _, op := range batch {
+		switch {
+		case op.abandoned:
+			orphans = append(orphans, op.jobs...)
+		case op.again && err == nil:
+			again = append(again, op)
+		default:
+			close(op.done)
+		}
+	}
+	b.pending = append(again, b.pending...)
+	b.mu.Unlock()
+	if len(orphans) > 0 {
+		b.putBack(orphans)
+	}
+}
+
+// PutBack undoes claims whose answers cannot be delivered any more: the jobs are
+// queued as if they had not been claimed. Those that were not left alone since
+// stay as they are, and if the store fails all do; they come back when their
+// leases run out.
+func (q *Queue) PutBack(claimed []Job) { q.claims.putBack(claimed) }
+
+// putBack undoes claims whose callers left before they got the answer. If it
+// fails the jobs come back when their leases run out.
+func (b *claimBatcher) putBack(orphans []Job) {
+	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
+	defer cancel()
+	_ = b.q.store.Update(ctx, func(tx store.Tx) error {
+		for _, j := range orphans {
+			r, err := load(tx, j.ID)
+			if err != nil && !b.q.opt.Unreadable.Met(err) {
+				return err
+			}
+			if r == nil || r.State != Active || r.Lease.Token != j.Lease.Token {
+				continue
+			}
+			if r.CancelRequested {
+				if err := r.terminate(tx, Cancelled, now(tx)); err != nil {
+					return err
+				}
+				continue
+			}
+			r.State, r.Lease, r.FreedAt = Queued, nil, now(tx)
+			r.Attempt--
+			if err := r.retakeLock(tx, r.FreedAt); err != nil {
+				return err
+			}
+			notifyQueued(tx, r.Function)
+			if err := r.save(tx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

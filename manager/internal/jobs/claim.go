@@ -1,0 +1,419 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
+	if c.Limit == 0 {
+		c.Limit = 1
+	}
+	if c.Lease == 0 {
+		c.Lease = q.opt.Lease
+	}
+	err := first(
+		checkVisible("worker", c.Worker, 1, MaxNameBytes),
+		checkFunctions(c.Functions),
+		checkRange("limit", c.Limit, 1, MaxLimit),
+		checkDuration("lease_ms", c.Lease, MinLease, MaxLease),
+		checkDuration("wait_ms", c.Wait, 0, MaxWait),
+	)
+	c.Functions = slices.Clone(c.Functions)
+	slices.Sort(c.Functions)
+	c.Functions = slices.Compact(c.Functions)
+	return c, err
+}
+
+// Claim leases up to Limit queued jobs to a worker: those of the highest
+// priority first, among these the ones whose run_at came first. It returns no
+// jobs and no error when there are none within Wait. Fewer than Limit come back
+// when that is all there is or when their payloads exceed MaxAnswerBytes.
+//
+// When ctx ends, jobs that were leased to the call are put back; if even that
+// fails they come back when their lease runs out.
+func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
+	c, err := q.prepareClaim(c)
+	if err != nil {
+		return nil, err
+	}
+	if c.Wait == 0 {
+		return q.claims.do(ctx, c)
+	}
+	leave, err := q.enterWait()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	deadline := time.Now().Add(c.Wait)
+	place := q.idle.enter(c.Functions) // before the first look, so that nothing is missed
+	var jobs []Job
+	defer func() { q.idle.leave(place, len(jobs) > 0) }()
+	for {
+		var err error
+		jobs, err = q.claims.do(ctx, c)
+		left := time.Until(deadline)
+		if err != nil || len(jobs) > 0 || left <= 0 {
+			return jobs, err
+		}
+		if err := q.idle.wait(ctx, place, left); err != nil {
+			if errors.Is(err, errDrained) {
+				err = nil
+			}
+			return nil, err
+		}
+	}
+}
+
+// errDutiesFirst aborts a claim that found something due.
+var errDutiesFirst = errors.New("jobs: duties first")
+
+// claimRun is the state of one run of a claiming transaction.
+type claimRun struct {
+	q      *Queue
+	tx     store.Tx
+	at     time.Time
+	token  func() string
+	budget int // bytes left for this batch's answers
+}
+
+// maxAround bounds how many unreadable jobs one search passes over. The next search goes on behind them, see unread.Front; what is
+// queued among them meanwhile is found a little later.
+const maxAround = 2000
+
+// claimTx serves a batch of claims, first come first served. Claims that ask
+// for the same functions share one search.
+//
+// When time has moved jobs it returns errDutiesFirst, unless skipDuties. Besides
+// its answers the only thing it touches is what the queue knows about due times,
+// where a second run of the function does no harm.
+func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func() string) error {
+	for _, op := range ops {
+		op.jobs, op.again = nil, false
+	}
+	paused, err := q.pausedFunctions(tx) // a remote store sends the time along
+	if err != nil && !q.opt.Unreadable.Met(err) {
+		return err
+	}
+	c := &claimRun{q: q, tx: tx, at: now(tx), token: token, budget: MaxAnswerBytes}
+	if !skipDuties && q.due.stale(c.at) {
+		q.due.begin()
+		next, err := q.nextDue(tx)
+		if err != nil {
+			return err
+		}
+		if !next.IsZero() && !next.After(c.at) {
+			return errDutiesFirst
+		}
+		q.due.looked(c.at, next)
+	}
+	var order []string
+	groups := make(map[string][]*claimOp, 1)
+	for _, op := range ops {
+		id := strings.Join(op.req.Functions, "\x00")
+		if groups[id] == nil {
+			order = append(order, id)
+		}
+		groups[id] = append(groups[id], op)
+	}
+	for _, id := range order {
+		group := groups[id]
+		lanes, err := claimLanes(tx, group[0].req.Functions, paused)
+		if err != nil {
+			return err
+		}
+		if err := c.serve(group, lanes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lane is a part of an index that queued jobs are taken from.
+type lane struct {
+	index    string
+	from, to string
+	skip     int // bytes of the sort key before priority and run_at
+	after    *store.Hit
+	lead     unread.Lead
+}
+
+func functionLane(f string) *lane {
+	from, to := functionRange(f, classQueued)
+	return &lane{index: idxFunction, from: from, to: to, skip: len(from)}
+}
+
+// claimLanes tells where to look: one lane per function, or the one that holds
+// all queued jobs. While functions are paused a claim of any function goes
+// through those that are not one by one, so that a paused function's jobs are
+// not in the way however many they are.
+func claimLanes(tx store.Tx, functions, paused []string) ([]*lane, error) {
+	if len(functions) == 0 {
+		if len(paused) == 0 {
+			return []*lane{{index: idxQueued}}, nil
+		}
+		var err error
+		if functions, err = functionsWithJobs(tx, "", 0); err != nil {
+			return nil, err
+		}
+	}
+	lanes := make([]*lane, 0, len(functions))
+	for _, f := range functions {
+		if _, found := slices.BinarySearch(paused, f); !found {
+			lanes = append(lanes, functionLane(f))
+		}
+	}
+	return lanes, nil
+}
+
+func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
+	hits, err := tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, After: l.after, Limit: limit, Claim: claim})
+	if claim && len(hits) > 0 {
+		l.after = &hits[len(hits)-1]
+	}
+	return hits, err
+}
+
+// serve fills the claims of a group from its lanes. Hits that turn out to be
+// stale make it look further.
+func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
+	more, around := 0, maxAround+2*len(lanes)
+	for len(group) > 0 && len(lanes) > 0 {
+		need := 0
+		for _, op := range group {
+			need += op.req.Limit - len(op.jobs)
+		}
+		hits, err := c.candidates(lanes, min(max(need, more), MaxLimit))
+		if err != nil || len(hits) == 0 {
+			return err
+		}
+		if err := c.prefetch(hits); err != nil {
+			return err
+		}
+		unusable := 0
+		for _, h := range hits {
+			taken, err := c.take(group[0], h.Hit)
+			gone := errors.Is(err, errDangling) || c.q.opt.Unreadable.Met(err)
+			if err != nil && !gone {
+				return err
+			}
+			if gone {
+				unusable++
+			}
+			if h.lane.lead.See(h.Hit, taken); !taken {
+				around--
+			}
+			if c.budget <= 0 { // claims that have nothing yet are served by the next batch
+				for _, op := range group {
+					op.again = len(op.jobs) == 0
+				}
+				return nil
+			}
+			if taken && len(group[0].jobs) == group[0].req.Limit {
+				if group = group[1:]; len(group) == 0 {
+					break
+				}
+			}
+		}
+		if unusable == 0 {
+			continue
+		}
+		// Larger steps lead around many of them.
+		more = min(4*len(hits), MaxLimit)
+		for _, l := range lanes {
+			l.leap(&c.q.front, around <= 0)
+		}
+		if around <= 0 {
+			for _, op := range group {
+				op.again = len(op.jobs) == 0
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// leap lets a lane that met nothing it could use so far go on where an earlier
+// search gave up; give says that this one does.
+func (l *lane) leap(f *unread.Front, give bool) {
+	if !l.lead.Leads() {
+		return
+	}
+	name := l.index + "\x00" + l.from
+	at := f.After(name)
+	switch {
+	case at != nil && (at.SortKey > l.after.SortKey || at.SortKey == l.after.SortKey && at.Key > l.after.Key):
+		l.after = at
+	case give:
+		l.lead.Pass(f, name)
+	}
+}
+
+// prefetch reads what the jobs of the hits keep in other records, as far as the
+// answer has room for it. The jobs themselves came with the scan.
+func (c *claimRun) prefetch(hits []laneHit) error {
+	if _, ok := c.tx.(store.Prefetcher); !ok {
+		return nil
+	}
+	var names []store.ID
+	room := c.budget
+	for _, h := range hits {
+		r, err := load(c.tx, h.Key)
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return err
+		}
+		if r == nil || r.State != Queued {
+			continue
+		}
+		if room -= len(r.Payload) + r.PayloadBlob + len(r.Error); room < 0 {
+			break
+		}
+		if r.PayloadBlob > 0 {
+			names = append(names, store.ID{Collection: colBlobs, Key: payloadKey(r.ID)})
+		}
+		if r.LockID != "" && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
+			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
+		}
+	}
+	return store.Prefetch(c.tx, names)
+}
+
+// candidates returns the next hits of the lanes in the order of claims.
+func (c *claimRun) candidates(lanes []*lane, need int) ([]laneHit, error) {
+	for len(lanes) > 1 {
+		hits, open, err := c.merged(lanes, need)
+		if err != nil || len(hits) > 0 || len(open) == len(lanes) {
+			return hits, err
+		}
+		// The jobs that come first are all with other managers' claims, and
+		// there are no others in their lanes: the rest is next.
+		lanes = open
+	}
+	if len(lanes) == 0 {
+		return nil, nil
+	}
+	hits, err := lanes[0].scan(c.tx, need, true)
+	out := make([]laneHit, len(hits))
+	for i, h := range hits {
+		out[i] = laneHit{h, lanes[0]}
+	}
+	return out, err
+}
+
+// laneHit is a hit of a lane.
+type laneHit struct {
+	store.Hit
+	lane *lane
+}
+
+// merged returns hits of several lanes, and the lanes that were not found to
+// have nothing left for this claim. It looks first how many of each lane are
+// among the next, then claims these only: an engine keeps the hits of a claiming
+// scan from other claimers.
+func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane, err error) {
+	type candidate struct {
+		lane int
+		rank string
+		hit  store.Hit
+	}
+	byOrder := func(a, b candidate) int {
+		if d := strings.Compare(a.rank, b.rank); d != 0 {
+			return d
+		}
+		return strings.Compare(a.hit.Key, b.hit.Key)
+	}
+	var all []candidate
+	found := make([]int, len(lanes))
+	collect := func(limit func(lane int) int, claim bool) error {
+		all = all[:0]
+		for i, l := range lanes {
+			n := limit(i)
+			if n == 0 {
+				continue
+			}
+			hits, err := l.scan(c.tx, n, claim)
+			if err != nil {
+				return err
+			}
+			found[i] = len(hits)
+			for _, h := range hits {
+				all = append(all, candidate{i, h.SortKey[l.skip:], h})
+			}
+		}
+		slices.SortFunc(all, byOrder)
+		return nil
+	}
+	if err := collect(func(int) int { return need }, false); err != nil {
+		return nil, nil, err
+	}
+	share := make([]int, len(lanes))
+	for _, x := range all[:min(need, len(all))] {
+		share[x.lane]++
+	}
+	if err := collect(func(i int) int { return share[i] }, true); err != nil {
+		return nil, nil, err
+	}
+	for i, l := range lanes {
+		if share[i] == 0 || found[i] > 0 {
+			open = append(open, l)
+		}
+	}
+	hits = make([]laneHit, len(all))
+	for i, x := range all {
+		hits[i] = laneHit{x.hit, lanes[x.lane]}
+	}
+	return hits, open, nil
+}
+
+// errDangling says that a hit's job does not exist.
+var errDangling = errors.New("jobs: index entry without a job")
+
+// take leases the job of a hit to a claim, if it is still there to be taken.
+func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
+	r, err := load(c.tx, h.Key)
+	if err == nil && r == nil {
+		err = errDangling
+	}
+	if err != nil || r.State != Queued {
+		return false, err
+	}
+	if len(op.req.Functions) > 0 {
+		if _, ok := slices.BinarySearch(op.req.Functions, r.Function); !ok {
+			return false, nil
+		}
+	}
+	if err := r.fetch(c.tx); err != nil {
+		return false, err
+	}
+	// Error texts and inline values are written again with the claim.
+	size := len(r.Payload) + len(r.Error) + len(r.Result) + 256
+	if c.budget < MaxAnswerBytes && size > c.budget {
+		c.budget = 0
+		return false, nil
+	}
+	c.budget -= size
+	if r.LockID != "" && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting {
+		if err := r.freeLock(c.tx, r.LockID); err != nil {
+			return false, err
+		}
+	}
+	// The job may have been queued after the transaction asked for the time.
+	at := latest(c.at, r.RunAt, r.FreedAt)
+	r.State = Active
+	r.Attempt++
+	r.StartedAt, r.FreedAt = at, time.Time{}
+	r.LastToken = ""
+	r.Lease = &Lease{Worker: op.req.Worker, Token: c.token(), Until: at.Add(op.req.Lease).Truncate(time.Microsecond),
+		Duration: op.req.Lease, ExpiresIn: op.req.Lease}
+	if err := r.save(c.tx); err != nil {
+		return false, err
+	}
+	op.jobs = append(op.jobs, r.job())
+	return true, nil
+}

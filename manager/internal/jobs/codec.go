@@ -1,0 +1,459 @@
+package jobs
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// record is a job as it is stored.
+type record struct {
+	Job
+	// LastToken is the token of the last delivery, kept after the worker
+	// finished the job or handed it back so that the same call twice is
+	// answered the same way. Empty while a delivery is out and after its lease
+	// was taken away.
+	LastToken string
+	// LockID is the key in colLocks that the submission took, "" if none or
+	// given up; see mayHoldLock.
+	LockID string
+	// FreedAt is when the last lease was taken back, zero if none was. On a
+	// remote store a claim may have asked for the time before that and met the
+	// job after it; its lease begins no earlier than this all the same.
+	FreedAt time.Time
+	// Duplicates: at least one was dropped in favour of this run.
+	Duplicates bool
+	// PayloadBlob and ResultBlob: the value is in colBlobs, this many bytes.
+	PayloadBlob, ResultBlob int
+}
+
+// Values up to this size are kept inside their job. Above it, writing them
+// again on each claim and heartbeat costs more than a record of their own.
+const inlineBytes = 512
+
+const recordVersion = 1
+
+// Presence bits of a record.
+const (
+	hasCancel = 1 << iota
+	hasDead
+	hasLease
+	hasResult
+	hasDedup
+	hasReschedule
+	hasIncludingScheduled
+	hasPayloadBlob
+	hasResultBlob
+	hasDuplicates
+	hasFreed
+)
+
+// encode writes: version, flags, then the fields in the order below, strings
+// with their length, times in microseconds since 1970 (0 for the zero time).
+func (r *record) encode() []byte {
+	flags := uint64(0)
+	set := func(on bool, f uint64) {
+		if on {
+			flags |= f
+		}
+	}
+	set(r.CancelRequested, hasCancel)
+	set(r.Dead, hasDead)
+	set(r.Lease != nil, hasLease)
+	set(r.Result != nil && r.ResultBlob == 0, hasResult)
+	set(r.Dedup != nil, hasDedup)
+	set(r.Dedup != nil && r.Dedup.RescheduleOnce, hasReschedule)
+	set(r.Dedup != nil && r.Dedup.IncludingScheduled, hasIncludingScheduled)
+	set(r.PayloadBlob > 0, hasPayloadBlob)
+	set(r.ResultBlob > 0, hasResultBlob)
+	set(r.Duplicates, hasDuplicates)
+	set(!r.FreedAt.IsZero(), hasFreed)
+
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID)
+	if r.PayloadBlob == 0 {
+		size += len(r.Payload)
+	}
+	if r.ResultBlob == 0 {
+		size += len(r.Result)
+	}
+	b := make([]byte, 0, size)
+	b = append(b, recordVersion)
+	b = binary.AppendUvarint(b, flags)
+	b = append(b, byte(r.State))
+	b = appendString(b, r.Function)
+	b = appendString(b, r.Key)
+	b = binary.AppendVarint(b, int64(r.Priority))
+	b = binary.AppendUvarint(b, uint64(r.Attempt))
+	b = binary.AppendUvarint(b, uint64(r.MaxAttempts))
+	for _, t := range []time.Time{r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt} {
+		b = appendStamp(b, t)
+	}
+	b = appendString(b, r.LastToken)
+	b = appendString(b, r.LockID)
+	b = appendString(b, r.Error)
+	b = appendString(b, r.Event)
+	if !r.FreedAt.IsZero() {
+		b = appendStamp(b, r.FreedAt)
+	}
+	if r.Lease != nil {
+		b = appendString(b, r.Lease.Worker)
+		b = appendString(b, r.Lease.Token)
+		b = appendStamp(b, r.Lease.Until)
+		b = binary.AppendUvarint(b, uint64(r.Lease.Duration/time.Microsecond))
+	}
+	if r.Dedup != nil {
+		b = append(b, byte(r.Dedup.Strategy))
+		b = appendString(b, r.Dedup.Key)
+		b = binary.AppendUvarint(b, uint64(r.Dedup.TTL/time.Microsecond))
+	}
+	b = binary.AppendUvarint(b, uint64(len(r.WALLocations)))
+	for _, l := range r.WALLocations {
+		b = appendString(b, l.Database)
+		b = binary.AppendUvarint(b, uint64(l.LSN))
+	}
+	switch {
+	case r.ResultBlob > 0:
+		b = binary.AppendUvarint(b, uint64(r.ResultBlob))
+	case r.Result != nil:
+		b = appendString(b, r.Result)
+	}
+	if r.PayloadBlob > 0 {
+		return binary.AppendUvarint(b, uint64(r.PayloadBlob))
+	}
+	return appendString(b, r.Payload)
+}
+
+func appendString[T string | []byte](b []byte, s T) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+func appendStamp(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return binary.AppendVarint(b, 0)
+	}
+	return binary.AppendVarint(b, t.UnixMicro())
+}
+
+var errRecord = errors.New("it is damaged")
+
+// unreadable is the error for a record that is there and cannot be read.
+func unreadable(c store.Collection, key, format string, args ...any) error {
+	return &store.UnreadableError{Collection: c, Key: key, Reason: fmt.Sprintf(format, args...)}
+}
+
+// version reads the version of a record, which must be want.
+func (d *decoder) version(want byte) {
+	if v := d.byte(); v != want && d.err == nil {
+		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads %d", v, want)
+	}
+}
+
+// decodeRecord is the inverse of encode. Payload and Result alias b. Its error is
+// a *store.UnreadableError.
+func decodeRecord(id string, b []byte) (*record, error) {
+	d := decoder{b: b}
+	d.version(recordVersion)
+	r := &record{}
+	r.ID = id
+	flags := d.uvarint()
+	r.State = State(d.byte())
+	r.Function = d.string()
+	r.Key = d.string()
+	r.Priority = int(d.varint())
+	r.Attempt = int(d.uvarint())
+	r.MaxAttempts = int(d.uvarint())
+	r.CreatedAt, r.RunAt, r.StartedAt, r.FinishedAt = d.stamp(), d.stamp(), d.stamp(), d.stamp()
+	r.LastToken = d.string()
+	r.LockID = d.string()
+	r.Error = d.string()
+	r.Event = d.string()
+	r.CancelRequested = flags&hasCancel != 0
+	r.Dead = flags&hasDead != 0
+	r.Duplicates = flags&hasDuplicates != 0
+	if flags&hasFreed != 0 {
+		r.FreedAt = d.stamp()
+	}
+	if flags&hasLease != 0 {
+		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
+	}
+	if flags&hasDedup != 0 {
+		r.Dedup = &Dedup{
+			Strategy: Strategy(d.byte()), Key: d.string(), TTL: d.duration(),
+			RescheduleOnce:     flags&hasReschedule != 0,
+			IncludingScheduled: flags&hasIncludingScheduled != 0,
+		}
+	}
+	if n := d.uvarint(); n > 0 && n <= MaxWALLocations {
+		r.WALLocations = make(WALLocations, n)
+		for i := range r.WALLocations {
+			r.WALLocations[i] = WALLocation{Database: d.string(), LSN: LSN(d.uvarint())}
+		}
+	} else if n > 0 {
+		d.fail()
+	}
+	switch {
+	case flags&hasResultBlob != 0:
+		r.ResultBlob = d.length()
+	case flags&hasResult != 0:
+		r.Result = d.bytes()
+	}
+	if flags&hasPayloadBlob != 0 {
+		r.PayloadBlob = d.length()
+	} else {
+		r.Payload = d.bytes()
+	}
+	if d.err == nil && (len(d.b) != 0 || r.State < Scheduled || r.State > Cancelled || (r.State == Active) != (r.Lease != nil) ||
+		CheckName("", r.Function) != nil || checkVisible("", r.Key, 0, MaxKeyBytes) != nil || len(r.LockID) > MaxKeyBytes || r.Priority < MinPriority || r.Priority > MaxPriority ||
+		r.Attempt < 0 || r.MaxAttempts < 0) {
+		d.fail()
+	}
+	if d.err != nil {
+		return nil, unreadable(colJobs, id, "%v", d.err)
+	}
+	return r, nil
+}
+
+// decoder reads what the append functions wrote. After the first error every
+// read returns zero.
+type decoder struct {
+	b   []byte
+	err error
+}
+
+func (d *decoder) fail() {
+	d.b = nil
+	if d.err == nil {
+		d.err = errRecord
+	}
+}
+
+func (d *decoder) byte() byte {
+	if len(d.b) == 0 {
+		d.fail()
+		return 0
+	}
+	v := d.b[0]
+	d.b = d.b[1:]
+	return v
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.fail()
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) varint() int64 {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.fail()
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+// length reads a size that some other record has.
+func (d *decoder) length() int {
+	n := d.uvarint()
+	if n > store.MaxValueBytes {
+		d.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (d *decoder) bytes() []byte {
+	n := d.uvarint()
+	if n > uint64(len(d.b)) {
+		d.fail()
+		return nil
+	}
+	v := d.b[:n:n]
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) string() string { return string(d.bytes()) }
+
+func (d *decoder) stamp() time.Time {
+	v := d.varint()
+	if v == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(v).UTC()
+}
+
+func (d *decoder) duration() time.Duration {
+	v := d.uvarint()
+	if v > uint64(MaxDedupTTL/time.Microsecond) {
+		d.fail()
+		return 0
+	}
+	return time.Duration(v) * time.Microsecond
+}
+
+// load reads a job; nil when there is none.
+func load(tx store.Tx, id string) (*record, error) {
+	b, err := tx.Get(colJobs, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodeRecord(id, b)
+}
+
+// prefetchJobs reads jobs and what their ends will touch.
+func prefetchJobs(tx store.Tx, ids []string) error {
+	if _, ok := tx.(store.Prefetcher); !ok || len(ids) < 2 {
+		return nil
+	}
+	names := make([]store.ID, len(ids))
+	for i, id := range ids {
+		names[i] = store.ID{Collection: colJobs, Key: id}
+	}
+	if err := store.Prefetch(tx, names); err != nil {
+		return err
+	}
+	names = names[:0]
+	for _, id := range ids {
+		r, err := load(tx, id)
+		if err != nil || r == nil {
+			continue // the next call that loads it returns the error
+		}
+		if r.Key != "" {
+			names = append(names, store.ID{Collection: colKeys, Key: r.Key})
+		}
+		if r.mayHoldLock() {
+			names = append(names, store.ID{Collection: colLocks, Key: r.LockID})
+		}
+	}
+	return store.Prefetch(tx, names)
+}
+
+// find is load for a job that a caller named.
+func find(tx store.Tx, id string) (*record, error) {
+	r, err := load(tx, id)
+	if err == nil && r == nil {
+		err = &NotFoundError{Kind: "job", ID: id}
+	}
+	return r, err
+}
+
+// save writes the job, without its blobs.
+func (r *record) save(tx store.Tx) error {
+	return tx.Put(colJobs, r.ID, r.encode(), r.entries()...)
+}
+
+// Keys in colBlobs.
+func payloadKey(id string) string { return id + "/p" }
+func resultKey(id string) string  { return id + "/r" }
+
+// create writes a new job with its payload.
+func (r *record) create(tx store.Tx) error {
+	if len(r.Payload) > inlineBytes {
+		r.PayloadBlob = len(r.Payload)
+		if err := tx.Put(colBlobs, payloadKey(r.ID), r.Payload); err != nil {
+			return err
+		}
+	}
+	return r.save(tx)
+}
+
+// setResult keeps the result, which the next save belongs to.
+func (r *record) setResult(tx store.Tx, result []byte) error {
+	if r.ResultBlob > 0 {
+		if err := tx.Delete(colBlobs, resultKey(r.ID)); err != nil {
+			return err
+		}
+	}
+	r.Result, r.ResultBlob = result, 0
+	if len(result) <= inlineBytes {
+		return nil
+	}
+	r.ResultBlob = len(result)
+	return tx.Put(colBlobs, resultKey(r.ID), result)
+}
+
+// fetch reads the blobs, so that Payload and Result are complete. What is not
+// JSON, as it was when it came, would spoil the answers of others as well.
+func (r *record) fetch(tx store.Tx) error {
+	var err error
+	if r.PayloadBlob > 0 && r.Payload == nil {
+		if r.Payload, err = r.blob(tx, "payload", payloadKey(r.ID), r.PayloadBlob); err != nil {
+			return err
+		}
+	}
+	if r.ResultBlob > 0 && r.Result == nil {
+		if r.Result, err = r.blob(tx, "result", resultKey(r.ID), r.ResultBlob); err != nil {
+			return err
+		}
+	}
+	if !json.Valid(r.Payload) {
+		return unreadable(colJobs, r.ID, "its payload is not JSON")
+	}
+	if r.Result != nil && !json.Valid(r.Result) {
+		return unreadable(colJobs, r.ID, "its result is not JSON")
+	}
+	return nil
+}
+
+// blob reads a value that is kept apart. That it cannot be read is told of the job,
+// which is what anybody can do something about.
+func (r *record) blob(tx store.Tx, what, key string, size int) ([]byte, error) {
+	b, err := tx.Get(colBlobs, key)
+	var u *store.UnreadableError
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, unreadable(colJobs, r.ID, "its %s is missing", what)
+	case errors.As(err, &u):
+		return nil, unreadable(colJobs, r.ID, "its %s cannot be read: %s", what, u.Reason)
+	case err != nil:
+		return nil, err
+	case len(b) != size:
+		return nil, unreadable(colJobs, r.ID, "its %s has %d bytes instead of %d", what, len(b), size)
+	}
+	return b, nil
+}
+
+// remove deletes a job and its blobs.
+func (r *record) remove(tx store.Tx) error {
+	if r.PayloadBlob > 0 {
+		if err := tx.Delete(colBlobs, payloadKey(r.ID)); err != nil {
+			return err
+		}
+	}
+	if r.ResultBlob > 0 {
+		if err := tx.Delete(colBlobs, resultKey(r.ID)); err != nil {
+			return err
+		}
+	}
+	return tx.Delete(colJobs, r.ID)
+}
+
+// job returns a copy for a caller.
+func (r *record) job() Job {
+	j := r.Job
+	if j.Lease != nil {
+		l := *j.Lease
+		j.Lease = &l
+	}
+	if j.Dedup != nil {
+		d := *j.Dedup
+		j.Dedup = &d
+	}
+	j.WALLocations = slices.Clone(j.WALLocations)
+	return j
+}

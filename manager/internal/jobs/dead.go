@@ -1,0 +1,87 @@
+package jobs
+
+import (
+	"context"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// DeadPage is one page of dead letters.
+type DeadPage struct {
+	DeadLetters []DeadLetter
+	// Cursor leads to the next page; empty when this is the last one.
+	Cursor string
+}
+
+// DeadLetters lists a function's dead letters, oldest failure first, with their
+// payloads. limit: 1 to MaxLimit, 100 when 0.
+func (q *Queue) DeadLetters(ctx context.Context, function string, limit int, cursor string) (DeadPage, error) {
+	if limit == 0 {
+		limit = 100
+	}
+	if err := first(CheckName("function", function), checkRange("limit", limit, 1, MaxLimit)); err != nil {
+		return DeadPage{}, err
+	}
+	from, to := functionRange(function, classDead)
+	var page DeadPage
+	next, err := q.walk(ctx, []segment{{index: idxFunction, from: from, to: to}},
+		&ListQuery{Limit: limit, Cursor: cursor, Payloads: true}, func(r *record) error {
+			page.DeadLetters = append(page.DeadLetters, DeadLetter{
+				ID: r.ID, Job: r.job(), Reason: r.reason(), FailedAt: r.FinishedAt,
+			})
+			return nil
+		})
+	page.Cursor = next
+	return page, err
+}
+
+// reason tells why the job failed.
+func (r *record) reason() string {
+	if r.Error != "" {
+		return r.Error
+	}
+	return "the worker gave no reason"
+}
+
+// Replay enqueues a fresh job like a dead one and removes the dead letter, in
+// one transaction: the dead letter stays when the job is not enqueued, because
+// its key is held (*DuplicateKeyError) or because it is a duplicate of a job
+// that waits (the outcome says so). A letter that is not there is a
+// *NotFoundError.
+func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error) {
+	if err := first(CheckName("function", function), CheckID("id", id)); err != nil {
+		return Outcome{}, err
+	}
+	fresh := q.ids.next()
+	var out Outcome
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		out = Outcome{}
+		r, err := load(tx, id)
+		if err != nil {
+			return err
+		}
+		if r == nil || !r.Dead || r.Function != function {
+			return &NotFoundError{Kind: "dead letter", ID: id}
+		}
+		if err := r.fetch(tx); err != nil {
+			return err
+		}
+		p := &Prepared{id: fresh, event: r.Event, sub: Submission{
+			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
+			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations,
+		}}
+		if r.Dedup != nil {
+			p.lockID = lockID(&p.sub)
+		}
+		if out, err = q.EnqueueTx(tx, p); err != nil || !out.Created() {
+			return err
+		}
+		r.Dead = false
+		return r.save(tx)
+	})
+	if err != nil {
+		return Outcome{}, err
+	}
+	q.Committed(out)
+	return out, nil
+}

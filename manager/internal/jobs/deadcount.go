@@ -1,0 +1,125 @@
+package jobs
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// deadCounts is what one queue knows about how many dead letters there are. The
+// store counts those of all functions only, and counting each function's takes
+// some scans: that is done when there are so many more that a function may have
+// too many, and now and then.
+type deadCounts struct {
+	mu    sync.Mutex
+	at    time.Time // when they were counted, zero before
+	total int       // what was left then, or fewer
+}
+
+// recount is the longest time that deadCounts are trusted.
+const recount = time.Minute
+
+// due reports whether a function may have more than most: one has grown by a
+// hundredth of that, or it is long ago that they were counted.
+func (d *deadCounts) due(total, most int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.total = min(d.total, total)
+	return total > most && (d.at.IsZero() || time.Since(d.at) >= recount || total-d.total >= max(1, most/100))
+}
+
+func (d *deadCounts) counted(total int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.at, d.total = time.Now(), total
+}
+
+// retainDead removes the oldest dead letters of every function that has more than
+// Options.DeadCount, and of all functions those that are over their age.
+func (q *Queue) retainDead(ctx context.Context) (int, error) {
+	removed, err := q.retain(ctx, idxDead, q.opt.DeadFor, math.MaxInt)
+	if err != nil {
+		return removed, err
+	}
+	total, err := q.store.Len(ctx, colJobs, idxDead)
+	if err != nil || !q.dead.due(total, q.opt.DeadCount) {
+		return removed, err
+	}
+	var functions []string
+	if err := q.store.View(ctx, func(tx store.Tx) error {
+		functions, err = functionsWithJobs(tx, "", 0)
+		return err
+	}); err != nil {
+		return removed, err
+	}
+	for _, f := range functions {
+		n, err := q.retainDeadOf(ctx, f)
+		total -= n
+		removed += n
+		if err != nil {
+			return removed, err
+		}
+	}
+	q.dead.counted(total)
+	return removed, nil
+}
+
+// countPage is how many hits one transaction counts.
+const countPage = 10_000
+
+// retainDeadOf removes the oldest dead letters of a function that has too many.
+func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) {
+	from, to := functionRange(function, classDead)
+	surplus := -q.opt.DeadCount
+	for r := (store.Range{From: from, To: to, Limit: countPage}); ; {
+		var hits []store.Hit
+		err := q.store.View(ctx, func(tx store.Tx) (err error) {
+			hits, err = tx.Scan(colJobs, idxFunction, r)
+			return err
+		})
+		if err != nil {
+			return 0, err
+		}
+		if surplus += len(hits); len(hits) < countPage {
+			break
+		}
+		r.After = &hits[countPage-1]
+	}
+	removed := 0
+	for r := (store.Range{From: from, To: to}); removed < surplus; {
+		r.Limit = min(dutyBatch, surplus-removed)
+		n, last := 0, (*store.Hit)(nil)
+		err := q.store.Update(ctx, func(tx store.Tx) error {
+			n, last = 0, nil
+			hits, err := tx.Scan(colJobs, idxFunction, r)
+			if err != nil || len(hits) == 0 {
+				return err
+			}
+			last = &hits[len(hits)-1]
+			for _, h := range hits {
+				j, err := load(tx, h.Key)
+				if err != nil && !q.opt.Unreadable.Met(err) {
+					return err
+				}
+				// It may be gone, or have been replayed.
+				if j == nil || !j.at(idxFunction, h.SortKey) {
+					continue
+				}
+				n++
+				if err := j.remove(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil || last == nil {
+			return removed, err
+		}
+		removed += n
+		r.After = last
+	}
+	return removed, nil
+}

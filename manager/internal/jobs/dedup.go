@@ -1,0 +1,174 @@
+package jobs
+
+import (
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// lock is the record of a deduplication identity that a job holds.
+type lock struct {
+	holder string
+	until  time.Time
+}
+
+const lockVersion = 1
+
+func (l *lock) put(tx store.Tx, id string) error {
+	b := appendStamp([]byte{lockVersion}, l.until)
+	b = appendString(b, l.holder)
+	return tx.Put(colLocks, id, b, store.Entry{Index: idxExpiry, SortKey: timeKey(l.until)})
+}
+
+// loadLock reads a lock; nil when there is none.
+func loadLock(tx store.Tx, id string) (*lock, error) {
+	b, err := tx.Get(colLocks, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return decodeLock(id, b)
+}
+
+func decodeLock(id string, b []byte) (*lock, error) {
+	d := decoder{b: b}
+	d.version(lockVersion)
+	l := &lock{until: d.stamp(), holder: d.string()}
+	if d.err == nil && (len(d.b) != 0 || CheckID("", l.holder) != nil) {
+		d.fail()
+	}
+	if d.err != nil {
+		return nil, unreadable(colLocks, id, "%v", d.err)
+	}
+	return l, nil
+}
+
+// lockHolder returns the live job that holds a lock, nil if none.
+func lockHolder(tx store.Tx, at time.Time, id string) (*record, error) {
+	l, err := loadLock(tx, id)
+	if err != nil || l == nil || !l.until.After(at) {
+		return nil, err
+	}
+	r, err := load(tx, l.holder)
+	// A lock whose job is gone or over stands for nothing.
+	if err != nil || r == nil || r.State.Terminal() || r.LockID != id {
+		return nil, err
+	}
+	return r, nil
+}
+
+// absorb lets a live job stand for a duplicate that was submitted with the
+// given database positions.
+func (r *record) absorb(tx store.Tx, positions WALLocations) error {
+	merged, changed, err := r.WALLocations.merge(positions)
+	if err != nil || !changed && r.Duplicates {
+		return err
+	}
+	r.WALLocations, r.Duplicates = merged, true
+	return r.save(tx)
+}
+
+// takeLock makes the new job the holder of the lock.
+func (r *record) takeLock(tx store.Tx, id string) error {
+	r.LockID = id
+	l := lock{holder: r.ID, until: r.RunAt.Add(r.Dedup.TTL)}
+	return l.put(tx, id)
+}
+
+// mayHoldLock reports whether the lock that the job was submitted with can still
+// be its own. One that holds until the job starts was freed by the claim; the
+// job remembers which it was for the case that the claim is undone.
+func (r *record) mayHoldLock() bool {
+	return r.LockID != "" && !(r.State == Active && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting)
+}
+
+// dropLock gives up the job's lock, if it still has one, for good.
+func (r *record) dropLock(tx store.Tx) error {
+	id, may := r.LockID, r.mayHoldLock()
+	r.LockID = ""
+	if !may {
+		return nil
+	}
+	return r.freeLock(tx, id)
+}
+
+// freeLock lets another submission take a lock. One that cannot be read stays:
+// the job does not depend on it.
+func (r *record) freeLock(tx store.Tx, id string) error {
+	l, err := loadLock(tx, id)
+	if errors.Is(err, store.ErrUnreadable) {
+		return nil
+	}
+	// After its TTL another job may have taken it.
+	if err != nil || l == nil || l.holder != r.ID {
+		return err
+	}
+	return tx.Delete(colLocks, id)
+}
+
+// retakeLock is for a job that goes back to the queue as if it had never been
+// delivered: it holds its lock again, unless a job that was submitted meanwhile
+// does.
+func (r *record) retakeLock(tx store.Tx, at time.Time) error {
+	if r.LockID == "" || r.Attempt > 0 || r.Dedup == nil || r.Dedup.Strategy != UntilExecuting {
+		return nil
+	}
+	l := lock{holder: r.ID, until: r.RunAt.Add(r.Dedup.TTL)}
+	if !l.until.After(at) {
+		return nil
+	}
+	other, err := lockHolder(tx, at, r.LockID)
+	if errors.Is(err, store.ErrUnreadable) {
+		return nil // nobody can tell whose it is
+	}
+	if err != nil || other != nil {
+		return err
+	}
+	return l.put(tx, r.LockID)
+}
+
+// keyHolder returns the live job that holds a key, nil if none.
+func keyHolder(tx store.Tx, key string) (*record, error) {
+	b, err := tx.Get(colKeys, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	id, err := decodeKey(key, b)
+	if err != nil {
+		return nil, err
+	}
+	r, err := load(tx, id)
+	if err != nil || r == nil || r.State.Terminal() {
+		return nil, err
+	}
+	return r, nil
+}
+
+// decodeKey returns the id of the job that holds the key.
+func decodeKey(key string, b []byte) (string, error) {
+	if CheckID("", string(b)) != nil {
+		return "", unreadable(colKeys, key, "it holds no id of a job")
+	}
+	return string(b), nil
+}
+
+// dropKey frees the job's key, if it still holds it.
+func (r *record) dropKey(tx store.Tx) error {
+	if r.Key == "" {
+		return nil
+	}
+	b, err := tx.Get(colKeys, r.Key)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable) || err == nil && string(b) != r.ID {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return tx.Delete(colKeys, r.Key)
+}

@@ -1,0 +1,26 @@
+package jobs
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Leases are the jobs that workers have: what package downtime extends when the
+// manager was away. A lease that had run out before that stays as it is.
+func Leases() store.Leases {
+	return store.Leases{Name: "jobs", Collection: colJobs, Index: idxActive, Extend: extendLease}
+}
+
+func extendLease(tx store.Tx, id string, value []byte, away store.Away) (bool, error) {
+	r, err := decodeRecord(id, value)
+	if err != nil || r.State != Active {
+		return false, nil
+	}
+	end, later := away.Extend(r.StartedAt, r.Lease.Until, r.Lease.Duration)
+	if !later {
+		return false, nil
+	}
+	r.Lease.Until = end.Add(time.Microsecond - 1).Truncate(time.Microsecond)
+	return true, r.save(tx)
+}

@@ -1,0 +1,472 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// dutyBatch bounds the records that one transaction of the duties touches.
+const dutyBatch = 128
+
+// dutyBytes bounds what such a transaction may have to write.
+const dutyBytes = 8 << 20
+
+// DutyReport counts what a round of duties did.
+type DutyReport struct {
+	// Promoted jobs went from scheduled to queued.
+	Promoted int
+	// Reclaimed jobs lost their lease and were queued again.
+	Reclaimed int
+	// Dead jobs lost the lease of their last attempt and failed.
+	Dead int
+	// Cancelled jobs lost their lease after a cancel.
+	Cancelled int
+	// Expired locks and event keys were removed.
+	Expired int
+	// Purged terminal jobs were removed by retention.
+	Purged int
+}
+
+func (r *DutyReport) add(o DutyReport) {
+	r.Promoted += o.Promoted
+	r.Reclaimed += o.Reclaimed
+	r.Dead += o.Dead
+	r.Cancelled += o.Cancelled
+	r.Expired += o.Expired
+	r.Purged += o.Purged
+}
+
+// Run does the duties until ctx ends or the queue is closed: at once, whenever a job falls due, and at
+// least every Options.Interval. Errors go to report (which may be nil) and the
+// next round tries again. Several managers of one store may all run it.
+//
+// Correctness never depends on Run: claims do what is due before they look, and
+// an expired lock or key is never honoured. Run makes sure that waiting claims
+// are woken in time and that what is over goes away.
+func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
+	var upkeep time.Time // when locks and retention were last looked after
+	for {
+		var did DutyReport
+		var err error
+		if time.Since(upkeep) >= q.opt.Interval {
+			upkeep = time.Now()
+			did, err = q.RunDuties(ctx)
+		} else {
+			did, err = q.fallDue(ctx)
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if report != nil && (err != nil || did != DutyReport{}) {
+			report(did, err)
+		}
+		pause := q.due.in(q.opt.Interval)
+		if err != nil {
+			pause = q.opt.Interval
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-q.due.kick:
+		case <-t.C:
+		case <-ctx.Done():
+		case <-q.base.Done():
+		}
+		t.Stop()
+		if ctx.Err() != nil || q.base.Err() != nil {
+			return
+		}
+	}
+}
+
+// RunDuties does everything that is due now, in bounded transactions: queues
+// scheduled jobs, takes back lost leases, removes expired locks and event keys,
+// and applies retention.
+func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
+	total, err := q.fallDue(ctx)
+	if err != nil {
+		return total, err
+	}
+	for _, duty := range []func(context.Context) (int, error){
+		func(ctx context.Context) (int, error) { return q.expire(ctx, colLocks) },
+		func(ctx context.Context) (int, error) { return q.expire(ctx, colSends) },
+	} {
+		n, err := duty(ctx)
+		total.Expired += n
+		if err != nil {
+			return total, err
+		}
+	}
+	n, err := q.retain(ctx, idxDone, q.opt.RetainFor, q.opt.RetainCount)
+	total.Purged += n
+	if err != nil {
+		return total, err
+	}
+	n, err = q.retainDead(ctx)
+	total.Purged += n
+	return total, err
+}
+
+// fallDue moves the jobs whose time has come, batch by batch.
+func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
+	var total DutyReport
+	for {
+		did, more, err := q.fallDueBatch(ctx)
+		total.add(did)
+		if err != nil || !more {
+			return total, err
+		}
+	}
+}
+
+// fallDueBatch is one transaction of fallDue; more tells that a batch was full.
+func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, err error) {
+	q.due.begin()
+	var at, next time.Time
+	err = q.store.Update(ctx, func(tx store.Tx) error {
+		did, more, next = DutyReport{}, false, time.Time{}
+		at = now(tx)
+		for _, part := range []struct {
+			index string
+			one   func(store.Tx, *record, time.Time, *DutyReport) (bool, error)
+		}{{idxActive, reclaim}, {idxScheduled, promote}} {
+			full, head, err := q.overdue(tx, part.index, at, func(r *record) (bool, error) {
+				return part.one(tx, r, at, &did)
+			})
+			if err != nil {
+				return err
+			}
+			next = earliest(next, head)
+			more = more || full
+		}
+		if more {
+			next = at
+		}
+		return nil
+	})
+	if err != nil {
+		return DutyReport{}, false, err
+	}
+	q.due.looked(at, next)
+	q.stats.promoted.Add(int64(did.Promoted))
+	q.stats.reclaimed.Add(int64(did.Reclaimed))
+	q.stats.deadByLease.Add(int64(did.Dead))
+	return did, more, nil
+}
+
+// overdue calls f for jobs of an index whose time has come, for as many as one
+// transaction should touch; full tells that there may be more. f tells whether it
+// moved the job out of the index. It also returns the time of the first job that
+// is still ahead.
+func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record) (bool, error)) (full bool, next time.Time, err error) {
+	edge := timeKey(at.Add(time.Microsecond))
+	hits, err := tx.Scan(colJobs, index, store.Range{To: edge, After: q.front.After(index), Limit: dutyBatch, Claim: true})
+	if err != nil {
+		return false, next, err
+	}
+	full = len(hits) == dutyBatch
+	bytes, some := 0, false
+	var lead unread.Lead
+	for _, h := range hits {
+		moved := false
+		r, err := load(tx, h.Key)
+		if err == nil && r != nil {
+			moved, err = f(r)
+		}
+		if err != nil && !q.opt.Unreadable.Met(err) {
+			return false, next, err
+		}
+		if lead.See(h, r != nil && err == nil); !moved {
+			continue
+		}
+		some = true
+		// A job that is followed by another run has its payload copied.
+		if bytes += r.PayloadBlob + len(r.Error); bytes > dutyBytes {
+			full = true
+			break
+		}
+	}
+	if lead.Pass(&q.front, index); full && !some {
+		q.front.Pass(index, hits[len(hits)-1]) // entries of others' records as well
+	}
+	ahead, err := tx.Scan(colJobs, index, store.Range{From: edge, Limit: 1})
+	if err == nil && len(ahead) > 0 {
+		next = keyTime(ahead[0].SortKey)
+	}
+	return full, next, err
+}
+
+func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
+	if r.State != Scheduled || r.RunAt.After(at) {
+		return false, nil
+	}
+	r.State = Queued
+	did.Promoted++
+	notifyQueued(tx, r.Function)
+	return true, r.save(tx)
+}
+
+// reclaim takes a lost lease back: the job is delivered again while attempts
+// remain, else it fails. A cancelled job ends here, since nobody is left to
+// tell.
+func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
+	if r.State != Active || r.Lease.Until.After(at) {
+		return false, nil
+	}
+	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
+	switch {
+	case r.CancelRequested:
+		did.Cancelled++
+		return true, r.terminate(tx, Cancelled, at)
+	case r.Attempt >= r.MaxAttempts:
+		if err := r.fetchToFollow(tx, Failed); err != nil {
+			return false, err
+		}
+		did.Dead++
+		r.Error = lost
+		return true, r.terminate(tx, Failed, at)
+	}
+	did.Reclaimed++
+	r.Error = lost
+	r.State, r.Lease, r.FreedAt = Queued, nil, at
+	notifyQueued(tx, r.Function)
+	return true, r.save(tx)
+}
+
+// followed reports whether another run follows when the job ends as s.
+func (r *record) followed(s State) bool {
+	return r.Duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce
+}
+
+// fetchToFollow reads what terminate needs besides the job. A caller that refuses the
+// call when that cannot be read must call it before its first write.
+func (r *record) fetchToFollow(tx store.Tx, s State) error {
+	if !r.followed(s) {
+		return nil
+	}
+	return r.fetch(tx)
+}
+
+// terminate ends the job: it gives up its key and its lock, and is followed by
+// one more run when the lock's strategy asks for it.
+func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
+	if err := r.fetchToFollow(tx, s); err != nil {
+		return err
+	}
+	if err := r.dropKey(tx); err != nil {
+		return err
+	}
+	if err := r.dropLock(tx); err != nil {
+		return err
+	}
+	followed := r.followed(s)
+	r.State, r.FinishedAt, r.Lease, r.Dead, r.Duplicates = s, at, nil, s == Failed, false
+	if followed {
+		if err := r.follow(tx, at); err != nil {
+			return err
+		}
+	}
+	tx.Notify(topicDone + r.ID)
+	return r.save(tx)
+}
+
+// follow enqueues the job once more, with the lock and the key that the job has
+// just given up. When the lock ran out before and another job has it, that one
+// was submitted after all of the duplicates and stands for them.
+// A lock that cannot be read, or is held by such a job, stays: the run has none.
+func (r *record) follow(tx store.Tx, at time.Time) error {
+	lock := lockID(&Submission{Function: r.Function, Payload: r.Payload, Key: r.Key, Dedup: r.Dedup})
+	other, err := lockHolder(tx, at, lock)
+	locked := errors.Is(err, store.ErrUnreadable)
+	if err != nil && !locked {
+		return err
+	}
+	if other != nil {
+		// It cannot stand for them when it cannot carry their positions.
+		err := other.absorb(tx, r.WALLocations)
+		if !errors.Is(err, ErrInvalid) {
+			return err
+		}
+	}
+	id := followID(r.ID)
+	for {
+		// Taken when an earlier job of this name was followed and forgotten.
+		have, err := load(tx, id)
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return err
+		}
+		if have == nil && err == nil {
+			break
+		}
+		id = followID(id)
+	}
+	f := &record{Job: Job{
+		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
+		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event,
+		Dedup: r.Dedup, WALLocations: r.WALLocations,
+	}}
+	if other == nil && !locked {
+		if err := f.takeLock(tx, lock); err != nil {
+			return err
+		}
+	}
+	if f.Key != "" {
+		if _, err := tx.Get(colKeys, f.Key); !errors.Is(err, store.ErrUnreadable) {
+			if err := tx.Put(colKeys, f.Key, []byte(f.ID)); err != nil {
+				return err
+			}
+		}
+	}
+	notifyQueued(tx, f.Function)
+	return f.create(tx)
+}
+
+// followID derives the id of the run that follows: x, x~1, x~2 and so on, so
+// that an update function that runs again makes the same id.
+func followID(id string) string {
+	if base, n, ok := strings.Cut(id, "~"); ok {
+		// An event's jobs have an id of their own behind the tilde.
+		if i := strings.LastIndexByte(n, '~'); i >= 0 {
+			base, n = base+"~"+n[:i], n[i+1:]
+		}
+		if v, err := strconv.ParseUint(n, 10, 63); err == nil {
+			return base + "~" + strconv.FormatUint(v+1, 10)
+		}
+	}
+	return id + "~1"
+}
+
+// expire removes the records of a collection whose time is over.
+func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
+	total := 0
+	after := q.front.After(string(c))
+	for {
+		var n int
+		var found []store.Hit
+		err := q.store.Update(ctx, func(tx store.Tx) error {
+			n = 0
+			at := now(tx)
+			var err error
+			if found, err = tx.Scan(c, idxExpiry, store.Range{To: timeKey(at), After: after, Limit: dutyBatch, Claim: true}); err != nil {
+				return err
+			}
+			var lead unread.Lead
+			defer lead.Pass(&q.front, string(c))
+			for _, h := range found {
+				over, err := expired(tx, c, h.Key, at)
+				if err != nil && !q.opt.Unreadable.Met(err) {
+					return err
+				}
+				if lead.See(h, over); over {
+					n++
+					if err := tx.Delete(c, h.Key); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return total, err
+		}
+		total += n
+		if len(found) < dutyBatch {
+			return total, nil
+		}
+		after = &found[len(found)-1]
+	}
+}
+
+func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, error) {
+	if c == colLocks {
+		l, err := loadLock(tx, key)
+		return l != nil && !l.until.After(at), err
+	}
+	s, err := loadSend(tx, key)
+	return s != nil && !s.until.After(at), err
+}
+
+// retain removes the oldest terminal jobs of an index that are over their age,
+// or too many. On a shared store, whose counts are estimates, a few more than too
+// many may go.
+func (q *Queue) retain(ctx context.Context, index string, age time.Duration, count int) (int, error) {
+	surplus := math.MaxInt
+	after := q.front.After(index)
+	for total := 0; ; {
+		old, err := q.retainable(ctx, index, age, count, after, &surplus)
+		if err != nil || len(old) == 0 {
+			return total, err
+		}
+		n := 0
+		err = q.store.Update(ctx, func(tx store.Tx) error {
+			n = 0
+			var lead unread.Lead
+			defer lead.Pass(&q.front, index)
+			for _, h := range old {
+				r, err := load(tx, h.Key)
+				if err != nil && !q.opt.Unreadable.Met(err) {
+					return err
+				}
+				// It may be gone, or have been retried and be over once more.
+				goes := r != nil && r.entries()[0] == (store.Entry{Index: index, SortKey: h.SortKey})
+				if lead.See(h, goes); !goes {
+					continue
+				}
+				n++
+				if err := r.remove(tx); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return total, err
+		}
+		total += n
+		surplus -= n
+		if len(old) < dutyBatch {
+			return total, nil
+		}
+		after = &old[len(old)-1]
+	}
+}
+
+// retainable returns the oldest jobs of an index behind after, up to dutyBatch, that may go.
+// Of those that are not over their age it returns at most surplus, and lowers
+// surplus to how many there are too many.
+//
+// It looks first and counts then: when another manager removes the same jobs
+// in between, the count is lower, and no other jobs go in their place.
+func (q *Queue) retainable(ctx context.Context, index string, age time.Duration, count int, after *store.Hit, surplus *int) ([]store.Hit, error) {
+	var found []store.Hit
+	var old time.Time
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		old = now(tx).Add(-age)
+		var err error
+		found, err = tx.Scan(colJobs, index, store.Range{After: after, Limit: dutyBatch})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	have := len(found)
+	if have == dutyBatch || after != nil {
+		if have, err = q.store.Len(ctx, colJobs, index); err != nil {
+			return nil, err
+		}
+	}
+	*surplus = max(0, min(*surplus, have-count))
+	for i, h := range found {
+		if i >= *surplus && keyTime(h.SortKey).After(old) {
+			return found[:i], nil
+		}
+	}
+	return found, nil
+}

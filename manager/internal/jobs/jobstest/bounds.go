@@ -1,0 +1,101 @@
+package jobstest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// boundTests are about limits of the queue itself that take much data to reach.
+var boundTests = map[string]func(*env){
+	"a page looks at a bounded part of the index": func(e *env) {
+		const n = jobs.MaxExamined + 500
+		e.bulk(n, "f", func(i int) string { return fmt.Sprintf("j%05d", i) })
+		for range 11 {
+			var done []jobs.Finish
+			for _, j := range e.claim(jobs.ClaimRequest{Limit: 1000, Lease: time.Hour}) {
+				done = append(done, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete})
+			}
+			out, err := e.q.FinishMany(e.ctx, done)
+			if err != nil {
+				e.Fatal(err)
+			}
+			for i := range out {
+				if out[i].Err != nil {
+					e.Fatal(out[i].Err)
+				}
+			}
+		}
+		e.cancel(e.job(jobs.Submission{ID: "rare"}).ID)
+		page, err := e.q.List(e.ctx, jobs.ListQuery{State: jobs.Cancelled})
+		if err != nil || len(page.Jobs) != 0 || page.Cursor == "" {
+			e.Fatalf("first page: %v, cursor %q, %v", ids(page.Jobs), page.Cursor, err)
+		}
+		e.wantIDs("all pages", e.list(jobs.ListQuery{State: jobs.Cancelled}), "rare")
+	},
+	"many at once, whose runs that follow exceed a transaction": func(e *env) {
+		const n = 34
+		payload := strings.Repeat("p", jobs.MaxPayloadBytes-10)
+		var calls []jobs.Finish
+		for i := range n {
+			d := *reschedule
+			d.Key = fmt.Sprint(i)
+			a := e.job(jobs.Submission{Payload: []byte(`"` + payload + `"`), Dedup: &d})
+			e.wantDropped(a.ID, jobs.Submission{Dedup: &d})
+			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
+		}
+		got, err := e.q.FinishMany(e.ctx, calls)
+		if err != nil {
+			e.Fatal(err)
+		}
+		for i := range got {
+			if got[i].Err != nil || got[i].Job.State != jobs.Complete {
+				e.Fatalf("call %d: %+v", i, got[i])
+			}
+		}
+		if follow := e.list(jobs.ListQuery{State: jobs.Queued}); len(follow) != n {
+			e.Fatalf("%d runs follow, want %d", len(follow), n)
+		}
+	},
+	"more jobs that cannot be read than one claim looks at": func(e *env) {
+		const n = 2500
+		var bad []string
+		for _, f := range []string{"f", "g", "h"} {
+			first := len(bad)
+			for i := range n {
+				bad = append(bad, fmt.Sprintf("%s%05d", f, i))
+			}
+			e.bulk(n, f, func(i int) string { return bad[first+i] })
+		}
+		e.rewrite("jobs", damages["a later version"], bad...)
+		for i := range 4 {
+			e.job(jobs.Submission{ID: fmt.Sprint("good", i), Function: []string{"f", "g", "h"}[i%3]})
+		}
+		e.wantIDs("one function", e.claim(jobs.ClaimRequest{Functions: []string{"g"}}), "good1")
+		e.wantIDs("three functions", e.claim(jobs.ClaimRequest{Functions: []string{"f", "g", "h"}, Limit: 2}), "good0", "good2")
+		e.wantIDs("any function", e.claim(jobs.ClaimRequest{}), "good3")
+		e.claimNone()
+		e.claimNone("f", "g", "h")
+	},
+	"the number of paused functions is bounded": func(e *env) {
+		list := []byte{1} // what so many calls of Pause leave
+		for i := range jobs.MaxPaused {
+			list = append(append(list, 5), fmt.Sprintf("f%04d", i)...)
+		}
+		if err := e.in.Store.Update(e.ctx, func(tx store.Tx) error { return tx.Put("job_control", "paused", list) }); err != nil {
+			e.Fatal(err)
+		}
+		err := e.q.Pause(e.ctx, "one-more")
+		var fe *jobs.FieldError
+		if !errors.As(err, &fe) || fe.Field != "function" {
+			e.Fatalf("got %v, want a FieldError", err)
+		}
+		e.pause("f0500")
+		e.resume("f0500")
+		e.pause("one-more")
+	},
+}

@@ -1,0 +1,66 @@
+package jobstest
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// clock shows the queue a later time than the store's, on whatever engine and in
+// however many managers. The store's own clock runs on below it.
+type clock struct{ ahead atomic.Int64 }
+
+func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// move returns the instance with all its stores under the clock.
+func (c *clock) move(in *Instance) *Instance {
+	moved := &Instance{Store: movedStore{in.Store, c}}
+	if in.Peer != nil {
+		moved.Peer = func(t testing.TB) store.Store { return movedStore{in.Peer(t), c} }
+	}
+	if in.Reopen != nil {
+		moved.Reopen = func(t testing.TB) store.Store { return movedStore{in.Reopen(t), c} }
+	}
+	return moved
+}
+
+type movedStore struct {
+	store.Store
+	clock *clock
+}
+
+func (m movedStore) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return m.Store.Update(ctx, m.clock.tx(fn))
+}
+
+func (m movedStore) View(ctx context.Context, fn func(store.Tx) error) error {
+	return m.Store.View(ctx, m.clock.tx(fn))
+}
+
+func (c *clock) tx(fn func(store.Tx) error) func(store.Tx) error {
+	return func(tx store.Tx) error { return fn(movedTx{tx, time.Duration(c.ahead.Load())}) }
+}
+
+// movedTx has one time, as the contract demands.
+type movedTx struct {
+	store.Tx
+	ahead time.Duration
+}
+
+func (m movedTx) Now() time.Time { return m.Tx.Now().Add(m.ahead) }
+
+// Size implements store.Sizer for engines that do.
+func (m movedTx) Size(c store.Collection) (records int, bytes int64, err error) {
+	s, ok := m.Tx.(store.Sizer)
+	if !ok {
+		return 0, 0, errors.ErrUnsupported
+	}
+	return s.Size(c)
+}
+
+// Prefetch implements store.Prefetcher for engines that do.
+func (m movedTx) Prefetch(ids []store.ID) error { return store.Prefetch(m.Tx, ids) }

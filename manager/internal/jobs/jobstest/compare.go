@@ -1,0 +1,68 @@
+package jobstest
+
+import (
+	"maps"
+	"slices"
+
+	"pgregory.net/rapid"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+// checkNow compares every job after every operation, on slow engines after a
+// few.
+func (p *property) checkNow(t *rapid.T) {
+	if p.steps++; p.steps%p.every == 0 {
+		p.check(t)
+	}
+}
+
+func (p *property) check(t *rapid.T) {
+	seen := 0
+	for cursor := ""; ; {
+		page, err := p.q.List(p.ctx, jobs.ListQuery{Limit: 1000, Payloads: true, Cursor: cursor})
+		if err != nil {
+			t.Fatalf("list: %v", err)
+		}
+		for _, got := range page.Jobs {
+			p.compare(t, got)
+		}
+		seen += len(page.Jobs)
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
+	}
+	if seen != len(p.m.jobs) {
+		t.Fatalf("list: %d jobs, want %d", seen, len(p.m.jobs))
+	}
+	if seen == 0 {
+		return
+	}
+	// Get tells the same; one job a time, since each is a transaction.
+	id := slices.Max(slices.Collect(maps.Keys(p.m.jobs)))
+	got, err := p.q.Get(p.ctx, id)
+	if err != nil {
+		t.Fatalf("job %s: %v", id, err)
+	}
+	p.compare(t, got)
+}
+
+func (p *property) compare(t *rapid.T, got jobs.Job) {
+	want := p.m.jobs[got.ID]
+	if want == nil {
+		t.Fatalf("job %s should not be there: %+v", got.ID, got)
+	}
+	lsns := map[string]jobs.LSN{}
+	for _, w := range got.WALLocations {
+		lsns[w.Database] = w.LSN
+	}
+	token := ""
+	if got.Lease != nil {
+		token = got.Lease.Token
+	}
+	if got.State != want.state || got.Attempt != want.attempt || got.MaxAttempts != want.max || got.Dead != want.dead ||
+		got.CancelRequested != want.cancelled || got.Key != want.key || got.Function != want.function || got.Priority != want.priority ||
+		string(got.Payload) != want.payload || token != want.token || !got.RunAt.Equal(want.runAt) || !maps.Equal(lsns, want.wal) {
+		t.Fatalf("job %s:\n got %+v\nwant %+v", got.ID, got, *want)
+	}
+}

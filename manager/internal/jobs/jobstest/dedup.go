@@ -1,0 +1,324 @@
+package jobstest
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+func dedup(d jobs.Dedup) *jobs.Dedup { return &d }
+
+// wantDropped submits what must be a duplicate of kept.
+func (e *env) wantDropped(kept string, s jobs.Submission) jobs.Outcome {
+	e.Helper()
+	out := e.submit(s)
+	if !out.Deduplicated || out.Created() || out.Job.ID != kept {
+		e.Fatalf("outcome %+v, want a duplicate of %s", out, kept)
+	}
+	return out
+}
+
+var (
+	untilExecuting = dedup(jobs.Dedup{})
+	untilExecuted  = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted})
+	reschedule     = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true})
+)
+
+var dedupTests = map[string]func(*env){
+	"until_executing drops duplicates until the job starts": func(e *env) {
+		s := jobs.Submission{Payload: []byte(`{"a":1}`), Dedup: untilExecuting}
+		a := e.job(s)
+		e.wantDropped(a.ID, s)
+		e.wantDropped(a.ID, s)
+		if got := e.claimOne(); got.ID != a.ID {
+			e.Fatalf("claimed %s", got.ID)
+		}
+		e.claimNone()
+		b := e.job(s) // a runs, so its lock is free
+		e.wantDropped(b.ID, s)
+	},
+	"until_executed drops duplicates until the job is over": func(e *env) {
+		for _, s := range []jobs.State{jobs.Complete, jobs.Failed, jobs.Cancelled} {
+			sub := jobs.Submission{Payload: []byte(`1`), Dedup: untilExecuted}
+			a := e.job(sub)
+			e.wantDropped(a.ID, sub)
+			j := e.claimOne()
+			e.wantDropped(a.ID, sub)
+			e.finish(j, s)
+			e.cancel(e.job(sub).ID)
+		}
+	},
+	"the lock of a job that is retried holds until it is over": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuted}
+		a := e.job(s)
+		j := e.claimOne()
+		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: a.ID, Token: j.Lease.Token, Delay: ptr(time.Duration(0))}); err != nil {
+			e.Fatal(err)
+		}
+		e.wantDropped(a.ID, s)
+		e.finish(e.claimOne(), jobs.Complete)
+		e.job(s)
+	},
+	"the identity is function and payload": func(e *env) {
+		s := jobs.Submission{Payload: []byte(`{"a": [1, 2]}`), Dedup: untilExecuting}
+		a := e.job(s)
+		s.Payload = []byte("{\"a\":\n[1,2]}")
+		e.wantDropped(a.ID, s)
+		s.Payload = []byte(`{"a": [2, 1]}`)
+		e.job(s)
+		s.Function = "g"
+		e.job(s)
+		s.Dedup = nil
+		e.job(s) // without the object nothing is dropped
+	},
+	"a key replaces the payload in the identity": func(e *env) {
+		s := jobs.Submission{Payload: []byte(`1`), Key: "k", Dedup: untilExecuting}
+		a := e.job(s)
+		s.Payload = []byte(`2`)
+		e.wantDropped(a.ID, s) // as a duplicate, before its key is looked at
+		s.Key = "other"
+		e.job(s)
+	},
+	"a dedup key is apart from the job's key": func(e *env) {
+		s := jobs.Submission{Payload: []byte(`1`), Dedup: dedup(jobs.Dedup{Key: "k"})}
+		a := e.job(s)
+		s.Payload = []byte(`2`)
+		e.wantDropped(a.ID, s)
+		e.claimOne()
+		b := e.job(s)
+		e.wantDropped(b.ID, s)
+		if b.Key != "" {
+			e.Fatalf("the job got the key %q", b.Key)
+		}
+		s.Dedup = dedup(jobs.Dedup{Key: "other"})
+		e.job(s)
+	},
+	"one live job per key also among jobs with dedup": func(e *env) {
+		s := jobs.Submission{Key: "k", Dedup: untilExecuting}
+		a := e.job(s)
+		e.claimOne()
+		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k", Dedup: untilExecuting})
+		var dup *jobs.DuplicateKeyError
+		if !errors.As(err, &dup) || dup.Holder != a.ID {
+			e.Fatalf("got %v, want a DuplicateKeyError", err)
+		}
+	},
+	"jobs for the future are left alone": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuting}
+		later := s
+		later.Delay = far
+		e.job(later)
+		e.job(later)
+		a := e.job(s)
+		e.job(later) // not dropped either
+		e.wantDropped(a.ID, s)
+	},
+	"including_scheduled covers jobs for the future": func(e *env) {
+		s := jobs.Submission{Dedup: dedup(jobs.Dedup{IncludingScheduled: true}), Delay: far}
+		a := e.job(s)
+		e.wantDropped(a.ID, s)
+		now := s
+		now.Delay = 0
+		e.wantDropped(a.ID, now)
+		e.cancel(a.ID)
+		b := e.job(now)
+		e.wantDropped(b.ID, s)
+	},
+	"the lock's time counts from run_at": func(e *env) {
+		d := span
+		s := jobs.Submission{Dedup: dedup(jobs.Dedup{IncludingScheduled: true, TTL: far}), Delay: d}
+		a := e.job(s)
+		e.pass(d)
+		e.wantDropped(a.ID, s)
+	},
+	"a ttl frees a leaked lock": func(e *env) {
+		s := jobs.Submission{Dedup: dedup(jobs.Dedup{TTL: span})}
+		a := e.job(s)
+		e.wantDropped(a.ID, s)
+		e.pass(span)
+		b := e.job(s)
+		e.wantDropped(b.ID, s)
+		// a's start does not free the lock that b took over.
+		s.Dedup = dedup(jobs.Dedup{TTL: far})
+		e.pass(span)
+		c := e.job(s)
+		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 2}), a.ID, b.ID)
+		e.wantDropped(c.ID, s)
+	},
+	"the default ttl is six hours": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuting}
+		a := e.job(s)
+		e.pass(6*time.Hour - time.Minute)
+		e.wantDropped(a.ID, s)
+		e.pass(time.Minute)
+		e.job(s)
+	},
+	"a cancelled job's lock is free": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuted}
+		e.cancel(e.job(s).ID)
+		a := e.job(s)
+		e.claimOne()
+		e.cancel(a.ID)
+		e.job(s)
+	},
+	"reschedule_once runs the job once more when duplicates came": func(e *env) {
+		payload := []byte(fmt.Sprintf(`"%02000d"`, 7)) // in a record of its own
+		s := jobs.Submission{ID: "a", Key: "k", Payload: payload, Priority: 3, MaxAttempts: 4, Dedup: reschedule}
+		e.job(s)
+		s.ID = ""
+		first := e.claimOne()
+		e.wantDropped("a", s)
+		e.wantDropped("a", s)
+		e.claimNone()
+		e.finish(first, jobs.Complete)
+		again := e.claimOne()
+		if again.ID == "a" || string(again.Payload) != string(payload) || again.Key != "k" || again.Priority != 3 ||
+			again.Attempt != 1 || again.MaxAttempts != 4 {
+			e.Fatalf("second run %+v", again)
+		}
+		e.wantState("a", jobs.Complete)
+		e.wantDropped(again.ID, s) // it holds lock and key as the first did
+		e.finish(again, jobs.Failed)
+		third := e.claimOne()
+		e.finish(third, jobs.Complete)
+		e.claimNone() // no duplicates came to the third
+	},
+	"reschedule_once counts duplicates that came before the start": func(e *env) {
+		s := jobs.Submission{Dedup: reschedule}
+		a := e.job(s)
+		e.wantDropped(a.ID, s)
+		e.finish(e.claimOne(), jobs.Complete)
+		e.finish(e.claimOne(), jobs.Complete)
+		e.claimNone()
+	},
+	"reschedule_once does nothing without duplicates or after a cancel": func(e *env) {
+		s := jobs.Submission{Dedup: reschedule}
+		e.job(s)
+		e.finish(e.claimOne(), jobs.Complete)
+		e.claimNone()
+		b := e.job(s)
+		e.wantDropped(b.ID, s)
+		e.cancel(b.ID)
+		e.claimNone()
+		c := e.job(s)
+		e.wantDropped(c.ID, s)
+		e.finish(e.claimOne(), jobs.Cancelled)
+		e.claimNone()
+	},
+	"reschedule_once follows a job that lost its last lease": func(e *env) {
+		s := jobs.Submission{ID: "a", Dedup: reschedule, MaxAttempts: 1}
+		e.job(s)
+		s.ID = ""
+		e.claim(jobs.ClaimRequest{Lease: span})
+		e.wantDropped("a", s)
+		e.pass(span)
+		if got := e.claimOne(); got.ID == "a" {
+			e.Fatal("the failed job was delivered again")
+		}
+		e.wantState("a", jobs.Failed)
+	},
+	"reschedule_once survives the end of the lock's time": func(e *env) {
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: span})}
+		e.job(s)
+		s.ID = ""
+		e.wantDropped("a", s)
+		first := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0]
+		e.pass(span)
+		e.duties(e.q) // removes the lock
+		e.finish(first, jobs.Complete)
+		if again := e.claimOne(); again.ID == "a" {
+			e.Fatal("no second run")
+		}
+	},
+	"a later holder of the lock stands for earlier duplicates": func(e *env) {
+		s := jobs.Submission{ID: "a", Dedup: dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true, TTL: span}),
+			WALLocations: jobs.WALLocations{{Database: "main", LSN: 9}}}
+		e.job(s)
+		s.ID = ""
+		e.wantDropped("a", s)
+		first := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0]
+		e.pass(span)
+		s.Dedup = dedup(jobs.Dedup{Strategy: jobs.UntilExecuted, RescheduleOnce: true})
+		s.WALLocations = nil
+		s.ID = "b"
+		e.job(s)
+		e.finish(first, jobs.Complete)
+		b := e.claimOne()
+		if b.ID != "b" || b.WALLocations.Map()["main"] != "0/9" {
+			e.Fatalf("claimed %+v", b)
+		}
+		e.claimNone()
+	},
+	"a run that follows never takes another job's id": func(e *env) {
+		q := e.queue(jobs.Options{RetainFor: span})
+		s := jobs.Submission{ID: "a", Dedup: reschedule}
+		run := func() jobs.Job {
+			e.job(s)
+			dup := s
+			dup.ID = ""
+			e.wantDropped("a", dup)
+			j := e.claimOne()
+			e.finish(j, jobs.Complete)
+			return j
+		}
+		run()
+		follow := e.claim(jobs.ClaimRequest{Lease: jobs.MaxLease})[0] // keeps its id in use
+		e.cancel(follow.ID)                                           // and frees the lock
+		e.pass(span)
+		e.duties(q) // forgets a
+		run()
+		second := e.claimOne()
+		if second.ID == follow.ID || second.ID == "a" {
+			e.Fatalf("the second run that follows is %s, the first %s", second.ID, follow.ID)
+		}
+		e.wantState(follow.ID, jobs.Active)
+	},
+	"duplicates hand over their database positions": func(e *env) {
+		at := func(m map[string]string) jobs.WALLocations {
+			w, err := jobs.ParseWALLocations(m)
+			if err != nil {
+				e.Fatal(err)
+			}
+			return w
+		}
+		s := jobs.Submission{Dedup: reschedule, WALLocations: at(map[string]string{"main": "9/F", "ci": "0/5"})}
+		a := e.job(s)
+		s.WALLocations = at(map[string]string{"main": "10/1", "ci": "0/4", "new": "0/1"}) // 10/1 is later than 9/F
+		out := e.wantDropped(a.ID, s)
+		want := "map[ci:0/5 main:10/1 new:0/1]"
+		if got := fmt.Sprint(out.Job.WALLocations.Map()); got != want {
+			e.Fatalf("answer: got %s, want %s", got, want)
+		}
+		s.WALLocations = nil
+		e.wantDropped(a.ID, s)
+		j := e.claimOne()
+		if got := fmt.Sprint(j.WALLocations.Map()); got != want {
+			e.Fatalf("claim: got %s, want %s", got, want)
+		}
+		// While it runs they are kept for the run that follows.
+		s.WALLocations = at(map[string]string{"ci": "0/6"})
+		e.wantDropped(a.ID, s)
+		e.finish(j, jobs.Complete)
+		if got := fmt.Sprint(e.claimOne().WALLocations.Map()); got != "map[ci:0/6 main:10/1 new:0/1]" {
+			e.Fatalf("second run: got %s", got)
+		}
+	},
+	"more databases than a job can carry are refused": func(e *env) {
+		s := jobs.Submission{Dedup: untilExecuting, WALLocations: jobs.WALLocations{{Database: "z", LSN: 1}}}
+		a := e.job(s)
+		s.WALLocations = nil
+		for i := range jobs.MaxWALLocations {
+			s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: fmt.Sprintf("db%02d", i), LSN: 1})
+		}
+		_, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Dedup: s.Dedup, WALLocations: s.WALLocations})
+		var fe *jobs.FieldError
+		if !errors.As(err, &fe) || fe.Field != "wal_locations" {
+			e.Fatalf("got %v, want a FieldError", err)
+		}
+		if got := e.get(a.ID).WALLocations.Map(); len(got) != 1 {
+			e.Fatalf("positions after the refusal: %v", got)
+		}
+	},
+}

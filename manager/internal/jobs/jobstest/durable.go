@@ -1,0 +1,213 @@
+package jobstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+func storeCollection(name string) store.Collection { return store.Collection(name) }
+
+var errFlaky = errors.New("jobstest: the store fails on purpose")
+
+// flaky is a store whose updates fail on demand, before or after they happen.
+type flaky struct {
+	store.Store
+	fail atomic.Bool
+	// after, when positive, counts down the updates that succeed and then
+	// report that their outcome is unknown.
+	after atomic.Int64
+	// committed, when set, is called after an update succeeded and before its
+	// caller learns of it.
+	committed func()
+}
+
+func (f *flaky) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if f.fail.Load() {
+		return errFlaky
+	}
+	err := f.Store.Update(ctx, fn)
+	if err == nil && f.committed != nil {
+		f.committed()
+	}
+	if err == nil && f.after.Load() > 0 {
+		f.after.Add(-1)
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, errFlaky)
+	}
+	return err
+}
+
+// rerun is a store that runs every update function twice, as an engine does
+// after a conflict. The first run's writes are thrown away.
+type rerun struct{ store.Store }
+
+var errRerun = errors.New("jobstest: run again")
+
+func (r rerun) Update(ctx context.Context, fn func(store.Tx) error) error {
+	err := r.Store.Update(ctx, func(tx store.Tx) error {
+		if err := fn(tx); err != nil {
+			return err
+		}
+		return errRerun
+	})
+	if !errors.Is(err, errRerun) {
+		return err
+	}
+	return r.Store.Update(ctx, fn)
+}
+
+var durableTests = map[string]func(*env){
+	"everything is there after a restart": func(e *env) {
+		if e.in.Reopen == nil && e.in.Peer == nil {
+			// Nothing to open again: a second queue must at least have no
+			// memory of its own.
+			e.in.Reopen = func(testing.TB) store.Store { return e.in.Store }
+		}
+		e.job(jobs.Submission{ID: "queued", Priority: 3, Key: "k", Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))})
+		e.job(jobs.Submission{ID: "scheduled", Function: "g", Delay: span})
+		e.job(jobs.Submission{ID: "active", Function: "a", Dedup: untilExecuted})
+		active := e.claim(jobs.ClaimRequest{Functions: []string{"a"}, Lease: far / 100})[0]
+		e.bury(jobs.Submission{ID: "dead", Priority: 99}, "why")
+		e.job(jobs.Submission{ID: "done", Priority: 99})
+		done := e.claimOne()
+		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "done", Token: done.Lease.Token, State: jobs.Complete, Result: []byte(`{"a":1}`)}); err != nil {
+			e.Fatal(err)
+		}
+		e.subscribe("ev", "s1", "s2")
+		sent := e.send(jobs.Event{Name: "ev", Key: "k"})
+		e.pause("p")
+		e.job(jobs.Submission{ID: "paused", Function: "p", Priority: 100})
+
+		var s store.Store
+		if e.in.Reopen != nil {
+			e.q.Close()
+			s = e.in.Reopen(e)
+			e.in.Store = s
+		} else {
+			s = e.in.Peer(e)
+		}
+		e.q = e.queueOn(s, jobs.Options{})
+
+		if out := e.send(jobs.Event{Name: "ev", Key: "k"}); !out.Deduplicated || fmt.Sprint(out.IDs) != fmt.Sprint(sent.IDs) {
+			e.Errorf("event key: %+v", out)
+		}
+		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.Is(err, jobs.ErrDuplicateKey) {
+			e.Errorf("key: %v", err)
+		}
+		e.wantDropped("active", jobs.Submission{Function: "a", Dedup: untilExecuted})
+		if _, err := e.q.Heartbeat(e.ctx, "active", active.Lease.Token, 0); err != nil {
+			e.Errorf("heartbeat: %v", err)
+		}
+		if got := e.letters("f"); len(got) != 1 || got[0].ID != "dead" || got[0].Reason != "why" {
+			e.Errorf("dead letters %+v", got)
+		}
+		if got := e.get("done"); string(got.Result) != `{"a":1}` {
+			e.Errorf("result %s", got.Result)
+		}
+		want := append([]string{"queued"}, sent.IDs...)
+		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 10, Lease: jobs.MaxLease}), want...)
+		e.pass(span)
+		e.wantIDs("claims later", e.claim(jobs.ClaimRequest{Limit: 10}), "scheduled")
+		e.resume("p")
+		e.wantIDs("claims after resume", e.claim(jobs.ClaimRequest{Limit: 10}), "paused")
+	},
+	"update functions are pure": func(e *env) {
+		// Everything that writes, through a store that runs it twice.
+		e.q = e.queueOn(rerun{e.in.Store}, jobs.Options{})
+		s := jobs.Submission{ID: "a", Key: "k", Dedup: reschedule}
+		e.job(s)
+		s.ID = ""
+		e.wantDropped("a", s)
+		j := e.claimOne()
+		if j.Attempt != 1 {
+			e.Fatalf("attempt %d", j.Attempt)
+		}
+		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0); err != nil {
+			e.Fatal(err)
+		}
+		e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero})
+		j = e.claimOne()
+		if j.ID != "a" || j.Attempt != 2 {
+			e.Fatalf("claimed %+v", j)
+		}
+		e.finish(j, jobs.Failed)
+		follow := e.claimOne()
+		e.claimNone()
+		e.finish(follow, jobs.Complete)
+		if n := len(e.letters("f")); n != 1 {
+			e.Fatalf("%d dead letters", n)
+		}
+		if out, err := e.q.Replay(e.ctx, "f", "a"); err != nil || !out.Created() {
+			e.Fatalf("Replay: %+v, %v", out, err)
+		}
+		e.claim(jobs.ClaimRequest{Lease: span, Limit: 5})
+		e.job(jobs.Submission{Function: "g", Delay: span})
+		e.pass(span)
+		if got := e.claim(jobs.ClaimRequest{Limit: 5}); len(got) != 2 {
+			e.Fatalf("after the lease and the delay: %v", ids(got))
+		}
+		e.subscribe("ev", "x", "y")
+		out := e.send(jobs.Event{Name: "ev", Key: "k"})
+		if len(out.Jobs) != 2 {
+			e.Fatalf("event: %+v", out)
+		}
+		e.cancel(out.IDs[0])
+		c := e.q.Counters()
+		if c.Enqueued != 5 || c.Deduplicated != 1 || c.Claimed != 6 || c.Completed != 1 || c.Failed != 1 || c.CancelRequests != 1 ||
+			c.Promoted != 1 || c.Reclaimed != 1 {
+			e.Fatalf("counters %+v", c)
+		}
+	},
+	"a claim whose outcome is unknown is delivered again": func(e *env) {
+		f := &flaky{Store: e.in.Store}
+		q := e.queueOn(f, jobs.Options{Lease: span})
+		e.job(jobs.Submission{ID: "a"})
+		f.after.Store(1)
+		if _, err := q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w"}); !errors.Is(err, store.ErrUnavailable) {
+			e.Fatalf("claim: %v", err)
+		}
+		e.pass(span)
+		if j := e.claimOne(); j.ID != "a" || j.Attempt != 2 {
+			e.Fatalf("claimed %+v", j)
+		}
+	},
+	"a finish whose outcome is unknown can be repeated": func(e *env) {
+		f := &flaky{Store: e.in.Store}
+		q := e.queueOn(f, jobs.Options{})
+		e.job(jobs.Submission{ID: "a"})
+		j := e.claimOne()
+		f.after.Store(1)
+		call := jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Complete}
+		if _, err := q.Finish(e.ctx, call); !errors.Is(err, store.ErrUnavailable) {
+			e.Fatalf("finish: %v", err)
+		}
+		if got, err := q.Finish(e.ctx, call); err != nil || got.State != jobs.Complete {
+			e.Fatalf("repeated finish: %+v, %v", got, err)
+		}
+	},
+	"an aborted transaction enqueues nothing": func(e *env) {
+		p, err := e.q.Prepare(jobs.Submission{Function: "f", Key: "k", Dedup: untilExecuted})
+		if err != nil {
+			e.Fatal(err)
+		}
+		for range 2 {
+			err = e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+				out, err := e.q.EnqueueTx(tx, p)
+				if err != nil || !out.Created() || out.Job.ID != p.ID() {
+					e.Errorf("EnqueueTx: %+v, %v", out, err)
+				}
+				return errRerun
+			})
+			if !errors.Is(err, errRerun) {
+				e.Fatal(err)
+			}
+		}
+		e.claimNone()
+		e.job(jobs.Submission{Key: "k", Dedup: untilExecuted})
+	},
+}

@@ -1,0 +1,283 @@
+package jobstest
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+// wantFenced checks that every call with the token is refused.
+func (e *env) wantFenced(id, token string) {
+	e.Helper()
+	calls := map[string]error{}
+	_, calls["heartbeat"] = e.q.Heartbeat(e.ctx, id, token, 0)
+	_, calls["finish"] = e.q.Finish(e.ctx, jobs.Finish{ID: id, Token: token, State: jobs.Complete})
+	_, calls["retry"] = e.q.Retry(e.ctx, jobs.Retry{ID: id, Token: token})
+	for name, err := range calls {
+		var fe *jobs.FencedError
+		if !errors.As(err, &fe) || !errors.Is(err, jobs.ErrFenced) || fe.ID != id {
+			e.Errorf("%s with a stale token: got %v, want a FencedError", name, err)
+		}
+	}
+}
+
+var leaseTests = map[string]func(*env){
+	"while a lease holds nobody else gets the job": func(e *env) {
+		e.job(jobs.Submission{})
+		e.claimOne()
+		e.claimNone()
+		e.duties(e.q)
+		e.claimNone()
+	},
+	"a lease that runs out delivers the job again": func(e *env) {
+		a := e.job(jobs.Submission{ID: "a"})
+		e.job(jobs.Submission{ID: "b"})
+		first := e.claim(jobs.ClaimRequest{Worker: "crashes", Lease: span})[0]
+		e.pass(span)
+		second := e.claimOne() // a before b: it keeps its place
+		if second.ID != a.ID || second.Attempt != 2 || second.Lease.Token == first.Lease.Token {
+			e.Fatalf("second delivery %+v after %+v", second, first)
+		}
+		if !strings.Contains(second.Error, "crashes") || !strings.Contains(second.Error, "attempt 1 of 25") {
+			e.Fatalf("error %q does not tell what happened", second.Error)
+		}
+		e.wantFenced("a", first.Lease.Token)
+		e.finish(second, jobs.Complete)
+		e.wantFenced("a", first.Lease.Token)
+	},
+	"a lease lost with all attempts used up is a dead letter": func(e *env) {
+		e.job(jobs.Submission{ID: "a", MaxAttempts: 2})
+		var last jobs.Job
+		for range 2 {
+			last = e.claim(jobs.ClaimRequest{Worker: "crashes", Lease: span})[0]
+			e.pass(span)
+		}
+		e.claimNone()
+		j := e.wantState("a", jobs.Failed)
+		if !j.Dead || j.Attempt != 2 || !strings.Contains(j.Error, "attempt 2 of 2") || j.FinishedAt.IsZero() {
+			e.Fatalf("job %+v", j)
+		}
+		e.wantFenced("a", last.Lease.Token)
+		page, err := e.q.DeadLetters(e.ctx, "f", 0, "")
+		if err != nil || len(page.DeadLetters) != 1 || page.DeadLetters[0].Reason != j.Error {
+			e.Fatalf("dead letters %+v, %v", page, err)
+		}
+	},
+	"a heartbeat extends the lease": func(e *env) {
+		a := e.job(jobs.Submission{})
+		j := e.claim(jobs.ClaimRequest{Lease: 5 * time.Minute})[0]
+		beat, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, 0)
+		if err != nil || beat.Cancelled || beat.ExpiresIn != 5*time.Minute {
+			e.Fatalf("heartbeat: %+v, %v", beat, err)
+		}
+		before := e.now().Truncate(time.Microsecond)
+		beat, err = e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, 20*time.Hour)
+		if err != nil || beat.ExpiresIn != 20*time.Hour {
+			e.Fatalf("heartbeat: %+v, %v", beat, err)
+		}
+		if until := e.get(a.ID).Lease.Until; until.Before(before.Add(20 * time.Hour)) {
+			e.Fatalf("lease until %s, beat after %s", until, before)
+		}
+		e.pass(19 * time.Hour)
+		e.claimNone()
+	},
+	"a heartbeat may shorten the lease": func(e *env) {
+		a := e.job(jobs.Submission{})
+		j := e.claim(jobs.ClaimRequest{Lease: time.Hour})[0]
+		if _, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, jobs.MinLease); err != nil {
+			e.Fatal(err)
+		}
+		e.pass(jobs.MinLease)
+		if got := e.claimOne(); got.ID != a.ID {
+			e.Fatalf("claimed %s", got.ID)
+		}
+	},
+	"a lease that ran out is still its worker's until it is taken back": func(e *env) {
+		e.job(jobs.Submission{ID: "a"})
+		e.job(jobs.Submission{ID: "b"})
+		got := e.claim(jobs.ClaimRequest{Lease: span, Limit: 2})
+		e.pass(span)
+		if _, err := e.q.Heartbeat(e.ctx, "a", got[0].Lease.Token, time.Hour); err != nil {
+			e.Fatalf("late heartbeat: %v", err)
+		}
+		e.finish(got[1], jobs.Complete)
+		e.claimNone()
+		e.finish(got[0], jobs.Complete)
+	},
+	"a token of another job is stale": func(e *env) {
+		e.job(jobs.Submission{ID: "a"})
+		e.job(jobs.Submission{ID: "b"})
+		got := e.claim(jobs.ClaimRequest{Limit: 2})
+		e.wantFenced("a", got[1].Lease.Token)
+		e.wantFenced("b", "made-up")
+		e.wantState("a", jobs.Active)
+		e.job(jobs.Submission{ID: "queued"})
+		e.wantFenced("queued", got[0].Lease.Token)
+		if n := e.q.Counters().Fenced; n != 9 {
+			e.Fatalf("%d fenced calls counted, want 9", n)
+		}
+	},
+	"a lost worker's cancelled job is over": func(e *env) {
+		e.job(jobs.Submission{ID: "a"})
+		e.claim(jobs.ClaimRequest{Lease: span})
+		e.cancel("a")
+		e.pass(span)
+		e.claimNone()
+		e.wantState("a", jobs.Cancelled)
+	},
+	"bad fields are named": func(e *env) {
+		a := e.job(jobs.Submission{})
+		j := e.claimOne()
+		for _, c := range []struct {
+			field, id, token string
+			lease            time.Duration
+		}{
+			{"id", "", j.Lease.Token, 0},
+			{"id", "a b", j.Lease.Token, 0},
+			{"lease_token", a.ID, "", 0},
+			{"lease_token", a.ID, strings.Repeat("x", 65), 0},
+			{"lease_ms", a.ID, j.Lease.Token, time.Millisecond},
+			{"lease_ms", a.ID, j.Lease.Token, jobs.MaxLease + 1},
+			{"lease_ms", a.ID, j.Lease.Token, -time.Second},
+		} {
+			_, err := e.q.Heartbeat(e.ctx, c.id, c.token, c.lease)
+			var fe *jobs.FieldError
+			if !errors.As(err, &fe) || fe.Field != c.field {
+				e.Errorf("%+v: %v", c, err)
+			}
+		}
+		_, err := e.q.Heartbeat(e.ctx, "nobody", j.Lease.Token, 0)
+		var nf *jobs.NotFoundError
+		if !errors.As(err, &nf) || !errors.Is(err, jobs.ErrNotFound) || nf.ID != "nobody" {
+			e.Errorf("unknown job: %v", err)
+		}
+	},
+}
+
+var finishTests = map[string]func(*env){
+	"complete keeps the result": func(e *env) {
+		for _, result := range []string{``, `{"n": 1}`, `null`, `"` + strings.Repeat("r", 3000) + `"`} {
+			a := e.job(jobs.Submission{})
+			j := e.claimOne()
+			f := jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: jobs.Complete}
+			if result != "" {
+				f.Result = []byte(result)
+			}
+			done, err := e.q.Finish(e.ctx, f)
+			if err != nil {
+				e.Fatal(err)
+			}
+			for _, got := range []jobs.Job{done, e.get(a.ID)} {
+				if string(got.Result) != result || (got.Result == nil) != (f.Result == nil) || got.State != jobs.Complete ||
+					got.Lease != nil || got.Dead || got.FinishedAt.Before(got.StartedAt) {
+					e.Fatalf("finished with %.20s: %+v", result, got)
+				}
+			}
+		}
+		e.claimNone()
+	},
+	"failed is the end and a dead letter": func(e *env) {
+		a := e.job(jobs.Submission{MaxAttempts: 10})
+		j := e.claimOne()
+		_, err := e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: jobs.Failed, Error: "no such card", Result: []byte("3")})
+		if err != nil {
+			e.Fatal(err)
+		}
+		got := e.wantState(a.ID, jobs.Failed)
+		if got.Error != "no such card" || string(got.Result) != "3" || !got.Dead || got.Attempt != 1 {
+			e.Fatalf("job %+v", got)
+		}
+		e.claimNone()
+	},
+	"the same call twice is answered the same": func(e *env) {
+		for _, s := range []jobs.State{jobs.Complete, jobs.Failed, jobs.Cancelled} {
+			a := e.job(jobs.Submission{})
+			j := e.claimOne()
+			first := e.finish(j, s)
+			again := e.finish(j, s)
+			if !again.FinishedAt.Equal(first.FinishedAt) {
+				e.Fatalf("the second call changed the job: %+v, then %+v", first, again)
+			}
+			other := jobs.Complete
+			if s == jobs.Complete {
+				other = jobs.Failed
+			}
+			_, err := e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: other})
+			var se *jobs.StateError
+			if !errors.As(err, &se) || se.State != s {
+				e.Fatalf("finished as %s, then as %s: %v", s, other, err)
+			}
+			e.wantState(a.ID, s)
+		}
+	},
+	"many at once, each judged by itself": func(e *env) {
+		var calls []jobs.Finish
+		for range 5 {
+			a := e.job(jobs.Submission{Dedup: reschedule, Payload: []byte(fmt.Sprint(len(calls)))})
+			calls = append(calls, jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete})
+		}
+		calls[1].Token = "stale"
+		calls[2].ID = "nobody"
+		calls[3].Result = []byte("{")
+		calls = append(calls, calls[0], calls[4])
+		calls[6].State = jobs.Failed
+		got, err := e.q.FinishMany(e.ctx, calls)
+		if err != nil || len(got) != len(calls) {
+			e.Fatalf("%d answers, %v", len(got), err)
+		}
+		for i, want := range []error{nil, jobs.ErrFenced, jobs.ErrNotFound, jobs.ErrInvalid, nil, nil, jobs.ErrConflict} {
+			if !errors.Is(got[i].Err, want) || want == nil && (got[i].Err != nil || got[i].Job.ID != calls[i].ID) {
+				e.Errorf("call %d: %+v, want %v", i, got[i], want)
+			}
+		}
+		for i, want := range []jobs.State{jobs.Complete, jobs.Active, 0, jobs.Active, jobs.Complete} {
+			if want != 0 {
+				e.wantState(calls[i].ID, want)
+			}
+		}
+		if c := e.q.Counters(); c.Completed != 2 || c.Fenced != 1 {
+			e.Errorf("counters %+v", c)
+		}
+		for _, bad := range [][]jobs.Finish{nil, make([]jobs.Finish, jobs.MaxLimit+1)} {
+			var fe *jobs.FieldError
+			if _, err := e.q.FinishMany(e.ctx, bad); !errors.As(err, &fe) || fe.Field != "finishes" {
+				e.Errorf("%d calls: %v", len(bad), err)
+			}
+		}
+	},
+	"bad fields are named": func(e *env) {
+		a := e.job(jobs.Submission{})
+		ok := jobs.Finish{ID: a.ID, Token: e.claimOne().Lease.Token, State: jobs.Complete}
+		big := []byte(`"` + strings.Repeat("x", jobs.MaxResultBytes) + `"`)
+		for _, c := range []struct {
+			field string
+			edit  func(*jobs.Finish)
+			kind  error
+		}{
+			{"id", func(f *jobs.Finish) { f.ID = "" }, jobs.ErrInvalid},
+			{"lease_token", func(f *jobs.Finish) { f.Token = "" }, jobs.ErrInvalid},
+			{"status", func(f *jobs.Finish) { f.State = jobs.Queued }, jobs.ErrInvalid},
+			{"status", func(f *jobs.Finish) { f.State = 0 }, jobs.ErrInvalid},
+			{"status", func(f *jobs.Finish) { f.State = 77 }, jobs.ErrInvalid},
+			{"result", func(f *jobs.Finish) { f.Result = []byte("{") }, jobs.ErrInvalid},
+			{"result", func(f *jobs.Finish) { f.Result = []byte("") }, jobs.ErrInvalid},
+			{"result", func(f *jobs.Finish) { f.Result = big }, jobs.ErrTooLarge},
+			{"error", func(f *jobs.Finish) { f.Error = string(big) }, jobs.ErrTooLarge},
+		} {
+			f := ok
+			c.edit(&f)
+			_, err := e.q.Finish(e.ctx, f)
+			var fe *jobs.FieldError
+			if !errors.As(err, &fe) || fe.Field != c.field || !errors.Is(err, c.kind) {
+				e.Errorf("%s: got %v", c.field, err)
+			}
+		}
+		e.wantState(a.ID, jobs.Active)
+		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "nobody", Token: "t", State: jobs.Complete}); !errors.Is(err, jobs.ErrNotFound) {
+			e.Errorf("unknown job: %v", err)
+		}
+	},
+}

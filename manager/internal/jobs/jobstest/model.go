@@ -1,0 +1,224 @@
+package jobstest
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+// model is the queue as plain maps. Times of the model are whole hours: the
+// property test moves the clock by whole hours only, and real time that passes
+// during the test only ever makes things due that are due in whole hours too.
+type model struct {
+	hour   int
+	jobs   map[string]*modelJob
+	keys   map[string]string // key -> job
+	locks  map[string]*modelLock
+	paused map[string]bool
+	subs   map[string][]string
+	sends  map[string][]string
+}
+
+type modelJob struct {
+	id, function, key string
+	payload           string
+	priority          int
+	state             jobs.State
+	attempt, max      int
+	runAt             time.Time // as the queue reported it
+	dueHour           int       // scheduled: run_at; active: end of the lease
+	token, lastToken  string
+	cancelled, dead   bool
+	duplicates        bool
+	dedup             *jobs.Dedup
+	lock              string
+	wal               map[string]jobs.LSN
+	err               string
+}
+
+type modelLock struct {
+	holder string
+	until  int
+}
+
+func newModel() *model {
+	return &model{
+		jobs: map[string]*modelJob{}, keys: map[string]string{}, locks: map[string]*modelLock{},
+		paused: map[string]bool{}, subs: map[string][]string{}, sends: map[string][]string{},
+	}
+}
+
+func (m *model) identity(s *jobs.Submission) string {
+	switch {
+	case s.Dedup.Key != "":
+		return s.Function + " d " + s.Dedup.Key
+	case s.Key != "":
+		return s.Function + " k " + s.Key
+	}
+	var b bytes.Buffer
+	if json.Compact(&b, s.Payload) != nil {
+		b.Reset()
+		b.WriteString("null")
+	}
+	return s.Function + " p " + b.String()
+}
+
+// submit says what a submission must do: which error, or which job stands for
+// it, or (both empty) that it makes a new job.
+func (m *model) submit(s *jobs.Submission) (wantErr string, stands string, dropped bool) {
+	if s.ID != "" && m.jobs[s.ID] != nil {
+		return "conflict", "", false
+	}
+	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
+		if l := m.locks[m.identity(s)]; l != nil && l.until > m.hour {
+			kept := m.jobs[l.holder]
+			kept.duplicates = true
+			for _, w := range s.WALLocations {
+				kept.wal[w.Database] = max(kept.wal[w.Database], w.LSN)
+			}
+			return "", l.holder, true
+		}
+	}
+	if holder := m.keys[s.Key]; s.Key != "" && holder != "" {
+		if s.ReturnExisting {
+			return "", holder, false
+		}
+		return "duplicate " + holder, "", false
+	}
+	return "", "", false
+}
+
+// created records the new job that the queue made.
+func (m *model) created(s *jobs.Submission, j jobs.Job) {
+	mj := &modelJob{
+		id: j.ID, function: s.Function, key: s.Key, payload: string(s.Payload), priority: s.Priority, state: jobs.Queued,
+		max: s.MaxAttempts, runAt: j.RunAt, dedup: s.Dedup, wal: map[string]jobs.LSN{},
+	}
+	if s.Delay > 0 {
+		mj.state, mj.dueHour = jobs.Scheduled, m.hour+int(s.Delay/time.Hour)
+	}
+	for _, w := range s.WALLocations {
+		mj.wal[w.Database] = w.LSN
+	}
+	m.jobs[j.ID] = mj
+	if s.Key != "" {
+		m.keys[s.Key] = j.ID
+	}
+	if s.Dedup != nil && (s.Delay == 0 || s.Dedup.IncludingScheduled) {
+		mj.lock = m.identity(s)
+		m.locks[mj.lock] = &modelLock{holder: j.ID, until: m.hour + int((s.Delay+s.Dedup.TTL)/time.Hour)}
+	}
+}
+
+func (m *model) dropLock(j *modelJob) {
+	if l := m.locks[j.lock]; l != nil && l.holder == j.id {
+		delete(m.locks, j.lock)
+	}
+	j.lock = ""
+}
+
+func (m *model) dropKey(j *modelJob) {
+	if m.keys[j.key] == j.id {
+		delete(m.keys, j.key)
+	}
+}
+
+// end makes a job terminal and returns the id of the run that must follow, "".
+func (m *model) end(j *modelJob, s jobs.State) string {
+	m.dropKey(j)
+	m.dropLock(j)
+	duplicates := j.duplicates
+	j.state, j.token, j.dead, j.duplicates = s, "", s == jobs.Failed, false
+	if !duplicates || s == jobs.Cancelled || j.dedup == nil || !j.dedup.RescheduleOnce {
+		return ""
+	}
+	lock := m.identity(&jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Dedup: j.dedup})
+	if l := m.locks[lock]; l != nil && l.until > m.hour {
+		other := m.jobs[l.holder]
+		other.duplicates = true
+		for db, lsn := range j.wal {
+			other.wal[db] = max(other.wal[db], lsn)
+		}
+		return ""
+	}
+	base, n, found := strings.Cut(j.id, "~")
+	id := j.id + "~1"
+	if found {
+		var v int
+		_, _ = fmt.Sscan(n, &v)
+		id = fmt.Sprintf("%s~%d", base, v+1)
+	}
+	f := *j
+	f.id, f.state, f.attempt, f.dead, f.err = id, jobs.Queued, 0, false, ""
+	f.lastToken, f.cancelled, f.runAt = "", false, time.Time{}
+	f.wal = map[string]jobs.LSN{}
+	for db, lsn := range j.wal {
+		f.wal[db] = lsn
+	}
+	f.lock = lock
+	m.locks[f.lock] = &modelLock{holder: id, until: m.hour + int(f.dedup.TTL/time.Hour)}
+	if f.key != "" {
+		m.keys[f.key] = id
+	}
+	m.jobs[id] = &f
+	return id
+}
+
+// due does what the queue must do before a claim; it returns the runs that
+// follow from jobs that failed.
+func (m *model) due() (follow []string) {
+	for _, j := range m.sorted(nil) {
+		switch {
+		case j.state == jobs.Scheduled && j.dueHour <= m.hour:
+			j.state = jobs.Queued
+		case j.state == jobs.Active && j.dueHour <= m.hour:
+			j.lastToken = ""
+			switch {
+			case j.cancelled:
+				m.end(j, jobs.Cancelled)
+			case j.attempt >= j.max:
+				if id := m.end(j, jobs.Failed); id != "" {
+					follow = append(follow, id)
+				}
+			default:
+				j.state, j.token = jobs.Queued, ""
+			}
+		}
+	}
+	return follow
+}
+
+// sorted returns the jobs that f accepts in the order of claims.
+func (m *model) sorted(f func(*modelJob) bool) []*modelJob {
+	var out []*modelJob
+	for _, j := range m.jobs {
+		if f == nil || f(j) {
+			out = append(out, j)
+		}
+	}
+	slices.SortFunc(out, func(a, b *modelJob) int {
+		return cmp.Or(b.priority-a.priority, a.runAt.Compare(b.runAt), strings.Compare(a.id, b.id))
+	})
+	return out
+}
+
+// claimable are the jobs that a claim must see, in order.
+func (m *model) claimable(functions []string) []*modelJob {
+	return m.sorted(func(j *modelJob) bool {
+		return j.state == jobs.Queued && !m.paused[j.function] && (len(functions) == 0 || slices.Contains(functions, j.function))
+	})
+}
+
+func (m *model) claimed(j *modelJob, leaseHours int, token string) {
+	j.state, j.token, j.lastToken, j.dueHour = jobs.Active, token, "", m.hour+leaseHours
+	j.attempt++
+	if j.dedup != nil && j.dedup.Strategy != jobs.UntilExecuted {
+		m.dropLock(j)
+	}
+}

@@ -1,0 +1,464 @@
+package jobstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+)
+
+// slowSteps is how many operations a slow engine makes between two comparisons
+// of all jobs.
+const slowSteps = 5
+
+// testProperty runs random operations against the queue and against model, and
+// compares every answer and, after each operation, every job.
+func testProperty(t *testing.T, e Engine) {
+	runs := 0 // that went well; once one did not, all go on, to find the shortest
+	rapid.Check(t, func(rt *rapid.T) {
+		if e.Runs > 0 && runs >= e.Runs {
+			return
+		}
+		well := false
+		defer func() {
+			if runs++; !well {
+				runs = -1 << 30
+			}
+		}()
+		own := &run{TB: t}
+		defer own.end() // not at the end of all runs
+		clock := new(clock)
+		in := clock.move(e.Open(own))
+		q, err := jobs.New(in.Store, jobs.Options{Lease: time.Hour, DedupTTL: 2 * time.Hour, EventKeyTTL: 8000 * time.Hour, RetainFor: 8000 * time.Hour, DeadFor: 8000 * time.Hour})
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer q.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		p := &property{T: rt, m: newModel(), q: q, clock: clock, ctx: ctx, every: 1}
+		if e.Slow {
+			p.every = slowSteps
+		}
+		rt.Repeat(map[string]func(*rapid.T){
+			"submit": p.submit, "submit again": p.submit, "claim": p.claim, "finish": p.finish, "heartbeat": p.heartbeat,
+			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "pause": p.pause,
+			"replay": p.replay, "event": p.event, "subscribe": p.subscribe, "stale": p.stale,
+			"advance": p.advance, "duties": p.duties,
+			"": p.checkNow,
+		})
+		p.check(rt)
+		well = true
+	})
+}
+
+// run is one of many runs of a test, with an end of its own.
+type run struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (r *run) Cleanup(f func()) { r.cleanups = append(r.cleanups, f) }
+
+func (r *run) end() {
+	for _, f := range slices.Backward(r.cleanups) {
+		f()
+	}
+}
+
+type property struct {
+	*rapid.T
+	m    *model
+	q    *jobs.Queue
+	ctx  context.Context
+	made int
+	// clock is the queue's.
+	clock *clock
+	// every is after how many operations all jobs are compared.
+	every, steps int
+	// past are tokens that were current once.
+	past []string
+}
+
+var (
+	genFunction = rapid.SampledFrom([]string{"f", "g", "h"})
+	genHours    = rapid.IntRange(1, 4)
+	genEvent    = rapid.SampledFrom([]string{"e1", "e2"})
+)
+
+func (p *property) hours(t *rapid.T, label string) int { return genHours.Draw(t, label) }
+
+// wantErr compares an error with the model's idea of it.
+func (p *property) wantErr(op string, got error, want string) {
+	kind := ""
+	var dup *jobs.DuplicateKeyError
+	switch {
+	case got == nil:
+	case errors.As(got, &dup):
+		kind = "duplicate " + dup.Holder
+	case errors.Is(got, jobs.ErrConflict):
+		kind = "conflict"
+	case errors.Is(got, jobs.ErrFenced):
+		kind = "fenced"
+	case errors.Is(got, jobs.ErrNotFound):
+		kind = "not found"
+	default:
+		kind = got.Error()
+	}
+	if kind != want {
+		p.Fatalf("%s: got error %q (%v), want %q", op, kind, got, want)
+	}
+}
+
+func (p *property) submit(t *rapid.T) {
+	p.made++
+	s := jobs.Submission{
+		Function:    genFunction.Draw(t, "function"),
+		Payload:     []byte(rapid.SampledFrom([]string{`1`, `{"a": [1,2]}`, `{"a":[1, 2]}`, `"x"`}).Draw(t, "payload")),
+		Key:         rapid.SampledFrom([]string{"", "", "k1", "k2"}).Draw(t, "key"),
+		Priority:    rapid.IntRange(-1, 1).Draw(t, "priority"),
+		MaxAttempts: rapid.IntRange(1, 3).Draw(t, "max_attempts"),
+		ID:          fmt.Sprintf("j%04d", p.made),
+	}
+	if rapid.IntRange(0, 9).Draw(t, "taken id") == 0 {
+		s.ID = fmt.Sprintf("j%04d", rapid.IntRange(1, p.made).Draw(t, "id"))
+	}
+	if rapid.IntRange(0, 3).Draw(t, "delayed") == 0 {
+		s.Delay = time.Duration(p.hours(t, "delay")) * time.Hour
+	}
+	s.ReturnExisting = s.Key != "" && rapid.Bool().Draw(t, "return_existing")
+	if rapid.Bool().Draw(t, "dedup") {
+		d := jobs.Dedup{
+			Strategy:           rapid.SampledFrom([]jobs.Strategy{jobs.UntilExecuting, jobs.UntilExecuted}).Draw(t, "strategy"),
+			Key:                rapid.SampledFrom([]string{"", "", "d"}).Draw(t, "dedup key"),
+			TTL:                time.Duration(p.hours(t, "ttl")) * time.Hour,
+			IncludingScheduled: rapid.Bool().Draw(t, "including_scheduled"),
+		}
+		d.RescheduleOnce = d.Strategy == jobs.UntilExecuted && rapid.Bool().Draw(t, "reschedule_once")
+		s.Dedup = &d
+	}
+	for _, db := range []string{"ci", "main"} {
+		if rapid.IntRange(0, 2).Draw(t, "wal "+db) == 0 {
+			s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: db, LSN: jobs.LSN(rapid.Uint64Range(1, 1<<40).Draw(t, "lsn"))})
+		}
+	}
+	wantErr, stands, dropped := p.m.submit(&s)
+	out, err := p.q.Enqueue(p.ctx, s)
+	p.wantErr("submit", err, wantErr)
+	switch {
+	case err != nil:
+	case stands != "":
+		if out.Job.ID != stands || out.Deduplicated != dropped || out.Existing == dropped {
+			t.Fatalf("submit: got %+v, want %s, dropped %v", out, stands, dropped)
+		}
+	default:
+		if !out.Created() || out.Job.ID != s.ID {
+			t.Fatalf("submit: got %+v, want the new job %s", out, s.ID)
+		}
+		p.m.created(&s, out.Job)
+	}
+}
+
+// followed learns the run_at of jobs that the queue made by itself.
+func (p *property) followed(ids ...string) {
+	for _, id := range ids {
+		if id == "" {
+			continue
+		}
+		j, err := p.q.Get(p.ctx, id)
+		if err != nil {
+			p.Fatalf("the run %s that must follow: %v", id, err)
+		}
+		p.m.jobs[id].runAt = j.RunAt
+	}
+}
+
+func (p *property) claim(t *rapid.T) {
+	c := jobs.ClaimRequest{Worker: "w", Limit: rapid.IntRange(1, 4).Draw(t, "limit")}
+	c.Functions = rapid.SliceOfNDistinct(genFunction, 0, 3, rapid.ID[string]).Draw(t, "functions")
+	hours := p.hours(t, "lease")
+	c.Lease = time.Duration(hours) * time.Hour
+	got, err := p.q.Claim(p.ctx, c)
+	p.wantErr("claim", err, "")
+	p.followed(p.m.due()...)
+	want := p.m.claimable(c.Functions)
+	want = want[:min(len(want), c.Limit)]
+	if len(got) != len(want) {
+		t.Fatalf("claim of %v: got %v, want %d jobs", c.Functions, ids(got), len(want))
+	}
+	for i, j := range got {
+		if j.ID != want[i].id {
+			t.Fatalf("claim of %v: job %d is %s, want %s", c.Functions, i, j.ID, want[i].id)
+		}
+		p.m.claimed(want[i], hours, j.Lease.Token)
+		if string(j.Payload) != want[i].payload {
+			t.Fatalf("claim: payload %s, want %s", j.Payload, want[i].payload)
+		}
+	}
+}
+
+// pick draws a job that f accepts; nil when there is none.
+func (p *property) pick(t *rapid.T, f func(*modelJob) bool) *modelJob {
+	var names []string
+	for id, j := range p.m.jobs {
+		if f == nil || f(j) {
+			names = append(names, id)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return p.m.jobs[rapid.SampledFrom(names).Draw(t, "job")]
+}
+
+func isActive(j *modelJob) bool { return j.state == jobs.Active }
+
+func (p *property) finish(t *rapid.T) {
+	j := p.pick(t, func(j *modelJob) bool { return isActive(j) || j.lastToken != "" })
+	if j == nil {
+		return
+	}
+	s := rapid.SampledFrom([]jobs.State{jobs.Complete, jobs.Failed, jobs.Cancelled}).Draw(t, "status")
+	token, want, ends := j.token, "", isActive(j)
+	if !ends {
+		token = j.lastToken
+		switch {
+		case !j.state.Terminal():
+			want = "fenced"
+		case j.state != s:
+			want = "conflict"
+		}
+	}
+	_, err := p.q.Finish(p.ctx, jobs.Finish{ID: j.id, Token: token, State: s})
+	p.wantErr("finish", err, want)
+	if ends {
+		j.lastToken = token
+		p.past = append(p.past, token)
+		p.followed(p.m.end(j, s))
+	}
+}
+
+func (p *property) heartbeat(t *rapid.T) {
+	j := p.pick(t, isActive)
+	if j == nil {
+		return
+	}
+	hours := p.hours(t, "lease")
+	beat, err := p.q.Heartbeat(p.ctx, j.id, j.token, time.Duration(hours)*time.Hour)
+	p.wantErr("heartbeat", err, "")
+	if beat.Cancelled != j.cancelled {
+		t.Fatalf("heartbeat: %+v, want cancelled %v", beat, j.cancelled)
+	}
+	j.dueHour = p.m.hour + hours
+}
+
+func (p *property) workerRetry(t *rapid.T) {
+	j := p.pick(t, func(j *modelJob) bool { return isActive(j) || j.lastToken != "" })
+	if j == nil {
+		return
+	}
+	hours := 0
+	if rapid.Bool().Draw(t, "delayed") {
+		hours = p.hours(t, "delay")
+	}
+	token, want := j.token, ""
+	if !isActive(j) {
+		token = j.lastToken
+		if j.state.Terminal() && !(j.state == jobs.Cancelled && j.cancelled) {
+			want = "fenced"
+		}
+	} else if !j.cancelled && j.attempt >= j.max {
+		want = "conflict"
+	}
+	got, err := p.q.Retry(p.ctx, jobs.Retry{ID: j.id, Token: token, Delay: ptr(time.Duration(hours) * time.Hour)})
+	p.wantErr("worker retry", err, want)
+	if !isActive(j) || err != nil {
+		return
+	}
+	j.lastToken = token
+	p.past = append(p.past, token)
+	if j.cancelled {
+		p.m.end(j, jobs.Cancelled)
+		return
+	}
+	p.requeued(j, hours, got)
+}
+
+func (p *property) requeued(j *modelJob, hours int, got jobs.Job) {
+	j.state, j.token, j.runAt = jobs.Queued, "", got.RunAt
+	if hours > 0 {
+		j.state, j.dueHour = jobs.Scheduled, p.m.hour+hours
+	}
+}
+
+func (p *property) operatorRetry(t *rapid.T) {
+	j := p.pick(t, nil)
+	if j == nil {
+		return
+	}
+	hours := 0
+	if rapid.Bool().Draw(t, "delayed") {
+		hours = p.hours(t, "delay")
+	}
+	want := ""
+	switch j.state {
+	case jobs.Failed, jobs.Cancelled:
+		if holder := p.m.keys[j.key]; holder != "" {
+			want = "duplicate " + holder
+		}
+	case jobs.Scheduled:
+	default:
+		want = "conflict"
+	}
+	got, err := p.q.Retry(p.ctx, jobs.Retry{ID: j.id, Delay: ptr(time.Duration(hours) * time.Hour)})
+	p.wantErr("operator retry", err, want)
+	if err != nil {
+		return
+	}
+	if j.state != jobs.Scheduled {
+		j.attempt, j.dead, j.cancelled = 0, false, false
+		if j.key != "" {
+			p.m.keys[j.key] = j.id
+		}
+	}
+	j.lastToken = ""
+	p.requeued(j, hours, got)
+}
+
+func (p *property) cancel(t *rapid.T) {
+	j := p.pick(t, nil)
+	if j == nil {
+		return
+	}
+	want := ""
+	if j.state == jobs.Complete || j.state == jobs.Failed {
+		want = "conflict"
+	}
+	_, err := p.q.Cancel(p.ctx, j.id)
+	p.wantErr("cancel", err, want)
+	switch j.state {
+	case jobs.Queued, jobs.Scheduled:
+		j.lastToken = ""
+		p.m.end(j, jobs.Cancelled)
+	case jobs.Active:
+		j.cancelled, j.duplicates = true, false
+		p.m.dropKey(j)
+		p.m.dropLock(j)
+	}
+}
+
+func (p *property) pause(t *rapid.T) {
+	f := genFunction.Draw(t, "function")
+	call := p.q.Pause
+	p.m.paused[f] = !p.m.paused[f]
+	if !p.m.paused[f] {
+		call = p.q.Resume
+	}
+	p.wantErr("pause or resume", call(p.ctx, f), "")
+}
+
+func (p *property) replay(t *rapid.T) {
+	j := p.pick(t, func(j *modelJob) bool { return j.state.Terminal() })
+	if j == nil {
+		return
+	}
+	s := jobs.Submission{Function: j.function, Payload: []byte(j.payload), Key: j.key, Priority: j.priority, MaxAttempts: j.max, Dedup: j.dedup}
+	for _, db := range slices.Sorted(maps.Keys(j.wal)) {
+		s.WALLocations = append(s.WALLocations, jobs.WALLocation{Database: db, LSN: j.wal[db]})
+	}
+	want, stands := "not found", ""
+	if j.dead {
+		want, stands, _ = p.m.submit(&s)
+	}
+	out, err := p.q.Replay(p.ctx, j.function, j.id)
+	p.wantErr("replay", err, want)
+	switch {
+	case err != nil:
+	case stands != "":
+		if !out.Deduplicated || out.Job.ID != stands {
+			t.Fatalf("replay: %+v, want a duplicate of %s", out, stands)
+		}
+	default:
+		if !out.Created() {
+			t.Fatalf("replay: %+v, want a new job", out)
+		}
+		j.dead = false
+		p.m.created(&s, out.Job)
+	}
+}
+
+func (p *property) subscribe(t *rapid.T) {
+	event, f := genEvent.Draw(t, "event"), genFunction.Draw(t, "function")
+	i, found := slices.BinarySearch(p.m.subs[event], f)
+	if found && rapid.Bool().Draw(t, "unsubscribe") {
+		p.wantErr("unsubscribe", p.q.Unsubscribe(p.ctx, event, f), "")
+		p.m.subs[event] = slices.Delete(p.m.subs[event], i, i+1)
+		return
+	}
+	p.wantErr("subscribe", p.q.Subscribe(p.ctx, event, f), "")
+	if !found {
+		p.m.subs[event] = slices.Insert(p.m.subs[event], i, f)
+	}
+}
+
+func (p *property) event(t *rapid.T) {
+	ev := jobs.Event{Name: genEvent.Draw(t, "event"), Key: rapid.SampledFrom([]string{"", "k1", "k2"}).Draw(t, "key"), Payload: []byte("1"), MaxAttempts: 2}
+	out, err := p.q.Send(p.ctx, ev)
+	p.wantErr("event", err, "")
+	if first, ok := p.m.sends[ev.Name+ev.Key]; ok && ev.Key != "" {
+		if !out.Deduplicated || !slices.Equal(out.IDs, first) || !slices.Equal(ids(out.Jobs), first) {
+			t.Fatalf("event: %+v, want %v again", out, first)
+		}
+		return
+	}
+	if out.Deduplicated || len(out.Jobs) != len(p.m.subs[ev.Name]) {
+		t.Fatalf("event: %+v, want jobs for %v", out, p.m.subs[ev.Name])
+	}
+	for i, j := range out.Jobs {
+		if j.Function != p.m.subs[ev.Name][i] {
+			t.Fatalf("event: job %d is for %s", i, j.Function)
+		}
+		p.m.created(&jobs.Submission{Function: j.Function, Payload: ev.Payload, MaxAttempts: 2}, j)
+	}
+	if ev.Key != "" {
+		p.m.sends[ev.Name+ev.Key] = out.IDs
+	}
+}
+
+// stale uses a token that some job had once.
+func (p *property) stale(t *rapid.T) {
+	j := p.pick(t, nil)
+	if j == nil || len(p.past) == 0 {
+		return
+	}
+	token := rapid.SampledFrom(p.past).Draw(t, "token")
+	if token == j.token || token == j.lastToken {
+		return
+	}
+	_, err := p.q.Heartbeat(p.ctx, j.id, token, 0)
+	p.wantErr("heartbeat with a stale token", err, "fenced")
+	_, err = p.q.Finish(p.ctx, jobs.Finish{ID: j.id, Token: token, State: jobs.Complete})
+	p.wantErr("finish with a stale token", err, "fenced")
+	_, err = p.q.Retry(p.ctx, jobs.Retry{ID: j.id, Token: token})
+	p.wantErr("retry with a stale token", err, "fenced")
+}
+
+func (p *property) advance(t *rapid.T) {
+	h := genHours.Draw(t, "hours")
+	p.m.hour += h
+	p.clock.advance(time.Duration(h) * time.Hour)
+}
+
+func (p *property) duties(*rapid.T) {
+	_, err := p.q.RunDuties(p.ctx)
+	p.wantErr("duties", err, "")
+	p.followed(p.m.due()...)
+}

@@ -1,0 +1,292 @@
+// Package jobstest is the contract of the job queue as a test suite. It runs
+// over any engine of the store: Run takes a factory and checks every sentence of
+// the queue's documentation against it.
+//
+// No test sleeps to be right. Where time has to pass, the suite moves the clock
+// by which the queue decides: what must not have happened yet is always hours
+// away, on every engine, however slow the machine is.
+package jobstest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Engine is a kind of store to test the queue on.
+type Engine struct {
+	// Name of the engine, for messages.
+	Name string
+	// Open returns an empty store. It registers its clean-up with t.
+	Open func(t testing.TB) *Instance
+	// Jobs and Workers size the test of concurrent claims; 10,000 and 50 when
+	// 0, a tenth of the jobs with -short.
+	Jobs, Workers int
+	// Runs bounds the runs of the property test, each on a store of its own;
+	// 0 leaves them to rapid, which makes 100.
+	Runs int
+	// Slow leaves to the other engines what takes many transactions and shows
+	// nothing of the engine: the bounds of the queue itself are not tried, and
+	// the property test compares all jobs less often.
+	Slow bool
+}
+
+// Instance is one store.
+type Instance struct {
+	Store store.Store
+	// Peer opens the same data for another manager. Nil when the engine is not
+	// shared; then several queues use one Store.
+	Peer func(t testing.TB) store.Store
+	// Reopen closes Store and returns it opened again. Nil when the engine is
+	// volatile.
+	Reopen func(t testing.TB) store.Store
+}
+
+// Run runs the suite.
+func Run(t *testing.T, e Engine) {
+	t.Logf("engine %s", e.Name)
+	type group struct {
+		name  string
+		tests map[string]func(*env)
+	}
+	groups := []group{
+		{"submit", submitTests},
+		{"key", keyTests},
+		{"dedup", dedupTests},
+		{"claim", claimTests},
+		{"lease", leaseTests},
+		{"finish", finishTests},
+		{"retry", retryTests},
+		{"cancel", cancelTests},
+		{"pause", pauseTests},
+		{"dead letters", deadTests},
+		{"wait", waitTests},
+		{"events", eventTests},
+		{"read", readTests},
+		{"duties", dutyTests},
+		{"durable", durableTests},
+		{"unreadable", unreadableTests},
+		{"concurrent", concurrentTests},
+	}
+	if !e.Slow {
+		groups = append(groups, group{"bounds", boundTests})
+	}
+	for _, group := range groups {
+		t.Run(group.name, func(t *testing.T) {
+			t.Parallel()
+			for name, f := range group.tests {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					f(newEnv(t, e))
+				})
+			}
+		})
+	}
+	t.Run("property", func(t *testing.T) {
+		t.Parallel()
+		testProperty(t, e)
+	})
+}
+
+// env is what one test works with.
+type env struct {
+	*testing.T
+	engine Engine
+	in     *Instance
+	clock  *clock
+	q      *jobs.Queue
+	ctx    context.Context
+}
+
+// patience bounds every wait of the suite. It is no measure of speed.
+const patience = 2 * time.Minute
+
+func newEnv(t *testing.T, e Engine) *env {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	v := &env{T: t, engine: e, clock: new(clock), ctx: ctx}
+	v.in = v.clock.move(e.Open(t))
+	v.q = v.queue(jobs.Options{})
+	return v
+}
+
+// queue opens a queue on the test's store.
+func (e *env) queue(o jobs.Options) *jobs.Queue {
+	e.Helper()
+	return e.queueOn(e.in.Store, o)
+}
+
+func (e *env) queueOn(s store.Store, o jobs.Options) *jobs.Queue {
+	e.Helper()
+	q, err := jobs.New(s, o)
+	if err != nil {
+		e.Fatalf("New: %v", err)
+	}
+	e.Cleanup(q.Close)
+	return q
+}
+
+// now is the store's time.
+func (e *env) now() time.Time {
+	e.Helper()
+	var at time.Time
+	err := e.in.Store.View(e.ctx, func(tx store.Tx) error {
+		at = tx.Now()
+		return nil
+	})
+	if err != nil {
+		e.Fatalf("the store's clock: %v", err)
+	}
+	return at
+}
+
+// pass lets d go by on the store's clock.
+func (e *env) pass(d time.Duration) { e.clock.advance(d) }
+
+// eventually waits until cond holds.
+func (e *env) eventually(what string, cond func() bool) {
+	e.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-tick.C:
+		case <-e.ctx.Done():
+			e.Fatalf("gave up waiting until %s", what)
+		}
+	}
+}
+
+// span is a time that only passes when the test says so.
+const span = 3 * time.Hour
+
+// far is a time that never passes during a test.
+const far = 100 * 24 * time.Hour
+
+func (e *env) submit(s jobs.Submission) jobs.Outcome {
+	e.Helper()
+	if s.Function == "" {
+		s.Function = "f"
+	}
+	out, err := e.q.Enqueue(e.ctx, s)
+	if err != nil {
+		e.Fatalf("Enqueue(%+v): %v", s, err)
+	}
+	return out
+}
+
+// job submits and returns the new job.
+func (e *env) job(s jobs.Submission) jobs.Job {
+	e.Helper()
+	out := e.submit(s)
+	if !out.Created() {
+		e.Fatalf("Enqueue(%+v) = %+v, want a new job", s, out)
+	}
+	return out.Job
+}
+
+func (e *env) claim(c jobs.ClaimRequest) []jobs.Job {
+	e.Helper()
+	if c.Worker == "" {
+		c.Worker = "w"
+	}
+	got, err := e.q.Claim(e.ctx, c)
+	if err != nil {
+		e.Fatalf("Claim(%+v): %v", c, err)
+	}
+	for _, j := range got {
+		if j.State != jobs.Active || j.Lease == nil || j.Lease.Token == "" || j.Lease.ExpiresIn <= 0 {
+			e.Fatalf("claimed job is not leased: %+v", j)
+		}
+	}
+	return got
+}
+
+// claimOne claims exactly one job that must be there.
+func (e *env) claimOne() jobs.Job {
+	e.Helper()
+	got := e.claim(jobs.ClaimRequest{Lease: time.Hour})
+	if len(got) != 1 {
+		e.Fatalf("Claim returned %d jobs, want 1", len(got))
+	}
+	return got[0]
+}
+
+// claimNone makes sure that there is nothing to do.
+func (e *env) claimNone(functions ...string) {
+	e.Helper()
+	if got := e.claim(jobs.ClaimRequest{Functions: functions, Limit: 10}); len(got) != 0 {
+		e.Fatalf("Claim returned %s, want nothing", ids(got))
+	}
+}
+
+func (e *env) finish(j jobs.Job, s jobs.State) jobs.Job {
+	e.Helper()
+	done, err := e.q.Finish(e.ctx, jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: s})
+	if err != nil {
+		e.Fatalf("Finish(%s, %s): %v", j.ID, s, err)
+	}
+	if done.State != s || done.FinishedAt.IsZero() || done.Lease != nil {
+		e.Fatalf("finished as %s: %+v", s, done)
+	}
+	return done
+}
+
+func (e *env) get(id string) jobs.Job {
+	e.Helper()
+	j, err := e.q.Get(e.ctx, id)
+	if err != nil {
+		e.Fatalf("Get(%s): %v", id, err)
+	}
+	return j
+}
+
+func (e *env) cancel(id string) jobs.Job {
+	e.Helper()
+	j, err := e.q.Cancel(e.ctx, id)
+	if err != nil {
+		e.Fatalf("Cancel(%s): %v", id, err)
+	}
+	return j
+}
+
+func (e *env) duties(q *jobs.Queue) jobs.DutyReport {
+	e.Helper()
+	r, err := q.RunDuties(e.ctx)
+	if err != nil {
+		e.Fatalf("RunDuties: %v", err)
+	}
+	return r
+}
+
+// wantState checks the stored state of a job.
+func (e *env) wantState(id string, s jobs.State) jobs.Job {
+	e.Helper()
+	j := e.get(id)
+	if j.State != s {
+		e.Fatalf("job %s is %s, want %s", id, j.State, s)
+	}
+	return j
+}
+
+// wantIDs checks which jobs there are, in order.
+func (e *env) wantIDs(what string, got []jobs.Job, want ...string) {
+	e.Helper()
+	if fmt.Sprint(ids(got)) != fmt.Sprint(want) && len(got)+len(want) > 0 {
+		e.Fatalf("%s: got %v, want %v", what, ids(got), want)
+	}
+}
+
+func ids(js []jobs.Job) []string {
+	out := make([]string, len(js))
+	for i, j := range js {
+		out[i] = j.ID
+	}
+	return out
+}
+
+func ptr[T any](v T) *T { return &v }

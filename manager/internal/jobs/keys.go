@@ -1,0 +1,201 @@
+package jobs
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Collections.
+const (
+	// colJobs: job id -> job, see record.
+	colJobs store.Collection = "jobs"
+	// colBlobs: job id and "/p" or "/r" -> a payload or result too large to be
+	// written again with every change of its job.
+	colBlobs store.Collection = "job_blobs"
+	// colKeys: key -> id of the live job that holds it.
+	colKeys store.Collection = "job_keys"
+	// colLocks: digest of a deduplication identity -> lock.
+	colLocks store.Collection = "job_locks"
+	// colControl: see pausedKey and pausedVersionKey.
+	colControl store.Collection = "job_control"
+	// colSubs: event -> subscribed functions.
+	colSubs store.Collection = "job_subs"
+	// colSends: event and key -> the jobs of the first send.
+	colSends store.Collection = "job_sends"
+)
+
+// pausedKey is the record of colControl that lists the paused functions. It
+// exists only while there are any.
+const pausedKey = "paused"
+
+// pausedVersionKey is the record beside it that is another one after each change.
+const pausedVersionKey = "paused_version"
+
+// Indexes of colJobs. Every job is in idxFunction and in exactly one of the
+// others, which tells its state, so that the length of each is a gauge.
+const (
+	idxQueued    = "queued"    // priority, run_at: the order of claims
+	idxScheduled = "scheduled" // run_at
+	idxActive    = "active"    // end of the lease
+	idxDone      = "done"      // finished_at, class; what retention removes
+	idxDead      = "dead"      // finished_at
+	idxFunction  = "function"  // function, class, then as in the others
+)
+
+// idxExpiry orders colLocks and colSends by their end.
+const idxExpiry = "expiry"
+
+// class is the letter that stands for a job's place in idxFunction and idxDone.
+type class byte
+
+const (
+	classActive    class = 'a'
+	classComplete  class = 'c'
+	classDead      class = 'd' // failed, waiting in the dead letters
+	classFailed    class = 'f' // failed, no longer in the dead letters
+	classQueued    class = 'q'
+	classScheduled class = 's'
+	classCancelled class = 'x'
+)
+
+// appendTime appends t so that the bytes order as the times do. Times are kept
+// in microseconds, the finest all engines share.
+func appendTime(dst []byte, t time.Time) []byte {
+	return binary.BigEndian.AppendUint64(dst, uint64(t.UnixMicro()))
+}
+
+func timeKey(t time.Time) string { return string(appendTime(nil, t)) }
+
+// keyTime is the inverse of timeKey for a key that starts with a time.
+func keyTime(k string) time.Time {
+	if len(k) < 8 {
+		return time.Time{}
+	}
+	return time.UnixMicro(int64(binary.BigEndian.Uint64([]byte(k[:8]))))
+}
+
+// classOf tells the place of a job in the indexes.
+func (r *record) class() class {
+	switch r.State {
+	case Scheduled:
+		return classScheduled
+	case Queued:
+		return classQueued
+	case Active:
+		return classActive
+	case Complete:
+		return classComplete
+	case Cancelled:
+		return classCancelled
+	}
+	if r.Dead {
+		return classDead
+	}
+	return classFailed
+}
+
+// entries returns the job's two index entries.
+func (r *record) entries() []store.Entry {
+	c := r.class()
+	b := make([]byte, 0, len(r.Function)+2+10)
+	b = append(append(b, r.Function...), 0, byte(c))
+	start := len(b)
+	index := idxDone
+	switch c {
+	case classQueued:
+		index = idxQueued
+		b = binary.BigEndian.AppendUint16(b, uint16(MaxPriority-r.Priority))
+		b = appendTime(b, r.RunAt)
+	case classScheduled:
+		index = idxScheduled
+		b = appendTime(b, r.RunAt)
+	case classActive:
+		index = idxActive
+		b = appendTime(b, r.Lease.Until)
+	case classDead:
+		index = idxDead
+		b = appendTime(b, r.FinishedAt)
+	default:
+		b = appendTime(b, r.FinishedAt)
+	}
+	whole := string(b)
+	own := whole[start:]
+	if index == idxDone {
+		own += string(rune(c))
+	}
+	return []store.Entry{{Index: index, SortKey: own}, {Index: idxFunction, SortKey: whole}}
+}
+
+// functionRange is the part of idxFunction with one function and class.
+func functionRange(function string, c class) (from, to string) {
+	return function + "\x00" + string(rune(c)), function + "\x00" + string(rune(c+1))
+}
+
+// functionOf returns the function of a sort key of idxFunction.
+func functionOf(sortKey string) string {
+	f, _, _ := strings.Cut(sortKey, "\x00")
+	return f
+}
+
+// afterFunction is the first sort key behind all of a function's.
+func afterFunction(function string) string { return function + "\x01" }
+
+// Topics of Store.Notify.
+const (
+	// topicAny: some job was queued.
+	topicAny = "jobs/any"
+	// topicFunction + function: a job of the function was queued.
+	topicFunction = "jobs/f/"
+	// topicDone + id: the job became terminal.
+	topicDone = "jobs/done/"
+)
+
+func notifyQueued(tx store.Tx, function string) {
+	tx.Notify(topicAny)
+	tx.Notify(topicFunction + function)
+}
+
+// cursor is a position in a list: a segment of the query and the last hit, none
+// at the segment's beginning.
+type cursor struct {
+	segment int
+	hit     store.Hit
+}
+
+// String encodes the cursor for the wire; nil is "".
+func (c *cursor) String() string {
+	if c == nil {
+		return ""
+	}
+	b := []byte{byte(c.segment)}
+	b = binary.AppendUvarint(b, uint64(len(c.hit.SortKey)))
+	b = append(append(b, c.hit.SortKey...), c.hit.Key...)
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// parseCursor is the inverse of String.
+func parseCursor(text string) (*cursor, error) {
+	if text == "" {
+		return nil, nil
+	}
+	bad := invalid("cursor", text, "the cursor of an earlier answer")
+	b, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil || len(b) < 2 {
+		return nil, bad
+	}
+	c := &cursor{segment: int(b[0])}
+	n, w := binary.Uvarint(b[1:])
+	rest := b[1+max(w, 0):]
+	if w <= 0 || n > uint64(len(rest)) || n > store.MaxKeyBytes {
+		return nil, bad
+	}
+	c.hit = store.Hit{SortKey: string(rest[:n]), Key: string(rest[n:])}
+	if (c.hit.Key == "") != (c.hit.SortKey == "") || len(c.hit.Key) > store.MaxKeyBytes {
+		return nil, bad
+	}
+	return c, nil
+}

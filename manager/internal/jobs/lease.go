@@ -1,0 +1,419 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Beat is the answer to a heartbeat.
+type Beat struct {
+	// Cancelled: the job was cancelled; the worker should stop and finish it
+	// with the state Cancelled.
+	Cancelled bool
+	// ExpiresIn is how long the lease holds from now.
+	ExpiresIn time.Duration
+}
+
+// held returns the job if the token is its lease's.
+func held(tx store.Tx, id, token string) (*record, error) {
+	r, err := find(tx, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.State != Active || r.Lease.Token != token {
+		return r, &FencedError{ID: id, State: r.State}
+	}
+	return r, nil
+}
+
+func checkLease(id, token string) error {
+	return first(CheckID("id", id), checkVisible("lease_token", token, 1, MaxTokenBytes))
+}
+
+// Heartbeat extends a lease to the given time from now, or to the claim's
+// duration when it is 0. A lease that ran out but was not taken back yet is
+// still its worker's. A stale token is a *FencedError.
+func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (Beat, error) {
+	if err := checkLease(id, token); err != nil {
+		return Beat{}, err
+	}
+	if lease != 0 {
+		if err := checkDuration("lease_ms", lease, MinLease, MaxLease); err != nil {
+			return Beat{}, err
+		}
+	}
+	var beat Beat
+	var until time.Time
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		r, err := held(tx, id, token)
+		if err != nil {
+			return err
+		}
+		beat = Beat{Cancelled: r.CancelRequested, ExpiresIn: lease}
+		if lease == 0 {
+			beat.ExpiresIn = r.Lease.Duration
+		}
+		until = now(tx).Add(beat.ExpiresIn).Truncate(time.Microsecond)
+		r.Lease.Until = until
+		return r.save(tx)
+	})
+	if err != nil {
+		return Beat{}, q.countFenced(err)
+	}
+	q.due.note(until)
+	return beat, nil
+}
+
+// Finish ends a job for good and frees its key and lock. Failed puts it into
+// its function's dead letters. The same call twice, with the same token and
+// state, is answered the same; another state after the first is a *StateError,
+// a stale token a *FencedError.
+func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
+	if err := f.check(); err != nil {
+		return Job{}, err
+	}
+	call := &finishCall{Finish: f}
+	if err := q.finish(ctx, call); err != nil {
+		return Job{}, err
+	}
+	q.countFinished(call)
+	return call.out.Job, call.out.Err
+}
+
+// finish runs one call, in a common transaction where that is worth it.
+func (q *Queue) finish(ctx context.Context, call *finishCall) error {
+	if q.finishes != nil {
+		return q.finishes.do(ctx, call, len(call.Result)+len(call.Error))
+	}
+	return q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, []*finishCall{call}) })
+}
+
+// Finished is the answer to one of several finishes.
+type Finished struct {
+	// Job, if Err is nil; a payload or result over 512 bytes is left out.
+	Job Job
+	// Err is what Finish would have returned.
+	Err error
+}
+
+// finishCall is a finish and its answer.
+type finishCall struct {
+	Finish
+	out Finished
+	// repeated: the job was finished by an earlier call.
+	repeated bool
+}
+
+// FinishMany finishes up to MaxLimit jobs in one transaction. Each is judged by
+// itself: that one is refused does not keep the others from being finished. The
+// error is for all of them, and then none was finished for certain.
+func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error) {
+	if len(fs) == 0 || len(fs) > MaxLimit {
+		return nil, invalidInt("finishes", int64(len(fs)), "1 to "+strconv.Itoa(MaxLimit)+" jobs")
+	}
+	size := 0
+	calls := make([]finishCall, len(fs))
+	var allowed []*finishCall
+	for i := range fs {
+		calls[i].Finish = fs[i]
+		if calls[i].out.Err = fs[i].check(); calls[i].out.Err == nil {
+			allowed = append(allowed, &calls[i])
+		}
+		size += len(fs[i].Result) + len(fs[i].Error)
+	}
+	if size > MaxAnswerBytes {
+		return nil, tooLarge("finishes", size, MaxAnswerBytes)
+	}
+	err := q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, allowed) })
+	if errors.Is(err, store.ErrTooLarge) && len(allowed) > 1 {
+		// Many runs that follow, with large payloads: one transaction each.
+		for _, call := range allowed {
+			if err = q.finish(ctx, call); err != nil {
+				break
+			}
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Finished, len(fs))
+	for i := range calls {
+		q.countFinished(&calls[i])
+		out[i] = calls[i].out
+	}
+	return out, nil
+}
+
+func (q *Queue) countFinished(call *finishCall) {
+	switch {
+	case call.out.Err != nil:
+		_ = q.countFenced(call.out.Err)
+	case !call.repeated:
+		q.stats.finished[call.State].Add(1)
+	}
+}
+
+// finishTx does finishes in one transaction.
+func finishTx(tx store.Tx, calls []*finishCall) error {
+	ids := make([]string, len(calls))
+	for i, call := range calls {
+		ids[i] = call.ID
+	}
+	if err := prefetchJobs(tx, ids); err != nil {
+		return err
+	}
+	for _, call := range calls {
+		call.out, call.repeated = Finished{}, false
+		err := call.finish(tx)
+		if err != nil && !isRefusal(err) {
+			return err
+		}
+		call.out.Err = err
+	}
+	return nil
+}
+
+func (f *Finish) check() error {
+	if err := checkLease(f.ID, f.Token); err != nil {
+		return err
+	}
+	if !f.State.Terminal() {
+		return invalid("status", f.State.String(), "complete, failed, cancelled")
+	}
+	if f.Result != nil {
+		if err := checkJSON("result", f.Result, MaxResultBytes); err != nil {
+			return err
+		}
+	}
+	return checkError(f.Error)
+}
+
+// finish is one finish of a transaction. A refusal has written nothing.
+func (f *finishCall) finish(tx store.Tx) error {
+	r, err := held(tx, f.ID, f.Token)
+	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
+	switch {
+	case f.repeated && r.State != f.State:
+		return &StateError{ID: f.ID, State: r.State, Reason: "it was finished with this token before"}
+	case f.repeated:
+		f.out.Job = r.job()
+		return nil
+	case err != nil:
+		return err
+	}
+	if err := r.fetchToFollow(tx, f.State); err != nil {
+		return err
+	}
+	if err := r.setResult(tx, f.Result); err != nil {
+		return err
+	}
+	r.Error = f.Error
+	r.LastToken = f.Token
+	if err := r.terminate(tx, f.State, now(tx)); err != nil {
+		return err
+	}
+	f.out.Job = r.job()
+	return nil
+}
+
+// isRefusal reports whether the error is the queue's own answer to one call, which
+// has written nothing.
+func isRefusal(err error) bool {
+	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+}
+
+// Retry puts a job back into the queue.
+//
+// With a lease token a worker hands back the job it holds, after a delay that
+// grows with the attempts unless it names one. When all attempts are used up
+// that is a *StateError: the worker finishes the job as Failed instead. A job
+// that was cancelled meanwhile becomes Cancelled. The same call twice is
+// answered the same until the job is delivered again.
+//
+// Without a token an operator runs a failed or cancelled job again with fresh
+// attempts, or a scheduled one at another time. The job takes its key back, a
+// *DuplicateKeyError when another job holds it; deduplication locks belong to
+// submissions and are not taken. Jobs in other states are a *StateError.
+func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
+	if err := CheckID("id", req.ID); err != nil {
+		return Job{}, err
+	}
+	if err := checkVisible("lease_token", req.Token, 0, MaxTokenBytes); err != nil {
+		return Job{}, err
+	}
+	if req.Delay != nil {
+		if err := checkDuration("delay_ms", *req.Delay, 0, MaxDelay); err != nil {
+			return Job{}, err
+		}
+	}
+	if err := checkError(req.Error); err != nil {
+		return Job{}, err
+	}
+	if req.Uncounted && req.Token == "" {
+		return Job{}, invalid("uncounted", "true", "only with a lease_token")
+	}
+	random := q.opt.Random()
+	var job Job
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		var r *record
+		var err error
+		if req.Token != "" {
+			r, err = q.workerRetry(tx, &req, random)
+		} else {
+			r, err = operatorRetry(tx, &req)
+		}
+		if err != nil {
+			return err
+		}
+		job = r.job()
+		return nil
+	})
+	if err != nil {
+		return Job{}, q.countFenced(err)
+	}
+	if job.State == Scheduled {
+		q.due.note(job.RunAt)
+	}
+	q.stats.retried.Add(1)
+	return job, nil
+}
+
+func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, error) {
+	r, err := held(tx, req.ID, req.Token)
+	if err != nil {
+		if r != nil && r.LastToken == req.Token && (!r.State.Terminal() || r.State == Cancelled && r.CancelRequested) {
+			return r, nil // the same call again
+		}
+		return nil, err
+	}
+	if req.Error != "" {
+		r.Error = req.Error
+	}
+	r.LastToken = req.Token
+	if r.CancelRequested {
+		return r, r.terminate(tx, Cancelled, now(tx))
+	}
+	delay := q.opt.backoff(r.Attempt, random)
+	if req.Uncounted {
+		r.Attempt--
+	}
+	if r.Attempt >= r.MaxAttempts {
+		return nil, &StateError{ID: r.ID, State: r.State,
+			Reason: "all " + strconv.Itoa(r.MaxAttempts) + " attempts are used up; finish it as failed"}
+	}
+	if req.Delay != nil {
+		delay = *req.Delay
+	}
+	if err := r.requeue(tx, delay); err != nil || !req.Uncounted {
+		return r, err
+	}
+	return r, r.retakeLock(tx, now(tx))
+}
+
+func operatorRetry(tx store.Tx, req *Retry) (*record, error) {
+	r, err := find(tx, req.ID)
+	if err != nil {
+		return nil, err
+	}
+	switch r.State {
+	case Failed, Cancelled:
+		if r.Key != "" {
+			holder, err := keyHolder(tx, r.Key)
+			if err != nil {
+				return nil, err
+			}
+			if holder != nil {
+				return nil, &DuplicateKeyError{Key: r.Key, Holder: holder.ID}
+			}
+			if err := tx.Put(colKeys, r.Key, []byte(r.ID)); err != nil {
+				return nil, err
+			}
+		}
+		if err := r.setResult(tx, nil); err != nil {
+			return nil, err
+		}
+		r.Attempt = 0
+		r.FinishedAt, r.Dead, r.CancelRequested = time.Time{}, false, false
+	case Scheduled:
+	default:
+		return nil, &StateError{ID: r.ID, State: r.State, Reason: "only failed, cancelled and scheduled jobs can be retried without a lease"}
+	}
+	if req.Error != "" {
+		r.Error = req.Error
+	}
+	r.LastToken = ""
+	delay := time.Duration(0)
+	if req.Delay != nil {
+		delay = *req.Delay
+	}
+	return r, r.requeue(tx, delay)
+}
+
+// requeue lets the job be delivered after the delay.
+func (r *record) requeue(tx store.Tx, delay time.Duration) error {
+	at := now(tx)
+	r.State, r.Lease, r.RunAt = Queued, nil, at
+	if runAt := at.Add(delay).Truncate(time.Microsecond); runAt.After(at) {
+		r.State, r.RunAt = Scheduled, runAt
+	} else {
+		notifyQueued(tx, r.Function)
+	}
+	return r.save(tx)
+}
+
+// Cancel keeps a job that nobody works on from ever running. For an active job
+// it only leaves a mark: the worker learns of it on its next heartbeat, and the
+// job is not delivered again whatever becomes of the worker. In both cases its
+// key and its lock are free at once. A cancelled job may be cancelled again; a
+// complete or failed one is a *StateError.
+func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
+	if err := CheckID("id", id); err != nil {
+		return Job{}, err
+	}
+	var job Job
+	var changed bool
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		changed = false
+		r, err := find(tx, id)
+		if err != nil {
+			return err
+		}
+		switch {
+		case r.State == Complete || r.State == Failed:
+			return &StateError{ID: id, State: r.State, Reason: "it is over already"}
+		case r.State == Cancelled || r.CancelRequested:
+		case r.State == Active:
+			changed = true
+			r.CancelRequested = true
+			if err := r.dropKey(tx); err != nil {
+				return err
+			}
+			r.Duplicates = false // they are cancelled with it
+			if err := r.dropLock(tx); err != nil {
+				return err
+			}
+			if err := r.save(tx); err != nil {
+				return err
+			}
+		default:
+			changed = true
+			r.LastToken = ""
+			if err := r.terminate(tx, Cancelled, now(tx)); err != nil {
+				return err
+			}
+		}
+		job = r.job()
+		return nil
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	if changed {
+		q.stats.cancelled.Add(1)
+	}
+	return job, nil
+}

@@ -1,0 +1,69 @@
+package jobs
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// pausedSet is what one queue remembers of the paused functions, so that claims
+// need not read thousands of names each time. They Get the record that names the
+// list's version instead: who pauses or resumes a function writes both.
+type pausedSet struct {
+	mu      sync.Mutex
+	version string
+	names   []string
+	at      time.Time
+	many    bool // the last list that was read is worth being remembered
+}
+
+const (
+	// manyPaused is how many names are worth a version.
+	manyPaused = 64
+	// trustPaused bounds how long a list is believed without being read again: a
+	// manager that does not know of versions may have changed it.
+	trustPaused = 5 * time.Second
+)
+
+// pausedFunctions returns the paused functions as of the transaction, like loadPaused.
+func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
+	p := &q.paused
+	p.mu.Lock()
+	version, names, at, many := p.version, p.names, p.at, p.many
+	p.mu.Unlock()
+	var have string
+	if many {
+		// Before the list: what is remembered is then never older than it says.
+		b, err := tx.Get(colControl, pausedVersionKey)
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
+			return nil, err
+		}
+		if have = string(b); have != "" && have == version && time.Since(at) < trustPaused {
+			return names, nil
+		}
+	}
+	names, err := loadPaused(tx)
+	if err != nil {
+		return names, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.many = len(names) >= manyPaused
+	if p.version = ""; p.many && have != "" {
+		p.version, p.names, p.at = have, names, time.Now()
+	}
+	return names, nil
+}
+
+// savePaused writes the list of paused functions under a new version.
+func savePaused(tx store.Tx, names []string, version string) error {
+	if len(names) == 0 {
+		return errors.Join(tx.Delete(colControl, pausedKey), tx.Delete(colControl, pausedVersionKey))
+	}
+	if err := tx.Put(colControl, pausedVersionKey, []byte(version)); err != nil {
+		return err
+	}
+	return tx.Put(colControl, pausedKey, encodeNames(names))
+}

@@ -1,0 +1,248 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Options configure a Queue. The zero value of every field means its default.
+// Managers that share a store should use the same options.
+type Options struct {
+	// Lease is the lease of a claim that names none: 100 ms to 24 h, default 60 s.
+	Lease time.Duration
+	// MaxAttempts of a job that names none: 1 to 1000, default 25.
+	MaxAttempts int
+	// BackoffBase and BackoffMax shape the delay of a worker's retry that
+	// names none: Base doubled per attempt, at most Max, of which half is
+	// random. 1 ms to 366 days; defaults 1 s and 1 h.
+	BackoffBase, BackoffMax time.Duration
+	// DedupTTL is the lock time of a deduplication that names none: 1 s to
+	// 366 days, default 6 h.
+	DedupTTL time.Duration
+	// EventKeyTTL is how long the key of an event is remembered: 1 s to 366
+	// days, default 24 h.
+	EventKeyTTL time.Duration
+	// RetainFor and RetainCount bound the terminal jobs that are kept for
+	// questions, dead letters excepted: whichever is reached first removes the
+	// oldest. 1 s to 366 days, default 24 h; 1 to 100 million, default 100,000.
+	RetainFor   time.Duration
+	RetainCount int
+	// DeadFor and DeadCount bound the dead letters of each function in the same
+	// way; a hundredth more may stay for a minute. Defaults 30 days and 100,000.
+	DeadFor   time.Duration
+	DeadCount int
+	// Interval is the longest pause between two rounds of Run: 10 ms to 1 h,
+	// default 1 s. Jobs that fall due earlier are not late: Run knows when
+	// the next one is.
+	Interval time.Duration
+	// MaxWaiters bounds the calls that wait (claims and results) at once: 1 to
+	// 1 million, default 10,000.
+	MaxWaiters int
+	// Unreadable is told of the records that cannot be read; default one of its own.
+	Unreadable *unread.Tracker
+	// Random returns numbers in [0, 1) for the jitter; default math/rand/v2.
+	Random func() float64
+}
+
+// WithDefaults returns a copy with every zero field set to its default.
+func (o Options) WithDefaults() Options {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	defInt := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	def(&o.Lease, time.Minute)
+	defInt(&o.MaxAttempts, 25)
+	def(&o.BackoffBase, time.Second)
+	def(&o.BackoffMax, time.Hour)
+	def(&o.DedupTTL, 6*time.Hour)
+	def(&o.EventKeyTTL, 24*time.Hour)
+	def(&o.RetainFor, 24*time.Hour)
+	defInt(&o.RetainCount, 100_000)
+	def(&o.DeadFor, 30*24*time.Hour)
+	defInt(&o.DeadCount, 100_000)
+	def(&o.Interval, time.Second)
+	defInt(&o.MaxWaiters, 10_000)
+	if o.Unreadable == nil {
+		o.Unreadable = unread.New()
+	}
+	if o.Random == nil {
+		o.Random = rand.Float64
+	}
+	return o
+}
+
+// Validate reports the first field that is out of bounds.
+func (o Options) Validate() error {
+	o = o.WithDefaults()
+	const most = 100_000_000
+	return first(
+		checkDuration("lease", o.Lease, MinLease, MaxLease),
+		checkRange("max_attempts", o.MaxAttempts, 1, MaxAttempts),
+		checkDuration("backoff_base", o.BackoffBase, time.Millisecond, MaxDelay),
+		checkDuration("backoff_max", o.BackoffMax, o.BackoffBase, MaxDelay),
+		checkDuration("dedup_ttl", o.DedupTTL, MinDedupTTL, MaxDedupTTL),
+		checkDuration("event_key_ttl", o.EventKeyTTL, time.Second, MaxDelay),
+		checkDuration("retain_for", o.RetainFor, time.Second, MaxDelay),
+		checkRange("retain_count", o.RetainCount, 1, most),
+		checkDuration("dead_for", o.DeadFor, time.Second, MaxDelay),
+		checkRange("dead_count", o.DeadCount, 1, most),
+		checkDuration("interval", o.Interval, 10*time.Millisecond, time.Hour),
+		checkRange("max_waiters", o.MaxWaiters, 1, 1_000_000),
+	)
+}
+
+// Queue is the job queue on a store. All methods are safe for concurrent use.
+// Any number of queues, in any number of processes, may work on a store that is
+// shared.
+//
+// Methods return the errors of this package, and those of store as they are.
+type Queue struct {
+	store store.Store
+	opt   Options
+	ids   idSource
+
+	due    dueTimes
+	dead   deadCounts
+	paused pausedSet
+	front  unread.Front
+	claims claimBatcher
+	idle   idleClaims
+	// Nil where every call has a transaction of its own.
+	finishes *group[finishCall]
+	enqueues *group[enqueueCall]
+	waiters  atomic.Int64
+	stats    counters
+
+	pollEvery time.Duration // the shortest of poll, which tests may set
+
+	drain  chan struct{}   // closed by Drain
+	base   context.Context // ends with Close
+	stop   context.CancelFunc
+	active sync.WaitGroup // goroutines of claims
+	mu     sync.Mutex     // orders active.Add before Close's Wait
+	closed bool
+}
+
+// New makes a queue on an open store, which stays the caller's to close, after
+// the queue.
+func New(s store.Store, o Options) (*Queue, error) {
+	if err := o.Validate(); err != nil {
+		return nil, fmt.Errorf("jobs: options: %w", err)
+	}
+	q := &Queue{store: s, opt: o.WithDefaults(), drain: make(chan struct{})}
+	q.base, q.stop = context.WithCancel(context.Background())
+	q.claims.q = q
+	q.idle = idleClaims{q: q, lines: make(map[string]*line)}
+	q.pollEvery = 5 * time.Second
+	if s.Capabilities().Shared {
+		q.pollEvery = time.Second
+		q.finishes = &group[finishCall]{q: q, run: finishTx}
+		q.enqueues = &group[enqueueCall]{q: q, run: q.enqueueTx}
+	}
+	q.due.kick = make(chan struct{}, 1)
+	return q, nil
+}
+
+// Close ends waiting calls with ErrClosed and waits for the queue's own
+// goroutines. Run must have returned or be told to by its context.
+func (q *Queue) Close() {
+	q.mu.Lock()
+	q.closed = true
+	q.mu.Unlock()
+	q.stop()
+	q.active.Wait()
+}
+
+// Drain ends all waits, now and in future: waiting claims get nothing, callers
+// that wait for a result get the job as it is. Call it before shutting down.
+func (q *Queue) Drain() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	select {
+	case <-q.drain:
+	default:
+		close(q.drain)
+	}
+}
+
+// errDrained ends a wait after Drain.
+var errDrained = errors.New("jobs: drained")
+
+// spawn runs f on a goroutine that Close waits for; false after Close.
+func (q *Queue) spawn(f func()) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	q.active.Add(1)
+	go func() {
+		defer q.active.Done()
+		f()
+	}()
+	return true
+}
+
+// now is the transaction's time in the precision that is stored.
+func now(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Microsecond) }
+
+// wait blocks until wake, for at most d, or until ctx ends, Drain or Close. It
+// returns an error for the last three.
+func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-wake:
+	case <-t.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-q.base.Done():
+		return ErrClosed
+	case <-q.drain:
+		return errDrained
+	}
+	return nil
+}
+
+// enterWait counts a waiting call; the returned function ends it.
+func (q *Queue) enterWait() (func(), error) {
+	if q.waiters.Add(1) > int64(q.opt.MaxWaiters) {
+		q.waiters.Add(-1)
+		return nil, ErrOverloaded
+	}
+	return func() { q.waiters.Add(-1) }, nil
+}
+
+// poll is the pause after which a waiting call looks again although nothing
+// woke it: the safety net for lost wake-ups of shared stores. It is random so
+// that the waiters do not come back together.
+func (q *Queue) poll() time.Duration {
+	d := q.pollEvery
+	return d + time.Duration(q.opt.Random()*float64(d)/2)
+}
+
+// backoff is the delay after the given attempt (1 for the first) failed.
+func (o *Options) backoff(attempt int, random float64) time.Duration {
+	d := o.BackoffMax
+	if shift := attempt - 1; shift < 40 && o.BackoffBase < o.BackoffMax>>max(shift, 0) {
+		d = o.BackoffBase << max(shift, 0)
+	}
+	return d/2 + time.Duration(random*float64(d/2))
+}
+
+// Unreadable knows the records that this queue met and could not read.
+func (q *Queue) Unreadable() *unread.Tracker { return q.opt.Unreadable }

@@ -1,0 +1,297 @@
+package jobs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Get returns a job with its payload and result, or a *NotFoundError.
+func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
+	if err := CheckID("id", id); err != nil {
+		return Job{}, err
+	}
+	var job Job
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		r, err := find(tx, id)
+		if err != nil {
+			return err
+		}
+		if err := r.fetch(tx); err != nil {
+			return err
+		}
+		job = r.job()
+		if job.Lease != nil {
+			job.Lease.ExpiresIn = max(job.Lease.Until.Sub(tx.Now()), 0)
+		}
+		return nil
+	})
+	if err != nil {
+		return Job{}, err
+	}
+	return job, nil
+}
+
+// Wait returns the job as soon as it is terminal, or as it is after the given
+// time, at most MaxWait.
+func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, error) {
+	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
+		return Job{}, err
+	}
+	job, err := q.Get(ctx, id)
+	if err != nil || job.State.Terminal() || wait == 0 {
+		return job, err
+	}
+	leave, err := q.enterWait()
+	if err != nil {
+		return Job{}, err
+	}
+	defer leave()
+	deadline := time.Now().Add(wait)
+	w := q.store.Watch(topicDone + id) // before the next look, so that nothing is missed
+	defer w.Stop()
+	for {
+		job, err := q.Get(ctx, id)
+		left := time.Until(deadline)
+		if err != nil || job.State.Terminal() || left <= 0 {
+			return job, err
+		}
+		if err := q.wait(ctx, w.C(), min(left, q.poll())); err != nil {
+			if errors.Is(err, errDrained) {
+				return job, nil
+			}
+			return Job{}, err
+		}
+	}
+}
+
+// ListQuery selects jobs.
+type ListQuery struct {
+	// Function and State restrict the list; zero values do not.
+	Function string
+	State    State
+	// Limit: 1 to MaxLimit, 100 when 0.
+	Limit int
+	// Cursor of the previous page, empty for the first.
+	Cursor string
+	// Payloads: include payloads and results. A page then ends when they
+	// exceed MaxAnswerBytes.
+	Payloads bool
+}
+
+// Page is one page of a list.
+type Page struct {
+	Jobs []Job
+	// Cursor leads to the next page; empty when this is the last one.
+	Cursor string
+}
+
+// segment is a part of an index that a list goes through.
+type segment struct {
+	index    string
+	from, to string
+	// class, if set, is the last letter of the sort keys that are wanted.
+	class class
+}
+
+// MaxExamined bounds the index entries that one page looks at. A page of a rare
+// kind of job may therefore be short, or empty, and still have a cursor.
+const MaxExamined = 10_000
+
+// viewChunk is how many jobs a list reads at one moment. Lists are no snapshot:
+// on stores with optimistic transactions one would not get done under load.
+const viewChunk = 16
+
+// List returns jobs page by page: active ones first, then queued, scheduled,
+// failed, cancelled and complete ones; the queued in the order of claims, the
+// active by the end of their lease, all others oldest first. A job that changes
+// state between two pages may be missed or appear twice. Jobs that cannot be read
+// are left out.
+func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
+	if l.Limit == 0 {
+		l.Limit = 100
+	}
+	if err := checkRange("limit", l.Limit, 1, MaxLimit); err != nil {
+		return Page{}, err
+	}
+	if l.Function != "" {
+		if err := CheckName("function", l.Function); err != nil {
+			return Page{}, err
+		}
+	}
+	if l.State > Cancelled {
+		return Page{}, invalidInt("state", int64(l.State), "a state")
+	}
+	var page Page
+	next, err := q.walk(ctx, l.segments(), &l, func(r *record) error {
+		page.Jobs = append(page.Jobs, r.job())
+		return nil
+	})
+	page.Cursor = next
+	return page, err
+}
+
+// segments tells where the jobs of a query are.
+func (l *ListQuery) segments() []segment {
+	wanted := func(s State) bool { return l.State == 0 || l.State == s }
+	var out []segment
+	add := func(s State, c class, index string) {
+		switch {
+		case !wanted(s):
+		case l.Function != "":
+			from, to := functionRange(l.Function, c)
+			out = append(out, segment{index: idxFunction, from: from, to: to})
+		case index == idxDone && l.State != 0:
+			out = append(out, segment{index: index, class: c})
+		default:
+			out = append(out, segment{index: index})
+		}
+	}
+	add(Active, classActive, idxActive)
+	add(Queued, classQueued, idxQueued)
+	add(Scheduled, classScheduled, idxScheduled)
+	add(Failed, classDead, idxDead)
+	if l.State == 0 && l.Function == "" {
+		return append(out, segment{index: idxDone})
+	}
+	add(Failed, classFailed, idxDone)
+	add(Cancelled, classCancelled, idxDone)
+	add(Complete, classComplete, idxDone)
+	return out
+}
+
+// walk goes through the segments from the query's cursor and calls f for the
+// jobs it finds, up to the query's limits. It returns the next cursor.
+func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f func(*record) error) (string, error) {
+	at, err := parseCursor(l.Cursor)
+	if err != nil {
+		return "", err
+	}
+	if at == nil {
+		at = &cursor{}
+	}
+	if at.segment >= len(segments) {
+		return "", invalid("cursor", l.Cursor, "the cursor of an earlier answer to the same query")
+	}
+	found, bytes, examined := 0, 0, 0
+	for ; at.segment < len(segments); *at = (cursor{segment: at.segment + 1}) {
+		s := segments[at.segment]
+		for {
+			r := store.Range{From: s.from, To: s.to, Limit: min(256, MaxExamined-examined)}
+			if at.hit.Key != "" {
+				r.After = &at.hit
+			}
+			var hits []store.Hit
+			err := q.store.View(ctx, func(tx store.Tx) error {
+				var err error
+				hits, err = tx.Scan(colJobs, s.index, r)
+				return err
+			})
+			if err != nil {
+				return "", err
+			}
+			examined += len(hits)
+			page := &chunkReader{q: q, segment: s, hits: hits, payloads: l.Payloads}
+			for {
+				rec, hit, err := page.next(ctx)
+				if err != nil {
+					return "", err
+				}
+				if rec == nil {
+					break
+				}
+				if bytes += len(rec.Payload) + len(rec.Result) + len(rec.Error); found > 0 && bytes > MaxAnswerBytes {
+					return at.String(), nil
+				}
+				if err := f(rec); err != nil {
+					return "", err
+				}
+				at.hit = hit
+				if found++; found == l.Limit {
+					return at.String(), nil
+				}
+			}
+			if len(hits) < r.Limit {
+				break
+			}
+			at.hit = hits[len(hits)-1]
+			if examined >= MaxExamined {
+				return at.String(), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// chunkReader reads the jobs of hits, a few per view.
+type chunkReader struct {
+	q        *Queue
+	segment  segment
+	hits     []store.Hit
+	payloads bool
+
+	ready     []*record
+	readyHits []store.Hit
+}
+
+// next returns the next job that is still where its hit says; nil at the end.
+func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
+	for len(c.ready) == 0 {
+		var chunk []store.Hit
+		for len(c.hits) > 0 && len(chunk) < viewChunk {
+			h := c.hits[0]
+			c.hits = c.hits[1:]
+			if k := h.SortKey; c.segment.class == 0 || k != "" && class(k[len(k)-1]) == c.segment.class {
+				chunk = append(chunk, h)
+			}
+		}
+		if len(chunk) == 0 {
+			return nil, store.Hit{}, nil
+		}
+		err := c.q.store.View(ctx, func(tx store.Tx) error {
+			c.ready, c.readyHits = nil, nil
+			for _, h := range chunk {
+				r, err := load(tx, h.Key)
+				if err == nil && r != nil && c.payloads {
+					err = r.fetch(tx)
+				}
+				if c.q.opt.Unreadable.Met(err) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				if r == nil || !r.at(c.segment.index, h.SortKey) {
+					continue
+				}
+				if !c.payloads {
+					r.Payload, r.Result = nil, nil
+				}
+				if r.Lease != nil {
+					r.Lease.ExpiresIn = max(r.Lease.Until.Sub(tx.Now()), 0)
+				}
+				c.ready = append(c.ready, r)
+				c.readyHits = append(c.readyHits, h)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, store.Hit{}, err
+		}
+	}
+	r, h := c.ready[0], c.readyHits[0]
+	c.ready, c.readyHits = c.ready[1:], c.readyHits[1:]
+	return r, h, nil
+}
+
+// at reports whether the job has this index entry.
+func (r *record) at(index, sortKey string) bool {
+	for _, e := range r.entries() {
+		if e.Index == index {
+			return e.SortKey == sortKey
+		}
+	}
+	return false
+}

@@ -1,0 +1,318 @@
+package jobs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Prepared is a checked submission, ready to be enqueued by EnqueueTx. It may
+// be used in any number of runs of one update function, and once.
+type Prepared struct {
+	sub      Submission
+	id       string
+	proposed bool   // the caller chose id
+	lockID   string // key in colLocks, "" without Dedup
+	event    string // what enqueues it, "" for a submission
+}
+
+// ID is the id that a new job will get.
+func (p *Prepared) ID() string { return p.id }
+
+// Prepare checks a submission and fills in its defaults. It returns a
+// *FieldError for the first field that is not allowed. Prepare draws the job's
+// id, so it must not be called inside an update function.
+func (q *Queue) Prepare(s Submission) (*Prepared, error) {
+	if len(s.Payload) == 0 {
+		s.Payload = []byte("null")
+	}
+	if s.MaxAttempts == 0 {
+		s.MaxAttempts = q.opt.MaxAttempts
+	}
+	if s.Dedup != nil {
+		d := *s.Dedup
+		s.Dedup = &d
+		if d.Strategy == 0 {
+			s.Dedup.Strategy = UntilExecuting
+		}
+		if d.TTL == 0 {
+			s.Dedup.TTL = q.opt.DedupTTL
+		}
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	p := &Prepared{sub: s, id: s.ID, proposed: s.ID != ""}
+	if !p.proposed {
+		p.id = q.ids.next()
+	}
+	if s.Dedup != nil {
+		p.lockID = lockID(&s)
+	}
+	return p, nil
+}
+
+func (s *Submission) check() error {
+	if err := CheckName("function", s.Function); err != nil {
+		return err
+	}
+	if err := checkJSON("payload", s.Payload, MaxPayloadBytes); err != nil {
+		return err
+	}
+	if s.ID != "" {
+		if err := checkProposedID(s.ID); err != nil {
+			return err
+		}
+	}
+	if err := checkVisible("key", s.Key, 0, MaxKeyBytes); err != nil {
+		return err
+	}
+	if err := checkRange("priority", s.Priority, MinPriority, MaxPriority); err != nil {
+		return err
+	}
+	if !s.RunAt.IsZero() && s.Delay != 0 {
+		return invalid("delay_ms", s.Delay.String(), "either run_at or delay_ms")
+	}
+	if y := s.RunAt.Year(); !s.RunAt.IsZero() && (y < 1970 || y > 9999) {
+		return invalid("run_at", s.RunAt.Format(time.RFC3339), "a time in the years 1970 to 9999")
+	}
+	if err := checkDuration("delay_ms", s.Delay, 0, MaxDelay); err != nil {
+		return err
+	}
+	if err := checkRange("max_attempts", s.MaxAttempts, 1, MaxAttempts); err != nil {
+		return err
+	}
+	if s.ReturnExisting && s.Key == "" {
+		return invalid("on_duplicate", "return_existing", "reject when there is no key")
+	}
+	if d := s.Dedup; d != nil {
+		if d.Strategy != UntilExecuting && d.Strategy != UntilExecuted {
+			return invalidInt("dedup.strategy", int64(d.Strategy), "until_executing, until_executed")
+		}
+		if err := checkVisible("dedup.key", d.Key, 0, MaxKeyBytes); err != nil {
+			return err
+		}
+		if err := checkDuration("dedup.ttl_ms", d.TTL, MinDedupTTL, MaxDedupTTL); err != nil {
+			return err
+		}
+		if d.RescheduleOnce && d.Strategy != UntilExecuted {
+			return invalid("dedup.if_deduplicated", "reschedule_once", "only with strategy until_executed")
+		}
+	}
+	return s.WALLocations.check()
+}
+
+// lockID digests what makes two submissions duplicates of each other: the
+// function and the dedup key, else the job key, else the payload. White space
+// between the payload's tokens makes no difference, the order of members does.
+func lockID(s *Submission) string {
+	h := sha256.New()
+	part := func(kind byte, v []byte) {
+		h.Write([]byte{kind})
+		h.Write(v)
+		h.Write([]byte{0}) // no part contains a zero byte
+	}
+	part('f', []byte(s.Function))
+	switch {
+	case s.Dedup.Key != "":
+		part('d', []byte(s.Dedup.Key))
+	case s.Key != "":
+		part('k', []byte(s.Key))
+	default:
+		var compact bytes.Buffer
+		if json.Compact(&compact, s.Payload) != nil { // checked before: valid
+			compact.Write(s.Payload)
+		}
+		part('p', compact.Bytes())
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// Enqueue submits a job in a transaction of its own.
+//
+// It returns a *FieldError, a *DuplicateKeyError, or a *StateError when another
+// job has the proposed id.
+func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
+	p, err := q.Prepare(s)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return q.EnqueuePrepared(ctx, p)
+}
+
+// EnqueuePrepared is Enqueue for a submission that was prepared already.
+func (q *Queue) EnqueuePrepared(ctx context.Context, p *Prepared) (Outcome, error) {
+	var err error
+	call := &enqueueCall{p: p}
+	if q.enqueues != nil {
+		err = q.enqueues.do(ctx, call, len(p.sub.Payload))
+	} else {
+		err = q.store.Update(ctx, func(tx store.Tx) error { return q.enqueueTx(tx, []*enqueueCall{call}) })
+	}
+	if err != nil {
+		return Outcome{}, err
+	}
+	if call.err != nil {
+		return Outcome{}, call.err
+	}
+	q.Committed(call.out)
+	return call.out, nil
+}
+
+// enqueueCall is a submission and its answer: an outcome or a refusal.
+type enqueueCall struct {
+	p   *Prepared
+	out Outcome
+	err error
+}
+
+// enqueueTx does submissions in one transaction.
+func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
+	// New jobs as well: an engine may have to look before it writes them.
+	names := make([]store.ID, 0, 3*len(calls))
+	for _, call := range calls {
+		names = append(names, store.ID{Collection: colJobs, Key: call.p.id})
+		if call.p.lockID != "" {
+			names = append(names, store.ID{Collection: colLocks, Key: call.p.lockID})
+		}
+		if call.p.sub.Key != "" {
+			names = append(names, store.ID{Collection: colKeys, Key: call.p.sub.Key})
+		}
+	}
+	if err := store.Prefetch(tx, names); err != nil {
+		return err
+	}
+	for _, call := range calls {
+		call.out, call.err = q.EnqueueTx(tx, call.p)
+		if call.err != nil && !isRefusal(call.err) {
+			return call.err
+		}
+	}
+	return nil
+}
+
+// EnqueueTx submits a prepared job inside the caller's transaction. When it
+// returns an error it has written nothing. After the transaction succeeded the
+// caller should pass the outcome to Committed.
+func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
+	if p.proposed {
+		have, err := load(tx, p.id)
+		if err != nil {
+			return Outcome{}, err
+		}
+		if have != nil {
+			return Outcome{}, &StateError{ID: p.id, State: have.State, Reason: "the id is taken"}
+		}
+	}
+	if p.sub.Key != "" {
+		// A remote store sends the time along with the first record, so the
+		// one that is needed in any case comes first.
+		if _, err := tx.Get(colKeys, p.sub.Key); err != nil && !errors.Is(err, store.ErrNotFound) {
+			return Outcome{}, err
+		}
+	}
+	at := now(tx)
+	if !p.sub.RunAt.IsZero() && p.sub.RunAt.Sub(at) > MaxDelay {
+		return Outcome{}, invalid("run_at", p.sub.RunAt.Format(time.RFC3339), "at most 366 days ahead")
+	}
+	r := p.record(at)
+	locks := p.lockID != "" && (r.State == Queued || p.sub.Dedup.IncludingScheduled)
+	if locks {
+		kept, err := lockHolder(tx, at, p.lockID)
+		if err != nil {
+			return Outcome{}, err
+		}
+		if kept != nil {
+			if err := kept.fetch(tx); err != nil {
+				return Outcome{}, err
+			}
+			if err := kept.absorb(tx, p.sub.WALLocations); err != nil {
+				return Outcome{}, err
+			}
+			return Outcome{Job: kept.job(), Deduplicated: true}, nil
+		}
+	}
+	if r.Key != "" {
+		holder, err := keyHolder(tx, r.Key)
+		if err != nil {
+			return Outcome{}, err
+		}
+		switch {
+		case holder == nil:
+		case !p.sub.ReturnExisting:
+			return Outcome{}, &DuplicateKeyError{Key: r.Key, Holder: holder.ID}
+		default:
+			if err := holder.fetch(tx); err != nil {
+				return Outcome{}, err
+			}
+			return Outcome{Job: holder.job(), Existing: true}, nil
+		}
+	}
+	if locks {
+		if err := r.takeLock(tx, p.lockID); err != nil {
+			return Outcome{}, err
+		}
+	}
+	if r.Key != "" {
+		if err := tx.Put(colKeys, r.Key, []byte(r.ID)); err != nil {
+			return Outcome{}, err
+		}
+	}
+	if err := r.create(tx); err != nil {
+		return Outcome{}, err
+	}
+	if r.State == Queued {
+		notifyQueued(tx, r.Function)
+	}
+	return Outcome{Job: r.job()}, nil
+}
+
+// Committed tells the queue that the transaction of an EnqueueTx succeeded. It
+// keeps the queue's idea of when the next job falls due exact; without it a
+// delayed job may be noticed up to 100 ms late.
+func (q *Queue) Committed(out Outcome) {
+	switch {
+	case out.Deduplicated:
+		q.stats.deduplicated.Add(1)
+	case out.Existing:
+		q.stats.existing.Add(1)
+	default:
+		q.stats.enqueued.Add(1)
+		if out.Job.State == Scheduled {
+			q.due.note(out.Job.RunAt)
+		}
+	}
+}
+
+// record makes the new job as it is at the given time.
+func (p *Prepared) record(at time.Time) *record {
+	s := &p.sub
+	r := &record{Job: Job{
+		ID:           p.id,
+		Function:     s.Function,
+		Payload:      s.Payload,
+		Key:          s.Key,
+		Priority:     s.Priority,
+		State:        Queued,
+		MaxAttempts:  s.MaxAttempts,
+		CreatedAt:    at,
+		RunAt:        at,
+		Dedup:        s.Dedup,
+		WALLocations: s.WALLocations,
+		Event:        p.event,
+	}}
+	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
+	if s.RunAt.IsZero() {
+		runAt = at.Add(s.Delay).Truncate(time.Microsecond)
+	}
+	if runAt.After(at) {
+		r.State, r.RunAt = Scheduled, runAt
+	}
+	return r
+}

@@ -1,0 +1,145 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Places are where all records of the queue that have index entries are met once.
+func Places() []unread.Place {
+	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colSends, Index: idxExpiry}}
+	for _, index := range []string{idxActive, idxQueued, idxScheduled, idxDead, idxDone} {
+		out = append(out, unread.Place{Collection: colJobs, Index: index})
+	}
+	return out
+}
+
+// Owns reports whether the queue keeps its records in the collection.
+func Owns(c store.Collection) bool {
+	switch c {
+	case colJobs, colBlobs, colKeys, colLocks, colControl, colSubs, colSends:
+		return true
+	}
+	return false
+}
+
+// StoredRecord is what a record of the queue needs to be of use.
+type StoredRecord struct {
+	// Entries are its index entries.
+	Entries []store.Entry
+	// Blobs are the values that are kept apart, by their keys in the collection
+	// BlobCollection, with their sizes.
+	Blobs map[string]int
+}
+
+// Collection has the jobs, BlobCollection their payloads and results over 512 bytes,
+// for tools that read a store from outside.
+const (
+	Collection     = colJobs
+	BlobCollection = colBlobs
+)
+
+// ReadRecord reads a record of a collection that the queue Owns. Its error is a
+// *store.UnreadableError.
+func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, error) {
+	var s StoredRecord
+	var err error
+	switch c {
+	case colJobs:
+		r, err := decodeRecord(key, value)
+		if err != nil {
+			return s, err
+		}
+		s.Entries, s.Blobs = r.entries(), make(map[string]int)
+		if r.PayloadBlob > 0 {
+			s.Blobs[payloadKey(key)] = r.PayloadBlob
+		} else if !json.Valid(r.Payload) {
+			return s, unreadable(c, key, "its payload is not JSON")
+		}
+		if r.ResultBlob > 0 {
+			s.Blobs[resultKey(key)] = r.ResultBlob
+		} else if r.Result != nil && !json.Valid(r.Result) {
+			return s, unreadable(c, key, "its result is not JSON")
+		}
+		return s, nil
+	case colBlobs:
+		if !json.Valid(value) {
+			err = unreadable(c, key, "it is not JSON")
+		}
+	case colKeys:
+		_, err = decodeKey(key, value)
+	case colLocks:
+		var l *lock
+		if l, err = decodeLock(key, value); err == nil {
+			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(l.until)}}
+		}
+	case colControl:
+		_, err = decodeNames(c, key, value, MaxPaused)
+	case colSubs:
+		_, err = decodeNames(c, key, value, MaxSubscribers)
+	case colSends:
+		var x *send
+		if x, err = decodeSend(key, value); err == nil {
+			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(x.until)}}
+		}
+	}
+	return s, err
+}
+
+// CheckStored reads a record and what it needs: nil, store.ErrNotFound, a
+// *store.UnreadableError, or the store's error.
+func CheckStored(tx store.Tx, c store.Collection, key string) error {
+	value, err := tx.Get(c, key)
+	if err != nil {
+		return err
+	}
+	if c == colJobs {
+		r, err := decodeRecord(key, value)
+		if err != nil {
+			return err
+		}
+		return r.fetch(tx)
+	}
+	_, err = ReadRecord(c, key, value)
+	return err
+}
+
+// DeleteUnreadable deletes a record of a collection that the queue Owns, if it
+// cannot be read, and returns what was wrong with it. With a job go its payload and
+// result; what its key and lock held up is free. Errors: *NotFoundError, unread.ErrReadable, the
+// store's.
+func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
+	var u *store.UnreadableError
+	err := q.store.Update(ctx, func(tx store.Tx) error {
+		err := CheckStored(tx, c, key)
+		switch {
+		case err == nil:
+			return unread.ErrReadable
+		case errors.Is(err, store.ErrNotFound):
+			return &NotFoundError{Kind: "record", ID: key}
+		case !errors.As(err, &u):
+			return err
+		}
+		if c != colJobs {
+			return tx.Delete(c, key)
+		}
+		for _, blob := range []string{payloadKey(key), resultKey(key)} {
+			if len(blob) <= store.MaxKeyBytes {
+				if err := tx.Delete(colBlobs, blob); err != nil {
+					return err
+				}
+			}
+		}
+		tx.Notify(topicDone + key)
+		return tx.Delete(colJobs, key)
+	})
+	if err != nil {
+		return nil, err
+	}
+	q.opt.Unreadable.Forget(c, key)
+	return u, nil
+}

@@ -1,0 +1,346 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Item is one call of a batch and its answer.
+type Item struct {
+	// Op is the call: one of OpReserve, OpCommit, OpReject, OpRelease, OpRenew, OpUnknown.
+	Op Op
+	// Reserve is the request of a reserve, whose Wait is ignored, renew or unknown; Finish
+	// that of a commit or reject, Release that of a release.
+	Reserve api.ReserveRequest
+	Finish  FinishRequest
+	Release api.ReleaseRequest
+
+	// Reply and Err are what the call by itself returns; the Reply of a commit, reject or
+	// release has its state. An item whose Err is set before is not looked at.
+	Reply Reply
+	Err   error
+
+	key   string
+	phase phase
+	own   bool // looked: the token holds the entry
+}
+
+// phase is how far an item has come.
+type phase uint8
+
+const (
+	answered phase = iota // has its answer
+	open                  // for the transaction that all share
+	looked                // has an answer that may not hold yet
+	alone                 // for a transaction of its own, after the shared one
+)
+
+// Batch makes the calls of all items in one transaction, where that is possible, and leaves
+// the answer to each in the item. Every item is judged by itself: one that is refused changes
+// nothing for the others. Items of one key are judged in their order, each by what those
+// before it left.
+//
+// An item that the shared transaction cannot serve gets transactions of its own after it, and
+// so do later items of its key: one that has to evict more than a transaction should, and one
+// that is refused after room was made for it, which is then undone. Together they are still
+// in the order of each key. A transaction that is too large, or that meets conflicts all the
+// time, is cut in half. A failure of the store, or the end of ctx, is the answer to every item
+// that was in the transaction; the same batch again settles it, as the same calls would.
+//
+// No item waits: a reserve that meets another attempt is answered pending.
+func (l *Ledger) Batch(ctx context.Context, items []Item) {
+	l.counters.batches.Add(1)
+	l.counters.batchItems.Add(uint64(len(items)))
+	for i := range items {
+		items[i].check(l)
+	}
+	if l.viewFirst {
+		l.lookupBatch(ctx, items)
+	}
+	l.batch(ctx, items)
+}
+
+// check validates the request and finds the item's key.
+func (it *Item) check(l *Ledger) {
+	if it.phase = answered; it.Err != nil {
+		return
+	}
+	switch it.Op {
+	case OpReserve:
+		if it.Err = it.Reserve.Validate(); it.Err == nil {
+			it.key = recordKey(it.Reserve.Scope, it.Reserve.Key)
+		}
+	case OpRenew, OpUnknown:
+		if it.Err = checkReserve(it.Op, &it.Reserve); it.Err == nil {
+			it.key = recordKey(it.Reserve.Scope, it.Reserve.Key)
+		}
+	case OpCommit, OpReject:
+		if it.Err = l.checkFinish(&it.Finish); it.Err == nil {
+			it.key = recordKey(it.Finish.Scope, it.Finish.Key)
+		}
+	case OpRelease:
+		if it.Err = it.Release.Validate(); it.Err == nil {
+			it.key = recordKey(it.Release.Scope, it.Release.Key)
+		}
+	default:
+		it.Err = &api.FieldError{Field: "op", Allowed: "must be a call that a batch may hold"}
+		return
+	}
+	if it.Err != nil {
+		l.counters.add(tally{it.Op, outcomeOf(it.Err)})
+		return
+	}
+	it.phase = open
+}
+
+// maxUndone is how often the transaction that the items share is undone for the sake of one of
+// them, before each gets its own.
+const maxUndone = 3
+
+// errUndo undoes the transaction that the items share: one of them wrote and was refused after
+// that. It is alone from then on.
+var errUndo = errors.New("ledger: refused after a write")
+
+// batch serves the open items.
+func (l *Ledger) batch(ctx context.Context, items []Item) {
+	var err error
+	for undone := 0; ; undone++ {
+		if undone > maxUndone || count(items, open) < 2 {
+			replace(items, open, alone)
+			break
+		}
+		if err = l.share(ctx, items); err != errUndo {
+			break
+		}
+	}
+	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrUnreadable) {
+		// Nothing was written.
+		half, left := 0, count(items, open)/2
+		for ; left > 0; half++ {
+			if items[half].phase == open {
+				left--
+			}
+		}
+		l.batch(ctx, items[:half])
+		l.batch(ctx, items[half:])
+		return
+	}
+	for i := range items {
+		switch it := &items[i]; {
+		case it.phase == open && err != nil:
+			it.Reply, it.Err = Reply{}, err
+			l.counters.add(tally{it.Op, outcomeOf(err)})
+		case it.phase == alone:
+			l.single(ctx, it)
+		}
+		items[i].phase = answered
+	}
+}
+
+func count(items []Item, p phase) (n int) {
+	for i := range items {
+		if items[i].phase == p {
+			n++
+		}
+	}
+	return n
+}
+
+func replace(items []Item, from, to phase) {
+	for i := range items {
+		if items[i].phase == from {
+			items[i].phase = to
+		}
+	}
+}
+
+// reserves reports whether a reserve is open.
+func reserves(items []Item) bool {
+	return slices.ContainsFunc(items, func(it Item) bool { return it.phase == open && it.Op == OpReserve })
+}
+
+// single makes the call of an item by itself.
+func (l *Ledger) single(ctx context.Context, it *Item) {
+	if it.Op == OpReserve {
+		it.Reply, it.Err = l.reserve(ctx, it.key, &it.Reserve)
+		l.countReserve(it.Reply, it.Err)
+		return
+	}
+	r := l.begin(it.Op, it.key)
+	r.reserve, r.finish, r.release = &it.Reserve, &it.Finish, &it.Release
+	switch it.Op {
+	case OpRenew:
+		r.do = (*run).doRenew
+	case OpUnknown:
+		r.do = (*run).doUnknown
+	case OpRelease:
+		r.do, r.reply.State = (*run).doRelease, api.StateReleased
+	default:
+		r.do, r.reply.State = (*run).doFinish, outcomeState(it.Op)
+	}
+	it.Err = l.update(ctx, r)
+	it.Reply = r.reply
+	r.end()
+	if it.Err != nil {
+		it.Reply = Reply{}
+	}
+}
+
+// share runs the open items in one transaction.
+func (l *Ledger) share(ctx context.Context, items []Item) error {
+	r := l.begin(OpReserve, "")
+	r.items, r.apart, r.do = items, count(items, alone) > 0, (*run).doBatch
+	var err error
+	if l.sizes {
+		err = l.execute(ctx, r)
+	} else {
+		err = errUncounted
+		if !reserves(items) {
+			r.tx.held = uncounted
+			err = l.execute(ctx, r)
+		}
+		if errors.Is(err, errUncounted) {
+			err = l.estimated(ctx, r)
+		}
+	}
+	r.end()
+	return err
+}
+
+// doBatch judges the open items. That an item is found to be alone is remembered over the runs
+// of the function: nothing is wrong with that in a run that would find otherwise.
+func (r *run) doBatch() error {
+	tx, items := &r.tx, r.items
+	if err := tx.prefetch(items); err != nil {
+		return err
+	}
+	for i := range items {
+		it := &items[i]
+		if it.phase == open && r.apart && among(items[:i], alone, it.key) {
+			it.phase = alone
+		}
+		if it.phase != open {
+			continue
+		}
+		wrote, counted := tx.fx.wrote, len(tx.tallies)
+		tx.fx.wrote = false
+		var more bool
+		it.Reply, more, it.Err = tx.serve(it)
+		// What the transaction itself has written lies in its buffer.
+		r.keep = r.keep || wrote && len(it.Reply.Result) > 0
+		undo := tx.fx.wrote && it.Err != nil
+		tx.fx.wrote = tx.fx.wrote || wrote
+		switch judged := refuses(it.Err) || errors.Is(it.Err, store.ErrUnreadable); {
+		case it.Err != nil && !judged:
+			return it.Err // of the whole transaction
+		case undo:
+			it.phase = alone
+			r.apart = true
+			return errUndo
+		case more, tx.fx.wrote && tx.l.opts.WhenFull == Evict && errors.Is(it.Err, ErrFull):
+			// It finds more to evict once what the others wrote is in the indexes.
+			it.phase = alone
+			r.apart = true
+			tx.tallies = tx.tallies[:counted]
+		case it.Err != nil && !refuses(it.Err):
+			tx.count(it.Op, OutcomeError)
+		}
+	}
+	return nil
+}
+
+// among reports whether an item of that key is in that phase.
+func among(items []Item, p phase, key string) bool {
+	for i := range items {
+		if items[i].phase == p && items[i].key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// prefetch reads the records of all items, on engines for which that is faster.
+func (tx *Tx) prefetch(items []Item) error {
+	if _, ok := tx.Tx.(store.Prefetcher); !ok {
+		return nil
+	}
+	ids := make([]store.ID, 0, len(items)+1)
+	if record, ok := tx.ownersRecord(); ok && reserves(items) {
+		ids = append(ids, record)
+	}
+	for i := range items {
+		if items[i].phase == open {
+			ids = append(ids, store.ID{Collection: collection, Key: items[i].key})
+		}
+	}
+	return store.Prefetch(tx.Tx, ids)
+}
+
+// serve makes the call of an item; more is as for finish.
+func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
+	switch it.Op {
+	case OpReserve:
+		reply, err = tx.reserve(it.key, &it.Reserve)
+		tx.countReserve(reply, err)
+	case OpRenew:
+		reply, err = tx.renew(it.key, &it.Reserve)
+	case OpUnknown:
+		reply, more, err = tx.unknown(it.key, &it.Reserve, true)
+	case OpRelease:
+		err = tx.release(it.key, &it.Release)
+		reply.State = api.StateReleased
+	default:
+		more, err = tx.finish(it.key, it.Op, &it.Finish, true)
+		reply.State = outcomeState(it.Op)
+	}
+	if err != nil {
+		reply = Reply{}
+	}
+	return reply, more, err
+}
+
+// lookupBatch answers the duplicates among the reserves from a read-only transaction, except
+// those that come after another item of their key which that cannot answer.
+func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
+	if !reserves(items) {
+		return
+	}
+	r := l.begin(OpReserve, "")
+	err := l.store.View(ctx, func(stx store.Tx) error {
+		replace(items, looked, open)
+		for i := range items {
+			it := &items[i]
+			if it.phase != open || it.Op != OpReserve || among(items[:i], open, it.key) {
+				continue
+			}
+			r.key, r.reserve = it.key, &it.Reserve
+			err := r.look(stx)
+			if errors.Is(err, store.ErrUnreadable) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			if r.found || r.refusal != nil {
+				it.phase, it.Reply, it.Err, it.own = looked, r.reply, r.refusal, r.own
+			}
+		}
+		return nil
+	})
+	r.end()
+	if err != nil {
+		replace(items, looked, open) // the transaction that follows tells what is wrong
+		return
+	}
+	for i := range items {
+		if it := &items[i]; it.phase == looked {
+			it.phase = answered
+			l.countLookup(it.own, it.Err)
+			l.countReserve(it.Reply, it.Err)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package ledger_test
+
+import (
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+)
+
+// opened closes a store with the test.
+func opened(t testing.TB, st store.Store, err error) store.Store {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return st
+}
+
+func TestOnMemory(t *testing.T) {
+	ledgertest.Run(t, ledgertest.Engine{Name: "memory", Open: func(t testing.TB) []store.Store {
+		return []store.Store{opened(t, mem.New(mem.Options{}), nil)}
+	}})
+}
+
+func TestOnWAL(t *testing.T) {
+	ledgertest.Run(t, ledgertest.Engine{Name: "wal", Open: func(t testing.TB) []store.Store {
+		st, err := mem.Open(t.Context(), t.TempDir(), mem.Options{})
+		return []store.Store{opened(t, st, err)}
+	}})
+}
+
+func TestOnSQLite(t *testing.T) {
+	ledgertest.Run(t, ledgertest.Engine{Name: "sqlite", Open: func(t testing.TB) []store.Store {
+		st, err := sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "ledger.db"), sqlite.Options{})
+		return []store.Store{opened(t, st, err)}
+	}})
+}
+
+// fresh gives each test a name space of its own on one server.
+func fresh() func() string {
+	n := 0
+	return func() string {
+		n++
+		return "ledger" + strconv.Itoa(n)
+	}
+}
+
+func TestOnRedis(t *testing.T) {
+	srv := servers.Redis(t)
+	name := fresh()
+	ledgertest.Run(t, ledgertest.Engine{Name: "redis", Open: func(t testing.TB) []store.Store {
+		o := redis.Options{URL: srv.URL, Namespace: name()}
+		a, errA := redis.Open(t.Context(), o)
+		first := opened(t, a, errA)
+		b, errB := redis.Open(t.Context(), o)
+		return []store.Store{first, opened(t, b, errB)}
+	}})
+}
+
+func TestOnPostgres(t *testing.T) {
+	srv := servers.Postgres(t)
+	name := fresh()
+	ledgertest.Run(t, ledgertest.Engine{Name: "postgres", Open: func(t testing.TB) []store.Store {
+		o := postgres.Options{DSN: srv.URL, Schema: name()}
+		a, errA := postgres.Open(t.Context(), o)
+		first := opened(t, a, errA)
+		b, errB := postgres.Open(t.Context(), o)
+		return []store.Store{first, opened(t, b, errB)}
+	}})
+}

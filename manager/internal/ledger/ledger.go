@@ -1,0 +1,344 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Ledger is the domain over a store. It is safe for concurrent use and starts
+// no goroutine of its own; the owner runs Run.
+type Ledger struct {
+	store  store.Store
+	opts   Options
+	shared bool // the engine lives outside of this process
+	sizes  bool // the engine tells transactions how much there is
+	// viewFirst: looking for a duplicate before asking for a place among the
+	// writers pays.
+	viewFirst bool
+
+	counters counters
+	waits    waits
+	touches  touches
+
+	length   lengthCache
+	front    unread.Front
+	usage    usage
+	pressure pressure
+	cursor   atomic.Pointer[evictCursor]
+	// nextExpiry is when the entry that expires first does so, Unix milliseconds,
+	// as of some time ago.
+	nextExpiry atomic.Int64
+}
+
+// Reply answers a reserve.
+type Reply struct {
+	// State is reserved, pending, committed or rejected.
+	State api.State
+	// ExpiresIn is how long the reservation holds or the outcome is
+	// remembered.
+	ExpiresIn time.Duration
+	// Result is the recorded answer of a final state in the API's raw form. It
+	// must not be modified.
+	Result []byte
+}
+
+// FinishRequest is an api.FinishRequest whose result is already in the API's
+// raw form.
+type FinishRequest struct {
+	Key, Scope, Token, Fingerprint string
+	// TTL is how long the outcome is remembered; 0 means the default.
+	TTL time.Duration
+	// Result is read until the call returns, and copied into the record.
+	Result []byte
+	// Ref, up to 255 bytes of visible ASCII, finds the entry again by
+	// something that the outcome created, for example a job id. May be empty.
+	Ref string
+}
+
+// NewFinish converts a request of the API.
+func NewFinish(r *api.FinishRequest) *FinishRequest {
+	size := len(r.Result.Body) + 16
+	for i := range r.Result.Headers {
+		size += len(r.Result.Headers[i].Name) + len(r.Result.Headers[i].Value) + 6
+	}
+	return &FinishRequest{
+		Key: r.Key, Scope: r.Scope, Token: r.Token, Fingerprint: r.Fingerprint, TTL: r.TTL,
+		Result: r.Result.AppendRaw(make([]byte, 0, size)),
+	}
+}
+
+// New returns a ledger on st. On an engine inside this process it first counts what
+// the scopes hold, which reads all entries.
+func New(st store.Store, opts Options) (*Ledger, error) {
+	opts = opts.WithDefaults()
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	caps := st.Capabilities()
+	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
+	l.waits.init(opts.MaxWaiters)
+	l.usage.init()
+	slots := 0
+	if opts.WhenFull == Evict {
+		slots = opts.MaxEntries
+	}
+	l.touches.init(slots)
+	if err := l.countScopes(context.Background()); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// Options returns the options in force, defaults filled in.
+func (l *Ledger) Options() Options { return l.opts }
+
+// Reserve asks for the right to run the work of (Scope, Key). When another
+// attempt is pending and the request allows it, the call is held, see the
+// package documentation; hold, which may be nil, is called when that begins and
+// returns the context that ends the wait and a function that is called when it
+// is over. A held call whose context ends returns the context's error.
+//
+// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrFull,
+// ErrKeyMoved, the store's. After a store error or a cancelled context the outcome may be
+// unknown; the same call with the same token settles it.
+func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
+	if err := req.Validate(); err != nil {
+		l.counters.add(tally{OpReserve, OutcomeInvalid})
+		return Reply{}, err
+	}
+	key := recordKey(req.Scope, req.Key)
+	wait := min(req.Wait, l.opts.MaxWait)
+	if wait > 0 && l.waits.queued(key) {
+		// Callers that are in line may reserve first. What needs no reservation is
+		// answered at once, the holder's own call above all.
+		reply, ok, err := l.lookup(ctx, key, req)
+		if err != nil || ok && reply.State != api.StatePending {
+			l.countReserve(reply, err)
+			return reply, err
+		}
+		return l.await(ctx, key, req, wait, hold)
+	}
+	reply, err := l.reserve(ctx, key, req)
+	if err != nil || reply.State != api.StatePending || wait <= 0 {
+		l.countReserve(reply, err)
+		return reply, err
+	}
+	return l.await(ctx, key, req, wait, hold)
+}
+
+// reserve is one attempt. It counts everything but replays and being pending,
+// which a waiting call may meet several times.
+func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
+	if l.viewFirst {
+		// Most duplicates end here.
+		if reply, ok, err := l.lookup(ctx, key, req); ok || err != nil {
+			return reply, err
+		}
+	}
+	r := l.begin(OpReserve, key)
+	r.reserve, r.do = req, (*run).doReserve
+	err := l.update(ctx, r)
+	reply := r.reply
+	r.end()
+	if err != nil {
+		return Reply{}, err
+	}
+	return reply, nil
+}
+
+// lookup answers a duplicate from a read-only transaction; ok is false when the
+// call needs a read-write one.
+func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
+	r := l.begin(OpReserve, key)
+	r.reserve = req
+	err = l.store.View(ctx, r.inView)
+	reply, ok = r.reply, r.found
+	own, refusal := r.own, r.refusal
+	r.end()
+	switch {
+	case err != nil:
+		if outcomeOf(err) == OutcomeError {
+			l.counters.add(tally{OpReserve, OutcomeError})
+		}
+		return Reply{}, false, err
+	case refusal != nil:
+		reply, ok = Reply{}, false
+	}
+	l.countLookup(own, refusal)
+	return reply, ok, refusal
+}
+
+// countLookup counts what countReserve leaves out.
+func (l *Ledger) countLookup(own bool, refusal error) {
+	if refusal != nil {
+		l.counters.add(tally{OpReserve, outcomeOf(refusal)})
+	} else if own {
+		l.counters.add(tally{OpReserve, OutcomeRepeated})
+	}
+}
+
+// countReserve counts what reserve leaves to be counted once per call.
+func (l *Ledger) countReserve(reply Reply, err error) {
+	switch {
+	case err != nil:
+	case reply.State == api.StatePending:
+		l.counters.add(tally{OpReserve, OutcomePending})
+	case reply.State.Terminal():
+		l.counters.add(tally{OpReserve, OutcomeReplayed})
+	}
+}
+
+// Commit records the outcome of finished work.
+//
+// Errors: *api.FieldError, *api.RawError, ErrFenced, ErrConflict,
+// ErrFingerprintMismatch, ErrTooLarge, ErrFull (only when it would be accepted late),
+// the store's. After a store error or a cancelled context the outcome may be
+// unknown; the same call again settles it.
+func (l *Ledger) Commit(ctx context.Context, req *FinishRequest) error {
+	return l.finish(ctx, OpCommit, req)
+}
+
+// Reject records that the work was refused; as Commit otherwise.
+func (l *Ledger) Reject(ctx context.Context, req *FinishRequest) error {
+	return l.finish(ctx, OpReject, req)
+}
+
+func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
+	if err := l.checkFinish(req); err != nil {
+		l.counters.add(tally{op, outcomeOf(err)})
+		return err
+	}
+	key := recordKey(req.Scope, req.Key)
+	r := l.begin(op, key)
+	r.finish, r.do = req, (*run).doFinish
+	err := l.update(ctx, r)
+	r.end()
+	return err
+}
+
+func (l *Ledger) checkFinish(req *FinishRequest) error {
+	// The limits of api.FinishRequest.Validate, the result apart.
+	target := api.ReserveRequest{
+		Key: req.Key, Scope: req.Scope, Token: req.Token, Fingerprint: req.Fingerprint,
+	}
+	if err := target.Validate(); err != nil {
+		return err
+	}
+	if req.TTL < 0 || req.TTL > api.MaxTTL {
+		return &api.FieldError{Field: "ttl_ms", Value: req.TTL.String(), Allowed: "must be 0 to 366 days"}
+	}
+	if len(req.Ref) > maxRefBytes {
+		return &api.FieldError{Field: "ref", Value: "", Allowed: "must be at most 255 bytes"}
+	}
+	if len(req.Result) > l.opts.MaxResultBytes {
+		return ErrTooLarge
+	}
+	_, _, err := api.CheckRawResult(req.Result)
+	return err
+}
+
+// Release gives a reservation back: nothing ran.
+//
+// Errors: *api.FieldError, ErrFenced, ErrConflict, the store's.
+func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		l.counters.add(tally{OpRelease, OutcomeInvalid})
+		return err
+	}
+	key := recordKey(req.Scope, req.Key)
+	r := l.begin(OpRelease, key)
+	r.release, r.do = req, (*run).doRelease
+	err := l.update(ctx, r)
+	r.end()
+	return err
+}
+
+// load gets and decodes a record; nil when there is none.
+func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
+	value, err := tx.Get(collection, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := decodeRecord(key, value, r); err != nil {
+		return nil, err
+	}
+	if !r.explicit {
+		r.setUnknown(0, l.opts.UnknownTTL)
+	}
+	return r, nil
+}
+
+// outcomeOf sorts an error for counting.
+func outcomeOf(err error) Outcome {
+	var field *api.FieldError
+	var raw *api.RawError
+	var full *FullError
+	switch {
+	case err == nil:
+		return OutcomeDone
+	case errors.Is(err, ErrFenced):
+		return OutcomeFenced
+	case errors.Is(err, ErrOutcomeUnknown):
+		return OutcomeUnknown
+	case errors.Is(err, ErrConflict):
+		return OutcomeConflict
+	case errors.Is(err, ErrNotFound):
+		return OutcomeNotFound
+	case errors.Is(err, ErrFingerprintMismatch):
+		return OutcomeMismatch
+	case errors.As(err, &full):
+		if full.Share {
+			return OutcomeOverShare
+		}
+		return OutcomeFull
+	case errors.Is(err, ErrKeyMoved):
+		return OutcomeMoved
+	case errors.Is(err, ErrTooLarge), errors.Is(err, store.ErrTooLarge):
+		return OutcomeTooLarge
+	case errors.As(err, &field), errors.As(err, &raw):
+		return OutcomeInvalid
+	default:
+		return OutcomeError
+	}
+}
+
+// touches notes when entries were last used: a table of times by hash of the
+// record key. Two keys that share a slot make one of them look more recent than
+// it is, which costs nothing but order.
+type touches struct {
+	seed  maphash.Seed
+	slots []atomic.Int64
+}
+
+// maxTouchSlots bounds the table to 8 MiB.
+const maxTouchSlots = 1 << 20
+
+func (t *touches) init(maxEntries int) {
+	n := 1024
+	for n < maxEntries && n < maxTouchSlots {
+		n *= 2
+	}
+	t.seed = maphash.MakeSeed()
+	t.slots = make([]atomic.Int64, n)
+}
+
+func (t *touches) slot(key string) *atomic.Int64 {
+	return &t.slots[maphash.String(t.seed, key)&uint64(len(t.slots)-1)]
+}
+
+func (t *touches) note(key string, now int64) {
+	s := t.slot(key)
+	if s.Load() < now {
+		s.Store(now)
+	}
+}

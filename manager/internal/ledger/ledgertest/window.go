@@ -1,0 +1,119 @@
+package ledgertest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// How full a window may get, and what makes room in it.
+
+func testWindow(t *testing.T, m *managers) {
+	const limit = 25
+	m.start(ledger.Options{MaxEntries: limit, WhenFull: ledger.Evict, ScopeShare: -1})
+	for i := range 4 * limit {
+		key := fmt.Sprintf("k%d", i)
+		m.reserve(i, key, "t", api.StateReserved)
+		m.commit(i, key, "t", "x")
+	}
+	// A manager learns late of what others inserted: one more round of
+	// insertions with counts that are no longer stale brings the window home.
+	m.eventually("the window holds", func() bool {
+		key := fmt.Sprintf("more%d", time.Now().UnixNano())
+		m.reserve(0, key, "t", api.StateReserved)
+		m.commit(0, key, "t", "x")
+		n, err := m.stores[0].Len(t.Context(), ledger.Collection, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n <= limit && n >= limit/2
+	})
+}
+
+// testFullWindow: in a window that refuses, no answer is forgotten before its time, what
+// is there goes on, and what has expired makes room.
+func testFullWindow(t *testing.T, m *managers) {
+	const limit, ttl = 25, 2 * time.Second
+	m.stores = m.stores[:1]
+	m.start(ledger.Options{MaxEntries: limit, ScopeShare: -1})
+	for i := range limit {
+		f := finish(fmt.Sprintf("k%d", i), "t", "x")
+		if i == 0 {
+			f.TTL = ttl
+		}
+		m.reserve(0, f.Key, "t", api.StateReserved)
+		if err := m.at(0).Commit(t.Context(), f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reserve := func() error {
+		_, err := m.at(0).Reserve(t.Context(), &api.ReserveRequest{Key: "new", Scope: "s", Token: "t"}, nil)
+		return err
+	}
+	began := time.Now()
+	var full *ledger.FullError
+	if err := reserve(); !errors.As(err, &full) && time.Since(began) < ttl/2 {
+		t.Errorf("one key more: %v", err)
+	} else if full != nil && (full.RetryAfter < time.Second || full.RetryAfter > ttl+time.Second || full.Share) {
+		t.Errorf("%+v", full)
+	}
+	for i := 1; i < limit; i++ {
+		m.reserve(0, fmt.Sprintf("k%d", i), "retry", api.StateCommitted)
+	}
+	m.eventually("what has expired makes room", func() bool {
+		err := reserve()
+		if err != nil && !errors.Is(err, ledger.ErrFull) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	m.commit(0, "new", "t", "x")
+	m.commit(0, "late", "t", "x") // the work ran
+	if s, err := m.at(0).Stats(t.Context()); err != nil || s.Evicted != 0 || s.MaxEntries != limit {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// testShares: scopes that take what they can get leave room for others.
+func testShares(t *testing.T, m *managers) {
+	const limit = 40
+	m.stores = m.stores[:1] // each manager counts for itself where they share an engine
+	m.start(ledger.Options{MaxEntries: limit, ScopeShare: 0.5})
+	take := func(scope string, n int) (done int) {
+		for i := range n {
+			_, err := m.at(i).Reserve(t.Context(), &api.ReserveRequest{Key: fmt.Sprintf("k%d", i), Scope: scope, Token: "t"}, nil)
+			var full *ledger.FullError
+			if errors.As(err, &full) && full.Share {
+				return i
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	if n := take("flood", limit); n != limit/2 {
+		t.Errorf("one scope has %d entries of %d", n, limit)
+	}
+	if n := take("small", 2); n != 2 {
+		t.Errorf("another one has %d", n)
+	}
+}
+
+func testOnlyPending(t *testing.T, m *managers) {
+	m.stores = m.stores[:1]
+	m.start(ledger.Options{MaxEntries: 3, WhenFull: ledger.Evict})
+	for i := range 3 {
+		m.reserve(0, fmt.Sprintf("k%d", i), "t", api.StateReserved)
+	}
+	if _, err := m.at(0).Reserve(t.Context(), &api.ReserveRequest{Key: "k3", Scope: "s", Token: "t"}, nil); !errors.Is(err, ledger.ErrFull) {
+		t.Errorf("a fourth reservation: %v", err)
+	}
+	m.commit(0, "k1", "t", "x")
+	m.reserve(0, "k3", "t", api.StateReserved)
+	m.reserve(0, "k0", "u", api.StatePending)
+}

@@ -1,0 +1,280 @@
+package ledger
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Entry is an entry as operators see it. The token is not part of it: a caller that
+// knows it can end the reservation.
+type Entry struct {
+	Scope, Key, Fingerprint, Ref string
+	State                        api.State
+	// Age is the time since the reservation, ExpiresIn until the entry is gone.
+	Age, ExpiresIn time.Duration
+	// Result is the recorded answer in the API's raw form; empty when PENDING or UNKNOWN.
+	Result []byte
+}
+
+// MaxListLimit bounds the entries of one page of List.
+const MaxListLimit = 1000
+
+func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
+	scope, key, ok := splitRecordKey(recordKey)
+	if !ok {
+		return Entry{}, unreadable(recordKey, "its key has no scope")
+	}
+	state, expires := standing(e, at.UnixMilli())
+	return Entry{
+		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: state,
+		Age: max(at.Sub(time.UnixMilli(e.created)), 0), ExpiresIn: remaining(expires, at),
+		Result: e.result,
+	}, nil
+}
+
+// Get returns an entry. Errors: *api.FieldError, ErrNotFound, the store's.
+func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
+	if err := api.ValidateKey(key); err != nil {
+		return Entry{}, err
+	}
+	if err := api.ValidateScope(scope); err != nil {
+		return Entry{}, err
+	}
+	var entry Entry
+	err := l.store.View(ctx, func(tx store.Tx) error {
+		var err error
+		entry, err = l.getLive(tx, recordKey(scope, key))
+		return err
+	})
+	return entry, err
+}
+
+// GetByRef returns the entry whose outcome was recorded with ref; one of them
+// when several were. Errors: ErrNotFound, the store's.
+func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
+	if ref == "" || len(ref) > maxRefBytes {
+		return Entry{}, ErrNotFound
+	}
+	var entry Entry
+	err := l.store.View(ctx, func(tx store.Tx) error {
+		hits, err := tx.Scan(collection, indexRef, store.Range{From: ref, To: ref + "\x00", Limit: 16})
+		if err != nil {
+			return err
+		}
+		missing := ErrNotFound
+		for _, h := range hits {
+			entry, err = l.getLive(tx, h.Key)
+			switch {
+			case err == nil && entry.Ref == ref:
+				return nil
+			case l.opts.Unreadable.Met(err):
+				missing = err // unless another one can be read
+			case err != nil && !errors.Is(err, ErrNotFound):
+				return err
+			}
+		}
+		return missing
+	})
+	if err != nil {
+		return Entry{}, err
+	}
+	return entry, nil
+}
+
+func (l *Ledger) getLive(tx store.Tx, key string) (Entry, error) {
+	var r record
+	e, err := l.load(tx, key, &r)
+	if err != nil {
+		return Entry{}, err
+	}
+	at := tx.Now()
+	if !live(e, at.UnixMilli()) {
+		return Entry{}, ErrNotFound
+	}
+	return entryOf(key, e, at)
+}
+
+// List returns entries of a state, or of all states when state is
+// api.StateNone, in order of state and expiry. Cursor is empty for the first
+// page and otherwise what the page before returned; the returned cursor is
+// empty after the last page. Entries that change while a listing goes on may be
+// missed or met again, and entries that cannot be read are left out. Limit is 1 to
+// MaxListLimit.
+//
+// Errors: ErrCursor, *api.FieldError, the store's.
+func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor string) ([]Entry, string, error) {
+	if limit < 1 || limit > MaxListLimit {
+		return nil, "", &api.FieldError{Field: "limit", Value: fmt.Sprint(limit), Allowed: fmt.Sprintf("must be 1 to %d", MaxListLimit)}
+	}
+	if state != api.StateNone && !Listed(state) {
+		return nil, "", &api.FieldError{Field: "state", Value: state.String(), Allowed: AllowedStates}
+	}
+	from, after, err := parseCursor(cursor, state)
+	if err != nil {
+		return nil, "", err
+	}
+	var page []Entry
+	for i := from; i < len(listings); i++ {
+		s := listings[i]
+		if state != api.StateNone && s.state != state {
+			continue
+		}
+		for {
+			want := limit - len(page)
+			found, last, more, err := l.listPiece(ctx, s, after, want)
+			if err != nil {
+				return nil, "", err
+			}
+			page = append(page, found...)
+			if !more {
+				break
+			}
+			if len(page) >= limit {
+				return page, makeCursor(s, last), nil
+			}
+			after = &last
+		}
+		after = nil
+		if next := i + 1; len(page) >= limit && next < len(listings) && (state == api.StateNone || listings[next].state == state) {
+			return page, makeCursor(listings[next], store.Hit{}), nil
+		}
+	}
+	return page, "", nil
+}
+
+// listing is a part of an index whose entries are in one state.
+type listing struct {
+	letter byte // in cursors
+	index  api.State
+	state  api.State
+}
+
+// listings are in the order in which List returns them. Reservations that ran out are
+// in the index of those that did not until the sweeper has stored them as UNKNOWN.
+var listings = [...]listing{
+	{'p', api.StatePending, api.StatePending},
+	{'c', api.StateCommitted, api.StateCommitted},
+	{'r', api.StateRejected, api.StateRejected},
+	{'l', api.StatePending, api.StateUnknown},
+	{'u', api.StateUnknown, api.StateUnknown},
+}
+
+// AllowedStates tells for messages of which states List returns entries; see Listed.
+const AllowedStates = "must be pending, committed, rejected or unknown"
+
+// Listed reports whether List returns entries of that state.
+func Listed(state api.State) bool { return slices.Contains(storedStates[:], state) }
+
+// listPiece returns what one scan finds. The page may stay short of what was
+// asked for when hits were stale; more tells whether to go on behind last.
+func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		page, more = nil, false
+		at := tx.Now()
+		now := at.UnixMilli()
+		r := store.Range{From: sortKey(now + 1), After: after, Limit: limit}
+		if s.index != s.state {
+			r.From, r.To = "", r.From
+		}
+		hits, err := tx.Scan(collection, indexOf(s.index), r)
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			var r record
+			e, err := l.load(tx, h.Key, &r)
+			if err != nil && !l.opts.Unreadable.Met(err) {
+				return err
+			}
+			if state, _ := standing(e, now); state != s.state || e.state != s.index {
+				continue
+			}
+			if entry, err := entryOf(h.Key, e, at); !l.opts.Unreadable.Met(err) {
+				page = append(page, entry)
+			}
+		}
+		if more = len(hits) == limit; more {
+			last = hits[len(hits)-1]
+		}
+		return nil
+	})
+	return page, last, more, err
+}
+
+// A cursor is base64url of: the listing's letter, sort key, "/", record key.
+
+func makeCursor(s listing, h store.Hit) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(string(s.letter) + h.SortKey + "/" + h.Key))
+}
+
+func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err error) {
+	if cursor == "" {
+		return 0, nil, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil || len(b) < 2 {
+		return 0, nil, ErrCursor
+	}
+	sort, key, found := strings.Cut(string(b[1:]), "/")
+	if !found || len(sort) > store.MaxKeyBytes || len(key) > store.MaxKeyBytes {
+		return 0, nil, ErrCursor
+	}
+	for i, s := range listings {
+		if s.letter != b[0] || want != api.StateNone && want != s.state {
+			continue
+		}
+		if sort == "" && key == "" {
+			return i, nil, nil
+		}
+		return i, &store.Hit{SortKey: sort, Key: key}, nil
+	}
+	return 0, nil, ErrCursor
+}
+
+// Delete removes an entry whatever its state and returns what it was. Waiters
+// are woken; an attempt that still runs is accepted late when it ends. Errors:
+// *api.FieldError, ErrNotFound, the store's.
+func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
+	if err := api.ValidateKey(key); err != nil {
+		return Entry{}, err
+	}
+	if err := api.ValidateScope(scope); err != nil {
+		return Entry{}, err
+	}
+	rk := recordKey(scope, key)
+	var entry Entry
+	absent := false
+	err := l.transact(ctx, func(tx *Tx) error {
+		entry, absent = Entry{}, false
+		var r record
+		e, err := l.load(tx.Tx, rk, &r)
+		if err != nil {
+			return err
+		}
+		at := tx.Now()
+		if !live(e, at.UnixMilli()) {
+			absent = true
+			return nil
+		}
+		if entry, err = entryOf(rk, e, at); err != nil {
+			return err
+		}
+		tx.fx.deleted++
+		return tx.remove(rk, e)
+	})
+	switch {
+	case err != nil:
+		return Entry{}, err
+	case absent:
+		return Entry{}, ErrNotFound
+	}
+	return entry, nil
+}

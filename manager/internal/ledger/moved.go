@@ -1,0 +1,71 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Moved counts by state the entries that are here and whose keys another ledger owns.
+type Moved struct {
+	Pending, Committed, Rejected, Unknown int
+}
+
+// Total is the sum.
+func (m *Moved) Total() int { return m.Pending + m.Committed + m.Rejected + m.Unknown }
+
+// movedScan is how many entries one transaction of Moved looks at.
+const movedScan = 2048
+
+// Moved goes through all entries but those whose scope is ours, which other callers have chosen this ledger for; ours may
+// be nil. As long as there are any, a gate that does not ask here may run a key again. What has expired counts until
+// the sweeper has removed it.
+//
+// Errors: the store's.
+func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Moved, error) {
+	var m Moved
+	owners := l.opts.Owners
+	if owners == nil {
+		return m, nil
+	}
+	counts := map[api.State]*int{
+		api.StatePending: &m.Pending, api.StateCommitted: &m.Committed, api.StateRejected: &m.Rejected, api.StateUnknown: &m.Unknown,
+	}
+	for _, state := range storedStates {
+		var after *store.Hit
+		for more := true; more; {
+			found, next := 0, after
+			err := l.store.View(ctx, func(tx store.Tx) error {
+				found, next, more = 0, after, false
+				hits, err := tx.Scan(collection, indexOf(state), store.Range{After: after, Limit: movedScan})
+				if err != nil {
+					return err
+				}
+				for i := range hits {
+					scope, key, ok := splitRecordKey(hits[i].Key)
+					if !ok || ours != nil && ours(scope) {
+						continue
+					}
+					_, other, err := owners.Owner(tx, scope, key)
+					if err != nil {
+						return err
+					}
+					if other {
+						found++
+					}
+				}
+				if more = len(hits) == movedScan; more {
+					next = &hits[len(hits)-1]
+				}
+				return nil
+			})
+			if err != nil {
+				return Moved{}, err
+			}
+			*counts[state] += found
+			after = next
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,179 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Options configure a Ledger; the zero value of a field means its default.
+type Options struct {
+	// PendingTTL, CommittedTTL and RejectedTTL are how long entries are kept
+	// when a request does not say; up to api.MaxTTL. Defaults 60 s, 300 s, 60 s.
+	PendingTTL, CommittedTTL, RejectedTTL time.Duration
+	// UnknownTTL is how long a key whose reservation ran out without an outcome is
+	// remembered as UNKNOWN when the reservation does not say; up to api.MaxTTL.
+	// api.NoUnknown: the key is free. Default CommittedTTL.
+	UnknownTTL time.Duration
+	// MaxEntries bounds the window, 1 to 100 million. The default is what fits
+	// into MaxBytes at TypicalEntryBytes each.
+	MaxEntries int
+	// MaxBytes bounds the records on an engine inside this process, with
+	// EntryOverhead bytes more for each. Default 512 MiB.
+	MaxBytes int64
+	// WhenFull says what happens to a new key that has no room. Default Refuse.
+	WhenFull WhenFull
+	// ScopeShare is the largest part of the window that one scope may hold while
+	// all others hold nothing, see the package documentation. 1 or negative: no
+	// limit. Default 0.75.
+	ScopeShare float64
+	// MaxResultBytes bounds one encoded result, up to 4 MiB. Default 1 MiB.
+	MaxResultBytes int
+	// CleanupInterval is how often the sweeper looks for expired entries.
+	// Default 10 s.
+	CleanupInterval time.Duration
+	// MaxWait bounds how long a reserve is held; negative means never to hold
+	// one. Default 30 s.
+	MaxWait time.Duration
+	// MaxWaiters bounds the calls held at once. Default 10000.
+	MaxWaiters int
+	// PollInterval is how often a waiter looks by itself, in case a wake-up
+	// was lost. Default 1 s.
+	PollInterval time.Duration
+	// Owners says which keys belong to other ledgers; nil: none.
+	Owners Owners
+	// Unreadable is told of the records that cannot be read; default one of its own.
+	Unreadable *unread.Tracker
+	// OpTimeout bounds each transaction that the ledger runs on its own
+	// account, after a wait and in the sweeper. Default 10 s.
+	OpTimeout time.Duration
+}
+
+// Owners divides keys among ledgers.
+type Owners interface {
+	// Owner names the ledger that owns a key, and says whether that is another one than this. It is asked in
+	// the transaction that is about to insert the key, and may read it.
+	Owner(tx store.Tx, scope, key string) (name string, other bool, err error)
+	// Record is what Owner reads, if anything.
+	Record() (id store.ID, ok bool)
+}
+
+// MaxResultLimit bounds Options.MaxResultBytes, so that a record always fits
+// into a store's value and an eviction into its transaction.
+const MaxResultLimit = 4 << 20
+
+// WhenFull says what happens to a new key when the window is full of entries
+// that have not expired.
+type WhenFull uint8
+
+// What may happen.
+const (
+	// Refuse: the new key gets ErrFull, and nothing is forgotten.
+	Refuse WhenFull = iota
+	// Evict: the final entries that were used least recently are forgotten before
+	// their time. Their keys run again when they are retried.
+	Evict
+)
+
+// String returns the name used in settings.
+func (w WhenFull) String() string {
+	if w == Evict {
+		return "evict"
+	}
+	return "refuse"
+}
+
+const (
+	// TypicalEntryBytes is what an entry with a short answer takes of MaxBytes.
+	TypicalEntryBytes = 512
+	// EntryOverhead is what an entry takes in memory besides its key and value, as
+	// measured with the engines wal and memory: index entries, the table of records
+	// and what allocations are rounded up by.
+	EntryOverhead = 200
+
+	maxEntriesLimit = 100_000_000
+)
+
+// KeysPerSecond is how many new keys a second the window holds when each stays for
+// CommittedTTL, and each takes TypicalEntryBytes where bytes are bounded; scope is
+// that of one scope alone. Defaults must have been filled in.
+func (o Options) KeysPerSecond(sizes bool) (all, scope float64) {
+	n := float64(o.MaxEntries)
+	if sizes {
+		n = min(n, float64(o.MaxBytes/TypicalEntryBytes))
+	}
+	all = n / o.CommittedTTL.Seconds()
+	if o.ScopeShare <= 0 {
+		return all, all
+	}
+	return all, all * min(o.ScopeShare, 1)
+}
+
+// WithDefaults returns a copy with defaults filled in.
+func (o Options) WithDefaults() Options {
+	def(&o.PendingTTL, 60*time.Second)
+	def(&o.CommittedTTL, 300*time.Second)
+	def(&o.RejectedTTL, 60*time.Second)
+	def(&o.UnknownTTL, o.CommittedTTL)
+	def(&o.MaxBytes, 512<<20)
+	def(&o.MaxEntries, int(min(max(o.MaxBytes/TypicalEntryBytes, 1), maxEntriesLimit)))
+	def(&o.ScopeShare, 0.75)
+	def(&o.MaxResultBytes, 1<<20)
+	def(&o.CleanupInterval, 10*time.Second)
+	def(&o.MaxWait, 30*time.Second)
+	def(&o.MaxWaiters, 10_000)
+	def(&o.PollInterval, time.Second)
+	def(&o.OpTimeout, 10*time.Second)
+	if o.Unreadable == nil {
+		o.Unreadable = unread.New()
+	}
+	return o
+}
+
+func def[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+// Validate checks all values; defaults must have been filled in.
+func (o Options) Validate() error {
+	for _, d := range []struct {
+		name string
+		v    time.Duration
+	}{{"PendingTTL", o.PendingTTL}, {"CommittedTTL", o.CommittedTTL}, {"RejectedTTL", o.RejectedTTL}} {
+		if d.v < time.Millisecond || d.v > api.MaxTTL {
+			return fmt.Errorf("ledger: %s %v: must be 1ms to %v", d.name, d.v, api.MaxTTL)
+		}
+	}
+	switch {
+	case o.UnknownTTL != api.NoUnknown && (o.UnknownTTL < time.Millisecond || o.UnknownTTL > api.MaxTTL):
+		return fmt.Errorf("ledger: UnknownTTL %v: must be 1ms to %v, or api.NoUnknown", o.UnknownTTL, api.MaxTTL)
+	case o.MaxEntries < 1 || o.MaxEntries > maxEntriesLimit:
+		return fmt.Errorf("ledger: MaxEntries %d: must be 1 to %d", o.MaxEntries, maxEntriesLimit)
+	case o.MaxBytes < 1:
+		return fmt.Errorf("ledger: MaxBytes %d: must be at least 1", o.MaxBytes)
+	case o.WhenFull > Evict:
+		return fmt.Errorf("ledger: WhenFull %d: must be Refuse or Evict", o.WhenFull)
+	case o.ScopeShare > 1 || o.ScopeShare != o.ScopeShare:
+		return fmt.Errorf("ledger: ScopeShare %v: must be at most 1", o.ScopeShare)
+	case o.MaxResultBytes < 1 || o.MaxResultBytes > MaxResultLimit:
+		return fmt.Errorf("ledger: MaxResultBytes %d: must be 1 to %d", o.MaxResultBytes, MaxResultLimit)
+	case o.CleanupInterval < time.Millisecond:
+		return fmt.Errorf("ledger: CleanupInterval %v: must be at least 1ms", o.CleanupInterval)
+	case o.MaxWaiters < 1:
+		return fmt.Errorf("ledger: MaxWaiters %d: must be at least 1", o.MaxWaiters)
+	case o.PollInterval < time.Millisecond:
+		return fmt.Errorf("ledger: PollInterval %v: must be at least 1ms", o.PollInterval)
+	case o.OpTimeout < time.Millisecond:
+		return fmt.Errorf("ledger: OpTimeout %v: must be at least 1ms", o.OpTimeout)
+	}
+	return nil
+}
+
+// The largest record fits into one value of the store.
+const _ = uint(store.MaxValueBytes - MaxResultLimit - recordOverhead - api.MaxTokenBytes - api.MaxFingerprintBytes - maxRefBytes)

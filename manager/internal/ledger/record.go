@@ -1,0 +1,273 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// collection holds the entries.
+const collection store.Collection = "ledger"
+
+// Indexes of the collection; see the package documentation.
+const (
+	indexLRU     = "lru"
+	indexRef     = "ref"
+	indexPending = "pending" // indexOf(api.StatePending)
+)
+
+// indexOf names the expiry index of a stored state.
+func indexOf(s api.State) string { return s.String() }
+
+// storedStates are the states a record can have, in the order of listings.
+var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.StateRejected, api.StateUnknown}
+
+// A record begins with its version:
+//
+//	record := version(1) state(1) created expires touched [unknown] token fingerprint ref result
+//	created, expires, touched := uvarint(Unix milliseconds)
+//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; since version 2
+//	token, fingerprint, ref := uvarint(length) bytes
+//	result := the rest: a result in the API's raw form, empty when PENDING or UNKNOWN
+//
+// Version 2 is written only where version 1 cannot say it, so that the release before
+// can read all other records: an entry that is UNKNOWN, and a reservation that does not
+// leave its unknown TTL to the manager.
+const (
+	recordVersion1 = 1
+	recordVersion2 = 2
+)
+
+// record is a decoded record; its slices alias the stored value.
+type record struct {
+	state                     api.State
+	created, expires, touched int64 // Unix milliseconds
+	// unknown is how many milliseconds a reservation that ran out stays UNKNOWN; 0: its
+	// key is free. explicit: it was asked for, and is not the manager's default.
+	unknown                 int64
+	explicit                bool
+	token, fingerprint, ref []byte
+	result                  []byte
+	size                    int // of the encoded value and its key
+}
+
+// setUnknown says for how long the reservation is UNKNOWN when it runs out; asked is 0
+// for the manager's own TTL.
+func (r *record) setUnknown(asked, own time.Duration) {
+	r.explicit = asked != 0
+	if !r.explicit {
+		asked = own
+	}
+	r.unknown = int64((max(asked, 0) + time.Millisecond - 1) / time.Millisecond)
+}
+
+// inherit takes over what stays the same when the reservation e ends or is renewed.
+func (r *record) inherit(e *record) {
+	r.created = e.created
+	if len(e.fingerprint) != 0 {
+		r.fingerprint = e.fingerprint
+	}
+}
+
+// maxRefBytes bounds the reference of an entry.
+const maxRefBytes = 255
+
+// recordOverhead bounds what a record adds to its token, fingerprint,
+// reference and result.
+const recordOverhead = 2 + 7*binary.MaxVarintLen64
+
+// recordKey names an entry in the store, and the topic that its waiters watch.
+// The length makes the pair unambiguous whatever bytes it holds, and keeps the
+// topic apart from those of other parts of the program, which begin with a
+// letter.
+func recordKey(scope, key string) string {
+	var b [8 + api.MaxScopeBytes + api.MaxKeyBytes]byte
+	k := strconv.AppendInt(b[:0], int64(len(scope)), 10)
+	k = append(k, ':')
+	k = append(k, scope...)
+	return string(append(k, key...))
+}
+
+// splitRecordKey is the inverse of recordKey.
+func splitRecordKey(k string) (scope, key string, ok bool) {
+	digits, rest, found := strings.Cut(k, ":")
+	n, err := strconv.Atoi(digits)
+	if !found || err != nil || n < 0 || n > len(rest) {
+		return "", "", false
+	}
+	return rest[:n], rest[n:], true
+}
+
+// version is the lowest that can hold the record.
+func (r *record) version() byte {
+	if r.state == api.StateUnknown || r.state == api.StatePending && r.explicit {
+		return recordVersion2
+	}
+	return recordVersion1
+}
+
+// unknownField is the field unknown of a record.
+func (r *record) unknownField() uint64 {
+	if !r.explicit {
+		return 0
+	}
+	return uint64(r.unknown) + 1
+}
+
+// recordLen is how long the encoded record is.
+func recordLen(r *record) int {
+	n := 2 + len(r.token) + len(r.fingerprint) + len(r.ref) + len(r.result)
+	for _, v := range [...]int{int(r.created), int(r.expires), int(r.touched), len(r.token), len(r.fingerprint), len(r.ref)} {
+		n += uvarintLen(uint64(v))
+	}
+	if r.version() == recordVersion2 {
+		n += uvarintLen(r.unknownField())
+	}
+	return n
+}
+
+func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+
+func appendRecord(dst []byte, r *record) []byte {
+	version := r.version()
+	dst = append(dst, version, byte(r.state))
+	dst = binary.AppendUvarint(dst, uint64(r.created))
+	dst = binary.AppendUvarint(dst, uint64(r.expires))
+	dst = binary.AppendUvarint(dst, uint64(r.touched))
+	if version == recordVersion2 {
+		dst = binary.AppendUvarint(dst, r.unknownField())
+	}
+	for _, f := range [...][]byte{r.token, r.fingerprint, r.ref} {
+		dst = binary.AppendUvarint(dst, uint64(len(f)))
+		dst = append(dst, f...)
+	}
+	return append(dst, r.result...)
+}
+
+// unreadable is the error for a record that is there and cannot be read.
+func unreadable(key, format string, args ...any) error {
+	return &store.UnreadableError{Collection: collection, Key: key, Reason: fmt.Sprintf(format, args...)}
+}
+
+// decodeRecord reads a stored value, without the manager's default where it says so:
+// see Ledger.load. Its error is a *store.UnreadableError.
+func decodeRecord(key string, b []byte, r *record) error {
+	if len(b) < 2 {
+		return unreadable(key, "it is shorter than its header")
+	}
+	if b[0] != recordVersion1 && b[0] != recordVersion2 {
+		return unreadable(key, "it has version %d, this program reads %d and %d", b[0], recordVersion1, recordVersion2)
+	}
+	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
+	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] {
+		return unreadable(key, "it is in state %d", b[1])
+	}
+	rest := b[2:]
+	for _, v := range [...]*int64{&r.created, &r.expires, &r.touched} {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || u > 1<<62 {
+			return unreadable(key, "a time is malformed")
+		}
+		*v, rest = int64(u), rest[n:]
+	}
+	if b[0] == recordVersion2 {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || u > uint64(api.MaxTTL/time.Millisecond)+1 {
+			return unreadable(key, "its unknown TTL is malformed")
+		}
+		if r.explicit = u != 0; r.explicit {
+			r.unknown = int64(u) - 1
+		}
+		rest = rest[n:]
+	}
+	for _, v := range [...]*[]byte{&r.token, &r.fingerprint, &r.ref} {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 || u > uint64(len(rest)-n) {
+			return unreadable(key, "a field is malformed")
+		}
+		*v, rest = rest[n:n+int(u):n+int(u)], rest[n+int(u):]
+	}
+	r.result = rest
+	if r.state.Terminal() {
+		if _, _, err := api.CheckRawResult(rest); err != nil {
+			return unreadable(key, "its result is malformed: %v", err)
+		}
+	}
+	return nil
+}
+
+// put writes the record with its index entries.
+func (tx *Tx) put(key string, r *record) error {
+	start := len(tx.values)
+	tx.values = appendRecord(slices.Grow(tx.values, recordLen(r)), r)
+	value := tx.values[start:len(tx.values):len(tx.values)]
+	r.size = len(value) + len(key)
+	first := len(tx.entries)
+	tx.entries = r.appendEntries(tx.entries)
+	return tx.Tx.Put(collection, key, value, tx.entries[first:len(tx.entries):len(tx.entries)]...)
+}
+
+// appendEntries appends the record's index entries.
+func (r *record) appendEntries(dst []store.Entry) []store.Entry {
+	if r.state != api.StatePending {
+		expires, touched := sortKeys(r.expires, r.touched)
+		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: expires}, store.Entry{Index: indexLRU, SortKey: touched})
+	} else {
+		dst = append(dst, store.Entry{Index: indexOf(r.state), SortKey: sortKey(r.expires)})
+	}
+	if len(r.ref) != 0 {
+		dst = append(dst, store.Entry{Index: indexRef, SortKey: string(r.ref)})
+	}
+	return dst
+}
+
+// sortKeyDigits hold any time until the year 5188.
+const sortKeyDigits = 9
+
+// sortKey is a time as fixed-width base 36, whose bytes order as the times do
+// on every engine.
+func sortKey(ms int64) string {
+	var b [sortKeyDigits]byte
+	putSortKey(b[:], ms)
+	return string(b[:])
+}
+
+// sortKeys returns two at the price of one allocation.
+func sortKeys(ms1, ms2 int64) (string, string) {
+	var b [2 * sortKeyDigits]byte
+	putSortKey(b[:sortKeyDigits], ms1)
+	putSortKey(b[sortKeyDigits:], ms2)
+	s := string(b[:])
+	return s[:sortKeyDigits], s[sortKeyDigits:]
+}
+
+func putSortKey(b []byte, ms int64) {
+	for i := len(b) - 1; i >= 0; i-- {
+		b[i] = "0123456789abcdefghijklmnopqrstuvwxyz"[ms%36]
+		ms /= 36
+	}
+}
+
+// deadline is the first millisecond at which something that begins at now and
+// lasts ttl is over. It rounds up, so that nothing ends early.
+func deadline(now time.Time, ttl time.Duration) int64 {
+	end := now.Add(ttl)
+	ms := end.UnixMilli()
+	if end.Nanosecond()%int(time.Millisecond) != 0 {
+		ms++
+	}
+	return ms
+}
+
+// remaining is how long an entry that is there still lasts at that time: whole
+// milliseconds, at least one, and never more than its TTL.
+func remaining(expires int64, at time.Time) time.Duration {
+	return max(time.UnixMilli(expires).Sub(at).Truncate(time.Millisecond), time.Millisecond)
+}

@@ -1,0 +1,216 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// run is one transaction of the ledger with everything its function needs.
+// Those of the hot calls are reused, so that a reserve or a commit allocates
+// little beyond the record that it leaves behind; that is possible because a
+// store is done with a function when the call that got it returns.
+type run struct {
+	tx Tx
+	// do is what happens in the transaction; it works on the fields below.
+	do func(*run) error
+	// refusal is the ledger's own answer, see write and look.
+	refusal error
+	// more: entries were evicted, and that has to go on before anything else.
+	more bool
+
+	op      Op
+	key     string
+	reserve *api.ReserveRequest
+	finish  *FinishRequest
+	release *api.ReleaseRequest
+	fn      func(*Tx) error
+
+	// Of a batch; see doBatch.
+	items []Item
+	apart bool // an item is alone
+	keep  bool // an answer may lie in the transaction's buffer of values
+
+	// What a reserve found.
+	reply Reply
+	found bool // lookup: the reply is final
+	own   bool // lookup: the token holds the entry
+
+	inUpdate, inView func(store.Tx) error // methods of this run, bound once
+}
+
+// keepValues is the largest buffer for values that is kept for other runs.
+const keepValues = 64 << 10
+
+var runs = sync.Pool{New: func() any { return newRun() }}
+
+func newRun() *run {
+	r := new(run)
+	r.inUpdate, r.inView = r.write, r.look
+	return r
+}
+
+func (l *Ledger) begin(op Op, key string) *run {
+	r := runs.Get().(*run)
+	r.tx.l, r.op, r.key = l, op, key
+	return r
+}
+
+// end makes the run available to others. What a function of a caller's own may
+// have kept is not.
+func (r *run) end() {
+	if r.fn != nil {
+		return
+	}
+	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths}
+	clear(tx.entries)
+	if r.keep || cap(tx.values) > keepValues {
+		tx.values = nil
+	}
+	tx.reset()
+	*r = run{tx: tx, inUpdate: r.inUpdate, inView: r.inView}
+	runs.Put(r)
+}
+
+// Update runs fn in a read-write transaction of the ledger's store. As with
+// store.Store.Update fn may be run several times and must be pure. The error of
+// fn aborts the transaction and is returned.
+func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
+	r := newRun()
+	r.tx.l, r.fn, r.do = l, fn, (*run).call
+	if l.sizes {
+		return l.execute(ctx, r)
+	}
+	return l.estimated(ctx, r)
+}
+
+// transact is Update for functions that insert no entry.
+func (l *Ledger) transact(ctx context.Context, fn func(*Tx) error) error {
+	r := newRun()
+	r.tx.l, r.tx.held, r.fn, r.do = l, uncounted, fn, (*run).call
+	return l.execute(ctx, r)
+}
+
+func (r *run) call() error { return r.fn(&r.tx) }
+
+// update runs one call, whose failure to reach the store is counted. Where the
+// number of entries has to be asked for, only a reserve is expected to insert one;
+// whatever else does so after all is run again with that number.
+func (l *Ledger) update(ctx context.Context, r *run) error {
+	var err error
+	switch {
+	case l.sizes:
+		for r.more = true; r.more && err == nil; {
+			err = l.execute(ctx, r)
+		}
+	case r.op == OpReserve:
+		err = l.estimated(ctx, r)
+	default:
+		r.tx.held = uncounted
+		if err = l.execute(ctx, r); errors.Is(err, errUncounted) {
+			err = l.estimated(ctx, r)
+		}
+	}
+	if err != nil && outcomeOf(err) == OutcomeError {
+		l.counters.add(tally{r.op, OutcomeError})
+	}
+	return err
+}
+
+// uncounted stands for a number of entries that was not asked for.
+const uncounted = -1
+
+// errUncounted ends a run that turns out to need the number of entries.
+var errUncounted = errors.New("ledger: insertion without a count")
+
+func (l *Ledger) execute(ctx context.Context, r *run) error {
+	err := l.store.Update(ctx, r.inUpdate)
+	r.tx.Tx = nil
+	switch {
+	case err == nil && r.refusal == nil:
+		l.apply(&r.tx, true)
+		return nil
+	case err == nil:
+		l.apply(&r.tx, false)
+		return r.refusal
+	case refuses(err):
+		l.apply(&r.tx, false)
+		return err
+	default:
+		return err
+	}
+}
+
+// write is the function of a read-write transaction.
+func (r *run) write(stx store.Tx) error {
+	r.tx.Tx, r.refusal, r.more = stx, nil, false
+	r.tx.reset()
+	err := r.do(r)
+	if err != nil && !r.tx.fx.wrote && refuses(err) {
+		// A refusal tells about state. Ending the transaction in good order
+		// makes the engine hold it back until that state is durable.
+		r.refusal = err
+		return nil
+	}
+	return err
+}
+
+// The functions of the calls.
+
+func (r *run) doReserve() (err error) {
+	if record, ok := r.tx.ownersRecord(); ok {
+		if err := store.Prefetch(r.tx.Tx, []store.ID{record, {Collection: collection, Key: r.key}}); err != nil {
+			return err
+		}
+	}
+	r.reply, err = r.tx.reserve(r.key, r.reserve)
+	return err
+}
+
+func (r *run) doFinish() (err error) {
+	r.more, err = r.tx.finish(r.key, r.op, r.finish, true)
+	return err
+}
+
+func (r *run) doRenew() (err error) {
+	r.reply, err = r.tx.renew(r.key, r.reserve)
+	return err
+}
+
+func (r *run) doUnknown() (err error) {
+	r.reply, r.more, err = r.tx.unknown(r.key, r.reserve, true)
+	return err
+}
+
+func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
+
+// look is the function of lookup's read-only transaction.
+func (r *run) look(stx store.Tx) error {
+	r.reply, r.found, r.own, r.refusal = Reply{}, false, false, nil
+	var rec record
+	e, err := r.tx.l.load(stx, r.key, &rec)
+	if err != nil {
+		return err
+	}
+	at := stx.Now()
+	now := at.UnixMilli()
+	// Whether a key that is not there may be inserted is for the transaction that would do so.
+	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint, false); v {
+	case verdictMismatch, verdictUnknown:
+		r.refusal = refusals[v].err
+	case verdictFinal:
+		r.found = true
+		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}
+		r.tx.l.touches.note(r.key, now)
+	case verdictPending:
+		r.found = true
+		r.reply = Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}
+	case verdictOwn:
+		r.found, r.own = true, true
+		r.reply = Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}
+	}
+	return nil
+}

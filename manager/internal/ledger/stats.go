@@ -1,0 +1,195 @@
+package ledger
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Op is a kind of call, for counting.
+type Op uint8
+
+// The calls that are counted.
+const (
+	OpReserve Op = iota
+	OpCommit
+	OpReject
+	OpRelease
+	OpRenew
+	OpUnknown
+	OpResolve
+	opCount
+)
+
+var opNames = [opCount]string{"reserve", "commit", "reject", "release", "renew", "unknown", "resolve"}
+
+// String returns the name used in metrics.
+func (o Op) String() string { return opNames[o] }
+
+// Outcome is how a call ended, for counting.
+type Outcome uint8
+
+// The outcomes. Which of them an operation can have follows from the table in
+// the package documentation.
+const (
+	// OutcomeDone: the call changed the ledger as asked: reserved, committed,
+	// rejected, released, renewed, noted as unknown or resolved.
+	OutcomeDone Outcome = iota
+	// OutcomeRepeated: the same token had asked for the same before.
+	OutcomeRepeated
+	// OutcomeReplayed: a reserve was answered with a recorded result.
+	OutcomeReplayed
+	// OutcomePending: a reserve met another attempt.
+	OutcomePending
+	// OutcomeLate: a commit, reject, renewal or unknown was accepted after its
+	// reservation was gone.
+	OutcomeLate
+	// OutcomeFenced: ErrFenced.
+	OutcomeFenced
+	// OutcomeUnknown: ErrOutcomeUnknown.
+	OutcomeUnknown
+	// OutcomeConflict: ErrConflict.
+	OutcomeConflict
+	// OutcomeNotFound: ErrNotFound.
+	OutcomeNotFound
+	// OutcomeMismatch: ErrFingerprintMismatch.
+	OutcomeMismatch
+	// OutcomeFull: ErrFull, the window has no room.
+	OutcomeFull
+	// OutcomeOverShare: ErrFull, the scope has its share.
+	OutcomeOverShare
+	// OutcomeMoved: ErrKeyMoved.
+	OutcomeMoved
+	// OutcomeTooLarge: ErrTooLarge.
+	OutcomeTooLarge
+	// OutcomeInvalid: the request was malformed.
+	OutcomeInvalid
+	// OutcomeError: the store failed or the call was cancelled.
+	OutcomeError
+	outcomeCount
+)
+
+var outcomeNames = [outcomeCount]string{
+	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "too_large",
+	"invalid", "error",
+}
+
+// String returns the name used in metrics.
+func (o Outcome) String() string { return outcomeNames[o] }
+
+// tally is one call to be counted.
+type tally struct {
+	op      Op
+	outcome Outcome
+}
+
+// counters are what this process has seen since it started.
+type counters struct {
+	calls         [opCount][outcomeCount]atomic.Uint64
+	expired       atomic.Uint64
+	lapsed        atomic.Uint64
+	deleted       atomic.Uint64
+	waitsRefused  atomic.Uint64
+	waitsTimedOut atomic.Uint64
+	sweepErrors   atomic.Uint64
+	batches       atomic.Uint64
+	batchItems    atomic.Uint64
+}
+
+func (c *counters) add(t tally) { c.calls[t.op][t.outcome].Add(1) }
+
+// Stats is a snapshot for operators. Counters start at zero with the process.
+type Stats struct {
+	// Entries by state. On shared engines a few seconds old. An expired entry
+	// counts until the sweeper has removed it, and a reservation that ran out as
+	// pending until the sweeper has stored it as unknown.
+	Pending, Committed, Rejected, Unknown int
+	// Bytes is what the entries take of Options.MaxBytes on an engine inside this
+	// process, -1 on others.
+	Bytes int64
+	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
+	MaxEntries int
+	MaxBytes   int64
+	// Waiters are calls held right now.
+	Waiters int
+	// Calls counts calls by operation and outcome.
+	Calls [opCount][outcomeCount]uint64
+	// Expired, Evicted and Deleted count entries removed by TTL, before their time
+	// for want of room, and by an administrator.
+	Expired, Evicted, Deleted uint64
+	// Lapsed counts reservations that ran out without an outcome and were stored as
+	// unknown.
+	Lapsed uint64
+	// EvictedAge is the age of the entry that was evicted last: how far back the
+	// window really goes. 0 while there was none.
+	EvictedAge time.Duration
+	// Bare counts outcomes recorded without their answer for want of room.
+	Bare uint64
+	// WaitsRefused counts reserves answered pending because too many waited,
+	// WaitsTimedOut those that waited for nothing.
+	WaitsRefused, WaitsTimedOut uint64
+	// SweepErrors counts sweeps that the store cut short.
+	SweepErrors uint64
+	// Batches counts batches, BatchItems their items.
+	Batches, BatchItems uint64
+}
+
+// Fenced is the number of calls refused because their token was superseded.
+func (s *Stats) Fenced() uint64 {
+	var n uint64
+	for op := range s.Calls {
+		n += s.Calls[op][OutcomeFenced]
+	}
+	return n
+}
+
+// Each calls f with every operation, outcome and count.
+func (s *Stats) Each(f func(op, outcome string, n uint64)) {
+	for op := range s.Calls {
+		for outcome, n := range s.Calls[op] {
+			f(opNames[op], outcomeNames[outcome], n)
+		}
+	}
+}
+
+// Stats returns a snapshot. It asks the store for the entries by state.
+func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
+	s := Stats{Bytes: -1, MaxEntries: l.opts.MaxEntries, MaxBytes: -1, Waiters: l.waits.len()}
+	if l.sizes {
+		s.MaxBytes = l.opts.MaxBytes
+		err := l.store.View(ctx, func(tx store.Tx) error {
+			at, err := sizeOf(tx)
+			s.Bytes = at.bytes
+			return err
+		})
+		if err != nil {
+			return Stats{}, err
+		}
+	}
+	for state, n := range map[api.State]*int{
+		api.StatePending: &s.Pending, api.StateCommitted: &s.Committed, api.StateRejected: &s.Rejected,
+		api.StateUnknown: &s.Unknown,
+	} {
+		count, err := l.store.Len(ctx, collection, indexOf(state))
+		if err != nil {
+			return Stats{}, err
+		}
+		*n = count
+	}
+	c := &l.counters
+	for op := range c.calls {
+		for outcome := range c.calls[op] {
+			s.Calls[op][outcome] = c.calls[op][outcome].Load()
+		}
+	}
+	s.Lapsed = c.lapsed.Load()
+	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), l.pressure.evicted.Load(), c.deleted.Load()
+	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
+	s.EvictedAge, s.Bare = milliseconds(l.pressure.lastAge.Load()), l.pressure.bare.Load()
+	s.SweepErrors = c.sweepErrors.Load()
+	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
+	return s, nil
+}

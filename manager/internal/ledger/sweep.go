@@ -1,0 +1,182 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+const (
+	// sweepBatch is how many entries one transaction of the sweeper removes.
+	sweepBatch = 256
+	// sweepBytes ends a batch early, so that it stays a small transaction.
+	sweepBytes = 1 << 20
+)
+
+// Run removes expired entries every CleanupInterval until ctx ends. Errors of
+// the store are passed to report, which may be nil, and end one sweep only.
+func (l *Ledger) Run(ctx context.Context, report func(error)) {
+	t := time.NewTicker(l.opts.CleanupInterval)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		err := l.maintain(ctx)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		l.counters.sweepErrors.Add(1)
+		if report != nil {
+			report(err)
+		}
+	}
+}
+
+func (l *Ledger) maintain(ctx context.Context) error {
+	if _, err := l.Sweep(ctx); err != nil {
+		return err
+	}
+	if !l.sizes {
+		l.usage.fade(l.opts.CleanupInterval, l.opts.CommittedTTL)
+		return nil
+	}
+	if err := l.countPending(ctx); err != nil {
+		return err
+	}
+	// Transactions of other parts of the program record outcomes as well.
+	return l.freeBytes(ctx)
+}
+
+// Sweep removes all entries that have expired, in bounded transactions, and
+// returns how many. It stores as UNKNOWN the reservations that ran out and are that.
+// It reads the expiry indexes only as far as it has to, and each entry there once.
+func (l *Ledger) Sweep(ctx context.Context) (int, error) {
+	total := 0
+	for _, state := range storedStates {
+		for done := (swept{more: true}); done.more; {
+			var err error
+			done, err = l.sweepOnce(ctx, state, done.last)
+			total += done.removed
+			if err != nil {
+				return total, err
+			}
+		}
+	}
+	return total, nil
+}
+
+// sweepOnce removes one batch of expired entries of a state, behind after.
+func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hit) (done swept, err error) {
+	ctx, cancel := l.opContext(ctx)
+	defer cancel()
+	due := false
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		hits, err := tx.Scan(collection, indexOf(state), store.Range{To: sortKey(tx.Now().UnixMilli() + 1), After: after, Limit: 1})
+		due = len(hits) > 0
+		return err
+	})
+	if err != nil || !due {
+		return swept{}, err
+	}
+	err = l.transact(ctx, func(tx *Tx) error {
+		var err error
+		done, err = tx.sweep("", state, after, sweepBatch, true)
+		return err
+	})
+	if errors.Is(err, store.ErrConflict) {
+		// Another manager sweeps or the entry is busy; the next sweep comes.
+		return swept{}, nil
+	}
+	if err != nil {
+		return swept{}, err
+	}
+	return done, nil
+}
+
+// swept is what Tx.sweep did.
+type swept struct {
+	removed int
+	last    *store.Hit // as far as it got
+	more    bool       // there may be more to do behind it
+}
+
+// sweep removes up to limit expired entries of a state, other than key, behind after
+// or, without that, from where there are any that it can read. Reservations that ran
+// out and are UNKNOWN for a while become entries of that state, if lapse, or are
+// passed over.
+func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, lapse bool) (swept, error) {
+	now := tx.Now().UnixMilli()
+	index := indexOf(state)
+	if after == nil {
+		after = tx.l.front.After(index)
+	}
+	r := store.Range{To: sortKey(now + 1), After: after, Limit: limit}
+	if !lapse {
+		r.Limit = max(limit, evictWindow)
+	}
+	if key != "" {
+		r.Limit++ // it may be among the hits
+	}
+	hits, err := tx.Scan(collection, index, r)
+	if err != nil {
+		return swept{}, err
+	}
+	var lead unread.Lead
+	defer lead.Pass(&tx.l.front, index)
+	seen, removed, changed, size := 0, 0, 0, 0
+	for ; seen < len(hits) && removed < limit; seen++ {
+		h := hits[seen]
+		if h.Key == key {
+			continue
+		}
+		var r record
+		e, err := tx.l.load(tx.Tx, h.Key, &r)
+		if err != nil && !tx.l.opts.Unreadable.Met(err) {
+			return swept{}, err
+		}
+		if lead.See(h, e != nil); e == nil || now < e.expires {
+			continue // the hit was stale, or leads to nothing
+		}
+		unknown := live(e, now)
+		if unknown && !lapse {
+			continue
+		}
+		if size += e.size; changed > 0 && size > sweepBytes {
+			break
+		}
+		if changed++; unknown {
+			err = tx.lapse(h.Key, e, now)
+		} else {
+			removed++
+			err = tx.remove(h.Key, e)
+		}
+		if err != nil {
+			return swept{}, err
+		}
+	}
+	tx.fx.expired += uint64(removed)
+	done := swept{removed: removed, more: seen < len(hits) || len(hits) == r.Limit}
+	if seen > 0 {
+		done.last = &hits[seen-1]
+	}
+	return done, nil
+}
+
+// lapse stores that a reservation which ran out is UNKNOWN.
+func (tx *Tx) lapse(key string, e *record, now int64) error {
+	tx.replaced(key, e)
+	e.state, e.expires = standing(e, now)
+	if err := tx.write(key, e); err != nil {
+		return err
+	}
+	tx.fx.lapsed++
+	tx.Notify(key)
+	return nil
+}

@@ -1,0 +1,419 @@
+package ledger
+
+import (
+	"context"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Tx is a transaction of the store in which ledger calls and writes of the
+// caller's own happen together or not at all. See Ledger.Update.
+type Tx struct {
+	store.Tx
+	l *Ledger
+	// held is about how many entries there are, on engines that do not tell
+	// transactions; or uncounted.
+	held int64
+	fx   effects
+	// deltas are what it changes for scopes, and growths by how much outcomes were larger
+	// than their reservations, both for usage; tallies are its calls.
+	deltas  []delta
+	growths []int64
+	tallies []tally
+	// entries and values are where its records and their index entries are put
+	// together. An engine may look at them until the call returns.
+	entries []store.Entry
+	values  []byte
+}
+
+// effects are what a transaction has to tell the ledger's own state once it is
+// known to have happened. They are reset with each run.
+type effects struct {
+	wrote    bool
+	bytes    int64
+	entries  int64
+	pending  int64 // of the entries
+	expired  uint64
+	lapsed   uint64
+	deleted  uint64
+	bare     uint64
+	releases bool         // a release removes what it goes on to remove
+	ages     ages         // of the evicted
+	cursor   *evictCursor // if not nil, the new one
+}
+
+// reset forgets what a run of the function did.
+func (tx *Tx) reset() {
+	tx.fx = effects{}
+	tx.entries, tx.values = tx.entries[:0], tx.values[:0]
+	tx.deltas, tx.growths, tx.tallies = tx.deltas[:0], tx.growths[:0], tx.tallies[:0]
+}
+
+func (tx *Tx) count(op Op, o Outcome) { tx.tallies = append(tx.tallies, tally{op, o}) }
+
+// refuses reports whether the error is the ledger's own answer.
+func refuses(err error) bool {
+	o := outcomeOf(err)
+	return o != OutcomeDone && o != OutcomeError
+}
+
+// apply takes over the effects of a transaction that happened, or only the
+// refusals of one that was aborted.
+func (l *Ledger) apply(tx *Tx, happened bool) {
+	fx := &tx.fx
+	for _, t := range tx.tallies {
+		if happened || t.outcome >= OutcomeFenced {
+			l.counters.add(t)
+		}
+	}
+	if fx.cursor != nil {
+		l.cursor.Store(fx.cursor) // holds for a refusal as well
+	}
+	if !happened {
+		return
+	}
+	if !l.sizes && fx.entries != 0 {
+		l.length.adjust(fx.entries)
+	}
+	l.account(tx)
+	if fx.expired != 0 {
+		l.counters.expired.Add(fx.expired)
+	}
+	if fx.lapsed != 0 {
+		l.counters.lapsed.Add(fx.lapsed)
+	}
+	if fx.deleted != 0 {
+		l.counters.deleted.Add(fx.deleted)
+	}
+}
+
+// Put, Delete and Notify note that this transaction writes.
+
+// Put is store.Tx.Put.
+func (tx *Tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
+	tx.fx.wrote = true
+	return tx.Tx.Put(c, key, value, entries...)
+}
+
+// Delete is store.Tx.Delete.
+func (tx *Tx) Delete(c store.Collection, key string) error {
+	tx.fx.wrote = true
+	return tx.Tx.Delete(c, key)
+}
+
+// Reserve is Ledger.Reserve inside the transaction. It never waits, and takes a key whichever ledger owns it: its caller
+// chose this one together with what else the transaction writes here.
+func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
+	if err := req.Validate(); err != nil {
+		tx.count(OpReserve, OutcomeInvalid)
+		return Reply{}, err
+	}
+	reply, err := tx.reserveHere(recordKey(req.Scope, req.Key), req, nil)
+	tx.countReserve(reply, err)
+	return reply, err
+}
+
+// countReserve counts what reserve leaves to its caller.
+func (tx *Tx) countReserve(reply Reply, err error) {
+	switch {
+	case err != nil:
+	case reply.State == api.StatePending:
+		tx.count(OpReserve, OutcomePending)
+	case reply.State.Terminal():
+		tx.count(OpReserve, OutcomeReplayed)
+	}
+}
+
+func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
+	return tx.reserveHere(key, req, tx.l.opts.Owners)
+}
+
+func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (Reply, error) {
+	var r record
+	e, err := tx.l.load(tx.Tx, key, &r)
+	if err != nil {
+		return Reply{}, err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	owner, elsewhere := "", false
+	if owners != nil && !live(e, now) {
+		if owner, elsewhere, err = owners.Owner(tx.Tx, req.Scope, req.Key); err != nil {
+			return Reply{}, err
+		}
+	}
+	switch v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere); v {
+	case verdictInsert:
+		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
+		tx.supersede(key, e, now)
+		if err := tx.admit(key, &fresh); err != nil {
+			tx.restore(key, e, now)
+			if refuses(err) {
+				tx.count(OpReserve, outcomeOf(err))
+			}
+			return Reply{}, err
+		}
+		if err := tx.write(key, &fresh); err != nil {
+			return Reply{}, err
+		}
+		tx.count(OpReserve, OutcomeDone)
+		return Reply{State: api.StateReserved, ExpiresIn: tx.pendingTTL(req)}, nil
+	case verdictOwn:
+		tx.count(OpReserve, OutcomeRepeated)
+		return Reply{State: api.StateReserved, ExpiresIn: remaining(e.expires, at)}, nil
+	case verdictPending:
+		return Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, nil
+	case verdictFinal:
+		tx.l.touches.note(key, now)
+		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, nil
+	case verdictMoved:
+		tx.count(OpReserve, OutcomeMoved)
+		return Reply{}, &MovedError{Owner: owner}
+	default:
+		return Reply{}, tx.refuse(OpReserve, v)
+	}
+}
+
+// ownersRecord is what Options.Owners reads in a transaction, if anything.
+func (tx *Tx) ownersRecord() (id store.ID, ok bool) {
+	if tx.l.opts.Owners == nil {
+		return store.ID{}, false
+	}
+	return tx.l.opts.Owners.Record()
+}
+
+func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {
+	if req.PendingTTL == 0 {
+		return tx.l.opts.PendingTTL
+	}
+	return req.PendingTTL
+}
+
+// reservation is the record of one that begins at that time. Token and fingerprint are
+// the request's; a caller's own copies stay on its stack.
+func (tx *Tx) reservation(req *api.ReserveRequest, at time.Time, token, fingerprint []byte) record {
+	now := at.UnixMilli()
+	r := record{
+		state: api.StatePending, created: now, expires: deadline(at, tx.pendingTTL(req)), touched: now,
+		token: token, fingerprint: fingerprint,
+	}
+	r.setUnknown(req.UnknownTTL, tx.l.opts.UnknownTTL)
+	return r
+}
+
+// refusals are the errors of verdicts.
+var refusals = [...]struct {
+	outcome Outcome
+	err     error
+}{
+	verdictMismatch: {OutcomeMismatch, ErrFingerprintMismatch},
+	verdictFenced:   {OutcomeFenced, ErrFenced},
+	verdictConflict: {OutcomeConflict, ErrConflict},
+	verdictUnknown:  {OutcomeUnknown, ErrOutcomeUnknown},
+	verdictMoved:    {OutcomeMoved, ErrKeyMoved},
+}
+
+// refuse counts and returns the error of a verdict; nil when it is no refusal.
+func (tx *Tx) refuse(op Op, v verdict) error {
+	if int(v) >= len(refusals) {
+		return nil
+	}
+	tx.count(op, refusals[v].outcome)
+	return refusals[v].err
+}
+
+// supersede counts e, which may be nil, as replaced by another record, and returns it
+// if it was still there.
+func (tx *Tx) supersede(key string, e *record, now int64) *record {
+	if e == nil {
+		return nil
+	}
+	tx.replaced(key, e)
+	if live(e, now) {
+		return e
+	}
+	tx.fx.expired++
+	return nil
+}
+
+// restore takes back what supersede counted: e is not replaced after all.
+func (tx *Tx) restore(key string, e *record, now int64) {
+	if e == nil {
+		return
+	}
+	tx.changed(key, e, 1)
+	if !live(e, now) {
+		tx.fx.expired--
+	}
+}
+
+// Commit is Ledger.Commit inside the transaction.
+func (tx *Tx) Commit(req *FinishRequest) error { return tx.checkedFinish(OpCommit, req) }
+
+// Reject is Ledger.Reject inside the transaction.
+func (tx *Tx) Reject(req *FinishRequest) error { return tx.checkedFinish(OpReject, req) }
+
+func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
+	if err := tx.l.checkFinish(req); err != nil {
+		tx.count(op, outcomeOf(err))
+		return err
+	}
+	_, err := tx.finish(recordKey(req.Scope, req.Key), op, req, false)
+	return err
+}
+
+// finish records an outcome. Where room has to be made for its bytes, and more
+// entries have to go than one transaction should delete, it does only that and
+// returns more, if mayStop; else what is too much goes with the next sweep.
+func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
+	outcome := outcomeState(op)
+	ttl := tx.l.finalTTL(outcome, req.TTL)
+	var r record
+	e, err := tx.l.load(tx.Tx, key, &r)
+	if err != nil {
+		return false, err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
+	if err := tx.refuse(op, v); err != nil {
+		return false, err
+	}
+	if v == verdictSame {
+		tx.count(op, OutcomeRepeated)
+		return false, nil
+	}
+	final := record{
+		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
+		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
+	}
+	if v == verdictRecord {
+		final.inherit(e)
+	}
+	return tx.end(op, key, v, e, &final, mayStop)
+}
+
+// outcomeState is the state that a commit or reject leads to.
+func outcomeState(op Op) api.State {
+	if op == OpReject {
+		return api.StateRejected
+	}
+	return api.StateCommitted
+}
+
+// finalTTL is how long an outcome is remembered when that much is asked for.
+func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration {
+	switch {
+	case asked != 0:
+		return asked
+	case outcome == api.StateRejected:
+		return l.opts.RejectedTTL
+	default:
+		return l.opts.CommittedTTL
+	}
+}
+
+// end writes how the reservation e ended, which may be gone; see finish.
+func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
+	left := tx.supersede(key, e, final.touched)
+	if more, err := tx.fitOutcome(op, key, left, final); err != nil || more && mayStop {
+		tx.restore(key, e, final.touched)
+		return more, err
+	}
+	if err := tx.write(key, final); err != nil {
+		return false, err
+	}
+	tx.Notify(key)
+	if v == verdictLate {
+		tx.count(op, OutcomeLate)
+	} else {
+		tx.count(op, OutcomeDone)
+	}
+	return false, nil
+}
+
+// Release is Ledger.Release inside the transaction.
+func (tx *Tx) Release(req *api.ReleaseRequest) error {
+	if err := req.Validate(); err != nil {
+		tx.count(OpRelease, OutcomeInvalid)
+		return err
+	}
+	return tx.release(recordKey(req.Scope, req.Key), req)
+}
+
+func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
+	var r record
+	e, err := tx.l.load(tx.Tx, key, &r)
+	if err != nil {
+		return err
+	}
+	switch v := decideRelease(e, tx.Now().UnixMilli(), req.Token); v {
+	case verdictDelete:
+		tx.fx.releases = true
+		if err := tx.remove(key, e); err != nil {
+			return err
+		}
+		tx.fx.releases = false
+		tx.count(OpRelease, OutcomeDone)
+		return nil
+	case verdictGone:
+		tx.count(OpRelease, OutcomeRepeated)
+		return nil
+	default:
+		return tx.refuse(OpRelease, v)
+	}
+}
+
+// write puts a record and counts its bytes.
+func (tx *Tx) write(key string, r *record) error {
+	tx.fx.wrote = true
+	if err := tx.put(key, r); err != nil {
+		return err
+	}
+	tx.changed(key, r, 1)
+	return nil
+}
+
+// replaced counts a record that a write is about to replace.
+func (tx *Tx) replaced(key string, r *record) { tx.changed(key, r, -1) }
+
+// changed counts a record that comes, 1, or goes, -1.
+func (tx *Tx) changed(key string, r *record, sign int64) {
+	bytes := sign * (int64(r.size) + EntryOverhead)
+	tx.fx.bytes += bytes
+	tx.fx.entries += sign
+	if r.state == api.StatePending {
+		tx.fx.pending += sign
+	}
+	if !tx.l.shares() {
+		return
+	}
+	scope := tx.l.usage.hash(key)
+	if n := len(tx.deltas); n > 0 && tx.deltas[n-1].scope == scope && tx.deltas[n-1].released == tx.fx.releases {
+		tx.deltas[n-1].entries += sign
+		tx.deltas[n-1].bytes += bytes
+		return
+	}
+	tx.deltas = append(tx.deltas, delta{scope, sign, bytes, tx.fx.releases})
+}
+
+// remove deletes a record and wakes the callers that wait for it.
+func (tx *Tx) remove(key string, r *record) error {
+	tx.fx.wrote = true
+	if err := tx.Tx.Delete(collection, key); err != nil {
+		return err
+	}
+	tx.replaced(key, r)
+	tx.Notify(key)
+	return nil
+}
+
+// opContext bounds a transaction that the ledger runs on its own account.
+func (l *Ledger) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.opts.OpTimeout)
+}
+
+// minTimer keeps timers from firing in a tight loop when two clocks disagree.
+const minTimer = 5 * time.Millisecond

@@ -1,0 +1,56 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Places are where all records of the ledger are met once.
+func Places() []unread.Place {
+	var out []unread.Place
+	for _, s := range storedStates {
+		out = append(out, unread.Place{Collection: collection, Index: indexOf(s)})
+	}
+	return out
+}
+
+// CheckStored reads a record: nil, store.ErrNotFound, a *store.UnreadableError, or
+// the store's error.
+func CheckStored(tx store.Tx, key string) error {
+	value, err := tx.Get(collection, key)
+	if err != nil {
+		return err
+	}
+	_, err = ReadRecord(key, value)
+	return err
+}
+
+// DeleteUnreadable deletes the record of that key in the store, if it cannot be read,
+// and returns what was wrong with it. Its entry's key is free then, whatever the record
+// stood for: work that it may have remembered can run again. Errors: ErrNotFound,
+// unread.ErrReadable, the store's.
+func (l *Ledger) DeleteUnreadable(ctx context.Context, key string) (*store.UnreadableError, error) {
+	var u *store.UnreadableError
+	err := l.transact(ctx, func(tx *Tx) error {
+		err := CheckStored(tx.Tx, key)
+		switch {
+		case err == nil:
+			return unread.ErrReadable
+		case errors.Is(err, store.ErrNotFound):
+			return ErrNotFound
+		case !errors.As(err, &u):
+			return err
+		}
+		value, _ := tx.Get(collection, key) // none where the engine cannot read it
+		tx.fx.deleted++
+		return tx.remove(key, &record{size: len(key) + len(value)})
+	})
+	if err != nil {
+		return nil, err
+	}
+	l.opts.Unreadable.Forget(collection, key)
+	return u, nil
+}

@@ -1,0 +1,190 @@
+package ledger
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// HoldFunc is called when a reserve begins to wait. It returns the context that
+// ends the wait, for example because the client left, and a function that is
+// called when the wait is over.
+type HoldFunc func() (ctx context.Context, stop func())
+
+// waits are the calls held in this manager.
+type waits struct {
+	max   int64
+	total atomic.Int64
+	drain chan struct{} // closed when no caller may wait any more
+
+	mu     sync.Mutex
+	queues map[string]*queue
+}
+
+// queue holds the waiters of one key in order of arrival. Only the first one,
+// the head, watches the store. When it leaves, whatever the reason, the next one
+// becomes the head and looks at once: a recorded outcome so runs through the
+// whole queue, and a wake-up that the old head took with it is not lost.
+type queue struct {
+	watcher store.Watcher
+	waiters []*waiter
+}
+
+// waiter is one held call.
+type waiter struct {
+	// look can be received from when the waiter has become the head.
+	look chan struct{}
+	head bool // guarded by waits.mu
+}
+
+func (ws *waits) init(limit int) {
+	ws.max = int64(limit)
+	ws.queues = make(map[string]*queue)
+	ws.drain = make(chan struct{})
+}
+
+func (ws *waits) len() int { return int(ws.total.Load()) }
+
+// queued reports whether somebody waits for the key.
+func (ws *waits) queued(key string) bool {
+	if ws.total.Load() == 0 {
+		return false
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return ws.queues[key] != nil
+}
+
+// join appends a waiter; nil when there are too many already. The waiters of a key
+// are never more than the places that are free, so that however many keys are
+// waited for by crowds, another one finds a place.
+func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
+	w := &waiter{look: make(chan struct{}, 1)}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	q, free := ws.queues[key], ws.max-ws.total.Load()
+	if free <= 0 || q != nil && int64(len(q.waiters)) >= free {
+		return nil, nil
+	}
+	ws.total.Add(1)
+	if q == nil {
+		q = &queue{watcher: st.Watch(key)}
+		ws.queues[key] = q
+		w.head = true
+	}
+	q.waiters = append(q.waiters, w)
+	return q, w
+}
+
+// leave removes a waiter; when it was the head the next one in line becomes it.
+func (ws *waits) leave(key string, q *queue, w *waiter) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	ws.total.Add(-1)
+	for i := range q.waiters {
+		if q.waiters[i] == w {
+			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
+			break
+		}
+	}
+	if len(q.waiters) == 0 {
+		delete(ws.queues, key)
+		q.watcher.Stop()
+		return
+	}
+	if w.head {
+		q.waiters[0].head = true
+		q.waiters[0].look <- struct{}{} // has room: a waiter becomes head once
+	}
+}
+
+func (ws *waits) isHead(w *waiter) bool {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	return w.head
+}
+
+// Drain ends all waits, now and in future: held reserves are answered pending.
+// Call it before shutting down.
+func (l *Ledger) Drain() {
+	l.waits.mu.Lock()
+	defer l.waits.mu.Unlock()
+	select {
+	case <-l.waits.drain:
+	default:
+		close(l.waits.drain)
+	}
+}
+
+// await holds a reserve until there is something better than pending to say,
+// at most wait long.
+func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest, wait time.Duration, hold HoldFunc) (Reply, error) {
+	q, w := l.waits.join(l.store, key)
+	if w == nil {
+		l.counters.waitsRefused.Add(1)
+		reply, err := l.reserve(ctx, key, req)
+		l.countReserve(reply, err)
+		return reply, err
+	}
+	if hold != nil {
+		// The call's own context may be bounded more tightly than its wait.
+		held, stop := hold()
+		defer stop()
+		ctx = held
+	}
+	defer l.waits.leave(key, q, w) // first of all, so that the next one can look
+	over := time.NewTimer(wait)
+	defer over.Stop()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for {
+		reply, err, done := l.awaitLook(ctx, key, req, q, w, next, over.C)
+		if done {
+			l.countReserve(reply, err)
+			return reply, err
+		}
+	}
+}
+
+// awaitLook waits for one reason to look and looks, if it is this waiter's turn.
+func (l *Ledger) awaitLook(ctx context.Context, key string, req *api.ReserveRequest, q *queue, w *waiter,
+	next *time.Timer, over <-chan time.Time,
+) (Reply, error, bool) {
+	head := l.waits.isHead(w)
+	var changed <-chan struct{}
+	var poll <-chan time.Time
+	if head {
+		changed, poll = q.watcher.C(), next.C
+	}
+	last := false
+	select {
+	case <-ctx.Done():
+		l.counters.add(tally{OpReserve, OutcomeError})
+		return Reply{}, ctx.Err(), true
+	case <-over:
+		l.counters.waitsTimedOut.Add(1)
+		last = true
+	case <-l.waits.drain:
+		last = true
+	case <-changed:
+	case <-poll:
+	case <-w.look:
+	}
+	reply, err := l.attempt(ctx, key, req)
+	if err != nil || last || reply.State != api.StatePending {
+		return reply, err, true
+	}
+	next.Reset(min(l.opts.PollInterval, reply.ExpiresIn+minTimer))
+	return Reply{}, nil, false
+}
+
+// attempt is reserve with a time limit of its own.
+func (l *Ledger) attempt(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
+	ctx, cancel := l.opContext(ctx)
+	defer cancel()
+	return l.reserve(ctx, key, req)
+}

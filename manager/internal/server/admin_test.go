@@ -1,0 +1,109 @@
+package server
+
+import (
+	"context"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+func TestAdmin(t *testing.T) {
+	s := newSite(t, DefaultEngine, siteOptions{})
+	reg := prometheus.NewPedanticRegistry()
+	for _, c := range append(s.server.Collectors(), NewLedgerCollector(func() (ledger.Stats, error) { return s.ledger.Stats(t.Context()) })) {
+		if err := reg.Register(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`)
+	s.json("GET", "/nowhere", "")
+	admin := httptest.NewServer(s.server.AdminHandler(reg))
+	defer admin.Close()
+	get := func(path string) (int, string) {
+		resp, err := admin.Client().Get(admin.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(b)
+	}
+	_, text := get("/metrics")
+	for _, line := range []string{
+		`oncegate_ledger_calls_total{op="reserve",outcome="done"} 1`,
+		`oncegate_ledger_entries{state="pending"} 1`,
+		`oncegate_ledger_fenced_total 0`,
+		`oncegate_http_requests_total{class="2xx",route="POST /v1/ledger/reserve"} 1`,
+		`oncegate_http_requests_total{class="4xx",route="unmatched"} 1`,
+		`oncegate_http_in_flight 0`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("metrics lack %s", line)
+		}
+	}
+	if status, _ := get("/readyz"); status != 200 {
+		t.Errorf("readyz %d", status)
+	}
+	s.server.SetReady("stopping")
+	resp, err := admin.Client().Get(admin.URL + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 503 || resp.Header.Get("retry-after") != "1" || resp.Header.Get(api.HeaderManager) != "test-1" {
+		t.Errorf("readyz %d %v", resp.StatusCode, resp.Header)
+	}
+	if status, body := get("/debug/pprof/"); status != 200 || !strings.Contains(body, "goroutine") {
+		t.Errorf("pprof %d", status)
+	}
+	if status, _ := get("/debug/pprof/cmdline"); status == 200 {
+		t.Error("the command line, which may hold a password, is shown")
+	}
+}
+
+func TestRoutesAreChecked(t *testing.T) {
+	ok := func(*Request, *Response) {}
+	for what, routes := range map[string][]Route{
+		"no handler": {{Method: "GET", Path: "/x"}},
+		"no method":  {{Path: "/x", Handle: ok}},
+		"no slash":   {{Method: "GET", Path: "x", Handle: ok}},
+		"twice":      {{Method: "GET", Path: "/x", Handle: ok}, {Method: "GET", Path: "/x", Handle: ok}},
+		"parameters": {{Method: "GET", Path: "/{a}/{b}/{c}/{d}/{e}", Handle: ok}},
+	} {
+		if _, err := New(Options{Version: "v"}, routes); err == nil {
+			t.Errorf("%s: accepted", what)
+		}
+	}
+	if _, err := New(Options{}); err == nil {
+		t.Error("a server without a version was accepted")
+	}
+}
+
+// TestDeadlinesAreShared: requests of one second share a context, later ones
+// get another, and every one lasts at least the time that was asked for.
+func TestDeadlinesAreShared(t *testing.T) {
+	base, cancel := context.WithCancel(context.Background())
+	d := deadlines{base: base, timeout: time.Minute}
+	now := time.Now()
+	a, b, c := d.context(now), d.context(now.Add(999*time.Millisecond)), d.context(now.Add(time.Second))
+	if a != b || b == c {
+		t.Error("contexts are not shared as they should be")
+	}
+	if until, ok := a.Deadline(); !ok || until.Before(now.Add(time.Minute+time.Second)) {
+		t.Errorf("ends at %v", until)
+	}
+	cancel()
+	if a.Err() == nil || c.Err() == nil {
+		t.Error("the end of all work did not reach them")
+	}
+}

@@ -1,0 +1,469 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// JobRoutes are the calls of submitters, workers and operators on a queue. The
+// queue and the ledger must be on st: a submission with an Idempotency-Key is
+// one transaction of both.
+func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []Route {
+	h := &jobHandlers{store: st, ledger: l, queue: q}
+	routes := []Route{
+		{Method: "POST", Path: "/v1/jobs", Handle: h.submit},
+		{Method: "GET", Path: "/v1/jobs", Handle: h.list},
+		{Method: "POST", Path: "/v1/jobs/claim", Handle: h.claim},
+		{Method: "POST", Path: "/v1/jobs/finish", Handle: h.finishMany},
+		{Method: "GET", Path: "/v1/jobs/stats", Handle: h.stats},
+		{Method: "GET", Path: "/v1/jobs/{id}", Handle: h.get},
+		{Method: "POST", Path: "/v1/jobs/{id}/heartbeat", Handle: h.heartbeat},
+		{Method: "POST", Path: "/v1/jobs/{id}/finish", Handle: h.finish},
+		{Method: "POST", Path: "/v1/jobs/{id}/retry", Handle: h.retry},
+		{Method: "POST", Path: "/v1/jobs/{id}/cancel", Handle: h.cancel},
+		{Method: "GET", Path: "/v1/functions", Handle: h.functions},
+		{Method: "POST", Path: "/v1/functions/{name}/pause", Handle: h.pause(q.Pause, true)},
+		{Method: "POST", Path: "/v1/functions/{name}/resume", Handle: h.pause(q.Resume, false)},
+		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Handle: h.deadLetters},
+		{Method: "POST", Path: "/v1/functions/{name}/dead-letters/{id}/replay", Handle: h.replayDead},
+		{Method: "POST", Path: "/v1/events/{name}", Handle: h.send},
+		{Method: "GET", Path: "/v1/events/{name}/subscriptions", Handle: h.subscribers},
+		{Method: "PUT", Path: "/v1/events/{name}/subscriptions/{function}", Handle: h.subscribe},
+		{Method: "DELETE", Path: "/v1/events/{name}/subscriptions/{function}", Handle: h.unsubscribe},
+	}
+	for i := range routes {
+		if routes[i].Method == "POST" {
+			handle := routes[i].Handle
+			routes[i].Handle = func(r *Request, w *Response) {
+				if err := r.JSONOnly(); err != nil {
+					r.Error(w, err)
+					return
+				}
+				handle(r, w)
+			}
+		}
+	}
+	return routes
+}
+
+type jobHandlers struct {
+	store  store.Store
+	ledger *ledger.Ledger
+	queue  *jobs.Queue
+}
+
+func (h *jobHandlers) claim(r *Request, w *Response) {
+	c, err := parseClaim(r.Body)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	wait := c.Wait
+	c.Wait = 0
+	if wait < 0 || wait > jobs.MaxWait {
+		c.Wait = wait // for the queue to refuse
+	}
+	got, err := h.queue.Claim(r.Context(), c)
+	if err == nil && len(got) == 0 && wait > 0 {
+		ctx, stop := r.Hold()
+		c.Wait = wait
+		got, err = h.queue.Claim(ctx, c)
+		stop()
+		if err == nil && len(got) > 0 && r.Left() {
+			// A worker that stopped while it waited: its jobs would be stuck
+			// until their leases run out.
+			h.queue.PutBack(got)
+			got = nil
+		}
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.jobs("jobs", got, formClaimed)
+	o.close()
+	w.Body = o.b
+}
+
+func (h *jobHandlers) get(r *Request, w *Response) {
+	q, err := r.QueryValues("wait_ms")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	var wait time.Duration
+	if s, ok := q["wait_ms"]; ok {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 0 || millis(n) > jobs.MaxWait {
+			r.Error(w, &api.FieldError{
+				Field: "wait_ms", Value: clip(s),
+				Allowed: "must be a whole number from 0 to " + strconv.FormatInt(jobs.MaxWait.Milliseconds(), 10),
+			})
+			return
+		}
+		wait = millis(n)
+	}
+	j, err := h.queue.Get(r.Context(), r.Param(0))
+	if err == nil && !j.State.Terminal() && wait > 0 {
+		ctx, stop := r.Hold()
+		j, err = h.queue.Wait(ctx, r.Param(0), wait)
+		stop()
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	jobAnswer(w, 200, &j, formWhole)
+}
+
+func (h *jobHandlers) heartbeat(r *Request, w *Response) {
+	token, lease, err := parseHeartbeat(r.Body)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	beat, err := h.queue.Heartbeat(r.Context(), r.Param(0), token, lease)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.raw("cancelled", strconv.AppendBool(nil, beat.Cancelled))
+	o.num("expires_in_ms", beat.ExpiresIn.Milliseconds())
+	o.close()
+	w.Body = o.b
+}
+
+func (h *jobHandlers) finish(r *Request, w *Response) {
+	f := jobs.Finish{ID: r.Param(0)}
+	if err := parseFinish(r.Body, &f, false); err != nil {
+		r.Error(w, err)
+		return
+	}
+	j, err := h.queue.Finish(r.Context(), f)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	jobAnswer(w, 200, &j, formBrief)
+}
+
+// finishMany finishes several jobs in one transaction; each has its own answer.
+func (h *jobHandlers) finishMany(r *Request, w *Response) {
+	fs, err := parseFinishes(r.Body)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	out, err := h.queue.FinishMany(r.Context(), fs)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	b := append(w.Body, `{"results":[`...)
+	for i := range out {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := jsonObject{b: b}
+		o.open()
+		o.str("id", fs[i].ID)
+		if out[i].Err != nil {
+			p := ProblemOf(out[i].Err)
+			o.name("problem")
+			o.b = p.AppendJSON(o.b)
+		} else {
+			o.str("state", out[i].Job.State.String())
+		}
+		o.close()
+		b = o.b
+	}
+	w.Body = append(b, `]}`...)
+}
+
+func (h *jobHandlers) retry(r *Request, w *Response) {
+	req, err := parseRetry(r.Body)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	req.ID = r.Param(0)
+	j, err := h.queue.Retry(r.Context(), req)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	jobAnswer(w, 200, &j, formBrief)
+}
+
+func (h *jobHandlers) cancel(r *Request, w *Response) {
+	if err := parseNothing(r.Body); err != nil {
+		r.Error(w, err)
+		return
+	}
+	j, err := h.queue.Cancel(r.Context(), r.Param(0))
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	jobAnswer(w, 200, &j, formBrief)
+}
+
+// limitOf reads the limit of a page, 0 when there is none.
+func limitOf(q map[string]string) (int, error) {
+	s, ok := q["limit"]
+	if !ok {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > jobs.MaxLimit {
+		return 0, &api.FieldError{Field: "limit", Value: clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(jobs.MaxLimit)}
+	}
+	return n, nil
+}
+
+func (h *jobHandlers) list(r *Request, w *Response) {
+	q, err := r.QueryValues("function", "state", "limit", "cursor", "payloads")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	l := jobs.ListQuery{Function: q["function"], Cursor: q["cursor"]}
+	if l.Limit, err = limitOf(q); err != nil {
+		r.Error(w, err)
+		return
+	}
+	if s, ok := q["state"]; ok {
+		if l.State, err = jobs.ParseState("state", s); err != nil {
+			r.Error(w, err)
+			return
+		}
+	}
+	switch q["payloads"] {
+	case "", "false":
+	case "true":
+		l.Payloads = true
+	default:
+		r.Error(w, &api.FieldError{Field: "payloads", Value: clip(q["payloads"]), Allowed: "must be true or false"})
+		return
+	}
+	page, err := h.queue.List(r.Context(), l)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	form := formBrief
+	if l.Payloads {
+		form = formWhole
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.jobs("jobs", page.Jobs, form)
+	o.str("cursor", page.Cursor)
+	o.close()
+	w.Body = o.b
+}
+
+func (h *jobHandlers) functions(r *Request, w *Response) {
+	q, err := r.QueryValues("limit", "cursor")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	limit, err := limitOf(q)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	page, err := h.queue.Functions(r.Context(), limit, q["cursor"])
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	b := append(w.Body, `{"functions":[`...)
+	for i, f := range page.Functions {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := jsonObject{b: b}
+		o.open()
+		o.str("name", f.Name)
+		o.raw("paused", strconv.AppendBool(nil, f.Paused))
+		o.num("queued", int64(f.Queued))
+		o.num("scheduled", int64(f.Scheduled))
+		o.num("active", int64(f.Active))
+		o.num("dead", int64(f.Dead))
+		o.close()
+		b = o.b
+	}
+	o := jsonObject{b: append(b, ']'), comma: true}
+	o.str("cursor", page.Cursor)
+	o.close()
+	w.Body = o.b
+}
+
+// pause handles pause and resume.
+func (h *jobHandlers) pause(call func(context.Context, string) error, paused bool) Handler {
+	return func(r *Request, w *Response) {
+		err := parseNothing(r.Body)
+		if err == nil {
+			err = call(r.Context(), r.Param(0))
+		}
+		if err != nil {
+			r.Error(w, err)
+			return
+		}
+		w.JSON(200)
+		o := jsonObject{b: w.Body}
+		o.open()
+		o.str("name", r.Param(0))
+		o.raw("paused", strconv.AppendBool(nil, paused))
+		o.close()
+		w.Body = o.b
+	}
+}
+
+func (h *jobHandlers) deadLetters(r *Request, w *Response) {
+	q, err := r.QueryValues("limit", "cursor")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	limit, err := limitOf(q)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	page, err := h.queue.DeadLetters(r.Context(), r.Param(0), limit, q["cursor"])
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	b := append(w.Body, `{"dead_letters":[`...)
+	for i := range page.DeadLetters {
+		l := &page.DeadLetters[i]
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := jsonObject{b: b}
+		o.open()
+		o.str("id", l.ID)
+		o.name("job")
+		o.b = appendJob(o.b, &l.Job, formWhole)
+		o.str("reason", l.Reason)
+		o.time("failed_at", l.FailedAt)
+		o.close()
+		b = o.b
+	}
+	o := jsonObject{b: append(b, ']'), comma: true}
+	o.str("cursor", page.Cursor)
+	o.close()
+	w.Body = o.b
+}
+
+func (h *jobHandlers) replayDead(r *Request, w *Response) {
+	err := parseNothing(r.Body)
+	var out jobs.Outcome
+	if err == nil {
+		out, err = h.queue.Replay(r.Context(), r.Param(0), r.Param(1))
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(202)
+	if !out.Created() {
+		w.Status = 200
+	}
+	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
+}
+
+func (h *jobHandlers) subscribers(r *Request, w *Response) {
+	names, err := h.queue.Subscribers(r.Context(), r.Param(0))
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.name("functions")
+	o.strings(names)
+	o.close()
+	w.Body = o.b
+}
+
+func (h *jobHandlers) subscribe(r *Request, w *Response) {
+	h.subscription(r, w, h.queue.Subscribe, true)
+}
+
+func (h *jobHandlers) unsubscribe(r *Request, w *Response) {
+	h.subscription(r, w, h.queue.Unsubscribe, false)
+}
+
+func (h *jobHandlers) subscription(r *Request, w *Response, call func(context.Context, string, string) error, subscribed bool) {
+	err := parseNothing(r.Body)
+	if err == nil {
+		err = call(r.Context(), r.Param(0), r.Param(1))
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.str("event", r.Param(0))
+	o.str("function", r.Param(1))
+	o.raw("subscribed", strconv.AppendBool(nil, subscribed))
+	o.close()
+	w.Body = o.b
+}
+
+func (h *jobHandlers) stats(r *Request, w *Response) {
+	if _, err := r.QueryValues(); err != nil {
+		r.Error(w, err)
+		return
+	}
+	d, err := h.queue.Depth(r.Context())
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.name("jobs")
+	o.open()
+	for _, x := range []struct {
+		name string
+		n    int
+	}{{"scheduled", d.Scheduled}, {"queued", d.Queued}, {"active", d.Active}, {"dead", d.Dead}, {"done", d.Done}} {
+		o.num(x.name, int64(x.n))
+	}
+	o.close()
+	o.name("calls")
+	o.open()
+	for _, c := range jobCounts(h.queue.Counters()) {
+		o.num(c.name, c.n)
+	}
+	o.close()
+	o.num("waiting", h.queue.Counters().Waiting)
+	o.close()
+	w.Body = o.b
+}

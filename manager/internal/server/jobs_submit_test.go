@@ -1,0 +1,237 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+func TestKeyedSubmission(t *testing.T) {
+	onBothEngines(t, func(t *testing.T, engine string) {
+		j := newJobSite(t, engine, ledger.Options{})
+		post := func(key, body string, more ...string) answered {
+			t.Helper()
+			return j.do("POST", "/v1/jobs", "application/json", body, append(more, "idempotency-key", key)...)
+		}
+		first := post("k", `{"function":"f","payload":{"a": 1},"id":"one"}`)
+		if first.status != 202 || first.header.Get(api.HeaderReplayed) != "" {
+			t.Fatalf("first: %+v", first)
+		}
+		for _, body := range []string{
+			`{"function":"f","payload":{"a": 1},"id":"one"}`,
+			`{"function":"f","payload":{"a": 1},"id":"two"}`, // whatever id it proposes
+			`{"id":null,"payload":{"a":1},"function":"f"}`,
+		} {
+			again := post(`"k"`, body) // quoted is the same key
+			if again.status != 202 || again.body != first.body || again.header.Get(api.HeaderReplayed) != "true" ||
+				again.header.Get("content-type") != api.ContentTypeJSON {
+				t.Errorf("retry with %s: %+v", body, again)
+			}
+		}
+		j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/jobs", `{"function":"f","payload":{"a":2}}`, "idempotency-key", "k")
+		if a := post("k", `{"function":"f","payload":{"a":1}}`, "authorization", "Bearer other"); a.status != 202 || a.body == first.body {
+			t.Errorf("another caller's submission: %+v", a)
+		}
+		if d := j.depth(); d.Queued != 2 {
+			t.Errorf("depth %+v, want 2 queued", d)
+		}
+		if e, err := j.ledger.GetByRef(t.Context(), "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
+			t.Errorf("the ledger's entry of job one: %+v, %v", e, err)
+		}
+
+		// A refusal is an answer too, and stays it while it is remembered.
+		j.call(202, "POST", "/v1/jobs", `{"function":"f","key":"held","id":"holder"}`)
+		refused := post("r", `{"function":"f","key":"held"}`)
+		j.call(200, "POST", "/v1/jobs/holder/cancel", "")
+		still := post("r", `{"function":"f","key":"held"}`)
+		if refused.status != 409 || still.body != refused.body || still.header.Get(api.HeaderReplayed) != "true" ||
+			still.header.Get("content-type") != api.ContentTypeProblem {
+			t.Errorf("refused: %+v, then %+v", refused, still)
+		}
+		if a := post("r2", `{"function":"f","key":"held"}`); a.status != 202 {
+			t.Errorf("a new attempt: %+v", a)
+		}
+		// What is malformed never reaches the ledger, so it can be corrected.
+		j.wantCode(400, api.CodeInvalidRequest, "POST", "/v1/jobs", `{"function":""}`, "idempotency-key", "m")
+		if a := post("m", `{"function":"f"}`); a.status != 202 {
+			t.Errorf("corrected: %+v", a)
+		}
+		// A key that is none never passes for no key: the caller counts on it.
+		before := j.depth()
+		for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
+			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
+			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/events/e", `{}`, "idempotency-key", bad)
+		}
+		req, err := http.NewRequestWithContext(t.Context(), "POST", j.base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header["Idempotency-Key"] = []string{"one", "two"}
+		resp, err := j.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 400 || !strings.Contains(string(b), "once") {
+			t.Errorf("two keys: %d %s, %v", resp.StatusCode, b, err)
+		}
+		if d := j.depth(); d != before {
+			t.Errorf("depth %+v after refusals, %+v before", d, before)
+		}
+	})
+}
+
+func TestKeyedSubmissionsAtOnce(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	for round := range 3 {
+		var bodies sync.Map
+		var fresh atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 64 {
+			wg.Go(func() {
+				body := fmt.Sprintf(`{"function":"f","payload":%d,"id":"r%d-%d"}`, round, round, i)
+				a, err := j.try(t.Context(), "POST", "/v1/jobs", "application/json", body, "idempotency-key", fmt.Sprint("k", round))
+				if err != nil || a.status != 202 {
+					t.Errorf("submission: %+v, %v", a, err)
+					return
+				}
+				if a.header.Get(api.HeaderReplayed) == "" {
+					fresh.Add(1)
+				}
+				bodies.Store(a.body, true)
+			})
+		}
+		wg.Wait()
+		different := 0
+		bodies.Range(func(any, any) bool { different++; return true })
+		if fresh.Load() != 1 || different != 1 {
+			t.Fatalf("%d executed, %d different answers", fresh.Load(), different)
+		}
+		if d := j.depth(); d.Queued != round+1 {
+			t.Fatalf("depth %+v after round %d", d, round)
+		}
+	}
+}
+
+func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
+	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j.store.broken.Store(true)
+	j.wantCode(503, api.CodeUnavailable, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
+	j.store.broken.Store(false)
+	if st, err := j.ledger.Stats(t.Context()); err != nil || st.Pending+st.Committed != 0 {
+		t.Fatalf("entries after the failure: %+v, %v", st, err)
+	}
+	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
+
+	// A reservation that somebody else holds is not answered for them.
+	reserve := &api.ReserveRequest{Key: "busy", Scope: "POST:/v1/jobs", Token: "t", Fingerprint: fingerprint([]byte(`{"function":"f"}`))}
+	if _, err := j.ledger.Reserve(t.Context(), reserve, nil); err != nil {
+		t.Fatal(err)
+	}
+	j.wantCode(409, api.CodePending, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "busy")
+	if d := j.depth(); d.Queued != 1 {
+		t.Fatalf("depth %+v", d)
+	}
+}
+
+func TestAnswersToLargeSubmissions(t *testing.T) {
+	payload := func(n int) string { return `{"function":"f","payload":"` + strings.Repeat("p", n-2) + `"}` }
+	j := newJobSite(t, DefaultEngine, ledger.Options{MaxResultBytes: 32 << 10})
+	for _, c := range []struct {
+		size int
+		echo bool
+	}{{maxEcho, true}, {maxEcho + 1, false}, {jobs.MaxPayloadBytes, false}} {
+		got := j.call(202, "POST", "/v1/jobs", payload(c.size))
+		if (got["payload"] != nil) != c.echo || !c.echo && got["payload_bytes"] != float64(c.size) {
+			t.Errorf("payload of %d bytes: answered with keys of %d members", c.size, len(got))
+		}
+		whole := j.call(200, "GET", "/v1/jobs/"+got["id"].(string), "")
+		if len(whole["payload"].(string)) != c.size-2 {
+			t.Errorf("payload of %d bytes came back with %d", c.size, len(whole["payload"].(string)))
+		}
+	}
+	// The ledger keeps less than what would be echoed: the answer is brief, for
+	// the first and for every other.
+	first := j.do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
+	again := j.do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
+	if first.status != 202 || again.body != first.body || strings.Contains(first.body, `"payload"`) {
+		t.Errorf("first %d %.100s, again %d %.100s", first.status, first.body, again.status, again.body)
+	}
+	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
+}
+
+// FuzzJobRequests: whatever a stranger sends, the answer is a proper one and
+// never an internal error.
+func FuzzJobRequests(f *testing.F) {
+	f.Add("/v1/jobs", "k", []byte(`{"function":"f","payload":{},"dedup":{"strategy":"until_executed"},"wal_locations":{"main":"0/1"}}`))
+	f.Add("/v1/jobs", `"k"`, []byte(`{"function":"f","key":"k","on_duplicate":"return_existing","run_at":"2026-01-02T15:04:05Z"}`))
+	f.Add("/v1/jobs/claim", "", []byte(`{"worker":"w","functions":["f"],"limit":3,"lease_ms":1000}`))
+	f.Add("/v1/jobs/a/finish", "", []byte(`{"lease_token":"t","status":"complete","result":1}`))
+	f.Add("/v1/jobs/finish", "", []byte(`{"finishes":[{"id":"a","lease_token":"t","status":"failed"}]}`))
+	f.Add("/v1/jobs/a/retry", "", []byte(`{"delay_ms":5}`))
+	f.Add("/v1/events/e", "x", []byte(`{"payload":1,"key":"k"}`))
+	f.Add("/v1/functions/f/pause", "", []byte{})
+	st := mem.New(mem.Options{})
+	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})
+	if err != nil {
+		f.Fatal(err)
+	}
+	q, err := jobs.New(st, jobs.Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(q.Close)
+	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, JobRoutes(st, l, q))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, path, key string, body []byte) {
+		if path == "" || path[0] != '/' {
+			path = "/" + path
+		}
+		q.Drain() // nothing waits
+		r := &Request{Method: "POST", Path: path, Body: body, source: keyedSource{key}}
+		var w Response
+		s.serve(r, &w)
+		if w.Status < 200 || w.Status >= 600 || w.Status == 500 {
+			t.Fatalf("POST %s: %d %s", path, w.Status, w.Body)
+		}
+		if !json.Valid(w.Body) {
+			t.Fatalf("not JSON: %s", w.Body)
+		}
+	})
+}
+
+// keyedSource is a request with an idempotency key.
+type keyedSource struct{ key string }
+
+func (s keyedSource) header(name string) string {
+	if name == api.HeaderIdempotencyKey {
+		return s.key
+	}
+	return ""
+}
+func (keyedSource) count(name string) int {
+	if name == api.HeaderIdempotencyKey {
+		return 1
+	}
+	return 0
+}
+func (keyedSource) remote() string { return "test" }
+func (keyedSource) verified() bool { return false }
+func (keyedSource) left() bool     { return false }
+func (keyedSource) watch(parent context.Context) (context.Context, func()) {
+	return parent, func() {}
+}

@@ -1,0 +1,479 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+)
+
+// LedgerRoutes are the calls of gates and other clients on a ledger. Audit, if
+// not nil, is told about every entry that an administrator deletes or resolves.
+func LedgerRoutes(l *ledger.Ledger, audit func(Intervention)) []Route {
+	h := &ledgerHandlers{ledger: l, audit: audit}
+	return []Route{
+		{Method: "POST", Path: api.PathReserve, Handle: h.reserve},
+		{Method: "POST", Path: api.PathCommit, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateCommitted) }},
+		{Method: "POST", Path: api.PathReject, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateRejected) }},
+		{Method: "POST", Path: api.PathRelease, Handle: h.release},
+		{Method: "POST", Path: api.PathRenew, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Renew) }},
+		{Method: "POST", Path: api.PathUnknown, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathBatch, Handle: h.batch},
+		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
+		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
+		// What it takes away is what keeps work from being done twice.
+		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Handle: h.delete, Admin: true},
+		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Handle: h.resolve, Admin: true},
+		{Method: "GET", Path: "/v1/ledger/stats", Handle: h.stats},
+		{Method: "GET", Path: "/v1/ledger/shard", Handle: h.shard},
+	}
+}
+
+// Intervention tells an audit log what an administrator did to which entry.
+type Intervention struct {
+	Remote, Scope, Key string
+	// State is what the entry was.
+	State api.State
+	// As is what it was resolved as; api.StateNone when it was deleted.
+	As api.State
+}
+
+type ledgerHandlers struct {
+	ledger *ledger.Ledger
+	audit  func(Intervention)
+}
+
+// ledgerCall is what the hot calls are read into; it is reused.
+type ledgerCall struct {
+	reserve api.ReserveRequest
+	in      api.FinishRequest
+	finish  ledger.FinishRequest
+}
+
+var ledgerCalls = sync.Pool{New: func() any { return new(ledgerCall) }}
+
+func (c *ledgerCall) free() {
+	*c = ledgerCall{}
+	ledgerCalls.Put(c)
+}
+
+// readFinish reads a commit or a reject. In the raw form it aliases body: the
+// ledger is done with the request when it has answered.
+func (c *ledgerCall) readFinish(form Form, body []byte) error {
+	if form != FormRaw {
+		if err := c.in.ParseJSON(body); err != nil {
+			return err
+		}
+		if err := c.in.Validate(); err != nil {
+			return err
+		}
+		c.finish = *ledger.NewFinish(&c.in)
+		return nil
+	}
+	result, err := c.in.ViewRawFinish(body)
+	if err != nil {
+		return err
+	}
+	c.finish = rawFinish(&c.in, result)
+	return nil
+}
+
+// rawFinish is the ledger's form of a commit or reject whose result is raw already.
+func rawFinish(in *api.FinishRequest, result []byte) ledger.FinishRequest {
+	return ledger.FinishRequest{
+		Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Result: result,
+	}
+}
+
+// readReserve reads a reserve, renew or unknown; in the raw form it aliases body.
+func (c *ledgerCall) readReserve(form Form, body []byte) error {
+	if form == FormRaw {
+		return c.reserve.ViewRaw(body)
+	}
+	return c.reserve.ParseJSON(body)
+}
+
+func (h *ledgerHandlers) reserve(r *Request, w *Response) {
+	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
+		reply, err := h.ledger.Reserve(ctx, req, r.Hold)
+		w.Status, w.RetryAfter = reserveStatus(reply.State)
+		return reply, err
+	})
+}
+
+// reserveStatus is how a reserve that was not refused is answered.
+func reserveStatus(state api.State) (status, retryAfter int) {
+	switch state {
+	case api.StateReserved:
+		return 201, 0
+	case api.StatePending:
+		return 202, retrySoon
+	default:
+		return 200, 0
+	}
+}
+
+// reply answers with the ledger's reply and the status that is set.
+func (r *Request) reply(w *Response, form Form, reply *ledger.Reply, token string) {
+	if form == FormRaw {
+		w.ContentType = api.ContentTypeRaw
+		w.Body = api.AppendRawReply(w.Body[:0], reply.State, reply.ExpiresIn, reply.Result)
+		return
+	}
+	w.JSON(w.Status)
+	var err error
+	if w.Body, err = appendReply(w.Body, reply, token); err != nil {
+		r.Error(w, err)
+	}
+}
+
+// appendReply appends the ledger's reply as JSON.
+func appendReply(dst []byte, reply *ledger.Reply, token string) ([]byte, error) {
+	answer := api.ReserveReply{State: reply.State, ExpiresIn: reply.ExpiresIn}
+	if len(reply.Result) != 0 {
+		if err := answer.Result.ParseRaw(reply.Result); err != nil {
+			return dst, err
+		}
+	}
+	return answer.AppendJSON(dst, token), nil
+}
+
+// ask is for reserve, renew and unknown, which differ in what they ask of the ledger. It
+// answers 200 where the call does not set another status.
+func (h *ledgerHandlers) ask(r *Request, w *Response, call func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	in := ledgerCalls.Get().(*ledgerCall)
+	defer in.free()
+	if err = in.readReserve(form, r.Body); err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.Status = 200
+	reply, err := call(r.Context(), &in.reserve)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	r.reply(w, form, &reply, in.reserve.Token)
+}
+
+func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	call := ledgerCalls.Get().(*ledgerCall)
+	defer call.free()
+	if err = call.readFinish(form, r.Body); err != nil {
+		r.Error(w, err)
+		return
+	}
+	if outcome == api.StateRejected {
+		err = h.ledger.Reject(r.Context(), &call.finish)
+	} else {
+		err = h.ledger.Commit(r.Context(), &call.finish)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	answerState(w, form, outcome)
+}
+
+func (h *ledgerHandlers) release(r *Request, w *Response) {
+	form, err := r.Form()
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	var req api.ReleaseRequest
+	if form == FormRaw {
+		err = req.ViewRaw(r.Body)
+	} else {
+		err = req.ParseJSON(r.Body)
+	}
+	if err == nil {
+		err = h.ledger.Release(r.Context(), &req)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	answerState(w, form, api.StateReleased)
+}
+
+// answerState answers a call whose only news is the state.
+func answerState(w *Response, form Form, state api.State) {
+	w.JSON(200)
+	if form == FormRaw {
+		w.ContentType = api.ContentTypeRaw
+		w.Body = api.AppendRawReply(w.Body, state, 0, nil)
+		return
+	}
+	w.Body = appendState(w.Body, state)
+}
+
+func appendState(dst []byte, state api.State) []byte {
+	dst = append(dst, `{"state":"`...)
+	dst = append(dst, state.String()...)
+	return append(dst, `"}`...)
+}
+
+func (h *ledgerHandlers) get(r *Request, w *Response) {
+	q, err := r.QueryValues("scope")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	e, err := h.ledger.Get(r.Context(), q["scope"], r.Param(0))
+	if err == nil {
+		w.JSON(200)
+		w.Body, err = appendEntry(w.Body, &e, true)
+	}
+	if err != nil {
+		r.Error(w, err)
+	}
+}
+
+func (h *ledgerHandlers) delete(r *Request, w *Response) {
+	q, err := r.QueryValues("scope")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	e, err := h.ledger.Delete(r.Context(), q["scope"], r.Param(0))
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	if h.audit != nil {
+		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: e.State})
+	}
+	w.JSON(200)
+	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
+		r.Error(w, err)
+	}
+}
+
+func (h *ledgerHandlers) resolve(r *Request, w *Response) {
+	q, err := r.QueryValues("scope")
+	if err == nil {
+		err = r.JSONOnly()
+	}
+	var res ledger.Resolution
+	if err == nil {
+		res, err = parseResolution(r.Body)
+	}
+	var e ledger.Entry
+	if err == nil {
+		e, err = h.ledger.Resolve(r.Context(), q["scope"], r.Param(0), res)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	if h.audit != nil {
+		h.audit(Intervention{Remote: r.Remote(), Scope: e.Scope, Key: e.Key, State: api.StateUnknown, As: res.As})
+	}
+	w.JSON(200)
+	if w.Body, err = appendEntry(w.Body, &e, false); err != nil {
+		r.Error(w, err)
+	}
+}
+
+// defaultListLimit is the size of a page when none is asked for.
+const defaultListLimit = 100
+
+func (h *ledgerHandlers) list(r *Request, w *Response) {
+	entries, cursor, err := h.page(r)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	w.Body = append(w.Body, `{"entries":[`...)
+	for i := range entries {
+		if i > 0 {
+			w.Body = append(w.Body, ',')
+		}
+		if w.Body, err = appendEntry(w.Body, &entries[i], false); err != nil {
+			r.Error(w, err)
+			return
+		}
+	}
+	w.Body = append(w.Body, `],"cursor":`...)
+	w.Body = api.AppendJSONString(w.Body, cursor)
+	w.Body = append(w.Body, '}')
+}
+
+// page reads the query of a listing: state, limit and cursor, or job_id.
+func (h *ledgerHandlers) page(r *Request) ([]ledger.Entry, string, error) {
+	q, err := r.QueryValues("state", "limit", "cursor", "job_id")
+	if err != nil {
+		return nil, "", err
+	}
+	if id, ok := q["job_id"]; ok {
+		if len(q) > 1 {
+			return nil, "", &api.FieldError{Field: "job_id", Value: id, Allowed: "goes with no other parameter"}
+		}
+		e, err := h.ledger.GetByRef(r.Context(), id)
+		if err != nil {
+			return nil, "", err
+		}
+		return []ledger.Entry{e}, "", nil
+	}
+	state := api.StateNone
+	if name, ok := q["state"]; ok {
+		if state, ok = api.ParseState(name); !ok || !ledger.Listed(state) {
+			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: ledger.AllowedStates}
+		}
+	}
+	limit := defaultListLimit
+	if s, ok := q["limit"]; ok {
+		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
+			return nil, "", &api.FieldError{
+				Field: "limit", Value: s, Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
+			}
+		}
+	}
+	return h.ledger.List(r.Context(), state, limit, q["cursor"])
+}
+
+// appendEntry appends an entry as JSON, with the whole result or only its
+// status and size.
+func appendEntry(dst []byte, e *ledger.Entry, whole bool) ([]byte, error) {
+	dst = append(dst, `{"key":`...)
+	dst = api.AppendJSONString(dst, e.Key)
+	dst = append(dst, `,"scope":`...)
+	dst = api.AppendJSONString(dst, e.Scope)
+	dst = append(dst, `,"state":"`...)
+	dst = append(dst, e.State.String()...)
+	dst = append(dst, '"')
+	if e.Fingerprint != "" {
+		dst = append(dst, `,"fingerprint":`...)
+		dst = api.AppendJSONString(dst, e.Fingerprint)
+	}
+	if e.Ref != "" {
+		dst = append(dst, `,"job_id":`...)
+		dst = api.AppendJSONString(dst, e.Ref)
+	}
+	dst = append(dst, `,"age_ms":`...)
+	dst = strconv.AppendInt(dst, int64(e.Age/time.Millisecond), 10)
+	dst = append(dst, `,"expires_in_ms":`...)
+	dst = strconv.AppendInt(dst, int64(e.ExpiresIn/time.Millisecond), 10)
+	if len(e.Result) != 0 {
+		if whole {
+			var result api.Result
+			if err := result.ParseRaw(e.Result); err != nil {
+				return dst, err
+			}
+			dst = append(dst, `,"result":`...)
+			dst = result.AppendJSON(dst)
+		} else {
+			status, body, err := api.CheckRawResult(e.Result)
+			if err != nil {
+				return dst, err
+			}
+			dst = append(dst, `,"status":`...)
+			dst = strconv.AppendInt(dst, int64(status), 10)
+			dst = append(dst, `,"body_bytes":`...)
+			dst = strconv.AppendInt(dst, int64(body), 10)
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+func (h *ledgerHandlers) stats(r *Request, w *Response) {
+	s, err := h.ledger.Stats(r.Context())
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	me := r.identity()
+	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
+}
+
+// appendIdentity begins an object with who the ledger is; appendStats goes on.
+func appendIdentity(dst []byte, me *shard.Identity) []byte {
+	dst = append(dst, `{"ledger_id":`...)
+	dst = api.AppendJSONString(dst, me.ID)
+	dst = append(dst, `,"shard":`...)
+	dst = api.AppendJSONString(dst, me.Name)
+	dst = append(dst, `,"shards":[`...)
+	for i, name := range me.Shards {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = api.AppendJSONString(dst, name)
+	}
+	dst = append(dst, `],"shards_version":`...)
+	return strconv.AppendUint(dst, me.Version, 10)
+}
+
+func appendStats(dst []byte, s *ledger.Stats) []byte {
+	number := func(name string, n int64) {
+		dst = append(dst, '"')
+		dst = append(dst, name...)
+		dst = append(dst, '"', ':')
+		dst = strconv.AppendInt(dst, n, 10)
+	}
+	dst = append(dst, `,"entries":{`...)
+	number("pending", int64(s.Pending))
+	dst = append(dst, ',')
+	number("committed", int64(s.Committed))
+	dst = append(dst, ',')
+	number("rejected", int64(s.Rejected))
+	dst = append(dst, ',')
+	number("unknown", int64(s.Unknown))
+	dst = append(dst, `},`...)
+	if s.Bytes >= 0 {
+		number("bytes", s.Bytes)
+		dst = append(dst, ',')
+		number("max_bytes", s.MaxBytes)
+		dst = append(dst, ',')
+	}
+	number("max_entries", int64(s.MaxEntries))
+	dst = append(dst, ',')
+	number("waiters", int64(s.Waiters))
+	dst = append(dst, `,"calls":{`...)
+	last := ""
+	s.Each(func(op, outcome string, n uint64) {
+		if op != last {
+			if last != "" {
+				dst = append(dst, `},`...)
+			}
+			dst = append(dst, '"')
+			dst = append(dst, op...)
+			dst = append(dst, `":{`...)
+			last = op
+		} else {
+			dst = append(dst, ',')
+		}
+		number(outcome, int64(n))
+	})
+	dst = append(dst, `}},`...)
+	for i, c := range []struct {
+		name string
+		n    uint64
+	}{
+		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
+		{"answers_dropped", s.Bare}, {"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
+		{"batches", s.Batches}, {"batch_items", s.BatchItems},
+	} {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		number(c.name, int64(c.n))
+	}
+	return append(dst, '}')
+}

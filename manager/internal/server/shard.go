@@ -1,0 +1,108 @@
+package server
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+)
+
+// stray answers a request that means another shard than this one, and tells the alarm; it reports whether it did. It also
+// puts this shard's name on the answer, whatever that will be.
+func (s *Server) stray(r *Request, w *Response) bool {
+	if s.opts.Identity == nil {
+		return false
+	}
+	me := s.opts.Identity()
+	if me.Name == "" {
+		return false
+	}
+	w.SetHeader(api.HeaderShard, me.Name)
+	meant := r.Header(api.HeaderShard)
+	if meant == me.Name || meant == "" && r.HeaderCount(api.HeaderShard) == 0 {
+		return false
+	}
+	s.metrics.strays.Inc()
+	if n := s.strays.count(time.Now()); n > 0 {
+		s.log.Error("ALARM: a call means another shard than this manager is: a cluster or a route leads to the wrong manager; nothing was done",
+			"shard", me.Name, "ledger", me.ID, "meant", clip(meant), "remote", r.Remote(), "path", clip(r.Path), "such_calls", n)
+	}
+	w.Problem(&api.Problem{
+		Status: 421, Code: api.CodeWrongShard, Title: "Wrong shard",
+		Detail: "this manager is the shard " + strconv.Quote(me.Name) + ", and the call means " + strconv.Quote(clip(meant)) + "; nothing was done",
+	})
+	return true
+}
+
+// strayAlarms is how often calls for other shards are logged at most.
+const strayAlarms = 10 * time.Second
+
+// strays are the calls for other shards that were not logged yet.
+type strays struct {
+	mu   sync.Mutex
+	n    int
+	last time.Time
+}
+
+// count returns how many there were since the last time that it returned any: 0 too soon after that.
+func (s *strays) count(now time.Time) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.n++
+	if !s.last.IsZero() && now.Sub(s.last) < strayAlarms {
+		return 0
+	}
+	n := s.n
+	s.n, s.last = 0, now
+	return n
+}
+
+// submitted reports whether an entry is that of a submission to the queue: its caller chose this manager, whichever shard
+// owns the key.
+func submitted(scope string) bool { return strings.HasPrefix(scope, "POST:/v1/") }
+
+// MovedEntries counts the entries that are here of keys that other shards own, submissions to the queue apart.
+func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Moved, error) {
+	return l.Moved(ctx, submitted)
+}
+
+// shard answers GET /v1/ledger/shard.
+func (h *ledgerHandlers) shard(r *Request, w *Response) {
+	moved, err := MovedEntries(r.Context(), h.ledger)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	me := r.identity()
+	w.Body = appendIdentity(w.Body, &me)
+	w.Body = append(w.Body, `,"moved":{`...)
+	for i, c := range []struct {
+		state api.State
+		n     int
+	}{
+		{api.StatePending, moved.Pending}, {api.StateCommitted, moved.Committed}, {api.StateRejected, moved.Rejected}, {api.StateUnknown, moved.Unknown},
+	} {
+		if i > 0 {
+			w.Body = append(w.Body, ',')
+		}
+		w.Body = append(w.Body, '"')
+		w.Body = append(w.Body, c.state.String()...)
+		w.Body = append(w.Body, '"', ':')
+		w.Body = strconv.AppendInt(w.Body, int64(c.n), 10)
+	}
+	w.Body = append(w.Body, `}}`...)
+}
+
+// identity is what the ledger is, nothing where the server does not know.
+func (r *Request) identity() shard.Identity {
+	if r.server.opts.Identity == nil {
+		return shard.Identity{}
+	}
+	return r.server.opts.Identity()
+}

@@ -1,0 +1,128 @@
+package server
+
+import (
+	"encoding/base64"
+	"errors"
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Removal tells an audit log who deleted which record that could not be read.
+type Removal struct {
+	Remote string
+	Record *store.UnreadableError
+}
+
+// UnreadableRoutes are operators' calls about records that cannot be read. The queue
+// and the ledger must be on st. Audit, if not nil, is told about every deletion.
+func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, audit func(Removal)) []Route {
+	h := &unreadableHandlers{ledger: l, queue: q, audit: audit, finder: unread.Finder{
+		Store: st, Tracker: t, Places: append(ledger.Places(), jobs.Places()...),
+		Check: func(tx store.Tx, c store.Collection, key string) error {
+			if c == ledger.Collection {
+				return ledger.CheckStored(tx, key)
+			}
+			return jobs.CheckStored(tx, c, key)
+		},
+	}}
+	return []Route{
+		{Method: "GET", Path: "/v1/unreadable", Handle: h.list},
+		{Method: "DELETE", Path: "/v1/unreadable/{collection}/{id}", Handle: h.delete, Admin: true},
+	}
+}
+
+type unreadableHandlers struct {
+	ledger *ledger.Ledger
+	queue  *jobs.Queue
+	finder unread.Finder
+	audit  func(Removal)
+}
+
+func (h *unreadableHandlers) list(r *Request, w *Response) {
+	q, err := r.QueryValues("limit", "cursor")
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	limit := defaultListLimit
+	if s, ok := q["limit"]; ok {
+		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
+			r.Error(w, &api.FieldError{
+				Field: "limit", Value: clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
+			})
+			return
+		}
+	}
+	page, next, err := h.finder.Find(r.Context(), limit, q["cursor"])
+	if errors.Is(err, unread.ErrCursor) {
+		err = &api.FieldError{Field: "cursor", Value: clip(q["cursor"]), Allowed: "must be the cursor of the page before"}
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.name("records")
+	o.b = append(o.b, '[')
+	for i, u := range page {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.record(u)
+	}
+	o.b = append(o.b, ']')
+	o.str("cursor", next)
+	o.close()
+	w.Body = o.b
+}
+
+// record appends a record: its id for calls, and what people can read.
+func (o *jsonObject) record(u *store.UnreadableError) {
+	o.open()
+	o.str("collection", string(u.Collection))
+	o.str("id", base64.RawURLEncoding.EncodeToString([]byte(u.Key)))
+	o.str("key", u.Key)
+	o.str("reason", u.Reason)
+	o.close()
+}
+
+func (h *unreadableHandlers) delete(r *Request, w *Response) {
+	c := store.Collection(r.Param(0))
+	key, err := base64.RawURLEncoding.DecodeString(r.Param(1))
+	if err != nil || store.CheckKey("any", string(key)) != nil {
+		r.Error(w, &api.FieldError{Field: "id", Value: clip(r.Param(1)), Allowed: "must be the id of a record, as the list shows it"})
+		return
+	}
+	var u *store.UnreadableError
+	switch {
+	case c == ledger.Collection:
+		u, err = h.ledger.DeleteUnreadable(r.Context(), string(key))
+	case jobs.Owns(c):
+		u, err = h.queue.DeleteUnreadable(r.Context(), c, string(key))
+	default:
+		err = &api.FieldError{Field: "collection", Value: clip(string(c)), Allowed: "must be a collection that the list shows"}
+	}
+	if errors.Is(err, unread.ErrReadable) {
+		err = &Refusal{api.Problem{
+			Status: 409, Code: api.CodeConflict, Title: "Record readable", Detail: "the record can be read; it was not deleted",
+		}}
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	if h.audit != nil {
+		h.audit(Removal{Remote: r.Remote(), Record: u})
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.record(u)
+	w.Body = o.b
+}

@@ -1,0 +1,128 @@
+package shard
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Collection is where the record is, for tools that read a store from outside.
+const Collection store.Collection = "identity"
+
+// recordKey is the key of the only record.
+const recordKey = "ledger"
+
+// Identity is what a ledger is.
+type Identity struct {
+	// ID is made once, at random: 32 hexadecimal digits.
+	ID string
+	// Name is the shard's, "" for a ledger that answers to any.
+	Name string
+	// Shards is the list in force, sorted; nil when there is none. Version counts its changes from 1.
+	Shards  []string
+	Version uint64
+
+	// past has a digest of each list that was in force, the latest last.
+	past []digest
+}
+
+// maxPast bounds the lists that are remembered; the oldest are forgotten first.
+const maxPast = 256
+
+type digest [8]byte
+
+func digestOf(sorted []string) (d digest) {
+	sum := sha256.Sum256([]byte(strings.Join(sorted, "\n"))) // a name has no line feed
+	copy(d[:], sum[:])
+	return d
+}
+
+// The record:
+//
+//	version(1) bytes(id) bytes(name) uvarint(list version) uvarint(count) bytes(shard)* uvarint(count) digest*
+const recordVersion = 1
+
+func (i *Identity) encode() []byte {
+	id, _ := hex.DecodeString(i.ID)
+	b := appendBytes([]byte{recordVersion}, string(id))
+	b = appendBytes(b, i.Name)
+	b = binary.AppendUvarint(b, i.Version)
+	b = binary.AppendUvarint(b, uint64(len(i.Shards)))
+	for _, s := range i.Shards {
+		b = appendBytes(b, s)
+	}
+	b = binary.AppendUvarint(b, uint64(len(i.past)))
+	for _, d := range i.past {
+		b = append(b, d[:]...)
+	}
+	return b
+}
+
+func appendBytes(b []byte, s string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// Read decodes the record. The error is a *store.UnreadableError.
+func Read(key string, value []byte) (Identity, error) {
+	d := decoder{b: value}
+	if key != recordKey || len(value) == 0 || value[0] != recordVersion {
+		d.bad = true
+	} else {
+		d.b = value[1:]
+	}
+	i := Identity{ID: hex.EncodeToString([]byte(d.bytes(64))), Name: d.bytes(api.MaxShardBytes), Version: d.uvarint()}
+	for range d.count(api.MaxShards) {
+		i.Shards = append(i.Shards, d.bytes(api.MaxShardBytes))
+	}
+	for range d.count(maxPast) {
+		var p digest
+		i.past = append(i.past, p)
+		copy(i.past[len(i.past)-1][:], d.take(len(p)))
+	}
+	if d.bad || len(d.b) != 0 || !slices.IsSorted(i.Shards) {
+		return Identity{}, &store.UnreadableError{Collection: Collection, Key: key, Reason: "not a record of version 1"}
+	}
+	return i, nil
+}
+
+// decoder reads a record; after the first mistake every read returns zero.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if d.bad || n <= 0 {
+		d.bad = true
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) count(most uint64) uint64 {
+	n := d.uvarint()
+	if n > most {
+		d.bad = true
+		return 0
+	}
+	return n
+}
+
+func (d *decoder) take(n int) []byte {
+	if d.bad || n > len(d.b) {
+		d.bad = true
+		return nil
+	}
+	taken := d.b[:n]
+	d.b = d.b[n:]
+	return taken
+}
+
+func (d *decoder) bytes(most uint64) string { return string(d.take(int(d.count(most)))) }

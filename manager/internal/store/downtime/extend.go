@@ -1,0 +1,288 @@
+package downtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const (
+	// pieceSize is how many records one transaction extends. That many of the
+	// largest jobs fit into one.
+	pieceSize = 400
+	// minAhead is how far ahead of the time at which it is written a plan says
+	// that the manager serves again.
+	minAhead, maxAhead = time.Second, time.Minute
+	// perLease is what engines need for one lease, and some more.
+	perLease = 20 * time.Microsecond
+)
+
+// errMoved ends a transaction that did not find the plan where it left it:
+// another manager of a shared engine works at it as well.
+var errMoved = errors.New("downtime: another manager extends the leases, too")
+
+// back makes this manager's time whole after it was away. The first one that
+// finds out does it, and the others wait.
+func (s *Store) back(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-s.turn }()
+	if last := s.last.Load(); last != 0 && !s.extending.Load() {
+		// Was it another one's turn, who has done it?
+		away := false
+		err := s.Store.View(ctx, func(tx store.Tx) error {
+			away = time.Duration(s.now(tx).UnixNano()-last) > s.gap
+			return nil
+		})
+		if err != nil || !away {
+			return err
+		}
+	}
+	s.extending.Store(true)
+	// An error leaves that as it is: the next call goes on.
+	began := time.Now()
+	report := Report{Extended: make(map[string]int)}
+	var now time.Time
+	ahead, err := s.estimate(ctx)
+	if err != nil {
+		return err
+	}
+	for round := began; ; {
+		p, at, err := s.plan(ctx, ahead)
+		if err != nil {
+			return fmt.Errorf("extend leases after a downtime: %w", err)
+		}
+		now = at
+		if p == nil {
+			break
+		}
+		if report.To.IsZero() {
+			report.From = p.away.From
+		}
+		report.To = p.away.To
+		clear(report.Extended)
+		if err := s.carryOut(ctx, &report); err != nil {
+			return fmt.Errorf("extend leases after a downtime: %w", err)
+		}
+		took := time.Since(round)
+		round, ahead = time.Now(), min(max(ahead, 2*took), maxAhead)
+	}
+	if s.shared {
+		now = s.opts.Clock()
+	}
+	s.last.Store(now.UnixNano())
+	s.extending.Store(false)
+	if report.Took = time.Since(began); s.opts.OnExtended != nil && len(report.Extended) > 0 {
+		s.opts.OnExtended(report)
+	}
+	return nil
+}
+
+// estimate returns how far ahead the first plan looks, so that in most cases
+// there is no second one.
+func (s *Store) estimate(ctx context.Context) (time.Duration, error) {
+	ahead := minAhead
+	for _, l := range s.opts.Leases {
+		n, err := s.Store.Len(ctx, l.Collection, l.Index)
+		if err != nil {
+			return 0, err
+		}
+		ahead += time.Duration(n) * perLease
+	}
+	return min(ahead, maxAhead), nil
+}
+
+// plan returns the plan that there is, or makes one if there is need for it. A
+// plan that has been carried out is done with when the time that it said has not
+// come yet; else the time since then is the next one's.
+func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now time.Time, err error) {
+	last := s.last.Load()
+	err = s.Store.Update(ctx, func(tx store.Tx) error {
+		p = nil
+		now = tx.Now()
+		var from time.Time
+		old, err := getPlan(tx)
+		switch {
+		case err != nil:
+			return err
+		case old != nil && old.stage < len(s.opts.Leases):
+			p = old
+			return nil
+		case old != nil && !now.After(old.away.To):
+			if err := tx.Delete(collection, planKey); err != nil {
+				return err
+			}
+			// A manager that ends before this time comes gives what is left of it
+			// once, not twice.
+			return putBeat(tx, old.away.To)
+		case old != nil:
+			from = old.away.To
+		default:
+			if from, err = getBeat(tx); err != nil {
+				return err
+			}
+			switch {
+			case !s.shared && last != 0 && (from.UnixNano() < last || from.Sub(now) > maxAhead):
+				from = time.Unix(0, last)
+			case s.shared && from.IsZero():
+				return putBeat(tx, now)
+			case s.shared && now.Sub(from) <= s.gap:
+				return nil // no beat: this manager may never come to serve
+			}
+			if leased, err := s.leased(tx); err != nil || !leased {
+				return err
+			}
+		}
+		p = &plan{away: store.Away{From: from, To: now.Add(ahead)}}
+		return p.put(tx)
+	})
+	return p, now, err
+}
+
+// carryOut works at the plan until that is done.
+func (s *Store) carryOut(ctx context.Context, report *Report) error {
+	for {
+		var p *plan
+		err := s.Store.View(ctx, func(tx store.Tx) error {
+			var err error
+			p, err = getPlan(tx)
+			return err
+		})
+		if err != nil || p == nil || p.stage >= len(s.opts.Leases) {
+			return err
+		}
+		if err := s.carryOutStage(ctx, p, report); err != nil && !errors.Is(err, errMoved) {
+			return err
+		}
+	}
+}
+
+// carryOutStage extends the leases of one index, piece by piece from its end.
+func (s *Store) carryOutStage(ctx context.Context, p *plan, report *Report) error {
+	ends, err := s.pieces(ctx, p)
+	if err != nil {
+		return err
+	}
+	for i := len(ends) - 1; i >= 0; i-- {
+		next := plan{away: p.away, stage: p.stage}
+		if i > 0 {
+			next.done = ends[i-1]
+		} else {
+			next.stage++
+		}
+		if err := s.piece(ctx, p, &next, ends[i], report); err != nil {
+			return err
+		}
+		p = &next
+	}
+	return nil
+}
+
+// pieces walks over what is still to be extended and returns where each piece
+// ends.
+func (s *Store) pieces(ctx context.Context, p *plan) ([]store.Hit, error) {
+	var ends []store.Hit
+	l := s.opts.Leases[p.stage]
+	for {
+		r := store.Range{Limit: pieceSize}
+		if len(ends) > 0 {
+			r.After = &ends[len(ends)-1]
+		}
+		var hits []store.Hit
+		err := s.Store.View(ctx, func(tx store.Tx) error {
+			var err error
+			hits, err = tx.Scan(l.Collection, l.Index, r)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		more := len(hits) == pieceSize
+		hits = upTo(hits, p.done)
+		if len(hits) > 0 {
+			ends = append(ends, hits[len(hits)-1])
+		}
+		if !more || len(hits) < pieceSize {
+			break
+		}
+	}
+	if len(ends) == 0 {
+		ends = append(ends, store.Hit{}) // nothing is left, which has to be noted
+	}
+	return ends, nil
+}
+
+// upTo cuts off the hits behind end, none when that is zero.
+func upTo(hits []store.Hit, end store.Hit) []store.Hit {
+	if end == (store.Hit{}) {
+		return hits
+	}
+	for i, h := range hits {
+		if h.SortKey > end.SortKey || h.SortKey == end.SortKey && h.Key > end.Key {
+			return hits[:i]
+		}
+	}
+	return hits
+}
+
+// piece extends what lies behind next.done, up to and including end, and notes
+// that in the plan.
+func (s *Store) piece(ctx context.Context, p, next *plan, end store.Hit, report *Report) error {
+	l := s.opts.Leases[p.stage]
+	extended := 0
+	err := s.Store.Update(ctx, func(tx store.Tx) error {
+		extended = 0
+		have, err := getPlan(tx)
+		if err != nil {
+			return err
+		}
+		if have == nil || *have != *p {
+			return errMoved
+		}
+		r := store.Range{Limit: pieceSize}
+		if next.done != (store.Hit{}) {
+			r.After = &next.done
+		}
+		var hits []store.Hit
+		if end != (store.Hit{}) {
+			if hits, err = tx.Scan(l.Collection, l.Index, r); err != nil {
+				return err
+			}
+			hits = upTo(hits, end)
+		}
+		ids := make([]store.ID, len(hits))
+		for i, h := range hits {
+			ids[i] = store.ID{Collection: l.Collection, Key: h.Key}
+		}
+		if err := store.Prefetch(tx, ids); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			value, err := tx.Get(id.Collection, id.Key)
+			if unknown(err) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			later, err := l.Extend(tx, id.Key, value, p.away)
+			if err != nil {
+				return err
+			}
+			if later {
+				extended++
+			}
+		}
+		return next.put(tx)
+	})
+	if err == nil && extended > 0 {
+		report.Extended[l.Name] += extended
+	}
+	return err
+}

@@ -1,0 +1,147 @@
+package downtime
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// collection has two records: the last beat, and while an extension goes on its
+// plan.
+const (
+	beatKey = "beat"
+	planKey = "plan"
+)
+
+const collection store.Collection = "downtime"
+
+// Collection is where they are, for tools that read a store from outside.
+const Collection = collection
+
+// Both begin with a version, a time is in Unix nanoseconds, 0 for none:
+//
+//	beat := version(1) varint(time)
+//	plan := version(1) varint(from) varint(to) uvarint(stage) uvarint(len(sort key)) sort key record key
+const recordVersion = 1
+
+// plan is an extension that is to be carried out, or being carried out.
+type plan struct {
+	away store.Away
+	// stage is the place in Store.leases of those that are at work.
+	stage int
+	// done is the position in their index behind which all are extended, and up
+	// to which none is; zero before the first.
+	done store.Hit
+}
+
+func appendTime(b []byte, t time.Time) []byte {
+	if t.IsZero() {
+		return binary.AppendVarint(b, 0)
+	}
+	return binary.AppendVarint(b, t.UnixNano())
+}
+
+func putBeat(tx store.Tx, at time.Time) error {
+	return replace(tx, beatKey, appendTime([]byte{recordVersion}, at))
+}
+
+// getBeat returns the zero time when there is none that can be read.
+func getBeat(tx store.Tx) (time.Time, error) {
+	b, err := tx.Get(collection, beatKey)
+	if unknown(err) {
+		return time.Time{}, nil
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	d := decoder{b: b}
+	d.version()
+	at := d.time()
+	if d.bad {
+		return time.Time{}, nil
+	}
+	return at, nil
+}
+
+func (p *plan) put(tx store.Tx) error {
+	b := appendTime(appendTime([]byte{recordVersion}, p.away.From), p.away.To)
+	b = binary.AppendUvarint(b, uint64(p.stage))
+	b = binary.AppendUvarint(b, uint64(len(p.done.SortKey)))
+	b = append(append(b, p.done.SortKey...), p.done.Key...)
+	return replace(tx, planKey, b)
+}
+
+// getPlan returns nil when there is none. One that cannot be read is none: who
+// made it unreadable gets a new one, which at worst extends some leases twice.
+func getPlan(tx store.Tx) (*plan, error) {
+	b, err := tx.Get(collection, planKey)
+	if unknown(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := decoder{b: b}
+	d.version()
+	p := &plan{away: store.Away{From: d.time(), To: d.time()}, stage: int(d.uvarint() & 0xff)}
+	n := d.uvarint()
+	if d.bad || n > uint64(len(d.b)) {
+		return nil, nil
+	}
+	p.done = store.Hit{SortKey: string(d.b[:n]), Key: string(d.b[n:])}
+	return p, nil
+}
+
+// replace writes a record, also over one that the engine cannot read: both can be
+// made anew, and a manager must start.
+func replace(tx store.Tx, key string, b []byte) error {
+	if _, err := tx.Get(collection, key); errors.Is(err, store.ErrUnreadable) {
+		if err := tx.Delete(collection, key); err != nil {
+			return err
+		}
+	}
+	return tx.Put(collection, key, b)
+}
+
+func unknown(err error) bool {
+	return errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable)
+}
+
+// decoder reads a record; after the first error every read returns zero.
+type decoder struct {
+	b   []byte
+	bad bool
+}
+
+func (d *decoder) version() {
+	if len(d.b) == 0 || d.b[0] != recordVersion {
+		d.b, d.bad = nil, true
+		return
+	}
+	d.b = d.b[1:]
+}
+
+func (d *decoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.b, d.bad = nil, true
+		return 0
+	}
+	d.b = d.b[n:]
+	return v
+}
+
+func (d *decoder) time() time.Time {
+	v, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.b, d.bad = nil, true
+		return time.Time{}
+	}
+	d.b = d.b[n:]
+	if v == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, v)
+}

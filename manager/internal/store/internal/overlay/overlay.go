@@ -1,0 +1,368 @@
+// Package overlay is the part of a transaction that is the same on every engine
+// that keeps writes back until commit: what was read, what will be written, the
+// checks and the limits.
+package overlay
+
+import (
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Record is what a transaction knows of one record: what the engine had when it
+// was first looked at, and what the transaction wants it to be.
+type Record struct {
+	Collection store.Collection
+	Key        string
+
+	// Filled by Tx.Load.
+	Stored        bool
+	StoredValue   []byte
+	StoredEntries []store.Entry
+	// Unreadable says why the engine cannot read what it has, empty when it can.
+	Unreadable string
+	// Version is the engine's own mark of what it read.
+	Version uint32
+
+	// Assumed: nobody has looked whether the engine has the record; it is
+	// written as if it had not. See Tx.Assume.
+	Assumed bool
+
+	// Written: the transaction put (Present) or deleted the record.
+	Written bool
+	Present bool
+	Value   []byte // never nil when Present
+	Entries []store.Entry
+}
+
+// readable fails for a record that the engine cannot read.
+func (r *Record) readable() error {
+	if r.Unreadable == "" {
+		return nil
+	}
+	return &store.UnreadableError{Collection: r.Collection, Key: r.Key, Reason: r.Unreadable}
+}
+
+// Added returns the entries that a commit has to add.
+func (r *Record) Added() []store.Entry { return without(r.Entries, r.StoredEntries) }
+
+// Removed returns the entries that a commit has to remove.
+func (r *Record) Removed() []store.Entry {
+	if !r.Stored {
+		return nil
+	}
+	return without(r.StoredEntries, r.Entries)
+}
+
+func without(a, b []store.Entry) []store.Entry {
+	var out []store.Entry
+outer:
+	for _, e := range a {
+		for _, o := range b {
+			if o == e {
+				continue outer
+			}
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+type recordID struct {
+	c   store.Collection
+	key string
+}
+
+// Tx implements Get, Put, Delete and Notify of store.Tx. An engine embeds it,
+// sets Load, and commits Writes and Topics.
+type Tx struct {
+	// ReadOnly refuses writes and drops notifications.
+	ReadOnly bool
+	// Load looks at a record for the first time and fills its Stored fields.
+	// An error is final for the transaction.
+	Load func(*Record) error
+	// LoadMany is Load for several records at once; only FetchAll and Settle
+	// need it.
+	LoadMany func([]*Record) error
+	// FindEntries fills StoredEntries of a record that the engine cannot read, which
+	// is about to be deleted; nil when the engine cannot find them.
+	FindEntries func(*Record) error
+	// Assume lets a Put of a record that was not looked at take it for absent,
+	// which saves the look for records with new keys. The engine has to find
+	// out at commit, and to look or to run the function again if it was wrong.
+	Assume bool
+
+	// Err is the first engine error or limit met. It fails the transaction
+	// even if the function ignores what Get or Put returned.
+	Err error
+
+	writes  []*Record
+	topics  []string
+	records map[recordID]*Record
+	assumed int // records that are only assumed
+	bytes   int
+}
+
+// Fail notes the first error and returns err.
+func (t *Tx) Fail(err error) error {
+	if t.Err == nil {
+		t.Err = err
+	}
+	return err
+}
+
+// Reads is the number of different records the transaction has looked at.
+func (t *Tx) Reads() int { return len(t.records) - t.assumed }
+
+// Records returns, in no order, every record that the transaction has looked at
+// or writes.
+func (t *Tx) Records() []*Record {
+	out := make([]*Record, 0, len(t.records))
+	for _, r := range t.records {
+		out = append(out, r)
+	}
+	return out
+}
+
+// Topics are the topics to notify, in order.
+func (t *Tx) Topics() []string { return t.topics }
+
+// Writes returns the records that a commit changes, in the order of their first
+// write; a record that neither was nor will be there is left out.
+func (t *Tx) Writes() []*Record {
+	out := t.writes[:0:0]
+	for _, r := range t.writes {
+		if r.Stored || r.Present {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (t *Tx) record(c store.Collection, key string) (*Record, error) {
+	if t.Err != nil {
+		return nil, t.Err
+	}
+	id := recordID{c, key}
+	if r := t.records[id]; r != nil {
+		return r, nil
+	}
+	r := &Record{Collection: c, Key: key}
+	if err := t.Load(r); err != nil {
+		return nil, t.Fail(err)
+	}
+	t.keep(r)
+	return r, nil
+}
+
+// look makes sure that an assumed record is looked at.
+func (t *Tx) look(r *Record) error {
+	if !r.Assumed {
+		return nil
+	}
+	if err := t.Load(r); err != nil {
+		return t.Fail(err)
+	}
+	r.Assumed = false
+	t.assumed--
+	return nil
+}
+
+// Known reports whether the transaction has looked at the record.
+func (t *Tx) Known(c store.Collection, key string) bool {
+	r := t.records[recordID{c, key}]
+	return r != nil && !r.Assumed
+}
+
+// Preload hands over a record that the engine has read, and protects like any
+// other, before the function asks for it.
+func (t *Tx) Preload(r *Record) {
+	have := t.records[recordID{r.Collection, r.Key}]
+	switch {
+	case have == nil:
+		t.keep(r)
+	case have.Assumed:
+		have.Stored, have.StoredValue, have.StoredEntries, have.Version = r.Stored, r.StoredValue, r.StoredEntries, r.Version
+		have.Unreadable = r.Unreadable
+		have.Assumed = false
+		t.assumed--
+		if err := have.readable(); err != nil {
+			_ = t.Fail(err) // it was put
+		}
+	}
+}
+
+// Assumed returns the records that were written without having been looked at.
+func (t *Tx) Assumed() []*Record {
+	if t.assumed == 0 {
+		return nil
+	}
+	var out []*Record
+	for _, r := range t.writes {
+		if r.Assumed {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (t *Tx) keep(r *Record) {
+	if t.records == nil {
+		t.records = make(map[recordID]*Record, 4)
+	}
+	t.records[recordID{r.Collection, r.Key}] = r
+}
+
+// Settle looks at the records that were written without a look, together.
+func (t *Tx) Settle() error {
+	assumed := t.Assumed()
+	if len(assumed) == 0 {
+		return nil
+	}
+	if err := t.LoadMany(assumed); err != nil {
+		return t.Fail(err)
+	}
+	for _, r := range assumed {
+		r.Assumed = false
+	}
+	t.assumed = 0
+	for _, r := range assumed {
+		if err := r.readable(); err != nil {
+			return t.Fail(err)
+		}
+	}
+	return nil
+}
+
+// FetchAll is what an engine makes its store.Prefetcher of.
+func (t *Tx) FetchAll(ids []store.ID) error {
+	if t.Err != nil {
+		return t.Err
+	}
+	var records []*Record
+	asked := make(map[recordID]struct{}, len(ids))
+	for _, id := range ids {
+		if err := store.CheckKey(id.Collection, id.Key); err != nil {
+			return err
+		}
+		rid := recordID{id.Collection, id.Key}
+		if _, twice := asked[rid]; twice || t.records[rid] != nil {
+			continue
+		}
+		asked[rid] = struct{}{}
+		records = append(records, &Record{Collection: id.Collection, Key: id.Key})
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	if err := t.LoadMany(records); err != nil {
+		return t.Fail(err)
+	}
+	for _, r := range records {
+		t.keep(r)
+	}
+	return nil
+}
+
+// Get implements store.Tx.
+func (t *Tx) Get(c store.Collection, key string) ([]byte, error) {
+	if err := store.CheckKey(c, key); err != nil {
+		return nil, err
+	}
+	r, err := t.record(c, key)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case r.Written && r.Present:
+		return r.Value, nil
+	case r.Written || !r.Stored:
+		return nil, store.ErrNotFound
+	}
+	return r.StoredValue, r.readable()
+}
+
+// Put implements store.Tx.
+func (t *Tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
+	if t.ReadOnly {
+		return store.ErrReadOnly
+	}
+	n, err := store.CheckPut(c, key, value, entries)
+	if err != nil {
+		return err
+	}
+	t.bytes += n
+	if err := store.CheckTx(t.bytes); err != nil {
+		return t.Fail(err)
+	}
+	r, err := t.writable(c, key)
+	if err != nil {
+		return err
+	}
+	if value == nil {
+		value = []byte{} // SQL's NULL is not an empty value
+	}
+	r.Present, r.Value = true, value
+	r.Entries = append([]store.Entry(nil), entries...)
+	return nil
+}
+
+// Delete implements store.Tx.
+func (t *Tx) Delete(c store.Collection, key string) error {
+	if t.ReadOnly {
+		return store.ErrReadOnly
+	}
+	if err := store.CheckKey(c, key); err != nil {
+		return err
+	}
+	r, err := t.record(c, key)
+	if err == nil {
+		err = t.look(r)
+	}
+	if err != nil {
+		return err
+	}
+	if r.Unreadable != "" && !r.Written && t.FindEntries != nil {
+		if err := t.FindEntries(r); err != nil {
+			return t.Fail(err)
+		}
+	}
+	t.written(r)
+	r.Present, r.Value, r.Entries = false, nil, nil
+	return nil
+}
+
+// writable returns the record for a Put.
+func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
+	if t.Err != nil {
+		return nil, t.Err
+	}
+	if t.Assume && t.records[recordID{c, key}] == nil {
+		r := &Record{Collection: c, Key: key, Assumed: true}
+		t.keep(r)
+		t.assumed++
+		t.written(r)
+		return r, nil
+	}
+	r, err := t.record(c, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.readable(); err != nil && !r.Written { // else it is deleted first
+		return nil, t.Fail(err)
+	}
+	t.written(r)
+	return r, nil
+}
+
+func (t *Tx) written(r *Record) {
+	if !r.Written {
+		r.Written = true
+		t.writes = append(t.writes, r)
+	}
+}
+
+// Notify implements store.Tx.
+func (t *Tx) Notify(topic string) {
+	if !t.ReadOnly {
+		t.topics = append(t.topics, topic)
+	}
+}

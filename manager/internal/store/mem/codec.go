@@ -1,0 +1,216 @@
+package mem
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// A write set is the body of a log record, and of a snapshot record:
+//
+//	version  1 byte, 1
+//	time     8 bytes, Unix nanoseconds, little-endian; for people, not for decisions
+//	changes  each:
+//	  op          1 byte: 1 put, 2 delete
+//	  collection  string
+//	  key         string
+//	  put only:   uvarint number of entries, each: index string, sort key string
+//	              value, as a string
+//
+// where a string is a uvarint length and that many bytes.
+const (
+	codecVersion = 1
+	opPut        = 1
+	opDelete     = 2
+
+	// maxIndexes bounds the indexes of a collection, and so the entries of a
+	// record.
+	maxIndexes = 256
+)
+
+var errIndexes = fmt.Errorf("mem: a collection has at most %d indexes", maxIndexes)
+
+func appendHeader(dst []byte, at time.Time) []byte {
+	dst = append(dst, codecVersion)
+	return binary.LittleEndian.AppendUint64(dst, uint64(at.UnixNano()))
+}
+
+func appendString[S ~string | ~[]byte](dst []byte, s S) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(s)))
+	return append(dst, s...)
+}
+
+func appendPut(dst []byte, c store.Collection, indexes []*index, r *record) []byte {
+	dst = append(dst, opPut)
+	dst = appendString(dst, c)
+	dst = appendString(dst, r.key())
+	dst = binary.AppendUvarint(dst, uint64(r.n))
+	for i := range int(r.n) {
+		dst = appendString(dst, indexes[r.slot(i).index].name)
+		dst = appendString(dst, r.sortKeyAt(i))
+	}
+	return appendString(dst, r.value())
+}
+
+func appendDelete(dst []byte, c *collection, key string) []byte {
+	dst = append(dst, opDelete)
+	dst = appendString(dst, c.name)
+	return appendString(dst, key)
+}
+
+// Change is one change of a decoded write set. Its slices alias the body.
+type Change struct {
+	// Delete tells a deletion; then only Collection and Key are set.
+	Delete     bool
+	Collection []byte
+	Key        []byte
+	Value      []byte
+	Entries    []ChangeEntry
+}
+
+// ChangeEntry is an index entry of a Change.
+type ChangeEntry struct {
+	Index, SortKey []byte
+}
+
+var errWriteSet = errors.New("mem: malformed write set")
+
+// DecodeWriteSet calls fn for each change in body, a record of the log or of a
+// snapshot of this engine, in order, and returns the time at which it was
+// written. The Change is reused between calls. It fails on anything that the
+// engine would not have written.
+func DecodeWriteSet(body []byte, fn func(*Change) error) (time.Time, error) {
+	if len(body) < 9 {
+		return time.Time{}, fmt.Errorf("%w: %d bytes", errWriteSet, len(body))
+	}
+	if body[0] != codecVersion {
+		return time.Time{}, fmt.Errorf("%w: version %d, this program reads %d", errWriteSet, body[0], codecVersion)
+	}
+	at := time.Unix(0, int64(binary.LittleEndian.Uint64(body[1:])))
+	d := decoder{buf: body[9:]}
+	var c Change
+	for len(d.buf) > 0 {
+		if err := d.change(&c); err != nil {
+			return at, fmt.Errorf("%w: %s at byte %d of %d", errWriteSet, err, len(body)-len(d.buf), len(body))
+		}
+		if err := fn(&c); err != nil {
+			return at, err
+		}
+	}
+	return at, nil
+}
+
+type decoder struct{ buf []byte }
+
+func (d *decoder) change(c *Change) error {
+	op := d.buf[0]
+	d.buf = d.buf[1:]
+	*c = Change{Delete: op == opDelete, Entries: c.Entries[:0]}
+	if op != opPut && op != opDelete {
+		return fmt.Errorf("operation %d", op)
+	}
+	var err error
+	if c.Collection, err = d.bytes("collection"); err != nil {
+		return err
+	}
+	if c.Key, err = d.bytes("key"); err != nil {
+		return err
+	}
+	if err := c.checkName(); err != nil {
+		return err
+	}
+	if c.Delete {
+		return nil
+	}
+	n, err := d.uvarint("number of entries")
+	if err != nil {
+		return err
+	}
+	if n > maxIndexes {
+		return fmt.Errorf("%d entries, allowed are %d", n, maxIndexes)
+	}
+	for range n {
+		var e ChangeEntry
+		if e.Index, err = d.bytes("index"); err != nil {
+			return err
+		}
+		if e.SortKey, err = d.bytes("sort key"); err != nil {
+			return err
+		}
+		c.Entries = append(c.Entries, e)
+	}
+	if c.Value, err = d.bytes("value"); err != nil {
+		return err
+	}
+	return c.check()
+}
+
+// checkName and check apply the limits that the engine puts on what it writes,
+// as store.CheckPut does, and without turning every name into a string.
+func (c *Change) checkName() error {
+	if err := checkName("collection", c.Collection); err != nil {
+		return err
+	}
+	if len(c.Key) == 0 || len(c.Key) > store.MaxKeyBytes {
+		return fmt.Errorf("key of %d bytes", len(c.Key))
+	}
+	return nil
+}
+
+func (c *Change) check() error {
+	if len(c.Value) > store.MaxValueBytes {
+		return fmt.Errorf("value of %d bytes", len(c.Value))
+	}
+	for i, e := range c.Entries {
+		if err := checkName("index", e.Index); err != nil {
+			return err
+		}
+		if len(e.SortKey) > store.MaxKeyBytes {
+			return fmt.Errorf("sort key of %d bytes", len(e.SortKey))
+		}
+		for _, other := range c.Entries[:i] {
+			if bytes.Equal(other.Index, e.Index) {
+				return fmt.Errorf("two entries in index %q", e.Index)
+			}
+		}
+	}
+	return nil
+}
+
+func checkName(what string, name []byte) error {
+	ok := len(name) >= 1 && len(name) <= 32
+	for i := 0; ok && i < len(name); i++ {
+		b := name[i]
+		ok = b >= 'a' && b <= 'z' || b >= '0' && b <= '9' || b == '_'
+	}
+	if !ok {
+		return fmt.Errorf("%s name %q", what, name)
+	}
+	return nil
+}
+
+func (d *decoder) uvarint(what string) (uint64, error) {
+	v, n := binary.Uvarint(d.buf)
+	if n <= 0 {
+		return 0, fmt.Errorf("bad length of %s", what)
+	}
+	d.buf = d.buf[n:]
+	return v, nil
+}
+
+func (d *decoder) bytes(what string) ([]byte, error) {
+	n, err := d.uvarint(what)
+	if err != nil {
+		return nil, err
+	}
+	if n > uint64(len(d.buf)) {
+		return nil, fmt.Errorf("%s of %d bytes, %d are left", what, n, len(d.buf))
+	}
+	b := d.buf[:n:n]
+	d.buf = d.buf[n:]
+	return b, nil
+}

@@ -1,0 +1,253 @@
+package mem
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+const (
+	// snapshotStep is how many records a snapshot looks at in one go while it
+	// holds up transactions.
+	snapshotStep = 128
+	// snapshotRecord is how many bytes of records share a record of the
+	// snapshot file.
+	snapshotRecord = 64 << 10
+	// snapshotBurst is how many bytes are written before Options.SnapshotRate
+	// applies.
+	snapshotBurst = 1 << 20
+)
+
+// snapshotRun is what a running snapshot and the transactions share, under
+// Store.mu.
+type snapshotRun struct {
+	seq       uint64
+	displaced []version
+}
+
+// version is a record as it was or is at a snapshot's sequence number.
+type version struct {
+	c   *collection
+	rec *record
+}
+
+// keepDisplaced is how many displaced versions a snapshot has room for without
+// asking for memory, of which transactions would have to collect the garbage.
+const keepDisplaced = 1 << 16
+
+// Snapshot writes a snapshot of the present state and lets the log delete what
+// that replaces. Without a log it does nothing. One snapshot is written at a
+// time; a second call waits for the first, until ctx ends.
+func (s *Store) Snapshot(ctx context.Context) error {
+	_, err := s.takeSnapshot(ctx)
+	return translate(err)
+}
+
+func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error) {
+	if s.log == nil {
+		return res, nil
+	}
+	select {
+	case s.snapshotting <- struct{}{}:
+		defer func() { <-s.snapshotting }()
+	case <-ctx.Done():
+		return res, ctx.Err()
+	}
+	start := time.Now()
+	before := s.sinceSnap.Load()
+
+	s.mu.Lock()
+	if s.closed {
+		s.unlock()
+		return res, store.ErrClosed
+	}
+	run := &snapshotRun{seq: s.log.Last()}
+	collections := make([]*collection, 0, len(s.collections))
+	for _, c := range s.collections {
+		collections = append(collections, c)
+	}
+	s.snap = run
+	s.unlock()
+	walked := func() {
+		s.mu.Lock()
+		s.snap = nil
+		s.unlock()
+	}
+	defer walked() // if it did not get that far
+
+	w := snapshotWriter{
+		s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start, indexes: make(map[*collection][]*index),
+	}
+	err = s.log.Snapshot(ctx, run.seq, func(out *wal.SnapshotWriter) error {
+		w.out = out
+		for _, c := range collections {
+			if err := w.collection(c); err != nil {
+				return err
+			}
+		}
+		walked() // what is displaced from here on was written, however long the rest takes
+		return w.flush()
+	})
+	if err == nil {
+		s.sinceSnap.Add(-before)
+	}
+	return SnapshotResult{Sequence: run.seq, Records: w.records, Took: time.Since(start), Err: translate(err)}, err
+}
+
+// snapshotWriter walks over the records.
+type snapshotWriter struct {
+	s       *Store
+	ctx     context.Context
+	run     *snapshotRun
+	at      time.Time
+	out     *wal.SnapshotWriter
+	buf     []byte
+	step    []version
+	indexes map[*collection][]*index // of those in step
+	records int
+	started time.Time
+	written int64
+}
+
+// collection writes c. The walk gives up the lock between steps: nobody
+// changes the map while it is advanced, and whatever is added meanwhile is
+// newer than the snapshot, so it does not matter whether the walk meets it.
+func (w *snapshotWriter) collection(c *collection) (err error) {
+	w.s.mu.Lock()
+	defer w.s.unlock()
+	looked := 0
+	c.records.each(func(rec *record) bool {
+		if rec.seq <= w.run.seq {
+			w.step = append(w.step, version{c, rec})
+		}
+		if looked++; looked%snapshotStep == 0 {
+			err = w.writeStep()
+		}
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	return w.writeStep()
+}
+
+// writeStep encodes the records of the step, and the versions that
+// transactions handed over meanwhile, without the lock, which the caller holds.
+func (w *snapshotWriter) writeStep() error {
+	w.step = append(w.step, w.run.displaced...)
+	clear(w.run.displaced)
+	w.run.displaced = w.run.displaced[:0]
+	if cap(w.run.displaced) > keepDisplaced {
+		w.run.displaced = nil
+	}
+	// The names of indexes do not change, but there may be more of them.
+	var last *collection
+	for _, v := range w.step {
+		if v.c != last {
+			last = v.c
+			w.indexes[last] = last.indexes
+		}
+	}
+	w.s.unlock()
+	defer w.s.mu.Lock()
+	for _, v := range w.step {
+		if err := w.add(v); err != nil {
+			return err
+		}
+	}
+	clear(w.step)
+	w.step = w.step[:0]
+	return w.ctx.Err()
+}
+
+func (w *snapshotWriter) add(v version) error {
+	if len(w.buf) == 0 {
+		w.buf = appendHeader(w.buf, w.at)
+	}
+	w.buf = appendPut(w.buf, v.c.name, w.indexes[v.c], v.rec)
+	w.records++
+	if len(w.buf) < snapshotRecord {
+		return nil
+	}
+	return w.flush()
+}
+
+func (w *snapshotWriter) flush() error {
+	if len(w.buf) == 0 {
+		return nil
+	}
+	if err := w.out.Add(w.buf); err != nil {
+		return err
+	}
+	w.written += int64(len(w.buf))
+	w.buf = w.buf[:0]
+	return w.pace()
+}
+
+// pace waits as long as the snapshot is ahead of its rate.
+func (w *snapshotWriter) pace() error {
+	if w.s.opts.SnapshotRate < 0 || w.written < snapshotBurst {
+		return nil
+	}
+	due := time.Duration(float64(w.written-snapshotBurst) / float64(w.s.opts.SnapshotRate) * float64(time.Second))
+	wait := due - time.Since(w.started)
+	if wait < time.Millisecond {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+}
+
+// snapshotLoop takes snapshots when the log has grown enough.
+func (s *Store) snapshotLoop(ctx context.Context) {
+	defer s.background.Done()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.snapDue:
+		}
+		if s.sinceSnap.Load() < s.snapshotLimit() {
+			continue
+		}
+		res, err := s.takeSnapshot(ctx)
+		if ctx.Err() != nil || errors.Is(err, store.ErrClosed) {
+			return
+		}
+		if s.opts.OnSnapshot != nil {
+			s.opts.OnSnapshot(res)
+		}
+		if err == nil {
+			continue
+		}
+		pause := time.NewTimer(s.opts.SnapshotRetry)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		s.wantSnapshot()
+	}
+}
+
+// snapshotLimit is how many bytes of log make a snapshot due.
+func (s *Store) snapshotLimit() int64 {
+	return max(s.opts.SnapshotBytes, s.log.Stats().SnapshotBytes)
+}
+
+func (s *Store) wantSnapshot() {
+	select {
+	case s.snapDue <- struct{}{}:
+	default:
+	}
+}

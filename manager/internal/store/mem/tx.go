@@ -1,0 +1,275 @@
+package mem
+
+import (
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// handle is the store.Tx that a function gets. It is worthless once the
+// function has returned, while the transaction behind it is used again.
+type handle struct{ t *tx }
+
+func (h *handle) Now() time.Time {
+	if h.t == nil {
+		return time.Time{}
+	}
+	return h.t.Now()
+}
+
+func (h *handle) Get(name store.Collection, key string) ([]byte, error) {
+	if h.t == nil {
+		return nil, errFinished
+	}
+	return h.t.get(name, key)
+}
+
+func (h *handle) Put(name store.Collection, key string, value []byte, entries ...store.Entry) error {
+	if err := h.mayWrite(); err != nil {
+		return err
+	}
+	return h.t.put(name, key, value, entries)
+}
+
+func (h *handle) Delete(name store.Collection, key string) error {
+	if err := h.mayWrite(); err != nil {
+		return err
+	}
+	return h.t.delete(name, key)
+}
+
+func (h *handle) Scan(name store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if h.t == nil {
+		return nil, errFinished
+	}
+	return h.t.scan(name, index, r)
+}
+
+// Size implements store.Sizer.
+func (h *handle) Size(name store.Collection) (records int, bytes int64, err error) {
+	if h.t == nil {
+		return 0, 0, errFinished
+	}
+	return h.t.size(name)
+}
+
+func (h *handle) Notify(topic string) {
+	if h.mayWrite() == nil {
+		h.t.notify(topic)
+	}
+}
+
+func (h *handle) mayWrite() error {
+	if h.t == nil {
+		return errFinished
+	}
+	if !h.t.update {
+		return store.ErrReadOnly
+	}
+	return nil
+}
+
+// tx is the transaction that runs. There is one per store, since it has the
+// lock.
+type tx struct {
+	s      *Store
+	now    time.Time
+	update bool
+	// seen is the highest sequence number among what the function looked at.
+	seen   uint64
+	writes []write
+	// byKey finds writes once there are too many to look through.
+	byKey  map[writeKey]int
+	bytes  int
+	topics topics
+	// err makes the transaction fail even if its function ignores it.
+	err error
+}
+
+// write is a put, or without a record a delete.
+type write struct {
+	c   *collection
+	key string
+	rec *record
+}
+
+type writeKey struct {
+	c   *collection
+	key string
+}
+
+// reset makes t ready for another function. topics now belong to the caller that has
+// taken them.
+func (t *tx) reset(update bool) {
+	writes := t.writes[:0]
+	clear(t.writes)
+	if cap(writes) > manyWrites {
+		writes = nil
+	}
+	*t = tx{s: t.s, update: update, writes: writes}
+}
+
+// manyWrites is where a map beats looking through the writes.
+const manyWrites = 16
+
+func (t *tx) Now() time.Time {
+	if t.now.IsZero() {
+		t.now = t.s.opts.Clock()
+	}
+	return t.now
+}
+
+func (t *tx) get(name store.Collection, key string) ([]byte, error) {
+	c := t.s.find(name)
+	if c == nil || key == "" || len(key) > store.MaxKeyBytes {
+		if err := store.CheckKey(name, key); err != nil {
+			return nil, err
+		}
+		return nil, store.ErrNotFound
+	}
+	if i := t.find(c, key); i >= 0 {
+		if rec := t.writes[i].rec; rec != nil {
+			return rec.value(), nil
+		}
+		return nil, store.ErrNotFound
+	}
+	rec := c.records.get(key)
+	if rec == nil {
+		t.seen = max(t.seen, c.deleted[key])
+		return nil, store.ErrNotFound
+	}
+	t.seen = max(t.seen, rec.seq)
+	return rec.value(), nil
+}
+
+func (t *tx) put(name store.Collection, key string, value []byte, entries []store.Entry) error {
+	size, err := store.CheckPut(name, key, value, entries)
+	if err != nil {
+		return t.fail(err)
+	}
+	if err := t.grow(size); err != nil {
+		return err
+	}
+	c, err := t.s.collection(name)
+	if err != nil {
+		return t.fail(err)
+	}
+	rec, err := c.newRecord(key, value, entries)
+	if err != nil {
+		return t.fail(err)
+	}
+	t.set(write{c, rec.key(), rec})
+	return nil
+}
+
+func (t *tx) delete(name store.Collection, key string) error {
+	if err := store.CheckKey(name, key); err != nil {
+		return t.fail(err)
+	}
+	if err := t.grow(len(key)); err != nil {
+		return err
+	}
+	c, err := t.s.collection(name)
+	if err != nil {
+		return t.fail(err)
+	}
+	t.set(write{c: c, key: key})
+	return nil
+}
+
+func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]store.Hit, error) {
+	if err := store.CheckScan(name, indexName, r); err != nil {
+		return nil, err
+	}
+	c := t.s.find(name)
+	if c == nil {
+		return nil, nil
+	}
+	ix := c.byName[indexName]
+	if ix == nil {
+		return nil, nil
+	}
+	hits, seen := ix.scan(r)
+	t.seen = max(t.seen, seen)
+	return hits, nil
+}
+
+// size is exact in an Update, whose answer then waits for every transaction so
+// far. In a View it is what is durable, and nobody waits for it.
+func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
+	c := t.s.find(name)
+	switch {
+	case c == nil:
+		return 0, 0, store.CheckName(string(name))
+	case t.s.log == nil:
+	case t.update:
+		t.seen = t.s.log.Last()
+	default:
+		t.s.unsettled.settle(t.s.log.Durable())
+		return c.durable, c.durableBytes, nil
+	}
+	return c.records.len(), c.records.bytes, nil
+}
+
+func (t *tx) notify(topic string) { t.topics.add(topic) }
+
+// fail makes sure that the transaction fails, even if its function ignores err.
+func (t *tx) fail(err error) error {
+	t.err = err
+	return err
+}
+
+// grow accounts for n bytes of writes.
+func (t *tx) grow(n int) error {
+	t.bytes += n
+	if err := store.CheckTx(t.bytes); err != nil {
+		return t.fail(err)
+	}
+	return nil
+}
+
+// find returns the place of the transaction's own write of key, or -1.
+func (t *tx) find(c *collection, key string) int {
+	if t.byKey != nil {
+		if i, ok := t.byKey[writeKey{c, key}]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := range t.writes {
+		if w := &t.writes[i]; w.c == c && w.key == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func (t *tx) set(w write) {
+	if i := t.find(w.c, w.key); i >= 0 {
+		t.writes[i] = w
+		return
+	}
+	t.writes = append(t.writes, w)
+	switch {
+	case t.byKey != nil:
+		t.byKey[writeKey{w.c, w.key}] = len(t.writes) - 1
+	case len(t.writes) == manyWrites:
+		t.byKey = make(map[writeKey]int, 2*manyWrites)
+		for i, w := range t.writes {
+			t.byKey[writeKey{w.c, w.key}] = i
+		}
+	}
+}
+
+// encode appends the write set as a log record.
+func (t *tx) encode(dst []byte) []byte {
+	dst = appendHeader(dst, t.Now())
+	for i := range t.writes {
+		if w := &t.writes[i]; w.rec != nil {
+			dst = appendPut(dst, w.c.name, w.c.indexes, w.rec)
+		} else {
+			dst = appendDelete(dst, w.c, w.key)
+		}
+	}
+	return dst
+}

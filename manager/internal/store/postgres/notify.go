@@ -1,0 +1,136 @@
+package postgres
+
+import (
+	"context"
+	"encoding/hex"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncegate/oncegate/manager/internal/store/notify"
+)
+
+const (
+	// notifyQueue bounds the topics that wait to be sent. A full queue drops
+	// wake-ups to other managers, whose watchers look again on their own timer.
+	notifyQueue = 4096
+	// notifyBatch bounds the topics of one statement.
+	notifyBatch = 256
+)
+
+// notifier sends and receives wake-ups. NOTIFY inside the transactions
+// themselves would make their commits wait for each other (the server holds a
+// database-wide lock while it commits a notifying transaction), so topics are
+// collected and sent after the commit by one goroutine.
+type notifier struct {
+	hub     notify.Hub
+	pool    *pgxpool.Pool
+	channel string
+	queue   chan string
+	cancel  context.CancelFunc
+	done    [2]chan struct{}
+}
+
+func startNotifier(ctx context.Context, pool *pgxpool.Pool, channel string) (*notifier, error) {
+	n := &notifier{pool: pool, channel: channel, queue: make(chan string, notifyQueue)}
+	conn, err := n.listen(ctx)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	n.cancel = cancel
+	n.done = [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	go n.receive(loop, conn)
+	go n.sendLoop(loop)
+	return n, nil
+}
+
+// listen opens a connection of its own, outside the pool.
+func (n *notifier) listen(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := pgx.ConnectConfig(ctx, n.pool.Config().ConnConfig.Copy())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{n.channel}.Sanitize()); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
+	defer close(n.done[0])
+	for {
+		if conn != nil {
+			m, err := conn.WaitForNotification(ctx)
+			if err == nil {
+				if topic, err := hex.DecodeString(m.Payload); err == nil {
+					n.hub.Notify(string(topic))
+				}
+				continue
+			}
+			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			_ = conn.Close(bye)
+			cancel()
+			conn = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(200 * time.Millisecond):
+		}
+		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
+		conn, _ = n.listen(attempt)
+		cancel()
+		// Whatever was sent while nobody listened is lost, so all look again.
+		n.hub.NotifyAll()
+	}
+}
+
+// send wakes this process' watchers at once and the other managers' soon.
+func (n *notifier) send(topics []string) {
+	for _, topic := range topics {
+		n.hub.Notify(topic)
+		select {
+		case n.queue <- hex.EncodeToString([]byte(topic)):
+		default:
+		}
+	}
+}
+
+func (n *notifier) sendLoop(ctx context.Context) {
+	defer close(n.done[1])
+	for {
+		batch := make(map[string]struct{})
+		select {
+		case <-ctx.Done():
+			return
+		case topic := <-n.queue:
+			batch[topic] = struct{}{}
+		}
+	collect:
+		for len(batch) < notifyBatch {
+			select {
+			case topic := <-n.queue:
+				batch[topic] = struct{}{}
+			default:
+				break collect
+			}
+		}
+		payloads := make([]string, 0, len(batch))
+		for p := range batch {
+			payloads = append(payloads, p)
+		}
+		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
+		// Failing only costs speed: watchers look again on their own timer.
+		_, _ = n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM unnest($2::text[]) AS p`, n.channel, payloads)
+		cancel()
+	}
+}
+
+func (n *notifier) close() {
+	n.cancel()
+	<-n.done[0]
+	<-n.done[1]
+}

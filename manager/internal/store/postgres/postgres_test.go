@@ -1,0 +1,360 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+)
+
+func open(t *testing.T, srv *servers.Server) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Options{DSN: srv.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func put(ctx context.Context, s store.Store, key, value string) error {
+	return s.Update(ctx, func(tx store.Tx) error {
+		return tx.Put("things", key, []byte(value), store.Entry{Index: "byname", SortKey: key})
+	})
+}
+
+func get(ctx context.Context, s store.Store, key string) (string, error) {
+	var v string
+	err := s.View(ctx, func(tx store.Tx) error {
+		b, err := tx.Get("things", key)
+		v = string(b)
+		return err
+	})
+	return v, err
+}
+
+func TestManagersMigrateTogether(t *testing.T) {
+	srv := servers.Postgres(t)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			s, err := Open(t.Context(), Options{DSN: srv.URL, MaxConns: 2})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	s := open(t, srv)
+	if _, err := s.pool.Exec(t.Context(), `UPDATE oncegate.meta SET version = 99`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(t.Context(), Options{DSN: srv.URL})
+	if err == nil || !strings.Contains(err.Error(), "format version 99") {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestUnreadableRecord(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	storetest.Unreadable(t, s, func(c store.Collection, key string) {
+		if _, err := s.pool.Exec(t.Context(), `UPDATE oncegate.records SET entries = '\xff' WHERE coll = $1 AND key = $2`, string(c), []byte(key)); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestBadOptions(t *testing.T) {
+	for _, o := range []Options{
+		{DSN: "postgres://localhost/x", Schema: "a; drop"},
+		{DSN: "postgres://user:secret@localhost:notaport/x"},
+	} {
+		_, err := Open(t.Context(), o)
+		if err == nil || errors.Is(err, store.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%+v: error %v", o, err)
+		}
+	}
+	if _, err := Open(t.Context(), Options{DSN: "host=" + os.TempDir() + "/nowhere"}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
+	srv := servers.Postgres(t)
+	s := open(t, srv)
+	var mu sync.Mutex
+	acked := map[string]int{}
+	var wg sync.WaitGroup
+	enough := make(chan struct{})
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 100000 {
+				key := fmt.Sprintf("w%d-%d", w, i%20)
+				if err := put(t.Context(), s, key, fmt.Sprint(i)); err != nil {
+					return
+				}
+				mu.Lock()
+				acked[key] = i
+				if len(acked) == 8*20 {
+					select {
+					case <-enough:
+					default:
+						close(enough)
+					}
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	<-enough
+	srv.Kill()
+	wg.Wait()
+	if err := put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnavailable) {
+		t.Fatalf("with the server gone: error %v", err)
+	}
+	if err := srv.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range acked {
+		got, err := get(t.Context(), s, key)
+		for errors.Is(err, store.ErrUnavailable) { // the pool still holds broken connections
+			got, err = get(t.Context(), s, key)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", key, err)
+		}
+		// An unacknowledged write may have happened after the last acknowledged one.
+		var have int
+		fmt.Sscan(got, &have)
+		if have != want && have != want+20 {
+			t.Fatalf("%s: %d is stored, %d was acknowledged", key, have, want)
+		}
+	}
+}
+
+func TestWakeUpsReachOtherManagersAndComeBack(t *testing.T) {
+	srv := servers.Postgres(t)
+	a, b := open(t, srv), open(t, srv)
+	w := b.Watch("topic \x00\xff")
+	defer w.Stop()
+	notify := func() error {
+		return a.Update(t.Context(), func(tx store.Tx) error { tx.Notify("topic \x00\xff"); return nil })
+	}
+	if err := notify(); err != nil {
+		t.Fatal(err)
+	}
+	<-w.C()
+	srv.Kill()
+	<-w.C() // the lost connection itself makes everyone look again
+	if err := srv.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for woken := false; !woken; {
+		if err := notify(); err != nil && !errors.Is(err, store.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		select {
+		case <-w.C():
+			woken = true
+		case <-t.Context().Done():
+			t.Fatal("never woken")
+		default:
+		}
+	}
+}
+
+// TestDeadlockRunsAgain makes two transactions lock two records in opposite
+// orders; the one the server ends must run again by itself.
+func TestDeadlockRunsAgain(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	for _, key := range []string{"a", "b"} {
+		if err := put(t.Context(), s, key, "0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var runs atomic.Int32
+	var once [2]sync.Once
+	var both, wg sync.WaitGroup
+	both.Add(2)
+	for i, order := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		wg.Go(func() {
+			err := s.transact(t.Context(), func(tx store.Tx) error {
+				runs.Add(1)
+				if _, err := tx.Get("things", order[0]); err != nil {
+					return err
+				}
+				once[i].Do(func() { both.Done(); both.Wait() }) // both hold their first lock
+				v, err := tx.Get("things", order[1])
+				if err != nil {
+					return err
+				}
+				return tx.Put("things", order[1], append(v[:len(v):len(v)], byte('1'+i)))
+			}, func(int) (mode, bool) { return pessimistic, false })
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := runs.Load(); n < 3 {
+		t.Errorf("%d runs, want one that ran again", n)
+	}
+	for key, want := range map[string]string{"a": "02", "b": "01"} {
+		if v, err := get(t.Context(), s, key); err != nil || v != want {
+			t.Errorf("%s: %q, %v, want %q", key, v, err, want)
+		}
+	}
+}
+
+// TestBusyRecordIsLocked: a function whose record changes under every run of it
+// gets through all the same, because its later runs lock.
+func TestBusyRecordIsLocked(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	if err := put(t.Context(), s, "busy", "0"); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"busy", "absent"} {
+		runs := 0
+		var others sync.WaitGroup
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			runs++
+			if _, err := tx.Get("things", key); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			change := func() {
+				if err := put(t.Context(), s, key, fmt.Sprint(runs)); err != nil {
+					t.Error(err)
+				}
+			}
+			if runs <= optimisticRuns {
+				change()
+				return tx.Put("things", key, []byte("mine"))
+			}
+			others.Go(change) // waits until this transaction has ended
+			return tx.Put("things", key, []byte("mine"))
+		})
+		others.Wait()
+		if err != nil || runs != optimisticRuns+1 {
+			t.Errorf("%s: error %v after %d runs, want none after %d", key, err, runs, optimisticRuns+1)
+		}
+	}
+}
+
+// TestAssumedAbsence: a Put without a look replaces a record that was there, with
+// its index entries.
+func TestAssumedAbsence(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	if err := put(t.Context(), s, "old", "1"); err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err := s.Update(t.Context(), func(tx store.Tx) error {
+		runs++
+		return errors.Join(
+			tx.Put("things", "old", []byte("2"), store.Entry{Index: "byname", SortKey: "z"}),
+			tx.Put("things", "new", []byte("3"), store.Entry{Index: "byname", SortKey: "y"}),
+		)
+	})
+	if err != nil || runs != 2 {
+		t.Fatalf("error %v after %d runs, want none after 2", err, runs)
+	}
+	var hits []store.Hit
+	err = s.View(t.Context(), func(tx store.Tx) (err error) {
+		hits, err = tx.Scan("things", "byname", store.Range{Limit: 10})
+		return err
+	})
+	if err != nil || fmt.Sprint(hits) != "[{y new} {z old}]" {
+		t.Fatalf("index %v, %v", hits, err)
+	}
+	for key, want := range map[string]string{"old": "2", "new": "3"} {
+		if v, err := get(t.Context(), s, key); err != nil || v != want {
+			t.Errorf("%s: %q, %v, want %q", key, v, err, want)
+		}
+	}
+}
+
+// TestRefusalOfWhatNeverWas: the function sees one record from before a change
+// and another from after it, and refuses; it must run again.
+func TestRefusalOfWhatNeverWas(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	both := func(value string) error {
+		return s.Update(t.Context(), func(tx store.Tx) error {
+			return errors.Join(tx.Put("things", "a", []byte(value)), tx.Put("things", "b", []byte(value)))
+		})
+	}
+	if err := both("0"); err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err := s.Update(t.Context(), func(tx store.Tx) error {
+		runs++
+		a, err := tx.Get("things", "a")
+		if err != nil {
+			return err
+		}
+		if runs == 1 {
+			if err := both("1"); err != nil {
+				return err
+			}
+		}
+		b, err := tx.Get("things", "b")
+		if err != nil {
+			return err
+		}
+		if string(a) != string(b) {
+			return fmt.Errorf("a is %s, b is %s", a, b)
+		}
+		return nil
+	})
+	if err != nil || runs != 2 {
+		t.Fatalf("error %v after %d runs, want none after 2", err, runs)
+	}
+}
+
+// TestClaimersSkipLockedRecords: while one transaction claims the head of an
+// index, another's scan starts behind it instead of waiting.
+func TestClaimersSkipLockedRecords(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	for i := range 6 {
+		if err := put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	scan := func(tx store.Tx) string {
+		hits, err := tx.Scan("things", "byname", store.Range{Limit: 2, Claim: true})
+		if err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprint(hits)
+	}
+	err := s.Update(t.Context(), func(outer store.Tx) error {
+		if got := scan(outer); got != "[{k0 k0} {k1 k1}]" {
+			t.Errorf("first claimer got %s", got)
+		}
+		return s.Update(t.Context(), func(inner store.Tx) error {
+			if got := scan(inner); got != "[{k2 k2} {k3 k3}]" {
+				t.Errorf("second claimer got %s", got)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

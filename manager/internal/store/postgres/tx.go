@@ -1,0 +1,350 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
+)
+
+// mode tells how a transaction protects what it reads.
+type mode int
+
+const (
+	// optimistic: reads lock nothing, the commit checks that they still hold.
+	optimistic mode = iota
+	// pessimistic: reads lock.
+	pessimistic
+	// snapshot: all reads are of one state, nothing is written.
+	snapshot
+)
+
+type tx struct {
+	overlay.Tx
+	s    *Store
+	ctx  context.Context
+	conn *pgx.Conn
+	mode mode
+	// begun: the server has an open transaction.
+	begun bool
+	// clock is the server's time at the last read, now what Now answered first.
+	clock, now time.Time
+}
+
+func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, m mode, assume bool) *tx {
+	t := &tx{s: s, ctx: ctx, conn: conn, mode: m}
+	t.ReadOnly, t.Load, t.LoadMany, t.Assume = m == snapshot, t.load, t.loadMany, assume
+	t.FindEntries = t.findEntries
+	return t
+}
+
+// failed notes an error of the driver; a conflict keeps its own type.
+func (t *tx) failed(err error) error {
+	if !conflict(err) {
+		err = unavailable(err)
+	}
+	return t.Fail(err)
+}
+
+// send runs a batch in one round trip inside the transaction, which it begins
+// when that has not happened; read, when not nil, reads the answers.
+func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
+	if t.Err != nil {
+		return t.Err
+	}
+	begins := !t.begun
+	if begins {
+		first := &pgx.Batch{}
+		if t.mode == snapshot {
+			first.Queue("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+		} else {
+			first.Queue("BEGIN")
+		}
+		first.QueuedQueries = append(first.QueuedQueries, b.QueuedQueries...)
+		b = first
+	}
+	res := t.conn.SendBatch(t.ctx, b)
+	err := func() error {
+		if begins {
+			if _, err := res.Exec(); err != nil {
+				return err
+			}
+			t.begun = true
+		}
+		if read == nil {
+			return nil
+		}
+		return read(res)
+	}()
+	if cerr := res.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return t.failed(err)
+	}
+	return nil
+}
+
+// Now implements store.Tx: the server's clock at the last thing that was read
+// before the first call. It is never behind the clock by which what was read
+// had been written.
+func (t *tx) Now() time.Time {
+	if !t.now.IsZero() {
+		return t.now
+	}
+	if t.clock.IsZero() && t.Err == nil {
+		if err := t.conn.QueryRow(t.ctx, t.s.sql.now).Scan(&t.clock); err != nil {
+			_ = t.failed(err)
+		}
+	}
+	if t.clock.IsZero() {
+		return time.Now() // never acted on: the transaction fails with t.Err
+	}
+	t.now = t.clock
+	return t.now
+}
+
+// load looks at a record.
+func (t *tx) load(r *overlay.Record) error {
+	if t.mode == pessimistic {
+		return t.loadLocked([]*overlay.Record{r})
+	}
+	if t.mode == snapshot {
+		b := &pgx.Batch{}
+		b.Queue(t.s.sql.get, string(r.Collection), []byte(r.Key))
+		return t.send(b, func(res pgx.BatchResults) error { return t.read(r, res.QueryRow()) })
+	}
+	if err := t.read(r, t.conn.QueryRow(t.ctx, t.s.sql.get, string(r.Collection), []byte(r.Key))); err != nil {
+		return t.failed(err)
+	}
+	return nil
+}
+
+// Prefetch implements store.Prefetcher.
+func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
+
+// loadMany looks at many records in one round trip, or two where it locks.
+func (t *tx) loadMany(records []*overlay.Record) error {
+	if t.mode == pessimistic {
+		return t.loadLocked(records)
+	}
+	colls, keys := make([]string, len(records)), make([][]byte, len(records))
+	for i, r := range records {
+		colls[i], keys[i] = string(r.Collection), []byte(r.Key)
+	}
+	next := 0
+	fill := func(rows pgx.Rows, err error) error {
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if err := t.read(records[next], rows); err != nil {
+				return err
+			}
+			next++
+		}
+		return rows.Err()
+	}
+	if t.mode == snapshot {
+		b := &pgx.Batch{}
+		b.Queue(t.s.sql.getMany, colls, keys)
+		return t.send(b, func(res pgx.BatchResults) error { return fill(res.Query()) })
+	}
+	if err := fill(t.conn.Query(t.ctx, t.s.sql.getMany, colls, keys)); err != nil {
+		return t.failed(err)
+	}
+	return nil
+}
+
+// loadLocked locks the records' rows. Of those that have none it locks the names and looks
+// again: the transaction that held a name before may have inserted the record. Transactions lock in the same
+// order, so that they wait for each other in a line.
+func (t *tx) loadLocked(records []*overlay.Record) error {
+	look := func(res pgx.BatchResults, r *overlay.Record) error {
+		err := t.read(r, res.QueryRow())
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		return err
+	}
+	slices.SortFunc(records, byName)
+	b := &pgx.Batch{}
+	for _, r := range records {
+		b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	}
+	err := t.send(b, func(res pgx.BatchResults) error {
+		for _, r := range records {
+			if err := look(res, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	absent := slices.DeleteFunc(slices.Clone(records), func(r *overlay.Record) bool { return r.Stored })
+	if err != nil || len(absent) == 0 {
+		return err
+	}
+	slices.SortFunc(absent, func(a, b *overlay.Record) int { return cmp.Compare(t.s.lockNumber(a), t.s.lockNumber(b)) })
+	b = &pgx.Batch{}
+	for _, r := range absent {
+		b.Queue(t.s.sql.lockAbsent, t.s.lockNumber(r))
+		b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+	}
+	b.Queue(t.s.sql.now)
+	return t.send(b, func(res pgx.BatchResults) error {
+		for _, r := range absent {
+			if _, err := res.Exec(); err != nil {
+				return err
+			}
+			if err := look(res, r); err != nil {
+				return err
+			}
+		}
+		return res.QueryRow().Scan(&t.clock)
+	})
+}
+
+// read reads the time and a record, absent when its columns are null.
+func (t *tx) read(r *overlay.Record, row pgx.Row) error {
+	var entries []byte
+	var version pgtype.Uint32
+	if err := row.Scan(&t.clock, &r.StoredValue, &entries, &version); err != nil || !version.Valid {
+		return err
+	}
+	r.Stored, r.Version = true, version.Uint32
+	split(r, entries)
+	return nil
+}
+
+func split(r *overlay.Record, entries []byte) {
+	var err error
+	if r.StoredEntries, _, err = reccodec.Split(entries); err != nil {
+		r.Unreadable = err.Error()
+	}
+}
+
+// findEntries reads the whole index: it is for a record whose own list of them is
+// damaged.
+func (t *tx) findEntries(r *overlay.Record) error {
+	b := &pgx.Batch{}
+	b.Queue(t.s.sql.entries, string(r.Collection), []byte(r.Key))
+	return t.send(b, func(res pgx.BatchResults) error {
+		rows, err := res.Query()
+		if err != nil {
+			return err
+		}
+		var index string
+		var sortKey []byte
+		_, err = pgx.ForEachRow(rows, []any{&index, &sortKey}, func() error {
+			r.StoredEntries = append(r.StoredEntries, store.Entry{Index: index, SortKey: string(sortKey)})
+			return nil
+		})
+		return err
+	})
+}
+
+// Scan implements store.Tx.
+func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if err := store.CheckScan(c, index, r); err != nil {
+		return nil, err
+	}
+	if t.Err != nil {
+		return nil, t.Err
+	}
+	q := &t.s.sql
+	from, to, after, afterTo := q.scan, q.scanTo, q.scanAfter, q.scanAfterTo
+	claim := r.Claim && !t.ReadOnly
+	if claim {
+		from, to, after, afterTo = q.claim, q.claimTo, q.claimAfter, q.claimAfterTo
+	}
+	var stmt string
+	args := []any{string(c), index, r.Limit}
+	switch {
+	case r.After != nil && r.To != "":
+		stmt, args = afterTo, append(args, []byte(r.After.SortKey), []byte(r.After.Key), []byte(r.To))
+	case r.After != nil:
+		stmt, args = after, append(args, []byte(r.After.SortKey), []byte(r.After.Key))
+	case r.To != "":
+		stmt, args = to, append(args, []byte(r.From), []byte(r.To))
+	default:
+		stmt, args = from, append(args, []byte(r.From))
+	}
+	if !claim && !t.begun && t.mode == optimistic {
+		rows, err := t.conn.Query(t.ctx, stmt, args...)
+		if err == nil {
+			var hits []store.Hit
+			if hits, err = readHits(rows); err == nil {
+				return hits, nil
+			}
+		}
+		return nil, t.failed(err)
+	}
+	b := &pgx.Batch{}
+	b.Queue(stmt, args...)
+	if claim {
+		b.Queue(q.now)
+	}
+	var hits []store.Hit
+	err := t.send(b, func(res pgx.BatchResults) error {
+		rows, err := res.Query()
+		if err != nil {
+			return err
+		}
+		if !claim {
+			hits, err = readHits(rows)
+			return err
+		}
+		if hits, err = t.readClaimed(c, rows); err != nil {
+			return err
+		}
+		return res.QueryRow().Scan(&t.clock)
+	})
+	return hits, err
+}
+
+func readHits(rows pgx.Rows) ([]store.Hit, error) {
+	var hits []store.Hit
+	var sortKey, key []byte
+	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key}, func() error {
+		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
+		return nil
+	})
+	return hits, err
+}
+
+// readClaimed reads hits whose rows are locked: the Get that follows needs no
+// round trip.
+func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error) {
+	var hits []store.Hit
+	var sortKey, key, value, entries []byte
+	var version uint32
+	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key, &value, &entries, &version}, func() error {
+		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
+		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: version}
+		value = nil // the next row's is another one
+		split(r, entries)
+		t.Preload(r)
+		return nil
+	})
+	return hits, err
+}
+
+// rollback ends a failed transaction. The pool throws the connection away when
+// that does not work.
+func (t *tx) rollback() {
+	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 5*time.Second)
+	defer cancel()
+	_, _ = t.conn.Exec(ctx, "ROLLBACK")
+}

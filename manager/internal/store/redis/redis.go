@@ -1,0 +1,330 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
+)
+
+const (
+	formatVersion = "1"
+	// maxRuns bounds how often an Update runs its function before ErrConflict.
+	maxRuns = 200
+)
+
+// Options configure Open.
+type Options struct {
+	// URL of the server, redis://[user:password@]host:port[/db] or rediss://
+	// for TLS; further parameters as go-redis' ParseURL documents them.
+	URL string
+	// Namespace separates several ledgers on one server. 1 to 64 characters
+	// of [a-zA-Z0-9_-]; "oncegate" when empty.
+	Namespace string
+	// PoolSize bounds the connections; 32 when 0.
+	PoolSize int
+	// Logger receives warnings about the server's settings; slog.Default()
+	// when nil.
+	Logger *slog.Logger
+	// CheckInterval is how often the settings are looked at while the store is
+	// open; 10 s when 0. Must not be negative.
+	CheckInterval time.Duration
+}
+
+// Store implements store.Store.
+type Store struct {
+	rdb    *goredis.Client
+	ns     string
+	caps   store.Capabilities
+	topics *topics
+	guard  *guard
+
+	mu       sync.Mutex
+	claiming map[string]struct{} // record keys that running transactions claim
+
+	calls calls.Calls
+	never chan struct{}
+}
+
+// Open connects, checks the server's settings and the format of what is
+// stored, and subscribes to wake-ups.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	ro, err := goredis.ParseURL(o.URL)
+	if err != nil {
+		return nil, fmt.Errorf("redis store: URL %q: %w", redact(o.URL), err)
+	}
+	if o.Namespace == "" {
+		o.Namespace = "oncegate"
+	}
+	if err := checkNamespace(o.Namespace); err != nil {
+		return nil, err
+	}
+	if o.CheckInterval < 0 {
+		return nil, fmt.Errorf("redis store: check interval %s: must not be negative", o.CheckInterval)
+	}
+	if o.CheckInterval == 0 {
+		o.CheckInterval = defaultCheckInterval
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	// A command whose answer was lost must not be sent again: an EXEC may
+	// have happened, and its WATCH is gone with the connection.
+	ro.MaxRetries = -1
+	ro.PoolSize = o.PoolSize
+	if ro.PoolSize == 0 {
+		ro.PoolSize = 32
+	}
+	ro.ContextTimeoutEnabled = true
+	ro.OnConnect = admit
+	s := &Store{
+		rdb:      goredis.NewClient(ro),
+		ns:       "{" + o.Namespace + "}:",
+		claiming: make(map[string]struct{}),
+		never:    make(chan struct{}),
+	}
+	if err := s.start(ctx, o); err != nil {
+		_ = s.rdb.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx context.Context, o Options) error {
+	if err := s.rdb.Ping(ctx).Err(); err != nil {
+		return unavailable(err)
+	}
+	set, err := readSettings(ctx, s.rdb)
+	if err != nil {
+		return unavailable(err)
+	}
+	if err := set.unsafe(); err != nil {
+		return err
+	}
+	set.warn(o.Logger)
+	s.caps = store.Capabilities{Name: "redis", Durable: set.durable(), Shared: true, TimePrecision: time.Microsecond}
+	if err := s.rdb.SetNX(ctx, s.ns+"format", formatVersion, 0).Err(); err != nil {
+		return unavailable(err)
+	}
+	v, err := s.rdb.Get(ctx, s.ns+"format").Result()
+	if err != nil {
+		return unavailable(err)
+	}
+	if v != formatVersion {
+		return fmt.Errorf("redis store: namespace %s holds format %q, this version reads %s", s.ns, v, formatVersion)
+	}
+	if s.topics, err = subscribe(ctx, s.rdb, s.ns+"notify"); err != nil {
+		return err
+	}
+	s.guard = startGuard(ctx, s.rdb, o, set)
+	return nil
+}
+
+// enter begins a call, unless the server is not to be trusted.
+func (s *Store) enter() error {
+	if err := s.calls.Enter(); err != nil {
+		return err
+	}
+	if err := s.guard.err(); err != nil {
+		s.calls.Leave()
+		return err
+	}
+	return nil
+}
+
+func checkNamespace(ns string) error {
+	if len(ns) > 64 {
+		return fmt.Errorf("redis store: namespace %q: at most 64 characters", ns)
+	}
+	for _, c := range ns {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' && c != '-' {
+			return fmt.Errorf("redis store: namespace %q: only letters, digits, _ and - are allowed", ns)
+		}
+	}
+	return nil
+}
+
+// redact cuts the credentials out of a URL that goes into an error.
+func redact(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok {
+		return "(not a URL)"
+	}
+	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
+		rest = rest[i+1:]
+	}
+	return scheme + "://" + rest
+}
+
+// unavailable maps an error of the client library onto the store's errors.
+func unavailable(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, goredis.ErrClosed):
+		return store.ErrClosed
+	}
+	if evicts(err) {
+		return fmt.Errorf("%w: %w", store.ErrUnavailable, err)
+	}
+	var ne net.Error
+	msg := err.Error()
+	if !errors.As(err, &ne) && strings.HasPrefix(msg, "OOM ") {
+		return fmt.Errorf("%w: %s", store.ErrNoSpace, msg)
+	}
+	return fmt.Errorf("%w: redis: %s", store.ErrUnavailable, msg)
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.calls.Leave()
+	for run := range maxRuns {
+		err := s.runUpdate(ctx, run, fn)
+		if !errors.Is(err, goredis.TxFailedErr) {
+			return err
+		}
+		if err := pause(ctx, run); err != nil {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
+		t := s.newTx(ctx, rtx, run, true, false)
+		defer t.end()
+		if err := fn(t); err != nil {
+			return t.refused(err)
+		}
+		if t.Err != nil { // the function swallowed an engine error
+			return t.Err
+		}
+		return t.commit()
+	})
+}
+
+// View implements store.Store. A function that reads one record needs no
+// transaction; the second record makes it run again with its reads watched.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.calls.Leave()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	t := s.newTx(ctx, s.rdb, 0, false, true)
+	err := fn(t)
+	if !t.needWatch {
+		if err == nil {
+			err = t.Err
+		}
+		return err
+	}
+	for run := range maxRuns {
+		err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
+			t := s.newTx(ctx, rtx, run, true, true)
+			defer t.end()
+			if err := fn(t); err != nil {
+				return t.refused(err)
+			}
+			if t.Err != nil {
+				return t.Err
+			}
+			return t.validate()
+		})
+		if !errors.Is(err, goredis.TxFailedErr) {
+			return err
+		}
+		if err := pause(ctx, run); err != nil {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+// pause waits a random time that grows with the number of failed runs.
+func pause(ctx context.Context, run int) error {
+	limit := 50 * time.Microsecond << min(run, 7)
+	timer := time.NewTimer(rand.N(limit))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Len implements store.Store.
+func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
+	if err := s.enter(); err != nil {
+		return 0, err
+	}
+	defer s.calls.Leave()
+	if err := store.CheckName(string(c)); err != nil {
+		return 0, err
+	}
+	if index == "" {
+		n, err := s.rdb.HGet(ctx, s.ns+"n", string(c)).Int()
+		if errors.Is(err, goredis.Nil) {
+			return 0, nil
+		}
+		return n, unavailable(err)
+	}
+	if err := store.CheckName(index); err != nil {
+		return 0, err
+	}
+	n, err := s.rdb.ZCard(ctx, s.indexKey(c, index)).Result()
+	return int(n), unavailable(err)
+}
+
+// Watch implements store.Store.
+func (s *Store) Watch(topic string) store.Watcher { return s.topics.watch(topic) }
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities { return s.caps }
+
+// Failed implements store.Store. A server that cannot be reached makes calls
+// fail with ErrUnavailable until it is back; it never stops the engine for good.
+func (s *Store) Failed() <-chan struct{} { return s.never }
+
+// Err implements store.Store.
+func (s *Store) Err() error { return nil }
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	if !s.calls.Close() {
+		return nil
+	}
+	s.guard.close()
+	s.topics.close()
+	return s.rdb.Close()
+}
+
+func (s *Store) recordKey(c store.Collection, key string) string {
+	return s.ns + "r:" + string(c) + ":" + key
+}
+
+func (s *Store) indexKey(c store.Collection, index string) string {
+	return s.ns + "x:" + string(c) + ":" + index
+}

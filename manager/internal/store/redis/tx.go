@@ -1,0 +1,346 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
+)
+
+// conn is what a transaction needs of a sticky connection (or, for a single
+// read, of the pool).
+type conn interface {
+	Pipelined(ctx context.Context, fn func(goredis.Pipeliner) error) ([]goredis.Cmder, error)
+	TxPipelined(ctx context.Context, fn func(goredis.Pipeliner) error) ([]goredis.Cmder, error)
+	ZRangeByLex(ctx context.Context, key string, opt *goredis.ZRangeBy) *goredis.StringSliceCmd
+	Time(ctx context.Context) *goredis.TimeCmd
+}
+
+type tx struct {
+	overlay.Tx
+	s     *Store
+	ctx   context.Context
+	conn  conn
+	watch bool
+	run   int
+
+	clock     time.Time // the server's at the last read
+	now       time.Time // what Now answered first
+	claimed   []string
+	armed     bool // a WATCH is active on the connection
+	needWatch bool
+}
+
+func (s *Store) newTx(ctx context.Context, c conn, run int, watch, readOnly bool) *tx {
+	t := &tx{s: s, ctx: ctx, conn: c, run: run, watch: watch}
+	t.ReadOnly, t.Load, t.LoadMany, t.Assume = readOnly, t.load, t.loadMany, true
+	return t
+}
+
+// Now implements store.Tx: the server's TIME at the last thing that was read
+// before the first call.
+func (t *tx) Now() time.Time {
+	if !t.now.IsZero() {
+		return t.now
+	}
+	if t.clock.IsZero() {
+		now, err := t.conn.Time(t.ctx).Result()
+		if err != nil {
+			_ = t.Fail(unavailable(err))
+			return time.Now() // never acted on: the transaction fails with t.Err
+		}
+		t.clock = now
+	}
+	t.now = t.clock
+	return t.now
+}
+
+func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
+
+// Prefetch implements store.Prefetcher.
+func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
+
+// loadMany watches and gets records and, until it is known, asks for the time,
+// in one round trip.
+func (t *tx) loadMany(records []*overlay.Record) error {
+	if !t.watch && t.Reads()+len(records) > 1 {
+		t.needWatch = true
+		return errors.New("redis store: second record in an unwatched view")
+	}
+	keys := make([]any, 1, 1+len(records))
+	keys[0] = "WATCH"
+	for _, r := range records {
+		keys = append(keys, t.s.recordKey(r.Collection, r.Key))
+	}
+	gets := make([]*goredis.StringCmd, len(records))
+	var now *goredis.TimeCmd
+	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
+		if t.watch {
+			t.armed = true
+			p.Do(t.ctx, keys...)
+		}
+		for i, key := range keys[1:] {
+			gets[i] = p.Get(t.ctx, key.(string))
+		}
+		if t.now.IsZero() {
+			now = p.Time(t.ctx)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, goredis.Nil) && !wrongType(err) {
+		return unavailable(err)
+	}
+	if now != nil {
+		if t.clock, err = now.Result(); err != nil {
+			return unavailable(err)
+		}
+	}
+	for i, r := range records {
+		if err := fill(r, gets[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Scan implements store.Tx. It reads the index as it is on the server.
+func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if err := store.CheckScan(c, index, r); err != nil {
+		return nil, err
+	}
+	if t.Err != nil {
+		return nil, t.Err
+	}
+	by := &goredis.ZRangeBy{Min: "[" + escape(r.From), Max: "+"}
+	if r.After != nil {
+		by.Min = "(" + member(r.After.SortKey, r.After.Key)
+	}
+	if r.To != "" {
+		by.Max = "(" + escape(r.To)
+	}
+	if r.Claim && !t.ReadOnly {
+		return t.claim(c, index, by, r.Limit)
+	}
+	return t.rangeOf(c, index, by, int64(r.Limit))
+}
+
+// rangeOf leaves out members that the engine did not write, and reads on in
+// their place: who gets fewer hits than the limit is at the end of the range.
+func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, limit int64) ([]store.Hit, error) {
+	var hits []store.Hit
+	for {
+		by.Count = limit - int64(len(hits))
+		members, err := t.conn.ZRangeByLex(t.ctx, t.s.indexKey(c, index), by).Result()
+		if err != nil {
+			return nil, t.Fail(unavailable(err))
+		}
+		for _, m := range members {
+			if h, err := splitMember(m); err == nil {
+				hits = append(hits, h)
+			}
+		}
+		if int64(len(members)) < by.Count || int64(len(hits)) == limit {
+			return hits, nil
+		}
+		by.Min = "(" + members[len(members)-1]
+	}
+}
+
+// claim returns up to limit hits that no other transaction of this process is
+// claiming, and marks them. After conflicts with other processes it starts at a
+// random place of a window that grows with every run.
+func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit int) ([]store.Hit, error) {
+	t.s.mu.Lock()
+	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
+	t.s.mu.Unlock()
+	hits, err := t.rangeOf(c, index, by, int64(min(window, 10000)))
+	if err != nil {
+		return nil, err
+	}
+	free := t.reserve(c, hits, limit)
+	return free, t.preload(c, free)
+}
+
+// reserve picks the hits that this transaction claims.
+func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	free := hits[:0]
+	for _, h := range hits {
+		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; !taken {
+			free = append(free, h)
+		}
+	}
+	if len(free) > limit {
+		start := 0
+		if t.run > 0 {
+			start = rand.IntN(len(free) - limit + 1)
+		}
+		free = free[start : start+limit]
+	}
+	for _, h := range free {
+		rk := t.s.recordKey(c, h.Key)
+		t.s.claiming[rk] = struct{}{}
+		t.claimed = append(t.claimed, rk)
+	}
+	return free
+}
+
+// preload watches and gets the records of the hits in one round trip, so that
+// the Gets that follow need none.
+func (t *tx) preload(c store.Collection, hits []store.Hit) error {
+	var records []*overlay.Record
+	for _, h := range hits {
+		if !t.Known(c, h.Key) {
+			records = append(records, &overlay.Record{Collection: c, Key: h.Key})
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	if err := t.loadMany(records); err != nil {
+		return t.Fail(err)
+	}
+	for _, r := range records {
+		t.Preload(r)
+	}
+	return nil
+}
+
+// fill reads the answer to a GET.
+func fill(r *overlay.Record, get *goredis.StringCmd) error {
+	b, err := get.Bytes()
+	switch {
+	case errors.Is(err, goredis.Nil):
+		return nil
+	case wrongType(err):
+		r.Stored, r.Unreadable = true, "its key holds another type than a string"
+		return nil
+	case err != nil:
+		return unavailable(err)
+	}
+	r.Stored = true
+	if r.StoredEntries, r.StoredValue, err = reccodec.Split(b); err != nil {
+		r.Unreadable = err.Error()
+	}
+	return nil
+}
+
+// wrongType tells the server's answer about a key that somebody gave another
+// type.
+func wrongType(err error) bool {
+	return err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE")
+}
+
+// commit sends the writes. A transaction without writes that read more than
+// one record is validated, so that what it saw existed at one moment.
+func (t *tx) commit() error {
+	if err := t.ctx.Err(); err != nil {
+		return err
+	}
+	if err := t.Settle(); err != nil {
+		return err
+	}
+	writes := t.Writes()
+	if len(writes) == 0 && len(t.Topics()) == 0 {
+		return t.validate()
+	}
+	cmds, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
+		for _, r := range writes {
+			t.queue(p, r)
+		}
+		for _, topic := range t.Topics() {
+			p.Publish(t.ctx, t.s.ns+"notify", topic)
+		}
+		return nil
+	})
+	if err != nil && strings.HasPrefix(err.Error(), "EXECABORT") {
+		// EXEC only says that it did nothing; the refused command says why.
+		t.armed = false
+		for _, cmd := range cmds {
+			if cerr := cmd.Err(); cerr != nil && cerr.Error() != err.Error() {
+				return unavailable(cerr)
+			}
+		}
+	}
+	return t.executed(err)
+}
+
+func (t *tx) queue(p goredis.Pipeliner, r *overlay.Record) {
+	rk := t.s.recordKey(r.Collection, r.Key)
+	for _, e := range r.Removed() {
+		p.ZRem(t.ctx, t.s.indexKey(r.Collection, e.Index), member(e.SortKey, r.Key))
+	}
+	if !r.Present {
+		p.Del(t.ctx, rk)
+		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.Collection), -1)
+		return
+	}
+	p.Set(t.ctx, rk, append(reccodec.Append(nil, r.Entries), r.Value...), 0)
+	for _, e := range r.Added() {
+		p.ZAdd(t.ctx, t.s.indexKey(r.Collection, e.Index), goredis.Z{Member: member(e.SortKey, r.Key)})
+	}
+	if !r.Stored {
+		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.Collection), 1)
+	}
+}
+
+// validate makes sure that nothing the transaction read has changed since.
+func (t *tx) validate() error {
+	if t.Reads() < 2 {
+		return nil
+	}
+	_, err := t.conn.TxPipelined(t.ctx, func(p goredis.Pipeliner) error {
+		p.Ping(t.ctx)
+		return nil
+	})
+	return t.executed(err)
+}
+
+// refused returns the function's own error, unless what made it refuse never
+// existed at one moment: then the function has to run again.
+func (t *tx) refused(err error) error {
+	if t.Err == nil && errors.Is(t.validate(), goredis.TxFailedErr) {
+		return goredis.TxFailedErr
+	}
+	return err
+}
+
+func (t *tx) executed(err error) error {
+	switch {
+	case err == nil, errors.Is(err, goredis.TxFailedErr):
+		t.armed = false
+		return err
+	default:
+		return unavailable(err)
+	}
+}
+
+// end releases what the run holds: its claims and, when no EXEC did, its WATCHes.
+func (t *tx) end() {
+	if len(t.claimed) > 0 {
+		t.s.mu.Lock()
+		for _, rk := range t.claimed {
+			delete(t.s.claiming, rk)
+		}
+		t.s.mu.Unlock()
+	}
+	if !t.armed {
+		return
+	}
+	// The caller's context may be over; the connection goes back to the pool
+	// all the same. A WATCH that stays on it after a failure could only make a
+	// later transaction run once more.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Second)
+	defer cancel()
+	if rtx, ok := t.conn.(*goredis.Tx); ok {
+		_ = rtx.Unwatch(ctx).Err()
+	}
+}

@@ -1,0 +1,336 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
+	"github.com/oncegate/oncegate/manager/internal/store/notify"
+)
+
+const (
+	formatVersion = 1
+	// maxBatch bounds the updates that share one commit.
+	maxBatch = 128
+	// maxQueued bounds the updates that wait for the writer.
+	maxQueued = 1024
+	readers   = 4
+)
+
+// Options configure Open.
+type Options struct {
+	// Clock is the engine's time; time.Now when nil.
+	Clock func() time.Time
+}
+
+// Store implements store.Store.
+type Store struct {
+	db    *sql.DB
+	w     *writer
+	hub   notify.Hub
+	clock func() time.Time
+	lock  *os.File
+
+	queue  chan *request
+	cancel context.CancelFunc
+	done   chan struct{} // the writer goroutine has ended
+
+	calls calls.Calls
+
+	failOnce sync.Once
+	failed   chan struct{}
+	failErr  error
+
+	countMu sync.Mutex
+	counts  map[countID]int
+}
+
+// countID names a count: of the entries of an index, of all records, or of the
+// bytes of their keys and values.
+type countID struct {
+	c     store.Collection
+	index string // empty: all records
+	bytes bool   // instead of records
+}
+
+// Open opens or creates the file.
+func Open(ctx context.Context, path string, o Options) (*Store, error) {
+	if path == "" {
+		return nil, errors.New("sqlite store: empty file name")
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	lock, err := lockFile(path + ".lock")
+	if err != nil {
+		return nil, err
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	dsn := (&url.URL{Scheme: "file", Path: abs}).String() +
+		"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=busy_timeout(5000)&_pragma=foreign_keys(0)"
+	db, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		_ = lock.Close()
+		return nil, fmt.Errorf("sqlite store: %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(readers + 1)
+	db.SetMaxIdleConns(readers + 1)
+	s := &Store{
+		db: db, clock: o.Clock, lock: lock,
+		queue:  make(chan *request, maxQueued),
+		done:   make(chan struct{}),
+		failed: make(chan struct{}),
+		counts: make(map[countID]int),
+	}
+	if err := s.start(ctx); err != nil {
+		_ = db.Close()
+		_ = lock.Close()
+		return nil, fmt.Errorf("sqlite store: %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func lockFile(name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("sqlite store: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("sqlite store: %s is locked: another process uses this file", name)
+	}
+	return f, nil
+}
+
+func (s *Store) start(ctx context.Context) error {
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, conn); err != nil {
+		_ = conn.Close()
+		return err
+	}
+	if err := s.loadCounts(ctx, conn); err != nil {
+		_ = conn.Close()
+		return err
+	}
+	// The writer outlives Open's context and ends with Close.
+	loop, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if s.w, err = newWriter(loop, s, conn); err != nil {
+		cancel()
+		_ = conn.Close()
+		return err
+	}
+	s.cancel = cancel
+	go s.w.run(loop)
+	return nil
+}
+
+func migrate(ctx context.Context, conn *sql.Conn) error {
+	var version int
+	if err := conn.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&version); err != nil {
+		return err
+	}
+	switch version {
+	case formatVersion:
+		return nil
+	case 0:
+	default:
+		return fmt.Errorf("the file has format version %d, this version reads %d", version, formatVersion)
+	}
+	_, err := conn.ExecContext(ctx, `
+		BEGIN IMMEDIATE;
+		CREATE TABLE records (coll TEXT NOT NULL, key BLOB NOT NULL, value BLOB NOT NULL, entries BLOB NOT NULL, PRIMARY KEY (coll, key)) WITHOUT ROWID;
+		CREATE TABLE entries (coll TEXT NOT NULL, idx TEXT NOT NULL, sort_key BLOB NOT NULL, key BLOB NOT NULL, PRIMARY KEY (coll, idx, sort_key, key)) WITHOUT ROWID;
+		PRAGMA user_version = 1;
+		COMMIT`)
+	return err
+}
+
+func (s *Store) loadCounts(ctx context.Context, conn *sql.Conn) error {
+	for _, q := range []string{
+		`SELECT coll, '', FALSE, count(*) FROM records GROUP BY coll`,
+		`SELECT coll, '', TRUE, sum(length(key) + length(value)) FROM records GROUP BY coll`,
+		`SELECT coll, idx, FALSE, count(*) FROM entries GROUP BY coll, idx`,
+	} {
+		rows, err := conn.QueryContext(ctx, q)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var id countID
+			var n int
+			if err := rows.Scan(&id.c, &id.index, &id.bytes, &n); err != nil {
+				_ = rows.Close()
+				return err
+			}
+			s.counts[id] = n
+		}
+		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fail stops the engine for good.
+func (s *Store) fail(err error) {
+	s.failOnce.Do(func() {
+		s.failErr = fmt.Errorf("%w: sqlite: %w", store.ErrFailed, err)
+		close(s.failed)
+	})
+}
+
+func (s *Store) enter() error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return s.calls.Enter()
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.calls.Leave()
+	r := &request{ctx: ctx, fn: fn, ran: make(chan struct{}), done: make(chan struct{})}
+	select {
+	case s.queue <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.failed:
+		return s.failErr
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		if r.abandon() { // it never starts
+			return ctx.Err()
+		}
+		// The function must not run on when its caller has gone. Whether its
+		// commit succeeds is then decided elsewhere, and unknown here.
+		<-r.ran
+		if r.panicked == nil {
+			return ctx.Err()
+		}
+	}
+	if r.panicked != nil {
+		panic(r.panicked)
+	}
+	return r.err
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.calls.Leave()
+	conn, err := s.db.Conn(ctx)
+	if err != nil {
+		return mapError(err)
+	}
+	defer conn.Close()
+	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
+		return mapError(err)
+	}
+	// The snapshot ends even when ctx is over.
+	defer conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
+	t := newTx(ctx, connQueries{conn}, s.clock(), s.size, true)
+	if err := fn(t); err != nil {
+		return err
+	}
+	return t.Err
+}
+
+// Len implements store.Store.
+func (s *Store) Len(_ context.Context, c store.Collection, index string) (int, error) {
+	if err := s.enter(); err != nil {
+		return 0, err
+	}
+	defer s.calls.Leave()
+	if err := store.CheckName(string(c)); err != nil {
+		return 0, err
+	}
+	if index != "" {
+		if err := store.CheckName(index); err != nil {
+			return 0, err
+		}
+	}
+	s.countMu.Lock()
+	defer s.countMu.Unlock()
+	return s.counts[countID{c: c, index: index}], nil
+}
+
+// size is what is committed.
+func (s *Store) size(c store.Collection) (records int, bytes int64) {
+	s.countMu.Lock()
+	defer s.countMu.Unlock()
+	return s.counts[countID{c: c}], int64(s.counts[countID{c: c, bytes: true}])
+}
+
+// Watch implements store.Store.
+func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities {
+	return store.Capabilities{Name: "sqlite", Durable: true, Sizes: true, TimePrecision: time.Nanosecond}
+}
+
+// Failed implements store.Store.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err implements store.Store.
+func (s *Store) Err() error {
+	select {
+	case <-s.failed:
+		return s.failErr
+	default:
+		return nil
+	}
+}
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	if !s.calls.Close() {
+		return nil
+	}
+	s.cancel()
+	<-s.done
+	return errors.Join(s.w.close(), s.db.Close(), s.lock.Close())
+}
+
+// mapError maps an error of the driver onto the store's errors.
+func mapError(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	var se *sqlite.Error
+	if errors.As(err, &se) {
+		switch se.Code() & 0xff {
+		case sqlite3.SQLITE_FULL:
+			return fmt.Errorf("%w: %s", store.ErrNoSpace, se.Error())
+		case sqlite3.SQLITE_INTERRUPT:
+			return context.Canceled
+		}
+	}
+	return fmt.Errorf("%w: sqlite: %w", store.ErrUnavailable, err)
+}

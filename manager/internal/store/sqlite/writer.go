@@ -1,0 +1,197 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"sync"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// request is one Update on its way through the writer.
+type request struct {
+	ctx  context.Context
+	fn   func(store.Tx) error
+	ran  chan struct{} // started, and its function has returned
+	done chan struct{} // the outcome is known
+
+	err      error
+	panicked any
+	notify   []string
+	deltas   map[countID]int
+
+	mu        sync.Mutex
+	started   bool
+	abandoned bool
+}
+
+// start reports whether the request is still wanted.
+func (r *request) start() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.abandoned {
+		return false
+	}
+	r.started = true
+	return true
+}
+
+// abandon reports whether the request had not started; then it never will.
+func (r *request) abandon() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.abandoned = !r.started
+	return r.abandoned
+}
+
+// writer is the one goroutine that writes.
+type writer struct {
+	s    *Store
+	conn *sql.Conn
+	q    *preparedQueries
+	// pending is what the requests of the batch that ran so far have changed.
+	pending map[countID]int
+}
+
+func newWriter(ctx context.Context, s *Store, conn *sql.Conn) (*writer, error) {
+	q, err := prepare(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	return &writer{s: s, conn: conn, q: q, pending: make(map[countID]int)}, nil
+}
+
+func (w *writer) close() error { return errors.Join(w.q.close(), w.conn.Close()) }
+
+func (w *writer) run(ctx context.Context) {
+	defer close(w.s.done)
+	batch := make([]*request, 0, maxBatch)
+	for {
+		batch = batch[:0]
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-w.s.queue:
+			batch = append(batch, r)
+		}
+	collect:
+		for len(batch) < maxBatch {
+			select {
+			case r := <-w.s.queue:
+				batch = append(batch, r)
+			default:
+				break collect
+			}
+		}
+		w.commit(ctx, batch)
+	}
+}
+
+// commit runs the batch in one transaction and answers its callers.
+func (w *writer) commit(ctx context.Context, batch []*request) {
+	err := w.s.Err()
+	if err == nil {
+		err = w.transaction(ctx, batch)
+	}
+	for _, r := range batch {
+		// A function that refused may have done so because of what another one
+		// of the batch wrote, which now never was. (Without space there is
+		// nothing more telling than that.)
+		if err != nil && r.panicked == nil && !errors.Is(r.err, store.ErrNoSpace) {
+			r.err = err
+		}
+		if r.err == nil && r.panicked == nil {
+			w.s.countMu.Lock()
+			for id, n := range r.deltas {
+				w.s.counts[id] += n
+			}
+			w.s.countMu.Unlock()
+			for _, topic := range r.notify {
+				w.s.hub.Notify(topic)
+			}
+		}
+		close(r.done)
+	}
+}
+
+func (w *writer) transaction(ctx context.Context, batch []*request) error {
+	if _, err := w.conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
+		return mapError(err)
+	}
+	clear(w.pending)
+	wrote := false
+	for _, r := range batch {
+		changed, err := w.one(ctx, r)
+		if err != nil { // the whole transaction is spoilt
+			_, _ = w.conn.ExecContext(ctx, "ROLLBACK")
+			return err
+		}
+		wrote = wrote || changed
+	}
+	if !wrote {
+		_, err := w.conn.ExecContext(ctx, "ROLLBACK")
+		return mapError(err)
+	}
+	if _, err := w.conn.ExecContext(ctx, "COMMIT"); err != nil {
+		_, _ = w.conn.ExecContext(ctx, "ROLLBACK")
+		err = mapError(err)
+		if !errors.Is(err, store.ErrNoSpace) {
+			// What reached the disk is unknown; see fsync in the package
+			// documentation.
+			w.s.fail(err)
+			return w.s.failErr
+		}
+		return err
+	}
+	return nil
+}
+
+// size is what the batch has made of what is committed.
+func (w *writer) size(c store.Collection) (records int, bytes int64) {
+	records, bytes = w.s.size(c)
+	return records + w.pending[countID{c: c}], bytes + int64(w.pending[countID{c: c, bytes: true}])
+}
+
+// one runs one request under a savepoint. The error is of the transaction, not
+// of the request.
+func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) {
+	if !r.start() {
+		r.err = r.ctx.Err()
+		return false, nil
+	}
+	defer close(r.ran)
+	if _, err := w.q.savepoint.ExecContext(ctx); err != nil {
+		return false, mapError(err)
+	}
+	t := newTx(ctx, w.q, w.s.clock(), w.size, false)
+	r.panicked, r.err = call(r.fn, t)
+	if r.err == nil && r.panicked == nil {
+		r.err = errors.Join(t.Err, r.ctx.Err())
+	}
+	if r.err == nil && r.panicked == nil {
+		r.err = t.flush(w.q)
+	}
+	end := w.q.release
+	if r.err != nil || r.panicked != nil {
+		end = w.q.rollbackTo
+	}
+	if _, err := end.ExecContext(ctx); err != nil {
+		return false, mapError(err)
+	}
+	if end == w.q.rollbackTo {
+		_, err := w.q.release.ExecContext(ctx)
+		return false, mapError(err)
+	}
+	r.notify, r.deltas = t.Topics(), t.deltas
+	for id, n := range t.deltas {
+		w.pending[id] += n
+	}
+	return len(t.Writes()) > 0, nil
+}
+
+// call keeps a panic of the function for the goroutine that asked.
+func call(fn func(store.Tx) error, t store.Tx) (panicked any, err error) {
+	defer func() { panicked = recover() }()
+	return nil, fn(t)
+}

@@ -1,0 +1,131 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Unreadable holds an engine that keeps something of its own with each record to
+// what store.Tx says about a record in which an edit from outside damaged that.
+// The store is empty; damage does the edit.
+func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key string)) {
+	const things store.Collection = "things"
+	update := func(fn func(store.Tx) error) error { return s.Update(t.Context(), fn) }
+	put := func(tx store.Tx, key, value string) error {
+		return tx.Put(things, key, []byte(value), store.Entry{Index: "byname", SortKey: key})
+	}
+	for _, key := range []string{"a", "bad", "c"} {
+		if err := update(func(tx store.Tx) error { return put(tx, key, "1") }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage(things, "bad")
+	isBad := func(err error) bool {
+		var u *store.UnreadableError
+		return errors.As(err, &u) && errors.Is(err, store.ErrUnreadable) && u.Collection == things && u.Key == "bad" && u.Reason != ""
+	}
+	look := func(tx store.Tx) error {
+		if _, err := tx.Get(things, "bad"); !isBad(err) {
+			return fmt.Errorf("get: %w", err)
+		}
+		if v, err := tx.Get(things, "a"); err != nil || string(v) == "undone" {
+			return fmt.Errorf("get of another record behind it: %q, %w", v, err)
+		}
+		return nil
+	}
+	if err := s.View(t.Context(), look); err != nil {
+		t.Errorf("View: %v", err)
+	}
+	// What else the transaction does happens.
+	for name, before := range map[string]func(store.Tx) error{
+		"plain": func(store.Tx) error { return nil },
+		"prefetched": func(tx store.Tx) error {
+			return store.Prefetch(tx, []store.ID{{Collection: things, Key: "bad"}, {Collection: things, Key: "a"}})
+		},
+		"scanned": func(tx store.Tx) error {
+			hits, err := tx.Scan(things, "byname", store.Range{Limit: 10})
+			if err == nil && len(hits) != 3 {
+				t.Errorf("scanned %v", hits)
+			}
+			return err
+		},
+		"claimed": func(tx store.Tx) error {
+			hits, err := tx.Scan(things, "byname", store.Range{Limit: 10, Claim: true})
+			if err == nil && len(hits) != 3 {
+				t.Errorf("claimed %v", hits)
+			}
+			return err
+		},
+	} {
+		err := update(func(tx store.Tx) error {
+			if err := before(tx); err != nil {
+				return err
+			}
+			if err := look(tx); err != nil {
+				return err
+			}
+			return put(tx, "a", name)
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		err = s.View(t.Context(), func(tx store.Tx) error {
+			v, err := tx.Get(things, "a")
+			if err == nil && string(v) != name {
+				t.Errorf("%s: wrote %q", name, v)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// It is not replaced, whether the function has looked before or not.
+	for name, fn := range map[string]func(store.Tx) error{
+		"unseen": func(tx store.Tx) error { _ = put(tx, "bad", "new"); return put(tx, "a", "undone") },
+		"seen": func(tx store.Tx) error {
+			_, _ = tx.Get(things, "bad")
+			_ = put(tx, "bad", "new")
+			return put(tx, "a", "undone")
+		},
+		"claimed": func(tx store.Tx) error {
+			_ = put(tx, "bad", "new")
+			if _, err := tx.Scan(things, "byname", store.Range{Limit: 10, Claim: true}); err != nil {
+				return err
+			}
+			return put(tx, "a", "undone")
+		},
+	} {
+		if err := update(fn); !isBad(err) {
+			t.Errorf("a Put over it, %s: %v", name, err)
+		}
+		if err := s.View(t.Context(), look); err != nil {
+			t.Errorf("after a Put over it, %s: %v", name, err)
+		}
+	}
+	// Deleted, it makes room for another.
+	if err := update(func(tx store.Tx) error { return errors.Join(tx.Delete(things, "bad"), put(tx, "bad", "2")) }); err != nil {
+		t.Errorf("Delete and Put: %v", err)
+	}
+	damage(things, "bad")
+	if err := update(func(tx store.Tx) error { return tx.Delete(things, "bad") }); err != nil {
+		t.Fatal(err)
+	}
+	if err := update(func(tx store.Tx) error {
+		if _, err := tx.Get(things, "bad"); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("deleted: %v", err)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := s.Len(t.Context(), things, ""); err != nil || n != 2 {
+		t.Errorf("%d records, %v", n, err)
+	}
+	if err := update(func(tx store.Tx) error { return put(tx, "bad", "again") }); err != nil {
+		t.Errorf("a new record of the key: %v", err)
+	}
+}

@@ -1,0 +1,172 @@
+package unread
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Place is an index in which records are looked for. Of a collection there are as
+// many as it takes to meet each record once.
+type Place struct {
+	Collection store.Collection
+	Index      string
+}
+
+// Finder looks for unreadable records.
+type Finder struct {
+	Store   store.Store
+	Tracker *Tracker
+	Places  []Place
+	// Check reads a record, and what else it takes to use it: nil, store.ErrNotFound,
+	// a *store.UnreadableError, or the store's error.
+	Check func(tx store.Tx, c store.Collection, key string) error
+}
+
+const (
+	// maxExamined bounds the records that one page looks at.
+	maxExamined = 10_000
+	// findChunk is how many one transaction looks at.
+	findChunk = 64
+)
+
+var (
+	// ErrCursor says that a cursor was not made by Find.
+	ErrCursor = errors.New("unread: malformed cursor")
+	// ErrReadable says that a record was to be deleted because it cannot be read, and
+	// that it can.
+	ErrReadable = errors.New("unread: the record can be read")
+)
+
+// Find returns a page of about limit unreadable records, 1 to 1000: those that the
+// tracker knows (on the first page, whose cursor is empty), which may be in no
+// index, then those that are in Places, and index entries that lead to no record. A page may be
+// short, and still have a cursor. Each record appears once, unless it changes
+// meanwhile.
+func (f *Finder) Find(ctx context.Context, limit int, cursor string) (page []*store.UnreadableError, next string, err error) {
+	at, after, err := f.parse(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	if cursor == "" {
+		if page, err = f.known(ctx); err != nil {
+			return nil, "", err
+		}
+	}
+	for examined := 0; at < len(f.Places); {
+		found, last, more, err := f.look(ctx, f.Places[at], after)
+		if err != nil {
+			return nil, "", err
+		}
+		page = append(page, found...)
+		if after = last; !more {
+			at, after = at+1, nil
+		}
+		if examined += findChunk; at < len(f.Places) && (examined >= maxExamined || len(page) >= limit) {
+			return page, f.cursor(at, after), nil
+		}
+	}
+	return page, "", nil
+}
+
+// known returns what the tracker knows and no index leads to.
+func (f *Finder) known(ctx context.Context) (page []*store.UnreadableError, err error) {
+	for _, u := range f.Tracker.Known() {
+		indexed := false
+		for _, p := range f.Places {
+			indexed = indexed || p.Collection == u.Collection
+		}
+		if indexed {
+			continue
+		}
+		var now error
+		err := f.Store.View(ctx, func(tx store.Tx) error {
+			now = f.Check(tx, u.Collection, u.Key)
+			return unless(now)
+		})
+		if err != nil {
+			return nil, err
+		}
+		if !errors.As(now, &u) {
+			f.Tracker.Forget(u.Collection, u.Key)
+			continue
+		}
+		page = append(page, u)
+	}
+	return page, nil
+}
+
+// unless returns what is no answer about a record.
+func unless(err error) error {
+	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// look reads one chunk of a place.
+func (f *Finder) look(ctx context.Context, p Place, after *store.Hit) (page []*store.UnreadableError, last *store.Hit, more bool, err error) {
+	err = f.Store.View(ctx, func(tx store.Tx) error {
+		page = nil
+		hits, err := tx.Scan(p.Collection, p.Index, store.Range{After: after, Limit: findChunk})
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			var u *store.UnreadableError
+			err := f.Check(tx, p.Collection, h.Key)
+			if errors.Is(err, store.ErrNotFound) {
+				err = &store.UnreadableError{Collection: p.Collection, Key: h.Key, Reason: "it does not exist, and the index " + p.Index + " leads to it"}
+			}
+			if errors.As(err, &u) {
+				page = append(page, u)
+			} else if err != nil {
+				return err
+			}
+		}
+		if more = len(hits) == findChunk; more {
+			last = &hits[len(hits)-1]
+		}
+		return nil
+	})
+	return page, last, more, err
+}
+
+// A cursor is base64url of: the number of the place, the length of the sort key as a
+// uvarint, sort key and key of the last hit.
+
+func (f *Finder) cursor(at int, after *store.Hit) string {
+	b := []byte{byte(at)}
+	if after != nil {
+		b = binary.AppendUvarint(b, uint64(len(after.SortKey)))
+		b = append(append(b, after.SortKey...), after.Key...)
+	}
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+func (f *Finder) parse(cursor string) (at int, after *store.Hit, err error) {
+	if cursor == "" {
+		return 0, nil, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	if err != nil || len(b) == 0 || int(b[0]) >= len(f.Places) {
+		return 0, nil, ErrCursor
+	}
+	at = int(b[0])
+	if len(b) == 1 {
+		return at, nil, nil
+	}
+	n, w := binary.Uvarint(b[1:])
+	if w <= 0 || n > uint64(len(b)-1-w) || n > store.MaxKeyBytes {
+		return 0, nil, ErrCursor
+	}
+	rest := b[1+w:]
+	after = &store.Hit{SortKey: string(rest[:n]), Key: string(rest[n:])}
+	if after.Key == "" || len(after.Key) > store.MaxKeyBytes {
+		return 0, nil, ErrCursor
+	}
+	return at, after, nil
+}

@@ -1,0 +1,201 @@
+// Package unread is what the domain shares to go around records that cannot be
+// read: it counts them and tells of each once (Tracker), lets a search begin
+// behind many of them (Front), and finds them for an operator (Find).
+package unread
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// MaxKnown bounds the records that a Tracker remembers. What it meets beyond them
+// is counted and not told of.
+const MaxKnown = 1000
+
+// Tracker counts the unreadable records that a manager meets. It is safe for
+// concurrent use, never blocks, and does nothing when it is nil.
+type Tracker struct {
+	mu    sync.Mutex
+	known map[store.ID]string
+	met   map[store.Collection]uint64
+	news  chan *store.UnreadableError
+}
+
+// New returns a tracker.
+func New() *Tracker {
+	return &Tracker{
+		known: make(map[store.ID]string), met: make(map[store.Collection]uint64),
+		news: make(chan *store.UnreadableError, 64),
+	}
+}
+
+// Met reports whether err says that a record is unreadable, and counts it. It may
+// be called in a transaction's function: a record that is met again in another
+// run only counts twice.
+func (t *Tracker) Met(err error) bool {
+	var u *store.UnreadableError
+	if err == nil || !errors.As(err, &u) {
+		return false
+	}
+	if t == nil {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.met[u.Collection]++
+	id := store.ID{Collection: u.Collection, Key: u.Key}
+	if _, known := t.known[id]; known || len(t.known) == MaxKnown {
+		return true
+	}
+	select {
+	case t.news <- u:
+		id.Key = strings.Clone(id.Key)
+		t.known[id] = u.Reason
+	default: // told when it is met again
+	}
+	return true
+}
+
+// News delivers each record when it is met for the first time. It is never closed.
+// A caller that does not receive from it misses the news, and nothing else.
+func (t *Tracker) News() <-chan *store.UnreadableError { return t.news }
+
+// Known returns the records that were met and not forgotten, in order.
+func (t *Tracker) Known() []*store.UnreadableError {
+	if t == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out := make([]*store.UnreadableError, 0, len(t.known))
+	for id, reason := range t.known {
+		out = append(out, &store.UnreadableError{Collection: id.Collection, Key: id.Key, Reason: reason})
+	}
+	slices.SortFunc(out, func(a, b *store.UnreadableError) int {
+		if a.Collection != b.Collection {
+			return strings.Compare(string(a.Collection), string(b.Collection))
+		}
+		return strings.Compare(a.Key, b.Key)
+	})
+	return out
+}
+
+// Forget is called when a record is gone or can be read again.
+func (t *Tracker) Forget(c store.Collection, key string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.known, store.ID{Collection: c, Key: key})
+}
+
+// Count is what a Tracker knows of a collection.
+type Count struct {
+	// Known records, at most MaxKnown in all collections.
+	Known int
+	// Met counts how often any was met.
+	Met uint64
+}
+
+// Counts returns the collections in which there was any.
+func (t *Tracker) Counts() map[store.Collection]Count {
+	out := make(map[store.Collection]Count)
+	if t == nil {
+		return out
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for c, n := range t.met {
+		out[c] = Count{Met: n}
+	}
+	for id := range t.known {
+		c := out[id.Collection]
+		c.Known++
+		out[id.Collection] = c
+	}
+	return out
+}
+
+// Front remembers of indexes how far from their beginning there is nothing but
+// records to go around, so that a search of bounded length gets behind them in
+// the end, however many there are. The zero value is ready and safe for
+// concurrent use. An index here is any part of one that is searched from its
+// beginning, under a name of the caller's.
+type Front struct {
+	mu sync.Mutex
+	at map[string]front
+}
+
+type front struct {
+	last  store.Hit
+	until time.Time
+}
+
+const (
+	// frontTTL is how long a Front is believed: a record that can be read again,
+	// or was put in front of the others, is found after this time at the latest.
+	frontTTL = 5 * time.Second
+	// maxFronts bounds the indexes that a Front remembers.
+	maxFronts = 1000
+)
+
+// After returns the hit behind which to begin; nil for the beginning.
+func (f *Front) After(index string) *store.Hit {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, ok := f.at[index]
+	if !ok {
+		return nil
+	}
+	if time.Now().After(at.until) {
+		delete(f.at, index)
+		return nil
+	}
+	return &at.last
+}
+
+// Pass notes that a search which began at After met nothing that it could use up
+// to and with last.
+func (f *Front) Pass(index string, last store.Hit) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at, ok := f.at[index]
+	if !ok {
+		if f.at == nil || len(f.at) >= maxFronts {
+			f.at = make(map[string]front)
+		}
+		at.until = time.Now().Add(frontTTL)
+	}
+	at.last = last
+	f.at[index] = at
+}
+
+// Lead is the stretch of hits at the beginning of a search that it could not use:
+// their records are missing, cannot be read, or belong elsewhere.
+type Lead struct {
+	last store.Hit
+	over bool
+}
+
+// See takes the hits in their order, with whether the search could use them.
+func (l *Lead) See(h store.Hit, used bool) {
+	if l.over = l.over || used; !l.over {
+		l.last = h
+	}
+}
+
+// Leads reports whether no hit could be used so far, and there were some.
+func (l *Lead) Leads() bool { return !l.over && l.last.Key != "" }
+
+// Pass lets the next search begin behind the stretch.
+func (l *Lead) Pass(f *Front, index string) {
+	if l.last.Key != "" {
+		f.Pass(index, l.last)
+	}
+}

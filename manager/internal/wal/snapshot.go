@@ -1,0 +1,248 @@
+package wal
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
+)
+
+// A snapshot file is a header of the size of a segment's, records numbered
+// from 1 in the format of the log's, and a mark that follows the last one and
+// ends the file.
+//
+// Header: magic 8, version 4, crc 4, id 16, sequence 8, time 8 (Unix
+// nanoseconds), zero 16.
+
+var snapshotMagic = [8]byte{'O', 'N', 'C', 'E', 'S', 'N', 'P', '\n'}
+
+// snapshotBuffer is how much a snapshot writer collects for one write. After
+// each it asks for writeback: a single sync of all at the end would hold up
+// the syncs of the log, and many small ones would each cost a commit of the
+// file system's journal.
+const snapshotBuffer = 256 << 10
+
+// maxSnapshotRecord is independent of Options, so that a snapshot can be read
+// with other ones than it was written with.
+const maxSnapshotRecord = 1 << 30
+
+type snapshotHeader struct {
+	id  logID
+	seq uint64
+	at  time.Time
+}
+
+func (h snapshotHeader) append(dst []byte) []byte {
+	start := len(dst)
+	dst = append(dst, snapshotMagic[:]...)
+	dst = le.AppendUint32(dst, formatVersion)
+	dst = le.AppendUint32(dst, 0)
+	dst = append(dst, h.id[:]...)
+	dst = le.AppendUint64(dst, h.seq)
+	dst = le.AppendUint64(dst, uint64(h.at.UnixNano()))
+	dst = append(dst, make([]byte, 16)...)
+	le.PutUint32(dst[start+12:], headerCRC(dst[start:]))
+	return dst
+}
+
+func parseSnapshotHeader(b []byte) (snapshotHeader, error) {
+	var h snapshotHeader
+	if len(b) < segmentHeaderSize {
+		return h, fmt.Errorf("%d bytes are too few for a snapshot header of %d", len(b), segmentHeaderSize)
+	}
+	b = b[:segmentHeaderSize]
+	if !bytes.Equal(b[:8], snapshotMagic[:]) {
+		return h, fmt.Errorf("no snapshot header: magic is %x", b[:8])
+	}
+	if got, want := le.Uint32(b[12:]), headerCRC(b); got != want {
+		return h, fmt.Errorf("snapshot header checksum is %08x, computed %08x", got, want)
+	}
+	if v := le.Uint32(b[8:]); v != formatVersion {
+		return h, fmt.Errorf("%w %d", errVersion, v)
+	}
+	copy(h.id[:], b[16:])
+	h.seq = le.Uint64(b[32:])
+	h.at = time.Unix(0, int64(le.Uint64(b[40:])))
+	return h, nil
+}
+
+// snapshotSeed differs from the log's seed, so that a record of the one can
+// never pass for a record of the other.
+func (id logID) snapshotSeed() uint32 {
+	return crc32.Update(id.seed(), castagnoli, snapshotMagic[:])
+}
+
+// snapshotInfo describes the snapshot that counts; zero without one.
+type snapshotInfo struct {
+	path  string
+	seq   uint64
+	at    time.Time
+	bytes int64
+}
+
+// SnapshotWriter receives the records of a snapshot.
+type SnapshotWriter struct {
+	ctx  context.Context
+	file vfs.File
+	seed uint32
+	buf  []byte
+	off  int64
+	next uint64
+}
+
+// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the
+// snapshot's context has ended, and with ErrClosed when the log is closed.
+func (w *SnapshotWriter) Add(record []byte) error {
+	if len(record) == 0 || len(record) > maxSnapshotRecord {
+		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), maxSnapshotRecord)
+	}
+	w.buf = appendRecord(w.buf, bodyChecksum(w.seed, record), w.next, 0, record)
+	w.next++
+	if len(w.buf) < snapshotBuffer {
+		return nil
+	}
+	return w.flush()
+}
+
+// flush writes what is collected.
+func (w *SnapshotWriter) flush() error {
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx)
+	}
+	if err := writeFull(w.file, w.buf, w.off); err != nil {
+		return err
+	}
+	w.file.Writeback(w.off, int64(len(w.buf)))
+	w.off += int64(len(w.buf))
+	w.buf = w.buf[:0]
+	return nil
+}
+
+// finish adds the mark that tells a complete snapshot.
+func (w *SnapshotWriter) finish() error {
+	w.buf = appendRecord(w.buf, w.seed, w.next, 0, nil)
+	if err := w.flush(); err != nil {
+		return err
+	}
+	return w.file.Datasync()
+}
+
+// Snapshot writes a snapshot that stands for all records up to seq, and then
+// deletes the segments and snapshots that it replaces. write must add exactly
+// the state after seq, which must have been appended; the log takes appends
+// meanwhile. The snapshot counts only after seq is durable.
+//
+// After an error the log is as before (the error may come from write, from
+// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that a
+// snapshot whose name could not be made durable may be left behind. The next
+// snapshot, or open, removes it, and with it the files that could not be deleted
+// (see Options.OnUndeleted), which are no error.
+func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
+	select {
+	case l.snapshotting <- struct{}{}:
+		defer func() { <-l.snapshotting }()
+	default:
+		return ErrSnapshotRunning
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if seq > l.Last() {
+		return fmt.Errorf("%w: %d", ErrSequence, seq)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	l.mu.Lock()
+	old, before, closed := l.snapshot, l.stats.logBytes, l.closed
+	l.stopSnapshot = func() { cancel(ErrClosed) }
+	l.mu.Unlock()
+	if closed {
+		return ErrClosed
+	}
+	if seq <= old.seq {
+		return nil
+	}
+	info := snapshotInfo{path: path.Join(l.dir, snapshotName(seq)), seq: seq, at: time.Now()}
+	if err := l.writeSnapshot(ctx, &info, write); err != nil {
+		if isNoSpace(err) {
+			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+		}
+		return err
+	}
+	return l.retire(info, old, before)
+}
+
+func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(*SnapshotWriter) error) (err error) {
+	temp := info.path + tempSuffix
+	if err := l.fs.Remove(temp); err != nil && !isNotExist(err) {
+		return err
+	}
+	file, err := l.fs.Create(temp)
+	if err != nil {
+		return err
+	}
+	w := &SnapshotWriter{ctx: ctx, file: file, seed: l.id.snapshotSeed(), next: 1}
+	w.buf = snapshotHeader{l.id, info.seq, info.at}.append(nil)
+	err = write(w)
+	if err == nil {
+		err = w.finish()
+	}
+	err = errors.Join(err, file.Close())
+	if err == nil {
+		if err = l.WaitDurable(ctx, info.seq); err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+	}
+	if err == nil {
+		err = l.fs.Rename(temp, info.path)
+	}
+	if err != nil {
+		if rmErr := l.fs.Remove(temp); !isNotExist(rmErr) {
+			err = errors.Join(err, rmErr)
+		}
+		return err
+	}
+	info.bytes = w.off
+	// Until the name is durable a crash may bring the old state back, so
+	// nothing may be deleted before.
+	err = l.fs.SyncDir(l.dir)
+	l.garbage = slices.DeleteFunc(l.garbage, func(p string) bool { return p == info.path })
+	if err != nil { // it is of use, but nobody knows it, until a later one is durable
+		l.garbage = append(l.garbage, info.path)
+	}
+	return err
+}
+
+// retire puts a durable snapshot into force and deletes what it replaced. The
+// segment that holds the record after it always stays, and so does any whose
+// successor is not on the disk yet, header and first record, since a log
+// without a segment could not be opened. before is what LogBytes was when the
+// snapshot began.
+func (l *Log) retire(info, old snapshotInfo, before int64) error {
+	l.mu.Lock()
+	l.snapshot = info
+	l.stats.logBytes -= before
+	limit := min(info.seq+1, l.durable.Load())
+	n := 0
+	for n+1 < len(l.segments) && l.segments[n+1].first <= limit {
+		n++
+	}
+	gone := l.segments[:n]
+	l.segments = append([]segmentInfo(nil), l.segments[n:]...)
+	l.mu.Unlock()
+	var paths []string
+	if old.path != "" {
+		paths = append(paths, old.path)
+	}
+	for _, s := range gone {
+		paths = append(paths, path.Join(l.dir, segmentName(s.number)))
+	}
+	l.discard(paths)
+	return l.fs.SyncDir(l.dir)
+}

@@ -1,0 +1,218 @@
+package wal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
+)
+
+// Severity of a Complaint.
+type Severity int
+
+const (
+	// Note is something that a healthy log may show and that the next open
+	// tidies up, for example a tail that was torn by a crash.
+	Note Severity = iota
+	// Damage is synced data that cannot be read back. Open refuses it.
+	Damage
+)
+
+func (s Severity) String() string {
+	if s == Damage {
+		return "damage"
+	}
+	return "note"
+}
+
+// Complaint is one finding of Verify.
+type Complaint struct {
+	Severity Severity
+	// File is the path of the segment or snapshot, Segment its number, 0 for
+	// a snapshot.
+	File    string
+	Segment uint64
+	// Offset in bytes in the file.
+	Offset int64
+	// Sequence expected at the offset, 0 when none is.
+	Sequence uint64
+	Reason   string
+}
+
+func (c Complaint) String() string {
+	s := fmt.Sprintf("%s: %s: offset %d", c.Severity, c.File, c.Offset)
+	if c.Sequence != 0 {
+		s += fmt.Sprintf(", sequence %d", c.Sequence)
+	}
+	return s + ": " + c.Reason
+}
+
+// Report is what Verify found.
+type Report struct {
+	DirStats
+	Complaints []Complaint
+}
+
+// Damaged tells whether Open would refuse the log.
+func (r *Report) Damaged() bool {
+	return slices.ContainsFunc(r.Complaints, func(c Complaint) bool { return c.Severity == Damage })
+}
+
+// DirStats sums up a data directory.
+type DirStats struct {
+	// Segments in use, Prepared ones without any record, and what they take.
+	Segments, Prepared int
+	SegmentBytes       int64
+	// Records in the segments, from FirstSequence to LastSequence, and their
+	// bytes with headers. Records that the snapshot replaced are included.
+	Records                     int
+	RecordBytes                 int64
+	FirstSequence, LastSequence uint64
+	// Batches is how many group commits the records were written by, LargestRecord
+	// the largest body in bytes.
+	Batches       int
+	LargestRecord int
+	// TailBytes are behind the last record and not zero: a mark, or what a
+	// torn write left.
+	TailBytes int64
+	// Snapshot in force, empty without one.
+	Snapshot         string
+	SnapshotSequence uint64
+	SnapshotRecords  int
+	SnapshotBytes    int64
+}
+
+// InspectOptions are for the offline functions Verify and Dump. The zero value
+// of a field means its default.
+type InspectOptions struct {
+	// FS as in Options.
+	FS vfs.FS
+	// Check, when set, is asked by Verify about each record, in the order in which
+	// Dump tells of them; its error becomes a complaint.
+	Check func(Entry) error
+}
+
+func (o InspectOptions) withDefaults() InspectOptions {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	return o
+}
+
+// Verify reads the whole log in dir and reports everything that is wrong with
+// it, going on behind each damage as far as that is possible. It writes
+// nothing. It fails with a *vfs.LockedError while a process has the log open,
+// with ErrNoLog, with ctx's error, or with one of the file system; damage is no
+// error.
+func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {
+	v := verifier{ctx: ctx, opts: opts.withDefaults(), report: &Report{}}
+	if err := v.opts.FS.ProbeLock(path.Join(dir, lockName)); err != nil {
+		return nil, err
+	}
+	names, err := v.opts.FS.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(names)
+	if !slices.ContainsFunc(names, isLogFile) {
+		return nil, fmt.Errorf("%w: %s", ErrNoLog, dir)
+	}
+	if err := v.snapshots(dir, names); err != nil {
+		return nil, err
+	}
+	if err := v.segments(dir, names); err != nil {
+		return nil, err
+	}
+	return v.report, nil
+}
+
+// isLogFile tells a segment or snapshot by its name.
+func isLogFile(name string) bool {
+	_, segment := parseName(name, segmentSuffix)
+	_, snapshot := parseName(name, snapshotSuffix)
+	return segment || snapshot
+}
+
+type verifier struct {
+	ctx    context.Context
+	opts   InspectOptions
+	report *Report
+
+	id  *logID // once known
+	buf []byte
+}
+
+func (v *verifier) complain(s Severity, file string, segment uint64, off int64, seq uint64, format string, args ...any) {
+	v.report.Complaints = append(v.report.Complaints, Complaint{s, file, segment, off, seq, fmt.Sprintf(format, args...)})
+}
+
+func (v *verifier) snapshots(dir string, names []string) error {
+	var paths []string
+	for _, name := range names {
+		if _, ok := parseName(name, snapshotSuffix); ok {
+			paths = append(paths, path.Join(dir, name))
+		} else if _, ok := parseName(name, snapshotSuffix+tempSuffix); ok {
+			v.complain(Note, path.Join(dir, name), 0, 0, 0, "an unfinished snapshot, to be removed at the next start")
+		}
+	}
+	if len(paths) == 0 {
+		return nil
+	}
+	for _, p := range paths[:len(paths)-1] {
+		v.complain(Note, p, 0, 0, 0, "an older snapshot, to be removed at the next start")
+	}
+	return v.snapshot(paths[len(paths)-1])
+}
+
+func (v *verifier) snapshot(p string) error {
+	stats := &v.report.DirStats
+	r, err := openSnapshot(v.opts.FS, p)
+	if err != nil {
+		return v.corruption(err, 0)
+	}
+	defer r.close()
+	v.id = &r.header.id
+	if path.Base(p) != snapshotName(r.header.seq) {
+		v.complain(Damage, p, 0, 0, 0, "the header is that of the snapshot of sequence %d", r.header.seq)
+	}
+	stats.Snapshot, stats.SnapshotSequence, stats.SnapshotBytes = p, r.header.seq, r.size
+	for v.ctx.Err() == nil {
+		off := r.off
+		body, ok, err := r.next()
+		if err != nil {
+			return v.corruption(err, 0)
+		}
+		if !ok {
+			stats.SnapshotRecords = r.records
+			return nil
+		}
+		v.check(Entry{File: p, Offset: off, Sequence: uint64(r.records), Body: body})
+	}
+	return v.ctx.Err()
+}
+
+func (v *verifier) check(e Entry) {
+	if v.opts.Check == nil {
+		return
+	}
+	severity := Damage
+	if e.Replaced {
+		severity = Note
+	}
+	if err := v.opts.Check(e); err != nil {
+		v.complain(severity, e.File, e.Segment, e.Offset, e.Sequence, "the record cannot be used: %v", err)
+	}
+}
+
+// corruption turns a *CorruptionError into a complaint and passes others on.
+func (v *verifier) corruption(err error, segment uint64) error {
+	var c *CorruptionError
+	if !errors.As(err, &c) {
+		return err
+	}
+	v.complain(Damage, c.File, segment, c.Offset, c.Sequence, "%s", c.Reason)
+	return nil
+}
