@@ -105,7 +105,7 @@ test: test-deps build guests build/python ## all tests, with the race detector, 
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	go test -timeout $(TEST_TIMEOUT) -run '/wasm/batches' ./plugin/gatetest
-	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/ledger
+	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/internal/ledger
 	cd e2e/peers && go test -timeout $(TEST_TIMEOUT) ./extproc
 	@build/setup report
 

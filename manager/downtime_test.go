@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // TestDowntimeDoesNotCount takes the manager away for longer than a reservation

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // movingManager sends each request to one of the managers, wherever they run

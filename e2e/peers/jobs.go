@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,13 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
-	"github.com/oncegate/oncegate/manager/internal/store/postgres"
-	"github.com/oncegate/oncegate/manager/internal/store/redis"
-	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 var (
@@ -28,7 +24,7 @@ var (
 const workConcurrency = 64
 
 // payload is 256 bytes of JSON.
-var payload = []byte(`{"text":"` + strings.Repeat("x", 256-11) + `"}`)
+var payload = json.RawMessage(`{"text":"` + strings.Repeat("x", 256-11) + `"}`)
 
 // queue is a job queue as these measurements see it.
 type queue interface {
@@ -58,10 +54,10 @@ type contestant struct {
 
 func compareJobs(ctx context.Context, s settings) error {
 	contestants := []contestant{
-		{"oncegate, wal engine", openWAL},
-		{"oncegate, sqlite engine", openSQLite},
-		{"oncegate, redis engine", openRedis},
-		{"oncegate, postgres engine", openPostgres},
+		{"oncegate, wal engine", openIn(s, "wal", "wal")},
+		{"oncegate, sqlite engine", openIn(s, "sqlite", "jobs.db")},
+		{"oncegate, redis engine", openAt(s, "redis", servers.StartRedis)},
+		{"oncegate, postgres engine", openAt(s, "postgres", servers.StartPostgres, "-c", "shared_buffers=256MB")},
 		{"asynq (redis appendfsync always)", openAsynq},
 		{"river (postgres)", openRiver},
 		{"naive redis WATCH/MULTI", openNaive},
@@ -97,7 +93,7 @@ func compareJobs(ctx context.Context, s settings) error {
 	}
 	notes := strings.Join([]string{"Versions: " + version(ctx, s.manager, "version"), "asynq " + moduleVersion("github.com/hibiken/asynq"),
 		"river " + moduleVersion("github.com/riverqueue/river"), version(ctx, "redis-server", "--version"), version(ctx, "psql", "--version")}, "; ") +
-		".\nAll clients are Go libraries in one process; servers share the machine's cores with them. The oncegate rows use the queue as a library on each engine.\n"
+		".\nAll clients are Go libraries in one process; servers share the machine's cores with them. The oncegate rows have one server more than the others, the manager, which their client asks over HTTP.\n"
 	for _, t := range []*table{enqueues, claims, worked} {
 		if err := t.write(s.out, notes); err != nil {
 			return err
@@ -227,171 +223,79 @@ func measureWork(ctx context.Context, s settings, q queue) ([]float64, error) {
 	return []float64{float64(s.jobs) / time.Since(start).Seconds()}, nil
 }
 
-// library is Oncegate's queue on a store in this process.
-type library struct {
-	s    store.Store
-	q    *jobs.Queue
-	stop func()
+// oncegate is a manager as a program, asked through its client library.
+type oncegate struct {
+	manager *process
+	client  *client.Client
+	stop    func()
 }
 
-func openLibrary(s store.Store, stop func()) (queue, error) {
-	q, err := jobs.New(s, jobs.Options{})
+// openOncegate starts a manager with an engine. stop ends what the engine keeps its records in.
+func openOncegate(s settings, stop func(), flags ...string) (queue, error) {
+	p, err := startLogged("", s.manager, append([]string{"serve", "--listen", "127.0.0.1:0"}, flags...)...)
 	if err != nil {
-		return nil, errors.Join(err, s.Close())
-	}
-	return &library{s: s, q: q, stop: stop}, nil
-}
-
-func openIn(name string, open func(dir string) (store.Store, error)) (queue, error) {
-	dir, err := os.MkdirTemp("", "oncegate-peers")
-	if err != nil {
+		stop()
 		return nil, err
 	}
-	s, err := open(filepath.Join(dir, name))
+	c, err := client.New(client.Options{URL: "http://" + p.addr})
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		p.stop()
+		stop()
+		return nil, err
 	}
-	return openLibrary(s, func() { _ = os.RemoveAll(dir) })
+	return &oncegate{manager: p, client: c, stop: stop}, nil
 }
 
-func openWAL(ctx context.Context) (queue, error) {
-	return openIn("wal", func(dir string) (store.Store, error) {
-		if err := os.Mkdir(dir, 0o700); err != nil {
+func openIn(s settings, engine, name string) func(context.Context) (queue, error) {
+	return func(context.Context) (queue, error) {
+		dir, err := os.MkdirTemp("", "oncegate-peers")
+		if err != nil {
 			return nil, err
 		}
-		return mem.Open(ctx, dir, mem.Options{})
-	})
-}
-
-func openSQLite(ctx context.Context) (queue, error) {
-	return openIn("jobs.db", func(path string) (store.Store, error) { return sqlite.Open(ctx, path, sqlite.Options{}) })
-}
-
-func openRedis(ctx context.Context) (queue, error) {
-	srv, err := servers.StartRedis(ctx)
-	if err != nil {
-		return nil, err
+		return openOncegate(s, func() { _ = os.RemoveAll(dir) }, "--store", engine, "--data-dir", filepath.Join(dir, name))
 	}
-	s, err := redis.Open(ctx, redis.Options{URL: srv.URL})
-	if err != nil {
-		srv.Close()
-		return nil, err
-	}
-	return openLibrary(s, srv.Close)
 }
 
-func openPostgres(ctx context.Context) (queue, error) {
-	srv, err := servers.StartPostgres(ctx, "-c", "shared_buffers=256MB")
-	if err != nil {
-		return nil, err
+func openAt(s settings, engine string, start func(context.Context, ...string) (*servers.Server, error), args ...string) func(context.Context) (queue, error) {
+	return func(ctx context.Context) (queue, error) {
+		srv, err := start(ctx, args...)
+		if err != nil {
+			return nil, err
+		}
+		return openOncegate(s, srv.Close, "--store", engine, "--store-dsn", srv.URL)
 	}
-	s, err := postgres.Open(ctx, postgres.Options{DSN: srv.URL})
-	if err != nil {
-		srv.Close()
-		return nil, err
-	}
-	return openLibrary(s, srv.Close)
 }
 
-func (l *library) close() {
-	l.q.Close()
-	_ = l.s.Close()
-	l.stop()
+func (o *oncegate) close() {
+	o.manager.stop()
+	o.stop()
 }
 
-func (l *library) enqueue(ctx context.Context, key string) error {
-	_, err := l.q.Enqueue(ctx, jobs.Submission{Function: "noop", Payload: payload, Key: key})
+func (o *oncegate) enqueue(ctx context.Context, key string) error {
+	_, err := o.client.SubmitIdempotent(ctx, client.Submission{Function: "noop", Payload: payload, Key: key})
 	return err
 }
 
-func (l *library) claim(ctx context.Context, worker int) (bool, error) {
-	got, err := l.q.Claim(ctx, jobs.ClaimRequest{Worker: fmt.Sprintf("w%d", worker), Functions: []string{"noop"}})
+func (o *oncegate) claim(ctx context.Context, worker int) (bool, error) {
+	got, err := o.client.Claim(ctx, client.ClaimRequest{Worker: fmt.Sprintf("w%d", worker), Functions: []string{"noop"}})
 	return len(got) == 1, err
 }
 
-// work is what the client library's worker does, without HTTP: it claims as many
-// jobs as there are free slots, and finishes together what is done at the same
-// time.
-func (l *library) work(ctx context.Context, n int) error {
-	slots := make(chan struct{}, workConcurrency)
-	done := make(chan jobs.Finish, workConcurrency)
-	finished := make(chan error, 1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		err := l.finish(ctx, n, done, slots)
-		if err != nil {
-			cancel(err)
-		}
-		finished <- err
-	}()
-	for claimed := 0; claimed < n; {
-		free, err := acquire(ctx, slots)
-		if err != nil {
-			break
-		}
-		got, err := l.q.Claim(ctx, jobs.ClaimRequest{Worker: "w", Functions: []string{"noop"}, Limit: free, Wait: time.Second})
-		if err != nil {
-			cancel(err)
-			break
-		}
-		for range free - len(got) {
-			<-slots
-		}
-		claimed += len(got)
-		for _, j := range got {
-			go func() { done <- jobs.Finish{ID: j.ID, Token: j.Lease.Token, State: jobs.Complete} }()
-		}
-	}
-	return errors.Join(<-finished, context.Cause(ctx))
-}
-
-// acquire waits for a slot and takes all that are free.
-func acquire(ctx context.Context, slots chan<- struct{}) (n int, err error) {
-	select {
-	case slots <- struct{}{}:
-	case <-ctx.Done():
-		return 0, ctx.Err()
-	}
-	for n = 1; n < cap(slots); n++ {
-		select {
-		case slots <- struct{}{}:
-		default:
-			return n, nil
-		}
-	}
-	return n, nil
-}
-
-// finish finishes n jobs and frees their slots.
-func (l *library) finish(ctx context.Context, n int, done <-chan jobs.Finish, slots <-chan struct{}) error {
-	for n > 0 {
-		var batch []jobs.Finish
-		select {
-		case f := <-done:
-			batch = append(batch, f)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		for more := true; more; {
-			select {
-			case f := <-done:
-				batch = append(batch, f)
-			default:
-				more = false
+func (o *oncegate) work(ctx context.Context, n int) error {
+	var left atomic.Int64
+	left.Store(int64(n))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := o.client.NewWorker(client.WorkerOptions{Concurrency: workConcurrency, Handlers: map[string]client.Handler{
+		"noop": func(context.Context, *client.Job) (any, error) {
+			if left.Add(-1) == 0 {
+				cancel()
 			}
-		}
-		out, err := l.q.FinishMany(ctx, batch)
-		if err != nil {
-			return err
-		}
-		for i := range out {
-			if out[i].Err != nil {
-				return out[i].Err
-			}
-			<-slots
-		}
-		n -= len(batch)
+			return nil, nil
+		},
+	}})
+	if err != nil {
+		return err
 	}
-	return nil
+	return w.Run(ctx)
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 //go:embed pairs.lua

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,19 +16,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/server"
-	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
-	"github.com/oncegate/oncegate/manager/internal/wal"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // compareRounds measures durable operations in rounds, in which all systems take turns for a moment
 // each: what else the machine does disturbs some rounds and not others, so the best one is
-// comparable with that of the others, and the quartile tells how sure that is. With one caller and no batches it shows as well
-// where the time goes: the disk alone, then with one layer of the manager more each.
+// comparable with that of the others, and the quartile tells how sure that is. With one caller and no batches the disk alone
+// takes part as well.
 func compareRounds(ctx context.Context, s settings) error {
 	dir, err := os.MkdirTemp(s.out, "rounds")
 	if err != nil {
@@ -142,7 +134,7 @@ func (r *rounds) add(name string, callers, batch int, run func(d time.Duration) 
 
 func (r *rounds) prepare(ctx context.Context) error {
 	if slices.Contains(r.callers, 1) && slices.Contains(r.batches, 0) {
-		if err := r.addLayers(ctx); err != nil {
+		if err := r.addDisk(); err != nil {
 			return err
 		}
 	}
@@ -152,8 +144,8 @@ func (r *rounds) prepare(ctx context.Context) error {
 	return r.addRedis(ctx)
 }
 
-// addLayers adds what one caller passes through, from the disk up.
-func (r *rounds) addLayers(ctx context.Context) error {
+// addDisk adds the disk alone. BenchmarkLayers of the manager's server measures what lies between.
+func (r *rounds) addDisk() error {
 	f, err := bareFile(filepath.Join(r.dir, "bare"))
 	if err != nil {
 		return err
@@ -162,57 +154,6 @@ func (r *rounds) addLayers(ctx context.Context) error {
 	r.add("write + fdatasync", 1, 0, func(d time.Duration) (float64, []time.Duration, error) { return bareWrites(f, d, false) })
 	r.add("pwritev2 with RWF_DSYNC", 1, 0, func(d time.Duration) (float64, []time.Duration, error) { return bareWrites(f, d, true) })
 
-	log, err := wal.Open(ctx, filepath.Join(r.dir, "wal"), wal.Options{})
-	if err != nil {
-		return err
-	}
-	r.stops = append(r.stops, func() { _ = log.Close() })
-	body := make([]byte, 500)
-	r.add("the log", 1, 0, func(d time.Duration) (float64, []time.Duration, error) {
-		return oneCaller(d, func(int) error {
-			seq, lead, err := log.AppendLead(body)
-			if lead {
-				log.Lead()
-			}
-			if err != nil {
-				return err
-			}
-			return log.WaitDurable(ctx, seq)
-		})
-	})
-	st, err := mem.Open(ctx, filepath.Join(r.dir, "store"), mem.Options{})
-	if err != nil {
-		return err
-	}
-	r.stops = append(r.stops, func() { _ = st.Close() })
-	r.add("the store (one record)", 1, 0, func(d time.Duration) (float64, []time.Duration, error) {
-		run := runName()
-		return oneCaller(d, func(n int) error {
-			key := run + strconv.Itoa(n)
-			return st.Update(ctx, func(tx store.Tx) error { return tx.Put("bench", key, body[:400]) })
-		})
-	})
-	l, err := ledger.New(st, ledger.Options{MaxEntries: roomyWindow, MaxBytes: 1 << 40, WhenFull: ledger.Evict, ScopeShare: -1})
-	if err != nil {
-		return err
-	}
-	srv, err := server.New(server.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, server.LedgerRoutes(l, nil))
-	if err != nil {
-		return err
-	}
-	raw := []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}
-	r.add("the ledger and the server's handlers (reserve, commit)", 1, 0, func(d time.Duration) (float64, []time.Duration, error) {
-		c := newLedgerCalls(0)
-		return oneCaller(d, func(n int) error {
-			op := c.op(n)
-			c.message = c.item(c.message[:0], op, 0, n/2)
-			w := srv.Do(ctx, &server.Direct{Method: "POST", Path: op.Path(), Headers: raw, Body: c.message})
-			if w.Status > 299 {
-				return fmt.Errorf("%d %s", w.Status, w.Body)
-			}
-			return nil
-		})
-	})
 	return nil
 }
 

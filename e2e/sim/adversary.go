@@ -2,12 +2,9 @@ package sim
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // torment schedules what the adversary does to processes, clocks and windows. What it does
@@ -120,18 +117,7 @@ func (w *World) resolve() {
 	}
 	result := api.Result{Status: 200, Headers: []api.Header{{Name: headerResolved, Value: "by hand"}}}
 	w.aside(func() func() {
-		list, _, _ := p.ledger.List(background, api.StateUnknown, 100, "") // none, of a process that has died
-		var keys []string
-		for _, e := range list {
-			if e.Scope == stranger {
-				continue
-			}
-			if _, err := p.ledger.Resolve(background, e.Scope, e.Key, ledger.Resolution{
-				As: api.StateCommitted, TTL: w.plan.CommittedTTL, Result: result.AppendRaw(nil),
-			}); err == nil {
-				keys = append(keys, e.Key)
-			}
-		}
+		keys := p.manager.ResolveUnknown(background, func(scope string) bool { return scope != stranger }, result, w.plan.CommittedTTL)
 		return func() {
 			if !p.dead && len(keys) > 0 {
 				w.logf(m.name, "an operator resolves %v", keys)
@@ -151,18 +137,7 @@ func (w *World) spoil() {
 		return
 	}
 	w.aside(func() func() {
-		var spoiled bool
-		err := p.store.Update(background, func(tx store.Tx) error {
-			spoiled = false
-			hits, err := tx.Scan("ledger", "committed", store.Range{Limit: 100})
-			for _, h := range hits {
-				if strings.Contains(h.Key, stranger) {
-					spoiled = true
-					return tx.Put("ledger", h.Key, []byte("no record"), store.Entry{Index: "committed", SortKey: h.SortKey})
-				}
-			}
-			return err
-		})
+		spoiled, err := p.manager.Spoil(background, stranger)
 		return func() {
 			if spoiled {
 				w.spoiled++ // it may be there, if it was killed meanwhile

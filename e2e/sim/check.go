@@ -113,9 +113,8 @@ func (w *World) checkBounds() {
 		}
 		if p := m.run; p != nil && p.ready && !m.frozen {
 			w.aside(func() func() {
-				s, err := p.ledger.Stats(background)
+				n, err := p.manager.Entries(background)
 				return func() {
-					n := s.Pending + s.Committed + s.Rejected + s.Unknown
 					if err == nil && !p.dead && n > w.plan.MaxKeys*9/8+1 {
 						w.fail("%s has %d entries in a window of %d", m.name, n, w.plan.MaxKeys)
 					}
@@ -144,8 +143,7 @@ func (w *World) checkEnd() {
 		}
 		// What strangers left is over, and swept.
 		w.aside(func() func() {
-			s, err := m.run.ledger.Stats(background)
-			n := s.Pending + s.Committed + s.Rejected + s.Unknown
+			n, err := m.run.manager.Entries(background)
 			return func() {
 				if most := len(w.ops) + w.spoiled + w.strays + 2; err != nil || n > most {
 					w.fail("%s has %d entries in the end (%v), not %d at most: expired ones are not swept", m.name, n, err, most)

@@ -69,7 +69,7 @@
 //     ran is free, and where nothing keeps a gate from renewing, no reservation runs out.
 //   - No client waits longer than all timeouts together, in a proxy that lives.
 //   - A manager starts from whatever a crash has left.
-//   - What managers answer is explained by some order of the calls (ledgertest.Model with
+//   - What managers answer is explained by some order of the calls (simulated.Model with
 //     porcupine): so what was acknowledged has survived. A part of the seeds, as it takes long.
 //   - Shared data, the window and the log's disk stay within their bounds, and what has expired
 //     is swept; in the end no stream is left

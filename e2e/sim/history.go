@@ -8,8 +8,7 @@ import (
 	"github.com/anishathalye/porcupine"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
-	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
 // history is what managers were asked and what they answered, by key, for porcupine.
@@ -36,8 +35,8 @@ func (h *history) downtime(m *manager, stopped bool) {
 		h.downs = make(map[string][]porcupine.Operation)
 	}
 	h.downs[m.name] = append(h.downs[m.name], porcupine.Operation{
-		Input:  ledgertest.Call{Op: ledgertest.Downtime, Begin: m.servedAt, End: m.clock().UnixMilli()},
-		Output: ledgertest.Outcome{}, Call: int64(m.served), Return: int64(m.w.now()),
+		Input:  simulated.Call{Op: simulated.Downtime, Begin: m.servedAt, End: m.clock().UnixMilli()},
+		Output: simulated.Outcome{}, Call: int64(m.served), Return: int64(m.w.now()),
 	})
 }
 
@@ -46,7 +45,7 @@ type record struct {
 	m    *manager
 	p    *process
 	key  string
-	call ledgertest.Call
+	call simulated.Call
 	at   int64
 }
 
@@ -73,7 +72,7 @@ func (h *history) begin(w *World, m *manager, p *process, path string, body []by
 
 func (h *history) beginOne(w *World, m *manager, p *process, path string, body []byte) *record {
 	h.calls++
-	c := ledgertest.Call{Op: strings.TrimPrefix(path, "/v1/ledger/")}
+	c := simulated.Call{Op: strings.TrimPrefix(path, "/v1/ledger/")}
 	scope := ""
 	switch path {
 	case api.PathReserve, api.PathRenew, api.PathUnknown:
@@ -116,7 +115,7 @@ func (h *history) beginOne(w *World, m *manager, p *process, path string, body [
 }
 
 // end notes the answers to what begin has noted.
-func (h *history) end(w *World, m *manager, records []*record, r *server.Response) {
+func (h *history) end(w *World, m *manager, records []*record, r simulated.Answer) {
 	answers := []api.BatchAnswer{{Status: r.Status, Body: r.Body}}
 	if len(records) > 1 || r.Status == 200 && len(r.Body) > 1 && r.Body[1] == 'S' {
 		list, err := api.ViewRawAnswers(nil, r.Body)
@@ -146,7 +145,7 @@ func (h *history) endOne(w *World, e *record, status int, body []byte) {
 			break
 		}
 	}
-	var o ledgertest.Outcome
+	var o simulated.Outcome
 	switch {
 	case status < 300:
 		var a api.ReserveReply
@@ -154,13 +153,13 @@ func (h *history) endOne(w *World, e *record, status int, body []byte) {
 			o.Known = true
 			switch e.call.Op {
 			case "reserve", "renew", "unknown":
-				o = ledgertest.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}
+				o = simulated.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}
 			}
 		}
 	case status == 409:
 		for _, refusal := range []string{"fenced", "conflict", "outcome-unknown"} {
 			if strings.Contains(string(body), "urn:oncegate:problem:"+refusal) {
-				o = ledgertest.Outcome{Known: true, Refused: refusal}
+				o = simulated.Outcome{Known: true, Refused: refusal}
 			}
 		}
 	case status == 422 || status == 421:
@@ -169,7 +168,7 @@ func (h *history) endOne(w *World, e *record, status int, body []byte) {
 	h.add(w, e, o)
 }
 
-func (h *history) add(w *World, e *record, o ledgertest.Outcome) {
+func (h *history) add(w *World, e *record, o simulated.Outcome) {
 	if h.keys == nil {
 		h.keys = make(map[string][]porcupine.Operation)
 	}
@@ -185,7 +184,7 @@ func (h *history) crashed(w *World, m *manager, p *process) {
 			left = append(left, e)
 			continue
 		}
-		h.add(w, e, ledgertest.Outcome{})
+		h.add(w, e, simulated.Outcome{})
 	}
 	h.open = left
 }
@@ -198,12 +197,12 @@ func (h *history) check() (failures []string) {
 	for key, list := range h.keys {
 		name, _, _ := strings.Cut(key, " ")
 		list = append(list, h.downs[name]...)
-		if porcupine.CheckOperations(ledgertest.Model, list) {
+		if porcupine.CheckOperations(simulated.Model, list) {
 			continue
 		}
 		text := fmt.Sprintf("no order explains what %s answered:", key)
 		for _, op := range list {
-			text += fmt.Sprintf("\n  [%d %d] %s", op.Call, op.Return, ledgertest.Model.DescribeOperation(op.Input, op.Output))
+			text += fmt.Sprintf("\n  [%d %d] %s", op.Call, op.Return, simulated.Model.DescribeOperation(op.Input, op.Output))
 		}
 		failures = append(failures, text)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"strconv"
 	"sync"
@@ -14,21 +13,14 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/server"
-	"github.com/oncegate/oncegate/manager/internal/shard"
-	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/downtime"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
-	"github.com/oncegate/oncegate/manager/internal/wal"
-	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
+	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
 // manager is a machine with a disk on which a manager runs, most of the time.
 type manager struct {
 	w    *World
 	name string
-	disk *faultfs.FS
+	disk *simulated.Disk
 	run  *process // nil: none
 	life int      // processes so far
 	list []string // of shards, that its next process is started with; nil: none
@@ -45,22 +37,18 @@ type manager struct {
 
 // process is one run of the manager's program.
 type process struct {
-	m      *manager
-	life   int
-	ready  bool
-	dead   bool
-	old    bool     // it does not know of batches
-	list   []string // of shards
-	store  store.Store
-	ledger *ledger.Ledger
-	server *server.Server
-	stop   context.CancelFunc
-	work   sync.WaitGroup
-	disk   *slowDisk
+	m       *manager
+	life    int
+	ready   bool
+	dead    bool
+	old     bool     // it does not know of batches
+	list    []string // of shards
+	manager *simulated.Manager
+	disk    *slowDisk
 }
 
 func newManager(w *World, name string, list []string) *manager {
-	m := &manager{w: w, name: name, list: list, disk: new(faultfs.FS)}
+	m := &manager{w: w, name: name, list: list, disk: new(simulated.Disk)}
 	m.start()
 	return m
 }
@@ -75,8 +63,8 @@ type slowDisk struct {
 
 // hook waits. How long depends on the file and on the time, and not on which goroutine comes
 // first.
-func (d *slowDisk) hook(op faultfs.Op) error {
-	if op.Kind != faultfs.Sync {
+func (d *slowDisk) hook(op simulated.Op) error {
+	if op.Kind != simulated.Sync {
 		return nil
 	}
 	d.mu.Lock()
@@ -131,45 +119,17 @@ func (m *manager) start() {
 }
 
 // open recovers the state and builds what serves it.
-func (p *process) open(disk *faultfs.FS) error {
+func (p *process) open(disk *simulated.Disk) (err error) {
 	plan := &p.m.w.plan
-	st, err := mem.Open(background, "d", mem.Options{
-		Clock:         p.m.clock,
-		SnapshotBytes: plan.Snapshot,
-		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10},
-	})
-	if err != nil {
-		return err
+	o := simulated.Options{
+		Version: p.version(), Clock: p.m.clock, Shards: p.list,
+		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, SnapshotBytes: plan.Snapshot,
 	}
-	leases := downtime.New(st, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
-	p.store = leases
-	want := shard.Want{Shards: p.list}
 	if plan.Named {
-		want.Name = p.m.name
+		o.Name = p.m.name
 	}
-	keeper, _, err := shard.Open(background, leases, want)
-	if err != nil {
-		return err
-	}
-	p.ledger, err = ledger.New(leases, ledger.Options{
-		MaxEntries: plan.MaxKeys, CommittedTTL: plan.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
-	})
-	if err != nil {
-		return err
-	}
-	p.server, err = server.New(server.Options{Version: p.version(), Logger: slog.New(slog.DiscardHandler), Identity: keeper.Identity},
-		server.LedgerRoutes(p.ledger, nil))
-	if err != nil {
-		return err
-	}
-	ctx, stop := context.WithCancel(background)
-	p.stop = stop
-	if err := leases.Start(ctx); err != nil {
-		return err
-	}
-	p.work.Go(func() { leases.Run(ctx) })
-	p.work.Go(func() { p.ledger.Run(ctx, nil) })
-	return nil
+	p.manager, err = simulated.Open(background, disk, o)
+	return err
 }
 
 // describe is for the timeline.
@@ -237,12 +197,12 @@ func (m *manager) drain() {
 // how a crash treats what was not synced.
 var crashes = []struct {
 	how  string
-	disk func(*faultfs.FS, *rand.Rand) *faultfs.FS
+	disk func(*simulated.Disk, *rand.Rand) *simulated.Disk
 }{
-	{"the system lives on", func(f *faultfs.FS, _ *rand.Rand) *faultfs.FS { return f.Clone() }},
-	{"unsynced data is lost", func(f *faultfs.FS, _ *rand.Rand) *faultfs.FS { return f.Crash() }},
-	{"unsynced data is torn", func(f *faultfs.FS, r *rand.Rand) *faultfs.FS { return f.CrashRandomly(r) }},
-	{"unsynced data ends early", func(f *faultfs.FS, r *rand.Rand) *faultfs.FS { return f.CrashTorn(r.Int64N(1500)) }},
+	{"the system lives on", func(f *simulated.Disk, _ *rand.Rand) *simulated.Disk { return f.Clone() }},
+	{"unsynced data is lost", func(f *simulated.Disk, _ *rand.Rand) *simulated.Disk { return f.Crash() }},
+	{"unsynced data is torn", func(f *simulated.Disk, r *rand.Rand) *simulated.Disk { return f.CrashRandomly(r) }},
+	{"unsynced data ends early", func(f *simulated.Disk, r *rand.Rand) *simulated.Disk { return f.CrashTorn(r.Int64N(1500)) }},
 }
 
 // kill ends the process at once.
@@ -269,12 +229,7 @@ func (m *manager) kill() {
 
 // dispose ends the goroutines of a process that is dead; what they still do is seen by nobody.
 func (p *process) dispose() {
-	p.m.w.asides.Go(func() {
-		p.server.Abort()
-		p.stop()
-		p.work.Wait()
-		_ = p.store.Close()
-	})
+	p.m.w.asides.Go(func() { _ = p.manager.Close() })
 }
 
 // end ends everything, at the end of the world.
@@ -351,12 +306,12 @@ func (m *manager) handle(ctx context.Context, q *request) {
 		headers = append(headers, api.Header{Name: api.HeaderShard, Value: q.shard})
 	}
 	m.w.aside(func() func() {
-		r := p.server.Do(ctx, &server.Direct{Method: "POST", Path: q.path, Body: q.body, Headers: headers})
+		r := p.manager.Do(ctx, q.path, headers, q.body)
 		return func() { m.carriedOut(p, records, r, q) }
 	})
 }
 
-func (m *manager) carriedOut(p *process, records []*record, r *server.Response, q *request) {
+func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, q *request) {
 	if p.dead {
 		q.answered(nil)
 		return

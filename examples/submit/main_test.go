@@ -6,53 +6,20 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/client"
-	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/server"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/managertest"
 )
 
-// manager serves a queue and returns its URL.
-func manager(t *testing.T) (string, *jobs.Queue) {
-	t.Helper()
-	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := jobs.New(st, jobs.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv, err := server.New(server.Options{Version: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, server.JobRoutes(st, l, q))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, _ := server.NewEngine(server.DefaultEngine, srv)
-	go func() { _ = engine.Serve(ln, nil) }()
-	t.Cleanup(func() {
-		q.Drain()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		_ = engine.Shutdown(ctx)
-		q.Close()
-	})
-	return "http://" + ln.Addr().String(), q
-}
-
 func TestSubmit(t *testing.T) {
-	url, q := manager(t)
+	url := managertest.Start(t, managertest.Options{}).URL
+	c, err := client.New(client.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
 	idFile := filepath.Join(t.TempDir(), "id")
 	submit := func(want int, args ...string) []client.Job {
 		t.Helper()
@@ -80,19 +47,17 @@ func TestSubmit(t *testing.T) {
 	if one[0].ID != two[0].ID || one[0].State != "scheduled" {
 		t.Errorf("%+v, then %+v", one, two)
 	}
-	if err := q.Subscribe(t.Context(), "paid", "ship"); err != nil {
+	if err := c.Subscribe(t.Context(), "paid", "ship"); err != nil {
 		t.Fatal(err)
 	}
 	submit(0, "--event", "paid", `{"order":7}`)
-	if d, err := q.Depth(t.Context()); err != nil || d != (jobs.Depth{Queued: 4, Scheduled: 1}) {
-		t.Errorf("depth %+v, %v", d, err)
+	for state, want := range map[string]int{"": 5, "queued": 4, "scheduled": 1} {
+		if page, err := c.List(t.Context(), client.ListQuery{State: state}); err != nil || len(page.Jobs) != want {
+			t.Errorf("jobs %q: %+v, %v; want %d", state, page, err, want)
+		}
 	}
 
 	// Results come back, good and bad.
-	c, err := client.New(client.Options{URL: url})
-	if err != nil {
-		t.Fatal(err)
-	}
 	w, err := c.NewWorker(client.WorkerOptions{Handlers: map[string]client.Handler{
 		"good": func(context.Context, *client.Job) (any, error) { return 42, nil },
 		"bad":  func(context.Context, *client.Job) (any, error) { return nil, client.Permanent(io.ErrUnexpectedEOF) },

@@ -5,8 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,10 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/client/workertest"
-	"github.com/oncegate/oncegate/manager/internal/jobs"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/server"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/managertest"
 )
 
 func lines(t testing.TB, file string) []string {
@@ -122,33 +117,7 @@ func TestUsage(t *testing.T) {
 }
 
 func TestWorkerWithAManager(t *testing.T) {
-	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := jobs.New(st, jobs.Options{BackoffBase: time.Millisecond, BackoffMax: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv, err := server.New(server.Options{Version: "test", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, server.JobRoutes(st, l, q))
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, _ := server.NewEngine(server.DefaultEngine, srv)
-	go func() { _ = engine.Serve(ln, nil) }()
-	defer func() {
-		q.Drain()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		_ = engine.Shutdown(ctx)
-		q.Close()
-	}()
-	url := "http://" + ln.Addr().String()
+	url := managertest.Start(t, managertest.Options{BackoffBase: time.Millisecond, BackoffMax: time.Millisecond}).URL
 	file := filepath.Join(t.TempDir(), "outbox")
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan int, 1)

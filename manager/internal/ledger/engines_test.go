@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // opened closes a store with the test.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // TestPlansAreLookUps has the server tell how it ran every statement of a

@@ -13,7 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 func TestMain(m *testing.M) {

@@ -13,7 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/storetest/servers"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // logged is a logger's output.

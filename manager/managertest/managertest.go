@@ -1,0 +1,126 @@
+// Package managertest runs a manager inside a test: its ledger and its job queue on the engine
+// that keeps all in memory, over HTTP on a loopback port of its own.
+//
+//	m := managertest.Start(t, managertest.Options{})
+//	c, err := client.New(client.Options{URL: m.URL})
+//
+// The manager behaves as the program does, except that its records end with the test. It asks
+// for no credentials. Package servers below starts real Redis and PostgreSQL servers for tests;
+// package simulated runs a manager without a connection, on a disk and a clock that a test moves.
+package managertest
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// Options configure Start. The zero value of every field means its default.
+type Options struct {
+	// Clock is what the manager takes for the time; default time.Now.
+	Clock func() time.Time
+	// BackoffBase and BackoffMax are the least and the greatest delay of a job's retry, unless
+	// the worker names one: 1 ms to 366 days, defaults 1 s and 1 h.
+	BackoffBase, BackoffMax time.Duration
+}
+
+// Manager is a manager that runs in the test's process. It ends with the test.
+type Manager struct {
+	// URL is what clients take as the manager's address.
+	URL string
+
+	t      testing.TB
+	addr   string
+	store  *mem.Store
+	ledger *ledger.Ledger
+	queue  *jobs.Queue
+	server *server.Server
+	engine server.Engine // nil while the manager is stopped
+	served chan error
+}
+
+// Start starts a manager and returns once it accepts calls. It fails the test if it cannot.
+func Start(t testing.TB, o Options) *Manager {
+	t.Helper()
+	m := &Manager{t: t, store: mem.New(mem.Options{Clock: o.Clock})}
+	var err error
+	if m.ledger, err = ledger.New(m.store, ledger.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: o.BackoffBase, BackoffMax: o.BackoffMax}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var duties sync.WaitGroup
+	duties.Go(func() { m.ledger.Run(ctx, nil) })
+	duties.Go(func() { m.queue.Run(ctx, nil) })
+	t.Cleanup(func() {
+		m.ledger.Drain() // calls that wait would hold up the shutdown
+		m.queue.Drain()
+		m.shutdown(time.Minute)
+		cancel()
+		duties.Wait()
+		m.queue.Close()
+		_ = m.store.Close()
+	})
+	m.listen("127.0.0.1:0")
+	return m
+}
+
+func (m *Manager) listen(addr string) {
+	m.t.Helper()
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.addr = ln.Addr().String()
+	m.URL = "http://" + m.addr
+	m.server, err = server.New(server.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)},
+		server.LedgerRoutes(m.ledger, nil), server.JobRoutes(m.store, m.ledger, m.queue))
+	if err != nil {
+		_ = ln.Close()
+		m.t.Fatal(err)
+	}
+	m.server.SetReady("")
+	m.engine, _ = server.NewEngine(server.DefaultEngine, m.server)
+	m.served = make(chan error, 1)
+	engine, served := m.engine, m.served
+	go func() { served <- engine.Serve(ln, nil) }()
+}
+
+func (m *Manager) shutdown(patience time.Duration) {
+	if m.engine == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = m.engine.Shutdown(ctx) // what is left is cut off
+	<-m.served
+	m.engine = nil
+}
+
+// Stop cuts all connections and accepts no more, as if the manager had been killed. Its records
+// stay. A second call does nothing.
+func (m *Manager) Stop() {
+	if m.engine != nil {
+		m.server.Abort()
+	}
+	m.shutdown(time.Millisecond)
+}
+
+// Resume lets a manager that was stopped serve again, at the same URL and with its records. It
+// fails the test if it cannot.
+func (m *Manager) Resume() {
+	m.t.Helper()
+	if m.engine == nil {
+		m.listen(m.addr)
+	}
+}

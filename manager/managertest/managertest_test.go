@@ -1,0 +1,53 @@
+package managertest_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest"
+)
+
+func newClient(t testing.TB, m *managertest.Manager) *client.Client {
+	t.Helper()
+	c, err := client.New(client.Options{URL: m.URL, BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestStoppedManagerKeepsItsRecords(t *testing.T) {
+	m := managertest.Start(t, managertest.Options{})
+	c := newClient(t, m)
+	first, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", IdempotencyKey: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Stop()
+	m.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if j, err := c.Get(ctx, first.ID); err == nil {
+		t.Errorf("a stopped manager answers %+v", j)
+	}
+	m.Resume()
+	m.Resume()
+	again, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", IdempotencyKey: "k"})
+	if err != nil || again.ID != first.ID {
+		t.Errorf("after the stop the same call makes %+v, %v; want job %s", again, err, first.ID)
+	}
+}
+
+func TestManagerRunsItsDuties(t *testing.T) {
+	m := managertest.Start(t, managertest.Options{})
+	c := newClient(t, m)
+	if _, err := c.SubmitIdempotent(t.Context(), client.Submission{Function: "f", DelayMS: 1}); err != nil {
+		t.Fatal(err)
+	}
+	jobs, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "w", Functions: []string{"f"}, WaitMS: 60_000})
+	if err != nil || len(jobs) != 1 {
+		t.Errorf("claimed %+v, %v; want the job that fell due", jobs, err)
+	}
+}

@@ -1,0 +1,183 @@
+// Package simulated runs a manager without a connection, for simulations: its disk is a value in
+// memory that can lose what was not synced, its clock is the caller's, and a call to it is a
+// function call. All of it may run in the virtual time of testing/synctest.
+//
+// What runs is the program's own code from the handlers to the log: the in-memory engine on the
+// write-ahead log, the correction of leases after a downtime, the shard's identity, the ledger,
+// and the server's handlers. Only the listeners and the job queue are missing.
+package simulated
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/downtime"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
+)
+
+// Disk is the disk of a manager; the zero value is an empty one. Its methods Clone, Crash,
+// CrashRandomly and CrashTorn return what a crash leaves of it.
+type Disk = faultfs.FS
+
+// Op is an operation on a disk, as Disk.SetHook sees it.
+type Op = faultfs.Op
+
+// Sync is the kind of operation that makes what was written before safe from a crash.
+const Sync = faultfs.Sync
+
+// Call and Outcome are the input and the output of an operation in a history that Model checks
+// with porcupine: what a manager was asked, and what it answered.
+type (
+	Call    = ledgertest.Call
+	Outcome = ledgertest.Outcome
+)
+
+// Model says which histories of one key a ledger can have.
+var Model = ledgertest.Model
+
+// Downtime is the Op of a Call that stands for a time in which the manager did not serve.
+const Downtime = ledgertest.Downtime
+
+// Options configure a Manager.
+type Options struct {
+	// Version is what the manager says of itself.
+	Version string
+	// Clock is what it takes for the time.
+	Clock func() time.Time
+	// Name and Shards are those of `oncegate serve`: --shard and --shards. Both may be empty.
+	Name   string
+	Shards []string
+	// MaxEntries is the size of the ledger's window, in keys.
+	MaxEntries int
+	// CommittedTTL is how long a committed answer is kept.
+	CommittedTTL time.Duration
+	// SnapshotBytes is the size of the log at which a snapshot is taken.
+	SnapshotBytes int64
+}
+
+// Manager is one run of a manager on a disk. All methods are safe for concurrent use.
+type Manager struct {
+	store  store.Store
+	ledger *ledger.Ledger
+	server *server.Server
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+}
+
+// Open recovers what is on the disk and starts a manager on it. The caller must call Close.
+func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
+	st, err := mem.Open(ctx, "d", mem.Options{
+		Clock:         o.Clock,
+		SnapshotBytes: o.SnapshotBytes,
+		Log:           wal.Options{FS: disk, SegmentBytes: 8 << 10, FillAhead: 2 << 10},
+	})
+	if err != nil {
+		return nil, err
+	}
+	leases := downtime.New(st, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
+	m := &Manager{store: leases}
+	if err := m.build(ctx, leases, o); err != nil {
+		return nil, errors.Join(err, leases.Close())
+	}
+	var background context.Context
+	background, m.stop = context.WithCancel(context.WithoutCancel(ctx))
+	if err := leases.Start(background); err != nil {
+		m.stop()
+		return nil, errors.Join(err, leases.Close())
+	}
+	m.work.Go(func() { leases.Run(background) })
+	m.work.Go(func() { m.ledger.Run(background, nil) })
+	return m, nil
+}
+
+func (m *Manager) build(ctx context.Context, st store.Store, o Options) error {
+	keeper, _, err := shard.Open(ctx, st, shard.Want{Name: o.Name, Shards: o.Shards})
+	if err != nil {
+		return err
+	}
+	m.ledger, err = ledger.New(st, ledger.Options{
+		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
+	})
+	if err != nil {
+		return err
+	}
+	m.server, err = server.New(server.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler), Identity: keeper.Identity},
+		server.LedgerRoutes(m.ledger, nil))
+	return err
+}
+
+// Answer is what the manager answers to a call.
+type Answer struct {
+	Status      int
+	ContentType string
+	RetryAfter  int // in seconds; 0: not told
+	Body        []byte
+}
+
+// Do has the manager carry out a call: a POST of body to path with the given headers. ctx ends
+// when the caller leaves.
+func (m *Manager) Do(ctx context.Context, path string, headers []api.Header, body []byte) Answer {
+	r := m.server.Do(ctx, &server.Direct{Method: "POST", Path: path, Body: body, Headers: headers})
+	return Answer{Status: r.Status, ContentType: r.ContentType, RetryAfter: r.RetryAfter, Body: r.Body}
+}
+
+// Entries is the number of keys that the ledger holds, in whatever state.
+func (m *Manager) Entries(ctx context.Context) (int, error) {
+	s, err := m.ledger.Stats(ctx)
+	return s.Pending + s.Committed + s.Rejected + s.Unknown, err
+}
+
+// ResolveUnknown does what an operator does who learned that the requests of unknown outcome
+// were executed: the keys that wanted accepts by scope become committed, with the result, for
+// ttl. It looks at 100 keys at most, and returns those that it resolved.
+func (m *Manager) ResolveUnknown(ctx context.Context, wanted func(scope string) bool, result api.Result, ttl time.Duration) (keys []string) {
+	list, _, _ := m.ledger.List(ctx, api.StateUnknown, 100, "") // none, of a manager that is closed
+	for _, e := range list {
+		if !wanted(e.Scope) {
+			continue
+		}
+		if _, err := m.ledger.Resolve(ctx, e.Scope, e.Key, ledger.Resolution{
+			As: api.StateCommitted, TTL: ttl, Result: result.AppendRaw(nil),
+		}); err == nil {
+			keys = append(keys, e.Key)
+		}
+	}
+	return keys
+}
+
+// Spoil overwrites the record of a committed key of the scope with one that cannot be read. found
+// says whether there was such a key; with an error it may have been overwritten or not.
+func (m *Manager) Spoil(ctx context.Context, scope string) (found bool, err error) {
+	err = m.store.Update(ctx, func(tx store.Tx) error {
+		found = false
+		hits, err := tx.Scan("ledger", "committed", store.Range{Limit: 100})
+		for _, h := range hits {
+			if strings.Contains(h.Key, scope) {
+				found = true
+				return tx.Put("ledger", h.Key, []byte("no record"), store.Entry{Index: "committed", SortKey: h.SortKey})
+			}
+		}
+		return err
+	})
+	return found, err
+}
+
+// Close ends the manager at once. Calls that wait get an error.
+func (m *Manager) Close() error {
+	m.server.Abort()
+	m.stop()
+	m.work.Wait()
+	return m.store.Close()
+}
