@@ -30,7 +30,7 @@ type site struct {
 	upstreams, callees *acceptor
 }
 
-// diffCase is a script of actions. fact is its row in CONFORMANCE.md.
+// diffCase is a script of actions. fact is its row in hostsim/CONFORMANCE.md.
 type diffCase struct {
 	fact, name string
 	show       string // headers of answers and upstream requests that are compared, by name

@@ -1,6 +1,6 @@
 // Package config reads the filter's configuration.
 //
-// The configuration is one JSON object; REFERENCE.md lists its fields. It is
+// The configuration is one JSON object; docs/reference/CONFIGURATION.md lists its fields. It is
 // read strictly: a field that is unknown, repeated, of the wrong type or out of
 // range refuses the whole configuration, because a gate that runs with a
 // misspelled limit protects less than its operator believes. The error names

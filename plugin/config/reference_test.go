@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// row is one line of a table in REFERENCE.md.
+// row is one line of a table in docs/reference/CONFIGURATION.md.
 type row struct{ section, name, def, allowed string }
 
-// reference reads the tables of REFERENCE.md.
+// reference reads the tables of docs/reference/CONFIGURATION.md.
 func reference(t *testing.T) []row {
 	t.Helper()
-	text, err := os.ReadFile("REFERENCE.md")
+	text, err := os.ReadFile("../../docs/reference/CONFIGURATION.md")
 	if err != nil {
 		t.Fatal(err)
 	}

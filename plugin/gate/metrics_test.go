@@ -19,9 +19,9 @@ func (h kindsHost) DefineMetric(kind MetricKind, name string) MetricID {
 	return h.fakeHost.DefineMetric(kind, name)
 }
 
-// METRICS.md names all metrics and no others, and the properties of access logs.
+// docs/reference/METRICS.md names all metrics and no others, and the properties of access logs.
 func TestMetricsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("METRICS.md")
+	text, err := os.ReadFile("../../docs/reference/METRICS.md")
 	if err != nil {
 		t.Fatal(err)
 	}
