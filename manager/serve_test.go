@@ -155,7 +155,7 @@ func TestDeletionsAreAuditedAtEveryLevel(t *testing.T) {
 // with a log, those of the job queue apart, and no others. The same for flags.
 func TestReferenceListsEveryMetric(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	text, err := os.ReadFile(filepath.Join("server", "LEDGER.md"))
+	text, err := os.ReadFile(filepath.Join("..", "docs", "reference", "LEDGER.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

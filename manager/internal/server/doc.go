@@ -16,7 +16,7 @@
 // with a code of package api; except that net/http answers by itself what it
 // cannot read as a request.
 //
-// More groups of routes join through New; see Route. LEDGER.md and JOBS.md tell
+// More groups of routes join through New; see Route. docs/reference/LEDGER.md and docs/reference/JOBS.md tell
 // clients and operators what there is.
 //
 // # Performance

@@ -16,7 +16,7 @@ import (
 
 // Every call is in the reference, and the reference names no other.
 func TestJobReference(t *testing.T) {
-	b, err := os.ReadFile("JOBS.md")
+	b, err := os.ReadFile("../../../docs/reference/JOBS.md")
 	if err != nil {
 		t.Fatal(err)
 	}

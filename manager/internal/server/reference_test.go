@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestReferenceListsEveryRoute: LEDGER.md names the routes that there are, and
+// TestReferenceListsEveryRoute: docs/reference/LEDGER.md names the routes that there are, and
 // no others.
 func TestReferenceListsEveryRoute(t *testing.T) {
-	text, err := os.ReadFile("LEDGER.md")
+	text, err := os.ReadFile("../../../docs/reference/LEDGER.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,10 +31,10 @@ func TestReferenceListsEveryRoute(t *testing.T) {
 	}
 }
 
-// TestReferenceStartsAManager: the calls that LEDGER.md begins with do what it
+// TestReferenceStartsAManager: the calls that docs/reference/LEDGER.md begins with do what it
 // says.
 func TestReferenceStartsAManager(t *testing.T) {
-	text, err := os.ReadFile("LEDGER.md")
+	text, err := os.ReadFile("../../../docs/reference/LEDGER.md")
 	if err != nil {
 		t.Fatal(err)
 	}
