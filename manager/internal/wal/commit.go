@@ -7,21 +7,20 @@ import (
 )
 
 const (
-	// markDelay is how long the log is idle before the committer writes a
-	// mark, so that a slow trickle of appends does not pay for one each.
+	// markDelay is how long the log must be idle before the committer writes a mark. A slow trickle of appends then
+	// does not pay for a mark each.
 	markDelay = 10 * time.Millisecond
 	// keepBuffer is the largest batch buffer that is kept for the next batch.
 	keepBuffer = 4 << 20
-	// gatherLimit bounds the time the committer waits for more records before
-	// it takes a batch, see gatherer.
+	// gatherLimit bounds how long the committer waits for more records before it writes a batch (see gatherer).
 	gatherLimit = 500 * time.Microsecond
-	// leadLimit is how long a batch takes at most behind which an appender may lead.
-	// On a slower disk that gains nothing, and who leads waits for a disk that hangs.
+	// leadLimit is the longest commit after which an appender may commit the next batch itself (see AppendLead). On a
+	// slower disk that gains nothing, and the appender would wait for a disk that hangs.
 	leadLimit = 10 * time.Millisecond
 )
 
-// commitLoop is the committer. It ends when the log failed, or when it is
-// closed and everything accepted is durable.
+// commitLoop is the committer. It returns when the log has failed, or when the log is closed and every accepted record
+// is durable.
 func (l *Log) commitLoop() {
 	defer l.wg.Done()
 	timer := time.NewTimer(markDelay)
@@ -33,19 +32,19 @@ func (l *Log) commitLoop() {
 		if last > 1 || l.waiting() > 1 {
 			l.yield()
 		}
-		b := l.take()
+		b := l.sealUnlessLed()
 		if b == nil {
 			last = 0
 			select {
 			case <-l.wake:
 			case <-l.failed:
-				l.release()
+				l.wakeFailed()
 				l.awaitLeader()
 				return
 			case <-l.closing:
 				l.awaitLeader()
 				if l.drained() {
-					l.finish()
+					l.finishLog()
 					return
 				}
 			case <-l.markDue.C:
@@ -57,31 +56,30 @@ func (l *Log) commitLoop() {
 		}
 		start := time.Now()
 		if !l.commitBatch(b) {
-			l.release()
+			l.wakeFailed()
 			return
 		}
 		took := time.Since(start)
-		target := l.settle(b, took)
+		target := l.recordCommit(b, took)
 		if last = b.last - b.first + 1; last > 1 {
 			g.gather(l, last, target, took, timer)
 		}
 	}
 }
 
-// take makes the collected batch the one in flight or, when there is none,
-// asks for the next record to wake the committer. It leaves a batch alone that
-// an appender commits.
-func (l *Log) take() *batch {
+// sealUnlessLed is sealBatch for the committer: it returns nil while an appender commits.
+func (l *Log) sealUnlessLed() *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.led {
+	if l.leading {
 		return nil
 	}
-	return l.takeBatch()
+	return l.sealBatch()
 }
 
-// takeBatch is take without regard to who commits. The caller holds mu.
-func (l *Log) takeBatch() *batch {
+// sealBatch moves the pending batch into inflight, starts a new pending batch and returns the sealed one. When there is
+// nothing to commit it returns nil, and the next record wakes the committer. The caller holds mu.
+func (l *Log) sealBatch() *batch {
 	b := l.pending.Load()
 	if b.last < b.first || l.failure.Load() != nil {
 		l.wakeAt, l.idle = b.first, b.last < b.first
@@ -93,21 +91,20 @@ func (l *Log) takeBatch() *batch {
 	return b
 }
 
-// Lead commits the record of an AppendLead that said so, with all that came
-// behind it, on the goroutine of the caller: one that is alone is spared two
-// changes of goroutine, which take as long as everything else in the manager. It waits
-// for the disk as long as that takes. What came of it is for WaitDurable to
-// say, which does not wait any more. What is collected meanwhile is the committer's.
+// Lead commits the batch that the caller's AppendLead began, with every record appended since, on the caller's
+// goroutine. It must be called exactly once after each AppendLead that reported lead. It blocks until the disk has
+// answered. The outcome is in WaitDurable, which then returns immediately. Records that arrive during the commit are
+// left to the committer.
 func (l *Log) Lead() {
 	l.mu.Lock()
-	b := l.takeBatch()
+	b := l.sealBatch()
 	l.mu.Unlock()
 	start := time.Now()
 	if b != nil && l.commitBatch(b) {
-		l.settle(b, time.Since(start))
+		l.recordCommit(b, time.Since(start))
 	}
 	l.mu.Lock()
-	l.led = false
+	l.leading = false
 	l.wakeAt = math.MaxUint64
 	next := l.pending.Load()
 	if l.idle = next.last < next.first; l.idle {
@@ -120,12 +117,12 @@ func (l *Log) Lead() {
 	}
 }
 
-// awaitLeader waits for an appender that commits, when the log ends: who ends to
-// lead then wakes the committer.
+// awaitLeader waits until no appender is committing. The committer calls it when the log ends; Lead wakes the committer
+// when it is done.
 func (l *Log) awaitLeader() {
 	for {
 		l.mu.Lock()
-		led := l.led
+		led := l.leading
 		l.mu.Unlock()
 		if !led {
 			return
@@ -134,14 +131,12 @@ func (l *Log) awaitLeader() {
 	}
 }
 
-// waiting is how many records are not durable.
+// waiting is the number of records that are not durable.
 func (l *Log) waiting() uint64 { return l.last.Load() - l.durable.Load() }
 
-// yield lets everybody go first who could run now, and again for as long as
-// that brings more records, within the limit: they would otherwise append just
-// after the batch was taken, and wait for two. With several callers at a time
-// it nearly doubles what one fsync serves; when nobody else has work it costs
-// next to nothing, as no time passes.
+// yield lets other goroutines that can run append first, and repeats that while it brings more records, for at most
+// gatherLimit. Without it their records would arrive just after the batch was sealed and wait for two fsyncs. With
+// nothing else to run it costs next to nothing.
 func (l *Log) yield() {
 	start := time.Now()
 	for last := l.last.Load(); ; {
@@ -154,30 +149,29 @@ func (l *Log) yield() {
 	}
 }
 
-// gatherer decides how long the committer waits, after a batch, for the
-// callers that it woke to come back with their next records. Without waiting,
-// the first one back would get a batch, and an fsync, almost of its own, and
-// all others would wait for two.
+// gatherer decides how long the committer waits after a batch for the callers that it woke to return with their next
+// records. Without the wait, the first caller to return would get a batch and an fsync almost to itself, and all others
+// would wait for two.
 //
-// It waits for as many records as the batch had, at most for gatherFactor times
-// as long as the batch took, and for a shorter and shorter time when callers do not come that
-// fast. Waiting for the last few of them pays: who is late misses a whole fsync.
+// The committer waits for as many records as the last batch had, at most gatherFactor times as long as that batch took
+// to commit. Each time that too few callers return, the next wait is halved. Waiting for the last few callers pays,
+// because a caller that is late misses a whole fsync.
 type gatherer struct {
-	misses int // in a row; each halves the wait
-	rest   int // batches until the next try
+	misses int // waits in a row that were too short; each halves the next one
+	skip   int // batches after which no wait is tried
 }
 
 const (
 	gatherFactor = 3
 	gatherMisses = 4
-	gatherRest   = 64
+	gatherSkip   = 64
 )
 
-// gather waits until the record target was appended, n more than there were
-// when the batch was durable.
+// gather waits until record target is appended. target is n records after the last one appended when the batch became
+// durable.
 func (g *gatherer) gather(l *Log, n, target uint64, took time.Duration, timer *time.Timer) {
-	if g.rest > 0 {
-		g.rest--
+	if g.skip > 0 {
+		g.skip--
 		return
 	}
 	timer.Reset(min(gatherFactor*took, gatherLimit) >> g.misses)
@@ -190,12 +184,11 @@ func (g *gatherer) gather(l *Log, n, target uint64, took time.Duration, timer *t
 	if missing := target - min(target, l.last.Load()); missing <= n/2 {
 		g.misses = 0
 	} else if g.misses++; g.misses == gatherMisses {
-		g.misses, g.rest = 0, gatherRest
+		g.misses, g.skip = 0, gatherSkip
 	}
 }
 
-// commitBatch makes a batch durable and tells the callers that wait for it, or makes the log
-// fail.
+// commitBatch makes a batch durable and wakes its waiters. On an error it fails the log and returns false.
 func (l *Log) commitBatch(b *batch) bool {
 	err := l.commit(b)
 	if err != nil {
@@ -203,12 +196,12 @@ func (l *Log) commitBatch(b *batch) bool {
 	} else {
 		l.durable.Store(b.last)
 	}
-	l.finished(b)
+	l.wakeWaiters(b)
 	return err == nil
 }
 
-// commit writes and syncs a batch, part by part: what follows in a new segment
-// is written only after the segment before it is durable.
+// commit writes and syncs a batch part by part. A part in a new segment is written only after the previous segment is
+// durable.
 func (l *Log) commit(b *batch) error {
 	var info Batch
 	for i := range b.parts {
@@ -237,10 +230,9 @@ func (l *Log) commit(b *batch) error {
 	return nil
 }
 
-// settle takes a durable batch out of the accounts. It asks to be woken when
-// as many records as the batch had were appended on top of those that are
-// collected already, and returns the last one's sequence number.
-func (l *Log) settle(b *batch, took time.Duration) (target uint64) {
+// recordCommit updates the counters for a durable batch. The committer is woken again when as many further records as
+// the batch had are appended; recordCommit returns the sequence number of the last of them.
+func (l *Log) recordCommit(b *batch, took time.Duration) (target uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queued -= b.bytes
@@ -248,12 +240,12 @@ func (l *Log) settle(b *batch, took time.Duration) (target uint64) {
 	l.stats.records += b.last - b.first + 1
 	l.stats.bytes += uint64(b.bytes)
 	l.stats.logBytes += int64(b.bytes)
-	l.free.give(b.parts[len(b.parts)-1].buf)
+	l.free.put(b.parts[len(b.parts)-1].buf)
 	b.parts = nil
 	l.broadcastRoom()
-	l.marked, l.alone, l.lastBatch = false, b.last == b.first && took < leadLimit, time.Now()
+	l.marked, l.mayLead, l.lastBatch = false, b.last == b.first && took < leadLimit, time.Now()
 	if !l.markArmed {
-		// One timer for all batches of a while: setting one wakes a thread of the runtime.
+		// Setting a timer wakes a thread of the runtime, so all batches of a while share one.
 		l.markArmed = true
 		l.markDue.Reset(markDelay)
 	}
@@ -261,23 +253,21 @@ func (l *Log) settle(b *batch, took time.Duration) (target uint64) {
 	return l.wakeAt
 }
 
-// finished tells everybody who waits for a batch that it is durable, or that the
-// log has failed, which other callers can see already. Notify sees one or the
-// other from here on.
-func (l *Log) finished(b *batch) {
+// wakeWaiters wakes every caller that waits for a batch, durable or failed. The caller has already set durable or
+// failure, so Notify adds no further waiters to this batch.
+func (l *Log) wakeWaiters(b *batch) {
 	close(b.done)
 	l.mu.Lock()
 	calls := b.calls
 	b.calls = nil
 	l.mu.Unlock()
 	for _, w := range calls {
-		w.tell()
+		w.signal()
 	}
 }
 
-// release lets the waiters of a failed log look at its failure. No record is
-// accepted any more, so the collected batch is the last one.
-func (l *Log) release() { l.finished(l.pending.Load()) }
+// wakeFailed wakes the waiters of a failed log. A failed log accepts no records, so the pending batch is its last.
+func (l *Log) wakeFailed() { l.wakeWaiters(l.pending.Load()) }
 
 func (l *Log) drained() bool {
 	l.mu.Lock()
@@ -286,8 +276,8 @@ func (l *Log) drained() bool {
 	return b.last < b.first
 }
 
-// finish marks and syncs the end of a log that is being closed.
-func (l *Log) finish() {
+// finishLog marks and syncs the end of a log that is being closed.
+func (l *Log) finishLog() {
 	l.mu.Lock()
 	marked, seg := l.marked, l.active
 	l.mu.Unlock()
@@ -295,23 +285,22 @@ func (l *Log) finish() {
 		return
 	}
 	if l.failure.Load() != nil {
-		l.release()
+		l.wakeFailed()
 		return
 	}
 	if err := seg.file.Datasync(); err != nil {
 		l.fail(err)
-		l.release()
+		l.wakeFailed()
 	}
 }
 
-// mark marks the end of a log that has been idle for a while. It reports whether
-// the log goes on.
+// mark marks the end of a log that has been idle for markDelay. It returns false when the log has failed.
 func (l *Log) mark() bool {
 	l.mu.Lock()
 	l.markArmed = false
 	due := l.idle && !l.marked && time.Since(l.lastBatch) >= markDelay
 	if due {
-		l.idle = false // until the committer looks again nobody else writes
+		l.idle = false // until the committer checks again, nobody else writes
 	} else if !l.marked {
 		l.markArmed = true
 		l.markDue.Reset(markDelay)
@@ -320,12 +309,11 @@ func (l *Log) mark() bool {
 	return !due || l.writeMark()
 }
 
-// writeMark writes, where the next record will go, that everything before it is
-// durable. It need not be durable itself: if it gets lost, damage to the last
-// batch can pass for a torn tail, as it could without marks.
+// writeMark writes a mark at the place of the next record: everything before it is durable. The mark itself need not be
+// durable. Without it, damage to the last batch may look like a torn tail. It returns false when the log has failed.
 func (l *Log) writeMark() bool {
-	if l.failure.Load() != nil { // the preparer's: the disk is left alone
-		l.release()
+	if l.failure.Load() != nil { // the preparer failed the log: write nothing more
+		l.wakeFailed()
 		return false
 	}
 	l.mu.Lock()
@@ -339,7 +327,7 @@ func (l *Log) writeMark() bool {
 	seg.claim(off + recordHeaderSize)
 	if err := writeFull(seg.file, appendRecord(nil, l.seed, next, 0, nil), off); err != nil {
 		l.fail(err)
-		l.release()
+		l.wakeFailed()
 		return false
 	}
 	return true

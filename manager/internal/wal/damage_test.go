@@ -62,8 +62,8 @@ func recordAt(all []wal.Entry, file string, off int64) (wal.Entry, bool) {
 	return wal.Entry{}, false
 }
 
-// A flipped bit anywhere in what was synced is found, located and refused; it
-// never changes a record, drops one or passes for a torn tail.
+// A flipped bit anywhere in synced data is found, located and refused. It never changes or drops a record, and never
+// passes for a torn tail.
 func TestBitFlipsAreFound(t *testing.T) {
 	fs, last := damaged(t)
 	all := places(t, fs)
@@ -126,7 +126,7 @@ func TestBitFlipsAreFound(t *testing.T) {
 	}
 }
 
-// Whole sectors or files that are gone are found as well.
+// Missing sectors and files are found as well.
 func TestMissingPieces(t *testing.T) {
 	fs, _ := damaged(t)
 	var segments []string

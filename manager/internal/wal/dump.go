@@ -6,28 +6,26 @@ import (
 	"path"
 )
 
-// Entry is what Dump hands out for each record.
+// Entry is a record as Dump and InspectOptions.Check get it.
 type Entry struct {
-	// File is the path of the segment or snapshot, Segment its number, 0 for
-	// a snapshot, Offset the record's in it.
+	// File is the path of the segment or snapshot. Segment is the segment's number, 0 for a snapshot. Offset is the
+	// record's place in the file in bytes.
 	File    string
 	Segment uint64
 	Offset  int64
 	// Sequence number; in a snapshot, the running number of the record.
 	Sequence uint64
-	// Batch is the sequence number of the first record of the group commit
-	// that this one belongs to; 0 in a snapshot.
+	// Batch is the sequence number of the first record of this record's group commit; 0 in a snapshot.
 	Batch uint64
 	// Body is valid during the call.
 	Body []byte
-	// Replaced: the snapshot stands for it, and no Open reads it.
+	// Replaced is true for a record that the snapshot replaced. Open does not read it.
 	Replaced bool
 }
 
-// Dump calls fn for the records of the log in dir: those of the snapshot in
-// force, then those of the segments, the ones that the snapshot replaced
-// included. It writes nothing. It stops with a *CorruptionError at the first
-// damage, with an error of fn as it is, and otherwise fails as Verify does.
+// Dump calls fn for the records of the log in dir: first those of the snapshot in force, then those of the segments,
+// including the ones that the snapshot replaced. It writes nothing. It returns a *CorruptionError at the first damage,
+// an error of fn unchanged, and otherwise fails like Verify.
 func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) error) error {
 	opts = opts.withDefaults()
 	if err := opts.FS.ProbeLock(path.Join(dir, lockName)); err != nil {
@@ -43,7 +41,7 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 		}
 		return nil
 	}
-	// Pieces that are missing are no reason not to show what is there.
+	// Missing segments must not hide the records that are there.
 	_, replaced, missing := files.chain(files.snapshotSeq)
 	if files.snapshot != "" {
 		if err := dumpSnapshot(ctx, files, opts, fn); err != nil {
@@ -65,7 +63,7 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 			return err
 		}
 		if i < len(replaced) {
-			continue // a start would delete it, whatever is left of it
+			continue // the next open deletes it, damaged or not
 		}
 		var damage *CorruptionError
 		if i == len(files.segments)-1 {

@@ -9,9 +9,8 @@ import (
 
 // Errors that Log's methods return, possibly wrapped; test with errors.Is.
 var (
-	// ErrNoSpace is returned by Append when the reserved space is used up and
-	// the disk had none for another segment, and by Snapshot when the disk is
-	// full. Nothing was written. The log tries to reserve again by itself.
+	// ErrNoSpace is returned by Append when the reserved space is used up and the disk has none for another segment,
+	// and by Snapshot when the disk is full. Nothing was written. The log repeats the reservation by itself.
 	ErrNoSpace = errors.New("wal: no space left on device")
 	// ErrBusy is returned by Append when the queue is full or the next segment
 	// is being created. Nothing was written; see WaitRoom.
@@ -19,19 +18,17 @@ var (
 	// ErrTooLarge is returned by Append for a body beyond
 	// Options.MaxRecordBytes, and for an empty one.
 	ErrTooLarge = errors.New("wal: record empty or too large")
-	// ErrFailed is returned by everything after a write or an fsync failed.
-	// Records that were not durable then may or may not be found at the next
-	// open.
+	// ErrFailed is returned by every method after a write or an fsync failed. Records that were not durable at that
+	// moment may or may not be found at the next open.
 	ErrFailed = errors.New("wal: failed")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("wal: closed")
 	// ErrSequence is returned by WaitDurable for a sequence number that was
 	// not appended yet.
 	ErrSequence = errors.New("wal: sequence number not appended yet")
-	// ErrNoLog is returned by Verify and Dump for a directory that holds no
-	// file of a log.
+	// ErrNoLog is returned by Verify and Dump for a directory without any file of a log.
 	ErrNoLog = errors.New("wal: no log in this directory")
-	// ErrSnapshotRunning is returned by Snapshot while another one runs.
+	// ErrSnapshotRunning is returned by Snapshot while another snapshot is being written.
 	ErrSnapshotRunning = errors.New("wal: a snapshot is being written already")
 )
 
@@ -44,7 +41,7 @@ type CorruptionError struct {
 	Offset int64
 	// Sequence is the sequence number expected there, 0 when none is.
 	Sequence uint64
-	// Reason tells what was found and what was expected.
+	// Reason says what was found and what was expected.
 	Reason string
 }
 
@@ -55,21 +52,21 @@ func (e *CorruptionError) Error() string {
 	return fmt.Sprintf("wal: %s: damaged at offset %d (sequence %d): %s", e.File, e.Offset, e.Sequence, e.Reason)
 }
 
-// isNoSpace tells a full disk or quota, which heals, from a broken disk.
+// isNoSpace distinguishes a full disk or quota, which passes, from a broken disk.
 func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// isShortage tells an open that failed because the process, or the system, has
-// too many files open, or no memory for one more. Nothing was done then.
+// isShortage reports an open that failed because the process or the system has too many open files or too little
+// memory. Such an open changed nothing.
 func isShortage(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
 func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// isUnsyncable tells a directory that may not be opened, or whose file system is
-// only read, and so knows no sync, from one whose sync failed.
+// isUnsyncable reports a directory that cannot be synced at all: it may not be opened, or its file system is read-only
+// or has no such sync. A sync that was tried and failed is another matter.
 func isUnsyncable(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EROFS)
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// The sync of a stretch of zeros meets the error of a record that was written
-// meanwhile. The committer must learn of it too: the system tells each open
-// file once.
+// The sync of zeros consumes the error of a record that was written meanwhile. The committer must get the error too:
+// the system reports it once to each open file.
 func TestFillersSyncHidesNoError(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
@@ -66,7 +65,7 @@ func TestFillersSyncHidesNoError(t *testing.T) {
 	mustClose(t, l)
 }
 
-// After the preparer failed the log, closing it leaves the disk alone.
+// After the preparer failed the log, closing it writes nothing.
 func TestCloseAfterThePreparerFailed(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -110,8 +109,7 @@ func TestCloseAfterThePreparerFailed(t *testing.T) {
 	}
 }
 
-// Too many open files, or no memory for another, is no reason to stop for good:
-// nothing was written, and it passes.
+// Too many open files, or too little memory, does not fail the log: nothing was written, and the shortage passes.
 func TestShortageIsWaitedOut(t *testing.T) {
 	for _, kind := range []string{faultfs.Create, faultfs.SyncDir} {
 		for _, shortage := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
@@ -146,8 +144,7 @@ func TestShortageIsWaitedOut(t *testing.T) {
 	}
 }
 
-// The owner is told when the disk fills up and when it has space again, once
-// each.
+// The owner is told once when the disk fills up, and once when it has space again.
 func TestOwnerIsToldAboutSpace(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
@@ -222,8 +219,8 @@ func TestCreatedDirectoriesAreDurable(t *testing.T) {
 	}
 }
 
-// A start that created a directory, and failed to make its name durable, leaves
-// that to the next one, for which the directory is an old one.
+// A start that created a directory but failed to make its name durable leaves that to the next start, which finds the
+// directory already there.
 func TestDirectoriesOfAFailedStartAreDurable(t *testing.T) {
 	top := t.TempDir()
 	for _, failed := range []string{top, top + "/a", top + "/a/b"} {
@@ -246,7 +243,7 @@ func TestDirectoriesOfAFailedStartAreDurable(t *testing.T) {
 	}
 }
 
-// The directory may be in one that only its creator may look at.
+// The directory may lie in one that only its creator may open.
 func TestDirectoryInAnUnreadableOne(t *testing.T) {
 	top := t.TempDir()
 	if err := os.Mkdir(top+"/a", 0o700); err != nil {

@@ -15,8 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
-// failOn makes the n-th operation that match likes fail with err, and counts
-// the operations that it liked.
+// failOn makes the n-th operation for which match is true fail with err. count returns the number of such operations.
 func failOn(fs *faultfs.FS, n int, err error, match func(faultfs.Op) bool) (count func() int) {
 	var mu sync.Mutex
 	seen := 0
@@ -38,8 +37,8 @@ func failOn(fs *faultfs.FS, n int, err error, match func(faultfs.Op) bool) (coun
 	}
 }
 
-// Whatever goes wrong with a write or a sync is final: every waiter learns it,
-// nothing is tried again, and what was acknowledged before is still there.
+// Any error of a write or a sync is final: every waiter gets it, nothing is tried again, and what was acknowledged
+// before is still there.
 func TestWriteAndSyncErrorsAreFinal(t *testing.T) {
 	for name, c := range map[string]struct {
 		kind string
@@ -220,7 +219,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a failed snapshot left %v", names)
 	}
 
-	// Space comes back: the log heals without anybody's help.
+	// When space comes back, the log recovers by itself.
 	fs.SetCapacity(100 << 10)
 	if err := l.WaitRoom(t.Context(), 4000); !errors.Is(err, wal.ErrNoSpace) && err != nil {
 		t.Errorf("WaitRoom on a full disk: %v", err)
@@ -239,7 +238,7 @@ func TestFullDisk(t *testing.T) {
 	mustClose(t, l)
 }
 
-// appendWaitingForSegment tries again only while the segment is in the making.
+// appendWaitingForSegment repeats the append only while the segment is being created.
 func appendWaitingForSegment(l *wal.Log, i uint64) (uint64, error) {
 	for {
 		seq, err := l.Append(body(i))
@@ -306,8 +305,7 @@ func TestSnapshotFreesAFullDisk(t *testing.T) {
 	mustClose(t, l)
 }
 
-// Every byte at which the last write may have been cut off, after one record
-// and after a batch of several.
+// The last write may have been cut off at any byte, after a single record and after a batch of several.
 func TestTornAtEveryByte(t *testing.T) {
 	for _, batch := range []uint64{1, 5} {
 		fs := &faultfs.FS{}
@@ -363,8 +361,8 @@ func TestTornAtEveryByte(t *testing.T) {
 	}
 }
 
-// tornBatch is a log of two records, behind which lies what is left of a batch of
-// twenty others, of the same length, that lacks the first.
+// tornBatch is a log of two records, followed by what is left of a batch of twenty records of the same length, without
+// the first.
 func tornBatch(t *testing.T) *faultfs.FS {
 	t.Helper()
 	fs := &faultfs.FS{}
@@ -398,8 +396,8 @@ func tornBatch(t *testing.T) *faultfs.FS {
 	return image
 }
 
-// After a torn tail was wiped, the log goes on with records of the same
-// lengths: what lay behind the tear must not come back to life.
+// After a torn tail was wiped, the log continues with records of the same lengths. What lay behind the tear must not
+// reappear.
 func TestWipedRecordsStayDead(t *testing.T) {
 	image := tornBatch(t)
 	l, f := mustOpen(t, options(image))
@@ -409,8 +407,8 @@ func TestWipedRecordsStayDead(t *testing.T) {
 	wantNothingDead(t, l, image)
 }
 
-// wantNothingDead has the log of tornBatch take one more record: at the next power
-// failure that is the last one.
+// wantNothingDead appends one more record to the log of tornBatch. After the next power failure that record is the last
+// one.
 func wantNothingDead(t *testing.T, l *wal.Log, image *faultfs.FS) {
 	t.Helper()
 	mustWait(t, l, mustAppend(t, l, padded(40, "alive")))

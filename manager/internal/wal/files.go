@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// dirFiles is what a data directory holds.
+// dirFiles lists what a data directory holds.
 type dirFiles struct {
 	id           logID
 	segments     []segmentFile // with a header, by number
@@ -29,8 +29,8 @@ type segmentFile struct {
 	header segmentHeader
 }
 
-// follower is a segment without a valid header behind all that have one: it
-// was only prepared, or the write that put it into use was torn.
+// follower is a segment without a valid header behind the last one that has a header. It was only prepared, or the
+// write of its header was torn.
 type follower struct {
 	path string
 	why  error
@@ -39,11 +39,10 @@ type follower struct {
 
 func (f follower) empty() bool { return len(f.buf) == 0 }
 
-// fresh tells that nothing was ever appended here.
+// fresh reports that nothing was ever appended here.
 func (d *dirFiles) fresh() bool { return len(d.segments) == 0 && d.snapshot == "" }
 
-// listFiles reads the names and headers in dir. Files with other names than
-// the log gives are none of its business.
+// listFiles reads the names and headers in dir. It ignores files whose names are not those of a log's files.
 func listFiles(fs vfs.FS, dir string) (*dirFiles, error) {
 	names, err := fs.List(dir)
 	if err != nil {
@@ -73,9 +72,8 @@ func listFiles(fs vfs.FS, dir string) (*dirFiles, error) {
 	return d, d.addSegments(fs, dir, numbers)
 }
 
-// addSegments reads the headers of the segments and checks that they are of
-// one log. Whether any is missing is up to chain: of those that a snapshot
-// replaced, a crash may have left some and not others.
+// addSegments reads the headers of the segments and checks that they belong to one log. It does not look for missing
+// segments; chain does, because a crash may have deleted only some of those that a snapshot replaced.
 func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 	var invalid []follower
 	for _, n := range numbers {
@@ -91,7 +89,7 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 			invalid = append(invalid, follower{path: p, why: why})
 			continue
 		}
-		if len(invalid) > 0 { // it is not behind all others
+		if len(invalid) > 0 { // the invalid one is not behind all others
 			bad := invalid[0]
 			return &CorruptionError{bad.path, 0, 0, fmt.Sprintf("%v; segment %d is in use", bad.why, n)}
 		}
@@ -126,8 +124,8 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 	return nil
 }
 
-// chain splits the segments into those that hold records behind the snapshot,
-// plus the active one, and those that the snapshot replaced.
+// chain splits the segments into the ones in use and the obsolete ones. In use are those with records behind the
+// snapshot, and the active one. The snapshot replaced the others.
 func (d *dirFiles) chain(snapshotSeq uint64) (used, obsolete []segmentFile, err error) {
 	want := snapshotSeq + 1
 	first := -1
@@ -158,7 +156,7 @@ func (d *dirFiles) chain(snapshotSeq uint64) (used, obsolete []segmentFile, err 
 	return used, obsolete, nil
 }
 
-// readSegmentHeader returns why as the reason why p has no usable header.
+// readSegmentHeader returns in why the reason that p has no usable header.
 func readSegmentHeader(fs vfs.FS, p string) (f segmentFile, why, err error) {
 	file, err := fs.Open(p, false)
 	if err != nil {
@@ -177,7 +175,7 @@ func readSegmentHeader(fs vfs.FS, p string) (f segmentFile, why, err error) {
 	return f, why, nil
 }
 
-// readSegment reads a segment into buf, which it enlarges when needed.
+// readSegment reads a segment into buf, which it enlarges if necessary.
 func readSegment(fs vfs.FS, f segmentFile, buf []byte) ([]byte, error) {
 	buf, err := readAll(fs, f.path, buf)
 	if err != nil {
@@ -206,8 +204,7 @@ func readAll(fs vfs.FS, p string, buf []byte) ([]byte, error) {
 	return buf, readFull(file, buf, 0)
 }
 
-// readFull is ReadAt for which the end of the file is an error only when b is
-// not full.
+// readFull is ReadAt, but the end of the file is an error only if it leaves b partly unfilled.
 func readFull(f vfs.File, b []byte, off int64) error {
 	n, err := f.ReadAt(b, off)
 	if n == len(b) {

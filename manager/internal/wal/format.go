@@ -30,8 +30,8 @@ var (
 	le           = binary.LittleEndian
 )
 
-// logID is drawn when a log is created and is part of every file of it. It
-// seeds the checksums, so files of different logs cannot be mixed unnoticed.
+// logID is drawn at random when a log is created, and every file of the log contains it. It seeds the checksums, so a
+// mix of files from different logs is always noticed.
 type logID [16]byte
 
 func (id logID) seed() uint32 { return crc32.Checksum(id[:], castagnoli) }
@@ -59,18 +59,17 @@ func (h segmentHeader) append(dst []byte) []byte {
 	return dst
 }
 
-// headerCRC is the checksum of a segment's or snapshot's 64 byte header. Its
-// place and extent are the same in every format version, so that a file of
-// another version is told from a damaged one.
+// headerCRC is the checksum of the 64-byte header of a segment or snapshot. Its place and extent are the same in every
+// format version, so a file of another version is not taken for a damaged one.
 func headerCRC(b []byte) uint32 {
 	c := crc32.Checksum(b[:12], castagnoli)
 	return crc32.Update(c, castagnoli, b[16:segmentHeaderSize])
 }
 
-// errVersion is completed with the version found.
+// errVersion is completed with the version that was found.
 var errVersion = fmt.Errorf("this program reads format version %d, the file has version", formatVersion)
 
-// parseSegmentHeader tells what is wrong with b as a segment header.
+// parseSegmentHeader returns an error that says what is wrong with b as a segment header.
 func parseSegmentHeader(b []byte) (segmentHeader, error) {
 	var h segmentHeader
 	if len(b) < segmentHeaderSize {
@@ -104,17 +103,15 @@ type record struct {
 	body  []byte // nil for a mark
 }
 
-// durableBefore is the sequence number before which everything had been
-// synced when this record was written.
+// durableBefore is a sequence number: all records before it were synced before this one was written.
 func (r record) durableBefore() uint64 { return r.seq - uint64(r.ahead) }
 
 func (r record) isMark() bool { return len(r.body) == 0 }
 
 func (r record) size() int { return recordHeaderSize + len(r.body) }
 
-// appendRecord encodes a record or, without a body, a mark. bodyCRC is
-// bodyChecksum(seed, body): the body goes first into the checksum so that
-// Append can compute that part outside of its lock.
+// appendRecord encodes a record or, without a body, a mark. bodyCRC is bodyChecksum(seed, body). The checksum covers
+// the body first, so that Append can compute this part outside its lock.
 func appendRecord(dst []byte, bodyCRC uint32, seq uint64, ahead uint32, body []byte) []byte {
 	n := len(dst)
 	dst = append(dst, emptyRecordHeader[:]...)
@@ -138,8 +135,7 @@ func headerChecksum(bodyCRC uint32, h []byte) uint32 {
 	return crc32.Update(c, castagnoli, h[8:recordHeaderSize])
 }
 
-// parseRecord reads the record or mark at the start of b. The error tells
-// what is wrong; the body aliases b.
+// parseRecord reads the record or mark at the start of b. The body aliases b. The error says what is wrong.
 func parseRecord(b []byte, seed uint32) (record, error) {
 	if len(b) < recordHeaderSize {
 		return record{}, fmt.Errorf("%d bytes are too few for a record header of %d", len(b), recordHeaderSize)
@@ -159,7 +155,7 @@ func parseRecord(b []byte, seed uint32) (record, error) {
 	return r, nil
 }
 
-// Names are zero-padded so that they sort as their numbers do.
+// Names are zero-padded, so that they sort in the order of their numbers.
 func segmentName(number uint64) string { return fmt.Sprintf("%020d%s", number, segmentSuffix) }
 func snapshotName(seq uint64) string   { return fmt.Sprintf("%020d%s", seq, snapshotSuffix) }
 

@@ -34,7 +34,7 @@ func openIdle(t *testing.T, fs *faultfs.FS) *wal.Log {
 	return l
 }
 
-// TestLead: a record of an idle log waits for its appender, and others share its sync.
+// TestLead: a record of an idle log waits for its appender to commit, and other records share its sync.
 func TestLead(t *testing.T) {
 	fs := &faultfs.FS{}
 	l := openIdle(t, fs)
@@ -60,7 +60,7 @@ func TestLead(t *testing.T) {
 	if st := l.Stats(); st.Batches != 1 || st.Records != 3 {
 		t.Errorf("%+v", st)
 	}
-	// After company the committer is asked first, and once the log was alone again it is not.
+	// After a batch of several records the committer commits, and after a batch of one the appender may again.
 	if _, lead, err := l.AppendLead(body(4)); lead || err != nil {
 		t.Errorf("%v %v", lead, err)
 	}
@@ -76,7 +76,7 @@ func TestLead(t *testing.T) {
 	f.wantBodies(t, 1, 5)
 }
 
-// TestOthersCommitBehindALeader: what comes during a leader's sync is the committer's.
+// TestOthersCommitBehindALeader: records that arrive during a leader's sync are committed by the committer.
 func TestOthersCommitBehindALeader(t *testing.T) {
 	fs := &faultfs.FS{}
 	l := openIdle(t, fs)
@@ -98,7 +98,7 @@ func TestOthersCommitBehindALeader(t *testing.T) {
 	<-led
 }
 
-// TestLeadersSyncFails: as when the committer's does: the end, told to all, and no second try.
+// TestLeadersSyncFails: as with the committer, the error is final, reaches every waiter, and nothing is tried again.
 func TestLeadersSyncFails(t *testing.T) {
 	for _, kind := range []string{faultfs.Write, faultfs.Sync} {
 		fs := &faultfs.FS{}
@@ -135,7 +135,7 @@ func TestLeadersSyncFails(t *testing.T) {
 	}
 }
 
-// TestCloseWaitsForTheLeader: also for one that has not begun to commit.
+// TestCloseWaitsForTheLeader: Close also waits for a leader that has not begun to commit.
 func TestCloseWaitsForTheLeader(t *testing.T) {
 	for _, begun := range []bool{false, true} {
 		fs := &faultfs.FS{}
@@ -177,7 +177,7 @@ func awaitClosed(t *testing.T, l *wal.Log) {
 	}
 }
 
-// TestLeaderOfAFailedLog: a log that fails before its leader commits is left alone by it.
+// TestLeaderOfAFailedLog: a leader writes nothing to a log that failed before it commits.
 func TestLeaderOfAFailedLog(t *testing.T) {
 	fs := &faultfs.FS{}
 	l := openIdle(t, fs)
@@ -187,7 +187,7 @@ func TestLeaderOfAFailedLog(t *testing.T) {
 		}
 		return nil
 	})
-	// So much makes the preparer create a segment.
+	// A record of this size makes the preparer create a segment.
 	seq, lead, err := l.AppendLead(make([]byte, 2<<10))
 	if err != nil || !lead {
 		t.Fatal(lead, err)
@@ -212,7 +212,7 @@ func TestLeaderOfAFailedLog(t *testing.T) {
 	}
 }
 
-// TestMarkBehindALeader: a log on which only leaders commit is marked when it has been idle.
+// TestMarkBehindALeader: a log on which only leaders commit is marked, too, once it is idle.
 func TestMarkBehindALeader(t *testing.T) {
 	fs := &faultfs.FS{}
 	l := openIdle(t, fs)
@@ -297,8 +297,7 @@ func TestLeadersAndFollowers(t *testing.T) {
 	}
 }
 
-// TestNoLeaderOnASlowDisk: a caller that leads cannot leave when its time is over, so none does
-// while the disk is slow.
+// TestNoLeaderOnASlowDisk: a leader cannot return when its context ends, so no caller leads while the disk is slow.
 func TestNoLeaderOnASlowDisk(t *testing.T) {
 	fs := &faultfs.FS{}
 	l := openIdle(t, fs)

@@ -23,10 +23,9 @@ type Log struct {
 	id   logID
 	seed uint32
 
-	// What waiters look at without the lock. pending is the batch that
-	// collects, inflight the one taken last to be committed; they are stored
-	// in that order, inflight first, so that a reader that sees a newer pending
-	// finds an older record's batch in inflight or durable.
+	// Waiters read these without the lock. pending is the batch that Append adds to. inflight is the batch that was
+	// sealed last. A new inflight is stored before the new pending, so a reader that sees the newer pending finds an
+	// older record in inflight, or finds it durable.
 	durable  atomic.Uint64
 	last     atomic.Uint64
 	pending  atomic.Pointer[batch]
@@ -39,20 +38,20 @@ type Log struct {
 	tail        int64         // and at which offset
 	spares      []*segment    // prepared, in the order of their numbers
 	nextSegment uint64        // number of the next segment to prepare
-	noSpace     error         // why the last preparation failed, nil if it did not
-	short       bool          // the last preparation failed because the system is short of something
-	spareWanted bool          // a record waits for a spare, however empty the active segment is
-	kickAt      int64         // tail at which the preparer has work again
+	noSpace     error         // why the last preparation met a full disk, nil if it did not
+	short       bool          // the last preparation failed for lack of open files or memory
+	spareWanted bool          // a record waits for a spare, even if the active segment is nearly empty
+	prepareAt   int64         // tail at which the preparer has work again
 	queued      int           // bytes in pending and inflight
-	free        buffers       // of batches that are durable
-	room        chan struct{} // closed when the wait for room may be over; nil without waiters
+	free        buffers       // buffers of durable batches, for reuse
+	room        chan struct{} // closed when waiting for room may be over; nil without waiters
 	wakeAt      uint64        // sequence number whose record wakes the committer
-	idle        bool          // everything is durable, and nobody writes to the active segment
-	led         bool          // an appender commits, see AppendLead
-	alone       bool          // the last batch had one record, and was quick
+	idle        bool          // every record is durable, and nobody writes to the active segment
+	leading     bool          // an appender commits a batch (see AppendLead)
+	mayLead     bool          // the last batch had one record and committed within leadLimit
 	marked      bool          // the log ends with a mark
-	lastBatch   time.Time     // when it was durable
-	markDue     *time.Timer   // looked at by the committer
+	lastBatch   time.Time     // when the last batch became durable
+	markDue     *time.Timer   // fires in the committer
 	markArmed   bool
 	closed      bool
 
@@ -60,78 +59,75 @@ type Log struct {
 	snapshot snapshotInfo
 	stats    counters
 
-	wake     chan struct{}
-	kick     chan struct{}
-	closing  chan struct{}
-	wg       sync.WaitGroup
-	recovery Recovery
+	wake        chan struct{}
+	prepareWake chan struct{}
+	closing     chan struct{}
+	wg          sync.WaitGroup
+	recovery    Recovery
 
 	snapshotting chan struct{}    // has a value while Snapshot runs
 	garbage      []string         // files to delete with the next snapshot; guarded by snapshotting
-	undeleted    map[string]error // those of garbage that could not be deleted; guarded by mu
+	undeleted    map[string]error // files of garbage that could not be deleted; guarded by mu
 	stopSnapshot func()           // guarded by mu
 }
 
-// segmentInfo is what retention needs to know about a segment in use.
+// segmentInfo describes a segment in use.
 type segmentInfo struct {
 	number   uint64
 	first    uint64 // sequence number of its first record
 	capacity int64
 }
 
-// batch is a group commit in the making.
+// batch is a group commit: pending while records are added, then sealed and committed.
 type batch struct {
 	first uint64 // immutable
-	last  uint64 // the rest is guarded by Log.mu until the committer takes it
+	last  uint64 // until the batch is sealed, Log.mu guards this and the rest
 	bytes int
 	parts []part
 	one   [1]part
 	done  chan struct{}
-	calls []Waiter // guarded by Log.mu even then
+	calls []Waiter // Log.mu guards it even after the seal
 }
 
-// Waiter is a channel that gets a value when a record is durable.
+// Waiter asks for a value on a channel when a record is durable.
 type Waiter struct {
 	Sequence uint64
-	// C is sent a value; when it has no room for one that is left out.
+	// C receives one value, or none if it has no room for it.
 	C chan<- struct{}
 }
 
-func (w Waiter) tell() {
+func (w Waiter) signal() {
 	select {
 	case w.C <- struct{}{}:
 	default:
 	}
 }
 
-// part is the stretch of a batch that goes into one segment.
+// part is the piece of a batch that goes into one segment.
 type part struct {
 	seg   *segment
-	seals *segment // segment that this part's segment follows, if it is the first part of its own
+	seals *segment // the previous segment, if this part is the first of its segment: it is closed when this part is durable
 	off   int64
 	buf   []byte
 }
 
-// Append queues body as the next record and returns its sequence number. It
-// copies body and does not wait: the record is durable when WaitDurable says
-// so. See the package documentation for what an accepted record may rely on.
+// Append queues body as the next record and returns its sequence number. It copies body and does not wait: the record
+// is durable once WaitDurable returns nil. The package documentation says what an accepted record may rely on.
 //
-// Errors: ErrTooLarge, ErrBusy, ErrNoSpace, ErrFailed, ErrClosed. After any of
-// them the log is as before.
+// Errors: ErrTooLarge, ErrBusy, ErrNoSpace, ErrFailed, ErrClosed. After any of them the log is unchanged.
 func (l *Log) Append(body []byte) (uint64, error) {
 	seq, _, err := l.append(body, false)
 	return seq, err
 }
 
-// AppendLead is Append for a caller that is going to wait anyway. When lead is
-// true it must call Lead, soon and whatever happens: until then neither this
-// record nor any that follow become durable. That is so when the log is idle and
-// the last record was committed alone, and quickly.
+// AppendLead is Append for a caller that will wait for the record anyway. When lead is true the caller must call Lead
+// soon and in any case: until then neither this record nor a later one becomes durable. lead is true only when the log
+// is idle and the last batch had a single record and committed quickly.
 func (l *Log) AppendLead(body []byte) (seq uint64, lead bool, err error) {
 	return l.append(body, true)
 }
 
-func (l *Log) append(body []byte, mayLead bool) (seq uint64, lead bool, err error) {
+func (l *Log) append(body []byte, willLead bool) (seq uint64, lead bool, err error) {
 	if len(body) == 0 || len(body) > l.opts.MaxRecordBytes {
 		return 0, false, fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(body), l.opts.MaxRecordBytes)
 	}
@@ -154,28 +150,28 @@ func (l *Log) append(body []byte, mayLead bool) (seq uint64, lead bool, err erro
 	l.tail += size
 	l.queued += int(size)
 	l.last.Store(seq)
-	kick := l.tail >= l.kickAt
-	if kick {
-		l.kickAt = math.MaxInt64
+	due := l.tail >= l.prepareAt
+	if due {
+		l.prepareAt = math.MaxInt64
 	}
 	wake := seq == l.wakeAt
 	if wake && l.idle {
 		l.idle = false
-		if lead = mayLead && l.alone; lead {
-			l.led, l.wakeAt, wake = true, math.MaxUint64, false
+		if lead = willLead && l.mayLead; lead {
+			l.leading, l.wakeAt, wake = true, math.MaxUint64, false
 		}
 	}
 	l.mu.Unlock()
 	if wake {
 		l.wakeCommitter()
 	}
-	if kick {
-		l.kickPreparer()
+	if due {
+		l.wakePreparer()
 	}
 	return seq, lead, nil
 }
 
-// admit tells whether a body of n bytes can be placed now.
+// admit returns nil if a body of n bytes can be appended now, and otherwise Append's error. The caller holds mu.
 func (l *Log) admit(n int) error {
 	if l.closed {
 		return ErrClosed
@@ -190,12 +186,12 @@ func (l *Log) admit(n int) error {
 	if l.tail+int64(size) <= l.active.capacity || l.spareFits(size) {
 		return nil
 	}
-	if l.noSpace != nil { // the preparer tries again by itself, every SpaceRetry
+	if l.noSpace != nil { // the preparer tries again every SpaceRetry
 		return fmt.Errorf("%w: %w", ErrNoSpace, l.noSpace)
 	}
 	l.spareWanted = true
-	if !l.short { // then it tries again by itself as well
-		l.kickPreparer()
+	if !l.short { // when short, the preparer tries again every SpaceRetry
+		l.wakePreparer()
 	}
 	return ErrBusy
 }
@@ -204,8 +200,7 @@ func (l *Log) spareFits(size int) bool {
 	return len(l.spares) > 0 && segmentHeaderSize+int64(size) <= l.spares[0].capacity
 }
 
-// roll makes the first spare the active segment, with its header as the next
-// bytes of b.
+// roll makes the first spare the active segment and appends its header to b.
 func (l *Log) roll(b *batch) {
 	old := l.active
 	l.active, l.spares = l.spares[0], l.spares[1:]
@@ -218,23 +213,22 @@ func (l *Log) roll(b *batch) {
 	b.bytes += segmentHeaderSize
 	l.queued += segmentHeaderSize
 	l.tail = segmentHeaderSize
-	l.kickAt = 0
+	l.prepareAt = 0
 }
 
-// partIn returns the batch's part in seg, a new one at off when there is none.
+// partIn returns the batch's part in seg. If there is none, it adds one at offset off.
 func (b *batch) partIn(seg *segment, off int64, free *buffers) *part {
 	if n := len(b.parts); n > 0 && b.parts[n-1].seg == seg {
 		return &b.parts[n-1]
 	}
-	b.parts = append(b.parts, part{seg: seg, off: off, buf: free.take()})
+	b.parts = append(b.parts, part{seg: seg, off: off, buf: free.get()})
 	return &b.parts[len(b.parts)-1]
 }
 
-// buffers keeps as many as are in use at once: one batch collects while
-// another is being committed.
+// buffers holds the buffers of two batches, because one batch is pending while another is being committed.
 type buffers [2][]byte
 
-func (f *buffers) take() []byte {
+func (f *buffers) get() []byte {
 	for i, buf := range f {
 		if buf != nil {
 			f[i] = nil
@@ -244,7 +238,7 @@ func (f *buffers) take() []byte {
 	return nil
 }
 
-func (f *buffers) give(buf []byte) {
+func (f *buffers) put(buf []byte) {
 	if cap(buf) > keepBuffer {
 		return
 	}
@@ -262,9 +256,9 @@ func newBatch(first uint64) *batch {
 	return b
 }
 
-// WaitDurable waits until the record seq, and so every record before it, is
-// durable. When ctx ends first its error is returned and the record's fate is
-// open. ErrFailed when the log failed before the record was durable.
+// WaitDurable waits until record seq, and with it every earlier record, is durable. If ctx ends first it returns ctx's
+// error, and the record may still become durable. It returns ErrFailed when the log failed before the record was
+// durable, and ErrSequence for a record that was not appended.
 func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 	for {
 		if seq <= l.durable.Load() {
@@ -276,7 +270,7 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 		b := l.pending.Load()
 		if seq < b.first {
 			if b = l.inflight.Load(); b == nil || seq < b.first || seq > b.last {
-				continue // it became durable between the two loads
+				continue // the record became durable between the two loads
 			}
 		} else if seq > l.last.Load() {
 			return fmt.Errorf("%w: %d", ErrSequence, seq)
@@ -294,17 +288,16 @@ func (l *Log) WaitDurable(ctx context.Context, seq uint64) error {
 	}
 }
 
-// Notify tells each of the waiters once, when its record, which must have been
-// appended, is durable or the log has failed, and so when WaitDurable will not
-// wait any more. It is for callers that wait for something else as well; it does
-// not wait and does not keep the slice.
+// Notify signals each waiter once, when its record is durable or the log has failed, that is, when WaitDurable would
+// return immediately. The records must have been appended. Notify does not block and does not keep the slice. It is for
+// callers that wait for several things at a time.
 func (l *Log) Notify(waiters []Waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	failed := l.failure.Load() != nil
 	for _, w := range waiters {
 		if failed || w.Sequence <= l.durable.Load() {
-			w.tell()
+			w.signal()
 			continue
 		}
 		b := l.pending.Load()
@@ -315,15 +308,13 @@ func (l *Log) Notify(waiters []Waiter) {
 	}
 }
 
-// WaitRoom waits, after ErrBusy, until an Append of n bytes would not meet
-// ErrBusy again. Others may take the room first. It returns the other errors of
-// Append, ErrNoSpace among them.
+// WaitRoom is for a caller that got ErrBusy: it waits until an Append of n bytes would not return ErrBusy. Another
+// caller may use the room first. WaitRoom returns the other errors of Append, including ErrNoSpace.
 func (l *Log) WaitRoom(ctx context.Context, n int) error {
 	return l.waitFor(ctx, n, ErrBusy)
 }
 
-// WaitSpace is WaitRoom for callers that would rather wait than fail when the disk
-// is full: it waits until there is space again, too.
+// WaitSpace is WaitRoom for a caller that also waits while the disk is full.
 func (l *Log) WaitSpace(ctx context.Context, n int) error {
 	return l.waitFor(ctx, n, ErrBusy, ErrNoSpace)
 }
@@ -353,13 +344,13 @@ func (l *Log) waitFor(ctx context.Context, n int, while ...error) error {
 // Durable is the sequence number up to which every record is durable.
 func (l *Log) Durable() uint64 { return l.durable.Load() }
 
-// Last is the sequence number of the last appended record, 0 before the first.
+// Last is the sequence number of the last appended record, 0 when there is none.
 func (l *Log) Last() uint64 { return l.last.Load() }
 
-// Failed is closed when the log failed for good. The process should exit.
+// Failed is closed when the log has failed for good. The process should exit.
 func (l *Log) Failed() <-chan struct{} { return l.failed }
 
-// Err tells why the log failed, nil while it did not.
+// Err returns why the log failed, nil if it did not.
 func (l *Log) Err() error {
 	if err := l.failure.Load(); err != nil {
 		return *err
@@ -367,9 +358,8 @@ func (l *Log) Err() error {
 	return nil
 }
 
-// Close makes every accepted record durable, marks the end of the log, and
-// releases the data directory. Waiters get their answers; a running Snapshot
-// is stopped. It returns the failure of a log that failed.
+// Close makes every accepted record durable, marks the end of the log, and releases the data directory. It wakes all
+// waiters and stops a running Snapshot. It returns the error of a log that had failed.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {
@@ -382,7 +372,7 @@ func (l *Log) Close() error {
 		l.stopSnapshot()
 	}
 	l.mu.Unlock()
-	// Nothing may touch the directory once its lock is gone.
+	// No file of the directory may change once its lock is released.
 	l.snapshotting <- struct{}{}
 	defer func() { <-l.snapshotting }()
 	close(l.closing)
@@ -394,8 +384,8 @@ func (l *Log) Close() error {
 	return errors.Join(err, l.lock.Close())
 }
 
-// openSegments are those that may be open: the active and the spare ones and,
-// after a failure, those of the batches that were not committed.
+// openSegments returns the segments that may be open: the active one, the spares and, after a failure, those of the
+// batches that were not committed.
 func (l *Log) openSegments() []*segment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -414,8 +404,8 @@ func (l *Log) openSegments() []*segment {
 	return all
 }
 
-// fail stops the log for good: nothing is accepted from here on, and the
-// committer, woken by failed, releases the waiters.
+// fail stops the log for good. No record is accepted from here on. Closing failed wakes the committer, which wakes the
+// waiters.
 func (l *Log) fail(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -428,7 +418,7 @@ func (l *Log) fail(cause error) {
 	l.broadcastRoom()
 }
 
-// broadcastRoom wakes the callers that wait for room; the caller holds mu.
+// broadcastRoom wakes the callers that wait for room. The caller holds mu.
 func (l *Log) broadcastRoom() {
 	if l.room != nil {
 		close(l.room)
@@ -439,13 +429,13 @@ func (l *Log) broadcastRoom() {
 func (l *Log) wakeCommitter() {
 	select {
 	case l.wake <- struct{}{}:
-	default: // it has not taken the last wake-up yet
+	default: // an earlier wake-up is still pending
 	}
 }
 
-func (l *Log) kickPreparer() {
+func (l *Log) wakePreparer() {
 	select {
-	case l.kick <- struct{}{}:
+	case l.prepareWake <- struct{}{}:
 	default:
 	}
 }
@@ -455,5 +445,5 @@ type counters struct {
 	batches  uint64
 	records  uint64
 	bytes    uint64
-	logBytes int64 // of the records behind the snapshot
+	logBytes int64 // bytes of the records behind the snapshot
 }

@@ -24,8 +24,8 @@ func waiter(seq uint64) (wal.Waiter, chan struct{}) {
 	return wal.Waiter{Sequence: seq, C: c}, c
 }
 
-// Each waiter is told when its own record is durable: at once, with the batch
-// on its way, or with the one after it.
+// Each waiter is told when its own record is durable: immediately, with the batch being committed, or with the next
+// batch.
 func TestNotify(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -58,7 +58,7 @@ func TestNotify(t *testing.T) {
 	mustClose(t, l)
 }
 
-// When the log fails everybody is told, also who comes later.
+// When the log fails every waiter is told, and so is one that comes later.
 func TestNotifyOfFailure(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))

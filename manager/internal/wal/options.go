@@ -27,37 +27,30 @@ type Options struct {
 	// MaxRecordBytes bounds the body of a record; default 40 MiB. Record and
 	// headers must fit into a segment.
 	MaxRecordBytes int
-	// MaxQueueBytes bounds the records that were appended and are not durable
-	// yet; default 64 MiB. A single record is always accepted by an empty
-	// queue.
+	// MaxQueueBytes bounds the bytes of records that are appended but not durable; default 64 MiB. An empty queue
+	// accepts any single record.
 	MaxQueueBytes int
-	// FillAhead is how many bytes in front of the tail the log keeps filled
-	// with zeros, because overwriting is cheaper to sync than writing into
-	// space that is only reserved; default 8 MiB. Negative: none, for file
+	// FillAhead is how many bytes ahead of the tail the log keeps filled with zeros, because overwriting is cheaper to
+	// sync than writing into space that is only reserved; default 8 MiB. A negative value turns this off, for file
 	// systems that never overwrite in place.
 	FillAhead int64
-	// SpaceRetry is how long after a failed reservation the log tries again
-	// when no Append makes it try earlier; default 1 s.
+	// SpaceRetry is how long the log waits after a failed reservation before it tries again; default 1 s.
 	SpaceRetry time.Duration
 
-	// Restore receives the records of the snapshot, in the order in which they
-	// were written, before any Replay. The slice is valid during the call. An
-	// error stops Open and is returned as it is. Nil ignores them.
+	// Restore receives the records of the snapshot, in the order in which they were written, before any Replay. The
+	// slice is valid during the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Restore func(record []byte) error
-	// Replay receives the records behind the snapshot in order of their
-	// sequence numbers. The slice is valid during the call. An error stops
-	// Open and is returned as it is. Nil ignores them.
+	// Replay receives the records behind the snapshot in the order of their sequence numbers. The slice is valid during
+	// the call. An error stops Open and is returned unchanged. Nil ignores them.
 	Replay func(seq uint64, body []byte) error
-	// OnBatch, when set, is called by the committer after each batch became
-	// durable; it must not block.
+	// OnBatch, when set, is called after each batch became durable, on the goroutine that committed it. It must not
+	// block.
 	OnBatch func(Batch)
-	// OnSpace, when set, is called with the error when the disk is found to have
-	// no space for the next segment, and with nil when it has again. It must not
-	// call the log.
+	// OnSpace, when set, is called with the error when the disk has no space for the next segment, and with nil when it
+	// has space again. It must not call the log.
 	OnSpace func(err error)
-	// OnUndeleted, when set, is called once for each file that the log no longer
-	// needs and cannot delete, with the reason. The next snapshot and the next
-	// Open try again. It must not call the log.
+	// OnUndeleted, when set, is called once for each file that the log no longer needs but cannot delete, with the
+	// reason. The next snapshot and the next Open try again. It must not call the log.
 	OnUndeleted func(path string, err error)
 
 	// FS is where the log lives; default vfs.OS().
@@ -66,10 +59,10 @@ type Options struct {
 
 // Batch describes one group commit to Options.OnBatch.
 type Batch struct {
-	// Records and Bytes (headers included) that were written together.
+	// Records and Bytes (including headers) that were written together.
 	Records int
 	Bytes   int
-	// Write and Sync are what the write and the fdatasync took.
+	// Write and Sync are how long the write and the fdatasync took.
 	Write, Sync time.Duration
 }
 

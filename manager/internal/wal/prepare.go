@@ -5,17 +5,16 @@ import (
 	"time"
 )
 
-// prepareLoop is the preparer: it keeps one segment reserved ahead of the
-// active one and the next stretch of both filled. A full disk, or a system that
-// is short of something else for a while, makes it try again later; any other
-// error fails the log.
+// prepareLoop is the preparer. It keeps one segment reserved ahead of the active one, and fills the next stretch of
+// both with zeros. When the disk is full, or the system is short of open files or memory, it tries again later. Any
+// other error fails the log.
 func (l *Log) prepareLoop() {
 	defer l.wg.Done()
 	retry := time.NewTimer(math.MaxInt64)
 	defer retry.Stop()
 	for {
 		select {
-		case <-l.kick:
+		case <-l.prepareWake:
 		case <-retry.C:
 		case <-l.closing:
 			return
@@ -32,7 +31,7 @@ func (l *Log) prepareLoop() {
 	}
 }
 
-// prepare does all the work there is at the moment.
+// prepare does all the work that is due.
 func (l *Log) prepare() error {
 	for {
 		w, ok := l.nextWork()
@@ -46,7 +45,7 @@ func (l *Log) prepare() error {
 			continue
 		}
 		seg, err := createSegment(l.fs, l.dir, w.create, l.opts.SegmentBytes)
-		l.prepared(seg, err)
+		l.addSpare(seg, err)
 		if err != nil {
 			return err
 		}
@@ -60,8 +59,8 @@ type work struct {
 	create uint64
 }
 
-// nextWork finds what is due at the present tail or, when nothing is, the tail
-// at which something will be.
+// nextWork returns the work that is due at the present tail. If there is none, it stores in prepareAt the tail at which
+// there will be.
 func (l *Log) nextWork() (work, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,12 +69,12 @@ func (l *Log) nextWork() (work, bool) {
 		return work{}, false
 	default:
 	}
-	kickAt := int64(math.MaxInt64)
+	prepareAt := int64(math.MaxInt64)
 	due := func(at int64) bool {
 		if l.tail >= at {
 			return true
 		}
-		kickAt = min(kickAt, at)
+		prepareAt = min(prepareAt, at)
 		return false
 	}
 	ahead, capacity := l.opts.FillAhead, l.active.capacity
@@ -89,22 +88,22 @@ func (l *Log) nextWork() (work, bool) {
 	} else if s := l.spares[0]; s.filled.Load() < min(ahead, s.capacity) && due(capacity-ahead/2) {
 		return work{fill: s, target: ahead}, true
 	}
-	l.kickAt = kickAt
+	l.prepareAt = prepareAt
 	return work{}, false
 }
 
-// prepared takes the outcome of creating a segment.
-func (l *Log) prepared(seg *segment, err error) {
-	if l.takePrepared(seg, err) && l.opts.OnSpace != nil {
+// addSpare handles the outcome of creating a segment.
+func (l *Log) addSpare(seg *segment, err error) {
+	if l.recordSpare(seg, err) && l.opts.OnSpace != nil {
 		l.opts.OnSpace(err)
 	}
 }
 
-// takePrepared reports whether the disk is full and was not, or the reverse.
-func (l *Log) takePrepared(seg *segment, err error) (turned bool) {
+// recordSpare reports whether the disk became full, or stopped being full.
+func (l *Log) recordSpare(seg *segment, err error) (turned bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err == nil || isNoSpace(err) { // any other error passes, or fails the log in a moment
+	if err == nil || isNoSpace(err) { // any other error passes by itself, or is about to fail the log
 		turned = (l.noSpace == nil) != (err == nil)
 		l.noSpace = err
 	}

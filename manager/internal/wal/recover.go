@@ -15,30 +15,29 @@ import (
 
 // Recovery tells what Open found.
 type Recovery struct {
-	// SnapshotSequence is the last sequence number the snapshot covers, 0
-	// without one; SnapshotRecords and SnapshotBytes are its size.
+	// SnapshotSequence is the last sequence number that the snapshot covers, 0 without one. SnapshotRecords and
+	// SnapshotBytes are its size.
 	SnapshotSequence uint64
 	SnapshotRecords  int
 	SnapshotBytes    int64
-	// Segments in use, and the Records and their LogBytes behind the snapshot.
+	// Segments in use, and the number and bytes of the Records behind the snapshot.
 	Segments int
 	Records  int
 	LogBytes int64
-	// TornBytes were wiped behind TornOffset of TornFile: a write that was cut
-	// off before it was acknowledged. 0 after a clean stop.
+	// TornBytes were wiped at TornOffset of TornFile: a write that was cut off before it was acknowledged. 0 after a
+	// clean stop.
 	TornBytes  int64
 	TornFile   string
 	TornOffset int64
-	// Took is the time from the lock to the end of the replay.
+	// Took is the time from taking the lock to the end of the replay.
 	Took time.Duration
 }
 
 // Open opens the log in dir, creating both when needed, and hands what it
 // holds to Options.Restore and Options.Replay before it returns.
 //
-// Errors: a *vfs.LockedError when another process has dir, a *CorruptionError
-// when synced data cannot be read back (nothing is changed then), ctx's error,
-// an error of Restore or Replay, or one of the file system.
+// Errors: a *vfs.LockedError when another process has dir open; a *CorruptionError when synced data cannot be read
+// back, in which case nothing is changed; ctx's error; an error of Restore or Replay; or an error of the file system.
 func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 	opts = opts.WithDefaults()
 	if err := opts.validate(); err != nil {
@@ -52,23 +51,23 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 		return nil, err
 	}
 	l := &Log{
-		opts:    opts,
-		fs:      opts.FS,
-		dir:     dir,
-		lock:    lock,
-		failed:  make(chan struct{}),
-		wake:    make(chan struct{}, 1),
-		kick:    make(chan struct{}, 1),
-		closing: make(chan struct{}),
-		kickAt:  math.MaxInt64,
+		opts:        opts,
+		fs:          opts.FS,
+		dir:         dir,
+		lock:        lock,
+		failed:      make(chan struct{}),
+		wake:        make(chan struct{}, 1),
+		prepareWake: make(chan struct{}, 1),
+		closing:     make(chan struct{}),
+		prepareAt:   math.MaxInt64,
 
 		snapshotting: make(chan struct{}, 1),
 
-		alone: true, markArmed: true, markDue: time.NewTimer(markDelay),
+		mayLead: true, markArmed: true, markDue: time.NewTimer(markDelay),
 	}
 	if err := l.recover(ctx); err != nil {
 		if l.active != nil {
-			_ = l.active.close() // err is the one to tell
+			_ = l.active.close() // err is the error to report
 		}
 		_ = lock.Close()
 		return nil, err
@@ -76,18 +75,16 @@ func Open(ctx context.Context, dir string, opts Options) (*Log, error) {
 	l.wg.Add(2)
 	go l.commitLoop()
 	go l.prepareLoop()
-	l.kickPreparer()
+	l.wakePreparer()
 	return l, nil
 }
 
 // Recovery tells what Open found.
 func (l *Log) Recovery() Recovery { return l.recovery }
 
-// makeDir creates dir and those above it that are missing, and makes the names
-// of all of them durable: each is an entry of the one above it. It goes down
-// from the top, and makes a name durable before it creates the next. So when it
-// is cut off, only the name of the last directory may not be durable, and the
-// next start sees to that one first.
+// makeDir creates dir and its missing parents, and makes their names durable. A name is an entry of the directory above
+// it. makeDir works from the top, and makes each name durable before it creates the next. If it is interrupted, only
+// the name of the last directory may not be durable; the next start makes that one durable first.
 func makeDir(fs vfs.FS, dir string) error {
 	var missing []string
 	d := path.Clean(dir)
@@ -118,10 +115,9 @@ func makeDir(fs vfs.FS, dir string) error {
 	return nil
 }
 
-// syncName makes the name of a directory durable that was there already, in case
-// an earlier start created it and got no further. No start has created it when
-// the directory above cannot be synced at all: it may not be looked at, or is of
-// a file system that is only read.
+// syncName makes the name of an existing directory durable, in case an earlier start created it and was interrupted. If
+// the parent directory cannot be synced at all (no permission, or a read-only file system), no start can have created
+// the name, and there is nothing to do.
 func syncName(fs vfs.FS, dir string) error {
 	if err := fs.SyncDir(path.Dir(path.Clean(dir))); !isUnsyncable(err) {
 		return err
@@ -146,7 +142,7 @@ func (l *Log) recover(ctx context.Context) error {
 	return nil
 }
 
-// create starts a new log. What an interrupted earlier start left is removed.
+// create starts a new log. It removes what an interrupted earlier start left.
 func (l *Log) create(files *dirFiles) error {
 	if err := syncName(l.fs, l.dir); err != nil {
 		return err
@@ -175,7 +171,7 @@ func (l *Log) create(files *dirFiles) error {
 	return nil
 }
 
-// begin sets the log up to append record next at off of seg.
+// begin prepares the log to append record next at offset off of seg.
 func (l *Log) begin(seg *segment, off int64, next uint64, used []segmentInfo) {
 	l.active, l.tail, l.segments = seg, off, used
 	l.nextSegment = seg.number + 1
@@ -186,7 +182,7 @@ func (l *Log) begin(seg *segment, off int64, next uint64, used []segmentInfo) {
 	l.stats.logBytes = l.recovery.LogBytes
 }
 
-// load reads an existing log, hands it to the owner, and repairs its tail.
+// load reads an existing log, passes it to Options.Restore and Options.Replay, and repairs its tail.
 func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	l.id, l.seed = files.id, files.id.seed()
 	if err := l.restore(ctx, files); err != nil {
@@ -228,7 +224,7 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 		infos[i] = segmentInfo{f.number, f.header.first, f.header.capacity}
 	}
 	l.begin(seg, end.off, end.next, infos)
-	// The snapshot's name must be durable before what it replaces goes.
+	// The snapshot's name must be durable before the files it replaces are deleted.
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err
 	}
@@ -242,13 +238,12 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 		return err
 	}
 	l.discard(append(files.temps, files.oldSnapshots...))
-	// A segment that came back would hold dead records, with numbers that are
-	// given to others now.
+	// A deleted segment that came back after a crash would hold dead records whose numbers are in use again.
 	return l.fs.SyncDir(l.dir)
 }
 
-// removePrepared deletes the segments that were prepared and never used. Their
-// numbers are given to others now, so none of them may stay.
+// removePrepared deletes the segments that were prepared and never used. Their numbers are assigned again, so none of
+// them may stay.
 func (l *Log) removePrepared(files *dirFiles) error {
 	var failed error
 	for _, p := range files.prepared {
@@ -274,14 +269,13 @@ func (l *Log) replay(ctx context.Context, r record) error {
 	return l.opts.Replay(r.seq, r.body)
 }
 
-// repair makes the tail of the last segment such as if the process had just
-// written and synced it: the last batch is written again, whatever is behind
-// it is wiped, and all of it is synced.
+// repair leaves the last segment as if the process had just written and synced it. It writes the last batch again,
+// wipes everything behind it, and syncs both.
 //
-// Zeros that can be read need not be on the disk: an earlier start may have
-// written them, and died when they could not be synced. So all of the segment
-// is wiped unless it ends with a mark, which no log gets before its start was
-// through. A mark that torn data follows proves nothing. It goes first, so that
+// Zeros that can be read need not be on the disk: an earlier start may have written them and died when the sync failed.
+// So repair wipes the rest of the segment unless the log ends with a mark, because a log gets a mark only after its
+// start has finished. A mark that is followed by torn data proves nothing. repair wipes it first, so that it can never
+// be read together with such zeros.
 // it can never be read together with such zeros.
 func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	file, err := l.fs.Open(f.path, true)
@@ -290,7 +284,7 @@ func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	}
 	seg := &segment{number: f.number, path: f.path, capacity: f.header.capacity, file: file}
 	used := usedLength(buf)
-	rest := min(end.off+recordHeaderSize, seg.capacity) // behind the mark, or its place
+	rest := min(end.off+recordHeaderSize, seg.capacity) // behind the mark, or behind its place
 	clean := end.marked && used <= rest
 	if torn := used - end.off; torn > 0 && !clean {
 		l.recovery.TornBytes, l.recovery.TornFile, l.recovery.TornOffset = torn, f.path, end.off
@@ -298,7 +292,7 @@ func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	}
 	from := end.batch
 	if from == segmentHeaderSize {
-		from = 0 // the header was written with that batch
+		from = 0 // that batch wrote the header too
 	}
 	err = writeSynced(file, buf[from:rest], from)
 	seg.filled.Store(rest)
@@ -328,8 +322,8 @@ func sealedDamage(path string, end scanEnd, next uint64) *CorruptionError {
 	return &CorruptionError{path, end.off, end.next, reason}
 }
 
-// checkTail tells a torn tail, which is nothing to complain about, from
-// damage. followers are the files behind the last segment with a header.
+// checkTail returns nil for a torn tail and an error for damage. followers are the files behind the last segment with a
+// header.
 func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed uint32) *CorruptionError {
 	if off, r, ok := findProof(trim(buf), end.off, end.next, seed); ok {
 		return &CorruptionError{path, end.off, end.next, tailReason(end) + fmt.Sprintf("; the data at offset %d proves that everything before sequence %d was synced", off, r.durableBefore())}
@@ -351,8 +345,8 @@ func checkTail(path string, buf []byte, end scanEnd, followers []follower, seed 
 	return nil
 }
 
-// shortOfSnapshot reports a log that ends before its snapshot does, which is
-// written only when all that it stands for is durable.
+// shortOfSnapshot reports a log that ends before its snapshot does. That is damage, because a snapshot is put in force
+// only when every record it replaces is durable.
 func shortOfSnapshot(path string, end scanEnd, seq uint64) *CorruptionError {
 	if end.next > seq {
 		return nil
@@ -367,10 +361,9 @@ func tailReason(end scanEnd) string {
 	return "no record"
 }
 
-// discard deletes files that nobody needs any more, together with those that
-// could not be deleted before. A file that stays is told of once, keeps no other
-// from being deleted, and is tried again with the next call. One call runs at a
-// time: at Open, or under snapshotting.
+// discard deletes files that are no longer needed, and those that an earlier call could not delete. It reports a file
+// that cannot be deleted once, continues with the others, and tries again at the next call. Only one call runs at a
+// time: in Open, or under snapshotting.
 func (l *Log) discard(paths []string) {
 	failed := make(map[string]error)
 	paths = append(l.garbage, paths...)

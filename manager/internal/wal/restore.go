@@ -19,7 +19,7 @@ func snapshotID(fs vfs.FS, p string) (logID, error) {
 	return r.header.id, nil
 }
 
-// restore hands the newest snapshot to the owner.
+// restore passes the newest snapshot to Options.Restore.
 func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	if files.snapshot == "" {
 		return nil
@@ -56,7 +56,7 @@ func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 	return nil
 }
 
-// readAhead is how much of a snapshot is read at once.
+// readAhead is how many bytes of a snapshot are read at a time.
 const readAhead = 1 << 20
 
 // snapshotReader reads a snapshot from its start to its end.
@@ -69,8 +69,8 @@ type snapshotReader struct {
 	records int
 
 	buf  []byte
-	from int   // of buf, what next returns next
-	off  int64 // of the file, where buf[from] is
+	from int   // in buf: where the next record begins
+	off  int64 // in the file: the offset of buf[from]
 }
 
 // openSnapshot reads the header.
@@ -105,7 +105,7 @@ func (r *snapshotReader) start() error {
 	return nil
 }
 
-// checkName tells whether the header is that of the snapshot in files.
+// checkName checks that the header is that of the snapshot in files.
 func (r *snapshotReader) checkName(files *dirFiles) error {
 	if r.header.seq == files.snapshotSeq {
 		return nil
@@ -119,8 +119,7 @@ func (r *snapshotReader) damage(reason string) error {
 	return &CorruptionError{r.path, r.off, uint64(r.records), reason}
 }
 
-// next returns the next record, valid until the next call, or false behind
-// the last one.
+// next returns the next record, which is valid until the next call, or false after the last one.
 func (r *snapshotReader) next() (body []byte, ok bool, err error) {
 	left := r.size - r.off
 	if left < recordHeaderSize {
@@ -159,7 +158,7 @@ func (r *snapshotReader) advance(n int) {
 	r.off += int64(n)
 }
 
-// fill makes n bytes available at buf[from:]; the file has them.
+// fill makes n bytes available at buf[from:]. The caller has checked that the file has them.
 func (r *snapshotReader) fill(n int) error {
 	have := len(r.buf) - r.from
 	if have >= n {
@@ -167,7 +166,7 @@ func (r *snapshotReader) fill(n int) error {
 	}
 	want := min(max(int64(n), readAhead), r.size-r.off)
 	next := slices.Grow(r.buf[:0], int(want))[:want]
-	// next may be the same array: the copy moves the rest to the front.
+	// next may be the same array: then the copy moves the rest to the front.
 	copy(next, r.buf[r.from:])
 	r.buf, r.from = next, 0
 	return readFull(r.file, next[have:], r.off+int64(have))

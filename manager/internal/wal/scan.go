@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// scanEnd is where a walk over the records of a segment stopped.
+// scanEnd says where a scan of a segment's records stopped.
 type scanEnd struct {
 	off     int64  // offset of the first place without the expected record
 	next    uint64 // sequence number expected there
@@ -15,9 +15,8 @@ type scanEnd struct {
 	why     error // what is wrong there; nil at a mark, and where all is zero
 }
 
-// scanRecords walks the records in b, a whole segment file, from off on. The
-// first one must have sequence number first. An error of fn ends the walk and
-// is returned.
+// scanRecords calls fn for the records in b, a whole segment file, from offset off on. The first record must have
+// sequence number first. An error of fn stops the scan and is returned.
 func scanRecords(b []byte, off int64, first uint64, seed uint32, fn func(off int64, r record) error) (scanEnd, error) {
 	end := scanEnd{off: off, next: first, batch: off}
 	for end.off < int64(len(b)) {
@@ -50,16 +49,14 @@ func scanRecords(b []byte, off int64, first uint64, seed uint32, fn func(off int
 	return end, nil
 }
 
-// blankHeader tells whether b starts with a record header of zeros, or is too
-// short for one and all zeros.
+// blankHeader reports whether b starts with a record header of zeros, or is shorter than a header and all zeros.
 func blankHeader(b []byte) bool {
 	return usedLength(b[:min(len(b), recordHeaderSize)]) == 0
 }
 
-// findRecord looks, at every offset of b from off on, for a valid record or
-// mark that accept likes. Only sequence numbers from seq up to the largest
-// that can follow in b are considered, which makes checksums of random bytes
-// rare.
+// findRecord searches b at every offset from off on for a valid record or mark that accept returns true for. It
+// considers only sequence numbers from seq up to the largest one that b has room for, so random bytes rarely reach the
+// checksum.
 func findRecord(b []byte, off int64, seq uint64, seed uint32, accept func(record) bool) (int64, record, bool) {
 	limit := seq + uint64(len(b))/recordHeaderSize + 1
 	for ; off+recordHeaderSize <= int64(len(b)); off++ {
@@ -73,14 +70,13 @@ func findRecord(b []byte, off int64, seq uint64, seed uint32, accept func(record
 	return 0, record{}, false
 }
 
-// findProof looks behind off for a record or mark which proves that the record
-// seq, which should be at off, had been synced.
+// findProof searches behind off for a record or mark which proves that record seq, expected at off, was synced.
 func findProof(b []byte, off int64, seq uint64, seed uint32) (int64, record, bool) {
 	return findRecord(b, off+1, seq, seed, func(r record) bool { return r.durableBefore() > seq })
 }
 
-// trim cuts the zeros off that follow the last record or mark, whose own last
-// bytes may be zeros as well. It is empty when all of b is zero.
+// trim removes the zeros behind the last record or mark. It keeps up to recordHeaderSize of them, because the last bytes
+// of the record or mark may be zeros. The result is empty when all of b is zero.
 func trim(b []byte) []byte {
 	used := usedLength(b)
 	if used == 0 {

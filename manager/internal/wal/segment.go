@@ -9,32 +9,28 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// fillChunk is how much the preparer writes at once while it may hold up the
-// committer.
+// fillChunk is how many bytes the preparer writes while it holds the segment's lock, which may delay the committer.
 const fillChunk = 256 << 10
 
 var zeros [fillChunk]byte
 
-// segment is an open segment file: prepared (reserved, nothing in it),
-// active, or sealed and about to be closed.
+// segment is an open segment file: prepared (reserved and empty), active, or full and about to be closed.
 type segment struct {
 	number   uint64
 	path     string
 	capacity int64
 	file     vfs.File
 
-	// filled is the length of the prefix that was ever written, by records
-	// or with zeros. Overwriting blocks that hold data already makes
-	// fdatasync much cheaper than the first write into reserved space, which
-	// also has to record that the blocks are in use now. The preparer
-	// therefore writes zeros ahead of the tail.
+	// filled is the length of the prefix that has been written, by records or with zeros. The preparer writes zeros
+	// ahead of the tail, because overwriting blocks that hold data makes fdatasync much cheaper: the first write into
+	// reserved space also has to record that the blocks are in use.
 	filled atomic.Int64
 
 	mu     sync.Mutex // serializes fill with claim and close
 	closed bool
 }
 
-// claim announces a write up to end, so that fill never overwrites it.
+// claim announces a write up to offset end, so that fill never overwrites it.
 func (s *segment) claim(end int64) {
 	if s.filled.Load() >= end {
 		return
@@ -46,12 +42,11 @@ func (s *segment) claim(end int64) {
 	}
 }
 
-// fill writes zeros up to target, in chunks between which claim gets its
-// turn, and syncs them. It does nothing once the segment is closed.
+// fill writes zeros up to target and syncs them. It works in chunks, and claim may run between two of them. It does
+// nothing once the segment is closed.
 //
-// It has the file open for itself: the system tells each open file once about a
-// write that failed, so that a sync of the filler's must not take from the
-// committer the news that its records never reached the disk.
+// It opens the file for itself. The system reports a failed write once to each open file. With a shared one, the sync
+// of fill could consume the error, and the committer would not learn that its records never reached the disk.
 func (s *segment) fill(fs vfs.FS, target int64) error {
 	target = min(target, s.capacity)
 	file, err := s.openToFill(fs, target)
@@ -70,8 +65,8 @@ func (s *segment) fill(fs vfs.FS, target int64) error {
 	return errors.Join(file.Datasync(), file.Close())
 }
 
-// openToFill returns nil when there is nothing to fill. While it has the lock
-// the segment is not closed, and what is not closed is not deleted.
+// openToFill returns nil when there is nothing to fill. It holds the lock, so the segment is neither closed nor,
+// therefore, deleted meanwhile.
 func (s *segment) openToFill(fs vfs.FS, target int64) (vfs.File, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,11 +101,10 @@ func (s *segment) close() error {
 	return s.file.Close()
 }
 
-// createSegment creates, reserves and makes durable an empty segment file,
-// whose number must not be in use.
+// createSegment creates an empty segment file, reserves its space and makes it durable. Its number must not be in use.
 func createSegment(fs vfs.FS, dir string, number uint64, capacity int64) (*segment, error) {
 	s := &segment{number: number, path: path.Join(dir, segmentName(number)), capacity: capacity}
-	// A try that failed may have failed to remove its file as well.
+	// An earlier try may have failed to remove its file.
 	if err := fs.Remove(s.path); err != nil && !isNotExist(err) {
 		return nil, err
 	}
@@ -132,8 +126,7 @@ func createSegment(fs vfs.FS, dir string, number uint64, capacity int64) (*segme
 	return s, nil
 }
 
-// reserve takes the disk space of the whole segment, by writing it where the
-// file system has no other way.
+// reserve allocates the disk space of the whole segment. Where the file system cannot allocate, it writes zeros.
 func (s *segment) reserve(fs vfs.FS) error {
 	err := s.file.Allocate(s.capacity)
 	if errors.Is(err, vfs.ErrNotSupported) {
@@ -142,7 +135,7 @@ func (s *segment) reserve(fs vfs.FS) error {
 	return err
 }
 
-// writeFull is WriteAt that takes a short write without an error as an error.
+// writeFull is WriteAt that turns a short write without an error into an error.
 func writeFull(f vfs.File, b []byte, off int64) error {
 	n, err := f.WriteAt(b, off)
 	if err == nil && n < len(b) {

@@ -13,23 +13,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// A snapshot file is a header of the size of a segment's, records numbered
-// from 1 in the format of the log's, and a mark that follows the last one and
-// ends the file.
+// A snapshot file is a header of the size of a segment's, then records numbered from 1 in the log's format, then a mark
+// that ends the file.
 //
 // Header: magic 8, version 4, crc 4, id 16, sequence 8, time 8 (Unix
 // nanoseconds), zero 16.
 
 var snapshotMagic = [8]byte{'O', 'N', 'C', 'E', 'S', 'N', 'P', '\n'}
 
-// snapshotBuffer is how much a snapshot writer collects for one write. After
-// each it asks for writeback: a single sync of all at the end would hold up
-// the syncs of the log, and many small ones would each cost a commit of the
-// file system's journal.
+// snapshotBuffer is how many bytes a snapshot writer collects for one write. After each write it asks for writeback. A
+// single sync at the end would delay the syncs of the log, and many small syncs would each cost a commit of the file
+// system's journal.
 const snapshotBuffer = 256 << 10
 
-// maxSnapshotRecord is independent of Options, so that a snapshot can be read
-// with other ones than it was written with.
+// maxSnapshotRecord does not depend on Options, so a snapshot can be read with other options than it was written with.
 const maxSnapshotRecord = 1 << 30
 
 type snapshotHeader struct {
@@ -72,13 +69,12 @@ func parseSnapshotHeader(b []byte) (snapshotHeader, error) {
 	return h, nil
 }
 
-// snapshotSeed differs from the log's seed, so that a record of the one can
-// never pass for a record of the other.
+// snapshotSeed differs from the log's seed, so a record of the log never passes for one of a snapshot, or the reverse.
 func (id logID) snapshotSeed() uint32 {
 	return crc32.Update(id.seed(), castagnoli, snapshotMagic[:])
 }
 
-// snapshotInfo describes the snapshot that counts; zero without one.
+// snapshotInfo describes the snapshot in force; zero without one.
 type snapshotInfo struct {
 	path  string
 	seq   uint64
@@ -96,8 +92,8 @@ type SnapshotWriter struct {
 	next uint64
 }
 
-// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the
-// snapshot's context has ended, and with ErrClosed when the log is closed.
+// Add appends a record of 1 byte to 1 GiB, which it copies. It fails when the snapshot's context has ended, and with
+// ErrClosed when the log is closed.
 func (w *SnapshotWriter) Add(record []byte) error {
 	if len(record) == 0 || len(record) > maxSnapshotRecord {
 		return fmt.Errorf("%w: %d bytes, allowed are 1 to %d", ErrTooLarge, len(record), maxSnapshotRecord)
@@ -110,7 +106,7 @@ func (w *SnapshotWriter) Add(record []byte) error {
 	return w.flush()
 }
 
-// flush writes what is collected.
+// flush writes the collected bytes.
 func (w *SnapshotWriter) flush() error {
 	if w.ctx.Err() != nil {
 		return context.Cause(w.ctx)
@@ -124,7 +120,7 @@ func (w *SnapshotWriter) flush() error {
 	return nil
 }
 
-// finish adds the mark that tells a complete snapshot.
+// finish adds the mark that ends a complete snapshot.
 func (w *SnapshotWriter) finish() error {
 	w.buf = appendRecord(w.buf, w.seed, w.next, 0, nil)
 	if err := w.flush(); err != nil {
@@ -133,16 +129,14 @@ func (w *SnapshotWriter) finish() error {
 	return w.file.Datasync()
 }
 
-// Snapshot writes a snapshot that stands for all records up to seq, and then
-// deletes the segments and snapshots that it replaces. write must add exactly
-// the state after seq, which must have been appended; the log takes appends
-// meanwhile. The snapshot counts only after seq is durable.
+// Snapshot writes a snapshot that replaces all records up to seq, and then deletes the segments and snapshots that it
+// replaces. seq must have been appended. write must add exactly the state after record seq; appends continue meanwhile.
+// The snapshot comes into force only after seq is durable.
 //
-// After an error the log is as before (the error may come from write, from
-// ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed, ErrClosed), except that a
-// snapshot whose name could not be made durable may be left behind. The next
-// snapshot, or open, removes it, and with it the files that could not be deleted
-// (see Options.OnUndeleted), which are no error.
+// An error may come from write or ctx, or be ErrNoSpace, ErrSnapshotRunning, ErrFailed or ErrClosed. After an error the
+// log is unchanged, except that a snapshot whose name could not be made durable may be left behind. The next snapshot,
+// or open, removes it. Files that could not be deleted are not an error (see Options.OnUndeleted); the next snapshot or
+// open deletes them, too.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
 	select {
 	case l.snapshotting <- struct{}{}:
@@ -209,21 +203,18 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 		return err
 	}
 	info.bytes = w.off
-	// Until the name is durable a crash may bring the old state back, so
-	// nothing may be deleted before.
+	// Until the new name is durable a crash may bring the old state back, so nothing may be deleted before.
 	err = l.fs.SyncDir(l.dir)
 	l.garbage = slices.DeleteFunc(l.garbage, func(p string) bool { return p == info.path })
-	if err != nil { // it is of use, but nobody knows it, until a later one is durable
+	if err != nil { // usable after a crash, but not relied on until a later snapshot is durable
 		l.garbage = append(l.garbage, info.path)
 	}
 	return err
 }
 
-// retire puts a durable snapshot into force and deletes what it replaced. The
-// segment that holds the record after it always stays, and so does any whose
-// successor is not on the disk yet, header and first record, since a log
-// without a segment could not be opened. before is what LogBytes was when the
-// snapshot began.
+// retire puts a durable snapshot in force and deletes what it replaced. It keeps the segment that holds the record
+// after the snapshot. It also keeps each segment whose successor is not yet on the disk with header and first record,
+// since a log without a segment cannot be opened. before is what LogBytes was when the snapshot began.
 func (l *Log) retire(info, old snapshotInfo, before int64) error {
 	l.mu.Lock()
 	l.snapshot = info

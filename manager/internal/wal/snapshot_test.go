@@ -102,8 +102,7 @@ func TestSnapshotOfEverythingThenNothing(t *testing.T) {
 	mustClose(t, l)
 }
 
-// Appends go on while a snapshot is written, and the snapshot does not count
-// before its last record is durable.
+// Appends continue while a snapshot is written, and the snapshot is not in force before its last record is durable.
 func TestSnapshotWhileAppending(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -243,8 +242,8 @@ func TestSnapshotErrors(t *testing.T) {
 	mustClose(t, l)
 }
 
-// The segment behind the snapshot may be in use without being on the disk yet.
-// Until it is, the one before it must stay: a log needs a segment to open.
+// The segment behind the snapshot may be in use but not yet on the disk. Until it is, the previous one must stay: a log
+// needs a segment to open.
 func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -272,9 +271,8 @@ func TestSnapshotKeepsTheLastSegmentOnDisk(t *testing.T) {
 	mustClose(t, l)
 }
 
-// A snapshot whose name could not be made durable has failed, and may count all
-// the same after a crash. It stays until a later one is durable, and no longer;
-// one that is written over it is the later one.
+// A snapshot whose name could not be made durable has failed, but may still be in force after a crash. It stays until a
+// later snapshot is durable; a snapshot written over it is such a later one.
 func TestSnapshotWithoutADurableName(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -321,7 +319,7 @@ func TestSnapshotWithoutADurableName(t *testing.T) {
 	mustClose(t, l)
 }
 
-// Close stops a snapshot, and is not done before it is.
+// Close stops a snapshot, and waits for it.
 func TestCloseStopsSnapshot(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -350,9 +348,8 @@ func TestCloseStopsSnapshot(t *testing.T) {
 	}
 }
 
-// The machine may stop at any operation of a run with appends, rolls, and
-// snapshots. Whatever of the unsynced state survives, everything acknowledged
-// is there and what is there is a prefix of what was appended.
+// The machine may stop at any operation of a run with appends, new segments and snapshots. Whatever unsynced state
+// survives, everything acknowledged is there, and what is there is a prefix of what was appended.
 func TestCrashAtEveryStep(t *testing.T) {
 	steps := 0
 	for stop := 1; ; stop++ {

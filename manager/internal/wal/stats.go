@@ -6,29 +6,29 @@ import (
 
 // Stats describes an open log.
 type Stats struct {
-	// Last appended and Durable sequence numbers.
+	// Last is the last appended sequence number, Durable the last durable one.
 	Last, Durable uint64
-	// QueueBytes were appended and are not durable yet.
+	// QueueBytes are appended and not yet durable.
 	QueueBytes int
 	// Batches, Records and Bytes made durable since Open.
 	Batches, Records, Bytes uint64
-	// Segments in use; Prepared ones wait for their turn. DiskBytes is what
-	// all of them and the snapshot take.
+	// Segments in use, and Prepared ones that are not yet used. DiskBytes is the size of all of them and of the
+	// snapshot.
 	Segments, Prepared int
 	DiskBytes          int64
-	// LogBytes were appended, or replayed at Open, since the snapshot.
+	// LogBytes were appended since the snapshot, or replayed at Open.
 	LogBytes int64
-	// SnapshotSequence is what the snapshot covers, 0 without one.
+	// SnapshotSequence is the last record that the snapshot covers, 0 without a snapshot.
 	SnapshotSequence uint64
 	SnapshotBytes    int64
 	SnapshotTime     time.Time
-	// NoSpace tells that the last try to reserve a segment met a full disk.
+	// NoSpace is true when the last try to reserve a segment met a full disk.
 	NoSpace bool
-	// Undeleted files are no longer needed and could not be deleted so far.
+	// Undeleted is the number of files that are no longer needed but could not be deleted yet.
 	Undeleted int
 }
 
-// Stats returns a consistent reading.
+// Stats returns a consistent snapshot of the counters.
 func (l *Log) Stats() Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
-// A file that cannot be deleted costs its own space and nothing else: the others
-// go, the snapshot counts, and each later round tries again.
+// A file that cannot be deleted costs only its own space: the other files are deleted, the snapshot is in force, and
+// each later round tries again.
 func TestAFileThatCannotBeDeleted(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
@@ -59,7 +59,7 @@ func TestAFileThatCannotBeDeleted(t *testing.T) {
 	check(1, segment(1)) // told once
 	mustClose(t, l)
 
-	// A start is such a round.
+	// A start tries again, too.
 	told = nil
 	l, f := mustOpen(t, opts)
 	f.wantState(t, 600, 600)
@@ -78,8 +78,7 @@ func TestAFileThatCannotBeDeleted(t *testing.T) {
 	mustClose(t, l)
 }
 
-// A segment that was only prepared must go before its number is used again, so a
-// start is refused while one stays.
+// A prepared segment must be deleted before its number is used again, so a start fails while one cannot be deleted.
 func TestAPreparedSegmentThatCannotBeDeleted(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))

@@ -23,10 +23,9 @@ func noCreate(op faultfs.Op) error {
 	return nil
 }
 
-// Power fails while a batch is written that begins segment 2, whose header is
-// lost. The next start declares the batch dead and deletes the file. When power
-// fails once more, the file must not come back: its dead records would have the
-// numbers of later ones, and make a torn write of those look like damage.
+// Power fails during the write of a batch that begins segment 2; the header is lost. The next start declares the batch
+// dead and deletes the file. After another power failure the file must not come back: its dead records have the numbers
+// of later ones, and a torn write of those would look like damage.
 func TestDeletedSegmentStaysDeleted(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -103,9 +102,8 @@ func TestDeletedSegmentStaysDeleted(t *testing.T) {
 	mustClose(t, l)
 }
 
-// A start that wipes a torn tail meets an error of the disk: what it wiped reads
-// as zeros, and is on the disk still. The next start sees nothing to wipe. What
-// it lets be written after that must not be followed by dead records when power
+// A start wipes a torn tail and meets an error of the disk: the wiped bytes read as zeros but are still on the disk.
+// The next start sees nothing to wipe. Records written after that must not be followed by dead records when power
 // fails.
 func TestFailedWipeIsDoneAgain(t *testing.T) {
 	for n := range 2 { // the last batch is synced, then the wipe
@@ -125,8 +123,7 @@ func TestFailedWipeIsDoneAgain(t *testing.T) {
 	}
 }
 
-// A start that finds the mark of a clean stop may rely on it: it does not write
-// all of its segment then.
+// A start that finds the mark of a clean stop relies on it: it does not rewrite its whole segment.
 func TestStartAfterACleanStopWritesLittle(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -154,9 +151,8 @@ func TestStartAfterACleanStopWritesLittle(t *testing.T) {
 	}
 }
 
-// The sync of a segment's first batch fails, so that its header can be read but
-// never reached the disk. The next start goes on in that segment: what it
-// acknowledges must be found after a power failure.
+// The sync of a segment's first batch fails, so its header can be read but never reached the disk. The next start
+// continues in that segment. What it acknowledges must survive a power failure.
 func TestHeaderIsWrittenAgain(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))

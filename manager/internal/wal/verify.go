@@ -14,10 +14,10 @@ import (
 type Severity int
 
 const (
-	// Note is something that a healthy log may show and that the next open
-	// tidies up, for example a tail that was torn by a crash.
+	// Note is something that a healthy log may have and that the next open repairs, for example a tail that was torn by
+	// a crash.
 	Note Severity = iota
-	// Damage is synced data that cannot be read back. Open refuses it.
+	// Damage is synced data that cannot be read back. Open fails on it.
 	Damage
 )
 
@@ -31,8 +31,7 @@ func (s Severity) String() string {
 // Complaint is one finding of Verify.
 type Complaint struct {
 	Severity Severity
-	// File is the path of the segment or snapshot, Segment its number, 0 for
-	// a snapshot.
+	// File is the path of the segment or snapshot. Segment is its number, 0 for a snapshot.
 	File    string
 	Segment uint64
 	// Offset in bytes in the file.
@@ -56,14 +55,14 @@ type Report struct {
 	Complaints []Complaint
 }
 
-// Damaged tells whether Open would refuse the log.
+// Damaged reports whether Open would fail on the log.
 func (r *Report) Damaged() bool {
 	return slices.ContainsFunc(r.Complaints, func(c Complaint) bool { return c.Severity == Damage })
 }
 
 // DirStats sums up a data directory.
 type DirStats struct {
-	// Segments in use, Prepared ones without any record, and what they take.
+	// Segments in use, Prepared ones without any record, and the bytes of both.
 	Segments, Prepared int
 	SegmentBytes       int64
 	// Records in the segments, from FirstSequence to LastSequence, and their
@@ -71,12 +70,10 @@ type DirStats struct {
 	Records                     int
 	RecordBytes                 int64
 	FirstSequence, LastSequence uint64
-	// Batches is how many group commits the records were written by, LargestRecord
-	// the largest body in bytes.
+	// Batches is the number of group commits that wrote the records. LargestRecord is the largest body in bytes.
 	Batches       int
 	LargestRecord int
-	// TailBytes are behind the last record and not zero: a mark, or what a
-	// torn write left.
+	// TailBytes lie behind the last record and are not zero: a mark, or the rest of a torn write.
 	TailBytes int64
 	// Snapshot in force, empty without one.
 	Snapshot         string
@@ -90,8 +87,8 @@ type DirStats struct {
 type InspectOptions struct {
 	// FS as in Options.
 	FS vfs.FS
-	// Check, when set, is asked by Verify about each record, in the order in which
-	// Dump tells of them; its error becomes a complaint.
+	// Check, when set, is called by Verify for each record, in the order in which Dump passes them. Its error becomes a
+	// complaint.
 	Check func(Entry) error
 }
 
@@ -102,11 +99,9 @@ func (o InspectOptions) withDefaults() InspectOptions {
 	return o
 }
 
-// Verify reads the whole log in dir and reports everything that is wrong with
-// it, going on behind each damage as far as that is possible. It writes
-// nothing. It fails with a *vfs.LockedError while a process has the log open,
-// with ErrNoLog, with ctx's error, or with one of the file system; damage is no
-// error.
+// Verify reads the whole log in dir and reports everything that is wrong with it. It continues behind each damage as
+// far as possible, and writes nothing. It returns a *vfs.LockedError while a process has the log open, ErrNoLog, ctx's
+// error, or an error of the file system. Damage is not an error.
 func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {
 	v := verifier{ctx: ctx, opts: opts.withDefaults(), report: &Report{}}
 	if err := v.opts.FS.ProbeLock(path.Join(dir, lockName)); err != nil {
@@ -129,7 +124,7 @@ func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, erro
 	return v.report, nil
 }
 
-// isLogFile tells a segment or snapshot by its name.
+// isLogFile recognizes a segment or snapshot by its name.
 func isLogFile(name string) bool {
 	_, segment := parseName(name, segmentSuffix)
 	_, snapshot := parseName(name, snapshotSuffix)
@@ -141,7 +136,7 @@ type verifier struct {
 	opts   InspectOptions
 	report *Report
 
-	id  *logID // once known
+	id  *logID // nil until the first header was read
 	buf []byte
 }
 
@@ -207,7 +202,7 @@ func (v *verifier) check(e Entry) {
 	}
 }
 
-// corruption turns a *CorruptionError into a complaint and passes others on.
+// corruption turns a *CorruptionError into a complaint and returns other errors.
 func (v *verifier) corruption(err error, segment uint64) error {
 	var c *CorruptionError
 	if !errors.As(err, &c) {

@@ -6,7 +6,7 @@ import (
 	"path"
 )
 
-// segments checks the chain of segments and what is in them.
+// segments checks the chain of segments and their contents.
 func (v *verifier) segments(dir string, names []string) error {
 	all, lastUsed, err := v.list(dir, names)
 	if err != nil {
@@ -52,16 +52,16 @@ func (v *verifier) segments(dir string, names []string) error {
 	return nil
 }
 
-// verifiedSegment is a segment file and its header, or why it has none.
+// verifiedSegment is a segment file with its header, or the reason that it has none.
 type verifiedSegment struct {
 	segmentFile
 	why error
-	// replaced by the snapshot, and all before it: Open reads no more of it
-	// than its header, and deletes it.
+	// replaced is true when the snapshot replaced this segment and all before it. Open reads only its header, and
+	// deletes it.
 	replaced bool
 }
 
-// severity is that of a complaint about what is behind the header.
+// severity is that of a complaint about anything behind the header.
 func (s *verifiedSegment) severity() Severity {
 	if s.replaced {
 		return Note
@@ -69,8 +69,7 @@ func (s *verifiedSegment) severity() Severity {
 	return Damage
 }
 
-// list reads the headers. lastUsed is the place of the last segment with one,
-// -1 without any.
+// list reads the headers. lastUsed is the index of the last segment with a valid header, -1 if there is none.
 func (v *verifier) list(dir string, names []string) (all []verifiedSegment, lastUsed int, err error) {
 	lastUsed = -1
 	for _, name := range names {
@@ -102,7 +101,7 @@ func (v *verifier) list(dir string, names []string) (all []verifiedSegment, last
 	return all, lastUsed, nil
 }
 
-// used checks a segment with a header, all[i], which is in v.buf.
+// used checks all[i], a segment with a header, whose content is in v.buf.
 func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
 	s, h := all[i], all[i].header
 	stats := &v.report.DirStats
@@ -132,7 +131,7 @@ func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
 	if i < lastUsed {
 		next := all[i+1].header.first
 		if all[i+1].why != nil {
-			next = 0 // a complaint of its own
+			next = 0 // the next segment has a complaint of its own
 		}
 		v.walk(s, b, func(end scanEnd) *CorruptionError {
 			if next == 0 && end.why == nil || end.next == next {
@@ -172,8 +171,8 @@ func (v *verifier) followers(all []verifiedSegment) ([]follower, error) {
 	return out, nil
 }
 
-// walk goes over the records of a segment. Where they break off, judge tells
-// whether that is damage; then walk looks for the next record behind it.
+// walk scans the records of a segment. Where they break off, judge decides whether that is damage. If so, walk
+// continues at the next readable record.
 func (v *verifier) walk(s verifiedSegment, b []byte, judge func(scanEnd) *CorruptionError) scanEnd {
 	stats := &v.report.DirStats
 	seed := s.header.id.seed()

@@ -69,7 +69,7 @@ func TestVerifyWithoutALog(t *testing.T) {
 	}
 }
 
-// agree checks that Verify says damage where Open refuses, and nowhere else.
+// agree checks that Verify reports damage exactly where Open fails.
 func agree(t *testing.T, what string, image *faultfs.FS) {
 	t.Helper()
 	report, err := wal.Verify(t.Context(), dir, wal.InspectOptions{FS: image})
@@ -89,8 +89,7 @@ func agree(t *testing.T, what string, image *faultfs.FS) {
 	}
 }
 
-// What a crash leaves of segments that a snapshot replaced is no damage: any of
-// them may be gone already.
+// What a crash leaves of segments that a snapshot replaced is not damage: any of them may be deleted already.
 func TestVerifyReplacedSegments(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
@@ -127,7 +126,7 @@ func TestVerifyReplacedSegments(t *testing.T) {
 	}
 }
 
-// Verify goes on behind a damage and finds the next one.
+// Verify continues behind damage and finds the next one.
 func TestVerifyFindsEveryDamage(t *testing.T) {
 	fs, _ := damaged(t)
 	all := places(t, fs)

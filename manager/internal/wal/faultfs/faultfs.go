@@ -1,7 +1,6 @@
-// Package faultfs is a file system in memory for tests of the write-ahead log.
-// It knows what was synced and what was not, so a test can ask what a machine
-// would find after losing power at this moment; it can run full; and it lets
-// the test look at, delay or fail every operation.
+// Package faultfs is an in-memory file system for tests of the write-ahead log. It knows which data was synced, so a
+// test can ask what a machine would find after losing power at this moment. It can run out of space, and a test can
+// observe, delay or fail every operation.
 package faultfs
 
 import (
@@ -41,13 +40,13 @@ type Op struct {
 	// N counts the operations from 1.
 	N    int
 	Kind string
-	// Path of the file; of a rename, the old one, and To the new one.
+	// Path of the file. For a rename, Path is the old name and To the new one.
 	Path, To string
 	// Off and Len of a read or write; Len of an allocation.
 	Off, Len int64
 }
 
-// Changes tells whether the operation changes anything on the disk.
+// Changes reports whether the operation changes anything on the disk.
 func (op Op) Changes() bool {
 	switch op.Kind {
 	case Open, List, Read, Close:
@@ -56,8 +55,8 @@ func (op Op) Changes() bool {
 	return true
 }
 
-// ShortWrite as the error of a hook lets a write write N bytes before it fails
-// with Err; with a nil Err it claims success.
+// ShortWrite is an error for a hook to return: the write stores N bytes and then fails with Err. With a nil Err it
+// reports N bytes and no error.
 type ShortWrite struct {
 	N   int
 	Err error
@@ -109,11 +108,10 @@ func (op nameOp) apply(names map[string]*node) {
 	}
 }
 
-// SetHook makes fn see each operation before it happens, from the goroutine
-// that does it; it may block. An error from fn is the operation's, which then
-// has no effect, except that a failed Sync makes the kernel forget that the
-// data was not written: it stays readable and never gets durable by itself.
-// Each file that is open at the time is told about it, once.
+// SetHook calls fn before each operation, on the goroutine that does it; fn may block. An error from fn becomes the
+// operation's error, and the operation then has no effect. A failed Sync is the exception: as in Linux, the data stays
+// readable, is no longer considered dirty, and never becomes durable by itself. Each file that is open at that moment
+// reports the failure once.
 func (f *FS) SetHook(fn func(Op) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -133,7 +131,7 @@ func (f *FS) WithoutAllocate() *FS {
 	return f
 }
 
-// Used is the sum of the space that files take.
+// Used returns the sum of the space of all files.
 func (f *FS) Used() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -159,7 +157,7 @@ func (f *FS) Names() []string {
 	return names
 }
 
-// Content is a copy of a file as a running system sees it, nil when absent.
+// Content returns a copy of a file as a running system sees it, nil when absent.
 func (f *FS) Content(name string) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,34 +184,31 @@ func (f *FS) Delete(name string) {
 	delete(f.disk, name)
 }
 
-// Clone is a copy of the running system's view, all of it durable.
+// Clone returns a copy in which everything that a running system sees is durable.
 func (f *FS) Clone() *FS {
 	return f.crash(func() bool { return true }, false)
 }
 
-// Crash is what is found after a power failure when nothing unsynced was
-// written.
+// Crash returns what a machine finds after a power failure when nothing unsynced reached the disk.
 func (f *FS) Crash() *FS {
 	return f.crash(func() bool { return false }, false)
 }
 
-// CrashRandomly is what is found when, of all that was not synced, some
-// sectors and some changes of names were written, as rnd decides.
+// CrashRandomly is Crash when some of the unsynced sectors and name changes reached the disk, chosen by rnd.
 func (f *FS) CrashRandomly(rnd *rand.Rand) *FS {
 	odds := rnd.Float64()
 	return f.crash(func() bool { return rnd.Float64() < odds }, false)
 }
 
-// CrashTorn is what is found when everything was written except that the last
-// unsynced bytes of each file end after the first n of them.
+// CrashTorn is Crash when all name changes reached the disk, but only the first n unsynced bytes, over all files in
+// order of their names.
 func (f *FS) CrashTorn(n int64) *FS {
 	left := n
 	return f.crash(func() bool { left--; return left >= 0 }, true)
 }
 
-// crash builds another FS out of what is durable and what written decides to
-// add of the rest, by sectors or, with bytes, byte by byte in which case names
-// are all written.
+// crash builds another FS from what is durable and from the unsynced rest as written decides: sector by sector, or,
+// with bytes, byte by byte. With bytes all name changes are kept.
 func (f *FS) crash(written func() bool, bytes bool) *FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,7 +223,7 @@ func (f *FS) crash(written func() bool, bytes bool) *FS {
 			op.apply(names)
 		}
 	}
-	// In order, so that the same decisions meet the same files.
+	// The order is fixed, so that the same decisions apply to the same files.
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		n := names[name]
 		data := n.crash(written, bytes)
@@ -265,7 +260,7 @@ func (f *FS) init() {
 	}
 }
 
-// before counts the operation and asks the hook about it.
+// before counts the operation and calls the hook.
 func (f *FS) before(op Op) error {
 	f.mu.Lock()
 	f.init()
@@ -329,7 +324,7 @@ func (f *FS) Open(name string, write bool) (vfs.File, error) {
 	if n == nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
-	return &file{fs: f, name: name, node: n, write: write, told: len(n.failures)}, nil
+	return &file{fs: f, name: name, node: n, write: write, reported: len(n.failures)}, nil
 }
 
 // Rename implements vfs.FS.
@@ -409,7 +404,7 @@ func (l *lock) Close() error {
 	return nil
 }
 
-// grow accounts for a file that gets longer.
+// grow reserves the space that a file needs to reach size.
 func (f *FS) grow(n *node, size int64) error {
 	more := size - n.space
 	if more <= 0 {

@@ -26,7 +26,7 @@ func create(t *testing.T, fs *FS, name string) vfs.File {
 	return f
 }
 
-// A crash loses what was not synced, names included, and nothing else.
+// A crash loses what was not synced, including names, and nothing else.
 func TestCrash(t *testing.T) {
 	fs := &FS{}
 	f := create(t, fs, "d/a")
@@ -66,7 +66,7 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-// A failed sync leaves data that can be read and is never written.
+// A failed sync leaves data that can be read and never reaches the disk.
 func TestFailedSyncForgets(t *testing.T) {
 	fs := &FS{}
 	f := create(t, fs, "a")

@@ -10,12 +10,12 @@ import (
 )
 
 type file struct {
-	fs     *FS
-	name   string
-	node   *node
-	write  bool
-	closed bool
-	told   int // failed syncs of the node that this open file was told about
+	fs       *FS
+	name     string
+	node     *node
+	write    bool
+	closed   bool
+	reported int // failed syncs of the node that this open file has reported
 }
 
 func (f *file) pathError(op string, err error) error {
@@ -25,7 +25,7 @@ func (f *file) pathError(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.name, Err: err}
 }
 
-// enter announces the operation and then takes the lock for it.
+// enter calls the hook and then locks the file system.
 func (f *file) enter(op Op) error {
 	op.Path = f.name
 	err := f.fs.before(op)
@@ -115,9 +115,9 @@ func (f *file) Datasync() error {
 		n.dirty = nil
 		n.failures = append(n.failures, err)
 	}
-	if f.told < len(n.failures) {
-		f.told = len(n.failures)
-		return f.pathError(Sync, n.failures[f.told-1])
+	if f.reported < len(n.failures) {
+		f.reported = len(n.failures)
+		return f.pathError(Sync, n.failures[f.reported-1])
 	}
 	if grow := len(n.data) - len(n.disk); grow > 0 {
 		n.disk = append(n.disk, make([]byte, grow)...)

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// flock tries to lock f, exclusively or shared, and tells whether somebody
-// else holds it.
+// flock tries to lock f, exclusively or shared, and reports whether another holder has it.
 func flock(f *os.File, exclusive bool) (held bool, err error) {
 	how := unix.LOCK_SH | unix.LOCK_NB
 	if exclusive {

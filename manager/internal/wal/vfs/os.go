@@ -13,7 +13,7 @@ func OS() FS { return osFS{} }
 
 type osFS struct{}
 
-// What is recorded may be for nobody's eyes but the owner's.
+// Records may be confidential, so only the owner can read them.
 const (
 	dirMode  = 0o700
 	fileMode = 0o600
@@ -67,8 +67,8 @@ func (osFS) SyncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Lock uses flock, which the kernel releases when the process dies however it
-// dies; the process id in the file is only there to name the holder.
+// Lock uses flock, which the kernel releases when the process dies for any reason. The process id in the file only
+// names the holder.
 func (osFS) Lock(path string) (io.Closer, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, fileMode)
 	if err != nil {
@@ -81,7 +81,7 @@ func (osFS) Lock(path string) (io.Closer, error) {
 	case held:
 		err = &LockedError{Path: path, PID: readPID(f)}
 	default:
-		// Best effort: a full disk must not keep anybody from starting.
+		// Best effort: a full disk must not prevent a start.
 		if f.Truncate(0) == nil {
 			_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 		}

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allocate extends and reserves in one step. Mode 0 (not KEEP_SIZE) matters:
-// with the length already there, a later fdatasync has no metadata to write.
+// allocate extends and reserves in one step. Mode 0 (not KEEP_SIZE) sets the length now, so a later fdatasync has no
+// metadata to write.
 func allocate(f *os.File, size int64) error {
 	err := control(f, "fallocate", func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
@@ -17,8 +17,8 @@ func allocate(f *os.File, size int64) error {
 	return err
 }
 
-// writeback ignores errors: sync_file_range is a hint here, and what goes wrong
-// while the kernel writes is reported by the next fdatasync.
+// writeback ignores errors: sync_file_range is only a hint here, and the next fdatasync reports what went wrong while
+// the kernel wrote.
 func writeback(f *os.File, off, n int64) {
 	_ = control(f, "sync_file_range", func(fd int) error {
 		return unix.SyncFileRange(fd, off, n, unix.SYNC_FILE_RANGE_WRITE)
@@ -29,9 +29,8 @@ func datasync(f *os.File) error {
 	return control(f, "fdatasync", unix.Fdatasync)
 }
 
-// control runs a system call on f's descriptor, which cannot be closed (and
-// its number given to another file) meanwhile. It repeats the call only after
-// EINTR, which says that nothing was tried; any other error is final.
+// control runs a system call on f's descriptor. Meanwhile the descriptor cannot be closed and its number cannot be
+// reused. It repeats the call only after EINTR, which means that nothing was done; any other error is final.
 func control(f *os.File, op string, call func(fd int) error) error {
 	conn, err := f.SyscallConn()
 	if err != nil {
@@ -45,7 +44,7 @@ func control(f *os.File, op string, call func(fd int) error) error {
 			}
 		}
 	})
-	if err != nil { // Control itself has no other way to fail
+	if err != nil { // Control itself failed
 		callErr = os.ErrClosed
 	}
 	if callErr != nil {

@@ -1,9 +1,9 @@
-// Package vfs is the file system as the write-ahead log sees it: the one seam
-// at which tests put a disk that fails, fills up, tears writes or loses what
-// was never synced. OS is the real one; package faultfs has the other.
+// Package vfs is the write-ahead log's interface to the file system. Tests replace it to simulate a disk that fails,
+// fills up, tears writes or loses what was never synced. OS is the real file system; package faultfs is the one for
+// tests.
 //
-// The interfaces are as narrow as the log's needs, because each method is a
-// promise that a fault-injecting implementation has to be able to break.
+// The interfaces have only the methods that the log uses, because each method is a promise that a fault-injecting
+// implementation must be able to break.
 package vfs
 
 import (
@@ -12,8 +12,8 @@ import (
 	"io"
 )
 
-// ErrNotSupported is returned by File.Allocate where the file system cannot
-// reserve space. The caller then reserves by writing.
+// ErrNotSupported is returned by File.Allocate if the file system cannot reserve space. The caller then reserves by
+// writing.
 var ErrNotSupported = errors.New("vfs: not supported by this file system")
 
 // FS is a directory tree. Paths are slash-separated and used as they are.
@@ -26,21 +26,20 @@ type FS interface {
 	// Create creates a file that must not exist and opens it for reading and
 	// writing. The new name is durable only after SyncDir.
 	Create(path string) (File, error)
-	// Open opens an existing file, for reading only or for reading and
-	// writing. errors.Is(err, fs.ErrNotExist) when it is not there.
+	// Open opens an existing file, for reading only or for reading and writing. A missing file gives an error that
+	// matches fs.ErrNotExist.
 	Open(path string, write bool) (File, error)
-	// Rename replaces newPath by oldPath; durable only after SyncDir.
+	// Rename renames oldPath to newPath and replaces a file of that name; durable only after SyncDir.
 	Rename(oldPath, newPath string) error
 	// Remove deletes a file; durable only after SyncDir.
 	Remove(path string) error
 	// SyncDir makes the names in dir durable.
 	SyncDir(dir string) error
-	// Lock takes an exclusive advisory lock on the file at path, creating it
-	// when needed, without waiting. A *LockedError tells who holds it. The
-	// lock ends with Close, or with the process.
+	// Lock takes an exclusive advisory lock on the file at path without waiting, and creates the file if necessary. If
+	// it is locked, the error is a *LockedError that names the holder. The lock ends with Close, or with the process.
 	Lock(path string) (io.Closer, error)
-	// ProbeLock tells whether some process holds the lock at path, and writes
-	// nothing: a *LockedError when it is held, nil when it is not.
+	// ProbeLock returns a *LockedError if another process holds the lock at path, and nil if none does. It writes
+	// nothing.
 	ProbeLock(path string) error
 }
 
@@ -54,9 +53,8 @@ type File interface {
 	// Allocate reserves disk space for the first size bytes and makes the file
 	// at least that long; bytes never written read as zeros.
 	Allocate(size int64) error
-	// Writeback asks for the bytes from off to off+n to be written soon, so
-	// that a later Datasync finds little to do. It waits for nothing, promises
-	// nothing, and reports no errors of the disk.
+	// Writeback asks for the bytes from off to off+n to be written soon, so that a later Datasync has little to do. It
+	// does not wait, guarantees nothing, and reports no errors of the disk.
 	Writeback(off, n int64)
 	// Datasync makes the file's content and length durable.
 	Datasync() error
@@ -65,7 +63,7 @@ type File interface {
 // LockedError says that another holder has the lock.
 type LockedError struct {
 	Path string
-	// PID of the holder, 0 when it left none.
+	// PID of the holder, 0 if unknown.
 	PID int
 }
 
