@@ -54,15 +54,13 @@ type MapType uint32
 
 // Map types.
 const (
-	MapRequestHeaders       MapType = 0
-	MapRequestTrailers      MapType = 1
-	MapResponseHeaders      MapType = 2
-	MapResponseTrailers     MapType = 3
-	MapGrpcInitialMetadata  MapType = 4
-	MapGrpcTrailingMetadata MapType = 5
-	MapHTTPCallHeaders      MapType = 6
-	MapHTTPCallTrailers     MapType = 7
-	mapTypeMax                      = MapHTTPCallTrailers
+	MapRequestHeaders   MapType = 0
+	MapRequestTrailers  MapType = 1
+	MapResponseHeaders  MapType = 2
+	MapResponseTrailers MapType = 3
+	MapHTTPCallHeaders  MapType = 6
+	MapHTTPCallTrailers MapType = 7
+	mapTypeMax                  = MapHTTPCallTrailers
 )
 
 // BufferType selects a buffer in host functions.

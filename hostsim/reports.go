@@ -56,7 +56,6 @@ func keepLast[T any](list []T, v T) []T {
 func (h *Host) reportTrap(t Trap) {
 	h.reports.mu.Lock()
 	h.reports.traps = keepLast(h.reports.traps, t)
-	h.reports.trapCount++
 	h.reports.mu.Unlock()
 	h.cfg.Logger.Error("the filter's VM trapped and is dead", "thread", t.Thread, "callback", t.Callback, "error", t.Err)
 }
@@ -73,13 +72,6 @@ func (h *Host) Traps() []Trap {
 	h.reports.mu.Lock()
 	defer h.reports.mu.Unlock()
 	return append([]Trap(nil), h.reports.traps...)
-}
-
-// TrapCount is the number of traps so far.
-func (h *Host) TrapCount() uint64 {
-	h.reports.mu.Lock()
-	defer h.reports.mu.Unlock()
-	return h.reports.trapCount
 }
 
 // Violations returns the violations so far, oldest first (at most the last 1000).

@@ -140,8 +140,8 @@ func (p *Plugin) Start(configuration []byte) error {
 	return nil
 }
 
-// cachePrefix starts the shared-data keys; the number is the version of what a
-// gate and its successor must agree on beyond the cache's own record version.
+// cachePrefix starts the keys of all that gates keep in shared data. A gate and its
+// successor share them; the version in each record tells formats apart.
 const cachePrefix = "oncegate"
 
 type startError string

@@ -77,10 +77,6 @@ func (b *Body) Write(p []byte) {
 // Len returns the number of bytes written so far.
 func (b *Body) Len() int64 { return b.n }
 
-// Full tells whether the limit is reached: further pieces change only Len, so a
-// caller may stop buffering.
-func (b *Body) Full() bool { return b.n >= int64(b.limit) }
-
 // Truncated tells whether more than the limit was written.
 func (b *Body) Truncated() bool { return b.n > int64(b.limit) }
 

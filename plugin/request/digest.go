@@ -19,9 +19,6 @@ const (
 	fingerprintLabel = "og print 1"
 )
 
-// DigestChars is the length of a scope and of a fingerprint in text form.
-const DigestChars = 43
-
 // Scope is a digest of what separates one caller's keys from another's.
 type Scope [32]byte
 

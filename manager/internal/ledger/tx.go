@@ -89,7 +89,7 @@ func (l *Ledger) apply(tx *Tx, happened bool) {
 	}
 }
 
-// Put, Delete and Notify note that this transaction writes.
+// Put and Delete note that this transaction writes. Notify writes nothing.
 
 // Put is store.Tx.Put.
 func (tx *Tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
@@ -332,15 +332,6 @@ func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) 
 		tx.count(op, OutcomeDone)
 	}
 	return false, nil
-}
-
-// Release is Ledger.Release inside the transaction.
-func (tx *Tx) Release(req *api.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		tx.count(OpRelease, OutcomeInvalid)
-		return err
-	}
-	return tx.release(recordKey(req.Scope, req.Key), req)
 }
 
 func (tx *Tx) release(key string, req *api.ReleaseRequest) error {

@@ -166,9 +166,7 @@ func TestOwnerIsToldAboutSpace(t *testing.T) {
 			t.Errorf("round %d: told %v", i, err)
 		}
 		fs.SetCapacity(0)
-		if err := l.WaitSpace(t.Context(), 100); err != nil {
-			t.Fatal(err)
-		}
+		waitSpace(t, l, 100)
 		if err := <-told; err != nil {
 			t.Errorf("round %d: told %v", i, err)
 		}

@@ -224,9 +224,7 @@ func TestFullDisk(t *testing.T) {
 	if err := l.WaitRoom(t.Context(), 4000); !errors.Is(err, wal.ErrNoSpace) && err != nil {
 		t.Errorf("WaitRoom on a full disk: %v", err)
 	}
-	if err := l.WaitSpace(t.Context(), 100); err != nil {
-		t.Fatalf("WaitSpace after space came back: %v", err)
-	}
+	waitSpace(t, l, 100)
 	end := appendAll(t, l, last+1, last+200)
 	mustWait(t, l, end)
 	if l.Stats().NoSpace {
@@ -298,9 +296,7 @@ func TestSnapshotFreesAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Snapshot: %v", err)
 	}
-	if err := l.WaitSpace(t.Context(), 50); err != nil {
-		t.Fatal(err)
-	}
+	waitSpace(t, l, 50)
 	appendAll(t, l, last+1, last+100)
 	mustClose(t, l)
 }

@@ -37,6 +37,21 @@ func options(fs *faultfs.FS) wal.Options {
 	return wal.Options{FS: fs, SegmentBytes: 4 << 10, SpaceRetry: time.Millisecond, FillAhead: -1}
 }
 
+// waitSpace waits until the log has found space again for a record of n bytes.
+func waitSpace(t *testing.T, l *wal.Log, n int) {
+	t.Helper()
+	for {
+		err := l.WaitRoom(t.Context(), n)
+		if err == nil {
+			return
+		}
+		if !errors.Is(err, wal.ErrNoSpace) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // openWith opens a log and checks that its sequence numbers have no gaps.
 func openWith(t *testing.T, opts wal.Options) (*wal.Log, *found, error) {
 	t.Helper()

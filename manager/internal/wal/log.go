@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -311,20 +310,10 @@ func (l *Log) Notify(waiters []Waiter) {
 // WaitRoom is for a caller that got ErrBusy: it waits until an Append of n bytes would not return ErrBusy. Another
 // caller may use the room first. WaitRoom returns the other errors of Append, including ErrNoSpace.
 func (l *Log) WaitRoom(ctx context.Context, n int) error {
-	return l.waitFor(ctx, n, ErrBusy)
-}
-
-// WaitSpace is WaitRoom for a caller that also waits while the disk is full.
-func (l *Log) WaitSpace(ctx context.Context, n int) error {
-	return l.waitFor(ctx, n, ErrBusy, ErrNoSpace)
-}
-
-// waitFor waits while an Append of n bytes would fail with one of the errors.
-func (l *Log) waitFor(ctx context.Context, n int, while ...error) error {
 	for {
 		l.mu.Lock()
 		err := l.admit(n)
-		if !slices.ContainsFunc(while, func(e error) bool { return errors.Is(err, e) }) {
+		if !errors.Is(err, ErrBusy) {
 			l.mu.Unlock()
 			return err
 		}

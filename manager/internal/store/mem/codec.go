@@ -81,8 +81,9 @@ var errWriteSet = errors.New("mem: malformed write set")
 
 // DecodeWriteSet calls fn for each change in body, a record of the log or of a
 // snapshot of this engine, in order, and returns the time at which it was
-// written. The Change is reused between calls. It fails on anything that the
-// engine would not have written.
+// written. The Change is reused between calls. It fails on a body that is cut off,
+// has another version, or has a name, key, value or number of entries beyond the
+// engine's limits. It accepts two changes of one record, of which the last counts.
 func DecodeWriteSet(body []byte, fn func(*Change) error) (time.Time, error) {
 	if len(body) < 9 {
 		return time.Time{}, fmt.Errorf("%w: %d bytes", errWriteSet, len(body))

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/wal"
@@ -244,7 +245,10 @@ func TestFullDisk(t *testing.T) {
 	}
 	before := dumped(t, s)
 	fs.SetCapacity(0)
-	if err := s.log.WaitSpace(ctx, 100); err != nil {
+	for err = s.log.WaitRoom(ctx, 100); errors.Is(err, wal.ErrNoSpace); err = s.log.WaitRoom(ctx, 100) {
+		time.Sleep(time.Millisecond)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	mustUpdate(t, s, put("after", "1"))
