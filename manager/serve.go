@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -84,12 +85,12 @@ type app struct {
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	queue     *jobs.Queue
-	auth      *server.Auth
+	auth      *httpd.Auth
 	server    *server.Server
-	engine    server.Engine
+	engine    httpd.Engine
 	admin     *http.Server
 
-	certificate *server.Certificate // nil without TLS
+	certificate *httpd.Certificate // nil without TLS
 
 	began          bool // has served, or was told to stop before it could
 	stopBackground context.CancelFunc
@@ -135,17 +136,18 @@ func (a *app) start(ctx context.Context) error {
 		return err
 	}
 	a.unreadable = unread.New()
-	ledgerOpts, jobOpts, opts := s.ledger, s.jobs, s.server
-	ledgerOpts.Unreadable, jobOpts.Unreadable, opts.Unreadable = a.unreadable, a.unreadable, a.unreadable
-	ledgerOpts.Owners, opts.Identity = a.shard, a.shard.Identity
+	ledgerOpts, jobOpts := s.ledger, s.jobs
+	ledgerOpts.Unreadable, jobOpts.Unreadable = a.unreadable, a.unreadable
+	ledgerOpts.Owners = a.shard
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
 	}
 	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
 		return err
 	}
+	opts := server.Options{Options: s.server, Identity: a.shard.Identity, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Auth = version(), a.log, a.auth
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
 		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval)); err != nil {
 		return err
 	}
@@ -172,7 +174,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
 
-	a.engine, _ = server.NewEngine(s.httpEngine, a.server)
+	a.engine, _ = httpd.NewEngine(s.httpEngine, a.server.Server)
 	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
 	a.log.Info("listening", "listener", "api", "addr", listenAddress(api))
 	if s.addrFile != "" {

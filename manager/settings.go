@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
@@ -34,7 +34,7 @@ type settings struct {
 	snapshotBytes                    int64
 	ledger                           ledger.Options
 	jobs                             jobs.Options
-	server                           server.Options
+	server                           httpd.Options
 	whenFull                         string
 	waitForPending                   bool
 	shard                            shard.Want
@@ -124,7 +124,7 @@ func (s *settings) table() []setting {
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.addrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, engineNames(), &s.store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.storeDSN),
-		choice("http-engine", "", "what serves HTTP", server.DefaultEngine, server.EngineNames(), &s.httpEngine),
+		choice("http-engine", "", "what serves HTTP", httpd.DefaultEngine, httpd.EngineNames(), &s.httpEngine),
 		protection("auth-token-file", "file with bearer tokens, one per line, those of administrators followed by admin; one of them is then required; read again at SIGHUP", &s.tokenFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.tlsCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.tlsKey),

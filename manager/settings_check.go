@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
-	"github.com/oncegate/oncegate/manager/internal/server"
 )
 
 // check looks at what one setting alone cannot tell.
@@ -116,16 +116,16 @@ func checkPostgresDSN(s *settings) error {
 
 // credentials reads what the API's listener shows and asks for. Auth is nil
 // when it asks for nothing, the certificate and its configuration without TLS.
-func (s *settings) credentials() (auth *server.Auth, cert *server.Certificate, cfg *tls.Config, err error) {
+func (s *settings) credentials() (auth *httpd.Auth, cert *httpd.Certificate, cfg *tls.Config, err error) {
 	if s.tlsCert != "" {
-		if cert, err = server.NewCertificate(s.tlsCert, s.tlsKey); err != nil {
+		if cert, err = httpd.NewCertificate(s.tlsCert, s.tlsKey); err != nil {
 			return nil, nil, nil, usagef("--tls-cert %q, --tls-key %q: must be a certificate and its key in PEM form; %v", s.tlsCert, s.tlsKey, err)
 		}
-		if cfg, err = server.TLSConfig(cert, s.clientCA); err != nil {
+		if cfg, err = httpd.TLSConfig(cert, s.clientCA); err != nil {
 			return nil, nil, nil, usagef("--client-ca %q: must be a file of certificates in PEM form; %v", s.clientCA, err)
 		}
 	}
-	if auth, err = server.NewAuth(s.tokenFile, s.clientCA != ""); err != nil {
+	if auth, err = httpd.NewAuth(s.tokenFile, s.clientCA != ""); err != nil {
 		return nil, nil, nil, usagef("--auth-token-file %q: must be a file of bearer tokens, one per line; %v", s.tokenFile, err)
 	}
 	return auth, cert, cfg, nil

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -33,7 +34,7 @@ func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	srv, err := server.New(server.Options{Version: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, server.JobRoutes(st, l, q))
+	srv, err := server.New(server.Options{Options: httpd.Options{Version: "bench", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, server.JobRoutes(st, l, q))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	engine, _ := server.NewEngine(server.DefaultEngine, srv)
+	engine, _ := httpd.NewEngine(httpd.DefaultEngine, srv.Server)
 	served := make(chan error, 1)
 	go func() { served <- engine.Serve(ln, nil) }()
 	c, err := New(Options{URL: "http://" + ln.Addr().String()})

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -41,7 +42,7 @@ type manager struct {
 	queue  *jobs.Queue
 	ledger *ledger.Ledger
 	server *server.Server
-	engine server.Engine
+	engine httpd.Engine
 	served chan error
 	offset atomic.Int64 // of the store's clock
 }
@@ -83,11 +84,11 @@ func (m *manager) listen(addr string) {
 	}
 	m.addr = ln.Addr().String()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
-	if m.server, err = server.New(server.Options{Version: "test", Logger: log}, server.LedgerRoutes(m.ledger, nil), server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
+	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log}}, server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")
-	m.engine, _ = server.NewEngine(server.DefaultEngine, m.server)
+	m.engine, _ = httpd.NewEngine(httpd.DefaultEngine, m.server.Server)
 	m.served = make(chan error, 1)
 	go func() { m.served <- m.engine.Serve(ln, nil) }()
 }

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -43,7 +44,7 @@ type Manager struct {
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
 	server *server.Server
-	engine server.Engine // nil while the manager is stopped
+	engine httpd.Engine // nil while the manager is stopped
 	served chan error
 }
 
@@ -83,14 +84,14 @@ func (m *Manager) listen(addr string) {
 	}
 	m.addr = ln.Addr().String()
 	m.URL = "http://" + m.addr
-	m.server, err = server.New(server.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)},
-		server.LedgerRoutes(m.ledger, nil), server.JobRoutes(m.store, m.ledger, m.queue))
+	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
+		server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue))
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")
-	m.engine, _ = server.NewEngine(server.DefaultEngine, m.server)
+	m.engine, _ = httpd.NewEngine(httpd.DefaultEngine, m.server.Server)
 	m.served = make(chan error, 1)
 	engine, served := m.engine, m.served
 	go func() { served <- engine.Serve(ln, nil) }()

@@ -1,21 +1,20 @@
 package server
 
 import (
-	"context"
 	"io"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 func TestAdmin(t *testing.T) {
-	s := newSite(t, DefaultEngine, siteOptions{})
+	s := newSite(t, httpd.DefaultEngine, siteOptions{})
 	reg := prometheus.NewPedanticRegistry()
 	for _, c := range append(s.server.Collectors(), NewLedgerCollector(func() (ledger.Stats, error) { return s.ledger.Stats(t.Context()) })) {
 		if err := reg.Register(c); err != nil {
@@ -68,42 +67,5 @@ func TestAdmin(t *testing.T) {
 	}
 	if status, _ := get("/debug/pprof/cmdline"); status == 200 {
 		t.Error("the command line, which may hold a password, is shown")
-	}
-}
-
-func TestRoutesAreChecked(t *testing.T) {
-	ok := func(*Request, *Response) {}
-	for what, routes := range map[string][]Route{
-		"no handler": {{Method: "GET", Path: "/x"}},
-		"no method":  {{Path: "/x", Handle: ok}},
-		"no slash":   {{Method: "GET", Path: "x", Handle: ok}},
-		"twice":      {{Method: "GET", Path: "/x", Handle: ok}, {Method: "GET", Path: "/x", Handle: ok}},
-		"parameters": {{Method: "GET", Path: "/{a}/{b}/{c}/{d}/{e}", Handle: ok}},
-	} {
-		if _, err := New(Options{Version: "v"}, routes); err == nil {
-			t.Errorf("%s: accepted", what)
-		}
-	}
-	if _, err := New(Options{}); err == nil {
-		t.Error("a server without a version was accepted")
-	}
-}
-
-// TestDeadlinesAreShared: requests of one second share a context, later ones
-// get another, and every one lasts at least the time that was asked for.
-func TestDeadlinesAreShared(t *testing.T) {
-	base, cancel := context.WithCancel(context.Background())
-	d := deadlines{base: base, timeout: time.Minute}
-	now := time.Now()
-	a, b, c := d.context(now), d.context(now.Add(999*time.Millisecond)), d.context(now.Add(time.Second))
-	if a != b || b == c {
-		t.Error("contexts are not shared as they should be")
-	}
-	if until, ok := a.Deadline(); !ok || until.Before(now.Add(time.Minute+time.Second)) {
-		t.Errorf("ends at %v", until)
-	}
-	cancel()
-	if a.Err() == nil || c.Err() == nil {
-		t.Error("the end of all work did not reach them")
 	}
 }

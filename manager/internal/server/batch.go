@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -42,10 +43,10 @@ var batchOps = map[api.Op]ledger.Op{
 	api.OpRelease: ledger.OpRelease, api.OpRenew: ledger.OpRenew, api.OpUnknown: ledger.OpUnknown,
 }
 
-func (h *ledgerHandlers) batch(r *Request, w *Response) {
+func (h *ledgerHandlers) batch(r *httpd.Request, w *httpd.Response) {
 	form, err := r.Form()
 	if err == nil && len(r.Body) > api.MaxBatchBytes {
-		err = &Refusal{api.Problem{
+		err = &httpd.Refusal{P: api.Problem{
 			Status: 413, Code: api.CodeTooLarge, Title: "Too large",
 			Detail: "a batch has at most " + strconv.Itoa(api.MaxBatchBytes) + " bytes; nothing of it was done",
 		}}
@@ -56,7 +57,7 @@ func (h *ledgerHandlers) batch(r *Request, w *Response) {
 	}
 	c := batchCalls.Get().(*batchCall)
 	defer c.free()
-	if form == FormRaw {
+	if form == httpd.FormRaw {
 		err = c.readRaw(r.Body)
 	} else {
 		err = c.readJSON(r.Body)
@@ -73,7 +74,7 @@ func (h *ledgerHandlers) batch(r *Request, w *Response) {
 func (c *batchCall) readJSON(b []byte) error {
 	return api.EachJSONItem(b, func(v gjson.Result) error {
 		if len(c.items) == api.MaxBatchItems {
-			return &Refusal{api.Problem{
+			return &httpd.Refusal{P: api.Problem{
 				Status: 413, Code: api.CodeTooLarge, Title: "Too large",
 				Detail: "a batch has at most " + strconv.Itoa(api.MaxBatchItems) + " items; nothing of it was done",
 			}}
@@ -127,9 +128,9 @@ func readRawItem(it *ledger.Item, wire *api.BatchItem) error {
 }
 
 // answer answers in the form of the request.
-func (c *batchCall) answer(r *Request, w *Response, form Form) {
+func (c *batchCall) answer(r *httpd.Request, w *httpd.Response, form httpd.Form) {
 	w.JSON(200)
-	if form == FormRaw {
+	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
 		w.Body = api.AppendRawAnswers(w.Body, len(c.items))
 	} else {
@@ -142,7 +143,7 @@ func (c *batchCall) answer(r *Request, w *Response, form Form) {
 			recorded -= len(it.Reply.Result)
 			it.Err = errAskAlone
 		}
-		if form == FormRaw {
+		if form == httpd.FormRaw {
 			w.Body = c.appendRaw(w.Body, r, i)
 			continue
 		}
@@ -151,16 +152,16 @@ func (c *batchCall) answer(r *Request, w *Response, form Form) {
 		}
 		w.Body = c.appendJSON(w.Body, r, i)
 	}
-	if form != FormRaw {
+	if form != httpd.FormRaw {
 		w.Body = append(w.Body, `]}`...)
 	}
 }
 
 // appendRaw appends the raw answer to the i-th item.
-func (c *batchCall) appendRaw(dst []byte, r *Request, i int) []byte {
+func (c *batchCall) appendRaw(dst []byte, r *httpd.Request, i int) []byte {
 	it := &c.items[i]
 	if it.Err != nil {
-		p := r.problem(it.Err, c.wire[i].Trace)
+		p := r.Problem(it.Err, c.wire[i].Trace)
 		c.body = p.AppendJSON(c.body[:0])
 		return api.AppendRawAnswer(dst, p.Status, p.RetryAfterSeconds, c.body)
 	}
@@ -171,7 +172,7 @@ func (c *batchCall) appendRaw(dst []byte, r *Request, i int) []byte {
 
 // appendJSON appends the JSON answer to the i-th item: that of the single call, with its status,
 // which a problem has anyway, and its Retry-After.
-func (c *batchCall) appendJSON(dst []byte, r *Request, i int) []byte {
+func (c *batchCall) appendJSON(dst []byte, r *httpd.Request, i int) []byte {
 	it, begin := &c.items[i], len(dst)
 	member := func(name string, v int) {
 		dst = append(append(dst[:len(dst)-1], name...), ':')
@@ -182,7 +183,7 @@ func (c *batchCall) appendJSON(dst []byte, r *Request, i int) []byte {
 	}
 	status, after := itemStatus(it)
 	if it.Err != nil {
-		p := r.problem(it.Err, c.wire[i].Trace)
+		p := r.Problem(it.Err, c.wire[i].Trace)
 		dst, after = p.AppendJSON(dst[:begin]), p.RetryAfterSeconds
 	} else {
 		member(`,"status"`, status)
@@ -211,7 +212,7 @@ func appendItem(dst []byte, it *ledger.Item) ([]byte, error) {
 	}
 }
 
-var errAskAlone = &Refusal{api.Problem{
+var errAskAlone = &httpd.Refusal{P: api.Problem{
 	Status: 503, Code: api.CodeAskAlone, Title: "Ask alone",
 	Detail: "the recorded answer does not fit beside the others of this batch; make this call by itself",
 }}

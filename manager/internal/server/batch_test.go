@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -81,11 +82,13 @@ func TestRawBatch(t *testing.T) {
 }
 
 // direct answers a request without a connection.
-func direct(t *testing.T, s *Server, path, contentType string, body []byte) *Response {
+func direct(t *testing.T, s *Server, path, contentType string, body []byte) *httpd.Response {
 	t.Helper()
-	return s.Do(t.Context(), &Direct{
+	w := new(httpd.Response)
+	s.Do(t.Context(), &httpd.Direct{
 		Method: "POST", Path: path, Headers: []api.Header{{Name: "content-type", Value: contentType}}, Body: body,
-	})
+	}, w)
+	return w
 }
 
 // newDirect is a server without a network, on a volatile store whose clock stands still.
@@ -98,7 +101,7 @@ func newDirect(t *testing.T, o ledger.Options) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}, LedgerRoutes(l, nil))
+	s, err := New(Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +292,7 @@ func (broken) Update(context.Context, func(store.Tx) error) error { return error
 // TestFailuresNameTheRequest: the line in the log about a call that failed inside the manager has
 // the headers of the request that caused it: an item's own, or those of the single call.
 func TestFailuresNameTheRequest(t *testing.T) {
-	s := newSite(t, DefaultEngine, siteOptions{store: broken{mem.New(mem.Options{})}})
+	s := newSite(t, httpd.DefaultEngine, siteOptions{store: broken{mem.New(mem.Options{})}})
 	body := `{"items":[{"op":"reserve","key":"a","token":"t","headers":[["traceparent","00-aa"],["x-request-id","item"]]},{"op":"reserve","key":"b","token":"t"}]}`
 	if a := s.do("POST", api.PathBatch, "", body, "x-request-id", "batch"); a.status != 200 || strings.Count(a.body, `"status":500`) != 2 {
 		t.Errorf("%d %s", a.status, a.body)

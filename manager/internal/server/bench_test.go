@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -24,7 +25,7 @@ func benchServer(b *testing.B, st store.Store) *Server {
 	if err != nil {
 		b.Fatal(err)
 	}
-	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, LedgerRoutes(l, nil))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, nil))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -41,12 +42,21 @@ func durableStore(b *testing.B) store.Store {
 	return st
 }
 
-func (s *Server) bench(b *testing.B, x *exchange, path string, body []byte, want int) {
-	x.req = Request{Method: "POST", Path: path, Body: body, source: fakeSource{api.ContentTypeRaw}}
-	x.resp.reset()
-	s.serve(&x.req, &x.resp)
-	if x.resp.Status != want {
-		b.Fatalf("%s: %d %s", path, x.resp.Status, x.resp.Body)
+// benchCall is a call that is used again and again.
+type benchCall struct {
+	request httpd.Direct
+	answer  httpd.Response
+}
+
+func newBenchCall() *benchCall {
+	return &benchCall{request: httpd.Direct{Method: "POST", Headers: []api.Header{{Name: "content-type", Value: api.ContentTypeRaw}}}}
+}
+
+func (s *Server) bench(b *testing.B, c *benchCall, path string, body []byte, want int) {
+	c.request.Path, c.request.Body = path, body
+	s.Do(context.Background(), &c.request, &c.answer)
+	if c.answer.Status != want {
+		b.Fatalf("%s: %d %s", path, c.answer.Status, c.answer.Body)
 	}
 }
 
@@ -61,16 +71,16 @@ func BenchmarkReserveCommit(b *testing.B) {
 			b.ReportAllocs()
 			b.SetParallelism(64)
 			b.RunParallel(func(pb *testing.PB) {
-				var x exchange
+				call := newBenchCall()
 				var buf []byte
 				for pb.Next() {
 					key := "host1.dc1:12345:" + strconv.FormatInt(n.Add(1), 10)
 					reserve := api.ReserveRequest{Key: key, Scope: "c2NvcGUtb2YtdGhlLWNhbGxlcg", Token: "0123456789abcdef0123456789abcdef", Fingerprint: "ZmluZ2VycHJpbnQ"}
 					buf = reserve.AppendRaw(buf[:0])
-					s.bench(b, &x, api.PathReserve, buf, 201)
+					s.bench(b, call, api.PathReserve, buf, 201)
 					commit := api.FinishRequest{Key: key, Scope: reserve.Scope, Token: reserve.Token, Result: result}
 					buf = commit.AppendRaw(buf[:0])
-					s.bench(b, &x, api.PathCommit, buf, 200)
+					s.bench(b, call, api.PathCommit, buf, 200)
 				}
 			})
 		})
@@ -83,13 +93,13 @@ func BenchmarkReplay(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			s := benchServer(b, open(b))
 			commit := api.FinishRequest{Key: "k", Token: "t", Result: api.Result{Status: 201, Body: make([]byte, 256)}}
-			s.bench(b, new(exchange), api.PathCommit, commit.AppendRaw(nil), 200)
+			s.bench(b, newBenchCall(), api.PathCommit, commit.AppendRaw(nil), 200)
 			body := (&api.ReserveRequest{Key: "k", Token: "u"}).AppendRaw(nil)
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
-				var x exchange
+				call := newBenchCall()
 				for pb.Next() {
-					s.bench(b, &x, api.PathReserve, body, 200)
+					s.bench(b, call, api.PathReserve, body, 200)
 				}
 			})
 		})

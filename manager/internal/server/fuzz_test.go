@@ -5,36 +5,22 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
-	"net"
 	"testing"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// fakeSource is a request without an engine.
-type fakeSource struct{ contentType string }
-
-func (s fakeSource) header(name string) string {
-	if name == "content-type" {
-		return s.contentType
+// contentOf gives a request a content-type, unless that is empty.
+func contentOf(contentType string, d httpd.Direct) *httpd.Direct {
+	if contentType != "" {
+		d.Headers = []api.Header{{Name: "content-type", Value: contentType}}
 	}
-	return ""
-}
-func (s fakeSource) count(name string) int {
-	if s.header(name) == "" {
-		return 0
-	}
-	return 1
-}
-func (fakeSource) remote() string { return "test" }
-func (fakeSource) verified() bool { return false }
-func (fakeSource) left() bool     { return false }
-func (fakeSource) watch(parent context.Context) (context.Context, func()) {
-	return parent, func() {}
+	return &d
 }
 
 // FuzzRequests: whatever a stranger sends, the answer is a proper one and never
@@ -59,14 +45,13 @@ func FuzzRequests(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, LedgerRoutes(l, nil))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, LedgerRoutes(l, nil, nil))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, method, path, query, contentType string, body []byte) {
-		r := &Request{Method: method, Path: path, Query: query, Body: body, source: fakeSource{contentType}}
-		var w Response
-		s.serve(r, &w)
+		var w httpd.Response
+		s.Do(t.Context(), contentOf(contentType, httpd.Direct{Method: method, Path: path, Query: query, Body: body}), &w)
 		if w.Status < 200 || w.Status >= 600 || w.Status == 500 {
 			t.Fatalf("%s %s?%s: %d %s", method, path, query, w.Status, w.Body)
 		}
@@ -86,7 +71,7 @@ func FuzzRequests(f *testing.F) {
 }
 
 // checkBatch makes sure that there is a proper answer to each item.
-func checkBatch(t *testing.T, request []byte, w *Response) {
+func checkBatch(t *testing.T, request []byte, w *httpd.Response) {
 	type answer struct {
 		status int
 		body   []byte
@@ -144,18 +129,17 @@ func FuzzBatch(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := New(Options{Version: "v", Logger: slog.New(slog.DiscardHandler)}, LedgerRoutes(l, nil))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.DiscardHandler)}}, LedgerRoutes(l, nil, nil))
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, raw bool, body []byte) {
-		source := fakeSource{api.ContentTypeJSON}
+		contentType := api.ContentTypeJSON
 		if raw {
-			source.contentType = api.ContentTypeRaw
+			contentType = api.ContentTypeRaw
 		}
-		r := &Request{Method: "POST", Path: api.PathBatch, Body: body, source: source}
-		var w Response
-		s.serve(r, &w)
+		var w httpd.Response
+		s.Do(t.Context(), contentOf(contentType, httpd.Direct{Method: "POST", Path: api.PathBatch, Body: body}), &w)
 		switch {
 		case w.Status == 200:
 			checkBatch(t, body, &w)
@@ -165,52 +149,6 @@ func FuzzBatch(f *testing.F) {
 		stats, err := l.Stats(context.Background())
 		if err != nil || stats.Pending+stats.Committed+stats.Rejected+stats.Unknown > 12 {
 			t.Fatalf("%+v, %v", stats, err)
-		}
-	})
-}
-
-// FuzzWire: whatever a stranger writes to a connection of the default engine
-// ends in an answer or in the end of that connection, and never in a panic, which
-// would be the end of the process.
-func FuzzWire(f *testing.F) {
-	for _, request := range []string{
-		"POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 23\r\n\r\n{\"key\":\"k\",\"token\":\"t\"}",
-		"POST /v1/ledger/commit HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
-		"GET ?a=b HTTP/1.1\r\nhost: x\r\n\r\nGET /v1/ledger/entries/%6b HTTP/1.0\r\n\r\n",
-		"CONNECT x:1 HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n",
-	} {
-		f.Add([]byte(request))
-	}
-	st := mem.New(mem.Options{})
-	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})
-	if err != nil {
-		f.Fatal(err)
-	}
-	log := new(logBuffer)
-	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(log, nil))}, LedgerRoutes(l, nil))
-	if err != nil {
-		f.Fatal(err)
-	}
-	engine := newFastHTTP(s).(*fastHTTP)
-	f.Fuzz(func(t *testing.T, request []byte) {
-		ours, theirs := net.Pipe()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = engine.fast.ServeConn(theirs) // its error is the client's fault
-			theirs.Close()
-		}()
-		read := make(chan struct{})
-		go func() {
-			defer close(read)
-			_, _ = io.Copy(io.Discard, ours)
-		}()
-		_, _ = ours.Write(request) // fails when the server has had enough
-		ours.Close()
-		<-done
-		<-read
-		if log.String() != "" {
-			t.Fatalf("%q: %s", request, log)
 		}
 	})
 }

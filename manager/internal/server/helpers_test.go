@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"io"
 	"log/slog"
 	"net"
@@ -13,9 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -37,7 +38,7 @@ const patience = 30 * time.Second
 // onBothEngines runs the same test on every HTTP engine.
 func onBothEngines(t *testing.T, f func(t *testing.T, engine string)) {
 	t.Helper()
-	for _, engine := range EngineNames() {
+	for _, engine := range httpd.EngineNames() {
 		t.Run(engine, func(t *testing.T) { f(t, engine) })
 	}
 }
@@ -47,7 +48,7 @@ type site struct {
 	t      *testing.T
 	server *Server
 	ledger *ledger.Ledger
-	engine Engine
+	engine httpd.Engine
 	addr   string
 	base   string
 	client *http.Client
@@ -76,11 +77,8 @@ type siteOptions struct {
 	server Options
 	ledger ledger.Options
 	store  store.Store // closed at the end; a volatile one when nil
-	listen func(net.Listener) net.Listener
-	routes []Route
+	routes []httpd.Route
 	audit  func(Intervention)
-	tls    *tls.Config
-	client *tls.Config
 }
 
 func newSite(t *testing.T, engine string, o siteOptions) *site {
@@ -96,7 +94,7 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 	}
 	o.server.Version = "test-1"
 	o.server.Logger = slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.audit), o.routes); err != nil {
+	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Identity, o.audit), o.routes); err != nil {
 		t.Fatal(err)
 	}
 	s.server.SetReady("")
@@ -105,20 +103,14 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 		t.Fatal(err)
 	}
 	s.addr = ln.Addr().String()
-	if o.listen != nil {
-		ln = o.listen(ln)
-	}
 	s.base = "http://" + s.addr
-	if o.tls != nil {
-		s.base = "https://" + s.addr
-	}
 	var ok bool
-	if s.engine, ok = NewEngine(engine, s.server); !ok {
+	if s.engine, ok = httpd.NewEngine(engine, s.server.Server); !ok {
 		t.Fatalf("no engine %q", engine)
 	}
 	served := make(chan error, 1)
-	go func() { served <- s.engine.Serve(ln, o.tls) }()
-	transport := &http.Transport{TLSClientConfig: o.client}
+	go func() { served <- s.engine.Serve(ln, nil) }()
+	transport := &http.Transport{}
 	s.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
@@ -228,4 +220,36 @@ func (s *site) waiters() int {
 		s.t.Fatal(err)
 	}
 	return st.Waiters
+}
+
+// load is how many requests are at work and how many are held.
+func (s *site) load() (busy, held float64) {
+	for _, c := range s.server.Collectors() {
+		if g, ok := c.(prometheus.GaugeFunc); ok {
+			for name, v := range gather(s.t, g) {
+				switch name {
+				case "oncegate_http_in_flight":
+					busy = v
+				case "oncegate_http_held":
+					held = v
+				}
+			}
+		}
+	}
+	return busy, held
+}
+
+// dial opens a bare connection.
+func (s *site) dial() net.Conn {
+	s.t.Helper()
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	// A read that must end must end in this time.
+	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		s.t.Fatal(err)
+	}
+	return c
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -14,9 +15,9 @@ import (
 // JobRoutes are the calls of submitters, workers and operators on a queue. The
 // queue and the ledger must be on st: a submission with an Idempotency-Key is
 // one transaction of both.
-func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []Route {
+func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 	h := &jobHandlers{store: st, ledger: l, queue: q}
-	routes := []Route{
+	routes := []httpd.Route{
 		{Method: "POST", Path: "/v1/jobs", Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Handle: h.list},
 		{Method: "POST", Path: "/v1/jobs/claim", Handle: h.claim},
@@ -40,7 +41,7 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []Route {
 	for i := range routes {
 		if routes[i].Method == "POST" {
 			handle := routes[i].Handle
-			routes[i].Handle = func(r *Request, w *Response) {
+			routes[i].Handle = func(r *httpd.Request, w *httpd.Response) {
 				if err := r.JSONOnly(); err != nil {
 					r.Error(w, err)
 					return
@@ -58,7 +59,7 @@ type jobHandlers struct {
 	queue  *jobs.Queue
 }
 
-func (h *jobHandlers) claim(r *Request, w *Response) {
+func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 	c, err := parseClaim(r.Body)
 	if err != nil {
 		r.Error(w, err)
@@ -94,7 +95,7 @@ func (h *jobHandlers) claim(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *jobHandlers) get(r *Request, w *Response) {
+func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("wait_ms")
 	if err != nil {
 		r.Error(w, err)
@@ -105,7 +106,7 @@ func (h *jobHandlers) get(r *Request, w *Response) {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < 0 || millis(n) > jobs.MaxWait {
 			r.Error(w, &api.FieldError{
-				Field: "wait_ms", Value: clip(s),
+				Field: "wait_ms", Value: httpd.Clip(s),
 				Allowed: "must be a whole number from 0 to " + strconv.FormatInt(jobs.MaxWait.Milliseconds(), 10),
 			})
 			return
@@ -125,7 +126,7 @@ func (h *jobHandlers) get(r *Request, w *Response) {
 	jobAnswer(w, 200, &j, formWhole)
 }
 
-func (h *jobHandlers) heartbeat(r *Request, w *Response) {
+func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
 	token, lease, err := parseHeartbeat(r.Body)
 	if err != nil {
 		r.Error(w, err)
@@ -145,7 +146,7 @@ func (h *jobHandlers) heartbeat(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *jobHandlers) finish(r *Request, w *Response) {
+func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
 	f := jobs.Finish{ID: r.Param(0)}
 	if err := parseFinish(r.Body, &f, false); err != nil {
 		r.Error(w, err)
@@ -160,7 +161,7 @@ func (h *jobHandlers) finish(r *Request, w *Response) {
 }
 
 // finishMany finishes several jobs in one transaction; each has its own answer.
-func (h *jobHandlers) finishMany(r *Request, w *Response) {
+func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
 	fs, err := parseFinishes(r.Body)
 	if err != nil {
 		r.Error(w, err)
@@ -193,7 +194,7 @@ func (h *jobHandlers) finishMany(r *Request, w *Response) {
 	w.Body = append(b, `]}`...)
 }
 
-func (h *jobHandlers) retry(r *Request, w *Response) {
+func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	req, err := parseRetry(r.Body)
 	if err != nil {
 		r.Error(w, err)
@@ -208,7 +209,7 @@ func (h *jobHandlers) retry(r *Request, w *Response) {
 	jobAnswer(w, 200, &j, formBrief)
 }
 
-func (h *jobHandlers) cancel(r *Request, w *Response) {
+func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 	if err := parseNothing(r.Body); err != nil {
 		r.Error(w, err)
 		return
@@ -229,12 +230,12 @@ func limitOf(q map[string]string) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 1 || n > jobs.MaxLimit {
-		return 0, &api.FieldError{Field: "limit", Value: clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(jobs.MaxLimit)}
+		return 0, &api.FieldError{Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(jobs.MaxLimit)}
 	}
 	return n, nil
 }
 
-func (h *jobHandlers) list(r *Request, w *Response) {
+func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("function", "state", "limit", "cursor", "payloads")
 	if err != nil {
 		r.Error(w, err)
@@ -256,7 +257,7 @@ func (h *jobHandlers) list(r *Request, w *Response) {
 	case "true":
 		l.Payloads = true
 	default:
-		r.Error(w, &api.FieldError{Field: "payloads", Value: clip(q["payloads"]), Allowed: "must be true or false"})
+		r.Error(w, &api.FieldError{Field: "payloads", Value: httpd.Clip(q["payloads"]), Allowed: "must be true or false"})
 		return
 	}
 	page, err := h.queue.List(r.Context(), l)
@@ -277,7 +278,7 @@ func (h *jobHandlers) list(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *jobHandlers) functions(r *Request, w *Response) {
+func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("limit", "cursor")
 	if err != nil {
 		r.Error(w, err)
@@ -317,8 +318,8 @@ func (h *jobHandlers) functions(r *Request, w *Response) {
 }
 
 // pause handles pause and resume.
-func (h *jobHandlers) pause(call func(context.Context, string) error, paused bool) Handler {
-	return func(r *Request, w *Response) {
+func (h *jobHandlers) pause(call func(context.Context, string) error, paused bool) httpd.Handler {
+	return func(r *httpd.Request, w *httpd.Response) {
 		err := parseNothing(r.Body)
 		if err == nil {
 			err = call(r.Context(), r.Param(0))
@@ -337,7 +338,7 @@ func (h *jobHandlers) pause(call func(context.Context, string) error, paused boo
 	}
 }
 
-func (h *jobHandlers) deadLetters(r *Request, w *Response) {
+func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("limit", "cursor")
 	if err != nil {
 		r.Error(w, err)
@@ -376,7 +377,7 @@ func (h *jobHandlers) deadLetters(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *jobHandlers) replayDead(r *Request, w *Response) {
+func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 	err := parseNothing(r.Body)
 	var out jobs.Outcome
 	if err == nil {
@@ -393,7 +394,7 @@ func (h *jobHandlers) replayDead(r *Request, w *Response) {
 	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
 }
 
-func (h *jobHandlers) subscribers(r *Request, w *Response) {
+func (h *jobHandlers) subscribers(r *httpd.Request, w *httpd.Response) {
 	names, err := h.queue.Subscribers(r.Context(), r.Param(0))
 	if err != nil {
 		r.Error(w, err)
@@ -408,15 +409,15 @@ func (h *jobHandlers) subscribers(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *jobHandlers) subscribe(r *Request, w *Response) {
+func (h *jobHandlers) subscribe(r *httpd.Request, w *httpd.Response) {
 	h.subscription(r, w, h.queue.Subscribe, true)
 }
 
-func (h *jobHandlers) unsubscribe(r *Request, w *Response) {
+func (h *jobHandlers) unsubscribe(r *httpd.Request, w *httpd.Response) {
 	h.subscription(r, w, h.queue.Unsubscribe, false)
 }
 
-func (h *jobHandlers) subscription(r *Request, w *Response, call func(context.Context, string, string) error, subscribed bool) {
+func (h *jobHandlers) subscription(r *httpd.Request, w *httpd.Response, call func(context.Context, string, string) error, subscribed bool) {
 	err := parseNothing(r.Body)
 	if err == nil {
 		err = call(r.Context(), r.Param(0), r.Param(1))
@@ -435,7 +436,7 @@ func (h *jobHandlers) subscription(r *Request, w *Response, call func(context.Co
 	w.Body = o.b
 }
 
-func (h *jobHandlers) stats(r *Request, w *Response) {
+func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	if _, err := r.QueryValues(); err != nil {
 		r.Error(w, err)
 		return

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -155,7 +156,7 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 }
 
 // jobAnswer answers with a single job.
-func jobAnswer(w *Response, status int, j *jobs.Job, form jobForm) {
+func jobAnswer(w *httpd.Response, status int, j *jobs.Job, form jobForm) {
 	w.JSON(status)
 	w.Body = appendJob(w.Body, j, form)
 }

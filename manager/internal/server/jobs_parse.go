@@ -8,6 +8,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
@@ -52,7 +53,7 @@ func intField(name string, v gjson.Result, to *int) error {
 	}
 	n, err := strconv.Atoi(v.Raw)
 	if err != nil || v.Type != gjson.Number {
-		return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be a whole number"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number"}
 	}
 	*to = n
 	return nil
@@ -66,7 +67,7 @@ func millisField(name string, v gjson.Result, to *time.Duration) error {
 	}
 	n, err := strconv.ParseInt(v.Raw, 10, 64)
 	if err != nil || v.Type != gjson.Number {
-		return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be a whole number of milliseconds"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number of milliseconds"}
 	}
 	*to = millis(n)
 	return nil
@@ -82,7 +83,7 @@ func boolField(name string, v gjson.Result, to *bool) error {
 		return nil
 	}
 	if v.Type != gjson.True && v.Type != gjson.False {
-		return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be true or false"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be true or false"}
 	}
 	*to = v.Bool()
 	return nil
@@ -94,7 +95,7 @@ func walField(name string, v gjson.Result, to *jobs.WALLocations) error {
 	}
 	m := make(map[string]string)
 	err := api.ParseObject([]byte(v.Raw), 1, func(db string, lsn gjson.Result) error {
-		s, err := api.StringField(name+"."+clip(db), lsn)
+		s, err := api.StringField(name+"."+httpd.Clip(db), lsn)
 		m[db] = s
 		return err
 	})
@@ -166,7 +167,7 @@ func timeField(name string, v gjson.Result, to *time.Time) error {
 		return err
 	}
 	if *to, err = time.Parse(time.RFC3339Nano, s); err != nil {
-		return &api.FieldError{Field: name, Value: clip(s), Allowed: "must be a time such as 2026-01-02T15:04:05Z"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be a time such as 2026-01-02T15:04:05Z"}
 	}
 	return nil
 }
@@ -177,7 +178,7 @@ func onDuplicateField(name string, v gjson.Result, returnExisting *bool) error {
 		return err
 	}
 	if s != "reject" && s != "return_existing" {
-		return &api.FieldError{Field: name, Value: clip(s), Allowed: "must be reject or return_existing"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be reject or return_existing"}
 	}
 	*returnExisting = s == "return_existing"
 	return nil
@@ -207,7 +208,7 @@ func parseDedup(b []byte, d *jobs.Dedup) error {
 				return err
 			}
 			if s != "" && s != "reschedule_once" {
-				return &api.FieldError{Field: full, Value: clip(s), Allowed: "must be reschedule_once"}
+				return &api.FieldError{Field: full, Value: httpd.Clip(s), Allowed: "must be reschedule_once"}
 			}
 			d.RescheduleOnce = s != ""
 			return nil
@@ -250,7 +251,7 @@ func stringsField(name string, v gjson.Result, to *[]string) error {
 		return nil
 	}
 	if !v.IsArray() {
-		return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be an array of strings"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be an array of strings"}
 	}
 	var err error
 	v.ForEach(func(_, e gjson.Result) bool {
@@ -304,7 +305,7 @@ func statusField(name string, v gjson.Result, to *jobs.State) error {
 	}
 	st, err := jobs.ParseState(name, s)
 	if err != nil || !st.Terminal() {
-		return &api.FieldError{Field: name, Value: clip(s), Allowed: "must be complete, failed or cancelled"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be complete, failed or cancelled"}
 	}
 	*to = st
 	return nil
@@ -318,7 +319,7 @@ func parseFinishes(b []byte) (fs []jobs.Finish, err error) {
 			return api.UnknownField(name)
 		}
 		if !v.IsArray() {
-			return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be an array of objects"}
+			return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be an array of objects"}
 		}
 		var err error
 		v.ForEach(func(_, e gjson.Result) bool {

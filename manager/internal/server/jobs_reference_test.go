@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -50,7 +51,7 @@ func TestJobReference(t *testing.T) {
 }
 
 func TestJobMetrics(t *testing.T) {
-	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
 	j.claimOne()
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)

@@ -13,13 +13,14 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // submit handles POST /v1/jobs.
-func (h *jobHandlers) submit(r *Request, w *Response) {
+func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 	s, err := parseSubmission(r.Body)
 	if err != nil {
 		r.Error(w, err)
@@ -65,7 +66,7 @@ func submitStatus(out *jobs.Outcome) int {
 }
 
 // send handles POST /v1/events/{name}.
-func (h *jobHandlers) send(r *Request, w *Response) {
+func (h *jobHandlers) send(r *httpd.Request, w *httpd.Response) {
 	e, err := parseEvent(r.Body)
 	if err != nil {
 		r.Error(w, err)
@@ -116,7 +117,7 @@ type answer struct {
 // not run again. A refusal by do is recorded as well, as a rejection.
 //
 // done is called when do's writes are known to have happened.
-func (h *jobHandlers) once(r *Request, w *Response, key, scope string, do func(store.Tx) (answer, error), done func()) {
+func (h *jobHandlers) once(r *httpd.Request, w *httpd.Response, key, scope string, do func(store.Tx) (answer, error), done func()) {
 	var a answer
 	if key == "" {
 		err := h.store.Update(r.Context(), func(tx store.Tx) error {
@@ -184,14 +185,14 @@ func (h *jobHandlers) once(r *Request, w *Response, key, scope string, do func(s
 		replay(r, w, reply.Result)
 	default:
 		w.Problem(&api.Problem{
-			Status: 409, Code: api.CodePending, Title: "Request pending", RetryAfterSeconds: retrySoon,
+			Status: 409, Code: api.CodePending, Title: "Request pending", RetryAfterSeconds: httpd.RetrySoon,
 			Detail: "the first attempt with this idempotency key is still running",
 		})
 	}
 }
 
 // replay answers with a recorded result.
-func replay(r *Request, w *Response, raw []byte) {
+func replay(r *httpd.Request, w *httpd.Response, raw []byte) {
 	var result api.Result
 	if err := result.ParseRaw(raw); err != nil {
 		r.Error(w, err)
@@ -217,13 +218,13 @@ func replay(r *Request, w *Response, raw []byte) {
 // idempotencyKey reads the header, bare or as an RFC 8941 string; "" when there
 // is none. One that is there but empty, repeated or not a key is refused, never
 // taken for absent: a client that sends it counts on being protected.
-func idempotencyKey(r *Request) (string, error) {
+func idempotencyKey(r *httpd.Request) (string, error) {
 	n := r.HeaderCount(api.HeaderIdempotencyKey)
 	if n == 0 {
 		return "", nil
 	}
 	v := r.Header(api.HeaderIdempotencyKey)
-	bad := &api.FieldError{Field: "key", Value: clip(v), Allowed: "the header idempotency-key must be 1 to 255 bytes of visible ASCII, or that as a quoted string, and be sent once"}
+	bad := &api.FieldError{Field: "key", Value: httpd.Clip(v), Allowed: "the header idempotency-key must be 1 to 255 bytes of visible ASCII, or that as a quoted string, and be sent once"}
 	if n > 1 || v == "" {
 		return "", bad
 	}
@@ -253,7 +254,7 @@ func idempotencyKey(r *Request) (string, error) {
 
 // identity tells callers apart in the ledger's scope by a digest of their
 // credentials, so that nobody gets the answer to somebody else's submission.
-func identity(r *Request) string {
+func identity(r *httpd.Request) string {
 	credentials := r.Header("authorization")
 	if credentials == "" {
 		return ""

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -94,7 +94,7 @@ func TestKeyedSubmission(t *testing.T) {
 }
 
 func TestKeyedSubmissionsAtOnce(t *testing.T) {
-	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
 	for round := range 3 {
 		var bodies sync.Map
 		var fresh atomic.Int64
@@ -126,7 +126,7 @@ func TestKeyedSubmissionsAtOnce(t *testing.T) {
 }
 
 func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
-	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
 	j.store.broken.Store(true)
 	j.wantCode(503, api.CodeUnavailable, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
 	j.store.broken.Store(false)
@@ -148,7 +148,7 @@ func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
 
 func TestAnswersToLargeSubmissions(t *testing.T) {
 	payload := func(n int) string { return `{"function":"f","payload":"` + strings.Repeat("p", n-2) + `"}` }
-	j := newJobSite(t, DefaultEngine, ledger.Options{MaxResultBytes: 32 << 10})
+	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{MaxResultBytes: 32 << 10})
 	for _, c := range []struct {
 		size int
 		echo bool
@@ -193,7 +193,7 @@ func FuzzJobRequests(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(q.Close)
-	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}, JobRoutes(st, l, q))
+	s, err := New(Options{Options: httpd.Options{Version: "v", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}}, JobRoutes(st, l, q))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -202,9 +202,8 @@ func FuzzJobRequests(f *testing.F) {
 			path = "/" + path
 		}
 		q.Drain() // nothing waits
-		r := &Request{Method: "POST", Path: path, Body: body, source: keyedSource{key}}
-		var w Response
-		s.serve(r, &w)
+		var w httpd.Response
+		s.Do(t.Context(), &httpd.Direct{Method: "POST", Path: path, Body: body, Headers: []api.Header{{Name: api.HeaderIdempotencyKey, Value: key}}}, &w)
 		if w.Status < 200 || w.Status >= 600 || w.Status == 500 {
 			t.Fatalf("POST %s: %d %s", path, w.Status, w.Body)
 		}
@@ -212,26 +211,4 @@ func FuzzJobRequests(f *testing.F) {
 			t.Fatalf("not JSON: %s", w.Body)
 		}
 	})
-}
-
-// keyedSource is a request with an idempotency key.
-type keyedSource struct{ key string }
-
-func (s keyedSource) header(name string) string {
-	if name == api.HeaderIdempotencyKey {
-		return s.key
-	}
-	return ""
-}
-func (keyedSource) count(name string) int {
-	if name == api.HeaderIdempotencyKey {
-		return 1
-	}
-	return 0
-}
-func (keyedSource) remote() string { return "test" }
-func (keyedSource) verified() bool { return false }
-func (keyedSource) left() bool     { return false }
-func (keyedSource) watch(parent context.Context) (context.Context, func()) {
-	return parent, func() {}
 }

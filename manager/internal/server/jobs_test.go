@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -60,7 +61,7 @@ func newJobSite(t *testing.T, engine string, lo ledger.Options) *jobSite {
 	})
 	j.site = newSite(t, engine, siteOptions{
 		routes: JobRoutes(j.store, j.ledger, j.queue),
-		server: Options{MaxBodyBytes: 3 << 20},
+		server: Options{Options: httpd.Options{MaxBodyBytes: 3 << 20}},
 	})
 	return j
 }
@@ -218,7 +219,7 @@ func TestJobLifeOverHTTP(t *testing.T) {
 }
 
 func TestEventsOverHTTP(t *testing.T) {
-	j := newJobSite(t, DefaultEngine, ledger.Options{})
+	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
 	for _, f := range []string{"bill", "ship"} {
 		if got := j.call(200, "PUT", "/v1/events/order.paid/subscriptions/"+f, ""); got["subscribed"] != true {
 			t.Errorf("subscribe %v", got)
@@ -296,27 +297,31 @@ func TestClaimWaitsOverHTTP(t *testing.T) {
 	})
 }
 
-// leavingSource is a client that leaves while its claim waits, at the moment at
-// which a job comes.
-type leavingSource struct {
-	keyedSource
+// leaving is the context of a client that leaves while its claim waits, at the moment
+// at which a job comes.
+type leaving struct {
+	context.Context
 	gone atomic.Bool
 }
 
-func (s *leavingSource) left() bool { return s.gone.Load() }
+func (l *leaving) Err() error {
+	if l.gone.Load() {
+		return context.Canceled
+	}
+	return nil
+}
 
 func TestClaimOfAClientThatLeftIsUndone(t *testing.T) {
-	j := newJobSite(t, DefaultEngine, ledger.Options{})
-	src := new(leavingSource)
-	r := &Request{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w","wait_ms":300000}`), source: src}
-	answered := make(chan Response, 1)
+	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	ctx := &leaving{Context: t.Context()}
+	answered := make(chan httpd.Response, 1)
 	go func() {
-		var w Response
-		j.server.serve(r, &w)
+		var w httpd.Response
+		j.server.Do(ctx, &httpd.Direct{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w","wait_ms":300000}`)}, &w)
 		answered <- w
 	}()
 	j.eventually("the claim waits", func() bool { return j.queue.Counters().Waiting == 1 })
-	src.gone.Store(true)
+	ctx.gone.Store(true)
 	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
 	if w := <-answered; string(w.Body) != `{"jobs":[]}` {
 		t.Errorf("answered %s", w.Body)

@@ -49,19 +49,19 @@ func BenchmarkLayers(b *testing.B) {
 	})
 	b.Run("handlers", func(b *testing.B) { // a reserve and its commit are two operations
 		s := benchServer(b, durableStore(b))
-		var x exchange
+		call := newBenchCall()
 		var buf []byte
 		oneCaller(b, func(n int) error {
 			key := strconv.Itoa(n / 2)
 			if n%2 == 0 {
 				r := api.ReserveRequest{Key: key, Scope: "scope", Token: key}
 				buf = r.AppendRaw(buf[:0])
-				s.bench(b, &x, api.PathReserve, buf, 201)
+				s.bench(b, call, api.PathReserve, buf, 201)
 				return nil
 			}
 			f := api.FinishRequest{Key: key, Scope: "scope", Token: key, Result: api.Result{Status: 201, Body: record[:256]}}
 			buf = f.AppendRaw(buf[:0])
-			s.bench(b, &x, api.PathCommit, buf, 200)
+			s.bench(b, call, api.PathCommit, buf, 200)
 			return nil
 		})
 	})

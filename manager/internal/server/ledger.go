@@ -7,21 +7,23 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
-// LedgerRoutes are the calls of gates and other clients on a ledger. Audit, if
-// not nil, is told about every entry that an administrator deletes or resolves.
-func LedgerRoutes(l *ledger.Ledger, audit func(Intervention)) []Route {
-	h := &ledgerHandlers{ledger: l, audit: audit}
-	return []Route{
+// LedgerRoutes are the calls of gates and other clients on a ledger. Identity, if
+// not nil, tells what the ledger is. Audit, if not nil, is told about every entry
+// that an administrator deletes or resolves.
+func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(Intervention)) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, identity: identity, audit: audit}
+	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Handle: h.reserve},
-		{Method: "POST", Path: api.PathCommit, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateCommitted) }},
-		{Method: "POST", Path: api.PathReject, Handle: func(r *Request, w *Response) { h.finish(r, w, api.StateRejected) }},
+		{Method: "POST", Path: api.PathCommit, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
+		{Method: "POST", Path: api.PathReject, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateRejected) }},
 		{Method: "POST", Path: api.PathRelease, Handle: h.release},
-		{Method: "POST", Path: api.PathRenew, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Renew) }},
-		{Method: "POST", Path: api.PathUnknown, Handle: func(r *Request, w *Response) { h.ask(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathRenew, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Renew) }},
+		{Method: "POST", Path: api.PathUnknown, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Unknown) }},
 		{Method: "POST", Path: api.PathBatch, Handle: h.batch},
 		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
@@ -43,8 +45,9 @@ type Intervention struct {
 }
 
 type ledgerHandlers struct {
-	ledger *ledger.Ledger
-	audit  func(Intervention)
+	ledger   *ledger.Ledger
+	identity func() shard.Identity
+	audit    func(Intervention)
 }
 
 // ledgerCall is what the hot calls are read into; it is reused.
@@ -63,8 +66,8 @@ func (c *ledgerCall) free() {
 
 // readFinish reads a commit or a reject. In the raw form it aliases body: the
 // ledger is done with the request when it has answered.
-func (c *ledgerCall) readFinish(form Form, body []byte) error {
-	if form != FormRaw {
+func (c *ledgerCall) readFinish(form httpd.Form, body []byte) error {
+	if form != httpd.FormRaw {
 		if err := c.in.ParseJSON(body); err != nil {
 			return err
 		}
@@ -90,14 +93,14 @@ func rawFinish(in *api.FinishRequest, result []byte) ledger.FinishRequest {
 }
 
 // readReserve reads a reserve, renew or unknown; in the raw form it aliases body.
-func (c *ledgerCall) readReserve(form Form, body []byte) error {
-	if form == FormRaw {
+func (c *ledgerCall) readReserve(form httpd.Form, body []byte) error {
+	if form == httpd.FormRaw {
 		return c.reserve.ViewRaw(body)
 	}
 	return c.reserve.ParseJSON(body)
 }
 
-func (h *ledgerHandlers) reserve(r *Request, w *Response) {
+func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
 	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
 		reply, err := h.ledger.Reserve(ctx, req, r.Hold)
 		w.Status, w.RetryAfter = reserveStatus(reply.State)
@@ -111,15 +114,15 @@ func reserveStatus(state api.State) (status, retryAfter int) {
 	case api.StateReserved:
 		return 201, 0
 	case api.StatePending:
-		return 202, retrySoon
+		return 202, httpd.RetrySoon
 	default:
 		return 200, 0
 	}
 }
 
-// reply answers with the ledger's reply and the status that is set.
-func (r *Request) reply(w *Response, form Form, reply *ledger.Reply, token string) {
-	if form == FormRaw {
+// answerReply answers with the ledger's reply and the status that is set.
+func answerReply(r *httpd.Request, w *httpd.Response, form httpd.Form, reply *ledger.Reply, token string) {
+	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
 		w.Body = api.AppendRawReply(w.Body[:0], reply.State, reply.ExpiresIn, reply.Result)
 		return
@@ -144,7 +147,7 @@ func appendReply(dst []byte, reply *ledger.Reply, token string) ([]byte, error) 
 
 // ask is for reserve, renew and unknown, which differ in what they ask of the ledger. It
 // answers 200 where the call does not set another status.
-func (h *ledgerHandlers) ask(r *Request, w *Response, call func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
+func (h *ledgerHandlers) ask(r *httpd.Request, w *httpd.Response, call func(context.Context, *api.ReserveRequest) (ledger.Reply, error)) {
 	form, err := r.Form()
 	if err != nil {
 		r.Error(w, err)
@@ -162,10 +165,10 @@ func (h *ledgerHandlers) ask(r *Request, w *Response, call func(context.Context,
 		r.Error(w, err)
 		return
 	}
-	r.reply(w, form, &reply, in.reserve.Token)
+	answerReply(r, w, form, &reply, in.reserve.Token)
 }
 
-func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
+func (h *ledgerHandlers) finish(r *httpd.Request, w *httpd.Response, outcome api.State) {
 	form, err := r.Form()
 	if err != nil {
 		r.Error(w, err)
@@ -189,14 +192,14 @@ func (h *ledgerHandlers) finish(r *Request, w *Response, outcome api.State) {
 	answerState(w, form, outcome)
 }
 
-func (h *ledgerHandlers) release(r *Request, w *Response) {
+func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
 	form, err := r.Form()
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
 	var req api.ReleaseRequest
-	if form == FormRaw {
+	if form == httpd.FormRaw {
 		err = req.ViewRaw(r.Body)
 	} else {
 		err = req.ParseJSON(r.Body)
@@ -212,9 +215,9 @@ func (h *ledgerHandlers) release(r *Request, w *Response) {
 }
 
 // answerState answers a call whose only news is the state.
-func answerState(w *Response, form Form, state api.State) {
+func answerState(w *httpd.Response, form httpd.Form, state api.State) {
 	w.JSON(200)
-	if form == FormRaw {
+	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
 		w.Body = api.AppendRawReply(w.Body, state, 0, nil)
 		return
@@ -228,7 +231,7 @@ func appendState(dst []byte, state api.State) []byte {
 	return append(dst, `"}`...)
 }
 
-func (h *ledgerHandlers) get(r *Request, w *Response) {
+func (h *ledgerHandlers) get(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("scope")
 	if err != nil {
 		r.Error(w, err)
@@ -244,7 +247,7 @@ func (h *ledgerHandlers) get(r *Request, w *Response) {
 	}
 }
 
-func (h *ledgerHandlers) delete(r *Request, w *Response) {
+func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("scope")
 	if err != nil {
 		r.Error(w, err)
@@ -264,7 +267,7 @@ func (h *ledgerHandlers) delete(r *Request, w *Response) {
 	}
 }
 
-func (h *ledgerHandlers) resolve(r *Request, w *Response) {
+func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("scope")
 	if err == nil {
 		err = r.JSONOnly()
@@ -293,7 +296,7 @@ func (h *ledgerHandlers) resolve(r *Request, w *Response) {
 // defaultListLimit is the size of a page when none is asked for.
 const defaultListLimit = 100
 
-func (h *ledgerHandlers) list(r *Request, w *Response) {
+func (h *ledgerHandlers) list(r *httpd.Request, w *httpd.Response) {
 	entries, cursor, err := h.page(r)
 	if err != nil {
 		r.Error(w, err)
@@ -316,7 +319,7 @@ func (h *ledgerHandlers) list(r *Request, w *Response) {
 }
 
 // page reads the query of a listing: state, limit and cursor, or job_id.
-func (h *ledgerHandlers) page(r *Request) ([]ledger.Entry, string, error) {
+func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) {
 	q, err := r.QueryValues("state", "limit", "cursor", "job_id")
 	if err != nil {
 		return nil, "", err
@@ -392,14 +395,14 @@ func appendEntry(dst []byte, e *ledger.Entry, whole bool) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-func (h *ledgerHandlers) stats(r *Request, w *Response) {
+func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
 	s, err := h.ledger.Stats(r.Context())
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
 	w.JSON(200)
-	me := r.identity()
+	me := identify(h.identity)
 	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
 }
 

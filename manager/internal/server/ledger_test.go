@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -192,7 +193,7 @@ func TestContentTypes(t *testing.T) {
 
 func TestLongPoll(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{WorkTimeout: time.Second, WriteTimeout: time.Second}})
+		s := newSite(t, engine, siteOptions{server: Options{Options: httpd.Options{WorkTimeout: time.Second, WriteTimeout: time.Second}}})
 		s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
 		done := make(chan answered, 1)
 		go func() {
@@ -203,8 +204,8 @@ func TestLongPoll(t *testing.T) {
 			done <- a
 		}()
 		s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
-		if busy, held := s.server.load.busy.Load(), s.server.load.held.Load(); busy != 0 || held != 1 {
-			t.Errorf("%d at work, %d held", busy, held)
+		if busy, held := s.load(); busy != 0 || held != 1 {
+			t.Errorf("%v at work, %v held", busy, held)
 		}
 		s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
 		if a := <-done; a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
@@ -235,7 +236,10 @@ func TestClientLeavesLongPoll(t *testing.T) {
 		cancel()
 		<-gone
 		s.eventually("the wait ends with its client", func() bool { return s.waiters() == 0 })
-		s.eventually("nothing is held", func() bool { return s.server.load.held.Load() == 0 && s.server.load.busy.Load() == 0 })
+		s.eventually("nothing is held", func() bool {
+			busy, held := s.load()
+			return busy == 0 && held == 0
+		})
 	})
 }
 

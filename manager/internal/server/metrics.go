@@ -1,88 +1,10 @@
 package server
 
 import (
-	"strings"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
-
-// metrics of the HTTP side. Series of a route are made once, so that a request
-// looks nothing up.
-type metrics struct {
-	requests     *prometheus.CounterVec
-	seconds      *prometheus.HistogramVec
-	shed         prometheus.Counter
-	refused      prometheus.Counter
-	unauthorized prometheus.Counter
-	strays       prometheus.Counter
-	unmatched    *routeMetrics
-}
-
-type routeMetrics struct {
-	classes [6]prometheus.Counter // by first digit of the status
-	seconds prometheus.Observer
-}
-
-func newMetrics() *metrics {
-	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "oncegate_http_requests_total", Help: "Requests answered, by route and status class.",
-		}, []string{"route", "class"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "oncegate_http_request_seconds", Help: "Time from a complete request to its answer, waiting included.",
-			Buckets: []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
-		}, []string{"route"}),
-		shed: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_shed_total", Help: "Requests answered 503 because too many were at work.",
-		}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_connections_refused_total", Help: "Connections closed because too many were open.",
-		}),
-		unauthorized: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_unauthorized_total", Help: "Requests answered 401.",
-		}),
-		strays: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "oncegate_http_wrong_shard_total", Help: "Requests answered 421 because they meant another shard: something is wired wrongly.",
-		}),
-	}
-	m.unmatched = m.route("", "unmatched")
-	return m
-}
-
-func (m *metrics) route(method, path string) *routeMetrics {
-	name := strings.TrimSpace(method + " " + path)
-	r := &routeMetrics{seconds: m.seconds.WithLabelValues(name)}
-	for class, label := range []string{"other", "1xx", "2xx", "3xx", "4xx", "5xx"} {
-		r.classes[class] = m.requests.WithLabelValues(name, label)
-	}
-	return r
-}
-
-func (r *routeMetrics) observe(status int, d time.Duration) {
-	class := status / 100
-	if class < 1 || class > 5 {
-		class = 0
-	}
-	r.classes[class].Inc()
-	r.seconds.Observe(d.Seconds())
-}
-
-// Collectors are the server's metrics for a registry.
-func (s *Server) Collectors() []prometheus.Collector {
-	m := s.metrics
-	return []prometheus.Collector{
-		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.strays,
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_in_flight", Help: "Requests at work right now, held ones apart.",
-		}, func() float64 { return float64(s.load.busy.Load()) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_held", Help: "Requests held right now.",
-		}, func() float64 { return float64(s.load.held.Load()) }),
-	}
-}
 
 // LedgerCollector exports a ledger's Stats.
 type LedgerCollector struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
@@ -49,7 +50,7 @@ func TestProblems(t *testing.T) {
 		{api.ValidateToken(""), 400, api.CodeInvalidRequest, false},
 		{&api.RawError{Reason: "x"}, 400, api.CodeInvalidRequest, false},
 		{jobProblem{}, 409, api.CodeDuplicateKey, false},
-		{&Refusal{api.Problem{Status: 418, Code: "teapot", Title: "T"}}, 418, "teapot", false},
+		{&httpd.Refusal{P: api.Problem{Status: 418, Code: "teapot", Title: "T"}}, 418, "teapot", false},
 		{errors.New("secret detail"), 500, api.CodeInternal, false},
 	} {
 		for _, err := range []error{c.err, fmt.Errorf("wrapped: %w", c.err)} {

@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -28,7 +29,7 @@ func parseResolution(b []byte) (ledger.Resolution, error) {
 			}
 			state, ok := api.ParseState(as)
 			if !ok || !state.Terminal() && state != api.StateReleased {
-				return &api.FieldError{Field: name, Value: clip(as), Allowed: "must be committed, rejected or released"}
+				return &api.FieldError{Field: name, Value: httpd.Clip(as), Allowed: "must be committed, rejected or released"}
 			}
 			res.As = state
 		case "ttl_ms":

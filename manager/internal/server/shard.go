@@ -2,23 +2,39 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
+// shardGuard refuses requests that mean another shard.
+type shardGuard struct {
+	identity func() shard.Identity
+	log      *slog.Logger
+	strays   strays
+	total    prometheus.Counter
+}
+
+// newShardGuard returns a guard that admits everything where identity is nil.
+func newShardGuard(identity func() shard.Identity, log *slog.Logger) *shardGuard {
+	return &shardGuard{identity: identity, log: log, total: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "oncegate_http_wrong_shard_total", Help: "Requests answered 421 because they meant another shard: something is wired wrongly.",
+	})}
+}
+
 // stray answers a request that means another shard than this one, and tells the alarm; it reports whether it did. It also
 // puts this shard's name on the answer, whatever that will be.
-func (s *Server) stray(r *Request, w *Response) bool {
-	if s.opts.Identity == nil {
-		return false
-	}
-	me := s.opts.Identity()
+func (g *shardGuard) stray(r *httpd.Request, w *httpd.Response) bool {
+	me := identify(g.identity)
 	if me.Name == "" {
 		return false
 	}
@@ -27,14 +43,14 @@ func (s *Server) stray(r *Request, w *Response) bool {
 	if meant == me.Name || meant == "" && r.HeaderCount(api.HeaderShard) == 0 {
 		return false
 	}
-	s.metrics.strays.Inc()
-	if n := s.strays.count(time.Now()); n > 0 {
-		s.log.Error("ALARM: a call means another shard than this manager is: a cluster or a route leads to the wrong manager; nothing was done",
-			"shard", me.Name, "ledger", me.ID, "meant", clip(meant), "remote", r.Remote(), "path", clip(r.Path), "such_calls", n)
+	g.total.Inc()
+	if n := g.strays.count(time.Now()); n > 0 {
+		g.log.Error("ALARM: a call means another shard than this manager is: a cluster or a route leads to the wrong manager; nothing was done",
+			"shard", me.Name, "ledger", me.ID, "meant", httpd.Clip(meant), "remote", r.Remote(), "path", httpd.Clip(r.Path), "such_calls", n)
 	}
 	w.Problem(&api.Problem{
 		Status: 421, Code: api.CodeWrongShard, Title: "Wrong shard",
-		Detail: "this manager is the shard " + strconv.Quote(me.Name) + ", and the call means " + strconv.Quote(clip(meant)) + "; nothing was done",
+		Detail: "this manager is the shard " + strconv.Quote(me.Name) + ", and the call means " + strconv.Quote(httpd.Clip(meant)) + "; nothing was done",
 	})
 	return true
 }
@@ -72,14 +88,14 @@ func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Moved, error) {
 }
 
 // shard answers GET /v1/ledger/shard.
-func (h *ledgerHandlers) shard(r *Request, w *Response) {
+func (h *ledgerHandlers) shard(r *httpd.Request, w *httpd.Response) {
 	moved, err := MovedEntries(r.Context(), h.ledger)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
 	w.JSON(200)
-	me := r.identity()
+	me := identify(h.identity)
 	w.Body = appendIdentity(w.Body, &me)
 	w.Body = append(w.Body, `,"moved":{`...)
 	for i, c := range []struct {
@@ -99,10 +115,10 @@ func (h *ledgerHandlers) shard(r *Request, w *Response) {
 	w.Body = append(w.Body, `}}`...)
 }
 
-// identity is what the ledger is, nothing where the server does not know.
-func (r *Request) identity() shard.Identity {
-	if r.server.opts.Identity == nil {
+// identify is what the ledger is, nothing where nobody says.
+func identify(identity func() shard.Identity) shard.Identity {
+	if identity == nil {
 		return shard.Identity{}
 	}
-	return r.server.opts.Identity()
+	return identity()
 }

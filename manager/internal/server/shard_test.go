@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -86,7 +87,7 @@ func TestAnyShard(t *testing.T) {
 
 // TestKeyMoved: the list refuses a reserve of another's key and nothing else, and stats tell who the ledger is.
 func TestKeyMoved(t *testing.T) {
-	s := shardSite(t, DefaultEngine, shard.Want{Name: "A", Shards: []string{"B", "A"}})
+	s := shardSite(t, httpd.DefaultEngine, shard.Want{Name: "A", Shards: []string{"B", "A"}})
 	key := "k"
 	for api.Owner([]string{"A", "B"}, "", key) == 0 {
 		key += "k"

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -20,7 +21,7 @@ type Removal struct {
 
 // UnreadableRoutes are operators' calls about records that cannot be read. The queue
 // and the ledger must be on st. Audit, if not nil, is told about every deletion.
-func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, audit func(Removal)) []Route {
+func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, audit func(Removal)) []httpd.Route {
 	h := &unreadableHandlers{ledger: l, queue: q, audit: audit, finder: unread.Finder{
 		Store: st, Tracker: t, Places: append(ledger.Places(), jobs.Places()...),
 		Check: func(tx store.Tx, c store.Collection, key string) error {
@@ -30,7 +31,7 @@ func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread
 			return jobs.CheckStored(tx, c, key)
 		},
 	}}
-	return []Route{
+	return []httpd.Route{
 		{Method: "GET", Path: "/v1/unreadable", Handle: h.list},
 		{Method: "DELETE", Path: "/v1/unreadable/{collection}/{id}", Handle: h.delete, Admin: true},
 	}
@@ -43,7 +44,7 @@ type unreadableHandlers struct {
 	audit  func(Removal)
 }
 
-func (h *unreadableHandlers) list(r *Request, w *Response) {
+func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("limit", "cursor")
 	if err != nil {
 		r.Error(w, err)
@@ -53,14 +54,14 @@ func (h *unreadableHandlers) list(r *Request, w *Response) {
 	if s, ok := q["limit"]; ok {
 		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
 			r.Error(w, &api.FieldError{
-				Field: "limit", Value: clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
+				Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
 			})
 			return
 		}
 	}
 	page, next, err := h.finder.Find(r.Context(), limit, q["cursor"])
 	if errors.Is(err, unread.ErrCursor) {
-		err = &api.FieldError{Field: "cursor", Value: clip(q["cursor"]), Allowed: "must be the cursor of the page before"}
+		err = &api.FieldError{Field: "cursor", Value: httpd.Clip(q["cursor"]), Allowed: "must be the cursor of the page before"}
 	}
 	if err != nil {
 		r.Error(w, err)
@@ -93,11 +94,11 @@ func (o *jsonObject) record(u *store.UnreadableError) {
 	o.close()
 }
 
-func (h *unreadableHandlers) delete(r *Request, w *Response) {
+func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 	c := store.Collection(r.Param(0))
 	key, err := base64.RawURLEncoding.DecodeString(r.Param(1))
 	if err != nil || store.CheckKey("any", string(key)) != nil {
-		r.Error(w, &api.FieldError{Field: "id", Value: clip(r.Param(1)), Allowed: "must be the id of a record, as the list shows it"})
+		r.Error(w, &api.FieldError{Field: "id", Value: httpd.Clip(r.Param(1)), Allowed: "must be the id of a record, as the list shows it"})
 		return
 	}
 	var u *store.UnreadableError
@@ -107,10 +108,10 @@ func (h *unreadableHandlers) delete(r *Request, w *Response) {
 	case jobs.Owns(c):
 		u, err = h.queue.DeleteUnreadable(r.Context(), c, string(key))
 	default:
-		err = &api.FieldError{Field: "collection", Value: clip(string(c)), Allowed: "must be a collection that the list shows"}
+		err = &api.FieldError{Field: "collection", Value: httpd.Clip(string(c)), Allowed: "must be a collection that the list shows"}
 	}
 	if errors.Is(err, unread.ErrReadable) {
-		err = &Refusal{api.Problem{
+		err = &httpd.Refusal{P: api.Problem{
 			Status: 409, Code: api.CodeConflict, Title: "Record readable", Detail: "the record can be read; it was not deleted",
 		}}
 	}

@@ -3,10 +3,12 @@ package server
 import (
 	"encoding/base64"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -19,9 +21,11 @@ import (
 func TestUnreadableRoutes(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
-	writeFile(t, file, gate+"\n"+admin+" admin\n")
+	if err := os.WriteFile(file, []byte(gate+"\n"+admin+" admin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	onBothEngines(t, func(t *testing.T, engine string) {
-		auth, err := NewAuth(file, false)
+		auth, err := httpd.NewAuth(file, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +59,7 @@ func TestUnreadableRoutes(t *testing.T) {
 			t.Fatal(err)
 		}
 		var audited []Removal
-		s := newSite(t, engine, siteOptions{store: st, server: Options{Auth: auth, Unreadable: tracker}, routes: append(
+		s := newSite(t, engine, siteOptions{store: st, server: Options{Options: httpd.Options{Auth: auth}, Unreadable: tracker}, routes: append(
 			UnreadableRoutes(st, l, q, tracker, func(r Removal) { audited = append(audited, r) }), JobRoutes(st, l, q)...)})
 		as := func(token, method, target, body string) answered {
 			return s.do(method, target, "application/json", body, "authorization", "Bearer "+token)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 	"github.com/oncegate/oncegate/manager/internal/server"
@@ -113,8 +114,9 @@ func (m *Manager) build(ctx context.Context, st store.Store, o Options) error {
 	if err != nil {
 		return err
 	}
-	m.server, err = server.New(server.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler), Identity: keeper.Identity},
-		server.LedgerRoutes(m.ledger, nil))
+	m.server, err = server.New(server.Options{
+		Options: httpd.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler)}, Identity: keeper.Identity,
+	}, server.LedgerRoutes(m.ledger, keeper.Identity, nil))
 	return err
 }
 
@@ -129,7 +131,8 @@ type Answer struct {
 // Do has the manager carry out a call: a POST of body to path with the given headers. ctx ends
 // when the caller leaves.
 func (m *Manager) Do(ctx context.Context, path string, headers []api.Header, body []byte) Answer {
-	r := m.server.Do(ctx, &server.Direct{Method: "POST", Path: path, Body: body, Headers: headers})
+	var r httpd.Response
+	m.server.Do(ctx, &httpd.Direct{Method: "POST", Path: path, Body: body, Headers: headers}, &r)
 	return Answer{Status: r.Status, ContentType: r.ContentType, RetryAfter: r.RetryAfter, Body: r.Body}
 }
 

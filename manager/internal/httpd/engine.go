@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"context"
@@ -212,7 +212,7 @@ func (s *Server) refusal() []byte {
 		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", Detail: "too many connections are open",
 	}
 	body := p.AppendJSON(nil)
-	head := "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: " + strconv.Itoa(retrySoon) +
+	head := "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: " + strconv.Itoa(RetrySoon) +
 		"\r\n" + api.HeaderManager + ": " + s.opts.Version + "\r\ncontent-type: " + api.ContentTypeProblem +
 		"\r\ncontent-length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	return append([]byte(head), body...)

@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"bufio"
@@ -16,10 +16,10 @@ import (
 func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 	for what, text := range map[string]string{
 		"nothing":   "",
-		"head":      "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\n",
-		"body":      "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
-		"chunks":    "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{",
-		"second":    "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nPOST /v1/ledger/reserve HTTP/1.1\r\n",
+		"head":      "POST /new HTTP/1.1\r\nhost: x\r\n",
+		"body":      "POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+		"chunks":    "POST /new HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{",
+		"second":    "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nPOST /new HTTP/1.1\r\n",
 		"preface":   "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"handshake": "\x16\x03\x01",
 	} {
@@ -57,7 +57,7 @@ func TestShutdownWithoutTimeCutsNobody(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: time.Hour}})
 		c := s.dial()
-		s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\n")
+		s.send(c, "POST /new HTTP/1.1\r\n")
 		s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -1,11 +1,9 @@
-package server
+package httpd
 
 import (
 	"fmt"
 	"net/url"
 	"strings"
-
-	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Handler answers one request.
@@ -48,13 +46,13 @@ func newRouter(m *metrics, groups ...[]Route) (*router, error) {
 	for _, group := range groups {
 		for _, r := range group {
 			if r.Method == "" || !strings.HasPrefix(r.Path, "/") || r.Handle == nil {
-				return nil, fmt.Errorf("server: route %q %q: needs a method, a path and a handler", r.Method, r.Path)
+				return nil, fmt.Errorf("httpd: route %q %q: needs a method, a path and a handler", r.Method, r.Path)
 			}
 			e := &endpoint{Route: r, metrics: m.route(r.Method, r.Path)}
 			if !strings.Contains(r.Path, "{") {
 				for _, other := range rt.literal[r.Path] {
 					if other.Method == r.Method {
-						return nil, fmt.Errorf("server: route %s %s is there twice", r.Method, r.Path)
+						return nil, fmt.Errorf("httpd: route %s %s is there twice", r.Method, r.Path)
 					}
 				}
 				rt.literal[r.Path] = append(rt.literal[r.Path], e)
@@ -62,7 +60,7 @@ func newRouter(m *metrics, groups ...[]Route) (*router, error) {
 			}
 			e.segments = strings.Split(r.Path[1:], "/")
 			if strings.Count(r.Path, "{") > maxParams {
-				return nil, fmt.Errorf("server: route %s %s has more than %d parameters", r.Method, r.Path, maxParams)
+				return nil, fmt.Errorf("httpd: route %s %s has more than %d parameters", r.Method, r.Path, maxParams)
 			}
 			rt.patterns = append(rt.patterns, e)
 		}
@@ -134,15 +132,4 @@ func (e *endpoint) match(r *Request) bool {
 		n++
 	}
 	return true
-}
-
-func notFound(path string) *api.Problem {
-	return &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "no such path: " + clip(path)}
-}
-
-func methodNotAllowed(method string, allow []string) *api.Problem {
-	return &api.Problem{
-		Status: 405, Code: api.CodeMethodNotAllowed, Title: "Method not allowed",
-		Detail: "method " + clip(method) + ": must be " + strings.Join(allow, " or "),
-	}
 }

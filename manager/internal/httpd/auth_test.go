@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"bufio"
@@ -17,12 +17,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 // certificates for TLS tests.
@@ -104,9 +102,9 @@ func TestBearerTokens(t *testing.T) {
 		for header, want := range map[string]int{
 			"": 401, "Bearer": 401, "Bearer ": 401, "Bearer wrong": 401, "Basic old-token-of-20-bytes": 401, "old-token-of-20-bytes": 401,
 			"Bearer old-token-of-20-bytesx": 401, "Bearer # the old one leaves soon": 401,
-			"Bearer old-token-of-20-bytes": 404, "bearer new-token-of-20-bytes": 404,
+			"Bearer old-token-of-20-bytes": 201, "bearer new-token-of-20-bytes": 201,
 		} {
-			a := s.do("GET", "/v1/ledger/entries/k", "", "", "authorization", header)
+			a := s.do("POST", "/new", "", "", "authorization", header)
 			if a.status != want {
 				t.Errorf("%q: %d, want %d", header, a.status, want)
 			}
@@ -134,48 +132,33 @@ func TestAdministrators(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "tokens")
 	writeFile(t, file, "gates-token-of-20-bytes\nadmins-token-of-20-bytes \tadmin\nother-token-of-20-bytes\n")
-	const entry = "/v1/ledger/entries/k?scope=s"
 	onBothEngines(t, func(t *testing.T, engine string) {
 		auth, err := NewAuth(file, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var audited atomic.Int32
-		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, audit: func(Intervention) { audited.Add(1) }})
-		as := func(token, method, target, body string) answered {
-			return s.do(method, target, "", body, "authorization", "Bearer "+token)
+		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}})
+		as := func(token, method string) answered {
+			return s.do(method, "/new", "", "", "authorization", "Bearer "+token)
 		}
 		const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
-		if a := as(gate, "POST", api.PathReserve, `{"key":"k","scope":"s","token":"t"}`); a.status != 201 {
-			t.Fatalf("reserve: %d %s", a.status, a.body)
+		for _, token := range []string{gate, admin} {
+			if a := as(token, "POST"); a.status != 201 {
+				t.Fatalf("an ordinary call by %s: %d %s", token, a.status, a.body)
+			}
 		}
 		for _, token := range []string{gate, "other-token-of-20-bytes"} {
-			if a := as(token, "POST", strings.Replace(entry, "?", "/resolve?", 1), `{"as":"released"}`); a.status != 403 {
-				t.Errorf("resolve by %s: %d %s", token, a.status, a.body)
-			}
-			if a := as(token, "DELETE", entry, ""); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
+			if a := as(token, "DELETE"); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
 				t.Errorf("delete by %s: %d %s", token, a.status, a.body)
 			}
 		}
 		for _, token := range []string{"", "admin", admin + " admin", gate + " admin", admin + "admin"} {
-			if a := as(token, "DELETE", entry, ""); a.status != 401 {
+			if a := as(token, "DELETE"); a.status != 401 {
 				t.Errorf("delete by %q: %d %s", token, a.status, a.body)
 			}
 		}
-		if a := as(gate, "GET", entry, ""); a.status != 200 {
-			t.Errorf("the entry is gone: %d %s", a.status, a.body)
-		}
-		if n := audited.Load(); n != 0 {
-			t.Errorf("%d deletions were audited", n)
-		}
-		if a := as(admin, "DELETE", entry, ""); a.status != 200 {
+		if a := as(admin, "DELETE"); a.status != 201 {
 			t.Errorf("delete by the administrator: %d %s", a.status, a.body)
-		}
-		if n := audited.Load(); n != 1 {
-			t.Errorf("%d deletions were audited", n)
-		}
-		if a := as(admin, "POST", api.PathReserve, `{"key":"k","scope":"s","token":"u"}`); a.status != 201 {
-			t.Errorf("reserve by the administrator: %d %s", a.status, a.body)
 		}
 		// Rights are taken and given without an interruption.
 		lowered := filepath.Join(dir, "lowered")
@@ -183,18 +166,17 @@ func TestAdministrators(t *testing.T) {
 		if err := auth.Load(lowered); err != nil {
 			t.Fatal(err)
 		}
-		if a := as(admin, "DELETE", entry, ""); a.status != 403 {
+		if a := as(admin, "DELETE"); a.status != 403 {
 			t.Errorf("delete by a former administrator: %d %s", a.status, a.body)
 		}
-		if a := as(gate, "DELETE", entry, ""); a.status != 200 {
+		if a := as(gate, "DELETE"); a.status != 201 {
 			t.Errorf("delete by a new administrator: %d %s", a.status, a.body)
 		}
 		if strings.Contains(s.log.String(), "token-of-20") {
 			t.Error("a token was logged")
 		}
 		unprotected := newSite(t, engine, siteOptions{})
-		unprotected.json("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t"}`)
-		if a := unprotected.json("DELETE", entry, ""); a.status != 200 {
+		if a := unprotected.json("DELETE", "/new", ""); a.status != 201 {
 			t.Errorf("delete where no token is asked for: %d %s", a.status, a.body)
 		}
 	})
@@ -226,7 +208,7 @@ func TestStrangersSendNoLargeBodies(t *testing.T) {
 		} {
 			framing, want := c.framing, c.status
 			c := s.dial()
-			s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
+			s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Fatalf("%s: %v", what, err)
@@ -243,7 +225,7 @@ func TestStrangersSendNoLargeBodies(t *testing.T) {
 			fmt.Sprintf("transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
 		} {
 			c := s.dial()
-			s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\nauthorization: Bearer token-of-20-bytes---\r\n"+framing)
+			s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer token-of-20-bytes---\r\n"+framing)
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Fatal(err)
@@ -333,8 +315,8 @@ func TestMutualTLS(t *testing.T) {
 			"wrong": {client(badCert, badKey), 0},
 		} {
 			t.Run(what, func(t *testing.T) {
-				s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, tls: cfg, client: c.client, ledger: ledger.Options{MaxWait: time.Hour}})
-				a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t","pending_ttl_ms":3600000}`)
+				s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, tls: cfg, client: c.client})
+				a, err := s.try(t.Context(), "POST", "/new", "", "")
 				if (err != nil) != (c.status == 0) || a.status != c.status {
 					t.Fatalf("%d %v", a.status, err)
 				}
@@ -346,7 +328,7 @@ func TestMutualTLS(t *testing.T) {
 				gone := make(chan struct{})
 				go func() {
 					defer close(gone)
-					_, _ = s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"u","wait_ms":3600000}`)
+					_, _ = s.try(ctx, "POST", "/hold", "", "")
 				}()
 				s.eventually("it waits", func() bool { return s.waiters() == 1 })
 				cancel()

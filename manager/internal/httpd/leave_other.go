@@ -1,6 +1,6 @@
 //go:build unix && !linux
 
-package server
+package httpd
 
 import "golang.org/x/sys/unix"
 

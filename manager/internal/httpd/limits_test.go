@@ -1,9 +1,8 @@
-package server
+package httpd
 
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 // dial opens a bare connection.
@@ -37,11 +35,14 @@ func (s *site) send(c net.Conn, text string) {
 	}
 }
 
+// holdRequest is answered when the test closes letGo.
+const holdRequest = "POST /hold HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+
 func TestSlowClientsAreCut(t *testing.T) {
 	for what, head := range map[string]string{
-		"headers": "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\n",
-		"body":    "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
-		"chunks":  "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{",
+		"headers": "POST /new HTTP/1.1\r\nhost: x\r\n",
+		"body":    "POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{",
+		"chunks":  "POST /new HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{",
 		"idle":    "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -66,14 +67,11 @@ func TestSlowClientsAreCut(t *testing.T) {
 func TestIdleConnectionsAreCutAfterAHeldCall(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
-		if a := s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`); a.status != 201 {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
+		close(s.letGo)
 		c := s.dial()
-		body := `{"key":"k","token":"u","wait_ms":1}`
-		s.send(c, fmt.Sprintf("POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s", len(body), body))
+		s.send(c, holdRequest)
 		b, err := io.ReadAll(c)
-		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 202 ") {
+		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 ") {
 			t.Errorf("%v; it said %q", err, b)
 		}
 	})
@@ -128,8 +126,7 @@ func connections(s *site) int {
 func TestBodyLimit(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{server: Options{MaxBodyBytes: 1000}})
-		body := strings.Repeat(" ", 1000-len(`{"key":"k","token":"t"}`)) + `{"key":"k","token":"t"}`
-		if a := s.json("POST", api.PathReserve, body); a.status != 201 {
+		if a := s.json("POST", "/new", strings.Repeat(" ", 1000)); a.status != 201 {
 			t.Errorf("a body at the limit: %d %s", a.status, a.body)
 		}
 		for what, head := range map[string]string{
@@ -137,7 +134,7 @@ func TestBodyLimit(t *testing.T) {
 			"chunked": "transfer-encoding: chunked\r\n\r\n3e9\r\n" + strings.Repeat(" ", 1001) + "\r\n0\r\n\r\n",
 		} {
 			c := s.dial()
-			s.send(c, "POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\n"+head)
+			s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\n"+head)
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil {
 				t.Errorf("%s: %v", what, err)
@@ -190,8 +187,8 @@ func TestStrangeTargets(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{})
 		for _, line := range []string{
-			"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/v1/ledger/stats",
-			"CONNECT x:443", "CONNECT /v1/ledger/stats", "GET /%", "GET /v1/ledger/entries/%", "GET /v1/ledger/entries/", "GET ../v1/ledger/stats",
+			"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/new",
+			"CONNECT x:443", "CONNECT /new", "GET /%", "GET /new/%", "GET /new/", "GET ../new",
 		} {
 			c := s.dial()
 			s.send(c, line+" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
@@ -239,7 +236,7 @@ func TestLoadIsShed(t *testing.T) {
 			}()
 			<-entered
 		}
-		a := s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`)
+		a := s.json("POST", "/new", "")
 		if a.status != 503 || !strings.Contains(a.body, `"code":"overloaded"`) || a.header.Get("retry-after") != "1" {
 			t.Errorf("a third request: %d %v %s", a.status, a.header, a.body)
 		}
@@ -252,7 +249,7 @@ func TestLoadIsShed(t *testing.T) {
 				t.Errorf("%d", a.status)
 			}
 		}
-		if a := s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`); a.status != 201 {
+		if a := s.json("POST", "/new", ""); a.status != 201 {
 			t.Errorf("after the load: %d", a.status)
 		}
 	})
@@ -263,21 +260,21 @@ func TestLoadIsShed(t *testing.T) {
 func TestHeldRequestsAreNotLoad(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{server: Options{MaxInFlight: 2}})
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
 		done := make(chan answered)
 		for i := range 5 {
 			go func() {
-				a, err := s.try(context.Background(), "POST", api.PathReserve, "", `{"key":"k","token":"w`+string(rune('0'+i))+`","wait_ms":30000}`)
+				a, err := s.try(context.Background(), "POST", "/hold", "", "")
 				if err != nil {
 					t.Error(err)
 				}
 				done <- a
 			}()
-			s.eventually("it waits", func() bool { return s.waiters() == i+1 && s.server.load.held.Load() == int64(i+1) })
+			s.eventually("it waits", func() bool { return s.waiters() == i+1 })
 		}
-		if a := s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":204}}`); a.status != 200 {
+		if a := s.json("POST", "/new", ""); a.status != 201 {
 			t.Errorf("%d %s", a.status, a.body)
 		}
+		close(s.letGo)
 		for range 5 {
 			if a := <-done; a.status != 200 {
 				t.Errorf("%d %s", a.status, a.body)
@@ -352,15 +349,13 @@ func TestHead(t *testing.T) {
 func TestPipelinedBehindALongPoll(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
 		s := newSite(t, engine, siteOptions{})
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
 		c := s.dial()
-		body := `{"key":"k","token":"t2","wait_ms":30000}`
-		s.send(c, fmt.Sprintf("POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s", len(body), body))
+		s.send(c, holdRequest)
 		s.eventually("it waits", func() bool { return s.waiters() == 1 })
 		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-		s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":204}}`)
+		close(s.letGo)
 		br := bufio.NewReader(c)
-		for i, want := range []string{`"committed"`, `"ok"`} {
+		for i, want := range []string{`"held"`, `"ok"`} {
 			resp, err := http.ReadResponse(br, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -376,11 +371,9 @@ func TestPipelinedBehindALongPoll(t *testing.T) {
 // TestLeavingBehindPipelinedData: the end of the client is noticed although
 // there is something unread before it.
 func TestLeavingBehindPipelinedData(t *testing.T) {
-	s := newSite(t, "fasthttp", siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
-	s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
+	s := newSite(t, "fasthttp", siteOptions{})
 	c := s.dial()
-	body := `{"key":"k","token":"t2","wait_ms":3600000}`
-	s.send(c, fmt.Sprintf("POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s", len(body), body))
+	s.send(c, holdRequest)
 	s.eventually("it waits", func() bool { return s.waiters() == 1 })
 	s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
 	c.Close()
@@ -391,11 +384,9 @@ func TestLeavingBehindPipelinedData(t *testing.T) {
 // taken for gone, and told so if it still listens.
 func TestHalfClosedBehindALongPoll(t *testing.T) {
 	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
+		s := newSite(t, engine, siteOptions{})
 		c := s.dial()
-		body := `{"key":"k","token":"t2","wait_ms":3600000}`
-		s.send(c, fmt.Sprintf("POST /v1/ledger/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s", len(body), body))
+		s.send(c, holdRequest)
 		s.eventually("it waits", func() bool { return s.waiters() == 1 })
 		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -417,11 +408,11 @@ func TestReadiness(t *testing.T) {
 		if a := s.json("GET", "/readyz", ""); a.status != 503 || !strings.Contains(a.body, `"detail":"stopping"`) {
 			t.Errorf("%d %s", a.status, a.body)
 		}
-		if a := s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`); a.status != 201 {
+		if a := s.json("POST", "/new", ""); a.status != 201 {
 			t.Errorf("a request before the shutdown: %d", a.status)
 		}
 		s.server.Refuse("the store failed")
-		if a := s.json("POST", api.PathReserve, `{"key":"l","token":"t"}`); a.status != 503 || a.header.Get("retry-after") == "" {
+		if a := s.json("POST", "/new", ""); a.status != 503 || a.header.Get("retry-after") == "" {
 			t.Errorf("after the store failed: %d %s", a.status, a.body)
 		}
 		if a := s.json("GET", "/healthz", ""); a.status != 200 {

@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"github.com/oncegate/oncegate/manager/api"
@@ -21,7 +21,7 @@ func (s *Server) healthz(_ *Request, w *Response) {
 func (s *Server) readyz(_ *Request, w *Response) {
 	if why := s.ready.Load(); why != nil {
 		w.Problem(&api.Problem{
-			Status: 503, Code: api.CodeUnavailable, Title: "Not ready", Detail: *why, RetryAfterSeconds: retrySoon,
+			Status: 503, Code: api.CodeUnavailable, Title: "Not ready", Detail: *why, RetryAfterSeconds: RetrySoon,
 		})
 		return
 	}

@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"context"
@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/oncegate/oncegate/manager/api"
 )
 
 // tlsFor is the configuration of a listener and of clients that trust it.
@@ -72,18 +70,20 @@ func TestHTTP2(t *testing.T) {
 			if resp.ProtoMajor != 2 {
 				t.Fatalf("spoke %s", resp.Proto)
 			}
-			s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
 			done := make(chan answered, 1)
 			go func() {
-				a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`)
+				a, err := s.try(t.Context(), "POST", "/hold", "", "")
 				if err != nil {
 					t.Error(err)
 				}
 				done <- a
 			}()
 			s.eventually("it waits", func() bool { return s.waiters() == 1 })
-			s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
-			if a := <-done; a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
+			if a := s.json("POST", "/new", ""); a.status != 201 {
+				t.Errorf("beside it: %d %s", a.status, a.body)
+			}
+			close(s.letGo)
+			if a := <-done; a.status != 200 || !strings.Contains(a.body, `"held"`) {
 				t.Errorf("%d %s", a.status, a.body)
 			}
 			if n := connections(s); n != 1 {

@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"context"
@@ -203,29 +203,3 @@ func (s *netSource) watch(parent context.Context) (context.Context, func()) {
 }
 
 func (s *netSource) left() bool { return s.r.Context().Err() != nil }
-
-func bodyTooLarge(limit int) *api.Problem {
-	return &api.Problem{
-		Status: 413, Code: api.CodeTooLarge, Title: "Too large",
-		Detail: "the body must have at most " + strconv.Itoa(limit) + " bytes",
-	}
-}
-
-func requestTimeout() *api.Problem {
-	return &api.Problem{
-		Status: 408, Code: api.CodeInvalidRequest, Title: "Request timeout", Detail: "the request did not arrive in time",
-	}
-}
-
-func malformed() *api.Problem {
-	return &api.Problem{
-		Status: 400, Code: api.CodeInvalidRequest, Title: "Bad request", Detail: "malformed HTTP request",
-	}
-}
-
-func headersTooLarge(limit int) *api.Problem {
-	return &api.Problem{
-		Status: 431, Code: api.CodeTooLarge, Title: "Headers too large",
-		Detail: "the headers must have at most " + strconv.Itoa(limit) + " bytes",
-	}
-}

@@ -1,4 +1,4 @@
-package server
+package httpd
 
 import (
 	"context"
@@ -144,7 +144,7 @@ func (r *Request) Form() (Form, error) {
 	case api.ContentTypeJSON:
 		return FormJSON, nil
 	}
-	detail := "content-type " + strconv.QuoteToASCII(clip(ct)) + ": must be " + api.ContentTypeJSON + " or " + api.ContentTypeRaw
+	detail := "content-type " + strconv.QuoteToASCII(Clip(ct)) + ": must be " + api.ContentTypeJSON + " or " + api.ContentTypeRaw
 	if media == "application/x-www-form-urlencoded" {
 		detail += " (with curl: -H 'content-type: application/json')"
 	}
@@ -165,7 +165,8 @@ func (r *Request) JSONOnly() error {
 	return err
 }
 
-func clip(s string) string {
+// Clip shortens what a caller sent, for errors and logs, to 64 bytes and a mark.
+func Clip(s string) string {
 	if len(s) > 64 {
 		return s[:64] + "..."
 	}

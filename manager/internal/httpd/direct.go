@@ -1,0 +1,58 @@
+package httpd
+
+import (
+	"context"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Direct is a request that comes without a connection, from the program that has the
+// server in itself: for tests that hold the network in their hands.
+type Direct struct {
+	Method, Path, Query string
+	// Headers have names in lower case.
+	Headers []api.Header
+	Body    []byte
+
+	request Request
+	ctx     context.Context
+}
+
+// Do answers one request as an engine would have it answered. ctx ends when the caller
+// leaves, which ends a held call. The answer is the caller's to keep, or to give to the
+// next call. A Direct carries one request at a time.
+func (s *Server) Do(ctx context.Context, d *Direct, w *Response) {
+	d.ctx = ctx
+	d.request = Request{Method: d.Method, Path: d.Path, Query: d.Query, Body: d.Body, source: d}
+	w.reset()
+	s.serve(&d.request, w)
+}
+
+func (d *Direct) header(name string) string {
+	for i := range d.Headers {
+		if d.Headers[i].Name == name {
+			return d.Headers[i].Value
+		}
+	}
+	return ""
+}
+
+func (d *Direct) count(name string) (n int) {
+	for i := range d.Headers {
+		if d.Headers[i].Name == name {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *Direct) remote() string { return "direct" }
+func (d *Direct) verified() bool { return false }
+
+func (d *Direct) watch(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	unwatch := context.AfterFunc(d.ctx, cancel)
+	return ctx, func() { unwatch(); cancel() }
+}
+
+func (d *Direct) left() bool { return d.ctx.Err() != nil }

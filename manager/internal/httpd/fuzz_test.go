@@ -1,0 +1,49 @@
+package httpd
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+)
+
+// FuzzWire: whatever a stranger writes to a connection of the default engine
+// ends in an answer or in the end of that connection, and never in a panic, which
+// would be the end of the process.
+func FuzzWire(f *testing.F) {
+	for _, request := range []string{
+		"POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 23\r\n\r\n{\"key\":\"k\",\"token\":\"t\"}",
+		"POST /new HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+		"GET ?a=b HTTP/1.1\r\nhost: x\r\n\r\nGET /ne%77 HTTP/1.0\r\n\r\n",
+		"CONNECT x:1 HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n",
+	} {
+		f.Add([]byte(request))
+	}
+	log := new(logBuffer)
+	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(log, nil))}, []Route{{Method: "POST", Path: "/new", Handle: answerNew}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	engine := newFastHTTP(s).(*fastHTTP)
+	f.Fuzz(func(t *testing.T, request []byte) {
+		ours, theirs := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = engine.fast.ServeConn(theirs) // its error is the client's fault
+			theirs.Close()
+		}()
+		read := make(chan struct{})
+		go func() {
+			defer close(read)
+			_, _ = io.Copy(io.Discard, ours)
+		}()
+		_, _ = ours.Write(request) // fails when the server has had enough
+		ours.Close()
+		<-done
+		<-read
+		if log.String() != "" {
+			t.Fatalf("%q: %s", request, log)
+		}
+	})
+}

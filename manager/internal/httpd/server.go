@@ -1,0 +1,285 @@
+package httpd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Options configure a Server; the zero value of a field means its default.
+type Options struct {
+	// Version is sent with every answer in the header oncegate-manager. Must
+	// not be empty.
+	Version string
+	// Logger receives what goes wrong; default slog.Default().
+	Logger *slog.Logger
+	// Auth decides who may call; nil admits everyone.
+	Auth *Auth
+	// Guard sees every authorized request for a route that is not Open, before
+	// its handler does. It may set headers of the answer; when it returns true it
+	// has answered, and the handler does not run. Nil admits all.
+	Guard func(*Request, *Response) bool
+	// Problem tells how a handler's error is answered, and whether somebody has
+	// logged it already. Nil: a Problemer is answered as it says, every other
+	// error is an internal one.
+	Problem func(error) (p api.Problem, logged bool)
+	// MaxBodyBytes bounds a request's body; default 2 MiB.
+	MaxBodyBytes int
+	// MaxHeaderBytes bounds a request's headers; default 16 KiB.
+	MaxHeaderBytes int
+	// MaxInFlight bounds the requests at work, held ones apart; beyond it they
+	// are answered 503. Default 4096.
+	MaxInFlight int
+	// MaxConnections bounds the open connections; beyond it new ones are
+	// answered 503 and closed. Default 16384.
+	MaxConnections int
+	// ReadTimeout is what a client has to send one request, WriteTimeout to
+	// take its answer, IdleTimeout between two requests. Defaults 10 s, 10 s,
+	// 2 min.
+	ReadTimeout, WriteTimeout, IdleTimeout time.Duration
+	// WorkTimeout bounds the work of one request, waiting on purpose apart.
+	// It is kept to within a second. Default 10 s.
+	WorkTimeout time.Duration
+}
+
+// WithDefaults returns a copy with defaults filled in.
+func (o Options) WithDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	defInt(&o.MaxBodyBytes, 2<<20)
+	defInt(&o.MaxHeaderBytes, 16<<10)
+	defInt(&o.MaxInFlight, 4096)
+	defInt(&o.MaxConnections, 16384)
+	defDuration(&o.ReadTimeout, 10*time.Second)
+	defDuration(&o.WriteTimeout, 10*time.Second)
+	defDuration(&o.IdleTimeout, 2*time.Minute)
+	defDuration(&o.WorkTimeout, 10*time.Second)
+	return o
+}
+
+func defInt(v *int, d int) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func defDuration(v *time.Duration, d time.Duration) {
+	if *v == 0 {
+		*v = d
+	}
+}
+
+func (o Options) validate() error {
+	switch {
+	case o.Version == "":
+		return errors.New("httpd: Version must not be empty")
+	case o.MaxBodyBytes < 1 || o.MaxHeaderBytes < 1024 || o.MaxInFlight < 1 || o.MaxConnections < 1:
+		return errors.New("httpd: limits must be positive, MaxHeaderBytes at least 1024")
+	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.WorkTimeout < 0:
+		return errors.New("httpd: timeouts must be positive")
+	}
+	return nil
+}
+
+// Server answers requests that HTTP engines hand to it. It is safe for
+// concurrent use.
+type Server struct {
+	opts    Options
+	log     *slog.Logger
+	routes  *router
+	metrics *metrics
+	load    load
+
+	base      context.Context // ends when the server is stopped by force
+	stop      context.CancelFunc
+	deadlines deadlines
+	ready     atomic.Pointer[string] // why not; nil when ready
+}
+
+// New returns a server with the given groups of routes. It is not ready until
+// SetReady is called.
+func New(opts Options, groups ...[]Route) (*Server, error) {
+	opts = opts.WithDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, log: opts.Logger, metrics: newMetrics()}
+	s.base, s.stop = context.WithCancel(context.Background())
+	s.deadlines = deadlines{base: s.base, timeout: opts.WorkTimeout}
+	s.load.max = int64(opts.MaxInFlight)
+	starting := "starting"
+	s.ready.Store(&starting)
+	var err error
+	if s.routes, err = newRouter(s.metrics, append(groups, s.healthRoutes())...); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// SetReady makes /readyz answer 200, or 503 with the reason when there is one.
+// A server that is not ready still answers the requests that reach it.
+func (s *Server) SetReady(reason string) {
+	if reason == "" {
+		s.ready.Store(nil)
+		return
+	}
+	s.ready.Store(&reason)
+}
+
+// Refuse makes every request from now on be answered 503, health apart: the
+// store is gone and nothing true can be said.
+func (s *Server) Refuse(reason string) {
+	s.SetReady(reason)
+	s.load.refuse.Store(true)
+}
+
+// Abort cancels the work of all requests. It is for the end, after engines had
+// their time to finish.
+func (s *Server) Abort() { s.stop() }
+
+// serve runs one request through all steps; it never panics.
+func (s *Server) serve(r *Request, w *Response) {
+	start := r.begun
+	if start.IsZero() {
+		start = time.Now()
+	}
+	r.server = s
+	m := s.metrics.unmatched
+	// Nothing may come before this: not every engine survives a panic.
+	defer func() {
+		if p := recover(); p != nil {
+			s.log.Error("handler panicked", "method", r.Method, "path", r.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			w.reset()
+			w.Problem(internal())
+		}
+		m.observe(w.Status, time.Since(start))
+	}()
+	if !strings.HasPrefix(r.Path, "/") {
+		// A request target without a path, or one that is none, like "*".
+		w.Problem(malformed())
+		return
+	}
+	e, allow := s.routes.find(r)
+	if e != nil {
+		m = e.metrics
+	}
+	if e == nil || !e.Exempt {
+		if !s.load.enter() {
+			s.metrics.shed.Inc()
+			w.Problem(s.load.problem())
+			return
+		}
+		defer s.load.leave()
+	}
+	if e == nil || !e.Open {
+		admin, p := s.opts.Auth.check(r)
+		if p != nil {
+			s.unauthorized(w, p)
+			return
+		}
+		if e != nil && e.Admin && !admin {
+			w.Problem(forbidden())
+			return
+		}
+	}
+	if e != nil && !e.Open && s.opts.Guard != nil && s.opts.Guard(r, w) {
+		return
+	}
+	switch {
+	case e != nil:
+		r.ctx = s.deadlines.context(start)
+		e.Handle(r, w)
+	case allow != nil:
+		w.SetHeader("allow", strings.Join(allow, ", "))
+		w.Problem(methodNotAllowed(r.Method, allow))
+	default:
+		w.Problem(notFound(r.Path))
+	}
+}
+
+func (s *Server) unauthorized(w *Response, p *api.Problem) {
+	s.metrics.unauthorized.Inc()
+	w.SetHeader("www-authenticate", "Bearer")
+	w.Problem(p)
+}
+
+// load counts requests at work and held.
+type load struct {
+	max    int64
+	refuse atomic.Bool
+	busy   atomic.Int64
+	held   atomic.Int64
+}
+
+func (l *load) enter() bool {
+	if l.busy.Add(1) > l.max || l.refuse.Load() {
+		l.busy.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (l *load) leave() { l.busy.Add(-1) }
+
+func (l *load) hold() { l.busy.Add(-1); l.held.Add(1) }
+
+// unhold may exceed the bound for a moment: what was admitted is not refused
+// later.
+func (l *load) unhold() { l.held.Add(-1); l.busy.Add(1) }
+
+func (l *load) problem() *api.Problem {
+	if l.refuse.Load() {
+		return &api.Problem{
+			Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: RetryLater,
+			Detail: "the manager is stopping",
+		}
+	}
+	return &api.Problem{
+		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", RetryAfterSeconds: RetrySoon,
+		Detail: "too many requests are at work",
+	}
+}
+
+// deadlines hands out contexts that end timeout after they were asked for, to
+// within a second: requests that begin in the same second share one, so that a
+// bound costs a request nothing.
+type deadlines struct {
+	base    context.Context
+	timeout time.Duration
+	current atomic.Pointer[deadline]
+	mu      sync.Mutex
+}
+
+type deadline struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	until  time.Time // when the next one is due
+}
+
+func (d *deadlines) context(now time.Time) context.Context {
+	c := d.current.Load()
+	if c != nil && now.Before(c.until) {
+		return c.ctx
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c = d.current.Load()
+	if c != nil && now.Before(c.until) {
+		return c.ctx
+	}
+	next := &deadline{until: now.Add(time.Second)}
+	// Nobody but the timer or the base ends it: requests of this second may be
+	// at work until then.
+	next.ctx, next.cancel = context.WithTimeout(d.base, d.timeout+time.Second)
+	d.current.Store(next)
+	return next.ctx
+}
