@@ -2,21 +2,19 @@ package store
 
 import "time"
 
-// Away is a time in which no manager served: nothing that could have been
-// renewed was, so it does not count. From is the last moment at which one is
-// known to have served, zero when nobody knows. To is when serving begins again;
-// it may lie a little ahead.
+// Away is a time in which no manager served. Nothing could be renewed during it, so it does not count against a lease.
+// From is the last moment at which a manager is known to have served, zero if unknown. To is when serving begins again,
+// and may lie slightly in the future.
 type Away struct{ From, To time.Time }
 
-// staleAfter is how much younger than Away.From a record may be. A manager that
-// noted no time for longer than that was one which does not know how to.
+// staleAfter is how much later than Away.From a lease may have begun. A lease that began later than that was given out
+// by a manager that does not record the time, so From says nothing about it.
 const staleAfter = 10 * time.Second
 
-// Extend returns when a lease ends that was to end at until, and whether that is
-// later: it lasts as long from To as it would have lasted from From. One that was
-// over by then stays over. Begun is when the lease was given out, and whole how
-// long it lasts from then or from its last renewal; where From is not known, or
-// too old to be true of this lease, it gets the whole time again.
+// Extend returns the new end of a lease that would have ended at until, and whether that is later. The lease gets as
+// much time from To as it had left at From. A lease that was over at From stays over. begun is when the lease was given
+// out, and whole is how long it lasts from then or from its last renewal. If From is unknown, or too old to apply to
+// this lease, the lease gets its whole time again.
 func (a Away) Extend(begun, until time.Time, whole time.Duration) (end time.Time, later bool) {
 	left := until.Sub(a.From)
 	if a.From.IsZero() || begun.Sub(a.From) > staleAfter {
@@ -29,17 +27,15 @@ func (a Away) Extend(begun, until time.Time, whole time.Duration) (end time.Time
 	return end, end.After(until)
 }
 
-// Leases are records that belong to somebody until a time that they hold, such
-// as reservations and jobs that are out.
+// Leases describes records that have a holder until a time stored in them, such as reservations and claimed jobs.
 type Leases struct {
-	// Name says what they are, for people: "reservations".
+	// Name is what people call them: "reservations".
 	Name string
-	// Index of Collection has those records, in the order of these times.
+	// Index of Collection has those records in the order of their end times.
 	Collection Collection
 	Index      string
-	// Extend writes the record, whose value it gets, again with the time that
-	// Away.Extend says, and reports whether there was anything to write. Records
-	// that ended or cannot be read are left as they are. The new entry in Index
-	// is never before the old one.
+	// Extend writes a record again with the end that Away.Extend returns, and reports whether it wrote anything. value
+	// is the record's value. Extend leaves records that ended or cannot be read unchanged. The new entry in Index is
+	// never before the old one.
 	Extend func(tx Tx, key string, value []byte, away Away) (bool, error)
 }

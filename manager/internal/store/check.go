@@ -2,12 +2,10 @@ package store
 
 import "fmt"
 
-// The checks below are what every engine applies to its arguments, kept here so
-// that all engines refuse the same things. Misuse that only a program's bug can
-// cause (a malformed collection name) is an ordinary error too: an engine never
-// panics on its arguments.
+// Every engine applies these checks to its arguments, so that all engines reject the same things. Misuse that only a
+// bug can cause (a malformed collection name) is an ordinary error too: an engine never panics on its arguments.
 
-// CheckName reports whether s may name a collection or an index.
+// CheckName returns an error unless s may name a collection or an index.
 func CheckName(s string) error {
 	if len(s) < 1 || len(s) > 32 {
 		return fmt.Errorf("store: name %q: must be 1 to 32 characters", s)
@@ -21,8 +19,8 @@ func CheckName(s string) error {
 	return nil
 }
 
-// CheckKey refuses names that CheckName refuses and keys that are empty or, with
-// ErrTooLarge, longer than MaxKeyBytes.
+// CheckKey returns an error for names that CheckName rejects, for an empty key, and, as ErrTooLarge, for a key longer
+// than MaxKeyBytes.
 func CheckKey(c Collection, key string) error {
 	if err := CheckName(string(c)); err != nil {
 		return err
@@ -36,8 +34,7 @@ func CheckKey(c Collection, key string) error {
 	return nil
 }
 
-// CheckPut checks the arguments of Put and returns the bytes they count toward
-// MaxTxBytes.
+// CheckPut checks the arguments of Put and returns how many bytes they count toward MaxTxBytes.
 func CheckPut(c Collection, key string, value []byte, entries []Entry) (int, error) {
 	if err := CheckKey(c, key); err != nil {
 		return 0, err
@@ -63,7 +60,7 @@ func CheckPut(c Collection, key string, value []byte, entries []Entry) (int, err
 	return n, nil
 }
 
-// CheckTx returns ErrTooLarge when a transaction's bytes exceed MaxTxBytes.
+// CheckTx returns ErrTooLarge when the bytes of a transaction exceed MaxTxBytes.
 func CheckTx(bytes int) error {
 	if bytes > MaxTxBytes {
 		return fmt.Errorf("%w: transaction of more than %d bytes", ErrTooLarge, MaxTxBytes)
@@ -71,8 +68,8 @@ func CheckTx(bytes int) error {
 	return nil
 }
 
-// CheckScan checks the arguments of Scan. It refuses bounds that are longer than
-// any key with ErrTooLarge: engines count on lengths that are limited.
+// CheckScan checks the arguments of Scan. Bounds longer than any key are ErrTooLarge, because engines rely on limited
+// lengths.
 func CheckScan(c Collection, index string, r Range) error {
 	if err := CheckName(string(c)); err != nil {
 		return err

@@ -11,24 +11,20 @@
 //
 // # Transactions
 //
-// Update runs a function in a read-write transaction: all of its writes become
-// visible and durable together or not at all. Transactions are serializable
-// with respect to the records they Get: if a record that the function read was
-// changed meanwhile, the engine runs the function again. The function must
-// therefore be pure: it may read the transaction, build values and assign
-// results to variables it resets at its start, and nothing else.
+// Update runs a function in a read-write transaction: all of its writes become visible and durable together, or none
+// does. Transactions are serializable with respect to the records they Get: if a record that the function read was
+// changed meanwhile, the engine runs the function again. The function must therefore be pure: it may read the
+// transaction, build values, and assign results to variables that it resets at its start, and nothing else.
 //
-// Scans are hints. An engine may serve them from state that is slightly stale
-// and that does not include the transaction's own writes (Redis cannot watch a
-// range). A caller that acts on a hit must Get the record in the same transaction
-// and look again.
+// Scans are hints. An engine may serve them from state that is slightly stale and lacks the transaction's own writes
+// (Redis cannot watch a range). Before a caller acts on a hit, it must Get the record in the same transaction and check
+// it.
 //
 // # Durability
 //
-// When Update returns nil, the transaction survives whatever the engine
-// promises in its Capabilities. No call, View included, returns state that a
-// crash could still undo: an engine that applies before it is durable holds
-// back readers of such state until it is.
+// When Update returns nil, the transaction survives whatever the engine promises in its Capabilities. No call, View
+// included, returns state that a crash could still undo: an engine that applies writes before they are durable delays
+// readers of such state until they are.
 package store
 
 import (
@@ -37,8 +33,7 @@ import (
 	"time"
 )
 
-// Limits that every engine enforces alike, so that a program which runs on one
-// engine runs on all of them.
+// Limits that every engine enforces alike, so that a program that runs on one engine runs on all of them.
 const (
 	// MaxKeyBytes bounds a record key, an index sort key and a topic.
 	MaxKeyBytes = 1024
@@ -53,24 +48,22 @@ const (
 var (
 	// ErrNotFound is returned by Tx.Get for an absent record.
 	ErrNotFound = errors.New("store: record not found")
-	// ErrConflict is returned by Update when the function was run again as
-	// often as the engine allows and every run met a concurrent change.
-	// Nothing was written.
+	// ErrConflict is returned by Update when every run that the engine allows met a concurrent change. Nothing was
+	// written.
 	ErrConflict = errors.New("store: too many conflicting transactions")
-	// ErrTooLarge is returned by Put, or by Update, when a key, value or
-	// transaction exceeds the limits above. Nothing was written.
+	// ErrTooLarge is returned by Put, or by Update, when a key, value or transaction exceeds the limits above. Nothing
+	// was written.
 	ErrTooLarge = errors.New("store: record or transaction too large")
 	// ErrReadOnly is returned by Put and Delete inside View.
 	ErrReadOnly = errors.New("store: write in a read-only transaction")
-	// ErrNoSpace is returned by Update when the medium is full. Nothing was
-	// written, reads go on, and a later Update succeeds once there is space.
+	// ErrNoSpace is returned by Update when the medium is full. Nothing was written, reads still work, and a later
+	// Update succeeds once there is space.
 	ErrNoSpace = errors.New("store: no space left")
-	// ErrUnavailable is returned when a remote engine cannot be reached. Of an
-	// Update that returns it the outcome may be unknown.
+	// ErrUnavailable is returned when a remote engine cannot be reached. The outcome of an Update that returns it may
+	// be unknown.
 	ErrUnavailable = errors.New("store: engine unavailable")
-	// ErrFailed is returned by every call after the engine stopped for good,
-	// for example after a failed fsync; see Store.Failed. The outcome of an
-	// Update that returns it is unknown.
+	// ErrFailed is returned by every call after the engine stopped for good, for example after a failed fsync (see
+	// Store.Failed). The outcome of an Update that returns it is unknown.
 	ErrFailed = errors.New("store: engine failed")
 	// ErrClosed is returned by calls after Close.
 	ErrClosed = errors.New("store: closed")
@@ -93,17 +86,14 @@ type Hit struct {
 	Key     string
 }
 
-// Range bounds a scan by sort key: From is inclusive, To exclusive; an empty
-// To means to the end of the index. After, when set, resumes behind that hit
-// (a cursor) and takes precedence over From. Limit must be 1 to 10000. From, To
-// and both parts of After are at most MaxKeyBytes long, else ErrTooLarge.
+// Range bounds a scan by sort key. From is inclusive, To exclusive; an empty To means to the end of the index. After,
+// when set, resumes behind that hit (a cursor) and takes precedence over From. Limit must be 1 to 10000. From, To and
+// both parts of After must be at most MaxKeyBytes long, else the scan returns ErrTooLarge.
 //
-// Claim says that the caller is about to take the hits for itself. An engine
-// with row locks then skips records that another transaction holds and locks
-// the ones it returns; an optimistic engine leaves out records that other
-// transactions of this process are claiming and, after conflicts, spreads its
-// answers. Without competing claims the order stays exact. Claim is ignored in
-// View.
+// Claim says that the caller is about to claim the hits. An engine with row locks then skips records that another
+// transaction has locked, and locks those it returns. An optimistic engine skips records that other transactions of
+// this process are claiming and, after conflicts, spreads its answers. Without competing claims the order stays exact.
+// Claim is ignored in View.
 type Range struct {
 	From, To string
 	After    *Hit
@@ -111,39 +101,34 @@ type Range struct {
 	Claim    bool
 }
 
-// Tx is a transaction. It is valid only inside the function it was passed to
-// and must not be used by several goroutines at once.
+// Tx is a transaction. It is valid only inside the function that it was passed to, and only one goroutine may use it at
+// a time.
 type Tx interface {
-	// Now is the time by which this transaction decides about expiry: the
-	// engine's clock where several managers share an engine, else the local
-	// wall clock. It is fixed for one run of the function.
+	// Now is the time by which this transaction decides about expiry: the engine's clock where several managers share
+	// an engine, else the local wall clock. It is constant during one run of the function.
 	Now() time.Time
 
-	// Get returns the record's value as this transaction sees it, its own
-	// writes included. The value must not be modified. ErrNotFound when absent;
-	// an *UnreadableError when an edit from outside left something there that the
-	// engine cannot read, after which the transaction goes on.
+	// Get returns the record's value as this transaction sees it, including its own writes. The value must not be
+	// modified. An absent record is ErrNotFound. A record that the engine cannot read, because it was edited from
+	// outside, is an *UnreadableError; the transaction may continue after that.
 	Get(c Collection, key string) ([]byte, error)
 
-	// Put inserts or replaces a record together with all of its index
-	// entries: entries of the replaced record that are not named again are
-	// gone. The engine may read value and entries until the call that runs the
-	// function has returned, and not after that; they must not be modified
-	// before. A record that the engine cannot read is not replaced: the
-	// transaction fails with an *UnreadableError.
+	// Put inserts or replaces a record together with all of its index entries: entries of the replaced record that are
+	// not given again are removed. The engine may read value and entries until the call that runs the function has
+	// returned, but not later; they must not be modified before that. A record that the engine cannot read is not
+	// replaced: the transaction fails with an *UnreadableError.
 	Put(c Collection, key string, value []byte, entries ...Entry) error
 
-	// Delete removes a record and its index entries. Deleting an absent
-	// record is not an error. Of a record that the engine cannot read index
-	// entries may stay.
+	// Delete removes a record and its index entries. Deleting an absent record is not an error. Index entries of a
+	// record that the engine cannot read may remain.
 	Delete(c Collection, key string) error
 
-	// Scan returns hits of an index of c in order of (SortKey, Key). Hits may
-	// be stale, see the package documentation.
+	// Scan returns hits of an index of c in the order of (SortKey, Key). Hits may be stale (see the package
+	// documentation).
 	Scan(c Collection, index string, r Range) ([]Hit, error)
 
-	// Notify wakes the watchers of topic on every manager of this store after
-	// the transaction is durable. It is lost when the transaction fails.
+	// Notify wakes the watchers of topic on every manager of this store after the transaction is durable. A failed
+	// transaction notifies nobody.
 	Notify(topic string)
 }
 
@@ -153,16 +138,14 @@ type ID struct {
 	Key        string
 }
 
-// Prefetcher is what a Tx may implement besides, when its engine reads many
-// records at once faster than one after the other.
+// Prefetcher is implemented by a Tx whose engine reads many records together faster than one after the other.
 type Prefetcher interface {
-	// Prefetch reads the records. It has the same effect as a Get of each, and
-	// returns the engine's errors; absent records are none.
+	// Prefetch reads the records. It has the same effect as a Get of each, and returns the engine's errors. Absent
+	// records are not errors.
 	Prefetch(ids []ID) error
 }
 
-// Prefetch tells a transaction which records the function is going to Get.
-// Nothing depends on it but speed.
+// Prefetch tells a transaction which records the function is going to Get. It affects only speed.
 func Prefetch(tx Tx, ids []ID) error {
 	p, ok := tx.(Prefetcher)
 	if !ok || len(ids) == 0 {
@@ -171,50 +154,47 @@ func Prefetch(tx Tx, ids []ID) error {
 	return p.Prefetch(ids)
 }
 
-// Sizer is what every Tx implements on engines with Capabilities.Sizes.
+// Sizer is implemented by every Tx on engines with Capabilities.Sizes.
 type Sizer interface {
-	// Size returns how many records a collection has, and how many bytes their
-	// keys and values are together. In an Update that is exact, as of the time
-	// the function was called: transactions that are not durable yet are in it,
-	// what the function itself wrote is not. In a View it is what is durable,
-	// perhaps at another moment than that of the records.
+	// Size returns the number of records in a collection, and the bytes of their keys and values. In an Update that is
+	// exact as of the call of the function: transactions that are not durable yet are included, the function's own
+	// writes are not. In a View it counts only what is durable, perhaps at another moment than that of the records.
 	Size(c Collection) (records int, bytes int64, err error)
 }
 
 // Store is an open engine. All methods are safe for concurrent use.
 type Store interface {
-	// Update runs fn in a read-write transaction, see the package
-	// documentation. An error from fn aborts the transaction and is returned
-	// as it is. When ctx ends before the transaction was handed to the medium
-	// nothing is written; when it ends while Update waits for durability, the
-	// context's error is returned and the outcome is unknown; an engine may use
-	// the caller's goroutine to write, and then returns when that is over. Whatever Update
-	// returns, fn does not run any more and nothing that it was given or gave
-	// is looked at. fn may run on another goroutine than the caller's, so it must
-	// not need a lock that somebody holds while he calls the store; a panic is
-	// the caller's all the same.
+	// Update runs fn in a read-write transaction (see the package documentation). An error from fn aborts the
+	// transaction and is returned unchanged.
+	//
+	//
+	// When ctx ends before the transaction was passed to the medium, nothing is written. When ctx ends while Update
+	// waits for durability, Update returns the context's error and the outcome is unknown. An engine may use the
+	// caller's goroutine to write, and then returns only when the write is over. Once Update returns, fn will not run
+	// again, and nothing passed to it or returned by it is read any more.
+	//
+	//
+	// fn may run on another goroutine than the caller's, so it must not acquire a lock that a caller holds while it
+	// calls the store. A panic of fn still reaches the caller.
 	Update(ctx context.Context, fn func(Tx) error) error
 
-	// View runs fn in a read-only transaction: the records it Gets are from one
-	// state of the store. As in Update, fn may be run again.
+	// View runs fn in a read-only transaction: the records it Gets are from one state of the store. As in Update, fn
+	// may run more than once.
 	View(ctx context.Context, fn func(Tx) error) error
 
-	// Len counts the records of a collection that have an entry in index, or
-	// all records when index is empty. Shared engines may answer with an
-	// estimate that is a few seconds old.
+	// Len returns the number of records of a collection that have an entry in index, or of all records when index is
+	// empty. Shared engines may return an estimate that is a few seconds old.
 	Len(ctx context.Context, c Collection, index string) (int, error)
 
-	// Watch subscribes to a topic. The channel holds one pending wake-up;
-	// wake-ups that meet a full channel merge into it. Wake-ups may be
-	// spurious, and on shared engines may rarely be lost: watchers re-check
-	// on a slow timer as well. The caller must call Stop.
+	// Watch subscribes to a topic. The channel holds one pending wake-up, and wake-ups that meet a full channel merge
+	// into it. Wake-ups may be spurious, and on shared engines a few may be lost, so watchers must also check on a slow
+	// timer. The caller must call Stop.
 	Watch(topic string) Watcher
 
-	// Capabilities tells what this engine promises; constant while open.
+	// Capabilities returns what this engine promises; constant while open.
 	Capabilities() Capabilities
 
-	// Failed is closed when the engine stopped for good; the process should
-	// exit. Err then tells why.
+	// Failed is closed when the engine stopped for good; the process should exit. Err then returns the reason.
 	Failed() <-chan struct{}
 	Err() error
 
@@ -228,17 +208,16 @@ type Watcher interface {
 	Stop()
 }
 
-// Capabilities are facts about an engine that the domain or an operator may
-// need. The domain never switches on Name.
+// Capabilities are facts about an engine that the domain or an operator may need. The domain never branches on Name.
 type Capabilities struct {
 	// Name of the engine as users select it, for example "wal".
 	Name string
 	// Durable: acknowledged transactions survive kill -9 and power loss.
 	Durable bool
-	// Shared: several managers may use the same data at once.
+	// Shared: several managers may use the same data at the same time.
 	Shared bool
-	// FreeReads: an Update whose function writes nothing costs what a View
-	// costs, and waits only for what a View would wait for.
+	// FreeReads: an Update whose function writes nothing costs no more than a View, and waits only for what a View
+	// would wait for.
 	FreeReads bool
 	// Sizes: every Tx is a Sizer.
 	Sizes bool

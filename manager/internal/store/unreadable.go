@@ -8,11 +8,9 @@ import (
 // ErrUnreadable is what every *UnreadableError wraps.
 var ErrUnreadable = errors.New("store: unreadable record")
 
-// UnreadableError says that a record is there and cannot be read: another
-// version of the program wrote it, its value is damaged, or an edit from outside
-// changed what the engine keeps with it. It concerns that record alone. The
-// program leaves such a record as it is, goes around it, and answers calls that
-// name it with this error.
+// UnreadableError says that a record exists but cannot be read: another version of the program wrote it, its value is
+// damaged, or an edit from outside changed what the engine stores with it. It affects only that record. The program
+// leaves such a record unchanged, skips it, and answers calls that name it with this error.
 type UnreadableError struct {
 	Collection Collection
 	Key        string

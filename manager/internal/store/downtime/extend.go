@@ -10,23 +10,22 @@ import (
 )
 
 const (
-	// pieceSize is how many records one transaction extends. That many of the
-	// largest jobs fit into one.
+	// pieceSize is how many records one transaction extends. Even the largest jobs fit into a transaction that many
+	// times.
 	pieceSize = 400
-	// minAhead is how far ahead of the time at which it is written a plan says
-	// that the manager serves again.
+	// minAhead and maxAhead bound how far ahead of the present a plan sets the time at which serving begins again.
 	minAhead, maxAhead = time.Second, time.Minute
-	// perLease is what engines need for one lease, and some more.
+	// perLease is a generous estimate of the time that an engine takes for one lease.
 	perLease = 20 * time.Microsecond
 )
 
-// errMoved ends a transaction that did not find the plan where it left it:
-// another manager of a shared engine works at it as well.
+// errMoved ends a transaction that did not find the plan where this manager left it, because another manager of a
+// shared engine works on it too.
 var errMoved = errors.New("downtime: another manager extends the leases, too")
 
-// back makes this manager's time whole after it was away. The first one that
-// finds out does it, and the others wait.
-func (s *Store) back(ctx context.Context) error {
+// extendIfAway extends the leases after this manager was away. The first caller that notices does it, and the others
+// wait.
+func (s *Store) extendIfAway(ctx context.Context) error {
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -34,7 +33,7 @@ func (s *Store) back(ctx context.Context) error {
 	}
 	defer func() { <-s.turn }()
 	if last := s.last.Load(); last != 0 && !s.extending.Load() {
-		// Was it another one's turn, who has done it?
+		// Another caller may have done it during the wait.
 		away := false
 		err := s.Store.View(ctx, func(tx store.Tx) error {
 			away = time.Duration(s.now(tx).UnixNano()-last) > s.gap
@@ -45,7 +44,7 @@ func (s *Store) back(ctx context.Context) error {
 		}
 	}
 	s.extending.Store(true)
-	// An error leaves that as it is: the next call goes on.
+	// After an error extending stays set, and the next call continues.
 	began := time.Now()
 	report := Report{Extended: make(map[string]int)}
 	var now time.Time
@@ -84,8 +83,7 @@ func (s *Store) back(ctx context.Context) error {
 	return nil
 }
 
-// estimate returns how far ahead the first plan looks, so that in most cases
-// there is no second one.
+// estimate returns how far ahead the first plan sets its end. In most cases that makes a second plan unnecessary.
 func (s *Store) estimate(ctx context.Context) (time.Duration, error) {
 	ahead := minAhead
 	for _, l := range s.opts.Leases {
@@ -98,9 +96,8 @@ func (s *Store) estimate(ctx context.Context) (time.Duration, error) {
 	return min(ahead, maxAhead), nil
 }
 
-// plan returns the plan that there is, or makes one if there is need for it. A
-// plan that has been carried out is done with when the time that it said has not
-// come yet; else the time since then is the next one's.
+// plan returns the unfinished plan, or makes one if one is needed. A finished plan is deleted if the time at which it
+// ends has not come yet. Otherwise the next plan covers the time since then.
 func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now time.Time, err error) {
 	last := s.last.Load()
 	err = s.Store.Update(ctx, func(tx store.Tx) error {
@@ -118,8 +115,7 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now tim
 			if err := tx.Delete(collection, planKey); err != nil {
 				return err
 			}
-			// A manager that ends before this time comes gives what is left of it
-			// once, not twice.
+			// If a manager stops before that time, the rest must be given once, not twice.
 			return putBeat(tx, old.away.To)
 		case old != nil:
 			from = old.away.To
@@ -133,7 +129,7 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now tim
 			case s.shared && from.IsZero():
 				return putBeat(tx, now)
 			case s.shared && now.Sub(from) <= s.gap:
-				return nil // no beat: this manager may never come to serve
+				return nil // without a beat: this manager may never serve
 			}
 			if leased, err := s.leased(tx); err != nil || !leased {
 				return err
@@ -145,7 +141,7 @@ func (s *Store) plan(ctx context.Context, ahead time.Duration) (p *plan, now tim
 	return p, now, err
 }
 
-// carryOut works at the plan until that is done.
+// carryOut works on the plan until it is finished.
 func (s *Store) carryOut(ctx context.Context, report *Report) error {
 	for {
 		var p *plan
@@ -163,7 +159,7 @@ func (s *Store) carryOut(ctx context.Context, report *Report) error {
 	}
 }
 
-// carryOutStage extends the leases of one index, piece by piece from its end.
+// carryOutStage extends the leases of one index piece by piece, from its end.
 func (s *Store) carryOutStage(ctx context.Context, p *plan, report *Report) error {
 	ends, err := s.pieces(ctx, p)
 	if err != nil {
@@ -184,8 +180,7 @@ func (s *Store) carryOutStage(ctx context.Context, p *plan, report *Report) erro
 	return nil
 }
 
-// pieces walks over what is still to be extended and returns where each piece
-// ends.
+// pieces scans what is still to be extended and returns where each piece ends.
 func (s *Store) pieces(ctx context.Context, p *plan) ([]store.Hit, error) {
 	var ends []store.Hit
 	l := s.opts.Leases[p.stage]
@@ -213,12 +208,12 @@ func (s *Store) pieces(ctx context.Context, p *plan) ([]store.Hit, error) {
 		}
 	}
 	if len(ends) == 0 {
-		ends = append(ends, store.Hit{}) // nothing is left, which has to be noted
+		ends = append(ends, store.Hit{}) // nothing is left, which the plan has to record
 	}
 	return ends, nil
 }
 
-// upTo cuts off the hits behind end, none when that is zero.
+// upTo removes the hits behind end; it removes none when end is zero.
 func upTo(hits []store.Hit, end store.Hit) []store.Hit {
 	if end == (store.Hit{}) {
 		return hits
@@ -231,8 +226,7 @@ func upTo(hits []store.Hit, end store.Hit) []store.Hit {
 	return hits
 }
 
-// piece extends what lies behind next.done, up to and including end, and notes
-// that in the plan.
+// piece extends what lies behind next.done, up to and including end, and records that in the plan.
 func (s *Store) piece(ctx context.Context, p, next *plan, end store.Hit, report *Report) error {
 	l := s.opts.Leases[p.stage]
 	extended := 0

@@ -8,8 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// collection has two records: the last beat, and while an extension goes on its
-// plan.
+// collection has two records: the last beat and, during an extension, its plan.
 const (
 	beatKey = "beat"
 	planKey = "plan"
@@ -17,22 +16,22 @@ const (
 
 const collection store.Collection = "downtime"
 
-// Collection is where they are, for tools that read a store from outside.
+// Collection is where both are, for tools that read a store from outside.
 const Collection = collection
 
-// Both begin with a version, a time is in Unix nanoseconds, 0 for none:
+// Both begin with a version. A time is in Unix nanoseconds, 0 for none:
 //
 //	beat := version(1) varint(time)
 //	plan := version(1) varint(from) varint(to) uvarint(stage) uvarint(len(sort key)) sort key record key
 const recordVersion = 1
 
-// plan is an extension that is to be carried out, or being carried out.
+// plan is an extension that is in progress or still to do.
 type plan struct {
 	away store.Away
-	// stage is the place in Store.leases of those that are at work.
+	// stage is the index in Store.opts.Leases of the leases that are being extended.
 	stage int
-	// done is the position in their index behind which all are extended, and up
-	// to which none is; zero before the first.
+	// done is the position in their index behind which all leases are extended, and up to which none is; zero before
+	// the first.
 	done store.Hit
 }
 
@@ -47,7 +46,7 @@ func putBeat(tx store.Tx, at time.Time) error {
 	return replace(tx, beatKey, appendTime([]byte{recordVersion}, at))
 }
 
-// getBeat returns the zero time when there is none that can be read.
+// getBeat returns the zero time when there is no beat or it cannot be read.
 func getBeat(tx store.Tx) (time.Time, error) {
 	b, err := tx.Get(collection, beatKey)
 	if unknown(err) {
@@ -73,8 +72,8 @@ func (p *plan) put(tx store.Tx) error {
 	return replace(tx, planKey, b)
 }
 
-// getPlan returns nil when there is none. One that cannot be read is none: who
-// made it unreadable gets a new one, which at worst extends some leases twice.
+// getPlan returns nil when there is no plan. A plan that cannot be read counts as none: the new plan extends some
+// leases twice at worst.
 func getPlan(tx store.Tx) (*plan, error) {
 	b, err := tx.Get(collection, planKey)
 	if unknown(err) {
@@ -94,8 +93,8 @@ func getPlan(tx store.Tx) (*plan, error) {
 	return p, nil
 }
 
-// replace writes a record, also over one that the engine cannot read: both can be
-// made anew, and a manager must start.
+// replace writes a record, even over one that the engine cannot read: both records can be made anew, and a manager must
+// be able to start.
 func replace(tx store.Tx, key string, b []byte) error {
 	if _, err := tx.Get(collection, key); errors.Is(err, store.ErrUnreadable) {
 		if err := tx.Delete(collection, key); err != nil {

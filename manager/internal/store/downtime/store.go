@@ -11,33 +11,31 @@ import (
 )
 
 const (
-	// LocalGap is the shortest time without any sign of life that counts as
-	// downtime on one manager's engine.
+	// LocalGap is the shortest time without any activity that counts as downtime on an engine with a single manager.
 	LocalGap = time.Second
 	// SharedGap is the same on engines that several managers share.
 	SharedGap = 5 * time.Second
 	// BeatInterval is how often a manager writes the time into the data.
 	BeatInterval = 2 * time.Second
-	// tick is how often a manager looks at its own time, on its own engine.
+	// tick is how often a manager checks its own time, on an engine of its own.
 	tick = 250 * time.Millisecond
-	// noteEvery is how much newer the time of a transaction must be to be noted.
+	// noteEvery is how much later than the last noted time a transaction must run to be noted.
 	noteEvery = 10 * time.Millisecond
 )
 
 // Options of New.
 type Options struct {
-	// Leases are what is extended.
+	// Leases are the leases to extend.
 	Leases []store.Leases
-	// OnExtended, when set, is told after an extension, on the goroutine of the
-	// call that found it necessary.
+	// OnExtended, when set, is called after an extension, on the goroutine of the call that found it necessary.
 	OnExtended func(Report)
 	// Clock is this machine's, for shared engines; default time.Now.
 	Clock func() time.Time
 }
 
-// Report tells what an extension did.
+// Report says what an extension did.
 type Report struct {
-	// From is the end of the time before the downtime, zero if it is not known.
+	// From is the last known moment before the downtime, zero if unknown.
 	From time.Time
 	// To is when the leases begin to run down again.
 	To time.Time
@@ -47,26 +45,24 @@ type Report struct {
 	Took time.Duration
 }
 
-// Store is an engine with whose leases downtime does not count. Before Start it
-// is the engine itself.
+// Store is an engine whose leases do not run down during downtime. Before Start it is only the engine.
 type Store struct {
 	store.Store
 	opts   Options
 	shared bool
 	gap    time.Duration
 
-	// last is when a transaction of this manager is known to have run, in Unix
-	// nanoseconds: by the engine's clock, or on a shared engine by this
-	// machine's. Zero before Start.
+	// last is when a transaction of this manager is known to have run, in Unix nanoseconds: by the engine's clock, or
+	// on a shared engine by this machine's. Zero before Start.
 	last atomic.Int64
-	// extending is set while transactions of others have to wait.
+	// extending is set while other transactions have to wait.
 	extending atomic.Bool
-	// turn is held by the one that extends.
+	// turn has a value while a call extends the leases.
 	turn  chan struct{}
 	calls sync.Pool
 }
 
-// New returns a store around st, which Close closes.
+// New returns a Store around st. Closing it closes st.
 func New(st store.Store, opts Options) *Store {
 	if opts.Clock == nil {
 		opts.Clock = time.Now
@@ -83,19 +79,19 @@ func New(st store.Store, opts Options) *Store {
 	return s
 }
 
-// errAway ends a function that must not decide anything yet.
+// errAway ends a function that must not decide anything before the leases are extended.
 var errAway = errors.New("downtime: leases have to be extended first")
 
-// call is a transaction's function on its way.
+// call is a running transaction's function.
 type call struct {
 	s    *Store
 	fn   func(store.Tx) error
 	inTx func(store.Tx) error // the method run, bound once
 }
 
-// run is fn, unless the manager was away before it or, on a shared engine, in
-// the middle of it. On a local one the time of a transaction is fixed when this
-// asks for it: however long it stands still afterwards, it decides by that time.
+// run calls fn, unless the manager was away before it or, on a shared engine, during it. On a local engine the time of
+// a transaction is fixed when run reads it: however long the manager stands still afterwards, the transaction decides
+// by that time.
 func (c *call) run(tx store.Tx) error {
 	if !c.s.alive(tx) {
 		return errAway
@@ -107,8 +103,7 @@ func (c *call) run(tx store.Tx) error {
 	return err
 }
 
-// alive notes that a transaction runs. It is false when none did for so long
-// that leases have to be extended first.
+// alive notes that a transaction runs. It returns false after a gap that makes an extension necessary.
 func (s *Store) alive(tx store.Tx) bool {
 	if s.extending.Load() {
 		return false
@@ -120,8 +115,8 @@ func (s *Store) alive(tx store.Tx) bool {
 	case since > s.gap:
 		return false
 	case s.shared:
-		// A transaction that began has not reached the store yet.
-	case since > noteEvery || since < -s.gap: // a clock that was set back
+		// A transaction that began has not yet reached the store.
+	case since > noteEvery || since < -s.gap: // else the clock was set back
 		s.last.CompareAndSwap(last, now)
 	}
 	return true
@@ -157,7 +152,7 @@ func (s *Store) do(ctx context.Context, fn func(store.Tx) error, transact func(c
 			}
 			return err
 		}
-		if err := s.back(ctx); err != nil {
+		if err := s.extendIfAway(ctx); err != nil {
 			return err
 		}
 	}
@@ -171,13 +166,12 @@ func (s *Store) reached() {
 	}
 }
 
-// Start extends what was leased out when the last manager stopped. The manager
-// may serve when it has returned nil; after an error it may not. What a crash
-// left half done goes on with the next Start.
-func (s *Store) Start(ctx context.Context) error { return s.back(ctx) }
+// Start extends the leases that existed when the last manager stopped. The manager may serve once it has returned nil,
+// and not after an error. The next Start continues what a crash interrupted.
+func (s *Store) Start(ctx context.Context) error { return s.extendIfAway(ctx) }
 
-// Run beats, and looks for gaps, until ctx ends. Errors of the store are left to
-// the calls that need the store; the next beat tries again.
+// Run writes beats and looks for gaps until ctx ends. It ignores errors of the store: calls that need the store report
+// them, and the next beat tries again.
 func (s *Store) Run(ctx context.Context) {
 	every := tick
 	if s.shared {
@@ -201,8 +195,7 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// Beat writes the time into the data, on a local engine only while anything is
-// leased out.
+// Beat writes the time into the data; on a local engine only while there are leases.
 func (s *Store) Beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -220,7 +213,7 @@ func (s *Store) Beat(ctx context.Context) error {
 	})
 }
 
-// leased reports whether anything is leased out.
+// leased reports whether there are any leases.
 func (s *Store) leased(tx store.Tx) (bool, error) {
 	for _, l := range s.opts.Leases {
 		hits, err := tx.Scan(l.Collection, l.Index, store.Range{Limit: 1})

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// indexAll builds the indexes of all records, from empty ones.
+// indexAll builds the indexes of all records. They must be empty.
 func (s *Store) indexAll() {
 	for _, c := range s.collections {
 		items := make([][]bulkItem, len(c.indexes))
@@ -24,9 +24,8 @@ func (s *Store) indexAll() {
 	}
 }
 
-// bulkItem is an item on its way into an index. first is a number in the order
-// of the sort keys, as item.prefix is, but taken from behind what all sort
-// keys have in common, so that sorting hardly ever has to look at the records.
+// bulkItem is an item to be added to an index. first orders like the sort keys, as item.prefix does, but is read from
+// behind the prefix that all sort keys have in common. So sorting hardly ever has to read the records.
 type bulkItem struct {
 	first uint64
 	item  item
@@ -54,7 +53,7 @@ func (ix *index) load(items []bulkItem) {
 		return ix.compare(a.item, b.item)
 	})
 	for _, it := range items {
-		ix.tree.Load(it.item) // appends
+		ix.tree.Load(it.item) // the items are sorted, so each is appended
 	}
 }
 

@@ -13,7 +13,9 @@ import (
 // A write set is the body of a log record, and of a snapshot record:
 //
 //	version  1 byte, 1
-//	time     8 bytes, Unix nanoseconds, little-endian; for people, not for decisions
+//
+// time     8 bytes, Unix nanoseconds, little-endian; shown to people, not used for decisions
+//
 //	changes  each:
 //	  op          1 byte: 1 put, 2 delete
 //	  collection  string
@@ -27,8 +29,7 @@ const (
 	opPut        = 1
 	opDelete     = 2
 
-	// maxIndexes bounds the indexes of a collection, and so the entries of a
-	// record.
+	// maxIndexes bounds the indexes of a collection, and so the entries of a record.
 	maxIndexes = 256
 )
 
@@ -64,7 +65,7 @@ func appendDelete(dst []byte, c *collection, key string) []byte {
 
 // Change is one change of a decoded write set. Its slices alias the body.
 type Change struct {
-	// Delete tells a deletion; then only Collection and Key are set.
+	// Delete marks a deletion: then only Collection and Key are set.
 	Delete     bool
 	Collection []byte
 	Key        []byte
@@ -79,11 +80,10 @@ type ChangeEntry struct {
 
 var errWriteSet = errors.New("mem: malformed write set")
 
-// DecodeWriteSet calls fn for each change in body, a record of the log or of a
-// snapshot of this engine, in order, and returns the time at which it was
-// written. The Change is reused between calls. It fails on a body that is cut off,
-// has another version, or has a name, key, value or number of entries beyond the
-// engine's limits. It accepts two changes of one record, of which the last counts.
+// DecodeWriteSet calls fn in order for each change in body, which is a record of this engine's log or snapshot, and
+// returns the time at which it was written. It reuses the Change between calls. It returns an error for a body that is
+// cut off, has another version, or has a name, key, value or number of entries beyond the engine's limits. It accepts
+// two changes of one record, of which the last counts.
 func DecodeWriteSet(body []byte, fn func(*Change) error) (time.Time, error) {
 	if len(body) < 9 {
 		return time.Time{}, fmt.Errorf("%w: %d bytes", errWriteSet, len(body))
@@ -150,8 +150,7 @@ func (d *decoder) change(c *Change) error {
 	return c.check()
 }
 
-// checkName and check apply the limits that the engine puts on what it writes,
-// as store.CheckPut does, and without turning every name into a string.
+// checkName and check apply the same limits as store.CheckPut, without converting every name to a string.
 func (c *Change) checkName() error {
 	if err := checkName("collection", c.Collection); err != nil {
 		return err

@@ -10,13 +10,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// call is one Update on its way.
+// call is a running Update.
 //
-// Callers do not queue up for the lock. One who finds it taken leaves the call
-// in Store.calls, and the caller that has the lock runs what is there before giving it
-// up. So a transaction finds what the one before it left in the processor's
-// caches, and its caller goes to sleep once, until the record is durable, not
-// another time before that.
+// A caller that finds the lock taken does not queue for it. It leaves its call in Store.calls, and the caller that has
+// the lock runs the calls it finds there before it releases the lock. So a transaction finds the processor's caches
+// warm from the previous one, and a waiting caller sleeps only once, until its record is durable.
 //
 //	                  lock free
 //	Update ──────────────────────────────▶ run ──▶ unlock ──▶ run the calls of others
@@ -27,39 +25,37 @@ type call struct {
 	fn  func(store.Tx) error
 	ctx context.Context
 
-	// What came of it; guarded by Store.mu until done.
+	// The result; guarded by Store.mu until done.
 	outcome
-	panicked any
-	gone     bool // the caller did not wait: it must not be run
+	panicked  any
+	abandoned bool // the caller stopped waiting: the function must not run
 
-	// done says that the function has returned, and that the fields above may be
-	// read without the lock.
+	// done says that the function has returned, and that the fields above may be read without the lock.
 	done atomic.Bool
-	// wake makes the caller look at done. It may be sent to without reason.
+	// wake makes the caller check done. It may receive spurious values.
 	wake chan struct{}
 	next *call // in Store.calls
 }
 
-// outcome is what came of running a function.
+// outcome is the result of running a function.
 type outcome struct {
-	seq  uint64 // what has to be durable before the answer; with busy the size that did not fit
-	told topics
-	err  error
-	busy bool // the log was: the function is to be run again
-	lead bool // the caller has to commit, see wal.Log.AppendLead
+	seq    uint64 // record that must be durable before the answer; if busy, the size that did not fit
+	notify topics
+	err    error
+	busy   bool // the log was busy: the function must run again
+	lead   bool // the caller has to commit (see wal.Log.AppendLead)
 }
 
-// maxCombined is how many calls of others one caller runs before it leaves the
-// rest to somebody else: its own has to be answered, too.
+// maxCombined is how many calls of others one caller runs. Then it hands the rest to another caller, because its own
+// call has to be answered too.
 const maxCombined = 128
 
 // errUnfinished is the error of a call whose function did not return.
 var errUnfinished = errors.New("mem: the function of an Update ended its goroutine")
 
-// newCall makes use of a call that nobody knows any more but the log, which may
-// still wake it.
+// newCall reuses a finished call. Only the log may still refer to it, and may still send to its wake channel.
 func (s *Store) newCall(ctx context.Context, fn func(store.Tx) error) *call {
-	c, ok := s.oldCalls.Get().(*call)
+	c, ok := s.freeCalls.Get().(*call)
 	if !ok {
 		c = &call{wake: make(chan struct{}, 1)}
 	}
@@ -71,20 +67,20 @@ func (s *Store) newCall(ctx context.Context, fn func(store.Tx) error) *call {
 	return c
 }
 
-// free takes a call back that is done.
-func (s *Store) free(c *call) {
+// recycle keeps a finished call for newCall.
+func (s *Store) recycle(c *call) {
 	c.fn, c.ctx, c.outcome = nil, nil, outcome{}
 	c.done.Store(false)
-	s.oldCalls.Put(c)
+	s.freeCalls.Put(c)
 }
 
-// do gets the function of a call run, here or on the goroutine of another, and
-// returns when that is over, in most cases not before the answer may be given.
-// It panics if the function does.
-func (s *Store) do(c *call) {
+// runCall runs the function of a call, here or on the goroutine of another caller, and returns when the function has
+// returned. If another goroutine ran it, that is in most cases after its record is durable. It panics if the function
+// does.
+func (s *Store) runCall(c *call) {
 	if s.mu.TryLock() {
-		// Also when a function panics or ends the goroutine.
-		defer s.lead(c)
+		// Deferred because a function may panic or end the goroutine.
+		defer s.commitIfLeader(c)
 		defer s.unlock()
 		s.exec(c, true)
 		c.done.Store(true)
@@ -96,11 +92,11 @@ func (s *Store) do(c *call) {
 			break
 		}
 	}
-	// The lock may have become free meanwhile, with nobody left to look.
+	// The lock may have been released since, and its holder may not have seen this call.
 	if s.mu.TryLock() {
 		s.unlock()
 	}
-	for !c.done.Load() && !c.gone {
+	for !c.done.Load() && !c.abandoned {
 		s.sleep(c)
 	}
 	if c.panicked != nil {
@@ -108,59 +104,58 @@ func (s *Store) do(c *call) {
 	}
 }
 
-// lead commits what the log left to the caller, once others can have the lock.
-func (s *Store) lead(c *call) {
+// commitIfLeader commits the record if the log left that to the caller. By then other callers can have the lock.
+func (s *Store) commitIfLeader(c *call) {
 	if c.lead {
 		s.log.Lead()
 	}
 }
 
-// sleep waits for a call to be woken. A caller that is woken without a result takes
-// over the remaining calls; so does one that stops waiting,
-// as it may have been chosen for that already.
+// sleep waits for a call to be woken. A caller that is woken without a result takes over the remaining calls. So does a
+// caller that stops waiting, because it may have been chosen for that already.
 func (s *Store) sleep(c *call) {
-	left := false
+	stopped := false
 	if end := c.ctx.Done(); end == nil {
 		<-c.wake
 	} else {
 		select {
 		case <-c.wake:
 		case <-end:
-			left = true
+			stopped = true
 		}
 	}
 	if c.done.Load() {
 		return
 	}
 	s.mu.Lock()
-	if left && !c.done.Load() {
-		c.gone, c.outcome = true, outcome{err: c.ctx.Err()}
+	if stopped && !c.done.Load() {
+		c.abandoned, c.outcome = true, outcome{err: c.ctx.Err()}
 	}
 	s.unlock()
 }
 
-// unlock runs the calls that were left to the holder of the lock, up to
-// maxCombined, and gives it up. Every holder of the lock ends with it.
+// unlock runs up to maxCombined calls that were left to the holder of the lock, and releases the lock. It is the only
+// way to release it.
 func (s *Store) unlock() {
 	for left := maxCombined; ; {
 		ran, more := s.combine(left)
 		left -= ran
-		if !s.hand(more) {
+		if !s.releaseLock(more) {
 			return
 		}
 	}
 }
 
-// hand gives the lock up, and takes it again when there is something to do that
-// nobody else knows of: a caller that left a call before this, and found the lock
-// taken, relies on it being looked at. more says that somebody was woken for that.
-func (s *Store) hand(more bool) (again bool) {
+// releaseLock releases the lock. It takes the lock again if a call is waiting that nobody else knows of: its caller
+// left it while the lock was taken, and relies on the holder. more says that another caller has been woken to run the
+// rest.
+func (s *Store) releaseLock(more bool) (again bool) {
 	s.mu.Unlock()
 	return !more && s.calls.Load() != nil && s.mu.TryLock()
 }
 
-// combine runs calls in the order in which they came, up to limit, and reports
-// whether it left any, which then are the business of another caller.
+// combine runs up to limit calls in the order in which they came. more says that it left some, and has woken another
+// caller for them.
 func (s *Store) combine(limit int) (ran int, more bool) {
 	if len(s.backlog) == 0 && s.calls.Load() == nil {
 		return 0, false
@@ -168,14 +163,14 @@ func (s *Store) combine(limit int) (ran int, more bool) {
 	s.collect()
 	complete := false
 	defer func() {
-		more = s.leave(ran)
-		if !complete && s.hand(more) { // a function ends this goroutine, and so unlock
+		more = s.endRound(ran)
+		if !complete && s.releaseLock(more) { // a function ended this goroutine, so unlock does not continue
 			s.unlock()
 		}
 	}()
 	for _, c := range s.backlog[:min(len(s.backlog), limit)] {
 		ran++
-		if !c.gone {
+		if !c.abandoned {
 			s.execOther(c)
 		}
 	}
@@ -183,8 +178,7 @@ func (s *Store) combine(limit int) (ran int, more bool) {
 	return ran, more
 }
 
-// collect moves the calls that wait, which are linked newest first, to the end of
-// the backlog.
+// collect moves the waiting calls, which are linked newest first, to the end of the backlog.
 func (s *Store) collect() {
 	first := len(s.backlog)
 	for c := s.calls.Swap(nil); c != nil; {
@@ -194,8 +188,8 @@ func (s *Store) collect() {
 	slices.Reverse(s.backlog[first:])
 }
 
-// execOther runs the function of a call that sleeps, and sees to it that it is
-// woken. From then on the call may be another's.
+// execOther runs the function of a sleeping call and makes sure that its caller is woken. After that the call may be
+// reused.
 func (s *Store) execOther(c *call) {
 	returned := false
 	defer func() {
@@ -209,34 +203,34 @@ func (s *Store) execOther(c *call) {
 			return
 		}
 		c.done.Store(true)
-		nudge(wake)
+		wakeCaller(wake)
 	}()
 	s.exec(c, false)
 	returned = true
 }
 
-// leave ends a round in which the first calls of the backlog were run. It wakes
-// the caller of the next one, if there is any, to go on.
-func (s *Store) leave(ran int) (more bool) {
+// endRound removes the first ran calls, which were run, from the backlog. If any are left, it wakes the caller of the
+// next one to continue.
+func (s *Store) endRound(ran int) (more bool) {
 	if len(s.waiters) > 0 {
 		s.log.Notify(s.waiters)
 		clear(s.waiters)
 		s.waiters = s.waiters[:0]
 	}
-	for ran < len(s.backlog) && s.backlog[ran].gone {
+	for ran < len(s.backlog) && s.backlog[ran].abandoned {
 		ran++
 	}
 	rest := copy(s.backlog, s.backlog[ran:])
 	clear(s.backlog[rest:])
 	s.backlog = s.backlog[:rest]
 	if rest > 0 {
-		nudge(s.backlog[0].wake)
+		wakeCaller(s.backlog[0].wake)
 	}
 	return rest > 0
 }
 
-// nudge wakes a caller, unless it is about to be woken anyway.
-func nudge(wake chan struct{}) {
+// wakeCaller wakes a caller, unless a wake-up is pending already.
+func wakeCaller(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:

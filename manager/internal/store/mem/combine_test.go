@@ -334,17 +334,17 @@ func TestCallsAreUsedAgain(t *testing.T) {
 	last := func() *call {
 		c := s.newCall(ctx, put("k", "v"))
 		c.seq, c.busy = 5000, true
-		c.told.add("topic")
+		c.notify.add("topic")
 		return c
 	}
 	c := last()
-	s.free(c)
-	if c.seq != 0 || c.busy || c.told.n != 0 {
+	s.recycle(c)
+	if c.seq != 0 || c.busy || c.notify.n != 0 {
 		t.Errorf("a call that is free has %+v", c.outcome)
 	}
 	c = last()
 	s.sleep(c)
-	if !c.gone || c.seq != 0 || c.busy || c.told.n != 0 || !errors.Is(c.err, context.Canceled) {
+	if !c.abandoned || c.seq != 0 || c.busy || c.notify.n != 0 || !errors.Is(c.err, context.Canceled) {
 		t.Errorf("a call whose caller left has %+v", c.outcome)
 	}
 	mustClose(t, s)

@@ -56,11 +56,11 @@ func Open(ctx context.Context, dir string, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// Log gives access to the log's statistics; nil for the volatile engine.
+// Log returns the log, for its statistics; nil for the volatile engine.
 func (s *Store) Log() *wal.Log { return s.log }
 
-// restore takes over records of a snapshot. They come in no useful order, so
-// the indexes are left to indexAll, which is much faster than inserting.
+// restore adds the records of a snapshot. Their order is arbitrary, so the indexes are left to indexAll, which is much
+// faster than inserting.
 func (s *Store) restore(body []byte) error {
 	_, err := DecodeWriteSet(body, func(ch *Change) error {
 		c, err := s.decodedCollection(ch)
@@ -134,7 +134,7 @@ func (s *Store) decoded(c *collection, ch *Change, seq uint64) (*record, error) 
 	return rec, nil
 }
 
-// countAll makes the durable counts those of the recovered state.
+// countAll sets the durable counts to those of the recovered state.
 func (s *Store) countAll() {
 	for _, c := range s.collections {
 		c.durable, c.durableBytes = c.records.len(), c.records.bytes

@@ -2,15 +2,14 @@ package mem
 
 import "hash/maphash"
 
-// records finds records by key. It is a map from a hash of the key, which
-// takes a third less memory than one from the key, grows without reading all
-// keys again, and gives the garbage collector half the pointers to follow.
-// The few keys whose hash another key has already are kept aside.
+// records finds records by key. It is a map from a hash of the key. Compared with a map from the key it takes a third
+// less memory, grows without reading all keys again, and gives the garbage collector half the pointers to follow. The
+// few keys whose hash is already in use are kept in collided.
 type records struct {
-	hash   func(string) uint64
-	byHash map[uint64]*record
-	aside  map[string]*record
-	bytes  int64 // of all keys and values
+	hash     func(string) uint64
+	byHash   map[uint64]*record
+	collided map[string]*record
+	bytes    int64 // of all keys and values
 }
 
 func newRecords() records {
@@ -21,14 +20,14 @@ func newRecords() records {
 	}
 }
 
-func (r *records) len() int { return len(r.byHash) + len(r.aside) }
+func (r *records) len() int { return len(r.byHash) + len(r.collided) }
 
 func (r *records) get(key string) *record {
 	if rec := r.byHash[r.hash(key)]; rec != nil && rec.key() == key {
 		return rec
 	}
-	if len(r.aside) > 0 {
-		return r.aside[key]
+	if len(r.collided) > 0 {
+		return r.collided[key]
 	}
 	return nil
 }
@@ -43,34 +42,34 @@ func (r *records) put(rec *record) (old *record) {
 	return old
 }
 
-// replace is put without the account of bytes. A key that is kept aside stays
-// there until it is deleted, even when its hash becomes free.
+// replace is put without counting bytes. A key in collided stays there until it is deleted, even when its hash becomes
+// free.
 func (r *records) replace(rec *record) (old *record) {
 	key := rec.key()
-	if len(r.aside) > 0 {
-		if old := r.aside[key]; old != nil {
-			r.setAside(key, rec)
+	if len(r.collided) > 0 {
+		if old := r.collided[key]; old != nil {
+			r.putCollided(key, rec)
 			return old
 		}
 	}
 	h := r.hash(key)
 	old = r.byHash[h]
 	if old != nil && old.key() != key {
-		r.setAside(key, rec)
+		r.putCollided(key, rec)
 		return nil
 	}
 	r.byHash[h] = rec
 	return old
 }
 
-// setAside deletes first: a map keeps the key it was given at first, and with
-// it the memory of the version that the key is a piece of.
-func (r *records) setAside(key string, rec *record) {
-	if r.aside == nil {
-		r.aside = make(map[string]*record)
+// putCollided deletes first: a map keeps the key that it was given first, and with it the memory of the version that
+// the key is a part of.
+func (r *records) putCollided(key string, rec *record) {
+	if r.collided == nil {
+		r.collided = make(map[string]*record)
 	}
-	delete(r.aside, key)
-	r.aside[key] = rec
+	delete(r.collided, key)
+	r.collided[key] = rec
 }
 
 func (r *records) delete(key string) (old *record) {
@@ -86,20 +85,20 @@ func (r *records) remove(key string) (old *record) {
 		delete(r.byHash, h)
 		return old
 	}
-	old = r.aside[key]
-	delete(r.aside, key)
+	old = r.collided[key]
+	delete(r.collided, key)
 	return old
 }
 
-// each calls fn for every record until it returns false. Records may be put
-// and deleted between its calls: those that were there all the time are met.
+// each calls fn for every record until fn returns false. Records may be put and deleted between its calls; each visits
+// every record that stays there throughout.
 func (r *records) each(fn func(*record) bool) {
 	for _, rec := range r.byHash {
 		if !fn(rec) {
 			return
 		}
 	}
-	for _, rec := range r.aside {
+	for _, rec := range r.collided {
 		if !fn(rec) {
 			return
 		}

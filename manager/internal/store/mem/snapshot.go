@@ -10,37 +10,32 @@ import (
 )
 
 const (
-	// snapshotStep is how many records a snapshot looks at in one go while it
-	// holds up transactions.
+	// snapshotStep is how many records a snapshot reads in one step, during which transactions wait.
 	snapshotStep = 128
-	// snapshotRecord is how many bytes of records share a record of the
-	// snapshot file.
+	// snapshotRecord is how many bytes of records go into one record of the snapshot file.
 	snapshotRecord = 64 << 10
-	// snapshotBurst is how many bytes are written before Options.SnapshotRate
-	// applies.
+	// snapshotBurst is how many bytes are written before Options.SnapshotRate applies.
 	snapshotBurst = 1 << 20
 )
 
-// snapshotRun is what a running snapshot and the transactions share, under
-// Store.mu.
+// snapshotRun is what a running snapshot and the transactions share, under Store.mu.
 type snapshotRun struct {
 	seq       uint64
 	displaced []version
 }
 
-// version is a record as it was or is at a snapshot's sequence number.
+// version is a record as of a snapshot's sequence number.
 type version struct {
 	c   *collection
 	rec *record
 }
 
-// keepDisplaced is how many displaced versions a snapshot has room for without
-// asking for memory, of which transactions would have to collect the garbage.
+// keepDisplaced is how many displaced versions a snapshot has room for without allocating, since transactions would pay
+// for the garbage collection.
 const keepDisplaced = 1 << 16
 
-// Snapshot writes a snapshot of the present state and lets the log delete what
-// that replaces. Without a log it does nothing. One snapshot is written at a
-// time; a second call waits for the first, until ctx ends.
+// Snapshot writes a snapshot of the present state and lets the log delete what it replaces. Without a log it does
+// nothing. One snapshot is written at a time; a second call waits for the first, until ctx ends.
 func (s *Store) Snapshot(ctx context.Context) error {
 	_, err := s.takeSnapshot(ctx)
 	return translate(err)
@@ -76,7 +71,7 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 		s.snap = nil
 		s.unlock()
 	}
-	defer walked() // if it did not get that far
+	defer walked() // also when an error ends the walk early
 
 	w := snapshotWriter{
 		s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start, indexes: make(map[*collection][]*index),
@@ -88,7 +83,7 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 				return err
 			}
 		}
-		walked() // what is displaced from here on was written, however long the rest takes
+		walked() // versions displaced from here on have been written already, however long the rest takes
 		return w.flush()
 	})
 	if err == nil {
@@ -106,15 +101,14 @@ type snapshotWriter struct {
 	out     *wal.SnapshotWriter
 	buf     []byte
 	step    []version
-	indexes map[*collection][]*index // of those in step
+	indexes map[*collection][]*index // indexes of the collections in step
 	records int
 	started time.Time
 	written int64
 }
 
-// collection writes c. The walk gives up the lock between steps: nobody
-// changes the map while it is advanced, and whatever is added meanwhile is
-// newer than the snapshot, so it does not matter whether the walk meets it.
+// collection writes c. It gives up the lock between two steps. Nobody changes the map during a step. What is added
+// between steps is newer than the snapshot, so it does not matter whether the walk meets it.
 func (w *snapshotWriter) collection(c *collection) (err error) {
 	w.s.mu.Lock()
 	defer w.s.unlock()
@@ -134,8 +128,8 @@ func (w *snapshotWriter) collection(c *collection) (err error) {
 	return w.writeStep()
 }
 
-// writeStep encodes the records of the step, and the versions that
-// transactions handed over meanwhile, without the lock, which the caller holds.
+// writeStep encodes the records of the step, and the versions that transactions passed on meanwhile. The caller holds
+// the lock; writeStep releases it while it encodes.
 func (w *snapshotWriter) writeStep() error {
 	w.step = append(w.step, w.run.displaced...)
 	clear(w.run.displaced)
@@ -143,7 +137,7 @@ func (w *snapshotWriter) writeStep() error {
 	if cap(w.run.displaced) > keepDisplaced {
 		w.run.displaced = nil
 	}
-	// The names of indexes do not change, but there may be more of them.
+	// The names of indexes do not change, but indexes may be added.
 	var last *collection
 	for _, v := range w.step {
 		if v.c != last {
@@ -187,7 +181,7 @@ func (w *snapshotWriter) flush() error {
 	return w.pace()
 }
 
-// pace waits as long as the snapshot is ahead of its rate.
+// pace waits while the snapshot is ahead of its rate.
 func (w *snapshotWriter) pace() error {
 	if w.s.opts.SnapshotRate < 0 || w.written < snapshotBurst {
 		return nil
@@ -207,7 +201,7 @@ func (w *snapshotWriter) pace() error {
 	}
 }
 
-// snapshotLoop takes snapshots when the log has grown enough.
+// snapshotLoop takes a snapshot whenever the log has grown enough.
 func (s *Store) snapshotLoop(ctx context.Context) {
 	defer s.background.Done()
 	for {

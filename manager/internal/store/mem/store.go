@@ -13,7 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// keepScratch is the largest encoding buffer that is kept.
+// keepScratch is the largest encoding buffer that is kept for reuse.
 const keepScratch = 1 << 20
 
 // Defaults of Options.
@@ -27,24 +27,19 @@ type Options struct {
 	// Clock is the source of Tx.Now; default time.Now.
 	Clock func() time.Time
 
-	// Log configures the log of Open. Restore and Replay are the engine's and
-	// must be nil. A MaxRecordBytes, or SegmentBytes, of less than
-	// store.MaxTxBytes makes larger transactions fail with store.ErrTooLarge.
+	// Log configures the log of Open. Restore and Replay must be nil, since the engine sets them. With a
+	// MaxRecordBytes, or SegmentBytes, of less than store.MaxTxBytes, larger transactions fail with store.ErrTooLarge.
 	Log wal.Options
-	// SnapshotBytes bounds what a start has to replay: a snapshot is taken
-	// when the log has grown by this much, or by the size of the last snapshot
-	// if that is more, so that on average each byte of state is written at
-	// most once more than each byte of log. Default 256 MiB; negative: only
-	// Snapshot takes any.
+	// SnapshotBytes bounds what a start has to replay: a snapshot is taken when the log has grown by this much, or by
+	// the size of the last snapshot if that is more. So on average each byte of log causes at most one more byte of
+	// snapshot. Default 256 MiB; negative: only Snapshot takes snapshots.
 	SnapshotBytes int64
-	// SnapshotRate is how many bytes per second a snapshot may write, so that
-	// it takes neither the disk nor a processor away from transactions.
-	// Default 32 MiB; negative: no limit.
+	// SnapshotRate is how many bytes per second a snapshot may write, so that it leaves the disk and the processors to
+	// transactions. Default 32 MiB; negative: no limit.
 	SnapshotRate int64
 	// SnapshotRetry is the pause after a failed snapshot; default 30 s.
 	SnapshotRetry time.Duration
-	// OnSnapshot, when set, is told about each snapshot taken by the engine
-	// itself, failed ones included.
+	// OnSnapshot, when set, is called after each snapshot that the engine takes by itself, including failed ones.
 	OnSnapshot func(SnapshotResult)
 }
 
@@ -78,16 +73,16 @@ type Store struct {
 	log  *wal.Log // nil for the volatile engine
 	hub  notify.Hub
 
-	calls    atomic.Pointer[call] // of those that found the lock taken, newest first
-	oldCalls sync.Pool
+	calls     atomic.Pointer[call] // of the callers that found the lock taken, newest first
+	freeCalls sync.Pool
 
-	mu          sync.Mutex // given up with unlock only
+	mu          sync.Mutex // released only by unlock
 	backlog     []*call    // taken from calls and not run yet
 	waiters     []wal.Waiter
 	collections map[store.Collection]*collection
-	recent      *collection // the last one that was asked for
-	unsettled   unsettled
-	tx          tx     // of the function that runs
+	recent      *collection // the collection that was asked for last
+	undurable   undurable
+	tx          tx     // of the running function
 	scratch     []byte // for encoding
 	snap        *snapshotRun
 	closed      bool
@@ -102,11 +97,10 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// errFinished is returned by the methods of a Tx that outlived its function.
+// errFinished is returned by the methods of a Tx after its function returned.
 var errFinished = errors.New("mem: transaction used after its function returned")
 
-// New returns an empty volatile engine. Options that concern the log and
-// snapshots have no effect.
+// New returns an empty volatile engine. Options for the log and for snapshots have no effect.
 func New(opts Options) *Store {
 	return newStore(opts.withDefaults())
 }
@@ -123,8 +117,8 @@ func newStore(opts Options) *Store {
 	return s
 }
 
-// find returns the collection of that name, nil when there is none. Calls mostly
-// ask for the same one again. The caller holds the lock.
+// find returns the collection of that name, nil when there is none. Calls mostly ask for the same collection again. The
+// caller holds the lock.
 func (s *Store) find(name store.Collection) *collection {
 	if c := s.recent; c != nil && c.name == name {
 		return c
@@ -136,8 +130,7 @@ func (s *Store) find(name store.Collection) *collection {
 	return c
 }
 
-// collection returns the collection of that name, a new one when there is
-// none. The caller holds the lock for writing.
+// collection returns the collection of that name, and creates it if necessary. The caller holds the lock.
 func (s *Store) collection(name store.Collection) (*collection, error) {
 	if c := s.find(name); c != nil {
 		return c, nil
@@ -174,10 +167,10 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 			return err
 		}
 		c := s.newCall(ctx, fn)
-		s.do(c)
+		s.runCall(c)
 		out := c.outcome
-		if !c.gone {
-			s.free(c)
+		if !c.abandoned {
+			s.recycle(c)
 		}
 		switch {
 		case out.busy:
@@ -185,7 +178,7 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 				return translate(err)
 			}
 		case out.err == nil:
-			return s.finish(ctx, out.seq, out.told)
+			return s.finish(ctx, out.seq, out.notify)
 		default:
 			if err := s.await(ctx, out.seq); err != nil {
 				return err
@@ -195,11 +188,11 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	}
 }
 
-// exec calls the function and applies what it wrote. The caller holds the lock.
-// mayLead says that the caller will commit its record itself if the log asks for that.
+// exec runs the function and applies its writes. The caller holds the lock. mayLead says that the caller will commit
+// its record itself if the log asks for that.
 func (s *Store) exec(c *call, mayLead bool) { c.outcome = s.transact(c.ctx, c.fn, mayLead) }
 
-// transact is exec by its outcome.
+// transact is exec, but returns the outcome.
 func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, mayLead bool) outcome {
 	if s.closed {
 		return outcome{err: store.ErrClosed}
@@ -218,7 +211,7 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, mayLead b
 		return outcome{err: err}
 	}
 	if len(t.writes) == 0 {
-		return outcome{seq: t.seen, told: t.topics}
+		return outcome{seq: t.seen, notify: t.topics}
 	}
 	var seq uint64
 	lead := false
@@ -241,19 +234,19 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, mayLead b
 	if cap(s.scratch) > keepScratch {
 		s.scratch = nil
 	}
-	return outcome{seq: seq, told: t.topics, lead: lead}
+	return outcome{seq: seq, notify: t.topics, lead: lead}
 }
 
 // finish waits until the answer is durable and then wakes the watchers.
-func (s *Store) finish(ctx context.Context, seq uint64, told topics) error {
+func (s *Store) finish(ctx context.Context, seq uint64, toNotify topics) error {
 	err := s.await(ctx, seq)
-	if told.n == 0 {
+	if toNotify.n == 0 {
 		return err
 	}
 	if err == nil {
-		s.notify(told)
+		s.notify(toNotify)
 	} else if ctx.Err() != nil {
-		s.notifyLater(told, seq)
+		s.notifyLater(toNotify, seq)
 	}
 	return err
 }
@@ -261,7 +254,7 @@ func (s *Store) finish(ctx context.Context, seq uint64, told topics) error {
 // apply makes the writes visible. The caller holds the lock.
 func (s *Store) apply(writes []write, seq uint64) {
 	if s.log != nil {
-		s.unsettled.settle(s.log.Durable())
+		s.undurable.applyUpTo(s.log.Durable())
 	}
 	for i := range writes {
 		w := &writes[i]
@@ -278,7 +271,7 @@ func (s *Store) apply(writes []write, seq uint64) {
 		if s.snap != nil && old != nil && old.seq <= s.snap.seq {
 			s.snap.displaced = append(s.snap.displaced, version{w.c, old})
 		}
-		s.unsettled.add(w, old, seq)
+		s.undurable.add(w, old, seq)
 	}
 }
 
@@ -310,7 +303,7 @@ func (s *Store) runView(fn func(store.Tx) error) (seen uint64, err error) {
 	return t.seen, err
 }
 
-// Len implements store.Store. It counts what is durable.
+// Len implements store.Store. It counts durable records.
 func (s *Store) Len(ctx context.Context, name store.Collection, indexName string) (int, error) {
 	if err := s.check(ctx); err != nil {
 		return 0, err
@@ -321,7 +314,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 		return 0, store.ErrClosed
 	}
 	if s.log != nil {
-		s.unsettled.settle(s.log.Durable())
+		s.undurable.applyUpTo(s.log.Durable())
 	}
 	c := s.collections[name]
 	if c == nil {
@@ -368,7 +361,7 @@ func (s *Store) Err() error {
 	return translate(s.log.Err())
 }
 
-// Close implements store.Store. What was applied becomes durable first.
+// Close implements store.Store. Everything applied becomes durable first.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -380,13 +373,13 @@ func (s *Store) Close() error {
 	s.stop()
 	var err error
 	if s.log != nil {
-		err = translate(s.log.Close()) // which stops a snapshot
+		err = translate(s.log.Close()) // Close of the log stops a running snapshot
 	}
 	s.background.Wait()
 	return err
 }
 
-// check is the part of every call that needs no lock.
+// check rejects a call that cannot run at all. It needs no lock.
 func (s *Store) check(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -405,8 +398,7 @@ func (s *Store) await(ctx context.Context, seq uint64) error {
 	return translate(s.log.WaitDurable(ctx, seq))
 }
 
-// translate gives the log's errors the names that the contract has for them.
-// Other errors stay as they are.
+// translate converts the log's errors to those of store. It returns other errors unchanged.
 func translate(err error) error {
 	for _, m := range [...]struct{ from, to error }{
 		{wal.ErrNoSpace, store.ErrNoSpace},

@@ -11,32 +11,30 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// record is one version of a record. It is immutable once applied: a change
-// makes a new one, so readers and snapshots may keep it without the lock.
+// record is one version of a record. It is immutable once applied: a change makes a new version, so readers and
+// snapshots may keep it without the lock.
 //
-// There may be millions, so it is made of two allocations, itself in 64 bytes
-// and its data, and its entries are numbers instead of pointers and strings: of
-// all that the garbage collector has to follow two pointers.
+// There may be millions, so a record is only two allocations, 64 bytes and its data. Its entries are numbers instead of
+// pointers and strings, so the garbage collector has only two pointers to follow.
 type record struct {
 	data   []byte // the key, the sort keys, the value; see newRecord
-	seq    uint64 // log sequence number of the change that made it
+	seq    uint64 // log sequence number of the change that wrote it
 	keyLen uint16
-	n      uint16  // entries; the first two are in few, the others in more
+	n      uint16  // number of entries; the first two are in few, the others in more
 	strLen uint32  // of the key and the sort keys
 	few    [2]slot // more entries are rare
 	more   *[]slot
 }
 
-// slot is an index entry: its sort key is a stretch of record.data.
+// slot is an index entry: its sort key is a part of record.data.
 type slot struct {
 	index uint16 // index.id
 	len   uint16
 	off   uint32
 }
 
-// item is what the tree of an index is made of. prefix is the start of the
-// sort key as a number: most comparisons end there and need not touch the
-// record.
+// item is an element of an index's tree. prefix is the start of the sort key as a number. Most comparisons are decided
+// by it and need not read the record.
 type item struct {
 	prefix uint64
 	rec    *record
@@ -47,10 +45,9 @@ type index struct {
 	name string
 	tree *btree.BTreeG[item]
 	hint btree.PathHint // for writes, which often come in ascending order
-	// removed is the sequence number of the last change that took an entry
-	// out: a scan may miss that entry because of it.
+	// removed is the sequence number of the last change that removed an entry. A scan may lack an entry because of it.
 	removed uint64
-	// durable counts the entries that are durable; without a log it is unused.
+	// durable counts the durable entries; unused without a log.
 	durable int
 }
 
@@ -59,16 +56,15 @@ type collection struct {
 	records records
 	indexes []*index
 	byName  map[string]*index
-	// deleted has the keys whose deletion may not be durable yet, with its
-	// sequence number.
+	// deleted maps keys whose deletion may not be durable yet to its sequence number.
 	deleted map[string]uint64
-	// durable counts the records that are durable, and durableBytes those of
-	// their keys and values; without a log they are unused.
+	// durable counts the durable records, and durableBytes the bytes of their keys and values; both are unused without
+	// a log.
 	durable      int
 	durableBytes int64
 }
 
-// fewIndexes are looked through faster than the map finds one.
+// fewIndexes is the number of indexes up to which a linear search is faster than the map.
 const fewIndexes = 8
 
 func newCollection(name store.Collection) *collection {
@@ -80,7 +76,7 @@ func newCollection(name store.Collection) *collection {
 	}
 }
 
-// index returns the index of that name, a new one when there is none.
+// index returns the index of that name, and creates it if necessary.
 func (c *collection) index(name string) (*index, error) {
 	for _, ix := range c.indexes[:min(len(c.indexes), fewIndexes)] {
 		if ix.name == name {
@@ -128,9 +124,8 @@ func (ix *index) item(r *record) item {
 	return item{binary.BigEndian.Uint64(b[:]), r}
 }
 
-// text is a stretch of the data as a string. Nobody writes to the data of a
-// record, so that it can be shared like one; a copy per look at a key would cost
-// more than everything else that a transaction does.
+// text returns a part of the data as a string without a copy. That is safe because nobody writes to the data of a
+// record. A copy for each read of a key would cost more than the rest of a transaction.
 func (r *record) text(off, n uint32) string {
 	return unsafe.String(unsafe.SliceData(r.data[off:off+n]), int(n))
 }
@@ -139,7 +134,7 @@ func (r *record) key() string { return r.text(0, uint32(r.keyLen)) }
 
 func (r *record) value() []byte { return r.data[r.strLen:] }
 
-// size is that of the key and the value.
+// size is the length of the key and the value in bytes.
 func (r *record) size() int64 { return int64(int(r.keyLen) + len(r.data) - int(r.strLen)) }
 
 // slot returns the i-th entry.
@@ -155,7 +150,7 @@ func (r *record) sortKeyAt(i int) string {
 	return r.text(s.off, uint32(s.len))
 }
 
-// find returns the place of the record's entry in ix, or -1.
+// find returns the index of the record's entry in ix, or -1.
 func (r *record) find(ix *index) int {
 	for i := range int(r.n) {
 		if r.slot(i).index == ix.id {
@@ -172,9 +167,9 @@ func (r *record) sortKey(ix *index) string {
 	return ""
 }
 
-// newRecord builds a record with copies of a key and a value, and with room for
-// as many bytes of sort keys: a key that is a piece of some request must not keep
-// all of it in memory. addEntry does the rest.
+// newRecord builds a record with copies of key and value, and with room for sortBytes bytes of sort keys. It copies the
+// key, because a key that is a part of some request must not keep the whole request in memory. addEntry adds the
+// entries.
 func newRecord[K string | []byte](key K, sortBytes int, value []byte) *record {
 	r := &record{
 		data: make([]byte, len(key)+sortBytes+len(value)), keyLen: uint16(len(key)), strLen: uint32(len(key) + sortBytes),
@@ -184,7 +179,7 @@ func newRecord[K string | []byte](key K, sortBytes int, value []byte) *record {
 	return r
 }
 
-// addEntry adds an entry to a record that nobody has seen yet.
+// addEntry adds an entry to a record that is not applied yet.
 func addEntry[K string | []byte](r *record, ix *index, sortKey K) {
 	s := slot{index: ix.id, len: uint16(len(sortKey)), off: uint32(r.keyLen)}
 	if r.n > 0 {
@@ -203,7 +198,7 @@ func addEntry[K string | []byte](r *record, ix *index, sortKey K) {
 	r.n++
 }
 
-// put makes rec the version of its key and returns the one it replaces.
+// put makes rec the current version of its key and returns the version it replaces.
 func (c *collection) put(rec *record) *record {
 	old := c.records.put(rec)
 	if old != nil {
@@ -216,8 +211,7 @@ func (c *collection) put(rec *record) *record {
 	return old
 }
 
-// delete removes a record and returns it, nil when there is none. seq is what
-// the indexes remember.
+// delete removes a record and returns it, nil when there is none. seq is the sequence number that the indexes remember.
 func (c *collection) delete(key string, seq uint64) *record {
 	old := c.records.delete(key)
 	if old == nil {
@@ -229,8 +223,7 @@ func (c *collection) delete(key string, seq uint64) *record {
 	return old
 }
 
-// unlink takes those entries of old out of their indexes that rec does not
-// replace in place.
+// unlink removes those entries of old from their indexes that rec does not replace in place.
 func (c *collection) unlink(old, rec *record) {
 	for i := range int(old.n) {
 		ix := c.indexes[old.slot(i).index]
@@ -245,8 +238,7 @@ func (ix *index) remove(r *record, seq uint64) {
 	ix.removed = seq
 }
 
-// scan collects the hits of r and the highest sequence number on which they
-// depend.
+// scan collects the hits of r and the highest sequence number on which they depend.
 func (ix *index) scan(r store.Range) (hits []store.Hit, seen uint64) {
 	sort, key := r.From, ""
 	if r.After != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// handle is the store.Tx that a function gets. It is worthless once the
-// function has returned, while the transaction behind it is used again.
+// handle is the store.Tx that a function gets. Once the function has returned, the handle is invalid, while the
+// transaction behind it is reused.
 type handle struct{ t *tx }
 
 func (h *handle) Now() time.Time {
@@ -69,16 +69,15 @@ func (h *handle) mayWrite() error {
 	return nil
 }
 
-// tx is the transaction that runs. There is one per store, since it has the
-// lock.
+// tx is the running transaction. There is one per store, because it has the lock.
 type tx struct {
 	s      *Store
 	now    time.Time
 	update bool
-	// seen is the highest sequence number among what the function looked at.
+	// seen is the highest sequence number of everything that the function read.
 	seen   uint64
 	writes []write
-	// byKey finds writes once there are too many to look through.
+	// byKey finds writes once there are too many to search one by one.
 	byKey  map[writeKey]int
 	bytes  int
 	topics topics
@@ -86,7 +85,7 @@ type tx struct {
 	err error
 }
 
-// write is a put, or without a record a delete.
+// write is a put, or a delete if it has no record.
 type write struct {
 	c   *collection
 	key string
@@ -98,8 +97,7 @@ type writeKey struct {
 	key string
 }
 
-// reset makes t ready for another function. topics now belong to the caller that has
-// taken them.
+// reset prepares t for another function. The topics now belong to the caller that took them.
 func (t *tx) reset(update bool) {
 	writes := t.writes[:0]
 	clear(t.writes)
@@ -109,7 +107,7 @@ func (t *tx) reset(update bool) {
 	*t = tx{s: t.s, update: update, writes: writes}
 }
 
-// manyWrites is where a map beats looking through the writes.
+// manyWrites is the number of writes from which a map is faster than a search.
 const manyWrites = 16
 
 func (t *tx) Now() time.Time {
@@ -194,8 +192,8 @@ func (t *tx) scan(name store.Collection, indexName string, r store.Range) ([]sto
 	return hits, nil
 }
 
-// size is exact in an Update, whose answer then waits for every transaction so
-// far. In a View it is what is durable, and nobody waits for it.
+// size is exact in an Update, whose answer then waits for every transaction so far. In a View it counts only what is
+// durable, and nobody waits.
 func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
 	c := t.s.find(name)
 	switch {
@@ -205,7 +203,7 @@ func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
 	case t.update:
 		t.seen = t.s.log.Last()
 	default:
-		t.s.unsettled.settle(t.s.log.Durable())
+		t.s.undurable.applyUpTo(t.s.log.Durable())
 		return c.durable, c.durableBytes, nil
 	}
 	return c.records.len(), c.records.bytes, nil
@@ -213,7 +211,7 @@ func (t *tx) size(name store.Collection) (records int, bytes int64, err error) {
 
 func (t *tx) notify(topic string) { t.topics.add(topic) }
 
-// fail makes sure that the transaction fails, even if its function ignores err.
+// fail makes the transaction fail even if its function ignores err.
 func (t *tx) fail(err error) error {
 	t.err = err
 	return err

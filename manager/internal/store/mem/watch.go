@@ -10,8 +10,7 @@ import (
 // Watch implements store.Store.
 func (s *Store) Watch(topic string) store.Watcher { return s.hub.Watch(topic) }
 
-// topics are what a transaction notifies. Most have one at most, which costs no
-// slice.
+// topics are the topics that a transaction notifies. Most transactions have at most one, which needs no slice.
 type topics struct {
 	first string
 	more  []string
@@ -37,15 +36,15 @@ func (s *Store) notify(t topics) {
 	}
 }
 
-// notifyLater wakes the watchers of a transaction whose caller did not stay
-// until it was durable. The goroutine ends with the fsync, or with the log.
+// notifyLater wakes the watchers for a transaction whose caller stopped waiting before it was durable. Its goroutine
+// ends with the fsync, or with the log.
 func (s *Store) notifyLater(t topics, seq uint64) {
 	s.mu.Lock()
-	if s.closed { // who still waits for something does not get it from here
+	if s.closed { // a closed store wakes no watchers
 		s.unlock()
 		return
 	}
-	s.background.Add(1) // while Close cannot have begun to wait
+	s.background.Add(1) // Close has not begun to wait, because closed is false
 	s.unlock()
 	go func() {
 		defer s.background.Done()

@@ -1,6 +1,5 @@
-// Package notify is the part of a store engine that wakes watchers inside one
-// process: a table of topics and the channels that wait for them. Engines feed
-// it from their own commits, or from what their server tells them.
+// Package notify wakes watchers inside one process: it maps topics to the channels that wait for them. Engines call it
+// for their own commits, or when their server notifies them.
 package notify
 
 import (
@@ -39,8 +38,8 @@ func (h *Hub) Watch(topic string) store.Watcher {
 	return w
 }
 
-// Notify wakes the watchers of topic without ever blocking: a watcher that has
-// not consumed its last wake-up keeps that one.
+// Notify wakes the watchers of topic and never blocks. A watcher that has not consumed its last wake-up gets no second
+// one.
 func (h *Hub) Notify(topic string) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()

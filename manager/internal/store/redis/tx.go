@@ -198,7 +198,7 @@ func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hi
 func (t *tx) preload(c store.Collection, hits []store.Hit) error {
 	var records []*overlay.Record
 	for _, h := range hits {
-		if !t.Known(c, h.Key) {
+		if !t.Loaded(c, h.Key) {
 			records = append(records, &overlay.Record{Collection: c, Key: h.Key})
 		}
 	}
@@ -245,7 +245,7 @@ func (t *tx) commit() error {
 	if err := t.ctx.Err(); err != nil {
 		return err
 	}
-	if err := t.Settle(); err != nil {
+	if err := t.LoadAssumed(); err != nil {
 		return err
 	}
 	writes := t.Writes()

@@ -9,8 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Place is an index in which records are looked for. Of a collection there are as
-// many as it takes to meet each record once.
+// Place is an index to search. A collection has as many places as it takes to meet each of its records once.
 type Place struct {
 	Collection store.Collection
 	Index      string
@@ -21,31 +20,28 @@ type Finder struct {
 	Store   store.Store
 	Tracker *Tracker
 	Places  []Place
-	// Check reads a record, and what else it takes to use it: nil, store.ErrNotFound,
-	// a *store.UnreadableError, or the store's error.
+	// Check reads a record and everything else that using it requires. It returns nil, store.ErrNotFound, a
+	// *store.UnreadableError, or the store's error.
 	Check func(tx store.Tx, c store.Collection, key string) error
 }
 
 const (
-	// maxExamined bounds the records that one page looks at.
+	// maxExamined bounds the records that one page examines.
 	maxExamined = 10_000
-	// findChunk is how many one transaction looks at.
+	// findChunk is how many records one transaction examines.
 	findChunk = 64
 )
 
 var (
-	// ErrCursor says that a cursor was not made by Find.
+	// ErrCursor is returned for a cursor that Find did not make.
 	ErrCursor = errors.New("unread: malformed cursor")
-	// ErrReadable says that a record was to be deleted because it cannot be read, and
-	// that it can.
+	// ErrReadable is returned when a record was to be deleted as unreadable but can be read.
 	ErrReadable = errors.New("unread: the record can be read")
 )
 
-// Find returns a page of about limit unreadable records, 1 to 1000: those that the
-// tracker knows (on the first page, whose cursor is empty), which may be in no
-// index, then those that are in Places, and index entries that lead to no record. A page may be
-// short, and still have a cursor. Each record appears once, unless it changes
-// meanwhile.
+// Find returns a page of about limit (1 to 1000) unreadable records. The first page, whose cursor is empty, begins with
+// those that the tracker knows and that may be in no index. Then follow those in Places, and index entries without a
+// record. A page may be short and still have a cursor. Each record appears once, unless it changes meanwhile.
 func (f *Finder) Find(ctx context.Context, limit int, cursor string) (page []*store.UnreadableError, next string, err error) {
 	at, after, err := f.parse(cursor)
 	if err != nil {
@@ -57,7 +53,7 @@ func (f *Finder) Find(ctx context.Context, limit int, cursor string) (page []*st
 		}
 	}
 	for examined := 0; at < len(f.Places); {
-		found, last, more, err := f.look(ctx, f.Places[at], after)
+		found, last, more, err := f.scanChunk(ctx, f.Places[at], after)
 		if err != nil {
 			return nil, "", err
 		}
@@ -99,7 +95,7 @@ func (f *Finder) known(ctx context.Context) (page []*store.UnreadableError, err 
 	return page, nil
 }
 
-// unless returns what is no answer about a record.
+// unless returns err, unless it is an answer about the record.
 func unless(err error) error {
 	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, store.ErrNotFound) {
 		return nil
@@ -107,8 +103,8 @@ func unless(err error) error {
 	return err
 }
 
-// look reads one chunk of a place.
-func (f *Finder) look(ctx context.Context, p Place, after *store.Hit) (page []*store.UnreadableError, last *store.Hit, more bool, err error) {
+// scanChunk examines one chunk of a place.
+func (f *Finder) scanChunk(ctx context.Context, p Place, after *store.Hit) (page []*store.UnreadableError, last *store.Hit, more bool, err error) {
 	err = f.Store.View(ctx, func(tx store.Tx) error {
 		page = nil
 		hits, err := tx.Scan(p.Collection, p.Index, store.Range{After: after, Limit: findChunk})
@@ -135,8 +131,8 @@ func (f *Finder) look(ctx context.Context, p Place, after *store.Hit) (page []*s
 	return page, last, more, err
 }
 
-// A cursor is base64url of: the number of the place, the length of the sort key as a
-// uvarint, sort key and key of the last hit.
+// A cursor is base64url of: the number of the place, the length of the sort key as a uvarint, and sort key and key of
+// the last hit.
 
 func (f *Finder) cursor(at int, after *store.Hit) string {
 	b := []byte{byte(at)}

@@ -1,6 +1,5 @@
-// Package unread is what the domain shares to go around records that cannot be
-// read: it counts them and tells of each once (Tracker), lets a search begin
-// behind many of them (Front), and finds them for an operator (Find).
+// Package unread helps the domain to skip records that cannot be read. Tracker counts them and reports each once, Front
+// lets a search begin behind many of them, and Finder finds them for an operator.
 package unread
 
 import (
@@ -13,12 +12,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// MaxKnown bounds the records that a Tracker remembers. What it meets beyond them
-// is counted and not told of.
+// MaxKnown bounds the records that a Tracker remembers. Further records are counted but not reported.
 const MaxKnown = 1000
 
-// Tracker counts the unreadable records that a manager meets. It is safe for
-// concurrent use, never blocks, and does nothing when it is nil.
+// Tracker counts the unreadable records that a manager meets. It is safe for concurrent use and never blocks. A nil
+// Tracker does nothing.
 type Tracker struct {
 	mu    sync.Mutex
 	known map[store.ID]string
@@ -34,9 +32,8 @@ func New() *Tracker {
 	}
 }
 
-// Met reports whether err says that a record is unreadable, and counts it. It may
-// be called in a transaction's function: a record that is met again in another
-// run only counts twice.
+// Met reports whether err says that a record is unreadable, and counts it. It may be called in a transaction's
+// function: a record that another run of the function meets again only counts twice.
 func (t *Tracker) Met(err error) bool {
 	var u *store.UnreadableError
 	if err == nil || !errors.As(err, &u) {
@@ -56,13 +53,13 @@ func (t *Tracker) Met(err error) bool {
 	case t.news <- u:
 		id.Key = strings.Clone(id.Key)
 		t.known[id] = u.Reason
-	default: // told when it is met again
+	default: // reported when it is met again
 	}
 	return true
 }
 
-// News delivers each record when it is met for the first time. It is never closed.
-// A caller that does not receive from it misses the news, and nothing else.
+// News delivers each record when it is met for the first time. It is never closed. A caller that does not receive from
+// it misses only the news.
 func (t *Tracker) News() <-chan *store.UnreadableError { return t.news }
 
 // Known returns the records that were met and not forgotten, in order.
@@ -85,7 +82,7 @@ func (t *Tracker) Known() []*store.UnreadableError {
 	return out
 }
 
-// Forget is called when a record is gone or can be read again.
+// Forget removes a record that is deleted or can be read again.
 func (t *Tracker) Forget(c store.Collection, key string) {
 	if t == nil {
 		return
@@ -95,15 +92,15 @@ func (t *Tracker) Forget(c store.Collection, key string) {
 	delete(t.known, store.ID{Collection: c, Key: key})
 }
 
-// Count is what a Tracker knows of a collection.
+// Count is what a Tracker knows about a collection.
 type Count struct {
 	// Known records, at most MaxKnown in all collections.
 	Known int
-	// Met counts how often any was met.
+	// Met is how often an unreadable record was met.
 	Met uint64
 }
 
-// Counts returns the collections in which there was any.
+// Counts returns the counts of the collections that had any.
 func (t *Tracker) Counts() map[store.Collection]Count {
 	out := make(map[store.Collection]Count)
 	if t == nil {
@@ -122,11 +119,10 @@ func (t *Tracker) Counts() map[store.Collection]Count {
 	return out
 }
 
-// Front remembers of indexes how far from their beginning there is nothing but
-// records to go around, so that a search of bounded length gets behind them in
-// the end, however many there are. The zero value is ready and safe for
-// concurrent use. An index here is any part of one that is searched from its
-// beginning, under a name of the caller's.
+// Front remembers how far from its beginning an index has only records to skip. A search of bounded length can begin
+// behind them and so passes them in the end, however many there are. An index here is any part of an index that is
+// searched from its beginning; the caller chooses its name. The zero value is ready for use and safe for concurrent
+// use.
 type Front struct {
 	mu sync.Mutex
 	at map[string]front
@@ -138,8 +134,8 @@ type front struct {
 }
 
 const (
-	// frontTTL is how long a Front is believed: a record that can be read again,
-	// or was put in front of the others, is found after this time at the latest.
+	// frontTTL is how long a Front is valid. A record that can be read again, or was put in front of the others, is
+	// found after this time at the latest.
 	frontTTL = 5 * time.Second
 	// maxFronts bounds the indexes that a Front remembers.
 	maxFronts = 1000
@@ -160,8 +156,7 @@ func (f *Front) After(index string) *store.Hit {
 	return &at.last
 }
 
-// Pass notes that a search which began at After met nothing that it could use up
-// to and with last.
+// Pass records that a search which began at After found nothing usable up to and including last.
 func (f *Front) Pass(index string, last store.Hit) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,24 +171,24 @@ func (f *Front) Pass(index string, last store.Hit) {
 	f.at[index] = at
 }
 
-// Lead is the stretch of hits at the beginning of a search that it could not use:
-// their records are missing, cannot be read, or belong elsewhere.
+// Lead collects the hits at the beginning of a search that it could not use: their records are missing, cannot be read,
+// or do not belong to the search.
 type Lead struct {
 	last store.Hit
 	over bool
 }
 
-// See takes the hits in their order, with whether the search could use them.
+// See is called for the hits in order. used says whether the search could use the hit.
 func (l *Lead) See(h store.Hit, used bool) {
 	if l.over = l.over || used; !l.over {
 		l.last = h
 	}
 }
 
-// Leads reports whether no hit could be used so far, and there were some.
+// Leads reports whether there were hits and none could be used so far.
 func (l *Lead) Leads() bool { return !l.over && l.last.Key != "" }
 
-// Pass lets the next search begin behind the stretch.
+// Pass lets the next search begin behind the unusable hits.
 func (l *Lead) Pass(f *Front, index string) {
 	if l.last.Key != "" {
 		f.Pass(index, l.last)

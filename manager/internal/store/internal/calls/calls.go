@@ -1,5 +1,4 @@
-// Package calls lets an engine's Close wait for the calls that are running and
-// refuse those that come later.
+// Package calls lets an engine's Close wait for the running calls and reject later ones.
 package calls
 
 import (
@@ -10,12 +9,12 @@ import (
 
 // Calls counts running calls. The zero value is open.
 type Calls struct {
-	mu      sync.RWMutex // held shared while a call registers, so that Close sees it or refuses it
+	mu      sync.RWMutex // read-locked while a call registers, so that Close either waits for the call or rejects it
 	closed  bool
 	running sync.WaitGroup
 }
 
-// Enter registers a call; the caller must call Leave. store.ErrClosed after Close.
+// Enter registers a call; the caller must call Leave. After Close it returns store.ErrClosed.
 func (c *Calls) Enter() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -29,8 +28,7 @@ func (c *Calls) Enter() error {
 // Leave ends a registered call.
 func (c *Calls) Leave() { c.running.Done() }
 
-// Close refuses further calls, waits for the running ones and reports whether
-// it was the first to close.
+// Close rejects further calls, waits for the running ones and reports whether it was the first Close.
 func (c *Calls) Close() bool {
 	c.mu.Lock()
 	first := !c.closed

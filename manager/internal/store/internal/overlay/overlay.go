@@ -1,14 +1,13 @@
-// Package overlay is the part of a transaction that is the same on every engine
-// that keeps writes back until commit: what was read, what will be written, the
-// checks and the limits.
+// Package overlay implements what transactions have in common on every engine that buffers writes until the commit: the
+// records that were read and written, the checks and the limits.
 package overlay
 
 import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Record is what a transaction knows of one record: what the engine had when it
-// was first looked at, and what the transaction wants it to be.
+// Record is a transaction's view of one record: what the engine had when the record was loaded, and what the
+// transaction wants to write.
 type Record struct {
 	Collection store.Collection
 	Key        string
@@ -17,23 +16,22 @@ type Record struct {
 	Stored        bool
 	StoredValue   []byte
 	StoredEntries []store.Entry
-	// Unreadable says why the engine cannot read what it has, empty when it can.
+	// Unreadable is the reason that the engine cannot read its record, empty when it can.
 	Unreadable string
-	// Version is the engine's own mark of what it read.
+	// Version identifies the version that the engine read.
 	Version uint32
 
-	// Assumed: nobody has looked whether the engine has the record; it is
-	// written as if it had not. See Tx.Assume.
+	// Assumed is true when the record was not loaded, and is written as if the engine did not have it. See Tx.Assume.
 	Assumed bool
 
-	// Written: the transaction put (Present) or deleted the record.
+	// Written is true when the transaction put (Present) or deleted the record.
 	Written bool
 	Present bool
 	Value   []byte // never nil when Present
 	Entries []store.Entry
 }
 
-// readable fails for a record that the engine cannot read.
+// readable returns an error for a record that the engine cannot read.
 func (r *Record) readable() error {
 	if r.Unreadable == "" {
 		return nil
@@ -41,10 +39,10 @@ func (r *Record) readable() error {
 	return &store.UnreadableError{Collection: r.Collection, Key: r.Key, Reason: r.Unreadable}
 }
 
-// Added returns the entries that a commit has to add.
+// Added returns the entries that the commit has to add.
 func (r *Record) Added() []store.Entry { return without(r.Entries, r.StoredEntries) }
 
-// Removed returns the entries that a commit has to remove.
+// Removed returns the entries that the commit has to remove.
 func (r *Record) Removed() []store.Entry {
 	if !r.Stored {
 		return nil
@@ -71,37 +69,34 @@ type recordID struct {
 	key string
 }
 
-// Tx implements Get, Put, Delete and Notify of store.Tx. An engine embeds it,
-// sets Load, and commits Writes and Topics.
+// Tx implements Get, Put, Delete and Notify of store.Tx. An engine embeds it, sets Load, and commits Writes and Topics.
 type Tx struct {
-	// ReadOnly refuses writes and drops notifications.
+	// ReadOnly rejects writes and drops notifications.
 	ReadOnly bool
-	// Load looks at a record for the first time and fills its Stored fields.
-	// An error is final for the transaction.
+	// Load reads a record for the first time and fills its Stored fields. An error is final for the transaction.
 	Load func(*Record) error
-	// LoadMany is Load for several records at once; only FetchAll and Settle
-	// need it.
+	// LoadMany is Load for several records at a time. Only FetchAll and LoadAssumed need it.
 	LoadMany func([]*Record) error
-	// FindEntries fills StoredEntries of a record that the engine cannot read, which
-	// is about to be deleted; nil when the engine cannot find them.
+	// FindEntries fills StoredEntries of a record that the engine cannot read and that is about to be deleted. It is
+	// nil when the engine cannot find them.
 	FindEntries func(*Record) error
-	// Assume lets a Put of a record that was not looked at take it for absent,
-	// which saves the look for records with new keys. The engine has to find
-	// out at commit, and to look or to run the function again if it was wrong.
+	// Assume lets a Put of a record that was not loaded assume that it is absent. That saves a read for records with
+	// new keys. The engine must check the assumption at the commit and, if it was wrong, load the record or run the
+	// function again.
 	Assume bool
 
-	// Err is the first engine error or limit met. It fails the transaction
-	// even if the function ignores what Get or Put returned.
+	// Err is the first engine error or exceeded limit. It fails the transaction even if the function ignores the error
+	// that Get or Put returned.
 	Err error
 
 	writes  []*Record
 	topics  []string
 	records map[recordID]*Record
-	assumed int // records that are only assumed
+	assumed int // records that are assumed, not loaded
 	bytes   int
 }
 
-// Fail notes the first error and returns err.
+// Fail stores the first error in Err and returns err.
 func (t *Tx) Fail(err error) error {
 	if t.Err == nil {
 		t.Err = err
@@ -109,11 +104,10 @@ func (t *Tx) Fail(err error) error {
 	return err
 }
 
-// Reads is the number of different records the transaction has looked at.
+// Reads is the number of different records that the transaction has loaded.
 func (t *Tx) Reads() int { return len(t.records) - t.assumed }
 
-// Records returns, in no order, every record that the transaction has looked at
-// or writes.
+// Records returns, in no order, every record that the transaction has loaded or writes.
 func (t *Tx) Records() []*Record {
 	out := make([]*Record, 0, len(t.records))
 	for _, r := range t.records {
@@ -122,11 +116,11 @@ func (t *Tx) Records() []*Record {
 	return out
 }
 
-// Topics are the topics to notify, in order.
+// Topics returns the topics to notify, in order.
 func (t *Tx) Topics() []string { return t.topics }
 
-// Writes returns the records that a commit changes, in the order of their first
-// write; a record that neither was nor will be there is left out.
+// Writes returns the records that a commit changes, in the order of their first write. A record that was absent and
+// stays absent is left out.
 func (t *Tx) Writes() []*Record {
 	out := t.writes[:0:0]
 	for _, r := range t.writes {
@@ -149,12 +143,12 @@ func (t *Tx) record(c store.Collection, key string) (*Record, error) {
 	if err := t.Load(r); err != nil {
 		return nil, t.Fail(err)
 	}
-	t.keep(r)
+	t.track(r)
 	return r, nil
 }
 
-// look makes sure that an assumed record is looked at.
-func (t *Tx) look(r *Record) error {
+// ensureLoaded loads an assumed record.
+func (t *Tx) ensureLoaded(r *Record) error {
 	if !r.Assumed {
 		return nil
 	}
@@ -166,19 +160,19 @@ func (t *Tx) look(r *Record) error {
 	return nil
 }
 
-// Known reports whether the transaction has looked at the record.
-func (t *Tx) Known(c store.Collection, key string) bool {
+// Loaded reports whether the transaction has loaded the record.
+func (t *Tx) Loaded(c store.Collection, key string) bool {
 	r := t.records[recordID{c, key}]
 	return r != nil && !r.Assumed
 }
 
-// Preload hands over a record that the engine has read, and protects like any
-// other, before the function asks for it.
+// Preload adds a record that the engine has read, before the function asks for it. The engine protects it like any
+// other record that was read.
 func (t *Tx) Preload(r *Record) {
 	have := t.records[recordID{r.Collection, r.Key}]
 	switch {
 	case have == nil:
-		t.keep(r)
+		t.track(r)
 	case have.Assumed:
 		have.Stored, have.StoredValue, have.StoredEntries, have.Version = r.Stored, r.StoredValue, r.StoredEntries, r.Version
 		have.Unreadable = r.Unreadable
@@ -190,7 +184,7 @@ func (t *Tx) Preload(r *Record) {
 	}
 }
 
-// Assumed returns the records that were written without having been looked at.
+// Assumed returns the records that were written without being loaded.
 func (t *Tx) Assumed() []*Record {
 	if t.assumed == 0 {
 		return nil
@@ -204,15 +198,15 @@ func (t *Tx) Assumed() []*Record {
 	return out
 }
 
-func (t *Tx) keep(r *Record) {
+func (t *Tx) track(r *Record) {
 	if t.records == nil {
 		t.records = make(map[recordID]*Record, 4)
 	}
 	t.records[recordID{r.Collection, r.Key}] = r
 }
 
-// Settle looks at the records that were written without a look, together.
-func (t *Tx) Settle() error {
+// LoadAssumed loads together the records that were written without being loaded.
+func (t *Tx) LoadAssumed() error {
 	assumed := t.Assumed()
 	if len(assumed) == 0 {
 		return nil
@@ -232,7 +226,7 @@ func (t *Tx) Settle() error {
 	return nil
 }
 
-// FetchAll is what an engine makes its store.Prefetcher of.
+// FetchAll loads the records ids together. An engine implements store.Prefetcher with it.
 func (t *Tx) FetchAll(ids []store.ID) error {
 	if t.Err != nil {
 		return t.Err
@@ -257,7 +251,7 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 		return t.Fail(err)
 	}
 	for _, r := range records {
-		t.keep(r)
+		t.track(r)
 	}
 	return nil
 }
@@ -298,7 +292,7 @@ func (t *Tx) Put(c store.Collection, key string, value []byte, entries ...store.
 		return err
 	}
 	if value == nil {
-		value = []byte{} // SQL's NULL is not an empty value
+		value = []byte{} // a nil slice would become SQL's NULL, which is not an empty value
 	}
 	r.Present, r.Value = true, value
 	r.Entries = append([]store.Entry(nil), entries...)
@@ -315,7 +309,7 @@ func (t *Tx) Delete(c store.Collection, key string) error {
 	}
 	r, err := t.record(c, key)
 	if err == nil {
-		err = t.look(r)
+		err = t.ensureLoaded(r)
 	}
 	if err != nil {
 		return err
@@ -337,7 +331,7 @@ func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
 	}
 	if t.Assume && t.records[recordID{c, key}] == nil {
 		r := &Record{Collection: c, Key: key, Assumed: true}
-		t.keep(r)
+		t.track(r)
 		t.assumed++
 		t.written(r)
 		return r, nil
@@ -346,7 +340,7 @@ func (t *Tx) writable(c store.Collection, key string) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := r.readable(); err != nil && !r.Written { // else it is deleted first
+	if err := r.readable(); err != nil && !r.Written { // an unreadable record must be deleted first
 		return nil, t.Fail(err)
 	}
 	t.written(r)

@@ -95,20 +95,20 @@ func TestAssumedRecords(t *testing.T) {
 		t.Fatalf("Get(a) = %q, %v", v, err)
 	}
 	e.want(t) // nobody has looked
-	if tx.Reads() != 0 || tx.Known("things", "a") || len(tx.Assumed()) != 2 || len(tx.Records()) != 2 {
+	if tx.Reads() != 0 || tx.Loaded("things", "a") || len(tx.Assumed()) != 2 || len(tx.Records()) != 2 {
 		t.Fatalf("%d reads, assumed %d", tx.Reads(), len(tx.Assumed()))
 	}
 	if got := writes(tx); got != "insert a=x -0 +1, insert c=y -0 +1" {
 		t.Errorf("before the look: %s", got)
 	}
-	if err := tx.Settle(); err != nil {
+	if err := tx.LoadAssumed(); err != nil {
 		t.Fatal(err)
 	}
 	e.want(t, "a+c")
 	if got := writes(tx); got != "update a=x -1 +1, insert c=y -0 +1" || tx.Reads() != 2 || len(tx.Assumed()) != 0 {
 		t.Errorf("after the look: %s, %d reads", got, tx.Reads())
 	}
-	if err := tx.Settle(); err != nil || len(e.looks) != 1 {
+	if err := tx.LoadAssumed(); err != nil || len(e.looks) != 1 {
 		t.Errorf("settled twice: %v, looks %q", err, e.looks)
 	}
 }
@@ -152,7 +152,7 @@ func TestPreload(t *testing.T) {
 		if v, err := tx.Get("things", key); err != nil || string(v) != want {
 			t.Errorf("Get(%s) = %q, %v, want %q", key, v, err, want)
 		}
-		if !tx.Known("things", key) {
+		if !tx.Loaded("things", key) {
 			t.Errorf("%s is not known", key)
 		}
 	}
@@ -207,7 +207,7 @@ func TestEngineErrorsFailTheTransaction(t *testing.T) {
 		"settle": func(tx *Tx) {
 			tx.Assume = true
 			_ = tx.Put("things", "a", nil)
-			_ = tx.Settle()
+			_ = tx.LoadAssumed()
 		},
 		"delete an assumed": func(tx *Tx) {
 			tx.Assume = true

@@ -1,5 +1,5 @@
-// Package reccodec packs index entries for engines that keep a record's
-// entries beside it: replacing or deleting a record takes them away as well.
+// Package reccodec encodes index entries for engines that store them beside their record, so that they are removed when
+// the record is replaced or deleted.
 package reccodec
 
 import (
@@ -26,8 +26,7 @@ func Append(b []byte, entries []store.Entry) []byte {
 	return b
 }
 
-// Split reads the entries at the start of b and returns what follows them,
-// which aliases b.
+// Split decodes the entries at the start of b and returns the bytes behind them, which alias b.
 func Split(b []byte) (entries []store.Entry, rest []byte, err error) {
 	count, w := binary.Uvarint(b)
 	if w <= 0 || count > uint64(len(b)) {

@@ -1,23 +1,22 @@
 package mem
 
-// unsettled is what has to happen to the counts and to the memory of deletions
-// when transactions become durable, in order of their sequence numbers. It is
-// guarded by Store.mu and as long as the changes that wait for their fsync.
-type unsettled struct {
+// undurable queues applied changes until they are durable, in the order of their sequence numbers. Then the counts and
+// the memory of deletions are updated. It is guarded by Store.mu and as long as the changes that wait for their fsync.
+type undurable struct {
 	queue []change
 	head  int
 }
 
-// change is an applied write that is durable when seq is.
+// change is an applied write. It is durable when record seq is.
 type change struct {
 	seq uint64
 	c   *collection
 	old *record // what was replaced or deleted, nil if nothing
-	rec *record // what took its place, nil for a delete
+	rec *record // what replaced it, nil for a delete
 }
 
 // add queues the applied write w, which replaced old.
-func (u *unsettled) add(w *write, old *record, seq uint64) {
+func (u *undurable) add(w *write, old *record, seq uint64) {
 	if w.rec == nil && old == nil {
 		return
 	}
@@ -27,8 +26,8 @@ func (u *unsettled) add(w *write, old *record, seq uint64) {
 	u.queue = append(u.queue, change{seq, w.c, old, w.rec})
 }
 
-// settle counts the change as durable.
-func (ch *change) settle() {
+// apply counts the change as durable.
+func (ch *change) apply() {
 	c := ch.c
 	if ch.old != nil {
 		c.durable--
@@ -48,10 +47,10 @@ func (ch *change) settle() {
 	}
 }
 
-// settle does what is due now that everything up to durable is durable.
-func (u *unsettled) settle(durable uint64) {
+// applyUpTo counts all changes up to sequence number durable.
+func (u *undurable) applyUpTo(durable uint64) {
 	for u.head < len(u.queue) && u.queue[u.head].seq <= durable {
-		u.queue[u.head].settle()
+		u.queue[u.head].apply()
 		u.queue[u.head] = change{}
 		u.head++
 	}
