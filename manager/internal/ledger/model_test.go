@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -305,6 +306,60 @@ func TestAgainstModel(t *testing.T) {
 			"": func(t *rapid.T) { compare(t, l, m) },
 		})
 	})
+}
+
+// TestFoundByTheModel has the shortest runs of TestAgainstModel that failed while the
+// ledger was written, each with the bug that it showed. Every call is a millisecond
+// after the one before.
+func TestFoundByTheModel(t *testing.T) {
+	type step struct {
+		do, key string
+		ttl     time.Duration
+		err     error
+	}
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		max   int
+		steps []step
+		gone  []string
+	}{
+		"an outcome outlived its TTL by a millisecond": {1, []step{
+			{"commit", "k0", ms, nil}, {"reject", "k0", ms, nil},
+		}, nil},
+		"an outcome ended a millisecond before its TTL": {1, []step{
+			{"commit", "k1", 2 * ms, nil}, {"reject", "k1", ms, ErrConflict},
+		}, nil},
+		"a replay did not keep its entry from eviction": {2, []step{
+			{"commit", "k0", 40 * ms, nil}, {"commit", "k1", 30 * ms, nil}, {"reserve", "k0", ms, nil}, {"commit", "k2", 10 * ms, nil},
+		}, []string{"k1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, clock := newTestLedger(t, evicting(Options{MaxEntries: c.max}))
+			for i, s := range c.steps {
+				clock.advance(ms)
+				finish := finishReq(s.key, "t1", "x")
+				finish.TTL = s.ttl
+				var err error
+				switch s.do {
+				case "commit":
+					err = l.Commit(t.Context(), finish)
+				case "reject":
+					err = l.Reject(t.Context(), finish)
+				case "reserve":
+					_, err = l.Reserve(t.Context(), reserveReq(s.key, "t1"), nil)
+				}
+				if !errors.Is(err, s.err) {
+					t.Errorf("step %d, %s %s: %v, want %v", i, s.do, s.key, err, s.err)
+				}
+			}
+			for _, s := range c.steps {
+				_, err := l.Get(t.Context(), "s", s.key)
+				if want := slices.Contains(c.gone, s.key); errors.Is(err, ErrNotFound) != want {
+					t.Errorf("%s: %v, gone must be %v", s.key, err, want)
+				}
+			}
+		})
+	}
 }
 
 // compare checks everything that can be seen from outside.

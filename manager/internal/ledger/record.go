@@ -31,18 +31,25 @@ var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.Stat
 
 // A record begins with its version:
 //
-//	record := version(1) state(1) created expires touched [unknown] token fingerprint ref result
+//	record := version(1) state(1) created expires touched [unknown] token fingerprint ref [form] result
 //	created, expires, touched := uvarint(Unix milliseconds)
-//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; since version 2
+//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; only in version 2
 //	token, fingerprint, ref := uvarint(length) bytes
-//	result := the rest: a result in the API's raw form, empty when PENDING or UNKNOWN
+//	form := version of the result(1); only in version 3, else it is 1
+//	result := the rest, empty when PENDING or UNKNOWN; in version 1 the API's raw form
 //
-// Version 2 is written only where version 1 cannot say it, so that the release before
-// can read all other records: an entry that is UNKNOWN, and a reservation that does not
-// leave its unknown TTL to the manager.
+// A version is written only where an earlier one cannot say it, so that the release before
+// can read all other records. Version 2 is for an entry that is UNKNOWN, and for a
+// reservation that does not leave its unknown TTL to the manager. Version 3 is for an
+// outcome whose result has a version that is not 1. This program reads those of a later
+// one except for the result: it fences, expires and evicts the entry, and refuses to
+// replay it.
 const (
 	recordVersion1 = 1
 	recordVersion2 = 2
+	recordVersion3 = 3
+
+	resultVersion = 1
 )
 
 // record is a decoded record; its slices alias the stored value.
@@ -55,7 +62,9 @@ type record struct {
 	explicit                bool
 	token, fingerprint, ref []byte
 	result                  []byte
-	size                    int // of the encoded value and its key
+	// form is the version of a result that this program does not know, else 0.
+	form byte
+	size int // of the encoded value and its key
 }
 
 // setUnknown says for how long the reservation is UNKNOWN when it runs out; asked is 0
@@ -107,10 +116,22 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 
 // version is the lowest that can hold the record.
 func (r *record) version() byte {
-	if r.state == api.StateUnknown || r.state == api.StatePending && r.explicit {
+	switch {
+	case r.form != 0:
+		return recordVersion3
+	case r.state == api.StateUnknown || r.state == api.StatePending && r.explicit:
 		return recordVersion2
 	}
 	return recordVersion1
+}
+
+// answer is the result of an outcome in the API's raw form. Its error is a
+// *store.UnreadableError.
+func (r *record) answer(key string) ([]byte, error) {
+	if r.form != 0 {
+		return nil, unreadable(key, "its result has version %d, this program reads %d", r.form, resultVersion)
+	}
+	return r.result, nil
 }
 
 // unknownField is the field unknown of a record.
@@ -127,8 +148,11 @@ func recordLen(r *record) int {
 	for _, v := range [...]int{int(r.created), int(r.expires), int(r.touched), len(r.token), len(r.fingerprint), len(r.ref)} {
 		n += uvarintLen(uint64(v))
 	}
-	if r.version() == recordVersion2 {
+	switch r.version() {
+	case recordVersion2:
 		n += uvarintLen(r.unknownField())
+	case recordVersion3:
+		n++
 	}
 	return n
 }
@@ -148,6 +172,9 @@ func appendRecord(dst []byte, r *record) []byte {
 		dst = binary.AppendUvarint(dst, uint64(len(f)))
 		dst = append(dst, f...)
 	}
+	if version == recordVersion3 {
+		dst = append(dst, r.form)
+	}
 	return append(dst, r.result...)
 }
 
@@ -162,11 +189,11 @@ func decodeRecord(key string, b []byte, r *record) error {
 	if len(b) < 2 {
 		return unreadable(key, "it is shorter than its header")
 	}
-	if b[0] != recordVersion1 && b[0] != recordVersion2 {
-		return unreadable(key, "it has version %d, this program reads %d and %d", b[0], recordVersion1, recordVersion2)
+	if b[0] < recordVersion1 || b[0] > recordVersion3 {
+		return unreadable(key, "it has version %d, this program reads %d to %d", b[0], recordVersion1, recordVersion3)
 	}
 	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
-	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] {
+	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] || b[0] == recordVersion3 && !r.state.Terminal() {
 		return unreadable(key, "it is in state %d", b[1])
 	}
 	rest := b[2:]
@@ -194,8 +221,17 @@ func decodeRecord(key string, b []byte, r *record) error {
 		}
 		*v, rest = rest[n:n+int(u):n+int(u)], rest[n+int(u):]
 	}
+	if b[0] == recordVersion3 {
+		if len(rest) == 0 || rest[0] == 0 {
+			return unreadable(key, "the version of its result is missing")
+		}
+		if rest[0] != resultVersion {
+			r.form = rest[0]
+		}
+		rest = rest[1:]
+	}
 	r.result = rest
-	if r.state.Terminal() {
+	if r.state.Terminal() && r.form == 0 {
 		if _, _, err := api.CheckRawResult(rest); err != nil {
 			return unreadable(key, "its result is malformed: %v", err)
 		}

@@ -25,7 +25,10 @@ func TestRecordRoundTrip(t *testing.T) {
 			result: some.Draw(t, "result"),
 		}
 		if in.state.Terminal() {
-			in.result = answer(200, string(in.result))
+			in.form = rapid.SampledFrom([]byte{0, 2, 255}).Draw(t, "form")
+			if in.form == 0 {
+				in.result = answer(200, string(in.result))
+			}
 		}
 		if in.state == api.StatePending || in.state == api.StateUnknown {
 			in.explicit = rapid.Bool().Draw(t, "explicit")
@@ -46,6 +49,9 @@ func TestRecordRoundTrip(t *testing.T) {
 		}
 		if out.size != len(b)+1 {
 			t.Fatalf("size %d", out.size)
+		}
+		if out.form != in.form {
+			t.Fatalf("the result has version %d, had %d", out.form, in.form)
 		}
 		if out.unknown != in.unknown || out.explicit != in.explicit {
 			t.Fatalf("unknown for %d (%v), was %d (%v)", out.unknown, out.explicit, in.unknown, in.explicit)
@@ -68,7 +74,11 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add(appendRecord(nil, &record{state: api.StateUnknown, expires: 1 << 40, unknown: 300_000, explicit: true, token: []byte("t")}))
 	f.Add([]byte{recordVersion1, byte(api.StatePending)})
 	f.Add([]byte{recordVersion1, byte(api.StateUnknown), 0, 0, 0, 0, 0, 0})
-	f.Add([]byte{recordVersion2 + 1, 1, 0, 0})
+	f.Add([]byte{recordVersion3 + 1, 1, 0, 0})
+	f.Add([]byte{recordVersion3, byte(api.StateCommitted), 0, 0, 0, 0, 0, 0, 2, 'x'})
+	f.Add([]byte{recordVersion3, byte(api.StateCommitted), 0, 0, 0, 0, 0, 0, 1, 0xc8, 1, 0, 0, 0})
+	f.Add([]byte{recordVersion3, byte(api.StateCommitted), 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{recordVersion3, byte(api.StatePending), 0, 0, 0, 0, 0, 0, 2})
 	f.Add([]byte{recordVersion1, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r record

@@ -202,8 +202,12 @@ func (r *run) look(stx store.Tx) error {
 	case verdictMismatch, verdictUnknown:
 		r.refusal = refusals[v].err
 	case verdictFinal:
+		result, err := e.answer(r.key)
+		if err != nil {
+			return err
+		}
 		r.found = true
-		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}
+		r.reply = Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: result}
 		r.tx.l.touches.note(r.key, now)
 	case verdictPending:
 		r.found = true

@@ -166,8 +166,12 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 	case verdictPending:
 		return Reply{State: api.StatePending, ExpiresIn: remaining(e.expires, at)}, nil
 	case verdictFinal:
+		result, err := e.answer(key)
+		if err != nil {
+			return Reply{}, err
+		}
 		tx.l.touches.note(key, now)
-		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: e.result}, nil
+		return Reply{State: e.state, ExpiresIn: remaining(e.expires, at), Result: result}, nil
 	case verdictMoved:
 		tx.count(OpReserve, OutcomeMoved)
 		return Reply{}, &MovedError{Owner: owner}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -125,4 +126,84 @@ func TestWayBack(t *testing.T) {
 			t.Errorf("%s, committed: version %d", k, got)
 		}
 	}
+}
+
+// TestResultOfALaterVersion: a manager after this one may record results in another form.
+// All that this one cannot do is to replay them.
+func TestResultOfALaterVersion(t *testing.T) {
+	l, c := newTestLedger(t, evicting(Options{MaxEntries: 4}))
+	later := func(key string) {
+		t.Helper()
+		mustReserve(t, l, key, "t", api.StateReserved)
+		mustCommit(t, l, key, "t", "x")
+		err := l.Update(t.Context(), func(tx *Tx) error {
+			var r record
+			e, err := l.load(tx.Tx, recordKey("s", key), &r)
+			if err == nil {
+				e.form, e.result = 2, []byte("in a form of its own")
+				err = tx.put(recordKey("s", key), e)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	value := func(key string) (b []byte) {
+		t.Helper()
+		err := l.store.View(t.Context(), func(tx store.Tx) error {
+			v, err := tx.Get(collection, recordKey("s", key))
+			b = bytes.Clone(v)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	unreadable := func(what string, err error) {
+		t.Helper()
+		var u *store.UnreadableError
+		if !errors.As(err, &u) || u.Reason != "its result has version 2, this program reads 1" {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	later("a")
+	before := value("a")
+	if before[0] != recordVersion3 {
+		t.Fatalf("version %d", before[0])
+	}
+	_, err := l.Reserve(t.Context(), reserveReq("a", "t2"), nil)
+	unreadable("a duplicate", err)
+	unreadable("a duplicate in another's transaction", l.Update(t.Context(), func(tx *Tx) error {
+		_, err := tx.Reserve(reserveReq("a", "t2"))
+		return err
+	}))
+	_, err = l.Get(t.Context(), "s", "a")
+	unreadable("an operator's look", err)
+	_, err = ReadRecord(recordKey("s", "a"), before)
+	unreadable("a check of the stored record", err)
+	mustCommit(t, l, "a", "t", "again")
+	if err := l.Commit(t.Context(), finishReq("a", "t2", "x")); !errors.Is(err, ErrFenced) {
+		t.Errorf("a stranger's commit: %v", err)
+	}
+	if err := l.Reject(t.Context(), finishReq("a", "t", "x")); !errors.Is(err, ErrConflict) {
+		t.Errorf("another outcome: %v", err)
+	}
+	if err := l.Release(t.Context(), releaseReq("a", "t")); !errors.Is(err, ErrConflict) {
+		t.Errorf("a release: %v", err)
+	}
+	if !bytes.Equal(value("a"), before) {
+		t.Errorf("%x became %x", before, value("a"))
+	}
+
+	// It leaves the window as others do: by eviction, and by its TTL.
+	for _, k := range []string{"b", "c", "d", "e"} {
+		c.advance(time.Millisecond)
+		later(k)
+	}
+	mustReserve(t, l, "a", "t3", api.StateReserved)
+	c.advance(l.Options().CommittedTTL)
+	mustReserve(t, l, "e", "t3", api.StateReserved)
 }

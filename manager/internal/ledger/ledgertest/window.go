@@ -40,6 +40,7 @@ func testFullWindow(t *testing.T, m *managers) {
 	const limit, ttl = 25, 2 * time.Second
 	m.stores = m.stores[:1]
 	m.start(ledger.Options{MaxEntries: limit, ScopeShare: -1})
+	began := time.Now() // nothing expires before began + ttl
 	for i := range limit {
 		f := finish(fmt.Sprintf("k%d", i), "t", "x")
 		if i == 0 {
@@ -54,7 +55,6 @@ func testFullWindow(t *testing.T, m *managers) {
 		_, err := m.at(0).Reserve(t.Context(), &api.ReserveRequest{Key: "new", Scope: "s", Token: "t"}, nil)
 		return err
 	}
-	began := time.Now()
 	var full *ledger.FullError
 	if err := reserve(); !errors.As(err, &full) && time.Since(began) < ttl/2 {
 		t.Errorf("one key more: %v", err)
