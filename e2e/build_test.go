@@ -14,7 +14,7 @@ import (
 
 // What the tests run; set by TestMain.
 var (
-	binDir     string // manager, gateway, payments
+	binDir     string // oncegate, gateway, payments
 	wasmModule string
 )
 
@@ -74,7 +74,7 @@ func build(dir string) error {
 	if raceEnabled {
 		args = append(args, "-race")
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./manager", "./hostsim/gateway", "./examples/payments")...)
+	cmd := exec.CommandContext(ctx, "go", append(args, "./manager/cmd/oncegate", "./hostsim/gateway", "./examples/payments")...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the programs: %w\n%s", err, out)

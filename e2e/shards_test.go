@@ -48,7 +48,7 @@ func (f *fleet) startShard(t *testing.T, name string, args ...string) {
 		f.shards[name] = m
 	}
 	args = append([]string{"serve", "--data-dir", filepath.Join(f.dir, "data-"+name), "--shard", name, "--cleanup-interval-seconds", "0.2"}, args...)
-	if err := f.launch(&m.process, "manager", "api", &m.addr, append(args, "--listen")...); err != nil {
+	if err := f.launch(&m.process, "oncegate", "api", &m.addr, append(args, "--listen")...); err != nil {
 		t.Fatal(err)
 	}
 }

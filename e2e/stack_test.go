@@ -98,7 +98,7 @@ func stopAll(list []*process) error {
 func (s *stack) startManager(t *testing.T) {
 	t.Helper()
 	args := append([]string{"serve", "--data-dir", filepath.Join(s.dir, "data")}, s.settings...)
-	err := s.launch(&s.manager, "manager", "api", &s.managerAddr, append(args, "--listen")...)
+	err := s.launch(&s.manager, "oncegate", "api", &s.managerAddr, append(args, "--listen")...)
 	if err != nil {
 		t.Fatal(err)
 	}

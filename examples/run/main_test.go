@@ -90,7 +90,7 @@ func TestRunTellsHowToChooseAnotherPort(t *testing.T) {
 	}
 	defer l.Close()
 	bin := t.TempDir()
-	for _, file := range []string{"manager", "gateway", "payments", "oncegate.wasm"} {
+	for _, file := range []string{"oncegate", "gateway", "payments", "oncegate.wasm"} {
 		if err := os.WriteFile(filepath.Join(bin, file), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

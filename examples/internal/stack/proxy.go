@@ -99,7 +99,7 @@ func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error
 	if s.cfg.Mode == "body" {
 		args = append(args, "--allow-on-headers-stop-iteration")
 	}
-	return s.start(ctx, "gateway", args, ready)
+	return s.start(ctx, "gateway", "gateway", args, ready)
 }
 
 func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) {

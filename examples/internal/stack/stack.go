@@ -67,7 +67,7 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.Mode == "" {
 		cfg.Mode = "body"
 	}
-	for _, file := range []string{"manager", "gateway", "payments", "oncegate.wasm"} {
+	for _, file := range []string{"oncegate", "gateway", "payments", "oncegate.wasm"} {
 		if _, err := os.Stat(filepath.Join(cfg.BinDir, file)); err != nil {
 			return nil, fmt.Errorf("%w: run `make build` first", err)
 		}
@@ -144,7 +144,7 @@ func (s *Stack) KillManager() {
 // StartManager starts the manager, on the data that is there, and waits until it is ready.
 func (s *Stack) StartManager(ctx context.Context) error {
 	var err error
-	s.manager, err = s.start(ctx, "manager", []string{
+	s.manager, err = s.start(ctx, "manager", "oncegate", []string{
 		"serve",
 		"--data-dir", filepath.Join(s.cfg.Dir, "data"),
 		"--listen", address(s.Ports.Manager),
@@ -155,15 +155,15 @@ func (s *Stack) StartManager(ctx context.Context) error {
 
 func (s *Stack) startPayments(ctx context.Context) error {
 	var err error
-	s.payments, err = s.start(ctx, "payments", []string{"--listen", address(s.Ports.Payments)}, s.PaymentsURL()+"/healthz")
+	s.payments, err = s.start(ctx, "payments", "payments", []string{"--listen", address(s.Ports.Payments)}, s.PaymentsURL()+"/healthz")
 	return err
 }
 
-// start runs a program of BinDir and waits until ready answers 200. The process is returned also with an error when it
+// start runs a program of BinDir in a role and waits until ready answers 200. The process is returned also with an error when it
 // runs, so that Stop finds it.
-func (s *Stack) start(ctx context.Context, name string, args []string, ready string) (*process, error) {
-	log := s.logPath(name)
-	return s.launch(ctx, program{name: name, path: filepath.Join(s.cfg.BinDir, name), args: args, logPath: log, outPath: log}, ready)
+func (s *Stack) start(ctx context.Context, role, name string, args []string, ready string) (*process, error) {
+	log := s.logPath(role)
+	return s.launch(ctx, program{name: role, path: filepath.Join(s.cfg.BinDir, name), args: args, logPath: log, outPath: log}, ready)
 }
 
 // launch is start for any program.

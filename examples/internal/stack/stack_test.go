@@ -24,7 +24,10 @@ import (
 // with the misbehaviour that the environment asks of it.
 func TestMain(m *testing.M) {
 	switch name := filepath.Base(os.Args[0]); name {
-	case "manager", "gateway", "payments":
+	case "oncegate", "gateway", "payments":
+		if name == "oncegate" {
+			name = "manager"
+		}
 		if err := fake(name, os.Getenv("FAKE_"+strings.ToUpper(name))); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -109,7 +112,7 @@ func config(t *testing.T) Config {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{"manager", "gateway", "payments"} {
+	for _, name := range []string{"oncegate", "gateway", "payments"} {
 		if err := os.Symlink(self, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}

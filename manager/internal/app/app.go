@@ -1,0 +1,417 @@
+// Package app builds a running manager from its settings: engine, ledger, queue, listeners,
+// metrics and what runs in the background. It also ends all of it in order.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/downtime"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
+)
+
+// Options configure Run.
+type Options struct {
+	Settings *settings.Settings
+	// Version is what the manager says of itself.
+	Version string
+	// Log is where log lines go.
+	Log io.Writer
+	// Hangup asks for the token file and the certificate to be read again. What comes while the
+	// manager starts is done once it serves.
+	Hangup <-chan os.Signal
+	// Store, if not nil, is used instead of the one that Settings name.
+	Store store.Store
+}
+
+// Run runs a manager. It returns nil after ctx ended and everything was shut down in order; it
+// closes the store in any case. The error is a settings.UsageError if a setting or a file that one
+// names is wrong.
+func Run(ctx context.Context, o Options) error {
+	log := slog.New(slog.NewJSONHandler(o.Log, &slog.HandlerOptions{Level: o.Settings.LogLevel}))
+	audit := slog.New(slog.NewJSONHandler(o.Log, nil)) // whatever the level
+	a := &app{settings: o.Settings, version: o.Version, log: log, auditLog: audit, registry: prometheus.NewRegistry(), store: o.Store, hangup: o.Hangup}
+	err := a.start(ctx)
+	if err == nil {
+		err = a.wait(ctx)
+	} else if stoppedEarly(ctx, err) {
+		a.log.Info("stopping", "while", "starting")
+		a.began, err = true, nil
+	}
+	return errors.Join(err, a.close())
+}
+
+// stoppedEarly tells a start that was told to stop from one that failed. What
+// is wrong with the settings or the records is reported even when somebody stops it.
+func stoppedEarly(ctx context.Context, err error) bool {
+	// A store that was being connected to may only say that it was not reached.
+	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, store.ErrUnavailable))
+}
+
+// app is a running manager. What start opened, close closes.
+type app struct {
+	settings *settings.Settings
+	version  string
+	log      *slog.Logger
+	auditLog *slog.Logger
+	registry *prometheus.Registry
+	hangup   <-chan os.Signal
+
+	unreadable *unread.Tracker
+
+	store     store.Store
+	shard     *shard.Keeper
+	moved     *movedEntries
+	downtimes prometheus.Counter
+	ledger    *ledger.Ledger
+	queue     *jobs.Queue
+	auth      *httpd.Auth
+	server    *server.Server
+	engine    httpd.Engine
+	admin     *http.Server
+
+	certificate *httpd.Certificate // nil without TLS
+
+	began          bool // has served, or was told to stop before it could
+	stopBackground context.CancelFunc
+	background     sync.WaitGroup
+	ended          chan error // a listener stopped by itself
+}
+
+func (a *app) start(ctx context.Context) error {
+	s := a.settings
+	a.ended = make(chan error, 2)
+	background, stop := context.WithCancel(context.Background())
+	a.stopBackground = stop
+
+	auth, certificate, tlsConfig, err := credentials(s)
+	if err != nil {
+		return err
+	}
+	a.auth, a.certificate = auth, certificate
+	// The listeners come next: a port that is taken is told before a long
+	// recovery, and requests that come early wait in the backlog.
+	api, err := listen(ctx, "listen", s.Listen, s.SocketMode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if a.engine == nil {
+			_ = api.Close()
+		}
+	}()
+	if a.store == nil {
+		opened, err := openers[s.Store](ctx, s, a.log, a.registry)
+		if err != nil {
+			return err
+		}
+		a.store = opened
+	}
+	a.downtimes = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "oncegate_downtimes_total", Help: "How often leases were extended, because no manager had served for a while.",
+	})
+	leases := downtime.New(a.store, downtime.Options{Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended})
+	a.store = leases
+	if err := a.openShard(ctx); err != nil {
+		return err
+	}
+	a.unreadable = unread.New()
+	ledgerOpts, jobOpts := s.Ledger, s.Jobs
+	ledgerOpts.Unreadable, jobOpts.Unreadable = a.unreadable, a.unreadable
+	ledgerOpts.Owners = a.shard
+	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
+		return err
+	}
+	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
+		return err
+	}
+	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
+	opts.Version, opts.Logger, opts.Auth = a.version, a.log, a.auth
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval)); err != nil {
+		return err
+	}
+	if err := a.register(); err != nil {
+		return err
+	}
+	addresses := []string{"api " + listenAddress(api)}
+	if s.Admin != "" {
+		addr, err := a.startAdmin(ctx)
+		if err != nil {
+			return err
+		}
+		addresses = append(addresses, "admin "+addr)
+	}
+	if err := leases.Start(ctx); err != nil {
+		return err
+	}
+	a.goRun(func() { leases.Run(background) })
+	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
+	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
+	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
+	a.goRun(func() { a.watchMoved(background) })
+	a.goRun(func() { a.shard.Run(background, a.tellShard) })
+	a.goRun(func() { a.reload(background) })
+	a.goRun(func() { a.logUnreadable(background) })
+
+	a.engine, _ = httpd.NewEngine(s.HTTPEngine, a.server.Server)
+	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
+	a.log.Info("listening", "listener", "api", "addr", listenAddress(api))
+	if s.AddrFile != "" {
+		if err := writeFileAtomically(s.AddrFile, strings.Join(addresses, "\n")+"\n"); err != nil {
+			return fmt.Errorf("--addr-file: %w", err)
+		}
+	}
+	a.tellWindow()
+	a.server.SetReady("")
+	a.began = true
+	a.log.Info("ready", "version", a.version, "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,
+		"http_engine", s.HTTPEngine, "tls", tlsConfig != nil, "auth", a.auth != nil)
+	return nil
+}
+
+// extended logs that the leases got the time of a downtime again.
+func (a *app) extended(r downtime.Report) {
+	a.downtimes.Inc()
+	args := []any{"took_ms", r.Took.Milliseconds()}
+	if !r.From.IsZero() {
+		args = append(args, "away_ms", r.To.Sub(r.From).Milliseconds())
+	}
+	for name, n := range r.Extended {
+		args = append(args, name, n)
+	}
+	a.log.Warn("after a downtime, what was leased out has the time again that it had left", args...)
+}
+
+func (a *app) goRun(f func()) {
+	a.background.Add(1)
+	go func() {
+		defer a.background.Done()
+		f()
+	}()
+}
+
+func (a *app) listenerEnded(name string, err error) {
+	if err != nil {
+		a.ended <- fmt.Errorf("listener %s: %w", name, err)
+	}
+}
+
+func (a *app) startAdmin(ctx context.Context) (string, error) {
+	ln, err := listen(ctx, "admin", a.settings.Admin, a.settings.SocketMode)
+	if err != nil {
+		return "", err
+	}
+	a.admin = &http.Server{
+		Handler:           a.server.AdminHandler(a.registry),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	a.goRun(func() {
+		if err := a.admin.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			a.listenerEnded("admin", err)
+		}
+	})
+	a.log.Info("listening", "listener", "admin", "addr", listenAddress(ln))
+	return listenAddress(ln), nil
+}
+
+func (a *app) register() error {
+	all := append(a.server.Collectors(),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		server.NewLedgerCollector(func() (ledger.Stats, error) {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			return a.ledger.Stats(ctx)
+		}),
+		a.jobsCollector(), a.downtimes,
+		newUnreadableCollector(a.unreadable), a.moved,
+	)
+	for _, c := range all {
+		if err := a.registry.Register(c); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// audit logs what an administrator removed or resolved, also when the log level would not.
+// The key is part of it: without it the line would say nothing.
+func (a *app) audit(d server.Intervention) {
+	what := "deleted"
+	if d.As != api.StateNone {
+		what = "resolved as " + d.As.String()
+	}
+	a.auditLog.Warn("entry "+what+" by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+}
+
+// tellWindow logs what the window holds, before it is full.
+func (a *app) tellWindow() {
+	o, sizes := a.ledger.Options(), a.store.Capabilities().Sizes
+	all, scope := o.KeysPerSecond(sizes)
+	fields := []any{"new_keys_per_second", int(all), "of_one_scope", int(scope), "committed_ttl_seconds", o.CommittedTTL.Seconds(),
+		"when_full", o.WhenFull.String(), "max_entries", o.MaxEntries}
+	if sizes {
+		fields = append(fields, "max_bytes", o.MaxBytes)
+	}
+	a.log.Info("window", fields...)
+}
+
+// windowFull logs that the window is full, at most once a minute.
+func (a *app) windowFull(p ledger.Pressure) {
+	fields := []any{"refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.Bare, "evicted", p.Evicted}
+	if p.Evicted > 0 {
+		fields = append(fields, "youngest_seconds", p.Youngest.Seconds(), "oldest_seconds", p.Oldest.Seconds())
+		a.log.Warn("the window is full: answers were forgotten before their time, their keys can run again", fields...)
+		return
+	}
+	a.log.Warn("the window is full: new keys are refused", fields...)
+}
+
+func (a *app) sweepFailed(err error) {
+	a.log.Warn("sweep of expired entries failed, the next one tries again", "error", err.Error())
+}
+
+// reload reads the token file and the certificate again at each SIGHUP.
+func (a *app) reload(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.hangup:
+		}
+		if a.settings.TokenFile == "" && a.certificate == nil {
+			a.log.Info("SIGHUP: there are no tokens and no certificate to read again")
+		}
+		if a.settings.TokenFile != "" {
+			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
+		}
+		if a.certificate != nil {
+			a.reloaded("certificate", a.certificate.Load())
+		}
+	}
+}
+
+func (a *app) reloaded(what string, err error) {
+	if err != nil {
+		a.log.Error(what+" not reloaded, what was there stays", "error", err.Error())
+		return
+	}
+	a.log.Info(what + " reloaded")
+}
+
+// wait returns when the manager has been told to stop, or must.
+func (a *app) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return errors.Join(a.shutdown(), a.storeFailure())
+	case <-a.store.Failed():
+		// Nothing may be answered from a store that cannot keep its promises.
+		a.server.Refuse("the store failed")
+		err := a.storeFailure()
+		a.log.Error("store failed, stopping", "error", err.Error())
+		_ = a.shutdown()
+		return err
+	case err := <-a.ended:
+		a.server.SetReady("a listener ended")
+		_ = a.shutdown()
+		return err
+	}
+}
+
+// storeFailure is why the program must end with a failure, also when it was
+// stopping already.
+func (a *app) storeFailure() error {
+	if err := a.store.Err(); err != nil {
+		return fmt.Errorf("store failed: %w", err)
+	}
+	return nil
+}
+
+// shutdown stops taking requests and lets those at work finish.
+func (a *app) shutdown() error {
+	a.server.SetReady("stopping")
+	a.log.Info("stopping")
+	select {
+	case <-time.After(a.settings.DrainDelay):
+	case <-a.store.Failed():
+	}
+	a.ledger.Drain()
+	a.queue.Drain()
+	ctx, cancel := context.WithTimeout(context.Background(), a.settings.ShutdownTimeout)
+	defer cancel()
+	err := a.engine.Shutdown(ctx)
+	if err != nil {
+		err = fmt.Errorf("requests were cut off after %v: %w", a.settings.ShutdownTimeout, err)
+	}
+	return err
+}
+
+// close releases everything that start got to, in reverse order. Its error is
+// that of a store which could not be closed in order; one that failed before
+// has been reported.
+func (a *app) close() error {
+	if a.server != nil {
+		a.server.Abort()
+	}
+	if a.admin != nil {
+		_ = a.admin.Close()
+	}
+	if a.engine != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = a.engine.Shutdown(ctx)
+	}
+	a.stopBackground()
+	a.background.Wait()
+	if a.queue != nil {
+		a.queue.Close()
+	}
+	var err error
+	if a.store != nil {
+		failed := a.store.Err() != nil
+		if err = a.store.Close(); err != nil && !failed {
+			a.log.Error("closing the store", "error", err.Error())
+			err = fmt.Errorf("closing the store: %w", err)
+		} else {
+			err = nil
+		}
+	}
+	if a.began {
+		// Else it failed to start, and why is told on a line of its own.
+		a.log.Info("stopped")
+	}
+	return err
+}
+
+// writeFileAtomically lets a reader see all of the content or no file.
+func writeFileAtomically(name, content string) error {
+	tmp := name + ".tmp"
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, name)
+}

@@ -1,0 +1,25 @@
+package app
+
+import (
+	"crypto/tls"
+
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+// credentials reads what the API's listener shows and asks for. Auth is nil
+// when it asks for nothing, the certificate and its configuration without TLS.
+func credentials(s *settings.Settings) (auth *httpd.Auth, cert *httpd.Certificate, cfg *tls.Config, err error) {
+	if s.TLSCert != "" {
+		if cert, err = httpd.NewCertificate(s.TLSCert, s.TLSKey); err != nil {
+			return nil, nil, nil, settings.Usagef("--tls-cert %q, --tls-key %q: must be a certificate and its key in PEM form; %v", s.TLSCert, s.TLSKey, err)
+		}
+		if cfg, err = httpd.TLSConfig(cert, s.ClientCA); err != nil {
+			return nil, nil, nil, settings.Usagef("--client-ca %q: must be a file of certificates in PEM form; %v", s.ClientCA, err)
+		}
+	}
+	if auth, err = httpd.NewAuth(s.TokenFile, s.ClientCA != ""); err != nil {
+		return nil, nil, nil, settings.Usagef("--auth-token-file %q: must be a file of bearer tokens, one per line; %v", s.TokenFile, err)
+	}
+	return auth, cert, cfg, nil
+}

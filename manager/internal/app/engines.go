@@ -1,0 +1,119 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+)
+
+// openers of the engines that package settings has, by name.
+var openers = map[string]func(context.Context, *settings.Settings, *slog.Logger, prometheus.Registerer) (store.Store, error){
+	"wal":    openWAL,
+	"memory": openMemory,
+	"sqlite": openSQLite,
+	"redis": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+		return redis.Open(ctx, redis.Options{URL: s.StoreDSN, Logger: log})
+	},
+	"postgres": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, Logger: log})
+	},
+}
+
+// What the engines with a directory keep there.
+const (
+	sqliteFile = "oncegate.db"
+	logFiles   = "[0-9]*.wal"
+)
+
+// refuseOther fails when dir holds the records of another engine. Starting
+// beside them would be starting with an empty ledger: every key forgotten
+// without a word.
+func refuseOther(dir, other, files string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if match, err := filepath.Match(files, e.Name()); err != nil {
+			return err
+		} else if match {
+			return settings.Usagef("--data-dir %q: holds %s of the engine %s; must be a directory of its own, or use --store %s", dir, e.Name(), other, other)
+		}
+	}
+	return nil
+}
+
+func openSQLite(ctx context.Context, s *settings.Settings, _ *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+	if err := refuseOther(s.DataDir, "wal", logFiles); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
+		return nil, err
+	}
+	return sqlite.Open(ctx, filepath.Join(s.DataDir, sqliteFile), sqlite.Options{})
+}
+
+func openMemory(context.Context, *settings.Settings, *slog.Logger, prometheus.Registerer) (store.Store, error) {
+	return mem.New(mem.Options{}), nil
+}
+
+func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg prometheus.Registerer) (store.Store, error) {
+	if err := refuseOther(s.DataDir, "sqlite", sqliteFile); err != nil {
+		return nil, err
+	}
+	m := newLogMetrics()
+	opts := mem.Options{SnapshotBytes: s.SnapshotBytes, OnSnapshot: func(r mem.SnapshotResult) {
+		if r.Err != nil {
+			m.snapshotErrors.Inc()
+			log.Error("snapshot failed, the log keeps growing until one succeeds", "error", r.Err.Error())
+			return
+		}
+		log.Info("snapshot taken", "sequence", r.Sequence, "records", r.Records, "took_ms", r.Took.Milliseconds())
+	}}
+	opts.Log.OnBatch = m.batch
+	opts.Log.OnSpace = func(err error) {
+		if err != nil {
+			log.Error("the disk is full: what changes something is refused once the reserved space is used up", "error", err.Error())
+			return
+		}
+		log.Info("the disk has space again")
+	}
+	opts.Log.OnUndeleted = func(path string, err error) {
+		log.Warn("a file of the log is no longer needed and cannot be deleted; each snapshot tries again", "file", path, "error", err.Error())
+	}
+	st, err := mem.Open(ctx, s.DataDir, opts)
+	if err != nil {
+		return nil, err
+	}
+	m.log = st.Log()
+	for _, c := range m.collectors() {
+		if err := reg.Register(c); err != nil {
+			_ = st.Close()
+			return nil, fmt.Errorf("metrics: %w", err)
+		}
+	}
+	r := st.Log().Recovery()
+	log.Info("log recovered", "snapshot_records", r.SnapshotRecords, "records", r.Records, "log_bytes", r.LogBytes,
+		"segments", r.Segments, "took_ms", r.Took.Milliseconds())
+	if r.TornBytes > 0 {
+		log.Warn("the log ended in a write that was cut off and never acknowledged; it was wiped",
+			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
+	}
+	return st, nil
+}

@@ -1,0 +1,81 @@
+package app
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// logMetrics are the numbers of the write-ahead log.
+type logMetrics struct {
+	log            *wal.Log
+	fsync          prometheus.Histogram
+	records        prometheus.Histogram
+	bytes          prometheus.Histogram
+	snapshotErrors prometheus.Counter
+}
+
+func newLogMetrics() *logMetrics {
+	return &logMetrics{
+		fsync: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "oncegate_wal_fsync_seconds", Help: "Time of one fdatasync.",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
+		}),
+		records: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "oncegate_wal_batch_records", Help: "Transactions that one fdatasync made durable.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 12),
+		}),
+		bytes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "oncegate_wal_batch_bytes", Help: "Bytes that one fdatasync made durable.",
+			Buckets: prometheus.ExponentialBuckets(256, 4, 10),
+		}),
+		snapshotErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oncegate_wal_snapshot_errors_total", Help: "Snapshots that failed.",
+		}),
+	}
+}
+
+// batch is told about every group commit.
+func (m *logMetrics) batch(b wal.Batch) {
+	m.fsync.Observe(b.Sync.Seconds())
+	m.records.Observe(float64(b.Records))
+	m.bytes.Observe(float64(b.Bytes))
+}
+
+func (m *logMetrics) collectors() []prometheus.Collector {
+	gauge := func(name, help string, value func(wal.Stats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			return value(m.log.Stats())
+		})
+	}
+	return []prometheus.Collector{
+		m.fsync, m.records, m.bytes, m.snapshotErrors,
+		gauge("oncegate_wal_disk_bytes", "Space taken by segments and snapshot.", func(s wal.Stats) float64 {
+			return float64(s.DiskBytes)
+		}),
+		gauge("oncegate_wal_segments", "Segments in use.", func(s wal.Stats) float64 { return float64(s.Segments) }),
+		gauge("oncegate_wal_log_bytes", "Log behind the snapshot, which a start has to replay.", func(s wal.Stats) float64 {
+			return float64(s.LogBytes)
+		}),
+		gauge("oncegate_wal_queue_bytes", "Appended and not durable yet.", func(s wal.Stats) float64 {
+			return float64(s.QueueBytes)
+		}),
+		gauge("oncegate_wal_snapshot_age_seconds", "Age of the snapshot, -1 without one.", func(s wal.Stats) float64 {
+			if s.SnapshotTime.IsZero() {
+				return -1
+			}
+			return time.Since(s.SnapshotTime).Seconds()
+		}),
+		gauge("oncegate_wal_undeleted_files", "Files of the log that nobody needs and that cannot be deleted.", func(s wal.Stats) float64 {
+			return float64(s.Undeleted)
+		}),
+		gauge("oncegate_wal_no_space", "1 while the disk is full.", func(s wal.Stats) float64 {
+			if s.NoSpace {
+				return 1
+			}
+			return 0
+		}),
+	}
+}

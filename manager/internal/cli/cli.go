@@ -1,0 +1,95 @@
+// Package cli has the commands of the program oncegate.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+// command is one word behind "oncegate".
+type command struct {
+	summary string
+	run     func(ctx context.Context, env Environment, args []string) error
+}
+
+// Environment is what the commands may touch of the process around them.
+type Environment struct {
+	Stdout, Stderr io.Writer
+	// Getenv is os.LookupEnv, or stands for it.
+	Getenv func(string) (string, bool)
+	// Version of a release; "" for other builds, which name their commit.
+	Version string
+}
+
+// exitError ends the program with an exit code of its own.
+type exitError struct {
+	code int
+	msg  string
+}
+
+func (e *exitError) Error() string { return e.msg }
+
+func commands() map[string]command {
+	return map[string]command{
+		"serve":      {"run the service", serve},
+		"jobs":       {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
+		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", ledgerMain},
+		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
+		"wal":        {"look at a data directory: verify, dump, stats", walMain},
+		"version":    {"print the version", printVersion},
+	}
+}
+
+// Run runs the command that args name and returns the program's exit code: 0 for success, 1 for a
+// failure, 2 for a mistake in the arguments, the environment or a file that they name; 3 is that
+// of wal verify for records that cannot be read, with which a manager starts. What went wrong is
+// one line on Stderr.
+func Run(ctx context.Context, env Environment, args []string) int {
+	all := commands()
+	if len(args) == 0 {
+		help(env.Stderr, all)
+		return 2
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		help(env.Stdout, all)
+		return 0
+	}
+	cmd, ok := all[args[0]]
+	if !ok {
+		fmt.Fprintf(env.Stderr, "oncegate: unknown command %q, see oncegate help\n", args[0])
+		return 2
+	}
+	err := cmd.run(ctx, env, args[1:])
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(env.Stderr, "oncegate %s: %v\n", args[0], err)
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	var usage *settings.UsageError
+	if errors.As(err, &usage) {
+		return 2
+	}
+	return 1
+}
+
+func help(w io.Writer, all map[string]command) {
+	fmt.Fprintln(w, "usage: oncegate COMMAND [flags]")
+	names := make([]string, 0, len(all))
+	for name := range all {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		fmt.Fprintf(w, "  %-10s %s\n", name, all[name].summary)
+	}
+	fmt.Fprintln(w, "oncegate COMMAND --help lists the flags of a command.")
+}

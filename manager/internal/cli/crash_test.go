@@ -1,0 +1,387 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+)
+
+// crashRounds is how often the manager is killed; make test-long asks for more.
+func crashRounds(t *testing.T) int {
+	t.Helper()
+	const name = "MANAGER_CRASH_ROUNDS"
+	v := os.Getenv(name)
+	if v == "" {
+		return 10
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 {
+		t.Fatalf("%s=%q: must be a number of rounds", name, v)
+	}
+	return n
+}
+
+const (
+	crashClients = 32
+	// keysPerRound and callsPerRound keep the history of one key short enough
+	// to be judged; a key is used in two rounds and so lives through a crash.
+	keysPerRound  = 24
+	callsPerRound = 500
+)
+
+// crashLoad is the load that goes on while managers come and go.
+type crashLoad struct {
+	t     *testing.T
+	addr  atomic.Pointer[string]
+	round atomic.Int64
+	acked atomic.Int64 // answered calls of this round
+	stop  chan struct{}
+
+	mu      sync.Mutex
+	history map[string][]porcupine.Operation
+	start   time.Time
+	lost    int // calls that were cut off
+	batches int // that were answered
+	away    []porcupine.Operation
+}
+
+// TestCrash kills the real program under load, again and again, while 32
+// clients go on, half of them with batches. Every acknowledged call must still be true after each restart,
+// and no call half true: for every key there must be an order of all calls,
+// before and after crashes, that explains every answer.
+func TestCrash(t *testing.T) {
+	rounds := crashRounds(t)
+	dir := t.TempDir()
+	load := &crashLoad{t: t, stop: make(chan struct{}), history: make(map[string][]porcupine.Operation), start: time.Now()}
+	var clients sync.WaitGroup
+	started := false
+	defer func() {
+		if started {
+			clients.Wait()
+		}
+	}()
+	var once sync.Once
+	halt := func() { once.Do(func() { close(load.stop) }) }
+	defer halt()
+	var killed time.Time
+	for round := range rounds {
+		if round > 0 {
+			load.downtime(killed, time.Now())
+		}
+		engine := []string{"fasthttp", "nethttp"}[round%2]
+		// Small snapshots, so that crashes meet them at work too.
+		p := startManager(t, "--data-dir", dir, "--http-engine", engine, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")
+		load.round.Store(int64(round))
+		load.acked.Store(0)
+		addr := p.addr["api"]
+		load.addr.Store(&addr)
+		if !started {
+			started = true
+			for i := range crashClients {
+				clients.Go(func() { load.client(i) })
+			}
+		}
+		waitFor(t, "the load of a round is answered", func() bool {
+			return load.acked.Load() >= callsPerRound || t.Failed()
+		})
+		p.kill()
+		killed = time.Now()
+		if strings.Contains(p.stderr.String(), `"level":"ERROR"`) {
+			t.Errorf("round %d: the manager complained: %s", round, p.stderr)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	halt()
+	clients.Wait()
+	load.check()
+
+	bin, _ := managerBinary()
+	if out, err := exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); err != nil {
+		t.Errorf("wal verify after the last kill: %v: %s", err, out)
+	}
+	p := startManager(t, "--data-dir", dir)
+	if code := p.stop(t); code != 0 {
+		t.Errorf("the last stop, in order: exit code %d: %s", code, p.stderr)
+	}
+}
+
+// client sends random calls until it is told to stop.
+func (l *crashLoad) client(id int) {
+	rnd := rand.New(rand.NewPCG(uint64(id), 7))
+	transport := &http.Transport{}
+	client := &http.Client{Transport: transport, Timeout: patience}
+	defer transport.CloseIdleConnections()
+	for i := 0; ; i++ {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		batch := make([]ledgertest.Call, 1)
+		if id%4 > 1 {
+			batch = make([]ledgertest.Call, 2+rnd.IntN(14))
+		}
+		for j := range batch {
+			round := l.round.Load()
+			if round > 0 && rnd.IntN(2) == 0 {
+				round-- // a key that has lived through a crash
+			}
+			c := &batch[j]
+			*c = ledgertest.Call{
+				Op:      ledgertest.Ops[rnd.IntN(len(ledgertest.Ops))],
+				Key:     fmt.Sprintf("r%d-k%d", round, rnd.IntN(keysPerRound)),
+				Token:   fmt.Sprintf("t%d", rnd.IntN(3)),
+				Body:    fmt.Sprintf("%d/%d.%d/%s", id, i, j, strings.Repeat("x", rnd.IntN(4000))),
+				TTL:     []int64{20, 200, 600_000}[rnd.IntN(3)],
+				Unknown: []int64{0, 100, 600_000}[rnd.IntN(3)],
+			}
+			if c.Op == "resolve" && len(batch) > 1 {
+				c.Op = "commit" // a batch has no resolve
+			}
+		}
+		l.call(client, id, batch, id%2 == 0)
+	}
+}
+
+// call performs one call, or several in a batch, and records them.
+func (l *crashLoad) call(client *http.Client, id int, calls []ledgertest.Call, raw bool) {
+	addr := *l.addr.Load()
+	path, contentType, body := encode(calls[0], raw)
+	if len(calls) > 1 {
+		path, contentType, body = encodeBatch(calls, raw)
+	}
+	began := time.Now()
+	resp, err := client.Post("http://"+addr+path, contentType, bytes.NewReader(body))
+	outcomes := make([]ledgertest.Outcome, len(calls))
+	if err == nil {
+		var b []byte
+		b, err = io.ReadAll(resp.Body)
+		switch {
+		case err != nil:
+		case len(calls) > 1:
+			err = decodeBatch(outcomes, calls, raw, resp.StatusCode, b)
+		default:
+			outcomes[0], err = decode(calls[0], raw, resp.StatusCode, b)
+		}
+		resp.Body.Close()
+		if err != nil && !cutOff(err) {
+			l.t.Errorf("%d calls, %s %s: %v", len(calls), calls[0].Op, calls[0].Key, err)
+		}
+	}
+	ended := time.Now()
+	if err != nil && strings.Contains(err.Error(), "connection refused") {
+		return // nobody was there: it certainly did not happen
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, c := range calls {
+		c.Begin, c.End = began.UnixMilli(), ended.UnixMilli()+1
+		if !outcomes[i].Known {
+			l.lost++
+		} else {
+			l.acked.Add(1)
+		}
+		// A call that was cut off cannot happen any more: its manager is dead.
+		l.history[c.Key] = append(l.history[c.Key], porcupine.Operation{
+			ClientId: id, Input: c, Output: outcomes[i], Call: began.Sub(l.start).Nanoseconds(), Return: ended.Sub(l.start).Nanoseconds(),
+		})
+	}
+	if len(calls) > 1 && err == nil {
+		l.batches++
+	}
+}
+
+func encodeBatch(calls []ledgertest.Call, raw bool) (path, contentType string, body []byte) {
+	if raw {
+		body = api.AppendRawBatch(nil, len(calls))
+		for _, c := range calls {
+			op, _ := api.ParseOp(c.Op)
+			_, _, message := encode(c, true)
+			body = api.AppendRawItem(body, op, [][2]string{{"x-request-id", c.Key}}, message)
+		}
+		return api.PathBatch, api.ContentTypeRaw, body
+	}
+	for _, c := range calls {
+		_, _, message := encode(c, false)
+		body = fmt.Appendf(body, `,{"op":%q,%s`, c.Op, message[1:])
+	}
+	return api.PathBatch, api.ContentTypeJSON, fmt.Appendf(nil, `{"items":[%s]}`, body[1:])
+}
+
+func decodeBatch(outcomes []ledgertest.Outcome, calls []ledgertest.Call, raw bool, status int, b []byte) error {
+	if status != 200 {
+		return fmt.Errorf("answered %d: %s", status, b)
+	}
+	var answers []api.BatchAnswer
+	var err error
+	if raw {
+		answers, err = api.ViewRawAnswers(nil, b)
+	} else {
+		for _, r := range gjson.GetBytes(b, "results").Array() {
+			answers = append(answers, api.BatchAnswer{Status: int(r.Get("status").Int()), Body: []byte(r.Raw)})
+		}
+	}
+	if err == nil && len(answers) != len(calls) {
+		err = fmt.Errorf("%d answers to %d calls", len(answers), len(calls))
+	}
+	for i := range answers {
+		if err == nil {
+			outcomes[i], err = decode(calls[i], raw, answers[i].Status, answers[i].Body)
+		}
+	}
+	return err
+}
+
+// downtime records that nobody served for a while, which is part of the history
+// of every key.
+func (l *crashLoad) downtime(from, to time.Time) {
+	l.away = append(l.away, porcupine.Operation{
+		ClientId: crashClients, Input: ledgertest.Call{Op: ledgertest.Downtime, Begin: from.UnixMilli() + 1, End: to.UnixMilli()},
+		Output: ledgertest.Outcome{}, Call: from.Sub(l.start).Nanoseconds(), Return: to.Sub(l.start).Nanoseconds(),
+	})
+}
+
+// cutOff tells the end of a connection from an answer that makes no sense.
+func cutOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || strings.Contains(err.Error(), "reset by peer")
+}
+
+func encode(c ledgertest.Call, raw bool) (path, contentType string, body []byte) {
+	ttl := time.Duration(c.TTL) * time.Millisecond
+	var m interface {
+		AppendRaw([]byte) []byte
+		AppendJSON([]byte) []byte
+	}
+	switch c.Op {
+	case "reserve":
+		req := c.Reservation()
+		// Some are held for a moment while another attempt is pending.
+		req.Wait = time.Duration(len(c.Body)%3) * 5 * time.Millisecond
+		path, m = api.PathReserve, req
+	case "renew":
+		path, m = api.PathRenew, c.Reservation()
+	case "unknown":
+		path, m = api.PathUnknown, c.Reservation()
+	case "resolve": // has no raw form
+		body = fmt.Appendf(nil, `{"as":"committed","status":200,"ttl_ms":%d,"body":"%s"}`, c.TTL, base64.StdEncoding.EncodeToString([]byte(c.Body)))
+		return "/v1/ledger/entries/" + c.Key + "/resolve", api.ContentTypeJSON, body
+	case "release":
+		path, m = api.PathRelease, &api.ReleaseRequest{Key: c.Key, Token: c.Token}
+	default:
+		path = api.PathCommit
+		if c.Op == "reject" {
+			path = api.PathReject
+		}
+		m = &api.FinishRequest{Key: c.Key, Token: c.Token, TTL: ttl, Result: api.Result{Status: 200, Body: []byte(c.Body)}}
+	}
+	if raw {
+		return path, api.ContentTypeRaw, m.AppendRaw(nil)
+	}
+	return path, api.ContentTypeJSON, m.AppendJSON(nil)
+}
+
+func decode(c ledgertest.Call, raw bool, status int, b []byte) (ledgertest.Outcome, error) {
+	o := ledgertest.Outcome{Known: true}
+	switch status {
+	case 404, 409:
+		var p api.Problem
+		if err := p.ParseJSON(b); err != nil {
+			return ledgertest.Outcome{}, err
+		}
+		o.Refused = string(p.Code)
+		return o, nil
+	case 200, 201, 202:
+	default:
+		return ledgertest.Outcome{}, fmt.Errorf("answered %d: %s", status, b)
+	}
+	if c.Op != "reserve" && c.Op != "renew" && c.Op != "unknown" {
+		return o, nil
+	}
+	var reply api.ReserveReply
+	var err error
+	if raw {
+		err = reply.ParseRaw(b)
+	} else {
+		err = reply.ParseJSON(b)
+	}
+	if err != nil {
+		return ledgertest.Outcome{}, err
+	}
+	o.State, o.Left, o.Body = reply.State.String(), reply.ExpiresIn.Milliseconds(), string(reply.Result.Body)
+	return o, nil
+}
+
+// check judges the history of every key.
+func (l *crashLoad) check() {
+	calls, longest := 0, 0
+	for key, ops := range l.history {
+		calls += len(ops)
+		ops = l.relevant(ops)
+		longest = max(longest, len(ops))
+		if res := porcupine.CheckOperationsTimeout(ledgertest.Model, ops, 5*time.Minute); res != porcupine.Ok {
+			l.t.Errorf("key %s: %v", key, res)
+			for _, op := range ops {
+				o := op.Output.(ledgertest.Outcome)
+				c := op.Input.(ledgertest.Call)
+				c.Body, o.Body = short(c.Body), short(o.Body)
+				l.t.Logf("%2d [%d %d] %s", op.ClientId, op.Call, op.Return, ledgertest.Model.DescribeOperation(c, o))
+			}
+		}
+	}
+	l.t.Logf("%d calls on %d keys, up to %d on one; %d were cut off; %d batches were answered", calls, len(l.history), longest, l.lost, l.batches)
+	if l.batches == 0 {
+		l.t.Error("no batch was answered")
+	}
+	if l.lost == 0 {
+		l.t.Error("no call was cut off: the kills came at nobody's expense, the test shows nothing")
+	}
+}
+
+// relevant leaves out what no answer on a key can depend on: calls that were cut off and began when
+// all that were answered were over, and downtimes before and after all others. They would only
+// multiply the orders to be tried.
+func (l *crashLoad) relevant(ops []porcupine.Operation) []porcupine.Operation {
+	first, last := int64(math.MaxInt64), int64(0)
+	for _, op := range ops {
+		first = min(first, op.Call)
+		if op.Output.(ledgertest.Outcome).Known {
+			last = max(last, op.Return)
+		}
+	}
+	var kept []porcupine.Operation
+	for _, op := range slices.Concat(ops, l.away) {
+		if op.Call < last && op.Return > first {
+			kept = append(kept, op)
+		}
+	}
+	return kept
+}
+
+func short(s string) string {
+	if i := strings.LastIndexByte(s, '/'); i >= 0 {
+		return s[:i]
+	}
+	return s
+}

@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// TestDowntimeDoesNotCount takes the manager away for longer than a reservation
+// and a job's lease last. What was alive when it went must still be its owner's
+// when it is back: nobody else gets the key or the job, and the owner can end
+// both. What has no owner any more runs out all the same.
+func TestDowntimeDoesNotCount(t *testing.T) {
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var cases sync.WaitGroup // all at once, as they do little but wait
+	defer cases.Wait()
+	for _, engine := range []struct {
+		name string
+		args func(t *testing.T) []string
+		// lease is what reservations and jobs get, away is longer.
+		lease, away time.Duration
+	}{
+		{"wal", func(t *testing.T) []string { return []string{"--data-dir", t.TempDir()} }, 8 * time.Second, 9 * time.Second},
+		{"sqlite", func(t *testing.T) []string { return []string{"--store", "sqlite", "--data-dir", t.TempDir()} }, 8 * time.Second, 9 * time.Second},
+		// On a shared store others might have served meanwhile: only a longer
+		// silence is downtime.
+		{"redis", func(t *testing.T) []string {
+			return []string{"--store", "redis", "--store-dsn", servers.Redis(t).URL}
+		}, 12 * time.Second, 15 * time.Second},
+	} {
+		for what, goAway := range map[string]func(*testing.T, *process, time.Duration, []string) *process{
+			"killed": func(t *testing.T, p *process, d time.Duration, args []string) *process {
+				p.kill()
+				time.Sleep(d)
+				return startManager(t, args...)
+			},
+			"killed as it starts": func(t *testing.T, p *process, d time.Duration, args []string) *process {
+				p.kill()
+				for i, end := 0, time.Now().Add(d); time.Now().Before(end); i++ {
+					startAndKill(t, time.Duration(i*7%120)*time.Millisecond, args)
+				}
+				return startManager(t, args...)
+			},
+			"stopped": func(t *testing.T, p *process, d time.Duration, _ []string) *process {
+				if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(d)
+				if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				return p
+			},
+		} {
+			cases.Go(func() {
+				t.Run(engine.name+" "+what, func(t *testing.T) {
+					args := engine.args(t)
+					p := startManager(t, args...)
+					w := leaseOut(t, p.addr["api"], engine.lease)
+					p = goAway(t, p, engine.away, args)
+					w.check(t, p.addr["api"])
+					p.kill()
+				})
+			})
+		}
+	}
+}
+
+// startAndKill kills a manager a moment after it was started, ready or not.
+func startAndKill(t *testing.T, after time.Duration, args []string) {
+	t.Helper()
+	bin, err := managerBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(after)
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+}
+
+// leased is work that is out: each of two keys and two jobs. The owners of the
+// first go on, those of the second are dead.
+type leased struct{ ids, tokens [2]string }
+
+func leaseOut(t *testing.T, addr string, lease time.Duration) leased {
+	t.Helper()
+	var w leased
+	for i := range 2 {
+		status, body := post(t, addr, "/v1/ledger/reserve", fmt.Sprintf(`{"key":"k%d","token":"owner","pending_ttl_ms":%d}`, i, lease.Milliseconds()))
+		if status != 201 {
+			t.Fatalf("reserve: %d %s", status, body)
+		}
+		if status, body = post(t, addr, "/v1/jobs", `{"function":"f","payload":{}}`); status != 202 {
+			t.Fatalf("submit: %d %s", status, body)
+		}
+	}
+	jobs := claim(t, addr, fmt.Sprintf(`{"worker":"w","limit":2,"lease_ms":%d}`, lease.Milliseconds()))
+	if len(jobs) != 2 {
+		t.Fatalf("claimed %d jobs", len(jobs))
+	}
+	for i, j := range jobs {
+		w.ids[i], w.tokens[i] = j.ID, j.Lease.Token
+	}
+	return w
+}
+
+type claimedJob struct {
+	ID      string
+	Attempt int
+	Lease   struct{ Token string }
+}
+
+func claim(t *testing.T, addr, request string) []claimedJob {
+	t.Helper()
+	status, body := post(t, addr, "/v1/jobs/claim", request)
+	var answer struct{ Jobs []claimedJob }
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || status != 200 {
+		t.Fatalf("claim: %d %s", status, body)
+	}
+	return answer.Jobs
+}
+
+func (w leased) check(t *testing.T, addr string) {
+	t.Helper()
+	for i := range 2 {
+		reserve := fmt.Sprintf(`{"key":"k%d","token":"retry"}`, i)
+		if status, body := post(t, addr, "/v1/ledger/reserve", reserve); status != 202 {
+			t.Errorf("the retry of key %d: %d %s", i, status, body)
+		}
+	}
+	if jobs := claim(t, addr, `{"worker":"other","limit":2}`); len(jobs) != 0 {
+		t.Errorf("jobs that a worker has were delivered again: %+v", jobs)
+	}
+	if status, body := post(t, addr, "/v1/ledger/commit", `{"key":"k0","token":"owner","result":{"status":201}}`); status != 200 {
+		t.Errorf("the owner's commit: %d %s", status, body)
+	}
+	finish := fmt.Sprintf(`{"lease_token":%q,"status":"complete"}`, w.tokens[0])
+	if status, body := post(t, addr, "/v1/jobs/"+w.ids[0]+"/finish", finish); status != 200 {
+		t.Errorf("the worker's finish: %d %s", status, body)
+	}
+	waitFor(t, "the reservation that nobody ends runs out", func() bool {
+		status, _ := post(t, addr, "/v1/ledger/reserve", `{"key":"k1","token":"retry"}`)
+		return status != 202
+	})
+	if jobs := claim(t, addr, `{"worker":"other","limit":2,"wait_ms":60000}`); len(jobs) != 1 || jobs[0].ID != w.ids[1] || jobs[0].Attempt != 2 {
+		t.Errorf("claimed %+v when the lease was over", jobs)
+	}
+	status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"k0","token":"retry"}`)
+	if status != 200 || !strings.Contains(body, "committed") {
+		t.Errorf("the retry of a committed key: %d %s", status, body)
+	}
+}

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+func jobsCommands() map[string]operatorCommand {
+	return map[string]operatorCommand{
+		"list":         {"", "list jobs, running ones first", 0, 0, (*operatorCall).listFlags, jobsList},
+		"get":          {"ID", "show a job with its payload and result", 1, 1, (*operatorCall).waitFlag, jobsGet},
+		"cancel":       {"ID...", "cancel jobs", 1, -1, nil, jobsCancel},
+		"retry":        {"ID...", "run failed or cancelled jobs again", 1, -1, (*operatorCall).delayFlag, jobsRetry},
+		"functions":    {"", "list functions and how many jobs they have", 0, 0, (*operatorCall).pageFlags, jobsFunctions},
+		"pause":        {"FUNCTION...", "stop the delivery of functions' jobs", 1, -1, nil, jobsPause},
+		"resume":       {"FUNCTION...", "let functions' jobs flow again", 1, -1, nil, jobsResume},
+		"dead-letters": {"FUNCTION", "list a function's dead letters, oldest first", 1, 1, (*operatorCall).pageFlags, jobsDeadLetters},
+		"replay":       {"FUNCTION ID...", "enqueue dead letters anew", 2, -1, nil, jobsReplay},
+	}
+}
+
+// jobsMain is "oncegate jobs".
+func jobsMain(ctx context.Context, env Environment, args []string) error {
+	return operatorMain(ctx, env, "jobs", jobsCommands(), args)
+}
+
+func (c *operatorCall) listFlags(fs *flag.FlagSet) {
+	c.pageFlags(fs)
+	fs.StringVar(&c.function, "function", "", "only jobs of this `function`")
+	states := []string{"scheduled", "queued", "active", "complete", "failed", "cancelled"}
+	fs.Func("state", "only jobs in this `state`: "+strings.Join(states, ", "), settings.Choice(states, &c.state))
+}
+
+func (c *operatorCall) waitFlag(fs *flag.FlagSet) {
+	fs.Func("wait-seconds", "wait this long for the job's end, 0 to 86400", settings.Seconds(0, 86400, &c.wait))
+}
+
+func (c *operatorCall) delayFlag(fs *flag.FlagSet) {
+	parse := settings.Seconds(0, settings.MaxSeconds, &c.delay)
+	fs.Func("delay-seconds", "run them this much later, 0 to 31622400", func(v string) error {
+		c.delayed = true
+		return parse(v)
+	})
+}
+
+func jobsList(ctx context.Context, c *operatorCall) error {
+	page, err := c.client.List(ctx, client.ListQuery{Function: c.function, State: c.state, Limit: c.limit, Cursor: c.cursor})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"ID", "FUNCTION", "STATE", "PRIO", "ATTEMPT", "RUN AT", "KEY", "ERROR"}}
+	for i := range page.Jobs {
+		j := &page.Jobs[i]
+		rows = append(rows, []string{
+			j.ID, j.Function, j.State, strconv.Itoa(j.Priority), fmt.Sprintf("%d/%d", j.Attempt, j.MaxAttempts), stamp(j.RunAt), j.Key, firstLine(j.Error),
+		})
+	}
+	return c.printTable(rows, page.Cursor)
+}
+
+func jobsGet(ctx context.Context, c *operatorCall) error {
+	j, err := c.client.Get(ctx, c.args[0])
+	if err == nil && c.wait > 0 && !j.Terminal() {
+		waitCtx, cancel := context.WithTimeout(ctx, c.wait)
+		done, waitErr := c.client.Wait(waitCtx, c.args[0])
+		cancel()
+		switch {
+		case waitErr == nil:
+			j = done
+		case ctx.Err() != nil || !errors.Is(waitErr, context.DeadlineExceeded):
+			return waitErr
+		default: // not over in time: as it is now
+			j, err = c.client.Get(ctx, c.args[0])
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(j)
+	}
+	return c.printJob(j)
+}
+
+// each makes a call for every argument and goes on after a refusal, so that one
+// does not hide what became of the others.
+func (c *operatorCall) each(args []string, one func(string) (*client.Job, error)) error {
+	rows := [][]string{{"ID", "FUNCTION", "STATE", "RUN AT"}}
+	var failed []error
+	for _, arg := range args {
+		j, err := one(arg)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		if c.json {
+			if err := c.printJSON(j); err != nil {
+				return err
+			}
+		}
+		state := j.State
+		if j.CancelRequested && state == "active" {
+			state = "active, cancel requested"
+		}
+		if j.Deduplicated {
+			state += ", waiting already; the dead letter stays"
+		}
+		rows = append(rows, []string{j.ID, j.Function, state, stamp(j.RunAt)})
+	}
+	if !c.json && len(rows) > 1 {
+		if err := c.printTable(rows, ""); err != nil {
+			return err
+		}
+	}
+	return failures(failed, len(args))
+}
+
+func jobsCancel(ctx context.Context, c *operatorCall) error {
+	return c.each(c.args, func(id string) (*client.Job, error) { return c.client.Cancel(ctx, id) })
+}
+
+func jobsRetry(ctx context.Context, c *operatorCall) error {
+	return c.each(c.args, func(id string) (*client.Job, error) {
+		var r client.RetryRequest
+		if c.delayed {
+			ms := c.delay.Milliseconds()
+			r.DelayMS = &ms
+		}
+		return c.client.Retry(ctx, id, r)
+	})
+}
+
+func jobsReplay(ctx context.Context, c *operatorCall) error {
+	return c.each(c.args[1:], func(id string) (*client.Job, error) { return c.client.Replay(ctx, c.args[0], id) })
+}
+
+func jobsFunctions(ctx context.Context, c *operatorCall) error {
+	page, err := c.client.Functions(ctx, c.limit, c.cursor)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"FUNCTION", "PAUSED", "QUEUED", "SCHEDULED", "ACTIVE", "DEAD"}}
+	for _, f := range page.Functions {
+		paused := ""
+		if f.Paused {
+			paused = "paused"
+		}
+		rows = append(rows, []string{f.Name, paused, count(f.Queued), count(f.Scheduled), count(f.Active), count(f.Dead)})
+	}
+	return c.printTable(rows, page.Cursor)
+}
+
+func jobsPause(ctx context.Context, c *operatorCall) error {
+	return c.eachFunction("paused", true, func(f string) error { return c.client.Pause(ctx, f) })
+}
+
+func jobsResume(ctx context.Context, c *operatorCall) error {
+	return c.eachFunction("flowing", false, func(f string) error { return c.client.Resume(ctx, f) })
+}
+
+// eachFunction goes on after a refusal, as each does.
+func (c *operatorCall) eachFunction(what string, paused bool, call func(string) error) error {
+	var failed []error
+	for _, f := range c.args {
+		if err := call(f); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		if c.json {
+			if err := c.printJSON(map[string]any{"name": f, "paused": paused}); err != nil {
+				return err
+			}
+			continue
+		}
+		fmt.Fprintf(c.out, "%s: %s\n", printable(f), what)
+	}
+	return failures(failed, len(c.args))
+}
+
+func jobsDeadLetters(ctx context.Context, c *operatorCall) error {
+	page, err := c.client.DeadLetters(ctx, c.args[0], c.limit, c.cursor)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"ID", "FAILED AT", "ATTEMPT", "KEY", "REASON"}}
+	for i := range page.DeadLetters {
+		l := &page.DeadLetters[i]
+		rows = append(rows, []string{l.ID, stamp(l.FailedAt), fmt.Sprintf("%d/%d", l.Job.Attempt, l.Job.MaxAttempts), l.Job.Key, firstLine(l.Reason)})
+	}
+	return c.printTable(rows, page.Cursor)
+}

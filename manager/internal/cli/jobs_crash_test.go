@@ -1,0 +1,209 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// movingManager sends each request to one of the managers, wherever they run
+// now, as a name in DNS would.
+type movingManager struct {
+	next  *http.Transport
+	addrs []atomic.Pointer[string]
+}
+
+func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.URL.Host = *m.addrs[rand.IntN(len(m.addrs))].Load()
+	return m.next.RoundTrip(r)
+}
+
+// TestJobsSurviveCrashes kills the real program again and again while 64
+// submitters share each key, others send keyed events, and workers work. Every
+// key must lead to one job, every caller must be told the same one, and every
+// job must be done, with its result, when the dust has settled. On the shared
+// engines there are three managers, and in every other round the server behind
+// them is killed as well.
+func TestJobsSurviveCrashes(t *testing.T) {
+	t.Run("wal", func(t *testing.T) {
+		testJobsSurviveCrashes(t, (crashRounds(t)+1)/2, 1, nil, "--data-dir", t.TempDir(), "--snapshot-bytes", "1048576")
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		testJobsSurviveCrashes(t, (crashRounds(t)+4)/5, 1, nil, "--store", "sqlite", "--data-dir", t.TempDir())
+	})
+	t.Run("redis", func(t *testing.T) {
+		srv := servers.Redis(t)
+		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "redis", "--store-dsn", srv.URL)
+	})
+	t.Run("postgres", func(t *testing.T) {
+		srv := servers.Postgres(t)
+		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "postgres", "--store-dsn", srv.URL)
+	})
+}
+
+func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Server, store ...string) {
+	const submitters, keysPerRound = 64, 6
+	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 256}, addrs: make([]atomic.Pointer[string], managers)}
+	running := make([]*process, managers)
+	start := func(i int) {
+		running[i] = startManager(t, append([]string{"--job-lease-seconds", "60", "--committed-ttl-seconds", "3600",
+			"--job-backoff-seconds", "0.001"}, store...)...)
+		addr := running[i].addr["api"]
+		m.addrs[i].Store(&addr)
+	}
+	defer m.next.CloseIdleConnections()
+	newClient := func() *client.Client {
+		c, err := client.New(client.Options{
+			URL: "http://manager", HTTP: &http.Client{Transport: m}, Timeout: patience, BackoffBase: time.Millisecond, BackoffMax: 20 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+
+	for i := range managers {
+		start(i)
+	}
+	if err := newClient().Subscribe(ctx, "crashed", "on-event"); err != nil {
+		t.Fatal(err)
+	}
+
+	var runs sync.Map // job id -> *atomic.Int64
+	handler := func(_ context.Context, j *client.Job) (any, error) {
+		n, _ := runs.LoadOrStore(j.ID, new(atomic.Int64))
+		n.(*atomic.Int64).Add(1)
+		return j.Payload, nil
+	}
+	workCtx, stopWorkers := context.WithCancel(ctx)
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	defer stopWorkers()
+	for range 3 {
+		w, err := newClient().NewWorker(client.WorkerOptions{
+			Handlers:    map[string]client.Handler{"submitted": handler, "on-event": handler},
+			Concurrency: 8, Lease: 2 * time.Second, Wait: time.Second, StopTimeout: time.Second, StopGrace: time.Second,
+			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), // it complains of every crash
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		workers.Go(func() {
+			if err := w.Run(workCtx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+
+	type told struct{ key, id string }
+	answers := make(chan told, rounds*keysPerRound*(submitters+4))
+	payloads := map[string]string{}
+	for round := range rounds {
+		var callers sync.WaitGroup
+		var answered atomic.Int64
+		for k := range keysPerRound {
+			key := fmt.Sprintf("r%d-k%d", round, k)
+			payload := map[string]any{"key": key, "text": fmt.Sprintf("%0*d", 1+rand.IntN(900), 7)}
+			encoded, err := json.Marshal(payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			payloads[key], payloads["event "+key] = string(encoded), string(encoded)
+			for i := range submitters {
+				callers.Go(func() {
+					j, err := newClient().SubmitIdempotent(ctx, client.Submission{
+						IdempotencyKey: key, Function: "submitted", ID: fmt.Sprintf("%s-by%d", key, i), Payload: payload,
+					})
+					if err != nil {
+						t.Errorf("key %s: %v", key, err)
+						return
+					}
+					answered.Add(1)
+					answers <- told{key, j.ID}
+				})
+			}
+			for range 4 {
+				callers.Go(func() {
+					sent, err := newClient().SendIdempotent(ctx, client.Event{IdempotencyKey: key, Name: "crashed", Payload: payload})
+					if err != nil || len(sent.IDs) != 1 {
+						t.Errorf("event %s: %+v, %v", key, sent, err)
+						return
+					}
+					answers <- told{"event " + key, sent.IDs[0]}
+				})
+			}
+		}
+		// In the middle of it.
+		kill := rand.Int64N(keysPerRound * submitters)
+		waitFor(t, "some submissions are answered", func() bool { return answered.Load() >= kill || t.Failed() })
+		running[round%managers].kill()
+		if srv != nil && round%2 == 1 {
+			srv.Kill()
+			if err := srv.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(round % managers)
+		callers.Wait()
+		if t.Failed() {
+			return
+		}
+	}
+	close(answers)
+	ids := map[string]string{}
+	for a := range answers {
+		if first, ok := ids[a.key]; ok && first != a.id {
+			t.Errorf("key %s: one caller was told of job %s, another of %s", a.key, first, a.id)
+		}
+		ids[a.key] = a.id
+	}
+	c := newClient()
+	for key, id := range ids {
+		j, err := c.Wait(ctx, id)
+		if err != nil {
+			t.Fatalf("job %s: %v", id, err)
+		}
+		if j.State != "complete" || string(j.Result) != payloads[key] || string(j.Payload) != payloads[key] {
+			t.Errorf("key %s: job %+v", key, j)
+		}
+		if _, ran := runs.Load(id); !ran {
+			t.Errorf("job %s is complete, but nobody ran it", id)
+		}
+	}
+	total := 0
+	for cursor := ""; ; {
+		page, err := c.List(ctx, client.ListQuery{Limit: 1000, Cursor: cursor})
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += len(page.Jobs)
+		if cursor = page.Cursor; cursor == "" {
+			break
+		}
+	}
+	if want := rounds * keysPerRound * 2; total != want || len(ids) != want {
+		t.Errorf("%d jobs for %d keys, want %d", total, len(ids), want)
+	}
+	again := 0
+	runs.Range(func(_, n any) bool {
+		if n.(*atomic.Int64).Load() > 1 {
+			again++
+		}
+		return true
+	})
+	t.Logf("%d jobs, %d of them delivered more than once", total, again)
+}

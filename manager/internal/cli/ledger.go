@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+func ledgerCommands() map[string]operatorCommand {
+	return map[string]operatorCommand{
+		"list":    {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
+		"get":     {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
+		"shard":   {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
+		"resolve": {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
+	}
+}
+
+// ledgerMain is "oncegate ledger".
+func ledgerMain(ctx context.Context, env Environment, args []string) error {
+	return operatorMain(ctx, env, "ledger", ledgerCommands(), args)
+}
+
+func (c *operatorCall) entriesFlags(fs *flag.FlagSet) {
+	c.pageFlags(fs)
+	states := []string{"pending", "committed", "rejected", "unknown"}
+	fs.Func("state", "only entries in this `state`: "+strings.Join(states, ", "), settings.Choice(states, &c.state))
+}
+
+func (c *operatorCall) scopeFlag(fs *flag.FlagSet) {
+	fs.StringVar(&c.scope, "scope", "", "`scope` of the key, as list shows it")
+}
+
+// maxAnswerFile bounds the body of a recorded answer; the manager's own limit is lower.
+const maxAnswerFile = 8 << 20
+
+func (c *operatorCall) resolveFlags(fs *flag.FlagSet) {
+	c.scopeFlag(fs)
+	r := &c.resolution
+	outcomes := []string{"committed", "rejected", "released"}
+	fs.Func("as", "what became of the work (required): committed, rejected, or released, when it certainly did not run and does not run any more",
+		settings.Choice(outcomes, &r.As))
+	fs.Func("status", "HTTP `status` of the answer, 100 to 599", settings.Number(100, 599, &r.Status))
+	fs.Func("header", "`'name: value'` of the answer; may be given several times, needs --body-file", func(v string) error {
+		name, value, ok := strings.Cut(v, ":")
+		if !ok || name == "" {
+			return errors.New("must be 'name: value'")
+		}
+		r.Headers = append(r.Headers, [2]string{strings.ToLower(name), strings.TrimSpace(value)})
+		return nil
+	})
+	fs.StringVar(&c.bodyFile, "body-file", "", "`file` with the answer's body; without it duplicates are told that there is no answer but its status (410)")
+	fs.Func("ttl-seconds", "remember the outcome for this long, 0.001 to 31622400 (default the manager's)", func(v string) error {
+		var ttl time.Duration
+		err := settings.Seconds(0.001, settings.MaxSeconds, &ttl)(v)
+		r.TTLMS = ttl.Milliseconds()
+		return err
+	})
+}
+
+func ledgerList(ctx context.Context, c *operatorCall) error {
+	page, err := c.client.Entries(ctx, client.EntryQuery{State: c.state, Limit: c.limit, Cursor: c.cursor})
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"KEY", "SCOPE", "STATE", "AGE", "EXPIRES IN", "STATUS", "JOB"}}
+	for i := range page.Entries {
+		e := &page.Entries[i]
+		status := ""
+		if e.Status != 0 {
+			status = strconv.Itoa(e.Status)
+		}
+		rows = append(rows, []string{e.Key, e.Scope, e.State, span(e.AgeMS), span(e.ExpiresInMS), status, e.JobID})
+	}
+	return c.printTable(rows, page.Cursor)
+}
+
+func ledgerShard(ctx context.Context, c *operatorCall) error {
+	s, err := c.client.Shard(ctx)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(s)
+	}
+	m := &s.Moved
+	return c.printTable([][]string{
+		{"LEDGER", "SHARD", "SHARDS", "VERSION", "MOVED", "PENDING", "COMMITTED", "REJECTED", "UNKNOWN"},
+		{s.LedgerID, s.Name, strings.Join(s.Shards, ","), strconv.FormatUint(s.Version, 10), strconv.Itoa(m.Pending + m.Committed + m.Rejected + m.Unknown),
+			strconv.Itoa(m.Pending), strconv.Itoa(m.Committed), strconv.Itoa(m.Rejected), strconv.Itoa(m.Unknown)},
+	}, "")
+}
+
+func ledgerGet(ctx context.Context, c *operatorCall) error {
+	e, err := c.client.Entry(ctx, c.scope, c.args[0])
+	if err != nil {
+		return err
+	}
+	return c.printEntry(e)
+}
+
+func ledgerResolve(ctx context.Context, c *operatorCall) error {
+	r := c.resolution
+	switch {
+	case r.As == "":
+		return settings.Usagef("--as is missing: must be committed, rejected or released")
+	case r.As == "released" && (r.Status != 0 || r.Headers != nil || c.bodyFile != "" || r.TTLMS != 0):
+		return settings.Usagef("--as released goes with no --status, --header, --body-file and --ttl-seconds: nothing ran")
+	case r.As != "released" && r.Status == 0:
+		return settings.Usagef("--status is missing: --as %s needs the status of the answer, 100 to 599", r.As)
+	case r.Headers != nil && c.bodyFile == "":
+		return settings.Usagef("--header needs --body-file, whose file may be empty")
+	}
+	if c.bodyFile != "" {
+		var err error
+		if r.Body, err = readAnswer(c.bodyFile); err != nil {
+			return err
+		}
+	}
+	e, err := c.client.Resolve(ctx, c.scope, c.args[0], r)
+	if err != nil {
+		return err
+	}
+	return c.printEntry(e)
+}
+
+// readAnswer reads the body of an answer, which may be empty but is not nil.
+func readAnswer(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, settings.Usagef("--body-file: %v", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxAnswerFile+1))
+	switch {
+	case err != nil:
+		return nil, settings.Usagef("--body-file: %v", err)
+	case len(b) > maxAnswerFile:
+		return nil, settings.Usagef("--body-file %s: must be at most %d bytes", file, maxAnswerFile)
+	}
+	return b, nil
+}
+
+// printEntry shows what an entry has, one member per line.
+func (c *operatorCall) printEntry(e *client.Entry) error {
+	if c.json {
+		return c.printJSON(e)
+	}
+	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(t, "%s\t%s\n", name, printable(value))
+		}
+	}
+	line("key", e.Key)
+	line("scope", e.Scope)
+	line("state", e.State)
+	line("age", span(e.AgeMS))
+	if e.State != api.StateReleased.String() {
+		line("expires in", span(e.ExpiresInMS))
+	}
+	line("fingerprint", e.Fingerprint)
+	line("job", e.JobID)
+	status := e.Status
+	if e.Result != nil {
+		status = e.Result.Status
+	}
+	if status != 0 {
+		line("status", strconv.Itoa(status))
+	}
+	if r := e.Result; r != nil {
+		for _, h := range r.Headers {
+			line("header", h[0]+": "+h[1])
+		}
+		switch {
+		case r.BodyOmitted:
+			line("body", "not recorded")
+		case !utf8.Valid(r.Body):
+			line("body", fmt.Sprintf("%d bytes that are no text; --json shows them in base64", len(r.Body)))
+		default:
+			line("body", string(r.Body))
+		}
+	}
+	return t.Flush()
+}
+
+// span shows milliseconds as hours, minutes and seconds.
+func span(ms int64) string {
+	return (time.Duration(ms) * time.Millisecond).Round(time.Second / 10).String()
+}

@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
+)
+
+// ledgerCLI runs a command against a manager.
+func ledgerCLI(url string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	env := Environment{Stdout: &out, Stderr: &errs, Getenv: func(name string) (string, bool) { return url, name == managerURLEnv }}
+	code = Run(context.Background(), env, append([]string{"ledger"}, args...))
+	return code, out.String(), errs.String()
+}
+
+// unknownKey leaves a key whose outcome is unknown.
+func unknownKey(t *testing.T, url, scope, key string) {
+	t.Helper()
+	req := api.ReserveRequest{Key: key, Scope: scope, Token: "t", Fingerprint: "f"}
+	for _, path := range []string{api.PathReserve, api.PathUnknown} {
+		resp, err := http.Post(url+path, api.ContentTypeJSON, bytes.NewReader(req.AppendJSON(nil)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode >= 300 {
+			t.Fatalf("%s: %d", path, resp.StatusCode)
+		}
+	}
+}
+
+func TestLedgerCommands(t *testing.T) {
+	url := jobsManager(t)
+	for _, key := range []string{"order-1", "order-2", "order-3", ".."} {
+		unknownKey(t, url, "shop/pay", key)
+	}
+	unknownKey(t, url, "", "bare")
+	// must runs a command that succeeds and returns its output with times blotted out.
+	times := regexp.MustCompile(`\b(\d+m)?\d+(\.\d+)?m?s\b`)
+	must := func(args ...string) string {
+		t.Helper()
+		code, out, errs := ledgerCLI(url, args...)
+		if code != 0 || errs != "" {
+			t.Fatalf("oncegate ledger %v: exit code %d, %s", args, code, errs)
+		}
+		return regexp.MustCompile(` +`).ReplaceAllString(times.ReplaceAllString(out, "TIME"), " ")
+	}
+	if got := must("list", "--state", "unknown"); strings.Count(got, " unknown TIME TIME\n") != 5 || !strings.HasPrefix(got, "KEY SCOPE STATE AGE EXPIRES IN STATUS JOB\n") {
+		t.Errorf("list:\n%s", got)
+	}
+	if got := must("list", "--state", "pending"); strings.Count(got, "\n") != 1 {
+		t.Errorf("list of pending ones:\n%s", got)
+	}
+	page := must("list", "--limit", "1")
+	cursor := strings.TrimSpace(page[strings.Index(page, "--cursor ")+len("--cursor "):])
+	if got := must("list", "--limit", "1", "--cursor", cursor); strings.Count(got, " unknown ") != 1 { // those of one millisecond are in any order
+		t.Errorf("second page:\n%s", got)
+	}
+	const unresolved = "key order-1\nscope shop/pay\nstate unknown\nage TIME\nexpires in TIME\nfingerprint f\n"
+	if got := must("get", "order-1", "--scope", "shop/pay"); got != unresolved {
+		t.Errorf("get:\n%s", got)
+	}
+
+	file := filepath.Join(t.TempDir(), "answer")
+	if err := os.WriteFile(file, []byte(`{"paid":true}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const scope = "--scope=shop/pay"
+	if got := must("resolve", "order-1", scope, "--as", "committed", "--status", "201", "--header", "Content-Type: application/json", "--body-file", file); !strings.Contains(got, "state committed\n") {
+		t.Errorf("resolve:\n%s", got)
+	}
+	if got := must("get", "order-1", scope); !strings.HasSuffix(got, "status 201\nheader content-type: application/json\nbody {\"paid\":true}\n") {
+		t.Errorf("get of a resolved one:\n%s", got)
+	}
+	must("resolve", "order-2", scope, "--as", "rejected", "--status", "402", "--ttl-seconds", "3600")
+	if got := must("get", "order-2", scope); !strings.Contains(got, "status 402\nbody not recorded\n") {
+		t.Errorf("get of one whose answer is not there:\n%s", got)
+	}
+	if got := must("resolve", "order-3", scope, "--as", "released"); !strings.Contains(got, "state released\n") || strings.Contains(got, "expires") {
+		t.Errorf("release:\n%s", got)
+	}
+	if err := os.WriteFile(file, []byte(""), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var e client.Entry
+	if err := json.Unmarshal([]byte(must("resolve", "..", scope, "--as", "committed", "--status", "204", "--body-file", file, "--json")), &e); err != nil || e.Key != ".." || e.Status != 204 {
+		t.Errorf("%+v %v", e, err)
+	}
+	var page1 client.EntryPage
+	if err := json.Unmarshal([]byte(must("list", "--json")), &page1); err != nil || len(page1.Entries) != 4 {
+		t.Errorf("%+v %v", page1, err)
+	}
+
+	for _, c := range []struct {
+		code int
+		want string
+		args []string
+	}{
+		{2, `a command is missing, see oncegate ledger --help`, nil},
+		{2, `unknown command "show", see oncegate ledger --help`, []string{"show"}},
+		{2, `get: 0 arguments: must be "get KEY"`, []string{"get"}},
+		{2, `get: key: "a b": must be 1 to 255 bytes of visible ASCII`, []string{"get", "a b"}},
+		{2, `get: scope: "a b": must be at most 255 bytes of visible ASCII`, []string{"get", "k", "--scope", "a b"}},
+		{2, `list: value "gone" for flag -state: must be one of pending, committed, rejected, unknown`, []string{"list", "--state", "gone"}},
+		{2, `list: manager: invalid-request: cursor: must be the cursor of the page before`, []string{"list", "--cursor", "x"}},
+		{1, `get: manager: not-found: no such entry`, []string{"get", "none"}},
+		{1, `get: manager: not-found: no such entry`, []string{"get", "order-1"}},
+		{2, `resolve: --as is missing: must be committed, rejected or released`, []string{"resolve", "bare"}},
+		{2, `resolve: value "done" for flag -as: must be one of committed, rejected, released`, []string{"resolve", "bare", "--as", "done"}},
+		{2, `resolve: --status is missing: --as committed needs the status of the answer, 100 to 599`, []string{"resolve", "bare", "--as", "committed"}},
+		{2, `resolve: value "99" for flag -status: must be a whole number from 100 to 599`, []string{"resolve", "bare", "--as", "committed", "--status", "99"}},
+		{2, `resolve: --as released goes with no --status`, []string{"resolve", "bare", "--as", "released", "--status", "200"}},
+		{2, `resolve: --header needs --body-file`, []string{"resolve", "bare", "--as", "committed", "--status", "200", "--header", "a: b"}},
+		{2, `resolve: value "a" for flag -header: must be 'name: value'`, []string{"resolve", "bare", "--header", "a"}},
+		{2, `resolve: --body-file: open /nowhere`, []string{"resolve", "bare", "--as", "committed", "--status", "200", "--body-file", "/nowhere"}},
+		{2, `resolve: manager: invalid-request: headers: "a b": header names must be lower-case HTTP tokens`,
+			[]string{"resolve", "bare", "--as", "committed", "--status", "200", "--header", "a b: c", "--body-file", file}},
+		{1, `resolve: manager: conflict: the entry is committed: only one that is unknown can be resolved`,
+			[]string{"resolve", "order-1", scope, "--as", "released"}},
+	} {
+		code, out, errs := ledgerCLI(url, c.args...)
+		if code != c.code || out != "" || !strings.HasPrefix(errs, "oncegate ledger: "+c.want) || strings.Count(errs, "\n") != 1 {
+			t.Errorf("%v: exit code %d, %s%s, want %d, %s", c.args, code, out, errs, c.code, c.want)
+		}
+	}
+	if code, out, _ := ledgerCLI(url, "resolve", "--help"); code != 0 || !strings.HasPrefix(out, "usage: oncegate ledger resolve [flags] KEY\n") || !strings.Contains(out, "-body-file") {
+		t.Errorf("help: %d %s", code, out)
+	}
+	if code, out, _ := ledgerCLI(url, "--help"); code != 0 || !strings.Contains(out, "resolve KEY") {
+		t.Errorf("help: %d %s", code, out)
+	}
+}

@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+// operatorCommand is one word behind "oncegate jobs" or "oncegate ledger".
+type operatorCommand struct {
+	args, summary string
+	// least and most bound the arguments; most -1 means any number.
+	least, most int
+	flags       func(*operatorCall, *flag.FlagSet)
+	run         func(context.Context, *operatorCall) error
+}
+
+// operatorCall is one call of them.
+type operatorCall struct {
+	client *client.Client
+	out    io.Writer
+	json   bool
+	args   []string
+
+	function, state, cursor string
+	limit                   int
+	wait, delay             time.Duration
+	delayed                 bool
+
+	scope      string
+	resolution client.Resolution
+	bodyFile   string
+}
+
+const (
+	managerURLEnv     = "ONCEGATE_MANAGER_URL"
+	defaultManagerURL = "http://127.0.0.1:8090"
+)
+
+// operatorMain makes operators' calls to a running manager; group is the command
+// whose words all are.
+func operatorMain(ctx context.Context, env Environment, group string, all map[string]operatorCommand, args []string) error {
+	if len(args) == 0 {
+		return settings.Usagef("a command is missing, see oncegate %s --help", group)
+	}
+	switch args[0] {
+	case "help", "-h", "-help", "--help":
+		operatorHelp(env.Stdout, group, all)
+		return nil
+	}
+	cmd, ok := all[args[0]]
+	if !ok {
+		return settings.Usagef("unknown command %q, see oncegate %s --help", args[0], group)
+	}
+	call, err := parseOperatorCall(env, group, args[0], cmd, args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = cmd.run(ctx, call)
+	switch {
+	case err == nil:
+		return nil
+	case client.HasCode(err, api.CodeInvalidRequest): // what only the manager can tell, such as a cursor
+		return settings.Usagef("%s: %v", args[0], err)
+	}
+	return fmt.Errorf("%s: %w", args[0], err)
+}
+
+func parseOperatorCall(env Environment, group, name string, cmd operatorCommand, args []string) (*operatorCall, error) {
+	call := &operatorCall{out: env.Stdout}
+	fs := flag.NewFlagSet(group+" "+name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	url, tokenFile, timeout := defaultManagerURL, "", 15*time.Second
+	if v, ok := env.Getenv(managerURLEnv); ok && v != "" {
+		url = v
+	}
+	fs.StringVar(&url, "manager", url, "`URL` of the manager, or unix:PATH ["+managerURLEnv+"]")
+	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with the bearer token; empty lines and # comments are skipped")
+	var certificates clientTLS
+	certificates.flags(fs)
+	fs.Func("timeout-seconds", "what one call may take, 0.1 to 600 (default 15)", settings.Seconds(0.1, 600, &timeout))
+	fs.BoolVar(&call.json, "json", false, "print JSON, one value per line")
+	if cmd.flags != nil {
+		cmd.flags(call, fs)
+	}
+	// Flags may come before and after the arguments.
+	for rest := args; ; {
+		if err := fs.Parse(rest); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				fmt.Fprintf(env.Stdout, "usage: oncegate %s %s [flags] %s\n", group, name, cmd.args)
+				fs.SetOutput(env.Stdout)
+				fs.PrintDefaults()
+				return nil, err
+			}
+			return nil, settings.Usagef("%s: %s", name, strings.Replace(err.Error(), "invalid value", "value", 1))
+		}
+		if fs.NArg() == 0 {
+			break
+		}
+		call.args = append(call.args, fs.Arg(0))
+		rest = fs.Args()[1:]
+	}
+	if n := len(call.args); n < cmd.least || cmd.most >= 0 && n > cmd.most {
+		return nil, settings.Usagef("%s: %d arguments: must be %q", name, n, strings.TrimSpace(name+" "+cmd.args))
+	}
+	if err := call.check(cmd.args); err != nil {
+		return nil, settings.Usagef("%s: %v", name, err)
+	}
+	token, err := readToken(tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	httpClient, err := certificates.client()
+	if err != nil {
+		return nil, err
+	}
+	call.client, err = client.New(client.Options{URL: url, Token: token, Timeout: timeout, MaxAttempts: 3, HTTP: httpClient})
+	if err != nil {
+		return nil, settings.Usagef("--manager %q: must be http:// or https:// with a host, for example %s, or unix:PATH without --ca-file and --cert-file", url, defaultManagerURL)
+	}
+	return call, nil
+}
+
+// check looks at ids, names and keys, so that none of them makes a path of another
+// call. words are what the arguments are called; the last one may be repeated.
+func (c *operatorCall) check(words string) error {
+	names := strings.Fields(strings.TrimSuffix(words, "..."))
+	var errs []error
+	for i, arg := range c.args {
+		switch word := names[min(i, len(names)-1)]; word {
+		case "ID":
+			errs = append(errs, jobs.CheckID(word, arg))
+		case "RECORD":
+			if _, err := base64.RawURLEncoding.DecodeString(arg); arg == "" || err != nil {
+				errs = append(errs, &api.FieldError{Field: word, Value: arg, Allowed: "must be what unreadable list shows"})
+			}
+		case "KEY":
+			errs = append(errs, api.ValidateKey(arg))
+		default:
+			errs = append(errs, jobs.CheckName(word, arg))
+		}
+	}
+	if c.function != "" {
+		errs = append(errs, jobs.CheckName("--function", c.function))
+	}
+	err := errors.Join(append(errs, api.ValidateScope(c.scope))...)
+	var field *jobs.FieldError
+	var bad *api.FieldError
+	switch { // the first one
+	case errors.As(err, &field):
+		return fmt.Errorf("%s %s: must be %s", field.Field, field.Value, field.Allowed)
+	case errors.As(err, &bad):
+		return bad
+	}
+	return nil
+}
+
+// readToken returns the first token of a file, "" when there is no file. Files
+// for serve --auth-token-file will do: their comments are skipped, and what they
+// say about a token's rights.
+func readToken(file string) (string, error) {
+	if file == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", settings.Usagef("--token-file: %v", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimSpace(line)
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "admin" {
+			line = fields[0]
+		}
+		if len(line) > 4096 || strings.ContainsFunc(line, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+			return "", settings.Usagef("--token-file %s: a token must be up to 4096 visible ASCII characters", file)
+		}
+		return line, nil
+	}
+	return "", settings.Usagef("--token-file %s: must hold a token", file)
+}
+
+func operatorHelp(w io.Writer, group string, all map[string]operatorCommand) {
+	fmt.Fprintln(w, "usage: oncegate "+group+" COMMAND [flags]; talks to the manager at --manager URL, "+managerURLEnv+", or "+defaultManagerURL)
+	names := make([]string, 0, len(all))
+	for name := range all {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, name := range names {
+		fmt.Fprintf(t, "  %s %s\t%s\n", name, all[name].args, all[name].summary)
+	}
+	_ = t.Flush()
+	fmt.Fprintln(w, "oncegate "+group+" COMMAND --help lists the flags of a command.")
+}
+
+func (c *operatorCall) pageFlags(fs *flag.FlagSet) {
+	fs.Func("limit", "entries on this page, 1 to 1000 (default 100)", settings.Number(1, 1000, &c.limit))
+	fs.StringVar(&c.cursor, "cursor", "", "`cursor` that the page before ended with")
+}
+
+// failures is the first of them, and how many more there are.
+func failures(failed []error, of int) error {
+	if len(failed) == 0 {
+		return nil
+	}
+	if rest := len(failed) - 1; rest > 0 {
+		return fmt.Errorf("%w (and %d more of %d failed)", failed[0], rest, of)
+	}
+	return failed[0]
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/oncegate/oncegate/manager/client"
+)
+
+// What "oncegate jobs" and "oncegate ledger" print: tables for people, JSON for scripts.
+
+func (c *operatorCall) printJSON(v any) error {
+	e := json.NewEncoder(c.out)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+func (c *operatorCall) printTable(rows [][]string, cursor string) error {
+	var table strings.Builder
+	t := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = printable(cell)
+		}
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(table.String()) {
+		if _, err := fmt.Fprintln(c.out, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	if cursor != "" {
+		fmt.Fprintf(c.out, "more: --cursor %s\n", cursor)
+	}
+	return nil
+}
+
+// printJob shows what a job has, one member per line.
+func (c *operatorCall) printJob(j *client.Job) error {
+	t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(t, "%s\t%s\n", name, printable(value))
+		}
+	}
+	line("id", j.ID)
+	line("function", j.Function)
+	state := j.State
+	if j.CancelRequested && !j.Terminal() {
+		state += ", cancel requested"
+	}
+	if j.Dead {
+		state += ", dead letter"
+	}
+	line("state", state)
+	line("attempt", fmt.Sprintf("%d of %d", j.Attempt, j.MaxAttempts))
+	line("priority", strconv.Itoa(j.Priority))
+	line("key", j.Key)
+	line("event", j.Event)
+	if d := j.Dedup; d != nil {
+		line("dedup", strings.TrimSpace(d.Strategy+" "+d.IfDeduplicated))
+	}
+	line("created", stamp(j.CreatedAt))
+	line("run at", stamp(j.RunAt))
+	line("started", stamp(j.StartedAt))
+	line("finished", stamp(j.FinishedAt))
+	if l := j.Lease; l != nil {
+		line("worker", fmt.Sprintf("%s, lease for %s", l.Worker, time.Duration(l.ExpiresInMS)*time.Millisecond))
+	}
+	databases := make([]string, 0, len(j.WALLocations))
+	for db := range j.WALLocations {
+		databases = append(databases, db)
+	}
+	sort.Strings(databases)
+	for _, db := range databases {
+		line("wal "+printable(db), j.WALLocations[db])
+	}
+	line("error", j.Error)
+	line("payload", string(j.Payload))
+	line("result", string(j.Result))
+	return t.Flush()
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format("2006-01-02 15:04:05Z")
+}
+
+// firstLine keeps the first line of an error, at most 60 characters of it.
+func firstLine(s string) string {
+	s, _, _ = strings.Cut(s, "\n")
+	if r := []rune(s); len(r) > 60 {
+		s = string(r[:57]) + "..."
+	}
+	return s
+}
+
+// printable escapes what could move a terminal's cursor or break a table.
+func printable(s string) string {
+	for _, r := range s {
+		if r != ' ' && !unicode.IsGraphic(r) || r == unicode.ReplacementChar {
+			q := strconv.Quote(s)
+			return q[1 : len(q)-1]
+		}
+	}
+	return s
+}
+
+// count shows a number that the manager stops counting at 1000.
+func count(n int) string {
+	if n >= 1000 {
+		return "1000+"
+	}
+	return strconv.Itoa(n)
+}

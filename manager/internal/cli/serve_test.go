@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/app"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// breakable is a store that a test breaks when it likes.
+type breakable struct {
+	store.Store
+	failed   chan struct{}
+	err      atomic.Pointer[error]
+	closeErr error
+}
+
+func (s *breakable) fail(err error) {
+	s.err.Store(&err)
+	close(s.failed)
+}
+
+func (s *breakable) Failed() <-chan struct{} { return s.failed }
+
+func (s *breakable) Err() error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (s *breakable) Close() error { return errors.Join(s.Store.Close(), s.closeErr) }
+
+// served is a manager in this process.
+type served struct {
+	store  *breakable
+	addr   string
+	stderr *output
+	hangup chan os.Signal
+	stop   context.CancelFunc
+	done   chan error
+}
+
+func serveBreakable(t *testing.T, args ...string) *served {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "addr")
+	s := &served{store: &breakable{Store: mem.New(mem.Options{}), failed: make(chan struct{})}, stderr: new(output), hangup: make(chan os.Signal, 1), done: make(chan error, 1)}
+	o, err := settings.Parse(noEnv, append([]string{"--store", "memory", "--listen", "127.0.0.1:0", "--addr-file", file}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.stop = cancel
+	t.Cleanup(cancel)
+	go func() {
+		s.done <- app.Run(ctx, app.Options{Version: "test", Settings: o, Log: s.stderr, Store: s.store, Hangup: s.hangup})
+	}()
+	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
+	s.addr = readAddresses(file)["api"]
+	return s
+}
+
+func (s *served) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.done:
+		return err
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+		return nil
+	}
+}
+
+// TestStoreFailsWhileStopping: that the program was about to end anyway is no
+// reason to end as if all were well.
+func TestStoreFailsWhileStopping(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	s := serveBreakable(t, "--drain-delay-seconds", "3600")
+	s.stop()
+	waitFor(t, "it is not ready any more", func() bool {
+		resp, err := http.Get("http://" + s.addr + "/readyz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 503
+	})
+	s.store.fail(errors.New("fsync: input/output error"))
+	if err := s.ended(t); err == nil || !strings.Contains(err.Error(), "store failed: fsync: input/output error") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestStoreCannotBeClosed: neither is a last sync that failed.
+func TestStoreCannotBeClosed(t *testing.T) {
+	s := serveBreakable(t)
+	s.store.closeErr = errors.New("fsync: input/output error")
+	s.stop()
+	if err := s.ended(t); err == nil || !strings.Contains(err.Error(), "closing the store: fsync: input/output error") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestDeletionsAreAuditedAtEveryLevel: an operator that wants few lines in the log still
+// gets the one that says who deleted what.
+func TestDeletionsAreAuditedAtEveryLevel(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	s := serveBreakable(t, "--log-level", "error")
+	if status, body := post(t, s.addr, "/v1/ledger/reserve", `{"key":"k","scope":"s","token":"t"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	req, err := http.NewRequest("DELETE", "http://"+s.addr+"/v1/ledger/entries/k?scope=s", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Fatalf("deletion: %d", resp.StatusCode)
+	}
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{`"msg":"entry deleted by an administrator"`, `"scope":"s","key":"k","state":"pending"`} {
+		if !strings.Contains(s.stderr.String(), want) {
+			t.Errorf("the log lacks %s: %s", want, s.stderr)
+		}
+	}
+	if strings.Contains(s.stderr.String(), `"level":"INFO"`) {
+		t.Errorf("the level has no effect: %s", s.stderr)
+	}
+}
+
+// TestReferenceListsEveryMetric: the reference names the metrics of a manager
+// with a log, those of the job queue apart, and no others. The same for flags.
+func TestReferenceListsEveryMetric(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "reference", "LEDGER.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startManager(t, "--data-dir", t.TempDir(), "--admin", "127.0.0.1:0")
+	resp, err := http.Get("http://" + p.addr["admin"] + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	metrics, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := func(pattern string, text []byte) []string {
+		var found []string
+		for _, m := range regexp.MustCompile(pattern).FindAllSubmatch(text, -1) {
+			found = append(found, string(m[1]))
+		}
+		slices.Sort(found)
+		return slices.Compact(found)
+	}
+	told := names("`(oncegate_(?:http|ledger|wal)_[a-z_]+)`", text)
+	there := names(`(?m)^# HELP (oncegate_(?:http|ledger|wal)_[a-z_]+) `, metrics)
+	if !slices.Equal(told, there) || len(there) < 20 {
+		t.Errorf("told are\n%s\nthere are\n%s", strings.Join(told, "\n"), strings.Join(there, "\n"))
+	}
+	flags := new(strings.Builder)
+	settings.Help(flags)
+	for _, flag := range names("`(--[a-z-]+)`", text) {
+		if !strings.Contains(flags.String(), "  "+flag+"\n") {
+			t.Errorf("there is no flag %s", flag)
+		}
+	}
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+}
+
+// TestNoLogIsNoHealthyLog: a directory that was mistyped is not told to be fine.
+func TestNoLogIsNoHealthyLog(t *testing.T) {
+	for _, command := range []string{"verify", "dump", "stats"} {
+		env, stdout, stderr := testEnv(nil)
+		code := Run(t.Context(), env, []string{"wal", command, "--data-dir", t.TempDir()})
+		if code != 1 || stdout.Len() != 0 || !strings.Contains(stderr.String(), "no log in this directory") {
+			t.Errorf("%s: exit code %d, %s %s", command, code, stdout, stderr)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// walCommand is one word behind "oncegate wal". All of them only read, and only
+// while no manager has the directory open.
+type walCommand struct {
+	summary string
+	run     func(ctx context.Context, env Environment, o walOptions) error
+}
+
+type walOptions struct {
+	dataDir string
+	values  bool
+}
+
+var walCommands = map[string]walCommand{
+	"verify": {"check every record; exit code 1 when a manager would refuse to start, 3 when it would start and cannot read some", walVerify},
+	"dump":   {"print every record as a line of JSON", walDump},
+	"stats":  {"print what the directory holds as JSON", walStats},
+}
+
+func walMain(ctx context.Context, env Environment, args []string) error {
+	var o walOptions
+	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+		walHelp(env.Stdout)
+		return nil
+	}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return settings.Usagef("a command is missing: must be verify, dump or stats")
+	}
+	cmd, ok := walCommands[args[0]]
+	if !ok {
+		return settings.Usagef("command %q: must be verify, dump or stats", args[0])
+	}
+	fs := flag.NewFlagSet("wal", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringVar(&o.dataDir, "data-dir", "", "directory of the log")
+	if args[0] == "dump" {
+		fs.BoolVar(&o.values, "values", false, "print values as well, in base64")
+	}
+	if err := fs.Parse(args[1:]); err != nil {
+		if err == flag.ErrHelp {
+			walHelp(env.Stdout)
+			return nil
+		}
+		return settings.Usagef("%v", err)
+	}
+	if fs.NArg() > 0 {
+		return settings.Usagef("unexpected argument %q", fs.Arg(0))
+	}
+	if o.dataDir == "" {
+		return settings.Usagef("--data-dir: is missing; must be the directory of a log")
+	}
+	return cmd.run(ctx, env, o)
+}
+
+func walHelp(w io.Writer) {
+	fmt.Fprintln(w, "usage: oncegate wal COMMAND --data-dir D; the manager must not be running")
+	names := make([]string, 0, len(walCommands))
+	for name := range walCommands {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		fmt.Fprintf(w, "  %-8s %s\n", name, walCommands[name].summary)
+	}
+	fmt.Fprintln(w, "dump takes --values to print values as well, in base64.")
+}
+
+// walVerify says what a manager would do with the directory: start, start and refuse
+// the keys of some records, or not start.
+func walVerify(ctx context.Context, env Environment, o walOptions) error {
+	records := newRecordCheck()
+	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: records.entry})
+	if err != nil {
+		return err
+	}
+	for _, c := range report.Complaints {
+		fmt.Fprintln(env.Stdout, c)
+	}
+	lines, unreadable := records.found()
+	for _, line := range lines {
+		fmt.Fprintln(env.Stdout, line)
+	}
+	if report.Damaged() {
+		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", o.dataDir)
+	}
+	if unreadable > 0 {
+		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
+			o.dataDir, unreadable)}
+	}
+	fmt.Fprintf(env.Stdout, "ok: %d records in %d segments, %d in the snapshot\n", report.Records, report.Segments, report.SnapshotRecords)
+	return nil
+}
+
+// exitUnreadable is the exit code for records that cannot be read.
+const exitUnreadable = 3
+
+func walStats(ctx context.Context, env Environment, o walOptions) error {
+	var me shard.Identity
+	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: func(e wal.Entry) error {
+		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
+			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
+				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read tells nothing
+			}
+			return nil
+		})
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	out := json.NewEncoder(env.Stdout)
+	out.SetIndent("", "  ")
+	s := report.DirStats
+	return out.Encode(struct {
+		Segments         int    `json:"segments"`
+		Prepared         int    `json:"prepared_segments"`
+		SegmentBytes     int64  `json:"segment_bytes"`
+		Records          int    `json:"records"`
+		RecordBytes      int64  `json:"record_bytes"`
+		FirstSequence    uint64 `json:"first_sequence"`
+		LastSequence     uint64 `json:"last_sequence"`
+		Batches          int    `json:"batches"`
+		LargestRecord    int    `json:"largest_record"`
+		TailBytes        int64  `json:"tail_bytes"`
+		Snapshot         string `json:"snapshot"`
+		SnapshotSequence uint64 `json:"snapshot_sequence"`
+		SnapshotRecords  int    `json:"snapshot_records"`
+		SnapshotBytes    int64  `json:"snapshot_bytes"`
+		Damaged          bool   `json:"damaged"`
+
+		LedgerID string   `json:"ledger_id"`
+		Shard    string   `json:"shard"`
+		Shards   []string `json:"shards"`
+	}{
+		s.Segments, s.Prepared, s.SegmentBytes, s.Records, s.RecordBytes, s.FirstSequence, s.LastSequence, s.Batches,
+		s.LargestRecord, s.TailBytes, s.Snapshot, s.SnapshotSequence, s.SnapshotRecords, s.SnapshotBytes, report.Damaged(),
+		me.ID, me.Name, me.Shards,
+	})
+}
+
+// dumpedRecord is a line of the dump.
+type dumpedRecord struct {
+	File     string         `json:"file"`
+	Offset   int64          `json:"offset"`
+	Sequence uint64         `json:"sequence"`
+	Batch    uint64         `json:"batch,omitempty"`
+	At       time.Time      `json:"at"`
+	Changes  []dumpedChange `json:"changes"`
+}
+
+type dumpedChange struct {
+	Op         string            `json:"op"`
+	Collection string            `json:"collection"`
+	Key        string            `json:"key"`
+	Bytes      int               `json:"bytes,omitempty"`
+	Entries    map[string]string `json:"entries,omitempty"`
+	Ledger     *dumpedEntry      `json:"ledger,omitempty"`
+	Value      string            `json:"value,omitempty"`
+}
+
+// dumpedEntry is a ledger entry without its token.
+type dumpedEntry struct {
+	Scope       string    `json:"scope"`
+	Key         string    `json:"key"`
+	State       string    `json:"state"`
+	Fingerprint string    `json:"fingerprint,omitempty"`
+	JobID       string    `json:"job_id,omitempty"`
+	Created     time.Time `json:"created"`
+	Expires     time.Time `json:"expires"`
+	ResultBytes int       `json:"result_bytes,omitempty"`
+}
+
+func walDump(ctx context.Context, env Environment, o walOptions) error {
+	w := bufio.NewWriter(env.Stdout)
+	defer w.Flush()
+	out := json.NewEncoder(w)
+	return wal.Dump(ctx, o.dataDir, wal.InspectOptions{}, func(e wal.Entry) error {
+		line := dumpedRecord{File: e.File, Offset: e.Offset, Sequence: e.Sequence, Batch: e.Batch}
+		at, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
+			line.Changes = append(line.Changes, dumpChange(c, o.values))
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%s: offset %d: %w", e.File, e.Offset, err)
+		}
+		line.At = at.UTC()
+		return out.Encode(&line)
+	})
+}
+
+func dumpChange(c *mem.Change, values bool) dumpedChange {
+	d := dumpedChange{Op: "delete", Collection: string(c.Collection), Key: string(c.Key)}
+	if c.Delete {
+		return d
+	}
+	d.Op, d.Bytes = "put", len(c.Value)
+	for _, e := range c.Entries {
+		if d.Entries == nil {
+			d.Entries = make(map[string]string)
+		}
+		d.Entries[string(e.Index)] = string(e.SortKey)
+	}
+	if d.Collection == string(ledger.Collection) {
+		if r, err := ledger.ReadRecord(d.Key, c.Value); err == nil {
+			d.Ledger = &dumpedEntry{
+				Scope: r.Scope, Key: r.Key, State: r.State.String(), Fingerprint: r.Fingerprint, JobID: r.Ref,
+				Created: r.Created.UTC(), Expires: r.Expires.UTC(), ResultBytes: r.ResultBytes,
+			}
+		}
+	}
+	if values {
+		d.Value = base64.StdEncoding.EncodeToString(c.Value)
+	}
+	return d
+}

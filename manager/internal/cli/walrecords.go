@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/downtime"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// recordCheck follows the records of a log to what a manager would find at the end
+// of it, and remembers those that it could not read.
+type recordCheck struct {
+	// bad are unreadable, odd are not what a manager would have written.
+	bad, odd map[store.ID]string
+	// blobs are the sizes of the values that jobs keep apart, needs what jobs say of
+	// theirs.
+	blobs map[string]int
+	needs map[string]map[string]int
+}
+
+func newRecordCheck() *recordCheck {
+	return &recordCheck{
+		bad: make(map[store.ID]string), odd: make(map[store.ID]string),
+		blobs: make(map[string]int), needs: make(map[string]map[string]int),
+	}
+}
+
+// entry fits wal.InspectOptions.Check. Its error says that the engine itself could
+// not use the record, and a manager would not start.
+func (c *recordCheck) entry(e wal.Entry) error {
+	_, err := mem.DecodeWriteSet(e.Body, func(ch *mem.Change) error {
+		if !e.Replaced {
+			c.change(ch)
+		}
+		return nil
+	})
+	return err
+}
+
+func (c *recordCheck) change(ch *mem.Change) {
+	id := store.ID{Collection: store.Collection(ch.Collection), Key: string(ch.Key)}
+	delete(c.bad, id)
+	delete(c.odd, id)
+	switch id.Collection {
+	case jobs.BlobCollection:
+		delete(c.blobs, id.Key)
+		if !ch.Delete {
+			c.blobs[id.Key] = len(ch.Value)
+		}
+	case jobs.Collection:
+		delete(c.needs, id.Key)
+	}
+	if ch.Delete {
+		return
+	}
+	var entries []store.Entry
+	var err error
+	switch {
+	case id.Collection == ledger.Collection:
+		var r ledger.StoredRecord
+		r, err = ledger.ReadRecord(id.Key, ch.Value)
+		entries = r.Entries
+	case jobs.Owns(id.Collection):
+		var r jobs.StoredRecord
+		r, err = jobs.ReadRecord(id.Collection, id.Key, ch.Value)
+		entries = r.Entries
+		if len(r.Blobs) > 0 {
+			c.needs[id.Key] = r.Blobs
+		}
+	case id.Collection == shard.Collection:
+		_, err = shard.Read(id.Key, ch.Value)
+	case id.Collection == downtime.Collection: // made anew when it cannot be read
+		return
+	default:
+		c.odd[id] = "this program does not know its collection"
+		return
+	}
+	var u *store.UnreadableError
+	if errors.As(err, &u) {
+		c.bad[id] = u.Reason
+		return
+	}
+	same := len(entries) == len(ch.Entries)
+	for _, e := range ch.Entries {
+		same = same && slices.Contains(entries, store.Entry{Index: string(e.Index), SortKey: string(e.SortKey)})
+	}
+	if !same {
+		c.odd[id] = "its index entries are not those of its value; a manager may not find it"
+	}
+}
+
+// found returns a line for each record with something wrong, and how many of them
+// cannot be read.
+func (c *recordCheck) found() (lines []string, unreadable int) {
+	for job, blobs := range c.needs {
+		for key, size := range blobs {
+			if have, ok := c.blobs[key]; !ok || have != size {
+				c.bad[store.ID{Collection: jobs.Collection, Key: job}] = fmt.Sprintf("its value %s has %d bytes instead of %d", key, have, size)
+			}
+		}
+	}
+	for id, reason := range c.bad {
+		lines = append(lines, fmt.Sprintf("unreadable: %s %+q: %s", id.Collection, id.Key, reason))
+	}
+	for id, reason := range c.odd {
+		lines = append(lines, fmt.Sprintf("note: %s %+q: %s", id.Collection, id.Key, reason))
+	}
+	slices.SortFunc(lines, strings.Compare)
+	return lines, len(c.bad)
+}

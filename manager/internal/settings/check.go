@@ -1,0 +1,113 @@
+package settings
+
+import (
+	"errors"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// check looks at what one setting alone cannot tell.
+func (s *Settings) check() error {
+	if err := s.checkEngine(); err != nil {
+		return err
+	}
+	if err := s.checkPlaces(); err != nil {
+		return err
+	}
+	if err := s.checkShards(); err != nil {
+		return err
+	}
+	for _, l := range []struct{ flag, value string }{{"listen", s.Listen}, {"admin", s.Admin}} {
+		if l.flag == "admin" && l.value == "" {
+			continue
+		}
+		if wrong := checkAddress(l.value); wrong != "" {
+			return Usagef("--%s %q: %s", l.flag, l.value, wrong)
+		}
+	}
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		return Usagef("--tls-cert and --tls-key: must be given together")
+	}
+	if s.ClientCA != "" && s.TLSCert == "" {
+		return Usagef("--client-ca %q: needs --tls-cert and --tls-key", s.ClientCA)
+	}
+	if s.Jobs.BackoffMax < s.Jobs.BackoffBase {
+		return Usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.Jobs.BackoffMax.Seconds(), s.Jobs.BackoffBase.Seconds())
+	}
+	if s.whenFull == ledger.Evict.String() {
+		s.Ledger.WhenFull = ledger.Evict
+	}
+	if s.Ledger.ScopeShare == 0 {
+		s.Ledger.ScopeShare = -1
+	}
+	s.Ledger.MaxWait = s.pendingWait
+	if !s.waitForPending || s.pendingWait == 0 {
+		s.Ledger.MaxWait = -1
+	}
+	// The largest request is a commit in JSON: its body in base64 and room for
+	// headers, which JSON may escape; or it is a finish of many jobs.
+	s.Server.MaxBodyBytes = max(s.Ledger.MaxResultBytes/3*4+512<<10, maxJobBody)
+	return nil
+}
+
+// named is how a message calls a setting: what the user wrote, flag or variable.
+func (s *Settings) named(flag string) string {
+	if env := s.fromEnv[flag]; env != "" {
+		return env
+	}
+	return "--" + flag
+}
+
+// checkPlaces looks at names of files and directories that are made or written
+// later, when the manager is about to serve.
+func (s *Settings) checkPlaces() error {
+	if s.DataDir != "" {
+		if info, err := os.Stat(s.DataDir); err == nil && !info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return Usagef("--data-dir %q: must be a directory, or the name of one to make%s", s.DataDir, because(err))
+		}
+	}
+	if s.AddrFile != "" {
+		if info, err := os.Stat(filepath.Dir(s.AddrFile)); err != nil || !info.IsDir() {
+			return Usagef("--addr-file %q: must be the name of a file in a directory that exists%s", s.AddrFile, because(err))
+		}
+		if info, err := os.Stat(s.AddrFile); err == nil && info.IsDir() {
+			return Usagef("--addr-file %q: must be the name of a file, this is a directory", s.AddrFile)
+		}
+	}
+	return nil
+}
+
+func because(err error) string {
+	if err == nil {
+		return ""
+	}
+	return "; " + err.Error()
+}
+
+// The DSN is never part of a message: it may hold a password.
+
+func (s *Settings) checkRedisDSN() error {
+	_, err := goredis.ParseURL(s.StoreDSN)
+	var malformed *url.Error // quotes the URL, or what it takes for the port
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &malformed):
+		err = errors.New("it is none")
+	}
+	return Usagef("%s: must be a URL like redis://user:password@host:6379/0, or rediss:// for TLS; %v", s.named("store-dsn"), err)
+}
+
+func (s *Settings) checkPostgresDSN() error {
+	if _, err := pgxpool.ParseConfig(s.StoreDSN); err != nil { // pgx leaves the password out
+		return Usagef("%s: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; %v", s.named("store-dsn"), err)
+	}
+	return nil
+}

@@ -1,0 +1,45 @@
+package settings
+
+import (
+	"maps"
+	"slices"
+)
+
+// engine says which settings an engine needs.
+type engine struct {
+	needsDir, needsDSN bool
+	checkDSN           func(*Settings) error
+}
+
+const defaultEngine = "wal"
+
+// engines by the name under which users select them.
+var engines = map[string]engine{
+	"wal":      {needsDir: true},
+	"memory":   {},
+	"sqlite":   {needsDir: true},
+	"redis":    {needsDSN: true, checkDSN: (*Settings).checkRedisDSN},
+	"postgres": {needsDSN: true, checkDSN: (*Settings).checkPostgresDSN},
+}
+
+// EngineNames are the values of --store, sorted.
+func EngineNames() []string { return slices.Sorted(maps.Keys(engines)) }
+
+// checkEngine tells whether an engine gets what it needs and nothing that it
+// would silently ignore.
+func (s *Settings) checkEngine() error {
+	e := engines[s.Store]
+	switch {
+	case e.needsDir && s.DataDir == "":
+		return Usagef("--data-dir: is missing; the engine %s keeps its files there", s.Store)
+	case !e.needsDir && s.DataDir != "":
+		return Usagef("--data-dir %q: the engine %s keeps no files", s.DataDir, s.Store)
+	case e.needsDSN && s.StoreDSN == "":
+		return Usagef("--store-dsn: is missing; the engine %s connects to it", s.Store)
+	case !e.needsDSN && s.StoreDSN != "":
+		return Usagef("%s: the engine %s connects to nothing", s.named("store-dsn"), s.Store)
+	case e.checkDSN != nil:
+		return e.checkDSN(s)
+	}
+	return nil
+}

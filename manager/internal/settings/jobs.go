@@ -1,0 +1,24 @@
+package settings
+
+import "github.com/oncegate/oncegate/manager/internal/jobs"
+
+// maxJobBody is room for the largest job request: a payload or result of the
+// largest size and everything else that a call may carry.
+const maxJobBody = jobs.MaxPayloadBytes + 512<<10
+
+// jobsTable are the settings of the job queue.
+func (s *Settings) jobsTable() []setting {
+	const seconds = "a number of seconds"
+	return []setting{
+		duration("job-lease-seconds", "", seconds+" that a claim leases its jobs for when it names none", 0.1, 86400, "60", &s.Jobs.Lease),
+		number("job-max-attempts", "", "deliveries of a job that names no number", 1, jobs.MaxAttempts, "25", &s.Jobs.MaxAttempts),
+		duration("job-backoff-seconds", "", seconds+" before the first retry that names no delay; each further one doubles it", 0.001, MaxSeconds, "1", &s.Jobs.BackoffBase),
+		duration("job-backoff-max-seconds", "", seconds+" that such a delay grows to at most", 0.001, MaxSeconds, "3600", &s.Jobs.BackoffMax),
+		duration("job-retain-seconds", "", seconds+" that a finished job is kept", 1, MaxSeconds, "86400", &s.Jobs.RetainFor),
+		number("job-retain-count", "", "finished jobs that are kept", 1, 100_000_000, "100000", &s.Jobs.RetainCount),
+		duration("job-dead-retain-seconds", "", seconds+" that a dead letter is kept", 1, MaxSeconds, "2592000", &s.Jobs.DeadFor),
+		number("job-dead-retain-count", "", "dead letters of each function that are kept", 1, 100_000_000, "100000", &s.Jobs.DeadCount),
+		duration("job-event-key-seconds", "", seconds+" that the key of an event is remembered", 1, MaxSeconds, "86400", &s.Jobs.EventKeyTTL),
+		number("job-max-waiters", "", "claims and waits for results held at once", 1, 1_000_000, "10000", &s.Jobs.MaxWaiters),
+	}
+}

@@ -1,0 +1,258 @@
+// Package settings reads what `oncegate serve` is to do from flags, environment and defaults, and
+// says what is wrong with it: one line that names the setting, its value and what is allowed.
+package settings
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+)
+
+// Settings are what the flags of `oncegate serve` of the same names say. Help lists them with
+// their meanings, bounds and defaults.
+type Settings struct {
+	DataDir, Listen, Admin, AddrFile string
+	Store, StoreDSN                  string
+	HTTPEngine                       string
+	TokenFile                        string
+	TLSCert, TLSKey, ClientCA        string
+	LogLevel                         slog.Level
+	SocketMode                       fs.FileMode
+	ShutdownTimeout, DrainDelay      time.Duration
+	SnapshotBytes                    int64
+	Ledger                           ledger.Options
+	Jobs                             jobs.Options
+	Server                           httpd.Options
+	Shard                            shard.Want
+
+	whenFull       string
+	waitForPending bool
+	pendingWait    time.Duration
+	fromEnv        map[string]string // flag name -> the variable that gave its value
+}
+
+// setting is one flag and, when env is not empty, the variable that gives its
+// value where the flag does not.
+type setting struct {
+	name, env, usage string
+	boolean          bool
+	parse            func(string) error
+	initial          string // for the help text
+}
+
+// Parse reads flags, environment and defaults, in this order of precedence. getenv is
+// os.LookupEnv or stands for it. A mistake is a UsageError that names the setting, its value and
+// what is allowed. Parse returns flag.ErrHelp if the flags ask for help.
+func Parse(getenv func(string) (string, bool), args []string) (*Settings, error) {
+	s := &Settings{fromEnv: make(map[string]string)}
+	all := s.all()
+	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	given := make(map[string]bool)
+	var bad error // says it better than package flag
+	for _, st := range all {
+		set := func(value string) error {
+			given[st.name] = true
+			err := st.parse(value)
+			if err != nil {
+				bad = Usagef("--%s %q: %v", st.name, value, err)
+			}
+			return err
+		}
+		if st.boolean {
+			fs.BoolFunc(st.name, st.usage, set)
+		} else {
+			fs.Func(st.name, st.usage, set)
+		}
+	}
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, err
+		}
+		if bad != nil {
+			return nil, bad
+		}
+		return nil, Usagef("%v, see oncegate serve --help", err)
+	}
+	if fs.NArg() > 0 {
+		return nil, Usagef("unexpected argument %q", fs.Arg(0))
+	}
+	for _, st := range all {
+		if given[st.name] {
+			continue
+		}
+		if value, ok := getenv(st.env); st.env != "" && ok {
+			if err := st.parse(value); err != nil {
+				return nil, Usagef("%s=%q: %v", st.env, value, err)
+			}
+			s.fromEnv[st.name] = st.env
+			continue
+		}
+		if st.initial != "" {
+			if err := st.parse(st.initial); err != nil {
+				return nil, fmt.Errorf("default of --%s: %w", st.name, err)
+			}
+		}
+	}
+	return s, s.check()
+}
+
+// all are the settings of "oncegate serve".
+func (s *Settings) all() []setting { return slices.Concat(s.table(), s.shardTable(), s.jobsTable()) }
+
+func (s *Settings) table() []setting {
+	const seconds = "a number of seconds"
+	return []setting{
+		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.DataDir),
+		text("listen", "", "address of the API, HOST:PORT or unix:PATH", "127.0.0.1:8090", &s.Listen),
+		text("admin", "", "address of health, metrics and pprof, HOST:PORT or unix:PATH, which ask for no credentials: keep it private; none when empty", "", &s.Admin),
+		socketMode("socket-mode", "permissions of a listener's Unix socket, octal: all that keeps local users out when there are no tokens", "660", &s.SocketMode),
+		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.AddrFile),
+		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
+		text("store-dsn", "ONCEGATE_STORE_DSN", "where the engine redis or postgres connects to", "", &s.StoreDSN),
+		choice("http-engine", "", "what serves HTTP", httpd.DefaultEngine, httpd.EngineNames(), &s.HTTPEngine),
+		protection("auth-token-file", "file with bearer tokens, one per line, those of administrators followed by admin; one of them is then required; read again at SIGHUP", &s.TokenFile),
+		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
+		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),
+		protection("client-ca", "CA whose client certificates are required (PEM)", &s.ClientCA),
+		level("log-level", "", "what is logged", "info", &s.LogLevel),
+		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.ShutdownTimeout),
+		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.DrainDelay),
+		number("snapshot-bytes", "", "log size at which a snapshot is taken (engine wal)", 1<<20, 1<<40, "268435456", &s.SnapshotBytes),
+
+		duration("pending-ttl-seconds", "IDEMPOTENCY_PENDING_TTL_SECONDS", seconds+" that a reservation holds", 0.001, MaxSeconds, "60", &s.Ledger.PendingTTL),
+		duration("committed-ttl-seconds", "IDEMPOTENCY_COMMITTED_TTL_SECONDS", seconds+" that a committed answer is remembered", 0.001, MaxSeconds, "300", &s.Ledger.CommittedTTL),
+		duration("rejected-ttl-seconds", "IDEMPOTENCY_REJECTED_TTL_SECONDS", seconds+" that a rejection is remembered", 0.001, MaxSeconds, "60", &s.Ledger.RejectedTTL),
+		remembered("unknown-ttl-seconds", "IDEMPOTENCY_UNKNOWN_TTL_SECONDS", seconds+" that a key stays blocked when its reservation ran out without an outcome; 0: it is free at once (default that of --committed-ttl-seconds)", &s.Ledger.UnknownTTL),
+		number("max-entries", "IDEMPOTENCY_MAX_ENTRIES", "entries in the window; else as many as fit into --max-bytes at 512 bytes each", 1, 100_000_000, "", &s.Ledger.MaxEntries),
+		number("max-bytes", "IDEMPOTENCY_MAX_BYTES", "memory of all entries, engines inside this process only", 1<<20, 1<<44, "536870912", &s.Ledger.MaxBytes),
+		choice("when-full", "IDEMPOTENCY_WHEN_FULL", "what happens to new keys when nothing in the window has expired, refuse them or evict what was used least recently", ledger.Refuse.String(), []string{ledger.Refuse.String(), ledger.Evict.String()}, &s.whenFull),
+		fraction("scope-share", "IDEMPOTENCY_SCOPE_SHARE", "largest part of the window that one scope takes; 0 for no limit", "0.75", &s.Ledger.ScopeShare),
+		number("max-result-bytes", "", "size of one recorded answer", 1024, ledger.MaxResultLimit, "1048576", &s.Ledger.MaxResultBytes),
+		duration("cleanup-interval-seconds", "IDEMPOTENCY_CLEANUP_INTERVAL_SECONDS", seconds+" between two sweeps of expired entries", 0.001, 86400, "10", &s.Ledger.CleanupInterval),
+		boolean("wait-for-pending", "IDEMPOTENCY_WAIT_FOR_PENDING", "hold a reserve while another attempt is pending", "true", &s.waitForPending),
+		duration("pending-wait-timeout", "IDEMPOTENCY_PENDING_WAIT_TIMEOUT", seconds+" that a reserve is held at most", 0, 3600, "30", &s.pendingWait),
+		number("max-waiters", "", "reserves held at once", 1, 1_000_000, "10000", &s.Ledger.MaxWaiters),
+
+		number("max-header-bytes", "", "size of a request's headers", 1024, 1<<20, "16384", &s.Server.MaxHeaderBytes),
+		number("max-in-flight", "", "requests at work at once, held ones apart", 1, 1_000_000, "4096", &s.Server.MaxInFlight),
+		number("max-connections", "", "open connections", 1, 1_000_000, "16384", &s.Server.MaxConnections),
+		duration("read-timeout-seconds", "", seconds+" that a client has to send a request", 0.001, 3600, "10", &s.Server.ReadTimeout),
+		duration("write-timeout-seconds", "", seconds+" that a client has to take an answer", 0.001, 3600, "10", &s.Server.WriteTimeout),
+		duration("idle-timeout-seconds", "", seconds+" that a connection may be idle", 0.001, 86400, "120", &s.Server.IdleTimeout),
+		duration("work-timeout-seconds", "", seconds+" that the work of one request may take", 0.001, 3600, "10", &s.Server.WorkTimeout),
+	}
+}
+
+// protection names a file without which the API is less protected. A name that
+// is empty, for want of a variable of the shell perhaps, must not turn that off.
+func protection(name, usage string, to *string) setting {
+	return setting{name: name, usage: usage, parse: func(v string) error {
+		if v == "" {
+			return errors.New("must be the name of a file; leave the flag out to go without")
+		}
+		*to = v
+		return nil
+	}}
+}
+
+func text(name, env, usage, initial string, to *string) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
+		*to = v
+		return nil
+	}}
+}
+
+func choice(name, env, usage, initial string, allowed []string, to *string) setting {
+	return setting{name: name, env: env, usage: usage + ": " + strings.Join(allowed, ", "), initial: initial, parse: Choice(allowed, to)}
+}
+
+func level(name, env, usage, initial string, to *slog.Level) setting {
+	return setting{name: name, env: env, usage: usage + ": debug, info, warn, error", initial: initial, parse: func(v string) error {
+		for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+			if strings.EqualFold(v, l.String()) {
+				*to = l
+				return nil
+			}
+		}
+		return errors.New("must be one of debug, info, warn, error")
+	}}
+}
+
+func boolean(name, env, usage, initial string, to *bool) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, boolean: true, parse: func(v string) error {
+		switch strings.ToLower(v) {
+		case "true", "1":
+			*to = true
+		case "false", "0":
+			*to = false
+		default:
+			return errors.New("must be true or false")
+		}
+		return nil
+	}}
+}
+
+func number[T int | int64](name, env, usage string, least, most int64, initial string, to *T) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: Number(least, most, to)}
+}
+
+func fraction(name, env, usage, initial string, to *float64) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: func(v string) error {
+		f, err := strconv.ParseFloat(v, 64)
+		if err != nil || !(f >= 0 && f <= 1) {
+			return errors.New("must be a number from 0 to 1")
+		}
+		*to = f
+		return nil
+	}}
+}
+
+func duration(name, env, usage string, least, most float64, initial string, to *time.Duration) setting {
+	return setting{name: name, env: env, usage: usage, initial: initial, parse: Seconds(least, most, to)}
+}
+
+// remembered is a duration that may be 0, which then means not at all, and that has
+// another default than a number.
+func remembered(name, env, usage string, to *time.Duration) setting {
+	s := duration(name, env, usage, 0, MaxSeconds, "", to)
+	return setting{name: name, env: env, usage: usage, parse: func(v string) error {
+		err := s.parse(v)
+		if err == nil && *to < time.Millisecond {
+			*to = api.NoUnknown
+		}
+		return err
+	}}
+}
+
+// Help prints all flags of `oncegate serve`.
+func Help(w io.Writer) {
+	all := new(Settings).all()
+	fmt.Fprintln(w, "usage: oncegate serve [flags]; flags win over the environment")
+	sort.SliceStable(all, func(i, j int) bool { return all[i].name < all[j].name })
+	for _, s := range all {
+		fmt.Fprintf(w, "  --%s\n        %s", s.name, s.usage)
+		if s.initial != "" {
+			fmt.Fprintf(w, " (default %s)", s.initial)
+		}
+		if s.env != "" {
+			fmt.Fprintf(w, " [%s]", s.env)
+		}
+		fmt.Fprintln(w)
+	}
+}

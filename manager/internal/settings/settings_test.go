@@ -1,0 +1,58 @@
+package settings
+
+import (
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// from is an environment with nothing but vars.
+func from(vars map[string]string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	}
+}
+
+func TestSettingsPrecedence(t *testing.T) {
+	env := from(map[string]string{
+		"IDEMPOTENCY_PENDING_TTL_SECONDS": "7", "IDEMPOTENCY_MAX_ENTRIES": "123", "IDEMPOTENCY_WAIT_FOR_PENDING": "false",
+		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25",
+	})
+	s, err := Parse(env, []string{"--data-dir", "d", "--max-entries", "456", "--when-full", "evict", "--scope-share", "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Ledger.PendingTTL != 7*time.Second || s.Ledger.MaxEntries != 456 || s.Ledger.WhenFull != ledger.Evict || s.Ledger.ScopeShare >= 0 || s.Ledger.CommittedTTL != 300*time.Second ||
+		s.Ledger.RejectedTTL != 250*time.Millisecond || s.Ledger.MaxWait != -1 {
+		t.Errorf("%+v", s.Ledger)
+	}
+	if s.Ledger.WithDefaults().UnknownTTL != 300*time.Second {
+		t.Errorf("unknown outcomes are remembered for %v", s.Ledger.UnknownTTL)
+	}
+	if s, err = Parse(env, []string{"--data-dir=d", "--unknown-ttl-seconds=0"}); err != nil || s.Ledger.UnknownTTL != api.NoUnknown {
+		t.Errorf("unknown outcomes are remembered for %v, %v", s.Ledger.UnknownTTL, err)
+	}
+	if s, err = Parse(env, []string{"--data-dir=d", "--wait-for-pending"}); err != nil || s.Ledger.MaxWait != 30*time.Second {
+		t.Errorf("a flag without a value: %+v %v", s, err)
+	}
+}
+
+// TestDefaults pins the values that are documented.
+func TestDefaults(t *testing.T) {
+	s, err := Parse(from(nil), []string{"--data-dir", "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.Ledger
+	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 512<<20 ||
+		l.WhenFull != ledger.Refuse || l.ScopeShare != 0.75 ||
+		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.Store != "wal" || s.HTTPEngine != "fasthttp" {
+		t.Errorf("%+v", s)
+	}
+	if err := l.WithDefaults().Validate(); err != nil {
+		t.Error(err)
+	}
+}
