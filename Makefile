@@ -62,7 +62,8 @@ FORCE:
 
 .PHONY: programs
 programs:
-	@$(GO_BUILD) -o build/manager ./manager
+	@$(GO_BUILD) -o build/oncegate ./manager/cmd/oncegate
+	@ln -sfn oncegate build/manager # its name until now, for one release
 	@$(GO_BUILD) -o build/gateway ./hostsim/gateway
 	@$(GO_BUILD) -o build/payments ./examples/payments
 	@$(GO_BUILD) -o build/setup ./envoy/setup
@@ -170,7 +171,7 @@ SOAK ?= 1h
 
 .PHONY: test-long
 test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate, in the simulated host and in Envoy, on a memory that must not grow; BODY_TRIES=20 of each kind of body; SIM_SEEDS=2000000 simulated worlds
-	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager
+	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodies' -count 1 -timeout 3h -v ./e2e
 	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
@@ -178,7 +179,7 @@ test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; L
 
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice
-	MANAGER_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./manager
+	MANAGER_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./manager/internal/cli
 	@$(FIND_ENVOY)
 	STACK_PROXY='$(PROXY)' STACK_SOAK=$(SOAK) go test -run 'TestSoak$$' -count 1 -timeout 48h -v ./examples/soak
 
@@ -207,10 +208,10 @@ bench-peers: test-deps programs ## the ledger and the queue beside Redis, Postgr
 	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
 		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
-	build/peers-bench ledger -manager build/manager -out build/peers $(PEERS_FLAGS)
-	build/peers-bench rounds -manager build/manager -callers 1 -out build/peers $(PEERS_FLAGS)
-	build/peers-bench rounds -manager build/manager -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
-	build/peers-bench jobs -manager build/manager -out build/peers $(PEERS_FLAGS)
+	build/peers-bench ledger -manager build/oncegate -out build/peers $(PEERS_FLAGS)
+	build/peers-bench rounds -manager build/oncegate -callers 1 -out build/peers $(PEERS_FLAGS)
+	build/peers-bench rounds -manager build/oncegate -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
+	build/peers-bench jobs -manager build/oncegate -out build/peers $(PEERS_FLAGS)
 
 .PHONY: clean
 clean: ## remove build/

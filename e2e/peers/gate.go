@@ -102,7 +102,7 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	var s gateSettings
 	var connections, only string
 	fs := flag.NewFlagSet("peers gate", flag.ContinueOnError)
-	fs.StringVar(&s.manager, "manager", "build/manager", "the manager `binary`")
+	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`")
 	fs.StringVar(&s.module, "module", "build/oncegate.wasm", "the gate's `file`")
 	fs.StringVar(&s.noop, "noop", "build/bench/noop.wasm", "`file` of a filter that does nothing")
 	fs.StringVar(&s.extproc, "extproc", "build/peers-extproc", "the external processor's `binary`")

@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
 	var s settings
 	var callers, batches string
-	fs.StringVar(&s.manager, "manager", "build/manager", "the manager `binary`; for rounds several, comma separated")
+	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`; for rounds several, comma separated")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")

@@ -365,7 +365,9 @@ func TestFailStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- app.Run(t.Context(), app.Options{Version: "test", Settings: s, Log: stderr, Store: st}) }()
+	go func() {
+		done <- app.Run(t.Context(), app.Options{Version: "test", Settings: s, Log: stderr, Store: st})
+	}()
 	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
 	addr := readAddresses(file)["api"]
 	if status, body := post(t, addr, "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {

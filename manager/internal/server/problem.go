@@ -25,7 +25,7 @@ func ProblemOf(err error) api.Problem {
 	case errors.As(err, &unreadable):
 		return api.Problem{
 			Status: 500, Code: api.CodeRecordUnreadable, Title: "Record unreadable",
-			Detail: unreadable.Error() + "; nothing was changed, and an operator has to look at it: manager unreadable list",
+			Detail: unreadable.Error() + "; nothing was changed, and an operator has to look at it: oncegate unreadable list",
 		}
 	case errors.Is(err, ledger.ErrFenced):
 		return api.Problem{
