@@ -74,6 +74,14 @@
 // interrupted, the next open either does not see the snapshot or finishes the deletions. A file that cannot be deleted
 // does not keep other files from being deleted; the next snapshot and the next open try again.
 //
+// # Reading
+//
+// An owner may keep its data in the log itself: SnapshotKeeping leaves the segments
+// from a given record on, and Records reads them back, each with its checksum. Open
+// looks at no more of such a segment than its header, so a long history does not
+// slow it down; that one is missing it tells all the same. Readers remember where
+// every 64 KiB or so a record begins.
+//
 // # Design notes
 //
 // The preparer opens the active segment a second time to fill it. The system reports a failed write once to each open

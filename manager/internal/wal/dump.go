@@ -42,7 +42,7 @@ func Dump(ctx context.Context, dir string, opts InspectOptions, fn func(Entry) e
 		return nil
 	}
 	// Missing segments must not hide the records that are there.
-	_, replaced, missing := files.chain(files.snapshotSeq)
+	_, _, replaced, missing := files.chain()
 	if files.snapshot != "" {
 		if err := dumpSnapshot(ctx, files, opts, fn); err != nil {
 			return err

@@ -26,6 +26,8 @@ var (
 	// ErrSequence is returned by WaitDurable for a sequence number that was
 	// not appended yet.
 	ErrSequence = errors.New("wal: sequence number not appended yet")
+	// ErrGone is returned by Records for a sequence number that a snapshot gave up.
+	ErrGone = errors.New("wal: record gave way to a snapshot")
 	// ErrNoLog is returned by Verify and Dump for a directory without any file of a log.
 	ErrNoLog = errors.New("wal: no log in this directory")
 	// ErrSnapshotRunning is returned by Snapshot while another snapshot is being written.

@@ -18,6 +18,7 @@ type dirFiles struct {
 	prepared     []string      // paths of the followers
 	snapshot     string        // path of the newest snapshot, empty without one
 	snapshotSeq  uint64
+	keep         uint64 // records from here on are in segments; 1 without a snapshot
 	oldSnapshots []string
 	temps        []string
 }
@@ -49,7 +50,7 @@ func listFiles(fs vfs.FS, dir string) (*dirFiles, error) {
 		return nil, err
 	}
 	slices.Sort(names)
-	d := &dirFiles{}
+	d := &dirFiles{keep: 1}
 	var numbers []uint64
 	for _, name := range names {
 		p := path.Join(dir, name)
@@ -65,9 +66,11 @@ func listFiles(fs vfs.FS, dir string) (*dirFiles, error) {
 		}
 	}
 	if d.snapshot != "" {
-		if d.id, err = snapshotID(fs, d.snapshot); err != nil {
+		h, err := readSnapshotHeader(fs, d.snapshot)
+		if err != nil {
 			return nil, err
 		}
+		d.id, d.keep = h.id, min(h.keep, d.snapshotSeq+1)
 	}
 	return d, d.addSegments(fs, dir, numbers)
 }
@@ -124,36 +127,37 @@ func (d *dirFiles) addSegments(fs vfs.FS, dir string, numbers []uint64) error {
 	return nil
 }
 
-// chain splits the segments into the ones in use and the obsolete ones. In use are those with records behind the
-// snapshot, and the active one. The snapshot replaced the others.
-func (d *dirFiles) chain(snapshotSeq uint64) (used, obsolete []segmentFile, err error) {
-	want := snapshotSeq + 1
-	first := -1
+// chain splits the segments into three: those with records behind the snapshot, and the active one; those before them
+// that are kept for readers; and those that the snapshot replaced.
+func (d *dirFiles) chain() (used, kept, obsolete []segmentFile, err error) {
+	first, from := -1, -1 // of used, of kept
 	for i, f := range d.segments {
-		if f.header.first <= want {
+		if f.header.first <= d.snapshotSeq+1 {
 			first = i
 		}
+		if f.header.first <= d.keep {
+			from = i
+		}
 		if i > 0 && f.header.first < d.segments[i-1].header.first {
-			return nil, nil, &CorruptionError{f.path, 0, f.header.first, fmt.Sprintf("the segment before begins with sequence %d", d.segments[i-1].header.first)}
+			return nil, nil, nil, &CorruptionError{f.path, 0, f.header.first, fmt.Sprintf("the segment before begins with sequence %d", d.segments[i-1].header.first)}
 		}
 	}
-	if first < 0 {
+	if from < 0 {
 		p := d.snapshot
-		reason := fmt.Sprintf("no segment holds sequence %d, which follows the snapshot", want)
+		reason := fmt.Sprintf("no segment holds sequence %d, which follows the snapshot", d.keep)
 		if len(d.segments) > 0 {
 			p = d.segments[0].path
-			reason = fmt.Sprintf("segments before it are missing: sequence %d is expected first", want)
+			reason = fmt.Sprintf("segments before it are missing: sequence %d is expected first", d.keep)
 		}
-		return nil, nil, &CorruptionError{p, 0, want, reason}
+		return nil, nil, nil, &CorruptionError{p, 0, d.keep, reason}
 	}
-	used, obsolete = d.segments[first:], d.segments[:first]
-	for i, f := range used[1:] {
-		if want := used[i].number + 1; f.number != want {
+	for i, f := range d.segments[from+1:] {
+		if want := d.segments[from+i].number + 1; f.number != want {
 			missing := path.Join(path.Dir(f.path), segmentName(want))
-			return nil, nil, &CorruptionError{missing, 0, 0, fmt.Sprintf("the segment is missing, segment %d is there", f.number)}
+			return nil, nil, nil, &CorruptionError{missing, 0, 0, fmt.Sprintf("the segment is missing, segment %d is there", f.number)}
 		}
 	}
-	return used, obsolete, nil
+	return d.segments[first:], d.segments[from:first], d.segments[:from], nil
 }
 
 // readSegmentHeader returns in why the reason that p has no usable header.

@@ -75,6 +75,7 @@ type segmentInfo struct {
 	number   uint64
 	first    uint64 // sequence number of its first record
 	capacity int64
+	places   *places // what readers know of it; nil before the first
 }
 
 // batch is a group commit: pending while records are added, then sealed and committed.
@@ -204,7 +205,7 @@ func (l *Log) roll(b *batch) {
 	old := l.active
 	l.active, l.spares = l.spares[0], l.spares[1:]
 	first := b.last + 1
-	l.segments = append(l.segments, segmentInfo{l.active.number, first, l.active.capacity})
+	l.segments = append(l.segments, segmentInfo{l.active.number, first, l.active.capacity, nil})
 	h := segmentHeader{l.id, l.active.number, first, l.active.capacity}
 	p := b.partIn(l.active, 0, &l.free)
 	p.seals = old

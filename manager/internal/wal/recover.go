@@ -20,7 +20,7 @@ type Recovery struct {
 	SnapshotSequence uint64
 	SnapshotRecords  int
 	SnapshotBytes    int64
-	// Segments in use, and the number and bytes of the Records behind the snapshot.
+	// Segments in use or kept, and the number and bytes of the Records behind the snapshot.
 	Segments int
 	Records  int
 	LogBytes int64
@@ -167,7 +167,7 @@ func (l *Log) create(files *dirFiles) error {
 	if err := writeSynced(seg.file, h.append(nil), 0); err != nil {
 		return errors.Join(err, seg.close())
 	}
-	l.begin(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity}})
+	l.begin(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity, nil}})
 	return nil
 }
 
@@ -188,7 +188,7 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	if err := l.restore(ctx, files); err != nil {
 		return err
 	}
-	used, obsolete, err := files.chain(l.snapshot.seq)
+	used, kept, obsolete, err := files.chain()
 	if err != nil {
 		return err
 	}
@@ -219,9 +219,9 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	if err != nil {
 		return err
 	}
-	infos := make([]segmentInfo, len(used))
-	for i, f := range used {
-		infos[i] = segmentInfo{f.number, f.header.first, f.header.capacity}
+	var infos []segmentInfo
+	for _, f := range slices.Concat(kept, used) {
+		infos = append(infos, segmentInfo{f.number, f.header.first, f.header.capacity, nil})
 	}
 	l.begin(seg, end.off, end.next, infos)
 	// The snapshot's name must be durable before the files it replaces are deleted.

@@ -9,14 +9,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// snapshotID reads the log's id from a snapshot's header.
-func snapshotID(fs vfs.FS, p string) (logID, error) {
+// readSnapshotHeader reads a snapshot's header.
+func readSnapshotHeader(fs vfs.FS, p string) (snapshotHeader, error) {
 	r, err := openSnapshot(fs, p)
 	if err != nil {
-		return logID{}, err
+		return snapshotHeader{}, err
 	}
 	defer r.close()
-	return r.header.id, nil
+	return r.header, nil
 }
 
 // restore passes the newest snapshot to Options.Restore.
@@ -49,7 +49,7 @@ func (l *Log) restore(ctx context.Context, files *dirFiles) error {
 			}
 		}
 	}
-	l.snapshot = snapshotInfo{path: files.snapshot, seq: r.header.seq, at: r.header.at, bytes: r.size}
+	l.snapshot = snapshotInfo{path: files.snapshot, seq: r.header.seq, at: r.header.at, keep: r.header.keep, bytes: r.size}
 	l.recovery.SnapshotSequence = r.header.seq
 	l.recovery.SnapshotRecords = r.records
 	l.recovery.SnapshotBytes = r.size

@@ -17,7 +17,8 @@ import (
 // that ends the file.
 //
 // Header: magic 8, version 4, crc 4, id 16, sequence 8, time 8 (Unix
-// nanoseconds), zero 16.
+// nanoseconds), keep 8, zero 8. Keep is the sequence number from which records
+// stay readable beside the snapshot; 0, as older programs wrote, means none.
 
 var snapshotMagic = [8]byte{'O', 'N', 'C', 'E', 'S', 'N', 'P', '\n'}
 
@@ -33,6 +34,8 @@ type snapshotHeader struct {
 	id  logID
 	seq uint64
 	at  time.Time
+	// keep is at most seq+1, which means that the snapshot replaces all records up to seq.
+	keep uint64
 }
 
 func (h snapshotHeader) append(dst []byte) []byte {
@@ -43,7 +46,8 @@ func (h snapshotHeader) append(dst []byte) []byte {
 	dst = append(dst, h.id[:]...)
 	dst = le.AppendUint64(dst, h.seq)
 	dst = le.AppendUint64(dst, uint64(h.at.UnixNano()))
-	dst = append(dst, make([]byte, 16)...)
+	dst = le.AppendUint64(dst, h.keep)
+	dst = le.AppendUint64(dst, 0)
 	le.PutUint32(dst[start+12:], headerCRC(dst[start:]))
 	return dst
 }
@@ -66,6 +70,12 @@ func parseSnapshotHeader(b []byte) (snapshotHeader, error) {
 	copy(h.id[:], b[16:])
 	h.seq = le.Uint64(b[32:])
 	h.at = time.Unix(0, int64(le.Uint64(b[40:])))
+	if h.keep = le.Uint64(b[48:]); h.keep == 0 {
+		h.keep = h.seq + 1
+	}
+	if h.keep > h.seq+1 {
+		return h, fmt.Errorf("snapshot header keeps records from sequence %d on, the snapshot is of %d", h.keep, h.seq)
+	}
 	return h, nil
 }
 
@@ -79,6 +89,7 @@ type snapshotInfo struct {
 	path  string
 	seq   uint64
 	at    time.Time
+	keep  uint64 // as in the header
 	bytes int64
 }
 
@@ -138,6 +149,17 @@ func (w *SnapshotWriter) finish() error {
 // or open, removes it. Files that could not be deleted are not an error (see Options.OnUndeleted); the next snapshot or
 // open deletes them, too.
 func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWriter) error) error {
+	return l.SnapshotKeeping(ctx, seq, seq+1, write)
+}
+
+// SnapshotKeeping is Snapshot that deletes only segments whose records all come before
+// keep, which is 1 to seq+1. The records from keep on stay readable, see Records, and Open
+// hands none of those up to seq to its owner. What an earlier snapshot gave up does not
+// come back.
+func (l *Log) SnapshotKeeping(ctx context.Context, seq, keep uint64, write func(*SnapshotWriter) error) error {
+	if keep < 1 || keep > seq+1 {
+		return fmt.Errorf("wal: keep is %d, it must be 1 to %d", keep, seq+1)
+	}
 	select {
 	case l.snapshotting <- struct{}{}:
 		defer func() { <-l.snapshotting }()
@@ -162,7 +184,7 @@ func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWrit
 	if seq <= old.seq {
 		return nil
 	}
-	info := snapshotInfo{path: path.Join(l.dir, snapshotName(seq)), seq: seq, at: time.Now()}
+	info := snapshotInfo{path: path.Join(l.dir, snapshotName(seq)), seq: seq, at: time.Now(), keep: max(keep, old.keep)}
 	if err := l.writeSnapshot(ctx, &info, write); err != nil {
 		if isNoSpace(err) {
 			err = fmt.Errorf("%w: %w", ErrNoSpace, err)
@@ -182,7 +204,7 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 		return err
 	}
 	w := &SnapshotWriter{ctx: ctx, file: file, seed: l.id.snapshotSeed(), next: 1}
-	w.buf = snapshotHeader{l.id, info.seq, info.at}.append(nil)
+	w.buf = snapshotHeader{l.id, info.seq, info.at, info.keep}.append(nil)
 	err = write(w)
 	if err == nil {
 		err = w.finish()
@@ -212,14 +234,14 @@ func (l *Log) writeSnapshot(ctx context.Context, info *snapshotInfo, write func(
 	return err
 }
 
-// retire puts a durable snapshot in force and deletes what it replaced. It keeps the segment that holds the record
-// after the snapshot. It also keeps each segment whose successor is not yet on the disk with header and first record,
+// retire puts a durable snapshot in force and deletes what it replaced. It keeps the segment that holds the first
+// record to keep. It also keeps each segment whose successor is not yet on the disk with header and first record,
 // since a log without a segment cannot be opened. before is what LogBytes was when the snapshot began.
 func (l *Log) retire(info, old snapshotInfo, before int64) error {
 	l.mu.Lock()
 	l.snapshot = info
 	l.stats.logBytes -= before
-	limit := min(info.seq+1, l.durable.Load())
+	limit := min(info.keep, l.durable.Load())
 	n := 0
 	for n+1 < len(l.segments) && l.segments[n+1].first <= limit {
 		n++

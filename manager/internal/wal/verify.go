@@ -103,7 +103,7 @@ func (o InspectOptions) withDefaults() InspectOptions {
 // far as possible, and writes nothing. It returns a *vfs.LockedError while a process has the log open, ErrNoLog, ctx's
 // error, or an error of the file system. Damage is not an error.
 func Verify(ctx context.Context, dir string, opts InspectOptions) (*Report, error) {
-	v := verifier{ctx: ctx, opts: opts.withDefaults(), report: &Report{}}
+	v := verifier{ctx: ctx, opts: opts.withDefaults(), report: &Report{}, keep: 1}
 	if err := v.opts.FS.ProbeLock(path.Join(dir, lockName)); err != nil {
 		return nil, err
 	}
@@ -136,8 +136,9 @@ type verifier struct {
 	opts   InspectOptions
 	report *Report
 
-	id  *logID // nil until the first header was read
-	buf []byte
+	id   *logID // nil until the first header was read
+	keep uint64 // records before it need not be there
+	buf  []byte
 }
 
 func (v *verifier) complain(s Severity, file string, segment uint64, off int64, seq uint64, format string, args ...any) {
@@ -169,7 +170,7 @@ func (v *verifier) snapshot(p string) error {
 		return v.corruption(err, 0)
 	}
 	defer r.close()
-	v.id = &r.header.id
+	v.id, v.keep = &r.header.id, r.header.keep
 	if path.Base(p) != snapshotName(r.header.seq) {
 		v.complain(Damage, p, 0, 0, 0, "the header is that of the snapshot of sequence %d", r.header.seq)
 	}

@@ -91,7 +91,7 @@ func (v *verifier) list(dir string, names []string) (all []verifiedSegment, last
 		all = append(all, verifiedSegment{segmentFile: f, why: why})
 	}
 	for i := lastUsed; i > 0; i-- {
-		if all[i].why == nil && all[i].header.first <= v.report.SnapshotSequence+1 {
+		if all[i].why == nil && all[i].header.first <= v.keep {
 			for j := range i {
 				all[j].replaced = true
 			}
@@ -123,7 +123,7 @@ func (v *verifier) used(all []verifiedSegment, i, lastUsed int) error {
 	}
 	if stats.FirstSequence == 0 {
 		stats.FirstSequence = h.first
-		if want := stats.SnapshotSequence + 1; h.first > want {
+		if want := v.keep; h.first > want {
 			v.complain(Damage, s.path, s.number, 0, want, "the log begins with sequence %d", h.first)
 		}
 	}
