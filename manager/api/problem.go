@@ -20,20 +20,28 @@ const (
 	CodeFenced              Code = "fenced"                // 409: the token was superseded by a later reservation
 	CodeDuplicateKey        Code = "duplicate-key"         // 409: a live job holds the key
 	CodeConflict            Code = "conflict"              // 409: the state does not allow this call
+	CodeSequenceGap         Code = "sequence-gap"          // 409: a structured id skips a sequence of its client
+	CodeTooManyLogs         Code = "too-many-logs"         // 409: the manager keeps as many logs as it may
+	CodeTooManyWriters      Code = "too-many-writers"      // 409: the log has as many writers as it may
 	CodeAnswerNotRecorded   Code = "answer-not-recorded"   // 410: it ran, but the answer was too large to keep
+	CodeCursorGone          Code = "cursor-gone"           // 410: the log's retention has deleted what follows the cursor
 	CodeTooLarge            Code = "too-large"             // 413: body or result over the limit
 	CodeUnsupportedMedia    Code = "unsupported-media"     // 415: content type is neither JSON nor raw
 	CodeWrongShard          Code = "wrong-shard"           // 421: the caller means another shard than this manager is
 	CodeKeyMoved            Code = "key-moved"             // 421: another shard of the manager's list owns the key, and here is nothing of it
 	CodeFingerprintMismatch Code = "fingerprint-mismatch"  // 422: the key was used for another request
+	CodePayloadMismatch     Code = "payload-mismatch"      // 422: the entry's id was used for another payload
+	CodeNotWritten          Code = "not-written"           // 424: another entry of the atomic batch was refused
 	CodeInternal            Code = "internal"              // 500
 	CodeRecordUnreadable    Code = "record-unreadable"     // 500: the stored record cannot be read
 	CodeBodyModeUnavailable Code = "body-mode-unavailable" // 500: the proxy does not show request bodies to the gate
+	CodeLogsUnsupported     Code = "logs-unsupported"      // 501: the manager's engine keeps no logs
 	CodeManagerUnavailable  Code = "manager-unavailable"   // 503: the gate cannot reach the ledger
 	CodeUnavailable         Code = "unavailable"           // 503: starting, stopping or failed
 	CodeOverloaded          Code = "overloaded"            // 503: load is shed
 	CodeAskAlone            Code = "ask-alone"             // 503: the recorded answer does not fit into a batch's; make the call by itself
 	CodeLedgerFull          Code = "ledger-full"           // 503: the window is full of entries that have not expired
+	CodeWindowFull          Code = "window-full"           // 503: the log's window is full of ids that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
 )
 

@@ -1,0 +1,133 @@
+package logs
+
+import "slices"
+
+const (
+	// clientDigests is for how many of a client's last sequences the payload is known.
+	clientDigests = 32
+	// clientRuns is how many stretches of consecutive sequences with consecutive entries
+	// are known of a client.
+	clientRuns = 32
+	// clientBytes is what a client takes in memory at most.
+	clientBytes = 512 + clientRuns*24
+)
+
+// client is what a log with structured ids knows of one client and nonce.
+type client struct {
+	hash    Hash
+	first   uint64 // sequence
+	last    uint64
+	at      int64 // log time of its last append
+	digests [clientDigests]uint64
+	runs    []run // ascending
+
+	older, newer *client // by at
+}
+
+// run is a stretch of sequences from seq on whose entries have the numbers from number on.
+type run struct{ seq, number, n uint64 }
+
+// entry returns the number of a sequence, if it is known.
+func (c *client) entry(seq uint64) (uint64, bool) {
+	for i := len(c.runs) - 1; i >= 0; i-- {
+		if r := &c.runs[i]; seq >= r.seq && seq-r.seq < r.n {
+			return r.number + seq - r.seq, true
+		}
+	}
+	return 0, false
+}
+
+// clients are the states of all clients, the least recently used one first.
+type clients struct {
+	byHash         map[Hash]*client
+	oldest, newest *client
+	undos          []clientUndo
+}
+
+// clientUndo is what a client was before the batch touched it; nil when it was not there.
+type clientUndo struct {
+	hash Hash
+	was  *client
+}
+
+func (cs *clients) bytes() int64 { return int64(len(cs.byHash)) * clientBytes }
+
+// advance notes that the sequence got the number. The caller has checked that it is the next.
+func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64) {
+	c := cs.byHash[h]
+	u := clientUndo{hash: h}
+	if c != nil {
+		was := *c
+		was.runs = slices.Clone(c.runs)
+		u.was = &was
+	} else {
+		c = &client{hash: h, first: seq}
+		if cs.byHash == nil {
+			cs.byHash = make(map[Hash]*client)
+		}
+		cs.byHash[h] = c
+		cs.link(c)
+	}
+	cs.undos = append(cs.undos, u)
+	c.last, c.at = seq, now
+	c.digests[seq%clientDigests] = digest
+	if n := len(c.runs); n > 0 && c.runs[n-1].seq+c.runs[n-1].n == seq && c.runs[n-1].number+c.runs[n-1].n == number {
+		c.runs[n-1].n++
+	} else {
+		if n == clientRuns {
+			c.runs = slices.Delete(c.runs, 0, 1)
+		}
+		c.runs = append(c.runs, run{seq, number, 1})
+	}
+	if cs.newest != c {
+		cs.unlink(c)
+		cs.link(c)
+	}
+}
+
+// keep makes what advanced since the last keep or undo stay.
+func (cs *clients) keep() {
+	clear(cs.undos)
+	cs.undos = cs.undos[:0]
+}
+
+func (cs *clients) undo() {
+	for _, u := range slices.Backward(cs.undos) {
+		c := cs.byHash[u.hash]
+		if u.was == nil {
+			cs.forget(c)
+			continue
+		}
+		c.last, c.at, c.digests, c.runs = u.was.last, u.was.at, u.was.digests, u.was.runs
+		// Its place among the others may be too late: it is forgotten later than it could be.
+	}
+	cs.keep()
+}
+
+func (cs *clients) forget(c *client) {
+	cs.unlink(c)
+	delete(cs.byHash, c.hash)
+}
+
+func (cs *clients) link(c *client) {
+	c.older, c.newer = cs.newest, nil
+	if cs.newest != nil {
+		cs.newest.newer = c
+	} else {
+		cs.oldest = c
+	}
+	cs.newest = c
+}
+
+func (cs *clients) unlink(c *client) {
+	if c.older != nil {
+		c.older.newer = c.newer
+	} else {
+		cs.oldest = c.newer
+	}
+	if c.newer != nil {
+		c.newer.older = c.older
+	} else {
+		cs.newest = c.older
+	}
+}

@@ -1,0 +1,92 @@
+package logs
+
+import (
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Error is a refusal that knows how it is answered.
+type Error struct{ P api.Problem }
+
+func (e *Error) Error() string { return e.P.Detail }
+
+// Problem implements the server's interface for such errors.
+func (e *Error) Problem() api.Problem { return e.P }
+
+func refusal(status int, code api.Code, title, format string, args ...any) *Error {
+	return &Error{api.Problem{Status: status, Code: code, Title: title, Detail: fmt.Sprintf(format, args...)}}
+}
+
+// Refusals that do not depend on the engine.
+
+// NoSuchLog is for a log that was not made.
+func NoSuchLog(name string) error {
+	return refusal(404, api.CodeNotFound, "Not found", "the log %q does not exist; PUT /v1/logs/{log} makes one", shorten(name))
+}
+
+// NoSuchID is for an id that is not in the window.
+func NoSuchID() error {
+	return refusal(404, api.CodeNotFound, "Not found", "the log's window holds no entry with this id")
+}
+
+// EntryGone is for an id whose entry retention has deleted.
+func EntryGone(number uint64) error {
+	return refusal(404, api.CodeNotFound, "Not found", "the id belongs to entry %d, which the log's retention has deleted", number)
+}
+
+// CursorGone is for a reader whom retention has overtaken.
+func CursorGone(after, first uint64) error {
+	return refusal(410, api.CodeCursorGone, "Entries deleted",
+		"the log's retention has deleted entries behind cursor %d; the oldest that is kept is %d, which comes after cursor %d", after, first, first-1)
+}
+
+// CursorAhead is for a cursor that the log never gave out.
+func CursorAhead(after, last uint64) error {
+	return &api.FieldError{Field: "after", Value: fmt.Sprint(after), Allowed: fmt.Sprintf("must be a cursor that this log gave out; its last entry is %d", last)}
+}
+
+// Full is for new ids when the window is full and forgets none early.
+func Full(seconds int) error {
+	e := refusal(503, api.CodeWindowFull, "Window full", "the log's window is full of ids that have not expired; nothing was written")
+	e.P.RetryAfterSeconds = seconds
+	return e
+}
+
+// TooManyLogs is for a log more than the manager keeps.
+func TooManyLogs(most int) error {
+	return refusal(409, api.CodeTooManyLogs, "Too many logs", "this manager keeps at most %d logs (--max-logs)", most)
+}
+
+// OtherIdentity is for a change of what ids a log takes.
+func OtherIdentity(has Identity) error {
+	return refusal(409, api.CodeConflict, "Conflict", "identity: the log was made with %q, which stays", has)
+}
+
+// Failed is for a log that takes no appends until the manager starts again.
+func Failed() error {
+	return refusal(503, api.CodeUnavailable, "Unavailable",
+		"the log failed: a write did not reach the disk; what was not answered is unknown until the manager has been started again and has read the log")
+}
+
+// NotWritten is for the items of an atomic batch of which another one was refused.
+func NotWritten() error {
+	return refusal(424, api.CodeNotWritten, "Not written", "another entry of the atomic batch was refused, so none was written")
+}
+
+// Unsupported is for engines that keep no logs.
+func Unsupported(engine string) error {
+	return refusal(501, api.CodeLogsUnsupported, "No logs", "the engine %s keeps no logs; the engine wal does (--store wal)", engine)
+}
+
+func mismatch() error {
+	return refusal(422, api.CodePayloadMismatch, "Id reused", "the id was used for another payload")
+}
+
+func gap(format string, args ...any) error {
+	return refusal(409, api.CodeSequenceGap, "Sequence gap", format, args...)
+}
+
+func fenced(format string, args ...any) error {
+	return refusal(409, api.CodeFenced, "Fenced", format, args...)
+}

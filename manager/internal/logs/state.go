@@ -1,0 +1,284 @@
+package logs
+
+import (
+	"encoding/binary"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// State is what a log knows beside its entries: the window, the clients, the writers, and
+// the number of the next entry. It is changed by one caller at a time; only Prepare and
+// Hash may be called beside others.
+type State struct {
+	name     string
+	identity Identity // of config; does not change
+	key      HashKey
+
+	config  Config
+	next    uint64 // number of the next entry
+	now     int64  // log time of the last change
+	win     window
+	clients clients
+	writers map[string]uint64
+
+	evicted    uint64
+	evictedAge time.Duration
+	counters   Counters
+}
+
+// NewState is the state of a log without entries.
+func NewState(name string, key HashKey, c Config) *State {
+	return &State{name: name, identity: c.Identity, key: key, config: c, next: 1, writers: make(map[string]uint64)}
+}
+
+// Batch are items on their way into a log.
+type Batch struct {
+	items  []prepared
+	atomic bool
+	// Outcomes are the answers, once Judge was called.
+	Outcomes []Outcome
+	// Accepted are the entries to write, First the number of the first of them.
+	Accepted []Entry
+	First    uint64
+}
+
+// Prepare makes a batch of items. It may be called by many at once.
+func (s *State) Prepare(items []Item, atomic bool) *Batch {
+	b := &Batch{items: make([]prepared, len(items)), atomic: atomic, Outcomes: make([]Outcome, len(items))}
+	for i := range items {
+		b.items[i] = s.prepare(items[i])
+	}
+	return b
+}
+
+// expireStep bounds how many ids one call forgets, so that no caller pays for many.
+const expireStep = 4096
+
+// Judge judges the items in order at log time now, which never goes back, and numbers those
+// that are accepted. They are in the window from here on. Keep or Undo must follow.
+func (s *State) Judge(b *Batch, now int64) {
+	s.now = max(s.now, now)
+	s.expire(expireStep)
+	b.First, b.Accepted = s.next, b.Accepted[:0]
+	refused := false
+	for i := range b.items {
+		p := &b.items[i]
+		b.Outcomes[i] = s.judge(p)
+		o := &b.Outcomes[i]
+		if o.Err != nil {
+			refused = true
+		} else if o.Number == s.next {
+			s.next++
+			b.Accepted = append(b.Accepted, Entry{o.Number, o.ID, p.Payload, p.Properties})
+		}
+	}
+	if b.atomic && refused {
+		s.Undo(b)
+		for i := range b.Outcomes {
+			if o := &b.Outcomes[i]; o.Err == nil && !o.Duplicate {
+				*o = Outcome{ID: o.ID, Err: NotWritten()}
+			}
+		}
+		// A duplicate of an item of the same batch has no entry either.
+		for i := range b.Outcomes {
+			if o := &b.Outcomes[i]; o.Duplicate && o.Number >= s.next {
+				*o = Outcome{ID: o.ID, Err: NotWritten()}
+			}
+		}
+	}
+}
+
+// Keep makes the accepted items stay, and counts.
+func (s *State) Keep(b *Batch) {
+	s.win.keep()
+	s.clients.keep()
+	for s.win.len() > s.config.MaxKeys || int64(s.win.len())*slotBytes > s.config.MaxBytes {
+		s.evicted++
+		s.evictedAge = time.Duration(s.now - s.win.slot(s.win.head).at)
+		s.win.pop()
+	}
+	for n := len(s.clients.byHash); n > 1 && (n > s.config.MaxKeys || s.clients.bytes() > s.config.MaxBytes); n-- {
+		s.evicted++
+		s.evictedAge = time.Duration(s.now - s.clients.oldest.at)
+		s.clients.forget(s.clients.oldest)
+	}
+	s.counters.Appended += uint64(len(b.Accepted))
+	for i := range b.Outcomes {
+		s.counters.count(&b.Outcomes[i])
+	}
+}
+
+func (c *Counters) count(o *Outcome) {
+	if o.Duplicate {
+		c.Duplicates++
+	}
+	e, ok := o.Err.(*Error)
+	switch {
+	case o.Err == nil:
+	case ok && e.P.Status == 422:
+		c.Mismatches++
+	case ok && e.P.Code == api.CodeSequenceGap:
+		c.Gaps++
+	case ok && e.P.Code == api.CodeFenced:
+		c.Fenced++
+	default:
+		c.Refused++
+	}
+}
+
+// Undo takes the accepted items back: none of them was handed to the log.
+func (s *State) Undo(b *Batch) {
+	s.win.undo()
+	s.clients.undo()
+	s.next = b.First
+	b.Accepted = b.Accepted[:0]
+}
+
+// expire forgets up to n ids whose time is over. Clients are not forgotten for their age: one
+// number each is little, and a client that comes back after a pause goes on.
+func (s *State) expire(n int) {
+	for ; n > 0 && s.win.len() > 0 && s.now-s.win.slot(s.win.head).at >= int64(s.config.Window); n-- {
+		s.win.pop()
+	}
+}
+
+func (s *State) judge(p *prepared) Outcome {
+	o := Outcome{ID: p.ID}
+	switch {
+	case p.Err != nil:
+		o.Err = p.Err
+	case p.Writer != "" && s.writers[p.Writer] != p.Epoch:
+		if newest := s.writers[p.Writer]; newest > p.Epoch {
+			o.Err = fenced("the writer %q has the newer epoch %d, this entry comes with %d", shorten(p.Writer), newest, p.Epoch)
+		} else {
+			o.Err = fenced("the writer %q never got epoch %d here, its newest is %d", shorten(p.Writer), p.Epoch, newest)
+		}
+	case s.identity == Structured:
+		s.judgeStructured(p, &o)
+	case p.ID == "":
+		o.Number = s.next
+	default:
+		s.judgeID(p, &o)
+	}
+	return o
+}
+
+func (s *State) judgeID(p *prepared, o *Outcome) {
+	if found, ok := s.win.find(&p.hash, s.now, s.config.Window); ok {
+		if found.digest != p.digest {
+			o.Err = mismatch()
+			return
+		}
+		o.Number, o.Duplicate = found.number, true
+		return
+	}
+	if s.config.RefuseWhenFull && (s.win.len() >= s.config.MaxKeys || int64(s.win.len()+1)*slotBytes > s.config.MaxBytes) {
+		left := int64(s.config.Window) - (s.now - s.win.slot(s.win.head).at)
+		o.Err = Full(int(min(max(left/int64(time.Second)+1, 1), 3600)))
+		return
+	}
+	o.Number = s.next
+	s.win.add(slot{p.hash, p.digest, s.next, s.now})
+}
+
+func (s *State) judgeStructured(p *prepared, o *Outcome) {
+	c, digest := s.clients.byHash[p.hash], binary.LittleEndian.Uint64(p.digest[:])
+	switch {
+	case c == nil && p.seq > 1:
+		o.Err = gap("the client is not known with this nonce, so its first sequence must be 0 or 1, this is %d; a client that was forgotten begins again with a new nonce", p.seq)
+		return
+	case c == nil && s.config.RefuseWhenFull && (len(s.clients.byHash) >= s.config.MaxKeys || s.clients.bytes() >= s.config.MaxBytes):
+		o.Err = Full(60)
+		return
+	case c != nil && p.seq > c.last+1:
+		o.Err = gap("the client's last sequence is %d, so %d must come next, this is %d", c.last, c.last+1, p.seq)
+		return
+	case c != nil && p.seq < c.first:
+		o.Err = gap("the client began with sequence %d, so there is no sequence %d", c.first, p.seq)
+		return
+	case c != nil && p.seq <= c.last:
+		if c.last-p.seq < clientDigests && c.digests[p.seq%clientDigests] != digest {
+			o.Err = mismatch()
+			return
+		}
+		o.Number, _ = c.entry(p.seq)
+		o.Duplicate = true
+		return
+	}
+	o.Number = s.next
+	s.clients.advance(p.hash, p.seq, s.next, digest, s.now)
+}
+
+// Replay applies an entry that was read back, as of log time at. It must be the next one.
+func (s *State) Replay(e *Entry, at int64) {
+	s.now = max(s.now, at)
+	s.expire(expireStep)
+	p := s.prepare(Item{ID: e.ID, Payload: e.Payload})
+	switch {
+	case p.Err != nil || e.ID == "": // it has no id, or none that this program takes: it is only read
+	case s.identity == Structured:
+		s.clients.advance(p.hash, p.seq, e.Number, binary.LittleEndian.Uint64(p.digest[:]), s.now)
+	default:
+		s.win.add(slot{p.hash, p.digest, e.Number, s.now})
+	}
+	s.next = e.Number + 1
+	s.Keep(&Batch{})
+}
+
+// Lookup returns the number of the entry with this id, if the window holds it.
+func (s *State) Lookup(id string, now int64) (uint64, error) {
+	p := s.prepare(Item{ID: id})
+	if p.Err != nil {
+		return 0, p.Err
+	}
+	if s.identity == Structured {
+		if c := s.clients.byHash[p.hash]; c != nil && p.seq <= c.last {
+			if n, ok := c.entry(p.seq); ok {
+				return n, nil
+			}
+		}
+		return 0, NoSuchID()
+	}
+	if found, ok := s.win.find(&p.hash, max(s.now, now), s.config.Window); ok {
+		return found.number, nil
+	}
+	return 0, NoSuchID()
+}
+
+// NextEpoch is the epoch that a writer would open. SetEpoch makes it the writer's newest.
+func (s *State) NextEpoch(writer string) (uint64, error) {
+	if _, ok := s.writers[writer]; !ok && len(s.writers) >= MaxWriters {
+		return 0, refusal(409, api.CodeTooManyWriters, "Too many writers", "the log has %d writers already", MaxWriters)
+	}
+	return s.writers[writer] + 1, nil
+}
+
+// SetEpoch notes a writer's newest epoch.
+func (s *State) SetEpoch(writer string, epoch uint64) { s.writers[writer] = epoch }
+
+// Config is the configuration in force.
+func (s *State) Config() Config { return s.config }
+
+// SetConfig changes it; Identity stays.
+func (s *State) SetConfig(c Config) {
+	c.Identity = s.identity
+	s.config = c
+	s.Keep(&Batch{})
+}
+
+// Next is the number that the next entry gets.
+func (s *State) Next() uint64 { return s.next }
+
+// Now is the log time of the last change.
+func (s *State) Now() int64 { return s.now }
+
+// Advance moves the log time on.
+func (s *State) Advance(now int64) { s.now = max(s.now, now) }
+
+// Fill sets what of an Info the state knows.
+func (s *State) Fill(i *Info) {
+	i.Name, i.Config, i.Last = s.name, s.config, s.next-1
+	i.Keys, i.WindowBytes = s.win.len()+len(s.clients.byHash), s.win.bytes()+s.clients.bytes()
+	i.Evicted, i.EvictedAge, i.Writers, i.Counters = s.evicted, s.evictedAge, len(s.writers), s.counters
+}

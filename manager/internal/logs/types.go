@@ -1,0 +1,312 @@
+package logs
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Bounds of what a caller may ask for.
+const (
+	MaxNameBytes       = 128
+	MaxIDBytes         = 255
+	MaxWriterBytes     = 255
+	MaxPayloadBytes    = 1 << 20
+	MaxBatchEntries    = 1024
+	MaxProperties      = 64
+	MaxPropertiesBytes = 16 << 10 // names and values together
+	MaxWriters         = 4096     // of one log
+	MaxLimit           = 1000     // entries of one page
+	DefaultLimit       = 100
+	MaxWait            = time.Minute // that a reader is held
+	MaxPageBytes       = 1 << 20     // of payloads in a page, one entry more
+)
+
+// Bounds of a log's configuration.
+const (
+	MinWindow   = time.Second
+	MaxWindow   = 366 * 24 * time.Hour
+	MaxRetain   = 366 * 24 * time.Hour
+	MaxMaxKeys  = 16 << 20
+	MinMaxBytes = 64 << 10
+	MaxMaxBytes = 1 << 32
+	MinRetained = 1 << 20
+	MaxRetained = 1 << 44
+)
+
+// Identity says what ids a log takes.
+type Identity uint8
+
+// IDs are any strings; Structured ones are {client}:{sequence}:{nonce}.
+const (
+	IDs Identity = iota
+	Structured
+)
+
+func (i Identity) String() string {
+	if i == Structured {
+		return "structured"
+	}
+	return "ids"
+}
+
+// ParseIdentity is the inverse of String.
+func ParseIdentity(s string) (Identity, bool) {
+	if s == Structured.String() {
+		return Structured, true
+	}
+	return IDs, s == IDs.String()
+}
+
+// Derive names how an id is made from the payload.
+type Derive uint8
+
+// NoDerive takes the id that is given, if any.
+const (
+	NoDerive Derive = iota
+	DeriveMD5
+	DeriveSHA256
+)
+
+// ParseDerive reads md5 or sha256.
+func ParseDerive(s string) (Derive, bool) {
+	switch s {
+	case "md5":
+		return DeriveMD5, true
+	case "sha256":
+		return DeriveSHA256, true
+	}
+	return NoDerive, false
+}
+
+// Config is how a log was made. All of it but Identity can be changed.
+type Config struct {
+	Identity Identity
+	// Window is how long an id is remembered, MaxKeys how many are at most, MaxBytes what
+	// they may take in memory.
+	Window   time.Duration
+	MaxKeys  int
+	MaxBytes int64
+	// RefuseWhenFull refuses new ids when the window is full of ids that have not expired.
+	// Else the oldest one is forgotten early.
+	RefuseWhenFull bool
+	// Retain is how long an entry is kept at least, RetainBytes how much of the log. 0: all.
+	Retain      time.Duration
+	RetainBytes int64
+}
+
+// DefaultConfig is what a log is made with that names nothing.
+func DefaultConfig() Config {
+	return Config{Window: 5 * time.Minute, MaxKeys: 1_000_000, MaxBytes: 128 << 20, Retain: 7 * 24 * time.Hour, RetainBytes: 1 << 30}
+}
+
+// Change is a configuration in which fields may be missing: these stay as they are.
+type Change struct {
+	Identity            *Identity
+	Window, Retain      *time.Duration
+	MaxKeys             *int
+	MaxBytes, RetainLen *int64
+	RefuseWhenFull      *bool
+}
+
+// Apply returns the configuration after the change, or a *api.FieldError. Identity is for
+// the caller to compare.
+func (c Config) Apply(ch Change) (Config, error) {
+	duration := func(name string, v *time.Duration, to *time.Duration, least, most time.Duration, zero bool) error {
+		if v == nil {
+			return nil
+		}
+		if (*v < least || *v > most) && !(zero && *v == 0) {
+			return &api.FieldError{Field: name, Value: strconv.FormatInt(v.Milliseconds(), 10),
+				Allowed: fmt.Sprintf("must be %d to %d%s", least.Milliseconds(), most.Milliseconds(), map[bool]string{true: ", or 0 for no limit"}[zero])}
+		}
+		*to = *v
+		return nil
+	}
+	size := func(name string, v *int64, to *int64, least, most int64, zero bool) error {
+		if v == nil {
+			return nil
+		}
+		if (*v < least || *v > most) && !(zero && *v == 0) {
+			return &api.FieldError{Field: name, Value: strconv.FormatInt(*v, 10),
+				Allowed: fmt.Sprintf("must be %d to %d%s", least, most, map[bool]string{true: ", or 0 for no limit"}[zero])}
+		}
+		*to = *v
+		return nil
+	}
+	if ch.Identity != nil {
+		c.Identity = *ch.Identity
+	}
+	if ch.RefuseWhenFull != nil {
+		c.RefuseWhenFull = *ch.RefuseWhenFull
+	}
+	var keys *int64
+	if ch.MaxKeys != nil {
+		n := int64(*ch.MaxKeys)
+		keys = &n
+	}
+	maxKeys := int64(c.MaxKeys)
+	for _, err := range []error{
+		duration("window_ms", ch.Window, &c.Window, MinWindow, MaxWindow, false),
+		size("max_keys", keys, &maxKeys, 1, MaxMaxKeys, false),
+		size("max_bytes", ch.MaxBytes, &c.MaxBytes, MinMaxBytes, MaxMaxBytes, false),
+		duration("retain_ms", ch.Retain, &c.Retain, time.Second, MaxRetain, true),
+		size("retain_bytes", ch.RetainLen, &c.RetainBytes, MinRetained, MaxRetained, true),
+	} {
+		if err != nil {
+			return c, err
+		}
+	}
+	c.MaxKeys = int(maxKeys)
+	return c, nil
+}
+
+// Property is a name and value that come with an entry.
+type Property struct{ Name, Value string }
+
+// Item is an entry to append. Nothing in it may be changed until Append returned.
+type Item struct {
+	ID         string
+	Derive     Derive
+	Payload    []byte
+	Properties []Property // in ascending order of their names
+	// Writer and Epoch, when Writer is not empty: the entry is refused unless this is the
+	// writer's newest epoch.
+	Writer string
+	Epoch  uint64
+	// Err, when set, says why the item is refused unseen.
+	Err error
+}
+
+// Outcome is what became of an Item.
+type Outcome struct {
+	// Number of the entry, counted from 1 in each log. 0 with Duplicate: it was written, and
+	// its number is not known any more.
+	Number    uint64
+	ID        string
+	Duplicate bool
+	// Err is why the item was refused; nothing was written for it then.
+	Err error
+}
+
+// Entry is an entry as readers get it.
+type Entry struct {
+	Number     uint64
+	ID         string
+	Payload    []byte
+	Properties []Property
+}
+
+// SegmentEntries is how many entries have the same segment number.
+const SegmentEntries = 1 << 16
+
+// SegmentOf is the segment number of an entry: entries come in segments of SegmentEntries.
+func SegmentOf(number uint64) uint64 {
+	if number == 0 {
+		return 0
+	}
+	return (number-1)/SegmentEntries + 1
+}
+
+// Page is what a reader gets.
+type Page struct {
+	Entries []Entry
+	// Cursor is the number of the last entry before the next page.
+	Cursor uint64
+}
+
+// Query is what a reader asks for.
+type Query struct {
+	// After is a cursor; Beginning, when set, stands for the oldest entry that is kept.
+	After     uint64
+	Beginning bool
+	// Limit is at most MaxLimit, DefaultLimit when 0.
+	Limit int
+	// Wait bounds how long the call waits for an entry when there is none.
+	Wait time.Duration
+}
+
+// Info tells of a log.
+type Info struct {
+	Name   string
+	Config Config
+	// First is the number of the oldest entry that is kept, Last of the newest one: First is
+	// Last+1 when there is none.
+	First, Last uint64
+	// Keys are the ids, or clients, in the window, WindowBytes what they take, Evicted how
+	// many were forgotten before their time since the start, and EvictedAge how old the last
+	// of them was.
+	Keys        int
+	WindowBytes int64
+	Evicted     uint64
+	EvictedAge  time.Duration
+	Writers     int
+	DiskBytes   int64
+	// Failed is why the log takes no appends, empty when it does.
+	Failed string
+	Counters
+}
+
+// Counters of a log since the start.
+type Counters struct {
+	Appended, Duplicates, Mismatches, Gaps, Fenced, Refused uint64
+	Readers                                                 int // held right now
+}
+
+// Engine keeps logs. All methods are safe for concurrent use. Errors are *Error, *api.FieldError,
+// a context's, or one of the store.
+type Engine interface {
+	// Put makes a log, or changes the configuration of one that is there.
+	Put(ctx context.Context, name string, ch Change) (info Info, created bool, err error)
+	// Delete removes a log with all of its entries.
+	Delete(ctx context.Context, name string) error
+	// Get tells of a log.
+	Get(ctx context.Context, name string) (Info, error)
+	// List tells of up to limit logs behind the name after, in order of their names.
+	List(ctx context.Context, after string, limit int) ([]Info, error)
+	// Append appends items one by one or, when atomic, all of them or none. It returns when the
+	// outcomes are durable. The error is for all of them: it is not known then what was
+	// written, unless it says so, and the ids tell.
+	Append(ctx context.Context, name string, items []Item, atomic bool) ([]Outcome, error)
+	// Read returns entries, after waiting for one if asked.
+	Read(ctx context.Context, name string, q Query) (Page, error)
+	// ByID returns the entry of an id in the window.
+	ByID(ctx context.Context, name, id string) (Entry, error)
+	// OpenWriter begins the next epoch of a writer.
+	OpenWriter(ctx context.Context, name, writer string) (epoch uint64, err error)
+	// Drain ends the waits of readers, and those to come.
+	Drain()
+	// Close releases everything; no call may follow.
+	Close() error
+}
+
+// CheckName tells whether name can be a log's. The error is a *api.FieldError.
+func CheckName(name string) error {
+	ok := len(name) >= 1 && len(name) <= MaxNameBytes && name[0] != '.' && !strings.ContainsFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-')
+	})
+	if !ok {
+		return &api.FieldError{Field: "log", Value: shorten(name),
+			Allowed: fmt.Sprintf("must be 1 to %d letters, digits, dots, dashes and underscores of ASCII, and not begin with a dot", MaxNameBytes)}
+	}
+	return nil
+}
+
+// CheckWriter tells whether name can be a writer's. The error is a *api.FieldError.
+func CheckWriter(name string) error {
+	if len(name) < 1 || len(name) > MaxWriterBytes {
+		return &api.FieldError{Field: "writer", Value: shorten(name), Allowed: fmt.Sprintf("must be 1 to %d bytes", MaxWriterBytes)}
+	}
+	return nil
+}
+
+func shorten(s string) string {
+	if len(s) > 64 {
+		return s[:64] + "..."
+	}
+	return s
+}

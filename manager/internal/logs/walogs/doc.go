@@ -1,0 +1,26 @@
+// Package walogs keeps logs in write-ahead logs of package wal, one in a directory of its own
+// for each. An entry's payload is written once, in the segment in which its append became
+// durable, and read from there.
+//
+// # Records
+//
+// A record begins with a byte for its kind:
+//
+//	g  the log's settings, in JSON; the first record is one
+//	e  entries that were appended together, see logs.AppendEntries
+//	w  a writer's new epoch
+//	t  the log time, when there is nothing else to write
+//
+// # Snapshots
+//
+// A snapshot holds logs.State as of a record, and where in the log every 64 KiB or so begins
+// (points). Records and state change under one lock, so everything up to that record is in
+// the snapshot and nothing behind it. It keeps the segments that retention has not given up.
+// Recovery reads the newest snapshot, and then the records behind it. A record that cannot
+// be read, or that does not follow the one before, stops the start.
+//
+// # Bounds
+//
+// Each log takes two segments of disk at least, and two goroutines. Options.MaxLogs bounds
+// how many there are.
+package walogs

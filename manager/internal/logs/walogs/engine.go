@@ -1,0 +1,392 @@
+package walogs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// Options configure an Engine. The zero value of a field means its default.
+type Options struct {
+	// MaxLogs is how many logs there may be; default 64.
+	MaxLogs int
+	// SegmentBytes is the size of a segment; default 16 MiB.
+	SegmentBytes int64
+	// SnapshotBytes and SnapshotEntries are how much may lie behind a log's snapshot before the
+	// next one is taken; defaults 32 MiB, or twice the size of the snapshot when that is
+	// more, and 500,000 entries.
+	SnapshotBytes   int64
+	SnapshotEntries uint64
+	// MaxReaders bounds the readers that are held at once; default 4096. More get their page at
+	// once, though it is empty.
+	MaxReaders int
+	// DutyEvery is how often retention and snapshots are looked after; default 1 s.
+	DutyEvery time.Duration
+	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
+	// from the start of the process.
+	Elapsed func() time.Duration
+	// Logger receives what goes wrong; default slog.Default().
+	Logger *slog.Logger
+	// Log are further options of each write-ahead log.
+	Log wal.Options
+}
+
+// WithDefaults returns a copy with defaults filled in.
+func (o Options) WithDefaults() Options {
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.SegmentBytes, 16<<20)
+	set(&o.SnapshotBytes, 32<<20)
+	if o.MaxLogs == 0 {
+		o.MaxLogs = 64
+	}
+	if o.SnapshotEntries == 0 {
+		o.SnapshotEntries = 500_000
+	}
+	if o.MaxReaders == 0 {
+		o.MaxReaders = 4096
+	}
+	if o.DutyEvery == 0 {
+		o.DutyEvery = time.Second
+	}
+	if o.Elapsed == nil {
+		began := time.Now()
+		o.Elapsed = func() time.Duration { return time.Since(began) }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	o.Log.SegmentBytes = o.SegmentBytes
+	if o.Log.FillAhead == 0 {
+		o.Log.FillAhead = min(4<<20, o.SegmentBytes/4)
+	}
+	return o
+}
+
+// deletedPrefix begins the name of a directory whose log is deleted.
+const deletedPrefix = ".deleted-"
+
+// Engine is a logs.Engine. It is safe for concurrent use.
+type Engine struct {
+	dir  string
+	opts Options
+
+	mu   sync.RWMutex
+	logs map[string]*walLog
+
+	changing sync.Mutex // Put and Delete, one at a time
+	readers  atomic.Int64
+	draining chan struct{}
+	drain    sync.Once
+	stop     context.CancelFunc
+	duties   sync.WaitGroup
+}
+
+var _ logs.Engine = (*Engine)(nil)
+
+// Open opens the logs in dir, which it creates when needed. Any log that cannot be read
+// stops it, with an error that names the log.
+func Open(ctx context.Context, dir string, opts Options) (*Engine, error) {
+	e := &Engine{dir: dir, opts: opts.WithDefaults(), logs: make(map[string]*walLog), draining: make(chan struct{})}
+	if err := e.makeDir(); err != nil {
+		return nil, err
+	}
+	names, err := e.names()
+	if err == nil {
+		err = e.openAll(ctx, names)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.closeAll())
+	}
+	background, stop := context.WithCancel(context.Background())
+	e.stop = stop
+	e.duties.Add(1)
+	go e.runDuties(background)
+	return e, nil
+}
+
+func (e *Engine) makeDir() error {
+	if _, err := os.Stat(e.dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(e.dir, 0o700); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(e.dir))
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// names lists the logs, and removes what is left of deleted ones.
+func (e *Engine) names() ([]string, error) {
+	entries, err := os.ReadDir(e.dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range entries {
+		switch name := entry.Name(); {
+		case strings.HasPrefix(name, deletedPrefix):
+			e.remove(filepath.Join(e.dir, name))
+		case entry.IsDir() && logs.CheckName(name) == nil:
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+func (e *Engine) remove(dir string) {
+	if err := os.RemoveAll(dir); err != nil {
+		e.opts.Logger.Warn("a deleted log's files cannot be removed; the next start tries again", "dir", dir, "error", err.Error())
+	}
+}
+
+// openAll opens several logs at a time.
+func (e *Engine) openAll(ctx context.Context, names []string) error {
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, runtime.GOMAXPROCS(0))
+	errs := make([]error, len(names))
+	for i, name := range names {
+		turn <- struct{}{}
+		wg.Add(1)
+		go func() {
+			defer func() { <-turn; wg.Done() }()
+			l, err := e.open(ctx, name)
+			switch {
+			case errors.Is(err, errNeverMade):
+				// Its first record never became durable, so nobody was told of it.
+				e.remove(filepath.Join(e.dir, name))
+			case err != nil:
+				errs[i] = fmt.Errorf("log %q: %w", name, err)
+			default:
+				e.mu.Lock()
+				e.logs[name] = l
+				e.mu.Unlock()
+			}
+		}()
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (e *Engine) get(name string) (*walLog, error) {
+	e.mu.RLock()
+	l := e.logs[name]
+	e.mu.RUnlock()
+	if l != nil {
+		return l, nil
+	}
+	if err := logs.CheckName(name); err != nil {
+		return nil, err
+	}
+	return nil, logs.NoSuchLog(name)
+}
+
+// Put implements logs.Engine.
+func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (logs.Info, bool, error) {
+	if err := logs.CheckName(name); err != nil {
+		return logs.Info{}, false, err
+	}
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	if l, err := e.get(name); err == nil {
+		if err := l.configure(ctx, ch); err != nil {
+			return logs.Info{}, false, err
+		}
+		return l.info(), false, nil
+	}
+	c, err := logs.DefaultConfig().Apply(ch)
+	if err != nil {
+		return logs.Info{}, false, err
+	}
+	e.mu.RLock()
+	n := len(e.logs)
+	e.mu.RUnlock()
+	if n >= e.opts.MaxLogs {
+		return logs.Info{}, false, logs.TooManyLogs(e.opts.MaxLogs)
+	}
+	l, err := e.create(ctx, name, c)
+	if err != nil {
+		return logs.Info{}, false, err
+	}
+	e.mu.Lock()
+	e.logs[name] = l
+	e.mu.Unlock()
+	return l.info(), true, nil
+}
+
+// create makes a log whose settings are durable.
+func (e *Engine) create(ctx context.Context, name string, c logs.Config) (*walLog, error) {
+	dir := filepath.Join(e.dir, name)
+	e.remove(dir) // of an earlier try
+	settings := logs.Settings{Name: name, Config: c}
+	if _, err := rand.Read(settings.Key[:]); err != nil {
+		return nil, err
+	}
+	l, err := e.openWith(ctx, name, &settings)
+	if err != nil {
+		e.remove(dir)
+		return nil, mapError(err)
+	}
+	return l, nil
+}
+
+// Delete implements logs.Engine. What is waited for in the log is answered before.
+func (e *Engine) Delete(_ context.Context, name string) error {
+	e.changing.Lock()
+	defer e.changing.Unlock()
+	l, err := e.get(name)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	delete(e.logs, name)
+	e.mu.Unlock()
+	if err := l.close(); err != nil {
+		e.opts.Logger.Warn("closing a log that is being deleted", "log", name, "error", err.Error())
+	}
+	var random [8]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		return err
+	}
+	grave := filepath.Join(e.dir, deletedPrefix+name+"-"+hex.EncodeToString(random[:]))
+	if err := os.Rename(filepath.Join(e.dir, name), grave); err != nil {
+		return err
+	}
+	if err := syncDir(e.dir); err != nil {
+		return err
+	}
+	e.remove(grave)
+	return nil
+}
+
+// Get implements logs.Engine.
+func (e *Engine) Get(_ context.Context, name string) (logs.Info, error) {
+	l, err := e.get(name)
+	if err != nil {
+		return logs.Info{}, err
+	}
+	return l.info(), nil
+}
+
+// all returns the logs behind the name after, in order of their names.
+func (e *Engine) all(after string) []*walLog {
+	e.mu.RLock()
+	var all []*walLog
+	for name, l := range e.logs {
+		if name > after {
+			all = append(all, l)
+		}
+	}
+	e.mu.RUnlock()
+	slices.SortFunc(all, func(a, b *walLog) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// List implements logs.Engine.
+func (e *Engine) List(_ context.Context, after string, limit int) ([]logs.Info, error) {
+	all := e.all(after)
+	var infos []logs.Info
+	for _, l := range all[:min(limit, len(all))] {
+		infos = append(infos, l.info())
+	}
+	return infos, nil
+}
+
+// Append implements logs.Engine.
+func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, atomic bool) ([]logs.Outcome, error) {
+	l, err := e.get(name)
+	if err != nil {
+		return nil, err
+	}
+	return l.append(ctx, items, atomic)
+}
+
+// Read implements logs.Engine.
+func (e *Engine) Read(ctx context.Context, name string, q logs.Query) (logs.Page, error) {
+	l, err := e.get(name)
+	if err != nil {
+		return logs.Page{}, err
+	}
+	return l.read(ctx, q)
+}
+
+// ByID implements logs.Engine.
+func (e *Engine) ByID(ctx context.Context, name, id string) (logs.Entry, error) {
+	l, err := e.get(name)
+	if err != nil {
+		return logs.Entry{}, err
+	}
+	return l.byID(ctx, id)
+}
+
+// OpenWriter implements logs.Engine.
+func (e *Engine) OpenWriter(ctx context.Context, name, writer string) (uint64, error) {
+	if err := logs.CheckWriter(writer); err != nil {
+		return 0, err
+	}
+	l, err := e.get(name)
+	if err != nil {
+		return 0, err
+	}
+	return l.openWriter(ctx, writer)
+}
+
+// Drain implements logs.Engine.
+func (e *Engine) Drain() { e.drain.Do(func() { close(e.draining) }) }
+
+// Close implements logs.Engine.
+func (e *Engine) Close() error {
+	e.Drain()
+	e.stop()
+	e.duties.Wait()
+	return e.closeAll()
+}
+
+func (e *Engine) closeAll() error {
+	var err error
+	for _, l := range e.all("") {
+		err = errors.Join(err, l.close())
+	}
+	return err
+}
+
+// runDuties looks after one log at a time, so that at most one snapshot is on its way.
+func (e *Engine) runDuties(ctx context.Context) {
+	defer e.duties.Done()
+	tick := time.NewTicker(e.opts.DutyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for _, l := range e.all("") {
+			l.duty(ctx)
+		}
+	}
+}

@@ -1,0 +1,319 @@
+package server
+
+import (
+	"encoding/base64"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/logs"
+)
+
+// MaxLogBody is room for the largest append: a payload of the largest size in base64, or a
+// batch, and everything else that it may carry.
+const MaxLogBody = 2 << 20
+
+// LogRoutes are the calls of writers, readers and operators on logs.
+func LogRoutes(engine logs.Engine) []Route {
+	h := &logHandlers{engine}
+	return []Route{
+		{Method: "GET", Path: "/v1/logs", Handle: h.list},
+		{Method: "PUT", Path: "/v1/logs/{log}", Handle: h.json(h.put)},
+		{Method: "GET", Path: "/v1/logs/{log}", Handle: h.get},
+		{Method: "DELETE", Path: "/v1/logs/{log}", Handle: h.delete, Admin: true},
+		{Method: "POST", Path: "/v1/logs/{log}/entries", Handle: h.json(h.append)},
+		{Method: "GET", Path: "/v1/logs/{log}/entries", Handle: h.read},
+		{Method: "GET", Path: "/v1/logs/{log}/entries/by-id/{id}", Handle: h.byID},
+		{Method: "POST", Path: "/v1/logs/{log}/writers", Handle: h.json(h.writer)},
+	}
+}
+
+type logHandlers struct{ engine logs.Engine }
+
+// json is a handler for a body in JSON.
+func (h *logHandlers) json(handle func(*Request, *Response) error) Handler {
+	return func(r *Request, w *Response) {
+		err := r.JSONOnly()
+		if err == nil {
+			err = handle(r, w)
+		}
+		if err != nil {
+			r.Error(w, err)
+		}
+	}
+}
+
+func (h *logHandlers) append(r *Request, w *Response) error {
+	a, err := parseAppend(r.Body)
+	if err != nil {
+		return err
+	}
+	key, err := idempotencyKey(r)
+	if err != nil {
+		return err
+	}
+	a.take(key)
+	log := r.Param(0)
+	out, err := h.engine.Append(r.Context(), log, a.items, a.atomic)
+	if err != nil {
+		return err
+	}
+	if !a.batch {
+		if out[0].Err != nil {
+			return out[0].Err
+		}
+		w.JSON(appendStatus(&out[0]))
+		o := jsonObject{b: w.Body}
+		o.open()
+		o.outcome(log, &out[0])
+		o.close()
+		w.Body = o.b
+		return nil
+	}
+	w.JSON(200)
+	w.Body = append(w.Body, `{"results":[`...)
+	for i := range out {
+		if i > 0 {
+			w.Body = append(w.Body, ',')
+		}
+		if out[i].Err != nil {
+			p := r.problem(out[i].Err, nil)
+			w.Body = p.AppendJSON(w.Body)
+			continue
+		}
+		o := jsonObject{b: w.Body}
+		o.open()
+		o.num("status", int64(appendStatus(&out[i])))
+		o.outcome(log, &out[i])
+		o.close()
+		w.Body = o.b
+	}
+	w.Body = append(w.Body, `]}`...)
+	return nil
+}
+
+// take gives the ids that an idempotency key makes to the entries that have none, so that a
+// gate in front and the log know the request by the same key.
+func (a *appendCall) take(key string) {
+	for i := range a.items {
+		it := &a.items[i]
+		if key == "" || it.ID != "" || it.Derive != logs.NoDerive {
+			continue
+		}
+		it.ID = key
+		if a.batch {
+			it.ID += "#" + strconv.Itoa(i)
+		}
+	}
+}
+
+func appendStatus(o *logs.Outcome) int {
+	if o.Duplicate {
+		return 200
+	}
+	return 201
+}
+
+// outcome appends the members of an answer to an append. A duplicate whose number is not known
+// any more has none.
+func (o *jsonObject) outcome(log string, out *logs.Outcome) {
+	o.str("log", log)
+	if out.Number > 0 {
+		o.num("segment", int64(logs.SegmentOf(out.Number)))
+		o.num("entry", int64(out.Number))
+	}
+	o.str("id", out.ID)
+	o.flag("duplicate", out.Duplicate)
+}
+
+func (h *logHandlers) read(r *Request, w *Response) {
+	q, err := parseRead(r)
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	wait := q.Wait
+	q.Wait = 0
+	page, err := h.engine.Read(r.Context(), r.Param(0), q)
+	if err == nil && len(page.Entries) == 0 && wait > 0 {
+		ctx, stop := r.Hold()
+		q.Wait = wait
+		page, err = h.engine.Read(ctx, r.Param(0), q)
+		stop()
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	b := append(w.Body, `{"entries":[`...)
+	for i := range page.Entries {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := jsonObject{b: b}
+		o.entry(&page.Entries[i])
+		b = o.b
+	}
+	o := jsonObject{b: append(b, ']'), comma: true}
+	o.str("cursor", strconv.FormatUint(page.Cursor, 10))
+	o.close()
+	w.Body = o.b
+}
+
+// entry appends an entry as an object.
+func (o *jsonObject) entry(e *logs.Entry) {
+	o.open()
+	o.num("segment", int64(logs.SegmentOf(e.Number)))
+	o.num("entry", int64(e.Number))
+	o.str("id", e.ID)
+	o.name("payload")
+	o.b = append(o.b, '"')
+	o.b = base64.StdEncoding.AppendEncode(o.b, e.Payload)
+	o.b = append(o.b, '"')
+	o.name("properties")
+	o.open()
+	for _, p := range e.Properties {
+		o.key(p.Name)
+		o.b = api.AppendJSONString(o.b, p.Value)
+	}
+	o.close()
+	o.close()
+}
+
+func (h *logHandlers) byID(r *Request, w *Response) {
+	e, err := h.engine.ByID(r.Context(), r.Param(0), r.Param(1))
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.entry(&e)
+	w.Body = o.b
+}
+
+func (h *logHandlers) writer(r *Request, w *Response) error {
+	name, err := parseWriter(r.Body)
+	if err != nil {
+		return err
+	}
+	epoch, err := h.engine.OpenWriter(r.Context(), r.Param(0), name)
+	if err != nil {
+		return err
+	}
+	w.JSON(201)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.str("writer", name)
+	o.num("epoch", int64(epoch))
+	o.close()
+	w.Body = o.b
+	return nil
+}
+
+func (h *logHandlers) put(r *Request, w *Response) error {
+	ch, err := parseLogChange(r.Body)
+	if err != nil {
+		return err
+	}
+	info, created, err := h.engine.Put(r.Context(), r.Param(0), ch)
+	if err != nil {
+		return err
+	}
+	w.JSON(200)
+	if created {
+		w.Status = 201
+	}
+	o := jsonObject{b: w.Body}
+	o.logInfo(&info)
+	w.Body = o.b
+	return nil
+}
+
+func (h *logHandlers) get(r *Request, w *Response) {
+	info, err := h.engine.Get(r.Context(), r.Param(0))
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.logInfo(&info)
+	w.Body = o.b
+}
+
+func (h *logHandlers) delete(r *Request, w *Response) {
+	if err := h.engine.Delete(r.Context(), r.Param(0)); err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.str("log", r.Param(0))
+	o.flag("deleted", true)
+	o.close()
+	w.Body = o.b
+}
+
+func (h *logHandlers) list(r *Request, w *Response) {
+	q, err := r.QueryValues("limit", "cursor")
+	limit := 0
+	if err == nil {
+		limit, err = limitOf(q)
+	}
+	if limit == 0 {
+		limit = logs.DefaultLimit
+	}
+	var infos []logs.Info
+	if err == nil {
+		infos, err = h.engine.List(r.Context(), q["cursor"], limit)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	b := append(w.Body, `{"logs":[`...)
+	for i := range infos {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := jsonObject{b: b}
+		o.logInfo(&infos[i])
+		b = o.b
+	}
+	cursor := ""
+	if len(infos) == limit {
+		cursor = infos[limit-1].Name
+	}
+	o := jsonObject{b: append(b, ']'), comma: true}
+	o.str("cursor", cursor)
+	o.close()
+	w.Body = o.b
+}
+
+// logInfo appends what is known of a log as an object.
+func (o *jsonObject) logInfo(i *logs.Info) {
+	c := &i.Config
+	o.open()
+	o.str("log", i.Name)
+	o.str("identity", c.Identity.String())
+	o.num("window_ms", c.Window.Milliseconds())
+	o.num("max_keys", int64(c.MaxKeys))
+	o.num("max_bytes", c.MaxBytes)
+	o.str("when_full", map[bool]string{true: "refuse", false: "evict"}[c.RefuseWhenFull])
+	o.num("retain_ms", c.Retain.Milliseconds())
+	o.num("retain_bytes", c.RetainBytes)
+	o.num("first", int64(i.First))
+	o.num("last", int64(i.Last))
+	o.num("keys", int64(i.Keys))
+	o.num("window_bytes", i.WindowBytes)
+	o.num("evicted", int64(i.Evicted))
+	o.num("evicted_age_ms", int64(i.EvictedAge/time.Millisecond))
+	o.num("writers", int64(i.Writers))
+	o.num("disk_bytes", i.DiskBytes)
+	o.text("failed", i.Failed)
+	o.close()
+}
