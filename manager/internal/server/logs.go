@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
@@ -14,9 +15,9 @@ import (
 const MaxLogBody = 2 << 20
 
 // LogRoutes are the calls of writers, readers and operators on logs.
-func LogRoutes(engine logs.Engine) []Route {
+func LogRoutes(engine logs.Engine) []httpd.Route {
 	h := &logHandlers{engine}
-	return []Route{
+	return []httpd.Route{
 		{Method: "GET", Path: "/v1/logs", Handle: h.list},
 		{Method: "PUT", Path: "/v1/logs/{log}", Handle: h.json(h.put)},
 		{Method: "GET", Path: "/v1/logs/{log}", Handle: h.get},
@@ -31,8 +32,8 @@ func LogRoutes(engine logs.Engine) []Route {
 type logHandlers struct{ engine logs.Engine }
 
 // json is a handler for a body in JSON.
-func (h *logHandlers) json(handle func(*Request, *Response) error) Handler {
-	return func(r *Request, w *Response) {
+func (h *logHandlers) json(handle func(*httpd.Request, *httpd.Response) error) httpd.Handler {
+	return func(r *httpd.Request, w *httpd.Response) {
 		err := r.JSONOnly()
 		if err == nil {
 			err = handle(r, w)
@@ -43,7 +44,7 @@ func (h *logHandlers) json(handle func(*Request, *Response) error) Handler {
 	}
 }
 
-func (h *logHandlers) append(r *Request, w *Response) error {
+func (h *logHandlers) append(r *httpd.Request, w *httpd.Response) error {
 	a, err := parseAppend(r.Body)
 	if err != nil {
 		return err
@@ -77,7 +78,7 @@ func (h *logHandlers) append(r *Request, w *Response) error {
 			w.Body = append(w.Body, ',')
 		}
 		if out[i].Err != nil {
-			p := r.problem(out[i].Err, nil)
+			p := r.Problem(out[i].Err, nil)
 			w.Body = p.AppendJSON(w.Body)
 			continue
 		}
@@ -126,7 +127,7 @@ func (o *jsonObject) outcome(log string, out *logs.Outcome) {
 	o.flag("duplicate", out.Duplicate)
 }
 
-func (h *logHandlers) read(r *Request, w *Response) {
+func (h *logHandlers) read(r *httpd.Request, w *httpd.Response) {
 	q, err := parseRead(r)
 	if err != nil {
 		r.Error(w, err)
@@ -181,7 +182,7 @@ func (o *jsonObject) entry(e *logs.Entry) {
 	o.close()
 }
 
-func (h *logHandlers) byID(r *Request, w *Response) {
+func (h *logHandlers) byID(r *httpd.Request, w *httpd.Response) {
 	e, err := h.engine.ByID(r.Context(), r.Param(0), r.Param(1))
 	if err != nil {
 		r.Error(w, err)
@@ -193,7 +194,7 @@ func (h *logHandlers) byID(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *logHandlers) writer(r *Request, w *Response) error {
+func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
 	name, err := parseWriter(r.Body)
 	if err != nil {
 		return err
@@ -212,7 +213,7 @@ func (h *logHandlers) writer(r *Request, w *Response) error {
 	return nil
 }
 
-func (h *logHandlers) put(r *Request, w *Response) error {
+func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	ch, err := parseLogChange(r.Body)
 	if err != nil {
 		return err
@@ -231,7 +232,7 @@ func (h *logHandlers) put(r *Request, w *Response) error {
 	return nil
 }
 
-func (h *logHandlers) get(r *Request, w *Response) {
+func (h *logHandlers) get(r *httpd.Request, w *httpd.Response) {
 	info, err := h.engine.Get(r.Context(), r.Param(0))
 	if err != nil {
 		r.Error(w, err)
@@ -243,7 +244,7 @@ func (h *logHandlers) get(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *logHandlers) delete(r *Request, w *Response) {
+func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
 	if err := h.engine.Delete(r.Context(), r.Param(0)); err != nil {
 		r.Error(w, err)
 		return
@@ -257,7 +258,7 @@ func (h *logHandlers) delete(r *Request, w *Response) {
 	w.Body = o.b
 }
 
-func (h *logHandlers) list(r *Request, w *Response) {
+func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("limit", "cursor")
 	limit := 0
 	if err == nil {

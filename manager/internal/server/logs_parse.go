@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
@@ -46,7 +47,7 @@ func parseAppend(b []byte) (appendCall, error) {
 
 func (a *appendCall) parseEntries(v gjson.Result) error {
 	if !v.IsArray() {
-		return &api.FieldError{Field: "entries", Value: clip(v.Raw), Allowed: "must be an array"}
+		return &api.FieldError{Field: "entries", Value: httpd.Clip(v.Raw), Allowed: "must be an array"}
 	}
 	v.ForEach(func(_, e gjson.Result) bool {
 		it, err := parseItem([]byte(e.Raw))
@@ -57,7 +58,7 @@ func (a *appendCall) parseEntries(v gjson.Result) error {
 	if n := len(a.items); n < 1 {
 		return &api.FieldError{Field: "entries", Allowed: "must not be empty"}
 	} else if n > logs.MaxBatchEntries {
-		return &Refusal{api.Problem{
+		return &httpd.Refusal{P: api.Problem{
 			Status: 413, Code: api.CodeTooLarge, Title: "Too large",
 			Detail: "entries: has more than " + strconv.Itoa(logs.MaxBatchEntries) + ", which a batch has at most; nothing was written",
 		}}
@@ -77,7 +78,7 @@ func parseItem(b []byte) (it logs.Item, err error) {
 				return err
 			}
 			if it.Payload, err = base64.StdEncoding.AppendDecode(make([]byte, 0, len(s)/4*3), []byte(s)); err != nil {
-				return &api.FieldError{Field: name, Value: clip(s), Allowed: "must be base64 of the bytes, with padding"}
+				return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be base64 of the bytes, with padding"}
 			}
 			return nil
 		case "id":
@@ -122,7 +123,7 @@ func deriveField(name string, v gjson.Result, to *logs.Derive) error {
 	}
 	d, ok := logs.ParseDerive(s)
 	if !ok {
-		return &api.FieldError{Field: name, Value: clip(s), Allowed: "must be md5 or sha256"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be md5 or sha256"}
 	}
 	*to = d
 	return nil
@@ -134,7 +135,7 @@ func epochField(name string, v gjson.Result, to *uint64) error {
 	}
 	n, err := strconv.ParseUint(v.Raw, 10, 63)
 	if err != nil || n == 0 || v.Type != gjson.Number {
-		return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be a whole number, at least 1"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number, at least 1"}
 	}
 	*to = n
 	return nil
@@ -145,7 +146,7 @@ func propertiesField(name string, v gjson.Result, to *[]logs.Property) error {
 		return nil
 	}
 	err := api.ParseObject([]byte(v.Raw), 1, func(key string, value gjson.Result) error {
-		s, err := api.StringField(name+"."+clip(key), value)
+		s, err := api.StringField(name+"."+httpd.Clip(key), value)
 		*to = append(*to, logs.Property{Name: key, Value: s})
 		return err
 	})
@@ -179,7 +180,7 @@ func parseLogChange(b []byte) (ch logs.Change, err error) {
 			s, err := api.StringField(name, v)
 			id, ok := logs.ParseIdentity(s)
 			if err == nil && !ok {
-				err = &api.FieldError{Field: name, Value: clip(s), Allowed: "must be ids or structured"}
+				err = &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be ids or structured"}
 			}
 			ch.Identity = &id
 			return err
@@ -201,7 +202,7 @@ func parseLogChange(b []byte) (ch logs.Change, err error) {
 		case "when_full":
 			s, err := api.StringField(name, v)
 			if err == nil && s != "evict" && s != "refuse" {
-				err = &api.FieldError{Field: name, Value: clip(s), Allowed: "must be evict or refuse"}
+				err = &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: "must be evict or refuse"}
 			}
 			refuse := s == "refuse"
 			ch.RefuseWhenFull = &refuse
@@ -215,14 +216,14 @@ func parseLogChange(b []byte) (ch logs.Change, err error) {
 func int64Field(name string, v gjson.Result, to *int64) error {
 	n, err := strconv.ParseInt(v.Raw, 10, 64)
 	if err != nil || v.Type != gjson.Number {
-		return &api.FieldError{Field: name, Value: clip(v.Raw), Allowed: "must be a whole number"}
+		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number"}
 	}
 	*to = n
 	return nil
 }
 
 // parseRead reads what a reader asks for.
-func parseRead(r *Request) (q logs.Query, err error) {
+func parseRead(r *httpd.Request) (q logs.Query, err error) {
 	values, err := r.QueryValues("after", "limit", "wait_ms")
 	if err != nil {
 		return q, err
@@ -230,17 +231,17 @@ func parseRead(r *Request) (q logs.Query, err error) {
 	if s := values["after"]; s == "" {
 		q.Beginning = true
 	} else if q.After, err = strconv.ParseUint(s, 10, 63); err != nil {
-		return q, &api.FieldError{Field: "after", Value: clip(s), Allowed: "must be a cursor that this log gave out, or empty for the beginning"}
+		return q, &api.FieldError{Field: "after", Value: httpd.Clip(s), Allowed: "must be a cursor that this log gave out, or empty for the beginning"}
 	}
 	if s, ok := values["limit"]; ok {
 		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > logs.MaxLimit {
-			return q, &api.FieldError{Field: "limit", Value: clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(logs.MaxLimit)}
+			return q, &api.FieldError{Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(logs.MaxLimit)}
 		}
 	}
 	if s, ok := values["wait_ms"]; ok {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < 0 || millis(n) > logs.MaxWait {
-			return q, &api.FieldError{Field: "wait_ms", Value: clip(s),
+			return q, &api.FieldError{Field: "wait_ms", Value: httpd.Clip(s),
 				Allowed: "must be a whole number from 0 to " + strconv.FormatInt(logs.MaxWait.Milliseconds(), 10)}
 		}
 		q.Wait = millis(n)

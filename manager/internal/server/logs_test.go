@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 )
@@ -25,7 +26,7 @@ func newLogSite(t *testing.T) *site {
 			t.Error(err)
 		}
 	})
-	return newSite(t, DefaultEngine, siteOptions{routes: LogRoutes(engine)})
+	return newSite(t, httpd.DefaultEngine, siteOptions{routes: LogRoutes(engine)})
 }
 
 // say is a call and its answer: the status, then the body or the code of the problem.
@@ -142,7 +143,7 @@ func TestBadLogCalls(t *testing.T) {
 
 // TestEnginesWithoutLogs: they say so.
 func TestEnginesWithoutLogs(t *testing.T) {
-	s := newSite(t, DefaultEngine, siteOptions{routes: LogRoutes(logs.None{Engine: "memory"})})
+	s := newSite(t, httpd.DefaultEngine, siteOptions{routes: LogRoutes(logs.None{Engine: "memory"})})
 	s.want("501 logs-unsupported: the engine memory ...", "PUT", "/v1/logs/l", "")
 	s.want("501 logs-unsupported: ...", "GET", "/v1/logs/l/entries", "")
 }
@@ -153,7 +154,7 @@ func TestReaderIsWokenByAnAppend(t *testing.T) {
 	s.want("201 ...", "PUT", "/v1/logs/l", "")
 	got := make(chan string, 1)
 	go func() { got <- s.say("GET", "/v1/logs/l/entries?wait_ms=60000", "") }()
-	s.eventually("a reader is held", func() bool { return s.server.load.held.Load() == 1 })
+	s.eventually("a reader is held", func() bool { _, held := s.load(); return held == 1 })
 	s.want("201 ...", "POST", "/v1/logs/l/entries", `{"payload":"","id":"a"}`)
 	select {
 	case page := <-got:
