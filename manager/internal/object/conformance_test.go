@@ -1,0 +1,68 @@
+package object_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+)
+
+func TestDirectory(t *testing.T) {
+	t.Parallel()
+	objecttest.Run(t, func(t *testing.T) object.Store {
+		s, err := object.Open("file://"+filepath.Join(t.TempDir(), "store"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+}
+
+func TestS3InProcess(t *testing.T) {
+	t.Parallel()
+	objecttest.Run(t, func(t *testing.T) object.Store { return objecttest.NewServer(t).Open(t, "some/prefix") })
+}
+
+func TestURLs(t *testing.T) {
+	env := func(name string) string {
+		return map[string]string{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "hidden"}[name]
+	}
+	for url, want := range map[string]string{
+		"s3://bucket/pre/fix/":    "s3://bucket/pre/fix",
+		"s3://bucket":             "s3://bucket",
+		"file:///a/b/":            "file:///a/b",
+		"s3:///prefix":            "",
+		"s3://bucket/a b":         "",
+		"s3://bucket/../x":        "",
+		"s3://user:pw@bucket/x":   "",
+		"s3://bucket/x?region=eu": "",
+		"file://host/dir":         "",
+		"file:///":                "",
+		"gs://bucket/x":           "",
+		"azblob://container/x":    "",
+		"bucket":                  "",
+		"":                        "",
+	} {
+		s, err := object.Open(url, env)
+		if want == "" {
+			if err == nil {
+				t.Errorf("%q was opened", url)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%q: %v", url, err)
+		} else if s.String() != want {
+			t.Errorf("%q is %q, want %q", url, s, want)
+		}
+	}
+	half := func(name string) string { return map[string]string{"AWS_ACCESS_KEY_ID": "a"}[name] }
+	if _, err := object.Open("s3://bucket/x", half); err == nil {
+		t.Error("half a credential was taken")
+	}
+	odd := func(name string) string { return map[string]string{"AWS_ENDPOINT_URL": "ftp://x"}[name] }
+	if _, err := object.Open("s3://bucket/x", odd); err == nil {
+		t.Error("an endpoint of ftp was taken")
+	}
+}

@@ -1,0 +1,214 @@
+package object
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// dirStore keeps each object as a file of a directory. What it answers is durable.
+// Several processes may use one directory.
+type dirStore struct{ dir string }
+
+// OpenDir makes a store of a directory, which the first object creates.
+func OpenDir(dir string) Store { return &dirStore{dir} }
+
+// Names of objects never begin with a dot.
+const (
+	dirLock = ".lock"
+	dirTemp = ".new-*"
+)
+
+func (s *dirStore) String() string { return "file://" + s.dir }
+
+func (s *dirStore) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
+
+func (s *dirStore) Create(ctx context.Context, name string, body []byte) (Version, error) {
+	return s.write(ctx, name, body, func() error {
+		_, err := os.Lstat(s.path(name))
+		if err == nil {
+			return fmt.Errorf("%w: %s", ErrExists, name)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+}
+
+func (s *dirStore) Replace(ctx context.Context, name string, body []byte, old Version) (Version, error) {
+	return s.write(ctx, name, body, func() error {
+		b, err := os.ReadFile(s.path(name))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && versionOf(b) != old {
+			return fmt.Errorf("%w: %s", ErrChanged, name)
+		}
+		return err
+	})
+}
+
+// write puts body in place when check, which runs under the lock of all writers,
+// has nothing against it.
+func (s *dirStore) write(ctx context.Context, name string, body []byte, check func() error) (Version, error) {
+	if err := checkBody(name, body); err != nil {
+		return "", err
+	}
+	if err := ctx.Err(); err != nil {
+		return "", err
+	}
+	p := s.path(name)
+	if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
+		return "", err
+	}
+	unlock, err := s.lock()
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if err := check(); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(filepath.Dir(p), dirTemp)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(body)
+	if err == nil {
+		err = f.Sync()
+	}
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), p)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return versionOf(body), s.syncUp(filepath.Dir(p))
+}
+
+func (s *dirStore) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, dirLock), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return func() { _ = f.Close() }, nil // which releases it
+}
+
+// syncUp makes the names in dir durable, and those of the directories up to the
+// store's own.
+func (s *dirStore) syncUp(dir string) error {
+	for {
+		d, err := os.Open(dir)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+		if dir == s.dir || !strings.HasPrefix(dir, s.dir) {
+			return nil
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func (s *dirStore) Get(ctx context.Context, name string) ([]byte, Version, error) {
+	if err := errors.Join(checkName(name), ctx.Err()); err != nil {
+		return nil, "", err
+	}
+	f, err := os.Open(s.path(name))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return nil, "", fmt.Errorf("%w: %s", ErrNotFound, name)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, "", err
+	}
+	if st.IsDir() {
+		return nil, "", fmt.Errorf("%w: %s", ErrNotFound, name)
+	}
+	if st.Size() > MaxBytes {
+		return nil, "", fmt.Errorf("%w: %s has %d bytes, allowed are %d", ErrTooLarge, name, st.Size(), MaxBytes)
+	}
+	b, err := readBody(f, st.Size())
+	if err != nil {
+		return nil, "", err
+	}
+	return b, versionOf(b), nil
+}
+
+func versionOf(body []byte) Version {
+	sum := sha256.Sum256(body)
+	return Version(hex.EncodeToString(sum[:16]))
+}
+
+// List walks over everything: a directory has no order that would let it stop early.
+func (s *dirStore) List(ctx context.Context, prefix, after string) ([]Info, error) {
+	var infos []Info
+	top := s.dir
+	if i := strings.LastIndexByte(prefix, '/'); i > 0 && checkName(prefix[:i]) == nil {
+		top = s.path(prefix[:i])
+	}
+	err := filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // deleted meanwhile, or never made
+		}
+		if err != nil {
+			return err
+		}
+		if d.IsDir() || d.Name()[0] == '.' {
+			return ctx.Err()
+		}
+		rel, err := filepath.Rel(s.dir, p)
+		if err != nil {
+			return err
+		}
+		name := filepath.ToSlash(rel)
+		if !strings.HasPrefix(name, prefix) || name <= after {
+			return nil
+		}
+		st, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		infos = append(infos, Info{name, st.Size(), st.ModTime()})
+		return nil
+	})
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(infos, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
+	return infos[:min(len(infos), MaxList)], nil
+}
+
+func (s *dirStore) Delete(ctx context.Context, name string) error {
+	if err := errors.Join(checkName(name), ctx.Err()); err != nil {
+		return err
+	}
+	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
