@@ -1,0 +1,178 @@
+package docs
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/oncegate/oncegate/"
+
+// mayImport says what the packages of this repository may import of it: adapters the domain, the
+// domain leaves, and never the other way. "x/..." stands for x and all below it. A new package needs
+// a line here, unless a line with "/..." covers it.
+var mayImport = map[string][]string{
+	"docs": {},
+
+	// What gate and manager share.
+	"manager/api": {},
+
+	"plugin":                      {"plugin/sdk"},
+	"plugin/sdk":                  {"plugin/cache", "plugin/gate"},
+	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/request"},
+	"plugin/request":              {"manager/api", "plugin/config", "plugin/internal/jsonguard"},
+	"plugin/config":               {"manager/api", "plugin/internal/jsonguard"},
+	"plugin/cache":                {"manager/api"},
+	"plugin/internal/jsonguard":   {},
+	"plugin/internal/nativeguest": {"hostsim", "plugin/cache", "plugin/gate"},
+	"plugin/gatetest":             {"hostsim/...", "manager/api", "manager/managertest/..."},
+	"plugin/gatebench":            {},
+	"plugin/wasmcheck":            {},
+
+	"hostsim/...": {"hostsim/..."},
+
+	"manager/client":            {"manager/api"},
+	"manager/client/workertest": {"manager/client"},
+
+	"manager/cmd/oncegate":      {"manager/internal/cli"},
+	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", domain, engines, "manager/internal/wal"},
+	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", domain, engines, "manager/internal/wal"},
+	"manager/internal/settings": {"manager/api", "manager/internal/httpd", domain},
+	"manager/internal/server":   {"manager/api", "manager/internal/httpd", domain, "manager/internal/submit"},
+	"manager/internal/httpd":    {"manager/api"},
+
+	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
+	"manager/internal/jobs":   {"manager/api", contract},
+	"manager/internal/ledger": {"manager/api", contract},
+	"manager/internal/shard":  {"manager/api", contract},
+
+	"manager/internal/store":              {},
+	"manager/internal/store/internal/...": {"manager/internal/store"},
+	"manager/internal/store/notify":       {"manager/internal/store"},
+	"manager/internal/store/unread":       {"manager/internal/store"},
+	"manager/internal/store/downtime":     {"manager/internal/store"},
+	"manager/internal/store/mem":          {"manager/internal/store", "manager/internal/store/notify", "manager/internal/wal"},
+	"manager/internal/store/sqlite":       {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+
+	"manager/internal/wal":     {"manager/internal/wal/vfs"},
+	"manager/internal/wal/vfs": {},
+
+	// Test helpers and suites.
+	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
+	"manager/internal/store/storetest":   {"manager/internal/store"},
+	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", contract},
+	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
+	"manager/managertest":                {"manager/api", "manager/internal/httpd", "manager/internal/server", domain, engines},
+	"manager/managertest/servers":        {},
+	"manager/managertest/simulated": {"manager/api", "manager/internal/httpd", "manager/internal/server", domain, engines,
+		"manager/internal/ledger/ledgertest", "manager/internal/wal/..."},
+
+	"envoy/...":    {"envoy/..."},
+	"examples/...": {"envoy/...", "examples/...", "manager/client"},
+	"e2e":          {},
+	"e2e/sim":      {"manager/api", "manager/managertest/simulated", "plugin/cache", "plugin/gate"},
+
+	// Modules that tests build for wasm.
+	"e2e/testdata/modules/...":      {"plugin/..."},
+	"hostsim/testdata/...":          {"hostsim/..."},
+	"plugin/gatebench/testdata/...": {"plugin/..."},
+}
+
+// Short for several packages each.
+const (
+	contract = "store and what every engine has"
+	domain   = "jobs, ledger, shard and the store"
+	engines  = "all engines"
+)
+
+var shorthand = map[string][]string{
+	contract: {"manager/internal/store", "manager/internal/store/unread"},
+	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/shard", "manager/internal/store",
+		"manager/internal/store/unread", "manager/internal/store/downtime"},
+	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres"},
+}
+
+// testsMayImport is what the tests of each part may import besides.
+var testsMayImport = map[string][]string{
+	"plugin/...":   {"plugin/...", "hostsim/...", "manager/api", "manager/managertest/..."},
+	"hostsim/...":  {"hostsim/...", "envoy/envoybin"},
+	"manager/...":  {"manager/..."},
+	"envoy/...":    {"envoy/...", "plugin/config"},
+	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest"},
+	"e2e/...":      {"envoy/...", "manager/api", "manager/client", "manager/managertest/...", "plugin/..."},
+}
+
+// covers reports whether a name of the tables means a package.
+func covers(name, pkg string) bool {
+	below, all := strings.CutSuffix(name, "/...")
+	return pkg == below || all && strings.HasPrefix(pkg, below+"/")
+}
+
+// ruleOf returns the entry that covers a package, the longest one of several.
+func ruleOf(table map[string][]string, pkg string) (may []string, ok bool) {
+	longest := ""
+	for name := range maps.Keys(table) {
+		if covers(name, pkg) && len(name) > len(longest) {
+			longest = name
+		}
+	}
+	return table[longest], longest != ""
+}
+
+// allowed reports whether a list has a package.
+func allowed(list []string, pkg string) bool {
+	return slices.ContainsFunc(list, func(name string) bool {
+		return covers(name, pkg) || allowed(shorthand[name], pkg)
+	})
+}
+
+// TestImportsPointInOneDirection holds all packages to mayImport. That nothing outside of manager
+// imports manager/internal, the compiler sees to.
+func TestImportsPointInOneDirection(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports", "./...",
+		"./hostsim/testdata/...", "./plugin/gatebench/testdata/...", "./e2e/testdata/...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := 0
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath                         string
+			Imports, TestImports, XTestImports []string
+		}
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages++
+		pkg := strings.TrimPrefix(p.ImportPath, module)
+		may, ok := ruleOf(mayImport, pkg)
+		if !ok {
+			t.Errorf("%s: a package of which docs/imports_test.go does not say what it may import", pkg)
+		}
+		for _, imported := range p.Imports {
+			if ours, ok := strings.CutPrefix(imported, module); ok && !allowed(may, ours) {
+				t.Errorf("%s must not import %s; it may import %q", pkg, ours, may)
+			}
+		}
+		inTests, _ := ruleOf(testsMayImport, pkg)
+		for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
+			if ours, ok := strings.CutPrefix(imported, module); ok && ours != pkg && !allowed(may, ours) && !allowed(inTests, ours) {
+				t.Errorf("tests of %s must not import %s; they may import %q", pkg, ours, slices.Concat(may, inTests))
+			}
+		}
+	}
+	if packages < 60 {
+		t.Errorf("go list has only %d packages", packages)
+	}
+}
