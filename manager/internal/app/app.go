@@ -304,7 +304,7 @@ func (a *app) reload(ctx context.Context) {
 		case <-a.hangup:
 		}
 		if a.settings.TokenFile == "" && a.certificate == nil {
-			a.log.Info("SIGHUP: there are no tokens and no certificate to read again")
+			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert is set")
 		}
 		if a.settings.TokenFile != "" {
 			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))

@@ -97,7 +97,7 @@ func TestHangupWhileStarting(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, args := range map[string][]string{
-		`"msg":"tokens reloaded"`: {"--auth-token-file", file}, `"msg":"SIGHUP: there are no tokens and no certificate to read again"`: nil,
+		`"msg":"tokens reloaded"`: {"--auth-token-file", file}, `"msg":"SIGHUP has no effect: neither --auth-token-file nor --tls-cert is set"`: nil,
 	} {
 		stderr := new(output)
 		s, err := settings.Parse(noEnv, append([]string{"--store", "memory", "--listen", "127.0.0.1:0"}, args...))

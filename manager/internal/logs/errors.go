@@ -35,7 +35,7 @@ func EntryGone(number uint64) error {
 	return refusal(404, api.CodeNotFound, "Not found", "the id belongs to entry %d, which the log's retention has deleted", number)
 }
 
-// CursorGone is for a reader whom retention has overtaken.
+// CursorGone is for a reader that retention has overtaken.
 func CursorGone(after, first uint64) error {
 	return refusal(410, api.CodeCursorGone, "Entries deleted",
 		"the log's retention has deleted entries behind cursor %d; the oldest that is kept is %d, which comes after cursor %d", after, first, first-1)

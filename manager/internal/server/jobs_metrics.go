@@ -36,7 +36,7 @@ func NewJobsCollector(q *jobs.Queue, depth func() (jobs.Depth, error)) *JobsColl
 		queue: q, depth: depth,
 		calls:   prometheus.NewDesc("oncegate_jobs_total", "What this manager did with jobs.", []string{"what"}, nil),
 		jobs:    prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
-		waiting: prometheus.NewDesc("oncegate_jobs_waiting", "Claims and result waits held right now.", nil, nil),
+		waiting: prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
 	}
 }
 

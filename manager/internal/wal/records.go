@@ -13,7 +13,7 @@ const (
 	// readChunk is how much Records reads at once.
 	readChunk = 64 << 10
 	// placeEvery is the distance in bytes of two places that a reader remembers of
-	// a segment: at most that much is read in vain to find a record.
+	// a segment: at most that much is read and thrown away to find a record.
 	placeEvery = 64 << 10
 )
 
