@@ -40,16 +40,21 @@ var mayImport = map[string][]string{
 	"manager/client/workertest": {"manager/client"},
 
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
-	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", domain, engines, "manager/internal/wal"},
-	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", domain, engines, "manager/internal/wal"},
+	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", domain, engines, "manager/internal/wal"},
+	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", domain, engines, "manager/internal/wal"},
 	"manager/internal/settings": {"manager/api", "manager/internal/httpd", domain},
-	"manager/internal/server":   {"manager/api", "manager/internal/httpd", domain, "manager/internal/submit"},
+	"manager/internal/server":   {"manager/api", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
 	"manager/internal/jobs":   {"manager/api", contract},
 	"manager/internal/ledger": {"manager/api", contract},
 	"manager/internal/shard":  {"manager/api", contract},
+
+	"manager/internal/logs":              {"manager/api"},
+	"manager/internal/logs/walogs":       {"manager/api", "manager/internal/logs", "manager/internal/wal"},
+	"manager/internal/object":            {},
+	"manager/internal/object/objecttest": {"manager/internal/object"},
 
 	"manager/internal/store":              {},
 	"manager/internal/store/internal/...": {"manager/internal/store"},
