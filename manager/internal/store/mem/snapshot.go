@@ -76,7 +76,11 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 	w := snapshotWriter{
 		s: s, ctx: ctx, run: run, at: s.opts.Clock(), started: start, indexes: make(map[*collection][]*index),
 	}
-	err = s.log.Snapshot(ctx, run.seq, func(out *wal.SnapshotWriter) error {
+	keep := run.seq + 1
+	if s.opts.Keep != nil {
+		keep = max(1, min(keep, s.opts.Keep()))
+	}
+	err = s.log.SnapshotKeeping(ctx, run.seq, keep, func(out *wal.SnapshotWriter) error {
 		w.out = out
 		for _, c := range collections {
 			if err := w.collection(c); err != nil {

@@ -39,6 +39,9 @@ type Options struct {
 	SnapshotRate int64
 	// SnapshotRetry is the pause after a failed snapshot; default 30 s.
 	SnapshotRetry time.Duration
+	// Keep, when set, is asked before each snapshot for the sequence number from which
+	// the log must keep its records, for what copies it elsewhere.
+	Keep func() uint64
 	// OnSnapshot, when set, is called after each snapshot that the engine takes by itself, including failed ones.
 	OnSnapshot func(SnapshotResult)
 }

@@ -1,0 +1,98 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+// readTail finds the runs of a history that its manifest does not name yet: their names
+// follow from each other, so no listing is needed. With a *DamageError it returns those
+// before the damage.
+func readTail(ctx context.Context, s object.Store, log string, h *history) ([]run, error) {
+	var found []run
+	next := h.nextRun()
+	for i := h.Tail.Next; ; i++ {
+		name := tailName(h.Tail.Term, i)
+		b, _, err := s.Get(ctx, log+"/"+name)
+		if errors.Is(err, object.ErrNotFound) {
+			return found, nil
+		}
+		if err != nil {
+			return found, err
+		}
+		head, _, err := decode(b)
+		switch {
+		case err != nil:
+			return found, &DamageError{log + "/" + name, err.Error()}
+		case head.Kind != kindRun || head.Log != h.Log || head.First != next:
+			return found, &DamageError{log + "/" + name, fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, h.Log, next)}
+		}
+		found = append(found, run{
+			ref: ref{name, int64(len(b)), sumOf(b)}, First: head.First, Last: head.Last, Segment: *head.Segment,
+			From: head.Points[0].Time, To: head.Points[len(head.Points)-1].Time,
+		})
+		next = head.Last + 1
+	}
+}
+
+// fetchObject reads an object that a manifest names, and checks that it is the one. A
+// missing one is object.ErrNotFound, another a *DamageError.
+func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header, []byte, error) {
+	name := log + "/" + r.Name
+	b, _, err := s.Get(ctx, name)
+	if err != nil {
+		return header{}, nil, err
+	}
+	if sum := sumOf(b); sum != r.Sum {
+		return header{}, nil, &DamageError{name, fmt.Sprintf("it has %d bytes with SHA-256 %s, expected are %d with %s", len(b), sum, r.Bytes, r.Sum)}
+	}
+	h, records, err := decode(b)
+	if err != nil {
+		return header{}, nil, &DamageError{name, err.Error()}
+	}
+	return h, records, nil
+}
+
+// fetchRun reads the records of a run.
+func fetchRun(ctx context.Context, s object.Store, log string, r run, id string) (header, [][]byte, error) {
+	h, records, err := fetchObject(ctx, s, log, r.ref)
+	if err != nil {
+		return h, nil, err
+	}
+	name := log + "/" + r.Name
+	if h.Kind != kindRun || h.Log != id || h.First != r.First || h.Last != r.Last {
+		return h, nil, &DamageError{name, fmt.Sprintf("it is a %s of log %s from %d to %d", h.Kind, h.Log, h.First, h.Last)}
+	}
+	var bodies [][]byte
+	if err := each(h, records, func(_ uint64, body []byte) error {
+		bodies = append(bodies, body)
+		return nil
+	}); err != nil {
+		return h, nil, &DamageError{name, err.Error()}
+	}
+	return h, bodies, nil
+}
+
+// fetchPart reads a part of a snapshot.
+func fetchPart(ctx context.Context, s object.Store, log string, snap *snapshot, part int, id string) (header, [][]byte, error) {
+	r := snap.Parts[part]
+	h, records, err := fetchObject(ctx, s, log, r)
+	if err != nil {
+		return h, nil, err
+	}
+	name := log + "/" + r.Name
+	if h.Kind != kindSnapshot || h.Log != id || h.Snapshot != snap.Sequence {
+		return h, nil, &DamageError{name, fmt.Sprintf("it is a %s of log %s", h.Kind, h.Log)}
+	}
+	var bodies [][]byte
+	if err := each(h, records, func(_ uint64, body []byte) error {
+		bodies = append(bodies, body)
+		return nil
+	}); err != nil {
+		return h, nil, &DamageError{name, err.Error()}
+	}
+	return h, bodies, nil
+}

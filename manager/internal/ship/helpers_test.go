@@ -1,0 +1,240 @@
+package ship_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// limit is how long a test waits for what must happen: far longer than it takes.
+const limit = 2 * time.Minute
+
+// eventually waits for a condition.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, limit)
+		}
+	}
+}
+
+// journal is the text of a log.
+type journal struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) has(text string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Contains(j.b.String(), text)
+}
+
+// ledger is a log with a shipper, as a manager has them. Record n holds body(n).
+type ledger struct {
+	t       *testing.T
+	dir     string
+	log     *wal.Log
+	shipper *ship.Shipper
+	journal *journal
+	rounds  string // distinguishes the records of forks
+}
+
+const segmentBytes = 16 << 10
+
+func body(fork string, n uint64) []byte {
+	return fmt.Appendf(nil, "record %d %s %s", n, fork, strings.Repeat("x", int(n%97)))
+}
+
+func openLog(t *testing.T, dir string) *wal.Log {
+	t.Helper()
+	l, err := wal.Open(t.Context(), dir, wal.Options{SegmentBytes: segmentBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// startLedger opens the log in dir and ships it to store, if that is not nil.
+func startLedger(t *testing.T, dir string, store object.Store, change func(*ship.Options)) *ledger {
+	t.Helper()
+	l := &ledger{t: t, dir: dir, log: openLog(t, dir), journal: new(journal)}
+	if store != nil {
+		opts := ship.Options{
+			Store: store, Interval: 5 * time.Millisecond, LeaseTTL: time.Minute, HolderFile: filepath.Join(dir, "holder"),
+			Logger: slog.New(slog.NewTextHandler(l.journal, nil)), LongestTTL: 5 * time.Minute,
+		}
+		if change != nil {
+			change(&opts)
+		}
+		s, err := ship.New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Add(ship.LedgerLog, l.log, false)
+		s.Start()
+		l.shipper = s
+	}
+	t.Cleanup(func() {
+		l.crash()
+		if t.Failed() {
+			l.journal.mu.Lock()
+			defer l.journal.mu.Unlock()
+			t.Logf("journal of %s:\n%s", dir, l.journal.b.String())
+		}
+	})
+	return l
+}
+
+// crash ends shipping without a last word, and closes the log.
+func (l *ledger) crash() {
+	if l.shipper != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		l.shipper.Close(ctx)
+		l.shipper = nil
+	}
+	if l.log != nil {
+		_ = l.log.Close()
+		l.log = nil
+	}
+}
+
+// stop ends both in order.
+func (l *ledger) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	l.shipper.Close(ctx)
+	l.shipper = nil
+	if err := l.log.Close(); err != nil {
+		l.t.Error(err)
+	}
+	l.log = nil
+}
+
+// append adds n records and waits until they are durable.
+func (l *ledger) append(n int) uint64 {
+	l.t.Helper()
+	var seq uint64
+	for range n {
+		for {
+			var err error
+			if seq, err = l.log.Append(body(l.rounds, l.log.Last()+1)); err == nil {
+				break
+			}
+			if err := l.log.WaitRoom(l.t.Context(), 200); err != nil {
+				l.t.Fatal(err)
+			}
+		}
+	}
+	if err := l.log.WaitDurable(l.t.Context(), seq); err != nil {
+		l.t.Fatal(err)
+	}
+	return seq
+}
+
+// snapshot stands for all records so far: it holds the text of each.
+func (l *ledger) snapshot() {
+	l.t.Helper()
+	seq := l.log.Durable()
+	err := l.log.SnapshotKeeping(l.t.Context(), seq, min(seq+1, l.shipper.Keep(ship.LedgerLog)), func(w *wal.SnapshotWriter) error {
+		for n := uint64(1); n <= seq; n++ {
+			if err := w.Add(body(l.rounds, n)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// shipped waits until everything durable is shipped.
+func (l *ledger) shipped() {
+	l.t.Helper()
+	eventually(l.t, "all is shipped", func() bool { return l.shipper.Shipped(ship.LedgerLog) >= l.log.Durable() })
+}
+
+// restore restores from a place and returns the new directory.
+func restore(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "new")
+	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at})
+	return dir, r, err
+}
+
+// mustHold opens a restored directory, and checks that it holds the records 1 to last of a fork, and
+// takes more.
+func mustHold(t *testing.T, dir, fork string, last uint64) {
+	t.Helper()
+	var next uint64 = 1
+	check := func(seq uint64, b []byte) error {
+		if seq != next || !bytes.Equal(b, body(fork, seq)) {
+			return fmt.Errorf("record %d is %q, want record %d", seq, b, next)
+		}
+		next++
+		return nil
+	}
+	snapshot := false
+	l, err := wal.Open(t.Context(), dir, wal.Options{
+		SegmentBytes: segmentBytes,
+		Restore:      func(b []byte) error { snapshot = true; return check(next, b) },
+		Replay:       check,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if next != last+1 {
+		t.Errorf("the restored log (snapshot: %v) ends with %d, want %d", snapshot, next-1, last)
+	}
+	seq, err := l.Append([]byte("more"))
+	if err == nil {
+		err = l.WaitDurable(t.Context(), seq)
+	}
+	if err != nil || seq != last+1 {
+		t.Errorf("append to the restored log: %d, %v", seq, err)
+	}
+}
+
+// mustRestore restores the newest state and checks that it has the records 1 to last.
+func mustRestore(t *testing.T, store object.Store, fork string, last uint64) {
+	t.Helper()
+	dir, _, err := restore(t, store, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustHold(t, dir, fork, last)
+}
+
+func newPlace(t *testing.T) (*objecttest.Server, object.Store) {
+	srv := objecttest.NewServer(t)
+	return srv, srv.Open(t, "place")
+}
+
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}

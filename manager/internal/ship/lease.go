@@ -1,0 +1,154 @@
+package ship
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+const leaseObject = "lease"
+
+// leaseRecord is the lease of a place. Terms grow by one with each holder.
+type leaseRecord struct {
+	Term uint64 `json:"term"`
+	// Holder is the data directory's, Writer the process's, Host is for people.
+	Holder string `json:"holder"`
+	Writer string `json:"writer"`
+	Host   string `json:"host"`
+	// Renewals grows, so that whoever watches sees that the holder is there.
+	Renewals uint64 `json:"renewals"`
+	TTL      int64  `json:"ttl_ms"`
+	Released bool   `json:"released,omitempty"`
+}
+
+// lease is the right to ship to a place. It is taken over when it was released, when
+// the same data directory held it, or when its holder did not renew it for its TTL as
+// measured by the clock of who watches: no clocks of two machines are compared. It is
+// used by one goroutine.
+type lease struct {
+	store  object.Store
+	holder string
+	writer string
+	host   string
+	ttl    time.Duration
+
+	record  leaseRecord
+	version object.Version
+
+	// What is watched while somebody else holds it.
+	seen  object.Version
+	since time.Time
+	first bool // nothing was tried yet: the same data directory may take over at once
+}
+
+// heldError says that somebody else holds the lease.
+type heldError struct{ by leaseRecord }
+
+func (e *heldError) Error() string {
+	return fmt.Sprintf("the lease is held by another manager on %s, term %d", e.by.Host, e.by.Term)
+}
+
+// errNoConditions says that the store cannot keep two managers apart.
+var errNoConditions = errors.New("ship: the store ignores If-None-Match: it cannot keep two managers apart")
+
+// acquire tries once to take the lease. A *heldError when it is somebody else's.
+func (l *lease) acquire(ctx context.Context) error {
+	mine := leaseRecord{Term: 1, Holder: l.holder, Writer: l.writer, Host: l.host, TTL: l.ttl.Milliseconds()}
+	b, v, err := l.store.Get(ctx, leaseObject)
+	var old leaseRecord
+	switch {
+	case errors.Is(err, object.ErrNotFound):
+	case err != nil:
+		return err
+	default:
+		if err := json.Unmarshal(b, &old); err != nil {
+			return &DamageError{leaseObject, err.Error()}
+		}
+		restarted := l.first && old.Holder == l.holder
+		own := old.Writer == l.writer // and the answer to a try was lost
+		if !old.Released && !restarted && !own && !l.expired(v, old) {
+			l.first = false
+			return &heldError{old}
+		}
+		mine.Term = old.Term + 1
+	}
+	v, err = swap(ctx, l.store, leaseObject, encodeLease(mine), v, l.judge(mine, old))
+	if errors.Is(err, errFenced) {
+		l.seen, l.first = "", false
+		return &heldError{old}
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := l.store.Create(ctx, leaseObject, encodeLease(mine)); err == nil {
+		return errNoConditions
+	} else if !errors.Is(err, object.ErrExists) {
+		return err
+	}
+	l.record, l.version, l.first, l.seen = mine, v, false, ""
+	return nil
+}
+
+// expired tells whether the lease was seen unchanged for its TTL.
+func (l *lease) expired(v object.Version, old leaseRecord) bool {
+	if v != l.seen {
+		l.seen, l.since = v, time.Now()
+	}
+	return time.Since(l.since) > time.Duration(old.TTL)*time.Millisecond
+}
+
+// renew says that the holder is still there. errFenced when it is not the holder any
+// more.
+func (l *lease) renew(ctx context.Context) error {
+	next := l.record
+	next.Renewals++
+	return l.write(ctx, next)
+}
+
+// release gives the lease up.
+func (l *lease) release(ctx context.Context) error {
+	next := l.record
+	next.Renewals++
+	next.Released = true
+	return l.write(ctx, next)
+}
+
+func (l *lease) write(ctx context.Context, next leaseRecord) error {
+	v, err := swap(ctx, l.store, leaseObject, encodeLease(next), l.version, l.judge(next, l.record))
+	if err == nil {
+		l.record, l.version = next, v
+	}
+	return err
+}
+
+// judge tells whose a lease is that was found in place of old, when next was to
+// replace it.
+func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
+	return func(now []byte) verdict {
+		var found leaseRecord
+		if json.Unmarshal(now, &found) != nil {
+			return foreign
+		}
+		switch {
+		case found == next:
+			return own
+		case found == old:
+			return unchanged
+		case found.Writer == next.Writer && found.Term == next.Term && found.Renewals < next.Renewals:
+			return unchanged // a renewal of which the answer was lost
+		}
+		return foreign
+	}
+}
+
+func encodeLease(r leaseRecord) []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // it has nothing that could fail
+	}
+	return append(b, '\n')
+}

@@ -1,0 +1,266 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+const (
+	manifestVersion = 1
+	manifestObject  = "manifest"
+)
+
+// manifest tells what a log's objects are. It is replaced only under the condition
+// that nobody else did, and whatever it names was written before.
+type manifest struct {
+	Version int `json:"version"`
+	// Term is the lease's of who wrote it, Edit counts its writes, Writer is random
+	// for each process: the three tell one's own write from another's.
+	Term   uint64 `json:"term"`
+	Edit   uint64 `json:"edit"`
+	Writer string `json:"writer"`
+	// LongestTTL is how long the manager remembers a key at most, in milliseconds.
+	LongestTTL int64 `json:"longest_ttl_ms"`
+	// Histories are what was shipped from one log without a fork, oldest first.
+	Histories []history `json:"histories"`
+}
+
+// history begins with a snapshot, or with the first record of a log. Runs may have
+// gaps; each is bridged by a snapshot.
+type history struct {
+	Log string `json:"log"`
+	// Began and Ended in Unix milliseconds; Ended is 0 for the last one.
+	Began     int64      `json:"began"`
+	Ended     int64      `json:"ended,omitempty"`
+	Snapshots []snapshot `json:"snapshots,omitempty"`
+	Runs      []run      `json:"runs,omitempty"`
+	// Tail is where newer runs are found that the manifest does not name yet.
+	Tail *tail `json:"tail,omitempty"`
+}
+
+// ref names an object and its content.
+type ref struct {
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
+	Sum   string `json:"sum"`
+}
+
+type snapshot struct {
+	Sequence uint64 `json:"seq"`
+	// Keep is the sequence number from which runs belong to the state as well.
+	Keep uint64 `json:"keep"`
+	// Time in Unix milliseconds, by which the snapshot was durable.
+	Time int64 `json:"t"`
+	// Segment is the one that held the next record.
+	Segment segment `json:"segment"`
+	Records uint64  `json:"records"`
+	Bytes   int64   `json:"bytes"`
+	Parts   []ref   `json:"parts"`
+}
+
+// run holds the records First to Last, all of one segment.
+type run struct {
+	ref
+	First   uint64  `json:"first"`
+	Last    uint64  `json:"last"`
+	Segment segment `json:"segment"`
+	From    int64   `json:"from"` // time of its first point
+	To      int64   `json:"to"`   // and of its last
+}
+
+// tail says that runs which follow the history's last one are named by this term and
+// by an index that counts from Next without a gap.
+type tail struct {
+	Term uint64 `json:"term"`
+	Next uint64 `json:"next"`
+}
+
+// end is the last sequence number that the manifest's runs and snapshots reach.
+func (h *history) end() uint64 {
+	var end uint64
+	if n := len(h.Snapshots); n > 0 {
+		end = h.Snapshots[n-1].Sequence
+	}
+	if n := len(h.Runs); n > 0 {
+		end = max(end, h.Runs[n-1].Last)
+	}
+	return end
+}
+
+// nextRun is the sequence number with which the next run begins.
+func (h *history) nextRun() uint64 {
+	next := uint64(1)
+	if n := len(h.Runs); n > 0 {
+		next = h.Runs[n-1].Last + 1
+	}
+	if n := len(h.Snapshots); n > 0 {
+		next = max(next, h.Snapshots[n-1].Keep)
+	}
+	return next
+}
+
+// empty tells that nothing can be restored from it.
+func (h *history) empty() bool { return len(h.Runs) == 0 && len(h.Snapshots) == 0 }
+
+func (m *manifest) last() *history {
+	if len(m.Histories) == 0 {
+		return nil
+	}
+	return &m.Histories[len(m.Histories)-1]
+}
+
+// clone is deep enough for edits of histories.
+func (m *manifest) clone() *manifest {
+	c := *m
+	c.Histories = append([]history(nil), m.Histories...)
+	for i := range c.Histories {
+		h := &c.Histories[i]
+		h.Snapshots = append([]snapshot(nil), h.Snapshots...)
+		h.Runs = append([]run(nil), h.Runs...)
+		if h.Tail != nil {
+			t := *h.Tail
+			h.Tail = &t
+		}
+	}
+	return &c
+}
+
+// DamageError names an object that is missing or holds something else than it
+// should.
+type DamageError struct {
+	Object string
+	Reason string
+}
+
+func (e *DamageError) Error() string { return fmt.Sprintf("object %s: %s", e.Object, e.Reason) }
+
+// readManifest returns object.ErrNotFound when there is none.
+func readManifest(ctx context.Context, s object.Store, log string) (*manifest, object.Version, error) {
+	name := log + "/" + manifestObject
+	b, v, err := s.Get(ctx, name)
+	if err != nil {
+		return nil, "", err
+	}
+	m, err := decodeManifest(b)
+	if err != nil {
+		return nil, "", &DamageError{name, err.Error()}
+	}
+	if m.Version != manifestVersion {
+		return nil, "", fmt.Errorf("ship: %s has format version %d, this program knows %d", name, m.Version, manifestVersion)
+	}
+	return m, v, nil
+}
+
+// A manifest is a line with its SHA-256 and then JSON.
+
+func encodeManifest(m *manifest) ([]byte, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b), nil
+}
+
+func decodeManifest(b []byte) (*manifest, error) {
+	sum, text, _ := bytes.Cut(b, []byte("\n"))
+	text = bytes.TrimSuffix(text, []byte("\n"))
+	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
+		return nil, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
+	}
+	m := new(manifest)
+	return m, json.Unmarshal(text, m)
+}
+
+// errFenced says that somebody else holds a newer term.
+var errFenced = errors.New("ship: fenced by a newer term")
+
+// writeManifest replaces the manifest of version v, or creates it when v is empty. It
+// returns errFenced when somebody else wrote it. A write whose answer was lost counts
+// when it is found.
+func writeManifest(ctx context.Context, s object.Store, log string, m *manifest, v object.Version) (object.Version, error) {
+	b, err := encodeManifest(m)
+	if err != nil {
+		return "", err
+	}
+	name := log + "/" + manifestObject
+	return swap(ctx, s, name, b, v, func(now []byte) verdict {
+		found, err := decodeManifest(now)
+		if err != nil {
+			return foreign
+		}
+		switch {
+		case found.Writer == m.Writer && found.Term == m.Term && found.Edit == m.Edit:
+			return own
+		case found.Writer == m.Writer && found.Term == m.Term && found.Edit < m.Edit:
+			return unchanged
+		}
+		return foreign
+	})
+}
+
+// verdict is whose an object turned out to be.
+type verdict int
+
+const (
+	foreign   verdict = iota
+	own               // it is what was to be written
+	unchanged         // it is what was to be replaced
+)
+
+// swap writes an object under the condition that it has version v still, or does not
+// exist when v is empty. When the store says that it was changed, look tells whether
+// that was this very write, of which the answer was lost. errFenced when it was not.
+func swap(ctx context.Context, s object.Store, name string, body []byte, v object.Version, look func(now []byte) verdict) (object.Version, error) {
+	for range 3 {
+		var next object.Version
+		var err error
+		if v == "" {
+			next, err = s.Create(ctx, name, body)
+		} else {
+			next, err = s.Replace(ctx, name, body, v)
+		}
+		if !errors.Is(err, object.ErrExists) && !errors.Is(err, object.ErrChanged) {
+			return next, err
+		}
+		now, found, err := s.Get(ctx, name)
+		if errors.Is(err, object.ErrNotFound) {
+			if v == "" {
+				continue // the refusal was wrong
+			}
+			return "", fmt.Errorf("%w: %s is gone", errFenced, name)
+		}
+		if err != nil {
+			return "", err
+		}
+		switch look(now) {
+		case own:
+			return found, nil
+		case foreign:
+			return "", fmt.Errorf("%w: %s was written by somebody else", errFenced, name)
+		}
+		v = found // the refusal was wrong
+	}
+	return "", fmt.Errorf("ship: %s refuses to be written and shows no change", name)
+}
+
+// put writes an object whose name is given to this content only.
+func put(ctx context.Context, s object.Store, name string, body []byte) error {
+	_, err := s.Create(ctx, name, body)
+	if !errors.Is(err, object.ErrExists) {
+		return err
+	}
+	now, _, err := s.Get(ctx, name) // an earlier try, of which the answer was lost
+	if err != nil {
+		return err
+	}
+	if string(now) != string(body) {
+		return &DamageError{name, "it exists with other content"}
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package ship
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are those of a Shipper.
+type Metrics struct {
+	shipper                   *Shipper
+	term                      atomic.Uint64
+	objects, bytes, errors    atomic.Uint64
+	gaps                      atomic.Uint64
+	dLease, dLag, dRecords    *prometheus.Desc
+	dFailing                  *prometheus.Desc
+	dObjects, dBytes, dErrors *prometheus.Desc
+	dGaps                     *prometheus.Desc
+}
+
+func newMetrics(s *Shipper) *Metrics {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("oncegate_ship_"+name, help, labels, nil)
+	}
+	return &Metrics{
+		shipper:  s,
+		dLease:   d("lease_term", "Term of the shipping lease that this manager holds; 0 while it holds none and ships nothing."),
+		dLag:     d("lag_seconds", "For how long the oldest durable record that was not shipped has been waiting, by log.", "log"),
+		dRecords: d("lag_records", "Durable records that were not shipped, by log.", "log"),
+		dFailing: d("failing_seconds", "For how long nothing could be shipped; 0 while shipping works."),
+		dObjects: d("objects_total", "Objects with records that were written."),
+		dBytes:   d("bytes_total", "Bytes of these objects."),
+		dErrors:  d("errors_total", "Requests to the object store that failed and were tried again or given up."),
+		dGaps:    d("gaps_total", "How often records were not shipped before a snapshot replaced them."),
+	}
+}
+
+func (m *Metrics) shipped(bytes, objects int) {
+	m.bytes.Add(uint64(bytes))
+	m.objects.Add(uint64(objects))
+}
+func (m *Metrics) failed(error)      { m.errors.Add(1) }
+func (m *Metrics) gap()              { m.gaps.Add(1) }
+func (m *Metrics) lease(term uint64) { m.term.Store(term) }
+
+// Describe is prometheus.Collector's.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.dLease, m.dLag, m.dRecords, m.dFailing, m.dObjects, m.dBytes, m.dErrors, m.dGaps} {
+		ch <- d
+	}
+}
+
+// Collect is prometheus.Collector's.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v *atomic.Uint64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v.Load()))
+	}
+	now := time.Now()
+	gauge(m.dLease, float64(m.term.Load()))
+	for _, st := range m.shipper.all() {
+		lag, records := st.lag(now)
+		gauge(m.dLag, lag.Seconds(), st.name)
+		gauge(m.dRecords, float64(records), st.name)
+	}
+	failing := 0.0
+	m.shipper.mu.Lock()
+	if since := m.shipper.failing; !since.IsZero() {
+		failing = now.Sub(since).Seconds()
+	}
+	m.shipper.mu.Unlock()
+	gauge(m.dFailing, failing)
+	counter(m.dObjects, &m.objects)
+	counter(m.dBytes, &m.bytes)
+	counter(m.dErrors, &m.errors)
+	counter(m.dGaps, &m.gaps)
+}

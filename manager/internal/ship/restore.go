@@ -1,0 +1,420 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// PartialDir is where a restore collects its files in the new data directory. While it
+// is there the restore was not finished, and the directory is of no use.
+const PartialDir = "restore.partial"
+
+// ErrNothing says that a place has nothing to restore, or nothing as old as asked for.
+var ErrNothing = errors.New("ship: nothing to restore")
+
+// DirError says that a directory cannot take a restored log.
+type DirError struct{ Dir, Reason string }
+
+func (e *DirError) Error() string { return fmt.Sprintf("%q: %s", e.Dir, e.Reason) }
+
+// RestoreOptions are for Restore.
+type RestoreOptions struct {
+	// Store is the place.
+	Store object.Store
+	// Log is the name of the log there; empty means LedgerLog.
+	Log string
+	// Dir is the new data directory: it must be absent or empty.
+	Dir string
+	// At asks for the state at that time, by the clock of the manager that shipped;
+	// zero means the newest.
+	At time.Time
+	// Check, when set, is asked about each record of the new directory.
+	Check func(wal.Entry) error
+	// Prepare, when set, is called with the report before the directory becomes
+	// one that a manager would open.
+	Prepare func(*Report) error
+}
+
+// Report tells what Restore did.
+type Report struct {
+	// Log is the id of the log that was shipped.
+	Log string
+	// Sequence is the last record's, Snapshot what the snapshot covers, 0 without.
+	Sequence, Snapshot uint64
+	// At is when all of it was durable, by the clock of the manager that shipped.
+	At time.Time
+	// LongestTTL is how long that manager remembered a key at most.
+	LongestTTL time.Duration
+	// Records that were written, the snapshot's included, from Objects of Bytes.
+	Records uint64
+	Objects int
+	Bytes   int64
+	Took    time.Duration
+}
+
+// plan is what a restore reads.
+type plan struct {
+	manifest *manifest
+	history  *history
+	base     *snapshot // nil: from the first record on
+	runs     []run
+	at       int64 // records behind the last point up to here are left out
+}
+
+// Restore makes a data directory from what was shipped to a place.
+//
+// Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
+// joined, for objects that are missing or damaged; or one of the store or the file
+// system. After an error the directory has at most PartialDir.
+func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
+	start := time.Now()
+	if o.Log == "" {
+		o.Log = LedgerLog
+	}
+	o.Store = &retrying{Store: o.Store, tries: tries, timeout: tryTimeout}
+	if err := checkEmpty(o.Dir); err != nil {
+		return nil, err
+	}
+	var missing error
+	for range 5 {
+		p, err := makePlan(ctx, o.Store, o.Log, o.At)
+		if err != nil {
+			return nil, err
+		}
+		report, err := p.restore(ctx, &o)
+		if err == nil {
+			report.Took = time.Since(start)
+			return report, nil
+		}
+		if !errors.Is(err, errMissing) {
+			return nil, err
+		}
+		// The manager may have replaced what the plan names.
+		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.Term == p.manifest.Term && m.Writer == p.manifest.Writer && m.Edit == p.manifest.Edit {
+			return nil, errors.Join(err, readErr)
+		}
+		missing = err
+	}
+	return nil, missing
+}
+
+// errMissing is in the chain of damage by objects that are not there.
+var errMissing = errors.New("it is missing")
+
+func checkEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &DirError{dir, err.Error()}
+	}
+	if len(entries) > 0 {
+		return &DirError{dir, fmt.Sprintf("must be absent or empty, it has %s", entries[0].Name())}
+	}
+	return nil
+}
+
+// makePlan chooses what to read for the state at a time, or the newest one when at is
+// zero.
+func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
+	m, _, err := readManifest(ctx, s, log)
+	if errors.Is(err, object.ErrNotFound) {
+		return nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
+	}
+	if err != nil {
+		return nil, err
+	}
+	limit := int64(1<<63 - 1)
+	if !at.IsZero() {
+		limit = at.UnixMilli()
+	}
+	for i := range slices.Backward(m.Histories) {
+		h := &m.Histories[i]
+		if h.Began > limit {
+			continue
+		}
+		if h.Tail != nil {
+			found, err := readTail(ctx, s, log, h)
+			h.Runs = append(h.Runs, found...)
+			if err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
+				return nil, err // the time asked for may be behind the damage
+			}
+		}
+		if p := planOf(h, limit); p != nil {
+			p.manifest = m
+			return p, nil
+		}
+	}
+	if at.IsZero() {
+		return nil, fmt.Errorf("%w: %s holds no record of log %s yet", ErrNothing, s, log)
+	}
+	return nil, fmt.Errorf("%w: nothing in %s is as old as %s", ErrNothing, s, at.UTC().Format(time.RFC3339Nano))
+}
+
+// planOf finds the newest snapshot that is not newer than limit, and the runs that
+// follow it; nil when the history has nothing of that age.
+func planOf(h *history, limit int64) *plan {
+	p := &plan{history: h, at: limit}
+	next := uint64(1)
+	for i := range h.Snapshots {
+		if s := &h.Snapshots[i]; s.Time <= limit {
+			p.base, next = s, s.Keep
+		}
+	}
+	for _, r := range h.Runs {
+		if r.Last < next {
+			continue
+		}
+		if r.First > next || r.From > limit { // a gap, or the future
+			break
+		}
+		p.runs = append(p.runs, r)
+		next = r.Last + 1
+	}
+	if p.base == nil && len(p.runs) == 0 {
+		return nil
+	}
+	return p
+}
+
+// fetched is an object's records on their way from the store.
+type fetched struct {
+	name   string
+	header header
+	bodies [][]byte
+	err    error
+}
+
+// ahead is how many objects are fetched at once.
+const ahead = 4
+
+// fetch calls fn for the parts of the snapshot and then for the runs, in order. fn gets a
+// nil run for a part. Damage does not stop it: it goes on to find all of it.
+func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f fetched) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parts := 0
+	if p.base != nil {
+		parts = len(p.base.Parts)
+	}
+	n := parts + len(p.runs)
+	slots := make(chan chan fetched, ahead)
+	go func() {
+		defer close(slots)
+		for i := range n {
+			slot := make(chan fetched, 1)
+			select {
+			case slots <- slot:
+			case <-ctx.Done():
+				return
+			}
+			go func() {
+				var f fetched
+				if i < parts {
+					f.name = p.base.Parts[i].Name
+					f.header, f.bodies, f.err = fetchPart(ctx, o.Store, o.Log, p.base, i, p.history.Log)
+				} else {
+					f.name = p.runs[i-parts].Name
+					f.header, f.bodies, f.err = fetchRun(ctx, o.Store, o.Log, p.runs[i-parts], p.history.Log)
+				}
+				slot <- f
+			}()
+		}
+	}()
+	var damages []error
+	i := 0
+	for slot := range slots {
+		f := <-slot
+		var damage *DamageError
+		switch {
+		case errors.Is(f.err, object.ErrNotFound):
+			damages = append(damages, fmt.Errorf("%w: %w", &DamageError{o.Log + "/" + f.name, errMissing.Error()}, errMissing))
+		case errors.As(f.err, &damage):
+			damages = append(damages, f.err)
+		case f.err != nil:
+			return f.err
+		case len(damages) == 0:
+			var r *run
+			if i >= parts {
+				r = &p.runs[i-parts]
+			}
+			if err := fn(r, f); err != nil {
+				return err
+			}
+		}
+		i++
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return errors.Join(damages...)
+}
+
+// restore writes the directory.
+func (p *plan) restore(ctx context.Context, o *RestoreOptions) (_ *Report, err error) {
+	partial := filepath.Join(o.Dir, PartialDir)
+	if err := os.RemoveAll(partial); err != nil { // of a plan that became stale
+		return nil, err
+	}
+	if err := os.MkdirAll(partial, 0o700); err != nil {
+		return nil, err
+	}
+	im, err := wal.NewImporter(nil, partial)
+	if err != nil {
+		return nil, err
+	}
+	defer im.Abort()
+	report := &Report{Log: p.history.Log, At: time.UnixMilli(p.history.Began), LongestTTL: time.Duration(p.manifest.LongestTTL) * time.Millisecond}
+	w := writer{plan: p, im: im, report: report}
+	if err := w.write(ctx, o); err != nil {
+		return nil, err
+	}
+	found, err := wal.Verify(ctx, partial, wal.InspectOptions{Check: o.Check})
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range found.Complaints {
+		if c.Severity == wal.Damage {
+			return nil, fmt.Errorf("ship: the restored log cannot be used: %s", c)
+		}
+	}
+	if o.Prepare != nil {
+		if err := o.Prepare(report); err != nil {
+			return nil, err
+		}
+	}
+	return report, install(o.Dir, partial)
+}
+
+// install moves the files to where a manager looks for them. Wherever it is cut off, the
+// directory is one that no manager opens: the oldest segment and the snapshot, without
+// either of which the rest leads nowhere, come last, and PartialDir goes only then.
+func install(dir, partial string) error {
+	entries, err := os.ReadDir(partial)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int {
+		if x, y := filepath.Ext(a.Name()), filepath.Ext(b.Name()); x != y {
+			return strings.Compare(y, x) // .wal before .snap
+		}
+		return strings.Compare(b.Name(), a.Name())
+	})
+	for _, e := range entries {
+		if err := os.Rename(filepath.Join(partial, e.Name()), filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	if err := syncDir(dir); err != nil {
+		return err
+	}
+	if err := os.Remove(partial); err != nil {
+		return err
+	}
+	return errors.Join(syncDir(dir), syncDir(filepath.Dir(filepath.Clean(dir))))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// writer turns objects into the files of a log.
+type writer struct {
+	plan   *plan
+	im     *wal.Importer
+	report *Report
+
+	snapshot bool    // it was begun
+	segment  segment // that is being written; zero before the first
+}
+
+func (w *writer) write(ctx context.Context, o *RestoreOptions) error {
+	if base := w.plan.base; base != nil {
+		if err := w.im.Snapshot(ctx, base.Sequence, base.Keep, time.UnixMilli(base.Time)); err != nil {
+			return err
+		}
+		w.report.Sequence, w.report.Snapshot, w.report.At = base.Sequence, base.Sequence, time.UnixMilli(base.Time)
+	}
+	err := w.plan.fetch(ctx, o, func(r *run, f fetched) error {
+		w.report.Objects++
+		if r == nil {
+			return w.part(f)
+		}
+		return w.run(r, f)
+	})
+	if err != nil {
+		return err
+	}
+	if w.segment.Number == 0 { // the log needs one to go on in
+		base := w.plan.base
+		if base == nil {
+			return fmt.Errorf("%w: there is no record as old as that", ErrNothing)
+		}
+		if err := w.im.Segment(base.Segment.Number, base.Sequence+1, base.Segment.Capacity); err != nil {
+			return err
+		}
+	}
+	return w.im.Finish()
+}
+
+func (w *writer) part(f fetched) error {
+	for _, body := range f.bodies {
+		if err := w.im.AddSnapshot(body); err != nil {
+			return err
+		}
+		w.report.Records++
+		w.report.Bytes += int64(len(body))
+	}
+	return nil
+}
+
+// run writes the records of a run, up to the last one that was durable at the time.
+func (w *writer) run(r *run, f fetched) error {
+	last := r.First - 1
+	for _, p := range f.header.Points {
+		if p.Time <= w.plan.at {
+			last, w.report.At = p.Sequence, maxTime(w.report.At, time.UnixMilli(p.Time))
+		}
+	}
+	// What a snapshot of that time has is not missing from what follows it.
+	if last = max(last, min(r.Last, w.report.Snapshot)); last < r.First {
+		return nil
+	}
+	if r.Segment.Number != w.segment.Number {
+		if err := w.im.Segment(r.Segment.Number, r.First, r.Segment.Capacity); err != nil {
+			return err
+		}
+		w.segment = r.Segment
+	}
+	for i, body := range f.bodies[:last-r.First+1] {
+		if err := w.im.Append(body); err != nil {
+			return err
+		}
+		w.report.Sequence = max(w.report.Sequence, r.First+uint64(i))
+		w.report.Records++
+		w.report.Bytes += int64(len(body))
+	}
+	return nil
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

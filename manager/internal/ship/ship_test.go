@@ -1,0 +1,427 @@
+package ship_test
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+)
+
+func TestRestoreHasWhatWasShipped(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 10, 1000} {
+		_, place := newPlace(t)
+		l := startLedger(t, t.TempDir(), place, nil)
+		last := l.append(n)
+		l.shipped()
+		mustRestore(t, place, "", last) // while it runs
+		l.append(3)
+		l.stop() // which ships the rest
+		mustRestore(t, place, "", last+3)
+	}
+}
+
+func TestRestoreFromDirectory(t *testing.T) {
+	t.Parallel()
+	place := object.OpenDir(filepath.Join(t.TempDir(), "place"))
+	l := startLedger(t, t.TempDir(), place, nil)
+	last := l.append(100)
+	l.stop()
+	mustRestore(t, place, "", last)
+}
+
+// Segments are sealed, snapshots delete them, runs are merged, the manager restarts.
+func TestShipSegmentsAndSnapshots(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	var last uint64
+	for round := range 4 {
+		l := startLedger(t, dir, place, nil)
+		for range 150 {
+			last = l.append(5)
+			l.shipped()
+		}
+		if round%2 == 0 {
+			l.snapshot()
+			last = l.append(30)
+		}
+		if round == 2 {
+			l.crash()
+		} else {
+			l.stop()
+		}
+	}
+	mustRestore(t, place, "", last)
+	// 600 intervals have left a few merged runs.
+	n := 0
+	if err := object.All(t.Context(), place, "ledger/", func(object.Info) error { n++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if n > 200 {
+		t.Errorf("%d objects", n)
+	}
+}
+
+func TestRestoreAtATime(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	l := startLedger(t, dir, place, nil)
+	type moment struct {
+		at   time.Time
+		last uint64
+	}
+	var moments []moment
+	for i := range 30 {
+		last := l.append(20)
+		l.shipped()
+		time.Sleep(3 * time.Millisecond) // times are in milliseconds: the next record has another one
+		moments = append(moments, moment{time.Now(), last})
+		time.Sleep(3 * time.Millisecond)
+		switch i {
+		case 10, 20:
+			l.snapshot()
+		case 15:
+			l.stop()
+			l = startLedger(t, dir, place, nil)
+		}
+	}
+	l.stop()
+	for _, m := range moments {
+		dir, r, err := restore(t, place, m.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Sequence != m.last || r.At.After(m.at) {
+			t.Errorf("at %v: restored to %d as of %v, want %d", m.at, r.Sequence, r.At, m.last)
+		}
+		mustHold(t, dir, "", r.Sequence)
+	}
+	if _, _, err := restore(t, place, moments[0].at.Add(-time.Hour)); !errors.Is(err, ship.ErrNothing) {
+		t.Errorf("an hour before the first record: %v", err)
+	}
+}
+
+func TestTwoManagersOnOnePlace(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	short := func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond }
+	first := startLedger(t, t.TempDir(), place, nil)
+	first.append(10)
+	first.shipped()
+	second := startLedger(t, t.TempDir(), place, short)
+	second.rounds = "second"
+	second.append(20)
+	eventually(t, "the second says that it has no lease", func() bool { return second.journal.has("another manager holds the shipping lease") })
+	last := first.append(10)
+	first.shipped()
+	if second.shipper.Shipped(ship.LedgerLog) != 0 {
+		t.Error("the second shipped")
+	}
+	mustRestore(t, place, "", last)
+	first.stop() // which releases the lease
+	second.shipped()
+	mustRestore(t, place, "second", 20)
+}
+
+// A manager that was away for longer than its lease finds that another one has the
+// place, and stops: what it writes is not taken for the other's.
+func TestStaleTermIsFenced(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	away := &objecttest.Gate{Store: place}
+	first := startLedger(t, t.TempDir(), away, func(o *ship.Options) { o.LeaseTTL = 200 * time.Millisecond })
+	first.append(10)
+	first.shipped()
+	away.Close()
+	second := startLedger(t, t.TempDir(), srv.Open(t, "place"), func(o *ship.Options) { o.LeaseTTL = 200 * time.Millisecond })
+	second.rounds = "second"
+	last := second.append(25)
+	second.shipped() // it got the lease when the first one had not renewed it
+	first.append(40)
+	away.Open()
+	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
+	mustRestore(t, place, "second", last)
+	second.append(5)
+	second.shipped()
+	mustRestore(t, place, "second", last+5)
+}
+
+func TestBucketAwayAndBack(t *testing.T) {
+	t.Parallel()
+	for _, bounded := range []bool{false, true} {
+		srv, place := newPlace(t)
+		l := startLedger(t, t.TempDir(), place, func(o *ship.Options) {
+			if bounded {
+				o.BacklogBytes = 2 * segmentBytes
+			}
+		})
+		l.append(50)
+		l.shipped()
+		srv.Away.Store(true)
+		for range 20 {
+			l.append(100) // it does not wait for the bucket
+			l.snapshot()
+		}
+		eventually(t, "it says so", func() bool { return l.journal.has("shipping fails") })
+		if got := l.log.Stats().DiskBytes; bounded && got > 8*segmentBytes+l.log.Stats().SnapshotBytes {
+			t.Errorf("the backlog has %d bytes", got)
+		}
+		srv.Away.Store(false)
+		l.shipped()
+		last := l.append(10)
+		l.shipped()
+		eventually(t, "it says so", func() bool { return l.journal.has("shipping works again") })
+		mustRestore(t, place, "", last)
+		if l.journal.has("cannot be restored to") != bounded {
+			t.Errorf("bounded %v: the journal tells otherwise of a gap", bounded)
+		}
+		l.stop()
+	}
+}
+
+// Every kind of fault at once, with crashes.
+func TestStoreWithFaults(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	srv.Default()
+	dir := t.TempDir()
+	var last uint64
+	for range 6 {
+		l := startLedger(t, dir, place, nil)
+		for range 40 {
+			last = l.append(7)
+			time.Sleep(time.Millisecond)
+		}
+		l.shipped()
+		l.snapshot()
+		last = l.append(3)
+		l.shipped()
+		l.crash()
+		// Restoring has to live with the faults as well.
+		mustRestore(t, place, "", last)
+	}
+	if srv.Injected.Load() < 10 {
+		t.Errorf("%d faults", srv.Injected.Load())
+	}
+}
+
+// oneFault ships with a single kind of fault.
+func oneFault(t *testing.T, set func(*objecttest.Server)) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	dir := t.TempDir()
+	set(srv)
+	var last uint64
+	for range 2 {
+		l := startLedger(t, dir, place, nil)
+		for range 30 {
+			last = l.append(5)
+			l.shipped()
+		}
+		l.crash()
+	}
+	mustRestore(t, place, "", last)
+	if srv.Injected.Load() == 0 {
+		t.Error("there was no fault")
+	}
+}
+
+func TestLostPutAnswer(t *testing.T) {
+	oneFault(t, func(s *objecttest.Server) { s.LostPuts.Store(300) })
+}
+func TestWrong412(t *testing.T) {
+	oneFault(t, func(s *objecttest.Server) { s.Conflicts.Store(300) })
+}
+func TestStore503(t *testing.T)  { oneFault(t, func(s *objecttest.Server) { s.Refused.Store(200) }) }
+func TestSlowStore(t *testing.T) { oneFault(t, func(s *objecttest.Server) { s.Slow.Store(10) }) }
+func TestStaleListing(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	srv.StaleLists.Store(true)
+	dir := t.TempDir()
+	var last uint64
+	for range 5 { // each start sweeps by a listing that is older each time
+		l := startLedger(t, dir, place, nil)
+		last = l.append(300)
+		l.shipped()
+		l.crash()
+		mustRestore(t, place, "", last)
+	}
+	if srv.Injected.Load() == 0 {
+		t.Error("no listing was stale")
+	}
+}
+
+func TestStoreWithoutConditionsIsRefused(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	srv.NoConditions.Store(true)
+	l := startLedger(t, t.TempDir(), place, nil)
+	l.append(1)
+	eventually(t, "it says so", func() bool { return l.journal.has("ignores If-None-Match") })
+	if l.shipper.Shipped(ship.LedgerLog) != 0 {
+		t.Error("it shipped")
+	}
+}
+
+func TestDamagedAndMissingObjects(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	l := startLedger(t, t.TempDir(), place, nil)
+	for range 70 {
+		l.append(3)
+		l.shipped()
+	}
+	l.snapshot()
+	l.append(100)
+	l.stop()
+	var names []string
+	if err := object.All(t.Context(), place, "ledger/", func(o object.Info) error {
+		names = append(names, o.Name)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	used := 0
+	for _, name := range names {
+		b, v, err := place.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := append([]byte(nil), b...)
+		bad[len(bad)*2/3] ^= 0x10
+		v, err = place.Replace(t.Context(), name, bad, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, damaged := restore(t, place, time.Time{})
+		if err := place.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		_, _, missing := restore(t, place, time.Time{})
+		if _, err := place.Create(t.Context(), name, b); err != nil {
+			t.Fatal(err)
+		}
+		if damaged == nil && missing == nil {
+			continue // of a time before the snapshot
+		}
+		used++
+		var d *ship.DamageError
+		if damaged != nil && (!errors.As(damaged, &d) || d.Object != name) {
+			t.Errorf("%s with a flipped bit: %v", name, damaged)
+		}
+		if strings.HasSuffix(name, "/manifest") {
+			continue // without one there is nothing
+		}
+		if missing != nil && (!errors.As(missing, &d) || d.Object != name) {
+			t.Errorf("%s is missing: %v", name, missing)
+		}
+	}
+	if used < 2 {
+		t.Errorf("%d of %d objects were used", used, len(names))
+	}
+	mustRestore(t, place, "", 310)
+}
+
+// A restored directory that a manager takes into use ships to the same place: the
+// times before stay.
+func TestRestoredLogShipsToTheSamePlace(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	l := startLedger(t, t.TempDir(), place, nil)
+	l.append(50)
+	l.shipped()
+	l.stop()
+	first := time.Now()
+	time.Sleep(5 * time.Millisecond)
+	dir, r, err := restore(t, place, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l = startLedger(t, dir, place, nil)
+	last := l.append(5)
+	l.shipped()
+	l.stop()
+	mustRestore(t, place, "", last)
+	again, r2, err := restore(t, place, first)
+	if err != nil || r2.Sequence != r.Sequence {
+		t.Fatalf("%+v %v", r2, err)
+	}
+	mustHold(t, again, "", r.Sequence)
+}
+
+// A copy of the data directory that goes its own way is not mixed up with the original.
+func TestForkedDirectoryBeginsAnew(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir, copied := t.TempDir(), t.TempDir()
+	l := startLedger(t, dir, place, nil)
+	l.append(20)
+	l.stop()
+	copyDir(t, dir, copied)
+	l = startLedger(t, dir, place, nil)
+	l.append(20)
+	l.stop()
+	fork := startLedger(t, copied, place, nil)
+	fork.append(5)
+	fork.shipped()
+	fork.stop()
+	mustRestore(t, place, "", 25)
+}
+
+func TestRetention(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	var last uint64
+	count := func() (n int) {
+		if err := object.All(t.Context(), place, "ledger/", func(object.Info) error { n++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for range 8 { // each start looks for what is too old
+		l := startLedger(t, dir, place, func(o *ship.Options) { o.Retention = time.Millisecond })
+		for range 10 {
+			last = l.append(50)
+			l.shipped()
+		}
+		l.snapshot()
+		l.append(1)
+		l.shipped()
+		time.Sleep(5 * time.Millisecond)
+		l.stop()
+		last++
+		mustRestore(t, place, "", last)
+	}
+	if n := count(); n > 60 {
+		t.Errorf("%d objects are left", n)
+	}
+}
+
+func TestRestoreIntoADirectoryInUse(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	l := startLedger(t, t.TempDir(), place, nil)
+	l.append(1)
+	l.stop()
+	_, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: l.dir})
+	var d *ship.DirError
+	if !errors.As(err, &d) {
+		t.Errorf("restore into a directory in use: %v", err)
+	}
+	if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: t.TempDir()}); err != nil {
+		t.Errorf("restore into an empty directory: %v", err)
+	}
+	_, empty := newPlace(t)
+	if _, _, err := restore(t, empty, time.Time{}); !errors.Is(err, ship.ErrNothing) {
+		t.Errorf("restore from an empty place: %v", err)
+	}
+}

@@ -1,0 +1,388 @@
+package ship
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+// LedgerLog is the name of the manager's own log below a place.
+const LedgerLog = "ledger"
+
+// Defaults of Options.
+const (
+	DefaultInterval     = time.Second
+	DefaultRetention    = 24 * time.Hour
+	DefaultBacklogBytes = 1 << 30
+	DefaultLeaseTTL     = 15 * time.Second
+
+	tryTimeout = 30 * time.Second // of one request
+	tries      = 4
+	// alarmEvery is how often a failure that goes on is logged.
+	alarmEvery = time.Minute
+)
+
+// Options of New. The zero value of a field means its default.
+type Options struct {
+	// Store is the place; required.
+	Store object.Store
+	// Interval is how often new records are shipped; default 1 s.
+	Interval time.Duration
+	// Retention is how far back a time to restore to may be; default 24 h.
+	Retention time.Duration
+	// BacklogBytes bounds the segments of each log that are kept, beyond what a
+	// snapshot needs, until they are shipped; default 1 GiB.
+	BacklogBytes int64
+	// LeaseTTL is how long the holder of the lease may be silent before another
+	// manager takes it; default 15 s.
+	LeaseTTL time.Duration
+	// LongestTTL is how long the manager remembers a key at most; a restore
+	// quarantines unknown keys for as long.
+	LongestTTL time.Duration
+	// HolderFile keeps the name by which a manager that restarts takes its lease
+	// over at once; required. It is of the data directory.
+	HolderFile string
+	// Logger; default slog.Default.
+	Logger *slog.Logger
+
+	writer  string
+	metrics *Metrics
+}
+
+func (o Options) withDefaults() Options {
+	if o.Interval == 0 {
+		o.Interval = DefaultInterval
+	}
+	if o.Retention == 0 {
+		o.Retention = DefaultRetention
+	}
+	if o.BacklogBytes == 0 {
+		o.BacklogBytes = DefaultBacklogBytes
+	}
+	if o.LeaseTTL == 0 {
+		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// Shipper ships logs to one place while it holds the place's lease. It never stops or
+// slows the logs.
+type Shipper struct {
+	opts  Options
+	lease lease
+
+	mu      sync.Mutex
+	streams []*stream
+	failing time.Time // since when nothing could be shipped; zero while all is well
+	alarmed time.Time
+
+	stop  context.CancelFunc
+	quit  chan struct{} // closed by Close: ship what there is and end
+	done  chan struct{}
+	close sync.Once
+}
+
+// New makes a shipper, to which logs are added before Start.
+func New(opts Options) (*Shipper, error) {
+	opts = opts.withDefaults()
+	holder, err := holderOf(opts.HolderFile)
+	if err != nil {
+		return nil, fmt.Errorf("ship: %w", err)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	s := &Shipper{quit: make(chan struct{}), done: make(chan struct{})}
+	opts.writer = random()
+	opts.metrics = newMetrics(s)
+	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: opts.metrics.failed}
+	s.opts = opts
+	s.lease = lease{store: opts.Store, holder: holder, writer: opts.writer, host: host, ttl: opts.LeaseTTL, first: true}
+	return s, nil
+}
+
+// Metrics are those of the shipper, to be registered.
+func (s *Shipper) Metrics() *Metrics { return s.opts.metrics }
+
+// holderOf reads the name of a data directory as a holder of leases, or makes one.
+func holderOf(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if name := strings.TrimSpace(string(b)); err == nil && len(name) == 32 {
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	name := random()
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return "", err
+	}
+	// It need not be durable: without it a restart waits for its own lease to end.
+	return name, os.WriteFile(file, []byte(name+"\n"), 0o600)
+}
+
+func random() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// Add makes a log part of what is shipped. kept says that the records which its
+// snapshots keep are part of its state.
+func (s *Shipper) Add(name string, log Log, kept bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams = append(s.streams[:len(s.streams):len(s.streams)], &stream{name: name, log: log, kept: kept, opts: &s.opts})
+}
+
+// Keep is the sequence number from which on a log must keep its records to be shipped
+// still; 1 for one that was not added yet.
+func (s *Shipper) Keep(name string) uint64 {
+	for _, st := range s.all() {
+		if st.name == name {
+			return st.keep()
+		}
+	}
+	return 1
+}
+
+func (s *Shipper) all() []*stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.streams
+}
+
+// Start begins to ship, until Close.
+func (s *Shipper) Start() {
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	go func() {
+		defer close(s.done)
+		var notes sync.WaitGroup
+		notes.Go(func() { s.note(ctx) })
+		s.run(ctx)
+		stop()
+		notes.Wait()
+	}()
+}
+
+// Close ships what is durable, releases the lease, and ends. When ctx ends first the
+// rest is left to the next start.
+func (s *Shipper) Close(ctx context.Context) {
+	s.close.Do(func() { close(s.quit) })
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		s.stop()
+		<-s.done
+	}
+}
+
+// note takes down, at each interval, what is durable.
+func (s *Shipper) note(ctx context.Context) {
+	tick := time.NewTicker(s.opts.Interval)
+	defer tick.Stop()
+	for {
+		for _, st := range s.all() {
+			st.note()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// run takes the lease and ships for as long as it has it, again and again.
+func (s *Shipper) run(ctx context.Context) {
+	for s.acquire(ctx) {
+		s.term(ctx)
+		select {
+		case <-s.quit:
+			return
+		default:
+		}
+	}
+}
+
+// pause waits for d; false when the shipper is to end.
+func (s *Shipper) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-s.quit:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// acquire waits until it has the lease; false when the shipper is to end.
+func (s *Shipper) acquire(ctx context.Context) bool {
+	told := false
+	for {
+		err := s.lease.acquire(ctx)
+		var held *heldError
+		switch {
+		case err == nil:
+			s.opts.Logger.Info("this manager holds the shipping lease", "place", s.opts.Store.String(), "term", s.lease.record.Term)
+			s.recovered()
+			return true
+		case errors.As(err, &held):
+			if !told {
+				s.opts.Logger.Warn("another manager holds the shipping lease: this one does not ship, and waits for the lease to end",
+					"place", s.opts.Store.String(), "holder_host", held.by.Host, "term", held.by.Term)
+			}
+			told = true
+			s.recovered()
+		default:
+			s.trouble(fmt.Errorf("the shipping lease cannot be taken: %w", err))
+		}
+		if !s.pause(ctx, min(s.opts.LeaseTTL/4, time.Second)) {
+			return false
+		}
+	}
+}
+
+// term ships until the lease is lost or the shipper is to end.
+func (s *Shipper) term(ctx context.Context) {
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	term := s.lease.record.Term
+	s.opts.metrics.lease(term)
+	defer s.opts.metrics.lease(0)
+	var renewing sync.WaitGroup
+	renewCtx, stopRenewing := context.WithCancel(ctx)
+	renewing.Go(func() {
+		if s.renew(renewCtx) {
+			end()
+		}
+	})
+	s.ship(ctx, term)
+	stopRenewing()
+	renewing.Wait()
+	select {
+	case <-s.quit:
+		if ctx.Err() == nil {
+			if err := s.lease.release(ctx); err != nil {
+				s.opts.Logger.Warn("the shipping lease was not released: another manager waits for it to end", "error", err.Error())
+			}
+		}
+	default:
+	}
+}
+
+// renew renews the lease until ctx ends; true when the lease is lost.
+func (s *Shipper) renew(ctx context.Context) (lost bool) {
+	tick := time.NewTicker(s.opts.LeaseTTL / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+		if err := s.lease.renew(ctx); errors.Is(err, errFenced) {
+			s.opts.Logger.Warn("this manager lost the shipping lease and does not ship any more", "place", s.opts.Store.String(), "error", err.Error())
+			return true
+		}
+	}
+}
+
+// ship ships all logs, at each interval, until ctx ends, the shipper is to end, or
+// somebody else's manifest shows that the lease is lost.
+func (s *Shipper) ship(ctx context.Context, term uint64) {
+	begun := make(map[*stream]bool)
+	round := func() (fenced bool) {
+		var failed error
+		for _, st := range s.all() {
+			var err error
+			if !begun[st] {
+				err = st.begin(ctx, term)
+				begun[st] = err == nil
+			}
+			if err == nil {
+				err = st.step(ctx)
+			}
+			if errors.Is(err, errFenced) {
+				s.opts.Logger.Warn("this manager lost the shipping lease and does not ship any more", "log", st.name, "error", err.Error())
+				return true
+			}
+			if err != nil && failed == nil {
+				failed = fmt.Errorf("log %s: %w", st.name, err)
+			}
+		}
+		if failed == nil {
+			s.recovered()
+		} else if ctx.Err() == nil {
+			s.trouble(failed)
+		}
+		return false
+	}
+	for {
+		if round() || ctx.Err() != nil {
+			return
+		}
+		if !s.pause(ctx, s.opts.Interval) {
+			if ctx.Err() == nil {
+				round() // what became durable last
+			}
+			return
+		}
+	}
+}
+
+// trouble notes that nothing could be shipped, and tells of it now and then.
+func (s *Shipper) trouble(err error) {
+	s.mu.Lock()
+	now := time.Now()
+	if s.failing.IsZero() {
+		s.failing = now
+	}
+	tell := now.Sub(s.alarmed) >= alarmEvery
+	if tell {
+		s.alarmed = now
+	}
+	since := s.failing
+	s.mu.Unlock()
+	if tell {
+		s.opts.Logger.Error("shipping fails, the backlog grows on disk; the manager goes on", "place", s.opts.Store.String(),
+			"since_s", int(now.Sub(since).Seconds()), "error", err.Error())
+	}
+}
+
+func (s *Shipper) recovered() {
+	s.mu.Lock()
+	since := s.failing
+	s.failing, s.alarmed = time.Time{}, time.Time{}
+	s.mu.Unlock()
+	if !since.IsZero() {
+		s.opts.Logger.Info("shipping works again", "place", s.opts.Store.String(), "failed_s", int(time.Since(since).Seconds()))
+	}
+}
+
+// Shipped is the last sequence number of a log up to which every record was shipped.
+func (s *Shipper) Shipped(name string) uint64 {
+	for _, st := range s.all() {
+		if st.name == name {
+			return st.shipped.Load()
+		}
+	}
+	return 0
+}

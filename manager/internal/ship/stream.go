@@ -1,0 +1,504 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// Log is what is shipped of a log; *wal.Log has it.
+type Log interface {
+	ID() string
+	Durable() uint64
+	First() uint64
+	Segments() []wal.SegmentInfo
+	Records(ctx context.Context, from uint64, fn func(seq uint64, body []byte) error) error
+	OpenSnapshot() (*wal.SnapshotReader, error)
+}
+
+const (
+	// commitRuns and commitBytes are how many runs, and how much of them, the tail
+	// has before the manifest names them.
+	commitRuns  = 64
+	commitBytes = 64 << 20
+	// mergeRuns is how many small runs make a merge worth its while.
+	mergeRuns = 64
+	// maxPoints bounds how many points in time wait to be shipped.
+	maxPoints = 4096
+)
+
+// stream ships one log to the objects below its name. All of it is the shipper's
+// goroutine's, except what says otherwise.
+type stream struct {
+	name string
+	log  Log
+	opts *Options
+	// kept says that the records from a snapshot's Keep on belong to the state.
+	kept bool
+
+	term      uint64
+	manifest  *manifest
+	version   object.Version
+	edits     uint64
+	next      uint64 // sequence number of the record to ship next
+	tailIndex uint64 // of the next run of the tail
+	index     uint64 // of the next merged run or snapshot
+	pending   []run  // of the tail, which the manifest does not name yet
+	unsent    *chunk // whose outcome is not known
+	pruned    time.Time
+	swept     time.Time
+
+	shipped atomic.Uint64 // every record up to here was shipped, as far as is known
+
+	mu     sync.Mutex
+	points []point // noted and not shipped yet
+}
+
+// chunk is a run on its way.
+type chunk struct {
+	run
+	body []byte
+}
+
+// note remembers what is durable now. Any goroutine may call it.
+func (st *stream) note() {
+	p := point{Sequence: st.log.Durable()}
+	p.Time = time.Now().UnixMilli()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if n := len(st.points); n > 0 {
+		if st.points[n-1].Sequence == p.Sequence {
+			return
+		}
+		p.Time = max(p.Time, st.points[n-1].Time) // a clock that was set back
+	}
+	if st.points = append(st.points, p); len(st.points) > maxPoints {
+		st.points = slices.Clone(thin(st.points))
+	}
+}
+
+// pointsOf returns the points of the records first to last, of which the last one is
+// last's own. now is a time by which it was durable.
+func (st *stream) pointsOf(first, last uint64, now int64) []point {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	var points []point
+	for _, p := range st.points {
+		if p.Sequence >= first && p.Sequence < last {
+			points = append(points, p)
+		}
+		if p.Sequence >= last {
+			now = min(now, p.Time)
+			break
+		}
+	}
+	if n := len(points); n > 0 {
+		now = max(now, points[n-1].Time)
+	}
+	return thin(append(points, point{now, last}))
+}
+
+// forget drops the points of what was shipped.
+func (st *stream) forget() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	i := 0
+	for i < len(st.points) && st.points[i].Sequence < st.next {
+		i++
+	}
+	st.points = st.points[i:]
+}
+
+// lag is for how long the oldest record that was not shipped has been durable, and how
+// many such records there are. Any goroutine may call it.
+func (st *stream) lag(now time.Time) (time.Duration, uint64) {
+	durable, shipped := st.log.Durable(), st.shipped.Load()
+	if shipped >= durable {
+		return 0, 0
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for _, p := range st.points {
+		if p.Sequence > shipped {
+			return max(0, now.Sub(time.UnixMilli(p.Time))), durable - shipped
+		}
+	}
+	return 0, durable - shipped
+}
+
+// keep is the sequence number from which on the log must keep its records: of those that
+// were not shipped, as many as the backlog may have. Any goroutine may call it.
+func (st *stream) keep() uint64 {
+	segments := st.log.Segments()
+	left := st.opts.BacklogBytes
+	from := segments[len(segments)-1].First
+	for _, s := range slices.Backward(segments) {
+		if left -= s.Capacity; left < 0 {
+			break
+		}
+		from = s.First
+	}
+	return max(from, st.shipped.Load()+1)
+}
+
+// begin takes up the place in a new term: what the last one shipped beyond its
+// manifest is adopted, and then it either goes on, or begins a new history when the
+// log is another one or was forked.
+func (st *stream) begin(ctx context.Context, term uint64) error {
+	m, version, err := readManifest(ctx, st.opts.Store, st.name)
+	if errors.Is(err, object.ErrNotFound) {
+		m, err = &manifest{Version: manifestVersion}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if m.Term > term {
+		return errFenced
+	}
+	if st.term != term { // names are used once
+		st.term, st.index = term, 0
+	}
+	st.manifest, st.version = m.clone(), version
+	st.tailIndex, st.pending, st.unsent = 0, nil, nil
+	h := st.manifest.last()
+	same := true
+	if h != nil && h.Tail != nil {
+		found, err := readTail(ctx, st.opts.Store, st.name, h)
+		h.Runs = append(h.Runs, found...)
+		var damage *DamageError
+		if errors.As(err, &damage) {
+			st.opts.Logger.Error("what was shipped is damaged: shipping begins anew with a snapshot", "log", st.name, "error", err.Error())
+			same = false
+		} else if err != nil {
+			return err
+		}
+	}
+	if same {
+		if same, err = st.continues(ctx, h); err != nil {
+			return err
+		}
+	}
+	if !same {
+		return st.newHistory(ctx)
+	}
+	st.setNext(h.nextRun())
+	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term} })
+}
+
+// continues tells whether the log has what the history ends with. That is certain only
+// when the last record is the same.
+func (st *stream) continues(ctx context.Context, h *history) (bool, error) {
+	if h == nil || h.Log != st.log.ID() {
+		return false, nil
+	}
+	if h.empty() {
+		return st.log.First() == 1, nil
+	}
+	end := h.end()
+	if len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].Last != end || end < st.log.First() || end > st.log.Durable() {
+		return false, nil
+	}
+	_, records, err := fetchRun(ctx, st.opts.Store, st.name, h.Runs[len(h.Runs)-1], h.Log)
+	var damage *DamageError
+	if errors.As(err, &damage) || errors.Is(err, object.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	theirs := records[len(records)-1]
+	same := false
+	stop := errors.New("seen")
+	err = st.log.Records(ctx, end, func(_ uint64, body []byte) error {
+		same = string(body) == string(theirs)
+		return stop
+	})
+	if err != nil && !errors.Is(err, stop) && !errors.Is(err, wal.ErrGone) {
+		return false, err
+	}
+	return same, nil
+}
+
+func (st *stream) setNext(next uint64) {
+	st.next = next
+	st.shipped.Store(next - 1)
+}
+
+// newHistory begins with the log's snapshot, or with its first record. The one before
+// stays what it is.
+func (st *stream) newHistory(ctx context.Context) error {
+	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex}}
+	next := uint64(1)
+	snap, err := st.upload(ctx, false)
+	if err != nil {
+		return err
+	}
+	if snap != nil {
+		h.Snapshots = []snapshot{*snap}
+		next = snap.Keep
+	}
+	if err := st.editAll(ctx, func(m *manifest) {
+		if old := m.last(); old != nil {
+			old.Ended, old.Tail = h.Began, nil
+			if old.empty() {
+				m.Histories = m.Histories[:len(m.Histories)-1]
+			}
+		}
+		m.Histories = append(m.Histories, h)
+	}); err != nil {
+		return err
+	}
+	st.setNext(next)
+	return nil
+}
+
+// edit replaces the manifest by one in which fn changed the last history. It names the
+// whole tail.
+func (st *stream) edit(ctx context.Context, fn func(*history)) error {
+	return st.editAll(ctx, func(m *manifest) {
+		h := m.last()
+		h.Runs = append(h.Runs, st.pending...)
+		if h.Tail != nil {
+			h.Tail.Next = st.tailIndex
+		}
+		if fn != nil {
+			fn(h)
+		}
+	})
+}
+
+func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
+	m := st.manifest.clone()
+	fn(m)
+	st.edits++ // of tries, so that none is taken for another
+	m.Term, m.Edit, m.Writer, m.LongestTTL = st.term, st.edits, st.opts.writer, st.opts.LongestTTL.Milliseconds()
+	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
+	if err != nil {
+		return err
+	}
+	st.manifest, st.version, st.pending = m, version, nil
+	return nil
+}
+
+// step ships what is due. An error leaves the rest to the next one.
+func (st *stream) step(ctx context.Context) error {
+	if err := st.shipTail(ctx); err != nil {
+		return err
+	}
+	if st.commitDue() {
+		if err := st.edit(ctx, nil); err != nil {
+			return err
+		}
+		if err := st.merge(ctx); err != nil {
+			return err
+		}
+	}
+	if err := st.shipSnapshot(ctx); err != nil {
+		return err
+	}
+	return st.tidy(ctx)
+}
+
+func (st *stream) commitDue() bool {
+	var bytes int64
+	segments := st.log.Segments()
+	for _, r := range st.pending {
+		bytes += r.Bytes
+	}
+	sealed := len(st.pending) > 0 && st.pending[0].Segment.Number < segments[len(segments)-1].Number
+	return sealed || len(st.pending) >= commitRuns || bytes >= commitBytes
+}
+
+// shipTail ships the records that are durable when it begins.
+func (st *stream) shipTail(ctx context.Context) error {
+	for until := st.log.Durable(); st.unsent != nil || st.next <= until; {
+		if st.unsent == nil {
+			c, err := st.collect(ctx, until)
+			if errors.Is(err, wal.ErrGone) {
+				return st.bridge(ctx)
+			}
+			if err != nil {
+				return err
+			}
+			st.unsent = c
+		}
+		c := st.unsent
+		if err := put(ctx, st.opts.Store, st.name+"/"+c.Name, c.body); err != nil {
+			return err
+		}
+		st.unsent = nil
+		st.pending = append(st.pending, c.run)
+		st.tailIndex++
+		st.setNext(c.Last + 1)
+		st.forget()
+		st.opts.metrics.shipped(len(c.body), 1)
+	}
+	return nil
+}
+
+// collect makes the next run of records up to until.
+func (st *stream) collect(ctx context.Context, until uint64) (*chunk, error) {
+	now := time.Now().UnixMilli() // until was durable before
+	segments := st.log.Segments()
+	i := len(segments) - 1
+	for i >= 0 && segments[i].First > st.next {
+		i--
+	}
+	if i < 0 {
+		return nil, fmt.Errorf("%w: %d", wal.ErrGone, st.next)
+	}
+	if i+1 < len(segments) {
+		until = min(until, segments[i+1].First-1)
+	}
+	var records []byte
+	last := st.next - 1
+	enough := errors.New("enough")
+	err := st.log.Records(ctx, st.next, func(seq uint64, body []byte) error {
+		if seq > until || len(records) > 0 && len(records)+len(body) > targetBytes {
+			return enough
+		}
+		records = appendBody(records, body)
+		last = seq
+		return nil
+	})
+	if err != nil && !errors.Is(err, enough) {
+		return nil, err
+	}
+	if last < st.next {
+		return nil, fmt.Errorf("ship: record %d was durable and is not found", st.next)
+	}
+	c := &chunk{run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
+	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, now)}
+	c.seal(tailName(st.term, st.tailIndex), h, records)
+	return c, nil
+}
+
+// seal encodes a run and names it.
+func (c *chunk) seal(name string, h header, records []byte) {
+	c.body = encode(h, records)
+	c.ref = ref{name, int64(len(c.body)), sumOf(c.body)}
+	c.From, c.To = h.Points[0].Time, h.Points[len(h.Points)-1].Time
+}
+
+// bridge goes on behind records that the log has no more, with its snapshot.
+func (st *stream) bridge(ctx context.Context) error {
+	snap, err := st.upload(ctx, false)
+	if err != nil {
+		return err
+	}
+	if snap == nil || snap.Keep < st.log.First() {
+		return fmt.Errorf("ship: the log begins with record %d, and its snapshot does not lead there", st.log.First())
+	}
+	if err := st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *snap) }); err != nil {
+		return err
+	}
+	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
+		"log", st.name, "from", st.next, "to", snap.Keep-1)
+	st.opts.metrics.gap()
+	st.setNext(snap.Keep)
+	return nil
+}
+
+// shipSnapshot ships the log's snapshot when it is newer than the last one and stands
+// for enough records to be worth its bytes.
+func (st *stream) shipSnapshot(ctx context.Context) error {
+	h := st.manifest.last()
+	var last snapshot
+	if n := len(h.Snapshots); n > 0 {
+		last = h.Snapshots[n-1]
+	}
+	snap, err := st.log.OpenSnapshot()
+	if snap == nil || err != nil {
+		return err
+	}
+	seq := snap.Sequence
+	snap.Close()
+	if seq <= last.Sequence || seq >= st.next { // of records that are still to be shipped
+		return nil
+	}
+	var bytes int64
+	for _, r := range slices.Backward(h.Runs) {
+		if r.Last <= last.Sequence {
+			break
+		}
+		bytes += r.Bytes
+	}
+	for _, r := range st.pending {
+		bytes += r.Bytes
+	}
+	if bytes < last.Bytes {
+		return nil
+	}
+	shipped, err := st.upload(ctx, true)
+	if err != nil || shipped == nil {
+		return err
+	}
+	if shipped.Sequence >= st.next { // replaced by an even newer one
+		return nil // its objects are swept, and it comes again
+	}
+	return st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *shipped) })
+}
+
+// upload writes the objects of the log's snapshot; nil when it has none. Where asked
+// to, it goes on to ship the tail meanwhile.
+func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
+	r, err := st.log.OpenSnapshot()
+	if r == nil || err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	s := &snapshot{Sequence: r.Sequence, Keep: r.Sequence + 1, Time: time.Now().UnixMilli()}
+	if st.kept {
+		s.Keep = r.Keep
+	}
+	for _, seg := range st.log.Segments() {
+		if s.Segment.Number == 0 || seg.First <= s.Sequence+1 {
+			s.Segment = segment(seg)
+		}
+	}
+	index := st.index
+	st.index++
+	var records []byte
+	first := uint64(1)
+	flush := func() error {
+		if s.Records < first {
+			return nil
+		}
+		b := encode(header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: s.Records, Snapshot: s.Sequence}, records)
+		p := ref{snapName(st.term, index, len(s.Parts)), int64(len(b)), sumOf(b)}
+		if err := put(ctx, st.opts.Store, st.name+"/"+p.Name, b); err != nil {
+			return err
+		}
+		s.Parts, s.Bytes = append(s.Parts, p), s.Bytes+p.Bytes
+		records, first = records[:0], s.Records+1
+		st.opts.metrics.shipped(len(b), 1)
+		if tail {
+			return st.shipTail(ctx)
+		}
+		return nil
+	}
+	for {
+		body, ok, err := r.Next()
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			break
+		}
+		if len(records) > 0 && len(records)+len(body) > targetBytes {
+			if err := flush(); err != nil {
+				return nil, err
+			}
+		}
+		records = appendBody(records, body)
+		s.Records++
+	}
+	return s, flush()
+}

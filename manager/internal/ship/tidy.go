@@ -1,0 +1,222 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+const (
+	pruneEvery = time.Minute
+	sweepEvery = time.Hour
+)
+
+// merge makes large runs of small ones: of each stretch of the last history that lies
+// in one segment, when it has many or the segment is sealed.
+func (st *stream) merge(ctx context.Context) error {
+	runs := st.manifest.last().Runs
+	for to := len(runs); to > 0; {
+		from := to - 1
+		small := runs[from].Bytes < smallBytes
+		for small && from > 0 && runs[from-1].Bytes < smallBytes && follows(runs[from-1], runs[from]) {
+			from--
+		}
+		n := to - from
+		sealed := to < len(runs) || runs[to-1].Segment.Number < st.newest()
+		if small && (n >= mergeRuns || sealed && n > 1) {
+			if err := st.mergeRuns(ctx, from, to); err != nil {
+				return err
+			}
+		}
+		to = from
+	}
+	return nil
+}
+
+func (st *stream) newest() uint64 {
+	segments := st.log.Segments()
+	return segments[len(segments)-1].Number
+}
+
+// follows tells whether b goes on where a ends, in the same segment.
+func follows(a, b run) bool { return a.Segment == b.Segment && a.Last+1 == b.First }
+
+// mergeRuns replaces the runs from to to-1 of the last history. It reads what was
+// shipped, so it does not need the log, and sees that it is whole.
+func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
+	h := st.manifest.last()
+	old := h.Runs[from:to]
+	var merged []run
+	var records []byte
+	var points []point
+	first := old[0].First
+	flush := func(last uint64) error {
+		if last < first {
+			return nil
+		}
+		c := chunk{run: run{First: first, Last: last, Segment: old[0].Segment}}
+		c.seal(runName(st.term, st.index), header{
+			Kind: kindRun, Log: h.Log, First: first, Last: last, Segment: &c.Segment, Points: thin(points),
+		}, records)
+		st.index++
+		if err := put(ctx, st.opts.Store, st.name+"/"+c.Name, c.body); err != nil {
+			return err
+		}
+		merged = append(merged, c.run)
+		records, points, first = records[:0], nil, last+1
+		return nil
+	}
+	for _, r := range old {
+		head, bodies, err := fetchRun(ctx, st.opts.Store, st.name, r, h.Log)
+		if err != nil {
+			return err
+		}
+		if len(records) > 0 && int64(len(records))+r.Bytes > targetBytes {
+			if err := flush(r.First - 1); err != nil {
+				return err
+			}
+		}
+		for _, body := range bodies {
+			records = appendBody(records, body)
+		}
+		points = append(points, head.Points...)
+	}
+	if err := flush(old[len(old)-1].Last); err != nil {
+		return err
+	}
+	if err := st.edit(ctx, func(h *history) {
+		rest := append(merged, h.Runs[to:]...)
+		h.Runs = append(h.Runs[:from:from], rest...)
+	}); err != nil {
+		return err
+	}
+	for _, r := range old {
+		if err := st.opts.Store.Delete(ctx, st.name+"/"+r.Name); err != nil {
+			return nil // a sweep gets it
+		}
+	}
+	return nil
+}
+
+// tidy forgets what no time within the retention needs, and from time to time deletes
+// what a crash or another term left.
+func (st *stream) tidy(ctx context.Context) error {
+	now := time.Now()
+	if now.Sub(st.pruned) >= pruneEvery {
+		gone := st.prune(st.manifest.clone(), now.Add(-st.opts.Retention).UnixMilli())
+		if len(gone) > 0 {
+			err := st.editAll(ctx, func(m *manifest) {
+				h := m.last()
+				h.Runs = append(h.Runs, st.pending...)
+				h.Tail.Next = st.tailIndex
+				st.prune(m, now.Add(-st.opts.Retention).UnixMilli())
+			})
+			if err != nil {
+				return err
+			}
+			st.delete(ctx, gone)
+		}
+		st.pruned = now
+	}
+	if now.Sub(st.swept) >= sweepEvery {
+		if err := st.sweep(ctx); err != nil {
+			return err
+		}
+		st.swept = now
+	}
+	return nil
+}
+
+// prune drops from m what no time from cutoff on needs, and returns those objects.
+func (st *stream) prune(m *manifest, cutoff int64) (gone []ref) {
+	live := m.last()
+	var kept []history
+	for i := range m.Histories {
+		h := &m.Histories[i]
+		if h != live && h.Ended < cutoff && !live.empty() {
+			gone = append(gone, h.objects()...)
+			continue
+		}
+		base := -1 // the newest snapshot that is old enough
+		for i, s := range h.Snapshots {
+			if s.Time <= cutoff {
+				base = i
+			}
+		}
+		if base >= 0 {
+			keep := h.Snapshots[base].Keep
+			for _, s := range h.Snapshots[:base] {
+				gone = append(gone, s.Parts...)
+			}
+			h.Snapshots = h.Snapshots[base:]
+			n := 0
+			for n < len(h.Runs) && h.Runs[n].Last < keep {
+				gone = append(gone, h.Runs[n].ref)
+				n++
+			}
+			h.Runs = h.Runs[n:]
+		}
+		kept = append(kept, *h)
+	}
+	m.Histories = kept
+	return gone
+}
+
+// objects are all that a history names.
+func (h *history) objects() []ref {
+	var refs []ref
+	for _, s := range h.Snapshots {
+		refs = append(refs, s.Parts...)
+	}
+	for _, r := range h.Runs {
+		refs = append(refs, r.ref)
+	}
+	return refs
+}
+
+// delete removes objects that the manifest does not name any more; what stays is swept.
+func (st *stream) delete(ctx context.Context, refs []ref) {
+	for _, r := range refs {
+		if st.opts.Store.Delete(ctx, st.name+"/"+r.Name) != nil {
+			return
+		}
+	}
+}
+
+// sweep deletes the objects that nobody names: those of this term and older ones. The
+// listing may be stale: what it shows too much is deleted already, and what it leaves
+// out is for the next sweep.
+func (st *stream) sweep(ctx context.Context) error {
+	if len(st.pending) > 0 {
+		if err := st.edit(ctx, nil); err != nil {
+			return err
+		}
+	}
+	named := make(map[string]bool)
+	for i := range st.manifest.Histories {
+		for _, r := range st.manifest.Histories[i].objects() {
+			named[r.Name] = true
+		}
+	}
+	// Retries of this term's may still be under way: they end up in its own names.
+	var dead []ref
+	err := object.All(ctx, st.opts.Store, st.name+"/", func(o object.Info) error {
+		name := strings.TrimPrefix(o.Name, st.name+"/")
+		if term, ok := termOf(name); ok && term <= st.term && !named[name] {
+			dead = append(dead, ref{Name: name})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range dead {
+		if err := st.opts.Store.Delete(ctx, st.name+"/"+r.Name); err != nil && !errors.Is(err, object.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}

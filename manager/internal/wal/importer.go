@@ -1,0 +1,163 @@
+package wal
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"path"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
+)
+
+// Importer writes the files of a log that nobody has open: a copy of another one, with
+// an id of its own. Its owner calls Snapshot, if there is one, then Segment and
+// Append for each segment and record in order, and Finish. After an error the
+// directory is of no use.
+//
+// There must be a segment, even an empty one: a log without any cannot be opened.
+type Importer struct {
+	fs   vfs.FS
+	dir  string
+	id   logID
+	seed uint32
+
+	snap     *SnapshotWriter // that is being written
+	file     vfs.File        // of the segment
+	capacity int64
+	number   uint64
+	off      int64 // where buf begins
+	buf      []byte
+	next     uint64 // sequence number of the next record; 0 before the first segment
+}
+
+// NewImporter begins in an empty directory that exists. fs is nil for the system's.
+func NewImporter(fs vfs.FS, dir string) (*Importer, error) {
+	if fs == nil {
+		fs = vfs.OS()
+	}
+	im := &Importer{fs: fs, dir: dir}
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(names) > 0 {
+		return nil, fmt.Errorf("wal: %s is not empty: it holds %s", dir, names[0])
+	}
+	if _, err := rand.Read(im.id[:]); err != nil {
+		return nil, err
+	}
+	im.seed = im.id.seed()
+	return im, nil
+}
+
+// Snapshot begins the snapshot that stands for the records up to seq; those from keep on
+// are to come as well. AddSnapshot adds its records, and Segment ends it.
+func (im *Importer) Snapshot(ctx context.Context, seq, keep uint64, at time.Time) error {
+	file, err := im.fs.Create(path.Join(im.dir, snapshotName(seq)))
+	if err != nil {
+		return err
+	}
+	im.snap = &SnapshotWriter{ctx: ctx, file: file, seed: im.id.snapshotSeed(), next: 1}
+	im.snap.buf = snapshotHeader{im.id, seq, at, keep}.append(nil)
+	return nil
+}
+
+// AddSnapshot adds a record to the snapshot.
+func (im *Importer) AddSnapshot(record []byte) error { return im.snap.Add(record) }
+
+// Segment ends the segment before, and begins one whose first record has the sequence
+// number first, which must follow the last record. Numbers must grow by one.
+func (im *Importer) Segment(number, first uint64, capacity int64) error {
+	if capacity < minSegmentBytes || capacity > maxSegmentBytes || first == 0 {
+		return fmt.Errorf("wal: segment %d with first sequence %d and capacity %d", number, first, capacity)
+	}
+	if im.next != 0 && (first != im.next || number != im.number+1) {
+		return fmt.Errorf("wal: segment %d with first sequence %d follows segment %d, which ends before %d", number, first, im.number, im.next)
+	}
+	if err := im.end(); err != nil {
+		return err
+	}
+	file, err := im.fs.Create(path.Join(im.dir, segmentName(number)))
+	if err != nil {
+		return err
+	}
+	im.file, im.capacity, im.number, im.off, im.next = file, capacity, number, 0, first
+	if err := file.Allocate(capacity); errors.Is(err, vfs.ErrNotSupported) {
+		for at := int64(0); at < capacity; at += fillChunk {
+			if err := writeFull(file, zeros[:min(fillChunk, capacity-at)], at); err != nil {
+				return err
+			}
+		}
+	} else if err != nil {
+		return err
+	}
+	im.buf = segmentHeader{im.id, number, first, capacity}.append(im.buf[:0])
+	return nil
+}
+
+// Append adds the next record to the segment, which must have room for it.
+func (im *Importer) Append(body []byte) error {
+	if im.file == nil || len(body) == 0 || im.off+int64(len(im.buf)+recordHeaderSize+len(body)) > im.capacity {
+		return fmt.Errorf("wal: segment %d has no room for a record of %d bytes", im.number, len(body))
+	}
+	im.buf = appendRecord(im.buf, bodyChecksum(im.seed, body), im.next, 0, body)
+	im.next++
+	if len(im.buf) < snapshotBuffer {
+		return nil
+	}
+	return im.flush()
+}
+
+func (im *Importer) flush() error {
+	if err := writeFull(im.file, im.buf, im.off); err != nil {
+		return err
+	}
+	im.off += int64(len(im.buf))
+	im.buf = im.buf[:0]
+	return nil
+}
+
+// end completes and syncs what is being written.
+func (im *Importer) end() error {
+	if im.snap != nil {
+		err := im.snap.finish()
+		err = errors.Join(err, im.snap.file.Close())
+		im.snap = nil
+		return err
+	}
+	if im.file == nil {
+		return nil
+	}
+	if im.off+int64(len(im.buf)+recordHeaderSize) <= im.capacity {
+		im.buf = appendRecord(im.buf, im.seed, im.next, 0, nil)
+	}
+	err := im.flush()
+	if err == nil {
+		err = im.file.Datasync()
+	}
+	err = errors.Join(err, im.file.Close())
+	im.file = nil
+	return err
+}
+
+// Finish makes everything durable.
+func (im *Importer) Finish() error {
+	if err := im.end(); err != nil {
+		return err
+	}
+	return im.fs.SyncDir(im.dir)
+}
+
+// Abort closes what is open.
+func (im *Importer) Abort() {
+	if im.snap != nil {
+		_ = im.snap.file.Close()
+		im.snap = nil
+	}
+	if im.file != nil {
+		_ = im.file.Close()
+		im.file = nil
+	}
+}
