@@ -34,7 +34,7 @@ GUESTS := $(patsubst hostsim/testdata/guests/%/main.go,build/guests/%.wasm,$(wil
 E2E_MODULES := $(patsubst e2e/testdata/modules/%/main.go,build/e2e/%.wasm,$(wildcard e2e/testdata/modules/*/main.go))
 
 .PHONY: guests
-guests: $(GUESTS) $(E2E_MODULES) ## build the small modules that test hostsim, and the gates that test the whole
+guests: $(GUESTS) $(E2E_MODULES) ## build the test guests of hostsim and the gates of the end-to-end tests
 
 .SECONDEXPANSION:
 build/guests/%.wasm: build/toolchain/env.sh $(WASM_TOOLS) $$(wildcard hostsim/testdata/guests/$$*/*)
@@ -91,7 +91,7 @@ run: build ## manager, payments and the gate in Envoy until Ctrl-C (PROXY=gatewa
 		--proxy-port $(PROXY_PORT) --proxy-admin-port $(PROXY_ADMIN_PORT)
 
 .PHONY: demo
-demo: build ## a retry storm with lost answers and a manager killed in the middle; fails if anything ran twice (PROXY=gateway)
+demo: build ## a retry storm with lost answers and a killed manager; fails if anything ran twice (PROXY=gateway)
 	@$(FIND_ENVOY)
 	@exec build/examples/demo --proxy '$(PROXY)'
 
@@ -101,7 +101,7 @@ demo: build ## a retry storm with lost answers and a manager killed in the middl
 TEST_TIMEOUT ?= 30m
 
 .PHONY: test
-test: test-deps build guests build/python ## all tests, with the race detector, against the wasm that ships, real processes and two Envoys
+test: test-deps build guests build/python ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
@@ -114,7 +114,7 @@ test: test-deps build guests build/python ## all tests, with the race detector, 
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
-test-envoys: build guests build/python ## what runs in Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
+test-envoys: build guests build/python ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
 
@@ -170,7 +170,7 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests ## CRASH_ROUNDS=200 kills of a real manager; LOAD_REQUESTS=1000000 through the gate, in the simulated host and in Envoy, on a memory that must not grow; BODY_TRIES=20 of each kind of body; SIM_SEEDS=2000000 simulated worlds
+test-long: test-deps build guests ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, SIM_SEEDS=2000000 simulated worlds
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodies' -count 1 -timeout 3h -v ./e2e
@@ -189,13 +189,13 @@ BENCHFLAGS ?=
 BENCH_PACKAGES := $(patsubst %/,./%,$(sort $(dir $(shell git grep -l '^func Benchmark' -- '*_test.go' ':!e2e/peers'))))
 
 .PHONY: bench
-bench: build guests $(BENCH_MODULES) ## all benchmarks, in the format that benchstat reads
+bench: build guests $(BENCH_MODULES) ## all benchmarks, in benchstat's format
 	go test -run '^$$' -bench . -benchmem -timeout 2h $(BENCHFLAGS) $(BENCH_PACKAGES)
 
 BENCH_ENVOY_FLAGS ?=
 
 .PHONY: bench-envoy
-bench-envoy: build build/bench/noop.wasm ## a request in Envoy without the gate, with it, and with ext_proc + Redis: rate, latency, CPU time, memory; in build/peers (BENCH_ENVOY_FLAGS="-only 'new key' -rounds 1")
+bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: without the gate, with it, and with ext_proc + Redis; results in build/peers (BENCH_ENVOY_FLAGS="-only 'new key' -rounds 1")
 	@.ci/apt-install wrk:wrk redis-server:redis-server 'nginx|/usr/sbin/nginx:nginx-light'
 	@build/setup default
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench . && $(GO_BUILD) -o ../../build/peers-extproc ./extproc
@@ -204,7 +204,7 @@ bench-envoy: build build/bench/noop.wasm ## a request in Envoy without the gate,
 PEERS_FLAGS ?=
 
 .PHONY: bench-peers
-bench-peers: test-deps programs ## the ledger and the queue beside Redis, Postgres, etcd, asynq and River; tables and plots in build/peers
+bench-peers: test-deps programs ## compare ledger and queue with Redis, Postgres, etcd, asynq and River; results in build/peers
 	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
 		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .

@@ -1,7 +1,7 @@
-// Package sim runs the system in simulated worlds: the gate, the ledger, the server's handlers
-// and the write-ahead log are the real ones; threads, networks, disks, clocks, clients and the
-// upstream are simulated. One seed decides everything that happens in a world, and an
-// adversary uses that to do what real systems meet rarely, and hardly ever together.
+// Package sim runs the system in simulated worlds. The gate, the ledger, the server's handlers and
+// the write-ahead log are the real code. Threads, networks, disks, clocks, clients and the upstream
+// are simulated. One seed decides everything that happens in a world. An adversary combines faults
+// that real systems meet rarely, and hardly ever together.
 //
 // # How to run it
 //
@@ -13,51 +13,50 @@
 //	SIM_HOLES=window go test -v ./e2e/sim -run TestHoles   how many seeds the holes of that name take,
 //	                                         on a branch on which they are open
 //
-// A seed that fails prints its number, what was found, the last events, and the file that has
-// the whole timeline. A line of it is an event: virtual time in seconds, who, what.
+// A seed that fails prints its number, what was found, the last events, and the file with the
+// whole timeline. Each line of it is an event: virtual time in seconds, the actor, the action.
 //
 //	4.680566  upstream EXECUTES key5/charges/alice: run 2, will take 9.1ms, will answer 200
 //
-// Proxies are a, b and c; a.1 is the VM of the first worker of proxy a, a.0 the main thread's,
-// which gets no requests; m0 to m3 are the managers' machines, and the shards that they are; b0.1 is
-// the second client of bob's operation with key0.
+// Proxies are a, b and c. a.1 is the VM of the first worker of proxy a; a.0 is the main thread's VM,
+// which gets no requests. m0 to m3 are the managers' machines, and also the names of their shards.
+// b0.1 is the second client of bob's operation with key0.
 //
 // # What is real
 //
 // The gate is the native build of package gate with the caches and configuration of the
-// shipped one. vm is its Host: shared data and queues as Envoy has them, several VMs in a
-// proxy, streams that pause and resume (half is Envoy's filter manager with one filter). A
-// manager is the in-memory engine on the log on package faultfs, the ledger, and the server's
+// shipped one. vm is its Host: it has shared data and queues like Envoy's, several VMs in a
+// proxy, and streams that pause and resume (half is Envoy's filter manager with one filter). A
+// manager is the in-memory engine on a log on package faultfs, the ledger, and the server's
 // handlers, called without a connection (server.Do). The disk takes time to sync, and loses
 // or tears what was not synced when the manager's machine crashes.
 //
 // # One clock, one order
 //
 // A world lives in a bubble of testing/synctest, so time is virtual: a world of a minute takes
-// some milliseconds. All that is simulated runs in one goroutine that carries out events in
-// the order of their times. Only the manager's work has goroutines of its own; the loop lets
-// them come to rest before the next event. So a seed is always the same world, which
-// TestSameSeed checks; only when a stopped manager goes on may the order of what it does next
+// some milliseconds. Everything simulated runs in one goroutine that carries out events in the
+// order of their times. Only the manager's work has goroutines of its own, and the loop lets them
+// come to rest before the next event. So a seed is always the same world; TestSameSeed checks
+// that. The one exception is a stopped manager that goes on: the order of what it does next may
 // differ.
 //
 // # What the adversary may do
 //
-// Each seed draws a Plan with some of the powers (Power), for with all of them every world
-// would look alike. At the end of its time the adversary leaves: all processes are there
-// again, no message gets lost any more, and every operation is asked for once more through
-// every proxy.
+// Each seed draws a Plan with some of the powers (Power), because with all of them every world
+// would look alike. At the end of its time the adversary leaves: all processes run again, no
+// message gets lost, and clients repeat every operation through every proxy.
 //
 // Between a gate and a manager, calls and answers get lost, doubled and late. Answers are cut short,
-// or replaced by those of somebody else, and an answer to a batch may have too few or too many parts.
-// A manager may be killed when it has carried out a batch and has not said so. A proxy's thread that
-// is busy finds more ready at once, which is how calls come to go together.
+// or replaced by the answer to another call. An answer to a batch may have too few or too many parts.
+// A manager may be killed after it has carried out a batch and before it answers. A proxy's busy thread
+// finds several calls ready in one callback, so calls go together as batches.
 //
 // Half of the worlds have several ledgers. One may be away while the others serve, a cluster of a proxy
-// may lead to the wrong one, and the list of shards may change to any other. Gates and managers go
-// over to the new list one by one in any order, and are killed and replaced meanwhile. Only one step
-// has its place: a gate forgets the previous list when every manager has served with the new one for
-// so long that nothing of before is left. That is the longest time of a request, then that of its
-// reservation and its outcome, and it does not pass while a manager is away.
+// may lead to the wrong one, and the list of shards may change to any other. Gates and managers change
+// to the new list one by one in any order, and are killed and replaced meanwhile. Only one step
+// has its place: a gate forgets the previous list after every manager has served with the new one for
+// so long that no older entry is left. That is the longest time of a request, plus that of its
+// reservation and its outcome. The time does not pass while a manager is away.
 //
 // # What is checked
 //
@@ -65,15 +64,16 @@
 //     failure_mode open let through unprotected).
 //   - An answer of upstream's that a client gets is that of an execution of its own operation,
 //     byte for byte, and no client gets a 2xx that upstream has not given.
-//   - An outcome that a living gate has is the ledger's in the end, a key under which nothing
-//     ran is free, and where nothing keeps a gate from renewing, no reservation runs out.
-//   - No client waits longer than all timeouts together, in a proxy that lives.
-//   - A manager starts from whatever a crash has left.
+//   - An outcome that a living gate knows reaches the ledger in the end. A key under which nothing
+//     ran is free. No reservation runs out if nothing keeps the gate from renewing it.
+//   - No client of a living proxy waits longer than all timeouts together.
+//   - A manager starts from everything that a crash can leave.
 //   - What managers answer is explained by some order of the calls (simulated.Model with
-//     porcupine): so what was acknowledged has survived. A part of the seeds, as it takes long.
-//   - Shared data, the window and the log's disk stay within their bounds, and what has expired
-//     is swept; in the end no stream is left
-//     and no gate has an outcome that the ledger does not know.
-//   - The gate never does what Envoy does not forgive: callouts from a stream's context,
-//     resuming what is not paused, a counter that is changed by 0.
+//     porcupine), so everything acknowledged has survived. This takes long, so only part of the
+//     seeds are checked.
+//   - Shared data, the window and the log's disk stay within their bounds, and expired entries
+//     are swept. In the end no stream is left, and no gate has an outcome that the ledger does not
+//     know.
+//   - The gate makes no call that is fatal or undefined in Envoy: a callout from a stream's context,
+//     a resume of a stream that is not paused, a counter that is changed by 0.
 package sim

@@ -4,19 +4,20 @@
 //
 // # At most once
 //
-// SubmitIdempotent, WaitIdempotent and SendIdempotent draw an idempotency key
-// (see Keys) or take the caller's, and then repeat the call with that key until
-// it has an answer: after a lost connection, a timeout or an overloaded manager
-// nobody knows whether the first attempt got through, and with the same key it
-// does not matter. The manager, or the gate in front of it, executes the
+// SubmitIdempotent, WaitIdempotent and SendIdempotent use the caller's
+// idempotency key, or draw one (see Keys). They repeat the call with that key
+// until it has an answer. After a lost connection, a timeout or an overloaded
+// manager it is unknown whether the first attempt got through; with the same key
+// that does not matter. The manager, or the gate in front of it, executes the
 // submission once and gives every attempt the first answer.
 //
-// An error with the code api.CodeOutcomeUnknown says that the first attempt may have been
-// executed and that nobody knows how it ended. It is not repeated: the caller looks up
-// what became of it, and does not submit again under another key.
+// An error with the code api.CodeOutcomeUnknown says that the first attempt may
+// have been executed and that its outcome is unknown. The client does not repeat
+// the call. The caller must find out what happened, and must not submit again
+// under another key.
 //
-// A program that may itself crash between two attempts keeps the key where it
-// keeps the work, and passes it in.
+// A program that may crash between two attempts stores the key with its work, and
+// passes it in.
 //
 // # Workers
 //
@@ -37,6 +38,6 @@
 //	lease was lost
 //
 // Delivery is at least once: a worker that crashes, or that loses its lease, may
-// have done the work already. Handlers are therefore idempotent, with Job.ID as
-// the key; package workertest helps to test that.
+// have done the work already. So a handler must be idempotent, with Job.ID as the
+// key. Package workertest tests that.
 package client
