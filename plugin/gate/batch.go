@@ -20,6 +20,9 @@ const (
 	// maxFlying bounds the callouts to one shard that are under way. What is ready beyond that goes
 	// out together, as soon as one of them ends.
 	maxFlying = 256
+	// maxPatience bounds for how long new calls wait for the answer to the callout before them: for so many queue
+	// callbacks that find new calls.
+	maxPatience = 4
 )
 
 // landing is a batch that has ended, while its calls are being settled: that answers streams, of
@@ -182,6 +185,24 @@ func (c *call) place() int {
 
 // room tells whether a call may be sent. Where calls do not go together, waiting would not make them fewer.
 func (m *peer) room(c *call) bool { return m.flying+c.place() <= maxFlying || m.apart() }
+
+// waits tells whether a call waits for the answer to the callout before it, and then goes together with
+// what has become ready meanwhile. Where nothing is under way, nothing waits.
+func (l *ledger) waits(c *call) bool {
+	m := &l.shards[c.shard].peer
+	return m.awaited != nil && l.turns-m.sent < maxPatience && c.clocked() && !m.apart()
+}
+
+// clocked tells whether waits is about the call.
+func (c *call) clocked() bool { return c.joins() && !c.repeating }
+
+// turn begins a queue callback.
+func (l *ledger) turn() {
+	if l.fresh {
+		l.fresh = false
+		l.turns++
+	}
+}
 
 // apart tells that each call goes by itself.
 func (m *peer) apart() bool { return m.never || m.plain || m.single }

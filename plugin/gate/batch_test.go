@@ -13,7 +13,7 @@ func TestCallWithoutRoomIsGivenUp(t *testing.T) {
 	h.batches = true
 	p := started(t, h, "")
 	var f *fakeStream
-	for i := range uint32(maxFlying + 1) {
+	for i := range uint32(maxPatience*maxFlying + 1) {
 		var s *Stream
 		s, f = h.open(p, i+1, "k"+decimal(int64(i)))
 		s.OnRequestHeaders(true)
@@ -26,6 +26,39 @@ func TestCallWithoutRoomIsGivenUp(t *testing.T) {
 	expect(t, "refused", len(f.replies), 1)
 	expect(t, "status", f.replies[0].status, 503)
 	expect(t, "calls", len(h.calls), maxFlying)
+}
+
+// Calls wait for the answer to the one before and then go together; not if it takes long, and nothing waits where
+// nothing is under way.
+func TestCallsWaitForTheAnswer(t *testing.T) {
+	h := newFakeHost(t)
+	h.batches = true
+	p := started(t, h, "")
+	id := uint32(0)
+	ask := func(calls int, last string) {
+		t.Helper()
+		id++
+		s, _ := h.open(p, id, "k"+decimal(int64(id)))
+		s.OnRequestHeaders(true)
+		h.ready(p)
+		h.ready(p) // a queue callback without new calls counts for nothing
+		expect(t, "calls", len(h.calls), calls)
+		expect(t, "last", h.calls[calls-1].path, last)
+	}
+	ask(1, api.PathReserve)
+	ask(1, api.PathReserve)
+	ask(1, api.PathReserve)
+	h.respond(p, 0, "201", granted)
+	expect(t, "calls", len(h.calls), 2)
+	expect(t, "path", h.calls[1].path, api.PathBatch)
+	for range maxPatience - 1 {
+		ask(2, api.PathBatch)
+	}
+	ask(3, api.PathBatch)
+	ask(3, api.PathBatch)
+	h.tick(p)
+	expect(t, "calls after a tick", len(h.calls), 4)
+	expect(t, "path", h.calls[3].path, api.PathReserve)
 }
 
 // A batch stays below what a manager takes, and two calls about one key keep their order.

@@ -107,7 +107,9 @@ type ledger struct {
 	trouble       trouble
 	lost          bool // calls under way may have lost their answers
 
-	stuck  bool // what is ready found no room to be sent
+	stuck  bool // what is ready found no room to be sent, or waits for an answer
+	fresh  bool // calls have become ready since the last turn
+	turns  int  // queue callbacks that found new calls
 	always bool // batches of one, too
 	frame  []byte
 	// spare is used again from batch to batch, while no landing has it.
@@ -150,7 +152,7 @@ func (l *ledger) due() bool {
 // and asks for that moment: a callout sent from a stream's callback would lose
 // its answer together with the stream.
 func (l *ledger) add(c *call) {
-	l.ready, l.stuck = append(l.ready, c), false
+	l.ready, l.stuck, l.fresh = append(l.ready, c), false, true
 	l.held += len(c.message)
 	if c.kind.outcome() && !c.chained {
 		l.enchain(c)
@@ -185,15 +187,16 @@ func (l *ledger) send() (busy bool) {
 		return busy
 	}
 	l.ready, l.stuck = nil, false
-	full, back := false, 0
+	full, waits, spent, back := false, false, false, 0
 	for i, c := range ready {
 		if c == nil {
 			continue // it went with one before
 		}
 		ready[i] = nil
 		room := l.shards[c.shard].room(c)
-		if !room || l.p.spent() {
-			full = full || !room
+		wait := room && l.waits(c)
+		if !room || wait || l.p.spent() {
+			full, waits, spent = full || !room, waits || wait, spent || room && !wait
 			ready[back] = c
 			back++
 			continue
@@ -208,7 +211,7 @@ func (l *ledger) send() (busy bool) {
 		l.wait(ready[:back])
 	}
 	// What was refused at once may have made more ready.
-	l.stuck = full && len(l.ready) == 0
+	l.stuck = (full || waits) && !spent && len(l.ready) == 0
 	l.ready = append(ready[:back], l.ready...)
 	return busy
 }
@@ -287,7 +290,11 @@ func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 	}
 	c.id = id
 	l.flying = append(l.flying, c)
-	l.shards[c.shard].flying += c.place()
+	m := &l.shards[c.shard].peer
+	m.flying += c.place()
+	if c.clocked() {
+		m.awaited, m.sent = c, l.turns
+	}
 }
 
 // fail settles what went out together and has no answers.
@@ -330,7 +337,11 @@ func (l *ledger) landed(at int) {
 	l.flying[at] = l.flying[last]
 	l.flying[last] = nil
 	l.flying = l.flying[:last]
-	l.shards[c.shard].flying -= c.place()
+	m := &l.shards[c.shard].peer
+	m.flying -= c.place()
+	if m.awaited == c {
+		m.awaited = nil
+	}
 	l.stuck = false
 }
 
@@ -365,8 +376,9 @@ func (l *ledger) settle(c *call, r *reply) {
 
 // tick has send look for repetitions that are due and for answers that got lost.
 func (l *ledger) tick() {
-	l.lost = true
+	l.lost, l.stuck = true, false
 	for i := range l.shards {
+		l.shards[i].awaited = nil // a call that takes so long holds up no others
 		l.lookAt(&l.shards[i])
 	}
 }

@@ -127,7 +127,8 @@
 // # Calls that go together
 //
 // The calls that are ready in one callback go to their shard as one callout (batch.go), whatever they are:
-// reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself, and nothing waits for company.
+// reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself. While a callout is under way, new calls
+// wait for its answer, then go together: for a few callbacks at most (maxPatience), and for none that hangs.
 // Each call of a batch is answered by itself, and what holds for a call holds for each. By themselves go a reserve
 // that may wait, a large answer, and a call whose batch failed as a whole, or of whose answer there was no room
 // (ask-alone): the ledger knows its token, so that it may be made twice. Repetitions take no new calls along, so

@@ -16,6 +16,9 @@ type peer struct {
 
 	never  bool // it gets no batches
 	flying int  // callouts under way, without those that wait for a pending entry
+
+	awaited *call // the first call of the callout for whose answer others wait; nil: none
+	sent    int   // the ledger's turn in which it was sent
 }
 
 const (

@@ -174,6 +174,7 @@ func (p *Plugin) OnQueueReady(queue uint32) {
 	p.enter()
 	p.drain()
 	p.pace()
+	p.calls.turn()
 	p.pump()
 }
 

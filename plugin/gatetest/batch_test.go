@@ -395,7 +395,7 @@ func TestManagerWithoutBatches(t *testing.T) {
 // A manager that stands still gets only so many callouts. What comes meanwhile goes out together when it goes on.
 func TestCalloutsUnderWayAreBounded(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
-		const most, more = 256, 30
+		const most, more = 1 + 255*4, 30 // of 256 callouts all but the first have waited for four calls
 		r := newCrowd(t, guest, Options{})
 		r.Manager.Always(api.PathReserve, Fault{HoldCall: true})
 		var all []*Exchange

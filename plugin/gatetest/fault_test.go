@@ -218,9 +218,11 @@ func TestManyLargeAnswersWaitForTheManager(t *testing.T) {
 		var all []*Exchange
 		for i := range n {
 			x := r.Send(Request{Key: fmt.Sprint("k", i)})
-			x.Answer(200, body)
-			r.Settle() // the next reserve must not share a batch with a commit that is held
+			x.Upstream.AwaitHeaders(t) // a reserve must not wait for a commit that is held
 			all = append(all, x)
+		}
+		for _, x := range all {
+			x.Answer(200, body)
 		}
 		r.Settle()
 		r.Manager.Always(api.PathCommit, Fault{})
