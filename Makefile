@@ -198,7 +198,8 @@ BENCH_ENVOY_FLAGS ?=
 bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: without the gate, with it, and with ext_proc + Redis; results in build/peers (BENCH_ENVOY_FLAGS="-only 'new key' -rounds 1")
 	@.ci/apt-install wrk:wrk redis-server:redis-server 'nginx|/usr/sbin/nginx:nginx-light'
 	@build/setup default
-	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench . && $(GO_BUILD) -o ../../build/peers-extproc ./extproc
+	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench . && $(GO_BUILD) -o ../../build/peers-extproc ./extproc && \
+		$(GO_BUILD) -o ../../build/peers-extproc-plain ./extproc/plain
 	build/peers-bench gate $(BENCH_ENVOY_FLAGS)
 
 PEERS_FLAGS ?=

@@ -14,13 +14,14 @@ import (
 
 // gateSettings are those of the comparison in Envoy.
 type gateSettings struct {
-	manager, module, noop, extproc, before string // files
-	toolchain, out                         string // directories
-	doc                                    string // file to refresh
-	rounds                                 int
-	duration                               time.Duration
-	connections                            []int
-	only                                   *regexp.Regexp
+	manager, module, noop, before string // files
+	plain, tuned                  string // the external processors
+	toolchain, out                string // directories
+	doc                           string // file to refresh
+	rounds                        int
+	duration                      time.Duration
+	connections                   []int
+	only                          *regexp.Regexp
 }
 
 // A case is one row of the table: a load on a setup.
@@ -40,9 +41,12 @@ var gateCases = []gateCase{
 	{"gate, new key, headers mode", "headers", "new"},
 	{"gate, replay", "body", "replay"},
 	{"gate, replay, headers mode", "headers", "replay"},
-	{"ext_proc + Redis, no key", "extproc", "none"},
-	{"ext_proc + Redis, new key", "extproc", "new"},
-	{"ext_proc + Redis, replay", "extproc", "replay"},
+	{"ext_proc + Redis, plain, no key", "plain ext_proc", "none"},
+	{"ext_proc + Redis, plain, new key", "plain ext_proc", "new"},
+	{"ext_proc + Redis, plain, replay", "plain ext_proc", "replay"},
+	{"ext_proc + Redis, tuned, no key", "tuned ext_proc", "none"},
+	{"ext_proc + Redis, tuned, new key", "tuned ext_proc", "new"},
+	{"ext_proc + Redis, tuned, replay", "tuned ext_proc", "replay"},
 	{"earlier gate, new key", "before", "new"},
 	{"earlier gate, replay", "before", "replay"},
 }
@@ -105,7 +109,8 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`")
 	fs.StringVar(&s.module, "module", "build/oncegate.wasm", "the gate's `file`")
 	fs.StringVar(&s.noop, "noop", "build/bench/noop.wasm", "`file` of a filter that does nothing")
-	fs.StringVar(&s.extproc, "extproc", "build/peers-extproc", "the external processor's `binary`")
+	fs.StringVar(&s.plain, "plain", "build/peers-extproc-plain", "the plain external processor's `binary`")
+	fs.StringVar(&s.tuned, "tuned", "build/peers-extproc", "the tuned external processor's `binary`")
 	fs.StringVar(&s.before, "before", "", "`directory` with an earlier oncegate.wasm and manager, to be measured as well")
 	fs.StringVar(&s.toolchain, "toolchain", "build/toolchain", "`directory` of the pinned Envoy")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for table and plot")
@@ -134,7 +139,7 @@ func parseGateSettings(args []string) (gateSettings, error) {
 	if s.duration < time.Second {
 		return s, usageError(fmt.Sprintf("-duration %s: must be at least 1s", s.duration))
 	}
-	for name, file := range map[string]*string{"manager": &s.manager, "module": &s.module, "noop": &s.noop, "extproc": &s.extproc, "before": &s.before} {
+	for name, file := range map[string]*string{"manager": &s.manager, "module": &s.module, "noop": &s.noop, "plain": &s.plain, "tuned": &s.tuned, "before": &s.before} {
 		if *file == "" && name == "before" {
 			continue
 		}

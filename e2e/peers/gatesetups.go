@@ -154,18 +154,22 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 		edit = replaceGate(nil)
 	case "noop":
 		module = b.noop
-	case "extproc":
-		redis, err := b.startRedis(ctx)
+	case "plain ext_proc", "tuned ext_proc":
+		binary, plain := b.tuned, name == "plain ext_proc"
+		if plain {
+			binary = b.plain
+		}
+		redis, err := b.startRedis(ctx, strings.ReplaceAll(name, " ", "-"))
 		if err != nil {
 			return err
 		}
 		programs = append(programs, &program{"Redis", redis})
-		processor, err := startLogged("", b.extproc, "-redis", redis.addr)
+		processor, err := startLogged("", binary, "-redis", redis.addr)
 		if err != nil {
 			return err
 		}
 		programs = append(programs, &program{"ext_proc", processor})
-		filter, err := extprocFilter()
+		filter, err := extprocFilter(plain)
 		if err != nil {
 			return err
 		}
@@ -242,7 +246,7 @@ func (b *gateBench) startEnvoy(ctx context.Context, name string, l envoy.Local, 
 }
 
 // startRedis starts one that fsyncs before it answers.
-func (b *gateBench) startRedis(ctx context.Context) (*process, error) {
+func (b *gateBench) startRedis(ctx context.Context, name string) (*process, error) {
 	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
@@ -251,7 +255,7 @@ func (b *gateBench) startRedis(ctx context.Context) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir := filepath.Join(b.dir, "redis")
+	dir := filepath.Join(b.dir, name+"-redis")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -278,18 +282,22 @@ func replaceGate(filter *hcmv3.HttpFilter) func(*hcmv3.HttpConnectionManager) er
 	}
 }
 
-// extprocFilter sends the processor a request's headers; of the answer it sends headers
-// and body together, unless the processor has ended the stream.
-func extprocFilter() (*hcmv3.HttpFilter, error) {
+// extprocFilter sends the processor a request's headers, and the answer unless the processor has ended the stream: for
+// the plain one the headers and then the whole body, for the tuned one both together.
+func extprocFilter(plain bool) (*hcmv3.HttpFilter, error) {
+	body := extprocv3.ProcessingMode_STREAMED
+	if plain {
+		body = extprocv3.ProcessingMode_BUFFERED
+	}
 	config, err := anypb.New(&extprocv3.ExternalProcessor{
 		GrpcService: &corev3.GrpcService{
 			TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: "extproc"}},
 		},
 		ProcessingMode: &extprocv3.ProcessingMode{
 			RequestHeaderMode: extprocv3.ProcessingMode_SEND, ResponseHeaderMode: extprocv3.ProcessingMode_SEND,
-			ResponseBodyMode: extprocv3.ProcessingMode_STREAMED,
+			ResponseBodyMode: body,
 		},
-		SendBodyWithoutWaitingForHeaderResponse: true,
+		SendBodyWithoutWaitingForHeaderResponse: !plain,
 		MessageTimeout:                          durationpb.New(5 * time.Second),
 	})
 	if err != nil {

@@ -134,11 +134,14 @@ func gateRatios(s gateSettings, results []*gateResult) string {
 	p50 := func(m best) time.Duration { return m.p50 }
 	for _, kind := range []string{"new key", "replay"} {
 		for _, variant := range []string{"", ", client_abort cancel", ", headers mode"} {
-			compare("CPU", "gate, "+kind+variant, "ext_proc + Redis, "+kind, total)
+			for _, peer := range []string{"plain", "tuned"} {
+				compare("CPU", "gate, "+kind+variant, "ext_proc + Redis, "+peer+", "+kind, total)
+			}
 		}
 		compare("CPU", "gate, "+kind, "earlier gate, "+kind, total)
-		compare("p50", "gate, "+kind, "ext_proc + Redis, "+kind, p50)
-		compare("p50", "gate, "+kind, "earlier gate, "+kind, p50)
+		for _, with := range []string{"ext_proc + Redis, plain, ", "ext_proc + Redis, tuned, ", "earlier gate, "} {
+			compare("p50", "gate, "+kind, with+kind, p50)
+		}
 	}
 	if b.Len() == 0 {
 		return ""
