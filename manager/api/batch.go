@@ -2,17 +2,16 @@ package api
 
 import "encoding/binary"
 
-// Bounds of a batch. Beyond them nothing of it is done: 413.
+// Bounds of a batch. A batch that exceeds them is rejected as a whole: 413.
 const (
 	// MaxBatchItems bounds the items.
 	MaxBatchItems = 128
 	// MaxBatchBytes bounds the body of the request.
 	MaxBatchBytes = 1 << 20
-	// MaxBatchReplyBytes bounds the recorded answers that a batch returns. An item whose answer does
-	// not fit beside those before it gets CodeAskAlone.
+	// MaxBatchReplyBytes bounds the recorded answers that a batch returns. An item whose answer does not fit gets
+	// CodeAskAlone.
 	MaxBatchReplyBytes = 1 << 20
-	// MaxTraceHeaders and MaxTraceBytes bound the headers of one item, the latter their names and
-	// values together.
+	// MaxTraceHeaders bounds the headers of one item, MaxTraceBytes the sum of their names and values.
 	MaxTraceHeaders = 9
 	MaxTraceBytes   = 1536
 )
@@ -50,7 +49,7 @@ func ParseOp(name string) (Op, bool) {
 	return 0, false
 }
 
-// Path is where the operation is a call of its own.
+// Path is the path of the operation as a single call.
 func (o Op) Path() string {
 	switch o {
 	case OpReserve:
@@ -76,16 +75,16 @@ func (o Op) Path() string {
 //	answers := version(0x01) 'S' uvarint(count) answer*
 //	answer  := uvarint(status) uvarint(retry after, seconds) bytes(body)
 //
-// A message is the raw form of the single call; its own mistakes are its own, and those of the frame
-// are the whole batch's. The name-value pairs are headers that tie the item to the request that caused
-// it. A body is the raw reply where the status is 2xx, else a problem in JSON.
+// A message is the raw form of the single call. A mistake in it affects only its item; a mistake in the frame affects
+// the whole batch. The name-value pairs are headers that relate the item to the request that caused it. The body of an
+// answer is the raw reply if the status is 2xx, else a problem in JSON.
 
 const (
 	kindBatch   = 'B'
 	kindAnswers = 'S'
 )
 
-// AppendRawBatch begins the raw form of a batch of so many items, 1 to MaxBatchItems.
+// AppendRawBatch begins the raw form of a batch of the given number of items, 1 to MaxBatchItems.
 func AppendRawBatch(dst []byte, items int) []byte {
 	return binary.AppendUvarint(append(dst, rawVersion, kindBatch), uint64(items))
 }
@@ -114,23 +113,22 @@ func AppendRawAnswer(dst []byte, status, retryAfter int, body []byte) []byte {
 	return append(dst, body...)
 }
 
-// BatchItem is one item of a batch in the raw form. Trace and Message alias it.
+// BatchItem is one item of a batch in the raw form. Trace and Message alias the batch.
 type BatchItem struct {
 	Op      Op
 	Trace   []Header
 	Message []byte
 }
 
-// BatchAnswer is the answer to one item in the raw form. Body aliases it.
+// BatchAnswer is the answer to one item in the raw form. Body aliases the answers.
 type BatchAnswer struct {
 	Status, RetryAfterSeconds int
 	Body                      []byte
 }
 
-// ViewRawBatch reads the raw form of a batch and appends its items to dst, whose capacity and whose
-// items' traces are used again. It does not look into the messages, and leaves an unknown Op to the
-// caller. The error, after which dst is unusable, is a *RawError; its Problem has the status 413 when
-// there are more than MaxBatchItems.
+// ViewRawBatch reads the raw form of a batch and appends its items to dst. It reuses the capacity of dst and of the
+// traces in it. It does not read the messages, and leaves an unknown Op to the caller. After an error dst is unusable.
+// The error is a *RawError; its Problem has the status 413 when there are more than MaxBatchItems.
 func ViewRawBatch(dst []BatchItem, b []byte) ([]BatchItem, error) {
 	d := decoder{b: b, view: true}
 	n := d.batch(kindBatch)
@@ -141,9 +139,9 @@ func ViewRawBatch(dst []BatchItem, b []byte) ([]BatchItem, error) {
 			dst = append(dst, BatchItem{})
 		}
 		item := &dst[len(dst)-1]
-		item.Op = Op(d.octet("op"))
+		item.Op = Op(d.byteField("op"))
 		item.Trace = d.trace(item.Trace[:0])
-		item.Message = d.octets("message")
+		item.Message = d.bytesField("message")
 		if d.err != nil {
 			break
 		}
@@ -151,8 +149,8 @@ func ViewRawBatch(dst []BatchItem, b []byte) ([]BatchItem, error) {
 	return dst, d.end()
 }
 
-// ViewRawAnswers reads the raw form of the answers to a batch and appends them to dst. The error, after
-// which dst is unusable, is a *RawError.
+// ViewRawAnswers reads the raw form of the answers to a batch and appends them to dst. After an error, which is a
+// *RawError, dst is unusable.
 func ViewRawAnswers(dst []BatchAnswer, b []byte) ([]BatchAnswer, error) {
 	d := decoder{b: b}
 	n := d.batch(kindAnswers)
@@ -165,7 +163,7 @@ func ViewRawAnswers(dst []BatchAnswer, b []byte) ([]BatchAnswer, error) {
 		if d.err == nil && after > uint64(MaxTTL.Seconds()) {
 			d.fail("retry_after", "more than 366 days")
 		}
-		a.Status, a.RetryAfterSeconds, a.Body = int(status), int(after), d.octets("body")
+		a.Status, a.RetryAfterSeconds, a.Body = int(status), int(after), d.bytesField("body")
 		if d.err != nil {
 			break
 		}

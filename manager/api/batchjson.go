@@ -6,14 +6,14 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// The JSON form of a batch is {"items":[item, ...]}, its answer {"results":[answer, ...]}. An item is
-// the JSON form of the single call, with op and, if it likes, headers: [[name, value], ...].
+// The JSON form of a batch is {"items":[item, ...]}, and its answer is {"results":[answer, ...]}. An item is the JSON
+// form of the single call, plus op and, optionally, headers: [[name, value], ...].
 
 // BatchCall is one item of a batch.
 type BatchCall struct {
 	Op Op
-	// Trace are headers that tie the item to the request that caused it; up to MaxTraceHeaders of
-	// MaxTraceBytes.
+	// Trace are headers that relate the item to the request that caused it: at most MaxTraceHeaders, of MaxTraceBytes
+	// in all.
 	Trace []Header
 	// Reserve is the request of a reserve, renew or unknown, Finish that of a commit or reject,
 	// Release that of a release.
@@ -22,8 +22,8 @@ type BatchCall struct {
 	Release ReleaseRequest
 }
 
-// EachJSONItem reads the JSON form of a batch strictly and calls item with each item, unread, in order.
-// The error is that of item, or a *FieldError about the batch as a whole.
+// EachJSONItem reads the JSON form of a batch strictly and calls item with each item in order, without parsing it. The
+// error is that of item, or a *FieldError about the batch as a whole.
 func EachJSONItem(b []byte, item func(v gjson.Result) error) error {
 	n := 0
 	err := ParseObject(b, MaxJSONDepth, func(name string, v gjson.Result) (err error) {
@@ -46,8 +46,7 @@ func EachJSONItem(b []byte, item func(v gjson.Result) error) error {
 	return err
 }
 
-// ParseJSON reads one item strictly. It does not validate the values of the call's fields. The error
-// is a *FieldError.
+// ParseJSON reads one item strictly. It does not validate the values of the call's fields. The error is a *FieldError.
 func (c *BatchCall) ParseJSON(item gjson.Result) error {
 	*c = BatchCall{Trace: c.Trace[:0]}
 	var op gjson.Result
@@ -129,7 +128,7 @@ func (c *BatchCall) AppendRawItem(dst []byte) []byte {
 	return AppendRawItem(dst, c.Op, trace[:n], c.AppendRaw(nil))
 }
 
-// AppendRaw appends the raw form of the call by itself.
+// AppendRaw appends the raw form of the single call.
 func (c *BatchCall) AppendRaw(dst []byte) []byte {
 	switch c.Op {
 	case OpCommit, OpReject:

@@ -1,5 +1,4 @@
-// Package api holds the wire types of the ledger API: what the gate and the
-// manager say to each other and what any other client may say to the manager.
+// Package api holds the wire types of the ledger API, which the gate and other clients use to call the manager.
 //
 // It is the only package that the filter and the manager share. It builds with
 // TinyGo for wasm: no encoding/json, no net/http, no fmt.
@@ -9,12 +8,10 @@
 //   - JSON (application/json), for people and other languages; bodies of
 //     results are base64.
 //   - raw (ContentTypeRaw), between gate and manager: a version byte followed
-//     by length-prefixed fields in a fixed order, so that bodies travel as plain
-//     bytes and nothing is escaped. See raw.go.
+//     by length-prefixed fields in a fixed order. Bodies travel as plain bytes,
+//     and nothing is escaped. See raw.go.
 //
-// The form of the answer follows the Content-Type of the request. Errors are
-// always application/problem+json (RFC 9457).
+// The answer has the form of the request's Content-Type. Errors are always application/problem+json (RFC 9457).
 //
-// Times cross the wire as durations, never as points in time, so that no
-// decision compares the clocks of two machines.
+// Times cross the wire as durations, never as points in time, so no decision compares the clocks of two machines.
 package api

@@ -9,19 +9,16 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// The JSON form. Requests are read strictly: an unknown field, a field that is
-// given twice or has the wrong type is refused by name, so that a misspelt
-// option never goes unnoticed. Replies are read leniently, so that a newer
-// manager may add fields.
+// The JSON form. Requests are read strictly: an unknown field, or one that is given twice or has the wrong type, is
+// rejected by name, so a misspelt option is noticed. Replies are read leniently, so a newer manager may add fields.
 //
-// JSON strings are Unicode: bytes of header values that are not UTF-8 do not
-// survive this form. A caller that needs them byte for byte uses the raw form.
+// JSON strings are Unicode, so header values that are not UTF-8 cannot be sent in this form. A caller that needs them
+// byte for byte uses the raw form.
 
 // MaxJSONDepth bounds the nesting of JSON that CheckJSON accepts.
 const MaxJSONDepth = 64
 
-// maxMembers bounds the members of an object of the API's own; it keeps the
-// search for duplicates cheap.
+// maxMembers bounds the members of an object of the API, which keeps the search for duplicates cheap.
 const maxMembers = 64
 
 // requestDepth is the nesting of the deepest request: result.headers[i][j].
@@ -61,9 +58,8 @@ func CheckJSON(b []byte, maxDepth int) error {
 	return nil
 }
 
-// ParseObject reads the JSON object in b and calls field with each member in
-// order. It refuses what is not one valid object nested at most maxDepth deep
-// and members that are given twice. Errors are *FieldError.
+// ParseObject reads the JSON object in b and calls field for each member in order. It rejects anything but one valid
+// object nested at most maxDepth deep, and members that are given twice. Errors are *FieldError.
 func ParseObject(b []byte, maxDepth int, field func(name string, v gjson.Result) error) error {
 	if err := CheckJSON(b, maxDepth); err != nil {
 		return err
@@ -76,7 +72,7 @@ func UnknownField(name string) error {
 	return &FieldError{shorten(name), "", "unknown field"}
 }
 
-// eachMember reads the object that is the field parent, "" for the whole body.
+// eachMember reads the object in the field parent; parent is "" for the whole body.
 func eachMember(parent string, object gjson.Result, field func(name string, v gjson.Result) error) error {
 	what, prefix := "body", ""
 	if parent != "" {
@@ -125,7 +121,7 @@ func MillisField(name string, v gjson.Result) (time.Duration, error) {
 	return time.Duration(n) * time.Millisecond, nil
 }
 
-// wholeNumber reads digits only: no sign, no fraction, no exponent.
+// wholeNumber accepts digits only: no sign, fraction or exponent.
 func wholeNumber(v gjson.Result) (int64, bool) {
 	if v.Type != gjson.Number || len(v.Raw) > 18 {
 		return 0, false
@@ -185,8 +181,8 @@ func (r *ReserveRequest) AppendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// ParseJSON reads the JSON form strictly. It does not validate the fields'
-// values, but a result must be there. The error is a *FieldError.
+// ParseJSON reads the JSON form strictly. It does not validate the fields' values, but a result must be present. The
+// error is a *FieldError.
 func (r *FinishRequest) ParseJSON(b []byte) error {
 	*r = FinishRequest{}
 	found := false
@@ -260,8 +256,7 @@ func (r *ReleaseRequest) AppendJSON(dst []byte) []byte {
 	return append(appendJSONTarget(dst, r.Key, r.Scope, r.Token), '}')
 }
 
-// AppendJSON appends the JSON form. Token is the caller's own and repeated to
-// the holder of a reservation only.
+// AppendJSON appends the JSON form. token is the caller's own; only the holder of a reservation gets it back.
 func (r *ReserveReply) AppendJSON(dst []byte, token string) []byte {
 	dst = append(dst, `{"state":"`...)
 	dst = append(dst, r.State.String()...)
@@ -280,7 +275,7 @@ func (r *ReserveReply) AppendJSON(dst []byte, token string) []byte {
 	return append(dst, '}')
 }
 
-// ParseJSON reads the JSON form and skips unknown fields.
+// ParseJSON reads the JSON form and ignores unknown fields.
 func (r *ReserveReply) ParseJSON(b []byte) error {
 	*r = ReserveReply{}
 	return ParseObject(b, MaxJSONDepth, func(name string, v gjson.Result) (err error) {
@@ -377,7 +372,7 @@ func (r *Result) parseJSONHeaders(v gjson.Result) error {
 	})
 }
 
-// eachPair reads the array of [name, value] that is the field what.
+// eachPair reads the array of [name, value] in the field what.
 func eachPair(what string, v gjson.Result, add func(Header) error) error {
 	const allowed = "must be an array of [name, value]"
 	if !v.IsArray() {
@@ -412,7 +407,7 @@ func eachPair(what string, v gjson.Result, add func(Header) error) error {
 	return err
 }
 
-// ParseJSON reads a problem as the manager writes it and skips unknown fields.
+// ParseJSON reads a problem as the manager writes it, and ignores unknown fields.
 func (p *Problem) ParseJSON(b []byte) error {
 	*p = Problem{}
 	return ParseObject(b, MaxJSONDepth, func(name string, v gjson.Result) error {
@@ -462,7 +457,7 @@ func appendJSONMillis(dst []byte, name string, d time.Duration) []byte {
 	return strconv.AppendInt(dst, millis(d), 10)
 }
 
-// millis rounds up, as the raw form does: what still holds is never told as 0.
+// millis rounds up, as the raw form does, so a time that is not over is never sent as 0.
 func millis(d time.Duration) int64 {
 	if d < 0 {
 		return 0

@@ -8,8 +8,8 @@ type Code string
 const (
 	CodeInvalidRequest      Code = "invalid-request"       // 400: a field is missing, malformed or unknown
 	CodeInvalidKey          Code = "invalid-key"           // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
-	CodeKeyRequired         Code = "key-required"          // 400: this route demands a key
-	CodeUnsupportedProtocol Code = "unsupported-protocol"  // 400: a key on what cannot be protected: CONNECT, an upgrade, gRPC
+	CodeKeyRequired         Code = "key-required"          // 400: this route requires a key
+	CodeUnsupportedProtocol Code = "unsupported-protocol"  // 400: a key on a request that cannot be protected: CONNECT, an upgrade, gRPC
 	CodeUnauthorized        Code = "unauthorized"          // 401: wrong or missing credentials
 	CodeForbidden           Code = "forbidden"             // 403: these credentials do not allow this call
 	CodeNotFound            Code = "not-found"             // 404: no such entry, job or path
@@ -17,18 +17,18 @@ const (
 	CodeEncodingNotAccepted Code = "encoding-not-accepted" // 406: the recorded answer has another content-encoding
 	CodePending             Code = "request-pending"       // 409: the first attempt is still running
 	CodeOutcomeUnknown      Code = "outcome-unknown"       // 409: the first attempt may have run, its outcome is not known
-	CodeFenced              Code = "fenced"                // 409: the token was superseded by a later reservation
+	CodeFenced              Code = "fenced"                // 409: a later reservation superseded the token
 	CodeDuplicateKey        Code = "duplicate-key"         // 409: a live job holds the key
 	CodeConflict            Code = "conflict"              // 409: the state does not allow this call
 	CodeSequenceGap         Code = "sequence-gap"          // 409: a structured id skips a sequence of its client
 	CodeTooManyLogs         Code = "too-many-logs"         // 409: the manager keeps as many logs as it may
 	CodeTooManyWriters      Code = "too-many-writers"      // 409: the log has as many writers as it may
-	CodeAnswerNotRecorded   Code = "answer-not-recorded"   // 410: it ran, but the answer was too large to keep
+	CodeAnswerNotRecorded   Code = "answer-not-recorded"   // 410: the work ran, but its answer was too large to keep
 	CodeCursorGone          Code = "cursor-gone"           // 410: the log's retention has deleted what follows the cursor
 	CodeTooLarge            Code = "too-large"             // 413: body or result over the limit
 	CodeUnsupportedMedia    Code = "unsupported-media"     // 415: content type is neither JSON nor raw
-	CodeWrongShard          Code = "wrong-shard"           // 421: the caller means another shard than this manager is
-	CodeKeyMoved            Code = "key-moved"             // 421: another shard of the manager's list owns the key, and here is nothing of it
+	CodeWrongShard          Code = "wrong-shard"           // 421: the call is meant for another shard than this manager's
+	CodeKeyMoved            Code = "key-moved"             // 421: another shard of the manager's list owns the key, and it has no entry here
 	CodeFingerprintMismatch Code = "fingerprint-mismatch"  // 422: the key was used for another request
 	CodePayloadMismatch     Code = "payload-mismatch"      // 422: the entry's id was used for another payload
 	CodeNotWritten          Code = "not-written"           // 424: another entry of the atomic batch was refused
@@ -39,7 +39,7 @@ const (
 	CodeManagerUnavailable  Code = "manager-unavailable"   // 503: the gate cannot reach the ledger
 	CodeUnavailable         Code = "unavailable"           // 503: starting, stopping or failed
 	CodeOverloaded          Code = "overloaded"            // 503: load is shed
-	CodeAskAlone            Code = "ask-alone"             // 503: the recorded answer does not fit into a batch's; make the call by itself
+	CodeAskAlone            Code = "ask-alone"             // 503: the recorded answer does not fit into a batch's answer; make the call by itself
 	CodeLedgerFull          Code = "ledger-full"           // 503: the window is full of entries that have not expired
 	CodeWindowFull          Code = "window-full"           // 503: the log's window is full of ids that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full

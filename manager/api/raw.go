@@ -13,11 +13,9 @@ import (
 //	duration := uvarint(milliseconds, rounded up)
 //	result := uvarint(status) flags(1 byte, bit 0 body omitted) uvarint(count) (name value)* body
 //
-// Fields come in the order in which the structs of types.go declare them. A
-// message is exactly consumed: trailing bytes are an error, so that a sender
-// and a receiver that disagree never half understand each other. UnknownTTL is
-// left out at the end where it is 0, so that what older senders write means the
-// manager's default; else it is one millisecond more than the duration.
+// Fields are in the order in which the structs of types.go declare them. Trailing bytes are an error, so that a sender
+// and a receiver that disagree never half understand each other. UnknownTTL is omitted at the end if it is 0: a message
+// of an older sender then means the manager's default. Otherwise it is the duration plus one millisecond.
 
 const rawVersion = 1
 
@@ -29,14 +27,14 @@ const (
 	kindReply   = 'A'
 )
 
-// RawError tells why a raw message was refused.
+// RawError says why a raw message was rejected.
 type RawError struct {
 	// Field is the name of the field, empty for the frame itself.
 	Field string
 	// Reason completes the sentence "<field>: ...".
 	Reason string
 
-	// TooLarge: there is too much of it, 413.
+	// TooLarge: there are too many items, 413.
 	TooLarge bool
 }
 
@@ -47,7 +45,7 @@ func (e *RawError) Error() string {
 	return "raw message: " + e.Field + ": " + e.Reason
 }
 
-// Problem is the answer to a request with this error: 400, or 413 for too many items.
+// Problem returns the answer to a request with this error: 400, or 413 for too many items.
 func (e *RawError) Problem() Problem {
 	if e.TooLarge {
 		return Problem{Status: 413, Code: CodeTooLarge, Title: "Too large", Detail: e.Error()}
@@ -107,7 +105,7 @@ func (r *FinishRequest) ParseRaw(b []byte) error {
 	return d.end()
 }
 
-// parseRawHead reads everything before the result.
+// parseRawHead reads all fields before the result.
 func (r *FinishRequest) parseRawHead(d *decoder) {
 	d.start(kindFinish)
 	r.Key = d.str("key")
@@ -136,8 +134,7 @@ func (r *ReleaseRequest) decode(d decoder) error {
 	return d.end()
 }
 
-// AppendRaw appends the raw form. Commit, reject and release are answered with
-// a reply that has only a State.
+// AppendRaw appends the raw form. The answer to a commit, reject or release is a reply that has only a State.
 func (r *ReserveReply) AppendRaw(dst []byte) []byte {
 	dst = append(dst, rawVersion, kindReply, byte(r.State))
 	dst = appendDuration(dst, r.ExpiresIn)
@@ -152,13 +149,13 @@ func (r *ReserveReply) AppendRaw(dst []byte) []byte {
 func (r *ReserveReply) ParseRaw(b []byte) error {
 	d := decoder{b: b}
 	d.start(kindReply)
-	r.State = State(d.octet("state"))
+	r.State = State(d.byteField("state"))
 	if d.err == nil && int(r.State) >= len(stateNames) {
 		d.fail("state", "unknown state")
 	}
 	r.ExpiresIn = d.duration("expires_in")
 	r.Result = Result{}
-	switch d.octet("has_result") {
+	switch d.byteField("has_result") {
 	case 0:
 	case 1:
 		d.result(&r.Result)
@@ -168,8 +165,8 @@ func (r *ReserveReply) ParseRaw(b []byte) error {
 	return d.end()
 }
 
-// AppendRaw appends the raw form of the result alone, which is also how it is
-// stored, so that a recorded answer is encoded once.
+// AppendRaw appends the raw form of a result by itself. Results are stored in this form, so a recorded answer is
+// encoded once.
 func (r *Result) AppendRaw(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(r.Status))
 	var flags byte
@@ -186,7 +183,7 @@ func (r *Result) AppendRaw(dst []byte) []byte {
 	return append(dst, r.Body...)
 }
 
-// ParseRaw reads a result alone. The body aliases b.
+// ParseRaw reads a result by itself. The body aliases b.
 func (r *Result) ParseRaw(b []byte) error {
 	d := decoder{b: b}
 	d.result(r)
@@ -205,7 +202,7 @@ func appendDuration(dst []byte, v time.Duration) []byte {
 	return binary.AppendUvarint(dst, uint64((v+time.Millisecond-1)/time.Millisecond))
 }
 
-// decoder reads fields until the first error and zero values after it.
+// decoder reads fields until the first error, and zero values after it.
 type decoder struct {
 	b    []byte
 	view bool // strings alias b
@@ -245,7 +242,7 @@ func (d *decoder) end() error {
 	return nil
 }
 
-func (d *decoder) octet(field string) byte {
+func (d *decoder) byteField(field string) byte {
 	if len(d.b) == 0 {
 		d.fail(field, "missing")
 		return 0
@@ -265,7 +262,7 @@ func (d *decoder) uvarint(field string) uint64 {
 	return v
 }
 
-func (d *decoder) octets(field string) []byte {
+func (d *decoder) bytesField(field string) []byte {
 	n := d.uvarint(field)
 	if n > uint64(len(d.b)) {
 		d.fail(field, "longer than the message")
@@ -277,7 +274,7 @@ func (d *decoder) octets(field string) []byte {
 }
 
 func (d *decoder) str(field string) string {
-	v := d.octets(field)
+	v := d.bytesField(field)
 	if d.view {
 		return unsafe.String(unsafe.SliceData(v), len(v))
 	}
@@ -312,7 +309,7 @@ func (d *decoder) result(r *Result) {
 		d.fail("status", "must be 100 to 599")
 	}
 	r.Status = int(status)
-	flags := d.octet("flags")
+	flags := d.byteField("flags")
 	if flags > 1 {
 		d.fail("flags", "unknown flag")
 	}
@@ -324,19 +321,18 @@ func (d *decoder) result(r *Result) {
 	if d.err == nil && count > 0 {
 		r.Headers = d.headers(int(count))
 	}
-	r.Body = d.octets("body")
+	r.Body = d.bytesField("body")
 	if d.err != nil {
 		*r = Result{}
 	}
 }
 
-// headers reads n headers. Their names and values are pieces of one string, so
-// that n headers take two allocations.
+// headers reads n headers. Their names and values share one string, so n headers need only two allocations.
 func (d *decoder) headers(n int) []Header {
 	block := d.b
 	for range n {
-		d.octets("header name")
-		d.octets("header value")
+		d.bytesField("header name")
+		d.bytesField("header value")
 	}
 	if d.err != nil {
 		return nil
@@ -345,9 +341,9 @@ func (d *decoder) headers(n int) []Header {
 	headers := make([]Header, n)
 	again := decoder{b: block}
 	for i := range headers {
-		name := len(again.octets(""))
+		name := len(again.bytesField(""))
 		headers[i].Name = text[len(block)-len(again.b)-name:][:name]
-		value := len(again.octets(""))
+		value := len(again.bytesField(""))
 		headers[i].Value = text[len(block)-len(again.b)-value:][:value]
 	}
 	return headers

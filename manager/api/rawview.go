@@ -2,10 +2,9 @@ package api
 
 import "time"
 
-// The functions below read a message in place: the strings they return are
-// views of it, valid for as long as it is and is not modified. They are for the
-// manager, which answers a request before its buffer is used again, and keeps
-// copies of what it stores.
+// The functions below read a message in place: the strings they return are views of it, valid as long as it is neither
+// freed nor modified. They are for the manager, which answers a request before it reuses the buffer, and copies what it
+// stores.
 
 // ViewRaw is ParseRaw whose strings alias b.
 func (r *ReserveRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b, view: true}) }
@@ -13,9 +12,8 @@ func (r *ReserveRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b,
 // ViewRaw is ParseRaw whose strings alias b.
 func (r *ReleaseRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b, view: true}) }
 
-// ViewRawFinish reads all fields of a FinishRequest in the raw form but the
-// result, which it returns unread. The result and the strings alias b. The
-// caller checks the result with CheckRawResult.
+// ViewRawFinish reads all fields of a FinishRequest in the raw form except the result, which it returns undecoded. The
+// result and the strings alias b. The caller must check the result with CheckRawResult.
 func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {
 	*r = FinishRequest{}
 	d := decoder{b: b, view: true}
@@ -26,16 +24,15 @@ func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {
 	return d.b, nil
 }
 
-// CheckRawResult reports whether b is one well-formed and valid result in the
-// raw form, without building it. Status is its HTTP status and body the number
-// of bytes of its body. The error is a *RawError or a *FieldError.
+// CheckRawResult checks that b is one well-formed and valid result in the raw form, without building it. status is its
+// HTTP status and body the number of bytes of its body. The error is a *RawError or a *FieldError.
 func CheckRawResult(b []byte) (status, body int, err error) {
 	d := decoder{b: b}
 	s := d.uvarint("status")
 	if d.err == nil && (s < 100 || s > 599) {
 		d.fail("status", allowedStatus)
 	}
-	flags := d.octet("flags")
+	flags := d.byteField("flags")
 	if flags > 1 {
 		d.fail("flags", "unknown flag")
 	}
@@ -46,7 +43,7 @@ func CheckRawResult(b []byte) (status, body int, err error) {
 	size := 0
 	if d.err == nil {
 		for range count {
-			name, value := d.octets("header name"), d.octets("header value")
+			name, value := d.bytesField("header name"), d.bytesField("header value")
 			if d.err != nil {
 				break
 			}
@@ -62,7 +59,7 @@ func CheckRawResult(b []byte) (status, body int, err error) {
 	if size > MaxResultHeaderBytes {
 		d.fail("headers", allowedHeaders)
 	}
-	content := d.octets("body")
+	content := d.bytesField("body")
 	if d.err == nil && flags&1 != 0 && len(content) != 0 {
 		d.fail("body", allowedOmitted)
 	}
@@ -72,8 +69,7 @@ func CheckRawResult(b []byte) (status, body int, err error) {
 	return int(s), len(content), nil
 }
 
-// AppendRawReply appends the raw form of a reply whose result, when it has one,
-// is already in the raw form.
+// AppendRawReply appends the raw form of a reply whose result, if any, is already in the raw form.
 func AppendRawReply(dst []byte, state State, expiresIn time.Duration, result []byte) []byte {
 	dst = append(dst, rawVersion, kindReply, byte(state))
 	dst = appendDuration(dst, expiresIn)

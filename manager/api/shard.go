@@ -8,19 +8,17 @@ const (
 	MaxShardBytes = 255
 )
 
-// Owner returns the position in shards of the one that keeps the ledger entry of (scope, key). Gates and
-// managers compute the same owner from the same names, in any order, and nothing else: no health, no
-// addresses. It is rendezvous hashing: a shard more or less moves only the keys that it wins or loses.
-// Owner of an empty list is -1.
+// Owner returns the index in shards of the shard that keeps the ledger entry of (scope, key), and -1 for an empty list.
+// Gates and managers compute the same owner from the same names in any order. Nothing else matters, neither health nor
+// addresses. It is rendezvous hashing: adding or removing a shard moves only the keys that this shard wins or loses.
 //
-// The function is part of the wire format. The score of a shard is mix(fnv(scope 0 key) + mix(fnv(name))),
-// with the 64-bit FNV-1a hash and the finalizer of splitmix64; the largest score wins, of equal ones the
-// smaller name.
+// The function is part of the wire format. The score of a shard is mix(fnv(scope 0 key) + mix(fnv(name))), with the
+// 64-bit FNV-1a hash and the finalizer of splitmix64. The largest score wins; of equal scores, the smaller name.
 func Owner(shards []string, scope, key string) int {
 	if len(shards) < 2 {
 		return len(shards) - 1
 	}
-	entry := fnv(fnv(fnvOffset, scope)*fnvPrime, key) // the byte 0 between the two changes nothing but by the prime
+	entry := fnv(fnv(fnvOffset, scope)*fnvPrime, key) // hashing the 0 byte between the two is only a multiplication by the prime
 	best, most := -1, uint64(0)
 	for i := range shards {
 		score := mix(entry + mix(fnv(fnvOffset, shards[i])))

@@ -8,30 +8,29 @@ const (
 	PathCommit  = "/v1/ledger/commit"
 	PathReject  = "/v1/ledger/reject"
 	PathRelease = "/v1/ledger/release"
-	// PathRenew takes a ReserveRequest without Wait and extends the reservation of its
-	// token to PendingTTL from now.
+	// PathRenew extends the reservation of the request's token to PendingTTL from now. Its body is a ReserveRequest
+	// without Wait.
 	PathRenew = "/v1/ledger/renew"
-	// PathUnknown takes a ReserveRequest without PendingTTL and Wait and ends the
-	// reservation of its token: the work may have run, and nobody knows how it ended.
+	// PathUnknown ends the reservation of the request's token: the work may have run, and its outcome is not known. Its
+	// body is a ReserveRequest without PendingTTL and Wait.
 	PathUnknown = "/v1/ledger/unknown"
-	// PathBatch takes several of the calls above, each judged and answered by itself; see Op.
+	// PathBatch makes several of the calls above, each judged and answered by itself (see Op).
 	PathBatch = "/v1/ledger/batch"
 )
 
 // Header names, in the lower case that HTTP/2 and Envoy use.
 const (
-	// HeaderManager is set by the manager on every answer; its value is the
-	// manager's version. An answer to a callout that lacks it was made by a
-	// proxy on the way and says nothing about the ledger.
+	// HeaderManager is set by the manager on every answer; its value is the manager's version. An answer to a callout
+	// without it comes from a proxy on the way and says nothing about the ledger.
 	HeaderManager = "oncegate-manager"
 	// HeaderIdempotencyKey carries the client's key.
 	HeaderIdempotencyKey = "idempotency-key"
-	// HeaderShard names on a ledger call the shard that the caller means. A manager that is another
-	// one refuses it.
+	// HeaderShard on a ledger call names the shard that the call is meant for. A manager of another shard rejects the
+	// call.
 	HeaderShard = "oncegate-shard"
 	// HeaderReplayed is "true" on a recorded answer.
 	HeaderReplayed = "idempotent-replayed"
-	// HeaderStatus tells what the gate did: executed, replayed, bypassed or a problem's code.
+	// HeaderStatus says what the gate did: executed, replayed, bypassed or a problem's code.
 	HeaderStatus = "idempotency-status"
 )
 
@@ -61,8 +60,7 @@ const (
 	MaxTTL = 366 * 24 * time.Hour
 )
 
-// NoUnknown as an UnknownTTL means that a key is free again when its reservation runs out
-// without an outcome.
+// NoUnknown as an UnknownTTL frees the key when its reservation runs out without an outcome.
 const NoUnknown time.Duration = -1
 
 // State of a ledger entry.
@@ -82,8 +80,8 @@ const (
 	StateReserved
 	// StateReleased is the answer to a release.
 	StateReleased
-	// StateUnknown: the work may have run, its outcome is not known. A late outcome with
-	// the same token, or an operator, replaces it; nothing else runs before it expires.
+	// StateUnknown: the work may have run, and its outcome is not known. A late outcome with the same token, or an
+	// operator, replaces it. No other attempt runs until the entry expires.
 	StateUnknown
 )
 
@@ -123,26 +121,25 @@ type Result struct {
 	Headers []Header
 	// Body is the whole body; empty when BodyOmitted.
 	Body []byte
-	// BodyOmitted: the body was larger than the limit and was not recorded.
-	// Later duplicates are answered 410, never with a partial body.
+	// BodyOmitted: the body was larger than the limit and was not recorded. Later duplicates get 410, never a partial
+	// body.
 	BodyOmitted bool
 }
 
 // ReserveRequest asks for the right to run the work of (Scope, Key) once.
 type ReserveRequest struct {
 	Key, Scope string
-	// Fingerprint is a digest of the request; two requests with one key and
-	// different fingerprints are a client's mistake. Empty: not compared.
+	// Fingerprint is a digest of the request. Two requests with the same key and different fingerprints are a client's
+	// mistake. Empty: not compared.
 	Fingerprint string
-	// Token identifies this attempt. The same (key, token) twice is the same call.
+	// Token identifies this attempt. Two calls with the same (key, token) are the same call.
 	Token string
-	// PendingTTL is how long the reservation holds; 0 means the manager's default.
+	// PendingTTL is how long the reservation lasts; 0 means the manager's default.
 	PendingTTL time.Duration
-	// Wait is how long the call may be held while another attempt is pending;
-	// 0 means not at all. The manager bounds it.
+	// Wait is how long the call may wait while another attempt is pending; 0 means not at all. The manager bounds it.
 	Wait time.Duration
-	// UnknownTTL is how long the key is remembered as StateUnknown when the reservation
-	// runs out without an outcome; 0 means the manager's default, NoUnknown not at all.
+	// UnknownTTL is how long the key is remembered as StateUnknown after the reservation ran out without an outcome; 0
+	// means the manager's default, NoUnknown not at all.
 	UnknownTTL time.Duration
 }
 
@@ -151,8 +148,8 @@ type ReserveReply struct {
 	// State is StateReserved (run the work), StateCommitted or StateRejected
 	// (Result is the recorded answer) or StatePending (another attempt runs).
 	State State
-	// ExpiresIn is how long the reservation, or the other attempt's, still
-	// holds; for a final state how long the entry will be remembered.
+	// ExpiresIn is how long the reservation, or the other attempt's, still lasts; for a final state how long the entry
+	// will be remembered.
 	ExpiresIn time.Duration
 	// Result is set for final states.
 	Result Result
@@ -161,15 +158,15 @@ type ReserveReply struct {
 // FinishRequest ends a reservation with its outcome: commit or reject.
 type FinishRequest struct {
 	Key, Scope, Token string
-	// Fingerprint repeats the reservation's, for an outcome that comes after
-	// the reservation is gone and must be recorded late. May be empty.
+	// Fingerprint repeats the reservation's, for an outcome that arrives after the reservation is gone and is recorded
+	// late. May be empty.
 	Fingerprint string
 	// TTL is how long the outcome is remembered; 0 means the manager's default.
 	TTL    time.Duration
 	Result Result
 }
 
-// ReleaseRequest gives a reservation back: nothing ran.
+// ReleaseRequest ends a reservation whose work did not run.
 type ReleaseRequest struct {
 	Key, Scope, Token string
 }

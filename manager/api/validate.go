@@ -5,13 +5,11 @@ import (
 	"time"
 )
 
-// FieldError tells which field of a request was refused, what it held and what
-// is allowed there.
+// FieldError says which field of a request was rejected, its value and what is allowed.
 type FieldError struct {
 	// Field is the field's name on the wire, "body" for the message itself.
 	Field string
-	// Value is what was given, shortened; empty when the field is missing or
-	// its value would not help.
+	// Value is what was sent, shortened; empty when the field is missing or its value would not help.
 	Value string
 	// Allowed completes the sentence "<field>: must be ...".
 	Allowed string
@@ -25,7 +23,7 @@ func (e *FieldError) Error() string {
 	return msg + e.Allowed
 }
 
-// Problem is the answer to a request with this error: 400.
+// Problem returns the answer to a request with this error: 400.
 func (e *FieldError) Problem() Problem {
 	p := Problem{Status: 400, Code: CodeInvalidRequest, Title: "Invalid request", Detail: e.Error()}
 	if e.Field == fieldKey {
@@ -213,17 +211,16 @@ func visible(s string, minLen, maxLen int) bool {
 	return true
 }
 
-// visible8 is visible for eight bytes at a time, as every call carries some 150
-// of them. A byte from 0x80 has its top bit set; one more makes that so for 0x7f;
-// and taking 0x21 from a byte whose top bit was set clears that bit if the rest
-// was less. None of this carries into another byte unless one is refused anyway.
+// visible8 is visible for eight bytes at a time, because every call has about 150 of them. A byte from 0x80 up has its
+// top bit set. Adding one sets the top bit for 0x7f. Setting the top bit and then subtracting 0x21 clears it for a byte
+// below 0x21. A carry into another byte happens only if a byte is rejected anyway.
 func visible8(w uint64) bool {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	return (w|(w+ones)|^((w|tops)-0x21*ones))&tops == 0
 }
 
-// headerName reports whether s is a field name in lower case. Names that begin
-// with a colon belong to HTTP/2 and are no end-to-end headers.
+// headerName reports whether s is a lower-case field name. Names that begin with a colon belong to HTTP/2 and are not
+// end-to-end headers.
 func headerName(s string) bool {
 	if s == "" {
 		return false
@@ -250,7 +247,7 @@ func headerValue(s string) bool {
 	return true
 }
 
-// shorten keeps error messages and logs small whatever was sent.
+// shorten keeps error messages and logs small, whatever was sent.
 func shorten(s string) string {
 	const limit = 64
 	if len(s) > limit {
@@ -259,6 +256,5 @@ func shorten(s string) string {
 	return s
 }
 
-// quote is AppendJSONString without its surprises for people: what cannot be
-// shown is escaped.
+// quote makes a value readable in a message: unprintable characters are escaped.
 func quote(s string) string { return strconv.QuoteToASCII(s) }

@@ -25,23 +25,19 @@ type Options struct {
 	URL string
 	// Token is sent as a bearer token when set.
 	Token string
-	// HTTP makes the requests; by default a client with a transport of its own
-	// that keeps up to 256 connections. It must not have a timeout shorter than
-	// the calls' waits. Redirects that turn a POST into a GET (301, 302, 303)
-	// are not followed, whatever its CheckRedirect says. Must be nil with unix:.
+	// HTTP makes the requests; the default is a client with its own transport that keeps up to 256 connections. It must
+	// not have a timeout shorter than the calls' waits. Redirects that turn a POST into a GET (301, 302, 303) are not
+	// followed, whatever its CheckRedirect says. It must be nil with unix:.
 	HTTP *http.Client
-	// Keys makes idempotency keys; by default with a random client id, which is
-	// as good as long as the program does not want to find its submissions by
-	// it.
+	// Keys makes idempotency keys. The default uses a random client id, which is sufficient unless the program wants to
+	// recognize its submissions by it.
 	Keys *Keys
-	// Timeout bounds one attempt of a call, its wait apart. Default 15 s.
+	// Timeout bounds one attempt of a call, in addition to the call's wait. Default 15 s.
 	Timeout time.Duration
-	// BackoffBase and BackoffMax shape the pauses between attempts: the base
-	// doubled with each one, at most the maximum, of which half is random. A
-	// longer Retry-After of the manager is kept to. Defaults 50 ms and 5 s.
+	// BackoffBase and BackoffMax set the pauses between attempts: the base doubled with each attempt, at most the
+	// maximum; half of it is random. A longer Retry-After of the manager takes precedence. Defaults 50 ms and 5 s.
 	BackoffBase, BackoffMax time.Duration
-	// MaxAttempts bounds the attempts of one call; by default only its context
-	// does.
+	// MaxAttempts bounds the attempts of one call. By default only the call's context does.
 	MaxAttempts int
 }
 
@@ -51,7 +47,7 @@ type Client struct {
 	base string
 }
 
-// New checks the options; it does not connect.
+// New checks the options. It does not connect.
 func New(o Options) (*Client, error) {
 	dial, proxy := (&net.Dialer{Timeout: 5 * time.Second}).DialContext, http.ProxyFromEnvironment
 	if path, ok := strings.CutPrefix(o.URL, "unix:"); ok {
@@ -105,9 +101,8 @@ func New(o Options) (*Client, error) {
 	return &Client{opts: o, base: strings.TrimRight(o.URL, "/")}, nil
 }
 
-// keepMethod returns a copy of the HTTP client that does not follow redirects to
-// another method. A submission that came back as a GET would find a list of
-// jobs, and nothing would be submitted.
+// keepMethod returns a copy of the HTTP client that does not follow redirects to another method. A redirected
+// submission would become a GET that lists jobs, and nothing would be submitted.
 func keepMethod(h *http.Client) *http.Client {
 	copied := *h
 	follow := h.CheckRedirect
@@ -135,17 +130,16 @@ const maxToken = 4096
 type call struct {
 	method, path string
 	body         any
-	raw          []byte        // instead of body: it, and the answer, a *[]byte, are in the API's raw form
+	raw          []byte        // instead of body: the request and the answer, a *[]byte, are in the API's raw form
 	key          string        // idempotency key
-	wait         time.Duration // that the manager may hold the call
+	wait         time.Duration // how long the manager may let the call wait
 	once         bool          // do not repeat
 }
 
-// maxAnswer bounds an answer: a full claim or page and what surrounds it.
+// maxAnswer bounds an answer: a full claim or page, with its frame.
 const maxAnswer = 32 << 20
 
-// do makes the call until it has an answer that will not change, and decodes a
-// success into out. Only calls that may be repeated are.
+// do repeats the call until it has a final answer, and decodes a success into out. It does not repeat a call with once.
 func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err error) {
 	body := call.raw
 	if call.body != nil {
@@ -153,8 +147,8 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 			return false, fmt.Errorf("client: %s %s: %w", call.method, call.path, err)
 		}
 	}
-	// What can never be sent is not to be tried again and again. Quoted, as RFC
-	// 8941 has it, a key may be longer than it is.
+	// A key that can never be sent must not be tried repeatedly. A key that is quoted as in RFC 8941 may be longer than
+	// MaxKeyBytes.
 	if call.key != "" && !visible(call.key, 2*api.MaxKeyBytes+2) {
 		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.key, api.MaxKeyBytes)
 	}
@@ -166,7 +160,7 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 		if pause(ctx, c.backoff(attempt, err)) == nil {
 			continue
 		}
-		// The manager's last answer tells more than the context's end.
+		// The manager's last answer says more than the end of the context.
 		if !errors.Is(err, ctx.Err()) {
 			err = fmt.Errorf("%w (%w)", err, ctx.Err())
 		}
@@ -188,8 +182,7 @@ func (c *Client) backoff(attempt int, err error) time.Duration {
 	return d
 }
 
-// temporary reports whether another attempt makes sense: the manager said so,
-// or there was no answer at all.
+// temporary reports whether another attempt makes sense: the manager said so, or there was no answer.
 func temporary(err error) bool {
 	var e *Error
 	if errors.As(err, &e) {
@@ -199,13 +192,12 @@ func temporary(err error) bool {
 	return !errors.As(err, &bad)
 }
 
-// badAnswer is a success that cannot be understood.
+// badAnswer is a success that cannot be decoded.
 type badAnswer struct{ error }
 
 func (e *badAnswer) Unwrap() error { return e.error }
 
-// notOurs is the error for a JSON answer that does not say what a manager's
-// would. It must never pass for a success.
+// notOurs is the error for a JSON answer that no manager would send. It must never count as a success.
 func (c *call) notOurs(what string) error {
 	return &badAnswer{fmt.Errorf("client: %s %s: an answer that is not of a manager: %s", c.method, c.path, what)}
 }

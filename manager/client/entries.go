@@ -10,11 +10,10 @@ import (
 type Entry struct {
 	Key   string `json:"key"`
 	Scope string `json:"scope"`
-	// State: pending, committed, rejected or unknown; released in the answer to a
-	// Resolve that gave the key free.
+	// State: pending, committed, rejected or unknown; released in the answer to a Resolve that freed the key.
 	State       string `json:"state"`
 	Fingerprint string `json:"fingerprint,omitempty"`
-	// JobID is that of the job that a submission under the key enqueued.
+	// JobID is the id of the job that a submission under the key enqueued.
 	JobID string `json:"job_id,omitempty"`
 	// AgeMS is the time since the reservation, ExpiresInMS until the entry is forgotten
 	// or, when it is pending, until its outcome counts as unknown.
@@ -22,7 +21,7 @@ type Entry struct {
 	ExpiresInMS int64 `json:"expires_in_ms"`
 	// Result is the recorded answer; only Entry returns it.
 	Result *Answer `json:"result,omitempty"`
-	// Status and BodyBytes tell of the recorded answer where Result does not.
+	// Status and BodyBytes describe the recorded answer where Result is not set.
 	Status    int `json:"status,omitempty"`
 	BodyBytes int `json:"body_bytes,omitempty"`
 }
@@ -33,7 +32,7 @@ type Answer struct {
 	// Headers are pairs of a name in lower case and a value.
 	Headers [][2]string `json:"headers"`
 	Body    []byte      `json:"body"`
-	// BodyOmitted: the answer is not there, only its status.
+	// BodyOmitted: only the status was recorded.
 	BodyOmitted bool `json:"body_omitted,omitempty"`
 }
 
@@ -51,14 +50,13 @@ type EntryPage struct {
 	Cursor  string  `json:"cursor"`
 }
 
-// Resolution is what is known of an outcome that the ledger does not know.
+// Resolution is an operator's decision about an unknown outcome.
 type Resolution struct {
-	// As: committed or rejected, which need a Status, or released: nothing ran and
-	// nothing runs any more, so the next request with the key may.
+	// As: committed or rejected, which need a Status, or released: nothing ran and nothing will run, so the next
+	// request with the key may run.
 	As     string `json:"as"`
 	Status int    `json:"status,omitempty"`
-	// Headers and Body of the answer, for later duplicates to get. Without a Body (nil)
-	// they are told that there is no answer but its Status.
+	// Headers and Body of the answer that later duplicates get. Without a Body (nil) they learn only its Status.
 	Headers [][2]string `json:"headers,omitempty"`
 	Body    []byte      `json:"body,omitempty"`
 	// TTLMS is how long the outcome is remembered; the manager's default when 0.
@@ -87,13 +85,13 @@ func (c *Client) Entry(ctx context.Context, scope, key string) (*Entry, error) {
 	return c.entry(ctx, call{method: "GET", path: entryPath(scope, key, "")})
 }
 
-// Resolve settles an entry that is unknown and returns what it is then. When an answer
-// is lost and the call repeated it may say that the entry is not unknown, or not there:
-// then it was settled. Only administrators may.
+// Resolve decides an entry that is unknown and returns the new entry. When an answer is lost and the call is repeated,
+// it may say that the entry is not unknown, or not there: then the first call resolved it. Only administrators may call
+// it.
 func (c *Client) Resolve(ctx context.Context, scope, key string, r Resolution) (*Entry, error) {
 	body := struct {
 		Resolution
-		Body *[]byte `json:"body,omitempty"` // an empty body is not none
+		Body *[]byte `json:"body,omitempty"` // an empty body differs from none
 	}{Resolution: r}
 	if r.Body != nil {
 		body.Body = &r.Body
@@ -114,7 +112,7 @@ func (c *Client) entry(ctx context.Context, call call) (*Entry, error) {
 
 func entryPath(scope, key, verb string) string {
 	escaped := url.PathEscape(key)
-	if key == "." || key == ".." { // which a path must not have
+	if key == "." || key == ".." { // a path segment cannot be one of these
 		escaped = strings.ReplaceAll(key, ".", "%2E")
 	}
 	path := "/v1/ledger/entries/" + escaped + verb

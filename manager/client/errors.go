@@ -8,20 +8,17 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Error is an answer of the manager, or of something on the way to it, that is
-// not a success.
+// Error is an answer that is not a success, from the manager or from a proxy on the way to it.
 type Error struct {
 	// Status is the HTTP status.
 	Status int
-	// Code names the problem; empty when the answer was no problem document of
-	// the manager.
+	// Code names the problem. It is empty when the answer was not a problem document of the manager.
 	Code api.Code
 	// Detail says what is wrong.
 	Detail string
-	// RetryAfter is how long the manager asks to wait; 0 when it does not.
+	// RetryAfter is how long the manager asks the caller to wait; 0 if it does not.
 	RetryAfter time.Duration
-	// Replayed: the answer was recorded for an earlier attempt with the same
-	// key. Trying again would bring it again.
+	// Replayed: the answer was recorded for an earlier attempt with the same key. Another attempt would get it again.
 	Replayed bool
 }
 
@@ -54,9 +51,9 @@ func HasCode(err error, code api.Code) bool {
 var (
 	// ErrCancelled: the job was cancelled.
 	ErrCancelled = errors.New("client: the job was cancelled")
-	// ErrLeaseLost: the job is, or will be, with another worker.
+	// ErrLeaseLost: another worker has the job, or will get it.
 	ErrLeaseLost = errors.New("client: the job's lease is lost")
-	// ErrStopping: the worker stops and its patience is over.
+	// ErrStopping: the worker is stopping and its StopTimeout is over.
 	ErrStopping = errors.New("client: the worker is stopping")
 )
 
@@ -64,8 +61,7 @@ type permanentError struct{ error }
 
 func (e permanentError) Unwrap() error { return e.error }
 
-// Permanent makes a handler's error the end of its job, whatever attempts
-// remain. Permanent(nil) is nil.
+// Permanent makes a handler's error final: the job fails even if attempts remain. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -80,8 +76,8 @@ type retryError struct {
 
 func (e retryError) Unwrap() error { return e.error }
 
-// RetryAfter makes the next attempt begin after d, at least 0 and at most 366
-// days, instead of the manager's backoff. RetryAfter(nil, d) is nil.
+// RetryAfter sets when the next attempt begins, instead of the manager's backoff: after d, 0 to 366 days.
+// RetryAfter(nil, d) is nil.
 func RetryAfter(err error, d time.Duration) error {
 	if err == nil {
 		return nil

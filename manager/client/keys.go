@@ -15,10 +15,9 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Keys makes idempotency keys {client_id}:{sequence}:{nonce}. The sequence
-// grows with every key; the nonce is new for every Keys, so that a program that
-// starts again, or another one with the same client id, never repeats a key.
-// It is safe for concurrent use.
+// Keys makes idempotency keys {client_id}:{sequence}:{nonce}. The sequence grows with every key. The nonce is random
+// for every Keys, so a program that restarts, or another one with the same client id, never repeats a key. It is safe
+// for concurrent use.
 type Keys struct {
 	client   string
 	nonce    string
@@ -55,10 +54,9 @@ func visible(s string, most int) bool {
 	return ok
 }
 
-// OpenKeys is NewKeys with the client id that the file holds. When there is no
-// file it is made, together with its directory, with a random id, so that a
-// program keeps its id over restarts. Two programs that start at once and share
-// the file get the same id.
+// OpenKeys is NewKeys with the client id in the file, so a program keeps its id over restarts. If there is no file,
+// OpenKeys creates it, and its directory, with a random id. Two programs that start at the same time and share the file
+// get the same id.
 func OpenKeys(file string) (*Keys, error) {
 	for range 3 {
 		b, err := os.ReadFile(file)
@@ -79,8 +77,8 @@ func OpenKeys(file string) (*Keys, error) {
 	return nil, fmt.Errorf("%s: the client id vanishes as soon as it is made", file)
 }
 
-// createID makes the file complete or not at all: another program must not read
-// half an id. It fails with fs.ErrExist when there is one already.
+// createID creates the file complete or not at all: another program must not read half an id. It fails with fs.ErrExist
+// when the file exists.
 func createID(file string) error {
 	dir := filepath.Dir(file)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -109,7 +107,7 @@ func createID(file string) error {
 // ClientID is the first part of every key.
 func (k *Keys) ClientID() string { return k.client }
 
-// Next returns a key that was never used before.
+// Next returns a new key.
 func (k *Keys) Next() string {
 	return k.client + ":" + strconv.FormatUint(k.sequence.Add(1), 10) + ":" + k.nonce
 }

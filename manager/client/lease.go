@@ -7,21 +7,20 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// leaseKeeper sends heartbeats for one job until it is stopped. Its goroutine
-// begins with the first beat, so that short jobs have none.
+// leaseKeeper sends heartbeats for one job until it is stopped. Its goroutine starts with the first beat, so short jobs
+// need none.
 type leaseKeeper struct {
 	cancel context.CancelFunc
 	timer  *time.Timer
 	ended  chan struct{}
 }
 
-// keepLease beats every third of the lease, and more often after a failure. It
-// ends the job's context when the job is cancelled or the lease lost, which it
-// also is when no beat was heard for its whole duration.
+// keepLease sends a heartbeat every third of the lease, and more often after a failure. It ends the job's context when
+// the job is cancelled or the lease is lost. The lease also counts as lost when no heartbeat was answered for its whole
+// duration.
 func (w *Worker) keepLease(ctx context.Context, end context.CancelCauseFunc, j *Job) *leaseKeeper {
 	k := &leaseKeeper{ended: make(chan struct{})}
-	// The job's own context may end, because of a cancel or a stop, long before
-	// its handler returns and is reported.
+	// A cancel or a stop may end the job's own context long before its handler returns and is reported.
 	ctx, k.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	// The lease began before the answer to the claim arrived.
 	claimed := time.Now()
@@ -36,9 +35,8 @@ func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job,
 	for {
 		sent := time.Now()
 		bound := w.opts.Lease / 3
-		// A beat that nobody answers must not outlast the lease. When that is
-		// over already, because this machine stood still, one more may find that
-		// nobody has taken it back.
+		// A heartbeat without an answer must not outlast the lease. If the lease is already over, because this machine
+		// stood still, one more heartbeat may find that it was not revoked.
 		if left := w.opts.Lease - sent.Sub(held); left > 0 {
 			bound = min(bound, left)
 		}
@@ -67,7 +65,7 @@ func (w *Worker) beats(ctx context.Context, end context.CancelCauseFunc, j *Job,
 	}
 }
 
-// stop ends the beats and waits for the one that is on its way.
+// stop ends the heartbeats and waits for the one in progress.
 func (k *leaseKeeper) stop() {
 	k.cancel()
 	if !k.timer.Stop() {

@@ -9,32 +9,29 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Ledger makes calls on the ledger as a gate does: it reserves keys before work runs, and records the
-// outcomes.
+// Ledger makes calls on the ledger as a gate does: it reserves keys before work runs, and records the outcomes.
 type Ledger struct{ c *Client }
 
-// Ledger returns the calls on the ledger. The client's URL must lead to the manager, not to a gate.
+// Ledger returns the ledger's calls. The client's URL must lead to the manager, not to a gate.
 func (c *Client) Ledger() *Ledger { return &Ledger{c} }
 
 // LedgerAnswer is the answer to one call of a batch.
 type LedgerAnswer struct {
-	// Reply has the state that the key is in for the caller: reserved, pending, committed, rejected,
-	// released or unknown; and for a reserve, renew or unknown how long, and what was recorded.
+	// Reply has the key's state for the caller: reserved, pending, committed, rejected, released or unknown. For a
+	// reserve, renew or unknown it also has how long that lasts, and the recorded answer.
 	Reply api.ReserveReply
-	// Err is why the call was refused: an *Error of the manager's, or an *api.FieldError when the
-	// call was not even sent.
+	// Err is why the call was refused: an *Error of the manager, or an *api.FieldError when the call was not sent.
 	Err error
 }
 
-// Batch makes the calls in as few requests as they fit into, and returns one answer for each, in
-// order. Each is judged and answered by itself; calls of one key are judged in their order. The calls
-// of one request are made durable together. No call waits: Reserve.Wait is ignored, and a key that
-// another attempt holds is api.StatePending at once.
+// Batch makes the calls in as few requests as possible, and returns one answer for each, in order. Each call is judged
+// and answered by itself; calls of one key are judged in their order. The calls of one request become durable together.
+// No call waits: Reserve.Wait is ignored, and a key that another attempt has reserved is api.StatePending immediately.
 //
-// A request that has no answer, or is refused for a while as a whole, is repeated with the same
-// tokens, which is the same calls. An error says that it got no answer however often it was repeated:
-// calls of the request, and of those after it, may have been made or not. The same Batch again settles that. An answer whose
-// Err is Temporary can be asked for again in the same way, after its RetryAfter.
+// A request that gets no answer, or is refused temporarily as a whole, is repeated with the same tokens, so its calls
+// stay the same calls. An error says that a request got no answer in spite of that: its calls, and those after it, may
+// or may not have been made. Repeating the Batch settles that. A call whose Err is Temporary can be repeated in the
+// same way, after its RetryAfter.
 func (l *Ledger) Batch(ctx context.Context, calls []api.BatchCall) ([]LedgerAnswer, error) {
 	answers := make([]LedgerAnswer, len(calls))
 	var items []byte
@@ -76,10 +73,10 @@ func (l *Ledger) Batch(ctx context.Context, calls []api.BatchCall) ([]LedgerAnsw
 	return answers, nil
 }
 
-// maxItems bounds the items of one request: its beginning takes up to four bytes.
+// maxItems bounds the bytes of the items of one request; their header is up to four bytes.
 const maxItems = api.MaxBatchBytes - 4
 
-// checkCall finds what would spoil the whole request, or mean another call.
+// checkCall rejects a call that would make the whole request invalid, or would be read as another call.
 func checkCall(c *api.BatchCall) error {
 	if c.Op.Path() == "" {
 		return &api.FieldError{Field: "op", Value: c.Op.String(), Allowed: "must be reserve, commit, reject, release, renew or unknown"}
@@ -87,7 +84,7 @@ func checkCall(c *api.BatchCall) error {
 	return api.ValidateTrace(c.Trace)
 }
 
-// send makes one request of the items, which are those of the calls at the places sent.
+// send makes one request of items, the encoded calls whose indexes are in sent.
 func (l *Ledger) send(ctx context.Context, items []byte, sent []int, calls []api.BatchCall, answers []LedgerAnswer) error {
 	request := call{
 		method: http.MethodPost, path: api.PathBatch,
@@ -127,7 +124,7 @@ func (l *Ledger) send(ctx context.Context, items []byte, sent []int, calls []api
 	return nil
 }
 
-// alone makes a call by itself. The error is that of the way to the manager.
+// alone makes a single call. Its error says that there was no answer.
 func (l *Ledger) alone(ctx context.Context, c *api.BatchCall, a *LedgerAnswer) error {
 	by := *c
 	by.Reserve.Wait = 0

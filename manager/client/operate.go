@@ -13,7 +13,7 @@ func (c *Client) Get(ctx context.Context, id string) (*Job, error) {
 	return c.job(ctx, call{method: "GET", path: jobPath(id)})
 }
 
-// job makes a call that a job answers.
+// job makes a call whose answer is a job.
 func (c *Client) job(ctx context.Context, call call) (*Job, error) {
 	var j Job
 	var err error
@@ -52,20 +52,18 @@ func pageQuery(v url.Values, limit int, cursor string) string {
 	return "?" + v.Encode()
 }
 
-// Cancel cancels a job; see the manager's API for what that means for a job
-// that is running.
+// Cancel cancels a job. The manager's API says what that means for a running job.
 func (c *Client) Cancel(ctx context.Context, id string) (*Job, error) {
 	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/cancel", body: struct{}{}})
 }
 
-// Retry puts a job back into the queue. With a lease token it may be repeated
-// safely; without one a repetition after a lost answer finds the job queued and
-// says so with a conflict.
+// Retry puts a job back into the queue. With a lease token it may be repeated safely. Without one, a repetition after a
+// lost answer finds the job queued and returns a conflict.
 func (c *Client) Retry(ctx context.Context, id string, r RetryRequest) (*Job, error) {
 	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/retry", body: r})
 }
 
-// Claim leases jobs. It is not repeated: a caller claims in a loop anyway.
+// Claim leases jobs. It is not repeated, because a caller claims in a loop anyway.
 func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
 	var out struct {
 		Jobs []Job `json:"jobs"`
@@ -80,8 +78,8 @@ func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]Job, error) {
 	return out.Jobs, nil
 }
 
-// Heartbeat extends a lease to lease from now, to what it was claimed with when
-// that is 0. It is not repeated: the next beat does that.
+// Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. It is not repeated:
+// the next heartbeat serves as a repetition.
 func (c *Client) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (*Beat, error) {
 	body := struct {
 		Token   string `json:"lease_token"`
@@ -105,8 +103,8 @@ func (c *Client) Finish(ctx context.Context, f FinishRequest) (*Job, error) {
 	return c.job(ctx, call{method: "POST", path: jobPath(id) + "/finish", body: f})
 }
 
-// FinishMany ends up to 1000 jobs in one transaction. The i-th error is for the
-// i-th job; the error at the end is for all of them.
+// FinishMany ends up to 1000 jobs in one transaction. The i-th error is for the i-th job; the last result is an error
+// for all of them.
 func (c *Client) FinishMany(ctx context.Context, fs []FinishRequest) ([]error, error) {
 	body := struct {
 		Finishes []FinishRequest `json:"finishes"`
@@ -150,7 +148,7 @@ func (c *Client) Pause(ctx context.Context, function string) error {
 	return err
 }
 
-// Resume lets a function's jobs flow again.
+// Resume starts the delivery of a function's jobs again.
 func (c *Client) Resume(ctx context.Context, function string) error {
 	_, err := c.do(ctx, call{method: "POST", path: functionPath(function) + "/resume", body: struct{}{}}, nil)
 	return err
@@ -165,9 +163,8 @@ func (c *Client) DeadLetters(ctx context.Context, function string, limit int, cu
 	return &page, err
 }
 
-// Replay enqueues a fresh job like a dead one. It is not repeated: after a lost
-// answer nobody but the caller knows whether somebody else may have replayed it
-// meanwhile. A second call then says that the letter is not there.
+// Replay enqueues a copy of a dead job. It is not repeated: after a lost answer, only the caller can know whether
+// another client may have replayed the job meanwhile. A second call then says that the letter is not there.
 func (c *Client) Replay(ctx context.Context, function, id string) (*Job, error) {
 	return c.job(ctx, call{
 		method: "POST", path: functionPath(function) + "/dead-letters/" + url.PathEscape(id) + "/replay", body: struct{}{}, once: true,
@@ -180,8 +177,8 @@ func (c *Client) Subscribe(ctx context.Context, event, function string) error {
 	return err
 }
 
-// Unsubscribe ends a subscription. When an answer is lost and the call repeated
-// it may say that the subscription is not there: then it was ended.
+// Unsubscribe ends a subscription. When an answer is lost and the call is repeated, it may say that the subscription is
+// not there: then the first call ended it.
 func (c *Client) Unsubscribe(ctx context.Context, event, function string) error {
 	_, err := c.do(ctx, call{method: "DELETE", path: subscriptionPath(event, function)}, nil)
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// maxErrorText bounds the errors that are reported; longer ones are cut.
+// maxErrorText bounds reported errors; longer ones are cut.
 const maxErrorText = 32 << 10
 
 // maxResult is the manager's bound.
@@ -42,12 +42,11 @@ func errorText(err error) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }
 
-// reportTime bounds a report. Until somebody takes a lease back its worker may
-// still report, so trying goes on after its end.
+// reportTime bounds a report. A worker may report after its lease ended, as long as the lease was not revoked, so it
+// tries for longer.
 func (w *Worker) reportTime() time.Duration { return 2*w.opts.Lease + w.opts.StopTimeout }
 
-// report tells the manager how a handler ended, again and again until it knows
-// or the lease is lost.
+// report tells the manager how a handler ended. It repeats that until the manager answers or the lease is lost.
 func (w *Worker) report(ctx context.Context, j *Job, result any, err error, cause error) {
 	ctx, cancel := context.WithTimeout(ctx, w.reportTime())
 	defer cancel()
@@ -91,21 +90,19 @@ func (w *Worker) report(ctx context.Context, j *Job, result any, err error, caus
 	}
 	err = w.finish(ctx, f)
 	if f.Result != nil && refused(err) {
-		// For example nested too deep. The manager will never take it, and
-		// without a report the work would be done again.
+		// For example nested too deep. The manager will never accept it, and without a report the work would run again.
 		f.unreportable(err)
 		err = w.finish(ctx, f)
 	}
 	w.reported(j, f.Status, err)
 }
 
-// unreportable turns a success into the failure to tell of it.
+// unreportable turns a success into a failure that says why the result could not be reported.
 func (f *FinishRequest) unreportable(err error) {
 	f.Status, f.Result, f.Error = "failed", nil, errorText(fmt.Errorf("the work is done, but its result cannot be reported: %w", err))
 }
 
-// refused reports whether a request was refused for what it is, and will be
-// whenever it comes again.
+// refused reports whether the manager rejected a request because of its content, so that a repetition cannot succeed.
 func refused(err error) bool {
 	var e *Error
 	return errors.As(err, &e) && (e.Status == http.StatusBadRequest || e.Status == http.StatusRequestEntityTooLarge)
@@ -122,14 +119,14 @@ func (w *Worker) reported(j *Job, what string, err error) {
 	}
 }
 
-// finish is a FinishRequest on its way through the finisher.
+// finish is a FinishRequest that is waiting for the finisher.
 type finish struct {
 	req  FinishRequest
 	done chan error // one answer
 }
 
-// Finishes are sent together: while one request is on its way, those that come
-// wait for the next. Their results are bounded, so that the request is.
+// Finishes are sent together: while one request is in progress, those that arrive wait for the next. Their results are
+// bounded, so the request is too.
 const (
 	maxBatch      = 500
 	maxBatchBytes = 256 << 10
@@ -187,7 +184,7 @@ func (w *Worker) send(ctx context.Context, batch []*finish) {
 		reqs[i] = f.req
 	}
 	errs, err := w.client.FinishMany(ctx, reqs)
-	apart := refused(err) // because of one of them: the others must not suffer
+	apart := refused(err) // one of them caused it: the others must not suffer
 	for i, f := range batch {
 		switch {
 		case apart:

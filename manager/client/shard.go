@@ -2,16 +2,16 @@ package client
 
 import "context"
 
-// Shard is who a ledger is among others.
+// Shard describes a ledger as one of several shards.
 type Shard struct {
 	LedgerID string `json:"ledger_id"`
-	// Name is the shard's, empty for a ledger that takes calls for any.
+	// Name is the shard's name, empty for a ledger that answers for any shard.
 	Name string `json:"shard"`
-	// Shards is the list in force, empty without one, and Version that of the list.
+	// Shards is the list in force, empty if there is none. Version is the list's version.
 	Shards  []string `json:"shards"`
 	Version uint64   `json:"shards_version"`
-	// Moved counts by state the entries that are there of keys which other shards own. Gates must ask
-	// there first as long as there are any.
+	// Moved counts by state the entries here whose keys other shards own. While there are any, gates must ask this
+	// ledger first for such keys.
 	Moved struct {
 		Pending   int `json:"pending"`
 		Committed int `json:"committed"`
@@ -20,7 +20,7 @@ type Shard struct {
 	} `json:"moved"`
 }
 
-// Shard returns who the ledger is. The manager goes through all of its entries for it.
+// Shard returns the identity of the ledger. The manager reads all of its entries for that.
 func (c *Client) Shard(ctx context.Context) (*Shard, error) {
 	var s Shard
 	call := call{method: "GET", path: "/v1/ledger/shard"}

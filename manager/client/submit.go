@@ -7,14 +7,12 @@ import (
 	"time"
 )
 
-// SubmitIdempotent submits a job at most once: it repeats the call with one key
-// until it has an answer or ctx ends.
+// SubmitIdempotent submits a job at most once: it repeats the call with the same key until it has an answer or ctx
+// ends.
 //
-// An *Error that is not Temporary is the manager's refusal. After any other
-// error it is unknown whether the job was enqueued, since an attempt may have
-// got through and its answer not; the same Submission with the same
-// IdempotencyKey finds out. A caller that may have to ask again therefore sets the key,
-// for example to Keys().Next(), instead of leaving it to this call.
+// An *Error that is not Temporary is the manager's refusal. After any other error it is unknown whether the job was
+// enqueued, since an attempt may have arrived and its answer been lost. Repeating the same Submission with the same
+// IdempotencyKey finds out. A caller that may need that must set the key itself, for example to Keys().Next().
 func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, error) {
 	if s.IdempotencyKey == "" {
 		s.IdempotencyKey = c.opts.Keys.Next()
@@ -22,11 +20,10 @@ func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, erro
 	return c.job(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey})
 }
 
-// WaitIdempotent is SubmitIdempotent and then Wait for the job's end. The job
-// is returned with its result, whether it completed, failed or was cancelled,
-// and says how the submission was answered (Replayed, Deduplicated, Existing).
-// When only the wait fails, the job is returned as it was submitted, together
-// with the error: it may be waited for again by its ID.
+// WaitIdempotent is SubmitIdempotent followed by Wait for the job's end. It returns the job with its result, whether
+// the job completed, failed or was cancelled, and with how the submission was answered (Replayed, Deduplicated,
+// Existing). If only the wait fails, it returns the job as submitted together with the error; the caller may wait again
+// by the job's ID.
 func (c *Client) WaitIdempotent(ctx context.Context, s Submission) (*Job, error) {
 	j, err := c.SubmitIdempotent(ctx, s)
 	if err != nil {
@@ -40,7 +37,7 @@ func (c *Client) WaitIdempotent(ctx context.Context, s Submission) (*Job, error)
 	return done, nil
 }
 
-// SendIdempotent sends an event at most once, as SubmitIdempotent does a job.
+// SendIdempotent sends an event at most once, like SubmitIdempotent.
 func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
 	if e.IdempotencyKey == "" {
 		e.IdempotencyKey = c.opts.Keys.Next()
@@ -58,10 +55,10 @@ func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
 	return &out, nil
 }
 
-// waitStep is how long one call of Wait is held.
+// waitStep is how long one call of Wait lets the manager wait.
 const waitStep = 30 * time.Second
 
-// Wait returns the job when it is over.
+// Wait returns the job once it is terminal.
 func (c *Client) Wait(ctx context.Context, id string) (*Job, error) {
 	for {
 		path := jobPath(id) + "?wait_ms=" + strconv.FormatInt(waitStep.Milliseconds(), 10)

@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// Job is a job as the manager answers it. Members that do not apply have their
-// zero value.
+// Job is a job as the manager returns it. Members that do not apply have their zero value.
 type Job struct {
 	ID       string          `json:"id"`
 	Function string          `json:"function"`
 	Payload  json.RawMessage `json:"payload,omitempty"`
-	// PayloadBytes stands for a payload too large to be echoed by a submission.
+	// PayloadBytes replaces a payload that is too large to be returned by a submission.
 	PayloadBytes int    `json:"payload_bytes,omitempty"`
 	Key          string `json:"key,omitempty"`
 	// State: scheduled, queued, active, complete, failed or cancelled.
@@ -48,7 +47,7 @@ func (j *Job) Terminal() bool {
 	return j.State == "complete" || j.State == "failed" || j.State == "cancelled"
 }
 
-// Lease is a worker's hold on a job.
+// Lease is a worker's lease of a job.
 type Lease struct {
 	Worker string `json:"worker,omitempty"`
 	// Token is only told to the worker.
@@ -56,18 +55,17 @@ type Lease struct {
 	ExpiresInMS int64  `json:"expires_in_ms"`
 }
 
-// Dedup asks that duplicates of a job be dropped.
+// Dedup asks the manager to drop duplicates of a job.
 type Dedup struct {
 	// Strategy: until_executing, the default, or until_executed.
 	Strategy string `json:"strategy,omitempty"`
 	// Key identifies duplicates instead of the job's key or payload.
 	Key string `json:"key,omitempty"`
-	// TTLMS frees a leaked lock; 6 h when 0.
+	// TTLMS releases a lock that was not released otherwise; 6 h when 0.
 	TTLMS int64 `json:"ttl_ms,omitempty"`
-	// IfDeduplicated: "reschedule_once" runs the job once more after duplicates
-	// came; only with until_executed.
+	// IfDeduplicated: "reschedule_once" runs the job once more if duplicates were dropped; only with until_executed.
 	IfDeduplicated string `json:"if_deduplicated,omitempty"`
-	// IncludingScheduled covers jobs for the future as well.
+	// IncludingScheduled also applies to jobs that are scheduled for the future.
 	IncludingScheduled bool `json:"including_scheduled,omitempty"`
 }
 
@@ -77,7 +75,7 @@ type Submission struct {
 	IdempotencyKey string `json:"-"`
 	// Function is required.
 	Function string `json:"function"`
-	// Payload is encoded as JSON; pass a json.RawMessage for JSON as it is.
+	// Payload is encoded as JSON. Use a json.RawMessage for a value that is JSON already.
 	Payload any    `json:"payload,omitempty"`
 	ID      string `json:"id,omitempty"`
 	// Key is held by one live job at a time.
@@ -100,7 +98,7 @@ type Event struct {
 	// Name is required.
 	Name    string `json:"-"`
 	Payload any    `json:"payload,omitempty"`
-	// Key makes a second send with it enqueue nothing, no matter which client sends it.
+	// Key makes a second send with it enqueue nothing, whichever client sends it.
 	Key          string            `json:"key,omitempty"`
 	Priority     int               `json:"priority,omitempty"`
 	MaxAttempts  int               `json:"max_attempts,omitempty"`
@@ -110,7 +108,7 @@ type Event struct {
 // Sent is the answer to an event.
 type Sent struct {
 	Jobs []Job `json:"jobs"`
-	// IDs of all jobs, of those that are forgotten as well.
+	// IDs of all jobs, including those that retention removed.
 	IDs []string `json:"ids"`
 	// Deduplicated: an earlier send with the key enqueued them.
 	Deduplicated bool `json:"deduplicated"`
@@ -141,10 +139,10 @@ type FinishRequest struct {
 type RetryRequest struct {
 	// LeaseToken of the worker that hands its job back; empty for an operator.
 	LeaseToken string `json:"lease_token,omitempty"`
-	// DelayMS; nil means backoff for a worker and now for an operator.
+	// DelayMS; nil means backoff for a worker, and no delay for an operator.
 	DelayMS *int64 `json:"delay_ms,omitempty"`
 	Error   string `json:"error,omitempty"`
-	// Uncounted, only with a LeaseToken: the delivery is no attempt.
+	// Uncounted, only with a LeaseToken: the delivery does not count as an attempt.
 	Uncounted bool `json:"uncounted,omitempty"`
 }
 
@@ -167,7 +165,7 @@ type JobPage struct {
 	Cursor string `json:"cursor"`
 }
 
-// Function is what is known of one function. Counts stop at 1000.
+// Function describes one function. Counts stop at 1000.
 type Function struct {
 	Name      string `json:"name"`
 	Paused    bool   `json:"paused"`
@@ -183,7 +181,7 @@ type FunctionPage struct {
 	Cursor    string     `json:"cursor"`
 }
 
-// DeadLetter is a terminal failure that waits for a decision.
+// DeadLetter is a failed job that waits for an operator's decision.
 type DeadLetter struct {
 	ID       string    `json:"id"`
 	Job      Job       `json:"job"`

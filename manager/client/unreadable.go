@@ -5,12 +5,12 @@ import (
 	"net/url"
 )
 
-// UnreadableRecord is a record that is in the store and that the manager cannot read.
+// UnreadableRecord is a record in the store that the manager cannot read.
 type UnreadableRecord struct {
-	// Collection and ID name it in calls.
+	// Collection and ID identify it in calls.
 	Collection string `json:"collection"`
 	ID         string `json:"id"`
-	// Key is what it is stored under, for people: the id of a job, for example.
+	// Key is the record's key for people, for example the id of a job.
 	Key    string `json:"key"`
 	Reason string `json:"reason"`
 }
@@ -21,8 +21,8 @@ type UnreadablePage struct {
 	Cursor  string             `json:"cursor"`
 }
 
-// Unreadable returns one page of the records that the manager cannot read. Limit: 1 to
-// 1000, 100 when 0; a page may have a few more, or none and still a cursor.
+// Unreadable returns one page of the records that the manager cannot read. limit: 1 to 1000, 100 when 0. A page may
+// have a few more, or none but still a cursor.
 func (c *Client) Unreadable(ctx context.Context, limit int, cursor string) (*UnreadablePage, error) {
 	var page UnreadablePage
 	call := call{method: "GET", path: "/v1/unreadable" + pageQuery(url.Values{}, limit, cursor)}
@@ -35,8 +35,8 @@ func (c *Client) Unreadable(ctx context.Context, limit int, cursor string) (*Unr
 	return &page, nil
 }
 
-// DeleteUnreadable deletes a record that the manager cannot read, and no other. What it
-// remembered is forgotten. Only administrators may.
+// DeleteUnreadable deletes a record if the manager cannot read it. What the record remembered is lost. Only
+// administrators may call it.
 func (c *Client) DeleteUnreadable(ctx context.Context, collection, id string) (*UnreadableRecord, error) {
 	var r UnreadableRecord
 	call := call{method: "DELETE", path: "/v1/unreadable/" + url.PathEscape(collection) + "/" + url.PathEscape(id)}

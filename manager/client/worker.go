@@ -14,33 +14,30 @@ import (
 	"time"
 )
 
-// Handler does the work of one job. The context ends when the job is cancelled,
-// when its lease is lost and when the worker's patience at a stop is over; see
-// context.Cause. The result is encoded as JSON: at most 1 MiB, nested at most 64
-// deep. See the package documentation for what becomes of errors and panics.
+// Handler does the work of one job. The context ends when the job is cancelled, when its lease is lost, and StopTimeout
+// after the worker was stopped (see context.Cause). The result is encoded as JSON: at most 1 MiB, nested at most 64
+// deep. The package documentation says how errors and panics are reported.
 type Handler func(ctx context.Context, j *Job) (result any, err error)
 
 // WorkerOptions configure a Worker. The zero value of a field means its default.
 type WorkerOptions struct {
-	// Handlers by the function whose jobs they handle. Required, at most 100.
+	// Handlers maps a function to the handler of its jobs. Required, at most 100.
 	Handlers map[string]Handler
-	// Name under which the worker claims: up to 128 visible ASCII characters. By
-	// default made of host name, process id and a random part.
+	// Name under which the worker claims: up to 128 visible ASCII characters. The default consists of host name,
+	// process id and a random part.
 	Name string
-	// Concurrency bounds the handlers that run at once: 1 to 1000, default 10.
+	// Concurrency bounds the handlers that run at the same time: 1 to 1000, default 10.
 	Concurrency int
-	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it
-	// every third of it; when it crashes, its jobs come back after it.
+	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it after every third of it. When the worker
+	// crashes, its jobs are delivered again after it.
 	Lease time.Duration
-	// Wait is how long a claim is held while there is nothing to do: at most
-	// 5 min, default 20 s.
+	// Wait is how long a claim waits while there are no jobs: at most 5 min, default 20 s.
 	Wait time.Duration
-	// StopTimeout is how long running handlers get at a stop before their
-	// contexts end: default 30 s.
+	// StopTimeout is how long running handlers continue after a stop before their contexts end: default 30 s.
 	StopTimeout time.Duration
-	// StopGrace is how long they then get to return: default 5 s.
+	// StopGrace is how long they then have to return: default 5 s.
 	StopGrace time.Duration
-	// Logger is told what goes wrong; default slog.Default().
+	// Logger receives errors and warnings; default slog.Default().
 	Logger *slog.Logger
 }
 
@@ -101,14 +98,14 @@ func (c *Client) NewWorker(o WorkerOptions) (*Worker, error) {
 	return w, nil
 }
 
-// isName reports whether the manager takes f for the name of a function.
+// isName reports whether the manager accepts f as the name of a function.
 func isName(f string) bool {
 	return len(f) >= 1 && len(f) <= 128 && f != "." && f != ".." && !strings.ContainsFunc(f, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("_.:-~", r)
 	})
 }
 
-// workerName tells workers apart for people who look at leases.
+// workerName makes a name by which people can recognize the worker of a lease.
 func workerName() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -128,17 +125,15 @@ func workerName() string {
 // Name is the name under which the worker claims.
 func (w *Worker) Name() string { return w.opts.Name }
 
-// Run claims and handles jobs until ctx ends. Then it claims no more and lets
-// the handlers that run finish: for StopTimeout as if nothing were, and for
-// StopGrace after their contexts ended; jobs whose handlers give up go back to
-// the queue. A job that the manager hands out in the very moment of the stop
-// comes back when its lease runs out. It returns nil when all handlers have
-// returned and been reported, and an error that says how many have not. It must
-// be called once.
+// Run claims and handles jobs until ctx ends. Then it claims no more and waits for the running handlers: for
+// StopTimeout undisturbed, and for StopGrace after their contexts ended. Jobs whose handlers give up return to the
+// queue. A job that the manager leases at the very moment of the stop is delivered again when its lease runs out. Run
+// returns nil when all handlers have returned and been reported, and otherwise an error that says how many have not. It
+// must be called only once.
 func (w *Worker) Run(ctx context.Context) error {
 	work, giveUp := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer giveUp(nil)
-	// Reports go on when the handlers' contexts are over, until Run returns.
+	// Reports continue after the handlers' contexts ended, until Run returns.
 	reports, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var finisher sync.WaitGroup
 	finisher.Go(func() { w.finishLoop(reports) })
@@ -177,8 +172,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
-// claimLoop claims as many jobs as there are free slots, again and again, and
-// starts them.
+// claimLoop repeatedly claims as many jobs as there are free slots, and starts them.
 func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(*Job)) {
 	failures, early := 0, 0
 	for ctx.Err() == nil {
@@ -202,7 +196,7 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 			Worker: w.opts.Name, Functions: w.functions, Limit: free,
 			LeaseMS: w.opts.Lease.Milliseconds(), WaitMS: w.opts.Wait.Milliseconds(),
 		})
-		if len(jobs) > free { // not what was asked for: leave them to their leases
+		if len(jobs) > free { // not what was asked for: their leases will run out
 			w.opts.Logger.Error("the manager answered a claim with too many jobs", "asked", free, "got", len(jobs))
 			jobs = jobs[:free]
 		}
@@ -218,8 +212,7 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 				early = 0
 				continue
 			}
-			// A manager that is stopping does not hold claims. To ask it over
-			// and over would not make it faster.
+			// A manager that is stopping answers claims immediately, and must not be asked continuously.
 			early++
 			_ = pause(ctx, w.client.backoff(early, nil))
 			continue
@@ -233,10 +226,10 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 	}
 }
 
-// handle runs one job to its report.
+// handle runs one job and reports it.
 func (w *Worker) handle(work, reports context.Context, j *Job) {
 	if j.Lease == nil || j.Lease.Token == "" {
-		w.opts.Logger.Error("claimed job without a lease", "job", j.ID)
+		w.opts.Logger.Error("the manager sent a job without a lease", "job", j.ID)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(work)
@@ -246,7 +239,7 @@ func (w *Worker) handle(work, reports context.Context, j *Job) {
 	result, err := w.call(ctx, j)
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrLeaseLost) {
-		w.opts.Logger.Warn("lease lost, the outcome is dropped", "job", j.ID, "function", j.Function)
+		w.opts.Logger.Warn("the lease was lost: the outcome is not reported", "job", j.ID, "function", j.Function)
 		return
 	}
 	w.report(reports, j, result, err, cause)

@@ -1,5 +1,4 @@
-// Package workertest helps to test that a worker's handler is idempotent, as
-// at-least-once delivery demands.
+// Package workertest tests that a worker's handler is idempotent, as at-least-once delivery requires.
 package workertest
 
 import (
@@ -17,16 +16,13 @@ import (
 // Runs is how often Idempotent runs the handler.
 const Runs = 3
 
-// Idempotent runs the handler Runs times with the same job, as a manager does
-// that never hears how the earlier runs ended: same id, same payload, the
-// attempt growing. Nothing stands in for anything; what the handler talks to is
-// the caller's to provide.
+// Idempotent runs the handler Runs times with the same job, like a manager that never learns how the earlier runs
+// ended: the same id and payload, with a growing attempt. The caller provides whatever the handler talks to.
 //
-// The test fails when a run returns an error or panics, or when after a later
-// run check returns another state, or the handler another result, than after
-// the first. check looks at what the handler has changed (rows, files, mails
-// sent) and returns it; states are compared with go-cmp, and therefore need
-// exported fields or an Equal method. check may also fail the test itself.
+// The test fails when a run returns an error or panics, or when after a later run check returns another state, or the
+// handler another result, than after the first run. check reads what the handler has changed (rows, files, mails sent)
+// and returns it. States are compared with go-cmp, so they need exported fields or an Equal method. check may also fail
+// the test itself.
 func Idempotent[State any](t testing.TB, h client.Handler, payload any, check func(testing.TB) State) {
 	t.Helper()
 	encoded, err := json.Marshal(payload)
@@ -37,8 +33,7 @@ func Idempotent[State any](t testing.TB, h client.Handler, payload any, check fu
 	var firstState State
 	var firstResult string
 	for run := 1; run <= Runs; run++ {
-		// Each delivery is decoded anew: a handler must not count on finding
-		// what it left in the job's memory.
+		// Each delivery is decoded separately: a handler must not rely on changes that it made to the job in memory.
 		job := &client.Job{
 			ID: "workertest-1", Function: "workertest", Payload: append(json.RawMessage(nil), encoded...), State: "active",
 			Attempt: run, MaxAttempts: 25, CreatedAt: created, RunAt: created, StartedAt: time.Now().UTC(),

@@ -49,7 +49,7 @@ func TestDataOfAnotherShard(t *testing.T) {
 	eachKept(t, func(t *testing.T, store []string) {
 		with := func(args ...string) []string { return append(args, store...) }
 		startManager(t, with("--shard", "A")...).kill()
-		refusedStart(t, `oncegate serve: --shard "B": these are the data of the shard "A" (ledger `, with("--shard", "B")...)
+		refusedStart(t, `oncegate serve: --shard "B": the data belong to shard "A" (ledger `, with("--shard", "B")...)
 		p := startManager(t, with()...) // who it is, it knows by itself
 		if status, body := get(t, p.addr["api"], "/v1/ledger/stats"); status != 200 || !strings.Contains(body, `"shard":"A"`) {
 			t.Errorf("%d %s", status, body)
@@ -60,7 +60,7 @@ func TestDataOfAnotherShard(t *testing.T) {
 			t.Errorf("the log: %s", p.stderr)
 		}
 		p.kill()
-		refusedStart(t, `--shard "A": these are the data of the shard "B"`, with("--shard", "A")...)
+		refusedStart(t, `--shard "A": the data belong to shard "B"`, with("--shard", "A")...)
 	})
 }
 
@@ -76,7 +76,7 @@ func TestListIsKept(t *testing.T) {
 			t.Errorf("the log: %s", log)
 		}
 		p.kill()
-		refusedStart(t, `--shards "A,B": the ledger had this list before that of now, "A,B,C", and to go back can make keys run twice; to do so on purpose give --shards-version 3`,
+		refusedStart(t, `--shards "A,B": the ledger had this list before the present one, "A,B,C", and going back can run keys twice: to do it anyway, give --shards-version 3`,
 			with("--shards", "A,B")...)
 		p = startManager(t, with()...)
 		if status, body := get(t, p.addr["api"], "/v1/ledger/stats"); status != 200 || !strings.Contains(body, `"shards":["A","B","C"],"shards_version":2`) {
@@ -99,8 +99,8 @@ func TestSwappedDirectories(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	refusedStart(t, `--shard "A": these are the data of the shard "B"`, "--shard", "A", "--data-dir", a)
-	refusedStart(t, `--shard "B": these are the data of the shard "A"`, "--shard", "B", "--data-dir", b)
+	refusedStart(t, `--shard "A": the data belong to shard "B"`, "--shard", "A", "--data-dir", a)
+	refusedStart(t, `--shard "B": the data belong to shard "A"`, "--shard", "B", "--data-dir", b)
 	env, stdout, stderr := testEnv(nil)
 	if code := Run(t.Context(), env, []string{"wal", "stats", "--data-dir", a}); code != 0 || !strings.Contains(stdout.String(), `"shard": "B"`) {
 		t.Errorf("stats: exit code %d, %s%s", code, stdout, stderr)

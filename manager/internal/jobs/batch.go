@@ -12,13 +12,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// claimBatcher serves the claims of one manager together: while one transaction
-// runs, the claims that arrive wait, and the next transaction serves all of
-// them. So the workers of one manager never compete with each other for the
-// same jobs, which is what makes claims slow on stores with optimistic
-// transactions, and a log is synced once for many of them. A claim that finds
-// the batcher idle starts at once. One batch runs at a time: with more of them
-// each is smaller, and the store makes no more of them durable per second.
+// claimBatcher serves the claims of one manager in batches. Claims that arrive while a transaction runs wait, and the
+// next transaction serves all of them. So the workers of one manager never compete for the same jobs, which would be
+// slow on stores with optimistic transactions, and one sync of a log serves many claims. A claim that finds the batcher
+// idle starts immediately. Only one batch runs at a time: with more, each would be smaller, and the store would make no
+// more claims durable per second.
 type claimBatcher struct {
 	q       *Queue
 	mu      sync.Mutex
@@ -32,18 +30,17 @@ type claimOp struct {
 	req  ClaimRequest
 	jobs []Job
 	err  error
-	// again: the batch's answer was full before this claim got anything.
+	// again: the batch's answer was full before this claim got any job.
 	again bool
 	done  chan struct{}
-	// abandoned, under the batcher's lock: the caller is gone.
+	// abandoned, under the batcher's lock: the caller has returned.
 	abandoned bool
 }
 
 // claimTimeout bounds one claiming transaction.
 const claimTimeout = 30 * time.Second
 
-// do runs one claim. When ctx ends it returns at once; what the claim still
-// gets is put back.
+// do runs one claim. When ctx ends it returns immediately, and any jobs that the claim still gets are put back.
 func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -68,7 +65,7 @@ func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
-	case <-op.done: // the answer was there first
+	case <-op.done: // the claim was answered first
 		return op.jobs, op.err
 	default:
 	}
@@ -79,9 +76,8 @@ func (b *claimBatcher) do(ctx context.Context, req ClaimRequest) ([]Job, error) 
 	return nil, ctx.Err()
 }
 
-// take removes the next batch: claims for at most MaxLimit jobs together, and
-// at least one claim.
-func (b *claimBatcher) take() []*claimOp {
+// nextBatch removes the next batch: claims for at most MaxLimit jobs in all, and at least one claim.
+func (b *claimBatcher) nextBatch() []*claimOp {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, sum := 0, 0
@@ -95,10 +91,8 @@ func (b *claimBatcher) take() []*claimOp {
 	return batch
 }
 
-// gather lets callers that are about to claim do so before the next batch is
-// taken, as long as more of them come. The callers of the last batch tend to
-// come back together; without this the first of them would get a transaction
-// of its own and the others would wait for it.
+// gather yields before the next batch is taken, as long as more claims arrive. The callers of the last batch tend to
+// return together. Without this the first of them would get a transaction of its own, and the others would wait for it.
 func (b *claimBatcher) gather() {
 	for last := -1; ; {
 		b.mu.Lock()
@@ -115,7 +109,7 @@ func (b *claimBatcher) gather() {
 func (b *claimBatcher) loop() {
 	for {
 		b.gather()
-		batch := b.take()
+		batch := b.nextBatch()
 		if len(batch) == 0 {
 			return
 		}
@@ -127,7 +121,7 @@ func (b *claimBatcher) loop() {
 	}
 }
 
-// run serves a batch in one transaction, after the duties if they are due.
+// run serves a batch in one transaction. Duties that are due come first.
 func (b *claimBatcher) run(batch []*claimOp) error {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()
@@ -146,15 +140,15 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 		if !errors.Is(err, errDutiesFirst) {
 			return err
 		}
-		// One batch of what is due. Where there is much more, the claim does
-		// not wait for all of it: the next claims go on.
+		// One batch of due jobs. If there are many more, the claim does not wait for all of them: the next claims
+		// continue.
 		if _, _, err := b.q.fallDueBatch(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// deliver hands out the answers and puts back the jobs of callers that are gone.
+// deliver passes out the answers and puts back the jobs of callers that have returned.
 func (b *claimBatcher) deliver(batch []*claimOp, err error) {
 	var until time.Time
 	claimed := 0
@@ -191,14 +185,12 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) {
 	}
 }
 
-// PutBack undoes claims whose answers cannot be delivered any more: the jobs are
-// queued as if they had not been claimed. Those that were not left alone since
-// stay as they are, and if the store fails all do; they come back when their
-// leases run out.
+// PutBack undoes claims whose answers cannot be delivered: the jobs are queued as if they had not been claimed. Jobs
+// that changed since stay as they are. If the store fails, the jobs come back when their leases run out.
 func (q *Queue) PutBack(claimed []Job) { q.claims.putBack(claimed) }
 
-// putBack undoes claims whose callers left before they got the answer. If it
-// fails the jobs come back when their leases run out.
+// putBack undoes claims whose callers returned before they got the answer. If it fails, the jobs come back when their
+// leases run out.
 func (b *claimBatcher) putBack(orphans []Job) {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()

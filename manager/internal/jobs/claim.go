@@ -31,13 +31,12 @@ func (q *Queue) prepareClaim(c ClaimRequest) (ClaimRequest, error) {
 	return c, err
 }
 
-// Claim leases up to Limit queued jobs to a worker: those of the highest
-// priority first, among these the ones whose run_at came first. It returns no
-// jobs and no error when there are none within Wait. Fewer than Limit come back
-// when that is all there is or when their payloads exceed MaxAnswerBytes.
+// Claim leases up to Limit queued jobs to a worker: the highest priority first, and within a priority the earliest
+// run_at first. If there are no jobs within Wait, it returns none and no error. It returns fewer than Limit if there
+// are no more, or if their payloads exceed MaxAnswerBytes.
 //
-// When ctx ends, jobs that were leased to the call are put back; if even that
-// fails they come back when their lease runs out.
+// When ctx ends, jobs that were leased to the call are put back. If that fails too, they come back when their lease
+// runs out.
 func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 	c, err := q.prepareClaim(c)
 	if err != nil {
@@ -52,7 +51,7 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 	}
 	defer leave()
 	deadline := time.Now().Add(c.Wait)
-	place := q.idle.enter(c.Functions) // before the first look, so that nothing is missed
+	place := q.idle.enter(c.Functions) // before the first search, so that no wake-up is missed
 	var jobs []Job
 	defer func() { q.idle.leave(place, len(jobs) > 0) }()
 	for {
@@ -71,7 +70,7 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 	}
 }
 
-// errDutiesFirst aborts a claim that found something due.
+// errDutiesFirst aborts a claim because a job is due.
 var errDutiesFirst = errors.New("jobs: duties first")
 
 // claimRun is the state of one run of a claiming transaction.
@@ -83,21 +82,19 @@ type claimRun struct {
 	budget int // bytes left for this batch's answers
 }
 
-// maxAround bounds how many unreadable jobs one search passes over. The next search goes on behind them, see unread.Front; what is
-// queued among them meanwhile is found a little later.
-const maxAround = 2000
+// maxSkipped bounds how many unreadable jobs one search skips. The next search continues behind them (see
+// unread.Front). Jobs queued among them meanwhile are found a little later.
+const maxSkipped = 2000
 
-// claimTx serves a batch of claims, first come first served. Claims that ask
-// for the same functions share one search.
+// claimTx serves a batch of claims in order of arrival. Claims for the same functions share one search.
 //
-// When time has moved jobs it returns errDutiesFirst, unless skipDuties. Besides
-// its answers the only thing it touches is what the queue knows about due times,
-// where a second run of the function does no harm.
+// If any job is due, it returns errDutiesFirst, unless skipDuties is set. Besides its answers it changes only what the
+// queue knows about due times, where a second run of the function does no harm.
 func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func() string) error {
 	for _, op := range ops {
 		op.jobs, op.again = nil, false
 	}
-	paused, err := q.pausedFunctions(tx) // a remote store sends the time along
+	paused, err := q.pausedFunctions(tx) // a remote store returns the time with it
 	if err != nil && !q.opt.Unreadable.Met(err) {
 		return err
 	}
@@ -111,7 +108,7 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func
 		if !next.IsZero() && !next.After(c.at) {
 			return errDutiesFirst
 		}
-		q.due.looked(c.at, next)
+		q.due.record(c.at, next)
 	}
 	var order []string
 	groups := make(map[string][]*claimOp, 1)
@@ -135,7 +132,7 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func
 	return nil
 }
 
-// lane is a part of an index that queued jobs are taken from.
+// lane is a part of an index from which queued jobs are claimed.
 type lane struct {
 	index    string
 	from, to string
@@ -149,10 +146,9 @@ func functionLane(f string) *lane {
 	return &lane{index: idxFunction, from: from, to: to, skip: len(from)}
 }
 
-// claimLanes tells where to look: one lane per function, or the one that holds
-// all queued jobs. While functions are paused a claim of any function goes
-// through those that are not one by one, so that a paused function's jobs are
-// not in the way however many they are.
+// claimLanes returns where to search: one lane per function, or the one that holds all queued jobs. While functions are
+// paused, a claim for any function searches the other functions one by one, so that the jobs of paused functions are
+// not in the way, however many there are.
 func claimLanes(tx store.Tx, functions, paused []string) ([]*lane, error) {
 	if len(functions) == 0 {
 		if len(paused) == 0 {
@@ -180,10 +176,9 @@ func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
 	return hits, err
 }
 
-// serve fills the claims of a group from its lanes. Hits that turn out to be
-// stale make it look further.
+// serve fills the claims of a group from its lanes. When hits turn out to be stale it searches further.
 func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
-	more, around := 0, maxAround+2*len(lanes)
+	more, skips := 0, maxSkipped+2*len(lanes)
 	for len(group) > 0 && len(lanes) > 0 {
 		need := 0
 		for _, op := range group {
@@ -198,7 +193,7 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 		}
 		unusable := 0
 		for _, h := range hits {
-			taken, err := c.take(group[0], h.Hit)
+			taken, err := c.lease(group[0], h.Hit)
 			gone := errors.Is(err, errDangling) || c.q.opt.Unreadable.Met(err)
 			if err != nil && !gone {
 				return err
@@ -207,9 +202,9 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 				unusable++
 			}
 			if h.lane.lead.See(h.Hit, taken); !taken {
-				around--
+				skips--
 			}
-			if c.budget <= 0 { // claims that have nothing yet are served by the next batch
+			if c.budget <= 0 { // the next batch serves claims that have no job yet
 				for _, op := range group {
 					op.again = len(op.jobs) == 0
 				}
@@ -224,12 +219,12 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 		if unusable == 0 {
 			continue
 		}
-		// Larger steps lead around many of them.
+		// Larger steps skip many of them faster.
 		more = min(4*len(hits), MaxLimit)
 		for _, l := range lanes {
-			l.leap(&c.q.front, around <= 0)
+			l.skipAhead(&c.q.front, skips <= 0)
 		}
-		if around <= 0 {
+		if skips <= 0 {
 			for _, op := range group {
 				op.again = len(op.jobs) == 0
 			}
@@ -239,9 +234,9 @@ func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 	return nil
 }
 
-// leap lets a lane that met nothing it could use so far go on where an earlier
-// search gave up; give says that this one does.
-func (l *lane) leap(f *unread.Front, give bool) {
+// skipAhead lets a lane that found nothing usable so far continue where an earlier search gave up. give says that this
+// search gives up.
+func (l *lane) skipAhead(f *unread.Front, give bool) {
 	if !l.lead.Leads() {
 		return
 	}
@@ -255,8 +250,8 @@ func (l *lane) leap(f *unread.Front, give bool) {
 	}
 }
 
-// prefetch reads what the jobs of the hits keep in other records, as far as the
-// answer has room for it. The jobs themselves came with the scan.
+// prefetch reads the values that the hits' jobs keep in other records, as far as the answer has room. The scan has
+// returned the jobs themselves.
 func (c *claimRun) prefetch(hits []laneHit) error {
 	if _, ok := c.tx.(store.Prefetcher); !ok {
 		return nil
@@ -284,15 +279,14 @@ func (c *claimRun) prefetch(hits []laneHit) error {
 	return store.Prefetch(c.tx, names)
 }
 
-// candidates returns the next hits of the lanes in the order of claims.
+// candidates returns the next hits of the lanes in claim order.
 func (c *claimRun) candidates(lanes []*lane, need int) ([]laneHit, error) {
 	for len(lanes) > 1 {
 		hits, open, err := c.merged(lanes, need)
 		if err != nil || len(hits) > 0 || len(open) == len(lanes) {
 			return hits, err
 		}
-		// The jobs that come first are all with other managers' claims, and
-		// there are no others in their lanes: the rest is next.
+		// Other managers are claiming all of the first jobs, and their lanes have no others, so the rest is next.
 		lanes = open
 	}
 	if len(lanes) == 0 {
@@ -312,10 +306,9 @@ type laneHit struct {
 	lane *lane
 }
 
-// merged returns hits of several lanes, and the lanes that were not found to
-// have nothing left for this claim. It looks first how many of each lane are
-// among the next, then claims these only: an engine keeps the hits of a claiming
-// scan from other claimers.
+// merged returns hits of several lanes, and the lanes that may have more for this claim. It first finds out how many of
+// each lane are among the next hits, and then claims only those, because an engine hides the hits of a claiming scan
+// from other claimers.
 func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane, err error) {
 	type candidate struct {
 		lane int
@@ -374,8 +367,8 @@ func (c *claimRun) merged(lanes []*lane, need int) (hits []laneHit, open []*lane
 // errDangling says that a hit's job does not exist.
 var errDangling = errors.New("jobs: index entry without a job")
 
-// take leases the job of a hit to a claim, if it is still there to be taken.
-func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
+// lease leases the job of a hit to a claim, if it can still be claimed.
+func (c *claimRun) lease(op *claimOp, h store.Hit) (bool, error) {
 	r, err := load(c.tx, h.Key)
 	if err == nil && r == nil {
 		err = errDangling
@@ -403,7 +396,7 @@ func (c *claimRun) take(op *claimOp, h store.Hit) (bool, error) {
 			return false, err
 		}
 	}
-	// The job may have been queued after the transaction asked for the time.
+	// The job may have been queued after the transaction read the time.
 	at := latest(c.at, r.RunAt, r.FreedAt)
 	r.State = Active
 	r.Attempt++

@@ -11,29 +11,26 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// record is a job as it is stored.
+// record is a job in its stored form.
 type record struct {
 	Job
-	// LastToken is the token of the last delivery, kept after the worker
-	// finished the job or handed it back so that the same call twice is
-	// answered the same way. Empty while a delivery is out and after its lease
-	// was taken away.
+	// LastToken is the token of the last delivery, kept after the worker finished the job or handed it back, so that a
+	// repeated call gets the same answer. It is empty during a delivery, and after the lease was revoked.
 	LastToken string
-	// LockID is the key in colLocks that the submission took, "" if none or
-	// given up; see mayHoldLock.
+	// LockID is the key in colLocks that the submission locked, "" if it locked none or has released it (see
+	// mayHoldLock).
 	LockID string
-	// FreedAt is when the last lease was taken back, zero if none was. On a
-	// remote store a claim may have asked for the time before that and met the
-	// job after it; its lease begins no earlier than this all the same.
+	// FreedAt is when the last lease was revoked, zero if none was. On a remote store a claim may have read the time
+	// before that and found the job after it; its lease begins no earlier than FreedAt.
 	FreedAt time.Time
-	// Duplicates: at least one was dropped in favour of this run.
+	// Duplicates: at least one duplicate was dropped in favour of this job.
 	Duplicates bool
-	// PayloadBlob and ResultBlob: the value is in colBlobs, this many bytes.
+	// PayloadBlob and ResultBlob: the value is in colBlobs and has this many bytes.
 	PayloadBlob, ResultBlob int
 }
 
-// Values up to this size are kept inside their job. Above it, writing them
-// again on each claim and heartbeat costs more than a record of their own.
+// Values up to this size are stored inside their job. A larger value gets a record of its own, because rewriting it
+// with each claim and heartbeat costs more.
 const inlineBytes = 512
 
 const recordVersion = 1
@@ -53,8 +50,8 @@ const (
 	hasFreed
 )
 
-// encode writes: version, flags, then the fields in the order below, strings
-// with their length, times in microseconds since 1970 (0 for the zero time).
+// encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
+// since 1970 (0 for the zero time).
 func (r *record) encode() []byte {
 	flags := uint64(0)
 	set := func(on bool, f uint64) {
@@ -142,20 +139,19 @@ func appendStamp(b []byte, t time.Time) []byte {
 
 var errRecord = errors.New("it is damaged")
 
-// unreadable is the error for a record that is there and cannot be read.
+// unreadable is the error for a record that exists but cannot be read.
 func unreadable(c store.Collection, key, format string, args ...any) error {
 	return &store.UnreadableError{Collection: c, Key: key, Reason: fmt.Sprintf(format, args...)}
 }
 
-// version reads the version of a record, which must be want.
+// version reads the version of a record and fails unless it is want.
 func (d *decoder) version(want byte) {
 	if v := d.byte(); v != want && d.err == nil {
 		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads %d", v, want)
 	}
 }
 
-// decodeRecord is the inverse of encode. Payload and Result alias b. Its error is
-// a *store.UnreadableError.
+// decodeRecord is the inverse of encode. Payload and Result alias b. Its error is a *store.UnreadableError.
 func decodeRecord(id string, b []byte) (*record, error) {
 	d := decoder{b: b}
 	d.version(recordVersion)
@@ -263,7 +259,7 @@ func (d *decoder) varint() int64 {
 	return v
 }
 
-// length reads a size that some other record has.
+// length reads the size of a value in another record.
 func (d *decoder) length() int {
 	n := d.uvarint()
 	if n > store.MaxValueBytes {
@@ -303,7 +299,7 @@ func (d *decoder) duration() time.Duration {
 	return time.Duration(v) * time.Microsecond
 }
 
-// load reads a job; nil when there is none.
+// load reads a job. It returns nil when there is none.
 func load(tx store.Tx, id string) (*record, error) {
 	b, err := tx.Get(colJobs, id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -315,7 +311,7 @@ func load(tx store.Tx, id string) (*record, error) {
 	return decodeRecord(id, b)
 }
 
-// prefetchJobs reads jobs and what their ends will touch.
+// prefetchJobs reads jobs and the records that change when the jobs end.
 func prefetchJobs(tx store.Tx, ids []string) error {
 	if _, ok := tx.(store.Prefetcher); !ok || len(ids) < 2 {
 		return nil
@@ -343,7 +339,7 @@ func prefetchJobs(tx store.Tx, ids []string) error {
 	return store.Prefetch(tx, names)
 }
 
-// find is load for a job that a caller named.
+// find is load for a job that a caller named: a missing job is an error.
 func find(tx store.Tx, id string) (*record, error) {
 	r, err := load(tx, id)
 	if err == nil && r == nil {
@@ -372,7 +368,7 @@ func (r *record) create(tx store.Tx) error {
 	return r.save(tx)
 }
 
-// setResult keeps the result, which the next save belongs to.
+// setResult stores the result; a save of the job must follow.
 func (r *record) setResult(tx store.Tx, result []byte) error {
 	if r.ResultBlob > 0 {
 		if err := tx.Delete(colBlobs, resultKey(r.ID)); err != nil {
@@ -387,8 +383,8 @@ func (r *record) setResult(tx store.Tx, result []byte) error {
 	return tx.Put(colBlobs, resultKey(r.ID), result)
 }
 
-// fetch reads the blobs, so that Payload and Result are complete. What is not
-// JSON, as it was when it came, would spoil the answers of others as well.
+// fetch reads the blobs, so that Payload and Result are complete. It rejects values that are no longer JSON, because
+// they would make whole answers invalid.
 func (r *record) fetch(tx store.Tx) error {
 	var err error
 	if r.PayloadBlob > 0 && r.Payload == nil {
@@ -410,8 +406,8 @@ func (r *record) fetch(tx store.Tx) error {
 	return nil
 }
 
-// blob reads a value that is kept apart. That it cannot be read is told of the job,
-// which is what anybody can do something about.
+// blob reads a value with a record of its own. If it cannot be read, the error names the job, because that is what an
+// operator can act on.
 func (r *record) blob(tx store.Tx, what, key string, size int) ([]byte, error) {
 	b, err := tx.Get(colBlobs, key)
 	var u *store.UnreadableError

@@ -35,7 +35,7 @@ func (q *Queue) DeadLetters(ctx context.Context, function string, limit int, cur
 	return page, err
 }
 
-// reason tells why the job failed.
+// reason says why the job failed.
 func (r *record) reason() string {
 	if r.Error != "" {
 		return r.Error
@@ -43,11 +43,9 @@ func (r *record) reason() string {
 	return "the worker gave no reason"
 }
 
-// Replay enqueues a fresh job like a dead one and removes the dead letter, in
-// one transaction: the dead letter stays when the job is not enqueued, because
-// its key is held (*DuplicateKeyError) or because it is a duplicate of a job
-// that waits (the outcome says so). A letter that is not there is a
-// *NotFoundError.
+// Replay enqueues a copy of a dead job and removes the dead letter, in one transaction. The dead letter stays if the
+// copy is not enqueued: because another job holds its key (*DuplicateKeyError), or because it is a duplicate of a
+// waiting job (see the outcome). A missing letter is a *NotFoundError.
 func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error) {
 	if err := first(CheckName("function", function), CheckID("id", id)); err != nil {
 		return Outcome{}, err

@@ -9,21 +9,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// deadCounts is what one queue knows about how many dead letters there are. The
-// store counts those of all functions only, and counting each function's takes
-// some scans: that is done when there are so many more that a function may have
-// too many, and now and then.
+// deadCounts is one queue's knowledge of how many dead letters there are. The store only counts those of all functions
+// together, and counting each function's takes several scans. So they are counted once a function may have too many,
+// and from time to time.
 type deadCounts struct {
 	mu    sync.Mutex
 	at    time.Time // when they were counted, zero before
-	total int       // what was left then, or fewer
+	total int       // how many remained then, or fewer
 }
 
-// recount is the longest time that deadCounts are trusted.
+// recount is how long a count is trusted.
 const recount = time.Minute
 
-// due reports whether a function may have more than most: one has grown by a
-// hundredth of that, or it is long ago that they were counted.
+// due reports whether a function may have more than most: the total grew by a hundredth of most, or the last count is
+// too old.
 func (d *deadCounts) due(total, most int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -37,8 +36,8 @@ func (d *deadCounts) counted(total int) {
 	d.at, d.total = time.Now(), total
 }
 
-// retainDead removes the oldest dead letters of every function that has more than
-// Options.DeadCount, and of all functions those that are over their age.
+// retainDead removes the oldest dead letters of every function that has more than Options.DeadCount, and all dead
+// letters that are too old.
 func (q *Queue) retainDead(ctx context.Context) (int, error) {
 	removed, err := q.retain(ctx, idxDead, q.opt.DeadFor, math.MaxInt)
 	if err != nil {
@@ -104,7 +103,7 @@ func (q *Queue) retainDeadOf(ctx context.Context, function string) (int, error) 
 				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
-				// It may be gone, or have been replayed.
+				// The job may be removed, or replayed.
 				if j == nil || !j.at(idxFunction, h.SortKey) {
 					continue
 				}

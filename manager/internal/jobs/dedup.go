@@ -21,7 +21,7 @@ func (l *lock) put(tx store.Tx, id string) error {
 	return tx.Put(colLocks, id, b, store.Entry{Index: idxExpiry, SortKey: timeKey(l.until)})
 }
 
-// loadLock reads a lock; nil when there is none.
+// loadLock reads a lock. It returns nil when there is none.
 func loadLock(tx store.Tx, id string) (*lock, error) {
 	b, err := tx.Get(colLocks, id)
 	if errors.Is(err, store.ErrNotFound) {
@@ -53,15 +53,14 @@ func lockHolder(tx store.Tx, at time.Time, id string) (*record, error) {
 		return nil, err
 	}
 	r, err := load(tx, l.holder)
-	// A lock whose job is gone or over stands for nothing.
+	// A lock whose job is removed or terminal is void.
 	if err != nil || r == nil || r.State.Terminal() || r.LockID != id {
 		return nil, err
 	}
 	return r, nil
 }
 
-// absorb lets a live job stand for a duplicate that was submitted with the
-// given database positions.
+// absorb keeps a live job in place of a duplicate that was submitted with the given database positions.
 func (r *record) absorb(tx store.Tx, positions WALLocations) error {
 	merged, changed, err := r.WALLocations.merge(positions)
 	if err != nil || !changed && r.Duplicates {
@@ -78,14 +77,13 @@ func (r *record) takeLock(tx store.Tx, id string) error {
 	return l.put(tx, id)
 }
 
-// mayHoldLock reports whether the lock that the job was submitted with can still
-// be its own. One that holds until the job starts was freed by the claim; the
-// job remembers which it was for the case that the claim is undone.
+// mayHoldLock reports whether the job may still hold the lock that it was submitted with. A lock of UntilExecuting was
+// released by the claim; the job remembers it in case the claim is undone.
 func (r *record) mayHoldLock() bool {
 	return r.LockID != "" && !(r.State == Active && r.Dedup != nil && r.Dedup.Strategy == UntilExecuting)
 }
 
-// dropLock gives up the job's lock, if it still has one, for good.
+// dropLock releases the job's lock for good, if it still holds it.
 func (r *record) dropLock(tx store.Tx) error {
 	id, may := r.LockID, r.mayHoldLock()
 	r.LockID = ""
@@ -95,23 +93,21 @@ func (r *record) dropLock(tx store.Tx) error {
 	return r.freeLock(tx, id)
 }
 
-// freeLock lets another submission take a lock. One that cannot be read stays:
-// the job does not depend on it.
+// freeLock releases a lock. A lock that cannot be read stays: the job does not depend on it.
 func (r *record) freeLock(tx store.Tx, id string) error {
 	l, err := loadLock(tx, id)
 	if errors.Is(err, store.ErrUnreadable) {
 		return nil
 	}
-	// After its TTL another job may have taken it.
+	// After its TTL another job may hold the lock.
 	if err != nil || l == nil || l.holder != r.ID {
 		return err
 	}
 	return tx.Delete(colLocks, id)
 }
 
-// retakeLock is for a job that goes back to the queue as if it had never been
-// delivered: it holds its lock again, unless a job that was submitted meanwhile
-// does.
+// retakeLock is for a job that returns to the queue as if it had never been delivered: it locks again, unless a job
+// that was submitted meanwhile holds the lock.
 func (r *record) retakeLock(tx store.Tx, at time.Time) error {
 	if r.LockID == "" || r.Attempt > 0 || r.Dedup == nil || r.Dedup.Strategy != UntilExecuting {
 		return nil
@@ -122,7 +118,7 @@ func (r *record) retakeLock(tx store.Tx, at time.Time) error {
 	}
 	other, err := lockHolder(tx, at, r.LockID)
 	if errors.Is(err, store.ErrUnreadable) {
-		return nil // nobody can tell whose it is
+		return nil // its holder is unknown
 	}
 	if err != nil || other != nil {
 		return err
@@ -158,7 +154,7 @@ func decodeKey(key string, b []byte) (string, error) {
 	return string(b), nil
 }
 
-// dropKey frees the job's key, if it still holds it.
+// dropKey releases the job's key, if it still holds it.
 func (r *record) dropKey(tx store.Tx) error {
 	if r.Key == "" {
 		return nil

@@ -21,109 +21,94 @@
 //	                   complete   failed ──────────────────────────┘
 //	                              finish failed; lease of the last attempt lost
 //
-// complete, failed and cancelled are terminal: a worker's call never changes
-// them. Only an operator's retry brings a failed or cancelled job back. Terminal
-// jobs are kept for questions until retention removes them, by age and by count.
+// complete, failed and cancelled are terminal: a worker's call never changes them. Only an operator's retry brings back
+// a failed or cancelled job. Terminal jobs stay readable until retention removes them, by age and by count.
 //
 // # Delivery
 //
-// A claim leases queued jobs to a worker. Which ones: the highest priority
-// first, and among equals the one whose run_at came first (for a job submitted
-// without delay that is its submission). Each delivery has a random token and
-// counts as an attempt. While the lease holds nobody else gets the job; calls
-// with another token are fenced off. A lease that runs out makes the job queued
-// again with its old place in the order, or failed when it was the last attempt:
-// a worker that crashes loses nothing, and a job that crashes its workers ends in
-// the dead letters. Until it is taken back, a lease that ran out is still its
-// worker's: a late finish reports what really happened. Time in which no manager
-// served does not count, see package downtime.
+// A claim leases queued jobs to a worker: the highest priority first and, within a priority, the earliest run_at first
+// (for a job submitted without delay, the time of its submission). Each delivery has a random token and counts as an
+// attempt. While the lease lasts, no other worker gets the job, and calls with another token are fenced. When a lease
+// runs out the job is queued again at its old place or, after its last attempt, failed. So a worker that crashes loses
+// nothing, and a job that crashes its workers ends in the dead letters. A lease that ran out is its worker's until it
+// is revoked, so a late finish reports what really happened. Time in which no manager served does not count (see
+// package downtime).
 //
-// Execution is therefore at least once. A caller that needs exactly one effect makes the
-// handler idempotent, with the job's id as the key.
+// Execution is therefore at least once. A caller that needs exactly one effect makes its handler idempotent, with the
+// job's id as the key.
 //
 // # Three kinds of deduplication
 //
-// They are independent of each other; in the order in which a submission meets
-// them:
+// They are independent of each other. In the order in which a submission meets them:
 //
 //   - The Idempotency-Key of the HTTP request belongs to the ledger: one answer
-//     per submission. The server composes the ledger's transaction functions
-//     with EnqueueTx in one transaction, so that the reservation, the job and
-//     the recorded answer exist together or not at all.
-//   - Submission.Dedup drops duplicates of work that has not been done yet. The
+//     per submission. The server combines the ledger's calls and EnqueueTx in one
+//     transaction, so the reservation, the job and the recorded answer exist
+//     together or not at all.
+//   - Submission.Dedup drops duplicates of work that is not done yet. The
 //     identity is the function with the dedup's key, else with the job's key,
-//     else with a digest of the payload. The lock is taken at the submission and
-//     freed when the job starts (UntilExecuting) or is terminal (UntilExecuted),
-//     or after its TTL if it never gets there. A claim that is undone, and a
-//     delivery that does not count, give it back, unless another job has it. A dropped duplicate leaves its
-//     database positions with the job that is kept, the latest of each database,
-//     so that the job reads a replica that has seen what all of them wrote.
-//   - Submission.Key is held by one live job at a time. It is free again when the
+//     else with a digest of the payload. The submission acquires a lock on it. The
+//     lock is released when the job starts (UntilExecuting) or is terminal
+//     (UntilExecuted), or after its TTL if the job never gets there. A claim that
+//     is undone, and a delivery that does not count, acquire it again, unless
+//     another job holds it. A dropped duplicate adds its database positions to
+//     the job that is kept, the latest of each database, so that the job reads a
+//     replica that has seen the writes of all of them.
+//   - Submission.Key is held by one live job at a time. It is released when the
+//     job is terminal or cancelled; an operator's retry acquires it again.
 //     job is terminal or cancelled; an operator's retry takes it back.
 //
-// A lock or key whose job is gone or terminal is not honoured.
+// A lock or key whose job is removed or terminal is void.
 //
 // # Time
 //
-// All decisions are made by the store's clock. Nothing waits for a timer to be
-// right: a claim first does what is due, an expired lock counts for nothing. Run
-// does the same in the background so that waiting claims are woken when a job
-// falls due, and removes what is over, in bounded transactions.
+// All decisions use the store's clock, and none depends on a timer. A claim first does what is due, and an expired lock
+// is void. Run does the same in the background, in bounded transactions: it wakes waiting claims when a job is due, and
+// removes what has expired.
 //
 // # Records that cannot be read
 //
-// A record may be there and be unreadable: a later version of the program wrote it,
-// or somebody damaged it. That costs what it stands for and nothing else. Calls that
-// name it, or need what it says, return a *store.UnreadableError: those of its job,
-// submissions with a key or a lock that such a job may hold, sends of its event.
-// Claims, duties and lists go around it, however many there are, tell
-// Options.Unreadable, and never write or delete it. A job whose payload is missing
-// or not JSON is such a one for all that need the payload; it can be cancelled. A
-// lock that cannot be read stays when its job ends. Of a list of paused functions
-// the part before the damage holds.
+// A record may be unreadable: a later version of the program wrote it, or it was damaged. That affects only what the
+// record stands for. Calls that name it, or that need its content, return a *store.UnreadableError: those of its job,
+// and submissions with a key or a lock that such a job may hold. Claims, duties and lists skip it, however many such
+// records there are. They report it to Options.Unreadable, and never write or delete it. A job whose payload is missing
+// or is not JSON is unreadable for every call that needs the payload, but it can be cancelled. A lock that cannot be
+// read stays when its job ends. Of a damaged list of paused functions, the part before the damage is in force.
 //
-// Where a claim gives up behind 2000 of them in a row, the next one goes on there,
-// and what is queued among them meanwhile is found 5 seconds later at most.
+// A claim gives up behind 2000 unreadable jobs in a row, and the next one continues there. Jobs queued among them
+// meanwhile are found at most 5 seconds later.
 //
 // # Layout
 //
-// A job is one record of the collection jobs with two index entries. The first
-// is in the index of its state, so that the index is in the order in which that
-// state is worked off (queued: inverted priority and run_at; scheduled: run_at;
-// active: end of the lease; done and dead: time of the end) and its length is a
-// gauge. The second is in the index function: function, class of state, then the
-// same order, which serves claims and lists of one function. Payloads and results
-// over 512 bytes are records of their own, so that claims and heartbeats do not
-// write them again. Keys, locks, the set of paused functions, subscriptions and
-// keyed sends are single records that transactions Get, so that the store
-// serializes the transactions that decide by them; scans only propose candidates.
+// A job is one record of the collection jobs with two index entries. The first is in the index of its state. That index
+// has the order in which jobs of the state are processed (queued: inverted priority and run_at; scheduled: run_at;
+// active: end of the lease; done and dead: time of the end), and its length is a gauge. The second is in the index
+// function: function, class of state, then the same order. It serves claims and lists of one function. Payloads and
+// results over 512 bytes are records of their own, so that claims and heartbeats do not rewrite them. Keys, locks and
+// the set of paused functions are single records that transactions Get, so the store serializes the transactions that
+// depend on them; scans only propose candidates.
 //
 // # Claims under load
 //
-// All claims of one manager go through one batcher: those that arrive while a
-// transaction runs are served by the next one together. Workers of one manager
-// never compete; managers of a shared store compete once per batch, and a
-// claiming scan (store.Range.Claim) lets the engine keep them apart.
+// All claims of one manager go through one batcher: those that arrive while a transaction runs are served together by
+// the next one. Workers of one manager never compete. Managers of a shared store compete once per batch, and with a
+// claiming scan (store.Range.Claim) the engine keeps them apart.
 //
-// On shared stores, where a transaction is a few round trips however much it
-// does, submissions and finishes that arrive at the same time have common
-// transactions, too; see group.
+// On shared stores a transaction is a few round trips however much it does. There, submissions and finishes that arrive
+// at the same time share transactions, too (see group).
 //
-// A claim that waits is woken when there is work for it, and as many of them as
-// there is work, not all; see idleClaims.
+// A waiting claim is woken when there is work for it. Only as many claims are woken as there is work for, not all (see
+// idleClaims).
 //
-// # Why so
+// # Alternatives
 //
-// Why is the payload not hashed with its members sorted? Two programs that write
-// members in different orders are rare, and a digest that depends on a JSON
-// canonicalization is a compatibility promise forever. A caller that needs an identity
-// gives a key.
+// Why is the payload not hashed with its members sorted? Two programs that write members in different orders are rare,
+// and a digest that depends on a JSON canonicalization is a compatibility promise forever. A caller that needs an
+// identity gives a key.
 //
-// Why does a cancel free the key of a job whose worker is still at it? Who
-// cancels wants to submit a replacement; the cancelled job is never delivered
-// again, and its worker learns of it within one heartbeat.
+// Why does a cancel release the key of a job whose worker is still running? The caller that cancels wants to submit a
+// replacement. The cancelled job is never delivered again, and its worker learns of the cancel within one heartbeat.
 //
-// Why is a dead letter the failed job itself, not a copy? A copy would double
-// every failure's payload, and the two could disagree. Replaying takes the job
-// off the list; the job itself stays for retention.
+// Why is a dead letter the failed job itself, not a copy? A copy would double every failure's payload, and the two
+// could disagree. A replay removes the job from the list; retention removes the job itself.
 package jobs

@@ -6,8 +6,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Leases are the jobs that workers have: what package downtime extends when the
-// manager was away. A lease that had run out before that stays as it is.
+// Leases describes the leased jobs to package downtime, which extends their leases after the manager was away. A lease
+// that had already run out stays so.
 func Leases() store.Leases {
 	return store.Leases{Name: "jobs", Collection: colJobs, Index: idxActive, Extend: extendLease}
 }

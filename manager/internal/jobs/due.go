@@ -7,21 +7,19 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// dueTimes is what one queue knows about the next moment at which a job falls
-// due: a scheduled job's run_at or the end of a lease. Claims consult it so that
-// they look at those indexes only when there may be something, and Run so that
-// it sleeps until then. It is a cache of facts: being wrong about what other
-// managers did costs dueRefresh of delay, never correctness.
+// dueTimes is one queue's knowledge of when the next job is due: at a scheduled job's run_at or at the end of a lease.
+// With it, claims search those indexes only when there may be something, and Run sleeps until then. It is a cache: a
+// mistake about other managers' jobs delays a job by at most dueRefresh and affects nothing else.
 type dueTimes struct {
 	mu      sync.Mutex
-	checked time.Time // store's time of the last look, zero before the first
-	local   time.Time // this machine's time of the last look
+	checked time.Time // store's time of the last check, zero before the first
+	local   time.Time // this machine's time of the last check
 	next    time.Time // store's time of the next job, zero for none
-	noted   time.Time // earliest note since the running look began
+	noted   time.Time // earliest note since the running check began
 	kick    chan struct{}
 }
 
-// dueRefresh bounds how long a look is trusted.
+// dueRefresh is how long a check is trusted.
 const dueRefresh = 100 * time.Millisecond
 
 func earliest(a, b time.Time) time.Time {
@@ -40,7 +38,7 @@ func latest(t time.Time, others ...time.Time) time.Time {
 	return t
 }
 
-// note tells of a job that falls due at t.
+// note records that a job is due at t.
 func (d *dueTimes) note(t time.Time) {
 	d.mu.Lock()
 	d.noted = earliest(d.noted, t)
@@ -55,7 +53,7 @@ func (d *dueTimes) note(t time.Time) {
 	}
 }
 
-// stale reports whether a transaction at the given time should look.
+// stale reports whether a transaction at the given time must check.
 func (d *dueTimes) stale(at time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,22 +61,22 @@ func (d *dueTimes) stale(at time.Time) bool {
 		!d.next.IsZero() && !d.next.After(at)
 }
 
-// begin must be called before a transaction looks.
+// begin must be called before a transaction checks.
 func (d *dueTimes) begin() {
 	d.mu.Lock()
 	d.noted = time.Time{}
 	d.mu.Unlock()
 }
 
-// looked records what a transaction at the given time found.
-func (d *dueTimes) looked(at, next time.Time) {
+// checked records the next due time that a transaction at the given time found.
+func (d *dueTimes) record(at, next time.Time) {
 	d.mu.Lock()
 	d.checked, d.local = at, time.Now()
 	d.next = earliest(next, d.noted)
 	d.mu.Unlock()
 }
 
-// in returns how long it is until the next job falls due, at most limit.
+// in returns how long it is until the next job is due, at most limit.
 func (d *dueTimes) in(limit time.Duration) time.Duration {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +87,7 @@ func (d *dueTimes) in(limit time.Duration) time.Duration {
 	return min(max(left, time.Millisecond), limit)
 }
 
-// nextDue looks at the heads of the two indexes that time moves jobs out of.
+// nextDue reads the first entries of the two indexes whose jobs become due.
 func (q *Queue) nextDue(tx store.Tx) (time.Time, error) {
 	var next time.Time
 	for _, index := range []string{idxActive, idxScheduled} {

@@ -13,15 +13,15 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// dutyBatch bounds the records that one transaction of the duties touches.
+// dutyBatch bounds the records that one transaction of the duties changes.
 const dutyBatch = 128
 
-// dutyBytes bounds what such a transaction may have to write.
+// dutyBytes bounds what such a transaction may write.
 const dutyBytes = 8 << 20
 
 // DutyReport counts what a round of duties did.
 type DutyReport struct {
-	// Promoted jobs went from scheduled to queued.
+	// Promoted jobs were scheduled and are queued now.
 	Promoted int
 	// Reclaimed jobs lost their lease and were queued again.
 	Reclaimed int
@@ -31,7 +31,7 @@ type DutyReport struct {
 	Cancelled int
 	// Expired locks and event keys were removed.
 	Expired int
-	// Purged terminal jobs were removed by retention.
+	// Purged jobs were terminal and removed by retention.
 	Purged int
 }
 
@@ -44,15 +44,14 @@ func (r *DutyReport) add(o DutyReport) {
 	r.Purged += o.Purged
 }
 
-// Run does the duties until ctx ends or the queue is closed: at once, whenever a job falls due, and at
-// least every Options.Interval. Errors go to report (which may be nil) and the
-// next round tries again. Several managers of one store may all run it.
+// Run does the duties until ctx ends or the queue is closed: immediately, whenever a job is due, and at least every
+// Options.Interval. It passes errors to report, which may be nil, and the next round tries again. Several managers of
+// one store may all run it.
 //
-// Correctness never depends on Run: claims do what is due before they look, and
-// an expired lock or key is never honoured. Run makes sure that waiting claims
-// are woken in time and that what is over goes away.
+// Correctness never depends on Run: claims do what is due before they search, and an expired lock or key is void. Run
+// wakes waiting claims in time, and removes what has expired.
 func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
-	var upkeep time.Time // when locks and retention were last looked after
+	var upkeep time.Time // when locks and retention were processed last
 	for {
 		var did DutyReport
 		var err error
@@ -86,9 +85,8 @@ func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
 	}
 }
 
-// RunDuties does everything that is due now, in bounded transactions: queues
-// scheduled jobs, takes back lost leases, removes expired locks and event keys,
-// and applies retention.
+// RunDuties does everything that is due now, in bounded transactions: it queues scheduled jobs, revokes lost leases,
+// removes expired locks and event keys, and applies retention.
 func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	total, err := q.fallDue(ctx)
 	if err != nil {
@@ -114,7 +112,7 @@ func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	return total, err
 }
 
-// fallDue moves the jobs whose time has come, batch by batch.
+// fallDue moves the jobs that are due, batch by batch.
 func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
 	var total DutyReport
 	for {
@@ -126,7 +124,7 @@ func (q *Queue) fallDue(ctx context.Context) (DutyReport, error) {
 	}
 }
 
-// fallDueBatch is one transaction of fallDue; more tells that a batch was full.
+// fallDueBatch is one transaction of fallDue. more says that the batch was full.
 func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, err error) {
 	q.due.begin()
 	var at, next time.Time
@@ -154,17 +152,16 @@ func (q *Queue) fallDueBatch(ctx context.Context) (did DutyReport, more bool, er
 	if err != nil {
 		return DutyReport{}, false, err
 	}
-	q.due.looked(at, next)
+	q.due.record(at, next)
 	q.stats.promoted.Add(int64(did.Promoted))
 	q.stats.reclaimed.Add(int64(did.Reclaimed))
 	q.stats.deadByLease.Add(int64(did.Dead))
 	return did, more, nil
 }
 
-// overdue calls f for jobs of an index whose time has come, for as many as one
-// transaction should touch; full tells that there may be more. f tells whether it
-// moved the job out of the index. It also returns the time of the first job that
-// is still ahead.
+// overdue calls f for the jobs of an index that are due, up to as many as one transaction should change; full says that
+// there may be more. f reports whether it moved the job out of the index. next is the time of the first job that is not
+// due yet.
 func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record) (bool, error)) (full bool, next time.Time, err error) {
 	edge := timeKey(at.Add(time.Microsecond))
 	hits, err := tx.Scan(colJobs, index, store.Range{To: edge, After: q.front.After(index), Limit: dutyBatch, Claim: true})
@@ -187,14 +184,14 @@ func (q *Queue) overdue(tx store.Tx, index string, at time.Time, f func(*record)
 			continue
 		}
 		some = true
-		// A job that is followed by another run has its payload copied.
+		// The payload of a job that is followed by another run is copied.
 		if bytes += r.PayloadBlob + len(r.Error); bytes > dutyBytes {
 			full = true
 			break
 		}
 	}
 	if lead.Pass(&q.front, index); full && !some {
-		q.front.Pass(index, hits[len(hits)-1]) // entries of others' records as well
+		q.front.Pass(index, hits[len(hits)-1]) // entries of other jobs' records, too
 	}
 	ahead, err := tx.Scan(colJobs, index, store.Range{From: edge, Limit: 1})
 	if err == nil && len(ahead) > 0 {
@@ -213,9 +210,8 @@ func promote(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error
 	return true, r.save(tx)
 }
 
-// reclaim takes a lost lease back: the job is delivered again while attempts
-// remain, else it fails. A cancelled job ends here, since nobody is left to
-// tell.
+// reclaim revokes a lost lease. The job is delivered again while attempts remain, and fails otherwise. A cancelled job
+// ends here, since no worker is left to tell.
 func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error) {
 	if r.State != Active || r.Lease.Until.After(at) {
 		return false, nil
@@ -245,8 +241,8 @@ func (r *record) followed(s State) bool {
 	return r.Duplicates && s != Cancelled && r.Dedup != nil && r.Dedup.RescheduleOnce
 }
 
-// fetchToFollow reads what terminate needs besides the job. A caller that refuses the
-// call when that cannot be read must call it before its first write.
+// fetchToFollow reads what terminate needs besides the job. A caller that rejects the call when that cannot be read
+// must call it before its first write.
 func (r *record) fetchToFollow(tx store.Tx, s State) error {
 	if !r.followed(s) {
 		return nil
@@ -254,8 +250,7 @@ func (r *record) fetchToFollow(tx store.Tx, s State) error {
 	return r.fetch(tx)
 }
 
-// terminate ends the job: it gives up its key and its lock, and is followed by
-// one more run when the lock's strategy asks for it.
+// terminate ends the job. It releases its key and its lock. If its deduplication asks for that, another run follows.
 func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 	if err := r.fetchToFollow(tx, s); err != nil {
 		return err
@@ -277,10 +272,9 @@ func (r *record) terminate(tx store.Tx, s State, at time.Time) error {
 	return r.save(tx)
 }
 
-// follow enqueues the job once more, with the lock and the key that the job has
-// just given up. When the lock ran out before and another job has it, that one
-// was submitted after all of the duplicates and stands for them.
-// A lock that cannot be read, or is held by such a job, stays: the run has none.
+// follow enqueues the job once more, with the lock and the key that the job has just released. If the lock had run out
+// and another job holds it, that job was submitted after all of the duplicates and replaces the run. If the lock cannot
+// be read, or belongs to a job that cannot be read, the lock stays and the run has none.
 func (r *record) follow(tx store.Tx, at time.Time) error {
 	lock := lockID(&Submission{Function: r.Function, Payload: r.Payload, Key: r.Key, Dedup: r.Dedup})
 	other, err := lockHolder(tx, at, lock)
@@ -289,7 +283,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 		return err
 	}
 	if other != nil {
-		// It cannot stand for them when it cannot carry their positions.
+		// It cannot replace the run if it cannot hold their positions.
 		err := other.absorb(tx, r.WALLocations)
 		if !errors.Is(err, ErrInvalid) {
 			return err
@@ -297,7 +291,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	}
 	id := followID(r.ID)
 	for {
-		// Taken when an earlier job of this name was followed and forgotten.
+		// The id is in use if an earlier job of this id was followed and then removed.
 		have, err := load(tx, id)
 		if err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return err
@@ -328,8 +322,8 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	return f.create(tx)
 }
 
-// followID derives the id of the run that follows: x, x~1, x~2 and so on, so
-// that an update function that runs again makes the same id.
+// followID derives the id of the run that follows: x, x~1, x~2 and so on. It is not random, so every run of an update
+// function makes the same id.
 func followID(id string) string {
 	if base, n, ok := strings.Cut(id, "~"); ok {
 		// An event's jobs have an id of their own behind the tilde.
@@ -343,7 +337,7 @@ func followID(id string) string {
 	return id + "~1"
 }
 
-// expire removes the records of a collection whose time is over.
+// expire removes the records of a collection that have expired.
 func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
 	total := 0
 	after := q.front.After(string(c))
@@ -393,9 +387,8 @@ func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, e
 	return s != nil && !s.until.After(at), err
 }
 
-// retain removes the oldest terminal jobs of an index that are over their age,
-// or too many. On a shared store, whose counts are estimates, a few more than too
-// many may go.
+// retain removes the oldest terminal jobs of an index that are too old or too many. On a shared store, whose counts are
+// estimates, it may remove a few more than necessary.
 func (q *Queue) retain(ctx context.Context, index string, age time.Duration, count int) (int, error) {
 	surplus := math.MaxInt
 	after := q.front.After(index)
@@ -414,7 +407,7 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 				if err != nil && !q.opt.Unreadable.Met(err) {
 					return err
 				}
-				// It may be gone, or have been retried and be over once more.
+				// The job may be removed, or retried and terminal again.
 				goes := r != nil && r.entries()[0] == (store.Entry{Index: index, SortKey: h.SortKey})
 				if lead.See(h, goes); !goes {
 					continue
@@ -438,12 +431,11 @@ func (q *Queue) retain(ctx context.Context, index string, age time.Duration, cou
 	}
 }
 
-// retainable returns the oldest jobs of an index behind after, up to dutyBatch, that may go.
-// Of those that are not over their age it returns at most surplus, and lowers
-// surplus to how many there are too many.
+// retainable returns up to dutyBatch of the oldest jobs of an index behind after that may be removed. Of those that are
+// not too old it returns at most surplus, which it sets to how many are too many.
 //
-// It looks first and counts then: when another manager removes the same jobs
-// in between, the count is lower, and no other jobs go in their place.
+// It scans first and then counts. If another manager removes the same jobs in between, the count is lower, and no other
+// jobs are removed in their place.
 func (q *Queue) retainable(ctx context.Context, index string, age time.Duration, count int, after *store.Hit, surplus *int) ([]store.Hit, error) {
 	var found []store.Hit
 	var old time.Time

@@ -8,8 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Errors that callers tell apart with errors.Is. The typed errors below wrap
-// them and say which job, key or field is meant.
+// Errors for errors.Is. The typed errors below wrap them and name the job, key or field.
 var (
 	// ErrInvalid: a field of the request is missing, malformed or out of
 	// bounds; always a *FieldError.
@@ -21,9 +20,8 @@ var (
 	ErrNotFound = errors.New("jobs: not found")
 	// ErrDuplicateKey: a live job holds the key; always a *DuplicateKeyError.
 	ErrDuplicateKey = errors.New("jobs: duplicate key")
-	// ErrFenced: the lease token is not the job's current one, because the
-	// lease ran out and was taken back, or the job was finished or handed
-	// back under another token. Always a *FencedError.
+	// ErrFenced: the lease token is not the job's current one, because the lease ran out and was revoked, or the job
+	// was finished or handed back under another token. Always a *FencedError.
 	ErrFenced = errors.New("jobs: fenced")
 	// ErrConflict: the job's state does not allow the call; always a
 	// *StateError.
@@ -34,7 +32,7 @@ var (
 	ErrClosed error = &unavailableError{api.CodeUnavailable, "the queue is closed"}
 )
 
-// unavailableError is an error that passes by itself.
+// unavailableError is a temporary error.
 type unavailableError struct {
 	code   api.Code
 	detail string
@@ -42,7 +40,7 @@ type unavailableError struct {
 
 func (e *unavailableError) Error() string { return "jobs: " + e.detail }
 
-// Problem is how HTTP answers it: 503.
+// Problem returns the HTTP answer: 503.
 func (e *unavailableError) Problem() api.Problem {
 	return api.Problem{Status: 503, Code: e.code, Title: "Unavailable", Detail: e.detail, RetryAfterSeconds: 1}
 }
@@ -71,7 +69,7 @@ func (e *FieldError) Unwrap() error {
 	return ErrInvalid
 }
 
-// Problem is how HTTP answers it: 400, or 413.
+// Problem returns the HTTP answer: 400 or 413.
 func (e *FieldError) Problem() api.Problem {
 	if e.TooLarge {
 		return api.Problem{Status: 413, Code: api.CodeTooLarge, Title: "Too large", Detail: e.Error()}
@@ -96,7 +94,7 @@ func tooLarge(field string, size, limit int) error {
 	}
 }
 
-// quote makes a value of a stranger safe to show: quoted, in ASCII, short.
+// quote makes an untrusted value safe to show: quoted, ASCII, short.
 func quote(v string) string {
 	const most = 48
 	cut := ""
@@ -119,7 +117,7 @@ func (e *NotFoundError) Error() string { return "no " + e.Kind + " " + quote(e.I
 // Unwrap returns ErrNotFound.
 func (e *NotFoundError) Unwrap() error { return ErrNotFound }
 
-// Problem is how HTTP answers it: 404.
+// Problem returns the HTTP answer: 404.
 func (e *NotFoundError) Problem() api.Problem {
 	return api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: e.Error()}
 }
@@ -139,7 +137,7 @@ func (e *DuplicateKeyError) Error() string {
 // Unwrap returns ErrDuplicateKey.
 func (e *DuplicateKeyError) Unwrap() error { return ErrDuplicateKey }
 
-// Problem is how HTTP answers it: 409.
+// Problem returns the HTTP answer: 409.
 func (e *DuplicateKeyError) Problem() api.Problem {
 	return api.Problem{Status: 409, Code: api.CodeDuplicateKey, Title: "Duplicate key", Detail: e.Error()}
 }
@@ -159,7 +157,7 @@ func (e *FencedError) Error() string {
 // Unwrap returns ErrFenced.
 func (e *FencedError) Unwrap() error { return ErrFenced }
 
-// Problem is how HTTP answers it: 409.
+// Problem returns the HTTP answer: 409.
 func (e *FencedError) Problem() api.Problem {
 	return api.Problem{Status: 409, Code: api.CodeFenced, Title: "Fenced", Detail: e.Error()}
 }
@@ -181,7 +179,7 @@ func (e *StateError) Error() string {
 // Unwrap returns ErrConflict.
 func (e *StateError) Unwrap() error { return ErrConflict }
 
-// Problem is how HTTP answers it: 409.
+// Problem returns the HTTP answer: 409.
 func (e *StateError) Problem() api.Problem {
 	return api.Problem{Status: 409, Code: api.CodeConflict, Title: "Conflict", Detail: e.Error()}
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// loadPaused returns the paused functions in order, and with a
-// *store.UnreadableError those that it could read.
+// loadPaused returns the paused functions in order. With a *store.UnreadableError it returns those that it could read.
 func loadPaused(tx store.Tx) ([]string, error) {
 	b, err := tx.Get(colControl, pausedKey)
 	if errors.Is(err, store.ErrNotFound) {
@@ -32,8 +31,7 @@ func encodeNames(names []string) []byte {
 	return b
 }
 
-// decodeNames reads a record of names. With an error it returns those that come
-// before the damage.
+// decodeNames reads a record of names. With an error it returns the names before the damage.
 func decodeNames(c store.Collection, key string, b []byte, most int) ([]string, error) {
 	d := decoder{b: b}
 	d.version(namesVersion)
@@ -57,9 +55,8 @@ func decodeNames(c store.Collection, key string, b []byte, most int) ([]string, 
 	return names, nil
 }
 
-// Pause stops the delivery of a function's jobs. Jobs that are out with workers
-// go on; queued, new and due ones stay where they are until Resume. When Pause
-// has returned, no later claim delivers one. Pausing twice is no error; a
+// Pause stops the delivery of a function's jobs. Jobs that workers have leased continue. Queued, new and due jobs stay
+// where they are until Resume. Once Pause has returned, no later claim delivers one. Pausing twice is not an error. A
 // *FieldError says that MaxPaused functions are paused already.
 func (q *Queue) Pause(ctx context.Context, function string) error {
 	if err := CheckName("function", function); err != nil {
@@ -82,8 +79,8 @@ func (q *Queue) Pause(ctx context.Context, function string) error {
 	})
 }
 
-// Resume lets a function's jobs flow again and wakes waiting claims. Resuming a
-// function that is not paused is no error.
+// Resume starts the delivery of a function's jobs again and wakes waiting claims. Resuming a function that is not
+// paused is not an error.
 func (q *Queue) Resume(ctx context.Context, function string) error {
 	if err := CheckName("function", function); err != nil {
 		return err
@@ -103,7 +100,7 @@ func (q *Queue) Resume(ctx context.Context, function string) error {
 	})
 }
 
-// Function is what is known of one function.
+// Function describes one function.
 type Function struct {
 	Name   string
 	Paused bool
@@ -112,7 +109,7 @@ type Function struct {
 	Queued, Scheduled, Active, Dead int
 }
 
-// MaxCounted is where the counts of a Function stop.
+// MaxCounted is the largest count in a Function.
 const MaxCounted = 1000
 
 // FunctionPage is one page of functions.
@@ -186,12 +183,12 @@ func (f *Function) count(tx store.Tx) error {
 	return nil
 }
 
-// leastPage and mostPage bound how many jobs functionsWithJobs reads at once.
+// leastPage and mostPage bound how many jobs functionsWithJobs reads at a time.
 const leastPage, mostPage = 64, 4096
 
-// functionsWithJobs lists the functions behind after that have jobs, by name; at
-// most limit when that is positive. Where functions have few jobs it reads those of
-// many at once, where they have many it leaps from one to the next.
+// functionsWithJobs lists, by name, the functions behind after that have jobs; at most limit if that is positive. Where
+// functions have few jobs it reads those of many functions at a time. Where they have many it skips from one function
+// to the next.
 func functionsWithJobs(tx store.Tx, after string, limit int) ([]string, error) {
 	from := ""
 	if after != "" {

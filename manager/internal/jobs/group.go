@@ -13,19 +13,17 @@ import (
 const (
 	groupCalls = 128
 	groupBytes = 4 << 20
-	// groupLanes is how many transactions of a group run at once: while the
-	// medium makes one durable, the server works on another.
+	// groupLanes is how many transactions of a group run concurrently: while the medium makes one durable, the server
+	// works on another.
 	groupLanes = 2
 )
 
-// group runs the calls of one kind that arrive at the same time in common
-// transactions, on stores where a transaction is a few round trips however much
-// it does. Calls that arrive while all lanes are busy wait for the next
-// transaction; a call that finds one free starts at once.
+// group runs calls of one kind that arrive at the same time in shared transactions, on stores where a transaction is a
+// few round trips however much it does. Calls that arrive while all lanes are busy wait for the next transaction. A
+// call that finds a free lane starts immediately.
 //
-// Inside a transaction the calls run one after the other, each sees what those
-// before it did, and a refused one has written nothing. So it makes no
-// difference to a caller who else is in the transaction.
+// Inside a transaction the calls run one after the other. Each sees what those before it did, and a refused call has
+// written nothing. So the other calls make no difference to a caller.
 type group[T any] struct {
 	q *Queue
 	// run does the calls in one transaction. It may be called again.
@@ -43,9 +41,8 @@ type member[T any] struct {
 	done chan struct{}
 }
 
-// do runs one call of about the given size. When it returns nil the call has
-// been done durably. When ctx ends first the call may still be done, and must
-// not be touched any more.
+// do runs one call of about the given size. When it returns nil, the call has been done durably. When ctx ends first,
+// the call may still be done and must not be used any more.
 func (g *group[T]) do(ctx context.Context, call *T, size int) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -74,8 +71,8 @@ func (g *group[T]) do(ctx context.Context, call *T, size int) error {
 	return ctx.Err()
 }
 
-// take removes the calls of the next transaction; none ends the lane.
-func (g *group[T]) take() []*member[T] {
+// nextBatch removes the calls of the next transaction. If there are none, the lane ends.
+func (g *group[T]) nextBatch() []*member[T] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n, size := 0, 0
@@ -94,13 +91,13 @@ func (g *group[T]) take() []*member[T] {
 
 func (g *group[T]) lane() {
 	for {
-		batch := g.take()
+		batch := g.nextBatch()
 		if len(batch) == 0 {
 			return
 		}
 		err := g.transact(batch)
-		// What one call met (a damaged record, a transaction that becomes too
-		// large, others who change the same records) is not the other's business.
+		// An error of one call (a damaged record, a transaction that is too large, conflicts with other transactions)
+		// must not affect the others.
 		alone := err != nil && len(batch) > 1 && g.q.base.Err() == nil && !unknown(err)
 		for i, m := range batch {
 			if m.err = err; alone {
@@ -111,9 +108,8 @@ func (g *group[T]) lane() {
 	}
 }
 
-// unknown reports whether a transaction that failed so may have happened all the
-// same. Then it must not be run again on its callers' behalf: an enqueued job may
-// be with a worker by now, and would be put back to its beginning.
+// unknown reports whether a transaction that failed with err may have happened nevertheless. Then it must not be run
+// again: a worker may already have an enqueued job, which would be reset.
 func unknown(err error) bool {
 	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, e) {

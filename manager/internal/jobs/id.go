@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// idSource makes job ids of 26 characters that sort by the time they were made
-// (a 48-bit Unix time in milliseconds, then 80 bits that start at random in
-// each millisecond and grow), in Crockford's base 32 in lower case. Ids of one
-// source are strictly increasing, even when the clock stands still or steps
-// back, so that jobs which one manager enqueues at one instant keep their order.
+// idSource makes job ids of 26 characters that sort by the time at which they were made: a 48-bit Unix time in
+// milliseconds, then 80 bits that start randomly in each millisecond and grow, in lower-case Crockford base 32. The ids
+// of one source are strictly increasing, even if the clock stands still or steps back. So jobs that one manager
+// enqueues at the same instant keep their order.
 type idSource struct {
 	mu sync.Mutex
 	ms uint64

@@ -9,37 +9,34 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// idleClaims are the claims of this manager that wait for work: a line for each
-// topic that they wait for. A wake-up of the store goes to one claim of the line,
-// the one that was not woken for the longest time, and not to all of them. How
-// many jobs came with it nobody knows; so a claim that was woken and got something
-// wakes two more, and one that got nothing wakes nobody. A claim that was woken
-// and leaves before it has looked passes that on. So at most two claims look in
-// vain for each job, and none stays idle while there is work that it may do.
+// idleClaims holds the claims of this manager that wait for work, with a line for each topic that they wait for. A
+// wake-up of the store goes to one claim of the line, the one that was not woken for the longest time. A wake-up does
+// not say how many jobs there are. So a woken claim that got a job wakes two more, and one that got none wakes no
+// other. A woken claim that returns before it has searched passes the wake-up on. So for each job at most two claims
+// search without a result, and no claim stays idle while there is work for it.
 type idleClaims struct {
 	q     *Queue
 	mu    sync.Mutex
 	lines map[string]*line
 }
 
-// line is the claims that wait for a topic.
+// line holds the claims that wait for a topic.
 type line struct {
 	watcher store.Watcher
-	waiting *list.List // of *idleClaim, the one to be woken next first
-	watched bool       // by a goroutine, from when the first one has to wait
+	waiting *list.List // of *idleClaim; the first is woken next
+	watched bool       // by a goroutine, from the moment at which a claim has to wait
 	empty   chan struct{}
 }
 
-// idleClaim is a place in the lines of a claim's topics.
+// idleClaim is a claim's place in the lines of its topics.
 type idleClaim struct {
 	topics []string
 	places []*list.Element
 	wake   chan struct{}
-	woken  []bool // by topic: woken, and has not passed it on or found nothing since
+	woken  []bool // by topic: woken, and has since neither passed that on nor found nothing
 }
 
-// enter gives a claim its places. That comes before its first look, so that
-// nothing is missed.
+// enter adds a claim to its lines. It must be called before the claim's first search, so that no wake-up is missed.
 func (c *idleClaims) enter(functions []string) *idleClaim {
 	topics := []string{topicAny}
 	if len(functions) > 0 {
@@ -66,7 +63,7 @@ func (c *idleClaims) enter(functions []string) *idleClaim {
 func (c *idleClaims) wait(ctx context.Context, w *idleClaim, d time.Duration) error {
 	c.mu.Lock()
 	for i, topic := range w.topics {
-		w.woken[i] = w.woken[i] && len(w.wake) > 0 // what it looked for was not there
+		w.woken[i] = w.woken[i] && len(w.wake) > 0 // what it searched for was not there
 		l := c.lines[topic]
 		if l.watched {
 			continue
@@ -80,8 +77,8 @@ func (c *idleClaims) wait(ctx context.Context, w *idleClaim, d time.Duration) er
 	return c.q.wait(ctx, w.wake, d)
 }
 
-// watch wakes the claims of a line until there are none. Now and then it wakes
-// one without a reason, in case a wake-up was lost, and when a job falls due.
+// watch wakes the claims of a line until there are none. It also wakes one from time to time, in case a wake-up was
+// lost, and when a job is due.
 func (c *idleClaims) watch(topic string, l *line) {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -96,13 +93,13 @@ func (c *idleClaims) watch(topic string, l *line) {
 			return
 		}
 		c.mu.Lock()
-		l.next(topic)
+		l.wakeNext(topic)
 		c.mu.Unlock()
 	}
 }
 
-// next wakes one claim of the line.
-func (l *line) next(topic string) {
+// wakeNext wakes one claim of the line.
+func (l *line) wakeNext(topic string) {
 	e := l.waiting.Front()
 	if e == nil {
 		return
@@ -116,12 +113,12 @@ func (l *line) next(topic string) {
 	}
 	select {
 	case w.wake <- struct{}{}:
-	default: // it was woken and has not looked yet
+	default: // it was woken and has not searched yet
 	}
 }
 
-// leave gives the places up, and wakes others: two in each line in which the claim
-// was woken if it got something, else the one that looks instead of it.
+// leave removes the claim from its lines and wakes others. In each line in which the claim was woken it wakes two if
+// the claim got a job, and otherwise one that searches in its place.
 func (c *idleClaims) leave(w *idleClaim, got bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,10 +132,10 @@ func (c *idleClaims) leave(w *idleClaim, got bool) {
 			continue
 		}
 		if w.woken[i] {
-			l.next(topic)
+			l.wakeNext(topic)
 		}
 		if w.woken[i] && got {
-			l.next(topic)
+			l.wakeNext(topic)
 		}
 	}
 }

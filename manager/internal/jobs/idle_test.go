@@ -172,7 +172,7 @@ func TestIdleClaimsPassOn(t *testing.T) {
 	}
 	next := func(function string) {
 		c.mu.Lock()
-		c.lines[topicFunction+function].next(topicFunction + function)
+		c.lines[topicFunction+function].wakeNext(topicFunction + function)
 		c.mu.Unlock()
 	}
 	next("f")

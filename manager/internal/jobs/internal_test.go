@@ -68,7 +68,7 @@ func TestDueTimes(t *testing.T) {
 		t.Error("the first claim does not look")
 	}
 	d.begin()
-	d.looked(at, time.Time{})
+	d.record(at, time.Time{})
 	if d.stale(at.Add(dueRefresh-1)) || !d.stale(at.Add(dueRefresh)) || !d.stale(at.Add(-1)) {
 		t.Error("a look is trusted for another time than dueRefresh, or while the clock steps back")
 	}
@@ -76,7 +76,7 @@ func TestDueTimes(t *testing.T) {
 	soon := at.Add(dueRefresh / 2)
 	d.begin()
 	d.note(soon)
-	d.looked(at, at.Add(time.Hour))
+	d.record(at, at.Add(time.Hour))
 	if d.stale(soon.Add(-1)) || !d.stale(soon) {
 		t.Error("a note during a look is lost")
 	}
@@ -92,7 +92,7 @@ func TestDueTimes(t *testing.T) {
 	default:
 	}
 	d.begin()
-	d.looked(at, time.Time{})
+	d.record(at, time.Time{})
 	if d.stale(soon) {
 		t.Error("a note from before the look is kept after it")
 	}

@@ -74,8 +74,7 @@ type Job struct {
 	MaxAttempts int
 	// CreatedAt is when it was submitted.
 	CreatedAt time.Time
-	// RunAt is the earliest time of the next delivery; jobs of one priority
-	// are delivered in its order.
+	// RunAt is the earliest time of the next delivery. Jobs of the same priority are delivered in this order.
 	RunAt time.Time
 	// StartedAt is when it was last claimed; zero before.
 	StartedAt time.Time
@@ -109,15 +108,14 @@ type Lease struct {
 	Token string
 	// Until is when the job may be delivered again.
 	Until time.Time
-	// Duration is what a heartbeat extends the lease by unless it says
-	// otherwise.
+	// Duration is by how much a heartbeat extends the lease unless it says otherwise.
 	Duration time.Duration
-	// ExpiresIn is the time left by the clock that decides, at the moment of
-	// the answer. It is set in answers to claims and heartbeats.
+	// ExpiresIn is the time left at the moment of the answer, by the store's clock. It is set in answers to claims and
+	// heartbeats.
 	ExpiresIn time.Duration
 }
 
-// Strategy tells for how long a submission holds its deduplication lock.
+// Strategy says how long a submission holds its deduplication lock.
 type Strategy uint8
 
 // The strategies.
@@ -158,16 +156,15 @@ type Dedup struct {
 	// Key identifies duplicates together with the function. Empty: the job's
 	// Key if it has one, else a digest of the payload.
 	Key string
-	// TTL frees the lock of a job that never gets to where the strategy frees
-	// it: 1 s to 366 days, Options.DedupTTL when 0. It counts from run_at.
+	// TTL releases the lock of a job that never gets to where the strategy releases it: 1 s to 366 days,
+	// Options.DedupTTL when 0. It counts from run_at.
 	TTL time.Duration
 	// RescheduleOnce: when duplicates were dropped while the lock was held,
 	// run the job once more after it completed or failed. Only with
 	// UntilExecuted.
 	RescheduleOnce bool
-	// IncludingScheduled: a job submitted for the future takes the lock at its
-	// submission, and is dropped when another holds it. Without it such jobs
-	// neither lock nor are dropped.
+	// IncludingScheduled: a job submitted for the future acquires the lock at its submission, and is dropped when
+	// another job holds it. Without it such jobs neither lock nor are dropped.
 	IncludingScheduled bool
 }
 
@@ -177,7 +174,7 @@ type Submission struct {
 	Function string
 	// Payload: one JSON value of at most MaxPayloadBytes; null when empty.
 	Payload []byte
-	// ID proposes an id; empty: the queue makes one that sorts by time.
+	// ID proposes an id. Empty: the queue makes one that sorts by time.
 	ID string
 	// Key, see Job.Key: up to MaxKeyBytes visible ASCII characters.
 	Key string
@@ -191,8 +188,7 @@ type Submission struct {
 	MaxAttempts int
 	// Dedup, nil for none.
 	Dedup *Dedup
-	// ReturnExisting: when a live job holds Key, answer with that job instead
-	// of a *DuplicateKeyError.
+	// ReturnExisting: when a live job holds Key, answer with that job instead of a *DuplicateKeyError.
 	ReturnExisting bool
 	// WALLocations: at most 16 databases.
 	WALLocations WALLocations
@@ -200,7 +196,7 @@ type Submission struct {
 
 // Outcome is the answer to a submission that was not refused.
 type Outcome struct {
-	// Job is the new job, or the one that stands for it.
+	// Job is the new job, or the existing job in its place.
 	Job Job
 	// Existing: Job holds the key and was there before (ReturnExisting).
 	Existing bool
@@ -221,8 +217,7 @@ type ClaimRequest struct {
 	Limit int
 	// Lease: 100 ms to 24 h, Options.Lease when 0.
 	Lease time.Duration
-	// Wait is how long the call may be held while there is nothing to do: 0
-	// to 5 min.
+	// Wait is how long the call may wait while there is no job: 0 to 5 min.
 	Wait time.Duration
 }
 
@@ -242,20 +237,19 @@ type Finish struct {
 // Retry puts a job back into the queue.
 type Retry struct {
 	ID string
-	// Token is the lease's when a worker hands its job back; empty when an
-	// operator retries a job that nobody works on.
+	// Token is the lease's token when a worker hands its job back; empty when an operator retries a job that no worker
+	// has.
 	Token string
-	// Delay, 0 to MaxDelay; nil means the backoff for a worker's retry, and
-	// now for an operator's.
+	// Delay, 0 to MaxDelay. nil means the backoff for a worker's retry, and no delay for an operator's.
 	Delay *time.Duration
 	// Error, at most MaxErrorBytes, is recorded as the attempt's error.
 	Error string
-	// Uncounted, only with a Token: the delivery does not count as an attempt,
-	// because the worker could not do the work, for example since it stops.
+	// Uncounted, only with a Token: the delivery does not count as an attempt, because the worker could not do the
+	// work, for example because it is stopping.
 	Uncounted bool
 }
 
-// DeadLetter is a terminal failure that waits for a decision.
+// DeadLetter is a failed job that waits for an operator's decision.
 type DeadLetter struct {
 	// ID is the failed job's.
 	ID string

@@ -13,8 +13,8 @@ import (
 const (
 	// colJobs: job id -> job, see record.
 	colJobs store.Collection = "jobs"
-	// colBlobs: job id and "/p" or "/r" -> a payload or result too large to be
-	// written again with every change of its job.
+	// colBlobs: job id and "/p" or "/r" -> a payload or result that is too large to be rewritten with every change of
+	// its job.
 	colBlobs store.Collection = "job_blobs"
 	// colKeys: key -> id of the live job that holds it.
 	colKeys store.Collection = "job_keys"
@@ -28,15 +28,14 @@ const (
 	colSends store.Collection = "job_sends"
 )
 
-// pausedKey is the record of colControl that lists the paused functions. It
-// exists only while there are any.
+// pausedKey is the record of colControl that lists the paused functions. It exists only while there are any.
 const pausedKey = "paused"
 
-// pausedVersionKey is the record beside it that is another one after each change.
+// pausedVersionKey is a record beside it that gets a new value with each change.
 const pausedVersionKey = "paused_version"
 
-// Indexes of colJobs. Every job is in idxFunction and in exactly one of the
-// others, which tells its state, so that the length of each is a gauge.
+// Indexes of colJobs. Every job is in idxFunction and in exactly one of the others, which is the index of its state, so
+// the length of each is a gauge.
 const (
 	idxQueued    = "queued"    // priority, run_at: the order of claims
 	idxScheduled = "scheduled" // run_at
@@ -49,7 +48,7 @@ const (
 // idxExpiry orders colLocks and colSends by their end.
 const idxExpiry = "expiry"
 
-// class is the letter that stands for a job's place in idxFunction and idxDone.
+// class is the letter for a job's place in idxFunction and idxDone.
 type class byte
 
 const (
@@ -62,8 +61,8 @@ const (
 	classCancelled class = 'x'
 )
 
-// appendTime appends t so that the bytes order as the times do. Times are kept
-// in microseconds, the finest all engines share.
+// appendTime appends t so that the bytes sort in the order of the times. Times are stored in microseconds, the finest
+// precision that all engines share.
 func appendTime(dst []byte, t time.Time) []byte {
 	return binary.BigEndian.AppendUint64(dst, uint64(t.UnixMicro()))
 }
@@ -78,7 +77,7 @@ func keyTime(k string) time.Time {
 	return time.UnixMicro(int64(binary.BigEndian.Uint64([]byte(k[:8]))))
 }
 
-// classOf tells the place of a job in the indexes.
+// class returns the job's place in the indexes.
 func (r *record) class() class {
 	switch r.State {
 	case Scheduled:
@@ -141,7 +140,7 @@ func functionOf(sortKey string) string {
 	return f
 }
 
-// afterFunction is the first sort key behind all of a function's.
+// afterFunction is the first sort key behind all sort keys of a function.
 func afterFunction(function string) string { return function + "\x01" }
 
 // Topics of Store.Notify.
@@ -159,8 +158,7 @@ func notifyQueued(tx store.Tx, function string) {
 	tx.Notify(topicFunction + function)
 }
 
-// cursor is a position in a list: a segment of the query and the last hit, none
-// at the segment's beginning.
+// cursor is a position in a list: a segment of the query and the last hit, nil at the segment's beginning.
 type cursor struct {
 	segment int
 	hit     store.Hit

@@ -11,15 +11,14 @@ import (
 
 // Beat is the answer to a heartbeat.
 type Beat struct {
-	// Cancelled: the job was cancelled; the worker should stop and finish it
-	// with the state Cancelled.
+	// Cancelled: the job was cancelled. The worker should stop and finish it with the state Cancelled.
 	Cancelled bool
-	// ExpiresIn is how long the lease holds from now.
+	// ExpiresIn is how long the lease lasts from now.
 	ExpiresIn time.Duration
 }
 
-// held returns the job if the token is its lease's.
-func held(tx store.Tx, id, token string) (*record, error) {
+// leased returns the job if token is that of its lease.
+func leased(tx store.Tx, id, token string) (*record, error) {
 	r, err := find(tx, id)
 	if err != nil {
 		return nil, err
@@ -34,9 +33,8 @@ func checkLease(id, token string) error {
 	return first(CheckID("id", id), checkVisible("lease_token", token, 1, MaxTokenBytes))
 }
 
-// Heartbeat extends a lease to the given time from now, or to the claim's
-// duration when it is 0. A lease that ran out but was not taken back yet is
-// still its worker's. A stale token is a *FencedError.
+// Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. A lease that ran
+// out is its worker's until it is revoked. A stale token is a *FencedError.
 func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (Beat, error) {
 	if err := checkLease(id, token); err != nil {
 		return Beat{}, err
@@ -49,7 +47,7 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 	var beat Beat
 	var until time.Time
 	err := q.store.Update(ctx, func(tx store.Tx) error {
-		r, err := held(tx, id, token)
+		r, err := leased(tx, id, token)
 		if err != nil {
 			return err
 		}
@@ -68,10 +66,9 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 	return beat, nil
 }
 
-// Finish ends a job for good and frees its key and lock. Failed puts it into
-// its function's dead letters. The same call twice, with the same token and
-// state, is answered the same; another state after the first is a *StateError,
-// a stale token a *FencedError.
+// Finish ends a job for good and releases its key and lock. Failed puts it into its function's dead letters. A repeated
+// call, with the same token and state, gets the same answer. Another state after the first is a *StateError, a stale
+// token a *FencedError.
 func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
 	if err := f.check(); err != nil {
 		return Job{}, err
@@ -84,7 +81,7 @@ func (q *Queue) Finish(ctx context.Context, f Finish) (Job, error) {
 	return call.out.Job, call.out.Err
 }
 
-// finish runs one call, in a common transaction where that is worth it.
+// finish runs one call, in a shared transaction where that pays.
 func (q *Queue) finish(ctx context.Context, call *finishCall) error {
 	if q.finishes != nil {
 		return q.finishes.do(ctx, call, len(call.Result)+len(call.Error))
@@ -92,7 +89,7 @@ func (q *Queue) finish(ctx context.Context, call *finishCall) error {
 	return q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, []*finishCall{call}) })
 }
 
-// Finished is the answer to one of several finishes.
+// Finished is the answer to one finish of FinishMany.
 type Finished struct {
 	// Job, if Err is nil; a payload or result over 512 bytes is left out.
 	Job Job
@@ -104,13 +101,12 @@ type Finished struct {
 type finishCall struct {
 	Finish
 	out Finished
-	// repeated: the job was finished by an earlier call.
+	// repeated: an earlier call finished the job.
 	repeated bool
 }
 
-// FinishMany finishes up to MaxLimit jobs in one transaction. Each is judged by
-// itself: that one is refused does not keep the others from being finished. The
-// error is for all of them, and then none was finished for certain.
+// FinishMany finishes up to MaxLimit jobs in one transaction. Each is judged by itself: a refused finish does not
+// affect the others. The error concerns all of them, and then it is certain that none was finished.
 func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error) {
 	if len(fs) == 0 || len(fs) > MaxLimit {
 		return nil, invalidInt("finishes", int64(len(fs)), "1 to "+strconv.Itoa(MaxLimit)+" jobs")
@@ -130,7 +126,7 @@ func (q *Queue) FinishMany(ctx context.Context, fs []Finish) ([]Finished, error)
 	}
 	err := q.store.Update(ctx, func(tx store.Tx) error { return finishTx(tx, allowed) })
 	if errors.Is(err, store.ErrTooLarge) && len(allowed) > 1 {
-		// Many runs that follow, with large payloads: one transaction each.
+		// Many following runs with large payloads: one transaction each.
 		for _, call := range allowed {
 			if err = q.finish(ctx, call); err != nil {
 				break
@@ -192,9 +188,9 @@ func (f *Finish) check() error {
 	return checkError(f.Error)
 }
 
-// finish is one finish of a transaction. A refusal has written nothing.
+// finish is one finish of a transaction. A refused finish has written nothing.
 func (f *finishCall) finish(tx store.Tx) error {
-	r, err := held(tx, f.ID, f.Token)
+	r, err := leased(tx, f.ID, f.Token)
 	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
 	switch {
 	case f.repeated && r.State != f.State:
@@ -220,24 +216,21 @@ func (f *finishCall) finish(tx store.Tx) error {
 	return nil
 }
 
-// isRefusal reports whether the error is the queue's own answer to one call, which
-// has written nothing.
+// isRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
 func isRefusal(err error) bool {
 	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.
 //
-// With a lease token a worker hands back the job it holds, after a delay that
-// grows with the attempts unless it names one. When all attempts are used up
-// that is a *StateError: the worker finishes the job as Failed instead. A job
-// that was cancelled meanwhile becomes Cancelled. The same call twice is
-// answered the same until the job is delivered again.
+// With a lease token a worker hands back the job it has leased. The delay grows with the attempts unless the worker
+// sets it. When all attempts are used up that is a *StateError: the worker must finish the job as Failed instead. A job
+// that was cancelled meanwhile becomes Cancelled. A repeated call gets the same answer until the job is delivered
+// again.
 //
-// Without a token an operator runs a failed or cancelled job again with fresh
-// attempts, or a scheduled one at another time. The job takes its key back, a
-// *DuplicateKeyError when another job holds it; deduplication locks belong to
-// submissions and are not taken. Jobs in other states are a *StateError.
+// Without a token an operator runs a failed or cancelled job again with new attempts, or a scheduled one at another
+// time. The job acquires its key again; if another job holds it, that is a *DuplicateKeyError. Deduplication locks
+// belong to submissions and are not acquired. Jobs in other states are a *StateError.
 func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 	if err := CheckID("id", req.ID); err != nil {
 		return Job{}, err
@@ -283,10 +276,10 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 }
 
 func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, error) {
-	r, err := held(tx, req.ID, req.Token)
+	r, err := leased(tx, req.ID, req.Token)
 	if err != nil {
 		if r != nil && r.LastToken == req.Token && (!r.State.Terminal() || r.State == Cancelled && r.CancelRequested) {
-			return r, nil // the same call again
+			return r, nil // a repeated call
 		}
 		return nil, err
 	}
@@ -365,11 +358,9 @@ func (r *record) requeue(tx store.Tx, delay time.Duration) error {
 	return r.save(tx)
 }
 
-// Cancel keeps a job that nobody works on from ever running. For an active job
-// it only leaves a mark: the worker learns of it on its next heartbeat, and the
-// job is not delivered again whatever becomes of the worker. In both cases its
-// key and its lock are free at once. A cancelled job may be cancelled again; a
-// complete or failed one is a *StateError.
+// Cancel keeps a job that no worker has from ever running. It only marks an active job: the worker learns of that with
+// its next heartbeat, and the job is not delivered again whatever the worker does. In both cases the job's key and lock
+// are released immediately. A cancelled job may be cancelled again. A complete or failed one is a *StateError.
 func (q *Queue) Cancel(ctx context.Context, id string) (Job, error) {
 	if err := CheckID("id", id); err != nil {
 		return Job{}, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Bounds on what callers may ask for. Larger values are refused, never cut.
+// Bounds on requests. Larger values are rejected, never cut.
 const (
 	// MaxPayloadBytes bounds a job's payload.
 	MaxPayloadBytes = 1 << 20
@@ -16,9 +16,8 @@ const (
 	MaxResultBytes = 1 << 20
 	// MaxErrorBytes bounds an error text.
 	MaxErrorBytes = 64 << 10
-	// MaxProposedIDBytes bounds the id that a submission may propose, and
-	// MaxIDBytes any id: the queue appends to the ids of jobs that follow
-	// from others.
+	// MaxProposedIDBytes bounds the id that a submission may propose, and MaxIDBytes any id: the queue appends to the
+	// ids of jobs that follow others.
 	MaxProposedIDBytes, MaxIDBytes = 128, 160
 	// MaxNameBytes bounds the names of functions, events and workers.
 	MaxNameBytes = 128
@@ -37,8 +36,8 @@ const (
 	// MaxEventBytes bounds payload x subscribers of one event, so that all of
 	// its jobs fit into one transaction.
 	MaxEventBytes = 16 << 20
-	// MaxAnswerBytes bounds the payloads and results of one claim or page:
-	// when the next job would exceed it the answer ends early.
+	// MaxAnswerBytes bounds the payloads and results of one claim or page. The answer ends before the job that would
+	// exceed it.
 	MaxAnswerBytes = 8 << 20
 	// MaxAttempts bounds max_attempts.
 	MaxAttempts = 1000
@@ -58,15 +57,14 @@ const (
 	MaxDatabaseBytes = 63
 )
 
-// CheckName refuses what may not name a function or an event: 1 to
-// MaxNameBytes letters, digits and _ . : - ~
+// CheckName returns an error unless v may name a function or an event: 1 to MaxNameBytes letters, digits and _ . : - ~
 func CheckName(field, v string) error { return checkWord(field, v, MaxNameBytes) }
 
-// CheckID refuses what cannot be a job's id.
+// CheckID returns an error unless v can be a job's id.
 func CheckID(field, v string) error { return checkWord(field, v, MaxIDBytes) }
 
-// checkProposedID leaves ~ to the ids that the queue makes, and the names of
-// calls to the API, whose paths begin as a job's does.
+// checkProposedID reserves ~ for ids that the queue makes, and the API's own path segments, which are in the place of
+// an id.
 func checkProposedID(v string) error {
 	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || v == "claim" || v == "finish" || v == "stats" {
 		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not claim, finish or stats")
@@ -74,8 +72,7 @@ func checkProposedID(v string) error {
 	return nil
 }
 
-// checkWord allows what needs no escaping in a URL's path, so that every name
-// can be part of one.
+// checkWord allows only characters that need no escaping in a URL's path.
 func checkWord(field, v string, most int) error {
 	ok := len(v) >= 1 && len(v) <= most
 	for i := 0; ok && i < len(v); i++ {
@@ -83,14 +80,14 @@ func checkWord(field, v string, most int) error {
 		ok = c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
 			c == '_' || c == '.' || c == ':' || c == '-' || c == '~'
 	}
-	// The two names that a URL's path cannot carry as a segment.
+	// A URL's path cannot have these two as a segment.
 	if !ok || v == "." || v == ".." {
 		return invalid(field, v, "1 to "+strconv.Itoa(most)+" letters, digits and _ . : - ~")
 	}
 	return nil
 }
 
-// checkVisible allows up to most bytes of visible ASCII.
+// checkVisible allows least to most bytes of visible ASCII.
 func checkVisible(field, v string, least, most int) error {
 	ok := len(v) >= least && len(v) <= most
 	for i := 0; ok && i < len(v); i++ {
@@ -109,7 +106,7 @@ func checkRange(field string, v, least, most int) error {
 	return nil
 }
 
-// checkDuration names the field in milliseconds, as it is on the wire.
+// checkDuration reports the duration in milliseconds, as on the wire.
 func checkDuration(field string, v, least, most time.Duration) error {
 	if v < least || v > most {
 		return &FieldError{
@@ -148,7 +145,7 @@ func checkError(v string) error {
 	return nil
 }
 
-// checkFunctions refuses a bad list of functions.
+// checkFunctions returns an error for a list that is too long or has a bad name.
 func checkFunctions(fs []string) error {
 	if len(fs) > MaxFunctions {
 		return invalidInt("functions", int64(len(fs)), "at most "+strconv.Itoa(MaxFunctions)+" functions")

@@ -9,8 +9,8 @@ import (
 // LSN is a position in a Postgres write-ahead log.
 type LSN uint64
 
-// ParseLSN reads Postgres' text form: two hexadecimal numbers of up to 8 digits
-// around a slash, for example 0/16B3748.
+// ParseLSN reads the text form of Postgres: two hexadecimal numbers of up to 8 digits around a slash, for example
+// 0/16B3748.
 func ParseLSN(field, text string) (LSN, error) {
 	const allowed = "a Postgres LSN such as 0/16B3748"
 	hi, lo, ok := strings.Cut(text, "/")
@@ -25,7 +25,7 @@ func ParseLSN(field, text string) (LSN, error) {
 	return LSN(h<<32 | l), nil
 }
 
-// isHex keeps out what ParseUint takes besides digits, such as a sign.
+// isHex rejects what ParseUint accepts besides digits, such as a sign.
 func isHex(s string) bool {
 	for i := 0; i < len(s); i++ {
 		c := s[i]
@@ -90,7 +90,7 @@ func (w WALLocations) Map() map[string]string {
 	return m
 }
 
-// check refuses locations that ParseWALLocations would not have returned.
+// check rejects locations that ParseWALLocations would not have returned.
 func (w WALLocations) check() error {
 	if len(w) > MaxWALLocations {
 		return invalidInt("wal_locations", int64(len(w)), "at most "+strconv.Itoa(MaxWALLocations)+" databases")
@@ -106,9 +106,8 @@ func (w WALLocations) check() error {
 	return nil
 }
 
-// merge returns, for every database of w and o, the later position, and whether
-// that differs from w. More than MaxWALLocations together are refused: to forget
-// one could let a job read a replica that lags behind.
+// merge returns, for every database of w and o, the later position, and whether that differs from w. More than
+// MaxWALLocations together are an error: dropping one could let a job read a replica that lags behind.
 func (w WALLocations) merge(o WALLocations) (merged WALLocations, changed bool, err error) {
 	merged = slices.Clone(w)
 	for _, l := range o {

@@ -8,22 +8,21 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// pausedSet is what one queue remembers of the paused functions, so that claims
-// need not read thousands of names each time. They Get the record that names the
-// list's version instead: who pauses or resumes a function writes both.
+// pausedSet caches one queue's list of paused functions, so that claims need not read thousands of names each time.
+// They Get the list's version instead; Pause and Resume write both records.
 type pausedSet struct {
 	mu      sync.Mutex
 	version string
 	names   []string
 	at      time.Time
-	many    bool // the last list that was read is worth being remembered
+	many    bool // the last list that was read is long enough to be cached
 }
 
 const (
-	// manyPaused is how many names are worth a version.
+	// manyPaused is the number of names from which the list is cached.
 	manyPaused = 64
-	// trustPaused bounds how long a list is believed without being read again: a
-	// manager that does not know of versions may have changed it.
+	// trustPaused is how long a cached list is used without reading it again: a manager of an older version changes the
+	// list without its version.
 	trustPaused = 5 * time.Second
 )
 
@@ -35,7 +34,7 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 	p.mu.Unlock()
 	var have string
 	if many {
-		// Before the list: what is remembered is then never older than it says.
+		// Read before the list, so that the cached list is never older than its version.
 		b, err := tx.Get(colControl, pausedVersionKey)
 		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrUnreadable) {
 			return nil, err

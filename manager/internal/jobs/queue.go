@@ -13,16 +13,15 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// Options configure a Queue. The zero value of every field means its default.
-// Managers that share a store should use the same options.
+// Options configure a Queue. The zero value of every field means its default. Managers that share a store should use
+// the same options.
 type Options struct {
 	// Lease is the lease of a claim that names none: 100 ms to 24 h, default 60 s.
 	Lease time.Duration
 	// MaxAttempts of a job that names none: 1 to 1000, default 25.
 	MaxAttempts int
-	// BackoffBase and BackoffMax shape the delay of a worker's retry that
-	// names none: Base doubled per attempt, at most Max, of which half is
-	// random. 1 ms to 366 days; defaults 1 s and 1 h.
+	// BackoffBase and BackoffMax set the delay of a worker's retry that names none: Base doubled per attempt, at most
+	// Max; half of it is random. 1 ms to 366 days; defaults 1 s and 1 h.
 	BackoffBase, BackoffMax time.Duration
 	// DedupTTL is the lock time of a deduplication that names none: 1 s to
 	// 366 days, default 6 h.
@@ -30,23 +29,20 @@ type Options struct {
 	// EventKeyTTL is how long the key of an event is remembered: 1 s to 366
 	// days, default 24 h.
 	EventKeyTTL time.Duration
-	// RetainFor and RetainCount bound the terminal jobs that are kept for
-	// questions, dead letters excepted: whichever is reached first removes the
-	// oldest. 1 s to 366 days, default 24 h; 1 to 100 million, default 100,000.
+	// RetainFor and RetainCount bound the terminal jobs that are kept, except dead letters: whichever is exceeded
+	// removes the oldest. 1 s to 366 days, default 24 h; 1 to 100 million, default 100,000.
 	RetainFor   time.Duration
 	RetainCount int
 	// DeadFor and DeadCount bound the dead letters of each function in the same
 	// way; a hundredth more may stay for a minute. Defaults 30 days and 100,000.
 	DeadFor   time.Duration
 	DeadCount int
-	// Interval is the longest pause between two rounds of Run: 10 ms to 1 h,
-	// default 1 s. Jobs that fall due earlier are not late: Run knows when
-	// the next one is.
+	// Interval is the longest pause between two rounds of Run: 10 ms to 1 h, default 1 s. Jobs that are due earlier are
+	// not delayed: Run knows when the next one is due.
 	Interval time.Duration
-	// MaxWaiters bounds the calls that wait (claims and results) at once: 1 to
-	// 1 million, default 10,000.
+	// MaxWaiters bounds the calls that wait at the same time (for jobs or results): 1 to 1 million, default 10,000.
 	MaxWaiters int
-	// Unreadable is told of the records that cannot be read; default one of its own.
+	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
 	// Random returns numbers in [0, 1) for the jitter; default math/rand/v2.
 	Random func() float64
@@ -109,7 +105,7 @@ func (o Options) Validate() error {
 // Any number of queues, in any number of processes, may work on a store that is
 // shared.
 //
-// Methods return the errors of this package, and those of store as they are.
+// Methods return the errors of this package, and those of package store unchanged.
 type Queue struct {
 	store store.Store
 	opt   Options
@@ -121,13 +117,13 @@ type Queue struct {
 	front  unread.Front
 	claims claimBatcher
 	idle   idleClaims
-	// Nil where every call has a transaction of its own.
+	// Nil if every call has a transaction of its own.
 	finishes *group[finishCall]
 	enqueues *group[enqueueCall]
 	waiters  atomic.Int64
 	stats    counters
 
-	pollEvery time.Duration // the shortest of poll, which tests may set
+	pollEvery time.Duration // the shortest poll interval, which tests may set
 
 	drain  chan struct{}   // closed by Drain
 	base   context.Context // ends with Close
@@ -137,8 +133,7 @@ type Queue struct {
 	closed bool
 }
 
-// New makes a queue on an open store, which stays the caller's to close, after
-// the queue.
+// New makes a queue on an open store. The caller closes the store after the queue.
 func New(s store.Store, o Options) (*Queue, error) {
 	if err := o.Validate(); err != nil {
 		return nil, fmt.Errorf("jobs: options: %w", err)
@@ -157,8 +152,8 @@ func New(s store.Store, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// Close ends waiting calls with ErrClosed and waits for the queue's own
-// goroutines. Run must have returned or be told to by its context.
+// Close ends waiting calls with ErrClosed and waits for the queue's own goroutines. Run must have returned, or its
+// context must have ended.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	q.closed = true
@@ -167,8 +162,8 @@ func (q *Queue) Close() {
 	q.active.Wait()
 }
 
-// Drain ends all waits, now and in future: waiting claims get nothing, callers
-// that wait for a result get the job as it is. Call it before shutting down.
+// Drain ends all waits, present and future: waiting claims get no jobs, and callers that wait for a result get the job
+// as it is. Call it before shutting down.
 func (q *Queue) Drain() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -200,8 +195,7 @@ func (q *Queue) spawn(f func()) bool {
 // now is the transaction's time in the precision that is stored.
 func now(tx store.Tx) time.Time { return tx.Now().UTC().Truncate(time.Microsecond) }
 
-// wait blocks until wake, for at most d, or until ctx ends, Drain or Close. It
-// returns an error for the last three.
+// wait blocks until wake receives a value, or for d. It returns an error when ctx ends, and after Drain or Close.
 func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -218,7 +212,7 @@ func (q *Queue) wait(ctx context.Context, wake <-chan struct{}, d time.Duration)
 	return nil
 }
 
-// enterWait counts a waiting call; the returned function ends it.
+// enterWait counts a waiting call. The returned function ends it.
 func (q *Queue) enterWait() (func(), error) {
 	if q.waiters.Add(1) > int64(q.opt.MaxWaiters) {
 		q.waiters.Add(-1)
@@ -227,9 +221,8 @@ func (q *Queue) enterWait() (func(), error) {
 	return func() { q.waiters.Add(-1) }, nil
 }
 
-// poll is the pause after which a waiting call looks again although nothing
-// woke it: the safety net for lost wake-ups of shared stores. It is random so
-// that the waiters do not come back together.
+// poll is the pause after which a waiting call checks without having been woken, because shared stores may lose
+// wake-ups. It is random, so that the waiters do not all check at the same time.
 func (q *Queue) poll() time.Duration {
 	d := q.pollEvery
 	return d + time.Duration(q.opt.Random()*float64(d)/2)
@@ -244,5 +237,5 @@ func (o *Options) backoff(attempt int, random float64) time.Duration {
 	return d/2 + time.Duration(random*float64(d/2))
 }
 
-// Unreadable knows the records that this queue met and could not read.
+// Unreadable returns the tracker of the records that this queue could not read.
 func (q *Queue) Unreadable() *unread.Tracker { return q.opt.Unreadable }

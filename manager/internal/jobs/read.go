@@ -34,8 +34,7 @@ func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
 	return job, nil
 }
 
-// Wait returns the job as soon as it is terminal, or as it is after the given
-// time, at most MaxWait.
+// Wait returns the job as soon as it is terminal, or in its present state after the given time, at most MaxWait.
 func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, error) {
 	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {
 		return Job{}, err
@@ -50,7 +49,7 @@ func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, e
 	}
 	defer leave()
 	deadline := time.Now().Add(wait)
-	w := q.store.Watch(topicDone + id) // before the next look, so that nothing is missed
+	w := q.store.Watch(topicDone + id) // before the next read, so that no wake-up is missed
 	defer w.Stop()
 	for {
 		job, err := q.Get(ctx, id)
@@ -88,27 +87,25 @@ type Page struct {
 	Cursor string
 }
 
-// segment is a part of an index that a list goes through.
+// segment is a part of an index that a list reads.
 type segment struct {
 	index    string
 	from, to string
-	// class, if set, is the last letter of the sort keys that are wanted.
+	// class, if set, is the last letter of the sort keys that match.
 	class class
 }
 
-// MaxExamined bounds the index entries that one page looks at. A page of a rare
-// kind of job may therefore be short, or empty, and still have a cursor.
+// MaxExamined bounds the index entries that one page examines. A page of a rare kind of job may therefore be short, or
+// empty, and still have a cursor.
 const MaxExamined = 10_000
 
-// viewChunk is how many jobs a list reads at one moment. Lists are no snapshot:
-// on stores with optimistic transactions one would not get done under load.
+// viewChunk is how many jobs a list reads in one View. A list is not a snapshot: on stores with optimistic transactions
+// a long one would never succeed under load.
 const viewChunk = 16
 
-// List returns jobs page by page: active ones first, then queued, scheduled,
-// failed, cancelled and complete ones; the queued in the order of claims, the
-// active by the end of their lease, all others oldest first. A job that changes
-// state between two pages may be missed or appear twice. Jobs that cannot be read
-// are left out.
+// List returns jobs page by page: active jobs first, then queued, scheduled, failed, cancelled and complete ones.
+// Queued jobs are in claim order, active jobs by the end of their lease, all others oldest first. A job that changes
+// state between two pages may be missed or appear twice. Jobs that cannot be read are left out.
 func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 	if l.Limit == 0 {
 		l.Limit = 100
@@ -133,7 +130,7 @@ func (q *Queue) List(ctx context.Context, l ListQuery) (Page, error) {
 	return page, err
 }
 
-// segments tells where the jobs of a query are.
+// segments returns where the jobs of a query are.
 func (l *ListQuery) segments() []segment {
 	wanted := func(s State) bool { return l.State == 0 || l.State == s }
 	var out []segment
@@ -162,8 +159,8 @@ func (l *ListQuery) segments() []segment {
 	return out
 }
 
-// walk goes through the segments from the query's cursor and calls f for the
-// jobs it finds, up to the query's limits. It returns the next cursor.
+// walk reads the segments from the query's cursor on and calls f for the jobs it finds, up to the query's limits. It
+// returns the next cursor.
 func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f func(*record) error) (string, error) {
 	at, err := parseCursor(l.Cursor)
 	if err != nil {
@@ -225,7 +222,7 @@ func (q *Queue) walk(ctx context.Context, segments []segment, l *ListQuery, f fu
 	return "", nil
 }
 
-// chunkReader reads the jobs of hits, a few per view.
+// chunkReader reads the jobs of hits, a few in each View.
 type chunkReader struct {
 	q        *Queue
 	segment  segment
@@ -236,7 +233,7 @@ type chunkReader struct {
 	readyHits []store.Hit
 }
 
-// next returns the next job that is still where its hit says; nil at the end.
+// next returns the next job that still has the hit's index entry; nil at the end.
 func (c *chunkReader) next(ctx context.Context) (*record, store.Hit, error) {
 	for len(c.ready) == 0 {
 		var chunk []store.Hit

@@ -15,7 +15,7 @@ type counters struct {
 	finished                         [Cancelled + 1]atomic.Int64
 }
 
-// countFenced passes the error on and counts it when it is a stale token.
+// countFenced counts a stale token and returns the error.
 func (q *Queue) countFenced(err error) error {
 	if errors.Is(err, ErrFenced) {
 		q.stats.fenced.Add(1)
@@ -23,7 +23,7 @@ func (q *Queue) countFenced(err error) error {
 	return err
 }
 
-// Counters are what this queue, not the whole store, did since New.
+// Counters count what this queue, not the whole store, did since New.
 type Counters struct {
 	// Enqueued jobs, and submissions answered with an existing job or dropped
 	// as duplicates.
@@ -34,8 +34,8 @@ type Counters struct {
 	Completed, Failed, Cancelled int64
 	// Retried counts Retry, CancelRequests counts Cancel.
 	Retried, CancelRequests int64
-	// Promoted jobs went from scheduled to queued; Reclaimed ones lost a lease
-	// and were queued again, DeadByLease ones lost their last.
+	// Promoted jobs were scheduled and are queued now. Reclaimed jobs lost a lease and were queued again. DeadByLease
+	// jobs lost their last.
 	Promoted, Reclaimed, DeadByLease int64
 	// Fenced calls came with a stale lease token.
 	Fenced int64

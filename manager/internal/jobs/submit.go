@@ -12,22 +12,21 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Prepared is a checked submission, ready to be enqueued by EnqueueTx. It may
-// be used in any number of runs of one update function, and once.
+// Prepared is a checked submission, ready for EnqueueTx. It can be used in any number of runs of one update function,
+// and only once.
 type Prepared struct {
 	sub      Submission
 	id       string
 	proposed bool   // the caller chose id
 	lockID   string // key in colLocks, "" without Dedup
-	event    string // what enqueues it, "" for a submission
+	event    string // the event that enqueues it, "" for a submission
 }
 
 // ID is the id that a new job will get.
 func (p *Prepared) ID() string { return p.id }
 
-// Prepare checks a submission and fills in its defaults. It returns a
-// *FieldError for the first field that is not allowed. Prepare draws the job's
-// id, so it must not be called inside an update function.
+// Prepare checks a submission and fills in its defaults. It returns a *FieldError for the first invalid field. Prepare
+// draws the job's id, so it must not be called inside an update function.
 func (q *Queue) Prepare(s Submission) (*Prepared, error) {
 	if len(s.Payload) == 0 {
 		s.Payload = []byte("null")
@@ -108,9 +107,8 @@ func (s *Submission) check() error {
 	return s.WALLocations.check()
 }
 
-// lockID digests what makes two submissions duplicates of each other: the
-// function and the dedup key, else the job key, else the payload. White space
-// between the payload's tokens makes no difference, the order of members does.
+// lockID digests what makes two submissions duplicates: the function and the dedup key, else the job key, else the
+// payload. White space between the payload's tokens makes no difference; the order of members does.
 func lockID(s *Submission) string {
 	h := sha256.New()
 	part := func(kind byte, v []byte) {
@@ -134,7 +132,7 @@ func lockID(s *Submission) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Enqueue submits a job in a transaction of its own.
+// Enqueue submits a job in its own transaction.
 //
 // It returns a *FieldError, a *DuplicateKeyError, or a *StateError when another
 // job has the proposed id.
@@ -174,7 +172,7 @@ type enqueueCall struct {
 
 // enqueueTx does submissions in one transaction.
 func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
-	// New jobs as well: an engine may have to look before it writes them.
+	// New jobs, too: an engine may have to read them before it writes them.
 	names := make([]store.ID, 0, 3*len(calls))
 	for _, call := range calls {
 		names = append(names, store.ID{Collection: colJobs, Key: call.p.id})
@@ -197,9 +195,8 @@ func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
 	return nil
 }
 
-// EnqueueTx submits a prepared job inside the caller's transaction. When it
-// returns an error it has written nothing. After the transaction succeeded the
-// caller should pass the outcome to Committed.
+// EnqueueTx submits a prepared job inside the caller's transaction. If it returns an error it has written nothing.
+// After the transaction succeeded the caller should pass the outcome to Committed.
 func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 	if p.proposed {
 		have, err := load(tx, p.id)
@@ -211,8 +208,7 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		}
 	}
 	if p.sub.Key != "" {
-		// A remote store sends the time along with the first record, so the
-		// one that is needed in any case comes first.
+		// A remote store returns the time with the first record, so read first the record that is needed in any case.
 		if _, err := tx.Get(colKeys, p.sub.Key); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return Outcome{}, err
 		}
@@ -273,9 +269,8 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 	return Outcome{Job: r.job()}, nil
 }
 
-// Committed tells the queue that the transaction of an EnqueueTx succeeded. It
-// keeps the queue's idea of when the next job falls due exact; without it a
-// delayed job may be noticed up to 100 ms late.
+// Committed tells the queue that the transaction of an EnqueueTx succeeded, so that the queue knows exactly when the
+// next job is due. Without it a delayed job may start up to 100 ms late.
 func (q *Queue) Committed(out Outcome) {
 	switch {
 	case out.Deduplicated:
@@ -290,7 +285,7 @@ func (q *Queue) Committed(out Outcome) {
 	}
 }
 
-// record makes the new job as it is at the given time.
+// record builds the new job as of the given time.
 func (p *Prepared) record(at time.Time) *record {
 	s := &p.sub
 	r := &record{Job: Job{

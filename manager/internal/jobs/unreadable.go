@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// Places are where all records of the queue that have index entries are met once.
+// Places are the indexes in which each record with index entries appears once.
 func Places() []unread.Place {
 	out := []unread.Place{{Collection: colLocks, Index: idxExpiry}, {Collection: colSends, Index: idxExpiry}}
 	for _, index := range []string{idxActive, idxQueued, idxScheduled, idxDead, idxDone} {
@@ -27,17 +27,17 @@ func Owns(c store.Collection) bool {
 	return false
 }
 
-// StoredRecord is what a record of the queue needs to be of use.
+// StoredRecord describes what a record of the queue depends on.
 type StoredRecord struct {
 	// Entries are its index entries.
 	Entries []store.Entry
-	// Blobs are the values that are kept apart, by their keys in the collection
-	// BlobCollection, with their sizes.
+	// Blobs are the values with records of their own, by their keys in the collection BlobCollection, with their sizes
+	// in bytes.
 	Blobs map[string]int
 }
 
-// Collection has the jobs, BlobCollection their payloads and results over 512 bytes,
-// for tools that read a store from outside.
+// Collection has the jobs, BlobCollection their payloads and results over 512 bytes; for tools that read a store from
+// outside.
 const (
 	Collection     = colJobs
 	BlobCollection = colBlobs
@@ -90,8 +90,8 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 	return s, err
 }
 
-// CheckStored reads a record and what it needs: nil, store.ErrNotFound, a
-// *store.UnreadableError, or the store's error.
+// CheckStored reads a record and what it depends on. It returns nil, store.ErrNotFound, a *store.UnreadableError, or
+// the store's error.
 func CheckStored(tx store.Tx, c store.Collection, key string) error {
 	value, err := tx.Get(c, key)
 	if err != nil {
@@ -108,10 +108,9 @@ func CheckStored(tx store.Tx, c store.Collection, key string) error {
 	return err
 }
 
-// DeleteUnreadable deletes a record of a collection that the queue Owns, if it
-// cannot be read, and returns what was wrong with it. With a job go its payload and
-// result; what its key and lock held up is free. Errors: *NotFoundError, unread.ErrReadable, the
-// store's.
+// DeleteUnreadable deletes a record of a collection that the queue Owns if it cannot be read, and returns why it could
+// not be read. With a job it deletes the payload and result. Whatever its key and lock blocked is free then. Errors:
+// *NotFoundError, unread.ErrReadable, the store's.
 func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
 	err := q.store.Update(ctx, func(tx store.Tx) error {

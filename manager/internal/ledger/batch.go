@@ -13,43 +13,41 @@ import (
 type Item struct {
 	// Op is the call: one of OpReserve, OpCommit, OpReject, OpRelease, OpRenew, OpUnknown.
 	Op Op
-	// Reserve is the request of a reserve, whose Wait is ignored, renew or unknown; Finish
-	// that of a commit or reject, Release that of a release.
+	// Reserve is the request of a reserve (whose Wait is ignored), renew or unknown. Finish is that of a commit or
+	// reject, Release that of a release.
 	Reserve api.ReserveRequest
 	Finish  FinishRequest
 	Release api.ReleaseRequest
 
-	// Reply and Err are what the call by itself returns; the Reply of a commit, reject or
-	// release has its state. An item whose Err is set before is not looked at.
+	// Reply and Err are what the call returns by itself. After a commit, reject or release, Reply has its state. An
+	// item whose Err is already set is skipped.
 	Reply Reply
 	Err   error
 
 	key   string
 	phase phase
-	own   bool // looked: the token holds the entry
+	own   bool // previewed: the token holds the entry
 }
 
-// phase is how far an item has come.
+// phase is the progress of an item.
 type phase uint8
 
 const (
-	answered phase = iota // has its answer
-	open                  // for the transaction that all share
-	looked                // has an answer that may not hold yet
-	alone                 // for a transaction of its own, after the shared one
+	answered  phase = iota // has its answer
+	open                   // for the transaction that the items share
+	previewed              // has an answer from a read-only transaction, which may not hold yet
+	separate               // for a transaction of its own, after the shared one
 )
 
-// Batch makes the calls of all items in one transaction, where that is possible, and leaves
-// the answer to each in the item. Every item is judged by itself: one that is refused changes
-// nothing for the others. Items of one key are judged in their order, each by what those
-// before it left.
+// Batch makes the calls of all items, in one transaction where possible, and stores each answer in its item. Each item
+// is judged by itself: a refused item changes nothing for the others. Items of one key are judged in their order, each
+// by what the items before it left.
 //
-// An item that the shared transaction cannot serve gets transactions of its own after it, and
-// so do later items of its key: one that has to evict more than a transaction should, and one
-// that is refused after room was made for it, which is then undone. Together they are still
-// in the order of each key. A transaction that is too large, or that meets conflicts all the
-// time, is cut in half. A failure of the store, or the end of ctx, is the answer to every item
-// that was in the transaction; the same batch again settles it, as the same calls would.
+// Some items cannot be served in the shared transaction: one that has to evict more entries than a transaction should,
+// and one that is refused after room was made for it, which undoes the transaction. Such an item, and later items of
+// its key, get transactions of their own after it. The order of each key is still kept. A transaction that is too
+// large, or that keeps meeting conflicts, is split in half. A failure of the store, or the end of ctx, is the answer to
+// every item of that transaction. Repeating the batch settles their outcome, as repeating the calls would.
 //
 // No item waits: a reserve that meets another attempt is answered pending.
 func (l *Ledger) Batch(ctx context.Context, items []Item) {
@@ -97,12 +95,12 @@ func (it *Item) check(l *Ledger) {
 	it.phase = open
 }
 
-// maxUndone is how often the transaction that the items share is undone for the sake of one of
-// them, before each gets its own.
+// maxUndone is how often the shared transaction is undone because of one item before each item gets its own
+// transaction.
 const maxUndone = 3
 
-// errUndo undoes the transaction that the items share: one of them wrote and was refused after
-// that. It is alone from then on.
+// errUndo undoes the shared transaction: one of its items wrote and was refused after that. From then on that item is
+// separate.
 var errUndo = errors.New("ledger: refused after a write")
 
 // batch serves the open items.
@@ -110,7 +108,7 @@ func (l *Ledger) batch(ctx context.Context, items []Item) {
 	var err error
 	for undone := 0; ; undone++ {
 		if undone > maxUndone || count(items, open) < 2 {
-			replace(items, open, alone)
+			replace(items, open, separate)
 			break
 		}
 		if err = l.share(ctx, items); err != errUndo {
@@ -134,7 +132,7 @@ func (l *Ledger) batch(ctx context.Context, items []Item) {
 		case it.phase == open && err != nil:
 			it.Reply, it.Err = Reply{}, err
 			l.counters.add(tally{it.Op, outcomeOf(err)})
-		case it.phase == alone:
+		case it.phase == separate:
 			l.single(ctx, it)
 		}
 		items[i].phase = answered
@@ -193,14 +191,14 @@ func (l *Ledger) single(ctx context.Context, it *Item) {
 // share runs the open items in one transaction.
 func (l *Ledger) share(ctx context.Context, items []Item) error {
 	r := l.begin(OpReserve, "")
-	r.items, r.apart, r.do = items, count(items, alone) > 0, (*run).doBatch
+	r.items, r.anySeparate, r.do = items, count(items, separate) > 0, (*run).doBatch
 	var err error
 	if l.sizes {
 		err = l.execute(ctx, r)
 	} else {
 		err = errUncounted
 		if !reserves(items) {
-			r.tx.held = uncounted
+			r.tx.entryCount = uncounted
 			err = l.execute(ctx, r)
 		}
 		if errors.Is(err, errUncounted) {
@@ -211,8 +209,8 @@ func (l *Ledger) share(ctx context.Context, items []Item) error {
 	return err
 }
 
-// doBatch judges the open items. That an item is found to be alone is remembered over the runs
-// of the function: nothing is wrong with that in a run that would find otherwise.
+// doBatch judges the open items. An item found to be separate stays so in later runs of the function, even if a later
+// run could serve it.
 func (r *run) doBatch() error {
 	tx, items := &r.tx, r.items
 	if err := tx.prefetch(items); err != nil {
@@ -220,8 +218,8 @@ func (r *run) doBatch() error {
 	}
 	for i := range items {
 		it := &items[i]
-		if it.phase == open && r.apart && among(items[:i], alone, it.key) {
-			it.phase = alone
+		if it.phase == open && r.anySeparate && hasPhase(items[:i], separate, it.key) {
+			it.phase = separate
 		}
 		if it.phase != open {
 			continue
@@ -231,20 +229,20 @@ func (r *run) doBatch() error {
 		var more bool
 		it.Reply, more, it.Err = tx.serve(it)
 		// What the transaction itself has written lies in its buffer.
-		r.keep = r.keep || wrote && len(it.Reply.Result) > 0
+		r.replyInBuffer = r.replyInBuffer || wrote && len(it.Reply.Result) > 0
 		undo := tx.fx.wrote && it.Err != nil
 		tx.fx.wrote = tx.fx.wrote || wrote
 		switch judged := refuses(it.Err) || errors.Is(it.Err, store.ErrUnreadable); {
 		case it.Err != nil && !judged:
 			return it.Err // of the whole transaction
 		case undo:
-			it.phase = alone
-			r.apart = true
+			it.phase = separate
+			r.anySeparate = true
 			return errUndo
 		case more, tx.fx.wrote && tx.l.opts.WhenFull == Evict && errors.Is(it.Err, ErrFull):
-			// It finds more to evict once what the others wrote is in the indexes.
-			it.phase = alone
-			r.apart = true
+			// It finds more to evict once the writes of the others are in the indexes.
+			it.phase = separate
+			r.anySeparate = true
 			tx.tallies = tx.tallies[:counted]
 		case it.Err != nil && !refuses(it.Err):
 			tx.count(it.Op, OutcomeError)
@@ -253,8 +251,8 @@ func (r *run) doBatch() error {
 	return nil
 }
 
-// among reports whether an item of that key is in that phase.
-func among(items []Item, p phase, key string) bool {
+// hasPhase reports whether an item of that key is in that phase.
+func hasPhase(items []Item, p phase, key string) bool {
 	for i := range items {
 		if items[i].phase == p && items[i].key == key {
 			return true
@@ -280,7 +278,7 @@ func (tx *Tx) prefetch(items []Item) error {
 	return store.Prefetch(tx.Tx, ids)
 }
 
-// serve makes the call of an item; more is as for finish.
+// serve makes the call of an item. more is as for finish.
 func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	switch it.Op {
 	case OpReserve:
@@ -303,22 +301,22 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	return reply, more, err
 }
 
-// lookupBatch answers the duplicates among the reserves from a read-only transaction, except
-// those that come after another item of their key which that cannot answer.
+// lookupBatch answers duplicates among the reserves from a read-only transaction. It skips those behind another item of
+// their key that it cannot answer.
 func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	if !reserves(items) {
 		return
 	}
 	r := l.begin(OpReserve, "")
 	err := l.store.View(ctx, func(stx store.Tx) error {
-		replace(items, looked, open)
+		replace(items, previewed, open)
 		for i := range items {
 			it := &items[i]
-			if it.phase != open || it.Op != OpReserve || among(items[:i], open, it.key) {
+			if it.phase != open || it.Op != OpReserve || hasPhase(items[:i], open, it.key) {
 				continue
 			}
 			r.key, r.reserve = it.key, &it.Reserve
-			err := r.look(stx)
+			err := r.lookupIn(stx)
 			if errors.Is(err, store.ErrUnreadable) {
 				continue
 			}
@@ -326,18 +324,18 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 				return err
 			}
 			if r.found || r.refusal != nil {
-				it.phase, it.Reply, it.Err, it.own = looked, r.reply, r.refusal, r.own
+				it.phase, it.Reply, it.Err, it.own = previewed, r.reply, r.refusal, r.own
 			}
 		}
 		return nil
 	})
 	r.end()
 	if err != nil {
-		replace(items, looked, open) // the transaction that follows tells what is wrong
+		replace(items, previewed, open) // the read-write transaction that follows reports the error
 		return
 	}
 	for i := range items {
-		if it := &items[i]; it.phase == looked {
+		if it := &items[i]; it.phase == previewed {
 			it.phase = answered
 			l.countLookup(it.own, it.Err)
 			l.countReserve(it.Reply, it.Err)

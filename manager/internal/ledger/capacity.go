@@ -11,33 +11,30 @@ import (
 )
 
 const (
-	// evictWindow is how many of the oldest final entries one eviction looks
-	// at.
+	// evictWindow is how many of the oldest final entries one eviction examines.
 	evictWindow = 16
-	// evictWindows bounds how far an eviction looks past entries that were used
-	// since the index last heard of it.
+	// evictWindows bounds how many windows of entries an eviction examines if they were used since the index was
+	// updated.
 	evictWindows = 4
-	// maxEvictions bounds the entries that one insertion evicts. More than one
-	// are due when there are too many already: the limit was lowered, or several
-	// managers went by counts that were old.
+	// maxEvictions bounds the entries that one insertion evicts. More than one is due when there are already too many:
+	// the limit was lowered, or several managers relied on outdated counts.
 	maxEvictions = 8
-	// maxEstimated is maxEvictions where it is only estimated that there are too
-	// many. Others who insert now make the same estimate.
+	// maxEstimated is maxEvictions if the excess is only estimated. Other managers that insert now make the same
+	// estimate.
 	maxEstimated = 2
-	// evictBatch bounds the entries that one transaction evicts when bytes are
-	// short.
+	// evictBatch bounds the entries that one transaction evicts when there are too many bytes.
 	evictBatch = 256
-	// maxRequeued bounds the entries whose newer use one eviction writes down.
+	// maxRequeued bounds the entries whose newer use one eviction stores.
 	maxRequeued = 4
 )
 
-// level is how much there is in the window. On engines that do not tell sizes the
-// entries are an estimate, and bytes are neither known nor bounded.
+// level is how much the window holds. On engines that do not tell sizes the number of entries is an estimate, and bytes
+// are neither known nor bounded.
 type level struct{ entries, bytes int64 }
 
 func (a level) plus(b level) level { return level{a.entries + b.entries, a.bytes + b.bytes} }
 
-// over is by how much a exceeds b.
+// over returns by how much a exceeds b.
 func (a level) over(b level) level {
 	return level{max(a.entries-b.entries, 0), max(a.bytes-b.bytes, 0)}
 }
@@ -45,8 +42,8 @@ func (a level) over(b level) level {
 // unbounded is more bytes than there can be.
 const unbounded = 1 << 60
 
-// limit is what the window holds, hardLimit what outcomes of work that has run may
-// fill, for they are never refused for want of room.
+// limit is what the window may hold. hardLimit is what it may hold with outcomes of work that has run, which are never
+// refused for lack of room.
 func (l *Ledger) limit() level {
 	if !l.sizes {
 		return level{int64(l.opts.MaxEntries), unbounded}
@@ -59,14 +56,14 @@ func (l *Ledger) hardLimit() level {
 	return level{at.entries + at.entries/8 + 1, at.bytes + at.bytes/8}
 }
 
-// level is how much there is, with what this transaction did.
+// level returns how much the window holds, including this transaction's changes.
 func (tx *Tx) level() (level, error) {
 	mine := level{tx.fx.entries, tx.fx.bytes}
 	if !tx.l.sizes {
-		if tx.held == uncounted {
+		if tx.entryCount == uncounted {
 			return level{}, errUncounted
 		}
-		return level{tx.held, 0}.plus(level{mine.entries, 0}), nil
+		return level{tx.entryCount, 0}.plus(level{mine.entries, 0}), nil
 	}
 	there, err := sizeOf(tx.Tx)
 	return there.plus(mine), err
@@ -81,11 +78,11 @@ func sizeOf(tx store.Tx) (level, error) {
 	return level{int64(n), bytes + int64(n)*EntryOverhead}, err
 }
 
-// chargeOf is what a record takes of the window.
+// chargeOf is the number of bytes of the window that a record uses.
 func chargeOf(key string, r *record) int64 { return int64(len(key)+recordLen(r)) + EntryOverhead }
 
-// admit makes sure that there is room for the reservation r of a new key, and for
-// its outcome: an outcome that is still to come counts like the average of recent ones.
+// admit makes sure that there is room for the reservation r of a new key and for its outcome. A future outcome counts
+// as the average of recent ones.
 func (tx *Tx) admit(key string, r *record) error {
 	l := tx.l
 	at, err := tx.level()
@@ -97,7 +94,7 @@ func (tx *Tx) admit(key string, r *record) error {
 		growth, pending := l.usage.growth.Load(), max(l.usage.pending.Load()+tx.fx.pending, 0)
 		need.bytes = chargeOf(key, r) + growth
 		if l.opts.WhenFull == Evict && (pending+1)*need.bytes > limit.bytes {
-			// Reservations alone fill it: no eviction makes room.
+			// The window is full of reservations, which are never evicted.
 			return tx.full(false)
 		}
 		limit.bytes -= pending * growth
@@ -126,11 +123,10 @@ func (tx *Tx) admit(key string, r *record) error {
 	return nil
 }
 
-// fitOutcome makes sure that there is room for an outcome: e is what it has replaced,
-// nil when its reservation is gone. Up to the hard limit there is. Beyond it an
-// outcome is recorded without its answer, which takes no more than its reservation,
-// and one whose reservation is gone gets ErrFull. More says that room is made, and
-// that there is more to do than one transaction should.
+// fitOutcome makes sure that there is room for an outcome. e is the record that the outcome replaces, nil when its
+// reservation is gone. Up to the hard limit there is room. Beyond it an outcome is recorded without its answer, which
+// needs no more room than its reservation, and an outcome whose reservation is gone gets ErrFull. more says that it
+// made room and has more to remove than one transaction should.
 func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err error) {
 	l := tx.l
 	if !l.sizes && e != nil {
@@ -143,7 +139,7 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	need := level{1, chargeOf(key, final)}
 	over := at.plus(need).over(l.limit())
 	if e != nil {
-		over.entries = 0 // the reservation has made that room
+		over.entries = 0 // the reservation has made room for the entry
 	}
 	growth := need.bytes
 	left := room{at: at, begin: at}
@@ -155,7 +151,7 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	hard := l.hardLimit()
 	barely := l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes
 	if barely {
-		bare(final)
+		stripResult(final)
 		need.bytes = chargeOf(key, final)
 	}
 	if e == nil && !left.fits(need, hard) {
@@ -171,14 +167,14 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 	return false, nil
 }
 
-// bare leaves the answer out of an outcome: its status is enough never to run the
-// work again. The result was found well-formed when the call came.
-func bare(r *record) {
+// stripResult removes the answer from an outcome but keeps its status, which is enough to never run the work again. The
+// result was checked when the call arrived.
+func stripResult(r *record) {
 	status, _, _ := api.CheckRawResult(r.result)
 	r.result = (&api.Result{Status: status, BodyOmitted: true}).AppendRaw(nil)
 }
 
-// full is the refusal of a new key.
+// full returns the error for a new key that has no room.
 func (tx *Tx) full(share bool) error {
 	after, err := tx.untilExpiry()
 	if err != nil {
@@ -190,7 +186,7 @@ func (tx *Tx) full(share bool) error {
 // maxRetryAfter bounds FullError.RetryAfter.
 const maxRetryAfter = time.Minute
 
-// untilExpiry is how long it takes until an entry expires whose room is free then.
+// untilExpiry returns how long it takes until an entry expires and frees its room.
 func (tx *Tx) untilExpiry() (time.Duration, error) {
 	now := tx.Now().UnixMilli()
 	next := tx.l.nextExpiry.Load()
@@ -210,22 +206,22 @@ func (tx *Tx) untilExpiry() (time.Duration, error) {
 				}
 			}
 		}
-		// Only a hint, and right whether or not this transaction happens.
+		// Only a hint, valid whether or not this transaction commits.
 		tx.l.nextExpiry.Store(next)
 	}
 	return min(max(milliseconds(next-now), time.Second), maxRetryAfter), nil
 }
 
-// room is what makeRoom leaves.
+// room is the result of makeRoom.
 type room struct {
-	// begin is the level without what has expired, at that after evictions.
+	// begin is the level without expired entries; at is the level after the evictions.
 	begin, at level
 	// more: there is more to remove than one transaction should.
 	more bool
 }
 
-// fits tells whether need does not exceed limit. Where there was too much already,
-// because a limit was lowered, evictions need only keep it from becoming more.
+// fits reports whether need fits below limit. If the window was already above the limit, because the limit was lowered,
+// evictions only have to keep it from growing.
 func (r room) fits(need, limit level) bool {
 	after := r.at.plus(need)
 	if r.at != r.begin {
@@ -234,8 +230,8 @@ func (r room) fits(need, limit level) bool {
 	return after.over(limit) == level{}
 }
 
-// makeRoom removes entries other than that of key until over is free: expired ones,
-// and then, if the window evicts, final ones; own says of the scope of key only.
+// makeRoom removes entries other than that of key until over is free: first expired ones and then, if the window
+// evicts, final ones. With own it evicts only entries of the scope of key.
 func (tx *Tx) makeRoom(key string, over level, own bool) (r room, err error) {
 	l := tx.l
 	at, err := tx.level()
@@ -251,8 +247,7 @@ func (tx *Tx) makeRoom(key string, over level, own bool) (r room, err error) {
 		n = min(n, maxEvictions)
 	}
 	if over.bytes > 0 {
-		// More are looked at than it takes when they are of average size: the ones
-		// that have to go may be small.
+		// Examine more than would be needed at average size, because the entries to evict may be small.
 		average := max(at.bytes/max(at.entries, 1), 1)
 		n = max(n, min(2*over.bytes/average+2, evictBatch))
 	}
@@ -278,8 +273,8 @@ func (tx *Tx) makeRoom(key string, over level, own bool) (r room, err error) {
 	return r, nil
 }
 
-// expire removes up to n entries that have expired and that the sweeper has not
-// removed yet: they make room first, whatever their state.
+// expire removes up to n expired entries that the sweeper has not removed yet. They make room first, whatever their
+// state.
 func (tx *Tx) expire(key string, n int) (int, error) {
 	removed := 0
 	for _, state := range storedStates {
@@ -295,8 +290,7 @@ func (tx *Tx) expire(key string, n int) (int, error) {
 	return removed, nil
 }
 
-// freeBytes evicts final entries, in as many transactions as it takes, when there
-// are too many bytes.
+// freeBytes evicts final entries while there are too many bytes, in as many transactions as necessary.
 func (l *Ledger) freeBytes(ctx context.Context) error {
 	for more := l.opts.WhenFull == Evict; more; {
 		err := l.transact(ctx, func(tx *Tx) error {

@@ -7,8 +7,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Leases are the reservations: what package downtime extends when the manager
-// was away. One that had run out before that stays as it is.
+// Leases describes the reservations to package downtime, which extends them after the manager was away. A reservation
+// that had already run out stays so.
 func Leases() store.Leases {
 	return store.Leases{
 		Name: "reservations", Collection: collection, Index: indexOf(api.StatePending), Extend: extendReservation,
@@ -20,7 +20,7 @@ func extendReservation(stx store.Tx, key string, value []byte, away store.Away) 
 	if decodeRecord(key, value, &e) != nil || e.state != api.StatePending {
 		return false, nil
 	}
-	// Touched is when it was made or last renewed.
+	// touched is when the reservation was made or last renewed.
 	whole := time.Duration(e.expires-e.touched) * time.Millisecond
 	end, later := away.Extend(time.UnixMilli(e.touched), time.UnixMilli(e.expires), whole)
 	if !later {

@@ -5,32 +5,28 @@ import (
 	"time"
 )
 
-// Errors of the ledger; test with errors.Is. None of them changed anything.
-// Besides these, calls return *api.FieldError or *api.RawError for invalid
-// requests and the errors of package store; one that concerns an entry which
-// cannot be read is a *store.UnreadableError.
+// Errors of the ledger; test with errors.Is. A call that returns one of them changed nothing. Calls also return
+// *api.FieldError or *api.RawError for invalid requests, and the errors of package store; an entry that cannot be read
+// gives a *store.UnreadableError.
 var (
-	// ErrFenced: the token was superseded, another attempt holds or has
-	// finished the entry.
+	// ErrFenced: the token is superseded: another attempt holds or has finished the entry.
 	ErrFenced = errors.New("ledger: the reservation was taken over by another attempt")
-	// ErrConflict: the token's own attempt already ended in another way.
+	// ErrConflict: the attempt of this token already ended in another way.
 	ErrConflict = errors.New("ledger: the attempt already ended with another outcome")
 	// ErrFingerprintMismatch: the key was used for another request.
 	ErrFingerprintMismatch = errors.New("ledger: the key was used for another request")
-	// ErrOutcomeUnknown: the work of the key may have run and its outcome is not
-	// known; it is not run again before the entry expires or somebody settles it.
+	// ErrOutcomeUnknown: the work of the key may have run, and its outcome is not known. It is not run again until the
+	// entry expires or is resolved.
 	ErrOutcomeUnknown = errors.New("ledger: the outcome of the first attempt is not known")
-	// ErrFull: the window has no room for a new key, or the key's scope has its
-	// share of it; the error is a *FullError.
+	// ErrFull: the window has no room for a new key, or the key's scope has its share of it. The error is a *FullError.
 	ErrFull = errors.New("ledger: the window is full")
-	// ErrKeyMoved: nothing is here of the key, and another ledger owns it; the error is
-	// a *MovedError.
+	// ErrKeyMoved: the key has no entry here, and another ledger owns it. The error is a *MovedError.
 	ErrKeyMoved = errors.New("ledger: another shard owns the key")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
 	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
 	// ErrNotFound: there is no such entry.
 	ErrNotFound = errors.New("ledger: no such entry")
-	// ErrCursor: the cursor of a listing was not made by this ledger.
+	// ErrCursor: a listing's cursor was not made by this ledger.
 	ErrCursor = errors.New("ledger: malformed cursor")
 )
 
@@ -45,9 +41,9 @@ func (e *MovedError) Error() string { return "ledger: the shard " + e.Owner + " 
 // Is makes errors.Is find ErrKeyMoved.
 func (e *MovedError) Is(target error) bool { return target == ErrKeyMoved }
 
-// FullError is an ErrFull that says when to ask again.
+// FullError is an ErrFull that says when to try again.
 type FullError struct {
-	// RetryAfter is when the next entry expires, 1 s to 60 s.
+	// RetryAfter is the time until the next entry expires, 1 s to 60 s.
 	RetryAfter time.Duration
 	// Share: there is room, but the scope already has its share of the window.
 	Share bool

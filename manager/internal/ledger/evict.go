@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// candidate is a final entry that may have to go.
+// candidate is a final entry that may be evicted.
 type candidate struct {
 	key    string
 	used   int64 // when last used
@@ -15,7 +15,7 @@ type candidate struct {
 	rec    record
 }
 
-// before orders candidates: what has to go first.
+// before orders candidates by which is evicted first.
 func (c *candidate) before(d *candidate) bool {
 	if c.greedy != d.greedy {
 		return c.greedy
@@ -23,8 +23,8 @@ func (c *candidate) before(d *candidate) bool {
 	return c.used < d.used
 }
 
-// evict removes up to n of the least recently used final entries, other than key,
-// until over is free; own says only those of the scope of key.
+// evict removes up to n of the least recently used final entries other than key, until over is free. With own it
+// removes only entries of the scope of key.
 func (tx *Tx) evict(key string, n int, over level, own bool) (evicted int, err error) {
 	find := tx.candidates
 	if own {
@@ -60,10 +60,9 @@ func (tx *Tx) evict(key string, n int, over level, own bool) (evicted int, err e
 	return evicted, tx.requeue(window)
 }
 
-// candidates are the oldest final entries, each looked up again. When most of
-// them were used since the index last heard of it, it looks further along the
-// index, so that the n least recently used are among them unless more than
-// evictWindows windows in a row were.
+// candidates returns the oldest final entries, each read again. If most of them were used since the index was updated,
+// it examines more of the index. So the n least recently used entries are among them, unless more than evictWindows
+// windows in a row were used.
 func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 	var window []candidate
 	size := evictWindow + n
@@ -71,7 +70,7 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 	if tx.l.shared {
 		r.Limit *= 4
 	}
-	for left, around := evictWindows, maxAround; left > 0 && around > 0; {
+	for left, skips := evictWindows, maxSkipped; left > 0 && skips > 0; {
 		hits, err := tx.Scan(collection, indexLRU, r)
 		if err != nil {
 			return nil, err
@@ -82,7 +81,7 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 			r.After = &last
 		}
 		if tx.l.shared && len(hits) > size {
-			// Another manager is looking at the same entries right now.
+			// Another manager may be examining the same entries.
 			rand.Shuffle(len(hits), func(i, j int) { hits[i], hits[j] = hits[j], hits[i] })
 			hits = hits[:size]
 		}
@@ -99,26 +98,26 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 				window = append(window, c)
 			}
 		}
-		if !more || settled(window) >= n {
+		if !more || certain(window) >= n {
 			break
 		}
 		if len(window) > 0 {
 			left--
 			continue
 		}
-		// Records that cannot be read, most of all.
-		around -= r.Limit
+		// Mostly records that cannot be read.
+		skips -= r.Limit
 		tx.l.front.Pass(indexLRU, *r.After)
 	}
 	return tx.lapsed(key, window)
 }
 
-// maxAround bounds how many hits one transaction passes over that are no candidates. The
-// next transaction goes on behind them.
-const maxAround = 1024
+// maxSkipped bounds how many hits that are not candidates one transaction skips. The next transaction continues behind
+// them.
+const maxSkipped = 1024
 
-// lapsed appends reservations that ran out and are UNKNOWN, but are not in the index of
-// final entries before the sweeper has stored that.
+// lapsed appends reservations that ran out and are UNKNOWN. They are not in the index of final entries until the
+// sweeper has stored their new state.
 func (tx *Tx) lapsed(key string, window []candidate) ([]candidate, error) {
 	now := tx.Now().UnixMilli()
 	hits, err := tx.Scan(collection, indexPending, store.Range{To: sortKey(now + 1), After: tx.l.front.After(indexPending), Limit: evictWindow})
@@ -140,7 +139,7 @@ func (tx *Tx) lapsed(key string, window []candidate) ([]candidate, error) {
 	return window, nil
 }
 
-// candidate looks a hit up again; ok is false when it was stale or cannot be read.
+// candidate reads a hit again. ok is false when the hit was stale or cannot be read.
 func (tx *Tx) candidate(key string) (c candidate, ok bool, err error) {
 	c.key = key
 	e, err := tx.l.load(tx.Tx, key, &c.rec)
@@ -154,8 +153,8 @@ func (tx *Tx) candidate(key string) (c candidate, ok bool, err error) {
 	return c, true, nil
 }
 
-// settled counts candidates that were used before anything beyond the window.
-func settled(window []candidate) int {
+// certain counts the candidates that were used before every entry beyond the window.
+func certain(window []candidate) int {
 	if len(window) == 0 {
 		return 0
 	}
@@ -168,8 +167,8 @@ func settled(window []candidate) int {
 	return n
 }
 
-// requeue writes down the newer use of entries at the front of the index, so
-// that the next eviction does not meet them there again.
+// requeue stores the newer use of entries at the front of the index, so that the next eviction does not meet them there
+// again.
 func (tx *Tx) requeue(window []candidate) error {
 	left := maxRequeued
 	for i := range window {

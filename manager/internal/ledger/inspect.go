@@ -7,11 +7,10 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Collection is where the ledger keeps its records, for tools that read a store
-// from outside.
+// Collection is where the ledger keeps its records, for tools that read a store from outside.
 const Collection = collection
 
-// StoredRecord is what a record of the collection says, without its token.
+// StoredRecord is the content of a record, without its token.
 type StoredRecord struct {
 	Scope, Key, Fingerprint, Ref string
 	State                        api.State
@@ -21,8 +20,7 @@ type StoredRecord struct {
 	Entries []store.Entry
 }
 
-// ReadRecord explains a record for an offline tool. Its error is a
-// *store.UnreadableError.
+// ReadRecord decodes a record for an offline tool. Its error is a *store.UnreadableError.
 func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	var r record
 	if err := decodeRecord(key, value, &r); err != nil {

@@ -12,15 +12,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// Ledger is the domain over a store. It is safe for concurrent use and starts
-// no goroutine of its own; the owner runs Run.
+// Ledger implements the protocol over a store. It is safe for concurrent use and starts no goroutine; the owner runs
+// Run.
 type Ledger struct {
 	store  store.Store
 	opts   Options
-	shared bool // the engine lives outside of this process
-	sizes  bool // the engine tells transactions how much there is
-	// viewFirst: looking for a duplicate before asking for a place among the
-	// writers pays.
+	shared bool // several managers may share the engine
+	sizes  bool // transactions of the engine are store.Sizers
+	// viewFirst: it pays to look for a duplicate in a View before starting an Update.
 	viewFirst bool
 
 	counters counters
@@ -32,8 +31,7 @@ type Ledger struct {
 	usage    usage
 	pressure pressure
 	cursor   atomic.Pointer[evictCursor]
-	// nextExpiry is when the entry that expires first does so, Unix milliseconds,
-	// as of some time ago.
+	// nextExpiry is when the next entry expires, in Unix milliseconds. It may be outdated.
 	nextExpiry atomic.Int64
 }
 
@@ -41,8 +39,7 @@ type Ledger struct {
 type Reply struct {
 	// State is reserved, pending, committed or rejected.
 	State api.State
-	// ExpiresIn is how long the reservation holds or the outcome is
-	// remembered.
+	// ExpiresIn is how long the reservation lasts or the outcome is remembered.
 	ExpiresIn time.Duration
 	// Result is the recorded answer of a final state in the API's raw form. It
 	// must not be modified.
@@ -57,8 +54,8 @@ type FinishRequest struct {
 	TTL time.Duration
 	// Result is read until the call returns, and copied into the record.
 	Result []byte
-	// Ref, up to 255 bytes of visible ASCII, finds the entry again by
-	// something that the outcome created, for example a job id. May be empty.
+	// Ref, up to 255 bytes of visible ASCII, finds the entry again by something that the outcome created, for example a
+	// job id. It may be empty.
 	Ref string
 }
 
@@ -74,8 +71,8 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 	}
 }
 
-// New returns a ledger on st. On an engine inside this process it first counts what
-// the scopes hold, which reads all entries.
+// New returns a ledger on st. On an engine inside this process it first counts what each scope holds, which reads all
+// entries.
 func New(st store.Store, opts Options) (*Ledger, error) {
 	opts = opts.WithDefaults()
 	if err := opts.Validate(); err != nil {
@@ -96,18 +93,16 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	return l, nil
 }
 
-// Options returns the options in force, defaults filled in.
+// Options returns the options in force, including defaults.
 func (l *Ledger) Options() Options { return l.opts }
 
-// Reserve asks for the right to run the work of (Scope, Key). When another
-// attempt is pending and the request allows it, the call is held, see the
-// package documentation; hold, which may be nil, is called when that begins and
-// returns the context that ends the wait and a function that is called when it
-// is over. A held call whose context ends returns the context's error.
+// Reserve asks for the right to run the work of (Scope, Key). If another attempt is pending and the request allows it,
+// the call waits (see the package documentation). hold, which may be nil, is called when that begins. It returns a
+// context that ends the wait, and a function that is called when the wait is over. If that context ends, Reserve
+// returns its error.
 //
-// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrFull,
-// ErrKeyMoved, the store's. After a store error or a cancelled context the outcome may be
-// unknown; the same call with the same token settles it.
+// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrFull, ErrKeyMoved, the store's. After a store
+// error or a cancelled context the outcome may be unknown; repeating the call with the same token settles it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
 		l.counters.add(tally{OpReserve, OutcomeInvalid})
@@ -116,8 +111,8 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 	key := recordKey(req.Scope, req.Key)
 	wait := min(req.Wait, l.opts.MaxWait)
 	if wait > 0 && l.waits.queued(key) {
-		// Callers that are in line may reserve first. What needs no reservation is
-		// answered at once, the holder's own call above all.
+		// Callers in the queue may reserve first. A call that needs no reservation is answered immediately, above all
+		// one of the holder.
 		reply, ok, err := l.lookup(ctx, key, req)
 		if err != nil || ok && reply.State != api.StatePending {
 			l.countReserve(reply, err)
@@ -133,8 +128,8 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 	return l.await(ctx, key, req, wait, hold)
 }
 
-// reserve is one attempt. It counts everything but replays and being pending,
-// which a waiting call may meet several times.
+// reserve tries once. It counts everything except replays and pending answers, which a waiting call may meet several
+// times.
 func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
 	if l.viewFirst {
 		// Most duplicates end here.
@@ -153,8 +148,7 @@ func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveReques
 	return reply, nil
 }
 
-// lookup answers a duplicate from a read-only transaction; ok is false when the
-// call needs a read-write one.
+// lookup answers a duplicate from a read-only transaction. ok is false when the call needs a read-write one.
 func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
 	r := l.begin(OpReserve, key)
 	r.reserve = req
@@ -197,15 +191,14 @@ func (l *Ledger) countReserve(reply Reply, err error) {
 
 // Commit records the outcome of finished work.
 //
-// Errors: *api.FieldError, *api.RawError, ErrFenced, ErrConflict,
-// ErrFingerprintMismatch, ErrTooLarge, ErrFull (only when it would be accepted late),
-// the store's. After a store error or a cancelled context the outcome may be
-// unknown; the same call again settles it.
+// Errors: *api.FieldError, *api.RawError, ErrFenced, ErrConflict, ErrFingerprintMismatch, ErrTooLarge, ErrFull (only
+// when it would be accepted late), the store's. After a store error or a cancelled context the outcome may be unknown;
+// repeating the call settles it.
 func (l *Ledger) Commit(ctx context.Context, req *FinishRequest) error {
 	return l.finish(ctx, OpCommit, req)
 }
 
-// Reject records that the work was refused; as Commit otherwise.
+// Reject records that the work was refused. Otherwise it is like Commit.
 func (l *Ledger) Reject(ctx context.Context, req *FinishRequest) error {
 	return l.finish(ctx, OpReject, req)
 }
@@ -224,7 +217,7 @@ func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
 }
 
 func (l *Ledger) checkFinish(req *FinishRequest) error {
-	// The limits of api.FinishRequest.Validate, the result apart.
+	// The limits of api.FinishRequest.Validate, except those of the result.
 	target := api.ReserveRequest{
 		Key: req.Key, Scope: req.Scope, Token: req.Token, Fingerprint: req.Fingerprint,
 	}
@@ -244,7 +237,7 @@ func (l *Ledger) checkFinish(req *FinishRequest) error {
 	return err
 }
 
-// Release gives a reservation back: nothing ran.
+// Release ends a reservation whose work did not run.
 //
 // Errors: *api.FieldError, ErrFenced, ErrConflict, the store's.
 func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
@@ -260,7 +253,7 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 	return err
 }
 
-// load gets and decodes a record; nil when there is none.
+// load gets and decodes a record. It returns nil when there is none.
 func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
 	value, err := tx.Get(collection, key)
 	if errors.Is(err, store.ErrNotFound) {
@@ -278,7 +271,7 @@ func (l *Ledger) load(tx store.Tx, key string, r *record) (*record, error) {
 	return r, nil
 }
 
-// outcomeOf sorts an error for counting.
+// outcomeOf classifies an error for counting.
 func outcomeOf(err error) Outcome {
 	var field *api.FieldError
 	var raw *api.RawError
@@ -312,9 +305,8 @@ func outcomeOf(err error) Outcome {
 	}
 }
 
-// touches notes when entries were last used: a table of times by hash of the
-// record key. Two keys that share a slot make one of them look more recent than
-// it is, which costs nothing but order.
+// touches notes when entries were last used: a table of times by hash of the record key. If two keys share a slot, one
+// of them looks more recently used than it is, which only affects the order of evictions.
 type touches struct {
 	seed  maphash.Seed
 	slots []atomic.Int64

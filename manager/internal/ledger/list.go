@@ -13,12 +13,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Entry is an entry as operators see it. The token is not part of it: a caller that
-// knows it can end the reservation.
+// Entry is an entry as operators see it, without the token: a caller that knows the token can end the reservation.
 type Entry struct {
 	Scope, Key, Fingerprint, Ref string
 	State                        api.State
-	// Age is the time since the reservation, ExpiresIn until the entry is gone.
+	// Age is the time since the reservation, ExpiresIn the time until the entry is gone.
 	Age, ExpiresIn time.Duration
 	// Result is the recorded answer in the API's raw form; empty when PENDING or UNKNOWN.
 	Result []byte
@@ -61,8 +60,8 @@ func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
 	return entry, err
 }
 
-// GetByRef returns the entry whose outcome was recorded with ref; one of them
-// when several were. Errors: ErrNotFound, the store's.
+// GetByRef returns the entry whose outcome was recorded with ref, or one of them if there are several. Errors:
+// ErrNotFound, the store's.
 func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 	if ref == "" || len(ref) > maxRefBytes {
 		return Entry{}, ErrNotFound
@@ -80,7 +79,7 @@ func (l *Ledger) GetByRef(ctx context.Context, ref string) (Entry, error) {
 			case err == nil && entry.Ref == ref:
 				return nil
 			case l.opts.Unreadable.Met(err):
-				missing = err // unless another one can be read
+				missing = err // unless another entry can be read
 			case err != nil && !errors.Is(err, ErrNotFound):
 				return err
 			}
@@ -106,12 +105,10 @@ func (l *Ledger) getLive(tx store.Tx, key string) (Entry, error) {
 	return entryOf(key, e, at)
 }
 
-// List returns entries of a state, or of all states when state is
-// api.StateNone, in order of state and expiry. Cursor is empty for the first
-// page and otherwise what the page before returned; the returned cursor is
-// empty after the last page. Entries that change while a listing goes on may be
-// missed or met again, and entries that cannot be read are left out. Limit is 1 to
-// MaxListLimit.
+// List returns entries of a state, or of all states when state is api.StateNone, in order of state and expiry. cursor
+// is empty for the first page and otherwise what the previous page returned. The returned cursor is empty after the
+// last page. Entries that change during a listing may be missed or appear twice, and entries that cannot be read are
+// left out. limit is 1 to MaxListLimit.
 //
 // Errors: ErrCursor, *api.FieldError, the store's.
 func (l *Ledger) List(ctx context.Context, state api.State, limit int, cursor string) ([]Entry, string, error) {
@@ -161,8 +158,8 @@ type listing struct {
 	state  api.State
 }
 
-// listings are in the order in which List returns them. Reservations that ran out are
-// in the index of those that did not until the sweeper has stored them as UNKNOWN.
+// listings are in the order in which List returns them. Reservations that ran out stay in the pending index until the
+// sweeper has stored them as UNKNOWN.
 var listings = [...]listing{
 	{'p', api.StatePending, api.StatePending},
 	{'c', api.StateCommitted, api.StateCommitted},
@@ -171,14 +168,14 @@ var listings = [...]listing{
 	{'u', api.StateUnknown, api.StateUnknown},
 }
 
-// AllowedStates tells for messages of which states List returns entries; see Listed.
+// AllowedStates says, for messages, of which states List returns entries (see Listed).
 const AllowedStates = "must be pending, committed, rejected or unknown"
 
 // Listed reports whether List returns entries of that state.
 func Listed(state api.State) bool { return slices.Contains(storedStates[:], state) }
 
-// listPiece returns what one scan finds. The page may stay short of what was
-// asked for when hits were stale; more tells whether to go on behind last.
+// listPiece returns the entries of one scan. The page may be shorter than limit if hits were stale. more says whether
+// to continue behind last.
 func (l *Ledger) listPiece(ctx context.Context, s listing, after *store.Hit, limit int) (page []Entry, last store.Hit, more bool, err error) {
 	err = l.store.View(ctx, func(tx store.Tx) error {
 		page, more = nil, false
@@ -243,9 +240,8 @@ func parseCursor(cursor string, want api.State) (from int, after *store.Hit, err
 	return 0, nil, ErrCursor
 }
 
-// Delete removes an entry whatever its state and returns what it was. Waiters
-// are woken; an attempt that still runs is accepted late when it ends. Errors:
-// *api.FieldError, ErrNotFound, the store's.
+// Delete removes an entry in any state and returns what it was. Waiters are woken. An attempt that still runs is
+// accepted late when it ends. Errors: *api.FieldError, ErrNotFound, the store's.
 func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return Entry{}, err

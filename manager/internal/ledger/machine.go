@@ -2,10 +2,10 @@ package ledger
 
 import "github.com/oncegate/oncegate/manager/api"
 
-// The state machine: pure functions from what is found and what is asked to
-// what is to be done. See the table in the package documentation.
+// The state machine: pure functions from the entry that is found and the call to what the ledger does. See the tables
+// in the package documentation.
 
-// verdict is what the state machine says about a call.
+// verdict is the state machine's decision about a call.
 type verdict uint8
 
 const (
@@ -22,20 +22,19 @@ const (
 	verdictPending // reserve: another token holds it
 	verdictFinal   // reserve: the outcome is recorded
 	verdictSame    // commit, reject, unknown: recorded already, by this token
-	verdictGone    // release, resolve: nothing is held
+	verdictGone    // release, resolve: there is no reservation
 
 	// changes
 	verdictInsert // reserve: nothing is there, insert PENDING
 	verdictRecord // commit, reject, unknown, resolve: end the reservation
 	verdictLate   // commit, reject, unknown, renew: the reservation is gone, record anyway
-	verdictDelete // release: give this token's reservation back
-	verdictExtend // renew: this token's reservation holds on
+	verdictDelete // release: end this token's reservation
+	verdictExtend // renew: extend this token's reservation
 )
 
-// standing is what an entry has become by now (Unix milliseconds): its state, and
-// the first millisecond at which it is in that state no more. A reservation that ran
-// out without an outcome is UNKNOWN from that instant on, whether or not the sweeper
-// has stored that. StateNone: there is no entry, or not any more.
+// standing returns what an entry is at now (Unix milliseconds): its state, and the first millisecond at which it is no
+// longer in that state. A reservation that ran out without an outcome is UNKNOWN from that instant on, whether or not
+// the sweeper has stored that. StateNone: there is no entry, or it has expired.
 func standing(e *record, now int64) (state api.State, expires int64) {
 	switch {
 	case e == nil:
@@ -49,19 +48,19 @@ func standing(e *record, now int64) (state api.State, expires int64) {
 	}
 }
 
-// live reports whether an entry is there at now.
+// live reports whether there is an entry at now.
 func live(e *record, now int64) bool {
 	state, _ := standing(e, now)
 	return state != api.StateNone
 }
 
-// mismatch compares fingerprints when both sides give one.
+// mismatch compares fingerprints if both sides give one.
 func mismatch(e *record, fingerprint string) bool {
 	return fingerprint != "" && len(e.fingerprint) != 0 && string(e.fingerprint) != fingerprint
 }
 
-// decideReserve: elsewhere says that another ledger owns the key. It counts only where nothing is there: what was
-// begun here ends here.
+// decideReserve decides about a reserve. elsewhere says that another ledger owns the key. It matters only if there is
+// no entry: what began here ends here.
 func decideReserve(e *record, now int64, token, fingerprint string, elsewhere bool) verdict {
 	switch state, _ := standing(e, now); {
 	case state == api.StateNone && elsewhere:
@@ -81,8 +80,7 @@ func decideReserve(e *record, now int64, token, fingerprint string, elsewhere bo
 	}
 }
 
-// decideFinish is for every call that ends a reservation in another state: COMMITTED,
-// REJECTED or UNKNOWN.
+// decideFinish decides about calls that end a reservation in another state: COMMITTED, REJECTED or UNKNOWN.
 func decideFinish(e *record, now int64, outcome api.State, token, fingerprint string) verdict {
 	switch state, _ := standing(e, now); {
 	case state == api.StateNone:
@@ -128,7 +126,7 @@ func decideRelease(e *record, now int64, token string) verdict {
 	}
 }
 
-// decideResolve is for an operator, who has no token.
+// decideResolve decides about an operator's call, which has no token.
 func decideResolve(e *record, now int64) verdict {
 	switch state, _ := standing(e, now); state {
 	case api.StateNone:

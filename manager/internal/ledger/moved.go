@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Moved counts by state the entries that are here and whose keys another ledger owns.
+// Moved counts by state the entries here whose keys another ledger owns.
 type Moved struct {
 	Pending, Committed, Rejected, Unknown int
 }
@@ -15,12 +15,12 @@ type Moved struct {
 // Total is the sum.
 func (m *Moved) Total() int { return m.Pending + m.Committed + m.Rejected + m.Unknown }
 
-// movedScan is how many entries one transaction of Moved looks at.
+// movedScan is how many entries one transaction of Moved examines.
 const movedScan = 2048
 
-// Moved goes through all entries but those whose scope is ours, which other callers have chosen this ledger for; ours may
-// be nil. As long as there are any, a gate that does not ask here may run a key again. What has expired counts until
-// the sweeper has removed it.
+// Moved counts all entries whose keys another ledger owns, except those whose scope is ours: their callers have chosen
+// this ledger. ours may be nil. While there are any such entries, a gate that does not ask here may run a key again.
+// Expired entries count until the sweeper has removed them.
 //
 // Errors: the store's.
 func (l *Ledger) Moved(ctx context.Context, ours func(scope string) bool) (Moved, error) {

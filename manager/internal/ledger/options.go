@@ -11,70 +11,64 @@ import (
 
 // Options configure a Ledger; the zero value of a field means its default.
 type Options struct {
-	// PendingTTL, CommittedTTL and RejectedTTL are how long entries are kept
-	// when a request does not say; up to api.MaxTTL. Defaults 60 s, 300 s, 60 s.
+	// PendingTTL, CommittedTTL and RejectedTTL are how long entries are kept if a request does not say; up to
+	// api.MaxTTL. Defaults 60 s, 300 s, 60 s.
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration
-	// UnknownTTL is how long a key whose reservation ran out without an outcome is
-	// remembered as UNKNOWN when the reservation does not say; up to api.MaxTTL.
-	// api.NoUnknown: the key is free. Default CommittedTTL.
+	// UnknownTTL is how long a key whose reservation ran out without an outcome is remembered as UNKNOWN if the
+	// reservation does not say; up to api.MaxTTL. With api.NoUnknown such a key is free. Default CommittedTTL.
 	UnknownTTL time.Duration
-	// MaxEntries bounds the window, 1 to 100 million. The default is what fits
-	// into MaxBytes at TypicalEntryBytes each.
+	// MaxEntries bounds the window, 1 to 100 million. By default it is as many entries of TypicalEntryBytes as fit into
+	// MaxBytes.
 	MaxEntries int
-	// MaxBytes bounds the records on an engine inside this process, with
-	// EntryOverhead bytes more for each. Default 512 MiB.
+	// MaxBytes bounds the records on an engine inside this process, plus EntryOverhead bytes for each. Default 512 MiB.
 	MaxBytes int64
 	// WhenFull says what happens to a new key that has no room. Default Refuse.
 	WhenFull WhenFull
-	// ScopeShare is the largest part of the window that one scope may hold while
-	// all others hold nothing, see the package documentation. 1 or negative: no
-	// limit. Default 0.75.
+	// ScopeShare is the largest part of the window that one scope may hold while all others hold nothing (see the
+	// package documentation). 1 or negative: no limit. Default 0.75.
 	ScopeShare float64
 	// MaxResultBytes bounds one encoded result, up to 4 MiB. Default 1 MiB.
 	MaxResultBytes int
 	// CleanupInterval is how often the sweeper looks for expired entries.
 	// Default 10 s.
 	CleanupInterval time.Duration
-	// MaxWait bounds how long a reserve is held; negative means never to hold
-	// one. Default 30 s.
+	// MaxWait bounds how long a reserve waits. Negative: no reserve waits. Default 30 s.
 	MaxWait time.Duration
-	// MaxWaiters bounds the calls held at once. Default 10000.
+	// MaxWaiters bounds the calls that wait at the same time. Default 10000.
 	MaxWaiters int
-	// PollInterval is how often a waiter looks by itself, in case a wake-up
-	// was lost. Default 1 s.
+	// PollInterval is how often a waiter checks without a wake-up, in case one was lost. Default 1 s.
 	PollInterval time.Duration
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
-	// Unreadable is told of the records that cannot be read; default one of its own.
+	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
-	// OpTimeout bounds each transaction that the ledger runs on its own
-	// account, after a wait and in the sweeper. Default 10 s.
+	// OpTimeout bounds each transaction that the ledger runs by itself, after a wait and in the sweeper. Default 10 s.
 	OpTimeout time.Duration
 }
 
 // Owners divides keys among ledgers.
 type Owners interface {
-	// Owner names the ledger that owns a key, and says whether that is another one than this. It is asked in
-	// the transaction that is about to insert the key, and may read it.
+	// Owner returns the name of the ledger that owns a key, and whether that is another ledger. It is called in the
+	// transaction that is about to insert the key, and may read in it.
 	Owner(tx store.Tx, scope, key string) (name string, other bool, err error)
-	// Record is what Owner reads, if anything.
+	// Record identifies the record that Owner reads, if any.
 	Record() (id store.ID, ok bool)
 }
 
-// MaxResultLimit bounds Options.MaxResultBytes, so that a record always fits
-// into a store's value and an eviction into its transaction.
+// MaxResultLimit bounds Options.MaxResultBytes, so that a record always fits into a store's value, and an eviction into
+// its transaction.
 const MaxResultLimit = 4 << 20
 
 // WhenFull says what happens to a new key when the window is full of entries
 // that have not expired.
 type WhenFull uint8
 
-// What may happen.
+// The choices.
 const (
 	// Refuse: the new key gets ErrFull, and nothing is forgotten.
 	Refuse WhenFull = iota
-	// Evict: the final entries that were used least recently are forgotten before
-	// their time. Their keys run again when they are retried.
+	// Evict: the final entries that were used least recently are forgotten before their time. A retry of their keys
+	// runs the work again.
 	Evict
 )
 
@@ -87,19 +81,17 @@ func (w WhenFull) String() string {
 }
 
 const (
-	// TypicalEntryBytes is what an entry with a short answer takes of MaxBytes.
+	// TypicalEntryBytes is how much of MaxBytes an entry with a short answer uses.
 	TypicalEntryBytes = 512
-	// EntryOverhead is what an entry takes in memory besides its key and value, as
-	// measured with the engines wal and memory: index entries, the table of records
-	// and what allocations are rounded up by.
+	// EntryOverhead is how much memory an entry uses besides its key and value: index entries, the table of records and
+	// the rounding of allocations. It is measured with the engines wal and memory.
 	EntryOverhead = 200
 
 	maxEntriesLimit = 100_000_000
 )
 
-// KeysPerSecond is how many new keys a second the window holds when each stays for
-// CommittedTTL, and each takes TypicalEntryBytes where bytes are bounded; scope is
-// that of one scope alone. Defaults must have been filled in.
+// KeysPerSecond is how many new keys per second the window holds if each stays for CommittedTTL and, where bytes are
+// bounded, uses TypicalEntryBytes. scope is the rate of a single scope. Defaults must have been filled in.
 func (o Options) KeysPerSecond(sizes bool) (all, scope float64) {
 	n := float64(o.MaxEntries)
 	if sizes {

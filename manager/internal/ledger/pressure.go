@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// pressure is what a full window did.
+// pressure counts what a full window caused.
 type pressure struct {
 	evicted atomic.Uint64
 	bare    atomic.Uint64
-	lastAge atomic.Int64 // of the entry that was evicted last, milliseconds
+	lastAge atomic.Int64 // of the entry that was evicted last, in milliseconds
 
 	mu   sync.Mutex
 	ages ages // since the last report
 }
 
-// ages are those of evicted entries, since their reservations, in milliseconds.
+// ages are the ages of evicted entries since their reservations, in milliseconds.
 type ages struct {
 	n                      uint64
 	youngest, oldest, last int64
@@ -35,7 +35,7 @@ func (a *ages) add(b ages) {
 	a.youngest, a.oldest, a.last = min(a.youngest, b.youngest), max(a.oldest, b.oldest), b.last
 }
 
-// account takes over what a transaction did to the window.
+// account applies a transaction's effects on the window to the counters.
 func (l *Ledger) account(tx *Tx) {
 	fx := &tx.fx
 	if fx.pending != 0 {
@@ -45,7 +45,7 @@ func (l *Ledger) account(tx *Tx) {
 		l.usage.result(growth)
 	}
 	for _, d := range tx.deltas {
-		// Of what others inserted this manager removes some, and others of what it did.
+		// On a shared engine other managers remove some of this manager's entries, and it removes some of theirs.
 		if !l.shared || d.entries > 0 || d.released {
 			l.usage.add(d)
 		}
@@ -62,21 +62,19 @@ func (l *Ledger) account(tx *Tx) {
 	}
 }
 
-// Pressure is what a full window did since the report before.
+// Pressure is what a full window caused since the previous report.
 type Pressure struct {
-	// Refused counts new keys that found no room, OverShare those whose scope had
-	// its share.
+	// Refused counts new keys that found no room, OverShare new keys whose scope had its share.
 	Refused, OverShare uint64
-	// Evicted counts entries that were forgotten before their time; Youngest and
-	// Oldest are their ages.
+	// Evicted counts entries that were forgotten before their time. Youngest and Oldest are the ages of such entries.
 	Evicted          uint64
 	Youngest, Oldest time.Duration
 	// Bare counts outcomes that were recorded without their answer.
 	Bare uint64
 }
 
-// WatchPressure reports that the window is full: within a second when that is
-// news, and then every so often while it lasts, until ctx ends.
+// WatchPressure calls report while the window is full: within a second when that begins, and then at most once every
+// interval, until ctx ends.
 func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report func(Pressure)) {
 	t := time.NewTicker(min(every, time.Second))
 	defer t.Stop()
@@ -91,7 +89,7 @@ func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report 
 		if !last.IsZero() && time.Since(last) < every {
 			continue
 		}
-		now := l.pressed()
+		now := l.pressureSinceStart()
 		news := Pressure{
 			Refused: now.Refused - seen.Refused, OverShare: now.OverShare - seen.OverShare,
 			Evicted: now.Evicted - seen.Evicted, Bare: now.Bare - seen.Bare,
@@ -109,8 +107,8 @@ func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report 
 	}
 }
 
-// pressed are the counters since the start.
-func (l *Ledger) pressed() Pressure {
+// pressureSinceStart returns the counters since the start.
+func (l *Ledger) pressureSinceStart() Pressure {
 	p := Pressure{Evicted: l.pressure.evicted.Load(), Bare: l.pressure.bare.Load()}
 	for op := range l.counters.calls {
 		p.Refused += l.counters.calls[op][OutcomeFull].Load()

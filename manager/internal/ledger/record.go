@@ -23,7 +23,7 @@ const (
 	indexPending = "pending" // indexOf(api.StatePending)
 )
 
-// indexOf names the expiry index of a stored state.
+// indexOf returns the name of the expiry index of a stored state.
 func indexOf(s api.State) string { return s.String() }
 
 // storedStates are the states a record can have, in the order of listings.
@@ -38,12 +38,10 @@ var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.Stat
 //	form := version of the result(1); only in version 3, else it is 1
 //	result := the rest, empty when PENDING or UNKNOWN; in version 1 the API's raw form
 //
-// A version is written only where an earlier one cannot say it, so that the release before
-// can read all other records. Version 2 is for an entry that is UNKNOWN, and for a
-// reservation that does not leave its unknown TTL to the manager. Version 3 is for an
-// outcome whose result has a version that is not 1. This program reads those of a later
-// one except for the result: it fences, expires and evicts the entry, and refuses to
-// replay it.
+// A version is written only where an earlier one is not sufficient, so that the previous release can read all other
+// records. Version 2 is for an entry that is UNKNOWN, and for a reservation that sets its own unknown TTL. Version 3 is
+// for an outcome whose result has another version than 1. A program that does not know that version reads the rest of
+// the record: it fences, expires and evicts the entry, and refuses to replay it.
 const (
 	recordVersion1 = 1
 	recordVersion2 = 2
@@ -56,8 +54,8 @@ const (
 type record struct {
 	state                     api.State
 	created, expires, touched int64 // Unix milliseconds
-	// unknown is how many milliseconds a reservation that ran out stays UNKNOWN; 0: its
-	// key is free. explicit: it was asked for, and is not the manager's default.
+	// unknown is how many milliseconds a reservation stays UNKNOWN after it ran out; 0: its key is free. explicit: the
+	// request set it, so it is not the manager's default.
 	unknown                 int64
 	explicit                bool
 	token, fingerprint, ref []byte
@@ -67,8 +65,7 @@ type record struct {
 	size int // of the encoded value and its key
 }
 
-// setUnknown says for how long the reservation is UNKNOWN when it runs out; asked is 0
-// for the manager's own TTL.
+// setUnknown sets how long the reservation is UNKNOWN after it ran out. asked is 0 for the manager's default own.
 func (r *record) setUnknown(asked, own time.Duration) {
 	r.explicit = asked != 0
 	if !r.explicit {
@@ -77,7 +74,7 @@ func (r *record) setUnknown(asked, own time.Duration) {
 	r.unknown = int64((max(asked, 0) + time.Millisecond - 1) / time.Millisecond)
 }
 
-// inherit takes over what stays the same when the reservation e ends or is renewed.
+// inherit copies what stays the same when the reservation e ends or is renewed.
 func (r *record) inherit(e *record) {
 	r.created = e.created
 	if len(e.fingerprint) != 0 {
@@ -92,10 +89,9 @@ const maxRefBytes = 255
 // reference and result.
 const recordOverhead = 2 + 7*binary.MaxVarintLen64
 
-// recordKey names an entry in the store, and the topic that its waiters watch.
-// The length makes the pair unambiguous whatever bytes it holds, and keeps the
-// topic apart from those of other parts of the program, which begin with a
-// letter.
+// recordKey is the key of an entry's record in the store, and the topic that its waiters watch. The length makes the
+// pair unambiguous whatever bytes it contains. It also keeps the topic distinct from those of other parts of the
+// program, which begin with a letter.
 func recordKey(scope, key string) string {
 	var b [8 + api.MaxScopeBytes + api.MaxKeyBytes]byte
 	k := strconv.AppendInt(b[:0], int64(len(scope)), 10)
@@ -114,7 +110,7 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 	return rest[:n], rest[n:], true
 }
 
-// version is the lowest that can hold the record.
+// version is the lowest version that can hold the record.
 func (r *record) version() byte {
 	switch {
 	case r.form != 0:
@@ -178,13 +174,13 @@ func appendRecord(dst []byte, r *record) []byte {
 	return append(dst, r.result...)
 }
 
-// unreadable is the error for a record that is there and cannot be read.
+// unreadable is the error for a record that exists but cannot be read.
 func unreadable(key, format string, args ...any) error {
 	return &store.UnreadableError{Collection: collection, Key: key, Reason: fmt.Sprintf(format, args...)}
 }
 
-// decodeRecord reads a stored value, without the manager's default where it says so:
-// see Ledger.load. Its error is a *store.UnreadableError.
+// decodeRecord decodes a stored value. It does not fill in the manager's default TTL; Ledger.load does. Its error is a
+// *store.UnreadableError.
 func decodeRecord(key string, b []byte, r *record) error {
 	if len(b) < 2 {
 		return unreadable(key, "it is shorter than its header")
@@ -264,18 +260,17 @@ func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 	return dst
 }
 
-// sortKeyDigits hold any time until the year 5188.
+// sortKeyDigits are sufficient for any time until the year 5188.
 const sortKeyDigits = 9
 
-// sortKey is a time as fixed-width base 36, whose bytes order as the times do
-// on every engine.
+// sortKey encodes a time as fixed-width base 36, whose bytes sort in the order of the times on every engine.
 func sortKey(ms int64) string {
 	var b [sortKeyDigits]byte
 	putSortKey(b[:], ms)
 	return string(b[:])
 }
 
-// sortKeys returns two at the price of one allocation.
+// sortKeys returns two sort keys for one allocation.
 func sortKeys(ms1, ms2 int64) (string, string) {
 	var b [2 * sortKeyDigits]byte
 	putSortKey(b[:sortKeyDigits], ms1)
@@ -291,8 +286,8 @@ func putSortKey(b []byte, ms int64) {
 	}
 }
 
-// deadline is the first millisecond at which something that begins at now and
-// lasts ttl is over. It rounds up, so that nothing ends early.
+// deadline is the first millisecond at which something that begins at now and lasts ttl is over. It rounds up, so
+// nothing ends early.
 func deadline(now time.Time, ttl time.Duration) int64 {
 	end := now.Add(ttl)
 	ms := end.UnixMilli()
@@ -302,8 +297,7 @@ func deadline(now time.Time, ttl time.Duration) int64 {
 	return ms
 }
 
-// remaining is how long an entry that is there still lasts at that time: whole
-// milliseconds, at least one, and never more than its TTL.
+// remaining is how long a live entry still lasts at that time: whole milliseconds, at least one.
 func remaining(expires int64, at time.Time) time.Duration {
 	return max(time.UnixMilli(expires).Sub(at).Truncate(time.Millisecond), time.Millisecond)
 }

@@ -9,17 +9,16 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// run is one transaction of the ledger with everything its function needs.
-// Those of the hot calls are reused, so that a reserve or a commit allocates
-// little beyond the record that it leaves behind; that is possible because a
-// store is done with a function when the call that got it returns.
+// run is one transaction of the ledger with everything its function needs. Runs of frequent calls are reused, so that a
+// reserve or a commit allocates little beyond its record. That is possible because a store no longer uses a function
+// once the call that passed it returns.
 type run struct {
 	tx Tx
-	// do is what happens in the transaction; it works on the fields below.
+	// do is what the transaction does. It works on the fields below.
 	do func(*run) error
-	// refusal is the ledger's own answer, see write and look.
+	// refusal is the ledger's own answer (see write and lookupIn).
 	refusal error
-	// more: entries were evicted, and that has to go on before anything else.
+	// more: entries were evicted, and more must be evicted before anything else.
 	more bool
 
 	op      Op
@@ -30,9 +29,9 @@ type run struct {
 	fn      func(*Tx) error
 
 	// Of a batch; see doBatch.
-	items []Item
-	apart bool // an item is alone
-	keep  bool // an answer may lie in the transaction's buffer of values
+	items         []Item
+	anySeparate   bool // an item is separate
+	replyInBuffer bool // a reply may lie in the transaction's buffer of values
 
 	// What a reserve found.
 	reply Reply
@@ -42,14 +41,14 @@ type run struct {
 	inUpdate, inView func(store.Tx) error // methods of this run, bound once
 }
 
-// keepValues is the largest buffer for values that is kept for other runs.
+// keepValues is the largest buffer for values that is kept for reuse.
 const keepValues = 64 << 10
 
 var runs = sync.Pool{New: func() any { return newRun() }}
 
 func newRun() *run {
 	r := new(run)
-	r.inUpdate, r.inView = r.write, r.look
+	r.inUpdate, r.inView = r.write, r.lookupIn
 	return r
 }
 
@@ -59,15 +58,14 @@ func (l *Ledger) begin(op Op, key string) *run {
 	return r
 }
 
-// end makes the run available to others. What a function of a caller's own may
-// have kept is not.
+// end makes the run available for reuse, unless it had a caller's function, which may have kept a reference.
 func (r *run) end() {
 	if r.fn != nil {
 		return
 	}
 	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths}
 	clear(tx.entries)
-	if r.keep || cap(tx.values) > keepValues {
+	if r.replyInBuffer || cap(tx.values) > keepValues {
 		tx.values = nil
 	}
 	tx.reset()
@@ -75,9 +73,8 @@ func (r *run) end() {
 	runs.Put(r)
 }
 
-// Update runs fn in a read-write transaction of the ledger's store. As with
-// store.Store.Update fn may be run several times and must be pure. The error of
-// fn aborts the transaction and is returned.
+// Update runs fn in a read-write transaction of the ledger's store. As with store.Store.Update, fn may run several
+// times and must be pure. An error of fn aborts the transaction and is returned.
 func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
 	r := newRun()
 	r.tx.l, r.fn, r.do = l, fn, (*run).call
@@ -90,15 +87,14 @@ func (l *Ledger) Update(ctx context.Context, fn func(*Tx) error) error {
 // transact is Update for functions that insert no entry.
 func (l *Ledger) transact(ctx context.Context, fn func(*Tx) error) error {
 	r := newRun()
-	r.tx.l, r.tx.held, r.fn, r.do = l, uncounted, fn, (*run).call
+	r.tx.l, r.tx.entryCount, r.fn, r.do = l, uncounted, fn, (*run).call
 	return l.execute(ctx, r)
 }
 
 func (r *run) call() error { return r.fn(&r.tx) }
 
-// update runs one call, whose failure to reach the store is counted. Where the
-// number of entries has to be asked for, only a reserve is expected to insert one;
-// whatever else does so after all is run again with that number.
+// update runs one call and counts its failure to reach the store. If the number of entries has to be queried, only a
+// reserve is expected to insert an entry. Any other call that turns out to insert one runs again with that number.
 func (l *Ledger) update(ctx context.Context, r *run) error {
 	var err error
 	switch {
@@ -109,7 +105,7 @@ func (l *Ledger) update(ctx context.Context, r *run) error {
 	case r.op == OpReserve:
 		err = l.estimated(ctx, r)
 	default:
-		r.tx.held = uncounted
+		r.tx.entryCount = uncounted
 		if err = l.execute(ctx, r); errors.Is(err, errUncounted) {
 			err = l.estimated(ctx, r)
 		}
@@ -120,7 +116,7 @@ func (l *Ledger) update(ctx context.Context, r *run) error {
 	return err
 }
 
-// uncounted stands for a number of entries that was not asked for.
+// uncounted stands for a number of entries that was not queried.
 const uncounted = -1
 
 // errUncounted ends a run that turns out to need the number of entries.
@@ -150,8 +146,8 @@ func (r *run) write(stx store.Tx) error {
 	r.tx.reset()
 	err := r.do(r)
 	if err != nil && !r.tx.fx.wrote && refuses(err) {
-		// A refusal tells about state. Ending the transaction in good order
-		// makes the engine hold it back until that state is durable.
+		// A refusal reveals state. Committing the transaction makes the engine delay the answer until that state is
+		// durable.
 		r.refusal = err
 		return nil
 	}
@@ -187,8 +183,8 @@ func (r *run) doUnknown() (err error) {
 
 func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
 
-// look is the function of lookup's read-only transaction.
-func (r *run) look(stx store.Tx) error {
+// lookupIn is the function of lookup's read-only transaction.
+func (r *run) lookupIn(stx store.Tx) error {
 	r.reply, r.found, r.own, r.refusal = Reply{}, false, false, nil
 	var rec record
 	e, err := r.tx.l.load(stx, r.key, &rec)
@@ -197,7 +193,7 @@ func (r *run) look(stx store.Tx) error {
 	}
 	at := stx.Now()
 	now := at.UnixMilli()
-	// Whether a key that is not there may be inserted is for the transaction that would do so.
+	// Whether an absent key may be inserted is decided in the transaction that would insert it.
 	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint, false); v {
 	case verdictMismatch, verdictUnknown:
 		r.refusal = refusals[v].err

@@ -4,13 +4,12 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// shares tells whether scopes are bounded.
+// shares reports whether scopes are bounded.
 func (l *Ledger) shares() bool { return l.opts.ScopeShare > 0 && l.opts.ScopeShare < 1 }
 
-// overShare tells whether a scope may not hold one entry more while so much is
-// free. It may hold a fixed multiple of what is free, so that any number of scopes
-// that take what they can get leave something free, and a scope that holds little
-// always finds room.
+// overShare reports whether a scope may not hold one entry more while free is the room that is left. A scope may hold a
+// fixed multiple of what is free. So any number of greedy scopes leave some room, and a scope that holds little always
+// finds room.
 func (tx *Tx) overShare(scope uint64, free level) bool {
 	entries, bytes := tx.usage(scope)
 	share := tx.l.opts.ScopeShare
@@ -19,7 +18,7 @@ func (tx *Tx) overShare(scope uint64, free level) bool {
 		tx.l.sizes && bytes > 0 && float64(bytes) >= multiple*float64(free.bytes)
 }
 
-// usage is what a scope holds, with what this transaction did.
+// usage returns what a scope holds, including this transaction's changes.
 func (tx *Tx) usage(scope uint64) (entries, bytes int64) {
 	entries, bytes = tx.l.usage.of(scope)
 	for _, d := range tx.deltas {
@@ -30,8 +29,8 @@ func (tx *Tx) usage(scope uint64) (entries, bytes int64) {
 	return entries, bytes
 }
 
-// scopeOf names the scope of a record key. In a window that evicts, greedy says that
-// the scope holds its share of it or more: it then makes room for itself.
+// scopeOf hashes the scope of a record key. In a window that evicts, greedy says that the scope holds at least its
+// share: it then evicts its own entries.
 func (tx *Tx) scopeOf(key string) (scope uint64, greedy bool) {
 	if !tx.l.shares() {
 		return 0, false
@@ -45,19 +44,17 @@ func (tx *Tx) scopeOf(key string) (scope uint64, greedy bool) {
 	return scope, float64(entries) >= share*float64(limit.entries) || float64(bytes) >= share*float64(limit.bytes)
 }
 
-// evictCursor is where in the order of last use the entries of a scope begin, at
-// the earliest.
+// evictCursor is a place in the order of last use before which the scope has no entries.
 type evictCursor struct {
 	scope uint64
 	after *store.Hit
 }
 
-// ownScan is how many entries of others are passed over in one transaction.
+// ownScan is how many entries of other scopes one transaction skips.
 const ownScan = 1024
 
-// ownCandidates are the oldest final entries of the scope of key, up to n. The
-// entries of others before them are passed over once and not again. There may be
-// none among those that one transaction looks at.
+// ownCandidates returns up to n of the oldest final entries of the scope of key. Entries of other scopes before them
+// are skipped only once. One transaction may find no candidates.
 func (tx *Tx) ownCandidates(key string, n int) (window []candidate, err error) {
 	scope := tx.l.usage.hash(key)
 	r := store.Range{Limit: ownScan}

@@ -103,35 +103,32 @@ func (c *counters) add(t tally) { c.calls[t.op][t.outcome].Add(1) }
 
 // Stats is a snapshot for operators. Counters start at zero with the process.
 type Stats struct {
-	// Entries by state. On shared engines a few seconds old. An expired entry
-	// counts until the sweeper has removed it, and a reservation that ran out as
-	// pending until the sweeper has stored it as unknown.
+	// Entries by state; on shared engines a few seconds old. An expired entry counts until the sweeper has removed it.
+	// A reservation that ran out counts as pending until the sweeper has stored it as unknown.
 	Pending, Committed, Rejected, Unknown int
-	// Bytes is what the entries take of Options.MaxBytes on an engine inside this
-	// process, -1 on others.
+	// Bytes is how much of Options.MaxBytes the entries use on an engine inside this process, -1 on others.
 	Bytes int64
 	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
 	MaxEntries int
 	MaxBytes   int64
-	// Waiters are calls held right now.
+	// Waiters is the number of calls that wait right now.
 	Waiters int
 	// Calls counts calls by operation and outcome.
 	Calls [opCount][outcomeCount]uint64
-	// Expired, Evicted and Deleted count entries removed by TTL, before their time
-	// for want of room, and by an administrator.
+	// Expired, Evicted and Deleted count entries that were removed after their TTL, before it for lack of room, and by
+	// an administrator.
 	Expired, Evicted, Deleted uint64
-	// Lapsed counts reservations that ran out without an outcome and were stored as
-	// unknown.
+	// Lapsed counts reservations that ran out without an outcome and were stored as unknown.
 	Lapsed uint64
-	// EvictedAge is the age of the entry that was evicted last: how far back the
-	// window really goes. 0 while there was none.
+	// EvictedAge is the age of the entry that was evicted last: how long the window really remembers. 0 if there was
+	// none.
 	EvictedAge time.Duration
-	// Bare counts outcomes recorded without their answer for want of room.
+	// Bare counts outcomes that were recorded without their answer for lack of room.
 	Bare uint64
-	// WaitsRefused counts reserves answered pending because too many waited,
-	// WaitsTimedOut those that waited for nothing.
+	// WaitsRefused counts reserves that were answered pending because too many waited. WaitsTimedOut counts those whose
+	// wait ended without a result.
 	WaitsRefused, WaitsTimedOut uint64
-	// SweepErrors counts sweeps that the store cut short.
+	// SweepErrors counts sweeps that an error of the store ended.
 	SweepErrors uint64
 	// Batches counts batches, BatchItems their items.
 	Batches, BatchItems uint64

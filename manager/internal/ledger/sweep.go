@@ -13,12 +13,12 @@ import (
 const (
 	// sweepBatch is how many entries one transaction of the sweeper removes.
 	sweepBatch = 256
-	// sweepBytes ends a batch early, so that it stays a small transaction.
+	// sweepBytes ends a batch early, to keep the transaction small.
 	sweepBytes = 1 << 20
 )
 
-// Run removes expired entries every CleanupInterval until ctx ends. Errors of
-// the store are passed to report, which may be nil, and end one sweep only.
+// Run removes expired entries every CleanupInterval until ctx ends. An error of the store ends only the sweep and is
+// passed to report, which may be nil.
 func (l *Ledger) Run(ctx context.Context, report func(error)) {
 	t := time.NewTicker(l.opts.CleanupInterval)
 	defer t.Stop()
@@ -50,13 +50,12 @@ func (l *Ledger) maintain(ctx context.Context) error {
 	if err := l.countPending(ctx); err != nil {
 		return err
 	}
-	// Transactions of other parts of the program record outcomes as well.
+	// Other parts of the program record outcomes in transactions of their own.
 	return l.freeBytes(ctx)
 }
 
-// Sweep removes all entries that have expired, in bounded transactions, and
-// returns how many. It stores as UNKNOWN the reservations that ran out and are that.
-// It reads the expiry indexes only as far as it has to, and each entry there once.
+// Sweep removes all expired entries in bounded transactions and returns how many. It stores as UNKNOWN the reservations
+// that ran out. It reads the expiry indexes only as far as necessary, and each entry there once.
 func (l *Ledger) Sweep(ctx context.Context) (int, error) {
 	total := 0
 	for _, state := range storedStates {
@@ -91,7 +90,7 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hi
 		return err
 	})
 	if errors.Is(err, store.ErrConflict) {
-		// Another manager sweeps or the entry is busy; the next sweep comes.
+		// Another manager is sweeping, or the entry is contended; the next sweep tries again.
 		return swept{}, nil
 	}
 	if err != nil {
@@ -100,17 +99,16 @@ func (l *Ledger) sweepOnce(ctx context.Context, state api.State, after *store.Hi
 	return done, nil
 }
 
-// swept is what Tx.sweep did.
+// swept is the result of Tx.sweep.
 type swept struct {
 	removed int
 	last    *store.Hit // as far as it got
-	more    bool       // there may be more to do behind it
+	more    bool       // there may be more behind last
 }
 
-// sweep removes up to limit expired entries of a state, other than key, behind after
-// or, without that, from where there are any that it can read. Reservations that ran
-// out and are UNKNOWN for a while become entries of that state, if lapse, or are
-// passed over.
+// sweep removes up to limit expired entries of a state, other than key. It begins behind after or, if that is nil,
+// behind the records at the beginning that cannot be read. A reservation that ran out and is UNKNOWN for a while is
+// stored in that state if lapse is true, and skipped otherwise.
 func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, lapse bool) (swept, error) {
 	now := tx.Now().UnixMilli()
 	index := indexOf(state)
@@ -122,7 +120,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 		r.Limit = max(limit, evictWindow)
 	}
 	if key != "" {
-		r.Limit++ // it may be among the hits
+		r.Limit++ // key may be among the hits
 	}
 	hits, err := tx.Scan(collection, index, r)
 	if err != nil {
@@ -142,7 +140,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 			return swept{}, err
 		}
 		if lead.See(h, e != nil); e == nil || now < e.expires {
-			continue // the hit was stale, or leads to nothing
+			continue // the hit was stale, or its record is gone
 		}
 		unknown := live(e, now)
 		if unknown && !lapse {
@@ -169,7 +167,7 @@ func (tx *Tx) sweep(key string, state api.State, after *store.Hit, limit int, la
 	return done, nil
 }
 
-// lapse stores that a reservation which ran out is UNKNOWN.
+// lapse stores that a reservation that ran out is UNKNOWN.
 func (tx *Tx) lapse(key string, e *record, now int64) error {
 	tx.replaced(key, e)
 	e.state, e.expires = standing(e, now)

@@ -8,28 +8,27 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Tx is a transaction of the store in which ledger calls and writes of the
-// caller's own happen together or not at all. See Ledger.Update.
+// Tx is a transaction of the store in which ledger calls and the caller's own writes happen together or not at all. See
+// Ledger.Update.
 type Tx struct {
 	store.Tx
 	l *Ledger
-	// held is about how many entries there are, on engines that do not tell
-	// transactions; or uncounted.
-	held int64
-	fx   effects
-	// deltas are what it changes for scopes, and growths by how much outcomes were larger
-	// than their reservations, both for usage; tallies are its calls.
+	// entryCount is about how many entries there are, on engines whose transactions are not store.Sizers, or uncounted.
+	entryCount int64
+	fx         effects
+	// deltas are the changes per scope and growths by how much outcomes were larger than their reservations, both for
+	// usage. tallies are the transaction's calls.
 	deltas  []delta
 	growths []int64
 	tallies []tally
-	// entries and values are where its records and their index entries are put
-	// together. An engine may look at them until the call returns.
+	// entries and values are the buffers of its records and their index entries. An engine may read them until the call
+	// returns.
 	entries []store.Entry
 	values  []byte
 }
 
-// effects are what a transaction has to tell the ledger's own state once it is
-// known to have happened. They are reset with each run.
+// effects are applied to the ledger's own counters once the transaction is known to have happened. Each run resets
+// them.
 type effects struct {
 	wrote    bool
 	bytes    int64
@@ -39,12 +38,12 @@ type effects struct {
 	lapsed   uint64
 	deleted  uint64
 	bare     uint64
-	releases bool         // a release removes what it goes on to remove
+	releases bool         // the removals are part of a release
 	ages     ages         // of the evicted
-	cursor   *evictCursor // if not nil, the new one
+	cursor   *evictCursor // the new cursor, nil if unchanged
 }
 
-// reset forgets what a run of the function did.
+// reset discards the effects of the previous run of the function.
 func (tx *Tx) reset() {
 	tx.fx = effects{}
 	tx.entries, tx.values = tx.entries[:0], tx.values[:0]
@@ -59,8 +58,7 @@ func refuses(err error) bool {
 	return o != OutcomeDone && o != OutcomeError
 }
 
-// apply takes over the effects of a transaction that happened, or only the
-// refusals of one that was aborted.
+// apply applies the effects of a transaction that happened, or only the refusals of one that was aborted.
 func (l *Ledger) apply(tx *Tx, happened bool) {
 	fx := &tx.fx
 	for _, t := range tx.tallies {
@@ -69,7 +67,7 @@ func (l *Ledger) apply(tx *Tx, happened bool) {
 		}
 	}
 	if fx.cursor != nil {
-		l.cursor.Store(fx.cursor) // holds for a refusal as well
+		l.cursor.Store(fx.cursor) // valid after a refusal, too
 	}
 	if !happened {
 		return
@@ -103,8 +101,8 @@ func (tx *Tx) Delete(c store.Collection, key string) error {
 	return tx.Tx.Delete(c, key)
 }
 
-// Reserve is Ledger.Reserve inside the transaction. It never waits, and takes a key whichever ledger owns it: its caller
-// chose this one together with what else the transaction writes here.
+// Reserve is Ledger.Reserve inside the transaction. It never waits, and it reserves a key whichever ledger owns it: the
+// caller chose this ledger together with its other writes.
 func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	if err := req.Validate(); err != nil {
 		tx.count(OpReserve, OutcomeInvalid)
@@ -180,7 +178,7 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 	}
 }
 
-// ownersRecord is what Options.Owners reads in a transaction, if anything.
+// ownersRecord identifies the record that Options.Owners reads in a transaction, if any.
 func (tx *Tx) ownersRecord() (id store.ID, ok bool) {
 	if tx.l.opts.Owners == nil {
 		return store.ID{}, false
@@ -195,8 +193,8 @@ func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {
 	return req.PendingTTL
 }
 
-// reservation is the record of one that begins at that time. Token and fingerprint are
-// the request's; a caller's own copies stay on its stack.
+// reservation builds the record of a reservation that begins at that time. token and fingerprint are the request's;
+// they are parameters so that a caller's copies stay on its stack.
 func (tx *Tx) reservation(req *api.ReserveRequest, at time.Time, token, fingerprint []byte) record {
 	now := at.UnixMilli()
 	r := record{
@@ -219,7 +217,7 @@ var refusals = [...]struct {
 	verdictMoved:    {OutcomeMoved, ErrKeyMoved},
 }
 
-// refuse counts and returns the error of a verdict; nil when it is no refusal.
+// refuse counts and returns the error of a verdict, or nil when the verdict is not a refusal.
 func (tx *Tx) refuse(op Op, v verdict) error {
 	if int(v) >= len(refusals) {
 		return nil
@@ -228,8 +226,7 @@ func (tx *Tx) refuse(op Op, v verdict) error {
 	return refusals[v].err
 }
 
-// supersede counts e, which may be nil, as replaced by another record, and returns it
-// if it was still there.
+// supersede counts e, which may be nil, as replaced by another record. It returns e if e was still live.
 func (tx *Tx) supersede(key string, e *record, now int64) *record {
 	if e == nil {
 		return nil
@@ -242,7 +239,7 @@ func (tx *Tx) supersede(key string, e *record, now int64) *record {
 	return nil
 }
 
-// restore takes back what supersede counted: e is not replaced after all.
+// restore undoes supersede: e is not replaced after all.
 func (tx *Tx) restore(key string, e *record, now int64) {
 	if e == nil {
 		return
@@ -268,9 +265,9 @@ func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 	return err
 }
 
-// finish records an outcome. Where room has to be made for its bytes, and more
-// entries have to go than one transaction should delete, it does only that and
-// returns more, if mayStop; else what is too much goes with the next sweep.
+// finish records an outcome. If its bytes need room, and more entries have to be removed than one transaction should
+// delete, then with mayStop it only removes entries and returns more. Without mayStop it leaves the excess to the next
+// sweep.
 func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more bool, err error) {
 	outcome := outcomeState(op)
 	ttl := tx.l.finalTTL(outcome, req.TTL)
@@ -307,7 +304,7 @@ func outcomeState(op Op) api.State {
 	return api.StateCommitted
 }
 
-// finalTTL is how long an outcome is remembered when that much is asked for.
+// finalTTL is how long an outcome is remembered, given what the request asked for.
 func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration {
 	switch {
 	case asked != 0:
@@ -319,7 +316,7 @@ func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration 
 	}
 }
 
-// end writes how the reservation e ended, which may be gone; see finish.
+// end records how the reservation e ended. e may be gone. See finish.
 func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
 	left := tx.supersede(key, e, final.touched)
 	if more, err := tx.fitOutcome(op, key, left, final); err != nil || more && mayStop {
@@ -374,7 +371,7 @@ func (tx *Tx) write(key string, r *record) error {
 // replaced counts a record that a write is about to replace.
 func (tx *Tx) replaced(key string, r *record) { tx.changed(key, r, -1) }
 
-// changed counts a record that comes, 1, or goes, -1.
+// changed counts a record that is added (sign 1) or removed (sign -1).
 func (tx *Tx) changed(key string, r *record, sign int64) {
 	bytes := sign * (int64(r.size) + EntryOverhead)
 	tx.fx.bytes += bytes
@@ -405,7 +402,7 @@ func (tx *Tx) remove(key string, r *record) error {
 	return nil
 }
 
-// opContext bounds a transaction that the ledger runs on its own account.
+// opContext bounds a transaction that the ledger runs by itself.
 func (l *Ledger) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, l.opts.OpTimeout)
 }

@@ -8,27 +8,25 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// The calls around unknown outcomes: a reservation is renewed so that it does not
-// become UNKNOWN, or is said to be so, or an operator settles what stayed UNKNOWN.
+// Calls about unknown outcomes: a holder renews its reservation so that it does not become UNKNOWN, or reports that the
+// outcome is unknown, or an operator resolves an UNKNOWN entry.
 
-// Renew extends the reservation of the request's token to PendingTTL from now; it never
-// shortens it. UnknownTTL, if given, replaces the reservation's; Wait must be 0. When
-// the entry is UNKNOWN with this token, or gone, it is PENDING again: the work is still
-// running and nobody has reserved the key since.
+// Renew extends the reservation of the request's token to PendingTTL from now. It never shortens it. UnknownTTL, if
+// given, replaces the reservation's; Wait must be 0. If the entry is UNKNOWN with this token, or gone, it becomes
+// PENDING again: the work is still running, and the key was not reserved since.
 //
-// The reply's State is api.StateReserved. Errors: *api.FieldError, ErrFenced,
-// ErrConflict, ErrFingerprintMismatch, ErrFull (only when the entry was gone), the
-// store's. After a store error or a cancelled context the same call again settles it.
+// The reply's State is api.StateReserved. Errors: *api.FieldError, ErrFenced, ErrConflict, ErrFingerprintMismatch,
+// ErrFull (only when the entry was gone), the store's. After a store error or a cancelled context, repeating the call
+// settles the outcome.
 func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
 	return l.callWithReserve(ctx, OpRenew, req, (*run).doRenew)
 }
 
-// Unknown ends the reservation of the request's token as UNKNOWN: the work may have run,
-// and its outcome is not known. It is remembered for UnknownTTL; 0 means what the
-// reservation asked for, and the manager's default when it is gone. PendingTTL and Wait
-// must be 0, and UnknownTTL must not be api.NoUnknown. Where the default says that
-// nothing is to be remembered, the reservation is left to run out and the reply tells
-// what the key is: api.StatePending or api.StateNone. Else it is api.StateUnknown.
+// Unknown ends the reservation of the request's token as UNKNOWN: the work may have run, and its outcome is not known.
+// That is remembered for UnknownTTL; 0 means the reservation's own unknown TTL, or the manager's default when the
+// reservation is gone. PendingTTL and Wait must be 0, and UnknownTTL must not be api.NoUnknown. If the default is to
+// remember nothing, the reservation is left to run out, and the reply's State is what the key is: api.StatePending or
+// api.StateNone. Otherwise it is api.StateUnknown.
 //
 // Errors: as for Renew.
 func (l *Ledger) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
@@ -51,7 +49,7 @@ func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveReq
 	return reply, nil
 }
 
-// checkReserve refuses fields that a call does not take.
+// checkReserve rejects fields that a call does not use.
 func checkReserve(op Op, req *api.ReserveRequest) error {
 	if err := req.Validate(); err != nil {
 		return err
@@ -105,7 +103,7 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 	return Reply{State: api.StateReserved, ExpiresIn: remaining(next.expires, at)}, nil
 }
 
-// unknown notes that an outcome is not known; more is as for finish.
+// unknown records that an outcome is not known. more is as for finish.
 func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply Reply, more bool, err error) {
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
@@ -145,21 +143,19 @@ func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply 
 	return Reply{State: api.StateUnknown, ExpiresIn: remaining(next.expires, at)}, false, nil
 }
 
-// Resolution is what an operator found out about an unknown outcome.
+// Resolution is an operator's decision about an unknown outcome.
 type Resolution struct {
-	// As is api.StateCommitted, api.StateRejected or api.StateReleased: nothing ran, and
-	// the key is free.
+	// As is api.StateCommitted, api.StateRejected, or api.StateReleased: nothing ran, and the key is free.
 	As api.State
 	// TTL is how long the outcome is remembered; 0 means the default of its state.
 	TTL time.Duration
-	// Result is the answer in the API's raw form for duplicates to get; empty for
-	// api.StateReleased.
+	// Result is the answer for duplicates in the API's raw form; empty for api.StateReleased.
 	Result []byte
 }
 
-// StateError refuses to resolve an entry that is not UNKNOWN. It is an ErrConflict.
+// StateError is returned by Resolve for an entry that is not UNKNOWN. It is an ErrConflict.
 type StateError struct {
-	// State is what the entry is.
+	// State is the entry's state.
 	State api.State
 }
 
@@ -170,10 +166,9 @@ func (e *StateError) Error() string {
 // Is makes errors.Is(err, ErrConflict) true.
 func (e *StateError) Is(target error) bool { return target == ErrConflict }
 
-// Resolve settles an entry that is UNKNOWN, in place of the outcome that did not come,
-// and returns the entry as it then is; its State is api.StateReleased when it is gone.
-// The attempt's token stays with the outcome: should its own outcome come after all, it
-// is answered as any other second outcome is.
+// Resolve replaces an UNKNOWN entry by an operator's decision and returns the new entry. Its State is api.StateReleased
+// when the entry is removed. The attempt's token stays with the outcome: if the attempt's own outcome arrives after
+// all, it is answered like any second outcome.
 //
 // Errors: *api.FieldError, *api.RawError, ErrNotFound, *StateError, ErrTooLarge, the
 // store's.
@@ -205,14 +200,14 @@ func (l *Ledger) checkResolve(scope, key string, res Resolution) error {
 	case api.StateReleased:
 		return api.ValidateKey(key)
 	case api.StateCommitted, api.StateRejected:
-		// The token is the entry's, and not the caller's.
+		// The entry keeps its own token; this one only passes the check.
 		return l.checkFinish(&FinishRequest{Key: key, Scope: scope, Token: "-", TTL: res.TTL, Result: res.Result})
 	default:
 		return &api.FieldError{Field: "as", Value: res.As.String(), Allowed: "must be committed, rejected or released"}
 	}
 }
 
-// resolve is Ledger.Resolve inside the transaction; more is as for finish.
+// resolve is Ledger.Resolve inside the transaction. more is as for finish.
 func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err error) {
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)

@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// Places are where all records of the ledger are met once.
+// Places are the indexes in which each record of the ledger appears once.
 func Places() []unread.Place {
 	var out []unread.Place
 	for _, s := range storedStates {
@@ -17,8 +17,7 @@ func Places() []unread.Place {
 	return out
 }
 
-// CheckStored reads a record: nil, store.ErrNotFound, a *store.UnreadableError, or
-// the store's error.
+// CheckStored reads a record and returns nil, store.ErrNotFound, a *store.UnreadableError, or the store's error.
 func CheckStored(tx store.Tx, key string) error {
 	value, err := tx.Get(collection, key)
 	if err != nil {
@@ -28,9 +27,8 @@ func CheckStored(tx store.Tx, key string) error {
 	return err
 }
 
-// DeleteUnreadable deletes the record of that key in the store, if it cannot be read,
-// and returns what was wrong with it. Its entry's key is free then, whatever the record
-// stood for: work that it may have remembered can run again. Errors: ErrNotFound,
+// DeleteUnreadable deletes the record of that key in the store if it cannot be read, and returns why it could not be
+// read. The entry's key is then free, so work that the record may have remembered can run again. Errors: ErrNotFound,
 // unread.ErrReadable, the store's.
 func (l *Ledger) DeleteUnreadable(ctx context.Context, key string) (*store.UnreadableError, error) {
 	var u *store.UnreadableError
@@ -44,7 +42,7 @@ func (l *Ledger) DeleteUnreadable(ctx context.Context, key string) (*store.Unrea
 		case !errors.As(err, &u):
 			return err
 		}
-		value, _ := tx.Get(collection, key) // none where the engine cannot read it
+		value, _ := tx.Get(collection, key) // nil if the engine cannot read it
 		tx.fx.deleted++
 		return tx.remove(key, &record{size: len(key) + len(value)})
 	})

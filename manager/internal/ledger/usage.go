@@ -11,21 +11,18 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// usage counts what each scope holds, in a table of fixed size (a count-min
-// sketch): every scope has a cell in each row, and what it holds is at most the
-// least of its cells. A scope is taken for larger than it is only when it shares
-// all of its cells with large ones. No scope is listed, so no number of scopes
-// uses up memory.
+// usage counts what each scope holds, in a table of fixed size (a count-min sketch). Every scope has a cell in each
+// row, and holds at most the least of its cells. A scope seems larger than it is only if it shares all of its cells
+// with large scopes. Scopes are not listed, so no number of scopes uses up memory.
 //
-// A transaction that fails after all may have happened and is not counted: then a
-// scope is taken for smaller than it is, by one entry.
+// A transaction that seems to fail may have happened, and is not counted. Then a scope seems smaller than it is, by one
+// entry.
 type usage struct {
 	seed maphash.Seed
 	rows [usageRows][usageWidth]usageCell
-	// pending is about how many entries are PENDING.
+	// pending is the approximate number of PENDING entries.
 	pending atomic.Int64
-	// growth is by how many bytes recent outcomes were larger than their
-	// reservations, on average.
+	// growth is by how many bytes recent outcomes exceeded their reservations on average.
 	growth atomic.Int64
 }
 
@@ -33,13 +30,13 @@ const (
 	usageRows  = 3
 	usageWidth = 1 << usageBits
 	usageBits  = 12
-	// firstGrowth is usage.growth before there was an outcome.
+	// firstGrowth is usage.growth before the first outcome.
 	firstGrowth = 256
 )
 
 type usageCell struct{ entries, bytes atomic.Int64 }
 
-// delta is what a transaction changes for a scope.
+// delta is a transaction's change of what a scope holds.
 type delta struct {
 	scope          uint64 // usage.hash
 	entries, bytes int64
@@ -51,7 +48,7 @@ func (u *usage) init() {
 	u.growth.Store(firstGrowth)
 }
 
-// hash names the scope of a record key.
+// hash hashes the scope of a record key.
 func (u *usage) hash(recordKey string) uint64 {
 	scope, _, _ := splitRecordKey(recordKey)
 	return maphash.String(u.seed, scope)
@@ -69,7 +66,7 @@ func (u *usage) add(d delta) {
 	}
 }
 
-// of is what a scope holds, at most.
+// of returns an upper bound of what a scope holds.
 func (u *usage) of(scope uint64) (entries, bytes int64) {
 	entries, bytes = math.MaxInt64, math.MaxInt64
 	for row := range u.rows {
@@ -79,8 +76,8 @@ func (u *usage) of(scope uint64) (entries, bytes int64) {
 	return max(entries, 0), max(bytes, 0)
 }
 
-// fade lets a manager that cannot see what others removed forget its own
-// insertions at the pace at which entries expire.
+// fade makes a manager that cannot see what others removed forget its own insertions at the rate at which entries
+// expire.
 func (u *usage) fade(passed, ttl time.Duration) {
 	gone := 1 - math.Exp(-float64(passed)/float64(ttl))
 	for row := range u.rows {
@@ -93,13 +90,13 @@ func (u *usage) fade(passed, ttl time.Duration) {
 	}
 }
 
-// result takes a recorded outcome into the average.
+// result adds a recorded outcome to the average growth.
 func (u *usage) result(growth int64) {
 	old := u.growth.Load()
 	u.growth.Store(old + (max(growth, 0)-old)/16)
 }
 
-// countScopes counts what is there, before the ledger is used.
+// countScopes counts what each scope holds, before the ledger is used.
 func (l *Ledger) countScopes(ctx context.Context) error {
 	if !l.sizes {
 		return nil

@@ -10,12 +10,11 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// HoldFunc is called when a reserve begins to wait. It returns the context that
-// ends the wait, for example because the client left, and a function that is
-// called when the wait is over.
+// HoldFunc is called when a reserve begins to wait. It returns a context that ends the wait, for example because the
+// client left, and a function that is called when the wait is over.
 type HoldFunc func() (ctx context.Context, stop func())
 
-// waits are the calls held in this manager.
+// waits are the calls that wait in this manager.
 type waits struct {
 	max   int64
 	total atomic.Int64
@@ -25,20 +24,19 @@ type waits struct {
 	queues map[string]*queue
 }
 
-// queue holds the waiters of one key in order of arrival. Only the first one,
-// the head, watches the store. When it leaves, whatever the reason, the next one
-// becomes the head and looks at once: a recorded outcome so runs through the
-// whole queue, and a wake-up that the old head took with it is not lost.
+// queue holds the waiters of one key in order of arrival. Only the first one, the head, watches the store. When the
+// head leaves, for any reason, the next waiter becomes the head and checks immediately. So a recorded outcome reaches
+// the whole queue, and a wake-up that the old head consumed is not lost.
 type queue struct {
 	watcher store.Watcher
 	waiters []*waiter
 }
 
-// waiter is one held call.
+// waiter is one waiting call.
 type waiter struct {
-	// look can be received from when the waiter has become the head.
-	look chan struct{}
-	head bool // guarded by waits.mu
+	// promoted receives a value when the waiter has become the head.
+	promoted chan struct{}
+	head     bool // guarded by waits.mu
 }
 
 func (ws *waits) init(limit int) {
@@ -49,7 +47,7 @@ func (ws *waits) init(limit int) {
 
 func (ws *waits) len() int { return int(ws.total.Load()) }
 
-// queued reports whether somebody waits for the key.
+// queued reports whether any call waits for the key.
 func (ws *waits) queued(key string) bool {
 	if ws.total.Load() == 0 {
 		return false
@@ -59,11 +57,10 @@ func (ws *waits) queued(key string) bool {
 	return ws.queues[key] != nil
 }
 
-// join appends a waiter; nil when there are too many already. The waiters of a key
-// are never more than the places that are free, so that however many keys are
-// waited for by crowds, another one finds a place.
+// join appends a waiter, or returns nil if there are too many already. The waiters of a key never use more places than
+// are free. So however many waiters some keys have, another key finds a place.
 func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
-	w := &waiter{look: make(chan struct{}, 1)}
+	w := &waiter{promoted: make(chan struct{}, 1)}
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	q, free := ws.queues[key], ws.max-ws.total.Load()
@@ -80,7 +77,7 @@ func (ws *waits) join(st store.Store, key string) (*queue, *waiter) {
 	return q, w
 }
 
-// leave removes a waiter; when it was the head the next one in line becomes it.
+// leave removes a waiter. If it was the head, the next waiter becomes the head.
 func (ws *waits) leave(key string, q *queue, w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -98,7 +95,7 @@ func (ws *waits) leave(key string, q *queue, w *waiter) {
 	}
 	if w.head {
 		q.waiters[0].head = true
-		q.waiters[0].look <- struct{}{} // has room: a waiter becomes head once
+		q.waiters[0].promoted <- struct{}{} // never blocks: a waiter becomes head only once
 	}
 }
 
@@ -108,8 +105,7 @@ func (ws *waits) isHead(w *waiter) bool {
 	return w.head
 }
 
-// Drain ends all waits, now and in future: held reserves are answered pending.
-// Call it before shutting down.
+// Drain ends all waits, present and future: waiting reserves are answered pending. Call it before shutting down.
 func (l *Ledger) Drain() {
 	l.waits.mu.Lock()
 	defer l.waits.mu.Unlock()
@@ -120,8 +116,7 @@ func (l *Ledger) Drain() {
 	}
 }
 
-// await holds a reserve until there is something better than pending to say,
-// at most wait long.
+// await waits until a reserve has a better answer than pending, but at most for wait.
 func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest, wait time.Duration, hold HoldFunc) (Reply, error) {
 	q, w := l.waits.join(l.store, key)
 	if w == nil {
@@ -131,18 +126,18 @@ func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest,
 		return reply, err
 	}
 	if hold != nil {
-		// The call's own context may be bounded more tightly than its wait.
+		// The call's own context may have a tighter bound than its wait.
 		held, stop := hold()
 		defer stop()
 		ctx = held
 	}
-	defer l.waits.leave(key, q, w) // first of all, so that the next one can look
+	defer l.waits.leave(key, q, w) // deferred first, so that the next waiter can check
 	over := time.NewTimer(wait)
 	defer over.Stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for {
-		reply, err, done := l.awaitLook(ctx, key, req, q, w, next, over.C)
+		reply, err, done := l.awaitNext(ctx, key, req, q, w, next, over.C)
 		if done {
 			l.countReserve(reply, err)
 			return reply, err
@@ -150,8 +145,8 @@ func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest,
 	}
 }
 
-// awaitLook waits for one reason to look and looks, if it is this waiter's turn.
-func (l *Ledger) awaitLook(ctx context.Context, key string, req *api.ReserveRequest, q *queue, w *waiter,
+// awaitNext waits for a reason to check the key, and checks it.
+func (l *Ledger) awaitNext(ctx context.Context, key string, req *api.ReserveRequest, q *queue, w *waiter,
 	next *time.Timer, over <-chan time.Time,
 ) (Reply, error, bool) {
 	head := l.waits.isHead(w)
@@ -172,7 +167,7 @@ func (l *Ledger) awaitLook(ctx context.Context, key string, req *api.ReserveRequ
 		last = true
 	case <-changed:
 	case <-poll:
-	case <-w.look:
+	case <-w.promoted:
 	}
 	reply, err := l.attempt(ctx, key, req)
 	if err != nil || last || reply.State != api.StatePending {
@@ -182,7 +177,7 @@ func (l *Ledger) awaitLook(ctx context.Context, key string, req *api.ReserveRequ
 	return Reply{}, nil, false
 }
 
-// attempt is reserve with a time limit of its own.
+// attempt is reserve with its own time limit.
 func (l *Ledger) attempt(ctx context.Context, key string, req *api.ReserveRequest) (Reply, error) {
 	ctx, cancel := l.opContext(ctx)
 	defer cancel()

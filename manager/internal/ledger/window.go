@@ -8,22 +8,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// estimated executes r on an engine that cannot tell its transactions how many
-// entries there are: with a count that may be a second old, or what the engine
-// calls one. Others that insert at the same time are not in it, each makes room
-// for itself: the window may be exceeded for a moment, by as many as there are.
+// estimated executes r on an engine whose transactions cannot tell how many entries there are. It uses a count that may
+// be a second old, or the engine's estimate. Concurrent insertions are not in it. Each of them makes room for itself,
+// so the window may be exceeded for a moment by their number.
 func (l *Ledger) estimated(ctx context.Context, r *run) error {
 	n, err := l.length.get(ctx, l.store)
 	if err != nil {
 		return err
 	}
-	// What others removed may have been taken off a count that was made without it.
-	r.tx.held = max(int64(n), 0)
+	// Removals by others may have been subtracted from a count that never included them.
+	r.tx.entryCount = max(int64(n), 0)
 	return l.execute(ctx, r)
 }
 
-// lengthCache keeps the count of a shared engine for a second, so that a
-// reserve does not pay for it.
+// lengthCache keeps the count of a shared engine for a second, so that a reserve does not pay for it.
 type lengthCache struct {
 	mu   sync.Mutex
 	at   time.Time
@@ -33,8 +31,7 @@ type lengthCache struct {
 
 const lengthTTL = time.Second
 
-// adjust takes over what this process itself changed, so that it does not make
-// room for the same entry twice.
+// adjust applies this process's own changes, so that it does not make room for the same entry twice.
 func (c *lengthCache) adjust(delta int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,28 +1,30 @@
-// Package shard is what a ledger knows of itself and of those beside it: its id, its name, and the list
-// of shards among which the keys are divided.
+// Package shard stores what a ledger knows about itself and the other ledgers: its id, its name, and the list of shards
+// that divide the keys among them.
 //
-// Managers that share a store are one ledger, and all other managers are ledgers of their own. Gates
-// choose between ledgers by name, see api.Owner. What is kept here makes a mistake of theirs, or of the
-// operator, a refusal instead of a second execution:
+// Managers that share a store are one ledger; all other managers are ledgers of their own. Gates choose a ledger by
+// name (see api.Owner). What this package stores turns a mistake of a gate or an operator into a refusal instead of a
+// second execution:
 //
-//   - The name is kept with the data. A manager that is started on the data of another shard refuses to
-//     start, and one that runs refuses calls that mean another shard.
-//   - The list is kept with the data, too. A manager that has one inserts no reservation for a key that
-//     the list gives to another shard. Whatever is there for such a key it answers as always: a key moves
-//     when nothing of it is left, and the ledger that holds it decides when that is.
+//   - The name is stored with the data. A manager that is started on the data of
+//     another shard does not start, and a running manager refuses calls that are
+//     meant for another shard.
+//   - The list is stored with the data, too. A manager that has a list does not
+//     reserve a key that the list gives to another shard. It still answers for
+//     entries it has: a key moves once it has no entry here, and the ledger that
+//     holds the entry decides when that is.
 //
 // # The record
 //
-// There is one record, in collection "identity". The release before does not know the collection and
-// leaves it alone. On an engine of one manager it changes only while a manager starts. On an engine that
-// several share it may change under a running manager: a transaction that inserts a reservation reads it in the same
-// transaction, so that all managers go over to a new list at one instant, those that were started with an
-// older one as well.
+// There is one record, in collection "identity". The previous release does not know the collection and ignores it. On
+// an engine with a single manager the record changes only while a manager starts. On an engine that several managers
+// share it may change under a running manager: a transaction that inserts a reservation reads it in the same
+// transaction. So all managers change to a new list at the same instant, including those that were started with an
+// older list.
 //
 // # Changes of the list
 //
-// A key that moved must not be inserted here again, because an answer may be where it went. So an older list is
-// not taken by accident, as by a rollback of a deployment or a pod that starts with settings of yesterday: the
-// record has a digest of every list that was in force, and a version that grows with each. A manager started
-// with a list that was in force before refuses to start unless it is given a higher version.
+// A key that moved must not be inserted here again, because its answer may be where it moved to. So an older list must
+// not be restored by accident, for example by a rollback of a deployment or a pod with old settings. The record has a
+// digest of every list that was in force, and a version that grows with each list. A manager that is started with an
+// earlier list does not start unless it is given a higher version.
 package shard

@@ -11,20 +11,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Keeper knows a ledger's identity while its manager runs. It is safe for concurrent use.
+// Keeper holds a ledger's identity while its manager runs. It is safe for concurrent use.
 type Keeper struct {
 	store   store.Store
 	shared  bool
-	current atomic.Pointer[kept]
+	current atomic.Pointer[stored]
 }
 
-// kept is the record in both forms.
-type kept struct {
+// stored is the record in encoded and in decoded form.
+type stored struct {
 	raw string
 	Identity
 }
 
-// Open reads the record, settles it with what the manager is started with, and writes what that changes.
+// Open reads the record, reconciles it with the manager's settings, and stores what that changes.
 //
 // Errors: *Error, a *store.UnreadableError for a record that cannot be read, the store's.
 func Open(ctx context.Context, st store.Store, w Want) (*Keeper, Change, error) {
@@ -40,7 +40,7 @@ func Open(ctx context.Context, st store.Store, w Want) (*Keeper, Change, error) 
 		if found != nil {
 			before, change.Before = &found.Identity, found.Identity
 		}
-		if change.After, refusal = settle(before, w); refusal != nil {
+		if change.After, refusal = reconcile(before, w); refusal != nil {
 			return nil
 		}
 		if raw := change.After.encode(); found == nil || found.raw != string(raw) {
@@ -55,12 +55,12 @@ func Open(ctx context.Context, st store.Store, w Want) (*Keeper, Change, error) 
 		return nil, Change{}, err
 	}
 	k := &Keeper{store: st, shared: st.Capabilities().Shared}
-	k.current.Store(&kept{string(change.After.encode()), change.After})
+	k.current.Store(&stored{string(change.After.encode()), change.After})
 	return k, change, nil
 }
 
 // read returns nil when there is no record.
-func read(tx store.Tx) (*kept, error) {
+func read(tx store.Tx) (*stored, error) {
 	value, err := tx.Get(Collection, recordKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil, nil
@@ -72,27 +72,26 @@ func read(tx store.Tx) (*kept, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &kept{string(value), i}, nil
+	return &stored{string(value), i}, nil
 }
 
-// Identity returns what the ledger is, on a shared engine as of some seconds ago. Its list must not be
-// modified.
+// Identity returns the ledger's identity; on a shared engine it may be some seconds old. Its list must not be modified.
 func (k *Keeper) Identity() Identity { return k.current.Load().Identity }
 
-// Name is the shard's name, "" for a ledger that answers to any.
+// Name is the shard's name, "" for a ledger that answers for any shard.
 func (k *Keeper) Name() string { return k.current.Load().Name }
 
-// Record is the record that Owner reads in its transaction; ok is false when it reads none.
+// Record identifies the record that Owner reads in its transaction; ok is false if it reads none.
 func (k *Keeper) Record() (id store.ID, ok bool) {
 	return store.ID{Collection: Collection, Key: recordKey}, k.shared && k.Name() != ""
 }
 
-// Owner returns the shard that the list in force gives the key to, and whether this is another one; there
-// is no other one without a list. It belongs to the transaction that is about to insert the key.
+// Owner returns the shard to which the list in force gives the key, and whether that is another shard. Without a list
+// it never is. tx must be the transaction that is about to insert the key.
 func (k *Keeper) Owner(tx store.Tx, scope, key string) (name string, other bool, err error) {
 	now := k.current.Load()
 	if k.shared && now.Name != "" {
-		if now, err = k.in(tx, now); err != nil {
+		if now, err = k.refreshIn(tx, now); err != nil {
 			return "", false, err
 		}
 	}
@@ -103,11 +102,11 @@ func (k *Keeper) Owner(tx store.Tx, scope, key string) (name string, other bool,
 	return name, name != now.Name, nil
 }
 
-// in returns the record as the transaction sees it; known is as it was.
-func (k *Keeper) in(tx store.Tx, known *kept) (*kept, error) {
+// refreshIn returns the record as the transaction sees it. known is the record as last seen.
+func (k *Keeper) refreshIn(tx store.Tx, known *stored) (*stored, error) {
 	value, err := tx.Get(Collection, recordKey)
 	if err != nil {
-		return nil, err // not even when it is gone: nobody deletes it
+		return nil, err // even if it is gone: nobody deletes it
 	}
 	if string(value) == known.raw {
 		return known, nil
@@ -115,11 +114,11 @@ func (k *Keeper) in(tx store.Tx, known *kept) (*kept, error) {
 	return read(tx)
 }
 
-// refreshEvery is how often a manager looks for what another one changed.
+// refreshEvery is how often a manager checks for changes by other managers.
 const refreshEvery = 2 * time.Second
 
-// Run looks until ctx ends what other managers of the store made of the record, and tells changed. On an
-// engine of this manager's own it returns at once.
+// Run checks until ctx ends whether other managers of the store changed the record, and calls changed if they did. On
+// an engine with a single manager it returns immediately.
 func (k *Keeper) Run(ctx context.Context, changed func(Change)) {
 	if !k.shared {
 		return
@@ -138,11 +137,11 @@ func (k *Keeper) Run(ctx context.Context, changed func(Change)) {
 	}
 }
 
-// refresh leaves errors of the store to the calls that need the store.
+// refresh ignores errors of the store; calls that need the store report them.
 func (k *Keeper) refresh(ctx context.Context) (c Change, changed bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	var found *kept
+	var found *stored
 	err := k.store.View(ctx, func(tx store.Tx) (err error) {
 		found, err = read(tx)
 		return err

@@ -17,11 +17,11 @@ const Collection store.Collection = "identity"
 // recordKey is the key of the only record.
 const recordKey = "ledger"
 
-// Identity is what a ledger is.
+// Identity is what a ledger knows about itself.
 type Identity struct {
-	// ID is made once, at random: 32 hexadecimal digits.
+	// ID is drawn once at random: 32 hexadecimal digits.
 	ID string
-	// Name is the shard's, "" for a ledger that answers to any.
+	// Name is the shard's name, "" for a ledger that answers for any shard.
 	Name string
 	// Shards is the list in force, sorted; nil when there is none. Version counts its changes from 1.
 	Shards  []string
@@ -31,7 +31,7 @@ type Identity struct {
 	past []digest
 }
 
-// maxPast bounds the lists that are remembered; the oldest are forgotten first.
+// maxPast bounds the lists that are remembered. The oldest are forgotten first.
 const maxPast = 256
 
 type digest [8]byte
@@ -90,7 +90,7 @@ func Read(key string, value []byte) (Identity, error) {
 	return i, nil
 }
 
-// decoder reads a record; after the first mistake every read returns zero.
+// decoder reads a record. After the first error every read returns zero.
 type decoder struct {
 	b   []byte
 	bad bool

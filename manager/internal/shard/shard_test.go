@@ -29,8 +29,8 @@ func TestStarts(t *testing.T) {
 		{Want{}, "", "", "", 0},
 		{Want{Name: "A"}, "", "A", "", 0},
 		{Want{}, "", "A", "", 0},
-		{Want{Name: "B"}, `--shard "B": these are the data of the shard "A" (ledger `, "", "", 0},
-		{Want{Name: "B", Was: "C"}, `--shard "B": these are the data of the shard "A" (ledger `, "", "", 0},
+		{Want{Name: "B"}, `--shard "B": the data belong to shard "A" (ledger `, "", "", 0},
+		{Want{Name: "B", Was: "C"}, `--shard "B": the data belong to shard "A" (ledger `, "", "", 0},
 		{Want{Name: "B", Was: "A"}, "", "B", "", 0},
 		{Want{Name: "B", Was: "A"}, "", "B", "", 0},
 		{Want{Name: "A", Was: "B"}, "", "A", "", 0},
@@ -39,15 +39,15 @@ func TestStarts(t *testing.T) {
 		{Want{Name: "A", Shards: list("B,A")}, "", "A", "A,B", 1},
 		{Want{Name: "A"}, "", "A", "A,B", 1},
 		{Want{}, "", "A", "A,B", 1},
-		{Want{Name: "A", Shards: list("A,B,C"), Version: 1}, `--shards "A,B,C": the ledger has another list of version 1, "A,B"`, "", "", 0},
+		{Want{Name: "A", Shards: list("A,B,C"), Version: 1}, `--shards "A,B,C": the ledger has version 1 of the list, "A,B"`, "", "", 0},
 		{Want{Name: "A", Shards: list("C,A,B")}, "", "A", "A,B,C", 2},
 		// A deployment that is rolled back, and a pod with yesterday's settings.
-		{Want{Name: "A", Shards: list("A,B")}, `--shards "A,B": the ledger had this list before that of now, "A,B,C", and to go back can make keys run twice; to do so on purpose give --shards-version 3`, "", "", 0},
-		{Want{Name: "A", Shards: list("A,B"), Version: 2}, `needs a --shards-version above that, and not 2`, "", "", 0},
+		{Want{Name: "A", Shards: list("A,B")}, `--shards "A,B": the ledger had this list before the present one, "A,B,C", and going back can run keys twice: to do it anyway, give --shards-version 3`, "", "", 0},
+		{Want{Name: "A", Shards: list("A,B"), Version: 2}, `another list needs a higher --shards-version, not 2`, "", "", 0},
 		{Want{Name: "A", Shards: list("A,B"), Version: 3}, "", "A", "A,B", 3},
 		{Want{Name: "A", Shards: list("A,B"), Version: 3}, "", "A", "A,B", 3},
 		{Want{Name: "A", Shards: list("A,B"), Version: 1}, "", "A", "A,B", 3}, // asks for what is
-		{Want{Name: "A", Shards: list("A,B,C")}, "to go back can", "", "", 0},
+		{Want{Name: "A", Shards: list("A,B,C")}, "going back can run keys twice", "", "", 0},
 		{Want{Name: "A", Shards: list("A,B,C"), Version: 9}, "", "A", "A,B,C", 9},
 		{Want{Name: "A", Shards: list("B,C")}, "", "A", "B,C", 10},
 	} {
@@ -85,7 +85,7 @@ func TestNameBeforeList(t *testing.T) {
 	want := Want{Name: "A", Shards: []string{"A", "B"}, Used: true}
 	var refused *Error
 	for range 2 {
-		if _, _, err := Open(t.Context(), st, want); !errors.As(err, &refused) || !strings.Contains(err.Error(), `start all of them with --shard "A" alone first`) {
+		if _, _, err := Open(t.Context(), st, want); !errors.As(err, &refused) || !strings.Contains(err.Error(), `first start all of them with --shard "A" and without a list`) {
 			t.Fatalf("%v", err)
 		}
 		mustOpen(t, st, Want{})

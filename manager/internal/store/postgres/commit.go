@@ -15,8 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
 
-// changes are the arguments of the server's function apply: what a transaction
-// read and what it writes, as columns.
+// changes holds the arguments of the server's function apply: what a transaction read and what it writes, as columns.
 type changes struct {
 	lockNumber []int64
 	lockOwn    []bool
@@ -37,7 +36,7 @@ type changes struct {
 	entNewSort [][]byte
 }
 
-// newChanges has empty columns: a nil one would be NULL.
+// newChanges returns empty columns: a nil one would become NULL.
 func newChanges() *changes {
 	return &changes{
 		lockNumber: []int64{}, lockOwn: []bool{},
@@ -47,16 +46,16 @@ func newChanges() *changes {
 	}
 }
 
-// What the function does with a record or an entry.
+// What apply does with a record or an entry.
 const (
-	unchanged   = "r" // make sure that it is as it was read
+	unchanged   = "r" // check that the record is as it was read
 	stillAbsent = "n"
 	update      = "u"
 	remove      = "d"
 	insert      = "i"
 )
 
-// lockNumber is the advisory lock that stands for a record which has no row.
+// lockNumber is the number of the advisory lock for a record that has no row.
 func (s *Store) lockNumber(r *overlay.Record) int64 {
 	h := fnv.New64a()
 	for _, part := range []string{s.schema, string(r.Collection), r.Key} {
@@ -71,8 +70,7 @@ func byName(a, b *overlay.Record) int {
 	return cmp.Or(strings.Compare(string(a.Collection), string(b.Collection)), strings.Compare(a.Key, b.Key))
 }
 
-// changes puts everything into one order, so that transactions wait for each
-// other in a line and not in a circle.
+// changes sorts records and entries, so that transactions lock in the same order and cannot deadlock.
 func (t *tx) changes() *changes {
 	records := t.Records()
 	slices.SortFunc(records, byName)
@@ -121,8 +119,7 @@ func (c *changes) record(what string, r *overlay.Record) {
 	}
 }
 
-// changedEntries turns old entries into new ones: that is less work than to
-// delete and to insert.
+// changedEntries turns old entries into new ones, which is cheaper than deleting and inserting.
 func (c *changes) changedEntries(r *overlay.Record) {
 	removed, added := r.Removed(), r.Added()
 	for i := range max(len(removed), len(added)) {
@@ -153,7 +150,7 @@ func (c *changes) args() []any {
 		c.entWhat, c.entColl, c.entKey, c.entOldIdx, c.entOldSort, c.entNewIdx, c.entNewSort}
 }
 
-// commit checks what was read and writes, in one round trip.
+// commit checks what was read, and writes, in one round trip.
 func (t *tx) commit() error {
 	if t.Err != nil {
 		return t.Err
@@ -185,8 +182,8 @@ func (t *tx) commit() error {
 // errChanged makes the function run again.
 var errChanged = errors.New("postgres store: what the transaction read has changed")
 
-// validate makes sure that what the transaction read existed at one moment, for
-// transactions that write nothing. One record always did.
+// validate checks that everything the transaction read existed at one moment, for a transaction that writes nothing.
+// For a single record that is always true.
 func (t *tx) validate() error {
 	if t.Err != nil || t.mode != optimistic || t.Reads() < 2 {
 		return t.Err

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// notifyQueue bounds the topics that wait to be sent. A full queue drops
-	// wake-ups to other managers, whose watchers look again on their own timer.
+	// notifyQueue bounds the topics that wait to be sent. A full queue drops wake-ups to other managers, whose watchers
+	// also check on a timer of their own.
 	notifyQueue = 4096
 	// notifyBatch bounds the topics of one statement.
 	notifyBatch = 256
 )
 
-// notifier sends and receives wake-ups. NOTIFY inside the transactions
-// themselves would make their commits wait for each other (the server holds a
-// database-wide lock while it commits a notifying transaction), so topics are
-// collected and sent after the commit by one goroutine.
+// notifier sends and receives wake-ups. The server holds a database-wide lock while it commits a transaction with
+// NOTIFY, so NOTIFY inside the transactions would serialize their commits. Instead one goroutine collects the topics
+// and sends them after the commit.
 type notifier struct {
 	hub     notify.Hub
 	pool    *pgxpool.Pool
@@ -46,7 +45,7 @@ func startNotifier(ctx context.Context, pool *pgxpool.Pool, channel string) (*no
 	return n, nil
 }
 
-// listen opens a connection of its own, outside the pool.
+// listen opens a separate connection, outside the pool.
 func (n *notifier) listen(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, n.pool.Config().ConnConfig.Copy())
 	if err != nil {
@@ -83,12 +82,12 @@ func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 		conn, _ = n.listen(attempt)
 		cancel()
-		// Whatever was sent while nobody listened is lost, so all look again.
+		// Notifications sent while nobody listened are lost, so all watchers must check.
 		n.hub.NotifyAll()
 	}
 }
 
-// send wakes this process' watchers at once and the other managers' soon.
+// send wakes this process's watchers immediately and the other managers' soon.
 func (n *notifier) send(topics []string) {
 	for _, topic := range topics {
 		n.hub.Notify(topic)
@@ -123,7 +122,7 @@ func (n *notifier) sendLoop(ctx context.Context) {
 			payloads = append(payloads, p)
 		}
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
-		// Failing only costs speed: watchers look again on their own timer.
+		// A failure costs only speed: watchers also check on a timer of their own.
 		_, _ = n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM unnest($2::text[]) AS p`, n.channel, payloads)
 		cancel()
 	}

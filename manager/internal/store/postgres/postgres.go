@@ -20,10 +20,9 @@ import (
 const (
 	// maxRuns bounds how often an Update runs its function before ErrConflict.
 	maxRuns = 50
-	// optimisticRuns is how many of them lock nothing.
+	// optimisticRuns is how many of those runs take no locks.
 	optimisticRuns = 3
-	// lenFresh, as a multiple of the time a count took, is how long it is
-	// served again without asking, up to lenMost.
+	// lenFresh times the duration of a count is how long its result is reused, at most lenMost.
 	lenFresh = 50
 	lenMost  = 3 * time.Second
 )
@@ -55,8 +54,7 @@ type Store struct {
 	calls calls.Calls
 }
 
-// Open connects, creates or migrates the schema, and starts to listen for
-// wake-ups.
+// Open connects, creates or migrates the schema, and starts to listen for wake-ups.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Schema == "" {
 		o.Schema = "oncegate"
@@ -69,7 +67,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	cfg, err := pgxpool.ParseConfig(o.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("postgres store: DSN: %w", err) // pgx leaves the password out
+		return nil, fmt.Errorf("postgres store: DSN: %w", err) // pgx leaves the password out of its error
 	}
 	cfg.MaxConns = int32(o.MaxConns)
 	if cfg.MaxConns == 0 {
@@ -79,16 +77,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5s"
 	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
 	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
-	// Every statement is a few look-ups in a primary key. Whatever else the
-	// planner may think of is wrong, and it thinks of it on tables whose
-	// statistics are out of date.
+	// Every statement is a few look-ups in a primary key. Any other plan is wrong, and the planner chooses other plans
+	// for tables whose statistics are out of date.
 	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
 	for _, path := range []string{"seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin", "material", "memoize"} {
 		cfg.ConnConfig.RuntimeParams["enable_"+path] = "off"
 	}
 	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		// The default of one second is long for transactions of a millisecond.
-		// Only superusers and those they allow may change it.
+		// The default of one second is long for transactions of a millisecond. Only superusers, and users they allow,
+		// may change it.
 		if _, err := conn.Exec(ctx, `SET deadlock_timeout = '50ms'`); err != nil && conn.IsClosed() {
 			return err
 		}
@@ -132,7 +129,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	return err
 }
 
-// unavailable maps an error of the driver onto the store's errors.
+// unavailable converts an error of the driver to one of the store.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -147,8 +144,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, err)
 }
 
-// conflict reports whether the transaction was rolled back because of what
-// other transactions did, so that its function may run again.
+// conflict reports whether other transactions caused the rollback, so that the function may run again.
 func conflict(err error) bool {
 	if errors.Is(err, errChanged) {
 		return true
@@ -161,9 +157,9 @@ func conflict(err error) bool {
 	case "40001", // serialization_failure, also raised by apply
 		"40P01", // deadlock_detected
 		"55P03", // lock_not_available: lock_timeout
-		"53200": // out_of_memory: the others' advisory locks fill the table
+		"53200": // out_of_memory: other transactions' advisory locks fill the table
 		return true
-	case "23505": // unique_violation: somebody else inserted the record
+	case "23505": // unique_violation: another transaction inserted the record
 		return pe.ConstraintName == "records_pkey"
 	}
 	return false
@@ -172,7 +168,7 @@ func conflict(err error) bool {
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	return s.transact(ctx, fn, func(run int) (mode, bool) {
-		// Nothing is gained by optimism where it has failed before.
+		// After repeated conflicts optimism gains nothing.
 		if run >= optimisticRuns {
 			return pessimistic, false
 		}
@@ -215,9 +211,9 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, as
 	t := s.newTx(ctx, conn.Conn(), m, assume)
 	err = fn(t)
 	if err == nil {
-		err = t.commit() // t.Err when the function swallowed an engine error
+		err = t.commit() // t.Err when the function ignored an engine error
 	} else if verr := t.validate(); verr != nil && conflict(verr) {
-		err = verr // what made the function refuse never was
+		err = verr // the function's error came from a state that never existed
 	}
 	if err != nil {
 		t.rollback()
@@ -227,7 +223,7 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, as
 	return nil
 }
 
-// pause waits a random time that grows with the number of failed runs.
+// pause waits for a random time that grows with the number of failed runs.
 func pause(ctx context.Context, run int) error {
 	timer := time.NewTimer(rand.N(time.Millisecond << min(run, 6)))
 	defer timer.Stop()
@@ -245,8 +241,8 @@ func (s *Store) Watch(topic string) store.Watcher { return s.notes.hub.Watch(top
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.caps }
 
-// Failed implements store.Store. A server that cannot be reached makes calls
-// fail with ErrUnavailable until it is back; it never stops the engine for good.
+// Failed implements store.Store. It is never closed: while the server cannot be reached, calls fail with
+// ErrUnavailable.
 func (s *Store) Failed() <-chan struct{} { return s.never }
 
 // Err implements store.Store.
@@ -262,7 +258,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// lengths remembers counts: counting many rows is not cheap.
+// lengths caches counts, because counting many rows is expensive.
 type lengths struct {
 	mu sync.Mutex
 	m  map[[2]string]length
@@ -273,8 +269,8 @@ type length struct {
 	until time.Time
 }
 
-// Len implements store.Store. The answer may be as old as lenFresh says: never
-// more than three seconds, and hardly at all where there is little to count.
+// Len implements store.Store. The answer may be up to lenFresh counts old and never more than three seconds, so small
+// collections are counted almost exactly.
 func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
 	if err := s.calls.Enter(); err != nil {
 		return 0, err
@@ -288,8 +284,7 @@ func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int,
 			return 0, err
 		}
 	}
-	// The lock is held while counting, so that callers who come together
-	// share one count.
+	// The lock is held while counting, so that concurrent callers share one count.
 	s.lens.mu.Lock()
 	defer s.lens.mu.Unlock()
 	id := [2]string{string(c), index}

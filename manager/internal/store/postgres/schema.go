@@ -9,7 +9,7 @@ import (
 
 const formatVersion = 1
 
-// migrations[i] takes the schema from version i to i+1. %[1]s is the schema.
+// migrations[i] migrates the schema from version i to i+1. %[1]s is the schema.
 var migrations = [][]string{{
 	`CREATE TABLE %[1]s.records (
 		coll text COLLATE "C" NOT NULL,
@@ -30,18 +30,17 @@ var migrations = [][]string{{
 	applyFunction,
 }}
 
-// applyFunction is the second half of a transaction, see the package
-// documentation. Its arguments are
+// applyFunction is the second half of a transaction (see the package documentation). Its arguments are
 //
-//   - the advisory locks to take, and which of them for itself alone;
-//   - the records, in order: what to do (r: it is as it was read, n: it is still
-//     absent, u: update, d: delete, i: insert), and the version that was read;
-//   - the index entries, in order: what to do (u: the old one becomes the new
+//   - the advisory locks to take, and which of them are exclusive;
+//   - the records, in order: what to do (r: check that it is as it was read,
+//     n: check that it is still absent, u: update, d: delete, i: insert), and the
+//     version that was read;
+//   - the index entries, in order: what to do (u: change the old one to the new
 //     one, d: delete the old one, i: insert the new one).
 //
-// It raises serialization_failure when a record is not what was read. All locks
-// come before the first look: each statement then sees what was committed before
-// the last lock was granted.
+// It raises serialization_failure when a record is not as it was read. All locks are taken before the first check, so
+// each statement sees everything that was committed before the last lock was granted.
 const applyFunction = `CREATE FUNCTION %[1]s.apply(
 	lock_number bigint[], lock_own boolean[],
 	rec_what "char"[], rec_coll text[], rec_key bytea[], rec_version xid[], rec_value bytea[], rec_entries bytea[],
@@ -172,12 +171,11 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 	})
 }
 
-// statements are the engine's SQL with the schema filled in.
+// statements holds the engine's SQL for one schema.
 //
-// The look-ups of several records are LATERAL subqueries, and OFFSET 0 keeps
-// them so: the planner then has no choice but to look up one record after the
-// other in the primary key. Left to itself it reads all of a table that it
-// believes to be empty, and keeps that plan while the table grows.
+// The look-ups of several records are LATERAL subqueries, and OFFSET 0 keeps them so: the planner then has to look up
+// one record after the other in the primary key. Without it, the planner reads all of a table that it believes to be
+// empty, and keeps that plan while the table grows.
 type statements struct {
 	get, getMany, getLocked, lockAbsent, now, entries string
 	apply, same                                       string
@@ -204,7 +202,7 @@ func newStatements(schema string) statements {
 		afterTo = after + ` AND e.sort_key < $6`
 	)
 	return statements{
-		// One row in any case: the time comes with the record.
+		// Always one row, so the time is returned even without a record.
 		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin FROM (VALUES (1)) one LEFT JOIN LATERAL
 			(SELECT value, entries, xmin FROM ` + q + `.records WHERE coll = $1 AND key = $2 OFFSET 0) r ON true`,
 		getMany: `SELECT clock_timestamp(), r.value, r.entries, r.xmin

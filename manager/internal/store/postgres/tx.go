@@ -15,15 +15,15 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
 
-// mode tells how a transaction protects what it reads.
+// mode says how a transaction protects what it reads.
 type mode int
 
 const (
-	// optimistic: reads lock nothing, the commit checks that they still hold.
+	// optimistic: reads take no locks, and the commit checks that they still hold.
 	optimistic mode = iota
-	// pessimistic: reads lock.
+	// pessimistic: reads take locks.
 	pessimistic
-	// snapshot: all reads are of one state, nothing is written.
+	// snapshot: all reads see one state, and nothing is written.
 	snapshot
 )
 
@@ -35,7 +35,7 @@ type tx struct {
 	mode mode
 	// begun: the server has an open transaction.
 	begun bool
-	// clock is the server's time at the last read, now what Now answered first.
+	// clock is the server's time at the last read, now what Now returned first.
 	clock, now time.Time
 }
 
@@ -46,7 +46,7 @@ func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, m mode, assume bool) 
 	return t
 }
 
-// failed notes an error of the driver; a conflict keeps its own type.
+// failed stores an error of the driver; a conflict keeps its own type.
 func (t *tx) failed(err error) error {
 	if !conflict(err) {
 		err = unavailable(err)
@@ -54,8 +54,8 @@ func (t *tx) failed(err error) error {
 	return t.Fail(err)
 }
 
-// send runs a batch in one round trip inside the transaction, which it begins
-// when that has not happened; read, when not nil, reads the answers.
+// send runs a batch in one round trip inside the transaction, and begins the transaction if necessary. read, when not
+// nil, reads the answers.
 func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	if t.Err != nil {
 		return t.Err
@@ -93,9 +93,8 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	return nil
 }
 
-// Now implements store.Tx: the server's clock at the last thing that was read
-// before the first call. It is never behind the clock by which what was read
-// had been written.
+// Now implements store.Tx: the server's clock at the last read before the first call. It is never behind the clock by
+// which the records read were written.
 func (t *tx) Now() time.Time {
 	if !t.now.IsZero() {
 		return t.now
@@ -106,13 +105,13 @@ func (t *tx) Now() time.Time {
 		}
 	}
 	if t.clock.IsZero() {
-		return time.Now() // never acted on: the transaction fails with t.Err
+		return time.Now() // never used: the transaction fails with t.Err
 	}
 	t.now = t.clock
 	return t.now
 }
 
-// load looks at a record.
+// load reads a record.
 func (t *tx) load(r *overlay.Record) error {
 	if t.mode == pessimistic {
 		return t.loadLocked([]*overlay.Record{r})
@@ -131,7 +130,7 @@ func (t *tx) load(r *overlay.Record) error {
 // Prefetch implements store.Prefetcher.
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
 
-// loadMany looks at many records in one round trip, or two where it locks.
+// loadMany reads many records in one round trip, or in two where it locks.
 func (t *tx) loadMany(records []*overlay.Record) error {
 	if t.mode == pessimistic {
 		return t.loadLocked(records)
@@ -165,11 +164,10 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	return nil
 }
 
-// loadLocked locks the records' rows. Of those that have none it locks the names and looks
-// again: the transaction that held a name before may have inserted the record. Transactions lock in the same
-// order, so that they wait for each other in a line.
+// loadLocked locks the records' rows. Where there is no row it locks the name and reads again, because the transaction
+// that held the lock before may have inserted the record. Transactions lock in the same order, so they cannot deadlock.
 func (t *tx) loadLocked(records []*overlay.Record) error {
-	look := func(res pgx.BatchResults, r *overlay.Record) error {
+	load := func(res pgx.BatchResults, r *overlay.Record) error {
 		err := t.read(r, res.QueryRow())
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
@@ -183,7 +181,7 @@ func (t *tx) loadLocked(records []*overlay.Record) error {
 	}
 	err := t.send(b, func(res pgx.BatchResults) error {
 		for _, r := range records {
-			if err := look(res, r); err != nil {
+			if err := load(res, r); err != nil {
 				return err
 			}
 		}
@@ -205,7 +203,7 @@ func (t *tx) loadLocked(records []*overlay.Record) error {
 			if _, err := res.Exec(); err != nil {
 				return err
 			}
-			if err := look(res, r); err != nil {
+			if err := load(res, r); err != nil {
 				return err
 			}
 		}
@@ -213,7 +211,7 @@ func (t *tx) loadLocked(records []*overlay.Record) error {
 	})
 }
 
-// read reads the time and a record, absent when its columns are null.
+// read reads the time and a record. The record is absent if its columns are null.
 func (t *tx) read(r *overlay.Record, row pgx.Row) error {
 	var entries []byte
 	var version pgtype.Uint32
@@ -232,8 +230,7 @@ func split(r *overlay.Record, entries []byte) {
 	}
 }
 
-// findEntries reads the whole index: it is for a record whose own list of them is
-// damaged.
+// findEntries reads the whole index. It is used for a record whose own list of entries is damaged.
 func (t *tx) findEntries(r *overlay.Record) error {
 	b := &pgx.Batch{}
 	b.Queue(t.s.sql.entries, string(r.Collection), []byte(r.Key))
@@ -321,8 +318,7 @@ func readHits(rows pgx.Rows) ([]store.Hit, error) {
 	return hits, err
 }
 
-// readClaimed reads hits whose rows are locked: the Get that follows needs no
-// round trip.
+// readClaimed reads hits whose rows are locked, with their records, so the Get that follows needs no round trip.
 func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error) {
 	var hits []store.Hit
 	var sortKey, key, value, entries []byte
@@ -330,7 +326,7 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key, &value, &entries, &version}, func() error {
 		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
 		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: version}
-		value = nil // the next row's is another one
+		value = nil // the next row's value must not overwrite this one
 		split(r, entries)
 		t.Preload(r)
 		return nil
@@ -338,8 +334,7 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 	return hits, err
 }
 
-// rollback ends a failed transaction. The pool throws the connection away when
-// that does not work.
+// rollback ends a failed transaction. If that fails, the pool discards the connection.
 func (t *tx) rollback() {
 	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' {
 		return

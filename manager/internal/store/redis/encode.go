@@ -9,9 +9,8 @@ import (
 
 var errMember = errors.New("redis store: malformed member of an index")
 
-// A member is the sort key with every 0x00 written as 0x00 0xff, the
-// terminator 0x00 0x01, and the record key. The terminator is below every
-// continuation of a sort key, so members compare as (sort key, record key).
+// A member is the sort key with every 0x00 written as 0x00 0xff, then the terminator 0x00 0x01, then the record key.
+// The terminator sorts before every continuation of a sort key, so members compare like (sort key, record key).
 
 func escape(sortKey string) string {
 	if strings.IndexByte(sortKey, 0) < 0 {

@@ -25,19 +25,18 @@ const (
 
 // Options configure Open.
 type Options struct {
-	// URL of the server, redis://[user:password@]host:port[/db] or rediss://
-	// for TLS; further parameters as go-redis' ParseURL documents them.
+	// URL of the server: redis://[user:password@]host:port[/db], or rediss:// for TLS. See ParseURL of go-redis for
+	// further parameters.
 	URL string
-	// Namespace separates several ledgers on one server. 1 to 64 characters
-	// of [a-zA-Z0-9_-]; "oncegate" when empty.
+	// Namespace separates several ledgers on one server: 1 to 64 characters of [a-zA-Z0-9_-]; "oncegate" when empty.
 	Namespace string
 	// PoolSize bounds the connections; 32 when 0.
 	PoolSize int
 	// Logger receives warnings about the server's settings; slog.Default()
 	// when nil.
 	Logger *slog.Logger
-	// CheckInterval is how often the settings are looked at while the store is
-	// open; 10 s when 0. Must not be negative.
+	// CheckInterval is how often the server's settings are checked while the store is open; 10 s when 0. It must not be
+	// negative.
 	CheckInterval time.Duration
 }
 
@@ -56,8 +55,7 @@ type Store struct {
 	never chan struct{}
 }
 
-// Open connects, checks the server's settings and the format of what is
-// stored, and subscribes to wake-ups.
+// Open connects, checks the server's settings and the format of the stored data, and subscribes to wake-ups.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	ro, err := goredis.ParseURL(o.URL)
 	if err != nil {
@@ -78,8 +76,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	// A command whose answer was lost must not be sent again: an EXEC may
-	// have happened, and its WATCH is gone with the connection.
+	// A command whose answer was lost must not be sent again: its EXEC may have happened, and the WATCH is lost with
+	// the connection.
 	ro.MaxRetries = -1
 	ro.PoolSize = o.PoolSize
 	if ro.PoolSize == 0 {
@@ -130,7 +128,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	return nil
 }
 
-// enter begins a call, unless the server is not to be trusted.
+// enter begins a call, unless the server's settings are unsafe.
 func (s *Store) enter() error {
 	if err := s.calls.Enter(); err != nil {
 		return err
@@ -154,7 +152,7 @@ func checkNamespace(ns string) error {
 	return nil
 }
 
-// redact cuts the credentials out of a URL that goes into an error.
+// redact removes the credentials from a URL that is shown in an error.
 func redact(url string) string {
 	scheme, rest, ok := strings.Cut(url, "://")
 	if !ok {
@@ -166,7 +164,7 @@ func redact(url string) string {
 	return scheme + "://" + rest
 }
 
-// unavailable maps an error of the client library onto the store's errors.
+// unavailable converts an error of the client library to one of the store.
 func unavailable(err error) error {
 	switch {
 	case err == nil:
@@ -215,15 +213,15 @@ func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error)
 		if err := fn(t); err != nil {
 			return t.refused(err)
 		}
-		if t.Err != nil { // the function swallowed an engine error
+		if t.Err != nil { // the function ignored an engine error
 			return t.Err
 		}
 		return t.commit()
 	})
 }
 
-// View implements store.Store. A function that reads one record needs no
-// transaction; the second record makes it run again with its reads watched.
+// View implements store.Store. A function that reads one record needs no transaction. If it reads a second one, it runs
+// again with its reads watched.
 func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	if err := s.enter(); err != nil {
 		return err
@@ -262,7 +260,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	return store.ErrConflict
 }
 
-// pause waits a random time that grows with the number of failed runs.
+// pause waits for a random time that grows with the number of failed runs.
 func pause(ctx context.Context, run int) error {
 	limit := 50 * time.Microsecond << min(run, 7)
 	timer := time.NewTimer(rand.N(limit))
@@ -304,8 +302,8 @@ func (s *Store) Watch(topic string) store.Watcher { return s.topics.watch(topic)
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities { return s.caps }
 
-// Failed implements store.Store. A server that cannot be reached makes calls
-// fail with ErrUnavailable until it is back; it never stops the engine for good.
+// Failed implements store.Store. It is never closed: while the server cannot be reached, calls fail with
+// ErrUnavailable.
 func (s *Store) Failed() <-chan struct{} { return s.never }
 
 // Err implements store.Store.

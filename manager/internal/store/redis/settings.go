@@ -14,13 +14,12 @@ import (
 
 const (
 	defaultCheckInterval = 10 * time.Second
-	// checkTimeout bounds one look at the settings.
+	// checkTimeout bounds one check of the settings.
 	checkTimeout = 5 * time.Second
 )
 
-// evictsError is the maxmemory-policy of a server that is of no use because of
-// it. It wraps nothing: the client library shows what an error of admit wraps
-// in place of the error.
+// evictsError is the maxmemory-policy of a server that may evict records. It wraps no error, because the client library
+// would show the wrapped error instead.
 type evictsError string
 
 func (e evictsError) Error() string {
@@ -32,15 +31,15 @@ func evicts(err error) bool {
 	return errors.As(err, &e)
 }
 
-// settings are those of a server on which it depends what its answers are
-// worth. Servers that do not show them have none.
+// settings are the server's settings on which its guarantees depend. They are empty for a server that does not show
+// them.
 type settings struct {
 	shown                                    bool
 	maxmemoryPolicy, appendonly, appendfsync string
 }
 
-// readSettings asks the server. A server that refuses to say does not show its
-// settings; an error says that there was no answer.
+// readSettings asks the server. A server that refuses has hidden settings, which is not an error. An error means that
+// there was no answer.
 func readSettings(ctx context.Context, c goredis.Cmdable) (set settings, err error) {
 	fields := map[string]*string{
 		"maxmemory-policy": &set.maxmemoryPolicy, "appendonly": &set.appendonly, "appendfsync": &set.appendfsync,
@@ -65,8 +64,8 @@ func readSettings(ctx context.Context, c goredis.Cmdable) (set settings, err err
 	return set, nil
 }
 
-// hidden tells the answer of a server whose settings are not to be seen by
-// this user, or by nobody, from that of one which is not ready to answer.
+// hidden reports whether the server refuses to show its settings, to this user or to all. Otherwise it is not ready to
+// answer.
 func hidden(err error) bool {
 	var refusal goredis.Error
 	if !errors.As(err, &refusal) {
@@ -76,7 +75,7 @@ func hidden(err error) bool {
 	return strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "unknown command") || strings.Contains(text, "unknown subcommand")
 }
 
-// unsafe returns an error for a server that would evict records.
+// unsafe returns an error for a server that may evict records.
 func (set settings) unsafe() error {
 	if !set.shown || set.maxmemoryPolicy == "noeviction" {
 		return nil
@@ -97,8 +96,7 @@ func (set settings) warn(log *slog.Logger) {
 	}
 }
 
-// admit looks at the settings before a new connection is used: after a
-// failover, or a restart, there may be another server at its end.
+// admit checks the settings before a new connection is used: after a failover or a restart another server may answer.
 func admit(ctx context.Context, c *goredis.Conn) error {
 	set, err := readSettings(ctx, c)
 	if err != nil {
@@ -107,18 +105,17 @@ func admit(ctx context.Context, c *goredis.Conn) error {
 	return set.unsafe()
 }
 
-// guard looks at the settings as long as the store is open: the server's
-// operator may change them while it runs.
+// guard checks the settings while the store is open: the server's operator may change them.
 type guard struct {
 	problem atomic.Pointer[error]
 	cancel  context.CancelFunc
 	done    chan struct{}
 }
 
-// startGuard begins with the settings that were found at the start.
+// startGuard starts a guard with the settings that Open found.
 func startGuard(ctx context.Context, c goredis.Cmdable, o Options, set settings) *guard {
 	g := &guard{done: make(chan struct{})}
-	// It outlives Open's context and ends with close.
+	// The guard outlives Open's context and ends with close.
 	ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go g.run(ctx, c, o, set)
 	return g
@@ -138,7 +135,7 @@ func (g *guard) run(ctx context.Context, c goredis.Cmdable, o Options, last sett
 		switch {
 		case err == nil:
 			err = set.unsafe()
-		case !evicts(err): // a server that does not answer is noticed by every call
+		case !evicts(err): // the calls report a server that does not answer
 			continue
 		}
 		if err != nil {
@@ -164,7 +161,7 @@ func look(ctx context.Context, c goredis.Cmdable) (settings, error) {
 	return readSettings(ctx, c)
 }
 
-// err is why the server must not be used now; an error of the store's.
+// err returns why the server must not be used now, as an error of the store.
 func (g *guard) err() error {
 	if p := g.problem.Load(); p != nil {
 		return *p

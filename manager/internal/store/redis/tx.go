@@ -14,8 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
 
-// conn is what a transaction needs of a sticky connection (or, for a single
-// read, of the pool).
+// conn is the part of a sticky connection that a transaction uses. A single read uses the pool instead.
 type conn interface {
 	Pipelined(ctx context.Context, fn func(goredis.Pipeliner) error) ([]goredis.Cmder, error)
 	TxPipelined(ctx context.Context, fn func(goredis.Pipeliner) error) ([]goredis.Cmder, error)
@@ -31,8 +30,8 @@ type tx struct {
 	watch bool
 	run   int
 
-	clock     time.Time // the server's at the last read
-	now       time.Time // what Now answered first
+	clock     time.Time // the server's clock at the last read
+	now       time.Time // what Now returned first
 	claimed   []string
 	armed     bool // a WATCH is active on the connection
 	needWatch bool
@@ -44,8 +43,7 @@ func (s *Store) newTx(ctx context.Context, c conn, run int, watch, readOnly bool
 	return t
 }
 
-// Now implements store.Tx: the server's TIME at the last thing that was read
-// before the first call.
+// Now implements store.Tx: the server's TIME at the last read before the first call.
 func (t *tx) Now() time.Time {
 	if !t.now.IsZero() {
 		return t.now
@@ -54,7 +52,7 @@ func (t *tx) Now() time.Time {
 		now, err := t.conn.Time(t.ctx).Result()
 		if err != nil {
 			_ = t.Fail(unavailable(err))
-			return time.Now() // never acted on: the transaction fails with t.Err
+			return time.Now() // never used: the transaction fails with t.Err
 		}
 		t.clock = now
 	}
@@ -67,8 +65,7 @@ func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record
 // Prefetch implements store.Prefetcher.
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
 
-// loadMany watches and gets records and, until it is known, asks for the time,
-// in one round trip.
+// loadMany watches and gets records in one round trip. It also asks for the time if it is not known.
 func (t *tx) loadMany(records []*overlay.Record) error {
 	if !t.watch && t.Reads()+len(records) > 1 {
 		t.needWatch = true
@@ -110,7 +107,7 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	return nil
 }
 
-// Scan implements store.Tx. It reads the index as it is on the server.
+// Scan implements store.Tx. It reads the index in its present state on the server.
 func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
 	if err := store.CheckScan(c, index, r); err != nil {
 		return nil, err
@@ -131,8 +128,8 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	return t.rangeOf(c, index, by, int64(r.Limit))
 }
 
-// rangeOf leaves out members that the engine did not write, and reads on in
-// their place: who gets fewer hits than the limit is at the end of the range.
+// rangeOf skips members that the engine did not write, and reads more in their place. So fewer hits than the limit mean
+// the end of the range.
 func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, limit int64) ([]store.Hit, error) {
 	var hits []store.Hit
 	for {
@@ -153,9 +150,8 @@ func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, lim
 	}
 }
 
-// claim returns up to limit hits that no other transaction of this process is
-// claiming, and marks them. After conflicts with other processes it starts at a
-// random place of a window that grows with every run.
+// claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
+// After conflicts with other processes it starts at a random place of a window that grows with every run.
 func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit int) ([]store.Hit, error) {
 	t.s.mu.Lock()
 	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
@@ -168,7 +164,7 @@ func (t *tx) claim(c store.Collection, index string, by *goredis.ZRangeBy, limit
 	return free, t.preload(c, free)
 }
 
-// reserve picks the hits that this transaction claims.
+// reserve marks the hits that this transaction claims.
 func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
 	t.s.mu.Lock()
 	defer t.s.mu.Unlock()
@@ -193,8 +189,7 @@ func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hi
 	return free
 }
 
-// preload watches and gets the records of the hits in one round trip, so that
-// the Gets that follow need none.
+// preload watches and gets the records of the hits in one round trip, so that the Gets that follow need none.
 func (t *tx) preload(c store.Collection, hits []store.Hit) error {
 	var records []*overlay.Record
 	for _, h := range hits {
@@ -214,7 +209,7 @@ func (t *tx) preload(c store.Collection, hits []store.Hit) error {
 	return nil
 }
 
-// fill reads the answer to a GET.
+// fill stores the answer to a GET in r.
 func fill(r *overlay.Record, get *goredis.StringCmd) error {
 	b, err := get.Bytes()
 	switch {
@@ -233,14 +228,13 @@ func fill(r *overlay.Record, get *goredis.StringCmd) error {
 	return nil
 }
 
-// wrongType tells the server's answer about a key that somebody gave another
-// type.
+// wrongType recognizes the server's answer about a key whose type was changed from outside.
 func wrongType(err error) bool {
 	return err != nil && strings.HasPrefix(err.Error(), "WRONGTYPE")
 }
 
-// commit sends the writes. A transaction without writes that read more than
-// one record is validated, so that what it saw existed at one moment.
+// commit sends the writes. A transaction without writes that read more than one record is validated: everything it read
+// must have existed at one moment.
 func (t *tx) commit() error {
 	if err := t.ctx.Err(); err != nil {
 		return err
@@ -262,7 +256,7 @@ func (t *tx) commit() error {
 		return nil
 	})
 	if err != nil && strings.HasPrefix(err.Error(), "EXECABORT") {
-		// EXEC only says that it did nothing; the refused command says why.
+		// EXEC only reports that it did nothing; the error of the rejected command says why.
 		t.armed = false
 		for _, cmd := range cmds {
 			if cerr := cmd.Err(); cerr != nil && cerr.Error() != err.Error() {
@@ -292,7 +286,7 @@ func (t *tx) queue(p goredis.Pipeliner, r *overlay.Record) {
 	}
 }
 
-// validate makes sure that nothing the transaction read has changed since.
+// validate checks that nothing the transaction read has changed since.
 func (t *tx) validate() error {
 	if t.Reads() < 2 {
 		return nil
@@ -304,8 +298,8 @@ func (t *tx) validate() error {
 	return t.executed(err)
 }
 
-// refused returns the function's own error, unless what made it refuse never
-// existed at one moment: then the function has to run again.
+// refused returns the function's own error, unless it came from a state that never existed at one moment: then the
+// function has to run again.
 func (t *tx) refused(err error) error {
 	if t.Err == nil && errors.Is(t.validate(), goredis.TxFailedErr) {
 		return goredis.TxFailedErr
@@ -323,7 +317,7 @@ func (t *tx) executed(err error) error {
 	}
 }
 
-// end releases what the run holds: its claims and, when no EXEC did, its WATCHes.
+// end releases the transaction's claims and, unless an EXEC did, its WATCHes.
 func (t *tx) end() {
 	if len(t.claimed) > 0 {
 		t.s.mu.Lock()
@@ -335,9 +329,8 @@ func (t *tx) end() {
 	if !t.armed {
 		return
 	}
-	// The caller's context may be over; the connection goes back to the pool
-	// all the same. A WATCH that stays on it after a failure could only make a
-	// later transaction run once more.
+	// The caller's context may have ended, but the connection returns to the pool in any case. A WATCH that stays after
+	// a failure can only make a later transaction run once more.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Second)
 	defer cancel()
 	if rtx, ok := t.conn.(*goredis.Tx); ok {

@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/notify"
 )
 
-// topics receives what transactions publish and wakes this process' watchers.
-// All topics travel over one channel of the server and one connection.
+// topics receives what transactions publish and wakes this process's watchers. All topics share one channel of the
+// server and one connection.
 type topics struct {
 	hub    notify.Hub
 	sub    *goredis.PubSub
@@ -40,8 +40,7 @@ func (t *topics) run(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			// The client reconnects on the next call. What was published
-			// meanwhile is lost, so everyone looks again.
+			// The client reconnects at the next call. What was published meanwhile is lost, so all watchers must check.
 			t.hub.NotifyAll()
 			select {
 			case <-time.After(200 * time.Millisecond):

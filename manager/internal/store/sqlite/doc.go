@@ -1,17 +1,12 @@
-// Package sqlite is the store engine on one SQLite file, for a single manager
-// that wants its state in a file other tools can read.
+// Package sqlite is the store engine on one SQLite file, for a single manager whose state other tools can read.
 //
-// SQLite has one writer at a time. The engine makes that one goroutine, which
-// takes whatever updates are queued and runs them one after the other, each
-// under a savepoint of its own, inside one SQLite transaction: concurrent
-// callers share one commit and one fsync. Views read snapshots through a few
-// connections of their own.
+// SQLite has one writer at a time, so one goroutine of the engine does all writes. It runs the queued updates one after
+// the other inside one SQLite transaction, each under its own savepoint, so concurrent callers share one commit and one
+// fsync. Views read snapshots through separate connections.
 //
-// Durability: journal_mode WAL with synchronous FULL, so that an acknowledged
-// transaction survives kill -9 and power loss as far as the disk keeps its
-// word. An I/O error while committing stops the engine for good (Failed): what
-// a failed fsync left on the disk is unknown. A full disk fails the
-// transactions with ErrNoSpace and nothing else.
+// Durability: journal_mode WAL with synchronous FULL, so an acknowledged transaction survives kill -9 and power loss,
+// provided that the disk keeps what it confirmed. An I/O error during a commit stops the engine for good (Failed),
+// because it is unknown what a failed fsync left on the disk. A full disk only fails the transactions, with ErrNoSpace.
 //
 // The file is for one process at a time: Open takes a lock on "<file>.lock".
 package sqlite

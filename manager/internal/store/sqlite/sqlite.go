@@ -57,8 +57,7 @@ type Store struct {
 	counts  map[countID]int
 }
 
-// countID names a count: of the entries of an index, of all records, or of the
-// bytes of their keys and values.
+// countID identifies a count: of the entries of an index, of all records, or of the bytes of their keys and values.
 type countID struct {
 	c     store.Collection
 	index string // empty: all records
@@ -222,11 +221,11 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.abandon() { // it never starts
+		if r.abandon() { // then it never starts
 			return ctx.Err()
 		}
-		// The function must not run on when its caller has gone. Whether its
-		// commit succeeds is then decided elsewhere, and unknown here.
+		// The function must not run any more once its caller has returned. Whether its commit succeeds is decided later
+		// and unknown here.
 		<-r.ran
 		if r.panicked == nil {
 			return ctx.Err()
@@ -252,7 +251,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 	if _, err := conn.ExecContext(ctx, "BEGIN"); err != nil {
 		return mapError(err)
 	}
-	// The snapshot ends even when ctx is over.
+	// The snapshot must end even if ctx has ended.
 	defer conn.ExecContext(context.WithoutCancel(ctx), "ROLLBACK")
 	t := newTx(ctx, connQueries{conn}, s.clock(), s.size, true)
 	if err := fn(t); err != nil {
@@ -280,7 +279,7 @@ func (s *Store) Len(_ context.Context, c store.Collection, index string) (int, e
 	return s.counts[countID{c: c, index: index}], nil
 }
 
-// size is what is committed.
+// size counts what is committed.
 func (s *Store) size(c store.Collection) (records int, bytes int64) {
 	s.countMu.Lock()
 	defer s.countMu.Unlock()
@@ -318,7 +317,7 @@ func (s *Store) Close() error {
 	return errors.Join(s.w.close(), s.db.Close(), s.lock.Close())
 }
 
-// mapError maps an error of the driver onto the store's errors.
+// mapError converts an error of the driver to one of the store.
 func mapError(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err

@@ -19,14 +19,13 @@ const (
 	sqlEntries  = `SELECT idx, sort_key FROM entries WHERE coll = ? AND key = ?`
 	sqlAddEntry = `INSERT INTO entries (coll, idx, sort_key, key) VALUES (?, ?, ?, ?)`
 	sqlDelEntry = `DELETE FROM entries WHERE coll = ? AND idx = ? AND sort_key = ? AND key = ?`
-	// An empty "to" means no bound; "after" is always given, for a scan from
-	// the start of a range as the pair just below it.
+	// An empty "to" means no bound. "after" is always given; for a scan from the start of a range it is the pair just
+	// below it.
 	sqlScan = `SELECT sort_key, key FROM entries WHERE coll = ?1 AND idx = ?2 AND (sort_key, key) > (?3, ?4)
 		AND (length(?5) = 0 OR sort_key < ?5) ORDER BY sort_key, key LIMIT ?6`
 )
 
-// queries is how a transaction reads: through the writer's prepared statements
-// or through a reader's connection.
+// queries reads for a transaction: through the writer's prepared statements or through a reader's connection.
 type queries interface {
 	get(ctx context.Context, c store.Collection, key string) *sql.Row
 	scan(ctx context.Context, args ...any) (*sql.Rows, error)
@@ -136,8 +135,7 @@ func (t *tx) load(r *overlay.Record) error {
 	return nil
 }
 
-// findEntries reads the whole index: it is for a record whose own list of them is
-// damaged.
+// findEntries reads the whole index. It is used for a record whose own list of entries is damaged.
 func (t *tx) findEntries(r *overlay.Record) error {
 	rows, err := t.q.entries(t.ctx, r.Collection, r.Key)
 	if err != nil {
@@ -155,7 +153,7 @@ func (t *tx) findEntries(r *overlay.Record) error {
 	return mapError(rows.Err())
 }
 
-// Scan implements store.Tx. There is one writer, so Claim changes nothing.
+// Scan implements store.Tx. There is only one writer, so Claim has no effect.
 func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
 	if err := store.CheckScan(c, index, r); err != nil {
 		return nil, err
@@ -187,7 +185,7 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	return hits, nil
 }
 
-// flush writes what the function wanted into the tables.
+// flush writes the transaction's changes into the tables.
 func (t *tx) flush(q *preparedQueries) error {
 	t.deltas = make(map[countID]int)
 	for _, r := range t.Writes() {

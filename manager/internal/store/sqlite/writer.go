@@ -9,12 +9,12 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// request is one Update on its way through the writer.
+// request is an Update that was passed to the writer.
 type request struct {
 	ctx  context.Context
 	fn   func(store.Tx) error
-	ran  chan struct{} // started, and its function has returned
-	done chan struct{} // the outcome is known
+	ran  chan struct{} // closed when the function has returned
+	done chan struct{} // closed when the outcome is known
 
 	err      error
 	panicked any
@@ -26,7 +26,7 @@ type request struct {
 	abandoned bool
 }
 
-// start reports whether the request is still wanted.
+// start reports whether the caller still waits, and then prevents abandon.
 func (r *request) start() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -37,7 +37,7 @@ func (r *request) start() bool {
 	return true
 }
 
-// abandon reports whether the request had not started; then it never will.
+// abandon returns true if the request had not started; then it never will.
 func (r *request) abandon() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,12 +45,12 @@ func (r *request) abandon() bool {
 	return r.abandoned
 }
 
-// writer is the one goroutine that writes.
+// writer is the only goroutine that writes.
 type writer struct {
 	s    *Store
 	conn *sql.Conn
 	q    *preparedQueries
-	// pending is what the requests of the batch that ran so far have changed.
+	// pending sums up what the requests of the present batch have changed so far.
 	pending map[countID]int
 }
 
@@ -95,9 +95,8 @@ func (w *writer) commit(ctx context.Context, batch []*request) {
 		err = w.transaction(ctx, batch)
 	}
 	for _, r := range batch {
-		// A function that refused may have done so because of what another one
-		// of the batch wrote, which now never was. (Without space there is
-		// nothing more telling than that.)
+		// A function may have returned an error because of another function's write in this batch, which is now undone,
+		// so it gets the batch's error. (ErrNoSpace is kept: nothing says more.)
 		if err != nil && r.panicked == nil && !errors.Is(r.err, store.ErrNoSpace) {
 			r.err = err
 		}
@@ -123,7 +122,7 @@ func (w *writer) transaction(ctx context.Context, batch []*request) error {
 	wrote := false
 	for _, r := range batch {
 		changed, err := w.one(ctx, r)
-		if err != nil { // the whole transaction is spoilt
+		if err != nil { // the whole transaction has failed
 			_, _ = w.conn.ExecContext(ctx, "ROLLBACK")
 			return err
 		}
@@ -137,8 +136,7 @@ func (w *writer) transaction(ctx context.Context, batch []*request) error {
 		_, _ = w.conn.ExecContext(ctx, "ROLLBACK")
 		err = mapError(err)
 		if !errors.Is(err, store.ErrNoSpace) {
-			// What reached the disk is unknown; see fsync in the package
-			// documentation.
+			// It is unknown what reached the disk (see the package documentation).
 			w.s.fail(err)
 			return w.s.failErr
 		}
@@ -147,14 +145,13 @@ func (w *writer) transaction(ctx context.Context, batch []*request) error {
 	return nil
 }
 
-// size is what the batch has made of what is committed.
+// size adds the batch's changes to what is committed.
 func (w *writer) size(c store.Collection) (records int, bytes int64) {
 	records, bytes = w.s.size(c)
 	return records + w.pending[countID{c: c}], bytes + int64(w.pending[countID{c: c, bytes: true}])
 }
 
-// one runs one request under a savepoint. The error is of the transaction, not
-// of the request.
+// one runs one request under a savepoint. Its error concerns the transaction, not the request.
 func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) {
 	if !r.start() {
 		r.err = r.ctx.Err()
@@ -190,7 +187,7 @@ func (w *writer) one(ctx context.Context, r *request) (changed bool, err error) 
 	return len(t.Writes()) > 0, nil
 }
 
-// call keeps a panic of the function for the goroutine that asked.
+// call catches a panic of the function, to be raised on the caller's goroutine.
 func call(fn func(store.Tx) error, t store.Tx) (panicked any, err error) {
 	defer func() { panicked = recover() }()
 	return nil, fn(t)

@@ -19,8 +19,8 @@ var claimCases = []testCase{
 	{name: "ExpiredRecordsAreSwept", test: testSweep},
 }
 
-// testClaims has workers take jobs from an index of ready ones, as a queue
-// does: no job may be taken twice and none may be left behind.
+// testClaims lets workers claim jobs from an index of ready ones, as a queue does: each job must be claimed exactly
+// once.
 func testClaims(e *env, claim bool) {
 	const jobs, workers = 200, 8
 	all := e.managers(workers)
@@ -66,7 +66,7 @@ func testClaims(e *env, claim bool) {
 				return err
 			}
 			if len(mine) == 0 {
-				runtime.Gosched() // others are about to finish, or hold all hits
+				runtime.Gosched() // other workers are about to finish, or have claimed all hits
 				continue
 			}
 			mu.Lock()
@@ -80,19 +80,18 @@ func testClaims(e *env, claim bool) {
 	})
 	for key, by := range taken {
 		if len(by) != 1 {
-			e.Errorf("%s was taken by workers %v", key, by)
+			e.Errorf("%s was claimed by workers %v", key, by)
 		}
 		e.want(all[0], key, fmt.Sprint("active ", by[0]))
 	}
 	if len(taken) != jobs {
-		e.Errorf("%d jobs were taken, want %d", len(taken), jobs)
+		e.Errorf("%d jobs were claimed, want %d", len(taken), jobs)
 	}
 	e.wantScan(all[0], byState, store.Range{From: "ready:", To: "ready;", Limit: 10})
 }
 
-// testSweep deletes records by an index of their expiry, as a TTL does, while
-// others prolong some of them. Nothing that was prolonged may be swept, and
-// everything else must be.
+// testSweep deletes records by an index of their expiry, as a TTL does, while other transactions prolong some of them.
+// No prolonged record may be deleted, and every other one must be.
 func testSweep(e *env) {
 	const records, now = 120, 1000
 	all := e.managers(4)
@@ -176,7 +175,7 @@ func testSweep(e *env) {
 			}
 		}
 	})
-	// A stale scan may have hidden something from the last round.
+	// A stale scan may have hidden a record from the last round.
 	e.wantScan(all[0], byName, store.Range{To: sortKey(now), Limit: 10})
 	for i := range records {
 		key := fmt.Sprintf("r%03d", i)

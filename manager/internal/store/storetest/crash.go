@@ -10,13 +10,12 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// CrashFactory prepares an empty set of data for one test, like a Factory.
-// crash returns an Opener on what a machine would find if it lost power at this
-// moment; the stores that are open on the data itself go on undisturbed.
+// CrashFactory prepares an empty set of data for one test, like a Factory. crash returns an Opener for what a machine
+// would find if it lost power at this moment. The stores that are open on the data itself continue undisturbed.
 type CrashFactory func(t *testing.T) (open Opener, crash func(t *testing.T) Opener)
 
-// RunCrash runs the tests that need to know what a crash would leave. It is
-// for durable engines whose storage a test can look at without them.
+// RunCrash runs the tests of what a crash leaves. It is for durable engines whose storage a test can inspect from
+// outside.
 func RunCrash(t *testing.T, factory CrashFactory) {
 	t.Helper()
 	for _, c := range []struct {
@@ -36,8 +35,8 @@ func RunCrash(t *testing.T, factory CrashFactory) {
 	}
 }
 
-// loaded runs writers that keep raising counters, two records each and an
-// index entry, while look is called again and again.
+// loaded runs writers that raise counters, in two records each and an index entry, and calls look several times
+// meanwhile.
 func loaded(e *env, s store.Store, look func(acked []*atomic.Int64)) {
 	const writers, looks = 4, 16
 	acked := make([]*atomic.Int64, writers)
@@ -76,7 +75,7 @@ func loaded(e *env, s store.Store, look func(acked []*atomic.Int64)) {
 	})
 }
 
-// after opens what a crash leaves and looks at it.
+// after opens what a crash leaves and calls fn with it.
 func after(e *env, open Opener, fn func(s store.Store)) {
 	e.Helper()
 	s := open(e.T)
@@ -112,8 +111,8 @@ func testAcknowledgedSurvives(e *env, crash func(*testing.T) Opener) {
 	})
 }
 
-// testNothingUndurableIsShown crashes right after a reader got his answer: what
-// he saw, by Get, by a scan or by a function that failed on it, is there.
+// testNothingUndurableIsShown crashes right after a reader got its answer. What the reader saw, by Get, by a scan or by
+// a function that returned an error because of it, must still be there.
 func testNothingUndurableIsShown(e *env, crash func(*testing.T) Opener) {
 	s := e.store()
 	round := 0

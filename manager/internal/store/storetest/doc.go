@@ -1,6 +1,5 @@
-// Package storetest is the conformance suite of store engines: what the
-// contract in package store promises, as tests. An engine is wired with a
-// Factory:
+// Package storetest is the conformance suite of store engines: tests of what the contract in package store promises. An
+// engine is wired with a Factory:
 //
 //	func TestConformance(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Opener {
@@ -15,16 +14,13 @@
 //		})
 //	}
 //
-// The suite opens each store it uses, closes it, and opens it again when the
-// engine says that it is durable. On engines that say they are shared it opens
-// several at once, as several managers would.
+// The suite opens each store it uses, closes it, and opens it again if the engine says that it is durable. If an engine
+// says that it is shared, the suite opens it several times, as several managers would.
 //
-// RunCrash adds tests for engines whose storage can be looked at as a power
-// failure would leave it.
+// RunCrash adds tests for engines whose storage a test can inspect in the state that a power failure would leave.
 //
-// The suite asks for nothing that the contract leaves open: functions may be
-// run again, scans may be stale for a moment, wake-ups may be spurious, counts
-// may lag behind. It waits for conditions and never for time to pass.
+// The suite requires nothing that the contract leaves open: functions may run again, scans may be stale for a moment,
+// wake-ups may be spurious, counts may lag. It waits for conditions and never for time to pass.
 package storetest
 
 import (
@@ -38,16 +34,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Opener opens the engine on one set of data, which it is always called with
-// again: a second time while the first store is open only if the engine is
-// shared, and after it was closed only if the engine is durable.
+// Opener opens the engine, always on the same data. It is called again while a store is open only if the engine is
+// shared, and after the store was closed only if the engine is durable.
 type Opener func(t *testing.T) store.Store
 
 // Factory prepares an empty set of data for one test.
 type Factory func(t *testing.T) Opener
 
-// patience bounds everything the suite waits for. It is generous: a test that
-// fails because of it is one that hangs.
+// patience bounds everything the suite waits for. It is generous: a test that exceeds it hangs.
 const patience = 2 * time.Minute
 
 // Run runs the suite against an engine.
@@ -71,7 +65,7 @@ func Run(t *testing.T, factory Factory) {
 	}
 }
 
-// testCase is a test; durable, shared and sizes tell which engines it is for.
+// testCase is a test; durable, shared and sizes say which engines it is for.
 type testCase struct {
 	name                   string
 	test                   func(*env)
@@ -80,7 +74,7 @@ type testCase struct {
 
 var cases = slices.Concat(recordCases, limitCases, scanCases, isolationCases, claimCases, prefetchCases, sizeCases, lifeCases)
 
-// env is what a test works with.
+// env is the environment of a test.
 type env struct {
 	*testing.T
 	ctx  context.Context
@@ -88,8 +82,7 @@ type env struct {
 	caps store.Capabilities
 }
 
-// store opens a store that is closed at the end of the test, unless the test
-// closes it itself.
+// store opens a store that is closed at the end of the test, unless the test closes it itself.
 func (e *env) store() store.Store {
 	e.Helper()
 	s := e.open(e.T)
@@ -123,7 +116,7 @@ const (
 	byState = "by_state"
 )
 
-// update is Update that tries again after ErrConflict, as callers do.
+// update is Update, repeated after ErrConflict as callers do.
 func update(ctx context.Context, s store.Store, fn func(store.Tx) error) error {
 	for {
 		err := s.Update(ctx, fn)
@@ -160,7 +153,7 @@ func (e *env) delete(s store.Store, key string) {
 	e.update(s, func(tx store.Tx) error { return tx.Delete(things, key) })
 }
 
-// absent is what get returns for a record that is not there.
+// absent is what get returns for an absent record.
 const absent = "<absent>"
 
 func get(tx store.Tx, c store.Collection, key string) (string, error) {
@@ -230,8 +223,7 @@ func (e *env) wantLen(s store.Store, c store.Collection, index string, n int) {
 	}, func() string { return fmt.Sprintf("Len(%s, %q) is %d, want %d", c, index, got, n) })
 }
 
-// eventually polls until ok, and fails with what complaint says when the test
-// runs out of patience.
+// eventually polls until ok returns true, and after patience fails with the text of complaint.
 func (e *env) eventually(ok func() bool, complaint func() string) {
 	e.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)

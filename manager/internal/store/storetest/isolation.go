@@ -19,8 +19,7 @@ var isolationCases = []testCase{
 	{name: "RegistersAreLinearizable", test: testLinearizable},
 }
 
-// concurrently runs fn for each worker and stops the others at the first
-// error, which it reports.
+// concurrently runs fn for each worker. At the first error it stops the others and reports the error.
 func (e *env) concurrently(n int, fn func(ctx context.Context, worker int) error) {
 	e.Helper()
 	ctx, cancel := context.WithCancelCause(e.ctx)
@@ -51,8 +50,8 @@ func putInt(tx store.Tx, key string, n int) error {
 	return tx.Put(things, key, []byte(strconv.Itoa(n)), store.Entry{Index: byName, SortKey: fmt.Sprintf("%08d", n)})
 }
 
-// testCounters lets many callers read, add and write back: a lost update shows
-// in the sum, and an index that is not part of the transaction in the scan.
+// testCounters lets many callers read, add and write back. A lost update shows in the sum, and an index outside the
+// transaction shows in the scan.
 func testCounters(e *env) {
 	const workers, rounds = 8, 25
 	all := e.managers(workers)
@@ -107,8 +106,7 @@ func testWriteSkew(e *env) {
 	}
 }
 
-// testAbsenceSkew is the same over records that are not there: each
-// transaction creates its own unless the other's exists.
+// testAbsenceSkew is the same with absent records: each transaction creates its own unless the other's exists.
 func testAbsenceSkew(e *env) {
 	all := e.managers(2)
 	for round := range 40 {
@@ -132,8 +130,8 @@ func testAbsenceSkew(e *env) {
 	}
 }
 
-// testTransfers moves amounts between accounts while others look at all of
-// them, in Views and in Updates: each look must see one state.
+// testTransfers moves amounts between accounts while others read all of them, in Views and in Updates. Each must see
+// one state.
 func testTransfers(e *env) {
 	const accounts, movers, rounds, each = 5, 4, 25, 100
 	all := e.managers(movers + 2)
@@ -209,7 +207,7 @@ func testTransfers(e *env) {
 	})
 }
 
-// testRunAgain checks that what a rerun function assigns is what was written.
+// testRunAgain checks that the values a function assigned in its last run are those that were written.
 func testRunAgain(e *env) {
 	const workers, rounds = 6, 20
 	all := e.managers(workers)

@@ -91,8 +91,8 @@ func testClosed(e *env) {
 	}
 }
 
-// testFunctionsEnd lets a call's context end while its function runs: the call
-// may return early, but not before its function.
+// testFunctionsEnd lets a call's context end while its function runs: the call may return early, but not before its
+// function.
 func testFunctionsEnd(e *env) {
 	s := e.store()
 	e.put(s, "a", "1")
@@ -127,8 +127,8 @@ func testFunctionsEnd(e *env) {
 	}
 }
 
-// testCloseDuringUpdates closes a store in the middle of a load: every Update
-// is either acknowledged, and then there after reopening, or refused.
+// testCloseDuringUpdates closes a store under load. Every Update either succeeds, and is then there after reopening, or
+// fails.
 func testCloseDuringUpdates(e *env) {
 	const workers = 6
 	s := e.store()
@@ -174,7 +174,7 @@ func testCloseDuringUpdates(e *env) {
 	}
 }
 
-// wake notifies topic until w wakes up: a shared engine may lose a wake-up.
+// wake notifies topic repeatedly until w wakes up, because a shared engine may lose a wake-up.
 func (e *env) wake(w store.Watcher, notify func()) {
 	e.Helper()
 	again := time.NewTicker(5 * time.Second)
@@ -207,13 +207,13 @@ func testWatch(e *env) {
 					return tx.Put(things, topic, []byte(fmt.Sprint(from, n)))
 				})
 			})
-			// What the wake-up is about is visible to the caller that it woke. The
-			// wake-up may be a spurious one, so it may take another look.
+			// The change that caused the wake-up must be visible. The wake-up may be spurious, so this may take several
+			// reads.
 			e.eventually(func() bool { return e.get(all[to], topic) == fmt.Sprint(from, n) }, func() string { return "a watcher was woken and never saw why" })
 			w.Stop()
 		}
 	}
-	// Without any write a transaction can still notify.
+	// A transaction without writes can still notify.
 	w := all[0].Watch("bare")
 	defer w.Stop()
 	e.wake(w, func() {
@@ -232,8 +232,8 @@ func testStoppedWatcher(e *env) {
 	e.update(s, func(tx store.Tx) error { tx.Notify("t"); return tx.Put(things, "a", nil) })
 }
 
-// testManyWatchers wakes many watchers again and again; none may get stuck,
-// and nobody has to take wake-ups for updates to go on.
+// testManyWatchers wakes many watchers repeatedly. None may get stuck, and updates must continue even if nobody
+// consumes wake-ups.
 func testManyWatchers(e *env) {
 	s := e.store()
 	const watchers, rounds = 20, 30

@@ -20,10 +20,10 @@ type registerOp struct {
 	new  string // write, cas: what it sets
 }
 
-// registerOut is what it gave: the value before it.
+// registerOut is the result of an operation: the value before it.
 type registerOut struct{ was string }
 
-// registerModel is a set of registers, checked one by one.
+// registerModel is a set of independent registers.
 var registerModel = porcupine.Model{
 	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
 		byKey := make(map[string][]porcupine.Operation)
@@ -81,8 +81,7 @@ func (op registerOp) do(ctx context.Context, s store.Store) (out registerOut, er
 	return out, err
 }
 
-// testLinearizable records a history of registers under concurrent reads,
-// writes, compare-and-sets and deletes, and has it checked.
+// testLinearizable checks a history of registers under concurrent reads, writes, compare-and-sets and deletes.
 func testLinearizable(e *env) {
 	const workers, rounds, registers = 6, 60, 3
 	all := e.managers(workers)

@@ -13,8 +13,7 @@ var prefetchCases = []testCase{
 	{name: "PrefetchedRecordsAreProtected", test: testPrefetchCounters},
 }
 
-// testPrefetch mixes records that are there, that are not, and that the
-// transaction has written.
+// testPrefetch mixes records that exist, records that are absent, and records that the transaction has written.
 func testPrefetch(e *env) {
 	s := e.store()
 	e.put(s, "there", "1", store.Entry{Index: byName, SortKey: "x"})
@@ -66,8 +65,7 @@ func testPrefetch(e *env) {
 	}
 }
 
-// testPrefetchCounters is CountersLoseNothing with several counters in each
-// transaction, which all start absent.
+// testPrefetchCounters is testCounters with several counters in each transaction, all absent at first.
 func testPrefetchCounters(e *env) {
 	const workers, rounds, counters = 6, 15, 4
 	all := e.managers(workers)

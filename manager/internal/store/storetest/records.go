@@ -245,8 +245,7 @@ func testValuesStay(e *env) {
 	}
 }
 
-// A caller may use its buffers for something else once its call has returned,
-// whether the call went well or not.
+// A caller may reuse its buffers once its call has returned, with or without an error.
 func testReuse(e *env) {
 	s := e.store()
 	value, entries := []byte("first"), []store.Entry{{Index: byName, SortKey: "1"}}
@@ -262,7 +261,7 @@ func testReuse(e *env) {
 	})
 	copy(value, "third")
 	entries[0].SortKey = "3"
-	// A shared engine may have committed it before it noticed.
+	// A shared engine may have committed before it noticed the end of the context.
 	if got := e.get(s, "a"); got != "other" && (err == nil || got != "first") {
 		e.Errorf("after an Update with %v there is %q", err, got)
 	}

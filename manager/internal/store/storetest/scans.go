@@ -21,7 +21,7 @@ var scanCases = []testCase{
 	{name: "ScanOfLongBounds", test: testScanOfLongBounds},
 }
 
-// hitsOf are the hits of records, each given as "sortkey/key", in their order.
+// hitsOf returns hits in their order, each as "sortkey/key".
 func hitsOf(all []store.Hit) []string {
 	out := make([]string, len(all))
 	for i, h := range all {
@@ -138,7 +138,7 @@ func testEntriesFollow(e *env) {
 	e.put(s, "a", "1", store.Entry{Index: byName, SortKey: "n1"}, store.Entry{Index: byState, SortKey: "s1"})
 	e.wantScan(s, byName, all, "n1/a")
 	e.wantScan(s, byState, all, "s1/a")
-	e.put(s, "a", "2", store.Entry{Index: byName, SortKey: "n2"}) // one moves, one goes
+	e.put(s, "a", "2", store.Entry{Index: byName, SortKey: "n2"}) // one entry moves, one is removed
 	e.wantScan(s, byName, all, "n2/a")
 	e.wantScan(s, byState, all)
 	e.put(s, "a", "3", store.Entry{Index: byState, SortKey: "s1"}, store.Entry{Index: byName, SortKey: "n2"}) // one stays, one comes back
@@ -204,7 +204,7 @@ func testScanNothing(e *env) {
 	e.wantScan(s, byName, store.Range{Limit: 1})
 }
 
-// Bounds may be as long as keys and no longer, whether there are records or not.
+// Bounds may be as long as keys but no longer, whether or not there are records.
 func testScanOfLongBounds(e *env) {
 	s := e.store()
 	longest := strings.Repeat("k", store.MaxKeyBytes)

@@ -15,7 +15,7 @@ var sizeCases = []testCase{
 	{name: "SizesSurvive", test: testSizesSurvive, sizes: true, durable: true},
 }
 
-// size is Sizer.Size, which a Tx of such an engine must have.
+// size calls Sizer.Size, which the engine's Tx must have.
 func size(tx store.Tx, c store.Collection) (string, error) {
 	s, ok := tx.(store.Sizer)
 	if !ok {
@@ -25,7 +25,7 @@ func size(tx store.Tx, c store.Collection) (string, error) {
 	return fmt.Sprintf("%d/%d", records, bytes), err
 }
 
-// wantSize looks in an Update and in a View.
+// wantSize checks the size in an Update and in a View.
 func (e *env) wantSize(s store.Store, want string) {
 	e.Helper()
 	for what, call := range map[string]func(store.Store, func(store.Tx) error){"Update": e.update, "View": e.view} {
@@ -48,7 +48,7 @@ func testSizes(e *env) {
 	e.put(s, "empty", "")
 	e.wantSize(s, "2/9")
 	e.update(s, func(tx store.Tx) error {
-		// What the function wrote itself is not in it.
+		// The function's own writes are not counted.
 		err := errors.Join(tx.Put(things, "x", []byte("1")), tx.Put(things, "x", []byte("22")), tx.Delete(things, "abc"), tx.Delete(things, "none"),
 			tx.Put(things, "y", []byte("1")), tx.Delete(things, "y"))
 		if got, sizeErr := size(tx, things); sizeErr != nil || got != "2/9" {
@@ -76,8 +76,7 @@ func testSizes(e *env) {
 	e.wantSize(s, "0/0")
 }
 
-// testSizesExact: a caller that goes by the size keeps a limit exactly, also when
-// many do so at once.
+// testSizesExact: callers that respect the size keep a limit exactly, even when many run concurrently.
 func testSizesExact(e *env) {
 	const workers, limit = 8, 50
 	s := e.store()

@@ -8,9 +8,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// Unreadable holds an engine that keeps something of its own with each record to
-// what store.Tx says about a record in which an edit from outside damaged that.
-// The store is empty; damage does the edit.
+// Unreadable tests an engine that stores something of its own with each record: what store.Tx promises about a record
+// in which an edit from outside damaged that. The store is empty; damage does the edit.
 func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key string)) {
 	const things store.Collection = "things"
 	update := func(fn func(store.Tx) error) error { return s.Update(t.Context(), fn) }
@@ -39,7 +38,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 	if err := s.View(t.Context(), look); err != nil {
 		t.Errorf("View: %v", err)
 	}
-	// What else the transaction does happens.
+	// The rest of the transaction takes effect.
 	for name, before := range map[string]func(store.Tx) error{
 		"plain": func(store.Tx) error { return nil },
 		"prefetched": func(tx store.Tx) error {
@@ -83,7 +82,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// It is not replaced, whether the function has looked before or not.
+	// The record is not replaced, whether or not the function has read it before.
 	for name, fn := range map[string]func(store.Tx) error{
 		"unseen": func(tx store.Tx) error { _ = put(tx, "bad", "new"); return put(tx, "a", "undone") },
 		"seen": func(tx store.Tx) error {
@@ -106,7 +105,7 @@ func Unreadable(t *testing.T, s store.Store, damage func(c store.Collection, key
 			t.Errorf("after a Put over it, %s: %v", name, err)
 		}
 	}
-	// Deleted, it makes room for another.
+	// Once deleted, it can be replaced.
 	if err := update(func(tx store.Tx) error { return errors.Join(tx.Delete(things, "bad"), put(tx, "bad", "2")) }); err != nil {
 		t.Errorf("Delete and Put: %v", err)
 	}

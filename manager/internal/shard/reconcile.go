@@ -8,42 +8,42 @@ import (
 	"strings"
 )
 
-// Want is what a manager is started with; the zero value of a field asks for nothing.
+// Want is what a manager's settings ask for. The zero value of a field asks for nothing.
 type Want struct {
 	// Name is the shard that the ledger is to be.
 	Name string
-	// Was, with Name, is the name that the data may have so far: they are renamed.
+	// Was, with Name, is the previous name of the data: they are renamed.
 	Was string
 	// Shards is the list, each name once.
 	Shards []string
-	// Version of the list. A list that is not the one in force needs a higher version than that has; 0 is the
-	// next one, for a list that was never in force.
+	// Version of the list. A list other than the one in force needs a higher version than the one in force. 0 means the
+	// next version, and is allowed only for a list that was never in force.
 	Version uint64
-	// Used says that the store has entries already, and that other managers may be at work on it.
+	// Used says that the store has entries already, and that other managers may be using it.
 	Used bool
 }
 
 // Change is what a start changed.
 type Change struct {
-	// Before and After are the record as it was, zero when there was none, and as it is.
+	// Before is the record before the start, zero when there was none. After is the record after it.
 	Before, After Identity
 }
 
-// Named reports whether the ledger got its name, or another one.
+// Named reports whether the ledger's name changed.
 func (c *Change) Named() bool { return c.Before.Name != c.After.Name }
 
-// Listed reports whether another list is in force now.
+// Listed reports whether the list in force changed.
 func (c *Change) Listed() bool { return !slices.Equal(c.Before.Shards, c.After.Shards) }
 
-// Error refuses what a manager was started with. Nothing was changed.
+// Error rejects a manager's settings. Nothing was changed.
 type Error struct{ msg string }
 
 func (e *Error) Error() string { return e.msg }
 
 func refuse(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
 
-// settle returns what the record becomes; found is nil when there is none.
-func settle(found *Identity, w Want) (Identity, error) {
+// reconcile returns the new record. found is nil when there is none.
+func reconcile(found *Identity, w Want) (Identity, error) {
 	var next Identity
 	if found == nil {
 		next.ID = newID()
@@ -55,14 +55,14 @@ func settle(found *Identity, w Want) (Identity, error) {
 	case next.Name == "" || next.Name == w.Was:
 		next.Name = w.Name
 	default:
-		return Identity{}, refuse("--shard %q: these are the data of the shard %q (ledger %s); start it with that name, or, to rename it on purpose, with --shard-was %q",
+		return Identity{}, refuse("--shard %q: the data belong to shard %q (ledger %s): start the manager with that name, or rename the shard with --shard-was %q",
 			w.Name, next.Name, next.ID, next.Name)
 	}
 	if len(w.Shards) == 0 {
 		return next, nil
 	}
 	if w.Used && (found == nil || found.Name == "") {
-		return Identity{}, refuse("--shards %q: this ledger has had no name so far, and managers that share it may not know of the list; start all of them with --shard %q alone first",
+		return Identity{}, refuse("--shards %q: the ledger has no name yet, and managers that share it may not know the list: first start all of them with --shard %q and without a list",
 			strings.Join(w.Shards, ","), w.Name)
 	}
 	list := slices.Sorted(slices.Values(w.Shards))
@@ -73,10 +73,10 @@ func settle(found *Identity, w Want) (Identity, error) {
 		next.Version = max(next.Version, w.Version)
 		return next, nil
 	case w.Version != 0 && w.Version <= next.Version:
-		return Identity{}, refuse("--shards %q: the ledger has another list of version %d, %q; a change of the list needs a --shards-version above that, and not %d",
+		return Identity{}, refuse("--shards %q: the ledger has version %d of the list, %q: another list needs a higher --shards-version, not %d",
 			names, next.Version, strings.Join(next.Shards, ","), w.Version)
 	case w.Version == 0 && slices.Contains(next.past, digestOf(list)):
-		return Identity{}, refuse("--shards %q: the ledger had this list before that of now, %q, and to go back can make keys run twice; to do so on purpose give --shards-version %d",
+		return Identity{}, refuse("--shards %q: the ledger had this list before the present one, %q, and going back can run keys twice: to do it anyway, give --shards-version %d",
 			names, strings.Join(next.Shards, ","), next.Version+1)
 	}
 	if next.Shards != nil {
