@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// callout is an HTTP call under way. It belongs to the plugin's root context and
-// outlives the stream that started it.
+// callout is an HTTP call in progress. It belongs to the plugin's root context and outlives the stream that started it.
 type callout struct {
 	bytes  int
 	cancel context.CancelFunc
 	stop   func() bool // the timeout's timer
 }
 
-// httpCall starts a call. The guest's headers, body and trailers have been copied.
+// httpCall starts a call. The guest's headers, body and trailers are copies already.
 func (v *vm) httpCall(name string, h Headers, body []byte, trailers Headers, timeoutMS uint32) (uint32, Status) {
 	if int32(timeoutMS) < 0 {
 		return 0, StatusBadArgument
@@ -29,8 +28,8 @@ func (v *vm) httpCall(name string, h Headers, body []byte, trailers Headers, tim
 	v.lastCall += 4 // the low two bits are the kind of call: 0 is HTTP
 	token := v.lastCall
 	if v.canary {
-		// The canary is gone before its thread looks at the network again: the call is
-		// accepted, never sent and never answered.
+		// The canary ends before its thread handles network events again: the call is accepted, but never sent or
+		// answered.
 		return token, StatusOK
 	}
 	size := len(body) + h.Bytes() + trailers.Bytes()
@@ -69,8 +68,8 @@ func (v *vm) forgetCall(token uint32) {
 	}
 }
 
-// onCallResponse tells the guest. A second answer, or one after the timeout, finds no
-// call and is dropped.
+// onCallResponse passes the answer to the guest. A second answer, or one after the timeout, finds no call and is
+// dropped.
 func (v *vm) onCallResponse(token uint32, r CallResponse) {
 	if v.calls[token] == nil {
 		return
@@ -94,8 +93,8 @@ func (v *vm) onCallResponse(token uint32, r CallResponse) {
 	v.finish()
 }
 
-// asSeen is the answer that the guest gets: failures before response headers become
-// the replies that Envoy's router makes up.
+// asSeen returns the answer as the guest gets it: a failure before response headers becomes the reply that Envoy's
+// router would make.
 func (r CallResponse) asSeen() CallResponse {
 	var f UpstreamFailure
 	switch r.Failure {

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// Clock is where a host gets its time from: what guests read, ticks, callout
-// timeouts and idle timeouts.
+// Clock is a host's source of time: for guests, ticks, callout timeouts and idle timeouts.
 type Clock interface {
 	// Now is the wall clock.
 	Now() time.Time
-	// AfterFunc runs f once when d has passed; f must not block. The returned function
-	// stops it and tells whether it did so before f was started.
+	// AfterFunc runs f once after d; f must not block. The returned function stops the timer and reports whether it did
+	// so before f started.
 	AfterFunc(d time.Duration, f func()) (stop func() bool)
 }
 
@@ -27,9 +26,8 @@ func (realClock) AfterFunc(d time.Duration, f func()) func() bool {
 	return time.AfterFunc(d, f).Stop
 }
 
-// VirtualClock stands still until a test moves it. Hosts that run on it are given
-// time to settle after every timer, so that a timer which the filter sets while
-// time moves (the next tick) fires within the same Advance.
+// VirtualClock stands still until a test moves it. After every timer it waits until the hosts that use it are idle, so
+// a timer that the filter sets meanwhile (the next tick) fires within the same Advance.
 type VirtualClock struct {
 	mu      sync.Mutex
 	now     time.Time
@@ -58,8 +56,7 @@ func (c *VirtualClock) Now() time.Time {
 	return c.now
 }
 
-// AfterFunc implements Clock. A d of 0 or less is due at the next Advance, even one
-// by 0.
+// AfterFunc implements Clock. A d of 0 or less fires at the next Advance, even one by 0.
 func (c *VirtualClock) AfterFunc(d time.Duration, f func()) func() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -82,9 +79,9 @@ func (c *VirtualClock) AfterFunc(d time.Duration, f func()) func() bool {
 	}
 }
 
-// Advance moves the clock by d, firing timers in order, each at its own time, and
-// waits after each until the hosts on this clock are idle. It must not be called
-// from a sink, hook or cluster handler: those run on the loops it waits for.
+// Advance moves the clock by d. It fires timers in order, each at its own time, and waits after each until the hosts on
+// this clock are idle. It must not be called from a sink, hook or cluster handler, because those run on the loops that
+// it waits for.
 func (c *VirtualClock) Advance(d time.Duration) {
 	c.moving.Lock()
 	defer c.moving.Unlock()
@@ -109,18 +106,17 @@ func (c *VirtualClock) Advance(d time.Duration) {
 	}
 }
 
-// attached is a host on the clock.
+// attached is a host that uses the clock.
 type attached struct {
 	settle func()        // waits until the host is idle
-	posted func() uint64 // how many events the host has been given
+	posted func() uint64 // how many events were posted to the host
 }
 
-// mostRounds bounds how often settleAll asks all hosts again, for hosts that are
-// fed from outside all the time.
+// mostRounds bounds how often settleAll checks all hosts again, because a host may receive events from outside
+// continuously.
 const mostRounds = 1000
 
-// settleAll waits until the hosts are idle, all of them at the same time: one that
-// was idle may be given work by the next.
+// settleAll waits until all hosts are idle at the same time: a host that was idle may get work from the next one.
 func (c *VirtualClock) settleAll() {
 	c.mu.Lock()
 	hosts := make([]attached, 0, len(c.settle))

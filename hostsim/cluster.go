@@ -8,14 +8,12 @@ import (
 
 // Cluster is a named target of HTTP callouts.
 type Cluster interface {
-	// Call sends a request and answers through done, at most once, from any goroutine,
-	// possibly before Call returns. It must not block: callouts are made on a worker's
-	// loop. The host itself enforces req.Timeout; ctx ends when the answer is no longer
-	// wanted (timeout, host closed).
+	// Call sends a request and answers through done: at most once, from any goroutine, possibly before Call returns. It
+	// must not block, because callouts are made on a worker's loop. The host enforces req.Timeout itself. ctx ends when
+	// the answer is no longer needed (timeout, host closed).
 	//
-	// A non-nil error means that the call was refused at once and done will not be
-	// called: ErrNoHealthyHost or ErrCircuitBreaker, say. The guest then sees
-	// InternalFailure.
+	// A non-nil error means that the call was refused immediately and done will not be called, for example
+	// ErrNoHealthyHost or ErrCircuitBreaker. The guest then gets InternalFailure.
 	Call(ctx context.Context, req CallRequest, done func(CallResponse)) error
 }
 
@@ -29,15 +27,15 @@ var (
 
 // CallRequest is a callout as the guest asked for it.
 type CallRequest struct {
-	Cluster  string  // the name it was called by
-	Thread   string  // of the VM that made it: "main" or "worker-N"
+	Cluster  string  // the name that the guest called it by
+	Thread   string  // the thread of the VM that made it: "main" or "worker-N"
 	Headers  Headers // with :method, :path, :authority
 	Body     []byte
 	Trailers Headers
 	Timeout  time.Duration // 0: none
 }
 
-// CallFailure is how a callout got no whole answer.
+// CallFailure is the reason that a callout got no complete answer.
 type CallFailure int
 
 // Callout failures and what the guest sees of them.

@@ -15,10 +15,9 @@ const (
 	// FailClosed answers new streams of that worker with 503 (response.code_details
 	// "wasm_fail_stream").
 	FailClosed FailurePolicy = iota
-	// FailOpen lets new streams pass without the filter. Those that the VM knew get the 503.
+	// FailOpen lets new streams pass without the filter. Streams that the VM knew get the 503.
 	FailOpen
-	// FailReload makes a new VM for the next stream, at most one per ReloadBackoff;
-	// streams in between get the 503.
+	// FailReload makes a new VM for the next stream, at most one per ReloadBackoff. Streams in between get the 503.
 	FailReload
 )
 
@@ -31,7 +30,7 @@ type Config struct {
 	VMID string
 	// PluginName and RootID answer the properties plugin_name and plugin_root_id.
 	PluginName, RootID string
-	// VMConfig and PluginConfig are handed to on_vm_start and on_configure.
+	// VMConfig and PluginConfig are passed to on_vm_start and on_configure.
 	VMConfig, PluginConfig []byte
 	// Workers is the number of worker VMs: 1 to 256, default 1. One more VM runs on
 	// the main thread.
@@ -46,19 +45,17 @@ type Config struct {
 	// ReloadBackoff is the least time between two loads of a worker's VM, the first one
 	// included, under FailReload; default 1 s.
 	ReloadBackoff time.Duration
-	// StreamIdleTimeout ends streams on which nothing moves, default 5 min.
+	// StreamIdleTimeout ends streams without any activity, default 5 min.
 	StreamIdleTimeout time.Duration
 	// MaxStreams bounds the streams of each worker, default 16384.
 	MaxStreams int
-	// MaxNestedReplies is how many local replies (or four times as many resumes) one callback
-	// may ask for, 1 to 4096, default 304. Each is carried out inside the one before, and
-	// beyond this the VM's stack overflows: it traps. Measured in Envoy: 304 replies in 1.36.2
-	// and 1.40.0, 306 in 1.39.3; 1309 to 1400 resumes.
+	// MaxNestedReplies is how many local replies (or four times as many resumes) one callback may ask for, 1 to 4096,
+	// default 304. Each is executed inside the previous one. Beyond this number the VM's stack overflows, which is a
+	// trap. Envoy allows 304 replies in 1.36.2 and 1.40.0, 306 in 1.39.3, and 1309 to 1400 resumes.
 	MaxNestedReplies int
-	// CallbackWork bounds one call into a wasm guest, default 2e9 units. A unit is
-	// one function entry, one round of a loop or 64 bytes moved by a bulk
-	// instruction: the default is some seconds. Beyond it the guest traps. The bound
-	// is a count and not a time so that it does not depend on the machine's mood.
+	// CallbackWork bounds one call into a wasm guest, default 2e9 units, which takes some seconds. A unit is one
+	// function entry, one iteration of a loop or 64 bytes moved by a bulk instruction. Beyond the bound the guest
+	// traps. The bound is a count and not a time, so it is the same on every machine.
 	CallbackWork uint64
 	// MemoryLimit bounds one VM's linear memory in bytes: 64 KiB to 4 GiB, default 256
 	// MiB, rounded up to wasm pages (64 KiB).
@@ -67,32 +64,29 @@ type Config struct {
 	Clock Clock
 	// Clusters are the targets of callouts by name. The map must not change later.
 	Clusters map[string]Cluster
-	// Logger gets the guest's log lines and the host's own reports, default none.
+	// Logger gets the guest's log lines and the host's own reports; default none.
 	Logger *slog.Logger
-	// Seed makes request ids and the guest's random_get reproducible; 0 takes true
-	// randomness.
+	// Seed makes request ids and the guest's random_get reproducible; 0 uses real randomness.
 	Seed uint64
-	// Process is the process-wide state. Nil makes one that belongs to this host;
-	// several hosts with one Process are several filters, or two generations of one
-	// filter, in one Envoy.
+	// Process is the process-wide state. Nil makes one for this host alone. Several hosts with one Process are several
+	// filters, or two generations of one filter, in one Envoy.
 	Process *Process
 	// Hooks are called around what the guest does, for tests.
 	Hooks Hooks
-	// Recorder writes down callbacks and host calls, for golden transcripts.
+	// Recorder records callbacks and host calls, for golden transcripts.
 	Recorder *Recorder
 }
 
-// Hooks let a test stand at the points where threads race. They run on the VM's
-// loop, must not block for long and must not call Settle or Advance. All are
-// optional.
+// Hooks let a test act at the points where threads race. They run on the VM's loop, must not block for long and must
+// not call Settle or Advance. All are optional.
 type Hooks struct {
 	// BeforeCallback runs before each call into a guest; an error makes the VM trap
 	// instead.
 	BeforeCallback func(HookCallback) error
 	// AfterGetSharedData runs after a guest has read a key, before it sees the answer.
 	AfterGetSharedData func(HookSharedData)
-	// BeforeSetSharedData runs before a guest's write takes effect: a write to the same
-	// key from here (Process.SetSharedData) makes the guest lose the race.
+	// BeforeSetSharedData runs before a guest's write takes effect. If it writes the same key (Process.SetSharedData),
+	// the guest loses the race.
 	BeforeSetSharedData func(HookSharedData)
 }
 

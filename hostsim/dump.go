@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// DumpStreams describes every stream that is not over, one line each, for people who
-// look into a failed test. A loop that does not answer before ctx ends is left out.
+// DumpStreams describes every stream that is not over, one line each, to explain a failed test. It leaves out a loop
+// that does not answer before ctx ends.
 func (h *Host) DumpStreams(ctx context.Context) []string {
 	var out []string
 	for _, t := range h.workers {

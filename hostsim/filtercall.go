@@ -1,7 +1,6 @@
 package hostsim
 
-// This file calls the guest's stream callbacks and reads their answers the way
-// Envoy's Wasm filter does.
+// This file calls the guest's stream callbacks and interprets their answers like Envoy's Wasm filter.
 
 type headersStatus uint8
 
@@ -28,8 +27,8 @@ const (
 	trailersStop
 )
 
-// checkFailed tells whether the stream's VM is dead. Then the stream gets its 503, also
-// where new streams pass without the filter.
+// checkFailed reports whether the stream's VM is dead. Then the stream gets its 503, even if new streams pass without
+// the filter.
 func (s *Stream) checkFailed() bool {
 	if s.vm == nil || !s.vm.failed {
 		return false
@@ -41,8 +40,8 @@ func (s *Stream) checkFailed() bool {
 	return true
 }
 
-// skipped tells whether the filter does not see this half: there is none on this
-// stream, or the half is the answer that the host gives for a dead VM.
+// skipped reports whether the filter does not see this half: the stream has no filter, or the half is the host's answer
+// for a dead VM.
 func (h *half) skipped() bool {
 	s := h.s
 	return s.vm == nil || h.response && s.bypassResponse
@@ -99,8 +98,8 @@ func (s *Stream) headersStatus(a Action) headersStatus {
 	return headersStopAllWatermark
 }
 
-// callBody shows the filter the piece at *b, which it may change, or, when it is
-// collecting, the held buffer.
+// callBody passes the piece at *b to the filter, which may change it. While the filter collects the body, it gets the
+// whole buffer instead.
 func (h *half) callBody(b *[]byte, endStream bool) dataStatus {
 	s := h.s
 	if h.skipped() {
@@ -192,16 +191,15 @@ func pick[T any](cond bool, yes, no T) T {
 	return no
 }
 
-// enterDecoding marks that a request callback runs: a local reply made meanwhile
-// waits until the filter manager is back in control.
+// enterDecoding marks that a request callback is running. A local reply made meanwhile waits until the filter manager
+// is in control again.
 func (s *Stream) enterDecoding(h *half) (was bool) {
 	was = s.inDecoding
 	s.inDecoding = was || !h.response
 	return was
 }
 
-// leaveDecoding plays the local reply that waited; it answers true when the half
-// must not go on.
+// leaveDecoding sends the local reply that waited, if any. It returns true when the half must stop.
 func (s *Stream) leaveDecoding(h *half, was bool) bool {
 	s.inDecoding = was
 	if s.prepared != nil && !was {

@@ -26,16 +26,16 @@ type program interface {
 	close()
 }
 
-// guestEnv is what a VM knows of its surroundings without asking the host.
+// guestEnv is what a VM knows about its surroundings without calling the host.
 type guestEnv struct {
 	name  string // "canary", "main", "worker-N"
 	clock Clock
 	epoch time.Time // the monotonic clock's zero
 }
 
-// Guest is one VM as the host sees it: the callbacks of the Proxy-Wasm ABI. The
-// host never calls a guest from two goroutines at once and never re-enters it. A
-// returned error is a trap: the VM is dead and gets no further call but Close.
+// Guest is one VM as the host sees it: the callbacks of the Proxy-Wasm ABI. The host never calls a guest from two
+// goroutines at a time and never re-enters it. A returned error is a trap: the VM is dead, and only Close is called
+// after that.
 type Guest interface {
 	OnContextCreate(contextID, parentID uint32) error
 	OnVMStart(contextID uint32, configSize int) (bool, error)
@@ -56,8 +56,8 @@ type Guest interface {
 	Close()
 }
 
-// DefaultGuest implements every callback as a module does that does not export it:
-// streams continue, configuration is accepted. Native guests embed it.
+// DefaultGuest implements every callback like a module that does not export it: streams continue, configuration is
+// accepted. Native guests embed it.
 type DefaultGuest struct{}
 
 // OnContextCreate implements Guest.
@@ -108,15 +108,12 @@ func (DefaultGuest) OnDelete(uint32) error { return nil }
 // Close implements Guest.
 func (DefaultGuest) Close() {}
 
-// HostCalls is what a guest may call while one of its callbacks runs. All act on
-// the current context: that of the callback, or the one chosen with
-// SetEffectiveContext until the callback ends. A byte slice passed in is only read
-// during the call; one that comes back must not be written to and is valid until
-// the callback ends.
+// HostCalls is what a guest may call during one of its callbacks. All calls act on the current context: that of the
+// callback, or the one chosen with SetEffectiveContext until the callback ends. A byte slice that is passed in is only
+// read during the call. A returned one must not be written to and is valid until the callback ends.
 //
-// Before a VM has started (a wasm module's _initialize or _start, a native
-// factory) and from the guest's allocator, only Log and the WASI functions work;
-// any other call is a trap there.
+// Before a VM has started (in a wasm module's _initialize or _start, or a native factory) and in the guest's allocator,
+// only Log and the WASI functions work; any other call is a trap.
 type HostCalls interface {
 	Log(level LogLevel, message string) Status
 	GetProperty(path string) ([]byte, Status) // segments separated by a zero byte

@@ -1,7 +1,7 @@
 package hostsim
 
-// half is one direction of a stream on its way through the filter: Envoy's filter
-// manager with a single filter in the chain. It is
+// half is one direction of a stream through the filter: Envoy's filter manager with a single filter in the chain. Its
+// states are
 //
 //	iterating     everything goes through the filter's callbacks and on
 //	stopSingle    the filter stopped on headers (with AllowOnHeadersStopIteration), body or
@@ -15,20 +15,19 @@ type half struct {
 	response bool
 
 	state            iterationState
-	stopAllStreaming bool // what streaming is for body that comes in stopAll
-	started          bool // headers have come in
+	stopAllStreaming bool // what streaming will be for body that arrives in stopAll
+	started          bool // headers have arrived
 	headersContinued bool // headers have been sent on
-	ended            bool // the message's end has come in
-	outEnded         bool // the message's end has been sent on
-	aborted          bool // a local reply took over: what still comes in is dropped
+	ended            bool // the end of the message has arrived
+	outEnded         bool // the end of the message has been sent on
+	aborted          bool // a local reply replaced the message: whatever still arrives is dropped
 
 	headers, trailers Headers
 	haveTrailers      bool
 
-	// What is held: haveBuffer is true also for an empty buffer, which stands for an
-	// empty piece that ends the message. streaming says that a buffer that gets over the
-	// limit slows the sender down rather than ending the stream. above: it did, and has
-	// not come down to half the limit since.
+	// The held body. haveBuffer is also true for an empty buffer, which stands for an empty piece that ends the
+	// message. streaming says that a buffer above the limit slows the sender down instead of ending the stream. above
+	// says that the buffer exceeded the limit and has not fallen to half of it since.
 	buffer     []byte
 	haveBuffer bool
 	streaming  bool
@@ -36,8 +35,8 @@ type half struct {
 
 	// What the filter's host functions see.
 	seeHeaders, seeTrailers bool
-	body                    *[]byte // the piece at hand; after a pause, nothing
-	stale                   bool    // Envoy would still show the filter a piece that is gone
+	body                    *[]byte // the current piece; nil after a pause
+	stale                   bool    // Envoy would still show the filter a piece that was freed
 	buffering               bool    // the filter paused on body: it sees buffer, not body
 
 	window window
@@ -58,7 +57,7 @@ func (h *half) dirName() string {
 	return "request"
 }
 
-// headersIn takes the message's headers.
+// headersIn handles the message's headers.
 func (h *half) headersIn(hd Headers, endStream bool) {
 	h.started, h.ended, h.headers = true, endStream, hd
 	decoding := h.s.enterDecoding(h)
@@ -86,7 +85,7 @@ func (h *half) stop(to iterationState) {
 	}
 }
 
-// dataIn takes a piece of the message's body.
+// dataIn handles a piece of the message's body.
 func (h *half) dataIn(b []byte, endStream bool) {
 	h.ended = h.ended || endStream
 	if h.state == stopAll {
@@ -97,7 +96,7 @@ func (h *half) dataIn(b []byte, endStream bool) {
 	h.filterData(b, endStream, false)
 }
 
-// trailersIn takes the message's trailers.
+// trailersIn handles the message's trailers.
 func (h *half) trailersIn(t Headers) {
 	h.ended, h.haveTrailers, h.trailers = true, true, t
 	if h.state == stopAll {
@@ -106,14 +105,14 @@ func (h *half) trailersIn(t Headers) {
 	h.filterTrailers()
 }
 
-// filterData runs a piece of body through the filter. held says that it is the held
-// buffer itself that is played again after a resume.
+// filterData passes a piece of body through the filter. held says that b is the held buffer, passed again after a
+// resume.
 func (h *half) filterData(b []byte, endStream, held bool) {
 	s := h.s
 	decoding := s.enterDecoding(h)
 	if h.buffering && !held {
-		// The filter collects: it is shown all there is so far. A request that is now too
-		// large is shown once more before the 413 goes out; a response is not.
+		// The filter collects the body, so it gets everything so far. A request that is now too large is shown once
+		// more before the 413 is sent; a response is not.
 		h.streaming = false
 		h.hold(b)
 		b = nil
@@ -126,7 +125,7 @@ func (h *half) filterData(b []byte, endStream, held bool) {
 		return
 	}
 	if held {
-		h.replace(b) // what the filter made of it
+		h.replace(b) // with the filter's changes
 		if s.over || h.aborted {
 			return
 		}
@@ -141,9 +140,9 @@ func (h *half) filterData(b []byte, endStream, held bool) {
 			return
 		}
 		if held {
-			b = h.take()
+			b = h.takeBuffer()
 		}
-		// Trailers that the filter added while it saw the last piece come after it.
+		// Trailers that the filter added during the last piece come after it.
 		h.sendData(b, endStream && !h.haveTrailers)
 		if endStream && h.haveTrailers {
 			h.sendTrailers()
@@ -158,7 +157,7 @@ func (h *half) filterData(b []byte, endStream, held bool) {
 	case dataStopNoBuffer:
 		h.stop(stopSingle)
 		if h.ended && !h.haveTrailers && !h.haveBuffer {
-			h.haveBuffer = true // the end must still come through after a resume
+			h.haveBuffer = true // the end must still be sent after a resume
 		}
 	}
 }
@@ -182,11 +181,11 @@ func (h *half) filterTrailers() {
 	h.sendTrailers()
 }
 
-// resume is the filter's own wish to go on.
+// resume is the filter's request to continue.
 func (h *half) resume() {
 	s := h.s
 	if s.over || h.aborted {
-		return // answered meanwhile
+		return // a local reply replaced the message meanwhile
 	}
 	if !h.started {
 		s.violation(h.dirName() + " resumed before it has begun; Envoy crashes here")
@@ -201,8 +200,7 @@ func (h *half) resume() {
 	h.proceed()
 }
 
-// proceed sends on what is held. After stopAll the filter's own body and trailer
-// callbacks come first.
+// proceed sends on what is held. After stopAll it first calls the filter's body and trailer callbacks.
 func (h *half) proceed() {
 	if h.s.over || h.aborted {
 		return
@@ -219,7 +217,7 @@ func (h *half) proceed() {
 		if fromFilter {
 			h.filterData(h.buffer, end, true)
 		} else {
-			h.sendData(h.take(), end)
+			h.sendData(h.takeBuffer(), end)
 		}
 	}
 	if !hadTrailers || h.s.over || h.aborted || h.state == stopAll {
@@ -241,9 +239,8 @@ func (h *half) hold(b []byte) {
 	}
 }
 
-// replace changes the held buffer and takes the consequences, as Envoy does with its
-// two watermarks: only the moment at which the buffer gets over the limit counts, so that
-// one that is above already ends no stream.
+// replace sets the held buffer and applies its consequences. As with Envoy's two watermarks, only the moment at which
+// the buffer exceeds the limit matters: a buffer that was already above it ends no stream.
 func (h *half) replace(b []byte) {
 	h.buffer, h.haveBuffer = b, true
 	limit := h.s.host.cfg.BufferLimit
@@ -256,20 +253,19 @@ func (h *half) replace(b []byte) {
 			h.tooLarge()
 		}
 	}
-	h.account()
+	h.updateWindow()
 }
 
-func (h *half) take() []byte {
+func (h *half) takeBuffer() []byte {
 	b := h.buffer
 	h.replace(nil)
 	h.haveBuffer = false
 	return b
 }
 
-// account tells the feeder's window what Envoy tells the socket: not to be read while
-// the buffer is above its limit. Below it, what is held does not count, so that one read
-// can bring as much as the limit on top of it.
-func (h *half) account() {
+// updateWindow tells the feeder's window what Envoy tells the socket: not to read while the buffer is above its limit.
+// Below the limit the held bytes do not count, so one read can add as much as the limit to them.
+func (h *half) updateWindow() {
 	held := 0
 	if h.above {
 		held = max(len(h.buffer), h.s.host.cfg.BufferLimit+1)
@@ -277,7 +273,7 @@ func (h *half) account() {
 	h.window.setHeld(held)
 }
 
-// tooLarge ends a stream whose collected body is over the limit.
+// tooLarge ends a stream whose collected body exceeds the limit.
 func (h *half) tooLarge() {
 	s := h.s
 	if s.over || h.aborted {

@@ -2,13 +2,11 @@ package hostsim
 
 import "strings"
 
-// Header is one name/value pair. Names are lower case on the whole path, as
-// Envoy keeps them; pseudo headers (":method", ":path", ":authority",
-// ":scheme", ":status") are ordinary entries.
+// Header is one name/value pair. Names are always lower case, as in Envoy. Pseudo headers (":method", ":path",
+// ":authority", ":scheme", ":status") are ordinary entries.
 type Header [2]string
 
-// Headers is an ordered header (or trailer) map that may hold one name more
-// than once. The zero value is an empty map.
+// Headers is an ordered header (or trailer) map that may contain a name several times. The zero value is an empty map.
 type Headers []Header
 
 // H builds Headers from alternating names and values. It panics when the number
@@ -24,8 +22,8 @@ func H(nameValues ...string) Headers {
 	return h
 }
 
-// Lookup returns the first value of name and whether name is present: Envoy's
-// host functions answer the first value of a repeated header. Values gives all.
+// Lookup returns the first value of name and whether name is present, like Envoy's host functions. Values returns all
+// values.
 func (h Headers) Lookup(name string) (string, bool) {
 	for i := range h {
 		if h[i][0] == name {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Host is a running plugin: the canary has been tried, the main-thread VM and the
-// workers' VMs are configured. It is safe for concurrent use.
+// Host is a running plugin: the canary has succeeded, and the VMs of the main thread and the workers are configured. It
+// is safe for concurrent use.
 type Host struct {
 	cfg     Config
 	epoch   time.Time
@@ -33,11 +33,10 @@ type Host struct {
 	closed    chan struct{}
 }
 
-// Start loads the guest and brings the plugin up as Envoy does: a canary VM on the
-// main thread first, thrown away when it has accepted the configuration; then the
-// main thread's own VM; then the workers', all at the same time. A guest that is
-// malformed, imports what Envoy does not offer, traps or refuses its configuration
-// is an error that says so, and nothing is left running. ctx bounds the start only.
+// Start loads the guest and starts the plugin as Envoy does: first a canary VM on the main thread, which is discarded
+// once it has accepted the configuration; then the main thread's own VM; then the workers' VMs concurrently. A guest
+// that is malformed, imports what Envoy does not offer, traps or refuses its configuration is an error that says so,
+// and nothing is left running. ctx bounds only the start.
 func Start(ctx context.Context, cfg Config) (*Host, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -95,10 +94,9 @@ func (h *Host) startVMs(ctx context.Context) error {
 
 func (h *Host) threads() []*thread { return append([]*thread{h.main}, h.workers...) }
 
-// Close resets the streams that are still open, runs the plugin's done and delete
-// callbacks and stops all loops. A plugin that answers proxy_on_done with false is
-// given until ctx ends to call proxy_done. Close waits for all of that, and may be
-// called more than once.
+// Close resets the open streams, runs the plugin's done and delete callbacks and stops all loops. A plugin that answers
+// proxy_on_done with false has until ctx ends to call proxy_done. Close waits for all of that, and may be called more
+// than once.
 func (h *Host) Close(ctx context.Context) error {
 	h.closeOnce.Do(func() {
 		for _, t := range h.threads() {
@@ -136,7 +134,7 @@ func (h *Host) Close(ctx context.Context) error {
 	}
 }
 
-// awaitDone waits until no VM's plugin is waiting for proxy_done any more.
+// awaitDone waits until no VM's plugin still has to call proxy_done.
 func (h *Host) awaitDone(ctx context.Context) {
 	for _, t := range h.threads() {
 		done := make(chan struct{})
@@ -155,9 +153,8 @@ func (h *Host) awaitDone(ctx context.Context) {
 	}
 }
 
-// Settle waits until no event is waiting or being handled on any loop: everything
-// that was fed has had its effect. Timers and answers of real clusters are not
-// waited for. It returns ctx's error.
+// Settle waits until no event is waiting or being handled on any loop, so everything that was fed has had its effect.
+// It does not wait for timers and answers of real clusters. It returns ctx's error.
 func (h *Host) Settle(ctx context.Context) error {
 	select {
 	case <-h.idle.wait():
@@ -201,8 +198,8 @@ func (h *Host) SharedData() []SharedDataEntry { return h.process.SharedData(h.cf
 // plugin's vm_id, without copying them.
 func (h *Host) SharedDataSize() (keys, bytes int) { return h.process.SharedDataSize(h.cfg.VMID) }
 
-// Trap kills the VM of a worker (or, with AnyWorker, of the main thread) as if the
-// guest had trapped now, for tests of what follows. It waits until it is done.
+// Trap kills the VM of a worker (or, with AnyWorker, of the main thread) as if the guest had trapped now, to test what
+// follows. It waits until that has happened.
 func (h *Host) Trap(worker int, cause error) {
 	t := h.main
 	if worker != AnyWorker {

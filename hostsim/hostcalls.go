@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// This file implements the host functions that are not about a stream's maps and
-// buffers; hostcalls_stream.go has those.
+// This file implements the host functions that do not concern a stream's maps and buffers; hostcalls_stream.go has
+// those.
 
 var _ HostCalls = (*vm)(nil)
 
@@ -28,8 +28,7 @@ func (v *vm) GetStatus() (uint32, string) {
 	return 0, ""
 }
 
-// CallForeignFunction implements HostCalls. Of Envoy's own functions this host
-// offers clear_route_cache.
+// CallForeignFunction implements HostCalls. Of Envoy's own functions only clear_route_cache is available.
 func (v *vm) CallForeignFunction(name string, _ []byte) ([]byte, Status) {
 	c := v.ctx()
 	if name == "clear_route_cache" {
@@ -49,7 +48,7 @@ func (v *vm) SetEffectiveContext(id uint32) Status {
 		return StatusBadArgument
 	}
 	if id == 0 {
-		c = nil // the VM's own context: back to the callback's
+		c = nil // the VM's own context means the callback's context
 	}
 	v.effective = c
 	return StatusOK

@@ -2,8 +2,8 @@ package hostsim
 
 import "strings"
 
-// inlineHeaders are the well-known headers that Envoy keeps in a slot of their own:
-// adding a second value appends it to the first after a comma.
+// inlineHeaders are the headers that Envoy stores in fixed slots: adding a second value appends it to the first after a
+// comma.
 var inlineHeaders = map[string]bool{
 	":authority": true, ":method": true, ":path": true, ":scheme": true, ":status": true, "connection": true,
 	"content-length": true, "content-type": true, "expect": true, "grpc-message": true, "grpc-status": true,
@@ -11,7 +11,7 @@ var inlineHeaders = map[string]bool{
 	"user-agent": true, "via": true, "x-forwarded-for": true, "x-forwarded-proto": true, "x-request-id": true,
 }
 
-// readMap is the map that a guest may read now, nil when there is none.
+// readMap returns the map that a guest may read now, nil when there is none.
 func (v *vm) readMap(c *vmContext, t MapType) *Headers {
 	switch t {
 	case MapHTTPCallHeaders:
@@ -48,8 +48,8 @@ func (v *vm) readMap(c *vmContext, t MapType) *Headers {
 	return nil
 }
 
-// writeMap is the map that a guest may change now. In the last body callback of a
-// message without trailers, asking for the trailers makes them.
+// writeMap returns the map that a guest may change now. In the last body callback of a message without trailers, it
+// creates the trailers.
 func (v *vm) writeMap(c *vmContext, t MapType) *Headers {
 	s := c.stream
 	if s == nil {
@@ -102,8 +102,7 @@ func (v *vm) GetHeaderMapValue(t MapType, key string) (string, Status) {
 	return value, StatusOK
 }
 
-// GetHeaderMapPairs implements HostCalls. A map that is not available now reads as
-// an empty one.
+// GetHeaderMapPairs implements HostCalls. A map that is not available now is returned as an empty one.
 func (v *vm) GetHeaderMapPairs(t MapType) (Headers, Status) {
 	c := v.ctx()
 	if t > mapTypeMax {
@@ -115,8 +114,7 @@ func (v *vm) GetHeaderMapPairs(t MapType) (Headers, Status) {
 	return nil, StatusOK
 }
 
-// GetHeaderMapSize implements HostCalls. It is the bytes of names and values, of a
-// map that could be changed now.
+// GetHeaderMapSize implements HostCalls. It returns the bytes of names and values of a map that could be changed now.
 func (v *vm) GetHeaderMapSize(t MapType) (uint32, Status) {
 	c := v.ctx()
 	if t > mapTypeMax {
@@ -193,16 +191,14 @@ func (v *vm) SetHeaderMapPairs(t MapType, h Headers) Status {
 	return v.changed(c, t)
 }
 
-// guestBuffer is a buffer as a guest sees it: the bytes, and the half it belongs to
-// when it can be changed.
+// guestBuffer is a buffer as a guest sees it: the bytes and, if it can be changed, the half it belongs to.
 type guestBuffer struct {
 	bytes []byte
 	half  *half
-	held  bool // it is the half's collected buffer, not the piece at hand
+	held  bool // it is the half's collected buffer, not the current piece
 }
 
-// buffer finds a buffer; nil means that it is not available now (NotFound), which is
-// not the same as an empty one.
+// buffer finds a buffer. nil means that it is not available now (NotFound), which differs from an empty one.
 func (v *vm) buffer(c *vmContext, t BufferType) *guestBuffer {
 	switch t {
 	case BufferRequestBody, BufferResponseBody:
@@ -249,8 +245,8 @@ func (v *vm) GetBufferBytes(t BufferType, start, length uint32) ([]byte, Status)
 	if b == nil {
 		return nil, StatusNotFound
 	}
-	// Lengths are 64 bits wide in the host, so that the sum of two 32-bit numbers never
-	// overflows; whatever is beyond the end is cut off.
+	// Lengths are 64 bits wide in the host, so the sum of two 32-bit numbers never overflows. The result ends at the
+	// end of the buffer.
 	from, to, size := uint64(start), uint64(start)+uint64(length), uint64(len(b.bytes))
 	if from >= size {
 		return nil, StatusOK
@@ -309,8 +305,8 @@ func (v *vm) SetBufferBytes(t BufferType, start, length uint32, value []byte) St
 	return StatusOK
 }
 
-// ContinueStream implements HostCalls. Whichever side is resumed, the request's maps
-// and body are out of reach afterwards.
+// ContinueStream implements HostCalls. After it, the request's maps and body are inaccessible, whichever side is
+// resumed.
 func (v *vm) ContinueStream(t StreamType) Status {
 	c := v.ctx()
 	switch t {
@@ -346,8 +342,7 @@ func (v *vm) CloseStream(t StreamType) Status {
 	return StatusOK
 }
 
-// SendLocalResponse implements HostCalls. It always answers Ok and stops the iteration,
-// whatever the callback returns.
+// SendLocalResponse implements HostCalls. It always returns Ok and stops the iteration, whatever the callback returns.
 func (v *vm) SendLocalResponse(code uint32, details string, body []byte, headers Headers, grpcStatus int32) Status {
 	c := v.ctx()
 	v.stopIteration = true

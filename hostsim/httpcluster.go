@@ -23,22 +23,21 @@ type HTTPClusterConfig struct {
 	Address string
 	// ConnectTimeout bounds the TCP connect, default 5 s.
 	ConnectTimeout time.Duration
-	// MaxConnections and MaxPending are the circuit breaker, 1 to 65536, default 1024
-	// each: calls under way on connections, and calls waiting for a connection. A call
-	// beyond both is refused at once.
+	// MaxConnections and MaxPending are the circuit breaker, 1 to 65536, default 1024 each: calls in progress on
+	// connections, and calls waiting for a connection. Any further call is refused immediately.
 	MaxConnections, MaxPending int
 	// MaxResponseBytes bounds an answer's body; a longer one is a reset after headers.
 	// Default 16 MiB.
 	MaxResponseBytes int64
 }
 
-// HTTPCluster is a Cluster over net/http. It never retries, as Envoy does not, and adds what Envoy's router
-// adds: x-envoy-internal and x-envoy-expected-rq-timeout-ms to requests, x-envoy-upstream-service-time to
-// answers that came from outside.
+// HTTPCluster is a Cluster over net/http. Like Envoy it never retries. It adds the headers that Envoy's router adds:
+// x-envoy-internal and x-envoy-expected-rq-timeout-ms to requests, x-envoy-upstream-service-time to answers that came
+// from outside.
 type HTTPCluster struct {
 	cfg       HTTPClusterConfig
 	transport *http.Transport
-	slots     chan struct{} // one per call under way or pending
+	slots     chan struct{} // one per call in progress or pending
 	mu        sync.Mutex
 	closed    bool // set before wg is waited for
 	wg        sync.WaitGroup
@@ -110,7 +109,7 @@ func (c *HTTPCluster) Call(ctx context.Context, req CallRequest, done func(CallR
 	return nil
 }
 
-// Close cancels the calls under way and closes all connections. It waits for both.
+// Close cancels the calls in progress and closes all connections. It waits for both.
 func (c *HTTPCluster) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -120,8 +119,8 @@ func (c *HTTPCluster) Close() {
 	c.transport.CloseIdleConnections()
 }
 
-// unreplayable hides from net/http what kind of body a request has (or that it has
-// none): it repeats requests whose body it could send again.
+// unreplayable hides from net/http what kind of body a request has, or that it has none, because net/http repeats
+// requests whose body it could send again.
 type unreplayable struct{ io.Reader }
 
 func (unreplayable) Close() error { return nil }
@@ -150,7 +149,7 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 		hr.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", strconv.FormatInt(req.Timeout.Milliseconds(), 10))
 	}
 	if _, ok := hr.Header["User-Agent"]; !ok {
-		hr.Header["User-Agent"] = []string{""} // none, rather than Go's own
+		hr.Header["User-Agent"] = []string{""} // no header, instead of Go's own
 	}
 	if len(req.Trailers) > 0 {
 		hr.Trailer = make(http.Header)
@@ -183,7 +182,7 @@ func (c *HTTPCluster) roundTrip(ctx context.Context, req CallRequest) CallRespon
 	return out
 }
 
-// fromHTTPHeader orders names, which net/http does not keep in order.
+// fromHTTPHeader sorts the names, because net/http does not keep their order.
 func fromHTTPHeader(hh http.Header) Headers {
 	h := make(Headers, 0, len(hh))
 	for name, values := range hh {

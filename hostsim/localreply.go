@@ -5,31 +5,28 @@ import (
 	"strings"
 )
 
-// localReply is a response that the host makes: for the filter, for a failed
-// upstream, for a limit.
+// localReply is a response made by the host: for the filter, for a failed upstream, or because of a limit.
 type localReply struct {
 	code       int
 	body       []byte
 	headers    Headers // added by the filter
 	details    string  // property response.code_details
 	grpcStatus int     // -1: derived from code
-	failed     bool    // the host's, because the VM is dead; it does not pass the filter
+	failed     bool    // the host's reply for a dead VM; it does not pass the filter
 }
 
 const grpcUnavailable = 14
 
-// filterReply is what proxy_send_local_response asked for, at the end of the
-// callback that asked.
+// filterReply executes proxy_send_local_response at the end of the callback that called it.
 func (s *Stream) filterReply(r *localReply) {
 	s.sendLocalReply(r, ResetLocalReply)
 }
 
-// sendLocalReply answers instead of upstream. Before response headers the reply
-// travels through the filter's own response callbacks (at once, or after the request
-// callback that is running); while they are held it goes straight to the client; when
-// they are gone the client's stream is reset with reason.
+// sendLocalReply answers instead of upstream. Before response headers the reply travels through the filter's own
+// response callbacks, immediately or after the running request callback. While response headers are held, it goes
+// directly to the client. Once they were sent, the client's stream is reset with reason.
 func (s *Stream) sendLocalReply(r *localReply, reason ResetReason) {
-	if s.over || s.prepared != nil { // the first one counts
+	if s.over || s.prepared != nil { // the first reply counts
 		return
 	}
 	s.setDetails(r.details)
@@ -66,7 +63,7 @@ func (s *Stream) playReply(r *localReply) {
 	}
 	s.info.code = r.code
 	s.req.aborted = true
-	s.req.take()
+	s.req.takeBuffer()
 	s.cancelUpstream(ResetLocalReply)
 	s.bypassResponse = r.failed
 	hd, body := s.renderReply(r)
@@ -76,9 +73,8 @@ func (s *Stream) playReply(r *localReply) {
 	}
 }
 
-// renderReply makes headers and body as Envoy does: content-type and content-length
-// describe the body, an answer to HEAD has none, and a gRPC request gets its status in
-// the headers of a 200.
+// renderReply makes headers and body like Envoy: content-type and content-length describe the body, an answer to HEAD
+// has no body, and a gRPC request gets its status in the headers of a 200.
 func (s *Stream) renderReply(r *localReply) (Headers, []byte) {
 	h := make(Headers, 0, 3+len(r.headers))
 	h.Add(":status", strconv.Itoa(r.code))
@@ -154,8 +150,8 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// reply is what Envoy's router answers for a failure; started tells that response
-// headers have come, which only shows in the details.
+// reply is the answer of Envoy's router to a failure. started says that response headers have arrived, which affects
+// only the details.
 func (f UpstreamFailure) reply(detail string, started bool) *localReply {
 	when := "before_response_started"
 	if started {
@@ -191,7 +187,7 @@ func (f UpstreamFailure) reply(detail string, started bool) *localReply {
 	return reset("connection termination")
 }
 
-// flag is the response flag that a failure sets.
+// flag is the response flag of a failure.
 func (f UpstreamFailure) flag() ResponseFlags {
 	switch f {
 	case UpstreamConnectFailed:

@@ -6,11 +6,10 @@ import (
 	"time"
 )
 
-// loop is a thread's event loop: one goroutine that runs events in the order of
-// their arrival. Posting never blocks, because events are posted from other loops,
-// from sinks and from clusters, and a loop that waits for another can deadlock.
-// The mailbox is bounded by what may post: streams (their number and each one's
-// backlog have limits), callouts under way, timers and queued items.
+// loop is a thread's event loop: one goroutine that handles events in order of arrival. Posting never blocks, because
+// events are posted from other loops, from sinks and from clusters, and loops that wait for each other would deadlock.
+// The mailbox is bounded by what may post: streams (their number and each one's backlog have limits), callouts in
+// progress, timers and queued items.
 type loop struct {
 	handle func(*event)
 	idle   *idleness
@@ -42,8 +41,8 @@ const (
 	evOverrun
 )
 
-// event is one entry of a mailbox. A struct rather than a closure: a stream's
-// events are the hot path and need no allocation of their own.
+// event is one entry of a mailbox. It is a struct rather than a closure, because a stream's events are frequent and
+// must not allocate.
 type event struct {
 	kind    eventKind
 	eos     bool
@@ -63,7 +62,7 @@ func newLoop(idle *idleness, handle func(*event)) *loop {
 	return l
 }
 
-// post appends events, between which no other comes; after stop it does nothing.
+// post appends events without another one in between. After stop it does nothing.
 func (l *loop) post(events ...event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +76,7 @@ func (l *loop) post(events ...event) {
 	}
 }
 
-// run is the loop's goroutine. After stop it drops what is left in the mailbox.
+// run is the loop's goroutine. After stop it drops the rest of the mailbox.
 func (l *loop) run() {
 	defer close(l.done)
 	var batch []event
@@ -109,8 +108,7 @@ func (l *loop) run() {
 	}
 }
 
-// stop ends run after the event that is being handled. It may be called from the
-// loop itself.
+// stop ends run after the present event. It may be called on the loop itself.
 func (l *loop) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +116,7 @@ func (l *loop) stop() {
 	l.wake.Signal()
 }
 
-// call runs f on the loop and waits for it; false when the loop stopped first.
+// call runs f on the loop and waits for it. It returns false when the loop stopped first.
 func (l *loop) call(f func()) bool {
 	ran := make(chan struct{})
 	l.post(event{kind: evFunc, f: func() { f(); close(ran) }})
@@ -135,8 +133,7 @@ func (l *loop) call(f func()) bool {
 	}
 }
 
-// idleness counts the events that are posted and not yet handled, over all loops
-// of a host.
+// idleness counts the events that are posted but not yet handled, over all loops of a host.
 type idleness struct {
 	posted  atomic.Uint64 // ever
 	pending atomic.Int64
@@ -151,8 +148,8 @@ func (i *idleness) add(n int) {
 	}
 }
 
-// release wakes the waiters if nothing is pending now: the moment that its caller saw
-// may be older than a waiter.
+// release wakes the waiters if nothing is pending now. It checks again because a waiter may be newer than the moment
+// that its caller saw.
 func (i *idleness) release() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -166,8 +163,7 @@ func (i *idleness) release() {
 	i.waiting.Store(false)
 }
 
-// wait returns a channel that is closed once nothing was pending at some moment
-// after the call.
+// wait returns a channel that is closed once nothing was pending at some moment after the call.
 func (i *idleness) wait() <-chan struct{} {
 	ch := make(chan struct{})
 	i.mu.Lock()

@@ -42,7 +42,7 @@ type metricKey struct {
 	name string
 }
 
-// metrics are the process-wide stats; all VMs that define a name share it.
+// metrics are the process-wide stats. All VMs that define a name share its stat.
 type metrics struct {
 	mu     sync.Mutex
 	byName map[metricKey]*metric
@@ -78,9 +78,8 @@ func (s *metrics) sorted() []*metric {
 	return out
 }
 
-// prometheusName is a stat name as Envoy's Prometheus endpoint prints that of a
-// custom metric: every byte outside [a-zA-Z0-9_] becomes "_"; a name that is
-// empty or starts with a digit is not printed at all (ok is false).
+// prometheusName returns a custom metric's name as Envoy's Prometheus endpoint prints it: every byte outside
+// [a-zA-Z0-9_] becomes "_". A name that is empty or starts with a digit is not printed (ok is false).
 func prometheusName(name string) (string, bool) {
 	if name == "" || name[0] >= '0' && name[0] <= '9' {
 		return "", false
@@ -94,9 +93,8 @@ func prometheusName(name string) (string, bool) {
 	return string(b), true
 }
 
-// writePrometheus writes all stats in the text exposition format. Where two stats
-// sanitise to one name and type, their samples stand one after the other, as in
-// Envoy.
+// writePrometheus writes all stats in the text exposition format. If two stats have the same sanitized name and type,
+// their samples follow each other, as in Envoy.
 func (s *metrics) writePrometheus(w io.Writer) error {
 	bw := bufio.NewWriter(w)
 	typeNames := [...]string{"counter", "gauge", "histogram"}
@@ -135,8 +133,8 @@ func (m *metric) writeHistogram(bw *bufio.Writer, name string) {
 	bw.WriteString(name + "_count{} " + strconv.FormatUint(m.count, 10) + "\n")
 }
 
-// vmMetrics are the metric ids of one VM. Ids carry the type in their low two bits
-// and count up by four per type; they mean nothing in another VM.
+// vmMetrics are the metric ids of one VM. Ids have the type in their low two bits and grow by four per type. They are
+// valid only in that VM.
 type vmMetrics struct {
 	byID map[uint32]*metric
 	next [3]uint32
@@ -159,8 +157,7 @@ func (v *vmMetrics) define(s *metrics, kind MetricType, name string) (uint32, St
 	return id, StatusOK
 }
 
-// increment: a counter takes positive offsets only (0 is BadArgument), a gauge any,
-// a histogram none.
+// increment: a counter accepts only positive offsets (0 is BadArgument), a gauge any, a histogram none.
 func (v *vmMetrics) increment(id uint32, offset int64) Status {
 	kind := MetricType(id & 3)
 	if kind > MetricGauge {
@@ -177,7 +174,7 @@ func (v *vmMetrics) increment(id uint32, offset int64) Status {
 	return StatusOK
 }
 
-// record adds to a counter, sets a gauge, takes a sample into a histogram.
+// record adds to a counter, sets a gauge, or adds a sample to a histogram.
 func (v *vmMetrics) record(id uint32, value uint64) Status {
 	m := v.byID[id]
 	if m == nil {

@@ -7,9 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// Native is a Source of Go implementations that run under the same rules as wasm
-// guests: factory is called once per VM (during initialisation, when host calls
-// other than Log trap), and a panic is a trap.
+// Native is a Source of Go implementations that run under the same rules as wasm guests. factory is called once per VM
+// (during initialisation, when host calls other than Log trap). A panic is a trap.
 func Native(factory func(HostCalls) Guest) Source { return nativeSource{factory} }
 
 type nativeSource struct{ factory func(HostCalls) Guest }
@@ -32,7 +31,7 @@ func (n nativeSource) newGuest(_ context.Context, _ guestEnv, calls HostCalls) (
 
 func (nativeSource) close() {}
 
-// trapError is panicked with by host calls that trap.
+// trapError is the panic value of host calls that trap.
 type trapError string
 
 func (e trapError) Error() string { return string(e) }

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Limits on a header map that a guest hands to the host. A map beyond either is
-// taken as empty, without an error.
+// Limits on a header map that a guest passes to the host. A larger map is read as empty, without an error.
 const (
 	maxPairs      = 1024
 	maxPairsBytes = 1 << 20
@@ -39,17 +38,15 @@ func marshalPairs(h Headers, b []byte) {
 	}
 }
 
-// MarshalPairs returns the serialized form of a header map, as guests see it. Unlike
-// UnmarshalPairs it knows no limits.
+// MarshalPairs returns the serialized form of a header map, as guests see it. It has no limits, unlike UnmarshalPairs.
 func MarshalPairs(h Headers) []byte {
 	b := make([]byte, pairsSize(h))
 	marshalPairs(h, b)
 	return b
 }
 
-// UnmarshalPairs reads a serialized header map and copies it; names are lower-cased.
-// As in Envoy, whatever is malformed, has bytes left over, or is beyond the limits
-// (1024 pairs, 1 MiB) is silently an empty map.
+// UnmarshalPairs reads a serialized header map and copies it, with names in lower case. As in Envoy, input that is
+// malformed, has extra bytes, or exceeds the limits (1024 pairs, 1 MiB) is read as an empty map.
 func UnmarshalPairs(b []byte) Headers {
 	if len(b) < 4 || len(b) > maxPairsBytes {
 		return nil

@@ -5,9 +5,8 @@ import (
 	"sync"
 )
 
-// Process is what all VMs of one Envoy process share: shared data, shared queues
-// and metrics. It is safe for concurrent use. Shared data and queues of a vm_id
-// live as long as some host of that vm_id runs; metrics live as long as the
+// Process is what all VMs of one Envoy process share: shared data, shared queues and metrics. It is safe for concurrent
+// use. Shared data and queues of a vm_id live as long as a host of that vm_id runs; metrics live as long as the
 // process.
 type Process struct {
 	data    *sharedData
@@ -77,8 +76,8 @@ func (p *Process) GetSharedData(vmID, key string) ([]byte, uint32, Status) {
 	return p.data.get(vmID, key)
 }
 
-// SetSharedData is proxy_set_shared_data from outside a VM: tests lose a CAS race
-// on purpose with it. The value is copied.
+// SetSharedData is proxy_set_shared_data from outside a VM. With it, tests make a guest lose a CAS race. The value is
+// copied.
 func (p *Process) SetSharedData(vmID, key string, value []byte, cas uint32) Status {
 	return p.data.set(vmID, key, value, cas)
 }

@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// GetProperty implements HostCalls. Values are in the form Envoy serializes them to:
-// strings as they are, integers and durations as 8 bytes little endian, booleans as
-// one byte, maps as serialized pairs.
+// GetProperty implements HostCalls. Values have the form that Envoy serializes them to: strings unchanged, integers and
+// durations as 8 bytes little endian, booleans as one byte, maps as serialized pairs.
 func (v *vm) GetProperty(path string) ([]byte, Status) {
 	c := v.ctx()
 	if path == "" {
@@ -38,9 +37,8 @@ func (v *vm) GetProperty(path string) ([]byte, Status) {
 	return nil, StatusNotFound
 }
 
-// SetProperty implements HostCalls. The value is the stream's and is found again under
-// the same name, as long as the path is a single segment; a root context has nothing
-// to store it on.
+// SetProperty implements HostCalls. The value is stored with the stream and is found under the same name, if the path
+// is a single segment. A root context cannot store properties.
 func (v *vm) SetProperty(path string, value []byte) Status {
 	c := v.ctx()
 	s := c.stream
@@ -140,8 +138,7 @@ func addressProperty(address, name string) ([]byte, bool) {
 	return nil, false
 }
 
-// requestProperty: what comes from the headers is there only while the filter can
-// see them (and in on_log).
+// requestProperty: properties from the headers exist only while the filter can see the headers (and in on_log).
 func (s *Stream) requestProperty(name string, rest []string) ([]byte, bool) {
 	switch name {
 	case "time":
@@ -218,7 +215,7 @@ func (s *Stream) responseProperty(name string, rest []string) ([]byte, bool) {
 	return nil, false
 }
 
-// mapProperty is a whole map, or one of its values (repeated ones joined by commas).
+// mapProperty returns a whole map, or one of its values (repeated ones joined by commas).
 func mapProperty(h Headers, rest []string) ([]byte, bool) {
 	if len(rest) == 0 {
 		return MarshalPairs(h), true

@@ -6,15 +6,13 @@ import (
 	"sync"
 )
 
-// recorderLimit bounds a recorder's memory; later lines are counted, not kept.
+// recorderLimit bounds a recorder's memory. Later lines are only counted.
 const recorderLimit = 1 << 20
 
-// Recorder writes down what host and guest say to each other: one line per
-// callback with its arguments, an indented line per host call with arguments and
-// answer, and a line with what the callback returned. Compared with a stored
-// transcript (hostsimtest.Golden) it makes any change of a filter's dealings with
-// the host visible in review. It is safe for concurrent use; lines of one thread
-// stay in order.
+// Recorder records the calls between host and guest: one line per callback with its arguments, an indented line per
+// host call with arguments and answer, and a line with the callback's result. Compared with a stored transcript
+// (hostsimtest.Golden) it shows in review how a filter's use of the host changes. It is safe for concurrent use; lines
+// of one thread stay in order.
 type Recorder struct {
 	mu      sync.Mutex
 	lines   []recordedLine
@@ -33,8 +31,8 @@ func (r *Recorder) add(thread, text string) {
 	r.lines = append(r.lines, recordedLine{thread, text})
 }
 
-// Text returns the lines of the given threads ("canary", "main", "worker-0"), each
-// with its thread's name in front; all lines when none is given.
+// Text returns the lines of the given threads ("canary", "main", "worker-0"), each with its thread's name in front.
+// Without arguments it returns all lines.
 func (r *Recorder) Text(threads ...string) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,14 +52,14 @@ func (r *Recorder) Text(threads ...string) string {
 	return b.String()
 }
 
-// Reset forgets what was recorded.
+// Reset discards what was recorded.
 func (r *Recorder) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines, r.dropped = nil, 0
 }
 
-// quote shows a value; a long one by its beginning and length.
+// quote quotes a value. Of a long value it shows the beginning and the length.
 func quote[T string | []byte](v T) string {
 	const most = 200
 	if len(v) > most {

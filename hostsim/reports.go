@@ -57,7 +57,7 @@ func (h *Host) reportTrap(t Trap) {
 	h.reports.mu.Lock()
 	h.reports.traps = keepLast(h.reports.traps, t)
 	h.reports.mu.Unlock()
-	h.cfg.Logger.Error("the filter's VM trapped and is dead", "thread", t.Thread, "callback", t.Callback, "error", t.Err)
+	h.cfg.Logger.Error("the filter's VM trapped and serves no more streams", "thread", t.Thread, "callback", t.Callback, "error", t.Err)
 }
 
 func (h *Host) reportViolation(v Violation) {

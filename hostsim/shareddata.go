@@ -5,14 +5,13 @@ import (
 	"sync"
 )
 
-// sharedData is the process-wide key/value store: one map per vm_id under one
-// lock. There is no delete and no expiry; a vm_id's map goes when its last VM goes
-// (Process.release).
+// sharedData is the process-wide key/value store: one map per vm_id under one lock. Keys are neither deleted nor
+// expire. A vm_id's map is removed with its last VM (Process.release).
 type sharedData struct {
 	mu      sync.Mutex
 	byVM    map[string]map[string]sharedValue
 	bytes   int    // of all keys and values
-	lastCAS uint32 // process-wide; never hands out 0, which means "no CAS" in set
+	lastCAS uint32 // process-wide; never 0, which means "no CAS" in set
 }
 
 type sharedValue struct {
@@ -24,7 +23,7 @@ func newSharedData() *sharedData {
 	return &sharedData{byVM: make(map[string]map[string]sharedValue)}
 }
 
-// get returns the stored slice itself: callers copy it or treat it as read-only.
+// get returns the stored slice itself: callers must copy it or only read it.
 func (d *sharedData) get(vmID, key string) ([]byte, uint32, Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,9 +34,8 @@ func (d *sharedData) get(vmID, key string) ([]byte, uint32, Status) {
 	return v.value, v.cas, StatusOK
 }
 
-// set copies value. A present key with another CAS than a non-zero cas is
-// CasMismatch; cas 0 overwrites whatever is there; an absent key is created
-// whatever cas says.
+// set copies value. If the key exists with another CAS than a non-zero cas, the result is CasMismatch. cas 0 overwrites
+// any value. An absent key is created whatever cas is.
 func (d *sharedData) set(vmID, key string, value []byte, cas uint32) Status {
 	stored := make([]byte, len(value))
 	copy(stored, value)

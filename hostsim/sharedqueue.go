@@ -2,8 +2,8 @@ package hostsim
 
 import "sync"
 
-// sharedQueues are the process-wide queues, named by vm_id and name and addressed
-// by a number that is never reused.
+// sharedQueues are the process-wide queues. A queue is named by vm_id and name, and addressed by a number that is never
+// reused.
 type sharedQueues struct {
 	mu     sync.Mutex
 	byName map[queueName]uint32
@@ -16,9 +16,8 @@ type queueName struct{ vmID, name string }
 type sharedQueue struct {
 	items [][]byte
 	bytes int
-	// The thread and root context that registered last. The callback goes to the
-	// VM that lives on that thread when it is delivered, which need not be the one
-	// that registered: a canary's successor, or a reloaded VM.
+	// The thread and root context that registered last. The callback goes to the VM that lives on that thread at
+	// delivery, which may be another than the one that registered: the VM after the canary, or a reloaded VM.
 	thread  *thread
 	context uint32
 }
@@ -27,7 +26,7 @@ func newSharedQueues() *sharedQueues {
 	return &sharedQueues{byName: make(map[queueName]uint32), queues: make(map[uint32]*sharedQueue)}
 }
 
-// register makes the queue or takes it over; items that are there stay.
+// register creates the queue, or moves it to this thread; its items stay.
 func (q *sharedQueues) register(vmID, name string, t *thread, context uint32) (uint32, Status) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,7 +55,7 @@ func (q *sharedQueues) resolve(vmID, name string) (uint32, Status) {
 	return id, StatusOK
 }
 
-// enqueue copies item and has the owner's VM told.
+// enqueue copies item and posts the event for the owner's VM.
 func (q *sharedQueues) enqueue(id uint32, item []byte) Status {
 	q.mu.Lock()
 	sq, ok := q.queues[id]

@@ -17,22 +17,20 @@ var (
 	ErrClosed = errors.New("hostsim: host is closed")
 	// ErrTooManyStreams: the chosen worker already runs Config.MaxStreams streams.
 	ErrTooManyStreams = errors.New("hostsim: too many streams on this worker")
-	// ErrStreamOver: the stream has ended; nothing more will be taken or sent.
+	// ErrStreamOver: the stream has ended, and accepts and sends nothing more.
 	ErrStreamOver = errors.New("hostsim: stream is over")
 )
 
-// Sink receives one direction of a stream's output: the upstream sink gets the
-// request as it leaves the filter, the downstream sink gets the response.
+// Sink receives one direction of a stream's output: the upstream sink gets the request after the filter, the downstream
+// sink gets the response.
 //
-// All methods are called on the worker's event loop, in order, and must not
-// block; calling the stream's input methods from inside is fine (they only
-// post). A sink may keep what it is given: body slices are its own, header maps it
-// must not write to.
+// All methods are called on the worker's event loop, in order, and must not block. They may call the stream's input
+// methods, which only post. A sink may keep its arguments: body slices belong to it, header maps must not be written
+// to.
 //
-// A message is Headers, then any number of Data, then at most one Trailers; the
-// last of these carries the end of the message (endStream, or Trailers
-// itself). Nothing follows Reset, and nothing follows the end, except that the
-// upstream sink gets a Reset when the answer is no longer wanted.
+// A message is Headers, then any number of Data, then at most one Trailers. The last of these ends the message
+// (endStream, or Trailers itself). Nothing follows Reset, and nothing follows the end, except that the upstream sink
+// gets a Reset when the answer is no longer needed.
 type Sink interface {
 	// Headers starts the message. On the upstream sink this is the moment the
 	// router opens the upstream request.
@@ -41,9 +39,9 @@ type Sink interface {
 	Data(b []byte, endStream bool)
 	// Trailers ends the message.
 	Trailers(h Headers)
-	// Reset ends the message abnormally. Upstream: cancel the request, its answer is
-	// no longer wanted (also when the request was already sent whole). Downstream:
-	// close the client's connection without finishing the response.
+	// Reset ends the message abnormally. Upstream: cancel the request, because its answer is no longer needed (this may
+	// happen after the whole request was sent). Downstream: close the client's connection without finishing the
+	// response.
 	Reset(reason ResetReason)
 }
 
@@ -66,20 +64,18 @@ const (
 
 // StreamOptions describe a new stream.
 type StreamOptions struct {
-	// Worker pins the stream to a worker (0..Workers-1). AnyWorker (-1) takes the
-	// next one in turn.
+	// Worker pins the stream to a worker (0..Workers-1). AnyWorker (-1) means the next one in turn.
 	Worker int
 	// Downstream gets the response; Upstream gets the request. Both are required.
 	Downstream, Upstream Sink
 	// Connection describes the client's connection to the property interface.
 	Connection ConnectionInfo
-	// Route finds the request's route, which answers the properties xds.route_name and
-	// xds.cluster_name. It is asked when the answer is needed and again after the
-	// filter changed request headers (which clears Envoy's cached route). Nil: no route
-	// is known. It runs on the worker's loop.
+	// Route finds the request's route for the properties xds.route_name and xds.cluster_name. It is called when they
+	// are read first, and again after the filter changed request headers, which clears Envoy's cached route. Nil: no
+	// route is known. It runs on the worker's loop.
 	Route func(Headers) Route
-	// Properties are further properties by path, its segments joined by "."
-	// ("xds.listener_direction"), in their serialized form.
+	// Properties are further properties by path, in their serialized form. The segments of a path are joined by "."
+	// ("xds.listener_direction").
 	Properties map[string][]byte
 }
 
@@ -98,13 +94,12 @@ type ConnectionInfo struct {
 	TLS bool
 }
 
-// UpstreamFailure is a way in which the router gets no (whole) answer.
+// UpstreamFailure is the reason that the router got no (complete) answer.
 type UpstreamFailure int
 
-// Upstream failures. Before response headers the host answers as Envoy's router
-// does (status and body text in parentheses) and that answer travels back
-// through the filter; while a response's headers are held by the filter the answer
-// goes straight to the client; later the downstream message is reset.
+// Upstream failures. Before response headers the host answers like Envoy's router (status and body text in
+// parentheses), and that answer travels back through the filter. While the filter holds a response's headers, the
+// answer goes directly to the client. Later the downstream message is reset.
 const (
 	UpstreamConnectFailed UpstreamFailure = iota + 1 // connection refused or timed out: 503, flag UF
 	UpstreamDisconnected                             // connection closed or stream reset: 503, flag UC
@@ -115,22 +110,20 @@ const (
 	UpstreamProtocolError                            // not HTTP, or the connection's orderly end within a message: 502, flag UPE
 )
 
-// Stream is one HTTP exchange on its way through the filter, played on one
-// worker. Its owner (a gateway's codec, a test) feeds what client and upstream
-// send and gets what the filter lets through on the two sinks.
+// Stream is one HTTP exchange through the filter, on one worker. Its owner (a gateway's codec, a test) feeds what
+// client and upstream send, and gets what the filter lets through on the two sinks.
 //
-// All input methods may be called from any goroutine, never block and are
-// executed in the order of the calls on the worker's event loop. What arrives
-// after the stream's end is dropped. Feeders keep memory bounded by calling
-// AwaitRequest or AwaitResponse before each piece of body; one that posts a
-// backlog far beyond the windows has its stream reset (ResetOverrun).
+// All input methods may be called from any goroutine, never block, and are executed in the order of the calls on the
+// worker's event loop. Input after the stream's end is dropped. Feeders keep memory bounded by calling AwaitRequest or
+// AwaitResponse before each piece of body. A feeder that posts far more than the windows allow has its stream reset
+// (ResetOverrun).
 type Stream struct {
 	host *Host
 	t    *thread
 	opts StreamOptions
 	done chan struct{}
 
-	// All below belongs to the worker's loop.
+	// The worker's loop owns the fields below.
 	vm   *vm        // nil: the stream passes without the filter
 	ctx  *vmContext // nil while the filter does not know the stream
 	req  half
@@ -140,12 +133,12 @@ type Stream struct {
 	endFlag    bool // the end flag of the latest callback, of either half
 	inDecoding bool // a request callback runs
 	prepared   *localReply
-	failSent   bool // the answer for a dead VM is on its way
-	// bypassResponse: the reply on the response half does not pass the (dead) filter.
+	failSent   bool // the answer for a dead VM is being sent
+	// bypassResponse: the reply in the response half does not pass the (dead) filter.
 	bypassResponse bool
-	upstreamOpen   bool // request headers are out
+	upstreamOpen   bool // request headers were sent
 	upstreamCut    bool // the upstream sink was reset
-	logging        bool // on_log runs
+	logging        bool // on_log is running
 	over           bool
 
 	// The worker's list of streams, least recently active first.
@@ -153,9 +146,8 @@ type Stream struct {
 	active     time.Time
 }
 
-// NewStream starts a stream on a worker. The first event must be RequestHeaders;
-// a stream that never gets one is ended by ClientReset. Errors: ErrClosed,
-// ErrTooManyStreams, or one that names a bad option.
+// NewStream starts a stream on a worker. The first event must be RequestHeaders; ClientReset ends a stream that never
+// gets one. Errors: ErrClosed, ErrTooManyStreams, or an error that names a bad option.
 func (h *Host) NewStream(opts StreamOptions) (*Stream, error) {
 	if opts.Downstream == nil || opts.Upstream == nil {
 		return nil, errors.New("hostsim: StreamOptions: Downstream and Upstream are required")
@@ -182,9 +174,8 @@ func (h *Host) NewStream(opts StreamOptions) (*Stream, error) {
 	return s, nil
 }
 
-// RequestHeaders feeds the client's request headers. Names are lower-cased; without
-// :method, :path or :authority the answer is 400 and the filter sees nothing. The
-// stream owns hd afterwards.
+// RequestHeaders feeds the client's request headers. Names are converted to lower case. Without :method, :path or
+// :authority the answer is 400, and the filter sees nothing. The stream owns hd afterwards.
 func (s *Stream) RequestHeaders(hd Headers, endStream bool) {
 	s.post(event{kind: evRequestHeaders, headers: hd, eos: endStream})
 }
@@ -200,8 +191,8 @@ func (s *Stream) RequestTrailers(hd Headers) {
 	s.post(event{kind: evRequestTrailers, headers: hd})
 }
 
-// Request feeds a whole request with a body, as an HTTP/1 codec does that finds all of it in one packet:
-// nothing else happens on the worker between the headers and the end. The stream owns hd and body afterwards.
+// Request feeds a whole request with a body, like an HTTP/1 codec that finds all of it in one packet: nothing else
+// happens on the worker between the headers and the end. The stream owns hd and body afterwards.
 func (s *Stream) Request(hd Headers, body []byte) {
 	if s.req.window.queue(len(body)) != queued || s.req.window.queue(0) != queued {
 		s.post(event{kind: evOverrun})
@@ -212,19 +203,17 @@ func (s *Stream) Request(hd Headers, body []byte) {
 		event{kind: evRequestData, stream: s, data: body}, event{kind: evRequestData, stream: s, eos: true})
 }
 
-// ClientReset tells that the client is gone.
+// ClientReset reports that the client disconnected.
 func (s *Stream) ClientReset() { s.post(event{kind: evClientReset}) }
 
-// UpstreamSelected tells the address ("ip:port") that the request goes to; it
-// answers the property upstream.address. A router that tries again tells it again: the
-// number of calls is the property upstream.request_attempt_count.
+// UpstreamSelected reports the address ("ip:port") that the request is sent to, for the property upstream.address. A
+// router that tries again calls it again: the number of calls is the property upstream.request_attempt_count.
 func (s *Stream) UpstreamSelected(address string) {
 	s.post(event{kind: evUpstreamSelected, text: address})
 }
 
-// ResponseHeaders feeds upstream's response headers, which must hold :status. The
-// stream owns hd afterwards. Informational (1xx) responses do not pass the filter and
-// are not fed.
+// ResponseHeaders feeds upstream's response headers, which must contain :status. The stream owns hd afterwards.
+// Informational (1xx) responses do not pass the filter and must not be fed.
 func (s *Stream) ResponseHeaders(hd Headers, endStream bool) {
 	s.post(event{kind: evResponseHeaders, headers: hd, eos: endStream})
 }
@@ -239,42 +228,39 @@ func (s *Stream) ResponseTrailers(hd Headers) {
 	s.post(event{kind: evResponseTrailers, headers: hd})
 }
 
-// UpstreamFailed tells that no (whole) response will come. detail is appended to
-// the answer's text as Envoy appends a transport failure reason; it may be empty.
+// UpstreamFailed reports that no (complete) response will come. detail is appended to the answer's text, as Envoy does
+// with a transport failure reason; it may be empty.
 func (s *Stream) UpstreamFailed(f UpstreamFailure, detail string) {
 	s.post(event{kind: evUpstreamFailed, failure: f, text: detail})
 }
 
-// BeginsAnew ends the stream because Envoy takes the request through a new filter chain:
-// the router follows a redirect of upstream's by itself (internal_redirect_policy; response
-// are upstream's headers, which on_log still sees), or a filter asked for it (response is
-// nil). The filter gets no response callback, and nothing goes to the client: the owner
-// starts another stream with the same Downstream sink. Only a request that has come in
-// whole, and of whose response nothing has, can begin anew. The stream owns response
-// afterwards.
+// BeginsAnew ends the stream because Envoy sends the request through a new filter chain. Either the router follows an
+// upstream's redirect itself (internal_redirect_policy), and response has upstream's headers, which on_log still sees.
+// Or a filter asked for it, and response is nil. The filter gets no response callback, and the client gets nothing: the
+// owner starts another stream with the same Downstream sink. A request can begin anew only if it has arrived completely
+// and its response has not begun. The stream owns response afterwards.
 func (s *Stream) BeginsAnew(response Headers) {
 	s.post(event{kind: evBeganAnew, headers: response})
 }
 
-// AwaitRequest waits until the stream may be fed more request body: until the bytes it
-// was given and has not handled are not above Config.BufferLimit, and neither are those
-// that the filter makes it hold. Once these were above the limit, they must come down to
-// half of it. It returns ErrStreamOver when the stream has ended, or ctx's error.
+// AwaitRequest waits until the stream may be fed more request body: until the bytes that were fed but not handled are
+// not above Config.BufferLimit, and neither are the bytes that the filter makes the stream hold. Once the held bytes
+// were above the limit, they must fall to half of it. It returns ErrStreamOver when the stream has ended, or ctx's
+// error.
 func (s *Stream) AwaitRequest(ctx context.Context) error { return s.req.window.await(ctx, s.done) }
 
 // AwaitResponse is AwaitRequest for the response body.
 func (s *Stream) AwaitResponse(ctx context.Context) error { return s.resp.window.await(ctx, s.done) }
 
-// Done is closed when the stream is over on both sides and the filter has seen
-// its log, done and delete callbacks.
+// Done is closed when the stream is over on both sides and the filter has had its log, done and delete callbacks.
 func (s *Stream) Done() <-chan struct{} { return s.done }
 
-// RequestComplete tells whether the request's end has come in. Only the sinks' methods may
-// call it. Where the response's headers go out before that, Envoy closes an HTTP/1.1
-// connection after the response, and says so in a header that the filter does not see.
+// RequestComplete reports whether the request's end has arrived. Only the sinks' methods may call it. If response
+// headers are sent before that, Envoy closes an HTTP/1.1 connection after the response, and says so in a header that
+// the filter does not see.
 func (s *Stream) RequestComplete() bool { return s.req.ended }
 
-// Worker is the number of the worker that plays the stream.
+// Worker is the number of the stream's worker.
 func (s *Stream) Worker() int { return s.t.index }
 
 func (s *Stream) post(e event) {

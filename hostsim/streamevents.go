@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// streamInfo is what the property interface tells about a stream.
+// streamInfo is what the property interface shows of a stream.
 type streamInfo struct {
 	start           time.Time
 	flags           ResponseFlags
@@ -21,7 +21,7 @@ type streamInfo struct {
 	values          map[string][]byte // set with proxy_set_property
 }
 
-// handle plays one of the stream's events.
+// handle handles one of the stream's events.
 func (s *Stream) handle(e *event) {
 	switch e.kind {
 	case evRequestData:
@@ -95,7 +95,7 @@ func (s *Stream) expect(ok bool, what string) bool {
 	return ok
 }
 
-// fromUpstream tells whether what upstream sends is still wanted.
+// fromUpstream reports whether upstream's input is still needed.
 func (s *Stream) fromUpstream() bool { return !s.upstreamCut && !s.resp.aborted }
 
 func (s *Stream) onRequestHeaders(hd Headers, endStream bool) {
@@ -152,11 +152,11 @@ func (s *Stream) onUpstreamFailed(f UpstreamFailure, detail string) {
 		return
 	}
 	s.info.flags |= f.flag()
-	s.upstreamCut = true // there is nothing left to cancel
+	s.upstreamCut = true // there is nothing to cancel any more
 	s.sendLocalReply(f.reply(detail, s.resp.started), ResetUpstream)
 }
 
-// onBeginAnew ends the stream without a word to the client.
+// onBeginAnew ends the stream without sending anything to the client.
 func (s *Stream) onBeginAnew(response Headers) {
 	if !s.expect(s.req.ended && !s.resp.started && !s.upstreamCut, "new beginning") {
 		return
@@ -168,7 +168,7 @@ func (s *Stream) onBeginAnew(response Headers) {
 		}
 		s.info.code = code
 		s.resp.headers = response
-		s.upstreamCut = true // that exchange is complete
+		s.upstreamCut = true // the exchange with upstream is complete
 	}
 	s.setDetails("internal_redirect")
 	s.finish(ResetLocalReply)
@@ -180,7 +180,7 @@ func (s *Stream) onClientReset() {
 	s.finish(ResetClientGone)
 }
 
-// onIdle ends a stream on which nothing moved for too long.
+// onIdle ends a stream that was inactive for too long.
 func (s *Stream) onIdle() {
 	s.info.flags |= FlagStreamIdleTimeout
 	code := 408
@@ -200,7 +200,7 @@ func (s *Stream) closeByFilter() {
 	s.reset(ResetByFilter)
 }
 
-// reset cuts both sides.
+// reset resets both sides.
 func (s *Stream) reset(reason ResetReason) {
 	if s.over {
 		return
@@ -221,8 +221,8 @@ func (s *Stream) cancelUpstream(reason ResetReason) {
 	s.opts.Upstream.Reset(reason)
 }
 
-// finish ends the stream: upstream is cancelled if it still works on it, and the
-// filter gets its log, done and delete callbacks.
+// finish ends the stream: it cancels an unfinished upstream request, and the filter gets its log, done and delete
+// callbacks.
 func (s *Stream) finish(reason ResetReason) {
 	if s.over {
 		return
@@ -236,8 +236,8 @@ func (s *Stream) finish(reason ResetReason) {
 		s.logging = false
 		delete(s.vm.contexts, s.ctx.id)
 	}
-	s.req.take()
-	s.resp.take()
+	s.req.takeBuffer()
+	s.resp.takeBuffer()
 	s.t.remove(s)
 	close(s.done)
 }

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// thread is one of Envoy's threads: an event loop, the VM that lives on it, and (on
-// a worker) the streams it plays.
+// thread is one of Envoy's threads: an event loop, the VM that lives on it and, on a worker, its streams.
 type thread struct {
 	host  *Host
 	name  string
@@ -17,7 +16,7 @@ type thread struct {
 	streams atomic.Int64 // admitted and not yet over
 	closing atomic.Bool
 
-	// All below belongs to the loop.
+	// The loop owns the fields below.
 	vm        *vm
 	loadedAt  time.Time
 	oldest    *Stream // least recently active; the list ends at newest
@@ -53,8 +52,8 @@ func (t *thread) startVM(ctx context.Context) error {
 	return v.start(ctx)
 }
 
-// vmForStream is the VM that a new stream goes through, nil when it passes without
-// the filter. Under FailReload a dead VM is replaced first.
+// vmForStream returns the VM for a new stream, nil if the stream passes without the filter. Under FailReload it
+// replaces a dead VM first.
 func (t *thread) vmForStream() *vm {
 	v := t.vm
 	if !v.failed {
@@ -78,7 +77,7 @@ func (t *thread) vmForStream() *vm {
 	return v
 }
 
-// admit counts a new stream in.
+// admit counts a new stream, and rejects it if there are too many.
 func (t *thread) admit() error {
 	if t.closing.Load() {
 		return ErrClosed
@@ -125,7 +124,7 @@ func (t *thread) unlink(s *Stream) {
 	s.prev, s.next = nil, nil
 }
 
-// touch notes that something moved on the stream.
+// touch records activity of the stream.
 func (t *thread) touch(s *Stream) {
 	s.active = t.host.cfg.Clock.Now()
 	if t.newest != s {
@@ -139,8 +138,8 @@ func (t *thread) remove(s *Stream) {
 	t.streams.Add(-1)
 }
 
-// armIdle has one timer per thread wait for the stream that is idle longest: all
-// streams have the same timeout, so the list is in the order of their deadlines.
+// armIdle sets the thread's timer for the stream that is idle longest. All streams have the same timeout, so the list
+// is in the order of their deadlines.
 func (t *thread) armIdle() {
 	if t.idleArmed || t.oldest == nil {
 		return
@@ -159,7 +158,7 @@ func (t *thread) onIdleTimer() {
 	t.armIdle()
 }
 
-// closeStreams resets everything that is still open.
+// closeStreams resets all open streams.
 func (t *thread) closeStreams() {
 	for t.oldest != nil {
 		t.oldest.reset(ResetHostClosed)

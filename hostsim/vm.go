@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// vm is one Wasm VM: a guest, its contexts and what the running callback may do.
-// All of it belongs to one thread's loop (the canary: to the main thread's).
+// vm is one Wasm VM: a guest, its contexts and the state of the running callback. All of it belongs to one thread's
+// loop (a canary to the main thread's).
 type vm struct {
 	host   *Host
 	thread *thread
 	name   string
 	canary bool
 	guest  Guest
-	failed bool // trapped; every later call fails
-	closed bool // gone: late answers and ticks are for nobody
+	failed bool // trapped: every later call fails
+	closed bool // discarded: late answers and ticks are dropped
 
 	contexts map[uint32]*vmContext
 	nextID   uint32
@@ -25,26 +25,26 @@ type vm struct {
 	// current is the context of the running callback, nil between callbacks;
 	// effective replaces it in host calls until the callback ends.
 	current, effective *vmContext
-	outer              []savedContext // of the callbacks that a host call of theirs led to this one
+	outer              []savedContext // contexts of outer callbacks, whose host calls led to this one
 	configuring        bool           // plugin configuration may be read
 	stopIteration      bool           // a local response was sent: the callback's action counts as "stop"
 	after              []afterAction
-	nesting            int // what the actions under way, one inside the other, cost
+	nesting            int // cost of the nested actions in progress
 
 	calls        map[uint32]*callout
 	callBytes    int // of the requests of all calls
 	lastCall     uint32
 	callResponse *CallResponse // during OnHTTPCallResponse
-	callStatus   string        // "reset" while a failed call is told
+	callStatus   string        // "reset" while a failed call is reported
 
 	metrics    vmMetrics
 	tick       timer
 	tickPeriod time.Duration
 
-	onClosed chan struct{} // closed once the VM is gone; nil while nobody waits
+	onClosed chan struct{} // closed once the VM is discarded; nil while nobody waits
 }
 
-// savedContext is what a callback inside another puts aside.
+// savedContext is the state of a callback that a nested callback interrupts.
 type savedContext struct{ current, effective *vmContext }
 
 // vmContext is a context inside a VM: the VM itself (id 0), the plugin's root
@@ -56,7 +56,7 @@ type vmContext struct {
 	pendingDone bool
 }
 
-// afterAction is something a callback asked for that happens when it has ended.
+// afterAction is an action that a callback asked for and that runs after its end.
 type afterAction struct {
 	kind   afterKind
 	stream *Stream
@@ -73,7 +73,7 @@ const (
 	afterPluginDone
 )
 
-// later notes an action for after the callback.
+// later queues an action to run after the callback.
 func (v *vm) later(a afterAction) Status {
 	if len(v.after) >= afterLimit {
 		return StatusInternalFailure
@@ -92,8 +92,7 @@ func newVM(t *thread, name string, canary bool) *vm {
 	return v
 }
 
-// start makes the guest and brings the plugin up in it: on_context_create for the
-// root context, on_vm_start, on_configure.
+// start makes the guest and starts the plugin in it: on_context_create for the root context, on_vm_start, on_configure.
 func (v *vm) start(ctx context.Context) error {
 	var calls HostCalls = v
 	if r := v.host.cfg.Recorder; r != nil {
@@ -157,9 +156,8 @@ func (v *vm) newContext(s *Stream) *vmContext {
 	}
 }
 
-// begin prepares a callback in context c; when it answers false the VM is (now)
-// dead and the guest must not be called. Each begin that answered true is
-// followed by end, and once what the callback returned has been read, by finish.
+// begin prepares a callback in context c. If it returns false the VM is (now) dead and the guest must not be called.
+// Each begin that returned true must be followed by end and, once the callback's result was read, by finish.
 func (v *vm) begin(c *vmContext, callback string) bool {
 	if v.failed || v.closed {
 		return false
@@ -188,19 +186,18 @@ func (v *vm) end(callback string, err error) {
 	case err != nil:
 		v.trap(callback, err)
 	case v.failed && last == 0:
-		v.guest.Close() // a callback inside this one trapped
+		v.guest.Close() // a nested callback trapped
 	}
 }
 
-// What a local reply takes of the stack, beside a resume. In Envoy some 304 replies or
-// 1300 resumes fill it.
+// The stack space of a local reply, relative to a resume. In Envoy about 304 replies or 1300 resumes fill the stack.
 const replyCost = 4
 
 var errNesting = errors.New("RangeError: Maximum call stack size exceeded: too many replies or resumes asked for in one callback")
 
-// finish does what callbacks put off until after their end. The actions may run
-// further callbacks, whose own actions join the same queue, and whose end does what is
-// left of it: as in Envoy, each action is nested in the one before.
+// finish runs the actions that callbacks queued until after their end. The actions may run further callbacks, whose own
+// actions join the same queue, and whose end runs the rest of it. So, as in Envoy, each action is nested in the
+// previous one.
 func (v *vm) finish() {
 	v.stopIteration = false
 	for len(v.after) > 0 {
@@ -241,7 +238,7 @@ func (v *vm) trap(callback string, err error) {
 	v.gone()
 }
 
-// gone wakes the callers that wait for the plugin to be done.
+// gone wakes the callers that wait until the plugin is done.
 func (v *vm) gone() {
 	if v.onClosed != nil {
 		close(v.onClosed)
@@ -249,8 +246,7 @@ func (v *vm) gone() {
 	}
 }
 
-// shutdown runs the plugin's done (and, unless it asks to wait for proxy_done,
-// delete) callbacks.
+// shutdown runs the plugin's done callback and, unless the plugin wants to wait for proxy_done, its delete callback.
 func (v *vm) shutdown() {
 	if v.root == nil {
 		return
@@ -278,8 +274,7 @@ func (v *vm) deleteRoot() {
 	v.discard()
 }
 
-// discard drops the VM without any callback: its callouts are cancelled, its timer
-// stops, its memory goes.
+// discard removes the VM without any callback: it cancels the callouts, stops the timer and frees the memory.
 func (v *vm) discard() {
 	if v.closed {
 		return
@@ -312,7 +307,7 @@ func (v *vm) onTick() {
 	}
 	v.end("proxy_on_tick", v.guest.OnTick(v.root.id))
 	v.finish()
-	// The next period starts when the callback is over: ticks drift, and never queue up.
+	// The next period starts after the callback: ticks drift, but never queue up.
 	if v.tickPeriod > 0 && !v.failed && !v.closed {
 		v.armTick()
 	}
@@ -333,8 +328,8 @@ func (v *vm) setTick(period time.Duration) {
 	}
 }
 
-// ctx is the context that host calls act on. Outside a callback there is none, and
-// the call is a trap: that is how the restrictions on initialisation show.
+// ctx returns the context that host calls act on. Outside a callback there is none, and the call is a trap. That
+// enforces the restrictions during initialisation.
 func (v *vm) ctx() *vmContext {
 	if v.effective != nil {
 		return v.effective

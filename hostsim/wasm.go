@@ -14,21 +14,18 @@ import (
 	"github.com/oncegate/oncegate/hostsim/internal/meter"
 )
 
-// This file and its neighbours wasm_*.go bind the host to wazero; nothing else knows
-// that engine.
+// This file and the files wasm_*.go bind the host to wazero. Nothing else uses that engine.
 
-// Wasm is a Source of a compiled Proxy-Wasm module (ABI 0.2.0 or 0.2.1). The module
-// is compiled once; each VM is an instance with a memory of its own. What it imports
-// must be on Envoy's list, and its calls are bounded (package meter).
+// Wasm is a Source for a compiled Proxy-Wasm module (ABI 0.2.0 or 0.2.1). The module is compiled once; each VM is an
+// instance with its own memory. Its imports must be on Envoy's list, and its calls are bounded (package meter).
 //
-// The machine code is kept with the Source: hosts that are started from the same
-// Source compile it once.
+// The Source keeps the machine code: hosts that are started from the same Source compile it once.
 func Wasm(module []byte) Source {
 	return &wasmSource{module: module, cache: wazero.NewCompilationCache()}
 }
 
-// CachedWasm is Wasm with a directory that keeps machine code for later processes. It is made
-// where it is missing. Processes may share it, and a user who may write there may run code in them.
+// CachedWasm is Wasm with a directory that keeps machine code for later processes. It creates the directory if
+// necessary. Processes may share it. A user who can write there can run code in those processes.
 func CachedWasm(module []byte, dir string) (Source, error) {
 	cache, err := wazero.NewCompilationCacheWithDir(dir)
 	if err != nil {
@@ -84,7 +81,7 @@ func (w *wasmSource) load(ctx context.Context, limits guestLimits) (prog program
 	return p, nil
 }
 
-// checkModule refuses what Envoy would refuse, naming everything that is wrong.
+// checkModule rejects what Envoy would reject, and names everything that is wrong.
 func checkModule(m wazero.CompiledModule) error {
 	var bad []string
 	for _, f := range m.ImportedFunctions() {
@@ -188,12 +185,12 @@ type wasmGuest struct {
 	work   api.MutableGlobal
 	alloc  api.Function
 	closed bool
-	depth  int // callbacks under way, one inside the other
+	depth  int // nested callbacks in progress
 	stack  [8]uint64
 	astack [1]uint64
 
-	// restricted: _initialize (or _start) or the allocator runs; only what is marked
-	// for that in hostFunctions may be called.
+	// restricted: _initialize (or _start) or the allocator is running, and only the functions that hostFunctions marks
+	// for that may be called.
 	restricted restriction
 
 	contextCreate, vmStart, configure, tick, queueReady, callResponse api.Function
@@ -202,8 +199,7 @@ type wasmGuest struct {
 	done, log, delete                                                 api.Function
 }
 
-// guestContext finds the guest in its host functions with a type assertion instead of
-// a map.
+// guestContext lets host functions find the guest with a type assertion instead of a map.
 type guestContext struct {
 	context.Context
 	g *wasmGuest
@@ -235,7 +231,7 @@ func engineFailure(err *error) {
 func (p *wasmProgram) newGuest(ctx context.Context, env guestEnv, calls HostCalls) (guest Guest, err error) {
 	defer engineFailure(&err)
 	g := &wasmGuest{name: env.name, calls: calls, env: env, limits: p.limits, rng: newRand(p.limits.seed, env.name), restricted: duringStart}
-	// The guest's calls are not tied to ctx, which bounds the start only.
+	// The guest's calls do not depend on ctx, which bounds only the start.
 	g.ctx = &guestContext{Context: context.WithoutCancel(ctx), g: g}
 	mod, err := p.runtime.InstantiateModule(g.ctx, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions())
 	if err != nil {
@@ -276,7 +272,7 @@ func (g *wasmGuest) Close() {
 
 func (g *wasmGuest) memorySize() uint64 { return uint64(g.mem.Size()) }
 
-// call runs a callback; a missing one answers missing.
+// call runs a callback. If the module does not export it, the result is missing.
 func (g *wasmGuest) call(f api.Function, missing uint64, args ...uint32) (uint64, error) {
 	if f == nil {
 		return missing, nil
@@ -286,7 +282,7 @@ func (g *wasmGuest) call(f api.Function, missing uint64, args ...uint32) (uint64
 		stack[i] = uint64(a)
 	}
 	if g.depth > 0 {
-		// A function of wazero's must not be called again while it runs; a new one may.
+		// A wazero function must not be called again while it runs; a new one may be.
 		f = g.mod.ExportedFunction(f.Definition().ExportNames()[0])
 		defer g.work.Set(g.work.Get())
 	}
@@ -299,7 +295,7 @@ func (g *wasmGuest) call(f api.Function, missing uint64, args ...uint32) (uint64
 	return stack[0], nil
 }
 
-// explain names the work limit, which the engine only knows as an unreachable
+// explain replaces the engine's error by one that names the work limit, which the engine only knows as an unreachable
 // instruction.
 func (g *wasmGuest) explain(err error) error {
 	if int64(g.work.Get()) < 0 {
@@ -308,7 +304,7 @@ func (g *wasmGuest) explain(err error) error {
 	return err
 }
 
-// charge takes units of work for what the host does on the guest's behalf.
+// charge subtracts units of work for what the host does on the guest's behalf.
 func (g *wasmGuest) charge(units int) {
 	left := int64(g.work.Get()) - int64(units)
 	g.work.Set(uint64(left))

@@ -2,22 +2,21 @@ package hostsim
 
 import "github.com/tetratelabs/wazero/api"
 
-// hostFunctions are the imports that are offered, by module and name: the host
-// functions of ABI 0.2.x, two helpers of the C++ toolchain, and the WASI functions
-// that every Envoy of the last years has (wasm_wasi.go). Newer Envoys know more WASI;
-// a module that loads here loads everywhere.
+// hostFunctions are the available imports by module and name: the host functions of ABI 0.2.x, two helpers of the C++
+// toolchain, and the WASI functions that all recent Envoys have (wasm_wasi.go). Newer Envoys have more WASI functions,
+// so a module that loads here loads everywhere.
 var hostFunctions = map[string]map[string]hostFunction{
 	"env":                    envFunctions,
 	"wasi_snapshot_preview1": wasiFunctions,
 	"wasi_unstable":          wasiFunctions,
 }
 
-// fn declares a function of i32 parameters that answers an i32.
+// fn declares a function with i32 parameters that returns a status.
 func fn(params int, run func(g *wasmGuest, a args) Status) hostFunction {
 	return typed(make([]api.ValueType, params), run)
 }
 
-// typed declares a function; a zero in params stands for i32.
+// typed declares a function; a zero in params means i32.
 func typed(params []api.ValueType, run func(g *wasmGuest, a args) Status) hostFunction {
 	for i := range params {
 		if params[i] == 0 {
@@ -34,10 +33,10 @@ var envFunctions = map[string]hostFunction{
 		run: func(g *wasmGuest, a args) uint32 {
 			level := LogLevel(a.u32(0))
 			message, ok := g.str(a.u32(1), a.u32(2))
-			if !ok && level <= logMax { // an unknown level is the first thing to be wrong
+			if !ok && level <= logMax { // an unknown level is reported before a bad pointer
 				return uint32(invalidMemory)
 			}
-			g.charge(len(message)) // it is formatted and written
+			g.charge(len(message)) // for formatting and writing it
 			return uint32(g.calls.Log(level, message))
 		}},
 
@@ -77,7 +76,7 @@ var envFunctions = map[string]hostFunction{
 		if st != StatusOK {
 			return st
 		}
-		// A caller that does not care for the result passes null pointers.
+		// A caller that ignores the result passes null pointers.
 		if a.u32(4) == 0 || a.u32(5) == 0 {
 			return StatusOK
 		}
@@ -231,7 +230,7 @@ var envFunctions = map[string]hostFunction{
 		headers, ok2 := g.bytes(a.u32(2), a.u32(3))
 		body, ok3 := g.bytes(a.u32(4), a.u32(5))
 		trailers, ok4 := g.bytes(a.u32(6), a.u32(7))
-		// The token is written before the call is made, so that a bad pointer starts nothing.
+		// The token is written before the call is made, so a bad pointer starts no call.
 		if !ok1 || !ok2 || !ok3 || !ok4 || !g.put32(a.u32(9), 0) {
 			return invalidMemory
 		}
@@ -269,10 +268,10 @@ var envFunctions = map[string]hostFunction{
 		}
 		return StatusOK
 	}),
-	// ABI 0.2.1. This host does not filter levels: guests log whatever they like.
+	// ABI 0.2.1. This host does not filter by level, so guests log everything.
 	"proxy_get_log_level": fn(1, func(g *wasmGuest, a args) Status { return g.answer32(a.u32(0), uint32(LogTrace), StatusOK) }),
 
-	// gRPC callouts: there is no gRPC cluster, so no call can be started and no token exists.
+	// gRPC callouts: there is no gRPC cluster, so no call can start and no token exists.
 	"proxy_grpc_call":   fn(12, func(g *wasmGuest, a args) Status { return g.noGrpcService(a[:10]) }),
 	"proxy_grpc_stream": fn(9, func(g *wasmGuest, a args) Status { return g.noGrpcService(a[:8]) }),
 	"proxy_grpc_cancel": fn(1, func(_ *wasmGuest, a args) Status { return unknownGrpcToken(a.u32(0)) }),
@@ -287,13 +286,13 @@ var envFunctions = map[string]hostFunction{
 		return StatusNotFound
 	}),
 
-	// What C++ toolchains import besides.
+	// Further imports of C++ toolchains.
 	"emscripten_notify_memory_growth": {params: []api.ValueType{i32}, allowed: alwaysAllowed, run: func(*wasmGuest, args) uint32 { return 0 }},
 	"pthread_equal": {params: []api.ValueType{i32, i32}, results: []api.ValueType{i32}, allowed: alwaysAllowed,
 		run: func(_ *wasmGuest, a args) uint32 { return b2u(a.u32(0) == a.u32(1)) }},
 }
 
-// noGrpcService checks the pointers and lengths of a gRPC call that cannot be made.
+// noGrpcService checks the pointers and lengths of a gRPC call, which then fails.
 func (g *wasmGuest) noGrpcService(a args) Status {
 	for i := 0; i < len(a); i += 2 {
 		if _, ok := g.bytes(a.u32(i), a.u32(i+1)); !ok {
@@ -303,7 +302,7 @@ func (g *wasmGuest) noGrpcService(a args) Status {
 	return StatusParseFailure
 }
 
-// unknownGrpcToken: tokens tell calls (1) and streams (2) apart in their low bits.
+// unknownGrpcToken: the low bits of a token say whether it is a call (1) or a stream (2).
 func unknownGrpcToken(token uint32) Status {
 	if kind := token & 3; kind == 1 || kind == 2 {
 		return StatusNotFound

@@ -6,7 +6,7 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// restriction says what kind of guest code runs.
+// restriction says which kind of guest code is running.
 type restriction uint8
 
 const (
@@ -16,21 +16,20 @@ const (
 	alwaysAllowed             = duringStart | duringMalloc
 )
 
-// hostFunction is one import: its type, its code, and in which restricted phases it
-// may be called all the same. The code reads its arguments from a and answers a
-// status (or WASI errno); entry puts it where the engine expects it.
+// hostFunction is one import: its type, its code, and the restricted phases in which it may be called. The code reads
+// its arguments from a and returns a status (or WASI errno); entry passes that to the engine.
 type hostFunction struct {
 	params, results []api.ValueType
 	allowed         restriction
 	run             func(g *wasmGuest, a args) uint32
 }
 
-// args are a host function's arguments as the engine hands them over.
+// args are a host function's arguments as the engine passes them.
 type args []uint64
 
 func (a args) u32(i int) uint32 { return uint32(a[i]) }
 
-// callCost is what a host call costs in units of work, besides the bytes it moves.
+// callCost is the cost of a host call in units of work, in addition to the bytes it moves.
 const callCost = 64
 
 func (f hostFunction) entry(module, name string) api.GoModuleFunc {
@@ -49,8 +48,8 @@ func (f hostFunction) entry(module, name string) api.GoModuleFunc {
 	}
 }
 
-// bytes is a view of guest memory; false when any of it is out of bounds. It is valid
-// until the guest runs again.
+// bytes returns a view of guest memory, or false when a part is out of bounds. The view is valid until the guest runs
+// again.
 func (g *wasmGuest) bytes(ptr, size uint32) ([]byte, bool) {
 	if g.mem == nil {
 		return nil, false
@@ -62,7 +61,7 @@ func (g *wasmGuest) bytes(ptr, size uint32) ([]byte, bool) {
 	return b, ok
 }
 
-// str is a copy of guest memory.
+// str returns a copy of guest memory.
 func (g *wasmGuest) str(ptr, size uint32) (string, bool) {
 	b, ok := g.bytes(ptr, size)
 	return string(b), ok
@@ -91,9 +90,8 @@ func (g *wasmGuest) allocate(size uint32) (uint32, bool) {
 	return ptr, ok
 }
 
-// handOver gives a value to the guest in memory of its own and writes pointer and
-// size where it asked for them. An empty value is a null pointer and takes no
-// allocation.
+// handOver copies a value into memory that the guest allocates, and writes pointer and size where the guest asked for
+// them. An empty value is a null pointer without an allocation.
 func handOver[T string | []byte](g *wasmGuest, value T, ptrPtr, sizePtr uint32) Status {
 	ptr := uint32(0)
 	if len(value) > 0 {
@@ -107,7 +105,7 @@ func handOver[T string | []byte](g *wasmGuest, value T, ptrPtr, sizePtr uint32) 
 	return g.putPtrSize(ptr, uint32(len(value)), ptrPtr, sizePtr)
 }
 
-// handOverPairs gives a header map to the guest.
+// handOverPairs copies a header map into memory of the guest.
 func handOverPairs(g *wasmGuest, h Headers, ptrPtr, sizePtr uint32) Status {
 	if len(h) == 0 {
 		return g.putPtrSize(0, 0, ptrPtr, sizePtr)

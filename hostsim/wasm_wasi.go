@@ -28,8 +28,8 @@ func wasiConst(errno uint32) func(*wasmGuest, args) uint32 {
 	return func(*wasmGuest, args) uint32 { return errno }
 }
 
-// wasiFunctions behave as in Envoy: output goes to the log, clocks and randomness
-// work, there are no arguments, no environment and no files.
+// wasiFunctions behave as in Envoy: output goes to the log, clocks and randomness work, and there are no arguments,
+// environment or files.
 var wasiFunctions = map[string]hostFunction{
 	"fd_write": wasi([]api.ValueType{i32, i32, i32, i32}, alwaysAllowed, func(g *wasmGuest, a args) uint32 {
 		level := LogInfo
@@ -118,8 +118,8 @@ var wasiFunctions = map[string]hostFunction{
 	"fd_prestat_get":      wasi([]api.ValueType{i32, i32}, duringStart, wasiConst(wasiBadf)),
 	"fd_prestat_dir_name": wasi([]api.ValueType{i32, i32, i32}, duringStart, wasiConst(wasiNosys)),
 	"path_open":           wasi([]api.ValueType{i32, i32, i32, i32, i32, i64, i64, i32, i32}, unrestricted, wasiConst(wasiNoent)),
-	// Envoy only notes it and returns: what the guest does next is up to the guest, and
-	// compilers put an unreachable instruction there.
+	// Envoy only records the exit and returns. What the guest does next is up to the guest; compilers put an
+	// unreachable instruction there.
 	"proc_exit": {params: []api.ValueType{i32}, allowed: unrestricted, run: func(g *wasmGuest, a args) uint32 {
 		g.calls.Log(LogError, "proc_exit("+utoa(uint64(a.u32(0)))+") called; the VM will not survive it")
 		return 0

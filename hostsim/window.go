@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// A feeder that does not wait for its window is cut off at this backlog.
+// A feeder that does not wait for its window is reset at this backlog.
 const (
 	maxBacklogBytes  = 64 << 20
 	maxBacklogEvents = 1 << 15
 )
 
-// window counts one direction's bytes that were fed and have not left the stream.
+// window counts the bytes of one direction that were fed and have not left the stream.
 type window struct {
 	limit int
 
 	mu     sync.Mutex
-	queued int // bytes posted and not yet handled
+	queued int // bytes posted but not yet handled
 	events int
 	held   int // bytes that a paused filter makes the stream hold
 	cut    bool
@@ -46,7 +46,7 @@ func (w *window) queue(n int) queueResult {
 	return queued
 }
 
-// handled tells that a queued piece was taken.
+// handled records that a queued piece was handled.
 func (w *window) handled(n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

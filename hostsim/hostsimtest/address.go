@@ -5,9 +5,8 @@ import (
 	"testing"
 )
 
-// RefusingAddress returns a loopback address that refuses connections until the test
-// ends: its port is the client's end of a connection, so that nobody else on the machine
-// comes to listen there meanwhile.
+// RefusingAddress returns a loopback address that refuses connections until the test ends. Its port is the local port
+// of a client connection, so no other program can listen there meanwhile.
 func RefusingAddress(tb testing.TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

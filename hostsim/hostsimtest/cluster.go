@@ -9,13 +9,13 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Cluster is a hostsim.Cluster that answers by script. With a Handler every call is
-// answered at once; without one, calls wait to be taken with Next and answered by the
-// test. Fault may have any call fail. Fields are set before the cluster is used.
+// Cluster is a hostsim.Cluster that answers as the test scripts it. With a Handler every call is answered immediately.
+// Without one, the test takes calls with Next and answers them. Fault can make any call fail. Set the fields before the
+// cluster is used.
 type Cluster struct {
 	// Handler answers a call. It runs on the caller's loop and must not block.
 	Handler func(hostsim.CallRequest) hostsim.CallResponse
-	// Fault decides what goes wrong with the n-th call (from 1).
+	// Fault returns what goes wrong with the n-th call (from 1).
 	Fault func(n int, req hostsim.CallRequest) Fault
 	// Clock is needed for Fault.Delay.
 	Clock hostsim.Clock
@@ -27,23 +27,21 @@ type Cluster struct {
 	arrived chan struct{}
 }
 
-// Fault is what goes wrong with a call. The zero value: nothing.
+// Fault is what goes wrong with a call. The zero value is nothing.
 type Fault struct {
-	// Refuse makes the call fail at once (hostsim.ErrNoHealthyHost,
-	// hostsim.ErrCircuitBreaker): the server does not see it.
+	// Refuse makes the call fail immediately (hostsim.ErrNoHealthyHost, hostsim.ErrCircuitBreaker). The server does not
+	// see it.
 	Refuse error
-	// Lost: no answer ever comes; only the call's timeout ends it. The server does not
-	// see the call unless Executed is set.
-	Lost bool
-	// Failure is reported instead of the answer. The server does not see the call unless
+	// Lost: no answer ever arrives, and only the call's timeout ends it. The server does not see the call unless
 	// Executed is set.
+	Lost bool
+	// Failure is reported instead of the answer. The server does not see the call unless Executed is set.
 	Failure hostsim.CallFailure
-	// Executed has the server handle the call although its answer is lost.
+	// Executed makes the server handle the call although its answer is lost.
 	Executed bool
-	// Twice has the server handle the call twice; the second answer is delivered.
+	// Twice makes the server handle the call twice; the second answer is delivered.
 	Twice bool
-	// Delay is how long the answer takes, on Cluster.Clock. The server sees the call at
-	// once.
+	// Delay is how long the answer takes, on Cluster.Clock. The server sees the call immediately.
 	Delay time.Duration
 }
 
@@ -60,7 +58,7 @@ func (c *Call) Reply(r hostsim.CallResponse) { c.done(r) }
 // Fail answers the call with a failure.
 func (c *Call) Fail(f hostsim.CallFailure) { c.done(hostsim.CallResponse{Failure: f}) }
 
-// Cancelled tells that nobody waits for the answer any more.
+// Cancelled reports whether the caller no longer needs the answer.
 func (c *Call) Cancelled() bool { return c.ctx.Err() != nil }
 
 // Call implements hostsim.Cluster.
@@ -117,7 +115,7 @@ func (c *Cluster) enqueue(call *Call) {
 	}
 }
 
-// Next takes the oldest call that waits for an answer; it waits for one to come.
+// Next returns the oldest unanswered call, and waits for one if there is none.
 func (c *Cluster) Next(ctx context.Context) (*Call, error) {
 	for {
 		c.mu.Lock()
@@ -140,7 +138,7 @@ func (c *Cluster) Next(ctx context.Context) (*Call, error) {
 	}
 }
 
-// Pending is the number of calls that wait for the test's answer.
+// Pending is the number of unanswered calls.
 func (c *Cluster) Pending() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,50 +12,49 @@ import (
 // Request is a whole request.
 type Request struct {
 	Headers hostsim.Headers // with :method, :path, :authority
-	// Pieces are the body as it arrives; a last, empty piece follows as HTTP/1 codecs
-	// do. Nil: the headers end the request.
+	// Pieces are the body as it arrives. A last, empty piece follows, as from HTTP/1 codecs. Nil: the headers end the
+	// request.
 	Pieces   [][]byte
 	Trailers hostsim.Headers // instead of the last empty piece
-	Worker   int             // hostsim.AnyWorker: the next one
+	Worker   int             // hostsim.AnyWorker: the next worker
 	Options  hostsim.StreamOptions
-	// Leave has the client go away at a step; see there.
+	// Leave makes the client disconnect at a step (see Step).
 	Leave Step
 }
 
-// Step is a point of a request's life at which a client may leave.
+// Step is a point of a request's life at which a client may disconnect.
 type Step int
 
 // Steps, in the order in which they happen.
 const (
 	Never                Step = iota
-	AfterRequestHeaders       // right behind the request's headers
-	AfterFirstPiece           // right behind the first piece of body
-	AfterRequest              // right behind the whole request
-	UpstreamHasHeaders        // when upstream got the headers
-	UpstreamHasRequest        // when upstream got all of it, before it answers
-	AfterResponseHeaders      // right behind upstream's response headers
-	AfterResponse             // right behind the whole response, as it may still be held
-	ClientHasHeaders          // when the client got response headers
+	AfterRequestHeaders       // directly after the request's headers
+	AfterFirstPiece           // directly after the first piece of body
+	AfterRequest              // directly after the whole request
+	UpstreamHasHeaders        // when upstream has the request headers
+	UpstreamHasRequest        // when upstream has the whole request, before it answers
+	AfterResponseHeaders      // directly after upstream's response headers
+	AfterResponse             // directly after the whole response, which may still be held
+	ClientHasHeaders          // when the client has the response headers
 )
 
 // Response is a whole response.
 type Response struct {
 	Status   int
 	Headers  hostsim.Headers // without :status
-	Pieces   [][]byte        // given by an Upstream; the body as it is sent
+	Pieces   [][]byte        // set by an Upstream: the body in the pieces that are sent
 	Body     []byte          // of a response from Do; of an Upstream's response if Pieces is nil
 	Trailers hostsim.Headers
 	// Failure makes an Upstream fail instead of answering.
 	Failure hostsim.UpstreamFailure
-	// FailAfterHeaders makes the failure come after the response headers.
+	// FailAfterHeaders makes the failure happen after the response headers.
 	FailAfterHeaders bool
 }
 
-// Upstream answers a request as it left the filter. Do calls it on its own goroutine; it
-// may take its time.
+// Upstream answers a request as it left the filter. Do calls it on its own goroutine, so it may block.
 type Upstream func(Message) Response
 
-// ErrLeft is Do's error when the client left, as Request.Leave asked.
+// ErrLeft is Do's error when the client disconnected because of Request.Leave.
 var ErrLeft = errors.New("hostsimtest: the client left")
 
 // ResetError is Do's error when the client's connection was closed without a whole
@@ -64,8 +63,8 @@ type ResetError struct{ Reason hostsim.ResetReason }
 
 func (e *ResetError) Error() string { return "hostsimtest: response reset: " + string(e.Reason) }
 
-// Do plays a whole request and waits until the stream is over. Upstream is called once
-// the whole request has come out of the filter (never, if it does not).
+// Do plays a whole request and waits until the stream is over. It calls upstream once the whole request has left the
+// filter, or never if that does not happen.
 func Do(ctx context.Context, h *hostsim.Host, req Request, upstream Upstream) (Response, error) {
 	up, down := newSink(), newSink()
 	opts := req.Options
@@ -109,7 +108,7 @@ type doing struct {
 	req      Request
 }
 
-// at lets the client leave.
+// at disconnects the client if step is the one to leave at.
 func (d *doing) at(step Step) bool {
 	if d.req.Leave == step {
 		d.s.ClientReset()
@@ -152,7 +151,7 @@ func (d *doing) playClient(ctx context.Context) {
 	d.at(AfterRequest)
 }
 
-// await waits for upstream's sink; false when the stream ended before.
+// await waits for upstream's sink. It returns false when the stream ended first.
 func (d *doing) await(ctx context.Context, cond func(Message) bool) (Message, bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

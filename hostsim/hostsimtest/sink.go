@@ -9,19 +9,19 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Sink remembers one direction of a stream's output.
+// Sink records one direction of a stream's output.
 type Sink struct {
 	mu      sync.Mutex
 	msg     Message
 	log     []string
 	changed chan struct{}
-	// early, if set, tells on the worker's loop whether the request is still incomplete.
+	// early, if set, reports on the worker's loop whether the request is still incomplete.
 	early func() bool
 	// onChange, if set, is called on the worker's loop after each change.
 	onChange func(Message)
 }
 
-// Message is what a sink has got so far.
+// Message is what a sink has received so far.
 type Message struct {
 	Headers  hostsim.Headers // nil: none yet
 	Body     []byte
@@ -93,21 +93,21 @@ func (s *Sink) Reset(reason hostsim.ResetReason) {
 	s.change("reset "+string(reason), func() { s.msg.Reset = reason })
 }
 
-// snapshot shares the body's bytes: they are only ever appended to.
+// snapshot shares the body's bytes, which are only ever appended to.
 func (s *Sink) snapshot() Message {
 	m := s.msg
 	m.Body = m.Body[:len(m.Body):len(m.Body)]
 	return m
 }
 
-// Message returns what has come so far.
+// Message returns what has arrived so far.
 func (s *Sink) Message() Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.snapshot()
 }
 
-// Log returns what has come so far as text, one entry per event, separated by " | ".
+// Log returns what has arrived so far as text, one entry per event, separated by " | ".
 func (s *Sink) Log() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,12 +14,11 @@ import (
 // Epoch is a good start for a virtual clock.
 var Epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// Patience bounds every wait of this package; it is far beyond what any healthy step
-// takes, so that a busy machine fails no test.
+// Patience bounds every wait of this package. It is far longer than any healthy step, so a busy machine fails no test.
 const Patience = 2 * time.Minute
 
-// Start starts a host and closes it when the test ends. If the test failed, the
-// host's state is dumped to the test's log. Healthy tells whether the filter behaved.
+// Start starts a host and closes it when the test ends. If the test failed, it writes the host's state to the test's
+// log. See Healthy for whether the filter behaved.
 func Start(tb testing.TB, cfg hostsim.Config) *hostsim.Host {
 	tb.Helper()
 	if cfg.Logger == nil {
@@ -76,7 +75,7 @@ func Healthy(tb testing.TB, h *hostsim.Host) {
 	}
 }
 
-// Settle waits until the host has handled everything it was fed.
+// Settle waits until the host has handled everything that was fed.
 func Settle(tb testing.TB, h *hostsim.Host) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), Patience)

@@ -10,10 +10,10 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Stream is a stream under step-by-step control, with what came out of it.
+// Stream is a stream that a test feeds step by step, with its output.
 type Stream struct {
 	*hostsim.Stream
-	// Up is what upstream got, Down what the client got.
+	// Up is what upstream received, Down what the client received.
 	Up, Down *Sink
 	tb       testing.TB
 	host     *hostsim.Host
@@ -38,14 +38,14 @@ func OpenWith(tb testing.TB, h *hostsim.Host, opts hostsim.StreamOptions) *Strea
 	return s
 }
 
-// Settle waits until the host has handled everything it was fed.
+// Settle waits until the host has handled everything that was fed.
 func (s *Stream) Settle() {
 	s.tb.Helper()
 	Settle(s.tb, s.host)
 }
 
-// Request feeds a whole request as an HTTP/1 codec does: headers, the pieces of body,
-// and a last, empty piece. Without pieces the headers end the request.
+// Request feeds a whole request like an HTTP/1 codec: headers, the pieces of body, and a last, empty piece. Without
+// pieces the headers end the request.
 func (s *Stream) Request(h hostsim.Headers, pieces ...string) {
 	s.RequestHeaders(h, len(pieces) == 0)
 	for _, p := range pieces {
@@ -56,7 +56,7 @@ func (s *Stream) Request(h hostsim.Headers, pieces ...string) {
 	}
 }
 
-// Respond feeds a whole response the same way.
+// Respond feeds a whole response in the same way.
 func (s *Stream) Respond(status int, pieces ...string) {
 	s.ResponseHeaders(hostsim.H(":status", strconv.Itoa(status)), len(pieces) == 0)
 	for _, p := range pieces {
@@ -67,7 +67,7 @@ func (s *Stream) Respond(status int, pieces ...string) {
 	}
 }
 
-// Over settles and tells whether the stream has ended.
+// Over settles the host and reports whether the stream has ended.
 func (s *Stream) Over() bool {
 	s.tb.Helper()
 	s.Settle()
@@ -79,8 +79,8 @@ func (s *Stream) Over() bool {
 	}
 }
 
-// AwaitDown waits until the client's message satisfies cond, for streams that wait for
-// something outside the host.
+// AwaitDown waits until the client's message satisfies cond. It is for streams that wait for something outside the
+// host.
 func (s *Stream) AwaitDown(cond func(Message) bool) Message {
 	s.tb.Helper()
 	return s.await(s.Down, cond, "downstream")
@@ -116,15 +116,15 @@ func Post(path string, nameValues ...string) hostsim.Headers {
 	return append(hostsim.H(":method", "POST", ":path", path, ":authority", "example.test"), hostsim.H(nameValues...)...)
 }
 
-// RequestWindowOpen tells whether AwaitRequest would return at once.
+// RequestWindowOpen reports whether AwaitRequest would return immediately.
 func (s *Stream) RequestWindowOpen() bool { return s.AwaitRequest(new(glance)) != errShut }
 
-// ResponseWindowOpen tells whether AwaitResponse would return at once.
+// ResponseWindowOpen reports whether AwaitResponse would return immediately.
 func (s *Stream) ResponseWindowOpen() bool { return s.AwaitResponse(new(glance)) != errShut }
 
 var errShut = errors.New("the window is shut")
 
-// glance is a context that ends as soon as somebody waits for its end.
+// glance is a context that ends as soon as its end is waited for.
 type glance struct{ waited bool }
 
 func (g *glance) Done() <-chan struct{} {

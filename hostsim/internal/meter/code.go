@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Opcodes that rewriting cares about.
+// Opcodes that the rewriting has to know.
 const (
 	opBlock        = 0x02
 	opLoop         = 0x03
@@ -70,8 +70,8 @@ func (m *module) rewriteBody(out, code []byte) ([]byte, error) {
 	return out, nil
 }
 
-// immediates skips what follows an opcode, and tells whether it is a bulk
-// instruction: one whose work depends on a length, the topmost operand.
+// immediates skips the operands that follow an opcode. It reports whether it is a bulk instruction: one whose work
+// depends on a length, the topmost value of the stack.
 func (r *reader) immediates(op byte) (bulk bool) {
 	switch {
 	case op <= 0x01, op == 0x05, op == 0x0f, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4, op == 0xd1:
@@ -147,8 +147,7 @@ func (r *reader) vector() {
 	}
 }
 
-// reader takes a module apart; the first error sticks and everything after it reads
-// as zero.
+// reader reads a module. After the first error every read returns zero.
 type reader struct {
 	b   []byte
 	err error

@@ -1,17 +1,15 @@
-// Package meter bounds the work of a WebAssembly module by rewriting it: the module
-// gets a counter (an exported mutable i64 global) that every function entry and
-// every loop round takes one unit from, and every bulk memory or table instruction
-// one unit per 64 bytes or entries. Below zero the module executes unreachable. Code
-// between two checks is straight and finite, so whatever a module does, it ends.
+// Package meter bounds the work of a WebAssembly module by rewriting it. The module gets a counter, an exported mutable
+// i64 global. Every function entry and every iteration of a loop subtracts one unit from it, and every bulk memory or
+// table instruction one unit per 64 bytes or entries. When the counter is below zero the module executes unreachable.
+// Code between two checks has no loops, so every call ends.
 //
-// This costs some 1 % where an engine's own interruption checks, which leave
-// compiled code for every loop round, cost a factor of 25; and it is deterministic:
-// the same call takes the same number of units on every machine.
+// This costs about 1 %. An engine's own interruption checks, which leave compiled code in every iteration, cost a
+// factor of 25. It is also deterministic: the same call uses the same number of units on every machine.
 //
 // Tables get a maximum, because engines limit memory but not them.
 //
-// Function, type and global indexes of the module stay as they are, because all that
-// is added is added at the end. Debug sections are dropped, as code moves.
+// Function, type and global indexes of the module do not change, because all additions are at the end. Debug sections
+// are dropped, because code moves.
 package meter
 
 import (
@@ -29,7 +27,7 @@ const bulkShift = 6
 
 var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 
-// Section ids, in the order in which sections stand in a module.
+// Section ids, in the order of the sections in a module.
 const (
 	secCustom    = 0
 	secType      = 1
@@ -42,8 +40,7 @@ const (
 	secDataCount = 12
 )
 
-// rank orders section ids: the data count section stands before the code section,
-// the tag section before the globals.
+// rank orders section ids: the data count section comes before the code section, the tag section before the globals.
 func rank(id byte) int {
 	switch id {
 	case secDataCount:
@@ -59,10 +56,9 @@ type section struct {
 	body []byte
 }
 
-// Instrument returns the rewritten module, whose counter starts with the given units
-// (at most 1<<62). It fails on what is not a well-formed
-// module and on instructions it does not know (exceptions, threads); a result is not
-// necessarily valid, that is for the engine to say.
+// Instrument returns the rewritten module, whose counter starts with the given units (at most 1<<62). It returns an
+// error for a module that is not well-formed and for unknown instructions (exceptions, threads). The result may still
+// be invalid; the engine checks that.
 func Instrument(module []byte, units uint64) ([]byte, error) {
 	r := &reader{b: module}
 	if string(r.take(len(header))) != string(header) || r.err != nil {
@@ -105,7 +101,7 @@ func Instrument(module []byte, units uint64) ([]byte, error) {
 	return out, nil
 }
 
-// module is what rewriting needs to know.
+// module is what the rewriting needs to know.
 type module struct {
 	types, importedFuncs, funcs     uint32
 	importedGlobals, definedGlobals uint32
@@ -238,7 +234,7 @@ func (m *module) rewrite(s section) ([]byte, error) {
 	return s.body, nil
 }
 
-// Tables are host memory that no limit of the engine's covers.
+// Tables are host memory that the engine does not limit.
 const (
 	maxTables     = 16
 	maxTableElems = 1 << 20
@@ -300,7 +296,7 @@ func (m *module) rewriteCode(r *reader) ([]byte, error) {
 	return append(out, charge...), r.err
 }
 
-// appendCheck takes one unit.
+// appendCheck subtracts one unit and checks the counter.
 func (m *module) appendCheck(out []byte) []byte {
 	out = append(out, 0x23) // global.get
 	out = appendU32(out, m.counter())
@@ -315,8 +311,7 @@ func (m *module) appendTrapBelowZero(out []byte) []byte {
 	return append(out, 0x42, 0, 0x53, 0x04, 0x40, 0x00, 0x0b) // i64.const 0, i64.lt_s, if, unreachable, end
 }
 
-// chargeBody is the function that takes the price of a bulk instruction of n bytes and
-// returns n.
+// chargeBody is the function that subtracts the units for a bulk instruction of n bytes and returns n.
 func (m *module) chargeBody() []byte {
 	out := []byte{0, 0x23} // no locals; global.get
 	out = appendU32(out, m.counter())
