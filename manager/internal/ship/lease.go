@@ -19,7 +19,7 @@ type leaseRecord struct {
 	Holder string `json:"holder"`
 	Writer string `json:"writer"`
 	Host   string `json:"host"`
-	// Renewals grows, so that whoever watches sees that the holder is there.
+	// Renewals grows, so a watcher sees that the holder is alive.
 	Renewals uint64 `json:"renewals"`
 	TTL      int64  `json:"ttl_ms"`
 	Released bool   `json:"released,omitempty"`
