@@ -1,0 +1,302 @@
+package client
+
+import (
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// WriteMessage is what an IdempotentWriter appends.
+type WriteMessage struct {
+	Payload    []byte
+	Properties map[string]string
+	// IdempotencyID is the entry's id: the same one is appended once, however often it is
+	// written. When it is empty the id is the MD5 of the payload in hexadecimal digits, so
+	// that equal payloads are one entry.
+	IdempotencyID string
+}
+
+// WriteResult is what became of a message.
+type WriteResult struct {
+	// LogMessageID is where the entry is. It is zero for a duplicate whose place the log does not
+	// know any more.
+	LogMessageID LogMessageID
+	// ID is the entry's id, Duplicate tells that it was there already.
+	ID        string
+	Duplicate bool
+	// Err is why nothing is known to be written. After an error that is no *Error, the end of
+	// a context for example, the message may be in the log all the same: write it again with
+	// the same IdempotencyID to know.
+	Err error
+}
+
+// WriterOptions configure an IdempotentWriter. The zero value of a field means its default.
+type WriterOptions struct {
+	// Writer, when set, opens an epoch of the writer with this name: from then on messages of
+	// its earlier epochs are refused with the code api.CodeFenced.
+	Writer string
+	// MaxBatch and MaxBatchBytes bound what is sent together; defaults 256, at most 1024, and
+	// 512 KiB.
+	MaxBatch, MaxBatchBytes int
+	// MaxQueue bounds the messages that wait to be sent; default 4096. WriteAsync waits for room.
+	MaxQueue int
+}
+
+// ErrWriterClosed is the error of messages that were not sent before Close.
+var ErrWriterClosed = errors.New("client: the writer is closed")
+
+// IdempotentWriter appends to a log, each message once. It sends messages in the order in which
+// they were written, those that wait together in one batch, and one batch after the other:
+// a batch is repeated until the manager has answered it. It is safe for concurrent use.
+type IdempotentWriter struct {
+	log   *Log
+	opts  WriterOptions
+	epoch uint64
+	queue chan *write
+	stop  context.CancelCauseFunc
+	ctx   context.Context
+	ended chan struct{}
+
+	mu     sync.RWMutex // of closed and the sends to queue
+	closed bool
+}
+
+// write is a message on its way.
+type write struct {
+	ctx  context.Context
+	item itemJSON
+	done chan WriteResult // one result
+}
+
+type itemJSON struct {
+	ID         string            `json:"id"`
+	Payload    []byte            `json:"payload"`
+	Properties map[string]string `json:"properties,omitempty"`
+	Writer     string            `json:"writer,omitempty"`
+	Epoch      uint64            `json:"epoch,omitempty"`
+}
+
+func (i *itemJSON) bytes() int {
+	n := len(i.ID) + len(i.Payload) + len(i.Writer)
+	for name, value := range i.Properties {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// OpenIdempotentWriter returns a writer that runs until Close. ctx bounds only the opening.
+func (l *Log) OpenIdempotentWriter(ctx context.Context, o WriterOptions) (*IdempotentWriter, error) {
+	for _, f := range []struct {
+		name      string
+		v         *int
+		def, most int
+	}{{"MaxBatch", &o.MaxBatch, 256, 1024}, {"MaxBatchBytes", &o.MaxBatchBytes, 512 << 10, 1 << 20}, {"MaxQueue", &o.MaxQueue, 4096, 1 << 20}} {
+		if *f.v == 0 {
+			*f.v = f.def
+		}
+		if *f.v < 1 || *f.v > f.most {
+			return nil, fmt.Errorf("client: %s %d: must be 1 to %d", f.name, *f.v, f.most)
+		}
+	}
+	w := &IdempotentWriter{log: l, opts: o, queue: make(chan *write, o.MaxQueue), ended: make(chan struct{})}
+	if o.Writer != "" {
+		var err error
+		if w.epoch, err = l.openEpoch(ctx, o.Writer); err != nil {
+			return nil, err
+		}
+	}
+	w.ctx, w.stop = context.WithCancelCause(context.Background())
+	go w.run()
+	return w, nil
+}
+
+// Epoch is the writer's epoch, 0 without WriterOptions.Writer.
+func (w *IdempotentWriter) Epoch() uint64 { return w.epoch }
+
+// Write appends a message and waits for the result, at most as long as ctx lasts.
+func (w *IdempotentWriter) Write(ctx context.Context, m WriteMessage) WriteResult {
+	result := w.WriteAsync(ctx, m)
+	select {
+	case r := <-result:
+		return r
+	case <-ctx.Done():
+	}
+	select { // it may have come at the same moment
+	case r := <-result:
+		return r
+	default:
+		return WriteResult{ID: m.id(), Err: ctx.Err()}
+	}
+}
+
+// WriteAsync queues a message and returns where its one result will come. It waits only for room
+// in the queue. A message whose context ends before it is sent is not sent. The message must not
+// be changed until the result is there.
+func (w *IdempotentWriter) WriteAsync(ctx context.Context, m WriteMessage) <-chan WriteResult {
+	one := &write{ctx: ctx, item: itemJSON{m.id(), m.Payload, m.Properties, w.opts.Writer, w.epoch}, done: make(chan WriteResult, 1)}
+	if one.item.Payload == nil {
+		one.item.Payload = []byte{}
+	}
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.closed {
+		one.fail(ErrWriterClosed)
+		return one.done
+	}
+	select {
+	case w.queue <- one:
+	case <-ctx.Done():
+		one.fail(ctx.Err())
+	case <-w.ctx.Done():
+		one.fail(ErrWriterClosed)
+	}
+	return one.done
+}
+
+func (m *WriteMessage) id() string {
+	if m.IdempotencyID != "" {
+		return m.IdempotencyID
+	}
+	sum := md5.Sum(m.Payload)
+	return hex.EncodeToString(sum[:])
+}
+
+func (o *write) fail(err error) { o.done <- WriteResult{ID: o.item.ID, Err: err} }
+
+// Close sends what is queued and waits for the results. When ctx ends first, what has no result
+// by then gets ErrWriterClosed, and Close returns ctx's error.
+func (w *IdempotentWriter) Close(ctx context.Context) error {
+	stopEarly := context.AfterFunc(ctx, func() { w.stop(ErrWriterClosed) })
+	defer stopEarly()
+	w.mu.Lock()
+	first := !w.closed
+	w.closed = true
+	w.mu.Unlock()
+	if first {
+		close(w.queue)
+	}
+	<-w.ended
+	if w.ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// run sends batches until the queue is closed and empty.
+func (w *IdempotentWriter) run() {
+	defer close(w.ended)
+	var next *write // did not fit into the last batch
+	for {
+		one := next
+		if next = nil; one == nil {
+			var ok bool
+			if one, ok = <-w.queue; !ok {
+				return
+			}
+		}
+		batch, bytes := []*write{one}, one.item.bytes()
+	collect:
+		for len(batch) < w.opts.MaxBatch {
+			select {
+			case one, ok := <-w.queue:
+				if !ok {
+					break collect
+				}
+				if bytes += one.item.bytes(); bytes > w.opts.MaxBatchBytes {
+					next = one
+					break collect
+				}
+				batch = append(batch, one)
+			default:
+				break collect
+			}
+		}
+		w.send(batch)
+	}
+}
+
+// send sends a batch until it is answered, nobody waits for it any more, or the writer is closed.
+func (w *IdempotentWriter) send(batch []*write) {
+	live := batch[:0]
+	for _, one := range batch {
+		if err := one.ctx.Err(); err != nil {
+			one.fail(err)
+		} else {
+			live = append(live, one)
+		}
+	}
+	if len(live) == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	var waiting atomic.Int64
+	waiting.Store(int64(len(live)))
+	for _, one := range live {
+		defer context.AfterFunc(one.ctx, func() {
+			if waiting.Add(-1) == 0 {
+				cancel()
+			}
+		})()
+	}
+	results, err := w.log.append(ctx, live)
+	if refused(err) && len(live) > 1 { // because of one of them: the others must not suffer
+		for _, one := range live {
+			w.send([]*write{one})
+		}
+		return
+	}
+	for i, one := range live {
+		switch {
+		case err == nil:
+			one.done <- results[i]
+		case w.ctx.Err() != nil:
+			one.fail(ErrWriterClosed)
+		case one.ctx.Err() != nil:
+			one.fail(one.ctx.Err())
+		default:
+			one.fail(err)
+		}
+	}
+}
+
+// append sends the messages as one batch.
+func (l *Log) append(ctx context.Context, batch []*write) ([]WriteResult, error) {
+	body := struct {
+		Entries []itemJSON `json:"entries"`
+	}{make([]itemJSON, len(batch))}
+	for i, one := range batch {
+		body.Entries[i] = one.item
+	}
+	var out struct {
+		Results []struct {
+			problem
+			LogMessageID
+			ID        string `json:"id"`
+			Duplicate bool   `json:"duplicate"`
+		} `json:"results"`
+	}
+	call := call{method: "POST", path: l.path("/entries"), body: body}
+	if _, err := l.client.do(ctx, call, &out); err != nil {
+		return nil, err
+	}
+	if len(out.Results) != len(batch) {
+		return nil, call.notOurs(fmt.Sprintf("%d results for %d entries", len(out.Results), len(batch)))
+	}
+	results := make([]WriteResult, len(batch))
+	for i, r := range out.Results {
+		switch id := batch[i].item.ID; {
+		case r.Status != 200 && r.Status != 201:
+			results[i] = WriteResult{ID: id, Err: r.problem.error()}
+		case r.ID != id || r.Entry == 0 && !r.Duplicate:
+			return nil, call.notOurs(fmt.Sprintf("result %d is not of entry %q", i, id))
+		default:
+			results[i] = WriteResult{LogMessageID: r.LogMessageID, ID: id, Duplicate: r.Duplicate}
+		}
+	}
+	return results, nil
+}
