@@ -21,6 +21,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -84,6 +85,7 @@ type app struct {
 	downtimes prometheus.Counter
 	ledger    *ledger.Ledger
 	queue     *jobs.Queue
+	logs      logs.Engine
 	auth      *httpd.Auth
 	server    *server.Server
 	engine    httpd.Engine
@@ -144,10 +146,13 @@ func (a *app) start(ctx context.Context) error {
 	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
 		return err
 	}
+	if err := a.openLogs(ctx); err != nil {
+		return err
+	}
 	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Auth = a.version, a.log, a.auth
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval)); err != nil {
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval), server.LogRoutes(a.logs)); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
@@ -248,7 +253,7 @@ func (a *app) register() error {
 			return a.ledger.Stats(ctx)
 		}),
 		a.jobsCollector(), a.downtimes,
-		newUnreadableCollector(a.unreadable), a.moved,
+		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
 	)
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {
@@ -361,6 +366,7 @@ func (a *app) shutdown() error {
 	}
 	a.ledger.Drain()
 	a.queue.Drain()
+	a.logs.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), a.settings.ShutdownTimeout)
 	defer cancel()
 	err := a.engine.Shutdown(ctx)
@@ -390,6 +396,7 @@ func (a *app) close() error {
 	if a.queue != nil {
 		a.queue.Close()
 	}
+	a.closeLogs()
 	var err error
 	if a.store != nil {
 		failed := a.store.Err() != nil

@@ -39,6 +39,7 @@ func commands() map[string]command {
 		"serve":      {"run the service", serve},
 		"jobs":       {"list, cancel, retry, pause, replay jobs of a running manager", jobsMain},
 		"ledger":     {"list, get, resolve entries of a running manager's ledger; shard: which one it is", ledgerMain},
+		"logs":       {"list, append, tail, inspect logs of a running manager", logsMain},
 		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
 		"wal":        {"look at a data directory: verify, dump, stats", walMain},
 		"version":    {"print the version", printVersion},

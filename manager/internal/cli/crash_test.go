@@ -29,10 +29,16 @@ import (
 // crashRounds is how often the manager is killed; make test-long asks for more.
 func crashRounds(t *testing.T) int {
 	t.Helper()
+	return crashRoundsOr(t, 10)
+}
+
+// crashRoundsOr is crashRounds with another number for make test.
+func crashRoundsOr(t *testing.T, usual int) int {
+	t.Helper()
 	const name = "MANAGER_CRASH_ROUNDS"
 	v := os.Getenv(name)
 	if v == "" {
-		return 10
+		return usual
 	}
 	n, err := strconv.Atoi(v)
 	if err != nil || n < 1 {

@@ -16,6 +16,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
@@ -43,6 +44,8 @@ type operatorCall struct {
 	scope      string
 	resolution client.Resolution
 	bodyFile   string
+
+	log logFlags
 }
 
 const (
@@ -153,6 +156,8 @@ func (c *operatorCall) check(words string) error {
 			}
 		case "KEY":
 			errs = append(errs, api.ValidateKey(arg))
+		case "LOG":
+			errs = append(errs, logs.CheckName(arg))
 		default:
 			errs = append(errs, jobs.CheckName(word, arg))
 		}

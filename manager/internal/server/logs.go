@@ -10,10 +10,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
-// MaxLogBody is room for the largest append: a payload of the largest size in base64, or a
-// batch, and everything else that it may carry.
-const MaxLogBody = 2 << 20
-
 // LogRoutes are the calls of writers, readers and operators on logs.
 func LogRoutes(engine logs.Engine) []httpd.Route {
 	h := &logHandlers{engine}

@@ -53,7 +53,7 @@ func (s *Settings) check() error {
 	}
 	// The largest request is a commit in JSON: its body in base64 and room for
 	// headers, which JSON may escape; or it is a finish of many jobs.
-	s.Server.MaxBodyBytes = max(s.Ledger.MaxResultBytes/3*4+512<<10, maxJobBody)
+	s.Server.MaxBodyBytes = max(s.Ledger.MaxResultBytes/3*4+512<<10, maxJobBody, maxLogBody)
 	return nil
 }
 

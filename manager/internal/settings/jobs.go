@@ -6,6 +6,9 @@ import "github.com/oncegate/oncegate/manager/internal/jobs"
 // largest size and everything else that a call may carry.
 const maxJobBody = jobs.MaxPayloadBytes + 512<<10
 
+// maxLogBody is room for the largest append to a log.
+const maxLogBody = 2 << 20
+
 // jobsTable are the settings of the job queue.
 func (s *Settings) jobsTable() []setting {
 	const seconds = "a number of seconds"
