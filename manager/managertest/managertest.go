@@ -1,5 +1,6 @@
 // Package managertest runs a manager inside a test: its ledger and its job queue on the engine
-// that keeps all in memory, over HTTP on a loopback port of its own.
+// that keeps all in memory, its logs in a directory of the test's, over HTTP on a loopback port of
+// its own.
 //
 //	m := managertest.Start(t, managertest.Options{})
 //	c, err := client.New(client.Options{URL: m.URL})
@@ -20,6 +21,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
@@ -43,6 +46,7 @@ type Manager struct {
 	store  *mem.Store
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
+	logs   logs.Engine
 	server *server.Server
 	engine httpd.Engine // nil while the manager is stopped
 	served chan error
@@ -59,6 +63,9 @@ func Start(t testing.TB, o Options) *Manager {
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: o.BackoffBase, BackoffMax: o.BackoffMax}); err != nil {
 		t.Fatal(err)
 	}
+	if m.logs, err = walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, Logger: slog.New(slog.DiscardHandler)}); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var duties sync.WaitGroup
 	duties.Go(func() { m.ledger.Run(ctx, nil) })
@@ -66,10 +73,12 @@ func Start(t testing.TB, o Options) *Manager {
 	t.Cleanup(func() {
 		m.ledger.Drain() // calls that wait would hold up the shutdown
 		m.queue.Drain()
+		m.logs.Drain()
 		m.shutdown(time.Minute)
 		cancel()
 		duties.Wait()
 		m.queue.Close()
+		_ = m.logs.Close()
 		_ = m.store.Close()
 	})
 	m.listen("127.0.0.1:0")
@@ -85,7 +94,7 @@ func (m *Manager) listen(addr string) {
 	m.addr = ln.Addr().String()
 	m.URL = "http://" + m.addr
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
-		server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue))
+		server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs))
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)
