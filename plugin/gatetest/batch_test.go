@@ -263,7 +263,7 @@ func TestBatchWithAFencedOutcome(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
 		all := r.send(3)
-		r.Manager.Resolve(key(1), 0)
+		r.Manager.Free(key(1))
 		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
 		y := other.Send(Request{Key: key(1)})
 		y.Upstream.AwaitHeaders(t)

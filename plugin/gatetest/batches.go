@@ -1,22 +1,28 @@
 package gatetest
 
 import (
-	"strconv"
+	"bytes"
+	"cmp"
+	"context"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
-// batch deals with the calls of a batch, in their order. What the script has for the path of an item
-// befalls that item where it is an answer, and else the batch. The script for api.PathBatch is for the
-// batch alone.
-func (m *Manager) batch(c Call, message []byte, done func(hostsim.CallResponse)) error {
+// batch has the manager carry out the calls of a batch. What the script has for the path of an item befalls
+// that item where it is an answer, and the manager does not get to see it; else it befalls the batch. The
+// script for api.PathBatch is for the batch alone.
+func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(hostsim.CallResponse)) error {
+	message = bytes.Clone(message)
 	items, err := api.ViewRawBatch(nil, message)
 	if err != nil {
-		done(problem(400))
+		done(coded(400, api.CodeInvalidRequest))
 		return nil
 	}
 	h := new(held)
+	faults := make([]Fault, len(items))
+	var keys []string
 	m.mu.Lock()
 	m.batches++
 	c.Batch = m.batches
@@ -24,15 +30,14 @@ func (m *Manager) batch(c Call, message []byte, done func(hostsim.CallResponse))
 	if whole.Hold || whole.HoldCall {
 		m.held = append(m.held, h)
 	}
-	known := !m.Elder
-	var works []work
 	for i := range items {
+		if m.Elder {
+			break
+		}
 		one := c
 		one.Path, one.Trace = items[i].Op.Path(), traceOf(items[i].Trace)
-		w := m.read(&one, items[i].Message)
-		if !known {
-			continue
-		}
+		one.read(items[i].Message)
+		keys = append(keys, name(one.Scope, one.Key))
 		f := m.arrive(one, h)
 		if f.onTheWay() {
 			whole = f
@@ -40,21 +45,21 @@ func (m *Manager) batch(c Call, message []byte, done func(hostsim.CallResponse))
 				whole.Status, whole.Garbage = 0, nil
 			}
 		}
-		works = append(works, func(answer func(hostsim.CallResponse)) {
-			_ = m.carryOut(Fault{Status: f.Status, RetryAfter: f.RetryAfter, Code: f.Code, Garbage: f.Garbage}, nil, w, answer)
-		})
+		faults[i] = f
 	}
 	m.mu.Unlock()
-	if !known {
-		done(problem(404))
+	if m.Elder {
+		done(coded(404, api.CodeNotFound))
 		return nil
 	}
 	return m.carryOut(whole, h, func(answer func(hostsim.CallResponse)) {
-		if m.wrong(c.Shard) {
-			answer(coded(421, api.CodeWrongShard))
-			return
+		m.judging.Lock()
+		a := m.together(items, faults, headers)
+		m.judging.Unlock()
+		answer(response(a))
+		for _, key := range keys {
+			m.wake(key)
 		}
-		answer(together(works))
 	}, done)
 }
 
@@ -63,20 +68,42 @@ func (f *Fault) onTheWay() bool {
 	return f.Refuse || f.Lose || f.LoseAnswer || f.Failure != hostsim.CallOK || f.Foreign || f.Hold || f.HoldCall
 }
 
-// together carries the items out and joins their answers.
-func together(works []work) hostsim.CallResponse {
-	body := api.AppendRawAnswers(nil, len(works))
-	for _, w := range works {
-		w(func(r hostsim.CallResponse) {
-			status, _ := strconv.Atoi(r.Headers.Get(":status"))
-			after, _ := strconv.Atoi(r.Headers.Get("retry-after"))
-			body = api.AppendRawAnswer(body, status, after, r.Body)
-		})
+// together carries out the items that no fault befalls, as one batch, and puts the answers of all together.
+func (m *Manager) together(items []api.BatchItem, faults []Fault, headers []api.Header) simulated.Answer {
+	var sent [][]byte
+	for i, item := range items {
+		if faults[i].Status == 0 {
+			var trace [][2]string
+			for _, h := range item.Trace {
+				trace = append(trace, [2]string{h.Name, h.Value})
+			}
+			sent = append(sent, api.AppendRawItem(nil, item.Op, trace, item.Message))
+		}
 	}
-	return hostsim.CallResponse{
-		Headers: hostsim.H(":status", "200", api.HeaderManager, "test", "content-type", api.ContentTypeRaw),
-		Body:    body,
+	a := simulated.Answer{Status: 200, ContentType: api.ContentTypeRaw}
+	var answers []api.BatchAnswer
+	if len(sent) > 0 {
+		a = m.manager.Do(context.Background(), api.PathBatch, headers, append(api.AppendRawBatch(nil, len(sent)), bytes.Join(sent, nil)...))
+		var err error
+		if answers, err = api.ViewRawAnswers(nil, a.Body); a.Status != 200 || err != nil {
+			return a
+		}
 	}
+	body := api.AppendRawAnswers(nil, len(items))
+	for _, f := range faults {
+		if f.Status != 0 {
+			body = api.AppendRawAnswer(body, f.Status, f.RetryAfter, coded(f.Status, cmp.Or(f.Code, "test")).Body)
+			continue
+		}
+		one := answers[0]
+		answers = answers[1:]
+		if f.Garbage != nil {
+			one.Body = f.Garbage
+		}
+		body = api.AppendRawAnswer(body, one.Status, one.RetryAfterSeconds, one.Body)
+	}
+	a.Body = body
+	return a
 }
 
 func traceOf(headers []api.Header) string {

@@ -1,5 +1,5 @@
-// Package gatetest tests the gate from outside, on hostsim, with a scripted
-// manager, a scripted upstream and a clock that the test moves.
+// Package gatetest tests the gate from outside, on hostsim, with a scripted upstream, a clock that the test
+// moves, and a manager behind a network that the test breaks. The manager is the real one, on a volatile store.
 //
 // Every case runs on the native build of the gate and on build/oncegate.wasm,
 // the file that ships, and on both with calls that go to the manager by themselves

@@ -66,7 +66,7 @@ func TestVMTraps(t *testing.T) {
 				r.Clock.Advance(54 * time.Second)
 				z := r.Send(Request{Key: "k", Worker: 0})
 				want(t, "when the reservation is over", z.Response().Problem(t), "outcome-unknown")
-				r.Manager.Resolve("k", 0)
+				r.Manager.Free("k")
 				z = r.Send(Request{Key: "k", Worker: 0})
 				z.Answer(200, "again")
 				want(t, "when an operator has released it", z.Response().Body, "again")

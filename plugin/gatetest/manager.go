@@ -1,16 +1,17 @@
 package gatetest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
 // Fault is what happens to one call on its way to the manager and back.
@@ -38,23 +39,25 @@ type Fault struct {
 	HoldCall bool
 }
 
-// Manager is a small in-memory ledger that speaks the raw form: the contract of
-// the real one as far as the gate can tell. It is a hostsim.Cluster.
+// Manager is a manager of its own on a volatile store, with the test in the place of the network. It
+// is a hostsim.Cluster. The ledger judges every call; only waiting is done here, on the test's clock.
 type Manager struct {
 	// Elder: it does not know of batches.
 	Elder bool
 
-	clock hostsim.Clock
+	clock   hostsim.Clock
+	manager *simulated.Manager
 
-	mu       sync.Mutex
-	identity identity
-	entries  map[string]*entry
-	script   map[string][]Fault // by path, used up in order
-	always   map[string]Fault   // by path, when the script is empty
-	calls    []Call
-	batches  int
-	held     []*held
-	changed  chan struct{} // closed and replaced whenever something happens
+	judging sync.Mutex           // one call at a time, and the calls that wait
+	waiting map[string][]*waiter // by scope and key, in the order in which they came
+
+	mu      sync.Mutex
+	script  map[string][]Fault // by path, used up in order
+	always  map[string]Fault   // by path, when the script is empty
+	calls   []Call
+	batches int
+	held    []*held
+	changed chan struct{} // closed and replaced whenever something happens
 }
 
 // Call is a call that reached the manager's door.
@@ -69,21 +72,24 @@ type Call struct {
 	Batch int
 }
 
-type entry struct {
-	state       api.State
-	token       string
-	fingerprint string
-	expires     time.Time
-	unknown     time.Duration // how long it is unknown when it runs out while it is pending
-	result      api.Result
-	waiters     []func() // run without the lock
+// NewManager returns one with an empty ledger.
+func NewManager(clock hostsim.Clock) *Manager {
+	m, err := simulated.InMemory(simulated.Options{Version: "test", Clock: clock.Now, MaxEntries: 100_000, CommittedTTL: 300 * time.Second})
+	if err != nil {
+		panic(err)
+	}
+	return &Manager{
+		clock: clock, manager: m, waiting: make(map[string][]*waiter), script: make(map[string][]Fault),
+		always: make(map[string]Fault), changed: make(chan struct{}),
+	}
 }
 
-// NewManager returns an empty ledger.
-func NewManager(clock hostsim.Clock) *Manager {
-	return &Manager{
-		clock: clock, entries: make(map[string]*entry), script: make(map[string][]Fault),
-		always: make(map[string]Fault), changed: make(chan struct{}),
+// Be gives the manager a name and, where there is any, the list of all shards, as --shard and --shards do.
+func (m *Manager) Be(name string, list ...string) {
+	m.judging.Lock()
+	defer m.judging.Unlock()
+	if err := m.manager.Become(context.Background(), name, list); err != nil {
+		panic(err)
 	}
 }
 
@@ -159,38 +165,37 @@ func (m *Manager) Changed() <-chan struct{} {
 
 // State returns the state of the only entry with that key, in any scope.
 func (m *Manager) State(key string) (api.State, api.Result) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id, e := range m.entries {
-		if strings.HasSuffix(id, "\x00"+key) && m.live(e) {
-			return e.state, e.result
+	for _, e := range m.entries() {
+		if e.Key == key {
+			var result api.Result
+			_ = result.ParseRaw(e.Result) // it has none while it is pending
+			return e.State, result
 		}
 	}
 	return api.StateNone, api.Result{}
 }
 
-// Resolve is an operator's word on the only entry with that key: it was executed with that
-// status, or with 0 it is free.
-func (m *Manager) Resolve(key string, status int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for id, e := range m.entries {
-		switch {
-		case !strings.HasSuffix(id, "\x00"+key):
-		case status == 0:
-			delete(m.entries, id)
-		default:
-			e.state, e.result = api.StateCommitted, api.Result{Status: status, BodyOmitted: true}
-			e.expires = m.clock.Now().Add(defaultTTL)
-		}
+func (m *Manager) entries() []simulated.Entry {
+	list, err := m.manager.List(context.Background())
+	if err != nil {
+		panic(err)
 	}
+	return list
 }
 
+// Free is an operator's word on the only entry with that key: it is free.
+func (m *Manager) Free(key string) { m.drop(func(e *simulated.Entry) bool { return e.Key == key }) }
+
 // Forget drops everything, as if it had expired.
-func (m *Manager) Forget() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	clear(m.entries)
+func (m *Manager) Forget() { m.drop(func(*simulated.Entry) bool { return true }) }
+
+func (m *Manager) drop(which func(*simulated.Entry) bool) {
+	for _, e := range m.entries() {
+		if which(&e) {
+			_ = m.manager.Delete(context.Background(), e.Scope, e.Key) // or it has just expired
+			m.wake(name(e.Scope, e.Key))
+		}
+	}
 }
 
 // Call implements hostsim.Cluster.
@@ -200,61 +205,47 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 		Authorization: req.Headers.Get("authorization"), Shard: req.Headers.Get(api.HeaderShard),
 		Trace: req.Headers.Get("x-request-id") + " " + req.Headers.Get("traceparent"),
 	}
-	if c.Path == api.PathBatch {
-		return m.batch(c, req.Body, done)
+	var headers []api.Header
+	for _, h := range req.Headers {
+		headers = append(headers, api.Header{Name: h[0], Value: h[1]})
 	}
-	work := m.read(&c, req.Body)
+	if c.Path == api.PathBatch {
+		return m.batch(c, headers, req.Body, done)
+	}
+	message := c.read(req.Body)
 	h := new(held)
 	m.mu.Lock()
 	f := m.arrive(c, h)
 	m.mu.Unlock()
-	if m.wrong(c.Shard) {
-		work = func(answer func(hostsim.CallResponse)) { answer(coded(421, api.CodeWrongShard)) }
-	}
-	return m.carryOut(f, h, work, done)
+	return m.carryOut(f, h, func(answer func(hostsim.CallResponse)) { m.judge(&c, headers, message, answer) }, done)
 }
 
 // work carries a call out.
 type work func(answer func(hostsim.CallResponse))
 
-// read completes a call with what its message says.
-func (m *Manager) read(c *Call, message []byte) work {
+// read completes a call with what its message says, and returns a copy that does not ask to wait.
+func (c *Call) read(message []byte) []byte {
 	switch c.Path {
 	case api.PathReserve, api.PathRenew, api.PathUnknown:
 		var r api.ReserveRequest
-		if r.ParseRaw(message) != nil {
-			break
+		if r.ParseRaw(message) == nil {
+			c.Key, c.Scope, c.Token, c.Fingerprint = r.Key, r.Scope, r.Token, r.Fingerprint
+			c.Wait, c.PendingTTL, c.UnknownTTL = r.Wait, r.PendingTTL, r.UnknownTTL
+			r.Wait = 0
+			return r.AppendRaw(nil)
 		}
-		c.Key, c.Scope, c.Token, c.Fingerprint = r.Key, r.Scope, r.Token, r.Fingerprint
-		c.Wait, c.PendingTTL, c.UnknownTTL = r.Wait, r.PendingTTL, r.UnknownTTL
-		switch c.Path {
-		case api.PathReserve:
-			return func(answer func(hostsim.CallResponse)) { m.reserve(&r, answer) }
-		case api.PathRenew:
-			return func(answer func(hostsim.CallResponse)) { answer(m.renew(&r)) }
-		}
-		return func(answer func(hostsim.CallResponse)) { answer(m.unknown(&r)) }
 	case api.PathCommit, api.PathReject:
 		var r api.FinishRequest
-		if r.ParseRaw(message) != nil {
-			break
+		if message = bytes.Clone(message); r.ParseRaw(message) == nil {
+			c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
 		}
-		r.Result.Body = append([]byte(nil), r.Result.Body...)
-		c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
-		state := api.StateCommitted
-		if c.Path == api.PathReject {
-			state = api.StateRejected
-		}
-		return func(answer func(hostsim.CallResponse)) { answer(m.finish(&r, state)) }
 	case api.PathRelease:
 		var r api.ReleaseRequest
-		if r.ParseRaw(message) != nil {
-			break
+		if r.ParseRaw(message) == nil {
+			c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token
 		}
-		c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token
-		return func(answer func(hostsim.CallResponse)) { answer(m.release(&r)) }
 	}
-	return func(answer func(hostsim.CallResponse)) { answer(problem(400)) }
+	return bytes.Clone(message)
 }
 
 // arrive counts a call and returns what goes wrong with it. A test that has seen the count
@@ -347,19 +338,10 @@ func (m *Manager) hold(h *held, answer func()) {
 	answer()
 }
 
-func problem(status int) hostsim.CallResponse { return coded(status, "test") }
-
 func coded(status int, code api.Code) hostsim.CallResponse {
 	p := api.Problem{Status: status, Code: code, Title: "test"}
 	return hostsim.CallResponse{
 		Headers: hostsim.H(":status", strconv.Itoa(status), api.HeaderManager, "test", "content-type", api.ContentTypeProblem),
 		Body:    p.AppendJSON(nil),
-	}
-}
-
-func answered(status int, r *api.ReserveReply) hostsim.CallResponse {
-	return hostsim.CallResponse{
-		Headers: hostsim.H(":status", strconv.Itoa(status), api.HeaderManager, "test", "content-type", api.ContentTypeRaw),
-		Body:    r.AppendRaw(nil),
 	}
 }

@@ -70,11 +70,13 @@ type Options struct {
 
 // Manager is one run of a manager on a disk. All methods are safe for concurrent use.
 type Manager struct {
-	store  store.Store
-	ledger *ledger.Ledger
-	server *server.Server
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	store    store.Store
+	options  Options
+	identity func() shard.Identity
+	ledger   *ledger.Ledger
+	server   *server.Server
+	stop     context.CancelFunc
+	work     sync.WaitGroup
 }
 
 // Open recovers what is on the disk and starts a manager on it. The caller must call Close.
@@ -88,8 +90,8 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 		return nil, err
 	}
 	leases := downtime.New(st, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
-	m := &Manager{store: leases}
-	if err := m.build(ctx, leases, o); err != nil {
+	m := &Manager{store: leases, options: o}
+	if err := m.build(ctx, leases, shard.Want{Name: o.Name, Shards: o.Shards}); err != nil {
 		return nil, errors.Join(err, leases.Close())
 	}
 	var background context.Context
@@ -103,11 +105,30 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 	return m, nil
 }
 
-func (m *Manager) build(ctx context.Context, st store.Store, o Options) error {
-	keeper, _, err := shard.Open(ctx, st, shard.Want{Name: o.Name, Shards: o.Shards})
+// InMemory starts a manager without a disk, which loses everything when it is closed. It runs no goroutine of its own: time
+// passes for it when its clock moves, and what expired is gone when a call meets it.
+func InMemory(o Options) (*Manager, error) {
+	m := &Manager{store: mem.New(mem.Options{Clock: o.Clock}), options: o, stop: func() {}}
+	if err := m.build(context.Background(), m.store, shard.Want{Name: o.Name, Shards: o.Shards}); err != nil {
+		return nil, errors.Join(err, m.store.Close())
+	}
+	return m, nil
+}
+
+// Become restarts the manager on its data with another name, as --shard and --shard-was do, and with the list of
+// shards where it names any. No call may be under way.
+func (m *Manager) Become(ctx context.Context, name string, shards []string) error {
+	was := m.identity()
+	return m.build(ctx, m.store, shard.Want{Name: name, Was: was.Name, Shards: shards, Version: was.Version + 1})
+}
+
+func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) error {
+	keeper, _, err := shard.Open(ctx, st, want)
 	if err != nil {
 		return err
 	}
+	o := &m.options
+	m.identity = keeper.Identity
 	m.ledger, err = ledger.New(st, ledger.Options{
 		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
 	})
@@ -124,7 +145,8 @@ func (m *Manager) build(ctx context.Context, st store.Store, o Options) error {
 type Answer struct {
 	Status      int
 	ContentType string
-	RetryAfter  int // in seconds; 0: not told
+	RetryAfter  int          // in seconds; 0: not told
+	Headers     []api.Header // the others
 	Body        []byte
 }
 
@@ -133,13 +155,28 @@ type Answer struct {
 func (m *Manager) Do(ctx context.Context, path string, headers []api.Header, body []byte) Answer {
 	var r httpd.Response
 	m.server.Do(ctx, &httpd.Direct{Method: "POST", Path: path, Body: body, Headers: headers}, &r)
-	return Answer{Status: r.Status, ContentType: r.ContentType, RetryAfter: r.RetryAfter, Body: r.Body}
+	return Answer{Status: r.Status, ContentType: r.ContentType, RetryAfter: r.RetryAfter, Headers: r.Headers(), Body: r.Body}
 }
 
 // Entries is the number of keys that the ledger holds, in whatever state.
 func (m *Manager) Entries(ctx context.Context) (int, error) {
 	s, err := m.ledger.Stats(ctx)
 	return s.Pending + s.Committed + s.Rejected + s.Unknown, err
+}
+
+// Entry is a key of the ledger as operators see it.
+type Entry = ledger.Entry
+
+// List returns the entries of the ledger, at most the first 1000.
+func (m *Manager) List(ctx context.Context) ([]Entry, error) {
+	list, _, err := m.ledger.List(ctx, api.StateNone, ledger.MaxListLimit, "")
+	return list, err
+}
+
+// Delete frees a key, as an operator does.
+func (m *Manager) Delete(ctx context.Context, scope, key string) error {
+	_, err := m.ledger.Delete(ctx, scope, key)
+	return err
 }
 
 // ResolveUnknown does what an operator does who learned that the requests of unknown outcome

@@ -1,0 +1,101 @@
+package gatetest
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/managertest/simulated"
+)
+
+// waiter is a reserve that waits for a key. The manager would hold it on the time of the machine, so it
+// is asked without a wait, and again whenever that may have another answer: when a call about the key
+// ends, and when the reservation is over.
+type waiter struct {
+	ask    func() simulated.Answer
+	answer func(hostsim.CallResponse)
+	over   bool // it has waited long enough
+}
+
+func name(scope, key string) string { return scope + "\x00" + key }
+
+// judge has the manager answer a call.
+func (m *Manager) judge(c *Call, headers []api.Header, message []byte, answer func(hostsim.CallResponse)) {
+	ask := func() simulated.Answer { return m.manager.Do(context.Background(), c.Path, headers, message) }
+	id := name(c.Scope, c.Key)
+	m.judging.Lock()
+	a := ask()
+	if a.Status == 202 && c.Wait > 0 {
+		w := &waiter{ask: ask, answer: answer}
+		m.waiting[id] = append(m.waiting[id], w)
+		first := len(m.waiting[id]) == 1
+		m.judging.Unlock()
+		m.clock.AfterFunc(c.Wait, func() {
+			m.judging.Lock()
+			w.over = true
+			m.judging.Unlock()
+			m.wake(id)
+		})
+		if first {
+			m.watch(id, a)
+		}
+		return
+	}
+	m.judging.Unlock()
+	answer(response(a))
+	if c.Path != api.PathReserve {
+		m.wake(id)
+	}
+}
+
+// watch wakes the waiters of a key when the reservation is over that the manager has answered.
+func (m *Manager) watch(id string, a simulated.Answer) {
+	var r api.ReserveReply
+	if r.ParseRaw(a.Body) == nil {
+		m.clock.AfterFunc(r.ExpiresIn, func() {
+			if a := m.wake(id); a.Status == 202 {
+				m.watch(id, a) // it was renewed
+			}
+		})
+	}
+}
+
+// wake asks for the calls that wait for a key, in their order, and returns the last answer. Those that are
+// to wait on do.
+func (m *Manager) wake(id string) (last simulated.Answer) {
+	m.judging.Lock()
+	var keep []*waiter
+	var tell []func()
+	for _, w := range m.waiting[id] {
+		a := w.ask()
+		if last = a; a.Status == 202 && !w.over {
+			keep = append(keep, w)
+			continue
+		}
+		if a.Status == 201 {
+			m.watch(id, a) // another reservation, for those behind it
+		}
+		tell = append(tell, func() { w.answer(response(a)) })
+	}
+	if m.waiting[id] = keep; len(keep) == 0 {
+		delete(m.waiting, id)
+	}
+	m.judging.Unlock()
+	for _, f := range tell {
+		f()
+	}
+	return last
+}
+
+// response is an answer as it arrives.
+func response(a simulated.Answer) hostsim.CallResponse {
+	h := hostsim.H(":status", strconv.Itoa(a.Status), api.HeaderManager, "test", "content-type", a.ContentType)
+	if a.RetryAfter > 0 {
+		h.Add("retry-after", strconv.Itoa(a.RetryAfter))
+	}
+	for _, extra := range a.Headers {
+		h.Add(extra.Name, extra.Value)
+	}
+	return hostsim.CallResponse{Headers: h, Body: a.Body}
+}
