@@ -18,7 +18,7 @@ import (
 
 // patience is how long a test waits for what must happen. It is only ever used
 // up by a failing test.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // cluster is the manager's name in all configurations here.
 const cluster = "oncegate_manager"
