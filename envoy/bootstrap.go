@@ -56,8 +56,8 @@ func unmarshalYAML(text []byte, m proto.Message) error {
 	return protojson.Unmarshal(json, m)
 }
 
-// Validate checks a message with the rules of Envoy's API, also those of the messages
-// that are packed into it, which Envoy's generated validators do not look into.
+// Validate checks a message with the rules of Envoy's API. It also checks the messages packed into it, which Envoy's
+// generated validators skip.
 func Validate(m proto.Message) error {
 	if v, ok := m.(interface{ ValidateAll() error }); ok {
 		if err := v.ValidateAll(); err != nil {
@@ -73,7 +73,7 @@ func Validate(m proto.Message) error {
 	})
 }
 
-// eachAny calls f for every Any in m, not those inside another.
+// eachAny calls f for every Any in m, but not for those inside another Any.
 func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
 	if a, ok := m.Interface().(*anypb.Any); ok {
 		return f(a)
@@ -101,9 +101,9 @@ func eachAny(m protoreflect.Message, f func(*anypb.Any) error) error {
 	return errors.Join(errs...)
 }
 
-// Edit calls change with the connection manager and the Wasm plugin of the bootstrap's
-// first listener and puts what it made of them back in. The only other listener that there may
-// be is the inner one, which gets the first one's routes and what it has behind the gate.
+// Edit calls change with the connection manager and the Wasm plugin of the bootstrap's first listener, and stores the
+// changed messages back. The only other listener may be the inner one. It gets the first one's routes, and the filters
+// behind the gate.
 func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error) error {
 	listeners := b.GetStaticResources().GetListeners()
 	if len(listeners) != 1 && (len(listeners) != 2 || listeners[1].GetInternalListener() == nil) {
@@ -150,8 +150,8 @@ func Edit(b *bootstrapv3.Bootstrap, change func(hcm *hcmv3.HttpConnectionManager
 	return nil
 }
 
-// behind puts the filters that stand between gate and router into the inner listener as well:
-// requests that the gate carries do not pass them in the outer one.
+// behind copies the filters between gate and router into the inner listener: requests that the gate carries do not pass
+// them in the outer one.
 func behind(outer, inner *hcmv3.HttpConnectionManager) {
 	gate := slices.IndexFunc(outer.GetHttpFilters(), func(f *hcmv3.HttpFilter) bool { return f.GetName() == "oncegate" })
 	last := len(inner.GetHttpFilters()) - 1
@@ -166,7 +166,7 @@ func behind(outer, inner *hcmv3.HttpConnectionManager) {
 	}
 }
 
-// connectionManager is the only filter of a listener.
+// connectionManager returns the only filter of a listener.
 func connectionManager(l *listenerv3.Listener) (*listenerv3.Filter, *hcmv3.HttpConnectionManager, error) {
 	if len(l.GetFilterChains()) != 1 || len(l.GetFilterChains()[0].GetFilters()) != 1 {
 		return nil, nil, errors.New("envoy: want one filter chain of one filter in each listener")
@@ -176,10 +176,10 @@ func connectionManager(l *listenerv3.Listener) (*listenerv3.Filter, *hcmv3.HttpC
 	return filter, hcm, filter.GetTypedConfig().UnmarshalTo(hcm)
 }
 
-// deterministic is how protojson packs messages: maps in order.
+// deterministic makes protojson pack messages with maps in order.
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
-// PluginJSON is the filter's own configuration in a plugin's.
+// PluginJSON returns the gate's own configuration in the plugin's.
 func PluginJSON(plugin *wasmv3.PluginConfig) ([]byte, error) {
 	text := new(wrapperspb.StringValue)
 	if err := plugin.GetConfiguration().UnmarshalTo(text); err != nil {
@@ -188,7 +188,7 @@ func PluginJSON(plugin *wasmv3.PluginConfig) ([]byte, error) {
 	return []byte(text.GetValue()), nil
 }
 
-// SetPluginJSON replaces it.
+// SetPluginJSON replaces the gate's own configuration.
 func SetPluginJSON(plugin *wasmv3.PluginConfig, json []byte) error {
 	return plugin.GetConfiguration().MarshalFrom(wrapperspb.String(string(json)))
 }

@@ -9,8 +9,7 @@
 //	istio/manager.yaml     how Istio's proxies reach the manager, and a protected route
 //	istio/shards.yaml      several managers with a ledger each, and how Istio's proxies reach them
 //
-// The files are meant to be copied; each says what to adapt. The Go code serves the
-// tests of this package, which check every file and the filter's configuration
-// inside it, and all that runs envoy.yaml and headers-mode.yaml in a real Envoy with
-// other addresses (Local): the end-to-end tests and the examples.
+// The files are meant to be copied; each says what to adapt. The Go code serves this package's tests, which check every
+// file and the gate's configuration inside it. It also serves everything that runs envoy.yaml and headers-mode.yaml in
+// a real Envoy with other addresses (Local): the end-to-end tests and the examples.
 package envoy

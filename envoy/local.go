@@ -16,21 +16,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Local is a static configuration with other addresses, and another place of the module. All else stays as published.
+// Local is a static configuration with other addresses and another path of the module. Everything else is as published.
 type Local struct {
 	// Mode is "body" for envoy.yaml, "headers" for headers-mode.yaml.
 	Mode string
-	// Listen and Admin are what Envoy listens on, as IP:port; port 0 takes a free one.
+	// Listen and Admin are the addresses that Envoy listens on, as IP:port; port 0 takes a free one.
 	Listen, Admin string
 	// Upstream and Manager are the only endpoints of the clusters upstream and oncegate_manager, as IP:port.
 	Upstream, Manager string
-	// Managers are further clusters like oncegate_manager, by name, with their only endpoints: those of shards.
+	// Managers are further clusters like oncegate_manager, by name, with their only endpoints: the managers of shards.
 	Managers map[string]string
 	// Module is the path of oncegate.wasm.
 	Module string
-	// Plugin has fields of the filter's configuration that replace the published ones.
+	// Plugin has fields of the gate's configuration that replace the published ones.
 	Plugin map[string]any
-	// Edit changes the rest; nil for nothing.
+	// Edit changes the rest; nil for no change.
 	Edit func(*hcmv3.HttpConnectionManager) error
 }
 
@@ -45,7 +45,7 @@ func load(mode string) (*bootstrapv3.Bootstrap, error) {
 	return LoadBootstrap(name)
 }
 
-// PluginConfig returns the filter's configuration as published for a mode, with some fields replaced, as JSON.
+// PluginConfig returns the gate's configuration as published for a mode, with some fields replaced, as JSON.
 func PluginConfig(mode string, fields map[string]any) (text []byte, err error) {
 	b, err := load(mode)
 	if err != nil {
@@ -71,7 +71,8 @@ func merge(plugin *wasmv3.PluginConfig, fields map[string]any) ([]byte, error) {
 	return json.Marshal(merged)
 }
 
-// Bootstrap returns the configuration as JSON, which `envoy --config-path` takes from a file whose name ends in .json.
+// Bootstrap returns the configuration as JSON, which `envoy --config-path` accepts from a file whose name ends in
+// .json.
 func (l Local) Bootstrap() ([]byte, error) {
 	b, err := load(l.Mode)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Environment variables that choose what Find and ForTests give.
+// Environment variables that control what Find and ForTests return.
 const (
 	// BinEnv names one Envoy binary, by its path.
 	BinEnv = "ENVOY_BIN"
@@ -22,18 +22,19 @@ const (
 	ListEnv = "ENVOYS"
 )
 
-// Least is the oldest release that takes the configurations of package envoy; an older one is not used.
+// Least is the oldest release that accepts the configurations of package envoy. An older one is not used.
 const Least = "1.35"
 
-// versionTimeout bounds how long an Envoy may take to tell its version; the file is large and may be cold.
+// versionTimeout bounds how long an Envoy may take to print its version: the file is large and may not be in the page
+// cache.
 const versionTimeout = time.Minute
 
-// ErrNone: there is no Envoy. The error that wraps it says where it was looked for.
+// ErrNone: there is no Envoy. The error that wraps it says where Find looked.
 var ErrNone = errors.New("no Envoy")
 
-// SettingError is an environment variable with a value that cannot be used. Programs exit 2 for it.
+// SettingError is an environment variable whose value cannot be used. Programs exit 2 for it.
 type SettingError struct {
-	// Name is the variable's, Value what it holds.
+	// Name is the variable's name, Value its value.
 	Name, Value string
 	// Problem says what is wrong, Want what is allowed.
 	Problem, Want string
@@ -49,11 +50,11 @@ type Binary struct {
 	Version string
 	// Path is absolute.
 	Path string
-	// Origin says why it was taken: "ENVOY_BIN", "PATH" or "pinned".
+	// Origin says where it was found: "ENVOY_BIN", "PATH" or "pinned".
 	Origin string
 }
 
-// Name is how tests and logs call it: envoy-1.40.0.
+// Name is its name in tests and logs: envoy-1.40.0.
 func (b Binary) Name() string { return "envoy-" + b.Version }
 
 func (b Binary) String() string { return fmt.Sprintf("%s (%s, %s)", b.Name(), b.Origin, b.Path) }
@@ -75,7 +76,7 @@ func Find(ctx context.Context, toolchain string) (Binary, error) {
 	return b, nil
 }
 
-// Missing is an Envoy that tests should run on and cannot.
+// Missing is an Envoy that tests should run on but cannot.
 type Missing struct {
 	// Version is the release.
 	Version string
@@ -85,8 +86,8 @@ type Missing struct {
 
 func (m Missing) String() string { return fmt.Sprintf("envoy-%s (%v)", m.Version, m.Err) }
 
-// ForTests returns the Envoys to test with, and those that are not there. Where ENVOYS and ENVOY_BIN leave the choice,
-// an `envoy` on PATH takes the place of a missing Default. The error is a *SettingError.
+// ForTests returns the Envoys to test with, and those that are missing. If neither ENVOYS nor ENVOY_BIN is set, an
+// `envoy` on PATH replaces a missing Default. The error is a *SettingError.
 func ForTests(ctx context.Context, toolchain string) (found []Binary, missing []Missing, err error) {
 	versions := strings.Fields(os.Getenv(ListEnv))
 	for _, v := range versions {
@@ -120,8 +121,7 @@ func ForTests(ctx context.Context, toolchain string) (found []Binary, missing []
 	return found, missing, nil
 }
 
-// Required reports whether a missing Envoy fails the tests: where they run for others (CI=true), and where the
-// versions were asked for by name.
+// Required reports whether a missing Envoy fails the tests: in CI (CI=true), and when ENVOYS names the versions.
 func Required() bool { return os.Getenv("CI") == "true" || strings.TrimSpace(os.Getenv(ListEnv)) != "" }
 
 // Installed returns the pinned version from the toolchain folder.
@@ -144,7 +144,7 @@ func binaryPath(toolchain, version string) string {
 	return filepath.Join(toolchain, "envoy-"+version, "envoy")
 }
 
-// named is the Envoy that ENVOY_BIN names; ok is false when it is not set.
+// named returns the Envoy that ENVOY_BIN names. ok is false when the variable is not set.
 func named(ctx context.Context) (b Binary, ok bool, err error) {
 	value := os.Getenv(BinEnv)
 	if value == "" {
@@ -177,7 +177,7 @@ func fromPath(ctx context.Context) (Binary, error) {
 
 var versionLine = regexp.MustCompile(`version: [0-9a-f]+/(([0-9]+)\.([0-9]+)\.[0-9]+[^/]*)/`)
 
-// inspect asks a binary for its version and refuses one that is too old.
+// inspect asks a binary for its version and rejects one that is too old.
 func inspect(ctx context.Context, path, origin string) (Binary, error) {
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
@@ -198,7 +198,7 @@ func inspect(ctx context.Context, path, origin string) (Binary, error) {
 	return b, nil
 }
 
-// atLeast compares with Least by numbers; what is too large for one is new.
+// atLeast compares with Least by numbers. A number out of range counts as new.
 func atLeast(major, minor string) bool {
 	leastMajor, leastMinor, _ := strings.Cut(Least, ".")
 	if major != leastMajor {
@@ -212,7 +212,7 @@ func number(digits string) uint64 {
 	return n
 }
 
-// lastLine is the last line of a program's output that is not empty, cut short, as an addition to an error; "" when
+// lastLine returns the last line of a program's output that is not empty, shortened, to be added to an error; "" when
 // there is none.
 func lastLine(out []byte) string {
 	const most = 200

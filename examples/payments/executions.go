@@ -52,7 +52,7 @@ func (e *executions) counts() executionCounts {
 	return executionCounts{Total: e.total, Keys: maps.Clone(e.keys), Untracked: e.untracked}
 }
 
-// countsOf is counts with that one key alone in Keys, and none when it was not executed.
+// countsOf is counts with only that key in Keys, or none if it was not executed.
 func (e *executions) countsOf(key string) executionCounts {
 	e.mu.Lock()
 	defer e.mu.Unlock()

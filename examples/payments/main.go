@@ -14,8 +14,8 @@
 //	x-demo-drop: before     close the connection without an answer, the work not done
 //	x-demo-drop: after      close the connection without an answer, the work done
 //
-// Any other value is a 400 problem that names header, value and what is allowed; nothing is executed then. A body that is
-// not a JSON object is a 400 as well, one over 1 MiB a 413.
+// Any other value is a 400 problem that names header, value and what is allowed; then nothing is executed. A body that
+// is not a JSON object is a 400 too, and one over 1 MiB a 413.
 //
 // GET /executions answers {"total": N, "keys": {KEY: N}, "untracked": N}: executions in all, by key, and those of keys
 // that were not recorded, because they are longer than 255 bytes or came after the first 100,000 different keys. With
@@ -38,8 +38,8 @@ import (
 	"time"
 )
 
-// shutdownTimeout bounds how long requests that are being worked on may take to finish after SIGINT or SIGTERM; those that
-// are left then lose their connection.
+// shutdownTimeout bounds how long running requests may take to finish after SIGINT or SIGTERM. Those that are left lose
+// their connection.
 const shutdownTimeout = 5 * time.Second
 
 func main() {
@@ -82,7 +82,7 @@ func run(ctx context.Context, args []string, stderr io.Writer, listening func(ne
 	return 0
 }
 
-// serve answers requests on l until ctx ends, then waits up to shutdownTimeout for those under way.
+// serve answers requests on l until ctx ends, and then waits up to shutdownTimeout for the running ones.
 func serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler:           newService().handler(),
@@ -100,7 +100,7 @@ func serve(ctx context.Context, l net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	// The context that ended is the reason for the shutdown, so it cannot bound it.
+	// ctx has ended, which caused the shutdown, so it cannot bound it.
 	timeout, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer cancel()
 	err := srv.Shutdown(timeout)

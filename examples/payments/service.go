@@ -78,7 +78,7 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 		// Closes the connection without an answer.
 		panic(http.ErrAbortHandler)
 	}
-	// The work counts from its start: a caller that leaves while it takes its time has had it executed.
+	// The work counts from its start: if the caller leaves during the work, it was executed.
 	answer.Execution = s.ledger.add(r.Header.Get("Idempotency-Key"))
 	answer.ID = "pay_" + strconv.FormatInt(answer.Execution, 10)
 	trouble.work(r)
@@ -88,7 +88,7 @@ func (s *service) pay(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, "application/json", trouble.status, answer.encode(trouble.bodyBytes))
 }
 
-// decodeObject takes amount and currency from a body that must be one JSON object; other fields are ignored.
+// decodeObject reads amount and currency from a body that must be one JSON object; it ignores other fields.
 func decodeObject(body []byte, p *payment) error {
 	if trimmed := bytes.TrimSpace(body); len(trimmed) == 0 || trimmed[0] != '{' {
 		return errors.New("the body is not a JSON object, such as {\"amount\": 100}")
@@ -129,7 +129,7 @@ func (p payment) encode(size int) []byte {
 		p.Padding = string(bytes.Repeat([]byte{'x'}, pad))
 		return mustMarshal(p)
 	}
-	// Too little is missing for a field of its own: white space is as good.
+	// The missing bytes may be too few for a field, so the padding is white space.
 	if pad := size - len(b); pad > 0 {
 		return append(b, bytes.Repeat([]byte{'\n'}, pad)...)
 	}
@@ -144,7 +144,7 @@ func (s *service) executions(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, "application/json", http.StatusOK, mustMarshal(counts()))
 }
 
-// problem is an RFC 9457 problem; the title says it all, so the type stays the default, about:blank.
+// problem is an RFC 9457 problem. The title is sufficient, so the type is the default, about:blank.
 type problem struct {
 	Title  string `json:"title"`
 	Status int    `json:"status"`
@@ -160,16 +160,16 @@ func writeJSON(w http.ResponseWriter, contentType string, status int, body []byt
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	if status == http.StatusNoContent || status == http.StatusNotModified {
-		// These have no body by definition.
+		// Answers with these statuses have no body.
 		w.Header().Del("Content-Type")
 		w.Header().Del("Content-Length")
 		body = nil
 	}
 	w.WriteHeader(status)
-	w.Write(body) // an error means that the caller has left
+	w.Write(body) // an error means that the caller has disconnected
 }
 
-// mustMarshal encodes types of this package, which all can be encoded.
+// mustMarshal encodes types of this package, which can always be encoded.
 func mustMarshal(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -178,7 +178,7 @@ func mustMarshal(v any) []byte {
 	return b
 }
 
-// work takes the time that the caller asked for, or until the caller leaves.
+// work waits for the time that the caller asked for, or until the caller disconnects.
 func (t trouble) work(r *http.Request) {
 	if t.delay == 0 {
 		return

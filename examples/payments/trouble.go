@@ -13,7 +13,7 @@ const (
 	maxBodyBytes = 16 << 20
 )
 
-// drop says whether the connection is closed instead of an answer, and on which side of the work.
+// drop says whether the connection is closed instead of answering, and whether before or after the work.
 type drop int
 
 const (
@@ -22,7 +22,7 @@ const (
 	dropAfter
 )
 
-// trouble is what a request's x-demo headers ask for; the zero value with status 201 is none.
+// trouble is what a request's x-demo headers ask for. The zero value with status 201 asks for nothing.
 type trouble struct {
 	delay     time.Duration
 	status    int

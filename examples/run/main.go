@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	// SIGPIPE too: when nobody reads what we print, the processes must still be stopped.
+	// Also SIGPIPE: when nobody reads the output, the processes must still be stopped.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	s, err := stack.Start(ctx, cfg)
 	if err != nil {
 		if ctx.Err() != nil {
-			return 0 // told to stop before all was up
+			return 0 // told to stop before everything was up
 		}
 		fmt.Fprintf(stderr, "run: %v\n", err)
 		if errors.Is(err, stack.ErrPortTaken) {
@@ -65,17 +65,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// managerDown is how long a manager that was killed stays away: long enough to see what clients get then.
+// managerDown is how long a killed manager stays down: long enough to see what clients get then.
 const managerDown = 10 * time.Second
 
-// supervised is what supervise needs of a stack.
+// supervised is the part of a stack that supervise uses.
 type supervised interface {
 	Failed() <-chan error
 	StartManager(context.Context) error
 }
 
-// supervise returns when ctx ends, or with an error when a process has ended by itself. A manager that was killed, which
-// anyone is invited to try, is started again on its data after the time down.
+// supervise returns when ctx ends, or with an error when a process has ended by itself. A manager that was killed,
+// which users are invited to try, is started again on its data after down.
 func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.Writer) error {
 	for {
 		select {
@@ -103,7 +103,7 @@ func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.
 	}
 }
 
-// parse reads the command line; what is wrong with it has been printed when it returns an error.
+// parse reads the command line. If it returns an error, it has printed what is wrong.
 func parse(ctx context.Context, args []string, stderr io.Writer) (stack.Config, error) {
 	var cfg stack.Config
 	flags := flag.NewFlagSet("run", flag.ContinueOnError)
@@ -157,7 +157,7 @@ func parse(ctx context.Context, args []string, stderr io.Writer) (stack.Config, 
 	return cfg, nil
 }
 
-// welcome tells what runs where and what to try; key is one that was not used before.
+// welcome says what runs where and what to try. key is a key that was not used before.
 func welcome(s *stack.Stack, cfg stack.Config, key string) string {
 	curl := fmt.Sprintf(`curl -i %s/payments -H 'Idempotency-Key: try-%s' -d '{"amount": 100}'`, s.ProxyURL(), key)
 	metrics := "/metrics"

@@ -9,9 +9,9 @@
 //	submit --count 100 mail.send '{"to":"ann@example.org","text":"hello %d"}'
 //	submit --wait --idempotency-key k1 math.double 21    the same again is answered the same, and runs once
 //
-// Every submission has an idempotency key, {client_id}:{sequence}:{nonce} unless --idempotency-key gives one, and is
-// repeated with it until there is an answer: cut the network, restart the manager, it is executed once. The client id is
-// kept in --client-id-file.
+// Every submission has an idempotency key, {client_id}:{sequence}:{nonce} unless --idempotency-key sets one. The
+// submission is repeated with that key until there is an answer: if the network fails or the manager restarts, it is
+// still executed once. The client id is kept in --client-id-file.
 //
 // It prints one JSON value per job. Exit codes: 0 success, 1 a submission was refused or a job waited for did not
 // complete, 2 wrong usage.
@@ -100,7 +100,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// check looks at what the flags alone cannot tell.
+// check checks what the flags by themselves do not.
 func (o *options) check(args []string) (function, payload string, err error) {
 	want := []string{"FUNCTION", "PAYLOAD"}
 	if o.event != "" {

@@ -9,8 +9,8 @@
 //	math.double   a number: the result is twice the number
 //	demo.flaky    {"failures": N}: fails N times before it succeeds, so that retries can be seen
 //
-// Stop it with kill -9 in the middle of something and start it again: its jobs come back when their leases run out, and
-// no mail is sent twice. Jobs come from the command submit next door, or from curl:
+// Stop it with kill -9 in the middle of its work and start it again: its jobs are delivered again when their leases run
+// out, and no mail is sent twice. Jobs come from the command submit next door, or from curl:
 //
 //	curl -d '{"function":"math.double","payload":21}' -H 'content-type: application/json' -H 'idempotency-key: k1' http://127.0.0.1:8090/v1/jobs
 package main
@@ -33,7 +33,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	context.AfterFunc(ctx, stop) // the second signal ends the process immediately
 	os.Exit(run(ctx, os.Args[1:], os.Stderr))
 }
 
@@ -97,7 +97,7 @@ func handlers(box *outbox) map[string]client.Handler {
 	}
 }
 
-// logged tells what the handlers do.
+// logged logs what the handlers do.
 func logged(log *slog.Logger, hs map[string]client.Handler) map[string]client.Handler {
 	out := make(map[string]client.Handler, len(hs))
 	for f, h := range hs {
@@ -113,7 +113,7 @@ func logged(log *slog.Logger, hs map[string]client.Handler) map[string]client.Ha
 func double(_ context.Context, j *client.Job) (any, error) {
 	var n float64
 	if err := json.Unmarshal(j.Payload, &n); err != nil {
-		// No attempt will understand it.
+		// No attempt will accept it.
 		return nil, client.Permanent(fmt.Errorf("payload: must be a number: %w", err))
 	}
 	return 2 * n, nil

@@ -14,9 +14,8 @@ import (
 	"github.com/oncegate/oncegate/manager/client"
 )
 
-// outbox is what a mail server would be: something outside that must not be
-// told the same twice. Each line carries the id of the job that it comes from,
-// and that makes sending idempotent.
+// outbox stands for a mail server: something outside that must not get the same mail twice. Each line has the id of its
+// job, which makes sending idempotent.
 type outbox struct {
 	mu   sync.Mutex
 	file *os.File
@@ -43,8 +42,8 @@ func openOutbox(name string) (*outbox, error) {
 	return b, nil
 }
 
-// load reads what was sent before. A last line without its end is what a crash
-// left of a mail that nobody was told of: it is removed.
+// load reads what was sent before. It removes an incomplete last line, which a crash left of a mail that was never
+// reported as sent.
 func (b *outbox) load() error {
 	r := bufio.NewReader(b.file)
 	var size int64
@@ -92,7 +91,7 @@ func (b *outbox) send(_ context.Context, j *client.Job) (any, error) {
 	if _, err = b.file.Write(append(line, '\n')); err == nil {
 		err = b.file.Sync()
 	}
-	if err != nil { // what is there of the line must not stay in the way
+	if err != nil { // the incomplete line must not stay
 		_ = b.file.Truncate(end)
 		_, _ = b.file.Seek(end, io.SeekStart)
 		return nil, err

@@ -69,14 +69,14 @@ func adminHandler(host *hostsim.Host, vmID string, c *counters, ready *atomic.Bo
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		// Both halves must be in the same format, whatever the scraper would prefer.
+		// Both parts must have the same format, whatever the scraper prefers.
 		r.Header.Set("Accept", "text/plain;version=0.0.4")
 		rec := &appendBody{header: w.Header(), b: &b}
 		own.ServeHTTP(rec, r)
 		if rec.status >= 400 {
 			w.WriteHeader(rec.status)
 		}
-		_, _ = w.Write(b.Bytes()) // a scraper that has left needs no answer
+		_, _ = w.Write(b.Bytes()) // the scraper may have disconnected
 	})
 	mux.HandleFunc("GET /shared_data", func(w http.ResponseWriter, _ *http.Request) {
 		keys, size := host.SharedDataSize()
@@ -99,7 +99,7 @@ func adminHandler(host *hostsim.Host, vmID string, c *counters, ready *atomic.Bo
 	return mux
 }
 
-// appendBody collects a handler's body behind what is there already.
+// appendBody appends a handler's body to what was written before.
 type appendBody struct {
 	header http.Header
 	b      *bytes.Buffer

@@ -28,7 +28,7 @@ const (
 
 	// requestEndTimeout bounds the end of requests whose connections were closed.
 	requestEndTimeout = 10 * time.Second
-	// headerTimeout bounds the time a client takes to send its header map.
+	// headerTimeout bounds how long a client may take to send its headers.
 	headerTimeout = 60 * time.Second
 )
 
@@ -48,8 +48,7 @@ func main() {
 	os.Exit(run(drain, cut, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run is the whole program. It drains when drain ends and gives up draining when
-// cut ends; it returns the exit code.
+// run is the whole program. It drains when drain ends and stops draining when cut ends. It returns the exit code.
 func run(drain, cut context.Context, args []string, stdout, stderr io.Writer) int {
 	o, err := parseOptions(args, stdout)
 	if errors.Is(err, flag.ErrHelp) {
@@ -82,7 +81,7 @@ func complain(w io.Writer, code int, err error) int {
 	return code
 }
 
-// inputError marks what the user has to change: the module or its configuration.
+// inputError marks an error that the user must fix: in the module or its configuration.
 type inputError struct{ err error }
 
 func (e *inputError) Error() string { return e.err.Error() }
@@ -104,8 +103,7 @@ type gateway struct {
 	adminL   net.Listener
 }
 
-// start brings everything up to the point where serve can accept. After an error
-// nothing is left.
+// start prepares everything until serve can accept. After an error nothing is left running.
 func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.Logger) (_ *gateway, err error) {
 	g := &gateway{o: o, log: logger}
 	defer func() {
@@ -113,7 +111,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 			g.close(ctx)
 		}
 	}()
-	// The addresses first: that is the quickest way to fail.
+	// The addresses first, because they fail fastest.
 	l, err := net.Listen("tcp", o.listen)
 	if err != nil {
 		return nil, fmt.Errorf("--listen: %w", err)
@@ -124,7 +122,7 @@ func start(ctx context.Context, o *options, guest hostsim.Source, logger *slog.L
 			return nil, fmt.Errorf("--admin: %w", err)
 		}
 	}
-	// The upstream is a cluster as well, that of the route: a filter may call it by itself.
+	// The upstream is a cluster too, that of the route, so a filter may call it.
 	addresses := map[string]string{proxy.RouteCluster: o.upstream}
 	maps.Copy(addresses, o.clusters)
 	clusters := make(map[string]hostsim.Cluster, len(addresses))
@@ -230,11 +228,11 @@ func (g *gateway) serve(drain, cut context.Context) int {
 	return code
 }
 
-// close ends everything that start began, in the order of dependence.
+// close ends everything that start started, in the order of dependence.
 func (g *gateway) close(cut context.Context) {
 	if g.listener != nil {
 		g.listener.Hurry()
-		_ = g.listener.Close() // closed already when the server has served on it
+		_ = g.listener.Close() // the server has already closed it if it served on it
 	}
 	if g.server != nil {
 		_ = g.server.Close()
@@ -248,8 +246,7 @@ func (g *gateway) close(cut context.Context) {
 		g.proxy.Close()
 	}
 	if g.host != nil {
-		// A filter may have calls to deliver that outlive their requests; it gets the time of
-		// a drain for them.
+		// A filter may have calls to deliver that outlive their requests. It gets as much time for them as a drain.
 		ctx, cancel := context.WithTimeout(cut, g.o.drainTimeout)
 		if err := errors.Join(g.host.Close(ctx), ctx.Err()); err != nil {
 			g.log.Warn("the filter had not finished", "timeout", g.o.drainTimeout.String())

@@ -46,9 +46,8 @@ type options struct {
 	logLevel        slog.Level
 }
 
-// parseOptions reads and checks the command line and the files it names. An error
-// names the flag, the value and what is allowed; flag.ErrHelp means that the usage
-// was asked for and has been written to usage.
+// parseOptions reads and checks the command line and the files it names. An error names the flag, the value and what is
+// allowed. flag.ErrHelp means that the user asked for the usage, which has been written to usage.
 func parseOptions(args []string, usage io.Writer) (*options, error) {
 	var (
 		o          options
@@ -173,8 +172,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// checkAddress checks host:port. An address to bind may leave the host out and may
-// have port 0.
+// checkAddress checks host:port. An address to listen on may omit the host and may have port 0.
 func checkAddress(flag, value string, bind bool) error {
 	if value == "" {
 		return fmt.Errorf("%s is missing: give host:port", flag)

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// stopGrace is how long a process has between SIGTERM and SIGKILL, unless a test makes it shorter; twice what the proxies
-// give to requests that are under way.
+// stopGrace is how long a process has between SIGTERM and SIGKILL, unless a test shortens it: twice what the proxies
+// give to running requests.
 const stopGrace = 20 * time.Second
 
-// probeInterval is the pause between two questions whether a process is ready.
+// probeInterval is the pause between two checks whether a process is ready.
 const probeInterval = 25 * time.Millisecond
 
 // process is one running program.
@@ -26,9 +26,9 @@ type process struct {
 	logPath string
 	cmd     *exec.Cmd
 	grace   time.Duration
-	// expected is set before the process is told to end, so that its end is no surprise.
+	// expected is set before the process is told to end, so that its end is not an error.
 	expected atomic.Bool
-	// done is closed when it has ended; waitErr is what Wait said and is read only after that.
+	// done is closed when it has ended. waitErr is the result of Wait and is read only after that.
 	done    chan struct{}
 	waitErr error
 }
@@ -41,8 +41,7 @@ type program struct {
 	logPath, outPath string
 }
 
-// startProcess runs the program. When the process ends without having been told to, surprise is called, once, with an
-// error that says so.
+// startProcess runs the program. If the process ends by itself, surprise is called once with an error that says so.
 func startProcess(what program, surprise func(error)) (*process, error) {
 	p := &process{
 		name: what.name, logPath: what.logPath, cmd: exec.Command(what.path, what.args...), grace: stopGrace, done: make(chan struct{}),
@@ -73,11 +72,11 @@ func startProcess(what program, surprise func(error)) (*process, error) {
 	return p, nil
 }
 
-// EndedError tells that a process ended without having been told to.
+// EndedError says that a process ended by itself.
 type EndedError struct {
 	// Process is its name: manager, payments, envoy or gateway.
 	Process string
-	// How says how it ended, such as "exit status 1" or "signal: killed".
+	// How says how it ended, for example "exit status 1" or "signal: killed".
 	How string
 
 	logPath, lastLines string
@@ -96,7 +95,7 @@ func (p *process) endError() error {
 	return &EndedError{Process: p.name, How: how, logPath: p.logPath, lastLines: lastLines(p.logPath)}
 }
 
-// waitReady asks probe until it succeeds. It gives up when ctx ends or the process has ended.
+// waitReady calls probe until it succeeds. It gives up when ctx ends or the process has ended.
 func (p *process) waitReady(ctx context.Context, probe func(context.Context) error) error {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
@@ -115,7 +114,7 @@ func (p *process) waitReady(ctx context.Context, probe func(context.Context) err
 	}
 }
 
-// stop ends the process and everything that it has started; it returns when the process has ended. An exit code other
+// stop ends the process and everything that it has started, and returns when the process has ended. An exit code other
 // than 0, or the need for SIGKILL, is an error.
 func (p *process) stop() error {
 	p.expected.Store(true)
@@ -124,7 +123,7 @@ func (p *process) stop() error {
 	defer timer.Stop()
 	select {
 	case <-p.done:
-		// Whatever it may have left behind in its group.
+		// Kill whatever is left in its group.
 		p.signal(syscall.SIGKILL)
 		if p.waitErr != nil {
 			return fmt.Errorf("the %s did not end well: %w; see %s", p.name, p.waitErr, p.logPath)
@@ -143,7 +142,7 @@ func (p *process) kill() {
 	<-p.done
 }
 
-// signal sends sig to the process group; that the group is gone already is no error.
+// signal sends sig to the process group. It is not an error if the group has ended already.
 func (p *process) signal(sig syscall.Signal) {
 	_ = syscall.Kill(-p.cmd.Process.Pid, sig)
 }

@@ -17,16 +17,16 @@ import (
 	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
-// Proxy is what the gate runs in.
+// Proxy is the proxy that runs the gate.
 type Proxy struct {
-	// Envoy is the binary; the zero value stands for the gateway.
+	// Envoy is the binary; the zero value means the gateway.
 	Envoy envoybin.Binary
-	// Why says why it is the gateway, when it was not asked for.
+	// Why is the reason for the gateway when the user did not ask for it.
 	Why string
 }
 
-// ChooseProxy finds the proxy that a user asked for: "envoy", or "gateway". Where there is no Envoy it is the gateway,
-// and Why says so. binDir is Config.BinDir. The error is for the command line, or a *envoybin.SettingError.
+// ChooseProxy finds the proxy that a user asked for: "envoy", or "gateway". If there is no Envoy it returns the gateway
+// with Why. binDir is Config.BinDir. The error is for the command line, or a *envoybin.SettingError.
 func ChooseProxy(ctx context.Context, want, binDir string) (Proxy, error) {
 	switch want {
 	case "gateway":
@@ -44,7 +44,7 @@ func ChooseProxy(ctx context.Context, want, binDir string) (Proxy, error) {
 
 func (p Proxy) isEnvoy() bool { return p.Envoy.Path != "" }
 
-// Name is that of its process and its log file: envoy or gateway.
+// Name is the name of its process and its log file: envoy or gateway.
 func (p Proxy) Name() string {
 	if p.isEnvoy() {
 		return "envoy"
@@ -52,7 +52,7 @@ func (p Proxy) Name() string {
 	return "gateway"
 }
 
-// String tells which proxy it is, with version and path, or why there is no better one.
+// String describes the proxy: its version and path, or why it is the gateway.
 func (p Proxy) String() string {
 	switch {
 	case p.isEnvoy():
@@ -70,7 +70,7 @@ func (s *Stack) startProxy(ctx context.Context) error {
 		start = s.startEnvoy
 	}
 	var err error
-	// Through the gate to the upstream: the whole way is open then.
+	// Through the gate to the upstream: then everything on the way answers.
 	s.proxy, err = start(ctx, s.ProxyURL()+"/healthz")
 	return err
 }
@@ -119,21 +119,21 @@ func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) 
 		name: "envoy", path: s.cfg.Proxy.Envoy.Path,
 		args: []string{
 			"--config-path", file, "--concurrency", strconv.Itoa(s.cfg.Workers),
-			// Two stacks on one machine would meet in the files of hot restart.
+			// Two stacks on one machine would share the files of hot restart.
 			"--disable-hot-restart",
 			"--log-level", "warning", "--component-log-level", "wasm:info",
-			"--file-flush-interval-msec", "500", // the access log is there to be looked at
+			"--file-flush-interval-msec", "500", // the access log is meant to be read
 		},
 		logPath: s.logPath("envoy"),
 		outPath: filepath.Join(s.cfg.Dir, "access.log"), // the published configurations log accesses to standard output
 	}, ready)
 }
 
-// drainTime bounds how long requests that are under way may take when Envoy is stopped.
+// drainTime bounds how long running requests may take when Envoy is stopped.
 const drainTime = 10 * time.Second
 
-// drainEnvoy takes no new connections and waits for the requests that are under way, which SIGTERM would cut off. What
-// goes wrong here goes wrong in the stop that follows, too.
+// drainEnvoy stops new connections and waits for the running requests, which SIGTERM would cut off. It ignores errors:
+// the stop that follows meets them too.
 func (s *Stack) drainEnvoy() {
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
@@ -150,7 +150,7 @@ func (s *Stack) drainEnvoy() {
 	})
 }
 
-// ask returns the body of a 200, which must come within a second.
+// ask returns the body of a 200 answer, which must arrive within a second.
 func ask(ctx context.Context, method, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -158,7 +158,7 @@ func ask(ctx context.Context, method, url string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	req.Close = true // nobody else will ask there
+	req.Close = true // there is no further request to that address
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return "", err

@@ -16,19 +16,20 @@ import (
 // readyTimeout bounds how long one process may take until it answers.
 const readyTimeout = 60 * time.Second
 
-// ErrPortTaken: something else listens on a port that the configuration names. Start wraps it in an error that tells which.
+// ErrPortTaken: another program listens on a port that the configuration names. The error of Start that wraps it says
+// which.
 var ErrPortTaken = errors.New("port taken")
 
 // Config says what to run and where. BinDir and Dir are required.
 type Config struct {
 	// BinDir holds what `make build` makes: manager, gateway, payments, oncegate.wasm.
 	BinDir string
-	// Dir takes the manager's data (Dir/data), the log files, Envoy's access log (Dir/access.log) and the proxy's
-	// configuration. It is made when missing; what is in it stays, so that a second run knows the first one's keys.
+	// Dir holds the manager's data (Dir/data), the log files, Envoy's access log (Dir/access.log) and the proxy's
+	// configuration. It is created if missing. Its content is kept, so a second run knows the first one's keys.
 	Dir string
 	// Ports to listen on, on 127.0.0.1; 0 picks a free one.
 	Ports Ports
-	// Proxy is what the gate runs in. The zero value is the gateway.
+	// Proxy is the proxy that runs the gate. The zero value is the gateway.
 	Proxy Proxy
 	// Workers is the number of the proxy's workers; 0 means 2.
 	Workers int
@@ -58,8 +59,8 @@ type Stack struct {
 	payments, manager, proxy *process
 }
 
-// Start starts the processes and returns when all of them answer. Nothing is left running when it fails. A port that is
-// taken is reported before anything starts.
+// Start starts the processes and returns when all of them answer. If it fails, nothing is left running. It reports a
+// port that is taken before it starts anything.
 func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = 2
@@ -80,11 +81,11 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, err
 	}
 
-	// Room for the end of every process, so that none waits to tell: two starts of the manager at most are in flight.
+	// Room for the end of every process, so that none blocks: there are at most two starts of the manager.
 	s := &Stack{Ports: ports, cfg: cfg, failed: make(chan error, 4)}
 	for _, start := range []func(context.Context) error{s.startPayments, s.StartManager, s.startProxy} {
 		if err := start(ctx); err != nil {
-			// The reason is what matters; that a half-started process ended badly adds nothing.
+			// The first error matters; that a half-started process ended badly adds nothing.
 			_ = s.Stop()
 			return nil, err
 		}
@@ -92,22 +93,22 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 	return s, nil
 }
 
-// Failed yields an *EndedError when a process ended without having been told to.
+// Failed receives an *EndedError when a process ended by itself.
 func (s *Stack) Failed() <-chan error { return s.failed }
 
-// ProxyURL is where clients send their requests.
+// ProxyURL is the URL for clients' requests.
 func (s *Stack) ProxyURL() string { return "http://" + address(s.Ports.Proxy) }
 
 // ProxyAdminURL is the proxy's admin listener.
 func (s *Stack) ProxyAdminURL() string { return "http://" + address(s.Ports.ProxyAdmin) }
 
-// PaymentsURL is the upstream itself, without the gate before it.
+// PaymentsURL is the URL of the upstream itself, without the gate.
 func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Payments) }
 
 // ManagerAdminURL is the manager's admin listener.
 func (s *Stack) ManagerAdminURL() string { return "http://" + address(s.Ports.ManagerAdmin) }
 
-// PIDs are the process ids of what runs, by role: manager, proxy, payments.
+// PIDs are the ids of the running processes by role: manager, proxy, payments.
 func (s *Stack) PIDs() map[string]int {
 	pids := make(map[string]int)
 	for role, p := range map[string]*process{"manager": s.manager, "proxy": s.proxy, "payments": s.payments} {
@@ -118,7 +119,8 @@ func (s *Stack) PIDs() map[string]int {
 	return pids
 }
 
-// Stop stops what runs, clients' side first. It returns the joined errors of processes that did not end well.
+// Stop stops the running processes, those closest to the clients first. It returns the joined errors of processes that
+// did not end well.
 func (s *Stack) Stop() error {
 	var errs []error
 	if s.proxy != nil && s.cfg.Proxy.isEnvoy() {
@@ -141,7 +143,7 @@ func (s *Stack) KillManager() {
 	}
 }
 
-// StartManager starts the manager, on the data that is there, and waits until it is ready.
+// StartManager starts the manager on its data and waits until it is ready.
 func (s *Stack) StartManager(ctx context.Context) error {
 	var err error
 	s.manager, err = s.start(ctx, "manager", "oncegate", []string{
@@ -159,8 +161,8 @@ func (s *Stack) startPayments(ctx context.Context) error {
 	return err
 }
 
-// start runs a program of BinDir in a role and waits until ready answers 200. The process is returned also with an error when it
-// runs, so that Stop finds it.
+// start runs a program of BinDir in a role and waits until ready answers 200. If the process runs, it is returned even with an
+// error, so that Stop finds it.
 func (s *Stack) start(ctx context.Context, role, name string, args []string, ready string) (*process, error) {
 	log := s.logPath(role)
 	return s.launch(ctx, program{name: role, path: filepath.Join(s.cfg.BinDir, name), args: args, logPath: log, outPath: log}, ready)
@@ -171,7 +173,7 @@ func (s *Stack) launch(ctx context.Context, what program, ready string) (*proces
 	p, err := startProcess(what, func(err error) {
 		select {
 		case s.failed <- err:
-		default: // an earlier end has not been looked at yet, and will be
+		default: // an earlier end has not been handled yet, and will be
 		}
 	})
 	if err != nil {
@@ -190,8 +192,8 @@ func get(ctx context.Context, url string) error {
 	return err
 }
 
-// takePorts replaces every 0 by a free port and tells when one of the others is taken. All are held until all are found,
-// so that no two are the same.
+// takePorts replaces every 0 by a free port and reports other ports that are taken. It holds all ports until all are
+// found, so that no two are the same.
 func takePorts(ctx context.Context, ports Ports) (Ports, error) {
 	var lc net.ListenConfig
 	for _, p := range []struct {

@@ -4,10 +4,9 @@
 //
 // # Who does what
 //
-// net/http parses and frames on both sides. The host decides everything that a
-// filter could notice: pausing, buffering and its limits, local replies, which
-// answer a failed upstream gives, idle streams. This package only moves bytes
-// between the two and keeps four promises:
+// net/http parses and frames on both sides. The host decides everything that a filter can observe: pausing, buffering
+// and its limits, local replies, the answer to a failed upstream, idle streams. This package only moves bytes between
+// the two, with four guarantees:
 //
 //   - A request is sent to upstream at most once. http.Transport repeats requests
 //     on its own when it considers them replayable, among them every request

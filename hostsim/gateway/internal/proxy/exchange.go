@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// writePiece is the most that is written in one go, so that a slow client that
-	// still reads makes progress within the write timeout.
+	// writePiece bounds the bytes of one write, so that a slow client that still reads makes progress within the write
+	// timeout.
 	writePiece = 64 << 10
 )
 
@@ -41,8 +41,8 @@ type exchange struct {
 	// ctx ends with the client's connection or with the exchange.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// upCtx is the upstream call's: it ends when the stream says so, not when the client
-	// leaves, so that the host decides in its own order.
+	// upCtx is the context of the upstream call. It ends when the stream says so, not when the client leaves, so that
+	// the host decides in its own order.
 	upCtx    context.Context
 	upCancel context.CancelCauseFunc
 
@@ -51,7 +51,7 @@ type exchange struct {
 	bodyDone atomic.Bool   // the client's body was read to its end
 
 	mu   sync.Mutex
-	over bool           // the answer has ended, well or not; no upstream call may start
+	over bool           // the answer has ended, successfully or not; no upstream call may start
 	call sync.WaitGroup // the upstream call
 }
 
@@ -67,7 +67,7 @@ func newExchange(p *Proxy, w http.ResponseWriter, r *http.Request) *exchange {
 
 // open starts the stream and feeds the headers.
 func (x *exchange) open(h hostsim.Headers) error {
-	// Answers may come before the request is complete, and both then go on.
+	// An answer may begin before the request is complete, and then both continue.
 	if err := x.rc.EnableFullDuplex(); err != nil {
 		return err
 	}
@@ -116,7 +116,7 @@ func (x *exchange) forward(h hostsim.Headers, end bool) {
 	x.call.Go(func() { call.run(h, end) })
 }
 
-// pump reads the client's body into the stream, only as fast as it is wanted.
+// pump reads the client's body into the stream, only as fast as the stream accepts it.
 func (x *exchange) pump() {
 	defer close(x.pumpDone)
 	buf := pieces.Get().(*[]byte)
@@ -127,7 +127,7 @@ func (x *exchange) pump() {
 			err = x.up.awaitRoom(x.ctx, x.p.cfg.Window)
 		}
 		if err != nil {
-			return // the client is gone, or the exchange is over and so is the connection
+			return // the client disconnected, or the exchange and the connection are over
 		}
 		n, err := x.r.Body.Read(*buf)
 		if n > 0 {
@@ -160,14 +160,14 @@ func (x *exchange) pump() {
 	}
 }
 
-// isNetworkError tells a lost or silent connection from a body with bad framing.
+// isNetworkError distinguishes a lost or silent connection from a body with bad framing.
 func isNetworkError(err error) bool {
 	var ne net.Error
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &ne) || errors.Is(err, net.ErrClosed)
 }
 
-// run writes the answer. It returns the status once the answer is complete, 0 when
-// it was cut and the connection must go.
+// run writes the answer. It returns the status once the answer is complete, or 0 when it was cut and the connection
+// must be closed.
 func (x *exchange) run() (status int) {
 	finished := false
 	defer func() {
@@ -222,8 +222,8 @@ func (x *exchange) finish() {
 	x.over = true
 	x.mu.Unlock()
 	if !x.bodyDone.Load() {
-		// The body is not in and the connection will not be used again (writeHeaders
-		// said so, or the answer was cut), which is what makes the deadline safe.
+		// The body is incomplete and the connection will not be used again (writeHeaders said so, or the answer was
+		// cut), so setting the deadline is safe.
 		if c := connOf(x.r.Context()); c != nil {
 			c.linger.Store(true)
 		}
@@ -231,8 +231,7 @@ func (x *exchange) finish() {
 	}
 	x.cancel(errUnwanted)
 	<-x.pumpDone
-	// By now the answer has ended or the stream has been reset: whatever upstream still
-	// does is for nobody.
+	// By now the answer has ended or the stream has been reset, so nobody needs what upstream still sends.
 	x.upCancel(errUnwanted)
 	x.call.Wait()
 }
@@ -276,7 +275,7 @@ func (x *exchange) writeData(b []byte) error {
 	return nil
 }
 
-// flushIfIdle sends what has been written when nothing more is there to write.
+// flushIfIdle sends what has been written when there is nothing more to write.
 func (x *exchange) flushIfIdle() error {
 	x.down.mu.Lock()
 	idle := len(x.down.events) == 0

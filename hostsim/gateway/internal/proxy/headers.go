@@ -13,16 +13,14 @@ import (
 // maxHeaderCount is Envoy's max_headers_count.
 const maxHeaderCount = 100
 
-// refusal is an answer that the proxy gives before there is a stream, as Envoy's
-// codec and connection manager do.
+// refusal is an answer of the proxy before there is a stream, like those of Envoy's codec and connection manager.
 type refusal struct {
 	status int
 	text   string
 }
 
-// requestHeaders turns a parsed request into the header map that goes to the host,
-// which adds x-request-id and x-forwarded-proto where they are missing; or it says
-// why the request is refused.
+// requestHeaders converts a parsed request to the header map for the host, which adds x-request-id and
+// x-forwarded-proto if they are missing. If the request must be refused, it returns the reason.
 func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
 	if !r.ProtoAtLeast(1, 1) {
 		return nil, &refusal{http.StatusUpgradeRequired, "HTTP/1.0 is not served; use HTTP/1.1"}
@@ -87,8 +85,8 @@ func requestHeaders(r *http.Request) (hostsim.Headers, *refusal) {
 	return h, nil
 }
 
-// responseHeaders is the map of an upstream answer as the filter sees it: Envoy
-// takes hop-by-hop headers out only behind the filters.
+// responseHeaders returns an upstream answer's headers as the filter sees them: Envoy removes hop-by-hop headers only
+// behind the filters.
 func responseHeaders(resp *http.Response, serviceMillis int64) hostsim.Headers {
 	names, count := sortedNames(resp.Header)
 	h := make(hostsim.Headers, 0, count+4)
@@ -144,7 +142,7 @@ func writeResponseHeaders(dst http.Header, h hostsim.Headers) {
 	dst["Server"] = []string{"oncegate-gateway"}
 }
 
-// hopByHop tells whether a header concerns one connection only.
+// hopByHop reports whether a header concerns only one connection.
 func hopByHop(lower string) bool {
 	switch lower {
 	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
@@ -153,8 +151,8 @@ func hopByHop(lower string) bool {
 	return false
 }
 
-// reservedFromConnection names headers that a client must not have removed by
-// listing them in Connection, because the proxy or the ones behind it rely on them.
+// reservedFromConnection recognizes headers that a client must not remove by listing them in Connection, because the
+// proxy or the hops behind it rely on them.
 func reservedFromConnection(lower string) bool {
 	return lower == "host" || lower == "content-length" || strings.HasPrefix(lower, ":") ||
 		strings.HasPrefix(lower, "x-forwarded-")
@@ -189,8 +187,7 @@ func containsToken(values []string, token string) bool {
 	return false
 }
 
-// sortedNames returns h's names in order (net/http keeps them in a map) and the
-// number of values.
+// sortedNames returns h's names in order (net/http keeps them in a map) and the number of values.
 func sortedNames(h http.Header) (names []string, values int) {
 	names = make([]string, 0, len(h))
 	for name, vs := range h {

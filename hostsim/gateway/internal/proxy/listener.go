@@ -10,16 +10,15 @@ import (
 )
 
 const (
-	// lingerTime and lingerBytes bound how long a connection that is closed before
-	// the client has finished sending is read from, so that the client sees the
-	// answer and not a reset. The time is Envoy's delayed_close_timeout.
+	// lingerTime and lingerBytes bound how long the proxy reads from a connection that it closes while the client is
+	// still sending. Without that the client may see a reset instead of the answer. The time is Envoy's
+	// delayed_close_timeout.
 	lingerTime  = time.Second
 	lingerBytes = 1 << 20
 )
 
-// Listener bounds the number of client connections and gives each one what the
-// proxy needs: a number, a worker, a bound on every write, and an end that
-// does not cut the answer off.
+// Listener bounds the number of client connections. It gives each one a number, a worker, a bound on every write, and a
+// close that does not cut off the answer.
 type Listener struct {
 	net.Listener
 	slots        chan struct{}
@@ -31,9 +30,8 @@ type Listener struct {
 	hurry        atomic.Bool
 }
 
-// NewListener wraps l. At most maxConns connections are open at a time; more wait
-// in the kernel's backlog. A write on which nothing moves for writeTimeout fails.
-// Connections are spread over the workers in turn and stay with theirs, as in
+// NewListener wraps l. At most maxConns connections are open at a time; more wait in the kernel's backlog. A write
+// without progress for writeTimeout fails. Connections are assigned to the workers in turn and stay with them, as in
 // Envoy.
 func NewListener(l net.Listener, maxConns, workers int, writeTimeout time.Duration) *Listener {
 	return &Listener{
@@ -67,8 +65,7 @@ func (l *Listener) Close() error {
 	return l.Listener.Close()
 }
 
-// Hurry makes later closes of connections immediate, for a shutdown whose time is
-// up.
+// Hurry makes later closes of connections immediate, for a shutdown whose time is over.
 func (l *Listener) Hurry() { l.hurry.Store(true) }
 
 // conn is a client's connection.
@@ -81,8 +78,7 @@ type conn struct {
 	closed sync.Once
 }
 
-// Write bounds each write, which a client that stopped reading would otherwise
-// hold forever.
+// Write bounds each write, because a client that stopped reading would block it forever.
 func (c *conn) Write(b []byte) (int, error) {
 	if err := c.Conn.SetWriteDeadline(time.Now().Add(c.l.writeTimeout)); err != nil {
 		return 0, err
@@ -98,10 +94,9 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close closes the connection. When the client may still be sending (linger), the
-// sending side is closed first and what arrives is thrown away for a
-// moment: closing a socket with unread data makes the kernel send a reset, which
-// can overtake the answer.
+// Close closes the connection. If the client may still be sending (linger), it first closes the sending side and
+// discards what arrives for a moment. Closing a socket with unread data makes the kernel send a reset, which can
+// overtake the answer.
 func (c *conn) Close() error {
 	var err error
 	c.closed.Do(func() {

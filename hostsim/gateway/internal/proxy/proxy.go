@@ -17,7 +17,7 @@ import (
 // Config describes a Proxy. All fields but RouteTimeout, Observe and Logger are
 // required.
 type Config struct {
-	// Host plays the streams. It stays the caller's to close, after the Proxy.
+	// Host runs the streams. The caller closes it after the Proxy.
 	Host *hostsim.Host
 	// Upstream is "host:port".
 	Upstream string
@@ -26,19 +26,17 @@ type Config struct {
 	// RouteTimeout bounds the time from the end of the request to the end of the
 	// answer; 0 means no bound.
 	RouteTimeout time.Duration
-	// MaxConnections and MaxPending are upstream's circuit breaker: requests under
-	// way, and requests that wait for one of those to end. A request beyond both is
-	// answered 503.
+	// MaxConnections and MaxPending are upstream's circuit breaker: running requests, and requests that wait for one of
+	// those to end. A request beyond both gets 503.
 	MaxConnections, MaxPending int
 	// MaxHeaderBytes bounds upstream's response headers.
 	MaxHeaderBytes int
 	// Window bounds the bytes of body queued per stream and direction between the
 	// host and a slow socket.
 	Window int
-	// Observe is told of every request that ended and of every upstream call; nil
-	// tells no one.
+	// Observe is called for every request that ended and for every upstream call; nil for none.
 	Observe Observer
-	// Logger gets what goes wrong inside the proxy; nil drops it.
+	// Logger receives errors inside the proxy; nil drops them.
 	Logger *slog.Logger
 }
 
@@ -100,7 +98,7 @@ func New(cfg Config) (*Proxy, error) {
 // InFlight is the number of requests being served.
 func (p *Proxy) InFlight() int { return int(p.inFlight.Load()) }
 
-// Wait returns when no request is being served any more, or with ctx's error.
+// Wait returns when no request is being served, or with ctx's error.
 func (p *Proxy) Wait(ctx context.Context) error {
 	done := make(chan struct{})
 	go func() {
@@ -118,7 +116,7 @@ func (p *Proxy) Wait(ctx context.Context) error {
 // Close drops the idle connections to upstream.
 func (p *Proxy) Close() { p.upstream.close() }
 
-// ServeHTTP plays one exchange.
+// ServeHTTP handles one exchange.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.active.Add(1)
 	p.inFlight.Add(1)
@@ -136,7 +134,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x := newExchange(p, w, r)
 	if err := x.open(h); err != nil {
-		// More streams than the worker may run, or a host that is going away.
+		// The worker has too many streams, or the host is closing.
 		status = http.StatusServiceUnavailable
 		refuse(w, &refusal{status, err.Error()})
 		return

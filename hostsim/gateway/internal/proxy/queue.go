@@ -16,7 +16,7 @@ const (
 	eventReset
 )
 
-// event is one step of a message on its way out of the host.
+// event is one step of a message that leaves the host.
 type event struct {
 	kind    eventKind
 	headers hostsim.Headers // of eventHeaders and eventTrailers
@@ -26,16 +26,15 @@ type event struct {
 	reason  hostsim.ResetReason
 }
 
-// queue carries a message from the host's event loop, which never waits, to one
-// goroutine that writes it to a socket. It has no limit of its own: the caller that feeds
-// the stream waits for room first, so it holds at most the feeder's limit plus what
-// the host had collected.
+// queue carries a message from the host's event loop, which never blocks, to one goroutine that writes it to a socket.
+// It has no limit of its own: the feeder of the stream first waits for room, so the queue holds at most the feeder's
+// limit plus what the host had collected.
 type queue struct {
 	mu     sync.Mutex
 	events []event
 	bytes  int
 	ready  chan struct{} // capacity 1: events may be there
-	room   chan struct{} // capacity 1: bytes went down
+	room   chan struct{} // capacity 1: bytes were removed
 }
 
 func newQueue() *queue {
@@ -51,8 +50,8 @@ func (q *queue) put(e event) {
 	notify(q.ready)
 }
 
-// take returns the oldest event, waiting for one until ctx ends. An event that is
-// already there is returned even when ctx has ended.
+// take returns the oldest event, and waits for one until ctx ends. It returns an event that is already there even if
+// ctx has ended.
 func (q *queue) take(ctx context.Context) (event, error) {
 	for {
 		if e, ok := q.tryTake(); ok {
@@ -118,9 +117,9 @@ func notify(c chan struct{}) {
 // sink is a hostsim.Sink that queues; onHeaders and onReset, when set, run first.
 type sink struct {
 	q         *queue
-	onHeaders func(h hostsim.Headers, end bool) // takes them instead of the queue
+	onHeaders func(h hostsim.Headers, end bool) // gets the headers instead of the queue
 	onReset   func(hostsim.ResetReason)
-	early     func() bool // tells whether a response begins before the request's end
+	early     func() bool // reports whether a response begins before the request's end
 }
 
 func (s *sink) Headers(h hostsim.Headers, end bool) {

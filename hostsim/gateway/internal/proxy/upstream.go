@@ -20,10 +20,9 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// upstreamIdle is how long an unused connection to upstream is kept. It is shorter
-// than what common servers allow (Node 5 s aside: nginx 75 s, Apache 5 to 60 s,
-// Go unlimited), because a request that meets a connection just being closed cannot
-// be sent again and has an unknown outcome.
+// upstreamIdle is how long an unused connection to upstream is kept. It is shorter than the limit of common servers
+// (except Node, 5 s: nginx 75 s, Apache 5 to 60 s, Go unlimited). A request on a connection that is just being closed
+// cannot be sent again and has an unknown outcome.
 const upstreamIdle = 30 * time.Second
 
 // Causes of a cancelled upstream request.
@@ -38,7 +37,7 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// feed is the part of a stream that upstream's answer goes into.
+// feed is the part of a stream that receives upstream's answer.
 type feed interface {
 	UpstreamSelected(address string)
 	ResponseHeaders(h hostsim.Headers, endStream bool)
@@ -93,12 +92,12 @@ type upstreamCall struct {
 	q      *queue // the request's body
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	// awaitRoom waits until the client has taken enough of the answer.
+	// awaitRoom waits until the client has read enough of the answer.
 	awaitRoom func(context.Context) error
 }
 
-// run plays the whole call. It returns when the answer has been fed, the failure
-// reported, or the call cancelled by someone who does not want to hear of it.
+// run makes the whole call. It returns when the answer has been fed, the failure reported, or the call cancelled
+// because its answer is not needed.
 func (c *upstreamCall) run(h hostsim.Headers, end bool) {
 	defer c.cancel(errUnwanted)
 	release, err := c.u.breaker.acquire(c.ctx)
@@ -187,8 +186,8 @@ func (c *upstreamCall) fail(err error) {
 	}
 }
 
-// classify maps an error to what Envoy's router would make of it. Zero means that
-// nobody waits for the answer.
+// classify converts an error to the failure that Envoy's router would report. Zero means that nobody waits for the
+// answer.
 func classify(cause, err error) (f hostsim.UpstreamFailure, detail, result string) {
 	if errors.Is(err, errOverflow) {
 		return hostsim.UpstreamOverflow, "", "overflow"
@@ -210,7 +209,7 @@ func classify(cause, err error) (f hostsim.UpstreamFailure, detail, result strin
 	return hostsim.UpstreamDisconnected, detailOf(err), "disconnected"
 }
 
-// detailOf is what a client may read about a network error: no addresses.
+// detailOf is what a client may see of a network error: no addresses.
 func detailOf(err error) string {
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -223,8 +222,8 @@ func detailOf(err error) string {
 	return ""
 }
 
-// newRequest builds the outgoing request. Its body is never nil, also when there is
-// none: that is what keeps http.Transport from sending a request twice.
+// newRequest builds the outgoing request. Its body is never nil, even for a request without one, because http.Transport
+// may send a request with a nil body twice.
 func newRequest(ctx context.Context, addr string, h hostsim.Headers, end bool, body *requestBody) (*http.Request, error) {
 	req := &http.Request{
 		Method:     h.Get(":method"),
@@ -251,7 +250,7 @@ func newRequest(ctx context.Context, addr string, h hostsim.Headers, end bool, b
 	length, sized := h.Lookup("content-length")
 	switch {
 	case end:
-		// No chunked frame around nothing; a length that the client gave is kept.
+		// No chunked frame for an empty body; a length that the client gave is kept.
 		req.TransferEncoding = []string{"identity"}
 		req.ContentLength = 0
 		if sized {
@@ -265,7 +264,7 @@ func newRequest(ctx context.Context, addr string, h hostsim.Headers, end bool, b
 		if err != nil || n < 0 {
 			return nil, fmt.Errorf("content-length %q is not a number of bytes", length)
 		}
-		if n == 0 { // an empty body that ends by itself
+		if n == 0 { // an empty body that ends immediately
 			req.TransferEncoding = []string{"identity"}
 			req.Header["content-length"] = []string{"0"}
 		}
@@ -278,7 +277,7 @@ func newRequest(ctx context.Context, addr string, h hostsim.Headers, end bool, b
 	return req.WithContext(ctx), nil
 }
 
-// targetURL makes net/http send path as it is.
+// targetURL makes net/http send path unchanged.
 func targetURL(addr, path string) *url.URL {
 	u := &url.URL{Scheme: "http", Host: addr}
 	if strings.HasPrefix(path, "//") {
@@ -344,7 +343,7 @@ func (b *requestBody) Read(p []byte) (int, error) {
 // Close implements io.Closer; reading ends with the context.
 func (b *requestBody) Close() error { return nil }
 
-// routeTimer runs from the end of the request, as Envoy's route timeout does.
+// routeTimer starts at the end of the request, like Envoy's route timeout.
 type routeTimer struct {
 	d      time.Duration
 	expire func()
@@ -372,7 +371,7 @@ func (r *routeTimer) stop() {
 
 var errOverflow = errors.New("proxy: circuit breaker is open")
 
-// breaker bounds the requests under way to upstream and those that wait.
+// breaker bounds the running requests to upstream and the waiting ones.
 type breaker struct {
 	slots      chan struct{}
 	pending    atomic.Int64
@@ -383,8 +382,7 @@ func newBreaker(maxActive, maxPending int) *breaker {
 	return &breaker{slots: make(chan struct{}, maxActive), maxPending: int64(maxPending)}
 }
 
-// acquire takes a slot, waiting for one when few enough wait already. It returns
-// errOverflow or ctx's cause.
+// acquire returns a slot, and waits for one if few enough requests wait already. It returns errOverflow or ctx's cause.
 func (b *breaker) acquire(ctx context.Context) (release func(), err error) {
 	release = func() { <-b.slots }
 	select {
