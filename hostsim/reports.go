@@ -34,14 +34,13 @@ type GuestLog struct {
 	Message string
 }
 
-// reportLimit bounds what is remembered of each kind of report; the counts go on.
+// reportLimit bounds what is remembered of each kind of report.
 const reportLimit = 1000
 
 // reports collects what tests and operators want to know afterwards.
 type reports struct {
 	mu         sync.Mutex
 	traps      []Trap
-	trapCount  uint64
 	violations []Violation
 	logs       []GuestLog // warnings and worse
 }
