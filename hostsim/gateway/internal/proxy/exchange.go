@@ -130,19 +130,24 @@ func (x *exchange) pump() {
 			return // the client disconnected, or the exchange and the connection are over
 		}
 		n, err := x.r.Body.Read(*buf)
-		if n > 0 {
-			x.stream.RequestData(bytes.Clone((*buf)[:n]), false)
-		}
-		switch {
-		case err == io.EOF:
+		piece := bytes.Clone((*buf)[:n])
+		if err == io.EOF {
 			x.bodyDone.Store(true)
-			if t := trailers(x.r.Trailer); t != nil {
+			t := trailers(x.r.Trailer)
+			if n > 0 || t == nil {
+				// The last byte and the end in one event, as from one read of Envoy's codec. A reply between the two would
+				// close the connection.
+				x.stream.RequestData(piece, t == nil)
+			}
+			if t != nil {
 				x.stream.RequestTrailers(t)
-			} else {
-				x.stream.RequestData(nil, true)
 			}
 			return
-		case err != nil:
+		}
+		if n > 0 {
+			x.stream.RequestData(piece, false)
+		}
+		if err != nil {
 			x.mu.Lock()
 			over := x.over
 			x.mu.Unlock()
