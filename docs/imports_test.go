@@ -55,6 +55,7 @@ var mayImport = map[string][]string{
 	"manager/internal/logs/walogs":       {"manager/api", "manager/internal/logs", "manager/internal/wal"},
 	"manager/internal/object":            {},
 	"manager/internal/object/objecttest": {"manager/internal/object"},
+	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},
 
 	"manager/internal/store":              {},
 	"manager/internal/store/internal/...": {"manager/internal/store"},
