@@ -41,26 +41,22 @@ func compareLedgers(ctx context.Context, s settings) error {
 	writes := &table{name: "ledger-writes", title: "Durable new keys: one fsync-acknowledged operation each", columns: columns}
 	lookups := &table{name: "ledger-lookups", title: "Duplicates answered", columns: columns}
 
-	echo := func(engine string) func() ([]float64, []float64, error) {
-		return func() ([]float64, []float64, error) {
-			values, err := measureEcho(ctx, s, engine, filepath.Join(scripts, "pairs.lua"))
-			return values, nil, err
-		}
+	echo := func() ([]float64, []float64, error) {
+		values, err := measureEcho(ctx, s, filepath.Join(scripts, "pairs.lua"))
+		return values, nil, err
 	}
-	manager := func(engine string, maxEntries int, lookups bool) func() ([]float64, []float64, error) {
+	manager := func(maxEntries int, lookups bool) func() ([]float64, []float64, error) {
 		return func() ([]float64, []float64, error) {
-			return measureManager(ctx, s, engine, maxEntries, scripts, lookups)
+			return measureManager(ctx, s, maxEntries, scripts, lookups)
 		}
 	}
 	for _, c := range []struct {
 		name, write, lookup string
 		measure             func() (writes, lookups []float64, err error)
 	}{
-		{"echo on fasthttp", "no ledger; wrk", "", echo("fasthttp")},
-		{"oncegate manager, fasthttp", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager("fasthttp", roomyWindow, true)},
-		{"oncegate manager, fasthttp, window full", "reserve, commit, evict (wrk)", "", manager("fasthttp", fullWindow, false)},
-		{"echo on nethttp", "no ledger; wrk", "", echo("nethttp")},
-		{"oncegate manager, nethttp", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager("nethttp", roomyWindow, true)},
+		{"echo on net/http", "no ledger; wrk", "", echo},
+		{"oncegate manager", "reserve, commit (wrk)", "reserve of a committed key (wrk)", manager(roomyWindow, true)},
+		{"oncegate manager, window full", "reserve, commit, evict (wrk)", "", manager(fullWindow, false)},
 		{"redis appendfsync always", "SET NX (redis-benchmark)", "SET NX that fails + GET (redis-benchmark)", func() ([]float64, []float64, error) {
 			return measureRedis(ctx, s)
 		}},
@@ -135,12 +131,12 @@ func forCallers(s settings, measure func(callers int) (float64, error)) ([]float
 	return values, nil
 }
 
-func measureEcho(ctx context.Context, s settings, engine, script string) ([]float64, error) {
+func measureEcho(ctx context.Context, s settings, script string) ([]float64, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	p, err := startLogged("", self, "echo", "-engine", engine)
+	p, err := startLogged("", self, "echo")
 	if err != nil {
 		return nil, err
 	}
@@ -148,12 +144,12 @@ func measureEcho(ctx context.Context, s settings, engine, script string) ([]floa
 	return forCallers(s, func(callers int) (float64, error) { return wrk(ctx, s, callers, p.addr, script) })
 }
 
-func measureManager(ctx context.Context, s settings, engine string, maxEntries int, scripts string, lookups bool) (pairs, dups []float64, err error) {
+func measureManager(ctx context.Context, s settings, maxEntries int, scripts string, lookups bool) (pairs, dups []float64, err error) {
 	dir, err := os.MkdirTemp("", "oncegate-peers")
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := startManager(dir, s.manager, maxEntries, "127.0.0.1:0", "--http-engine", engine)
+	p, err := startManager(dir, s.manager, maxEntries, "127.0.0.1:0")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -42,9 +42,8 @@ func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	engine, _ := httpd.NewEngine(httpd.DefaultEngine, srv.Server)
 	served := make(chan error, 1)
-	go func() { served <- engine.Serve(ln, nil) }()
+	go func() { served <- srv.Serve(ln, nil) }()
 	c, err := New(Options{URL: "http://" + ln.Addr().String()})
 	if err != nil {
 		b.Fatal(err)
@@ -52,7 +51,7 @@ func durableManager(b *testing.B) (*Client, *jobs.Queue, store.Store) {
 	b.Cleanup(func() {
 		c.opts.HTTP.CloseIdleConnections()
 		q.Drain()
-		_ = engine.Shutdown(context.Background())
+		_ = srv.Shutdown(context.Background())
 		<-served
 		q.Close()
 		_ = st.Close()

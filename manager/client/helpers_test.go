@@ -23,12 +23,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// fasthttp's own: one that refreshes the date for all servers of the
-		// process, and one per server that looks every 10 s whether to end.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-	)
+	goleak.VerifyTestMain(m)
 }
 
 // patience is how long a test waits for what must happen.
@@ -42,7 +37,6 @@ type manager struct {
 	queue  *jobs.Queue
 	ledger *ledger.Ledger
 	server *server.Server
-	engine httpd.Engine
 	served chan error
 	offset atomic.Int64 // of the store's clock
 }
@@ -88,23 +82,22 @@ func (m *manager) listen(addr string) {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")
-	m.engine, _ = httpd.NewEngine(httpd.DefaultEngine, m.server.Server)
 	m.served = make(chan error, 1)
-	go func() { m.served <- m.engine.Serve(ln, nil) }()
+	go func() { m.served <- m.server.Serve(ln, nil) }()
 }
 
 // stop closes the API at once, as a crash does; the state stays.
 func (m *manager) stop() {
 	m.t.Helper()
-	if m.engine == nil {
+	if m.server == nil {
 		return
 	}
 	m.server.Abort()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	_ = m.engine.Shutdown(ctx)
+	_ = m.server.Shutdown(ctx)
 	<-m.served
-	m.engine = nil
+	m.server = nil
 }
 
 // client makes a client of the manager whose requests go through the faults.

@@ -47,8 +47,7 @@ type Manager struct {
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
 	logs   logs.Engine
-	server *server.Server
-	engine httpd.Engine // nil while the manager is stopped
+	server *server.Server // nil while the manager is stopped
 	served chan error
 }
 
@@ -100,27 +99,26 @@ func (m *Manager) listen(addr string) {
 		m.t.Fatal(err)
 	}
 	m.server.SetReady("")
-	m.engine, _ = httpd.NewEngine(httpd.DefaultEngine, m.server.Server)
 	m.served = make(chan error, 1)
-	engine, served := m.engine, m.served
-	go func() { served <- engine.Serve(ln, nil) }()
+	srv, served := m.server, m.served
+	go func() { served <- srv.Serve(ln, nil) }()
 }
 
 func (m *Manager) shutdown(patience time.Duration) {
-	if m.engine == nil {
+	if m.server == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = m.engine.Shutdown(ctx) // what is left is cut off
+	_ = m.server.Shutdown(ctx) // what is left is cut off
 	<-m.served
-	m.engine = nil
+	m.server = nil
 }
 
 // Stop cuts all connections and accepts no more, as if the manager had been killed. Its records
 // stay. A second call does nothing.
 func (m *Manager) Stop() {
-	if m.engine != nil {
+	if m.server != nil {
 		m.server.Abort()
 	}
 	m.shutdown(time.Millisecond)
@@ -130,7 +128,7 @@ func (m *Manager) Stop() {
 // fails the test if it cannot.
 func (m *Manager) Resume() {
 	m.t.Helper()
-	if m.engine == nil {
+	if m.server == nil {
 		m.listen(m.addr)
 	}
 }

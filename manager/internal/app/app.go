@@ -88,7 +88,7 @@ type app struct {
 	logs      logs.Engine
 	auth      *httpd.Auth
 	server    *server.Server
-	engine    httpd.Engine
+	serving   bool // the server has the listener
 	admin     *http.Server
 
 	certificate *httpd.Certificate // nil without TLS
@@ -117,7 +117,7 @@ func (a *app) start(ctx context.Context) error {
 		return err
 	}
 	defer func() {
-		if a.engine == nil {
+		if !a.serving {
 			_ = api.Close()
 		}
 	}()
@@ -178,8 +178,8 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
 
-	a.engine, _ = httpd.NewEngine(s.HTTPEngine, a.server.Server)
-	a.goRun(func() { a.listenerEnded("api", a.engine.Serve(api, tlsConfig)) })
+	a.serving = true
+	a.goRun(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })
 	a.log.Info("listening", "listener", "api", "addr", listenAddress(api))
 	if s.AddrFile != "" {
 		if err := writeFileAtomically(s.AddrFile, strings.Join(addresses, "\n")+"\n"); err != nil {
@@ -190,7 +190,7 @@ func (a *app) start(ctx context.Context) error {
 	a.server.SetReady("")
 	a.began = true
 	a.log.Info("ready", "version", a.version, "store", a.store.Capabilities().Name, "durable", a.store.Capabilities().Durable,
-		"http_engine", s.HTTPEngine, "tls", tlsConfig != nil, "auth", a.auth != nil)
+		"tls", tlsConfig != nil, "auth", a.auth != nil)
 	return nil
 }
 
@@ -369,7 +369,7 @@ func (a *app) shutdown() error {
 	a.logs.Drain()
 	ctx, cancel := context.WithTimeout(context.Background(), a.settings.ShutdownTimeout)
 	defer cancel()
-	err := a.engine.Shutdown(ctx)
+	err := a.server.Shutdown(ctx)
 	if err != nil {
 		err = fmt.Errorf("requests were cut off after %v: %w", a.settings.ShutdownTimeout, err)
 	}
@@ -386,10 +386,10 @@ func (a *app) close() error {
 	if a.admin != nil {
 		_ = a.admin.Close()
 	}
-	if a.engine != nil {
+	if a.serving {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		_ = a.engine.Shutdown(ctx)
+		_ = a.server.Shutdown(ctx)
 	}
 	a.stopBackground()
 	a.background.Wait()

@@ -94,9 +94,8 @@ func TestCrash(t *testing.T) {
 		if round > 0 {
 			load.downtime(killed, time.Now())
 		}
-		engine := []string{"fasthttp", "nethttp"}[round%2]
 		// Small snapshots, so that crashes meet them at work too.
-		p := startManager(t, "--data-dir", dir, "--http-engine", engine, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")
+		p := startManager(t, "--data-dir", dir, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")
 		load.round.Store(int64(round))
 		load.acked.Store(0)
 		addr := p.addr["api"]

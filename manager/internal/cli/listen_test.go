@@ -78,77 +78,73 @@ func startOnSocket(t testing.TB, path string, args ...string) *process {
 
 // TestUnixSocket: life on a Unix socket, kill -9 and the restart included.
 func TestUnixSocket(t *testing.T) {
-	for _, engine := range []string{"fasthttp", "nethttp"} {
-		t.Run(engine, func(t *testing.T) {
-			dir := t.TempDir()
-			path, admin := filepath.Join(dir, "api.sock"), filepath.Join(dir, "admin.sock")
-			args := []string{"--http-engine", engine, "--data-dir", filepath.Join(dir, "data"), "--admin", "unix:" + admin}
-			p := startOnSocket(t, path, args...)
-			for _, file := range []string{path, admin} {
-				if info, err := os.Lstat(file); err != nil || info.Mode() != fs.ModeSocket|0o660 {
-					t.Errorf("%v %v", info, err)
-				}
-			}
-			want := fmt.Sprintf(`"listener":"api","addr":"unix:%s"`, path)
-			waitFor(t, "the log has "+want, func() bool { return strings.Contains(p.stderr.String(), want) })
-			if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
-				t.Fatalf("%d %s", status, body)
-			}
-			if status, body := ask(socketClient(t, admin), "/metrics", ""); status != 200 || !strings.Contains(body, "oncegate_wal_fsync_seconds_count") {
-				t.Errorf("metrics: %d %.200s", status, body)
-			}
-			// A client that leaves while it is held is noticed here as well.
-			ctx, leave := context.WithCancel(t.Context())
-			left := make(chan struct{})
-			go func() {
-				defer close(left)
-				req, _ := http.NewRequestWithContext(ctx, "POST", "http://manager/v1/ledger/reserve", strings.NewReader(`{"key":"k","token":"u","wait_ms":3600000}`))
-				if resp, err := socketClient(t, path).Do(req); err == nil {
-					resp.Body.Close()
-				}
-			}()
-			waiters := func(n string) func() bool {
-				return func() bool {
-					_, body := ask(socketClient(t, admin), "/metrics", "")
-					return strings.Contains(body, "oncegate_ledger_waiters "+n+"\n")
-				}
-			}
-			waitFor(t, "the reserve is held", waiters("1"))
-			leave()
-			<-left
-			waitFor(t, "the reserve is given up", waiters("0"))
+	dir := t.TempDir()
+	path, admin := filepath.Join(dir, "api.sock"), filepath.Join(dir, "admin.sock")
+	args := []string{"--data-dir", filepath.Join(dir, "data"), "--admin", "unix:" + admin}
+	p := startOnSocket(t, path, args...)
+	for _, file := range []string{path, admin} {
+		if info, err := os.Lstat(file); err != nil || info.Mode() != fs.ModeSocket|0o660 {
+			t.Errorf("%v %v", info, err)
+		}
+	}
+	want := fmt.Sprintf(`"listener":"api","addr":"unix:%s"`, path)
+	waitFor(t, "the log has "+want, func() bool { return strings.Contains(p.stderr.String(), want) })
+	if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, body := ask(socketClient(t, admin), "/metrics", ""); status != 200 || !strings.Contains(body, "oncegate_wal_fsync_seconds_count") {
+		t.Errorf("metrics: %d %.200s", status, body)
+	}
+	// A client that leaves while it is held is noticed here as well.
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://manager/v1/ledger/reserve", strings.NewReader(`{"key":"k","token":"u","wait_ms":3600000}`))
+		if resp, err := socketClient(t, path).Do(req); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	waiters := func(n string) func() bool {
+		return func() bool {
+			_, body := ask(socketClient(t, admin), "/metrics", "")
+			return strings.Contains(body, "oncegate_ledger_waiters "+n+"\n")
+		}
+	}
+	waitFor(t, "the reserve is held", waiters("1"))
+	leave()
+	<-left
+	waitFor(t, "the reserve is given up", waiters("0"))
 
-			// Another one is told that the place is taken, and takes nothing away.
-			env, _, stderr := testEnv(nil)
-			code := Run(t.Context(), env, []string{"serve", "--store", "memory", "--listen", "unix:" + path})
-			if want := fmt.Sprintf("oncegate serve: --listen %q: a program listens there already\n", "unix:"+path); code != 2 || stderr.String() != want {
-				t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
-			}
-			if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
-				t.Errorf("%d %s", status, body)
-			}
+	// Another one is told that the place is taken, and takes nothing away.
+	env, _, stderr := testEnv(nil)
+	code := Run(t.Context(), env, []string{"serve", "--store", "memory", "--listen", "unix:" + path})
+	if want := fmt.Sprintf("oncegate serve: --listen %q: a program listens there already\n", "unix:"+path); code != 2 || stderr.String() != want {
+		t.Errorf("exit code %d\n got %swant %s", code, stderr, want)
+	}
+	if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
+		t.Errorf("%d %s", status, body)
+	}
 
-			p.kill()
-			if _, err := os.Lstat(path); err != nil {
-				t.Fatalf("the test shows nothing: %v", err)
-			}
-			p = startOnSocket(t, path, args...)
-			if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"u"}`); status != 202 {
-				t.Errorf("after the restart: %d %s", status, body)
-			}
-			env, stdout, stderr := testEnv(map[string]string{managerURLEnv: "unix:" + path})
-			if code := Run(t.Context(), env, []string{"ledger", "list"}); code != 0 || !strings.Contains(stdout.String(), "pending") {
-				t.Errorf("exit code %d: %s%s", code, stdout, stderr)
-			}
-			if code := p.stop(t); code != 0 {
-				t.Errorf("exit code %d: %s", code, p.stderr)
-			}
-			for _, file := range []string{path, admin} {
-				if _, err := os.Lstat(file); err == nil {
-					t.Errorf("%s is left behind", file)
-				}
-			}
-		})
+	p.kill()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatalf("the test shows nothing: %v", err)
+	}
+	p = startOnSocket(t, path, args...)
+	if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"u"}`); status != 202 {
+		t.Errorf("after the restart: %d %s", status, body)
+	}
+	env, stdout, stderr := testEnv(map[string]string{managerURLEnv: "unix:" + path})
+	if code := Run(t.Context(), env, []string{"ledger", "list"}); code != 0 || !strings.Contains(stdout.String(), "pending") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+	for _, file := range []string{path, admin} {
+		if _, err := os.Lstat(file); err == nil {
+			t.Errorf("%s is left behind", file)
+		}
 	}
 }
 

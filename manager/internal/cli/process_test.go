@@ -34,8 +34,6 @@ var binDir string
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
 		goleak.Cleanup(func(code int) {
 			if binDir != "" {
 				_ = os.RemoveAll(binDir)
@@ -252,7 +250,7 @@ func TestProcessLife(t *testing.T) {
 		t.Errorf("stats: %v %s", err, out)
 	}
 	// And it is all still there.
-	p = startManager(t, "--data-dir", dir, "--http-engine", "nethttp")
+	p = startManager(t, "--data-dir", dir)
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"u"}`); status != 200 || !strings.Contains(body, `"body":"aGk="`) {
 		t.Errorf("after the restart: %d %s", status, body)
 	}
@@ -265,31 +263,29 @@ func TestProcessLife(t *testing.T) {
 // gets an answer, and soon.
 func TestShutdownAnswersWaits(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	for _, engine := range []string{"fasthttp", "nethttp"} {
-		p := startManager(t, "--store", "memory", "--http-engine", engine, "--admin", "127.0.0.1:0")
-		post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"t"}`)
-		type answer struct {
-			status int
-			body   string
+	p := startManager(t, "--store", "memory", "--admin", "127.0.0.1:0")
+	post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"t"}`)
+	type answer struct {
+		status int
+		body   string
+	}
+	answers := make(chan answer)
+	go func() {
+		status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"u","wait_ms":30000}`)
+		answers <- answer{status, body}
+	}()
+	waitFor(t, "the reserve is held", func() bool {
+		resp, err := http.Get("http://" + p.addr["admin"] + "/metrics")
+		if err != nil {
+			return false
 		}
-		answers := make(chan answer)
-		go func() {
-			status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"k","token":"u","wait_ms":30000}`)
-			answers <- answer{status, body}
-		}()
-		waitFor(t, "the reserve is held", func() bool {
-			resp, err := http.Get("http://" + p.addr["admin"] + "/metrics")
-			if err != nil {
-				return false
-			}
-			defer resp.Body.Close()
-			b, _ := io.ReadAll(resp.Body)
-			return strings.Contains(string(b), "oncegate_ledger_waiters 1\n")
-		})
-		code := p.stop(t)
-		if a := <-answers; a.status != 202 || code != 0 {
-			t.Errorf("%s: %d %s, exit code %d", engine, a.status, a.body, code)
-		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		return strings.Contains(string(b), "oncegate_ledger_waiters 1\n")
+	})
+	code := p.stop(t)
+	if a := <-answers; a.status != 202 || code != 0 {
+		t.Errorf("%d %s, exit code %d", a.status, a.body, code)
 	}
 }
 

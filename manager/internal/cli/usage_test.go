@@ -36,7 +36,6 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "serve --data-dir d --pending-ttl-seconds -1", `oncegate serve: --pending-ttl-seconds "-1": must be a number of seconds from 0.001 to 31622400`},
 		{"", "serve --data-dir d --pending-ttl-seconds NaN", `oncegate serve: --pending-ttl-seconds "NaN": must be a number of seconds from 0.001 to 31622400`},
 		{"", "serve --data-dir d --store files", `oncegate serve: --store "files": must be one of memory, postgres, redis, sqlite, wal`},
-		{"", "serve --data-dir d --http-engine x", `oncegate serve: --http-engine "x": must be one of fasthttp, nethttp`},
 		{"", "serve --data-dir d --log-level loud", `oncegate serve: --log-level "loud": must be one of debug, info, warn, error`},
 		{"", "serve --data-dir d --listen nowhere", `oncegate serve: --listen "nowhere": must be HOST:PORT, the port a service's name or from 0 to 65535, where 0 picks a free one; or unix:PATH`},
 		{"", "serve --data-dir d --admin nowhere", `oncegate serve: --admin "nowhere": must be HOST:PORT, the port a service's name or from 0 to 65535, where 0 picks a free one; or unix:PATH`},

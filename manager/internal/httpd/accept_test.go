@@ -30,31 +30,27 @@ func (l *shortListener) Accept() (net.Conn, error) {
 // TestShortageDoesNotEndTheServer: too many open files are a reason to wait, not
 // to stop listening.
 func TestShortageDoesNotEndTheServer(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{listen: func(ln net.Listener) net.Listener {
-			l := &shortListener{Listener: ln}
-			l.failures.Store(3)
-			return l
-		}})
-		if a := s.json("GET", "/healthz", ""); a.status != 200 {
-			t.Errorf("%d", a.status)
-		}
-		if n := strings.Count(s.log.String(), "no connection can be accepted for now"); n != 1 {
-			t.Errorf("told %d times: %s", n, s.log)
-		}
-	})
+	s := newSite(t, siteOptions{listen: func(ln net.Listener) net.Listener {
+		l := &shortListener{Listener: ln}
+		l.failures.Store(3)
+		return l
+	}})
+	if a := s.json("GET", "/healthz", ""); a.status != 200 {
+		t.Errorf("%d", a.status)
+	}
+	if n := strings.Count(s.log.String(), "no connection can be accepted for now"); n != 1 {
+		t.Errorf("told %d times: %s", n, s.log)
+	}
 }
 
 // TestShutdownDuringAShortage: the wait for better times ends with the server.
 func TestShutdownDuringAShortage(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		l := &shortListener{tries: make(chan struct{}, 1)}
-		newSite(t, engine, siteOptions{listen: func(ln net.Listener) net.Listener {
-			l.Listener = ln
-			l.failures.Store(1 << 40)
-			return l
-		}})
-		<-l.tries
-		l.failures.Store(0) // the next one is the listener's own, which is closed at the end
-	})
+	l := &shortListener{tries: make(chan struct{}, 1)}
+	newSite(t, siteOptions{listen: func(ln net.Listener) net.Listener {
+		l.Listener = ln
+		l.failures.Store(1 << 40)
+		return l
+	}})
+	<-l.tries
+	l.failures.Store(0) // the next one is the listener's own, which is closed at the end
 }

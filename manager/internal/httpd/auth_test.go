@@ -93,37 +93,35 @@ func writeFile(t *testing.T, path, content string) {
 func TestBearerTokens(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	writeFile(t, file, "# the old one leaves soon\nold-token-of-20-bytes\n\nnew-token-of-20-bytes\n")
-	onBothEngines(t, func(t *testing.T, engine string) {
-		auth, err := NewAuth(file, false)
-		if err != nil {
-			t.Fatal(err)
+	auth, err := NewAuth(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, siteOptions{server: Options{Auth: auth}})
+	for header, want := range map[string]int{
+		"": 401, "Bearer": 401, "Bearer ": 401, "Bearer wrong": 401, "Basic old-token-of-20-bytes": 401, "old-token-of-20-bytes": 401,
+		"Bearer old-token-of-20-bytesx": 401, "Bearer # the old one leaves soon": 401,
+		"Bearer old-token-of-20-bytes": 201, "bearer new-token-of-20-bytes": 201,
+	} {
+		a := s.do("POST", "/new", "", "", "authorization", header)
+		if a.status != want {
+			t.Errorf("%q: %d, want %d", header, a.status, want)
 		}
-		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}})
-		for header, want := range map[string]int{
-			"": 401, "Bearer": 401, "Bearer ": 401, "Bearer wrong": 401, "Basic old-token-of-20-bytes": 401, "old-token-of-20-bytes": 401,
-			"Bearer old-token-of-20-bytesx": 401, "Bearer # the old one leaves soon": 401,
-			"Bearer old-token-of-20-bytes": 201, "bearer new-token-of-20-bytes": 201,
-		} {
-			a := s.do("POST", "/new", "", "", "authorization", header)
-			if a.status != want {
-				t.Errorf("%q: %d, want %d", header, a.status, want)
-			}
-			if want == 401 && a.header.Get("www-authenticate") != "Bearer" {
-				t.Errorf("%q: 401 without www-authenticate", header)
-			}
+		if want == 401 && a.header.Get("www-authenticate") != "Bearer" {
+			t.Errorf("%q: 401 without www-authenticate", header)
 		}
-		if a := s.json("GET", "/nowhere", ""); a.status != 401 {
-			t.Errorf("a stranger learns which paths there are: %d", a.status)
+	}
+	if a := s.json("GET", "/nowhere", ""); a.status != 401 {
+		t.Errorf("a stranger learns which paths there are: %d", a.status)
+	}
+	for _, open := range []string{"/healthz", "/readyz"} {
+		if a := s.json("GET", open, ""); a.status != 200 {
+			t.Errorf("%s: %d", open, a.status)
 		}
-		for _, open := range []string{"/healthz", "/readyz"} {
-			if a := s.json("GET", open, ""); a.status != 200 {
-				t.Errorf("%s: %d", open, a.status)
-			}
-		}
-		if strings.Contains(s.log.String(), "token-of-20") {
-			t.Error("a token was logged")
-		}
-	})
+	}
+	if strings.Contains(s.log.String(), "token-of-20") {
+		t.Error("a token was logged")
+	}
 }
 
 // TestAdministrators: a gate's token cannot take away the protection of a key,
@@ -132,54 +130,52 @@ func TestAdministrators(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "tokens")
 	writeFile(t, file, "gates-token-of-20-bytes\nadmins-token-of-20-bytes \tadmin\nother-token-of-20-bytes\n")
-	onBothEngines(t, func(t *testing.T, engine string) {
-		auth, err := NewAuth(file, false)
-		if err != nil {
-			t.Fatal(err)
+	auth, err := NewAuth(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, siteOptions{server: Options{Auth: auth}})
+	as := func(token, method string) answered {
+		return s.do(method, "/new", "", "", "authorization", "Bearer "+token)
+	}
+	const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
+	for _, token := range []string{gate, admin} {
+		if a := as(token, "POST"); a.status != 201 {
+			t.Fatalf("an ordinary call by %s: %d %s", token, a.status, a.body)
 		}
-		s := newSite(t, engine, siteOptions{server: Options{Auth: auth}})
-		as := func(token, method string) answered {
-			return s.do(method, "/new", "", "", "authorization", "Bearer "+token)
+	}
+	for _, token := range []string{gate, "other-token-of-20-bytes"} {
+		if a := as(token, "DELETE"); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
+			t.Errorf("delete by %s: %d %s", token, a.status, a.body)
 		}
-		const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
-		for _, token := range []string{gate, admin} {
-			if a := as(token, "POST"); a.status != 201 {
-				t.Fatalf("an ordinary call by %s: %d %s", token, a.status, a.body)
-			}
+	}
+	for _, token := range []string{"", "admin", admin + " admin", gate + " admin", admin + "admin"} {
+		if a := as(token, "DELETE"); a.status != 401 {
+			t.Errorf("delete by %q: %d %s", token, a.status, a.body)
 		}
-		for _, token := range []string{gate, "other-token-of-20-bytes"} {
-			if a := as(token, "DELETE"); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
-				t.Errorf("delete by %s: %d %s", token, a.status, a.body)
-			}
-		}
-		for _, token := range []string{"", "admin", admin + " admin", gate + " admin", admin + "admin"} {
-			if a := as(token, "DELETE"); a.status != 401 {
-				t.Errorf("delete by %q: %d %s", token, a.status, a.body)
-			}
-		}
-		if a := as(admin, "DELETE"); a.status != 201 {
-			t.Errorf("delete by the administrator: %d %s", a.status, a.body)
-		}
-		// Rights are taken and given without an interruption.
-		lowered := filepath.Join(dir, "lowered")
-		writeFile(t, lowered, gate+" admin\n"+admin+"\n")
-		if err := auth.Load(lowered); err != nil {
-			t.Fatal(err)
-		}
-		if a := as(admin, "DELETE"); a.status != 403 {
-			t.Errorf("delete by a former administrator: %d %s", a.status, a.body)
-		}
-		if a := as(gate, "DELETE"); a.status != 201 {
-			t.Errorf("delete by a new administrator: %d %s", a.status, a.body)
-		}
-		if strings.Contains(s.log.String(), "token-of-20") {
-			t.Error("a token was logged")
-		}
-		unprotected := newSite(t, engine, siteOptions{})
-		if a := unprotected.json("DELETE", "/new", ""); a.status != 201 {
-			t.Errorf("delete where no token is asked for: %d %s", a.status, a.body)
-		}
-	})
+	}
+	if a := as(admin, "DELETE"); a.status != 201 {
+		t.Errorf("delete by the administrator: %d %s", a.status, a.body)
+	}
+	// Rights are taken and given without an interruption.
+	lowered := filepath.Join(dir, "lowered")
+	writeFile(t, lowered, gate+" admin\n"+admin+"\n")
+	if err := auth.Load(lowered); err != nil {
+		t.Fatal(err)
+	}
+	if a := as(admin, "DELETE"); a.status != 403 {
+		t.Errorf("delete by a former administrator: %d %s", a.status, a.body)
+	}
+	if a := as(gate, "DELETE"); a.status != 201 {
+		t.Errorf("delete by a new administrator: %d %s", a.status, a.body)
+	}
+	if strings.Contains(s.log.String(), "token-of-20") {
+		t.Error("a token was logged")
+	}
+	unprotected := newSite(t, siteOptions{})
+	if a := unprotected.json("DELETE", "/new", ""); a.status != 201 {
+		t.Errorf("delete where no token is asked for: %d %s", a.status, a.body)
+	}
 }
 
 // TestStrangersSendNoLargeBodies: who may not call learns so from the head of
@@ -187,55 +183,49 @@ func TestAdministrators(t *testing.T) {
 func TestStrangersSendNoLargeBodies(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	writeFile(t, file, "token-of-20-bytes---\n")
-	onBothEngines(t, func(t *testing.T, engine string) {
-		auth, err := NewAuth(file, false)
+	auth, err := NewAuth(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, siteOptions{server: Options{Auth: auth, ReadTimeout: time.Hour}})
+	for what, c := range map[string]struct {
+		framing string
+		status  int
+	}{
+		"announced":    {"content-length: 1000000\r\n\r\n", 401},
+		"too large":    {"content-length: 100000000\r\n\r\n", 401},
+		"chunked":      {"transfer-encoding: chunked\r\n\r\nf4240\r\n", 401},
+		"small chunks": {"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n", 401},
+	} {
+		framing, want := c.framing, c.status
+		c := s.dial()
+		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want || (want == 401) != (resp.Header.Get("www-authenticate") == "Bearer") || resp.Header.Get(api.HeaderManager) != "test-1" {
+			t.Errorf("%s: %d %v", what, resp.StatusCode, resp.Header)
+		}
+	}
+	// Callers with a token send what they like, within the limit.
+	body := strings.Repeat(" ", 500_000) + `{"key":"k","token":"t"}`
+	for _, framing := range []string{
+		fmt.Sprintf("content-length: %d\r\n\r\n%s", len(body), body),
+		fmt.Sprintf("transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
+	} {
+		c := s.dial()
+		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer token-of-20-bytes---\r\n"+framing)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := newSite(t, engine, siteOptions{server: Options{Auth: auth, ReadTimeout: time.Hour}})
-		chunked := 401
-		if engine == "fasthttp" {
-			chunked = 413 // it forgets the head of the request
+		resp.Body.Close()
+		if resp.StatusCode != 201 {
+			t.Errorf("with the token: %d", resp.StatusCode)
 		}
-		for what, c := range map[string]struct {
-			framing string
-			status  int
-		}{
-			"announced":    {"content-length: 1000000\r\n\r\n", 401},
-			"too large":    {"content-length: 100000000\r\n\r\n", 401},
-			"chunked":      {"transfer-encoding: chunked\r\n\r\nf4240\r\n", chunked},
-			"small chunks": {"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n", 401},
-		} {
-			framing, want := c.framing, c.status
-			c := s.dial()
-			s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatalf("%s: %v", what, err)
-			}
-			resp.Body.Close()
-			if resp.StatusCode != want || (want == 401) != (resp.Header.Get("www-authenticate") == "Bearer") || resp.Header.Get(api.HeaderManager) != "test-1" {
-				t.Errorf("%s: %d %v", what, resp.StatusCode, resp.Header)
-			}
-		}
-		// Callers with a token send what they like, within the limit.
-		body := strings.Repeat(" ", 500_000) + `{"key":"k","token":"t"}`
-		for _, framing := range []string{
-			fmt.Sprintf("content-length: %d\r\n\r\n%s", len(body), body),
-			fmt.Sprintf("transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
-		} {
-			c := s.dial()
-			s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer token-of-20-bytes---\r\n"+framing)
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			if resp.StatusCode != 201 {
-				t.Errorf("with the token: %d", resp.StatusCode)
-			}
-		}
-	})
+	}
 }
 
 func TestTokenFilesAreChecked(t *testing.T) {
@@ -305,39 +295,37 @@ func TestMutualTLS(t *testing.T) {
 		}
 		return c
 	}
-	onBothEngines(t, func(t *testing.T, engine string) {
-		for what, c := range map[string]struct {
-			client *tls.Config
-			status int // 0: not even a handshake
-		}{
-			"good":  {client(goodCert, goodKey), 201},
-			"none":  {client("", ""), 401},
-			"wrong": {client(badCert, badKey), 0},
-		} {
-			t.Run(what, func(t *testing.T) {
-				s := newSite(t, engine, siteOptions{server: Options{Auth: auth}, tls: cfg, client: c.client})
-				a, err := s.try(t.Context(), "POST", "/new", "", "")
-				if (err != nil) != (c.status == 0) || a.status != c.status {
-					t.Fatalf("%d %v", a.status, err)
-				}
-				if c.status != 201 {
-					return
-				}
-				// A client that leaves a long poll is noticed behind TLS as well.
-				ctx, cancel := context.WithCancel(t.Context())
-				gone := make(chan struct{})
-				go func() {
-					defer close(gone)
-					_, _ = s.try(ctx, "POST", "/hold", "", "")
-				}()
-				s.eventually("it waits", func() bool { return s.waiters() == 1 })
-				cancel()
-				<-gone
-				s.client.CloseIdleConnections()
-				s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
-			})
-		}
-	})
+	for what, c := range map[string]struct {
+		client *tls.Config
+		status int // 0: not even a handshake
+	}{
+		"good":  {client(goodCert, goodKey), 201},
+		"none":  {client("", ""), 401},
+		"wrong": {client(badCert, badKey), 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := newSite(t, siteOptions{server: Options{Auth: auth}, tls: cfg, client: c.client})
+			a, err := s.try(t.Context(), "POST", "/new", "", "")
+			if (err != nil) != (c.status == 0) || a.status != c.status {
+				t.Fatalf("%d %v", a.status, err)
+			}
+			if c.status != 201 {
+				return
+			}
+			// A client that leaves a long poll is noticed behind TLS as well.
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				_, _ = s.try(ctx, "POST", "/hold", "", "")
+			}()
+			s.eventually("it waits", func() bool { return s.waiters() == 1 })
+			cancel()
+			<-gone
+			s.client.CloseIdleConnections()
+			s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
+		})
+	}
 }
 
 func TestTLSFilesAreChecked(t *testing.T) {
@@ -373,37 +361,35 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{tls: cfg})
-		seen := func(ca *authority) error {
-			pool := x509.NewCertPool()
-			pool.AddCert(ca.cert)
-			conn, err := tls.Dial("tcp", s.addr, &tls.Config{RootCAs: pool})
-			if err == nil {
-				conn.Close()
-			}
-			return err
+	s := newSite(t, siteOptions{tls: cfg})
+	seen := func(ca *authority) error {
+		pool := x509.NewCertPool()
+		pool.AddCert(ca.cert)
+		conn, err := tls.Dial("tcp", s.addr, &tls.Config{RootCAs: pool})
+		if err == nil {
+			conn.Close()
 		}
-		old.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
-		if err := c.Load(); err != nil {
-			t.Fatal(err)
-		}
-		if err := seen(old); err != nil {
-			t.Errorf("before: %v", err)
-		}
-		renewed.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
-		if err := c.Load(); err != nil {
-			t.Fatal(err)
-		}
-		if err := seen(renewed); err != nil {
-			t.Errorf("renewed: %v", err)
-		}
-		writeFile(t, key, "")
-		if err := c.Load(); err == nil {
-			t.Error("a certificate without a key was taken")
-		}
-		if err := seen(renewed); err != nil {
-			t.Errorf("after files that make no sense: %v", err)
-		}
-	})
+		return err
+	}
+	old.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+	if err := c.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if err := seen(old); err != nil {
+		t.Errorf("before: %v", err)
+	}
+	renewed.issue(t, dir, "server", x509.ExtKeyUsageServerAuth)
+	if err := c.Load(); err != nil {
+		t.Fatal(err)
+	}
+	if err := seen(renewed); err != nil {
+		t.Errorf("renewed: %v", err)
+	}
+	writeFile(t, key, "")
+	if err := c.Load(); err == nil {
+		t.Error("a certificate without a key was taken")
+	}
+	if err := seen(renewed); err != nil {
+		t.Errorf("after files that make no sense: %v", err)
+	}
 }

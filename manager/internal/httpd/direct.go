@@ -18,7 +18,7 @@ type Direct struct {
 	ctx     context.Context
 }
 
-// Do answers one request as an engine would have it answered. ctx ends when the caller
+// Do answers one request as if it had come by HTTP. ctx ends when the caller
 // leaves, which ends a held call. The answer is the caller's to keep, or to give to the
 // next call. A Direct carries one request at a time.
 func (s *Server) Do(ctx context.Context, d *Direct, w *Response) {

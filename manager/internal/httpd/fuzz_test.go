@@ -4,11 +4,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync"
 	"testing"
 )
 
-// FuzzWire: whatever a stranger writes to a connection of the default engine
-// ends in an answer or in the end of that connection, and never in a panic, which
+// FuzzWire: whatever a stranger writes to a connection ends in an answer or in the end of that connection, and never in a panic, which
 // would be the end of the process.
 func FuzzWire(f *testing.F) {
 	for _, request := range []string{
@@ -24,15 +24,17 @@ func FuzzWire(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	engine := newFastHTTP(s).(*fastHTTP)
+	conns := make(pipes)
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(conns, nil) }()
+	f.Cleanup(func() {
+		close(conns)
+		<-served
+	})
 	f.Fuzz(func(t *testing.T, request []byte) {
 		ours, theirs := net.Pipe()
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = engine.fast.ServeConn(theirs) // its error is the client's fault
-			theirs.Close()
-		}()
+		c := &pipe{Conn: theirs, closed: make(chan struct{})}
+		conns <- c
 		read := make(chan struct{})
 		go func() {
 			defer close(read)
@@ -40,10 +42,35 @@ func FuzzWire(f *testing.F) {
 		}()
 		_, _ = ours.Write(request) // fails when the server has had enough
 		ours.Close()
-		<-done
+		<-c.closed
 		<-read
 		if log.String() != "" {
 			t.Fatalf("%q: %s", request, log)
 		}
 	})
+}
+
+// pipes is a listener whose connections come from a test.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// pipe tells when the server is done with it.
+type pipe struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (p *pipe) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return p.Conn.Close()
 }

@@ -19,31 +19,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// fasthttp's own: one that refreshes the date for all servers of the
-		// process, and one per server that looks every 10 s whether to end.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-	)
+	goleak.VerifyTestMain(m)
 }
 
 // patience is how long a test waits for what must happen; only a failure takes
 // that long.
 const patience = 30 * time.Second
 
-// onBothEngines runs the same test on every HTTP engine.
-func onBothEngines(t *testing.T, f func(t *testing.T, engine string)) {
-	t.Helper()
-	for _, engine := range EngineNames() {
-		t.Run(engine, func(t *testing.T) { f(t, engine) })
-	}
-}
-
 // site is a server that listens.
 type site struct {
 	t      *testing.T
 	server *Server
-	engine Engine
 	letGo  chan struct{} // closed: POST /hold is answered
 	addr   string
 	base   string
@@ -79,7 +65,7 @@ type siteOptions struct {
 
 // newSite starts a server. POST /new is answered 201, POST /hold when the test closes
 // letGo; DELETE /new is for administrators.
-func newSite(t *testing.T, engine string, o siteOptions) *site {
+func newSite(t *testing.T, o siteOptions) *site {
 	t.Helper()
 	s := &site{t: t, log: new(logBuffer), letGo: make(chan struct{})}
 	var err error
@@ -102,19 +88,15 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 	if o.tls != nil {
 		s.base = "https://" + s.addr
 	}
-	var ok bool
-	if s.engine, ok = NewEngine(engine, s.server); !ok {
-		t.Fatalf("no engine %q", engine)
-	}
 	served := make(chan error, 1)
-	go func() { served <- s.engine.Serve(ln, o.tls) }()
+	go func() { served <- s.server.Serve(ln, o.tls) }()
 	transport := &http.Transport{TLSClientConfig: o.client}
 	s.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := s.engine.Shutdown(ctx); err != nil {
+		if err := s.server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		s.server.Abort()

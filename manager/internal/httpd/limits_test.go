@@ -3,9 +3,11 @@ package httpd
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -46,18 +48,16 @@ func TestSlowClientsAreCut(t *testing.T) {
 		"idle":    "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
 	} {
 		t.Run(what, func(t *testing.T) {
-			onBothEngines(t, func(t *testing.T, engine string) {
-				s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
-				c := s.dial()
-				s.send(c, head)
-				b, err := io.ReadAll(c)
-				if ne, ok := err.(net.Error); ok && ne.Timeout() {
-					t.Fatalf("the connection was left open; it said %q", b)
-				}
-				if what == "body" && !strings.HasPrefix(string(b), "HTTP/1.1 408 ") {
-					t.Errorf("said %q", b)
-				}
-			})
+			s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
+			c := s.dial()
+			s.send(c, head)
+			b, err := io.ReadAll(c)
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				t.Fatalf("the connection was left open; it said %q", b)
+			}
+			if what == "body" && !strings.HasPrefix(string(b), "HTTP/1.1 408 ") {
+				t.Errorf("said %q", b)
+			}
 		})
 	}
 }
@@ -65,149 +65,131 @@ func TestSlowClientsAreCut(t *testing.T) {
 // TestIdleConnectionsAreCutAfterAHeldCall: a held call has its own use for the
 // connection's deadlines.
 func TestIdleConnectionsAreCutAfterAHeldCall(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
-		close(s.letGo)
-		c := s.dial()
-		s.send(c, holdRequest)
-		b, err := io.ReadAll(c)
-		if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 ") {
-			t.Errorf("%v; it said %q", err, b)
-		}
-	})
+	s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
+	close(s.letGo)
+	c := s.dial()
+	s.send(c, holdRequest)
+	b, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 ") {
+		t.Errorf("%v; it said %q", err, b)
+	}
 }
 
 // TestSlowReadersAreCut: a client that asks and does not take the answer.
 func TestSlowReadersAreCut(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		const size = 1 << 20
-		finished := make(chan struct{})
-		s := newSite(t, engine, siteOptions{
-			server: Options{WriteTimeout: 100 * time.Millisecond},
-			routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
-				w.JSON(200)
-				w.Body = append(w.Body, make([]byte, size)...)
-			}}},
-		})
-		c := s.dial().(*net.TCPConn)
-		// Small buffers on this side; the server's fill up behind them.
-		if err := c.SetReadBuffer(4096); err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			defer close(finished)
-			for range 64 { // more than all buffers on the way hold
-				if _, err := io.WriteString(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n"); err != nil {
-					return
-				}
+	const size = 1 << 20
+	finished := make(chan struct{})
+	s := newSite(t, siteOptions{
+		server: Options{WriteTimeout: 100 * time.Millisecond},
+		routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
+			w.JSON(200)
+			w.Body = append(w.Body, make([]byte, size)...)
+		}}},
+	})
+	c := s.dial().(*net.TCPConn)
+	// Small buffers on this side; the server's fill up behind them.
+	if err := c.SetReadBuffer(4096); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(finished)
+		for range 64 { // more than all buffers on the way hold
+			if _, err := io.WriteString(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n"); err != nil {
+				return
 			}
-		}()
-		<-finished
-		s.eventually("the connection is closed", func() bool {
-			return connections(s) == 0
-		})
+		}
+	}()
+	<-finished
+	s.eventually("the connection is closed", func() bool {
+		return connections(s) == 0
 	})
 }
 
 // connections counts the open ones.
 func connections(s *site) int {
-	var l *limiter
-	switch e := s.engine.(type) {
-	case *fastHTTP:
-		l = &e.limit
-	case *netHTTP:
-		l = &e.limit
-	}
+	l := &s.server.limit
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.conns)
 }
 
 func TestBodyLimit(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{MaxBodyBytes: 1000}})
-		if a := s.json("POST", "/new", strings.Repeat(" ", 1000)); a.status != 201 {
-			t.Errorf("a body at the limit: %d %s", a.status, a.body)
+	s := newSite(t, siteOptions{server: Options{MaxBodyBytes: 1000}})
+	if a := s.json("POST", "/new", strings.Repeat(" ", 1000)); a.status != 201 {
+		t.Errorf("a body at the limit: %d %s", a.status, a.body)
+	}
+	for what, head := range map[string]string{
+		"sized":   "content-length: 1001\r\n\r\n" + strings.Repeat(" ", 1001),
+		"chunked": "transfer-encoding: chunked\r\n\r\n3e9\r\n" + strings.Repeat(" ", 1001) + "\r\n0\r\n\r\n",
+	} {
+		c := s.dial()
+		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\n"+head)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
 		}
-		for what, head := range map[string]string{
-			"sized":   "content-length: 1001\r\n\r\n" + strings.Repeat(" ", 1001),
-			"chunked": "transfer-encoding: chunked\r\n\r\n3e9\r\n" + strings.Repeat(" ", 1001) + "\r\n0\r\n\r\n",
-		} {
-			c := s.dial()
-			s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\n"+head)
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Errorf("%s: %v", what, err)
-				continue
-			}
-			b, _ := io.ReadAll(resp.Body)
-			if resp.StatusCode != 413 || !strings.Contains(string(b), `"code":"too-large"`) || resp.Header.Get(api.HeaderManager) != "test-1" {
-				t.Errorf("%s: %d %s", what, resp.StatusCode, b)
-			}
+		b, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != 413 || !strings.Contains(string(b), `"code":"too-large"`) || resp.Header.Get(api.HeaderManager) != "test-1" {
+			t.Errorf("%s: %d %s", what, resp.StatusCode, b)
 		}
-	})
+	}
 }
 
 func TestHeaderLimit(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{MaxHeaderBytes: 2048}})
-		c := s.dial()
-		// More than any engine adds to the limit for itself.
-		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: "+strings.Repeat("x", 20000)+"\r\n\r\n")
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if resp.StatusCode != 431 {
-			t.Errorf("status %d", resp.StatusCode)
-		}
-	})
+	s := newSite(t, siteOptions{server: Options{MaxHeaderBytes: 2048}})
+	c := s.dial()
+	// More than net/http adds to the limit for itself.
+	_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: "+strings.Repeat("x", 20000)+"\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.StatusCode != 431 {
+		t.Errorf("status %d", resp.StatusCode)
+	}
 }
 
 func TestGarbageIsRefused(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}})
-		for _, text := range []string{"\x16\x03\x01\x00\xa5\x01\x00\x00\r\n\r\n", "hello\r\n\r\n"} {
-			c := s.dial()
-			s.send(c, text)
-			b, err := io.ReadAll(c)
-			if ne, ok := err.(net.Error); ok && ne.Timeout() {
-				t.Errorf("%q: left open", text)
-			}
-			if strings.HasPrefix(string(b), "HTTP/1.1 200") {
-				t.Errorf("%q: %q", text, b)
-			}
+	s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}})
+	for _, text := range []string{"\x16\x03\x01\x00\xa5\x01\x00\x00\r\n\r\n", "hello\r\n\r\n"} {
+		c := s.dial()
+		s.send(c, text)
+		b, err := io.ReadAll(c)
+		if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			t.Errorf("%q: left open", text)
 		}
-	})
+		if strings.HasPrefix(string(b), "HTTP/1.1 200") {
+			t.Errorf("%q: %q", text, b)
+		}
+	}
 }
 
 // TestStrangeTargets: a request line that no client of ours would send costs
 // its sender an answer, and nobody else anything.
 func TestStrangeTargets(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		for _, line := range []string{
-			"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/new",
-			"CONNECT x:443", "CONNECT /new", "GET /%", "GET /new/%", "GET /new/", "GET ../new",
-		} {
-			c := s.dial()
-			s.send(c, line+" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			if err != nil {
-				t.Fatalf("%s: %v", line, err)
-			}
-			resp.Body.Close()
-			if resp.StatusCode < 400 || resp.StatusCode >= 500 {
-				t.Errorf("%s: %d", line, resp.StatusCode)
-			}
+	s := newSite(t, siteOptions{})
+	for _, line := range []string{
+		"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/new",
+		"CONNECT x:443", "CONNECT /new", "GET /%", "GET /new/%", "GET /new/", "GET ../new",
+	} {
+		c := s.dial()
+		s.send(c, line+" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", line, err)
 		}
-		if a := s.json("GET", "/healthz", ""); a.status != 200 {
-			t.Errorf("after all of them: %d", a.status)
+		resp.Body.Close()
+		if resp.StatusCode < 400 || resp.StatusCode >= 500 {
+			t.Errorf("%s: %d", line, resp.StatusCode)
 		}
-		if strings.Contains(s.log.String(), "panic") {
-			t.Errorf("something panicked: %s", s.log)
-		}
-	})
+	}
+	if a := s.json("GET", "/healthz", ""); a.status != 200 {
+		t.Errorf("after all of them: %d", a.status)
+	}
+	if strings.Contains(s.log.String(), "panic") {
+		t.Errorf("something panicked: %s", s.log)
+	}
 }
 
 // blocking is a route whose requests are at work until the test lets them go.
@@ -222,269 +204,237 @@ func blocking() (Route, chan struct{}, chan struct{}) {
 }
 
 func TestLoadIsShed(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		route, entered, release := blocking()
-		s := newSite(t, engine, siteOptions{server: Options{MaxInFlight: 2}, routes: []Route{route}})
-		done := make(chan answered, 2)
-		for range 2 {
-			go func() {
-				a, err := s.try(context.Background(), "POST", "/block", "", "")
-				if err != nil {
-					t.Error(err)
-				}
-				done <- a
-			}()
-			<-entered
-		}
-		a := s.json("POST", "/new", "")
-		if a.status != 503 || !strings.Contains(a.body, `"code":"overloaded"`) || a.header.Get("retry-after") != "1" {
-			t.Errorf("a third request: %d %v %s", a.status, a.header, a.body)
-		}
-		if a := s.json("GET", "/healthz", ""); a.status != 200 {
-			t.Errorf("health under load: %d", a.status)
-		}
-		close(release)
-		for range 2 {
-			if a := <-done; a.status != 200 {
-				t.Errorf("%d", a.status)
-			}
-		}
-		if a := s.json("POST", "/new", ""); a.status != 201 {
-			t.Errorf("after the load: %d", a.status)
-		}
-	})
-}
-
-// TestHeldRequestsAreNotLoad: as many waits as there may be requests at work do
-// not keep others out.
-func TestHeldRequestsAreNotLoad(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{MaxInFlight: 2}})
-		done := make(chan answered)
-		for i := range 5 {
-			go func() {
-				a, err := s.try(context.Background(), "POST", "/hold", "", "")
-				if err != nil {
-					t.Error(err)
-				}
-				done <- a
-			}()
-			s.eventually("it waits", func() bool { return s.waiters() == i+1 })
-		}
-		if a := s.json("POST", "/new", ""); a.status != 201 {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-		close(s.letGo)
-		for range 5 {
-			if a := <-done; a.status != 200 {
-				t.Errorf("%d %s", a.status, a.body)
-			}
-		}
-	})
-}
-
-func TestConnectionLimit(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{MaxConnections: 2}})
-		open := []net.Conn{s.dial(), s.dial()}
-		for _, c := range open {
-			s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-			if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
-				t.Fatal(resp, err)
-			}
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(s.dial()), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != 503 || resp.Header.Get("retry-after") != "1" || !strings.Contains(string(b), `"code":"overloaded"`) ||
-			resp.Header.Get(api.HeaderManager) != "test-1" {
-			t.Errorf("a third connection: %d %v %s", resp.StatusCode, resp.Header, b)
-		}
-		open[0].Close()
-		s.eventually("the place is free again", func() bool {
-			c := s.dial()
-			defer c.Close()
-			s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-			return err == nil && resp.StatusCode == 200
-		})
-	})
-}
-
-func TestPanicsAreAnswered(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{routes: []Route{{Method: "GET", Path: "/panic", Handle: func(_ *Request, w *Response) {
-			w.Body = append(w.Body, "half an answer"...)
-			panic("oops")
-		}}}})
-		if a := s.json("GET", "/panic", ""); a.status != 500 || strings.Contains(a.body, "oops") || strings.Contains(a.body, "half") {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-		if !strings.Contains(s.log.String(), "oops") {
-			t.Error("the panic was not logged")
-		}
-		if a := s.json("GET", "/healthz", ""); a.status != 200 {
-			t.Errorf("%d", a.status)
-		}
-		if n := s.server.load.busy.Load(); n != 0 {
-			t.Errorf("%d requests still count as at work", n)
-		}
-	})
-}
-
-func TestHead(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		a := s.do("HEAD", "/healthz", "", "")
-		if a.status != 200 || a.body != "" || a.header.Get("content-length") != "15" {
-			t.Errorf("%d %q %v", a.status, a.body, a.header)
-		}
-	})
-}
-
-// TestPipelinedBehindALongPoll: the watch for the client's end neither takes
-// nor breaks the next request on the same connection.
-func TestPipelinedBehindALongPoll(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		c := s.dial()
-		s.send(c, holdRequest)
-		s.eventually("it waits", func() bool { return s.waiters() == 1 })
-		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-		close(s.letGo)
-		br := bufio.NewReader(c)
-		for i, want := range []string{`"held"`, `"ok"`} {
-			resp, err := http.ReadResponse(br, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, _ := io.ReadAll(resp.Body)
-			if resp.StatusCode != 200 || !strings.Contains(string(b), want) {
-				t.Errorf("answer %d: %d %s", i, resp.StatusCode, b)
-			}
-		}
-	})
-}
-
-// TestLeavingBehindPipelinedData: the end of the client is noticed although
-// there is something unread before it.
-func TestLeavingBehindPipelinedData(t *testing.T) {
-	s := newSite(t, "fasthttp", siteOptions{})
-	c := s.dial()
-	s.send(c, holdRequest)
-	s.eventually("it waits", func() bool { return s.waiters() == 1 })
-	s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-	c.Close()
-	s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
-}
-
-// TestHalfClosedBehindALongPoll: a client that closes one direction while it waits is
-// taken for gone, and told so if it still listens.
-func TestHalfClosedBehindALongPoll(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		c := s.dial()
-		s.send(c, holdRequest)
-		s.eventually("it waits", func() bool { return s.waiters() == 1 })
-		if err := c.(*net.TCPConn).CloseWrite(); err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(c)
-		if isTimeout(err) || strings.Contains(string(b), "the store") {
-			t.Errorf("it was told %q, %v", b, err)
-		}
-		if len(b) > 0 && (!strings.HasPrefix(string(b), "HTTP/1.1 503 ") || !strings.Contains(string(b), "the client closed its side")) {
-			t.Errorf("it was told %q", b)
-		}
-	})
-}
-
-func TestReadiness(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		s.server.SetReady("stopping")
-		if a := s.json("GET", "/readyz", ""); a.status != 503 || !strings.Contains(a.body, `"detail":"stopping"`) {
-			t.Errorf("%d %s", a.status, a.body)
-		}
-		if a := s.json("POST", "/new", ""); a.status != 201 {
-			t.Errorf("a request before the shutdown: %d", a.status)
-		}
-		s.server.Refuse("the store failed")
-		if a := s.json("POST", "/new", ""); a.status != 503 || a.header.Get("retry-after") == "" {
-			t.Errorf("after the store failed: %d %s", a.status, a.body)
-		}
-		if a := s.json("GET", "/healthz", ""); a.status != 200 {
-			t.Errorf("health: %d", a.status)
-		}
-	})
-}
-
-func TestShutdownLetsRequestsFinish(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		route, entered, release := blocking()
-		s := newSite(t, engine, siteOptions{routes: []Route{route}})
-		idle := s.dial()
-		s.send(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
-		idleReader := bufio.NewReader(idle)
-		if resp, err := http.ReadResponse(idleReader, nil); err != nil {
-			t.Fatal(err)
-		} else if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			t.Fatal(err)
-		}
-		answer := make(chan answered, 1)
+	route, entered, release := blocking()
+	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2}, routes: []Route{route}})
+	done := make(chan answered, 2)
+	for range 2 {
 		go func() {
 			a, err := s.try(context.Background(), "POST", "/block", "", "")
 			if err != nil {
 				t.Error(err)
 			}
-			answer <- a
+			done <- a
 		}()
 		<-entered
-		down := make(chan error, 1)
+	}
+	a := s.json("POST", "/new", "")
+	if a.status != 503 || !strings.Contains(a.body, `"code":"overloaded"`) || a.header.Get("retry-after") != "1" {
+		t.Errorf("a third request: %d %v %s", a.status, a.header, a.body)
+	}
+	if a := s.json("GET", "/healthz", ""); a.status != 200 {
+		t.Errorf("health under load: %d", a.status)
+	}
+	close(release)
+	for range 2 {
+		if a := <-done; a.status != 200 {
+			t.Errorf("%d", a.status)
+		}
+	}
+	if a := s.json("POST", "/new", ""); a.status != 201 {
+		t.Errorf("after the load: %d", a.status)
+	}
+}
+
+// TestHeldRequestsAreNotLoad: as many waits as there may be requests at work do
+// not keep others out.
+func TestHeldRequestsAreNotLoad(t *testing.T) {
+	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2}})
+	done := make(chan answered)
+	for i := range 5 {
 		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			down <- s.engine.Shutdown(ctx)
+			a, err := s.try(context.Background(), "POST", "/hold", "", "")
+			if err != nil {
+				t.Error(err)
+			}
+			done <- a
 		}()
-		if _, err := idleReader.ReadByte(); err != io.EOF {
-			t.Errorf("the idle connection: %v", err)
+		s.eventually("it waits", func() bool { return s.waiters() == i+1 })
+	}
+	if a := s.json("POST", "/new", ""); a.status != 201 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	close(s.letGo)
+	for range 5 {
+		if a := <-done; a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
 		}
-		select {
-		case err := <-down:
-			t.Errorf("shut down with a request at work: %v", err)
-		default:
+	}
+}
+
+func TestConnectionLimit(t *testing.T) {
+	s := newSite(t, siteOptions{server: Options{MaxConnections: 2}})
+	open := []net.Conn{s.dial(), s.dial()}
+	for _, c := range open {
+		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+		if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
+			t.Fatal(resp, err)
 		}
-		close(release)
-		if a := <-answer; a.status != 200 {
-			t.Errorf("the last request: %d", a.status)
-		}
-		if err := <-down; err != nil {
-			t.Error(err)
-		}
-		if c, err := net.Dial("tcp", s.addr); err == nil {
-			c.Close()
-			t.Error("the listener is still open")
-		}
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(s.dial()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != 503 || resp.Header.Get("retry-after") != "1" || !strings.Contains(string(b), `"code":"overloaded"`) ||
+		resp.Header.Get(api.HeaderManager) != "test-1" {
+		t.Errorf("a third connection: %d %v %s", resp.StatusCode, resp.Header, b)
+	}
+	open[0].Close()
+	s.eventually("the place is free again", func() bool {
+		c := s.dial()
+		defer c.Close()
+		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		return err == nil && resp.StatusCode == 200
 	})
 }
 
-func TestShutdownIsBounded(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		route, entered, release := blocking()
-		s := newSite(t, engine, siteOptions{routes: []Route{route}})
-		c := s.dial()
-		s.send(c, "POST /block HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
-		<-entered
-		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+func TestPanicsAreAnswered(t *testing.T) {
+	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/panic", Handle: func(_ *Request, w *Response) {
+		w.Body = append(w.Body, "half an answer"...)
+		panic("oops")
+	}}}})
+	if a := s.json("GET", "/panic", ""); a.status != 500 || strings.Contains(a.body, "oops") || strings.Contains(a.body, "half") {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if !strings.Contains(s.log.String(), "oops") {
+		t.Error("the panic was not logged")
+	}
+	if a := s.json("GET", "/healthz", ""); a.status != 200 {
+		t.Errorf("%d", a.status)
+	}
+	if n := s.server.load.busy.Load(); n != 0 {
+		t.Errorf("%d requests still count as at work", n)
+	}
+}
+
+func TestHead(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	a := s.do("HEAD", "/healthz", "", "")
+	if a.status != 200 || a.body != "" || a.header.Get("content-length") != "15" {
+		t.Errorf("%d %q %v", a.status, a.body, a.header)
+	}
+}
+
+// TestPipelinedBehindALongPoll: the watch for the client's end neither takes
+// nor breaks the next request on the same connection.
+func TestPipelinedBehindALongPoll(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	c := s.dial()
+	s.send(c, holdRequest)
+	s.eventually("it waits", func() bool { return s.waiters() == 1 })
+	s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+	close(s.letGo)
+	br := bufio.NewReader(c)
+	for i, want := range []string{`"held"`, `"ok"`} {
+		resp, err := http.ReadResponse(br, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != 200 || !strings.Contains(string(b), want) {
+			t.Errorf("answer %d: %d %s", i, resp.StatusCode, b)
+		}
+	}
+}
+
+// TestHalfClosedBehindALongPoll: a client that closes one direction while it waits is
+// taken for gone, and told so if it still listens.
+func TestHalfClosedBehindALongPoll(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	c := s.dial()
+	s.send(c, holdRequest)
+	s.eventually("it waits", func() bool { return s.waiters() == 1 })
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(c)
+	if errors.Is(err, os.ErrDeadlineExceeded) || strings.Contains(string(b), "the store") {
+		t.Errorf("it was told %q, %v", b, err)
+	}
+	if len(b) > 0 && (!strings.HasPrefix(string(b), "HTTP/1.1 503 ") || !strings.Contains(string(b), "the client closed its side")) {
+		t.Errorf("it was told %q", b)
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.server.SetReady("stopping")
+	if a := s.json("GET", "/readyz", ""); a.status != 503 || !strings.Contains(a.body, `"detail":"stopping"`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := s.json("POST", "/new", ""); a.status != 201 {
+		t.Errorf("a request before the shutdown: %d", a.status)
+	}
+	s.server.Refuse("the store failed")
+	if a := s.json("POST", "/new", ""); a.status != 503 || a.header.Get("retry-after") == "" {
+		t.Errorf("after the store failed: %d %s", a.status, a.body)
+	}
+	if a := s.json("GET", "/healthz", ""); a.status != 200 {
+		t.Errorf("health: %d", a.status)
+	}
+}
+
+func TestShutdownLetsRequestsFinish(t *testing.T) {
+	route, entered, release := blocking()
+	s := newSite(t, siteOptions{routes: []Route{route}})
+	idle := s.dial()
+	s.send(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+	idleReader := bufio.NewReader(idle)
+	if resp, err := http.ReadResponse(idleReader, nil); err != nil {
+		t.Fatal(err)
+	} else if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan answered, 1)
+	go func() {
+		a, err := s.try(context.Background(), "POST", "/block", "", "")
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	<-entered
+	down := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := s.engine.Shutdown(ctx); err == nil {
-			t.Error("shut down in order with a request that does not end")
-		}
-		if b, err := io.ReadAll(c); err != nil && !strings.Contains(err.Error(), "reset") || len(b) != 0 {
-			t.Errorf("the connection was not cut: %q %v", b, err)
-		}
-		close(release)
-	})
+		down <- s.server.Shutdown(ctx)
+	}()
+	if _, err := idleReader.ReadByte(); err != io.EOF {
+		t.Errorf("the idle connection: %v", err)
+	}
+	select {
+	case err := <-down:
+		t.Errorf("shut down with a request at work: %v", err)
+	default:
+	}
+	close(release)
+	if a := <-answer; a.status != 200 {
+		t.Errorf("the last request: %d", a.status)
+	}
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", s.addr); err == nil {
+		c.Close()
+		t.Error("the listener is still open")
+	}
+}
+
+func TestShutdownIsBounded(t *testing.T) {
+	route, entered, release := blocking()
+	s := newSite(t, siteOptions{routes: []Route{route}})
+	c := s.dial()
+	s.send(c, "POST /block HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+	<-entered
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.server.Shutdown(ctx); err == nil {
+		t.Error("shut down in order with a request that does not end")
+	}
+	if b, err := io.ReadAll(c); err != nil && !strings.Contains(err.Error(), "reset") || len(b) != 0 {
+		t.Errorf("the connection was not cut: %q %v", b, err)
+	}
+	close(release)
 }

@@ -5,7 +5,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -21,14 +20,13 @@ type Request struct {
 	// Body is complete. It must not be kept or modified.
 	Body []byte
 
-	begun  time.Time // when it was complete; zero: now
 	ctx    context.Context
 	source source
 	server *Server
 	params [maxParams]string
 }
 
-// source is what an HTTP engine provides per request.
+// source is what a request comes from: net/http, or a Direct.
 type source interface {
 	// header returns the first value of a header, "" when absent. Name is in
 	// lower case.

@@ -123,10 +123,3 @@ func malformed() *api.Problem {
 		Status: 400, Code: api.CodeInvalidRequest, Title: "Bad request", Detail: "malformed HTTP request",
 	}
 }
-
-func headersTooLarge(limit int) *api.Problem {
-	return &api.Problem{
-		Status: 431, Code: api.CodeTooLarge, Title: "Headers too large",
-		Detail: "the headers must have at most " + strconv.Itoa(limit) + " bytes",
-	}
-}

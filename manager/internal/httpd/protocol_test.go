@@ -34,16 +34,14 @@ func TestSlowHandshakesAreCut(t *testing.T) {
 	listener, _ := tlsFor(t)
 	for what, hello := range map[string]string{"nothing": "", "half a hello": "\x16\x03\x01\x00\xa5\x01\x00"} {
 		t.Run(what, func(t *testing.T) {
-			onBothEngines(t, func(t *testing.T, engine string) {
-				s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}, tls: listener})
-				c := s.dial()
-				s.send(c, hello)
-				b, err := io.ReadAll(c)
-				if ne, ok := err.(net.Error); ok && ne.Timeout() {
-					t.Fatalf("the connection was left open; it said %q", b)
-				}
-				s.eventually("its place is free", func() bool { return connections(s) == 0 })
-			})
+			s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}, tls: listener})
+			c := s.dial()
+			s.send(c, hello)
+			b, err := io.ReadAll(c)
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				t.Fatalf("the connection was left open; it said %q", b)
+			}
+			s.eventually("its place is free", func() bool { return connections(s) == 0 })
 		})
 	}
 }
@@ -54,7 +52,7 @@ func TestHTTP2(t *testing.T) {
 	listener, client := tlsFor(t)
 	for what, o := range map[string]siteOptions{"tls": {tls: listener, client: client}, "prior knowledge": {}} {
 		t.Run(what, func(t *testing.T) {
-			s := newSite(t, "nethttp", o)
+			s := newSite(t, o)
 			protocols := new(http.Protocols)
 			protocols.SetHTTP2(true)
 			protocols.SetUnencryptedHTTP2(true)
@@ -92,7 +90,7 @@ func TestHTTP2(t *testing.T) {
 			// The connection that is idle now does not hold up a shutdown.
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			if err := s.engine.Shutdown(ctx); err != nil {
+			if err := s.server.Shutdown(ctx); err != nil {
 				t.Errorf("shutdown: %v", err)
 			}
 		})

@@ -96,14 +96,6 @@ func (rt *router) find(r *Request) (e *endpoint, allow []string) {
 	return nil, allow
 }
 
-// path is string(b), without an allocation for a literal path.
-func (rt *router) path(b []byte) string {
-	if e := rt.literal[string(b)]; e != nil {
-		return e[0].Path
-	}
-	return string(b)
-}
-
 // match compares segment by segment. A parameter that does not decode does not
 // match.
 func (e *endpoint) match(r *Request) bool {

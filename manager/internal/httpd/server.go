@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime/debug"
 	"strings"
 	"sync"
@@ -90,14 +91,17 @@ func (o Options) validate() error {
 	return nil
 }
 
-// Server answers requests that HTTP engines hand to it. It is safe for
-// concurrent use.
+// Server answers requests, those of a listener and those that come by Do. It is
+// safe for concurrent use.
 type Server struct {
 	opts    Options
 	log     *slog.Logger
 	routes  *router
 	metrics *metrics
 	load    load
+	limit   limiter
+	http    *http.Server
+	version []string // the header oncegate-manager
 
 	base      context.Context // ends when the server is stopped by force
 	stop      context.CancelFunc
@@ -112,7 +116,11 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, log: opts.Logger, metrics: newMetrics()}
+	s := &Server{opts: opts, log: opts.Logger, metrics: newMetrics(), version: []string{opts.Version}}
+	s.limit = limiter{
+		max: opts.MaxConnections, refusal: refusal(opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{}),
+	}
+	s.http = s.newHTTP()
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.deadlines = deadlines{base: s.base, timeout: opts.WorkTimeout}
 	s.load.max = int64(opts.MaxInFlight)
@@ -142,19 +150,16 @@ func (s *Server) Refuse(reason string) {
 	s.load.refuse.Store(true)
 }
 
-// Abort cancels the work of all requests. It is for the end, after engines had
-// their time to finish.
+// Abort cancels the work of all requests. It is for the end, after a shutdown had
+// its time to finish.
 func (s *Server) Abort() { s.stop() }
 
 // serve runs one request through all steps; it never panics.
 func (s *Server) serve(r *Request, w *Response) {
-	start := r.begun
-	if start.IsZero() {
-		start = time.Now()
-	}
+	start := time.Now()
 	r.server = s
 	m := s.metrics.unmatched
-	// Nothing may come before this: not every engine survives a panic.
+	// Nothing may come before this.
 	defer func() {
 		if p := recover(); p != nil {
 			s.log.Error("handler panicked", "method", r.Method, "path", r.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))

@@ -3,9 +3,11 @@ package httpd
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -24,29 +26,24 @@ func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 		"handshake": "\x16\x03\x01",
 	} {
 		t.Run(what, func(t *testing.T) {
-			onBothEngines(t, func(t *testing.T, engine string) {
-				if what == "preface" && engine == "fasthttp" {
-					return // which refuses it at once
+			s := newSite(t, siteOptions{server: Options{ReadTimeout: time.Hour}})
+			c := s.dial()
+			s.send(c, text)
+			s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+			if what == "second" {
+				// The answer to the first request, which is owed, comes at once.
+				if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
+					t.Fatal(resp, err)
 				}
-				s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: time.Hour}})
-				c := s.dial()
-				s.send(c, text)
-				s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
-				if what == "second" {
-					// The answer to the first request, which is owed, comes at once.
-					if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
-						t.Fatal(resp, err)
-					}
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				defer cancel()
-				if err := s.engine.Shutdown(ctx); err != nil {
-					t.Error(err)
-				}
-				if n := connections(s); n != 0 {
-					t.Errorf("%d connections are open", n)
-				}
-			})
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if err := s.server.Shutdown(ctx); err != nil {
+				t.Error(err)
+			}
+			if n := connections(s); n != 0 {
+				t.Errorf("%d connections are open", n)
+			}
 		})
 	}
 }
@@ -54,64 +51,60 @@ func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 // TestShutdownWithoutTimeCutsNobody: that there was no time for courtesy is no
 // failure when nobody was owed an answer.
 func TestShutdownWithoutTimeCutsNobody(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{ReadTimeout: time.Hour}})
-		c := s.dial()
-		s.send(c, "POST /new HTTP/1.1\r\n")
-		s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		if err := s.engine.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
-		if b, err := io.ReadAll(c); err == nil && strings.HasPrefix(string(b), "HTTP/1.1 200") {
-			t.Errorf("it was told %q", b)
-		}
-	})
+	s := newSite(t, siteOptions{server: Options{ReadTimeout: time.Hour}})
+	c := s.dial()
+	s.send(c, "POST /new HTTP/1.1\r\n")
+	s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.server.Shutdown(ctx); err != nil {
+		t.Error(err)
+	}
+	if b, err := io.ReadAll(c); err == nil && strings.HasPrefix(string(b), "HTTP/1.1 200") {
+		t.Errorf("it was told %q", b)
+	}
 }
 
 // TestShutdownWritesWhatWasProduced: an answer that the client takes slowly is
 // written to its end, however much else is closed meanwhile.
 func TestShutdownWritesWhatWasProduced(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		const size = 32 << 20 // more than all buffers on the way hold
-		produced := make(chan struct{})
-		s := newSite(t, engine, siteOptions{
-			server: Options{ReadTimeout: time.Hour, WriteTimeout: time.Hour},
-			routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
-				w.JSON(200)
-				w.Body = append(w.Body, make([]byte, size)...)
-				close(produced)
-			}}},
-		})
-		silent := s.dial()
-		c := s.dial()
-		s.send(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
-		<-produced
-		down := s.shutdown()
-		// Once the silent one is closed, everything that may be closed was.
-		if b, err := io.ReadAll(silent); isTimeout(err) {
-			t.Fatalf("the silent connection is open: %q %v", b, err)
-		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := io.Copy(io.Discard, resp.Body)
-		if err != nil || n != size {
-			t.Errorf("%d of %d bytes arrived: %v", n, size, err)
-		}
-		if err := <-down; err != nil {
-			t.Error(err)
-		}
+	const size = 32 << 20 // more than all buffers on the way hold
+	produced := make(chan struct{})
+	s := newSite(t, siteOptions{
+		server: Options{ReadTimeout: time.Hour, WriteTimeout: time.Hour},
+		routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
+			w.JSON(200)
+			w.Body = append(w.Body, make([]byte, size)...)
+			close(produced)
+		}}},
 	})
+	silent := s.dial()
+	c := s.dial()
+	s.send(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
+	<-produced
+	down := s.shutdown()
+	// Once the silent one is closed, everything that may be closed was.
+	if b, err := io.ReadAll(silent); errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("the silent connection is open: %q %v", b, err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := io.Copy(io.Discard, resp.Body)
+	if err != nil || n != size {
+		t.Errorf("%d of %d bytes arrived: %v", n, size, err)
+	}
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestShutdownOfHTTP2: streams at work are waited for, and a connection without
 // one ends soon.
 func TestShutdownOfHTTP2(t *testing.T) {
 	route, entered, release := blocking()
-	s := newSite(t, "nethttp", siteOptions{routes: []Route{route}, server: Options{ReadTimeout: time.Hour}})
+	s := newSite(t, siteOptions{routes: []Route{route}, server: Options{ReadTimeout: time.Hour}})
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
 	transport := &http.Transport{Protocols: protocols}
@@ -133,7 +126,7 @@ func TestShutdownOfHTTP2(t *testing.T) {
 	silent := s.dial()
 	s.eventually("both are accepted", func() bool { return connections(s) == 2 })
 	down := s.shutdown()
-	if b, err := io.ReadAll(silent); isTimeout(err) {
+	if b, err := io.ReadAll(silent); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the silent connection is open: %q %v", b, err)
 	}
 	close(release)
@@ -151,7 +144,7 @@ func (s *site) shutdown() <-chan error {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		down <- s.engine.Shutdown(ctx)
+		down <- s.server.Shutdown(ctx)
 	}()
 	return down
 }

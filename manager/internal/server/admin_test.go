@@ -9,12 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 func TestAdmin(t *testing.T) {
-	s := newSite(t, httpd.DefaultEngine, siteOptions{})
+	s := newSite(t, siteOptions{})
 	reg := prometheus.NewPedanticRegistry()
 	for _, c := range append(s.server.Collectors(), NewLedgerCollector(func() (ledger.Stats, error) { return s.ledger.Stats(t.Context()) })) {
 		if err := reg.Register(c); err != nil {

@@ -42,43 +42,41 @@ func rawCommit(key, token, body string) []byte {
 
 // TestRawBatch: each item has the answer that it would have by itself.
 func TestRawBatch(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		a := s.do("POST", api.PathBatch, api.ContentTypeRaw, string(rawBatch(
-			rawReserve("k", "t1"), rawReserve("k", "t2"), rawCommit("k", "t1", "done"), rawReserve("k", "t2"), rawReserve("other", ""),
-			rawItem(api.OpRelease, (&api.ReleaseRequest{Key: "k", Token: "t2"}).AppendRaw(nil)),
-			rawItem(77, nil), rawItem(api.OpRenew, []byte("?")),
-		)))
-		if a.status != 200 || a.header.Get("content-type") != api.ContentTypeRaw {
-			t.Fatalf("%d %s", a.status, a.body)
+	s := newSite(t, siteOptions{})
+	a := s.do("POST", api.PathBatch, api.ContentTypeRaw, string(rawBatch(
+		rawReserve("k", "t1"), rawReserve("k", "t2"), rawCommit("k", "t1", "done"), rawReserve("k", "t2"), rawReserve("other", ""),
+		rawItem(api.OpRelease, (&api.ReleaseRequest{Key: "k", Token: "t2"}).AppendRaw(nil)),
+		rawItem(77, nil), rawItem(api.OpRenew, []byte("?")),
+	)))
+	if a.status != 200 || a.header.Get("content-type") != api.ContentTypeRaw {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	answers, err := api.ViewRawAnswers(nil, []byte(a.body))
+	if err != nil || len(answers) != 8 {
+		t.Fatalf("%d answers, %v", len(answers), err)
+	}
+	for i, want := range []struct {
+		status, after int
+		state         api.State
+		code          api.Code
+	}{
+		{201, 0, api.StateReserved, ""}, {202, 1, api.StatePending, ""}, {200, 0, api.StateCommitted, ""}, {200, 0, api.StateCommitted, ""},
+		{400, 0, 0, api.CodeInvalidRequest}, {409, 0, 0, api.CodeFenced}, {400, 0, 0, api.CodeInvalidRequest}, {400, 0, 0, api.CodeInvalidRequest},
+	} {
+		got := answers[i]
+		var reply api.ReserveReply
+		var p api.Problem
+		err := p.ParseJSON(got.Body)
+		if want.code == "" {
+			err = reply.ParseRaw(got.Body)
 		}
-		answers, err := api.ViewRawAnswers(nil, []byte(a.body))
-		if err != nil || len(answers) != 8 {
-			t.Fatalf("%d answers, %v", len(answers), err)
+		if err != nil || got.Status != want.status || got.RetryAfterSeconds != want.after || reply.State != want.state || p.Code != want.code {
+			t.Errorf("item %d: %+v: %v %v %v", i, got, reply.State, p, err)
 		}
-		for i, want := range []struct {
-			status, after int
-			state         api.State
-			code          api.Code
-		}{
-			{201, 0, api.StateReserved, ""}, {202, 1, api.StatePending, ""}, {200, 0, api.StateCommitted, ""}, {200, 0, api.StateCommitted, ""},
-			{400, 0, 0, api.CodeInvalidRequest}, {409, 0, 0, api.CodeFenced}, {400, 0, 0, api.CodeInvalidRequest}, {400, 0, 0, api.CodeInvalidRequest},
-		} {
-			got := answers[i]
-			var reply api.ReserveReply
-			var p api.Problem
-			err := p.ParseJSON(got.Body)
-			if want.code == "" {
-				err = reply.ParseRaw(got.Body)
-			}
-			if err != nil || got.Status != want.status || got.RetryAfterSeconds != want.after || reply.State != want.state || p.Code != want.code {
-				t.Errorf("item %d: %+v: %v %v %v", i, got, reply.State, p, err)
-			}
-			if i == 3 && string(reply.Result.Body) != "done" {
-				t.Errorf("recorded answer %+v", reply.Result)
-			}
+		if i == 3 && string(reply.Result.Body) != "done" {
+			t.Errorf("recorded answer %+v", reply.Result)
 		}
-	})
+	}
 }
 
 // direct answers a request without a connection.
@@ -292,7 +290,7 @@ func (broken) Update(context.Context, func(store.Tx) error) error { return error
 // TestFailuresNameTheRequest: the line in the log about a call that failed inside the manager has
 // the headers of the request that caused it: an item's own, or those of the single call.
 func TestFailuresNameTheRequest(t *testing.T) {
-	s := newSite(t, httpd.DefaultEngine, siteOptions{store: broken{mem.New(mem.Options{})}})
+	s := newSite(t, siteOptions{store: broken{mem.New(mem.Options{})}})
 	body := `{"items":[{"op":"reserve","key":"a","token":"t","headers":[["traceparent","00-aa"],["x-request-id","item"]]},{"op":"reserve","key":"b","token":"t"}]}`
 	if a := s.do("POST", api.PathBatch, "", body, "x-request-id", "batch"); a.status != 200 || strings.Count(a.body, `"status":500`) != 2 {
 		t.Errorf("%d %s", a.status, a.body)

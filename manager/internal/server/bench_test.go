@@ -15,7 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// The benchmarks run requests without an HTTP engine: what remains is the
+// The benchmarks run requests without a network: what remains is the
 // server, the ledger and the store.
 
 func benchServer(b *testing.B, st store.Store) *Server {

@@ -14,7 +14,7 @@ import (
 )
 
 // siteOnDisk is a site whose ledger is on a log on fs.
-func siteOnDisk(t *testing.T, engine string, fs *faultfs.FS) *site {
+func siteOnDisk(t *testing.T, fs *faultfs.FS) *site {
 	t.Helper()
 	st, err := mem.Open(t.Context(), "data", mem.Options{
 		SnapshotBytes: -1,
@@ -23,76 +23,72 @@ func siteOnDisk(t *testing.T, engine string, fs *faultfs.FS) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newSite(t, engine, siteOptions{store: st})
+	return newSite(t, siteOptions{store: st})
 }
 
 // TestFullDisk: what changes something is refused, what does not is answered,
 // and space that comes back is enough.
 func TestFullDisk(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		fs := &faultfs.FS{}
-		s := siteOnDisk(t, engine, fs)
-		s.json("POST", api.PathReserve, `{"key":"done","token":"t"}`)
-		s.json("POST", api.PathCommit, `{"key":"done","token":"t","result":{"status":201,"body":"aGk="}}`)
-		s.json("POST", api.PathReserve, `{"key":"open","token":"t"}`)
-		fs.SetCapacity(40 << 10)
-		var a answered
-		for i := range 10_000 {
-			if a = s.json("POST", api.PathReserve, fmt.Sprintf(`{"key":"k%d","token":"t"}`, i)); a.status != 201 {
-				break
-			}
+	fs := &faultfs.FS{}
+	s := siteOnDisk(t, fs)
+	s.json("POST", api.PathReserve, `{"key":"done","token":"t"}`)
+	s.json("POST", api.PathCommit, `{"key":"done","token":"t","result":{"status":201,"body":"aGk="}}`)
+	s.json("POST", api.PathReserve, `{"key":"open","token":"t"}`)
+	fs.SetCapacity(40 << 10)
+	var a answered
+	for i := range 10_000 {
+		if a = s.json("POST", api.PathReserve, fmt.Sprintf(`{"key":"k%d","token":"t"}`, i)); a.status != 201 {
+			break
 		}
-		if a.status != 503 || !strings.Contains(a.body, `"code":"insufficient-storage"`) || a.header.Get("retry-after") != "5" {
-			t.Fatalf("a reserve on a full disk: %d %v %s", a.status, a.header, a.body)
+	}
+	if a.status != 503 || !strings.Contains(a.body, `"code":"insufficient-storage"`) || a.header.Get("retry-after") != "5" {
+		t.Fatalf("a reserve on a full disk: %d %v %s", a.status, a.header, a.body)
+	}
+	if a := s.json("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`); a.status != 503 {
+		t.Errorf("a commit on a full disk: %d %s", a.status, a.body)
+	}
+	if a := s.json("POST", api.PathReserve, `{"key":"done","token":"u"}`); a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
+		t.Errorf("a replay on a full disk: %d %s", a.status, a.body)
+	}
+	if a := s.json("POST", api.PathReserve, `{"key":"open","token":"u"}`); a.status != 202 {
+		t.Errorf("a duplicate on a full disk: %d %s", a.status, a.body)
+	}
+	for _, path := range []string{"/v1/ledger/entries/done", "/v1/ledger/entries", "/v1/ledger/stats", "/readyz"} {
+		if a := s.json("GET", path, ""); a.status != 200 {
+			t.Errorf("%s on a full disk: %d %s", path, a.status, a.body)
 		}
-		if a := s.json("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`); a.status != 503 {
-			t.Errorf("a commit on a full disk: %d %s", a.status, a.body)
-		}
-		if a := s.json("POST", api.PathReserve, `{"key":"done","token":"u"}`); a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
-			t.Errorf("a replay on a full disk: %d %s", a.status, a.body)
-		}
-		if a := s.json("POST", api.PathReserve, `{"key":"open","token":"u"}`); a.status != 202 {
-			t.Errorf("a duplicate on a full disk: %d %s", a.status, a.body)
-		}
-		for _, path := range []string{"/v1/ledger/entries/done", "/v1/ledger/entries", "/v1/ledger/stats", "/readyz"} {
-			if a := s.json("GET", path, ""); a.status != 200 {
-				t.Errorf("%s on a full disk: %d %s", path, a.status, a.body)
-			}
-		}
-		fs.SetCapacity(0)
-		s.eventually("the commit is accepted", func() bool {
-			return s.json("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`).status == 200
-		})
-		if a := s.json("POST", api.PathReserve, `{"key":"new","token":"t"}`); a.status != 201 {
-			t.Errorf("with space again: %d %s", a.status, a.body)
-		}
+	}
+	fs.SetCapacity(0)
+	s.eventually("the commit is accepted", func() bool {
+		return s.json("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`).status == 200
 	})
+	if a := s.json("POST", api.PathReserve, `{"key":"new","token":"t"}`); a.status != 201 {
+		t.Errorf("with space again: %d %s", a.status, a.body)
+	}
 }
 
 // TestFailedSyncAnswersNobody: the call that meets a failed fsync, and every
 // one after it, reads included, is answered 503.
 func TestFailedSyncAnswersNobody(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		fs := &faultfs.FS{}
-		s := siteOnDisk(t, engine, fs)
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`)
-		fs.SetHook(func(op faultfs.Op) error {
-			if op.Kind == faultfs.Sync {
-				return syscall.EIO
-			}
-			return nil
-		})
-		commit := `{"key":"k","token":"t","result":{"status":201}}`
-		for range 2 {
-			if a := s.json("POST", api.PathCommit, commit); a.status != 503 || !strings.Contains(a.body, `"code":"unavailable"`) {
-				t.Errorf("commit: %d %s", a.status, a.body)
-			}
+	fs := &faultfs.FS{}
+	s := siteOnDisk(t, fs)
+	s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`)
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Sync {
+			return syscall.EIO
 		}
-		if a := s.json("POST", api.PathReserve, `{"key":"k","token":"u"}`); a.status != 503 {
-			t.Errorf("a duplicate: %d %s", a.status, a.body)
-		}
-		if a := s.json("GET", "/v1/ledger/entries/k", ""); a.status != 503 {
-			t.Errorf("a look: %d %s", a.status, a.body)
-		}
+		return nil
 	})
+	commit := `{"key":"k","token":"t","result":{"status":201}}`
+	for range 2 {
+		if a := s.json("POST", api.PathCommit, commit); a.status != 503 || !strings.Contains(a.body, `"code":"unavailable"`) {
+			t.Errorf("commit: %d %s", a.status, a.body)
+		}
+	}
+	if a := s.json("POST", api.PathReserve, `{"key":"k","token":"u"}`); a.status != 503 {
+		t.Errorf("a duplicate: %d %s", a.status, a.body)
+	}
+	if a := s.json("GET", "/v1/ledger/entries/k", ""); a.status != 503 {
+		t.Errorf("a look: %d %s", a.status, a.body)
+	}
 }

@@ -23,32 +23,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m,
-		// fasthttp's own: one that refreshes the date for all servers of the
-		// process, and one per server that looks every 10 s whether to end.
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
-		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
-	)
+	goleak.VerifyTestMain(m)
 }
 
 // patience is how long a test waits for what must happen; only a failure takes
 // that long.
 const patience = 30 * time.Second
 
-// onBothEngines runs the same test on every HTTP engine.
-func onBothEngines(t *testing.T, f func(t *testing.T, engine string)) {
-	t.Helper()
-	for _, engine := range httpd.EngineNames() {
-		t.Run(engine, func(t *testing.T) { f(t, engine) })
-	}
-}
-
 // site is a server that listens.
 type site struct {
 	t      *testing.T
 	server *Server
 	ledger *ledger.Ledger
-	engine httpd.Engine
 	addr   string
 	base   string
 	client *http.Client
@@ -81,7 +67,7 @@ type siteOptions struct {
 	audit  func(Intervention)
 }
 
-func newSite(t *testing.T, engine string, o siteOptions) *site {
+func newSite(t *testing.T, o siteOptions) *site {
 	t.Helper()
 	s := &site{t: t, log: new(logBuffer)}
 	st := o.store
@@ -104,12 +90,8 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 	}
 	s.addr = ln.Addr().String()
 	s.base = "http://" + s.addr
-	var ok bool
-	if s.engine, ok = httpd.NewEngine(engine, s.server.Server); !ok {
-		t.Fatalf("no engine %q", engine)
-	}
 	served := make(chan error, 1)
-	go func() { served <- s.engine.Serve(ln, nil) }()
+	go func() { served <- s.server.Serve(ln, nil) }()
 	transport := &http.Transport{}
 	s.client = &http.Client{Transport: transport}
 	t.Cleanup(func() {
@@ -117,7 +99,7 @@ func newSite(t *testing.T, engine string, o siteOptions) *site {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		s.ledger.Drain()
-		if err := s.engine.Shutdown(ctx); err != nil {
+		if err := s.server.Shutdown(ctx); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		s.server.Abort()

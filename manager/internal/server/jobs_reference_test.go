@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -51,7 +50,7 @@ func TestJobReference(t *testing.T) {
 }
 
 func TestJobMetrics(t *testing.T) {
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	j := newJobSite(t, ledger.Options{})
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
 	j.claimOne()
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)

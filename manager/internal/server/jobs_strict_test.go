@@ -5,13 +5,12 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
 func TestJobRequestsAreReadStrictly(t *testing.T) {
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	j := newJobSite(t, ledger.Options{})
 	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
 	_, token, _ := j.claimOne()
 	for _, c := range []struct{ method, path, body, field string }{

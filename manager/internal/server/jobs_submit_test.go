@@ -19,82 +19,80 @@ import (
 )
 
 func TestKeyedSubmission(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		j := newJobSite(t, engine, ledger.Options{})
-		post := func(key, body string, more ...string) answered {
-			t.Helper()
-			return j.do("POST", "/v1/jobs", "application/json", body, append(more, "idempotency-key", key)...)
+	j := newJobSite(t, ledger.Options{})
+	post := func(key, body string, more ...string) answered {
+		t.Helper()
+		return j.do("POST", "/v1/jobs", "application/json", body, append(more, "idempotency-key", key)...)
+	}
+	first := post("k", `{"function":"f","payload":{"a": 1},"id":"one"}`)
+	if first.status != 202 || first.header.Get(api.HeaderReplayed) != "" {
+		t.Fatalf("first: %+v", first)
+	}
+	for _, body := range []string{
+		`{"function":"f","payload":{"a": 1},"id":"one"}`,
+		`{"function":"f","payload":{"a": 1},"id":"two"}`, // whatever id it proposes
+		`{"id":null,"payload":{"a":1},"function":"f"}`,
+	} {
+		again := post(`"k"`, body) // quoted is the same key
+		if again.status != 202 || again.body != first.body || again.header.Get(api.HeaderReplayed) != "true" ||
+			again.header.Get("content-type") != api.ContentTypeJSON {
+			t.Errorf("retry with %s: %+v", body, again)
 		}
-		first := post("k", `{"function":"f","payload":{"a": 1},"id":"one"}`)
-		if first.status != 202 || first.header.Get(api.HeaderReplayed) != "" {
-			t.Fatalf("first: %+v", first)
-		}
-		for _, body := range []string{
-			`{"function":"f","payload":{"a": 1},"id":"one"}`,
-			`{"function":"f","payload":{"a": 1},"id":"two"}`, // whatever id it proposes
-			`{"id":null,"payload":{"a":1},"function":"f"}`,
-		} {
-			again := post(`"k"`, body) // quoted is the same key
-			if again.status != 202 || again.body != first.body || again.header.Get(api.HeaderReplayed) != "true" ||
-				again.header.Get("content-type") != api.ContentTypeJSON {
-				t.Errorf("retry with %s: %+v", body, again)
-			}
-		}
-		j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/jobs", `{"function":"f","payload":{"a":2}}`, "idempotency-key", "k")
-		if a := post("k", `{"function":"f","payload":{"a":1}}`, "authorization", "Bearer other"); a.status != 202 || a.body == first.body {
-			t.Errorf("another caller's submission: %+v", a)
-		}
-		if d := j.depth(); d.Queued != 2 {
-			t.Errorf("depth %+v, want 2 queued", d)
-		}
-		if e, err := j.ledger.GetByRef(t.Context(), "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
-			t.Errorf("the ledger's entry of job one: %+v, %v", e, err)
-		}
+	}
+	j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/jobs", `{"function":"f","payload":{"a":2}}`, "idempotency-key", "k")
+	if a := post("k", `{"function":"f","payload":{"a":1}}`, "authorization", "Bearer other"); a.status != 202 || a.body == first.body {
+		t.Errorf("another caller's submission: %+v", a)
+	}
+	if d := j.depth(); d.Queued != 2 {
+		t.Errorf("depth %+v, want 2 queued", d)
+	}
+	if e, err := j.ledger.GetByRef(t.Context(), "one"); err != nil || e.Key != "k" || e.State != api.StateCommitted {
+		t.Errorf("the ledger's entry of job one: %+v, %v", e, err)
+	}
 
-		// A refusal is an answer too, and stays it while it is remembered.
-		j.call(202, "POST", "/v1/jobs", `{"function":"f","key":"held","id":"holder"}`)
-		refused := post("r", `{"function":"f","key":"held"}`)
-		j.call(200, "POST", "/v1/jobs/holder/cancel", "")
-		still := post("r", `{"function":"f","key":"held"}`)
-		if refused.status != 409 || still.body != refused.body || still.header.Get(api.HeaderReplayed) != "true" ||
-			still.header.Get("content-type") != api.ContentTypeProblem {
-			t.Errorf("refused: %+v, then %+v", refused, still)
-		}
-		if a := post("r2", `{"function":"f","key":"held"}`); a.status != 202 {
-			t.Errorf("a new attempt: %+v", a)
-		}
-		// What is malformed never reaches the ledger, so it can be corrected.
-		j.wantCode(400, api.CodeInvalidRequest, "POST", "/v1/jobs", `{"function":""}`, "idempotency-key", "m")
-		if a := post("m", `{"function":"f"}`); a.status != 202 {
-			t.Errorf("corrected: %+v", a)
-		}
-		// A key that is none never passes for no key: the caller counts on it.
-		before := j.depth()
-		for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
-			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
-			j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/events/e", `{}`, "idempotency-key", bad)
-		}
-		req, err := http.NewRequestWithContext(t.Context(), "POST", j.base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header["Idempotency-Key"] = []string{"one", "two"}
-		resp, err := j.client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 400 || !strings.Contains(string(b), "once") {
-			t.Errorf("two keys: %d %s, %v", resp.StatusCode, b, err)
-		}
-		if d := j.depth(); d != before {
-			t.Errorf("depth %+v after refusals, %+v before", d, before)
-		}
-	})
+	// A refusal is an answer too, and stays it while it is remembered.
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","key":"held","id":"holder"}`)
+	refused := post("r", `{"function":"f","key":"held"}`)
+	j.call(200, "POST", "/v1/jobs/holder/cancel", "")
+	still := post("r", `{"function":"f","key":"held"}`)
+	if refused.status != 409 || still.body != refused.body || still.header.Get(api.HeaderReplayed) != "true" ||
+		still.header.Get("content-type") != api.ContentTypeProblem {
+		t.Errorf("refused: %+v, then %+v", refused, still)
+	}
+	if a := post("r2", `{"function":"f","key":"held"}`); a.status != 202 {
+		t.Errorf("a new attempt: %+v", a)
+	}
+	// What is malformed never reaches the ledger, so it can be corrected.
+	j.wantCode(400, api.CodeInvalidRequest, "POST", "/v1/jobs", `{"function":""}`, "idempotency-key", "m")
+	if a := post("m", `{"function":"f"}`); a.status != 202 {
+		t.Errorf("corrected: %+v", a)
+	}
+	// A key that is none never passes for no key: the caller counts on it.
+	before := j.depth()
+	for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
+		j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
+		j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/events/e", `{}`, "idempotency-key", bad)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "POST", j.base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header["Idempotency-Key"] = []string{"one", "two"}
+	resp, err := j.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 400 || !strings.Contains(string(b), "once") {
+		t.Errorf("two keys: %d %s, %v", resp.StatusCode, b, err)
+	}
+	if d := j.depth(); d != before {
+		t.Errorf("depth %+v after refusals, %+v before", d, before)
+	}
 }
 
 func TestKeyedSubmissionsAtOnce(t *testing.T) {
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	j := newJobSite(t, ledger.Options{})
 	for round := range 3 {
 		var bodies sync.Map
 		var fresh atomic.Int64
@@ -126,7 +124,7 @@ func TestKeyedSubmissionsAtOnce(t *testing.T) {
 }
 
 func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	j := newJobSite(t, ledger.Options{})
 	j.store.broken.Store(true)
 	j.wantCode(503, api.CodeUnavailable, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", "k")
 	j.store.broken.Store(false)
@@ -148,7 +146,7 @@ func TestKeyedSubmissionIsAllOrNothing(t *testing.T) {
 
 func TestAnswersToLargeSubmissions(t *testing.T) {
 	payload := func(n int) string { return `{"function":"f","payload":"` + strings.Repeat("p", n-2) + `"}` }
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{MaxResultBytes: 32 << 10})
+	j := newJobSite(t, ledger.Options{MaxResultBytes: 32 << 10})
 	for _, c := range []struct {
 		size int
 		echo bool

@@ -45,7 +45,7 @@ func newClockedStore() *clockedStore {
 	return c
 }
 
-func newJobSite(t *testing.T, engine string, lo ledger.Options) *jobSite {
+func newJobSite(t *testing.T, lo ledger.Options) *jobSite {
 	t.Helper()
 	j := &jobSite{store: newClockedStore()}
 	var err error
@@ -59,7 +59,7 @@ func newJobSite(t *testing.T, engine string, lo ledger.Options) *jobSite {
 		j.queue.Close()
 		_ = j.store.Close()
 	})
-	j.site = newSite(t, engine, siteOptions{
+	j.site = newSite(t, siteOptions{
 		routes: JobRoutes(j.store, j.ledger, j.queue),
 		server: Options{Options: httpd.Options{MaxBodyBytes: 3 << 20}},
 	})
@@ -112,114 +112,112 @@ func (j *jobSite) depth() jobs.Depth {
 }
 
 func TestJobLifeOverHTTP(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		j := newJobSite(t, engine, ledger.Options{})
-		made := j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":{"a":[1,null]},"id":"j1","key":"k\"1","priority":-3,
+	j := newJobSite(t, ledger.Options{})
+	made := j.call(202, "POST", "/v1/jobs", `{"function":"f","payload":{"a":[1,null]},"id":"j1","key":"k\"1","priority":-3,
 			"max_attempts":2,"wal_locations":{"ma\"in":"0/16b3748"},"dedup":{"strategy":"until_executed","key":"d","ttl_ms":5000,
 			"if_deduplicated":"reschedule_once","including_scheduled":true},"on_duplicate":null}`)
-		for field, want := range map[string]string{
-			"id": "j1", "function": "f", "key": `k"1`, "state": "queued", "priority": "-3", "attempt": "0", "max_attempts": "2",
-			"payload": "map[a:[1 <nil>]]", "wal_locations": `map[ma"in:0/16B3748]`,
-			"dedup": "map[if_deduplicated:reschedule_once including_scheduled:true key:d strategy:until_executed ttl_ms:5000]",
-		} {
-			if got := fmt.Sprint(made[field]); got != want {
-				t.Errorf("%s: got %s, want %s", field, got, want)
-			}
+	for field, want := range map[string]string{
+		"id": "j1", "function": "f", "key": `k"1`, "state": "queued", "priority": "-3", "attempt": "0", "max_attempts": "2",
+		"payload": "map[a:[1 <nil>]]", "wal_locations": `map[ma"in:0/16B3748]`,
+		"dedup": "map[if_deduplicated:reschedule_once including_scheduled:true key:d strategy:until_executed ttl_ms:5000]",
+	} {
+		if got := fmt.Sprint(made[field]); got != want {
+			t.Errorf("%s: got %s, want %s", field, got, want)
 		}
-		if _, err := time.Parse(time.RFC3339Nano, made["run_at"].(string)); err != nil {
-			t.Error(err)
-		}
-		dup := j.call(200, "POST", "/v1/jobs", `{"function":"f","dedup":{"key":"d"}}`)
-		if dup["id"] != "j1" || dup["deduplicated"] != true {
-			t.Errorf("duplicate: %v", dup)
-		}
-		existing := j.call(200, "POST", "/v1/jobs", `{"function":"f","key":"k\"1","on_duplicate":"return_existing"}`)
-		if existing["id"] != "j1" || existing["existing"] != true {
-			t.Errorf("existing: %v", existing)
-		}
-		if d := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs", `{"function":"f","key":"k\"1"}`); !strings.Contains(d, "j1") {
-			t.Errorf("problem %q does not name the holder", d)
-		}
-		id, token, claimed := j.claimOne()
-		if id != "j1" || fmt.Sprint(claimed["wal_locations"]) != `map[ma"in:0/16B3748]` || claimed["state"] != "active" {
-			t.Errorf("claimed %v", claimed)
-		}
-		if got := j.call(200, "GET", "/v1/jobs/j1", ""); strings.Contains(fmt.Sprint(got), token) {
-			t.Error("the lease's token is shown to everybody")
-		}
-		beat := j.call(200, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"`+token+`","lease_ms":90000}`)
-		if beat["cancelled"] != false || beat["expires_in_ms"] != 90000.0 {
-			t.Errorf("heartbeat %v", beat)
-		}
-		j.wantCode(409, api.CodeFenced, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"stale"}`)
-		j.wantCode(409, api.CodeFenced, "POST", "/v1/jobs/j1/finish", `{"lease_token":"stale","status":"complete"}`)
-		back := j.call(200, "POST", "/v1/jobs/j1/retry", `{"lease_token":"`+token+`","delay_ms":0,"error":"once more"}`)
-		if back["state"] != "queued" || back["error"] != "once more" {
-			t.Errorf("retry %v", back)
-		}
-		_, token, _ = j.claimOne()
-		j.wantCode(409, api.CodeConflict, "POST", "/v1/jobs/j1/retry", `{"lease_token":"`+token+`"}`)
-		if got := j.call(200, "POST", "/v1/jobs/j1/cancel", `{}`); got["cancel_requested"] != true {
-			t.Errorf("cancel %v", got)
-		}
-		if beat := j.call(200, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"`+token+`"}`); beat["cancelled"] != true {
-			t.Errorf("heartbeat after cancel %v", beat)
-		}
-		done := j.call(200, "POST", "/v1/jobs/j1/finish", `{"lease_token":"`+token+`","status":"failed","result":null,"error":"boom"}`)
-		if done["state"] != "failed" || done["dead"] != true {
-			t.Errorf("finish %v", done)
-		}
-		letters := j.call(200, "GET", "/v1/functions/f/dead-letters", "")["dead_letters"].([]any)
-		letter := letters[0].(map[string]any)
-		if len(letters) != 1 || letter["id"] != "j1" || letter["reason"] != "boom" || letter["job"].(map[string]any)["payload"] == nil {
-			t.Errorf("dead letters %v", letters)
-		}
-		replayed := j.call(202, "POST", "/v1/functions/f/dead-letters/j1/replay", ``)
-		if replayed["state"] != "queued" || replayed["id"] == "j1" {
-			t.Errorf("replay %v", replayed)
-		}
-		j.wantCode(404, api.CodeNotFound, "POST", "/v1/functions/f/dead-letters/j1/replay", `{}`)
-		if again := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs/j1/retry", `{}`); again == "" {
-			t.Error("no detail")
-		}
-		list := j.call(200, "GET", "/v1/jobs?function=f&state=failed&limit=5", "")
-		if got := list["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["payload"] != nil || list["cursor"] != "" {
-			t.Errorf("list %v", list)
-		}
-		if got := j.call(200, "GET", "/v1/jobs?payloads=true", "")["jobs"].([]any); got[0].(map[string]any)["payload"] == nil {
-			t.Errorf("list %v", got)
-		}
-		page := j.call(200, "GET", "/v1/jobs?limit=1", "")
-		if got := j.call(200, "GET", "/v1/jobs?limit=1&cursor="+page["cursor"].(string), "")["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["id"] != "j1" {
-			t.Errorf("second page %v", got)
-		}
-		j.call(200, "POST", "/v1/functions/f/pause", "")
-		if got := j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","functions":["f"]}`)["jobs"].([]any); len(got) != 0 {
-			t.Errorf("claimed %v while paused", got)
-		}
-		functions := j.call(200, "GET", "/v1/functions?limit=10", "")
-		if got := fmt.Sprint(functions["functions"]); got != "[map[active:0 dead:0 name:f paused:true queued:1 scheduled:0]]" {
-			t.Errorf("functions %s", got)
-		}
-		j.call(200, "POST", "/v1/functions/f/resume", "{}")
-		_, token, job := j.claimOne()
-		many := j.call(200, "POST", "/v1/jobs/finish", `{"finishes":[{"id":"`+job["id"].(string)+`","lease_token":"`+token+`","status":"complete","result":{"n":1}},
+	}
+	if _, err := time.Parse(time.RFC3339Nano, made["run_at"].(string)); err != nil {
+		t.Error(err)
+	}
+	dup := j.call(200, "POST", "/v1/jobs", `{"function":"f","dedup":{"key":"d"}}`)
+	if dup["id"] != "j1" || dup["deduplicated"] != true {
+		t.Errorf("duplicate: %v", dup)
+	}
+	existing := j.call(200, "POST", "/v1/jobs", `{"function":"f","key":"k\"1","on_duplicate":"return_existing"}`)
+	if existing["id"] != "j1" || existing["existing"] != true {
+		t.Errorf("existing: %v", existing)
+	}
+	if d := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs", `{"function":"f","key":"k\"1"}`); !strings.Contains(d, "j1") {
+		t.Errorf("problem %q does not name the holder", d)
+	}
+	id, token, claimed := j.claimOne()
+	if id != "j1" || fmt.Sprint(claimed["wal_locations"]) != `map[ma"in:0/16B3748]` || claimed["state"] != "active" {
+		t.Errorf("claimed %v", claimed)
+	}
+	if got := j.call(200, "GET", "/v1/jobs/j1", ""); strings.Contains(fmt.Sprint(got), token) {
+		t.Error("the lease's token is shown to everybody")
+	}
+	beat := j.call(200, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"`+token+`","lease_ms":90000}`)
+	if beat["cancelled"] != false || beat["expires_in_ms"] != 90000.0 {
+		t.Errorf("heartbeat %v", beat)
+	}
+	j.wantCode(409, api.CodeFenced, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"stale"}`)
+	j.wantCode(409, api.CodeFenced, "POST", "/v1/jobs/j1/finish", `{"lease_token":"stale","status":"complete"}`)
+	back := j.call(200, "POST", "/v1/jobs/j1/retry", `{"lease_token":"`+token+`","delay_ms":0,"error":"once more"}`)
+	if back["state"] != "queued" || back["error"] != "once more" {
+		t.Errorf("retry %v", back)
+	}
+	_, token, _ = j.claimOne()
+	j.wantCode(409, api.CodeConflict, "POST", "/v1/jobs/j1/retry", `{"lease_token":"`+token+`"}`)
+	if got := j.call(200, "POST", "/v1/jobs/j1/cancel", `{}`); got["cancel_requested"] != true {
+		t.Errorf("cancel %v", got)
+	}
+	if beat := j.call(200, "POST", "/v1/jobs/j1/heartbeat", `{"lease_token":"`+token+`"}`); beat["cancelled"] != true {
+		t.Errorf("heartbeat after cancel %v", beat)
+	}
+	done := j.call(200, "POST", "/v1/jobs/j1/finish", `{"lease_token":"`+token+`","status":"failed","result":null,"error":"boom"}`)
+	if done["state"] != "failed" || done["dead"] != true {
+		t.Errorf("finish %v", done)
+	}
+	letters := j.call(200, "GET", "/v1/functions/f/dead-letters", "")["dead_letters"].([]any)
+	letter := letters[0].(map[string]any)
+	if len(letters) != 1 || letter["id"] != "j1" || letter["reason"] != "boom" || letter["job"].(map[string]any)["payload"] == nil {
+		t.Errorf("dead letters %v", letters)
+	}
+	replayed := j.call(202, "POST", "/v1/functions/f/dead-letters/j1/replay", ``)
+	if replayed["state"] != "queued" || replayed["id"] == "j1" {
+		t.Errorf("replay %v", replayed)
+	}
+	j.wantCode(404, api.CodeNotFound, "POST", "/v1/functions/f/dead-letters/j1/replay", `{}`)
+	if again := j.wantCode(409, api.CodeDuplicateKey, "POST", "/v1/jobs/j1/retry", `{}`); again == "" {
+		t.Error("no detail")
+	}
+	list := j.call(200, "GET", "/v1/jobs?function=f&state=failed&limit=5", "")
+	if got := list["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["payload"] != nil || list["cursor"] != "" {
+		t.Errorf("list %v", list)
+	}
+	if got := j.call(200, "GET", "/v1/jobs?payloads=true", "")["jobs"].([]any); got[0].(map[string]any)["payload"] == nil {
+		t.Errorf("list %v", got)
+	}
+	page := j.call(200, "GET", "/v1/jobs?limit=1", "")
+	if got := j.call(200, "GET", "/v1/jobs?limit=1&cursor="+page["cursor"].(string), "")["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["id"] != "j1" {
+		t.Errorf("second page %v", got)
+	}
+	j.call(200, "POST", "/v1/functions/f/pause", "")
+	if got := j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","functions":["f"]}`)["jobs"].([]any); len(got) != 0 {
+		t.Errorf("claimed %v while paused", got)
+	}
+	functions := j.call(200, "GET", "/v1/functions?limit=10", "")
+	if got := fmt.Sprint(functions["functions"]); got != "[map[active:0 dead:0 name:f paused:true queued:1 scheduled:0]]" {
+		t.Errorf("functions %s", got)
+	}
+	j.call(200, "POST", "/v1/functions/f/resume", "{}")
+	_, token, job := j.claimOne()
+	many := j.call(200, "POST", "/v1/jobs/finish", `{"finishes":[{"id":"`+job["id"].(string)+`","lease_token":"`+token+`","status":"complete","result":{"n":1}},
 			{"id":"nobody","lease_token":"t","status":"complete"}]}`)["results"].([]any)
-		if one, two := many[0].(map[string]any), many[1].(map[string]any); one["state"] != "complete" || two["problem"].(map[string]any)["code"] != "not-found" {
-			t.Errorf("finish of many: %v", many)
-		}
-		if got := j.call(200, "GET", "/v1/jobs/"+job["id"].(string)+"?wait_ms=1000", ""); fmt.Sprint(got["result"]) != "map[n:1]" {
-			t.Errorf("result %v", got)
-		}
-		stats := j.call(200, "GET", "/v1/jobs/stats", "")
-		if got := fmt.Sprint(stats["jobs"]); got != "map[active:0 dead:0 done:2 queued:0 scheduled:0]" || stats["calls"].(map[string]any)["claimed"] != 3.0 {
-			t.Errorf("stats %v", stats)
-		}
-	})
+	if one, two := many[0].(map[string]any), many[1].(map[string]any); one["state"] != "complete" || two["problem"].(map[string]any)["code"] != "not-found" {
+		t.Errorf("finish of many: %v", many)
+	}
+	if got := j.call(200, "GET", "/v1/jobs/"+job["id"].(string)+"?wait_ms=1000", ""); fmt.Sprint(got["result"]) != "map[n:1]" {
+		t.Errorf("result %v", got)
+	}
+	stats := j.call(200, "GET", "/v1/jobs/stats", "")
+	if got := fmt.Sprint(stats["jobs"]); got != "map[active:0 dead:0 done:2 queued:0 scheduled:0]" || stats["calls"].(map[string]any)["claimed"] != 3.0 {
+		t.Errorf("stats %v", stats)
+	}
 }
 
 func TestEventsOverHTTP(t *testing.T) {
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	j := newJobSite(t, ledger.Options{})
 	for _, f := range []string{"bill", "ship"} {
 		if got := j.call(200, "PUT", "/v1/events/order.paid/subscriptions/"+f, ""); got["subscribed"] != true {
 			t.Errorf("subscribe %v", got)
@@ -248,53 +246,51 @@ func TestEventsOverHTTP(t *testing.T) {
 }
 
 func TestClaimWaitsOverHTTP(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		j := newJobSite(t, engine, ledger.Options{})
-		waiting := func(n int64) {
-			t.Helper()
-			j.eventually(fmt.Sprint(n, " calls wait"), func() bool { return j.queue.Counters().Waiting == n })
-		}
-		got := make(chan map[string]any, 1)
-		go func() {
-			got <- j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","functions":["f","g"],"wait_ms":300000}`)
-		}()
-		waiting(1)
-		j.call(202, "POST", "/v1/jobs", `{"function":"g","id":"a"}`)
-		claimed := (<-got)["jobs"].([]any)[0].(map[string]any)
-		token := claimed["lease"].(map[string]any)["token"].(string)
+	j := newJobSite(t, ledger.Options{})
+	waiting := func(n int64) {
+		t.Helper()
+		j.eventually(fmt.Sprint(n, " calls wait"), func() bool { return j.queue.Counters().Waiting == n })
+	}
+	got := make(chan map[string]any, 1)
+	go func() {
+		got <- j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","functions":["f","g"],"wait_ms":300000}`)
+	}()
+	waiting(1)
+	j.call(202, "POST", "/v1/jobs", `{"function":"g","id":"a"}`)
+	claimed := (<-got)["jobs"].([]any)[0].(map[string]any)
+	token := claimed["lease"].(map[string]any)["token"].(string)
 
-		go func() { got <- j.call(200, "GET", "/v1/jobs/a?wait_ms=300000", "") }()
-		waiting(1)
-		j.call(200, "POST", "/v1/jobs/a/finish", `{"lease_token":"`+token+`","status":"complete","result":[1]}`)
-		if r := <-got; r["state"] != "complete" || fmt.Sprint(r["result"]) != "[1]" {
-			t.Errorf("waited for %v", r)
-		}
+	go func() { got <- j.call(200, "GET", "/v1/jobs/a?wait_ms=300000", "") }()
+	waiting(1)
+	j.call(200, "POST", "/v1/jobs/a/finish", `{"lease_token":"`+token+`","status":"complete","result":[1]}`)
+	if r := <-got; r["state"] != "complete" || fmt.Sprint(r["result"]) != "[1]" {
+		t.Errorf("waited for %v", r)
+	}
 
-		// A client that leaves ends its wait and takes nothing.
-		ctx, cancel := context.WithCancel(t.Context())
-		left := make(chan error, 1)
-		go func() {
-			_, err := j.try(ctx, "POST", "/v1/jobs/claim", "application/json", `{"worker":"w","wait_ms":300000}`)
-			left <- err
-		}()
-		waiting(1)
-		cancel()
-		if err := <-left; err == nil {
-			t.Error("the client got an answer after it left")
-		}
-		waiting(0)
-		j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"b"}`)
-		if id, _, job := j.claimOne(); id != "b" || job["attempt"] != 1.0 {
-			t.Errorf("claimed %v", job)
-		}
+	// A client that leaves ends its wait and takes nothing.
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := j.try(ctx, "POST", "/v1/jobs/claim", "application/json", `{"worker":"w","wait_ms":300000}`)
+		left <- err
+	}()
+	waiting(1)
+	cancel()
+	if err := <-left; err == nil {
+		t.Error("the client got an answer after it left")
+	}
+	waiting(0)
+	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"b"}`)
+	if id, _, job := j.claimOne(); id != "b" || job["attempt"] != 1.0 {
+		t.Errorf("claimed %v", job)
+	}
 
-		go func() { got <- j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","wait_ms":300000}`) }()
-		waiting(1)
-		j.queue.Drain()
-		if r := <-got; len(r["jobs"].([]any)) != 0 {
-			t.Errorf("drained claim: %v", r)
-		}
-	})
+	go func() { got <- j.call(200, "POST", "/v1/jobs/claim", `{"worker":"w","wait_ms":300000}`) }()
+	waiting(1)
+	j.queue.Drain()
+	if r := <-got; len(r["jobs"].([]any)) != 0 {
+		t.Errorf("drained claim: %v", r)
+	}
 }
 
 // leaving is the context of a client that leaves while its claim waits, at the moment
@@ -312,7 +308,7 @@ func (l *leaving) Err() error {
 }
 
 func TestClaimOfAClientThatLeftIsUndone(t *testing.T) {
-	j := newJobSite(t, httpd.DefaultEngine, ledger.Options{})
+	j := newJobSite(t, ledger.Options{})
 	ctx := &leaving{Context: t.Context()}
 	answered := make(chan httpd.Response, 1)
 	go func() {

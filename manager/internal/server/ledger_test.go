@@ -104,241 +104,225 @@ func TestConversation(t *testing.T) {
 		{"GET", "/healthz", ``, 200, `{"status":"ok"}`, ""},
 		{"GET", "/readyz", ``, 200, `{"status":"ready"}`, ""},
 	}
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{ledger: ledger.Options{MaxResultBytes: 2000}})
-		for i, step := range steps {
-			a := s.json(step.method, step.path, step.body)
-			if a.status != step.status || !strings.Contains(a.body, step.want) || a.header.Get("retry-after") != step.retry {
-				t.Errorf("%d: %s %s %s\n got %d, retry-after %q, %s\nwant %d, retry-after %q, %s", i, step.method, step.path, step.body,
-					a.status, a.header.Get("retry-after"), a.body, step.status, step.retry, step.want)
-			}
-			if !json.Valid([]byte(a.body)) {
-				t.Errorf("%d: not JSON: %s", i, a.body)
-			}
-			if a.status == 405 && a.header.Get("allow") == "" {
-				t.Errorf("%d: 405 without allow", i)
-			}
+	s := newSite(t, siteOptions{ledger: ledger.Options{MaxResultBytes: 2000}})
+	for i, step := range steps {
+		a := s.json(step.method, step.path, step.body)
+		if a.status != step.status || !strings.Contains(a.body, step.want) || a.header.Get("retry-after") != step.retry {
+			t.Errorf("%d: %s %s %s\n got %d, retry-after %q, %s\nwant %d, retry-after %q, %s", i, step.method, step.path, step.body,
+				a.status, a.header.Get("retry-after"), a.body, step.status, step.retry, step.want)
 		}
-		if strings.Contains(s.log.String(), "level=ERROR") {
-			t.Errorf("errors were logged:\n%s", s.log)
+		if !json.Valid([]byte(a.body)) {
+			t.Errorf("%d: not JSON: %s", i, a.body)
 		}
-	})
+		if a.status == 405 && a.header.Get("allow") == "" {
+			t.Errorf("%d: 405 without allow", i)
+		}
+	}
+	if strings.Contains(s.log.String(), "level=ERROR") {
+		t.Errorf("errors were logged:\n%s", s.log)
+	}
 }
 
 func TestRawForm(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{ledger: ledger.Options{MaxResultBytes: 2000}})
-		target := func(token string) []byte {
-			return (&api.ReserveRequest{Key: "k", Token: token, PendingTTL: time.Minute}).AppendRaw(nil)
-		}
-		status, reply := s.raw(api.PathReserve, target("t1"))
-		if status != 201 || reply.State != api.StateReserved || reply.ExpiresIn != time.Minute {
-			t.Fatalf("%d %+v", status, reply)
-		}
-		if status, reply = s.raw(api.PathReserve, target("t2")); status != 202 || reply.State != api.StatePending {
-			t.Fatalf("%d %+v", status, reply)
-		}
-		result := api.Result{Status: 200, Headers: []api.Header{{Name: "x", Value: "\xff\xfe"}}, Body: []byte("\x00\x01\xff")}
-		fin := api.FinishRequest{Key: "k", Token: "t1", Result: result}
-		if status, reply = s.raw(api.PathCommit, fin.AppendRaw(nil)); status != 200 || reply.State != api.StateCommitted {
-			t.Fatalf("%d %+v", status, reply)
-		}
-		status, reply = s.raw(api.PathReserve, target("t2"))
-		if status != 200 || string(reply.Result.Body) != string(result.Body) || reply.Result.Headers[0] != result.Headers[0] {
-			t.Fatalf("the replay differs from what was recorded: %d %+v", status, reply)
-		}
-		if status, _ = s.raw(api.PathReject, fin.AppendRaw(nil)); status != 409 {
-			t.Errorf("reject after commit: %d", status)
-		}
-		if status, reply = s.raw(api.PathRelease, (&api.ReleaseRequest{Key: "other", Token: "t"}).AppendRaw(nil)); status != 200 || reply.State != api.StateReleased {
-			t.Errorf("%d %+v", status, reply)
-		}
-		fin.Key, fin.Result.Body = "big", make([]byte, 2001)
-		if status, _ = s.raw(api.PathCommit, fin.AppendRaw(nil)); status != 413 {
-			t.Errorf("a result over the limit: %d", status)
-		}
-		bad := api.FinishRequest{Key: "k", Token: "t1", Result: api.Result{Status: 200, Headers: []api.Header{{Name: "a", Value: "x\ny"}}}}
-		for _, path := range []string{api.PathReserve, api.PathCommit, api.PathReject, api.PathRelease, api.PathRenew, api.PathUnknown} {
-			for _, body := range []string{"", "\x01", "\x02R", "garbage", string(bad.AppendRaw(nil))} {
-				if a := s.do("POST", path, api.ContentTypeRaw, body); a.status != 400 {
-					t.Errorf("%s %q: %d %s", path, body, a.status, a.body)
-				}
+	s := newSite(t, siteOptions{ledger: ledger.Options{MaxResultBytes: 2000}})
+	target := func(token string) []byte {
+		return (&api.ReserveRequest{Key: "k", Token: token, PendingTTL: time.Minute}).AppendRaw(nil)
+	}
+	status, reply := s.raw(api.PathReserve, target("t1"))
+	if status != 201 || reply.State != api.StateReserved || reply.ExpiresIn != time.Minute {
+		t.Fatalf("%d %+v", status, reply)
+	}
+	if status, reply = s.raw(api.PathReserve, target("t2")); status != 202 || reply.State != api.StatePending {
+		t.Fatalf("%d %+v", status, reply)
+	}
+	result := api.Result{Status: 200, Headers: []api.Header{{Name: "x", Value: "\xff\xfe"}}, Body: []byte("\x00\x01\xff")}
+	fin := api.FinishRequest{Key: "k", Token: "t1", Result: result}
+	if status, reply = s.raw(api.PathCommit, fin.AppendRaw(nil)); status != 200 || reply.State != api.StateCommitted {
+		t.Fatalf("%d %+v", status, reply)
+	}
+	status, reply = s.raw(api.PathReserve, target("t2"))
+	if status != 200 || string(reply.Result.Body) != string(result.Body) || reply.Result.Headers[0] != result.Headers[0] {
+		t.Fatalf("the replay differs from what was recorded: %d %+v", status, reply)
+	}
+	if status, _ = s.raw(api.PathReject, fin.AppendRaw(nil)); status != 409 {
+		t.Errorf("reject after commit: %d", status)
+	}
+	if status, reply = s.raw(api.PathRelease, (&api.ReleaseRequest{Key: "other", Token: "t"}).AppendRaw(nil)); status != 200 || reply.State != api.StateReleased {
+		t.Errorf("%d %+v", status, reply)
+	}
+	fin.Key, fin.Result.Body = "big", make([]byte, 2001)
+	if status, _ = s.raw(api.PathCommit, fin.AppendRaw(nil)); status != 413 {
+		t.Errorf("a result over the limit: %d", status)
+	}
+	bad := api.FinishRequest{Key: "k", Token: "t1", Result: api.Result{Status: 200, Headers: []api.Header{{Name: "a", Value: "x\ny"}}}}
+	for _, path := range []string{api.PathReserve, api.PathCommit, api.PathReject, api.PathRelease, api.PathRenew, api.PathUnknown} {
+		for _, body := range []string{"", "\x01", "\x02R", "garbage", string(bad.AppendRaw(nil))} {
+			if a := s.do("POST", path, api.ContentTypeRaw, body); a.status != 400 {
+				t.Errorf("%s %q: %d %s", path, body, a.status, a.body)
 			}
 		}
-	})
+	}
 }
 
 func TestContentTypes(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		for contentType, want := range map[string]int{
-			"": 201, "application/json": 201, "Application/JSON; charset=utf-8": 201, "application/x-www-form-urlencoded": 415,
-			"text/plain": 415, "application/jsonp": 415,
-		} {
-			body := `{"key":"k` + strconv.Itoa(len(contentType)) + `","token":"t"}`
-			a := s.do("POST", api.PathReserve, contentType, body)
-			if a.status != want {
-				t.Errorf("%q: %d %s", contentType, a.status, a.body)
-			}
-			if strings.Contains(contentType, "form") && !strings.Contains(a.body, "curl: -H 'content-type: application/json'") {
-				t.Errorf("a form is refused without help: %s", a.body)
-			}
+	s := newSite(t, siteOptions{})
+	for contentType, want := range map[string]int{
+		"": 201, "application/json": 201, "Application/JSON; charset=utf-8": 201, "application/x-www-form-urlencoded": 415,
+		"text/plain": 415, "application/jsonp": 415,
+	} {
+		body := `{"key":"k` + strconv.Itoa(len(contentType)) + `","token":"t"}`
+		a := s.do("POST", api.PathReserve, contentType, body)
+		if a.status != want {
+			t.Errorf("%q: %d %s", contentType, a.status, a.body)
 		}
-		a := s.do("POST", api.PathReserve, api.ContentTypeRaw+"; v=1", string((&api.ReserveRequest{Key: "r", Token: "t"}).AppendRaw(nil)))
-		if a.status != 201 {
-			t.Errorf("raw with a parameter: %d", a.status)
+		if strings.Contains(contentType, "form") && !strings.Contains(a.body, "curl: -H 'content-type: application/json'") {
+			t.Errorf("a form is refused without help: %s", a.body)
 		}
-	})
+	}
+	a := s.do("POST", api.PathReserve, api.ContentTypeRaw+"; v=1", string((&api.ReserveRequest{Key: "r", Token: "t"}).AppendRaw(nil)))
+	if a.status != 201 {
+		t.Errorf("raw with a parameter: %d", a.status)
+	}
 }
 
 func TestLongPoll(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{server: Options{Options: httpd.Options{WorkTimeout: time.Second, WriteTimeout: time.Second}}})
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
-		done := make(chan answered, 1)
-		go func() {
-			a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`)
-			if err != nil {
-				t.Error(err)
-			}
-			done <- a
-		}()
-		s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
-		if busy, held := s.load(); busy != 0 || held != 1 {
-			t.Errorf("%v at work, %v held", busy, held)
+	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{WorkTimeout: time.Second, WriteTimeout: time.Second}}})
+	s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
+	done := make(chan answered, 1)
+	go func() {
+		a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`)
+		if err != nil {
+			t.Error(err)
 		}
-		s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
-		if a := <-done; a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
-			t.Errorf("%d %s", a.status, a.body)
+		done <- a
+	}()
+	s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
+	if busy, held := s.load(); busy != 0 || held != 1 {
+		t.Errorf("%v at work, %v held", busy, held)
+	}
+	s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
+	if a := <-done; a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	// The connection that waited serves further requests.
+	for range 3 {
+		if a := s.json("GET", "/healthz", ""); a.status != 200 {
+			t.Errorf("%d", a.status)
 		}
-		// The connection that waited serves further requests.
-		for range 3 {
-			if a := s.json("GET", "/healthz", ""); a.status != 200 {
-				t.Errorf("%d", a.status)
-			}
-		}
-	})
+	}
 }
 
 func TestClientLeavesLongPoll(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
-		s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
-		ctx, cancel := context.WithCancel(t.Context())
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
-			if _, err := s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":3600000}`); err == nil {
-				t.Error("answered a client that left")
-			}
-		}()
-		s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
-		cancel()
-		<-gone
-		s.eventually("the wait ends with its client", func() bool { return s.waiters() == 0 })
-		s.eventually("nothing is held", func() bool {
-			busy, held := s.load()
-			return busy == 0 && held == 0
-		})
+	s := newSite(t, siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
+	s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		if _, err := s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":3600000}`); err == nil {
+			t.Error("answered a client that left")
+		}
+	}()
+	s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
+	cancel()
+	<-gone
+	s.eventually("the wait ends with its client", func() bool { return s.waiters() == 0 })
+	s.eventually("nothing is held", func() bool {
+		busy, held := s.load()
+		return busy == 0 && held == 0
 	})
 }
 
 func TestDeletionIsAudited(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		var audited []Intervention
-		s := newSite(t, engine, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
-		s.json("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t1"}`)
-		s.json("DELETE", "/v1/ledger/entries/none?scope=s", "")
-		s.json("DELETE", "/v1/ledger/entries/k?scope=s", "")
-		if len(audited) != 1 || audited[0].Key != "k" || audited[0].Scope != "s" || audited[0].State != api.StatePending ||
-			!strings.HasPrefix(audited[0].Remote, "127.0.0.1:") {
-			t.Errorf("%+v", audited)
-		}
-	})
+	var audited []Intervention
+	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
+	s.json("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t1"}`)
+	s.json("DELETE", "/v1/ledger/entries/none?scope=s", "")
+	s.json("DELETE", "/v1/ledger/entries/k?scope=s", "")
+	if len(audited) != 1 || audited[0].Key != "k" || audited[0].Scope != "s" || audited[0].State != api.StatePending ||
+		!strings.HasPrefix(audited[0].Remote, "127.0.0.1:") {
+		t.Errorf("%+v", audited)
+	}
 }
 
 func TestResolve(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		var audited []Intervention
-		s := newSite(t, engine, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
-		for _, key := range []string{"a", "b", "c", "d/e"} {
-			s.json("POST", api.PathReserve, `{"key":"`+key+`","scope":"s","token":"t1"}`)
-			s.json("POST", api.PathUnknown, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+	var audited []Intervention
+	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
+	for _, key := range []string{"a", "b", "c", "d/e"} {
+		s.json("POST", api.PathReserve, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+		s.json("POST", api.PathUnknown, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+	}
+	s.json("POST", api.PathReserve, `{"key":"pending","scope":"s","token":"t1"}`)
+	const entries, reserve = "/v1/ledger/entries/", `{"key":"%","scope":"s","token":"t2"}`
+	for _, c := range []struct {
+		key, body string
+		status    int
+		want      string
+	}{
+		{"a", ``, 400, `"detail":"body: must be one valid JSON value"`},
+		{"a", `{}`, 400, `as: is missing: must be committed, rejected or released`},
+		{"a", `{"as":"unknown"}`, 400, `as: \"unknown\": must be committed, rejected or released`},
+		{"a", `{"as":"committed"}`, 400, `status: is missing: must be 100 to 599`},
+		{"a", `{"as":"committed","status":99}`, 400, `status: \"99\": must be 100 to 599`},
+		{"a", `{"as":"committed","status":200,"body":"?"}`, 400, `body: \"?\": must be base64`},
+		{"a", `{"as":"committed","status":200,"headers":[["A","b"]],"body":""}`, 400, `headers: \"A\": header names must be lower-case`},
+		{"a", `{"as":"committed","status":200,"headers":[]}`, 400, `headers: need a body, which may be empty`},
+		{"a", `{"as":"committed","status":200,"result":{}}`, 400, `result: unknown field`},
+		{"a", `{"as":"released","status":200}`, 400, `status: does not go with as released`},
+		{"a", `{"as":"released","ttl_ms":5}`, 400, `ttl_ms: does not go with as released`},
+		{"none", `{"as":"released"}`, 404, `"code":"not-found"`},
+		{"pending", `{"as":"released"}`, 409, `the entry is pending: only one that is unknown can be resolved`},
+		{"a", `{"as":"committed","status":201,"headers":[["x","y"]],"body":"aGk=","ttl_ms":5000}`, 200, `"state":"committed","age_ms":`},
+		{"a", `{"as":"rejected","status":400}`, 409, `the entry is committed: only one that is unknown can be resolved`},
+		{"b", `{"as":"rejected","status":402}`, 200, `"expires_in_ms":60000,"status":402,"body_bytes":0}`},
+		{"c", `{"as":"committed","status":204,"body":""}`, 200, `"expires_in_ms":300000,"status":204,"body_bytes":0}`},
+		{"d%2Fe", `{"as":"released"}`, 200, `"state":"released"`},
+	} {
+		if a := s.json("POST", entries+c.key+"/resolve?scope=s", c.body); a.status != c.status || !strings.Contains(a.body, c.want) {
+			t.Errorf("%s %s: %d %s, want %d %s", c.key, c.body, a.status, a.body, c.status, c.want)
 		}
-		s.json("POST", api.PathReserve, `{"key":"pending","scope":"s","token":"t1"}`)
-		const entries, reserve = "/v1/ledger/entries/", `{"key":"%","scope":"s","token":"t2"}`
-		for _, c := range []struct {
-			key, body string
-			status    int
-			want      string
-		}{
-			{"a", ``, 400, `"detail":"body: must be one valid JSON value"`},
-			{"a", `{}`, 400, `as: is missing: must be committed, rejected or released`},
-			{"a", `{"as":"unknown"}`, 400, `as: \"unknown\": must be committed, rejected or released`},
-			{"a", `{"as":"committed"}`, 400, `status: is missing: must be 100 to 599`},
-			{"a", `{"as":"committed","status":99}`, 400, `status: \"99\": must be 100 to 599`},
-			{"a", `{"as":"committed","status":200,"body":"?"}`, 400, `body: \"?\": must be base64`},
-			{"a", `{"as":"committed","status":200,"headers":[["A","b"]],"body":""}`, 400, `headers: \"A\": header names must be lower-case`},
-			{"a", `{"as":"committed","status":200,"headers":[]}`, 400, `headers: need a body, which may be empty`},
-			{"a", `{"as":"committed","status":200,"result":{}}`, 400, `result: unknown field`},
-			{"a", `{"as":"released","status":200}`, 400, `status: does not go with as released`},
-			{"a", `{"as":"released","ttl_ms":5}`, 400, `ttl_ms: does not go with as released`},
-			{"none", `{"as":"released"}`, 404, `"code":"not-found"`},
-			{"pending", `{"as":"released"}`, 409, `the entry is pending: only one that is unknown can be resolved`},
-			{"a", `{"as":"committed","status":201,"headers":[["x","y"]],"body":"aGk=","ttl_ms":5000}`, 200, `"state":"committed","age_ms":`},
-			{"a", `{"as":"rejected","status":400}`, 409, `the entry is committed: only one that is unknown can be resolved`},
-			{"b", `{"as":"rejected","status":402}`, 200, `"expires_in_ms":60000,"status":402,"body_bytes":0}`},
-			{"c", `{"as":"committed","status":204,"body":""}`, 200, `"expires_in_ms":300000,"status":204,"body_bytes":0}`},
-			{"d%2Fe", `{"as":"released"}`, 200, `"state":"released"`},
-		} {
-			if a := s.json("POST", entries+c.key+"/resolve?scope=s", c.body); a.status != c.status || !strings.Contains(a.body, c.want) {
-				t.Errorf("%s %s: %d %s, want %d %s", c.key, c.body, a.status, a.body, c.status, c.want)
-			}
+	}
+	for key, want := range map[string]string{
+		"a":   `"result":{"status":201,"headers":[["x","y"]],"body":"aGk="}`,
+		"b":   `"result":{"status":402,"headers":[],"body":"","body_omitted":true}`,
+		"c":   `"result":{"status":204,"headers":[],"body":""}`,
+		"d/e": `"state":"reserved"`,
+	} {
+		if a := s.json("POST", api.PathReserve, strings.Replace(reserve, "%", key, 1)); !strings.Contains(a.body, want) {
+			t.Errorf("%s: %d %s", key, a.status, a.body)
 		}
-		for key, want := range map[string]string{
-			"a":   `"result":{"status":201,"headers":[["x","y"]],"body":"aGk="}`,
-			"b":   `"result":{"status":402,"headers":[],"body":"","body_omitted":true}`,
-			"c":   `"result":{"status":204,"headers":[],"body":""}`,
-			"d/e": `"state":"reserved"`,
-		} {
-			if a := s.json("POST", api.PathReserve, strings.Replace(reserve, "%", key, 1)); !strings.Contains(a.body, want) {
-				t.Errorf("%s: %d %s", key, a.status, a.body)
-			}
-		}
-		if len(audited) != 4 || audited[3].Key != "d/e" || audited[3].State != api.StateUnknown || audited[3].As != api.StateReleased {
-			t.Errorf("%+v", audited)
-		}
-		if a := s.do("POST", entries+"a/resolve?scope=s", api.ContentTypeRaw, "x"); a.status != 415 {
-			t.Errorf("the raw form: %d %s", a.status, a.body)
-		}
-	})
+	}
+	if len(audited) != 4 || audited[3].Key != "d/e" || audited[3].State != api.StateUnknown || audited[3].As != api.StateReleased {
+		t.Errorf("%+v", audited)
+	}
+	if a := s.do("POST", entries+"a/resolve?scope=s", api.ContentTypeRaw, "x"); a.status != 415 {
+		t.Errorf("the raw form: %d %s", a.status, a.body)
+	}
 }
 
 func TestListingPages(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := newSite(t, engine, siteOptions{})
-		for i := range 25 {
-			s.json("POST", api.PathReserve, `{"key":"k`+strconv.Itoa(i)+`","token":"t"}`)
+	s := newSite(t, siteOptions{})
+	for i := range 25 {
+		s.json("POST", api.PathReserve, `{"key":"k`+strconv.Itoa(i)+`","token":"t"}`)
+	}
+	seen := make(map[string]bool)
+	for cursor, pages := "", 0; ; pages++ {
+		a := s.json("GET", "/v1/ledger/entries?limit=10&cursor="+cursor, "")
+		var page struct {
+			Entries []struct{ Key string }
+			Cursor  string
 		}
-		seen := make(map[string]bool)
-		for cursor, pages := "", 0; ; pages++ {
-			a := s.json("GET", "/v1/ledger/entries?limit=10&cursor="+cursor, "")
-			var page struct {
-				Entries []struct{ Key string }
-				Cursor  string
-			}
-			if err := json.Unmarshal([]byte(a.body), &page); err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range page.Entries {
-				seen[e.Key] = true
-			}
-			if cursor = page.Cursor; cursor == "" || pages > 5 {
-				break
-			}
+		if err := json.Unmarshal([]byte(a.body), &page); err != nil {
+			t.Fatal(err)
 		}
-		if len(seen) != 25 {
-			t.Errorf("listed %d of 25", len(seen))
+		for _, e := range page.Entries {
+			seen[e.Key] = true
 		}
-	})
+		if cursor = page.Cursor; cursor == "" || pages > 5 {
+			break
+		}
+	}
+	if len(seen) != 25 {
+		t.Errorf("listed %d of 25", len(seen))
+	}
 }

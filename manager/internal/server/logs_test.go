@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 )
@@ -26,7 +25,7 @@ func newLogSite(t *testing.T) *site {
 			t.Error(err)
 		}
 	})
-	return newSite(t, httpd.DefaultEngine, siteOptions{routes: LogRoutes(engine)})
+	return newSite(t, siteOptions{routes: LogRoutes(engine)})
 }
 
 // say is a call and its answer: the status, then the body or the code of the problem.
@@ -143,7 +142,7 @@ func TestBadLogCalls(t *testing.T) {
 
 // TestEnginesWithoutLogs: they say so.
 func TestEnginesWithoutLogs(t *testing.T) {
-	s := newSite(t, httpd.DefaultEngine, siteOptions{routes: LogRoutes(logs.None{Engine: "memory"})})
+	s := newSite(t, siteOptions{routes: LogRoutes(logs.None{Engine: "memory"})})
 	s.want("501 logs-unsupported: the engine memory ...", "PUT", "/v1/logs/l", "")
 	s.want("501 logs-unsupported: ...", "GET", "/v1/logs/l/entries", "")
 }

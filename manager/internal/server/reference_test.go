@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 )
 
 // TestReferenceListsEveryRoute: docs/reference/LEDGER.md names the routes that there are, and
@@ -40,7 +38,7 @@ func TestReferenceStartsAManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSite(t, httpd.DefaultEngine, siteOptions{})
+	s := newSite(t, siteOptions{})
 	want := []struct {
 		status int
 		state  string

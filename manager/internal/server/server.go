@@ -37,8 +37,10 @@ func New(opts Options, groups ...[]httpd.Route) (*Server, error) {
 		return p, p.Status == 500 && opts.Unreadable.Met(err) // which tells of each once
 	}
 	var err error
-	s.Server, err = httpd.New(opts.Options, groups...)
-	return s, err
+	if s.Server, err = httpd.New(opts.Options, groups...); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Collectors are the server's metrics for a registry.

@@ -6,88 +6,83 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 // shardSite is a server of a shard, or of no shard in particular.
-func shardSite(t *testing.T, engine string, w shard.Want) *site {
+func shardSite(t *testing.T, w shard.Want) *site {
 	t.Helper()
 	st := mem.New(mem.Options{})
 	keeper, _, err := shard.Open(t.Context(), st, w)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newSite(t, engine, siteOptions{store: st, ledger: ledger.Options{Owners: keeper}, server: Options{Identity: keeper.Identity}})
+	return newSite(t, siteOptions{store: st, ledger: ledger.Options{Owners: keeper}, server: Options{Identity: keeper.Identity}})
 }
 
 // TestWrongShard: a call that means another shard does nothing, whatever it is, and is told to the log.
 func TestWrongShard(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := shardSite(t, engine, shard.Want{Name: "A"})
-		reserve := `{"key":"k","token":"t"}`
-		for _, call := range []struct{ method, path, body string }{
-			{"POST", api.PathReserve, reserve},
-			{"POST", api.PathRenew, reserve},
-			{"POST", api.PathUnknown, reserve},
-			{"POST", api.PathRelease, reserve},
-			{"POST", api.PathCommit, `{"key":"k","token":"t","result":{"status":201}}`},
-			{"POST", api.PathReject, `{"key":"k","token":"t","result":{"status":201}}`},
-			{"POST", api.PathCommit, `no JSON`},
-			{"GET", "/v1/ledger/entries", ""},
-			{"DELETE", "/v1/ledger/entries/k", ""},
-		} {
-			for _, meant := range []string{"B", "a", ""} {
-				a := s.do(call.method, call.path, "application/json", call.body, api.HeaderShard, meant)
-				if a.status != 421 || !strings.Contains(a.body, `"code":"wrong-shard"`) || !strings.Contains(a.body, `shard \"A\", and the call means \"`+meant+`\"`) {
-					t.Errorf("%s %s for %q: %d %s", call.method, call.path, meant, a.status, a.body)
-				}
-				if got := a.header.Get(api.HeaderShard); got != "A" {
-					t.Errorf("%s %s: answered by %q", call.method, call.path, got)
-				}
+	s := shardSite(t, shard.Want{Name: "A"})
+	reserve := `{"key":"k","token":"t"}`
+	for _, call := range []struct{ method, path, body string }{
+		{"POST", api.PathReserve, reserve},
+		{"POST", api.PathRenew, reserve},
+		{"POST", api.PathUnknown, reserve},
+		{"POST", api.PathRelease, reserve},
+		{"POST", api.PathCommit, `{"key":"k","token":"t","result":{"status":201}}`},
+		{"POST", api.PathReject, `{"key":"k","token":"t","result":{"status":201}}`},
+		{"POST", api.PathCommit, `no JSON`},
+		{"GET", "/v1/ledger/entries", ""},
+		{"DELETE", "/v1/ledger/entries/k", ""},
+	} {
+		for _, meant := range []string{"B", "a", ""} {
+			a := s.do(call.method, call.path, "application/json", call.body, api.HeaderShard, meant)
+			if a.status != 421 || !strings.Contains(a.body, `"code":"wrong-shard"`) || !strings.Contains(a.body, `shard \"A\", and the call means \"`+meant+`\"`) {
+				t.Errorf("%s %s for %q: %d %s", call.method, call.path, meant, a.status, a.body)
+			}
+			if got := a.header.Get(api.HeaderShard); got != "A" {
+				t.Errorf("%s %s: answered by %q", call.method, call.path, got)
 			}
 		}
-		stats, err := s.ledger.Stats(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		stats.Each(func(op, outcome string, n uint64) {
-			if n != 0 {
-				t.Errorf("%d %s %s", n, op, outcome)
-			}
-		})
-		if n := strings.Count(s.log.String(), "ALARM: a call means another shard"); n != 1 {
-			t.Errorf("told %d times:\n%s", n, s.log)
-		}
-		if a := s.do("GET", "/healthz", "", "", api.HeaderShard, "B"); a.status != 200 {
-			t.Errorf("health: %d", a.status)
-		}
-		for _, header := range [][]string{{api.HeaderShard, "A"}, nil} {
-			if a := s.do("POST", api.PathReserve, "application/json", reserve, header...); a.status != 201 || a.header.Get(api.HeaderShard) != "A" {
-				t.Errorf("%v: %d %s %v", header, a.status, a.body, a.header)
-			}
+	}
+	stats, err := s.ledger.Stats(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stats.Each(func(op, outcome string, n uint64) {
+		if n != 0 {
+			t.Errorf("%d %s %s", n, op, outcome)
 		}
 	})
+	if n := strings.Count(s.log.String(), "ALARM: a call means another shard"); n != 1 {
+		t.Errorf("told %d times:\n%s", n, s.log)
+	}
+	if a := s.do("GET", "/healthz", "", "", api.HeaderShard, "B"); a.status != 200 {
+		t.Errorf("health: %d", a.status)
+	}
+	for _, header := range [][]string{{api.HeaderShard, "A"}, nil} {
+		if a := s.do("POST", api.PathReserve, "application/json", reserve, header...); a.status != 201 || a.header.Get(api.HeaderShard) != "A" {
+			t.Errorf("%v: %d %s %v", header, a.status, a.body, a.header)
+		}
+	}
 }
 
 // TestAnyShard: without a name of its own it takes calls for any.
 func TestAnyShard(t *testing.T) {
-	onBothEngines(t, func(t *testing.T, engine string) {
-		s := shardSite(t, engine, shard.Want{})
-		for _, meant := range []string{"A", "B"} {
-			a := s.do("POST", api.PathReserve, "application/json", `{"key":"k","token":"t"}`, api.HeaderShard, meant)
-			if a.status != 201 || a.header.Get(api.HeaderShard) != "" {
-				t.Errorf("%s: %d %s %v", meant, a.status, a.body, a.header)
-			}
+	s := shardSite(t, shard.Want{})
+	for _, meant := range []string{"A", "B"} {
+		a := s.do("POST", api.PathReserve, "application/json", `{"key":"k","token":"t"}`, api.HeaderShard, meant)
+		if a.status != 201 || a.header.Get(api.HeaderShard) != "" {
+			t.Errorf("%s: %d %s %v", meant, a.status, a.body, a.header)
 		}
-	})
+	}
 }
 
 // TestKeyMoved: the list refuses a reserve of another's key and nothing else, and stats tell who the ledger is.
 func TestKeyMoved(t *testing.T) {
-	s := shardSite(t, httpd.DefaultEngine, shard.Want{Name: "A", Shards: []string{"B", "A"}})
+	s := shardSite(t, shard.Want{Name: "A", Shards: []string{"B", "A"}})
 	key := "k"
 	for api.Owner([]string{"A", "B"}, "", key) == 0 {
 		key += "k"

@@ -24,130 +24,128 @@ func TestUnreadableRoutes(t *testing.T) {
 	if err := os.WriteFile(file, []byte(gate+"\n"+admin+" admin\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	onBothEngines(t, func(t *testing.T, engine string) {
-		auth, err := httpd.NewAuth(file, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		st, tracker := mem.New(mem.Options{}), unread.New()
-		l, err := ledger.New(st, ledger.Options{Unreadable: tracker})
-		if err != nil {
-			t.Fatal(err)
-		}
-		q, err := jobs.New(st, jobs.Options{Unreadable: tracker})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer q.Close()
-		// Keys may hold anything, and sort keys what an edit from outside left there.
-		odd := "odd\xff\x00\"key"
-		err = st.Update(t.Context(), func(tx store.Tx) error {
-			for key, index := range map[string]string{odd: "queued", "bad": "done"} {
-				if err := tx.Put("jobs", key, []byte{99}, store.Entry{Index: index, SortKey: "\xff"}, store.Entry{Index: "function", SortKey: "no function"}); err != nil {
-					return err
-				}
-			}
-			if err := tx.Put("job_blobs", "bad/p", []byte("1")); err != nil {
+	auth, err := httpd.NewAuth(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, tracker := mem.New(mem.Options{}), unread.New()
+	l, err := ledger.New(st, ledger.Options{Unreadable: tracker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := jobs.New(st, jobs.Options{Unreadable: tracker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	// Keys may hold anything, and sort keys what an edit from outside left there.
+	odd := "odd\xff\x00\"key"
+	err = st.Update(t.Context(), func(tx store.Tx) error {
+		for key, index := range map[string]string{odd: "queued", "bad": "done"} {
+			if err := tx.Put("jobs", key, []byte{99}, store.Entry{Index: index, SortKey: "\xff"}, store.Entry{Index: "function", SortKey: "no function"}); err != nil {
 				return err
 			}
-			if err := tx.Put("job_subs", "event", []byte{99}); err != nil {
-				return err
-			}
-			return tx.Put("ledger", "1:sbad", []byte{99}, store.Entry{Index: "pending", SortKey: ""})
-		})
-		if err != nil {
-			t.Fatal(err)
 		}
-		var audited []Removal
-		s := newSite(t, engine, siteOptions{store: st, server: Options{Options: httpd.Options{Auth: auth}, Unreadable: tracker}, routes: append(
-			UnreadableRoutes(st, l, q, tracker, func(r Removal) { audited = append(audited, r) }), JobRoutes(st, l, q)...)})
-		as := func(token, method, target, body string) answered {
-			return s.do(method, target, "application/json", body, "authorization", "Bearer "+token)
+		if err := tx.Put("job_blobs", "bad/p", []byte("1")); err != nil {
+			return err
 		}
-		list := func() map[string]string {
-			t.Helper()
-			found := make(map[string]string)
-			cursor := ""
-			for more := true; more; more = cursor != "" {
-				a := as(gate, "GET", "/v1/unreadable?limit=1&cursor="+cursor, "")
-				var page struct {
-					Records []struct{ Collection, ID, Key, Reason string }
-					Cursor  string
-				}
-				if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != 200 {
-					t.Fatalf("%d %s: %v", a.status, a.body, err)
-				}
-				for _, r := range page.Records {
-					key, err := base64.RawURLEncoding.DecodeString(r.ID)
-					if err != nil || r.Reason == "" {
-						t.Errorf("%+v: %v", r, err)
-					}
-					found[r.Collection+" "+string(key)] = r.ID
-				}
-				cursor = page.Cursor
-			}
-			return found
+		if err := tx.Put("job_subs", "event", []byte{99}); err != nil {
+			return err
 		}
-		if found := list(); len(found) != 3 {
-			t.Errorf("found %q", found)
-		}
-		if a := as(gate, "GET", "/v1/events/event/subscriptions", ""); a.status != 500 || !strings.Contains(a.body, `"code":"record-unreadable"`) || !strings.Contains(a.body, "event") {
-			t.Errorf("subscribers: %d %s", a.status, a.body)
-		}
-		found := list() // that one is known now
-		for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_subs event"} {
-			if found[want] == "" {
-				t.Errorf("%q is not found among %q", want, found)
-			}
-		}
-		for target, status := range map[string]int{
-			"?limit=0": 400, "?limit=1001": 400, "?limit=x": 400, "?cursor=!": 400, "?cursor=" + base64.RawURLEncoding.EncodeToString([]byte{200}): 400, "?other=1": 400,
-		} {
-			if a := as(gate, "GET", "/v1/unreadable"+target, ""); a.status != status {
-				t.Errorf("%s: %d %s", target, a.status, a.body)
-			}
-		}
-		remove := func(token string, want int, c, id string) {
-			t.Helper()
-			if a := as(token, "DELETE", "/v1/unreadable/"+c+"/"+id, ""); a.status != want {
-				t.Errorf("delete %s %s: %d %s, want %d", c, id, a.status, a.body, want)
-			}
-		}
-		id := func(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
-		remove(gate, 403, "jobs", id("bad"))
-		remove(admin, 404, "jobs", id("none"))
-		remove(admin, 404, "ledger", id("1:snone"))
-		remove(admin, 400, "nowhere", id("bad"))
-		remove(admin, 400, "jobs", "!")
-		remove(admin, 400, "jobs", id(strings.Repeat("k", store.MaxKeyBytes+1)))
-		if a := as(gate, "POST", "/v1/jobs", `{"function":"f","id":"good"}`); a.status != 202 {
-			t.Fatalf("%d %s", a.status, a.body)
-		}
-		remove(admin, 409, "jobs", id("good"))
-		if len(audited) != 0 {
-			t.Errorf("audited %v", audited)
-		}
-		for name, id := range found {
-			c, _, _ := strings.Cut(name, " ")
-			remove(admin, 200, c, id)
-		}
-		if len(audited) != 4 || audited[0].Remote == "" || audited[0].Record.Reason == "" {
-			t.Errorf("audited %v", audited)
-		}
-		if found := list(); len(found) != 0 {
-			t.Errorf("left are %q", found)
-		}
-		if n, err := st.Len(t.Context(), "job_blobs", ""); n != 0 || err != nil {
-			t.Errorf("%d values of a deleted job are left, %v", n, err)
-		}
-		if a := as(gate, "POST", "/v1/ledger/reserve", `{"key":"bad","scope":"s","token":"t"}`); a.status != 201 {
-			t.Errorf("the key of a deleted entry: %d %s", a.status, a.body)
-		}
-		if strings.Contains(s.log.String(), "request failed") {
-			t.Errorf("a record that cannot be read is logged with each call: %s", s.log)
-		}
-		if len(tracker.Known()) != 0 {
-			t.Errorf("still known: %v", tracker.Known())
-		}
+		return tx.Put("ledger", "1:sbad", []byte{99}, store.Entry{Index: "pending", SortKey: ""})
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var audited []Removal
+	s := newSite(t, siteOptions{store: st, server: Options{Options: httpd.Options{Auth: auth}, Unreadable: tracker}, routes: append(
+		UnreadableRoutes(st, l, q, tracker, func(r Removal) { audited = append(audited, r) }), JobRoutes(st, l, q)...)})
+	as := func(token, method, target, body string) answered {
+		return s.do(method, target, "application/json", body, "authorization", "Bearer "+token)
+	}
+	list := func() map[string]string {
+		t.Helper()
+		found := make(map[string]string)
+		cursor := ""
+		for more := true; more; more = cursor != "" {
+			a := as(gate, "GET", "/v1/unreadable?limit=1&cursor="+cursor, "")
+			var page struct {
+				Records []struct{ Collection, ID, Key, Reason string }
+				Cursor  string
+			}
+			if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != 200 {
+				t.Fatalf("%d %s: %v", a.status, a.body, err)
+			}
+			for _, r := range page.Records {
+				key, err := base64.RawURLEncoding.DecodeString(r.ID)
+				if err != nil || r.Reason == "" {
+					t.Errorf("%+v: %v", r, err)
+				}
+				found[r.Collection+" "+string(key)] = r.ID
+			}
+			cursor = page.Cursor
+		}
+		return found
+	}
+	if found := list(); len(found) != 3 {
+		t.Errorf("found %q", found)
+	}
+	if a := as(gate, "GET", "/v1/events/event/subscriptions", ""); a.status != 500 || !strings.Contains(a.body, `"code":"record-unreadable"`) || !strings.Contains(a.body, "event") {
+		t.Errorf("subscribers: %d %s", a.status, a.body)
+	}
+	found := list() // that one is known now
+	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_subs event"} {
+		if found[want] == "" {
+			t.Errorf("%q is not found among %q", want, found)
+		}
+	}
+	for target, status := range map[string]int{
+		"?limit=0": 400, "?limit=1001": 400, "?limit=x": 400, "?cursor=!": 400, "?cursor=" + base64.RawURLEncoding.EncodeToString([]byte{200}): 400, "?other=1": 400,
+	} {
+		if a := as(gate, "GET", "/v1/unreadable"+target, ""); a.status != status {
+			t.Errorf("%s: %d %s", target, a.status, a.body)
+		}
+	}
+	remove := func(token string, want int, c, id string) {
+		t.Helper()
+		if a := as(token, "DELETE", "/v1/unreadable/"+c+"/"+id, ""); a.status != want {
+			t.Errorf("delete %s %s: %d %s, want %d", c, id, a.status, a.body, want)
+		}
+	}
+	id := func(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
+	remove(gate, 403, "jobs", id("bad"))
+	remove(admin, 404, "jobs", id("none"))
+	remove(admin, 404, "ledger", id("1:snone"))
+	remove(admin, 400, "nowhere", id("bad"))
+	remove(admin, 400, "jobs", "!")
+	remove(admin, 400, "jobs", id(strings.Repeat("k", store.MaxKeyBytes+1)))
+	if a := as(gate, "POST", "/v1/jobs", `{"function":"f","id":"good"}`); a.status != 202 {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	remove(admin, 409, "jobs", id("good"))
+	if len(audited) != 0 {
+		t.Errorf("audited %v", audited)
+	}
+	for name, id := range found {
+		c, _, _ := strings.Cut(name, " ")
+		remove(admin, 200, c, id)
+	}
+	if len(audited) != 4 || audited[0].Remote == "" || audited[0].Record.Reason == "" {
+		t.Errorf("audited %v", audited)
+	}
+	if found := list(); len(found) != 0 {
+		t.Errorf("left are %q", found)
+	}
+	if n, err := st.Len(t.Context(), "job_blobs", ""); n != 0 || err != nil {
+		t.Errorf("%d values of a deleted job are left, %v", n, err)
+	}
+	if a := as(gate, "POST", "/v1/ledger/reserve", `{"key":"bad","scope":"s","token":"t"}`); a.status != 201 {
+		t.Errorf("the key of a deleted entry: %d %s", a.status, a.body)
+	}
+	if strings.Contains(s.log.String(), "request failed") {
+		t.Errorf("a record that cannot be read is logged with each call: %s", s.log)
+	}
+	if len(tracker.Known()) != 0 {
+		t.Errorf("still known: %v", tracker.Known())
+	}
 }

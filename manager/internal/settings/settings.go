@@ -27,7 +27,6 @@ import (
 type Settings struct {
 	DataDir, Listen, Admin, AddrFile string
 	Store, StoreDSN                  string
-	HTTPEngine                       string
 	TokenFile                        string
 	TLSCert, TLSKey, ClientCA        string
 	LogLevel                         slog.Level
@@ -126,7 +125,6 @@ func (s *Settings) table() []setting {
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.AddrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis or postgres", "", &s.StoreDSN),
-		choice("http-engine", "", "what serves HTTP", httpd.DefaultEngine, httpd.EngineNames(), &s.HTTPEngine),
 		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; the word admin behind a token makes it an administrator's; read again at SIGHUP", &s.TokenFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),

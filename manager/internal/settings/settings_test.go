@@ -49,7 +49,7 @@ func TestDefaults(t *testing.T) {
 	l := s.Ledger
 	if l.PendingTTL != 60*time.Second || l.CommittedTTL != 300*time.Second || l.RejectedTTL != 60*time.Second || l.MaxEntries != 0 || l.MaxBytes != 512<<20 ||
 		l.WhenFull != ledger.Refuse || l.ScopeShare != 0.75 ||
-		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.Store != "wal" || s.HTTPEngine != "fasthttp" {
+		l.CleanupInterval != 10*time.Second || l.MaxWait != 30*time.Second || s.Store != "wal" {
 		t.Errorf("%+v", s)
 	}
 	if err := l.WithDefaults().Validate(); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -13,12 +12,9 @@ import (
 // whose answers are not written yet. The shutdown waits for those and for
 // nothing else.
 type connWork struct {
-	written atomic.Bool // something was, since the last request began
-	waits   atomic.Bool // the answer is in the engine's buffer, see idle
-
 	mu       sync.Mutex
 	requests int
-	multi    bool      // HTTP/2: several at once, written by the engine on its own
+	multi    bool      // HTTP/2: several at once, written on their own
 	last     time.Time // with multi: when the last one was answered
 	cut      bool
 }
@@ -31,23 +27,12 @@ func (w *connWork) begin(multi bool) bool {
 	if w.cut {
 		return false
 	}
-	if multi {
+	if w.multi = multi; multi {
 		w.requests++
-		w.multi = true
-		return true
+	} else {
+		w.requests = 1
 	}
-	w.written.Store(false)
-	w.waits.Store(false)
-	w.requests = 1
 	return true
-}
-
-// wrote says that the engine has written what it had.
-func (w *connWork) wrote() {
-	w.written.Store(true)
-	if w.waits.Load() {
-		w.idle()
-	}
 }
 
 // end says that a request of HTTP/2 was answered, as far as its handler knows.
@@ -58,19 +43,12 @@ func (w *connWork) end() {
 	w.last = time.Now()
 }
 
-// idle says that the engine turns to the next request of HTTP/1. An answer that
-// still waits in its buffer, for those to pipelined requests, is not written: that
-// comes when the next request is complete, or when it turns out not to be.
+// idle says that the answer to a request of HTTP/1 is written.
 func (w *connWork) idle() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case w.multi:
-	case w.written.Load():
+	if !w.multi {
 		w.requests = 0
-		w.waits.Store(false)
-	default:
-		w.waits.Store(true)
 	}
 }
 
@@ -94,49 +72,40 @@ func (w *connWork) release() bool {
 }
 
 // courtesy is what a client has at shutdown to complete a request that it has
-// begun, and what an engine of HTTP/2 has for the last frames of an answer. It
-// decides about nothing that is owed.
+// begun, and what HTTP/2 has for the last frames of an answer. It decides about
+// nothing that is owed.
 const courtesy = time.Second
 
-// shutdown closes the listener and runs the engine's own shutdown, which waits
-// for every connection that is not idle. Those that have no request at work are
-// closed after a short while. The error is that of ctx, when it cut off
-// requests.
-func (l *limiter) shutdown(ctx context.Context, engine func(context.Context) error) error {
-	l.close()
+// Shutdown closes the listener, lets requests that have arrived finish and
+// closes the connections that have none. When ctx ends first, all connections are
+// closed; its error is returned when requests were cut off.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.limit.close()
 	done := make(chan error, 1)
-	go func() { done <- engine(ctx) }()
+	// This waits for every connection that is not idle.
+	go func() { done <- s.http.Shutdown(ctx) }()
 	look := time.NewTimer(courtesy)
 	defer look.Stop()
 	for {
 		select {
 		case err := <-done:
-			if err == nil || errors.Is(err, net.ErrClosed) {
-				return nil // the listener, which is closed by now
-			}
 			busy := false
-			for _, c := range l.open() {
+			for _, c := range s.limit.open() {
 				busy = busy || c.work.busy()
 			}
-			l.closeConns()
-			if !busy {
+			s.limit.closeConns()
+			_ = s.http.Close()                          // what is left, if anything
+			if !busy || errors.Is(err, net.ErrClosed) { // the listener, which is closed by now
 				return nil
 			}
 			return err
 		case <-look.C:
-			for _, c := range l.open() {
+			for _, c := range s.limit.open() {
 				if c.work.release() {
 					_ = c.Close()
 				}
 			}
 			look.Reset(20 * time.Millisecond)
 		}
-	}
-}
-
-// requestIdle takes a change of a connection's state from an engine.
-func requestIdle(c net.Conn) {
-	if limited, _ := rawConn(c); limited != nil {
-		limited.work.idle()
 	}
 }

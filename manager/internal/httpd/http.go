@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -16,67 +18,55 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// netHTTP is the engine on net/http. It speaks HTTP/1.1 and, with TLS or prior
-// knowledge, HTTP/2.
-type netHTTP struct {
-	server *Server
-	limit  limiter
-	http   *http.Server
-}
-
-func newNetHTTP(s *Server) Engine {
-	e := &netHTTP{server: s, limit: newLimiter(s)}
+// newHTTP returns the server of net/http that carries s: HTTP/1.1 and, with TLS or
+// prior knowledge, HTTP/2.
+func (s *Server) newHTTP() *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
-	e.http = &http.Server{
-		Handler:           e,
+	return &http.Server{
+		Handler:           http.HandlerFunc(s.serveHTTP),
 		Protocols:         protocols,
 		ReadHeaderTimeout: s.opts.ReadTimeout,
 		ReadTimeout:       s.opts.ReadTimeout,
 		IdleTimeout:       s.opts.IdleTimeout,
 		MaxHeaderBytes:    s.opts.MaxHeaderBytes,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			limited, _ := rawConn(c)
-			return context.WithValue(ctx, limitConnKey{}, limited)
+			return context.WithValue(ctx, limitConnKey{}, limited(c))
 		},
 		ConnState: func(c net.Conn, state http.ConnState) {
-			if state == http.StateIdle {
-				requestIdle(c)
+			if c := limited(c); c != nil && state == http.StateIdle {
+				c.work.idle()
 			}
 		},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	return e
 }
 
-func (e *netHTTP) Serve(ln net.Listener, cfg *tls.Config) error {
+// Serve accepts connections, with TLS if cfg is not nil, until Shutdown; it
+// then returns nil. It may be called once.
+func (s *Server) Serve(ln net.Listener, cfg *tls.Config) error {
 	if cfg != nil {
 		cfg = cfg.Clone()
 		cfg.NextProtos = []string{"h2", "http/1.1"}
 	}
-	limited, err := e.limit.listen(ln, cfg)
+	counted, err := s.limit.listen(ln, cfg)
 	if err != nil {
 		return nil // shut down already
 	}
-	if err := e.http.Serve(limited); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+	if err := s.http.Serve(counted); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 		return err
 	}
 	return nil
 }
 
-func (e *netHTTP) Shutdown(ctx context.Context) error {
-	err := e.limit.shutdown(ctx, e.http.Shutdown)
-	_ = e.http.Close() // what is left, if anything
-	return err
-}
-
 // exchange is what one request needs; it is reused.
 type exchange struct {
-	req  Request
-	resp Response
-	body []byte
+	req    Request
+	resp   Response
+	source netSource
+	body   []byte
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -91,7 +81,7 @@ func (x *exchange) free() {
 	if cap(x.resp.Body) > maxPooled {
 		x.resp.Body = nil
 	}
-	x.req = Request{}
+	x.req, x.source = Request{}, netSource{}
 	x.resp.reset()
 	exchanges.Put(x)
 }
@@ -99,28 +89,29 @@ func (x *exchange) free() {
 // limitConnKey is where a request's context has its connection.
 type limitConnKey struct{}
 
-// ServeHTTP implements http.Handler.
-func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
+// serveHTTP answers a request of net/http.
+func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	x := exchanges.Get().(*exchange)
 	defer x.free()
-	src := &netSource{r: hr}
-	x.req = Request{Method: hr.Method, Path: hr.URL.EscapedPath(), Query: hr.URL.RawQuery, source: src}
+	x.source.r = hr
+	x.req = Request{Method: hr.Method, Path: hr.URL.EscapedPath(), Query: hr.URL.RawQuery, source: &x.source}
 	if x.req.Path == "" {
 		x.req.Path = "/"
 	}
 	var p *api.Problem
-	if auth := e.server.opts.Auth; auth.early(bodyLength(hr)) {
+	if auth := s.opts.Auth; auth.early(bodyLength(hr)) {
 		_, p = auth.check(&x.req)
 	}
 	if p != nil {
-		hw.Header().Set("Connection", "close")
-		e.server.unauthorized(&x.resp, p)
-	} else if x.body, p = e.readBody(hw, hr, x.body[:0]); p != nil {
-		hw.Header().Set("Connection", "close")
+		hw.Header()["Connection"] = []string{"close"}
+		s.unauthorized(&x.resp, p)
+	} else if x.body, p = s.readBody(hw, hr, x.body[:0]); p != nil {
+		hw.Header()["Connection"] = []string{"close"}
 		x.resp.Problem(p)
 	}
-	if c, _ := hr.Context().Value(limitConnKey{}).(*limitConn); c != nil {
-		multi := hr.ProtoMajor > 1
+	multi := hr.ProtoMajor > 1
+	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
+	if c != nil {
 		if !c.work.begin(multi) {
 			panic(http.ErrAbortHandler) // closed by the shutdown
 		}
@@ -130,50 +121,80 @@ func (e *netHTTP) ServeHTTP(hw http.ResponseWriter, hr *http.Request) {
 	}
 	if p == nil {
 		x.req.Body = x.body
-		e.server.serve(&x.req, &x.resp)
+		s.serve(&x.req, &x.resp)
 	}
-	e.write(hw, hr, &x.resp)
+	until := time.Now().Add(s.opts.WriteTimeout)
+	if multi || c == nil {
+		_ = http.NewResponseController(hw).SetWriteDeadline(until)
+	} else {
+		_ = c.SetWriteDeadline(until)
+	}
+	s.write(hw, hr, &x.resp)
 }
 
 // bodyLength is how long the body is announced to be, negative when it is not.
 func bodyLength(hr *http.Request) int { return int(min(hr.ContentLength, math.MaxInt32)) }
 
-func (e *netHTTP) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) ([]byte, *api.Problem) {
-	limit := e.server.opts.MaxBodyBytes
+func (s *Server) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) ([]byte, *api.Problem) {
+	if hr.ContentLength == 0 {
+		return buf, nil
+	}
+	limit := s.opts.MaxBodyBytes
 	if hr.ContentLength > int64(limit) {
 		return buf, bodyTooLarge(limit)
 	}
-	body := http.MaxBytesReader(hw, hr.Body, int64(limit))
+	body := hr.Body
+	if hr.ContentLength < 0 {
+		body = http.MaxBytesReader(hw, body, int64(limit))
+	}
+	buf = slices.Grow(buf, max(int(hr.ContentLength), bytes.MinRead))
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]
 		}
 		n, err := body.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+n]
-		var tooLarge *http.MaxBytesError
-		var timeout net.Error
-		switch {
-		case err == nil:
-		case errors.Is(err, io.EOF):
+		if err == io.EOF {
 			return buf, nil
-		case errors.As(err, &tooLarge):
-			return buf, bodyTooLarge(limit)
-		case errors.As(err, &timeout) && timeout.Timeout():
-			return buf, requestTimeout()
-		default:
-			return buf, malformed()
+		}
+		if err != nil {
+			return buf, unreadableBody(err, limit)
 		}
 	}
 }
 
-func (e *netHTTP) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
-	_ = http.NewResponseController(hw).SetWriteDeadline(time.Now().Add(e.server.opts.WriteTimeout))
+// unreadableBody is how a body is answered that could not be read.
+func unreadableBody(err error, limit int) *api.Problem {
+	var tooLarge *http.MaxBytesError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &tooLarge):
+		return bodyTooLarge(limit)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return requestTimeout()
+	}
+	return malformed()
+}
+
+// Values of headers that net/http takes as they are, made once.
+var contentTypes = map[string][]string{
+	api.ContentTypeJSON: {api.ContentTypeJSON}, api.ContentTypeRaw: {api.ContentTypeRaw}, api.ContentTypeProblem: {api.ContentTypeProblem},
+}
+
+// maxCounted is a size of answers whose length net/http announces by itself.
+const maxCounted = 2048
+
+func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
 	h := hw.Header()
-	h[headerManagerCanonical] = []string{e.server.opts.Version}
-	if w.ContentType != "" {
+	h[headerManagerCanonical] = s.version
+	if ct, ok := contentTypes[w.ContentType]; ok {
+		h["Content-Type"] = ct
+	} else if w.ContentType != "" {
 		h["Content-Type"] = []string{w.ContentType}
 	}
-	h["Content-Length"] = []string{strconv.Itoa(len(w.Body))}
+	if len(w.Body) > maxCounted || hr.Method == http.MethodHead {
+		h["Content-Length"] = []string{strconv.Itoa(len(w.Body))}
+	}
 	if w.RetryAfter > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(w.RetryAfter)}
 	}

@@ -1,64 +1,28 @@
 package httpd
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
-	"sort"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/oncegate/oncegate/manager/api"
 )
-
-// Engine serves a Server's requests on one listener.
-type Engine interface {
-	// Serve accepts connections, with TLS if cfg is not nil, until Shutdown;
-	// it then returns nil. It may be called once.
-	Serve(ln net.Listener, cfg *tls.Config) error
-	// Shutdown closes the listener, lets requests that have arrived finish and
-	// closes the connections that have none. When ctx ends first, all
-	// connections are closed; its error is returned when requests were cut off.
-	Shutdown(ctx context.Context) error
-}
-
-// engines by the name under which users select them.
-var engines = map[string]func(*Server) Engine{
-	"fasthttp": newFastHTTP,
-	"nethttp":  newNetHTTP,
-}
-
-// DefaultEngine is the engine that serves most requests per second.
-const DefaultEngine = "fasthttp"
-
-// EngineNames are the names that NewEngine knows, in order.
-func EngineNames() []string {
-	names := make([]string, 0, len(engines))
-	for name := range engines {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
-}
-
-// NewEngine returns the engine of that name for s, false when there is none.
-func NewEngine(name string, s *Server) (Engine, bool) {
-	create, ok := engines[name]
-	if !ok {
-		return nil, false
-	}
-	return create(s), true
-}
 
 // limiter bounds the connections of a listener. One beyond the limit is closed,
 // with a proper answer where that is possible without a handshake.
 type limiter struct {
-	server *Server
-
-	done chan struct{} // closed by close
+	max     int
+	refusal []byte // the whole answer to a connection too many
+	refused prometheus.Counter
+	log     *slog.Logger
+	done    chan struct{} // closed by close
 
 	mu     sync.Mutex
 	ln     net.Listener
@@ -66,8 +30,6 @@ type limiter struct {
 	closed bool
 	conns  map[*limitConn]struct{}
 }
-
-func newLimiter(s *Server) limiter { return limiter{server: s, done: make(chan struct{})} }
 
 // listen wraps a listener. It fails when the limiter was closed already.
 func (l *limiter) listen(ln net.Listener, cfg *tls.Config) (net.Listener, error) {
@@ -118,7 +80,7 @@ func (l *limiter) closeConns() {
 func (l *limiter) admit(c net.Conn) *limitConn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.conns) >= l.server.opts.MaxConnections {
+	if len(l.conns) >= l.max {
 		return nil
 	}
 	lc := &limitConn{Conn: c, limiter: l}
@@ -130,9 +92,9 @@ func (l *limiter) admit(c net.Conn) *limitConn {
 // the few bytes fit. The client's request is not read; a client that is still
 // sending may see a reset instead of the answer.
 func (l *limiter) refuse(c net.Conn) {
-	l.server.metrics.refused.Inc()
+	l.refused.Inc()
 	if l.plain {
-		_, _ = c.Write(l.server.refusal())
+		_, _ = c.Write(l.refusal)
 	}
 	_ = c.Close()
 }
@@ -149,8 +111,8 @@ const (
 	lastShortage  = time.Second
 )
 
-// Accept implements net.Listener. A shortage is waited out here: not every
-// engine would, and a crowd of connections must not end the server.
+// Accept implements net.Listener. A shortage is waited out here: a crowd of
+// connections must not end the server, and must not be logged once for each try.
 func (l *limitListener) Accept() (net.Conn, error) {
 	wait := time.Duration(0)
 	for {
@@ -158,7 +120,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil && passes(err) {
 			if time.Since(l.told) > time.Minute {
 				l.told = time.Now()
-				l.limiter.server.log.Error("no connection can be accepted for now", "error", err.Error())
+				l.limiter.log.Error("no connection can be accepted for now", "error", err.Error())
 			}
 			wait = min(max(2*wait, firstShortage), lastShortage)
 			select {
@@ -192,9 +154,8 @@ func passes(err error) bool {
 // limitConn gives its place back when it is closed.
 type limitConn struct {
 	net.Conn
-	limiter     *limiter
-	read, write connDeadline
-	work        connWork
+	limiter *limiter
+	work    connWork
 }
 
 // Close implements net.Conn.
@@ -206,14 +167,28 @@ func (c *limitConn) Close() error {
 	return err
 }
 
+// limited unwraps a connection down to the limitConn, nil if there is none.
+func limited(c net.Conn) *limitConn {
+	for {
+		switch outer := c.(type) {
+		case *limitConn:
+			return outer
+		case interface{ NetConn() net.Conn }: // *tls.Conn is one
+			c = outer.NetConn()
+		default:
+			return nil
+		}
+	}
+}
+
 // refusal is the whole answer to a connection too many.
-func (s *Server) refusal() []byte {
+func refusal(version string) []byte {
 	p := api.Problem{
 		Status: 503, Code: api.CodeOverloaded, Title: "Overloaded", Detail: "too many connections are open",
 	}
 	body := p.AppendJSON(nil)
 	head := "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: " + strconv.Itoa(RetrySoon) +
-		"\r\n" + api.HeaderManager + ": " + s.opts.Version + "\r\ncontent-type: " + api.ContentTypeProblem +
+		"\r\n" + api.HeaderManager + ": " + version + "\r\ncontent-type: " + api.ContentTypeProblem +
 		"\r\ncontent-length: " + strconv.Itoa(len(body)) + "\r\n\r\n"
 	return append([]byte(head), body...)
 }

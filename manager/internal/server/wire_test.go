@@ -2,23 +2,26 @@ package server
 
 import (
 	"bufio"
+	"flag"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
-	"github.com/oncegate/oncegate/manager/internal/httpd"
 )
 
 // digits are what differs from one moment to the next.
 var digits = regexp.MustCompile(`_ms":[0-9]+`)
 
-// TestEnginesAgree: which engine serves makes no difference to a client, down
-// to what is said about mistakes.
-func TestEnginesAgree(t *testing.T) {
+var updateWire = flag.Bool("update", false, "write the answers of TestWire to testdata")
+
+// TestWire: a client sees the same bytes as ever, down to what is said about mistakes.
+func TestWire(t *testing.T) {
 	post := func(path, body string, header ...string) string {
 		head := "POST " + path + " HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: " + strconv.Itoa(len(body)) + "\r\n"
 		for _, h := range header {
@@ -93,33 +96,47 @@ func TestEnginesAgree(t *testing.T) {
 		line("GET /nowhere?x HTTP/1.1"),
 		line("DELETE /v1/ledger/entries/none HTTP/1.1"),
 	}
-	var answers [2][]string
-	for i, engine := range httpd.EngineNames() {
-		s := newSite(t, engine, siteOptions{})
-		for _, request := range requests {
-			c := s.dial()
-			if _, err := io.WriteString(c, request); err != nil {
-				t.Fatal(err)
+	s := newSite(t, siteOptions{})
+	var text strings.Builder
+	for _, request := range requests {
+		c := s.dial()
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		method, _, _ := strings.Cut(request, " ")
+		resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
+		if err != nil {
+			t.Fatalf("%q: %v", request, err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatalf("%q: %v", request, err)
+		}
+		fmt.Fprintf(&text, "%q\n%s\n", request, resp.Status)
+		for _, name := range []string{"content-type", "retry-after", "allow", api.HeaderManager} {
+			if v := resp.Header.Get(name); v != "" {
+				fmt.Fprintf(&text, "%s: %s\n", name, v)
 			}
-			method, _, _ := strings.Cut(request, " ")
-			resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})
-			if err != nil {
-				t.Fatalf("%s: %q: %v", engine, request, err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatalf("%s: %q: %v", engine, request, err)
-			}
-			answer := resp.Status
-			for _, name := range []string{"content-type", "retry-after", "allow", api.HeaderManager} {
-				answer += "\n" + name + ": " + resp.Header.Get(name)
-			}
-			answers[i] = append(answers[i], answer+"\n"+digits.ReplaceAllString(string(body), `_ms":N`))
+		}
+		fmt.Fprintf(&text, "%s\n\n", digits.ReplaceAllString(string(body), `_ms":N`))
+	}
+	const golden = "testdata/wire.golden"
+	if *updateWire {
+		if err := os.WriteFile(golden, []byte(text.String()), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
-	for i, request := range requests {
-		if answers[0][i] != answers[1][i] {
-			t.Errorf("%q\n%s says %s\n%s says %s", request, httpd.EngineNames()[0], answers[0][i], httpd.EngineNames()[1], answers[1][i])
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, wanted := strings.Split(text.String(), "\n\n"), strings.Split(string(want), "\n\n")
+	for i := range max(len(got), len(wanted)) {
+		if i >= len(got) || i >= len(wanted) {
+			t.Fatalf("%d answers, want %d", len(got)-1, len(wanted)-1)
+		}
+		if got[i] != wanted[i] {
+			t.Errorf("got\n%s\nwant\n%s", got[i], wanted[i])
 		}
 	}
 }
