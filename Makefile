@@ -171,7 +171,7 @@ SOAK ?= 1h
 
 .PHONY: test-long
 test-long: test-deps build guests ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, SIM_SEEDS=2000000 simulated worlds
-	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
+	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShipCrash$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodies' -count 1 -timeout 3h -v ./e2e
 	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e

@@ -40,9 +40,9 @@ var mayImport = map[string][]string{
 	"manager/client/workertest": {"manager/client"},
 
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
-	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", domain, engines, "manager/internal/wal"},
-	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", domain, engines, "manager/internal/wal"},
-	"manager/internal/settings": {"manager/api", "manager/internal/httpd", domain},
+	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
+	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
+	"manager/internal/settings": {"manager/api", "manager/internal/httpd", "manager/internal/object", domain},
 	"manager/internal/server":   {"manager/api", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 
@@ -56,6 +56,7 @@ var mayImport = map[string][]string{
 	"manager/internal/object":            {},
 	"manager/internal/object/objecttest": {"manager/internal/object"},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},
+	"manager/internal/quarantine":        {},
 
 	"manager/internal/store":              {},
 	"manager/internal/store/internal/...": {"manager/internal/store"},

@@ -41,6 +41,7 @@ const (
 	CodeOverloaded          Code = "overloaded"            // 503: load is shed
 	CodeAskAlone            Code = "ask-alone"             // 503: the recorded answer does not fit into a batch's answer; make the call by itself
 	CodeLedgerFull          Code = "ledger-full"           // 503: the window is full of entries that have not expired
+	CodeQuarantine          Code = "quarantine"            // 503: the ledger was restored to an older point, and may have forgotten the key
 	CodeWindowFull          Code = "window-full"           // 503: the log's window is full of ids that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
 )

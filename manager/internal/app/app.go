@@ -22,6 +22,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -78,6 +79,7 @@ type app struct {
 	hangup   <-chan os.Signal
 
 	unreadable *unread.Tracker
+	quarantine *quarantine.Quarantine // nil when the ledger takes new keys
 
 	store     store.Store
 	shard     *shard.Keeper
@@ -140,6 +142,12 @@ func (a *app) start(ctx context.Context) error {
 	ledgerOpts, jobOpts := s.Ledger, s.Jobs
 	ledgerOpts.Unreadable, jobOpts.Unreadable = a.unreadable, a.unreadable
 	ledgerOpts.Owners = a.shard
+	if err := a.openQuarantine(); err != nil {
+		return err
+	}
+	if a.quarantine != nil {
+		ledgerOpts.Quarantine = a.quarantine.Remaining
+	}
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
 		return err
 	}
@@ -177,6 +185,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.shard.Run(background, a.tellShard) })
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
+	a.goRun(func() { a.watchQuarantine(background) })
 
 	a.serving = true
 	a.goRun(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
@@ -97,6 +98,16 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 	opts.Log.OnUndeleted = func(path string, err error) {
 		log.Warn("a file of the log is no longer needed and cannot be deleted; each snapshot tries again", "file", path, "error", err.Error())
 	}
+	if err := refusePartial(s.DataDir); err != nil {
+		return nil, err
+	}
+	shipper, err := newShipper(s, log, reg)
+	if err != nil {
+		return nil, err
+	}
+	if shipper != nil {
+		opts.Keep = func() uint64 { return shipper.Keep(ship.LedgerLog) }
+	}
 	st, err := mem.Open(ctx, s.DataDir, opts)
 	if err != nil {
 		return nil, err
@@ -115,5 +126,10 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		log.Warn("the log ended in a write that was cut off and never acknowledged; it was wiped",
 			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
 	}
-	return st, nil
+	if shipper == nil {
+		return st, nil
+	}
+	shipper.Add(ship.LedgerLog, st.Log(), false)
+	shipper.Start()
+	return &shippedStore{st, shipper}, nil
 }

@@ -42,6 +42,8 @@ func commands() map[string]command {
 		"logs":       {"list, append, tail, inspect logs of a running manager", logsMain},
 		"unreadable": {"list, delete records that a running manager cannot read", unreadableMain},
 		"wal":        {"look at a data directory: verify, dump, stats", walMain},
+		"restore":    {"make a data directory from what a manager shipped to object storage", restoreMain},
+		"ship":       {"look at what a manager ships to object storage: status", shipMain},
 		"version":    {"print the version", printVersion},
 	}
 }

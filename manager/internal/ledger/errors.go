@@ -22,6 +22,9 @@ var (
 	ErrFull = errors.New("ledger: the window is full")
 	// ErrKeyMoved: the key has no entry here, and another ledger owns it. The error is a *MovedError.
 	ErrKeyMoved = errors.New("ledger: another shard owns the key")
+	// ErrQuarantine: the ledger was restored to an older point and takes no new keys
+	// yet; the error is a *QuarantineError.
+	ErrQuarantine = errors.New("ledger: no new keys after a restore")
 	// ErrTooLarge: the result is larger than Options.MaxResultBytes.
 	ErrTooLarge = errors.New("ledger: the result is too large to be recorded")
 	// ErrNotFound: there is no such entry.
@@ -40,6 +43,17 @@ func (e *MovedError) Error() string { return "ledger: the shard " + e.Owner + " 
 
 // Is makes errors.Is find ErrKeyMoved.
 func (e *MovedError) Is(target error) bool { return target == ErrKeyMoved }
+
+// QuarantineError is an ErrQuarantine that says when it is over.
+type QuarantineError struct {
+	// RetryAfter is how much longer it lasts while the manager serves.
+	RetryAfter time.Duration
+}
+
+func (e *QuarantineError) Error() string { return ErrQuarantine.Error() }
+
+// Is makes errors.Is find ErrQuarantine.
+func (e *QuarantineError) Is(target error) bool { return target == ErrQuarantine }
 
 // FullError is an ErrFull that says when to try again.
 type FullError struct {

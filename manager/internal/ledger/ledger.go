@@ -101,7 +101,7 @@ func (l *Ledger) Options() Options { return l.opts }
 // context that ends the wait, and a function that is called when the wait is over. If that context ends, Reserve
 // returns its error.
 //
-// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrFull, ErrKeyMoved, the store's. After a store
+// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrQuarantine, ErrFull, ErrKeyMoved, the store's. After a store
 // error or a cancelled context the outcome may be unknown; repeating the call with the same token settles it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
@@ -296,6 +296,8 @@ func outcomeOf(err error) Outcome {
 		return OutcomeFull
 	case errors.Is(err, ErrKeyMoved):
 		return OutcomeMoved
+	case errors.Is(err, ErrQuarantine):
+		return OutcomeQuarantine
 	case errors.Is(err, ErrTooLarge), errors.Is(err, store.ErrTooLarge):
 		return OutcomeTooLarge
 	case errors.As(err, &field), errors.As(err, &raw):

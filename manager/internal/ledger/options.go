@@ -40,6 +40,10 @@ type Options struct {
 	PollInterval time.Duration
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
+	// Quarantine, when set, is for how much longer new keys are refused with
+	// ErrQuarantine, because the ledger was restored to an older point and what it
+	// forgot may have run; 0 when that is over.
+	Quarantine func() time.Duration
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
 	// OpTimeout bounds each transaction that the ledger runs by itself, after a wait and in the sweeper. Default 10 s.
@@ -102,6 +106,16 @@ func (o Options) KeysPerSecond(sizes bool) (all, scope float64) {
 		return all, all
 	}
 	return all, all * min(o.ScopeShare, 1)
+}
+
+// LongestTTL is the longest time for which an entry is remembered when its request does
+// not say. Defaults must have been filled in.
+func (o Options) LongestTTL() time.Duration {
+	unknown := o.UnknownTTL
+	if unknown == api.NoUnknown {
+		unknown = 0
+	}
+	return max(o.CommittedTTL, o.RejectedTTL, o.PendingTTL+unknown)
 }
 
 // WithDefaults returns a copy with defaults filled in.

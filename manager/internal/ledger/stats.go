@@ -63,6 +63,8 @@ const (
 	OutcomeOverShare
 	// OutcomeMoved: ErrKeyMoved.
 	OutcomeMoved
+	// OutcomeQuarantine: ErrQuarantine.
+	OutcomeQuarantine
 	// OutcomeTooLarge: ErrTooLarge.
 	OutcomeTooLarge
 	// OutcomeInvalid: the request was malformed.
@@ -73,7 +75,7 @@ const (
 )
 
 var outcomeNames = [outcomeCount]string{
-	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "too_large",
+	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "quarantine", "too_large",
 	"invalid", "error",
 }
 

@@ -144,6 +144,12 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 	}
 	switch v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere); v {
 	case verdictInsert:
+		if q := tx.l.opts.Quarantine; q != nil {
+			if left := q(); left > 0 {
+				tx.count(OpReserve, OutcomeQuarantine)
+				return Reply{}, &QuarantineError{left}
+			}
+		}
 		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 		tx.supersede(key, e, now)
 		if err := tx.admit(key, &fresh); err != nil {

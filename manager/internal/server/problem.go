@@ -19,6 +19,7 @@ func ProblemOf(err error) api.Problem {
 	var unreadable *store.UnreadableError
 	var full *ledger.FullError
 	var moved *ledger.MovedError
+	var quarantine *ledger.QuarantineError
 	switch {
 	case errors.As(err, &p):
 		return p.Problem()
@@ -56,6 +57,12 @@ func ProblemOf(err error) api.Problem {
 		return api.Problem{
 			Status: 421, Code: api.CodeKeyMoved, Title: "Key moved",
 			Detail: "the shard " + strconv.Quote(moved.Owner) + " owns this key, and nothing is left of it here; ask that shard",
+		}
+	case errors.As(err, &quarantine):
+		return api.Problem{
+			Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
+			Detail:            "this ledger was restored to an older point and may have forgotten this key; it takes no new keys until what it forgot would have expired; nothing was changed",
+			RetryAfterSeconds: int((quarantine.RetryAfter + time.Second - 1) / time.Second),
 		}
 	case errors.As(err, &full):
 		detail := "the window is full of entries that have not expired; nothing was changed"

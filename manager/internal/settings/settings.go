@@ -38,6 +38,7 @@ type Settings struct {
 	Jobs                             jobs.Options
 	Server                           httpd.Options
 	Shard                            shard.Want
+	Ship                             Ship
 
 	whenFull       string
 	waitForPending bool
@@ -109,11 +110,16 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 			}
 		}
 	}
-	return s, s.check()
+	if err := s.check(); err != nil {
+		return s, err
+	}
+	return s, s.checkShip(getenv)
 }
 
 // all are the settings of "oncegate serve".
-func (s *Settings) all() []setting { return slices.Concat(s.table(), s.shardTable(), s.jobsTable()) }
+func (s *Settings) all() []setting {
+	return slices.Concat(s.table(), s.shardTable(), s.jobsTable(), s.shipTable())
+}
 
 func (s *Settings) table() []setting {
 	const seconds = "a number of seconds"

@@ -45,9 +45,9 @@
 //
 // # Lease
 //
-// The lease is an object that is replaced under a condition. Its holder renews it; who
-// wants it watches it for its whole TTL by its own clock, so no clocks of two machines are
-// compared. Each holder has a term, one more than the last, which is in the names of its
+// The lease is an object that is replaced under a condition. Its holder renews it; a
+// manager that wants it watches it for its whole TTL by its own clock, so no clocks of two
+// machines are compared. Each holder has a term, one more than the last, which is in the names of its
 // objects and in the manifests that it writes. One that was away for too long finds
 // another's manifest when it replaces its own, and stops; its objects are in another
 // term's names, so they are not taken for the other's. A data directory has a name as

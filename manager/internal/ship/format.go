@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"slices"
 )
 
 // An object that holds records is
@@ -78,19 +79,20 @@ func appendBody(dst, body []byte) []byte {
 	return append(dst, body...)
 }
 
-func encode(h header, records []byte) []byte {
+// encode writes an object over dst, and returns it with the digest of its records, by which a manifest names its
+// content.
+func encode(dst []byte, h header, records []byte) (object []byte, digest string) {
 	sum := sha256.Sum256(records)
 	h.SHA256 = hex.EncodeToString(sum[:])
 	head, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // it has nothing that could fail
 	}
-	b := make([]byte, 0, objectPrefix+len(head)+len(records))
-	b = append(b, objectMagic...)
+	b := append(slices.Grow(dst[:0], objectPrefix+len(head)+len(records)), objectMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(head)))
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(head, castagnoli))
 	b = append(b, head...)
-	return append(b, records...)
+	return append(b, records...), h.SHA256
 }
 
 // decode checks an object and returns what it holds.
@@ -138,12 +140,6 @@ func each(h header, records []byte, fn func(seq uint64, body []byte) error) erro
 		return fmt.Errorf("%d bytes follow record %d", len(records), h.Last)
 	}
 	return nil
-}
-
-// sumOf names the content of an object in the manifest.
-func sumOf(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:16])
 }
 
 // thin leaves out points when there are too many, never the last one.

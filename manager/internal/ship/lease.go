@@ -27,7 +27,7 @@ type leaseRecord struct {
 
 // lease is the right to ship to a place. It is taken over when it was released, when
 // the same data directory held it, or when its holder did not renew it for its TTL as
-// measured by the clock of who watches: no clocks of two machines are compared. It is
+// measured by the clock of the manager that watches: no clocks of two machines are compared. It is
 // used by one goroutine.
 type lease struct {
 	store  object.Store

@@ -44,7 +44,7 @@ type history struct {
 	Tail *tail `json:"tail,omitempty"`
 }
 
-// ref names an object and its content.
+// ref names an object and its content. Sum is the SHA-256 of its records.
 type ref struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`

@@ -248,9 +248,11 @@ func TestStaleListing(t *testing.T) {
 	dir := t.TempDir()
 	var last uint64
 	for range 5 { // each start sweeps by a listing that is older each time
+		before := srv.Lists.Load()
 		l := startLedger(t, dir, place, nil)
 		last = l.append(300)
 		l.shipped()
+		eventually(t, "a sweep lists", func() bool { return srv.Lists.Load() > before })
 		l.crash()
 		mustRestore(t, place, "", last)
 	}

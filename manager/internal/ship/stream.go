@@ -52,6 +52,8 @@ type stream struct {
 	index     uint64 // of the next merged run or snapshot
 	pending   []run  // of the tail, which the manifest does not name yet
 	unsent    *chunk // whose outcome is not known
+	records   []byte // of the run on its way; its memory is used again, as that of object
+	object    []byte
 	pruned    time.Time
 	swept     time.Time
 
@@ -357,7 +359,7 @@ func (st *stream) collect(ctx context.Context, until uint64) (*chunk, error) {
 	if i+1 < len(segments) {
 		until = min(until, segments[i+1].First-1)
 	}
-	var records []byte
+	records := st.records[:0]
 	last := st.next - 1
 	enough := errors.New("enough")
 	err := st.log.Records(ctx, st.next, func(seq uint64, body []byte) error {
@@ -374,16 +376,20 @@ func (st *stream) collect(ctx context.Context, until uint64) (*chunk, error) {
 	if last < st.next {
 		return nil, fmt.Errorf("ship: record %d was durable and is not found", st.next)
 	}
-	c := &chunk{run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
+	c := &chunk{body: st.object, run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
 	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, now)}
 	c.seal(tailName(st.term, st.tailIndex), h, records)
+	if len(c.body) <= 2*targetBytes { // one large record does not keep its memory
+		st.records, st.object = records, c.body
+	}
 	return c, nil
 }
 
 // seal encodes a run and names it.
 func (c *chunk) seal(name string, h header, records []byte) {
-	c.body = encode(h, records)
-	c.ref = ref{name, int64(len(c.body)), sumOf(c.body)}
+	var digest string
+	c.body, digest = encode(c.body, h, records)
+	c.ref = ref{name, int64(len(c.body)), digest}
 	c.From, c.To = h.Points[0].Time, h.Points[len(h.Points)-1].Time
 }
 
@@ -471,8 +477,8 @@ func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
 		if s.Records < first {
 			return nil
 		}
-		b := encode(header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: s.Records, Snapshot: s.Sequence}, records)
-		p := ref{snapName(st.term, index, len(s.Parts)), int64(len(b)), sumOf(b)}
+		b, digest := encode(nil, header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: s.Records, Snapshot: s.Sequence}, records)
+		p := ref{snapName(st.term, index, len(s.Parts)), int64(len(b)), digest}
 		if err := put(ctx, st.opts.Store, st.name+"/"+p.Name, b); err != nil {
 			return err
 		}

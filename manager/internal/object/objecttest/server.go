@@ -95,8 +95,9 @@ type Faults struct {
 	// NoConditions makes the server ignore If-Match and If-None-Match, as older ones do.
 	NoConditions atomic.Bool
 
-	// Requests counts what arrived, Injected the faults.
-	Requests, Injected atomic.Int64
+	// Requests counts what arrived, Lists the listings that were stale or are to be,
+	// Injected the faults.
+	Requests, Lists, Injected atomic.Int64
 
 	mu    sync.Mutex
 	lists map[string]*httptest.ResponseRecorder
@@ -162,6 +163,7 @@ func (f *Faults) refuse(w http.ResponseWriter, status int, code string) {
 }
 
 func (f *Faults) stale(w http.ResponseWriter, r *http.Request) {
+	f.Lists.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := f.lists[r.URL.String()]

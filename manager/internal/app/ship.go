@@ -1,0 +1,98 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// shipHolder is the file by which a manager that restarts takes its shipping lease over.
+const shipHolder = "ship.holder"
+
+// lastShipment bounds how long a stop waits for what is new to be shipped. The rest is
+// shipped after the next start.
+const lastShipment = 5 * time.Second
+
+// newShipper makes the shipper that the settings ask for; nil when they ask for none.
+func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registerer) (*ship.Shipper, error) {
+	if s.Ship.To == nil {
+		return nil, nil
+	}
+	shipper, err := ship.New(ship.Options{
+		Store: s.Ship.To, Interval: s.Ship.Interval, Retention: s.Ship.Retention, LeaseTTL: s.Ship.Lease, BacklogBytes: s.Ship.BacklogBytes,
+		LongestTTL: s.Ledger.WithDefaults().LongestTTL(), HolderFile: filepath.Join(s.DataDir, shipHolder), Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return shipper, reg.Register(shipper.Metrics())
+}
+
+// shippedStore is a store whose log is shipped until it is closed.
+type shippedStore struct {
+	*mem.Store
+	shipper *ship.Shipper
+}
+
+// Close ships what is new, for a while, and closes the store.
+func (s *shippedStore) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
+	defer cancel()
+	s.shipper.Close(ctx)
+	return s.Store.Close()
+}
+
+// refusePartial fails on a directory in which a restore was cut off: it would be an empty
+// ledger.
+func refusePartial(dir string) error {
+	_, err := os.Lstat(filepath.Join(dir, ship.PartialDir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return settings.Usagef("--data-dir %q: a restore was cut off here; remove the directory and restore again", dir)
+}
+
+// openQuarantine reads for how long the ledger takes no new keys.
+func (a *app) openQuarantine() error {
+	dir := a.settings.DataDir
+	if dir == "" {
+		return nil
+	}
+	q, err := quarantine.Open(dir)
+	if err != nil {
+		return err
+	}
+	if left := q.Remaining(); left > 0 {
+		a.quarantine = q
+		a.log.Warn("the ledger was restored to an older point: new keys are refused until what it forgot would have expired",
+			"remaining_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// watchQuarantine counts the quarantine down.
+func (a *app) watchQuarantine(ctx context.Context) {
+	if a.quarantine == nil {
+		return
+	}
+	a.quarantine.Run(ctx, func(err error) {
+		a.log.Warn("the quarantine's remaining time was not saved; a restart counts more of it than it must", "error", err.Error())
+	})
+	if a.quarantine.Remaining() == 0 {
+		a.log.Info("the quarantine is over: new keys are taken again")
+	}
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// maxQuarantine is the longest one that may be asked for.
+const maxQuarantine = settings.MaxSeconds * time.Second
+
+// restoreOptions are the flags of "oncegate restore".
+type restoreOptions struct {
+	from       object.Store
+	dataDir    string
+	at         time.Time
+	quarantine time.Duration
+	given      bool // the quarantine
+}
+
+const restoreUsage = `usage: oncegate restore --from URL --data-dir NEW [--at TIME] [--quarantine DURATION]
+Makes a data directory from what a manager shipped with --ship-to. No manager needs to run.
+  --from        the place: s3://BUCKET/PREFIX or file:///DIR
+  --data-dir    the new data directory; must be absent or empty
+  --at          restore the state of this time, as 2006-01-02T15:04:05Z (default the newest)
+  --quarantine  for how long a manager on the new directory refuses keys that it does not know, as 5m;
+                0s: not at all (default the longest time for which the manager that shipped remembers a key)
+`
+
+func restoreMain(ctx context.Context, env Environment, args []string) error {
+	var o restoreOptions
+	fs := flag.NewFlagSet("restore", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	var from string
+	var bad error
+	fs.StringVar(&from, "from", "", "")
+	fs.StringVar(&o.dataDir, "data-dir", "", "")
+	fs.Func("at", "", func(v string) (err error) {
+		if o.at, err = time.Parse(time.RFC3339Nano, v); err != nil {
+			bad = settings.Usagef("--at %q: must be a time as 2006-01-02T15:04:05Z", v)
+		}
+		return err
+	})
+	fs.Func("quarantine", "", func(v string) error {
+		o.given = true
+		err := settings.Span(0, maxQuarantine, &o.quarantine)(v)
+		if err != nil {
+			bad = settings.Usagef("--quarantine %q: %v", v, err)
+		}
+		return err
+	})
+	if err := parsePlaceFlags(fs, args, restoreUsage, env, &bad); err != nil || bad == errHelped {
+		return err
+	}
+	if o.dataDir == "" {
+		return settings.Usagef("--data-dir: is missing; must be the name of a new directory")
+	}
+	var err error
+	if o.from, err = placeOf(from, env); err != nil {
+		return err
+	}
+	return restore(ctx, env, o)
+}
+
+// errHelped says that the usage was printed, and that this is all.
+var errHelped = errors.New("help")
+
+// parsePlaceFlags parses the flags of a command about a place.
+func parsePlaceFlags(fs *flag.FlagSet, args []string, usage string, env Environment, bad *error) error {
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(env.Stdout, usage)
+			*bad = errHelped
+			return nil
+		}
+		if *bad != nil {
+			return *bad
+		}
+		return settings.Usagef("%v", err)
+	}
+	if fs.NArg() > 0 {
+		return settings.Usagef("unexpected argument %q", fs.Arg(0))
+	}
+	return nil
+}
+
+func placeOf(from string, env Environment) (object.Store, error) {
+	if from == "" {
+		return nil, settings.Usagef("--from: is missing; must be s3://BUCKET/PREFIX or file:///DIR")
+	}
+	return settings.Place("from", from, env.Getenv)
+}
+
+func restore(ctx context.Context, env Environment, o restoreOptions) error {
+	var kept time.Duration
+	r, err := ship.Restore(ctx, ship.RestoreOptions{
+		Store: o.from, Dir: o.dataDir, At: o.at,
+		Check: func(e wal.Entry) error {
+			_, err := mem.DecodeWriteSet(e.Body, func(*mem.Change) error { return nil })
+			return err
+		},
+		Prepare: func(r *ship.Report) error {
+			kept = r.LongestTTL
+			if o.given {
+				kept = o.quarantine
+			}
+			if kept == 0 {
+				return nil
+			}
+			return quarantine.Write(o.dataDir, quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At})
+		},
+	})
+	var dir *ship.DirError
+	if errors.As(err, &dir) {
+		return settings.Usagef("--data-dir %v", dir)
+	}
+	if err != nil {
+		return oneLine(err)
+	}
+	fmt.Fprintf(env.Stdout, "restored %s to sequence %d, as of %s: %d records from %d objects in %d ms\n",
+		o.dataDir, r.Sequence, r.At.UTC().Format(time.RFC3339Nano), r.Records, r.Objects, r.Took.Milliseconds())
+	if kept > 0 {
+		fmt.Fprintf(env.Stdout, "a manager on it refuses keys that it does not know for the first %v in which it serves\n", kept)
+	}
+	return nil
+}
+
+// oneLine puts what several objects say into one line.
+func oneLine(err error) error {
+	return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+}
+
+const shipUsage = `usage: oncegate ship status --from URL
+Prints as JSON what a place holds that a manager ships to: the lease, the last sequence and the times to restore to.
+  --from  the place: s3://BUCKET/PREFIX or file:///DIR
+`
+
+func shipMain(ctx context.Context, env Environment, args []string) error {
+	if len(args) == 1 && (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
+		fmt.Fprint(env.Stdout, shipUsage)
+		return nil
+	}
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+		return settings.Usagef("a command is missing: must be status")
+	}
+	if args[0] != "status" {
+		return settings.Usagef("command %q: must be status", args[0])
+	}
+	fs := flag.NewFlagSet("ship", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	var from string
+	var bad error
+	fs.StringVar(&from, "from", "", "")
+	if err := parsePlaceFlags(fs, args[1:], shipUsage, env, &bad); err != nil || bad == errHelped {
+		return err
+	}
+	place, err := placeOf(from, env)
+	if err != nil {
+		return err
+	}
+	st, err := ship.ReadStatus(ctx, place, "")
+	if err != nil {
+		return oneLine(err)
+	}
+	out := json.NewEncoder(env.Stdout)
+	out.SetIndent("", "  ")
+	return out.Encode(st)
+}

@@ -1,0 +1,333 @@
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+const shipPlace = "s3://" + objecttest.Bucket + "/managers/one"
+
+// newBucket starts an S3 server, which managers find by the environment.
+func newBucket(t *testing.T) (*objecttest.Server, object.Store) {
+	srv := objecttest.NewServer(t)
+	for _, v := range srv.Environ() {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	return srv, srv.Open(t, "managers/one")
+}
+
+// oncegate runs the real program and returns its exit code and what it wrote.
+func oncegate(t *testing.T, args ...string) (code int, out string) {
+	t.Helper()
+	bin, err := managerBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, args...)
+	b, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(b)
+}
+
+func commitKey(t *testing.T, addr, key string) {
+	t.Helper()
+	if status, body := post(t, addr, "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"t"}`, key)); status != 201 {
+		t.Fatalf("reserve %s: %d %s", key, status, body)
+	}
+	if status, body := post(t, addr, "/v1/ledger/commit", fmt.Sprintf(`{"key":%q,"token":"t","result":{"status":201}}`, key)); status != 200 {
+		t.Fatalf("commit %s: %d %s", key, status, body)
+	}
+}
+
+// shippedSince waits until the place has a point in time behind t0.
+func shippedSince(t *testing.T, place object.Store, t0 time.Time) *ship.Status {
+	t.Helper()
+	var st *ship.Status
+	waitFor(t, "it is shipped", func() bool {
+		var err error
+		st, err = ship.ReadStatus(t.Context(), place, "")
+		return err == nil && st.Newest.After(t0)
+	})
+	return st
+}
+
+// TestShipCrash kills a real manager under load, again and again, while the object
+// store has every kind of fault. After each kill the ledger is restored from the store
+// alone. It must have every key that was acknowledged before the last point in time that
+// was shipped, and its records must be a prefix of those of the manager's own directory.
+func TestShipCrash(t *testing.T) {
+	rounds := 3
+	if os.Getenv("MANAGER_CRASH_ROUNDS") != "" {
+		rounds = crashRounds(t)
+	}
+	srv, place := newBucket(t)
+	srv.Default()
+	dir := t.TempDir()
+	var mu sync.Mutex
+	acked := make(map[string]time.Time)
+	var worst time.Duration
+	for round := range rounds {
+		args := []string{"--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "86400"}
+		if round%2 == 1 {
+			args = append(args, "--snapshot-bytes", "1048576")
+		}
+		p := startManager(t, args...)
+		stop := make(chan struct{})
+		var clients sync.WaitGroup
+		var n atomic.Int64
+		for id := range 8 {
+			clients.Go(func() {
+				transport := &http.Transport{}
+				client := &http.Client{Transport: transport, Timeout: patience}
+				defer transport.CloseIdleConnections()
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					key := fmt.Sprintf("r%d-c%d-%d", round, id, i)
+					ok := true
+					for _, call := range []string{"reserve", "commit"} {
+						body := fmt.Sprintf(`{"key":%q,"token":"t"}`, key)
+						if call == "commit" {
+							body = fmt.Sprintf(`{"key":%q,"token":"t","result":{"status":201,"body":%q}}`, key, strings.Repeat("QUJD", 200))
+						}
+						resp, err := client.Post("http://"+p.addr["api"]+"/v1/ledger/"+call, "application/json", strings.NewReader(body))
+						if ok = err == nil && resp.StatusCode < 300; err == nil {
+							resp.Body.Close()
+						}
+						if !ok {
+							break
+						}
+					}
+					if ok {
+						mu.Lock()
+						acked[key] = time.Now()
+						mu.Unlock()
+						n.Add(1)
+					}
+				}
+			})
+		}
+		waitFor(t, "the load is answered", func() bool { return n.Load() >= 300 })
+		shippedSince(t, place, time.Now())
+		p.kill()
+		killed := time.Now()
+		close(stop)
+		clients.Wait()
+
+		st, err := ship.ReadStatus(t.Context(), place, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		worst = max(worst, killed.Sub(st.Newest))
+		restored := filepath.Join(t.TempDir(), "restored")
+		if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--quarantine", "0s"); code != 0 {
+			t.Fatalf("restore: %d %s", code, out)
+		}
+		isPrefix(t, restored, dir)
+		q := startManager(t, "--data-dir", restored)
+		missing := 0
+		for key, at := range acked {
+			if at.After(st.Newest) {
+				continue
+			}
+			resp, err := http.Get("http://" + q.addr["api"] + "/v1/ledger/entries/" + key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 200 {
+				missing++
+			}
+		}
+		if missing > 0 {
+			t.Errorf("round %d: %d of %d keys that were acknowledged before the last point in time are gone", round, missing, len(acked))
+		}
+		q.kill()
+		if t.Failed() {
+			t.Log(p.stderr)
+			return
+		}
+	}
+	t.Logf("%d kills, %d keys, %d faults of %d requests; the last point in time was at most %v before a kill", rounds, len(acked), srv.Injected.Load(), srv.Requests.Load(), worst)
+}
+
+// isPrefix checks that each record of a restored directory is the one of the original
+// with the same sequence number, and that it does not go further.
+func isPrefix(t *testing.T, restored, original string) {
+	t.Helper()
+	read := func(dir string) (map[uint64][]byte, uint64) {
+		records, last := make(map[uint64][]byte), uint64(0)
+		err := wal.Dump(t.Context(), dir, wal.InspectOptions{}, func(e wal.Entry) error {
+			if e.Segment != 0 {
+				records[e.Sequence], last = bytes.Clone(e.Body), e.Sequence
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return records, last
+	}
+	got, gotLast := read(restored)
+	want, wantLast := read(original)
+	if gotLast > wantLast {
+		t.Errorf("the restored log ends with %d, the original with %d", gotLast, wantLast)
+	}
+	both := 0
+	for seq, body := range got {
+		if w, ok := want[seq]; ok {
+			both++
+			if !bytes.Equal(body, w) {
+				t.Errorf("record %d differs", seq)
+			}
+		}
+	}
+	if both == 0 && len(got) > 0 && len(want) > 0 {
+		t.Errorf("no record of the restored log, which ends with %d, is one of the original, which ends with %d", gotLast, wantLast)
+	}
+}
+
+func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
+	_, place := newBucket(t)
+	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
+	commitKey(t, p.addr["api"], "early")
+	at := shippedSince(t, place, time.Now().Add(-time.Millisecond)).Newest
+	time.Sleep(2 * time.Millisecond) // times are in milliseconds
+	commitKey(t, p.addr["api"], "late")
+	if code := p.stop(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr)
+	}
+
+	now := filepath.Join(t.TempDir(), "now")
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", now, "--quarantine", "0s"); code != 0 {
+		t.Fatalf("restore: %d %s", code, out)
+	}
+	q := startManager(t, "--data-dir", now)
+	for _, key := range []string{"early", "late"} {
+		if status, body := post(t, q.addr["api"], "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"u"}`, key)); status != 200 {
+			t.Errorf("%s is not known in the newest state: %d %s", key, status, body)
+		}
+	}
+	commitKey(t, q.addr["api"], "new") // there is no quarantine
+
+	then := filepath.Join(t.TempDir(), "then")
+	code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", then, "--at", at.UTC().Format(time.RFC3339Nano))
+	if code != 0 || !strings.Contains(out, "1h1m0s") {
+		t.Fatalf("restore: %d %s", code, out)
+	}
+	for range 2 { // it outlives restarts
+		q = startManager(t, "--data-dir", then)
+		if status, body := post(t, q.addr["api"], "/v1/ledger/reserve", `{"key":"early","token":"u"}`); status != 200 {
+			t.Errorf("a known key: %d %s", status, body)
+		}
+		resp, err := http.Post("http://"+q.addr["api"]+"/v1/ledger/reserve", "application/json", strings.NewReader(`{"key":"late","token":"u"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 503 || !strings.Contains(b.String(), "quarantine") || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("a key that was forgotten: %d %s, Retry-After %q", resp.StatusCode, b.String(), resp.Header.Get("Retry-After"))
+		}
+		if code := q.stop(t); code != 0 {
+			t.Errorf("exit code %d: %s", code, q.stderr)
+		}
+	}
+}
+
+func TestTwoManagersShipToOnePlace(t *testing.T) {
+	_, place := newBucket(t)
+	first := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	commitKey(t, first.addr["api"], "k")
+	shippedSince(t, place, time.Now().Add(-time.Hour))
+	second := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--admin", "127.0.0.1:0")
+	waitFor(t, "the second says that it has no lease", func() bool { return strings.Contains(second.stderr.String(), "lease") })
+	commitKey(t, second.addr["api"], "k") // it serves all the same
+	if code := second.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, second.stderr)
+	}
+	code, out := oncegate(t, "ship", "status", "--from", shipPlace)
+	if code != 0 || gjson.Get(out, "lease.term").Int() != 1 || gjson.Get(out, "sequence").Int() < 1 {
+		t.Errorf("status: %d %s", code, out)
+	}
+}
+
+func TestRestoreExitCodes(t *testing.T) {
+	_, place := newBucket(t)
+	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms")
+	commitKey(t, p.addr["api"], "k")
+	shippedSince(t, place, time.Now().Add(-time.Hour))
+	if code := p.stop(t); code != 0 {
+		t.Fatalf("exit code %d: %s", code, p.stderr)
+	}
+	used := t.TempDir()
+	if err := os.WriteFile(filepath.Join(used, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	fresh := func() string { return filepath.Join(t.TempDir(), "new") }
+	for _, c := range []struct {
+		code int
+		text string
+		args []string
+	}{
+		{2, "absent or empty", []string{"restore", "--from", shipPlace, "--data-dir", used}},
+		{2, "--from", []string{"restore", "--data-dir", fresh()}},
+		{2, "--data-dir", []string{"restore", "--from", shipPlace}},
+		{2, "gs", []string{"restore", "--from", "gs://b/p", "--data-dir", fresh()}},
+		{2, "--at", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--at", "yesterday"}},
+		{2, "--quarantine", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--quarantine", "-1s"}},
+		{1, "nothing to restore", []string{"restore", "--from", shipPlace + "/else", "--data-dir", fresh()}},
+		{1, "as old as", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--at", "2001-01-01T00:00:00Z"}},
+		{2, "status", []string{"ship"}},
+		{2, "only the engine wal", []string{"serve", "--store", "memory", "--ship-to", shipPlace}},
+		{2, "--ship-to", []string{"serve", "--data-dir", fresh(), "--ship-to", "ftp://x"}},
+		{0, "usage", []string{"restore", "--help"}},
+	} {
+		if code, out := oncegate(t, c.args...); code != c.code || !strings.Contains(out, c.text) || c.code != 0 && strings.Count(out, "\n") != 1 {
+			t.Errorf("%q: exit code %d, want %d; %s", c.args, code, c.code, out)
+		}
+	}
+	var damaged string
+	if err := object.All(t.Context(), place, "ledger/0", func(o object.Info) error {
+		b, v, err := place.Get(t.Context(), o.Name)
+		if err == nil {
+			b[len(b)-1] ^= 1
+			damaged = o.Name
+			_, err = place.Replace(t.Context(), o.Name, b, v)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	dir := fresh()
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
+		t.Errorf("a damaged object: exit code %d; %s", code, out)
+	}
+	if code, out := oncegate(t, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0"); code != 2 || !strings.Contains(out, "restore") {
+		t.Errorf("serve on what a restore left: exit code %d; %s", code, out)
+	}
+}

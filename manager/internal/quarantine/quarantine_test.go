@@ -1,0 +1,70 @@
+package quarantine_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+)
+
+func open(t *testing.T, dir string) *quarantine.Quarantine {
+	t.Helper()
+	q, err := quarantine.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func TestCountsOnlyWhileItIsOpen(t *testing.T) {
+	dir := t.TempDir()
+	if left := open(t, dir).Remaining(); left != 0 {
+		t.Fatalf("without a file: %v", left)
+	}
+	if err := quarantine.Write(dir, quarantine.Record{Remaining: time.Hour.Milliseconds(), RestoredTo: time.Unix(1, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	q := open(t, dir)
+	time.Sleep(20 * time.Millisecond)
+	first := q.Remaining()
+	if first > time.Hour-20*time.Millisecond || first < time.Minute {
+		t.Errorf("%v are left", first)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	q.Run(ctx, func(err error) { t.Error(err) }) // saves, as at the end of a manager
+	again := open(t, dir)
+	if left := again.Remaining(); left > first || !again.RestoredTo().Equal(time.Unix(1, 0)) {
+		t.Errorf("%v are left after a restart, %v before", left, first)
+	}
+}
+
+func TestEnds(t *testing.T) {
+	dir := t.TempDir()
+	if err := quarantine.Write(dir, quarantine.Record{Remaining: 30}); err != nil {
+		t.Fatal(err)
+	}
+	q := open(t, dir)
+	q.Run(t.Context(), func(err error) { t.Error(err) })
+	if left := q.Remaining(); left != 0 {
+		t.Errorf("%v are left", left)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v %v", entries, err)
+	}
+}
+
+func TestMalformedFileIsAnError(t *testing.T) {
+	dir := t.TempDir()
+	for _, text := range []string{"", "{", `{"remaining_ms":-1}`} {
+		if err := os.WriteFile(filepath.Join(dir, quarantine.File), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := quarantine.Open(dir); err == nil {
+			t.Errorf("%q was read", text)
+		}
+	}
+}

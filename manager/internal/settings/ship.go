@@ -1,0 +1,74 @@
+package settings
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+// Ship says where and how the log of the engine wal is shipped.
+type Ship struct {
+	// To is the place; nil: nothing is shipped.
+	To                         object.Store
+	Interval, Retention, Lease time.Duration
+	BacklogBytes               int64
+
+	url string
+}
+
+func (s *Settings) shipTable() []setting {
+	return []setting{
+		text("ship-to", "", "object storage to which the log is shipped as it grows, s3://BUCKET/PREFIX or file:///DIR (engine wal); none when empty", "", &s.Ship.url),
+		span("ship-interval", "time between two shipments of what is new: what a lost disk loses", 50*time.Millisecond, time.Hour, "1s", &s.Ship.Interval),
+		span("ship-retention", "how far back a time to restore to may be", time.Minute, 366*24*time.Hour, "24h", &s.Ship.Retention),
+		span("ship-lease", "for how long the manager that ships may be silent before another one takes its place", time.Second, time.Hour, "15s", &s.Ship.Lease),
+		number("ship-backlog-bytes", "", "size of the log that is kept for a place that is away, beyond what a start needs", 0, 1<<44, "1073741824", &s.Ship.BacklogBytes),
+	}
+}
+
+// span is a duration with a unit, as 1s or 24h.
+func span(name, usage string, least, most time.Duration, initial string, to *time.Duration) setting {
+	return setting{name: name, usage: usage, initial: initial, parse: Span(least, most, to)}
+}
+
+// Span parses a duration with a unit; a number alone counts seconds.
+func Span(least, most time.Duration, to *time.Duration) func(string) error {
+	return func(v string) error {
+		d, err := time.ParseDuration(v)
+		if f, numErr := strconv.ParseFloat(v, 64); numErr == nil && f < most.Seconds()+1 && f > -1 {
+			d, err = time.Duration(f*float64(time.Second)), nil
+		}
+		if err != nil || d < least || d > most {
+			return errors.New("must be a duration from " + least.String() + " to " + most.String() + ", as 1s or 24h")
+		}
+		*to = d
+		return nil
+	}
+}
+
+// checkShip opens the place, which connects to nothing.
+func (s *Settings) checkShip(getenv func(string) (string, bool)) error {
+	if s.Ship.url == "" {
+		return nil
+	}
+	if s.Store != "wal" {
+		return Usagef("--ship-to %q: only the engine wal has a log to ship, not %s", s.Ship.url, s.Store)
+	}
+	var err error
+	s.Ship.To, err = Place("ship-to", s.Ship.url, getenv)
+	return err
+}
+
+// Place opens the object storage that a flag names.
+func Place(flag, url string, getenv func(string) (string, bool)) (object.Store, error) {
+	place, err := object.Open(url, func(name string) string {
+		v, _ := getenv(name)
+		return v
+	})
+	if err != nil {
+		return nil, Usagef("--%s %v", flag, err)
+	}
+	return place, nil
+}
