@@ -10,13 +10,14 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
 // JobRoutes are the calls of submitters, workers and operators on a queue. The
 // queue and the ledger must be on st: a submission with an Idempotency-Key is
 // one transaction of both.
 func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
-	h := &jobHandlers{store: st, ledger: l, queue: q}
+	h := &jobHandlers{queue: q, submitter: submit.New(st, l, q, ProblemOf)}
 	routes := []httpd.Route{
 		{Method: "POST", Path: "/v1/jobs", Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Handle: h.list},
@@ -54,9 +55,8 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 }
 
 type jobHandlers struct {
-	store  store.Store
-	ledger *ledger.Ledger
-	queue  *jobs.Queue
+	queue     *jobs.Queue
+	submitter *submit.Submitter
 }
 
 func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {

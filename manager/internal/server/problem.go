@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
 // ProblemOf tells how an error is answered.
@@ -27,6 +28,16 @@ func ProblemOf(err error) api.Problem {
 		return api.Problem{
 			Status: 500, Code: api.CodeRecordUnreadable, Title: "Record unreadable",
 			Detail: unreadable.Error() + "; nothing was changed, and an operator has to look at it: oncegate unreadable list",
+		}
+	case errors.Is(err, submit.ErrPending):
+		return api.Problem{
+			Status: 409, Code: api.CodePending, Title: "Request pending", RetryAfterSeconds: httpd.RetrySoon,
+			Detail: "the first attempt with this idempotency key is still running",
+		}
+	case errors.Is(err, submit.ErrNotRecorded):
+		return api.Problem{
+			Status: 410, Code: api.CodeAnswerNotRecorded, Title: "Answer not recorded",
+			Detail: "the submission was accepted, but its answer was too large to keep",
 		}
 	case errors.Is(err, ledger.ErrFenced):
 		return api.Problem{

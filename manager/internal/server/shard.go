@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/submit"
 )
 
 // shardGuard refuses requests that mean another shard.
@@ -78,13 +78,9 @@ func (s *strays) count(now time.Time) int {
 	return n
 }
 
-// submitted reports whether an entry is that of a submission to the queue: its caller chose this manager, whichever shard
-// owns the key.
-func submitted(scope string) bool { return strings.HasPrefix(scope, "POST:/v1/") }
-
 // MovedEntries counts the entries that are here of keys that other shards own, submissions to the queue apart.
 func MovedEntries(ctx context.Context, l *ledger.Ledger) (ledger.Moved, error) {
-	return l.Moved(ctx, submitted)
+	return l.Moved(ctx, submit.InScope)
 }
 
 // shard answers GET /v1/ledger/shard.

@@ -1,0 +1,54 @@
+package submit
+
+import (
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// identity is the part of the ledger's scope that tells callers apart: a digest of their
+// credentials.
+func identity(credentials string) string {
+	if credentials == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte("oncegate submission\x00" + credentials))
+	return "#" + hex.EncodeToString(sum[:16])
+}
+
+// fingerprint digests a submission: its fields in the order of their names, without white space
+// between tokens, and without the proposed id, which a retry may draw anew.
+func fingerprint(body []byte) string {
+	type member struct{ name, raw string }
+	var members []member
+	gjson.ParseBytes(body).ForEach(func(k, v gjson.Result) bool {
+		if k.String() != "id" {
+			members = append(members, member{k.String(), v.Raw})
+		}
+		return true
+	})
+	slices.SortFunc(members, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	sum := sha256.New()
+	var compact bytes.Buffer
+	for _, m := range members {
+		compact.Reset()
+		compact.WriteString(m.name)
+		compact.WriteByte(0)
+		_ = json.Compact(&compact, []byte(m.raw)) // was parsed before: valid
+		compact.WriteByte(0)
+		sum.Write(compact.Bytes())
+	}
+	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
+}
+
+func randomToken() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails: it ends the program instead
+	return hex.EncodeToString(b[:])
+}
