@@ -21,9 +21,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen; only a failure takes that long.
-const patience = 30 * time.Second
-
 // clock is what Options.Elapsed shows; tests move it.
 type clock struct{ ns atomic.Int64 }
 
