@@ -39,6 +39,7 @@ var mayImport = map[string][]string{
 	"manager/client":            {"manager/api"},
 	"manager/client/workertest": {"manager/client"},
 
+	"manager":                   {"manager/internal/cli"},
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
 	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},

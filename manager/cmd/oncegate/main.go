@@ -14,10 +14,7 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/oncegate/oncegate/manager/internal/cli"
 )
@@ -25,12 +22,4 @@ import (
 // buildVersion is set by the linker for releases: -X main.buildVersion=v1.2.3.
 var buildVersion string
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The second signal ends the process at once.
-	context.AfterFunc(ctx, stop)
-	env := cli.Environment{Stdout: os.Stdout, Stderr: os.Stderr, Getenv: os.LookupEnv, Version: buildVersion}
-	code := cli.Run(ctx, env, os.Args[1:])
-	stop()
-	os.Exit(code)
-}
+func main() { os.Exit(cli.Main(buildVersion)) }
