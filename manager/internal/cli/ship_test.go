@@ -327,6 +327,11 @@ func TestRestoreExitCodes(t *testing.T) {
 	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir); code != 1 || !strings.Contains(out, damaged) {
 		t.Errorf("a damaged object: exit code %d; %s", code, out)
 	}
+	// A restore that was cut off leaves this directory, and a manager must not begin a
+	// ledger beside it.
+	if err := os.MkdirAll(filepath.Join(dir, ship.PartialDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if code, out := oncegate(t, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0"); code != 2 || !strings.Contains(out, "restore") {
 		t.Errorf("serve on what a restore left: exit code %d; %s", code, out)
 	}
