@@ -6,13 +6,13 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Retry-After is never more than this many seconds: a client that comes back
-// early is only told to wait again, one that comes back late has waited for nothing.
+// maxRetryAfterSeconds bounds Retry-After. A client that comes back too early is only told
+// to wait again; one that comes back too late has waited longer than it needed to.
 const maxRetryAfterSeconds = 10
 
 const second = 1_000_000_000 // nanoseconds
 
-// retryAfter turns a duration in nanoseconds into whole seconds for Retry-After.
+// retryAfter turns nanoseconds into whole seconds for Retry-After, 1 to maxRetryAfterSeconds.
 func retryAfter(ns int64) int {
 	s := (ns + second - 1) / second
 	return int(min(max(s, 1), maxRetryAfterSeconds))
@@ -35,7 +35,8 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 	p.headers = headers
 }
 
-// reply sends a local reply, at once or when the request has come in. kept: body is still needed.
+// reply sends a local reply, either now or when the request has come in. kept: the reply waits, so
+// the caller must not reuse body.
 func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
 	if s.awaitsEnd() && s.plugin.endings.bytes+len(body) <= maxUnsentBytes {
 		s.later(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
@@ -45,7 +46,7 @@ func (s *Stream) reply(status int, details string, headers [][2]string, body []b
 	return false
 }
 
-// send sends a local reply; the stream only passes on what follows.
+// send sends a local reply. The stream decides nothing more.
 func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
 	s.plugin.acts++
@@ -68,7 +69,8 @@ func (s *Stream) replay(result *api.Result) {
 		h := &result.Headers[i]
 		switch h.Name {
 		case headerAccepted:
-			// Upstream chose without being asked; a retry that asks as the first did gets the same.
+			// Upstream sent an encoding that the first request did not accept. A retry that accepts the
+			// same as the first gets the same answer.
 			alike = h.Value == s.accept
 			continue
 		case headerContentEncoding:
@@ -98,7 +100,7 @@ func (s *Stream) replay(result *api.Result) {
 }
 
 // replayRaw answers the current stream with a recorded answer in its raw form.
-// false: the record cannot be read and nothing was sent.
+// False: the record cannot be read, and nothing was sent.
 func (s *Stream) replayRaw(raw []byte) bool {
 	var result api.Result
 	if result.ParseRaw(raw) != nil {
@@ -108,9 +110,9 @@ func (s *Stream) replayRaw(raw []byte) bool {
 	return true
 }
 
-// fixType says what to correct in a reply with this type, if typed, and so much body. A host
-// gives its own replies a content type when they have a body and takes it away when they
-// have none; what upstream said is put back when the reply passes by.
+// fixType notes what fixOwnReply must correct in a reply with a body of size bytes. typed tells
+// whether upstream's answer had a content type. A host adds a content type to local replies with a
+// body and removes it from those without one.
 func (s *Stream) fixType(contentType string, typed bool, size int) {
 	s.fix = fixNone
 	switch {
@@ -121,7 +123,7 @@ func (s *Stream) fixType(contentType string, typed bool, size int) {
 	}
 }
 
-// fixOwnReply corrects a local reply of ours on its way back through the filter.
+// fixOwnReply corrects the gate's own local reply when it passes back through the filter.
 func (s *Stream) fixOwnReply() {
 	switch s.fix {
 	case fixRemoveType:
@@ -153,8 +155,8 @@ func unknownProblem() *api.Problem {
 	}
 }
 
-// notRecordedProblem is for a duplicate of a request that ran; status is what it was answered
-// with, 0 when that is not known either.
+// notRecordedProblem is for a duplicate of a request that ran but whose answer is not recorded.
+// status is the answer's status; 0: not known either.
 func notRecordedProblem(status int) *api.Problem {
 	detail := "The request is not executed again."
 	if status != 0 {

@@ -5,45 +5,45 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// Calls that are ready in the same callback go to their manager as one callout. Each is answered by
-// itself, and means what it would have meant alone.
+// Calls that are ready in the same callback go to their manager as one callout. Each gets its own
+// answer, and means what it would mean alone.
 
 const (
-	// maxTogether bounds the calls of a batch, and maxTogetherBytes what they carry.
+	// maxTogether bounds the calls of a batch, and maxTogetherBytes their messages.
 	maxTogether      = 64
 	maxTogetherBytes = 256 << 10
-	// maxCompanionBytes bounds what a call of a batch carries: larger ones would delay the others.
+	// maxCompanionBytes bounds one message of a batch: larger ones would delay the others.
 	maxCompanionBytes = 64 << 10
-	// maxBatchReplyBytes bounds the answers to a batch that are read: what a manager returns, and
+	// maxBatchReplyBytes bounds the answers to a batch that the gate reads: what a manager returns, and
 	// room for the frame and for problems.
 	maxBatchReplyBytes = api.MaxBatchReplyBytes + maxTogether*maxProblemBytes
-	// maxFlying bounds the callouts to one shard that are under way. What is ready beyond that goes
-	// out together, as soon as one of them ends.
+	// maxFlying bounds the callouts to one shard that are under way. Calls beyond it go out together
+	// as soon as one of the callouts ends.
 	maxFlying = 256
-	// maxPatience bounds for how long new calls wait for the answer to the callout before them: for so many queue
-	// callbacks that find new calls.
+	// maxPatience bounds how long new calls wait for the answer to the callout before them. It counts
+	// queue callbacks that find new calls.
 	maxPatience = 4
 )
 
-// landing is a batch that has ended, while its calls are being settled: that answers streams, of
-// which one callback may answer only few.
+// landing is a batch that has ended and whose calls are being settled. That takes several callbacks,
+// because settling answers streams and one callback may answer only few.
 type landing struct {
-	calls   *call // those that are not settled yet, in the order of the answers
+	calls   *call // the calls that are not settled yet, in the order of their answers
 	at      int64
-	answers []api.BatchAnswer // those of calls, views of what the host handed over; empty: all got the same
-	next    int
+	answers []api.BatchAnswer // of all calls, views of the host's bytes; empty: each call gets all
+	next    int               // the position in answers of the next call's
 	all     reply
-	alone   bool // each is sent once more, by itself
-	suspect bool // one of them may be why
+	alone   bool // each call is sent once more, by itself
+	suspect bool // one of the calls may have made the batch fail
 }
 
-// joins tells whether a call may go with others.
+// joins tells whether a call may go in a batch.
 func (c *call) joins() bool {
 	return !c.alone && !c.plain && c.wait == 0 && len(c.message) <= maxCompanionBytes
 }
 
-// gather has those of others go with the first call that may, and takes them out. Two calls about one
-// key stay in their order. What was sent before and failed may fail again, and takes no new call along.
+// gather moves calls out of others into a batch with the first one. Two calls about one key keep their
+// order. A repetition may fail again, so it goes only with other repetitions.
 func (l *ledger) gather(first *call, others []*call) {
 	first.batched, first.with = 0, nil
 	if m := l.peer(first.shard); m.apart() || !first.joins() {
@@ -81,7 +81,7 @@ func sameKey(calls []*call, c *call) bool {
 	return false
 }
 
-// batch returns the raw form of a batch that is sent now.
+// batch returns the raw form of a batch, and notes that its calls are sent now.
 func (l *ledger) batch(first *call, now int64) []byte {
 	m := &l.p.metrics
 	m.count(m.batches)
@@ -104,21 +104,21 @@ func (l *ledger) land(first *call, bodySize int, now int64) {
 	if ok {
 		l.heard(first.shard, version)
 	}
-	several := first.batched > 1 // what befalls a batch of one befalls its call
+	several := first.batched > 1 // a batch of one fails only because of its call
 	switch {
 	case ok && (status == 404 || status == 405) || !ok && several && refusesBatch(status):
 		b.alone = true
 		l.isSingle(first, version)
 	case !ok:
 		b.all = reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
-		// A connection that broke may be the fault of one of them, or of nobody.
+		// One of the calls may have broken the connection, or none.
 		b.alone, b.suspect = several && status != 504, true
 	case status >= 200 && status < 300:
 		if bodySize <= maxBatchReplyBytes {
 			b.answers, _ = api.ViewRawAnswers(l.spare[:0], host.CallBody(bodySize))
 			l.spare = nil
 		}
-		// It cannot be told what which call got. All of them may be sent twice.
+		// Without an answer for each call, all go again: any of them may be sent twice.
 		b.alone = len(b.answers) != first.batched
 	case refusesMessage(int(status)):
 		b.alone = true
@@ -131,12 +131,12 @@ func (l *ledger) land(first *call, bodySize int, now int64) {
 	l.unload()
 }
 
-// refusesBatch tells whether somebody on the way who answers with the status lets no batch pass.
+// refusesBatch tells whether a proxy on the way that answers with this status lets no batch pass.
 func refusesBatch(status int64) bool {
 	return status >= 400 && status < 500 && status != 401 && status != 408 && status != 425 && status != 429
 }
 
-// unload settles calls of batches that have ended. false: there were none.
+// unload settles calls of batches that have ended. False: there were none.
 func (l *ledger) unload() (busy bool) {
 	for len(l.landings) > 0 && !l.p.spent() {
 		busy = true
@@ -155,7 +155,7 @@ func (l *ledger) unload() (busy bool) {
 		}
 		c.with = nil
 		if alone {
-			// It may have been carried out, and is not cancelled any more.
+			// The manager may have carried it out, so cancel must not take it back: alone prevents that.
 			c.alone = true
 			l.ready, l.stuck = append(l.ready, c), false
 			continue
@@ -175,7 +175,7 @@ func (l *ledger) unloaded() {
 	l.landings = l.landings[:n]
 }
 
-// place is how much of maxFlying a callout takes: nothing where the manager may hold it.
+// place returns how much of maxFlying a callout takes: nothing if the manager may hold it.
 func (c *call) place() int {
 	if c.wait > 0 {
 		return 0
@@ -183,20 +183,21 @@ func (c *call) place() int {
 	return 1
 }
 
-// room tells whether a call may be sent. Where calls do not go together, waiting would not make them fewer.
+// room tells whether a call may be sent now. Waiting only helps where calls go together, since it makes
+// fewer callouts of them.
 func (m *peer) room(c *call) bool { return m.flying+c.place() <= maxFlying || m.apart() }
 
-// waits tells whether a call waits for the answer to the callout before it, and then goes together with
-// what has become ready meanwhile. Where nothing is under way, nothing waits.
+// waits tells whether a call waits for the answer to the callout before it. It then goes together with
+// the calls that have become ready meanwhile. While nothing is under way, no call waits.
 func (l *ledger) waits(c *call) bool {
 	m := &l.shards[c.shard].peer
 	return m.awaited != nil && l.turns-m.sent < maxPatience && c.clocked() && !m.apart()
 }
 
-// clocked tells whether waits is about the call.
+// clocked tells whether the call is of a kind that waits for others, or that others wait for.
 func (c *call) clocked() bool { return c.joins() && !c.repeating }
 
-// turn begins a queue callback.
+// turn counts a queue callback if there are new calls.
 func (l *ledger) turn() {
 	if l.fresh {
 		l.fresh = false
@@ -204,10 +205,10 @@ func (l *ledger) turn() {
 	}
 }
 
-// apart tells that each call goes by itself.
+// apart tells whether each call to this manager goes by itself.
 func (m *peer) apart() bool { return m.never || m.plain || m.single }
 
-// wait notes since when calls find no room.
+// wait sets the time at which calls that find no room are given up.
 func (l *ledger) wait(calls []*call) {
 	now := l.p.host.Now()
 	for _, c := range calls {
@@ -217,7 +218,8 @@ func (l *ledger) wait(calls []*call) {
 	}
 }
 
-// giveUpWaiting settles the calls that found no room in their time; false: some are left.
+// giveUpWaiting settles the calls that found no room in time. False: the callback is spent and some
+// are left.
 func (l *ledger) giveUpWaiting(now int64) (all bool) {
 	for i := 0; i < len(l.ready); {
 		c := l.ready[i]

@@ -6,22 +6,22 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// bodyPatience is how long bytes of a held request's body may have been in the host
-// without a callback before the set-up is known to be wrong. A filter before the gate
-// may hold a body for a while.
+// bodyPatience is how long the host may have bytes of a held request's body without a
+// callback. After that the gate takes the configuration to be wrong. The time is this long
+// because a filter before the gate may hold a body for a while.
 const bodyPatience = 5 * time.Second
 
-// bodyWatch notices a host that holds the body back together with the headers: there
-// every request of a route in body mode would hang. The proof is a body of which bytes
-// came, as request.total_size tells, while no callback did; a slow client proves nothing.
-// The first body that is delivered ends the watch for good.
+// bodyWatch notices a host that holds the body back together with the headers. On such a
+// host every request of a route in body mode would hang. The proof is a body of which bytes
+// have come (request.total_size) without a callback; a slow client proves nothing.
+// The first body that the host delivers ends the watch forever.
 type bodyWatch struct {
-	seen bool // a body was delivered while headers were held
-	// unavailable: none is. Requests are refused, except one per bodyPatience, which is
-	// held to find out whether that is still so.
+	seen bool // the host delivered a body while headers were held
+	// unavailable: the host delivers no bodies. Requests are refused, except one per
+	// bodyPatience, which is held to find out whether that is still so.
 	unavailable bool
-	refusing    bool  // what is held now is to be refused
-	probed      int64 // when one was held last, or found to be held for nothing
+	refusing    bool  // the requests that are held now must be refused
+	probed      int64 // when a request was last held, or last proved that no body comes
 
 	held list // the requests that are held and have had no callback
 }
@@ -29,10 +29,10 @@ type bodyWatch struct {
 // watched is what the watch knows of a held request.
 type watched struct {
 	size   uint64 // request.total_size at the headers
-	behind int64  // since when the host is known to hold bytes back, 0: it is not
+	behind int64  // since when the host is known to hold bytes back; 0: not known
 }
 
-// hold begins to watch the current stream; false: it must be refused.
+// hold begins to watch the current stream. False: the stream must be refused.
 func (b *bodyWatch) hold(s *Stream) bool {
 	if b.seen {
 		return true
@@ -54,7 +54,7 @@ func (b *bodyWatch) release(s *Stream) {
 	b.refusing = b.refusing && b.held.first != nil
 }
 
-// delivered is told of every callback after the headers of a held request.
+// delivered must be called in every callback after the headers of a held request.
 func (b *bodyWatch) delivered(h Host) {
 	if b.seen {
 		return
@@ -69,7 +69,7 @@ func (b *bodyWatch) delivered(h Host) {
 	}
 }
 
-// check looks for the proof. It runs in the plugin context.
+// checkBodies looks for the proof. It runs in the plugin context.
 func (p *Plugin) checkBodies(now int64) {
 	b := &p.bodies
 	for s := b.held.first; s != nil && !b.refusing; {
@@ -95,10 +95,10 @@ func (p *Plugin) checkBodies(now int64) {
 const bodyHint = "oncegate: mode body is configured, but no body arrives while the request headers are held; " +
 	"set allow_on_headers_stop_iteration in the plugin's configuration (Envoy 1.35 or newer), or use mode headers"
 
-// totalSize is how many bytes of the current stream's request the host has.
+// totalSize returns how many bytes of the current stream's request the host has.
 func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
 
-// refuseBodies answers requests whose bodies will not come.
+// refuseBodies refuses the held requests, whose bodies will not come.
 func (p *Plugin) refuseBodies() {
 	b := &p.bodies
 	for b.refusing && !p.spent() {

@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// callKind is what a call asks of the ledger.
+// callKind says what a call asks of the ledger.
 type callKind uint8
 
 const (
@@ -27,7 +27,7 @@ var ops = [...]api.Op{
 
 func (k callKind) path() string { return ops[k].Path() }
 
-// state is the state that a commit, a reject or the report of an unknown outcome leads to.
+// state returns the entry's state after a commit, a reject or the report of an unknown outcome.
 func (k callKind) state() api.State {
 	switch k {
 	case callReject:
@@ -38,92 +38,92 @@ func (k callKind) state() api.State {
 	return api.StateCommitted
 }
 
-// outcome tells whether the call carries what became of a request.
+// outcome tells whether calls of this kind tell the ledger what became of a request.
 func (k callKind) outcome() bool { return k == callCommit || k == callReject || k == callUnknown }
 
-// call is one piece of work for the ledger. It belongs to the plugin, not to
-// the stream that wanted it: it is sent, answered and repeated whether or not
-// that stream still exists.
+// call is one request to the ledger. It belongs to the plugin, not to the stream
+// that asked for it: the plugin sends, settles and repeats it whether or not that
+// stream still exists.
 type call struct {
 	kind callKind
 	attempt
 
-	// stream waits for the answer; nil when none does or it is gone.
+	// stream waits for the answer; nil: none does, or it has ended.
 	stream *Stream
 	// renews is the reservation that waits for the answer to a renewal.
 	renews *reservation
-	// cached: what this call means for the cache is done; a repetition leaves the
-	// cache alone.
+	// cached: the cache has the outcome of this call; a repetition does not write it again.
 	cached bool
 
 	wait  time.Duration // callReserve: how long the manager may hold the call
-	plain bool          // callReserve: in the form that managers know which do not know of unknown outcomes
-	// message is the raw form of a commit or reject, kept for repetition; result
+	plain bool          // callReserve: without unknown_ttl, for managers that do not know unknown outcomes
+	// message is the raw form of a commit or reject, kept for repetition. result
 	// is its tail, the raw form of the answer.
 	message, result []byte
-	bare            bool // the answer's body was left out
-	stripped        bool // and all else but the status
+	bare            bool // result has no body
+	stripped        bool // result has nothing but the status
 
-	// next is the next call in the chain, see ledger.outcome.
+	// next is the next call in the chain; see ledger.outcome.
 	next               *call
 	chained, repeating bool
 
-	// with is the next call of the same batch, and batched the number of calls in it; see batch.go.
+	// with is the next call of the same batch; see batch.go.
 	with    *call
-	batched int  // of the first of them; 0: it went by itself
+	batched int  // in the first call of a batch: the number of its calls; 0: it went by itself
 	alone   bool // it goes by itself from now on
 
-	// again: a release that may have overtaken the reserve that it takes back.
+	// again: the call is a release that may have overtaken the reserve that it takes back.
 	again bool
 
-	id       uint32 // the host's, while it is under way
+	id       uint32 // the host's id, while the callout is under way
 	attempts int
-	sent     int64 // when, nanoseconds
+	sent     int64 // time of the last attempt, nanoseconds
 	timeout  time.Duration
-	// due: a repetition is not sent before. While a call has no room to be sent, it is when it is given up.
+	// due is the time before which a repetition is not sent. For a call that finds no room to be sent it
+	// is the time at which the gate gives up.
 	due int64
-	// deadline is after when a repetition is pointless: the ledger has forgotten the reservation
-	// that is to be given back, or the outcome's own time is over. 0: that, from when it is sent first.
+	// deadline is the time after which a repetition is pointless: the ledger has forgotten the
+	// reservation that a release gives back, or the outcome's own TTL is over. 0: the TTL counts from the
+	// first attempt.
 	deadline int64
 }
 
-// ledger sends calls to the manager. It keeps what could not be delivered, see kept.go.
+// ledger sends calls to the managers. It keeps the calls that it could not deliver; see kept.go.
 //
-// There is no map of calls on purpose: TinyGo's garbage collector does not know
-// a pointer that was looked up in a map as a root, so one that is then deleted
-// from the map can be freed while it is in use. What is loaded from a slice
-// is safe.
+// Calls are in slices and not in a map: TinyGo's garbage collector does not treat a
+// pointer that was looked up in a map as a root. If the pointer is then deleted from
+// the map, its target can be freed while it is in use. Pointers from a slice are safe.
 type ledger struct {
 	p             *Plugin
 	shards        []shard
 	ready         []*call     // to be sent as soon as the plugin context is active
-	flying        []*call     // waiting for the host's answer; of a batch the first
+	flying        []*call     // callouts under way; of a batch its first call
 	landings      []landing   // batches that have ended, until their calls are settled
-	held          int         // bytes of the messages of all calls, and of answers being copied
-	fat           int         // of those that are to be sent again, how many strip makes smaller
-	queued        int         // calls that are to be sent again, of all shards
-	headers       [][2]string // of the last call, to be used again
+	held          int         // bytes of the messages of all calls, and of answers that are being copied
+	fat           int         // calls kept for repetition that strip would make smaller
+	queued        int         // calls kept for repetition, of all shards
+	headers       [][2]string // of the last call; its memory is reused
 	authorization string      // empty: none
 	trouble       trouble
 	lost          bool // calls under way may have lost their answers
 
-	stuck  bool // what is ready found no room to be sent, or waits for an answer
+	stuck  bool // the ready calls have no room to be sent, or wait for an answer
 	fresh  bool // calls have become ready since the last turn
 	turns  int  // queue callbacks that found new calls
-	always bool // batches of one, too
+	always bool // a lone call goes as a batch, too
 	frame  []byte
-	// spare is used again from batch to batch, while no landing has it.
+	// spare is the memory for the answers of the next batch, while no landing uses it.
 	spare []api.BatchAnswer
 
-	look   bool // some shard is to look for repetitions that are due
+	look   bool // some shard must look for repetitions that are due
 	chains [chains]*call
 }
 
 const (
-	// maxReplyBytes bounds the answers of the manager that are read, with room for the largest that
-	// any gate records: max_response_body_bytes goes up to 16 MiB. The VM's memory never shrinks.
+	// maxReplyBytes bounds the manager's answers that the gate reads, because the VM's memory never shrinks.
+	// It has room for the largest answer that a gate records: max_response_body_bytes goes up to 16 MiB.
 	maxReplyBytes = 17 << 20
-	// maxProblemBytes bounds the problems of the manager that are read.
+	// maxProblemBytes bounds the manager's problems that the gate reads.
 	maxProblemBytes = 4 << 10
 )
 
@@ -143,14 +143,14 @@ func (l *ledger) idle() bool {
 	return len(l.ready) == 0 && l.queued == 0 && len(l.flying) == 0 && len(l.landings) == 0
 }
 
-// due tells whether send has something to do.
+// due tells whether send has work.
 func (l *ledger) due() bool {
 	return len(l.ready) > 0 && !l.stuck || len(l.landings) > 0 || l.lost || l.look
 }
 
-// add queues a call for the next moment at which the plugin context is active,
-// and asks for that moment: a callout sent from a stream's callback would lose
-// its answer together with the stream.
+// add queues a call for the next callback of the plugin context, and asks for that
+// callback. A callout from a stream's callback would lose its answer when that stream
+// ends.
 func (l *ledger) add(c *call) {
 	l.ready, l.stuck, l.fresh = append(l.ready, c), false, true
 	l.held += len(c.message)
@@ -160,7 +160,7 @@ func (l *ledger) add(c *call) {
 	l.p.kick()
 }
 
-// cancel takes back a call that was not sent yet.
+// cancel takes back a call that was never sent. False: the ledger may know of it.
 func (l *ledger) cancel(c *call) bool {
 	for i, r := range l.ready {
 		if r == c && !c.alone {
@@ -173,8 +173,8 @@ func (l *ledger) cancel(c *call) bool {
 }
 
 // send starts the calls that are ready, those to one shard together, and gives up those whose
-// answers got lost. It runs in the plugin context. When the callback is spent, or there is no
-// room, the rest stays. false: there was nothing to do.
+// answers got lost. It runs in the plugin context. Calls for which the callback or the shard
+// has no room stay ready. False: there was nothing to do.
 func (l *ledger) send() (busy bool) {
 	busy = l.unload()
 	if l.lost {
@@ -190,7 +190,7 @@ func (l *ledger) send() (busy bool) {
 	full, waits, spent, back := false, false, false, 0
 	for i, c := range ready {
 		if c == nil {
-			continue // it went with one before
+			continue // it went with an earlier call
 		}
 		ready[i] = nil
 		room := l.shards[c.shard].room(c)
@@ -203,21 +203,21 @@ func (l *ledger) send() (busy bool) {
 		}
 		busy = true
 		l.gather(c, ready[i+1:])
-		// The one before may have been refused, and its stream answered.
+		// If the call before was refused, its stream was answered and is the current one.
 		l.p.choose(0)
 		l.start(c)
 	}
 	if full {
 		l.wait(ready[:back])
 	}
-	// What was refused at once may have made more ready.
+	// A refused call may have made others ready.
 	l.stuck = (full || waits) && !spent && len(l.ready) == 0
 	l.ready = append(ready[:back], l.ready...)
 	return busy
 }
 
-// giveUpLost settles the calls whose answers got lost, and those that found no room in their
-// time; false: some are left.
+// giveUpLost settles the calls whose answers got lost, and those that found no room in time.
+// False: the callback is spent and some are left.
 func (l *ledger) giveUpLost() (all bool) {
 	now := l.p.host.Now()
 	for at := len(l.flying) - 1; at >= 0; at-- {
@@ -232,7 +232,8 @@ func (l *ledger) giveUpLost() (all bool) {
 	return l.giveUpWaiting(now)
 }
 
-// message returns the raw form of a call that is sent now.
+// message returns the raw form of a call, and notes that it is sent now. It is valid until the
+// next call of message.
 func (l *ledger) message(c *call, now int64) []byte {
 	p := l.p
 	c.sent, c.due = now, 0
@@ -269,7 +270,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 	return body
 }
 
-// start makes the callout for a call, and for those that go with it.
+// start makes the callout for a call and for the calls that go with it.
 func (l *ledger) start(c *call) {
 	now := l.p.host.Now()
 	if c.batched > 0 {
@@ -297,7 +298,7 @@ func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 	}
 }
 
-// fail settles what went out together and has no answers.
+// fail settles the calls of a callout that got no answer.
 func (l *ledger) fail(c *call, r *reply) {
 	if c.batched > 0 {
 		l.landings = append(l.landings, landing{calls: c, at: r.at, all: *r, suspect: r.maybe})
@@ -313,7 +314,7 @@ func (l *ledger) answered(id uint32, bodySize int) {
 		at--
 	}
 	if at < 0 {
-		// Given up already, or answered twice.
+		// The gate gave it up already, or the host answered twice.
 		return
 	}
 	c := l.flying[at]
@@ -330,7 +331,7 @@ func (l *ledger) answered(id uint32, bodySize int) {
 	l.settle(c, &r)
 }
 
-// landed takes a call out of flying; order does not matter there.
+// landed takes a callout out of flying, whose order does not matter.
 func (l *ledger) landed(at int) {
 	last := len(l.flying) - 1
 	c := l.flying[at]
@@ -378,7 +379,7 @@ func (l *ledger) settle(c *call, r *reply) {
 func (l *ledger) tick() {
 	l.lost, l.stuck = true, false
 	for i := range l.shards {
-		l.shards[i].awaited = nil // a call that takes so long holds up no others
+		l.shards[i].awaited = nil // no call waits longer than a tick for another's answer
 		l.lookAt(&l.shards[i])
 	}
 }

@@ -6,18 +6,18 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// maxDecisions bounds how often a decision is repeated at once because the entry
-// changed under it.
+// maxDecisions bounds how often one callback decides again because the entry changed
+// meanwhile.
 const maxDecisions = 4
 
-// decide finds out what to do with the request: the heart of the gate.
+// decide finds out what to do with the request.
 func (s *Stream) decide() verdict {
 	for range maxDecisions {
 		if v := s.look(); v != verdictAgain {
 			return v
 		}
 	}
-	// The entry changes faster than we can look. Wait for the tick.
+	// The entry changes faster than the gate can look, so wait for the tick.
 	s.plugin.link(s)
 	return verdictPause
 }
@@ -51,7 +51,7 @@ func (s *Stream) look() verdict {
 	default:
 		s.owner = false
 		if s.ledgerNone() {
-			// The cache was all there is.
+			// No ledger can decide instead of the cache.
 			return s.unprotected(overloadedProblem())
 		}
 	}
@@ -67,12 +67,12 @@ func (s *Stream) proceed(now int64) verdict {
 	return s.forward(now)
 }
 
-// found deals with an entry that the cache knows.
+// found deals with a request whose entry is in the cache.
 func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	p := s.plugin
 	if !e.Matches(s.fingerprint.Short()) {
 		if s.route.Ledger == config.LedgerUpstream {
-			// The ledger behind may compare less strictly than we do.
+			// Upstream keeps the ledger, and may compare less strictly than the gate.
 			s.owner = false
 			return s.forward(now)
 		}
@@ -100,7 +100,7 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 			}
 		}
 	}
-	// It is over, but the answer is not here.
+	// The first request is done, but its answer is not in the cache.
 	if s.ledgerNone() {
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
@@ -109,14 +109,14 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	case c != nil:
 		return s.unacknowledged(c, now)
 	case e.Sole:
-		// The ledger does not know of it yet.
+		// The ledger does not know the outcome yet, so it would let the request run.
 		return s.conflict(0)
 	}
 	return s.askBeside(now)
 }
 
-// unacknowledged deals with an entry whose outcome this VM has and the ledger does not,
-// where the cache's entry is of no help: it had to leave, or has not been written yet.
+// unacknowledged deals with an outcome that this VM has and the ledger has not acknowledged. The
+// cache's entry does not help: it was evicted, or has not been written yet.
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
 	switch {
@@ -134,7 +134,8 @@ func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	return verdictPause
 }
 
-// askBeside asks the ledger about a key whose entry in the cache is of no help, and stays.
+// askBeside asks the ledger about a key without touching its entry in the cache, which does not
+// help.
 func (s *Stream) askBeside(now int64) verdict {
 	s.owner = false
 	if !s.plugin.host.Random(s.token[:]) {
@@ -143,8 +144,8 @@ func (s *Stream) askBeside(now int64) verdict {
 	return s.proceed(now)
 }
 
-// orphaned deals with a pending entry whose VM is dead: nobody here will end it. What became
-// of its request only the ledger may know. Without one nobody does.
+// orphaned deals with a pending entry whose VM is dead, so nobody in this proxy will end it. Only
+// the ledger may know what became of its request; without a ledger nobody does.
 func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.orphaned)
 	s.orphan = true
@@ -194,8 +195,7 @@ func (s *Stream) bypass() verdict {
 	return verdictForward
 }
 
-// forward sends the request upstream, to be executed under the reservation that was made
-// at since.
+// forward sends the request upstream under the reservation that was made at since.
 func (s *Stream) forward(since int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.miss)

@@ -1,6 +1,6 @@
 // Package gate decides what happens to a request. It is the idempotency filter as a
-// state machine over a small Host interface. It knows nothing of the Proxy-Wasm ABI
-// (plugin/sdk does), so it runs natively in tests.
+// state machine over a small Host interface. It does not know the Proxy-Wasm ABI
+// (plugin/sdk does), so tests run it natively.
 //
 // # A request's way
 //
@@ -22,58 +22,61 @@
 //	                                         v
 //	                        held | copied | streamed --> recording --> done
 //
-// The request is paused in the phases before forwarded. The route's mode decides whether
-// its body has been read by then. In headers mode the host stops everything at the
-// headers (PauseAll). In body mode it delivers the body while it holds the headers
-// (Pause); no body callback may return Continue before the decision, because that would
-// release the headers.
+// The request is paused in the phases before forwarded. In body mode the gate has read the
+// request's body by then, in headers mode it has not. In headers mode the host stops
+// everything at the headers (PauseAll). In body mode it holds the headers and delivers the
+// body (Pause). A body callback must not return Continue before the decision, because that
+// would release the headers.
 //
-// A host holds only what fits into its buffer, and the gate cannot know that size. So the
-// gate takes over the bytes that it must see to decide, where it can put them back: see
-// holdPiece.
+// A host holds only as much body as fits into its buffer, and the gate cannot know that
+// size. So the gate takes over the bytes that it needs for the decision, where it can put
+// them back later: see holdPiece.
 //
-// The end of the answer waits for the ledger (commit: before_reply). In body mode the
+// With commit: before_reply the end of the answer waits for the ledger. In body mode the
 // headers wait with it. In headers mode they cannot: a Pause there would keep the body
-// from the gate. So the headers go out, the host holds the body and the gate copies it
-// (held), and no byte of it goes out before the outcome is recorded. An answer that stands
-// still is let go, copied on, and its end waits. An answer that is too large to record, or
-// of streamed_types, passes as it comes (streamed) and is recorded without its body; only
-// its last piece waits. If the VM has no room for the copy, the host collects an answer of
-// known length that fits into its buffer (collectBytes), and the gate reads it at its end.
-// With commit: async, and where no ledger is called, the answer passes and is copied.
+// from the gate. So the headers go out, the host holds the body, and the gate copies it
+// (held). No byte of that body goes out before the outcome is recorded. Four cases differ:
+//
+//   - A body that stands still is released and copied on. Its end still waits.
+//   - An answer that is too large to record, or of streamed_types, passes as it comes
+//     (streamed). It is recorded without its body, and only its last piece waits.
+//   - When the VM has no room for the copy, the host collects the body if its length is known
+//     and small enough for the host's buffer (collectBytes). The gate reads it at its end.
+//   - With commit: async, and where no ledger is called, the answer passes and is copied.
 //
 // # Requests that the gate carries
 //
-// A forwarded request is the router's, and ends with its client's stream: the work goes on,
-// and its answer is lost. With client_abort: continue the gate keeps the request instead and
-// makes the upstream call itself (carrier), from the plugin context like all its calls. The
-// result of the call settles the reservation, with or without a client:
+// The router carries a forwarded request, and cancels it when the client's stream ends. The
+// work may go on upstream, but its answer is lost. With client_abort: continue the gate keeps
+// the request and makes the upstream call itself (carrier). It does so from the plugin
+// context, like all its calls. The result of the call settles the reservation, whether the
+// client is still there or not:
 //
 //	forwarded by the gate: carried --> settling --> replied (upstream's answer, as a local reply)
 //	                          |            | the client has left: no reply, the rest is the same
 //	                          +------------+-- recorded
 //
-// The host hands over whole answers only, so they do not stream. The stream's properties do
-// not show where such an answer comes from. An inner listener says so in headerAnswer. Without
-// one, the router's service time tells upstream's answers from the proxy's, and the proxy's
-// texts say whether it had connected (carriedFate).
+// The host hands over whole answers only, so these answers do not stream. No property says
+// where such an answer comes from. An inner listener can say so in headerAnswer. Without it,
+// the router's service time marks upstream's answers, and the proxy's own texts say whether
+// it had connected (carriedFate).
 //
 // # One run for each key
 //
 // The cache entry (plugin/cache) coalesces the duplicates of one proxy: its
 // compare-and-set lets one stream create the pending entry, and the others become
 // waiters. The ledger decides among proxies: its reserve grants the key to one
-// token. Losing the cache, or every race for it, costs calls and never lets a
-// request run twice; only with ledger: none is the cache the authority. Before the gate
-// asks the ledger, it looks for an outcome that the ledger does not know yet: in the
+// token. A lost cache, or a lost race for an entry, costs calls and never lets a
+// request run twice. Only with ledger: none is the cache the authority. The ledger may not
+// know an outcome yet, so before the gate asks the ledger it looks in two places: in the
 // cache, where the entry of such an outcome stays, and among this VM's own calls.
 //
-// While upstream works, the tick renews the reservation at a third of pending_ttl, in the
-// ledger and in the cache. So pending_ttl bounds only what follows when a gate dies: the
-// outcome then becomes unknown.
+// While upstream works, the tick renews the reservation in the ledger and in the cache,
+// each time that a third of pending_ttl has passed. So pending_ttl bounds only what follows
+// when a gate dies: the outcome then becomes unknown.
 //
-// The manager never holds the first reserve of a request, so a manager that hangs is
-// noticed within manager.timeout_ms. Only if another proxy has the key, the gate makes a
+// The manager never holds the first reserve of a request. So the gate notices a manager that
+// hangs within manager.timeout_ms. Only when another proxy has the key does the gate make a
 // second reserve, which the manager holds until that proxy is done.
 //
 // # How a reservation ends
@@ -92,25 +95,26 @@
 //	the reserve's answer got lost             release, twice        503, then a new try
 //
 // The route's outcomes map statuses. The property response.code_details tells upstream's own
-// answers from those of the proxy and of other filters. response.flags tells whether a
-// request without an answer had been sent; if there may have been a retry, the worst of
-// them counts.
+// answers from those of the proxy and of other filters. When there was no answer,
+// response.flags tells whether the request had been sent. They describe the last try only, so
+// after a retry the outcome counts as unknown.
 //
 // # Calls and contexts
 //
-// A callout that is made while a stream's context is active loses its answer when that
-// stream is deleted. So every call is made from the plugin context: the stream's callback
-// queues it and sends a message to the VM's own shared queue (kick), and the queue callback
-// that follows makes it (pump). A reservation that is granted after the client left is
-// therefore noticed and given back, and a commit outlives its stream.
+// The host drops the answer to a callout that was made in a stream's context when that stream
+// is deleted. So the gate makes every call from the plugin context. The stream's callback
+// queues the call and sends a message to the VM's own shared queue (kick); the queue callback
+// that follows makes the call (pump). A commit can therefore outlive its stream, and the gate
+// can give back a reservation that was granted after the client left.
 //
 // # Which ledger is asked
 //
 // With manager.shards there are several ledgers. api.Owner computes a key's owner from the
-// names and the key alone (ledger.owner). The gate computes it when it asks the ledger, so not
-// for keys that the cache answers, and keeps it in attempt.shard: every later call of the
-// attempt goes where it was reserved. Each shard has state of its own (shard): whether it is
-// down, the calls that are kept for it, the number of calls under way, and what was logged.
+// names and the key alone (ledger.owner). The gate computes it only when it asks the ledger,
+// not for keys that the cache answers. It stores the result in attempt.shard, so every later
+// call of the attempt goes to the ledger that reserved the key. Each shard has its own state
+// (shard): whether it is down, the calls that are kept for it, the number of calls under way,
+// and what was logged.
 //
 // While shards are added or removed (manager.previous_shards) the previous owner is asked first:
 //
@@ -119,58 +123,64 @@
 //	anything else about the key      that is the answer
 //	nothing                          503: no other ledger knows whether it ran
 //
-// So the manager says when a key has moved, and only after nothing of the key is left there.
-// Gates that do not have the new list yet ask the same previous owner. A manager that is another
-// shard (wrong-shard), or a key-moved without another owner to ask, runs nothing with any
-// failure_mode; outcomes wait until the mistake is corrected.
+// A manager says key-moved only after it keeps nothing about the key any more. Gates that do
+// not have the new list yet ask the same previous owner. Two answers show that gates and
+// managers disagree about the shards: wrong-shard (the manager is another shard), and key-moved
+// where no other owner is left to ask. The gate then runs nothing, whatever failure_mode says,
+// and keeps outcomes until the mistake is corrected.
 //
 // # Calls that go together
 //
-// The calls that are ready in one callback go to their shard as one callout (batch.go), whatever they are:
-// reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself. While a callout is under way, new calls
-// wait for its answer, then go together: for a few callbacks at most (maxPatience), and for none that hangs.
-// Each call of a batch is answered by itself, and what holds for a call holds for each. By themselves go a reserve
-// that may wait, a large answer, and a call whose batch failed as a whole, or of whose answer there was no room
-// (ask-alone): the ledger knows its token, so that it may be made twice. Repetitions take no new calls along, so
-// that a call that fails each time fails nobody else. Where a manager, or something on the way, knows no batches,
-// all calls go by themselves for a while (peer.go). The answers of a batch are settled few at a time (maxActs).
+// Calls that are ready in one callback go to their shard as one callout (batch.go), whatever
+// their kind: reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself.
+// New calls wait for the answer to the callout before them, and then go together. They wait for
+// a few callbacks at most (maxPatience), and a tick ends the wait for a callout that hangs.
+//
+// Each call of a batch gets its own answer and means what it would mean alone. These calls go
+// by themselves: a reserve that may wait, a large answer, a call whose batch failed as a
+// whole, and a call whose answer had no room in the batch's (ask-alone). The last two may be
+// made twice, because the ledger knows their tokens. Repetitions never share a batch with new
+// calls, so a call that fails each time fails no new call. When a manager, or a proxy on
+// the way, does not know batches, all calls go by themselves for a while (peer.go). One
+// callback settles few answers of a batch (maxActs).
 //
 // # Calls that do not arrive
 //
-// Commits, rejects and reports of unknown outcomes are repeated until their own TTL is over,
-// counted from the first try. The ledger counts it from the moment it learns of them, so it
-// forgets none earlier than it would have. When memory is short the oldest lose everything but
-// the status, which is enough to never run the request again. When a manager that was away
-// answers, all of them are due immediately, before new reserves, maxRepeating at a time.
+// The gate repeats commits, rejects and reports of unknown outcomes until their own TTL is
+// over, counted from the first try. The ledger counts the TTL from the moment it learns of the
+// outcome, so it never forgets one too early. When memory is short, the oldest outcomes lose
+// everything but the status, which is enough to never run the request again. When a
+// manager that was away answers, all repetitions are due immediately. They go before new
+// reserves, at most maxRepeating at a time.
 //
-// An outcome that the manager refuses for good (4xx except 401, 403, 404, 405, 408, 421, 425
-// and 429) is sent once more with the status alone, then given up, counted and logged as an
-// alarm. The exceptions concern credentials and paths, which may be corrected, so such a call
-// is repeated like one that did not arrive. Releases are repeated until the ledger has
-// forgotten the reservation.
+// The manager may refuse an outcome for good (4xx except 401, 403, 404, 405, 408, 421, 425
+// and 429). The gate sends it once more with the status alone, then gives it up, counts it and
+// logs an alarm. The excepted statuses are about credentials, paths, shards or load, which can
+// change, so such a call is repeated like one that did not arrive. Releases are repeated until
+// the ledger has forgotten the reservation.
 //
-// A manager of the previous release refuses a reserve with unknown_ttl. The gate then sends it
-// without, renews nothing, and says so once in the log, until another version answers (peer.go).
+// A manager of the previous release refuses a reserve with unknown_ttl. The gate then sends
+// the reserve without it, makes no renewals, and logs this once, until a manager of another
+// version answers (peer.go).
 //
 // # Waiters
 //
 // The plugin context also answers all other streams, because a local reply stops the stream
-// whose callback is running, even if it is meant for another one. So the pump wakes waiting
-// duplicates: by messages to the queues of the VMs that the cache entry names. The tick is the
-// safety net for VMs that died before they could send them. VMs say in shared data that they
-// are alive (cache.Beat). A duplicate does not wait for a dead VM, but asks the ledger.
+// whose callback is running, even if the reply is for another one. So the pump wakes waiting
+// duplicates. Messages go to the queues of the VMs that the cache entry names. A VM may
+// die before it sends them, so the tick looks as well. Each VM says in shared data that it is
+// alive (cache.Beat). A duplicate does not wait for a dead VM, but asks the ledger.
 //
 // One callback answers or resumes few streams (maxActs), and the next queue callback goes on.
-// The host carries replies out after the callback, each within the one before. In Envoy 1.36
-// to 1.40 the 305th overflows the VM's stack, with any number of other filters in the chain,
-// and the VM and all its streams are lost.
+// The host carries replies out after the callback, each within the one before. Too many of
+// them overflow the VM's stack, and the VM and all its streams are lost.
 //
 // # Memory
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat
 // (commit_retry.max_queued), upstream calls (max_upstream_calls) and their bodies, messages in
-// one callback, and the cache's table. There are limits for the bytes of answers that are
-// being copied, and of outcomes that the ledger has not acknowledged; beyond them bodies are
-// left out. Beyond the limit for request bodies that the gate takes over, the host holds them.
-// Everything that a stream holds ends with it.
+// one callback, and the cache's table. The bytes of answers that are being copied, and of
+// outcomes that the ledger has not acknowledged, have a limit; beyond it the gate leaves bodies
+// out. The request bodies that the gate takes over have a limit; beyond it the host holds
+// them. Everything that a stream holds ends with it.
 package gate

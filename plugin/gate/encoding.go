@@ -1,10 +1,10 @@
 package gate
 
-// What a client accepts of a recorded answer: its content coding was chosen for the
+// Whether a client accepts the content coding of a recorded answer. Upstream chose it for the
 // first request, and a retry may come from another client.
 
 // accepts tells whether an Accept-Encoding allows all codings of a Content-Encoding. A
-// request without the header is taken to accept none: what sends it may not decode.
+// request without the header accepts none: its client may not be able to decode.
 func accepts(accept, encoding string) bool {
 	all := true
 	eachToken(encoding, func(coding string) bool {
@@ -19,7 +19,7 @@ func acceptsOne(accept, coding string) bool {
 	if coding == "identity" {
 		return true
 	}
-	named, rest := -1, -1 // what the list says of the coding and of *; 0: no, 1: yes
+	named, rest := -1, -1 // what the list says of the coding and of *; -1: nothing, 0: no, 1: yes
 	eachToken(accept, func(element string) bool {
 		name, allowed := weigh(element)
 		switch {
@@ -33,8 +33,8 @@ func acceptsOne(accept, coding string) bool {
 	return named == 1 || named < 0 && rest == 1
 }
 
-// weigh takes an element of Accept-Encoding apart: the coding, and 0 when its weight
-// refuses it.
+// weigh parses an element of Accept-Encoding. It returns the coding, and 0 when a weight of
+// zero refuses it, else 1.
 func weigh(element string) (name string, allowed int) {
 	end := 0
 	for end < len(element) && element[end] != ';' {
@@ -56,7 +56,7 @@ func weigh(element string) (name string, allowed int) {
 	return name, 0
 }
 
-// joined returns the values of a list header as one.
+// joined returns all values of a list header as one value.
 func joined(headers [][2]string, name string) (list string) {
 	for i := range headers {
 		if headers[i][0] != name {

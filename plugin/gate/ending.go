@@ -6,27 +6,27 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// Replies wait for the end of their requests where that is near: for one that goes out
-// before, the host closes an HTTP/1 connection.
+// Replies wait for the end of their requests if it is near: after a reply that goes out
+// before the request's end, the host closes an HTTP/1 connection.
 
 const (
 	// endBytes is the largest request body whose end a reply waits for.
 	endBytes = 64 << 10
-	// endPatience is how long a reply waits for it, give or take a tick.
+	// endPatience is how long a reply waits, give or take a tick.
 	endPatience = 100 * time.Millisecond
-	// endPeriod is how often the tick looks meanwhile.
+	// endPeriod is the time between two ticks while a reply waits.
 	endPeriod = 5 * time.Millisecond
-	// maxUnsentBytes bounds the bodies of the replies of one VM that wait.
+	// maxUnsentBytes bounds the bodies of all replies that wait in one VM. Beyond it a reply does not wait.
 	maxUnsentBytes = 1 << 20
 )
 
 // ending is what is known of a request's end.
 type ending struct {
-	// ended: it has come, or will not for long.
+	// ended: the end has come, or is too far away to wait for.
 	ended bool
 	// known: the fields below are set.
 	known   bool
-	length  int64  // the declared one of the body, -1 when there is none
+	length  int64  // of the body, as declared; -1: not declared
 	headers uint64 // bytes of the headers, as request.total_size counts them
 	came    int64  // bytes of body that the host has shown
 	since   int64  // when the tick began to look after the reply, nanoseconds
@@ -43,15 +43,15 @@ type localReply struct {
 
 // endings are the replies of a VM that wait.
 type endings struct {
-	fresh list // the queue callback looks at them
-	slow  list // it found their requests still without an end, so each tick looks again
-	bytes int  // of their bodies
-	look  bool // some are to be looked at
-	tick  bool // all are
+	fresh list // streams that the next queue callback looks at
+	slow  list // streams whose requests had no end by then: each tick looks at them
+	bytes int  // of the replies' bodies
+	look  bool // the streams in fresh must be looked at
+	tick  bool // the streams in slow must be looked at
 	fast  bool // the tick comes every endPeriod
 }
 
-// begin notes what the headers tell.
+// begin notes what the request's headers say about its end.
 func (e *ending) begin(headers request.Headers) {
 	if e.known {
 		return
@@ -66,21 +66,21 @@ func (e *ending) begin(headers request.Headers) {
 				e.length = n
 			}
 		case headerExpect, headerUpgrade:
-			// The client sends no body before it has an answer; what follows is not a body.
+			// With Expect the client sends no body before it has an answer. After an upgrade no body follows.
 			e.ended = true
 		}
 	}
 	e.ended = e.ended || e.length > endBytes
 }
 
-// arrived is told of a body callback.
+// arrived notes the bytes of a body callback.
 func (e *ending) arrived(size int, end bool) {
 	e.came += int64(size)
 	e.ended = e.ended || end || e.came > endBytes
 }
 
-// awaitsEnd tells whether a reply to the current stream has to wait. inside tells that the
-// plugin context is active, so all that came together with the headers is here.
+// awaitsEnd tells whether a reply to the current stream must wait. In the plugin context the host
+// has all bytes that came together with the headers, so the reply waits only if some are missing.
 func (s *Stream) awaitsEnd() bool {
 	p, e := s.plugin, &s.ending
 	if s.headers != nil {
@@ -92,12 +92,12 @@ func (s *Stream) awaitsEnd() bool {
 	return !p.inside || e.length >= 0 && !s.allCame()
 }
 
-// allCame tells whether the declared body is in the host.
+// allCame tells whether the host has the whole declared body.
 func (s *Stream) allCame() bool {
 	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
 }
 
-// later keeps a reply until the request's end.
+// later keeps a reply until the request ends or endPatience is over.
 func (s *Stream) later(r *localReply) {
 	p, e := s.plugin, &s.ending
 	n := &p.endings
@@ -120,7 +120,7 @@ func (s *Stream) slow() {
 	s.plugin.endings.slow.add(s)
 }
 
-// dropReply returns the reply that the stream waits with, which it does no more.
+// dropReply ends the wait and returns the reply.
 func (s *Stream) dropReply() *localReply {
 	n, r := &s.plugin.endings, s.ending.reply
 	n.fresh.remove(s)
@@ -130,13 +130,13 @@ func (s *Stream) dropReply() *localReply {
 	return r
 }
 
-// sendReply sends it. The current stream is s.
+// sendReply ends the wait and sends the reply. The current stream is s.
 func (s *Stream) sendReply() {
 	r := s.dropReply()
 	s.send(r.status, r.details, r.headers, r.body)
 }
 
-// endBody passes over body that comes while the reply waits.
+// endBody drops the body that comes while the reply waits, and replies at its end.
 func (s *Stream) endBody() Action {
 	if s.ending.ended {
 		s.sendReply()
@@ -146,7 +146,7 @@ func (s *Stream) endBody() Action {
 }
 
 // sendReplies sends the replies that need not wait any more. It runs in the plugin context.
-// What the running callback has no room for stays for the next one.
+// Once the callback is spent, the next one goes on.
 func (p *Plugin) sendReplies() {
 	n := &p.endings
 	if !n.look && !n.tick {
@@ -169,7 +169,7 @@ func (p *Plugin) sendReplies() {
 	n.look = n.fresh.size > 0
 }
 
-// sendSlow sends the replies whose requests have come in or are awaited no longer. false: the
+// sendSlow sends the replies whose requests have come in or whose patience is over. False: the
 // callback is spent.
 func (p *Plugin) sendSlow() bool {
 	now := p.host.Now()
@@ -188,14 +188,14 @@ func (p *Plugin) sendSlow() bool {
 	return true
 }
 
-// due tells whether the next queue callback has something to do.
+// due tells whether the next queue callback has work.
 func (n *endings) due() bool { return n.look || n.tick || n.fast != n.hurry() }
 
-// hurry tells whether the tick is to come every endPeriod.
+// hurry tells whether the tick must come every endPeriod.
 func (n *endings) hurry() bool { return n.slow.size > 0 }
 
-// pace has the tick come as often as it is needed. A tick does not change its own period: hosts may
-// not expect that.
+// pace sets the tick's period. Only queue callbacks call it: a host may not expect a tick to change
+// its own period.
 func (p *Plugin) pace() {
 	n := &p.endings
 	if n.fast == n.hurry() {

@@ -13,7 +13,7 @@ import (
 func nanoseconds(n int64) time.Duration { return time.Duration(n) }
 
 // conclude ends a reservation with upstream's answer. It returns the call that tells the
-// ledger, nil where none is called.
+// ledger; nil where the route calls none.
 func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Result) *call {
 	kind := callCommit
 	if outcome == config.OutcomeReject {
@@ -41,7 +41,7 @@ func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Re
 	return c
 }
 
-// giveBack ends a reservation that nothing ran for, or whose upstream asks to be asked again.
+// giveBack ends a reservation and frees its key: nothing ran, or upstream asks for a retry.
 func (p *Plugin) giveBack(r *reservation) {
 	p.drop(r)
 	c := r.newCall(callRelease)
@@ -58,10 +58,10 @@ func (p *Plugin) giveBack(r *reservation) {
 	}
 }
 
-// unknown ends a reservation of which nobody will hear how it ended: upstream may have run
-// the request, so no retry may run it. Where upstream keeps the ledger, it knows. The cache
-// answers duplicates until the ledger has been told; then each asks the ledger, so that what
-// an operator finds out takes effect.
+// unknown ends a reservation without an outcome: upstream may have run the request, so no
+// retry may run it. Where upstream keeps the ledger, that ledger knows. Until the ledger has
+// been told, the cache answers duplicates. After that each duplicate asks the ledger, so that
+// an operator's resolution takes effect.
 func (p *Plugin) unknown(r *reservation) {
 	if r.route.Ledger == config.LedgerUpstream {
 		p.giveBack(r)
@@ -72,7 +72,7 @@ func (p *Plugin) unknown(r *reservation) {
 	c := r.newCall(callUnknown)
 	r.owner = false
 	if c.route.UnknownTTL == 0 {
-		return // taken until the reservation is over
+		return // the key is taken until the reservation runs out
 	}
 	c.owner = true
 	now := p.host.Now()
@@ -85,7 +85,7 @@ func (p *Plugin) unknown(r *reservation) {
 	}
 }
 
-// finish records the outcome of the answer, with its body or without.
+// finish records the answer's outcome. bare: without the body.
 func (s *Stream) finish(body []byte, bare bool) {
 	a := &s.answer
 	s.plugin.calls.held -= a.claimed
@@ -121,7 +121,7 @@ func (s *Stream) unknown() {
 	s.plugin.unknown(&s.reservation)
 }
 
-// leave settles what a stream has begun when it ends early.
+// leave settles what the stream has begun. It is for streams that end in any phase.
 func (s *Stream) leave() {
 	p := s.plugin
 	switch s.phase {
@@ -158,8 +158,8 @@ func (s *Stream) leave() {
 			s.unknown()
 		}
 	case phaseHeld, phaseCollected, phaseCopied:
-		// Upstream answered, so it ran: a retry must not run it again. Where the whole
-		// answer was never here, the outcome is recorded without the body.
+		// Upstream answered, so the request ran and no retry may run it. If the gate never had the
+		// whole answer, it records the outcome without the body.
 		a := &s.answer
 		s.finish(a.body, !a.complete() || int64(len(a.body)) != a.passed)
 		s.detach()
@@ -176,10 +176,11 @@ func (s *Stream) detach() {
 	}
 }
 
-// beganAnew deals with a request that the proxy takes through its filters once more, as
-// another stream: it follows a redirect of upstream's by itself, or a filter behind us
-// asked for it. The new stream is a request of its own, with its own path and its own
-// entry; here only what this one has come to is settled. false: that is not why it ends.
+// beganAnew deals with a request that the proxy sends through its filters once more, as
+// another stream. It does so when it follows upstream's redirect by itself, or when a filter
+// behind the gate asks for it. The new stream is a separate request with its own path and
+// entry, so only this stream's outcome is settled here. False: the stream ends for another
+// reason.
 func (s *Stream) beganAnew() bool {
 	p := s.plugin
 	if details, _ := p.host.Property("response", "code_details"); string(details) != "internal_redirect" {
@@ -191,13 +192,14 @@ func (s *Stream) beganAnew() bool {
 	a.outcome = s.route.Outcomes.Classify(a.status, retry)
 	switch {
 	case s.route.Ledger == config.LedgerUpstream:
-		s.giveBack() // the ledger there knows what it has recorded
+		s.giveBack() // upstream's ledger knows what it has recorded
 	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
 		s.giveBack()
 	case a.outcome == config.OutcomeNone:
 		s.unknown()
 	default:
-		// Upstream answered, so it ran; the client gets another answer than this one.
+		// Upstream answered, so the request ran. The client gets another answer than this one, so
+		// there is no body to record.
 		s.finish(nil, true)
 		s.detach()
 		s.phase = phaseDone

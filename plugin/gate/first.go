@@ -10,34 +10,35 @@ import (
 
 // The answers to the gate's own upstream calls.
 
-// headerAnswer is what an inner listener says about an answer: response code details, response flags,
-// attempts, upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80").
+// headerAnswer is the header in which an inner listener describes an answer: response code details,
+// response flags, attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80").
 const headerAnswer = "oncegate-answer"
 
-// headerServiceTime is in all answers that came to the router from outside, and in none that it made.
+// headerServiceTime is in every answer that the router got from outside, and in none that it made.
 const headerServiceTime = "x-envoy-upstream-service-time"
 
-// maxFirstBytes bounds an answer that is handed on, though not recorded. The VM's memory never shrinks.
+// maxFirstBytes bounds the body of an answer that the client gets although it is not recorded. It is a
+// bound because the VM's memory never shrinks.
 const maxFirstBytes = maxHeldBytes
 
-// first is an answer for the client whose request ran.
+// first is upstream's answer for the client whose request ran.
 type first struct {
 	status  int
 	headers [][2]string
 	body    []byte
-	whole   bool // body is all of it
-	// trailers: it had some, which a local reply cannot have.
+	whole   bool // body is complete
+	// trailers: the answer had some. A local reply cannot have them.
 	trailers bool
-	claimed  int // of the bytes that the VM may hold, for body
+	claimed  int // bytes that body counts in ledger.held
 }
 
-// drop gives an answer up.
+// drop gives up an answer and the bytes that it claimed.
 func (f *first) drop(p *Plugin) {
 	p.calls.held -= f.claimed
 	*f = first{}
 }
 
-// answered deals with the answer to a call; false: it is none of the carrier's.
+// answered deals with the answer to a call; false: the carrier did not make that call.
 func (r *carrier) answered(id uint32, bodySize int) bool {
 	for at := len(r.flying) - 1; at >= 0; at-- {
 		if c := r.flying[at]; c.id == id {
@@ -61,7 +62,7 @@ func (r *carrier) landed(at int) {
 	r.over(c)
 }
 
-// giveUpLost settles the calls whose answers got lost; false: some are left.
+// giveUpLost settles the calls whose answers got lost. False: the callback is spent and some are left.
 func (r *carrier) giveUpLost() (all bool) {
 	now := r.p.host.Now()
 	for at := len(r.flying) - 1; at >= 0; at-- {
@@ -76,7 +77,7 @@ func (r *carrier) giveUpLost() (all bool) {
 	return true
 }
 
-// unanswered ends a call whose outcome nobody knows, and of whose answer nothing is here.
+// unanswered ends a call that got no answer, so that nobody knows its outcome.
 func (c *carried) unanswered(status int, title string) {
 	s := c.stream
 	s.unknown()
@@ -88,10 +89,10 @@ func (c *carried) unanswered(status int, title string) {
 	}
 }
 
-// here tells whether the client is, and makes its stream the current one.
+// here tells whether the client is still there, and makes its stream the current one.
 func (c *carried) here() bool { return !c.gone && c.stream.plugin.choose(c.stream.id) }
 
-// answer deals with what the host handed over.
+// answer deals with the answer that OnCallResponse runs for.
 func (c *carried) answer(bodySize int) {
 	s := c.stream
 	p := s.plugin
@@ -131,7 +132,8 @@ func (c *carried) answer(bodySize int) {
 	}
 }
 
-// record records the answer, and hands it to the client when that may be.
+// record records the answer. The client gets it once the ledger knows the outcome, or immediately
+// where it need not wait.
 func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	s := c.stream
 	p, a := s.plugin, &s.answer
@@ -146,7 +148,7 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 		return
 	}
 	if !s.holds() || s.call == nil || !p.calls.room(len(body)) {
-		// Where there is no room to keep it, the client gets it at once.
+		// Without room to keep the answer, the client gets it before it is recorded.
 		s.detach()
 		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
 		return
@@ -156,14 +158,16 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	p.calls.held += len(body)
 }
 
-// settled hands the answer to the client whose request ran, when the ledger has been told or could not be.
+// settled hands the answer to the client whose request ran. The ledger has the outcome now, or could not
+// be told.
 func (s *Stream) settled() {
 	f := s.first
 	s.first.drop(s.plugin)
 	s.answerFirst(&f)
 }
 
-// answerFirst answers the current stream, whose request ran, as upstream answered the call.
+// answerFirst gives the current stream, whose request ran, upstream's answer. An answer that is not
+// whole becomes a problem.
 func (s *Stream) answerFirst(f *first) {
 	p := s.plugin
 	if !f.whole {
@@ -199,7 +203,7 @@ func (s *Stream) answerFirst(f *first) {
 	p.headers = headers[:0]
 }
 
-// ownHeaders are copies that do not keep what the host handed over alive.
+// ownHeaders copies headers, so that they do not keep the host's header block alive.
 func ownHeaders(headers [][2]string) [][2]string {
 	out := make([][2]string, len(headers))
 	for i, h := range headers {
@@ -208,8 +212,8 @@ func ownHeaders(headers [][2]string) [][2]string {
 	return out
 }
 
-// carriedFate tells whose answer a call got, and if not upstream's, whether the request had been sent.
-// What an upstream makes up here frees its own keys, as it may anyhow by its answers.
+// carriedFate tells whether upstream answered, and if not, whether the request had been sent.
+// An upstream can forge these signs, but it only frees its own keys that way, which its answers can do anyway.
 func carriedFate(headers [][2]string, body []byte) fate {
 	if said, ok := lookup(headers, headerAnswer); ok {
 		return saidFate(said)
@@ -236,7 +240,7 @@ func carriedFate(headers [][2]string, body []byte) fate {
 	return fateUnknown
 }
 
-// saidFate reads headerAnswer.
+// saidFate is carriedFate for the value of headerAnswer.
 func saidFate(said string) fate {
 	var words [4]string
 	for i := range words {

@@ -6,8 +6,8 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// Action is what a stream callback tells the host to do with the data that it
-// was called for.
+// Action tells the host what to do with the data that a stream callback was called
+// for.
 type Action uint8
 
 const (
@@ -15,16 +15,16 @@ const (
 	// that an earlier Pause held.
 	Continue Action = iota
 	// Pause holds the data: headers until a resume, body in the host's buffer. When the
-	// buffer is full, the host reads no more from the sender; it fails nothing.
+	// buffer is full, the host stops reading from the sender and fails nothing.
 	Pause
-	// PauseAll holds headers and everything behind them: no body callback follows
+	// PauseAll holds headers and everything behind them. No body callback follows
 	// until the request is resumed, whatever the host's settings say about Pause.
 	PauseAll
-	// Collect holds body like Pause, but what comes in beyond the host's limit fails the
-	// stream. Later body callbacks report, and hand over, all that is held.
+	// Collect holds body like Pause, but a body beyond the host's limit fails the stream.
+	// Later body callbacks report, and hand over, everything that the host holds.
 	Collect
-	// Take makes the host forget the piece of body that it showed: the gate has a copy,
-	// and puts it back in front of a later piece.
+	// Take makes the host forget the piece of body that it showed. The gate has a copy and
+	// puts it back in front of a later piece, or does not need it.
 	Take
 )
 
@@ -49,41 +49,41 @@ const (
 	Histogram
 )
 
-// MetricID names a defined metric; 0 is a metric that could not be defined and
-// ignores what it is given.
+// MetricID names a defined metric. 0 is a metric that could not be defined; the gate
+// never changes it.
 type MetricID uint32
 
 // CallStatus tells whether a callout is under way.
 type CallStatus uint8
 
-// What may become of it at once.
+// The statuses of a callout.
 const (
 	CallSent      CallStatus = iota
 	CallRefused              // no healthy host, or a circuit breaker is full
 	CallNoCluster            // the host knows no such cluster
 )
 
-// Host is what the gate asks of its surroundings: the Proxy-Wasm calls it needs,
-// without their encodings. No method panics, whatever the other side answers.
+// Host is what the gate needs of the proxy: Proxy-Wasm calls without their
+// encodings. No method panics, whatever the proxy answers.
 //
-// Methods of the group Streams act on the stream whose callback runs, or on the
-// one that Select chose since the running callback began. What they return is
+// Select and the methods behind it act on the current stream: the one whose callback
+// runs, or the one that Select chose since that callback began. What they return is
 // only valid during the running callback, except for bodies.
 type Host interface {
 	cache.SharedData
 
 	// Now is the wall clock in nanoseconds since 1970.
 	Now() int64
-	// Random fills b with random bytes and tells whether it could.
+	// Random fills b with random bytes. False: the host has none.
 	Random(b []byte) bool
 	// Log writes one line.
 	Log(level Level, line string)
 	// SetTick asks for a tick about every period.
 	SetTick(period time.Duration) bool
-	// Done tells the host that a shutdown it was asked to wait for may go on.
+	// Done tells the host that the shutdown for which Plugin.Shutdown returned false may go on.
 	Done()
 
-	// DefineMetric returns the metric of that name, 0 if it cannot be had.
+	// DefineMetric returns the metric of that name; 0: the host refused.
 	DefineMetric(kind MetricKind, name string) MetricID
 	// AddMetric changes a counter or gauge by delta, which is not 0.
 	AddMetric(id MetricID, delta int64)
@@ -97,37 +97,37 @@ type Host interface {
 	// Dequeue takes the oldest message; false when there is none.
 	Dequeue(queue uint32) ([]byte, bool)
 
-	// Call starts an HTTP callout. It is only used while the plugin context is
-	// active, so that the answer arrives whatever becomes of the stream that it is
-	// for. With CallSent the answer comes as Plugin.OnCallResponse with the id returned
-	// here, else there will be none. headers and body are not kept.
+	// Call starts an HTTP callout. The gate calls it only while the plugin context is
+	// active, so that the answer arrives whatever happens to the stream that it is
+	// for. After CallSent the host calls Plugin.OnCallResponse with the id returned
+	// here; after any other status no answer comes. headers and body are not kept.
 	Call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, CallStatus)
 	// CallHeader returns a header of the answer that OnCallResponse runs for.
 	CallHeader(name string) (string, bool)
-	// CallHeaders returns all headers of the answer, with :status; empty when it broke off after
-	// they had come.
+	// CallHeaders returns all headers of the answer, with :status. They are empty when the answer
+	// broke off after its headers.
 	CallHeaders() [][2]string
 	// CallTrailers tells whether the answer has trailers.
 	CallTrailers() bool
 	// CallBody returns the answer's whole body, empty when there is none.
 	CallBody(size int) []byte
 
-	// Select makes a stream the current one; 0 means the plugin itself. False: the
-	// host does not know the stream any more, and the current one is unchanged.
+	// Select makes a stream the current one; 0 is the plugin itself. False: the host
+	// does not know the stream any more, and the current one is unchanged.
 	Select(stream uint32) bool
 	// RequestHeader returns the first value of one request header.
 	RequestHeader(name string) (string, bool)
-	// RequestHeaders returns all request headers; empty when the host cannot hand
-	// them over, or the request was let go.
+	// RequestHeaders returns all request headers. They are empty when the host cannot hand
+	// them over, or when the request was released.
 	RequestHeaders() [][2]string
-	// RequestBody returns the size bytes of body that the body callback reported, fewer
-	// when the host refuses. The caller owns them.
+	// RequestBody returns the size bytes of body that the body callback reported; fewer: the
+	// host refused. The caller owns them.
 	RequestBody(size int) []byte
 	// PrependRequestBody puts bytes in front of the piece that the body callback is for.
 	// False: the host refused.
 	PrependRequestBody(b []byte) bool
-	// ResponseHeaders returns all response headers; empty when the host cannot hand
-	// them over. Only in OnResponseHeaders.
+	// ResponseHeaders returns all response headers. They are empty when the host cannot hand
+	// them over. Only OnResponseHeaders may call it.
 	ResponseHeaders() [][2]string
 	// ResponseHeader returns the first value of one response header.
 	ResponseHeader(name string) (string, bool)
@@ -139,14 +139,14 @@ type Host interface {
 	ResponseBody(size int) []byte
 	// Property returns a property in its serialized form.
 	Property(path ...string) ([]byte, bool)
-	// SetProperty sets a property of our own on the stream, for access logs and other
-	// filters. value is not empty.
+	// SetProperty sets one of the gate's own properties on the stream, for access logs and
+	// other filters. value is not empty.
 	SetProperty(name, value string)
 	// Reply answers the request locally. details says why, for access logs; it has no
-	// spaces. Within a stream callback the callback must then return Pause.
+	// spaces. A stream callback that calls it must then return Pause.
 	Reply(status int, details string, headers [][2]string, body []byte) bool
-	// ResumeRequest lets a request go on that a callback paused.
+	// ResumeRequest releases a request that a callback paused.
 	ResumeRequest() bool
-	// ResumeResponse lets a response go on that a callback paused.
+	// ResumeResponse releases a response that a callback paused.
 	ResumeResponse() bool
 }

@@ -7,31 +7,32 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// What is kept until the ledger has it: outcomes, until their own time is over, and releases.
+// The calls that the gate keeps until the ledger has them: outcomes, until their own TTL is over, and
+// releases.
 
 const (
-	// maxHeldBytes bounds the answers that are being copied and the messages that were
-	// not acknowledged yet; beyond it, answers are recorded without their bodies. Slow
-	// clients, a slow manager and large answers must not use up the VM's memory, of which
-	// large blocks take several times their size.
+	// maxHeldBytes bounds the answers that are being copied and the messages that are not
+	// acknowledged yet. Beyond it, answers are recorded without their bodies. Slow clients,
+	// a slow manager and large answers must not use up the VM's memory, in which large
+	// blocks take several times their size.
 	maxHeldBytes = 16 << 20
-	// maxRepeating bounds the repetitions to one shard that are under way at once, so that a
-	// manager that comes back is not met with all of them; maxProbing bounds them
-	// while it is away.
+	// maxRepeating bounds the repetitions to one shard that are under way together, so that
+	// a manager that comes back does not get all of them at the same time. maxProbing is the
+	// bound while the manager is away.
 	maxRepeating = 32
 	maxProbing   = 2
-	// overtakeDelay is how long after the answer to a release a call that it takes back
-	// may still arrive: the two come over different connections, and a manager that stood
-	// still reads them in any order.
+	// overtakeDelay is how long after the answer to a release the call that it takes back
+	// may still arrive. The two use different connections, and a manager that stood still
+	// reads them in any order.
 	overtakeDelay = 2 * time.Second
-	// flushPeriod is the least time between two occasions at which all is due at once.
+	// flushPeriod is the least time between two flushes of a shard.
 	flushPeriod = int64(time.Second)
-	// chains is the number of chains in which the calls with outcomes are.
+	// chains is the number of hash chains of the calls that carry outcomes.
 	chains = 256
 )
 
-// outcome returns the call that carries the outcome of an entry, nil when there is none:
-// what the ledger says about such an entry is not the last word.
+// outcome returns the call that carries an entry's outcome to the ledger; nil: there is none. The
+// ledger may not know that outcome yet, so its own answer about the entry may be out of date.
 func (l *ledger) outcome(h *cache.Hash) *call {
 	for c := l.chains[h[len(h)-1]]; c != nil; c = c.next {
 		if c.hash == *h {
@@ -48,7 +49,7 @@ func (l *ledger) enchain(c *call) {
 	c.chained = true
 }
 
-// done ends what enchain began, if it did: the ledger has the outcome, or never will.
+// done undoes enchain: the ledger has the outcome, or will never have it.
 func (l *ledger) done(c *call) {
 	if !c.chained {
 		return
@@ -62,9 +63,9 @@ func (l *ledger) done(c *call) {
 	}
 }
 
-// room tells whether so many bytes more may be held. To make room, kept outcomes lose
-// their bodies, those of each shard first that were sent longest ago: the status is enough to
-// never run the request again.
+// room tells whether the VM may hold so many more bytes. To make room, it takes the bodies
+// from the kept outcomes, the oldest of each shard first. The status is enough to never run
+// the request again.
 func (l *ledger) room(bytes int) bool {
 	for at := 0; l.fat > 0 && l.held+bytes > maxHeldBytes; at++ {
 		for i := range l.shards {
@@ -84,7 +85,8 @@ func (l *ledger) room(bytes int) bool {
 // fat tells whether strip makes the message smaller.
 func (c *call) fat() bool { return len(c.message) > 0 && !c.stripped }
 
-// later queues a call for repetition: until it is pointless, and only so many.
+// later queues a call for repetition. It abandons the call if its deadline is too near, or if too many
+// are queued.
 func (l *ledger) later(c *call) {
 	c.stream = nil
 	now := l.p.host.Now()
@@ -104,9 +106,9 @@ func (l *ledger) later(c *call) {
 	}
 }
 
-// full tells whether there is no place for the call. Releases, of which a manager that is
-// away leaves one for every new request, have half of the places, an equal part for each shard,
-// and push no outcome out.
+// full tells whether there is no place for the call. While a manager is away, every new request
+// leaves a release. So releases get half of the places at most, an equal part for each shard, and
+// outcomes keep the other half.
 func (l *ledger) full(c *call) bool {
 	most := l.p.config.CommitRetry.MaxQueued
 	if c.kind == callRelease && len(l.shards[c.shard].repeat) >= most/2/len(l.shards) {
@@ -137,7 +139,7 @@ func (l *ledger) abandon(c *call, why string) {
 	}
 }
 
-// repeatOnce has a release carried out once more, unless that is pointless by then.
+// repeatOnce queues a release to be made once more after overtakeDelay, unless it is pointless by then.
 func (l *ledger) repeatOnce(c *call, now int64) {
 	c.again = false
 	c.due = now + int64(overtakeDelay)
@@ -146,10 +148,11 @@ func (l *ledger) repeatOnce(c *call, now int64) {
 	}
 }
 
-// lookAt has send look whether repetitions of the shard are due.
+// lookAt makes send look for repetitions of the shard that are due.
 func (l *ledger) lookAt(s *shard) { s.look, l.look = true, true }
 
-// flush makes everything due that is kept for a shard: its manager is back.
+// flush makes the outcomes due that are kept for a shard whose manager is back. Releases keep their
+// times.
 func (l *ledger) flush(s *shard, now int64) {
 	if since := now - s.flushed; since >= 0 && since < flushPeriod {
 		return
@@ -163,9 +166,9 @@ func (l *ledger) flush(s *shard, now int64) {
 	}
 }
 
-// repetitions takes the calls that are due, of each shard as many as may be under way. They go in
-// front of new ones. While a shard is away and there are new calls for it, one of them does so before it
-// is due: then the first call that the manager answers is one that matters.
+// repetitions takes the kept calls that are due, as many of each shard as may be under way. They go
+// before new calls. When a shard is down and there are new calls for it, one kept outcome goes before
+// it is due, so that the first call that the manager answers is an outcome.
 func (l *ledger) repetitions() (due []*call) {
 	looks := l.look
 	l.look = false
@@ -189,7 +192,7 @@ func (l *ledger) repetitions() (due []*call) {
 	return due
 }
 
-// take adds the calls of a shard that are due to those of others.
+// take moves the calls of a shard that are due from its queue to the end of due.
 func (l *ledger) take(s *shard, due []*call, now int64) []*call {
 	probe, limit := s.probe, maxRepeating
 	if s.down {
@@ -236,7 +239,7 @@ func (l *ledger) repeated(c *call) {
 	}
 }
 
-// strip leaves all but the status out of the message.
+// strip removes everything but the status from the message.
 func (c *call) strip() {
 	var result api.Result
 	if c.stripped = true; result.ParseRaw(c.result) != nil {
@@ -246,14 +249,14 @@ func (c *call) strip() {
 	c.encode(&api.Result{Status: result.Status, BodyOmitted: true}, c.ttl())
 }
 
-// matches tells whether f may be a retry of the call's request.
+// matches tells whether f may be the fingerprint of a retry of the call's request.
 func (c *call) matches(f cache.Fingerprint) bool {
 	e := cache.Entry{Fingerprint: c.fingerprint.Short()}
 	return e.Matches(f)
 }
 
-// ttl is how long the outcome is remembered. The ledger counts it from when it hears of it,
-// so that it is never forgotten before it would have been without the delay.
+// ttl is how long the ledger remembers the outcome. It counts from the moment that it learns of the
+// outcome, so a delayed outcome is not forgotten earlier.
 func (c *call) ttl() time.Duration {
 	switch c.kind {
 	case callReject:

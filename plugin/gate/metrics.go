@@ -4,16 +4,16 @@ package gate
 type metrics struct {
 	host Host
 
-	// One of these per request that has a key.
-	hitCommitted  MetricID // replayed at once: committed
-	hitRejected   MetricID // replayed at once: rejected
+	// One of these counts each request that has a key.
+	hitCommitted  MetricID // replayed without waiting: committed
+	hitRejected   MetricID // replayed without waiting: rejected
 	waited        MetricID // replayed after waiting for the original
 	miss          MetricID // forwarded under a reservation
 	mismatch      MetricID // 422
 	conflict      MetricID // 409
 	notRecorded   MetricID // 410
 	notAcceptable MetricID // 406
-	unknown       MetricID // 409: the first one's outcome is unknown
+	unknown       MetricID // 409: the first request's outcome is unknown
 	invalid       MetricID // 400
 	unsupported   MetricID // 400: CONNECT, an upgrade or gRPC
 	bypass        MetricID // forwarded without protection
@@ -24,32 +24,32 @@ type metrics struct {
 	committed MetricID // the answer was recorded
 	rejected  MetricID // the refusal was recorded
 	released  MetricID // nothing ran, the key is free again
-	held      MetricID // unknown
-	oversize  MetricID // recorded without its body
-	fenced    MetricID // the ledger refused the outcome: reserved anew meanwhile
+	held      MetricID // the outcome is unknown
+	oversize  MetricID // the answer was recorded without its body
+	fenced    MetricID // the ledger refused the outcome: it knows another one, or another attempt has the key
 	abandoned MetricID // an outcome that never reached the ledger
 	renewed   MetricID // renewals that the ledger granted
 	lost      MetricID // reservations that another attempt took over while upstream worked
 
 	// Upstream calls of the gate's own.
-	carried  MetricID // made
-	routed   MetricID // not made though the route says so: the router carried the request
-	upstream MetricID // their duration, microseconds
+	carried  MetricID // calls made
+	routed   MetricID // calls not made although the route asks for it: the router carried the request
+	upstream MetricID // duration of the calls, microseconds
 
 	callout    MetricID // duration of callouts, microseconds
 	wait       MetricID // how long duplicates waited, milliseconds
 	batches    MetricID // callouts that carry several calls
-	batchItems MetricID // calls in each of those
+	batchItems MetricID // calls in each of these callouts
 	retries    MetricID // callouts that repeat an earlier one
 	moved      MetricID // reserves that went on to the key's new owner
 	astray     MetricID // calls that a manager refused because it is another shard, or another one owns the key
-	orphaned   MetricID // duplicates that found the VM dead that worked on their key
+	orphaned   MetricID // duplicates that found that the VM that worked on their key is dead
 	waiters    MetricID // duplicates that wait now
 	entries    MetricID // entries in the cache
 	bytes      MetricID // bytes of recorded answers in the cache
 	evicted    MetricID // entries that made room for others
-	full       MetricID // keys refused because nothing could make room for them
-	unkept     MetricID // answers that found no room
+	full       MetricID // keys refused because no entry could make room for them
+	unkept     MetricID // answers that found no room in the cache
 	casRetry   MetricID // shared-data updates repeated because another VM was faster
 }
 
@@ -109,8 +109,8 @@ func (m *metrics) define(host Host) {
 // count adds one.
 func (m *metrics) count(id MetricID) { m.add(id, 1) }
 
-// add changes a counter or a gauge. A host refuses to change a counter by 0, so
-// that never reaches it.
+// add changes a counter or a gauge. It leaves out a change by 0, which a host refuses
+// for counters.
 func (m *metrics) add(id MetricID, delta int64) {
 	if id != 0 && delta != 0 {
 		m.host.AddMetric(id, delta)
@@ -124,7 +124,7 @@ func (m *metrics) set(id MetricID, value int64) {
 	}
 }
 
-// sample adds to a histogram; a clock that went backwards counts as 0.
+// sample adds a sample to a histogram. A negative one, from a clock that was set back, counts as 0.
 func (m *metrics) sample(id MetricID, value int64) {
 	if id != 0 {
 		m.host.RecordMetric(id, uint64(max(value, 0)))

@@ -6,17 +6,18 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// What the answers of the ledger mean. All of this runs in the plugin context.
+// What the gate does with the ledger's answers. Everything but reserve and askFor runs in the
+// plugin context only.
 
-// reserve asks the ledger for the right to run the request. The call is not one that the
-// manager may hold: nearly all keys are new, and a manager that hangs is found out within
+// reserve asks the ledger for the right to run the request. The manager may not hold this
+// first call: nearly all keys are new, and the gate notices a manager that hangs within
 // the time of an ordinary call.
 func (s *Stream) reserve() verdict {
 	s.shard = s.plugin.calls.first(&s.attempt)
 	return s.askFor(0)
 }
 
-// askFor sends a reserve that the manager may hold for so long while another attempt is
+// askFor sends a reserve. The manager may hold it for wait nanoseconds while another attempt is
 // pending.
 func (s *Stream) askFor(wait int64) verdict {
 	s.own()
@@ -29,8 +30,8 @@ func (s *Stream) askFor(wait int64) verdict {
 	return verdictPause
 }
 
-// take returns the stream that waits for the call, now the current one; nil
-// when there is none any more.
+// take takes the waiting stream from the call and makes it the current one. nil: no stream
+// waits any more.
 func (p *Plugin) take(c *call) *Stream {
 	s := c.stream
 	c.stream = nil
@@ -54,7 +55,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		switch r.answer.State {
 		case api.StateReserved:
 			if s == nil {
-				// Nobody is there to run it any more.
+				// The stream has ended, so the request will not run.
 				p.release(c, now+int64(r.answer.ExpiresIn))
 				return
 			}
@@ -62,8 +63,8 @@ func (p *Plugin) reserved(c *call, r *reply) {
 			s.act(s.forward(c.sent))
 		case api.StatePending:
 			if s != nil && c.wait == 0 && s.mayWait(now) {
-				// Another gate's. Now that the manager is known to answer, it may hold the
-				// call. The cache's entry stays: duplicates here wait for this one.
+				// Another gate works on the key. The manager is known to answer now, so it may hold
+				// the second call. The cache's entry stays: duplicates in this proxy wait for it.
 				s.hasWaited = true
 				s.askFor(s.deadline(now) - now)
 				return
@@ -91,7 +92,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 	case replyMoved:
 		p.moved(c, s, now)
 	case replyRefused:
-		// An older manager does not know the end of the message.
+		// An older manager does not know unknown_ttl, the end of the message: send it without.
 		if c.plain = true; s == nil {
 			p.forget(c, now)
 			return
@@ -105,7 +106,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 			s.act(s.outcomeUnknown())
 		}
 	case replyFenced, replyConflict:
-		// The key was reserved again under our token's feet.
+		// Another attempt has the key, or this attempt's outcome is known already.
 		p.forget(c, now)
 		if s != nil {
 			s.act(s.conflict(0))
@@ -115,9 +116,9 @@ func (p *Plugin) reserved(c *call, r *reply) {
 	}
 }
 
-// pending deals with a key that another gate works on. The manager has held the
-// call as long as it may wait. A manager that holds calls for less is asked
-// again, but not at once.
+// pending deals with a key that another gate works on. The manager has usually held the
+// call for as long as the stream may wait. A manager that holds calls for a shorter time is
+// asked again after recheckPeriod.
 func (s *Stream) pending(remaining, now int64) {
 	s.owner = false
 	if s.mayWait(now) {
@@ -135,14 +136,14 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	if r.full {
 		problem.Code, problem.Title = api.CodeLedgerFull, "The idempotency ledger has no room for new keys"
 	}
-	// failure_mode is for a ledger that cannot be asked. One that says that it is the wrong one was asked.
+	// failure_mode is for a ledger that cannot be asked. A ledger that refuses the key as the wrong one was asked.
 	closed := c.route.FailureMode == config.FailClosed || r.astray != ""
 	if closed {
 		p.failWaiters(&c.hash, problem)
 	}
 	if r.maybe {
-		// The reservation may exist, or will; left alone it would block the key until it
-		// runs out.
+		// The ledger may have the reservation, now or soon. Without a release it would block
+		// the key until it runs out.
 		p.release(c, now+int64(c.route.PendingTTL)).again = true
 	}
 	p.forget(c, now)
@@ -159,7 +160,7 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	s.act(s.bypass())
 }
 
-// learned fills the cache with an outcome that the ledger knew.
+// learned fills the cache with an outcome that the ledger told.
 func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
 	if a.ExpiresIn <= 0 {
 		p.forget(c, now)
@@ -172,7 +173,7 @@ func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
 	p.fill(&o, now)
 }
 
-// fill records an outcome in the cache and wakes who waits for it.
+// fill records an outcome in the cache and wakes the waiters of its entry.
 func (p *Plugin) fill(o *cache.Outcome, now int64) {
 	p.write(&write{outcome: *o, left: writeTries}, now)
 }
@@ -186,19 +187,19 @@ func (p *Plugin) forget(c *call, now int64) {
 	p.write(&write{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: writeTries}, now)
 }
 
-// write is a change of a pending entry that the cache could not make: too many others wrote
-// to the same bucket. Left alone, the entry would keep duplicates waiting until
-// it expires.
+// write is a change of a pending entry. It is tried again when the cache could not make it
+// because too many others wrote to the same bucket. Otherwise the entry would keep duplicates
+// waiting until it expires.
 type write struct {
 	outcome cache.Outcome
 	release bool
-	left    int // tries
+	left    int // tries that are left
 }
 
 const (
 	// writeTries bounds how often a change is tried, once per tick.
 	writeTries = 10
-	// maxWrites bounds the changes that wait for another try.
+	// maxWrites bounds the changes that wait for another try. Beyond it they are dropped.
 	maxWrites = 64
 )
 
@@ -217,7 +218,7 @@ func (p *Plugin) write(w *write, now int64) {
 	}
 }
 
-// rewrite tries the changes again that failed before.
+// rewrite tries the failed changes again.
 func (p *Plugin) rewrite(now int64) {
 	if len(p.writes) == 0 {
 		return
@@ -229,9 +230,9 @@ func (p *Plugin) rewrite(now int64) {
 	}
 }
 
-// release gives a reservation back that nothing will run under. The cache's entry
-// stays until the ledger has heard of it, so that the next duplicate finds the
-// key free. expires is when the reservation ends.
+// release gives back a reservation that no request will run under. expires is when the
+// reservation ends. The cache's entry stays until the ledger knows of the release, so that
+// the next duplicate finds the key free.
 func (p *Plugin) release(c *call, expires int64) *call {
 	n := *c
 	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
@@ -269,8 +270,8 @@ func (p *Plugin) recorded(c *call, r *reply) {
 		p.settled(c, now)
 	case replyTooLarge, replyRefused:
 		if !c.stripped {
-			// The ledger's limit is below ours, or something in the answer is not to its
-			// liking. That it ran is still worth recording.
+			// The ledger's limit is lower than the gate's, or it does not accept something in the
+			// answer. The status alone still prevents a second run.
 			c.strip()
 			c.stream = s
 			if s != nil {
@@ -282,8 +283,8 @@ func (p *Plugin) recorded(c *call, r *reply) {
 		p.keep(c, now, false)
 		p.calls.abandon(c, "the manager refuses to record an outcome")
 	default:
-		// Upstream did run: the client gets its answer, and duplicates that come
-		// here get it as well. The ledger hears of it as soon as it can.
+		// Upstream ran the request. The client and the duplicates in this proxy get the answer
+		// now, and the ledger gets it as soon as it can be reached.
 		p.keep(c, now, false)
 		p.calls.later(c)
 	}
@@ -299,7 +300,7 @@ func (p *Plugin) reported(c *call, r *reply) {
 	case replyFenced:
 		p.metrics.count(p.metrics.fenced)
 	case replyConflict, replyUnknown:
-		// The ledger knows more than we do.
+		// The ledger knows more about the outcome than the gate.
 	case replyTooLarge, replyRefused:
 		p.calls.abandon(c, "the manager refuses to record an outcome")
 		return
@@ -311,9 +312,9 @@ func (p *Plugin) reported(c *call, r *reply) {
 	p.forget(c, r.at)
 }
 
-// keep fills the cache with the call's outcome, once. Until the ledger knows of it, the
-// cache's entry is all that keeps duplicates here from asking a ledger that would let them
-// run, so it stays.
+// keep fills the cache with the call's outcome, once. known: the ledger has it. Until then
+// only the cache's entry keeps duplicates in this proxy from asking a ledger that would let
+// them run, so the entry is not evicted.
 func (p *Plugin) keep(c *call, now int64, known bool) {
 	if c.cached {
 		if known {
@@ -331,12 +332,12 @@ func (p *Plugin) keep(c *call, now int64, known bool) {
 	p.fill(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
 		Expires: now + int64(c.ttl()), Raw: c.result,
-		// Where there is nobody else to ask, that it ran outlasts its answer.
+		// Where there is no ledger to ask, the entry must outlast its answer.
 		Sole: c.route.Ledger == config.LedgerNone || !known,
 	}, now)
 }
 
-// settled tells the cache that the ledger has the last word on the call's outcome now.
+// settled tells the cache that the ledger knows the call's outcome now, so the entry may be evicted.
 func (p *Plugin) settled(c *call, now int64) {
 	if c.cached {
 		p.table.Settle(&c.hash, &c.token, now)

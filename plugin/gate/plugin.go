@@ -10,33 +10,33 @@ import (
 )
 
 const (
-	// tickPeriod is how often a VM looks after what nothing else reminds it of:
-	// waits that are over, outcomes to repeat, answers that got lost, the sweep.
+	// tickPeriod is the time between two ticks. The tick does what no other callback
+	// triggers: waits that are over, outcomes to repeat, answers that got lost, the sweep.
 	tickPeriod = 200 * time.Millisecond
-	// recheckPeriod is how often waiting duplicates look into the cache without
-	// having been woken.
+	// recheckPeriod is how often waiting duplicates look into the cache when nobody
+	// wakes them.
 	recheckPeriod = time.Second
-	// lostGrace is how long after its timeout a callout's answer is waited for.
-	// The host answers a timeout by itself, so this is for answers that get lost.
+	// lostGrace is how long the gate waits for a callout's answer after the timeout.
+	// The host reports timeouts itself, so only an answer that got lost takes longer.
 	lostGrace = 5 * time.Second
-	// sweepSets bounds the part of the cache that one tick looks at: with it, one VM looks
-	// through a table of the default size within the default interval.
+	// sweepSets bounds the buckets that one tick sweeps. It is large enough for one VM to
+	// sweep a table of the default size within the default interval.
 	sweepSets = 320
 	// drainMessages bounds the messages that one queue callback takes.
 	drainMessages = 256
-	// pumpRounds bounds how often one callback follows up on its own consequences.
+	// pumpRounds bounds how often one callback does the work that its own work has caused.
 	pumpRounds = 8
 	// maxActs bounds the replies and resumes of one callback of the plugin context. The host
-	// carries them out when the callback has returned, each within the one before, and every
-	// one calls back into the VM: about 300 of them overflow its stack, and the VM is lost
-	// with all its streams.
+	// carries them out after the callback, each within the one before, and each calls back
+	// into the VM. About 300 of them overflow its stack, and the VM is lost with all its
+	// streams.
 	maxActs = 32
 )
 
-// Messages between VMs. Sixteen bytes are the hash of an entry that ended.
+// Messages between VMs. A message of sixteen bytes is the hash of an entry that ended.
 const (
-	messageKick = 'k' // to itself: there is work for the plugin context
-	messageAll  = 'a' // entries ended whose hashes are not known: all must look
+	messageKick = 'k' // from a VM to itself: there is work for the plugin context
+	messageAll  = 'a' // entries of unknown hashes ended: all waiters must look
 )
 
 // Plugin is the gate in one VM. Its methods are the host's callbacks; they
@@ -52,36 +52,36 @@ type Plugin struct {
 	calls   ledger
 	carrier carrier
 
-	working   []*reservation // upstream works under them: the tick renews them
-	renewNext int            // the one that the last tick looked at last
+	working   []*reservation // those that upstream works under: the tick renews them
+	renewNext int            // the position in working at which the last tick stopped
 
-	waiting list    // duplicates
+	waiting list    // duplicates that wait for an entry to end
 	endings endings // replies that wait for their requests' ends
 	bodies  bodyWatch
-	partial list  // those of which the host holds body until more of it comes
-	uploads int   // bytes of request bodies that are held here
+	partial list  // streams with a body that the host holds until more of it comes
+	uploads int   // bytes of request bodies that the VM holds
 	fullAt  int64 // an answer of more bytes fills the host's buffer; 0: not seen yet
-	stuck   bool  // it was said that a request body stands still
+	stuck   bool  // the log already says that a request body stands still
 	ticks   int64
-	ticked  int64   // the last tick, except those that only look at endings
-	writes  []write // changes of the cache to be tried again
+	ticked  int64   // time of the last tick, except those that only look at endings
+	writes  []write // cache changes that must be tried again
 
 	woken    []cache.Hash // entries whose local waiters must look again
-	wokenAll bool
-	kicked   bool   // a kick is in our queue
-	inside   bool   // the plugin context is active and will pump
-	acts     int    // replies and resumes of the running callback
-	overdue  bool   // waiters whose time is over are left
-	chosen   uint32 // the stream that was selected, 0: none
-	draining bool   // the host waits for us to finish
+	wokenAll bool         // all local waiters must look again
+	kicked   bool         // a kick is in this VM's queue
+	inside   bool         // the plugin context is active and will pump
+	acts     int          // replies and resumes of the running callback
+	overdue  bool         // there may be waiters whose time is over
+	chosen   uint32       // the selected stream; 0: none
+	draining bool         // the host waits for Host.Done
 
-	swept     cache.Stats // what the metrics know already
+	swept     cache.Stats // the counts that the metrics already include
 	rechecked int64
-	beaten    int64 // the last beat
-	steady    int64 // since when this VM has beaten without a gap, 0: since its start
+	beaten    int64 // time of the last beat
+	steady    int64 // since when this VM beats without a gap; 0: since its start
 	sweepSize int
 
-	// Buffers that are used again from call to call.
+	// Buffers that calls reuse.
 	entry   cache.Entry
 	scratch []byte
 	headers [][2]string
@@ -90,11 +90,11 @@ type Plugin struct {
 // New returns a gate that is not started.
 func New(host Host) *Plugin { return &Plugin{host: host} }
 
-// Start reads the configuration and prepares the VM. The error says what is
-// wrong, naming the field; the plugin must then not be used.
+// Start reads the configuration and prepares the VM. An error names the field that is
+// wrong and says why; the plugin must then not be used.
 //
-// It is also called on VMs that never get a stream, so what it does is harmless
-// there: a scratch key, a queue that nobody writes to, metrics by name.
+// Hosts also call it on VMs that never get a stream, so it does only what is harmless
+// there: it writes a scratch key and a beat, registers a queue, and defines metrics.
 func (p *Plugin) Start(configuration []byte) error {
 	cfg, err := config.Parse(configuration)
 	if err != nil {
@@ -119,7 +119,7 @@ func (p *Plugin) Start(configuration []byte) error {
 		Prefix:     cachePrefix,
 		MaxEntries: cfg.MaxEntries,
 		MaxBytes:   cfg.MaxBytes,
-		// What comes with a body: status and headers.
+		// A body comes with a status and headers.
 		MaxResultBytes: cfg.LargestAnswer() + api.MaxResultHeaderBytes,
 	})
 	p.beaten = p.host.Now()
@@ -135,22 +135,22 @@ func (p *Plugin) Start(configuration []byte) error {
 	if !p.host.SetTick(tickPeriod) {
 		return startError("the host refused to set the tick period")
 	}
-	// Whatever is in the queue raises no callback.
+	// Messages that are in the queue already raise no callback.
 	p.drain()
 	return nil
 }
 
-// cachePrefix starts the keys of all that gates keep in shared data. A gate and its
-// successor share them; the version in each record tells formats apart.
+// cachePrefix is the prefix of all keys that gates use in shared data. An older and a newer
+// gate share them; the version in each record tells their formats apart.
 const cachePrefix = "oncegate"
 
 type startError string
 
 func (e startError) Error() string { return string(e) }
 
-// Shutdown tells that the host wants to remove the plugin. True: at once.
-// Otherwise requests are still running, whose reservations are renewed, or outcomes are on
-// their way to the ledger or the cache. Host.Done is called when these have arrived or run out.
+// Shutdown tells the plugin that the host wants to remove it. True: the host may do so now.
+// False: requests still run and need renewals, or outcomes are on their way to the ledger or
+// the cache. The plugin calls Host.Done once all of them have arrived or run out.
 func (p *Plugin) Shutdown() bool {
 	if p.idle() {
 		return true
@@ -191,7 +191,7 @@ func (p *Plugin) OnTick() {
 		return
 	}
 	p.ticked = now
-	// A kick that never came back must not silence all later ones.
+	// A kick that got lost must not suppress all later ones.
 	p.kicked = false
 	p.drain()
 	p.beat(now)
@@ -220,8 +220,8 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 	}
 	p.enter()
 	if p.carrier.answered(id, bodySize) {
-		// Upstream answers many in one turn of the event loop, each in a callback of its own. Their outcomes go
-		// to the ledger together, out of the queue callback behind them.
+		// In one turn of the event loop upstream may answer many calls, each in its own callback. The queue
+		// callback that follows sends their outcomes to the ledger together.
 		p.leave()
 		return
 	}
@@ -242,25 +242,24 @@ func (p *Plugin) beat(now int64) {
 	p.table.Beat(p.queue, now)
 }
 
-// beatGap is how late a beat may be until the VM must have stood still.
+// beatGap is the time after which a late beat means that the VM stood still.
 const beatGap = 3 * cache.BeatPeriod
 
-// dead tells whether the VM of another queue has died. A VM that stood still itself does
-// not judge the others by their silence before they had time to beat: the whole proxy
-// may have stood still.
+// dead tells whether the VM of another queue has died. After this VM stood still it judges
+// no other VM until that one had time to beat, because the whole proxy may have stood still.
 func (p *Plugin) dead(queue uint32, now int64) bool {
 	return queue != p.queue && now-p.beaten < beatGap && now-p.steady >= 2*cache.BeatPeriod && !p.table.Alive(queue, now)
 }
 
-// enter begins a callback of the plugin context.
+// enter begins a callback of the plugin context; leave ends it.
 func (p *Plugin) enter() { p.inside, p.chosen, p.acts = true, 0, 0 }
 
-// spent tells that the running callback may neither answer nor resume another stream;
-// the next one goes on.
+// spent tells whether the running callback has answered or resumed as many streams as it
+// may. The next callback goes on.
 func (p *Plugin) spent() bool { return p.acts >= maxActs }
 
-// choose makes a stream, or with 0 the plugin, the one that host calls are about.
-// Only callbacks of the plugin context do so.
+// choose makes a stream the one that host calls act on; 0 is the plugin itself. False: the
+// host does not know the stream any more. Only callbacks of the plugin context may call it.
 func (p *Plugin) choose(stream uint32) bool {
 	if p.chosen == stream {
 		return true
@@ -272,7 +271,7 @@ func (p *Plugin) choose(stream uint32) bool {
 	return true
 }
 
-// drain takes the messages out of our queue.
+// drain takes the messages out of this VM's queue.
 func (p *Plugin) drain() {
 	p.kicked = false
 	for range drainMessages {
@@ -289,9 +288,9 @@ func (p *Plugin) drain() {
 	}
 }
 
-// pump does what is due in the plugin context: sends calls, wakes duplicates.
-// Only here streams other than the one whose callback runs are answered: a local
-// reply makes the host stop the running callback's stream, whichever it was for.
+// pump does the work of the plugin context: it sends calls and wakes duplicates. Only here
+// may the gate answer a stream other than the one whose callback runs, because a local reply
+// makes the host stop the running callback's stream, whichever stream the reply is for.
 func (p *Plugin) pump() {
 	p.refuseBodies()
 	p.sendReplies()
@@ -321,16 +320,16 @@ func (p *Plugin) due() bool {
 	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing || p.endings.due()
 }
 
-// kick asks for a queue callback, in which the plugin context is active. If it
-// cannot be had, the tick does the work.
+// kick asks for a queue callback, in which the plugin context is active. If the host
+// refuses the message, the tick does the work.
 func (p *Plugin) kick() {
 	if !p.inside && !p.kicked {
 		p.kicked = p.host.Enqueue(p.queue, []byte{messageKick})
 	}
 }
 
-// wake tells the waiters of an entry that it ended. queues are the VMs that the
-// cache knows to wait.
+// wake tells the waiters of an entry that it ended. queues are those of the VMs in
+// which, as far as the cache knows, duplicates wait.
 func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
 	for _, queue := range queues {
 		if queue != p.queue {
@@ -343,7 +342,7 @@ func (p *Plugin) wake(hash *cache.Hash, queues []uint32) {
 	}
 }
 
-// wakeAll tells VMs that some entry ended.
+// wakeAll tells VMs that some entry ended: all their waiters look again.
 func (p *Plugin) wakeAll(queues []uint32) {
 	for _, queue := range queues {
 		if queue == p.queue {
@@ -355,7 +354,7 @@ func (p *Plugin) wakeAll(queues []uint32) {
 	}
 }
 
-// report brings the metrics up to date with the table's counts.
+// report adds to the metrics what the table has counted since the last report.
 func (p *Plugin) report() {
 	stats := p.table.Stats()
 	m := &p.metrics

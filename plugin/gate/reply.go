@@ -5,21 +5,21 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// reply is what came back for a call.
+// reply is the result of a call.
 type reply struct {
 	kind replyKind
-	// maybe: the manager may have acted on the call though it did not say so.
+	// maybe: the manager may have acted on the call although it did not say so.
 	maybe bool
 	at    int64 // when it came
-	// retryAfter is what the manager asks for, seconds; 0: nothing.
+	// retryAfter is the wait that the manager asks for, seconds; 0: none.
 	retryAfter int
-	// full: the manager has no room for new keys; replyUnavailable.
+	// full: the manager has no room for new keys. Only with replyUnavailable.
 	full   bool
 	answer api.ReserveReply
-	// astray is the code of a manager that is not, or does not take itself for, the key's owner; empty: it is none
-	// of these. replyUnavailable.
+	// astray is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not own
+	// the key; empty: no such refusal. Only with replyUnavailable.
 	astray api.Code
-	// why says what happened instead of an answer, for the log; replyUnavailable.
+	// why says for the log what happened instead of an answer. Only with replyUnavailable and replyRefused.
 	why string
 }
 
@@ -33,12 +33,12 @@ const (
 	replyUnknown                      // 409: another attempt's outcome is unknown
 	replyRefused                      // 4xx: the manager will never take this message
 	replyTooLarge                     // 413
-	replyMoved                        // 421: the key's new owner is to be asked
-	replyUnavailable                  // no word from the manager, or one that is not an answer
+	replyMoved                        // 421: the key's new owner must be asked
+	replyUnavailable                  // the manager did not answer, or did not do what was asked
 )
 
-// read classifies an answer. Only one that carries the manager's own header is the
-// manager's; everything else was made on the way.
+// read classifies an answer. Only an answer with the manager's own header is from the
+// manager; a proxy on the way made all others.
 func (l *ledger) read(c *call, bodySize int) reply {
 	host := l.p.host
 	text, _ := host.CallHeader(headerStatus)
@@ -54,7 +54,7 @@ func (l *ledger) read(c *call, bodySize int) reply {
 	return l.understand(c, l.single(status, bodySize))
 }
 
-// single takes a whole answer from the host: its body as far as it may matter.
+// single reads the answer to a call that went by itself. It reads the body only where understand needs it.
 func (l *ledger) single(status int64, bodySize int) (a api.BatchAnswer) {
 	host := l.p.host
 	a.Status = int(status)
@@ -76,7 +76,7 @@ func (l *ledger) single(status int64, bodySize int) (a api.BatchAnswer) {
 	return a
 }
 
-// hasCode tells whether the problem's code is needed to tell what a status means.
+// hasCode tells whether the meaning of a status depends on the problem's code.
 func hasCode(status int) bool { return status == 409 || status == 421 || status == 503 }
 
 // understand classifies what the manager said.
@@ -110,7 +110,7 @@ func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
 		return reply{kind: replyMismatch}
 	}
 	// The manager refused: it is starting, stopping, overloaded or full, or does
-	// not accept our credentials. It did nothing.
+	// not accept the gate's credentials. It did nothing.
 	r := reply{
 		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + decimal(int64(a.Status)),
@@ -124,8 +124,9 @@ func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
 	return r
 }
 
-// refusesMessage tells whether a manager that answers with the status will never take the
-// message. One that does not know the credentials or the path, or is another shard, may be put right meanwhile.
+// refusesMessage tells whether a manager that answers with this status will never accept the
+// message. Wrong credentials, paths and shards can be corrected, and load passes, so these
+// statuses do not count.
 func refusesMessage(status int) bool {
 	switch status {
 	case 401, 403, 404, 405, 408, 421, 425, 429:

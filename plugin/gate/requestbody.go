@@ -6,25 +6,25 @@ import (
 )
 
 const (
-	// maxUploadBytes bounds the request bodies that a VM holds until the rest of them is
-	// there. Beyond it, the host holds them. One body that is alone may be larger: as large
-	// as max_request_body_bytes.
+	// maxUploadBytes bounds the bytes of request bodies that a VM holds. Beyond it, the host
+	// holds them. If the VM holds no other body, one body may be as large as
+	// max_request_body_bytes.
 	maxUploadBytes = 8 << 20
-	// leaveBytes of a body are left to the host in any case: less than any useful buffer
-	// limit, and most bodies have no more.
+	// leaveBytes is how much of a body the gate always leaves to the host. It is less than any
+	// useful buffer limit, and most bodies are no larger.
 	leaveBytes = 16 << 10
 )
 
-// upload is what is known of a request's body while it is read.
+// upload is what the gate knows about a request's body while it reads it.
 type upload struct {
 	body    *request.Body
 	keyed   bool  // the key comes from the body
-	length  int64 // the declared one, -1 when there is none
+	length  int64 // as declared; -1: not declared
 	takes   takes
-	kept    []byte // the pieces that were taken over; where the key is read from JSON, all
+	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
 	left    int    // bytes of kept that the host holds as well
-	claimed int    // of the bytes that the VM may hold, for kept
-	// carry: the whole body is to be kept for an upstream call of the gate's; whole: it is.
+	claimed int    // bytes that kept counts in Plugin.uploads
+	// carry: the gate wants the whole body for an upstream call of its own. whole: kept has it.
 	carry, whole bool
 }
 
@@ -32,7 +32,7 @@ type upload struct {
 type takes uint8
 
 const (
-	takesPerhaps takes = iota // not looked at yet
+	takesPerhaps takes = iota // not decided yet
 	takesYes
 	takesNo
 )
@@ -50,7 +50,7 @@ func (u *upload) begin(body *request.Body, headers request.Headers, keyed bool) 
 	}
 }
 
-// taken are the bytes that only the gate has.
+// taken returns the bytes that the gate has and the host has not.
 func (u *upload) taken() []byte { return u.kept[u.left:] }
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
@@ -63,7 +63,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 	case phaseEnding:
 		return s.endBody()
 	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
-		// Continue would send the held headers on.
+		// Continue would release the held headers.
 		return Pause
 	}
 	return Continue
@@ -116,9 +116,9 @@ func (s *Stream) readBody(size int, end bool) Action {
 	return s.held(s.bodyRead(piece, whole))
 }
 
-// holdLast holds the piece that completes a body, until its end comes: the host would close a
-// connection of HTTP/1 for an answer before that. In HTTP/2 no connection is closed, and the
-// end of a larger body may be held up behind a full buffer.
+// holdLast holds the piece that completes a body until its end comes, because for an earlier
+// answer the host would close an HTTP/1 connection. In HTTP/2 the host closes no connection,
+// and the end of a larger body may be stuck behind a full buffer, so holdLast is not used there.
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {
@@ -135,10 +135,10 @@ func (s *Stream) holdLast(piece []byte) Action {
 	return Pause
 }
 
-// holdPiece holds a piece until the rest of the body is there. The host reads no more from
-// the client when its buffer is full, and the gate cannot know how much that is: with less
-// than the gate wants to see, both would wait for the other forever. So the gate takes the
-// pieces of larger bodies over, and puts them back in front of the last.
+// holdPiece holds a piece until the rest of the body is there. The host stops reading from
+// the client when its buffer is full. The gate does not know the buffer's size: if it is smaller
+// than the body, host and gate would wait for each other forever. So the gate takes over the
+// pieces of larger bodies and puts them back in front of the last one.
 func (s *Stream) holdPiece(piece []byte) Action {
 	p, u := s.plugin, &s.upload
 	take := u.body.Len() > leaveBytes && s.takesOver()
@@ -165,10 +165,10 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	return Pause
 }
 
-// takesOver tells whether the gate may take pieces of the body over. If trailers come, they
-// come when the last piece has gone by. So the gate must know which one that is: by the
-// declared length, or because there are no trailers. HTTP/1 has none, unless the
-// host was told to let them pass and the client does not announce them.
+// takesOver tells whether the gate may take over pieces of the body. It can put them back only
+// in front of a piece, and trailers come after the last one. So it must know which piece is the
+// last: from the declared length, or because no trailers follow. In HTTP/1 none follow that the
+// client has not announced, unless the host is configured to pass them.
 func (s *Stream) takesOver() bool {
 	u := &s.upload
 	if u.takes == takesPerhaps {
@@ -186,14 +186,14 @@ func (s *Stream) http1() bool {
 	return len(protocol) > 6 && string(protocol[:6]) == "HTTP/1"
 }
 
-// keyInside tells whether the key is to be read from the body, which must be at hand for that.
+// keyInside tells whether the key must be read from the body, for which the gate needs all of it.
 func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.JSONPath != "" }
 
-// keeps tells whether all pieces of the body are kept.
+// keeps tells whether the gate keeps all pieces of the body.
 func (s *Stream) keeps() bool { return s.upload.carry || s.keyInside() }
 
-// claimUpload counts so many bytes more, and at first all that may come, for what is kept.
-// false: the VM holds too much already.
+// claimUpload claims room for more bytes in kept. If the length is declared, it claims all of it
+// the first time. False: the VM holds too much already.
 func (s *Stream) claimUpload(more int) bool {
 	p, u := s.plugin, &s.upload
 	need := len(u.kept) + more
@@ -218,14 +218,15 @@ func (s *Stream) unclaim() {
 	s.upload.claimed, s.upload.kept, s.upload.left = 0, nil, 0
 }
 
-// putBack gives the host what was taken over, in front of the piece at hand.
+// putBack returns the taken bytes to the host, in front of the current piece. False: the host
+// refused them.
 func (s *Stream) putBack() bool {
 	taken := s.upload.taken()
 	return len(taken) == 0 || s.plugin.host.PrependRequestBody(taken)
 }
 
-// bodyRead decides when the body, or as much of it as counts, has been digested. piece is
-// its last one.
+// bodyRead decides once the body is digested, either all of it or max_request_body_bytes. piece is
+// its last piece.
 func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	p, route, u := s.plugin, s.route, &s.upload
 	if u.keyed {
@@ -249,7 +250,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 			s.dropBody()
 			return s.keyless()
 		}
-		s.identify(key, nil) // the scope is known since the headers
+		s.identify(key, nil) // the headers gave the scope
 	}
 	s.fingerprint = p.digester.BodyFingerprint(u.body)
 	if u.carry && whole && !u.body.Truncated() {
@@ -266,7 +267,7 @@ func (s *Stream) unreadableBody() verdict {
 	})
 }
 
-// keepWhole keeps the body, now whole, for an upstream call; piece is its last one.
+// keepWhole keeps the whole body for an upstream call, if there is room. piece is its last piece.
 func (s *Stream) keepWhole(piece []byte) {
 	p, u := s.plugin, &s.upload
 	whole := piece
@@ -281,7 +282,7 @@ func (s *Stream) keepWhole(piece []byte) {
 	u.kept, u.left, u.claimed, u.whole = whole, len(whole), len(whole), true
 }
 
-// dropBody gives up what was needed to read the body.
+// dropBody gives up what the stream holds of the body.
 func (s *Stream) dropBody() {
 	p, u := s.plugin, &s.upload
 	p.arrived(s)

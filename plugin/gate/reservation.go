@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// attempt names one attempt at a key, in the ledger and in the cache. Calls have a copy.
+// attempt names one attempt at a key, in the ledger and in the cache. Each call has a copy.
 type attempt struct {
 	route       *config.Route
 	hash        cache.Hash
@@ -17,7 +17,7 @@ type attempt struct {
 	scope       request.Scope
 	fingerprint request.Fingerprint
 	token       cache.Token
-	// trace are headers of the request that go along with calls.
+	// trace are the request's headers that go along with calls.
 	trace [][2]string
 	// shard is the position of the key's owner in manager.shards.
 	shard int
@@ -25,7 +25,7 @@ type attempt struct {
 	owner bool
 }
 
-// unknownTTL is what the ledger is told.
+// unknownTTL is the TTL that the ledger gets.
 func (a *attempt) unknownTTL() time.Duration {
 	if a.route.UnknownTTL == 0 {
 		return api.NoUnknown
@@ -33,13 +33,13 @@ func (a *attempt) unknownTTL() time.Duration {
 	return a.route.UnknownTTL
 }
 
-// forgotten is when the ledger has forgotten a reservation that nobody ends and that expires
-// then: until that it takes the key for one whose outcome is unknown.
+// forgotten is when the ledger forgets a reservation that expires then and that nobody ends. Between
+// the two times the ledger treats the outcome as unknown.
 func (a *attempt) forgotten(expires int64) int64 { return expires + int64(a.route.UnknownTTL) }
 
 // pendingEnd is when the attempt's entry in the cache ends unless it is renewed. Without a
-// ledger, the entry of a VM that died is all that tells of an unknown outcome, so it lasts
-// as long as that.
+// ledger, only the entry of a VM that died tells of the unknown outcome, so it lasts for
+// UnknownTTL longer.
 func (a *attempt) pendingEnd(now int64) int64 {
 	end := now + int64(a.route.PendingTTL)
 	if a.route.Ledger == config.LedgerNone {
@@ -48,17 +48,16 @@ func (a *attempt) pendingEnd(now int64) int64 {
 	return end
 }
 
-// reservation is an attempt's hold on its key. It belongs to whatever waits for upstream's
-// answer, which need not be a stream. From hold until conclude, giveBack or unknown, the
-// tick renews it, so it must stay where it is in memory.
+// reservation is an attempt's hold on its key. From hold until conclude, giveBack or unknown,
+// the tick renews it. The plugin has a pointer to it until then, so it must not be copied.
 type reservation struct {
 	attempt
 	// expires is when the reservation ends.
 	expires int64
 
-	place   int   // in Plugin.working, from 1; 0: it is not renewed
-	renewAt int64 // not before
-	renewal *call // under way
+	place   int   // position in Plugin.working, counted from 1; 0: it is not renewed
+	renewAt int64 // when the next renewal is due
+	renewal *call // the renewal that is under way
 	// doubtful: a renewal may reach the ledger after what ends the reservation.
 	doubtful bool
 }
@@ -66,17 +65,18 @@ type reservation struct {
 // newCall returns a call about the reservation's entry.
 func (r *reservation) newCall(kind callKind) *call { return &call{kind: kind, attempt: r.attempt} }
 
-// third is how long after a renewal the next one is due: two may get lost.
+// third is the time between two renewals. It is a third of pending_ttl, so that a renewal may get
+// lost.
 func (r *reservation) third() int64 { return int64(r.route.PendingTTL) / 3 }
 
 const (
 	// renewsPerTick bounds the renewals that one tick starts.
 	renewsPerTick = 256
-	// renewRetry bounds how soon a renewal is tried again that found no manager.
+	// renewRetry is when the gate tries again after a renewal that the manager did not answer.
 	renewRetry = int64(time.Second)
 )
 
-// hold has the tick renew a reservation that was made at since: upstream works now.
+// hold makes the tick renew a reservation that was made at since. Upstream works from now on.
 func (p *Plugin) hold(r *reservation, since int64) {
 	if r.route.Ledger != config.LedgerManager && !r.owner {
 		return
@@ -86,7 +86,7 @@ func (p *Plugin) hold(r *reservation, since int64) {
 	r.place = len(p.working)
 }
 
-// drop ends the renewals.
+// drop ends the renewals. A renewal that may reach the ledger later makes the reservation doubtful.
 func (p *Plugin) drop(r *reservation) {
 	if r.place == 0 {
 		return
@@ -103,7 +103,7 @@ func (p *Plugin) drop(r *reservation) {
 	}
 }
 
-// renew makes the renewals ready that are due, from where the last tick ended.
+// renew starts the renewals that are due. It begins where the last tick stopped.
 func (p *Plugin) renew(now int64) {
 	started := 0
 	for range p.working {
@@ -115,7 +115,7 @@ func (p *Plugin) renew(now int64) {
 			p.renewNext = 0
 		}
 		r := p.working[p.renewNext]
-		// A clock that was set back does not put it off.
+		// A clock that was set back must not put the renewal off.
 		if early := r.renewAt - now; early > 0 && early <= r.third() || r.renewal != nil {
 			continue
 		}
@@ -136,7 +136,7 @@ func (p *Plugin) renew(now int64) {
 func (p *Plugin) renewed(c *call, a *reply) {
 	r := c.renews
 	if r == nil {
-		return // it ended meanwhile
+		return // the reservation ended meanwhile
 	}
 	c.renews, r.renewal = nil, nil
 	switch a.kind {

@@ -7,17 +7,17 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// answer is what is known about upstream's answer while it passes.
+// answer is what the gate knows about upstream's answer while it passes.
 type answer struct {
 	outcome  config.Outcome
 	status   int
 	headers  []api.Header
-	expected int64  // content-length, -1 when there is none
+	expected int64  // content-length; -1: not declared
 	passed   int64  // bytes of body that came
-	fitted   int64  // of these, how many the host held when more came
-	stalled  bool   // it stood still and was let go
-	body     []byte // the copy of what came
-	claimed  int    // of the bytes that the VM may hold, for body
+	fitted   int64  // bytes of body that the host held when the last piece came
+	stalled  bool   // the body stood still and was released
+	body     []byte // the copy of the body so far
+	claimed  int    // bytes that body counts in ledger.held
 }
 
 // Bits of the property response.flags.
@@ -31,7 +31,7 @@ const (
 	perhapsSent = 0x4 | 0x8 | 0x10 | 0x40 | 0x8000 | 0x10000 | 0x80000 | 0x400000 | 0x800000
 )
 
-// fate is what became of a request that was let through.
+// fate is what became of a forwarded request.
 type fate uint8
 
 const (
@@ -40,9 +40,9 @@ const (
 	fateUnknown              // upstream may have run it
 )
 
-// fate tells whose answer is passing. Upstream's own says so; everything else was
-// made by the proxy or another filter, and then the question is whether
-// the request had been sent.
+// fate tells whether the passing answer is upstream's; the property response.code_details
+// says so. The proxy or another filter made any other answer. Then fate tells whether the
+// request had been sent.
 func (p *Plugin) fate() fate {
 	details, _ := p.host.Property("response", "code_details")
 	if string(details) == "via_upstream" {
@@ -53,8 +53,8 @@ func (p *Plugin) fate() fate {
 	case flags&perhapsSent != 0:
 		return fateUnknown
 	case p.number("upstream", "request_attempt_count") > 1:
-		// The flags tell of the router's last attempt only; an earlier one may have
-		// arrived.
+		// The flags describe only the router's last attempt. An earlier one may have reached
+		// upstream.
 		return fateUnknown
 	case flags&neverSent != 0:
 		return fateNotSent
@@ -65,7 +65,7 @@ func (p *Plugin) fate() fate {
 	return fateNotSent
 }
 
-// number reads a property that is an integer, 0 when it is not there.
+// number reads an integer property; 0: it is not there.
 func (p *Plugin) number(path ...string) uint64 {
 	if b, ok := p.host.Property(path...); ok && len(b) == 8 {
 		return binary.LittleEndian.Uint64(b)
@@ -73,15 +73,15 @@ func (p *Plugin) number(path ...string) uint64 {
 	return 0
 }
 
-// OnResponseHeaders is called when response headers pass: upstream's, a local
-// reply's of the host or of another filter, or our own.
+// OnResponseHeaders is called when response headers pass: upstream's, or those of a
+// local reply by the host, another filter or the gate. end: there is no body.
 func (s *Stream) OnResponseHeaders(end bool) Action {
 	switch s.phase {
 	case phaseReplied:
 		s.fixOwnReply()
 		return Continue
 	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding:
-		// Somebody else answered a request that we still hold.
+		// The host or another filter answered a request that the gate still holds.
 		s.leave()
 		s.phase = phasePass
 		return Continue
@@ -146,8 +146,8 @@ func (s *Stream) answered(end bool) Action {
 	return s.capture(headers, end)
 }
 
-// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself:
-// the cache only repeats what that ledger is known to have recorded.
+// upstreamLedger adapts the outcome to an upstream that keeps the ledger itself. The
+// cache may repeat only answers that this ledger has certainly recorded.
 func (s *Stream) upstreamLedger(headers [][2]string) {
 	a := &s.answer
 	if a.outcome != config.OutcomeCommit || a.status >= 400 {
@@ -184,15 +184,15 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		if s.route.Mode == config.ModeBody {
 			return Pause
 		}
-		// Here a Pause would stop the body as well.
+		// In headers mode a Pause would stop the body as well.
 		return Continue
 	}
 	s.phase = phaseCopied
 	return Continue
 }
 
-// keepHeaders keeps the headers of an answer that a replay repeats; false: they are too many, or
-// none, and there is nothing that a replay could be true to.
+// keepHeaders keeps the headers of an answer that a replay repeats. False: there are too many to record, or
+// the host did not hand over any, so no replay can be faithful.
 func (s *Stream) keepHeaders(headers [][2]string) bool {
 	a := &s.answer
 	recorded, fits := recordedHeaders(headers)

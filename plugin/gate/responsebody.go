@@ -2,12 +2,12 @@ package gate
 
 import "github.com/oncegate/oncegate/plugin/config"
 
-// collectBytes is the largest answer that the host is asked to collect: beyond its limit it
-// would fail the answer. Hosts have room for as much unless they were told otherwise.
+// collectBytes is the largest body that the gate asks the host to collect. The host fails an
+// answer beyond its own limit, which is larger than this unless it was configured.
 const collectBytes = 512 << 10
 
-// OnResponseBody is called for a piece of the answer's body, of size bytes; in
-// phaseCollected for all that has come.
+// OnResponseBody is called for a piece of the answer's body, of size bytes. In
+// phaseCollected the piece is everything that has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
 	switch s.phase {
 	case phaseHeld, phaseCopied:
@@ -41,9 +41,9 @@ func (s *Stream) OnResponseTrailers() Action {
 	return Continue
 }
 
-// copyBody copies a piece, which the host holds, or passes on once it has let go of the
-// ones before. The end of the answer waits for the ledger in any case; where the length is
-// known, the last byte is the end of what passes.
+// copyBody copies a piece. The host holds the piece in phaseHeld and passes it on in
+// phaseCopied. The end of the answer waits for the ledger in both. If the length is known, the
+// piece with the last byte counts as the end.
 func (s *Stream) copyBody(size int, end bool) Action {
 	a, p := &s.answer, s.plugin
 	first := a.passed == 0
@@ -53,7 +53,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 	a.passed += int64(size)
 	complete := end || a.complete()
 	if first && !complete && s.phase == phaseHeld && a.expected > 0 && a.expected <= collectBytes && p.fullAt == 0 && !s.claim(int(a.expected)) {
-		// The host has room for all of it, as far as is known.
+		// The VM has no room for the copy, and the host's buffer is not known to be too small.
 		s.phase = phaseCollected
 		return Collect
 	}
@@ -84,8 +84,8 @@ func (s *Stream) copyBody(size int, end bool) Action {
 // complete tells whether as much body has come as was announced.
 func (a *answer) complete() bool { return a.expected >= 0 && a.passed >= a.expected }
 
-// copyPiece adds a piece to the copy of the body. false: it is too large, the VM holds too
-// much already, or the host does not hand it over.
+// copyPiece adds a piece to the copy of the body. False: the body is too large, the VM holds
+// too much already, or the host does not hand the piece over.
 func (s *Stream) copyPiece(size int, last bool) bool {
 	a := &s.answer
 	if a.passed > int64(s.route.MaxResponseBody) {
@@ -116,7 +116,7 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 	return true
 }
 
-// copied records an answer whose body is all here.
+// copied records an answer whose whole body is copied.
 func (s *Stream) copied() Action {
 	s.plugin.arrived(s)
 	s.finish(s.answer.body, false)
@@ -141,8 +141,8 @@ func (s *Stream) collected(size int) Action {
 	return s.finishing(s.holds())
 }
 
-// claim counts so many bytes in all for the copy of the answer's body; false: the
-// VM holds too much already.
+// claim raises the bytes that are claimed for the copy of the answer's body to total.
+// False: the VM holds too much already.
 func (s *Stream) claim(total int) bool {
 	a, l := &s.answer, &s.plugin.calls
 	more := total - a.claimed
@@ -157,7 +157,7 @@ func (s *Stream) claim(total int) bool {
 	return true
 }
 
-// streamBody lets pass what is not recorded. The end waits for the ledger, too.
+// streamBody passes a body that is not recorded. Its end waits for the ledger, too.
 func (s *Stream) streamBody(size int, end bool) Action {
 	a := &s.answer
 	a.passed += int64(size)
@@ -172,7 +172,7 @@ func (s *Stream) holds() bool {
 	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
 }
 
-// finishing ends the answer: at once, or when the ledger has been told.
+// finishing ends the answer: now, or with hold when the ledger has been told.
 func (s *Stream) finishing(hold bool) Action {
 	if hold && s.call != nil {
 		s.phase = phaseRecording

@@ -21,41 +21,41 @@ const (
 	headerRetryAfter    = "retry-after"
 	headerTrailer       = "trailer"
 	headerUpgrade       = "upgrade"
-	// headerLedger marks answers of routes whose protection ends with the cache.
+	// headerLedger marks answers of routes that only the cache protects.
 	headerLedger = "idempotency-ledger"
-	// headerTrailers marks replays of answers that had trailers: a local reply has none.
+	// headerTrailers marks answers whose trailers are left out, since a local reply cannot have them.
 	headerTrailers = "idempotency-trailers"
-	// headerAccepted is in a recorded answer only: what the first request accepted, where
-	// upstream sent another encoding.
+	// headerAccepted is in recorded answers only. It is the first request's Accept-Encoding, noted
+	// if upstream sent an encoding that it does not accept.
 	headerAccepted        = "idempotency-accepted-encoding"
 	headerAcceptEncoding  = "accept-encoding"
 	headerContentEncoding = "content-encoding"
 )
 
-// What became of a request, as api.HeaderStatus and propertyStatus tell it; where the
-// gate refuses it, they tell the problem's code.
+// The values of api.HeaderStatus and propertyStatus. They say what became of a request. For
+// a request that the gate refuses, the value is the problem's code.
 const (
 	statusExecuted = "executed"
 	statusReplayed = "replayed"
 	statusBypassed = "bypassed"
 	statusNotSent  = "not-sent" // it did not reach upstream, and the gate did not answer
 	statusUnknown  = "unknown"  // upstream may have run it, but gave no answer
-	// The client left, the upstream call went on.
+	// statusContinued: the client left, and the gate's upstream call went on.
 	statusContinued = "continued"
 )
 
-// detailsPrefix and such a status are the response code details of the gate's own replies.
+// The response code details of the gate's own replies are detailsPrefix and one of these statuses.
 const (
 	detailsPrefix   = "oncegate_"
 	detailsReplayed = detailsPrefix + statusReplayed
 )
 
 // recordedHeaders returns the headers of an answer that a replay repeats: the
-// end-to-end ones, without those that the proxy makes anew for every answer and
-// those that the gate adds itself. false: there are more than a result may hold.
+// end-to-end headers without those that the proxy makes for every answer, and
+// without the gate's own. False: there are more than a result may hold.
 //
-// The returned strings are copies, so that what the host handed over is not
-// kept alive by them.
+// The returned strings are copies, so they do not keep the host's header block
+// alive.
 func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
 	named := connectionNames(headers)
 	count, size := 0, 0
@@ -72,7 +72,7 @@ func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
 	if count == 0 {
 		return nil, true
 	}
-	// One block for all text: a header's name and value are views of it.
+	// Names and values are views of one block, which costs one allocation for all.
 	text := make([]byte, 0, size)
 	for i := range headers {
 		if !skipHeader(headers[i][0], named) {
@@ -113,9 +113,9 @@ func skipHeader(name string, named []string) bool {
 	switch name {
 	case headerConnection, "keep-alive", "proxy-connection", "proxy-authenticate", "proxy-authentication-info",
 		"te", headerTrailer, "transfer-encoding", headerUpgrade,
-		// Made anew for each answer: its length, when it was sent, how long it took.
+		// The proxy makes these for each answer.
 		headerContentLength, headerDate, "age", headerServiceTime,
-		// The gate's own words about this one answer.
+		// These are the gate's own, and describe this one answer.
 		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerAccepted, headerAnswer:
 		return true
 	}
@@ -143,8 +143,8 @@ func connectionNames(headers [][2]string) []string {
 	return names
 }
 
-// eachToken calls f with the elements of a comma-separated list until f returns
-// false.
+// eachToken calls f with the elements of a comma-separated list, without spaces
+// and empty ones, until f returns false.
 func eachToken(list string, f func(string) bool) {
 	for len(list) > 0 {
 		end := 0
@@ -172,7 +172,7 @@ func trimSpace(s string) string {
 	return s
 }
 
-// lower returns s with ASCII letters in lower case, s itself where nothing changes.
+// lower returns s with ASCII letters in lower case. It does not copy s if nothing changes.
 func lower(s string) string {
 	for i := 0; i < len(s); i++ {
 		if 'A' <= s[i] && s[i] <= 'Z' {

@@ -7,28 +7,27 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// Which ledger keeps a key, where there are several.
+// Which of several ledgers keeps a key.
 
-// The manager says where a key is, not the gate: while shards are added or removed, some gates and managers
-// have another list than others. With manager.previous_shards the gate asks the previous owner of a key first.
-// Only when that says that the key has moved, the new owner is asked. All further calls about the key go
-// to the one that reserved it.
+// The manager decides where a key is, not the gate: while shards are added or removed, gates and managers
+// may have different lists. With manager.previous_shards the gate asks the previous owner of a key first, and
+// the new owner only after key-moved. All further calls about the key go to the ledger that reserved it.
 
-// shard is a ledger as this VM knows it.
+// shard is what this VM knows about one ledger.
 type shard struct {
 	name string
 	peer
 
-	repeat    []*call // to be sent again when due
+	repeat    []*call // calls to send again when they are due
 	repeating int     // repetitions under way
-	look      bool    // some in repeat may be due
-	crowded   bool    // some were, when no more could be under way
-	probe     bool    // one goes before it is due
+	look      bool    // some calls in repeat may be due
+	crowded   bool    // some calls were due when no more could be under way
+	probe     bool    // one call of repeat goes before it is due
 	down      bool    // the last call that ended got no answer
-	flushed   int64   // when all in repeat were made due
+	flushed   int64   // time of the last flush
 
-	failures, astray occasions // for the log
-	told             bool      // of a failure, and not yet of its end
+	failures, astray occasions // lines of the log about failed and about refused calls
+	told             bool      // the log has a failure, but not yet its end
 }
 
 // ledgers returns the shards of both lists, each once; those of the present list come first.
@@ -50,7 +49,7 @@ func (l *ledger) owner(a *attempt) int {
 	return api.Owner(l.p.config.Manager.Shards, a.scope.String(), a.key)
 }
 
-// first returns the position of the shard that is asked first about the key.
+// first returns the position of the shard that the gate asks first about the key.
 func (l *ledger) first(a *attempt) int {
 	previous := l.p.config.Manager.Previous
 	if len(previous) == 0 {
@@ -71,8 +70,8 @@ func (p *Plugin) moved(c *call, s *Stream, now int64) {
 	s.askFor(0)
 }
 
-// astray classifies a refusal that has to do with shards. None of them says anything about the key, and where
-// there is nobody else to ask, gates and managers do not agree about the shards: an alarm.
+// astray classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
+// owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
 func (l *ledger) astray(c *call, code api.Code) (r reply, ok bool) {
 	switch {
 	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
@@ -85,8 +84,8 @@ func (l *ledger) astray(c *call, code api.Code) (r reply, ok bool) {
 	return r, false
 }
 
-// headersTo returns the headers of a call to a shard, trace at their end. They are valid until the next
-// one is asked for.
+// headersTo returns the headers of a call to a shard, with trace at their end. They are valid until the
+// next call of headersTo.
 func (l *ledger) headersTo(shard int, path string, trace [][2]string) [][2]string {
 	m := &l.p.config.Manager
 	h := append(l.headers[:0],

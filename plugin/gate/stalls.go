@@ -1,10 +1,10 @@
 package gate
 
 const (
-	// stallTicks is how long, in ticks, an answer may stand still until the host's buffer
-	// is taken for full.
+	// stallTicks is how many ticks an answer may stand still before the gate takes the
+	// host's buffer to be full.
 	stallTicks = 5
-	// stallBytes is less than any useful buffer limit: smaller answers are always held.
+	// stallBytes is less than any useful buffer limit. The gate always holds smaller bodies.
 	stallBytes = 4 << 10
 )
 
@@ -16,13 +16,13 @@ func (p *Plugin) await(s *Stream) {
 	}
 }
 
-// arrived notes that the gate does not wait any more.
+// arrived notes that the gate does not wait for more of s's body.
 func (p *Plugin) arrived(s *Stream) { p.partial.remove(s) }
 
-// stalls looks for bodies that stand still. With an answer, either upstream is slow, or the
-// host's buffer is full, and then nothing comes until the gate lets go of what is in it.
-// Letting go is right in both cases: the answer is copied all the same, and its end waits
-// for the ledger. With a request, only the log can tell.
+// stalls looks for bodies that stand still. An answer stands still because upstream is slow, or
+// because the host's buffer is full; in the second case nothing comes until the gate releases
+// the buffer. Releasing it is right in both cases: the gate copies the rest of the answer,
+// and its end waits for the ledger. About a request's body the gate can only write to the log.
 func (p *Plugin) stalls() {
 	p.ticks++
 	for s, next := p.partial.first, (*Stream)(nil); s != nil && !p.spent(); s = next {
@@ -42,12 +42,13 @@ func (p *Plugin) stalls() {
 	}
 }
 
-// letGo has what the host holds of an answer pass, except the last byte.
+// letGo releases the body that the host holds. If that is the whole body, it records the answer instead,
+// and the body waits for the ledger.
 func (s *Stream) letGo() {
 	p, a := s.plugin, &s.answer
 	s.phase, s.moved, a.stalled = phaseCopied, p.ticks, true
 	if a.complete() && s.copied() == Pause {
-		return // it is recorded now
+		return // the answer waits for the ledger
 	}
 	p.acts++
 	if !p.host.ResumeResponse() {
@@ -55,7 +56,8 @@ func (s *Stream) letGo() {
 	}
 }
 
-// learn notes how much of an answer the host holds, when one moves as soon as it is let go.
+// learn notes the size of the host's buffer: an answer that moves as soon as it is released had
+// filled it.
 func (p *Plugin) learn(s *Stream) {
 	a := &s.answer
 	if !a.stalled {
@@ -65,7 +67,7 @@ func (p *Plugin) learn(s *Stream) {
 	if p.ticks-s.moved > 1 {
 		return // upstream was slow
 	}
-	// A piece or two may have come after the buffer was full.
+	// Half of it is a safe estimate: a piece or two may have come after the buffer was full.
 	fits := max(a.fitted/2, stallBytes)
 	if p.fullAt == 0 {
 		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+decimal(fits)+

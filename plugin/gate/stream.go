@@ -10,25 +10,25 @@ import (
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
-// phase is where a stream stands.
+// phase is a stream's state; see "A request's way" in doc.go.
 type phase uint8
 
 const (
 	phaseNew       phase = iota // nothing seen
-	phasePass                   // not ours: everything passes
+	phasePass                   // the gate takes no part: everything passes
 	phaseBody                   // request held: its body is read
 	phaseWaiting                // request held: another attempt is pending
 	phaseReserving              // request held: the ledger is asked
 	phaseCarried                // request held: the gate has sent it upstream itself
-	phaseSettling               // request held: upstream's answer waits until it is recorded
+	phaseSettling               // request held: upstream's answer waits until its outcome is recorded
 	phaseForwarded              // upstream has the request
-	phaseHeld                   // response held by the host and copied, until its body is complete
-	phaseCollected              // response held by the host, to be copied at its end
+	phaseHeld                   // the host holds the response's body and the gate copies it
+	phaseCollected              // the host holds the response's body; the gate copies it at its end
 	phaseCopied                 // response passes and is copied
 	phaseStreamed               // response passes, its body is not recorded
 	phaseRecording              // the response's end is held until the outcome is recorded
-	phaseEnding                 // our answer waits until the request has come in
-	phaseReplied                // answered by us
+	phaseEnding                 // the gate's reply waits until the request has come in
+	phaseReplied                // the gate has replied
 	phaseDone                   // over
 )
 
@@ -42,7 +42,7 @@ const (
 	verdictAgain                  // the situation changed: decide again
 )
 
-// fix says what to correct in our own reply.
+// fix says what to correct in a reply of the gate's own; see fixType.
 type fix uint8
 
 const (
@@ -57,40 +57,40 @@ type Stream struct {
 	id     uint32
 	phase  phase
 	fix    fix
-	// mark is what became of the request; empty: it is not the gate's.
+	// mark says what became of the request; empty: the gate took no part.
 	mark string
 
 	reservation
-	// headers are the request's, while OnRequestHeaders runs.
+	// headers are the request's; only set while OnRequestHeaders runs.
 	headers [][2]string
 	accept  string // accept-encoding
-	owned   bool   // key, trace and accept are ours, not pieces of what the host handed over
+	owned   bool   // key, trace and accept are copies, not views of the host's headers
 	scoped  bool   // scope is known
 	// call is the call whose answer the stream waits for.
 	call *call
 
 	ending  ending
 	upload  upload
-	carried *carried // the upstream call that the gate makes for it
-	first   first    // its answer, while the stream waits to get it
+	carried *carried // the upstream call that the gate makes for this request
+	first   first    // the answer to that call, while it waits to go to the client
 	watched watched
-	moved   int64 // the tick at which body came last, or was let go
+	moved   int64 // the tick at which the last body came or was released
 
-	// While the stream waits, or has waited.
+	// For a stream that waits or has waited.
 	hasWaited bool
 	looked    bool
-	orphan    bool         // the VM is dead that worked on the key: nobody here waits
-	arrived   int64        // the first look
-	patient   int64        // no other look before this
-	failure   *api.Problem // what it is answered with instead of a look; nil: nothing
+	orphan    bool         // the VM that worked on the key is dead: the stream must not wait
+	arrived   int64        // time of the first look
+	patient   int64        // time before which the stream does not look again
+	failure   *api.Problem // the answer that replaces the next look; nil: none
 
-	links // among those that wait for the same: an entry's end, a body, the rest of one
+	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
 	answer      answer
 	contentType string // for fixRestoreType
 }
 
-// OnRequestHeaders begins the stream.
+// OnRequestHeaders begins the stream. end: the request has no body.
 func (s *Stream) OnRequestHeaders(end bool) Action {
 	if s.phase != phaseNew || s.plugin.table == nil {
 		return Continue
@@ -107,7 +107,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 		path, _ = p.host.RequestHeader(headerPath)
 	}
 	if path == "" && method == methodConnect {
-		path = "/" // a tunnel is for the whole host
+		path = "/" // a tunnel has no path: it is for the whole host
 	}
 	s.route = p.config.Route(method, path)
 	switch {
@@ -128,8 +128,8 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	return s.heldHeaders(v)
 }
 
-// unprotectable tells whether a request opens something that has no one answer: a
-// tunnel, a WebSocket, a gRPC call.
+// unprotectable tells whether a request opens something that has no single answer: a
+// tunnel, a WebSocket or a gRPC call.
 func unprotectable(method string, headers request.Headers) bool {
 	contentType, _ := headers.Get(headerContentType)
 	return method == methodConnect || upgrades(headers) || isGRPC(mediaType(contentType))
@@ -140,9 +140,9 @@ func upgrades(headers request.Headers) bool {
 	return n > 0 && slices.Contains(connectionNames(headers), headerUpgrade)
 }
 
-// unsupported deals with an unprotectable request. With a key, or where each request has one, it
-// must not run as if it were protected. A key in a JSON body does not count: these have
-// no such body.
+// unsupported deals with an unprotectable request. If it has a key, or the route gives every
+// request one, it must not run as if it were protected. A key in a JSON body does not count:
+// such requests have no JSON body.
 func (s *Stream) unsupported(headers request.Headers) verdict {
 	p, k := s.plugin, &s.route.Key
 	keys := 0
@@ -159,8 +159,8 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	return s.refuse(&unsupportedProblem)
 }
 
-// unreadable deals with a request whose headers the host cannot hand over. It
-// must not slip past the gate for that.
+// unreadable deals with a request whose headers the host cannot hand over. A client
+// must not get past the gate with such a request.
 func (s *Stream) unreadable() verdict {
 	k := &s.route.Key
 	if k.Header != "" {
@@ -174,7 +174,7 @@ func (s *Stream) unreadable() verdict {
 	return verdictForward
 }
 
-// begin reads what the headers tell and decides, or asks for the body.
+// begin reads the headers. In headers mode it decides; in body mode it asks for the body.
 func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	p, route := s.plugin, s.route
 	key, bad := request.HeaderKey(&route.Key, headers)
@@ -208,9 +208,9 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	return verdictPause
 }
 
-// Properties that tell access logs what became of a request and the parts of a
+// Properties that tell access logs what became of a request, and the parts of a
 // structured key: FILTER_STATE(wasm.oncegate.status:PLAIN) in Envoy. Other filters see
-// only the key's, because the status is set when all is over.
+// only those of the key, because the gate sets the status when the stream ends.
 const (
 	propertyStatus   = "oncegate.status"
 	propertyClient   = "oncegate.key.client"
@@ -218,7 +218,7 @@ const (
 	propertyNonce    = "oncegate.key.nonce"
 )
 
-// identify sets what names the entry.
+// identify sets scope, key and hash, which name the entry. Without a key it sets only the scope.
 func (s *Stream) identify(key request.Key, headers request.Headers) {
 	if !s.scoped {
 		s.scope, s.scoped = s.plugin.digester.Scope(s.route.Scope, headers), true
@@ -236,9 +236,9 @@ func (s *Stream) identify(key request.Key, headers request.Headers) {
 	}
 }
 
-// own copies the key and what else is needed of the headers, so that a stream that goes
-// on does not keep the host's whole header block alive. Most duplicates are answered at
-// once and need no copy.
+// own copies what the stream needs of the headers, so that it does not keep the host's
+// whole header block alive. Most duplicates are answered in their first callback and need no
+// copy.
 func (s *Stream) own() {
 	if s.owned {
 		return
@@ -271,7 +271,7 @@ func (s *Stream) refuse(problem *api.Problem) verdict {
 	return verdictReplied
 }
 
-// held turns a verdict into what a callback of the current stream returns.
+// held turns a verdict into the Action that the current stream's callback returns.
 func (s *Stream) held(v verdict) Action {
 	switch v {
 	case verdictForward:
@@ -281,9 +281,9 @@ func (s *Stream) held(v verdict) Action {
 	}
 }
 
-// heldHeaders is held for the request's headers. Only a stream that wants to see the
-// body lets the host go on delivering it. A reply that waits for its end does without: the
-// callbacks would cost more than all else that it takes.
+// heldHeaders is held for the request's headers. Only a stream that reads the body
+// lets the host deliver it. A reply that waits for the request's end gets no body
+// callbacks, because they would cost more than the rest of its work.
 func (s *Stream) heldHeaders(v verdict) Action {
 	if v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding {
 		return PauseAll
@@ -291,7 +291,7 @@ func (s *Stream) heldHeaders(v verdict) Action {
 	return s.held(v)
 }
 
-// act carries a verdict out from the plugin context, where s is the selected stream.
+// act carries out a verdict in the plugin context. The caller has selected s.
 func (s *Stream) act(v verdict) {
 	if v != verdictForward {
 		return
@@ -302,7 +302,7 @@ func (s *Stream) act(v verdict) {
 	}
 }
 
-// OnDone ends the stream: the answer is out, or the client or the host gave up.
+// OnDone ends the stream: the answer has been sent, or the client or the host gave up.
 func (s *Stream) OnDone() {
 	s.leave()
 	s.phase = phaseDone

@@ -2,15 +2,15 @@ package gate
 
 import "strings"
 
-// Bounds of the headers of a request that go along with its calls. What is beyond them
-// stays out.
+// Bounds of the request's headers that go along with its calls. Headers beyond them are
+// left out.
 const (
 	maxTraceHeaders = 9
 	maxTraceBytes   = 1024
 )
 
-// traceHeaders returns the headers that tie a call to the request that causes it. They
-// are views of what the host handed over.
+// traceHeaders returns the headers that link a call to the request that causes it. They
+// are views of the host's header block.
 func traceHeaders(headers [][2]string) (trace [][2]string) {
 	size := 0
 	for i := range headers {
@@ -24,7 +24,7 @@ func traceHeaders(headers [][2]string) (trace [][2]string) {
 	return trace
 }
 
-// traces tells whether a header carries a request's identity: Envoy's own, W3C's, Zipkin's.
+// traces tells whether a header carries a request's identity, as Envoy, W3C or Zipkin define it.
 func traces(name string) bool {
 	switch name {
 	case "x-request-id", "traceparent", "tracestate", "b3",
@@ -34,7 +34,7 @@ func traces(name string) bool {
 	return false
 }
 
-// printable tells whether the value may stand in a header, which a host need not have looked at.
+// printable tells whether a value may be sent in a header. A host need not have checked that.
 func printable(value string) bool {
 	for i := 0; i < len(value); i++ {
 		if c := value[i]; c < 0x20 && c != '\t' || c == 0x7f {

@@ -5,25 +5,24 @@ import "time"
 // What the log says about calls that the manager did not answer.
 
 const (
-	// logPeriod is the least time between two lines about failed calls, also when calls
-	// succeed in between, and between two about lost outcomes
-	// or lost reservations.
+	// logPeriod is the least time between two log lines of the same kind, even if calls
+	// succeed in between.
 	logPeriod = 10 * time.Second
-	// maxQuoted bounds what is quoted of an answer.
+	// maxQuoted bounds the bytes of an answer that a log line quotes.
 	maxQuoted = 160
 )
 
-// trouble is what was said and what was not, of all shards.
+// trouble counts the log lines about lost outcomes, and about lost reservations, of all shards.
 type trouble struct{ losses, alarms occasions }
 
-// occasions are those for one kind of line, of which few are written.
+// occasions are the reasons for one kind of log line. The log gets one line per logPeriod.
 type occasions struct {
 	logged int64 // when the last line was written; 0: never
-	unsaid int   // occasions since then
+	unsaid int   // occasions without a line since then
 }
 
-// due tells whether a line is to be written now; more ends it, with the number of those that
-// were not.
+// due tells whether to write a line now. more is the end of that line, with the number of lines
+// that were left out.
 func (o *occasions) due(now int64) (more string, due bool) {
 	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
 		o.unsaid++
@@ -36,14 +35,14 @@ func (o *occasions) due(now int64) (more string, due bool) {
 	return more, true
 }
 
-// refusals say why no call was made.
+// refusals say why the host made no call.
 var refusals = [...]string{
 	CallRefused:   "refused at once: no healthy host, or a circuit breaker is full",
 	CallNoCluster: "the proxy knows no such cluster; manager.cluster must name one that it has",
 }
 
-// foreign describes an answer that is not the manager's. The proxy makes one by itself where
-// there is none: 504 after the timeout, 503 when the connection failed or was reset.
+// foreign describes an answer that is not the manager's. The proxy makes one when the manager
+// gives none: 504 after the timeout, 503 when the connection failed or was reset.
 func foreign(status string, body []byte) string {
 	switch status {
 	case "":
@@ -64,7 +63,7 @@ func foreign(status string, body []byte) string {
 	return status
 }
 
-// complain tells of a call that failed, but not of each.
+// complain logs a failed call. Of several within logPeriod it logs only the first.
 func (l *ledger) complain(s *shard, c *call, r *reply) {
 	now := l.p.host.Now()
 	if r.astray != "" {
@@ -81,7 +80,7 @@ func (l *ledger) complain(s *shard, c *call, r *reply) {
 	}
 }
 
-// answers tells, after a line about a failure, that calls succeed again.
+// answers logs that calls succeed again, if the log has a failure.
 func (l *ledger) answers(s *shard) {
 	if s.told {
 		s.told = false

@@ -10,40 +10,40 @@ import (
 // The upstream calls that the gate makes itself (client_abort: continue), so that the work
 // and its answer outlive the client's stream.
 
-// carried is such a call. It belongs to the plugin. Its Stream lives on, as what the reservation is
-// known by, when the host's stream is gone.
+// carried is such a call. It belongs to the plugin. Its Stream, which has the reservation, stays in memory
+// after the host's stream has ended.
 type carried struct {
 	stream  *Stream
-	body    []byte // the request's, until the call is sent
-	size    int    // of the body
-	id      uint32 // the host's
-	sent    int64  // when, nanoseconds
+	body    []byte // the request's body, until the call is sent
+	size    int    // of the body, bytes
+	id      uint32 // the host's id of the callout
+	sent    int64  // time of the call, nanoseconds
 	timeout time.Duration
 	gone    bool // the client has left
 }
 
-// carrier makes the calls. It has no map of them for the reason that is told at ledger.
+// carrier makes the calls. It has slices and no map; the comment at ledger says why.
 type carrier struct {
 	p      *Plugin
 	ready  []*carried
 	flying []*carried
-	bytes  int  // of the request bodies of both
+	bytes  int  // of the request bodies of all calls, ready and flying
 	lost   bool // calls under way may have lost their answers
-	// missing are occasions to tell of a cluster that the proxy does not have.
+	// missing are the log lines about clusters that the proxy does not have.
 	missing occasions
 }
 
-// maxCarriedBytes bounds the request bodies of one VM's upstream calls: while a call is under way the
-// host keeps its body twice.
+// maxCarriedBytes bounds the request bodies of one VM's upstream calls. While a call is under way the
+// host keeps two copies of its body.
 const maxCarriedBytes = 64 << 20
 
 func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.flying) == 0 }
 
-// due tells whether send has something to do.
+// due tells whether send has work.
 func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
 
-// keepsBody tells whether the body of a request with these headers is to be kept for an upstream call.
-// Requests that may have trailers, or ask for an answer that the client reads along, are the router's.
+// keepsBody tells whether the gate must keep the body of a request with these headers for an upstream
+// call. The router carries requests that may have trailers, and those whose answers must stream.
 func (s *Stream) keepsBody(headers request.Headers) bool {
 	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
 		return false
@@ -52,7 +52,7 @@ func (s *Stream) keepsBody(headers request.Headers) bool {
 	for i := range headers {
 		switch headers[i][0] {
 		case headerMethod:
-			// The answer to HEAD tells a length and has no body, which a local reply cannot.
+			// The answer to HEAD has a length and no body. A local reply cannot have that.
 			streamed = streamed || headers[i][1] == "HEAD"
 		case headerTrailer, headerExpect:
 			streamed = true
@@ -66,8 +66,8 @@ func (s *Stream) keepsBody(headers request.Headers) bool {
 	return !streamed
 }
 
-// continues tells whether the gate makes the upstream call of a request that may run now. Where it
-// does not, a client that leaves takes its request with it.
+// continues tells whether the gate makes the upstream call of a request that may run now. If it
+// does not, the proxy cancels the request when its client leaves.
 func (s *Stream) continues() bool {
 	p, u := s.plugin, &s.upload
 	if s.route.ClientAbort != config.AbortContinue || s.route.Ledger == config.LedgerUpstream {
@@ -81,7 +81,7 @@ func (s *Stream) continues() bool {
 	return true
 }
 
-// carry has the plugin context make the upstream call.
+// carry queues the upstream call for the plugin context.
 func (s *Stream) carry() verdict {
 	p := s.plugin
 	c := &carried{stream: s, body: s.upload.kept, size: len(s.upload.kept)}
@@ -94,7 +94,7 @@ func (s *Stream) carry() verdict {
 }
 
 // send makes the calls that are ready, and gives up those whose answers got lost. It runs in the plugin
-// context.
+// context. False: no call was ready.
 func (r *carrier) send() bool {
 	if r.lost {
 		r.lost = !r.giveUpLost()
@@ -114,8 +114,8 @@ func (r *carrier) send() bool {
 	return true
 }
 
-// start makes one call. What the host refuses at once has not run: the router takes it, and says what
-// is wrong.
+// start makes one call. A request whose call the host refuses has not run, so the router carries it; its
+// answer then says what is wrong.
 func (r *carrier) start(c *carried) {
 	p, s := r.p, c.stream
 	if c.gone || !p.choose(s.id) {
@@ -156,15 +156,15 @@ func (r *carrier) start(c *carried) {
 	}
 }
 
-// over ends a call's part in the counts.
+// over removes a call from the counts and from its stream.
 func (r *carrier) over(c *carried) {
 	r.bytes -= c.size
 	c.size, c.body = 0, nil
 	c.stream.carried = nil
 }
 
-// upstreamHeaders returns the headers of the call for those of the request: the same, except for what is
-// about this hop, and what would have the host repeat the call.
+// upstreamHeaders appends the headers of the upstream call to out: those of the request, without headers
+// about the client's connection, and without headers that would make the host repeat the call.
 func upstreamHeaders(out, headers [][2]string) [][2]string {
 	for i := range headers {
 		switch headers[i][0] {

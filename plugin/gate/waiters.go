@@ -5,8 +5,8 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// wait makes the stream wait for the end of another attempt's pending entry, or
-// answers 409. The current stream is s.
+// wait makes the stream wait until another attempt's pending entry ends. If it may
+// not wait, it gets 409. The current stream is s.
 func (s *Stream) wait(expires, now int64) verdict {
 	p := s.plugin
 	if !s.mayWait(now) {
@@ -14,22 +14,22 @@ func (s *Stream) wait(expires, now int64) verdict {
 	}
 	switch p.table.AddWaiter(&s.hash, p.queue, now) {
 	case cache.Ended:
-		// It ended between the look and this call; nobody will wake us for it.
+		// The entry ended between the look and this call, so nobody will wake this stream.
 		return verdictAgain
 	default:
-		// Where the entry could not note us, the tick finds out.
+		// If the entry could not note this VM's queue, the tick looks instead.
 	}
 	p.link(s)
 	return verdictPause
 }
 
-// mayWait tells whether the stream may (go on to) wait.
+// mayWait tells whether the stream may wait, or wait longer.
 func (s *Stream) mayWait(now int64) bool {
 	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.placeLeft()
 }
 
-// placeLeft tells whether there is a place among the waiters. Those of one key never take
-// more than are free, so that a storm on one leaves places for others.
+// placeLeft tells whether there is a place among the waiters. The waiters of one key never
+// take more places than they leave free, so that a storm on one key leaves places for others.
 func (s *Stream) placeLeft() bool {
 	waiting := &s.plugin.waiting
 	free := s.plugin.config.MaxWaiters - waiting.size
@@ -45,8 +45,8 @@ func (s *Stream) placeLeft() bool {
 	return same < free
 }
 
-// deadline is when a duplicate stops waiting. A clock that was set back does
-// not make it wait longer than its time.
+// deadline is when a duplicate stops waiting. It never waits longer than
+// PendingWait, even if the clock is set back.
 func (s *Stream) deadline(now int64) int64 {
 	if now < s.arrived {
 		s.arrived = now
@@ -54,20 +54,20 @@ func (s *Stream) deadline(now int64) int64 {
 	return s.arrived + int64(s.route.PendingWait)
 }
 
-// conflict answers 409. remaining is how long the other attempt's reservation
-// still holds, at most.
+// conflict answers 409. remaining is the longest time for which the other attempt's
+// reservation can still hold, nanoseconds.
 func (s *Stream) conflict(remaining int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.conflict)
 	if !s.waited() {
-		// Refused at once: the original may be done in a moment.
+		// The duplicate was refused without waiting: the original may be done soon.
 		remaining = 0
 	}
 	s.replyProblem(pendingProblem(remaining))
 	return verdictReplied
 }
 
-// waited records how long the duplicate waited, if it did.
+// waited tells whether the duplicate waited, and records for how long.
 func (s *Stream) waited() bool {
 	if !s.hasWaited {
 		return false
@@ -80,7 +80,7 @@ func (s *Stream) waited() bool {
 func (p *Plugin) link(s *Stream) {
 	s.own()
 	if p.uploads > maxUploadBytes/2 {
-		// Those that run first need the room; should this one run after all, the router has its body.
+		// Requests that run now need the room. If this one runs later, the router has its body.
 		s.dropBody()
 	}
 	s.phase = phaseWaiting
@@ -94,8 +94,8 @@ func (p *Plugin) unlink(s *Stream) {
 	p.metrics.add(p.metrics.waiters, -1)
 }
 
-// wakeWaiters lets waiters decide anew: those whose time is over, and those that were woken.
-// false: there were none. What the running callback has no room for stays for the next one.
+// wakeWaiters makes waiters decide again: those whose time is over, and those that were woken.
+// False: there were none. Once the callback is spent, the next one goes on.
 func (p *Plugin) wakeWaiters() (busy bool) {
 	if p.waiting.size == 0 {
 		p.overdue, p.wokenAll, p.woken = false, false, p.woken[:0]
@@ -105,7 +105,7 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 	}
 	now := p.host.Now()
 	if p.overdue {
-		// One last look, for a wake-up that got lost.
+		// A wake-up may have got lost, so they look one last time.
 		p.overdue = !p.lookAgain(func(s *Stream) bool { return now >= s.deadline(now) })
 	}
 	if p.wokenAll && !p.spent() {
@@ -122,12 +122,12 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 	return true
 }
 
-// ready tells whether a waiter that was woken may look.
+// ready tells whether a woken waiter may look now.
 func (s *Stream) ready(now int64) bool { return now >= s.patient || s.failure != nil }
 
-// lookAgain lets the waiters that chosen picks decide anew. false: some of them are left,
-// because the callback is spent. Those that have to go on waiting join the end of the
-// list, so it looks at each stream that waits now once.
+// lookAgain makes the waiters that chosen picks decide again. False: the callback is spent
+// and some of them are left. A stream that must go on waiting joins the end of the list, so
+// the loop counts the streams that wait now and looks at each of them once.
 func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
 	s := p.waiting.first
 	for left := p.waiting.size; left > 0 && s != nil; left-- {
@@ -153,8 +153,8 @@ func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
 	return true
 }
 
-// failWaiters has the local waiters of an entry told of a problem: what made the one that
-// they wait for fail would make each of them fail in turn.
+// failWaiters answers the local waiters of an entry with a problem. The attempt that they wait
+// for failed, and each of them would fail in turn for the same reason.
 func (p *Plugin) failWaiters(hash *cache.Hash, problem *api.Problem) {
 	for s := p.waiting.first; s != nil; s = s.next {
 		if s.hash == *hash {
