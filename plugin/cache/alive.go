@@ -2,7 +2,7 @@ package cache
 
 import "encoding/binary"
 
-// The VMs that are alive, so that a VM that trapped is not waited for:
+// The list of the VMs that are alive, so that nobody waits for a VM that trapped:
 //
 //	alive := version(1) vm*
 //	vm    := queue(4) time(8)
@@ -11,21 +11,21 @@ import "encoding/binary"
 const (
 	aliveVersion = 1
 	aliveSize    = 4 + 8
-	// maxAlive bounds the list. Beyond it the VM that was silent longest is left out, and
+	// maxAlive bounds the list. Beyond it the VM that was silent longest is left out and
 	// counts as dead.
 	maxAlive = 256
 
 	// BeatPeriod is how often a VM should call Beat, in nanoseconds.
 	BeatPeriod = int64(1e9)
-	// silence is how long after its last beat a VM counts as dead.
+	// silence is how long after its last beat a VM still counts as alive.
 	silence = 5 * BeatPeriod
-	// forgotten is when it is taken out of the list.
+	// forgotten is how long after its last beat a VM is removed from the list.
 	forgotten = 12 * silence
 )
 
 // Beat says that the VM of a queue is alive. A VM must call it before its first Reserve and
-// then every BeatPeriod. A beat that cannot be written, because others write too or the host
-// fails, is made up for by the next one.
+// then every BeatPeriod. A beat gets lost if too many VMs write at the same time or the host
+// fails; the next one makes up for it.
 func (t *Table) Beat(queue uint32, now int64) {
 	if !t.sem.Usable {
 		return
@@ -49,8 +49,8 @@ func (t *Table) Beat(queue uint32, now int64) {
 	}
 }
 
-// Alive tells whether the VM of a queue has beaten lately. A VM that stood still may be
-// taken for dead; where nothing can be known, it is alive.
+// Alive tells whether the VM of a queue has called Beat recently. A VM that stood still may
+// count as dead. If the list cannot be read, every VM counts as alive.
 func (t *Table) Alive(queue uint32, now int64) bool {
 	if !t.sem.Usable {
 		return true
@@ -73,7 +73,8 @@ func isAlive(b []byte) bool {
 
 func beatOf(b []byte) int64 { return int64(binary.BigEndian.Uint64(b[4:])) }
 
-// appendAlive appends the list with one VM's beat; old is the list so far, or anything else.
+// appendAlive appends to dst the list old with one more beat. If old is not a list, the new one
+// has only that beat.
 func appendAlive(dst, old []byte, queue uint32, now int64) []byte {
 	dst = append(dst, aliveVersion)
 	dst = binary.BigEndian.AppendUint32(dst, queue)
@@ -81,7 +82,7 @@ func appendAlive(dst, old []byte, queue uint32, now int64) []byte {
 	if !isAlive(old) {
 		return dst
 	}
-	// The list is kept in the order of the last beats, so the end is what may go.
+	// The VM with the latest beat comes first, so the end of the list may be dropped.
 	for b, n := old[1:], 1; len(b) > 0 && n < maxAlive; b = b[aliveSize:] {
 		if binary.BigEndian.Uint32(b) != queue && now-beatOf(b) < forgotten {
 			dst = append(dst, b[:aliveSize]...)

@@ -4,13 +4,13 @@ import "github.com/oncegate/oncegate/manager/api"
 
 const scratchSuffix = ".p"
 
-// scratch is the scratch key's value and that of a cleared answer.
+// scratch is the value of the scratch key, and of a cleared answer.
 var scratch = []byte{0}
 
-// probe looks at what set with a zero CAS does to a key that is there. That
-// decides everything: where it does not overwrite, it creates. A present key's
-// number is never 0 on a host where zero overwrites (its counter skips 0);
-// elsewhere it may be, and then the set below counts it up.
+// probe finds out what set with a zero CAS does to a present key. If it does not
+// overwrite, it creates. On a host where zero overwrites, a present key's number is
+// never 0, because the counter skips 0. On other hosts it may be 0, and then the set
+// below counts it up.
 func probe(sd SharedData, prefix string) Semantics {
 	if prefix == "" {
 		prefix = defaultPrefix
@@ -26,7 +26,7 @@ func probe(sd SharedData, prefix string) Semantics {
 		case set == Failed:
 			return Semantics{}
 		case st == NotFound || cas == 0:
-			// Now it is there, with a number: look again.
+			// Now the key is there and has a number, so look again.
 		default:
 			return Semantics{ZeroOverwrites: set == OK, Usable: true}
 		}
@@ -35,13 +35,13 @@ func probe(sd SharedData, prefix string) Semantics {
 }
 
 // view is a bucket's record while an operation works on it: what load read, how
-// to store it back, and which values are to be cleared after that.
+// to store it back, and which values to clear after that.
 type view struct {
 	bucket   int
 	rec      record
 	cas      uint32
 	exists   bool
-	units    int // that the record, as it was read, accounts for
+	units    int // the units that the record accounted for when it was read
 	freed    [Ways]bool
 	freedCAS [Ways]uint32
 }
@@ -65,10 +65,10 @@ func (t *Table) accept(v *view, bucket int, value []byte, cas uint32, st Status)
 		return true
 	case OK:
 		if cas == 0 && t.sem.ZeroOverwrites {
-			return false // storing it back would not compare anything
+			return false // a store with 0 would overwrite without comparing
 		}
 		if !v.rec.decode(value) {
-			// No record tells whose the values are.
+			// Without a record nobody knows which entries the values belong to.
 			t.stats.Foreign++
 			v.rec = record{}
 			v.freed = [Ways]bool{true, true, true, true, true, true, true, true}
@@ -95,8 +95,8 @@ func (t *Table) store(v *view) Status {
 	return st
 }
 
-// number returns the CAS number with which a value is stored if nobody else has
-// written the key since it was read.
+// number returns the CAS number with which set stores a value only if nobody else
+// has written the key since it was read. False: there is none.
 func (t *Table) number(cas uint32, exists bool) (uint32, bool) {
 	if exists {
 		return cas, true
@@ -118,19 +118,18 @@ const createSteps = 1 << 15
 // createCAS returns the number with which set creates an absent key and fails
 // on a present one.
 //
-// Where zero overwrites, any other number creates an absent key, so it has to
-// be one that the key cannot have if another VM has just created it. On Envoy
-// one counter gives all keys their numbers. The scratch key, written now, shows
-// where it is; about half the range away lies a number that no key gets within
-// the next two thousand million writes, also while the counter wraps around. (A
-// constant such as 0xFFFFFFFF is a number like all others on a proxy that runs
-// for days.)
+// Where zero overwrites, any other number creates an absent key. So the number
+// must be one that the key cannot have if another VM has just created it. In Envoy
+// one counter gives all keys their numbers. Writing the scratch key shows the
+// counter's value. A number about half the range away is not reached within the
+// next two thousand million writes, even while the counter wraps around. A constant
+// would not do: on a proxy that runs for days the counter reaches it.
 //
-// On a host where every key has a counter of its own, which may start from the
-// number that the key was created with, the numbers of two creators must not be
-// neighbors: the second one's would be what the first one's key has by now.
-// Multiples of createSteps are not, unless the key is written createSteps-1
-// times between our look at it and our set.
+// On other hosts every key may have its own counter, which starts from the number
+// that the key was created with. There the numbers of two creators must not be
+// neighbors, because the second number could be what the first creator's key has
+// by now. Multiples of createSteps are far enough apart, unless the key is written
+// createSteps-1 times between this VM's look at it and its set.
 func (t *Table) createCAS() (cas uint32, ok bool) {
 	if !t.sem.ZeroOverwrites {
 		return 0, true
@@ -180,18 +179,18 @@ func (t *Table) overwrite(bucket, slot int) bool {
 	return false
 }
 
-// retract clears the value of a way if it is the answer of the attempt, and
-// tells whether it did.
+// retract clears the value of a way if it is the answer of the attempt. True: it
+// did.
 func (t *Table) retract(bucket, slot int, h *Hash, token *Token) bool {
 	key := t.valueKey(bucket, slot)
 	value, cas, st := t.sd.Get(key)
 	return st == OK && valueOf(value, h, token) && t.sd.Set(key, scratch, cas) == OK
 }
 
-// erase removes an entry whose answer makes room, the answer first: so its bytes
-// are accounted for until they are gone. When the record is not stored after
-// that, the entry is without its answer; hence no entry that must keep it may be
-// erased. An answer that is not there stays accounted for, as waste.
+// erase removes an entry to make room. It clears the answer first, so that the
+// record accounts for its bytes until they are gone. If the record is not stored
+// after that, the entry has lost its answer, so the caller must not erase an entry
+// that must keep it. If clearing fails, the bytes stay accounted for, as waste.
 func (t *Table) erase(v *view, slot int) {
 	w := &v.rec.ways[slot]
 	if w.body && t.retract(v.bucket, slot, &w.hash, &w.token) {
@@ -200,12 +199,12 @@ func (t *Table) erase(v *view, slot int) {
 	w.clear()
 }
 
-// inspectFreed looks at the values of nobody's in v.freed, before the record is
-// stored, and clearFreed clears them after that. In between the record may not
-// have changed, or the store fails; and a VM that takes the way over after that
-// writes the value later than we read it, so the compare fails. Hence clearing
-// destroys no answer that belongs to anybody. The record accounts for the bytes
-// until the next look finds them gone.
+// inspectFreed reads the values in v.freed, which belong to no entry, before the
+// record is stored. clearFreed clears them after that. If the record changes in
+// between, the store fails. A VM that takes over the way later writes its value
+// after this read, so the compare-and-set of clearFreed fails. So clearing never
+// destroys an entry's answer. The record accounts for the bytes until the next look
+// finds them gone.
 func (t *Table) inspectFreed(v *view) {
 	for slot := range v.freed {
 		if !v.freed[slot] {
@@ -224,7 +223,7 @@ func (t *Table) inspectFreed(v *view) {
 		default:
 			w.held = max(w.held, uint32(len(value)))
 			v.freedCAS[slot] = cas
-			// Otherwise the owner has just put it there and is about to finish.
+			// If it is the entry's answer, its owner has just put it there and is about to finish.
 			v.freed[slot] = !valueOf(value, &w.hash, &w.token)
 		}
 	}
@@ -238,9 +237,9 @@ func (t *Table) clearFreed(v *view) {
 	}
 }
 
-// victim picks the slot for a new entry: a free one, else one that is over,
-// else, of those with a ledger behind them, the terminal entry used longest ago,
-// else (only if pending may go) the oldest pending entry. -1: none.
+// victim picks the slot for a new entry: a free one, else one that is over. Else it
+// picks, among entries with a ledger, the terminal entry used longest ago, else the
+// oldest pending entry if pending allows that. -1: none.
 func (r *record) victim(now int64, pending bool) int {
 	terminal, oldest := -1, -1
 	for i := range r.ways {

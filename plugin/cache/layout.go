@@ -8,19 +8,19 @@ import (
 
 const (
 	minBytes = 64 << 10
-	// bucketOverhead is what a bucket takes beside its answers: its record, its
-	// share in its region's record, and one byte for every cleared value.
+	// bucketOverhead is the bytes that a bucket takes besides its answers: its
+	// record, its share in its region's record, and one byte for each cleared value.
 	bucketOverhead = maxRecord + shareSize + Ways
-	// fixedBytes is room for the scratch value, the sweep's state and the list of VMs.
+	// fixedBytes is room for the sweep's state, the scratch value and the list of VMs.
 	fixedBytes = 128 + 1 + maxAlive*aliveSize
 
-	// A region has room for several of the largest answers, since it cannot use
-	// room that is smaller than one. It has no fewer buckets than that needs,
+	// A region has room for several of the largest answers, because it cannot use
+	// room that is smaller than one. It has only as many buckets as that needs,
 	// because every answer that takes room rewrites the region's record.
 	regionAnswers = 12
 	regionBuckets = 1024
-	// A region's bytes are counted in units. They are small beside what a bucket
-	// holds.
+	// A region's bytes are counted in units, which are small compared to the bytes of
+	// a bucket.
 	minUnit  = 64
 	maxUnits = 1<<16 - 1
 
@@ -30,7 +30,7 @@ const (
 	defaultTouch       = int64(time.Second)
 )
 
-// layout says where what lies.
+// layout holds the sizes of the table's parts.
 type layout struct {
 	buckets int
 	regions int
@@ -57,7 +57,7 @@ func newLayout(maxEntries, maxBytes, maxResult int) layout {
 	return l
 }
 
-// units is how many units so many bytes take.
+// units returns how many units the bytes take.
 func (l *layout) units(bytes int) int { return (bytes + l.unit - 1) / l.unit }
 
 // bucket returns the bucket of an entry.
@@ -65,8 +65,8 @@ func (l *layout) bucket(h *Hash) int {
 	return int(binary.BigEndian.Uint64(h[:8]) % uint64(l.buckets))
 }
 
-// recordKey returns the key of a bucket's record; like all keys it is valid
-// until the next one is made.
+// recordKey returns the key of a bucket's record. Every key is valid only until the
+// next one is made.
 func (t *Table) recordKey(bucket int) string {
 	b := append(append(t.key[:0], t.prefix...), ".0."...)
 	return t.keep(appendDecimal(b, bucket))
@@ -93,8 +93,8 @@ func (t *Table) scratchKey() string {
 	return t.keep(append(append(t.key[:0], t.prefix...), scratchSuffix...))
 }
 
-// keep makes a string of the key buffer without a copy; SharedData promises
-// not to hold on to keys.
+// keep returns the key buffer as a string without a copy, because SharedData does
+// not keep keys.
 func (t *Table) keep(b []byte) string {
 	t.key = b
 	return unsafe.String(unsafe.SliceData(b), len(b))

@@ -13,8 +13,8 @@ import (
 //	          fingerprint(16) expires(8) last use(8) held(4)
 //	waiter := slot(1) queue(4)
 //
-// Integers are big endian. Ways come in the order of their slots and only if
-// they say something.
+// Integers are big endian. Ways come in the order of their slots. Empty ways are
+// left out.
 const (
 	recordVersion = 2
 	headerSize    = 5
@@ -47,9 +47,9 @@ type way struct {
 	print   Fingerprint
 	expires int64
 	lastUse int64
-	// held is how many bytes this way's value may hold: the entry's answer, what
-	// an entry that left put there, or room that is set aside for the answer of a
-	// pending entry. The sum over a bucket is always an upper bound.
+	// held is how many bytes this way's value may hold: the entry's answer, the
+	// answer of an entry that has left, or room that is set aside for the answer of
+	// a pending entry. The sum over a bucket is always an upper bound.
 	held uint32
 }
 
@@ -62,10 +62,10 @@ func (w *way) pending() bool { return w.state == api.StatePending }
 // over tells whether the entry's time is over.
 func (w *way) over(now int64) bool { return w.exists() && w.expires <= now }
 
-// waste tells whether the way holds bytes for nobody.
+// waste tells whether the way accounts for bytes that no entry needs.
 func (w *way) waste() bool { return w.held > 0 && !w.body && w.state != api.StatePending }
 
-// clear removes the entry; what the value holds stays accounted for.
+// clear removes the entry. The bytes of its value stay accounted for.
 func (w *way) clear() { *w = way{held: w.held} }
 
 type waiter struct {
@@ -90,7 +90,7 @@ func (r *record) find(h *Hash) int {
 	return -1
 }
 
-// held is how many bytes the values may hold, all but that of slot except.
+// held returns how many bytes the values may hold, without the value of slot except.
 func (r *record) held(except int) int {
 	sum := 0
 	for i := range r.ways {
@@ -101,7 +101,7 @@ func (r *record) held(except int) int {
 	return sum
 }
 
-// takeWaiters moves the queues that wait for a slot to dst.
+// takeWaiters appends the queues that wait for a slot to dst and removes them from the record.
 func (r *record) takeWaiters(slot int, dst []uint32) []uint32 {
 	kept := 0
 	for i := 0; i < r.n; i++ {
@@ -149,15 +149,15 @@ func (r *record) append(dst []byte) []byte {
 	return dst
 }
 
-// framed tells whether b has the frame of a record, which makes it safe to
-// read its ways in place.
+// framed tells whether b has the frame of a record. If so, its ways can safely be
+// read in place.
 func framed(b []byte) bool {
 	return len(b) >= headerSize && b[0] == 'o' && b[1] == 'g' && b[2] == recordVersion &&
 		b[3] <= Ways && b[4] <= MaxWaiters &&
 		len(b) == headerSize+int(b[3])*waySize+int(b[4])*waiterSize
 }
 
-// readWay decodes one way; ok is false when its values cannot be ours.
+// readWay decodes one way. ok is false if no table writes such values.
 func readWay(b []byte, w *way) (slot int, ok bool) {
 	slot = int(b[0])
 	flags := b[offFlags]
@@ -187,7 +187,7 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 	return 0, false
 }
 
-// decode reads a record. On false r is undefined: the record is not ours.
+// decode reads a record. False: b is not a record of this version, and r is undefined.
 func (r *record) decode(b []byte) bool {
 	*r = record{}
 	if !framed(b) {
@@ -231,8 +231,8 @@ func appendValue(dst []byte, h *Hash, t *Token, raw []byte) []byte {
 	return append(dst, raw...)
 }
 
-// valueOf tells whether a value is the answer of the attempt t at h. A token
-// is never used twice, so no other answer ever carries both.
+// valueOf tells whether a value is the answer of the attempt t at h. Each attempt
+// has a new token, so no other answer has both.
 func valueOf(v []byte, h *Hash, t *Token) bool {
 	return len(v) >= valueHeader && v[0] == valueVersion &&
 		Hash(v[1:1+len(h)]) == *h && Token(v[1+len(h):valueHeader]) == *t

@@ -9,34 +9,34 @@ import (
 //
 //	region := 'o' 'r' version typical(4) used(4) hand(4) share(2)*
 //
-// share is what each bucket has of the region's bytes, in units; used is their
-// sum. typical is about the size of the larger of recent answers; so much is set
-// aside for an answer that must be kept. hand is the next bucket to look at
-// when answers have to leave.
+// share is each bucket's part of the region's bytes, in units; used is the sum of
+// the shares. typical is about the size of the larger recent answers: so many bytes
+// are set aside for an answer that must be kept. hand is the bucket that was looked
+// at last when answers had to leave.
 //
-// No bucket's record accounts for more than its share. A bucket that needs more
-// first gets the larger share, then changes its record; to take a share back, the
-// bucket's record is changed first. An operation that has the larger share, but
-// has not changed its bucket yet, must not lose the share in between. So a share
-// shrinks in this order: read the region, read the bucket, store the bucket
-// (even if nothing changes in it), store the region. The third step makes the
-// store of an operation fail that read the bucket before; the fourth fails if an
-// operation that read it later has taken a share.
+// No bucket's record accounts for more than its share. An operation that needs more
+// first raises the share, then changes the record. To lower a share, it changes the
+// record first. An operation that has raised the share and not changed its bucket
+// yet must not lose the share in between. So a share shrinks in this order: read the
+// region, read the bucket, store the bucket (even if nothing changes in it), store
+// the region. The third step fails the store of any operation that read the bucket
+// before. The fourth step fails if an operation that read the bucket later has
+// raised a share.
 //
-// While an answer of the bucket may be on its way, which is written before the
-// record says so, the share keeps what it has beyond the record. A VM that dies
-// in between leaves a share that is too large, which the sweep finds when the
-// reservation is over.
+// An answer is written before its record says so. While one may be on its way, the
+// share keeps the bytes that it has beyond the record. A VM that dies in between
+// leaves a share that is too large; the sweep corrects it when the reservation is
+// over.
 const (
 	regionVersion = 1
 	regionHeader  = 3 + 4 + 4 + 4
 	shareSize     = 2
 
-	// samples is how many buckets are compared before answers of one of them
-	// leave: the longest unused of them comes close to that of the region.
+	// samples is how many buckets are compared before answers of one of them leave.
+	// With three, the entry used longest ago among them comes close to the region's.
 	samples = 3
-	// maxLooks bounds the buckets that one answer may have emptied for it,
-	// maxFruitless those of them that yield nothing.
+	// maxLooks bounds the buckets that are looked at to make room for one answer,
+	// maxFruitless those of them that have nothing to give.
 	maxLooks     = 256
 	maxFruitless = 16
 )
@@ -69,8 +69,8 @@ func (g *region) setShare(i, units int) {
 	binary.BigEndian.PutUint16(g.data[regionHeader+shareSize*i:], uint16(units))
 }
 
-// next moves the hand on and returns the next bucket with a share of at least so
-// many units, or -1.
+// next moves the hand to the next bucket with a share of at least least units, and
+// returns it. -1: there is none.
 func (g *region) next(least int) int {
 	n := (len(g.data) - regionHeader) / shareSize
 	i := g.number(11)
@@ -86,8 +86,8 @@ func (g *region) next(least int) int {
 	return -1
 }
 
-// loadRegion reads a region's record. One that is not ours counts as empty; the
-// sweep finds out what its buckets hold.
+// loadRegion reads a region's record. A value that is not such a record counts as
+// empty; the sweep finds out what the buckets hold.
 func (t *Table) loadRegion(n int) (*region, bool) {
 	g := &t.region
 	value, cas, st := t.sd.Get(t.regionKey(n))
@@ -117,18 +117,18 @@ func (t *Table) storeRegion(g *region) Status {
 	return t.compareAndSet(t.regionKey(g.n), g.data, cas)
 }
 
-// claim is what came of a claim for bytes.
+// claim is the result of a claim for bytes.
 type claim uint8
 
 const (
 	claimed claim = iota
-	refused       // there is no room, and none that may be made
+	refused       // there is no room, and none can be made
 	changed       // the bucket itself was changed: read it again
 )
 
-// claim gets v's bucket the share with which the value of slot may hold size
-// bytes, or with size -1 what is typical, and returns how many those are. Answers
-// of the region's other entries leave for it.
+// claim raises the share of v's bucket so that the value of slot may hold size
+// bytes; with size -1, an answer of typical size. It returns those bytes in held. To
+// make room it evicts answers of the region's other entries.
 func (t *Table) claim(v *view, slot, size int, now int64) (c claim, held int) {
 	for try := 0; try < maxTries; try++ {
 		g, ok := t.loadRegion(v.bucket / t.span)
@@ -167,7 +167,7 @@ func (t *Table) claim(v *view, slot, size int, now int64) (c claim, held int) {
 	return refused, 0
 }
 
-// recount sets the sum of the shares right.
+// recount corrects the sum of the shares.
 func (g *region) recount() {
 	sum := 0
 	for i := range (len(g.data) - regionHeader) / shareSize {
@@ -178,14 +178,14 @@ func (g *region) recount() {
 	}
 }
 
-// shrink takes from a bucket's share what its record, stored since g was read,
-// accounts for no more.
+// shrink takes from a bucket's share the units for which its record no longer
+// accounts. The record must have been stored since g was read.
 func (t *Table) shrink(g *region, v *view) {
 	i := v.bucket % t.span
 	g.setShare(i, max(g.share(i)-max(v.units-t.units(v.rec.held(-1)), 0), 0))
 }
 
-// giveBack returns what was set aside for an answer and is not needed.
+// giveBack returns the bytes that were set aside for an answer and are not needed.
 func (t *Table) giveBack(g *region, v *view, size int) {
 	t.shrink(g, v)
 	if typical := g.typical(); size < typical {
@@ -194,12 +194,12 @@ func (t *Table) giveBack(g *region, v *view, size int) {
 	t.storeRegion(g)
 }
 
-// collect makes room for over units in a region: first what nobody owns and what
-// is over, then by last use. It returns how many units are still too many, and
-// whether it has changed the bucket own.
+// collect frees over units in a region. It clears values without an owner and
+// expired entries first, then evicts by last use. It returns how many units are
+// still missing, and whether it has changed the bucket own.
 func (t *Table) collect(g *region, own, over int, now int64) (left int, touched bool) {
 	first := g.n * t.span
-	// A large answer asks for buckets with much to give.
+	// For a large answer, look only at buckets with much to give.
 	least := max(over/samples/4, 1)
 	fruitless := 0
 	for looks := 0; over > 0 && looks < maxLooks && fruitless < maxFruitless; {
@@ -243,8 +243,8 @@ func (t *Table) collect(g *region, own, over int, now int64) (left int, touched 
 	return over, touched
 }
 
-// evict lets entries of a bucket leave, by last use, which is at most until, as
-// long as units are too many.
+// evict removes entries of a bucket, the one used longest ago first, until it has
+// freed units. It keeps entries whose last use is later than until.
 func (t *Table) evict(g *region, bucket, units int, until, now int64) bool {
 	v := &t.other
 	if !t.load(v, bucket) {
@@ -265,7 +265,8 @@ func (t *Table) evict(g *region, bucket, units int, until, now int64) bool {
 	return true
 }
 
-// oldest returns the entry used longest ago whose answer may make room, or -1.
+// oldest returns the slot of the entry used longest ago whose answer may be evicted;
+// -1: there is none.
 func (r *record) oldest(now int64) int {
 	found := -1
 	for i := range r.ways {
@@ -280,25 +281,24 @@ func (r *record) oldest(now int64) int {
 // census is what tidy found in a bucket.
 type census struct {
 	entries, bytes uint64
-	oldest         int64 // last use of the entry to leave first
+	oldest         int64 // last use of the entry that would be evicted first
 	stored         bool
 }
 
-// tidy drops what is over in a bucket, clears what nobody owns, and sets the
-// bucket's share to what is left. Only the sweep, which can wake their waiters,
-// ends pending entries.
+// tidy removes expired entries from a bucket, clears values without an owner, and
+// sets the bucket's share to what is left. Only the sweep ends pending entries,
+// because only it can wake their waiters.
 func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
 	v := &t.other
 	i := bucket % t.span
-	// Bytes of unknown owners are cleared in the first pass and found gone in
-	// the second.
+	// The first pass clears values of unknown owners. The second finds them gone.
 	for range 2 {
 		if !t.load(v, bucket) {
 			return c
 		}
 		c = census{oldest: math.MaxInt64, stored: c.stored}
 		before := len(t.wake)
-		// What the share has beyond the record, and whether that is needed.
+		// The units that the share has beyond the record, and whether an answer needs them.
 		spare, coming := g.share(i)-v.units, false
 		change := v.freed[0]
 		for slot := range v.rec.ways {
@@ -308,7 +308,7 @@ func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
 					t.wake = v.rec.takeWaiters(slot, t.wake)
 				}
 				t.erase(v, slot)
-				// An owner that is gone may have left an answer.
+				// A dead owner may have left an answer.
 				v.freed[slot], change = pending, true
 			}
 			if w.waste() {
@@ -333,7 +333,7 @@ func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
 			return c
 		}
 		if t.store(v) != OK {
-			// Somebody is at work in it; the next time will do.
+			// Another operation changed the bucket; a later pass will tidy it.
 			t.wake = t.wake[:before]
 			return c
 		}

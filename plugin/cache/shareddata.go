@@ -1,6 +1,6 @@
 package cache
 
-// Status is a shared-data call's answer.
+// Status is the result of a shared-data call.
 type Status uint8
 
 // The statuses.
@@ -13,11 +13,10 @@ const (
 
 // SharedData is the host's shared key-value store.
 type SharedData interface {
-	// Get returns a copy of the value that nobody changes afterwards, and its
-	// CAS number. key is valid only during the call.
+	// Get returns a copy of the value, which nobody changes afterwards, and its
+	// CAS number. It must not keep key.
 	Get(key string) (value []byte, cas uint32, status Status)
-	// Set stores a copy of value if cas fits; key and value are valid only
-	// during the call.
+	// Set stores a copy of value if cas fits. It must not keep key or value.
 	Set(key string, value []byte, cas uint32) Status
 }
 
@@ -31,6 +30,6 @@ type Semantics struct {
 	Usable bool
 }
 
-// Probe finds out the host's semantics with a scratch key below prefix. It may
-// run in any number of VMs at once and again at any time.
+// Probe finds out the host's semantics with a scratch key that begins with prefix.
+// It may run at any time, and in several VMs at the same time.
 func Probe(sd SharedData, prefix string) Semantics { return probe(sd, prefix) }

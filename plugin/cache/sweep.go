@@ -7,8 +7,8 @@ import "encoding/binary"
 //	sweep := version(1) buckets(4) position(4) entries(8) bytes(8)
 //	         last entries(8) last bytes(8)
 //
-// buckets is the number of all, position the next one to look at, entries and
-// bytes what this round has seen so far.
+// buckets is the number of all buckets. position is the next one to look at.
+// entries and bytes are the counts of this round so far.
 const (
 	sweepVersion = 1
 	sweepSize    = 1 + 4 + 4 + 4*8
@@ -45,18 +45,16 @@ func (s *sweepState) append(dst []byte) []byte {
 	return binary.BigEndian.AppendUint64(dst, s.lastBytes)
 }
 
-// sweepRun is how many buckets are looked at before what they give back is
-// written to their region. In a long run another VM would be faster with that
-// more often than not.
+// sweepRun is how many buckets the sweep looks at before it stores their region's
+// record. In a longer run another VM would mostly have changed that record meanwhile.
 const sweepRun = 32
 
-// Sweep looks at up to n buckets from where the last sweep of any VM ended, drops
-// what has expired, clears the values that it leaves, and gives their bytes back.
-// wake are the waiters of expired pending entries.
+// Sweep looks at up to n buckets, from where the last sweep of any VM ended. It
+// removes expired entries, clears their values, and gives the bytes back to the
+// region. wake are the waiters of expired pending entries.
 //
-// VMs that sweep at the same moment look at the same buckets; the one that is
-// later to write the position down throws its counts away, so the totals are
-// those of one VM's look at every bucket.
+// VMs that sweep at the same time look at the same buckets. The VM that stores the
+// position later drops its counts, so each bucket counts once in the totals.
 func (t *Table) Sweep(n int, now int64) (wake []uint32) {
 	t.wake = t.wake[:0]
 	if !t.sem.Usable || n <= 0 {
@@ -70,7 +68,7 @@ func (t *Table) Sweep(n int, now int64) (wake []uint32) {
 	}
 	exists := st == OK
 	if !exists || !s.decode(value) || s.buckets != total {
-		// The first sweep, or the table was sized differently: begin anew.
+		// This is the first sweep, or the table had another size: start from the beginning.
 		s = sweepState{buckets: total}
 	}
 	for n > 0 && s.position < total {
@@ -118,13 +116,13 @@ func (t *Table) sweepBuckets(region, first, end int, now int64, s *sweepState) b
 		s.entries += entries
 		s.bytes += bytes
 	}
-	// Where another VM was faster, the next round will do.
+	// If another VM was faster, the next round corrects the region.
 	t.storeRegion(g)
 	return true
 }
 
-// inspect looks through a record in place, since there is nothing to sweep in
-// most. clean is false when there may be.
+// inspect looks through a record in place, which is enough for most records. clean
+// is false if there may be something to sweep.
 func (t *Table) inspect(value []byte, st Status, share int, now int64) (entries, bytes uint64, clean bool) {
 	if st != OK {
 		return 0, 0, st == NotFound && share == 0

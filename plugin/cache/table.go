@@ -9,11 +9,11 @@ import (
 // Hash names an entry: 128 bits of a digest of its scope and key.
 type Hash [16]byte
 
-// Token names an attempt: the 128 random bits that also fence it in the
-// ledger. The calls of one attempt repeat it; a new attempt has a new one.
+// Token names an attempt by 128 random bits, which also fence it in the ledger.
+// All calls of an attempt have the same token; a new attempt has a new one.
 type Token [16]byte
 
-// Fingerprint is 128 bits of the request's digest; all zero: not compared.
+// Fingerprint is 128 bits of the request's digest. All zero: it is not compared.
 type Fingerprint [16]byte
 
 // Limits.
@@ -22,27 +22,27 @@ const (
 	Ways = 8
 	// MaxWaiters bounds the waiting queues of one bucket, over all its entries.
 	MaxWaiters = 64
-	// maxTries bounds the compare-and-set loops. Each failed try means that
-	// another worker succeeded.
+	// maxTries bounds the compare-and-set loops. A try fails only because another
+	// worker succeeded.
 	maxTries = 16
 )
 
-// Options size a Table. All tables of one prefix should have the same, else
-// they share less (never wrongly).
+// Options size a Table. All tables of one prefix should have the same Options.
+// Otherwise they share less, but nothing wrong.
 type Options struct {
 	// Prefix starts all shared-data keys; default "oncegate".
 	Prefix string
-	// MaxEntries bounds the entries; rounded down to a multiple of Ways, at
-	// least Ways. Default 100000.
+	// MaxEntries bounds the entries. It is rounded down to a multiple of Ways, and
+	// is at least Ways. Default 100000.
 	MaxEntries int
 	// MaxBytes bounds the bytes of all values: records and answers. Default 64
-	// MiB. The records of MaxEntries take up to 117 bytes each; when they would
-	// take more than half, there are fewer entries.
+	// MiB. If the records for MaxEntries could take more than half of it, the table
+	// has fewer entries.
 	MaxBytes int
 	// MaxResultBytes is the largest answer that is kept. Default 576 KiB.
 	MaxResultBytes int
-	// TouchInterval is how stale an entry's last use may get before a lookup
-	// writes it back: 0 means one second, negative at every lookup.
+	// TouchInterval is how old an entry's stored last use may get before a lookup
+	// stores a new one. 0: one second. Negative: every lookup stores it.
 	TouchInterval time.Duration
 }
 
@@ -58,7 +58,7 @@ type Entry struct {
 	Sole bool
 	// Expires is when the entry ends, in nanoseconds since the epoch.
 	Expires int64
-	// HasBody: the answer is (or was) kept; Table.Body fetches it.
+	// HasBody: the answer is, or was, kept; see Table.Body.
 	HasBody bool
 
 	loc location
@@ -81,23 +81,22 @@ const (
 	Created Result = iota
 	// Existing: Reserve found another attempt's entry.
 	Existing
-	// Full: there is no room that could be made without evicting entries that must
-	// not be.
+	// Full: only entries that must not be evicted could make room.
 	Full
-	// Contended: the bounded number of tries was used up or the host failed;
-	// nothing is known. The ledger decides.
+	// Contended: all tries failed, or the host did. The caller knows nothing about
+	// the entry, and the ledger decides.
 	Contended
-	// Done: the operation took effect, now or at an earlier call.
+	// Done: the operation took effect, in this call or an earlier one.
 	Done
-	// NotOwner: the entry is another attempt's, or is over; nothing changed.
+	// NotOwner: the entry is another attempt's, or is over. Nothing changed.
 	NotOwner
 	// Gone: there is no such entry.
 	Gone
 	// Waiting: the queue is among the waiters.
 	Waiting
-	// Ended: the entry is not pending (any more); look again.
+	// Ended: the entry is not pending, or not any more. Look again.
 	Ended
-	// TooManyWaiters: the bucket's list is full; only the tick will tell.
+	// TooManyWaiters: the bucket's list is full, so nobody will wake the queue.
 	TooManyWaiters
 )
 
@@ -108,11 +107,11 @@ type Reservation struct {
 	Fingerprint Fingerprint
 	// Owner is this VM's queue.
 	Owner uint32
-	// Expires is when the reservation ends unless it is finished, in
+	// Expires is when the reservation ends if Finish does not end it first, in
 	// nanoseconds since the epoch.
 	Expires int64
-	// Sole: no ledger stands behind the entry. It is not evicted, and room for an
-	// answer is set aside.
+	// Sole: there is no ledger behind the entry. The entry is not evicted, and room
+	// for an answer is set aside.
 	Sole bool
 }
 
@@ -125,14 +124,13 @@ type Outcome struct {
 	State api.State
 	// Expires is when the answer is forgotten, in nanoseconds since the epoch.
 	Expires int64
-	// Sole as in Reservation, and also for an outcome that the ledger does not know
-	// yet; see Settle.
+	// Sole is as in Reservation. It also marks an outcome that the ledger does not
+	// know yet; see Settle.
 	Sole bool
-	// Learned: the ledger told the outcome, so it may also restore an entry
-	// whose answer was evicted. This attempt's own outcome never changes a
-	// terminal entry.
+	// Learned: the outcome came from the ledger, so it may restore an entry whose
+	// answer was evicted. An attempt's own outcome never changes a terminal entry.
 	Learned bool
-	// Raw is the answer in the raw form of api.Result; it is stored as is. Nil:
+	// Raw is the answer in the raw form of api.Result. It is stored unchanged. Nil:
 	// the answer is not kept.
 	Raw []byte
 }
@@ -144,8 +142,8 @@ type Stats struct {
 	Refused        uint64 // reservations without a ledger that found no room
 	Unkept         uint64 // answers that found no room
 	Retries        uint64 // compare-and-set attempts that failed
-	Contended      uint64 // operations given up
-	Foreign        uint64 // records that were not ours or not readable
+	Contended      uint64 // operations that were given up
+	Foreign        uint64 // values that were not readable records of this version
 }
 
 // Table is one VM's view of the cache. It is not safe for concurrent use: a VM
@@ -159,12 +157,12 @@ type Table struct {
 	layout
 	stats Stats
 
-	// What the running operation works on: its bucket, another one of the same
-	// region that makes room for it or is swept, and the region.
+	// own is the running operation's bucket. other is a bucket of the same region
+	// that makes room for it or is swept. The region's record comes next.
 	own, other view
 	region     region
 
-	// missed is what a Lookup read that found nothing: a Reserve that follows need not read it again.
+	// missed is the record that a Lookup read without finding the entry, so that a Reserve need not read it again.
 	missed struct {
 		known  bool
 		bucket int
@@ -173,19 +171,19 @@ type Table struct {
 		status Status
 	}
 
-	// Buffers, kept between calls: the heap of a VM is small.
+	// Calls reuse these buffers, because the heap of a VM is small.
 	hit           way
 	key, buf, val []byte
 	wake          []uint32
 	blank         []byte // an empty region
 }
 
-// maxKeptBuffer is the largest value buffer that is kept between calls.
+// maxKeptBuffer is the largest value buffer, in bytes, that is kept between calls.
 const maxKeptBuffer = 64 << 10
 
 const defaultPrefix = "oncegate"
 
-// New returns the table. Nothing is read or written before the first operation.
+// New returns the table. It makes no host calls.
 func New(sd SharedData, sem Semantics, o Options) *Table {
 	if o.Prefix == "" {
 		o.Prefix = defaultPrefix
@@ -216,7 +214,8 @@ func New(sd SharedData, sem Semantics, o Options) *Table {
 	return t
 }
 
-// Lookup copies a live entry to e. It counts as a use. False: nothing is known.
+// Lookup copies a live entry to e, and counts as a use of it. False: there is none, or the
+// host failed.
 func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 	if !t.sem.Usable {
 		return false
@@ -227,7 +226,7 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 		t.miss(bucket, value, cas, st)
 		return false
 	}
-	// The record is searched in place: of most ways only the hash matters.
+	// The search runs in the encoded record, because only the hash of most ways matters.
 	w, found := &t.hit, false
 	for i, b := 0, value[headerSize:]; i < int(value[3]) && !found; i, b = i+1, b[waySize:] {
 		if Hash(b[offHash:offHash+len(h)]) != *h || api.State(b[offState]) == api.StateNone {
@@ -255,8 +254,8 @@ func (t *Table) miss(bucket int, value []byte, cas uint32, st Status) {
 	m.known, m.bucket, m.value, m.cas, m.status = true, bucket, value, cas, st
 }
 
-// loadMissed is load with what a Lookup has read of the bucket; false: none has. Storing the record finds out
-// whether it has changed since then, nothing else does.
+// loadMissed is load with the record that a Lookup of this bucket has read; false: there is none. If the record
+// has changed since then, only storing it finds out.
 func (t *Table) loadMissed(v *view, bucket int) bool {
 	m := &t.missed
 	value, known := m.value, m.known && m.bucket == bucket
@@ -264,8 +263,8 @@ func (t *Table) loadMissed(v *view, bucket int) bool {
 	return known && t.accept(v, bucket, value, m.cas, m.status)
 }
 
-// touchEntry writes an entry's last use back. Losing the race for it is no harm:
-// the winner used the bucket just now.
+// touchEntry stores an entry's last use. It may lose the race for the record without
+// harm: the winner has just used the bucket.
 func (t *Table) touchEntry(e *Entry, value []byte, cas uint32, now int64) {
 	v := &t.own
 	if !t.accept(v, e.loc.bucket, value, cas, OK) {
@@ -292,10 +291,10 @@ func (t *Table) entry(e *Entry, bucket, slot int, w *way) {
 	}
 }
 
-// Body returns the answer of a terminal entry, in the raw form, byte for byte
-// as it was given to Finish. False: it was evicted or found no room, and the
-// entry says only that the request is over: ask the ledger (and give what it
-// answers to Finish), or where there is none answer that the recording is lost.
+// Body returns the answer of a terminal entry in the raw form, byte for byte as
+// Finish got it. False: the answer was evicted or found no room, so the entry says
+// only that the request is over. The caller must then ask the ledger and give its
+// answer to Finish. Without a ledger it must say that the recording is lost.
 func (t *Table) Body(e *Entry) ([]byte, bool) {
 	if !e.HasBody {
 		return nil, false

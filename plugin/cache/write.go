@@ -2,15 +2,15 @@ package cache
 
 import "github.com/oncegate/oncegate/manager/api"
 
-// Reserve makes a pending entry: Created, Existing (a copy in e), Full or
-// Contended. A second call with the same token is the same reservation.
+// Reserve makes a pending entry. It returns Created, Existing (with a copy in e),
+// Full or Contended. A second call with the same token is the same reservation.
 //
-// wake are the waiters of a pending entry that was over or had to make room:
-// they must look again.
+// wake are the waiters of a pending entry that was over or was evicted. They must
+// look again.
 func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake []uint32) {
 	bucket := t.bucket(&r.Hash)
 	v := &t.own
-	missed := !r.Sole && t.loadMissed(v, bucket) // a claim for bytes must not start from what is old
+	missed := !r.Sole && t.loadMissed(v, bucket) // a claim for bytes must not start from an old record
 	for try := 0; try < maxTries; try++ {
 		old := missed && try == 0
 		if !old && !t.load(v, bucket) {
@@ -38,8 +38,8 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 		}
 		w := &v.rec.ways[slot]
 		evicted := w.live(now)
-		// An owner that is gone may have left an answer that it did not get
-		// to account for.
+		// A dead owner may have left an answer that its record does not account
+		// for.
 		abandoned := w.state == api.StatePending
 		t.wake = v.rec.takeWaiters(slot, t.wake[:0])
 		v.freed[slot] = v.freed[slot] || abandoned
@@ -79,8 +79,8 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 	return Contended, nil
 }
 
-// full refuses a reservation. Where a ledger stands behind it, the entry is only
-// not shared here.
+// full refuses a reservation. If there is a ledger, it can still decide, and the
+// proxy only does not coalesce duplicates of that key.
 func (t *Table) full(r *Reservation) (Result, []uint32) {
 	if r.Sole {
 		t.stats.Refused++
@@ -88,9 +88,9 @@ func (t *Table) full(r *Reservation) (Result, []uint32) {
 	return Full, nil
 }
 
-// AddWaiter adds a VM's queue to a pending entry: Waiting, Ended,
-// TooManyWaiters or Contended. After Waiting, the VM that ends the entry gets
-// the queue; after anything else nobody will wake it.
+// AddWaiter adds a VM's queue to a pending entry. It returns Waiting, Ended,
+// TooManyWaiters or Contended. After Waiting, the VM that ends the entry gets the
+// queue. After any other result nobody will wake it.
 func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 	bucket := t.bucket(h)
 	v := &t.own
@@ -125,9 +125,9 @@ func (t *Table) AddWaiter(h *Hash, queue uint32, now int64) Result {
 	return Contended
 }
 
-// Release removes the attempt's entry, if it is pending or its outcome unknown, and
-// returns the waiters to wake: Done, NotOwner, Gone or Contended. After Contended the
-// entry ends by its expiry.
+// Release removes the attempt's entry if it is pending or its outcome is unknown. It
+// returns Done, NotOwner, Gone or Contended, and the waiters to wake. After Contended
+// the entry ends by its expiry.
 func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []uint32) {
 	t.wake = t.wake[:0]
 	res = t.change(h, token, now, func(v *view, slot int) bool {
@@ -145,8 +145,8 @@ func (t *Table) Release(h *Hash, token *Token, now int64) (res Result, wake []ui
 	return res, t.wake
 }
 
-// Renew moves the end of the attempt's pending entry, also if it is over and nobody has
-// taken its place: Done, NotOwner, Gone or Contended.
+// Renew moves the end of the attempt's pending entry. The entry may be over already if no
+// other entry has taken its place. It returns Done, NotOwner, Gone or Contended.
 func (t *Table) Renew(h *Hash, token *Token, expires, now int64) Result {
 	return t.change(h, token, now, func(v *view, slot int) bool {
 		w := &v.rec.ways[slot]
@@ -158,9 +158,9 @@ func (t *Table) Renew(h *Hash, token *Token, expires, now int64) Result {
 	})
 }
 
-// Settle tells that the ledger knows the attempt's outcome now, so its entry may leave like
-// any other, and does if it is without the answer: Done, NotOwner, Gone or Contended. After
-// Contended it stays until it expires.
+// Settle says that the ledger knows the attempt's outcome now, so its entry may be evicted
+// like any other. An entry without its answer is removed. It returns Done, NotOwner, Gone or
+// Contended. After Contended the entry stays until it expires.
 func (t *Table) Settle(h *Hash, token *Token, now int64) Result {
 	return t.change(h, token, now, func(v *view, slot int) bool {
 		w := &v.rec.ways[slot]
@@ -174,8 +174,8 @@ func (t *Table) Settle(h *Hash, token *Token, now int64) Result {
 	})
 }
 
-// change has f change the attempt's entry: Done, NotOwner (f refused, or it is another
-// attempt's), Gone or Contended.
+// change changes the attempt's entry with f. It returns Done, NotOwner (f refused, or it is
+// another attempt's), Gone or Contended.
 func (t *Table) change(h *Hash, token *Token, now int64, f func(v *view, slot int) bool) Result {
 	bucket := t.bucket(h)
 	v := &t.own
@@ -206,17 +206,17 @@ func (t *Table) change(h *Hash, token *Token, now int64, f func(v *view, slot in
 	return Contended
 }
 
-// Finish records the outcome: Done, NotOwner (another attempt's live entry
-// stays as it is), Full or Contended. After Contended the pending entry ends by
-// its expiry. wake are waiters to wake, whatever the result.
+// Finish records the outcome. It returns Done, NotOwner (another attempt's live
+// entry stays as it is), Full or Contended. After Contended the pending entry ends
+// by its expiry. wake are the waiters to wake, whatever the result.
 //
-// It is also how an outcome that was learned from the ledger gets in, with a
-// fresh token: without an entry one is made (never at the cost of a pending
-// one: Full), and an entry whose answer was evicted gets it back.
+// It also records an outcome that was learned from the ledger. If there is no entry,
+// it makes one, but never evicts a pending entry for it: the result is then Full. An
+// entry whose answer was evicted gets it back.
 //
-// An answer that is not kept (Raw is nil, or there is no room for its size)
-// leaves no entry, because a duplicate has to ask the ledger anyway; with Sole
-// it leaves one without body.
+// If the answer is not kept (Raw is nil, or there is no room for it), no entry
+// stays, because a duplicate must ask the ledger anyway. With Sole an entry without
+// its answer stays.
 func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 	t.wake = t.wake[:0]
 	size := valueHeader + len(o.Raw)
@@ -246,13 +246,13 @@ func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 type finishing struct {
 	bucket  int
 	size    int  // bytes of the value
-	keep    bool // the answer is worth keeping, and there may be room
-	unkept  bool // it is worth keeping, but there is none
-	written int  // the slot whose value has the answer, or -1
-	kept    bool // the record says so too
+	keep    bool // there is an answer to keep, and there may be room
+	unkept  bool // there is an answer to keep, but no room
+	written int  // the slot whose value has the answer; -1: none
+	kept    bool // the record says that the value has the answer
 }
 
-// finish is one try. done is false when the record is to be read again.
+// finish is one try. done is false if the record must be read again.
 func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bool) {
 	v := &t.own
 	if !t.load(v, f.bucket) {
@@ -265,7 +265,7 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	}
 	w := &v.rec.ways[slot]
 	mine := w.hash == o.Hash && w.token == o.Token && w.live(now)
-	var back *region // where bytes are given back
+	var back *region // the region that gets bytes back
 	if f.keep && mine {
 		switch c := t.makeRoom(v, slot, f, now, &back); c {
 		case refused:
@@ -297,8 +297,8 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 			w.clear()
 		}
 	case !mine:
-		// The way is taken over without an answer first: nobody writes to the
-		// value of a way whose entry is not theirs.
+		// The first try takes the way over without an answer, because a VM may write
+		// only to the value of a way whose entry is its own.
 		done = false
 	default:
 		if f.written != slot {
@@ -331,8 +331,8 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	return Contended, true
 }
 
-// makeRoom sees to it that the answer may be written to slot. When far more was
-// set aside than it takes, back is the region that gets the rest.
+// makeRoom claims the bytes that the answer needs in slot. If far more bytes were set
+// aside, back is the region that gets the rest.
 func (t *Table) makeRoom(v *view, slot int, f *finishing, now int64, back **region) claim {
 	units := t.units(v.rec.held(slot) + f.size)
 	if units > v.units {
@@ -347,8 +347,7 @@ func (t *Table) makeRoom(v *view, slot int, f *finishing, now int64, back **regi
 	return claimed
 }
 
-// finishSlot finds the slot in which the outcome belongs; when there is none
-// (-1), res is the answer.
+// finishSlot finds the slot for the outcome. -1: there is none, and res says why.
 func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result) {
 	slot = v.rec.find(&o.Hash)
 	if slot < 0 {
@@ -362,7 +361,7 @@ func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result
 	case !w.live(now):
 	case w.token == o.Token:
 		if w.body {
-			return -1, Done // an earlier call did it
+			return -1, Done // an earlier call recorded the outcome
 		}
 	case !o.Learned || w.pending() || w.sole || w.body && t.holds(v, slot):
 		return -1, NotOwner
@@ -370,8 +369,8 @@ func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result
 	return slot, Done
 }
 
-// holds tells whether an entry's answer is still there: a VM that died while it
-// made room may have left the entry without.
+// holds tells whether an entry's answer is still there. A VM that died while it made
+// room may have cleared it.
 func (t *Table) holds(v *view, slot int) bool {
 	w := &v.rec.ways[slot]
 	value, _, st := t.sd.Get(t.valueKey(v.bucket, slot))

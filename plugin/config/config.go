@@ -12,10 +12,10 @@ type Ledger uint8
 const (
 	// LedgerManager: the manager decides; the gate calls it on a cache miss.
 	LedgerManager Ledger = iota
-	// LedgerUpstream: the upstream is the manager itself, so the gate caches
+	// LedgerUpstream: upstream keeps the ledger itself, so the gate caches
 	// and coalesces but makes no callouts.
 	LedgerUpstream
-	// LedgerNone: the gate's cache alone decides. Losing the cache loses the
+	// LedgerNone: only the gate's cache decides. A lost cache means lost
 	// protection.
 	LedgerNone
 )
@@ -25,9 +25,9 @@ type Mode uint8
 
 // The modes.
 const (
-	// ModeHeaders decides on the request headers; works on any Envoy.
+	// ModeHeaders decides on the request headers. It works on any Envoy.
 	ModeHeaders Mode = iota
-	// ModeBody decides after the request body, which needs Envoy 1.35+ with
+	// ModeBody decides after the request body. It needs Envoy 1.35 or newer with
 	// allow_on_headers_stop_iteration.
 	ModeBody
 )
@@ -60,12 +60,12 @@ const (
 	FailOpen                      // forward unprotected, marked as bypassed
 )
 
-// Unsupported says what happens to a request that cannot be protected because it
-// opens something without one answer (CONNECT, a protocol upgrade, gRPC), although it
-// has a key or must have one.
+// Unsupported says what happens to a request that has a key or must have one, but cannot
+// be protected, because it opens something without a single answer: CONNECT, a protocol
+// upgrade, gRPC.
 type Unsupported uint8
 
-// What may happen to it.
+// The values of Unsupported.
 const (
 	UnsupportedRefuse Unsupported = iota // 400
 	UnsupportedPass                      // forward unprotected, marked as bypassed
@@ -77,18 +77,18 @@ type CommitMode uint8
 // The commit modes.
 const (
 	CommitBeforeReply CommitMode = iota // the answer is released after the commit
-	CommitAsync                         // the answer is released at once
+	CommitAsync                         // the answer does not wait
 )
 
-// ClientAbort says what becomes of a request whose client leaves before it is answered.
+// ClientAbort says what happens to a request whose client leaves before it is answered.
 type ClientAbort uint8
 
-// What may become of it.
+// The values of ClientAbort.
 const (
 	// AbortCancel: the router carries the request, and the proxy cancels it.
 	AbortCancel ClientAbort = iota
-	// AbortContinue: the gate makes the upstream call itself, which goes on and is recorded. Only in
-	// ModeBody.
+	// AbortContinue: the gate makes the upstream call itself, so the call goes on and its answer is
+	// recorded. Only in ModeBody.
 	AbortContinue
 )
 
@@ -116,13 +116,12 @@ type ScopePart struct {
 type Key struct {
 	// Header is the lower-case name of the header; empty: not from a header.
 	Header string
-	// JSONPath is a gjson path into the body; empty: not from the body. Only
+	// JSONPath is a plain gjson path into the body; empty: not from the body. Only
 	// in ModeBody.
 	JSONPath string
 	// Derive makes a key from the body. Only in ModeBody.
 	Derive Derive
-	// Required: a request without a key is refused with 400 instead of passing
-	// unprotected.
+	// Required: a request without a key gets 400 instead of passing unprotected.
 	Required bool
 	// Format restricts what a key may look like.
 	Format Format
@@ -130,19 +129,19 @@ type Key struct {
 
 // Manager says how the manager is called.
 type Manager struct {
-	// Shards are Envoy's names of the managers' clusters, one a ledger, at least one; see api.Owner.
+	// Shards are Envoy's names of the managers' clusters, one for each ledger, at least one; see api.Owner.
 	Shards []string
-	// Named: Shards are names that managers have as well (manager.shards), not only a cluster's.
+	// Named: Shards come from manager.shards, so the managers have these names as well.
 	Named bool
-	// Previous are the Shards of before, while keys that were reserved then may still be there; else empty.
+	// Previous are the Shards before a change, as long as keys may still be there; else empty.
 	Previous []string
 	// Authority is the :authority of the calls.
 	Authority string
-	// Timeout bounds a call, not counting the time it waits for a pending entry.
+	// Timeout bounds a call, without the time for which it waits for a pending entry.
 	Timeout time.Duration
-	// AuthToken is sent as a bearer token when not empty.
+	// AuthToken is sent as a bearer token; empty: none is sent.
 	AuthToken string
-	// Batch says which calls go out together.
+	// Batch says which calls go out as one callout.
 	Batch Batch
 }
 
@@ -151,23 +150,23 @@ type Batch uint8
 
 // The values of manager.batch.
 const (
-	// BatchAuto: those that are ready in one callback of the host.
+	// BatchAuto: the calls that are ready in one callback of the host.
 	BatchAuto Batch = iota
-	// BatchNever: none.
+	// BatchNever: each call goes by itself.
 	BatchNever
-	// BatchAlways: a call by itself goes as a batch, too.
+	// BatchAlways: as BatchAuto, and a lone call goes as a batch, too.
 	BatchAlways
 )
 
-// Upstream says how the gate makes upstream calls itself; see AbortContinue.
+// Upstream says how the gate makes its own upstream calls; see AbortContinue.
 type Upstream struct {
-	// Cluster is Envoy's name of the cluster that is called; empty: that of the request's route.
+	// Cluster is Envoy's name of the cluster to call; empty: the cluster of the request's route.
 	Cluster string
 	// Timeout bounds a call.
 	Timeout time.Duration
 }
 
-// CommitRetry bounds the repetition of commits that did not reach the manager.
+// CommitRetry bounds the repetition of calls that did not reach the manager.
 type CommitRetry struct {
 	// Initial is the first delay; each further one is twice as long.
 	Initial time.Duration
@@ -177,8 +176,8 @@ type CommitRetry struct {
 	MaxQueued int
 }
 
-// Config is a whole configuration: what is the same for all routes, and the
-// rules that lead to a Route. It is never changed after Parse.
+// Config is a whole configuration: the settings that are the same for all routes,
+// and the rules that lead to a Route. Nothing changes it after Parse.
 type Config struct {
 	Manager     Manager
 	CommitRetry CommitRetry
@@ -191,14 +190,14 @@ type Config struct {
 	MaxUpstreamCalls int
 	// CleanupInterval is the time between two sweeps of the cache.
 	CleanupInterval time.Duration
-	// ScopeSecret keys the digests of scopes; empty: plain digests.
+	// ScopeSecret is the HMAC key of the scopes' digests; empty: plain digests.
 	ScopeSecret string
 
 	rules []rule
 }
 
-// Route is everything that may differ between routes, fully merged: a rule's
-// own fields over the fields of the top level over the defaults.
+// Route has all settings that may differ between routes, fully merged: a rule's
+// own fields, then those of the top level, then the defaults.
 type Route struct {
 	// Index is the position of the rule in match, for metrics and logs.
 	Index  int
@@ -209,18 +208,19 @@ type Route struct {
 	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL
 	// how long an outcome is remembered.
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration
-	// UnknownTTL is how long a key is taken whose request may have run without anybody
-	// knowing how it ended; 0: until its reservation runs out.
+	// UnknownTTL is how long a key stays taken if its request may have run and nobody
+	// knows how it ended. 0: until its reservation runs out.
 	UnknownTTL time.Duration
-	// WaitForPending: a duplicate of a running request waits for its answer,
-	// at most PendingWait, and is refused with 409 after that or at once.
+	// WaitForPending: a duplicate of a running request waits for its answer, for
+	// PendingWait at most, and then gets 409. Without it the duplicate gets 409
+	// immediately.
 	WaitForPending bool
 	PendingWait    time.Duration
-	// MaxRequestBody is how many bytes of the body are digested; MaxResponseBody
-	// how many bytes of an answer's body are recorded.
+	// MaxRequestBody is how many bytes of a request's body are digested. MaxResponseBody
+	// is the largest body of an answer that is recorded, in bytes.
 	MaxRequestBody, MaxResponseBody int
 	// StreamedTypes are the media types of answers that pass as they come and are
-	// recorded without their body; see Streamed.
+	// recorded without their bodies; see Streamed.
 	StreamedTypes []string
 	FailureMode   FailureMode
 	ClientAbort   ClientAbort
@@ -230,8 +230,9 @@ type Route struct {
 	Outcomes      Outcomes
 }
 
-// Streamed tells whether answers of this media type, in lower case and without
-// parameters, pass as they come. A type that ends in * stands for all that begin so.
+// Streamed tells whether answers of this media type pass as they come. media must be in
+// lower case and without parameters. In StreamedTypes, a type that ends in * stands for
+// all types with that beginning.
 func (t *Route) Streamed(media string) bool {
 	for _, s := range t.StreamedTypes {
 		if begin, any := strings.CutSuffix(s, "*"); s == media || any && strings.HasPrefix(media, begin) {
@@ -241,8 +242,8 @@ func (t *Route) Streamed(media string) bool {
 	return false
 }
 
-// Method tells whether some rule may match requests with this method. Where none
-// does, the path need not be looked at.
+// Method tells whether some rule may match requests with this method. If none does,
+// the caller need not look at the path.
 func (c *Config) Method(method string) bool {
 	for i := range c.rules {
 		if c.rules[i].matchMethod(method) {
@@ -252,9 +253,9 @@ func (c *Config) Method(method string) bool {
 	return false
 }
 
-// Route finds the first rule that matches and returns its settings, nil when
-// none does: the request passes untouched. path is :path as sent; its query is
-// not looked at. The Route is shared and must not be changed.
+// Route returns the settings of the first rule that matches; nil: none does, and
+// the request passes. path is :path as sent; its query is ignored. The Route is
+// shared and must not be changed.
 func (c *Config) Route(method, path string) *Route {
 	for i := range path {
 		if path[i] == '?' || path[i] == '#' {

@@ -44,8 +44,8 @@ func (r *rule) matchMethod(method string) bool {
 	return len(r.methods) == 0
 }
 
-// matchPattern compares segment by segment. Segments are what lies between
-// slashes, so "/a" and "/a/" differ.
+// matchPattern compares segment by segment. A slash separates two segments, so
+// "/a" and "/a/" differ.
 func (r *rule) matchPattern(path string) bool {
 	if len(path) == 0 || path[0] != '/' {
 		return false
@@ -64,7 +64,7 @@ func (r *rule) matchPattern(path string) bool {
 			return false
 		}
 		if end == len(path) {
-			// The path ends here: so must the pattern, and ** wants a slash.
+			// The path ends here, so the pattern must end here too. ** needs a slash.
 			return i == len(r.pattern)-1 && !r.rest
 		}
 		path = path[end+1:]
@@ -72,14 +72,14 @@ func (r *rule) matchPattern(path string) bool {
 	return r.rest
 }
 
-// defaultRule is what a rule is without any field: the methods that are not
+// defaultRule returns a rule without any field: it matches the methods that are not
 // idempotent by themselves, on every path.
 func defaultRule(base Route) rule {
 	return rule{methods: []string{"POST", "PATCH"}, path: "/", route: base}
 }
 
-// matchFields are the fields that select requests. where remembers which of
-// the path fields was given.
+// matchFields are the fields that select requests. where gets the name of the path
+// field that was given.
 func matchFields(r *reader, rl *rule, where *string) []field {
 	const allowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
 	path := func(name string, set func(path, value string, v gjson.Result)) field {
@@ -108,7 +108,7 @@ func matchFields(r *reader, rl *rule, where *string) []field {
 	}
 }
 
-// readMethods reads a list of methods; "*" alone means any and gives nil.
+// readMethods reads a list of methods. The list with "*" alone means any method and gives nil.
 func readMethods(r *reader, path string, v gjson.Result) []string {
 	var methods []string
 	anyMethod := false

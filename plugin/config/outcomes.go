@@ -7,7 +7,7 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	// OutcomeNone: not a final status (below 200 or above 599); it decides
+	// OutcomeNone: the status is not final (below 200 or above 599) and decides
 	// nothing.
 	OutcomeNone Outcome = iota
 	// OutcomeCommit: the work ran; the answer is recorded.
@@ -38,8 +38,8 @@ func (t term) same(o term) bool {
 	return t.code == o.code && t.class == o.class && t.retryAfter == o.retryAfter
 }
 
-// rank orders terms: a code beats its class, and "+retry-after" beats the
-// same without.
+// rank orders terms: a code beats its class, and a term with "+retry-after" beats
+// the same term without it.
 func (t term) rank() int {
 	rank := 1
 	if t.code != 0 {
@@ -69,9 +69,9 @@ func (o *Outcomes) Classify(status int, retryAfter bool) Outcome {
 	return outcome
 }
 
-// defaultOutcomes: the first answer is the answer, 500s included; refusals are
-// remembered for a shorter time; where the upstream asks for a retry, the key
-// is free again.
+// defaultOutcomes returns the default outcomes. The first answer counts, also if it is
+// a 500. Refusals are remembered for a shorter time. If upstream asks for a retry, the
+// key is free again.
 func defaultOutcomes() Outcomes {
 	return Outcomes{terms: []term{
 		{class: 2, outcome: OutcomeCommit},
@@ -111,9 +111,9 @@ func parseTerm(s string) (t term, ok bool) {
 }
 
 // read merges the given lists into the inherited terms. A given list replaces
-// the inherited list of its outcome. What is listed now is taken out of the
-// inherited lists that stay; naming a code or class without "+retry-after"
-// takes out both of its forms.
+// the inherited list of its outcome. Its terms are removed from the inherited lists
+// of other outcomes. A code or class without "+retry-after" removes both of its
+// forms.
 func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
 	var given []term
 	var replaced [OutcomeRelease + 1]bool
@@ -158,7 +158,7 @@ func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
 	o.terms = given
 }
 
-// check demands that every final status has an outcome.
+// check refuses outcomes that leave out a final status.
 func (o *Outcomes) check(r *reader, path string) {
 	for class := 2; class <= 5; class++ {
 		found := false

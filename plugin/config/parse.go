@@ -16,14 +16,14 @@ const (
 	maxRules       = 256
 	maxMethods     = 32
 	maxScopeParts  = 16
-	// maxStreamedTypes is small because each answer is compared with all of them.
+	// maxStreamedTypes is small because the gate compares each answer with all of them.
 	maxStreamedTypes = 32
 )
 
 // Error says what is wrong with a configuration.
 type Error struct {
-	// Path is the field's full path, such as match[1].key.header; empty for the
-	// document as a whole.
+	// Path is the field's full path, such as match[1].key.header; empty: the whole
+	// document.
 	Path string
 	// Reason says what was found and what is allowed.
 	Reason string
@@ -37,9 +37,9 @@ func (e *Error) Error() string {
 	return e.Path + ": " + e.Reason
 }
 
-// Parse reads a configuration. Every field is optional and an empty input is
-// the default configuration. Unknown, repeated, mistyped and out-of-range
-// fields, and combinations that cannot work, are refused with an *Error.
+// Parse reads a configuration. Every field is optional, and an empty input is the
+// default configuration. Fields that are unknown, repeated, of the wrong type or out
+// of range, and combinations that cannot work, give an *Error.
 func Parse(json []byte) (*Config, error) {
 	if len(json) > maxConfigBytes {
 		return nil, &Error{Reason: strconv.Itoa(len(json)) + " bytes; allowed: up to " + strconv.Itoa(maxConfigBytes)}
@@ -48,7 +48,7 @@ func Parse(json []byte) (*Config, error) {
 		json = []byte("{}")
 	}
 	if !jsonguard.Valid(json) {
-		// Envoy hands any other message over in its binary form, a google.protobuf.Struct as well.
+		// Envoy hands over the text of a StringValue, but a google.protobuf.Struct in its binary form.
 		return nil, &Error{Reason: "not valid JSON; allowed: one JSON object, nested at most " + strconv.Itoa(jsonguard.MaxDepth) +
 			" deep, in Envoy as a google.protobuf.StringValue"}
 	}
@@ -78,7 +78,7 @@ func blank(b []byte) bool {
 	return true
 }
 
-// defaults returns the built-in values of what exists once.
+// defaults returns the built-in values of the fields that exist once.
 func defaults() *Config {
 	return &Config{
 		Manager: Manager{
@@ -95,8 +95,8 @@ func defaults() *Config {
 	}
 }
 
-// vmFields are the fields that exist once. match is kept for later, because
-// rules inherit from fields that may follow it.
+// vmFields are the fields that exist once. match gets the raw rules, which are read later
+// because they inherit from fields that may follow them.
 func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 	return []field{
 		{"manager", func(path string, v gjson.Result) { readManager(r, path, v, &c.Manager) }},
@@ -128,7 +128,7 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		{"authority", func(path string, v gjson.Result) {
 			m.Authority = r.text(path, v, "a string of 1 to 255 bytes of visible ASCII", name)
 			if strings.Contains(m.Authority, "{key}") {
-				// It was replaced once. As plain text it would have a hash ring send all keys to the same manager.
+				// Older versions replaced {key}. As plain text it would make a hash ring send all keys to one manager.
 				r.refuse(path, v, "a name without {key}, which no hash ring may choose a ledger by; name the managers in manager.shards where each has a ledger of its own")
 			}
 		}},
@@ -179,7 +179,7 @@ func (c *Config) checkVM(r *reader) {
 
 func millisText(d time.Duration) string { return strconv.Itoa(int(d / time.Millisecond)) }
 
-// readRules reads match, or makes the one rule that stands for its absence.
+// readRules reads match. Without match it makes the default rule.
 func (c *Config) readRules(r *reader, match gjson.Result, base Route) {
 	if !match.Exists() {
 		c.rules = []rule{defaultRule(base)}

@@ -8,9 +8,8 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// reader reads typed values out of parsed JSON and keeps the first error.
-// After an error its methods return zero values, so that callers need not
-// check each one.
+// reader reads typed values from parsed JSON and keeps the first error. After an
+// error its methods return zero values, so callers need not check each one.
 type reader struct{ err *Error }
 
 func (r *reader) fail(path, reason string) {
@@ -19,7 +18,7 @@ func (r *reader) fail(path, reason string) {
 	}
 }
 
-// refuse reports a value that is not what is allowed.
+// refuse reports a value that is not allowed.
 func (r *reader) refuse(path string, v gjson.Result, allowed string) {
 	r.fail(path, show(v.Raw)+"; allowed: "+allowed)
 }
@@ -30,7 +29,7 @@ type field struct {
 	read func(path string, v gjson.Result)
 }
 
-// object reads an object's members. Each may occur once; others are refused.
+// object reads an object's members. It refuses repeated and unknown members.
 func (r *reader) object(path string, v gjson.Result, fields []field) {
 	if !v.IsObject() {
 		r.refuse(path, v, "an object")
@@ -80,7 +79,7 @@ func (r *reader) list(path string, v gjson.Result, min, max int, what string, re
 	}
 }
 
-// text reads a string; ok decides about its content.
+// text reads a string; ok tells whether its content is allowed.
 func (r *reader) text(path string, v gjson.Result, allowed string, ok func(string) bool) string {
 	if v.Type != gjson.String || !ok(v.Str) {
 		r.refuse(path, v, allowed)
@@ -89,7 +88,7 @@ func (r *reader) text(path string, v gjson.Result, allowed string, ok func(strin
 	return v.Str
 }
 
-// secret is text that never appears in an error.
+// secret is text for values that must not appear in errors.
 func (r *reader) secret(path string, v gjson.Result, allowed string, ok func(string) bool) string {
 	if v.Type != gjson.String || !ok(v.Str) {
 		r.fail(path, "(value not shown); allowed: "+allowed)
@@ -126,7 +125,7 @@ func (r *reader) boolean(path string, v gjson.Result) bool {
 	return v.Bool()
 }
 
-// integer reads a whole number, also one that a control plane wrote as 8.0 or 1e+06.
+// integer reads a whole number. It may be written as 8.0 or 1e+06, as some control planes do.
 func (r *reader) integer(path string, v gjson.Result, min, max int) int {
 	if v.Type == gjson.Number && v.Num == math.Trunc(v.Num) && v.Num >= float64(min) && v.Num <= float64(max) {
 		return int(v.Num)
@@ -148,7 +147,7 @@ func (r *reader) seconds(path string, v gjson.Result, max int) time.Duration {
 	return 0
 }
 
-// secondsOrNone reads seconds, or 0 for none at all.
+// secondsOrNone reads a number of seconds, where 0 is allowed and means none.
 func (r *reader) secondsOrNone(path string, v gjson.Result, max int) time.Duration {
 	switch {
 	case v.Type == gjson.Number && v.Num == 0:
@@ -181,8 +180,8 @@ func names(fields []field) string {
 // maxShown bounds how much of an input an error repeats.
 const maxShown = 80
 
-// show prepares a raw value for an error. What is inside of objects and lists
-// stays out: it may be a secret in the wrong place.
+// show prepares a raw value for an error. It leaves out the contents of objects and
+// lists, which may be a secret in the wrong place.
 func show(raw string) string {
 	if len(raw) > 2 && raw[0] == '{' {
 		return "{...}"
@@ -196,7 +195,7 @@ func show(raw string) string {
 	return printable(raw)
 }
 
-// printable replaces what could disturb a log line and cuts what is too long.
+// printable replaces bytes that could disturb a log line and cuts long values.
 func printable(s string) string {
 	if len(s) > maxShown {
 		s = s[:maxShown] + "..."

@@ -7,13 +7,13 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// maxTTLSeconds is the longest time that may be asked of the ledger: 366 days.
+// maxTTLSeconds is the longest time that a route may ask of the ledger: 366 days.
 const maxTTLSeconds = 366 * 24 * 3600
 
-// asCommitted as an UnknownTTL stands for the CommittedTTL of the same rule, until check.
+// asCommitted stands for the CommittedTTL of the same rule in UnknownTTL, until check replaces it.
 const asCommitted time.Duration = -1
 
-// defaultRoute returns the built-in values of what may differ between rules.
+// defaultRoute returns the built-in values of the fields that may differ between rules.
 func defaultRoute() Route {
 	return Route{
 		Key:             Key{Header: "idempotency-key"},
@@ -91,7 +91,7 @@ func readUpstream(r *reader, path string, v gjson.Result, u *Upstream) {
 }
 
 // jsonPath tells whether s is a plain path. gjson's queries, wildcards and
-// modifiers are left out: a key has one place, and its cost is known.
+// modifiers are not allowed, so that a key has one place and a bounded cost.
 func jsonPath(s string) bool {
 	if len(s) > 255 {
 		return false
@@ -159,15 +159,15 @@ func readStreamedTypes(r *reader, path string, v gjson.Result) []string {
 	return types
 }
 
-// mediaType tells whether s is type/subtype, of which the end may be an asterisk.
+// mediaType tells whether s is type/subtype. Its last byte may be an asterisk.
 func mediaType(s string) bool {
 	kind, sub, ok := strings.Cut(s, "/")
 	begin := strings.TrimSuffix(sub, "*")
 	return ok && len(s) <= 127 && sub != "" && token(kind, 127) && (begin == "" || token(begin, 127)) && !strings.Contains(kind+begin, "*")
 }
 
-// check completes the route and refuses combinations that cannot work. path is the rule's,
-// empty for the top level.
+// check completes the route and refuses combinations that cannot work. path is the rule's
+// path; empty: the top level.
 func (t *Route) check(r *reader, path string) {
 	switch k := &t.Key; {
 	case k.Header == "" && k.JSONPath == "" && k.Derive == DeriveNone:

@@ -9,22 +9,22 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// Body digests a request whose body counts, the body piece by piece, up to a limit. Not
-// safe for concurrent use.
+// Body digests a request together with its body, piece by piece and up to a limit. It is
+// not safe for concurrent use.
 type Body struct {
 	sha     hash.Hash // of the fingerprint's head, then of the body
-	derived hash.Hash // of the body alone, only where keys are derived from it
-	length  []byte    // the declared length, as it is digested with a body over the limit
+	derived hash.Hash // of the body alone; nil unless keys are derived from it
+	length  []byte    // the digest's input for the declared length; used if the body exceeds the limit
 	limit   int
 	n       int64
 }
 
-// maxSpares is how many digests of bodies are kept for further requests. Most of a
-// request's garbage in the VM would be the one that it needs.
+// maxSpares is how many Bodies a Digester keeps for later requests. Without them, most of a
+// request's garbage in the VM would be its Body.
 const maxSpares = 16
 
 // NewBody starts the digest of a request with these headers, and of at most limit bytes
-// of its body. derive names the digest that a derived key needs in addition. h is not
+// of its body. derive names the additional digest that a derived key needs. h is not
 // kept.
 func (d *Digester) NewBody(h Headers, limit int, derive config.Derive) *Body {
 	var b *Body
@@ -51,14 +51,14 @@ func (d *Digester) NewBody(h Headers, limit int, derive config.Derive) *Body {
 	return b
 }
 
-// Recycle takes back a Body that nobody uses any more; nil is none.
+// Recycle takes back a Body for reuse. The caller must not use it any more. nil does nothing.
 func (d *Digester) Recycle(b *Body) {
 	if b != nil && len(d.spares) < maxSpares {
 		d.spares = append(d.spares, b)
 	}
 }
 
-// Write adds the next piece; what is beyond the limit is counted, not digested.
+// Write adds the next piece. Bytes beyond the limit are counted, but not digested.
 func (b *Body) Write(p []byte) {
 	room := int64(b.limit) - b.n
 	b.n += int64(len(p))
@@ -80,7 +80,7 @@ func (b *Body) Len() int64 { return b.n }
 // Truncated tells whether more than the limit was written.
 func (b *Body) Truncated() bool { return b.n > int64(b.limit) }
 
-// hexDigest returns the derived key's digest, "" when none was asked for.
+// hexDigest returns the derived key's digest in hex; "": NewBody was asked for none.
 func (b *Body) hexDigest() string {
 	if b.derived == nil {
 		return ""

@@ -11,9 +11,9 @@ import (
 	"github.com/oncegate/oncegate/plugin/config"
 )
 
-// Labels keep the digests of different purposes apart, and those of a future
-// encoding from this one. They and the lengths are short because every 64 bytes
-// take as long as a host call.
+// The labels keep digests of different purposes apart, and a future encoding
+// apart from this one. They and the lengths are short because every 64 bytes
+// of input take as long as a host call.
 const (
 	scopeLabel       = "og scope 1"
 	fingerprintLabel = "og print 1"
@@ -41,14 +41,14 @@ func (f *Fingerprint) Short() (s [16]byte) {
 // from call to call, so it belongs to one VM and is not safe for concurrent use.
 type Digester struct {
 	plain hash.Hash // SHA-256
-	keyed hash.Hash // what scopes are made with: plain or HMAC
+	keyed hash.Hash // for scopes: plain, or HMAC with the secret
 	buf   []byte    // input of one digest, empty between calls
 	sum   [sha256.Size]byte
 
 	spares []*Body
 }
 
-// NewDigester returns a Digester; secret keys the scopes, "" leaves them unkeyed.
+// NewDigester returns a Digester. secret is the HMAC key of the scopes; "": plain SHA-256.
 func NewDigester(secret string) *Digester {
 	d := &Digester{plain: sha256.New(), buf: make([]byte, 0, 512)}
 	d.keyed = d.plain
@@ -58,11 +58,11 @@ func NewDigester(secret string) *Digester {
 	return d
 }
 
-// finish leaves the digest of what was collected in buf in sum.
+// finish stores the digest of buf in sum.
 func (d *Digester) finish(h hash.Hash) {
 	h.Reset()
 	h.Write(d.buf)
-	// Credentials pass through buf: it keeps none.
+	// buf may hold credentials, which must not stay in memory.
 	clear(d.buf)
 	d.buf = d.buf[:0]
 	h.Sum(d.sum[:0])
@@ -73,7 +73,7 @@ func (d *Digester) add(s string) {
 	d.buf = append(d.buf, s...)
 }
 
-// addHeader adds all values of a header: their number, then each.
+// addHeader adds all values of a header: their number, then each value.
 func (d *Digester) addHeader(h Headers, name string) {
 	_, n := h.Get(name)
 	d.buf = binary.AppendUvarint(d.buf, uint64(n))
@@ -88,8 +88,8 @@ func (d *Digester) addHeader(h Headers, name string) {
 }
 
 // Scope digests the parts of the request that separate one caller's keys from
-// another's. A header that is missing differs from one that is empty, and all
-// values of a repeated header count.
+// another's. A missing header and an empty one give different scopes. All values
+// of a repeated header count.
 func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
 	d.buf = append(d.buf[:0], scopeLabel...)
 	for i := range parts {
@@ -116,8 +116,8 @@ func (d *Digester) Scope(parts []config.ScopePart, h Headers) Scope {
 	return d.sum
 }
 
-// head collects what every fingerprint begins with: method, path with query, content
-// type and, when present, content digest.
+// head collects the beginning of every fingerprint's input: method, path with query,
+// Content-Type and Content-Digest.
 func (d *Digester) head(h Headers) {
 	d.buf = append(d.buf[:0], fingerprintLabel...)
 	method, _ := h.Get(":method")
@@ -128,8 +128,8 @@ func (d *Digester) head(h Headers) {
 	d.addHeader(h, "content-digest")
 }
 
-// Fingerprint digests the head and the content length: what is known of a request
-// before its body comes.
+// Fingerprint digests the head and the content length, which are known before the
+// request's body comes.
 func (d *Digester) Fingerprint(h Headers) Fingerprint {
 	d.head(h)
 	d.buf = append(d.buf, 'h')
@@ -138,11 +138,11 @@ func (d *Digester) Fingerprint(h Headers) Fingerprint {
 	return d.sum
 }
 
-// BodyFingerprint digests the head and the body. The content length counts only when the
-// body was longer than the limit, so that a sized and a chunked retry of the same request
-// are equal. It uses b up: nothing but Recycle may follow.
+// BodyFingerprint digests the head and the body. The content length counts only if the
+// body was longer than the limit, so that a retry with a declared length and a chunked
+// retry are equal. After it, b may only go to Recycle.
 func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
-	// The last byte tells which of the two it is, and with it what precedes it.
+	// The last byte tells whether the content length precedes it.
 	if b.Truncated() {
 		b.length = append(b.length, 't')
 	} else {
@@ -153,9 +153,9 @@ func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
 	return d.sum
 }
 
-// EntryHash names the entry of (scope, key) in the cache. It has as many bits as it takes
-// of the scope; with all of them, the keys that most clients send would take a second block
-// of SHA-256.
+// EntryHash names the entry of (scope, key) in the cache. It digests only the scope's first 16
+// bytes, since its result has no more bits. With all 32, most clients' keys would need a
+// second block of SHA-256.
 func (d *Digester) EntryHash(scope *Scope, key string) (e [16]byte) {
 	d.buf = append(d.buf[:0], scope[:len(e)]...)
 	d.buf = append(d.buf, key...)
@@ -176,7 +176,7 @@ func (d *Digester) addLower(s string) {
 	}
 }
 
-// authority is the request's host: :authority, or host where a test or another
+// authority returns the request's host: :authority, or host if a test or another
 // proxy hands over HTTP/1 names.
 func authority(h Headers) string {
 	if v, n := h.Get(":authority"); n > 0 {
@@ -186,14 +186,14 @@ func authority(h Headers) string {
 	return v
 }
 
-// bareHost is a host without its port and the dot of a fully qualified name, so that all
-// the ways to write one host give one scope. An IPv6 address keeps its brackets.
+// bareHost returns a host without its port and without the dot of a fully qualified name, so
+// that all ways to write a host give the same scope. An IPv6 address keeps its brackets.
 func bareHost(host string) string {
 	end := len(host)
 	for end > 0 && '0' <= host[end-1] && host[end-1] <= '9' {
 		end--
 	}
-	// What has other colons and no bracket is an address without a port.
+	// A host with other colons and no bracket is an IPv6 address without a port.
 	if end > 0 && host[end-1] == ':' && (host[:end-1] == "" || host[end-2] == ']' || strings.IndexByte(host, ':') == end-1) {
 		host = host[:end-1]
 	}

@@ -1,9 +1,9 @@
-// Package request reads from a request what decides about duplicates: the
-// client's key, the scope that separates tenants and endpoints, and the
-// fingerprint that tells a retry from another request under the same key.
+// Package request reads three things from a request: the client's key, the scope
+// that separates tenants and endpoints, and the fingerprint that tells a retry
+// from another request with the same key.
 //
-// All three are pure functions of the request and the route's settings, so a
-// retry gives the same results on any worker, gate and version that shares the
+// All three are pure functions of the request and the route's settings. So a
+// retry gives the same results on every worker, gate and version that uses the
 // encodings below.
 //
 //	scope       = base64url( H( "og scope 1" part* ) )
@@ -19,13 +19,11 @@
 //	text        = length bytes
 //	header      = number of values, text for each value
 //
-// Lengths and numbers are varints. A host enters the scope in lower case, without port
-// and trailing dot, a path without its query. Hosts that have neither port nor dot have
-// the same scope as before that rule, so the label stayed.
+// Lengths and numbers are varints. A host is digested in lower case, without port and
+// trailing dot; a path without its query.
 //
 // Two different inputs never give the same bytes: every text has its length in front,
-// and the last byte of a fingerprint in body mode tells what stands before it. The key
-// comes last and needs no length.
-// Headers that may hold credentials only ever enter a digest; nothing here keeps
-// or returns them.
+// and in body mode the last byte tells what stands before it. The key comes last and
+// needs no length. Headers that may hold credentials go into digests only. The package
+// neither keeps nor returns them.
 package request

@@ -4,8 +4,8 @@ package request
 // names, pseudo headers (:method, :path, :authority) included, in order.
 type Headers [][2]string
 
-// Get returns the first value of a header and how many there are. name must be
-// lower case.
+// Get returns the first value of a header and the number of its values. name must be
+// in lower case.
 func (h Headers) Get(name string) (value string, count int) {
 	for i := range h {
 		if h[i][0] == name {

@@ -14,24 +14,24 @@ type Key struct {
 	// Structured tells that Value is {client_id}:{sequence}:{nonce} and that
 	// the parts below are set.
 	Structured bool
-	// Client may hold colons itself.
+	// Client may contain colons.
 	Client string
-	// Sequence grows per client.
+	// Sequence is a number that grows with each request of the client.
 	Sequence uint64
 	// Nonce is 16 hex digits (8 bytes), new at each start of the client.
 	Nonce string
 }
 
-// Error is a request that is refused because of its key: always a 400.
+// Error says why a request is refused because of its key. The status is always 400.
 type Error struct {
 	Code   api.Code // CodeInvalidKey or CodeKeyRequired
-	Detail string   // names the source, what was found and what is allowed
+	Detail string   // names the source, the value and what is allowed
 }
 
 // Error returns the detail.
 func (e *Error) Error() string { return e.Detail }
 
-// Problem is the answer to the client.
+// Problem returns the answer to the client.
 func (e *Error) Problem() api.Problem {
 	title := "The idempotency key is not valid"
 	if e.Code == api.CodeKeyRequired {
@@ -40,9 +40,9 @@ func (e *Error) Problem() api.Problem {
 	return api.Problem{Status: 400, Code: e.Code, Title: title, Detail: e.Detail}
 }
 
-// HeaderKey reads the key from the header that k names. Without such a header
-// (or when k names none) the Key is zero. A header that is there but repeated,
-// empty, too long, or not a key is an *Error, never taken for absent.
+// HeaderKey reads the key from the header that k names. If the request has no such
+// header, or k names none, the Key is zero. A header that is repeated, empty, too
+// long or not a key is an *Error; it never counts as absent.
 func HeaderKey(k *config.Key, h Headers) (Key, *Error) {
 	if k.Header == "" {
 		return Key{}, nil
@@ -67,9 +67,9 @@ func HeaderKey(k *config.Key, h Headers) (Key, *Error) {
 }
 
 // JSONKey reads the key from the JSON body at k.JSONPath. complete tells
-// whether body is the whole body; one that is larger than the limit has no
-// readable key. A body that is not JSON, or has nothing or null at the path,
-// gives the zero Key; anything but a string or a number there is an *Error.
+// whether body is the whole body; an incomplete body gives the zero Key. So does
+// a body that is not JSON, or that has nothing or null at the path. Anything else
+// there but a string or a number is an *Error.
 func JSONKey(k *config.Key, body []byte, complete bool) (Key, *Error) {
 	if k.JSONPath == "" || !complete || !jsonguard.Valid(body) {
 		return Key{}, nil
@@ -80,8 +80,8 @@ func JSONKey(k *config.Key, body []byte, complete bool) (Key, *Error) {
 	case gjson.String:
 		return check(k, source, v.Str)
 	case gjson.Number:
-		// The digits as sent: 1 and 1.0 are different keys, and no digit of a
-		// large number is lost.
+		// The raw text keeps every digit of a large number. 1 and 1.0 are different
+		// keys.
 		return check(k, source, v.Raw)
 	case gjson.Null:
 		return Key{}, nil
@@ -89,9 +89,9 @@ func JSONKey(k *config.Key, body []byte, complete bool) (Key, *Error) {
 	return Key{}, invalid(source, "neither a string nor a number")
 }
 
-// DerivedKey makes the key from the digest of the whole body when k.Derive asks
-// for it. A body that is empty or was longer than the limit gives the zero Key:
-// its digest would not tell different payloads apart.
+// DerivedKey makes the key from the digest of the whole body if k.Derive asks for
+// it. An empty body, and one longer than the limit, give the zero Key, because
+// their digests would not tell different payloads apart.
 func DerivedKey(k *config.Key, b *Body) Key {
 	if k.Derive == config.DeriveNone || b.Len() == 0 || b.Truncated() {
 		return Key{}
@@ -99,8 +99,8 @@ func DerivedKey(k *config.Key, b *Body) Key {
 	return Key{Value: b.hexDigest()}
 }
 
-// Missing returns the *Error for a request in which no source had a key, nil
-// when the route does not require one.
+// Missing returns the *Error for a request in which no source had a key; nil: the
+// route does not require a key.
 func Missing(k *config.Key) *Error {
 	if !k.Required {
 		return nil
@@ -124,7 +124,7 @@ func Missing(k *config.Key) *Error {
 	return &Error{Code: api.CodeKeyRequired, Detail: "no idempotency key; expected " + from}
 }
 
-// check applies the rules that hold for every source.
+// check applies the rules that are the same for every source.
 func check(k *config.Key, source, s string) (Key, *Error) {
 	if len(s) == 0 {
 		return Key{}, invalid(source, "empty; allowed: 1 to 255 bytes of visible ASCII")
@@ -160,10 +160,10 @@ func trim(s string) string {
 	return s
 }
 
-// unquote reads an RFC 8941 string: quotes around printable ASCII, in which a
-// backslash stands before a quote or a backslash. Parameters are not allowed.
+// unquote reads an RFC 8941 string: printable ASCII in quotes, with a backslash
+// before each quote and backslash in it. Parameters are not allowed.
 func unquote(source, s string) (string, *Error) {
-	var out []byte // nil while nothing had to be unescaped
+	var out []byte // nil until the first escape
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
 		case '"':

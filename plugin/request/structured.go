@@ -1,9 +1,10 @@
 package request
 
 // ParseStructured splits {client_id}:{sequence}:{nonce} from the right, so that
-// the client id may hold colons: at least one byte, then a decimal number below
-// 2^64 without leading zeros, then 16 hex digits. ok is false when s has no such
-// form; s may still be a plain key.
+// the client id may contain colons. The client id has at least one byte, the
+// sequence is a decimal number below 2^64 without leading zeros, and the nonce has
+// 16 hex digits. ok is false if s does not have this form; it may still be a plain
+// key.
 func ParseStructured(s string) (client string, sequence uint64, nonce string, ok bool) {
 	const nonceChars = 16
 	at := len(s) - nonceChars - 1 // the colon before the nonce

@@ -7,24 +7,25 @@ import (
 	"github.com/oncegate/oncegate/plugin/gate"
 )
 
-// Register makes the gate what the VM runs. It must be called from an init
-// function: in a reactor module main never runs. It makes no host call, since
-// during initialisation those trap.
+// Register makes the VM run the gate. Call it from an init function, because main
+// never runs in a reactor module. It makes no host calls, because they trap during
+// initialisation.
 func Register() { proxywasm.SetVMContext(NewVMContext()) }
 
-// NewVMContext returns what Register registers, for a module that wraps it.
+// NewVMContext returns the context that Register registers, for modules that wrap it.
 func NewVMContext() types.VMContext { return &vm{metrics: map[string]gate.MetricID{}} }
 
 // vm is what the plugins of a VM share. Envoy makes a new plugin in a running VM for each new
-// configuration; what a plugin is given and cannot give back it leaves to its successors.
+// configuration. A plugin cannot give metrics and queues back to the host, so later plugins
+// reuse them.
 type vm struct {
 	types.DefaultVMContext
-	room []byte // only ever set, see roomBytes
-	// roomy: the heap has its room.
+	room []byte // only assigned, never read; see roomBytes
+	// roomy: the heap has grown by roomBytes.
 	roomy bool
-	// metrics are the defined ones by name: Envoy stores each definition anew.
+	// metrics are the defined metrics by name. Envoy would store a second definition again.
 	metrics map[string]gate.MetricID
-	// queues are the names of queues whose plugins are over.
+	// queues are the names of the queues of plugins that have ended.
 	queues []string
 }
 
@@ -32,7 +33,7 @@ type vm struct {
 func (v *vm) NewPluginContext(id uint32) types.PluginContext {
 	if !v.roomy {
 		v.roomy = true
-		// The heap keeps what it has grown by.
+		// The heap never shrinks, so it keeps this room.
 		v.room = make([]byte, roomBytes)
 		v.room = nil
 	}
@@ -47,10 +48,9 @@ type plugin struct {
 	gate *gate.Plugin
 }
 
-// roomBytes is what a VM's heap is given at once. Left alone it would get there in
-// steps, some only after hundreds of thousands of requests, whenever the collector
-// finds no gap for a block although most is free. Twice as much would not fit into a
-// core's cache any more and make hits a tenth slower.
+// roomBytes is by how much a VM's heap grows at its start. Otherwise it would grow in
+// steps while requests run, whenever the collector finds no gap for a block. A larger
+// heap would not fit into a core's cache, which makes hits slower.
 const roomBytes = 512 << 10
 
 // OnPluginStart implements types.PluginContext.
@@ -92,8 +92,8 @@ func (p *plugin) NewHttpContext(id uint32) types.HttpContext {
 
 type stream struct{ gate *gate.Stream }
 
-// The filter statuses behind gate.Action. The ABI names 0 and 1; the larger
-// ones are Envoy's own, which it takes as they are.
+// The filter statuses for gate.Action. The ABI names only 0 and 1. The larger ones are
+// Envoy's own; it accepts their numbers unchanged.
 const (
 	headersStopAll types.Action = 4 // StopAllIterationAndWatermark
 	bodyBuffer     types.Action = 1 // StopIterationAndBuffer

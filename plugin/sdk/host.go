@@ -16,10 +16,10 @@ type host struct {
 	plugin uint32 // the plugin's context id
 	queue  string // the name of the plugin's queue
 	gate   *gate.Plugin
-	// callHeaders are the headers of the callout answer that is being handled.
+	// callHeaders are the headers of the callout answer that OnCallResponse runs for.
 	callHeaders  [][2]string
-	callTrailers bool // it has some
-	// Lists and blocks that are used again from call to call.
+	callTrailers bool // the answer has trailers
+	// Calls reuse these lists and blocks.
 	headers [][2]string
 	pairs   []byte
 }
@@ -82,7 +82,7 @@ func (h *host) Done() {
 func (h *host) DefineMetric(kind gate.MetricKind, name string) gate.MetricID {
 	id, ok := h.vm.metrics[name]
 	if !ok {
-		// Hosts number metrics from 4 on, with the kind in the low bits.
+		// Hosts number metrics from 4 on, with the kind in the low bits, so 0 is no metric.
 		id = gate.MetricID(defineMetric(uint32(kind), name))
 		h.vm.metrics[name] = id
 	}
@@ -95,8 +95,8 @@ func (*host) AddMetric(id gate.MetricID, delta int64) { addMetric(uint32(id), de
 // RecordMetric implements gate.Host.
 func (*host) RecordMetric(id gate.MetricID, value uint64) { recordMetric(uint32(id), value) }
 
-// RegisterQueue implements gate.Host. The host can remove no queue, so that of a plugin
-// that is over is used again, whatever its name.
+// RegisterQueue implements gate.Host. The host cannot remove a queue, so a new plugin
+// reuses the queue of one that has ended, whatever its name.
 func (h *host) RegisterQueue(name string) (uint32, bool) {
 	if last := len(h.vm.queues) - 1; last >= 0 {
 		name, h.vm.queues = h.vm.queues[last], h.vm.queues[:last]
@@ -134,7 +134,7 @@ func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout ti
 		func(count, size, trailers int) {
 			h.callHeaders = h.callHeaders[:0]
 			if count > 0 {
-				// No headers: the answer broke off after they had come.
+				// count is 0 if the answer broke off after its headers had come.
 				h.callHeaders = parsePairs(h.callHeaders, headerPairs(mapCallHeaders))
 			}
 			h.callTrailers = trailers > 0
@@ -146,7 +146,7 @@ func (h *host) Call(cluster string, headers [][2]string, body []byte, timeout ti
 	case nil:
 		return id, gate.CallSent
 	case types.ErrorStatusBadArgument:
-		// All that can be wrong with the arguments: the rest is always there.
+		// Of the arguments only the cluster can be wrong.
 		return 0, gate.CallNoCluster
 	}
 	return 0, gate.CallRefused
@@ -197,8 +197,8 @@ func (*host) RequestHeader(name string) (string, bool) {
 // RequestHeaders implements gate.Host.
 func (h *host) RequestHeaders() [][2]string { return h.headerMap(mapRequestHeaders) }
 
-// headerMap reads a header map into the list that is used again. What it held before
-// goes, so that no old block is kept alive by it.
+// headerMap reads a header map into the reused list. It clears the list first, so that the
+// list does not keep an old block alive.
 func (h *host) headerMap(kind uint32) [][2]string {
 	clear(h.headers)
 	h.headers = parsePairs(h.headers[:0], headerPairs(kind))
@@ -255,8 +255,8 @@ func (*host) Property(path ...string) ([]byte, bool) {
 	return value, err == nil
 }
 
-// SetProperty implements gate.Host. A host that does not take properties loses
-// only what it would have shown.
+// SetProperty implements gate.Host. It ignores a refusal: the gate itself does not read
+// these properties.
 func (*host) SetProperty(name, value string) {
 	setProperty(name, value)
 }

@@ -2,7 +2,7 @@
 
 package sdk
 
-// Without a host there are no metrics, no headers, there is no time and nothing random.
+// Without a host there are no metrics, no headers, no time and no randomness.
 
 func defineMetric(uint32, string) uint32 { return 0 }
 

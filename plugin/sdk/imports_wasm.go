@@ -31,7 +31,7 @@ func proxySetProperty(path unsafe.Pointer, pathSize uint32, value unsafe.Pointer
 //go:wasmimport wasi_snapshot_preview1 random_get
 func wasiRandomGet(buffer unsafe.Pointer, size uint32) uint32
 
-// defineMetric returns 0 when the metric cannot be had.
+// defineMetric returns 0 if the host refuses.
 func defineMetric(kind uint32, name string) uint32 {
 	var id uint32
 	if proxyDefineMetric(kind, unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(&id)) != statusOK {
@@ -56,7 +56,7 @@ func random(b []byte) bool {
 	return len(b) == 0 || wasiRandomGet(unsafe.Pointer(unsafe.SliceData(b)), uint32(len(b))) == 0
 }
 
-// headerPairs returns a header map in its serialized form, which is the caller's.
+// headerPairs returns a header map in its serialized form. The caller owns it.
 func headerPairs(kind uint32) []byte {
 	var pairs *byte
 	var size uint32
@@ -71,7 +71,7 @@ func setProperty(name, value string) {
 }
 
 func sendLocalResponse(status int, details string, headers, body []byte) bool {
-	// The only gRPC requests that the gate answers are those that it does not support.
+	// The only replies of the gate to gRPC requests are its refusals, so one gRPC status is enough.
 	const grpcUnimplemented = 12
 	return proxySendLocalResponse(uint32(status), unsafe.Pointer(unsafe.StringData(details)), uint32(len(details)),
 		unsafe.Pointer(unsafe.SliceData(body)), uint32(len(body)),

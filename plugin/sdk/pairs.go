@@ -17,11 +17,11 @@ const (
 //
 //	count(4) [name length(4) value length(4)]* [name 0 value 0]*
 //
-// with little-endian integers. The SDK has functions for it, but they make a new list
-// and a new block for each use, and these are what a hit allocates most of.
+// with little-endian integers. The SDK's functions for it make a new list and a new block
+// for each use. These would be most of what a hit allocates.
 
-// parsePairs appends the headers in b to dst. They are views of b, which nobody may
-// write to any more. What is malformed counts as no headers.
+// parsePairs appends the headers in b to dst. They are views of b, so nobody may write to
+// b any more. A malformed b counts as no headers.
 func parsePairs(dst [][2]string, b []byte) [][2]string {
 	if len(b) < 4 {
 		return dst
