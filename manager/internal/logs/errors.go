@@ -58,6 +58,11 @@ func TooManyLogs(most int) error {
 	return refusal(409, api.CodeTooManyLogs, "Too many logs", "this manager keeps at most %d logs (--max-logs)", most)
 }
 
+// InTheWay is for a new log whose directory is there already, and not empty.
+func InTheWay(name string) error {
+	return refusal(409, api.CodeConflict, "Conflict", "the manager's directory for the log %q holds files that came after its start; move them away, or start the manager again", shorten(name))
+}
+
 // OtherIdentity is for a change of what ids a log takes.
 func OtherIdentity(has Identity) error {
 	return refusal(409, api.CodeConflict, "Conflict", "identity: the log was made with %q, which stays", has)

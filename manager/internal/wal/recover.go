@@ -276,7 +276,6 @@ func (l *Log) replay(ctx context.Context, r record) error {
 // So repair wipes the rest of the segment unless the log ends with a mark, because a log gets a mark only after its
 // start has finished. A mark that is followed by torn data proves nothing. repair wipes it first, so that it can never
 // be read together with such zeros.
-// it can never be read together with such zeros.
 func (l *Log) repair(f segmentFile, buf []byte, end scanEnd) (*segment, error) {
 	file, err := l.fs.Open(f.path, true)
 	if err != nil {

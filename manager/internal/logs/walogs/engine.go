@@ -174,10 +174,11 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 		wg.Add(1)
 		go func() {
 			defer func() { <-turn; wg.Done() }()
-			l, err := e.open(ctx, name)
+			l, err := e.openMade(ctx, name)
 			switch {
 			case errors.Is(err, errNeverMade):
 				// Its first record never became durable, so nobody was told of it.
+				e.opts.Logger.Info("log removed that was never made", "log", name)
 				e.remove(filepath.Join(e.dir, name))
 			case err != nil:
 				errs[i] = fmt.Errorf("log %q: %w", name, err)
@@ -190,6 +191,31 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 	}
 	wg.Wait()
 	return errors.Join(errs...)
+}
+
+// openMade opens a directory that was there at the start. The error is errNeverMade only when nothing
+// in it but the files of a log would be lost.
+func (e *Engine) openMade(ctx context.Context, name string) (*walLog, error) {
+	entries, err := os.ReadDir(filepath.Join(e.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	stray, data := "", false
+	for _, entry := range entries {
+		isFile, isData := wal.FileName(entry.Name())
+		data = data || isData
+		if !isFile || entry.IsDir() {
+			stray = entry.Name()
+		}
+	}
+	// Opening adds files of its own, so a directory that cannot be a log is not opened.
+	if stray == "" || data {
+		l, err := e.open(ctx, name)
+		if stray == "" || !errors.Is(err, errNeverMade) {
+			return l, err
+		}
+	}
+	return nil, fmt.Errorf("the directory %s holds no log, but %q; move it out of the directory of logs", filepath.Join(e.dir, name), stray)
 }
 
 func (e *Engine) get(name string) (*walLog, error) {
@@ -241,7 +267,11 @@ func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (logs.Inf
 // create makes a log whose settings are durable.
 func (e *Engine) create(ctx context.Context, name string, c logs.Config) (*walLog, error) {
 	dir := filepath.Join(e.dir, name)
-	e.remove(dir) // of an earlier try
+	if entries, err := os.ReadDir(dir); len(entries) > 0 {
+		return nil, logs.InTheWay(name) // not this engine's to remove
+	} else if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
 	settings := logs.Settings{Name: name, Config: c}
 	if _, err := rand.Read(settings.Key[:]); err != nil {
 		return nil, err

@@ -1,7 +1,11 @@
 package walogs
 
 import (
+	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,5 +57,67 @@ func TestRetention(t *testing.T) {
 	r.expect("301", entry("new", ""))
 	if got := r.ids(); !strings.HasSuffix(got, "new") {
 		t.Errorf("the log holds %s", got)
+	}
+}
+
+// TestOnlyAnUnmadeLogIsRemoved: a directory with anything but the files of a log that was never made
+// stays, and stops the start with its name.
+func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
+	dir := t.TempDir()
+	open := func() (*Engine, error) {
+		return Open(t.Context(), dir, Options{SegmentBytes: 64 << 10, Logger: slog.New(slog.DiscardHandler)})
+	}
+	e, err := open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := e.Put(t.Context(), "orders", logs.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	// A log that somebody puts there while the manager runs is not the manager's to remove either.
+	if err := os.MkdirAll(filepath.Join(dir, "back", "in", "time"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := e.Put(t.Context(), "back", logs.Change{}); err == nil || code(err) != "conflict" {
+		t.Errorf("a log over a directory with something in it: %v", err)
+	}
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "back")); err != nil {
+		t.Fatal(err)
+	}
+	old := filepath.Join(dir, "old")
+	if err := os.Mkdir(old, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "orders"), filepath.Join(old, "orders")); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"", "lock", "00000000000000000001.wal"} { // also where an earlier start left its own
+		if file != "" {
+			if err := os.WriteFile(filepath.Join(old, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if e, err := open(); err == nil || !strings.Contains(err.Error(), `"old"`) || !strings.Contains(err.Error(), `"orders"`) {
+			t.Errorf("with %q beside it: %v", file, err)
+			if err == nil {
+				_ = e.Close()
+			}
+		}
+	}
+	if err := os.Rename(filepath.Join(old, "orders"), filepath.Join(dir, "orders")); err != nil {
+		t.Fatalf("the log is gone: %v", err)
+	}
+	if e, err = open(); err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	if infos, err := e.List(t.Context(), "", 10); err != nil || len(infos) != 1 || infos[0].Name != "orders" {
+		t.Errorf("%v, %v", infos, err)
+	}
+	if _, err := os.Stat(old); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what was never made stays: %v", err)
 	}
 }
