@@ -40,9 +40,9 @@ type Options struct {
 	PollInterval time.Duration
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
-	// Quarantine, when set, is for how much longer new keys are refused with
-	// ErrQuarantine, because the ledger was restored to an older point and what it
-	// forgot may have run; 0 when that is over.
+	// Quarantine, when set, is for how much longer keys without an entry are refused with ErrQuarantine, also those
+	// that another ledger owns, because the ledger was restored to an older point and what it forgot may have run; 0
+	// when that is over.
 	Quarantine func() time.Duration
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker

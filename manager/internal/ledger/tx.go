@@ -142,14 +142,16 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 			return Reply{}, err
 		}
 	}
-	switch v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere); v {
-	case verdictInsert:
-		if q := tx.l.opts.Quarantine; q != nil {
-			if left := q(); left > 0 {
-				tx.count(OpReserve, OutcomeQuarantine)
-				return Reply{}, &QuarantineError{left}
-			}
+	v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere)
+	// A key without an entry may be one that the restore forgot. Then it must not run at its new shard either.
+	if q := tx.l.opts.Quarantine; q != nil && (v == verdictInsert || v == verdictMoved) {
+		if left := q(); left > 0 {
+			tx.count(OpReserve, OutcomeQuarantine)
+			return Reply{}, &QuarantineError{left}
 		}
+	}
+	switch v {
+	case verdictInsert:
 		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
 		tx.supersede(key, e, now)
 		if err := tx.admit(key, &fresh); err != nil {

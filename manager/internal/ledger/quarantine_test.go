@@ -1,0 +1,88 @@
+package ledger
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// othersKeys says that keys which begin with o belong to another ledger.
+type othersKeys struct{}
+
+func (othersKeys) Owner(_ store.Tx, _, key string) (string, bool, error) {
+	return "other", key[0] == 'o', nil
+}
+
+func (othersKeys) Record() (store.ID, bool) { return store.ID{}, false }
+
+// While a quarantine lasts, no reserve of a key without an entry says that the work may run, here or at
+// another shard. Every other call is as always.
+func TestQuarantine(t *testing.T) {
+	left := time.Duration(0)
+	l, _ := newTestLedger(t, Options{Owners: othersKeys{}, Quarantine: func() time.Duration { return left }})
+	mustReserve(t, l, "running", "t", api.StateReserved)
+	mustReserve(t, l, "done", "t", api.StateReserved)
+	mustCommit(t, l, "done", "t", "x")
+	reserve := func(key, token string) error {
+		_, err := l.Reserve(t.Context(), reserveReq(key, token), nil)
+		return err
+	}
+	batch := func(item Item) error {
+		items := []Item{item}
+		l.Batch(t.Context(), items)
+		return items[0].Err
+	}
+	job := func(key string) error { // as a submission does it
+		return l.Update(t.Context(), func(tx *Tx) error {
+			_, err := tx.Reserve(reserveReq(key, "t"))
+			return err
+		})
+	}
+	cases := []struct {
+		name string
+		call func() error
+		want error
+	}{
+		{"a new key", func() error { return reserve("n1", "t") }, ErrQuarantine},
+		{"a new key in a batch", func() error { return batch(Item{Op: OpReserve, Reserve: *reserveReq("n2", "t")}) }, ErrQuarantine},
+		{"a new key of a job", func() error { return job("n3") }, ErrQuarantine},
+		{"another shard's key", func() error { return reserve("o1", "t") }, ErrQuarantine},
+		{"another shard's key in a batch", func() error { return batch(Item{Op: OpReserve, Reserve: *reserveReq("o2", "t")}) }, ErrQuarantine},
+		{"another shard's key of a job", func() error { return job("o3") }, ErrQuarantine},
+		{"the holder again", func() error { return reserve("running", "t") }, nil},
+		{"a duplicate that is pending", func() error { return reserve("running", "u") }, nil},
+		{"a duplicate that is done", func() error { return reserve("done", "u") }, nil},
+		{"renew", func() error { _, err := l.Renew(t.Context(), reserveReq("running", "t")); return err }, nil},
+		{"renew of what was forgotten", func() error { _, err := l.Renew(t.Context(), reserveReq("f1", "t")); return err }, nil},
+		{"commit of what was forgotten", func() error { return l.Commit(t.Context(), finishReq("f2", "t", "x")) }, nil},
+		{"commit of another shard's", func() error { return l.Commit(t.Context(), finishReq("o4", "t", "x")) }, nil},
+		{"unknown of what was forgotten", func() error { _, err := l.Unknown(t.Context(), reserveReq("f3", "t")); return err }, nil},
+		{"release", func() error { return l.Release(t.Context(), releaseReq("running", "t")) }, nil},
+		{"a key that was released", func() error { return reserve("running", "t") }, ErrQuarantine},
+	}
+	left = time.Minute
+	var n uint64
+	for _, c := range cases {
+		err := c.call()
+		var q *QuarantineError
+		if !errors.Is(err, c.want) || errors.As(err, &q) && q.RetryAfter != left {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if c.want != nil {
+			n++
+		}
+	}
+	if got := stats(t, l).Calls[OpReserve][OutcomeQuarantine]; got != n {
+		t.Errorf("%d calls were counted, want %d", got, n)
+	}
+	left = 0
+	if err := reserve("n1", "t"); err != nil {
+		t.Errorf("after the quarantine: %v", err)
+	}
+	if err := reserve("o1", "t"); !errors.Is(err, ErrKeyMoved) {
+		t.Errorf("another shard's key after the quarantine: %v", err)
+	}
+}
