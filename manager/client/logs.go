@@ -85,7 +85,8 @@ func (l *Log) path(rest string) string { return "/v1/logs/" + url.PathEscape(l.n
 // Name is the log's name.
 func (l *Log) Name() string { return l.name }
 
-// Create makes the log or, when it is there, changes what config names.
+// Create makes the log or, when it is there, changes what config names. Only administrators
+// may change a log.
 func (l *Log) Create(ctx context.Context, config LogConfig) (*LogInfo, error) {
 	return l.info(ctx, call{method: "PUT", path: l.path(""), body: config})
 }

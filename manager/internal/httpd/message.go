@@ -24,6 +24,7 @@ type Request struct {
 	source source
 	server *Server
 	params [maxParams]string
+	admin  bool
 }
 
 // source is what a request comes from: net/http, or a Direct.
@@ -69,6 +70,9 @@ func (r *Request) Remote() string { return r.source.remote() }
 
 // Param returns the decoded value of the route's i-th {parameter}.
 func (r *Request) Param(i int) string { return r.params[i] }
+
+// Admin reports whether the caller may do what an Admin route does. It is false on an Open route.
+func (r *Request) Admin() bool { return r.admin }
 
 // Hold says that the request begins to wait for something to happen, for as
 // long as the handler likes. The context ends when the client leaves or the

@@ -195,6 +195,7 @@ func (s *Server) serve(r *Request, w *Response) {
 			w.Problem(forbidden())
 			return
 		}
+		r.admin = admin
 	}
 	if e != nil && !e.Open && s.opts.Guard != nil && s.opts.Guard(r, w) {
 		return

@@ -63,6 +63,11 @@ func InTheWay(name string) error {
 	return refusal(409, api.CodeConflict, "Conflict", "the manager's directory for the log %q holds files that came after its start; move them away, or start the manager again", shorten(name))
 }
 
+// NotToChange is for a change of a log by a caller who may only make one.
+func NotToChange(name string) error {
+	return refusal(403, api.CodeForbidden, "Forbidden", "the log %q is there and has another configuration, which only administrators may change", shorten(name))
+}
+
 // OtherIdentity is for a change of what ids a log takes.
 func OtherIdentity(has Identity) error {
 	return refusal(409, api.CodeConflict, "Conflict", "identity: the log was made with %q, which stays", has)

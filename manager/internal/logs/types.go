@@ -111,6 +111,9 @@ type Change struct {
 	MaxKeys             *int
 	MaxBytes, RetainLen *int64
 	RefuseWhenFull      *bool
+	// MakeOnly refuses to change a log that is there: Put makes one, or finds it as the change
+	// says.
+	MakeOnly bool
 }
 
 // Apply returns the configuration after the change, or a *api.FieldError. Identity is for

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -109,6 +111,20 @@ func newSite(t *testing.T, o siteOptions) *site {
 		_ = st.Close()
 	})
 	return s
+}
+
+// tokens are those of an ordinary caller and of an administrator.
+func tokens(t *testing.T, ordinary, admin string) *httpd.Auth {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(file, []byte(ordinary+"\n"+admin+" admin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	auth, err := httpd.NewAuth(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return auth
 }
 
 // answered is a complete answer.

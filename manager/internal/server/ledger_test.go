@@ -326,3 +326,19 @@ func TestListingPages(t *testing.T) {
 		t.Errorf("listed %d of 25", len(seen))
 	}
 }
+
+// TestEntriesHaveAdministrators: a gate's token neither deletes nor resolves an entry, so it cannot
+// take away the protection of a key.
+func TestEntriesHaveAdministrators(t *testing.T) {
+	const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
+	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{Auth: tokens(t, gate, admin)}}})
+	const bearer, entry, resolution = "authorization", "/v1/ledger/entries/k", `{"as":"rejected","status":500}`
+	for _, call := range []string{"reserve", "unknown"} {
+		s.want("20...", "POST", "/v1/ledger/"+call, `{"key":"k","token":"t"}`, bearer, "Bearer "+gate)
+	}
+	s.want("403 forbidden: ...", "POST", entry+"/resolve", resolution, bearer, "Bearer "+gate)
+	s.want("403 forbidden: ...", "DELETE", entry, "", bearer, "Bearer "+gate)
+	s.want(`200 {"key":"k","scope":"","state":"unknown",...`, "GET", entry, "", bearer, "Bearer "+gate)
+	s.want("200 ...", "POST", entry+"/resolve", resolution, bearer, "Bearer "+admin)
+	s.want("200 ...", "DELETE", entry, "", bearer, "Bearer "+admin)
+}

@@ -214,6 +214,7 @@ func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
+	ch.MakeOnly = !r.Admin() // a change of retain_ms deletes entries as surely as a DELETE
 	info, created, err := h.engine.Put(r.Context(), r.Param(0), ch)
 	if err != nil {
 		return err

@@ -9,12 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 )
 
 // newLogSite is a server with logs.
 func newLogSite(t *testing.T) *site {
+	t.Helper()
+	return newLogSiteWith(t, httpd.Options{})
+}
+
+func newLogSiteWith(t *testing.T, o httpd.Options) *site {
 	t.Helper()
 	engine, err := walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, MaxLogs: 3, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -25,7 +31,7 @@ func newLogSite(t *testing.T) *site {
 			t.Error(err)
 		}
 	})
-	return newSite(t, siteOptions{routes: LogRoutes(engine)})
+	return newSite(t, siteOptions{server: Options{Options: o}, routes: LogRoutes(engine)})
 }
 
 // say is a call and its answer: the status, then the body or the code of the problem.
@@ -91,6 +97,22 @@ func TestLogsOverHTTP(t *testing.T) {
 	s.want("404 not-found: ...", "GET", "/v1/logs/third", "")
 	s.want(`200 {"logs":[{"log":"events",...`, "GET", "/v1/logs?limit=1", "")
 	s.want(`200 {"logs":[{"log":"seq",...`, "GET", "/v1/logs?cursor=events", "")
+}
+
+// TestLogsHaveAdministrators: a writer's token makes logs, and neither empties nor deletes one.
+func TestLogsHaveAdministrators(t *testing.T) {
+	const writer, admin = "writers-token-of-20-bytes", "admins-token-of-20-bytes"
+	s := newLogSiteWith(t, httpd.Options{Auth: tokens(t, writer, admin)})
+	const l, made, bearer = "/v1/logs/l", `{"retain_ms":60000}`, "authorization"
+	s.want("201 ...", "PUT", l, made, bearer, "Bearer "+writer)
+	for _, same := range []string{made, "", "{}", `{"identity":"ids"}`} {
+		s.want("200 ...", "PUT", l, same, bearer, "Bearer "+writer)
+	}
+	s.want("403 forbidden: ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+writer)
+	s.want(`200 {"log":"l","identity":"ids","window_ms":300000,"max_keys":1000000,"max_bytes":134217728,"when_full":"evict","retain_ms":60000,...`, "GET", l, "", bearer, "Bearer "+writer)
+	s.want("403 forbidden: ...", "DELETE", l, "", bearer, "Bearer "+writer)
+	s.want("200 ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+admin)
+	s.want("200 ...", "DELETE", l, "", bearer, "Bearer "+admin)
 }
 
 // TestBadLogCalls: each is refused by name, with its value and what is allowed.

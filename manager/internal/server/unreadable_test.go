@@ -3,8 +3,6 @@ package server
 import (
 	"encoding/base64"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -19,15 +17,8 @@ import (
 // TestUnreadableRoutes: everybody may look at records that cannot be read, only
 // administrators delete one, and no other record is deleted.
 func TestUnreadableRoutes(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "tokens")
 	const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
-	if err := os.WriteFile(file, []byte(gate+"\n"+admin+" admin\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	auth, err := httpd.NewAuth(file, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	auth := tokens(t, gate, admin)
 	st, tracker := mem.New(mem.Options{}), unread.New()
 	l, err := ledger.New(st, ledger.Options{Unreadable: tracker})
 	if err != nil {

@@ -315,7 +315,11 @@ func TestWaitersAndTheirContexts(t *testing.T) {
 	for _, id := range []string{"b", "c"} { // a duplicate, and one of its own
 		go func() { cut <- r.putWith(ctx, false, entry(id, "")) }()
 	}
-	for r.log().info().Last < 3 { // both are judged
+	for late := time.Now().Add(time.Minute); r.log().info().Last < 3; { // both are judged
+		if time.Now().After(late) {
+			close(open)
+			t.Fatal("never: both are judged")
+		}
 		time.Sleep(time.Millisecond)
 	}
 	cancel()

@@ -303,6 +303,9 @@ func (l *walLog) configure(ctx context.Context, ch logs.Change) error {
 		if err != nil || c == s.Config {
 			return nil, nil, err
 		}
+		if ch.MakeOnly {
+			return nil, nil, logs.NotToChange(l.name)
+		}
 		s.Config = c
 		return s.AppendJSON([]byte{kindSettings}), func() { l.state.SetConfig(c) }, nil
 	})
