@@ -86,7 +86,7 @@ func TestFewActsInOneCallback(t *testing.T) {
 	}
 }
 
-// The same for answers that stand still, and for requests whose bodies never come.
+// One callback also handles only a few answers that stand still, and a few requests whose bodies never come.
 func TestFewActsInOneTick(t *testing.T) {
 	const crowd = 20 * maxActs
 	t.Run("answers that stand still", func(t *testing.T) {

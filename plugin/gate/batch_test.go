@@ -7,7 +7,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// A call that finds no room for as long as a call may take is refused, and was never sent.
+// A call that finds no room within manager.timeout_ms is refused, and was never sent.
 func TestCallWithoutRoomIsGivenUp(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true
@@ -28,8 +28,8 @@ func TestCallWithoutRoomIsGivenUp(t *testing.T) {
 	expect(t, "calls", len(h.calls), maxFlying)
 }
 
-// Calls wait for the answer to the one before and then go together; not if it takes long, and nothing waits where
-// nothing is under way.
+// Calls wait for the answer to the callout before them and then go together. They do not wait long, and they do not
+// wait at all if nothing is under way.
 func TestCallsWaitForTheAnswer(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true
@@ -61,7 +61,7 @@ func TestCallsWaitForTheAnswer(t *testing.T) {
 	expect(t, "path", h.calls[3].path, api.PathReserve)
 }
 
-// A batch stays below what a manager takes, and two calls about one key keep their order.
+// A batch stays within a manager's limits, and two calls about one key keep their order.
 func TestGather(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true

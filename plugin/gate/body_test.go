@@ -16,7 +16,7 @@ func (h *fakeHost) upload(p *Plugin, id uint32, piece int, headers ...[2]string)
 	return s, f, s.OnRequestBody(piece, false)
 }
 
-// Which pieces the gate takes over: of larger bodies, where it can put them back.
+// The gate takes over pieces of larger bodies if it can put them back.
 func TestWhichBodiesAreTakenOver(t *testing.T) {
 	length, trailer := [2]string{"content-length", "500000"}, [2]string{"trailer", "x-t"}
 	for _, c := range []struct {
@@ -46,7 +46,7 @@ func TestWhichBodiesAreTakenOver(t *testing.T) {
 	}
 }
 
-// A VM holds so many bytes of request bodies and no more.
+// A VM holds a bounded number of bytes of request bodies.
 func TestUploadsAreBounded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
@@ -69,7 +69,7 @@ func TestUploadsAreBounded(t *testing.T) {
 	expect(t, "when there is room again", action, Take)
 }
 
-// Room runs out in the middle of a body of unknown length: what was taken goes back.
+// If room runs out in the middle of a body of unknown length, the gate puts the pieces back.
 func TestRoomForAnUploadRunsOut(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
@@ -88,7 +88,7 @@ func TestRoomForAnUploadRunsOut(t *testing.T) {
 	expect(t, "phase", s.phase, phaseReserving)
 }
 
-// A body of which the gate takes the pieces does not stand still in the host: only its client can be slow.
+// A body whose pieces the gate takes cannot stand still in the host: only its client can be slow.
 func TestTakenBodyDoesNotStandStill(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
@@ -102,8 +102,8 @@ func TestTakenBodyDoesNotStandStill(t *testing.T) {
 	expect(t, "log lines", len(h.logs), 0)
 }
 
-// A body that holds the key must be at hand. Where there is no room for it, the request is refused
-// and counted, or passes whole and unprotected, as the route says.
+// The gate needs the whole body if it holds the key. Without room for it, the request is refused and
+// counted, or passes whole and unprotected, as the route says.
 func TestNoRoomForABodyWithTheKey(t *testing.T) {
 	for _, c := range []struct {
 		mode    string
@@ -137,7 +137,7 @@ func TestNoRoomForABodyWithTheKey(t *testing.T) {
 	}
 }
 
-// One body may be as large as the configuration allows, if it is alone.
+// A body that is alone may be as large as the configuration allows.
 func TestLargestBodyWithTheKey(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body","key":{"json_path":"id"},"max_request_body_bytes":16777216}`)
@@ -174,7 +174,7 @@ func TestEndBehindAFullBuffer(t *testing.T) {
 	}
 }
 
-// The client leaves when it has the last byte of an answer, of which the end was not seen yet.
+// The client leaves when it has the last byte of an answer, before the gate has seen the answer's end.
 func TestClientLeavesWithTheLastByte(t *testing.T) {
 	for name, config := range map[string]string{"held": "", "copied": `{"commit":"async"}`} {
 		for _, left := range []string{"", "d"} {
@@ -206,7 +206,7 @@ func TestClientLeavesWithTheLastByte(t *testing.T) {
 	}
 }
 
-// A host that takes nothing back has lost the body: the request must not go on without it.
+// If the host refuses to take pieces back, the request must not go on without its body.
 func TestBodyCannotBePutBack(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
@@ -219,7 +219,7 @@ func TestBodyCannotBePutBack(t *testing.T) {
 	expect(t, "bytes counted", p.uploads, 0)
 }
 
-// The VM has no room for the copy of an answer: the host collects it.
+// If the VM has no room for the copy of an answer, the host collects it.
 func TestAnswerIsCollected(t *testing.T) {
 	for _, trailers := range []bool{false, true} {
 		h := newFakeHost(t)
@@ -239,7 +239,7 @@ func TestAnswerIsCollected(t *testing.T) {
 		p.calls.held -= maxHeldBytes
 		want := "collected"
 		if trailers {
-			want = "collec" // a host would not: the length says more
+			want = "collec" // no real host does this: the declared length is larger
 			expect(t, "trailers", s.OnResponseTrailers(), Pause)
 		} else {
 			f.responseBody = []byte(want)

@@ -55,7 +55,7 @@ func refused(t *testing.T, f *fakeStream) {
 	}
 }
 
-// Bytes of a body came and no callback did: what is held is refused, and what comes later, at once.
+// If bytes of a body came without a callback, the gate refuses the held requests, and later ones immediately.
 func TestBodiesAreHeldBack(t *testing.T) {
 	h := newWatchedHost(t)
 	_, slow := h.hold(0)
@@ -113,7 +113,7 @@ func TestBodiesAreHeldBackNoMore(t *testing.T) {
 	h.current = s.id
 	expect(t, "body", s.OnRequestBody(5, true), Pause)
 	expect(t, "replies", len(f.replies), 0)
-	// From now on all is well, however slow a client and the filters before the gate are.
+	// From now on bodies come, however slow a client and the filters before the gate are.
 	_, f = h.hold(5)
 	h.pass(time.Minute)
 	expect(t, "replies", len(f.replies), 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// A manager of the release before refuses a reserve that tells of unknown outcomes: it gets
-// the message that it knows, until it is upgraded.
+// A manager of the previous release refuses a reserve with unknown_ttl. It gets the older
+// message until it is upgraded.
 func TestManagerOfTheReleaseBefore(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_ttl_seconds":9}`)
@@ -39,7 +39,7 @@ func TestManagerOfTheReleaseBefore(t *testing.T) {
 	n := len(h.calls)
 	h.ticks(p, 4*time.Second)
 	expect(t, "no renewals", len(h.calls), n)
-	// Asked again, it answers the same.
+	// It gives the same answer when the gate tries again.
 	h.now += 2 * elderPeriod
 	s, _ = h.open(p, 5, "e")
 	s.OnRequestHeaders(true)
@@ -60,7 +60,7 @@ func TestManagerOfTheReleaseBefore(t *testing.T) {
 	s.OnRequestHeaders(true)
 	h.ready(p)
 	expect(t, "to the newer one", unknownTTL(), 300*time.Second)
-	// What it refuses for another reason is refused.
+	// A reserve that it refuses for another reason stays refused.
 	_, f = s, h.streams[4]
 	h.refuseWith(p, h.last(), "400", api.CodeInvalidRequest)
 	h.refuseWith(p, h.last(), "400", api.CodeInvalidRequest)

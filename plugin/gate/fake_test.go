@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// fakeHost is a Host that a test holds in its hands. It does what no real host
-// does: refuses anything on demand, loses messages and answers.
+// fakeHost is a Host that a test controls. Unlike a real host it refuses anything on
+// demand, and loses messages and answers.
 type fakeHost struct {
 	t    *testing.T
 	now  int64
@@ -90,7 +90,7 @@ func newFakeHost(t *testing.T) *fakeHost {
 	}
 }
 
-// started returns a plugin that runs.
+// started returns a plugin that has started.
 func started(t *testing.T, h *fakeHost, config string) *Plugin {
 	t.Helper()
 	p := New(h)

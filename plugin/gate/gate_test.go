@@ -112,7 +112,7 @@ func TestHostRefusesEverything(t *testing.T) {
 	h.tick(p)
 }
 
-// Where the cache alone protects, a cache that does not work protects nothing.
+// If only the cache protects, a cache that does not work protects nothing.
 func TestCacheOnlyWithoutACache(t *testing.T) {
 	for config, want := range map[string]int{
 		`{"ledger":"none"}`:                       503,
@@ -243,7 +243,7 @@ func TestPartsOfAStructuredKey(t *testing.T) {
 	expect(t, "properties of a plain key", len(f.properties), 1)
 }
 
-// A request that is held, or was answered, stays where it is whatever arrives.
+// A request that is held or was answered does not go on, whatever arrives.
 func TestNothingPassesBeforeTheDecision(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
@@ -284,7 +284,7 @@ func TestAnswerCannotBeRead(t *testing.T) {
 	}
 }
 
-// Where there is no ledger to ask, a lost recording is admitted, not made up.
+// Without a ledger, the gate admits that a recording is lost.
 func TestCacheOnlyAnswerWasEvicted(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"ledger":"none"}`)
@@ -294,7 +294,7 @@ func TestCacheOnlyAnswerWasEvicted(t *testing.T) {
 	f.responseBody = []byte("answer")
 	expect(t, "body", s.OnResponseBody(6, true), Continue)
 	for key := range h.data {
-		if strings.Count(key, ".") == 3 { // answers, not what is known about them
+		if strings.Count(key, ".") == 3 { // keys of answers, not of records
 			delete(h.data, key)
 		}
 	}

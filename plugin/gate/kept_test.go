@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// The manager is away, and so is what the cache held: a retry here still gets the answer, and
+// The manager is away and the cache has lost the entry. A retry in this VM still gets the answer, and
 // never asks a ledger that would let it run.
 func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	h := newFakeHost(t)
@@ -17,7 +17,7 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	f.response = [][2]string{{":status", "201"}}
 	h.refuse = true
 	s.OnResponseHeaders(true)
-	// It is on its way: neither an answer nor a second run.
+	// While the outcome is on its way, the retry gets no answer and does not run.
 	h.data = map[string]fakeValue{}
 	s, f = h.open(p, 2, "k")
 	s.OnRequestHeaders(true)
@@ -45,8 +45,8 @@ func TestKeptOutcomeAnswersWithoutTheCache(t *testing.T) {
 	expect(t, "call", h.calls[h.last()].path, api.PathReserve)
 }
 
-// Other workers have only the cache: until the ledger knows of the outcome, its entry stays,
-// whatever else wants its place; and where the answer found no room, that it ran.
+// Other workers have only the cache. Until the ledger knows an outcome, no other entry takes its
+// place. If the answer found no room, the entry still says that the request ran.
 func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 	for name, body := range map[string]int{"with its answer": 10, "without": 200000} {
 		h := newFakeHost(t)
@@ -78,7 +78,7 @@ func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 	}
 }
 
-// The manager is back: what was kept reaches it before new requests do.
+// When the manager is back, the kept calls reach it before new requests do.
 func TestKeptOutcomesGoFirst(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry":{"initial_ms":60000,"max_ms":60000}}`)
@@ -131,7 +131,7 @@ func TestRefusedOutcome(t *testing.T) {
 	expect(t, "idle", p.idle(), true)
 }
 
-// Credentials and paths may be put right: such a refusal is not for good.
+// Credentials and paths can be corrected, so such a refusal is not final.
 func TestOutcomeWaitsForTheRightCredentials(t *testing.T) {
 	for _, status := range []string{"401", "403", "404", "429", "500"} {
 		h := newFakeHost(t)
@@ -152,8 +152,8 @@ func TestOutcomeWaitsForTheRightCredentials(t *testing.T) {
 	}
 }
 
-// That nobody knows how it ended is told until the ledger has it. Meanwhile the cache knows,
-// then the ledger is asked: somebody may have found out.
+// The gate repeats the report of an unknown outcome until the ledger has it. Until then the cache
+// answers duplicates. After that the gate asks the ledger, because an operator may have resolved it.
 func TestUnknownIsReported(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"unknown_ttl_seconds":100}`)

@@ -23,7 +23,7 @@ func TestLostAnswers(t *testing.T) {
 	h.now += int64(10 * time.Second)
 	h.tick(p)
 	expect(t, "status", f.replies[0].status, 503)
-	// The reservation may be there: it is given back.
+	// The ledger may have the reservation, so the gate gives it back.
 	expect(t, "call", h.calls[len(h.calls)-1].path, api.PathRelease)
 	// And when the answer comes after all, nothing happens.
 	h.respond(p, 0, "201", granted)
@@ -50,8 +50,8 @@ func TestLostAnswers(t *testing.T) {
 	expect(t, "idle", p.calls.idle(), true)
 }
 
-// A reservation that nobody may use is given back also when it has run out: from then on it
-// stands for an outcome that is unknown, which blocks its key for much longer.
+// The gate gives back a reservation that nobody may use even after it has run out: from then on
+// it means an unknown outcome, which blocks its key for much longer.
 func TestReleaseAfterTheReservation(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"manager": {"timeout_ms": 1000}, "pending_ttl_seconds": 5, "unknown_ttl_seconds": 60}`)
@@ -98,7 +98,7 @@ func TestAnsweredTwice(t *testing.T) {
 	expect(t, "resumed", f.resumedRequest, 1)
 }
 
-// Without messages to itself the VM works at the pace of the tick.
+// If it cannot send messages to itself, the VM works on ticks.
 func TestKickGetsLost(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
@@ -123,7 +123,7 @@ func TestGarbageInTheQueue(t *testing.T) {
 	p.OnQueueReady(99)
 }
 
-// What waits for the ledger is bounded in bytes, too: beyond, bodies are left out.
+// The bytes of outcomes that wait for the ledger are bounded. Beyond the bound bodies are left out.
 func TestKeptBytesAreBounded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"max_response_body_bytes":4194304}`)
@@ -156,7 +156,7 @@ func TestKeptBytesAreBounded(t *testing.T) {
 	expect(t, "the last one is whole", p.calls.outcome(&p.calls.shards[0].repeat[7].hash).bare, false)
 }
 
-// A manager that comes back is not met with everything at once.
+// A manager that comes back does not get all kept calls at the same time.
 func TestRepetitionsAreSpread(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
@@ -249,7 +249,7 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 	}
 }
 
-// The sweep finds pending entries that are over and wakes who waits for them.
+// The sweep finds pending entries that are over and wakes their waiters.
 func TestSweepWakes(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"max_entries":8,"pending_ttl_seconds":10}`)
@@ -267,7 +267,7 @@ func TestSweepWakes(t *testing.T) {
 	expect(t, "calls", len(h.calls), 2)
 }
 
-// The queue took the message and forgot it: later work is not held up forever.
+// If the queue loses a message, later work does not wait forever.
 func TestMessageToItselfGetsLost(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
@@ -282,7 +282,7 @@ func TestMessageToItselfGetsLost(t *testing.T) {
 	expect(t, "calls", len(h.calls), 2)
 }
 
-// A stream that the host forgot without telling is never acted on.
+// The gate never acts on a stream that the host has forgotten without a callback.
 func TestStreamIsGone(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
@@ -319,8 +319,8 @@ func TestCallAfterARefusedOne(t *testing.T) {
 	expect(t, "resumed", f2.resumedRequest, 1)
 }
 
-// A manager that does not answer, and large answers: what is held for it is bounded, and
-// beyond the bound outcomes are recorded without their bodies.
+// With a manager that does not answer and large answers, the bytes that the VM holds are bounded.
+// Beyond the bound outcomes are recorded without their bodies.
 func TestUnacknowledgedBytesAreBounded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"max_response_body_bytes":8388608}`)
@@ -436,7 +436,7 @@ func TestSweepKeepsItsInterval(t *testing.T) {
 	expect(t, "entries when it is over", h.values["oncegate_cache_entries"], 0)
 }
 
-// A manager that is away for long makes a few lines, not one for each outcome.
+// A manager that is away for long causes a few log lines, not one for each outcome.
 func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry":{"max_queued":1}}`)
@@ -475,8 +475,8 @@ func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
 	expect(t, "abandoned", h.values["oncegate_outcomes_abandoned"], 100)
 }
 
-// An outcome that the cache did not take yet must not be lost with the plugin: where there is no
-// ledger, the request would run again.
+// The plugin must not end before the cache has taken an outcome. Without a ledger, the request would
+// run again.
 func TestShutdownWaitsForTheCache(t *testing.T) {
 	for name, recovers := range map[string]bool{"recovers": true, "stays contended": false} {
 		h := newFakeHost(t)

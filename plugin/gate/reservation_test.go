@@ -49,7 +49,7 @@ func TestRenewal(t *testing.T) {
 	expect(t, "when the outcome is known", h.renewals(), 10)
 }
 
-// A renewal that finds no manager is tried again soon, one that is refused tells that two
+// A renewal that finds no manager is tried again soon. A refused renewal means that two requests
 // may run.
 func TestRenewalFails(t *testing.T) {
 	for code, again := range map[api.Code]bool{"": true, api.CodeFenced: false, api.CodeConflict: false} {
@@ -92,8 +92,8 @@ func TestRenewalWithoutALedger(t *testing.T) {
 	expect(t, "calls", len(h.calls), 0)
 }
 
-// A renewal may reach the ledger after the release, and reserve the key again: it is released
-// once more.
+// A renewal may reach the ledger after the release and reserve the key again, so the gate releases
+// the key once more.
 func TestRenewalOvertaken(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_ttl_seconds":9}`)
@@ -117,7 +117,7 @@ func TestRenewalOvertaken(t *testing.T) {
 	expect(t, "calls", len(h.calls), n+1)
 }
 
-// Many that work: all are renewed in time, a bounded number in each tick.
+// All of many reservations are renewed in time, a bounded number in each tick.
 func TestRenewalsAreBounded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_ttl_seconds":60}`)

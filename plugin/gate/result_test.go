@@ -44,7 +44,7 @@ func TestRecordedHeadersAreBounded(t *testing.T) {
 	}
 }
 
-// Upstream's headers are a stranger's.
+// Upstream's headers are untrusted input.
 func FuzzRecordedHeaders(f *testing.F) {
 	f.Add("connection", "close, x", "x", "1")
 	f.Add("Connection", ",, ,", "", "")

@@ -56,7 +56,7 @@ func (h *fakeHost) ask(p *Plugin, id uint32, key string) int {
 	return len(h.calls) - before
 }
 
-// What is kept for a shard that is back goes there at once, whatever becomes of the others.
+// When a shard is back, its kept calls go there immediately, whatever the state of the others.
 func TestShardIsBackWhileAnotherIsAway(t *testing.T) {
 	h, p, key := twoShards(t)
 	h.away = map[string]bool{"b": true}
@@ -77,7 +77,7 @@ func TestShardIsBackWhileAnotherIsAway(t *testing.T) {
 	expect(t, "kept", p.calls.queued, 0)
 }
 
-// A shard that is down, and only that, is found out about by what is kept for it.
+// One kept call probes a shard that is down, and no other shard.
 func TestOtherShardsAreNotProbed(t *testing.T) {
 	h, p, key := twoShards(t)
 	h.away = nil
@@ -106,7 +106,7 @@ func TestShardsAreTold(t *testing.T) {
 	expect(t, "a answers", told(`cluster "a" answers again`), 0)
 }
 
-// Releases of one shard leave the others their places.
+// Releases for one shard leave places for those of the others.
 func TestShardsHaveTheirPlaces(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"manager":{"shards":["a","b"]},"commit_retry":{"max_queued":16}}`)

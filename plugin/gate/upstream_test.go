@@ -24,7 +24,7 @@ func carriedStream(t *testing.T, h *fakeHost, p *Plugin) (*Stream, *fakeStream) 
 	return s, f
 }
 
-// A host that loses the answer to an upstream call leaves the outcome unknown, and the client with a word of it.
+// If the host loses the answer to an upstream call, the outcome is unknown and the client learns that.
 func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, continuing)
@@ -42,7 +42,7 @@ func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
 	if n := h.values["oncegate_outcomes_held"]; n != 1 {
 		t.Errorf("%d unknown outcomes", n)
 	}
-	// A late answer is nobody's.
+	// A late answer has no effect.
 	h.fullHeaders = [][2]string{{":status", "200"}, {headerServiceTime, "1"}}
 	h.current = 0
 	p.OnCallResponse(1, 0)
@@ -51,7 +51,7 @@ func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
 	}
 }
 
-// A plugin that is to go waits for its upstream calls.
+// A plugin that is being removed waits for its upstream calls.
 func TestShutdownWaitsForUpstreamCalls(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, continuing)

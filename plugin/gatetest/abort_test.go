@@ -69,7 +69,7 @@ func (b *backend) count() int {
 	return len(b.calls)
 }
 
-// upstream answers as one that a router adds its header to.
+// upstream returns an answer with the header that a router adds.
 func upstream(status int, body string, headers ...string) hostsim.CallResponse {
 	h := hostsim.H(":status", fmt.Sprint(status), "x-envoy-upstream-service-time", "3")
 	for _, line := range headers {
@@ -229,7 +229,7 @@ func TestClientLeavesBeforeTheCallIsMade(t *testing.T) {
 	})
 }
 
-// What the gate cannot carry is the router's, which ends it with its client.
+// The router carries requests that the gate cannot carry, and cancels them when their clients leave.
 func TestRouterCarriesTheRest(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		large := strings.Repeat("x", 2000)
@@ -280,7 +280,7 @@ func TestCarriedAnswerIsTooLargeToRecord(t *testing.T) {
 		b.await(t, 0).answer(upstream(200, large))
 		want(t, "body", x.Response().Body, large)
 		want(t, "retry", r.Send(Request{Key: "k", Body: "b"}).Response().Problem(t), "answer-not-recorded")
-		// Beyond what the VM takes, also the first client learns that it ran, and no more.
+		// If the answer is too large for the VM, even the first client learns only that the request ran.
 		y := r.Send(Request{Key: "huge", Body: "b"})
 		b.await(t, 1).answer(upstream(200, strings.Repeat("x", 16<<20+1)))
 		want(t, "first", y.Response().Problem(t), "answer-not-recorded")
@@ -289,7 +289,7 @@ func TestCarriedAnswerIsTooLargeToRecord(t *testing.T) {
 	})
 }
 
-// While the manager is away the outcome waits for it; the client and its retries get the answer.
+// While the manager is away, the outcome waits for it. The client and its retries get the answer.
 func TestManagerIsDownWhenACarriedCallIsAnswered(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{})
@@ -306,7 +306,7 @@ func TestManagerIsDownWhenACarriedCallIsAnswered(t *testing.T) {
 	})
 }
 
-// Without a manager the cache alone knows, and is enough for a retry at the same proxy.
+// Without a manager only the cache knows the answer. That is enough for a retry at the same proxy.
 func TestWorkGoesOnWithoutAManager(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{Config: `{"mode":"body","client_abort":"continue","ledger":"none"}`})
@@ -326,7 +326,7 @@ func TestWorkGoesOnWithoutAManager(t *testing.T) {
 func TestCrowdLeaves(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{Workers: 2, Config: `{"mode":"body","client_abort":"continue","max_upstream_calls":20}`})
-		const crowd = 30 // each of whose keys comes thrice
+		const crowd = 30 // keys, each of which comes three times
 		var all []*Exchange
 		for i := range 3 * crowd {
 			all = append(all, r.Send(Request{Key: fmt.Sprint("k", i%crowd), Body: "b", Worker: i % 2}))

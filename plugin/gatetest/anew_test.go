@@ -7,9 +7,9 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// Upstream answers with a redirect that the proxy follows by itself: the gate sees two
-// requests. The first one ran, and its answer went to nobody; the second one is recorded
-// under the path that it goes to.
+// Upstream answers with a redirect that the proxy follows by itself, so the gate sees two
+// requests. The first one ran, and nobody got its answer. The second one is recorded under
+// its own path.
 func TestProxyFollowsARedirect(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		redirect := hostsim.H(":status", "302", "location", "/elsewhere")
@@ -58,7 +58,7 @@ func TestProxyFollowsARedirect(t *testing.T) {
 	})
 }
 
-// A filter behind the gate has the request begin anew before anything was sent: the
+// A filter behind the gate makes the request begin anew before anything was sent. The
 // second run does not wait for the first.
 func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -77,7 +77,7 @@ func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
 	})
 }
 
-// The same, when it may have been sent: then the second run must not happen.
+// If the request may have been sent before it begins anew, it must not run a second time.
 func TestRequestBeginsAnewAfterItWasSent(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})

@@ -77,7 +77,7 @@ func TestReplayEqualsTheOriginal(t *testing.T) {
 	})
 }
 
-// One host, however a client writes it.
+// All ways to write a host give the same scope.
 func TestHostIsOneScope(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
@@ -93,7 +93,7 @@ func TestHostIsOneScope(t *testing.T) {
 	})
 }
 
-// A host describes the body of its own replies; what upstream said wins.
+// A host sets the content type of its own replies. A replay keeps upstream's.
 func TestReplayKeepsContentTypeAsItWas(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
@@ -147,7 +147,7 @@ func TestUntouchedRequests(t *testing.T) {
 	})
 }
 
-// unsupported are requests that have no one answer.
+// unsupported are requests that have no single answer.
 var unsupported = map[string]Request{
 	"connect":   {Method: "CONNECT"},
 	"websocket": {Headers: []string{"connection: keep-alive, Upgrade", "upgrade: websocket"}},
@@ -155,7 +155,7 @@ var unsupported = map[string]Request{
 	"grpc-web":  {Headers: []string{"content-type: Application/gRPC-Web; x=y"}},
 }
 
-// What cannot be protected does not run as if it were.
+// A request that cannot be protected does not run as if it were.
 func TestUnsupportedRequests(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		const all = `"match":[{"methods":["*"]}]`

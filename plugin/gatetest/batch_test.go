@@ -11,10 +11,10 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// What only calls that go out together have to go through.
+// Cases that only batches can meet.
 
-// As many as may be, answered at once: neither the answers nor what follows from them overflow the host's stack,
-// and each call has the trace of its own request.
+// The largest batch is answered in one callback. Neither the answers nor their consequences overflow the host's
+// stack, and each call has the trace of its own request.
 func TestBatch(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{MaxNestedReplies: 33})
@@ -40,7 +40,7 @@ func TestBatch(t *testing.T) {
 	})
 }
 
-// The manager has no room for any of them: as many replies as calls.
+// The manager has no room for any call of a batch, so the gate sends as many replies as there were calls.
 func TestBatchOfAnOverloadedManager(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		for name, f := range map[string]Fault{
@@ -70,7 +70,7 @@ func TestBatchOfAnOverloadedManager(t *testing.T) {
 	})
 }
 
-// What becomes of the whole batch becomes of nobody: each call is made again by itself, with the token that it had.
+// A batch that fails as a whole fails none of its calls: each is made again by itself, with the same token.
 func TestBatchFails(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		cut := api.AppendRawAnswers(nil, 5)
@@ -134,7 +134,7 @@ func TestCallOfALostBatchIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-// Upstream answers the gate's own calls in callbacks of their own. Their outcomes go out together all the same.
+// Upstream answers each of the gate's own calls in its own callback. Their outcomes still go out together.
 func TestOutcomesOfCarriedCallsGoTogether(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		b := &backend{changed: make(chan struct{})}
@@ -158,7 +158,7 @@ func TestOutcomesOfCarriedCallsGoTogether(t *testing.T) {
 	})
 }
 
-// Nobody answers in time: that is what it would have been for each of them.
+// A batch that times out means the same for each of its calls as a single call that times out.
 func TestBatchTimesOut(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		for _, f := range []Fault{{Lose: true}, {LoseAnswer: true}} {
@@ -184,7 +184,7 @@ func TestBatchTimesOut(t *testing.T) {
 	})
 }
 
-// Half of the clients have left when the answer comes: what was reserved for them is given back.
+// Half of the clients have left when the answer comes. The gate gives back their reservations.
 func TestBatchWhoseStreamsAreGone(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
@@ -258,7 +258,7 @@ func TestBatchOfMixedAnswers(t *testing.T) {
 	})
 }
 
-// An outcome of a key that another gate has taken over is refused, and its neighbours are recorded.
+// The ledger refuses an outcome whose key another gate has taken over, and records the others of the batch.
 func TestBatchWithAFencedOutcome(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
@@ -280,7 +280,7 @@ func TestBatchWithAFencedOutcome(t *testing.T) {
 	})
 }
 
-// Answers in another order are noticed where they cannot be right, and nothing runs for them.
+// The gate notices answers in the wrong order if they do not fit their calls, and runs nothing for them.
 func TestBatchAnsweredInAnotherOrder(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
@@ -307,7 +307,7 @@ func TestBatchAnsweredInAnotherOrder(t *testing.T) {
 	})
 }
 
-// Two calls about one key in one batch, where the cache is of no use: one runs, the other gets its answer.
+// A batch has two calls about one key, and the cache does not help. One request runs, the other gets its answer.
 func TestBatchWithTwoCallsOfOneKey(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		process := hostsim.NewProcess()
@@ -364,8 +364,8 @@ func TestBatchOfRenewalsAndUnknowns(t *testing.T) {
 	})
 }
 
-// A manager of the release before, or something on the way, knows no batches: it gets single calls, which the
-// log says once, until it does.
+// A manager of the previous release, or a proxy on the way, does not know batches. It gets single calls until it
+// does, and the log says so once.
 func TestManagerWithoutBatches(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
@@ -392,7 +392,7 @@ func TestManagerWithoutBatches(t *testing.T) {
 	})
 }
 
-// A manager that stands still gets only so many callouts. What comes meanwhile goes out together when it goes on.
+// A manager that stands still gets a bounded number of callouts. Calls that come meanwhile go out together later.
 func TestCalloutsUnderWayAreBounded(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		const most, more = 1 + 255*4, 30 // of 256 callouts all but the first have waited for four calls

@@ -10,9 +10,9 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
-// batch has the manager carry out the calls of a batch. What the script has for the path of an item befalls
-// that item where it is an answer, and the manager does not get to see it; else it befalls the batch. The
-// script for api.PathBatch is for the batch alone.
+// batch makes the manager carry out the calls of a batch. A fault that the script has for an item's path replaces
+// that item's answer, and the manager does not see the item; a fault on the way concerns the whole batch. The script
+// for api.PathBatch concerns the batch alone.
 func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(hostsim.CallResponse)) error {
 	message = bytes.Clone(message)
 	items, err := api.ViewRawBatch(nil, message)
@@ -63,12 +63,12 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 	}, done)
 }
 
-// onTheWay tells whether a fault of one item is the whole batch's.
+// onTheWay tells whether a fault of one item concerns the whole batch.
 func (f *Fault) onTheWay() bool {
 	return f.Refuse || f.Lose || f.LoseAnswer || f.Failure != hostsim.CallOK || f.Foreign || f.Hold || f.HoldCall
 }
 
-// together carries out the items that no fault befalls, as one batch, and puts the answers of all together.
+// together carries out the items without a fault as one batch, and joins the answers of all items.
 func (m *Manager) together(items []api.BatchItem, faults []Fault, headers []api.Header) simulated.Answer {
 	var sent [][]byte
 	for i, item := range items {

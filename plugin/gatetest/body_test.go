@@ -98,8 +98,8 @@ func TestBodyModePassesWhatHasNoKey(t *testing.T) {
 	})
 }
 
-// Large bodies: digested up to the limit, then streamed, with the host slowing
-// the sender down instead of failing the request.
+// Large bodies are digested up to the limit, then streamed. The host slows down
+// the sender instead of failing the request.
 func TestBodyBeyondTheLimit(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{
@@ -200,7 +200,7 @@ func TestKeyDerivedFromTheBody(t *testing.T) {
 	})
 }
 
-// In headers mode nothing of the body is looked at, and nothing of it passes
+// In headers mode the gate does not look at the body, and no byte of it passes
 // before the decision, whatever the host's setting.
 func TestHeadersModeOnAHostThatDeliversBodies(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -238,7 +238,7 @@ func TestDuplicatesWithBodiesWait(t *testing.T) {
 	})
 }
 
-// The waiter's body has been read; when it becomes the one that runs, upstream gets all of it.
+// The gate has read a waiter's body. If that request runs in the end, upstream gets the whole body.
 func TestWaiterWithABodyRunsInTheEnd(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := bodyMode(t, guest, `{"mode":"body"}`)
@@ -255,7 +255,7 @@ func TestWaiterWithABodyRunsInTheEnd(t *testing.T) {
 	})
 }
 
-// The host holds bodies back with the headers: a mistake in the set-up, which the log names.
+// The host holds bodies back with the headers. That is a wrong configuration, and the log says so.
 func TestBodyModeOnAHostWithoutIt(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`})
@@ -283,7 +283,7 @@ func TestBodyModeOnAHostWithoutIt(t *testing.T) {
 	})
 }
 
-// A client that takes its time is no mistake in the set-up.
+// A slow client is not mistaken for a wrong configuration.
 func TestSlowBodies(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := bodyMode(t, guest, `{"mode":"body"}`)

@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// crowd is a rig whose worker can be stopped, so that the calls of all that comes meanwhile are ready in one
+// crowd is a rig whose worker can be stopped. The calls of everything that comes meanwhile are then ready in one
 // queue callback.
 type crowd struct {
 	*Rig
@@ -36,7 +36,7 @@ func newCrowd(t *testing.T, guest hostsim.Source, o Options) *crowd {
 	return c
 }
 
-// together has the worker begin with what do makes happen only when all of it is there.
+// together stops the worker while do runs, so that the worker then finds all of it together.
 func (c *crowd) together(do func()) {
 	stop := make(chan struct{})
 	c.mu.Lock()
@@ -74,7 +74,7 @@ func (c *crowd) answer(all []*Exchange) {
 	})
 }
 
-// once checks that all got their answers, and that retries get the same and run nothing.
+// once checks that all requests got their answers, and that retries get the same answers and run nothing.
 func (c *crowd) once(all []*Exchange) {
 	c.Helper()
 	for i, x := range all {

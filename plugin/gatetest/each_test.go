@@ -36,9 +36,9 @@ var wasm = sync.OnceValues(func() (hostsim.Source, error) {
 	return hostsim.Wasm(module), nil
 })
 
-// each runs a case on both builds of the gate, with calls that go by themselves and with
-// calls that go as batches. The race detector, which makes the module's code slow and sees nothing
-// of it, is spared the one of the four that has no goroutines of its own; make test runs it without.
+// each runs a case on both builds of the gate, with single calls and with batches. The race
+// detector slows down the module's code and sees nothing of it. So with -race one of the four runs
+// is left out; make test runs it without -race.
 func each(t *testing.T, run func(t *testing.T, guest hostsim.Source)) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		t.Run("calls", func(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// A recorded answer goes to no client that does not accept its encoding, and that client
-// is told how to get it.
+// A client that does not accept a recorded answer's encoding does not get it, and learns how
+// to get it.
 func TestEncodingIsAccepted(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, config := range []string{`{"mode":"headers"}`, `{"mode":"body"}`, `{"ledger":"none"}`} {
@@ -17,7 +17,7 @@ func TestEncodingIsAccepted(t *testing.T) {
 				{"gzip", "br", "406"},
 				{"gzip", "gzip;q=0, *", "406"},
 				{"gzip", "*", "200"},
-				// Upstream did not ask; a retry like the first gets the same answer.
+				// Upstream ignored Accept-Encoding. A retry like the first gets the same answer.
 				{"", "", "200"},
 				{"", "identity", "406"},
 				{"br", "br", "200"},

@@ -12,7 +12,7 @@ import (
 
 const twelve = "content-length: 12"
 
-// once brings a key to its end.
+// once runs a request with the key to its end.
 func once(t *testing.T, r *Rig, q Request) {
 	t.Helper()
 	x := r.Send(q)
@@ -21,8 +21,8 @@ func once(t *testing.T, r *Rig, q Request) {
 	x.Over()
 }
 
-// Whatever the gate answers by itself, in whichever mode, goes out when a request that came in one packet is
-// over, so that it keeps its connection.
+// In both modes every reply of the gate goes out after the end of a request that came in one packet, so that
+// the client keeps its connection.
 func TestRepliesKeepTheConnection(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for name, c := range map[string]struct {
@@ -93,7 +93,7 @@ func TestReplyWaitsForTheRequestsEnd(t *testing.T) {
 	})
 }
 
-// A reply that comes late, because the ledger was asked, waits as well.
+// A reply that comes late because the gate asked the ledger waits as well.
 func TestLedgersAnswerWaitsForTheRequestsEnd(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		manager := NewManager(hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)))
@@ -112,7 +112,7 @@ func TestLedgersAnswerWaitsForTheRequestsEnd(t *testing.T) {
 	})
 }
 
-// Where waiting serves nothing, the reply goes out at once.
+// A reply does not wait where waiting achieves nothing.
 func TestRepliesThatDoNotWait(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"scope":["path"]}`})

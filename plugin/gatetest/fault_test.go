@@ -14,8 +14,8 @@ import (
 
 var errInjected = errors.New("injected")
 
-// A VM dies: its streams hang, but everybody else is told in time. Nothing runs a second
-// time while the reservation holds, and an outcome that the ledger has heard of is replayed.
+// When a VM dies, its streams hang, but all other clients get an answer in time. Nothing runs a
+// second time while the reservation holds, and an outcome that the ledger knows is replayed.
 func TestVMTraps(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
@@ -49,7 +49,7 @@ func TestVMTraps(t *testing.T) {
 				r.Settle()
 				state, _ := r.Manager.State("k")
 				want(t, "state", state, c.state)
-				// Long before the waiter's time is over the others know that the VM is dead.
+				// The other VMs know that this one is dead long before the waiter's time is over.
 				r.Clock.Advance(7 * time.Second)
 				want(t, "the waiter runs", y.Upstream.Begun(), false)
 				want(t, "orphans", r.Metric("oncegate_orphans"), 1)
@@ -62,7 +62,7 @@ func TestVMTraps(t *testing.T) {
 				later := r.Send(Request{Key: "k", Worker: 0}) // the new VM
 				want(t, "a later duplicate is told at once", later.Response().Status, "409")
 				want(t, "upstream called", y.Upstream.Begun() || later.Upstream.Begun(), false)
-				// Nobody renews it any more, and nobody will ever tell what became of it.
+				// Nobody renews the reservation any more, and nobody will ever report its outcome.
 				r.Clock.Advance(54 * time.Second)
 				z := r.Send(Request{Key: "k", Worker: 0})
 				want(t, "when the reservation is over", z.Response().Problem(t), "outcome-unknown")
@@ -75,8 +75,8 @@ func TestVMTraps(t *testing.T) {
 	})
 }
 
-// Without a ledger nobody can tell what became of it: the key stays taken as for any other
-// unknown outcome, and nobody waits for a VM that is dead.
+// Without a ledger nobody knows what became of a dead VM's request. The key stays taken as for any
+// other unknown outcome, and no duplicate waits for the dead VM.
 func TestVMTrapsWithoutALedger(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{
@@ -102,7 +102,7 @@ func TestVMTrapsWithoutALedger(t *testing.T) {
 	})
 }
 
-// A VM that only stood still is not disturbed by having been taken for dead.
+// A VM that only stood still goes on normally after others took it for dead.
 func TestVMStandsStill(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, config := range []string{`{}`, `{"ledger":"none"}`} {
@@ -207,8 +207,8 @@ func TestTwoWorkersRaceForOneKey(t *testing.T) {
 	})
 }
 
-// A slow manager and large answers: the VM does not run out of memory, every client gets
-// its answer, and what there is no room to keep is recorded without its body.
+// With a slow manager and large answers the VM does not run out of memory. Every client gets
+// its answer, and an answer that the VM has no room to keep is recorded without its body.
 func TestManyLargeAnswersWaitForTheManager(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		const n, size = 200, 400_000

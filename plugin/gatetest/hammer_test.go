@@ -12,12 +12,12 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Many keys, many retries, two gates of several workers, clients that leave anywhere, a
-// manager that fails often: no key runs twice, and all answers of a key are the same.
+// There are many keys and retries, two gates with several workers, clients that leave anywhere,
+// and a manager that fails often. No key runs twice, and all answers of a key are the same.
 func TestHammer(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		// Time runs as fast as it can, so nothing may depend on how fast that is: what
-		// must not end lasts for a year of it.
+		// The clock runs as fast as it can, so nothing may depend on its speed. The TTLs that
+		// must not end are a year.
 		const times = `"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400,"pending_wait_timeout":2`
 		for _, v := range []struct {
 			name, config string
@@ -46,7 +46,7 @@ func TestHammer(t *testing.T) {
 // hammerWorkers is how many workers each gate has.
 const hammerWorkers = 4
 
-// hammer sends many requests through the gates while calls to the managers fail. after, if not nil, is told
+// hammer sends many requests through the gates while calls to the managers fail. after, if not nil, is called
 // before the n-th request.
 func hammer(t *testing.T, rigs []*Rig, managers []*Manager, after func(n int)) {
 	const keys, clients, retries = 25, 12, 15
@@ -143,8 +143,8 @@ func hammer(t *testing.T, rigs []*Rig, managers []*Manager, after func(n int)) {
 	}
 }
 
-// begunOrAnswered waits for what comes first: upstream gets the request (true), or the
-// client gets an answer.
+// begunOrAnswered waits until upstream gets the request (true) or the client gets an
+// answer (false).
 func (x *Exchange) begunOrAnswered(t *testing.T) bool {
 	t.Helper()
 	deadline := time.After(patience)

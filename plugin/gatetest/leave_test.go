@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Every point at which a client can leave.
+// These tests cover every point at which a client can leave.
 
 func TestClientLeavesWhileItsBodyIsRead(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
@@ -52,7 +52,7 @@ func TestClientLeavesWhileTheLedgerIsAsked(t *testing.T) {
 	})
 }
 
-// The reserve finds an outcome, but nobody waits for it any more: the cache learns it.
+// The reserve finds an outcome after the client has left. The cache learns it.
 func TestClientLeavesAndTheLedgerKnewTheOutcome(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		a := NewRig(t, guest, Options{})
@@ -79,7 +79,7 @@ func TestClientLeavesAfterTheRequestWasSent(t *testing.T) {
 		x.Upstream.AwaitHeaders(t)
 		x.Leave()
 		r.Settle()
-		// It may have run: nothing runs it again for as long as an outcome is remembered.
+		// The request may have run, so nothing runs it again while its outcome is remembered.
 		want(t, "calls", calls(r), "reserve unknown")
 		want(t, "retry", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
 		want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
@@ -149,7 +149,7 @@ func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
 	})
 }
 
-// The client leaves before the gate had a chance to ask the ledger at all.
+// The client leaves before the gate can ask the ledger.
 func TestClientLeavesAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Workers: 2})
@@ -165,7 +165,7 @@ func TestClientLeavesAtOnce(t *testing.T) {
 		y := r.Send(Request{Key: "k"})
 		y.Answer(200, "done")
 		want(t, "next", y.Response().Body, "done")
-		// Whatever was reserved was given back.
+		// The gate gave back every reservation.
 		reserves, releases := r.Manager.Count(api.PathReserve), r.Manager.Count(api.PathRelease)
 		want(t, "reserves but one", reserves-1, releases)
 	})
@@ -185,7 +185,7 @@ func TestStreamIdleTimeoutWhileUpstreamIsSilent(t *testing.T) {
 	})
 }
 
-// The host ends a stream that the gate holds: nothing of it stays behind.
+// The host ends a stream that the gate holds. The gate keeps nothing of it.
 func TestStreamIdleTimeoutWhileTheGateDecides(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{

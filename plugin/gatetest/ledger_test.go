@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// What the gate makes of every way in which a reserve can go wrong. The key works
-// again as soon as the manager does.
+// For every way in which a reserve can fail, the key works again as soon as the
+// manager does.
 func TestManagerUnreachableOnReserve(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
@@ -91,7 +91,7 @@ func wantLog(t *testing.T, r *Rig, text string, n int) {
 	}
 }
 
-// The log says which cluster it was and what happened, once in a while.
+// The log names the cluster and the failure, but at most once in a period.
 func TestFailedCallsAreLogged(t *testing.T) {
 	for said, f := range map[string]Fault{
 		"refused at once: no healthy host, or a circuit breaker is full": {Refuse: true},
@@ -113,7 +113,7 @@ func TestFailedCallsAreLogged(t *testing.T) {
 	}
 }
 
-// An answer that no ledger gives is not taken into the VM, whose memory never shrinks.
+// The gate does not read an answer that is too large for a ledger's, because the VM's memory never shrinks.
 func TestHugeAnswer(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
@@ -157,7 +157,7 @@ func TestFlappingIsLoggedOnceInAWhile(t *testing.T) {
 	})
 }
 
-// Calls carry what ties them to the request that causes them, also when other requests wait for the call.
+// Calls carry the trace headers of the request that causes them, also if other requests wait for the call.
 func TestCallsCarryTheRequestsTrace(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct{ config, id, want string }{
@@ -202,7 +202,7 @@ func TestFailureModeOpen(t *testing.T) {
 	})
 }
 
-// An answer that comes when the call has been given up changes nothing.
+// An answer that comes after the gate gave the call up changes nothing.
 func TestReserveAnsweredLate(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
@@ -232,7 +232,7 @@ func TestReleaseIsRepeatedUntilItArrives(t *testing.T) {
 		r.Clock.Advance(30 * time.Second)
 		state, _ = r.Manager.State("k")
 		want(t, "state", state, api.StateNone)
-		// The three that failed, the one that arrived, and another in case it overtook the reserve.
+		// Three releases failed, one arrived, and another follows in case that one overtook the reserve.
 		want(t, "releases", r.Manager.Count(api.PathRelease), 5)
 		r.Clock.Advance(30 * time.Second)
 		want(t, "releases", r.Manager.Count(api.PathRelease), 5)
@@ -261,7 +261,7 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 				r.Settle()
 				r.Clock.Advance(c.advance)
 				want(t, "body", x.Response().Body, "done")
-				// A duplicate here gets the answer although the ledger does not know it yet.
+				// A duplicate in this proxy gets the answer although the ledger does not know it yet.
 				want(t, "duplicate", r.Send(Request{Key: "k"}).Response().Header("idempotent-replayed"), "true")
 				r.Clock.Advance(20 * time.Second)
 				state, result := r.Manager.State("k")
@@ -275,8 +275,8 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 	})
 }
 
-// A manager that is away for longer than the reservation: the outcome is offered until its own
-// time is over.
+// If the manager is away for longer than the reservation, the gate repeats the commit until the outcome's
+// own TTL is over.
 func TestCommitOutlivesItsReservation(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"rejected_ttl_seconds":60}`})
@@ -292,7 +292,7 @@ func TestCommitOutlivesItsReservation(t *testing.T) {
 		n := r.Manager.Count(api.PathReject)
 		r.Clock.Advance(228 * time.Second)
 		want(t, "rejects", r.Manager.Count(api.PathReject), n)
-		// Another gate may not run it meanwhile, and knows the answer as soon as the manager does.
+		// Another gate must not run it meanwhile, and gets the answer as soon as the manager has it.
 		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
 		want(t, "elsewhere", other.Send(Request{Key: "committed"}).Response().Problem(t), "outcome-unknown")
 		r.Manager.Always(api.PathCommit, Fault{})
@@ -302,7 +302,7 @@ func TestCommitOutlivesItsReservation(t *testing.T) {
 	})
 }
 
-// And when that is over, it is given up.
+// When the outcome's TTL is over, the gate gives the commit up.
 func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"committed_ttl_seconds":30}`})
@@ -345,7 +345,7 @@ func TestFencedCommit(t *testing.T) {
 		r := NewRig(t, guest, Options{})
 		x := r.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
-		// Another gate gets the key when our reservation is gone.
+		// Another gate gets the key when the first gate's reservation is gone.
 		r.Manager.Forget()
 		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
 		y := other.Send(Request{Key: "k"})

@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Bodies around the limits of the gate and of its host. A feed waits, as a real sender
-// does, while the host does not read.
+// Bodies around the limits of the gate and of its host. While the host does not read, a feed
+// waits as a real sender does.
 
 // feed sends a body in pieces of a size.
 func feed(t *testing.T, x *Exchange, body string, size int, answer bool) {
@@ -39,7 +39,7 @@ func feed(t *testing.T, x *Exchange, body string, size int, answer bool) {
 	}()
 }
 
-// passTime lets time go by, tick by tick, until something has happened.
+// passTime advances the clock tick by tick until happened returns true.
 func passTime(t *testing.T, r *Rig, what string, happened func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !happened(); {
@@ -55,7 +55,7 @@ var bothModes = map[string]Options{
 	"body mode":    {Config: `{"mode":"body"}`, BodyMode: true},
 }
 
-// A piece of any size may come on top of what is held.
+// A piece of any size may follow the body that is held.
 func TestPieceBeyondTheHostsLimit(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for name, o := range bothModes {
@@ -79,8 +79,8 @@ func TestPieceBeyondTheHostsLimit(t *testing.T) {
 	})
 }
 
-// The host reads no more of an answer before the gate has all of it. The gate lets go of what
-// the host holds, and records the answer all the same; from then on it knows.
+// The host stops reading an answer before the gate has all of it. The gate releases the bytes that
+// the host holds, and still records the answer. From then on it knows the host's limit.
 func TestAnswerBeyondASmallLimit(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for name, o := range bothModes {
@@ -105,7 +105,7 @@ func TestAnswerBeyondASmallLimit(t *testing.T) {
 					want(t, "answer", x.Response().Body, body)
 					p := r.Send(Request{Key: "k"}).Response()
 					want(t, "replay", p.Header("idempotent-replayed")+p.Body, "true"+body)
-					// Nothing of this one waits for the tick. Its end waits for the ledger.
+					// This answer does not wait for the tick. Its end waits for the ledger.
 					r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
 					y := answer("k2")
 					y.Client.AwaitBody(t, 40_000)
@@ -126,8 +126,8 @@ func TestAnswerBeyondASmallLimit(t *testing.T) {
 	})
 }
 
-// An upstream that takes its time, and a host with room: the answer begins to pass, its end
-// waits, and it is recorded whole.
+// With a slow upstream and a host that has room, the answer begins to pass. Its end waits, and it
+// is recorded whole.
 func TestAnswerThatStandsStill(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, bothModes["body mode"])
@@ -193,7 +193,7 @@ func TestRequestBeyondASmallLimit(t *testing.T) {
 	})
 }
 
-// What was taken over is put back before the trailers.
+// The gate puts the pieces that it took over back before the trailers.
 func TestTakenBodyWithTrailers(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		body := strings.Repeat("0123456789", 10_000)
@@ -222,11 +222,11 @@ func TestTakenBodyWithTrailers(t *testing.T) {
 	})
 }
 
-// A client that leaves takes what the gate has of its body with it.
+// When a client leaves, the gate frees the pieces of its body.
 func TestClientLeavesWhileItsBodyIsTaken(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true})
-		for range 40 { // each holds a place for half a megabyte
+		for range 40 { // each claims half a megabyte
 			x := r.Open(Request{Key: "k", Headers: []string{"content-length: 500000"}}, false)
 			x.RequestData([]byte(strings.Repeat("a", 100_000)), false)
 			r.Settle()
@@ -236,7 +236,7 @@ func TestClientLeavesWhileItsBodyIsTaken(t *testing.T) {
 	})
 }
 
-// More is under way than a VM has room for: the host holds the rest, and nothing fails.
+// If more bodies are under way than a VM has room for, the host holds the rest and nothing fails.
 func TestManyLargeBodiesAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true})
@@ -272,8 +272,8 @@ func TestManyLargeBodiesAtOnce(t *testing.T) {
 	})
 }
 
-// The host holds less than the gate needs to see, and the gate may not take it over: the log
-// says what to set, and the host answers in the end.
+// The host holds less than the gate needs, and the gate may not take pieces over. The log says which
+// setting to change, and the host answers in the end.
 func TestBodyThatCannotBeSeenWhole(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: true, BufferLimit: 32 << 10})
@@ -292,8 +292,8 @@ func TestBodyThatCannotBeSeenWhole(t *testing.T) {
 	})
 }
 
-// Answers of more than the host holds, and than the VM has room for together: the one that is not
-// copied passes, too.
+// Two answers are larger than the host's buffer, and together larger than the VM's room. The one that is
+// not copied passes, too.
 func TestLargeAnswersBesideEachOther(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"max_response_body_bytes":16777216}`})

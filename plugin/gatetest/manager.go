@@ -14,35 +14,35 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
-// Fault is what happens to one call on its way to the manager and back.
+// Fault says what goes wrong with one call on its way to the manager and back.
 type Fault struct {
 	// Refuse: there is no healthy host, or the circuit breaker is full.
 	Refuse bool
 	// Lose: the call never arrives; the host answers when its timeout is over.
 	Lose bool
-	// LoseAnswer: the call is carried out, its answer never arrives.
+	// LoseAnswer: the call is carried out, but its answer never arrives.
 	LoseAnswer bool
-	// Failure replaces the answer; AfterIt says that the call was carried out first.
+	// Failure replaces the answer. AfterIt: the call is carried out first.
 	Failure hostsim.CallFailure
 	AfterIt bool
 	// Status answers with a problem of that status instead of carrying it out.
 	Status     int
 	RetryAfter int
 	Code       api.Code // of that problem; empty: none
-	// Foreign leaves out the manager's own header: something on the way answered.
+	// Foreign leaves out the manager's own header, as if a proxy on the way had answered.
 	Foreign bool
 	// Garbage replaces the body of the answer.
 	Garbage []byte
-	// Hold carries the call out at once but answers only when Release is called.
+	// Hold carries the call out when it comes, and answers when Release is called.
 	Hold bool
-	// HoldCall carries it out and answers only when Release is called.
+	// HoldCall carries the call out, and answers it, when Release is called.
 	HoldCall bool
 }
 
-// Manager is a manager of its own on a volatile store, with the test in the place of the network. It
-// is a hostsim.Cluster. The ledger judges every call; only waiting is done here, on the test's clock.
+// Manager is a manager on a volatile store, with the test in the place of the network. It is a
+// hostsim.Cluster. The real ledger answers every call. Only waiting happens here, on the test's clock.
 type Manager struct {
-	// Elder: it does not know of batches.
+	// Elder: it does not know batches.
 	Elder bool
 
 	clock   hostsim.Clock
@@ -60,7 +60,7 @@ type Manager struct {
 	changed chan struct{} // closed and replaced whenever something happens
 }
 
-// Call is a call that reached the manager's door.
+// Call is a call that the gate has made to the manager.
 type Call struct {
 	Path, Key, Scope, Token, Fingerprint string
 	Thread                               string
@@ -84,7 +84,7 @@ func NewManager(clock hostsim.Clock) *Manager {
 	}
 }
 
-// Be gives the manager a name and, where there is any, the list of all shards, as --shard and --shards do.
+// Be gives the manager a name and the list of all shards, if any, as --shard and --shards do.
 func (m *Manager) Be(name string, list ...string) {
 	m.judging.Lock()
 	defer m.judging.Unlock()
@@ -108,7 +108,7 @@ func (m *Manager) Always(path string, f Fault) {
 }
 
 // Release answers the calls that are held, oldest first. A call that Count
-// tells of already is one of them, even when it has not come to its answer yet.
+// includes is one of them, even if its answer is not ready yet.
 func (m *Manager) Release() {
 	m.mu.Lock()
 	held := m.held
@@ -143,7 +143,7 @@ func (m *Manager) Count(path string) int {
 	return n
 }
 
-// Batches returns how many of the calls so far came in batches of how many calls.
+// Batches returns the number of calls in each batch so far.
 func (m *Manager) Batches() (sizes []int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -183,7 +183,7 @@ func (m *Manager) entries() []simulated.Entry {
 	return list
 }
 
-// Free is an operator's word on the only entry with that key: it is free.
+// Free deletes the only entry with that key, as an operator would.
 func (m *Manager) Free(key string) { m.drop(func(e *simulated.Entry) bool { return e.Key == key }) }
 
 // Forget drops everything, as if it had expired.
@@ -220,10 +220,10 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 	return m.carryOut(f, h, func(answer func(hostsim.CallResponse)) { m.judge(&c, headers, message, answer) }, done)
 }
 
-// work carries a call out.
+// work carries out a call.
 type work func(answer func(hostsim.CallResponse))
 
-// read completes a call with what its message says, and returns a copy that does not ask to wait.
+// read fills a call's fields from its message, and returns a copy of the message without the wait.
 func (c *Call) read(message []byte) []byte {
 	switch c.Path {
 	case api.PathReserve, api.PathRenew, api.PathUnknown:
@@ -248,8 +248,8 @@ func (c *Call) read(message []byte) []byte {
 	return bytes.Clone(message)
 }
 
-// arrive counts a call and returns what goes wrong with it. A test that has seen the count
-// can release it.
+// arrive counts a call and returns its fault. A test that has seen the count can release
+// the call.
 func (m *Manager) arrive(c Call, h *held) Fault {
 	m.calls = append(m.calls, c)
 	close(m.changed)

@@ -9,9 +9,9 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
-// waiter is a reserve that waits for a key. The manager would hold it on the time of the machine, so it
-// is asked without a wait, and again whenever that may have another answer: when a call about the key
-// ends, and when the reservation is over.
+// waiter is a reserve that waits for a key. The real manager would hold it by the machine's clock. So it
+// is asked without a wait, and again when the answer may have changed: after another call about the key,
+// and when the reservation is over.
 type waiter struct {
 	ask    func() simulated.Answer
 	answer func(hostsim.CallResponse)
@@ -20,7 +20,7 @@ type waiter struct {
 
 func name(scope, key string) string { return scope + "\x00" + key }
 
-// judge has the manager answer a call.
+// judge makes the manager answer a call.
 func (m *Manager) judge(c *Call, headers []api.Header, message []byte, answer func(hostsim.CallResponse)) {
 	ask := func() simulated.Answer { return m.manager.Do(context.Background(), c.Path, headers, message) }
 	id := name(c.Scope, c.Key)
@@ -49,20 +49,20 @@ func (m *Manager) judge(c *Call, headers []api.Header, message []byte, answer fu
 	}
 }
 
-// watch wakes the waiters of a key when the reservation is over that the manager has answered.
+// watch wakes the waiters of a key when the reservation in a is over.
 func (m *Manager) watch(id string, a simulated.Answer) {
 	var r api.ReserveReply
 	if r.ParseRaw(a.Body) == nil {
 		m.clock.AfterFunc(r.ExpiresIn, func() {
 			if a := m.wake(id); a.Status == 202 {
-				m.watch(id, a) // it was renewed
+				m.watch(id, a) // the reservation was renewed
 			}
 		})
 	}
 }
 
-// wake asks for the calls that wait for a key, in their order, and returns the last answer. Those that are
-// to wait on do.
+// wake asks the manager again for the calls that wait for a key, in their order, and returns the last
+// answer. Calls whose key is still pending go on waiting.
 func (m *Manager) wake(id string) (last simulated.Answer) {
 	m.judging.Lock()
 	var keep []*waiter
@@ -74,7 +74,7 @@ func (m *Manager) wake(id string) (last simulated.Answer) {
 			continue
 		}
 		if a.Status == 201 {
-			m.watch(id, a) // another reservation, for those behind it
+			m.watch(id, a) // the calls behind it wait for this new reservation
 		}
 		tell = append(tell, func() { w.answer(response(a)) })
 	}

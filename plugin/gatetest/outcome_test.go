@@ -103,7 +103,7 @@ func TestRejectionsAreForgottenEarlier(t *testing.T) {
 	})
 }
 
-// Certain that nothing ran: the key is free for the retry. Perhaps it ran: it is not.
+// If it is certain that nothing ran, the key is free for the retry. If the request may have run, it is not.
 func TestUpstreamFailures(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
@@ -154,7 +154,7 @@ func TestUpstreamFailures(t *testing.T) {
 	})
 }
 
-// Upstream answered and broke off: it ran, and the answer cannot be repeated.
+// Upstream's answer broke off. The request ran, and its answer cannot be repeated.
 func TestUpstreamBreaksOffWithinItsAnswer(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
@@ -327,7 +327,7 @@ func TestStreamedTypes(t *testing.T) {
 	})
 }
 
-// Too many headers for a result: the answer is not replayed without them.
+// An answer with too many headers for a result is not replayed without them.
 func TestAnswerWithTooManyHeaders(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
@@ -356,7 +356,7 @@ func TestSubmissionMode(t *testing.T) {
 		want(t, "duplicate", y.Response().Header("idempotent-replayed"), "true")
 		want(t, "cached", r.Send(Request{Key: "k", Body: "job"}).Response().Body, "queued")
 
-		// What the ledger there may not have recorded is not repeated from here.
+		// The cache does not repeat answers that upstream's ledger may not have recorded.
 		for _, status := range []int{400, 409, 422, 429, 500, 503} {
 			key := fmt.Sprint(status)
 			for range 2 {
@@ -365,14 +365,14 @@ func TestSubmissionMode(t *testing.T) {
 				want(t, key, x.Response().Status, key)
 			}
 		}
-		// Nor is it compared more strictly than there.
+		// The cache does not compare requests more strictly than upstream's ledger.
 		z := r.Send(Request{Key: "k", Body: "another job"})
 		z.Answer(202, "queued", "idempotent-replayed: true")
 		p := z.Response()
 		want(t, "other payload", p.Status, "202")
 		want(t, "idempotency-status", p.Header("idempotency-status"), "replayed")
 
-		// The outcome is unknown here, but not there.
+		// The outcome is unknown to the gate, but not to upstream's ledger.
 		a := r.Send(Request{Key: "lost"})
 		a.Upstream.AwaitHeaders(t)
 		a.UpstreamFailed(hostsim.UpstreamDisconnected, "")
@@ -402,7 +402,7 @@ func TestCacheOnlyMode(t *testing.T) {
 			want(t, "upstream called", w.Upstream.Begun(), false)
 			want(t, "idempotency-ledger", q.Header("idempotency-ledger"), "none")
 		}
-		// Released and held as with a ledger.
+		// The cache releases keys, and keeps them for unknown outcomes, as a ledger would.
 		a := r.Send(Request{Key: "free"})
 		a.Answer(429, "later")
 		a.Response()
@@ -417,7 +417,7 @@ func TestCacheOnlyMode(t *testing.T) {
 		r.Settle()
 		want(t, "held", d.Upstream.Begun(), false)
 		d.Leave()
-		// Too large to keep: said so, not run again.
+		// The answer is too large to keep. The retry learns that and does not run.
 		e := r.Send(Request{Key: "large"})
 		e.Answer(200, strings.Repeat("x", 101))
 		e.Response()
@@ -426,9 +426,9 @@ func TestCacheOnlyMode(t *testing.T) {
 	})
 }
 
-// Without a ledger, nothing that is remembered leaves: a new key is refused when there is
-// no room for its answer, until something is over. The gate may lose an answer that it could
-// not keep. It still knows that the request ran, and does not run it again.
+// Without a ledger the cache evicts nothing. If there is no room for a new key's answer, the
+// gate refuses the key until an entry expires. It may lose an answer that it could not keep. It
+// still knows that the request ran, and does not run it again.
 func TestCacheOnlyModeRefusesWhenFull(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		// Room for three answers of the smaller kind, and for none of the larger.

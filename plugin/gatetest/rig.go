@@ -16,8 +16,8 @@ import (
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
 
-// patience is how long a test waits for what must happen. It is only ever used
-// up by a failing test.
+// patience is how long a test waits for something that must happen. Only a
+// failing test waits that long.
 const patience = 3 * time.Minute
 
 // cluster is the manager's name in all configurations here.
@@ -59,11 +59,11 @@ type Options struct {
 	MaxNestedReplies int
 }
 
-// Batched is a gate whose rigs send each call as a batch where it may be one. Other rigs send none, so
-// that chance does not join calls of which one is held; both unless their configuration has manager.batch.
+// Batched is a gate whose rigs send every call as a batch if possible. Other rigs send no batches, so that
+// chance does not join a call that is held with others. A configuration with manager.batch overrides both.
 type Batched struct{ hostsim.Source }
 
-// batching adds manager.batch to a configuration, where it is one.
+// batching adds manager.batch to a configuration, unless it is not a JSON object or has the field.
 func batching(config, batch string) string {
 	fields, manager := map[string]json.RawMessage{}, map[string]json.RawMessage{}
 	if config != "" && json.Unmarshal([]byte(config), &fields) != nil {
@@ -88,7 +88,7 @@ type Rig struct {
 	log     *lockedBuffer
 }
 
-// NewRig starts one; it is closed with the test.
+// NewRig starts a rig. The test's end closes it.
 func NewRig(t testing.TB, guest hostsim.Source, o Options) *Rig {
 	t.Helper()
 	r, err := start(t, guest, o)
@@ -113,8 +113,8 @@ func NewRig(t testing.TB, guest hostsim.Source, o Options) *Rig {
 	return r
 }
 
-// Close closes the host while time goes on: the plugin may still have calls to
-// wait for.
+// Close closes the host while the clock goes on, because the plugin may still wait
+// for calls.
 func (r *Rig) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -174,7 +174,7 @@ func (r *Rig) NoTraps() {
 	}
 }
 
-// Settle waits until nothing moves any more.
+// Settle waits until the host has nothing to do before its clock moves.
 func (r *Rig) Settle() { r.Clock.Advance(0) }
 
 // Metric returns the value of a counter or gauge, the count of a histogram.
@@ -188,8 +188,7 @@ func (r *Rig) Metric(name string) int64 {
 	return 0
 }
 
-// Exchange is one request on its way, with the test in the place of client and
-// upstream.
+// Exchange is one request under way, with the test as its client and upstream.
 type Exchange struct {
 	*hostsim.Stream
 	rig      *Rig
@@ -254,7 +253,7 @@ func (r *Rig) prepare(q Request) (*Exchange, hostsim.Headers) {
 	return x, h
 }
 
-// Send starts a whole request, all of which comes in one packet.
+// Send starts a whole request that comes in one packet.
 func (r *Rig) Send(q Request) *Exchange {
 	r.Helper()
 	if q.Body == "" {
@@ -334,7 +333,7 @@ type Recorder struct {
 	trailers hostsim.Headers
 	ended    bool
 	reset    hostsim.ResetReason
-	// early tells, when headers come, whether the request is still incomplete; wasEarly what it told.
+	// early is asked when headers come: is the request still incomplete? wasEarly is its answer.
 	early    func() bool
 	wasEarly bool
 }
@@ -408,7 +407,7 @@ func (c *Recorder) AwaitBody(t testing.TB, n int) {
 	c.await(t, fmt.Sprint(n, " bytes of body"), func() bool { return c.body.Len() >= n })
 }
 
-// Early tells whether the answer began before the request's end, which costs an HTTP/1 client its connection.
+// Early tells whether the answer began before the request's end. An HTTP/1 client then loses its connection.
 func (c *Recorder) Early() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.wasEarly }
 
 // Begun tells whether headers have come.
@@ -417,7 +416,7 @@ func (c *Recorder) Begun() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.beg
 // Ended tells whether the message is whole.
 func (c *Recorder) Ended() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.ended }
 
-// ResetBy returns why the message was cut, "" when it was not.
+// ResetBy returns why the message was cut; "": it was not.
 func (c *Recorder) ResetBy() hostsim.ResetReason { c.mu.Lock(); defer c.mu.Unlock(); return c.reset }
 
 // Body returns the body so far.

@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// shards are managers with a ledger each, by the names of their clusters.
+// shards are managers, each with its own ledger, by the names of their clusters.
 type shards struct {
 	*testing.T
 	guest    hostsim.Source
@@ -35,7 +35,7 @@ func newShards(t *testing.T, guest hostsim.Source, names ...string) *shards {
 	return s
 }
 
-// gate returns a proxy that has clusters for all of them. fields are those of manager; more are others.
+// gate returns a proxy with clusters for all managers. fields are the fields of manager; more are other fields.
 func (s *shards) gate(fields string, more ...string) *Rig {
 	s.Helper()
 	clusters := map[string]hostsim.Cluster{}
@@ -53,7 +53,7 @@ func list(field string, names ...string) string {
 	return `"` + field + `":["` + strings.Join(names, `","`) + `"]`
 }
 
-// key returns a key that the owner keeps by one list of names, and the next one, if given, by another.
+// key returns the n-th key that owner has by the list names. more are further pairs of a list and an owner.
 func (s *shards) key(n int, names []string, owner string, more ...any) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint("k", i)
@@ -80,7 +80,7 @@ func pays(t *testing.T, r *Rig, key string) {
 	x.Over()
 }
 
-// refused sends a request, which must be refused, for now, without having been run.
+// refused sends a request, which must be refused for now and must not run.
 func refused(t *testing.T, r *Rig, key string) {
 	t.Helper()
 	x := r.Send(Request{Key: key})
@@ -96,7 +96,7 @@ func refused(t *testing.T, r *Rig, key string) {
 
 var three = []string{"one", "two", "three"}
 
-// Each key has one owner, which gets all calls about it, with its name.
+// Each key has one owner. It gets all calls about the key, with its own name in them.
 func TestShardsHaveTheirKeys(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -128,7 +128,7 @@ func TestOneClusterHasNoShard(t *testing.T) {
 	})
 }
 
-// A shard that is down refuses its keys. Nobody else takes them, and all others go on.
+// While a shard is down, the gate refuses its keys. No other shard takes them, and all others go on.
 func TestShardThatIsDown(t *testing.T) {
 	for name, f := range map[string]Fault{
 		"refused": {Refuse: true}, "reset": {Failure: hostsim.CallConnectFailed}, "foreign": {Status: 503, Foreign: true},
@@ -164,7 +164,7 @@ func TestShardThatIsDown(t *testing.T) {
 	}
 }
 
-// A shard that hangs holds up its own keys only, however many there are.
+// A shard that hangs delays only its own keys, however many there are.
 func TestShardThatHangs(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -201,7 +201,7 @@ func TestWrongShard(t *testing.T) {
 			each(t, func(t *testing.T, guest hostsim.Source) {
 				s := newShards(t, guest, three...)
 				r := s.gate(list("shards", three...), `"failure_mode":"`+mode+`"`)
-				// A cluster leads to the manager of another one.
+				// A cluster leads to the manager of another shard.
 				s.managers["two"].Be("one")
 				for i := range 5 {
 					refused(t, r, s.key(i, three, "two"))
@@ -236,20 +236,20 @@ func TestOutcomeWaitsForTheRightShard(t *testing.T) {
 	})
 }
 
-// The shards are one, two; three is added. A key that one had is three's.
+// The shards are one and two, and three is added. Three then owns a key that one had.
 var (
 	before = []string{"one", "two"}
 	during = list("shards", three...) + "," + list("previous_shards", before...)
 )
 
-// handOver has the managers of before know the new list.
+// handOver gives the new list to the managers that had the old one.
 func (s *shards) handOver() {
 	for name, m := range s.managers {
 		m.Be(name, three...)
 	}
 }
 
-// Where nothing has moved yet, the previous owner has the key, to its end.
+// As long as a key has not moved, its previous owner keeps it to its end.
 func TestPreviousOwnerKeepsItsKeys(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -265,7 +265,7 @@ func TestPreviousOwnerKeepsItsKeys(t *testing.T) {
 	})
 }
 
-// A key that the previous owner has nothing of is the new one's, with all its calls.
+// If the previous owner has nothing of a key, the new owner gets it with all its calls.
 func TestKeyMoves(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -287,14 +287,14 @@ func TestKeyMoves(t *testing.T) {
 		want(t, "state", state, api.StateCommitted)
 		want(t, "moved", r.Metric("oncegate_callout_moved"), 1)
 		want(t, "repeated", r.Metric("oncegate_callout_retries"), 0)
-		// One that stays where it was asks once.
+		// A key that stays where it was costs one reserve.
 		key = s.key(0, before, "one", three, "one")
 		pays(t, r, key)
 		want(t, "moved", r.Metric("oncegate_callout_moved"), 1)
 	})
 }
 
-// A shard that goes away keeps what it has until that has run out.
+// A shard that is removed keeps its keys until they have expired.
 func TestShardGoesAway(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -317,7 +317,7 @@ func TestShardGoesAway(t *testing.T) {
 	})
 }
 
-// A client that leaves between the two questions leaves nothing behind.
+// If a client leaves between the two reserves, nothing stays behind.
 func TestClientLeavesWhileTheKeyMoves(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -335,7 +335,7 @@ func TestClientLeavesWhileTheKeyMoves(t *testing.T) {
 	})
 }
 
-// What the previous owner knows is the answer.
+// If the previous owner knows the key, its answer counts.
 func TestPreviousOwnerAnswers(t *testing.T) {
 	type past struct {
 		name   string
@@ -381,7 +381,7 @@ func TestPreviousOwnerAnswers(t *testing.T) {
 	}
 }
 
-// A duplicate waits where the first request is. When that gives the key back, it asks on.
+// A duplicate waits at the first request's owner. When that request gives the key back, the gate asks the new owner.
 func TestWaitsAtThePreviousOwner(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -406,7 +406,7 @@ func TestWaitsAtThePreviousOwner(t *testing.T) {
 	})
 }
 
-// While the previous owner is down nobody knows whether the key has run.
+// While the previous owner is down, nobody knows whether a request with the key has run.
 func TestPreviousOwnerIsDown(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -419,7 +419,7 @@ func TestPreviousOwnerIsDown(t *testing.T) {
 	})
 }
 
-// A reserve whose answer got lost at the previous owner is given back there.
+// If the answer of the previous owner to a reserve gets lost, the gate releases the key there.
 func TestReserveLostAtThePreviousOwner(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
@@ -439,7 +439,7 @@ func TestReserveLostAtThePreviousOwner(t *testing.T) {
 	})
 }
 
-// A gate with the list of before is told so, and runs nothing that is not where it asks.
+// A gate with the old list learns that a key has moved, and does not run a request whose key is elsewhere.
 func TestGateWithAnOldList(t *testing.T) {
 	for _, mode := range []string{"closed", "open"} {
 		t.Run(mode, func(t *testing.T) {
@@ -457,8 +457,8 @@ func TestGateWithAnOldList(t *testing.T) {
 	}
 }
 
-// While shards are added, some gates have the old list and some have both, and the managers get the new one
-// after another. Calls fail at any time: no key runs twice, whichever gate its retries come to.
+// While shards are added, some gates have the old list and some have both. The managers get the new list one after
+// another, and calls fail at any time. No key runs twice, whichever gate gets its retries.
 func TestHammerWhileShardsAreAdded(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		const times = `"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400,"unknown_ttl_seconds":31622400,"pending_wait_timeout":2,"max_entries":8`

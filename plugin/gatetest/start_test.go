@@ -45,7 +45,7 @@ func TestStartLeavesLittleBehind(t *testing.T) {
 	})
 }
 
-// An upgraded filter meets its predecessor's records.
+// An upgraded filter finds the records of the older one.
 func TestTwoGenerationsInOneProcess(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		a := NewRig(t, guest, Options{})
@@ -64,7 +64,7 @@ func TestTwoGenerationsInOneProcess(t *testing.T) {
 	})
 }
 
-// A plugin that is removed first brings its outcomes to the ledger.
+// A plugin that is being removed first reports its outcomes to the ledger.
 func TestShutdownWaitsForOutcomes(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		// Time runs fast while the host closes.

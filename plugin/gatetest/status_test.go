@@ -12,8 +12,8 @@ import (
 
 var statusCall = regexp.MustCompile(`set_property\(oncegate\.status, "([^"]*)"\) = Ok`)
 
-// What became of each request is told to the client, to access logs, and, for the gate's
-// own replies, as response code details.
+// The client and access logs learn what became of each request. For the gate's own replies the
+// response code details say it as well.
 func TestStatus(t *testing.T) {
 	pay := func(r *Rig) *Exchange { return r.Send(Request{Key: "k", Body: "b"}) }
 	done := func(r *Rig) {

@@ -7,9 +7,9 @@ import (
 	"github.com/oncegate/oncegate/hostsim/hostsimtest"
 )
 
-// What the shipped module and the host say to each other for a first request and
-// its retry, in both modes: every host call is there for review. After a change
-// that is meant, go test -run Transcript -update writes the files anew.
+// The golden files show every host call of the shipped module for a first request
+// and its retry, in both modes, for review. After an intended change,
+// go test -run Transcript -update writes them again.
 func TestTranscript(t *testing.T) {
 	guest, err := wasm()
 	if err != nil {

@@ -24,7 +24,7 @@ func TestDuplicatesWaitAcrossWorkers(t *testing.T) {
 		want(t, "waiters", r.Metric("oncegate_waiters"), 40)
 		x.Answer(201, "one")
 		want(t, "answer", x.Response().Body, "one")
-		// The clock stands still: nobody needed the tick.
+		// The clock stands still, so no duplicate needed the tick.
 		for i, w := range waiting {
 			p := w.Response()
 			want(t, fmt.Sprint("waiter ", i), p.Status+p.Body+p.Header("idempotent-replayed"), "201onetrue")
@@ -37,7 +37,7 @@ func TestDuplicatesWaitAcrossWorkers(t *testing.T) {
 	})
 }
 
-// Two gates, one manager: the duplicate waits at the manager.
+// With two gates and one manager, the duplicate waits at the manager.
 func TestDuplicatesWaitAcrossGates(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		a := NewRig(t, guest, Options{Workers: 2})
@@ -49,8 +49,8 @@ func TestDuplicatesWaitAcrossGates(t *testing.T) {
 			waiting = append(waiting, b.Send(Request{Key: "k", Worker: i % 2}))
 		}
 		b.Settle()
-		// They are coalesced: one of them asks, and once more to be told when it is over; the
-		// others wait for it.
+		// The duplicates are coalesced: one of them makes two reserves, the second of which waits.
+		// The others wait for that one.
 		want(t, "reserves", a.Manager.Count(api.PathReserve), 3)
 		x.Answer(201, "one")
 		for _, w := range waiting {
@@ -58,7 +58,7 @@ func TestDuplicatesWaitAcrossGates(t *testing.T) {
 			want(t, "answer", p.Body+p.Header("idempotent-replayed"), "onetrue")
 			want(t, "upstream called", w.Upstream.Begun(), false)
 		}
-		// The one that waited at the manager has waited like the others.
+		// The duplicate that waited at the manager counts like the others.
 		want(t, "waited", b.Metric("oncegate_requests_waited"), 10)
 		want(t, "waits measured", b.Metric("oncegate_wait_milliseconds"), 10)
 	})
@@ -103,7 +103,7 @@ func TestShortWait(t *testing.T) {
 }
 
 // The entry ends between the duplicate's look and its registration as a waiter, so
-// nobody wakes it. The clock stands still: it must notice by itself.
+// nobody wakes it. The clock stands still, so the duplicate must notice without a tick.
 func TestEntryEndsWhileTheDuplicateRegisters(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		var x *Exchange
@@ -155,8 +155,8 @@ func TestWaitAtTheManagerIsLimited(t *testing.T) {
 	})
 }
 
-// A manager that takes calls and never answers is found out within the time of an
-// ordinary call, not only when duplicates would have stopped waiting.
+// The gate notices a manager that takes calls and never answers within the time of
+// an ordinary call, not only when duplicates would have stopped waiting.
 func TestManagerThatHangs(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000},"pending_wait_timeout":30}`})
@@ -180,8 +180,8 @@ func TestManagerThatHangs(t *testing.T) {
 	})
 }
 
-// What it was sent while it stood still it carries out later, and in any order: a reserve
-// that nobody waits for any more does not block the key until it runs out.
+// A manager that stood still carries out its calls later and in any order. A reserve for which
+// nobody waits any more must not block the key until it runs out.
 func TestReleaseThatOvertakesItsReserve(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000}}`})
@@ -207,8 +207,8 @@ func TestReleaseThatOvertakesItsReserve(t *testing.T) {
 	})
 }
 
-// It hangs while it holds the call of a duplicate: that takes as long as the duplicate may
-// wait, and the other attempt is not disturbed.
+// The manager hangs while it holds the call of a duplicate. The duplicate waits as long as it
+// may, and the other attempt is not disturbed.
 func TestManagerThatHangsWhileItHoldsACall(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		a := NewRig(t, guest, Options{})
@@ -238,7 +238,7 @@ func TestNoWaiting(t *testing.T) {
 		x.Upstream.AwaitHeaders(t)
 		p := a.Send(Request{Key: "k"}).Response()
 		want(t, "same gate", p.Status, "409")
-		// It may be done in a moment.
+		// The original may be done soon.
 		want(t, "retry-after", p.Header("retry-after"), "1")
 		want(t, "other gate", b.Send(Request{Key: "k"}).Response().Status, "409")
 		x.Answer(200, "")
@@ -294,7 +294,7 @@ func TestWaitersOfAFailedReserveAreTold(t *testing.T) {
 		want(t, "waiters", r.Metric("oncegate_waiters"), 1)
 		r.Manager.Release()
 		want(t, "original", x.Response().Status, "503")
-		// What failed for one is not tried for each of them in turn.
+		// After the first one failed, the others do not try in turn.
 		want(t, "waiter", y.Response().Status, "503")
 		want(t, "reserves", r.Manager.Count(api.PathReserve), 1)
 		want(t, "upstream called", x.Upstream.Begun() || y.Upstream.Begun(), false)
@@ -315,7 +315,7 @@ func TestWaiterLeaves(t *testing.T) {
 	})
 }
 
-// A wake-up can get lost with the VM that should have sent it. Then the tick finds out.
+// A wake-up can get lost with the VM that should have sent it. Then the tick wakes the duplicate.
 func TestTickIsTheSafetyNet(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"unknown_ttl_seconds":0}`})
@@ -332,7 +332,7 @@ func TestTickIsTheSafetyNet(t *testing.T) {
 	})
 }
 
-// A storm on one key leaves places among the waiters for those of other keys.
+// A storm on one key leaves places for waiters of other keys.
 func TestStormLeavesPlaces(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"max_waiters":16}`})

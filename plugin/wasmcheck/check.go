@@ -10,12 +10,12 @@ import (
 	"github.com/tetratelabs/wazero/api"
 )
 
-// Rules says what a module must keep to, beyond the imports, which are the same for all.
+// Rules are the rules for a module, besides those for imports, which are the same for all modules.
 type Rules struct {
 	// MaxBytes limits the size of the file; 0 means any size.
 	MaxBytes int
-	// AllowMalloc lets the module export malloc. A host that finds it hands every value over through it; TinyGo's malloc
-	// keeps each block alive until it is freed, and the SDK never frees, so the shipped module must not have it.
+	// AllowMalloc lets the module export malloc. A host that finds malloc hands over every value through it. TinyGo's
+	// malloc keeps each block until it is freed, and the SDK never frees one, so the shipped module must not have it.
 	AllowMalloc bool
 }
 
@@ -26,15 +26,15 @@ var requiredExports = []string{
 	"proxy_on_memory_allocate",
 }
 
-// Check reports everything that would keep Envoy from loading the module, or that breaks rules; nil means that it is fine.
-// The errors are joined, one a line, in a stable order.
+// Check reports everything that would keep Envoy from loading the module or that breaks rules; nil: the module is fine.
+// The errors are joined, one on each line, in a stable order.
 func Check(ctx context.Context, module []byte, rules Rules) error {
 	var errs []error
 	if rules.MaxBytes > 0 && len(module) > rules.MaxBytes {
 		errs = append(errs, fmt.Errorf("has %d bytes, at most %d are allowed", len(module), rules.MaxBytes))
 	}
 
-	// The interpreter, because nothing is run: compiling to machine code would only take time.
+	// The interpreter is enough because nothing runs. Compiling to machine code would only take time.
 	rt := wazero.NewRuntimeWithConfig(ctx, wazero.NewRuntimeConfigInterpreter())
 	defer rt.Close(ctx)
 	compiled, err := rt.CompileModule(ctx, module)
@@ -90,7 +90,7 @@ func checkExports(compiled wazero.CompiledModule, rules Rules) []error {
 	return errs
 }
 
-// instantiate links the module to a host that offers the functions it imports and nothing else, without running it. That
+// instantiate links the module, without running it, to a host that offers only the functions that it imports. That
 // finds imports that are not functions: a memory, a table, a global.
 func instantiate(ctx context.Context, rt wazero.Runtime, compiled wazero.CompiledModule) error {
 	hosts := make(map[string]wazero.HostModuleBuilder)

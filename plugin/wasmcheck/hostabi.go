@@ -3,9 +3,9 @@ package main
 // signature writes a function type as its parameters, '>' and its results: i is an i32, I an i64.
 type signature string
 
-// hostFunctions is what a module may import from "env": the calls of Proxy-Wasm ABI 0.2.0. A host adds later calls only for
-// modules that declare a later ABI, and the SDK declares 0.2.0, so proxy_get_log_level (0.2.1) must not appear here; nor do
-// the calls that 0.2.0 dropped (proxy_continue_request and its kind).
+// hostFunctions are the functions that a module may import from "env": the calls of Proxy-Wasm ABI 0.2.0. A host offers
+// later calls only to modules that declare a later ABI, and the SDK declares 0.2.0. So proxy_get_log_level (0.2.1) must
+// not be here, and neither must the calls that 0.2.0 dropped, such as proxy_continue_request.
 var hostFunctions = map[string]signature{
 	"proxy_log":        "iii>i",
 	"proxy_get_status": "iii>i",
@@ -53,9 +53,9 @@ var hostFunctions = map[string]signature{
 	"proxy_call_foreign_function": "iiiiii>i",
 }
 
-// wasiFunctions is what a module may import from wasiModule: the functions that proxy-wasm-cpp-host has offered in every
-// Envoy release of the last years. Newer hosts know more of them; a module that imports one of those does not load in an
-// older Envoy.
+// wasiFunctions are the functions that a module may import from wasiModule: those that proxy-wasm-cpp-host has offered in
+// every Envoy release of the last years. Newer hosts have more, but a module that imports one of those does not load in
+// an older Envoy.
 var wasiFunctions = map[string]signature{
 	"args_get":            "ii>i",
 	"args_sizes_get":      "ii>i",

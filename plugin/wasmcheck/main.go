@@ -1,6 +1,6 @@
-// Command wasmcheck tells whether a Proxy-Wasm module will load in Envoy, before Envoy has to: that it imports only what
-// Envoy offers to a module of ABI 0.2.0 and with the right types, that it is a reactor, and that it does not export malloc.
-// The build runs it on every module it makes and throws away what does not pass.
+// Command wasmcheck tells whether a Proxy-Wasm module will load in Envoy. It checks that the module imports only functions
+// that Envoy offers to a module of ABI 0.2.0, with the right types, that it is a reactor, and that it does not export
+// malloc. The build runs it on every module that it makes and deletes a module that does not pass.
 //
 //	wasmcheck [--max-bytes N] [--allow-malloc] FILE...
 //

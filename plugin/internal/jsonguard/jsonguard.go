@@ -1,8 +1,8 @@
-// Package jsonguard validates JSON from strangers before gjson reads it.
+// Package jsonguard validates untrusted JSON before gjson reads it.
 //
-// gjson's validator recurses once per level of nesting, and the filter runs on
-// a stack of 64 KiB: a body of a few thousand brackets would overflow it and
-// trap the VM. So the depth is measured first, without recursion.
+// gjson's validator recurses once for each level of nesting, and the filter has a
+// stack of 64 KiB. A body of a few thousand brackets would overflow it and trap the
+// VM. So the package first measures the depth, without recursion.
 package jsonguard
 
 import "github.com/tidwall/gjson"
@@ -13,8 +13,8 @@ const MaxDepth = 64
 // Valid tells whether b is one JSON value with at most MaxDepth levels.
 func Valid(b []byte) bool { return shallow(b) && gjson.ValidBytes(b) }
 
-// shallow tells whether no more than MaxDepth brackets are ever open. On input
-// that is not JSON the answer means nothing, but it is safe to validate.
+// shallow tells whether at most MaxDepth brackets are open at any point. For input
+// that is not JSON, true only means that it is safe to validate.
 func shallow(b []byte) bool {
 	depth := 0
 	inString := false

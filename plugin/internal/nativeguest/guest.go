@@ -1,6 +1,6 @@
-// Package nativeguest runs the native build of the gate on hostsim, so that the
-// same cases drive it and the wasm module, with a debugger and the race detector
-// at hand. It is used by tests only.
+// Package nativeguest runs the native build of the gate on hostsim. The same cases
+// can then drive it and the wasm module, and a debugger and the race detector work.
+// Only tests use it.
 package nativeguest
 
 import (
@@ -180,7 +180,7 @@ type host struct {
 	hostsim.HostCalls
 	gate   *gate.Plugin
 	plugin uint32
-	// The callout answer that is being handled has headers, trailers.
+	// The current callout answer has headers, and has trailers.
 	answered, trailers bool
 }
 
@@ -192,7 +192,7 @@ func (h *host) Get(key string) ([]byte, uint32, cache.Status) {
 }
 
 func (h *host) Set(key string, value []byte, cas uint32) cache.Status {
-	// The key is only lent; a map would keep it.
+	// The host keeps the key in a map, but it is valid only during this call.
 	return shared(h.SetSharedData(strings.Clone(key), value, cas))
 }
 
@@ -233,8 +233,8 @@ func (h *host) DefineMetric(kind gate.MetricKind, name string) gate.MetricID {
 	return gate.MetricID(id)
 }
 
-// The gate promises never to make a metric call that the host refuses: in the
-// SDK's own functions that would end the VM.
+// AddMetric panics if the host refuses the call. The gate promises never to make
+// one, because in the SDK's own functions it would end the VM.
 func (h *host) AddMetric(id gate.MetricID, delta int64) {
 	if status := h.IncrementMetric(uint32(id), delta); !ok(status) {
 		panic(fmt.Sprintf("metric %d by %d: %v", id, delta, status))
