@@ -7,18 +7,18 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// allocated is what the VMs of a process have allocated so far.
+// allocated is how much the VMs of a process have allocated so far.
 type allocated struct{ objects, bytes int64 }
 
 // allocations plays n requests, all of the same kind, on a gate that knows their keys,
-// and returns what one of them makes the VM allocate: objects, and bytes as the
-// runtime rounds them. The values that the host hands over are part of it, because
-// they are put into memory of the guest's.
+// and returns how much one of them makes the VM allocate: objects, and bytes as the
+// runtime rounds them. The host's values are included, because they are copied into
+// the guest's memory.
 func allocations(tb testing.TB, config string, n int) (objects, bytes float64) {
 	clock := hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	r := start(tb, hostsim.Config{Guest: module(tb, memstatsModule), PluginConfig: []byte(config), Clock: clock})
-	// The gauges are brought up to date on ticks, which allocate as well: a tick with
-	// nothing before it tells how much.
+	// The gauges change on ticks, which allocate as well. A tick without requests before
+	// it tells how much.
 	read := func() (a allocated) {
 		clock.Advance(200 * time.Millisecond)
 		for _, m := range r.host.Process().Metrics() {

@@ -27,7 +27,7 @@ func hitKey(i int) string { return fmt.Sprintf("7d9f3c52-0b1e-4c55-9f6a-%012d", 
 
 func hit(i int) request { return request{key: hitKey(i), body: requestBody} }
 
-// passing is what the rigs without a gate are measured with: the same requests.
+// passing is a rig without a gate, which gets the same requests.
 func passing(tb testing.TB, guest hostsim.Source) *rig {
 	return start(tb, hostsim.Config{Guest: guest})
 }
@@ -79,15 +79,15 @@ func BenchmarkFilter(b *testing.B) {
 	}
 }
 
-// BenchmarkHit compares hits with the filter that does nothing in one run: slices of
-// each in turn, so that whatever else the machine does falls on all alike. One
+// BenchmarkHit compares hits with the filter that does nothing in one run. It measures
+// slices of each in turn, so that other load on the machine affects all alike. One
 // operation is one hit.
 //
 //   - x-noop is the ratio of a hit's time to that of a stream through the filter that
 //     does nothing;
 //   - x-noop-cpu is the same by the CPU time that the process used, which other
 //     processes hardly disturb;
-//   - x-noop-net is that after the host's own part, which both contain, is taken off;
+//   - x-noop-net is x-noop-cpu without the host's own part, which both contain;
 //   - host-, noop- and hit-cpu-ns/op are those CPU times.
 func BenchmarkHit(b *testing.B) {
 	for _, c := range []struct{ name, config string }{{"headers", headersMode}, {"body", bodyMode}} {
@@ -124,8 +124,8 @@ func BenchmarkHit(b *testing.B) {
 	}
 }
 
-// BenchmarkHitWorkers is hits over several workers, each with its own VM and
-// goroutine, on one table. hits/s is what all of them do together.
+// BenchmarkHitWorkers measures hits on several workers, each with its own VM and
+// goroutine, on one table. hits/s is the rate of all of them together.
 func BenchmarkHitWorkers(b *testing.B) {
 	for _, workers := range []int{1, 2, 4} {
 		b.Run(fmt.Sprint(workers), func(b *testing.B) {

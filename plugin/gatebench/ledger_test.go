@@ -11,11 +11,11 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// remembered bounds the ledger's memory: the oldest entry goes first. It is far
-// beyond what is ever pending at once.
+// remembered bounds the ledger's entries; the oldest is dropped first. It is far
+// larger than the number of entries that are ever pending together.
 const remembered = 1 << 14
 
-// ledger is the manager's part that the gate sees, in memory, and it answers at once.
+// ledger is the part of the manager that the gate sees. It is in memory and answers without delay.
 type ledger struct {
 	calls atomic.Int64
 	// outage: which calls fail like those to a manager that is not there.

@@ -13,8 +13,9 @@ import (
 // load is a mix of everything that clients, upstreams and managers do to a gate: new
 // keys, retries of recent ones, duplicates at the same moment, other requests under a
 // known key, refusals, answers that ask to be retried, small and large and oversize
-// answers, clients that leave, bad keys, no keys, and times without a manager. Virtual
-// time goes on by step per window, so entries expire, waits end and the sweep turns.
+// answers, clients that leave, bad keys, no keys, and times without a manager. The
+// virtual clock advances by step in each window, so entries expire, waits end and the
+// sweep runs.
 // The same seed gives the same load.
 type load struct {
 	rig    *rig
@@ -31,8 +32,8 @@ const (
 	step        = 50 * time.Millisecond
 	loadWorkers = 2
 	recentKeys  = 4096
-	// oversize is more than the loads' max_response_body_bytes. Both are small, so that
-	// the VMs' memory is, and what leaks shows in it (TestLargeAnswers has the others).
+	// oversize is more than the loads' max_response_body_bytes. Both are small to keep
+	// the VMs' memory small, so that leaks show in it. TestLargeAnswers has large answers.
 	oversize    = 6 << 10
 	maxResponse = 4 << 10
 )
@@ -153,7 +154,7 @@ func (l *load) memory() (bytes uint64) {
 	return bytes
 }
 
-// finish lets everything that waits come to its end.
+// finish advances the clock until nothing waits any more.
 func (l *load) finish() {
 	l.rig.ledger.outage.Store(allAnswered)
 	for range 61 { // longer than any reservation and any wait

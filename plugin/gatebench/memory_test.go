@@ -23,8 +23,8 @@ func loadRequests(t *testing.T) int {
 	return n
 }
 
-// TestGuestMemoryStays: a wasm memory never shrinks, and what fragments it shows as
-// growth, after hundreds of thousands of requests if need be.
+// TestGuestMemoryStays: a wasm memory never shrinks, so fragmentation shows as growth,
+// sometimes only after hundreds of thousands of requests.
 func TestGuestMemoryStays(t *testing.T) {
 	end := loadRequests(t)
 	warm := min(end/5, 100_000)
@@ -53,8 +53,8 @@ func TestGuestMemoryStays(t *testing.T) {
 	}
 }
 
-// accountedFor checks that the load was what it claims to be: every kind of outcome
-// was seen, by the filter's own metrics.
+// accountedFor checks by the filter's own metrics that the load caused every kind of
+// outcome.
 func (l *load) accountedFor(t *testing.T) {
 	values := map[string]int64{}
 	for _, m := range l.rig.host.Process().Metrics() {
@@ -131,11 +131,11 @@ func TestSharedDataStays(t *testing.T) {
 	}
 }
 
-// TestLargeAnswers: large answers take far more of a VM's memory than their size. Its
-// collector takes every word of the module's constant tables that looks like an address
-// for one, and the larger the blocks, the more garbage such a word keeps; and a block
-// has to be in one piece. But what they take has a bound, whatever their number, with
-// and without a manager to give them to.
+// TestLargeAnswers: large answers take far more of a VM's memory than their size. The
+// collector treats every word of the module's constant tables that looks like an address
+// as one. The larger the blocks, the more garbage such a word keeps, and each block must
+// be in one piece. But the memory that they take has a bound, whatever their number, with
+// and without a manager.
 func TestLargeAnswers(t *testing.T) {
 	const (
 		most   = 400_000 // bytes

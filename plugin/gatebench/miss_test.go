@@ -54,7 +54,7 @@ var missCalls = []hostCall{
 	{"record_metric", 2, 2, "duration of each callout"},
 }
 
-// call takes a line of a transcript apart: a thread's name and an indented call.
+// call matches a line of a transcript: a thread's name and an indented call.
 var call = regexp.MustCompile(`^worker-0   (\w+)\(([^,)]*)(?:, ([^,)]*))?`)
 
 // kindOf names a call as missCalls does.
@@ -129,8 +129,8 @@ func TestMissHostCalls(t *testing.T) {
 	}
 }
 
-// BenchmarkMiss is a whole first request, with a ledger and an upstream that answer at
-// once. hostcalls/op counts its host calls; with -v, TestMissHostCalls lists them.
+// BenchmarkMiss measures a whole first request, with a ledger and an upstream that
+// answer without delay. hostcalls/op counts its host calls; TestMissHostCalls -v lists them.
 func BenchmarkMiss(b *testing.B) {
 	for _, mode := range []struct{ name, config string }{{"headers", headersMode}, {"body", bodyMode}} {
 		b.Run(mode.name, func(b *testing.B) {

@@ -53,7 +53,7 @@ func list(field string, names ...string) string {
 	return `"` + field + `":["` + strings.Join(names, `","`) + `"]`
 }
 
-// key returns the n-th key that owner has by the list names. more are further pairs of a list and an owner.
+// key returns the n-th key, from 0, that owner has by the list names. more, if given, is a second list and its owner.
 func (s *shards) key(n int, names []string, owner string, more ...any) string {
 	for i := 0; ; i++ {
 		key := fmt.Sprint("k", i)

@@ -10,8 +10,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// clock shows the queue a later time than the store's, on whatever engine and in
-// however many managers. The store's own clock runs on below it.
+// clock shows the queue a later time than the store's, on any engine and in any
+// number of managers. The store's own clock goes on meanwhile.
 type clock struct{ ahead atomic.Int64 }
 
 func (c *clock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
@@ -45,7 +45,7 @@ func (c *clock) tx(fn func(store.Tx) error) func(store.Tx) error {
 	return func(tx store.Tx) error { return fn(movedTx{tx, time.Duration(c.ahead.Load())}) }
 }
 
-// movedTx has one time, as the contract demands.
+// movedTx shows the same time throughout, as the contract of a transaction demands.
 type movedTx struct {
 	store.Tx
 	ahead time.Duration

@@ -9,8 +9,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-// checkNow compares every job after every operation, on slow engines after a
-// few.
+// checkNow compares every job after every operation; on slow engines after every
+// few operations.
 func (p *property) checkNow(t *rapid.T) {
 	if p.steps++; p.steps%p.every == 0 {
 		p.check(t)
@@ -38,7 +38,7 @@ func (p *property) check(t *rapid.T) {
 	if seen == 0 {
 		return
 	}
-	// Get tells the same; one job a time, since each is a transaction.
+	// Get must say the same. Compare only one job each time, because each costs a transaction.
 	id := slices.Max(slices.Collect(maps.Keys(p.m.jobs)))
 	got, err := p.q.Get(p.ctx, id)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// managers opens three queues as three managers would.
+// managers opens three queues, as three managers would.
 func (e *env) managers(o jobs.Options) []*jobs.Queue {
 	e.Helper()
 	qs := []*jobs.Queue{e.queue(o)}
@@ -28,12 +28,12 @@ func (e *env) managers(o jobs.Options) []*jobs.Queue {
 	return qs
 }
 
-// delivery is what a worker knows of one claimed job.
+// delivery is what a worker knows about one claimed job.
 type delivery struct {
 	job     string
 	attempt int
 	from    time.Time // by the store's clock
-	until   time.Time // end of the last lease the worker was told of
+	until   time.Time // end of the last lease that the worker was told
 	end     string    // finished, returned or lost
 	at      time.Time // of finished and returned
 }
@@ -50,8 +50,8 @@ func (h *history) add(d delivery) {
 	h.mu.Unlock()
 }
 
-// check makes sure that each job was finished once, by its last delivery, and
-// that no delivery began while an earlier one's lease held.
+// check fails the test unless each job was finished once, by its last delivery,
+// and no delivery began while an earlier lease held.
 func (h *history) check(e *env, want int) {
 	e.Helper()
 	byJob := map[string][]delivery{}
@@ -89,7 +89,7 @@ func (h *history) check(e *env, want int) {
 	e.Logf("%d jobs in %d deliveries, %d lost", len(byJob), len(h.list), lost)
 }
 
-// together runs f n times at once and waits.
+// together runs f n times concurrently and waits.
 func together(n int, f func(i int)) {
 	var ready, done sync.WaitGroup
 	start := make(chan struct{})

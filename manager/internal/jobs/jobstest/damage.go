@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// How the tests damage records, and what they look for then.
+// How the tests damage records and check the queue afterwards.
 
 // indexes of the collections whose records the tests damage.
 var indexes = map[store.Collection][]string{
@@ -20,7 +20,7 @@ var indexes = map[store.Collection][]string{
 	"job_sends": {"expiry"},
 }
 
-// damages are what may become of a value.
+// damages are the ways in which a value may be damaged.
 var damages = map[string]func([]byte) []byte{
 	"a later version": func(b []byte) []byte { b[0]++; return b },
 	"cut short":       func(b []byte) []byte { return b[:len(b)/2] },
@@ -29,8 +29,8 @@ var damages = map[string]func([]byte) []byte{
 	"nonsense":        func(b []byte) []byte { return bytes.Repeat([]byte{0xff}, len(b)) },
 }
 
-// rewrite changes the values of records and leaves their index entries as they
-// are, as an edit from outside would.
+// rewrite changes the values of records, but not their index entries, as an edit
+// from outside would.
 func (e *env) rewrite(c store.Collection, change func([]byte) []byte, keys ...string) {
 	e.Helper()
 	wanted := make(map[string][]store.Entry, len(keys))
@@ -102,7 +102,7 @@ func (e *env) wantUnreadable(what string, err error, c store.Collection, key str
 	}
 }
 
-// direct makes every call that names a job which cannot be read.
+// direct makes every call that can name a job, for a job that cannot be read.
 func (e *env) direct(id string) {
 	e.Helper()
 	before := e.value("jobs", id)
@@ -138,7 +138,7 @@ func names(prefix string, n int) []string {
 	return out
 }
 
-// met is how often the queue has met records that cannot be read.
+// met returns how often the queue has found records that cannot be read.
 func (e *env) met(c store.Collection) uint64 { return e.q.Unreadable().Counts()[c].Met }
 
 func (e *env) locks() []string {

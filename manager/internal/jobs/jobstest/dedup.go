@@ -10,7 +10,7 @@ import (
 
 func dedup(d jobs.Dedup) *jobs.Dedup { return &d }
 
-// wantDropped submits what must be a duplicate of kept.
+// wantDropped submits s, which must be dropped as a duplicate of kept.
 func (e *env) wantDropped(kept string, s jobs.Submission) jobs.Outcome {
 	e.Helper()
 	out := e.submit(s)

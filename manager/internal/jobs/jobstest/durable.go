@@ -19,11 +19,11 @@ var errFlaky = errors.New("jobstest: the store fails on purpose")
 type flaky struct {
 	store.Store
 	fail atomic.Bool
-	// after, when positive, counts down the updates that succeed and then
-	// report that their outcome is unknown.
+	// after, if positive, is how many further updates succeed but report that
+	// their outcome is unknown.
 	after atomic.Int64
-	// committed, when set, is called after an update succeeded and before its
-	// caller learns of it.
+	// committed, if set, is called after an update succeeded and before the
+	// update's caller learns of it.
 	committed func()
 }
 
@@ -43,7 +43,7 @@ func (f *flaky) Update(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 // rerun is a store that runs every update function twice, as an engine does
-// after a conflict. The first run's writes are thrown away.
+// after a conflict. It discards the first run's writes.
 type rerun struct{ store.Store }
 
 var errRerun = errors.New("jobstest: run again")

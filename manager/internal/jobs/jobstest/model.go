@@ -12,9 +12,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-// model is the queue as plain maps. Times of the model are whole hours: the
-// property test moves the clock by whole hours only, and real time that passes
-// during the test only ever makes things due that are due in whole hours too.
+// model is the queue as plain maps. Its times are whole hours. The property test
+// moves the clock by whole hours only. Real time that passes during the test makes
+// nothing due that is not due by the model's hours as well.
 type model struct {
 	hour   int
 	jobs   map[string]*modelJob
@@ -69,8 +69,8 @@ func (m *model) identity(s *jobs.Submission) string {
 	return s.Function + " p " + b.String()
 }
 
-// submit says what a submission must do: which error, or which job stands for
-// it, or (both empty) that it makes a new job.
+// submit returns what a submission must do: the error, or the job that stands for
+// it. Both empty: it makes a new job.
 func (m *model) submit(s *jobs.Submission) (wantErr string, stands string, dropped bool) {
 	if s.ID != "" && m.jobs[s.ID] != nil {
 		return "conflict", "", false
@@ -129,7 +129,7 @@ func (m *model) dropKey(j *modelJob) {
 	}
 }
 
-// end makes a job terminal and returns the id of the run that must follow, "".
+// end makes a job terminal and returns the id of the run that must follow; "": none.
 func (m *model) end(j *modelJob, s jobs.State) string {
 	m.dropKey(j)
 	m.dropLock(j)
@@ -170,7 +170,7 @@ func (m *model) end(j *modelJob, s jobs.State) string {
 	return id
 }
 
-// due does what the queue must do before a claim; it returns the runs that
+// due does what the queue must do before a claim. It returns the runs that
 // follow from jobs that failed.
 func (m *model) due() (follow []string) {
 	for _, j := range m.sorted(nil) {

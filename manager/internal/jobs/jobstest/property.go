@@ -21,7 +21,7 @@ const slowSteps = 5
 // testProperty runs random operations against the queue and against model, and
 // compares every answer and, after each operation, every job.
 func testProperty(t *testing.T, e Engine) {
-	runs := 0 // that went well; once one did not, all go on, to find the shortest
+	runs := 0 // successful runs; after a failure all further runs go on, to find the shortest failing one
 	rapid.Check(t, func(rt *rapid.T) {
 		if e.Runs > 0 && runs >= e.Runs {
 			return
@@ -59,7 +59,7 @@ func testProperty(t *testing.T, e Engine) {
 	})
 }
 
-// run is one of many runs of a test, with an end of its own.
+// run is one of many runs of a test, with its own clean-up.
 type run struct {
 	testing.TB
 	cleanups []func()
@@ -95,7 +95,7 @@ var (
 
 func (p *property) hours(t *rapid.T, label string) int { return genHours.Draw(t, label) }
 
-// wantErr compares an error with the model's idea of it.
+// wantErr compares an error with the one that the model expects.
 func (p *property) wantErr(op string, got error, want string) {
 	kind := ""
 	var dup *jobs.DuplicateKeyError

@@ -1,10 +1,10 @@
-// Package jobstest is the contract of the job queue as a test suite. It runs
-// over any engine of the store: Run takes a factory and checks every sentence of
-// the queue's documentation against it.
+// Package jobstest is the contract of the job queue as a test suite. Run takes a
+// factory for any engine of the store, and checks every sentence of the queue's
+// documentation on it.
 //
-// No test sleeps to be right. Where time has to pass, the suite moves the clock
-// by which the queue decides: what must not have happened yet is always hours
-// away, on every engine, however slow the machine is.
+// No test needs sleep to be right. If time must pass, the suite moves the clock
+// by which the queue decides. An event that must not have happened yet is always
+// hours away, on every engine, however slow the machine is.
 package jobstest
 
 import (
@@ -23,25 +23,25 @@ type Engine struct {
 	Name string
 	// Open returns an empty store. It registers its clean-up with t.
 	Open func(t testing.TB) *Instance
-	// Jobs and Workers size the test of concurrent claims; 10,000 and 50 when
-	// 0, a tenth of the jobs with -short.
+	// Jobs and Workers are the size of the test of concurrent claims. 0 means
+	// 10,000 and 50; with -short a tenth of the jobs.
 	Jobs, Workers int
-	// Runs bounds the runs of the property test, each on a store of its own;
-	// 0 leaves them to rapid, which makes 100.
+	// Runs bounds the runs of the property test, each on its own store. 0 leaves
+	// the number to rapid, which makes 100.
 	Runs int
-	// Slow leaves to the other engines what takes many transactions and shows
-	// nothing of the engine: the bounds of the queue itself are not tried, and
-	// the property test compares all jobs less often.
+	// Slow leaves out tests that take many transactions and show nothing about the
+	// engine: the bounds of the queue itself are not tested, and the property test
+	// compares all jobs less often.
 	Slow bool
 }
 
 // Instance is one store.
 type Instance struct {
 	Store store.Store
-	// Peer opens the same data for another manager. Nil when the engine is not
-	// shared; then several queues use one Store.
+	// Peer opens the same data for another manager. Nil: the engine is not shared,
+	// and several queues use one Store.
 	Peer func(t testing.TB) store.Store
-	// Reopen closes Store and returns it opened again. Nil when the engine is
+	// Reopen closes Store and returns it opened again. Nil: the engine is
 	// volatile.
 	Reopen func(t testing.TB) store.Store
 }
@@ -92,7 +92,7 @@ func Run(t *testing.T, e Engine) {
 	})
 }
 
-// env is what one test works with.
+// env is the environment of one test.
 type env struct {
 	*testing.T
 	engine Engine
@@ -102,7 +102,7 @@ type env struct {
 	ctx    context.Context
 }
 
-// patience bounds every wait of the suite. It is no measure of speed.
+// patience bounds every wait of the suite. Only a failing test waits that long.
 const patience = 2 * time.Minute
 
 func newEnv(t *testing.T, e Engine) *env {
@@ -144,7 +144,7 @@ func (e *env) now() time.Time {
 	return at
 }
 
-// pass lets d go by on the store's clock.
+// pass advances the store's clock by d.
 func (e *env) pass(d time.Duration) { e.clock.advance(d) }
 
 // eventually waits until cond holds.

@@ -40,8 +40,8 @@ func (m *managers) want(it ledger.Item, state api.State, err error) {
 	}
 }
 
-// testBatch: every item is judged by itself, those of one key in their order, and all of it is
-// there for every manager.
+// testBatch: every item is judged by itself, items of one key in their order, and every manager
+// sees the results.
 func testBatch(t *testing.T, m *managers) {
 	m.start(ledger.Options{})
 	m.plant(api.StateCommitted, time.Now().Add(time.Hour), "unreadable")
@@ -75,12 +75,12 @@ func testBatch(t *testing.T, m *managers) {
 			t.Errorf("another manager replays %q", again.Result)
 		}
 		m.reserve(i+1, b, "t3", api.StatePending)
-		// The same batch again, where it can be told from the first, answers alike.
+		// Items that the ledger recognises as repeated get the same answers.
 		for _, it := range m.batch(i+1, commitItem(a, "t1", "first"), commitItem("late"+a, "t1", "late")) {
 			m.want(it, api.StateCommitted, nil)
 		}
 	}
-	// Nothing but outcomes whose reservations are gone, which insert.
+	// Outcomes whose reservations are gone insert entries.
 	for _, it := range m.batch(0, commitItem("late1", "t1", "x"), commitItem("late2", "t1", "x")) {
 		m.want(it, api.StateCommitted, nil)
 	}
@@ -132,8 +132,8 @@ func testBatchesMeet(t *testing.T, m *managers) {
 	}
 }
 
-// testBatchWaitsForNobody: a key that is held, and for which others wait, does not keep its
-// neighbours waiting; an outcome in a batch wakes who waits for it at another manager.
+// testBatchWaitsForNobody: a pending key for which callers wait does not delay the other items of
+// a batch. An outcome in a batch wakes the callers that wait for it at another manager.
 func testBatchWaitsForNobody(t *testing.T, m *managers) {
 	m.start(ledger.Options{MaxWait: patience})
 	m.reserve(0, "held", "t1", api.StateReserved)

@@ -81,7 +81,7 @@ func testHistories(t *testing.T, m *managers) {
 	}
 }
 
-// Ops are the operations of Model, as often as a history should have them.
+// Ops are the operations of Model. An operation that a history should have more often is repeated.
 var Ops = []string{
 	"reserve", "reserve", "reserve", "reserve", "renew", "renew", "unknown", "commit", "commit", "reject", "release", "resolve",
 }

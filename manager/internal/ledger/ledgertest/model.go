@@ -14,14 +14,14 @@ import (
 // Call is the input of an operation of Model.
 type Call struct {
 	// Op is reserve, renew, unknown, commit, reject, release or resolve (as committed).
-	// Downtime is for time in which no manager served; it is nobody's call.
+	// Downtime stands for time in which no manager served; no caller made it.
 	Op, Key, Token string
 	// Body is what a commit, reject or resolve records.
 	Body string
 	// TTL in milliseconds of what the call writes.
 	TTL int64
-	// Unknown is for how many milliseconds a reservation that is made or renewed is
-	// unknown when it runs out; 0 for not at all.
+	// Unknown is how long the outcome is unknown after a reservation that the call
+	// makes or renews has run out, in milliseconds. 0: not at all.
 	Unknown int64
 	// Begin and End of the call, Unix milliseconds, rounded outwards.
 	Begin, End int64
@@ -31,8 +31,8 @@ type Call struct {
 // answer is not known.
 type Outcome struct {
 	Known bool
-	// Refused is "fenced", "conflict", "outcome-unknown" or "not-found" when the call
-	// was refused so.
+	// Refused is "fenced", "conflict", "outcome-unknown" or "not-found"; empty: the
+	// call was not refused.
 	Refused string
 	// State, Left (milliseconds) and Body are the answer to a reserve; State and Left
 	// to a renew or unknown.
@@ -46,17 +46,17 @@ type entryState struct {
 	token  string
 	body   string
 	lo, hi int64 // it expires at some instant in [lo, hi]
-	after  int64 // a reservation: for how long it is unknown then
+	after  int64 // for a reservation: how long its outcome is unknown after that
 }
 
-// found is what a call may have met.
+// found is an entry as a call may have found it.
 type found struct {
-	state string     // what the entry was at that instant
-	known entryState // what is known of it since
+	state string     // the entry's state at that instant
+	known entryState // what is known about the entry if the call found it so
 	later int64      // how long after known's expiry that of state is
 }
 
-// meet lists what the call may have met.
+// meet lists the entries that the call may have found.
 func (s entryState) meet(c Call) []found {
 	if s.state == "" {
 		return []found{{known: s}}
@@ -76,15 +76,15 @@ func (s entryState) meet(c Call) []found {
 	return all
 }
 
-// left narrows what is known by the time that the answer says is left.
+// left narrows the known expiry by the time that is left, as the answer tells it.
 func (f found) left(c Call, left int64) (found, bool) {
-	// It was rounded up or down by at most one.
+	// The answer's time was rounded up or down by at most one.
 	f.known.lo = max(f.known.lo, c.Begin+left-1-f.later)
 	f.known.hi = min(f.known.hi, c.End+left+1-f.later)
 	return f, f.known.lo <= f.known.hi
 }
 
-// reaction is what the ledger does about a call.
+// reaction is how the ledger reacts to a call.
 type reaction struct {
 	refused, state, body string // as in Outcome
 	// next is what it writes, if anything.
@@ -168,7 +168,7 @@ var Model = (&porcupine.NondeterministicModel{
 		if o.Known {
 			return explain(s, c, o)
 		}
-		// It did not happen, or it did with any outcome that changes something.
+		// The call did not happen, or it happened with any outcome that changes something.
 		next := []any{s}
 		for _, f := range s.meet(c) {
 			if r := react(f, c); r.next != nil {
@@ -207,8 +207,8 @@ func (s entryState) extended(c Call) []any {
 	return []any{s, longer}
 }
 
-// kept is what a renewal leaves of a reservation that would have lasted longer than it
-// asks for.
+// kept lists what a renewal may leave of a reservation that would have lasted longer than
+// the renewal asks for.
 func kept(f found, c Call) []found {
 	if c.Op != "renew" || f.state != "pending" {
 		return nil

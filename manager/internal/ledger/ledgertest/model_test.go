@@ -6,7 +6,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestModel: the judge of histories knows a lie when it sees one.
+// TestModel: Model refuses histories with a wrong answer.
 func TestModel(t *testing.T) {
 	at := func(i int, c Call, o Outcome) porcupine.Operation {
 		c.Begin, c.End = int64(i)*100, int64(i)*100+10

@@ -13,7 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
-// here and there are the shards of these tests; the managers are the first.
+// here and there are the shards of these tests. The managers are those of here.
 const here, there = "here", "there"
 
 // startAs starts managers of the shard here, with a list or without.
@@ -53,7 +53,7 @@ func (m *managers) moved(i int, key, token string, wait time.Duration) {
 	}
 }
 
-// testMoved: with a new list, what is here of another's key is answered as always, and nothing new of it begins.
+// testMoved: after a change of the list, entries of another shard's keys are answered as before, and no new ones begin.
 func testMoved(t *testing.T, m *managers) {
 	m.startAs(ledger.Options{})
 	release := func(i int, key, token string) {
@@ -123,7 +123,7 @@ func testMoved(t *testing.T, m *managers) {
 	if err != nil {
 		t.Errorf("in a caller's transaction: %v", err)
 	}
-	// What is left of others' keys can be counted.
+	// The entries of other shards' keys can be counted.
 	for i := range m.ledgers {
 		got, err := m.at(i).Moved(t.Context(), nil)
 		if want := (ledger.Moved{Committed: 3, Rejected: 1, Unknown: 1, Pending: 1}); err != nil || got != want {
@@ -143,7 +143,7 @@ func testMoved(t *testing.T, m *managers) {
 	}
 }
 
-// testMovedWhileWaiting: a caller that waits for a key that moves gets its outcome, or is sent on when there is none.
+// testMovedWhileWaiting: a caller that waits for a key that moves gets its outcome, or key-moved if there is none.
 func testMovedWhileWaiting(t *testing.T, m *managers) {
 	committed, released := keyOf(there, "committed"), keyOf(there, "released")
 	m.startAs(ledger.Options{})
@@ -180,8 +180,8 @@ func testMovedWhileWaiting(t *testing.T, m *managers) {
 	wg.Wait()
 }
 
-// testMovedAtOnce: once a manager has started with a list, no manager of the store inserts what is another's, also one
-// that was started before it.
+// testMovedAtOnce: once a manager has started with a list, no manager of the store inserts another shard's keys. That
+// includes managers that were started before it.
 func testMovedAtOnce(t *testing.T, m *managers) {
 	m.startAs(ledger.Options{}, here)
 	var changed, stop atomic.Bool

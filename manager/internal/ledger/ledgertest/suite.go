@@ -17,16 +17,16 @@ import (
 // Engine opens stores of one kind for Run.
 type Engine struct {
 	Name string
-	// Open returns stores on the same, empty data: two where managers can share
-	// the engine, else one. They are closed with the test.
+	// Open returns stores on the same, empty data: two if managers can share the
+	// engine, else one. The test's end closes them.
 	Open func(t testing.TB) []store.Store
 }
 
-// patience is how long a test waits for what must happen; only a failure takes
-// that long.
+// patience is how long a test waits for something that must happen. Only a failing
+// test waits that long.
 const patience = 2 * time.Minute
 
-// Run holds the ledger on an engine to its contract.
+// Run tests the contract of the ledger on an engine.
 func Run(t *testing.T, e Engine) {
 	for name, test := range map[string]func(*testing.T, *managers){
 		"Life":                  testLife,
@@ -212,7 +212,7 @@ func testExpiry(t *testing.T, m *managers) {
 	m.reserve(0, "k", "t3", api.StatePending)
 }
 
-// testOneReservation: of the callers that ask at the same time, at any manager, one gets it.
+// testOneReservation: of the callers that ask at the same time, at any manager, one gets the reservation.
 func testOneReservation(t *testing.T, m *managers) {
 	m.start(ledger.Options{})
 	for round := range 5 {
@@ -246,8 +246,8 @@ func testOneReservation(t *testing.T, m *managers) {
 	}
 }
 
-// testReplays: a client that only repeats keys is no reason to evict any, also when
-// the window is nearly full and somebody else inserts.
+// testReplays: a client that only repeats keys causes no eviction, also if the window is
+// nearly full and another client inserts.
 func testReplays(t *testing.T, m *managers) {
 	const limit, old, fresh, replayers = 66, 50, 10, 32
 	m.start(ledger.Options{MaxEntries: limit, WhenFull: ledger.Evict, ScopeShare: -1})

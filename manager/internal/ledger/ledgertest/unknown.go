@@ -18,8 +18,8 @@ func (m *managers) wantUnknown(i int, key, token string) {
 	}
 }
 
-// testUnknown: a reservation that ran out is unknown to every manager, before and after
-// it was stored as that; the outcome itself, or an operator, settles it.
+// testUnknown: the outcome of a reservation that ran out is unknown to every manager, before
+// and after that is stored. The outcome itself, or an operator, settles it.
 func testUnknown(t *testing.T, m *managers) {
 	m.start(ledger.Options{PendingTTL: 50 * time.Millisecond, UnknownTTL: time.Hour})
 	ctx := t.Context()
@@ -76,7 +76,7 @@ func testUnknown(t *testing.T, m *managers) {
 	m.wantUnknown(1, "kept", "t2")
 }
 
-// testRenewal: whichever manager renews it, a reservation holds.
+// testRenewal: a reservation holds, whichever manager renews it.
 func testRenewal(t *testing.T, m *managers) {
 	const ttl = 100 * time.Millisecond
 	m.start(ledger.Options{PendingTTL: ttl})
@@ -97,8 +97,8 @@ func testRenewal(t *testing.T, m *managers) {
 	}
 }
 
-// testWaitForUnknown: callers that wait, at any manager, are told when the outcome is
-// said to be unknown, and when the reservation runs out.
+// testWaitForUnknown: callers that wait, at any manager, get an answer when the outcome is
+// reported as unknown, and when the reservation runs out.
 func testWaitForUnknown(t *testing.T, m *managers) {
 	m.start(ledger.Options{MaxWait: patience})
 	ctx := t.Context()

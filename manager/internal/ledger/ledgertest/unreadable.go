@@ -69,7 +69,7 @@ func (m *managers) value(key string) []byte {
 	return value
 }
 
-// direct makes every call that names an entry which cannot be read.
+// direct makes every call that can name an entry, for an entry that cannot be read.
 func (m *managers) direct(key string) {
 	m.t.Helper()
 	before := m.value(key)
@@ -111,8 +111,8 @@ func names(prefix string, n int) []string {
 	return out
 }
 
-// testUnreadable: an entry that cannot be read costs its own key, however many of
-// them there are, and in whatever place.
+// testUnreadable: an entry that cannot be read affects only its own key, however many
+// such entries there are, and wherever they are.
 func testUnreadable(t *testing.T, m *managers) {
 	m.start(ledger.Options{})
 	l := m.ledgers[0]
@@ -195,7 +195,7 @@ func testUnreadable(t *testing.T, m *managers) {
 	}
 }
 
-// testUnreadableAmongOthers plants some at random and lets everything go on.
+// testUnreadableAmongOthers plants unreadable records at random places while calls go on.
 func testUnreadableAmongOthers(t *testing.T, m *managers) {
 	m.start(ledger.Options{})
 	rnd := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
@@ -258,8 +258,8 @@ func testUnreadableAmongOthers(t *testing.T, m *managers) {
 	}
 }
 
-// testUnreadableAtTheLimit: records that cannot be read are in the way of evictions, and
-// are gone around; they are neither evicted nor overwritten.
+// testUnreadableAtTheLimit: evictions skip records that cannot be read. Such records are
+// neither evicted nor overwritten.
 func testUnreadableAtTheLimit(t *testing.T, m *managers) {
 	m.stores = m.stores[:1]
 	m.start(ledger.Options{MaxEntries: many + 10, WhenFull: ledger.Evict, ScopeShare: -1})
@@ -303,12 +303,12 @@ func testUnreadableAtTheLimit(t *testing.T, m *managers) {
 	m.reserve(0, bad[0], "t", api.StateReserved)
 }
 
-// testUnreadableOfOneScope: the same for a scope that evicts its own entries, because
-// it has more than its share.
+// testUnreadableOfOneScope: a scope that has more than its share evicts its own entries,
+// and skips records that cannot be read.
 func testUnreadableOfOneScope(t *testing.T, m *managers) {
 	m.stores = m.stores[:1]
 	if m.stores[0].Capabilities().Shared {
-		return // their counts of scopes are estimates
+		return // the counts of scopes on shared engines are estimates
 	}
 	bad := names("b", many)
 	m.plant(api.StateCommitted, time.Now().Add(time.Hour), bad...)

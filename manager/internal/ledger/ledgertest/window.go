@@ -20,8 +20,8 @@ func testWindow(t *testing.T, m *managers) {
 		m.reserve(i, key, "t", api.StateReserved)
 		m.commit(i, key, "t", "x")
 	}
-	// A manager learns late of what others inserted: one more round of
-	// insertions with counts that are no longer stale brings the window home.
+	// A manager learns late what others have inserted. One more round of
+	// insertions, with current counts, brings the window back to its limit.
 	m.eventually("the window holds", func() bool {
 		key := fmt.Sprintf("more%d", time.Now().UnixNano())
 		m.reserve(0, key, "t", api.StateReserved)
@@ -78,7 +78,7 @@ func testFullWindow(t *testing.T, m *managers) {
 	}
 }
 
-// testShares: scopes that take what they can get leave room for others.
+// testShares: scopes that insert as much as they can leave room for others.
 func testShares(t *testing.T, m *managers) {
 	const limit = 40
 	m.stores = m.stores[:1] // each manager counts for itself where they share an engine
