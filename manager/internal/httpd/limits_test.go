@@ -48,7 +48,9 @@ func TestSlowClientsAreCut(t *testing.T) {
 		"idle":    "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n",
 	} {
 		t.Run(what, func(t *testing.T) {
-			s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
+			t.Parallel()
+			// A busy machine must read the head of the request in this time.
+			s := newSite(t, siteOptions{server: Options{ReadTimeout: 2 * time.Second, IdleTimeout: 100 * time.Millisecond}})
 			c := s.dial()
 			s.send(c, head)
 			b, err := io.ReadAll(c)
@@ -65,7 +67,8 @@ func TestSlowClientsAreCut(t *testing.T) {
 // TestIdleConnectionsAreCutAfterAHeldCall: a held call has its own use for the
 // connection's deadlines.
 func TestIdleConnectionsAreCutAfterAHeldCall(t *testing.T) {
-	s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond, IdleTimeout: 100 * time.Millisecond}})
+	t.Parallel()
+	s := newSite(t, siteOptions{server: Options{ReadTimeout: 2 * time.Second, IdleTimeout: 100 * time.Millisecond}})
 	close(s.letGo)
 	c := s.dial()
 	s.send(c, holdRequest)

@@ -23,7 +23,7 @@ const (
 	MaxLimit           = 1000     // entries of one page
 	DefaultLimit       = 100
 	MaxWait            = time.Minute // that a reader is held
-	MaxPageBytes       = 1 << 20     // of payloads in a page, one entry more
+	MaxPageBytes       = 1 << 20     // of ids, payloads and properties in a page, one entry more
 )
 
 // Bounds of a log's configuration.

@@ -401,3 +401,65 @@ func TestAnswerOfTheFirstBatchLost(t *testing.T) {
 	r.expect("1, 2, 3", batch(1, structured)...)
 	r.expect("4, 5, 6", batch(2, structured)...)
 }
+
+// TestReadersDoNotWaitForASlowDisk: a reader whose entry is on its way to the disk waits no longer than
+// it said, and not when the manager stops.
+func TestReadersDoNotWaitForASlowDisk(t *testing.T) {
+	r := newRig(t, logs.Change{})
+	entered, open := make(chan struct{}, 8), make(chan struct{})
+	r.fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.Sync {
+			entered <- struct{}{}
+			<-open
+		}
+		return nil
+	})
+	defer r.fs.SetHook(nil)
+	written := make(chan string, 1)
+	go func() { written <- r.put(entry("a", "")) }()
+	<-entered
+	read := func(wait time.Duration) chan error {
+		done := make(chan error, 1)
+		go func() {
+			page, err := r.Read(t.Context(), "log", logs.Query{Beginning: true, Wait: wait})
+			if err == nil && len(page.Entries) > 0 {
+				err = errors.New("it got what is not durable")
+			}
+			done <- err
+		}()
+		return done
+	}
+	ends := func(what string, done chan error) {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Errorf("never: %s", what)
+		}
+	}
+	ends("a reader's time is over", read(time.Millisecond))
+	held := read(logs.MaxWait)
+	r.Drain()
+	ends("the manager stops", held)
+	ends("the manager has stopped", read(logs.MaxWait))
+	close(open)
+	if got := <-written; got != "1" {
+		t.Errorf("the append gets %s", got)
+	}
+}
+
+// TestPagesCountAllThatTheyCarry: ids and properties are bytes of a page, too.
+func TestPagesCountAllThatTheyCarry(t *testing.T) {
+	r := newRig(t, logs.Change{})
+	const large = logs.MaxPropertiesBytes / 4
+	want := logs.MaxPageBytes / large
+	for range want + 9 {
+		r.put(logs.Item{Properties: []logs.Property{{Name: "p", Value: strings.Repeat("v", large-1)}}})
+	}
+	page, err := r.Read(t.Context(), "log", logs.Query{Beginning: true, Limit: logs.MaxLimit})
+	if err != nil || len(page.Entries) != want {
+		t.Errorf("the page has %d entries, want %d: %v", len(page.Entries), want, err)
+	}
+}

@@ -65,13 +65,8 @@ func (l *walLog) read(ctx context.Context, q logs.Query) (logs.Page, error) {
 				return page, nil
 			}
 			// It is on its way to the disk.
-			if err := l.waitDurable(ctx, last, timeout); err != nil {
+			if durable, err := l.waitDurable(ctx, last, timeout); !durable || err != nil {
 				return page, l.mapError(err)
-			}
-			select {
-			case <-timeout:
-				return page, nil
-			default:
 			}
 		case timeout == nil:
 			return page, nil
@@ -100,18 +95,18 @@ func (l *walLog) stopWaiting(wake chan struct{}) {
 	}
 }
 
-// waitDurable waits for a record as long as a reader may.
-func (l *walLog) waitDurable(ctx context.Context, seq uint64, timeout <-chan time.Time) error {
+// waitDurable waits for a record as long as a reader may, and tells whether it is durable.
+func (l *walLog) waitDurable(ctx context.Context, seq uint64, timeout <-chan time.Time) (bool, error) {
 	told := make(chan struct{}, 1)
 	l.wal.Notify([]wal.Waiter{{Sequence: seq, C: told}})
 	select {
 	case <-told:
-		return l.wal.Err()
+		return true, l.wal.Err()
 	case <-timeout:
 	case <-ctx.Done():
 	case <-l.engine.draining:
 	}
-	return nil
+	return false, nil
 }
 
 var errEnough = errors.New("enough")
@@ -132,7 +127,10 @@ func (l *walLog) scan(ctx context.Context, seq, from uint64, limit int) ([]logs.
 			if len(out) == limit || size >= logs.MaxPageBytes {
 				return errEnough
 			}
-			size += len(e.Payload)
+			size += len(e.ID) + len(e.Payload)
+			for _, p := range e.Properties {
+				size += len(p.Name) + len(p.Value)
+			}
 			e.Payload = slices.Clone(e.Payload)
 			out = append(out, *e)
 			if len(out) == limit {
