@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"os"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -15,7 +16,9 @@ import (
 // withManager runs an example against a manager of its own. A program names the address of its manager instead, such as
 // http://127.0.0.1:8090.
 func withManager(example func(url string)) {
-	t := &exampleTB{}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	t := &exampleTB{ctx: ctx}
 	defer func() {
 		for i := len(t.cleanups) - 1; i >= 0; i-- {
 			t.cleanups[i]()
@@ -27,7 +30,19 @@ func withManager(example func(url string)) {
 // exampleTB is what managertest needs of a test.
 type exampleTB struct {
 	testing.TB
+	ctx      context.Context
 	cleanups []func()
+}
+
+func (t *exampleTB) Context() context.Context { return t.ctx }
+
+func (t *exampleTB) TempDir() string {
+	dir, err := os.MkdirTemp("", "example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func (t *exampleTB) Helper()           {}

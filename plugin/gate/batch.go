@@ -187,11 +187,28 @@ func (c *call) place() int {
 // fewer callouts of them.
 func (m *peer) room(c *call) bool { return m.flying+c.place() <= maxFlying || m.apart() }
 
-// waits tells whether a call waits for the answer to the callout before it. It then goes together with
-// the calls that have become ready meanwhile. While nothing is under way, no call waits.
-func (l *ledger) waits(c *call) bool {
+// waits tells whether a call, the first of ready, waits for the answer to the callout before it, and then goes
+// together with what has become ready meanwhile. Where nothing is under way, nothing waits. Nor does what fills a
+// batch: it would gain no company.
+func (l *ledger) waits(c *call, ready []*call) bool {
 	m := &l.shards[c.shard].peer
-	return m.awaited != nil && l.turns-m.sent < maxPatience && c.clocked() && !m.apart()
+	return m.awaited != nil && l.turns-m.sent < maxPatience && c.clocked() && !m.apart() && !fillsBatch(ready)
+}
+
+// fillsBatch tells whether there are calls to one shard for a whole batch, the first one among them.
+func fillsBatch(ready []*call) bool {
+	n, size := 0, 0
+	for _, c := range ready {
+		if c == nil || c.shard != ready[0].shard || !c.clocked() {
+			continue
+		}
+		n++
+		size += len(c.message)
+		if n == maxTogether || size >= maxTogetherBytes {
+			return true
+		}
+	}
+	return false
 }
 
 // clocked tells whether the call is of a kind that waits for others, or that others wait for.

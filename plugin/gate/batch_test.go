@@ -61,6 +61,28 @@ func TestCallsWaitForTheAnswer(t *testing.T) {
 	expect(t, "path", h.calls[3].path, api.PathReserve)
 }
 
+// What fills a batch does not wait: the streams of a busy worker leave together, whatever the call before them does.
+func TestAFullBatchDoesNotWait(t *testing.T) {
+	h := newFakeHost(t)
+	h.batches = true
+	p := started(t, h, "")
+	id := uint32(0)
+	open := func(calls int) {
+		for range calls {
+			id++
+			s, _ := h.open(p, id, "k"+decimal(int64(id)))
+			s.OnRequestHeaders(true)
+		}
+		h.ready(p)
+	}
+	open(1)
+	expect(t, "the first call", len(h.calls), 1)
+	open(4*maxTogether + maxTogether/2)
+	expect(t, "with the full batches", len(h.calls), 5)
+	h.tick(p)
+	expect(t, "with the rest", len(h.calls), 6)
+}
+
 // A batch stays within a manager's limits, and two calls about one key keep their order.
 func TestGather(t *testing.T) {
 	h := newFakeHost(t)

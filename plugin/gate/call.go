@@ -192,9 +192,9 @@ func (l *ledger) send() (busy bool) {
 		if c == nil {
 			continue // it went with an earlier call
 		}
-		ready[i] = nil
 		room := l.shards[c.shard].room(c)
-		wait := room && l.waits(c)
+		wait := room && l.waits(c, ready[i:])
+		ready[i] = nil
 		if !room || wait || l.p.spent() {
 			full, waits, spent = full || !room, waits || wait, spent || room && !wait
 			ready[back] = c
@@ -358,7 +358,7 @@ func (l *ledger) settle(c *call, r *reply) {
 	default:
 		l.answers(s)
 	}
-	if s.down = r.kind == replyUnavailable && r.astray != api.CodeKeyMoved; !s.down && wasDown {
+	if s.down = r.kind == replyUnavailable && r.astray != api.CodeKeyMoved && r.closed == ""; !s.down && wasDown {
 		l.flush(s, r.at)
 	}
 	switch c.kind {

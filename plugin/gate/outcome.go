@@ -133,11 +133,15 @@ func (s *Stream) pending(remaining, now int64) {
 // unreserved deals with a reserve that the manager did not answer.
 func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	problem := unavailableProblem(r.retryAfter)
-	if r.full {
-		problem.Code, problem.Title = api.CodeLedgerFull, "The idempotency ledger has no room for new keys"
+	switch r.closed {
+	case api.CodeLedgerFull:
+		problem.Code, problem.Title = r.closed, "The idempotency ledger has no room for new keys"
+	case api.CodeQuarantine:
+		problem.Code, problem.Title = r.closed, "The idempotency ledger was restored to an older state and takes no new keys yet"
 	}
-	// failure_mode is for a ledger that cannot be asked. A ledger that refuses the key as the wrong one was asked.
-	closed := c.route.FailureMode == config.FailClosed || r.astray != ""
+	// failure_mode is for a ledger that cannot be asked. One that says that it is the wrong one, or that it may have
+	// forgotten the key, was asked.
+	closed := c.route.FailureMode == config.FailClosed || r.astray != "" || r.closed == api.CodeQuarantine
 	if closed {
 		p.failWaiters(&c.hash, problem)
 	}

@@ -13,8 +13,9 @@ type reply struct {
 	at    int64 // when it came
 	// retryAfter is the wait that the manager asks for, seconds; 0: none.
 	retryAfter int
-	// full: the manager has no room for new keys. Only with replyUnavailable.
-	full   bool
+	// closed is why the manager takes no new keys for now: ledger-full, quarantine; empty: it does not say so.
+	// replyUnavailable.
+	closed api.Code
 	answer api.ReserveReply
 	// astray is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not own
 	// the key; empty: no such refusal. Only with replyUnavailable.
@@ -115,8 +116,11 @@ func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
 		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + decimal(int64(a.Status)),
 	}
-	if a.Status == 503 && code == api.CodeLedgerFull {
-		r.full, r.why = true, r.why+", its ledger is full"
+	switch {
+	case a.Status == 503 && code == api.CodeLedgerFull:
+		r.closed, r.why = code, r.why+", its ledger is full"
+	case a.Status == 503 && code == api.CodeQuarantine:
+		r.closed, r.why = code, r.why+", its ledger was restored to an older state"
 	}
 	if c.kind.outcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.plain {
 		r.kind = replyRefused

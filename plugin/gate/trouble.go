@@ -75,7 +75,7 @@ func (l *ledger) complain(s *shard, c *call, r *reply) {
 		return
 	}
 	if more, due := s.failures.due(now); due {
-		s.told = true
+		s.told = r.closed == ""
 		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+s.name+"\" ("+c.kind.path()+") failed: "+r.why+more)
 	}
 }

@@ -82,6 +82,12 @@ func TestStatus(t *testing.T) {
 			want(t, "Retry-After", x.Response().Header("retry-after"), "7")
 			return reply(x)
 		}, "ledger-full", "ledger-full", true},
+		"restored": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
+			r.Manager.Next(api.PathReserve, Fault{Status: 503, Code: api.CodeQuarantine, RetryAfter: 7})
+			x := pay(r)
+			want(t, "Retry-After", x.Response().Header("retry-after"), "7")
+			return reply(x)
+		}, "quarantine", "quarantine", true},
 		"bypassed": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
 			r.Manager.Next(api.PathReserve, Fault{Status: 500})
 			x := pay(r)
