@@ -45,7 +45,7 @@ func TestAliveListIsBounded(t *testing.T) {
 	}
 }
 
-// Where the list says nothing, no VM is taken for dead.
+// If the list says nothing, every VM counts as alive.
 func TestAliveWithoutAList(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{})

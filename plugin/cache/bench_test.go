@@ -46,7 +46,7 @@ func frozenTable(touch int64) (*Table, Hash) {
 	return tab, hash
 }
 
-// TestHitAllocates: a hit allocates nothing beside what the host hands over.
+// TestHitAllocates: a hit allocates nothing but the host's values.
 func TestHitAllocates(t *testing.T) {
 	tab, hash := frozenTable(defaultTouch)
 	var e Entry
@@ -61,8 +61,8 @@ func TestHitAllocates(t *testing.T) {
 	}
 }
 
-// TestMissAllocates: neither does a reservation, its waiters and its end, once
-// the buffers have grown.
+// TestMissAllocates: once the buffers have grown, a reservation, its waiters and
+// its end allocate nothing but the host's values.
 func TestMissAllocates(t *testing.T) {
 	h := &frozen{map[string]hostValue{}}
 	tab := New(h, Semantics{ZeroOverwrites: true, Usable: true}, Options{})

@@ -133,8 +133,8 @@ func TestFullestBuckets(t *testing.T) {
 	}
 }
 
-// TestSweepShares: VMs continue each other's sweep, a sweep of another size
-// begins anew, and a foreign state is replaced.
+// TestSweepShares: VMs continue each other's sweep. A table of another size starts
+// the sweep from the beginning, and a foreign state is replaced.
 func TestSweepShares(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)

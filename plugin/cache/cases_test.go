@@ -120,7 +120,7 @@ func TestTerminalIsFinal(t *testing.T) {
 	}
 }
 
-// A stale attempt may not touch the reservation that followed it.
+// A stale attempt must not touch the reservation that followed it.
 func TestStaleAttempt(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	hash := hashOf(1, 1)
@@ -143,8 +143,8 @@ func TestStaleAttempt(t *testing.T) {
 	}
 }
 
-// TestForeignRecords: whatever lies under our keys, of an older version or of
-// another filter, counts as empty, is overwritten and its bytes come back.
+// TestForeignRecords: values of an older version or another filter under the
+// table's keys count as empty. They are overwritten, and their bytes are freed.
 func TestForeignRecords(t *testing.T) {
 	valid := func() []byte {
 		h := newHost(envoy)
@@ -200,7 +200,7 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// TestWaiterLimits: a queue counts once per entry, and the bucket's list ends.
+// TestWaiterLimits: a queue counts once for each entry, and the bucket's list is bounded.
 func TestWaiterLimits(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	hash := hashOf(1, 1)

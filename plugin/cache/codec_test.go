@@ -52,8 +52,8 @@ func TestRecordGolden(t *testing.T) {
 	}
 }
 
-// FuzzRecord: what decodes encodes to the same bytes, and the rest is refused
-// without a panic.
+// FuzzRecord: a record that decodes encodes to the same bytes again. All other
+// input is refused without a panic.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte{})
 	f.Add((&record{}).append(nil))

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestNotKept: an answer too large for the table leaves no entry where a
-// ledger has it, and an entry without body where nobody else remembers that
-// the request ran.
+// TestNotKept: an answer that is too large for the table leaves no entry if a
+// ledger has it. If nothing else remembers that the request ran, it leaves an entry
+// without body.
 func TestNotKept(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
@@ -40,8 +40,8 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
-// TestOverAtOnce: an outcome whose time is over already ends the reservation
-// and leaves nothing.
+// TestOverAtOnce: an outcome that has expired already ends the reservation and
+// leaves no entry.
 func TestOverAtOnce(t *testing.T) {
 	for _, sole := range []bool{false, true} {
 		h := newHost(envoy)
@@ -100,8 +100,8 @@ func (t *Table) has(h *Hash) bool {
 	return t.load(&t.own, t.bucket(h)) && t.own.rec.find(h) >= 0
 }
 
-// TestBytesEvictionOrder: when an answer needs room, the answers used longest
-// ago go, whichever bucket they are in.
+// TestBytesEvictionOrder: if an answer needs room, the answers used longest ago
+// are evicted, whichever bucket they are in.
 func TestBytesEvictionOrder(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 30000})
@@ -126,8 +126,8 @@ func TestBytesEvictionOrder(t *testing.T) {
 	}
 }
 
-// TestSoleIsNotEvicted: without a ledger the table refuses rather than forget
-// a request that runs.
+// TestSoleIsNotEvicted: without a ledger the table refuses a new request rather
+// than forget one that runs.
 func TestSoleIsNotEvicted(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	for i := 1; i <= Ways; i++ {
@@ -153,9 +153,9 @@ func TestSoleIsNotEvicted(t *testing.T) {
 	}
 }
 
-// TestSoleIsRefused: without a ledger nothing that is remembered leaves for
-// others' bytes; a reservation is refused when the room for its answer cannot be
-// had, and gets it when something is over. What has a ledger behind it leaves.
+// TestSoleIsRefused: entries without a ledger are not evicted for other entries'
+// bytes. A reservation is refused if there is no room for its answer, until an entry
+// expires. Entries with a ledger are evicted.
 func TestSoleIsRefused(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
@@ -207,8 +207,8 @@ func TestSoleIsRefused(t *testing.T) {
 	}
 }
 
-// TestGiveBack: what was set aside for an answer that is far smaller is there for
-// the next, and a smaller answer is then expected.
+// TestGiveBack: if an answer is far smaller than the bytes set aside for it, the rest
+// is free for the next one, and the table expects smaller answers.
 func TestGiveBack(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{MaxEntries: 128, MaxBytes: 2 * minBytes, MaxResultBytes: 50000})
@@ -235,9 +235,9 @@ func TestGiveBack(t *testing.T) {
 	checkHeld(t, h, tab)
 }
 
-// TestDiesMakingRoom: a VM that dies at any step of an answer that makes room for
-// itself leaves the bytes accounted for; what it took and did not use comes back
-// with the next round of the sweep after its reservation is over.
+// TestDiesMakingRoom: a VM may die at any step while it makes room for an answer.
+// The bytes stay accounted for. Bytes that it took and did not use are freed by the
+// next round of the sweep after its reservation is over.
 func TestDiesMakingRoom(t *testing.T) {
 	o := Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 30000}
 	for _, r := range usableHosts {

@@ -13,10 +13,9 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// TestHammerOnce: eight VMs run the same keys at once, as the gate does. Every
-// key is executed exactly once more than it was released, every VM ends up with
-// the same answer, and every VM that waits is woken: a lost wake-up hangs the
-// test.
+// TestHammerOnce: eight VMs run the same keys concurrently, as the gate does. Every
+// key is executed exactly once more than it was released, and all VMs get the same
+// answer. Every VM that waits is woken: a lost wake-up hangs the test.
 func TestHammerOnce(t *testing.T) {
 	const vms, keys, releases = 8, 40, 2
 	for _, r := range usableHosts {
@@ -135,9 +134,9 @@ func TestHammerOnce(t *testing.T) {
 	}
 }
 
-// TestHammerEverything: all operations, sizes, expiries and evictions at once,
-// with and without host failures in between. Nothing panics, no entry ever
-// answers with another's body, and in the end everything is within its bounds.
+// TestHammerEverything mixes all operations, sizes, expiries and evictions, with
+// and without host failures. Nothing panics, no entry ever answers with another
+// entry's body, and in the end everything is within its bounds.
 func TestHammerEverything(t *testing.T) {
 	const vms, rounds = 6, 1500
 	for _, r := range usableHosts {

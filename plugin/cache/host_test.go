@@ -17,9 +17,8 @@ type rules struct {
 	// absentCompares: on an absent key, a non-zero CAS mismatches; otherwise
 	// anything creates.
 	absentCompares bool
-	// perKey: every key has a counter of its own, which starts from the CAS
-	// that it was created with; otherwise one counter serves all keys and skips
-	// 0.
+	// perKey: every key has its own counter, which starts from the CAS that the
+	// key was created with; otherwise one counter serves all keys and skips 0.
 	perKey bool
 }
 
@@ -27,7 +26,7 @@ var (
 	envoy     = rules{name: "envoy", zeroOverwrites: true}
 	strict    = rules{name: "strict", absentCompares: true}
 	proxytest = rules{name: "proxytest", perKey: true} // of the Go SDK
-	// Not known to exist: zero overwrites, but every key counts for itself.
+	// On this kind of host, which is not known to exist, zero overwrites and every key has its own counter.
 	ownCounters = rules{name: "own counters", zeroOverwrites: true, perKey: true}
 
 	usableHosts = []rules{envoy, strict, proxytest, ownCounters}
@@ -49,9 +48,9 @@ type host struct {
 	gets    int
 	sets    int
 
-	// before, when set, runs before a call takes effect, without the lock, so
-	// that a test can let another VM go first. A status other than OK is the
-	// call's answer.
+	// before, if set, runs before a call takes effect, without the lock, so that
+	// a test can let another VM go first. A status other than OK becomes the
+	// call's result.
 	before func(op, key string) Status
 }
 
@@ -148,9 +147,8 @@ func TestProbeTellsHostsApart(t *testing.T) {
 	}
 }
 
-// A scratch key that somebody created in another way must not mislead the
-// probe: on a host that compares zero like any other number, a key may have the
-// number 0.
+// A scratch key that was created in another way must not mislead the probe: on a
+// host that compares zero like any other number, a key may have the number 0.
 func TestProbeWithNumberZero(t *testing.T) {
 	h := newHost(proxytest)
 	if st := h.Set(defaultPrefix+scratchSuffix, []byte{7}, 1<<32-1); st != OK {
@@ -182,8 +180,8 @@ func TestProbesAtOnce(t *testing.T) {
 	}
 }
 
-// TestUnusableHosts: where shared data fails, or offers no create-if-absent,
-// the table knows nothing and says so; it never pretends to have reserved.
+// TestUnusableHosts: if shared data fails, or offers no create-if-absent, every
+// operation reports that. Reserve never claims to have reserved.
 func TestUnusableHosts(t *testing.T) {
 	failing := newHost(envoy)
 	failing.before = func(string, string) Status { return Failed }
@@ -217,9 +215,9 @@ func TestUnusableHosts(t *testing.T) {
 	}
 }
 
-// TestCreateRace lets a second VM reserve, and change its bucket a few times,
-// at every step of the first VM's way from its look at an absent bucket to its
-// set, wherever the host's counter stands. Only one may have created the entry.
+// TestCreateRace lets a second VM reserve, and change its bucket a few times, at
+// every step between the first VM's look at an absent bucket and its set, for many
+// values of the host's counter. Only one VM may have created the entry.
 func TestCreateRace(t *testing.T) {
 	starts := []uint32{1, 2, 1000, 1<<31 - 20, 1 << 31, 1<<32 - 40}
 	for d := uint32(0); d < 16; d++ {

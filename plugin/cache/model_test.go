@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// modelEntry is an entry of the model: what a map with TTL and LRU would hold.
+// modelEntry is an entry of the model, as a map with TTL and LRU would hold it.
 type modelEntry struct {
 	state   api.State
 	sole    bool
@@ -23,9 +23,10 @@ type modelEntry struct {
 	waiters []uint32
 }
 
-// model is the plain description of the table: per bucket, at most Ways
-// entries, of which the least recently used leave, pending ones last, and those
-// without a ledger never. What leaves for the bytes of others, the table tells.
+// model is a plain description of the table. Each bucket has at most Ways entries.
+// The least recently used ones are evicted, pending ones last, and those without a
+// ledger never. Which entries were evicted for other entries' bytes, the model
+// learns from the table.
 type model struct {
 	largest int // bytes of a value
 	buckets map[int]map[Hash]*modelEntry
@@ -49,8 +50,8 @@ func oldest(entries map[Hash]*modelEntry, now int64, ok func(*modelEntry) bool) 
 	return h, found
 }
 
-// room makes room for one more entry and returns the waiters of what left.
-// Nothing in entries is over (see drop).
+// room makes room for one more entry and returns the waiters of the evicted one.
+// No entry may have expired (see drop).
 func room(entries map[Hash]*modelEntry, now int64, pending bool) (wake []uint32, ok bool) {
 	if len(entries) < Ways {
 		return nil, true
@@ -67,9 +68,9 @@ func room(entries map[Hash]*modelEntry, now int64, pending bool) (wake []uint32,
 	return wake, true
 }
 
-// sync removes the entries that left for an operation that wanted room, all but
-// that of keep. In each bucket they are those used longest ago. noRoom: the
-// operation did not get it, so nothing may be left that could make room.
+// sync removes the entries that the table evicted for an operation that needed
+// room, except that of keep. In each bucket they must be those used longest ago.
+// noRoom: the operation got no room, so no entry that could make room may be left.
 func (m *model) sync(t *rapid.T, tab *Table, keep Hash, noRoom bool, now int64) {
 	left := uint64(0)
 	for b, entries := range m.buckets {
@@ -146,9 +147,9 @@ func run(t *rapid.T, r rules, o Options) {
 			t.Fatalf("%s woke %v, want %v", what, got, want)
 		}
 	}
-	// drop removes what is over from the model. In the table it lies about until
-	// somebody needs its way, except that who waits for it is to be woken: then
-	// the table is swept, and at random.
+	// drop removes expired entries from the model. In the table they stay until their
+	// way is needed, but their waiters must be woken. So the table is swept if there
+	// are waiters, and at random.
 	drop := func(sweep bool) {
 		var want []uint32
 		for _, entries := range m.buckets {
@@ -425,7 +426,7 @@ func run(t *rapid.T, r rules, o Options) {
 	})
 }
 
-// compareBody: the answer is there exactly when the model has it.
+// compareBody fails unless the table and the model agree whether there is an answer.
 func (m *model) compareBody(t *rapid.T, tab *Table, e *Entry, want *modelEntry) {
 	got, ok := tab.Body(e)
 	if ok != (want.body != nil) || !bytes.Equal(got, want.body) {

@@ -83,8 +83,8 @@ func TestFinishLosesEntry(t *testing.T) {
 	}
 }
 
-// TestFinishMovesOn: as before, but there is a terminal entry whose way the
-// late outcome may take. Its answer is then there, and only there.
+// TestFinishMovesOn: as TestFinishLosesEntry, but there is a terminal entry whose way
+// the late outcome may take. Its answer is then in that way, and in no other.
 func TestFinishMovesOn(t *testing.T) {
 	for _, r := range usableHosts {
 		for _, beforeValue := range []bool{false, true} {
@@ -125,8 +125,8 @@ func TestFinishMovesOn(t *testing.T) {
 }
 
 // TestDeadOwner: a VM that traps between writing its answer and recording it
-// leaves a pending entry, which ends by its expiry, and bytes nobody accounts
-// for, which the sweep or the next owner of the way clears.
+// leaves a pending entry and bytes for which no record accounts. The entry ends by
+// its expiry. The sweep or the next owner of the way clears the bytes.
 func TestDeadOwner(t *testing.T) {
 	for _, r := range usableHosts {
 		for _, swept := range []bool{false, true} {
@@ -223,7 +223,7 @@ func TestSweepLosesBucket(t *testing.T) {
 }
 
 // TestFillSparesVictim: an outcome from the ledger that needs another entry's
-// way, but loses the race for it, has not touched that entry's answer.
+// way, but loses the race for it, does not touch that entry's answer.
 func TestFillSparesVictim(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
@@ -257,8 +257,8 @@ func TestFillSparesVictim(t *testing.T) {
 	}
 }
 
-// TestContention: when every set is lost, each operation gives up after a
-// bounded number of calls, says so and leaves no answer behind.
+// TestContention: if every set loses, each operation gives up after a bounded
+// number of calls, reports that, and leaves no answer behind.
 func TestContention(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)

@@ -106,12 +106,12 @@ func TestOutcomePrecedence(t *testing.T) {
 	for text, want := range map[string]map[string]Outcome{
 		// A code beats its class, with and without the header.
 		`{"reject": ["4xx", "503"]}`: {"503": OutcomeReject, "503 r": OutcomeReject, "502": OutcomeCommit, "502 r": OutcomeCommit},
-		// The header beats the same without, a code beats a class with it.
+		// A term with the header beats the same term without it. A code beats a class with the header.
 		`{"release": ["5xx+retry-after", "4xx+retry-after"], "reject": ["4xx", "500"]}`: {
 			"501": OutcomeCommit, "501 r": OutcomeRelease, "500": OutcomeReject, "500 r": OutcomeReject,
 			"404": OutcomeReject, "404 r": OutcomeRelease, "429": OutcomeReject, "429 r": OutcomeRelease,
 		},
-		// What is listed leaves the inherited lists.
+		// Listed terms are removed from the inherited lists.
 		`{"commit": ["2xx", "3xx", "4xx", "5xx", "429"]}`:      {"404": OutcomeCommit, "429": OutcomeCommit, "408": OutcomeRelease},
 		`{"commit": ["2xx", "3xx", "5xx", "503"]}`:             {"503": OutcomeCommit, "503 r": OutcomeCommit},
 		`{"commit": ["2xx", "3xx", "5xx", "503+retry-after"]}`: {"503": OutcomeCommit, "503 r": OutcomeCommit, "429": OutcomeRelease},

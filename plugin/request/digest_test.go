@@ -48,9 +48,9 @@ func sha(s string) string { sum := sha256.Sum256([]byte(s)); return string(sum[:
 
 func text(digest string) string { return base64.RawURLEncoding.EncodeToString([]byte(digest)) }
 
-// TestEncodings writes the inputs of the digests down once more, from the
-// package's documentation. Gates of different builds share a ledger: what these
-// tests pin may only change together with the labels.
+// TestEncodings builds the inputs of the digests a second time, from the package's
+// documentation. Gates of different builds share a ledger, so these encodings may
+// change only together with the labels.
 func TestEncodings(t *testing.T) {
 	d := NewDigester("")
 	scopeInput := "og scope 1" +
@@ -89,7 +89,7 @@ func TestEncodings(t *testing.T) {
 	if got, want := d.EntryHash(&some, "key"), sha(string(some[:16]) + "key")[:16]; string(got[:]) != want {
 		t.Errorf("entry hash %x, want %x", got, want)
 	}
-	// Golden values of the whole, so that not even this test can drift.
+	// Golden values of the results, so that this test cannot drift either.
 	for name, c := range map[string][2]string{
 		"scope":       {scope(d, defaultScope), "oqLyhL7wy2qTfpbqLvV0JO_IiccovbZhZawjOYYQ1ro"},
 		"keyed scope": {scope(keyed, defaultScope), "8umBsE5CgU2grb7r0NaktdNRmRy87VOWXXouib1Leuw"},
@@ -220,9 +220,9 @@ func TestFingerprintSeparates(t *testing.T) {
 	same("pieces", whole, body(100, "hel", "", "lo", " world"))
 	same("chunked", whole, bodyPrint(d, with("content-length", "-"), 100, "hello world"))
 	same("exactly the limit", whole, body(11, "hello world"))
-	// Beyond the limit nothing counts but the declared length.
+	// Of a body beyond the limit only the declared length counts.
 	same("beyond the limit", body(5, "hello world"), body(5, "hel", "lo there"))
-	// What stands for the length of a long body is not taken for the end of a short one.
+	// A short body may end like the encoded length of a long one.
 	separate("body that ends like a long one", body(100, "ab\x01\x0217t"))
 }
 
@@ -236,8 +236,8 @@ func bodyPrint(d *Digester, h Headers, limit int, pieces ...string) Fingerprint 
 	return d.BodyFingerprint(b)
 }
 
-// TestBodiesAreRecycled: nothing of a request gets into the next one's digests, in
-// whatever order bodies come and go, and only so many are kept.
+// TestBodiesAreRecycled: no byte of a request gets into another one's digests, in
+// whatever order bodies come and go. The number of kept bodies is bounded.
 func TestBodiesAreRecycled(t *testing.T) {
 	d, fresh := NewDigester(""), func() *Digester { return NewDigester("") }
 	lengths := []Headers{sample, with("content-length", "-"), with("content-length", "18")}
@@ -278,7 +278,7 @@ func TestBodyCounts(t *testing.T) {
 	}
 }
 
-// TestEntryHash: each scope and key have a hash of their own, always the same.
+// TestEntryHash: each pair of scope and key has its own hash, which never changes.
 func TestEntryHash(t *testing.T) {
 	d := NewDigester("")
 	seen := map[[16]byte]bool{}

@@ -164,7 +164,7 @@ func TestDerivedKey(t *testing.T) {
 			t.Errorf("derive %d of %q = %q, want %q", c.derive, c.pieces, got.Value, c.want)
 		}
 	}
-	// A digest that was not asked for at the start is not there.
+	// NewBody was not asked for a digest, so there is none.
 	b := NewDigester("").NewBody(sample, 8, config.DeriveNone)
 	b.Write([]byte("abc"))
 	if got := DerivedKey(&config.Key{Derive: config.DeriveMD5}, b); got.Value != "" {
@@ -202,7 +202,7 @@ func TestParseStructured(t *testing.T) {
 		if !ok || client != want.Client || sequence != want.Sequence || n != want.Nonce {
 			t.Errorf("%s: %q, %d, %q, %v", in, client, sequence, n, ok)
 		}
-		// The parts make the key again: nothing is parsed in two ways.
+		// The parts must give the key again, so no key has two readings.
 		k, err := HeaderKey(&config.Key{Header: "idempotency-key", Format: config.FormatStructured}, keyHeaders(in))
 		if err != nil || !k.Structured || k.Value != in || k.Client != want.Client || k.Sequence != want.Sequence || k.Nonce != want.Nonce {
 			t.Errorf("%s: %+v, %v", in, k, err)

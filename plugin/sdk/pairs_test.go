@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// TestPairs: the form is the one that hosts read and write.
+// TestPairs: headers are encoded and decoded as hosts do it.
 func TestPairs(t *testing.T) {
 	for _, headers := range [][][2]string{
 		{},
@@ -30,7 +30,7 @@ func TestPairs(t *testing.T) {
 	}
 }
 
-// TestMalformedPairs: nothing that a host hands over reads outside of it.
+// TestMalformedPairs: no input makes parsePairs read outside of it.
 func TestMalformedPairs(t *testing.T) {
 	whole := appendPairs(nil, [][2]string{{"name", "value"}, {"other", "one"}})
 	for n := range whole {
