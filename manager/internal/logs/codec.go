@@ -165,6 +165,7 @@ type headJSON struct {
 	NowNS   int64             `json:"now_ns"`
 	Keys    int               `json:"keys"` // ids in the window
 	Writers map[string]uint64 `json:"writers,omitempty"`
+	Floor   uint64            `json:"floor,omitempty"`
 }
 
 // Kinds of a snapshot's records, their first byte. Engines use others for their own.
@@ -184,7 +185,7 @@ func (s *State) Snapshot() *Snapshot {
 	for name, epoch := range s.writers {
 		names[hex.EncodeToString([]byte(name))] = epoch
 	}
-	head, _ := json.Marshal(headJSON{settings.wire(), s.next, s.now, s.win.len(), names})
+	head, _ := json.Marshal(headJSON{settings.wire(), s.next, s.now, s.win.len(), names, s.floor})
 	snap := &Snapshot{head: head, view: s.win.view()}
 	var b []byte
 	n := 0
@@ -262,7 +263,7 @@ func restoreHead(b []byte) (*State, error) {
 		return nil, fmt.Errorf("the snapshot's next entry is %d, its log time %d", h.Next, h.NowNS)
 	}
 	s := NewState(settings.Name, settings.Key, settings.Config)
-	s.next, s.now = h.Next, h.NowNS
+	s.next, s.now, s.floor = h.Next, h.NowNS, h.Floor
 	s.win.reserve(min(h.Keys, MaxMaxKeys))
 	for name, epoch := range h.Writers {
 		raw, err := hex.DecodeString(name)

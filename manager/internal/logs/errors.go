@@ -25,6 +25,11 @@ func NoSuchLog(name string) error {
 	return refusal(404, api.CodeNotFound, "Not found", "the log %q does not exist; PUT /v1/logs/{log} makes one", shorten(name))
 }
 
+// NoSuchWriter is for a writer that has no epoch.
+func NoSuchWriter(writer string) error {
+	return refusal(404, api.CodeNotFound, "Not found", "the log has no writer %q", shorten(writer))
+}
+
 // NoSuchID is for an id that is not in the window.
 func NoSuchID() error {
 	return refusal(404, api.CodeNotFound, "Not found", "the log's window holds no entry with this id")

@@ -36,6 +36,12 @@ func (n None) ByID(context.Context, string, string) (Entry, error) { return Entr
 // OpenWriter refuses.
 func (n None) OpenWriter(context.Context, string, string) (uint64, error) { return 0, n.err() }
 
+// Writers refuses.
+func (n None) Writers(context.Context, string, string, int) ([]Writer, error) { return nil, n.err() }
+
+// RemoveWriter refuses.
+func (n None) RemoveWriter(context.Context, string, string) error { return n.err() }
+
 // Drain does nothing.
 func (None) Drain() {}
 

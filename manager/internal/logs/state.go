@@ -2,6 +2,8 @@ package logs
 
 import (
 	"encoding/binary"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -21,6 +23,7 @@ type State struct {
 	win     window
 	clients clients
 	writers map[string]uint64
+	floor   uint64 // newest epoch of any writer that was removed
 
 	evicted    uint64
 	evictedAge time.Duration
@@ -152,7 +155,7 @@ func (s *State) judge(p *prepared) Outcome {
 		if newest := s.writers[p.Writer]; newest > p.Epoch {
 			o.Err = fenced("the writer %q has the newer epoch %d, this entry comes with %d", shorten(p.Writer), newest, p.Epoch)
 		} else {
-			o.Err = fenced("the writer %q never got epoch %d here, its newest is %d", shorten(p.Writer), p.Epoch, newest)
+			o.Err = fenced("the writer %q never got epoch %d here, or was removed; its newest is %d", shorten(p.Writer), p.Epoch, newest)
 		}
 	case s.identity == Structured:
 		s.judgeStructured(p, &o)
@@ -249,13 +252,39 @@ func (s *State) Lookup(id string, now int64) (uint64, error) {
 // NextEpoch is the epoch that a writer would open. SetEpoch makes it the writer's newest.
 func (s *State) NextEpoch(writer string) (uint64, error) {
 	if _, ok := s.writers[writer]; !ok && len(s.writers) >= MaxWriters {
-		return 0, refusal(409, api.CodeTooManyWriters, "Too many writers", "the log has %d writers already", MaxWriters)
+		return 0, refusal(409, api.CodeTooManyWriters, "Too many writers",
+			"the log has %d writers already; an administrator can remove one: DELETE /v1/logs/{log}/writers/{writer}", MaxWriters)
+	} else if !ok {
+		return s.floor + 1, nil
 	}
 	return s.writers[writer] + 1, nil
 }
 
-// SetEpoch notes a writer's newest epoch.
-func (s *State) SetEpoch(writer string, epoch uint64) { s.writers[writer] = epoch }
+// SetEpoch notes a writer's newest epoch; 0 removes the writer. A removed writer that comes back gets
+// an epoch that it never had, so what it sent before stays fenced.
+func (s *State) SetEpoch(writer string, epoch uint64) {
+	if epoch > 0 {
+		s.writers[writer] = epoch
+		return
+	}
+	s.floor = max(s.floor, s.writers[writer])
+	delete(s.writers, writer)
+}
+
+// Writers returns up to limit writers behind the name after, in order of their names.
+func (s *State) Writers(after string, limit int) []Writer {
+	var all []Writer
+	for name, epoch := range s.writers {
+		if name > after {
+			all = append(all, Writer{name, epoch})
+		}
+	}
+	slices.SortFunc(all, func(a, b Writer) int { return strings.Compare(a.Name, b.Name) })
+	return all[:min(limit, len(all))]
+}
+
+// HasWriter tells whether the writer has an epoch.
+func (s *State) HasWriter(writer string) bool { return s.writers[writer] > 0 }
 
 // Config is the configuration in force.
 func (s *State) Config() Config { return s.config }

@@ -152,7 +152,7 @@ func TestStateSnapshot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.next != s.next || r.now != s.now || r.config != s.config || !reflect.DeepEqual(r.writers, s.writers) || r.win.len() != s.win.len() {
+		if r.next != s.next || r.now != s.now || r.config != s.config || !reflect.DeepEqual(r.writers, s.writers) || r.floor != s.floor || r.win.len() != s.win.len() {
 			t.Errorf("the state is %+v, want %+v", r, s)
 		}
 		for i := 1; i < 10_000; i += 97 {

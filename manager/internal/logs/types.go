@@ -233,6 +233,12 @@ type Query struct {
 	Wait time.Duration
 }
 
+// Writer is a writer and its newest epoch.
+type Writer struct {
+	Name  string
+	Epoch uint64
+}
+
 // Info tells of a log.
 type Info struct {
 	Name   string
@@ -281,6 +287,11 @@ type Engine interface {
 	ByID(ctx context.Context, name, id string) (Entry, error)
 	// OpenWriter begins the next epoch of a writer.
 	OpenWriter(ctx context.Context, name, writer string) (epoch uint64, err error)
+	// Writers tells of up to limit writers of a log behind the name after, in order of their names.
+	Writers(ctx context.Context, name, after string, limit int) ([]Writer, error)
+	// RemoveWriter forgets a writer, which makes room for another one. What comes with any of its
+	// epochs is refused from then on.
+	RemoveWriter(ctx context.Context, name, writer string) error
 	// Drain ends the waits of readers, and those to come.
 	Drain()
 	// Close releases everything; no call may follow.

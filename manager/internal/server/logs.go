@@ -22,6 +22,8 @@ func LogRoutes(engine logs.Engine) []httpd.Route {
 		{Method: "GET", Path: "/v1/logs/{log}/entries", Handle: h.read},
 		{Method: "GET", Path: "/v1/logs/{log}/entries/by-id/{id}", Handle: h.byID},
 		{Method: "POST", Path: "/v1/logs/{log}/writers", Handle: h.json(h.writer)},
+		{Method: "GET", Path: "/v1/logs/{log}/writers", Handle: h.writers},
+		{Method: "DELETE", Path: "/v1/logs/{log}/writers/{writer}", Handle: h.removeWriter, Admin: true},
 	}
 }
 
@@ -201,12 +203,73 @@ func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
 	}
 	w.JSON(201)
 	o := jsonObject{b: w.Body}
-	o.open()
-	o.str("writer", name)
-	o.num("epoch", int64(epoch))
-	o.close()
+	o.writer(logs.Writer{Name: name, Epoch: epoch})
 	w.Body = o.b
 	return nil
+}
+
+// writer appends a writer as an object.
+func (o *jsonObject) writer(w logs.Writer) {
+	o.open()
+	o.str("writer", w.Name)
+	o.num("epoch", int64(w.Epoch))
+	o.close()
+}
+
+func (h *logHandlers) writers(r *httpd.Request, w *httpd.Response) {
+	after, limit, err := page(r)
+	var writers []logs.Writer
+	if err == nil {
+		writers, err = h.engine.Writers(r.Context(), r.Param(0), after, limit)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	b := append(w.Body, `{"writers":[`...)
+	for i := range writers {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		o := jsonObject{b: b}
+		o.writer(writers[i])
+		b = o.b
+	}
+	cursor := ""
+	if len(writers) == limit {
+		cursor = writers[limit-1].Name
+	}
+	o := jsonObject{b: append(b, ']'), comma: true}
+	o.str("cursor", cursor)
+	o.close()
+	w.Body = o.b
+}
+
+func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
+	if err := h.engine.RemoveWriter(r.Context(), r.Param(0), r.Param(1)); err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.str("writer", r.Param(1))
+	o.flag("deleted", true)
+	o.close()
+	w.Body = o.b
+}
+
+// page is what a list of names is asked for.
+func page(r *httpd.Request) (after string, limit int, err error) {
+	q, err := r.QueryValues("limit", "cursor")
+	if err == nil {
+		limit, err = limitOf(q)
+	}
+	if limit == 0 {
+		limit = logs.DefaultLimit
+	}
+	return q["cursor"], limit, err
 }
 
 func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
@@ -256,17 +319,10 @@ func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
 }
 
 func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("limit", "cursor")
-	limit := 0
-	if err == nil {
-		limit, err = limitOf(q)
-	}
-	if limit == 0 {
-		limit = logs.DefaultLimit
-	}
+	after, limit, err := page(r)
 	var infos []logs.Info
 	if err == nil {
-		infos, err = h.engine.List(r.Context(), q["cursor"], limit)
+		infos, err = h.engine.List(r.Context(), after, limit)
 	}
 	if err != nil {
 		r.Error(w, err)

@@ -110,6 +110,12 @@ func TestLogsHaveAdministrators(t *testing.T) {
 	}
 	s.want("403 forbidden: ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+writer)
 	s.want(`200 {"log":"l","identity":"ids","window_ms":300000,"max_keys":1000000,"max_bytes":134217728,"when_full":"evict","retain_ms":60000,...`, "GET", l, "", bearer, "Bearer "+writer)
+	s.want(`201 {"writer":"pod/1","epoch":1}`, "POST", l+"/writers", `{"writer":"pod/1"}`, bearer, "Bearer "+writer)
+	s.want(`200 {"writers":[{"writer":"pod/1","epoch":1}],"cursor":"pod/1"}`, "GET", l+"/writers?limit=1", "", bearer, "Bearer "+writer)
+	s.want(`200 {"writers":[],"cursor":""}`, "GET", l+"/writers?limit=1&cursor=pod/1", "", bearer, "Bearer "+writer)
+	s.want("403 forbidden: ...", "DELETE", l+"/writers/pod%2F1", "", bearer, "Bearer "+writer)
+	s.want(`200 {"writer":"pod/1","deleted":true}`, "DELETE", l+"/writers/pod%2F1", "", bearer, "Bearer "+admin)
+	s.want("404 not-found: the log has no writer...", "DELETE", l+"/writers/pod%2F1", "", bearer, "Bearer "+admin)
 	s.want("403 forbidden: ...", "DELETE", l, "", bearer, "Bearer "+writer)
 	s.want("200 ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+admin)
 	s.want("200 ...", "DELETE", l, "", bearer, "Bearer "+admin)

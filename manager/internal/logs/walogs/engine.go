@@ -385,6 +385,26 @@ func (e *Engine) OpenWriter(ctx context.Context, name, writer string) (uint64, e
 	return l.openWriter(ctx, writer)
 }
 
+// Writers implements logs.Engine.
+func (e *Engine) Writers(_ context.Context, name, after string, limit int) ([]logs.Writer, error) {
+	l, err := e.get(name)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Writers(after, limit), nil
+}
+
+// RemoveWriter implements logs.Engine.
+func (e *Engine) RemoveWriter(ctx context.Context, name, writer string) error {
+	l, err := e.get(name)
+	if err != nil {
+		return err
+	}
+	return l.removeWriter(ctx, writer)
+}
+
 // Drain implements logs.Engine.
 func (e *Engine) Drain() { e.drain.Do(func() { close(e.draining) }) }
 

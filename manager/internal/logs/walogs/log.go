@@ -47,6 +47,7 @@ type walLog struct {
 	freed   uint64 // written as of the oldest point at the last snapshot
 	failed  bool   // and said so
 	warned  uint64 // evictions that were told
+	crowded bool   // and said so: few more writers have room
 }
 
 // point is the place of an entry whose record is the first of about 64 KiB.
@@ -291,6 +292,15 @@ func (l *walLog) openWriter(ctx context.Context, writer string) (epoch uint64, e
 		return rec, func() { l.state.SetEpoch(writer, epoch) }, nil
 	})
 	return epoch, err
+}
+
+func (l *walLog) removeWriter(ctx context.Context, writer string) error {
+	return l.write(ctx, func() ([]byte, func(), error) {
+		if !l.state.HasWriter(writer) {
+			return nil, nil, logs.NoSuchWriter(writer)
+		}
+		return append([]byte{kindWriter, 0}, writer...), func() { l.state.SetEpoch(writer, 0) }, nil
+	})
 }
 
 func (l *walLog) configure(ctx context.Context, ch logs.Change) error {

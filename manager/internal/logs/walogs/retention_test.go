@@ -121,3 +121,36 @@ func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
 		t.Errorf("what was never made stays: %v", err)
 	}
 }
+
+// TestRemovedWriterStaysFenced: a writer that is removed makes room, and its epochs never come back.
+func TestRemovedWriterStaysFenced(t *testing.T) {
+	r := newRig(t, logs.Change{})
+	ctx := t.Context()
+	item := func(epoch uint64) logs.Item { return logs.Item{Writer: "w", Epoch: epoch} }
+	for range 3 {
+		if _, err := r.OpenWriter(ctx, "log", "w"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := r.log().state
+	for i := 1; i < logs.MaxWriters; i++ {
+		state.SetEpoch(fmt.Sprint("pod", i), 1)
+	}
+	if _, err := r.OpenWriter(ctx, "log", "one more"); code(err) != "too-many-writers" {
+		t.Errorf("a writer too many: %v", err)
+	}
+	if err := r.RemoveWriter(ctx, "log", "w"); err != nil {
+		t.Fatal(err)
+	}
+	if epoch, err := r.OpenWriter(ctx, "log", "one more"); err != nil || epoch != 4 {
+		t.Errorf("epoch %d, %v", epoch, err)
+	}
+	for _, restart := range []func(){func() {}, r.restart, func() { r.snapshot(); r.restart() }} {
+		restart()
+		r.expect("fenced", item(3))
+	}
+	if epoch, err := r.OpenWriter(ctx, "log", "w"); err != nil || epoch != 4 {
+		t.Errorf("epoch %d, %v", epoch, err)
+	}
+	r.expect("fenced, 1", item(3), item(4))
+}

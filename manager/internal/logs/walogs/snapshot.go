@@ -79,6 +79,12 @@ func (l *walLog) retain() (due, tick bool) {
 			"log", l.name, "ids", info.Evicted-l.warned, "age_seconds", info.EvictedAge.Seconds(), "max_keys", c.MaxKeys, "max_bytes", c.MaxBytes)
 		l.warned = info.Evicted
 	}
+	if crowded := info.Writers >= logs.MaxWriters*3/4; crowded != l.crowded {
+		if l.crowded = crowded; crowded {
+			l.engine.opts.Logger.Warn("a log has many writers: beyond its limit new ones are refused, remove those that do not come back",
+				"log", l.name, "writers", info.Writers, "limit", logs.MaxWriters)
+		}
+	}
 	opts := &l.engine.opts
 	frees := l.oldest().written-l.freed >= uint64(opts.SegmentBytes)
 	if drop > 0 && len(l.points) == 0 && s.Segments > 1 {
