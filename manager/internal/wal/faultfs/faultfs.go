@@ -4,6 +4,7 @@
 package faultfs
 
 import (
+	"errors"
 	"io"
 	"io/fs"
 	"maps"
@@ -76,6 +77,7 @@ type FS struct {
 
 	capacity int64 // 0 is unlimited
 	noAlloc  bool
+	off      bool // see CutPower
 }
 
 var _ vfs.FS = (*FS)(nil)
@@ -199,6 +201,17 @@ func (f *FS) CrashRandomly(rnd *rand.Rand) *FS {
 	odds := rnd.Float64()
 	return f.crash(func() bool { return rnd.Float64() < odds }, false)
 }
+
+// CutPower is CrashRandomly, and makes every later sync fail, also one whose hook was called already: what a caller was
+// told is durable is so in the copy.
+func (f *FS) CutPower(rnd *rand.Rand) *FS {
+	f.mu.Lock()
+	f.off = true
+	f.mu.Unlock()
+	return f.CrashRandomly(rnd)
+}
+
+var errPower = errors.New("the power is gone")
 
 // CrashTorn is Crash when all name changes reached the disk, but only the first n unsynced bytes, over all files in
 // order of their names.
@@ -363,6 +376,9 @@ func (f *FS) SyncDir(dir string) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.off {
+		return errPower
+	}
 	for _, op := range f.queue {
 		op.apply(f.disk)
 	}

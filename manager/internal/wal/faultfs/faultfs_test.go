@@ -95,6 +95,26 @@ func TestFailedSyncForgets(t *testing.T) {
 	}
 }
 
+// A sync that was on its way when the power went has synced nothing.
+func TestCutPower(t *testing.T) {
+	fs := &FS{}
+	f := create(t, fs, "a")
+	if err := fs.SyncDir("."); err != nil {
+		t.Fatal(err)
+	}
+	write(t, f, 0, "late")
+	var image *FS
+	fs.SetHook(func(op Op) error {
+		if op.Kind == Sync {
+			image = fs.CutPower(rand.New(rand.NewPCG(1, 1)))
+		}
+		return nil
+	})
+	if err := f.Datasync(); err == nil {
+		t.Errorf("a sync is told to be done, after the power went with %q on the disk", image.Content("a"))
+	}
+}
+
 func TestCapacity(t *testing.T) {
 	fs := &FS{}
 	fs.SetCapacity(100)

@@ -111,6 +111,9 @@ func (f *file) Datasync() error {
 	err := f.enter(Op{Kind: Sync})
 	defer f.fs.mu.Unlock()
 	n := f.node
+	if err == nil && f.fs.off {
+		err = errPower
+	}
 	if err != nil {
 		n.dirty = nil
 		n.failures = append(n.failures, err)
