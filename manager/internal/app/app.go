@@ -123,6 +123,7 @@ func (a *app) start(ctx context.Context) error {
 			_ = api.Close()
 		}
 	}()
+	s.Ledger.Longest = new(ledger.Longest)
 	if a.store == nil {
 		opened, err := openers[s.Store](ctx, s, a.log, a.registry)
 		if err != nil {

@@ -29,9 +29,10 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	if s.Ship.To == nil {
 		return nil, nil
 	}
+	settled, asked := s.Ledger.WithDefaults().LongestTTL(), s.Ledger.Longest
 	shipper, err := ship.New(ship.Options{
 		Store: s.Ship.To, Interval: s.Ship.Interval, Retention: s.Ship.Retention, LeaseTTL: s.Ship.Lease, BacklogBytes: s.Ship.BacklogBytes,
-		LongestTTL: s.Ledger.WithDefaults().LongestTTL(), HolderFile: filepath.Join(s.DataDir, shipHolder), Logger: log,
+		LongestTTL: func() time.Duration { return max(settled, asked.Get()) }, HolderFile: filepath.Join(s.DataDir, shipHolder), Logger: log,
 	})
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func refusePartial(dir string) error {
 	if err != nil {
 		return err
 	}
-	return settings.Usagef("--data-dir %q: a restore was cut off here; remove the directory and restore again", dir)
+	return settings.Usagef("--data-dir %q: a restore was cut off here; restore again", dir)
 }
 
 // openQuarantine reads for how long the ledger takes no new keys.

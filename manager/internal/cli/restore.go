@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -36,7 +37,7 @@ Makes a data directory from what a manager shipped with --ship-to. No manager ne
   --data-dir    the new data directory; must be absent or empty
   --at          restore the state of this time, as 2006-01-02T15:04:05Z (default the newest)
   --quarantine  for how long a manager on the new directory refuses keys that it does not know, as 5m;
-                0s: not at all (default the longest time for which the manager that shipped remembers a key)
+                0s: not at all (default the longest time for which a key of the manager that shipped was to be remembered)
 `
 
 func restoreMain(ctx context.Context, env Environment, args []string) error {
@@ -104,22 +105,29 @@ func placeOf(from string, env Environment) (object.Store, error) {
 }
 
 func restore(ctx context.Context, env Environment, o restoreOptions) error {
-	var kept time.Duration
+	var kept, longest time.Duration
 	r, err := ship.Restore(ctx, ship.RestoreOptions{
 		Store: o.from, Dir: o.dataDir, At: o.at,
 		Check: func(e wal.Entry) error {
-			_, err := mem.DecodeWriteSet(e.Body, func(*mem.Change) error { return nil })
+			_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
+				if !c.Delete && string(c.Collection) == string(ledger.Collection) {
+					longest = max(longest, ledger.Remembered(string(c.Key), c.Value))
+				}
+				return nil
+			})
 			return err
 		},
-		Prepare: func(r *ship.Report) error {
-			kept = r.LongestTTL
+		Prepare: func(dir string, r *ship.Report) error {
+			// Entries from before the manager shipped may have asked for more.
+			longest = max(longest, r.LongestTTL)
+			kept = longest
 			if o.given {
 				kept = o.quarantine
 			}
 			if kept == 0 {
 				return nil
 			}
-			return quarantine.Write(o.dataDir, quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At})
+			return quarantine.Write(dir, quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At})
 		},
 	})
 	var dir *ship.DirError
@@ -131,6 +139,9 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 	}
 	fmt.Fprintf(env.Stdout, "restored %s to sequence %d, as of %s: %d records from %d objects in %d ms\n",
 		o.dataDir, r.Sequence, r.At.UTC().Format(time.RFC3339Nano), r.Records, r.Objects, r.Took.Milliseconds())
+	if o.given && kept < longest {
+		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which keys were remembered: a retry of a key that was forgotten may run again\n", kept, longest)
+	}
 	if kept > 0 {
 		fmt.Fprintf(env.Stdout, "a manager on it refuses keys that it does not know for the first %v in which it serves\n", kept)
 	}

@@ -214,15 +214,24 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	_, place := newBucket(t)
 	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
 	commitKey(t, p.addr["api"], "early")
-	at := shippedSince(t, place, time.Now().Add(-time.Millisecond)).Newest
 	time.Sleep(2 * time.Millisecond) // times are in milliseconds
-	commitKey(t, p.addr["api"], "late")
+	behind := time.Now()
+	commitKey(t, p.addr["api"], "marker") // so that a point follows which has all of "early"
+	at := shippedSince(t, place, behind).Newest
+	time.Sleep(2 * time.Millisecond)
+	// The route that asked for a longer time than the manager's own has no key before the point.
+	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"late","token":"t"}`); status != 201 {
+		t.Fatalf("reserve: %d %s", status, body)
+	}
+	if status, body := post(t, p.addr["api"], "/v1/ledger/commit", `{"key":"late","token":"t","ttl_ms":86400000,"result":{"status":201}}`); status != 200 {
+		t.Fatalf("commit: %d %s", status, body)
+	}
 	if code := p.stop(t); code != 0 {
 		t.Fatalf("exit code %d: %s", code, p.stderr)
 	}
 
 	now := filepath.Join(t.TempDir(), "now")
-	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", now, "--quarantine", "0s"); code != 0 {
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", now, "--quarantine", "0s"); code != 0 || !strings.Contains(out, "warning: --quarantine 0s is shorter than 24h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	q := startManager(t, "--data-dir", now)
@@ -235,7 +244,7 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 
 	then := filepath.Join(t.TempDir(), "then")
 	code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", then, "--at", at.UTC().Format(time.RFC3339Nano))
-	if code != 0 || !strings.Contains(out, "1h1m0s") {
+	if code != 0 || !strings.Contains(out, "first 24h0m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
 	for range 2 { // it outlives restarts

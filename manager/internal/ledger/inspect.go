@@ -20,6 +20,16 @@ type StoredRecord struct {
 	Entries []store.Entry
 }
 
+// Remembered is for how long a record was to be remembered when it was written, without the manager's own unknown TTL;
+// 0 for a record that cannot be read.
+func Remembered(key string, value []byte) time.Duration {
+	var r record
+	if decodeRecord(key, value, &r) != nil {
+		return 0
+	}
+	return time.Duration(r.remembered()) * time.Millisecond
+}
+
 // ReadRecord decodes a record for an offline tool. Its error is a *store.UnreadableError.
 func ReadRecord(key string, value []byte) (StoredRecord, error) {
 	var r record

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -44,10 +45,24 @@ type Options struct {
 	// that another ledger owns, because the ledger was restored to an older point and what it forgot may have run; 0
 	// when that is over.
 	Quarantine func() time.Duration
+	// Longest, when set, learns for how long entries are remembered that requests ask for.
+	Longest *Longest
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
 	// OpTimeout bounds each transaction that the ledger runs by itself, after a wait and in the sweeper. Default 10 s.
 	OpTimeout time.Duration
+}
+
+// Longest is the longest time for which an entry was to be remembered. The zero value is 0. Its methods are safe for
+// concurrent use.
+type Longest struct{ ms atomic.Int64 }
+
+// Get returns the time so far, in whole seconds.
+func (l *Longest) Get() time.Duration { return time.Duration(l.ms.Load()) * time.Millisecond }
+
+func (l *Longest) raise(ms int64) {
+	for old := l.ms.Load(); ms > old && !l.ms.CompareAndSwap(old, ms); old = l.ms.Load() {
+	}
 }
 
 // Owners divides keys among ledgers.

@@ -86,3 +86,31 @@ func TestQuarantine(t *testing.T) {
 		t.Errorf("another shard's key after the quarantine: %v", err)
 	}
 }
+
+// Longest learns the longest time that any write asked for.
+func TestLongest(t *testing.T) {
+	longest := new(Longest)
+	l, c := newTestLedger(t, Options{Longest: longest})
+	expect := func(what string, want time.Duration) {
+		t.Helper()
+		if got := longest.Get(); got != want {
+			t.Errorf("%s: %v, want %v", what, got, want)
+		}
+	}
+	expect("at the start", 0)
+	mustReserve(t, l, "k", "t", api.StateReserved)
+	expect("a reservation that may become unknown", 6*time.Minute)
+	c.advance(30 * time.Second)
+	req := finishReq("k", "t", "x")
+	req.TTL = 24 * time.Hour
+	if err := l.Commit(t.Context(), req); err != nil {
+		t.Fatal(err)
+	}
+	expect("a commit with a TTL of its own", 24*time.Hour)
+	mustCommit(t, l, "late", "t", "x")
+	expect("a commit without", 24*time.Hour)
+	mustUnknown(t, l, "u", "t", 48*time.Hour)
+	expect("unknown", 48*time.Hour)
+	mustRenew(t, l, "r", "t", 72*time.Hour)
+	expect("renew", 72*time.Hour+5*time.Minute)
+}

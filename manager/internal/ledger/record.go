@@ -74,6 +74,16 @@ func (r *record) setUnknown(asked, own time.Duration) {
 	r.unknown = int64((max(asked, 0) + time.Millisecond - 1) / time.Millisecond)
 }
 
+// remembered is for how many milliseconds after its last change the record keeps its key from running. It is rounded
+// up to seconds, so that the longest of many rarely changes.
+func (r *record) remembered() int64 {
+	ms := r.expires - r.touched
+	if r.state == api.StatePending {
+		ms += r.unknown
+	}
+	return (ms - 1 + 999) / 1000 * 1000 // a deadline may be a millisecond later than was asked for
+}
+
 // inherit copies what stays the same when the reservation e ends or is renewed.
 func (r *record) inherit(e *record) {
 	r.created = e.created

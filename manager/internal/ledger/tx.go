@@ -369,6 +369,9 @@ func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 // write puts a record and counts its bytes.
 func (tx *Tx) write(key string, r *record) error {
 	tx.fx.wrote = true
+	if longest := tx.l.opts.Longest; longest != nil { // before the record can be durable
+		longest.raise(r.remembered())
+	}
 	if err := tx.put(key, r); err != nil {
 		return err
 	}

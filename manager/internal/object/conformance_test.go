@@ -2,6 +2,7 @@ package object_test
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -33,9 +34,10 @@ func TestURLs(t *testing.T) {
 		"s3://bucket":             "s3://bucket",
 		"file:///a/b/":            "file:///a/b",
 		"s3:///prefix":            "",
+		"s3://user:secret%@b/x":   "", // no URL at all
 		"s3://bucket/a b":         "",
 		"s3://bucket/../x":        "",
-		"s3://user:pw@bucket/x":   "",
+		"s3://user:secret@b/x":    "",
 		"s3://bucket/x?region=eu": "",
 		"file://host/dir":         "",
 		"file:///":                "",
@@ -48,6 +50,8 @@ func TestURLs(t *testing.T) {
 		if want == "" {
 			if err == nil {
 				t.Errorf("%q was opened", url)
+			} else if strings.Contains(err.Error(), "secret") {
+				t.Errorf("%q: the error has the password: %v", url, err)
 			}
 			continue
 		}

@@ -11,10 +11,16 @@ import (
 // URLError tells what is wrong with a store's URL, or with the environment that it
 // needs.
 type URLError struct {
+	// URL is empty when the text is no URL: it is not known where in it a secret might be.
 	URL, Allowed string
 }
 
-func (e *URLError) Error() string { return fmt.Sprintf("%q: %s", e.URL, e.Allowed) }
+func (e *URLError) Error() string {
+	if e.URL == "" {
+		return e.Allowed
+	}
+	return fmt.Sprintf("%q: %s", e.URL, e.Allowed)
+}
 
 const forms = "must be s3://BUCKET/PREFIX or file:///DIR"
 
@@ -30,7 +36,7 @@ const forms = "must be s3://BUCKET/PREFIX or file:///DIR"
 func Open(rawURL string, getenv func(string) string) (Store, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
-		return nil, &URLError{rawURL, forms}
+		return nil, &URLError{"", "is not a URL; " + forms} // which may hold a password
 	}
 	switch {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:

@@ -27,8 +27,9 @@
 // At each interval the records that became durable are one run, and one request. The
 // manifest would double that, so it names the runs of the tail only now and then: it says
 // with which term and number they go on, and a reader asks for one after the other
-// until there is none. Reading never lists, so a listing that is stale harms nothing: only
-// the sweep uses one.
+// until there is none, and then reads the manifest again, because runs that it names
+// may be merged and deleted meanwhile. A listing is used for two things only, and one that is
+// stale harms neither: the sweep, and to tell a run that was lost from the end of the tail.
 //
 //	records ─▶ tNNN ─▶ tNNN+1 ─▶ …          each interval
 //	              └──▶ manifest              each 64 runs, and when a segment is sealed

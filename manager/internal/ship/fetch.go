@@ -8,9 +8,48 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
+// maxReads bounds how often a manifest that changes is read.
+const maxReads = 100
+
+// readPlace reads the manifest, and completes its histories by the runs that it does not name yet. Meanwhile the manager
+// that ships may name these runs, merge them and delete them, which looks like the end of the tail. So what is
+// returned was read between two looks at the same manifest. damaged has an error for each history whose tail
+// ends in a *DamageError. Errors: as readManifest; those of the store.
+func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, damaged map[*history]error, tail int, err error) {
+	m, _, err = readManifest(ctx, s, log)
+	for tries := 0; err == nil; tries++ {
+		if tries == maxReads {
+			return nil, nil, 0, fmt.Errorf("ship: the manifest of %s changed %d times while it was read", log, tries)
+		}
+		read := m.clone()
+		damaged, tail = make(map[*history]error), 0
+		for i := range read.Histories {
+			h := &read.Histories[i]
+			if h.Tail == nil {
+				continue
+			}
+			found, err := readTail(ctx, s, log, h)
+			h.Runs = append(h.Runs, found...)
+			tail += len(found)
+			var damage *DamageError
+			if errors.As(err, &damage) {
+				damaged[h] = err
+			} else if err != nil {
+				return nil, nil, 0, err
+			}
+		}
+		var now *manifest
+		if now, _, err = readManifest(ctx, s, log); err == nil && m.sameAs(now) {
+			return read, damaged, tail, nil
+		}
+		m = now // its tail is short
+	}
+	return nil, nil, 0, err
+}
+
 // readTail finds the runs of a history that its manifest does not name yet: their names
-// follow from each other, so no listing is needed. With a *DamageError it returns those
-// before the damage.
+// follow from each other. A listing only tells whether one is missing between others. With a
+// *DamageError it returns those before the damage.
 func readTail(ctx context.Context, s object.Store, log string, h *history) ([]run, error) {
 	var found []run
 	next := h.nextRun()
@@ -18,9 +57,18 @@ func readTail(ctx context.Context, s object.Store, log string, h *history) ([]ru
 		name := tailName(h.Tail.Term, i)
 		b, _, err := s.Get(ctx, log+"/"+name)
 		if errors.Is(err, object.ErrNotFound) {
-			return found, nil
-		}
-		if err != nil {
+			later, err := s.List(ctx, log+"/"+tailPrefix(h.Tail.Term), log+"/"+name)
+			if err != nil || len(later) == 0 {
+				return found, err
+			}
+			// The manager that ships may have written this one and a later one meanwhile.
+			if b, _, err = s.Get(ctx, log+"/"+name); errors.Is(err, object.ErrNotFound) {
+				return found, fmt.Errorf("%w: %w", &DamageError{log + "/" + name, errMissing.Error()}, errMissing)
+			}
+			if err != nil {
+				return found, err
+			}
+		} else if err != nil {
 			return found, err
 		}
 		head, _, err := decode(b)

@@ -52,8 +52,13 @@ func (e *heldError) Error() string {
 	return fmt.Sprintf("the lease is held by another manager on %s, term %d", e.by.Host, e.by.Term)
 }
 
-// errNoConditions says that the store cannot keep two managers apart.
-var errNoConditions = errors.New("ship: the store ignores If-None-Match: it cannot keep two managers apart")
+// errNoConditions says that the store cannot keep two managers apart, since it ignores a condition.
+func errNoConditions(header string) error {
+	return fmt.Errorf("ship: the store ignores %s: it cannot keep two managers apart", header)
+}
+
+// noVersion is a version that no object has.
+const noVersion object.Version = "00000000000000000000000000000000"
 
 // acquire tries once to take the lease. A *heldError when it is somebody else's.
 func (l *lease) acquire(ctx context.Context) error {
@@ -85,8 +90,13 @@ func (l *lease) acquire(ctx context.Context) error {
 		return err
 	}
 	if _, err := l.store.Create(ctx, leaseObject, encodeLease(mine)); err == nil {
-		return errNoConditions
+		return errNoConditions("If-None-Match")
 	} else if !errors.Is(err, object.ErrExists) {
+		return err
+	}
+	if _, err := l.store.Replace(ctx, leaseObject, encodeLease(mine), noVersion); err == nil {
+		return errNoConditions("If-Match")
+	} else if !errors.Is(err, object.ErrChanged) {
 		return err
 	}
 	l.record, l.version, l.first, l.seen = mine, v, false, ""

@@ -115,6 +115,11 @@ func (m *manifest) last() *history {
 	return &m.Histories[len(m.Histories)-1]
 }
 
+// sameAs tells whether both are what one write left.
+func (m *manifest) sameAs(o *manifest) bool {
+	return m.Term == o.Term && m.Writer == o.Writer && m.Edit == o.Edit
+}
+
 // clone is deep enough for edits of histories.
 func (m *manifest) clone() *manifest {
 	c := *m

@@ -33,7 +33,7 @@ type RestoreOptions struct {
 	Store object.Store
 	// Log is the name of the log there; empty means LedgerLog.
 	Log string
-	// Dir is the new data directory: it must be absent or empty.
+	// Dir is the new data directory: it must be absent, empty, or what a restore left that was cut off.
 	Dir string
 	// At asks for the state at that time, by the clock of the manager that shipped;
 	// zero means the newest.
@@ -41,8 +41,9 @@ type RestoreOptions struct {
 	// Check, when set, is asked about each record of the new directory.
 	Check func(wal.Entry) error
 	// Prepare, when set, is called with the report before the directory becomes
-	// one that a manager would open.
-	Prepare func(*Report) error
+	// one that a manager would open. It may add files to dir, whose names end with .json:
+	// they move to Dir with the log's.
+	Prepare func(dir string, r *Report) error
 }
 
 // Report tells what Restore did.
@@ -75,14 +76,15 @@ type plan struct {
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
 // joined, for objects that are missing or damaged; or one of the store or the file
-// system. After an error the directory has at most PartialDir.
+// system. After an error the directory has PartialDir at most, or together with it what was moved already. No manager
+// opens such a directory, and Restore takes it for empty.
 func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 	start := time.Now()
 	if o.Log == "" {
 		o.Log = LedgerLog
 	}
 	o.Store = &retrying{Store: o.Store, tries: tries, timeout: tryTimeout}
-	if err := checkEmpty(o.Dir); err != nil {
+	if err := makeEmpty(o.Dir); err != nil {
 		return nil, err
 	}
 	var missing error
@@ -100,7 +102,7 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 			return nil, err
 		}
 		// The manager may have replaced what the plan names.
-		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.Term == p.manifest.Term && m.Writer == p.manifest.Writer && m.Edit == p.manifest.Edit {
+		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.sameAs(p.manifest) {
 			return nil, errors.Join(err, readErr)
 		}
 		missing = err
@@ -111,7 +113,9 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 // errMissing is in the chain of damage by objects that are not there.
 var errMissing = errors.New("it is missing")
 
-func checkEmpty(dir string) error {
+// makeEmpty removes what a restore left that was cut off, and refuses a directory with anything else. PartialDir goes
+// last: without it a manager would open the rest.
+func makeEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -119,16 +123,30 @@ func checkEmpty(dir string) error {
 	if err != nil {
 		return &DirError{dir, err.Error()}
 	}
-	if len(entries) > 0 {
-		return &DirError{dir, fmt.Sprintf("must be absent or empty, it has %s", entries[0].Name())}
+	isPartial := func(e fs.DirEntry) bool { return e.Name() == PartialDir && e.IsDir() }
+	partial := slices.ContainsFunc(entries, isPartial)
+	for _, e := range entries {
+		if !isPartial(e) && !(partial && e.Type().IsRegular() && slices.Contains(restored, filepath.Ext(e.Name()))) {
+			return &DirError{dir, fmt.Sprintf("must be absent or empty, it has %s", e.Name())}
+		}
 	}
-	return nil
+	for _, e := range entries {
+		if !isPartial(e) {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(filepath.Join(dir, PartialDir))
 }
+
+// restored are how the names of the files end that install moves.
+var restored = []string{".wal", ".snap", ".json"}
 
 // makePlan chooses what to read for the state at a time, or the newest one when at is
 // zero.
 func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
-	m, _, err := readManifest(ctx, s, log)
+	m, damaged, _, err := readPlace(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
 	}
@@ -144,12 +162,8 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 		if h.Began > limit {
 			continue
 		}
-		if h.Tail != nil {
-			found, err := readTail(ctx, s, log, h)
-			h.Runs = append(h.Runs, found...)
-			if err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
-				return nil, err // the time asked for may be behind the damage
-			}
+		if err := damaged[h]; err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
+			return nil, err // the time asked for may be behind the damage
 		}
 		if p := planOf(h, limit); p != nil {
 			p.manifest = m
@@ -290,7 +304,7 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions) (_ *Report, err e
 		}
 	}
 	if o.Prepare != nil {
-		if err := o.Prepare(report); err != nil {
+		if err := o.Prepare(partial, report); err != nil {
 			return nil, err
 		}
 	}
@@ -388,7 +402,10 @@ func (w *writer) run(r *run, f fetched) error {
 	last := r.First - 1
 	for _, p := range f.header.Points {
 		if p.Time <= w.plan.at {
-			last, w.report.At = p.Sequence, maxTime(w.report.At, time.UnixMilli(p.Time))
+			last = p.Sequence
+			if last >= w.report.Snapshot { // the snapshot's own time is less exact
+				w.report.At = time.UnixMilli(p.Time)
+			}
 		}
 	}
 	// What a snapshot of that time has is not missing from what follows it.
@@ -410,11 +427,4 @@ func (w *writer) run(r *run, f fetched) error {
 		w.report.Bytes += int64(len(body))
 	}
 	return nil
-}
-
-func maxTime(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }

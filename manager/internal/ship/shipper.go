@@ -46,9 +46,9 @@ type Options struct {
 	// LeaseTTL is how long the holder of the lease may be silent before another
 	// manager takes it; default 15 s.
 	LeaseTTL time.Duration
-	// LongestTTL is how long the manager remembers a key at most; a restore
-	// quarantines unknown keys for as long.
-	LongestTTL time.Duration
+	// LongestTTL returns how long the manager remembers a key at most; a restore
+	// quarantines unknown keys for as long. It may be called at any time. Default 0.
+	LongestTTL func() time.Duration
 	// HolderFile keeps the name by which a manager that restarts takes its lease
 	// over at once; required. It is of the data directory.
 	HolderFile string
@@ -71,6 +71,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.LeaseTTL == 0 {
 		o.LeaseTTL = DefaultLeaseTTL
+	}
+	if o.LongestTTL == nil {
+		o.LongestTTL = func() time.Duration { return 0 }
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -57,24 +57,19 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 	} else if !errors.Is(err, object.ErrNotFound) {
 		return nil, err
 	}
-	m, _, err := readManifest(ctx, s, log)
+	m, damaged, tail, err := readPlace(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
 		return nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
 	}
 	if err != nil {
 		return nil, err
 	}
-	st.LongestTTL = m.LongestTTL
+	for _, err := range damaged {
+		return nil, err
+	}
+	st.LongestTTL, st.Tail = m.LongestTTL, tail
 	for i := range m.Histories {
 		h := &m.Histories[i]
-		if h.Tail != nil {
-			found, err := readTail(ctx, s, log, h)
-			if err != nil {
-				return nil, err
-			}
-			h.Runs = append(h.Runs, found...)
-			st.Tail = len(found)
-		}
 		if h.empty() {
 			continue
 		}
@@ -106,7 +101,10 @@ func (h *history) span() (oldest, newest time.Time) {
 		if h.Runs[0].First == 1 || first == 0 {
 			first = h.Runs[0].From
 		}
-		last = max(last, h.Runs[n-1].To)
+		// A snapshot is written while records that it does not have become durable: runs tell more exactly.
+		if s := len(h.Snapshots); s == 0 || h.Runs[n-1].Last >= h.Snapshots[s-1].Sequence {
+			last = h.Runs[n-1].To
+		}
 	}
 	return time.UnixMilli(first), time.UnixMilli(last)
 }

@@ -71,40 +71,61 @@ type chunk struct {
 
 // note remembers what is durable now. Any goroutine may call it.
 func (st *stream) note() {
-	p := point{Sequence: st.log.Durable()}
-	p.Time = time.Now().UnixMilli()
+	// The time comes first: whatever was durable at that time is among the records.
+	p := point{Time: time.Now().UnixMilli()}
+	p.Sequence = st.log.Durable()
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if n := len(st.points); n > 0 {
-		if st.points[n-1].Sequence == p.Sequence {
-			return
-		}
 		p.Time = max(p.Time, st.points[n-1].Time) // a clock that was set back
+		if st.points[n-1].Sequence == p.Sequence {
+			if n > 1 && st.points[n-2].Sequence == p.Sequence {
+				st.points = st.points[:n-1] // only the first and the last time count
+			}
+		}
 	}
 	if st.points = append(st.points, p); len(st.points) > maxPoints {
 		st.points = slices.Clone(thin(st.points))
 	}
 }
 
-// pointsOf returns the points of the records first to last, of which the last one is
-// last's own. now is a time by which it was durable.
-func (st *stream) pointsOf(first, last uint64, now int64) []point {
+// pointsOf returns the points of the records first to last, of which the last one is last's own. all is the point of
+// what is being shipped. Where the run ends before it, the newest time at which nothing behind last was durable is the
+// last one that was noted before: what follows is in the next run, which may never be shipped.
+func (st *stream) pointsOf(first, last uint64, all point) []point {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	var points []point
+	at := st.end()
+	if last == all.Sequence {
+		at = max(at, all.Time)
+	}
 	for _, p := range st.points {
-		if p.Sequence >= first && p.Sequence < last {
-			points = append(points, p)
-		}
-		if p.Sequence >= last {
-			now = min(now, p.Time)
+		if p.Sequence > last {
 			break
 		}
+		if p.Sequence == last {
+			at = p.Time
+			break
+		}
+		if p.Sequence >= first {
+			points = append(points, p)
+		}
+		at = max(at, p.Time)
 	}
-	if n := len(points); n > 0 {
-		now = max(now, points[n-1].Time)
+	return thin(append(points, point{at, last}))
+}
+
+// end is the time up to which the history is shipped.
+func (st *stream) end() int64 {
+	h := st.manifest.last()
+	if n := len(st.pending); n > 0 {
+		return st.pending[n-1].To
 	}
-	return thin(append(points, point{now, last}))
+	if n := len(h.Runs); n > 0 {
+		return h.Runs[n-1].To
+	}
+	return h.Began
 }
 
 // forget drops the points of what was shipped.
@@ -280,7 +301,8 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	m := st.manifest.clone()
 	fn(m)
 	st.edits++ // of tries, so that none is taken for another
-	m.Term, m.Edit, m.Writer, m.LongestTTL = st.term, st.edits, st.opts.writer, st.opts.LongestTTL.Milliseconds()
+	m.Term, m.Edit, m.Writer = st.term, st.edits, st.opts.writer
+	m.LongestTTL = max(m.LongestTTL, st.opts.LongestTTL().Milliseconds()) // what older keys were promised stays
 	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
 	if err != nil {
 		return err
@@ -291,6 +313,11 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 
 // step ships what is due. An error leaves the rest to the next one.
 func (st *stream) step(ctx context.Context) error {
+	if st.opts.LongestTTL().Milliseconds() > st.manifest.LongestTTL { // before the keys that have it
+		if err := st.edit(ctx, nil); err != nil {
+			return err
+		}
+	}
 	if err := st.shipTail(ctx); err != nil {
 		return err
 	}
@@ -320,9 +347,11 @@ func (st *stream) commitDue() bool {
 
 // shipTail ships the records that are durable when it begins.
 func (st *stream) shipTail(ctx context.Context) error {
-	for until := st.log.Durable(); st.unsent != nil || st.next <= until; {
+	all := point{Time: time.Now().UnixMilli()} // before Durable, as in note
+	all.Sequence = st.log.Durable()
+	for st.unsent != nil || st.next <= all.Sequence {
 		if st.unsent == nil {
-			c, err := st.collect(ctx, until)
+			c, err := st.collect(ctx, all)
 			if errors.Is(err, wal.ErrGone) {
 				return st.bridge(ctx)
 			}
@@ -345,9 +374,9 @@ func (st *stream) shipTail(ctx context.Context) error {
 	return nil
 }
 
-// collect makes the next run of records up to until.
-func (st *stream) collect(ctx context.Context, until uint64) (*chunk, error) {
-	now := time.Now().UnixMilli() // until was durable before
+// collect makes the next run of records up to all's.
+func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
+	until := all.Sequence
 	segments := st.log.Segments()
 	i := len(segments) - 1
 	for i >= 0 && segments[i].First > st.next {
@@ -377,7 +406,7 @@ func (st *stream) collect(ctx context.Context, until uint64) (*chunk, error) {
 		return nil, fmt.Errorf("ship: record %d was durable and is not found", st.next)
 	}
 	c := &chunk{body: st.object, run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
-	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, now)}
+	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, all)}
 	c.seal(tailName(st.term, st.tailIndex), h, records)
 	if len(c.body) <= 2*targetBytes { // one large record does not keep its memory
 		st.records, st.object = records, c.body

@@ -92,8 +92,8 @@ type Faults struct {
 	// StaleLists answers each listing as it was asked for the first time since it
 	// was set.
 	StaleLists atomic.Bool
-	// NoConditions makes the server ignore If-Match and If-None-Match, as older ones do.
-	NoConditions atomic.Bool
+	// NoIfMatch and NoIfNoneMatch make the server ignore that condition, as older ones do.
+	NoIfMatch, NoIfNoneMatch atomic.Bool
 
 	// Requests counts what arrived, Lists the listings that were stale or are to be,
 	// Injected the faults.
@@ -146,8 +146,10 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.stale(w, r)
 		return
 	}
-	if f.NoConditions.Load() {
+	if f.NoIfMatch.Load() {
 		r.Header.Del("If-Match")
+	}
+	if f.NoIfNoneMatch.Load() {
 		r.Header.Del("If-None-Match")
 	}
 	f.next.ServeHTTP(w, r)

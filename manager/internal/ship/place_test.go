@@ -1,0 +1,139 @@
+package ship_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// meddled calls during once, when the first run of a tail is about to be read.
+type meddled struct {
+	object.Store
+	during func()
+}
+
+func (m *meddled) Get(ctx context.Context, name string) ([]byte, object.Version, error) {
+	if during := m.during; during != nil && strings.Contains(name, "/t") {
+		m.during = nil
+		during()
+	}
+	return m.Store.Get(ctx, name)
+}
+
+// While a place is read, the manager names, merges and deletes the runs of the tail. That is not the end of the tail.
+func TestReadBesideALiveShipper(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	l := startLedger(t, t.TempDir(), place, nil)
+	l.append(5)
+	l.shipped()
+	var last uint64
+	between := func() *meddled {
+		return &meddled{place, func() {
+			for range 150 { // two merges
+				last = l.append(1)
+				l.shipped()
+			}
+		}}
+	}
+	dir, _, err := restore(t, between(), time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustHold(t, dir, "", last)
+	st, err := ship.ReadStatus(t.Context(), between(), "")
+	if err != nil || st.Sequence != last {
+		t.Errorf("status: %+v, %v, want sequence %d", st, err, last)
+	}
+}
+
+// lateLog becomes larger between the moment in which it is asked for what is durable, and its answer.
+type lateLog struct {
+	*wal.Log
+	grow func()
+}
+
+func (l *lateLog) Durable() uint64 {
+	d := l.Log.Durable()
+	l.grow()
+	return d
+}
+
+// Whatever was durable at the time of the newest point was shipped.
+func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	log := openLog(t, dir)
+	defer log.Close()
+	l := &ledger{t: t, dir: dir, log: log}
+	l.append(1)
+	var durable []time.Time // of record n+2
+	s, err := ship.New(ship.Options{Store: place, Interval: time.Hour, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Add(ship.LedgerLog, &lateLog{log, func() {
+		if len(durable) < 50 {
+			time.Sleep(2 * time.Millisecond)
+			l.append(1)
+			durable = append(durable, time.Now())
+			time.Sleep(2 * time.Millisecond)
+		}
+	}}, false)
+	s.Start()
+	eventually(t, "something is shipped", func() bool { return s.Shipped(ship.LedgerLog) > 0 })
+	s.Close(t.Context())
+	st, err := ship.ReadStatus(t.Context(), place, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, at := range durable {
+		if seq := uint64(i + 2); seq > st.Sequence && !at.After(st.Newest) {
+			t.Errorf("record %d was durable at %v, and is not among those up to %d, as of %v", seq, at, st.Sequence, st.Newest)
+		}
+	}
+}
+
+// A restore that failed, or was cut off, leaves a directory for the next one.
+func TestRestoreAgainAfterAFailure(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	l := startLedger(t, t.TempDir(), place, nil)
+	last := l.append(500) // of some segments
+	l.stop()
+	dir := filepath.Join(t.TempDir(), "new")
+	again := func(prepare error) error {
+		_, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: dir, Prepare: func(dir string, _ *ship.Report) error {
+			return errors.Join(prepare, os.WriteFile(filepath.Join(dir, "q.json"), nil, 0o600))
+		}})
+		return err
+	}
+	full := errors.New("the disk is full")
+	if err := again(full); !errors.Is(err, full) {
+		t.Fatal(err)
+	}
+	if err := again(nil); err != nil {
+		t.Fatalf("after a failure: %v", err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, ship.PartialDir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := again(nil); err != nil {
+		t.Fatalf("cut off while files were moved: %v", err)
+	}
+	mustHold(t, dir, "", last)
+	var d *ship.DirError
+	if err := again(nil); !errors.As(err, &d) {
+		t.Errorf("into a directory that is complete: %v", err)
+	}
+}
