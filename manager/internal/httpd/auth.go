@@ -106,17 +106,6 @@ func parseCredential(line string) (c credential, ok bool) {
 	return c, len(token) >= minTokenBytes && len(token) <= maxTokenBytes
 }
 
-// freeBody is how large a body may be that is read before anybody looks at the
-// credentials that came with it.
-const freeBody = 64 << 10
-
-// early reports whether a request must be authorized before its body is read:
-// a body takes its memory when it is announced, and only callers that may
-// send one. Length is negative when it was not announced.
-func (a *Auth) early(length int) bool {
-	return a != nil && (length < 0 || length > freeBody)
-}
-
 // check returns the problem of a request that may not pass. Of one that may it
 // tells whether it is an administrator's.
 func (a *Auth) check(r *Request) (admin bool, p *api.Problem) {

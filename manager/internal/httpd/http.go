@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -98,16 +97,9 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	if x.req.Path == "" {
 		x.req.Path = "/"
 	}
-	var p *api.Problem
-	if auth := s.opts.Auth; auth.early(bodyLength(hr)) {
-		_, p = auth.check(&x.req)
-	}
+	p := s.receive(hw, hr, x)
 	if p != nil {
 		hw.Header()["Connection"] = []string{"close"}
-		s.unauthorized(&x.resp, p)
-	} else if x.body, p = s.readBody(hw, hr, x.body[:0]); p != nil {
-		hw.Header()["Connection"] = []string{"close"}
-		x.resp.Problem(p)
 	}
 	multi := hr.ProtoMajor > 1
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
@@ -132,8 +124,35 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	s.write(hw, hr, &x.resp)
 }
 
-// bodyLength is how long the body is announced to be, negative when it is not.
-func bodyLength(hr *http.Request) int { return int(min(hr.ContentLength, math.MaxInt32)) }
+// receive reads the body. When it returns a problem, that is the answer.
+func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) (p *api.Problem) {
+	if largeBody(hr) {
+		if _, p = s.opts.Auth.check(&x.req); p != nil {
+			s.unauthorized(&x.resp, p)
+			return p
+		}
+		if !s.load.enter() {
+			s.metrics.shed.Inc()
+			p = s.load.problem()
+			x.resp.Problem(p)
+			return p
+		}
+		defer s.load.leave() // serve enters again
+	}
+	if x.body, p = s.readBody(hw, hr, x.body[:0]); p != nil {
+		x.resp.Problem(p)
+	}
+	return p
+}
+
+// freeBody is how large a body may be that is read before anybody looks at the
+// credentials that came with it, and at how many requests are at work.
+const freeBody = 64 << 10
+
+// largeBody reports whether a request must be authorized, and count as one at
+// work, before its body is read: a body takes its memory when it is announced,
+// and only callers that may send one, as many as there is room for.
+func largeBody(hr *http.Request) bool { return hr.ContentLength < 0 || hr.ContentLength > freeBody }
 
 func (s *Server) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) ([]byte, *api.Problem) {
 	if hr.ContentLength == 0 {

@@ -238,6 +238,36 @@ func TestLoadIsShed(t *testing.T) {
 	}
 }
 
+// TestLargeBodiesAreLoad: a body that takes much memory counts from its announcement on, and is not
+// read where too many requests are at work.
+func TestLargeBodiesAreLoad(t *testing.T) {
+	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2, ReadTimeout: time.Hour}})
+	const large = "POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+	stalled := []net.Conn{s.dial(), s.dial()}
+	for _, c := range stalled {
+		s.send(c, large)
+	}
+	s.eventually("both count", func() bool { return s.server.load.busy.Load() == 2 })
+	for what, head := range map[string]string{"announced": large, "chunked": "POST /new HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"} {
+		c := s.dial()
+		s.send(c, head)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 503 || resp.Header.Get("retry-after") != "1" {
+			t.Errorf("%s: %d %v", what, resp.StatusCode, resp.Header)
+		}
+	}
+	s.send(stalled[0], strings.Repeat(" ", 1_000_000))
+	if resp, err := http.ReadResponse(bufio.NewReader(stalled[0]), nil); err != nil || resp.StatusCode != 201 {
+		t.Errorf("one that sends its body: %v, %v", resp, err)
+	}
+	stalled[1].Close()
+	s.eventually("none counts", func() bool { return s.server.load.busy.Load() == 0 })
+}
+
 // TestHeldRequestsAreNotLoad: as many waits as there may be requests at work do
 // not keep others out.
 func TestHeldRequestsAreNotLoad(t *testing.T) {

@@ -37,7 +37,8 @@ type Options struct {
 	// MaxHeaderBytes bounds a request's headers; default 16 KiB.
 	MaxHeaderBytes int
 	// MaxInFlight bounds the requests at work, held ones apart; beyond it they
-	// are answered 503. Default 4096.
+	// are answered 503. A request whose body is large, or of unknown length, is at
+	// work while its body arrives. Default 4096.
 	MaxInFlight int
 	// MaxConnections bounds the open connections; beyond it new ones are
 	// answered 503 and closed. Default 16384.
