@@ -42,8 +42,8 @@ const (
 	kindSnapshot = "snapshot"
 )
 
-// point says that all records up to Sequence were durable at a time, in Unix
-// milliseconds of the manager's clock.
+// point says that whatever was durable at a time, in Unix milliseconds of the manager's clock,
+// is among the records up to Sequence.
 type point struct {
 	Time     int64  `json:"t"`
 	Sequence uint64 `json:"s"`

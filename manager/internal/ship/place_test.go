@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -77,12 +78,15 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 	defer log.Close()
 	l := &ledger{t: t, dir: dir, log: log}
 	l.append(1)
+	var mu sync.Mutex
 	var durable []time.Time // of record n+2
 	s, err := ship.New(ship.Options{Store: place, Interval: time.Hour, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.Add(ship.LedgerLog, &lateLog{log, func() {
+		mu.Lock()
+		defer mu.Unlock()
 		if len(durable) < 50 {
 			time.Sleep(2 * time.Millisecond)
 			l.append(1)

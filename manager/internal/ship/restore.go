@@ -52,9 +52,9 @@ type Report struct {
 	Log string
 	// Sequence is the last record's, Snapshot what the snapshot covers, 0 without.
 	Sequence, Snapshot uint64
-	// At is when all of it was durable, by the clock of the manager that shipped.
+	// At is the newest time of which it has everything that was durable, by the clock of the manager that shipped.
 	At time.Time
-	// LongestTTL is how long that manager remembered a key at most.
+	// LongestTTL is how long the managers that shipped remembered a key at most.
 	LongestTTL time.Duration
 	// Records that were written, the snapshot's included, from Objects of Bytes.
 	Records uint64

@@ -1,0 +1,76 @@
+package ship
+
+import (
+	"slices"
+	"time"
+)
+
+// note remembers what is durable now. Any goroutine may call it.
+func (st *stream) note() {
+	// The time comes first: whatever was durable at that time is among the records.
+	p := point{Time: time.Now().UnixMilli()}
+	p.Sequence = st.log.Durable()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if n := len(st.points); n > 0 {
+		p.Time = max(p.Time, st.points[n-1].Time) // a clock that was set back
+		if st.points[n-1].Sequence == p.Sequence {
+			if n > 1 && st.points[n-2].Sequence == p.Sequence {
+				st.points = st.points[:n-1] // only the first and the last time count
+			}
+		}
+	}
+	if st.points = append(st.points, p); len(st.points) > maxPoints {
+		st.points = slices.Clone(thin(st.points))
+	}
+}
+
+// pointsOf returns the points of the records first to last, of which the last one is last's own. all is the point of
+// what is being shipped. Where the run ends before it, the newest time at which nothing behind last was durable is the
+// last one that was noted before: what follows is in the next run, which may never be shipped.
+func (st *stream) pointsOf(first, last uint64, all point) []point {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	var points []point
+	at := st.end()
+	if last == all.Sequence {
+		at = max(at, all.Time)
+	}
+	for _, p := range st.points {
+		if p.Sequence > last {
+			break
+		}
+		if p.Sequence == last {
+			at = p.Time
+			break
+		}
+		if p.Sequence >= first {
+			points = append(points, p)
+		}
+		at = max(at, p.Time)
+	}
+	return thin(append(points, point{at, last}))
+}
+
+// end is the time up to which the history is shipped.
+func (st *stream) end() int64 {
+	h := st.manifest.last()
+	if n := len(st.pending); n > 0 {
+		return st.pending[n-1].To
+	}
+	if n := len(h.Runs); n > 0 {
+		return h.Runs[n-1].To
+	}
+	return h.Began
+}
+
+// forget drops the points of what was shipped.
+func (st *stream) forget() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	i := 0
+	for i < len(st.points) && st.points[i].Sequence < st.next {
+		i++
+	}
+	st.points = st.points[i:]
+}
