@@ -187,15 +187,15 @@ func (c *call) place() int {
 // fewer callouts of them.
 func (m *peer) room(c *call) bool { return m.flying+c.place() <= maxFlying || m.apart() }
 
-// waits tells whether a call, the first of ready, waits for the answer to the callout before it, and then goes
-// together with what has become ready meanwhile. Where nothing is under way, nothing waits. Nor does what fills a
-// batch: it would gain no company.
+// waits tells whether a call, the first of ready, waits for the answer to the callout before it. It then goes together
+// with the calls that have become ready meanwhile. A call does not wait while nothing is under way, nor when the ready
+// calls fill a batch: waiting would not make that batch larger.
 func (l *ledger) waits(c *call, ready []*call) bool {
 	m := &l.shards[c.shard].peer
 	return m.awaited != nil && l.turns-m.sent < maxPatience && c.clocked() && !m.apart() && !fillsBatch(ready)
 }
 
-// fillsBatch tells whether there are calls to one shard for a whole batch, the first one among them.
+// fillsBatch tells whether the ready calls to the shard of the first one are enough for a whole batch.
 func fillsBatch(ready []*call) bool {
 	n, size := 0, 0
 	for _, c := range ready {

@@ -61,7 +61,7 @@ func TestCallsWaitForTheAnswer(t *testing.T) {
 	expect(t, "path", h.calls[3].path, api.PathReserve)
 }
 
-// What fills a batch does not wait: the streams of a busy worker leave together, whatever the call before them does.
+// Calls that fill a batch do not wait, even if the call before them hangs.
 func TestAFullBatchDoesNotWait(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true

@@ -139,8 +139,8 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	case api.CodeQuarantine:
 		problem.Code, problem.Title = r.closed, "The idempotency ledger was restored to an older state and takes no new keys yet"
 	}
-	// failure_mode is for a ledger that cannot be asked. One that says that it is the wrong one, or that it may have
-	// forgotten the key, was asked.
+	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, or that may have forgotten the
+	// key, was asked.
 	closed := c.route.FailureMode == config.FailClosed || r.astray != "" || r.closed == api.CodeQuarantine
 	if closed {
 		p.failWaiters(&c.hash, problem)
