@@ -134,7 +134,8 @@
 // Calls that are ready in one callback go to their shard as one callout (batch.go), whatever
 // their kind: reserves, outcomes, releases, renewals, repetitions. A lone call goes by itself.
 // New calls wait for the answer to the callout before them, and then go together. They wait for
-// a few callbacks at most (maxPatience), and a tick ends the wait for a callout that hangs.
+// a few callbacks at most (maxPatience), and a tick ends the wait for a callout that hangs. Calls
+// that fill a batch do not wait.
 //
 // Each call of a batch gets its own answer and means what it would mean alone. These calls go
 // by themselves: a reserve that may wait, a large answer, a call whose batch failed as a
