@@ -353,8 +353,7 @@ type writer struct {
 	im     *wal.Importer
 	report *Report
 
-	snapshot bool    // it was begun
-	segment  segment // that is being written; zero before the first
+	segment segment // that is being written; zero before the first
 }
 
 func (w *writer) write(ctx context.Context, o *RestoreOptions) error {

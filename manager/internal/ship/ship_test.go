@@ -198,7 +198,7 @@ func TestStoreWithFaults(t *testing.T) {
 	for range 6 {
 		l := startLedger(t, dir, place, nil)
 		for range 40 {
-			last = l.append(7)
+			l.append(7)
 			time.Sleep(time.Millisecond)
 		}
 		l.shipped()
@@ -312,7 +312,7 @@ func TestDamagedAndMissingObjects(t *testing.T) {
 		}
 		bad := append([]byte(nil), b...)
 		bad[len(bad)*2/3] ^= 0x10
-		v, err = place.Replace(t.Context(), name, bad, v)
+		_, err = place.Replace(t.Context(), name, bad, v)
 		if err != nil {
 			t.Fatal(err)
 		}
