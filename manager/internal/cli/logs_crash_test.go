@@ -45,6 +45,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var stop atomic.Bool
+	var answered atomic.Int64
 	told := make([]map[string]uint64, writers)
 	var wg sync.WaitGroup
 	for i := range writers {
@@ -71,6 +72,7 @@ func TestLogsSurviveCrashes(t *testing.T) {
 						return
 					}
 					told[i][r.ID] = r.LogMessageID.Entry
+					answered.Add(1)
 				}
 			}
 			if err := w.Close(ctx); err != nil {
@@ -105,7 +107,8 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	}()
 	rounds := crashRoundsOr(t, 4)
 	for range rounds {
-		time.Sleep(time.Duration(50+rand.IntN(200)) * time.Millisecond) // some work; nothing depends on how much
+		enough := answered.Load() + 1 + rand.Int64N(500)
+		waitFor(t, "entries are acknowledged", func() bool { return answered.Load() >= enough || t.Failed() })
 		p.kill()
 		start()
 	}

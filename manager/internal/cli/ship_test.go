@@ -71,6 +71,14 @@ func shippedSince(t *testing.T, place object.Store, t0 time.Time) *ship.Status {
 	return st
 }
 
+// nextMillisecond waits until the clock shows another millisecond, the unit of a point in time, and returns its time.
+func nextMillisecond(t *testing.T) time.Time {
+	t.Helper()
+	from := time.Now().UnixMilli()
+	waitFor(t, "the next millisecond", func() bool { return time.Now().UnixMilli() > from+1 })
+	return time.Now()
+}
+
 // TestShipCrash kills a real manager under load, again and again, while the object
 // store has every kind of fault. After each kill the ledger is restored from the store
 // alone. It must have every key that was acknowledged before the last point in time that
@@ -214,11 +222,10 @@ func TestRestoreQuarantinesUnknownKeys(t *testing.T) {
 	_, place := newBucket(t)
 	p := startManager(t, "--data-dir", t.TempDir(), "--ship-to", shipPlace, "--ship-interval", "50ms", "--committed-ttl-seconds", "3600")
 	commitKey(t, p.addr["api"], "early")
-	time.Sleep(2 * time.Millisecond) // times are in milliseconds
-	behind := time.Now()
+	behind := nextMillisecond(t)
 	commitKey(t, p.addr["api"], "marker") // so that a point follows which has all of "early"
 	at := shippedSince(t, place, behind).Newest
-	time.Sleep(2 * time.Millisecond)
+	nextMillisecond(t)
 	// The route that asked for a longer time than the manager's own has no key before the point.
 	if status, body := post(t, p.addr["api"], "/v1/ledger/reserve", `{"key":"late","token":"t"}`); status != 201 {
 		t.Fatalf("reserve: %d %s", status, body)

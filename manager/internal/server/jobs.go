@@ -235,6 +235,15 @@ func limitOf(q map[string]string) (int, error) {
 	return n, nil
 }
 
+// pageOf reads the query of a list that has no filter. A limit of 0 means that the caller named none.
+func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
+	q, err := r.QueryValues("limit", "cursor")
+	if err == nil {
+		limit, err = limitOf(q)
+	}
+	return q["cursor"], limit, err
+}
+
 func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("function", "state", "limit", "cursor", "payloads")
 	if err != nil {
@@ -279,28 +288,17 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 }
 
 func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("limit", "cursor")
+	cursor, limit, err := pageOf(r)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	limit, err := limitOf(q)
+	page, err := h.queue.Functions(r.Context(), limit, cursor)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	page, err := h.queue.Functions(r.Context(), limit, q["cursor"])
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.JSON(200)
-	b := append(w.Body, `{"functions":[`...)
-	for i, f := range page.Functions {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		o := jsonObject{b: b}
+	writePage(w, "functions", page.Functions, page.Cursor, func(o *jsonObject, f *jobs.Function) {
 		o.open()
 		o.str("name", f.Name)
 		o.raw("paused", strconv.AppendBool(nil, f.Paused))
@@ -309,12 +307,7 @@ func (h *jobHandlers) functions(r *httpd.Request, w *httpd.Response) {
 		o.num("active", int64(f.Active))
 		o.num("dead", int64(f.Dead))
 		o.close()
-		b = o.b
-	}
-	o := jsonObject{b: append(b, ']'), comma: true}
-	o.str("cursor", page.Cursor)
-	o.close()
-	w.Body = o.b
+	})
 }
 
 // pause handles pause and resume.
@@ -339,29 +332,17 @@ func (h *jobHandlers) pause(call func(context.Context, string) error, paused boo
 }
 
 func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) {
-	q, err := r.QueryValues("limit", "cursor")
+	cursor, limit, err := pageOf(r)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	limit, err := limitOf(q)
+	page, err := h.queue.DeadLetters(r.Context(), r.Param(0), limit, cursor)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	page, err := h.queue.DeadLetters(r.Context(), r.Param(0), limit, q["cursor"])
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.JSON(200)
-	b := append(w.Body, `{"dead_letters":[`...)
-	for i := range page.DeadLetters {
-		l := &page.DeadLetters[i]
-		if i > 0 {
-			b = append(b, ',')
-		}
-		o := jsonObject{b: b}
+	writePage(w, "dead_letters", page.DeadLetters, page.Cursor, func(o *jsonObject, l *jobs.DeadLetter) {
 		o.open()
 		o.str("id", l.ID)
 		o.name("job")
@@ -369,12 +350,7 @@ func (h *jobHandlers) deadLetters(r *httpd.Request, w *httpd.Response) {
 		o.str("reason", l.Reason)
 		o.time("failed_at", l.FailedAt)
 		o.close()
-		b = o.b
-	}
-	o := jsonObject{b: append(b, ']'), comma: true}
-	o.str("cursor", page.Cursor)
-	o.close()
-	w.Body = o.b
+	})
 }
 
 func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {

@@ -218,3 +218,22 @@ func (o *jsonObject) strings(list []string) {
 	o.b = append(o.b, ']')
 	o.comma = true
 }
+
+// writePage answers with a page of a list. write appends one item as an object.
+func writePage[T any](w *httpd.Response, name string, items []T, cursor string, write func(*jsonObject, *T)) {
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.name(name)
+	o.b = append(o.b, '[')
+	for i := range items {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		write(&o, &items[i])
+	}
+	o.b, o.comma = append(o.b, ']'), true
+	o.str("cursor", cursor)
+	o.close()
+	w.Body = o.b
+}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/base64"
 	"strconv"
 	"time"
@@ -203,13 +204,13 @@ func (h *logHandlers) writer(r *httpd.Request, w *httpd.Response) error {
 	}
 	w.JSON(201)
 	o := jsonObject{b: w.Body}
-	o.writer(logs.Writer{Name: name, Epoch: epoch})
+	o.writer(&logs.Writer{Name: name, Epoch: epoch})
 	w.Body = o.b
 	return nil
 }
 
 // writer appends a writer as an object.
-func (o *jsonObject) writer(w logs.Writer) {
+func (o *jsonObject) writer(w *logs.Writer) {
 	o.open()
 	o.str("writer", w.Name)
 	o.num("epoch", int64(w.Epoch))
@@ -226,24 +227,11 @@ func (h *logHandlers) writers(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	b := append(w.Body, `{"writers":[`...)
-	for i := range writers {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		o := jsonObject{b: b}
-		o.writer(writers[i])
-		b = o.b
-	}
 	cursor := ""
 	if len(writers) == limit {
 		cursor = writers[limit-1].Name
 	}
-	o := jsonObject{b: append(b, ']'), comma: true}
-	o.str("cursor", cursor)
-	o.close()
-	w.Body = o.b
+	writePage(w, "writers", writers, cursor, (*jsonObject).writer)
 }
 
 func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
@@ -260,16 +248,10 @@ func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
 	w.Body = o.b
 }
 
-// page is what a list of names is asked for.
+// page is pageOf with the limit that a list of names has by default.
 func page(r *httpd.Request) (after string, limit int, err error) {
-	q, err := r.QueryValues("limit", "cursor")
-	if err == nil {
-		limit, err = limitOf(q)
-	}
-	if limit == 0 {
-		limit = logs.DefaultLimit
-	}
-	return q["cursor"], limit, err
+	after, limit, err = pageOf(r)
+	return after, cmp.Or(limit, logs.DefaultLimit), err
 }
 
 func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
@@ -328,24 +310,11 @@ func (h *logHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	w.JSON(200)
-	b := append(w.Body, `{"logs":[`...)
-	for i := range infos {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		o := jsonObject{b: b}
-		o.logInfo(&infos[i])
-		b = o.b
-	}
 	cursor := ""
 	if len(infos) == limit {
 		cursor = infos[limit-1].Name
 	}
-	o := jsonObject{b: append(b, ']'), comma: true}
-	o.str("cursor", cursor)
-	o.close()
-	w.Body = o.b
+	writePage(w, "logs", infos, cursor, (*jsonObject).logInfo)
 }
 
 // logInfo appends what is known of a log as an object.
