@@ -13,8 +13,8 @@ const (
 
 // SharedData is the host's shared key-value store.
 type SharedData interface {
-	// Get returns a copy of the value, which nobody changes afterwards, and its
-	// CAS number. It must not keep key.
+	// Get returns a copy of the value, which the caller may change, and its CAS
+	// number. It must not keep key.
 	Get(key string) (value []byte, cas uint32, status Status)
 	// Set stores a copy of value if cas fits. It must not keep key or value.
 	Set(key string, value []byte, cas uint32) Status

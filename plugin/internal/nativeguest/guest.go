@@ -188,7 +188,8 @@ func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
 
 func (h *host) Get(key string) ([]byte, uint32, cache.Status) {
 	value, cas, status := h.GetSharedData(strings.Clone(key))
-	return value, cas, shared(status)
+	// The host's slice is the stored value, which other threads read. The cache changes what it gets in place.
+	return bytes.Clone(value), cas, shared(status)
 }
 
 func (h *host) Set(key string, value []byte, cas uint32) cache.Status {
