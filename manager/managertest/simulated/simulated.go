@@ -89,7 +89,7 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
-	leases := downtime.New(st, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
+	leases := downtime.New(staggered{st}, downtime.Options{Leases: []store.Leases{ledger.Leases()}})
 	m := &Manager{store: leases, options: o}
 	if err := m.build(ctx, leases, shard.Want{Name: o.Name, Shards: o.Shards}); err != nil {
 		return nil, errors.Join(err, leases.Close())
