@@ -1,7 +1,6 @@
 // Command submit submits jobs to a manager, or to a gate in front of it, at most once each.
 //
 //	submit [--url http://127.0.0.1:8090] [--key KEY] [--count N] [--wait] FUNCTION PAYLOAD
-//	submit [--url ...] --event NAME PAYLOAD
 //
 // PAYLOAD is JSON; %d in it is replaced by the number of the job, from 1. For example, with the command worker next door:
 //
@@ -42,10 +41,10 @@ func main() {
 }
 
 type options struct {
-	url, idFile, key, idempotencyKey, event string
-	count                                   int
-	wait                                    bool
-	timeout, delay                          time.Duration
+	url, idFile, key, idempotencyKey string
+	count                            int
+	wait                             bool
+	timeout, delay                   time.Duration
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
@@ -57,14 +56,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.idFile, "client-id-file", defaultIDFile(), "`file` that keeps the client id; made when there is none")
 	flags.StringVar(&o.key, "key", "", "the jobs' `key`, held by one live job at a time; %d is replaced")
 	flags.StringVar(&o.idempotencyKey, "idempotency-key", "", "idempotency `key` of the submission; only for a single one")
-	flags.StringVar(&o.event, "event", "", "send this event instead: one job for each function subscribed to it")
 	flags.IntVar(&o.count, "count", 1, "how many jobs to submit, 1 to 1000000")
 	flags.BoolVar(&o.wait, "wait", false, "wait for the results")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long to try, for each job")
 	flags.DurationVar(&o.delay, "delay", 0, "run the jobs this much later")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprintln(stdout, "usage: submit [flags] FUNCTION PAYLOAD, or submit [flags] --event NAME PAYLOAD")
+			fmt.Fprintln(stdout, "usage: submit [flags] FUNCTION PAYLOAD")
 			flags.SetOutput(stdout)
 			flags.PrintDefaults()
 			return 0
@@ -102,17 +100,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 // check checks what the flags by themselves do not.
 func (o *options) check(args []string) (function, payload string, err error) {
-	want := []string{"FUNCTION", "PAYLOAD"}
-	if o.event != "" {
-		want = want[1:]
+	if len(args) != 2 {
+		return "", "", fmt.Errorf("%d arguments: must be FUNCTION PAYLOAD", len(args))
 	}
-	if len(args) != len(want) {
-		return "", "", fmt.Errorf("%d arguments: must be %s", len(args), strings.Join(want, " "))
-	}
-	if o.event == "" {
-		function = args[0]
-	}
-	payload = args[len(args)-1]
+	function, payload = args[0], args[1]
 	if first := number(payload, 1); !json.Valid([]byte(first)) {
 		return "", "", fmt.Errorf("PAYLOAD %.60q: must be JSON", first)
 	}
@@ -125,8 +116,6 @@ func (o *options) check(args []string) (function, payload string, err error) {
 		err = fmt.Errorf("--timeout %v: must be positive", o.timeout)
 	case o.delay < 0:
 		err = fmt.Errorf("--delay %v: must not be negative", o.delay)
-	case o.event != "" && (o.wait || o.delay != 0):
-		err = errors.New("--event: goes with neither --wait nor --delay")
 	}
 	return function, payload, err
 }
@@ -138,13 +127,6 @@ func (o *options) one(ctx context.Context, c *client.Client, i int, function, pa
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	body := json.RawMessage(number(payload, i))
-	if o.event != "" {
-		sent, err := c.SendIdempotent(ctx, client.Event{IdempotencyKey: o.idempotencyKey, Name: o.event, Payload: body, Key: number(o.key, i)})
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(stdout).Encode(sent)
-	}
 	j, err := c.SubmitIdempotent(ctx, client.Submission{
 		IdempotencyKey: o.idempotencyKey, Function: function, Payload: body, Key: number(o.key, i), DelayMS: o.delay.Milliseconds(),
 	})

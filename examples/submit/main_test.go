@@ -47,11 +47,7 @@ func TestSubmit(t *testing.T) {
 	if one[0].ID != two[0].ID || one[0].State != "scheduled" {
 		t.Errorf("%+v, then %+v", one, two)
 	}
-	if err := c.Subscribe(t.Context(), "paid", "ship"); err != nil {
-		t.Fatal(err)
-	}
-	submit(0, "--event", "paid", `{"order":7}`)
-	for state, want := range map[string]int{"": 5, "queued": 4, "scheduled": 1} {
+	for state, want := range map[string]int{"": 4, "queued": 3, "scheduled": 1} {
 		if page, err := c.List(t.Context(), client.ListQuery{State: state}); err != nil || len(page.Jobs) != want {
 			t.Errorf("jobs %q: %+v, %v; want %d", state, page, err, want)
 		}
@@ -87,13 +83,11 @@ func TestUsage(t *testing.T) {
 	}{
 		{[]string{}, "must be FUNCTION PAYLOAD"},
 		{[]string{"f"}, "must be FUNCTION PAYLOAD"},
-		{[]string{"--event", "e", "f", "1"}, "must be PAYLOAD"},
 		{[]string{"f", "{"}, "must be JSON"},
 		{[]string{"--count", "0", "f", "1"}, "--count 0"},
 		{[]string{"--count", "2", "--idempotency-key", "x", "f", "1"}, "--idempotency-key"},
 		{[]string{"--timeout", "0", "f", "1"}, "--timeout"},
 		{[]string{"--delay", "-1s", "f", "1"}, "--delay"},
-		{[]string{"--event", "e", "--wait", "1"}, "--event"},
 		{[]string{"--url", "x", "f", "1"}, "--url"},
 		{[]string{"--nope"}, "not defined"},
 	} {

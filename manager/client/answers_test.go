@@ -77,10 +77,6 @@ func TestAnswersThatAreNotOfAManager(t *testing.T) {
 			_, err := c.SubmitIdempotent(ctx, Submission{Function: "f"})
 			return err
 		},
-		"send": func(ctx context.Context, c *Client) error {
-			_, err := c.SendIdempotent(ctx, Event{Name: "e"})
-			return err
-		},
 		"get":  func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "a"); return err },
 		"wait": func(ctx context.Context, c *Client) error { _, err := c.Wait(ctx, "a"); return err },
 		"claim": func(ctx context.Context, c *Client) error {

@@ -214,20 +214,16 @@ func TestTokenIsSent(t *testing.T) {
 	}
 }
 
-func TestWaitAndEvents(t *testing.T) {
+func TestWait(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	c := m.client(f)
-	if err := c.Subscribe(t.Context(), "paid", "ship"); err != nil {
-		t.Fatal(err)
-	}
 	m.work(m.client(nil), WorkerOptions{Handlers: map[string]Handler{
 		"double": func(_ context.Context, j *Job) (any, error) {
 			var n int
 			err := json.Unmarshal(j.Payload, &n)
 			return 2 * n, err
 		},
-		"ship": func(_ context.Context, j *Job) (any, error) { return j.Event, nil },
 	}})
 	f.set(map[string]int{"/v1/jobs": 1}, map[string]int{"/v1/jobs": 1})
 	j, err := c.WaitIdempotent(t.Context(), Submission{Function: "double", Payload: 21})
@@ -252,28 +248,6 @@ func TestWaitAndEvents(t *testing.T) {
 	f.answer = nil
 	f.mu.Unlock()
 	if _, err := c.Cancel(t.Context(), "later"); err != nil {
-		t.Error(err)
-	}
-	f.set(map[string]int{"/paid": 1}, map[string]int{"/paid": 2})
-	sent, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Payload: "x"})
-	if err != nil || len(sent.IDs) != 1 || !sent.Replayed || sent.Deduplicated {
-		t.Fatalf("%+v, %v", sent, err)
-	}
-	if done := m.over(sent.IDs[0]); string(done.Result) != `"paid"` {
-		t.Errorf("job of the event: %+v", done)
-	}
-	if n := len(m.all()); n != 3 {
-		t.Errorf("%d jobs, want 3", n)
-	}
-	again, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Key: "k"})
-	if err != nil || again.Deduplicated {
-		t.Fatal(err)
-	}
-	dup, err := c.SendIdempotent(t.Context(), Event{Name: "paid", Key: "k"})
-	if err != nil || !dup.Deduplicated || dup.IDs[0] != again.IDs[0] {
-		t.Errorf("%+v, %v", dup, err)
-	}
-	if err := c.Unsubscribe(t.Context(), "paid", "ship"); err != nil {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

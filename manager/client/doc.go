@@ -1,4 +1,4 @@
-// Package client talks to a manager: it submits jobs and events at most once,
+// Package client talks to a manager: it submits jobs at most once,
 // waits for results, runs workers, gives operators their calls, and makes the
 // calls of a gate for programs that are one (Ledger).
 //

@@ -171,21 +171,4 @@ func (c *Client) Replay(ctx context.Context, function, id string) (*Job, error) 
 	})
 }
 
-// Subscribe makes every later send of the event enqueue a job of the function.
-func (c *Client) Subscribe(ctx context.Context, event, function string) error {
-	_, err := c.do(ctx, call{method: "PUT", path: subscriptionPath(event, function)}, nil)
-	return err
-}
-
-// Unsubscribe ends a subscription. When an answer is lost and the call is repeated, it may say that the subscription is
-// not there: then the first call ended it.
-func (c *Client) Unsubscribe(ctx context.Context, event, function string) error {
-	_, err := c.do(ctx, call{method: "DELETE", path: subscriptionPath(event, function)}, nil)
-	return err
-}
-
 func functionPath(function string) string { return "/v1/functions/" + url.PathEscape(function) }
-
-func subscriptionPath(event, function string) string {
-	return "/v1/events/" + url.PathEscape(event) + "/subscriptions/" + url.PathEscape(function)
-}

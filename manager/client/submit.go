@@ -37,24 +37,6 @@ func (c *Client) WaitIdempotent(ctx context.Context, s Submission) (*Job, error)
 	return done, nil
 }
 
-// SendIdempotent sends an event at most once, like SubmitIdempotent.
-func (c *Client) SendIdempotent(ctx context.Context, e Event) (*Sent, error) {
-	if e.IdempotencyKey == "" {
-		e.IdempotencyKey = c.opts.Keys.Next()
-	}
-	var out Sent
-	call := call{method: "POST", path: "/v1/events/" + url.PathEscape(e.Name), body: e, key: e.IdempotencyKey}
-	replayed, err := c.do(ctx, call, &out)
-	if err != nil {
-		return nil, err
-	}
-	if out.IDs == nil {
-		return nil, call.notOurs("no ids")
-	}
-	out.Replayed = replayed
-	return &out, nil
-}
-
 // waitStep is how long one call of Wait lets the manager wait.
 const waitStep = 30 * time.Second
 

@@ -27,7 +27,8 @@ type Job struct {
 	// CancelRequested: cancelled while a worker holds it.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// Dead: among its function's dead letters.
-	Dead  bool   `json:"dead,omitempty"`
+	Dead bool `json:"dead,omitempty"`
+	// Event names the event that enqueued the job, in a version of the manager that had events.
 	Event string `json:"event,omitempty"`
 	Dedup *Dedup `json:"dedup,omitempty"`
 	Lease *Lease `json:"lease,omitempty"`
@@ -89,31 +90,6 @@ type Submission struct {
 	// OnDuplicate: "reject", the default, or "return_existing".
 	OnDuplicate  string            `json:"on_duplicate,omitempty"`
 	WALLocations map[string]string `json:"wal_locations,omitempty"`
-}
-
-// Event describes one send of a named event.
-type Event struct {
-	// IdempotencyKey of the call; drawn from the client's Keys when empty.
-	IdempotencyKey string `json:"-"`
-	// Name is required.
-	Name    string `json:"-"`
-	Payload any    `json:"payload,omitempty"`
-	// Key makes a second send with it enqueue nothing, whichever client sends it.
-	Key          string            `json:"key,omitempty"`
-	Priority     int               `json:"priority,omitempty"`
-	MaxAttempts  int               `json:"max_attempts,omitempty"`
-	WALLocations map[string]string `json:"wal_locations,omitempty"`
-}
-
-// Sent is the answer to an event.
-type Sent struct {
-	Jobs []Job `json:"jobs"`
-	// IDs of all jobs, including those that retention removed.
-	IDs []string `json:"ids"`
-	// Deduplicated: an earlier send with the key enqueued them.
-	Deduplicated bool `json:"deduplicated"`
-	// Replayed: the answer was recorded for an earlier attempt.
-	Replayed bool `json:"-"`
 }
 
 // ClaimRequest asks for jobs to work on.

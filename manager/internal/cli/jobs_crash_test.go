@@ -31,7 +31,7 @@ func (m *movingManager) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // TestJobsSurviveCrashes kills the real program again and again while 64
-// submitters share each key, others send keyed events, and workers work. Every
+// submitters share each key, and workers work. Every
 // key must lead to one job, every caller must be told the same one, and every
 // job must be done, with its result, when the dust has settled. On the shared
 // engines there are three managers, and in every other round the server behind
@@ -79,9 +79,6 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	for i := range managers {
 		start(i)
 	}
-	if err := newClient().Subscribe(ctx, "crashed", "on-event"); err != nil {
-		t.Fatal(err)
-	}
 
 	var runs sync.Map // job id -> *atomic.Int64
 	handler := func(_ context.Context, j *client.Job) (any, error) {
@@ -95,7 +92,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	defer stopWorkers()
 	for range 3 {
 		w, err := newClient().NewWorker(client.WorkerOptions{
-			Handlers:    map[string]client.Handler{"submitted": handler, "on-event": handler},
+			Handlers:    map[string]client.Handler{"submitted": handler},
 			Concurrency: 8, Lease: 2 * time.Second, Wait: time.Second, StopTimeout: time.Second, StopGrace: time.Second,
 			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), // it complains of every crash
 		})
@@ -110,7 +107,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	}
 
 	type told struct{ key, id string }
-	answers := make(chan told, rounds*keysPerRound*(submitters+4))
+	answers := make(chan told, rounds*keysPerRound*submitters)
 	payloads := map[string]string{}
 	for round := range rounds {
 		var callers sync.WaitGroup
@@ -122,7 +119,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 			if err != nil {
 				t.Fatal(err)
 			}
-			payloads[key], payloads["event "+key] = string(encoded), string(encoded)
+			payloads[key] = string(encoded)
 			for i := range submitters {
 				callers.Go(func() {
 					j, err := newClient().SubmitIdempotent(ctx, client.Submission{
@@ -134,16 +131,6 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 					}
 					answered.Add(1)
 					answers <- told{key, j.ID}
-				})
-			}
-			for range 4 {
-				callers.Go(func() {
-					sent, err := newClient().SendIdempotent(ctx, client.Event{IdempotencyKey: key, Name: "crashed", Payload: payload})
-					if err != nil || len(sent.IDs) != 1 {
-						t.Errorf("event %s: %+v, %v", key, sent, err)
-						return
-					}
-					answers <- told{"event " + key, sent.IDs[0]}
 				})
 			}
 		}
@@ -195,7 +182,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 			break
 		}
 	}
-	if want := rounds * keysPerRound * 2; total != want || len(ids) != want {
+	if want := rounds * keysPerRound; total != want || len(ids) != want {
 		t.Errorf("%d jobs for %d keys, want %d", total, len(ids), want)
 	}
 	again := 0

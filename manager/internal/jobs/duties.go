@@ -29,7 +29,7 @@ type DutyReport struct {
 	Dead int
 	// Cancelled jobs lost their lease after a cancel.
 	Cancelled int
-	// Expired locks and event keys were removed.
+	// Expired locks were removed, and sends of events (see colSends).
 	Expired int
 	// Purged jobs were terminal and removed by retention.
 	Purged int
@@ -86,7 +86,7 @@ func (q *Queue) Run(ctx context.Context, report func(DutyReport, error)) {
 }
 
 // RunDuties does everything that is due now, in bounded transactions: it queues scheduled jobs, revokes lost leases,
-// removes expired locks and event keys, and applies retention.
+// removes what has expired, and applies retention.
 func (q *Queue) RunDuties(ctx context.Context) (DutyReport, error) {
 	total, err := q.fallDue(ctx)
 	if err != nil {
@@ -326,7 +326,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 // function makes the same id.
 func followID(id string) string {
 	if base, n, ok := strings.Cut(id, "~"); ok {
-		// An event's jobs have an id of their own behind the tilde.
+		// The jobs of an event (see colSends) have an id of their own behind the tilde.
 		if i := strings.LastIndexByte(n, '~'); i >= 0 {
 			base, n = base+"~"+n[:i], n[i+1:]
 		}
@@ -379,12 +379,15 @@ func (q *Queue) expire(ctx context.Context, c store.Collection) (int, error) {
 }
 
 func expired(tx store.Tx, c store.Collection, key string, at time.Time) (bool, error) {
-	if c == colLocks {
-		l, err := loadLock(tx, key)
-		return l != nil && !l.until.After(at), err
+	b, err := tx.Get(c, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
 	}
-	s, err := loadSend(tx, key)
-	return s != nil && !s.until.After(at), err
+	if err != nil {
+		return false, err
+	}
+	r, err := ReadRecord(c, key, b)
+	return err == nil && r.Entries[0].SortKey <= timeKey(at), err
 }
 
 // retain removes the oldest terminal jobs of an index that are too old or too many. On a shared store, whose counts are

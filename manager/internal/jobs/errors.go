@@ -15,7 +15,7 @@ var (
 	ErrInvalid = errors.New("jobs: invalid request")
 	// ErrTooLarge: a payload or result is over its limit; always a *FieldError.
 	ErrTooLarge = errors.New("jobs: too large")
-	// ErrNotFound: there is no such job, dead letter or subscription; always
+	// ErrNotFound: there is no such job or dead letter; always
 	// a *NotFoundError.
 	ErrNotFound = errors.New("jobs: not found")
 	// ErrDuplicateKey: a live job holds the key; always a *DuplicateKeyError.
@@ -106,7 +106,7 @@ func quote(v string) string {
 
 // NotFoundError says what is missing.
 type NotFoundError struct {
-	// Kind is "job", "dead letter" or "subscription".
+	// Kind is "job" or "dead letter".
 	Kind string
 	// ID is what was asked for.
 	ID string

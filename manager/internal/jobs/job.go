@@ -91,7 +91,7 @@ type Job struct {
 	Error string
 	// Dead: the job is in its function's dead letters.
 	Dead bool
-	// Event names the event that enqueued it, empty for a submitted job.
+	// Event names the event that enqueued it, in a version that had events; empty for a submitted job.
 	Event string
 	// Dedup is the deduplication it was submitted with, nil if none.
 	Dedup *Dedup

@@ -22,9 +22,9 @@ const (
 	colLocks store.Collection = "job_locks"
 	// colControl: see pausedKey and pausedVersionKey.
 	colControl store.Collection = "job_control"
-	// colSubs: event -> subscribed functions.
-	colSubs store.Collection = "job_subs"
-	// colSends: event and key -> the jobs of the first send.
+	// colSubs and colSends have what the events of earlier versions left: the functions that subscribed to an event, and
+	// the jobs of a send. Nothing reads them. A send still goes away when it expires.
+	colSubs  store.Collection = "job_subs"
 	colSends store.Collection = "job_sends"
 )
 

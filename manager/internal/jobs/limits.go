@@ -19,9 +19,9 @@ const (
 	// MaxProposedIDBytes bounds the id that a submission may propose, and MaxIDBytes any id: the queue appends to the
 	// ids of jobs that follow others.
 	MaxProposedIDBytes, MaxIDBytes = 128, 160
-	// MaxNameBytes bounds the names of functions, events and workers.
+	// MaxNameBytes bounds the names of functions and workers.
 	MaxNameBytes = 128
-	// MaxKeyBytes bounds a job's key, a dedup key and an event's key.
+	// MaxKeyBytes bounds a job's key and a dedup key.
 	MaxKeyBytes = 255
 	// MaxTokenBytes bounds a lease token.
 	MaxTokenBytes = 64
@@ -31,11 +31,6 @@ const (
 	MaxFunctions = 100
 	// MaxPaused bounds how many functions may be paused at once.
 	MaxPaused = 5000
-	// MaxSubscribers bounds the functions subscribed to one event.
-	MaxSubscribers = 100
-	// MaxEventBytes bounds payload x subscribers of one event, so that all of
-	// its jobs fit into one transaction.
-	MaxEventBytes = 16 << 20
 	// MaxAnswerBytes bounds the payloads and results of one claim or page. The answer ends before the job that would
 	// exceed it.
 	MaxAnswerBytes = 8 << 20
@@ -57,7 +52,7 @@ const (
 	MaxDatabaseBytes = 63
 )
 
-// CheckName returns an error unless v may name a function or an event: 1 to MaxNameBytes letters, digits and _ . : - ~
+// CheckName returns an error unless v may name a function: 1 to MaxNameBytes letters, digits and _ . : - ~
 func CheckName(field, v string) error { return checkWord(field, v, MaxNameBytes) }
 
 // CheckID returns an error unless v can be a job's id.

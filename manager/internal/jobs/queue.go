@@ -26,9 +26,6 @@ type Options struct {
 	// DedupTTL is the lock time of a deduplication that names none: 1 s to
 	// 366 days, default 6 h.
 	DedupTTL time.Duration
-	// EventKeyTTL is how long the key of an event is remembered: 1 s to 366
-	// days, default 24 h.
-	EventKeyTTL time.Duration
 	// RetainFor and RetainCount bound the terminal jobs that are kept, except dead letters: whichever is exceeded
 	// removes the oldest. 1 s to 366 days, default 24 h; 1 to 100 million, default 100,000.
 	RetainFor   time.Duration
@@ -65,7 +62,6 @@ func (o Options) WithDefaults() Options {
 	def(&o.BackoffBase, time.Second)
 	def(&o.BackoffMax, time.Hour)
 	def(&o.DedupTTL, 6*time.Hour)
-	def(&o.EventKeyTTL, 24*time.Hour)
 	def(&o.RetainFor, 24*time.Hour)
 	defInt(&o.RetainCount, 100_000)
 	def(&o.DeadFor, 30*24*time.Hour)
@@ -91,7 +87,6 @@ func (o Options) Validate() error {
 		checkDuration("backoff_base", o.BackoffBase, time.Millisecond, MaxDelay),
 		checkDuration("backoff_max", o.BackoffMax, o.BackoffBase, MaxDelay),
 		checkDuration("dedup_ttl", o.DedupTTL, MinDedupTTL, MaxDedupTTL),
-		checkDuration("event_key_ttl", o.EventKeyTTL, time.Second, MaxDelay),
 		checkDuration("retain_for", o.RetainFor, time.Second, MaxDelay),
 		checkRange("retain_count", o.RetainCount, 1, most),
 		checkDuration("dead_for", o.DeadFor, time.Second, MaxDelay),

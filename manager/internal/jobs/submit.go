@@ -19,7 +19,7 @@ type Prepared struct {
 	id       string
 	proposed bool   // the caller chose id
 	lockID   string // key in colLocks, "" without Dedup
-	event    string // the event that enqueues it, "" for a submission
+	event    string // of the dead letter that it replays
 }
 
 // ID is the id that a new job will get.

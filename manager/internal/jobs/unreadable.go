@@ -77,15 +77,16 @@ func ReadRecord(c store.Collection, key string, value []byte) (StoredRecord, err
 		if l, err = decodeLock(key, value); err == nil {
 			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(l.until)}}
 		}
-	case colControl:
+	case colControl, colSubs:
 		_, err = decodeNames(c, key, value, MaxPaused)
-	case colSubs:
-		_, err = decodeNames(c, key, value, MaxSubscribers)
 	case colSends:
-		var x *send
-		if x, err = decodeSend(key, value); err == nil {
-			s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(x.until)}}
+		d := decoder{b: value}
+		d.version(1)
+		until := d.stamp()
+		if d.err != nil {
+			return s, unreadable(c, key, "%v", d.err)
 		}
+		s.Entries = []store.Entry{{Index: idxExpiry, SortKey: timeKey(until)}}
 	}
 	return s, err
 }

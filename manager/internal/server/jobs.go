@@ -34,10 +34,6 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 		{Method: "POST", Path: "/v1/functions/{name}/resume", Handle: h.pause(q.Resume, false)},
 		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Handle: h.deadLetters},
 		{Method: "POST", Path: "/v1/functions/{name}/dead-letters/{id}/replay", Handle: h.replayDead},
-		{Method: "POST", Path: "/v1/events/{name}", Handle: h.send},
-		{Method: "GET", Path: "/v1/events/{name}/subscriptions", Handle: h.subscribers},
-		{Method: "PUT", Path: "/v1/events/{name}/subscriptions/{function}", Handle: h.subscribe},
-		{Method: "DELETE", Path: "/v1/events/{name}/subscriptions/{function}", Handle: h.unsubscribe},
 	}
 	for i := range routes {
 		if routes[i].Method == "POST" {
@@ -368,48 +364,6 @@ func (h *jobHandlers) replayDead(r *httpd.Request, w *httpd.Response) {
 		w.Status = 200
 	}
 	w.Body = outcomeJSON(w.Body, &out, formSubmitted)
-}
-
-func (h *jobHandlers) subscribers(r *httpd.Request, w *httpd.Response) {
-	names, err := h.queue.Subscribers(r.Context(), r.Param(0))
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.name("functions")
-	o.strings(names)
-	o.close()
-	w.Body = o.b
-}
-
-func (h *jobHandlers) subscribe(r *httpd.Request, w *httpd.Response) {
-	h.subscription(r, w, h.queue.Subscribe, true)
-}
-
-func (h *jobHandlers) unsubscribe(r *httpd.Request, w *httpd.Response) {
-	h.subscription(r, w, h.queue.Unsubscribe, false)
-}
-
-func (h *jobHandlers) subscription(r *httpd.Request, w *httpd.Response, call func(context.Context, string, string) error, subscribed bool) {
-	err := parseNothing(r.Body)
-	if err == nil {
-		err = call(r.Context(), r.Param(0), r.Param(1))
-	}
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	w.JSON(200)
-	o := jsonObject{b: w.Body}
-	o.open()
-	o.str("event", r.Param(0))
-	o.str("function", r.Param(1))
-	o.raw("subscribed", strconv.AppendBool(nil, subscribed))
-	o.close()
-	w.Body = o.b
 }
 
 func (h *jobHandlers) stats(r *httpd.Request, w *httpd.Response) {

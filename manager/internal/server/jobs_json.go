@@ -193,32 +193,6 @@ func (o *jsonObject) jobs(name string, js []jobs.Job, form jobForm) {
 	o.b = append(o.b, ']')
 }
 
-// eventJSON is the answer to an event, with its jobs or only their ids.
-func eventJSON(dst []byte, out *jobs.EventOutcome, whole bool) []byte {
-	o := jsonObject{b: dst}
-	o.open()
-	if whole {
-		o.jobs("jobs", out.Jobs, formBrief)
-	}
-	o.name("ids")
-	o.strings(out.IDs)
-	o.flag("deduplicated", out.Deduplicated)
-	o.close()
-	return o.b
-}
-
-func (o *jsonObject) strings(list []string) {
-	o.b = append(o.b, '[')
-	for i, s := range list {
-		if i > 0 {
-			o.b = append(o.b, ',')
-		}
-		o.b = api.AppendJSONString(o.b, s)
-	}
-	o.b = append(o.b, ']')
-	o.comma = true
-}
-
 // writePage answers with a page of a list. write appends one item as an object.
 func writePage[T any](w *httpd.Response, name string, items []T, cursor string, write func(*jsonObject, *T)) {
 	w.JSON(200)

@@ -354,27 +354,6 @@ func parseRetry(b []byte) (r jobs.Retry, err error) {
 	return r, err
 }
 
-func parseEvent(b []byte) (e jobs.Event, err error) {
-	err = fields(b, func(name string, v gjson.Result) error {
-		switch name {
-		case "payload":
-			e.Payload = []byte(v.Raw)
-		case "key":
-			return stringField(name, v, &e.Key)
-		case "priority":
-			return intField(name, v, &e.Priority)
-		case "max_attempts":
-			return positiveField(name, v, &e.MaxAttempts)
-		case "wal_locations":
-			return walField(name, v, &e.WALLocations)
-		default:
-			return api.UnknownField(name)
-		}
-		return nil
-	})
-	return e, err
-}
-
 // parseNothing is for calls without fields, whose body may be empty or {}.
 func parseNothing(b []byte) error {
 	return fields(b, func(name string, _ gjson.Result) error { return api.UnknownField(name) })

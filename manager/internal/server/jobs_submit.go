@@ -36,34 +36,6 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 	submitted(r, w, a, err)
 }
 
-// send handles POST /v1/events/{name}.
-func (h *jobHandlers) send(r *httpd.Request, w *httpd.Response) {
-	e, err := parseEvent(r.Body)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	e.Name = r.Param(0)
-	p, err := h.queue.PrepareEvent(e)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	call, err := submission(r)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
-	a, err := h.submitter.Event(r.Context(), call, e.Name, p, func(out *jobs.EventOutcome) submit.Form {
-		f := submit.Form{Status: 202, Body: eventJSON(w.Body[:0], out, true), Brief: func() []byte { return eventJSON(nil, out, false) }}
-		if out.Deduplicated {
-			f.Status = 200
-		}
-		return f
-	})
-	submitted(r, w, a, err)
-}
-
 // submitted answers a submission.
 func submitted(r *httpd.Request, w *httpd.Response, a submit.Answer, err error) {
 	if err != nil {

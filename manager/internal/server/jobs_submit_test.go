@@ -71,7 +71,6 @@ func TestKeyedSubmission(t *testing.T) {
 	before := j.depth()
 	for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
 		j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
-		j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/events/e", `{}`, "idempotency-key", bad)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), "POST", j.base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
 	if err != nil {
@@ -179,7 +178,6 @@ func FuzzJobRequests(f *testing.F) {
 	f.Add("/v1/jobs/a/finish", "", []byte(`{"lease_token":"t","status":"complete","result":1}`))
 	f.Add("/v1/jobs/finish", "", []byte(`{"finishes":[{"id":"a","lease_token":"t","status":"failed"}]}`))
 	f.Add("/v1/jobs/a/retry", "", []byte(`{"delay_ms":5}`))
-	f.Add("/v1/events/e", "x", []byte(`{"payload":1,"key":"k"}`))
 	f.Add("/v1/functions/f/pause", "", []byte{})
 	st := mem.New(mem.Options{})
 	l, err := ledger.New(st, ledger.Options{MaxWait: -1, MaxEntries: 50, WhenFull: ledger.Evict})

@@ -216,35 +216,6 @@ func TestJobLifeOverHTTP(t *testing.T) {
 	}
 }
 
-func TestEventsOverHTTP(t *testing.T) {
-	j := newJobSite(t, ledger.Options{})
-	for _, f := range []string{"bill", "ship"} {
-		if got := j.call(200, "PUT", "/v1/events/order.paid/subscriptions/"+f, ""); got["subscribed"] != true {
-			t.Errorf("subscribe %v", got)
-		}
-	}
-	if got := j.call(200, "GET", "/v1/events/order.paid/subscriptions", ""); fmt.Sprint(got["functions"]) != "[bill ship]" {
-		t.Errorf("subscriptions %v", got)
-	}
-	first := j.call(202, "POST", "/v1/events/order.paid", `{"payload":{"n":1},"key":"k","priority":1,"max_attempts":3,"wal_locations":{"main":"0/1"}}`)
-	again := j.call(200, "POST", "/v1/events/order.paid", `{"payload":{"n":2},"key":"k"}`)
-	if again["deduplicated"] != true || fmt.Sprint(again["ids"]) != fmt.Sprint(first["ids"]) || len(first["jobs"].([]any)) != 2 {
-		t.Errorf("first %v, again %v", first, again)
-	}
-	// The header works as it does for jobs.
-	byHeader := j.call(202, "POST", "/v1/events/order.paid", `{"payload":3}`, "idempotency-key", "x")
-	a := j.do("POST", "/v1/events/order.paid", "application/json", `{ "payload": 3 }`, "idempotency-key", "x")
-	if a.status != 202 || a.header.Get(api.HeaderReplayed) != "true" || !strings.Contains(a.body, fmt.Sprint(byHeader["ids"].([]any)[0])) {
-		t.Errorf("replay %v", a)
-	}
-	j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/events/order.paid", `{"payload":4}`, "idempotency-key", "x")
-	if d := j.depth(); d.Queued != 4 {
-		t.Errorf("depth %+v, want 4 queued", d)
-	}
-	j.call(200, "DELETE", "/v1/events/order.paid/subscriptions/bill", "")
-	j.wantCode(404, api.CodeNotFound, "DELETE", "/v1/events/order.paid/subscriptions/bill", "")
-}
-
 func TestClaimWaitsOverHTTP(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	waiting := func(n int64) {

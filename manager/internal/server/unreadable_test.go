@@ -40,7 +40,7 @@ func TestUnreadableRoutes(t *testing.T) {
 		if err := tx.Put("job_blobs", "bad/p", []byte("1")); err != nil {
 			return err
 		}
-		if err := tx.Put("job_subs", "event", []byte{99}); err != nil {
+		if err := tx.Put("job_control", "paused", []byte{99}); err != nil {
 			return err
 		}
 		return tx.Put("ledger", "1:sbad", []byte{99}, store.Entry{Index: "pending", SortKey: ""})
@@ -81,11 +81,11 @@ func TestUnreadableRoutes(t *testing.T) {
 	if found := list(); len(found) != 3 {
 		t.Errorf("found %q", found)
 	}
-	if a := as(gate, "GET", "/v1/events/event/subscriptions", ""); a.status != 500 || !strings.Contains(a.body, `"code":"record-unreadable"`) || !strings.Contains(a.body, "event") {
-		t.Errorf("subscribers: %d %s", a.status, a.body)
+	if a := as(gate, "POST", "/v1/functions/f/pause", ""); a.status != 500 || !strings.Contains(a.body, `"code":"record-unreadable"`) || !strings.Contains(a.body, "paused") {
+		t.Errorf("pause: %d %s", a.status, a.body)
 	}
 	found := list() // that one is known now
-	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_subs event"} {
+	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_control paused"} {
 		if found[want] == "" {
 			t.Errorf("%q is not found among %q", want, found)
 		}

@@ -21,7 +21,6 @@ func (s *Settings) jobsTable() []setting {
 		number("job-retain-count", "", "finished jobs that are kept", 1, 100_000_000, "100000", &s.Jobs.RetainCount),
 		duration("job-dead-retain-seconds", "", seconds+" that a dead letter is kept", 1, MaxSeconds, "2592000", &s.Jobs.DeadFor),
 		number("job-dead-retain-count", "", "dead letters of each function that are kept", 1, 100_000_000, "100000", &s.Jobs.DeadCount),
-		duration("job-event-key-seconds", "", seconds+" that the key of an event is remembered", 1, MaxSeconds, "86400", &s.Jobs.EventKeyTTL),
 		number("job-max-waiters", "", "claims and waits for results held at once", 1, 1_000_000, "10000", &s.Jobs.MaxWaiters),
 	}
 }

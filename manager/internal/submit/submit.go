@@ -1,4 +1,4 @@
-// Package submit takes jobs and events from clients that repeat their calls. With an idempotency key
+// Package submit takes jobs from clients that repeat their calls. With an idempotency key
 // a submission is one transaction: it reserves the key in the ledger, enqueues, and records the
 // answer, so that all of it happens or nothing. A repetition within the window, from anywhere, gets
 // the recorded answer, and nothing is enqueued again. A refusal is recorded as well, as a rejection.
@@ -51,11 +51,8 @@ type Form struct {
 	Brief func() []byte
 }
 
-// The scopes of submissions in the ledger begin with the operation; the caller's identity follows.
-const (
-	jobScope   = "POST:/v1/jobs"
-	eventScope = "POST:/v1/events/"
-)
+// jobScope begins the scopes of submissions in the ledger; the caller's identity follows.
+const jobScope = "POST:/v1/jobs"
 
 // InScope reports whether an entry of the ledger with this scope is of a submission. Its caller
 // chose this manager, whichever shard owns the key.
@@ -92,33 +89,6 @@ func (s *Submitter) Job(ctx context.Context, c Call, p *jobs.Prepared, form func
 		}
 		return form(&out), out.Job.ID, nil
 	}, func() { s.queue.Committed(out) })
-}
-
-// Event sends the event of that name, as Job enqueues a job.
-func (s *Submitter) Event(ctx context.Context, c Call, name string, p *jobs.PreparedEvent, form func(*jobs.EventOutcome) Form) (Answer, error) {
-	var out jobs.EventOutcome
-	do := func(tx store.Tx) (f Form, ref string, err error) {
-		if out, err = s.queue.SendTx(tx, p); err != nil {
-			return Form{}, "", err
-		}
-		if len(out.IDs) > 0 {
-			ref = out.IDs[0]
-		}
-		return form(&out), ref, nil
-	}
-	if c.Key != "" {
-		return s.once(ctx, c, eventScope+name, do, func() { s.queue.CommittedEvent(out) })
-	}
-	var f Form
-	err := s.store.Update(ctx, func(tx store.Tx) (err error) {
-		f, _, err = do(tx)
-		return err
-	})
-	if err != nil {
-		return Answer{}, err
-	}
-	s.queue.CommittedEvent(out)
-	return f.answer(), nil
 }
 
 func (f Form) answer() Answer {

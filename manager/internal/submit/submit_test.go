@@ -165,21 +165,10 @@ func TestErrorThatIsNoRefusalIsNotRecorded(t *testing.T) {
 
 func TestFailureLeavesNothing(t *testing.T) {
 	s := newSite(t, ledger.Options{})
-	p, err := s.queue.PrepareEvent(jobs.Event{Name: "e"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.queue.Subscribe(t.Context(), "e", "f"); err != nil {
-		t.Fatal(err)
-	}
-	form := func(out *jobs.EventOutcome) Form { return Form{Status: 202, Body: []byte(fmt.Sprint(out.IDs))} }
 	s.store.broken.Store(true)
 	for _, key := range []string{"k", ""} {
 		if _, err := s.job(Call{Key: key, Body: []byte(`{}`)}, jobs.Submission{}); !errors.Is(err, errBroken) {
 			t.Errorf("job with key %q: %v", key, err)
-		}
-		if _, err := s.Event(t.Context(), Call{Key: key, Body: []byte(`{}`)}, "e", p, form); !errors.Is(err, errBroken) {
-			t.Errorf("event with key %q: %v", key, err)
 		}
 	}
 	s.store.broken.Store(false)
@@ -191,7 +180,7 @@ func TestFailureLeavesNothing(t *testing.T) {
 		t.Errorf("the ledger has %+v, %v", st, err)
 	}
 	for _, replayed := range []bool{false, true} {
-		if a, err := s.Event(t.Context(), Call{Key: "k", Body: []byte(`{}`)}, "e", p, form); err != nil || a.Replayed != replayed {
+		if a, err := s.job(Call{Key: "k", Body: []byte(`{}`)}, jobs.Submission{}); err != nil || a.Replayed != replayed {
 			t.Errorf("afterwards: %+v, %v", a, err)
 		}
 	}
@@ -276,7 +265,7 @@ func TestFingerprint(t *testing.T) {
 	if a := identity("Bearer a"); a != "#998b5768f6774aaf964b32ba30892f0b" || identity("") != "" {
 		t.Errorf("identity %q", a)
 	}
-	if !InScope(jobScope+identity("x")) || !InScope(eventScope+"e") || InScope("shop") {
+	if !InScope(jobScope+identity("x")) || !InScope("POST:/v1/events/e") || InScope("shop") {
 		t.Error("InScope")
 	}
 }

@@ -245,25 +245,6 @@ var concurrentTests = map[string]func(*env){
 			e.Fatalf("positions %v, want the latest of all", got.Map())
 		}
 	},
-	"64 sends of one event make one set of jobs": func(e *env) {
-		qs := e.managers(jobs.Options{})
-		e.subscribe("ev", "a", "b", "c")
-		var first atomic.Int64
-		together(64, func(i int) {
-			out, err := qs[i%len(qs)].Send(e.ctx, jobs.Event{Name: "ev", Key: "k"})
-			switch {
-			case err != nil:
-				e.Errorf("send: %v", err)
-			case !out.Deduplicated:
-				first.Add(1)
-			case len(out.Jobs) != 3:
-				e.Errorf("answer %+v", out)
-			}
-		})
-		if n := len(e.list(jobs.ListQuery{})); first.Load() != 1 || n != 3 {
-			e.Fatalf("%d first sends, %d jobs", first.Load(), n)
-		}
-	},
 	"one of many finishers wins": func(e *env) {
 		qs := e.managers(jobs.Options{})
 		for range 10 {

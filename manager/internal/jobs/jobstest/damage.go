@@ -17,7 +17,6 @@ import (
 var indexes = map[store.Collection][]string{
 	"jobs":      {"queued", "scheduled", "active", "done", "dead", "function"},
 	"job_locks": {"expiry"},
-	"job_sends": {"expiry"},
 }
 
 // damages are the ways in which a value may be damaged.

@@ -2,10 +2,13 @@ package jobstest
 
 import (
 	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -78,8 +81,6 @@ var durableTests = map[string]func(*env){
 		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "done", Token: done.Lease.Token, State: jobs.Complete, Result: []byte(`{"a":1}`)}); err != nil {
 			e.Fatal(err)
 		}
-		e.subscribe("ev", "s1", "s2")
-		sent := e.send(jobs.Event{Name: "ev", Key: "k"})
 		e.pause("p")
 		e.job(jobs.Submission{ID: "paused", Function: "p", Priority: 100})
 
@@ -93,9 +94,6 @@ var durableTests = map[string]func(*env){
 		}
 		e.q = e.queueOn(s, jobs.Options{})
 
-		if out := e.send(jobs.Event{Name: "ev", Key: "k"}); !out.Deduplicated || fmt.Sprint(out.IDs) != fmt.Sprint(sent.IDs) {
-			e.Errorf("event key: %+v", out)
-		}
 		if _, err := e.q.Enqueue(e.ctx, jobs.Submission{Function: "f", Key: "k"}); !errors.Is(err, jobs.ErrDuplicateKey) {
 			e.Errorf("key: %v", err)
 		}
@@ -109,12 +107,63 @@ var durableTests = map[string]func(*env){
 		if got := e.get("done"); string(got.Result) != `{"a":1}` {
 			e.Errorf("result %s", got.Result)
 		}
-		want := append([]string{"queued"}, sent.IDs...)
-		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 10, Lease: jobs.MaxLease}), want...)
+		e.wantIDs("claims", e.claim(jobs.ClaimRequest{Limit: 10, Lease: jobs.MaxLease}), "queued")
 		e.pass(span)
 		e.wantIDs("claims later", e.claim(jobs.ClaimRequest{Limit: 10}), "scheduled")
 		e.resume("p")
 		e.wantIDs("claims after resume", e.claim(jobs.ClaimRequest{Limit: 10}), "paused")
+	},
+	"what the events of an earlier version left": func(e *env) {
+		const id = "01m81xsr6e9qrpvay2kytqsj9w~e0"
+		send := func(until time.Time) []byte {
+			b := binary.AppendVarint([]byte{1}, until.UnixMicro())
+			return append(append(b, byte(len(id))), id...)
+		}
+		job, err := hex.DecodeString("010002047368697000000019c69ef1ece2b7b006c69ef1ece2b7b00600000000000a6f726465722e7061696400077b226e223a317d")
+		if err != nil {
+			e.Fatal(err)
+		}
+		err = e.in.Store.Update(e.ctx, func(tx store.Tx) error {
+			for _, r := range []struct {
+				c     store.Collection
+				key   string
+				value []byte
+			}{
+				{"jobs", id, job},
+				{"job_subs", "order.paid", []byte("\x01\x04ship")},
+				{"job_sends", "order.paid/over", send(time.Now().Add(-far))},
+				{"job_sends", "order.paid/k", send(time.Now().Add(far))},
+			} {
+				read, err := jobs.ReadRecord(r.c, r.key, r.value)
+				if err != nil {
+					return err
+				}
+				if err := tx.Put(r.c, r.key, r.value, read.Entries...); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			e.Fatal(err)
+		}
+		j := e.claimOne()
+		if j.ID != id || j.Function != "ship" || j.Event != "order.paid" || string(j.Payload) != `{"n":1}` {
+			e.Errorf("job %+v", j)
+		}
+		e.finish(j, jobs.Failed)
+		if out, err := e.q.Replay(e.ctx, "ship", id); err != nil || out.Job.Event != "order.paid" {
+			e.Errorf("replay %+v, %v", out, err)
+		}
+		if report := e.duties(e.q); report.Expired != 1 {
+			e.Errorf("report %+v, want one expired send", report)
+		}
+		for _, c := range []string{"job_subs", "job_sends"} {
+			e.eventually(c+" has one record", func() bool {
+				n, err := e.in.Store.Len(e.ctx, storeCollection(c), "")
+				return err == nil && n == 1
+			})
+		}
 	},
 	"update functions are pure": func(e *env) {
 		// Everything that writes, through a store that runs it twice.
@@ -151,14 +200,9 @@ var durableTests = map[string]func(*env){
 		if got := e.claim(jobs.ClaimRequest{Limit: 5}); len(got) != 2 {
 			e.Fatalf("after the lease and the delay: %v", ids(got))
 		}
-		e.subscribe("ev", "x", "y")
-		out := e.send(jobs.Event{Name: "ev", Key: "k"})
-		if len(out.Jobs) != 2 {
-			e.Fatalf("event: %+v", out)
-		}
-		e.cancel(out.IDs[0])
+		e.cancel(e.job(jobs.Submission{}).ID)
 		c := e.q.Counters()
-		if c.Enqueued != 5 || c.Deduplicated != 1 || c.Claimed != 6 || c.Completed != 1 || c.Failed != 1 || c.CancelRequests != 1 ||
+		if c.Enqueued != 4 || c.Deduplicated != 1 || c.Claimed != 6 || c.Completed != 1 || c.Failed != 1 || c.CancelRequests != 1 ||
 			c.Promoted != 1 || c.Reclaimed != 1 {
 			e.Fatalf("counters %+v", c)
 		}

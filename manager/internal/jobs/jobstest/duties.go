@@ -136,25 +136,15 @@ var dutyTests = map[string]func(*env){
 		}
 		e.wantState("done", jobs.Complete)
 	},
-	"expired locks and event keys go away": func(e *env) {
+	"expired locks go away": func(e *env) {
 		d := span
-		q := e.queue(jobs.Options{EventKeyTTL: d})
 		for i := range 150 {
 			e.job(jobs.Submission{Payload: []byte(fmt.Sprint(i)), Dedup: dedup(jobs.Dedup{TTL: d})})
 		}
 		e.job(jobs.Submission{Dedup: dedup(jobs.Dedup{TTL: far})})
-		for _, k := range []string{"a", "b"} {
-			if _, err := q.Send(e.ctx, jobs.Event{Name: "ev", Key: k}); err != nil {
-				e.Fatal(err)
-			}
-		}
-		e.send(jobs.Event{Name: "ev", Key: "c"}) // remembered for longer
 		e.pass(d)
-		if report := e.duties(q); report.Expired != 152 {
-			e.Fatalf("report %+v, want 152 expired", report)
-		}
-		if out := e.send(jobs.Event{Name: "ev", Key: "c"}); !out.Deduplicated {
-			e.Fatalf("key c is forgotten: %+v", out)
+		if report := e.duties(e.q); report.Expired != 150 {
+			e.Fatalf("report %+v, want 150 expired", report)
 		}
 	},
 	"a queue without use leaves nothing behind": func(e *env) {
@@ -165,14 +155,10 @@ var dutyTests = map[string]func(*env){
 		}
 		e.pause("f")
 		e.resume("f")
-		e.subscribe("ev", "f")
-		if err := e.q.Unsubscribe(e.ctx, "ev", "f"); err != nil {
-			e.Fatal(err)
-		}
 		q := e.queue(jobs.Options{RetainFor: time.Second})
 		e.pass(2 * time.Second)
 		e.duties(q)
-		for _, c := range []string{"jobs", "job_blobs", "job_keys", "job_locks", "job_control", "job_subs", "job_sends"} {
+		for _, c := range []string{"jobs", "job_blobs", "job_keys", "job_locks", "job_control"} {
 			e.eventually(c+" is empty", func() bool {
 				n, err := e.in.Store.Len(e.ctx, storeCollection(c), "")
 				return err == nil && n == 0

@@ -21,8 +21,6 @@ type model struct {
 	keys   map[string]string // key -> job
 	locks  map[string]*modelLock
 	paused map[string]bool
-	subs   map[string][]string
-	sends  map[string][]string
 }
 
 type modelJob struct {
@@ -50,7 +48,7 @@ type modelLock struct {
 func newModel() *model {
 	return &model{
 		jobs: map[string]*modelJob{}, keys: map[string]string{}, locks: map[string]*modelLock{},
-		paused: map[string]bool{}, subs: map[string][]string{}, sends: map[string][]string{},
+		paused: map[string]bool{},
 	}
 }
 

@@ -36,7 +36,7 @@ func testProperty(t *testing.T, e Engine) {
 		defer own.end() // not at the end of all runs
 		clock := new(clock)
 		in := clock.move(e.Open(own))
-		q, err := jobs.New(in.Store, jobs.Options{Lease: time.Hour, DedupTTL: 2 * time.Hour, EventKeyTTL: 8000 * time.Hour, RetainFor: 8000 * time.Hour, DeadFor: 8000 * time.Hour})
+		q, err := jobs.New(in.Store, jobs.Options{Lease: time.Hour, DedupTTL: 2 * time.Hour, RetainFor: 8000 * time.Hour, DeadFor: 8000 * time.Hour})
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func testProperty(t *testing.T, e Engine) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"submit": p.submit, "submit again": p.submit, "claim": p.claim, "finish": p.finish, "heartbeat": p.heartbeat,
 			"worker retry": p.workerRetry, "operator retry": p.operatorRetry, "cancel": p.cancel, "pause": p.pause,
-			"replay": p.replay, "event": p.event, "subscribe": p.subscribe, "stale": p.stale,
+			"replay": p.replay, "stale": p.stale,
 			"advance": p.advance, "duties": p.duties,
 			"": p.checkNow,
 		})
@@ -90,7 +90,6 @@ type property struct {
 var (
 	genFunction = rapid.SampledFrom([]string{"f", "g", "h"})
 	genHours    = rapid.IntRange(1, 4)
-	genEvent    = rapid.SampledFrom([]string{"e1", "e2"})
 )
 
 func (p *property) hours(t *rapid.T, label string) int { return genHours.Draw(t, label) }
@@ -392,44 +391,6 @@ func (p *property) replay(t *rapid.T) {
 		}
 		j.dead = false
 		p.m.created(&s, out.Job)
-	}
-}
-
-func (p *property) subscribe(t *rapid.T) {
-	event, f := genEvent.Draw(t, "event"), genFunction.Draw(t, "function")
-	i, found := slices.BinarySearch(p.m.subs[event], f)
-	if found && rapid.Bool().Draw(t, "unsubscribe") {
-		p.wantErr("unsubscribe", p.q.Unsubscribe(p.ctx, event, f), "")
-		p.m.subs[event] = slices.Delete(p.m.subs[event], i, i+1)
-		return
-	}
-	p.wantErr("subscribe", p.q.Subscribe(p.ctx, event, f), "")
-	if !found {
-		p.m.subs[event] = slices.Insert(p.m.subs[event], i, f)
-	}
-}
-
-func (p *property) event(t *rapid.T) {
-	ev := jobs.Event{Name: genEvent.Draw(t, "event"), Key: rapid.SampledFrom([]string{"", "k1", "k2"}).Draw(t, "key"), Payload: []byte("1"), MaxAttempts: 2}
-	out, err := p.q.Send(p.ctx, ev)
-	p.wantErr("event", err, "")
-	if first, ok := p.m.sends[ev.Name+ev.Key]; ok && ev.Key != "" {
-		if !out.Deduplicated || !slices.Equal(out.IDs, first) || !slices.Equal(ids(out.Jobs), first) {
-			t.Fatalf("event: %+v, want %v again", out, first)
-		}
-		return
-	}
-	if out.Deduplicated || len(out.Jobs) != len(p.m.subs[ev.Name]) {
-		t.Fatalf("event: %+v, want jobs for %v", out, p.m.subs[ev.Name])
-	}
-	for i, j := range out.Jobs {
-		if j.Function != p.m.subs[ev.Name][i] {
-			t.Fatalf("event: job %d is for %s", i, j.Function)
-		}
-		p.m.created(&jobs.Submission{Function: j.Function, Payload: ev.Payload, MaxAttempts: 2}, j)
-	}
-	if ev.Key != "" {
-		p.m.sends[ev.Name+ev.Key] = out.IDs
 	}
 }
 

@@ -65,7 +65,6 @@ func Run(t *testing.T, e Engine) {
 		{"pause", pauseTests},
 		{"dead letters", deadTests},
 		{"wait", waitTests},
-		{"events", eventTests},
 		{"read", readTests},
 		{"duties", dutyTests},
 		{"durable", durableTests},

@@ -218,45 +218,6 @@ var unreadableTests = map[string]func(*env){
 		e.duties(e.q)
 		e.job(jobs.Submission{Dedup: dedup})
 	},
-	"events with records that cannot be read": func(e *env) {
-		for _, event := range []string{"good", "bad"} {
-			if err := e.q.Subscribe(e.ctx, event, "f"); err != nil {
-				e.Fatal(err)
-			}
-		}
-		send := func(event, key string) (jobs.EventOutcome, error) {
-			return e.q.Send(e.ctx, jobs.Event{Name: event, Key: key})
-		}
-		first, err := send("good", "k1")
-		if err != nil {
-			e.Fatal(err)
-		}
-		for _, key := range names("k", many) {
-			if _, err := send("good", key); err != nil {
-				e.Fatal(err)
-			}
-		}
-		keys := names("good/k", many)
-		e.rewrite("job_sends", damages["cut short"], keys...)
-		e.rewrite("job_subs", damages["cut short"], "bad")
-		e.rewrite("jobs", damages["a later version"], first.IDs[0])
-		_, err = send("bad", "")
-		e.wantUnreadable("Send", err, "job_subs", "bad")
-		_, err = e.q.Subscribers(e.ctx, "bad")
-		e.wantUnreadable("Subscribers", err, "job_subs", "bad")
-		_, err = send("good", "k0003")
-		e.wantUnreadable("a send again", err, "job_sends", "good/k0003")
-		if again, err := send("good", "k1"); err != nil || !again.Deduplicated || len(again.Jobs) != 0 || !slices.Equal(again.IDs, first.IDs) {
-			e.Errorf("a send again: %+v, %v", again, err)
-		}
-		if _, err := send("good", "last"); err != nil {
-			e.Fatal(err)
-		}
-		e.pass(far)
-		if report := e.duties(e.q); report.Expired != 2 { // k1 and last
-			e.Errorf("report %+v", report)
-		}
-	},
 	"a list of paused functions that cannot be read": func(e *env) {
 		e.pause("f")
 		e.pause("g")
