@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bytes"
 	"encoding/base64"
 	"strconv"
 	"time"
@@ -28,21 +29,10 @@ const requestDepth = 4
 // It bounds the stack that the parser may need before the parser sees b.
 func CheckJSON(b []byte, maxDepth int) error {
 	depth := 0
-	quoted := false
 	for i := 0; i < len(b); i++ {
-		c := b[i]
-		if quoted {
-			switch c {
-			case '\\':
-				i++
-			case '"':
-				quoted = false
-			}
-			continue
-		}
-		switch c {
+		switch b[i] {
 		case '"':
-			quoted = true
+			i = endOfString(b, i+1)
 		case '{', '[':
 			depth++
 			if depth > maxDepth {
@@ -58,13 +48,40 @@ func CheckJSON(b []byte, maxDepth int) error {
 	return nil
 }
 
+// endOfString returns the index of the quote that ends the string whose text begins at i, len(b) when
+// none does. It reads each byte a bounded number of times, however many escapes there are.
+func endOfString(b []byte, i int) int {
+	for quote := i; ; quote++ { // behind an escaped one
+		n := bytes.IndexByte(b[quote:], '"')
+		if n < 0 {
+			return len(b)
+		}
+		quote += n
+		for i < quote {
+			escape := bytes.IndexByte(b[i:quote], '\\')
+			if escape < 0 {
+				return quote
+			}
+			i += escape + 2
+		}
+		if i == quote {
+			return quote
+		}
+	}
+}
+
 // ParseObject reads the JSON object in b and calls field for each member in order. It rejects anything but one valid
 // object nested at most maxDepth deep, and members that are given twice. Errors are *FieldError.
 func ParseObject(b []byte, maxDepth int, field func(name string, v gjson.Result) error) error {
 	if err := CheckJSON(b, maxDepth); err != nil {
 		return err
 	}
-	return eachMember("", gjson.ParseBytes(b), field)
+	return Members(gjson.ParseBytes(b), field)
+}
+
+// Members does what ParseObject does with a value of a body that CheckJSON has accepted.
+func Members(v gjson.Result, field func(name string, v gjson.Result) error) error {
+	return eachMember("", v, field)
 }
 
 // UnknownField is the error for a member that the request does not have.

@@ -27,12 +27,17 @@ func fields(b []byte, field func(name string, v gjson.Result) error) error {
 	if len(b) == 0 {
 		return nil
 	}
-	return api.ParseObject(b, jobDepth, func(name string, v gjson.Result) error {
+	return api.ParseObject(b, jobDepth, nullIsAbsent(field))
+}
+
+// nullIsAbsent gives field no value for a member that is null, unless null is a value of it.
+func nullIsAbsent(field func(name string, v gjson.Result) error) func(string, gjson.Result) error {
+	return func(name string, v gjson.Result) error {
 		if v.Type == gjson.Null && name != "payload" && name != "result" {
 			return field(name, gjson.Result{})
 		}
 		return field(name, v)
-	})
+	}
 }
 
 // absent reports a field that was null.

@@ -27,13 +27,14 @@ func parseAppend(b []byte) (appendCall, error) {
 	if err := api.CheckJSON(b, jobDepth); err != nil {
 		return a, err
 	}
-	if entries := gjson.GetBytes(b, "entries"); !entries.Exists() {
-		it, err := parseItem(b)
+	root := gjson.ParseBytes(b)
+	if entries := root.Get("entries"); !entries.Exists() {
+		it, err := parseItem(root)
 		a.items = append(a.items, it)
 		return a, err
 	}
 	a.batch = true
-	err := fields(b, func(name string, v gjson.Result) error {
+	err := api.Members(root, nullIsAbsent(func(name string, v gjson.Result) error {
 		switch name {
 		case "entries":
 			return a.parseEntries(v)
@@ -41,7 +42,7 @@ func parseAppend(b []byte) (appendCall, error) {
 			return boolField(name, v, &a.atomic)
 		}
 		return api.UnknownField(name)
-	})
+	}))
 	return a, err
 }
 
@@ -50,7 +51,7 @@ func (a *appendCall) parseEntries(v gjson.Result) error {
 		return &api.FieldError{Field: "entries", Value: httpd.Clip(v.Raw), Allowed: "must be an array"}
 	}
 	v.ForEach(func(_, e gjson.Result) bool {
-		it, err := parseItem([]byte(e.Raw))
+		it, err := parseItem(e)
 		it.Err = err
 		a.items = append(a.items, it)
 		return len(a.items) <= logs.MaxBatchEntries
@@ -66,10 +67,10 @@ func (a *appendCall) parseEntries(v gjson.Result) error {
 	return nil
 }
 
-// parseItem reads {payload, id?, derive?, properties?, writer?, epoch?}.
-func parseItem(b []byte) (it logs.Item, err error) {
+// parseItem reads {payload, id?, derive?, properties?, writer?, epoch?} of a body that was checked.
+func parseItem(entry gjson.Result) (it logs.Item, err error) {
 	given := false
-	err = fields(b, func(name string, v gjson.Result) error {
+	err = api.Members(entry, nullIsAbsent(func(name string, v gjson.Result) error {
 		switch name {
 		case "payload":
 			given = true
@@ -106,7 +107,7 @@ func parseItem(b []byte) (it logs.Item, err error) {
 			return epochField(name, v, &it.Epoch)
 		}
 		return api.UnknownField(name)
-	})
+	}))
 	if err == nil && !given {
 		err = &api.FieldError{Field: "payload", Allowed: "is missing: must be base64 of the bytes"}
 	}

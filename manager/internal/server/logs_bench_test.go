@@ -1,0 +1,64 @@
+package server
+
+import (
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log/slog"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+)
+
+// BenchmarkLogAppend appends entries of 256 bytes with 64 callers, alone and in batches, without a
+// network.
+func BenchmarkLogAppend(b *testing.B) {
+	payload := base64.StdEncoding.EncodeToString(make([]byte, 256))
+	for _, batch := range []int{1, 16} {
+		b.Run(fmt.Sprint("batch=", batch), func(b *testing.B) {
+			discard := slog.New(slog.NewTextHandler(io.Discard, nil))
+			engine, err := walogs.Open(b.Context(), b.TempDir(), walogs.Options{Logger: discard})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = engine.Close() })
+			if _, _, err := engine.Put(b.Context(), "log", logs.Change{}); err != nil {
+				b.Fatal(err)
+			}
+			s, err := New(Options{Options: httpd.Options{Version: "v", Logger: discard}}, LogRoutes(engine))
+			if err != nil {
+				b.Fatal(err)
+			}
+			want := 201
+			if batch > 1 {
+				want = 200
+			}
+			var n atomic.Int64
+			b.ReportAllocs()
+			b.SetParallelism(32) // times two processors
+			b.RunParallel(func(pb *testing.PB) {
+				call := newBenchCall()
+				call.request.Headers[0].Value = api.ContentTypeJSON
+				var buf []byte
+				for pb.Next() {
+					buf = buf[:0]
+					for i := range batch {
+						buf = append(buf, `,{"id":"0123456789abcdef`[min(i, 1)^1:]...)
+						buf = strconv.AppendInt(buf, n.Add(1), 10)
+						buf = append(append(append(buf, `","payload":"`...), payload...), `"}`...)
+					}
+					if batch > 1 {
+						buf = append(append([]byte(`{"entries":[`), buf...), `]}`...)
+					}
+					s.bench(b, call, "/v1/logs/log/entries", buf, want)
+				}
+			})
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch), "ns/entry")
+		})
+	}
+}
