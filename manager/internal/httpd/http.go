@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -162,6 +163,9 @@ func (s *Server) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) 
 	if hr.ContentLength > int64(limit) {
 		return buf, bodyTooLarge(limit)
 	}
+	if !largeBody(hr) {
+		return s.readSmallBody(hr.Body, int(hr.ContentLength), buf)
+	}
 	body := hr.Body
 	if hr.ContentLength < 0 {
 		body = http.MaxBytesReader(hw, body, int64(limit))
@@ -181,6 +185,58 @@ func (s *Server) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) 
 		}
 	}
 }
+
+// readSmallBody reads a body of so many bytes. It takes memory as the body arrives, since an
+// announcement costs its sender nothing.
+func (s *Server) readSmallBody(body io.Reader, size int, buf []byte) ([]byte, *api.Problem) {
+	room := 0
+	defer func() { s.arriving.give(room) }()
+	for {
+		if len(buf) == room && room < size {
+			more := min(max(room, firstPiece), size-room)
+			if !s.arriving.take(more, room == 0) {
+				s.metrics.shed.Inc()
+				return buf, s.load.problem()
+			}
+			room += more
+		}
+		buf = slices.Grow(buf, max(room-len(buf), 1)) // one more byte, to see the end
+		n, err := body.Read(buf[len(buf):max(room, len(buf)+1)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, unreadableBody(err, size)
+		}
+	}
+}
+
+// firstPiece is the memory that a small body takes at its announcement, about as much as its
+// connection has for reading.
+const firstPiece = 4 << 10
+
+// arriving bounds the memory of small bodies that have not arrived in full. What a body takes first
+// always has room while each connection has one request, so that slow callers with larger ones
+// do not keep it out.
+type arriving struct {
+	first, more int64 // most bytes of all bodies when one takes its first piece, and when one takes more
+	bytes       atomic.Int64
+}
+
+func (a *arriving) take(n int, first bool) bool {
+	most := a.more
+	if first {
+		most = a.first
+	}
+	if a.bytes.Add(int64(n)) > most {
+		a.bytes.Add(-int64(n))
+		return false
+	}
+	return true
+}
+
+func (a *arriving) give(n int) { a.bytes.Add(-int64(n)) }
 
 // unreadableBody is how a body is answered that could not be read.
 func unreadableBody(err error, limit int) *api.Problem {

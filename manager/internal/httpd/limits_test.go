@@ -268,6 +268,54 @@ func TestLargeBodiesAreLoad(t *testing.T) {
 	s.eventually("none counts", func() bool { return s.server.load.busy.Load() == 0 })
 }
 
+// TestSmallBodiesTakeMemoryAsTheyArrive: an announcement takes little, what arrives is bounded, and
+// slow callers leave room for the small bodies of others.
+func TestSmallBodiesTakeMemoryAsTheyArrive(t *testing.T) {
+	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2, ReadTimeout: time.Hour}})
+	const head = "POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\n"
+	arriving := func(want int64) {
+		t.Helper()
+		s.eventually("so much memory is taken", func() bool { return s.server.arriving.bytes.Load() == want })
+	}
+	conns := []net.Conn{s.dial(), s.dial(), s.dial()}
+	for _, c := range conns {
+		s.send(c, head)
+	}
+	arriving(3 * firstPiece)
+	for _, c := range conns[:2] {
+		s.send(c, strings.Repeat(" ", freeBody-1))
+	}
+	// The third one's announcement took the room for the last growth of one of them.
+	refused := 0
+	s.eventually("one is refused", func() bool {
+		for _, c := range conns[:2] {
+			if err := c.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil {
+				continue
+			}
+			resp.Body.Close()
+			if refused++; resp.StatusCode != 503 || resp.Header.Get("retry-after") != "1" {
+				t.Errorf("%d %v", resp.StatusCode, resp.Header)
+			}
+		}
+		return refused == 1
+	})
+	arriving(freeBody + firstPiece)
+	if a := s.json("POST", "/new", strings.Repeat(" ", firstPiece)); a.status != 201 {
+		t.Errorf("a small body beside them: %d %s", a.status, a.body)
+	}
+	for _, c := range conns {
+		c.Close()
+	}
+	arriving(0)
+	if a := s.json("POST", "/new", strings.Repeat(" ", freeBody)); a.status != 201 {
+		t.Errorf("after them: %d %s", a.status, a.body)
+	}
+}
+
 // TestHeldRequestsAreNotLoad: as many waits as there may be requests at work do
 // not keep others out.
 func TestHeldRequestsAreNotLoad(t *testing.T) {

@@ -95,14 +95,15 @@ func (o Options) validate() error {
 // Server answers requests, those of a listener and those that come by Do. It is
 // safe for concurrent use.
 type Server struct {
-	opts    Options
-	log     *slog.Logger
-	routes  *router
-	metrics *metrics
-	load    load
-	limit   limiter
-	http    *http.Server
-	version []string // the header oncegate-manager
+	opts     Options
+	log      *slog.Logger
+	routes   *router
+	metrics  *metrics
+	load     load
+	arriving arriving
+	limit    limiter
+	http     *http.Server
+	version  []string // the header oncegate-manager
 
 	base      context.Context // ends when the server is stopped by force
 	stop      context.CancelFunc
@@ -125,6 +126,8 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.deadlines = deadlines{base: s.base, timeout: opts.WorkTimeout}
 	s.load.max = int64(opts.MaxInFlight)
+	s.arriving.more = int64(opts.MaxInFlight) * freeBody
+	s.arriving.first = s.arriving.more + int64(opts.MaxConnections)*firstPiece
 	starting := "starting"
 	s.ready.Store(&starting)
 	var err error
