@@ -17,11 +17,17 @@ import (
 // coalesces, the manager reserves, enqueues and commits in one transaction.
 func submissionStack(t *testing.T, target Target, mode string) *stack {
 	t.Helper()
-	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
-		"ledger":              "upstream",
+	return managerStack(t, target, mode, map[string]any{
 		"match":               []any{map[string]any{"methods": []string{"POST"}, "path": "/v1/jobs"}},
 		"pending_ttl_seconds": 5,
-	}}
+	})
+}
+
+// managerStack is a proxy in front of the manager's own API, whose ledger is that upstream.
+func managerStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
+	t.Helper()
+	plugin["ledger"] = "upstream"
+	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Error(err)
