@@ -39,7 +39,8 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	rounds := crashRoundsOr(t, 4)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(rounds)*10*time.Second)
 	defer cancel()
 	if _, err := l.Create(ctx, client.LogConfig{}); err != nil {
 		t.Fatal(err)
@@ -105,7 +106,6 @@ func TestLogsSurviveCrashes(t *testing.T) {
 		}
 		followed <- ids
 	}()
-	rounds := crashRoundsOr(t, 4)
 	for range rounds {
 		enough := answered.Load() + 1 + rand.Int64N(500)
 		waitFor(t, "entries are acknowledged", func() bool { return answered.Load() >= enough || t.Failed() })
