@@ -205,7 +205,7 @@ bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: witho
 PEERS_FLAGS ?=
 
 .PHONY: bench-peers
-bench-peers: test-deps programs ## compare ledger and queue with Redis, Postgres, etcd, asynq and River; results in build/peers
+bench-peers: test-deps programs ## compare ledger, queue and logs with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
 	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
 		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
@@ -213,6 +213,7 @@ bench-peers: test-deps programs ## compare ledger and queue with Redis, Postgres
 	build/peers-bench rounds -manager build/oncegate -callers 1 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench rounds -manager build/oncegate -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench jobs -manager build/oncegate -out build/peers $(PEERS_FLAGS)
+	build/peers-bench logs -manager build/oncegate -callers 1,64 -batches 0,16 -rounds 10 -out build/peers $(PEERS_FLAGS)
 
 .PHONY: clean
 clean: ## remove build/

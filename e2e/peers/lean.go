@@ -254,28 +254,12 @@ func (l *ledgerCalls) item(dst []byte, op api.Op, conn, n int) []byte {
 var contentLength = []byte("\r\nContent-Length: ")
 
 func (l *ledgerCalls) answer(b []byte) (int, error) {
-	head := bytes.Index(b, []byte("\r\n\r\n"))
-	if head < 0 {
-		return 0, nil
-	}
-	at := bytes.Index(b[:head], contentLength)
-	if at < 0 || !bytes.HasPrefix(b, []byte("HTTP/1.1 20")) {
-		return 0, fmt.Errorf("manager: %q", b[:min(len(b), 1000)])
-	}
-	size := 0
-	for _, c := range b[at+len(contentLength) : head] {
-		if c == '\r' {
-			break
-		}
-		size = size*10 + int(c-'0')
-	}
-	end := head + 4 + size
-	if len(b) < end {
-		return 0, nil
+	end, body, err := httpAnswer(b)
+	if err != nil || end == 0 {
+		return 0, err
 	}
 	if l.batch > 0 {
-		var err error
-		if l.answers, err = api.ViewRawAnswers(l.answers[:0], b[head+4:end]); err != nil {
+		if l.answers, err = api.ViewRawAnswers(l.answers[:0], body); err != nil {
 			return 0, err
 		}
 		if len(l.answers) != l.batch {
@@ -288,6 +272,30 @@ func (l *ledgerCalls) answer(b []byte) (int, error) {
 		}
 	}
 	return end, nil
+}
+
+// httpAnswer returns the length and the body of the manager's answer that b begins with, 0 while it
+// is not complete.
+func httpAnswer(b []byte) (end int, body []byte, err error) {
+	head := bytes.Index(b, []byte("\r\n\r\n"))
+	if head < 0 {
+		return 0, nil, nil
+	}
+	at := bytes.Index(b[:head], contentLength)
+	if at < 0 || !bytes.HasPrefix(b, []byte("HTTP/1.1 20")) {
+		return 0, nil, fmt.Errorf("manager: %q", b[:min(len(b), 1000)])
+	}
+	size := 0
+	for _, c := range b[at+len(contentLength) : head] {
+		if c == '\r' {
+			break
+		}
+		size = size*10 + int(c-'0')
+	}
+	if end = head + 4 + size; len(b) < end {
+		return 0, nil, nil
+	}
+	return end, b[head+4 : end], nil
 }
 
 // appendKey appends 32 bytes, another 32 for each run, connection and number.
