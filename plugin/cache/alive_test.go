@@ -46,7 +46,7 @@ func TestAliveListIsBounded(t *testing.T) {
 }
 
 // If the list says nothing, every VM counts as alive.
-func TestAliveWithoutAList(t *testing.T) {
+func TestAllVMsAreAliveWithoutAList(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{})
 	if !tab.Alive(1, 1) {
@@ -70,7 +70,7 @@ func TestAliveWithoutAList(t *testing.T) {
 }
 
 // VMs that beat at the same moment do not lose each other's beats.
-func TestBeatsAtOnce(t *testing.T) {
+func TestConcurrentBeatsAreNotLost(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
 		const vms = 8

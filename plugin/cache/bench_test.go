@@ -46,8 +46,8 @@ func frozenTable(touch int64) (*Table, Hash) {
 	return tab, hash
 }
 
-// TestHitAllocates: a hit allocates nothing but the host's values.
-func TestHitAllocates(t *testing.T) {
+// TestHitAllocatesOnlyHostValues: a hit allocates nothing but the host's values.
+func TestHitAllocatesOnlyHostValues(t *testing.T) {
 	tab, hash := frozenTable(defaultTouch)
 	var e Entry
 	ok := true
@@ -61,9 +61,9 @@ func TestHitAllocates(t *testing.T) {
 	}
 }
 
-// TestMissAllocates: once the buffers have grown, a reservation, its waiters and
+// TestMissAllocatesOnlyHostValues: once the buffers have grown, a reservation, its waiters and
 // its end allocate nothing but the host's values.
-func TestMissAllocates(t *testing.T) {
+func TestMissAllocatesOnlyHostValues(t *testing.T) {
 	h := &frozen{map[string]hostValue{}}
 	tab := New(h, Semantics{ZeroOverwrites: true, Usable: true}, Options{})
 	hash, token := hashOf(1, 1), tokenOf(1)

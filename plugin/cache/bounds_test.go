@@ -16,10 +16,10 @@ func digest(n int) (h Hash) {
 	return h
 }
 
-// TestBounds puts ten times as many distinct keys through the table as it
+// TestTableStaysWithinItsBounds puts ten times as many distinct keys through the table as it
 // holds, with answers of mixed sizes. Keys, entries and bytes stay bounded at
 // every moment; recent entries are found.
-func TestBounds(t *testing.T) {
+func TestTableStaysWithinItsBounds(t *testing.T) {
 	for _, o := range []Options{
 		{MaxEntries: 800, MaxBytes: 2 << 20},
 		{MaxEntries: 800, MaxBytes: 256 << 10, MaxResultBytes: 64 << 10},
@@ -77,9 +77,9 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestLayout: for all sizes records and answers fit into the bytes, and a region
+// TestLayoutFitsIntoTheBytes: for all sizes records and answers fit into the bytes, and a region
 // has room for the largest answer, if the whole table has.
-func TestLayout(t *testing.T) {
+func TestLayoutFitsIntoTheBytes(t *testing.T) {
 	for _, entries := range []int{1, 8, 9, 1000, 100000, 10000000} {
 		for _, total := range []int{minBytes, 100 << 10, 1 << 20, 64 << 20, 1<<31 - 1} {
 			for _, result := range []int{1, 1000, 576 << 10, 17 << 20} {
@@ -99,9 +99,9 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// TestFullestBuckets brings every bucket to its largest size: eight ways, a full
+// TestFullestBucketsFitIntoTheBytes brings every bucket to its largest size: eight ways, a full
 // list of waiters, and all bytes of the region in answers.
-func TestFullestBuckets(t *testing.T) {
+func TestFullestBucketsFitIntoTheBytes(t *testing.T) {
 	h := newHost(envoy)
 	o := Options{MaxEntries: 512, MaxBytes: 1 << 20, MaxResultBytes: 1 << 20}
 	tab := newTable(h, o)
@@ -133,9 +133,9 @@ func TestFullestBuckets(t *testing.T) {
 	}
 }
 
-// TestSweepShares: VMs continue each other's sweep. A table of another size starts
+// TestSweepsContinueEachOther: VMs continue each other's sweep. A table of another size starts
 // the sweep from the beginning, and a foreign state is replaced.
-func TestSweepShares(t *testing.T) {
+func TestSweepsContinueEachOther(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
 		first, second := newTable(h, small), newTable(h, small)

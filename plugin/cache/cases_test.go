@@ -87,7 +87,7 @@ func TestReserveFinishReplay(t *testing.T) {
 }
 
 // An empty answer is an answer, unlike one that is not kept.
-func TestEmptyAnswer(t *testing.T) {
+func TestEmptyAnswerIsKept(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	hash := hashOf(1, 1)
 	mustReserve(t, tab, hash, 1, 1)
@@ -121,7 +121,7 @@ func TestTerminalIsFinal(t *testing.T) {
 }
 
 // A stale attempt must not touch the reservation that followed it.
-func TestStaleAttempt(t *testing.T) {
+func TestStaleAttemptChangesNothing(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	hash := hashOf(1, 1)
 	mustReserve(t, tab, hash, 1, 1)
@@ -143,9 +143,9 @@ func TestStaleAttempt(t *testing.T) {
 	}
 }
 
-// TestForeignRecords: values of an older version or another filter under the
+// TestForeignRecordsCountAsEmpty: values of an older version or another filter under the
 // table's keys count as empty. They are overwritten, and their bytes are freed.
-func TestForeignRecords(t *testing.T) {
+func TestForeignRecordsCountAsEmpty(t *testing.T) {
 	valid := func() []byte {
 		h := newHost(envoy)
 		tab := newTable(h, small)
@@ -200,8 +200,8 @@ func TestForeignRecords(t *testing.T) {
 	}
 }
 
-// TestWaiterLimits: a queue counts once for each entry, and the bucket's list is bounded.
-func TestWaiterLimits(t *testing.T) {
+// TestWaitersAreBounded: a queue counts once for each entry, and the bucket's list is bounded.
+func TestWaitersAreBounded(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	hash := hashOf(1, 1)
 	mustReserve(t, tab, hash, 1, 1)
@@ -220,9 +220,9 @@ func TestWaiterLimits(t *testing.T) {
 	}
 }
 
-// TestTouch: a lookup writes the last use back only when it is stale, so a
+// TestLookupStoresOnlyAStaleLastUse: a lookup writes the last use back only when it is stale, so a
 // hot entry costs no writes.
-func TestTouch(t *testing.T) {
+func TestLookupStoresOnlyAStaleLastUse(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{MaxEntries: 32})
 	hash := hashOf(1, 1)

@@ -10,10 +10,10 @@ import (
 // sampleRecord is a record with every kind of way.
 func sampleRecord() *record {
 	r := &record{n: 2}
-	r.ways[0] = way{state: api.StatePending, sole: true, owner: 7, hash: Hash{1}, token: Token{2}, print: Fingerprint{3}, expires: 1 << 60, lastUse: 1<<60 - 1, held: 9}
-	r.ways[3] = way{state: api.StateCommitted, body: true, hash: Hash{4}, token: Token{5}, expires: -1, held: 1<<32 - 1}
-	r.ways[4] = way{state: api.StateRejected, body: true, held: 70, hash: Hash{6}}
-	r.ways[7] = way{held: 33}
+	r.ways[0] = way{state: api.StatePending, cacheOnly: true, owner: 7, hash: Hash{1}, token: Token{2}, print: Fingerprint{3}, expires: 1 << 60, lastUse: 1<<60 - 1, valueBytes: 9}
+	r.ways[3] = way{state: api.StateCommitted, body: true, hash: Hash{4}, token: Token{5}, expires: -1, valueBytes: 1<<32 - 1}
+	r.ways[4] = way{state: api.StateRejected, body: true, valueBytes: 70, hash: Hash{6}}
+	r.ways[7] = way{valueBytes: 33}
 	r.waiters[0] = waiter{0, 1<<32 - 1}
 	r.waiters[1] = waiter{0, 0}
 	return r
@@ -40,7 +40,7 @@ func TestRecordRoundTrip(t *testing.T) {
 // change needs a new recordVersion.
 func TestRecordGolden(t *testing.T) {
 	r := &record{n: 1}
-	r.ways[2] = way{state: api.StatePending, sole: true, owner: 0x01020304, hash: Hash{0xaa}, token: Token{0xbb}, print: Fingerprint{0xcc}, expires: 5, lastUse: 4, held: 6}
+	r.ways[2] = way{state: api.StatePending, cacheOnly: true, owner: 0x01020304, hash: Hash{0xaa}, token: Token{0xbb}, print: Fingerprint{0xcc}, expires: 5, lastUse: 4, valueBytes: 6}
 	r.waiters[0] = waiter{2, 9}
 	zeros := bytes.Repeat([]byte{0}, 15)
 	want := append([]byte{'o', 'g', 2, 1, 1, 2, 1, 1, 1, 2, 3, 4, 0xaa}, zeros...)

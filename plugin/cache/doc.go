@@ -69,12 +69,12 @@
 // Until then this proxy does not coalesce duplicates of that key.
 //
 // Some entries are never evicted before their time: those without a ledger
-// (Reservation.Sole), and those whose outcome the ledger does not know yet
-// (Outcome.Sole, until Settle). Reserve answers Full when all ways of the bucket
+// (Reservation.CacheOnly), and those whose outcome the ledger does not know yet
+// (Outcome.CacheOnly, until Settle). Reserve answers Full when all ways of the bucket
 // are taken, or when the region has no room for an answer of typical size. That room
 // is set aside with the reservation. Only a larger answer may find no room; the
 // table then remembers that the request ran, without its answer. Stats counts both
-// cases: Refused and Unkept.
+// cases: Refused and AnswersDropped.
 //
 // Records of another version, and foreign values under the table's keys, count as
 // empty and are overwritten. Gates of one vm_id with tables of different sizes look

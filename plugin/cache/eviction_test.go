@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestNotKept: an answer that is too large for the table leaves no entry if a
+// TestAnswerThatIsNotKeptLeavesNoEntry: an answer that is too large for the table leaves no entry if a
 // ledger has it. If nothing else remembers that the request ran, it leaves an entry
 // without body.
-func TestNotKept(t *testing.T) {
+func TestAnswerThatIsNotKeptLeavesNoEntry(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
 	huge := strings.Repeat("x", minBytes)
@@ -19,14 +19,14 @@ func TestNotKept(t *testing.T) {
 			hash = hashOf(1, 2)
 		}
 		r := reservation(hash, 1)
-		r.Sole = sole
+		r.CacheOnly = sole
 		var e Entry
-		if res, _ := tab.Reserve(r, 1, &e); res != Created || e.Sole != sole {
+		if res, _ := tab.Reserve(r, 1, &e); res != Created || e.CacheOnly != sole {
 			t.Fatal(res, e)
 		}
 		tab.AddWaiter(&hash, 4, 1)
 		o := outcome(hash, 1, huge)
-		o.Sole = sole
+		o.CacheOnly = sole
 		if res, wake := tab.Finish(o, 2); res != Done || len(wake) != 1 {
 			t.Errorf("Finish = %d, woken %v", res, wake)
 		}
@@ -40,9 +40,9 @@ func TestNotKept(t *testing.T) {
 	}
 }
 
-// TestOverAtOnce: an outcome that has expired already ends the reservation and
+// TestExpiredOutcomeLeavesNoEntry: an outcome that has expired already ends the reservation and
 // leaves no entry.
-func TestOverAtOnce(t *testing.T) {
+func TestExpiredOutcomeLeavesNoEntry(t *testing.T) {
 	for _, sole := range []bool{false, true} {
 		h := newHost(envoy)
 		tab := newTable(h, small)
@@ -50,7 +50,7 @@ func TestOverAtOnce(t *testing.T) {
 		mustReserve(t, tab, hash, 1, 1)
 		tab.AddWaiter(&hash, 4, 1)
 		o := outcome(hash, 1, "answer")
-		o.Expires, o.Sole = 2, sole
+		o.Expires, o.CacheOnly = 2, sole
 		calls := h.gets + h.sets
 		if res, wake := tab.Finish(o, 2); res != Done || len(wake) != 1 {
 			t.Errorf("Finish = %d, woken %v", res, wake)
@@ -126,13 +126,13 @@ func TestBytesEvictionOrder(t *testing.T) {
 	}
 }
 
-// TestSoleIsNotEvicted: without a ledger the table refuses a new request rather
+// TestEntriesWithoutALedgerAreNotEvicted: without a ledger the table refuses a new request rather
 // than forget one that runs.
-func TestSoleIsNotEvicted(t *testing.T) {
+func TestEntriesWithoutALedgerAreNotEvicted(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	for i := 1; i <= Ways; i++ {
 		r := reservation(hashOf(1, i), i)
-		r.Sole = true
+		r.CacheOnly = true
 		var e Entry
 		if res, _ := tab.Reserve(r, 1, &e); res != Created {
 			t.Fatal(res)
@@ -153,10 +153,10 @@ func TestSoleIsNotEvicted(t *testing.T) {
 	}
 }
 
-// TestSoleIsRefused: entries without a ledger are not evicted for other entries'
+// TestReserveWithoutALedgerIsRefusedWhenFull: entries without a ledger are not evicted for other entries'
 // bytes. A reservation is refused if there is no room for its answer, until an entry
 // expires. Entries with a ledger are evicted.
-func TestSoleIsRefused(t *testing.T) {
+func TestReserveWithoutALedgerIsRefusedWhenFull(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
 		tab := newTable(h, Options{MaxEntries: 128, MaxBytes: minBytes, MaxResultBytes: 30000})
@@ -164,14 +164,14 @@ func TestSoleIsRefused(t *testing.T) {
 		one := func(i int, sole bool) Result {
 			t.Helper()
 			res := reservation(hashOf(i, i), i)
-			res.Sole = sole
+			res.CacheOnly = sole
 			var e Entry
 			got, _ := tab.Reserve(res, int64(i), &e)
 			if got != Created {
 				return got
 			}
 			o := outcome(hashOf(i, i), i, large)
-			o.Sole = sole
+			o.CacheOnly = sole
 			if res, _ := tab.Finish(o, int64(i)); res != Done {
 				t.Fatalf("%s: Finish = %d", r.name, res)
 			}
@@ -191,7 +191,7 @@ func TestSoleIsRefused(t *testing.T) {
 				}
 			}
 		}
-		if full == 0 || tab.Stats().Refused != uint64(full) || tab.Stats().Evictions != 2 || tab.Stats().Unkept != 0 {
+		if full == 0 || tab.Stats().Refused != uint64(full) || tab.Stats().Evictions != 2 || tab.Stats().AnswersDropped != 0 {
 			t.Errorf("%s: %d were refused, %+v", r.name, full, tab.Stats())
 		}
 		for i := 1; i <= 15; i++ {
@@ -207,14 +207,14 @@ func TestSoleIsRefused(t *testing.T) {
 	}
 }
 
-// TestGiveBack: if an answer is far smaller than the bytes set aside for it, the rest
+// TestUnusedBytesAreGivenBack: if an answer is far smaller than the bytes set aside for it, the rest
 // is free for the next one, and the table expects smaller answers.
-func TestGiveBack(t *testing.T) {
+func TestUnusedBytesAreGivenBack(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, Options{MaxEntries: 128, MaxBytes: 2 * minBytes, MaxResultBytes: 50000})
 	for i := 1; i <= 100; i++ {
 		r := reservation(hashOf(i%16, i), i)
-		r.Sole = true
+		r.CacheOnly = true
 		var e Entry
 		if res, _ := tab.Reserve(r, int64(i), &e); res != Created {
 			t.Fatalf("Reserve %d = %d", i, res)
@@ -224,21 +224,21 @@ func TestGiveBack(t *testing.T) {
 			size = 40000
 		}
 		o := outcome(hashOf(i%16, i), i, strings.Repeat("x", size))
-		o.Sole = true
+		o.CacheOnly = true
 		if res, _ := tab.Finish(o, int64(i)); res != Done {
 			t.Fatalf("Finish %d = %d", i, res)
 		}
 	}
-	if s := tab.Stats(); s.Unkept+s.Refused > 0 {
+	if s := tab.Stats(); s.AnswersDropped+s.Refused > 0 {
 		t.Errorf("%+v", s)
 	}
 	checkHeld(t, h, tab)
 }
 
-// TestDiesMakingRoom: a VM may die at any step while it makes room for an answer.
+// TestBytesStayAccountedForIfAVMDies: a VM may die at any step while it makes room for an answer.
 // The bytes stay accounted for. Bytes that it took and did not use are freed by the
 // next round of the sweep after its reservation is over.
-func TestDiesMakingRoom(t *testing.T) {
+func TestBytesStayAccountedForIfAVMDies(t *testing.T) {
 	o := Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 30000}
 	for _, r := range usableHosts {
 		for step, died := 0, true; died; step++ {
@@ -291,9 +291,9 @@ func TestDiesMakingRoom(t *testing.T) {
 	}
 }
 
-// TestRestored: an entry that lost its answer to a VM that died while it made
+// TestLostAnswerIsRestoredFromTheLedger: an entry that lost its answer to a VM that died while it made
 // room gets it back from the ledger.
-func TestRestored(t *testing.T) {
+func TestLostAnswerIsRestoredFromTheLedger(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
 	hash, token := hashOf(1, 1), tokenOf(1)

@@ -13,10 +13,10 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// TestHammerOnce: eight VMs run the same keys concurrently, as the gate does. Every
+// TestHammerRunsEachKeyOnce: eight VMs run the same keys concurrently, as the gate does. Every
 // key is executed exactly once more than it was released, and all VMs get the same
 // answer. Every VM that waits is woken: a lost wake-up hangs the test.
-func TestHammerOnce(t *testing.T) {
+func TestHammerRunsEachKeyOnce(t *testing.T) {
 	const vms, keys, releases = 8, 40, 2
 	for _, r := range usableHosts {
 		t.Run(r.name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestHammerOnce(t *testing.T) {
 				token := tokenOf(int(tokens.Add(1)))
 				for {
 					var e Entry
-					res, woken := tab.Reserve(&Reservation{Hash: hash, Token: token, Owner: uint32(vm), Expires: 1 << 40, Sole: true}, 1, &e)
+					res, woken := tab.Reserve(&Reservation{Hash: hash, Token: token, Owner: uint32(vm), Expires: 1 << 40, CacheOnly: true}, 1, &e)
 					notify(woken)
 					switch {
 					case res == Created:
@@ -69,7 +69,7 @@ func TestHammerOnce(t *testing.T) {
 							if n <= releases {
 								res, woken = tab.Release(&hash, &token, 1)
 							} else {
-								res, woken = tab.Finish(&Outcome{Hash: hash, Token: token, State: api.StateCommitted, Expires: 1 << 40, Sole: true, Raw: []byte(want(k))}, 1)
+								res, woken = tab.Finish(&Outcome{Hash: hash, Token: token, State: api.StateCommitted, Expires: 1 << 40, CacheOnly: true, Raw: []byte(want(k))}, 1)
 							}
 							notify(woken)
 							if res != Contended {
@@ -134,10 +134,10 @@ func TestHammerOnce(t *testing.T) {
 	}
 }
 
-// TestHammerEverything mixes all operations, sizes, expiries and evictions, with
+// TestHammerOfAllOperations mixes all operations, sizes, expiries and evictions, with
 // and without host failures. Nothing panics, no entry ever answers with another
 // entry's body, and in the end everything is within its bounds.
-func TestHammerEverything(t *testing.T) {
+func TestHammerOfAllOperations(t *testing.T) {
 	const vms, rounds = 6, 1500
 	for _, r := range usableHosts {
 		for _, failures := range []bool{false, true} {
@@ -187,7 +187,7 @@ func TestHammerEverything(t *testing.T) {
 									t.Errorf("entry %x of %x answers %.80q", e.Hash, e.Token, got)
 								}
 							default:
-								res, _ := tab.Reserve(&Reservation{Hash: hash, Token: token, Owner: uint32(vm), Expires: now + 20 + int64(rnd.IntN(100)), Sole: rnd.IntN(4) == 0}, now, &e)
+								res, _ := tab.Reserve(&Reservation{Hash: hash, Token: token, Owner: uint32(vm), Expires: now + 20 + int64(rnd.IntN(100)), CacheOnly: rnd.IntN(4) == 0}, now, &e)
 								if res != Created && rnd.IntN(3) > 0 {
 									continue
 								}
@@ -200,7 +200,7 @@ func TestHammerEverything(t *testing.T) {
 									size = rnd.IntN(30000)
 								}
 								tab.Finish(&Outcome{Hash: hash, Token: token, State: api.StateCommitted, Expires: now + int64(rnd.IntN(200)),
-									Sole: rnd.IntN(4) == 0, Learned: rnd.IntN(2) == 0, Raw: body(hash, token, size)}, now)
+									CacheOnly: rnd.IntN(4) == 0, Learned: rnd.IntN(2) == 0, Raw: body(hash, token, size)}, now)
 							}
 						}
 					})

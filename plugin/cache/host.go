@@ -73,7 +73,7 @@ func (t *Table) accept(v *view, bucket int, value []byte, cas uint32, st Status)
 			v.rec = record{}
 			v.freed = [Ways]bool{true, true, true, true, true, true, true, true}
 		}
-		v.units = t.units(v.rec.held(-1))
+		v.units = t.units(v.rec.valueBytes(-1))
 		return true
 	}
 	return false
@@ -194,7 +194,7 @@ func (t *Table) retract(bucket, slot int, h *Hash, token *Token) bool {
 func (t *Table) erase(v *view, slot int) {
 	w := &v.rec.ways[slot]
 	if w.body && t.retract(v.bucket, slot, &w.hash, &w.token) {
-		w.held = 0
+		w.valueBytes = 0
 	}
 	w.clear()
 }
@@ -217,11 +217,11 @@ func (t *Table) inspectFreed(v *view) {
 			v.freed[slot] = false
 		case st == NotFound || len(value) <= len(scratch):
 			v.freed[slot] = false
-			if w.waste() {
-				w.held = 0
+			if w.hasUnneededBytes() {
+				w.valueBytes = 0
 			}
 		default:
-			w.held = max(w.held, uint32(len(value)))
+			w.valueBytes = max(w.valueBytes, uint32(len(value)))
 			v.freedCAS[slot] = cas
 			// If it is the entry's answer, its owner has just put it there and is about to finish.
 			v.freed[slot] = !valueOf(value, &w.hash, &w.token)
@@ -252,7 +252,7 @@ func (r *record) victim(now int64, pending bool) int {
 		switch {
 		case !w.live(now):
 			return i
-		case w.sole:
+		case w.cacheOnly:
 		case w.state.Terminal():
 			if terminal < 0 || w.lastUse < r.ways[terminal].lastUse {
 				terminal = i

@@ -149,7 +149,7 @@ func TestProbeTellsHostsApart(t *testing.T) {
 
 // A scratch key that was created in another way must not mislead the probe: on a
 // host that compares zero like any other number, a key may have the number 0.
-func TestProbeWithNumberZero(t *testing.T) {
+func TestProbeIsNotMisledByNumberZero(t *testing.T) {
 	h := newHost(proxytest)
 	if st := h.Set(defaultPrefix+scratchSuffix, []byte{7}, 1<<32-1); st != OK {
 		t.Fatal(st)
@@ -162,7 +162,7 @@ func TestProbeWithNumberZero(t *testing.T) {
 	}
 }
 
-func TestProbesAtOnce(t *testing.T) {
+func TestConcurrentProbesAgree(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
 		want := Semantics{ZeroOverwrites: r.zeroOverwrites, Usable: true}
@@ -180,9 +180,9 @@ func TestProbesAtOnce(t *testing.T) {
 	}
 }
 
-// TestUnusableHosts: if shared data fails, or offers no create-if-absent, every
+// TestUnusableHostsAreReported: if shared data fails, or offers no create-if-absent, every
 // operation reports that. Reserve never claims to have reserved.
-func TestUnusableHosts(t *testing.T) {
+func TestUnusableHostsAreReported(t *testing.T) {
 	failing := newHost(envoy)
 	failing.before = func(string, string) Status { return Failed }
 	readOnly := newHost(envoy)
@@ -215,10 +215,10 @@ func TestUnusableHosts(t *testing.T) {
 	}
 }
 
-// TestCreateRace lets a second VM reserve, and change its bucket a few times, at
+// TestOnlyOneVMCreatesAnEntry lets a second VM reserve, and change its bucket a few times, at
 // every step between the first VM's look at an absent bucket and its set, for many
 // values of the host's counter. Only one VM may have created the entry.
-func TestCreateRace(t *testing.T) {
+func TestOnlyOneVMCreatesAnEntry(t *testing.T) {
 	starts := []uint32{1, 2, 1000, 1<<31 - 20, 1 << 31, 1<<32 - 40}
 	for d := uint32(0); d < 16; d++ {
 		starts = append(starts, 1<<31-8+d, 1<<32-16+d)

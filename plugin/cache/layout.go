@@ -69,33 +69,37 @@ func (l *layout) bucket(h *Hash) int {
 // next one is made.
 func (t *Table) recordKey(bucket int) string {
 	b := append(append(t.key[:0], t.prefix...), ".0."...)
-	return t.keep(appendDecimal(b, bucket))
+	return t.keyString(appendDecimal(b, bucket))
 }
 
 // valueKey returns the key of the value of a way.
 func (t *Table) valueKey(bucket, slot int) string {
 	b := append(append(t.key[:0], t.prefix...), ".0."...)
 	b = appendDecimal(b, bucket)
-	return t.keep(append(b, '.', byte('0'+slot)))
+	return t.keyString(append(b, '.', byte('0'+slot)))
 }
 
 // regionKey returns the key of a region's record.
 func (t *Table) regionKey(region int) string {
 	b := append(append(t.key[:0], t.prefix...), ".r."...)
-	return t.keep(appendDecimal(b, region))
+	return t.keyString(appendDecimal(b, region))
 }
 
-func (t *Table) sweepKey() string { return t.keep(append(append(t.key[:0], t.prefix...), ".s"...)) }
+func (t *Table) sweepKey() string {
+	return t.keyString(append(append(t.key[:0], t.prefix...), ".s"...))
+}
 
-func (t *Table) aliveKey() string { return t.keep(append(append(t.key[:0], t.prefix...), ".v"...)) }
+func (t *Table) aliveKey() string {
+	return t.keyString(append(append(t.key[:0], t.prefix...), ".v"...))
+}
 
 func (t *Table) scratchKey() string {
-	return t.keep(append(append(t.key[:0], t.prefix...), scratchSuffix...))
+	return t.keyString(append(append(t.key[:0], t.prefix...), scratchSuffix...))
 }
 
-// keep returns the key buffer as a string without a copy, because SharedData does
-// not keep keys.
-func (t *Table) keep(b []byte) string {
+// keyString returns the key buffer as a string without a copy, because SharedData
+// does not keep keys.
+func (t *Table) keyString(b []byte) string {
 	t.key = b
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }

@@ -199,7 +199,7 @@ func run(t *rapid.T, r rules, o Options) {
 				return
 			}
 			want.lastUse = now
-			if e.State != want.state || e.Expires != want.expires || e.Sole != want.sole || (e.Token != want.token && want.state == api.StatePending) {
+			if e.State != want.state || e.Expires != want.expires || e.CacheOnly != want.sole || (e.Token != want.token && want.state == api.StatePending) {
 				t.Fatalf("Lookup = %+v, the model has %+v", e, want)
 			}
 			m.compareBody(t, vm, &e, want)
@@ -213,7 +213,7 @@ func run(t *rapid.T, r rules, o Options) {
 			} else {
 				token = fresh(hash)
 			}
-			res := Reservation{Hash: hash, Token: token, Owner: 7, Expires: now + int64(rapid.IntRange(1, 400).Draw(t, "ttl")), Sole: rapid.IntRange(0, 3).Draw(t, "sole") == 0}
+			res := Reservation{Hash: hash, Token: token, Owner: 7, Expires: now + int64(rapid.IntRange(1, 400).Draw(t, "ttl")), CacheOnly: rapid.IntRange(0, 3).Draw(t, "sole") == 0}
 			var e Entry
 			vm := tab()
 			refused := vm.Stats().Refused
@@ -258,7 +258,7 @@ func run(t *rapid.T, r rules, o Options) {
 			}
 			m.sync(t, vm, hash, false, now)
 			sameQueues("Reserve", wake, woken)
-			entries[hash] = &modelEntry{state: api.StatePending, sole: res.Sole, token: token, expires: res.Expires, lastUse: now}
+			entries[hash] = &modelEntry{state: api.StatePending, sole: res.CacheOnly, token: token, expires: res.Expires, lastUse: now}
 		},
 		"wait": func(t *rapid.T) {
 			hash, b := pick()
@@ -315,7 +315,7 @@ func run(t *rapid.T, r rules, o Options) {
 				slot := rec.find(&hash)
 				w := rec.ways[slot]
 				m.bucket(b)[hash] = &modelEntry{
-					state: w.state, sole: w.sole, token: w.token, expires: w.expires, lastUse: w.lastUse, waiters: rec.takeWaiters(slot, nil),
+					state: w.state, sole: w.cacheOnly, token: w.token, expires: w.expires, lastUse: w.lastUse, waiters: rec.takeWaiters(slot, nil),
 				}
 			case have == nil:
 				if got != Gone {
@@ -359,12 +359,12 @@ func run(t *rapid.T, r rules, o Options) {
 			hash, b := pick()
 			entries := m.bucket(b)
 			oc := Outcome{
-				Hash:    hash,
-				Token:   someToken(hash),
-				State:   rapid.SampledFrom([]api.State{api.StateCommitted, api.StateRejected, api.StateUnknown}).Draw(t, "state"),
-				Expires: now + int64(rapid.IntRange(1, 900).Draw(t, "ttl")),
-				Sole:    rapid.IntRange(0, 3).Draw(t, "sole") == 0,
-				Learned: rapid.Bool().Draw(t, "learned"),
+				Hash:      hash,
+				Token:     someToken(hash),
+				State:     rapid.SampledFrom([]api.State{api.StateCommitted, api.StateRejected, api.StateUnknown}).Draw(t, "state"),
+				Expires:   now + int64(rapid.IntRange(1, 900).Draw(t, "ttl")),
+				CacheOnly: rapid.IntRange(0, 3).Draw(t, "sole") == 0,
+				Learned:   rapid.Bool().Draw(t, "learned"),
 			}
 			size := rapid.SampledFrom([]int{-1, 0, 1, 500, 3000, m.largest / 9, m.largest / 4, m.largest / 3, m.largest - valueHeader, m.largest - valueHeader + 1}).Draw(t, "size")
 			if oc.State == api.StateUnknown {
@@ -374,7 +374,7 @@ func run(t *rapid.T, r rules, o Options) {
 				oc.Raw = bytes.Repeat([]byte(fmt.Sprintf("%x", oc.Token[12:])), size/8+1)[:size]
 			}
 			vm := tab()
-			unkept := vm.Stats().Unkept
+			unkept := vm.Stats().AnswersDropped
 			got, wake := vm.Finish(&oc, now)
 			have := entries[hash]
 			var woken []uint32
@@ -406,17 +406,17 @@ func run(t *rapid.T, r rules, o Options) {
 			}
 			sameQueues("Finish", wake, woken)
 			delete(entries, hash)
-			noRoom := vm.Stats().Unkept > unkept
+			noRoom := vm.Stats().AnswersDropped > unkept
 			tooLarge := size+valueHeader > m.largest
 			if tooLarge && !noRoom {
 				t.Fatalf("%d bytes were kept, at most %d may be", size, m.largest)
 			}
 			m.sync(t, vm, hash, noRoom && !tooLarge, now)
 			kept := oc.Raw != nil && !noRoom
-			if !kept && !oc.Sole {
+			if !kept && !oc.CacheOnly {
 				return
 			}
-			e := &modelEntry{state: oc.State, sole: oc.Sole, token: oc.Token, expires: oc.Expires, lastUse: now}
+			e := &modelEntry{state: oc.State, sole: oc.CacheOnly, token: oc.Token, expires: oc.Expires, lastUse: now}
 			if kept {
 				spent[oc.Token] = true
 				e.body = append([]byte{}, oc.Raw...)
@@ -449,8 +449,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// TestModel: the table is a map with TTL and LRU per bucket, on every host.
-func TestModel(t *testing.T) {
+// TestTableBehavesAsAMapWithTTLAndLRU: the table is a map with TTL and LRU per bucket, on every host.
+func TestTableBehavesAsAMapWithTTLAndLRU(t *testing.T) {
 	for _, r := range usableHosts {
 		t.Run(r.name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
@@ -483,12 +483,12 @@ func checkHeld(t interface{ Fatalf(string, ...any) }, h *host, tab *Table) {
 				t.Fatalf("the record of bucket %d cannot be read: %x", set, v.data)
 			}
 			for slot := range r.ways {
-				held := int(r.ways[slot].held)
+				held := int(r.ways[slot].valueBytes)
 				if n := len(h.m[tab.valueKey(set, slot)].data); n > max(held, len(scratch)) {
 					t.Fatalf("bucket %d, way %d holds %d bytes, its record says %+v", set, slot, n, r.ways[slot])
 				}
 			}
-			if units := tab.units(r.held(-1)); units > g.share(i) {
+			if units := tab.units(r.valueBytes(-1)); units > g.share(i) {
 				t.Fatalf("bucket %d holds %d units, its share is %d", set, units, g.share(i))
 			}
 		}

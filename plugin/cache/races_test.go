@@ -8,9 +8,9 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// TestFinishLosesBucketOnce lets another VM change the bucket between the
+// TestFinishWakesAWaiterThatJoinsLate lets another VM change the bucket between the
 // finisher's read and its write: a waiter that joins then must be woken.
-func TestFinishLosesBucketOnce(t *testing.T) {
+func TestFinishWakesAWaiterThatJoinsLate(t *testing.T) {
 	for _, r := range usableHosts {
 		h := newHost(r)
 		owner, other := newTable(h, small), newTable(h, small)
@@ -39,10 +39,10 @@ func TestFinishLosesBucketOnce(t *testing.T) {
 	}
 }
 
-// TestFinishLosesEntry: between the finisher's answer and its record, the
+// TestLateAnswerDoesNotHarmAnother: between the finisher's answer and its record, the
 // entry is evicted and its way is another's. The answer must not stay in the
 // other's way, and the other's own answer must not be harmed.
-func TestFinishLosesEntry(t *testing.T) {
+func TestLateAnswerDoesNotHarmAnother(t *testing.T) {
 	for _, r := range usableHosts {
 		for _, beforeValue := range []bool{false, true} {
 			h := newHost(r)
@@ -83,9 +83,9 @@ func TestFinishLosesEntry(t *testing.T) {
 	}
 }
 
-// TestFinishMovesOn: as TestFinishLosesEntry, but there is a terminal entry whose way
+// TestLateAnswerMovesToAFreeWay: as TestLateAnswerDoesNotHarmAnother, but there is a terminal entry whose way
 // the late outcome may take. Its answer is then in that way, and in no other.
-func TestFinishMovesOn(t *testing.T) {
+func TestLateAnswerMovesToAFreeWay(t *testing.T) {
 	for _, r := range usableHosts {
 		for _, beforeValue := range []bool{false, true} {
 			h := newHost(r)
@@ -124,10 +124,10 @@ func TestFinishMovesOn(t *testing.T) {
 	}
 }
 
-// TestDeadOwner: a VM that traps between writing its answer and recording it
+// TestBytesOfADeadOwnerAreFreed: a VM that traps between writing its answer and recording it
 // leaves a pending entry and bytes for which no record accounts. The entry ends by
 // its expiry. The sweep or the next owner of the way clears the bytes.
-func TestDeadOwner(t *testing.T) {
+func TestBytesOfADeadOwnerAreFreed(t *testing.T) {
 	for _, r := range usableHosts {
 		for _, swept := range []bool{false, true} {
 			h := newHost(r)
@@ -162,9 +162,9 @@ func TestDeadOwner(t *testing.T) {
 	}
 }
 
-// TestSweepSparesFinisher: a sweep that comes between a finisher's answer and
+// TestSweepSparesAnAnswerBeingWritten: a sweep that comes between a finisher's answer and
 // its record leaves the answer alone, and accounts for it.
-func TestSweepSparesFinisher(t *testing.T) {
+func TestSweepSparesAnAnswerBeingWritten(t *testing.T) {
 	h := newHost(envoy)
 	owner, sweeper := newTable(h, small), newTable(h, small)
 	hash := hashOf(1, 1)
@@ -198,9 +198,9 @@ func TestSweepSparesFinisher(t *testing.T) {
 	}
 }
 
-// TestSweepLosesBucket: a sweep that loses the race for a bucket wakes nobody;
+// TestSweepThatLosesABucketWakesNobody: a sweep that loses the race for a bucket wakes nobody;
 // the one that wins does.
-func TestSweepLosesBucket(t *testing.T) {
+func TestSweepThatLosesABucketWakesNobody(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
 	hash := hashOf(1, 1)
@@ -222,9 +222,9 @@ func TestSweepLosesBucket(t *testing.T) {
 	}
 }
 
-// TestFillSparesVictim: an outcome from the ledger that needs another entry's
+// TestLearnedOutcomeSparesItsVictim: an outcome from the ledger that needs another entry's
 // way, but loses the race for it, does not touch that entry's answer.
-func TestFillSparesVictim(t *testing.T) {
+func TestLearnedOutcomeSparesItsVictim(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
 	for i := 1; i <= Ways; i++ {
@@ -257,9 +257,9 @@ func TestFillSparesVictim(t *testing.T) {
 	}
 }
 
-// TestContention: if every set loses, each operation gives up after a bounded
+// TestContentionIsReported: if every set loses, each operation gives up after a bounded
 // number of calls, reports that, and leaves no answer behind.
-func TestContention(t *testing.T) {
+func TestContentionIsReported(t *testing.T) {
 	h := newHost(envoy)
 	tab := newTable(h, small)
 	hash, token := hashOf(1, 1), tokenOf(1)
@@ -307,10 +307,10 @@ func TestContention(t *testing.T) {
 	}
 }
 
-// TestShareIsNotLost: another VM looks for room, or sweeps, at every step of an
+// TestShareOfAnAnswerIsNotLost: another VM looks for room, or sweeps, at every step of an
 // answer's way to its share and its record. The bytes stay accounted for, and
 // the answer is there.
-func TestShareIsNotLost(t *testing.T) {
+func TestShareOfAnAnswerIsNotLost(t *testing.T) {
 	o := Options{MaxEntries: 24, MaxBytes: minBytes, MaxResultBytes: 30000}
 	for _, r := range usableHosts {
 		for _, sweep := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 //
 //	record := 'o' 'g' version ways(1) waiters(1) way* waiter*
 //	way    := slot(1) state(1) flags(1) owner(4) hash(16) token(16)
-//	          fingerprint(16) expires(8) last use(8) held(4)
+//	          fingerprint(16) expires(8) last use(8) value bytes(4)
 //	waiter := slot(1) queue(4)
 //
 // Integers are big endian. Ways come in the order of their slots. Empty ways are
@@ -22,35 +22,35 @@ const (
 	waiterSize    = 5
 	maxRecord     = headerSize + Ways*waySize + MaxWaiters*waiterSize
 
-	offState   = 1
-	offFlags   = 2
-	offOwner   = 3
-	offHash    = 7
-	offToken   = 23
-	offPrint   = 39
-	offExpires = 55
-	offLastUse = 63
-	offHeld    = 71
+	offState      = 1
+	offFlags      = 2
+	offOwner      = 3
+	offHash       = 7
+	offToken      = 23
+	offPrint      = 39
+	offExpires    = 55
+	offLastUse    = 63
+	offValueBytes = 71
 
-	flagSole = 1
-	flagBody = 2
+	flagCacheOnly = 1
+	flagBody      = 2
 )
 
 // way is one slot of a bucket.
 type way struct {
-	state   api.State // StateNone: no entry
-	sole    bool
-	body    bool // the way's value is the entry's answer
-	owner   uint32
-	hash    Hash
-	token   Token
-	print   Fingerprint
-	expires int64
-	lastUse int64
-	// held is how many bytes this way's value may hold: the entry's answer, the
+	state     api.State // StateNone: no entry
+	cacheOnly bool
+	body      bool // the way's value is the entry's answer
+	owner     uint32
+	hash      Hash
+	token     Token
+	print     Fingerprint
+	expires   int64
+	lastUse   int64
+	// valueBytes is how many bytes this way's value may hold: the entry's answer, the
 	// answer of an entry that has left, or room that is set aside for the answer of
 	// a pending entry. The sum over a bucket is always an upper bound.
-	held uint32
+	valueBytes uint32
 }
 
 func (w *way) live(now int64) bool { return w.exists() && w.expires > now }
@@ -62,11 +62,13 @@ func (w *way) pending() bool { return w.state == api.StatePending }
 // over tells whether the entry's time is over.
 func (w *way) over(now int64) bool { return w.exists() && w.expires <= now }
 
-// waste tells whether the way accounts for bytes that no entry needs.
-func (w *way) waste() bool { return w.held > 0 && !w.body && w.state != api.StatePending }
+// hasUnneededBytes tells whether the way accounts for bytes that no entry needs.
+func (w *way) hasUnneededBytes() bool {
+	return w.valueBytes > 0 && !w.body && w.state != api.StatePending
+}
 
 // clear removes the entry. The bytes of its value stay accounted for.
-func (w *way) clear() { *w = way{held: w.held} }
+func (w *way) clear() { *w = way{valueBytes: w.valueBytes} }
 
 type waiter struct {
 	slot  uint8
@@ -90,12 +92,12 @@ func (r *record) find(h *Hash) int {
 	return -1
 }
 
-// held returns how many bytes the values may hold, without the value of slot except.
-func (r *record) held(except int) int {
+// valueBytes returns how many bytes the values may hold, without the value of slot except.
+func (r *record) valueBytes(except int) int {
 	sum := 0
 	for i := range r.ways {
 		if i != except {
-			sum += int(r.ways[i].held)
+			sum += int(r.ways[i].valueBytes)
 		}
 	}
 	return sum
@@ -122,13 +124,13 @@ func (r *record) append(dst []byte) []byte {
 	dst = append(dst, 'o', 'g', recordVersion, 0, byte(r.n))
 	for i := range r.ways {
 		w := &r.ways[i]
-		if w.state == api.StateNone && w.held == 0 {
+		if w.state == api.StateNone && w.valueBytes == 0 {
 			continue
 		}
 		dst[start+3]++
 		var flags byte
-		if w.sole {
-			flags |= flagSole
+		if w.cacheOnly {
+			flags |= flagCacheOnly
 		}
 		if w.body {
 			flags |= flagBody
@@ -140,7 +142,7 @@ func (r *record) append(dst []byte) []byte {
 		dst = append(dst, w.print[:]...)
 		dst = binary.BigEndian.AppendUint64(dst, uint64(w.expires))
 		dst = binary.BigEndian.AppendUint64(dst, uint64(w.lastUse))
-		dst = binary.BigEndian.AppendUint32(dst, w.held)
+		dst = binary.BigEndian.AppendUint32(dst, w.valueBytes)
 	}
 	for i := 0; i < r.n; i++ {
 		dst = append(dst, r.waiters[i].slot)
@@ -162,27 +164,27 @@ func readWay(b []byte, w *way) (slot int, ok bool) {
 	slot = int(b[0])
 	flags := b[offFlags]
 	*w = way{
-		state:   api.State(b[offState]),
-		sole:    flags&flagSole != 0,
-		body:    flags&flagBody != 0,
-		owner:   binary.BigEndian.Uint32(b[offOwner:]),
-		expires: int64(binary.BigEndian.Uint64(b[offExpires:])),
-		lastUse: int64(binary.BigEndian.Uint64(b[offLastUse:])),
-		held:    binary.BigEndian.Uint32(b[offHeld:]),
+		state:      api.State(b[offState]),
+		cacheOnly:  flags&flagCacheOnly != 0,
+		body:       flags&flagBody != 0,
+		owner:      binary.BigEndian.Uint32(b[offOwner:]),
+		expires:    int64(binary.BigEndian.Uint64(b[offExpires:])),
+		lastUse:    int64(binary.BigEndian.Uint64(b[offLastUse:])),
+		valueBytes: binary.BigEndian.Uint32(b[offValueBytes:]),
 	}
 	copy(w.hash[:], b[offHash:])
 	copy(w.token[:], b[offToken:])
 	copy(w.print[:], b[offPrint:])
-	if slot >= Ways || flags > flagSole|flagBody {
+	if slot >= Ways || flags > flagCacheOnly|flagBody {
 		return 0, false
 	}
 	switch w.state {
 	case api.StateNone:
-		return slot, w.held > 0 && !w.body
+		return slot, w.valueBytes > 0 && !w.body
 	case api.StatePending, api.StateUnknown:
 		return slot, !w.body
 	case api.StateCommitted, api.StateRejected:
-		return slot, !w.body || w.held > 0
+		return slot, !w.body || w.valueBytes > 0
 	}
 	return 0, false
 }

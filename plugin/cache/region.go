@@ -7,11 +7,11 @@ import (
 
 // A region is a run of buckets that share their bytes. Its record:
 //
-//	region := 'o' 'r' version typical(4) used(4) hand(4) share(2)*
+//	region := 'o' 'r' version typical(4) used(4) cursor(4) share(2)*
 //
 // share is each bucket's part of the region's bytes, in units; used is the sum of
 // the shares. typical is about the size of the larger recent answers: so many bytes
-// are set aside for an answer that must be kept. hand is the bucket that was looked
+// are set aside for an answer that must be kept. cursor is the bucket that was looked
 // at last when answers had to leave.
 //
 // No bucket's record accounts for more than its share. An operation that needs more
@@ -49,15 +49,15 @@ type region struct {
 	dirty  bool
 }
 
-func (g *region) number(at int) int { return int(binary.BigEndian.Uint32(g.data[at:])) }
+func (g *region) get(at int) int { return int(binary.BigEndian.Uint32(g.data[at:])) }
 func (g *region) put(at, n int) {
 	binary.BigEndian.PutUint32(g.data[at:], uint32(n))
 	g.dirty = true
 }
 
-func (g *region) typical() int     { return g.number(3) }
+func (g *region) typical() int     { return g.get(3) }
 func (g *region) setTypical(n int) { g.put(3, n) }
-func (g *region) used() int        { return g.number(7) }
+func (g *region) used() int        { return g.get(7) }
 
 func (g *region) share(i int) int {
 	return int(binary.BigEndian.Uint16(g.data[regionHeader+shareSize*i:]))
@@ -69,11 +69,11 @@ func (g *region) setShare(i, units int) {
 	binary.BigEndian.PutUint16(g.data[regionHeader+shareSize*i:], uint16(units))
 }
 
-// next moves the hand to the next bucket with a share of at least least units, and
+// next moves the cursor to the next bucket with a share of at least least units, and
 // returns it. -1: there is none.
 func (g *region) next(least int) int {
 	n := (len(g.data) - regionHeader) / shareSize
-	i := g.number(11)
+	i := g.get(11)
 	for range n {
 		if i++; i >= n {
 			i = 0
@@ -136,9 +136,9 @@ func (t *Table) claim(v *view, slot, size int, now int64) (c claim, held int) {
 			return refused, 0
 		}
 		if held = size; held < 0 {
-			held = max(g.typical(), int(v.rec.ways[slot].held))
+			held = max(g.typical(), int(v.rec.ways[slot].valueBytes))
 		}
-		units := t.units(v.rec.held(slot) + held)
+		units := t.units(v.rec.valueBytes(slot) + held)
 		if units <= v.units {
 			return claimed, held
 		}
@@ -182,7 +182,7 @@ func (g *region) recount() {
 // accounts. The record must have been stored since g was read.
 func (t *Table) shrink(g *region, v *view) {
 	i := v.bucket % t.span
-	g.setShare(i, max(g.share(i)-max(v.units-t.units(v.rec.held(-1)), 0), 0))
+	g.setShare(i, max(g.share(i)-max(v.units-t.units(v.rec.valueBytes(-1)), 0), 0))
 }
 
 // giveBack returns the bytes that were set aside for an answer and are not needed.
@@ -211,7 +211,7 @@ func (t *Table) collect(g *region, own, over int, now int64) (left int, touched 
 				break
 			}
 			before := g.share(i)
-			c := t.tidy(g, first+i, now, false)
+			c := t.cleanBucket(g, first+i, now, false)
 			over -= before - g.share(i)
 			touched = touched || c.stored && first+i == own
 			switch {
@@ -250,7 +250,7 @@ func (t *Table) evict(g *region, bucket, units int, until, now int64) bool {
 	if !t.load(v, bucket) {
 		return false
 	}
-	for v.units-t.units(v.rec.held(-1)) < units {
+	for v.units-t.units(v.rec.valueBytes(-1)) < units {
 		slot := v.rec.oldest(now)
 		if slot < 0 || v.rec.ways[slot].lastUse > until {
 			break
@@ -271,24 +271,24 @@ func (r *record) oldest(now int64) int {
 	found := -1
 	for i := range r.ways {
 		w := &r.ways[i]
-		if w.body && !w.sole && w.live(now) && (found < 0 || w.lastUse < r.ways[found].lastUse) {
+		if w.body && !w.cacheOnly && w.live(now) && (found < 0 || w.lastUse < r.ways[found].lastUse) {
 			found = i
 		}
 	}
 	return found
 }
 
-// census is what tidy found in a bucket.
+// census is what cleanBucket found in a bucket.
 type census struct {
 	entries, bytes uint64
 	oldest         int64 // last use of the entry that would be evicted first
 	stored         bool
 }
 
-// tidy removes expired entries from a bucket, clears values without an owner, and
+// cleanBucket removes expired entries from a bucket, clears values without an owner, and
 // sets the bucket's share to what is left. Only the sweep ends pending entries,
 // because only it can wake their waiters.
-func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
+func (t *Table) cleanBucket(g *region, bucket int, now int64, sweep bool) (c census) {
 	v := &t.other
 	i := bucket % t.span
 	// The first pass clears values of unknown owners. The second finds them gone.
@@ -311,15 +311,15 @@ func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
 				// A dead owner may have left an answer.
 				v.freed[slot], change = pending, true
 			}
-			if w.waste() {
+			if w.hasUnneededBytes() {
 				v.freed[slot], change = true, true
 			}
 			if w.exists() {
 				c.entries++
-				coming = coming || !w.body && (w.pending() || !w.sole)
+				coming = coming || !w.body && (w.pending() || !w.cacheOnly)
 			}
 			if w.body {
-				c.bytes += uint64(w.held)
+				c.bytes += uint64(w.valueBytes)
 			}
 		}
 		if slot := v.rec.oldest(now); slot >= 0 {
@@ -333,12 +333,12 @@ func (t *Table) tidy(g *region, bucket int, now int64, sweep bool) (c census) {
 			return c
 		}
 		if t.store(v) != OK {
-			// Another operation changed the bucket; a later pass will tidy it.
+			// Another operation changed the bucket; a later pass will clean it.
 			t.wake = t.wake[:before]
 			return c
 		}
 		c.stored = true
-		g.setShare(i, t.units(v.rec.held(-1))+spare)
+		g.setShare(i, t.units(v.rec.valueBytes(-1))+spare)
 		if v.freed == [Ways]bool{} {
 			return c
 		}

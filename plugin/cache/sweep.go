@@ -110,7 +110,7 @@ func (t *Table) sweepBuckets(region, first, end int, now int64, s *sweepState) b
 		value, _, st := t.sd.Get(t.recordKey(bucket))
 		entries, bytes, clean := t.inspect(value, st, g.share(bucket%t.span), now)
 		if !clean {
-			c := t.tidy(g, bucket, now, true)
+			c := t.cleanBucket(g, bucket, now, true)
 			entries, bytes = c.entries, c.bytes
 		}
 		s.entries += entries
@@ -132,13 +132,13 @@ func (t *Table) inspect(value []byte, st Status, share int, now int64) (entries,
 	}
 	w, held := &t.hit, 0
 	for b := value[headerSize:][:int(value[3])*waySize]; len(b) > 0; b = b[waySize:] {
-		if _, ok := readWay(b, w); !ok || !w.live(now) || w.waste() {
+		if _, ok := readWay(b, w); !ok || !w.live(now) || w.hasUnneededBytes() {
 			return 0, 0, false
 		}
 		entries++
-		held += int(w.held)
+		held += int(w.valueBytes)
 		if w.body {
-			bytes += uint64(w.held)
+			bytes += uint64(w.valueBytes)
 		}
 	}
 	return entries, bytes, t.units(held) == share

@@ -54,8 +54,8 @@ type Entry struct {
 	Fingerprint Fingerprint
 	// Owner is the queue of the VM that reserved the entry.
 	Owner uint32
-	// Sole: there is no ledger behind this entry, or it does not know of the outcome yet.
-	Sole bool
+	// CacheOnly: there is no ledger behind this entry, or it does not know of the outcome yet.
+	CacheOnly bool
 	// Expires is when the entry ends, in nanoseconds since the epoch.
 	Expires int64
 	// HasBody: the answer is, or was, kept; see Table.Body.
@@ -110,9 +110,9 @@ type Reservation struct {
 	// Expires is when the reservation ends if Finish does not end it first, in
 	// nanoseconds since the epoch.
 	Expires int64
-	// Sole: there is no ledger behind the entry. The entry is not evicted, and room
+	// CacheOnly: there is no ledger behind the entry. The entry is not evicted, and room
 	// for an answer is set aside.
-	Sole bool
+	CacheOnly bool
 }
 
 // Outcome is the argument of Finish.
@@ -124,9 +124,9 @@ type Outcome struct {
 	State api.State
 	// Expires is when the answer is forgotten, in nanoseconds since the epoch.
 	Expires int64
-	// Sole is as in Reservation. It also marks an outcome that the ledger does not
+	// CacheOnly is as in Reservation. It also marks an outcome that the ledger does not
 	// know yet; see Settle.
-	Sole bool
+	CacheOnly bool
 	// Learned: the outcome came from the ledger, so it may restore an entry whose
 	// answer was evicted. An attempt's own outcome never changes a terminal entry.
 	Learned bool
@@ -140,7 +140,7 @@ type Stats struct {
 	Entries, Bytes int64  // at the last whole sweep: live entries, bytes of their answers
 	Evictions      uint64 // live entries that made room for others
 	Refused        uint64 // reservations without a ledger that found no room
-	Unkept         uint64 // answers that found no room
+	AnswersDropped uint64 // answers that found no room
 	Retries        uint64 // compare-and-set attempts that failed
 	Contended      uint64 // operations that were given up
 	Foreign        uint64 // values that were not readable records of this version
@@ -162,8 +162,9 @@ type Table struct {
 	own, other view
 	region     region
 
-	// missed is the record that a Lookup read without finding the entry, so that a Reserve need not read it again.
-	missed struct {
+	// lastMiss is the record that a Lookup read without finding the entry, so that a Reserve need not read
+	// it again.
+	lastMiss struct {
 		known  bool
 		bucket int
 		value  []byte
@@ -250,14 +251,14 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 }
 
 func (t *Table) miss(bucket int, value []byte, cas uint32, st Status) {
-	m := &t.missed
+	m := &t.lastMiss
 	m.known, m.bucket, m.value, m.cas, m.status = true, bucket, value, cas, st
 }
 
-// loadMissed is load with the record that a Lookup of this bucket has read; false: there is none. If the record
-// has changed since then, only storing it finds out.
-func (t *Table) loadMissed(v *view, bucket int) bool {
-	m := &t.missed
+// loadLastMiss is load with the record that a Lookup of this bucket has read. False: there is none. If the
+// record has changed since then, only storing it finds out.
+func (t *Table) loadLastMiss(v *view, bucket int) bool {
+	m := &t.lastMiss
 	value, known := m.value, m.known && m.bucket == bucket
 	m.known, m.value = false, nil
 	return known && t.accept(v, bucket, value, m.cas, m.status)
@@ -284,7 +285,7 @@ func (t *Table) entry(e *Entry, bucket, slot int, w *way) {
 		Token:       w.token,
 		Fingerprint: w.print,
 		Owner:       w.owner,
-		Sole:        w.sole,
+		CacheOnly:   w.cacheOnly,
 		Expires:     w.expires,
 		HasBody:     w.body,
 		loc:         location{bucket: bucket, slot: slot},

@@ -27,9 +27,9 @@ var distributions = []struct {
 	}},
 }
 
-// TestUse fills tables with answers of each distribution:
+// TestMostBytesCanBeUsed fills tables with answers of each distribution:
 // at least 80 % of the bytes are used, and never more than all.
-func TestUse(t *testing.T) {
+func TestMostBytesCanBeUsed(t *testing.T) {
 	for _, sole := range []bool{false, true} {
 		for _, d := range distributions {
 			t.Run(fmt.Sprintf("%s, sole %v", d.name, sole), func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestUse(t *testing.T) {
 					pushed += size
 					hash, token := digest(made), tokenOf(made)
 					var e Entry
-					res, _ := tab.Reserve(&Reservation{Hash: hash, Token: token, Expires: 1 << 60, Sole: sole}, now, &e)
+					res, _ := tab.Reserve(&Reservation{Hash: hash, Token: token, Expires: 1 << 60, CacheOnly: sole}, now, &e)
 					if res == Full {
 						full++
 						continue
@@ -53,7 +53,7 @@ func TestUse(t *testing.T) {
 					if res != Created {
 						t.Fatalf("Reserve = %d", res)
 					}
-					oc := Outcome{Hash: hash, Token: token, State: api.StateCommitted, Expires: 1 << 60, Raw: raw[:size], Sole: sole}
+					oc := Outcome{Hash: hash, Token: token, State: api.StateCommitted, Expires: 1 << 60, Raw: raw[:size], CacheOnly: sole}
 					if res, _ := tab.Finish(&oc, now); res != Done {
 						t.Fatalf("Finish = %d", res)
 					}

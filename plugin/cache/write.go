@@ -10,7 +10,7 @@ import "github.com/oncegate/oncegate/manager/api"
 func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake []uint32) {
 	bucket := t.bucket(&r.Hash)
 	v := &t.own
-	missed := !r.Sole && t.loadMissed(v, bucket) // a claim for bytes must not start from an old record
+	missed := !r.CacheOnly && t.loadLastMiss(v, bucket) // a claim for bytes must not start from an old record
 	for try := 0; try < maxTries; try++ {
 		old := missed && try == 0
 		if !old && !t.load(v, bucket) {
@@ -43,8 +43,8 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 		abandoned := w.state == api.StatePending
 		t.wake = v.rec.takeWaiters(slot, t.wake[:0])
 		v.freed[slot] = v.freed[slot] || abandoned
-		held := int(w.held)
-		if r.Sole {
+		held := int(w.valueBytes)
+		if r.CacheOnly {
 			var c claim
 			if c, held = t.claim(v, slot, -1, now); c == refused {
 				return t.full(r)
@@ -53,15 +53,15 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 			}
 		}
 		*w = way{
-			state:   api.StatePending,
-			sole:    r.Sole,
-			owner:   r.Owner,
-			hash:    r.Hash,
-			token:   r.Token,
-			print:   r.Fingerprint,
-			expires: r.Expires,
-			lastUse: now,
-			held:    uint32(held),
+			state:      api.StatePending,
+			cacheOnly:  r.CacheOnly,
+			owner:      r.Owner,
+			hash:       r.Hash,
+			token:      r.Token,
+			print:      r.Fingerprint,
+			expires:    r.Expires,
+			lastUse:    now,
+			valueBytes: uint32(held),
 		}
 		switch t.store(v) {
 		case OK:
@@ -82,7 +82,7 @@ func (t *Table) Reserve(r *Reservation, now int64, e *Entry) (res Result, wake [
 // full refuses a reservation. If there is a ledger, it can still decide, and the
 // proxy only does not coalesce duplicates of that key.
 func (t *Table) full(r *Reservation) (Result, []uint32) {
-	if r.Sole {
+	if r.CacheOnly {
 		t.stats.Refused++
 	}
 	return Full, nil
@@ -167,7 +167,7 @@ func (t *Table) Settle(h *Hash, token *Token, now int64) Result {
 		if !w.state.Terminal() {
 			return false
 		}
-		if w.sole = false; !w.body {
+		if w.cacheOnly = false; !w.body {
 			w.clear()
 		}
 		return true
@@ -215,14 +215,14 @@ func (t *Table) change(h *Hash, token *Token, now int64, f func(v *view, slot in
 // entry whose answer was evicted gets it back.
 //
 // If the answer is not kept (Raw is nil, or there is no room for it), no entry
-// stays, because a duplicate must ask the ledger anyway. With Sole an entry without
-// its answer stays.
+// stays, because a duplicate must ask the ledger anyway. With CacheOnly an entry
+// without its answer stays.
 func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 	t.wake = t.wake[:0]
 	size := valueHeader + len(o.Raw)
 	f := finishing{bucket: t.bucket(&o.Hash), size: size, written: -1}
 	f.keep = o.Raw != nil && o.Expires > now && size <= t.largest
-	f.unkept = o.Raw != nil && o.Expires > now && !f.keep
+	f.noRoom = o.Raw != nil && o.Expires > now && !f.keep
 	res = Contended
 	for try := 0; try < maxTries; try++ {
 		var done bool
@@ -236,8 +236,8 @@ func (t *Table) Finish(o *Outcome, now int64) (res Result, wake []uint32) {
 	if res == Contended {
 		t.stats.Contended++
 	}
-	if f.unkept && res == Done {
-		t.stats.Unkept++
+	if f.noRoom && res == Done {
+		t.stats.AnswersDropped++
 	}
 	return res, t.wake
 }
@@ -247,7 +247,7 @@ type finishing struct {
 	bucket  int
 	size    int  // bytes of the value
 	keep    bool // there is an answer to keep, and there may be room
-	unkept  bool // there is an answer to keep, but no room
+	noRoom  bool // there is an answer to keep, but no room
 	written int  // the slot whose value has the answer; -1: none
 	kept    bool // the record says that the value has the answer
 }
@@ -260,7 +260,7 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	}
 	slot, res := t.finishSlot(v, o, now)
 	if slot < 0 {
-		f.unkept = false
+		f.noRoom = false
 		return res, true
 	}
 	w := &v.rec.ways[slot]
@@ -269,7 +269,7 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	if f.keep && mine {
 		switch c := t.makeRoom(v, slot, f, now, &back); c {
 		case refused:
-			f.keep, f.unkept = false, true
+			f.keep, f.noRoom = false, true
 			return Contended, false
 		case changed:
 			return Contended, false
@@ -280,20 +280,20 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 	waiting := len(t.wake)
 	t.wake = v.rec.takeWaiters(slot, t.wake)
 	*w = way{
-		state:   o.State,
-		sole:    o.Sole,
-		hash:    o.Hash,
-		token:   o.Token,
-		print:   o.Fingerprint,
-		expires: o.Expires,
-		lastUse: now,
-		held:    w.held,
+		state:      o.State,
+		cacheOnly:  o.CacheOnly,
+		hash:       o.Hash,
+		token:      o.Token,
+		print:      o.Fingerprint,
+		expires:    o.Expires,
+		lastUse:    now,
+		valueBytes: w.valueBytes,
 	}
 	v.freed[slot] = v.freed[slot] || abandoned
 	done = true
 	switch {
 	case !f.keep:
-		if !o.Sole || o.Expires <= now {
+		if !o.CacheOnly || o.Expires <= now {
 			w.clear()
 		}
 	case !mine:
@@ -311,7 +311,7 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 			}
 			f.written = slot
 		}
-		w.body, w.held = true, uint32(f.size)
+		w.body, w.valueBytes = true, uint32(f.size)
 	}
 	switch t.store(v) {
 	case OK:
@@ -334,12 +334,12 @@ func (t *Table) finish(o *Outcome, now int64, f *finishing) (res Result, done bo
 // makeRoom claims the bytes that the answer needs in slot. If far more bytes were set
 // aside, back is the region that gets the rest.
 func (t *Table) makeRoom(v *view, slot int, f *finishing, now int64, back **region) claim {
-	units := t.units(v.rec.held(slot) + f.size)
+	units := t.units(v.rec.valueBytes(slot) + f.size)
 	if units > v.units {
 		c, _ := t.claim(v, slot, f.size, now)
 		return c
 	}
-	if int(v.rec.ways[slot].held) >= 2*f.size && units < v.units {
+	if int(v.rec.ways[slot].valueBytes) >= 2*f.size && units < v.units {
 		if g, ok := t.loadRegion(f.bucket / t.span); ok {
 			*back = g
 		}
@@ -363,15 +363,15 @@ func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result
 		if w.body {
 			return -1, Done // an earlier call recorded the outcome
 		}
-	case !o.Learned || w.pending() || w.sole || w.body && t.holds(v, slot):
+	case !o.Learned || w.pending() || w.cacheOnly || w.body && t.hasAnswer(v, slot):
 		return -1, NotOwner
 	}
 	return slot, Done
 }
 
-// holds tells whether an entry's answer is still there. A VM that died while it made
+// hasAnswer tells whether an entry's answer is still there. A VM that died while it made
 // room may have cleared it.
-func (t *Table) holds(v *view, slot int) bool {
+func (t *Table) hasAnswer(v *view, slot int) bool {
 	w := &v.rec.ways[slot]
 	value, _, st := t.sd.Get(t.valueKey(v.bucket, slot))
 	return st != OK || valueOf(value, &w.hash, &w.token)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestMatch(t *testing.T) {
+func TestRulesMatchMethodsAndPaths(t *testing.T) {
 	type try struct {
 		method, path string
 		want         bool
@@ -70,7 +70,7 @@ func TestLargestAnswer(t *testing.T) {
 	}
 }
 
-func TestRouteAllocates(t *testing.T) {
+func TestRouteAllocatesNothing(t *testing.T) {
 	c := mustParse(t, `{"match": [{"path": "/x"}, {"path_pattern": "/a/*/c"}, {"path_pattern": "/a/**"}]}`)
 	ok := true
 	n := testing.AllocsPerRun(100, func() {
@@ -127,7 +127,7 @@ func TestOutcomePrecedence(t *testing.T) {
 	checkOutcomes(t, &c.Route("POST", "/").Outcomes, map[string]Outcome{"500": OutcomeCommit, "501": OutcomeRelease, "400": OutcomeReject})
 }
 
-func TestMethod(t *testing.T) {
+func TestMethodFiltersRequests(t *testing.T) {
 	for config, want := range map[string]map[string]bool{
 		`{}`: {"POST": true, "PATCH": true, "GET": false, "": false, "post": false},
 		`{"match":[{"methods":["PUT"],"path":"/a"},{"methods":["POST"],"path":"/b"}]}`: {"PUT": true, "POST": true, "PATCH": false},

@@ -57,8 +57,8 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestEveryField sets every field to something else than its default.
-func TestEveryField(t *testing.T) {
+// TestEveryFieldIsRead sets every field to something else than its default.
+func TestEveryFieldIsRead(t *testing.T) {
 	c := mustParse(t, `{
 		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t", "batch": "never"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
@@ -110,9 +110,9 @@ func TestEveryField(t *testing.T) {
 	checkOutcomes(t, &outcomes, map[string]Outcome{"204": OutcomeCommit, "301": OutcomeReject, "408": OutcomeReject, "500": OutcomeRelease, "503 r": OutcomeRelease})
 }
 
-// TestMerge: a rule's field beats the top level's, wherever match stands;
+// TestRulesOverrideTheTopLevel: a rule's field beats the top level's, wherever match stands;
 // objects merge by field, lists are replaced, and rules do not see each other.
-func TestMerge(t *testing.T) {
+func TestRulesOverrideTheTopLevel(t *testing.T) {
 	c := mustParse(t, `{
 		"match": [
 			{"path": "/a", "key": {"required": false}, "scope": ["host"], "pending_ttl_seconds": 5},
@@ -140,9 +140,9 @@ func TestMerge(t *testing.T) {
 	checkOutcomes(t, &b.Outcomes, map[string]Outcome{"500": OutcomeReject, "501": OutcomeCommit, "429": OutcomeRelease})
 }
 
-// TestRefused: every mistake is refused with the field's full path, what was
+// TestMistakesAreRefused: every mistake is refused with the field's full path, what was
 // found and what is allowed.
-func TestRefused(t *testing.T) {
+func TestMistakesAreRefused(t *testing.T) {
 	const pathAllowed = `a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`
 	const patternAllowed = `segments of plain text, "*" for any one segment, and "**" as the last segment for the rest`
 	const streamedAllowed = `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`
@@ -182,7 +182,7 @@ func TestRefused(t *testing.T) {
 		`{"manager": []}`:                                               "manager: []; allowed: an object",
 		`{"manager": {"cluster": ""}}`:                                  `manager.cluster: ""; allowed: a string of 1 to 255 bytes of visible ASCII`,
 		`{"manager": {"authority": "a b"}}`:                             `manager.authority: "a b"; allowed: a string of 1 to 255 bytes of visible ASCII`,
-		`{"manager": {"authority": "{key}.m"}}`:                         `manager.authority: "{key}.m"; allowed: a name without {key}, which no hash ring may choose a ledger by; name the managers in manager.shards where each has a ledger of its own`,
+		`{"manager": {"authority": "{key}.m"}}`:                         `manager.authority: "{key}.m"; allowed: a name without {key}: a hash ring must not choose the ledger. Name the managers in manager.shards if each has a ledger of its own`,
 		`{"manager": {"port": 1}}`:                                      "manager.port: unknown field; allowed: cluster, shards, previous_shards, authority, timeout_ms, auth_token, batch",
 		`{"manager": {"shards": []}}`:                                   "manager.shards: []; allowed: a list of 1 to 64 names",
 		`{"manager": {"shards": ["a", "b", "a"]}}`:                      `manager.shards[2]: "a"; allowed: each name once`,
@@ -268,8 +268,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestTooMany: lists are bounded.
-func TestTooMany(t *testing.T) {
+// TestListsAreBounded: lists are bounded.
+func TestListsAreBounded(t *testing.T) {
 	rules := strings.TrimSuffix(strings.Repeat(`{},`, maxRules), ",")
 	mustParse(t, `{"match": [`+rules+`]}`)
 	if _, err := Parse([]byte(`{"match": [` + rules + `,{}]}`)); err == nil || !strings.Contains(err.Error(), "match: more than 256 elements") {

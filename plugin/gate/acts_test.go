@@ -10,7 +10,7 @@ import (
 
 // However many streams are due at once, one callback answers or resumes only a few, and the
 // callbacks that follow do the rest without waiting for the tick.
-func TestFewActsInOneCallback(t *testing.T) {
+func TestOneCallbackAnswersFewStreams(t *testing.T) {
 	const crowd = 20 * maxActs
 	config := fmt.Sprintf(`{"max_waiters":%d,"pending_wait_timeout":1}`, 2*crowd)
 	sent := func(h *fakeHost, p *Plugin, key func(i int) string) {
@@ -87,7 +87,7 @@ func TestFewActsInOneCallback(t *testing.T) {
 }
 
 // One callback also handles only a few answers that stand still, and a few requests whose bodies never come.
-func TestFewActsInOneTick(t *testing.T) {
+func TestOneTickHandlesFewStalledStreams(t *testing.T) {
 	const crowd = 20 * maxActs
 	t.Run("answers that stand still", func(t *testing.T) {
 		h := newFakeHost(t)

@@ -39,7 +39,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 // the caller must not reuse body.
 func (s *Stream) reply(status int, details string, headers [][2]string, body []byte) (kept bool) {
 	if s.awaitsEnd() && s.plugin.endings.bytes+len(body) <= maxUnsentBytes {
-		s.later(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
+		s.delayReply(&localReply{status: status, details: details, headers: slices.Clone(headers), body: body})
 		return true
 	}
 	s.send(status, details, headers, body)

@@ -8,29 +8,29 @@ import (
 )
 
 // A call that finds no room within manager.timeout_ms is refused, and was never sent.
-func TestCallWithoutRoomIsGivenUp(t *testing.T) {
+func TestCallWithoutASlotIsGivenUp(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true
 	p := started(t, h, "")
 	var f *fakeStream
-	for i := range uint32(maxPatience*maxFlying + 1) {
+	for i := range uint32(maxPatience*maxInFlight + 1) {
 		var s *Stream
 		s, f = h.open(p, i+1, "k"+decimal(int64(i)))
 		s.OnRequestHeaders(true)
 		h.ready(p)
 	}
-	expect(t, "calls", len(h.calls), maxFlying)
+	expect(t, "calls", len(h.calls), maxInFlight)
 	h.ticks(p, 4*time.Second)
 	expect(t, "refused", len(f.replies), 0)
 	h.ticks(p, 2*time.Second)
 	expect(t, "refused", len(f.replies), 1)
 	expect(t, "status", f.replies[0].status, 503)
-	expect(t, "calls", len(h.calls), maxFlying)
+	expect(t, "calls", len(h.calls), maxInFlight)
 }
 
 // Calls wait for the answer to the callout before them and then go together. They do not wait long, and they do not
 // wait at all if nothing is under way.
-func TestCallsWaitForTheAnswer(t *testing.T) {
+func TestCallsWaitForTheCalloutBeforeThem(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true
 	p := started(t, h, "")
@@ -84,7 +84,7 @@ func TestAFullBatchDoesNotWait(t *testing.T) {
 }
 
 // A batch stays within a manager's limits, and two calls about one key keep their order.
-func TestGather(t *testing.T) {
+func TestGatherKeepsLimitsAndOrder(t *testing.T) {
 	h := newFakeHost(t)
 	h.batches = true
 	p := started(t, h, "")
@@ -98,7 +98,7 @@ func TestGather(t *testing.T) {
 		return out
 	}
 	sizes := func(first *call) (out []int) {
-		for c := first; c != nil; c = c.with {
+		for c := first; c != nil; c = c.nextInBatch {
 			out = append(out, len(c.message))
 		}
 		return out

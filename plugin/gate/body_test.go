@@ -17,7 +17,7 @@ func (h *fakeHost) upload(p *Plugin, id uint32, piece int, headers ...[2]string)
 }
 
 // The gate takes over pieces of larger bodies if it can put them back.
-func TestWhichBodiesAreTakenOver(t *testing.T) {
+func TestBodiesThatCanBePutBackAreTakenOver(t *testing.T) {
 	length, trailer := [2]string{"content-length", "500000"}, [2]string{"trailer", "x-t"}
 	for _, c := range []struct {
 		name     string
@@ -70,7 +70,7 @@ func TestUploadsAreBounded(t *testing.T) {
 }
 
 // If room runs out in the middle of a body of unknown length, the gate puts the pieces back.
-func TestRoomForAnUploadRunsOut(t *testing.T) {
+func TestPiecesArePutBackWithoutRoom(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
 	h.protocol = "HTTP/1.1"
@@ -89,7 +89,7 @@ func TestRoomForAnUploadRunsOut(t *testing.T) {
 }
 
 // A body whose pieces the gate takes cannot stand still in the host: only its client can be slow.
-func TestTakenBodyDoesNotStandStill(t *testing.T) {
+func TestTakenBodyIsNotLoggedAsStalled(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
 	s, f, action := h.upload(p, 1, leaveBytes, [2]string{"content-length", "500000"})
@@ -104,7 +104,7 @@ func TestTakenBodyDoesNotStandStill(t *testing.T) {
 
 // The gate needs the whole body if it holds the key. Without room for it, the request is refused and
 // counted, or passes whole and unprotected, as the route says.
-func TestNoRoomForABodyWithTheKey(t *testing.T) {
+func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		mode    string
 		want    Action
@@ -138,7 +138,7 @@ func TestNoRoomForABodyWithTheKey(t *testing.T) {
 }
 
 // A body that is alone may be as large as the configuration allows.
-func TestLargestBodyWithTheKey(t *testing.T) {
+func TestLoneBodyMayBeAsLargeAsConfigured(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body","key":{"json_path":"id"},"max_request_body_bytes":16777216}`)
 	s, f := h.open(p, 1, "")
@@ -153,7 +153,7 @@ func TestLargestBodyWithTheKey(t *testing.T) {
 }
 
 // In HTTP/2 the end of a body may come only when the host has room again.
-func TestEndBehindAFullBuffer(t *testing.T) {
+func TestBodyIsDecidedBeforeAnEndBehindAFullBuffer(t *testing.T) {
 	for _, c := range []struct {
 		protocol string
 		size     int
@@ -175,7 +175,7 @@ func TestEndBehindAFullBuffer(t *testing.T) {
 }
 
 // The client leaves when it has the last byte of an answer, before the gate has seen the answer's end.
-func TestClientLeavesWithTheLastByte(t *testing.T) {
+func TestAnswerIsRecordedWhenTheClientLeavesWithItsLastByte(t *testing.T) {
 	for name, config := range map[string]string{"held": "", "copied": `{"commit":"async"}`} {
 		for _, left := range []string{"", "d"} {
 			h := newFakeHost(t)
@@ -190,7 +190,7 @@ func TestClientLeavesWithTheLastByte(t *testing.T) {
 			f.responseBody = []byte("abcd"[:4-len(left)])
 			s.OnResponseBody(len(f.responseBody), false)
 			s.OnDone()
-			expect(t, name+": bytes counted before the call", p.calls.held > 0, true)
+			expect(t, name+": bytes counted before the call", p.calls.heldBytes > 0, true)
 			h.ready(p)
 			var r api.FinishRequest
 			if err := r.ParseRaw(h.calls[1].body); err != nil {
@@ -201,13 +201,13 @@ func TestClientLeavesWithTheLastByte(t *testing.T) {
 				expect(t, name+": body", string(r.Result.Body), "abcd")
 			}
 			h.respond(p, 1, "200", api.ReserveReply{State: api.StateCommitted})
-			expect(t, name+": bytes counted", p.calls.held, 0)
+			expect(t, name+": bytes counted", p.calls.heldBytes, 0)
 		}
 	}
 }
 
 // If the host refuses to take pieces back, the request must not go on without its body.
-func TestBodyCannotBePutBack(t *testing.T) {
+func TestRequestIsRefusedIfItsBodyCannotBePutBack(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"mode":"body"}`)
 	s, f, _ := h.upload(p, 1, 20_000, [2]string{"content-length", "20001"})
@@ -220,7 +220,7 @@ func TestBodyCannotBePutBack(t *testing.T) {
 }
 
 // If the VM has no room for the copy of an answer, the host collects it.
-func TestAnswerIsCollected(t *testing.T) {
+func TestHostCollectsAnswersWithoutRoom(t *testing.T) {
 	for _, trailers := range []bool{false, true} {
 		h := newFakeHost(t)
 		p := started(t, h, "")
@@ -231,12 +231,12 @@ func TestAnswerIsCollected(t *testing.T) {
 		h.current = 1
 		f.response = append(f.response, [2]string{"content-length", "9"})
 		s.OnResponseHeaders(false)
-		p.calls.held += maxHeldBytes
+		p.calls.heldBytes += maxHeldBytes
 		f.responseBody = []byte("col")
 		expect(t, "first", s.OnResponseBody(3, false), Collect)
 		f.responseBody = []byte("collec")
 		expect(t, "second", s.OnResponseBody(6, false), Collect)
-		p.calls.held -= maxHeldBytes
+		p.calls.heldBytes -= maxHeldBytes
 		want := "collected"
 		if trailers {
 			want = "collec" // no real host does this: the declared length is larger

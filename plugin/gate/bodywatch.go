@@ -23,7 +23,7 @@ type bodyWatch struct {
 	refusing    bool  // the requests that are held now must be refused
 	probed      int64 // when a request was last held, or last proved that no body comes
 
-	held list // the requests that are held and have had no callback
+	streams list // the watched streams: their requests are held and have had no body callback
 }
 
 // watched is what the watch knows of a held request.
@@ -32,26 +32,26 @@ type watched struct {
 	behind int64  // since when the host is known to hold bytes back; 0: not known
 }
 
-// hold begins to watch the current stream. False: the stream must be refused.
-func (b *bodyWatch) hold(s *Stream) bool {
+// watch begins to watch the current stream. False: the stream must be refused.
+func (b *bodyWatch) watch(s *Stream) bool {
 	if b.seen {
 		return true
 	}
 	p := s.plugin
 	now := p.host.Now()
-	if b.unavailable && (b.held.first != nil || now >= b.probed && now-b.probed < int64(bodyPatience)) {
+	if b.unavailable && (b.streams.first != nil || now >= b.probed && now-b.probed < int64(bodyPatience)) {
 		return false
 	}
 	b.probed = now
 	s.watched = watched{size: p.totalSize()}
-	b.held.add(s)
+	b.streams.add(s)
 	return true
 }
 
-// release ends the watch of one stream.
-func (b *bodyWatch) release(s *Stream) {
-	b.held.remove(s)
-	b.refusing = b.refusing && b.held.first != nil
+// unwatch ends the watch of one stream.
+func (b *bodyWatch) unwatch(s *Stream) {
+	b.streams.remove(s)
+	b.refusing = b.refusing && b.streams.first != nil
 }
 
 // delivered must be called in every callback after the headers of a held request.
@@ -64,19 +64,19 @@ func (b *bodyWatch) delivered(h Host) {
 		b.unavailable = false
 		h.Log(LevelInfo, "oncegate: request bodies arrive now; mode body works")
 	}
-	for b.held.first != nil {
-		b.release(b.held.first)
+	for b.streams.first != nil {
+		b.unwatch(b.streams.first)
 	}
 }
 
 // checkBodies looks for the proof. It runs in the plugin context.
 func (p *Plugin) checkBodies(now int64) {
 	b := &p.bodies
-	for s := b.held.first; s != nil && !b.refusing; {
+	for s := b.streams.first; s != nil && !b.refusing; {
 		next := s.next
 		switch w := &s.watched; {
 		case !p.choose(s.id):
-			b.release(s)
+			b.unwatch(s)
 		case w.behind == 0 || now < w.behind:
 			if p.totalSize() > w.size {
 				w.behind = now
@@ -102,8 +102,8 @@ func (p *Plugin) totalSize() uint64 { return p.number("request", "total_size") }
 func (p *Plugin) refuseBodies() {
 	b := &p.bodies
 	for b.refusing && !p.spent() {
-		s := b.held.first
-		b.release(s)
+		s := b.streams.first
+		b.unwatch(s)
 		if p.choose(s.id) {
 			s.bodyUnavailable()
 		}

@@ -56,7 +56,7 @@ func refused(t *testing.T, f *fakeStream) {
 }
 
 // If bytes of a body came without a callback, the gate refuses the held requests, and later ones immediately.
-func TestBodiesAreHeldBack(t *testing.T) {
+func TestRequestsAreRefusedIfBodiesAreHeldBack(t *testing.T) {
 	h := newWatchedHost(t)
 	_, slow := h.hold(0)
 	h.pass(time.Minute)
@@ -87,7 +87,7 @@ func TestBodiesAreHeldBack(t *testing.T) {
 }
 
 // Now and then a request is held to find out whether bodies come.
-func TestBodiesAreHeldBackNoMore(t *testing.T) {
+func TestRefusalEndsWhenBodiesArriveAgain(t *testing.T) {
 	h := newWatchedHost(t)
 	h.hold(5)
 	h.pass(3 * bodyPatience)

@@ -38,8 +38,8 @@ func (k callKind) state() api.State {
 	return api.StateCommitted
 }
 
-// outcome tells whether calls of this kind tell the ledger what became of a request.
-func (k callKind) outcome() bool { return k == callCommit || k == callReject || k == callUnknown }
+// isOutcome tells whether calls of this kind tell the ledger what became of a request.
+func (k callKind) isOutcome() bool { return k == callCommit || k == callReject || k == callUnknown }
 
 // call is one request to the ledger. It belongs to the plugin, not to the stream
 // that asked for it: the plugin sends, settles and repeats it whether or not that
@@ -55,32 +55,33 @@ type call struct {
 	// cached: the cache has the outcome of this call; a repetition does not write it again.
 	cached bool
 
-	wait  time.Duration // callReserve: how long the manager may hold the call
-	plain bool          // callReserve: without unknown_ttl, for managers that do not know unknown outcomes
+	wait      time.Duration // callReserve: how long the manager may hold the call
+	noUnknown bool          // callReserve: without unknown_ttl, for managers that do not know unknown outcomes
 	// message is the raw form of a commit or reject, kept for repetition. result
 	// is its tail, the raw form of the answer.
 	message, result []byte
-	bare            bool // result has no body
+	noBody          bool // result has no body
 	stripped        bool // result has nothing but the status
 
-	// next is the next call in the chain; see ledger.outcome.
+	// next is the next call in the chain; see ledger.outcomeCall.
 	next               *call
 	chained, repeating bool
 
-	// with is the next call of the same batch; see batch.go.
-	with    *call
-	batched int  // in the first call of a batch: the number of its calls; 0: it went by itself
-	alone   bool // it goes by itself from now on
+	// nextInBatch is the next call of the same batch; see batch.go.
+	nextInBatch *call
+	batched     int  // in the first call of a batch: the number of its calls; 0: it went by itself
+	alone       bool // it goes by itself from now on
 
-	// again: the call is a release that may have overtaken the reserve that it takes back.
-	again bool
+	// sendTwice: the call is a release that may arrive before the call that it takes back, so it is
+	// sent a second time; see overtakeDelay.
+	sendTwice bool
 
 	id       uint32 // the host's id, while the callout is under way
 	attempts int
 	sent     int64 // time of the last attempt, nanoseconds
 	timeout  time.Duration
-	// due is the time before which a repetition is not sent. For a call that finds no room to be sent it
-	// is the time at which the gate gives up.
+	// due is the time before which a repetition is not sent. For a call that finds no slot it is the
+	// time at which the gate gives the call up.
 	due int64
 	// deadline is the time after which a repetition is pointless: the ledger has forgotten the
 	// reservation that a release gives back, or the outcome's own TTL is over. 0: the TTL counts from the
@@ -96,27 +97,27 @@ type call struct {
 type ledger struct {
 	p             *Plugin
 	shards        []shard
-	ready         []*call     // to be sent as soon as the plugin context is active
-	flying        []*call     // callouts under way; of a batch its first call
-	landings      []landing   // batches that have ended, until their calls are settled
-	held          int         // bytes of the messages of all calls, and of answers that are being copied
-	fat           int         // calls kept for repetition that strip would make smaller
-	queued        int         // calls kept for repetition, of all shards
-	headers       [][2]string // of the last call; its memory is reused
-	authorization string      // empty: none
+	ready         []*call      // to be sent as soon as the plugin context is active
+	inFlight      []*call      // callouts under way; of a batch its first call
+	endedBatches  []endedBatch // batches that have ended, until their calls are settled
+	heldBytes     int          // bytes of the messages of all calls, and of answers that are being copied
+	strippable    int          // calls kept for repetition that strip would make smaller
+	queued        int          // calls kept for repetition, of all shards
+	headers       [][2]string  // of the last call; its memory is reused
+	authorization string       // empty: none
 	trouble       trouble
 	lost          bool // calls under way may have lost their answers
 
-	stuck  bool // the ready calls have no room to be sent, or wait for an answer
-	fresh  bool // calls have become ready since the last turn
-	turns  int  // queue callbacks that found new calls
-	always bool // a lone call goes as a batch, too
-	frame  []byte
-	// spare is the memory for the answers of the next batch, while no landing uses it.
+	blocked     bool // the ready calls have no room to be sent, or wait for an answer
+	added       bool // calls have become ready since the last turn
+	turns       int  // queue callbacks that found new calls
+	batchAlways bool // a lone call goes as a batch, too
+	frame       []byte
+	// spare is the memory for the answers of the next batch, while no ended batch uses it.
 	spare []api.BatchAnswer
 
-	look   bool // some shard must look for repetitions that are due
-	chains [chains]*call
+	checkDue bool // some shard must look for repetitions that are due
+	chains   [chains]*call
 }
 
 const (
@@ -133,29 +134,29 @@ func (l *ledger) init(p *Plugin) {
 		l.authorization = "Bearer " + token
 	}
 	m := &p.config.Manager
-	l.always = m.Batch == config.BatchAlways
+	l.batchAlways = m.Batch == config.BatchAlways
 	for i := range l.shards {
-		l.shards[i].never = m.Batch == config.BatchNever
+		l.shards[i].batchesOff = m.Batch == config.BatchNever
 	}
 }
 
 func (l *ledger) idle() bool {
-	return len(l.ready) == 0 && l.queued == 0 && len(l.flying) == 0 && len(l.landings) == 0
+	return len(l.ready) == 0 && l.queued == 0 && len(l.inFlight) == 0 && len(l.endedBatches) == 0
 }
 
 // due tells whether send has work.
 func (l *ledger) due() bool {
-	return len(l.ready) > 0 && !l.stuck || len(l.landings) > 0 || l.lost || l.look
+	return len(l.ready) > 0 && !l.blocked || len(l.endedBatches) > 0 || l.lost || l.checkDue
 }
 
 // add queues a call for the next callback of the plugin context, and asks for that
 // callback. A callout from a stream's callback would lose its answer when that stream
 // ends.
 func (l *ledger) add(c *call) {
-	l.ready, l.stuck, l.fresh = append(l.ready, c), false, true
-	l.held += len(c.message)
-	if c.kind.outcome() && !c.chained {
-		l.enchain(c)
+	l.ready, l.blocked, l.added = append(l.ready, c), false, true
+	l.heldBytes += len(c.message)
+	if c.kind.isOutcome() && !c.chained {
+		l.chain(c)
 	}
 	l.p.kick()
 }
@@ -165,7 +166,7 @@ func (l *ledger) cancel(c *call) bool {
 	for i, r := range l.ready {
 		if r == c && !c.alone {
 			l.ready = append(l.ready[:i], l.ready[i+1:]...)
-			l.held -= len(c.message)
+			l.heldBytes -= len(c.message)
 			return true
 		}
 	}
@@ -173,27 +174,27 @@ func (l *ledger) cancel(c *call) bool {
 }
 
 // send starts the calls that are ready, those to one shard together, and gives up those whose
-// answers got lost. It runs in the plugin context. Calls for which the callback or the shard
-// has no room stay ready. False: there was nothing to do.
+// answers got lost. It runs in the plugin context. Calls stay ready when the callback is spent or
+// the shard has no slot for them. False: there was nothing to do.
 func (l *ledger) send() (busy bool) {
-	busy = l.unload()
+	busy = l.settleEnded()
 	if l.lost {
 		l.lost = !l.giveUpLost()
 	}
 	ready := l.ready
 	if again := l.repetitions(); len(again) > 0 {
 		ready = append(again, ready...)
-	} else if len(ready) == 0 || l.stuck {
+	} else if len(ready) == 0 || l.blocked {
 		return busy
 	}
-	l.ready, l.stuck = nil, false
+	l.ready, l.blocked = nil, false
 	full, waits, spent, back := false, false, false, 0
 	for i, c := range ready {
 		if c == nil {
 			continue // it went with an earlier call
 		}
-		room := l.shards[c.shard].room(c)
-		wait := room && l.waits(c, ready[i:])
+		room := l.shards[c.shard].hasSlot(c)
+		wait := room && l.waitsForAnswer(c, ready[i:])
 		ready[i] = nil
 		if !room || wait || l.p.spent() {
 			full, waits, spent = full || !room, waits || wait, spent || room && !wait
@@ -208,24 +209,24 @@ func (l *ledger) send() (busy bool) {
 		l.start(c)
 	}
 	if full {
-		l.wait(ready[:back])
+		l.limitWaits(ready[:back])
 	}
 	// A refused call may have made others ready.
-	l.stuck = (full || waits) && !spent && len(l.ready) == 0
+	l.blocked = (full || waits) && !spent && len(l.ready) == 0
 	l.ready = append(ready[:back], l.ready...)
 	return busy
 }
 
-// giveUpLost settles the calls whose answers got lost, and those that found no room in time.
+// giveUpLost settles the calls whose answers got lost, and those that found no slot in time.
 // False: the callback is spent and some are left.
 func (l *ledger) giveUpLost() (all bool) {
 	now := l.p.host.Now()
-	for at := len(l.flying) - 1; at >= 0; at-- {
-		if c := l.flying[at]; now-c.sent > int64(c.timeout+lostGrace) {
+	for at := len(l.inFlight) - 1; at >= 0; at-- {
+		if c := l.inFlight[at]; now-c.sent > int64(c.timeout+lostGrace) {
 			if l.p.spent() {
 				return false
 			}
-			l.landed(at)
+			l.removeInFlight(at)
 			l.fail(c, &reply{kind: replyUnavailable, maybe: true, at: now, why: "neither an answer nor a timeout came from the proxy"})
 		}
 	}
@@ -249,7 +250,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 		case callUnknown:
 			r.PendingTTL = 0
 		case callReserve:
-			if c.plain = c.plain || l.peer(c.shard).plain; c.plain {
+			if c.noUnknown = c.noUnknown || l.peer(c.shard).noUnknown; c.noUnknown {
 				r.UnknownTTL = 0
 			}
 		}
@@ -290,10 +291,10 @@ func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 		return
 	}
 	c.id = id
-	l.flying = append(l.flying, c)
+	l.inFlight = append(l.inFlight, c)
 	m := &l.shards[c.shard].peer
-	m.flying += c.place()
-	if c.clocked() {
+	m.inFlight += c.slots()
+	if c.paced() {
 		m.awaited, m.sent = c, l.turns
 	}
 }
@@ -301,29 +302,29 @@ func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 // fail settles the calls of a callout that got no answer.
 func (l *ledger) fail(c *call, r *reply) {
 	if c.batched > 0 {
-		l.landings = append(l.landings, landing{calls: c, at: r.at, all: *r, suspect: r.maybe})
+		l.endedBatches = append(l.endedBatches, endedBatch{calls: c, at: r.at, all: *r, suspect: r.maybe})
 		return
 	}
 	l.settle(c, r)
 }
 
-// answered reads the answer to a callout.
-func (l *ledger) answered(id uint32, bodySize int) {
-	at := len(l.flying) - 1
-	for at >= 0 && l.flying[at].id != id {
+// onManagerAnswer reads the answer to a callout.
+func (l *ledger) onManagerAnswer(id uint32, bodySize int) {
+	at := len(l.inFlight) - 1
+	for at >= 0 && l.inFlight[at].id != id {
 		at--
 	}
 	if at < 0 {
 		// The gate gave it up already, or the host answered twice.
 		return
 	}
-	c := l.flying[at]
-	l.landed(at)
+	c := l.inFlight[at]
+	l.removeInFlight(at)
 	p := l.p
 	now := p.host.Now()
 	p.metrics.sample(p.metrics.callout, (now-c.sent)/1e3)
 	if c.batched > 0 {
-		l.land(c, bodySize, now)
+		l.onBatchAnswer(c, bodySize, now)
 		return
 	}
 	r := l.read(c, bodySize)
@@ -331,34 +332,34 @@ func (l *ledger) answered(id uint32, bodySize int) {
 	l.settle(c, &r)
 }
 
-// landed takes a callout out of flying, whose order does not matter.
-func (l *ledger) landed(at int) {
-	last := len(l.flying) - 1
-	c := l.flying[at]
-	l.flying[at] = l.flying[last]
-	l.flying[last] = nil
-	l.flying = l.flying[:last]
+// removeInFlight takes a callout out of inFlight, whose order does not matter.
+func (l *ledger) removeInFlight(at int) {
+	last := len(l.inFlight) - 1
+	c := l.inFlight[at]
+	l.inFlight[at] = l.inFlight[last]
+	l.inFlight[last] = nil
+	l.inFlight = l.inFlight[:last]
 	m := &l.shards[c.shard].peer
-	m.flying -= c.place()
+	m.inFlight -= c.slots()
 	if m.awaited == c {
 		m.awaited = nil
 	}
-	l.stuck = false
+	l.blocked = false
 }
 
 // settle acts on the answer to a call.
 func (l *ledger) settle(c *call, r *reply) {
 	s := &l.shards[c.shard]
-	l.held -= len(c.message)
+	l.heldBytes -= len(c.message)
 	l.repeated(c)
 	wasDown := s.down
 	switch r.kind {
 	case replyUnavailable, replyRefused:
-		l.complain(s, c, r)
+		l.logFailure(s, c, r)
 	default:
-		l.answers(s)
+		l.logRecovery(s)
 	}
-	if s.down = r.kind == replyUnavailable && r.astray != api.CodeKeyMoved && r.closed == ""; !s.down && wasDown {
+	if s.down = r.kind == replyUnavailable && r.shardError != api.CodeKeyMoved && r.closed == ""; !s.down && wasDown {
 		l.flush(s, r.at)
 	}
 	switch c.kind {
@@ -377,9 +378,9 @@ func (l *ledger) settle(c *call, r *reply) {
 
 // tick has send look for repetitions that are due and for answers that got lost.
 func (l *ledger) tick() {
-	l.lost, l.stuck = true, false
+	l.lost, l.blocked = true, false
 	for i := range l.shards {
 		l.shards[i].awaited = nil // no call waits longer than a tick for another's answer
-		l.lookAt(&l.shards[i])
+		l.scheduleCheck(&l.shards[i])
 	}
 }

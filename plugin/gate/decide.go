@@ -13,7 +13,7 @@ const maxDecisions = 4
 // decide finds out what to do with the request.
 func (s *Stream) decide() verdict {
 	for range maxDecisions {
-		if v := s.look(); v != verdictAgain {
+		if v := s.decideOnce(); v != verdictAgain {
 			return v
 		}
 	}
@@ -22,17 +22,17 @@ func (s *Stream) decide() verdict {
 	return verdictPause
 }
 
-func (s *Stream) look() verdict {
+func (s *Stream) decideOnce() verdict {
 	p := s.plugin
 	now := p.host.Now()
-	if !s.looked {
-		s.looked, s.arrived = true, now
+	if !s.decided {
+		s.decided, s.firstDecided = true, now
 	}
 	e := &p.entry
 	if p.table.Lookup(&s.hash, now, e) {
 		return s.found(e, now)
 	}
-	if c := p.calls.outcome(&s.hash); c != nil {
+	if c := p.calls.outcomeCall(&s.hash); c != nil {
 		return s.unacknowledged(c, now)
 	}
 	if !p.host.Random(s.token[:]) {
@@ -40,7 +40,7 @@ func (s *Stream) look() verdict {
 	}
 	result, queues := p.table.Reserve(&cache.Reservation{
 		Hash: s.hash, Token: s.token, Fingerprint: s.fingerprint.Short(), Owner: p.queue,
-		Expires: s.pendingEnd(now), Sole: s.ledgerNone(),
+		Expires: s.pendingEnd(now), CacheOnly: s.ledgerNone(),
 	}, now, e)
 	p.wakeAll(queues)
 	switch result {
@@ -85,13 +85,13 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		if p.dead(e.Owner, now) {
 			return s.orphaned(e, now)
 		}
-		return s.wait(e.Expires, now)
+		return s.waitForEntry(e.Expires, now)
 	}
 	if e.HasBody {
 		if raw, ok := p.table.Body(e); ok {
 			state := e.State
 			if s.replayRaw(raw) {
-				if s.waited() {
+				if s.recordWait() {
 					p.metrics.count(p.metrics.waited)
 				} else {
 					p.countHit(state)
@@ -105,10 +105,10 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 		s.replay(&api.Result{BodyOmitted: true})
 		return verdictReplied
 	}
-	switch c := p.calls.outcome(&s.hash); {
+	switch c := p.calls.outcomeCall(&s.hash); {
 	case c != nil:
 		return s.unacknowledged(c, now)
-	case e.Sole:
+	case e.CacheOnly:
 		// The ledger does not know the outcome yet, so it would let the request run.
 		return s.conflict(0)
 	}
@@ -148,7 +148,7 @@ func (s *Stream) askBeside(now int64) verdict {
 // the ledger may know what became of its request; without a ledger nobody does.
 func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
 	s.plugin.metrics.count(s.plugin.metrics.orphaned)
-	s.orphan = true
+	s.ownerDead = true
 	switch {
 	case !s.ledgerNone():
 		return s.askBeside(now)
@@ -162,14 +162,14 @@ func (s *Stream) orphaned(e *cache.Entry, now int64) verdict {
 func (s *Stream) outcomeUnknown() verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.unknown)
-	s.waited()
+	s.recordWait()
 	return s.refuse(unknownProblem())
 }
 
 func (s *Stream) mismatch() verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.mismatch)
-	s.waited()
+	s.recordWait()
 	return s.refuse(mismatchProblem())
 }
 
@@ -180,7 +180,7 @@ func (s *Stream) unprotected(problem *api.Problem) verdict {
 		return s.bypass()
 	}
 	p.metrics.count(p.metrics.managerError)
-	s.waited()
+	s.recordWait()
 	return s.refuse(problem)
 }
 
@@ -188,7 +188,7 @@ func (s *Stream) unprotected(problem *api.Problem) verdict {
 func (s *Stream) bypass() verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.bypass)
-	s.waited()
+	s.recordWait()
 	s.mark = statusBypassed
 	s.owner = false
 	s.phase = phasePass
@@ -200,9 +200,9 @@ func (s *Stream) forward(since int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.miss)
 	s.own()
-	s.waited()
+	s.recordWait()
 	s.mark = statusExecuted
-	p.hold(&s.reservation, since)
+	p.startRenewing(&s.reservation, since)
 	if s.continues() {
 		return s.carry()
 	}

@@ -9,7 +9,7 @@
 //	 new -------------+-----------------------------------------------> pass
 //	                  |  body mode: digest the body first
 //	                  v
-//	               (look) <-------------------------------+
+//	              (decide) <------------------------------+
 //	   another's      |  entry     |  entry               | woken: the other
 //	   pending entry  |  is final  |  is new              | attempt ended
 //	   +--------------+            +---------+            |
@@ -20,7 +20,7 @@
 //	replied (409)     replied (replay)    forwarded
 //	                                         | upstream answers
 //	                                         v
-//	                        held | copied | streamed --> recording --> done
+//	                holding | copying | streaming --> recording --> done
 //
 // The request is paused in the phases before forwarded. In body mode the gate has read the
 // request's body by then, in headers mode it has not. In headers mode the host stops
@@ -35,11 +35,12 @@
 // With commit: before_reply the end of the answer waits for the ledger. In body mode the
 // headers wait with it. In headers mode they cannot: a Pause there would keep the body
 // from the gate. So the headers go out, the host holds the body, and the gate copies it
-// (held). No byte of that body goes out before the outcome is recorded. Four cases differ:
+// (holding). No byte of that body goes out before the outcome is recorded. Four cases differ:
 //
-//   - A body that stands still is released and copied on. Its end still waits.
+//   - A body that stands still is released, and the gate copies the rest while it passes
+//     (copying). Its end still waits.
 //   - An answer that is too large to record, or of streamed_types, passes as it comes
-//     (streamed). It is recorded without its body, and only its last piece waits.
+//     (streaming). It is recorded without its body, and only its last piece waits.
 //   - When the VM has no room for the copy, the host collects the body if its length is known
 //     and small enough for the host's buffer (collectBytes). The gate reads it at its end.
 //   - With commit: async, and where no ledger is called, the answer passes and is copied.
@@ -67,9 +68,11 @@
 // compare-and-set lets one stream create the pending entry, and the others become
 // waiters. The ledger decides among proxies: its reserve grants the key to one
 // token. A lost cache, or a lost race for an entry, costs calls and never lets a
-// request run twice. Only with ledger: none is the cache the authority. The ledger may not
-// know an outcome yet, so before the gate asks the ledger it looks in two places: in the
-// cache, where the entry of such an outcome stays, and among this VM's own calls.
+// request run twice. Only with ledger: none is the cache the authority.
+//
+// The ledger may not know an outcome yet that this proxy knows. So the gate asks the ledger
+// only after two other places: the cache, where the entry of such an outcome stays, and the
+// calls that this VM has not delivered yet.
 //
 // While upstream works, the tick renews the reservation in the ledger and in the cache,
 // each time that a third of pending_ttl has passed. So pending_ttl bounds only what follows
@@ -150,9 +153,9 @@
 // The gate repeats commits, rejects and reports of unknown outcomes until their own TTL is
 // over, counted from the first try. The ledger counts the TTL from the moment it learns of the
 // outcome, so it never forgets one too early. When memory is short, the oldest outcomes lose
-// everything but the status, which is enough to never run the request again. When a
-// manager that was away answers, all repetitions are due immediately. They go before new
-// reserves, at most maxRepeating at a time.
+// everything but the status, which is enough to never run the request again. When a manager
+// that was away answers, all these repetitions are due immediately; releases keep their times.
+// Repetitions go before new reserves, at most maxRepeating at a time.
 //
 // The manager may refuse an outcome for good (4xx except 401, 403, 404, 405, 408, 421, 425
 // and 429). The gate sends it once more with the status alone, then gives it up, counts it and

@@ -25,12 +25,12 @@ type ending struct {
 	// ended: the end has come, or is too far away to wait for.
 	ended bool
 	// known: the fields below are set.
-	known   bool
-	length  int64  // of the body, as declared; -1: not declared
-	headers uint64 // bytes of the headers, as request.total_size counts them
-	came    int64  // bytes of body that the host has shown
-	since   int64  // when the tick began to look after the reply, nanoseconds
-	reply   *localReply
+	known    bool
+	length   int64  // of the body, as declared; -1: not declared
+	headers  uint64 // bytes of the headers, as request.total_size counts them
+	received int64  // bytes of body that the host has shown
+	since    int64  // when the tick began to look after the reply, nanoseconds
+	reply    *localReply
 }
 
 // localReply is a reply that waits.
@@ -43,12 +43,12 @@ type localReply struct {
 
 // endings are the replies of a VM that wait.
 type endings struct {
-	fresh list // streams that the next queue callback looks at
-	slow  list // streams whose requests had no end by then: each tick looks at them
-	bytes int  // of the replies' bodies
-	look  bool // the streams in fresh must be looked at
-	tick  bool // the streams in slow must be looked at
-	fast  bool // the tick comes every endPeriod
+	fresh      list // streams that the next queue callback looks at
+	slow       list // streams whose requests had no end by then: each tick looks at them
+	bytes      int  // of the replies' bodies
+	checkFresh bool // the streams in fresh must be looked at
+	checkSlow  bool // the streams in slow must be looked at
+	fast       bool // the tick comes every endPeriod
 }
 
 // begin notes what the request's headers say about its end.
@@ -73,10 +73,10 @@ func (e *ending) begin(headers request.Headers) {
 	e.ended = e.ended || e.length > endBytes
 }
 
-// arrived notes the bytes of a body callback.
-func (e *ending) arrived(size int, end bool) {
-	e.came += int64(size)
-	e.ended = e.ended || end || e.came > endBytes
+// noteBody notes the bytes of a body callback.
+func (e *ending) noteBody(size int, end bool) {
+	e.received += int64(size)
+	e.ended = e.ended || end || e.received > endBytes
 }
 
 // awaitsEnd tells whether a reply to the current stream must wait. In the plugin context the host
@@ -89,16 +89,16 @@ func (s *Stream) awaitsEnd() bool {
 	if e.ended || !e.known || !s.http1() {
 		return false
 	}
-	return !p.inside || e.length >= 0 && !s.allCame()
+	return !p.inside || e.length >= 0 && !s.allReceived()
 }
 
-// allCame tells whether the host has the whole declared body.
-func (s *Stream) allCame() bool {
+// allReceived tells whether the host has the whole declared body.
+func (s *Stream) allReceived() bool {
 	return s.plugin.totalSize() >= s.ending.headers+uint64(s.ending.length)
 }
 
-// later keeps a reply until the request ends or endPatience is over.
-func (s *Stream) later(r *localReply) {
+// delayReply keeps a reply until the request ends or endPatience is over.
+func (s *Stream) delayReply(r *localReply) {
 	p, e := s.plugin, &s.ending
 	n := &p.endings
 	s.dropBody()
@@ -106,16 +106,16 @@ func (s *Stream) later(r *localReply) {
 	e.reply = r
 	n.bytes += len(r.body)
 	if p.inside {
-		s.slow()
+		s.checkInTicks()
 		return
 	}
 	n.fresh.add(s)
-	n.look = true
+	n.checkFresh = true
 	p.kick()
 }
 
-// slow has the tick look after the reply.
-func (s *Stream) slow() {
+// checkInTicks has each tick look whether the reply can go out.
+func (s *Stream) checkInTicks() {
 	s.ending.since = s.plugin.host.Now()
 	s.plugin.endings.slow.add(s)
 }
@@ -149,24 +149,24 @@ func (s *Stream) endBody() Action {
 // Once the callback is spent, the next one goes on.
 func (p *Plugin) sendReplies() {
 	n := &p.endings
-	if !n.look && !n.tick {
+	if !n.checkFresh && !n.checkSlow {
 		return
 	}
 	for s := n.fresh.first; s != nil && !p.spent(); s = n.fresh.first {
 		switch {
 		case !p.choose(s.id):
 			s.leave()
-		case s.ending.length < 0 || s.allCame():
+		case s.ending.length < 0 || s.allReceived():
 			s.sendReply()
 		default:
 			n.fresh.remove(s)
-			s.slow()
+			s.checkInTicks()
 		}
 	}
-	if n.tick {
-		n.tick = !p.sendSlow()
+	if n.checkSlow {
+		n.checkSlow = !p.sendSlow()
 	}
-	n.look = n.fresh.size > 0
+	n.checkFresh = n.fresh.size > 0
 }
 
 // sendSlow sends the replies whose requests have come in or whose patience is over. False: the
@@ -181,7 +181,7 @@ func (p *Plugin) sendSlow() bool {
 		waited := now - s.ending.since
 		if !p.choose(s.id) {
 			s.leave()
-		} else if waited < 0 || waited >= int64(endPatience) || s.ending.length >= 0 && s.allCame() {
+		} else if waited < 0 || waited >= int64(endPatience) || s.ending.length >= 0 && s.allReceived() {
 			s.sendReply()
 		}
 	}
@@ -189,19 +189,19 @@ func (p *Plugin) sendSlow() bool {
 }
 
 // due tells whether the next queue callback has work.
-func (n *endings) due() bool { return n.look || n.tick || n.fast != n.hurry() }
+func (n *endings) due() bool { return n.checkFresh || n.checkSlow || n.fast != n.needsFastTick() }
 
-// hurry tells whether the tick must come every endPeriod.
-func (n *endings) hurry() bool { return n.slow.size > 0 }
+// needsFastTick tells whether the tick must come every endPeriod.
+func (n *endings) needsFastTick() bool { return n.slow.size > 0 }
 
-// pace sets the tick's period. Only queue callbacks call it: a host may not expect a tick to change
-// its own period.
-func (p *Plugin) pace() {
+// setTickPeriod changes the tick's period if replies begin or cease to wait for ticks. Only queue
+// callbacks call it: a host may not expect a tick to change its own period.
+func (p *Plugin) setTickPeriod() {
 	n := &p.endings
-	if n.fast == n.hurry() {
+	if n.fast == n.needsFastTick() {
 		return
 	}
-	n.fast = n.hurry()
+	n.fast = n.needsFastTick()
 	period := tickPeriod
 	if n.fast {
 		period = endPeriod

@@ -98,7 +98,7 @@ func started(t *testing.T, h *fakeHost, config string) *Plugin {
 		t.Fatalf("Start: %v", err)
 	}
 	for i := range p.calls.shards {
-		p.calls.shards[i].never = !h.batches
+		p.calls.shards[i].batchesOff = !h.batches
 	}
 	return p
 }

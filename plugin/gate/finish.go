@@ -20,20 +20,20 @@ func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Re
 		kind = callReject
 	}
 	called := r.route.Ledger == config.LedgerManager
-	if called && !p.calls.room(len(result.Body)) {
+	if called && !p.calls.makeRoom(len(result.Body)) {
 		result.BodyOmitted, result.Headers = true, nil
 	}
 	if result.BodyOmitted {
 		result.Body = nil
 		p.metrics.count(p.metrics.oversize)
 	}
-	p.drop(r)
+	p.stopRenewing(r)
 	c := r.newCall(kind)
-	c.bare = result.BodyOmitted
+	c.noBody = result.BodyOmitted
 	r.owner = false
 	if !called {
 		c.result = result.AppendRaw(nil)
-		p.keep(c, p.host.Now(), true)
+		p.cacheOutcome(c, p.host.Now(), true)
 		return nil
 	}
 	c.encode(result, c.ttl())
@@ -43,12 +43,12 @@ func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Re
 
 // giveBack ends a reservation and frees its key: nothing ran, or upstream asks for a retry.
 func (p *Plugin) giveBack(r *reservation) {
-	p.drop(r)
+	p.stopRenewing(r)
 	c := r.newCall(callRelease)
 	r.owner = false
 	if r.route.Ledger == config.LedgerManager {
 		p.metrics.count(p.metrics.released)
-		c.deadline, c.again = c.forgotten(r.expires), r.doubtful
+		c.deadline, c.sendTwice = c.forgotten(r.expires), r.doubtful
 		p.calls.add(c)
 		return
 	}
@@ -67,8 +67,8 @@ func (p *Plugin) unknown(r *reservation) {
 		p.giveBack(r)
 		return
 	}
-	p.drop(r)
-	p.metrics.count(p.metrics.held)
+	p.stopRenewing(r)
+	p.metrics.count(p.metrics.unknownOutcomes)
 	c := r.newCall(callUnknown)
 	r.owner = false
 	if c.route.UnknownTTL == 0 {
@@ -78,17 +78,17 @@ func (p *Plugin) unknown(r *reservation) {
 	now := p.host.Now()
 	p.fill(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: api.StateUnknown,
-		Expires: now + int64(c.ttl()), Sole: true,
+		Expires: now + int64(c.ttl()), CacheOnly: true,
 	}, now)
 	if c.route.Ledger == config.LedgerManager {
 		p.calls.add(c)
 	}
 }
 
-// finish records the answer's outcome. bare: without the body.
-func (s *Stream) finish(body []byte, bare bool) {
+// recordOutcome records the answer's outcome. bare: without the body.
+func (s *Stream) recordOutcome(body []byte, bare bool) {
 	a := &s.answer
-	s.plugin.calls.held -= a.claimed
+	s.plugin.calls.heldBytes -= a.claimed
 	a.claimed = 0
 	result := api.Result{Status: a.status, Headers: a.headers, Body: body, BodyOmitted: bare}
 	a.headers, a.body = nil, nil
@@ -127,11 +127,11 @@ func (s *Stream) leave() {
 	switch s.phase {
 	case phaseBody:
 		s.mark = statusNotSent
-		p.bodies.release(s)
+		p.bodies.unwatch(s)
 	case phaseWaiting:
 		s.mark = statusNotSent
 		p.unlink(s)
-		s.waited()
+		s.recordWait()
 	case phaseReserving:
 		s.mark = statusNotSent
 		c := s.call
@@ -149,21 +149,21 @@ func (s *Stream) leave() {
 		s.phase = phaseDone
 	case phaseCarried:
 		s.mark = statusContinued
-		s.carried.gone = true
+		s.carried.clientGone = true
 	case phaseSettling:
-		s.first.drop(p)
+		s.clientAnswer.drop(p)
 		s.detach()
 	case phaseForwarded:
 		if !s.beganAnew() {
 			s.unknown()
 		}
-	case phaseHeld, phaseCollected, phaseCopied:
+	case phaseHolding, phaseCollecting, phaseCopying:
 		// Upstream answered, so the request ran and no retry may run it. If the gate never had the
 		// whole answer, it records the outcome without the body.
 		a := &s.answer
-		s.finish(a.body, !a.complete() || int64(len(a.body)) != a.passed)
+		s.recordOutcome(a.body, !a.complete() || int64(len(a.body)) != a.passed)
 		s.detach()
-	case phaseStreamed, phaseRecording:
+	case phaseStreaming, phaseRecording:
 		s.detach()
 	}
 }
@@ -200,7 +200,7 @@ func (s *Stream) beganAnew() bool {
 	default:
 		// Upstream answered, so the request ran. The client gets another answer than this one, so
 		// there is no body to record.
-		s.finish(nil, true)
+		s.recordOutcome(nil, true)
 		s.detach()
 		s.phase = phaseDone
 	}

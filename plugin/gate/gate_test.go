@@ -21,7 +21,7 @@ func expect[T comparable](t *testing.T, what string, got, want T) {
 	}
 }
 
-func TestStartRefused(t *testing.T) {
+func TestStartFailsWithoutWhatItNeeds(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(*fakeHost)
 		want  string
@@ -57,7 +57,7 @@ func TestUnstartedPluginIsHarmless(t *testing.T) {
 	expect(t, "shutdown", p.Shutdown(), true)
 }
 
-func TestWholeWay(t *testing.T) {
+func TestRequestIsReservedForwardedAndRecorded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "k")
@@ -93,7 +93,7 @@ func TestWholeWay(t *testing.T) {
 	expect(t, "body", f2.replies[0].body, "answer")
 }
 
-func TestHostRefusesEverything(t *testing.T) {
+func TestGateSurvivesAHostThatRefusesEverything(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	h.noReply, h.noResume, h.noData = true, true, true
@@ -113,7 +113,7 @@ func TestHostRefusesEverything(t *testing.T) {
 }
 
 // If only the cache protects, a cache that does not work protects nothing.
-func TestCacheOnlyWithoutACache(t *testing.T) {
+func TestCacheOnlyRouteIsRefusedWithoutACache(t *testing.T) {
 	for config, want := range map[string]int{
 		`{"ledger":"none"}`:                       503,
 		`{"ledger":"none","failure_mode":"open"}`: 0,
@@ -134,7 +134,7 @@ func TestCacheOnlyWithoutACache(t *testing.T) {
 	}
 }
 
-func TestHeadersThatCannotBeRead(t *testing.T) {
+func TestUnreadableHeadersAreRefused(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "k")
@@ -160,7 +160,7 @@ func (hiddenHeaders) RequestHeaders() [][2]string { return nil }
 
 func (h hiddenHeaders) RequestHeader(name string) (string, bool) { return lookup(h.full, name) }
 
-func TestFate(t *testing.T) {
+func TestFateOfAForwardedRequest(t *testing.T) {
 	const upstream = "192.0.2.1:80"
 	for name, c := range map[string]struct {
 		details string
@@ -213,7 +213,7 @@ func TestFate(t *testing.T) {
 }
 
 // A clock that is set back neither keeps duplicates waiting nor stops the sweep.
-func TestClockGoesBack(t *testing.T) {
+func TestClockSetBackKeepsNobodyWaiting(t *testing.T) {
 	h := newFakeHost(t)
 	h.now = int64(time.Hour)
 	p := started(t, h, `{"pending_wait_timeout":5,"pending_ttl_seconds":36000}`)
@@ -230,7 +230,7 @@ func TestClockGoesBack(t *testing.T) {
 	s.OnDone()
 }
 
-func TestPartsOfAStructuredKey(t *testing.T) {
+func TestStructuredKeySetsProperties(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "host1.dc1:12345:42:a1b2c3d4e5f6a7b8")
@@ -262,7 +262,7 @@ func TestNothingPassesBeforeTheDecision(t *testing.T) {
 
 // The host hands over less of the answer than it announced: it is not recorded as
 // if it were whole.
-func TestAnswerCannotBeRead(t *testing.T) {
+func TestUnreadableAnswerIsNotRecordedAsWhole(t *testing.T) {
 	for _, config := range []string{"", `{"commit":"async"}`} {
 		h := newFakeHost(t)
 		p := started(t, h, config)
@@ -285,7 +285,7 @@ func TestAnswerCannotBeRead(t *testing.T) {
 }
 
 // Without a ledger, the gate admits that a recording is lost.
-func TestCacheOnlyAnswerWasEvicted(t *testing.T) {
+func TestEvictedCacheOnlyAnswerIsReportedAsLost(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"ledger":"none"}`)
 	s, f := h.open(p, 1, "k")

@@ -31,9 +31,9 @@ const (
 	chains = 256
 )
 
-// outcome returns the call that carries an entry's outcome to the ledger; nil: there is none. The
+// outcomeCall returns the call that carries an entry's outcome to the ledger; nil: there is none. The
 // ledger may not know that outcome yet, so its own answer about the entry may be out of date.
-func (l *ledger) outcome(h *cache.Hash) *call {
+func (l *ledger) outcomeCall(h *cache.Hash) *call {
 	for c := l.chains[h[len(h)-1]]; c != nil; c = c.next {
 		if c.hash == *h {
 			return c
@@ -42,15 +42,15 @@ func (l *ledger) outcome(h *cache.Hash) *call {
 	return nil
 }
 
-// enchain makes outcome find the call.
-func (l *ledger) enchain(c *call) {
+// chain makes outcomeCall find the call.
+func (l *ledger) chain(c *call) {
 	first := &l.chains[c.hash[len(c.hash)-1]]
 	c.next, *first = *first, c
 	c.chained = true
 }
 
-// done undoes enchain: the ledger has the outcome, or will never have it.
-func (l *ledger) done(c *call) {
+// unchain undoes chain: the ledger has the outcome, or will never have it.
+func (l *ledger) unchain(c *call) {
 	if !c.chained {
 		return
 	}
@@ -63,31 +63,31 @@ func (l *ledger) done(c *call) {
 	}
 }
 
-// room tells whether the VM may hold so many more bytes. To make room, it takes the bodies
+// makeRoom tells whether the VM may hold so many more bytes. To make room, it takes the bodies
 // from the kept outcomes, the oldest of each shard first. The status is enough to never run
 // the request again.
-func (l *ledger) room(bytes int) bool {
-	for at := 0; l.fat > 0 && l.held+bytes > maxHeldBytes; at++ {
+func (l *ledger) makeRoom(bytes int) bool {
+	for at := 0; l.strippable > 0 && l.heldBytes+bytes > maxHeldBytes; at++ {
 		for i := range l.shards {
-			if repeat := l.shards[i].repeat; at < len(repeat) && repeat[at].fat() {
+			if repeat := l.shards[i].repeat; at < len(repeat) && repeat[at].strippable() {
 				c := repeat[at]
-				l.fat--
-				l.held -= len(c.message)
+				l.strippable--
+				l.heldBytes -= len(c.message)
 				c.strip()
-				l.held += len(c.message)
+				l.heldBytes += len(c.message)
 				l.p.metrics.count(l.p.metrics.oversize)
 			}
 		}
 	}
-	return l.held+bytes <= maxHeldBytes
+	return l.heldBytes+bytes <= maxHeldBytes
 }
 
-// fat tells whether strip makes the message smaller.
-func (c *call) fat() bool { return len(c.message) > 0 && !c.stripped }
+// strippable tells whether strip makes the message smaller.
+func (c *call) strippable() bool { return len(c.message) > 0 && !c.stripped }
 
-// later queues a call for repetition. It abandons the call if its deadline is too near, or if too many
+// repeatLater queues a call for repetition. It abandons the call if its deadline is too near, or if too many
 // are queued.
-func (l *ledger) later(c *call) {
+func (l *ledger) repeatLater(c *call) {
 	c.stream = nil
 	now := l.p.host.Now()
 	retry := &l.p.config.CommitRetry
@@ -99,17 +99,17 @@ func (l *ledger) later(c *call) {
 	switch {
 	case c.due >= c.deadline:
 		l.abandon(c, "an outcome did not reach the ledger before its time was over")
-	case l.full(c):
+	case l.queueFull(c):
 		l.abandon(c, "an outcome is lost: more than commit_retry.max_queued did not reach the ledger")
 	default:
-		l.keep(c)
+		l.enqueueRepeat(c)
 	}
 }
 
-// full tells whether there is no place for the call. While a manager is away, every new request
+// queueFull tells whether there is no place for the call. While a manager is away, every new request
 // leaves a release. So releases get half of the places at most, an equal part for each shard, and
 // outcomes keep the other half.
-func (l *ledger) full(c *call) bool {
+func (l *ledger) queueFull(c *call) bool {
 	most := l.p.config.CommitRetry.MaxQueued
 	if c.kind == callRelease && len(l.shards[c.shard].repeat) >= most/2/len(l.shards) {
 		return true
@@ -117,10 +117,10 @@ func (l *ledger) full(c *call) bool {
 	return l.queued >= most
 }
 
-func (l *ledger) keep(c *call) {
-	l.held += len(c.message)
-	if c.fat() {
-		l.fat++
+func (l *ledger) enqueueRepeat(c *call) {
+	l.heldBytes += len(c.message)
+	if c.strippable() {
+		l.strippable++
 	}
 	s := &l.shards[c.shard]
 	s.repeat = append(s.repeat, c)
@@ -129,7 +129,7 @@ func (l *ledger) keep(c *call) {
 
 // abandon gives a call up.
 func (l *ledger) abandon(c *call, why string) {
-	l.done(c)
+	l.unchain(c)
 	l.p.metrics.count(l.p.metrics.abandoned)
 	if c.kind == callRelease {
 		return
@@ -139,17 +139,17 @@ func (l *ledger) abandon(c *call, why string) {
 	}
 }
 
-// repeatOnce queues a release to be made once more after overtakeDelay, unless it is pointless by then.
-func (l *ledger) repeatOnce(c *call, now int64) {
-	c.again = false
+// repeatRelease queues a release to be made once more after overtakeDelay, unless it is pointless by then.
+func (l *ledger) repeatRelease(c *call, now int64) {
+	c.sendTwice = false
 	c.due = now + int64(overtakeDelay)
-	if c.due < c.deadline && !l.full(c) {
-		l.keep(c)
+	if c.due < c.deadline && !l.queueFull(c) {
+		l.enqueueRepeat(c)
 	}
 }
 
-// lookAt makes send look for repetitions of the shard that are due.
-func (l *ledger) lookAt(s *shard) { s.look, l.look = true, true }
+// scheduleCheck makes send look for repetitions of the shard that are due.
+func (l *ledger) scheduleCheck(s *shard) { s.checkDue, l.checkDue = true, true }
 
 // flush makes the outcomes due that are kept for a shard whose manager is back. Releases keep their
 // times.
@@ -158,7 +158,7 @@ func (l *ledger) flush(s *shard, now int64) {
 		return
 	}
 	s.flushed = now
-	l.lookAt(s)
+	l.scheduleCheck(s)
 	for _, c := range s.repeat {
 		if c.kind != callRelease {
 			c.due = min(c.due, now)
@@ -170,8 +170,8 @@ func (l *ledger) flush(s *shard, now int64) {
 // before new calls. When a shard is down and there are new calls for it, one kept outcome goes before
 // it is due, so that the first call that the manager answers is an outcome.
 func (l *ledger) repetitions() (due []*call) {
-	looks := l.look
-	l.look = false
+	looks := l.checkDue
+	l.checkDue = false
 	if l.queued == 0 {
 		return nil
 	}
@@ -185,20 +185,20 @@ func (l *ledger) repetitions() (due []*call) {
 	}
 	now := l.p.host.Now()
 	for i := range l.shards {
-		if s := &l.shards[i]; s.look || s.probe {
-			due = l.take(s, due, now)
+		if s := &l.shards[i]; s.checkDue || s.probe {
+			due = l.takeDue(s, due, now)
 		}
 	}
 	return due
 }
 
-// take moves the calls of a shard that are due from its queue to the end of due.
-func (l *ledger) take(s *shard, due []*call, now int64) []*call {
+// takeDue moves the calls of a shard that are due from its queue to the end of due.
+func (l *ledger) takeDue(s *shard, due []*call, now int64) []*call {
 	probe, limit := s.probe, maxRepeating
 	if s.down {
 		limit = maxProbing
 	}
-	s.probe, s.look, s.crowded = false, false, false
+	s.probe, s.checkDue, s.crowded = false, false, false
 	kept := 0
 	for i, c := range s.repeat {
 		if s.repeating >= limit {
@@ -213,8 +213,8 @@ func (l *ledger) take(s *shard, due []*call, now int64) []*call {
 			kept++
 			continue
 		}
-		if c.fat() {
-			l.fat--
+		if c.strippable() {
+			l.strippable--
 		}
 		c.repeating, c.due = true, 0
 		s.repeating++
@@ -235,7 +235,7 @@ func (l *ledger) repeated(c *call) {
 	s := &l.shards[c.shard]
 	s.repeating--
 	if s.crowded && !s.down {
-		l.lookAt(s)
+		l.scheduleCheck(s)
 	}
 }
 
@@ -245,7 +245,7 @@ func (c *call) strip() {
 	if c.stripped = true; result.ParseRaw(c.result) != nil {
 		return
 	}
-	c.bare = true
+	c.noBody = true
 	c.encode(&api.Result{Status: result.Status, BodyOmitted: true}, c.ttl())
 }
 

@@ -105,7 +105,7 @@ func TestKeptOutcomesGoFirst(t *testing.T) {
 
 // A message that the manager refuses for good is sent once more with nothing but the status,
 // and not after that.
-func TestRefusedOutcome(t *testing.T) {
+func TestRefusedOutcomeIsSentOnceMoreWithoutItsBody(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.run(p, 1, "k")
@@ -148,7 +148,7 @@ func TestOutcomeWaitsForTheRightCredentials(t *testing.T) {
 		if more := len(h.calls) - n; more < 5 || more > 11 {
 			t.Errorf("%s: sent %d times more in a minute", status, more)
 		}
-		expect(t, status+": whole", p.calls.outcome(&s.hash).bare, false)
+		expect(t, status+": whole", p.calls.outcomeCall(&s.hash).noBody, false)
 	}
 }
 

@@ -21,36 +21,36 @@ type metrics struct {
 	noBody        MetricID // 500
 
 	// What became of reservations.
-	committed MetricID // the answer was recorded
-	rejected  MetricID // the refusal was recorded
-	released  MetricID // nothing ran, the key is free again
-	held      MetricID // the outcome is unknown
-	oversize  MetricID // the answer was recorded without its body
-	fenced    MetricID // the ledger refused the outcome: it knows another one, or another attempt has the key
-	abandoned MetricID // an outcome that never reached the ledger
-	renewed   MetricID // renewals that the ledger granted
-	lost      MetricID // reservations that another attempt took over while upstream worked
+	committed       MetricID // the answer was recorded
+	rejected        MetricID // the refusal was recorded
+	released        MetricID // nothing ran, the key is free again
+	unknownOutcomes MetricID // the outcome is unknown
+	oversize        MetricID // the answer was recorded without its body
+	fenced          MetricID // the ledger refused the outcome: it knows another one, or another attempt has the key
+	abandoned       MetricID // an outcome that never reached the ledger
+	renewed         MetricID // renewals that the ledger granted
+	lost            MetricID // reservations that another attempt took over while upstream worked
 
 	// Upstream calls of the gate's own.
 	carried  MetricID // calls made
 	routed   MetricID // calls not made although the route asks for it: the router carried the request
 	upstream MetricID // duration of the calls, microseconds
 
-	callout    MetricID // duration of callouts, microseconds
-	wait       MetricID // how long duplicates waited, milliseconds
-	batches    MetricID // callouts that carry several calls
-	batchItems MetricID // calls in each of these callouts
-	retries    MetricID // callouts that repeat an earlier one
-	moved      MetricID // reserves that went on to the key's new owner
-	astray     MetricID // calls that a manager refused because it is another shard, or another one owns the key
-	orphaned   MetricID // duplicates that found that the VM that worked on their key is dead
-	waiters    MetricID // duplicates that wait now
-	entries    MetricID // entries in the cache
-	bytes      MetricID // bytes of recorded answers in the cache
-	evicted    MetricID // entries that made room for others
-	full       MetricID // keys refused because no entry could make room for them
-	unkept     MetricID // answers that found no room in the cache
-	casRetry   MetricID // shared-data updates repeated because another VM was faster
+	callout        MetricID // duration of callouts, microseconds
+	wait           MetricID // how long duplicates waited, milliseconds
+	batches        MetricID // callouts that carry several calls
+	batchItems     MetricID // calls in each of these callouts
+	retries        MetricID // callouts that repeat an earlier one
+	moved          MetricID // reserves that went on to the key's new owner
+	wrongShard     MetricID // calls that a manager refused because it is another shard, or another one owns the key
+	orphaned       MetricID // duplicates that found that the VM that worked on their key is dead
+	waiters        MetricID // duplicates that wait now
+	entries        MetricID // entries in the cache
+	bytes          MetricID // bytes of recorded answers in the cache
+	evicted        MetricID // entries that made room for others
+	full           MetricID // keys refused because no entry could make room for them
+	answersDropped MetricID // answers that found no room in the cache
+	casRetry       MetricID // shared-data updates repeated because another VM was faster
 }
 
 func (m *metrics) define(host Host) {
@@ -78,7 +78,7 @@ func (m *metrics) define(host Host) {
 		{&m.committed, Counter, "oncegate_outcomes_committed"},
 		{&m.rejected, Counter, "oncegate_outcomes_rejected"},
 		{&m.released, Counter, "oncegate_outcomes_released"},
-		{&m.held, Counter, "oncegate_outcomes_held"},
+		{&m.unknownOutcomes, Counter, "oncegate_outcomes_unknown"},
 		{&m.oversize, Counter, "oncegate_outcomes_oversize"},
 		{&m.abandoned, Counter, "oncegate_outcomes_abandoned"},
 		{&m.renewed, Counter, "oncegate_reservations_renewed"},
@@ -92,14 +92,14 @@ func (m *metrics) define(host Host) {
 		{&m.wait, Histogram, "oncegate_wait_milliseconds"},
 		{&m.retries, Counter, "oncegate_callout_retries"},
 		{&m.moved, Counter, "oncegate_callout_moved"},
-		{&m.astray, Counter, "oncegate_callout_astray"},
+		{&m.wrongShard, Counter, "oncegate_callout_wrong_shard"},
 		{&m.orphaned, Counter, "oncegate_orphans"},
 		{&m.waiters, Gauge, "oncegate_waiters"},
 		{&m.entries, Gauge, "oncegate_cache_entries"},
 		{&m.bytes, Gauge, "oncegate_cache_bytes"},
 		{&m.evicted, Counter, "oncegate_cache_evictions"},
 		{&m.full, Counter, "oncegate_cache_full"},
-		{&m.unkept, Counter, "oncegate_cache_unkept"},
+		{&m.answersDropped, Counter, "oncegate_cache_answers_dropped"},
 		{&m.casRetry, Counter, "oncegate_cas_retries"},
 	} {
 		*d.id = host.DefineMetric(d.kind, d.name)

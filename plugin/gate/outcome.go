@@ -13,7 +13,7 @@ import (
 // first call: nearly all keys are new, and the gate notices a manager that hangs within
 // the time of an ordinary call.
 func (s *Stream) reserve() verdict {
-	s.shard = s.plugin.calls.first(&s.attempt)
+	s.shard = s.plugin.calls.firstOwner(&s.attempt)
 	return s.askFor(0)
 }
 
@@ -30,9 +30,9 @@ func (s *Stream) askFor(wait int64) verdict {
 	return verdictPause
 }
 
-// take takes the waiting stream from the call and makes it the current one. nil: no stream
+// takeStream takes the waiting stream from the call and makes it the current one. nil: no stream
 // waits any more.
-func (p *Plugin) take(c *call) *Stream {
+func (p *Plugin) takeStream(c *call) *Stream {
 	s := c.stream
 	c.stream = nil
 	if s == nil {
@@ -49,7 +49,7 @@ func (p *Plugin) take(c *call) *Stream {
 // reserved deals with the answer to a reserve.
 func (p *Plugin) reserved(c *call, r *reply) {
 	now := r.at
-	s := p.take(c)
+	s := p.takeStream(c)
 	switch r.kind {
 	case replyOK:
 		switch r.answer.State {
@@ -76,7 +76,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 		default:
 			p.learned(c, &r.answer, now)
 			if s != nil {
-				if s.waited() {
+				if s.recordWait() {
 					p.metrics.count(p.metrics.waited)
 				} else {
 					p.countHit(r.answer.State)
@@ -90,10 +90,10 @@ func (p *Plugin) reserved(c *call, r *reply) {
 			s.act(s.mismatch())
 		}
 	case replyMoved:
-		p.moved(c, s, now)
+		p.keyMoved(c, s, now)
 	case replyRefused:
 		// An older manager does not know unknown_ttl, the end of the message: send it without.
-		if c.plain = true; s == nil {
+		if c.noUnknown = true; s == nil {
 			p.forget(c, now)
 			return
 		}
@@ -122,7 +122,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 func (s *Stream) pending(remaining, now int64) {
 	s.owner = false
 	if s.mayWait(now) {
-		s.patient = now + int64(recheckPeriod)
+		s.notBefore = now + int64(recheckPeriod)
 		s.plugin.link(s)
 		return
 	}
@@ -141,14 +141,14 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	}
 	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, or that may have forgotten the
 	// key, was asked.
-	closed := c.route.FailureMode == config.FailClosed || r.astray != "" || r.closed == api.CodeQuarantine
+	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.closed == api.CodeQuarantine
 	if closed {
 		p.failWaiters(&c.hash, problem)
 	}
 	if r.maybe {
 		// The ledger may have the reservation, now or soon. Without a release it would block
 		// the key until it runs out.
-		p.release(c, now+int64(c.route.PendingTTL)).again = true
+		p.release(c, now+int64(c.route.PendingTTL)).sendTwice = true
 	}
 	p.forget(c, now)
 	if s == nil {
@@ -157,7 +157,7 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 	s.owner = false
 	if closed {
 		p.metrics.count(p.metrics.managerError)
-		s.waited()
+		s.recordWait()
 		s.act(s.refuse(problem))
 		return
 	}
@@ -253,25 +253,25 @@ func (p *Plugin) released(c *call, r *reply) {
 	p.forget(c, r.at)
 	switch {
 	case r.kind == replyUnavailable:
-		p.calls.later(c)
-	case c.again:
-		p.calls.repeatOnce(c, r.at)
+		p.calls.repeatLater(c)
+	case c.sendTwice:
+		p.calls.repeatRelease(c, r.at)
 	}
 }
 
 // recorded deals with the answer to a commit or a reject.
 func (p *Plugin) recorded(c *call, r *reply) {
 	now := r.at
-	s := p.take(c)
+	s := p.takeStream(c)
 	switch r.kind {
 	case replyOK:
-		p.calls.done(c)
-		p.keep(c, now, true)
+		p.calls.unchain(c)
+		p.cacheOutcome(c, now, true)
 	case replyFenced, replyConflict, replyUnknown:
-		p.calls.done(c)
+		p.calls.unchain(c)
 		p.metrics.count(p.metrics.fenced)
 		p.forget(c, now)
-		p.settled(c, now)
+		p.markSettled(c, now)
 	case replyTooLarge, replyRefused:
 		if !c.stripped {
 			// The ledger's limit is lower than the gate's, or it does not accept something in the
@@ -284,13 +284,13 @@ func (p *Plugin) recorded(c *call, r *reply) {
 			p.calls.add(c)
 			return
 		}
-		p.keep(c, now, false)
+		p.cacheOutcome(c, now, false)
 		p.calls.abandon(c, "the manager refuses to record an outcome")
 	default:
 		// Upstream ran the request. The client and the duplicates in this proxy get the answer
 		// now, and the ledger gets it as soon as it can be reached.
-		p.keep(c, now, false)
-		p.calls.later(c)
+		p.cacheOutcome(c, now, false)
+		p.calls.repeatLater(c)
 	}
 	if s != nil {
 		s.answerRecorded()
@@ -309,20 +309,20 @@ func (p *Plugin) reported(c *call, r *reply) {
 		p.calls.abandon(c, "the manager refuses to record an outcome")
 		return
 	default:
-		p.calls.later(c)
+		p.calls.repeatLater(c)
 		return
 	}
-	p.calls.done(c)
+	p.calls.unchain(c)
 	p.forget(c, r.at)
 }
 
-// keep fills the cache with the call's outcome, once. known: the ledger has it. Until then
+// cacheOutcome fills the cache with the call's outcome, once. known: the ledger has it. Until then
 // only the cache's entry keeps duplicates in this proxy from asking a ledger that would let
 // them run, so the entry is not evicted.
-func (p *Plugin) keep(c *call, now int64, known bool) {
+func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
 	if c.cached {
 		if known {
-			p.settled(c, now)
+			p.markSettled(c, now)
 		}
 		return
 	}
@@ -337,12 +337,12 @@ func (p *Plugin) keep(c *call, now int64, known bool) {
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
 		Expires: now + int64(c.ttl()), Raw: c.result,
 		// Where there is no ledger to ask, the entry must outlast its answer.
-		Sole: c.route.Ledger == config.LedgerNone || !known,
+		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
 	}, now)
 }
 
-// settled tells the cache that the ledger knows the call's outcome now, so the entry may be evicted.
-func (p *Plugin) settled(c *call, now int64) {
+// markSettled tells the cache that the ledger knows the call's outcome now, so the entry may be evicted.
+func (p *Plugin) markSettled(c *call, now int64) {
 	if c.cached {
 		p.table.Settle(&c.hash, &c.token, now)
 	}

@@ -55,16 +55,16 @@ type Plugin struct {
 	working   []*reservation // those that upstream works under: the tick renews them
 	renewNext int            // the position in working at which the last tick stopped
 
-	waiting list    // duplicates that wait for an entry to end
-	endings endings // replies that wait for their requests' ends
-	bodies  bodyWatch
-	partial list  // streams with a body that the host holds until more of it comes
-	uploads int   // bytes of request bodies that the VM holds
-	fullAt  int64 // an answer of more bytes fills the host's buffer; 0: not seen yet
-	stuck   bool  // the log already says that a request body stands still
-	ticks   int64
-	ticked  int64   // time of the last tick, except those that only look at endings
-	writes  []write // cache changes that must be tried again
+	waiting         list    // duplicates that wait for an entry to end
+	endings         endings // replies that wait for their requests' ends
+	bodies          bodyWatch
+	partial         list  // streams with a body that the host holds until more of it comes
+	uploads         int   // bytes of request bodies that the VM holds
+	hostBufferBytes int64 // an answer of more bytes fills the host's buffer; 0: not seen yet
+	stallLogged     bool  // the log already says that a request body stands still
+	ticks           int64
+	ticked          int64   // time of the last tick, except those that only look at endings
+	writes          []write // cache changes that must be tried again
 
 	woken    []cache.Hash // entries whose local waiters must look again
 	wokenAll bool         // all local waiters must look again
@@ -173,7 +173,7 @@ func (p *Plugin) OnQueueReady(queue uint32) {
 	}
 	p.enter()
 	p.drain()
-	p.pace()
+	p.setTickPeriod()
 	p.calls.turn()
 	p.pump()
 }
@@ -185,7 +185,7 @@ func (p *Plugin) OnTick() {
 	}
 	p.enter()
 	now := p.host.Now()
-	p.endings.tick = p.endings.slow.size > 0
+	p.endings.checkSlow = p.endings.slow.size > 0
 	if since := now - p.ticked; p.endings.fast && since >= 0 && since < int64(tickPeriod) {
 		p.pump()
 		return
@@ -219,13 +219,13 @@ func (p *Plugin) OnCallResponse(id uint32, bodySize int) {
 		return
 	}
 	p.enter()
-	if p.carrier.answered(id, bodySize) {
+	if p.carrier.onUpstreamAnswer(id, bodySize) {
 		// In one turn of the event loop upstream may answer many calls, each in its own callback. The queue
 		// callback that follows sends their outcomes to the ledger together.
-		p.leave()
+		p.exit()
 		return
 	}
-	p.calls.answered(id, bodySize)
+	p.calls.onManagerAnswer(id, bodySize)
 	p.pump()
 }
 
@@ -301,11 +301,11 @@ func (p *Plugin) pump() {
 			break
 		}
 	}
-	p.leave()
+	p.exit()
 }
 
 // leave ends a callback of the plugin context.
-func (p *Plugin) leave() {
+func (p *Plugin) exit() {
 	p.inside = false
 	if p.due() {
 		p.kick()
@@ -360,7 +360,7 @@ func (p *Plugin) report() {
 	m := &p.metrics
 	m.add(m.evicted, int64(stats.Evictions-p.swept.Evictions))
 	m.add(m.full, int64(stats.Refused-p.swept.Refused))
-	m.add(m.unkept, int64(stats.Unkept-p.swept.Unkept))
+	m.add(m.answersDropped, int64(stats.AnswersDropped-p.swept.AnswersDropped))
 	m.add(m.casRetry, int64(stats.Retries-p.swept.Retries))
 	if stats.Entries != p.swept.Entries {
 		m.set(m.entries, stats.Entries)

@@ -11,7 +11,7 @@ import (
 // Calls, messages and ticks: what happens beside the streams.
 
 // The answer to a callout never comes, not even a timeout's.
-func TestLostAnswers(t *testing.T) {
+func TestCallWithoutAnyAnswerIsGivenUp(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_wait_timeout":1}`)
 	s, f := h.open(p, 1, "k")
@@ -52,7 +52,7 @@ func TestLostAnswers(t *testing.T) {
 
 // The gate gives back a reservation that nobody may use even after it has run out: from then on
 // it means an unknown outcome, which blocks its key for much longer.
-func TestReleaseAfterTheReservation(t *testing.T) {
+func TestReleaseIsRepeatedAfterTheReservationEnded(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"manager": {"timeout_ms": 1000}, "pending_ttl_seconds": 5, "unknown_ttl_seconds": 60}`)
 	s, f := h.open(p, 1, "k")
@@ -77,16 +77,16 @@ func TestReleasesLeavePlacesForOutcomes(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry": {"max_queued": 4}}`)
 	for range 4 {
-		p.calls.later(&call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
+		p.calls.repeatLater(&call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
 	}
 	expect(t, "releases", len(p.calls.shards[0].repeat), 2)
 	for range 4 {
-		p.calls.later(&call{kind: callCommit, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
+		p.calls.repeatLater(&call{kind: callCommit, attempt: attempt{route: p.config.Route("POST", "/")}, deadline: int64(time.Hour)})
 	}
 	expect(t, "all", len(p.calls.shards[0].repeat), 4)
 }
 
-func TestAnsweredTwice(t *testing.T) {
+func TestSecondAnswerToACalloutIsIgnored(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "k")
@@ -99,7 +99,7 @@ func TestAnsweredTwice(t *testing.T) {
 }
 
 // If it cannot send messages to itself, the VM works on ticks.
-func TestKickGetsLost(t *testing.T) {
+func TestTickDoesTheWorkOfARefusedMessage(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	h.noEnqueue = true
@@ -112,7 +112,7 @@ func TestKickGetsLost(t *testing.T) {
 	expect(t, "resumed", f.resumedRequest, 1)
 }
 
-func TestGarbageInTheQueue(t *testing.T) {
+func TestGarbageInTheQueueIsIgnored(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	for _, m := range []string{"", "x", "k", "a", strings.Repeat("h", 16), strings.Repeat("l", 17), strings.Repeat("z", 1000)} {
@@ -143,17 +143,17 @@ func TestKeptBytesAreBounded(t *testing.T) {
 		expect(t, "the client's answer", f.resumedResponse, 1)
 	}
 	expect(t, "outcomes kept", len(p.calls.shards[0].repeat), 8)
-	if p.calls.held > maxHeldBytes+8*1024 {
-		t.Errorf("%d bytes are kept", p.calls.held)
+	if p.calls.heldBytes > maxHeldBytes+8*1024 {
+		t.Errorf("%d bytes are kept", p.calls.heldBytes)
 	}
 	bare := 0
 	for _, c := range p.calls.shards[0].repeat {
-		if c.bare {
+		if c.noBody {
 			bare++
 		}
 	}
 	expect(t, "without body", bare, 5)
-	expect(t, "the last one is whole", p.calls.outcome(&p.calls.shards[0].repeat[7].hash).bare, false)
+	expect(t, "the last one is whole", p.calls.outcomeCall(&p.calls.shards[0].repeat[7].hash).noBody, false)
 }
 
 // A manager that comes back does not get all kept calls at the same time.
@@ -193,7 +193,7 @@ func TestRepetitionsAreSpread(t *testing.T) {
 	expect(t, "idle", p.calls.idle(), true)
 }
 
-func TestShutdown(t *testing.T) {
+func TestShutdownWaitsForOutcomes(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	expect(t, "idle", p.Shutdown(), true)
@@ -250,7 +250,7 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 }
 
 // The sweep finds pending entries that are over and wakes their waiters.
-func TestSweepWakes(t *testing.T) {
+func TestSweepWakesWaiters(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"max_entries":8,"pending_ttl_seconds":10}`)
 	s, _ := h.open(p, 1, "k")
@@ -268,7 +268,7 @@ func TestSweepWakes(t *testing.T) {
 }
 
 // If the queue loses a message, later work does not wait forever.
-func TestMessageToItselfGetsLost(t *testing.T) {
+func TestWorkGoesOnAfterALostMessage(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, _ := h.open(p, 1, "a")
@@ -283,7 +283,7 @@ func TestMessageToItselfGetsLost(t *testing.T) {
 }
 
 // The gate never acts on a stream that the host has forgotten without a callback.
-func TestStreamIsGone(t *testing.T) {
+func TestForgottenStreamIsNotActedOn(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "k")
@@ -304,7 +304,7 @@ func TestStreamIsGone(t *testing.T) {
 
 // The first of two calls is refused and its stream answered; the second is not made in
 // that stream's name.
-func TestCallAfterARefusedOne(t *testing.T) {
+func TestCallAfterARefusedOneIsMadeByThePlugin(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, "")
 	s, f := h.open(p, 1, "a")
@@ -352,13 +352,13 @@ func TestUnacknowledgedBytesAreBounded(t *testing.T) {
 		}
 	}
 	expect(t, "outcomes with their bodies", whole, maxHeldBytes/len(body)-1)
-	if p.calls.held > maxHeldBytes+10*1024 {
-		t.Errorf("%d bytes are held", p.calls.held)
+	if p.calls.heldBytes > maxHeldBytes+10*1024 {
+		t.Errorf("%d bytes are held", p.calls.heldBytes)
 	}
 	for _, at := range commits {
 		h.respond(p, at, "200", committed)
 	}
-	expect(t, "bytes held", p.calls.held, 0)
+	expect(t, "bytes held", p.calls.heldBytes, 0)
 	_, r := answer()
 	expect(t, "body omitted when there is room again", r.Result.BodyOmitted, false)
 }
@@ -392,7 +392,7 @@ func TestCopiedBytesAreBounded(t *testing.T) {
 			}
 			copied := 0
 			for _, s := range streams {
-				if s.phase == phaseCopied {
+				if s.phase == phaseCopying {
 					copied++
 				}
 			}
@@ -405,7 +405,7 @@ func TestCopiedBytesAreBounded(t *testing.T) {
 			for n := range h.calls {
 				h.respond(p, n, "200", committed)
 			}
-			expect(t, config+": bytes held", p.calls.held, 0)
+			expect(t, config+": bytes held", p.calls.heldBytes, 0)
 		}
 	}
 }
@@ -437,7 +437,7 @@ func TestSweepKeepsItsInterval(t *testing.T) {
 }
 
 // A manager that is away for long causes a few log lines, not one for each outcome.
-func TestLostOutcomesAreToldOfNowAndThen(t *testing.T) {
+func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"commit_retry":{"max_queued":1}}`)
 	lose := func(key string) {

@@ -13,13 +13,13 @@ type reply struct {
 	at    int64 // when it came
 	// retryAfter is the wait that the manager asks for, seconds; 0: none.
 	retryAfter int
-	// closed is why the manager takes no new keys for now: ledger-full, quarantine; empty: it does not say so.
-	// replyUnavailable.
+	// closed is why the manager takes no new keys for now: ledger-full or quarantine. Empty: it does not
+	// say so. Only with replyUnavailable.
 	closed api.Code
 	answer api.ReserveReply
-	// astray is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not own
-	// the key; empty: no such refusal. Only with replyUnavailable.
-	astray api.Code
+	// shardError is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not
+	// own the key; empty: no such refusal. Only with replyUnavailable.
+	shardError api.Code
 	// why says for the log what happened instead of an answer. Only with replyUnavailable and replyRefused.
 	why string
 }
@@ -48,15 +48,15 @@ func (l *ledger) read(c *call, bodySize int) reply {
 		return reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
 	}
 	status, _ := parseDecimal(text)
-	l.heard(c.shard, version)
-	if status == 201 && c.plain && c.attempts > 1 {
-		l.isPlain(c, version)
+	l.noteVersion(c.shard, version)
+	if status == 201 && c.noUnknown && c.attempts > 1 {
+		l.noteNoUnknown(c, version)
 	}
-	return l.understand(c, l.single(status, bodySize))
+	return l.classify(c, l.readSingle(status, bodySize))
 }
 
-// single reads the answer to a call that went by itself. It reads the body only where understand needs it.
-func (l *ledger) single(status int64, bodySize int) (a api.BatchAnswer) {
+// readSingle reads the answer to a call that went by itself. It reads the body only where classify needs it.
+func (l *ledger) readSingle(status int64, bodySize int) (a api.BatchAnswer) {
 	host := l.p.host
 	a.Status = int(status)
 	switch {
@@ -80,8 +80,8 @@ func (l *ledger) single(status int64, bodySize int) (a api.BatchAnswer) {
 // hasCode tells whether the meaning of a status depends on the problem's code.
 func hasCode(status int) bool { return status == 409 || status == 421 || status == 503 }
 
-// understand classifies what the manager said.
-func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
+// classify says what the manager's answer means.
+func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 	var code api.Code
 	if hasCode(a.Status) {
 		code = api.Code(gjson.GetBytes(a.Body, "code").Str)
@@ -104,14 +104,14 @@ func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
 	case a.Status == 413:
 		return reply{kind: replyTooLarge}
 	case a.Status == 421:
-		if r, ok := l.astray(c, code); ok {
+		if r, ok := l.classifyShardError(c, code); ok {
 			return r
 		}
 	case a.Status == 422 && c.kind == callReserve:
 		return reply{kind: replyMismatch}
 	}
 	// The manager refused: it is starting, stopping, overloaded or full, or does
-	// not accept the gate's credentials. It did nothing.
+	// not accept the gate's credentials. It changed nothing.
 	r := reply{
 		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + decimal(int64(a.Status)),
@@ -122,7 +122,7 @@ func (l *ledger) understand(c *call, a api.BatchAnswer) reply {
 	case a.Status == 503 && code == api.CodeQuarantine:
 		r.closed, r.why = code, r.why+", its ledger was restored to an older state"
 	}
-	if c.kind.outcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.plain {
+	if c.kind.isOutcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.noUnknown {
 		r.kind = replyRefused
 	}
 	return r

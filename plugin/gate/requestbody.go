@@ -55,7 +55,7 @@ func (u *upload) taken() []byte { return u.kept[u.left:] }
 
 // OnRequestBody is called for a piece of the request's body, of size bytes.
 func (s *Stream) OnRequestBody(size int, end bool) Action {
-	s.ending.arrived(size, end)
+	s.ending.noteBody(size, end)
 	switch s.phase {
 	case phaseBody:
 		s.plugin.bodies.delivered(s.plugin.host)
@@ -76,13 +76,13 @@ func (s *Stream) OnRequestTrailers() Action {
 	case phaseBody:
 		s.plugin.bodies.delivered(s.plugin.host)
 		if len(s.upload.taken()) > 0 {
-			return s.held(s.invalid(&api.Problem{
+			return s.actionFor(s.invalid(&api.Problem{
 				Status: 400, Code: api.CodeInvalidRequest, Title: "The request has trailers that it did not announce",
 				Detail: "Send a Trailer header, or a Content-Length and no trailers.",
 			}))
 		}
 		s.upload.carry = false // the trailers would be lost
-		return s.held(s.bodyRead(nil, true))
+		return s.actionFor(s.bodyRead(nil, true))
 	case phaseEnding:
 		s.sendReply()
 		return Pause
@@ -98,7 +98,7 @@ func (s *Stream) readBody(size int, end bool) Action {
 	var piece []byte
 	if size > 0 {
 		if piece = s.plugin.host.RequestBody(size); len(piece) != size {
-			return s.held(s.unreadableBody())
+			return s.actionFor(s.unreadableBody())
 		}
 		u.body.Write(piece)
 	}
@@ -111,9 +111,9 @@ func (s *Stream) readBody(size int, end bool) Action {
 		return s.holdLast(piece)
 	}
 	if !s.putBack() {
-		return s.held(s.unreadableBody())
+		return s.actionFor(s.unreadableBody())
 	}
-	return s.held(s.bodyRead(piece, whole))
+	return s.actionFor(s.bodyRead(piece, whole))
 }
 
 // holdLast holds the piece that completes a body until its end comes, because for an earlier
@@ -122,7 +122,7 @@ func (s *Stream) readBody(size int, end bool) Action {
 func (s *Stream) holdLast(piece []byte) Action {
 	u := &s.upload
 	if !s.putBack() {
-		return s.held(s.unreadableBody())
+		return s.actionFor(s.unreadableBody())
 	}
 	switch {
 	case !s.keeps():
@@ -148,20 +148,20 @@ func (s *Stream) holdPiece(piece []byte) Action {
 	case s.claimUpload(len(piece)):
 		u.kept = append(u.kept, piece...)
 		if take {
-			p.arrived(s)
+			p.stopAwaiting(s)
 			return Take
 		}
 		u.left = len(u.kept)
 	case !s.putBack():
-		return s.held(s.unreadableBody())
+		return s.actionFor(s.unreadableBody())
 	case s.keyInside():
 		s.dropBody()
-		return s.held(s.unprotected(overloadedProblem()))
+		return s.actionFor(s.unprotected(overloadedProblem()))
 	default:
 		u.takes, u.carry = takesNo, false
 		s.unclaim()
 	}
-	p.await(s)
+	p.awaitMore(s)
 	return Pause
 }
 
@@ -285,7 +285,7 @@ func (s *Stream) keepWhole(piece []byte) {
 // dropBody gives up what the stream holds of the body.
 func (s *Stream) dropBody() {
 	p, u := s.plugin, &s.upload
-	p.arrived(s)
+	p.stopAwaiting(s)
 	p.digester.Recycle(u.body)
 	u.body, u.whole = nil, false
 	s.unclaim()

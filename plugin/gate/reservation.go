@@ -48,16 +48,16 @@ func (a *attempt) pendingEnd(now int64) int64 {
 	return end
 }
 
-// reservation is an attempt's hold on its key. From hold until conclude, giveBack or unknown,
-// the tick renews it. The plugin has a pointer to it until then, so it must not be copied.
+// reservation is an attempt's right to its key. The tick renews it from startRenewing until conclude,
+// giveBack or unknown. The plugin has a pointer to it until then, so it must not be copied.
 type reservation struct {
 	attempt
 	// expires is when the reservation ends.
 	expires int64
 
-	place   int   // position in Plugin.working, counted from 1; 0: it is not renewed
-	renewAt int64 // when the next renewal is due
-	renewal *call // the renewal that is under way
+	position int   // position in Plugin.working, counted from 1; 0: it is not renewed
+	renewAt  int64 // when the next renewal is due
+	renewal  *call // the renewal that is under way
 	// doubtful: a renewal may reach the ledger after what ends the reservation.
 	doubtful bool
 }
@@ -76,27 +76,27 @@ const (
 	renewRetry = int64(time.Second)
 )
 
-// hold makes the tick renew a reservation that was made at since. Upstream works from now on.
-func (p *Plugin) hold(r *reservation, since int64) {
+// startRenewing makes the tick renew a reservation that was made at since. Upstream works from now on.
+func (p *Plugin) startRenewing(r *reservation, since int64) {
 	if r.route.Ledger != config.LedgerManager && !r.owner {
 		return
 	}
 	r.renewAt = since + r.third()
 	p.working = append(p.working, r)
-	r.place = len(p.working)
+	r.position = len(p.working)
 }
 
-// drop ends the renewals. A renewal that may reach the ledger later makes the reservation doubtful.
-func (p *Plugin) drop(r *reservation) {
-	if r.place == 0 {
+// stopRenewing ends the renewals. A renewal that may reach the ledger later makes the reservation doubtful.
+func (p *Plugin) stopRenewing(r *reservation) {
+	if r.position == 0 {
 		return
 	}
 	last := len(p.working) - 1
 	moved := p.working[last]
 	p.working[last] = nil
-	p.working[r.place-1], moved.place = moved, r.place
+	p.working[r.position-1], moved.position = moved, r.position
 	p.working = p.working[:last]
-	r.place = 0
+	r.position = 0
 	if c := r.renewal; c != nil {
 		r.renewal, c.renews = nil, nil
 		r.doubtful = r.doubtful || !p.calls.cancel(c)
@@ -124,7 +124,7 @@ func (p *Plugin) renew(now int64) {
 		if r.owner {
 			p.table.Renew(&r.hash, &r.token, r.pendingEnd(now), now)
 		}
-		if r.route.Ledger == config.LedgerManager && !p.calls.peer(r.shard).plain {
+		if r.route.Ledger == config.LedgerManager && !p.calls.peer(r.shard).noUnknown {
 			r.renewal = r.newCall(callRenew)
 			r.renewal.renews = r
 			p.calls.add(r.renewal)
@@ -144,10 +144,10 @@ func (p *Plugin) renewed(c *call, a *reply) {
 		p.metrics.count(p.metrics.renewed)
 		r.expires = a.at + int64(a.answer.ExpiresIn)
 	case replyFenced, replyConflict:
-		p.drop(r)
+		p.stopRenewing(r)
 		p.metrics.count(p.metrics.lost)
 		if more, due := p.calls.trouble.alarms.due(a.at); due {
-			p.host.Log(LevelError, "oncegate: the ledger gave the key of a request that is still running to another one, or was told how it ended; it may be executed twice"+more)
+			p.host.Log(LevelError, "oncegate: a running request lost its reservation to another request or to an outcome; it may run twice"+more)
 		}
 	default:
 		r.doubtful = r.doubtful || a.maybe

@@ -21,7 +21,7 @@ func (h *fakeHost) renewals() (n int) {
 
 // While upstream works, the ledger and the cache hear of it before the reservation is over;
 // before and after that they do not.
-func TestRenewal(t *testing.T) {
+func TestReservationIsRenewedWhileUpstreamWorks(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_ttl_seconds":9,"manager":{"timeout_ms":60000}}`)
 	s, _ := h.open(p, 1, "k")
@@ -51,7 +51,7 @@ func TestRenewal(t *testing.T) {
 
 // A renewal that finds no manager is tried again soon. A refused renewal means that two requests
 // may run.
-func TestRenewalFails(t *testing.T) {
+func TestFailedRenewalIsRetriedAndRefusedOneIsAnAlarm(t *testing.T) {
 	for code, again := range map[api.Code]bool{"": true, api.CodeFenced: false, api.CodeConflict: false} {
 		h := newFakeHost(t)
 		p := started(t, h, `{"pending_ttl_seconds":9}`)
@@ -73,12 +73,12 @@ func TestRenewalFails(t *testing.T) {
 		}
 		expect(t, string(code)+": renewals", h.renewals(), want)
 		expect(t, string(code)+": lost", h.values["oncegate_reservations_lost"], lost)
-		expect(t, string(code)+": alarms", int64(strings.Count(strings.Join(h.logs, "\n"), "executed twice")), lost)
+		expect(t, string(code)+": alarms", int64(strings.Count(strings.Join(h.logs, "\n"), "run twice")), lost)
 	}
 }
 
 // Without a ledger only the cache is told, and a key stays taken for as long as it works.
-func TestRenewalWithoutALedger(t *testing.T) {
+func TestCacheEntryIsRenewedWithoutALedger(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"ledger":"none","pending_ttl_seconds":3,"unknown_ttl_seconds":0,"wait_for_pending":false}`)
 	s, _ := h.open(p, 1, "k")
@@ -94,7 +94,7 @@ func TestRenewalWithoutALedger(t *testing.T) {
 
 // A renewal may reach the ledger after the release and reserve the key again, so the gate releases
 // the key once more.
-func TestRenewalOvertaken(t *testing.T) {
+func TestReleaseIsSentTwiceAfterADoubtfulRenewal(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_ttl_seconds":9}`)
 	s, f := h.run(p, 1, "k")
@@ -135,8 +135,8 @@ func TestRenewalsAreBounded(t *testing.T) {
 	// They end in any order.
 	for left := many; left > 0; left-- {
 		r := p.working[left*7%left]
-		p.drop(r)
-		p.drop(r)
+		p.stopRenewing(r)
+		p.stopRenewing(r)
 		expect(t, "left", len(p.working), left-1)
 	}
 }

@@ -17,7 +17,7 @@ type answer struct {
 	fitted   int64  // bytes of body that the host held when the last piece came
 	stalled  bool   // the body stood still and was released
 	body     []byte // the copy of the body so far
-	claimed  int    // bytes that body counts in ledger.held
+	claimed  int    // bytes that body counts in ledger.heldBytes
 }
 
 // Bits of the property response.flags.
@@ -89,7 +89,7 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 		s.setMark()
 		return Continue
 	case phaseForwarded:
-		return s.answered(end)
+		return s.classifyAnswer(end)
 	}
 	return Continue
 }
@@ -100,8 +100,8 @@ func (s *Stream) setMark() {
 	}
 }
 
-// answered classifies an answer to a forwarded request.
-func (s *Stream) answered(end bool) Action {
+// classifyAnswer decides what an answer to a forwarded request means for its reservation.
+func (s *Stream) classifyAnswer(end bool) Action {
 	p := s.plugin
 	switch p.fate() {
 	case fateNotSent:
@@ -173,21 +173,21 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	fits := s.keepHeaders(headers)
 	switch {
 	case end:
-		s.finish(nil, !fits)
-		return s.finishing(s.holds())
+		s.recordOutcome(nil, !fits)
+		return s.endAnswer(s.commitsBeforeReply())
 	case !fits || a.expected > limit || s.route.Streamed(media):
-		s.phase = phaseStreamed
-		s.finish(nil, true)
+		s.phase = phaseStreaming
+		s.recordOutcome(nil, true)
 		return Continue
-	case s.holds():
-		s.phase = phaseHeld
+	case s.commitsBeforeReply():
+		s.phase = phaseHolding
 		if s.route.Mode == config.ModeBody {
 			return Pause
 		}
 		// In headers mode a Pause would stop the body as well.
 		return Continue
 	}
-	s.phase = phaseCopied
+	s.phase = phaseCopying
 	return Continue
 }
 

@@ -10,11 +10,11 @@ const collectBytes = 512 << 10
 // phaseCollected the piece is everything that has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
 	switch s.phase {
-	case phaseHeld, phaseCopied:
+	case phaseHolding, phaseCopying:
 		return s.copyBody(size, end)
-	case phaseCollected:
+	case phaseCollecting:
 		return s.collectBody(size, end)
-	case phaseStreamed:
+	case phaseStreaming:
 		return s.streamBody(size, end)
 	case phaseRecording:
 		return Pause
@@ -25,16 +25,16 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 // OnResponseTrailers is called for trailers, which end the answer.
 func (s *Stream) OnResponseTrailers() Action {
 	switch s.phase {
-	case phaseHeld, phaseCopied, phaseCollected:
+	case phaseHolding, phaseCopying, phaseCollecting:
 		s.answer.note(headerTrailers, "omitted")
 	}
 	switch s.phase {
-	case phaseHeld, phaseCopied:
-		return s.copied()
-	case phaseCollected:
-		return s.collected(int(s.answer.passed))
-	case phaseStreamed:
-		return s.finishing(s.holds())
+	case phaseHolding, phaseCopying:
+		return s.recordCopied()
+	case phaseCollecting:
+		return s.recordCollected(int(s.answer.passed))
+	case phaseStreaming:
+		return s.endAnswer(s.commitsBeforeReply())
 	case phaseRecording:
 		return Pause
 	}
@@ -47,37 +47,37 @@ func (s *Stream) OnResponseTrailers() Action {
 func (s *Stream) copyBody(size int, end bool) Action {
 	a, p := &s.answer, s.plugin
 	first := a.passed == 0
-	if s.phase == phaseHeld {
+	if s.phase == phaseHolding {
 		a.fitted = a.passed
 	}
 	a.passed += int64(size)
 	complete := end || a.complete()
-	if first && !complete && s.phase == phaseHeld && a.expected > 0 && a.expected <= collectBytes && p.fullAt == 0 && !s.claim(int(a.expected)) {
+	if first && !complete && s.phase == phaseHolding && a.expected > 0 && a.expected <= collectBytes && p.hostBufferBytes == 0 && !s.claim(int(a.expected)) {
 		// The VM has no room for the copy, and the host's buffer is not known to be too small.
-		s.phase = phaseCollected
+		s.phase = phaseCollecting
 		return Collect
 	}
 	if !s.copyPiece(size, complete) {
-		p.arrived(s)
-		s.phase = phaseStreamed
-		s.finish(nil, true)
+		p.stopAwaiting(s)
+		s.phase = phaseStreaming
+		s.recordOutcome(nil, true)
 		if complete {
-			return s.finishing(s.holds())
+			return s.endAnswer(s.commitsBeforeReply())
 		}
 		return Continue
 	}
 	switch {
-	case end || complete && s.phase == phaseCopied && s.holds():
-		return s.copied()
-	case s.phase == phaseCopied:
-		p.learn(s)
+	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply():
+		return s.recordCopied()
+	case s.phase == phaseCopying:
+		p.learnBufferSize(s)
 		return Continue
-	case !complete && p.fullAt > 0 && a.passed > p.fullAt:
-		p.arrived(s)
-		s.phase = phaseCopied
+	case !complete && p.hostBufferBytes > 0 && a.passed > p.hostBufferBytes:
+		p.stopAwaiting(s)
+		s.phase = phaseCopying
 		return Continue
 	}
-	p.await(s)
+	p.awaitMore(s)
 	return Pause
 }
 
@@ -116,29 +116,29 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 	return true
 }
 
-// copied records an answer whose whole body is copied.
-func (s *Stream) copied() Action {
-	s.plugin.arrived(s)
-	s.finish(s.answer.body, false)
-	return s.finishing(s.holds())
+// recordCopied records an answer whose whole body is copied.
+func (s *Stream) recordCopied() Action {
+	s.plugin.stopAwaiting(s)
+	s.recordOutcome(s.answer.body, false)
+	return s.endAnswer(s.commitsBeforeReply())
 }
 
-// collectBody lets the host collect a body that the VM has no room for.
+// collectBody lets the host collect a body that the VM has no room for, until its end.
 func (s *Stream) collectBody(size int, end bool) Action {
 	s.answer.passed = int64(size)
 	if !end {
 		return Collect
 	}
-	return s.collected(size)
+	return s.recordCollected(size)
 }
 
-func (s *Stream) collected(size int) Action {
+func (s *Stream) recordCollected(size int) Action {
 	var body []byte
 	if size > 0 {
 		body = s.plugin.host.ResponseBody(size)
 	}
-	s.finish(body, len(body) != size)
-	return s.finishing(s.holds())
+	s.recordOutcome(body, len(body) != size)
+	return s.endAnswer(s.commitsBeforeReply())
 }
 
 // claim raises the bytes that are claimed for the copy of the answer's body to total.
@@ -149,11 +149,11 @@ func (s *Stream) claim(total int) bool {
 	if more <= 0 {
 		return true
 	}
-	if !l.room(more) {
+	if !l.makeRoom(more) {
 		return false
 	}
 	a.claimed += more
-	l.held += more
+	l.heldBytes += more
 	return true
 }
 
@@ -162,18 +162,18 @@ func (s *Stream) streamBody(size int, end bool) Action {
 	a := &s.answer
 	a.passed += int64(size)
 	if end || a.complete() {
-		return s.finishing(s.holds())
+		return s.endAnswer(s.commitsBeforeReply())
 	}
 	return Continue
 }
 
-// holds tells whether the end of the answer waits for the ledger.
-func (s *Stream) holds() bool {
+// commitsBeforeReply tells whether the end of the answer waits for the ledger.
+func (s *Stream) commitsBeforeReply() bool {
 	return s.route.Ledger == config.LedgerManager && s.route.Commit == config.CommitBeforeReply
 }
 
-// finishing ends the answer: now, or with hold when the ledger has been told.
-func (s *Stream) finishing(hold bool) Action {
+// endAnswer ends the answer: now, or with hold when the ledger has been told.
+func (s *Stream) endAnswer(hold bool) Action {
 	if hold && s.call != nil {
 		s.phase = phaseRecording
 		return Pause
@@ -187,7 +187,7 @@ func (s *Stream) finishing(hold bool) Action {
 func (s *Stream) answerRecorded() {
 	switch s.phase {
 	case phaseSettling:
-		s.settled()
+		s.handOver()
 		return
 	case phaseRecording:
 	default:

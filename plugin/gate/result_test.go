@@ -72,7 +72,7 @@ func FuzzRecordedHeaders(f *testing.F) {
 	})
 }
 
-func TestSmallParsers(t *testing.T) {
+func TestHeaderParsers(t *testing.T) {
 	for in, want := range map[string]int64{"0": 0, "007": 7, "123456789012345678": 123456789012345678} {
 		if got, ok := parseDecimal(in); !ok || got != want {
 			t.Errorf("parseDecimal(%q) = %d, %v", in, got, ok)

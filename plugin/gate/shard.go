@@ -20,14 +20,14 @@ type shard struct {
 
 	repeat    []*call // calls to send again when they are due
 	repeating int     // repetitions under way
-	look      bool    // some calls in repeat may be due
+	checkDue  bool    // some calls in repeat may be due
 	crowded   bool    // some calls were due when no more could be under way
 	probe     bool    // one call of repeat goes before it is due
 	down      bool    // the last call that ended got no answer
 	flushed   int64   // time of the last flush
 
-	failures, astray occasions // lines of the log about failed and about refused calls
-	told             bool      // the log has a failure, but not yet its end
+	failureLog, shardErrorLog limitedLog // lines of the log about failed and about refused calls
+	failureLogged             bool       // the log has a failure, but not yet its end
 }
 
 // ledgers returns the shards of both lists, each once; those of the present list come first.
@@ -49,8 +49,8 @@ func (l *ledger) owner(a *attempt) int {
 	return api.Owner(l.p.config.Manager.Shards, a.scope.String(), a.key)
 }
 
-// first returns the position of the shard that the gate asks first about the key.
-func (l *ledger) first(a *attempt) int {
+// firstOwner returns the position of the shard that the gate asks first about the key.
+func (l *ledger) firstOwner(a *attempt) int {
 	previous := l.p.config.Manager.Previous
 	if len(previous) == 0 {
 		return l.owner(a)
@@ -59,8 +59,8 @@ func (l *ledger) first(a *attempt) int {
 	return slices.IndexFunc(l.shards, func(s shard) bool { return s.name == name })
 }
 
-// moved deals with a reserve that the key's previous owner refused because the key has moved.
-func (p *Plugin) moved(c *call, s *Stream, now int64) {
+// keyMoved deals with a reserve that the key's previous owner refused because the key has moved.
+func (p *Plugin) keyMoved(c *call, s *Stream, now int64) {
 	p.metrics.count(p.metrics.moved)
 	if s == nil {
 		p.forget(c, now)
@@ -70,16 +70,16 @@ func (p *Plugin) moved(c *call, s *Stream, now int64) {
 	s.askFor(0)
 }
 
-// astray classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
+// classifyShardError classifies a refusal that concerns shards, which says nothing about the key itself. If there is no other
 // owner to ask, gates and managers disagree about the shards, and the log gets an alarm.
-func (l *ledger) astray(c *call, code api.Code) (r reply, ok bool) {
+func (l *ledger) classifyShardError(c *call, code api.Code) (r reply, ok bool) {
 	switch {
 	case code == api.CodeKeyMoved && c.kind == callReserve && c.shard != l.owner(&c.attempt):
 		return reply{kind: replyMoved}, true
 	case code == api.CodeKeyMoved:
-		return reply{kind: replyUnavailable, astray: code, why: "another shard of the manager's list owns the key"}, true
+		return reply{kind: replyUnavailable, shardError: code, why: "another shard of the manager's list owns the key"}, true
 	case code == api.CodeWrongShard:
-		return reply{kind: replyUnavailable, astray: code, why: "the manager there is another shard"}, true
+		return reply{kind: replyUnavailable, shardError: code, why: "the manager there is another shard"}, true
 	}
 	return r, false
 }

@@ -92,7 +92,7 @@ func TestOtherShardsAreNotProbed(t *testing.T) {
 }
 
 // The log tells which of them answers again.
-func TestShardsAreTold(t *testing.T) {
+func TestLogNamesTheShardThatAnswersAgain(t *testing.T) {
 	h, p, key := twoShards(t)
 	told := func(text string) int { return strings.Count(strings.Join(h.logs, "\n"), text) }
 	expect(t, "a failed", told(`call to cluster "a"`), 1)
@@ -107,13 +107,13 @@ func TestShardsAreTold(t *testing.T) {
 }
 
 // Releases for one shard leave places for those of the others.
-func TestShardsHaveTheirPlaces(t *testing.T) {
+func TestReleasesOfOneShardLeavePlacesForOthers(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"manager":{"shards":["a","b"]},"commit_retry":{"max_queued":16}}`)
 	for i, name := range []string{"a", "b"} {
 		for n := range 20 {
 			c := &call{kind: callRelease, attempt: attempt{route: p.config.Route("POST", "/"), shard: i}, deadline: h.now + int64(time.Hour)}
-			p.calls.later(c)
+			p.calls.repeatLater(c)
 			expect(t, name, len(p.calls.shards[i].repeat), min(n+1, 4))
 		}
 	}

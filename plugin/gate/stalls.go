@@ -8,16 +8,16 @@ const (
 	stallBytes = 4 << 10
 )
 
-// await notes that the host holds a piece of s's body, and that the gate waits for more.
-func (p *Plugin) await(s *Stream) {
-	s.moved = p.ticks
+// awaitMore notes that the host holds a piece of s's body, and that the gate waits for more.
+func (p *Plugin) awaitMore(s *Stream) {
+	s.lastProgress = p.ticks
 	if s.list == nil {
 		p.partial.add(s)
 	}
 }
 
-// arrived notes that the gate does not wait for more of s's body.
-func (p *Plugin) arrived(s *Stream) { p.partial.remove(s) }
+// stopAwaiting notes that the gate does not wait for more of s's body.
+func (p *Plugin) stopAwaiting(s *Stream) { p.partial.remove(s) }
 
 // stalls looks for bodies that stand still. An answer stands still because upstream is slow, or
 // because the host's buffer is full; in the second case nothing comes until the gate releases
@@ -27,27 +27,27 @@ func (p *Plugin) stalls() {
 	p.ticks++
 	for s, next := p.partial.first, (*Stream)(nil); s != nil && !p.spent(); s = next {
 		next = s.next
-		still := p.ticks - s.moved
+		still := p.ticks - s.lastProgress
 		switch {
-		case s.phase == phaseHeld && still >= stallTicks && s.answer.passed >= stallBytes:
-			p.arrived(s)
+		case s.phase == phaseHolding && still >= stallTicks && s.answer.passed >= stallBytes:
+			p.stopAwaiting(s)
 			if p.choose(s.id) {
-				s.letGo()
+				s.releaseBody()
 			}
-		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stuck:
-			p.stuck = true
+		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
+			p.stallLogged = true
 			p.host.Log(LevelWarn, "oncegate: a request body stands still after "+decimal(s.upload.body.Len())+
 				" bytes; unless the client is slow, "+limitHint+"max_request_body_bytes")
 		}
 	}
 }
 
-// letGo releases the body that the host holds. If that is the whole body, it records the answer instead,
-// and the body waits for the ledger.
-func (s *Stream) letGo() {
+// releaseBody releases the body that the host holds. If that is the whole body, it records the answer
+// instead, and the body waits for the ledger.
+func (s *Stream) releaseBody() {
 	p, a := s.plugin, &s.answer
-	s.phase, s.moved, a.stalled = phaseCopied, p.ticks, true
-	if a.complete() && s.copied() == Pause {
+	s.phase, s.lastProgress, a.stalled = phaseCopying, p.ticks, true
+	if a.complete() && s.recordCopied() == Pause {
 		return // the answer waits for the ledger
 	}
 	p.acts++
@@ -56,25 +56,25 @@ func (s *Stream) letGo() {
 	}
 }
 
-// learn notes the size of the host's buffer: an answer that moves as soon as it is released had
-// filled it.
-func (p *Plugin) learn(s *Stream) {
+// learnBufferSize notes the size of the host's buffer: an answer that moves as soon as it is released
+// had filled it.
+func (p *Plugin) learnBufferSize(s *Stream) {
 	a := &s.answer
 	if !a.stalled {
 		return
 	}
 	a.stalled = false
-	if p.ticks-s.moved > 1 {
+	if p.ticks-s.lastProgress > 1 {
 		return // upstream was slow
 	}
 	// Half of it is a safe estimate: a piece or two may have come after the buffer was full.
 	fits := max(a.fitted/2, stallBytes)
-	if p.fullAt == 0 {
+	if p.hostBufferBytes == 0 {
 		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+decimal(fits)+
 			" bytes begin to pass before they are recorded; "+limitHint+"max_response_body_bytes")
 	}
-	if p.fullAt == 0 || fits < p.fullAt {
-		p.fullAt = fits
+	if p.hostBufferBytes == 0 || fits < p.hostBufferBytes {
+		p.hostBufferBytes = fits
 	}
 }
 

@@ -14,22 +14,22 @@ import (
 type phase uint8
 
 const (
-	phaseNew       phase = iota // nothing seen
-	phasePass                   // the gate takes no part: everything passes
-	phaseBody                   // request held: its body is read
-	phaseWaiting                // request held: another attempt is pending
-	phaseReserving              // request held: the ledger is asked
-	phaseCarried                // request held: the gate has sent it upstream itself
-	phaseSettling               // request held: upstream's answer waits until its outcome is recorded
-	phaseForwarded              // upstream has the request
-	phaseHeld                   // the host holds the response's body and the gate copies it
-	phaseCollected              // the host holds the response's body; the gate copies it at its end
-	phaseCopied                 // response passes and is copied
-	phaseStreamed               // response passes, its body is not recorded
-	phaseRecording              // the response's end is held until the outcome is recorded
-	phaseEnding                 // the gate's reply waits until the request has come in
-	phaseReplied                // the gate has replied
-	phaseDone                   // over
+	phaseNew        phase = iota // nothing seen
+	phasePass                    // the gate takes no part: everything passes
+	phaseBody                    // request held: its body is read
+	phaseWaiting                 // request held: another attempt is pending
+	phaseReserving               // request held: the ledger is asked
+	phaseCarried                 // request held: the gate has sent it upstream itself
+	phaseSettling                // request held: upstream's answer waits until its outcome is recorded
+	phaseForwarded               // upstream has the request
+	phaseHolding                 // the host holds the response's body and the gate copies it
+	phaseCollecting              // the host holds the response's body; the gate copies it at its end
+	phaseCopying                 // response passes and is copied
+	phaseStreaming               // response passes, its body is not recorded
+	phaseRecording               // the response's end is held until the outcome is recorded
+	phaseEnding                  // the gate's reply waits until the request has come in
+	phaseReplied                 // the gate has replied
+	phaseDone                    // over
 )
 
 // verdict is what a decision means for a request that is held.
@@ -69,20 +69,20 @@ type Stream struct {
 	// call is the call whose answer the stream waits for.
 	call *call
 
-	ending  ending
-	upload  upload
-	carried *carried // the upstream call that the gate makes for this request
-	first   first    // the answer to that call, while it waits to go to the client
-	watched watched
-	moved   int64 // the tick at which the last body came or was released
+	ending       ending
+	upload       upload
+	carried      *carried     // the upstream call that the gate makes for this request
+	clientAnswer clientAnswer // the answer to that call, while it waits to go to the client
+	watched      watched
+	lastProgress int64 // the tick at which the last body came or was released
 
 	// For a stream that waits or has waited.
-	hasWaited bool
-	looked    bool
-	orphan    bool         // the VM that worked on the key is dead: the stream must not wait
-	arrived   int64        // time of the first look
-	patient   int64        // time before which the stream does not look again
-	failure   *api.Problem // the answer that replaces the next look; nil: none
+	hasWaited    bool
+	decided      bool
+	ownerDead    bool         // the VM that worked on the key is dead: the stream must not wait
+	firstDecided int64        // time of the first look
+	notBefore    int64        // time before which the stream does not look again
+	failure      *api.Problem // the answer that replaces the next look; nil: none
 
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
@@ -114,7 +114,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	case s.route == nil:
 		return Continue
 	case len(headers) == 0:
-		return s.heldHeaders(s.unreadable())
+		return s.headersAction(s.unreadable())
 	}
 	s.headers, s.ending.ended = headers, end || method == methodConnect
 	var v verdict
@@ -125,7 +125,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 		v = s.begin(headers, end)
 	}
 	s.headers = nil
-	return s.heldHeaders(v)
+	return s.headersAction(v)
 }
 
 // unprotectable tells whether a request opens something that has no single answer: a
@@ -199,7 +199,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	if end {
 		return s.bodyRead(nil, true)
 	}
-	if !p.bodies.hold(s) {
+	if !p.bodies.watch(s) {
 		return s.bodyUnavailable()
 	}
 	s.phase = phaseBody
@@ -271,8 +271,8 @@ func (s *Stream) refuse(problem *api.Problem) verdict {
 	return verdictReplied
 }
 
-// held turns a verdict into the Action that the current stream's callback returns.
-func (s *Stream) held(v verdict) Action {
+// actionFor turns a verdict into the Action that the current stream's callback returns.
+func (s *Stream) actionFor(v verdict) Action {
 	switch v {
 	case verdictForward:
 		return Continue
@@ -281,14 +281,14 @@ func (s *Stream) held(v verdict) Action {
 	}
 }
 
-// heldHeaders is held for the request's headers. Only a stream that reads the body
+// headersAction is actionFor for the request's headers. Only a stream that reads the body
 // lets the host deliver it. A reply that waits for the request's end gets no body
 // callbacks, because they would cost more than the rest of its work.
-func (s *Stream) heldHeaders(v verdict) Action {
+func (s *Stream) headersAction(v verdict) Action {
 	if v == verdictPause && s.phase != phaseBody || s.phase == phaseEnding {
 		return PauseAll
 	}
-	return s.held(v)
+	return s.actionFor(v)
 }
 
 // act carries out a verdict in the plugin context. The caller has selected s.

@@ -13,25 +13,25 @@ const (
 )
 
 // trouble counts the log lines about lost outcomes, and about lost reservations, of all shards.
-type trouble struct{ losses, alarms occasions }
+type trouble struct{ losses, alarms limitedLog }
 
-// occasions are the reasons for one kind of log line. The log gets one line per logPeriod.
-type occasions struct {
-	logged int64 // when the last line was written; 0: never
-	unsaid int   // occasions without a line since then
+// limitedLog limits one kind of log line to one line per logPeriod.
+type limitedLog struct {
+	logged     int64 // when the last line was written; 0: never
+	suppressed int   // lines left out since then
 }
 
 // due tells whether to write a line now. more is the end of that line, with the number of lines
 // that were left out.
-func (o *occasions) due(now int64) (more string, due bool) {
+func (o *limitedLog) due(now int64) (more string, due bool) {
 	if o.logged != 0 && now >= o.logged && now-o.logged < int64(logPeriod) {
-		o.unsaid++
+		o.suppressed++
 		return "", false
 	}
-	if o.unsaid > 0 {
-		more = "; " + decimal(int64(o.unsaid)) + " more since the last such line"
+	if o.suppressed > 0 {
+		more = "; " + decimal(int64(o.suppressed)) + " more since the last such line"
 	}
-	o.logged, o.unsaid = now, 0
+	o.logged, o.suppressed = now, 0
 	return more, true
 }
 
@@ -63,27 +63,27 @@ func foreign(status string, body []byte) string {
 	return status
 }
 
-// complain logs a failed call. Of several within logPeriod it logs only the first.
-func (l *ledger) complain(s *shard, c *call, r *reply) {
+// logFailure logs a failed call. Of several within logPeriod it logs only the first.
+func (l *ledger) logFailure(s *shard, c *call, r *reply) {
 	now := l.p.host.Now()
-	if r.astray != "" {
-		l.p.metrics.count(l.p.metrics.astray)
-		if more, due := s.astray.due(now); due {
-			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.path()+", "+string(r.astray)+"): "+r.why+
+	if r.shardError != "" {
+		l.p.metrics.count(l.p.metrics.wrongShard)
+		if more, due := s.shardErrorLog.due(now); due {
+			l.p.host.Log(LevelError, "oncegate: cluster \""+s.name+"\" refused a call ("+c.kind.path()+", "+string(r.shardError)+"): "+r.why+
 				"; manager.shards, the proxy's clusters and the managers' --shard and --shards must agree"+more)
 		}
 		return
 	}
-	if more, due := s.failures.due(now); due {
-		s.told = r.closed == ""
+	if more, due := s.failureLog.due(now); due {
+		s.failureLogged = r.closed == ""
 		l.p.host.Log(LevelWarn, "oncegate: a call to cluster \""+s.name+"\" ("+c.kind.path()+") failed: "+r.why+more)
 	}
 }
 
-// answers logs that calls succeed again, if the log has a failure.
-func (l *ledger) answers(s *shard) {
-	if s.told {
-		s.told = false
+// logRecovery logs that calls succeed again, if the log has a failure.
+func (l *ledger) logRecovery(s *shard) {
+	if s.failureLogged {
+		s.failureLogged = false
 		l.p.host.Log(LevelInfo, "oncegate: cluster \""+s.name+"\" answers again")
 	}
 }

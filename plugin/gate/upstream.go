@@ -13,31 +13,31 @@ import (
 // carried is such a call. It belongs to the plugin. Its Stream, which has the reservation, stays in memory
 // after the host's stream has ended.
 type carried struct {
-	stream  *Stream
-	body    []byte // the request's body, until the call is sent
-	size    int    // of the body, bytes
-	id      uint32 // the host's id of the callout
-	sent    int64  // time of the call, nanoseconds
-	timeout time.Duration
-	gone    bool // the client has left
+	stream     *Stream
+	body       []byte // the request's body, until the call is sent
+	size       int    // of the body, bytes
+	id         uint32 // the host's id of the callout
+	sent       int64  // time of the call, nanoseconds
+	timeout    time.Duration
+	clientGone bool // the client has left
 }
 
 // carrier makes the calls. It has slices and no map; the comment at ledger says why.
 type carrier struct {
-	p      *Plugin
-	ready  []*carried
-	flying []*carried
-	bytes  int  // of the request bodies of all calls, ready and flying
-	lost   bool // calls under way may have lost their answers
+	p        *Plugin
+	ready    []*carried
+	inFlight []*carried
+	bytes    int  // of the request bodies of all calls, ready and in flight
+	lost     bool // calls under way may have lost their answers
 	// missing are the log lines about clusters that the proxy does not have.
-	missing occasions
+	missing limitedLog
 }
 
 // maxCarriedBytes bounds the request bodies of one VM's upstream calls. While a call is under way the
 // host keeps two copies of its body.
 const maxCarriedBytes = 64 << 20
 
-func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.flying) == 0 }
+func (r *carrier) idle() bool { return len(r.ready) == 0 && len(r.inFlight) == 0 }
 
 // due tells whether send has work.
 func (r *carrier) due() bool { return len(r.ready) > 0 || r.lost }
@@ -74,7 +74,7 @@ func (s *Stream) continues() bool {
 		return false
 	}
 	r := &p.carrier
-	if !u.whole || len(r.ready)+len(r.flying) >= p.config.MaxUpstreamCalls || r.bytes+len(u.kept) > maxCarriedBytes {
+	if !u.whole || len(r.ready)+len(r.inFlight) >= p.config.MaxUpstreamCalls || r.bytes+len(u.kept) > maxCarriedBytes {
 		p.metrics.count(p.metrics.routed)
 		return false
 	}
@@ -118,7 +118,7 @@ func (r *carrier) send() bool {
 // answer then says what is wrong.
 func (r *carrier) start(c *carried) {
 	p, s := r.p, c.stream
-	if c.gone || !p.choose(s.id) {
+	if c.clientGone || !p.choose(s.id) {
 		r.over(c)
 		s.giveBack()
 		return
@@ -141,7 +141,7 @@ func (r *carrier) start(c *carried) {
 	if status == CallSent {
 		s.dropBody()
 		p.metrics.count(p.metrics.carried)
-		r.flying = append(r.flying, c)
+		r.inFlight = append(r.inFlight, c)
 		return
 	}
 	r.over(c)

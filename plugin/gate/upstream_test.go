@@ -25,7 +25,7 @@ func carriedStream(t *testing.T, h *fakeHost, p *Plugin) (*Stream, *fakeStream) 
 }
 
 // If the host loses the answer to an upstream call, the outcome is unknown and the client learns that.
-func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
+func TestLostUpstreamAnswerMakesTheOutcomeUnknown(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, continuing)
 	_, f := carriedStream(t, h, p)
@@ -39,7 +39,7 @@ func TestLostAnswerOfAnUpstreamCall(t *testing.T) {
 	if len(f.replies) != 1 || f.replies[0].status != 504 {
 		t.Fatalf("replies %+v", f.replies)
 	}
-	if n := h.values["oncegate_outcomes_held"]; n != 1 {
+	if n := h.values["oncegate_outcomes_unknown"]; n != 1 {
 		t.Errorf("%d unknown outcomes", n)
 	}
 	// A late answer has no effect.
@@ -75,7 +75,7 @@ func TestShutdownWaitsForUpstreamCalls(t *testing.T) {
 	}
 }
 
-func TestSaidFate(t *testing.T) {
+func TestFateFromAnInnerListener(t *testing.T) {
 	for said, want := range map[string]fate{
 		"via_upstream - 1 10.0.0.1:80":          fateAnswered,
 		"via_upstream":                          fateAnswered,

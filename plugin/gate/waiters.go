@@ -5,9 +5,9 @@ import (
 	"github.com/oncegate/oncegate/plugin/cache"
 )
 
-// wait makes the stream wait until another attempt's pending entry ends. If it may
+// waitForEntry makes the stream wait until another attempt's pending entry ends. If it may
 // not wait, it gets 409. The current stream is s.
-func (s *Stream) wait(expires, now int64) verdict {
+func (s *Stream) waitForEntry(expires, now int64) verdict {
 	p := s.plugin
 	if !s.mayWait(now) {
 		return s.conflict(expires - now)
@@ -25,7 +25,7 @@ func (s *Stream) wait(expires, now int64) verdict {
 
 // mayWait tells whether the stream may wait, or wait longer.
 func (s *Stream) mayWait(now int64) bool {
-	return s.route.WaitForPending && !s.orphan && now < s.deadline(now) && s.placeLeft()
+	return s.route.WaitForPending && !s.ownerDead && now < s.deadline(now) && s.placeLeft()
 }
 
 // placeLeft tells whether there is a place among the waiters. The waiters of one key never
@@ -48,10 +48,10 @@ func (s *Stream) placeLeft() bool {
 // deadline is when a duplicate stops waiting. It never waits longer than
 // PendingWait, even if the clock is set back.
 func (s *Stream) deadline(now int64) int64 {
-	if now < s.arrived {
-		s.arrived = now
+	if now < s.firstDecided {
+		s.firstDecided = now
 	}
-	return s.arrived + int64(s.route.PendingWait)
+	return s.firstDecided + int64(s.route.PendingWait)
 }
 
 // conflict answers 409. remaining is the longest time for which the other attempt's
@@ -59,7 +59,7 @@ func (s *Stream) deadline(now int64) int64 {
 func (s *Stream) conflict(remaining int64) verdict {
 	p := s.plugin
 	p.metrics.count(p.metrics.conflict)
-	if !s.waited() {
+	if !s.recordWait() {
 		// The duplicate was refused without waiting: the original may be done soon.
 		remaining = 0
 	}
@@ -67,13 +67,13 @@ func (s *Stream) conflict(remaining int64) verdict {
 	return verdictReplied
 }
 
-// waited tells whether the duplicate waited, and records for how long.
-func (s *Stream) waited() bool {
+// recordWait tells whether the duplicate waited, and records for how long.
+func (s *Stream) recordWait() bool {
 	if !s.hasWaited {
 		return false
 	}
 	p := s.plugin
-	p.metrics.sample(p.metrics.wait, (p.host.Now()-s.arrived)/1e6)
+	p.metrics.sample(p.metrics.wait, (p.host.Now()-s.firstDecided)/1e6)
 	return true
 }
 
@@ -106,16 +106,16 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 	now := p.host.Now()
 	if p.overdue {
 		// A wake-up may have got lost, so they look one last time.
-		p.overdue = !p.lookAgain(func(s *Stream) bool { return now >= s.deadline(now) })
+		p.overdue = !p.decideAgain(func(s *Stream) bool { return now >= s.deadline(now) })
 	}
 	if p.wokenAll && !p.spent() {
 		p.woken = p.woken[:0]
-		p.wokenAll = !p.lookAgain(func(s *Stream) bool { return s.ready(now) })
+		p.wokenAll = !p.decideAgain(func(s *Stream) bool { return s.ready(now) })
 	}
 	for len(p.woken) > 0 && !p.spent() {
 		hash := p.woken[len(p.woken)-1]
 		p.woken = p.woken[:len(p.woken)-1]
-		if !p.lookAgain(func(s *Stream) bool { return s.hash == hash && s.ready(now) }) {
+		if !p.decideAgain(func(s *Stream) bool { return s.hash == hash && s.ready(now) }) {
 			p.woken = append(p.woken, hash)
 		}
 	}
@@ -123,16 +123,16 @@ func (p *Plugin) wakeWaiters() (busy bool) {
 }
 
 // ready tells whether a woken waiter may look now.
-func (s *Stream) ready(now int64) bool { return now >= s.patient || s.failure != nil }
+func (s *Stream) ready(now int64) bool { return now >= s.notBefore || s.failure != nil }
 
-// lookAgain makes the waiters that chosen picks decide again. False: the callback is spent
+// decideAgain makes the waiters that picked selects decide again. False: the callback is spent
 // and some of them are left. A stream that must go on waiting joins the end of the list, so
 // the loop counts the streams that wait now and looks at each of them once.
-func (p *Plugin) lookAgain(chosen func(*Stream) bool) (all bool) {
+func (p *Plugin) decideAgain(picked func(*Stream) bool) (all bool) {
 	s := p.waiting.first
 	for left := p.waiting.size; left > 0 && s != nil; left-- {
 		next := s.next
-		if chosen(s) {
+		if picked(s) {
 			if p.spent() {
 				return false
 			}

@@ -65,7 +65,7 @@ func (l *load) accountedFor(t *testing.T) {
 		"oncegate_requests_miss", "oncegate_requests_mismatch", "oncegate_requests_conflict",
 		"oncegate_requests_not_recorded", "oncegate_requests_invalid", "oncegate_requests_manager_error",
 		"oncegate_outcomes_committed", "oncegate_outcomes_rejected", "oncegate_outcomes_released",
-		"oncegate_outcomes_held", "oncegate_outcomes_oversize",
+		"oncegate_outcomes_unknown", "oncegate_outcomes_oversize",
 	} {
 		if values[name] == 0 {
 			t.Errorf("%s is 0 after %d requests: the load is not mixed", name, l.sent)

@@ -130,7 +130,7 @@ func TestClientThatStaysGetsUpstreamsAnswer(t *testing.T) {
 		for _, commit := range []string{"before_reply", "async"} {
 			t.Run(commit, func(t *testing.T) {
 				r, b := abortRig(t, guest, Options{Config: `{"mode":"body","client_abort":"continue","commit":"` + commit + `"}`})
-				r.Manager.Next(api.PathCommit, Fault{Hold: true})
+				r.Manager.FailNext(api.PathCommit, Fault{Hold: true})
 				x := r.Send(Request{Key: "k", Body: "pay"})
 				b.await(t, 0).answer(upstream(200, "answer", "content-type: text/x", "set-cookie: a=1", "set-cookie: b=2", "oncegate-answer: via_upstream - 1 h:1"))
 				r.Settle()
@@ -218,7 +218,7 @@ func TestOutcomesAreRecordedWithoutAClient(t *testing.T) {
 func TestClientLeavesBeforeTheCallIsMade(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{})
-		r.Manager.Next(api.PathReserve, Fault{Hold: true})
+		r.Manager.FailNext(api.PathReserve, Fault{Hold: true})
 		x := r.Send(Request{Key: "k", Body: "b"})
 		r.Settle()
 		x.Leave()
@@ -293,12 +293,12 @@ func TestCarriedAnswerIsTooLargeToRecord(t *testing.T) {
 func TestManagerIsDownWhenACarriedCallIsAnswered(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{})
-		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
 		x := r.Send(Request{Key: "k", Body: "b"})
 		b.await(t, 0).answer(upstream(200, "answer"))
 		want(t, "first", x.Response().Body, "answer")
 		want(t, "retry", r.Send(Request{Key: "k", Body: "b"}).Response().Body, "answer")
-		r.Manager.Always(api.PathCommit, Fault{})
+		r.Manager.FailAll(api.PathCommit, Fault{})
 		for state, _ := r.Manager.State("k"); state != api.StateCommitted; state, _ = r.Manager.State("k") {
 			r.Clock.Advance(time.Second)
 		}

@@ -89,6 +89,6 @@ func TestRequestBeginsAnewAfterItWasSent(t *testing.T) {
 		y := r.Send(Request{Key: "k"})
 		want(t, "status", y.Response().Status, "409")
 		want(t, "upstream called", y.Upstream.Begun(), false)
-		want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
+		want(t, "unknown outcomes", r.Metric("oncegate_outcomes_unknown"), 1)
 	})
 }

@@ -51,7 +51,7 @@ func TestBatchOfAnOverloadedManager(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := newCrowd(t, guest, Options{MaxNestedReplies: 33})
-				r.Manager.Next(api.PathBatch, f)
+				r.Manager.FailNext(api.PathBatch, f)
 				for _, x := range r.send(64) {
 					p := x.Response()
 					want(t, "code", p.Problem(t), "manager-unavailable")
@@ -95,9 +95,9 @@ func TestBatchFails(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := newCrowd(t, guest, Options{})
-				r.Manager.Next(api.PathBatch, f)
+				r.Manager.FailNext(api.PathBatch, f)
 				all := r.send(5)
-				r.Manager.Next(api.PathBatch, f)
+				r.Manager.FailNext(api.PathBatch, f)
 				r.answer(all)
 				r.once(all)
 				want(t, "releases", r.Manager.Count(api.PathRelease), 0)
@@ -119,8 +119,8 @@ func TestBatchFails(t *testing.T) {
 func TestCallOfALostBatchIsRefusedAtOnce(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
-		r.Manager.Next(api.PathBatch, Fault{Failure: hostsim.CallReset, AfterIt: true})
-		r.Manager.Next(api.PathReserve, Fault{}, Fault{}, Fault{}, Fault{}, Fault{Refuse: true})
+		r.Manager.FailNext(api.PathBatch, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		r.Manager.FailNext(api.PathReserve, Fault{}, Fault{}, Fault{}, Fault{}, Fault{Refuse: true})
 		all := r.send(3)
 		want(t, "code", all[1].Response().Problem(t), "manager-unavailable")
 		r.Clock.Advance(time.Second)
@@ -163,7 +163,7 @@ func TestBatchTimesOut(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		for _, f := range []Fault{{Lose: true}, {LoseAnswer: true}} {
 			r := newCrowd(t, guest, Options{})
-			r.Manager.Next(api.PathBatch, f)
+			r.Manager.FailNext(api.PathBatch, f)
 			all := r.send(5)
 			r.Clock.Advance(6 * time.Second)
 			for _, x := range all {
@@ -176,7 +176,7 @@ func TestBatchTimesOut(t *testing.T) {
 			}
 			all = r.send(5)
 			// The outcomes' batch gets lost: the clients wait for no longer than that.
-			r.Manager.Next(api.PathBatch, f)
+			r.Manager.FailNext(api.PathBatch, f)
 			r.answer(all)
 			r.Clock.Advance(20 * time.Second)
 			r.once(all)
@@ -188,7 +188,7 @@ func TestBatchTimesOut(t *testing.T) {
 func TestBatchWhoseStreamsAreGone(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
-		r.Manager.Next(api.PathBatch, Fault{Hold: true})
+		r.Manager.FailNext(api.PathBatch, Fault{Hold: true})
 		all := r.send(40)
 		r.together(func() {
 			for _, x := range all[20:] {
@@ -202,7 +202,7 @@ func TestBatchWhoseStreamsAreGone(t *testing.T) {
 			want(t, "state of "+key(i), state, map[bool]api.State{true: api.StatePending, false: api.StateNone}[i < 20])
 		}
 		// So do others before their outcomes are recorded.
-		r.Manager.Next(api.PathBatch, Fault{Hold: true})
+		r.Manager.FailNext(api.PathBatch, Fault{Hold: true})
 		r.answer(all[:20])
 		r.together(func() {
 			for _, x := range all[:10] {
@@ -233,7 +233,7 @@ func TestBatchOfMixedAnswers(t *testing.T) {
 		unknown.Upstream.AwaitHeaders(t)
 		unknown.Leave()
 		r.Settle()
-		r.Manager.Next(api.PathReserve, Fault{}, Fault{}, Fault{}, Fault{}, Fault{}, Fault{Status: 503, Code: api.CodeLedgerFull}, Fault{Status: 503, Code: api.CodeAskAlone})
+		r.Manager.FailNext(api.PathReserve, Fault{}, Fault{}, Fault{}, Fault{}, Fault{}, Fault{Status: 503, Code: api.CodeLedgerFull}, Fault{Status: 503, Code: api.CodeAskAlone})
 		all := r.send(8)
 		want(t, "batches", r.sizes(), "[8]")
 		want(t, "of a full ledger", all[5].Response().Problem(t), "ledger-full")
@@ -289,7 +289,7 @@ func TestBatchAnsweredInAnotherOrder(t *testing.T) {
 		swapped := api.AppendRawAnswers(nil, 2)
 		swapped = api.AppendRawAnswer(swapped, 201, 0, (&api.ReserveReply{State: api.StateReserved, ExpiresIn: time.Minute}).AppendRaw(nil))
 		swapped = api.AppendRawAnswer(swapped, 200, 0, (&api.ReserveReply{State: api.StateReleased}).AppendRaw(nil))
-		r.Manager.Next(api.PathBatch, Fault{Garbage: swapped})
+		r.Manager.FailNext(api.PathBatch, Fault{Garbage: swapped})
 		var y *Exchange
 		r.together(func() {
 			x.Answer(429, "later")
@@ -369,7 +369,7 @@ func TestBatchOfRenewalsAndUnknowns(t *testing.T) {
 func TestManagerWithoutBatches(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{})
-		r.Manager.Elder = true
+		r.Manager.NoBatches = true
 		all := r.send(5)
 		r.answer(all)
 		r.once(all)
@@ -381,8 +381,8 @@ func TestManagerWithoutBatches(t *testing.T) {
 			r.Send(Request{Key: "c"})
 		})
 		want(t, "tried again", len(r.Manager.Batches()), 2)
-		wantLog(t, r.Rig, "manager test does not know of batches; upgrade managers before gates", 1)
-		r.Manager.Elder = false
+		wantLog(t, r.Rig, "manager test does not support batches; upgrade managers before gates", 1)
+		r.Manager.NoBatches = false
 		r.Clock.Advance(2 * time.Minute)
 		r.together(func() {
 			r.Send(Request{Key: "d"})
@@ -397,14 +397,14 @@ func TestCalloutsUnderWayAreBounded(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		const most, more = 1 + 255*4, 30 // of 256 callouts all but the first have waited for four calls
 		r := newCrowd(t, guest, Options{})
-		r.Manager.Always(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailAll(api.PathReserve, Fault{HoldCall: true})
 		var all []*Exchange
 		for i := range most + more {
 			all = append(all, r.Send(Request{Key: fmt.Sprint("k", i)}))
 			r.Settle()
 		}
 		want(t, "calls", r.Manager.Count(api.PathReserve), most)
-		r.Manager.Always(api.PathReserve, Fault{})
+		r.Manager.FailAll(api.PathReserve, Fault{})
 		r.Manager.Release()
 		r.Settle()
 		for _, x := range all {

@@ -20,7 +20,7 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 		done(coded(400, api.CodeInvalidRequest))
 		return nil
 	}
-	h := new(held)
+	h := new(heldCall)
 	faults := make([]Fault, len(items))
 	var keys []string
 	m.mu.Lock()
@@ -31,7 +31,7 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 		m.held = append(m.held, h)
 	}
 	for i := range items {
-		if m.Elder {
+		if m.NoBatches {
 			break
 		}
 		one := c
@@ -39,7 +39,7 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 		one.read(items[i].Message)
 		keys = append(keys, name(one.Scope, one.Key))
 		f := m.arrive(one, h)
-		if f.onTheWay() {
+		if f.concernsBatch() {
 			whole = f
 			if !f.Foreign {
 				whole.Status, whole.Garbage = 0, nil
@@ -48,14 +48,14 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 		faults[i] = f
 	}
 	m.mu.Unlock()
-	if m.Elder {
+	if m.NoBatches {
 		done(coded(404, api.CodeNotFound))
 		return nil
 	}
 	return m.carryOut(whole, h, func(answer func(hostsim.CallResponse)) {
-		m.judging.Lock()
+		m.handling.Lock()
 		a := m.together(items, faults, headers)
-		m.judging.Unlock()
+		m.handling.Unlock()
 		answer(response(a))
 		for _, key := range keys {
 			m.wake(key)
@@ -63,8 +63,8 @@ func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(
 	}, done)
 }
 
-// onTheWay tells whether a fault of one item concerns the whole batch.
-func (f *Fault) onTheWay() bool {
+// concernsBatch tells whether a fault of one item concerns the whole batch.
+func (f *Fault) concernsBatch() bool {
 	return f.Refuse || f.Lose || f.LoseAnswer || f.Failure != hostsim.CallOK || f.Foreign || f.Hold || f.HoldCall
 }
 

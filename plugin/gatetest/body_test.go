@@ -21,7 +21,7 @@ func bodyMode(t *testing.T, guest hostsim.Source, config string) *Rig {
 func TestBodyModeDecidesAfterTheBody(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := bodyMode(t, guest, `{"mode":"body"}`)
-		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathReserve, Fault{HoldCall: true})
 		x := r.Open(Request{Key: "k", Headers: []string{"content-type: text/plain", "content-length: 6"}}, false)
 		x.RequestData([]byte("one"), false)
 		r.Settle()
@@ -106,7 +106,7 @@ func TestBodyBeyondTheLimit(t *testing.T) {
 			Config: `{"mode":"body","max_request_body_bytes":10000}`, BodyMode: true, BufferLimit: 16000,
 		})
 		const pieces, size = 20, 5000
-		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathReserve, Fault{HoldCall: true})
 		send := func(key string, last byte) *Exchange {
 			x := r.Open(Request{Key: key, Headers: []string{fmt.Sprint("content-length: ", pieces*size)}}, false)
 			go func() {
@@ -205,7 +205,7 @@ func TestKeyDerivedFromTheBody(t *testing.T) {
 func TestHeadersModeOnAHostThatDeliversBodies(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{BodyMode: true, BufferLimit: 1024})
-		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathReserve, Fault{HoldCall: true})
 		x := r.Open(Request{Key: "k", Headers: []string{"content-length: 900"}}, false)
 		x.RequestData([]byte(strings.Repeat("x", 900)), false)
 		x.RequestData(nil, true)

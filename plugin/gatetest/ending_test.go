@@ -44,7 +44,7 @@ func TestRepliesKeepTheConnection(t *testing.T) {
 					config := `{"mode":"` + mode + `"` + strings.TrimSuffix(","+c.config, ",") + `}`
 					r := NewRig(t, guest, Options{Config: config, BodyMode: mode == "body"})
 					once(t, r, Request{Key: "k", Body: `{"amount":1}`})
-					r.Manager.Next(api.PathReserve, c.prepare)
+					r.Manager.FailNext(api.PathReserve, c.prepare)
 					x := r.Send(c.q)
 					want(t, "status", x.Response().Status, c.want)
 					want(t, "the connection ends", x.Client.Early(), false)

@@ -31,7 +31,7 @@ func TestVMTraps(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{Workers: 2, Traps: true, FailurePolicy: hostsim.FailReload})
 				if c.path != "" {
-					r.Manager.Next(c.path, c.fault)
+					r.Manager.FailNext(c.path, c.fault)
 				}
 				x := r.Send(Request{Key: "k", Worker: 0})
 				r.Settle()
@@ -213,7 +213,7 @@ func TestManyLargeAnswersWaitForTheManager(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		const n, size = 200, 400_000
 		r := NewRig(t, guest, Options{})
-		r.Manager.Always(api.PathCommit, Fault{HoldCall: true})
+		r.Manager.FailAll(api.PathCommit, Fault{HoldCall: true})
 		body := strings.Repeat("x", size)
 		var all []*Exchange
 		for i := range n {
@@ -225,7 +225,7 @@ func TestManyLargeAnswersWaitForTheManager(t *testing.T) {
 			x.Answer(200, body)
 		}
 		r.Settle()
-		r.Manager.Always(api.PathCommit, Fault{})
+		r.Manager.FailAll(api.PathCommit, Fault{})
 		r.Manager.Release()
 		whole := 0
 		for i, x := range all {

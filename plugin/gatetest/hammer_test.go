@@ -82,7 +82,7 @@ func hammer(t *testing.T, rigs []*Rig, managers []*Manager, after func(n int)) {
 				if rng.IntN(10) == 0 {
 					faults := []Fault{{Refuse: true}, {Status: 503}, {Failure: hostsim.CallReset, AfterIt: true}, {Failure: hostsim.CallConnectFailed}}
 					paths := []string{api.PathReserve, api.PathCommit, api.PathRelease}
-					managers[rng.IntN(len(managers))].Next(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
+					managers[rng.IntN(len(managers))].FailNext(paths[rng.IntN(len(paths))], faults[rng.IntN(len(faults))])
 				}
 				x := rigs[rng.IntN(len(rigs))].Send(Request{Key: key, Worker: rng.IntN(hammerWorkers), Body: "the body of " + key})
 				leave := rng.IntN(8) // 0: at once, 1: when upstream has it, 2: within the answer

@@ -33,7 +33,7 @@ func TestClientLeavesWhileTheLedgerIsAsked(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
-				r.Manager.Next(api.PathReserve, fault)
+				r.Manager.FailNext(api.PathReserve, fault)
 				x := r.Send(Request{Key: "k"})
 				r.Settle()
 				x.Leave()
@@ -60,7 +60,7 @@ func TestClientLeavesAndTheLedgerKnewTheOutcome(t *testing.T) {
 		x.Answer(200, "first")
 		x.Response()
 		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock})
-		b.Manager.Next(api.PathReserve, Fault{Hold: true})
+		b.Manager.FailNext(api.PathReserve, Fault{Hold: true})
 		y := b.Send(Request{Key: "k"})
 		b.Settle()
 		y.Leave()
@@ -82,7 +82,7 @@ func TestClientLeavesAfterTheRequestWasSent(t *testing.T) {
 		// The request may have run, so nothing runs it again while its outcome is remembered.
 		want(t, "calls", calls(r), "reserve unknown")
 		want(t, "retry", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
-		want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
+		want(t, "unknown outcomes", r.Metric("oncegate_outcomes_unknown"), 1)
 		r.Clock.Advance(299 * time.Second)
 		want(t, "later", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
 		r.Clock.Advance(2 * time.Second)
@@ -130,7 +130,7 @@ func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
-				r.Manager.Next(api.PathCommit, fault)
+				r.Manager.FailNext(api.PathCommit, fault)
 				x := r.Send(Request{Key: "k"})
 				x.Answer(200, "done")
 				r.Settle()
@@ -153,13 +153,13 @@ func TestClientLeavesWhileTheOutcomeIsRecorded(t *testing.T) {
 func TestClientLeavesAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Workers: 2})
-		r.Manager.Always(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailAll(api.PathReserve, Fault{HoldCall: true})
 		for i := range 50 {
 			x := r.Send(Request{Key: "k", Worker: i % 2})
 			x.ClientReset()
 			x.Over()
 		}
-		r.Manager.Always(api.PathReserve, Fault{})
+		r.Manager.FailAll(api.PathReserve, Fault{})
 		r.Manager.Release()
 		r.Settle()
 		y := r.Send(Request{Key: "k"})
@@ -191,7 +191,7 @@ func TestStreamIdleTimeoutWhileTheGateDecides(t *testing.T) {
 		r := NewRig(t, guest, Options{
 			Config: `{"pending_ttl_seconds":7200,"pending_wait_timeout":3600,"manager":{"timeout_ms":600000}}`, Workers: 2,
 		})
-		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathReserve, Fault{HoldCall: true})
 		x := r.Send(Request{Key: "k", Worker: 0}) // reserving
 		r.Settle()
 		y := r.Send(Request{Key: "k", Worker: 1}) // waiting

@@ -41,7 +41,7 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
-				r.Manager.Next(api.PathReserve, c.fault)
+				r.Manager.FailNext(api.PathReserve, c.fault)
 				x := r.Send(Request{Key: "k"})
 				r.Settle()
 				r.Clock.Advance(c.advance)
@@ -68,7 +68,7 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 func TestManagerAsksToComeBackLater(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.Next(api.PathReserve, Fault{Status: 503, RetryAfter: 7}, Fault{Status: 503, RetryAfter: 100000})
+		r.Manager.FailNext(api.PathReserve, Fault{Status: 503, RetryAfter: 7}, Fault{Status: 503, RetryAfter: 100000})
 		want(t, "retry-after", r.Send(Request{Key: "k"}).Response().Header("retry-after"), "7")
 		want(t, "retry-after", r.Send(Request{Key: "k"}).Response().Header("retry-after"), "10")
 	})
@@ -105,7 +105,7 @@ func TestFailedCallsAreLogged(t *testing.T) {
 		t.Run(said, func(t *testing.T) {
 			each(t, func(t *testing.T, guest hostsim.Source) {
 				r := NewRig(t, guest, Options{})
-				r.Manager.Next(api.PathReserve, f)
+				r.Manager.FailNext(api.PathReserve, f)
 				want(t, "answer", r.Send(Request{Key: "k"}).Response().Problem(t), "manager-unavailable")
 				wantLog(t, r, `oncegate: a call to cluster \"oncegate_manager\" (/v1/ledger/reserve) failed: `+said, 1)
 			})
@@ -121,8 +121,8 @@ func TestHugeAnswer(t *testing.T) {
 		if _, ok := guest.(Batched); ok {
 			huge = append(huge, huge...) // the calls of such a batch are sent once more, each by itself
 		}
-		r.Manager.Next(api.PathReserve, huge...)
-		r.Manager.Next(api.PathCommit, huge...)
+		r.Manager.FailNext(api.PathReserve, huge...)
+		r.Manager.FailNext(api.PathCommit, huge...)
 		want(t, "answer", r.Send(Request{Key: "a"}).Response().Problem(t), "manager-unavailable")
 		wantLog(t, r, "the manager's answer cannot be read", 1)
 		x := r.Send(Request{Key: "a"})
@@ -139,7 +139,7 @@ func TestFlappingIsLoggedOnceInAWhile(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		fail := func(i int) {
-			r.Manager.Next(api.PathReserve, Fault{Status: 500})
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 500})
 			want(t, "status", r.Send(Request{Key: fmt.Sprint("no", i)}).Response().Status, "503")
 		}
 		for i := range 20 {
@@ -189,7 +189,7 @@ func TestCallsCarryTheRequestsTrace(t *testing.T) {
 func TestFailureModeOpen(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"failure_mode":"open"}`})
-		r.Manager.Always(api.PathReserve, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathReserve, Fault{Refuse: true})
 		for range 2 {
 			x := r.Send(Request{Key: "k"})
 			x.Answer(200, "unprotected")
@@ -206,7 +206,7 @@ func TestFailureModeOpen(t *testing.T) {
 func TestReserveAnsweredLate(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.Next(api.PathReserve, Fault{Hold: true})
+		r.Manager.FailNext(api.PathReserve, Fault{Hold: true})
 		x := r.Send(Request{Key: "k"})
 		r.Settle()
 		r.Clock.Advance(36 * time.Second)
@@ -223,8 +223,8 @@ func TestReserveAnsweredLate(t *testing.T) {
 func TestReleaseIsRepeatedUntilItArrives(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.Next(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
-		r.Manager.Next(api.PathRelease, Fault{Refuse: true}, Fault{Status: 503}, Fault{Failure: hostsim.CallConnectFailed})
+		r.Manager.FailNext(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		r.Manager.FailNext(api.PathRelease, Fault{Refuse: true}, Fault{Status: 503}, Fault{Failure: hostsim.CallConnectFailed})
 		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
 		r.Settle()
 		state, _ := r.Manager.State("k")
@@ -255,7 +255,7 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{})
-				r.Manager.Next(api.PathCommit, c.fault, Fault{Refuse: true}, Fault{Refuse: true})
+				r.Manager.FailNext(api.PathCommit, c.fault, Fault{Refuse: true}, Fault{Refuse: true})
 				x := r.Send(Request{Key: "k"})
 				x.Answer(201, "done")
 				r.Settle()
@@ -280,8 +280,8 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 func TestCommitOutlivesItsReservation(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"rejected_ttl_seconds":60}`})
-		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
-		r.Manager.Always(api.PathReject, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathReject, Fault{Refuse: true})
 		for key, status := range map[string]int{"committed": 200, "rejected": 422} {
 			x := r.Send(Request{Key: key})
 			x.Answer(status, "done")
@@ -295,7 +295,7 @@ func TestCommitOutlivesItsReservation(t *testing.T) {
 		// Another gate must not run it meanwhile, and gets the answer as soon as the manager has it.
 		other := NewRig(t, guest, Options{Manager: r.Manager, Clock: r.Clock})
 		want(t, "elsewhere", other.Send(Request{Key: "committed"}).Response().Problem(t), "outcome-unknown")
-		r.Manager.Always(api.PathCommit, Fault{})
+		r.Manager.FailAll(api.PathCommit, Fault{})
 		r.Clock.Advance(6 * time.Second)
 		want(t, "elsewhere at last", other.Send(Request{Key: "committed"}).Response().Body, "done")
 		want(t, "here", r.Send(Request{Key: "committed"}).Response().Body, "done")
@@ -306,7 +306,7 @@ func TestCommitOutlivesItsReservation(t *testing.T) {
 func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":10,"committed_ttl_seconds":30}`})
-		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "done")
 		x.Response()
@@ -324,14 +324,14 @@ func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
 func TestOutcomesThatWaitForTheLedgerAreBounded(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"commit_retry":{"max_queued":2}}`})
-		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
 		for _, key := range []string{"a", "b", "c"} {
 			x := r.Send(Request{Key: key})
 			x.Answer(200, key)
 			want(t, "answer", x.Response().Body, key)
 		}
 		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
-		r.Manager.Always(api.PathCommit, Fault{})
+		r.Manager.FailAll(api.PathCommit, Fault{})
 		r.Clock.Advance(30 * time.Second)
 		state, _ := r.Manager.State("b")
 		want(t, "state of b", state, api.StateCommitted)
@@ -375,7 +375,7 @@ func TestLateCommitIsAccepted(t *testing.T) {
 func TestLedgerWithASmallerLimit(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.Next(api.PathCommit, Fault{Status: 413})
+		r.Manager.FailNext(api.PathCommit, Fault{Status: 413})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "too large for it")
 		want(t, "answer", x.Response().Body, "too large for it")
@@ -397,7 +397,7 @@ func TestAnswerIsHeldUntilTheCommit(t *testing.T) {
 		} {
 			t.Run(c.name, func(t *testing.T) {
 				r := NewRig(t, guest, Options{Config: c.config, BodyMode: c.body})
-				r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+				r.Manager.FailNext(api.PathCommit, Fault{HoldCall: true})
 				x := r.Send(Request{Key: "k", Body: "b"})
 				x.Answer(200, "answer")
 				r.Settle()
@@ -415,7 +415,7 @@ func TestAnswerIsHeldUntilTheCommit(t *testing.T) {
 func TestAnswerIsHeldUntilTheCommitWithoutABody(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathCommit, Fault{HoldCall: true})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(204, "")
 		r.Settle()
@@ -428,7 +428,7 @@ func TestAnswerIsHeldUntilTheCommitWithoutABody(t *testing.T) {
 func TestAsyncCommit(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"commit":"async"}`})
-		r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathCommit, Fault{HoldCall: true})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "answer")
 		want(t, "body", x.Response().Body, "answer")

@@ -106,7 +106,7 @@ func TestAnswerBeyondASmallLimit(t *testing.T) {
 					p := r.Send(Request{Key: "k"}).Response()
 					want(t, "replay", p.Header("idempotent-replayed")+p.Body, "true"+body)
 					// This answer does not wait for the tick. Its end waits for the ledger.
-					r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+					r.Manager.FailNext(api.PathCommit, Fault{HoldCall: true})
 					y := answer("k2")
 					y.Client.AwaitBody(t, 40_000)
 					for r.Manager.Count(api.PathCommit) < 2 {

@@ -42,22 +42,22 @@ type Fault struct {
 // Manager is a manager on a volatile store, with the test in the place of the network. It is a
 // hostsim.Cluster. The real ledger answers every call. Only waiting happens here, on the test's clock.
 type Manager struct {
-	// Elder: it does not know batches.
-	Elder bool
+	// NoBatches: it does not know batches, like managers of earlier releases.
+	NoBatches bool
 
 	clock   hostsim.Clock
 	manager *simulated.Manager
 
-	judging sync.Mutex           // one call at a time, and the calls that wait
-	waiting map[string][]*waiter // by scope and key, in the order in which they came
+	handling sync.Mutex           // held while a call is handled; guards waiting
+	waiting  map[string][]*waiter // by scope and key, in the order in which they came
 
-	mu      sync.Mutex
-	script  map[string][]Fault // by path, used up in order
-	always  map[string]Fault   // by path, when the script is empty
-	calls   []Call
-	batches int
-	held    []*held
-	changed chan struct{} // closed and replaced whenever something happens
+	mu       sync.Mutex
+	script   map[string][]Fault // by path, used up in order
+	failures map[string]Fault   // by path, when the script is empty
+	calls    []Call
+	batches  int
+	held     []*heldCall
+	changed  chan struct{} // closed and replaced whenever something happens
 }
 
 // Call is a call that the gate has made to the manager.
@@ -80,31 +80,31 @@ func NewManager(clock hostsim.Clock) *Manager {
 	}
 	return &Manager{
 		clock: clock, manager: m, waiting: make(map[string][]*waiter), script: make(map[string][]Fault),
-		always: make(map[string]Fault), changed: make(chan struct{}),
+		failures: make(map[string]Fault), changed: make(chan struct{}),
 	}
 }
 
-// Be gives the manager a name and the list of all shards, if any, as --shard and --shards do.
-func (m *Manager) Be(name string, list ...string) {
-	m.judging.Lock()
-	defer m.judging.Unlock()
+// BecomeShard gives the manager a name and the list of all shards, if any, as --shard and --shards do.
+func (m *Manager) BecomeShard(name string, list ...string) {
+	m.handling.Lock()
+	defer m.handling.Unlock()
 	if err := m.manager.Become(context.Background(), name, list); err != nil {
 		panic(err)
 	}
 }
 
-// Next makes the next calls to a path go wrong, in order.
-func (m *Manager) Next(path string, faults ...Fault) {
+// FailNext makes the next calls to a path go wrong, in order.
+func (m *Manager) FailNext(path string, faults ...Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.script[path] = append(m.script[path], faults...)
 }
 
-// Always makes every further call to a path go wrong; the zero Fault ends that.
-func (m *Manager) Always(path string, f Fault) {
+// FailAll makes every further call to a path go wrong; the zero Fault ends that.
+func (m *Manager) FailAll(path string, f Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.always[path] = f
+	m.failures[path] = f
 }
 
 // Release answers the calls that are held, oldest first. A call that Count
@@ -213,11 +213,11 @@ func (m *Manager) Call(_ context.Context, req hostsim.CallRequest, done func(hos
 		return m.batch(c, headers, req.Body, done)
 	}
 	message := c.read(req.Body)
-	h := new(held)
+	h := new(heldCall)
 	m.mu.Lock()
 	f := m.arrive(c, h)
 	m.mu.Unlock()
-	return m.carryOut(f, h, func(answer func(hostsim.CallResponse)) { m.judge(&c, headers, message, answer) }, done)
+	return m.carryOut(f, h, func(answer func(hostsim.CallResponse)) { m.handle(&c, headers, message, answer) }, done)
 }
 
 // work carries out a call.
@@ -250,7 +250,7 @@ func (c *Call) read(message []byte) []byte {
 
 // arrive counts a call and returns its fault. A test that has seen the count can release
 // the call.
-func (m *Manager) arrive(c Call, h *held) Fault {
+func (m *Manager) arrive(c Call, h *heldCall) Fault {
 	m.calls = append(m.calls, c)
 	close(m.changed)
 	m.changed = make(chan struct{})
@@ -266,10 +266,10 @@ func (m *Manager) fault(path string) Fault {
 		m.script[path] = s[1:]
 		return s[0]
 	}
-	return m.always[path]
+	return m.failures[path]
 }
 
-func (m *Manager) carryOut(f Fault, h *held, work work, done func(hostsim.CallResponse)) error {
+func (m *Manager) carryOut(f Fault, h *heldCall, work work, done func(hostsim.CallResponse)) error {
 	nothing := func(hostsim.CallResponse) {}
 	switch {
 	case f.Refuse:
@@ -321,13 +321,13 @@ func (m *Manager) carryOut(f Fault, h *held, work work, done func(hostsim.CallRe
 }
 
 // held is a call that waits for Release.
-type held struct {
+type heldCall struct {
 	released bool
 	answer   func()
 }
 
 // hold keeps an answer until the call is released.
-func (m *Manager) hold(h *held, answer func()) {
+func (m *Manager) hold(h *heldCall, answer func()) {
 	m.mu.Lock()
 	if !h.released {
 		h.answer = answer

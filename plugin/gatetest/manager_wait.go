@@ -20,21 +20,21 @@ type waiter struct {
 
 func name(scope, key string) string { return scope + "\x00" + key }
 
-// judge makes the manager answer a call.
-func (m *Manager) judge(c *Call, headers []api.Header, message []byte, answer func(hostsim.CallResponse)) {
+// handle makes the manager answer a call.
+func (m *Manager) handle(c *Call, headers []api.Header, message []byte, answer func(hostsim.CallResponse)) {
 	ask := func() simulated.Answer { return m.manager.Do(context.Background(), c.Path, headers, message) }
 	id := name(c.Scope, c.Key)
-	m.judging.Lock()
+	m.handling.Lock()
 	a := ask()
 	if a.Status == 202 && c.Wait > 0 {
 		w := &waiter{ask: ask, answer: answer}
 		m.waiting[id] = append(m.waiting[id], w)
 		first := len(m.waiting[id]) == 1
-		m.judging.Unlock()
+		m.handling.Unlock()
 		m.clock.AfterFunc(c.Wait, func() {
-			m.judging.Lock()
+			m.handling.Lock()
 			w.over = true
-			m.judging.Unlock()
+			m.handling.Unlock()
 			m.wake(id)
 		})
 		if first {
@@ -42,7 +42,7 @@ func (m *Manager) judge(c *Call, headers []api.Header, message []byte, answer fu
 		}
 		return
 	}
-	m.judging.Unlock()
+	m.handling.Unlock()
 	answer(response(a))
 	if c.Path != api.PathReserve {
 		m.wake(id)
@@ -64,7 +64,7 @@ func (m *Manager) watch(id string, a simulated.Answer) {
 // wake asks the manager again for the calls that wait for a key, in their order, and returns the last
 // answer. Calls whose key is still pending go on waiting.
 func (m *Manager) wake(id string) (last simulated.Answer) {
-	m.judging.Lock()
+	m.handling.Lock()
 	var keep []*waiter
 	var tell []func()
 	for _, w := range m.waiting[id] {
@@ -81,7 +81,7 @@ func (m *Manager) wake(id string) (last simulated.Answer) {
 	if m.waiting[id] = keep; len(keep) == 0 {
 		delete(m.waiting, id)
 	}
-	m.judging.Unlock()
+	m.handling.Unlock()
 	for _, f := range tell {
 		f()
 	}

@@ -141,7 +141,7 @@ func TestUpstreamFailures(t *testing.T) {
 					return
 				}
 				want(t, "retry", y.Response().Problem(t), "outcome-unknown")
-				want(t, "held", r.Metric("oncegate_outcomes_held"), 1)
+				want(t, "unknown outcomes", r.Metric("oncegate_outcomes_unknown"), 1)
 				want(t, "calls", calls(r), "reserve unknown reserve")
 				r.Clock.Advance(299 * time.Second)
 				want(t, "later", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
@@ -235,7 +235,7 @@ func TestOversizeAnswers(t *testing.T) {
 func TestEndOfAnOversizeAnswerIsHeld(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"max_response_body_bytes":4}`})
-		r.Manager.Next(api.PathCommit, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathCommit, Fault{HoldCall: true})
 		x := r.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
 		x.ResponseHeaders(hostsim.H(":status", "200", "content-length", "10"), false)
@@ -454,7 +454,7 @@ func TestCacheOnlyModeRefusesWhenFull(t *testing.T) {
 		}
 		r.Clock.Advance(time.Second)
 		want(t, "refused", r.Metric("oncegate_cache_full"), 1)
-		want(t, "not kept", r.Metric("oncegate_cache_unkept"), 1)
+		want(t, "not kept", r.Metric("oncegate_cache_answers_dropped"), 1)
 		want(t, "evicted", r.Metric("oncegate_cache_evictions"), 0)
 		r.Clock.Advance(10 * time.Minute)
 		x = r.Send(Request{Key: "d"})

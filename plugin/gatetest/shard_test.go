@@ -30,7 +30,7 @@ func newShards(t *testing.T, guest hostsim.Source, names ...string) *shards {
 	s.scope = r.Manager.Calls()[0].Scope
 	for _, name := range names {
 		s.managers[name] = NewManager(s.clock)
-		s.managers[name].Be(name)
+		s.managers[name].BecomeShard(name)
 	}
 	return s
 }
@@ -139,7 +139,7 @@ func TestShardThatIsDown(t *testing.T) {
 				r := s.gate(list("shards", three...))
 				down := s.managers["two"]
 				for _, path := range []string{api.PathReserve, api.PathCommit, api.PathRelease} {
-					down.Always(path, f)
+					down.FailAll(path, f)
 				}
 				for i := range 5 {
 					refused(t, r, s.key(i, three, "two"))
@@ -153,7 +153,7 @@ func TestShardThatIsDown(t *testing.T) {
 					}
 				}
 				for _, path := range []string{api.PathReserve, api.PathCommit, api.PathRelease} {
-					down.Always(path, Fault{})
+					down.FailAll(path, Fault{})
 				}
 				r.Clock.Advance(10 * time.Second)
 				for i := range 5 {
@@ -171,7 +171,7 @@ func TestShardThatHangs(t *testing.T) {
 		r := s.gate(list("shards", three...), `"pending_wait_timeout":5`)
 		two := s.managers["two"]
 		for _, path := range []string{api.PathReserve, api.PathRelease, api.PathBatch} {
-			two.Always(path, Fault{Lose: true})
+			two.FailAll(path, Fault{Lose: true})
 		}
 		var hanging []*Exchange
 		for i := range 300 { // more calls than may be under way
@@ -202,15 +202,15 @@ func TestWrongShard(t *testing.T) {
 				s := newShards(t, guest, three...)
 				r := s.gate(list("shards", three...), `"failure_mode":"`+mode+`"`)
 				// A cluster leads to the manager of another shard.
-				s.managers["two"].Be("one")
+				s.managers["two"].BecomeShard("one")
 				for i := range 5 {
 					refused(t, r, s.key(i, three, "two"))
 					pays(t, r, s.key(i, three, "three"))
 				}
 				wantLog(t, r, `oncegate: cluster \"two\" refused a call (/v1/ledger/reserve, wrong-shard)`, 1)
-				want(t, "counted", r.Metric("oncegate_callout_astray"), 5)
+				want(t, "counted", r.Metric("oncegate_callout_wrong_shard"), 5)
 				want(t, "unprotected", r.Metric("oncegate_requests_bypass"), 0)
-				s.managers["two"].Be("two")
+				s.managers["two"].BecomeShard("two")
 				pays(t, r, s.key(0, three, "two"))
 			})
 		})
@@ -225,10 +225,10 @@ func TestOutcomeWaitsForTheRightShard(t *testing.T) {
 		key := s.key(0, three, "two")
 		x := r.Send(Request{Key: key})
 		x.Upstream.AwaitHeaders(t)
-		s.managers["two"].Be("one")
+		s.managers["two"].BecomeShard("one")
 		x.Answer(201, "done")
 		want(t, "answer", x.Response().Status, "201")
-		s.managers["two"].Be("two")
+		s.managers["two"].BecomeShard("two")
 		r.Clock.Advance(10 * time.Second)
 		state, result := s.managers["two"].State(key)
 		want(t, "state", state, api.StateCommitted)
@@ -245,7 +245,7 @@ var (
 // handOver gives the new list to the managers that had the old one.
 func (s *shards) handOver() {
 	for name, m := range s.managers {
-		m.Be(name, three...)
+		m.BecomeShard(name, three...)
 	}
 }
 
@@ -302,7 +302,7 @@ func TestShardGoesAway(t *testing.T) {
 		key := s.key(0, three, "three", before, "one")
 		pays(t, old, key)
 		for name, m := range s.managers {
-			m.Be(name, before...)
+			m.BecomeShard(name, before...)
 		}
 		r := s.gate(list("shards", before...) + "," + list("previous_shards", three...))
 		p := r.Send(Request{Key: key}).Response()
@@ -311,7 +311,7 @@ func TestShardGoesAway(t *testing.T) {
 		pays(t, r, key)
 		state, _ := s.managers["one"].State(key)
 		want(t, "state", state, api.StateCommitted)
-		s.managers["three"].Always(api.PathReserve, Fault{Refuse: true})
+		s.managers["three"].FailAll(api.PathReserve, Fault{Refuse: true})
 		refused(t, r, s.key(2, three, "three", before, "one"))
 		wantLog(t, r, `a call to cluster \"three\"`, 1)
 	})
@@ -323,7 +323,7 @@ func TestClientLeavesWhileTheKeyMoves(t *testing.T) {
 		s := newShards(t, guest, three...)
 		s.handOver()
 		r := s.gate(during)
-		s.managers["one"].Next(api.PathReserve, Fault{Hold: true})
+		s.managers["one"].FailNext(api.PathReserve, Fault{Hold: true})
 		key := s.key(0, before, "one", three, "three")
 		x := r.Send(Request{Key: key})
 		r.Settle()
@@ -412,7 +412,7 @@ func TestPreviousOwnerIsDown(t *testing.T) {
 		s := newShards(t, guest, three...)
 		s.handOver()
 		r := s.gate(during)
-		s.managers["one"].Always(api.PathReserve, Fault{Refuse: true})
+		s.managers["one"].FailAll(api.PathReserve, Fault{Refuse: true})
 		refused(t, r, s.key(0, before, "one", three, "three"))
 		pays(t, r, s.key(0, before, "two", three, "three"))
 		want(t, "calls to the new one", s.managers["three"].Count(api.PathReserve), 1)
@@ -425,7 +425,7 @@ func TestReserveLostAtThePreviousOwner(t *testing.T) {
 		s := newShards(t, guest, three...)
 		r := s.gate(during)
 		one := s.managers["one"]
-		one.Next(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
+		one.FailNext(api.PathReserve, Fault{Failure: hostsim.CallReset, AfterIt: true})
 		key := s.key(0, before, "one", three, "three")
 		refused(t, r, key)
 		r.Settle()
@@ -449,7 +449,7 @@ func TestGateWithAnOldList(t *testing.T) {
 				old := s.gate(list("shards", before...), `"failure_mode":"`+mode+`"`)
 				refused(t, old, s.key(0, before, "one", three, "three"))
 				wantLog(t, old, `oncegate: cluster \"one\" refused a call (/v1/ledger/reserve, key-moved): another shard of the manager's list owns the key; manager.shards`, 1)
-				want(t, "counted", old.Metric("oncegate_callout_astray"), 1)
+				want(t, "counted", old.Metric("oncegate_callout_wrong_shard"), 1)
 				pays(t, old, s.key(0, before, "one", three, "one"))
 				wantLog(t, old, "answers again", 0)
 			})
@@ -464,15 +464,15 @@ func TestHammerWhileShardsAreAdded(t *testing.T) {
 		const times = `"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400,"unknown_ttl_seconds":31622400,"pending_wait_timeout":2,"max_entries":8`
 		s := newShards(t, guest, three...)
 		s.workers = hammerWorkers
-		s.managers["three"].Be("three", three...)
+		s.managers["three"].BecomeShard("three", three...)
 		rigs := []*Rig{s.gate(list("shards", before...), times), s.gate(during, times), s.gate(during, times)}
 		managers := []*Manager{s.managers["one"], s.managers["two"], s.managers["three"]}
 		hammer(t, rigs, managers, func(n int) {
 			switch n {
 			case 60:
-				managers[0].Be("one", three...)
+				managers[0].BecomeShard("one", three...)
 			case 120:
-				managers[1].Be("two", three...)
+				managers[1].BecomeShard("two", three...)
 			}
 		})
 		if n := rigs[1].Metric("oncegate_callout_moved"); n == 0 {

@@ -69,12 +69,12 @@ func TestShutdownWaitsForOutcomes(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		// Time runs fast while the host closes.
 		r := NewRig(t, guest, Options{Config: `{"pending_ttl_seconds":31622400,"committed_ttl_seconds":31622400}`})
-		r.Manager.Always(api.PathCommit, Fault{Refuse: true})
+		r.Manager.FailAll(api.PathCommit, Fault{Refuse: true})
 		x := r.Send(Request{Key: "k"})
 		x.Answer(200, "done")
 		x.Response()
 		x.Over()
-		r.Manager.Always(api.PathCommit, Fault{})
+		r.Manager.FailAll(api.PathCommit, Fault{})
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}

@@ -73,23 +73,23 @@ func TestStatus(t *testing.T) {
 			return reply(r.Send(Request{}))
 		}, "key-required", "key-required", true},
 		"unavailable": {"", func(t *testing.T, r *Rig) string {
-			r.Manager.Next(api.PathReserve, Fault{Status: 500})
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 500})
 			return reply(pay(r))
 		}, "manager-unavailable", "manager-unavailable", true},
 		"full": {"", func(t *testing.T, r *Rig) string {
-			r.Manager.Next(api.PathReserve, Fault{Status: 503, Code: api.CodeLedgerFull, RetryAfter: 7})
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 503, Code: api.CodeLedgerFull, RetryAfter: 7})
 			x := pay(r)
 			want(t, "Retry-After", x.Response().Header("retry-after"), "7")
 			return reply(x)
 		}, "ledger-full", "ledger-full", true},
 		"restored": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
-			r.Manager.Next(api.PathReserve, Fault{Status: 503, Code: api.CodeQuarantine, RetryAfter: 7})
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 503, Code: api.CodeQuarantine, RetryAfter: 7})
 			x := pay(r)
 			want(t, "Retry-After", x.Response().Header("retry-after"), "7")
 			return reply(x)
 		}, "quarantine", "quarantine", true},
 		"bypassed": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
-			r.Manager.Next(api.PathReserve, Fault{Status: 500})
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 500})
 			x := pay(r)
 			x.Answer(201, "")
 			return reply(x)
@@ -116,7 +116,7 @@ func TestStatus(t *testing.T) {
 			return ""
 		}, "", "unknown", false},
 		"left while the ledger is asked": {"", func(t *testing.T, r *Rig) string {
-			r.Manager.Next(api.PathReserve, Fault{Hold: true})
+			r.Manager.FailNext(api.PathReserve, Fault{Hold: true})
 			x := pay(r)
 			r.Settle()
 			x.Leave()

@@ -160,7 +160,7 @@ func TestWaitAtTheManagerIsLimited(t *testing.T) {
 func TestManagerThatHangs(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000},"pending_wait_timeout":30}`})
-		r.Manager.Always(api.PathReserve, Fault{Lose: true})
+		r.Manager.FailAll(api.PathReserve, Fault{Lose: true})
 		x := r.Send(Request{Key: "k"})
 		r.Settle()
 		y := r.Send(Request{Key: "k"})
@@ -173,7 +173,7 @@ func TestManagerThatHangs(t *testing.T) {
 			want(t, "code", p.Problem(t), "manager-unavailable")
 			want(t, "upstream called", e.Upstream.Begun(), false)
 		}
-		r.Manager.Always(api.PathReserve, Fault{})
+		r.Manager.FailAll(api.PathReserve, Fault{})
 		z := r.Send(Request{Key: "k"})
 		z.Answer(200, "done")
 		want(t, "as soon as it answers", z.Response().Body, "done")
@@ -185,7 +185,7 @@ func TestManagerThatHangs(t *testing.T) {
 func TestReleaseThatOvertakesItsReserve(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"manager":{"timeout_ms":2000}}`})
-		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathReserve, Fault{HoldCall: true})
 		x := r.Send(Request{Key: "k"})
 		r.Settle()
 		r.Clock.Advance(2100 * time.Millisecond)
@@ -215,7 +215,7 @@ func TestManagerThatHangsWhileItHoldsACall(t *testing.T) {
 		b := NewRig(t, guest, Options{Manager: a.Manager, Clock: a.Clock, Config: `{"manager":{"timeout_ms":2000},"pending_wait_timeout":5}`})
 		x := a.Send(Request{Key: "k"})
 		x.Upstream.AwaitHeaders(t)
-		a.Manager.Next(api.PathReserve, Fault{}, Fault{Lose: true})
+		a.Manager.FailNext(api.PathReserve, Fault{}, Fault{Lose: true})
 		y := b.Send(Request{Key: "k"})
 		b.Settle()
 		want(t, "reserves", a.Manager.Count(api.PathReserve), 3)
@@ -263,7 +263,7 @@ func TestTooManyWaiters(t *testing.T) {
 func TestWaitersTakeOverWhenTheOriginalGaveUp(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Workers: 2})
-		r.Manager.Next(api.PathReserve, Fault{HoldCall: true})
+		r.Manager.FailNext(api.PathReserve, Fault{HoldCall: true})
 		x := r.Send(Request{Key: "k", Worker: 0})
 		r.Settle()
 		y, z := r.Send(Request{Key: "k", Worker: 1}), r.Send(Request{Key: "k", Worker: 0})
@@ -286,7 +286,7 @@ func TestWaitersTakeOverWhenTheOriginalGaveUp(t *testing.T) {
 func TestWaitersOfAFailedReserveAreTold(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
-		r.Manager.Next(api.PathReserve, Fault{Hold: true, Status: 503})
+		r.Manager.FailNext(api.PathReserve, Fault{Hold: true, Status: 503})
 		x := r.Send(Request{Key: "k"})
 		r.Settle()
 		y := r.Send(Request{Key: "k"})

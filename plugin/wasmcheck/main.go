@@ -26,7 +26,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags := flag.NewFlagSet("wasmcheck", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&rules.MaxBytes, "max-bytes", 0, "largest size of a file in `bytes`; 0 for any")
-	flags.BoolVar(&rules.AllowMalloc, "allow-malloc", false, "do not mind an exported malloc")
+	flags.BoolVar(&rules.AllowMalloc, "allow-malloc", false, "allow an exported malloc")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}

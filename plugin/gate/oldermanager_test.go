@@ -10,7 +10,7 @@ import (
 
 // A manager of the previous release refuses a reserve with unknown_ttl. It gets the older
 // message until it is upgraded.
-func TestManagerOfTheReleaseBefore(t *testing.T) {
+func TestOlderManagerGetsTheOlderMessage(t *testing.T) {
 	h := newFakeHost(t)
 	p := started(t, h, `{"pending_ttl_seconds":9}`)
 	unknownTTL := func() time.Duration {
@@ -40,7 +40,7 @@ func TestManagerOfTheReleaseBefore(t *testing.T) {
 	h.ticks(p, 4*time.Second)
 	expect(t, "no renewals", len(h.calls), n)
 	// It gives the same answer when the gate tries again.
-	h.now += 2 * elderPeriod
+	h.now += 2 * olderPeriod
 	s, _ = h.open(p, 5, "e")
 	s.OnRequestHeaders(true)
 	h.ready(p)

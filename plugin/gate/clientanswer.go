@@ -19,30 +19,30 @@ const headerServiceTime = "x-envoy-upstream-service-time"
 
 // maxFirstBytes bounds the body of an answer that the client gets although it is not recorded. It is a
 // bound because the VM's memory never shrinks.
-const maxFirstBytes = maxHeldBytes
+const maxClientAnswerBytes = maxHeldBytes
 
-// first is upstream's answer for the client whose request ran.
-type first struct {
+// clientAnswer is upstream's answer for the client whose request ran.
+type clientAnswer struct {
 	status  int
 	headers [][2]string
 	body    []byte
 	whole   bool // body is complete
 	// trailers: the answer had some. A local reply cannot have them.
 	trailers bool
-	claimed  int // bytes that body counts in ledger.held
+	claimed  int // bytes that body counts in ledger.heldBytes
 }
 
 // drop gives up an answer and the bytes that it claimed.
-func (f *first) drop(p *Plugin) {
-	p.calls.held -= f.claimed
-	*f = first{}
+func (f *clientAnswer) drop(p *Plugin) {
+	p.calls.heldBytes -= f.claimed
+	*f = clientAnswer{}
 }
 
-// answered deals with the answer to a call; false: the carrier did not make that call.
-func (r *carrier) answered(id uint32, bodySize int) bool {
-	for at := len(r.flying) - 1; at >= 0; at-- {
-		if c := r.flying[at]; c.id == id {
-			r.landed(at)
+// onUpstreamAnswer deals with the answer to a call. False: the carrier did not make that call.
+func (r *carrier) onUpstreamAnswer(id uint32, bodySize int) bool {
+	for at := len(r.inFlight) - 1; at >= 0; at-- {
+		if c := r.inFlight[at]; c.id == id {
+			r.removeInFlight(at)
 			p := r.p
 			p.metrics.sample(p.metrics.upstream, (p.host.Now()-c.sent)/1e3)
 			c.answer(bodySize)
@@ -52,25 +52,25 @@ func (r *carrier) answered(id uint32, bodySize int) bool {
 	return false
 }
 
-// landed takes a call out of flying; order does not matter there.
-func (r *carrier) landed(at int) {
-	last := len(r.flying) - 1
-	c := r.flying[at]
-	r.flying[at] = r.flying[last]
-	r.flying[last] = nil
-	r.flying = r.flying[:last]
+// removeInFlight takes a call out of inFlight, whose order does not matter.
+func (r *carrier) removeInFlight(at int) {
+	last := len(r.inFlight) - 1
+	c := r.inFlight[at]
+	r.inFlight[at] = r.inFlight[last]
+	r.inFlight[last] = nil
+	r.inFlight = r.inFlight[:last]
 	r.over(c)
 }
 
 // giveUpLost settles the calls whose answers got lost. False: the callback is spent and some are left.
 func (r *carrier) giveUpLost() (all bool) {
 	now := r.p.host.Now()
-	for at := len(r.flying) - 1; at >= 0; at-- {
-		if c := r.flying[at]; now-c.sent > int64(c.timeout+lostGrace) {
+	for at := len(r.inFlight) - 1; at >= 0; at-- {
+		if c := r.inFlight[at]; now-c.sent > int64(c.timeout+lostGrace) {
 			if r.p.spent() {
 				return false
 			}
-			r.landed(at)
+			r.removeInFlight(at)
 			c.unanswered(504, "Upstream did not answer in time")
 		}
 	}
@@ -81,7 +81,7 @@ func (r *carrier) giveUpLost() (all bool) {
 func (c *carried) unanswered(status int, title string) {
 	s := c.stream
 	s.unknown()
-	if c.here() {
+	if c.clientPresent() {
 		s.refuse(&api.Problem{
 			Status: status, Code: api.CodeOutcomeUnknown, Title: title,
 			Detail: "The request may have been executed. It is not executed again under its key.",
@@ -89,8 +89,8 @@ func (c *carried) unanswered(status int, title string) {
 	}
 }
 
-// here tells whether the client is still there, and makes its stream the current one.
-func (c *carried) here() bool { return !c.gone && c.stream.plugin.choose(c.stream.id) }
+// clientPresent tells whether the client is still there, and makes its stream the current one.
+func (c *carried) clientPresent() bool { return !c.clientGone && c.stream.plugin.choose(c.stream.id) }
 
 // answer deals with the answer that OnCallResponse runs for.
 func (c *carried) answer(bodySize int) {
@@ -106,7 +106,7 @@ func (c *carried) answer(bodySize int) {
 	a := &s.answer
 	a.status = int(status)
 	var body []byte
-	if bodySize > 0 && bodySize <= maxFirstBytes {
+	if bodySize > 0 && bodySize <= maxClientAnswerBytes {
 		body = p.host.CallBody(bodySize)
 	}
 	whole := len(body) == bodySize
@@ -127,8 +127,8 @@ func (c *carried) answer(bodySize int) {
 		c.record(headers, body, whole)
 		return
 	}
-	if c.here() {
-		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
+	if c.clientPresent() {
+		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
 	}
 }
 
@@ -142,33 +142,33 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	if p.host.CallTrailers() {
 		a.note(headerTrailers, "omitted")
 	}
-	s.finish(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
-	if !c.here() {
+	s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
+	if !c.clientPresent() {
 		s.detach()
 		return
 	}
-	if !s.holds() || s.call == nil || !p.calls.room(len(body)) {
+	if !s.commitsBeforeReply() || s.call == nil || !p.calls.makeRoom(len(body)) {
 		// Without room to keep the answer, the client gets it before it is recorded.
 		s.detach()
-		s.answerFirst(&first{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
+		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
 		return
 	}
 	s.phase = phaseSettling
-	s.first = first{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: p.host.CallTrailers(), claimed: len(body)}
-	p.calls.held += len(body)
+	s.clientAnswer = clientAnswer{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: p.host.CallTrailers(), claimed: len(body)}
+	p.calls.heldBytes += len(body)
 }
 
-// settled hands the answer to the client whose request ran. The ledger has the outcome now, or could not
-// be told.
-func (s *Stream) settled() {
-	f := s.first
-	s.first.drop(s.plugin)
-	s.answerFirst(&f)
+// handOver gives upstream's answer to the client whose request ran. The ledger has the outcome now, or
+// could not be told.
+func (s *Stream) handOver() {
+	f := s.clientAnswer
+	s.clientAnswer.drop(s.plugin)
+	s.replyToClient(&f)
 }
 
-// answerFirst gives the current stream, whose request ran, upstream's answer. An answer that is not
-// whole becomes a problem.
-func (s *Stream) answerFirst(f *first) {
+// replyToClient answers the current stream, whose request ran, with upstream's answer. An answer that is
+// not whole becomes a problem.
+func (s *Stream) replyToClient(f *clientAnswer) {
 	p := s.plugin
 	if !f.whole {
 		p.metrics.count(p.metrics.notRecorded)
