@@ -297,7 +297,7 @@ func (a *app) tellWindow() {
 
 // windowFull logs that the window is full, at most once a minute.
 func (a *app) windowFull(p ledger.Pressure) {
-	fields := []any{"refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.Bare, "evicted", p.Evicted}
+	fields := []any{"refused", p.Refused, "refused_over_share", p.OverShare, "answers_dropped", p.WithoutAnswer, "evicted", p.Evicted}
 	if p.Evicted > 0 {
 		fields = append(fields, "youngest_seconds", p.Youngest.Seconds(), "oldest_seconds", p.Oldest.Seconds())
 		a.log.Warn("the window is full: answers were forgotten before their time, their keys can run again", fields...)

@@ -107,17 +107,17 @@ var errUndo = errors.New("ledger: refused after a write")
 func (l *Ledger) batch(ctx context.Context, items []Item) {
 	var err error
 	for undone := 0; ; undone++ {
-		if undone > maxUndone || count(items, open) < 2 {
-			replace(items, open, separate)
+		if undone > maxUndone || countPhase(items, open) < 2 {
+			replacePhase(items, open, separate)
 			break
 		}
-		if err = l.share(ctx, items); err != errUndo {
+		if err = l.runShared(ctx, items); err != errUndo {
 			break
 		}
 	}
 	if errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrUnreadable) {
 		// Nothing was written.
-		half, left := 0, count(items, open)/2
+		half, left := 0, countPhase(items, open)/2
 		for ; left > 0; half++ {
 			if items[half].phase == open {
 				left--
@@ -139,7 +139,7 @@ func (l *Ledger) batch(ctx context.Context, items []Item) {
 	}
 }
 
-func count(items []Item, p phase) (n int) {
+func countPhase(items []Item, p phase) (n int) {
 	for i := range items {
 		if items[i].phase == p {
 			n++
@@ -148,7 +148,7 @@ func count(items []Item, p phase) (n int) {
 	return n
 }
 
-func replace(items []Item, from, to phase) {
+func replacePhase(items []Item, from, to phase) {
 	for i := range items {
 		if items[i].phase == from {
 			items[i].phase = to
@@ -156,8 +156,8 @@ func replace(items []Item, from, to phase) {
 	}
 }
 
-// reserves reports whether a reserve is open.
-func reserves(items []Item) bool {
+// hasOpenReserve reports whether a reserve is open.
+func hasOpenReserve(items []Item) bool {
 	return slices.ContainsFunc(items, func(it Item) bool { return it.phase == open && it.Op == OpReserve })
 }
 
@@ -168,7 +168,7 @@ func (l *Ledger) single(ctx context.Context, it *Item) {
 		l.countReserve(it.Reply, it.Err)
 		return
 	}
-	r := l.begin(it.Op, it.key)
+	r := l.startRun(it.Op, it.key)
 	r.reserve, r.finish, r.release = &it.Reserve, &it.Finish, &it.Release
 	switch it.Op {
 	case OpRenew:
@@ -182,22 +182,22 @@ func (l *Ledger) single(ctx context.Context, it *Item) {
 	}
 	it.Err = l.update(ctx, r)
 	it.Reply = r.reply
-	r.end()
+	r.recycle()
 	if it.Err != nil {
 		it.Reply = Reply{}
 	}
 }
 
-// share runs the open items in one transaction.
-func (l *Ledger) share(ctx context.Context, items []Item) error {
-	r := l.begin(OpReserve, "")
-	r.items, r.anySeparate, r.do = items, count(items, separate) > 0, (*run).doBatch
+// runShared runs the open items in one transaction.
+func (l *Ledger) runShared(ctx context.Context, items []Item) error {
+	r := l.startRun(OpReserve, "")
+	r.items, r.anySeparate, r.do = items, countPhase(items, separate) > 0, (*run).doBatch
 	var err error
 	if l.sizes {
 		err = l.execute(ctx, r)
 	} else {
 		err = errUncounted
-		if !reserves(items) {
+		if !hasOpenReserve(items) {
 			r.tx.entryCount = uncounted
 			err = l.execute(ctx, r)
 		}
@@ -205,7 +205,7 @@ func (l *Ledger) share(ctx context.Context, items []Item) error {
 			err = l.estimated(ctx, r)
 		}
 	}
-	r.end()
+	r.recycle()
 	return err
 }
 
@@ -267,7 +267,7 @@ func (tx *Tx) prefetch(items []Item) error {
 		return nil
 	}
 	ids := make([]store.ID, 0, len(items)+1)
-	if record, ok := tx.ownersRecord(); ok && reserves(items) {
+	if record, ok := tx.ownersRecord(); ok && hasOpenReserve(items) {
 		ids = append(ids, record)
 	}
 	for i := range items {
@@ -304,12 +304,12 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 // lookupBatch answers duplicates among the reserves from a read-only transaction. It skips those behind another item of
 // their key that it cannot answer.
 func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
-	if !reserves(items) {
+	if !hasOpenReserve(items) {
 		return
 	}
-	r := l.begin(OpReserve, "")
+	r := l.startRun(OpReserve, "")
 	err := l.store.View(ctx, func(stx store.Tx) error {
-		replace(items, previewed, open)
+		replacePhase(items, previewed, open)
 		for i := range items {
 			it := &items[i]
 			if it.phase != open || it.Op != OpReserve || hasPhase(items[:i], open, it.key) {
@@ -329,9 +329,9 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 		}
 		return nil
 	})
-	r.end()
+	r.recycle()
 	if err != nil {
-		replace(items, previewed, open) // the read-write transaction that follows reports the error
+		replacePhase(items, previewed, open) // the read-write transaction that follows reports the error
 		return
 	}
 	for i := range items {

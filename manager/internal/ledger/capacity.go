@@ -109,7 +109,7 @@ func (tx *Tx) admit(key string, r *record) error {
 			return tx.full(greedy)
 		}
 	}
-	if l.opts.WhenFull == Refuse && l.shares() && tx.overShare(scope, limit.over(at)) {
+	if l.opts.WhenFull == Refuse && l.boundsScopes() && tx.overShare(scope, limit.over(at)) {
 		if _, err := tx.expire(key, maxEvictions); err != nil {
 			return err
 		}
@@ -149,8 +149,8 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 		}
 	}
 	hard := l.hardLimit()
-	barely := l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes
-	if barely {
+	strip := l.sizes && len(final.result) > 0 && left.at.bytes+need.bytes > hard.bytes
+	if strip {
 		stripResult(final)
 		need.bytes = chargeOf(key, final)
 	}
@@ -158,8 +158,8 @@ func (tx *Tx) fitOutcome(op Op, key string, e, final *record) (more bool, err er
 		tx.count(op, OutcomeFull)
 		return false, tx.full(false)
 	}
-	if barely {
-		tx.fx.bare++
+	if strip {
+		tx.fx.withoutAnswer++
 	}
 	if e != nil && e.state == api.StatePending {
 		tx.growths = append(tx.growths, growth-int64(e.size)-EntryOverhead)

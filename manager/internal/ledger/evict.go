@@ -98,7 +98,7 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 				window = append(window, c)
 			}
 		}
-		if !more || certain(window) >= n {
+		if !more || countCertain(window) >= n {
 			break
 		}
 		if len(window) > 0 {
@@ -109,16 +109,16 @@ func (tx *Tx) candidates(key string, n int) ([]candidate, error) {
 		skips -= r.Limit
 		tx.l.front.Pass(indexLRU, *r.After)
 	}
-	return tx.lapsed(key, window)
+	return tx.addLapsed(key, window)
 }
 
 // maxSkipped bounds how many hits that are not candidates one transaction skips. The next transaction continues behind
 // them.
 const maxSkipped = 1024
 
-// lapsed appends reservations that ran out and are UNKNOWN. They are not in the index of final entries until the
+// addLapsed appends reservations that ran out and are UNKNOWN. They are not in the index of final entries until the
 // sweeper has stored their new state.
-func (tx *Tx) lapsed(key string, window []candidate) ([]candidate, error) {
+func (tx *Tx) addLapsed(key string, window []candidate) ([]candidate, error) {
 	now := tx.Now().UnixMilli()
 	hits, err := tx.Scan(collection, indexPending, store.Range{To: sortKey(now + 1), After: tx.l.front.After(indexPending), Limit: evictWindow})
 	if err != nil {
@@ -153,8 +153,8 @@ func (tx *Tx) candidate(key string) (c candidate, ok bool, err error) {
 	return c, true, nil
 }
 
-// certain counts the candidates that were used before every entry beyond the window.
-func certain(window []candidate) int {
+// countCertain counts the candidates that were used before every entry beyond the window.
+func countCertain(window []candidate) int {
 	if len(window) == 0 {
 		return 0
 	}

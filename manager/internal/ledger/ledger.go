@@ -37,7 +37,7 @@ type Ledger struct {
 
 // Reply answers a reserve.
 type Reply struct {
-	// State is reserved, pending, committed or rejected.
+	// State is reserved, pending, committed or rejected. Unknown and Item say what it is after other calls.
 	State api.State
 	// ExpiresIn is how long the reservation lasts or the outcome is remembered.
 	ExpiresIn time.Duration
@@ -101,8 +101,9 @@ func (l *Ledger) Options() Options { return l.opts }
 // context that ends the wait, and a function that is called when the wait is over. If that context ends, Reserve
 // returns its error.
 //
-// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrQuarantine, ErrFull, ErrKeyMoved, the store's. After a store
-// error or a cancelled context the outcome may be unknown; repeating the call with the same token settles it.
+// Errors: *api.FieldError, ErrFingerprintMismatch, ErrOutcomeUnknown, ErrQuarantine, ErrFull, ErrKeyMoved, the store's.
+// After a store error or a cancelled context the outcome may be unknown; repeating the call with the same token settles
+// it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
 		l.counters.add(tally{OpReserve, OutcomeInvalid})
@@ -137,11 +138,11 @@ func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveReques
 			return reply, err
 		}
 	}
-	r := l.begin(OpReserve, key)
+	r := l.startRun(OpReserve, key)
 	r.reserve, r.do = req, (*run).doReserve
 	err := l.update(ctx, r)
 	reply := r.reply
-	r.end()
+	r.recycle()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -150,12 +151,12 @@ func (l *Ledger) reserve(ctx context.Context, key string, req *api.ReserveReques
 
 // lookup answers a duplicate from a read-only transaction. ok is false when the call needs a read-write one.
 func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
-	r := l.begin(OpReserve, key)
+	r := l.startRun(OpReserve, key)
 	r.reserve = req
 	err = l.store.View(ctx, r.inView)
 	reply, ok = r.reply, r.found
 	own, refusal := r.own, r.refusal
-	r.end()
+	r.recycle()
 	switch {
 	case err != nil:
 		if outcomeOf(err) == OutcomeError {
@@ -209,10 +210,10 @@ func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
-	r := l.begin(op, key)
+	r := l.startRun(op, key)
 	r.finish, r.do = req, (*run).doFinish
 	err := l.update(ctx, r)
-	r.end()
+	r.recycle()
 	return err
 }
 
@@ -246,10 +247,10 @@ func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
-	r := l.begin(OpRelease, key)
+	r := l.startRun(OpRelease, key)
 	r.release, r.do = req, (*run).doRelease
 	err := l.update(ctx, r)
-	r.end()
+	r.recycle()
 	return err
 }
 

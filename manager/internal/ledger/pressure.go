@@ -9,9 +9,9 @@ import (
 
 // pressure counts what a full window caused.
 type pressure struct {
-	evicted atomic.Uint64
-	bare    atomic.Uint64
-	lastAge atomic.Int64 // of the entry that was evicted last, in milliseconds
+	evicted       atomic.Uint64
+	withoutAnswer atomic.Uint64
+	lastAge       atomic.Int64 // of the entry that was evicted last, in milliseconds
 
 	mu   sync.Mutex
 	ages ages // since the last report
@@ -42,7 +42,7 @@ func (l *Ledger) account(tx *Tx) {
 		l.usage.pending.Add(fx.pending)
 	}
 	for _, growth := range tx.growths {
-		l.usage.result(growth)
+		l.usage.addGrowth(growth)
 	}
 	for _, d := range tx.deltas {
 		// On a shared engine other managers remove some of this manager's entries, and it removes some of theirs.
@@ -50,8 +50,8 @@ func (l *Ledger) account(tx *Tx) {
 			l.usage.add(d)
 		}
 	}
-	if fx.bare != 0 {
-		l.pressure.bare.Add(fx.bare)
+	if fx.withoutAnswer != 0 {
+		l.pressure.withoutAnswer.Add(fx.withoutAnswer)
 	}
 	if fx.ages.n != 0 {
 		l.pressure.evicted.Add(fx.ages.n)
@@ -69,8 +69,8 @@ type Pressure struct {
 	// Evicted counts entries that were forgotten before their time. Youngest and Oldest are the ages of such entries.
 	Evicted          uint64
 	Youngest, Oldest time.Duration
-	// Bare counts outcomes that were recorded without their answer.
-	Bare uint64
+	// WithoutAnswer counts outcomes that were recorded without their answer.
+	WithoutAnswer uint64
 }
 
 // WatchPressure calls report while the window is full: within a second when that begins, and then at most once every
@@ -92,7 +92,7 @@ func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report 
 		now := l.pressureSinceStart()
 		news := Pressure{
 			Refused: now.Refused - seen.Refused, OverShare: now.OverShare - seen.OverShare,
-			Evicted: now.Evicted - seen.Evicted, Bare: now.Bare - seen.Bare,
+			Evicted: now.Evicted - seen.Evicted, WithoutAnswer: now.WithoutAnswer - seen.WithoutAnswer,
 		}
 		if news == (Pressure{}) {
 			continue
@@ -109,7 +109,7 @@ func (l *Ledger) WatchPressure(ctx context.Context, every time.Duration, report 
 
 // pressureSinceStart returns the counters since the start.
 func (l *Ledger) pressureSinceStart() Pressure {
-	p := Pressure{Evicted: l.pressure.evicted.Load(), Bare: l.pressure.bare.Load()}
+	p := Pressure{Evicted: l.pressure.evicted.Load(), WithoutAnswer: l.pressure.withoutAnswer.Load()}
 	for op := range l.counters.calls {
 		p.Refused += l.counters.calls[op][OutcomeFull].Load()
 		p.OverShare += l.counters.calls[op][OutcomeOverShare].Load()

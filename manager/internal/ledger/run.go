@@ -52,14 +52,14 @@ func newRun() *run {
 	return r
 }
 
-func (l *Ledger) begin(op Op, key string) *run {
+func (l *Ledger) startRun(op Op, key string) *run {
 	r := runs.Get().(*run)
 	r.tx.l, r.op, r.key = l, op, key
 	return r
 }
 
-// end makes the run available for reuse, unless it had a caller's function, which may have kept a reference.
-func (r *run) end() {
+// recycle makes the run available for reuse, unless it had a caller's function, which may have kept a reference.
+func (r *run) recycle() {
 	if r.fn != nil {
 		return
 	}

@@ -4,8 +4,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-// shares reports whether scopes are bounded.
-func (l *Ledger) shares() bool { return l.opts.ScopeShare > 0 && l.opts.ScopeShare < 1 }
+// boundsScopes reports whether scopes are bounded.
+func (l *Ledger) boundsScopes() bool { return l.opts.ScopeShare > 0 && l.opts.ScopeShare < 1 }
 
 // overShare reports whether a scope may not hold one entry more while free is the room that is left. A scope may hold a
 // fixed multiple of what is free. So any number of greedy scopes leave some room, and a scope that holds little always
@@ -32,7 +32,7 @@ func (tx *Tx) usage(scope uint64) (entries, bytes int64) {
 // scopeOf hashes the scope of a record key. In a window that evicts, greedy says that the scope holds at least its
 // share: it then evicts its own entries.
 func (tx *Tx) scopeOf(key string) (scope uint64, greedy bool) {
-	if !tx.l.shares() {
+	if !tx.l.boundsScopes() {
 		return 0, false
 	}
 	scope = tx.l.usage.hash(key)

@@ -126,7 +126,7 @@ type Stats struct {
 	// none.
 	EvictedAge time.Duration
 	// Bare counts outcomes that were recorded without their answer for lack of room.
-	Bare uint64
+	WithoutAnswer uint64
 	// WaitsRefused counts reserves that were answered pending because too many waited. WaitsTimedOut counts those whose
 	// wait ended without a result.
 	WaitsRefused, WaitsTimedOut uint64
@@ -187,7 +187,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	s.Lapsed = c.lapsed.Load()
 	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), l.pressure.evicted.Load(), c.deleted.Load()
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
-	s.EvictedAge, s.Bare = milliseconds(l.pressure.lastAge.Load()), l.pressure.bare.Load()
+	s.EvictedAge, s.WithoutAnswer = milliseconds(l.pressure.lastAge.Load()), l.pressure.withoutAnswer.Load()
 	s.SweepErrors = c.sweepErrors.Load()
 	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
 	return s, nil

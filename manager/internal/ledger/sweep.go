@@ -44,7 +44,7 @@ func (l *Ledger) maintain(ctx context.Context) error {
 		return err
 	}
 	if !l.sizes {
-		l.usage.fade(l.opts.CleanupInterval, l.opts.CommittedTTL)
+		l.usage.decay(l.opts.CleanupInterval, l.opts.CommittedTTL)
 		return nil
 	}
 	if err := l.countPending(ctx); err != nil {

@@ -30,17 +30,17 @@ type Tx struct {
 // effects are applied to the ledger's own counters once the transaction is known to have happened. Each run resets
 // them.
 type effects struct {
-	wrote    bool
-	bytes    int64
-	entries  int64
-	pending  int64 // of the entries
-	expired  uint64
-	lapsed   uint64
-	deleted  uint64
-	bare     uint64
-	releases bool         // the removals are part of a release
-	ages     ages         // of the evicted
-	cursor   *evictCursor // the new cursor, nil if unchanged
+	wrote         bool
+	bytes         int64
+	entries       int64
+	pending       int64 // of the entries
+	expired       uint64
+	lapsed        uint64
+	deleted       uint64
+	withoutAnswer uint64
+	releases      bool         // the removals are part of a release
+	ages          ages         // of the evicted
+	cursor        *evictCursor // the new cursor, nil if unchanged
 }
 
 // reset discards the effects of the previous run of the function.
@@ -301,7 +301,7 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	if v == verdictRecord {
 		final.inherit(e)
 	}
-	return tx.end(op, key, v, e, &final, mayStop)
+	return tx.recordEnd(op, key, v, e, &final, mayStop)
 }
 
 // outcomeState is the state that a commit or reject leads to.
@@ -324,8 +324,8 @@ func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration 
 	}
 }
 
-// end records how the reservation e ended. e may be gone. See finish.
-func (tx *Tx) end(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
+// recordEnd records how the reservation e ended. e may be gone. See finish.
+func (tx *Tx) recordEnd(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
 	left := tx.supersede(key, e, final.touched)
 	if more, err := tx.fitOutcome(op, key, left, final); err != nil || more && mayStop {
 		tx.restore(key, e, final.touched)
@@ -390,7 +390,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 	if r.state == api.StatePending {
 		tx.fx.pending += sign
 	}
-	if !tx.l.shares() {
+	if !tx.l.boundsScopes() {
 		return
 	}
 	scope := tx.l.usage.hash(key)

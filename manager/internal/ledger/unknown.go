@@ -38,11 +38,11 @@ func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveReq
 		l.counters.add(tally{op, OutcomeInvalid})
 		return Reply{}, err
 	}
-	r := l.begin(op, recordKey(req.Scope, req.Key))
+	r := l.startRun(op, recordKey(req.Scope, req.Key))
 	r.reserve, r.do = req, do
 	err := l.update(ctx, r)
 	reply := r.reply
-	r.end()
+	r.recycle()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -137,7 +137,7 @@ func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply 
 		return Reply{State: state, ExpiresIn: remaining(expires, at)}, false, nil
 	}
 	next.expires = deadline(at, time.Duration(next.unknown)*time.Millisecond)
-	if more, err := tx.end(OpUnknown, key, v, e, &next, mayStop); err != nil || more {
+	if more, err := tx.recordEnd(OpUnknown, key, v, e, &next, mayStop); err != nil || more {
 		return Reply{}, more, err
 	}
 	return Reply{State: api.StateUnknown, ExpiresIn: remaining(next.expires, at)}, false, nil
@@ -240,7 +240,7 @@ func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err e
 		token: e.token, result: res.Result,
 	}
 	final.inherit(e)
-	if more, err = tx.end(OpResolve, key, v, e, &final, true); err != nil || more {
+	if more, err = tx.recordEnd(OpResolve, key, v, e, &final, true); err != nil || more {
 		return Entry{}, more, err
 	}
 	entry, err = entryOf(key, &final, at)

@@ -15,8 +15,7 @@ import (
 // row, and holds at most the least of its cells. A scope seems larger than it is only if it shares all of its cells
 // with large scopes. Scopes are not listed, so no number of scopes uses up memory.
 //
-// A transaction that seems to fail may have happened, and is not counted. Then a scope seems smaller than it is, by one
-// entry.
+// A transaction that seems to fail may have happened, and is not counted. The scope then seems smaller than it is.
 type usage struct {
 	seed maphash.Seed
 	rows [usageRows][usageWidth]usageCell
@@ -76,9 +75,9 @@ func (u *usage) of(scope uint64) (entries, bytes int64) {
 	return max(entries, 0), max(bytes, 0)
 }
 
-// fade makes a manager that cannot see what others removed forget its own insertions at the rate at which entries
+// decay makes a manager that cannot see what others removed forget its own insertions at the rate at which entries
 // expire.
-func (u *usage) fade(passed, ttl time.Duration) {
+func (u *usage) decay(passed, ttl time.Duration) {
 	gone := 1 - math.Exp(-float64(passed)/float64(ttl))
 	for row := range u.rows {
 		for i := range u.rows[row] {
@@ -90,8 +89,8 @@ func (u *usage) fade(passed, ttl time.Duration) {
 	}
 }
 
-// result adds a recorded outcome to the average growth.
-func (u *usage) result(growth int64) {
+// addGrowth adds a recorded outcome to the average growth.
+func (u *usage) addGrowth(growth int64) {
 	old := u.growth.Load()
 	u.growth.Store(old + (max(growth, 0)-old)/16)
 }
@@ -101,7 +100,7 @@ func (l *Ledger) countScopes(ctx context.Context) error {
 	if !l.sizes {
 		return nil
 	}
-	if !l.shares() {
+	if !l.boundsScopes() {
 		return l.countPending(ctx)
 	}
 	for _, state := range storedStates {

@@ -116,7 +116,7 @@ func TestAWindowFullOfBytesRefuses(t *testing.T) {
 			}
 			continue
 		}
-		if s.Committed != n || s.Evicted != 0 || s.Bare == 0 {
+		if s.Committed != n || s.Evicted != 0 || s.WithoutAnswer == 0 {
 			t.Errorf("%d outcomes recorded of %d: %+v", s.Committed, n, s)
 		}
 		if r := mustReserve(t, l, "k0", "retry", api.StateCommitted); string(r.Result) != string(answer(201, body)) {
@@ -269,7 +269,7 @@ func TestEachScopeFindsRoom(t *testing.T) {
 			t.Errorf("a small scope has %d entries of 100", got)
 		}
 		for range 200 {
-			l.usage.fade(10*time.Second, 300*time.Second)
+			l.usage.decay(10*time.Second, 300*time.Second)
 		}
 		if n, _ := l.usage.of(l.usage.hash(recordKey("flood", "k"))); n != 0 {
 			t.Errorf("%d entries are not forgotten after 2000 s", n)

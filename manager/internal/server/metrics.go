@@ -67,7 +67,7 @@ func (c *LedgerCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(c.maxEntries, int64(s.MaxEntries))
 	ch <- prometheus.MustNewConstMetric(c.evictedAge, prometheus.GaugeValue, s.EvictedAge.Seconds())
-	counter(c.bare, s.Bare)
+	counter(c.bare, s.WithoutAnswer)
 	gauge(c.waiters, int64(s.Waiters))
 	counter(c.fenced, s.Fenced())
 	counter(c.lapsed, s.Lapsed)

@@ -258,8 +258,8 @@ func (l *Log) recordCommit(b *batch, took time.Duration) (target uint64) {
 func (l *Log) wakeWaiters(b *batch) {
 	close(b.done)
 	l.mu.Lock()
-	calls := b.calls
-	b.calls = nil
+	calls := b.waiters
+	b.waiters = nil
 	l.mu.Unlock()
 	for _, w := range calls {
 		w.signal()

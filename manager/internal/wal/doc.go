@@ -76,11 +76,10 @@
 //
 // # Reading
 //
-// An owner may keep its data in the log itself: SnapshotKeeping leaves the segments
-// from a given record on, and Records reads them back, each with its checksum. Open
-// looks at no more of such a segment than its header, so a long history does not
-// slow it down; that one is missing it tells all the same. Readers remember where
-// every 64 KiB or so a record begins.
+// An owner may keep its data in the log itself. SnapshotKeeping then leaves the segments from a given record on, and
+// Records reads their records back and checks each checksum. Open reads only the header of such a segment, so a long
+// history does not slow it down, and Open still notices a missing one. Readers remember the place of about one record
+// in 64 KiB, so that a read in the middle does not start at the segment's first record.
 //
 // # Design notes
 //
@@ -91,7 +90,7 @@
 // Each record carries its sequence number, although it follows from the place. With it, records can be found again
 // behind damage, and they prove what was synced.
 //
-// docs/RATIONALE.md has the measurements and the alternatives.
+// docs/RATIONALE.md has the measurements and the rejected options.
 //
 // # Bounds
 //

@@ -26,7 +26,7 @@ var (
 	// ErrSequence is returned by WaitDurable for a sequence number that was
 	// not appended yet.
 	ErrSequence = errors.New("wal: sequence number not appended yet")
-	// ErrGone is returned by Records for a sequence number that a snapshot gave up.
+	// ErrGone is returned by Records for a record that is no longer kept since a snapshot.
 	ErrGone = errors.New("wal: record gave way to a snapshot")
 	// ErrNoLog is returned by Verify and Dump for a directory without any file of a log.
 	ErrNoLog = errors.New("wal: no log in this directory")

@@ -23,10 +23,10 @@ func (l *Log) WaitPrepared(ctx context.Context) error {
 			return nil
 		}
 		l.mu.Lock()
-		if l.room == nil {
-			l.room = make(chan struct{})
+		if l.roomFreed == nil {
+			l.roomFreed = make(chan struct{})
 		}
-		room := l.room
+		room := l.roomFreed
 		l.mu.Unlock()
 		if _, busy := l.nextWork(); !busy {
 			return nil

@@ -43,7 +43,7 @@ type Log struct {
 	prepareAt   int64         // tail at which the preparer has work again
 	queued      int           // bytes in pending and inflight
 	free        buffers       // buffers of durable batches, for reuse
-	room        chan struct{} // closed when waiting for room may be over; nil without waiters
+	roomFreed   chan struct{} // closed when waiting for room may be over; nil without waiters
 	wakeAt      uint64        // sequence number whose record wakes the committer
 	idle        bool          // every record is durable, and nobody writes to the active segment
 	leading     bool          // an appender commits a batch (see AppendLead)
@@ -80,13 +80,13 @@ type segmentInfo struct {
 
 // batch is a group commit: pending while records are added, then sealed and committed.
 type batch struct {
-	first uint64 // immutable
-	last  uint64 // until the batch is sealed, Log.mu guards this and the rest
-	bytes int
-	parts []part
-	one   [1]part
-	done  chan struct{}
-	calls []Waiter // Log.mu guards it even after the seal
+	first   uint64 // immutable
+	last    uint64 // until the batch is sealed, Log.mu guards this and the rest
+	bytes   int
+	parts   []part
+	one     [1]part
+	done    chan struct{}
+	waiters []Waiter // Log.mu guards it even after the seal
 }
 
 // Waiter asks for a value on a channel when a record is durable.
@@ -304,7 +304,7 @@ func (l *Log) Notify(waiters []Waiter) {
 		if w.Sequence < b.first {
 			b = l.inflight.Load()
 		}
-		b.calls = append(b.calls, w)
+		b.waiters = append(b.waiters, w)
 	}
 }
 
@@ -318,10 +318,10 @@ func (l *Log) WaitRoom(ctx context.Context, n int) error {
 			l.mu.Unlock()
 			return err
 		}
-		if l.room == nil {
-			l.room = make(chan struct{})
+		if l.roomFreed == nil {
+			l.roomFreed = make(chan struct{})
 		}
-		room := l.room
+		room := l.roomFreed
 		l.mu.Unlock()
 		select {
 		case <-room:
@@ -410,9 +410,9 @@ func (l *Log) fail(cause error) {
 
 // broadcastRoom wakes the callers that wait for room. The caller holds mu.
 func (l *Log) broadcastRoom() {
-	if l.room != nil {
-		close(l.room)
-		l.room = nil
+	if l.roomFreed != nil {
+		close(l.roomFreed)
+		l.roomFreed = nil
 	}
 }
 

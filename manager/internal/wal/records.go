@@ -40,8 +40,8 @@ func (p *places) before(seq, first uint64) place {
 	return p.all[i-1]
 }
 
-// passed notes a place when it lies well behind the last one that is known.
-func (p *places) passed(at place) {
+// note remembers a place if it lies at least placeEvery behind the last one that is known.
+func (p *places) note(at place) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := int64(segmentHeaderSize)
@@ -168,7 +168,7 @@ func (r *reader) segment(seg segmentInfo, from, until uint64) (next uint64, err 
 		}
 		at.seq, at.off, have = at.seq+1, at.off+need, have[need:]
 		if at.seq <= until {
-			seg.places.passed(at)
+			seg.places.note(at)
 		}
 	}
 	return at.seq, nil

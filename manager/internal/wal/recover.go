@@ -167,12 +167,12 @@ func (l *Log) create(files *dirFiles) error {
 	if err := writeSynced(seg.file, h.append(nil), 0); err != nil {
 		return errors.Join(err, seg.close())
 	}
-	l.begin(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity, nil}})
+	l.startAt(seg, segmentHeaderSize, 1, []segmentInfo{{1, 1, seg.capacity, nil}})
 	return nil
 }
 
-// begin prepares the log to append record next at offset off of seg.
-func (l *Log) begin(seg *segment, off int64, next uint64, used []segmentInfo) {
+// startAt prepares the log to append record next at offset off of seg.
+func (l *Log) startAt(seg *segment, off int64, next uint64, used []segmentInfo) {
 	l.active, l.tail, l.segments = seg, off, used
 	l.nextSegment = seg.number + 1
 	l.durable.Store(next - 1)
@@ -223,7 +223,7 @@ func (l *Log) load(ctx context.Context, files *dirFiles) error {
 	for _, f := range slices.Concat(kept, used) {
 		infos = append(infos, segmentInfo{f.number, f.header.first, f.header.capacity, nil})
 	}
-	l.begin(seg, end.off, end.next, infos)
+	l.startAt(seg, end.off, end.next, infos)
 	// The snapshot's name must be durable before the files it replaces are deleted.
 	if err := l.fs.SyncDir(l.dir); err != nil {
 		return err

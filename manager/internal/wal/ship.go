@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// What a copy of the log elsewhere is made of, besides Records.
+// What a copy of the log in another place needs besides Records.
 
 // ID names the log: 32 hexadecimal digits, drawn when it was created.
 func (l *Log) ID() string { return hex.EncodeToString(l.id[:]) }
 
 // SegmentInfo describes a segment in use or kept.
 type SegmentInfo struct {
-	// Number is that of the file's name, First the sequence number of its first
-	// record, Capacity its size in bytes.
+	// Number is the number in the file's name, First the sequence number of the first
+	// record, Capacity the size in bytes.
 	Number, First uint64
 	Capacity      int64
 }

@@ -153,9 +153,8 @@ func (l *Log) Snapshot(ctx context.Context, seq uint64, write func(*SnapshotWrit
 }
 
 // SnapshotKeeping is Snapshot that deletes only segments whose records all come before
-// keep, which is 1 to seq+1. The records from keep on stay readable, see Records, and Open
-// hands none of those up to seq to its owner. What an earlier snapshot gave up does not
-// come back.
+// keep, which is 1 to seq+1. The records from keep on stay readable with Records. Open does
+// not replay those up to seq. Records that an earlier snapshot did not keep do not come back.
 func (l *Log) SnapshotKeeping(ctx context.Context, seq, keep uint64, write func(*SnapshotWriter) error) error {
 	if keep < 1 || keep > seq+1 {
 		return fmt.Errorf("wal: keep is %d, it must be 1 to %d", keep, seq+1)

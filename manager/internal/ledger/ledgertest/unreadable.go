@@ -69,8 +69,8 @@ func (m *managers) value(key string) []byte {
 	return value
 }
 
-// direct makes every call that can name an entry, for an entry that cannot be read.
-func (m *managers) direct(key string) {
+// callAll makes every call that can name an entry, for an entry that cannot be read.
+func (m *managers) callAll(key string) {
 	m.t.Helper()
 	before := m.value(key)
 	ctx := m.t.Context()
@@ -178,7 +178,7 @@ func testUnreadable(t *testing.T, m *managers) {
 	})
 	for _, keys := range states {
 		for i := range damages {
-			m.direct(keys[i])
+			m.callAll(keys[i])
 		}
 	}
 	told := 0
@@ -254,7 +254,7 @@ func testUnreadableAmongOthers(t *testing.T, m *managers) {
 		}
 	}
 	for key := range bad {
-		m.direct(key)
+		m.callAll(key)
 	}
 }
 
