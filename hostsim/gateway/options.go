@@ -70,7 +70,7 @@ func parseOptions(args []string, usage io.Writer) (*options, error) {
 	fs.StringVar(&o.vmID, "vm-id", "oncegate", "separates shared data and queues")
 	fs.StringVar(&o.plugin, "plugin-name", "oncegate", "the property plugin_name")
 	fs.StringVar(&failure, "failure-policy", "reload", "after a trap: closed, open or reload")
-	fs.DurationVar(&o.idleTimeout, "idle-timeout", 5*time.Minute, "ends streams on which nothing moves, and unused client connections; 1s to 24h")
+	fs.DurationVar(&o.idleTimeout, "idle-timeout", 5*time.Minute, "ends a stream without traffic for this long, and an unused client connection; 1s to 24h")
 	fs.DurationVar(&o.upstreamTimeout, "upstream-timeout", 15*time.Second, "from the end of the request to the end of the answer; 0: none; at most 24h")
 	fs.DurationVar(&o.connectTimeout, "connect-timeout", 5*time.Second, "to connect to upstream or a cluster; 1ms to 1h")
 	fs.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Second, "for running requests at shutdown, and then for what the filter has left to deliver; 0 to 1h")

@@ -56,7 +56,6 @@
 //     replica that has seen the writes of all of them.
 //   - Submission.Key is held by one live job at a time. It is released when the
 //     job is terminal or cancelled; an operator's retry acquires it again.
-//     job is terminal or cancelled; an operator's retry takes it back.
 //
 // A lock or key whose job is removed or terminal is void.
 //
@@ -99,16 +98,4 @@
 //
 // A waiting claim is woken when there is work for it. Only as many claims are woken as there is work for, not all (see
 // idleClaims).
-//
-// # Alternatives
-//
-// Why is the payload not hashed with its members sorted? Two programs that write members in different orders are rare,
-// and a digest that depends on a JSON canonicalization is a compatibility promise forever. A caller that needs an
-// identity gives a key.
-//
-// Why does a cancel release the key of a job whose worker is still running? The caller that cancels wants to submit a
-// replacement. The cancelled job is never delivered again, and its worker learns of the cancel within one heartbeat.
-//
-// Why is a dead letter the failed job itself, not a copy? A copy would double every failure's payload, and the two
-// could disagree. A replay removes the job from the list; retention removes the job itself.
 package jobs

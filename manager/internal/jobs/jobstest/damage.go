@@ -101,8 +101,8 @@ func (e *env) wantUnreadable(what string, err error, c store.Collection, key str
 	}
 }
 
-// direct makes every call that can name a job, for a job that cannot be read.
-func (e *env) direct(id string) {
+// callAll makes every call that can name a job, for a job that cannot be read.
+func (e *env) callAll(id string) {
 	e.Helper()
 	before := e.value("jobs", id)
 	_, err := e.q.Get(e.ctx, id)

@@ -21,7 +21,7 @@ var unreadableTests = map[string]func(*env){
 			id := strings.ReplaceAll(name, " ", "-")
 			e.job(jobs.Submission{ID: id})
 			e.rewrite("jobs", damage, id)
-			e.direct(id)
+			e.callAll(id)
 		}
 	},
 	"claims go around many": func(e *env) {
@@ -44,7 +44,7 @@ var unreadableTests = map[string]func(*env){
 		if again := e.met("jobs") - met; again > many {
 			e.Errorf("another claim looked at %d of %d again", again, many)
 		}
-		e.direct(bad[7])
+		e.callAll(bad[7])
 	},
 	"duties go around many": func(e *env) {
 		q := e.queue(jobs.Options{RetainFor: span, DeadFor: span})
@@ -92,7 +92,7 @@ var unreadableTests = map[string]func(*env){
 		}
 		e.wantIDs("a list", e.list(jobs.ListQuery{}), ids(e.list(jobs.ListQuery{State: jobs.Active}))...)
 		for _, ids := range all {
-			e.direct(ids[0])
+			e.callAll(ids[0])
 		}
 		d, err := e.q.Depth(e.ctx)
 		if err != nil || d != (jobs.Depth{Scheduled: many, Active: many + 6, Done: many, Dead: many}) {
@@ -374,7 +374,7 @@ var unreadableTests = map[string]func(*env){
 			if listed[id] {
 				e.Errorf("job %s is listed", id)
 			}
-			e.direct(id)
+			e.callAll(id)
 		}
 	},
 }

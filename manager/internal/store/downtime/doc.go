@@ -35,17 +35,4 @@
 //
 // Meanwhile this manager runs no other transactions. Managers of a shared engine that come back together share the
 // work: each transaction begins where the last one of any manager ended.
-//
-// # Alternatives
-//
-// Why is the time not taken from the records of the log? SQLite has no log, and the last record may be old, since
-// nothing is written while callers work. A beat that is written only while there are leases is right on every engine,
-// and an idle manager does not write to its disk.
-//
-// Why are records written again, instead of a clock that stands still during downtimes? Times that people set and read
-// (run_at, created_at) would be wrong by the sum of all downtimes. Why are downtimes not subtracted when records are
-// read? Every reader of a deadline would have to do it, and the indexes would be out of order.
-//
-// Why does each transaction check the time, although there is a timer? After a machine was suspended, the calls that
-// wait in its sockets arrive as early as the timer fires.
 package downtime

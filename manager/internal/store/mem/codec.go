@@ -13,9 +13,7 @@ import (
 // A write set is the body of a log record, and of a snapshot record:
 //
 //	version  1 byte, 1
-//
-// time     8 bytes, Unix nanoseconds, little-endian; shown to people, not used for decisions
-//
+//	time     8 bytes, Unix nanoseconds, little-endian; shown to people, not used for decisions
 //	changes  each:
 //	  op          1 byte: 1 put, 2 delete
 //	  collection  string

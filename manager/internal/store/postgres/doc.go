@@ -39,12 +39,4 @@
 // The engine sets synchronous_commit to on for its sessions. What it acknowledges then survives kill -9 and power loss,
 // provided that the server runs with fsync on and its disk keeps what it confirmed. An asynchronous standby may lack
 // acknowledged transactions when it is promoted.
-//
-// # Alternatives
-//
-// Why not SERIALIZABLE? Its predicate locks cover pages of indexes, and a queue works at the ends of a few indexes, so
-// unrelated transactions would fail each other all the time.
-//
-// Why not lock at each Get? That costs a round trip with locks held for every record, a written row for every read, and
-// a second round trip where there is no row to lock.
 package postgres
