@@ -20,7 +20,7 @@ import (
 
 // Clients that leave while upstream works (client_abort: continue).
 
-// carrying is what makes a route's requests outlive their clients: in Envoy, which has the routes in an inner listener,
+// carrying returns the fields that make a route's requests outlive their clients: in Envoy, which has the routes in an inner listener,
 // and in the gateway, or an Envoy without one, where the gate calls the route's cluster.
 var carrying = map[string]map[string]any{
 	"inner listener":  {"client_abort": "continue", "upstream": map[string]any{"cluster": "oncegate_routes", "timeout_ms": 60000}},
@@ -55,7 +55,7 @@ func with(fields ...map[string]any) map[string]any {
 	return all
 }
 
-// impatient sends a call and leaves after so long. It tells whether there was an answer.
+// impatient sends a call and leaves after that time. It tells whether there was an answer.
 func impatient(t *testing.T, p *proxy, c call, timeout time.Duration) (answer, bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -115,7 +115,7 @@ func TestClientTimesOutAndTriesAgain(t *testing.T) {
 	})
 }
 
-// What cancel costs, which is what continue is for: the answer of the work that ran is lost to all.
+// With cancel the answer of the work that ran is lost to everybody. continue exists to avoid that.
 func TestCancelLosesTheAnswer(t *testing.T) {
 	t.Parallel()
 	for _, target := range targets {
@@ -195,7 +195,7 @@ func TestCarriedCallWithoutAnAnswer(t *testing.T) {
 	})
 }
 
-// The manager goes while the work runs that has no client any more: its answer waits for the manager.
+// The manager goes away while work runs whose client has left. The answer waits for the manager.
 func TestManagerIsAwayWhenAbandonedWorkEnds(t *testing.T) {
 	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
 		s := newStack(t, target, "body", with(plugin, map[string]any{
@@ -246,7 +246,7 @@ func TestIdleTimeoutWhileTheWorkGoesOn(t *testing.T) {
 	})
 }
 
-// A crowd that leaves costs one execution for each key, and nothing stays behind.
+// Many clients leave. Each key runs once, and nothing is left over.
 func TestCrowdThatLeaves(t *testing.T) {
 	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
 		s := newStack(t, target, "body", plugin)
@@ -313,7 +313,7 @@ func echoing(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-// What upstream sees, and what the client, is what they would see if the router carried the request.
+// Upstream and the client see what they would see if the router carried the request.
 func TestCarriedRequestIsTheSame(t *testing.T) {
 	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
 		server := httptest.NewServer(http.HandlerFunc(echoing))

@@ -33,7 +33,7 @@ import (
 
 func isGate(f *hcmv3.HttpFilter) bool { return strings.HasPrefix(f.Name, "oncegate") }
 
-// withoutGate leaves an Envoy that differs in nothing else.
+// withoutGate removes the gate from an Envoy's configuration and changes nothing else.
 func withoutGate(hcm *hcmv3.HttpConnectionManager) error {
 	hcm.HttpFilters = slices.DeleteFunc(hcm.HttpFilters, isGate)
 	return nil
@@ -115,7 +115,7 @@ func TestCORSAndCompression(t *testing.T) {
 	})
 }
 
-// Where upstream compresses, a retry that cannot read the recorded answer is told how to
+// If upstream compresses, a retry that cannot read the recorded answer is told how to
 // get it, and nothing runs again.
 func TestRecordedEncoding(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {

@@ -10,7 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Calls of many requests that go to the manager as one, and what becomes of them where that fails.
+// Calls of many requests that go to the manager as one batch, and what happens to them when the batch fails.
 
 const together = 64 // requests whose calls are ready in one turn of the proxy's loop
 
@@ -49,7 +49,7 @@ var batchFaults = []managerFault{
 	{name: "502 of another", write: text("HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Length: 4\r\n\r\nbusy")},
 }
 
-// batchesRefused are the answers of managers that know no batches. A proxy sends them none for a while.
+// batchesRefused are the answers of managers that do not know batches. A proxy sends such a manager no batch for a while.
 var batchesRefused = []managerFault{
 	{name: "a manager without batches", write: text("HTTP/1.1 404 Not Found\r\n", managersHeader, "Content-Length: 2\r\n\r\n{}")},
 	{name: "403 of another", write: text("HTTP/1.1 403 Forbidden\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno")},
@@ -85,8 +85,8 @@ func (r *tableRig) atOnce(t *testing.T, headers ...string) (calls []call, answer
 	return calls, answers
 }
 
-// The answer to a batch of reserves does not come, or not as it was given. What cannot be told to be reserved does
-// not run; a client that asks again is served, and each key runs once.
+// The answer to a batch of reserves does not arrive, or is changed on its way. A request that is not known to be
+// reserved does not run. A client that asks again is served, and each key runs once.
 func TestBatchesFail(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		r := newBatchRig(t, target, mode)
@@ -130,7 +130,7 @@ func (r *tableRig) failReserves(t *testing.T, fault managerFault, carryOut bool)
 	r.proxies[0].wantNoTrap(t)
 }
 
-// The same with the outcomes: all clients get their answers, and the ledger gets all of them.
+// The same for outcomes: all clients get their answers, and the ledger gets all outcomes.
 func TestBatchesOfOutcomesFail(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		for _, fault := range []managerFault{batchFaults[1], batchFaults[3], batchFaults[5], batchesRefused[0]} { // each needs an upstream of its own
@@ -177,7 +177,7 @@ func TestBatchesOfOutcomesFail(t *testing.T) {
 	})
 }
 
-// crowdOfKeys is a load of new keys on many connections to two proxies, of clients that ask until they have an answer.
+// crowdOfKeys is a load of new keys on many connections to two proxies. Its clients repeat a request until it is answered.
 type crowdOfKeys struct {
 	mu    sync.Mutex
 	first map[string]answer

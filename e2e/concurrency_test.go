@@ -51,9 +51,9 @@ func TestConcurrentDuplicates(t *testing.T) {
 	})
 }
 
-// A small retry storm: clients that lose patience and ask again, over two proxies, with
-// upstreams that drop, delay and fail. Whatever is lost, nothing runs twice, and all
-// whole answers to one key are the same.
+// A small retry storm over two proxies: clients lose patience and ask again, and upstreams
+// drop, delay and fail. Nothing runs twice whatever gets lost, and all whole answers to one
+// key are the same.
 func TestRetryStorm(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600})

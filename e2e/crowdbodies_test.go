@@ -21,7 +21,7 @@ const crowdBodySize = 400_000
 // crowdBodies is how many there are at once: more than a VM has room for.
 var crowdBodies = min(crowd/3, 500)
 
-// halting is a body that stops before its last byte until it is let go.
+// halting is a body that stops before its last byte until it is released.
 type halting struct {
 	left []byte
 	goOn <-chan struct{}
@@ -68,8 +68,8 @@ func haltingUpstream(goOn <-chan struct{}) http.HandlerFunc {
 	}
 }
 
-// vmMemory is more than a VM takes, bytes: it keeps up to 8 MiB of requests and 16 MiB of
-// answers, and its heap grows by doubling.
+// vmMemory is an upper bound of a VM's memory in bytes: it keeps up to 8 MiB of requests and
+// 16 MiB of answers, and its heap grows by doubling.
 const vmMemory = 192 << 20
 
 // Many bodies that lack their last byte, at the same time, half of them of known length. Envoy holds each once. What the

@@ -47,7 +47,7 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	return e.start(cfg.dir, config, cfg.workers, "--use-dynamic-base-id", "--disable-hot-restart")
 }
 
-// start runs an Envoy with a configuration; more are arguments that say what it shares with others.
+// start runs an Envoy with a configuration. more are arguments that say what it shares with others.
 func (e envoyTarget) start(dir string, config []byte, workers int, more ...string) (*proxy, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err

@@ -31,8 +31,8 @@ func TestManagerCrash(t *testing.T) {
 	})
 }
 
-// The manager is away: nothing runs, the client is told when to come back. It is back: the
-// same key works. What the proxy has cached is replayed all the while.
+// While the manager is away, nothing runs and the client is told when to come back. When it is
+// back, the same key works. The proxy replays what it has cached all the time.
 func TestManagerAway(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, nil)
@@ -53,8 +53,8 @@ func TestManagerAway(t *testing.T) {
 	})
 }
 
-// The manager stands still, with connections open: new keys are refused within the time of a
-// call, what is cached is replayed. What it was sent meanwhile blocks nothing once it goes on.
+// The manager is stopped, with its connections open. New keys are refused within the time of a
+// call, and cached answers are replayed. The calls that it got meanwhile block nothing once it runs again.
 func TestManagerStandsStill(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{
@@ -75,7 +75,7 @@ func TestManagerStandsStill(t *testing.T) {
 	})
 }
 
-// The manager goes while upstream works: the client gets its answer, and the outcome
+// The manager goes away while upstream works. The client gets its answer, and the outcome
 // reaches the ledger once the manager is back.
 func TestManagerLeavesBeforeTheCommit(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
@@ -155,9 +155,9 @@ func TestClientLosesTheAnswer(t *testing.T) {
 	})
 }
 
-// The client leaves while upstream works, which ends the request where the router carries
-// it. The outcome is unknown, so a retry must not run the work again: it is told so. Where
-// the gate carries it, the work goes on.
+// The client leaves while upstream works. If the router carries the request, that ends it, and its
+// outcome is unknown. A retry is told so and does not run the work again. If the gate carries the
+// request, the work goes on.
 func TestClientLeavesWhileUpstreamWorks(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
@@ -210,8 +210,8 @@ func TestClientLeavesBeforeItHasSentAll(t *testing.T) {
 	})
 }
 
-// Upstream closes the connection instead of answering. Whether it ran is unknown; it
-// does not run again.
+// Upstream closes the connection instead of answering. It is unknown whether the work ran, so
+// it does not run again.
 func TestUpstreamDropsTheConnection(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
@@ -263,7 +263,7 @@ func TestUnknownOutcomeEndsByItsTTL(t *testing.T) {
 	})
 }
 
-// Upstream is not there: nothing ran for certain, so the key is free at once.
+// Upstream is not there. Nothing can have run, so the key is free immediately.
 func TestUpstreamAway(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.1, "pending_ttl_seconds": 600})

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// heldUpstream counts what it is asked for, and holds requests with x-hold until release. Other
-// headers choose its answer: x-hints sends 103 first, x-status is the status instead of 201.
+// heldUpstream counts its requests, and holds those with x-hold until release. Other headers
+// choose its answer: x-hints sends 103 first, and x-status is the status instead of 201.
 type heldUpstream struct {
 	address string
 	release func()

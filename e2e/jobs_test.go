@@ -52,8 +52,8 @@ func submit(key, text string) call {
 	return call{path: "/v1/jobs", key: &key, body: fmt.Sprintf(`{"function":"echo","payload":{"text":%q}}`, text)}
 }
 
-// A job submitted through the gate is worked on once; the wait returns its result; the
-// gate answers the duplicate itself, which shows when there is nobody left to ask.
+// A job submitted through the gate is worked on once, and the wait returns its result. The gate
+// answers the duplicate by itself: it does so even when the manager is gone.
 func TestJobThroughTheGate(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := submissionStack(t, target, mode)

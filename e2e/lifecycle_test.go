@@ -26,8 +26,8 @@ import (
 	"github.com/oncegate/oncegate/envoy"
 )
 
-// What operators do to an Envoy while requests run: nothing runs twice, and all that wait
-// get the one answer.
+// What operators do to an Envoy while requests run. Nothing runs twice, and all requests that wait
+// get the same answer.
 func TestLifecycle(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -194,7 +194,7 @@ func (l *lifecycle) dynamic(t *testing.T) []byte {
 	return text
 }
 
-// writeListener replaces the file at once, which Envoy notices.
+// writeListener replaces the file in one step. Envoy notices that.
 func (l *lifecycle) writeListener(t *testing.T) {
 	t.Helper()
 	listener, err := anypb.New(l.bootstrap.GetStaticResources().GetListeners()[0])

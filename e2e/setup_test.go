@@ -120,8 +120,8 @@ func TestBodyModeUnavailable(t *testing.T) {
 	})
 }
 
-// Each configuration of the filter is a new plugin in the running VMs, and takes up what
-// its predecessors have left there.
+// Each configuration of the filter is a new plugin in the running VMs. It continues with what
+// earlier plugins have left there.
 func TestUpdatesLeaveNoMemory(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		l := newDraining(t, target.(envoyTarget), mode, 1)

@@ -61,7 +61,7 @@ func (f *fleet) load(t *testing.T, proxies int, start func() *proxy) *shardLoad 
 	return l
 }
 
-// one sends one request: for a new key, or for one that somebody paid or pays just now.
+// one sends one request: for a new key, or for a key that another client has paid or is paying.
 func (l *shardLoad) one(rnd *rand.Rand) {
 	l.clients.RLock()
 	defer l.clients.RUnlock()
@@ -79,7 +79,7 @@ func (l *shardLoad) one(rnd *rand.Rand) {
 	_ = l.pay(l.slots[rnd.IntN(len(l.slots))], key) // what matters is noted
 }
 
-// pay sends a request for a key. Its error says why it was not paid.
+// pay sends a request for a key. The error says why the key was not paid.
 func (l *shardLoad) pay(slot *loadSlot, key string) error {
 	slot.mu.Lock()
 	p := slot.now
@@ -123,7 +123,7 @@ func (l *shardLoad) more(t *testing.T, n int64) {
 	})
 }
 
-// settle waits until every key that anybody began to pay is paid.
+// settle waits until every key that a client began to pay is paid.
 func (l *shardLoad) settle(t *testing.T) {
 	t.Helper()
 	var open []string
@@ -139,7 +139,7 @@ func (l *shardLoad) settle(t *testing.T) {
 	}
 }
 
-// retire settles while nobody else pays. The keys up to now are not paid again.
+// retire settles while no other client pays. The keys up to now are not paid again.
 func (l *shardLoad) retire(t *testing.T) {
 	t.Helper()
 	l.clients.Lock()
@@ -150,7 +150,7 @@ func (l *shardLoad) retire(t *testing.T) {
 	l.active = nil
 }
 
-// replace puts another proxy in the place of one, which is stopped when it has answered all.
+// replace puts another proxy in the place of one, and stops that one when it has answered everything.
 func (l *shardLoad) replace(t *testing.T, i int, with *proxy) {
 	t.Helper()
 	slot := l.slots[i]

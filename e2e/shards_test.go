@@ -28,7 +28,7 @@ type shardProcess struct {
 	addr string
 }
 
-// newFleet starts payments; all else is for the test to start.
+// newFleet starts payments. The test starts everything else.
 func newFleet(t *testing.T, target Target, mode string) *fleet {
 	t.Helper()
 	f := &fleet{shards: map[string]*shardProcess{}, stack: &stack{dir: t.TempDir(), target: target, mode: mode, plugin: map[string]any{
@@ -62,7 +62,7 @@ func (f *fleet) wiring() map[string]string {
 	return w
 }
 
-// proxy starts one with lists of shards, the second for none empty, and clusters by name.
+// proxy starts a proxy with lists of shards and clusters by name. The second list may be empty.
 func (f *fleet) proxy(t *testing.T, shards, previous []string, clusters map[string]string) *proxy {
 	t.Helper()
 	manager := map[string]any{"shards": shards}
@@ -84,7 +84,7 @@ func (f *fleet) proxy(t *testing.T, shards, previous []string, clusters map[stri
 	return p
 }
 
-// scope is that of all payments here; one must be in the ledger of a shard.
+// scope returns the scope of all payments here. A payment must be in the ledger of a shard.
 func (f *fleet) scope(t *testing.T) string {
 	t.Helper()
 	var page struct {
@@ -125,7 +125,7 @@ func refused(t *testing.T, p *proxy, key string) {
 	}
 }
 
-// TestShardWiredWrongly: a cluster that leads to another shard's manager refuses its keys, loudly, and nothing runs.
+// TestShardWiredWrongly: the keys of a cluster that leads to another shard's manager are refused with an alarm, and nothing runs.
 func TestShardWiredWrongly(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		f := newFleet(t, target, mode)
@@ -202,7 +202,7 @@ func TestShardDown(t *testing.T) {
 	})
 }
 
-// moved is what a manager has of others' keys.
+// moved returns how many keys of other shards a manager has.
 func (f *fleet) moved(name string) (n int, err error) {
 	text, err := fetch("http://" + f.shards[name].addr + "/v1/ledger/shard")
 	if err != nil {
@@ -236,7 +236,7 @@ func (f *fleet) allExecutions(t *testing.T) map[string]int {
 	return counts.Keys
 }
 
-// forget deletes from a manager what it has of keys that the list gives to others, as time would.
+// forget deletes from a manager the entries whose keys the list gives to other shards, as if they had expired.
 func (f *fleet) forget(t *testing.T, name string, list, keys []string) {
 	t.Helper()
 	scope := f.scope(t)
@@ -255,7 +255,7 @@ func (f *fleet) forget(t *testing.T, name string, list, keys []string) {
 	})
 }
 
-// discard deletes what a URL names, which may be gone already.
+// discard deletes the resource of a URL. It may be gone already.
 func discard(url string) error {
 	req, err := http.NewRequest(http.MethodDelete, url, nil)
 	if err != nil {

@@ -23,8 +23,8 @@ func TestLargeRequests(t *testing.T) {
 	})
 }
 
-// An answer up to the limit is replayed whole. A larger one reaches the client whole, and
-// a retry is told that it is gone; the work does not run again.
+// An answer up to the limit is replayed whole. A larger one reaches the client whole, and a
+// retry is told that the answer is not recorded. The work does not run again.
 func TestLargeAnswers(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)

@@ -44,8 +44,8 @@ type stack struct {
 	managers                  map[string]string // targetConfig's
 }
 
-// newStack starts manager and payments, and one proxy. All that runs at the end of the
-// test is stopped then and must end well.
+// newStack starts manager and payments, and one proxy. Processes that run at the end of the
+// test are stopped then and must exit without an error.
 func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
 	t.Helper()
 	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
@@ -56,7 +56,7 @@ func newStack(t *testing.T, target Target, mode string, plugin map[string]any) *
 	return s
 }
 
-// stopAtEnd stops with the test what then runs. All must end well.
+// stopAtEnd stops all running processes at the end of the test. They must exit without an error.
 func (s *stack) stopAtEnd(t *testing.T) {
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
@@ -73,8 +73,8 @@ func (s *stack) stopAtEnd(t *testing.T) {
 	})
 }
 
-// stop ends all processes, clients' side first: what a proxy still has to tell the manager
-// it can tell.
+// stop ends all processes, beginning on the clients' side. So a proxy can still deliver its
+// outcomes to the manager.
 func (s *stack) stop() error {
 	proxies := make([]*process, len(s.proxies))
 	for i, p := range s.proxies {
@@ -112,8 +112,8 @@ func (s *stack) startPayments(t *testing.T) {
 	}
 }
 
-// launch starts a program with an address as its last argument: a free port the first time,
-// the same one ever after.
+// launch starts a program with an address as its last argument. The first start uses a free
+// port, and all later ones use the same port.
 func (s *stack) launch(p **process, name, listener string, address *string, args ...string) error {
 	listen := *address
 	if listen == "" {
@@ -169,8 +169,8 @@ func (s *stack) wantExecutions(t *testing.T, key string, want int) {
 	}
 }
 
-// Shared stacks serve the scenarios that leave no trace but keys; one per target and mode,
-// started when first needed, stopped at the end of all tests.
+// Shared stacks serve the scenarios that leave only keys behind. There is one for each target and
+// mode. It starts when it is first needed and stops at the end of all tests.
 var (
 	sharedMu sync.Mutex
 	shared   = map[string]*sharedOne{}
@@ -233,7 +233,7 @@ var keys atomic.Int64
 // newKey is a key that no other test uses.
 func newKey() string { return fmt.Sprintf("key-%d", keys.Add(1)) }
 
-// host is what clients call the service, whichever proxy they reach: a part of the scope.
+// host is the service's name in all requests, whichever proxy they reach. It is a part of the scope.
 const host = "payments.test"
 
 // call is a request to a proxy.

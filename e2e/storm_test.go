@@ -17,7 +17,7 @@ import (
 )
 
 // Many requests that the gate has to answer at the same moment, at one worker. A proxy
-// carries answers out one within the other, so too many at once end the VM.
+// carries out each answer within the one before, so too many in one callback kill the VM.
 
 // crowd is how many requests wait at once: twice what ends a VM, or E2E_CROWD.
 var crowd = crowdSize()
@@ -83,7 +83,7 @@ func (p *proxy) wantNoTrap(t *testing.T) {
 	}
 }
 
-// gated is an upstream whose answers wait until they are let go; it counts what it runs.
+// gated is an upstream whose answers wait until they are released. It counts what it runs.
 type gated struct {
 	mu   sync.Mutex
 	runs map[string]int
@@ -220,7 +220,7 @@ func wantCounts(t *testing.T, got map[string]int, want map[string]int) {
 	}
 }
 
-// Duplicates that wait for one request get its answer, however many they are.
+// All duplicates that wait for one request get its answer, even if they are many.
 func TestCrowdWaitsForOneAnswer(t *testing.T) {
 	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(nil))
@@ -237,7 +237,7 @@ func TestCrowdWaitsForOneAnswer(t *testing.T) {
 	})
 }
 
-// Duplicates that have waited long enough are told, all in one tick.
+// Duplicates whose wait is over get 409, all in one tick.
 func TestCrowdTimesOut(t *testing.T) {
 	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"pending_wait_timeout": 3}))
@@ -264,7 +264,7 @@ func TestCrowdTimesOut(t *testing.T) {
 	})
 }
 
-// The manager hangs: the reservation that all of them wait for fails, and so all are told.
+// The manager hangs. The reservation that all of them wait for fails, so all of them get an answer.
 func TestCrowdWaitsForAManagerThatHangs(t *testing.T) {
 	eachCrowd(t, func(t *testing.T, target Target, mode string) {
 		s, up := crowdStack(t, target, mode, crowdConfig(map[string]any{"manager": map[string]any{"timeout_ms": 5000}}))

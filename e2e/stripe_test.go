@@ -12,8 +12,8 @@ import (
 	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
-// A client library from the shelf, stripe-python, gives up after a second, repeats by itself, and gets the answer of work
-// that took longer: examples/stripe as it is.
+// An ordinary client library, stripe-python, gives up after a second, repeats by itself, and gets the answer of work that
+// took longer. The test runs examples/stripe unchanged.
 func TestStockClientThatRepeatsByItself(t *testing.T) {
 	library := filepath.Join("..", "build", "python")
 	if _, err := os.Stat(filepath.Join(library, "stripe")); err != nil {

@@ -15,7 +15,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// What a client and an operator see of the gate, beyond answers that are right.
+// What a client and an operator see of the gate besides the answers.
 
 // newSurface is a stack whose upstream is the test's and whose Envoy is configured further
 // by edit.
@@ -48,7 +48,7 @@ func TestHostsAreNormalized(t *testing.T) {
 	})
 }
 
-// What a gRPC client sees of a call that the gate refuses, and of one that a route lets pass.
+// What a gRPC client sees when the gate refuses a call, and when a route lets one pass.
 func TestGRPC(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		var runs atomic.Int64

@@ -120,7 +120,7 @@ func pass1xx(mode string, b *bootstrapv3.Bootstrap) error {
 	})
 }
 
-// protocols has clients of both protocols send what is special to HTTP.
+// protocols has clients of both protocols send the special cases of HTTP.
 func protocols(t *testing.T, r *tableRig) {
 	for _, http2 := range []bool{false, true} {
 		transport := &http.Transport{DisableCompression: true, Protocols: new(http.Protocols), ExpectContinueTimeout: patience}
@@ -203,7 +203,7 @@ type around struct {
 	status int    // of its refusal
 	pass   call
 	refuse call // no body and headers: it refuses what it let pass before
-	// Behind the gate it refuses nothing: it lets pass what comes whole, as a body that the gate held does.
+	// Behind the gate it refuses nothing, because a body that the gate held arrives whole, and it lets such bodies pass.
 	beforeOnly bool
 }
 
@@ -332,9 +332,9 @@ func aroundTheGate(t *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 	})
 }
 
-// filters has each filter let requests pass and refuse them. What one refuses behind the gate
-// did not run, so its key is free; what one refuses before the gate does not get
-// that far, even if there is an answer.
+// filters has each filter let requests pass and refuse them. A request that a filter behind the
+// gate refuses did not run, so its key is free. A request that a filter before the gate refuses
+// does not reach the gate, even if there is a recorded answer.
 func filters(t *testing.T, r *tableRig) {
 	p := r.proxies[0]
 	for _, position := range []string{"before", "behind"} {

@@ -19,7 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// narrow lets a cluster have one request at a time.
+// narrow limits a cluster to one request at a time.
 func narrow(b *bootstrapv3.Bootstrap, cluster string) error {
 	for _, c := range b.GetStaticResources().GetClusters() {
 		if c.GetName() == cluster {
@@ -50,7 +50,7 @@ func setClusterAddress(b *bootstrapv3.Bootstrap, cluster, address string) error 
 	return fmt.Errorf("no cluster %q", cluster)
 }
 
-// managerFault is what a caller gets instead of the manager's answer.
+// managerFault replaces the manager's answer.
 type managerFault struct {
 	name string
 	// write sends it; answer is what the manager said, if it was asked. Then the connection is closed.
@@ -284,8 +284,8 @@ func statusesOf(path string, status int, answer []byte) (statuses []int) {
 }
 
 // managerFaults gives each fault to each kind of call, carried out or not. A request whose
-// reservation fails does not run, one whose outcome cannot be told is answered all the same, and
-// the ledger hears of both when the manager is well again.
+// reservation fails does not run. A request whose outcome does not reach the manager is answered
+// nevertheless. The ledger learns of both when the manager works again.
 func managerFaults(t *testing.T, r *tableRig) {
 	p := r.proxies[0]
 	var wg sync.WaitGroup
@@ -385,7 +385,7 @@ func managerOverflows(t *testing.T, r *tableRig) {
 	blocks := r.sendAside(t, blocked)
 	<-front.met
 
-	// Neither can be reserved now nor told.
+	// Now no key can be reserved, and no outcome can be delivered.
 	refused := pay(newKey())
 	wantProblem(t, p, refused, 503, "manager-unavailable")
 	r.wantRuns(t, refused, 0)

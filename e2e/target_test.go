@@ -19,14 +19,14 @@ import (
 
 // Target is a kind of proxy that the gate runs in.
 type Target interface {
-	// Name is the test's name of it.
+	// Name is its name in tests.
 	Name() string
 	// Start brings up one proxy, which the caller stops. It may return one also with an
 	// error.
 	Start(cfg targetConfig) (*proxy, error)
 }
 
-// targetConfig is what a scenario wants of a proxy.
+// targetConfig is what a scenario needs from a proxy.
 type targetConfig struct {
 	dir      string         // for files, unique to the proxy
 	mode     string         // "body" or "headers"
@@ -99,7 +99,7 @@ func findEnvoys(ctx context.Context) error {
 
 var modes = []string{"body", "headers"}
 
-// eachMode runs a scenario on every target in both modes, beside each other and other tests.
+// eachMode runs a scenario on every target in both modes, in parallel with each other and with other tests.
 func eachMode(t *testing.T, scenario func(t *testing.T, target Target, mode string)) {
 	t.Helper()
 	eachOf(t, targets, scenario)
@@ -127,7 +127,7 @@ func eachOf(t *testing.T, targets []Target, scenario func(t *testing.T, target T
 	sideBySide(t, targets, scenario)
 }
 
-// sideBySide runs a scenario on each target in both modes, beside nothing else unless the test is parallel itself.
+// sideBySide runs a scenario on each target in both modes. Other tests run beside it only if the test is parallel.
 func sideBySide(t *testing.T, targets []Target, scenario func(t *testing.T, target Target, mode string)) {
 	t.Helper()
 	for _, target := range targets {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// lane is a client with one connection, and so with one worker of the proxy.
+// lane is a client with one connection, which leads to one worker of the proxy.
 type lane struct {
 	client *http.Client
 	vm     string // the VM that its requests go through
@@ -70,8 +70,8 @@ func lanes(t *testing.T, p *proxy, n int) (a, b []lane) {
 	return nil, nil
 }
 
-// A VM dies with requests in flight. What that costs is bounded: the requests of that VM fail,
-// nothing runs a second time, and duplicates elsewhere do not wait for it.
+// A VM dies with requests in flight. Only the requests of that VM fail, nothing runs a second
+// time, and duplicates in other VMs do not wait for it.
 func TestVMDies(t *testing.T) {
 	module := trapModule(t)
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
@@ -141,8 +141,8 @@ func TestVMDies(t *testing.T) {
 	})
 }
 
-// The whole proxy stands still for longer than a VM may be silent. When it goes on, no VM takes
-// another one for dead: duplicates still wait for their answer.
+// The whole proxy is stopped for longer than a VM may be silent. When it runs again, no VM takes
+// another one for dead, and duplicates still wait for their answer.
 func TestProxyStandsStill(t *testing.T) {
 	module := trapModule(t)
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {

@@ -82,7 +82,7 @@ func TestFullWindowRefuses(t *testing.T) {
 	})
 }
 
-// A window that evicts goes on, and says so.
+// A full window that evicts accepts new keys, and logs that it evicts.
 func TestFullWindowEvicts(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := windowStack(t, target, mode, nil, "--max-entries", "8", "--scope-share", "0", "--when-full", "evict", "--admin", "127.0.0.1:0")

@@ -7,8 +7,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// torment schedules what the adversary does to processes, clocks and windows. What it does
-// to messages, connections and clients is decided where they are.
+// torment schedules what the adversary does to processes, clocks and windows. The code of
+// messages, connections and clients decides what it does to those.
 func (w *World) torment() {
 	some := func(p Power, most int, do func()) {
 		if !w.plan.Has(p) {
@@ -108,7 +108,7 @@ func (p *proxy) revive() {
 	}
 }
 
-// resolve has an operator say of what is unknown that it was executed.
+// resolve has an operator resolve unknown outcomes as executed.
 func (w *World) resolve() {
 	m := w.someManager()
 	p := m.run
@@ -129,7 +129,7 @@ func (w *World) resolve() {
 // headerResolved marks the answers that an operator gives.
 const headerResolved = "x-resolved"
 
-// spoil makes a record of a stranger's unreadable.
+// spoil makes a record of a stranger unreadable.
 func (w *World) spoil() {
 	m := w.someManager()
 	p := m.run
@@ -180,7 +180,7 @@ func (w *World) flood(n int, ttl time.Duration) {
 	}
 }
 
-// heal is the adversary's leaving: everything is there again, and stays.
+// heal ends the adversary's work: every process runs again, and keeps running.
 func (w *World) heal() {
 	w.logf("WORLD", "the adversary leaves")
 	w.healed = true
@@ -202,7 +202,7 @@ func (w *World) heal() {
 	}
 }
 
-// probe has every operation asked for once more through every proxy.
+// probe sends every operation once more through every proxy.
 func (w *World) probe() {
 	w.logf("WORLD", "every operation is asked for once more, through every proxy")
 	for i, op := range w.ops {

@@ -10,12 +10,12 @@ import (
 	"github.com/oncegate/oncegate/plugin/gate"
 )
 
-// callout is a call of a gate's on its way to a manager and back.
+// callout is a gate's call on its way to a manager and back.
 type callout struct {
 	v      *vm
 	id     uint32
 	path   string
-	shard  string // that it means; "": any
+	shard  string // the shard that it is for; "": any
 	body   []byte
 	done   bool
 	ctx    context.Context
@@ -23,7 +23,7 @@ type callout struct {
 	target *manager
 }
 
-// call starts a callout, and decides what becomes of it on its way.
+// call starts a callout, and decides what happens to it on its way.
 func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	w := v.p.w
 	if cluster == clusterInner || cluster == clusterRoute {
@@ -70,7 +70,7 @@ func (v *vm) call(cluster string, headers [][2]string, body []byte, timeout time
 	return c.id, gate.CallSent
 }
 
-// carry starts a call of the gate's to upstream.
+// carry starts a gate's own call to upstream.
 func (v *vm) carry(headers [][2]string, body []byte, timeout time.Duration) (uint32, gate.CallStatus) {
 	w := v.p.w
 	if w.adversary(Cut, 0.05) {
@@ -92,7 +92,7 @@ func (v *vm) carry(headers [][2]string, body []byte, timeout time.Duration) (uin
 	return c.id, gate.CallSent
 }
 
-// latency is how long a message is under way; now and then, very long.
+// latency returns how long a message takes. Sometimes that is very long.
 func (w *World) latency() time.Duration {
 	d := w.between(50*time.Microsecond, 3*time.Millisecond)
 	if w.adversary(Delay, 0.15) {
@@ -109,7 +109,7 @@ func (w *World) adversary(p Power, odds float64) bool {
 	return w.plan.Has(p) && !w.healed && w.chance(odds)
 }
 
-// arrive is the call's arrival at the manager.
+// arrive hands the call to the manager.
 func (c *callout) arrive() {
 	w := c.v.p.w
 	if c.target.run == nil {
@@ -141,13 +141,13 @@ func (c *callout) arrive() {
 	}})
 }
 
-// foreignAnswer is one of somebody between a gate and its manager.
+// foreignAnswer returns an answer from a proxy between a gate and its manager.
 func foreignAnswer(w *World) *answer {
 	status := []int{200, 403, 404, 429, 500, 502, 503, 504}[w.rnd.IntN(8)]
 	return &answer{status: status, headers: [][2]string{{":status", strconv.Itoa(status)}}, body: []byte("no manager here")}
 }
 
-// garbled is what somebody on the way makes of an answer.
+// garbled returns an answer as a broken proxy on the way passes it on.
 func garbled(w *World, a *answer) *answer {
 	b := *a
 	switch list, err := api.ViewRawAnswers(nil, a.body); {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// What must always hold.
+// The checks of what must always hold.
 
-// ahead is by how much the clocks of the managers have been set forward, in all: their windows end so much
-// earlier.
+// ahead is by how much the clocks of the managers have been set forward in total. Their windows end
+// earlier by that time.
 func (w *World) ahead() (d time.Duration) {
 	for _, m := range w.managers {
 		d += m.ahead
@@ -16,7 +16,7 @@ func (w *World) ahead() (d time.Duration) {
 	return d
 }
 
-// checkRun looks at an execution that begins: no other may be within its window.
+// checkRun checks an execution that begins: no other one may be within its window.
 func (w *World) checkRun(r *run) {
 	if w.plan.Has(Open) {
 		return // which were protected is known at the end
@@ -39,7 +39,7 @@ func (w *World) checkWindow(r *run) {
 	}
 }
 
-// checkAnswer looks at an answer that a client got.
+// checkAnswer checks an answer that a client got.
 func (w *World) checkAnswer(t *try, status string) {
 	op := t.c.op
 	text, ours := find(t.header, "x-run")
@@ -76,10 +76,10 @@ func (w *World) checkAnswer(t *try, status string) {
 	}
 }
 
-// disturbing are the powers that may keep a gate from renewing what it holds, or its outcome from it.
+// disturbing are the powers that may keep a gate from renewing a reservation or from learning an outcome.
 const disturbing = Delay | Drop | Trap | Restart | Clock | Leave | Cut | Forget | Open | Garble | Miswire
 
-// checkProbe looks at a problem that an operation gets when the adversary has left.
+// checkProbe checks a problem that an operation gets when the adversary has left.
 func (w *World) checkProbe(t *try, status string) {
 	op := t.c.op
 	if w.plan.Has(Forget | Open) {
@@ -90,13 +90,13 @@ func (w *World) checkProbe(t *try, status string) {
 			w.fail("%s got %d (%s), although the gate that had the answer of run %d is alive", t.c.name, t.status, status, r.id)
 		}
 	}
-	// A reserve that comes seconds after its caller gave it up and released it reserves for nobody.
+	// A reserve that arrives seconds after its caller gave it up and released it reserves for nobody.
 	if status == "outcome-unknown" && !op.sent && !op.harmed && !w.plan.Has(Delay) {
 		w.fail("%s got %d (%s), although nothing of it was ever sent to upstream", t.c.name, t.status, status)
 	}
 }
 
-// checkBounds looks at what grows.
+// checkBounds checks the bounds of everything that grows.
 func (w *World) checkBounds() {
 	for _, p := range w.proxies {
 		bytes := 0
@@ -127,7 +127,7 @@ func (w *World) checkBounds() {
 	}
 }
 
-// checkEnd is what must hold when the adversary has left and all is quiet.
+// checkEnd checks what must hold when the adversary has left and all is quiet.
 func (w *World) checkEnd() {
 	if w.plan.Has(Open) {
 		for _, r := range w.upstream.runs {
@@ -141,7 +141,7 @@ func (w *World) checkEnd() {
 		if w.plan.Has(Window) {
 			break
 		}
-		// What strangers left is over, and swept.
+		// The entries of strangers have expired and are swept.
 		w.aside(func() func() {
 			n, err := m.run.manager.Entries(background)
 			return func() {

@@ -14,21 +14,21 @@ type operation struct {
 	runs                    []*run
 	wrong                   bool // some client uses the key for another request
 	sent                    bool // a request was sent to upstream
-	harmed                  bool // a VM died that had a request
+	harmed                  bool // a VM that had a request of it died
 }
 
-// client sends an operation's request, and sends it again until it has had enough.
+// client sends an operation's request, and repeats it until it gives up.
 type client struct {
 	w     *World
 	op    *operation
 	name  string
 	body  []byte
 	tries int
-	left  int // tries it may still make
+	left  int // tries that are left
 	last  bool
 }
 
-// try is one request of a client's, as the client sees it.
+// try is one request of a client, as the client sees it.
 type try struct {
 	c       *client
 	s       *stream
@@ -40,8 +40,8 @@ type try struct {
 	through string
 }
 
-// waitsForever is more than any request may take in a proxy that lives: the reserve, the wait
-// for another attempt, upstream's time and the commit, each with its calls' timeouts.
+// waitsForever is longer than any request may take in a living proxy: the reserve, the wait
+// for another attempt, upstream's time and the commit, each with the timeouts of its calls.
 const waitsForever = 75 * time.Second
 
 func (w *World) newOperation(n int) *operation {
@@ -166,7 +166,7 @@ func (c *client) upload(s *stream, first int) {
 	})
 }
 
-// leave is the end of the client's patience.
+// leave ends a try because the client's patience is over.
 func (t *try) leave(patience time.Duration) {
 	if t.over {
 		return

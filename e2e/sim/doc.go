@@ -62,8 +62,8 @@
 //
 //   - No operation is executed a second time within its window (except what
 //     failure_mode open let through unprotected).
-//   - An answer of upstream's that a client gets is that of an execution of its own operation,
-//     byte for byte, and no client gets a 2xx that upstream has not given.
+//   - When a client gets an upstream answer, it is byte for byte the answer of an execution of
+//     its own operation. No client gets a 2xx that upstream has not given.
 //   - An outcome that a living gate knows reaches the ledger in the end. A key under which nothing
 //     ran is free. No reservation runs out if nothing keeps the gate from renewing it.
 //   - No client of a living proxy waits longer than all timeouts together.

@@ -11,15 +11,15 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest/simulated"
 )
 
-// history is what managers were asked and what they answered, by key, for porcupine.
+// history records the calls to managers and their answers by key, for porcupine.
 type history struct {
 	keys  map[string][]porcupine.Operation
 	open  []*record
 	calls int
-	// batches came, with so many calls together in those of several.
+	// batches counts the batches, together the calls of those with several calls.
 	batches, together int
 	downs             map[string][]porcupine.Operation // by manager
-	// vague: it is not known whether a manager took a time for downtime.
+	// vague: it is not known whether a manager counted some time as downtime.
 	vague bool
 }
 
@@ -49,7 +49,7 @@ type record struct {
 	at   int64
 }
 
-// begin notes what reaches a manager: a call, or those of a batch in their order. One that is nil is not recorded.
+// begin notes what reaches a manager: a call, or the calls of a batch in their order. A nil call is not recorded.
 func (h *history) begin(w *World, m *manager, p *process, path string, body []byte) []*record {
 	if path != api.PathBatch {
 		return []*record{h.beginOne(w, m, p, path, body)}
@@ -114,7 +114,7 @@ func (h *history) beginOne(w *World, m *manager, p *process, path string, body [
 	return e
 }
 
-// end notes the answers to what begin has noted.
+// end notes the answers to the calls that begin has noted.
 func (h *history) end(w *World, m *manager, records []*record, r simulated.Answer) {
 	answers := []api.BatchAnswer{{Status: r.Status, Body: r.Body}}
 	if len(records) > 1 || r.Status == 200 && len(r.Body) > 1 && r.Body[1] == 'S' {
@@ -176,7 +176,7 @@ func (h *history) add(w *World, e *record, o simulated.Outcome) {
 	h.keys[e.key] = append(h.keys[e.key], porcupine.Operation{Input: e.call, Output: o, Call: e.at, Return: int64(w.now())})
 }
 
-// crashed notes that what a manager worked on has happened or not, and never will.
+// crashed notes that a manager died: each call that it worked on took effect before that, or never will.
 func (h *history) crashed(w *World, m *manager, p *process) {
 	var left []*record
 	for _, e := range h.open {
@@ -189,7 +189,7 @@ func (h *history) crashed(w *World, m *manager, p *process) {
 	h.open = left
 }
 
-// check tells which histories no order of their calls explains.
+// check reports the histories that no order of their calls explains.
 func (h *history) check() (failures []string) {
 	if h.vague {
 		return nil
@@ -209,7 +209,7 @@ func (h *history) check() (failures []string) {
 	return failures
 }
 
-// describe and describeReply are for the timeline.
+// describe and describeReply return lines for the timeline.
 func describe(path string, body []byte) string {
 	text := short(path)
 	switch path {

@@ -13,7 +13,7 @@ import (
 
 var _ gate.Host = (*vm)(nil)
 
-// step counts a host call, of which any may be the one that the VM traps in.
+// step counts a host call. The VM may trap in any of them.
 func (v *vm) step() {
 	if v.trapIn > 0 && v.inside {
 		if v.trapIn--; v.trapIn == 0 {
@@ -31,7 +31,7 @@ func (v *vm) Get(key string) ([]byte, uint32, cache.Status) {
 	return append([]byte(nil), s.value...), s.cas, cache.OK
 }
 
-// Set overwrites with a cas of 0, and creates with any.
+// Set overwrites any value when cas is 0. It creates an absent key with any cas.
 func (v *vm) Set(key string, value []byte, cas uint32) cache.Status {
 	v.step()
 	if s, ok := v.p.data[key]; ok && cas != 0 && cas != s.cas {

@@ -23,15 +23,15 @@ type manager struct {
 	disk *simulated.Disk
 	run  *process // nil: none
 	life int      // processes so far
-	list []string // of shards, that its next process is started with; nil: none
+	list []string // the list of shards for the next process; nil: none
 
 	frozen   bool          // the process is stopped
-	still    atomic.Int64  // then, the time at which its clock stands, in Unix nanoseconds
+	still    atomic.Int64  // while it is stopped: the time on its clock, in Unix nanoseconds
 	served   time.Duration // until when it served
 	servedAt int64         // the same by its clock, in Unix milliseconds
-	inbox    []func()      // what came while it was stopped or started
+	inbox    []func()      // what arrived while it was stopped or starting
 	shift    atomic.Int64
-	// By how much the clock has been set forward and back, each in all.
+	// By how much the clock has been set forward and back in total.
 	ahead, behind time.Duration
 }
 
@@ -41,7 +41,7 @@ type process struct {
 	life    int
 	ready   bool
 	dead    bool
-	old     bool     // it does not know of batches
+	old     bool     // it does not know batches
 	list    []string // of shards
 	manager *simulated.Manager
 	disk    *slowDisk
@@ -61,7 +61,7 @@ type slowDisk struct {
 	off  bool
 }
 
-// hook waits. How long depends on the file and on the time, and not on which goroutine comes
+// hook waits. The time depends on the file and on the clock, and not on which goroutine comes
 // first.
 func (d *slowDisk) hook(op simulated.Op) error {
 	if op.Kind != simulated.Sync {
@@ -104,7 +104,7 @@ func (d *slowDisk) thaw(off bool) {
 	}
 }
 
-// start starts a process, which is ready some time later.
+// start starts a process. It is ready some time later.
 func (m *manager) start() {
 	m.life++
 	p := &process{m: m, life: m.life, list: m.list, old: m.w.adversary(Old, 0.5), disk: &slowDisk{seed: m.w.seed + uint64(m.life)}}
@@ -132,7 +132,7 @@ func (p *process) open(disk *simulated.Disk) (err error) {
 	return err
 }
 
-// describe is for the timeline.
+// describe returns a line for the timeline.
 func (p *process) describe() (text string) {
 	if p.old {
 		text += ", without batches"
@@ -143,7 +143,7 @@ func (p *process) describe() (text string) {
 	return text
 }
 
-// version is what the process tells of itself; an old one does not always look old.
+// version is the version that the process reports. An old one does not always report an old version.
 func (p *process) version() string {
 	if p.old && p.m.w.seed%2 == 0 {
 		return "old"
@@ -151,7 +151,7 @@ func (p *process) version() string {
 	return "sim"
 }
 
-// clock is what the process takes for the time. It sees none pass while it is stopped.
+// clock is the time as the process sees it. It stands still while the process is stopped.
 func (m *manager) clock() time.Time {
 	if at := m.still.Load(); at != 0 {
 		return time.Unix(0, at)
@@ -179,7 +179,7 @@ func (m *manager) opened(p *process, err error) {
 	}
 }
 
-// drain carries out what came while the process was stopped or started.
+// drain carries out what arrived while the process was stopped or starting.
 func (m *manager) drain() {
 	if m.frozen || m.run == nil || !m.run.ready {
 		return
@@ -194,7 +194,7 @@ func (m *manager) drain() {
 	}
 }
 
-// how a crash treats what was not synced.
+// The ways in which a crash treats data that was not synced.
 var crashes = []struct {
 	how  string
 	disk func(*simulated.Disk, *rand.Rand) *simulated.Disk
@@ -205,7 +205,7 @@ var crashes = []struct {
 	{"unsynced data ends early", func(f *simulated.Disk, r *rand.Rand) *simulated.Disk { return f.CrashTorn(r.Int64N(1500)) }},
 }
 
-// kill ends the process at once.
+// kill ends the process immediately.
 func (m *manager) kill() {
 	p := m.run
 	if p == nil {
@@ -227,12 +227,12 @@ func (m *manager) kill() {
 	}
 }
 
-// dispose ends the goroutines of a process that is dead; what they still do is seen by nobody.
+// dispose ends the goroutines of a dead process. Nobody sees what they still do.
 func (p *process) dispose() {
 	p.m.w.asides.Go(func() { _ = p.manager.Close() })
 }
 
-// end ends everything, at the end of the world.
+// end ends the process and its goroutines when the world ends.
 func (m *manager) end() {
 	if p := m.run; p != nil {
 		m.run = nil
@@ -244,7 +244,7 @@ func (m *manager) end() {
 	}
 }
 
-// freeze stops the process, as a signal does, and thaw lets it go on.
+// freeze stops the process as SIGSTOP does. thaw lets it go on.
 func (m *manager) freeze() {
 	if m.run == nil || m.frozen {
 		return
@@ -271,13 +271,13 @@ func (m *manager) thaw() {
 // request is a call that reaches a manager.
 type request struct {
 	path  string
-	shard string // that it means; "": any
+	shard string // the shard that it is for; "": any
 	body  []byte
 	// answered runs in the loop, if at all; nil: the process has died meanwhile.
 	answered func(*answer)
 }
 
-// answer is what a call to a manager gets.
+// answer is the answer to a call to a manager.
 type answer struct {
 	status  int
 	headers [][2]string

@@ -13,13 +13,13 @@ type Power uint32
 
 // The powers.
 const (
-	// Delay, Drop and Duplicate are what happens to callouts and their answers. Delays differ,
-	// so they reorder as well.
+	// Delay, Drop and Duplicate happen to callouts and their answers. Delays differ, so messages
+	// also change their order.
 	Delay Power = 1 << iota
 	Drop
 	Duplicate
-	// Kill kills managers; what was not synced is lost, torn or survives. Away leaves them
-	// dead for longer than a reservation holds. Stop stops them and lets them go on later.
+	// Kill kills managers; data that was not synced is lost, torn or survives. Away leaves them
+	// dead for longer than a reservation lasts. Stop stops them and lets them go on later.
 	Kill
 	Away
 	Stop
@@ -27,8 +27,8 @@ const (
 	// middle of a callback too: its streams hang, the others live on.
 	Restart
 	Trap
-	// Update replaces the gates of a proxy by new ones, as a new configuration does: the old
-	// ones end their streams, and then what they still have to tell the ledger.
+	// Update replaces the gates of a proxy by new ones, as a new configuration does. The old
+	// ones first end their streams and then deliver their outcomes to the ledger.
 	Update
 	// Clock moves wall clocks by seconds.
 	Clock
@@ -37,7 +37,7 @@ const (
 	Leave
 	Cut
 	Slow
-	// Refuse has upstream answer 4xx and 5xx, and ask to be asked again.
+	// Refuse has upstream answer 4xx and 5xx, and ask for retries.
 	Refuse
 	// Expire makes reservations run out during a run; without it none does.
 	Expire
@@ -53,16 +53,16 @@ const (
 	Open
 	// Async lets answers pass before they are recorded (commit: async).
 	Async
-	// Busy keeps the gates' threads busy, so that much is ready in one callback, and has clients
-	// come at the same moment. Without it few calls go together.
+	// Busy keeps the gates' threads busy, so that many calls are ready in one callback, and has clients
+	// send at the same moment. Without it few calls share a batch.
 	Busy
-	// Garble has proxies between a gate and a manager cut answers short, and give others instead.
+	// Garble has proxies between a gate and a manager cut answers short or replace them.
 	Garble
-	// Old lets managers run that do not know of batches: each process is new or old.
+	// Old lets managers run that do not know batches: each process is new or old.
 	Old
 	// Reshard changes the list of shards, at every gate and manager at another moment.
 	Reshard
-	// Miswire leads a proxy's cluster to another shard's manager for a while.
+	// Miswire connects a proxy's cluster to another shard's manager for a while.
 	Miswire
 
 	powers = iota
@@ -107,7 +107,7 @@ type Plan struct {
 	RouteTimeout                          time.Duration
 }
 
-// carry tells who makes upstream calls.
+// carry says what makes upstream calls.
 type carry uint8
 
 const (
@@ -166,14 +166,14 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 	p.drawShards(rnd)
 	p.changes = p.Length * 3 / 4
 	if p.Has(Reshard) && p.Has(Forget) && p.Has(Expire) {
-		// Only here the day comes on which nothing of before is left.
+		// Only in these worlds a time comes at which no earlier entry is left.
 		p.changes = p.Length / 3
 		p.Length = p.changes + p.longest() + 20*time.Second
 	}
 	return p
 }
 
-// drawShards draws who keeps the keys: one ledger in half of the worlds.
+// drawShards draws the ledgers that keep the keys. Half of the worlds have one ledger.
 func (p *Plan) drawShards(rnd *rand.Rand) {
 	all := []string{"m0", "m1", "m2", "m3"}
 	n := 1
@@ -198,7 +198,7 @@ func (p *Plan) drawShards(rnd *rand.Rand) {
 	}
 }
 
-// managers are all that there are in this world.
+// managers returns the names of all managers in this world.
 func (p *Plan) managers() (names []string) {
 	names = append(names, p.Shards...)
 	for _, name := range p.NewShards {
@@ -209,8 +209,8 @@ func (p *Plan) managers() (names []string) {
 	return names
 }
 
-// longest is after how long nothing is left of what a shard took before it got a new list: a request may
-// keep its reservation for as long as upstream may take, and its outcome counts from then on.
+// longest is how long entries that a shard took before it got a new list can stay there. A request may
+// keep its reservation for as long as upstream may take, and the TTL of its outcome counts from then on.
 func (p *Plan) longest() time.Duration {
 	return p.RouteTimeout + p.PendingTTL + max(p.CommittedTTL, p.RejectedTTL)
 }

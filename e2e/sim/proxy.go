@@ -27,7 +27,7 @@ type proxy struct {
 
 	vms     []*vm // the first is the main thread's, which gets no streams
 	streams uint32
-	used    []*operation // for which it had requests
+	used    []*operation // operations for which it had requests
 	retired []*vm
 }
 
@@ -106,7 +106,7 @@ func (v *vm) alive() bool { return v.survived() && !v.finished }
 // survived tells whether the VM is alive or has ended in good order.
 func (v *vm) survived() bool { return !v.dead && v.p.up && v.life == v.p.life }
 
-// wired is the manager that a cluster leads to.
+// wired returns the manager to which a cluster leads.
 func (p *proxy) wired(cluster string) string {
 	if name, ok := p.wires[cluster]; ok {
 		return name
@@ -164,7 +164,7 @@ func (v *vm) tick() {
 	v.p.w.after(late, v.tick)
 }
 
-// kill ends the process, with all that it knows.
+// kill ends the process and loses its state.
 func (p *proxy) kill() {
 	if !p.up {
 		return
@@ -177,8 +177,8 @@ func (p *proxy) kill() {
 	}
 }
 
-// harm notes whose requests may be settled by nobody any more: those that the process had, as
-// calls that a gate still had to make are lost with it.
+// harm notes the operations whose requests nobody may settle any more. They are those that the process
+// had, because the calls that a gate still had to make are lost with it.
 func (p *proxy) harm() {
 	for _, op := range p.used {
 		op.harmed = true

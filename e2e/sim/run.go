@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Report is what came of one seed.
+// Report is the result of one seed.
 type Report struct {
 	Seed     uint64
 	Plan     Plan
@@ -45,7 +45,7 @@ func newWorld(seed uint64, allowed, forced Power) *World {
 	return w
 }
 
-// live is the world's whole life.
+// live runs the world from its start to its end.
 func (w *World) live() {
 	for _, name := range w.plan.managers() {
 		w.managers = append(w.managers, newManager(w, name, w.firstList(name)))
@@ -70,7 +70,7 @@ func (w *World) live() {
 	}
 }
 
-// settle lets time pass until nothing is going on any more, or until no patience is left.
+// settle lets time pass until nothing happens any more, or until its limit is reached.
 func (w *World) settle() {
 	for limit := w.now() + waitsForever + 2*time.Second; w.now() < limit && len(w.failures) == 0; {
 		w.run(w.now() + 2*time.Second)
@@ -85,6 +85,6 @@ func (w *World) settle() {
 		}
 	}
 	if len(w.failures) == 0 {
-		w.run(w.now() + 7*time.Second) // the longest delay between two tries of a gate's
+		w.run(w.now() + 7*time.Second) // the longest delay between two tries of a gate
 	}
 }

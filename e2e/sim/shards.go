@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A change of the list of shards: gates and managers go over to the new one in any order. Only a gate that forgets
-// the previous list waits until nothing is left that is elsewhere.
+// A change of the list of shards. Gates and managers get the new list in any order. A gate forgets the previous list
+// only when no entry is left at an earlier owner.
 
 func (w *World) manager(name string) *manager {
 	for _, m := range w.managers {
@@ -17,7 +17,7 @@ func (w *World) manager(name string) *manager {
 	return nil
 }
 
-// firstList is the list that a manager starts with at first. One that is new starts with the new one, and some have none.
+// firstList is the list with which a manager starts first. A new manager starts with the new list, and some have none.
 func (w *World) firstList(name string) []string {
 	switch p := &w.plan; {
 	case !p.Named:
@@ -46,7 +46,7 @@ func (w *World) reshard() {
 	w.forgetPrevious(0)
 }
 
-// relist starts the manager anew, with the new list.
+// relist restarts the manager with the new list.
 func (m *manager) relist() {
 	w := m.w
 	if w.plan.NewShards == nil || slices.Equal(m.list, w.plan.NewShards) {
@@ -81,7 +81,7 @@ func (w *World) settled() bool {
 }
 
 // forgetPrevious has the gates forget the previous list when all managers have served with the new one for so long
-// that nothing of before can be left. The time that one was away does not count: it does not run down what it holds.
+// that no earlier entry can be left. The time in which a manager was away does not count, because it runs down no entry.
 func (w *World) forgetPrevious(passed time.Duration) {
 	const step = 200 * time.Millisecond
 	var behind time.Duration

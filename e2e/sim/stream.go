@@ -15,9 +15,9 @@ type stream struct {
 	over bool
 
 	request, response half
-	up                *exchange // with upstream; nil: none yet
+	up                *exchange // the exchange with upstream; nil: none yet
 
-	// What properties tell.
+	// The values of properties.
 	details, address, mark string
 	flags                  uint64
 	code                   int
@@ -32,7 +32,7 @@ type half struct {
 	state    halting
 
 	headers    [][2]string
-	piece      []byte // what the body callback is for
+	piece      []byte // the piece that the body callback is for
 	held       []byte
 	haveHeld   bool
 	started    bool
@@ -40,7 +40,7 @@ type half struct {
 	ended      bool // the message's end has come in
 	outEnded   bool
 	aborted    bool // a local reply took over
-	collecting bool // the filter sees all that is held, not the piece
+	collecting bool // the filter sees everything that is held, not only the piece
 }
 
 type halting uint8
@@ -101,7 +101,7 @@ func (h *half) dataIn(b []byte, end bool) {
 	h.filter(b, end, false)
 }
 
-// filter runs a piece through the gate. replay says that it is what was held.
+// filter runs a piece through the gate. replay says that the piece was held before.
 func (h *half) filter(b []byte, end, replay bool) {
 	s := h.s
 	if h.collecting && !replay {
@@ -159,7 +159,7 @@ func (h *half) hold(b []byte) {
 	h.held, h.haveHeld = append(h.held[:len(h.held):len(h.held)], b...), true
 }
 
-// resume is the gate's wish to go on.
+// resume is called when the gate resumes the direction.
 func (h *half) resume() {
 	if h.s.over || h.aborted {
 		return
@@ -267,7 +267,7 @@ func (s *stream) cut() {
 	s.destroy()
 }
 
-// left is the client's leaving.
+// left is called when the client leaves.
 func (s *stream) left() {
 	s.try = nil
 	if s.over {
@@ -277,7 +277,7 @@ func (s *stream) left() {
 	s.destroy()
 }
 
-// destroy ends the stream, and with it what is under way to upstream.
+// destroy ends the stream and its exchange with upstream.
 func (s *stream) destroy() {
 	if s.over {
 		return

@@ -30,13 +30,13 @@ type run struct {
 	exchange   *exchange
 }
 
-// exchange is a request on its way to upstream and its answer: the router's, of a stream, or
-// a callout of the gate's own.
+// exchange is a request on its way to upstream and its answer. It is the router's exchange for a
+// stream, or a callout of the gate.
 type exchange struct {
 	w       *World
 	stream  *stream  // nil: the proxy has given it up, or it is a callout
 	call    *callout // nil: it is the router's
-	origin  *stream  // what it was in the beginning
+	origin  *stream  // the value of stream at the start
 	vm      *vm
 	headers [][2]string
 	body    []byte
