@@ -98,7 +98,7 @@ func (g *group[T]) lane() {
 		err := g.transact(batch)
 		// An error of one call (a damaged record, a transaction that is too large, conflicts with other transactions)
 		// must not affect the others.
-		alone := err != nil && len(batch) > 1 && g.q.base.Err() == nil && !unknown(err)
+		alone := err != nil && len(batch) > 1 && g.q.base.Err() == nil && !mayHaveHappened(err)
 		for i, m := range batch {
 			if m.err = err; alone {
 				m.err = g.transact(batch[i : i+1])
@@ -108,9 +108,9 @@ func (g *group[T]) lane() {
 	}
 }
 
-// unknown reports whether a transaction that failed with err may have happened nevertheless. Then it must not be run
+// mayHaveHappened reports whether a transaction that failed with err may have happened nevertheless. Then it must not be run
 // again: a worker may already have an enqueued job, which would be reset.
-func unknown(err error) bool {
+func mayHaveHappened(err error) bool {
 	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.DeadlineExceeded, context.Canceled} {
 		if errors.Is(err, e) {
 			return true

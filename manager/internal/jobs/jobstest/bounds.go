@@ -37,7 +37,7 @@ var boundTests = map[string]func(*env){
 		}
 		e.wantIDs("all pages", e.list(jobs.ListQuery{State: jobs.Cancelled}), "rare")
 	},
-	"many at once, whose runs that follow exceed a transaction": func(e *env) {
+	"many finishes whose following runs exceed a transaction are carried out": func(e *env) {
 		const n = 34
 		payload := strings.Repeat("p", jobs.MaxPayloadBytes-10)
 		var calls []jobs.Finish
@@ -61,7 +61,7 @@ var boundTests = map[string]func(*env){
 			e.Fatalf("%d runs follow, want %d", len(follow), n)
 		}
 	},
-	"more jobs that cannot be read than one claim looks at": func(e *env) {
+	"claims get past more unreadable jobs than one claim examines": func(e *env) {
 		const n = 2500
 		var bad []string
 		for _, f := range []string{"f", "g", "h"} {

@@ -73,7 +73,7 @@ var claimTests = map[string]func(*env){
 			e.Fatalf("stored lease %+v, claimed %+v", stored.Lease, l)
 		}
 	},
-	"filter by functions": func(e *env) {
+	"a claim gets only jobs of its functions": func(e *env) {
 		for i, f := range []string{"a", "b", "c", "a", "b", "ab", "a.b"} {
 			e.job(jobs.Submission{ID: fmt.Sprintf("%d%s", i, f), Function: f, Priority: i % 2})
 		}
@@ -104,7 +104,7 @@ var claimTests = map[string]func(*env){
 			e.Fatalf("got  %v\nwant %v", got, want)
 		}
 	},
-	"limit bounds the jobs": func(e *env) {
+	"the limit bounds the jobs of a claim": func(e *env) {
 		for range 7 {
 			e.job(jobs.Submission{})
 		}
@@ -157,7 +157,7 @@ var claimTests = map[string]func(*env){
 			}
 		}
 	},
-	"a waiting claim gets a job as it is submitted": func(e *env) {
+	"a waiting claim gets a job when it is submitted": func(e *env) {
 		any := e.waiting(e.q, jobs.ClaimRequest{})
 		a := e.job(jobs.Submission{Function: "f"})
 		e.wantIDs("waiting for any", e.receive(any), a.ID)
@@ -180,7 +180,7 @@ var claimTests = map[string]func(*env){
 		a := e.job(jobs.Submission{})
 		e.wantIDs("the peer", e.receive(c), a.ID)
 	},
-	"a waiting claim gets a job when it falls due": func(e *env) {
+	"a waiting claim gets a job when it is due": func(e *env) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		stopped := make(chan struct{})
 		go func() {
@@ -220,7 +220,7 @@ var claimTests = map[string]func(*env){
 			e.Fatalf("jobs %v did not arrive", want)
 		}
 	},
-	"a wait ends empty": func(e *env) {
+	"a wait that ends returns no jobs": func(e *env) {
 		got, err := e.q.Claim(e.ctx, jobs.ClaimRequest{Worker: "w", Wait: 5 * time.Millisecond})
 		if err != nil || len(got) != 0 {
 			e.Fatalf("got %v, %v", got, err)
@@ -252,7 +252,7 @@ var claimTests = map[string]func(*env){
 		e.job(jobs.Submission{Function: "never"})
 		e.receive(d)
 	},
-	"a caller that leaves takes no job along": func(e *env) {
+	"a caller that leaves gets no job": func(e *env) {
 		for i := range 40 {
 			ctx, cancel := context.WithCancel(e.ctx)
 			done := make(chan struct{})
@@ -307,7 +307,7 @@ var claimTests = map[string]func(*env){
 			}
 		}
 	},
-	"a claim that is undone gives the deduplication back": func(e *env) {
+	"a claim that is undone acquires the deduplication lock again": func(e *env) {
 		s := jobs.Submission{ID: "a", Dedup: untilExecuting}
 		e.job(s)
 		s.ID = ""

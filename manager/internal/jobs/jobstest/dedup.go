@@ -81,7 +81,7 @@ var dedupTests = map[string]func(*env){
 		s.Key = "other"
 		e.job(s)
 	},
-	"a dedup key is apart from the job's key": func(e *env) {
+	"a dedup key is independent of the job's key": func(e *env) {
 		s := jobs.Submission{Payload: []byte(`1`), Dedup: dedup(jobs.Dedup{Key: "k"})}
 		a := e.job(s)
 		s.Payload = []byte(`2`)
@@ -105,7 +105,7 @@ var dedupTests = map[string]func(*env){
 			e.Fatalf("got %v, want a DuplicateKeyError", err)
 		}
 	},
-	"jobs for the future are left alone": func(e *env) {
+	"scheduled jobs are not deduplicated by default": func(e *env) {
 		s := jobs.Submission{Dedup: untilExecuting}
 		later := s
 		later.Delay = far
@@ -115,7 +115,7 @@ var dedupTests = map[string]func(*env){
 		e.job(later) // not dropped either
 		e.wantDropped(a.ID, s)
 	},
-	"including_scheduled covers jobs for the future": func(e *env) {
+	"including_scheduled covers scheduled jobs": func(e *env) {
 		s := jobs.Submission{Dedup: dedup(jobs.Dedup{IncludingScheduled: true}), Delay: far}
 		a := e.job(s)
 		e.wantDropped(a.ID, s)

@@ -65,7 +65,7 @@ func (r rerun) Update(ctx context.Context, fn func(store.Tx) error) error {
 }
 
 var durableTests = map[string]func(*env){
-	"everything is there after a restart": func(e *env) {
+	"a restart loses nothing": func(e *env) {
 		if e.in.Reopen == nil && e.in.Peer == nil {
 			// Nothing to open again: a second queue must at least have no
 			// memory of its own.

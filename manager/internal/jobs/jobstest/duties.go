@@ -136,7 +136,7 @@ var dutyTests = map[string]func(*env){
 		}
 		e.wantState("done", jobs.Complete)
 	},
-	"expired locks go away": func(e *env) {
+	"expired locks are removed": func(e *env) {
 		d := span
 		for i := range 150 {
 			e.job(jobs.Submission{Payload: []byte(fmt.Sprint(i)), Dedup: dedup(jobs.Dedup{TTL: d})})
@@ -147,7 +147,7 @@ var dutyTests = map[string]func(*env){
 			e.Fatalf("report %+v, want 150 expired", report)
 		}
 	},
-	"a queue without use leaves nothing behind": func(e *env) {
+	"a queue that has done its work leaves nothing behind": func(e *env) {
 		s := jobs.Submission{Key: "k", Dedup: untilExecuted, Payload: []byte(fmt.Sprintf(`"%0600d"`, 1))}
 		for range 20 {
 			e.job(s)

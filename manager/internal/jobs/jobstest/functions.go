@@ -23,7 +23,7 @@ func (e *env) resume(f string) {
 }
 
 var pauseTests = map[string]func(*env){
-	"paused jobs are not delivered and flow again on resume": func(e *env) {
+	"paused jobs are delivered only after a resume": func(e *env) {
 		e.job(jobs.Submission{ID: "f1"})
 		e.pause("f")
 		e.pause("f")
@@ -38,7 +38,7 @@ var pauseTests = map[string]func(*env){
 		e.resume("f")
 		e.wantIDs("after resume", e.claim(jobs.ClaimRequest{Limit: 10}), "f2", "f1", "f3")
 	},
-	"other functions go on, however many paused jobs there are": func(e *env) {
+	"paused jobs do not delay other functions": func(e *env) {
 		e.pause("f")
 		e.pause("h")
 		for i := range 40 {
@@ -55,7 +55,7 @@ var pauseTests = map[string]func(*env){
 			e.Fatalf("after the resume of h: %v", ids(got))
 		}
 	},
-	"jobs that are out go on": func(e *env) {
+	"a pause does not affect leased jobs": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		e.pause("f")
@@ -173,7 +173,7 @@ var deadTests = map[string]func(*env){
 			e.Fatalf("%d dead letters of g and ff, want 1", n)
 		}
 	},
-	"a cursor goes through all": func(e *env) {
+	"a cursor lists all dead letters": func(e *env) {
 		var want []string
 		for i := range 25 {
 			id := fmt.Sprintf("j%02d", i)

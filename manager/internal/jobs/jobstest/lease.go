@@ -95,7 +95,7 @@ var leaseTests = map[string]func(*env){
 			e.Fatalf("claimed %s", got.ID)
 		}
 	},
-	"a lease that ran out is still its worker's until it is taken back": func(e *env) {
+	"a lease that ran out is still its worker's until it is revoked": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		e.job(jobs.Submission{ID: "b"})
 		got := e.claim(jobs.ClaimRequest{Lease: span, Limit: 2})
@@ -179,7 +179,7 @@ var finishTests = map[string]func(*env){
 		}
 		e.claimNone()
 	},
-	"failed is the end and a dead letter": func(e *env) {
+	"a failed job is terminal and a dead letter": func(e *env) {
 		a := e.job(jobs.Submission{MaxAttempts: 10})
 		j := e.claimOne()
 		_, err := e.q.Finish(e.ctx, jobs.Finish{ID: a.ID, Token: j.Lease.Token, State: jobs.Failed, Error: "no such card", Result: []byte("3")})
@@ -192,7 +192,7 @@ var finishTests = map[string]func(*env){
 		}
 		e.claimNone()
 	},
-	"the same call twice is answered the same": func(e *env) {
+	"a repeated call gets the same answer": func(e *env) {
 		for _, s := range []jobs.State{jobs.Complete, jobs.Failed, jobs.Cancelled} {
 			a := e.job(jobs.Submission{})
 			j := e.claimOne()
@@ -213,7 +213,7 @@ var finishTests = map[string]func(*env){
 			e.wantState(a.ID, s)
 		}
 	},
-	"many at once, each judged by itself": func(e *env) {
+	"many finishes in one call are each judged by itself": func(e *env) {
 		var calls []jobs.Finish
 		for range 5 {
 			a := e.job(jobs.Submission{Dedup: reschedule, Payload: []byte(fmt.Sprint(len(calls)))})

@@ -114,7 +114,7 @@ var retryTests = map[string]func(*env){
 			e.Fatalf("without a token: %v", err)
 		}
 	},
-	"the same call twice is answered the same": func(e *env) {
+	"a repeated call gets the same answer": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		r := jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: ptr(far)}
@@ -226,7 +226,7 @@ var cancelTests = map[string]func(*env){
 		e.pass(span)
 		e.claimNone()
 	},
-	"a worker learns of it on its next heartbeat": func(e *env) {
+	"a worker learns of a cancel with its next heartbeat": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		got := e.cancel("a")
@@ -244,13 +244,13 @@ var cancelTests = map[string]func(*env){
 			e.Fatalf("%d cancels counted", n)
 		}
 	},
-	"a worker that was done before it learned is believed": func(e *env) {
+	"a finish counts if the worker did not know of the cancel": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		e.cancel("a")
 		e.finish(j, jobs.Complete)
 	},
-	"what is over cannot be cancelled": func(e *env) {
+	"a terminal job cannot be cancelled": func(e *env) {
 		for _, s := range []jobs.State{jobs.Complete, jobs.Failed} {
 			a := e.job(jobs.Submission{})
 			e.finish(e.claimOne(), s)

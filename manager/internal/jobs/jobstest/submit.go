@@ -38,7 +38,7 @@ var submitTests = map[string]func(*env){
 			}
 		}
 	},
-	"defaults": func(e *env) {
+	"a submission gets the defaults": func(e *env) {
 		j := e.job(jobs.Submission{Function: "f"})
 		if string(j.Payload) != "null" || j.MaxAttempts != 25 || j.Priority != 0 || j.ID == "" {
 			e.Fatalf("job %+v", j)
@@ -65,7 +65,7 @@ var submitTests = map[string]func(*env){
 			e.Fatalf("the first job changed: %+v", j)
 		}
 	},
-	"payloads of any size up to the limit": func(e *env) {
+	"payloads of any size up to the limit are accepted": func(e *env) {
 		for _, size := range []int{2, 511, 512, 513, 5000, jobs.MaxPayloadBytes} {
 			payload := []byte(`"` + strings.Repeat("x", size-2) + `"`)
 			id := e.job(jobs.Submission{Payload: payload}).ID
@@ -229,7 +229,7 @@ var keyTests = map[string]func(*env){
 		e.wantState("a", jobs.Failed)
 		e.job(jobs.Submission{Key: "k"})
 	},
-	"a manual retry takes the key back": func(e *env) {
+	"an operator's retry acquires the key again": func(e *env) {
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 		e.finish(e.claimOne(), jobs.Failed)
 		if _, err := e.q.Retry(e.ctx, jobs.Retry{ID: "a"}); err != nil {
@@ -239,7 +239,7 @@ var keyTests = map[string]func(*env){
 			e.Fatalf("submission after the retry: %v", err)
 		}
 	},
-	"a manual retry is refused when another job has the key": func(e *env) {
+	"an operator's retry is refused when another job has the key": func(e *env) {
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 		e.finish(e.claimOne(), jobs.Failed)
 		e.job(jobs.Submission{ID: "b", Key: "k"})
@@ -256,7 +256,7 @@ var keyTests = map[string]func(*env){
 			e.Fatalf("retry after the key is free: %v", err)
 		}
 	},
-	"retention of the holder frees the key for good": func(e *env) {
+	"the key is free when retention removes its holder": func(e *env) {
 		q := e.queue(jobs.Options{RetainFor: time.Second})
 		e.job(jobs.Submission{ID: "a", Key: "k"})
 		e.cancel("a")

@@ -16,7 +16,7 @@ import (
 const many = 150
 
 var unreadableTests = map[string]func(*env){
-	"direct calls name the record": func(e *env) {
+	"calls that name the job return an error with the record": func(e *env) {
 		for name, damage := range damages {
 			id := strings.ReplaceAll(name, " ", "-")
 			e.job(jobs.Submission{ID: id})
@@ -24,7 +24,7 @@ var unreadableTests = map[string]func(*env){
 			e.callAll(id)
 		}
 	},
-	"claims go around many": func(e *env) {
+	"claims skip many unreadable jobs": func(e *env) {
 		bad := names("bad", many)
 		e.bulk(many, "f", func(i int) string { return bad[i] })
 		e.rewrite("jobs", damages["a later version"], bad...)
@@ -46,7 +46,7 @@ var unreadableTests = map[string]func(*env){
 		}
 		e.callAll(bad[7])
 	},
-	"duties go around many": func(e *env) {
+	"duties skip many unreadable jobs": func(e *env) {
 		q := e.queue(jobs.Options{RetainFor: span, DeadFor: span})
 		all := map[string][]string{}
 		each := func(kind string, s jobs.Submission) {
@@ -99,7 +99,7 @@ var unreadableTests = map[string]func(*env){
 			e.Errorf("depth %+v, %v", d, err)
 		}
 	},
-	"claims do what is due behind many": func(e *env) {
+	"claims do what is due behind many unreadable jobs": func(e *env) {
 		bad := names("bad", 2*many)
 		for _, id := range bad {
 			e.job(jobs.Submission{ID: id, Delay: span})
@@ -114,7 +114,7 @@ var unreadableTests = map[string]func(*env){
 		})
 		e.wantIDs("claimed", got, "good")
 	},
-	"each is told once": func(e *env) {
+	"each unreadable record is reported once": func(e *env) {
 		for i := range 3 {
 			e.job(jobs.Submission{ID: fmt.Sprint("bad", i)})
 		}
@@ -142,7 +142,7 @@ var unreadableTests = map[string]func(*env){
 			e.Errorf("counts %+v", c)
 		}
 	},
-	"values that are missing or no JSON": func(e *env) {
+	"a job whose payload is missing or no JSON can only be cancelled": func(e *env) {
 		big := fmt.Sprintf(`"%0600d"`, 1)
 		for _, id := range []string{"gone", "short", "nonsense"} {
 			e.job(jobs.Submission{ID: id, Payload: []byte(big)})
@@ -218,7 +218,7 @@ var unreadableTests = map[string]func(*env){
 		e.duties(e.q)
 		e.job(jobs.Submission{Dedup: dedup})
 	},
-	"a list of paused functions that cannot be read": func(e *env) {
+	"of a damaged list of paused functions the readable part is in force": func(e *env) {
 		e.pause("f")
 		e.pause("g")
 		e.job(jobs.Submission{ID: "a"})
@@ -235,7 +235,7 @@ var unreadableTests = map[string]func(*env){
 			e.Error(err)
 		}
 	},
-	"index entries without a job": func(e *env) {
+	"index entries without a job are skipped": func(e *env) {
 		// A job of another name left them.
 		for _, index := range []string{"queued", "scheduled", "active", "done", "dead"} {
 			err := e.in.Store.Update(e.ctx, func(tx store.Tx) error {
@@ -261,7 +261,7 @@ var unreadableTests = map[string]func(*env){
 			e.Error(err)
 		}
 	},
-	"index entries of jobs that are elsewhere": func(e *env) {
+	"index entries that do not match their jobs are skipped": func(e *env) {
 		// They say that jobs which are out are due, and the other way round.
 		bad := names("bad", 2*many)
 		e.bulk(2*many, "f", func(i int) string { return bad[i] })
@@ -288,7 +288,7 @@ var unreadableTests = map[string]func(*env){
 			e.Errorf("claimed %s", ids(got))
 		}
 	},
-	"any of them, among others": func(e *env) {
+	"any mix of damage costs only the damaged jobs": func(e *env) {
 		rnd := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
 		kinds := make([]string, 0, len(damages))
 		for name := range damages {
