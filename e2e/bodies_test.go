@@ -178,9 +178,6 @@ func newBodyRig(t *testing.T, target Target, mode string, http2, small bool) *bo
 		return nil
 	}
 	s.edit = patientHTTP
-	if _, isEnvoy := target.(envoyTarget); isEnvoy && mode == "body" {
-		s.plugin = map[string]any{"upstream": map[string]any{"cluster": "oncegate_routes", "timeout_ms": (2 * patience).Milliseconds()}}
-	}
 	s.stopAtEnd(t)
 	s.startManager(t)
 	s.startProxy(t)

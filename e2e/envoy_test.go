@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -14,7 +15,9 @@ import (
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/oncegate/oncegate/envoy"
 	"github.com/oncegate/oncegate/envoy/envoybin"
@@ -27,24 +30,67 @@ type envoyTarget struct{ envoybin.Binary }
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 	config, err := envoy.Local{
 		Mode: cfg.mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: cfg.upstream, Manager: cfg.anyManager(), Managers: cfg.managers,
-		Module: cmp.Or(cfg.module, wasmModule), Plugin: cfg.plugin, Edit: cfg.edit,
+		Module: cmp.Or(cfg.module, wasmModule), Plugin: patientPlugin(cfg.mode, cfg.plugin), Edit: cfg.edit,
 	}.Bootstrap()
 	if err != nil {
 		return nil, err
 	}
+	b, err := patientBootstrap(config)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.bootstrap != nil {
-		b := new(bootstrapv3.Bootstrap)
-		if err := protojson.Unmarshal(config, b); err != nil {
-			return nil, err
-		}
 		if err := cfg.bootstrap(b); err != nil {
 			return nil, err
 		}
-		if config, err = envoy.MarshalBootstrap(b); err != nil {
-			return nil, err
-		}
+	}
+	if config, err = envoy.MarshalBootstrap(b); err != nil {
+		return nil, err
 	}
 	return e.start(cfg.dir, config, cfg.workers, "--use-dynamic-base-id", "--disable-hot-restart")
+}
+
+// publishedTimeout is the routes' timeout in the published configurations.
+const publishedTimeout = 15 * time.Second
+
+// patientBootstrap reads a configuration and takes out the published timeout of the routes, of all listeners: a busy machine
+// runs into it. What a test has set itself stays.
+func patientBootstrap(config []byte) (*bootstrapv3.Bootstrap, error) {
+	b := new(bootstrapv3.Bootstrap)
+	if err := protojson.Unmarshal(config, b); err != nil {
+		return nil, err
+	}
+	for _, listener := range b.GetStaticResources().GetListeners() {
+		for _, chain := range listener.GetFilterChains() {
+			for _, filter := range chain.GetFilters() {
+				hcm := new(hcmv3.HttpConnectionManager)
+				if err := filter.GetTypedConfig().UnmarshalTo(hcm); err != nil {
+					return nil, err
+				}
+				for _, host := range hcm.GetRouteConfig().GetVirtualHosts() {
+					for _, route := range host.GetRoutes() {
+						if r := route.GetRoute(); r.GetTimeout().AsDuration() == publishedTimeout {
+							r.Timeout = durationpb.New(2 * patience)
+						}
+					}
+				}
+				if err := filter.GetTypedConfig().MarshalFrom(hcm); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+	return b, nil
+}
+
+// patientPlugin does the same for the gate's own upstream calls.
+func patientPlugin(mode string, fields map[string]any) map[string]any {
+	if _, set := fields["upstream"]; set || mode != "body" {
+		return fields
+	}
+	patient := map[string]any{"upstream": map[string]any{"cluster": "oncegate_routes", "timeout_ms": (2 * patience).Milliseconds()}}
+	maps.Copy(patient, fields)
+	return patient
 }
 
 // start runs an Envoy with a configuration. more are arguments that say what it shares with others.

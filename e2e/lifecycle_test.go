@@ -161,13 +161,13 @@ func bootstrapOf(t *testing.T, s *stack, mode string, plugin map[string]any) *bo
 	t.Helper()
 	text, err := envoy.Local{
 		Mode: mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: s.paymentsAddr, Manager: s.managerAddr,
-		Module: wasmModule, Plugin: plugin,
+		Module: wasmModule, Plugin: patientPlugin(mode, plugin),
 	}.Bootstrap()
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := new(bootstrapv3.Bootstrap)
-	if err := protojson.Unmarshal(text, b); err != nil {
+	b, err := patientBootstrap(text)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return b
