@@ -214,6 +214,7 @@ bench-peers: test-deps programs ## compare ledger, queue and logs with Redis, Po
 	build/peers-bench rounds -manager build/oncegate -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench jobs -manager build/oncegate -out build/peers $(PEERS_FLAGS)
 	build/peers-bench logs -manager build/oncegate -callers 1,64 -batches 0,16 -rounds 10 -out build/peers $(PEERS_FLAGS)
+	build/peers-bench ship -manager build/oncegate -callers 64 -batches 0,16 -rounds 5 -duration 3s -out build/peers $(PEERS_FLAGS)
 
 .PHONY: clean
 clean: ## remove build/

@@ -5,7 +5,8 @@
 // Oncegate downloads the peers.
 //
 // `peers gate` does so for the whole request, in a real Envoy; `peers ledger` for
-// the manager's ledger alone, `peers jobs` for its queue, `peers logs` for its logs.
+// the manager's ledger alone, `peers jobs` for its queue, `peers logs` for its logs; `peers ship` measures
+// what shipping to object storage costs it.
 //
 // The numbers of one run are comparable with each other and with nothing else:
 // clients and servers share the same cores.
@@ -56,13 +57,16 @@ func (e usageError) Error() string { return string(e) }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError("usage: peers gate|ledger|rounds|jobs|logs [flags]; peers gate -h lists those of gate")
+		return usageError("usage: peers gate|ledger|rounds|jobs|logs|ship [flags]; peers gate -h lists those of gate")
 	}
 	if args[0] == "echo" { // the child process that `ledger` starts
 		return serveEcho(ctx, args[1:])
 	}
 	if args[0] == "nats" { // the child process that `logs` starts
 		return serveNATS(ctx, args[1:])
+	}
+	if args[0] == "s3" { // the child process that `ship` starts
+		return serveS3(ctx)
 	}
 	if args[0] == "gate" {
 		return compareGates(ctx, args[1:])
@@ -74,8 +78,8 @@ func run(ctx context.Context, args []string) error {
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
-	fs.StringVar(&batches, "batches", "0", "operations per request, comma separated; 0: calls that are no batch (rounds and logs only)")
-	fs.IntVar(&s.rounds, "rounds", 30, "rounds of a tenth of -duration each (rounds and logs only)")
+	fs.StringVar(&batches, "batches", "0", "operations per request, comma separated; 0: calls that are no batch (rounds, logs and ship)")
+	fs.IntVar(&s.rounds, "rounds", 30, "rounds of a tenth of -duration each (rounds, logs and ship)")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs only)")
 	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
 	if err := fs.Parse(args[1:]); err != nil {
@@ -122,9 +126,11 @@ func run(ctx context.Context, args []string) error {
 		return compareRounds(ctx, s)
 	case "logs":
 		return compareLogs(ctx, s)
+	case "ship":
+		return compareShipping(ctx, s)
 	case "jobs":
 		return compareJobs(ctx, s)
 	default:
-		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, ledger, rounds, jobs or logs", args[0]))
+		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, ledger, rounds, jobs, logs or ship", args[0]))
 	}
 }

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/oncegate/oncegate/manager/client"
+)
+
+// shipBucket is the bucket of the S3 server.
+const shipBucket = "bench"
+
+// shipPause is longer than the interval of shipments: what a round leaves is shipped in it, and does
+// not disturb the next round, which is another manager's.
+const shipPause = 1500 * time.Millisecond
+
+// compareShipping measures what shipping costs a manager: several that differ in nothing else take
+// turns. The CPU time is that of the manager alone, with the shipments after the round.
+func compareShipping(ctx context.Context, s settings) error {
+	dir, err := os.MkdirTemp(s.out, "ship")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	l := logRounds{settings: s, dir: dir}
+	defer l.stop()
+	if err := l.prepareShipping(ctx); err != nil {
+		return err
+	}
+	for range s.rounds {
+		for _, st := range l.steps {
+			before := cpuOf(st.pid)
+			start := time.Now()
+			rate, err := st.run(ctx, s.duration)
+			if err != nil {
+				return fmt.Errorf("%s: %w", st.name, err)
+			}
+			entries := rate * float64(st.batch) * time.Since(start).Seconds()
+			time.Sleep(shipPause)
+			st.rates = append(st.rates, rate*float64(st.batch))
+			st.cpus = append(st.cpus, time.Duration(float64(cpuOf(st.pid)-before)/entries))
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| durable operations/s | callers | batches of | best round | of not shipped | median | of not shipped | CPU us of the manager, least | of not shipped |\n")
+	b.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
+	for _, st := range l.steps {
+		base := l.steps[slices.IndexFunc(l.steps, func(o *logStep) bool {
+			return o.group == st.group && o.callers == st.callers && o.batch == st.batch
+		})]
+		best, cpu := slices.Max(st.rates), slices.Min(st.cpus)
+		fmt.Fprintf(&b, "| %s, %s | %d | %d | %.0f | %.3f | %.0f | %.3f | %.1f | %.3f |\n", st.group, st.name, st.callers, st.batch,
+			best, best/slices.Max(base.rates), median(st.rates), median(st.rates)/median(base.rates),
+			cpu.Seconds()*1e6, float64(cpu)/float64(slices.Min(base.cpus)))
+	}
+	text := b.String() + fmt.Sprintf("\n%d rounds of %s each, shipments once a second. The store is on the same machine.\n", s.rounds, s.duration)
+	fmt.Println(text)
+	return os.WriteFile(filepath.Join(s.out, "ship.md"), []byte(text), 0o644)
+}
+
+// prepareShipping starts a manager that does not ship, one that ships to a directory, and one that
+// ships to an S3 server.
+func (l *logRounds) prepareShipping(ctx context.Context) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	store, err := startLogged("", self, "s3")
+	if err != nil {
+		return err
+	}
+	l.stops = append(l.stops, store.stop)
+	for name, value := range map[string]string{"AWS_ENDPOINT_URL": "http://" + store.addr, "AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"} {
+		if err := os.Setenv(name, value); err != nil { // the manager inherits it
+			return err
+		}
+	}
+	place, err := filepath.Abs(filepath.Join(l.dir, "place"))
+	if err != nil {
+		return err
+	}
+	for _, to := range []struct{ name, url string }{
+		{"not shipped", ""}, {"shipped to a directory", "file://" + place}, {"shipped to S3", "s3://" + shipBucket + "/bench"},
+	} {
+		flags := []string{"--store", "wal"}
+		if to.url != "" {
+			flags = append(flags, "--ship-to", to.url)
+		}
+		p, err := startManager(l.dir, l.manager, roomyWindow, "127.0.0.1:0", flags...)
+		if err != nil {
+			return err
+		}
+		l.stops = append(l.stops, p.stop)
+		c, err := client.New(client.Options{URL: "http://" + p.addr})
+		if err != nil {
+			return err
+		}
+		log, err := c.OpenLog(logName)
+		if err != nil {
+			return err
+		}
+		if _, err := log.Create(ctx, client.LogConfig{MaxKeys: 16 << 20, MaxBytes: 1 << 32}); err != nil {
+			return err
+		}
+		l.add(to.name, "reserve and commit", p.cmd.Process.Pid, func(ctx context.Context, d time.Duration, callers, batch int) (float64, error) {
+			rate, _, err := leanClients(ctx, d, callers, p.addr, newLedgerCalls(batch))
+			return rate, err
+		})
+		l.add(to.name, "append to a log", p.cmd.Process.Pid, func(ctx context.Context, d time.Duration, callers, batch int) (float64, error) {
+			rate, _, err := leanClients(ctx, d, callers, p.addr, newLogCalls(batch))
+			return rate, err
+		})
+	}
+	return nil
+}
+
+// serveS3 is the child process with an S3 server that keeps objects in memory.
+func serveS3(ctx context.Context) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	backend := s3mem.New()
+	if err := backend.CreateBucket(shipBucket); err != nil {
+		return err
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	srv := &http.Server{Handler: gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithoutVersioning()).Server()}
+	defer srv.Close()
+	go func() { _ = srv.Serve(ln) }()
+	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": ln.Addr().String()})
+	if err != nil {
+		return err
+	}
+	fmt.Println(string(line))
+	<-ctx.Done()
+	return nil
+}
