@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/wal"
@@ -143,9 +144,12 @@ func TestSnapshotKeepingSurvivesCrashes(t *testing.T) {
 		l, _ := mustOpen(t, options(fs))
 		mustWait(t, l, appendAll(t, l, 1, 300))
 		snapshotKeeping(t, l, 200, 50)
+		var mu sync.Mutex // the next segment is prepared meanwhile
 		var crashed *faultfs.FS
 		ops := 0
 		fs.SetHook(func(op faultfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if op.Changes() {
 				if ops == n && crashed == nil {
 					crashed = fs.Crash()

@@ -178,8 +178,11 @@ func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 	for _, onDisk := range []bool{true, false} {
 		r := newRig(t, logs.Change{})
 		r.expect("1", entry("a", ""))
+		var mu sync.Mutex // the next segment may be prepared meanwhile
 		var after *faultfs.FS
 		r.fs.SetHook(func(op faultfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if op.Kind != faultfs.Sync || after != nil {
 				return nil
 			}
