@@ -403,13 +403,13 @@ func TestVisible(t *testing.T) {
 					}
 				}
 				b[at] = byte(c)
-				if got, want := visible(string(b), 1, 17), c >= 0x21 && c <= 0x7e; got != want {
+				if got, want := Visible(string(b), 1, 17), c >= 0x21 && c <= 0x7e; got != want {
 					t.Fatalf("%q is visible: %v, want %v", b, got, want)
 				}
 			}
 		}
 	}
-	if visible("", 1, 8) || visible("123456789", 1, 8) || !visible("", 0, 8) {
+	if Visible("", 1, 8) || Visible("123456789", 1, 8) || !Visible("", 0, 8) {
 		t.Error("the length is not looked at")
 	}
 }

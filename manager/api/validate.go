@@ -68,7 +68,7 @@ var allowedMillis = "must be a whole number from 0 to " + strconv.FormatInt(int6
 // ValidateKey reports whether key can name an entry: 1 to MaxKeyBytes bytes of
 // visible ASCII. The error is a *FieldError.
 func ValidateKey(key string) error {
-	if !visible(key, 1, MaxKeyBytes) {
+	if !Visible(key, 1, MaxKeyBytes) {
 		return &FieldError{fieldKey, shorten(key), allowedKey}
 	}
 	return nil
@@ -77,7 +77,7 @@ func ValidateKey(key string) error {
 // ValidateScope reports whether scope is usable: up to MaxScopeBytes bytes of
 // visible ASCII. The error is a *FieldError.
 func ValidateScope(scope string) error {
-	if !visible(scope, 0, MaxScopeBytes) {
+	if !Visible(scope, 0, MaxScopeBytes) {
 		return &FieldError{fieldScope, shorten(scope), allowedScope}
 	}
 	return nil
@@ -86,7 +86,7 @@ func ValidateScope(scope string) error {
 // ValidateToken reports whether token is usable: 1 to MaxTokenBytes bytes of
 // visible ASCII. The error is a *FieldError.
 func ValidateToken(token string) error {
-	if !visible(token, 1, MaxTokenBytes) {
+	if !Visible(token, 1, MaxTokenBytes) {
 		return &FieldError{fieldToken, shorten(token), allowedToken}
 	}
 	return nil
@@ -95,7 +95,7 @@ func ValidateToken(token string) error {
 // ValidateFingerprint reports whether fingerprint is usable: up to
 // MaxFingerprintBytes bytes of visible ASCII. The error is a *FieldError.
 func ValidateFingerprint(fingerprint string) error {
-	if !visible(fingerprint, 0, MaxFingerprintBytes) {
+	if !Visible(fingerprint, 0, MaxFingerprintBytes) {
 		return &FieldError{fieldFingerprint, shorten(fingerprint), allowedFingerprint}
 	}
 	return nil
@@ -191,8 +191,8 @@ func (r *Result) Validate() error {
 	return nil
 }
 
-// visible reports whether s is minLen to maxLen bytes of visible ASCII.
-func visible(s string, minLen, maxLen int) bool {
+// Visible reports whether s is minLen to maxLen bytes of visible ASCII (0x21 to 0x7e).
+func Visible(s string, minLen, maxLen int) bool {
 	if len(s) < minLen || len(s) > maxLen {
 		return false
 	}
@@ -211,7 +211,7 @@ func visible(s string, minLen, maxLen int) bool {
 	return true
 }
 
-// visible8 is visible for eight bytes at a time, because every call has about 150 of them. A byte from 0x80 up has its
+// visible8 is Visible for eight bytes at a time, because every call has about 150 of them. A byte from 0x80 up has its
 // top bit set. Adding one sets the top bit for 0x7f. Setting the top bit and then subtracting 0x21 clears it for a byte
 // below 0x21. A carry into another byte happens only if a byte is rejected anyway.
 func visible8(w uint64) bool {

@@ -74,7 +74,7 @@ func New(o Options) (*Client, error) {
 			*d.d = d.def
 		}
 	}
-	if o.Token != "" && !visible(o.Token, maxToken) {
+	if o.Token != "" && !api.Visible(o.Token, 1, maxToken) {
 		return nil, fmt.Errorf("client: Token: must be up to %d visible ASCII characters", maxToken)
 	}
 	if o.MaxAttempts < 0 {
@@ -149,7 +149,7 @@ func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err
 	}
 	// A key that can never be sent must not be tried repeatedly. A key that is quoted as in RFC 8941 may be longer than
 	// MaxKeyBytes.
-	if call.key != "" && !visible(call.key, 2*api.MaxKeyBytes+2) {
+	if call.key != "" && !api.Visible(call.key, 1, 2*api.MaxKeyBytes+2) {
 		return false, fmt.Errorf("client: idempotency key %.64q: must be 1 to %d visible ASCII characters", call.key, api.MaxKeyBytes)
 	}
 	for attempt := 1; ; attempt++ {

@@ -39,19 +39,10 @@ func NewKeys(clientID string) (*Keys, error) {
 }
 
 func checkClientID(id string) error {
-	if !visible(id, maxClientID) {
+	if !api.Visible(id, 1, maxClientID) {
 		return fmt.Errorf("client id %.64q: must be 1 to %d visible ASCII characters", id, maxClientID)
 	}
 	return nil
-}
-
-// visible reports whether s is 1 to most visible ASCII characters.
-func visible(s string, most int) bool {
-	ok := len(s) >= 1 && len(s) <= most
-	for i := 0; ok && i < len(s); i++ {
-		ok = s[i] >= 0x21 && s[i] <= 0x7e
-	}
-	return ok
 }
 
 // OpenKeys is NewKeys with the client id in the file, so a program keeps its id over restarts. If there is no file,

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Log is a log of the manager, see Client.OpenLog. It is safe for concurrent use.
@@ -17,7 +19,7 @@ type Log struct {
 // OpenLog returns the log with this name, without asking the manager for it. A log that was not made
 // answers with the code api.CodeNotFound; Create makes it.
 func (c *Client) OpenLog(name string) (*Log, error) {
-	if !visible(name, maxLogName) {
+	if !api.Visible(name, 1, maxLogName) {
 		return nil, fmt.Errorf("client: log name %.64q: must be 1 to %d visible ASCII characters", name, maxLogName)
 	}
 	return &Log{c, name}, nil

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Handler does the work of one job. The context ends when the job is cancelled, when its lease is lost, and StopTimeout
@@ -84,7 +86,7 @@ func (c *Client) NewWorker(o WorkerOptions) (*Worker, error) {
 	if o.Name == "" {
 		o.Name = workerName()
 	}
-	if !visible(o.Name, 128) {
+	if !api.Visible(o.Name, 1, 128) {
 		return nil, fmt.Errorf("client: Name %.140q: must be up to 128 visible ASCII characters", o.Name)
 	}
 	w := &Worker{client: c, opts: o, finishes: make(chan *finish, o.Concurrency), beat: o.Lease / 3}

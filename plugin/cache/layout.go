@@ -2,6 +2,7 @@ package cache
 
 import (
 	"encoding/binary"
+	"strconv"
 	"time"
 	"unsafe"
 )
@@ -69,20 +70,20 @@ func (l *layout) bucket(h *Hash) int {
 // next one is made.
 func (t *Table) recordKey(bucket int) string {
 	b := append(append(t.key[:0], t.prefix...), ".0."...)
-	return t.keyString(appendDecimal(b, bucket))
+	return t.keyString(strconv.AppendInt(b, int64(bucket), 10))
 }
 
 // valueKey returns the key of the value of a way.
 func (t *Table) valueKey(bucket, slot int) string {
 	b := append(append(t.key[:0], t.prefix...), ".0."...)
-	b = appendDecimal(b, bucket)
+	b = strconv.AppendInt(b, int64(bucket), 10)
 	return t.keyString(append(b, '.', byte('0'+slot)))
 }
 
 // regionKey returns the key of a region's record.
 func (t *Table) regionKey(region int) string {
 	b := append(append(t.key[:0], t.prefix...), ".r."...)
-	return t.keyString(appendDecimal(b, region))
+	return t.keyString(strconv.AppendInt(b, int64(region), 10))
 }
 
 func (t *Table) sweepKey() string {
@@ -102,17 +103,4 @@ func (t *Table) scratchKey() string {
 func (t *Table) keyString(b []byte) string {
 	t.key = b
 	return unsafe.String(unsafe.SliceData(b), len(b))
-}
-
-func appendDecimal(dst []byte, n int) []byte {
-	var buf [20]byte
-	i := len(buf)
-	for {
-		i--
-		buf[i] = byte('0' + n%10)
-		n /= 10
-		if n == 0 {
-			return append(dst, buf[i:]...)
-		}
-	}
 }

@@ -1,6 +1,10 @@
 package config
 
-import "github.com/tidwall/gjson"
+import (
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
 
 // matchKind says how a rule compares paths.
 type matchKind uint8
@@ -135,7 +139,7 @@ func hasLower(s string) bool {
 }
 
 func plainPath(s string) bool {
-	if !visible(s, 1, 2048) || s[0] != '/' {
+	if !api.Visible(s, 1, 2048) || s[0] != '/' {
 		return false
 	}
 	for i := 0; i < len(s); i++ {

@@ -116,7 +116,7 @@ func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 }
 
 func readManager(r *reader, path string, v gjson.Result, m *Manager) {
-	name := func(s string) bool { return visible(s, 1, 255) }
+	name := func(s string) bool { return api.Visible(s, 1, 255) }
 	cluster := false
 	r.object(path, v, []field{
 		{"cluster", func(path string, v gjson.Result) {
@@ -135,7 +135,7 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 		}},
 		{"timeout_ms", func(path string, v gjson.Result) { m.Timeout = r.millis(path, v, 1, 600000) }},
 		{"auth_token", func(path string, v gjson.Result) {
-			m.AuthToken = r.secret(path, v, "a string of up to 4096 bytes of visible ASCII", func(s string) bool { return visible(s, 0, 4096) })
+			m.AuthToken = r.secret(path, v, "a string of up to 4096 bytes of visible ASCII", func(s string) bool { return api.Visible(s, 0, 4096) })
 		}},
 		{"batch", func(path string, v gjson.Result) { m.Batch = Batch(r.choice(path, v, "auto", "never", "always")) }},
 	})
@@ -150,7 +150,7 @@ func readManager(r *reader, path string, v gjson.Result, m *Manager) {
 func readShards(r *reader, path string, v gjson.Result) (shards []string) {
 	r.list(path, v, 1, api.MaxShards, "names", func(path string, v gjson.Result) {
 		name := r.text(path, v, "a string of 1 to 255 bytes of visible ASCII without a comma", func(s string) bool {
-			return visible(s, 1, api.MaxShardBytes) && !strings.Contains(s, ",")
+			return api.Visible(s, 1, api.MaxShardBytes) && !strings.Contains(s, ",")
 		})
 		for _, s := range shards {
 			if s == name {

@@ -209,19 +209,6 @@ func printable(s string) string {
 	return string(b)
 }
 
-// visible tells whether s is min to max bytes of visible ASCII.
-func visible(s string, min, max int) bool {
-	if len(s) < min || len(s) > max {
-		return false
-	}
-	for i := 0; i < len(s); i++ {
-		if s[i] < 0x21 || s[i] > 0x7e {
-			return false
-		}
-	}
-	return true
-}
-
 // token tells whether s is an HTTP token (RFC 9110) of at most max bytes.
 func token(s string, max int) bool {
 	if len(s) == 0 || len(s) > max {
@@ -243,14 +230,4 @@ func token(s string, max int) bool {
 		}
 	}
 	return true
-}
-
-func lower(s string) string {
-	b := []byte(s)
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			b[i] = c + 'a' - 'A'
-		}
-	}
-	return string(b)
 }

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // maxTTLSeconds is the longest time that a route may ask of the ledger: 366 days.
@@ -66,7 +68,7 @@ func routeFields(r *reader, t *Route) []field {
 func readKey(r *reader, path string, v gjson.Result, k *Key) {
 	r.object(path, v, []field{
 		{"header", func(path string, v gjson.Result) {
-			k.Header = lower(r.text(path, v, `"" or a header name of up to 128 bytes`, func(s string) bool {
+			k.Header = strings.ToLower(r.text(path, v, `"" or a header name of up to 128 bytes`, func(s string) bool {
 				return s == "" || token(s, 128)
 			}))
 		}},
@@ -82,7 +84,7 @@ func readKey(r *reader, path string, v gjson.Result, k *Key) {
 func readUpstream(r *reader, path string, v gjson.Result, u *Upstream) {
 	r.object(path, v, []field{
 		{"cluster", func(path string, v gjson.Result) {
-			u.Cluster = r.text(path, v, `"" or 1 to 255 bytes of visible ASCII`, func(s string) bool { return visible(s, 0, 255) })
+			u.Cluster = r.text(path, v, `"" or 1 to 255 bytes of visible ASCII`, func(s string) bool { return api.Visible(s, 0, 255) })
 		}},
 		{"timeout_ms", func(path string, v gjson.Result) {
 			u.Timeout = time.Duration(r.integer(path, v, 1, 86400000)) * time.Millisecond
@@ -137,7 +139,7 @@ func readScope(r *reader, path string, v gjson.Result) []ScopePart {
 				if len(s) <= len(prefix) || s[:len(prefix)] != prefix || !token(s[len(prefix):], 128) {
 					return false
 				}
-				p = ScopePart{Kind: ScopeHeader, Header: lower(s[len(prefix):])}
+				p = ScopePart{Kind: ScopeHeader, Header: strings.ToLower(s[len(prefix):])}
 			}
 			return true
 		})
@@ -154,7 +156,7 @@ func readScope(r *reader, path string, v gjson.Result) []ScopePart {
 func readStreamedTypes(r *reader, path string, v gjson.Result) []string {
 	var types []string
 	r.list(path, v, 0, maxStreamedTypes, "media types", func(path string, v gjson.Result) {
-		types = append(types, lower(r.text(path, v, `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`, mediaType)))
+		types = append(types, strings.ToLower(r.text(path, v, `a media type of up to 127 bytes without parameters, such as "text/event-stream"; a "*" at its end stands for any rest`, mediaType)))
 	})
 	return types
 }

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"slices"
+	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -25,7 +26,7 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 		[2]string{headerContentType, api.ContentTypeProblem},
 		[2]string{api.HeaderStatus, string(problem.Code)})
 	if problem.RetryAfterSeconds > 0 {
-		headers = append(headers, [2]string{headerRetryAfter, decimal(int64(problem.RetryAfterSeconds))})
+		headers = append(headers, [2]string{headerRetryAfter, strconv.Itoa(problem.RetryAfterSeconds)})
 	}
 	p.scratch = problem.AppendJSON(p.scratch[:0])
 	s.mark = string(problem.Code)
@@ -160,7 +161,7 @@ func unknownProblem() *api.Problem {
 func notRecordedProblem(status int) *api.Problem {
 	detail := "The request is not executed again."
 	if status != 0 {
-		detail = "It was answered with status " + decimal(int64(status)) + ". " + detail
+		detail = "It was answered with status " + strconv.Itoa(status) + ". " + detail
 	}
 	return &api.Problem{
 		Status: 410,

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ func TestCallWithoutASlotIsGivenUp(t *testing.T) {
 	var f *fakeStream
 	for i := range uint32(maxPatience*maxInFlight + 1) {
 		var s *Stream
-		s, f = h.open(p, i+1, "k"+decimal(int64(i)))
+		s, f = h.open(p, i+1, "k"+strconv.Itoa(int(i)))
 		s.OnRequestHeaders(true)
 		h.ready(p)
 	}
@@ -38,7 +39,7 @@ func TestCallsWaitForTheCalloutBeforeThem(t *testing.T) {
 	ask := func(calls int, last string) {
 		t.Helper()
 		id++
-		s, _ := h.open(p, id, "k"+decimal(int64(id)))
+		s, _ := h.open(p, id, "k"+strconv.Itoa(int(id)))
 		s.OnRequestHeaders(true)
 		h.ready(p)
 		h.ready(p) // a queue callback without new calls counts for nothing
@@ -70,7 +71,7 @@ func TestAFullBatchDoesNotWait(t *testing.T) {
 	open := func(calls int) {
 		for range calls {
 			id++
-			s, _ := h.open(p, id, "k"+decimal(int64(id)))
+			s, _ := h.open(p, id, "k"+strconv.Itoa(int(id)))
 			s.OnRequestHeaders(true)
 		}
 		h.ready(p)

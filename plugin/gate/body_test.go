@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -9,7 +10,7 @@ import (
 
 // upload opens a request in body mode and shows the gate a piece of its body.
 func (h *fakeHost) upload(p *Plugin, id uint32, piece int, headers ...[2]string) (*Stream, *fakeStream, Action) {
-	s, f := h.open(p, id, "k"+decimal(int64(id)))
+	s, f := h.open(p, id, "k"+strconv.Itoa(int(id)))
 	f.request = append(f.request, headers...)
 	expect(h.t, "headers", s.OnRequestHeaders(false), Pause)
 	f.requestBody = []byte(strings.Repeat("a", piece))
@@ -166,9 +167,9 @@ func TestBodyIsDecidedBeforeAnEndBehindAFullBuffer(t *testing.T) {
 		h := newFakeHost(t)
 		p := started(t, h, `{"mode":"body"}`)
 		h.protocol = c.protocol
-		s, _, action := h.upload(p, 1, c.size, [2]string{"content-length", decimal(int64(c.size))})
+		s, _, action := h.upload(p, 1, c.size, [2]string{"content-length", strconv.Itoa(c.size)})
 		expect(t, "action", action, Pause)
-		expect(t, c.protocol+" "+decimal(int64(c.size)), s.phase, c.want)
+		expect(t, c.protocol+" "+strconv.Itoa(c.size), s.phase, c.want)
 		s.OnRequestBody(0, true)
 		expect(t, c.protocol+": end", s.phase, phaseReserving)
 	}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +22,7 @@ func newWatchedHost(t *testing.T) *watchedHost {
 // hold opens a request that has a body; of it, size bytes have come.
 func (h *watchedHost) hold(size uint64) (*Stream, *fakeStream) {
 	h.opened++
-	s, f := h.open(h.plugin, h.opened, "k"+decimal(int64(h.opened)))
+	s, f := h.open(h.plugin, h.opened, "k"+strconv.Itoa(int(h.opened)))
 	f.properties["request.total_size"] = flags(100)
 	expect(h.t, "headers", s.OnRequestHeaders(false), Pause)
 	f.properties["request.total_size"] = flags(100 + size)

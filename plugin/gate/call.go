@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"encoding/hex"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -243,7 +244,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 	switch c.kind {
 	case callReserve, callRenew, callUnknown:
 		r := api.ReserveRequest{
-			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hexString(c.token[:]),
+			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hex.EncodeToString(c.token[:]),
 			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
 		}
 		switch c.kind {
@@ -257,7 +258,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	case callRelease:
-		r := api.ReleaseRequest{Key: c.key, Scope: c.scope.String(), Token: hexString(c.token[:])}
+		r := api.ReleaseRequest{Key: c.key, Scope: c.scope.String(), Token: hex.EncodeToString(c.token[:])}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	}

@@ -40,11 +40,11 @@ func weigh(element string) (name string, allowed int) {
 	for end < len(element) && element[end] != ';' {
 		end++
 	}
-	name, allowed = lower(trimSpace(element[:end])), 1
+	name, allowed = lower(trim(element[:end])), 1
 	if end == len(element) {
 		return name, allowed
 	}
-	q := trimSpace(element[end+1:])
+	q := trim(element[end+1:])
 	if len(q) < 3 || q[0]|0x20 != 'q' || q[1] != '=' {
 		return name, allowed
 	}

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"encoding/hex"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -100,7 +101,7 @@ func (s *Stream) recordOutcome(body []byte, bare bool) {
 // encode builds the message of a commit or reject; its tail is the raw result.
 func (c *call) encode(result *api.Result, ttl time.Duration) {
 	f := api.FinishRequest{
-		Key: c.key, Scope: c.scope.String(), Token: hexString(c.token[:]), Fingerprint: c.fingerprint.String(), TTL: ttl,
+		Key: c.key, Scope: c.scope.String(), Token: hex.EncodeToString(c.token[:]), Fingerprint: c.fingerprint.String(), TTL: ttl,
 	}
 	// With an empty result the message shows where the result begins.
 	empty := len(f.Result.AppendRaw(nil))

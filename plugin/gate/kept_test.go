@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func TestKeptOutcomeStaysInTheCache(t *testing.T) {
 		h.ready(p)
 		h.refuse = false
 		for i := range uint32(20) {
-			s, _ := h.run(other, 10+i, "x"+decimal(int64(i)))
+			s, _ := h.run(other, 10+i, "x"+strconv.Itoa(int(i)))
 			s.OnResponseHeaders(true)
 			h.ready(other)
 			h.respond(other, h.last(), "200", committed)
@@ -86,7 +87,7 @@ func TestKeptOutcomesGoFirst(t *testing.T) {
 	for i := range uint32(10) {
 		h.refuse = false
 		h.refuseProbe(p)
-		s, _ := h.run(p, i+1, "k"+decimal(int64(i)))
+		s, _ := h.run(p, i+1, "k"+strconv.Itoa(int(i)))
 		h.refuse = true
 		s.OnResponseHeaders(true)
 		h.ready(p)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"encoding/hex"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -106,7 +107,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	if !p.host.Random(name[:]) {
 		return startError("the host has no randomness to offer")
 	}
-	queue, ok := p.host.RegisterQueue("oncegate." + hexString(name[:]))
+	queue, ok := p.host.RegisterQueue("oncegate." + hex.EncodeToString(name[:]))
 	if !ok {
 		return startError("the host refused to register a shared queue")
 	}
@@ -369,13 +370,4 @@ func (p *Plugin) report() {
 		m.set(m.bytes, stats.Bytes)
 	}
 	p.swept = stats
-}
-
-func hexString(b []byte) string {
-	const digits = "0123456789abcdef"
-	out := make([]byte, 0, 2*len(b))
-	for _, c := range b {
-		out = append(out, digits[c>>4], digits[c&15])
-	}
-	return string(out)
 }

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -162,7 +163,7 @@ func TestRepetitionsAreSpread(t *testing.T) {
 	p := started(t, h, "")
 	h.refuse = true
 	for i := range uint32(100) {
-		s, _ := h.open(p, i+1, "k"+decimal(int64(i)))
+		s, _ := h.open(p, i+1, "k"+strconv.Itoa(int(i)))
 		h.refuse = false
 		s.OnRequestHeaders(true)
 		h.refuseProbe(p)
@@ -220,11 +221,11 @@ func TestContendedWritesAreTriedAgain(t *testing.T) {
 		},
 	} {
 		id := uint32(10*i + 1)
-		s, _ := h.open(p, id, "k"+decimal(int64(i)))
+		s, _ := h.open(p, id, "k"+strconv.Itoa(int(i)))
 		s.OnRequestHeaders(true)
 		h.ready(p)
 		h.respond(p, len(h.calls)-1, "201", granted)
-		s2, f2 := h.open(p, id+1, "k"+decimal(int64(i)))
+		s2, f2 := h.open(p, id+1, "k"+strconv.Itoa(int(i)))
 		expect(t, "duplicate", s2.OnRequestHeaders(true), PauseAll)
 		h.current = id
 		end(s)
@@ -328,7 +329,7 @@ func TestUnacknowledgedBytesAreBounded(t *testing.T) {
 	id := uint32(0)
 	answer := func() (commit int, r api.FinishRequest) {
 		id++
-		s, f := h.open(p, id, "k"+decimal(int64(id)))
+		s, f := h.open(p, id, "k"+strconv.Itoa(int(id)))
 		s.OnRequestHeaders(true)
 		h.ready(p)
 		h.respond(p, len(h.calls)-1, "201", granted)
@@ -372,7 +373,7 @@ func TestCopiedBytesAreBounded(t *testing.T) {
 			piece := make([]byte, 4<<20)
 			var streams []*Stream
 			for i := range uint32(10) {
-				s, f := h.open(p, i+1, "k"+decimal(int64(i)))
+				s, f := h.open(p, i+1, "k"+strconv.Itoa(int(i)))
 				s.OnRequestHeaders(true)
 				calls := len(h.calls)
 				h.ready(p)
@@ -383,7 +384,7 @@ func TestCopiedBytesAreBounded(t *testing.T) {
 				}
 				h.current = i + 1
 				if sized {
-					f.response = append(f.response, [2]string{"content-length", decimal(int64(len(piece)))})
+					f.response = append(f.response, [2]string{"content-length", strconv.Itoa(len(piece))})
 				}
 				f.responseBody = piece
 				expect(t, "headers", s.OnResponseHeaders(false), Continue)
@@ -464,7 +465,7 @@ func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 		return lines
 	}
 	for i := range 100 {
-		lose("k" + decimal(int64(i)))
+		lose("k" + strconv.Itoa(int(i)))
 	}
 	expect(t, "lines", len(told()), 1)
 	h.now += int64(logPeriod)

@@ -1,8 +1,11 @@
 package gate
 
 import (
-	"github.com/oncegate/oncegate/manager/api"
+	"strconv"
+
 	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // reply is the result of a call.
@@ -114,7 +117,7 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 	// not accept the gate's credentials. It changed nothing.
 	r := reply{
 		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
-		why: "the manager answered with status " + decimal(int64(a.Status)),
+		why: "the manager answered with status " + strconv.Itoa(a.Status),
 	}
 	switch {
 	case a.Status == 503 && code == api.CodeLedgerFull:

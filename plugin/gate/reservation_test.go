@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -123,7 +124,7 @@ func TestRenewalsAreBounded(t *testing.T) {
 	p := started(t, h, `{"pending_ttl_seconds":60}`)
 	const many = renewsPerTick + renewsPerTick/2
 	for i := range uint32(many) {
-		h.run(p, i+1, "k"+decimal(int64(i)))
+		h.run(p, i+1, "k"+strconv.Itoa(int(i)))
 	}
 	h.now += int64(20 * time.Second)
 	h.tick(p)

@@ -1,6 +1,9 @@
 package gate
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/oncegate/oncegate/manager/api"
 )
 
@@ -151,7 +154,7 @@ func eachToken(list string, f func(string) bool) {
 		for end < len(list) && list[end] != ',' {
 			end++
 		}
-		token := trimSpace(list[:end])
+		token := trim(list[:end])
 		if token != "" && !f(token) {
 			return
 		}
@@ -162,15 +165,8 @@ func eachToken(list string, f func(string) bool) {
 	}
 }
 
-func trimSpace(s string) string {
-	for len(s) > 0 && (s[0] == ' ' || s[0] == '\t') {
-		s = s[1:]
-	}
-	for len(s) > 0 && (s[len(s)-1] == ' ' || s[len(s)-1] == '\t') {
-		s = s[:len(s)-1]
-	}
-	return s
-}
+// trim returns s without the optional white space around a field value.
+func trim(s string) string { return strings.Trim(s, " \t") }
 
 // lower returns s with ASCII letters in lower case. It does not copy s if nothing changes.
 func lower(s string) string {
@@ -207,7 +203,7 @@ func mediaType(contentType string) string {
 			break
 		}
 	}
-	return lower(trimSpace(contentType))
+	return lower(trim(contentType))
 }
 
 // isGRPC tells whether a media type belongs to gRPC (or gRPC-Web).
@@ -219,31 +215,9 @@ func isGRPC(media string) bool {
 
 // parseDecimal reads a non-negative decimal number of at most 18 digits.
 func parseDecimal(s string) (int64, bool) {
-	if len(s) == 0 || len(s) > 18 {
+	if len(s) > 18 {
 		return 0, false
 	}
-	var n int64
-	for i := 0; i < len(s); i++ {
-		if s[i] < '0' || s[i] > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(s[i]-'0')
-	}
-	return n, true
-}
-
-func decimal(n int64) string {
-	if n < 0 {
-		return "-" + decimal(-n)
-	}
-	var buf [20]byte
-	i := len(buf)
-	for {
-		i--
-		buf[i] = byte('0' + n%10)
-		n /= 10
-		if n == 0 {
-			return string(buf[i:])
-		}
-	}
+	n, err := strconv.ParseUint(s, 10, 63)
+	return int64(n), err == nil
 }

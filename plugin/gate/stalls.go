@@ -1,5 +1,7 @@
 package gate
 
+import "strconv"
+
 const (
 	// stallTicks is how many ticks an answer may stand still before the gate takes the
 	// host's buffer to be full.
@@ -36,7 +38,7 @@ func (p *Plugin) stalls() {
 			}
 		case s.phase == phaseBody && still >= int64(bodyPatience/tickPeriod) && s.upload.body.Len() >= stallBytes && !p.stallLogged:
 			p.stallLogged = true
-			p.host.Log(LevelWarn, "oncegate: a request body stands still after "+decimal(s.upload.body.Len())+
+			p.host.Log(LevelWarn, "oncegate: a request body stands still after "+strconv.FormatInt(s.upload.body.Len(), 10)+
 				" bytes; unless the client is slow, "+limitHint+"max_request_body_bytes")
 		}
 	}
@@ -70,7 +72,7 @@ func (p *Plugin) learnBufferSize(s *Stream) {
 	// Half of it is a safe estimate: a piece or two may have come after the buffer was full.
 	fits := max(a.fitted/2, stallBytes)
 	if p.hostBufferBytes == 0 {
-		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+decimal(fits)+
+		p.host.Log(LevelWarn, "oncegate: the host stopped reading an answer before max_response_body_bytes; answers of more than "+strconv.FormatInt(fits, 10)+
 			" bytes begin to pass before they are recorded; "+limitHint+"max_response_body_bytes")
 	}
 	if p.hostBufferBytes == 0 || fits < p.hostBufferBytes {

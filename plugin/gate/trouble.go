@@ -1,6 +1,10 @@
 package gate
 
-import "time"
+import (
+	"strconv"
+
+	"time"
+)
 
 // What the log says about calls that the manager did not answer.
 
@@ -29,7 +33,7 @@ func (o *limitedLog) due(now int64) (more string, due bool) {
 		return "", false
 	}
 	if o.suppressed > 0 {
-		more = "; " + decimal(int64(o.suppressed)) + " more since the last such line"
+		more = "; " + strconv.Itoa(o.suppressed) + " more since the last such line"
 	}
 	o.logged, o.suppressed = now, 0
 	return more, true

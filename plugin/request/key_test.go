@@ -190,7 +190,7 @@ func TestMissing(t *testing.T) {
 
 func TestParseStructured(t *testing.T) {
 	const nonce = "a1b2c3d4e5f6a7b8"
-	for in, want := range map[string]Key{
+	for in, want := range map[string]api.StructuredKey{
 		"host1.dc1:12345:42:" + nonce:     {Client: "host1.dc1:12345", Sequence: 42, Nonce: nonce},
 		"c:0:" + nonce:                    {Client: "c", Sequence: 0, Nonce: nonce},
 		"c:18446744073709551615:" + nonce: {Client: "c", Sequence: 1<<64 - 1, Nonce: nonce},
@@ -198,13 +198,12 @@ func TestParseStructured(t *testing.T) {
 		"c:1:A1B2C3D4E5F6A7B8":            {Client: "c", Sequence: 1, Nonce: "A1B2C3D4E5F6A7B8"},
 		"a:b:7:" + nonce + ":9:" + nonce:  {Client: "a:b:7:" + nonce, Sequence: 9, Nonce: nonce},
 	} {
-		client, sequence, n, ok := ParseStructured(in)
-		if !ok || client != want.Client || sequence != want.Sequence || n != want.Nonce {
-			t.Errorf("%s: %q, %d, %q, %v", in, client, sequence, n, ok)
+		if got, ok := api.ParseStructuredKey(in); !ok || got != want {
+			t.Errorf("%s: %+v, %v", in, got, ok)
 		}
 		// The parts must give the key again, so no key has two readings.
 		k, err := HeaderKey(&config.Key{Header: "idempotency-key", Format: config.FormatStructured}, keyHeaders(in))
-		if err != nil || !k.Structured || k.Value != in || k.Client != want.Client || k.Sequence != want.Sequence || k.Nonce != want.Nonce {
+		if err != nil || !k.Structured || k.Value != in || k.StructuredKey != want {
 			t.Errorf("%s: %+v, %v", in, k, err)
 		}
 	}
@@ -214,8 +213,8 @@ func TestParseStructured(t *testing.T) {
 		"c:18446744073709551616:" + nonce, "c:99999999999999999999:" + nonce, "c:111111111111111111111:" + nonce,
 		"c:1:" + nonce[1:], "c:1:0" + nonce, "c:1:g" + nonce[1:], "c:1:" + nonce + ":", "c:1" + nonce, "c1:" + nonce,
 	} {
-		if client, sequence, n, ok := ParseStructured(in); ok || client != "" || sequence != 0 || n != "" {
-			t.Errorf("%q: %q, %d, %q, %v; want none", in, client, sequence, n, ok)
+		if got, ok := api.ParseStructuredKey(in); ok || got != (api.StructuredKey{}) {
+			t.Errorf("%q: %+v, %v; want none", in, got, ok)
 		}
 		if in == "" {
 			continue

@@ -196,7 +196,7 @@ func readToken(file string) (string, error) {
 		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "admin" {
 			line = fields[0]
 		}
-		if len(line) > 4096 || strings.ContainsFunc(line, func(r rune) bool { return r < 0x21 || r > 0x7e }) {
+		if !api.Visible(line, 0, 4096) {
 			return "", settings.Usagef("--token-file %s: a token must be up to 4096 visible ASCII characters", file)
 		}
 		return line, nil

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Bounds on requests. Larger values are rejected, never cut.
@@ -84,11 +86,7 @@ func checkWord(field, v string, most int) error {
 
 // checkVisible allows least to most bytes of visible ASCII.
 func checkVisible(field, v string, least, most int) error {
-	ok := len(v) >= least && len(v) <= most
-	for i := 0; ok && i < len(v); i++ {
-		ok = v[i] >= 0x21 && v[i] <= 0x7e
-	}
-	if !ok {
+	if !api.Visible(v, least, most) {
 		return invalid(field, v, fmt.Sprintf("%d to %d visible ASCII characters", least, most))
 	}
 	return nil

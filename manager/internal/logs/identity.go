@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 
@@ -54,36 +55,15 @@ func DeriveID(d Derive, log string, payload []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// StructuredID is the parsed form of {client}:{sequence}:{nonce}.
-type StructuredID struct {
-	Client   string
-	Sequence uint64
-	Nonce    string
-}
-
-// ParseStructured reads from the right, as the client may hold colons. The nonce is 16
-// hexadecimal digits, the sequence has no leading zeros. The error is a *api.FieldError.
-func ParseStructured(id string) (s StructuredID, err error) {
-	bad := func(why string) (StructuredID, error) {
-		return s, &api.FieldError{Field: "id", Value: shorten(id), Allowed: "must be {client}:{sequence}:{nonce} in a log with structured ids: " + why}
+// ParseStructured reads {client}:{sequence}:{nonce}. Logs take fewer ids than gates take keys: the sequence has 63 bits
+// and the nonce is in lower case. The error is a *api.FieldError.
+func ParseStructured(id string) (api.StructuredKey, error) {
+	k, ok := api.ParseStructuredKey(id)
+	if !ok || k.Sequence > math.MaxInt64 || strings.ToLower(k.Nonce) != k.Nonce {
+		return api.StructuredKey{}, &api.FieldError{Field: "id", Value: shorten(id), Allowed: "must be {client}:{sequence}:{nonce} in a log with structured ids, " +
+			"with a sequence of at most 9223372036854775807 without leading zeros and a nonce of 16 hexadecimal digits in lower case"}
 	}
-	i := strings.LastIndexByte(id, ':')
-	if i < 0 {
-		return bad("has no colon")
-	}
-	rest, nonce := id[:i], id[i+1:]
-	if raw, err := hex.DecodeString(nonce); err != nil || len(raw) != 8 || strings.ToLower(nonce) != nonce {
-		return bad("the nonce must be 16 hexadecimal digits in lower case")
-	}
-	if i = strings.LastIndexByte(rest, ':'); i < 1 {
-		return bad("the client must not be empty")
-	}
-	client, digits := rest[:i], rest[i+1:]
-	n, perr := strconv.ParseUint(digits, 10, 63)
-	if perr != nil || strconv.FormatUint(n, 10) != digits {
-		return bad("the sequence must be a whole number without leading zeros, at most 9223372036854775807")
-	}
-	return StructuredID{client, n, nonce}, nil
+	return k, nil
 }
 
 // prepared is an item with all that can be known of it without the log's state.

@@ -1,7 +1,7 @@
 package server
 
 import (
-	"strings"
+	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -64,30 +64,12 @@ func idempotencyKey(r *httpd.Request) (string, error) {
 		return "", nil
 	}
 	v := r.Header(api.HeaderIdempotencyKey)
-	bad := &api.FieldError{Field: "key", Value: httpd.Clip(v), Allowed: "the header idempotency-key must be 1 to 255 bytes of visible ASCII, or that as a quoted string, and be sent once"}
-	if n > 1 || v == "" {
-		return "", bad
+	key, wrong := api.HeaderKey(v)
+	if n > 1 {
+		wrong = "sent " + strconv.Itoa(n) + " times; allowed: once"
 	}
-	if v[0] == '"' {
-		if len(v) < 2 || v[len(v)-1] != '"' {
-			return "", bad
-		}
-		var b strings.Builder
-		for i := 1; i < len(v)-1; i++ {
-			switch c := v[i]; {
-			case c == '\\' && i+1 < len(v)-1 && (v[i+1] == '"' || v[i+1] == '\\'):
-				i++
-				b.WriteByte(v[i])
-			case c == '"' || c == '\\':
-				return "", bad
-			default:
-				b.WriteByte(c)
-			}
-		}
-		v = b.String()
+	if wrong != "" {
+		return "", &api.FieldError{Field: "key", Value: httpd.Clip(v), Allowed: "header " + api.HeaderIdempotencyKey + ": " + wrong}
 	}
-	if api.ValidateKey(v) != nil {
-		return "", bad
-	}
-	return v, nil
+	return key, nil
 }

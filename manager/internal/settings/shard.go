@@ -34,7 +34,7 @@ func (s *Settings) shardTable() []setting {
 
 // checkShard looks at one name.
 func checkShard(v string) error {
-	if len(v) < 1 || len(v) > api.MaxShardBytes || strings.ContainsFunc(v, func(r rune) bool { return r < 0x21 || r > 0x7e || r == ',' }) {
+	if !api.Visible(v, 1, api.MaxShardBytes) || strings.Contains(v, ",") {
 		return fmt.Errorf("must be 1 to %d bytes of visible ASCII without a comma", api.MaxShardBytes)
 	}
 	return nil

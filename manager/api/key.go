@@ -1,0 +1,115 @@
+package api
+
+import (
+	"encoding/hex"
+	"strconv"
+	"strings"
+)
+
+// HeaderKey reads an idempotency key as a header carries it: bare, or as an RFC 8941 string, which is text in quotes
+// with a backslash before each quote and backslash in it. Parameters are not allowed. White space around the value does
+// not count. The key is valid if wrong is ""; otherwise wrong says what is wrong and what is allowed.
+func HeaderKey(value string) (key, wrong string) {
+	key = strings.Trim(value, " \t")
+	if strings.HasPrefix(key, `"`) {
+		if key, wrong = unquote(key); wrong != "" {
+			return "", wrong
+		}
+	}
+	if wrong = WrongKey(key); wrong != "" {
+		return "", wrong
+	}
+	return key, ""
+}
+
+// WrongKey returns "" if key is 1 to MaxKeyBytes bytes of visible ASCII. Otherwise it says what is wrong and what is
+// allowed.
+func WrongKey(key string) string {
+	if Visible(key, 1, MaxKeyBytes) {
+		return ""
+	}
+	if key == "" {
+		return "empty; allowed: 1 to 255 bytes of visible ASCII"
+	}
+	if len(key) > MaxKeyBytes {
+		return strconv.Itoa(len(key)) + " bytes; allowed: 1 to 255"
+	}
+	i := 0
+	for key[i] >= 0x21 && key[i] <= 0x7e {
+		i++
+	}
+	return "byte " + strconv.Itoa(i+1) + " is 0x" + hex.EncodeToString([]byte{key[i]}) + "; allowed: visible ASCII (0x21 to 0x7e)"
+}
+
+// unquote reads an RFC 8941 string. s begins with a quote.
+func unquote(s string) (text, wrong string) {
+	var out []byte // nil until the first escape
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			if i != len(s)-1 {
+				return "", "text after the closing quote; allowed: one quoted string"
+			}
+			if out != nil {
+				return string(out), ""
+			}
+			return s[1:i], ""
+		case '\\':
+			if i+1 == len(s) || (s[i+1] != '"' && s[i+1] != '\\') {
+				return "", `a backslash that escapes neither " nor \`
+			}
+			if out == nil {
+				out = append(make([]byte, 0, len(s)), s[1:i]...)
+			}
+			i++
+			out = append(out, s[i])
+		default:
+			if out != nil {
+				out = append(out, s[i])
+			}
+		}
+	}
+	return "", "the closing quote is missing"
+}
+
+// StructuredKey has the parts of a key {client_id}:{sequence}:{nonce}.
+type StructuredKey struct {
+	// Client has at least one byte. It may contain colons.
+	Client string
+	// Sequence is a number that grows with each request of the client.
+	Sequence uint64
+	// Nonce is 16 hex digits (8 bytes), new at each start of the client.
+	Nonce string
+}
+
+// ParseStructuredKey splits {client_id}:{sequence}:{nonce} from the right, so that the client id may contain colons. The
+// sequence is a decimal number below 2^64 without leading zeros. ok is false if key does not have this form; it may
+// still be a valid key.
+func ParseStructuredKey(key string) (k StructuredKey, ok bool) {
+	const nonceChars = 16
+	at := len(key) - nonceChars - 1 // the colon before the nonce
+	if at < 3 || key[at] != ':' {
+		return k, false
+	}
+	nonce := key[at+1:]
+	for i := 0; i < nonceChars; i++ {
+		c := nonce[i]
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') && (c < 'A' || c > 'F') {
+			return k, false
+		}
+	}
+	start := at
+	for start > 0 && key[start-1] >= '0' && key[start-1] <= '9' {
+		start--
+	}
+	digits := key[start:at]
+	// One spelling per number: no leading zeros, and it fits into 64 bits.
+	if len(digits) > 1 && digits[0] == '0' || start < 2 || key[start-1] != ':' {
+		return k, false
+	}
+	sequence, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil {
+		return k, false
+	}
+	return StructuredKey{Client: key[:start-1], Sequence: sequence, Nonce: nonce}, true
+}
