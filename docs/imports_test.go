@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -139,6 +140,25 @@ func allowed(list []string, pkg string) bool {
 	return slices.ContainsFunc(list, func(name string) bool {
 		return covers(name, pkg) || allowed(shorthand[name], pkg)
 	})
+}
+
+// TestArchitectureNamesEveryPackage: a newcomer finds each package of the table in ARCHITECTURE.md, by its path or, below
+// manager/internal/store, by its path there.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range mayImport {
+		pkg := strings.TrimSuffix(name, "/...")
+		short := strings.TrimPrefix(pkg, "manager/internal/store/")
+		if strings.Contains(pkg, "testdata") || pkg == "docs" || pkg == "manager/internal/store/internal" {
+			continue
+		}
+		if !strings.Contains(string(text), "`"+pkg+"`") && !strings.Contains(string(text), "`"+short+"`") {
+			t.Errorf("docs/ARCHITECTURE.md does not name %s", pkg)
+		}
+	}
 }
 
 // TestImportsPointInOneDirection holds all packages to mayImport. That nothing outside of manager

@@ -20,6 +20,10 @@ var (
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
 	diffCase   = regexp.MustCompile(`^envoydiff: (.+)$`)
 	makeTarget = regexp.MustCompile(`^make ([a-z][a-z-]*)`)
+	// Lines of code blocks that run a make target, or a test by its name.
+	indented = regexp.MustCompile(`(?m)^    .*$`)
+	makeLine = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:[A-Z_]+=\S+ )*make ([a-z][a-z/-]*)`)
+	testLine = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:[A-Z_]+=\S+ )*go test .*-run ((?:Test|Benchmark|Fuzz|Example)\w+)`)
 )
 
 // slug is the anchor of a heading, as GitHub makes it.
@@ -80,7 +84,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestNamesInDocuments: the paths, tests and make targets that documents name in code spans are there.
+// TestNamesInDocuments: the paths, tests and make targets that documents name, in code spans and in commands, are there.
 func TestNamesInDocuments(t *testing.T) {
 	var cases strings.Builder
 	tests := map[string]bool{}
@@ -102,6 +106,17 @@ func TestNamesInDocuments(t *testing.T) {
 		}
 	})
 	for name, text := range documents {
+		commands := strings.Join(append(fence.FindAllString(text, -1), indented.FindAllString(text, -1)...), "\n")
+		for _, m := range makeLine.FindAllStringSubmatch(commands, -1) {
+			if !regexp.MustCompile(`(?m)^` + m[1] + `:`).MatchString(makefile) {
+				t.Errorf("%s: the Makefile has no target %s", name, m[1])
+			}
+		}
+		for _, m := range testLine.FindAllStringSubmatch(commands, -1) {
+			if !tests[m[1]] {
+				t.Errorf("%s: there is no test %s", name, m[1])
+			}
+		}
 		for _, m := range spanOf.FindAllStringSubmatch(text, -1) {
 			span := m[1]
 			if f := diffCase.FindStringSubmatch(span); f != nil {
