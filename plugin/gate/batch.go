@@ -17,7 +17,7 @@ const (
 	// maxBatchReplyBytes bounds the answers to a batch that the gate reads: what a manager returns, and
 	// room for the frame and for problems.
 	maxBatchReplyBytes = api.MaxBatchReplyBytes + maxTogether*maxProblemBytes
-	// maxFlying bounds the callouts to one shard that are under way. Calls beyond it go out together
+	// maxInFlight bounds the callouts to one shard that are under way. Calls beyond it go out together
 	// as soon as one of the callouts ends.
 	maxInFlight = 256
 	// maxPatience bounds how long new calls wait for the answer to the callout before them. It counts

@@ -17,8 +17,8 @@ const headerAnswer = "oncegate-answer"
 // headerServiceTime is in every answer that the router got from outside, and in none that it made.
 const headerServiceTime = "x-envoy-upstream-service-time"
 
-// maxFirstBytes bounds the body of an answer that the client gets although it is not recorded. It is a
-// bound because the VM's memory never shrinks.
+// maxClientAnswerBytes bounds the body of an answer that the client gets although it is not recorded,
+// because the VM's memory never shrinks.
 const maxClientAnswerBytes = maxHeldBytes
 
 // clientAnswer is upstream's answer for the client whose request ran.

@@ -179,6 +179,21 @@
 // The host carries replies out after the callback, each within the one before. Too many of
 // them overflow the VM's stack, and the VM and all its streams are lost.
 //
+// # Files in reading order
+//
+//	host.go, plugin.go                     what the gate needs of the proxy; the callbacks of a VM
+//	stream.go, decide.go                   a request's phases, and the decision about it
+//	requestbody.go, bodywatch.go           bodies of requests
+//	reservation.go, outcome.go             attempts, renewals, the ledger's answers
+//	response.go, responsebody.go, result.go  upstream's answer, and what a replay repeats of it
+//	finish.go                              how reservations end
+//	answer.go, encoding.go, ending.go      the gate's own replies
+//	waiters.go, list.go                    duplicates that wait
+//	call.go, reply.go, batch.go, kept.go   calls to the ledger
+//	shard.go, peer.go, trouble.go          what the gate knows of each manager, and logs about it
+//	upstream.go, clientanswer.go           the gate's own upstream calls
+//	stalls.go, trace.go, metrics.go        bodies that stand still, trace headers, metrics
+//
 // # Memory
 //
 // Everything that grows has a bound: waiters (max_waiters), calls to repeat

@@ -7,7 +7,7 @@ import "github.com/oncegate/oncegate/plugin/config"
 const collectBytes = 512 << 10
 
 // OnResponseBody is called for a piece of the answer's body, of size bytes. In
-// phaseCollected the piece is everything that has come.
+// phaseCollecting the piece is everything that has come.
 func (s *Stream) OnResponseBody(size int, end bool) Action {
 	switch s.phase {
 	case phaseHolding, phaseCopying:
@@ -41,8 +41,8 @@ func (s *Stream) OnResponseTrailers() Action {
 	return Continue
 }
 
-// copyBody copies a piece. The host holds the piece in phaseHeld and passes it on in
-// phaseCopied. The end of the answer waits for the ledger in both. If the length is known, the
+// copyBody copies a piece. The host holds the piece in phaseHolding and passes it on in
+// phaseCopying. The end of the answer waits for the ledger in both. If the length is known, the
 // piece with the last byte counts as the end.
 func (s *Stream) copyBody(size int, end bool) Action {
 	a, p := &s.answer, s.plugin

@@ -124,4 +124,14 @@
 // a record fails there. Version 3 is for an outcome whose answer has another version than 1. This program writes none.
 // It reads all of such a record but the answer: it fences, expires and evicts the entry, and a duplicate gets a
 // *store.UnreadableError.
+//
+// # Files in reading order
+//
+//	machine.go                                the state machine, as pure functions
+//	record.go                                 stored entries
+//	ledger.go, run.go, tx.go                  calls and their transactions
+//	unknown.go, batch.go, wait.go             unknown outcomes, batches, waiting
+//	capacity.go, evict.go, share.go, usage.go the window
+//	window.go, pressure.go                    counts of shared engines, what a full window caused
+//	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
 package ledger

@@ -41,11 +41,11 @@ type Options struct {
 	PollInterval time.Duration
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
-	// Quarantine, when set, is for how much longer keys without an entry are refused with ErrQuarantine, also those
-	// that another ledger owns, because the ledger was restored to an older point and what it forgot may have run; 0
-	// when that is over.
+	// Quarantine, when set, returns how much longer a reserve of a key without an entry gets ErrQuarantine; 0: it does
+	// not. It is for a ledger that was restored to an older point, because the work of keys that it has forgotten may
+	// have run. It also holds for keys that another ledger owns.
 	Quarantine func() time.Duration
-	// Longest, when set, learns for how long entries are remembered that requests ask for.
+	// Longest, when set, learns the longest time for which a request wants its entry to be remembered.
 	Longest *Longest
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker

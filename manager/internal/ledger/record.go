@@ -74,8 +74,8 @@ func (r *record) setUnknown(asked, own time.Duration) {
 	r.unknown = int64((max(asked, 0) + time.Millisecond - 1) / time.Millisecond)
 }
 
-// remembered is for how many milliseconds after its last change the record keeps its key from running. It is rounded
-// up to seconds, so that the longest of many rarely changes.
+// remembered returns for how many milliseconds after its last change the record keeps its key from running. It rounds
+// up to seconds, so that the maximum over all records rarely changes.
 func (r *record) remembered() int64 {
 	ms := r.expires - r.touched
 	if r.state == api.StatePending {

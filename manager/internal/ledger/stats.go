@@ -125,7 +125,7 @@ type Stats struct {
 	// EvictedAge is the age of the entry that was evicted last: how long the window really remembers. 0 if there was
 	// none.
 	EvictedAge time.Duration
-	// Bare counts outcomes that were recorded without their answer for lack of room.
+	// WithoutAnswer counts outcomes that were recorded without their answer for lack of room.
 	WithoutAnswer uint64
 	// WaitsRefused counts reserves that were answered pending because too many waited. WaitsTimedOut counts those whose
 	// wait ended without a result.

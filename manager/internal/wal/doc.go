@@ -92,6 +92,16 @@
 //
 // docs/RATIONALE.md has the measurements and the rejected options.
 //
+// # Files in reading order
+//
+//	format.go                                 headers and records, byte by byte
+//	log.go, commit.go                         appends, waits, group commits
+//	segment.go, prepare.go                    segment files, reserved and filled ahead
+//	files.go, scan.go, recover.go, restore.go Open
+//	snapshot.go, records.go                   what replaces records, and how they are read back
+//	ship.go, importer.go                      copies of the log in another place
+//	verify.go, verify_segments.go, dump.go    offline tools
+//
 // # Bounds
 //
 // Options bounds the size of a record, of a segment and of the queue. When the queue is full, or the next segment is

@@ -11,19 +11,19 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
 
-// Importer writes the files of a log that nobody has open: a copy of another one, with
-// an id of its own. Its owner calls Snapshot, if there is one, then Segment and
-// Append for each segment and record in order, and Finish. After an error the
-// directory is of no use.
+// Importer writes the files of a new log that is a copy of another one, with an id of its
+// own. Its owner calls Snapshot, if there is one, then Segment and Append for each segment
+// and record in order, and Finish. After an error the directory must not be used.
 //
-// There must be a segment, even an empty one: a log without any cannot be opened.
+// At least one segment is needed, even an empty one: a log without a segment cannot be
+// opened.
 type Importer struct {
 	fs   vfs.FS
 	dir  string
 	id   logID
 	seed uint32
 
-	snap     *SnapshotWriter // that is being written
+	snap     *SnapshotWriter // the snapshot that is being written, nil if none is
 	file     vfs.File        // of the segment
 	capacity int64
 	number   uint64
@@ -32,7 +32,7 @@ type Importer struct {
 	next     uint64 // sequence number of the next record; 0 before the first segment
 }
 
-// NewImporter begins in an empty directory that exists. fs is nil for the system's.
+// NewImporter starts a log in dir, which must exist and be empty. A nil fs means vfs.OS().
 func NewImporter(fs vfs.FS, dir string) (*Importer, error) {
 	if fs == nil {
 		fs = vfs.OS()
@@ -52,8 +52,8 @@ func NewImporter(fs vfs.FS, dir string) (*Importer, error) {
 	return im, nil
 }
 
-// Snapshot begins the snapshot that stands for the records up to seq; those from keep on
-// are to come as well. AddSnapshot adds its records, and Segment ends it.
+// Snapshot begins the snapshot that replaces the records up to seq. The records from keep on
+// must be appended, too. AddSnapshot adds the snapshot's records, and Segment ends it.
 func (im *Importer) Snapshot(ctx context.Context, seq, keep uint64, at time.Time) error {
 	file, err := im.fs.Create(path.Join(im.dir, snapshotName(seq)))
 	if err != nil {
@@ -67,8 +67,8 @@ func (im *Importer) Snapshot(ctx context.Context, seq, keep uint64, at time.Time
 // AddSnapshot adds a record to the snapshot.
 func (im *Importer) AddSnapshot(record []byte) error { return im.snap.Add(record) }
 
-// Segment ends the segment before, and begins one whose first record has the sequence
-// number first, which must follow the last record. Numbers must grow by one.
+// Segment ends the previous segment and begins one whose first record has sequence number
+// first, which must follow the last record. Segment numbers must grow by one.
 func (im *Importer) Segment(number, first uint64, capacity int64) error {
 	if capacity < minSegmentBytes || capacity > maxSegmentBytes || first == 0 {
 		return fmt.Errorf("wal: segment %d with first sequence %d and capacity %d", number, first, capacity)
