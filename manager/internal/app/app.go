@@ -204,7 +204,7 @@ func (a *app) start(ctx context.Context) error {
 	return nil
 }
 
-// extended logs that the leases got the time of a downtime again.
+// extended logs that leases and reservations got the time of a downtime back.
 func (a *app) extended(r downtime.Report) {
 	a.downtimes.Inc()
 	args := []any{"took_ms", r.Took.Milliseconds()}
@@ -214,7 +214,7 @@ func (a *app) extended(r downtime.Report) {
 	for name, n := range r.Extended {
 		args = append(args, name, n)
 	}
-	a.log.Warn("after a downtime, what was leased out has the time again that it had left", args...)
+	a.log.Warn("after a downtime, leases and reservations have their remaining time again", args...)
 }
 
 func (a *app) goRun(f func()) {
@@ -332,7 +332,7 @@ func (a *app) reload(ctx context.Context) {
 
 func (a *app) reloaded(what string, err error) {
 	if err != nil {
-		a.log.Error(what+" not reloaded, what was there stays", "error", err.Error())
+		a.log.Error(what+" not reloaded, the previous one stays in use", "error", err.Error())
 		return
 	}
 	a.log.Info(what + " reloaded")

@@ -90,7 +90,7 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 	opts.Log.OnBatch = m.batch
 	opts.Log.OnSpace = func(err error) {
 		if err != nil {
-			log.Error("the disk is full: what changes something is refused once the reserved space is used up", "error", err.Error())
+			log.Error("the disk is full: calls that change something are refused once the reserved space is used up", "error", err.Error())
 			return
 		}
 		log.Info("the disk has space again")

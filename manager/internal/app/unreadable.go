@@ -9,9 +9,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// logUnreadable tells of each record that cannot be read once.
+// logUnreadable logs each record that cannot be read once, up to unread.MaxKnown records.
 func (a *app) logUnreadable(ctx context.Context) {
-	told := 0
+	logged := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -19,8 +19,8 @@ func (a *app) logUnreadable(ctx context.Context) {
 		case u := <-a.unreadable.News():
 			a.log.Error("a record cannot be read; it is left as it is, and everything else goes on",
 				"collection", string(u.Collection), "key", u.Key, "reason", u.Reason)
-			if told++; told == unread.MaxKnown {
-				a.log.Error("no more records that cannot be read are told of; oncegate unreadable list has all of them", "told", told)
+			if logged++; logged == unread.MaxKnown {
+				a.log.Error("further unreadable records are not logged; oncegate unreadable list has all of them", "logged", logged)
 			}
 		}
 	}

@@ -26,7 +26,7 @@ func siteOnDisk(t *testing.T, fs *faultfs.FS) *site {
 	return newSite(t, siteOptions{store: st})
 }
 
-// TestFullDisk: what changes something is refused, what does not is answered,
+// TestFullDisk: calls that change something are refused, other calls are answered,
 // and space that comes back is enough.
 func TestFullDisk(t *testing.T) {
 	fs := &faultfs.FS{}
