@@ -98,7 +98,7 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 # --- tests and checks -------------------------------------------------------------------------------------------------
 
 # Generous: a machine that runs tests is shared, and a hang is caught all the same.
-TEST_TIMEOUT ?= 30m
+TEST_TIMEOUT ?= 50m
 
 .PHONY: test
 test: test-deps build guests build/python ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
