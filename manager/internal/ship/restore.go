@@ -83,7 +83,7 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 	if o.Log == "" {
 		o.Log = LedgerLog
 	}
-	o.Store = &retrying{Store: o.Store, tries: tries, timeout: tryTimeout}
+	o.Store = &retrying{Store: o.Store, tries: restoreTries, timeout: tryTimeout}
 	if err := makeEmpty(o.Dir); err != nil {
 		return nil, err
 	}

@@ -28,6 +28,8 @@ const (
 
 	tryTimeout = 30 * time.Second // of one request
 	tries      = 4
+	// A restore reads many objects, and begins again when one of them cannot be read.
+	restoreTries = 8
 	// alarmEvery is how often a failure that goes on is logged.
 	alarmEvery = time.Minute
 )
