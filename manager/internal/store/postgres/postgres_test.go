@@ -1,7 +1,6 @@
 package postgres
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -27,22 +26,6 @@ func open(t *testing.T, srv *servers.Server) *Store {
 		}
 	})
 	return s
-}
-
-func put(ctx context.Context, s store.Store, key, value string) error {
-	return s.Update(ctx, func(tx store.Tx) error {
-		return tx.Put("things", key, []byte(value), store.Entry{Index: "byname", SortKey: key})
-	})
-}
-
-func get(ctx context.Context, s store.Store, key string) (string, error) {
-	var v string
-	err := s.View(ctx, func(tx store.Tx) error {
-		b, err := tx.Get("things", key)
-		v = string(b)
-		return err
-	})
-	return v, err
 }
 
 func TestManagersMigrateTogether(t *testing.T) {
@@ -106,7 +89,7 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 		wg.Go(func() {
 			for i := range 100000 {
 				key := fmt.Sprintf("w%d-%d", w, i%20)
-				if err := put(t.Context(), s, key, fmt.Sprint(i)); err != nil {
+				if err := storetest.Put(t.Context(), s, key, fmt.Sprint(i)); err != nil {
 					return
 				}
 				mu.Lock()
@@ -125,16 +108,16 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 	<-enough
 	srv.Kill()
 	wg.Wait()
-	if err := put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnavailable) {
+	if err := storetest.Put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnavailable) {
 		t.Fatalf("with the server gone: error %v", err)
 	}
 	if err := srv.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for key, want := range acked {
-		got, err := get(t.Context(), s, key)
+		got, err := storetest.Get(t.Context(), s, key)
 		for errors.Is(err, store.ErrUnavailable) { // the pool still holds broken connections
-			got, err = get(t.Context(), s, key)
+			got, err = storetest.Get(t.Context(), s, key)
 		}
 		if err != nil {
 			t.Fatalf("%s: %v", key, err)
@@ -184,7 +167,7 @@ func TestWakeUpsReachOtherManagersAndComeBack(t *testing.T) {
 func TestDeadlockRunsAgain(t *testing.T) {
 	s := open(t, servers.Postgres(t))
 	for _, key := range []string{"a", "b"} {
-		if err := put(t.Context(), s, key, "0"); err != nil {
+		if err := storetest.Put(t.Context(), s, key, "0"); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -216,7 +199,7 @@ func TestDeadlockRunsAgain(t *testing.T) {
 		t.Errorf("%d runs, want one that ran again", n)
 	}
 	for key, want := range map[string]string{"a": "02", "b": "01"} {
-		if v, err := get(t.Context(), s, key); err != nil || v != want {
+		if v, err := storetest.Get(t.Context(), s, key); err != nil || v != want {
 			t.Errorf("%s: %q, %v, want %q", key, v, err, want)
 		}
 	}
@@ -226,7 +209,7 @@ func TestDeadlockRunsAgain(t *testing.T) {
 // gets through all the same, because its later runs lock.
 func TestBusyRecordIsLocked(t *testing.T) {
 	s := open(t, servers.Postgres(t))
-	if err := put(t.Context(), s, "busy", "0"); err != nil {
+	if err := storetest.Put(t.Context(), s, "busy", "0"); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"busy", "absent"} {
@@ -238,7 +221,7 @@ func TestBusyRecordIsLocked(t *testing.T) {
 				return err
 			}
 			change := func() {
-				if err := put(t.Context(), s, key, fmt.Sprint(runs)); err != nil {
+				if err := storetest.Put(t.Context(), s, key, fmt.Sprint(runs)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -260,7 +243,7 @@ func TestBusyRecordIsLocked(t *testing.T) {
 // its index entries.
 func TestAssumedAbsence(t *testing.T) {
 	s := open(t, servers.Postgres(t))
-	if err := put(t.Context(), s, "old", "1"); err != nil {
+	if err := storetest.Put(t.Context(), s, "old", "1"); err != nil {
 		t.Fatal(err)
 	}
 	runs := 0
@@ -283,7 +266,7 @@ func TestAssumedAbsence(t *testing.T) {
 		t.Fatalf("index %v, %v", hits, err)
 	}
 	for key, want := range map[string]string{"old": "2", "new": "3"} {
-		if v, err := get(t.Context(), s, key); err != nil || v != want {
+		if v, err := storetest.Get(t.Context(), s, key); err != nil || v != want {
 			t.Errorf("%s: %q, %v, want %q", key, v, err, want)
 		}
 	}
@@ -332,7 +315,7 @@ func TestRefusalOfWhatNeverWas(t *testing.T) {
 func TestClaimersSkipLockedRecords(t *testing.T) {
 	s := open(t, servers.Postgres(t))
 	for i := range 6 {
-		if err := put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
+		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
 			t.Fatal(err)
 		}
 	}

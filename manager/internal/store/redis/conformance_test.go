@@ -1,26 +1,16 @@
 package redis
 
 import (
-	"fmt"
-	"sync/atomic"
+	"context"
 	"testing"
 
-	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 func TestConformance(t *testing.T) {
 	srv := servers.Redis(t)
-	var n atomic.Int64
-	storetest.Run(t, func(*testing.T) storetest.Opener {
-		namespace := fmt.Sprintf("suite-%d", n.Add(1))
-		return func(t *testing.T) store.Store {
-			s, err := Open(t.Context(), Options{URL: srv.URL, Namespace: namespace})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return s
-		}
+	storetest.RunServer(t, func(ctx context.Context, name string) (*Store, error) {
+		return Open(ctx, Options{URL: srv.URL, Namespace: name})
 	})
 }

@@ -39,22 +39,6 @@ func open(t *testing.T, url string) *Store {
 	return s
 }
 
-func put(ctx context.Context, s store.Store, key, value string) error {
-	return s.Update(ctx, func(tx store.Tx) error {
-		return tx.Put("things", key, []byte(value), store.Entry{Index: "byname", SortKey: key})
-	})
-}
-
-func get(ctx context.Context, s store.Store, key string) (string, error) {
-	var v string
-	err := s.View(ctx, func(tx store.Tx) error {
-		b, err := tx.Get("things", key)
-		v = string(b)
-		return err
-	})
-	return v, err
-}
-
 func TestRefusesAServerThatEvicts(t *testing.T) {
 	srv := servers.Redis(t, "--maxmemory-policy", "allkeys-lru")
 	_, err := Open(t.Context(), Options{URL: srv.URL})
@@ -110,7 +94,7 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 		wg.Go(func() {
 			for i := range 100000 {
 				key, value := fmt.Sprintf("w%d-%d", w, i%50), fmt.Sprint(i)
-				if err := put(t.Context(), s, key, value); err != nil {
+				if err := storetest.Put(t.Context(), s, key, value); err != nil {
 					return
 				}
 				mu.Lock()
@@ -129,14 +113,14 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 	<-enough
 	srv.Kill()
 	wg.Wait()
-	if err := put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnavailable) {
+	if err := storetest.Put(t.Context(), s, "x", "y"); !errors.Is(err, store.ErrUnavailable) {
 		t.Fatalf("with the server gone: error %v", err)
 	}
 	if err := srv.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for key, value := range acked {
-		got, err := get(t.Context(), s, key)
+		got, err := storetest.Get(t.Context(), s, key)
 		if err != nil {
 			t.Fatalf("%s: %v", key, err)
 		}
@@ -178,19 +162,19 @@ func TestWakeUpsComeBackAfterAReconnect(t *testing.T) {
 func TestFullServerRefusesWritesAndHeals(t *testing.T) {
 	srv := servers.Redis(t)
 	s := open(t, srv.URL)
-	if err := put(t.Context(), s, "before", "1"); err != nil {
+	if err := storetest.Put(t.Context(), s, "before", "1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(t.Context(), s, "refused", "1"); !errors.Is(err, store.ErrNoSpace) {
+	if err := storetest.Put(t.Context(), s, "refused", "1"); !errors.Is(err, store.ErrNoSpace) {
 		t.Fatalf("error %v", err)
 	}
-	if v, err := get(t.Context(), s, "before"); err != nil || v != "1" {
+	if v, err := storetest.Get(t.Context(), s, "before"); err != nil || v != "1" {
 		t.Fatalf("reading while full: %q, %v", v, err)
 	}
-	if _, err := get(t.Context(), s, "refused"); !errors.Is(err, store.ErrNotFound) {
+	if _, err := storetest.Get(t.Context(), s, "refused"); !errors.Is(err, store.ErrNotFound) {
 		t.Fatalf("a refused write is half there: %v", err)
 	}
 	if n, err := s.Len(t.Context(), "things", "byname"); err != nil || n != 1 {
@@ -199,7 +183,7 @@ func TestFullServerRefusesWritesAndHeals(t *testing.T) {
 	if err := s.rdb.ConfigSet(t.Context(), "maxmemory", "0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(t.Context(), s, "after", "1"); err != nil {
+	if err := storetest.Put(t.Context(), s, "after", "1"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -227,7 +211,7 @@ func TestUnreadableRecord(t *testing.T) {
 func TestStrangersInAnIndex(t *testing.T) {
 	s := open(t, servers.Redis(t).URL)
 	for i := range 30 {
-		if err := put(t.Context(), s, fmt.Sprintf("k%02d", i), ""); err != nil {
+		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%02d", i), ""); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.rdb.ZAdd(t.Context(), s.indexKey("things", "byname"), goredis.Z{Member: fmt.Sprintf("k%02d no terminator", i/10)}).Err(); err != nil {
@@ -253,7 +237,7 @@ func TestStrangersInAnIndex(t *testing.T) {
 func TestClaimersOfOneProcessNeverMeet(t *testing.T) {
 	s := open(t, servers.Redis(t).URL)
 	for i := range 10 {
-		if err := put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
+		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%d", i), ""); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -81,26 +82,26 @@ func eventually(t *testing.T, what string, ok func() bool) {
 // TestStopsWhileTheServerMayEvict: the policy may change long after the start.
 func TestStopsWhileTheServerMayEvict(t *testing.T) {
 	s, log, operator := openChecked(t, servers.Redis(t).URL, 5*time.Millisecond)
-	if err := put(t.Context(), s, "k", "1"); err != nil {
+	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		setPolicy(t, operator, "volatile-lru")
 		eventually(t, "the store stops", func() bool {
-			err := put(t.Context(), s, "k", "2")
+			err := storetest.Put(t.Context(), s, "k", "2")
 			if err != nil && !refusedFor(err, "volatile-lru") {
 				t.Fatal(err)
 			}
 			return err != nil
 		})
-		if _, err := get(t.Context(), s, "k"); !refusedFor(err, "volatile-lru") {
+		if _, err := storetest.Get(t.Context(), s, "k"); !refusedFor(err, "volatile-lru") {
 			t.Errorf("View: %v", err)
 		}
 		if _, err := s.Len(t.Context(), "things", ""); !refusedFor(err, "volatile-lru") {
 			t.Errorf("Len: %v", err)
 		}
 		setPolicy(t, operator, "noeviction")
-		eventually(t, "the store goes on", func() bool { return put(t.Context(), s, "k", "3") == nil })
+		eventually(t, "the store goes on", func() bool { return storetest.Put(t.Context(), s, "k", "3") == nil })
 	}
 	if a, b := log.count("level=ERROR"), log.count("used again"); a != 2 || b != 2 {
 		t.Errorf("logged %d times that it stops, %d times that it goes on", a, b)
@@ -115,7 +116,7 @@ func TestStopsWhileTheServerMayEvict(t *testing.T) {
 // from one connection to the next.
 func TestNewConnectionsAreChecked(t *testing.T) {
 	s, _, operator := openChecked(t, servers.Redis(t).URL, time.Hour)
-	if err := put(t.Context(), s, "k", "1"); err != nil {
+	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
 	}
 	setPolicy(t, operator, "allkeys-random")
@@ -125,16 +126,16 @@ func TestNewConnectionsAreChecked(t *testing.T) {
 		}
 	}
 	eventually(t, "a new connection is refused", func() bool {
-		err := put(t.Context(), s, "k", "2") // the first may find its connection gone
+		err := storetest.Put(t.Context(), s, "k", "2") // the first may find its connection gone
 		return refusedFor(err, "allkeys-random")
 	})
 	for range 3 {
-		if _, err := get(t.Context(), s, "k"); !refusedFor(err, "allkeys-random") {
+		if _, err := storetest.Get(t.Context(), s, "k"); !refusedFor(err, "allkeys-random") {
 			t.Errorf("View: %v", err)
 		}
 	}
 	setPolicy(t, operator, "noeviction")
-	eventually(t, "the store goes on", func() bool { return put(t.Context(), s, "k", "3") == nil })
+	eventually(t, "the store goes on", func() bool { return storetest.Put(t.Context(), s, "k", "3") == nil })
 	// The subscription, too, is back.
 	w := s.Watch("topic")
 	defer w.Stop()
@@ -168,7 +169,7 @@ func TestServerThatHidesItsSettings(t *testing.T) {
 	if log.count("does not show its settings") != 1 {
 		t.Error("nothing was logged")
 	}
-	if err := put(t.Context(), s, "k", "1"); err != nil {
+	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
 		t.Fatal(err)
 	}
 	// Once they are shown they count.
@@ -176,7 +177,7 @@ func TestServerThatHidesItsSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	setPolicy(t, operator, "allkeys-lfu")
-	eventually(t, "the store stops", func() bool { return refusedFor(put(t.Context(), s, "k", "2"), "allkeys-lfu") })
+	eventually(t, "the store stops", func() bool { return refusedFor(storetest.Put(t.Context(), s, "k", "2"), "allkeys-lfu") })
 }
 
 // TestHidden: an answer that says "not now" must not pass for one that says
