@@ -26,6 +26,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -79,7 +80,8 @@ type app struct {
 	hangup   <-chan os.Signal
 
 	unreadable *unread.Tracker
-	quarantine *quarantine.Quarantine // nil when the ledger takes new keys
+	quarantine *quarantine.Quarantine // nil when the ledger and all logs take new keys
+	shipper    *ship.Shipper          // nil when nothing is shipped
 
 	store     store.Store
 	shard     *shard.Keeper
@@ -130,6 +132,9 @@ func (a *app) start(ctx context.Context) error {
 			return err
 		}
 		a.store = opened
+		if shipped, ok := opened.(*shippedStore); ok {
+			a.shipper = shipped.shipper
+		}
 	}
 	a.downtimes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "oncegate_downtimes_total", Help: "How often leases were extended, because no manager had served for a while.",
@@ -158,6 +163,7 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.openLogs(ctx); err != nil {
 		return err
 	}
+	a.startShipping()
 	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Auth = a.version, a.log, a.auth
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
@@ -406,6 +412,7 @@ func (a *app) close() error {
 	if a.queue != nil {
 		a.queue.Close()
 	}
+	a.stopShipping()
 	a.closeLogs()
 	var err error
 	if a.store != nil {

@@ -130,6 +130,5 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		return st, nil
 	}
 	shipper.Add(ship.LedgerLog, st.Log(), false)
-	shipper.Start()
 	return &shippedStore{st, shipper}, nil
 }

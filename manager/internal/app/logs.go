@@ -6,10 +6,11 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/ship"
 )
 
 // logsDir is where the engine wal keeps logs, each in a directory of its own.
-const logsDir = "logs"
+const logsDir = ship.NamedDir
 
 // openLogs opens the logs of an engine that keeps some.
 func (a *app) openLogs(ctx context.Context) error {
@@ -18,9 +19,19 @@ func (a *app) openLogs(ctx context.Context) error {
 		a.logs = logs.None{Engine: s.Store}
 		return nil
 	}
-	engine, err := walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), walogs.Options{MaxLogs: s.MaxLogs, Logger: a.log})
+	opts := walogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}
+	if a.shipper != nil {
+		opts.Follower = a.shipper
+	}
+	if a.quarantine != nil {
+		opts.Quarantine = a.quarantine.Log
+	}
+	engine, err := walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)
 	if err != nil {
 		return err
+	}
+	if a.shipper != nil {
+		a.shipper.FollowNamed()
 	}
 	a.logs = engine
 	return nil

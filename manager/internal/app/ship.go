@@ -40,18 +40,27 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	return shipper, reg.Register(shipper.Metrics())
 }
 
-// shippedStore is a store whose log is shipped until it is closed.
+// startShipping ships the logs that were opened.
+func (a *app) startShipping() {
+	if a.shipper != nil {
+		a.shipper.Start()
+	}
+}
+
+// stopShipping ships what is new, for a while. The logs must be open still.
+func (a *app) stopShipping() {
+	if a.shipper == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
+	defer cancel()
+	a.shipper.Close(ctx)
+}
+
+// shippedStore is a store whose log is shipped.
 type shippedStore struct {
 	*mem.Store
 	shipper *ship.Shipper
-}
-
-// Close ships what is new, for a while, and closes the store.
-func (s *shippedStore) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), lastShipment)
-	defer cancel()
-	s.shipper.Close(ctx)
-	return s.Store.Close()
 }
 
 // refusePartial fails on a directory in which a restore was cut off: it would be an empty
@@ -77,8 +86,14 @@ func (a *app) openQuarantine() error {
 	if err != nil {
 		return err
 	}
-	if left := q.Remaining(); left > 0 {
+	if q.Longest() > 0 {
 		a.quarantine = q
+	}
+	if left := q.Longest(); left > q.Remaining() {
+		a.log.Warn("logs were restored to an older point: ids that they do not know are refused until what they forgot would have left their windows",
+			"longest_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
+	}
+	if left := q.Remaining(); left > 0 {
 		a.log.Warn("the ledger was restored to an older point: new keys are refused until what it forgot would have expired",
 			"remaining_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
 	}
@@ -93,7 +108,7 @@ func (a *app) watchQuarantine(ctx context.Context) {
 	a.quarantine.Run(ctx, func(err error) {
 		a.log.Warn("the quarantine's remaining time was not saved; a restart counts more of it than it must", "error", err.Error())
 	})
-	if a.quarantine.Remaining() == 0 {
-		a.log.Info("the quarantine is over: new keys are taken again")
+	if a.quarantine.Longest() == 0 {
+		a.log.Info("the quarantine is over: new keys and ids are taken again")
 	}
 }

@@ -7,10 +7,13 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -36,8 +39,8 @@ Makes a data directory from what a manager shipped with --ship-to. No manager ne
   --from        the place: s3://BUCKET/PREFIX or file:///DIR
   --data-dir    the new data directory; must be absent or empty
   --at          restore the state of this time, as 2006-01-02T15:04:05Z (default the newest)
-  --quarantine  for how long a manager on the new directory refuses keys that it does not know, as 5m;
-                0s: not at all (default the longest time for which a key of the manager that shipped was to be remembered)
+  --quarantine  for how long a manager on the new directory refuses keys that it does not know, and its logs ids, as 5m;
+                0s: not at all (default the longest time for which a key was to be remembered, and for each log its window)
 `
 
 func restoreMain(ctx context.Context, env Environment, args []string) error {
@@ -105,7 +108,7 @@ func placeOf(from string, env Environment) (object.Store, error) {
 }
 
 func restore(ctx context.Context, env Environment, o restoreOptions) error {
-	var kept, longest time.Duration
+	var kept, longest, longestWindow time.Duration
 	r, err := ship.Restore(ctx, ship.RestoreOptions{
 		Store: o.from, Dir: o.dataDir, At: o.at,
 		Check: func(e wal.Entry) error {
@@ -117,6 +120,7 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 			})
 			return err
 		},
+		CheckNamed: walogs.NewCheck,
 		Prepare: func(dir string, r *ship.Report) error {
 			// Entries from before the manager shipped may have asked for more.
 			longest = max(longest, r.LongestTTL)
@@ -124,10 +128,24 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 			if o.given {
 				kept = o.quarantine
 			}
-			if kept == 0 {
+			record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, Logs: make(map[string]int64)}
+			for _, l := range slices.Concat(r.Logs, r.Forgotten) {
+				window := l.LongestTTL
+				if window == 0 {
+					window = logs.DefaultConfig().Window
+				}
+				longestWindow = max(longestWindow, window)
+				if o.given {
+					window = o.quarantine
+				}
+				if window > 0 {
+					record.Logs[l.Name] = window.Milliseconds()
+				}
+			}
+			if record.Remaining == 0 && len(record.Logs) == 0 {
 				return nil
 			}
-			return quarantine.Write(dir, quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At})
+			return quarantine.Write(dir, record)
 		},
 	})
 	var dir *ship.DirError
@@ -139,11 +157,22 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 	}
 	fmt.Fprintf(env.Stdout, "restored %s to sequence %d, as of %s: %d records from %d objects in %d ms\n",
 		o.dataDir, r.Sequence, r.At.UTC().Format(time.RFC3339Nano), r.Records, r.Objects, r.Took.Milliseconds())
+	for _, l := range r.Logs {
+		fmt.Fprintf(env.Stdout, "restored log %q to sequence %d, as of %s: %d records from %d objects\n",
+			l.Name, l.Sequence, l.At.UTC().Format(time.RFC3339Nano), l.Records, l.Objects)
+	}
 	if o.given && kept < longest {
 		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which keys were remembered: a retry of a key that was forgotten may run again\n", kept, longest)
 	}
 	if kept > 0 {
 		fmt.Fprintf(env.Stdout, "a manager on it refuses keys that it does not know for the first %v in which it serves\n", kept)
+	}
+	switch {
+	case longestWindow == 0:
+	case o.given && o.quarantine < longestWindow:
+		fmt.Fprintf(env.Stdout, "warning: --quarantine %v is shorter than %v, for which logs remembered ids: a retry of an entry that was forgotten is appended again\n", o.quarantine, longestWindow)
+	case !o.given:
+		fmt.Fprintf(env.Stdout, "its logs refuse ids that they do not know for as long as their windows, at most %v\n", longestWindow)
 	}
 	return nil
 }

@@ -5,16 +5,23 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sort"
 	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -50,21 +57,21 @@ func walMain(ctx context.Context, env Environment, args []string) error {
 	if !ok {
 		return settings.Usagef("command %q: must be verify, dump or stats", args[0])
 	}
-	fs := flag.NewFlagSet("wal", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	fs.StringVar(&o.dataDir, "data-dir", "", "directory of the log")
+	flags := flag.NewFlagSet("wal", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&o.dataDir, "data-dir", "", "directory of the log")
 	if args[0] == "dump" {
-		fs.BoolVar(&o.values, "values", false, "print values as well, in base64")
+		flags.BoolVar(&o.values, "values", false, "print values as well, in base64")
 	}
-	if err := fs.Parse(args[1:]); err != nil {
+	if err := flags.Parse(args[1:]); err != nil {
 		if err == flag.ErrHelp {
 			walHelp(env.Stdout)
 			return nil
 		}
 		return settings.Usagef("%v", err)
 	}
-	if fs.NArg() > 0 {
-		return settings.Usagef("unexpected argument %q", fs.Arg(0))
+	if flags.NArg() > 0 {
+		return settings.Usagef("unexpected argument %q", flags.Arg(0))
 	}
 	if o.dataDir == "" {
 		return settings.Usagef("--data-dir: is missing; must be the directory of a log")
@@ -86,29 +93,92 @@ func walHelp(w io.Writer) {
 }
 
 // walVerify says what a manager would do with the directory: start, start and refuse
-// the keys of some records, or not start.
+// the keys of some records, or not start. The directory is a manager's, with its named logs, that of
+// one named log, or that of all.
 func walVerify(ctx context.Context, env Environment, o walOptions) error {
 	records := newRecordCheck()
-	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: records.entry})
+	dirs, err := namedLogs(o.dataDir)
 	if err != nil {
 		return err
 	}
-	for _, c := range report.Complaints {
-		fmt.Fprintln(env.Stdout, c)
+	var ok []string
+	var damaged []string
+	verify := func(dir, what string, check func(wal.Entry) error) error {
+		report, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: check})
+		if err != nil {
+			return err
+		}
+		for _, c := range report.Complaints {
+			fmt.Fprintln(env.Stdout, c)
+		}
+		if report.Damaged() {
+			damaged = append(damaged, dir)
+		}
+		ok = append(ok, fmt.Sprintf("ok: %s%d records in %d segments, %d in the snapshot\n", what, report.Records, report.Segments, report.SnapshotRecords))
+		return nil
+	}
+	err = verify(o.dataDir, "", eitherCheck(o.dataDir, records.entry))
+	if err != nil && !(errors.Is(err, wal.ErrNoLog) && len(dirs) > 0) {
+		return err
+	}
+	for _, dir := range dirs {
+		name := filepath.Base(dir)
+		if err := verify(dir, fmt.Sprintf("log %q: ", name), walogs.NewCheck(name)); err != nil && !errors.Is(err, wal.ErrNoLog) {
+			return err
+		}
 	}
 	lines, unreadable := records.found()
 	for _, line := range lines {
 		fmt.Fprintln(env.Stdout, line)
 	}
-	if report.Damaged() {
-		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", o.dataDir)
+	switch len(damaged) {
+	case 0:
+	case 1:
+		return fmt.Errorf("%s is damaged; a manager would refuse to start on it", damaged[0])
+	default:
+		return fmt.Errorf("%s are damaged; a manager would refuse to start on them", strings.Join(damaged, ", "))
 	}
 	if unreadable > 0 {
 		return &exitError{exitUnreadable, fmt.Sprintf("%s has records that cannot be read: %d; a manager starts on it, answers calls that name one of these with record-unreadable, and serves everything else",
 			o.dataDir, unreadable)}
 	}
-	fmt.Fprintf(env.Stdout, "ok: %d records in %d segments, %d in the snapshot\n", report.Records, report.Segments, report.SnapshotRecords)
+	fmt.Fprint(env.Stdout, strings.Join(ok, ""))
 	return nil
+}
+
+// eitherCheck checks the records of a manager's own log by ledger, and those of a named log as such.
+// The first record tells which one the directory has.
+func eitherCheck(dir string, ledger func(wal.Entry) error) func(wal.Entry) error {
+	var check func(wal.Entry) error
+	return func(e wal.Entry) error {
+		if check == nil {
+			check = ledger
+			if abs, err := filepath.Abs(dir); err == nil && walogs.IsRecord(e) {
+				check = walogs.NewCheck(filepath.Base(abs))
+			}
+		}
+		return check(e)
+	}
+}
+
+// namedLogs lists the directories of named logs in a manager's directory, or in that of its named
+// logs.
+func namedLogs(dir string) ([]string, error) {
+	top := filepath.Join(dir, ship.NamedDir)
+	if abs, err := filepath.Abs(dir); err == nil && filepath.Base(abs) == ship.NamedDir {
+		top = dir
+	}
+	entries, err := os.ReadDir(top)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() && logs.CheckName(e.Name()) == nil {
+			dirs = append(dirs, filepath.Join(top, e.Name()))
+		}
+	}
+	return dirs, err
 }
 
 // exitUnreadable is the exit code for records that cannot be read.
@@ -116,7 +186,7 @@ const exitUnreadable = 3
 
 func walStats(ctx context.Context, env Environment, o walOptions) error {
 	var me shard.Identity
-	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: func(e wal.Entry) error {
+	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: eitherCheck(o.dataDir, func(e wal.Entry) error {
 		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
 				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read tells nothing
@@ -124,7 +194,7 @@ func walStats(ctx context.Context, env Environment, o walOptions) error {
 			return nil
 		})
 		return err
-	}})
+	})})
 	if err != nil {
 		return err
 	}

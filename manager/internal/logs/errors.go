@@ -2,6 +2,7 @@ package logs
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -92,6 +93,14 @@ func NotWritten() error {
 // Unsupported is for engines that keep no logs.
 func Unsupported(engine string) error {
 	return refusal(501, api.CodeLogsUnsupported, "No logs", "the engine %s keeps no logs; the engine wal does (--store wal)", engine)
+}
+
+// Quarantined is for an id that the log does not know, and may have forgotten.
+func Quarantined(left time.Duration) error {
+	e := refusal(503, api.CodeQuarantine, "Quarantine",
+		"this log was restored to an older point and may have forgotten this id; it takes no new ids until what it forgot would have left the window; nothing was written")
+	e.P.RetryAfterSeconds = int((left + time.Second - 1) / time.Second)
+	return e
 }
 
 func mismatch() error {

@@ -39,6 +39,9 @@ func NewState(name string, key HashKey, c Config) *State {
 type Batch struct {
 	items  []prepared
 	atomic bool
+	// Quarantine is for how much longer ids that the log does not know are refused, since it may
+	// have forgotten them.
+	Quarantine time.Duration
 	// Outcomes are the answers, once Judge was called.
 	Outcomes []Outcome
 	// Accepted are the entries to write, First the number of the first of them.
@@ -67,7 +70,7 @@ func (s *State) Judge(b *Batch, now int64) {
 	refused := false
 	for i := range b.items {
 		p := &b.items[i]
-		b.Outcomes[i] = s.judge(p)
+		b.Outcomes[i] = s.judge(p, b.Quarantine)
 		o := &b.Outcomes[i]
 		if o.Err != nil {
 			refused = true
@@ -146,7 +149,7 @@ func (s *State) expire(n int) {
 	}
 }
 
-func (s *State) judge(p *prepared) Outcome {
+func (s *State) judge(p *prepared, quarantine time.Duration) Outcome {
 	o := Outcome{ID: p.ID}
 	switch {
 	case p.Err != nil:
@@ -158,22 +161,26 @@ func (s *State) judge(p *prepared) Outcome {
 			o.Err = fenced("the writer %q never got epoch %d here, or was removed; its newest is %d", shorten(p.Writer), p.Epoch, newest)
 		}
 	case s.identity == Structured:
-		s.judgeStructured(p, &o)
+		s.judgeStructured(p, quarantine, &o)
 	case p.ID == "":
 		o.Number = s.next
 	default:
-		s.judgeID(p, &o)
+		s.judgeID(p, quarantine, &o)
 	}
 	return o
 }
 
-func (s *State) judgeID(p *prepared, o *Outcome) {
+func (s *State) judgeID(p *prepared, quarantine time.Duration, o *Outcome) {
 	if found, ok := s.win.find(&p.hash, s.now, s.config.Window); ok {
 		if found.digest != p.digest {
 			o.Err = mismatch()
 			return
 		}
 		o.Number, o.Duplicate = found.number, true
+		return
+	}
+	if quarantine > 0 {
+		o.Err = Quarantined(quarantine)
 		return
 	}
 	if s.config.RefuseWhenFull && (s.win.len() >= s.config.MaxKeys || int64(s.win.len()+1)*slotBytes > s.config.MaxBytes) {
@@ -185,9 +192,12 @@ func (s *State) judgeID(p *prepared, o *Outcome) {
 	s.win.add(slot{p.hash, p.digest, s.next, s.now})
 }
 
-func (s *State) judgeStructured(p *prepared, o *Outcome) {
+func (s *State) judgeStructured(p *prepared, quarantine time.Duration, o *Outcome) {
 	c, digest := s.clients.byHash[p.hash], binary.LittleEndian.Uint64(p.digest[:])
 	switch {
+	case quarantine > 0 && (c == nil || p.seq > c.last):
+		o.Err = Quarantined(quarantine) // and no gap, for which a client would begin anew
+		return
 	case c == nil && p.seq > 1:
 		o.Err = gap("the client is not known with this nonce, so its first sequence must be 0 or 1, this is %d; a client that was forgotten begins again with a new nonce", p.seq)
 		return

@@ -65,6 +65,13 @@ func TestURLs(t *testing.T) {
 	if _, err := object.Open("s3://bucket/x", half); err == nil {
 		t.Error("half a credential was taken")
 	}
+	for _, endpoint := range []string{"ftp://user:secret@host", "http://user:secret@host/path", "http://user:secret@host", "user:secret@host:9000",
+		"http://user:secret%@host", "//user:secret@host", "http://host/?token=secret", "http://host/#secret", "/user:secret@host", "secret@host"} {
+		getenv := func(name string) string { return map[string]string{"AWS_ENDPOINT_URL": endpoint}[name] }
+		if _, err := object.Open("s3://bucket/x", getenv); err == nil || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL") {
+			t.Errorf("endpoint %q: %v", endpoint, err)
+		}
+	}
 	odd := func(name string) string { return map[string]string{"AWS_ENDPOINT_URL": "ftp://x"}[name] }
 	if _, err := object.Open("s3://bucket/x", odd); err == nil {
 		t.Error("an endpoint of ftp was taken")

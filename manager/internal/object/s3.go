@@ -43,8 +43,8 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 	host := "s3.amazonaws.com"
 	if endpoint := getenv("AWS_ENDPOINT_URL"); endpoint != "" {
 		e, err := url.Parse(endpoint)
-		if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" || strings.Trim(e.Path, "/") != "" {
-			return nil, &URLError{u.String(), fmt.Sprintf("AWS_ENDPOINT_URL %q: must be http://HOST:PORT or https://HOST:PORT", endpoint)}
+		if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" || strings.Trim(e.Path, "/") != "" || e.User != nil || e.RawQuery != "" || e.Fragment != "" || e.ForceQuery {
+			return nil, &URLError{u.String(), fmt.Sprintf("AWS_ENDPOINT_URL%s: must be http://HOST:PORT or https://HOST:PORT, without user, password and query", shown(e))}
 		}
 		host, opts.Secure, opts.BucketLookup = e.Host, e.Scheme == "https", minio.BucketLookupPath
 	}
@@ -62,6 +62,15 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 		return nil, &URLError{u.String(), err.Error()}
 	}
 	return &s3Store{core, bucket, prefix}, nil
+}
+
+// shown is a URL in a message. One that holds more than a host and a path may hold a secret, and so
+// may what is no URL; such a one is not shown.
+func shown(u *url.URL) string {
+	if u == nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "" || strings.Contains(u.Path, "@") {
+		return ""
+	}
+	return fmt.Sprintf(" %q", u.String())
 }
 
 // s3Transport bounds what a request may wait for besides its body; the caller's

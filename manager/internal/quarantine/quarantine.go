@@ -1,5 +1,6 @@
 // Package quarantine keeps, in a data directory that was restored to an older point, how
-// long unknown keys must still be refused: what the directory forgot may have run.
+// long unknown keys must still be refused: what the directory forgot may have run. The same holds
+// for the ids of named logs.
 //
 // The time counts while a manager serves, by a clock that nobody sets. So neither a clock
 // that jumps nor a manager that is stopped makes it shorter.
@@ -11,9 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
-	"sync/atomic"
+	"slices"
 	"time"
 )
 
@@ -27,6 +29,8 @@ const saveEvery = 5 * time.Second
 type Record struct {
 	// Remaining milliseconds of serving time.
 	Remaining int64 `json:"remaining_ms"`
+	// Logs are the remaining milliseconds of named logs, by their names.
+	Logs map[string]int64 `json:"logs,omitempty"`
 	// RestoredTo is the point in time that the directory was restored to.
 	RestoredTo time.Time `json:"restored_to"`
 }
@@ -60,7 +64,6 @@ func Write(dir string, r Record) error {
 type Quarantine struct {
 	dir    string
 	record Record
-	until  atomic.Int64 // nanoseconds since began
 	began  time.Time
 }
 
@@ -75,20 +78,33 @@ func Open(dir string) (*Quarantine, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(b, &q.record); err != nil || q.record.Remaining < 0 {
+	err = json.Unmarshal(b, &q.record)
+	if slices.ContainsFunc(slices.Collect(maps.Values(q.record.Logs)), func(ms int64) bool { return ms < 0 }) || err != nil || q.record.Remaining < 0 {
 		return nil, fmt.Errorf("%s: not a quarantine's record: %w", filepath.Join(dir, File), errors.Join(err, errors.ErrUnsupported))
 	}
-	q.until.Store(int64(time.Duration(q.record.Remaining) * time.Millisecond))
 	return q, nil
 }
 
 // Remaining is for how much longer unknown keys must be refused; 0 when it is over.
-func (q *Quarantine) Remaining() time.Duration {
-	until := q.until.Load()
-	if until == 0 {
+func (q *Quarantine) Remaining() time.Duration { return q.left(q.record.Remaining) }
+
+// Log is for how much longer a named log must refuse unknown ids; 0 when it is over.
+func (q *Quarantine) Log(name string) time.Duration { return q.left(q.record.Logs[name]) }
+
+// Longest is for how much longer anything must be refused; 0 when it is over.
+func (q *Quarantine) Longest() time.Duration {
+	longest := q.Remaining()
+	for _, ms := range q.record.Logs {
+		longest = max(longest, q.left(ms))
+	}
+	return longest
+}
+
+func (q *Quarantine) left(ms int64) time.Duration {
+	if ms == 0 {
 		return 0
 	}
-	return max(0, time.Duration(until)-time.Since(q.began))
+	return max(0, time.Duration(ms)*time.Millisecond-time.Since(q.began))
 }
 
 // RestoredTo is the point in time that the directory was restored to.
@@ -97,7 +113,7 @@ func (q *Quarantine) RestoredTo() time.Time { return q.record.RestoredTo }
 // Run keeps the file up to date until the time is over or ctx ends. An error of the file is
 // told to failed: the next start then counts more than it needs.
 func (q *Quarantine) Run(ctx context.Context, failed func(error)) {
-	for left := q.Remaining(); left > 0; left = q.Remaining() {
+	for left := q.Longest(); left > 0; left = q.Longest() {
 		t := time.NewTimer(min(left, saveEvery))
 		select {
 		case <-t.C:
@@ -111,14 +127,27 @@ func (q *Quarantine) Run(ctx context.Context, failed func(error)) {
 }
 
 func (q *Quarantine) save(failed func(error)) {
-	left := q.Remaining()
 	var err error
-	if left > 0 {
-		err = Write(q.dir, Record{max(1, left.Milliseconds()), q.record.RestoredTo})
+	if left := q.Longest(); left > 0 {
+		now := Record{Remaining: milliseconds(q.Remaining()), RestoredTo: q.record.RestoredTo, Logs: make(map[string]int64)}
+		for name := range q.record.Logs {
+			if ms := milliseconds(q.Log(name)); ms > 0 {
+				now.Logs[name] = ms
+			}
+		}
+		err = Write(q.dir, now)
 	} else if err = os.Remove(filepath.Join(q.dir, File)); errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
 	if err != nil {
 		failed(err)
 	}
+}
+
+// milliseconds is a duration in milliseconds, 1 at least when there is any.
+func milliseconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return max(1, d.Milliseconds())
 }

@@ -6,10 +6,14 @@
 // Below a place (a URL) there are
 //
 //	lease                    who may ship here
+//	catalog                  which named logs there are and were
 //	LOG/manifest             what the log's objects are
 //	LOG/TERM/tNNN            a run of the log's tail
+//	LOG/TERM/h               how many of those there are at least
 //	LOG/TERM/rNNN            a run that small ones were merged into
 //	LOG/TERM/sNNN-PPP        a part of a snapshot
+//
+// where LOG is "ledger", or "logs/NAME/TERM-N" for one life of a named log.
 //
 // A run holds consecutive records of one segment, about 8 MiB at most, with the points
 // in time at which they were durable. A snapshot holds the records of the log's own
@@ -24,12 +28,13 @@
 // deleted only after that. So any crash leaves a manifest whose objects exist, and at
 // most objects that nobody names; a sweep deletes those.
 //
-// At each interval the records that became durable are one run, and one request. The
-// manifest would double that, so it names the runs of the tail only now and then: it says
+// At each interval the records that became durable are one run. The manifest grows, so it names
+// the runs of the tail only now and then: it says
 // with which term and number they go on, and a reader asks for one after the other
 // until there is none, and then reads the manifest again, because runs that it names
-// may be merged and deleted meanwhile. A listing is used for two things only, and one that is
-// stale harms neither: the sweep, and to tell a run that was lost from the end of the tail.
+// may be merged and deleted meanwhile. The head is a few bytes that are written behind each run. It
+// tells a run that was lost from the end of the tail. A listing is used for what can be deleted only,
+// and one that is stale does no harm.
 //
 //	records ─▶ tNNN ─▶ tNNN+1 ─▶ …          each interval
 //	              └──▶ manifest              each 64 runs, and when a segment is sealed
@@ -43,6 +48,16 @@
 // when the log has the same last record. A log that was restored has an id of its own, and
 // a copy of a data directory that went its own way has another last record; each
 // begins a new history, and the times before stay.
+//
+// # Named logs
+//
+// The catalog has an entry for each life of a named log, with the name of its objects, which is used
+// once. The entry is written before the first object, says that the log was shipped once all of it
+// was, when it was deleted, and that its objects go, before they do. A restore takes the lives that were shipped and
+// went on at its time. A log that the manager does not have was deleted.
+//
+// A snapshot of a named log keeps records: the entries that readers may still ask for. It can be
+// restored once these were shipped as well; until then the one before it is.
 //
 // # Lease
 //

@@ -48,17 +48,27 @@ func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, da
 }
 
 // readTail finds the runs of a history that its manifest does not name yet: their names
-// follow from each other. A listing only tells whether one is missing between others. With a
+// follow from each other, and the head tells how many there are at least. A listing tells of
+// places without a head whether one is missing between others. With a
 // *DamageError it returns those before the damage.
 func readTail(ctx context.Context, s object.Store, log string, h *history) ([]run, error) {
 	var found []run
+	var least uint64
+	if h.Tail.Head {
+		// It is read before the runs: what it tells of was written before.
+		known, _, err := readHead(ctx, s, log, h.Tail.Term)
+		if err != nil {
+			return nil, err
+		}
+		least = known.Next
+	}
 	next := h.nextRun()
 	for i := h.Tail.Next; ; i++ {
 		name := tailName(h.Tail.Term, i)
 		b, _, err := s.Get(ctx, log+"/"+name)
 		if errors.Is(err, object.ErrNotFound) {
 			later, err := s.List(ctx, log+"/"+tailPrefix(h.Tail.Term), log+"/"+name)
-			if err != nil || len(later) == 0 {
+			if err != nil || len(later) == 0 && i >= least {
 				return found, err
 			}
 			// The manager that ships may have written this one and a later one meanwhile.

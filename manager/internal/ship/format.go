@@ -160,6 +160,7 @@ func thin(points []point) []point {
 
 func tailPrefix(term uint64) string      { return fmt.Sprintf("%010d/t", term) }
 func tailName(term, index uint64) string { return fmt.Sprintf("%s%010d", tailPrefix(term), index) }
+func headName(term uint64) string        { return fmt.Sprintf("%010d/h", term) }
 func runName(term, index uint64) string  { return fmt.Sprintf("%010d/r%010d", term, index) }
 func snapName(term, index uint64, part int) string {
 	return fmt.Sprintf("%010d/s%010d-%06d", term, index, part)

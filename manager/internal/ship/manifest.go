@@ -27,6 +27,8 @@ type manifest struct {
 	Writer string `json:"writer"`
 	// LongestTTL is how long the manager remembers a key at most, in milliseconds.
 	LongestTTL int64 `json:"longest_ttl_ms"`
+	// Catalog says that the place has a catalog of named logs; only the ledger's manifest tells.
+	Catalog bool `json:"catalog,omitempty"`
 	// Histories are what was shipped from one log without a fork, oldest first.
 	Histories []history `json:"histories"`
 }
@@ -79,7 +81,26 @@ type run struct {
 type tail struct {
 	Term uint64 `json:"term"`
 	Next uint64 `json:"next"`
+	// Head says that the term has a head, which tells how far the runs go at least.
+	Head bool `json:"head,omitempty"`
 }
+
+// covers tells whether the runs have the records that belong to a snapshot's state beside it.
+func (h *history) covers(s *snapshot) bool {
+	next := s.Keep
+	for _, r := range h.Runs {
+		if next > s.Sequence {
+			break
+		}
+		if r.First <= next && r.Last >= next {
+			next = r.Last + 1
+		}
+	}
+	return next > s.Sequence
+}
+
+// usable tells whether a state can be restored from it.
+func (h *history) usable() bool { return planOf(h, 1<<63-1) != nil }
 
 // end is the last sequence number that the manifest's runs and snapshots reach.
 func (h *history) end() uint64 {

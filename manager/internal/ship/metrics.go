@@ -63,8 +63,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge(m.dLease, float64(m.term.Load()))
 	for _, st := range m.shipper.all() {
 		lag, records := st.lag(now)
-		gauge(m.dLag, lag.Seconds(), st.name)
-		gauge(m.dRecords, float64(records), st.name)
+		gauge(m.dLag, lag.Seconds(), st.label)
+		gauge(m.dRecords, float64(records), st.label)
 	}
 	failing := 0.0
 	m.shipper.mu.Lock()

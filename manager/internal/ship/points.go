@@ -52,6 +52,16 @@ func (st *stream) pointsOf(first, last uint64, all point) []point {
 	return thin(append(points, point{at, last}))
 }
 
+// noted is the time of the first point; now when there is none.
+func (st *stream) noted(now int64) int64 {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if len(st.points) > 0 {
+		return min(now, st.points[0].Time)
+	}
+	return now
+}
+
 // end is the time up to which the history is shipped.
 func (st *stream) end() int64 {
 	h := st.manifest.last()

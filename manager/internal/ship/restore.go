@@ -19,6 +19,9 @@ import (
 // is there the restore was not finished, and the directory is of no use.
 const PartialDir = "restore.partial"
 
+// NamedDir is where the named logs are in a data directory, each in a directory of its own.
+const NamedDir = "logs"
+
 // ErrNothing says that a place has nothing to restore, or nothing as old as asked for.
 var ErrNothing = errors.New("ship: nothing to restore")
 
@@ -40,6 +43,8 @@ type RestoreOptions struct {
 	At time.Time
 	// Check, when set, is asked about each record of the new directory.
 	Check func(wal.Entry) error
+	// CheckNamed, when set, makes a Check for the records of a named log.
+	CheckNamed func(name string) func(wal.Entry) error
 	// Prepare, when set, is called with the report before the directory becomes
 	// one that a manager would open. It may add files to dir, whose names end with .json:
 	// they move to Dir with the log's.
@@ -61,6 +66,16 @@ type Report struct {
 	Objects int
 	Bytes   int64
 	Took    time.Duration
+	// Logs are the named logs that were restored, in order of their names. Forgotten are those that
+	// were made too late for the state that was restored, and may have had entries.
+	Logs, Forgotten []NamedReport
+}
+
+// NamedReport tells of a named log.
+type NamedReport struct {
+	Name string
+	// Report has what was restored; of a forgotten log only LongestTTL, 0 when that is not known.
+	Report
 }
 
 // plan is what a restore reads.
@@ -72,11 +87,12 @@ type plan struct {
 	at       int64 // records behind the last point up to here are left out
 }
 
-// Restore makes a data directory from what was shipped to a place.
+// Restore makes a data directory from what was shipped to a place: the log, and for LedgerLog
+// the named logs that were there at that time.
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
 // joined, for objects that are missing or damaged; or one of the store or the file
-// system. After an error the directory has PartialDir at most, or together with it what was moved already. No manager
+// system. One of a named log names it. After an error the directory has PartialDir at most, or together with it what was moved already. No manager
 // opens such a directory, and Restore takes it for empty.
 func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 	start := time.Now()
@@ -87,27 +103,47 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 	if err := makeEmpty(o.Dir); err != nil {
 		return nil, err
 	}
+	partial := filepath.Join(o.Dir, PartialDir)
+	report, m, err := restoreLog(ctx, &o, partial)
+	if err != nil {
+		return nil, err
+	}
+	if o.Log == LedgerLog {
+		if err := restoreNamed(ctx, &o, m, partial, report); err != nil {
+			return nil, err
+		}
+	}
+	if o.Prepare != nil {
+		if err := o.Prepare(partial, report); err != nil {
+			return nil, err
+		}
+	}
+	report.Took = time.Since(start)
+	return report, install(o.Dir, partial)
+}
+
+// restoreLog makes the directory of a log, and returns the manifest that it was made by.
+func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
 	var missing error
 	for range 5 {
 		p, err := makePlan(ctx, o.Store, o.Log, o.At)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		report, err := p.restore(ctx, &o)
+		report, err := p.restore(ctx, o, dir)
 		if err == nil {
-			report.Took = time.Since(start)
-			return report, nil
+			return report, p.manifest, nil
 		}
 		if !errors.Is(err, errMissing) {
-			return nil, err
+			return nil, nil, err
 		}
 		// The manager may have replaced what the plan names.
 		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.sameAs(p.manifest) {
-			return nil, errors.Join(err, readErr)
+			return nil, nil, errors.Join(err, readErr)
 		}
 		missing = err
 	}
-	return nil, missing
+	return nil, nil, missing
 }
 
 // errMissing is in the chain of damage by objects that are not there.
@@ -126,13 +162,14 @@ func makeEmpty(dir string) error {
 	isPartial := func(e fs.DirEntry) bool { return e.Name() == PartialDir && e.IsDir() }
 	partial := slices.ContainsFunc(entries, isPartial)
 	for _, e := range entries {
-		if !isPartial(e) && !(partial && e.Type().IsRegular() && slices.Contains(restored, filepath.Ext(e.Name()))) {
+		moved := e.Type().IsRegular() && slices.Contains(restored, filepath.Ext(e.Name())) || e.IsDir() && e.Name() == NamedDir
+		if !isPartial(e) && !(partial && moved) {
 			return &DirError{dir, fmt.Sprintf("must be absent or empty, it has %s", e.Name())}
 		}
 	}
 	for _, e := range entries {
 		if !isPartial(e) {
-			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
 		}
@@ -180,17 +217,17 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 // follow it; nil when the history has nothing of that age.
 func planOf(h *history, limit int64) *plan {
 	p := &plan{history: h, at: limit}
-	next := uint64(1)
+	next, covered := uint64(1), uint64(0)
 	for i := range h.Snapshots {
-		if s := &h.Snapshots[i]; s.Time <= limit {
-			p.base, next = s, s.Keep
+		if s := &h.Snapshots[i]; s.Time <= limit && h.covers(s) {
+			p.base, next, covered = s, s.Keep, s.Sequence
 		}
 	}
 	for _, r := range h.Runs {
 		if r.Last < next {
 			continue
 		}
-		if r.First > next || r.From > limit { // a gap, or the future
+		if r.First > next || r.From > limit && r.First > covered { // a gap, or the future
 			break
 		}
 		p.runs = append(p.runs, r)
@@ -275,16 +312,15 @@ func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f f
 	return errors.Join(damages...)
 }
 
-// restore writes the directory.
-func (p *plan) restore(ctx context.Context, o *RestoreOptions) (_ *Report, err error) {
-	partial := filepath.Join(o.Dir, PartialDir)
-	if err := os.RemoveAll(partial); err != nil { // of a plan that became stale
+// restore writes the directory of the log.
+func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *Report, err error) {
+	if err := os.RemoveAll(dir); err != nil { // of a plan that became stale
 		return nil, err
 	}
-	if err := os.MkdirAll(partial, 0o700); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	im, err := wal.NewImporter(nil, partial)
+	im, err := wal.NewImporter(nil, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +330,7 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions) (_ *Report, err e
 	if err := w.write(ctx, o); err != nil {
 		return nil, err
 	}
-	found, err := wal.Verify(ctx, partial, wal.InspectOptions{Check: o.Check})
+	found, err := wal.Verify(ctx, dir, wal.InspectOptions{Check: o.Check})
 	if err != nil {
 		return nil, err
 	}
@@ -303,12 +339,7 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions) (_ *Report, err e
 			return nil, fmt.Errorf("ship: the restored log cannot be used: %s", c)
 		}
 	}
-	if o.Prepare != nil {
-		if err := o.Prepare(partial, report); err != nil {
-			return nil, err
-		}
-	}
-	return report, install(o.Dir, partial)
+	return report, nil
 }
 
 // install moves the files to where a manager looks for them. Wherever it is cut off, the

@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -42,8 +44,8 @@ type Options struct {
 	Interval time.Duration
 	// Retention is how far back a time to restore to may be; default 24 h.
 	Retention time.Duration
-	// BacklogBytes bounds the segments of each log that are kept, beyond what a
-	// snapshot needs, until they are shipped; default 1 GiB.
+	// BacklogBytes bounds the segments of the ledger's log that are kept, beyond what a
+	// snapshot needs, until they are shipped, and those of all named logs together; default 1 GiB.
 	BacklogBytes int64
 	// LeaseTTL is how long the holder of the lease may be silent before another
 	// manager takes it; default 15 s.
@@ -57,8 +59,9 @@ type Options struct {
 	// Logger; default slog.Default.
 	Logger *slog.Logger
 
-	writer  string
-	metrics *Metrics
+	writer    string
+	metrics   *Metrics
+	cataloged *atomic.Bool // the place has a catalog of named logs
 }
 
 func (o Options) withDefaults() Options {
@@ -88,6 +91,7 @@ func (o Options) withDefaults() Options {
 type Shipper struct {
 	opts  Options
 	lease lease
+	named named
 
 	mu      sync.Mutex
 	streams []*stream
@@ -114,6 +118,7 @@ func New(opts Options) (*Shipper, error) {
 	s := &Shipper{quit: make(chan struct{}), done: make(chan struct{})}
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
+	opts.cataloged = new(atomic.Bool)
 	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: opts.metrics.failed}
 	s.opts = opts
 	s.lease = lease{store: opts.Store, holder: holder, writer: opts.writer, host: host, ttl: opts.LeaseTTL, first: true}
@@ -149,16 +154,18 @@ func random() string {
 // Add makes a log part of what is shipped. kept says that the records which its
 // snapshots keep are part of its state.
 func (s *Shipper) Add(name string, log Log, kept bool) {
+	st := &stream{label: name, name: name, log: log, kept: kept, opts: &s.opts, longest: s.opts.LongestTTL}
+	st.backlog = func() int64 { return s.opts.BacklogBytes }
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.streams = append(s.streams[:len(s.streams):len(s.streams)], &stream{name: name, log: log, kept: kept, opts: &s.opts})
+	s.streams = append(s.streams[:len(s.streams):len(s.streams)], st)
 }
 
 // Keep is the sequence number from which on a log must keep its records to be shipped
 // still; 1 for one that was not added yet.
 func (s *Shipper) Keep(name string) uint64 {
 	for _, st := range s.all() {
-		if st.name == name {
+		if st.label == name {
 			return st.keep()
 		}
 	}
@@ -186,8 +193,11 @@ func (s *Shipper) Start() {
 }
 
 // Close ships what is durable, releases the lease, and ends. When ctx ends first the
-// rest is left to the next start.
+// rest is left to the next start. One that was not started is closed already.
 func (s *Shipper) Close(ctx context.Context) {
+	if s.stop == nil {
+		return
+	}
 	s.close.Do(func() { close(s.quit) })
 	select {
 	case <-s.done:
@@ -310,47 +320,90 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 	}
 }
 
+// shipAtOnce is how many logs are shipped at the same time.
+const shipAtOnce = 4
+
 // ship ships all logs, at each interval, until ctx ends, the shipper is to end, or
 // somebody else's manifest shows that the lease is lost.
 func (s *Shipper) ship(ctx context.Context, term uint64) {
+	s.newTerm()
 	begun := make(map[*stream]bool)
-	round := func() (fenced bool) {
-		var failed error
-		for _, st := range s.all() {
-			var err error
-			if !begun[st] {
-				err = st.begin(ctx, term)
-				begun[st] = err == nil
-			}
-			if err == nil {
-				err = st.step(ctx)
-			}
-			if errors.Is(err, errFenced) {
-				s.opts.Logger.Warn("this manager lost the shipping lease and does not ship any more", "log", st.name, "error", err.Error())
-				return true
-			}
-			if err != nil && failed == nil {
-				failed = fmt.Errorf("log %s: %w", st.name, err)
-			}
-		}
-		if failed == nil {
-			s.recovered()
-		} else if ctx.Err() == nil {
-			s.trouble(failed)
-		}
-		return false
-	}
 	for {
-		if round() || ctx.Err() != nil {
+		behind, fenced := s.round(ctx, term, begun)
+		if fenced || ctx.Err() != nil {
 			return
+		}
+		if behind {
+			continue
 		}
 		if !s.pause(ctx, s.opts.Interval) {
-			if ctx.Err() == nil {
-				round() // what became durable last
+			for behind = true; behind && !fenced && ctx.Err() == nil; { // what became durable last
+				behind, fenced = s.round(ctx, term, begun)
 			}
 			return
 		}
 	}
+}
+
+// round ships what is due of each log. behind says that there was more than that.
+func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool) (behind, fenced bool) {
+	var failed error
+	fail := func(label string, err error) {
+		if errors.Is(err, errFenced) {
+			s.opts.Logger.Warn("this manager lost the shipping lease and does not ship any more", "log", label, "error", err.Error())
+			fenced = true
+		} else if err != nil && failed == nil {
+			failed = fmt.Errorf("log %s: %w", label, err)
+		}
+	}
+	if fail(catalogObject, s.syncCatalog(ctx, term)); fenced {
+		return false, true
+	}
+	var streams []*stream
+	for _, st := range s.all() {
+		if st.name != "" {
+			streams = append(streams, st)
+		}
+	}
+	errs, began := make([]error, len(streams)), make([]bool, len(streams))
+	turn := make(chan struct{}, shipAtOnce)
+	var wg sync.WaitGroup
+	for i, st := range streams {
+		began[i] = begun[st]
+		turn <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-turn }()
+			if !began[i] {
+				errs[i] = st.begin(ctx, term)
+				began[i] = errs[i] == nil
+			}
+			if errs[i] == nil {
+				errs[i] = st.step(ctx)
+			}
+			if errs[i] == nil && !st.behind {
+				st.ready = true
+			}
+		})
+	}
+	wg.Wait()
+	clear(begun) // of logs that were deleted
+	for i, st := range streams {
+		begun[st] = began[i]
+		if st.named != "" && errs[i] != nil && !slices.Contains(s.all(), st) {
+			continue // it was deleted meanwhile
+		}
+		fail(st.label, errs[i])
+		behind = behind || errs[i] == nil && st.behind
+	}
+	if fenced {
+		return false, true
+	}
+	if failed == nil {
+		s.recovered()
+	} else if ctx.Err() == nil {
+		s.trouble(failed)
+	}
+	return behind && failed == nil, false
 }
 
 // trouble notes that nothing could be shipped, and tells of it now and then.
@@ -385,9 +438,20 @@ func (s *Shipper) recovered() {
 // Shipped is the last sequence number of a log up to which every record was shipped.
 func (s *Shipper) Shipped(name string) uint64 {
 	for _, st := range s.all() {
-		if st.name == name {
+		if st.label == name {
 			return st.shipped.Load()
 		}
 	}
 	return 0
+}
+
+// Lag is how many durable records of a log were not shipped; those of a named log as logs/NAME. A log
+// that is not known has shipped nothing: it is one at least.
+func (s *Shipper) Lag(label string) uint64 {
+	for _, st := range s.all() {
+		if st.label == label {
+			return st.log.Durable() - min(st.shipped.Load(), st.log.Durable())
+		}
+	}
+	return 1
 }

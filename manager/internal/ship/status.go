@@ -10,12 +10,19 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
-// Status is what a place holds.
+// Status is what a place holds: of one log, and of the named logs beside LedgerLog.
 type Status struct {
 	// Lease of the place; nil when nobody ever held it.
 	Lease *LeaseStatus `json:"lease"`
 	// Log is the name of the log that the rest is about.
 	Log string `json:"log"`
+	LogStatus
+	// Logs are the named logs that the place holds, those that were deleted included.
+	Logs []NamedStatus `json:"logs,omitempty"`
+}
+
+// LogStatus is what a place holds of a log.
+type LogStatus struct {
 	// Sequence is the last one that was shipped; Oldest and Newest are the first and
 	// the last point in time to restore to, by the clock of the manager that shipped.
 	Sequence uint64    `json:"sequence"`
@@ -30,6 +37,17 @@ type Status struct {
 	Runs      int   `json:"runs"`
 	Tail      int   `json:"tail"`
 	Bytes     int64 `json:"bytes"`
+}
+
+// NamedStatus is what a place holds of one life of a named log.
+type NamedStatus struct {
+	Name string `json:"name"`
+	// Place is where its objects are.
+	Place string `json:"place"`
+	// Made is the first time that it can be restored to, Deleted when it was deleted.
+	Made    time.Time  `json:"made"`
+	Deleted *time.Time `json:"deleted,omitempty"`
+	LogStatus
 }
 
 // LeaseStatus is who ships to a place.
@@ -57,15 +75,41 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 	} else if !errors.Is(err, object.ErrNotFound) {
 		return nil, err
 	}
+	var m *manifest
+	if st.LogStatus, m, err = readLogStatus(ctx, s, log); err != nil || log != LedgerLog {
+		return st, err
+	}
+	c, err := catalogOf(ctx, s, m)
+	if c == nil || err != nil {
+		return st, err
+	}
+	for _, e := range c.Logs {
+		if !e.Shipped || e.Gone {
+			continue
+		}
+		n := NamedStatus{Name: e.Name, Place: e.Place, Made: time.UnixMilli(e.Made)}
+		if e.Deleted != 0 {
+			at := time.UnixMilli(e.Deleted)
+			n.Deleted = &at
+		}
+		if n.LogStatus, _, err = readLogStatus(ctx, s, e.Place); err != nil {
+			return nil, fmt.Errorf("log %q: %w", e.Name, err)
+		}
+		st.Logs = append(st.Logs, n)
+	}
+	return st, nil
+}
+
+func readLogStatus(ctx context.Context, s object.Store, log string) (st LogStatus, m *manifest, err error) {
 	m, damaged, tail, err := readPlace(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
-		return nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
+		return st, nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
 	}
 	if err != nil {
-		return nil, err
+		return st, nil, err
 	}
 	for _, err := range damaged {
-		return nil, err
+		return st, nil, err
 	}
 	st.LongestTTL, st.Tail = m.LongestTTL, tail
 	for i := range m.Histories {
@@ -88,7 +132,7 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 		}
 		st.Sequence = h.end()
 	}
-	return st, nil
+	return st, m, nil
 }
 
 // span is the first and the last point in time that a history can be restored to.

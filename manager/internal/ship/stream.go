@@ -28,6 +28,8 @@ const (
 	// has before the manifest names them.
 	commitRuns  = 64
 	commitBytes = 64 << 20
+	// stepRuns is how many runs one step ships, so that a log with many does not hold up the others.
+	stepRuns = 4
 	// mergeRuns is how many small runs make a merge worth its while.
 	mergeRuns = 64
 	// maxPoints bounds how many points in time wait to be shipped.
@@ -37,9 +39,18 @@ const (
 // stream ships one log to the objects below its name. All of it is the shipper's
 // goroutine's, except what says otherwise.
 type stream struct {
+	// label is the log's name in metrics and messages; it does not change.
+	label string
+	// name is of the log's objects; empty while the catalog has none for it.
 	name string
 	log  Log
 	opts *Options
+	// named is the name of a named log, empty for the ledger.
+	named string
+	// longest is how long the log remembers a key or an id at most.
+	longest func() time.Duration
+	// backlog bounds the segments that are kept for it, in bytes. Any goroutine may call it.
+	backlog func() int64
 	// kept says that the records from a snapshot's Keep on belong to the state.
 	kept bool
 
@@ -52,6 +63,10 @@ type stream struct {
 	index     uint64 // of the next merged run or snapshot
 	pending   []run  // of the tail, which the manifest does not name yet
 	unsent    *chunk // whose outcome is not known
+	head      head   // of the tail, as it was written last
+	headAt    object.Version
+	behind    bool   // there was more to ship than one step takes
+	ready     bool   // it was shipped completely once, so it can be restored
 	records   []byte // of the run on its way; its memory is used again, as that of object
 	object    []byte
 	pruned    time.Time
@@ -90,7 +105,7 @@ func (st *stream) lag(now time.Time) (time.Duration, uint64) {
 // were not shipped, as many as the backlog may have. Any goroutine may call it.
 func (st *stream) keep() uint64 {
 	segments := st.log.Segments()
-	left := st.opts.BacklogBytes
+	left := st.backlog()
 	from := segments[len(segments)-1].First
 	for _, s := range slices.Backward(segments) {
 		if left -= s.Capacity; left < 0 {
@@ -127,7 +142,7 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 		h.Runs = append(h.Runs, found...)
 		var damage *DamageError
 		if errors.As(err, &damage) {
-			st.opts.Logger.Error("what was shipped is damaged: shipping begins anew with a snapshot", "log", st.name, "error", err.Error())
+			st.opts.Logger.Error("what was shipped is damaged: shipping begins anew with a snapshot", "log", st.label, "error", err.Error())
 			same = false
 		} else if err != nil {
 			return err
@@ -138,11 +153,14 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 			return err
 		}
 	}
+	if err := st.newHead(ctx); err != nil {
+		return err
+	}
 	if !same {
 		return st.newHistory(ctx)
 	}
 	st.setNext(h.nextRun())
-	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term} })
+	return st.edit(ctx, func(h *history) { h.Tail = &tail{Term: term, Head: true} })
 }
 
 // continues tells whether the log has what the history ends with. That is certain only
@@ -187,7 +205,7 @@ func (st *stream) setNext(next uint64) {
 // newHistory begins with the log's snapshot, or with its first record. The one before
 // stays what it is.
 func (st *stream) newHistory(ctx context.Context) error {
-	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex}}
+	h := history{Log: st.log.ID(), Began: time.Now().UnixMilli(), Tail: &tail{st.term, st.tailIndex, true}}
 	next := uint64(1)
 	snap, err := st.upload(ctx, false)
 	if err != nil {
@@ -196,6 +214,8 @@ func (st *stream) newHistory(ctx context.Context) error {
 	if snap != nil {
 		h.Snapshots = []snapshot{*snap}
 		next = snap.Keep
+	} else if st.manifest.last() == nil {
+		h.Began = st.noted(h.Began)
 	}
 	if err := st.editAll(ctx, func(m *manifest) {
 		if old := m.last(); old != nil {
@@ -232,7 +252,8 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	fn(m)
 	st.edits++ // of tries, so that none is taken for another
 	m.Term, m.Edit, m.Writer = st.term, st.edits, st.opts.writer
-	m.LongestTTL = max(m.LongestTTL, st.opts.LongestTTL().Milliseconds()) // what older keys were promised stays
+	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // what older keys were promised stays
+	m.Catalog = m.Catalog || st.wantsCatalog()
 	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
 	if err != nil {
 		return err
@@ -243,7 +264,8 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 
 // step ships what is due. An error leaves the rest to the next one.
 func (st *stream) step(ctx context.Context) error {
-	if st.opts.LongestTTL().Milliseconds() > st.manifest.LongestTTL { // before the keys that have it
+	// What is promised to keys comes before the keys that have it.
+	if st.longest().Milliseconds() > st.manifest.LongestTTL || st.wantsCatalog() && !st.manifest.Catalog {
 		if err := st.edit(ctx, nil); err != nil {
 			return err
 		}
@@ -275,11 +297,19 @@ func (st *stream) commitDue() bool {
 	return sealed || len(st.pending) >= commitRuns || bytes >= commitBytes
 }
 
-// shipTail ships the records that are durable when it begins.
+// wantsCatalog tells whether the manifest must say that there is a catalog of named logs.
+func (st *stream) wantsCatalog() bool { return st.named == "" && st.opts.cataloged.Load() }
+
+// shipTail ships the records that are durable when it begins, up to stepRuns runs of them.
 func (st *stream) shipTail(ctx context.Context) error {
+	st.behind = false
 	all := point{Time: time.Now().UnixMilli()} // before Durable, as in note
 	all.Sequence = st.log.Durable()
-	for st.unsent != nil || st.next <= all.Sequence {
+	for n := 0; st.unsent != nil || st.next <= all.Sequence; n++ {
+		if n == stepRuns {
+			st.behind = true
+			break
+		}
 		if st.unsent == nil {
 			c, err := st.collect(ctx, all)
 			if errors.Is(err, wal.ErrGone) {
@@ -301,7 +331,7 @@ func (st *stream) shipTail(ctx context.Context) error {
 		st.forget()
 		st.opts.metrics.shipped(len(c.body), 1)
 	}
-	return nil
+	return st.writeHead(ctx)
 }
 
 // collect makes the next run of records up to all's.
@@ -338,10 +368,18 @@ func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
 	c := &chunk{body: st.object, run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
 	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, all)}
 	c.seal(tailName(st.term, st.tailIndex), h, records)
-	if len(c.body) <= 2*targetBytes { // one large record does not keep its memory
+	if keep := st.memory(); len(c.body) <= keep { // one large record does not keep its memory
 		st.records, st.object = records, c.body
 	}
 	return c, nil
+}
+
+// memory is how many bytes of a run's memory are used again. Of named logs there may be many.
+func (st *stream) memory() int {
+	if st.named != "" {
+		return 256 << 10
+	}
+	return 2 * targetBytes
 }
 
 // seal encodes a run and names it.
@@ -365,7 +403,7 @@ func (st *stream) bridge(ctx context.Context) error {
 		return err
 	}
 	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
-		"log", st.name, "from", st.next, "to", snap.Keep-1)
+		"log", st.label, "from", st.next, "to", snap.Keep-1)
 	st.opts.metrics.gap()
 	st.setNext(snap.Keep)
 	return nil

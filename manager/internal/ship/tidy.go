@@ -133,16 +133,17 @@ func (st *stream) tidy(ctx context.Context) error {
 // prune drops from m what no time from cutoff on needs, and returns those objects.
 func (st *stream) prune(m *manifest, cutoff int64) (gone []ref) {
 	live := m.last()
+	liveUsable := live.usable()
 	var kept []history
 	for i := range m.Histories {
 		h := &m.Histories[i]
-		if h != live && h.Ended < cutoff && !live.empty() {
+		if h != live && h.Ended < cutoff && liveUsable {
 			gone = append(gone, h.objects()...)
 			continue
 		}
 		base := -1 // the newest snapshot that is old enough
 		for i, s := range h.Snapshots {
-			if s.Time <= cutoff {
+			if s.Time <= cutoff && h.covers(&s) {
 				base = i
 			}
 		}
@@ -201,6 +202,7 @@ func (st *stream) sweep(ctx context.Context) error {
 			named[r.Name] = true
 		}
 	}
+	named[headName(st.term)] = true
 	// Retries of this term's may still be under way: they end up in its own names.
 	var dead []ref
 	err := object.All(ctx, st.opts.Store, st.name+"/", func(o object.Info) error {

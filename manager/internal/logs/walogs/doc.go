@@ -16,7 +16,7 @@
 // A snapshot holds logs.State as of a record, and where in the log every 64 KiB or so begins
 // (points). Records and state change under one lock, so everything up to that record is in
 // the snapshot and nothing behind it. It keeps the segments that retention has not given up.
-// Recovery reads the newest snapshot, and then the records behind it. A record that cannot
+// One is taken each minute when there are new records, or after many. Recovery reads the newest snapshot, and then the records behind it. A record that cannot
 // be read, or that does not follow the one before, stops the start.
 //
 // # Bounds

@@ -31,6 +31,13 @@ type Options struct {
 	// more, and 500,000 entries.
 	SnapshotBytes   int64
 	SnapshotEntries uint64
+	// SnapshotInterval is how long records may lie behind a log's snapshot before the next one is
+	// taken; default 1 min. It is longer for snapshots that take long.
+	SnapshotInterval time.Duration
+	// Follower, when set, is told of each log that is opened or made, and of each that is deleted.
+	Follower Follower
+	// Quarantine, when set, tells for how much longer a log refuses ids that it does not know.
+	Quarantine func(name string) time.Duration
 	// MaxReaders bounds the readers that are held at once; default 4096. More get their page at
 	// once, though it is empty.
 	MaxReaders int
@@ -43,6 +50,17 @@ type Options struct {
 	Logger *slog.Logger
 	// Log are further options of each write-ahead log.
 	Log wal.Options
+}
+
+// Follower copies logs while they are written. Its methods must not call the engine's.
+type Follower interface {
+	// AddNamed is called for a log before anybody else can use it. longest tells how long its window may
+	// be at most.
+	AddNamed(name string, log *wal.Log, longest func() time.Duration)
+	// RemoveNamed is called for a log that is about to be deleted.
+	RemoveNamed(name string)
+	// KeepNamed is the sequence number of the oldest record that the log must keep for it.
+	KeepNamed(name string) uint64
 }
 
 // WithDefaults returns a copy with defaults filled in.
@@ -59,6 +77,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.SnapshotEntries == 0 {
 		o.SnapshotEntries = 500_000
+	}
+	if o.SnapshotInterval == 0 {
+		o.SnapshotInterval = time.Minute
 	}
 	if o.MaxReaders == 0 {
 		o.MaxReaders = 4096
@@ -183,9 +204,7 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 			case err != nil:
 				errs[i] = fmt.Errorf("log %q: %w", name, err)
 			default:
-				e.mu.Lock()
-				e.logs[name] = l
-				e.mu.Unlock()
+				e.add(l)
 			}
 		}()
 	}
@@ -258,10 +277,18 @@ func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (logs.Inf
 	if err != nil {
 		return logs.Info{}, false, err
 	}
-	e.mu.Lock()
-	e.logs[name] = l
-	e.mu.Unlock()
+	e.add(l)
 	return l.info(), true, nil
+}
+
+// add makes an open log one that is served.
+func (e *Engine) add(l *walLog) {
+	if f := e.opts.Follower; f != nil {
+		f.AddNamed(l.name, l.wal, l.window)
+	}
+	e.mu.Lock()
+	e.logs[l.name] = l
+	e.mu.Unlock()
 }
 
 // create makes a log whose settings are durable.
@@ -295,6 +322,9 @@ func (e *Engine) Delete(_ context.Context, name string) error {
 	e.mu.Lock()
 	delete(e.logs, name)
 	e.mu.Unlock()
+	if f := e.opts.Follower; f != nil {
+		f.RemoveNamed(name)
+	}
 	if err := l.close(); err != nil {
 		e.opts.Logger.Warn("closing a log that is being deleted", "log", name, "error", err.Error())
 	}

@@ -42,12 +42,14 @@ type walLog struct {
 	written uint64  // bytes of all entry records, ever
 	lastAt  int64   // log time of the last entry
 	wake    chan struct{}
-	waiting int    // readers on wake
-	snapped uint64 // number of the next entry as of the last snapshot
-	freed   uint64 // written as of the oldest point at the last snapshot
-	failed  bool   // and said so
-	warned  uint64 // evictions that were told
-	crowded bool   // and said so: few more writers have room
+	waiting int           // readers on wake
+	snapped uint64        // number of the next entry as of the last snapshot
+	freed   uint64        // written as of the oldest point at the last snapshot
+	since   time.Duration // Elapsed at the last snapshot, or when the log was opened
+	took    time.Duration // the last snapshot
+	failed  bool          // and said so
+	warned  uint64        // evictions that were told
+	crowded bool          // and said so: few more writers have room
 }
 
 // point is the place of an entry whose record is the first of about 64 KiB.
@@ -96,6 +98,7 @@ func (e *Engine) openWith(ctx context.Context, name string, settings *logs.Setti
 		return nil, errors.Join(fmt.Errorf("the directory holds the log %q", l.state.Settings().Name), w.Close())
 	}
 	l.base, l.origin = l.state.Now(), e.opts.Elapsed()
+	l.since = l.origin
 	if l.snapped == 0 {
 		l.snapped = 1
 	}
@@ -228,6 +231,9 @@ func (l *walLog) place(b *logs.Batch) (seq uint64, lead bool, size int, err erro
 		return 0, false, 0, err
 	}
 	now := l.now()
+	if held := l.engine.opts.Quarantine; held != nil {
+		b.Quarantine = held(l.name)
+	}
 	l.state.Judge(b, now)
 	if len(b.Accepted) == 0 {
 		// A refusal, or the entry of a duplicate, may rest on what is not durable yet.
@@ -319,6 +325,13 @@ func (l *walLog) configure(ctx context.Context, ch logs.Change) error {
 		s.Config = c
 		return s.AppendJSON([]byte{kindSettings}), func() { l.state.SetConfig(c) }, nil
 	})
+}
+
+// window is for how long the log remembers an id at most.
+func (l *walLog) window() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Config().Window
 }
 
 func (l *walLog) info() logs.Info {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
@@ -153,4 +154,83 @@ func TestRemovedWriterStaysFenced(t *testing.T) {
 		t.Errorf("epoch %d, %v", epoch, err)
 	}
 	r.expect("fenced, 1", item(3), item(4))
+}
+
+// A snapshot is taken when records have lain behind the last one for the interval, and not without any.
+func TestSnapshotByTime(t *testing.T) {
+	window := 24 * time.Hour
+	r := newRig(t, logs.Change{Window: &window})
+	r.put(entry("a", "x"))
+	seq := func() uint64 { return r.log().wal.Stats().SnapshotSequence }
+	r.log().duty(t.Context())
+	if seq() != 0 {
+		t.Fatal("a snapshot was taken at once")
+	}
+	r.clock.advance(time.Minute)
+	r.log().duty(t.Context())
+	first := seq()
+	if first != r.log().wal.Last() {
+		t.Fatalf("after a minute the snapshot is of record %d, the last one is %d", first, r.log().wal.Last())
+	}
+	r.clock.advance(time.Hour)
+	r.log().duty(t.Context())
+	if seq() != first {
+		t.Error("a snapshot of nothing new was taken")
+	}
+	r.put(entry("b", "y"))
+	r.log().duty(t.Context())
+	if seq() == first {
+		t.Error("no snapshot after an hour and a new entry")
+	}
+	r.put(entry("c", "z"))
+	r.log().took = time.Minute // it takes long: the next one must wait for longer than the interval
+	r.clock.advance(time.Hour)
+	before := seq()
+	r.log().duty(t.Context())
+	if seq() != before {
+		t.Error("a snapshot that takes a minute is taken again after an hour")
+	}
+	r.crash()
+	for i, item := range []logs.Item{entry("a", "x"), entry("b", "y"), entry("c", "z")} {
+		o, err := r.Append(t.Context(), "log", []logs.Item{item}, false)
+		if err != nil || !o[0].Duplicate || o[0].Number != uint64(i+1) {
+			t.Errorf("%s after a crash: %+v, %v", item.ID, o, err)
+		}
+	}
+}
+
+func TestQuarantine(t *testing.T) {
+	r := newRig(t, logs.Change{})
+	known := r.put(entry("a", "x"))
+	left := time.Minute
+	r.opts.Quarantine = func(name string) time.Duration {
+		if name != "log" {
+			t.Errorf("asked about %q", name)
+		}
+		return left
+	}
+	r.restart()
+	outcomes := func(atomic bool, items ...logs.Item) []logs.Outcome {
+		t.Helper()
+		o, err := r.Append(t.Context(), "log", items, atomic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	quarantined := func(o logs.Outcome) bool {
+		var e *logs.Error
+		return errors.As(o.Err, &e) && e.P.Code == api.CodeQuarantine && e.P.Status == 503 && e.P.RetryAfterSeconds == 60
+	}
+	o := outcomes(false, entry("a", "x"), entry("b", "y"), entry("a", "other"), logs.Item{Payload: []byte("z")}, logs.Item{Derive: logs.DeriveMD5, Payload: []byte("z")})
+	if !o[0].Duplicate || o[0].Number != 1 || !quarantined(o[1]) || o[2].Err == nil || quarantined(o[2]) || o[3].Number != 2 || o[3].Err != nil || !quarantined(o[4]) {
+		t.Errorf("%s; %+v", known, o)
+	}
+	if o := outcomes(true, logs.Item{Payload: []byte("z")}, entry("b", "y")); o[0].Err == nil || !quarantined(o[1]) {
+		t.Errorf("atomic: %+v", o)
+	}
+	left = 0
+	if o := outcomes(false, entry("b", "y")); o[0].Err != nil || o[0].Number != 3 || o[0].Duplicate {
+		t.Errorf("after the quarantine: %+v", o)
+	}
 }

@@ -37,6 +37,9 @@ func (l *walLog) duty(ctx context.Context) {
 	}
 	start := time.Now()
 	err := l.snapshot(ctx)
+	l.mu.Lock()
+	l.since, l.took = l.engine.opts.Elapsed(), time.Since(start)
+	l.mu.Unlock()
 	switch {
 	case err == nil:
 		l.engine.opts.Logger.Debug("log snapshot taken", "log", l.name, "took_ms", time.Since(start).Milliseconds())
@@ -90,7 +93,8 @@ func (l *walLog) retain() (due, tick bool) {
 	if drop > 0 && len(l.points) == 0 && s.Segments > 1 {
 		frees = true
 	}
-	due = frees || s.LogBytes >= max(opts.SnapshotBytes, 2*s.SnapshotBytes) || l.state.Next()-l.snapped >= opts.SnapshotEntries
+	late := s.Last > s.SnapshotSequence && opts.Elapsed()-l.since >= max(opts.SnapshotInterval, snapshotShare*l.took)
+	due = frees || late || s.LogBytes >= max(opts.SnapshotBytes, 2*s.SnapshotBytes) || l.state.Next()-l.snapped >= opts.SnapshotEntries
 	return due, s.Last == s.SnapshotSequence
 }
 
@@ -102,6 +106,10 @@ func (l *walLog) oldest() point {
 	return point{number: l.state.Next(), seq: l.wal.Last() + 1, at: l.lastAt, written: l.written}
 }
 
+// snapshotShare is how many times as long as a snapshot takes must pass before the next one is taken
+// for its age, so that a log with a large window does not spend its time on them.
+const snapshotShare = 100
+
 // pointsInRecord is how many points go into one record of a snapshot.
 const pointsInRecord = 4096
 
@@ -109,11 +117,15 @@ const pointsInRecord = 4096
 func (l *walLog) snapshot(ctx context.Context) error {
 	l.mu.Lock()
 	seq, next, oldest := l.wal.Last(), l.state.Next(), l.oldest()
+	keep := oldest.seq
+	if f := l.engine.opts.Follower; f != nil {
+		keep = min(keep, f.KeepNamed(l.name))
+	}
 	l.state.Advance(l.now())
 	state, points := l.state.Snapshot(), slices.Clone(l.points)
 	tail := binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint([]byte{kindPoints}, l.first), l.written), uint64(l.lastAt))
 	l.mu.Unlock()
-	err := l.wal.SnapshotKeeping(ctx, seq, oldest.seq, func(w *wal.SnapshotWriter) error {
+	err := l.wal.SnapshotKeeping(ctx, seq, keep, func(w *wal.SnapshotWriter) error {
 		if err := state.Write(w.Add); err != nil {
 			return err
 		}

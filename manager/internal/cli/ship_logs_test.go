@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+)
+
+func do(t *testing.T, method, url, body string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, b.String()
+}
+
+func entryJSON(id string) string {
+	return fmt.Sprintf(`{"id":%q,"payload":%q}`, id, base64.StdEncoding.EncodeToString([]byte(id)))
+}
+
+// mustAnswer makes a call that must have the status.
+func mustAnswer(t *testing.T, want int, method, url, body string) string {
+	t.Helper()
+	status, _, answer := do(t, method, url, body)
+	if status != want {
+		t.Fatalf("%s %s: %d %s, want %d", method, url, status, answer, want)
+	}
+	return answer
+}
+
+// logShipped waits until the place has a time of a log behind t0.
+func logShipped(t *testing.T, place object.Store, name string, t0 time.Time) {
+	t.Helper()
+	waitFor(t, "log "+name+" is shipped", func() bool {
+		st, err := ship.ReadStatus(t.Context(), place, "")
+		if err != nil {
+			return false
+		}
+		for _, l := range st.Logs {
+			if l.Name == name && l.Deleted == nil && l.Newest.After(t0) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// TestRestoreOfLogs ships the logs of a real manager, and restores them: after a kill, to a time before
+// entries came and a log was deleted, and with a damaged object.
+func TestRestoreOfLogs(t *testing.T) {
+	_, place := newBucket(t)
+	dir := t.TempDir()
+	p := startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
+	mustAnswer(t, 201, "PUT", at(p, "/events"), `{}`)
+	mustAnswer(t, 201, "PUT", at(p, "/counted"), `{"identity":"structured"}`)
+	mustAnswer(t, 201, "PUT", at(p, "/dropped"), `{}`)
+	nonce := "0123456789abcdef"
+	for i := range 3 {
+		mustAnswer(t, 201, "POST", at(p, "/events/entries"), entryJSON(fmt.Sprint("early-", i)))
+		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", i, nonce)))
+	}
+	mustAnswer(t, 201, "POST", at(p, "/dropped/entries"), entryJSON("lost"))
+	behind := nextMillisecond(t)
+	for _, name := range []string{"/events", "/dropped"} { // so that a point follows which has all of the others
+		mustAnswer(t, 201, "POST", at(p, name+"/entries"), entryJSON("marker"))
+	}
+	mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON("c:3:"+nonce))
+	commitKey(t, p.addr["api"], "marker")
+	for _, name := range []string{"events", "counted", "dropped"} {
+		logShipped(t, place, name, behind)
+	}
+	shippedSince(t, place, behind)
+	then := nextMillisecond(t)
+	nextMillisecond(t)
+	mustAnswer(t, 200, "DELETE", at(p, "/dropped"), "")
+	mustAnswer(t, 201, "POST", at(p, "/events/entries"), entryJSON("late"))
+	mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON("c:4:"+nonce))
+	mustAnswer(t, 201, "PUT", at(p, "/fresh"), `{}`)
+	mustAnswer(t, 201, "POST", at(p, "/fresh/entries"), entryJSON("f"))
+	for _, name := range []string{"events", "counted", "fresh"} {
+		logShipped(t, place, name, then)
+	}
+	waitFor(t, "the deletion is shipped", func() bool {
+		st, err := ship.ReadStatus(t.Context(), place, "")
+		return err == nil && len(st.Logs) == 4 && slices.ContainsFunc(st.Logs, func(l ship.NamedStatus) bool { return l.Deleted != nil })
+	})
+	p.kill()
+
+	newest := filepath.Join(t.TempDir(), "newest")
+	code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", newest, "--quarantine", "0s")
+	if code != 0 || !strings.Contains(out, `restored log "events"`) || strings.Contains(out, "dropped") || !strings.Contains(out, "for which logs remembered ids") {
+		t.Fatalf("restore: %d %s", code, out)
+	}
+	if code, out := oncegate(t, "wal", "verify", "--data-dir", newest); code != 0 || strings.Count(out, "ok: log ") != 3 {
+		t.Errorf("wal verify: %d %s", code, out)
+	}
+	q := startManager(t, "--data-dir", newest)
+	for i, id := range []string{"early-0", "early-1", "early-2", "marker", "late"} {
+		if answer := mustAnswer(t, 200, "POST", at(q, "/events/entries"), entryJSON(id)); gjson.Get(answer, "entry").Int() != int64(i+1) {
+			t.Errorf("%s: %s", id, answer)
+		}
+	}
+	mustAnswer(t, 200, "POST", at(q, "/fresh/entries"), entryJSON("f"))
+	mustAnswer(t, 404, "GET", at(q, "/dropped"), "")
+	mustAnswer(t, 201, "POST", at(q, "/events/entries"), entryJSON("next")) // there is no quarantine
+	if code := q.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, q.stderr)
+	}
+
+	older := filepath.Join(t.TempDir(), "older")
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", older, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 ||
+		!strings.Contains(out, `restored log "dropped"`) || strings.Contains(out, "fresh") || !strings.Contains(out, "at most 5m0s") {
+		t.Fatalf("restore: %d %s", code, out)
+	}
+	for range 2 { // the quarantine outlives restarts
+		q = startManager(t, "--data-dir", older)
+		mustAnswer(t, 200, "POST", at(q, "/dropped/entries"), entryJSON("lost"))
+		mustAnswer(t, 200, "POST", at(q, "/events/entries"), entryJSON("early-1"))
+		mustAnswer(t, 200, "POST", at(q, "/counted/entries"), entryJSON("c:2:"+nonce))
+		mustAnswer(t, 201, "POST", at(q, "/events/entries"), `{"payload":"eA=="}`) // it has no id to be known by
+		if status, _, body := do(t, "PUT", at(q, "/fresh"), `{}`); status != 201 && status != 200 {
+			t.Errorf("make log: %d %s", status, body)
+		}
+		for name, id := range map[string]string{"events": "late", "counted": "c:4:" + nonce, "fresh": "f"} {
+			status, header, body := do(t, "POST", at(q, "/"+name+"/entries"), entryJSON(id))
+			if status != 503 || gjson.Get(body, "code").String() != "quarantine" || header.Get("Retry-After") == "" {
+				t.Errorf("an id that %s forgot: %d %s, Retry-After %q", name, status, body, header.Get("Retry-After"))
+			}
+		}
+		if status, _, body := do(t, "POST", at(q, "/events/entries"), `{"payload":"bGF0ZQ==","derive":"md5"}`); status != 503 {
+			t.Errorf("a derived id that was forgotten: %d %s", status, body)
+		}
+		if code := q.stop(t); code != 0 {
+			t.Errorf("exit code %d: %s", code, q.stderr)
+		}
+	}
+
+	// Damage: of a file on disk, and of objects.
+	segments, err := filepath.Glob(filepath.Join(newest, "logs", "events", "*.wal"))
+	if err != nil || len(segments) == 0 {
+		t.Fatal(segments, err)
+	}
+	b, err := os.ReadFile(segments[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[bytes.Index(b, []byte("early-1"))] ^= 1
+	if err := os.WriteFile(segments[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{newest, filepath.Join(newest, "logs"), filepath.Join(newest, "logs", "events")} {
+		if code, out := oncegate(t, "wal", "verify", "--data-dir", d); code != 1 || !strings.Contains(out, segments[0]) {
+			t.Errorf("wal verify %s: %d %s", d, code, out)
+		}
+	}
+	if code, out := oncegate(t, "wal", "verify", "--data-dir", filepath.Join(newest, "logs", "counted")); code != 0 {
+		t.Errorf("wal verify of one log: %d %s", code, out)
+	}
+	if err := object.All(t.Context(), place, "logs/events/", func(o object.Info) error {
+		b, v, err := place.Get(t.Context(), o.Name)
+		if err == nil {
+			b[len(b)-2] ^= 1
+			_, err = place.Replace(t.Context(), o.Name, b, v)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, `log "events"`) || strings.Count(out, "\n") != 1 {
+		t.Errorf("a damaged log: exit code %d; %s", code, out)
+	}
+}

@@ -1,0 +1,40 @@
+package walogs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// NewCheck returns what wal.Verify asks about the records of the log with this name: it reads them
+// as a start does, and so takes the memory of the log's window.
+func NewCheck(name string) func(wal.Entry) error {
+	l := &walLog{name: name, first: 1}
+	named := false
+	return func(e wal.Entry) (err error) {
+		switch {
+		case len(e.Body) == 0:
+			return errors.New("it is empty")
+		case e.Replaced: // it is kept for readers
+			if e.Body[0] == kindEntries {
+				err = logs.EachEntry(e.Body[1:], func(*logs.Entry, int64) error { return nil })
+			}
+			return err
+		case e.Segment == 0:
+			err = l.restore(e.Body)
+		default:
+			err = l.apply(e.Sequence, e.Body)
+		}
+		if err == nil && !named && l.state != nil {
+			if named = true; l.state.Settings().Name != name {
+				err = fmt.Errorf("the directory of the log %q holds the log %q", name, l.state.Settings().Name)
+			}
+		}
+		return err
+	}
+}
+
+// IsRecord tells a record of a log from one of the manager's own log.
+func IsRecord(e wal.Entry) bool { return len(e.Body) > 0 && e.Body[0] >= 'a' && e.Body[0] <= 'z' }

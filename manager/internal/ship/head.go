@@ -1,0 +1,86 @@
+package ship
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+)
+
+// head tells how far the runs of a term's tail go at least, so that the last one can be
+// told from one that was never shipped. It is written behind them.
+type head struct {
+	Writer string `json:"writer"`
+	// Next is the index behind the last run.
+	Next uint64 `json:"next"`
+}
+
+// A head is a line with the SHA-256 of its JSON, and the JSON.
+func (h head) encode() []byte {
+	b, err := json.Marshal(h)
+	if err != nil {
+		panic(err) // it has nothing that could fail
+	}
+	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b)
+}
+
+func decodeHead(b []byte) (h head, err error) {
+	sum, text, _ := bytes.Cut(b, []byte("\n"))
+	text = bytes.TrimSuffix(text, []byte("\n"))
+	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
+		return h, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
+	}
+	return h, json.Unmarshal(text, &h)
+}
+
+// readHead reads the head of a term that has one. A *DamageError when it is missing or damaged.
+func readHead(ctx context.Context, s object.Store, log string, term uint64) (head, object.Version, error) {
+	name := log + "/" + headName(term)
+	b, v, err := s.Get(ctx, name)
+	if errors.Is(err, object.ErrNotFound) {
+		return head{}, "", fmt.Errorf("%w: %w", &DamageError{name, errMissing.Error()}, errMissing)
+	}
+	if err != nil {
+		return head{}, "", err
+	}
+	h, err := decodeHead(b)
+	if err != nil {
+		return head{}, "", &DamageError{name, err.Error()}
+	}
+	return h, v, nil
+}
+
+// newHead makes the head of a new term, before a manifest says that there is one.
+func (st *stream) newHead(ctx context.Context) error {
+	st.head, st.headAt = head{}, ""
+	return st.swapHead(ctx, head{st.opts.writer, st.tailIndex})
+}
+
+// writeHead says in the head what was shipped.
+func (st *stream) writeHead(ctx context.Context) error {
+	if st.head.Next == st.tailIndex {
+		return nil
+	}
+	return st.swapHead(ctx, head{st.opts.writer, st.tailIndex})
+}
+
+func (st *stream) swapHead(ctx context.Context, h head) error {
+	v, err := swap(ctx, st.opts.Store, st.name+"/"+headName(st.term), h.encode(), st.headAt, func(now []byte) verdict {
+		found, err := decodeHead(now)
+		switch {
+		case err != nil || found.Writer != h.Writer:
+			return foreign
+		case found == h:
+			return own
+		}
+		return unchanged // an earlier one, of which the answer was lost
+	})
+	if err == nil {
+		st.head, st.headAt = h, v
+	}
+	return err
+}

@@ -1,0 +1,255 @@
+package ship
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// named is what a shipper knows of the named logs. All of it is the shipping goroutine's, except
+// what Shipper.mu guards.
+type named struct {
+	// follow says that every log was added, so that one that is not there was deleted; removed
+	// are those that were. Shipper.mu guards both.
+	follow  bool
+	removed []removal
+
+	catalog *catalog
+	version object.Version
+	edits   uint64 // of tries, so that none is taken for another
+	index   uint64 // of the next place in this term
+
+	// What is being collected.
+	place string
+	after string
+}
+
+// removal is a log that was deleted.
+type removal struct {
+	name, id string
+	at       int64
+}
+
+// maxRemoved is of how many deletions the time is known while the place is away. An older one is
+// taken for one that happened when the place is back.
+const maxRemoved = 1024
+
+// collectObjects is how many objects of deleted logs a round deletes.
+const collectObjects = 100
+
+// logLabel is how metrics and messages call a named log.
+func logLabel(name string) string { return "logs/" + name }
+
+// AddNamed makes a named log part of what is shipped. longest tells how long it remembers an id
+// at most; it may be called at any time.
+func (s *Shipper) AddNamed(name string, log *wal.Log, longest func() time.Duration) {
+	st := &stream{label: logLabel(name), named: name, log: log, kept: true, opts: &s.opts, longest: longest}
+	st.backlog = func() int64 { return s.opts.BacklogBytes / int64(max(len(s.all())-1, 1)) }
+	st.note()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams = append(s.streams[:len(s.streams):len(s.streams)], st)
+}
+
+// RemoveNamed says that a named log is deleted now. Its objects stay for as long as it can be
+// restored to a time before.
+func (s *Shipper) RemoveNamed(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.streams, func(st *stream) bool { return st.label == logLabel(name) })
+	if i < 0 {
+		return
+	}
+	st := s.streams[i]
+	s.streams = slices.Concat(s.streams[:i], s.streams[i+1:])
+	s.named.removed = append(s.named.removed, removal{name, st.log.ID(), time.Now().UnixMilli()})
+	if n := len(s.named.removed); n > maxRemoved {
+		s.named.removed = slices.Clone(s.named.removed[n-maxRemoved:])
+	}
+}
+
+// FollowNamed says that every named log was added: one that the place knows beside them
+// was deleted. Without it the place's named logs stay as they are.
+func (s *Shipper) FollowNamed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.named.follow = true
+}
+
+// KeepNamed is Keep for a named log.
+func (s *Shipper) KeepNamed(name string) uint64 { return s.Keep(logLabel(name)) }
+
+// newTerm forgets what another term knew of named logs.
+func (s *Shipper) newTerm() {
+	n := &s.named
+	n.catalog, n.index, n.place, n.after = nil, 0, "", ""
+	for _, st := range s.all() {
+		if st.named != "" {
+			st.name, st.ready = "", false
+		}
+	}
+}
+
+// takeCatalog reads the catalog in a new term.
+func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
+	n := &s.named
+	c, v, err := readCatalog(ctx, s.opts.Store)
+	if errors.Is(err, object.ErrNotFound) {
+		c, err = &catalog{Version: catalogVersion}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if c.Term > term {
+		return errFenced
+	}
+	n.catalog, n.version = c, v
+	return nil
+}
+
+// syncCatalog makes the catalog say which logs there are, and gives new ones a place. A log is
+// noted before its first object is written, and once it was shipped completely. So every object belongs
+// to a log in the catalog, and none that a restore would look for is missing.
+func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
+	s.mu.Lock()
+	n := &s.named
+	follow, removed, streams := n.follow, n.removed, s.streams
+	s.mu.Unlock()
+	if !follow {
+		return nil
+	}
+	if n.catalog == nil {
+		if err := s.takeCatalog(ctx, term); err != nil {
+			return err
+		}
+	}
+	c, now := n.catalog.clone(), time.Now().UnixMilli()
+	changed := c.Term != term
+	for _, r := range removed {
+		for i := range c.Logs {
+			if e := &c.Logs[i]; e.current() && e.Name == r.name && e.ID == r.id {
+				e.end(r.at)
+				changed = true
+			}
+		}
+	}
+	places := make(map[*stream]string)
+	there := make(map[string]bool)
+	index := n.index
+	for _, st := range streams {
+		if st.named == "" {
+			continue
+		}
+		there[st.named] = true
+		e := c.of(st)
+		if e == nil {
+			c.Logs = append(c.Logs, catalogEntry{Name: st.named, ID: st.log.ID(), Place: fmt.Sprintf("logs/%s/%010d-%d", st.named, term, index), Made: now})
+			e = &c.Logs[len(c.Logs)-1]
+			index++
+			changed = true
+		}
+		places[st] = e.Place
+		if st.name == e.Place && st.ready && !e.Shipped {
+			e.Shipped, e.Made = true, st.oldest()
+			changed = true
+			// What was restored, and ships to the same place, goes on where the other one ends.
+			for i := range c.Logs {
+				if o := &c.Logs[i]; o.Name == e.Name && o.Place != e.Place && o.current() {
+					o.end(e.Made)
+				}
+			}
+		}
+	}
+	for i := range c.Logs {
+		e := &c.Logs[i]
+		if e.current() && !there[e.Name] {
+			e.end(now)
+			changed = true
+		}
+		if e.Deleted != 0 && !e.Gone && e.Deleted < now-s.opts.Retention.Milliseconds() {
+			e.Gone, changed = true, true
+		}
+	}
+	if changed {
+		n.index = index
+		if err := s.writeCatalog(ctx, term, c); err != nil {
+			return err
+		}
+	}
+	s.opts.cataloged.Store(true)
+	s.mu.Lock()
+	n.removed = slices.DeleteFunc(slices.Clone(n.removed), func(r removal) bool { return slices.Contains(removed, r) })
+	s.mu.Unlock()
+	for st, place := range places {
+		st.name = place
+	}
+	return s.collectGone(ctx, term)
+}
+
+// of returns the life of a stream's log; nil when there is none yet.
+func (c *catalog) of(st *stream) *catalogEntry {
+	for i := range slices.Backward(c.Logs) {
+		if e := &c.Logs[i]; e.current() && e.Name == st.named && e.ID == st.log.ID() {
+			return e
+		}
+	}
+	return nil
+}
+
+func (s *Shipper) writeCatalog(ctx context.Context, term uint64, c *catalog) error {
+	n := &s.named
+	n.edits++
+	c.Term, c.Edit, c.Writer = term, n.edits, s.opts.writer
+	v, err := writeCatalog(ctx, s.opts.Store, c, n.version)
+	if err == nil {
+		n.catalog, n.version = c, v
+	}
+	return err
+}
+
+// oldest is the first time that a log which was shipped completely can be restored to.
+func (st *stream) oldest() int64 {
+	h := st.manifest.last()
+	runs := append(slices.Clone(h.Runs), st.pending...)
+	switch {
+	case len(h.Snapshots) > 0:
+		return max(h.Began, h.Snapshots[0].Time)
+	case len(runs) > 0:
+		return max(h.Began, runs[0].From)
+	}
+	return h.Began
+}
+
+// collectGone deletes some objects of a log that was deleted long ago. The listing may be stale:
+// what it leaves out stays in the store, and nothing looks for it.
+func (s *Shipper) collectGone(ctx context.Context, term uint64) error {
+	n := &s.named
+	i := slices.IndexFunc(n.catalog.Logs, func(e catalogEntry) bool { return e.Gone })
+	if i < 0 {
+		return nil
+	}
+	if place := n.catalog.Logs[i].Place; place != n.place {
+		n.place, n.after = place, ""
+	}
+	page, err := s.opts.Store.List(ctx, n.place+"/", n.after)
+	if err != nil {
+		return err
+	}
+	if len(page) == 0 {
+		c := n.catalog.clone()
+		c.Logs = slices.Delete(c.Logs, i, i+1)
+		return s.writeCatalog(ctx, term, c)
+	}
+	for _, o := range page[:min(collectObjects, len(page))] {
+		if err := s.opts.Store.Delete(ctx, o.Name); err != nil {
+			return err
+		}
+		n.after = o.Name
+	}
+	return nil
+}

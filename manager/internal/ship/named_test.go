@@ -1,0 +1,634 @@
+package ship_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// manager is a ledger's log with named logs beside it, all shipped, as a manager has them.
+type manager struct {
+	*ledger
+	engine *walogs.Engine
+	opts   walogs.Options
+}
+
+// smallLogs are options with which logs have many segments and snapshots soon.
+func smallLogs() walogs.Options {
+	return walogs.Options{SegmentBytes: segmentBytes, SnapshotBytes: 64 << 10, DutyEvery: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+		Log: wal.Options{FillAhead: -1}}
+}
+
+// startManager starts one on a directory; store is nil for one that does not ship.
+func startManager(t *testing.T, dir string, store object.Store, change func(*ship.Options)) *manager {
+	t.Helper()
+	m := &manager{opts: smallLogs()}
+	var s *ship.Shipper
+	l := &ledger{t: t, dir: dir, log: openLog(t, dir), journal: new(journal)}
+	if store != nil {
+		opts := ship.Options{
+			Store: store, Interval: 5 * time.Millisecond, LeaseTTL: time.Minute, HolderFile: filepath.Join(dir, "holder"),
+			Logger: slog.New(slog.NewTextHandler(l.journal, nil)),
+		}
+		if change != nil {
+			change(&opts)
+		}
+		var err error
+		if s, err = ship.New(opts); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := store.(*stopping); ok {
+			s.TryOnce()
+		}
+		s.Add(ship.LedgerLog, l.log, false)
+		m.opts.Follower = s
+	}
+	m.ledger = l
+	engine, err := walogs.Open(t.Context(), filepath.Join(dir, ship.NamedDir), m.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.engine = engine
+	if s != nil {
+		s.FollowNamed()
+		s.Start()
+		l.shipper = s
+	}
+	if l.log.Last() == 0 {
+		l.append(1)
+	}
+	t.Cleanup(func() {
+		m.crash()
+		if t.Failed() {
+			l.journal.mu.Lock()
+			defer l.journal.mu.Unlock()
+			t.Logf("journal of %s:\n%s", dir, l.journal.b.String())
+		}
+	})
+	return m
+}
+
+// crash ends shipping without a last word, and then the rest.
+func (m *manager) crash() {
+	if m.shipper != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		m.shipper.Close(ctx)
+		m.shipper = nil
+	}
+	if m.engine != nil {
+		_ = m.engine.Close()
+		m.engine = nil
+	}
+	m.ledger.crash()
+}
+
+// stop ends all in order.
+func (m *manager) stop() {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	if m.shipper != nil {
+		m.shipper.Close(ctx)
+		m.shipper = nil
+	}
+	if err := m.engine.Close(); err != nil {
+		m.t.Error(err)
+	}
+	m.engine = nil
+	m.ledger.crash()
+}
+
+func (m *manager) make(name string) {
+	m.t.Helper()
+	if _, created, err := m.engine.Put(m.t.Context(), name, logs.Change{}); err != nil || !created {
+		m.t.Fatalf("make log %s: %v, %v", name, created, err)
+	}
+}
+
+func (m *manager) remove(name string) {
+	m.t.Helper()
+	if err := m.engine.Delete(m.t.Context(), name); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// entryOf is entry n of a log.
+func entryOf(name string, n uint64) logs.Item {
+	return logs.Item{ID: fmt.Sprintf("%s:%d", name, n), Payload: bytes.Repeat([]byte{byte(n)}, 1+int(n%300))}
+}
+
+// write appends the next n entries to a log, a few at a time.
+func (m *manager) write(name string, n int) uint64 {
+	m.t.Helper()
+	info, err := m.engine.Get(m.t.Context(), name)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for last := info.Last; n > 0; {
+		var items []logs.Item
+		for range min(n, 10) {
+			last++
+			items = append(items, entryOf(name, last))
+		}
+		n -= len(items)
+		outcomes, err := m.engine.Append(m.t.Context(), name, items, true)
+		if err != nil || outcomes[len(items)-1].Number != last || outcomes[0].Duplicate {
+			m.t.Fatalf("append to %s: %+v, %v", name, outcomes, err)
+		}
+		info.Last = last
+	}
+	return info.Last
+}
+
+// allShipped waits until all that is durable is shipped, and the catalog has just these logs.
+func (m *manager) allShipped(store object.Store, names ...string) *ship.Status {
+	m.t.Helper()
+	var st *ship.Status
+	eventually(m.t, "all is shipped", func() bool { st = m.isShipped(store, names...); return st != nil })
+	return st
+}
+
+// isShipped returns the status when all that is durable is shipped, and the catalog has just these
+// logs; nil otherwise.
+func (m *manager) isShipped(store object.Store, names ...string) *ship.Status {
+	for _, name := range names {
+		if m.shipper.Lag("logs/"+name) > 0 {
+			return nil
+		}
+	}
+	if m.shipper.Lag(ship.LedgerLog) > 0 {
+		return nil
+	}
+	st, err := ship.ReadStatus(m.t.Context(), store, "")
+	if err != nil {
+		return nil
+	}
+	var there []string
+	for _, l := range st.Logs {
+		if l.Deleted == nil {
+			there = append(there, l.Name)
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(there)
+	if !slices.Equal(there, names) {
+		return nil
+	}
+	return st
+}
+
+// restoreAll restores everything as of a time, zero for the newest.
+func restoreAll(t *testing.T, store object.Store, at time.Time) (string, *ship.Report, error) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "new")
+	r, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: store, Dir: dir, At: at, CheckNamed: walogs.NewCheck})
+	return dir, r, err
+}
+
+// mustHaveLogs restores, and checks that there are these logs with exactly that many entries, in order,
+// each known by its id, and that they take more.
+func mustHaveLogs(t *testing.T, store object.Store, at time.Time, want map[string]uint64) {
+	t.Helper()
+	dir, r, err := restoreAll(t, store, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Logs) != len(want) {
+		t.Errorf("restored the logs %+v, want %v", r.Logs, want)
+	}
+	e, err := walogs.Open(t.Context(), filepath.Join(dir, ship.NamedDir), smallLogs())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	for name, last := range want {
+		next := uint64(1)
+		for q := (logs.Query{Beginning: true, Limit: logs.MaxLimit}); ; {
+			page, err := e.Read(t.Context(), name, q)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, got := range page.Entries {
+				if is := entryOf(name, next); got.Number != next || got.ID != is.ID || !bytes.Equal(got.Payload, is.Payload) {
+					t.Fatalf("entry %d of %s is %d, %q", next, name, got.Number, got.ID)
+				}
+				next++
+			}
+			if len(page.Entries) == 0 {
+				break
+			}
+			q = logs.Query{After: page.Cursor, Limit: logs.MaxLimit}
+		}
+		if next != last+1 {
+			t.Errorf("log %s has %d entries, want %d", name, next-1, last)
+		}
+		for _, n := range []uint64{1, last/2 + 1, last} {
+			if last == 0 {
+				break
+			}
+			if o, err := e.Append(t.Context(), name, []logs.Item{entryOf(name, n)}, false); err != nil || !o[0].Duplicate || o[0].Number != n {
+				t.Errorf("entry %d of %s again: %+v, %v", n, name, o, err)
+			}
+		}
+		if o, err := e.Append(t.Context(), name, []logs.Item{entryOf(name, last+1)}, false); err != nil || o[0].Duplicate || o[0].Number != last+1 {
+			t.Errorf("the next entry of %s: %+v, %v", name, o, err)
+		}
+	}
+}
+
+// pause makes the next time another millisecond, the unit of a point in time, and returns one between.
+func pause() time.Time {
+	time.Sleep(3 * time.Millisecond)
+	at := time.Now()
+	time.Sleep(3 * time.Millisecond)
+	return at
+}
+
+func TestNamedLogsAreShipped(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	m := startManager(t, dir, nil, nil) // before anything is shipped
+	m.make("old")
+	old := m.write("old", 2000)
+	m.stop()
+	m = startManager(t, dir, place, nil)
+	m.make("new")
+	last := m.write("new", 1500)
+	m.make("empty")
+	m.allShipped(place, "old", "new", "empty")
+	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
+	last = m.write("new", 10)
+	m.stop() // which ships the rest
+	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
+	for range 3 { // restarts go on where the last one ended
+		m = startManager(t, dir, place, nil)
+		old = m.write("old", 300)
+		m.allShipped(place, "old", "new", "empty")
+		m.crash()
+	}
+	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"old": old, "new": last, "empty": 0})
+}
+
+func TestNamedLogsOfATime(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	m := startManager(t, dir, place, nil)
+	m.allShipped(place)
+	before := pause()
+	m.make("a")
+	first := m.write("a", 500)
+	m.allShipped(place, "a")
+	there := pause()
+	second := m.write("a", 500)
+	m.allShipped(place, "a")
+	full := pause()
+	m.remove("a")
+	m.allShipped(place)
+	deleted := pause()
+	m.append(1)
+	m.make("a") // another log of that name
+	third := m.write("a", 20)
+	st := m.allShipped(place, "a")
+	if len(st.Logs) != 2 || st.Logs[0].Deleted == nil || st.Logs[0].Place == st.Logs[1].Place {
+		t.Errorf("status: %+v", st.Logs)
+	}
+	again := pause()
+	m.append(1)
+	m.allShipped(place, "a")
+	m.stop()
+	for _, c := range []struct {
+		what string
+		at   time.Time
+		want map[string]uint64
+	}{
+		{"before it was made", before, nil},
+		{"there", there, map[string]uint64{"a": first}},
+		{"full", full, map[string]uint64{"a": second}},
+		{"deleted", deleted, nil},
+		{"made again", again, map[string]uint64{"a": third}},
+		{"the newest", time.Time{}, map[string]uint64{"a": third}},
+	} {
+		t.Run(c.what, func(t *testing.T) { mustHaveLogs(t, place, c.at, c.want) })
+	}
+	_, r, err := restoreAll(t, place, before)
+	if err != nil || len(r.Forgotten) != 1 || r.Forgotten[0].Name != "a" || r.Forgotten[0].LongestTTL != 5*time.Minute {
+		t.Errorf("what a restore forgot: %+v, %v", r, err)
+	}
+
+	// Deleted while nothing was shipped.
+	m = startManager(t, dir, nil, nil)
+	m.remove("a")
+	m.stop()
+	m = startManager(t, dir, place, nil)
+	m.allShipped(place)
+	m.stop()
+	mustHaveLogs(t, place, time.Time{}, nil)
+	mustHaveLogs(t, place, again, map[string]uint64{"a": third})
+}
+
+// A log that was deleted longer ago than can be restored is collected.
+func TestDeletedLogIsCollected(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	m := startManager(t, t.TempDir(), place, func(o *ship.Options) { o.Retention = time.Millisecond })
+	for range 3 {
+		m.make("gone")
+		m.write("gone", 300)
+		m.allShipped(place, "gone")
+		m.remove("gone")
+		srv.LostPuts.Store(200) // the rest must do with lost answers
+		eventually(t, "its objects are deleted", func() bool {
+			n := 0
+			err := object.All(t.Context(), place, "logs/", func(object.Info) error { n++; return nil })
+			return err == nil && n == 0
+		})
+		srv.LostPuts.Store(0)
+	}
+	eventually(t, "the catalog forgets it", func() bool {
+		b, _, err := place.Get(t.Context(), "catalog")
+		return err == nil && !bytes.Contains(b, []byte("gone"))
+	})
+}
+
+// Retention takes what a log does not keep, and the snapshots, which name what it keeps, go on
+// meanwhile.
+func TestNamedLogWithRetention(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	dir := t.TempDir()
+	m := startManager(t, dir, place, nil)
+	m.make("log")
+	keep := int64(logs.MinRetained)
+	if _, _, err := m.engine.Put(t.Context(), "log", logs.Change{RetainLen: &keep}); err != nil {
+		t.Fatal(err)
+	}
+	var last uint64
+	for {
+		last = m.write("log", 500)
+		info, err := m.engine.Get(t.Context(), "log")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.First > 1000 {
+			break
+		}
+	}
+	m.allShipped(place, "log")
+	m.stop()
+	for _, again := range []bool{false, true} { // the second one is of what ships from a restored directory
+		restored, _, err := restoreAll(t, place, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m = startManager(t, restored, place, nil)
+		info, err := m.engine.Get(t.Context(), "log")
+		if err != nil || info.Last != last || info.First < 2 {
+			t.Fatalf("%+v %v", info, err)
+		}
+		for _, n := range []uint64{info.First, last} {
+			page, err := m.engine.Read(t.Context(), "log", logs.Query{After: n - 1, Limit: 1})
+			if err != nil || len(page.Entries) != 1 || page.Entries[0].ID != entryOf("log", n).ID {
+				t.Fatalf("entry %d: %+v, %v", n, page, err)
+			}
+		}
+		if !again {
+			last = m.write("log", 100)
+		}
+		m.allShipped(place, "log")
+		m.stop()
+	}
+}
+
+func TestNamedLogDamage(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	m := startManager(t, t.TempDir(), place, nil)
+	m.make("good")
+	m.write("good", 20)
+	m.make("bad")
+	for range 3 {
+		m.write("bad", 200)
+		m.allShipped(place, "good", "bad")
+	}
+	m.stop()
+	var names []string
+	if err := object.All(t.Context(), place, "", func(o object.Info) error {
+		if strings.HasPrefix(o.Name, "logs/bad/") || o.Name == "catalog" {
+			names = append(names, o.Name)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	used := 0
+	for _, name := range names {
+		b, v, err := place.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := bytes.Clone(b)
+		bad[len(bad)*2/3] ^= 0x10
+		if _, err = place.Replace(t.Context(), name, bad, v); err != nil {
+			t.Fatal(err)
+		}
+		_, _, damaged := restoreAll(t, place, time.Time{})
+		if err := place.Delete(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		dir, _, missing := restoreAll(t, place, time.Time{})
+		if _, err := place.Create(t.Context(), name, b); err != nil {
+			t.Fatal(err)
+		}
+		if damaged == nil && missing == nil {
+			continue // of a time before the snapshot
+		}
+		used++
+		for _, err := range []error{damaged, missing} {
+			if err == nil || !strings.Contains(err.Error(), name) && !strings.HasSuffix(name, "/manifest") || name != "catalog" && !strings.Contains(err.Error(), `log "bad"`) {
+				t.Errorf("%s damaged or missing: %v", name, err)
+			}
+		}
+		if _, err := os.Stat(filepath.Join(dir, ship.PartialDir)); err != nil {
+			t.Errorf("a manager would take what was restored without %s: %v", name, err)
+		}
+	}
+	if used < 4 {
+		t.Errorf("%d of %d objects are used", used, len(names))
+	}
+	if _, _, err := restoreAll(t, place, time.Time{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A manager that was away finds another one in its place. Its logs are then those of the past, and
+// nothing that it writes is taken for the other's.
+func TestNamedLogsOfAStaleTerm(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	away := &objecttest.Gate{Store: place}
+	first := startManager(t, t.TempDir(), away, func(o *ship.Options) { o.LeaseTTL = 200 * time.Millisecond })
+	first.make("log")
+	first.write("log", 100)
+	first.allShipped(place, "log")
+	away.Close()
+	second := startManager(t, t.TempDir(), srv.Open(t, "place"), nil)
+	second.make("log")
+	last := second.write("log", 30)
+	second.make("other")
+	eventually(t, "the second ships", func() bool { return second.shipper.Shipped(ship.LedgerLog) > 0 })
+	second.allShipped(place, "log", "other")
+	first.write("log", 50)
+	first.make("late")
+	away.Open()
+	eventually(t, "the first is fenced", func() bool { return first.journal.has("lost the shipping lease") })
+	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"log": last, "other": 0})
+	last = second.write("log", 5)
+	second.allShipped(place, "log", "other")
+	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"log": last, "other": 0})
+}
+
+// Every kind of fault at once, while logs are made, written, deleted and made again, with crashes.
+func TestNamedLogsWithFaults(t *testing.T) {
+	t.Parallel()
+	srv, place := newPlace(t)
+	srv.Default()
+	dir := t.TempDir()
+	for round := range 4 {
+		m := startManager(t, dir, place, nil)
+		name := fmt.Sprintf("log-%d", round)
+		if round == 0 {
+			m.make("always")
+		}
+		m.make(name)
+		want := map[string]uint64{"always": m.write("always", 300), name: m.write(name, 100)}
+		m.allShipped(place, "always", name)
+		mustHaveLogs(t, place, time.Time{}, want)
+		m.remove(name)
+		m.make(name)
+		want[name] = m.write(name, 7)
+		m.allShipped(place, "always", name)
+		m.crash()
+		mustHaveLogs(t, place, time.Time{}, want)
+		m = startManager(t, dir, place, nil)
+		m.remove(name)
+		m.allShipped(place, "always")
+		m.crash()
+		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"always": want["always"]})
+	}
+	if srv.Injected.Load() < 10 {
+		t.Errorf("%d faults", srv.Injected.Load())
+	}
+}
+
+// stopping is a store that is gone for good behind a number of requests that change something, the last of
+// which may happen without an answer.
+type stopping struct {
+	object.Store
+	left   int
+	happen bool
+	mu     chan struct{}
+}
+
+var errStopped = errors.New("the process is gone")
+
+func (s *stopping) step(do func() error) error {
+	s.mu <- struct{}{}
+	defer func() { <-s.mu }()
+	if s.left--; s.left > 0 {
+		return do()
+	}
+	if s.left == 0 && s.happen {
+		_ = do()
+	}
+	return errStopped
+}
+
+func (s *stopping) Create(ctx context.Context, name string, b []byte) (v object.Version, err error) {
+	return v, s.step(func() error { v, err = s.Store.Create(ctx, name, b); return err })
+}
+
+func (s *stopping) Replace(ctx context.Context, name string, b []byte, old object.Version) (v object.Version, err error) {
+	return v, s.step(func() error { v, err = s.Store.Replace(ctx, name, b, old); return err })
+}
+
+func (s *stopping) Delete(ctx context.Context, name string) error {
+	return s.step(func() error { return s.Store.Delete(ctx, name) })
+}
+
+// TestShippedSnapshotCrash ends the process between each two writes to the store, with the last one
+// done or not, while a log's records, snapshot, manifest and catalog are shipped. Whatever was shipped must be a
+// state that restores, with as many entries as were there before at least.
+func TestShippedSnapshotCrash(t *testing.T) {
+	t.Parallel()
+	top := t.TempDir()
+	was, shipped := filepath.Join(top, "was"), filepath.Join(top, "shipped")
+	m := startManager(t, was, object.OpenDir(shipped), nil)
+	m.make("log")
+	first := m.write("log", 300)
+	m.allShipped(object.OpenDir(shipped), "log")
+	m.stop()
+	for left := 1; ; left++ {
+		done := false
+		for _, happen := range []bool{false, true} {
+			dir, place := filepath.Join(top, fmt.Sprint(left, happen)), filepath.Join(top, fmt.Sprint("place", left, happen))
+			copyDir(t, was, dir)
+			copyDir(t, shipped, place)
+			base := object.OpenDir(place)
+			cut := &stopping{Store: base, left: left, happen: happen, mu: make(chan struct{}, 1)}
+			m := startManager(t, dir, cut, nil)
+			m.make("more")
+			m.write("more", 10)
+			m.remove("more")
+			last := m.write("log", 300)
+			eventually(t, "the process ends, or has shipped all", func() bool {
+				if m.journal.has(errStopped.Error()) {
+					return true
+				}
+				done = m.isShipped(base, "log") != nil
+				return done
+			})
+			m.crash()
+			restored, r, err := restoreAll(t, base, time.Time{})
+			if err != nil {
+				t.Fatalf("cut off at write %d (it happens: %v): %v", left, happen, err)
+			}
+			e, err := walogs.Open(t.Context(), filepath.Join(restored, ship.NamedDir), smallLogs())
+			if err != nil {
+				t.Fatal(err)
+			}
+			info, err := e.Get(t.Context(), "log")
+			if err != nil || info.Last < first || info.Last > last || done && info.Last != last {
+				t.Errorf("cut off at write %d (it happens: %v): %+v, %v; %+v", left, happen, info, err, r.Logs)
+			}
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+			// And a start goes on from there.
+			m = startManager(t, dir, base, nil)
+			m.allShipped(base, "log")
+			m.crash()
+			mustHaveLogs(t, base, time.Time{}, map[string]uint64{"log": last})
+		}
+		if done {
+			return
+		}
+	}
+}
