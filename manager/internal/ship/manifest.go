@@ -38,8 +38,11 @@ type manifest struct {
 type history struct {
 	Log string `json:"log"`
 	// Began and Ended in Unix milliseconds; Ended is 0 for the last one.
-	Began     int64      `json:"began"`
-	Ended     int64      `json:"ended,omitempty"`
+	Began int64 `json:"began"`
+	Ended int64 `json:"ended,omitempty"`
+	// Based says that it begins with its first snapshot, without which its runs are only a part of
+	// what was shipped before.
+	Based     bool       `json:"based,omitempty"`
 	Snapshots []snapshot `json:"snapshots,omitempty"`
 	Runs      []run      `json:"runs,omitempty"`
 	// Tail is where newer runs are found that the manifest does not name yet.

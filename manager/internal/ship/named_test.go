@@ -30,7 +30,7 @@ type manager struct {
 
 // smallLogs are options with which logs have many segments and snapshots soon.
 func smallLogs() walogs.Options {
-	return walogs.Options{SegmentBytes: segmentBytes, SnapshotBytes: 64 << 10, DutyEvery: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
+	return walogs.Options{SegmentBytes: segmentBytes, SnapshotInterval: 10 * time.Millisecond, DutyEvery: 5 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 		Log: wal.Options{FillAhead: -1}}
 }
 
@@ -74,9 +74,9 @@ func startManager(t *testing.T, dir string, store object.Store, change func(*shi
 	}
 	t.Cleanup(func() {
 		m.crash()
-		if t.Failed() {
-			l.journal.mu.Lock()
-			defer l.journal.mu.Unlock()
+		l.journal.mu.Lock()
+		defer l.journal.mu.Unlock()
+		if t.Failed() && l.journal.b.Len() > 0 {
 			t.Logf("journal of %s:\n%s", dir, l.journal.b.String())
 		}
 	})
@@ -578,13 +578,32 @@ func (s *stopping) Delete(ctx context.Context, name string) error {
 // state that restores, with as many entries as were there before at least.
 func TestShippedSnapshotCrash(t *testing.T) {
 	t.Parallel()
+	t.Run("it goes on", func(t *testing.T) { t.Parallel(); cutOff(t, false) })
+	// What is shipped first of another history is a snapshot, and the records that it keeps follow.
+	t.Run("it begins anew", func(t *testing.T) { t.Parallel(); cutOff(t, true) })
+}
+
+func cutOff(t *testing.T, fork bool) {
 	top := t.TempDir()
 	was, shipped := filepath.Join(top, "was"), filepath.Join(top, "shipped")
 	m := startManager(t, was, object.OpenDir(shipped), nil)
 	m.make("log")
 	first := m.write("log", 300)
 	m.allShipped(object.OpenDir(shipped), "log")
+	snapshotted := func() bool {
+		names, err := filepath.Glob(filepath.Join(was, ship.NamedDir, "log", "*.snap"))
+		return err == nil && len(names) > 0
+	}
+	eventually(t, "a snapshot is taken", snapshotted)
 	m.stop()
+	if fork {
+		ahead := filepath.Join(top, "ahead")
+		copyDir(t, was, ahead)
+		m = startManager(t, ahead, object.OpenDir(shipped), nil)
+		m.write("log", 20)
+		m.allShipped(object.OpenDir(shipped), "log")
+		m.stop()
+	}
 	for left := 1; ; left++ {
 		done := false
 		for _, happen := range []bool{false, true} {
@@ -597,7 +616,11 @@ func TestShippedSnapshotCrash(t *testing.T) {
 			m.make("more")
 			m.write("more", 10)
 			m.remove("more")
-			last := m.write("log", 300)
+			last := m.write("log", 10)
+			most := last
+			if fork {
+				most = first + 20
+			}
 			eventually(t, "the process ends, or has shipped all", func() bool {
 				if m.journal.has(errStopped.Error()) {
 					return true
@@ -615,7 +638,7 @@ func TestShippedSnapshotCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			info, err := e.Get(t.Context(), "log")
-			if err != nil || info.Last < first || info.Last > last || done && info.Last != last {
+			if err != nil || info.Last < first || info.Last > most || done && info.Last != last {
 				t.Errorf("cut off at write %d (it happens: %v): %+v, %v; %+v", left, happen, info, err, r.Logs)
 			}
 			if err := e.Close(); err != nil {

@@ -212,7 +212,7 @@ func (st *stream) newHistory(ctx context.Context) error {
 		return err
 	}
 	if snap != nil {
-		h.Snapshots = []snapshot{*snap}
+		h.Snapshots, h.Based = []snapshot{*snap}, true
 		next = snap.Keep
 	} else if st.manifest.last() == nil {
 		h.Began = st.noted(h.Began)
