@@ -40,9 +40,9 @@ type history struct {
 	// Began and Ended in Unix milliseconds; Ended is 0 for the last one.
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended,omitempty"`
-	// Based says that it begins with its first snapshot, without which its runs are only a part of
-	// what was shipped before.
-	Based     bool       `json:"based,omitempty"`
+	// Reach is the last record that was durable when it began after another history. Before it has all
+	// up to there, the other one has more.
+	Reach     uint64     `json:"reach,omitempty"`
 	Snapshots []snapshot `json:"snapshots,omitempty"`
 	Runs      []run      `json:"runs,omitempty"`
 	// Tail is where newer runs are found that the manifest does not name yet.
@@ -100,6 +100,15 @@ func (h *history) covers(s *snapshot) bool {
 		}
 	}
 	return next > s.Sequence
+}
+
+// caughtUp tells whether it has what there was when it began.
+func (h *history) caughtUp() bool {
+	covered := len(h.Snapshots) == 0
+	for i := range h.Snapshots {
+		covered = covered || h.covers(&h.Snapshots[i])
+	}
+	return covered && h.end() >= h.Reach
 }
 
 // usable tells whether a state can be restored from it.

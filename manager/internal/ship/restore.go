@@ -216,7 +216,7 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 // planOf finds the newest snapshot that is not newer than limit, and the runs that
 // follow it; nil when the history has nothing of that age.
 func planOf(h *history, limit int64) *plan {
-	if h.Based && len(h.Snapshots) > 0 && !h.covers(&h.Snapshots[0]) {
+	if h.Reach > 0 && !h.caughtUp() {
 		return nil
 	}
 	p := &plan{history: h, at: limit}

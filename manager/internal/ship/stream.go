@@ -212,10 +212,13 @@ func (st *stream) newHistory(ctx context.Context) error {
 		return err
 	}
 	if snap != nil {
-		h.Snapshots, h.Based = []snapshot{*snap}, true
+		h.Snapshots = []snapshot{*snap}
 		next = snap.Keep
 	} else if st.manifest.last() == nil {
 		h.Began = st.noted(h.Began)
+	}
+	if old := st.manifest.last(); old != nil && old.usable() {
+		h.Reach = st.log.Durable()
 	}
 	if err := st.editAll(ctx, func(m *manifest) {
 		if old := m.last(); old != nil {
