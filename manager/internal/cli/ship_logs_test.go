@@ -51,21 +51,29 @@ func mustAnswer(t *testing.T, want int, method, url, body string) string {
 	return answer
 }
 
-// logShipped waits until the place has a time of a log behind t0.
-func logShipped(t *testing.T, place object.Store, name string, t0 time.Time) {
+// logsShipped waits until the place has a time of the ledger and of each log behind t0, and returns the newest of
+// these times.
+func logsShipped(t *testing.T, place object.Store, t0 time.Time, names ...string) time.Time {
 	t.Helper()
-	waitFor(t, "log "+name+" is shipped", func() bool {
+	var newest time.Time
+	waitFor(t, "the logs are shipped", func() bool {
 		st, err := ship.ReadStatus(t.Context(), place, "")
-		if err != nil {
+		if err != nil || !st.Newest.After(t0) {
 			return false
 		}
+		newest = st.Newest
+		shipped := make(map[string]bool)
 		for _, l := range st.Logs {
-			if l.Name == name && l.Deleted == nil && l.Newest.After(t0) {
-				return true
+			if l.Deleted == nil && l.Newest.After(t0) {
+				shipped[l.Name] = true
+				if l.Newest.After(newest) {
+					newest = l.Newest
+				}
 			}
 		}
-		return false
+		return !slices.ContainsFunc(names, func(name string) bool { return !shipped[name] })
 	})
+	return newest
 }
 
 // TestRestoreOfLogs ships the logs of a real manager, and restores them: after a kill, to a time before
@@ -84,26 +92,43 @@ func TestRestoreOfLogs(t *testing.T) {
 		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", i, nonce)))
 	}
 	mustAnswer(t, 201, "POST", at(p, "/dropped/entries"), entryJSON("lost"))
-	behind := nextMillisecond(t)
-	for _, name := range []string{"/events", "/dropped"} { // so that a point follows which has all of the others
-		mustAnswer(t, 201, "POST", at(p, name+"/entries"), entryJSON("marker"))
+	// Behind the first markers there is a time with all that came before, and behind the second ones
+	// nothing is added to it.
+	marks := 0
+	mark := func(t0 time.Time) time.Time {
+		id := fmt.Sprint("marker-", marks)
+		mustAnswer(t, 201, "POST", at(p, "/events/entries"), entryJSON(id))
+		mustAnswer(t, 201, "POST", at(p, "/dropped/entries"), entryJSON(id))
+		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", 3+marks, nonce)))
+		commitKey(t, p.addr["api"], id)
+		marks++
+		return logsShipped(t, place, t0, "events", "counted", "dropped")
 	}
-	mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON("c:3:"+nonce))
-	commitKey(t, p.addr["api"], "marker")
-	for _, name := range []string{"events", "counted", "dropped"} {
-		logShipped(t, place, name, behind)
+	then := mark(nextMillisecond(t))
+	for time.Now().UnixMilli() <= then.UnixMilli() {
+		nextMillisecond(t)
 	}
-	shippedSince(t, place, behind)
-	then := nextMillisecond(t)
-	nextMillisecond(t)
+	mark(then)
 	mustAnswer(t, 200, "DELETE", at(p, "/dropped"), "")
 	mustAnswer(t, 201, "POST", at(p, "/events/entries"), entryJSON("late"))
-	mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON("c:4:"+nonce))
+	mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON("c:5:"+nonce))
 	mustAnswer(t, 201, "PUT", at(p, "/fresh"), `{}`)
 	mustAnswer(t, 201, "POST", at(p, "/fresh/entries"), entryJSON("f"))
-	for _, name := range []string{"events", "counted", "fresh"} {
-		logShipped(t, place, name, then)
-	}
+	commitKey(t, p.addr["api"], "last")
+	logsShipped(t, place, nextMillisecond(t).Add(-time.Hour), "events", "counted", "fresh")
+	waitFor(t, "the last entries are shipped", func() bool {
+		st, err := ship.ReadStatus(t.Context(), place, "")
+		if err != nil {
+			return false
+		}
+		want := map[string]uint64{"events": 7, "counted": 7, "fresh": 2} // records, with the settings
+		for _, l := range st.Logs {
+			if l.Deleted == nil && l.Sequence < want[l.Name] {
+				return false
+			}
+		}
+		return true
+	})
 	waitFor(t, "the deletion is shipped", func() bool {
 		st, err := ship.ReadStatus(t.Context(), place, "")
 		return err == nil && len(st.Logs) == 4 && slices.ContainsFunc(st.Logs, func(l ship.NamedStatus) bool { return l.Deleted != nil })
@@ -119,7 +144,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		t.Errorf("wal verify: %d %s", code, out)
 	}
 	q := startManager(t, "--data-dir", newest)
-	for i, id := range []string{"early-0", "early-1", "early-2", "marker", "late"} {
+	for i, id := range []string{"early-0", "early-1", "early-2", "marker-0", "marker-1", "late"} {
 		if answer := mustAnswer(t, 200, "POST", at(q, "/events/entries"), entryJSON(id)); gjson.Get(answer, "entry").Int() != int64(i+1) {
 			t.Errorf("%s: %s", id, answer)
 		}
@@ -145,7 +170,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		if status, _, body := do(t, "PUT", at(q, "/fresh"), `{}`); status != 201 && status != 200 {
 			t.Errorf("make log: %d %s", status, body)
 		}
-		for name, id := range map[string]string{"events": "late", "counted": "c:4:" + nonce, "fresh": "f"} {
+		for name, id := range map[string]string{"events": "late", "counted": "c:5:" + nonce, "fresh": "f"} {
 			status, header, body := do(t, "POST", at(q, "/"+name+"/entries"), entryJSON(id))
 			if status != 503 || gjson.Get(body, "code").String() != "quarantine" || header.Get("Retry-After") == "" {
 				t.Errorf("an id that %s forgot: %d %s, Retry-After %q", name, status, body, header.Get("Retry-After"))

@@ -329,6 +329,9 @@ func TestRestoreExitCodes(t *testing.T) {
 	}
 	var damaged string
 	if err := object.All(t.Context(), place, "ledger/0", func(o object.Info) error {
+		if strings.HasSuffix(o.Name, "/h") {
+			return nil // a damaged head is found first
+		}
 		b, v, err := place.Get(t.Context(), o.Name)
 		if err == nil {
 			b[len(b)-1] ^= 1
