@@ -54,7 +54,8 @@ var mayImport = map[string][]string{
 	"manager/internal/shard":  {"manager/api", contract},
 
 	"manager/internal/logs":              {"manager/api"},
-	"manager/internal/logs/walogs":       {"manager/api", "manager/internal/logs", "manager/internal/wal"},
+	"manager/internal/logs/walogs":       {"manager/internal/logs", "manager/internal/wal"},
+	"manager/internal/logs/storelogs":    {"manager/internal/logs", "manager/internal/store"},
 	"manager/internal/object":            {},
 	"manager/internal/object/objecttest": {"manager/internal/object"},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},
@@ -76,6 +77,7 @@ var mayImport = map[string][]string{
 	// Test helpers and suites.
 	"manager/internal/wal/faultfs":       {"manager/internal/wal/vfs"},
 	"manager/internal/store/storetest":   {"manager/internal/store"},
+	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 	"manager/managertest":                {"manager/api", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", domain, engines},

@@ -181,6 +181,39 @@ func (l *Log) ByID(ctx context.Context, id string) (*LogEntry, error) {
 	return &e, nil
 }
 
+// LogWriter is a writer of a log and its newest epoch.
+type LogWriter struct {
+	Writer string `json:"writer"`
+	Epoch  uint64 `json:"epoch"`
+}
+
+// LogWriterPage is one page of writers; Cursor is empty on the last one.
+type LogWriterPage struct {
+	Writers []LogWriter `json:"writers"`
+	Cursor  string      `json:"cursor"`
+}
+
+// Writers returns one page of the log's writers, in order of their names. Limit: 1 to 1000, 100 when 0.
+func (l *Log) Writers(ctx context.Context, limit int, cursor string) (*LogWriterPage, error) {
+	var page LogWriterPage
+	call := call{method: "GET", path: l.path("/writers" + pageQuery(url.Values{}, limit, cursor))}
+	if _, err := l.client.do(ctx, call, &page); err != nil {
+		return nil, err
+	}
+	if page.Writers == nil {
+		return nil, call.notOurs("no list of writers")
+	}
+	return &page, nil
+}
+
+// RemoveWriter forgets a writer, which makes room for another one. Entries with any of its epochs are refused from then
+// on. It is for administrators. When an answer is lost and the call repeated it may say that the writer is not there:
+// then it was removed.
+func (l *Log) RemoveWriter(ctx context.Context, writer string) error {
+	_, err := l.client.do(ctx, call{method: "DELETE", path: l.path("/writers/" + url.PathEscape(writer))}, nil)
+	return err
+}
+
 // openEpoch begins the next epoch of a writer. It may be repeated: each time gives a newer one.
 func (l *Log) openEpoch(ctx context.Context, writer string) (uint64, error) {
 	body := struct {

@@ -3,38 +3,50 @@ package app
 import (
 	"context"
 	"path/filepath"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 )
 
 // logsDir is where the engine wal keeps logs, each in a directory of its own.
 const logsDir = ship.NamedDir
 
-// openLogs opens the logs of an engine that keeps some.
-func (a *app) openLogs(ctx context.Context) error {
-	s := a.settings
-	if s.Store != "wal" || s.DataDir == "" || s.MaxLogs == 0 {
-		a.logs = logs.None{Engine: s.Store}
-		return nil
+// openLogs opens the logs: in files of their own where the engine is a write-ahead log, else in the store.
+func (a *app) openLogs(ctx context.Context) (err error) {
+	s, caps := a.settings, a.store.Capabilities()
+	switch {
+	case s.MaxLogs == 0:
+		a.logs = logs.None{Why: "--max-logs is 0"}
+	case s.Store == "wal" && s.DataDir != "":
+		opts := walogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}
+		if a.shipper != nil {
+			opts.Follower = a.shipper
+		}
+		if a.quarantine != nil {
+			opts.Quarantine = a.quarantine.Log
+		}
+		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil && !anyFailed(ctx, a.logs) {
+			a.shipper.FollowNamed()
+		}
+	case caps.Shared && !caps.Durable:
+		a.logs = logs.None{Why: "the server of the engine " + caps.Name + " may lose what it acknowledged, or does not show its settings. " +
+			"Redis needs appendonly yes and appendfsync always, Postgres fsync on; the engines wal and sqlite need no server"}
+	default:
+		a.logs, err = openEngine(storelogs.Open(ctx, a.store, storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}))
 	}
-	opts := walogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}
-	if a.shipper != nil {
-		opts.Follower = a.shipper
-	}
-	if a.quarantine != nil {
-		opts.Quarantine = a.quarantine.Log
-	}
-	engine, err := walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)
+	return err
+}
+
+// openEngine keeps an engine that could not be opened from being closed.
+func openEngine[E logs.Engine](e E, err error) (logs.Engine, error) {
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if a.shipper != nil {
-		a.shipper.FollowNamed()
-	}
-	a.logs = engine
-	return nil
+	return e, nil
 }
 
 // closeLogs makes what was accepted durable. Its error is that of logs that had not failed before.
@@ -45,4 +57,19 @@ func (a *app) closeLogs() {
 	if err := a.logs.Close(); err != nil {
 		a.log.Error("closing the logs", "error", err.Error())
 	}
+}
+
+// auditLogRemoval logs what an administrator removed, as audit does.
+func (a *app) auditLogRemoval(r server.LogRemoval) {
+	if r.Writer != "" {
+		a.auditLog.Warn("writer of a log removed by an administrator", "remote", r.Remote, "log", r.Log, "writer", r.Writer)
+		return
+	}
+	a.auditLog.Warn("log deleted by an administrator", "remote", r.Remote, "log", r.Log)
+}
+
+// anyFailed tells whether a log could not be read. Shipping takes a log that is not there for a deleted one.
+func anyFailed(ctx context.Context, engine logs.Engine) bool {
+	infos, err := engine.List(ctx, "", 10_000)
+	return err != nil || slices.ContainsFunc(infos, func(i logs.Info) bool { return i.Failed != "" })
 }

@@ -21,8 +21,8 @@ import (
 
 // logFlags are those of "oncegate logs".
 type logFlags struct {
-	id, writer, payload, after string
-	create, lines, follow      bool
+	id, writer, payload, after, remove string
+	create, lines, follow              bool
 }
 
 func logsCommands() map[string]operatorCommand {
@@ -31,6 +31,7 @@ func logsCommands() map[string]operatorCommand {
 		"append":  {"LOG", "append an entry once, or a line of the input each", 1, 1, (*operatorCall).appendFlags, logsAppend},
 		"tail":    {"LOG", "print entries in order, and with --follow those that come", 1, 1, (*operatorCall).tailFlags, logsTail},
 		"inspect": {"LOG", "show a log's configuration, window and size, or with --id an entry", 1, 1, (*operatorCall).inspectFlags, logsInspect},
+		"writers": {"LOG", "list the writers of a log and their epochs, or with --remove forget one", 1, 1, (*operatorCall).writersFlags, logsWriters},
 	}
 }
 
@@ -55,6 +56,33 @@ func (c *operatorCall) tailFlags(fs *flag.FlagSet) {
 
 func (c *operatorCall) inspectFlags(fs *flag.FlagSet) {
 	fs.StringVar(&c.log.id, "id", "", "`id` of an entry to show, which the window must hold")
+}
+
+func (c *operatorCall) writersFlags(fs *flag.FlagSet) {
+	c.pageFlags(fs)
+	fs.StringVar(&c.log.remove, "remove", "", "`name` of a writer that does not come back; its epochs stay fenced")
+}
+
+func logsWriters(ctx context.Context, c *operatorCall) error {
+	l, err := c.client.OpenLog(c.args[0])
+	if err != nil {
+		return err
+	}
+	if c.log.remove != "" {
+		return l.RemoveWriter(ctx, c.log.remove)
+	}
+	page, err := l.Writers(ctx, c.limit, c.cursor)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(page)
+	}
+	rows := [][]string{{"WRITER", "EPOCH"}}
+	for _, w := range page.Writers {
+		rows = append(rows, []string{printable(w.Writer), strconv.FormatUint(w.Epoch, 10)})
+	}
+	return c.printTable(rows, page.Cursor)
 }
 
 func logsList(ctx context.Context, c *operatorCall) error {

@@ -168,7 +168,13 @@ func TestLogsSurviveCrashes(t *testing.T) {
 
 // TestLogsCommand: the program's own commands against a manager.
 func TestLogsCommand(t *testing.T) {
-	p := startManager(t, "--data-dir", t.TempDir(), "--max-logs", "1")
+	for _, engine := range []string{"wal", "sqlite"} {
+		t.Run(engine, func(t *testing.T) { testLogsCommand(t, engine) })
+	}
+}
+
+func testLogsCommand(t *testing.T, engine string) {
+	p := startManager(t, "--store", engine, "--data-dir", t.TempDir(), "--max-logs", "1")
 	bin, err := managerBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -193,6 +199,10 @@ func TestLogsCommand(t *testing.T) {
 		{"", "list", "LOG     IDENTITY  FIRST  LAST  KEYS  WRITERS  DISK BYTES  STATE\nevents  ids       1      3     3     1"},
 		{"", "append other --payload x --create", "1: oncegate logs: append: manager: too-many-logs: "},
 		{"", "append .bad --payload x", "2: oncegate logs: append: log: \".bad\": must be 1 to 128"},
+		{"", "writers events", "WRITER  EPOCH\nw       1\n"},
+		{"", "writers events --remove w", ""},
+		{"", "writers events --remove w", "1: oncegate logs: writers: manager: not-found: "},
+		{"", "writers events --json", `{"writers":[],"cursor":""}`},
 		{"", "append events --lines --id x", "2: oncegate logs: "},
 		{"", "tail events --after x", "2: oncegate logs: tail: "},
 	} {

@@ -62,11 +62,7 @@ func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64)
 		u.was = &was
 	} else {
 		c = &client{hash: h, first: seq}
-		if cs.byHash == nil {
-			cs.byHash = make(map[Hash]*client)
-		}
-		cs.byHash[h] = c
-		cs.link(c)
+		cs.put(c)
 	}
 	cs.undos = append(cs.undos, u)
 	c.last, c.at = seq, now
@@ -83,6 +79,15 @@ func (cs *clients) advance(h Hash, seq, number uint64, digest uint64, now int64)
 		cs.unlink(c)
 		cs.link(c)
 	}
+}
+
+// put adds a client, as the one that was used last.
+func (cs *clients) put(c *client) {
+	if cs.byHash == nil {
+		cs.byHash = make(map[Hash]*client)
+	}
+	cs.byHash[c.hash] = c
+	cs.link(c)
 }
 
 // keep makes what advanced since the last keep or undo stay.

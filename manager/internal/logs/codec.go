@@ -190,16 +190,7 @@ func (s *State) Snapshot() *Snapshot {
 	var b []byte
 	n := 0
 	for c := s.clients.oldest; c != nil; c = c.newer {
-		b = append(b, c.hash[:]...)
-		for _, v := range []uint64{c.first, c.last, uint64(c.at), uint64(len(c.runs))} {
-			b = binary.AppendUvarint(b, v)
-		}
-		for _, r := range c.runs {
-			b = binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(b, r.seq), r.number), r.n)
-		}
-		for _, d := range c.digests {
-			b = binary.LittleEndian.AppendUint64(b, d)
-		}
+		b = c.append(b)
 		if n++; n%clientsInRecord == 0 || c.newer == nil {
 			snap.clients, b = append(snap.clients, b), nil
 		}
@@ -296,32 +287,53 @@ func (s *State) restoreSlots(b []byte) error {
 func (s *State) restoreClients(b []byte) error {
 	d := decoder{b: b}
 	for len(d.b) > 0 && d.err == nil {
-		c := new(client)
-		if len(d.b) < len(c.hash) {
-			return errShort
+		if c := d.client(); d.err == nil {
+			s.clients.put(c)
 		}
-		copy(c.hash[:], d.b)
-		d.b = d.b[len(c.hash):]
-		var runs uint64
-		c.first, c.last, c.at, runs = d.uint(), d.uint(), int64(d.uint()), d.uint()
-		if runs > clientRuns {
-			return fmt.Errorf("a client has %d runs", runs)
-		}
-		for ; runs > 0; runs-- {
-			c.runs = append(c.runs, run{d.uint(), d.uint(), d.uint()})
-		}
-		if len(d.b) < clientDigests*8 {
-			return errShort
-		}
-		for i := range c.digests {
-			c.digests[i] = binary.LittleEndian.Uint64(d.b[i*8:])
-		}
-		d.b = d.b[clientDigests*8:]
-		if s.clients.byHash == nil {
-			s.clients.byHash = make(map[Hash]*client)
-		}
-		s.clients.byHash[c.hash] = c
-		s.clients.link(c)
 	}
 	return d.err
+}
+
+// append encodes a client.
+func (c *client) append(b []byte) []byte {
+	b = append(b, c.hash[:]...)
+	for _, v := range []uint64{c.first, c.last, uint64(c.at), uint64(len(c.runs))} {
+		b = binary.AppendUvarint(b, v)
+	}
+	for _, r := range c.runs {
+		b = binary.AppendUvarint(binary.AppendUvarint(binary.AppendUvarint(b, r.seq), r.number), r.n)
+	}
+	for _, d := range c.digests {
+		b = binary.LittleEndian.AppendUint64(b, d)
+	}
+	return b
+}
+
+// client is the inverse of append; after an error it is not to be used.
+func (d *decoder) client() *client {
+	c := new(client)
+	if d.err != nil || len(d.b) < len(c.hash) {
+		d.err = errShort
+		return c
+	}
+	copy(c.hash[:], d.b)
+	d.b = d.b[len(c.hash):]
+	var runs uint64
+	c.first, c.last, c.at, runs = d.uint(), d.uint(), int64(d.uint()), d.uint()
+	if runs > clientRuns {
+		d.err = fmt.Errorf("a client has %d runs", runs)
+		return c
+	}
+	for ; runs > 0; runs-- {
+		c.runs = append(c.runs, run{d.uint(), d.uint(), d.uint()})
+	}
+	if d.err != nil || len(d.b) < clientDigests*8 {
+		d.err = errShort
+		return c
+	}
+	for i := range c.digests {
+		c.digests[i] = binary.LittleEndian.Uint64(d.b[i*8:])
+	}
+	d.b = d.b[clientDigests*8:]
+	return c
 }

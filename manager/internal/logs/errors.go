@@ -64,6 +64,12 @@ func TooManyLogs(most int) error {
 	return refusal(409, api.CodeTooManyLogs, "Too many logs", "this manager keeps at most %d logs (--max-logs)", most)
 }
 
+// TooManyWriters is for a writer more than a log has.
+func TooManyWriters() error {
+	return refusal(409, api.CodeTooManyWriters, "Too many writers",
+		"the log has %d writers already; an administrator can remove one: DELETE /v1/logs/{log}/writers/{writer}", MaxWriters)
+}
+
 // InTheWay is for a new log whose directory is there already, and not empty.
 func InTheWay(name string) error {
 	return refusal(409, api.CodeConflict, "Conflict", "the manager's directory for the log %q holds files that came after its start; move them away, or start the manager again", shorten(name))
@@ -90,9 +96,41 @@ func NotWritten() error {
 	return refusal(424, api.CodeNotWritten, "Not written", "another entry of the atomic batch was refused, so none was written")
 }
 
-// Unsupported is for engines that keep no logs.
-func Unsupported(engine string) error {
-	return refusal(501, api.CodeLogsUnsupported, "No logs", "the engine %s keeps no logs; the engine wal does (--store wal)", engine)
+// Unreadable is for a log whose records could not be read at the start.
+func Unreadable(name string) error {
+	return refusal(503, api.CodeUnavailable, "Unavailable",
+		"the log %q could not be read when the manager started, so all its calls are refused and its name stays taken; the manager's log says why, and an operator has to mend or move the log's files and start the manager again", shorten(name))
+}
+
+// Unsupported is for managers that keep no logs.
+func Unsupported(why string) error {
+	return refusal(501, api.CodeLogsUnsupported, "No logs", "this manager keeps no logs: %s", why)
+}
+
+// NoSpace is for an append when the medium is full.
+func NoSpace() error {
+	e := refusal(503, api.CodeInsufficientStorage, "Insufficient storage", "no space is left for writing; nothing was written")
+	e.P.RetryAfterSeconds = 5
+	return e
+}
+
+// TooLarge is for a batch that does not fit into one record.
+func TooLarge() error {
+	return refusal(413, api.CodeTooLarge, "Too large", "the batch is too large; nothing was written")
+}
+
+// Unknown is for a call of which nobody knows what it wrote, and why.
+func Unknown(seconds int, why string) error {
+	e := refusal(503, api.CodeUnavailable, "Unavailable", "%s; what was written is unknown: repeat the call with the same ids", why)
+	e.P.RetryAfterSeconds = seconds
+	return e
+}
+
+// Busy is for a call that did not get its turn.
+func Busy() error {
+	e := refusal(503, api.CodeUnavailable, "Unavailable", "the log has too many calls under way; nothing was written")
+	e.P.RetryAfterSeconds = 1
+	return e
 }
 
 // Quarantined is for an id that the log does not know, and may have forgotten.

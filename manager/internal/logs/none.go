@@ -2,15 +2,15 @@ package logs
 
 import "context"
 
-// None is an Engine that keeps no logs, and says so.
+// None is an Engine that keeps no logs, and says why.
 type None struct {
-	// Engine names what keeps the other records.
-	Engine string
+	// Why completes "this manager keeps no logs: ...".
+	Why string
 }
 
 var _ Engine = None{}
 
-func (n None) err() error { return Unsupported(n.Engine) }
+func (n None) err() error { return Unsupported(n.Why) }
 
 // Put and all others refuse.
 func (n None) Put(context.Context, string, Change) (Info, bool, error) { return Info{}, false, n.err() }

@@ -23,7 +23,8 @@ type State struct {
 	win     window
 	clients clients
 	writers map[string]uint64
-	floor   uint64 // newest epoch of any writer that was removed
+	floor   uint64   // newest epoch of any writer that was removed
+	part    *partial // nil when all is in memory
 
 	evicted    uint64
 	evictedAge time.Duration
@@ -65,7 +66,9 @@ const expireStep = 4096
 // that are accepted. They are in the window from here on. Keep or Undo must follow.
 func (s *State) Judge(b *Batch, now int64) {
 	s.now = max(s.now, now)
-	s.expire(expireStep)
+	if s.part == nil {
+		s.expire(expireStep)
+	}
 	b.First, b.Accepted = s.next, b.Accepted[:0]
 	refused := false
 	for i := range b.items {
@@ -97,6 +100,15 @@ func (s *State) Judge(b *Batch, now int64) {
 
 // Keep makes the accepted items stay, and counts.
 func (s *State) Keep(b *Batch) {
+	s.counters.Appended += uint64(len(b.Accepted))
+	for i := range b.Outcomes {
+		s.counters.count(&b.Outcomes[i])
+	}
+	if s.part != nil { // its engine forgets
+		s.part.keep(&s.clients)
+		s.clients.keep()
+		return
+	}
 	s.win.keep()
 	s.clients.keep()
 	for s.win.len() > s.config.MaxKeys || int64(s.win.len())*slotBytes > s.config.MaxBytes {
@@ -108,10 +120,6 @@ func (s *State) Keep(b *Batch) {
 		s.evicted++
 		s.evictedAge = time.Duration(s.now - s.clients.oldest.at)
 		s.clients.forget(s.clients.oldest)
-	}
-	s.counters.Appended += uint64(len(b.Accepted))
-	for i := range b.Outcomes {
-		s.counters.count(&b.Outcomes[i])
 	}
 }
 
@@ -135,7 +143,11 @@ func (c *Counters) count(o *Outcome) {
 
 // Undo takes the accepted items back: none of them was handed to the log.
 func (s *State) Undo(b *Batch) {
-	s.win.undo()
+	if s.part != nil {
+		s.part.undo()
+	} else {
+		s.win.undo()
+	}
 	s.clients.undo()
 	s.next = b.First
 	b.Accepted = b.Accepted[:0]
@@ -171,7 +183,7 @@ func (s *State) judge(p *prepared, quarantine time.Duration) Outcome {
 }
 
 func (s *State) judgeID(p *prepared, quarantine time.Duration, o *Outcome) {
-	if found, ok := s.win.find(&p.hash, s.now, s.config.Window); ok {
+	if found, ok := s.find(&p.hash, s.now); ok {
 		if found.digest != p.digest {
 			o.Err = mismatch()
 			return
@@ -183,13 +195,33 @@ func (s *State) judgeID(p *prepared, quarantine time.Duration, o *Outcome) {
 		o.Err = Quarantined(quarantine)
 		return
 	}
-	if s.config.RefuseWhenFull && (s.win.len() >= s.config.MaxKeys || int64(s.win.len()+1)*slotBytes > s.config.MaxBytes) {
-		left := int64(s.config.Window) - (s.now - s.win.slot(s.win.head).at)
+	if s.config.RefuseWhenFull && !s.config.Fits(s.Keys()+1) {
+		left := int64(s.config.Window) - (s.now - s.oldest())
 		o.Err = Full(int(min(max(left/int64(time.Second)+1, 1), 3600)))
 		return
 	}
 	o.Number = s.next
-	s.win.add(slot{p.hash, p.digest, s.next, s.now})
+	if s.part != nil {
+		s.part.add(slot{p.hash, p.digest, s.next, s.now})
+	} else {
+		s.win.add(slot{p.hash, p.digest, s.next, s.now})
+	}
+}
+
+// find returns the newest slot with this hash that is younger than the window.
+func (s *State) find(h *Hash, now int64) (*slot, bool) {
+	if s.part != nil {
+		return s.part.find(h, now, s.config.Window)
+	}
+	return s.win.find(h, now, s.config.Window)
+}
+
+// oldest is the log time of the oldest id; there must be one.
+func (s *State) oldest() int64 {
+	if s.part != nil {
+		return s.part.oldest
+	}
+	return s.win.slot(s.win.head).at
 }
 
 func (s *State) judgeStructured(p *prepared, quarantine time.Duration, o *Outcome) {
@@ -201,7 +233,7 @@ func (s *State) judgeStructured(p *prepared, quarantine time.Duration, o *Outcom
 	case c == nil && p.seq > 1:
 		o.Err = gap("the client is not known with this nonce, so its first sequence must be 0 or 1, this is %d; a client that was forgotten begins again with a new nonce", p.seq)
 		return
-	case c == nil && s.config.RefuseWhenFull && (len(s.clients.byHash) >= s.config.MaxKeys || s.clients.bytes() >= s.config.MaxBytes):
+	case c == nil && s.config.RefuseWhenFull && !s.config.Fits(s.Keys()+1):
 		o.Err = Full(60)
 		return
 	case c != nil && p.seq > c.last+1:
@@ -253,7 +285,7 @@ func (s *State) Lookup(id string, now int64) (uint64, error) {
 		}
 		return 0, NoSuchID()
 	}
-	if found, ok := s.win.find(&p.hash, max(s.now, now), s.config.Window); ok {
+	if found, ok := s.find(&p.hash, max(s.now, now)); ok {
 		return found.number, nil
 	}
 	return 0, NoSuchID()
@@ -262,8 +294,7 @@ func (s *State) Lookup(id string, now int64) (uint64, error) {
 // NextEpoch is the epoch that a writer would open. SetEpoch makes it the writer's newest.
 func (s *State) NextEpoch(writer string) (uint64, error) {
 	if _, ok := s.writers[writer]; !ok && len(s.writers) >= MaxWriters {
-		return 0, refusal(409, api.CodeTooManyWriters, "Too many writers",
-			"the log has %d writers already; an administrator can remove one: DELETE /v1/logs/{log}/writers/{writer}", MaxWriters)
+		return 0, TooManyWriters()
 	} else if !ok {
 		return s.floor + 1, nil
 	}

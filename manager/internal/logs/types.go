@@ -204,6 +204,15 @@ type Entry struct {
 	Properties []Property
 }
 
+// Bytes is what of the entry counts toward MaxPageBytes.
+func (e *Entry) Bytes() int {
+	n := len(e.ID) + len(e.Payload)
+	for _, p := range e.Properties {
+		n += len(p.Name) + len(p.Value)
+	}
+	return n
+}
+
 // SegmentEntries is how many entries have the same segment number.
 const SegmentEntries = 1 << 16
 

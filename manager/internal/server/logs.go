@@ -11,9 +11,16 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
-// LogRoutes are the calls of writers, readers and operators on logs.
-func LogRoutes(engine logs.Engine) []httpd.Route {
-	h := &logHandlers{engine}
+// LogRemoval tells an audit log what an administrator removed.
+type LogRemoval struct {
+	Remote, Log string
+	// Writer is empty when it was the log.
+	Writer string
+}
+
+// LogRoutes are the calls of writers, readers and operators on logs. audit may be nil.
+func LogRoutes(engine logs.Engine, audit func(LogRemoval)) []httpd.Route {
+	h := &logHandlers{engine, audit}
 	return []httpd.Route{
 		{Method: "GET", Path: "/v1/logs", Handle: h.list},
 		{Method: "PUT", Path: "/v1/logs/{log}", Handle: h.json(h.put)},
@@ -28,7 +35,17 @@ func LogRoutes(engine logs.Engine) []httpd.Route {
 	}
 }
 
-type logHandlers struct{ engine logs.Engine }
+type logHandlers struct {
+	engine logs.Engine
+	audit  func(LogRemoval)
+}
+
+// removed tells the audit log.
+func (h *logHandlers) removed(r *httpd.Request, writer string) {
+	if h.audit != nil {
+		h.audit(LogRemoval{Remote: r.Remote(), Log: r.Param(0), Writer: writer})
+	}
+}
 
 // json is a handler for a body in JSON.
 func (h *logHandlers) json(handle func(*httpd.Request, *httpd.Response) error) httpd.Handler {
@@ -239,6 +256,7 @@ func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	h.removed(r, r.Param(1))
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()
@@ -291,6 +309,7 @@ func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	h.removed(r, "")
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()

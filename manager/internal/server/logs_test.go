@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,10 +18,10 @@ import (
 // newLogSite is a server with logs.
 func newLogSite(t *testing.T) *site {
 	t.Helper()
-	return newLogSiteWith(t, httpd.Options{})
+	return newLogSiteWith(t, httpd.Options{}, nil)
 }
 
-func newLogSiteWith(t *testing.T, o httpd.Options) *site {
+func newLogSiteWith(t *testing.T, o httpd.Options, audit func(LogRemoval)) *site {
 	t.Helper()
 	engine, err := walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, MaxLogs: 3, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -31,7 +32,7 @@ func newLogSiteWith(t *testing.T, o httpd.Options) *site {
 			t.Error(err)
 		}
 	})
-	return newSite(t, siteOptions{server: Options{Options: o}, routes: LogRoutes(engine)})
+	return newSite(t, siteOptions{server: Options{Options: o}, routes: LogRoutes(engine, audit)})
 }
 
 // say is a call and its answer: the status, then the body or the code of the problem.
@@ -102,7 +103,13 @@ func TestLogsOverHTTP(t *testing.T) {
 // TestLogsHaveAdministrators: a writer's token makes logs, and neither empties nor deletes one.
 func TestLogsHaveAdministrators(t *testing.T) {
 	const writer, admin = "writers-token-of-20-bytes", "admins-token-of-20-bytes"
-	s := newLogSiteWith(t, httpd.Options{Auth: tokens(t, writer, admin)})
+	var audited []LogRemoval
+	s := newLogSiteWith(t, httpd.Options{Auth: tokens(t, writer, admin)}, func(r LogRemoval) {
+		if r.Remote == "" {
+			t.Error("a removal by nobody")
+		}
+		audited = append(audited, LogRemoval{Log: r.Log, Writer: r.Writer})
+	})
 	const l, made, bearer = "/v1/logs/l", `{"retain_ms":60000}`, "authorization"
 	s.want("201 ...", "PUT", l, made, bearer, "Bearer "+writer)
 	for _, same := range []string{made, "", "{}", `{"identity":"ids"}`} {
@@ -119,6 +126,9 @@ func TestLogsHaveAdministrators(t *testing.T) {
 	s.want("403 forbidden: ...", "DELETE", l, "", bearer, "Bearer "+writer)
 	s.want("200 ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+admin)
 	s.want("200 ...", "DELETE", l, "", bearer, "Bearer "+admin)
+	if want := []LogRemoval{{Log: "l", Writer: "pod/1"}, {Log: "l"}}; !slices.Equal(audited, want) {
+		t.Errorf("the audit log has %+v, want %+v", audited, want)
+	}
 }
 
 // TestBadLogCalls: each is refused by name, with its value and what is allowed.
@@ -170,8 +180,8 @@ func TestBadLogCalls(t *testing.T) {
 
 // TestEnginesWithoutLogs: they say so.
 func TestEnginesWithoutLogs(t *testing.T) {
-	s := newSite(t, siteOptions{routes: LogRoutes(logs.None{Engine: "memory"})})
-	s.want("501 logs-unsupported: the engine memory ...", "PUT", "/v1/logs/l", "")
+	s := newSite(t, siteOptions{routes: LogRoutes(logs.None{Why: "--max-logs is 0"}, nil)})
+	s.want("501 logs-unsupported: this manager keeps no logs: --max-logs is 0", "PUT", "/v1/logs/l", "")
 	s.want("501 logs-unsupported: ...", "GET", "/v1/logs/l/entries", "")
 }
 

@@ -138,7 +138,7 @@ func (s *Settings) table() []setting {
 		level("log-level", "", "least level that is logged", "info", &s.LogLevel),
 		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.ShutdownTimeout),
 		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.DrainDelay),
-		number("max-logs", "", "logs that may be made (engine wal); each takes 16 to 32 MiB of disk at least", 0, 1024, "64", &s.MaxLogs),
+		number("max-logs", "", "logs that may be made; 0 keeps none. With the engine wal each takes 16 to 32 MiB of disk at least", 0, 1024, "64", &s.MaxLogs),
 		number("snapshot-bytes", "", "log size at which a snapshot is taken (engine wal)", 1<<20, 1<<40, "268435456", &s.SnapshotBytes),
 
 		duration("pending-ttl-seconds", "IDEMPOTENCY_PENDING_TTL_SECONDS", seconds+" that a reservation holds", 0.001, MaxSeconds, "60", &s.Ledger.PendingTTL),

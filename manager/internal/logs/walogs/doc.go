@@ -17,7 +17,8 @@
 // (points). Records and state change under one lock, so everything up to that record is in
 // the snapshot and nothing behind it. It keeps the segments that retention has not given up.
 // One is taken each minute when there are new records, or after many. Recovery reads the newest snapshot, and then the records behind it. A record that cannot
-// be read, or that does not follow the one before, stops the start.
+// be read, or that does not follow the one before, makes the log refuse its calls until another start. Its name
+// stays taken: a log made anew would not know the ids.
 //
 // # Bounds
 //

@@ -109,8 +109,9 @@ type Engine struct {
 	dir  string
 	opts Options
 
-	mu   sync.RWMutex
-	logs map[string]*walLog
+	mu     sync.RWMutex
+	logs   map[string]*walLog
+	broken map[string]error // logs that cannot be read, by name; constant after Open
 
 	changing sync.Mutex // Put and Delete, one at a time
 	readers  atomic.Int64
@@ -122,10 +123,10 @@ type Engine struct {
 
 var _ logs.Engine = (*Engine)(nil)
 
-// Open opens the logs in dir, which it creates when needed. Any log that cannot be read
-// stops it, with an error that names the log.
+// Open opens the logs in dir, which it creates when needed. A log that cannot be read refuses its
+// calls until another start, and keeps its name. The other logs are served.
 func Open(ctx context.Context, dir string, opts Options) (*Engine, error) {
-	e := &Engine{dir: dir, opts: opts.WithDefaults(), logs: make(map[string]*walLog), draining: make(chan struct{})}
+	e := &Engine{dir: dir, opts: opts.WithDefaults(), logs: make(map[string]*walLog), broken: make(map[string]error), draining: make(chan struct{})}
 	if err := e.makeDir(); err != nil {
 		return nil, err
 	}
@@ -189,8 +190,7 @@ func (e *Engine) remove(dir string) {
 func (e *Engine) openAll(ctx context.Context, names []string) error {
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, runtime.GOMAXPROCS(0))
-	errs := make([]error, len(names))
-	for i, name := range names {
+	for _, name := range names {
 		turn <- struct{}{}
 		wg.Add(1)
 		go func() {
@@ -201,15 +201,24 @@ func (e *Engine) openAll(ctx context.Context, names []string) error {
 				// Its first record never became durable, so nobody was told of it.
 				e.opts.Logger.Info("log removed that was never made", "log", name)
 				e.remove(filepath.Join(e.dir, name))
+			case ctx.Err() != nil:
+				if err == nil {
+					_ = l.close()
+				}
 			case err != nil:
-				errs[i] = fmt.Errorf("log %q: %w", name, err)
+				// As if it were not there would give its ids away.
+				e.opts.Logger.Error("log cannot be read: its calls are refused until a start that can read it; nothing in its directory was given up",
+					"log", name, "dir", filepath.Join(e.dir, name), "error", err.Error())
+				e.mu.Lock()
+				e.broken[name] = err
+				e.mu.Unlock()
 			default:
 				e.add(l)
 			}
 		}()
 	}
 	wg.Wait()
-	return errors.Join(errs...)
+	return ctx.Err()
 }
 
 // openMade opens a directory that was there at the start. The error is errNeverMade only when nothing
@@ -239,10 +248,13 @@ func (e *Engine) openMade(ctx context.Context, name string) (*walLog, error) {
 
 func (e *Engine) get(name string) (*walLog, error) {
 	e.mu.RLock()
-	l := e.logs[name]
+	l, broken := e.logs[name], e.broken[name]
 	e.mu.RUnlock()
 	if l != nil {
 		return l, nil
+	}
+	if broken != nil {
+		return nil, logs.Unreadable(name)
 	}
 	if err := logs.CheckName(name); err != nil {
 		return nil, err
@@ -262,13 +274,15 @@ func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (logs.Inf
 			return logs.Info{}, false, err
 		}
 		return l.info(), false, nil
+	} else if e.broken[name] != nil {
+		return logs.Info{}, false, err
 	}
 	c, err := logs.DefaultConfig().Apply(ch)
 	if err != nil {
 		return logs.Info{}, false, err
 	}
 	e.mu.RLock()
-	n := len(e.logs)
+	n := len(e.logs) + len(e.broken)
 	e.mu.RUnlock()
 	if n >= e.opts.MaxLogs {
 		return logs.Info{}, false, logs.TooManyLogs(e.opts.MaxLogs)
@@ -373,7 +387,13 @@ func (e *Engine) List(_ context.Context, after string, limit int) ([]logs.Info, 
 	for _, l := range all[:min(limit, len(all))] {
 		infos = append(infos, l.info())
 	}
-	return infos, nil
+	for name, err := range e.broken {
+		if name > after {
+			infos = append(infos, logs.Info{Name: name, Config: logs.DefaultConfig(), First: 1, Failed: "it cannot be read: " + err.Error()})
+		}
+	}
+	slices.SortFunc(infos, func(a, b logs.Info) int { return strings.Compare(a.Name, b.Name) })
+	return infos[:min(limit, len(infos))], nil
 }
 
 // Append implements logs.Engine.

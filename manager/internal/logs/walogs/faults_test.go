@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
@@ -35,7 +38,7 @@ func TestCompletionOutOfOrderAroundSnapshotAndCrash(t *testing.T) {
 						var items []logs.Item
 						for k := range 1 + i%3 {
 							id := fmt.Sprintf("%d-%d-%d-%d", round, c, i, k)
-							items = append(items, entry(id, id+strings.Repeat("x", i*13)))
+							items = append(items, logstest.Entry(id, id+strings.Repeat("x", i*13)))
 						}
 						out, err := r.Append(t.Context(), "log", items, false)
 						if err != nil {
@@ -70,7 +73,7 @@ func TestCompletionOutOfOrderAroundSnapshotAndCrash(t *testing.T) {
 			wg.Wait()
 			r.crashTo(crashed)
 			seen := make(map[string]uint64)
-			for _, e := range r.all() {
+			for _, e := range r.All() {
 				if seen[e.ID] != 0 {
 					t.Fatalf("seed %d: id %s is entry %d and %d", seed, e.ID, seen[e.ID], e.Number)
 				}
@@ -92,22 +95,28 @@ func TestCompletionOutOfOrderAroundSnapshotAndCrash(t *testing.T) {
 	}
 }
 
-// TestReadErrorInRecoveryRefusesToStart: a file that cannot be read is no shorter log.
-func TestReadErrorInRecoveryRefusesToStart(t *testing.T) {
+// TestReadErrorInRecoveryRefusesTheLog: a file that cannot be read is no shorter log, and the other logs are served.
+func TestReadErrorInRecoveryRefusesTheLog(t *testing.T) {
 	r := newRig(t, logs.Change{})
 	for i := range 300 {
-		r.put(entry(fmt.Sprint("a", i), strings.Repeat("p", 200)))
+		r.Say(logstest.Entry(fmt.Sprint("a", i), strings.Repeat("p", 200)))
 	}
 	r.snapshot()
 	for i := range 200 {
-		r.put(entry(fmt.Sprint("b", i), strings.Repeat("p", 200)))
+		r.Say(logstest.Entry(fmt.Sprint("b", i), strings.Repeat("p", 200)))
+	}
+	if _, _, err := r.Put(t.Context(), "other", logs.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(r.dir, "other"), 0o700); err != nil {
+		t.Fatal(err)
 	}
 	r.close()
 	broken := errors.New("input/output error")
 	for n := range 100 {
 		reads := 0
 		r.fs.SetHook(func(op faultfs.Op) error {
-			if op.Kind != faultfs.Read {
+			if op.Kind != faultfs.Read || !strings.Contains(op.Path, "/log/") {
 				return nil
 			}
 			if reads++; reads == n+1 {
@@ -115,61 +124,34 @@ func TestReadErrorInRecoveryRefusesToStart(t *testing.T) {
 			}
 			return nil
 		})
-		err := r.tryOpen()
+		r.open()
 		r.fs.SetHook(nil)
 		if reads <= n {
 			if n < 3 {
 				t.Fatalf("a start has %d reads", reads)
 			}
+			r.close()
 			break
 		}
-		if !errors.Is(err, broken) || !strings.Contains(err.Error(), `"log"`) {
-			t.Fatalf("a start whose read %d fails: %v", n, err)
+		_, _, err := r.Put(t.Context(), "log", logs.Change{})
+		if logstest.Code(err) != "unavailable" || !strings.Contains(err.Error(), `"log"`) {
+			t.Fatalf("making a log whose read %d failed: %v", n, err)
 		}
+		r.Expect("unavailable", logstest.Entry("a0", ""))
+		if err := r.Delete(t.Context(), "log"); logstest.Code(err) != "unavailable" {
+			t.Fatalf("deleting it: %v", err)
+		}
+		if infos, err := r.List(t.Context(), "", 10); err != nil || len(infos) != 2 || !strings.Contains(infos[0].Failed, broken.Error()) || infos[1].Failed != "" {
+			t.Fatalf("the list is %+v, %v", infos, err)
+		}
+		if _, err := r.Append(t.Context(), "other", []logs.Item{{}}, false); err != nil {
+			t.Fatalf("the other log: %v", err)
+		}
+		r.close()
 	}
 	r.close()
 	r.open()
-	r.expect("1 again, 500 again", entry("a0", strings.Repeat("p", 200)), entry("b199", strings.Repeat("p", 200)))
-}
-
-// TestOrderAndAgeAfterRecovery: ids expire after a restart as they would have without it.
-func TestOrderAndAgeAfterRecovery(t *testing.T) {
-	for _, how := range []string{"replay", "snapshot", "both"} {
-		r := newRig(t, logs.Change{})
-		for i := range 5 {
-			r.put(entry(fmt.Sprint(i), ""))
-			r.clock.advance(time.Minute)
-			if how == "both" && i == 2 {
-				r.snapshot()
-			}
-		}
-		r.clock.advance(-time.Minute) // the last one is new
-		if how == "snapshot" {
-			r.snapshot()
-		}
-		r.restart() // 0 is 4 minutes old
-		r.expect("1 again, 5 again", entry("0", ""), entry("4", ""))
-		r.clock.advance(time.Minute)
-		r.expect("6, 2 again", entry("0", ""), entry("1", ""))
-		r.clock.advance(2 * time.Minute)
-		r.expect("4 again, 7, 6 again", entry("3", ""), entry("2", ""), entry("0", ""))
-		r.close()
-	}
-}
-
-// TestExpiredIDDoesNotAnswer: what is too old gives no entry, by whatever call.
-func TestExpiredIDDoesNotAnswer(t *testing.T) {
-	r := newRig(t, logs.Change{})
-	r.expect("1", entry("a", ""))
-	r.clock.advance(5*time.Minute - 1)
-	if e, err := r.ByID(t.Context(), "log", "a"); err != nil || e.Number != 1 {
-		t.Errorf("by-id gives %d, %v before the id expires", e.Number, err)
-	}
-	r.clock.advance(1)
-	if _, err := r.ByID(t.Context(), "log", "a"); code(err) != "not-found" {
-		t.Errorf("by-id of an expired id: %v", err)
-	}
-	r.expect("2, 2 again", entry("a", "other"), entry("a", "other"))
+	r.Expect("1 again, 500 again", logstest.Entry("a0", strings.Repeat("p", 200)), logstest.Entry("b199", strings.Repeat("p", 200)))
 }
 
 // TestAppendErrorWithTheRecordOnDisk: the sync fails, and nobody knows whether the record is there.
@@ -177,7 +159,7 @@ func TestExpiredIDDoesNotAnswer(t *testing.T) {
 func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 	for _, onDisk := range []bool{true, false} {
 		r := newRig(t, logs.Change{})
-		r.expect("1", entry("a", ""))
+		r.Expect("1", logstest.Entry("a", ""))
 		var mu sync.Mutex // the next segment may be prepared meanwhile
 		var after *faultfs.FS
 		r.fs.SetHook(func(op faultfs.Op) error {
@@ -192,14 +174,14 @@ func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 			return errors.New("input/output error")
 		})
 		for range 3 {
-			r.expect("unavailable", entry("b", ""))
+			r.Expect("unavailable", logstest.Entry("b", ""))
 		}
 		r.fs.SetHook(nil)
-		r.expect("unavailable", entry("b", ""))
-		if _, err := r.ByID(t.Context(), "log", "b"); code(err) != "unavailable" {
+		r.Expect("unavailable", logstest.Entry("b", ""))
+		if _, err := r.ByID(t.Context(), "log", "b"); logstest.Code(err) != "unavailable" {
 			t.Errorf("by-id of what is not known: %v", err)
 		}
-		if got := r.ids(); got != "a" {
+		if got := r.IDs(); got != "a" {
 			t.Errorf("a failed log has the entries %s", got)
 		}
 		if info, err := r.Get(t.Context(), "log"); err != nil || info.Failed == "" {
@@ -207,53 +189,11 @@ func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 		}
 		r.crashTo(after)
 		if onDisk {
-			r.expect("2 again, 3", entry("b", ""), entry("c", ""))
+			r.Expect("2 again, 3", logstest.Entry("b", ""), logstest.Entry("c", ""))
 		} else {
-			r.expect("2, 3", entry("b", ""), entry("c", ""))
+			r.Expect("2, 3", logstest.Entry("b", ""), logstest.Entry("c", ""))
 		}
 		r.close()
-	}
-}
-
-// TestSameIDOtherPayload is refused, before and after a restart, and writes nothing.
-func TestSameIDOtherPayload(t *testing.T) {
-	r := newRig(t, logs.Change{})
-	r.expect("1, payload-mismatch", entry("a", "1"), entry("a", "2"))
-	r.restart()
-	r.expect("payload-mismatch, 1 again, 2", entry("a", "2"), entry("a", "1"), entry("b", ""))
-	r.snapshot()
-	r.crash()
-	r.expect("payload-mismatch, 1 again", entry("a", ""), entry("a", "1"))
-	if got := r.ids(); got != "a b" {
-		t.Errorf("the log holds %s", got)
-	}
-}
-
-// TestTwoWritersFencedByEpoch: the newer epoch counts, not the clock, over restarts too.
-func TestTwoWritersFencedByEpoch(t *testing.T) {
-	r := newRig(t, logs.Change{})
-	open := func(writer string, want uint64) {
-		t.Helper()
-		if epoch, err := r.OpenWriter(t.Context(), "log", writer); err != nil || epoch != want {
-			t.Fatalf("OpenWriter: %d, %v, want %d", epoch, err, want)
-		}
-	}
-	by := func(writer string, epoch uint64, id string) logs.Item {
-		return logs.Item{ID: id, Writer: writer, Epoch: epoch}
-	}
-	open("w", 1)
-	r.expect("1, fenced, fenced", by("w", 1, "a"), by("w", 2, "b"), by("other", 1, "b"))
-	open("w", 2)
-	open("other", 1)
-	for _, how := range []func(){func() {}, r.restart, r.snapshot, r.crash} {
-		how()
-		r.expect("fenced, fenced", by("w", 1, "b"), by("w", 1, "a"))
-		r.put(by("w", 2, "new"), by("other", 1, "more"))
-	}
-	open("w", 3)
-	r.expect("fenced", by("w", 2, "late"))
-	if got := r.ids(); got != "a new more" {
-		t.Errorf("the log holds %s", got)
 	}
 }
 
@@ -262,10 +202,10 @@ func TestFailedSave(t *testing.T) {
 	for n := range 12 {
 		r := newRig(t, logs.Change{})
 		for i := range 50 {
-			r.put(entry(fmt.Sprint(i), ""))
+			r.Say(logstest.Entry(fmt.Sprint(i), ""))
 		}
 		r.snapshot()
-		r.put(entry("50", ""))
+		r.Say(logstest.Entry("50", ""))
 		ops := 0
 		r.fs.SetHook(func(op faultfs.Op) error {
 			if !strings.Contains(op.Path, ".snap") {
@@ -281,12 +221,12 @@ func TestFailedSave(t *testing.T) {
 		if err == nil && ops > n && n < 3 {
 			t.Errorf("the snapshot whose operation %d fails succeeds", n)
 		}
-		r.expect("51 again, 52", entry("50", ""), entry("51", ""))
+		r.Expect("51 again, 52", logstest.Entry("50", ""), logstest.Entry("51", ""))
 		r.crash()
-		r.expect("1 again, 51 again, 52 again", entry("0", ""), entry("50", ""), entry("51", ""))
+		r.Expect("1 again, 51 again, 52 again", logstest.Entry("0", ""), logstest.Entry("50", ""), logstest.Entry("51", ""))
 		r.snapshot()
 		r.crash()
-		r.expect("1 again, 51 again, 53", entry("0", ""), entry("50", ""), entry("52", ""))
+		r.Expect("1 again, 51 again, 53", logstest.Entry("0", ""), logstest.Entry("50", ""), logstest.Entry("52", ""))
 		r.close()
 	}
 }
@@ -295,7 +235,7 @@ func TestFailedSave(t *testing.T) {
 // than its own context lasts. An append whose caller left keeps its id.
 func TestWaitersAndTheirContexts(t *testing.T) {
 	r := newRig(t, logs.Change{})
-	r.expect("1", entry("a", ""))
+	r.Expect("1", logstest.Entry("a", ""))
 	entered, open := make(chan struct{}, 8), make(chan struct{})
 	r.fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.Sync {
@@ -311,12 +251,12 @@ func TestWaitersAndTheirContexts(t *testing.T) {
 	defer r.fs.SetHook(nil)
 	results := make(chan string, 3)
 	// The first one leads and cannot leave before the disk answers, see wal.AppendLead.
-	go func() { results <- "first " + r.put(entry("b", "")) }()
+	go func() { results <- "first " + r.Say(logstest.Entry("b", "")) }()
 	<-entered
 	ctx, cancel := context.WithCancel(t.Context())
 	cut := make(chan string, 2)
 	for _, id := range []string{"b", "c"} { // a duplicate, and one of its own
-		go func() { cut <- r.putWith(ctx, false, entry(id, "")) }()
+		go func() { cut <- r.SayWith(ctx, false, logstest.Entry(id, "")) }()
 	}
 	for late := time.Now().Add(time.Minute); r.log().info().Last < 3; { // both are judged
 		if time.Now().After(late) {
@@ -331,7 +271,7 @@ func TestWaitersAndTheirContexts(t *testing.T) {
 			t.Errorf("a caller that left gets %s", got)
 		}
 	}
-	go func() { results <- "again " + r.put(entry("c", "")) }()
+	go func() { results <- "again " + r.Say(logstest.Entry("c", "")) }()
 	if page, err := r.Read(t.Context(), "log", logs.Query{Beginning: true}); err != nil || len(page.Entries) != 1 {
 		t.Errorf("a reader sees %d entries, %v: some are not durable", len(page.Entries), err)
 	}
@@ -345,64 +285,9 @@ func TestWaitersAndTheirContexts(t *testing.T) {
 	if !got["first 2"] || !got["again 3 again"] {
 		t.Errorf("the answers are %v", got)
 	}
-	if ids := r.ids(); ids != "a b c" {
+	if ids := r.IDs(); ids != "a b c" {
 		t.Errorf("the log holds %s", ids)
 	}
-}
-
-// TestClockMovedAnHourOverARestart: the log's time counts what passed while it was served. Neither an
-// outage nor a clock that was set makes an id older.
-func TestClockMovedAnHourOverARestart(t *testing.T) {
-	for _, jump := range []time.Duration{-time.Hour, time.Hour, 1000 * time.Hour} {
-		r := newRig(t, logs.Change{})
-		r.put(entry("a", ""))
-		r.clock.advance(time.Minute)
-		r.put(entry("b", ""))
-		for range 3 {
-			r.close()
-			r.clock = new(clock)
-			r.clock.advance(jump)
-			r.open()
-			r.expect("1 again, 2 again", entry("a", ""), entry("b", ""))
-		}
-		r.clock.advance(4 * time.Minute)
-		r.expect("3, 2 again", entry("a", ""), entry("b", ""))
-		r.close()
-	}
-}
-
-// TestAnswerOfTheFirstBatchLost: batches 2 to 5 were acknowledged when batch 1 is tried again. It gets
-// the entries that it has, or is refused when it never came.
-func TestAnswerOfTheFirstBatchLost(t *testing.T) {
-	batch := func(n int, id func(int) string) (items []logs.Item) {
-		for i := range 3 {
-			items = append(items, entry(id((n-1)*3+i+1), fmt.Sprint(n, i)))
-		}
-		return items
-	}
-	plain := func(i int) string { return fmt.Sprint("id-", i) }
-	structured := func(i int) string { return fmt.Sprintf("host:%d:0123456789abcdef", i) }
-	for name, id := range map[string]func(int) string{"ids": plain, "structured": structured} {
-		identity, _ := logs.ParseIdentity(name)
-		r := newRig(t, logs.Change{Identity: &identity})
-		for n := 1; n <= 5; n++ {
-			r.put(batch(n, id)...)
-		}
-		r.expect("1 again, 2 again, 3 again", batch(1, id)...)
-		r.crash()
-		r.expect("1 again, 2 again, 3 again", batch(1, id)...)
-		r.snapshot()
-		r.crash()
-		r.expect("1 again, 2 again, 3 again", batch(1, id)...)
-		r.expect("13 again, 14 again, 15 again", batch(5, id)...)
-		r.close()
-	}
-	// The request of batch 1 was lost, not its answer: with sequences this shows.
-	identity := logs.Structured
-	r := newRig(t, logs.Change{Identity: &identity})
-	r.expect("sequence-gap, sequence-gap, sequence-gap", batch(2, structured)...)
-	r.expect("1, 2, 3", batch(1, structured)...)
-	r.expect("4, 5, 6", batch(2, structured)...)
 }
 
 // TestReadersDoNotWaitForASlowDisk: a reader whose entry is on its way to the disk waits no longer than
@@ -419,7 +304,7 @@ func TestReadersDoNotWaitForASlowDisk(t *testing.T) {
 	})
 	defer r.fs.SetHook(nil)
 	written := make(chan string, 1)
-	go func() { written <- r.put(entry("a", "")) }()
+	go func() { written <- r.Say(logstest.Entry("a", "")) }()
 	<-entered
 	read := func(wait time.Duration) chan error {
 		done := make(chan error, 1)
@@ -450,19 +335,5 @@ func TestReadersDoNotWaitForASlowDisk(t *testing.T) {
 	close(open)
 	if got := <-written; got != "1" {
 		t.Errorf("the append gets %s", got)
-	}
-}
-
-// TestPagesCountAllThatTheyCarry: ids and properties are bytes of a page, too.
-func TestPagesCountAllThatTheyCarry(t *testing.T) {
-	r := newRig(t, logs.Change{})
-	const large = logs.MaxPropertiesBytes / 4
-	want := logs.MaxPageBytes / large
-	for range want + 9 {
-		r.put(logs.Item{Properties: []logs.Property{{Name: "p", Value: strings.Repeat("v", large-1)}}})
-	}
-	page, err := r.Read(t.Context(), "log", logs.Query{Beginning: true, Limit: logs.MaxLimit})
-	if err != nil || len(page.Entries) != want {
-		t.Errorf("the page has %d entries, want %d: %v", len(page.Entries), want, err)
 	}
 }

@@ -1,21 +1,17 @@
 package walogs
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
 
@@ -30,6 +26,7 @@ func (c *clock) advance(d time.Duration) { c.ns.Add(int64(d)) }
 // rig is an engine on a disk that fails when it is told to.
 type rig struct {
 	*Engine
+	logstest.Caller
 	t     *testing.T
 	dir   string
 	fs    *faultfs.FS
@@ -40,10 +37,7 @@ type rig struct {
 // newRig makes an engine with one log. Segments are small, duties are done by hand.
 func newRig(t *testing.T, ch logs.Change) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), fs: new(faultfs.FS), clock: new(clock)}
-	r.opts = Options{SegmentBytes: 16 << 10, DutyEvery: 24 * time.Hour, Logger: slog.New(slog.DiscardHandler)}
-	r.opts.Log.FillAhead = -1
-	r.open()
+	r := newRigWithout(t)
 	if _, created, err := r.Put(t.Context(), "log", ch); err != nil || !created {
 		t.Fatalf("Put: %v, %v", created, err)
 	}
@@ -51,6 +45,17 @@ func newRig(t *testing.T, ch logs.Change) *rig {
 	if err := os.MkdirAll(filepath.Join(r.dir, "log"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	return r
+}
+
+// newRigWithout makes an engine without a log.
+func newRigWithout(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir(), fs: new(faultfs.FS), clock: new(clock)}
+	r.Caller = logstest.Caller{T: t, Engine: func() logs.Engine { return r.Engine }}
+	r.opts = Options{SegmentBytes: 16 << 10, DutyEvery: 24 * time.Hour, Logger: slog.New(slog.DiscardHandler)}
+	r.opts.Log.FillAhead = -1
+	r.open()
 	t.Cleanup(func() { r.close() })
 	return r
 }
@@ -64,7 +69,10 @@ func (r *rig) open() {
 
 func (r *rig) tryOpen() error {
 	opts := r.opts
-	opts.Log.FS, opts.Elapsed = r.fs, r.clock.elapsed
+	opts.Elapsed = r.clock.elapsed
+	if r.fs != nil {
+		opts.Log.FS = r.fs
+	}
 	e, err := Open(r.t.Context(), r.dir, opts)
 	r.Engine = e
 	return err
@@ -107,88 +115,17 @@ func (r *rig) log() *walLog {
 	return l
 }
 
+func (r *rig) snapshots() {
+	for _, l := range r.Engine.all("") {
+		if err := l.snapshot(r.t.Context()); err != nil {
+			r.t.Errorf("snapshot: %v", err)
+		}
+	}
+}
+
 func (r *rig) snapshot() {
 	r.t.Helper()
 	if err := r.log().snapshot(r.t.Context()); err != nil {
 		r.t.Fatalf("snapshot: %v", err)
 	}
-}
-
-func entry(id, payload string) logs.Item { return logs.Item{ID: id, Payload: []byte(payload)} }
-
-// put appends items and returns the outcomes in brief.
-func (r *rig) put(items ...logs.Item) string {
-	r.t.Helper()
-	return r.putWith(r.t.Context(), false, items...)
-}
-
-func (r *rig) putWith(ctx context.Context, atomic bool, items ...logs.Item) string {
-	out, err := r.Append(ctx, "log", items, atomic)
-	if err != nil {
-		return code(err)
-	}
-	var parts []string
-	for _, o := range out {
-		switch {
-		case o.Err != nil:
-			parts = append(parts, code(o.Err))
-		case o.Duplicate:
-			parts = append(parts, fmt.Sprint(o.Number, " again"))
-		default:
-			parts = append(parts, fmt.Sprint(o.Number))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-func (r *rig) expect(want string, items ...logs.Item) {
-	r.t.Helper()
-	if got := r.put(items...); got != want {
-		r.t.Errorf("the outcomes are %s, want %s", got, want)
-	}
-}
-
-func code(err error) string {
-	var e *logs.Error
-	var f *api.FieldError
-	switch {
-	case errors.As(err, &e):
-		return string(e.P.Code)
-	case errors.As(err, &f):
-		return "field " + f.Field
-	}
-	return err.Error()
-}
-
-// all reads the whole log, page by page, and checks that the numbers have no gaps.
-func (r *rig) all() []logs.Entry {
-	r.t.Helper()
-	var all []logs.Entry
-	q := logs.Query{Beginning: true, Limit: 7}
-	for {
-		page, err := r.Read(r.t.Context(), "log", q)
-		if err != nil {
-			r.t.Fatalf("Read: %v", err)
-		}
-		if len(page.Entries) == 0 {
-			return all
-		}
-		for _, e := range page.Entries {
-			if n := len(all); n > 0 && e.Number != all[n-1].Number+1 {
-				r.t.Fatalf("entry %d follows entry %d", e.Number, all[n-1].Number)
-			}
-			all = append(all, e)
-		}
-		q = logs.Query{After: page.Cursor, Limit: 7}
-	}
-}
-
-// ids are those of the whole log in order.
-func (r *rig) ids() string {
-	r.t.Helper()
-	var ids []string
-	for _, e := range r.all() {
-		ids = append(ids, e.ID)
-	}
-	return strings.Join(ids, " ")
 }

@@ -1,41 +1,16 @@
 package walogs
 
 import (
-	"fmt"
-	"math"
+	"log/slog"
 	"math/rand/v2"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/anishathalye/porcupine"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
 )
-
-// linearOp is a call: an append of an id, or a read of the whole log.
-type linearOp struct{ id string }
-
-// linearModel is a log that takes each id once. Its state is the ids in order, with a space behind
-// each. A call that was cut off may take effect at any time later, also when nobody looks any more.
-var linearModel = porcupine.Model{
-	Init: func() any { return "" },
-	Step: func(state, input, output any) (bool, any) {
-		s, op, out := state.(string), input.(linearOp), output.(string)
-		if op.id == "" {
-			return out == "?" || out == s, s
-		}
-		ids := strings.Fields(s)
-		for i, id := range ids {
-			if id == op.id {
-				return out == "?" || out == fmt.Sprint(i+1, " again"), s
-			}
-		}
-		return out == "?" || out == fmt.Sprint(len(ids)+1), s + op.id + " "
-	},
-}
 
 // TestHistoriesWithRestartsAreLinearizable: callers append and read at once, and the power goes again
 // and again. What they were told is what one caller after the other would have been.
@@ -43,14 +18,10 @@ func TestHistoriesWithRestartsAreLinearizable(t *testing.T) {
 	for seed := range uint64(10) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
 		r := newRig(t, logs.Change{})
-		var now atomic.Int64
-		var mu sync.Mutex
-		var history []porcupine.Operation
-		client := 0
+		var h logstest.History
 		for round := range 3 {
 			var after *faultfs.FS
 			var down atomic.Bool
-			var wg sync.WaitGroup
 			cutAt := int64(5 + rnd.IntN(20))
 			var syncs atomic.Int64
 			fs := r.fs
@@ -61,43 +32,7 @@ func TestHistoriesWithRestartsAreLinearizable(t *testing.T) {
 				}
 				return nil
 			})
-			for range 3 {
-				client++
-				wg.Add(1)
-				go func(client int, rnd *rand.Rand) {
-					defer wg.Done()
-					for n := 0; n < 15 && !down.Load(); n++ {
-						op := linearOp{}
-						if rnd.IntN(4) > 0 {
-							op.id = fmt.Sprint("id", rnd.IntN(60))
-						}
-						began := now.Add(1)
-						var out string
-						if op.id == "" {
-							page, err := r.Read(t.Context(), "log", logs.Query{Beginning: true, Limit: logs.MaxLimit})
-							for _, e := range page.Entries {
-								out += e.ID + " "
-							}
-							if err != nil {
-								out = "?"
-							}
-						} else {
-							out = r.putWith(t.Context(), false, entry(op.id, ""))
-						}
-						o := porcupine.Operation{ClientId: client, Input: op, Call: began, Output: out, Return: now.Add(1)}
-						if out == "unavailable" || out == "?" {
-							o.Output, o.Return = "?", math.MaxInt64
-						}
-						mu.Lock()
-						history = append(history, o)
-						mu.Unlock()
-						if o.Output == "?" {
-							return
-						}
-					}
-				}(client, rand.New(rand.NewPCG(seed, rnd.Uint64())))
-			}
-			wg.Wait()
+			h.Run(t, r.Engine, 3, 15, rnd, down.Load)
 			fs.SetHook(nil)
 			if after == nil { // all was over before the power went
 				after = fs.Crash()
@@ -107,15 +42,38 @@ func TestHistoriesWithRestartsAreLinearizable(t *testing.T) {
 				r.snapshot()
 			}
 		}
-		began := now.Add(1)
-		var ids string
-		for _, e := range r.all() {
-			ids += e.ID + " "
-		}
-		history = append(history, porcupine.Operation{ClientId: client + 1, Input: linearOp{}, Call: began, Output: ids, Return: now.Add(1)})
-		if !porcupine.CheckOperations(linearModel, history) {
-			t.Fatalf("seed %d: no order of the calls explains the answers: %+v", seed, history)
-		}
+		h.Check(&r.Caller)
 		r.close()
+	}
+}
+
+// TestConformance runs the suite on real files, with and without a snapshot before each restart.
+func TestConformance(t *testing.T) {
+	for name, end := range map[string]func(*rig){"replay": func(*rig) {}, "snapshot": (*rig).snapshots} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			logstest.Run(t, func(t *testing.T) *logstest.Rig {
+				r := &rig{t: t, dir: t.TempDir(), clock: new(clock)}
+				r.opts = Options{MaxLogs: 2, SegmentBytes: 256 << 10, DutyEvery: 24 * time.Hour, Logger: slog.New(slog.DiscardHandler)}
+				r.open()
+				t.Cleanup(r.close)
+				return &logstest.Rig{
+					Engine:  func() logs.Engine { return r.Engine },
+					Advance: func(d time.Duration) { r.clock.advance(d) },
+					Duty: func() {
+						for _, l := range r.Engine.all("") {
+							l.duty(t.Context())
+						}
+					},
+					Restart: func(jump time.Duration) {
+						end(r)
+						r.close()
+						r.clock = new(clock)
+						r.clock.advance(jump)
+						r.open()
+					},
+				}
+			})
+		})
 	}
 }

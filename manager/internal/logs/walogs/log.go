@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -378,16 +377,13 @@ func mapError(err error) error {
 	case errors.Is(err, wal.ErrFailed):
 		return logs.Failed()
 	case errors.Is(err, wal.ErrNoSpace):
-		return &logs.Error{P: api.Problem{Status: 503, Code: api.CodeInsufficientStorage, Title: "Insufficient storage", RetryAfterSeconds: 5,
-			Detail: "no space is left for writing; nothing was written"}}
+		return logs.NoSpace()
 	case errors.Is(err, wal.ErrTooLarge):
-		return &logs.Error{P: api.Problem{Status: 413, Code: api.CodeTooLarge, Title: "Too large", Detail: "the batch is too large; nothing was written"}}
+		return logs.TooLarge()
 	case errors.Is(err, wal.ErrClosed):
-		return &logs.Error{P: api.Problem{Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: 5,
-			Detail: "the manager is stopping; what was written is unknown: repeat the call with the same ids"}}
+		return logs.Unknown(5, "the manager is stopping")
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return &logs.Error{P: api.Problem{Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: 1,
-			Detail: "the log did not answer in time; what was written is unknown: repeat the call with the same ids"}}
+		return logs.Unknown(1, "the log did not answer in time")
 	}
 	return err
 }

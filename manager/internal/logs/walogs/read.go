@@ -127,10 +127,7 @@ func (l *walLog) scan(ctx context.Context, seq, from uint64, limit int) ([]logs.
 			if len(out) == limit || size >= logs.MaxPageBytes {
 				return errEnough
 			}
-			size += len(e.ID) + len(e.Payload)
-			for _, p := range e.Properties {
-				size += len(p.Name) + len(p.Value)
-			}
+			size += e.Bytes()
 			e.Payload = slices.Clone(e.Payload)
 			out = append(out, *e)
 			if len(out) == limit {

@@ -12,57 +12,11 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 )
 
-// TestRetention deletes what is too old or too much, gives the disk back, tells a reader that it was
-// overtaken, and keeps the ids of the window.
-func TestRetention(t *testing.T) {
-	retain := time.Minute
-	r := newRig(t, logs.Change{Retain: &retain})
-	id := func(i int) logs.Item { return entry(fmt.Sprint(i), strings.Repeat("p", 2000)) }
-	for i := 1; i <= 200; i++ {
-		r.put(id(i))
-	}
-	before := r.log().info().DiskBytes
-	r.clock.advance(30 * time.Second)
-	for i := 201; i <= 300; i++ {
-		r.put(id(i))
-	}
-	r.log().duty(t.Context())
-	if first := r.log().info().First; first != 1 {
-		t.Errorf("the first entry is %d before anything is too old", first)
-	}
-	r.clock.advance(30 * time.Second)
-	r.log().duty(t.Context())
-	info := r.log().info()
-	if info.First < 100 || info.First > 201 || info.DiskBytes >= before {
-		t.Errorf("the first entry is %d, the log takes %d bytes, it took %d", info.First, info.DiskBytes, before)
-	}
-	if _, err := r.Read(t.Context(), "log", logs.Query{After: 0}); code(err) != "cursor-gone" {
-		t.Errorf("a reader that was overtaken: %v", err)
-	}
-	if _, err := r.ByID(t.Context(), "log", "1"); code(err) != "not-found" {
-		t.Errorf("by-id of an entry that was deleted: %v", err)
-	}
-	r.crash()
-	r.expect("1 again, 300 again", id(1), id(300))
-	if all := r.all(); all[0].Number != info.First || all[len(all)-1].Number != 300 {
-		t.Errorf("the log holds %d to %d", all[0].Number, all[len(all)-1].Number)
-	}
-	r.clock.advance(time.Minute)
-	r.log().duty(t.Context())
-	if info := r.log().info(); info.First != 301 || info.Last != 300 {
-		t.Errorf("the log holds %d to %d when all is too old", info.First, info.Last)
-	}
-	r.restart()
-	r.expect("301", entry("new", ""))
-	if got := r.ids(); !strings.HasSuffix(got, "new") {
-		t.Errorf("the log holds %s", got)
-	}
-}
-
 // TestOnlyAnUnmadeLogIsRemoved: a directory with anything but the files of a log that was never made
-// stays, and stops the start with its name.
+// stays, and its name is refused.
 func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*Engine, error) {
@@ -79,7 +33,7 @@ func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(dir, "back", "in", "time"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := e.Put(t.Context(), "back", logs.Change{}); err == nil || code(err) != "conflict" {
+	if _, _, err := e.Put(t.Context(), "back", logs.Change{}); err == nil || logstest.Code(err) != "conflict" {
 		t.Errorf("a log over a directory with something in it: %v", err)
 	}
 	if err := e.Close(); err != nil {
@@ -101,11 +55,17 @@ func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if e, err := open(); err == nil || !strings.Contains(err.Error(), `"old"`) || !strings.Contains(err.Error(), `"orders"`) {
+		if e, err = open(); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := e.Put(t.Context(), "old", logs.Change{}); logstest.Code(err) != "unavailable" {
 			t.Errorf("with %q beside it: %v", file, err)
-			if err == nil {
-				_ = e.Close()
-			}
+		}
+		if infos, err := e.List(t.Context(), "", 1); err != nil || infos[0].Name != "old" || !strings.Contains(infos[0].Failed, `"orders"`) {
+			t.Errorf("with %q beside it: %+v, %v", file, infos, err)
+		}
+		if err := e.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 	if err := os.Rename(filepath.Join(old, "orders"), filepath.Join(dir, "orders")); err != nil {
@@ -123,44 +83,44 @@ func TestOnlyAnUnmadeLogIsRemoved(t *testing.T) {
 	}
 }
 
-// TestRemovedWriterStaysFenced: a writer that is removed makes room, and its epochs never come back.
-func TestRemovedWriterStaysFenced(t *testing.T) {
-	r := newRig(t, logs.Change{})
-	ctx := t.Context()
-	item := func(epoch uint64) logs.Item { return logs.Item{Writer: "w", Epoch: epoch} }
-	for range 3 {
-		if _, err := r.OpenWriter(ctx, "log", "w"); err != nil {
-			t.Fatal(err)
-		}
+// TestRetentionGivesTheDiskBack: what retention deletes leaves the disk.
+func TestRetentionGivesTheDiskBack(t *testing.T) {
+	retain := time.Minute
+	r := newRig(t, logs.Change{Retain: &retain})
+	for i := range 100 {
+		r.Say(logstest.Entry(fmt.Sprint(i), strings.Repeat("p", 2000)))
 	}
+	before := r.Info().DiskBytes
+	r.clock.advance(time.Minute)
+	r.log().duty(t.Context())
+	if after := r.Info().DiskBytes; after >= before {
+		t.Errorf("the log takes %d bytes, it took %d", after, before)
+	}
+}
+
+// TestWritersAreBounded: a writer too many is refused, and one that is removed makes room.
+func TestWritersAreBounded(t *testing.T) {
+	r := newRig(t, logs.Change{})
 	state := r.log().state
-	for i := 1; i < logs.MaxWriters; i++ {
+	for i := range logs.MaxWriters {
 		state.SetEpoch(fmt.Sprint("pod", i), 1)
 	}
-	if _, err := r.OpenWriter(ctx, "log", "one more"); code(err) != "too-many-writers" {
+	if _, err := r.OpenWriter(t.Context(), "log", "one more"); logstest.Code(err) != "too-many-writers" {
 		t.Errorf("a writer too many: %v", err)
 	}
-	if err := r.RemoveWriter(ctx, "log", "w"); err != nil {
+	if err := r.RemoveWriter(t.Context(), "log", "pod1"); err != nil {
 		t.Fatal(err)
 	}
-	if epoch, err := r.OpenWriter(ctx, "log", "one more"); err != nil || epoch != 4 {
+	if epoch, err := r.OpenWriter(t.Context(), "log", "one more"); err != nil || epoch != 2 {
 		t.Errorf("epoch %d, %v", epoch, err)
 	}
-	for _, restart := range []func(){func() {}, r.restart, func() { r.snapshot(); r.restart() }} {
-		restart()
-		r.expect("fenced", item(3))
-	}
-	if epoch, err := r.OpenWriter(ctx, "log", "w"); err != nil || epoch != 4 {
-		t.Errorf("epoch %d, %v", epoch, err)
-	}
-	r.expect("fenced, 1", item(3), item(4))
 }
 
 // A snapshot is taken when records have lain behind the last one for the interval, and not without any.
 func TestSnapshotByTime(t *testing.T) {
 	window := 24 * time.Hour
 	r := newRig(t, logs.Change{Window: &window})
-	r.put(entry("a", "x"))
+	r.Say(logstest.Entry("a", "x"))
 	seq := func() uint64 { return r.log().wal.Stats().SnapshotSequence }
 	r.log().duty(t.Context())
 	if seq() != 0 {
@@ -177,12 +137,12 @@ func TestSnapshotByTime(t *testing.T) {
 	if seq() != first {
 		t.Error("a snapshot of nothing new was taken")
 	}
-	r.put(entry("b", "y"))
+	r.Say(logstest.Entry("b", "y"))
 	r.log().duty(t.Context())
 	if seq() == first {
 		t.Error("no snapshot after an hour and a new entry")
 	}
-	r.put(entry("c", "z"))
+	r.Say(logstest.Entry("c", "z"))
 	r.log().took = time.Minute // it takes long: the next one must wait for longer than the interval
 	r.clock.advance(time.Hour)
 	before := seq()
@@ -191,7 +151,7 @@ func TestSnapshotByTime(t *testing.T) {
 		t.Error("a snapshot that takes a minute is taken again after an hour")
 	}
 	r.crash()
-	for i, item := range []logs.Item{entry("a", "x"), entry("b", "y"), entry("c", "z")} {
+	for i, item := range []logs.Item{logstest.Entry("a", "x"), logstest.Entry("b", "y"), logstest.Entry("c", "z")} {
 		o, err := r.Append(t.Context(), "log", []logs.Item{item}, false)
 		if err != nil || !o[0].Duplicate || o[0].Number != uint64(i+1) {
 			t.Errorf("%s after a crash: %+v, %v", item.ID, o, err)
@@ -201,7 +161,7 @@ func TestSnapshotByTime(t *testing.T) {
 
 func TestQuarantine(t *testing.T) {
 	r := newRig(t, logs.Change{})
-	known := r.put(entry("a", "x"))
+	known := r.Say(logstest.Entry("a", "x"))
 	left := time.Minute
 	r.opts.Quarantine = func(name string) time.Duration {
 		if name != "log" {
@@ -222,15 +182,15 @@ func TestQuarantine(t *testing.T) {
 		var e *logs.Error
 		return errors.As(o.Err, &e) && e.P.Code == api.CodeQuarantine && e.P.Status == 503 && e.P.RetryAfterSeconds == 60
 	}
-	o := outcomes(false, entry("a", "x"), entry("b", "y"), entry("a", "other"), logs.Item{Payload: []byte("z")}, logs.Item{Derive: logs.DeriveMD5, Payload: []byte("z")})
+	o := outcomes(false, logstest.Entry("a", "x"), logstest.Entry("b", "y"), logstest.Entry("a", "other"), logs.Item{Payload: []byte("z")}, logs.Item{Derive: logs.DeriveMD5, Payload: []byte("z")})
 	if !o[0].Duplicate || o[0].Number != 1 || !quarantined(o[1]) || o[2].Err == nil || quarantined(o[2]) || o[3].Number != 2 || o[3].Err != nil || !quarantined(o[4]) {
 		t.Errorf("%s; %+v", known, o)
 	}
-	if o := outcomes(true, logs.Item{Payload: []byte("z")}, entry("b", "y")); o[0].Err == nil || !quarantined(o[1]) {
+	if o := outcomes(true, logs.Item{Payload: []byte("z")}, logstest.Entry("b", "y")); o[0].Err == nil || !quarantined(o[1]) {
 		t.Errorf("atomic: %+v", o)
 	}
 	left = 0
-	if o := outcomes(false, entry("b", "y")); o[0].Err != nil || o[0].Number != 3 || o[0].Duplicate {
+	if o := outcomes(false, logstest.Entry("b", "y")); o[0].Err != nil || o[0].Number != 3 || o[0].Duplicate {
 		t.Errorf("after the quarantine: %+v", o)
 	}
 }

@@ -1,0 +1,162 @@
+package logs
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
+
+// partial is what a State knows that holds only the ids, clients and writers that a few batches name.
+// An engine whose window is in a store makes one in each transaction.
+type partial struct {
+	ids     map[Hash]slot
+	added   []slot
+	was     []slot            // what an added slot replaced
+	kept    int               // added slots that an Undo leaves
+	keys    int               // ids, or clients, in the store
+	loaded  int               // of the clients in memory
+	oldest  int64             // log time of the oldest id
+	changed map[Hash]struct{} // clients
+}
+
+// Partial returns a state with the settings and the numbers of a log of which nothing is loaded. keys is how
+// many ids, or clients, the store holds, oldest the log time of the oldest id.
+func Partial(settings Settings, next uint64, now int64, floor uint64, keys int, oldest int64) *State {
+	s := NewState(settings.Name, settings.Key, settings.Config)
+	s.next, s.now, s.floor = next, now, floor
+	s.part = &partial{ids: make(map[Hash]slot), keys: keys, oldest: oldest, changed: make(map[Hash]struct{})}
+	return s
+}
+
+// Needs calls id for each id, or client, of the batch, and writer for each writer.
+func (b *Batch) Needs(id func(Hash), writer func(string)) {
+	for i := range b.items {
+		p := &b.items[i]
+		if p.Err != nil {
+			continue
+		}
+		if p.ID != "" {
+			id(p.hash)
+		}
+		if p.Writer != "" {
+			writer(p.Writer)
+		}
+	}
+}
+
+// IDBytes is the size of an encoded id.
+const IDBytes = 16 + 8 + 8
+
+// LoadID takes an id of the window as EachAdded encoded it.
+func (s *State) LoadID(h Hash, b []byte) error {
+	if len(b) != IDBytes {
+		return fmt.Errorf("an id of the window has %d bytes, must have %d", len(b), IDBytes)
+	}
+	sl := slot{hash: h, number: binary.BigEndian.Uint64(b[16:]), at: int64(binary.BigEndian.Uint64(b[24:]))}
+	copy(sl.digest[:], b)
+	s.part.ids[h] = sl
+	return nil
+}
+
+// IDNumber is the entry of an id as EachAdded encoded it; 0 when that is not what b is.
+func IDNumber(b []byte) uint64 {
+	if len(b) != IDBytes {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b[16:])
+}
+
+// EachAdded calls fn for each id that was added since Partial, with its encoded form.
+func (s *State) EachAdded(fn func(h Hash, number uint64, value []byte) error) error {
+	for i := range s.part.added {
+		sl := &s.part.added[i]
+		b := append(make([]byte, 0, IDBytes), sl.digest[:]...)
+		b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, sl.number), uint64(sl.at))
+		if err := fn(sl.hash, sl.number, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// LoadClient takes a client as EachClient encoded it.
+func (s *State) LoadClient(h Hash, b []byte) error {
+	d := decoder{b: b}
+	c := d.client()
+	if d.err == nil && (len(d.b) > 0 || c.hash != h) {
+		d.err = fmt.Errorf("a client has another name, or %d bytes too many", len(d.b))
+	}
+	if d.err != nil {
+		return d.err
+	}
+	s.clients.put(c)
+	s.part.loaded++
+	return nil
+}
+
+// EachClient calls fn for each client that was changed since Partial, with its encoded form.
+func (s *State) EachClient(fn func(h Hash, value []byte) error) error {
+	for h := range s.part.changed {
+		if err := fn(h, s.clients.byHash[h].append(nil)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Keys is how many ids, or clients, the window holds.
+func (s *State) Keys() int {
+	switch {
+	case s.part == nil:
+		return s.win.len() + len(s.clients.byHash)
+	case s.identity == Structured:
+		return s.part.keys + len(s.clients.byHash) - s.part.loaded
+	}
+	return s.part.keys + len(s.part.added)
+}
+
+// Fits tells whether the configuration allows a window of so many keys.
+func (c *Config) Fits(keys int) bool {
+	size := int64(slotBytes)
+	if c.Identity == Structured {
+		size = clientBytes
+	}
+	return keys <= c.MaxKeys && int64(keys)*size <= c.MaxBytes
+}
+
+// KeyBytes is what Info.WindowBytes counts for an id, or a client, that is in a store.
+func (c *Config) KeyBytes() int64 {
+	if c.Identity == Structured {
+		return clientBytes
+	}
+	return IDBytes + 16
+}
+
+func (p *partial) find(h *Hash, now int64, window time.Duration) (*slot, bool) {
+	sl, ok := p.ids[*h]
+	return &sl, ok && now-sl.at < int64(window)
+}
+
+func (p *partial) add(sl slot) {
+	p.was = append(p.was, p.ids[sl.hash])
+	p.added = append(p.added, sl)
+	p.ids[sl.hash] = sl
+}
+
+func (p *partial) keep(clients *clients) {
+	p.kept = len(p.added)
+	for i := range clients.undos {
+		p.changed[clients.undos[i].hash] = struct{}{}
+	}
+}
+
+func (p *partial) undo() {
+	for i := len(p.added) - 1; i >= p.kept; i-- {
+		if p.was[i].number == 0 {
+			delete(p.ids, p.added[i].hash)
+		} else {
+			p.ids[p.added[i].hash] = p.was[i]
+		}
+	}
+	p.added, p.was = p.added[:p.kept], p.was[:p.kept]
+}

@@ -1,0 +1,399 @@
+package storelogs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const (
+	// groupItems and groupBytes bound what goes into one transaction of several calls.
+	groupItems = 256
+	groupBytes = 1 << 20
+	// maxWaiting bounds the calls that wait for their turn on a log.
+	maxWaiting = 4096
+	// maxForget bounds how many ids one transaction forgets.
+	maxForget = 1024
+)
+
+// line is what this manager knows of a log: the calls that wait, and what it counted.
+type line struct {
+	name    string
+	readers atomic.Int64
+
+	mu         sync.Mutex
+	queue      []*request
+	running    bool
+	settings   *logs.State // to prepare batches with; nil when not known
+	unsettled  bool        // a commit's outcome is unknown
+	counters   logs.Counters
+	evicted    uint64
+	evictedAge time.Duration
+	warned     uint64
+}
+
+// request is a call of Append that waits.
+type request struct {
+	items  []logs.Item
+	atomic bool
+	bytes  int
+	by     *logs.State
+	batch  *logs.Batch
+	done   chan struct{}
+	err    error
+}
+
+// errRemade says that the log is another one than the batches were prepared for.
+var errRemade = errors.New("storelogs: the log was made again")
+
+// Append implements logs.Engine.
+func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, atomic bool) ([]logs.Outcome, error) {
+	if err := logs.CheckName(name); err != nil {
+		return nil, err
+	}
+	l := e.line(name)
+	l.mu.Lock()
+	by := l.settings
+	l.mu.Unlock()
+	if by == nil {
+		var err error
+		if by, err = e.learn(ctx, l); err != nil {
+			return nil, err
+		}
+	}
+	// The transaction may outlast this call, and the caller may change what it gave then.
+	items = slices.Clone(items)
+	r := &request{items: items, atomic: atomic, done: make(chan struct{})}
+	for i := range items {
+		items[i].Payload, items[i].Properties = slices.Clone(items[i].Payload), slices.Clone(items[i].Properties)
+		r.bytes += len(items[i].Payload) + 64
+	}
+	r.prepare(by)
+	if err := e.enqueue(l, r); err != nil {
+		return nil, err
+	}
+	select {
+	case <-r.done:
+	case <-ctx.Done():
+		return nil, mapError(ctx.Err()) // it goes on: its ids are kept
+	}
+	if r.err != nil {
+		return nil, r.err
+	}
+	return r.batch.Outcomes, nil
+}
+
+func (r *request) prepare(by *logs.State) {
+	if r.by != by {
+		r.by, r.batch = by, by.Prepare(r.items, r.atomic)
+	}
+}
+
+// learn reads the log's settings.
+func (e *Engine) learn(ctx context.Context, l *line) (*logs.State, error) {
+	h, err := e.head(ctx, l.name)
+	var by *logs.State
+	if err == nil {
+		by = logs.NewState(h.settings.Name, h.settings.Key, h.settings.Config)
+	} else if missing(err) {
+		e.forgetLine(l)
+	}
+	l.mu.Lock()
+	l.settings = by
+	l.mu.Unlock()
+	return by, err
+}
+
+// forgetLine drops what is known of a log that is not there, so that made-up names take no memory.
+func (e *Engine) forgetLine(l *line) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.running && l.readers.Load() == 0 && e.lines[l.name] == l {
+		delete(e.lines, l.name)
+	}
+}
+
+// enqueue adds a request, and starts a goroutine that serves the log while requests wait.
+func (e *Engine) enqueue(l *line, r *request) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return mapError(store.ErrClosed)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.queue) >= maxWaiting {
+		return logs.Busy()
+	}
+	l.queue = append(l.queue, r)
+	if !l.running {
+		l.running = true
+		e.running.Add(1)
+		go e.serve(l)
+	}
+	return nil
+}
+
+func (e *Engine) serve(l *line) {
+	defer e.running.Done()
+	for {
+		l.mu.Lock()
+		group := l.next()
+		if len(group) == 0 {
+			l.running, l.queue = false, nil
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+		err := e.commit(l, group)
+		for _, r := range group {
+			r.err = err
+			close(r.done)
+		}
+	}
+}
+
+// next takes the requests that go into one transaction. The caller holds mu.
+func (l *line) next() []*request {
+	n, items, size := 0, 0, 0
+	for _, r := range l.queue {
+		items, size = items+len(r.items), size+r.bytes
+		if n > 0 && (items > groupItems || size > groupBytes) {
+			break
+		}
+		n++
+	}
+	group := slices.Clone(l.queue[:n])
+	l.queue = slices.Delete(l.queue, 0, n)
+	return group
+}
+
+// commit appends what the requests say in one transaction. The error is for all of them.
+func (e *Engine) commit(l *line, group []*request) error {
+	ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+	defer cancel()
+	if e.clock.stale() {
+		if err := e.clock.tick(ctx, e.st); err != nil {
+			return mapError(err)
+		}
+	}
+	for {
+		l.mu.Lock()
+		by := l.settings
+		l.mu.Unlock()
+		var err error
+		if by == nil {
+			if by, err = e.learn(ctx, l); err != nil {
+				return err
+			}
+		}
+		for _, r := range group {
+			r.prepare(by)
+		}
+		t := &transaction{engine: e, name: l.name, key: by.Settings().Key, group: group, now: e.clock.now()}
+		err = e.st.Update(ctx, t.run)
+		l.mu.Lock()
+		switch {
+		case err == nil:
+			l.counted(t)
+		case unknown(err):
+			l.unsettled = true
+		default: // it may be another log by now, or none
+			l.settings = nil
+		}
+		l.mu.Unlock()
+		if !errors.Is(err, errRemade) {
+			return mapError(err)
+		}
+	}
+}
+
+// counted adds what a transaction did. The caller holds mu.
+func (l *line) counted(t *transaction) {
+	if t.wrote {
+		l.unsettled = false // what was under way before cannot be committed any more
+	}
+	var i logs.Info
+	t.state.Fill(&i)
+	c := &l.counters
+	c.Appended += i.Appended
+	c.Duplicates += i.Duplicates
+	c.Mismatches += i.Mismatches
+	c.Gaps += i.Gaps
+	c.Fenced += i.Fenced
+	c.Refused += i.Refused
+	if t.forgot > 0 {
+		l.evicted += uint64(t.forgot)
+		l.evictedAge = t.forgotAge
+	}
+}
+
+// transaction appends a group. Its function may run several times.
+type transaction struct {
+	engine *Engine
+	name   string
+	key    logs.HashKey
+	group  []*request
+	now    int64
+
+	state     *logs.State
+	wrote     bool
+	forgot    int
+	forgotAge time.Duration
+}
+
+func (t *transaction) run(tx store.Tx) error {
+	t.wrote, t.forgot, t.forgotAge = false, 0, 0
+	if err := store.Prefetch(tx, t.needs()); err != nil {
+		return err
+	}
+	h, err := getHead(tx, t.name)
+	if err != nil {
+		return err
+	}
+	if h.settings.Key != t.key {
+		return errRemade
+	}
+	now := max(t.now, h.At)
+	c := h.settings.Config
+	oldest := now
+	if items := t.items(); c.RefuseWhenFull && c.Identity == logs.IDs && !c.Fits(h.Keys+items) {
+		// What is too old makes room.
+		f := forgetting{engine: t.engine, head: h, now: now, budget: 2*items + 64}
+		if err := f.run(tx); err != nil {
+			return err
+		}
+		oldest = f.oldest
+	}
+	settings := h.settings
+	settings.Config.Window += t.engine.margin
+	t.state = logs.Partial(settings, h.Next, now, h.Floor, h.Keys, oldest)
+	if err := t.load(tx, h); err != nil {
+		return err
+	}
+	var accepted []logs.Entry
+	for _, r := range t.group {
+		t.state.Judge(r.batch, now)
+		t.state.Keep(r.batch)
+		accepted = append(accepted, r.batch.Accepted...)
+	}
+	if len(accepted) == 0 {
+		return nil
+	}
+	t.wrote = true
+	return t.write(tx, h, now, accepted)
+}
+
+func (t *transaction) items() (n int) {
+	for _, r := range t.group {
+		n += len(r.items)
+	}
+	return n
+}
+
+// each calls id and writer for what the group names.
+func (t *transaction) each(id func(logs.Hash), writer func(string)) {
+	for _, r := range t.group {
+		r.batch.Needs(id, writer)
+	}
+}
+
+func (t *transaction) needs() []store.ID {
+	all := []store.ID{{Collection: heads, Key: t.name}}
+	prefix, structured := prefixOf(&t.key), t.group[0].by.Config().Identity == logs.Structured
+	t.each(func(h logs.Hash) {
+		if structured {
+			all = append(all, store.ID{Collection: clients, Key: prefix + string(h[:])})
+		} else {
+			all = append(all, store.ID{Collection: ids, Key: prefix + string(h[:])})
+		}
+	}, func(w string) { all = append(all, store.ID{Collection: writers, Key: prefix + w}) })
+	return all
+}
+
+// load gives the state what the group names.
+func (t *transaction) load(tx store.Tx, h *head) (err error) {
+	get := func(c store.Collection, key string, take func([]byte) error) {
+		if err != nil {
+			return
+		}
+		var b []byte
+		if b, err = tx.Get(c, h.prefix+key); errors.Is(err, store.ErrNotFound) {
+			err = nil
+			return
+		}
+		if err == nil {
+			if terr := take(b); terr != nil {
+				err = &store.UnreadableError{Collection: c, Key: h.prefix + key, Reason: terr.Error()}
+			}
+		}
+	}
+	loaded := make(map[logs.Hash]bool)
+	t.each(func(id logs.Hash) {
+		switch {
+		case loaded[id]:
+		case h.settings.Config.Identity == logs.Structured:
+			get(clients, string(id[:]), func(b []byte) error { return t.state.LoadClient(id, b) })
+		default:
+			get(ids, string(id[:]), func(b []byte) error { return t.state.LoadID(id, b) })
+		}
+		loaded[id] = true
+	}, func(w string) {
+		get(writers, w, func(b []byte) error {
+			t.state.SetEpoch(w, epochOf(b))
+			return nil
+		})
+	})
+	return err
+}
+
+// write writes what was accepted.
+func (t *transaction) write(tx store.Tx, h *head, now int64, accepted []logs.Entry) error {
+	first, last := accepted[0].Number, accepted[len(accepted)-1].Number
+	value := logs.AppendEntries(nil, first, now, accepted)
+	err := tx.Put(entries, key(h.prefix, last), value, store.Entry{Index: order, SortKey: key(h.prefix, last, uint64(now), uint64(len(value)))})
+	if err != nil {
+		return err
+	}
+	h.Next, h.At, h.Keys = last+1, now, t.state.Keys()
+	h.Bytes += int64(len(value))
+	f := forgetting{engine: t.engine, head: h, now: now, early: true, budget: maxForget, changed: make(map[string]bool)}
+	err = t.state.EachClient(func(id logs.Hash, b []byte) error {
+		f.changed[h.prefix+string(id[:])] = true
+		return tx.Put(clients, h.prefix+string(id[:]), b, store.Entry{Index: order, SortKey: key(h.prefix, last)})
+	})
+	if err == nil {
+		err = f.run(tx)
+	}
+	if err != nil {
+		return err
+	}
+	var window []byte
+	err = t.state.EachAdded(func(id logs.Hash, number uint64, b []byte) error {
+		if !f.more && !h.settings.Config.Fits(h.Keys) { // more ids at once than the window holds
+			h.Keys--
+			f.forgot++
+			return nil
+		}
+		window = binary.BigEndian.AppendUint64(append(window, id[:]...), number)
+		return tx.Put(ids, h.prefix+string(id[:]), b)
+	})
+	if err == nil && window != nil {
+		err = putWindow(tx, h.prefix, first, now, window)
+	}
+	if err != nil {
+		return err
+	}
+	t.forgot, t.forgotAge = f.forgot, f.age
+	tx.Notify(topic(t.name))
+	return h.put(tx)
+}

@@ -1,0 +1,66 @@
+package storelogs
+
+import (
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+)
+
+// BenchmarkAppend appends entries of 256 bytes with 64 callers, each durable before it is
+// acknowledged, one by one and in batches of 16.
+func BenchmarkAppend(b *testing.B) {
+	for name, open := range map[string]func() (store.Store, error){
+		"sqlite": func() (store.Store, error) {
+			return sqlite.Open(b.Context(), filepath.Join(b.TempDir(), "db"), sqlite.Options{})
+		},
+		"postgres": func() (store.Store, error) {
+			return postgres.Open(b.Context(), postgres.Options{DSN: postgresServer(b).URL, Schema: fmt.Sprint("bench_", n.Add(1))})
+		},
+		"redis": func() (store.Store, error) {
+			return redis.Open(b.Context(), redis.Options{URL: redisServer(b).URL, Namespace: fmt.Sprint("bench_", n.Add(1))})
+		},
+	} {
+		for _, batch := range []int{1, 16} {
+			b.Run(fmt.Sprint(name, "/batch=", batch), func(b *testing.B) {
+				st, err := open()
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer st.Close()
+				e, err := Open(b.Context(), st, Options{Logger: slog.New(slog.DiscardHandler)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				defer e.Close()
+				if _, _, err := e.Put(b.Context(), "log", logs.Change{}); err != nil {
+					b.Fatal(err)
+				}
+				var number atomic.Int64
+				payload := make([]byte, 256)
+				b.SetParallelism(32) // times two processors
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					items := make([]logs.Item, batch)
+					for pb.Next() {
+						for i := range items {
+							items[i] = logs.Item{ID: fmt.Sprint("id-", number.Add(1)), Payload: payload}
+						}
+						if _, err := e.Append(b.Context(), "log", items, false); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+				b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "entries/s")
+			})
+		}
+	}
+}

@@ -1,0 +1,266 @@
+package storelogs
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+)
+
+// cutter passes connections to a server on, and cuts one as it is told.
+type cutter struct {
+	ln     net.Listener
+	server string
+	wg     sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	// cut, if not nil, sees what a client sends. When it returns true the client is cut off, and late says when the server
+	// gets the bytes: never when it is nil.
+	cut func([]byte) (cut bool, late <-chan struct{})
+}
+
+// newCutter listens in a directory of its own.
+func newCutter(t *testing.T, server string) *cutter {
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), filepath.Base(server)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cutter{ln: ln, server: server, conns: make(map[net.Conn]bool)}
+	c.wg.Add(1)
+	go c.accept()
+	t.Cleanup(func() {
+		_ = ln.Close()
+		c.mu.Lock()
+		for conn := range c.conns {
+			_ = conn.Close()
+		}
+		c.mu.Unlock()
+		c.wg.Wait()
+	})
+	return c
+}
+
+func (c *cutter) set(cut func([]byte) (bool, <-chan struct{})) {
+	c.mu.Lock()
+	c.cut = cut
+	c.mu.Unlock()
+}
+
+func (c *cutter) accept() {
+	defer c.wg.Done()
+	for {
+		client, err := c.ln.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("unix", c.server)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		c.mu.Lock()
+		c.conns[client], c.conns[server] = true, true
+		c.mu.Unlock()
+		c.wg.Add(2)
+		go func() {
+			defer c.wg.Done()
+			_, _ = io.Copy(client, server)
+			_ = client.Close()
+		}()
+		go func() {
+			defer c.wg.Done()
+			c.forward(client, server)
+			_ = client.Close()
+			_ = server.Close()
+		}()
+	}
+}
+
+func (c *cutter) forward(client, server net.Conn) {
+	b := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(b)
+		if err != nil {
+			return
+		}
+		c.mu.Lock()
+		cut, late := false, (<-chan struct{})(nil)
+		if c.cut != nil {
+			cut, late = c.cut(b[:n])
+		}
+		c.mu.Unlock()
+		if !cut {
+			if _, err := server.Write(b[:n]); err != nil {
+				return
+			}
+			continue
+		}
+		_ = client.Close()
+		if late == nil {
+			return
+		}
+		<-late
+		_, _ = server.Write(b[:n])
+		// The server works for nobody, and closes when it notices.
+		if half, ok := server.(*net.UnixConn); ok {
+			_ = half.CloseWrite()
+			_ = half.SetReadDeadline(time.Now().Add(30 * time.Second))
+			_, _ = io.Copy(io.Discard, half)
+		}
+		return
+	}
+}
+
+// openCut opens an engine through the cutter.
+func openCut(t *testing.T, c *cutter, schema string) *rig {
+	return newRig(t, func(t *testing.T) store.Store {
+		s, err := postgres.Open(t.Context(), postgres.Options{DSN: "host=" + filepath.Dir(c.ln.Addr().String()) + " user=oncegate dbname=postgres sslmode=disable", Schema: schema, MaxConns: 4})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	})
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// TestConnectionCutInCommit: the connection ends when the commit is under way. Whether the server got it or not, or gets
+// it later, the id has one entry.
+func TestConnectionCutInCommit(t *testing.T) {
+	t.Parallel()
+	pg := postgresServer(t)
+	for name, test := range map[string]struct {
+		got  bool // the server got the commit before the retry
+		held bool // it gets it after the retry
+	}{"before": {false, false}, "after": {true, false}, "late": {false, true}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCutter(t, pg.Socket)
+			r := openCut(t, c, fmt.Sprint("cut_", n.Add(1)))
+			caller := &logstest.Caller{T: t, Engine: func() logs.Engine { return r.Engine }}
+			if _, _, err := r.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
+				t.Fatal(err)
+			}
+			caller.Expect("1", logstest.Entry("a", ""))
+			late := make(chan struct{})
+			arm := func() {
+				done := false
+				c.set(func(b []byte) (bool, <-chan struct{}) {
+					if done || !bytes.Contains(b, []byte("CUT HERE")) {
+						return false, nil
+					}
+					done = true
+					switch {
+					case test.got:
+						return true, closed
+					case test.held:
+						return true, late
+					}
+					return true, nil
+				})
+			}
+			arm()
+			caller.Expect("unavailable", logstest.Entry("b", "CUT HERE"))
+			if test.held { // what ByID says must stay true when the commit arrives
+				if _, err := r.ByID(t.Context(), logstest.LogName, "b"); logstest.Code(err) != "not-found" {
+					t.Errorf("by-id while the commit is held: %v", err)
+				}
+				close(late)
+				late = nil
+			}
+			if test.got {
+				for try := 0; ; try++ { // the server may still be at work
+					e, err := r.ByID(t.Context(), logstest.LogName, "b")
+					if err == nil && e.Number == 2 {
+						break
+					}
+					// ByID rewrites the head before it says so: then the commit has failed for good.
+					if logstest.Code(err) == "not-found" {
+						break
+					}
+					t.Fatalf("by-id: %+v, %v", e, err)
+				}
+			}
+			got := caller.Say(logstest.Entry("b", "CUT HERE"))
+			if got != "2" && got != "2 again" || got == "2 again" && !test.got {
+				t.Errorf("the retry is %s", got)
+			}
+			caller.Expect("2 again, 3", logstest.Entry("b", "CUT HERE"), logstest.Entry("c", ""))
+			if ids := caller.IDs(); ids != "a b c" {
+				t.Errorf("the log holds %s", ids)
+			}
+			if late != nil {
+				close(late)
+			}
+		})
+	}
+}
+
+// TestCutHistoriesAreLinearizable: two managers append to one log while connections are cut in their commits.
+func TestCutHistoriesAreLinearizable(t *testing.T) {
+	t.Parallel()
+	pg := postgresServer(t)
+	c := newCutter(t, pg.Socket)
+	schema := fmt.Sprint("history_", n.Add(1))
+	first, second := openCut(t, c, schema), openCut(t, c, schema)
+	if _, _, err := first.Put(t.Context(), logstest.LogName, logs.Change{}); err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(7, 7))
+	var mu sync.Mutex
+	seen, cuts := 0, 0
+	c.set(func(b []byte) (bool, <-chan struct{}) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !bytes.Contains(b, []byte("log_entries")) || !bytes.Contains(b, []byte("log_heads")) {
+			return false, nil // it is no append's commit
+		}
+		if seen++; seen%6 != 0 || cuts == 6 { // the time of the check grows with what nobody knows
+			return false, nil
+		}
+		cuts++
+		if rnd.IntN(2) == 0 {
+			return true, nil
+		}
+		return true, closed
+	})
+	var h logstest.History
+	for range 3 {
+		var wg sync.WaitGroup
+		for _, r := range []*rig{first, second} {
+			rnd := rand.New(rand.NewPCG(rnd.Uint64(), 1))
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				h.Run(t, r.Engine, 3, 8, rnd, func() bool { return false })
+			}()
+		}
+		wg.Wait()
+	}
+	c.set(nil)
+	mu.Lock()
+	if cuts == 0 {
+		t.Errorf("none of %d commits was cut", seen)
+	}
+	mu.Unlock()
+	caller := &logstest.Caller{T: t, Engine: func() logs.Engine { return second.Engine }}
+	h.Check(caller)
+	once := make(map[string]bool)
+	for _, id := range strings.Fields(caller.IDs()) {
+		if once[id] {
+			t.Errorf("id %s is in the log twice", id)
+		}
+		once[id] = true
+	}
+}

@@ -1,0 +1,231 @@
+package storelogs
+
+import (
+	"context"
+	"errors"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// maxDelete bounds the records of entries that one transaction deletes, maxDeleteBytes their size.
+const (
+	maxDelete      = 64
+	maxDeleteBytes = 4 << 20
+)
+
+// dutyRounds bounds the transactions of a duty for one log, so that the others get their turn.
+const dutyRounds = 200
+
+// duties looks after windows, retention and what is left of deleted logs.
+func (e *Engine) duties() {
+	if e.clock.stale() {
+		return // the store is away
+	}
+	after := ""
+	for {
+		ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+		names, err := e.names(ctx, after, 100)
+		cancel()
+		if err != nil {
+			return
+		}
+		for _, name := range names {
+			e.duty(name)
+		}
+		if len(names) < 100 {
+			break
+		}
+		after = names[len(names)-1]
+	}
+	e.repeat("", e.bury)
+}
+
+func (e *Engine) duty(name string) {
+	e.repeat(name, func(ctx context.Context) (bool, error) { return e.expire(ctx, name) })
+	e.repeat(name, func(ctx context.Context) (bool, error) { return e.retain(ctx, name) })
+	l := e.line(name)
+	l.mu.Lock()
+	evicted, warned, age := l.evicted, l.warned, l.evictedAge
+	l.warned = evicted
+	l.mu.Unlock()
+	if evicted > warned {
+		e.opts.Logger.Warn("a log's window is full: ids were forgotten before their time, their entries can be written again",
+			"log", name, "ids", evicted-warned, "age_seconds", age.Seconds())
+	}
+}
+
+// repeat does a duty until there is no more to do.
+func (e *Engine) repeat(name string, step func(context.Context) (more bool, err error)) {
+	for range dutyRounds {
+		ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+		more, err := step(ctx)
+		cancel()
+		if err != nil && e.ctx.Err() == nil && !missing(err) && !unknown(err) && !errors.Is(err, store.ErrConflict) {
+			e.opts.Logger.Error("a log's old records cannot be removed", "log", name, "error", err.Error())
+		}
+		if err != nil || !more {
+			return
+		}
+	}
+}
+
+// expire forgets ids that are too old.
+func (e *Engine) expire(ctx context.Context, name string) (more bool, err error) {
+	now := e.clock.now()
+	expired, err := e.expired(ctx, name, now)
+	if err != nil || !expired {
+		return false, err
+	}
+	err = e.st.Update(ctx, func(tx store.Tx) error {
+		h, err := getHead(tx, name)
+		if err != nil {
+			return err
+		}
+		f := forgetting{engine: e, head: h, now: max(now, h.At), budget: maxForget}
+		had := h.Keys
+		if err := f.run(tx); err != nil || h.Keys == had {
+			return err
+		}
+		more = f.more
+		return h.put(tx)
+	})
+	return more, err
+}
+
+// expired tells whether the oldest id is too old.
+func (e *Engine) expired(ctx context.Context, name string, now int64) (old bool, err error) {
+	h, err := e.head(ctx, name)
+	if err != nil || h.settings.Config.Identity == logs.Structured {
+		return false, err
+	}
+	err = e.st.View(ctx, func(tx store.Tx) error {
+		hits, err := tx.Scan(windows, order, h.all(1))
+		old = err == nil && len(hits) > 0 && max(now, h.At)-int64(numbers(hits[0].SortKey)[1]) >= int64(h.settings.Config.Window+e.margin)
+		return err
+	})
+	return old, err
+}
+
+// retain deletes entries that are too old or too many.
+func (e *Engine) retain(ctx context.Context, name string) (more bool, err error) {
+	now := e.clock.now()
+	h, err := e.head(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	var due bool
+	err = e.st.View(ctx, func(tx store.Tx) error {
+		give, err := h.gives(tx, now, 1)
+		due = len(give) > 0
+		return err
+	})
+	if err != nil || !due {
+		return false, err
+	}
+	err = e.st.Update(ctx, func(tx store.Tx) error {
+		h, err := getHead(tx, name)
+		if err != nil {
+			return err
+		}
+		give, err := h.gives(tx, now, maxDelete)
+		if err != nil || len(give) == 0 {
+			return err
+		}
+		more = true
+		if err := deleteAll(tx, entries, give); err != nil {
+			return err
+		}
+		for _, hit := range give {
+			n := numbers(hit.SortKey)
+			h.First = n[0] + 1
+			h.Bytes -= int64(n[2])
+		}
+		return h.put(tx)
+	})
+	return more, err
+}
+
+// gives returns the oldest records of entries that retention gives up, bounded in number and size.
+func (h *head) gives(tx store.Tx, now int64, limit int) ([]store.Hit, error) {
+	hits, err := tx.Scan(entries, order, h.all(limit))
+	if err != nil {
+		return nil, err
+	}
+	c := &h.settings.Config
+	left, size := h.Bytes, int64(0)
+	for i, hit := range hits {
+		n := numbers(hit.SortKey)
+		size += int64(n[2])
+		left -= int64(n[2])
+		old := c.Retain > 0 && max(now, h.At)-int64(n[1]) >= int64(c.Retain)
+		large := c.RetainBytes > 0 && left >= c.RetainBytes
+		if !old && !large || i > 0 && size > maxDeleteBytes {
+			return hits[:i], nil
+		}
+	}
+	return hits, nil
+}
+
+func deleteAll(tx store.Tx, c store.Collection, hits []store.Hit) error {
+	all := make([]store.ID, len(hits))
+	for i, hit := range hits {
+		all[i] = store.ID{Collection: c, Key: hit.Key}
+	}
+	if err := store.Prefetch(tx, all); err != nil {
+		return err
+	}
+	for _, id := range all {
+		if err := tx.Delete(id.Collection, id.Key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bury deletes records of a deleted log.
+func (e *Engine) bury(ctx context.Context) (more bool, err error) {
+	err = e.st.Update(ctx, func(tx store.Tx) error {
+		more = false
+		hits, err := tx.Scan(graves, order, store.Range{Limit: 1})
+		if err != nil || len(hits) == 0 {
+			return err
+		}
+		more = true
+		prefix := hits[0].Key
+		f := forgetting{engine: e, head: &head{prefix: prefix}, budget: maxForget}
+		lists, err := tx.Scan(windows, order, prefixRange(prefix, 64))
+		if err != nil {
+			return err
+		}
+		for _, hit := range lists {
+			if f.budget > 0 {
+				if err := f.window(tx, hit.Key, numbers(hit.SortKey)[0], true); err != nil {
+					return err
+				}
+			}
+		}
+		if len(lists) > 0 {
+			return nil
+		}
+		for _, c := range []store.Collection{entries, clients, writers} {
+			// A record of entries has 8 MiB at most, and a transaction need not read them all.
+			hits, err := tx.Scan(c, order, prefixRange(prefix, maxDelete))
+			if err != nil {
+				return err
+			}
+			var size uint64
+			for i, hit := range hits {
+				if size += numbers(hit.SortKey)[2]; c == entries && i > 0 && size > maxDeleteBytes {
+					hits = hits[:i]
+					break
+				}
+			}
+			if len(hits) > 0 {
+				return deleteAll(tx, c, hits)
+			}
+		}
+		return tx.Delete(graves, prefix)
+	})
+	return more, err
+}

@@ -1,0 +1,368 @@
+package storelogs
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// closeTimeout bounds what Close writes.
+const closeTimeout = 2 * time.Second
+
+// Options configure an Engine. The zero value of a field means its default.
+type Options struct {
+	// MaxLogs is how many logs there may be in the store; default 64.
+	MaxLogs int
+	// MaxReaders bounds the readers that are held at once; default 4096. More get their page at
+	// once, though it is empty.
+	MaxReaders int
+	// DutyEvery is how often the clock is published, and retention and windows are looked after; default 1 s.
+	DutyEvery time.Duration
+	// PollEvery is how often a held reader looks by itself, for the case that a wake-up was lost; default 5 s.
+	PollEvery time.Duration
+	// CallTimeout bounds a transaction; default 15 s.
+	CallTimeout time.Duration
+	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
+	// from the start of the process.
+	Elapsed func() time.Duration
+	// Logger receives what goes wrong; default slog.Default().
+	Logger *slog.Logger
+}
+
+// WithDefaults returns a copy with defaults filled in.
+func (o Options) WithDefaults() Options {
+	set := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.DutyEvery, time.Second)
+	set(&o.PollEvery, 5*time.Second)
+	set(&o.CallTimeout, 15*time.Second)
+	if o.MaxLogs == 0 {
+		o.MaxLogs = 64
+	}
+	if o.MaxReaders == 0 {
+		o.MaxReaders = 4096
+	}
+	if o.Elapsed == nil {
+		began := time.Now()
+		o.Elapsed = func() time.Duration { return time.Since(began) }
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	return o
+}
+
+// Engine is a logs.Engine on a store. It is safe for concurrent use.
+type Engine struct {
+	st     store.Store
+	opts   Options
+	clock  clock
+	margin time.Duration
+
+	mu     sync.Mutex
+	lines  map[string]*line
+	closed bool
+
+	readers  atomic.Int64
+	draining chan struct{}
+	drain    sync.Once
+	ctx      context.Context
+	stop     context.CancelFunc
+	running  sync.WaitGroup
+}
+
+var _ logs.Engine = (*Engine)(nil)
+
+// Open returns an engine that keeps logs in st, until Close. It does not close st.
+func Open(ctx context.Context, st store.Store, opts Options) (*Engine, error) {
+	e := &Engine{st: st, opts: opts.WithDefaults(), lines: make(map[string]*line), draining: make(chan struct{})}
+	e.clock.elapsed = e.opts.Elapsed
+	if st.Capabilities().Shared {
+		e.margin = margin
+	}
+	if err := e.clock.tick(ctx, st); err != nil {
+		return nil, err
+	}
+	e.ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	e.running.Add(2)
+	go e.every(func() { _ = e.tick() })
+	go e.every(e.duties)
+	return e, nil
+}
+
+// every calls fn until the engine is closed.
+func (e *Engine) every(fn func()) {
+	defer e.running.Done()
+	tick := time.NewTicker(e.opts.DutyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-tick.C:
+			fn()
+		}
+	}
+}
+
+func (e *Engine) tick() error {
+	ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
+	defer cancel()
+	return e.clock.tick(ctx, e.st)
+}
+
+// line returns what this manager knows of a log.
+func (e *Engine) line(name string) *line {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.lines[name]
+	if l == nil {
+		l = &line{name: name}
+		e.lines[name] = l
+	}
+	return l
+}
+
+// view runs fn in a read-only transaction.
+func (e *Engine) view(ctx context.Context, fn func(store.Tx) error) error {
+	return mapError(e.st.View(ctx, fn))
+}
+
+// update runs fn in a transaction.
+func (e *Engine) update(ctx context.Context, fn func(store.Tx) error) error {
+	return mapError(e.st.Update(ctx, fn))
+}
+
+// head reads a log's head.
+func (e *Engine) head(ctx context.Context, name string) (h *head, err error) {
+	if err := logs.CheckName(name); err != nil {
+		return nil, err
+	}
+	err = e.view(ctx, func(tx store.Tx) error {
+		var err error
+		h, err = getHead(tx, name)
+		return err
+	})
+	return h, err
+}
+
+// Put implements logs.Engine.
+func (e *Engine) Put(ctx context.Context, name string, ch logs.Change) (info logs.Info, created bool, err error) {
+	if err := logs.CheckName(name); err != nil {
+		return info, false, err
+	}
+	var key logs.HashKey
+	if _, err := rand.Read(key[:]); err != nil {
+		return info, false, err
+	}
+	var h *head
+	err = e.update(ctx, func(tx store.Tx) error {
+		created = false
+		var err error
+		if h, err = getHead(tx, name); err == nil {
+			return configure(tx, h, ch)
+		}
+		var c logs.Config
+		if missing(err) {
+			c, err = logs.DefaultConfig().Apply(ch)
+		}
+		if err != nil {
+			return err
+		}
+		n, err := count(tx)
+		if err != nil {
+			return err
+		}
+		if n >= e.opts.MaxLogs {
+			return logs.TooManyLogs(e.opts.MaxLogs)
+		}
+		created = true
+		h = newHead(logs.Settings{Name: name, Key: key, Config: c})
+		if err := putCount(tx, n+1); err != nil {
+			return err
+		}
+		return h.put(tx)
+	})
+	if err != nil {
+		return info, false, err
+	}
+	return e.info(h), created, nil
+}
+
+func missing(err error) bool {
+	var e *logs.Error
+	return errors.As(err, &e) && e.P.Status == 404
+}
+
+func configure(tx store.Tx, h *head, ch logs.Change) error {
+	has := h.settings.Config
+	if ch.Identity != nil && *ch.Identity != has.Identity {
+		return logs.OtherIdentity(has.Identity)
+	}
+	c, err := has.Apply(ch)
+	if err != nil || c == has {
+		return err
+	}
+	if ch.MakeOnly {
+		return logs.NotToChange(h.settings.Name)
+	}
+	h.settings.Config = c
+	return h.put(tx)
+}
+
+func count(tx store.Tx) (int, error) {
+	b, err := tx.Get(meta, metaCount)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, nil
+	}
+	n, _ := binary.Uvarint(b)
+	return int(n), err
+}
+
+func putCount(tx store.Tx, n int) error {
+	return tx.Put(meta, metaCount, binary.AppendUvarint(nil, uint64(max(n, 0))))
+}
+
+// Delete implements logs.Engine. The records of the log go in the background.
+func (e *Engine) Delete(ctx context.Context, name string) error {
+	if err := logs.CheckName(name); err != nil {
+		return err
+	}
+	return e.update(ctx, func(tx store.Tx) error {
+		h, err := getHead(tx, name)
+		if err != nil {
+			return err
+		}
+		n, err := count(tx)
+		if err == nil {
+			err = putCount(tx, n-1)
+		}
+		if err == nil {
+			err = tx.Delete(heads, name)
+		}
+		if err != nil {
+			return err
+		}
+		tx.Notify(topic(name))
+		return tx.Put(graves, h.prefix, nil, store.Entry{Index: order, SortKey: h.prefix})
+	})
+}
+
+// Get implements logs.Engine.
+func (e *Engine) Get(ctx context.Context, name string) (logs.Info, error) {
+	h, err := e.head(ctx, name)
+	if err != nil {
+		return logs.Info{}, err
+	}
+	return e.info(h), nil
+}
+
+func (e *Engine) info(h *head) logs.Info {
+	c := h.settings.Config
+	i := logs.Info{Name: h.settings.Name, Config: c, First: h.First, Last: h.Next - 1, Keys: h.Keys, WindowBytes: int64(h.Keys) * c.KeyBytes(),
+		Writers: h.Writers, DiskBytes: h.Bytes}
+	l := e.line(h.settings.Name)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i.Counters, i.Evicted, i.EvictedAge = l.counters, l.evicted, l.evictedAge
+	i.Readers = int(l.readers.Load())
+	return i
+}
+
+// List implements logs.Engine. A log whose head cannot be read is listed as failed.
+func (e *Engine) List(ctx context.Context, after string, limit int) ([]logs.Info, error) {
+	names, err := e.names(ctx, after, limit)
+	var infos []logs.Info
+	for _, name := range names {
+		info, ierr := e.Get(ctx, name)
+		switch {
+		case errors.Is(ierr, store.ErrUnreadable):
+			info = logs.Info{Name: name, Config: logs.DefaultConfig(), First: 1, Failed: ierr.Error()}
+		case missing(ierr):
+			continue // deleted meanwhile
+		case ierr != nil:
+			return nil, ierr
+		}
+		infos = append(infos, info)
+	}
+	return infos, err
+}
+
+// names lists logs behind the name after.
+func (e *Engine) names(ctx context.Context, after string, limit int) (names []string, err error) {
+	err = e.view(ctx, func(tx store.Tx) error {
+		r := store.Range{Limit: limit}
+		if after != "" {
+			r.After = &store.Hit{SortKey: after, Key: after}
+		}
+		hits, err := tx.Scan(heads, order, r)
+		names = names[:0]
+		for _, h := range hits {
+			names = append(names, h.Key)
+		}
+		return err
+	})
+	return names, err
+}
+
+// Drain implements logs.Engine.
+func (e *Engine) Drain() { e.drain.Do(func() { close(e.draining) }) }
+
+// Close implements logs.Engine.
+func (e *Engine) Close() error {
+	e.Drain()
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	ctx, cancel := context.WithTimeout(e.ctx, closeTimeout)
+	err := e.clock.tick(ctx, e.st) // so that the next start goes on from here
+	cancel()
+	e.stop()
+	e.running.Wait()
+	if unknown(err) {
+		return nil // the store tells
+	}
+	return err
+}
+
+// mapError says how an error of the store is answered.
+func mapError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrNoSpace):
+		return logs.NoSpace()
+	case errors.Is(err, store.ErrTooLarge):
+		return logs.TooLarge()
+	case errors.Is(err, store.ErrConflict):
+		return logs.Busy()
+	case unknown(err):
+		why := "the store did not answer"
+		if errors.Is(err, store.ErrClosed) {
+			why = "the manager is stopping"
+		}
+		return logs.Unknown(1, why)
+	}
+	return err
+}
+
+// unknown tells that a transaction may have been committed.
+func unknown(err error) bool {
+	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, context.Canceled, context.DeadlineExceeded} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,188 @@
+package storelogs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/postgres"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+var started sync.Map // servers by name
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	started.Range(func(_, s any) bool {
+		s.(*servers.Server).Close()
+		return true
+	})
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// server starts one for all tests of the package.
+func server(tb testing.TB, name string, start func(context.Context, ...string) (*servers.Server, error)) *servers.Server {
+	tb.Helper()
+	starting.Lock()
+	defer starting.Unlock()
+	if s, ok := started.Load(name); ok {
+		return s.(*servers.Server)
+	}
+	s, err := start(context.Background())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	started.Store(name, s)
+	return s
+}
+
+var starting sync.Mutex
+
+func postgresServer(tb testing.TB) *servers.Server {
+	return server(tb, "postgres", servers.StartPostgres)
+}
+
+func redisServer(tb testing.TB) *servers.Server { return server(tb, "redis", servers.StartRedis) }
+
+var n atomic.Int64 // makes names of schemas
+
+// openers prepare empty data, and return what opens it.
+func openers(t testing.TB) map[string]func(t *testing.T) func(t *testing.T) store.Store {
+	pg, rd := postgresServer(t), redisServer(t)
+	opened := func(t *testing.T, s store.Store, err error) store.Store {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	return map[string]func(t *testing.T) func(t *testing.T) store.Store{
+		"memory": func(*testing.T) func(*testing.T) store.Store {
+			return func(*testing.T) store.Store { return mem.New(mem.Options{}) }
+		},
+		"sqlite": func(t *testing.T) func(*testing.T) store.Store {
+			file := filepath.Join(t.TempDir(), "db")
+			return func(t *testing.T) store.Store {
+				s, err := sqlite.Open(t.Context(), file, sqlite.Options{})
+				return opened(t, s, err)
+			}
+		},
+		"postgres": func(*testing.T) func(*testing.T) store.Store {
+			schema := fmt.Sprint("logs_", n.Add(1))
+			return func(t *testing.T) store.Store {
+				s, err := postgres.Open(t.Context(), postgres.Options{DSN: pg.URL, Schema: schema, MaxConns: 8})
+				return opened(t, s, err)
+			}
+		},
+		"redis": func(*testing.T) func(*testing.T) store.Store {
+			namespace := fmt.Sprint("logs_", n.Add(1))
+			return func(t *testing.T) store.Store {
+				s, err := redis.Open(t.Context(), redis.Options{URL: rd.URL, Namespace: namespace})
+				return opened(t, s, err)
+			}
+		},
+	}
+}
+
+// rig is an engine on a store, with a clock that the test moves.
+type rig struct {
+	*Engine
+	t     *testing.T
+	open  func(t *testing.T) store.Store
+	clock *atomic.Int64
+}
+
+func newRig(t *testing.T, open func(t *testing.T) store.Store) *rig {
+	r := &rig{t: t, open: open}
+	r.Engine, r.clock = r.start(open(t), 0)
+	t.Cleanup(func() { r.stop(r.Engine) })
+	return r
+}
+
+func (r *rig) start(st store.Store, jump time.Duration) (*Engine, *atomic.Int64) {
+	r.t.Helper()
+	clock := new(atomic.Int64)
+	clock.Store(int64(jump))
+	e, err := Open(r.t.Context(), st, Options{MaxLogs: 2, DutyEvery: 24 * time.Hour, PollEvery: time.Second, Logger: slog.New(slog.DiscardHandler),
+		CallTimeout: time.Minute, Elapsed: func() time.Duration { return time.Duration(clock.Load()) }})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return e, clock
+}
+
+func (r *rig) stop(e *Engine) {
+	if err := e.Close(); err != nil {
+		r.t.Errorf("Close: %v", err)
+	}
+	if err := e.st.Close(); err != nil {
+		r.t.Errorf("Close: %v", err)
+	}
+}
+
+func (r *rig) advance(d time.Duration) {
+	r.t.Helper()
+	for d > 0 {
+		step := min(d, maxGap)
+		r.clock.Add(int64(step))
+		if err := r.tick(); err != nil {
+			r.t.Fatalf("tick: %v", err)
+		}
+		d -= step
+	}
+}
+
+func (r *rig) restart(jump time.Duration) {
+	r.t.Helper()
+	st := r.st
+	if c := st.Capabilities(); c.Durable && !c.Shared { // what others share survives this process anyway
+		r.stop(r.Engine)
+		st = r.open(r.t)
+	} else if err := r.Close(); err != nil {
+		r.t.Errorf("Close: %v", err)
+	}
+	r.Engine, r.clock = r.start(st, jump)
+}
+
+func (r *rig) suite() *logstest.Rig {
+	s := &logstest.Rig{
+		Engine: func() logs.Engine { return r.Engine }, Advance: r.advance, Duty: func() { r.duties() }, Restart: r.restart,
+	}
+	if r.st.Capabilities().Shared {
+		s.Slack = 2 * margin
+		s.Second = func() logs.Engine {
+			e, _ := r.start(r.open(r.t), 0)
+			r.t.Cleanup(func() { r.stop(e) })
+			return e
+		}
+	}
+	return s
+}
+
+// TestConformance runs the suite on every engine that keeps logs in a store.
+func TestConformance(t *testing.T) {
+	for name, prepare := range openers(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			logstest.Run(t, func(t *testing.T) *logstest.Rig { return newRig(t, prepare(t)).suite() })
+		})
+	}
+}

@@ -1,0 +1,132 @@
+package storelogs
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+func epochOf(b []byte) uint64 {
+	epoch, _ := binary.Uvarint(b)
+	return epoch
+}
+
+// writer reads a writer's epoch; 0 when it has none.
+func (h *head) writer(tx store.Tx, name string) (uint64, error) {
+	b, err := tx.Get(writers, h.prefix+name)
+	if errors.Is(err, store.ErrNotFound) {
+		return 0, nil
+	}
+	return epochOf(b), err
+}
+
+// OpenWriter implements logs.Engine.
+func (e *Engine) OpenWriter(ctx context.Context, name, writer string) (epoch uint64, err error) {
+	if err := logs.CheckWriter(writer); err != nil {
+		return 0, err
+	}
+	if err := logs.CheckName(name); err != nil {
+		return 0, err
+	}
+	err = e.update(ctx, func(tx store.Tx) error {
+		h, err := getHead(tx, name)
+		if err != nil {
+			return err
+		}
+		if epoch, err = h.writer(tx, writer); err != nil {
+			return err
+		}
+		switch {
+		case epoch > 0:
+			epoch++
+		case h.Writers >= logs.MaxWriters:
+			return logs.TooManyWriters()
+		default:
+			epoch = h.Floor + 1
+			h.Writers++
+			if err := h.put(tx); err != nil {
+				return err
+			}
+		}
+		key := h.prefix + writer
+		return tx.Put(writers, key, binary.AppendUvarint(nil, epoch), store.Entry{Index: order, SortKey: key})
+	})
+	return epoch, err
+}
+
+// RemoveWriter implements logs.Engine.
+func (e *Engine) RemoveWriter(ctx context.Context, name, writer string) error {
+	if err := logs.CheckName(name); err != nil {
+		return err
+	}
+	return e.update(ctx, func(tx store.Tx) error {
+		h, err := getHead(tx, name)
+		if err != nil {
+			return err
+		}
+		if len(writer) > logs.MaxWriterBytes || writer == "" {
+			return logs.NoSuchWriter(writer)
+		}
+		epoch, err := h.writer(tx, writer)
+		if err != nil {
+			return err
+		}
+		if epoch == 0 {
+			return logs.NoSuchWriter(writer)
+		}
+		h.Floor = max(h.Floor, epoch)
+		h.Writers--
+		if err := tx.Delete(writers, h.prefix+writer); err != nil {
+			return err
+		}
+		return h.put(tx)
+	})
+}
+
+// Writers implements logs.Engine.
+func (e *Engine) Writers(ctx context.Context, name, after string, limit int) (all []logs.Writer, err error) {
+	h, err := e.head(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if len(after) > logs.MaxWriterBytes {
+		return nil, logs.CheckWriter(after)
+	}
+	err = e.view(ctx, func(tx store.Tx) error {
+		all = nil
+		r := store.Range{From: h.prefix, Limit: limit}
+		if after != "" {
+			r.After = &store.Hit{SortKey: h.prefix + after, Key: h.prefix + after}
+		}
+		hits, err := tx.Scan(writers, order, r)
+		if err != nil {
+			return err
+		}
+		var keys []store.ID
+		for _, hit := range hits {
+			if !strings.HasPrefix(hit.Key, h.prefix) {
+				break
+			}
+			keys = append(keys, store.ID{Collection: writers, Key: hit.Key})
+		}
+		if err := store.Prefetch(tx, keys); err != nil {
+			return err
+		}
+		for _, k := range keys {
+			name := k.Key[len(h.prefix):]
+			epoch, err := h.writer(tx, name)
+			if err != nil {
+				return err
+			}
+			if epoch > 0 {
+				all = append(all, logs.Writer{Name: name, Epoch: epoch})
+			}
+		}
+		return nil
+	})
+	return all, err
+}
