@@ -17,8 +17,9 @@ const (
 	// groupItems and groupBytes bound what goes into one transaction of several calls.
 	groupItems = 256
 	groupBytes = 1 << 20
-	// maxWaiting bounds the calls that wait for their turn on a log.
-	maxWaiting = 4096
+	// maxWaiting and maxWaitingBytes bound the calls that wait for their turn on a log.
+	maxWaiting      = 4096
+	maxWaitingBytes = 64 << 20
 	// maxForget bounds how many ids one transaction forgets.
 	maxForget = 1024
 )
@@ -30,9 +31,10 @@ type line struct {
 
 	mu         sync.Mutex
 	queue      []*request
+	waiting    int // bytes of queue
 	running    bool
 	settings   *logs.State // to prepare batches with; nil when not known
-	unsettled  bool        // a commit's outcome is unknown
+	unsettled  int         // commits of unknown outcome since the last one that is certain
 	counters   logs.Counters
 	evicted    uint64
 	evictedAge time.Duration
@@ -82,7 +84,8 @@ func (e *Engine) Append(ctx context.Context, name string, items []logs.Item, ato
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		return nil, mapError(ctx.Err()) // it goes on: its ids are kept
+		l.withdraw(r)
+		return nil, mapError(ctx.Err()) // what has begun goes on: its ids are kept
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -131,10 +134,10 @@ func (e *Engine) enqueue(l *line, r *request) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.queue) >= maxWaiting {
+	if len(l.queue) >= maxWaiting || l.waiting+r.bytes > maxWaitingBytes {
 		return logs.Busy()
 	}
-	l.queue = append(l.queue, r)
+	l.queue, l.waiting = append(l.queue, r), l.waiting+r.bytes
 	if !l.running {
 		l.running = true
 		e.running.Add(1)
@@ -162,6 +165,15 @@ func (e *Engine) serve(l *line) {
 	}
 }
 
+// withdraw removes a request whose caller left, if it has not begun.
+func (l *line) withdraw(r *request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if i := slices.Index(l.queue, r); i >= 0 {
+		l.queue, l.waiting = slices.Delete(l.queue, i, i+1), l.waiting-r.bytes
+	}
+}
+
 // next takes the requests that go into one transaction. The caller holds mu.
 func (l *line) next() []*request {
 	n, items, size := 0, 0, 0
@@ -174,6 +186,9 @@ func (l *line) next() []*request {
 	}
 	group := slices.Clone(l.queue[:n])
 	l.queue = slices.Delete(l.queue, 0, n)
+	for _, r := range group {
+		l.waiting -= r.bytes
+	}
 	return group
 }
 
@@ -199,14 +214,14 @@ func (e *Engine) commit(l *line, group []*request) error {
 		for _, r := range group {
 			r.prepare(by)
 		}
-		t := &transaction{engine: e, name: l.name, key: by.Settings().Key, group: group, now: e.clock.now()}
+		t := &transaction{engine: e, name: l.name, key: by.Settings().Key, group: group}
 		err = e.st.Update(ctx, t.run)
 		l.mu.Lock()
 		switch {
 		case err == nil:
 			l.counted(t)
 		case unknown(err):
-			l.unsettled = true
+			l.unsettled++
 		default: // it may be another log by now, or none
 			l.settings = nil
 		}
@@ -220,7 +235,7 @@ func (e *Engine) commit(l *line, group []*request) error {
 // counted adds what a transaction did. The caller holds mu.
 func (l *line) counted(t *transaction) {
 	if t.wrote {
-		l.unsettled = false // what was under way before cannot be committed any more
+		l.unsettled = 0 // what was under way before cannot be committed any more
 	}
 	var i logs.Info
 	t.state.Fill(&i)
@@ -243,7 +258,6 @@ type transaction struct {
 	name   string
 	key    logs.HashKey
 	group  []*request
-	now    int64
 
 	state     *logs.State
 	wrote     bool
@@ -263,9 +277,9 @@ func (t *transaction) run(tx store.Tx) error {
 	if h.settings.Key != t.key {
 		return errRemade
 	}
-	now := max(t.now, h.At)
+	now := max(t.engine.clock.now(), h.At) // of this run: earlier ones may be long ago
 	c := h.settings.Config
-	oldest := now
+	oldest, had := now, h.Keys
 	if items := t.items(); c.RefuseWhenFull && c.Identity == logs.IDs && !c.Fits(h.Keys+items) {
 		// What is too old makes room.
 		f := forgetting{engine: t.engine, head: h, now: now, budget: 2*items + 64}
@@ -287,6 +301,9 @@ func (t *transaction) run(tx store.Tx) error {
 		accepted = append(accepted, r.batch.Accepted...)
 	}
 	if len(accepted) == 0 {
+		if h.Keys != had { // what was too old is forgotten all the same
+			return h.put(tx)
+		}
 		return nil
 	}
 	t.wrote = true

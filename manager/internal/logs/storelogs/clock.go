@@ -84,7 +84,7 @@ func (c *clock) tick(ctx context.Context, st store.Store) error {
 	defer c.mu.Unlock()
 	now := c.elapsed()
 	c.base, c.since = max(c.counted(now), stored), now
-	if !c.ready { // what has passed until here was not counted
+	if !c.ready || logs == 0 { // without logs time stands still, or managers that share the store would drift apart
 		c.base = stored
 	}
 	c.told, c.ready = asked, true

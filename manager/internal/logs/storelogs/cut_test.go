@@ -219,7 +219,7 @@ func TestCutHistoriesAreLinearizable(t *testing.T) {
 	}
 	rnd := rand.New(rand.NewPCG(7, 7))
 	var mu sync.Mutex
-	seen, cuts := 0, 0
+	seen, cuts, how := 0, 0, rand.New(rand.NewPCG(8, 8)) // guarded by mu
 	c.set(func(b []byte) (bool, <-chan struct{}) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -230,7 +230,7 @@ func TestCutHistoriesAreLinearizable(t *testing.T) {
 			return false, nil
 		}
 		cuts++
-		if rnd.IntN(2) == 0 {
+		if how.IntN(2) == 0 {
 			return true, nil
 		}
 		return true, closed

@@ -28,7 +28,7 @@
 //
 // # Time
 //
-// The logs share one clock, which runs while a manager serves. Each manager counts with a clock of its own process that
+// The logs share one clock, which runs while a manager serves and there are logs. Each manager counts with a clock of its own process that
 // nobody sets, takes a greater value that it finds in the store, and writes its value there each second. Managers thus
 // differ by some seconds, and a window lasts so much longer where managers share the store (margin).
 //

@@ -166,7 +166,7 @@ func (e *Engine) ByID(ctx context.Context, name, id string) (logs.Entry, error) 
 		unsettled := l.unsettled
 		l.mu.Unlock()
 		h, number, err := e.lookup(ctx, name, id)
-		if h != nil && missing(err) && unsettled {
+		if h != nil && missing(err) && unsettled > 0 {
 			if err := e.settle(ctx, l); err != nil {
 				return logs.Entry{}, err
 			}
@@ -216,6 +216,9 @@ func (e *Engine) lookup(ctx context.Context, name, id string) (h *head, number u
 
 // settle rewrites the head, so that no commit that is still under way succeeds after it.
 func (e *Engine) settle(ctx context.Context, l *line) error {
+	l.mu.Lock()
+	unsettled := l.unsettled
+	l.mu.Unlock()
 	err := e.update(ctx, func(tx store.Tx) error {
 		h, err := getHead(tx, l.name)
 		if err != nil {
@@ -227,7 +230,9 @@ func (e *Engine) settle(ctx context.Context, l *line) error {
 		return fmt.Errorf("an append of which nobody knows: %w", err)
 	}
 	l.mu.Lock()
-	l.unsettled = false
-	l.mu.Unlock()
+	defer l.mu.Unlock()
+	if l.unsettled == unsettled { // no further commit meanwhile
+		l.unsettled = 0
+	}
 	return nil
 }
