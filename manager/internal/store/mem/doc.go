@@ -7,10 +7,8 @@
 // Update runs its function under the lock, over an overlay that collects the writes, so functions never conflict. Then,
 // still under the lock, it appends the write set to the log as one record and applies it to the maps. An appended
 // record cannot fail any more, except together with the whole engine, so memory never holds what the log will not.
-// Update releases the lock before it waits for durability, so many transactions can share one fsync.
-//
-// A caller that finds the lock taken leaves its call to the holder, which runs it before it releases the lock (see
-// call).
+// Update releases the lock before it waits for durability, so many transactions can share one fsync. Nothing that holds
+// the lock waits for anything, so waiting for the lock needs no bound.
 //
 // When the log is busy (its queue is full, or its next segment is still being created) nothing is applied. Update waits
 // without the lock and then runs the function again.

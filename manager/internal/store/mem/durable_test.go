@@ -154,7 +154,7 @@ func TestUndurableStateIsNotShown(t *testing.T) {
 			t.Errorf("deletions are remembered for ever: %v", c.deleted)
 		}
 	}
-	s.unlock()
+	s.mu.Unlock()
 	mustClose(t, s)
 }
 

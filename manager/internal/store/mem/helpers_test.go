@@ -84,7 +84,7 @@ func mustGet(t testing.TB, s *Store, key string) (v string) {
 func dumped(t testing.TB, s *Store) []string {
 	t.Helper()
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	var out []string
 	for _, c := range s.collections {
 		indexed := 0

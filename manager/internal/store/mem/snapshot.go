@@ -56,7 +56,7 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 
 	s.mu.Lock()
 	if s.closed {
-		s.unlock()
+		s.mu.Unlock()
 		return res, store.ErrClosed
 	}
 	run := &snapshotRun{seq: s.log.Last()}
@@ -65,11 +65,11 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 		collections = append(collections, c)
 	}
 	s.snap = run
-	s.unlock()
+	s.mu.Unlock()
 	walked := func() {
 		s.mu.Lock()
 		s.snap = nil
-		s.unlock()
+		s.mu.Unlock()
 	}
 	defer walked() // also when an error ends the walk early
 
@@ -115,7 +115,7 @@ type snapshotWriter struct {
 // between steps is newer than the snapshot, so it does not matter whether the walk meets it.
 func (w *snapshotWriter) collection(c *collection) (err error) {
 	w.s.mu.Lock()
-	defer w.s.unlock()
+	defer w.s.mu.Unlock()
 	looked := 0
 	c.records.each(func(rec *record) bool {
 		if rec.seq <= w.run.seq {
@@ -149,7 +149,7 @@ func (w *snapshotWriter) writeStep() error {
 			w.indexes[last] = last.indexes
 		}
 	}
-	w.s.unlock()
+	w.s.mu.Unlock()
 	defer w.s.mu.Lock()
 	for _, v := range w.step {
 		if err := w.add(v); err != nil {

@@ -289,7 +289,7 @@ func TestNothingIsKeptAfterTheWalk(t *testing.T) {
 	if s.snap != nil {
 		t.Errorf("%d versions are kept for a snapshot that needs none any more", len(s.snap.displaced))
 	}
-	s.unlock()
+	s.mu.Unlock()
 	g.release()
 	if err := <-taken; err != nil {
 		t.Fatal(err)

@@ -76,12 +76,7 @@ type Store struct {
 	log  *wal.Log // nil for the volatile engine
 	hub  notify.Hub
 
-	calls     atomic.Pointer[call] // of the callers that found the lock taken, newest first
-	freeCalls sync.Pool
-
-	mu          sync.Mutex // released only by unlock
-	backlog     []*call    // taken from calls and not run yet
-	waiters     []wal.Waiter
+	mu          sync.Mutex
 	collections map[store.Collection]*collection
 	recent      *collection // the collection that was asked for last
 	undurable   undurable
@@ -163,21 +158,25 @@ func (c *collection) newRecord(key string, value []byte, entries []store.Entry) 
 	return rec, nil
 }
 
+// outcome is the result of running a function.
+type outcome struct {
+	seq    uint64 // record that must be durable before the answer
+	notify topics
+	err    error
+	room   int  // the log is busy: the function must run again when the log has room for so many bytes
+	lead   bool // the caller must commit its record (see wal.Log.AppendLead)
+}
+
 // Update implements store.Store.
 func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	for {
 		if err := s.check(ctx); err != nil {
 			return err
 		}
-		c := s.newCall(ctx, fn)
-		s.runCall(c)
-		out := c.outcome
-		if !c.abandoned {
-			s.recycle(c)
-		}
+		out := s.run(ctx, fn)
 		switch {
-		case out.busy:
-			if err := s.log.WaitRoom(ctx, int(out.seq)); err != nil {
+		case out.room > 0:
+			if err := s.log.WaitRoom(ctx, out.room); err != nil {
 				return translate(err)
 			}
 		case out.err == nil:
@@ -191,12 +190,21 @@ func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
 	}
 }
 
-// exec runs the function and applies its writes. The caller holds the lock. mayLead says that the caller will commit
-// its record itself if the log asks for that.
-func (s *Store) exec(c *call, mayLead bool) { c.outcome = s.transact(c.ctx, c.fn, mayLead) }
+// run runs the function, applies its writes, and commits its record if the log leaves that to the caller. The lock is
+// released before the commit, and also when the function panics or ends its goroutine.
+func (s *Store) run(ctx context.Context, fn func(store.Tx) error) (out outcome) {
+	defer func() {
+		if out.lead {
+			s.log.Lead()
+		}
+	}()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.transact(ctx, fn)
+}
 
-// transact is exec, but returns the outcome.
-func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, mayLead bool) outcome {
+// transact runs the function and applies its writes. The caller holds the lock.
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error) outcome {
 	if s.closed {
 		return outcome{err: store.ErrClosed}
 	}
@@ -221,13 +229,9 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, mayLead b
 	if s.log != nil {
 		var err error
 		s.scratch = t.encode(s.scratch[:0])
-		if mayLead {
-			seq, lead, err = s.log.AppendLead(s.scratch)
-		} else {
-			seq, err = s.log.Append(s.scratch)
-		}
+		seq, lead, err = s.log.AppendLead(s.scratch)
 		if errors.Is(err, wal.ErrBusy) {
-			return outcome{seq: uint64(len(s.scratch)), busy: true}
+			return outcome{room: len(s.scratch)}
 		}
 		if err != nil {
 			return outcome{seq: t.seen, err: translate(err)}
@@ -297,7 +301,7 @@ func (s *Store) runView(fn func(store.Tx) error) (seen uint64, err error) {
 	h := &handle{t}
 	defer func() {
 		h.t = nil
-		s.unlock()
+		s.mu.Unlock()
 	}()
 	if s.closed {
 		return 0, store.ErrClosed
@@ -312,7 +316,7 @@ func (s *Store) Len(ctx context.Context, name store.Collection, indexName string
 		return 0, err
 	}
 	s.mu.Lock()
-	defer s.unlock()
+	defer s.mu.Unlock()
 	if s.closed {
 		return 0, store.ErrClosed
 	}
@@ -368,11 +372,11 @@ func (s *Store) Err() error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
-		s.unlock()
+		s.mu.Unlock()
 		return store.ErrClosed
 	}
 	s.closed = true
-	s.unlock()
+	s.mu.Unlock()
 	s.stop()
 	var err error
 	if s.log != nil {

@@ -41,11 +41,11 @@ func (s *Store) notify(t topics) {
 func (s *Store) notifyLater(t topics, seq uint64) {
 	s.mu.Lock()
 	if s.closed { // a closed store wakes no watchers
-		s.unlock()
+		s.mu.Unlock()
 		return
 	}
 	s.background.Add(1) // Close has not begun to wait, because closed is false
-	s.unlock()
+	s.mu.Unlock()
 	go func() {
 		defer s.background.Done()
 		if s.await(context.Background(), seq) == nil {
