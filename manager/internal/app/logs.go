@@ -2,8 +2,8 @@ package app
 
 import (
 	"context"
+	"math"
 	"path/filepath"
-	"slices"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
@@ -29,8 +29,8 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		if a.quarantine != nil {
 			opts.Quarantine = a.quarantine.Log
 		}
-		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil && !anyFailed(ctx, a.logs) {
-			a.shipper.FollowNamed()
+		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil {
+			err = a.followLogs(ctx)
 		}
 	case caps.Shared && !caps.Durable:
 		a.logs = logs.None{Why: "the server of the engine " + caps.Name + " may lose what it acknowledged, or does not show its settings. " +
@@ -39,6 +39,24 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		a.logs, err = openEngine(storelogs.Open(ctx, a.store, storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}))
 	}
 	return err
+}
+
+// followLogs ships the logs that are open. Shipping would take one that is not there for a deleted one,
+// so it is told of those that cannot be read.
+func (a *app) followLogs(ctx context.Context) error {
+	infos, err := a.logs.List(ctx, "", math.MaxInt)
+	if err != nil {
+		return err
+	}
+	var failed []string
+	for _, i := range infos {
+		if i.Failed != "" {
+			failed = append(failed, i.Name)
+			a.log.Error("log is not shipped, since it failed: what the place has of it stays", "log", i.Name, "error", i.Failed)
+		}
+	}
+	a.shipper.FollowNamed(failed...)
+	return nil
 }
 
 // openEngine keeps an engine that could not be opened from being closed.
@@ -66,10 +84,4 @@ func (a *app) auditLogRemoval(r server.LogRemoval) {
 		return
 	}
 	a.auditLog.Warn("log deleted by an administrator", "remote", r.Remote, "log", r.Log)
-}
-
-// anyFailed tells whether a log could not be read. Shipping takes a log that is not there for a deleted one.
-func anyFailed(ctx context.Context, engine logs.Engine) bool {
-	infos, err := engine.List(ctx, "", 10_000)
-	return err != nil || slices.ContainsFunc(infos, func(i logs.Info) bool { return i.Failed != "" })
 }

@@ -54,7 +54,7 @@
 // The catalog has an entry for each life of a named log, with the name of its objects, which is used
 // once. The entry is written before the first object, says that the log was shipped once all of it
 // was, when it was deleted, and that its objects go, before they do. A restore takes the lives that were shipped and
-// went on at its time. A log that the manager does not have was deleted.
+// went on at its time. A log that the manager does not have was deleted, unless the manager could not open it.
 //
 // A snapshot of a named log keeps records: the entries that readers may still ask for. It can be
 // restored once these were shipped as well; until then the one before it is.

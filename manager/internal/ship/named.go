@@ -14,9 +14,10 @@ import (
 // named is what a shipper knows of the named logs. All of it is the shipping goroutine's, except
 // what Shipper.mu guards.
 type named struct {
-	// follow says that every log was added, so that one that is not there was deleted; removed
-	// are those that were. Shipper.mu guards both.
+	// follow says that every log was added but those of except, so that another one that is not
+	// there was deleted; removed are those that were. Shipper.mu guards all three.
 	follow  bool
+	except  []string
 	removed []removal
 
 	catalog *catalog
@@ -40,7 +41,7 @@ type removal struct {
 const maxRemoved = 1024
 
 // collectObjects is how many objects of deleted logs a round deletes.
-const collectObjects = 100
+const collectObjects = 10
 
 // logLabel is how metrics and messages call a named log.
 func logLabel(name string) string { return "logs/" + name }
@@ -73,12 +74,13 @@ func (s *Shipper) RemoveNamed(name string) {
 	}
 }
 
-// FollowNamed says that every named log was added: one that the place knows beside them
-// was deleted. Without it the place's named logs stay as they are.
-func (s *Shipper) FollowNamed() {
+// FollowNamed says that every named log was added, but those of except, which are there and could
+// not be opened: another one that the place knows was deleted. What the place has of those of except
+// stays as it is. Without FollowNamed that holds for all named logs.
+func (s *Shipper) FollowNamed(except ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.named.follow = true
+	s.named.follow, s.named.except = true, except
 }
 
 // KeepNamed is Keep for a named log.
@@ -100,7 +102,14 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 	n := &s.named
 	c, v, err := readCatalog(ctx, s.opts.Store)
 	if errors.Is(err, object.ErrNotFound) {
-		c, err = &catalog{Version: catalogVersion}, nil
+		c = &catalog{Version: catalogVersion}
+		var m *manifest
+		if m, _, err = readManifest(ctx, s.opts.Store, LedgerLog); err == nil && m.Catalog {
+			s.opts.Logger.Error("the catalog of named logs is missing from the place and begins anew: what was shipped of named logs before cannot be restored, and its objects below logs/ are never deleted",
+				"place", s.opts.Store.String(), "object", catalogObject)
+		} else if errors.Is(err, object.ErrNotFound) {
+			err = nil
+		}
 	}
 	if err != nil {
 		return err
@@ -118,7 +127,7 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 	s.mu.Lock()
 	n := &s.named
-	follow, removed, streams := n.follow, n.removed, s.streams
+	follow, except, removed, streams := n.follow, n.except, n.removed, s.streams
 	s.mu.Unlock()
 	if !follow {
 		return nil
@@ -140,6 +149,10 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 	}
 	places := make(map[*stream]string)
 	there := make(map[string]bool)
+	for _, name := range except {
+		there[name] = true
+	}
+	var missing []catalogEntry
 	index := n.index
 	for _, st := range streams {
 		if st.named == "" {
@@ -169,7 +182,7 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 		e := &c.Logs[i]
 		if e.current() && !there[e.Name] {
 			e.end(now)
-			changed = true
+			missing, changed = append(missing, *e), true
 		}
 		if e.Deleted != 0 && !e.Gone && e.Deleted < now-s.opts.Retention.Milliseconds() {
 			e.Gone, changed = true, true
@@ -181,6 +194,10 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 			return err
 		}
 	}
+	for _, e := range missing {
+		s.opts.Logger.Warn("log is gone from the data directory, and this manager saw no DELETE: the place counts it as deleted from now on",
+			"log", e.Name, "restorable", e.Shipped, "retention_s", int(s.opts.Retention.Seconds()))
+	}
 	s.opts.cataloged.Store(true)
 	s.mu.Lock()
 	n.removed = slices.DeleteFunc(slices.Clone(n.removed), func(r removal) bool { return slices.Contains(removed, r) })
@@ -188,7 +205,21 @@ func (s *Shipper) syncCatalog(ctx context.Context, term uint64) error {
 	for st, place := range places {
 		st.name = place
 	}
-	return s.collectGone(ctx, term)
+	return nil
+}
+
+// unnoted tells whether a log was shipped completely and the catalog does not say so yet.
+func (s *Shipper) unnoted() bool {
+	if s.named.catalog == nil {
+		return false
+	}
+	return slices.ContainsFunc(s.all(), func(st *stream) bool {
+		if st.named == "" || !st.ready {
+			return false
+		}
+		e := s.named.catalog.of(st)
+		return e != nil && e.Place == st.name && !e.Shipped
+	})
 }
 
 // of returns the life of a stream's log; nil when there is none yet.
@@ -229,6 +260,9 @@ func (st *stream) oldest() int64 {
 // what it leaves out stays in the store, and nothing looks for it.
 func (s *Shipper) collectGone(ctx context.Context, term uint64) error {
 	n := &s.named
+	if n.catalog == nil {
+		return nil
+	}
 	i := slices.IndexFunc(n.catalog.Logs, func(e catalogEntry) bool { return e.Gone })
 	if i < 0 {
 		return nil

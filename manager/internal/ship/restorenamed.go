@@ -30,13 +30,13 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		return err
 	}
 	var bad []error
-	seen := make(map[string]bool)
+	seen, taken := make(map[string]bool), make(map[string]bool) // names, and places
 	for i := range slices.Backward(c.Logs) {
 		e := &c.Logs[i]
 		if seen[e.Name] || !e.lives(at) {
 			continue
 		}
-		seen[e.Name] = true
+		seen[e.Name], taken[e.Place] = true, true
 		one := RestoreOptions{Store: o.Store, Log: e.Place, At: o.At}
 		if o.CheckNamed != nil {
 			one.Check = o.CheckNamed(e.Name)
@@ -55,18 +55,27 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		return errors.Join(bad...)
 	}
 	for _, e := range c.Logs {
-		if seen[e.Name] || e.Gone || e.Deleted != 0 && e.Deleted <= at {
+		if taken[e.Place] || e.Gone || e.Deleted != 0 && e.Deleted <= at {
 			continue
 		}
-		seen[e.Name] = true
-		forgotten := NamedReport{Name: e.Name}
+		var longest time.Duration
 		switch m, _, err := readManifest(ctx, o.Store, e.Place); {
 		case err == nil:
-			forgotten.LongestTTL = time.Duration(m.LongestTTL) * time.Millisecond
+			longest = time.Duration(m.LongestTTL) * time.Millisecond
 		case !errors.Is(err, object.ErrNotFound):
 			return fmt.Errorf("log %q: %w", e.Name, err)
 		}
-		report.Forgotten = append(report.Forgotten, forgotten)
+		// A life that is not restored may have promised more than the one that is.
+		all := &report.Logs
+		if !seen[e.Name] {
+			all = &report.Forgotten
+		}
+		i := slices.IndexFunc(*all, func(r NamedReport) bool { return r.Name == e.Name })
+		if i < 0 {
+			i = len(*all)
+			*all = append(*all, NamedReport{Name: e.Name})
+		}
+		(*all)[i].LongestTTL = max((*all)[i].LongestTTL, longest)
 	}
 	byName := func(a, b NamedReport) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(report.Logs, byName)

@@ -345,7 +345,8 @@ func (s *Shipper) ship(ctx context.Context, term uint64) {
 	}
 }
 
-// round ships what is due of each log. behind says that there was more than that.
+// round ships what is due of each log. behind says that there was more than that, of logs that could
+// be shipped, or that the catalog does not say yet what the round completed.
 func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool) (behind, fenced bool) {
 	var failed error
 	fail := func(label string, err error) {
@@ -356,7 +357,8 @@ func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool
 			failed = fmt.Errorf("log %s: %w", label, err)
 		}
 	}
-	if fail(catalogObject, s.syncCatalog(ctx, term)); fenced {
+	catalogErr := s.syncCatalog(ctx, term)
+	if fail(catalogObject, catalogErr); fenced {
 		return false, true
 	}
 	var streams []*stream
@@ -395,6 +397,14 @@ func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool
 		fail(st.label, errs[i])
 		behind = behind || errs[i] == nil && st.behind
 	}
+	if catalogErr == nil && !fenced {
+		select {
+		case <-s.quit: // a stop has no time for it
+		default:
+			fail(catalogObject, s.collectGone(ctx, term))
+		}
+		behind = behind || s.unnoted()
+	}
 	if fenced {
 		return false, true
 	}
@@ -403,7 +413,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool
 	} else if ctx.Err() == nil {
 		s.trouble(failed)
 	}
-	return behind && failed == nil, false
+	return behind, false
 }
 
 // trouble notes that nothing could be shipped, and tells of it now and then.

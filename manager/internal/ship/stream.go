@@ -409,6 +409,7 @@ func (st *stream) bridge(ctx context.Context) error {
 		"log", st.label, "from", st.next, "to", snap.Keep-1)
 	st.opts.metrics.gap()
 	st.setNext(snap.Keep)
+	st.behind = true // a restore needs the records that the snapshot keeps as well
 	return nil
 }
 

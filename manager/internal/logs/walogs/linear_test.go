@@ -3,6 +3,7 @@ package walogs
 import (
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,24 +21,30 @@ func TestHistoriesWithRestartsAreLinearizable(t *testing.T) {
 		r := newRig(t, logs.Change{})
 		var h logstest.History
 		for round := range 3 {
-			var after *faultfs.FS
+			var mu sync.Mutex
+			var after *faultfs.FS // mu guards it
 			var down atomic.Bool
 			cutAt := int64(5 + rnd.IntN(20))
 			var syncs atomic.Int64
 			fs := r.fs
 			fs.SetHook(func(op faultfs.Op) error {
 				if op.Kind == faultfs.Sync && syncs.Add(1) == cutAt { // one goroutine is the one
+					mu.Lock()
 					after = fs.CutPower(rand.New(rand.NewPCG(seed, uint64(round))))
+					mu.Unlock()
 					down.Store(true)
 				}
 				return nil
 			})
 			h.Run(t, r.Engine, 3, 15, rnd, down.Load)
 			fs.SetHook(nil)
-			if after == nil { // all was over before the power went
-				after = fs.Crash()
+			mu.Lock()
+			disk := after
+			mu.Unlock()
+			if disk == nil { // all was over before the power went
+				disk = fs.Crash()
 			}
-			r.crashTo(after)
+			r.crashTo(disk)
 			if rnd.IntN(2) == 0 {
 				r.snapshot()
 			}
