@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -147,4 +148,86 @@ func (s *site) shutdown() <-chan error {
 		down <- s.server.Shutdown(ctx)
 	}()
 	return down
+}
+
+func TestReadiness(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.server.SetReady("stopping")
+	if a := s.json("GET", "/readyz", ""); a.status != 503 || !strings.Contains(a.body, `"detail":"stopping"`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if a := s.json("POST", "/new", ""); a.status != 201 {
+		t.Errorf("a request before the shutdown: %d", a.status)
+	}
+	s.server.Refuse("the store failed")
+	if a := s.json("POST", "/new", ""); a.status != 503 || a.header.Get("retry-after") == "" {
+		t.Errorf("after the store failed: %d %s", a.status, a.body)
+	}
+	if a := s.json("GET", "/healthz", ""); a.status != 200 {
+		t.Errorf("health: %d", a.status)
+	}
+}
+
+func TestShutdownLetsRequestsFinish(t *testing.T) {
+	route, entered, release := blocking()
+	s := newSite(t, siteOptions{routes: []Route{route}})
+	idle := s.dial()
+	s.send(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
+	idleReader := bufio.NewReader(idle)
+	if resp, err := http.ReadResponse(idleReader, nil); err != nil {
+		t.Fatal(err)
+	} else if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan answered, 1)
+	go func() {
+		a, err := s.try(context.Background(), "POST", "/block", "", "")
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	<-entered
+	down := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		down <- s.server.Shutdown(ctx)
+	}()
+	if _, err := idleReader.ReadByte(); err != io.EOF {
+		t.Errorf("the idle connection: %v", err)
+	}
+	select {
+	case err := <-down:
+		t.Errorf("shut down with a request at work: %v", err)
+	default:
+	}
+	close(release)
+	if a := <-answer; a.status != 200 {
+		t.Errorf("the last request: %d", a.status)
+	}
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", s.addr); err == nil {
+		c.Close()
+		t.Error("the listener is still open")
+	}
+}
+
+func TestShutdownIsBounded(t *testing.T) {
+	route, entered, release := blocking()
+	s := newSite(t, siteOptions{routes: []Route{route}})
+	c := s.dial()
+	s.send(c, "POST /block HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
+	<-entered
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.server.Shutdown(ctx); err == nil {
+		t.Error("shut down in order with a request that does not end")
+	}
+	if b, err := io.ReadAll(c); err != nil && !strings.Contains(err.Error(), "reset") || len(b) != 0 {
+		t.Errorf("the connection was not cut: %q %v", b, err)
+	}
+	close(release)
 }

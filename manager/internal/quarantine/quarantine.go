@@ -12,10 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 )
 
@@ -79,8 +77,16 @@ func Open(dir string) (*Quarantine, error) {
 		return nil, err
 	}
 	err = json.Unmarshal(b, &q.record)
-	if slices.ContainsFunc(slices.Collect(maps.Values(q.record.Logs)), func(ms int64) bool { return ms < 0 }) || err != nil || q.record.Remaining < 0 {
-		return nil, fmt.Errorf("%s: not a quarantine's record: %w", filepath.Join(dir, File), errors.Join(err, errors.ErrUnsupported))
+	for name, ms := range q.record.Logs {
+		if err == nil && ms < 0 {
+			err = fmt.Errorf("logs has %q with %d, it must not be negative", name, ms)
+		}
+	}
+	if ms := q.record.Remaining; err == nil && ms < 0 {
+		err = fmt.Errorf("remaining_ms is %d, it must not be negative", ms)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, File), err)
 	}
 	return q, nil
 }

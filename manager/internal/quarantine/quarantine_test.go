@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
@@ -20,26 +21,28 @@ func open(t *testing.T, dir string) *quarantine.Quarantine {
 }
 
 func TestCountsOnlyWhileItIsOpen(t *testing.T) {
-	dir := t.TempDir()
-	if left := open(t, dir).Remaining(); left != 0 {
-		t.Fatalf("without a file: %v", left)
-	}
-	if err := quarantine.Write(dir, quarantine.Record{Remaining: time.Hour.Milliseconds(), RestoredTo: time.Unix(1, 0)}); err != nil {
-		t.Fatal(err)
-	}
-	q := open(t, dir)
-	time.Sleep(20 * time.Millisecond)
-	first := q.Remaining()
-	if first > time.Hour-20*time.Millisecond || first < time.Minute {
-		t.Errorf("%v are left", first)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	q.Run(ctx, func(err error) { t.Error(err) }) // saves, as at the end of a manager
-	again := open(t, dir)
-	if left := again.Remaining(); left > first || !again.RestoredTo().Equal(time.Unix(1, 0)) {
-		t.Errorf("%v are left after a restart, %v before", left, first)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		if left := open(t, dir).Remaining(); left != 0 {
+			t.Fatalf("without a file: %v", left)
+		}
+		if err := quarantine.Write(dir, quarantine.Record{Remaining: time.Hour.Milliseconds(), RestoredTo: time.Unix(1, 0)}); err != nil {
+			t.Fatal(err)
+		}
+		q := open(t, dir)
+		time.Sleep(20 * time.Millisecond)
+		first := q.Remaining()
+		if first > time.Hour-20*time.Millisecond || first < time.Minute {
+			t.Errorf("%v are left", first)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		q.Run(ctx, func(err error) { t.Error(err) }) // saves, as at the end of a manager
+		again := open(t, dir)
+		if left := again.Remaining(); left > first || !again.RestoredTo().Equal(time.Unix(1, 0)) {
+			t.Errorf("%v are left after a restart, %v before", left, first)
+		}
+	})
 }
 
 func TestEnds(t *testing.T) {
@@ -70,33 +73,35 @@ func TestMalformedFileIsAnError(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	dir := t.TempDir()
-	long, short := time.Hour.Milliseconds(), int64(1)
-	if err := quarantine.Write(dir, quarantine.Record{Logs: map[string]int64{"long": long, "short": short}}); err != nil {
-		t.Fatal(err)
-	}
-	q := open(t, dir)
-	time.Sleep(10 * time.Millisecond)
-	check := func(q *quarantine.Quarantine) {
-		t.Helper()
-		if left := q.Log("long"); left <= time.Minute || left >= time.Hour || q.Longest() < time.Minute {
-			t.Errorf("%v are left, %v in all", left, q.Longest())
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		long, short := time.Hour.Milliseconds(), int64(1)
+		if err := quarantine.Write(dir, quarantine.Record{Logs: map[string]int64{"long": long, "short": short}}); err != nil {
+			t.Fatal(err)
 		}
-		for _, name := range []string{"short", "other"} {
-			if left := q.Log(name); left != 0 || q.Remaining() != 0 {
-				t.Errorf("%s: %v are left, %v for the ledger", name, left, q.Remaining())
+		q := open(t, dir)
+		time.Sleep(10 * time.Millisecond)
+		check := func(q *quarantine.Quarantine) {
+			t.Helper()
+			if left := q.Log("long"); left <= time.Minute || left >= time.Hour || q.Longest() < time.Minute {
+				t.Errorf("%v are left, %v in all", left, q.Longest())
+			}
+			for _, name := range []string{"short", "other"} {
+				if left := q.Log(name); left != 0 || q.Remaining() != 0 {
+					t.Errorf("%s: %v are left, %v for the ledger", name, left, q.Remaining())
+				}
 			}
 		}
-	}
-	check(q)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	q.Run(ctx, func(err error) { t.Error(err) })
-	check(open(t, dir))
-	if err := os.WriteFile(filepath.Join(dir, quarantine.File), []byte(`{"remaining_ms":0,"logs":{"x":-1}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := quarantine.Open(dir); err == nil {
-		t.Error("a negative time was read")
-	}
+		check(q)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		q.Run(ctx, func(err error) { t.Error(err) })
+		check(open(t, dir))
+		if err := os.WriteFile(filepath.Join(dir, quarantine.File), []byte(`{"remaining_ms":0,"logs":{"x":-1}}`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := quarantine.Open(dir); err == nil {
+			t.Error("a negative time was read")
+		}
+	})
 }

@@ -1,10 +1,7 @@
 package ship
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -83,11 +80,10 @@ func readCatalog(ctx context.Context, s object.Store) (*catalog, object.Version,
 
 // writeCatalog replaces the catalog of version v, as writeManifest does.
 func writeCatalog(ctx context.Context, s object.Store, c *catalog, v object.Version) (object.Version, error) {
-	b, err := json.Marshal(c)
+	b, err := encodeSummed(c)
 	if err != nil {
 		return "", err
 	}
-	b = fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b)
 	return swap(ctx, s, catalogObject, b, v, func(now []byte) verdict {
 		found, err := decodeCatalog(now)
 		switch {
@@ -100,15 +96,9 @@ func writeCatalog(ctx context.Context, s object.Store, c *catalog, v object.Vers
 	})
 }
 
-// A catalog is a line with the SHA-256 of its JSON, and the JSON.
 func decodeCatalog(b []byte) (*catalog, error) {
-	sum, text, _ := bytes.Cut(b, []byte("\n"))
-	text = bytes.TrimSuffix(text, []byte("\n"))
-	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
-		return nil, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
-	}
 	c := new(catalog)
-	return c, json.Unmarshal(text, c)
+	return c, decodeSummed(b, c)
 }
 
 // catalogOf reads the catalog of a place whose ledger has this manifest; nil when the place has

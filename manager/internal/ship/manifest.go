@@ -20,8 +20,8 @@ const (
 // that nobody else did, and whatever it names was written before.
 type manifest struct {
 	Version int `json:"version"`
-	// Term is the lease's of who wrote it, Edit counts its writes, Writer is random
-	// for each process: the three tell one's own write from another's.
+	// Term is that of the writer's lease, Edit counts the writes, and Writer is random for each
+	// process. The three tell one's own write from another's.
 	Term   uint64 `json:"term"`
 	Edit   uint64 `json:"edit"`
 	Writer string `json:"writer"`
@@ -195,24 +195,27 @@ func readManifest(ctx context.Context, s object.Store, log string) (*manifest, o
 	return m, v, nil
 }
 
-// A manifest is a line with its SHA-256 and then JSON.
+func decodeManifest(b []byte) (*manifest, error) {
+	m := new(manifest)
+	return m, decodeSummed(b, m)
+}
 
-func encodeManifest(m *manifest) ([]byte, error) {
-	b, err := json.Marshal(m)
+// encodeSummed is the form of a manifest and of a catalog: a line with the SHA-256 of the JSON, and the JSON.
+func encodeSummed(v any) ([]byte, error) {
+	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
 	return fmt.Appendf(nil, "%x\n%s\n", sha256.Sum256(b), b), nil
 }
 
-func decodeManifest(b []byte) (*manifest, error) {
+func decodeSummed(b []byte, v any) error {
 	sum, text, _ := bytes.Cut(b, []byte("\n"))
 	text = bytes.TrimSuffix(text, []byte("\n"))
 	if want := fmt.Sprintf("%x", sha256.Sum256(text)); string(sum) != want {
-		return nil, fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
+		return fmt.Errorf("its SHA-256 is %.64q, computed %s", sum, want)
 	}
-	m := new(manifest)
-	return m, json.Unmarshal(text, m)
+	return json.Unmarshal(text, v)
 }
 
 // errFenced says that somebody else holds a newer term.
@@ -222,7 +225,7 @@ var errFenced = errors.New("ship: fenced by a newer term")
 // returns errFenced when somebody else wrote it. A write whose answer was lost counts
 // when it is found.
 func writeManifest(ctx context.Context, s object.Store, log string, m *manifest, v object.Version) (object.Version, error) {
-	b, err := encodeManifest(m)
+	b, err := encodeSummed(m)
 	if err != nil {
 		return "", err
 	}

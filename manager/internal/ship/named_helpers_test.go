@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -259,8 +260,14 @@ func mustHaveLogsUpTo(t *testing.T, store object.Store, at time.Time, want map[s
 
 // pause makes the next time another millisecond, the unit of a point in time, and returns one between.
 func pause() time.Time {
-	time.Sleep(3 * time.Millisecond)
+	nextMillisecond()
 	at := time.Now()
-	time.Sleep(3 * time.Millisecond)
+	nextMillisecond()
 	return at
+}
+
+func nextMillisecond() {
+	for now := time.Now().UnixMilli(); time.Now().UnixMilli() <= now; {
+		runtime.Gosched()
+	}
 }

@@ -88,10 +88,10 @@ func TestPointsClaimNoMoreThanTheyHave(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(durable) < 50 {
-			time.Sleep(2 * time.Millisecond)
+			nextMillisecond()
 			l.append(1)
 			durable = append(durable, time.Now())
-			time.Sleep(2 * time.Millisecond)
+			nextMillisecond()
 		}
 	}}, false)
 	s.Start()

@@ -81,9 +81,7 @@ func TestRestoreAtATime(t *testing.T) {
 	for i := range 30 {
 		last := l.append(20)
 		l.shipped()
-		time.Sleep(3 * time.Millisecond) // times are in milliseconds: the next record has another one
-		moments = append(moments, moment{time.Now(), last})
-		time.Sleep(3 * time.Millisecond)
+		moments = append(moments, moment{pause(), last})
 		switch i {
 		case 10, 20:
 			l.snapshot()

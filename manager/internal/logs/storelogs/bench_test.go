@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 
-	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
@@ -40,26 +39,7 @@ func BenchmarkAppend(b *testing.B) {
 					b.Fatal(err)
 				}
 				defer e.Close()
-				if _, _, err := e.Put(b.Context(), "log", logs.Change{}); err != nil {
-					b.Fatal(err)
-				}
-				var number atomic.Int64
-				payload := make([]byte, 256)
-				b.SetParallelism(32) // times two processors
-				b.ResetTimer()
-				b.RunParallel(func(pb *testing.PB) {
-					items := make([]logs.Item, batch)
-					for pb.Next() {
-						for i := range items {
-							items[i] = logs.Item{ID: fmt.Sprint("id-", number.Add(1)), Payload: payload}
-						}
-						if _, err := e.Append(b.Context(), "log", items, false); err != nil {
-							b.Error(err)
-							return
-						}
-					}
-				})
-				b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "entries/s")
+				logstest.BenchmarkAppend(b, e, batch)
 			})
 		}
 	}

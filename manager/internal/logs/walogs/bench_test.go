@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 )
 
 // BenchmarkAppend appends entries of 256 bytes with 64 callers, each durable before it is
@@ -22,26 +22,7 @@ func BenchmarkAppend(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer e.Close()
-			if _, _, err := e.Put(b.Context(), "log", logs.Change{}); err != nil {
-				b.Fatal(err)
-			}
-			var n atomic.Int64
-			payload := make([]byte, 256)
-			b.SetParallelism(32) // times two processors
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				items := make([]logs.Item, batch)
-				for pb.Next() {
-					for i := range items {
-						items[i] = logs.Item{ID: fmt.Sprint("id-", n.Add(1)), Payload: payload}
-					}
-					if _, err := e.Append(b.Context(), "log", items, false); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-			b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "entries/s")
+			logstest.BenchmarkAppend(b, e, batch)
 		})
 	}
 }
