@@ -65,10 +65,9 @@
 // callbacks run in the caller's stack, nothing is deferred, bodies are never held. Filters that fail in production pass
 // there.
 //
-// Why are modules rewritten to bound their work, instead of using the engine's own interruption? The engine leaves
-// compiled code in every iteration of every loop and starts a goroutine for every call: loops became 25 times slower
-// and an empty call 50 times. The counter that package meter adds costs about 1 %, and the same call costs the same
-// number of units on every machine, so limits can be tested without a clock.
+// Why are modules rewritten to bound their work? The engine's own interruption leaves compiled code in every iteration
+// of every loop, and starts a goroutine for every call. docs/RATIONALE.md has figures. With the counter that package
+// meter adds, the same call costs the same number of units on every machine, so limits can be tested without a clock.
 //
 // Why is misuse reported and survived? In Envoy, resuming a stream that is not paused is an assertion in debug builds
 // and undefined otherwise. A test wants to learn of it (Violations), and the gateway must not crash.

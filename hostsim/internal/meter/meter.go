@@ -3,8 +3,8 @@
 // table instruction one unit per 64 bytes or entries. When the counter is below zero the module executes unreachable.
 // Code between two checks has no loops, so every call ends.
 //
-// This costs about 1 %. An engine's own interruption checks, which leave compiled code in every iteration, cost a
-// factor of 25. It is also deterministic: the same call uses the same number of units on every machine.
+// The same call uses the same number of units on every machine. docs/RATIONALE.md compares the cost with that of an
+// engine's own interruption.
 //
 // Tables get a maximum, because engines limit memory but not them.
 //
