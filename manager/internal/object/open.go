@@ -3,7 +3,6 @@ package object
 import (
 	"fmt"
 	"net/url"
-	"os"
 	"path"
 	"strings"
 )
@@ -66,6 +65,3 @@ func prefixOf(u *url.URL) (string, error) {
 	}
 	return p + "/", nil
 }
-
-// Getenv is os.Getenv, for Open.
-func Getenv(name string) string { return os.Getenv(name) }
