@@ -80,6 +80,7 @@ var mayImport = map[string][]string{
 	"manager/internal/logs/logstest":     {"manager/api", "manager/internal/logs"},
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
+	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", domain, engines},
 	"manager/managertest/servers":        {},
 	"manager/managertest/simulated": {"manager/api", "manager/internal/httpd", "manager/internal/server", domain, engines,

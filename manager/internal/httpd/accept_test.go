@@ -35,8 +35,8 @@ func TestShortageDoesNotEndTheServer(t *testing.T) {
 		l.failures.Store(3)
 		return l
 	}})
-	if a := s.json("GET", "/healthz", ""); a.status != 200 {
-		t.Errorf("%d", a.status)
+	if a := s.JSON("GET", "/healthz", ""); a.Status != 200 {
+		t.Errorf("%d", a.Status)
 	}
 	if n := strings.Count(s.log.String(), "no connection can be accepted for now"); n != 1 {
 		t.Errorf("told %d times: %s", n, s.log)

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 )
 
 // certificates for TLS tests.
@@ -103,20 +104,20 @@ func TestBearerTokens(t *testing.T) {
 		"Bearer old-token-of-20-bytesx": 401, "Bearer # the old one leaves soon": 401,
 		"Bearer old-token-of-20-bytes": 201, "bearer new-token-of-20-bytes": 201,
 	} {
-		a := s.do("POST", "/new", "", "", "authorization", header)
-		if a.status != want {
-			t.Errorf("%q: %d, want %d", header, a.status, want)
+		a := s.Do("POST", "/new", "", "", "authorization", header)
+		if a.Status != want {
+			t.Errorf("%q: %d, want %d", header, a.Status, want)
 		}
-		if want == 401 && a.header.Get("www-authenticate") != "Bearer" {
+		if want == 401 && a.Header.Get("www-authenticate") != "Bearer" {
 			t.Errorf("%q: 401 without www-authenticate", header)
 		}
 	}
-	if a := s.json("GET", "/nowhere", ""); a.status != 401 {
-		t.Errorf("a stranger learns which paths there are: %d", a.status)
+	if a := s.JSON("GET", "/nowhere", ""); a.Status != 401 {
+		t.Errorf("a stranger learns which paths there are: %d", a.Status)
 	}
 	for _, open := range []string{"/healthz", "/readyz"} {
-		if a := s.json("GET", open, ""); a.status != 200 {
-			t.Errorf("%s: %d", open, a.status)
+		if a := s.JSON("GET", open, ""); a.Status != 200 {
+			t.Errorf("%s: %d", open, a.Status)
 		}
 	}
 	if strings.Contains(s.log.String(), "token-of-20") {
@@ -135,27 +136,27 @@ func TestAdministrators(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSite(t, siteOptions{server: Options{Auth: auth}})
-	as := func(token, method string) answered {
-		return s.do(method, "/new", "", "", "authorization", "Bearer "+token)
+	as := func(token, method string) httpdtest.Answer {
+		return s.Do(method, "/new", "", "", "authorization", "Bearer "+token)
 	}
 	const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
 	for _, token := range []string{gate, admin} {
-		if a := as(token, "POST"); a.status != 201 {
-			t.Fatalf("an ordinary call by %s: %d %s", token, a.status, a.body)
+		if a := as(token, "POST"); a.Status != 201 {
+			t.Fatalf("an ordinary call by %s: %d %s", token, a.Status, a.Body)
 		}
 	}
 	for _, token := range []string{gate, "other-token-of-20-bytes"} {
-		if a := as(token, "DELETE"); a.status != 403 || !strings.Contains(a.body, `"code":"forbidden"`) {
-			t.Errorf("delete by %s: %d %s", token, a.status, a.body)
+		if a := as(token, "DELETE"); a.Status != 403 || !strings.Contains(a.Body, `"code":"forbidden"`) {
+			t.Errorf("delete by %s: %d %s", token, a.Status, a.Body)
 		}
 	}
 	for _, token := range []string{"", "admin", admin + " admin", gate + " admin", admin + "admin"} {
-		if a := as(token, "DELETE"); a.status != 401 {
-			t.Errorf("delete by %q: %d %s", token, a.status, a.body)
+		if a := as(token, "DELETE"); a.Status != 401 {
+			t.Errorf("delete by %q: %d %s", token, a.Status, a.Body)
 		}
 	}
-	if a := as(admin, "DELETE"); a.status != 201 {
-		t.Errorf("delete by the administrator: %d %s", a.status, a.body)
+	if a := as(admin, "DELETE"); a.Status != 201 {
+		t.Errorf("delete by the administrator: %d %s", a.Status, a.Body)
 	}
 	// Rights are taken and given without an interruption.
 	lowered := filepath.Join(dir, "lowered")
@@ -163,18 +164,18 @@ func TestAdministrators(t *testing.T) {
 	if err := auth.Load(lowered); err != nil {
 		t.Fatal(err)
 	}
-	if a := as(admin, "DELETE"); a.status != 403 {
-		t.Errorf("delete by a former administrator: %d %s", a.status, a.body)
+	if a := as(admin, "DELETE"); a.Status != 403 {
+		t.Errorf("delete by a former administrator: %d %s", a.Status, a.Body)
 	}
-	if a := as(gate, "DELETE"); a.status != 201 {
-		t.Errorf("delete by a new administrator: %d %s", a.status, a.body)
+	if a := as(gate, "DELETE"); a.Status != 201 {
+		t.Errorf("delete by a new administrator: %d %s", a.Status, a.Body)
 	}
 	if strings.Contains(s.log.String(), "token-of-20") {
 		t.Error("a token was logged")
 	}
 	unprotected := newSite(t, siteOptions{})
-	if a := unprotected.json("DELETE", "/new", ""); a.status != 201 {
-		t.Errorf("delete where no token is asked for: %d %s", a.status, a.body)
+	if a := unprotected.JSON("DELETE", "/new", ""); a.Status != 201 {
+		t.Errorf("delete where no token is asked for: %d %s", a.Status, a.Body)
 	}
 }
 
@@ -198,7 +199,7 @@ func TestStrangersSendNoLargeBodies(t *testing.T) {
 		"small chunks": {"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n", 401},
 	} {
 		framing, want := c.framing, c.status
-		c := s.dial()
+		c := s.Dial()
 		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
@@ -215,7 +216,7 @@ func TestStrangersSendNoLargeBodies(t *testing.T) {
 		fmt.Sprintf("content-length: %d\r\n\r\n%s", len(body), body),
 		fmt.Sprintf("transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
 	} {
-		c := s.dial()
+		c := s.Dial()
 		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer token-of-20-bytes---\r\n"+framing)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
@@ -305,9 +306,9 @@ func TestMutualTLS(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := newSite(t, siteOptions{server: Options{Auth: auth}, tls: cfg, client: c.client})
-			a, err := s.try(t.Context(), "POST", "/new", "", "")
-			if (err != nil) != (c.status == 0) || a.status != c.status {
-				t.Fatalf("%d %v", a.status, err)
+			a, err := s.Try(t.Context(), "POST", "/new", "", "")
+			if (err != nil) != (c.status == 0) || a.Status != c.status {
+				t.Fatalf("%d %v", a.Status, err)
 			}
 			if c.status != 201 {
 				return
@@ -317,13 +318,13 @@ func TestMutualTLS(t *testing.T) {
 			gone := make(chan struct{})
 			go func() {
 				defer close(gone)
-				_, _ = s.try(ctx, "POST", "/hold", "", "")
+				_, _ = s.Try(ctx, "POST", "/hold", "", "")
 			}()
-			s.eventually("it waits", func() bool { return s.waiters() == 1 })
+			s.Eventually("it waits", func() bool { return s.waiters() == 1 })
 			cancel()
 			<-gone
-			s.client.CloseIdleConnections()
-			s.eventually("the wait ends", func() bool { return s.waiters() == 0 })
+			s.Client.CloseIdleConnections()
+			s.Eventually("the wait ends", func() bool { return s.waiters() == 0 })
 		})
 	}
 }
@@ -365,7 +366,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	seen := func(ca *authority) error {
 		pool := x509.NewCertPool()
 		pool.AddCert(ca.cert)
-		conn, err := tls.Dial("tcp", s.addr, &tls.Config{RootCAs: pool})
+		conn, err := tls.Dial("tcp", s.Addr, &tls.Config{RootCAs: pool})
 		if err == nil {
 			conn.Close()
 		}

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"testing"
+
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 )
 
 // FuzzWire: whatever a stranger writes to a connection ends in an answer or in the end of that connection, and never in a panic, which
@@ -19,7 +21,7 @@ func FuzzWire(f *testing.F) {
 	} {
 		f.Add([]byte(request))
 	}
-	log := new(logBuffer)
+	log := new(httpdtest.Log)
 	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(log, nil))}, []Route{{Method: "POST", Path: "/new", Handle: answerNew}})
 	if err != nil {
 		f.Fatal(err)

@@ -13,22 +13,8 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 )
-
-// dial opens a bare connection.
-func (s *site) dial() net.Conn {
-	s.t.Helper()
-	c, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	s.t.Cleanup(func() { c.Close() })
-	// A read that must end must end in this time.
-	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		s.t.Fatal(err)
-	}
-	return c
-}
 
 func (s *site) send(c net.Conn, text string) {
 	s.t.Helper()
@@ -51,7 +37,7 @@ func TestSlowClientsAreCut(t *testing.T) {
 			t.Parallel()
 			// A busy machine must read the head of the request in this time.
 			s := newSite(t, siteOptions{server: Options{ReadTimeout: 2 * time.Second, IdleTimeout: 100 * time.Millisecond}})
-			c := s.dial()
+			c := s.Dial()
 			s.send(c, head)
 			b, err := io.ReadAll(c)
 			if ne, ok := err.(net.Error); ok && ne.Timeout() {
@@ -70,7 +56,7 @@ func TestIdleConnectionsAreCutAfterAHeldCall(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, siteOptions{server: Options{ReadTimeout: 2 * time.Second, IdleTimeout: 100 * time.Millisecond}})
 	close(s.letGo)
-	c := s.dial()
+	c := s.Dial()
 	s.send(c, holdRequest)
 	b, err := io.ReadAll(c)
 	if err != nil || !strings.HasPrefix(string(b), "HTTP/1.1 200 ") {
@@ -89,7 +75,7 @@ func TestSlowReadersAreCut(t *testing.T) {
 			w.Body = append(w.Body, make([]byte, size)...)
 		}}},
 	})
-	c := s.dial().(*net.TCPConn)
+	c := s.Dial().(*net.TCPConn)
 	// Small buffers on this side; the server's fill up behind them.
 	if err := c.SetReadBuffer(4096); err != nil {
 		t.Fatal(err)
@@ -103,7 +89,7 @@ func TestSlowReadersAreCut(t *testing.T) {
 		}
 	}()
 	<-finished
-	s.eventually("the connection is closed", func() bool {
+	s.Eventually("the connection is closed", func() bool {
 		return connections(s) == 0
 	})
 }
@@ -118,14 +104,14 @@ func connections(s *site) int {
 
 func TestBodyLimit(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxBodyBytes: 1000}})
-	if a := s.json("POST", "/new", strings.Repeat(" ", 1000)); a.status != 201 {
-		t.Errorf("a body at the limit: %d %s", a.status, a.body)
+	if a := s.JSON("POST", "/new", strings.Repeat(" ", 1000)); a.Status != 201 {
+		t.Errorf("a body at the limit: %d %s", a.Status, a.Body)
 	}
 	for what, head := range map[string]string{
 		"sized":   "content-length: 1001\r\n\r\n" + strings.Repeat(" ", 1001),
 		"chunked": "transfer-encoding: chunked\r\n\r\n3e9\r\n" + strings.Repeat(" ", 1001) + "\r\n0\r\n\r\n",
 	} {
-		c := s.dial()
+		c := s.Dial()
 		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\n"+head)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
@@ -141,7 +127,7 @@ func TestBodyLimit(t *testing.T) {
 
 func TestHeaderLimit(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxHeaderBytes: 2048}})
-	c := s.dial()
+	c := s.Dial()
 	// More than net/http adds to the limit for itself.
 	_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nhost: x\r\nx-big: "+strings.Repeat("x", 20000)+"\r\n\r\n")
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -156,7 +142,7 @@ func TestHeaderLimit(t *testing.T) {
 func TestGarbageIsRefused(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}})
 	for _, text := range []string{"\x16\x03\x01\x00\xa5\x01\x00\x00\r\n\r\n", "hello\r\n\r\n"} {
-		c := s.dial()
+		c := s.Dial()
 		s.send(c, text)
 		b, err := io.ReadAll(c)
 		if ne, ok := err.(net.Error); ok && ne.Timeout() {
@@ -176,7 +162,7 @@ func TestStrangeTargets(t *testing.T) {
 		"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/new",
 		"CONNECT x:443", "CONNECT /new", "GET /%", "GET /new/%", "GET /new/", "GET ../new",
 	} {
-		c := s.dial()
+		c := s.Dial()
 		s.send(c, line+" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
@@ -187,8 +173,8 @@ func TestStrangeTargets(t *testing.T) {
 			t.Errorf("%s: %d", line, resp.StatusCode)
 		}
 	}
-	if a := s.json("GET", "/healthz", ""); a.status != 200 {
-		t.Errorf("after all of them: %d", a.status)
+	if a := s.JSON("GET", "/healthz", ""); a.Status != 200 {
+		t.Errorf("after all of them: %d", a.Status)
 	}
 	if strings.Contains(s.log.String(), "panic") {
 		t.Errorf("something panicked: %s", s.log)
@@ -209,10 +195,10 @@ func blocking() (Route, chan struct{}, chan struct{}) {
 func TestLoadIsShed(t *testing.T) {
 	route, entered, release := blocking()
 	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2}, routes: []Route{route}})
-	done := make(chan answered, 2)
+	done := make(chan httpdtest.Answer, 2)
 	for range 2 {
 		go func() {
-			a, err := s.try(context.Background(), "POST", "/block", "", "")
+			a, err := s.Try(context.Background(), "POST", "/block", "", "")
 			if err != nil {
 				t.Error(err)
 			}
@@ -220,21 +206,21 @@ func TestLoadIsShed(t *testing.T) {
 		}()
 		<-entered
 	}
-	a := s.json("POST", "/new", "")
-	if a.status != 503 || !strings.Contains(a.body, `"code":"overloaded"`) || a.header.Get("retry-after") != "1" {
-		t.Errorf("a third request: %d %v %s", a.status, a.header, a.body)
+	a := s.JSON("POST", "/new", "")
+	if a.Status != 503 || !strings.Contains(a.Body, `"code":"overloaded"`) || a.Header.Get("retry-after") != "1" {
+		t.Errorf("a third request: %d %v %s", a.Status, a.Header, a.Body)
 	}
-	if a := s.json("GET", "/healthz", ""); a.status != 200 {
-		t.Errorf("health under load: %d", a.status)
+	if a := s.JSON("GET", "/healthz", ""); a.Status != 200 {
+		t.Errorf("health under load: %d", a.Status)
 	}
 	close(release)
 	for range 2 {
-		if a := <-done; a.status != 200 {
-			t.Errorf("%d", a.status)
+		if a := <-done; a.Status != 200 {
+			t.Errorf("%d", a.Status)
 		}
 	}
-	if a := s.json("POST", "/new", ""); a.status != 201 {
-		t.Errorf("after the load: %d", a.status)
+	if a := s.JSON("POST", "/new", ""); a.Status != 201 {
+		t.Errorf("after the load: %d", a.Status)
 	}
 }
 
@@ -243,13 +229,13 @@ func TestLoadIsShed(t *testing.T) {
 func TestLargeBodiesAreLoad(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2, ReadTimeout: time.Hour}})
 	const large = "POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
-	stalled := []net.Conn{s.dial(), s.dial()}
+	stalled := []net.Conn{s.Dial(), s.Dial()}
 	for _, c := range stalled {
 		s.send(c, large)
 	}
-	s.eventually("both count", func() bool { return s.server.load.busy.Load() == 2 })
+	s.Eventually("both count", func() bool { return s.server.load.busy.Load() == 2 })
 	for what, head := range map[string]string{"announced": large, "chunked": "POST /new HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"} {
-		c := s.dial()
+		c := s.Dial()
 		s.send(c, head)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
@@ -265,7 +251,7 @@ func TestLargeBodiesAreLoad(t *testing.T) {
 		t.Errorf("one that sends its body: %v, %v", resp, err)
 	}
 	stalled[1].Close()
-	s.eventually("none counts", func() bool { return s.server.load.busy.Load() == 0 })
+	s.Eventually("none counts", func() bool { return s.server.load.busy.Load() == 0 })
 }
 
 // TestSmallBodiesTakeMemoryAsTheyArrive: an announcement takes little, what arrives is bounded, and
@@ -275,9 +261,9 @@ func TestSmallBodiesTakeMemoryAsTheyArrive(t *testing.T) {
 	const head = "POST /new HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\n"
 	arriving := func(want int64) {
 		t.Helper()
-		s.eventually("so much memory is taken", func() bool { return s.server.arriving.bytes.Load() == want })
+		s.Eventually("so much memory is taken", func() bool { return s.server.arriving.bytes.Load() == want })
 	}
-	conns := []net.Conn{s.dial(), s.dial(), s.dial()}
+	conns := []net.Conn{s.Dial(), s.Dial(), s.Dial()}
 	for _, c := range conns {
 		s.send(c, head)
 	}
@@ -287,7 +273,7 @@ func TestSmallBodiesTakeMemoryAsTheyArrive(t *testing.T) {
 	}
 	// The third one's announcement took the room for the last growth of one of them.
 	refused := 0
-	s.eventually("one is refused", func() bool {
+	s.Eventually("one is refused", func() bool {
 		for _, c := range conns[:2] {
 			if err := c.SetReadDeadline(time.Now().Add(10 * time.Millisecond)); err != nil {
 				t.Fatal(err)
@@ -304,15 +290,15 @@ func TestSmallBodiesTakeMemoryAsTheyArrive(t *testing.T) {
 		return refused == 1
 	})
 	arriving(freeBody + firstPiece)
-	if a := s.json("POST", "/new", strings.Repeat(" ", firstPiece)); a.status != 201 {
-		t.Errorf("a small body beside them: %d %s", a.status, a.body)
+	if a := s.JSON("POST", "/new", strings.Repeat(" ", firstPiece)); a.Status != 201 {
+		t.Errorf("a small body beside them: %d %s", a.Status, a.Body)
 	}
 	for _, c := range conns {
 		c.Close()
 	}
 	arriving(0)
-	if a := s.json("POST", "/new", strings.Repeat(" ", freeBody)); a.status != 201 {
-		t.Errorf("after them: %d %s", a.status, a.body)
+	if a := s.JSON("POST", "/new", strings.Repeat(" ", freeBody)); a.Status != 201 {
+		t.Errorf("after them: %d %s", a.Status, a.Body)
 	}
 }
 
@@ -320,38 +306,38 @@ func TestSmallBodiesTakeMemoryAsTheyArrive(t *testing.T) {
 // not keep others out.
 func TestHeldRequestsAreNotLoad(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxInFlight: 2}})
-	done := make(chan answered)
+	done := make(chan httpdtest.Answer)
 	for i := range 5 {
 		go func() {
-			a, err := s.try(context.Background(), "POST", "/hold", "", "")
+			a, err := s.Try(context.Background(), "POST", "/hold", "", "")
 			if err != nil {
 				t.Error(err)
 			}
 			done <- a
 		}()
-		s.eventually("it waits", func() bool { return s.waiters() == i+1 })
+		s.Eventually("it waits", func() bool { return s.waiters() == i+1 })
 	}
-	if a := s.json("POST", "/new", ""); a.status != 201 {
-		t.Errorf("%d %s", a.status, a.body)
+	if a := s.JSON("POST", "/new", ""); a.Status != 201 {
+		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	close(s.letGo)
 	for range 5 {
-		if a := <-done; a.status != 200 {
-			t.Errorf("%d %s", a.status, a.body)
+		if a := <-done; a.Status != 200 {
+			t.Errorf("%d %s", a.Status, a.Body)
 		}
 	}
 }
 
 func TestConnectionLimit(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxConnections: 2}})
-	open := []net.Conn{s.dial(), s.dial()}
+	open := []net.Conn{s.Dial(), s.Dial()}
 	for _, c := range open {
 		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
 		if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
 			t.Fatal(resp, err)
 		}
 	}
-	resp, err := http.ReadResponse(bufio.NewReader(s.dial()), nil)
+	resp, err := http.ReadResponse(bufio.NewReader(s.Dial()), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -361,8 +347,8 @@ func TestConnectionLimit(t *testing.T) {
 		t.Errorf("a third connection: %d %v %s", resp.StatusCode, resp.Header, b)
 	}
 	open[0].Close()
-	s.eventually("the place is free again", func() bool {
-		c := s.dial()
+	s.Eventually("the place is free again", func() bool {
+		c := s.Dial()
 		defer c.Close()
 		s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
@@ -375,14 +361,14 @@ func TestPanicsAreAnswered(t *testing.T) {
 		w.Body = append(w.Body, "half an answer"...)
 		panic("oops")
 	}}}})
-	if a := s.json("GET", "/panic", ""); a.status != 500 || strings.Contains(a.body, "oops") || strings.Contains(a.body, "half") {
-		t.Errorf("%d %s", a.status, a.body)
+	if a := s.JSON("GET", "/panic", ""); a.Status != 500 || strings.Contains(a.Body, "oops") || strings.Contains(a.Body, "half") {
+		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	if !strings.Contains(s.log.String(), "oops") {
 		t.Error("the panic was not logged")
 	}
-	if a := s.json("GET", "/healthz", ""); a.status != 200 {
-		t.Errorf("%d", a.status)
+	if a := s.JSON("GET", "/healthz", ""); a.Status != 200 {
+		t.Errorf("%d", a.Status)
 	}
 	if n := s.server.load.busy.Load(); n != 0 {
 		t.Errorf("%d requests still count as at work", n)
@@ -391,9 +377,9 @@ func TestPanicsAreAnswered(t *testing.T) {
 
 func TestHead(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	a := s.do("HEAD", "/healthz", "", "")
-	if a.status != 200 || a.body != "" || a.header.Get("content-length") != "15" {
-		t.Errorf("%d %q %v", a.status, a.body, a.header)
+	a := s.Do("HEAD", "/healthz", "", "")
+	if a.Status != 200 || a.Body != "" || a.Header.Get("content-length") != "15" {
+		t.Errorf("%d %q %v", a.Status, a.Body, a.Header)
 	}
 }
 
@@ -401,9 +387,9 @@ func TestHead(t *testing.T) {
 // nor breaks the next request on the same connection.
 func TestPipelinedBehindALongPoll(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	c := s.dial()
+	c := s.Dial()
 	s.send(c, holdRequest)
-	s.eventually("it waits", func() bool { return s.waiters() == 1 })
+	s.Eventually("it waits", func() bool { return s.waiters() == 1 })
 	s.send(c, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
 	close(s.letGo)
 	br := bufio.NewReader(c)
@@ -423,9 +409,9 @@ func TestPipelinedBehindALongPoll(t *testing.T) {
 // taken for gone, and told so if it still listens.
 func TestHalfClosedBehindALongPoll(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	c := s.dial()
+	c := s.Dial()
 	s.send(c, holdRequest)
-	s.eventually("it waits", func() bool { return s.waiters() == 1 })
+	s.Eventually("it waits", func() bool { return s.waiters() == 1 })
 	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 )
 
 // tlsFor is the configuration of a listener and of clients that trust it.
@@ -35,13 +37,13 @@ func TestSlowHandshakesAreCut(t *testing.T) {
 	for what, hello := range map[string]string{"nothing": "", "half a hello": "\x16\x03\x01\x00\xa5\x01\x00"} {
 		t.Run(what, func(t *testing.T) {
 			s := newSite(t, siteOptions{server: Options{ReadTimeout: 100 * time.Millisecond}, tls: listener})
-			c := s.dial()
+			c := s.Dial()
 			s.send(c, hello)
 			b, err := io.ReadAll(c)
 			if ne, ok := err.(net.Error); ok && ne.Timeout() {
 				t.Fatalf("the connection was left open; it said %q", b)
 			}
-			s.eventually("its place is free", func() bool { return connections(s) == 0 })
+			s.Eventually("its place is free", func() bool { return connections(s) == 0 })
 		})
 	}
 }
@@ -58,9 +60,9 @@ func TestHTTP2(t *testing.T) {
 			protocols.SetUnencryptedHTTP2(true)
 			transport := &http.Transport{TLSClientConfig: o.client, Protocols: protocols}
 			t.Cleanup(transport.CloseIdleConnections)
-			s.client = &http.Client{Transport: transport}
+			s.Client = &http.Client{Transport: transport}
 
-			resp, err := s.client.Get(s.base + "/healthz")
+			resp, err := s.Client.Get(s.Base + "/healthz")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,21 +70,21 @@ func TestHTTP2(t *testing.T) {
 			if resp.ProtoMajor != 2 {
 				t.Fatalf("spoke %s", resp.Proto)
 			}
-			done := make(chan answered, 1)
+			done := make(chan httpdtest.Answer, 1)
 			go func() {
-				a, err := s.try(t.Context(), "POST", "/hold", "", "")
+				a, err := s.Try(t.Context(), "POST", "/hold", "", "")
 				if err != nil {
 					t.Error(err)
 				}
 				done <- a
 			}()
-			s.eventually("it waits", func() bool { return s.waiters() == 1 })
-			if a := s.json("POST", "/new", ""); a.status != 201 {
-				t.Errorf("beside it: %d %s", a.status, a.body)
+			s.Eventually("it waits", func() bool { return s.waiters() == 1 })
+			if a := s.JSON("POST", "/new", ""); a.Status != 201 {
+				t.Errorf("beside it: %d %s", a.Status, a.Body)
 			}
 			close(s.letGo)
-			if a := <-done; a.status != 200 || !strings.Contains(a.body, `"held"`) {
-				t.Errorf("%d %s", a.status, a.body)
+			if a := <-done; a.Status != 200 || !strings.Contains(a.Body, `"held"`) {
+				t.Errorf("%d %s", a.Status, a.Body)
 			}
 			if n := connections(s); n != 1 {
 				t.Errorf("%d connections", n)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 )
 
 // TestShutdownDoesNotWaitForSilence: connections on which no request has
@@ -28,9 +30,9 @@ func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			s := newSite(t, siteOptions{server: Options{ReadTimeout: time.Hour}})
-			c := s.dial()
+			c := s.Dial()
 			s.send(c, text)
-			s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+			s.Eventually("the connection is accepted", func() bool { return connections(s) == 1 })
 			if what == "second" {
 				// The answer to the first request, which is owed, comes at once.
 				if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 200 {
@@ -53,9 +55,9 @@ func TestShutdownDoesNotWaitForSilence(t *testing.T) {
 // failure when nobody was owed an answer.
 func TestShutdownWithoutTimeCutsNobody(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{ReadTimeout: time.Hour}})
-	c := s.dial()
+	c := s.Dial()
 	s.send(c, "POST /new HTTP/1.1\r\n")
-	s.eventually("the connection is accepted", func() bool { return connections(s) == 1 })
+	s.Eventually("the connection is accepted", func() bool { return connections(s) == 1 })
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := s.server.Shutdown(ctx); err != nil {
@@ -79,8 +81,8 @@ func TestShutdownWritesWhatWasProduced(t *testing.T) {
 			close(produced)
 		}}},
 	})
-	silent := s.dial()
-	c := s.dial()
+	silent := s.Dial()
+	c := s.Dial()
 	s.send(c, "GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
 	<-produced
 	down := s.shutdown()
@@ -112,7 +114,7 @@ func TestShutdownOfHTTP2(t *testing.T) {
 	defer transport.CloseIdleConnections()
 	answer := make(chan error, 1)
 	go func() {
-		resp, err := (&http.Client{Transport: transport}).Post(s.base+"/block", "", nil)
+		resp, err := (&http.Client{Transport: transport}).Post(s.Base+"/block", "", nil)
 		if err == nil {
 			var b []byte
 			b, err = io.ReadAll(resp.Body)
@@ -124,8 +126,8 @@ func TestShutdownOfHTTP2(t *testing.T) {
 		answer <- err
 	}()
 	<-entered
-	silent := s.dial()
-	s.eventually("both are accepted", func() bool { return connections(s) == 2 })
+	silent := s.Dial()
+	s.Eventually("both are accepted", func() bool { return connections(s) == 2 })
 	down := s.shutdown()
 	if b, err := io.ReadAll(silent); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("the silent connection is open: %q %v", b, err)
@@ -153,25 +155,25 @@ func (s *site) shutdown() <-chan error {
 func TestReadiness(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	s.server.SetReady("stopping")
-	if a := s.json("GET", "/readyz", ""); a.status != 503 || !strings.Contains(a.body, `"detail":"stopping"`) {
-		t.Errorf("%d %s", a.status, a.body)
+	if a := s.JSON("GET", "/readyz", ""); a.Status != 503 || !strings.Contains(a.Body, `"detail":"stopping"`) {
+		t.Errorf("%d %s", a.Status, a.Body)
 	}
-	if a := s.json("POST", "/new", ""); a.status != 201 {
-		t.Errorf("a request before the shutdown: %d", a.status)
+	if a := s.JSON("POST", "/new", ""); a.Status != 201 {
+		t.Errorf("a request before the shutdown: %d", a.Status)
 	}
 	s.server.Refuse("the store failed")
-	if a := s.json("POST", "/new", ""); a.status != 503 || a.header.Get("retry-after") == "" {
-		t.Errorf("after the store failed: %d %s", a.status, a.body)
+	if a := s.JSON("POST", "/new", ""); a.Status != 503 || a.Header.Get("retry-after") == "" {
+		t.Errorf("after the store failed: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("GET", "/healthz", ""); a.status != 200 {
-		t.Errorf("health: %d", a.status)
+	if a := s.JSON("GET", "/healthz", ""); a.Status != 200 {
+		t.Errorf("health: %d", a.Status)
 	}
 }
 
 func TestShutdownLetsRequestsFinish(t *testing.T) {
 	route, entered, release := blocking()
 	s := newSite(t, siteOptions{routes: []Route{route}})
-	idle := s.dial()
+	idle := s.Dial()
 	s.send(idle, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
 	idleReader := bufio.NewReader(idle)
 	if resp, err := http.ReadResponse(idleReader, nil); err != nil {
@@ -179,9 +181,9 @@ func TestShutdownLetsRequestsFinish(t *testing.T) {
 	} else if _, err := io.Copy(io.Discard, resp.Body); err != nil {
 		t.Fatal(err)
 	}
-	answer := make(chan answered, 1)
+	answer := make(chan httpdtest.Answer, 1)
 	go func() {
-		a, err := s.try(context.Background(), "POST", "/block", "", "")
+		a, err := s.Try(context.Background(), "POST", "/block", "", "")
 		if err != nil {
 			t.Error(err)
 		}
@@ -203,13 +205,13 @@ func TestShutdownLetsRequestsFinish(t *testing.T) {
 	default:
 	}
 	close(release)
-	if a := <-answer; a.status != 200 {
-		t.Errorf("the last request: %d", a.status)
+	if a := <-answer; a.Status != 200 {
+		t.Errorf("the last request: %d", a.Status)
 	}
 	if err := <-down; err != nil {
 		t.Error(err)
 	}
-	if c, err := net.Dial("tcp", s.addr); err == nil {
+	if c, err := net.Dial("tcp", s.Addr); err == nil {
 		c.Close()
 		t.Error("the listener is still open")
 	}
@@ -218,7 +220,7 @@ func TestShutdownLetsRequestsFinish(t *testing.T) {
 func TestShutdownIsBounded(t *testing.T) {
 	route, entered, release := blocking()
 	s := newSite(t, siteOptions{routes: []Route{route}})
-	c := s.dial()
+	c := s.Dial()
 	s.send(c, "POST /block HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n")
 	<-entered
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)

@@ -20,8 +20,8 @@ func TestAdmin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`)
-	s.json("GET", "/nowhere", "")
+	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t"}`)
+	s.JSON("GET", "/nowhere", "")
 	admin := httptest.NewServer(s.server.AdminHandler(reg))
 	defer admin.Close()
 	get := func(path string) (int, string) {

@@ -43,15 +43,15 @@ func rawCommit(key, token, body string) []byte {
 // TestRawBatch: each item has the answer that it would have by itself.
 func TestRawBatch(t *testing.T) {
 	s := newSite(t, siteOptions{})
-	a := s.do("POST", api.PathBatch, api.ContentTypeRaw, string(rawBatch(
+	a := s.Do("POST", api.PathBatch, api.ContentTypeRaw, string(rawBatch(
 		rawReserve("k", "t1"), rawReserve("k", "t2"), rawCommit("k", "t1", "done"), rawReserve("k", "t2"), rawReserve("other", ""),
 		rawItem(api.OpRelease, (&api.ReleaseRequest{Key: "k", Token: "t2"}).AppendRaw(nil)),
 		rawItem(77, nil), rawItem(api.OpRenew, []byte("?")),
 	)))
-	if a.status != 200 || a.header.Get("content-type") != api.ContentTypeRaw {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a.Status != 200 || a.Header.Get("content-type") != api.ContentTypeRaw {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
-	answers, err := api.ViewRawAnswers(nil, []byte(a.body))
+	answers, err := api.ViewRawAnswers(nil, []byte(a.Body))
 	if err != nil || len(answers) != 8 {
 		t.Fatalf("%d answers, %v", len(answers), err)
 	}
@@ -292,11 +292,11 @@ func (broken) Update(context.Context, func(store.Tx) error) error { return error
 func TestFailuresNameTheRequest(t *testing.T) {
 	s := newSite(t, siteOptions{store: broken{mem.New(mem.Options{})}})
 	body := `{"items":[{"op":"reserve","key":"a","token":"t","headers":[["traceparent","00-aa"],["x-request-id","item"]]},{"op":"reserve","key":"b","token":"t"}]}`
-	if a := s.do("POST", api.PathBatch, "", body, "x-request-id", "batch"); a.status != 200 || strings.Count(a.body, `"status":500`) != 2 {
-		t.Errorf("%d %s", a.status, a.body)
+	if a := s.Do("POST", api.PathBatch, "", body, "x-request-id", "batch"); a.Status != 200 || strings.Count(a.Body, `"status":500`) != 2 {
+		t.Errorf("%d %s", a.Status, a.Body)
 	}
-	if a := s.do("POST", api.PathReserve, "", `{"key":"a","token":"t"}`, "traceparent", "00-bb"); a.status != 500 {
-		t.Errorf("%d %s", a.status, a.body)
+	if a := s.Do("POST", api.PathReserve, "", `{"key":"a","token":"t"}`, "traceparent", "00-bb"); a.Status != 500 {
+		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	for _, want := range []string{"error=broken x-request-id=item traceparent=00-aa", "error=broken x-request-id=batch\n", "error=broken traceparent=00-bb"} {
 		if !strings.Contains(s.log.String(), want) {

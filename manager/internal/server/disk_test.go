@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 	"github.com/oncegate/oncegate/manager/internal/wal/faultfs"
@@ -31,39 +32,39 @@ func siteOnDisk(t *testing.T, fs *faultfs.FS) *site {
 func TestFullDisk(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := siteOnDisk(t, fs)
-	s.json("POST", api.PathReserve, `{"key":"done","token":"t"}`)
-	s.json("POST", api.PathCommit, `{"key":"done","token":"t","result":{"status":201,"body":"aGk="}}`)
-	s.json("POST", api.PathReserve, `{"key":"open","token":"t"}`)
+	s.JSON("POST", api.PathReserve, `{"key":"done","token":"t"}`)
+	s.JSON("POST", api.PathCommit, `{"key":"done","token":"t","result":{"status":201,"body":"aGk="}}`)
+	s.JSON("POST", api.PathReserve, `{"key":"open","token":"t"}`)
 	fs.SetCapacity(40 << 10)
-	var a answered
+	var a httpdtest.Answer
 	for i := range 10_000 {
-		if a = s.json("POST", api.PathReserve, fmt.Sprintf(`{"key":"k%d","token":"t"}`, i)); a.status != 201 {
+		if a = s.JSON("POST", api.PathReserve, fmt.Sprintf(`{"key":"k%d","token":"t"}`, i)); a.Status != 201 {
 			break
 		}
 	}
-	if a.status != 503 || !strings.Contains(a.body, `"code":"insufficient-storage"`) || a.header.Get("retry-after") != "5" {
-		t.Fatalf("a reserve on a full disk: %d %v %s", a.status, a.header, a.body)
+	if a.Status != 503 || !strings.Contains(a.Body, `"code":"insufficient-storage"`) || a.Header.Get("retry-after") != "5" {
+		t.Fatalf("a reserve on a full disk: %d %v %s", a.Status, a.Header, a.Body)
 	}
-	if a := s.json("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`); a.status != 503 {
-		t.Errorf("a commit on a full disk: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`); a.Status != 503 {
+		t.Errorf("a commit on a full disk: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("POST", api.PathReserve, `{"key":"done","token":"u"}`); a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
-		t.Errorf("a replay on a full disk: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathReserve, `{"key":"done","token":"u"}`); a.Status != 200 || !strings.Contains(a.Body, `"body":"aGk="`) {
+		t.Errorf("a replay on a full disk: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("POST", api.PathReserve, `{"key":"open","token":"u"}`); a.status != 202 {
-		t.Errorf("a duplicate on a full disk: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathReserve, `{"key":"open","token":"u"}`); a.Status != 202 {
+		t.Errorf("a duplicate on a full disk: %d %s", a.Status, a.Body)
 	}
 	for _, path := range []string{"/v1/ledger/entries/done", "/v1/ledger/entries", "/v1/ledger/stats", "/readyz"} {
-		if a := s.json("GET", path, ""); a.status != 200 {
-			t.Errorf("%s on a full disk: %d %s", path, a.status, a.body)
+		if a := s.JSON("GET", path, ""); a.Status != 200 {
+			t.Errorf("%s on a full disk: %d %s", path, a.Status, a.Body)
 		}
 	}
 	fs.SetCapacity(0)
-	s.eventually("the commit is accepted", func() bool {
-		return s.json("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`).status == 200
+	s.Eventually("the commit is accepted", func() bool {
+		return s.JSON("POST", api.PathCommit, `{"key":"open","token":"t","result":{"status":201}}`).Status == 200
 	})
-	if a := s.json("POST", api.PathReserve, `{"key":"new","token":"t"}`); a.status != 201 {
-		t.Errorf("with space again: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathReserve, `{"key":"new","token":"t"}`); a.Status != 201 {
+		t.Errorf("with space again: %d %s", a.Status, a.Body)
 	}
 }
 
@@ -72,7 +73,7 @@ func TestFullDisk(t *testing.T) {
 func TestFailedSyncAnswersNobody(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := siteOnDisk(t, fs)
-	s.json("POST", api.PathReserve, `{"key":"k","token":"t"}`)
+	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t"}`)
 	fs.SetHook(func(op faultfs.Op) error {
 		if op.Kind == faultfs.Sync {
 			return syscall.EIO
@@ -81,14 +82,14 @@ func TestFailedSyncAnswersNobody(t *testing.T) {
 	})
 	commit := `{"key":"k","token":"t","result":{"status":201}}`
 	for range 2 {
-		if a := s.json("POST", api.PathCommit, commit); a.status != 503 || !strings.Contains(a.body, `"code":"unavailable"`) {
-			t.Errorf("commit: %d %s", a.status, a.body)
+		if a := s.JSON("POST", api.PathCommit, commit); a.Status != 503 || !strings.Contains(a.Body, `"code":"unavailable"`) {
+			t.Errorf("commit: %d %s", a.Status, a.Body)
 		}
 	}
-	if a := s.json("POST", api.PathReserve, `{"key":"k","token":"u"}`); a.status != 503 {
-		t.Errorf("a duplicate: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathReserve, `{"key":"k","token":"u"}`); a.Status != 503 {
+		t.Errorf("a duplicate: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("GET", "/v1/ledger/entries/k", ""); a.status != 503 {
-		t.Errorf("a look: %d %s", a.status, a.body)
+	if a := s.JSON("GET", "/v1/ledger/entries/k", ""); a.Status != 503 {
+		t.Errorf("a look: %d %s", a.Status, a.Body)
 	}
 }

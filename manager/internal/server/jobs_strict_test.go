@@ -95,10 +95,10 @@ func TestJobRequestsAreReadStrictly(t *testing.T) {
 	for _, path := range []string{"/v1/jobs/nobody/cancel", "/v1/jobs/nobody/retry"} {
 		j.wantCode(404, api.CodeNotFound, "POST", path, "{}")
 	}
-	if a := j.do("POST", "/v1/jobs", "text/plain", `{"function":"f"}`); a.status != 415 {
+	if a := j.Do("POST", "/v1/jobs", "text/plain", `{"function":"f"}`); a.Status != 415 {
 		t.Errorf("text/plain: %+v", a)
 	}
-	if a := j.do("POST", "/v1/jobs", api.ContentTypeRaw, `x`); a.status != 415 {
+	if a := j.Do("POST", "/v1/jobs", api.ContentTypeRaw, `x`); a.Status != 415 {
 		t.Errorf("raw: %+v", a)
 	}
 	if d := j.depth(); d != (jobs.Depth{Active: 1}) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
@@ -20,12 +21,12 @@ import (
 
 func TestKeyedSubmission(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
-	post := func(key, body string, more ...string) answered {
+	post := func(key, body string, more ...string) httpdtest.Answer {
 		t.Helper()
-		return j.do("POST", "/v1/jobs", "application/json", body, append(more, "idempotency-key", key)...)
+		return j.Do("POST", "/v1/jobs", "application/json", body, append(more, "idempotency-key", key)...)
 	}
 	first := post("k", `{"function":"f","payload":{"a": 1},"id":"one"}`)
-	if first.status != 202 || first.header.Get(api.HeaderReplayed) != "" {
+	if first.Status != 202 || first.Header.Get(api.HeaderReplayed) != "" {
 		t.Fatalf("first: %+v", first)
 	}
 	for _, body := range []string{
@@ -34,13 +35,13 @@ func TestKeyedSubmission(t *testing.T) {
 		`{"id":null,"payload":{"a":1},"function":"f"}`,
 	} {
 		again := post(`"k"`, body) // quoted is the same key
-		if again.status != 202 || again.body != first.body || again.header.Get(api.HeaderReplayed) != "true" ||
-			again.header.Get("content-type") != api.ContentTypeJSON {
+		if again.Status != 202 || again.Body != first.Body || again.Header.Get(api.HeaderReplayed) != "true" ||
+			again.Header.Get("content-type") != api.ContentTypeJSON {
 			t.Errorf("retry with %s: %+v", body, again)
 		}
 	}
 	j.wantCode(422, api.CodeFingerprintMismatch, "POST", "/v1/jobs", `{"function":"f","payload":{"a":2}}`, "idempotency-key", "k")
-	if a := post("k", `{"function":"f","payload":{"a":1}}`, "authorization", "Bearer other"); a.status != 202 || a.body == first.body {
+	if a := post("k", `{"function":"f","payload":{"a":1}}`, "authorization", "Bearer other"); a.Status != 202 || a.Body == first.Body {
 		t.Errorf("another caller's submission: %+v", a)
 	}
 	if d := j.depth(); d.Queued != 2 {
@@ -55,16 +56,16 @@ func TestKeyedSubmission(t *testing.T) {
 	refused := post("r", `{"function":"f","key":"held"}`)
 	j.call(200, "POST", "/v1/jobs/holder/cancel", "")
 	still := post("r", `{"function":"f","key":"held"}`)
-	if refused.status != 409 || still.body != refused.body || still.header.Get(api.HeaderReplayed) != "true" ||
-		still.header.Get("content-type") != api.ContentTypeProblem {
+	if refused.Status != 409 || still.Body != refused.Body || still.Header.Get(api.HeaderReplayed) != "true" ||
+		still.Header.Get("content-type") != api.ContentTypeProblem {
 		t.Errorf("refused: %+v, then %+v", refused, still)
 	}
-	if a := post("r2", `{"function":"f","key":"held"}`); a.status != 202 {
+	if a := post("r2", `{"function":"f","key":"held"}`); a.Status != 202 {
 		t.Errorf("a new attempt: %+v", a)
 	}
 	// What is malformed never reaches the ledger, so it can be corrected.
 	j.wantCode(400, api.CodeInvalidRequest, "POST", "/v1/jobs", `{"function":""}`, "idempotency-key", "m")
-	if a := post("m", `{"function":"f"}`); a.status != 202 {
+	if a := post("m", `{"function":"f"}`); a.Status != 202 {
 		t.Errorf("corrected: %+v", a)
 	}
 	// A key that is none never passes for no key: the caller counts on it.
@@ -72,12 +73,12 @@ func TestKeyedSubmission(t *testing.T) {
 	for _, bad := range []string{strings.Repeat("x", 256), `"open`, `"a"b"`, `"a\x"`, `""`, "a b", "", " "} {
 		j.wantCode(400, api.CodeInvalidKey, "POST", "/v1/jobs", `{"function":"f"}`, "idempotency-key", bad)
 	}
-	req, err := http.NewRequestWithContext(t.Context(), "POST", j.base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
+	req, err := http.NewRequestWithContext(t.Context(), "POST", j.Base+"/v1/jobs", strings.NewReader(`{"function":"f"}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header["Idempotency-Key"] = []string{"one", "two"}
-	resp, err := j.client.Do(req)
+	resp, err := j.Client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,15 +100,15 @@ func TestKeyedSubmissionsAtOnce(t *testing.T) {
 		for i := range 64 {
 			wg.Go(func() {
 				body := fmt.Sprintf(`{"function":"f","payload":%d,"id":"r%d-%d"}`, round, round, i)
-				a, err := j.try(t.Context(), "POST", "/v1/jobs", "application/json", body, "idempotency-key", fmt.Sprint("k", round))
-				if err != nil || a.status != 202 {
+				a, err := j.Try(t.Context(), "POST", "/v1/jobs", "application/json", body, "idempotency-key", fmt.Sprint("k", round))
+				if err != nil || a.Status != 202 {
 					t.Errorf("submission: %+v, %v", a, err)
 					return
 				}
-				if a.header.Get(api.HeaderReplayed) == "" {
+				if a.Header.Get(api.HeaderReplayed) == "" {
 					fresh.Add(1)
 				}
-				bodies.Store(a.body, true)
+				bodies.Store(a.Body, true)
 			})
 		}
 		wg.Wait()
@@ -161,10 +162,10 @@ func TestAnswersToLargeSubmissions(t *testing.T) {
 	}
 	// The ledger keeps less than what would be echoed: the answer is brief, for
 	// the first and for every other.
-	first := j.do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
-	again := j.do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
-	if first.status != 202 || again.body != first.body || strings.Contains(first.body, `"payload"`) {
-		t.Errorf("first %d %.100s, again %d %.100s", first.status, first.body, again.status, again.body)
+	first := j.Do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
+	again := j.Do("POST", "/v1/jobs", "application/json", payload(50<<10), "idempotency-key", "k")
+	if first.Status != 202 || again.Body != first.Body || strings.Contains(first.Body, `"payload"`) {
+		t.Errorf("first %d %.100s, again %d %.100s", first.Status, first.Body, again.Status, again.Body)
 	}
 	j.wantCode(413, api.CodeTooLarge, "POST", "/v1/jobs", payload(jobs.MaxPayloadBytes+1))
 }

@@ -69,13 +69,13 @@ func newJobSite(t *testing.T, lo ledger.Options) *jobSite {
 // call sends JSON, expects a status and returns the answer.
 func (j *jobSite) call(want int, method, path, body string, header ...string) map[string]any {
 	j.t.Helper()
-	a := j.do(method, path, "application/json", body, header...)
-	if a.status != want {
-		j.t.Fatalf("%s %s %.200s: got %d, want %d: %.400s", method, path, body, a.status, want, a.body)
+	a := j.Do(method, path, "application/json", body, header...)
+	if a.Status != want {
+		j.t.Fatalf("%s %s %.200s: got %d, want %d: %.400s", method, path, body, a.Status, want, a.Body)
 	}
 	var m map[string]any
-	if err := json.Unmarshal([]byte(a.body), &m); err != nil {
-		j.t.Fatalf("%s %s: %v: %.400s", method, path, err, a.body)
+	if err := json.Unmarshal([]byte(a.Body), &m); err != nil {
+		j.t.Fatalf("%s %s: %v: %.400s", method, path, err, a.Body)
 	}
 	return m
 }
@@ -220,7 +220,7 @@ func TestClaimWaitsOverHTTP(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	waiting := func(n int64) {
 		t.Helper()
-		j.eventually(fmt.Sprint(n, " calls wait"), func() bool { return j.queue.Counters().Waiting == n })
+		j.Eventually(fmt.Sprint(n, " calls wait"), func() bool { return j.queue.Counters().Waiting == n })
 	}
 	got := make(chan map[string]any, 1)
 	go func() {
@@ -242,7 +242,7 @@ func TestClaimWaitsOverHTTP(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	go func() {
-		_, err := j.try(ctx, "POST", "/v1/jobs/claim", "application/json", `{"worker":"w","wait_ms":300000}`)
+		_, err := j.Try(ctx, "POST", "/v1/jobs/claim", "application/json", `{"worker":"w","wait_ms":300000}`)
 		left <- err
 	}()
 	waiting(1)
@@ -287,7 +287,7 @@ func TestClaimOfAClientThatLeftIsUndone(t *testing.T) {
 		j.server.Do(ctx, &httpd.Direct{Method: "POST", Path: "/v1/jobs/claim", Body: []byte(`{"worker":"w","wait_ms":300000}`)}, &w)
 		answered <- w
 	}()
-	j.eventually("the claim waits", func() bool { return j.queue.Counters().Waiting == 1 })
+	j.Eventually("the claim waits", func() bool { return j.queue.Counters().Waiting == 1 })
 	ctx.gone.Store(true)
 	j.call(202, "POST", "/v1/jobs", `{"function":"f","id":"a"}`)
 	if w := <-answered; string(w.Body) != `{"jobs":[]}` {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
@@ -106,15 +107,15 @@ func TestConversation(t *testing.T) {
 	}
 	s := newSite(t, siteOptions{ledger: ledger.Options{MaxResultBytes: 2000}})
 	for i, step := range steps {
-		a := s.json(step.method, step.path, step.body)
-		if a.status != step.status || !strings.Contains(a.body, step.want) || a.header.Get("retry-after") != step.retry {
+		a := s.JSON(step.method, step.path, step.body)
+		if a.Status != step.status || !strings.Contains(a.Body, step.want) || a.Header.Get("retry-after") != step.retry {
 			t.Errorf("%d: %s %s %s\n got %d, retry-after %q, %s\nwant %d, retry-after %q, %s", i, step.method, step.path, step.body,
-				a.status, a.header.Get("retry-after"), a.body, step.status, step.retry, step.want)
+				a.Status, a.Header.Get("retry-after"), a.Body, step.status, step.retry, step.want)
 		}
-		if !json.Valid([]byte(a.body)) {
-			t.Errorf("%d: not JSON: %s", i, a.body)
+		if !json.Valid([]byte(a.Body)) {
+			t.Errorf("%d: not JSON: %s", i, a.Body)
 		}
-		if a.status == 405 && a.header.Get("allow") == "" {
+		if a.Status == 405 && a.Header.Get("allow") == "" {
 			t.Errorf("%d: 405 without allow", i)
 		}
 	}
@@ -157,8 +158,8 @@ func TestRawForm(t *testing.T) {
 	bad := api.FinishRequest{Key: "k", Token: "t1", Result: api.Result{Status: 200, Headers: []api.Header{{Name: "a", Value: "x\ny"}}}}
 	for _, path := range []string{api.PathReserve, api.PathCommit, api.PathReject, api.PathRelease, api.PathRenew, api.PathUnknown} {
 		for _, body := range []string{"", "\x01", "\x02R", "garbage", string(bad.AppendRaw(nil))} {
-			if a := s.do("POST", path, api.ContentTypeRaw, body); a.status != 400 {
-				t.Errorf("%s %q: %d %s", path, body, a.status, a.body)
+			if a := s.Do("POST", path, api.ContentTypeRaw, body); a.Status != 400 {
+				t.Errorf("%s %q: %d %s", path, body, a.Status, a.Body)
 			}
 		}
 	}
@@ -171,63 +172,63 @@ func TestContentTypes(t *testing.T) {
 		"text/plain": 415, "application/jsonp": 415,
 	} {
 		body := `{"key":"k` + strconv.Itoa(len(contentType)) + `","token":"t"}`
-		a := s.do("POST", api.PathReserve, contentType, body)
-		if a.status != want {
-			t.Errorf("%q: %d %s", contentType, a.status, a.body)
+		a := s.Do("POST", api.PathReserve, contentType, body)
+		if a.Status != want {
+			t.Errorf("%q: %d %s", contentType, a.Status, a.Body)
 		}
-		if strings.Contains(contentType, "form") && !strings.Contains(a.body, "curl: -H 'content-type: application/json'") {
-			t.Errorf("a form is refused without help: %s", a.body)
+		if strings.Contains(contentType, "form") && !strings.Contains(a.Body, "curl: -H 'content-type: application/json'") {
+			t.Errorf("a form is refused without help: %s", a.Body)
 		}
 	}
-	a := s.do("POST", api.PathReserve, api.ContentTypeRaw+"; v=1", string((&api.ReserveRequest{Key: "r", Token: "t"}).AppendRaw(nil)))
-	if a.status != 201 {
-		t.Errorf("raw with a parameter: %d", a.status)
+	a := s.Do("POST", api.PathReserve, api.ContentTypeRaw+"; v=1", string((&api.ReserveRequest{Key: "r", Token: "t"}).AppendRaw(nil)))
+	if a.Status != 201 {
+		t.Errorf("raw with a parameter: %d", a.Status)
 	}
 }
 
 func TestLongPoll(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{WorkTimeout: time.Second, WriteTimeout: time.Second}}})
-	s.json("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
-	done := make(chan answered, 1)
+	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
+	done := make(chan httpdtest.Answer, 1)
 	go func() {
-		a, err := s.try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`)
+		a, err := s.Try(t.Context(), "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":30000}`)
 		if err != nil {
 			t.Error(err)
 		}
 		done <- a
 	}()
-	s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
+	s.Eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
 	if busy, held := s.load(); busy != 0 || held != 1 {
 		t.Errorf("%v at work, %v held", busy, held)
 	}
-	s.json("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
-	if a := <-done; a.status != 200 || !strings.Contains(a.body, `"body":"aGk="`) {
-		t.Errorf("%d %s", a.status, a.body)
+	s.JSON("POST", api.PathCommit, `{"key":"k","token":"t1","result":{"status":200,"body":"aGk="}}`)
+	if a := <-done; a.Status != 200 || !strings.Contains(a.Body, `"body":"aGk="`) {
+		t.Errorf("%d %s", a.Status, a.Body)
 	}
 	// The connection that waited serves further requests.
 	for range 3 {
-		if a := s.json("GET", "/healthz", ""); a.status != 200 {
-			t.Errorf("%d", a.status)
+		if a := s.JSON("GET", "/healthz", ""); a.Status != 200 {
+			t.Errorf("%d", a.Status)
 		}
 	}
 }
 
 func TestClientLeavesLongPoll(t *testing.T) {
 	s := newSite(t, siteOptions{ledger: ledger.Options{MaxWait: time.Hour}})
-	s.json("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
+	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t1","pending_ttl_ms":3600000}`)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		if _, err := s.try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":3600000}`); err == nil {
+		if _, err := s.Try(ctx, "POST", api.PathReserve, "", `{"key":"k","token":"t2","wait_ms":3600000}`); err == nil {
 			t.Error("answered a client that left")
 		}
 	}()
-	s.eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
+	s.Eventually("the second reserve waits", func() bool { return s.waiters() == 1 })
 	cancel()
 	<-gone
-	s.eventually("the wait ends with its client", func() bool { return s.waiters() == 0 })
-	s.eventually("nothing is held", func() bool {
+	s.Eventually("the wait ends with its client", func() bool { return s.waiters() == 0 })
+	s.Eventually("nothing is held", func() bool {
 		busy, held := s.load()
 		return busy == 0 && held == 0
 	})
@@ -236,9 +237,9 @@ func TestClientLeavesLongPoll(t *testing.T) {
 func TestDeletionIsAudited(t *testing.T) {
 	var audited []Intervention
 	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
-	s.json("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t1"}`)
-	s.json("DELETE", "/v1/ledger/entries/none?scope=s", "")
-	s.json("DELETE", "/v1/ledger/entries/k?scope=s", "")
+	s.JSON("POST", api.PathReserve, `{"key":"k","scope":"s","token":"t1"}`)
+	s.JSON("DELETE", "/v1/ledger/entries/none?scope=s", "")
+	s.JSON("DELETE", "/v1/ledger/entries/k?scope=s", "")
 	if len(audited) != 1 || audited[0].Key != "k" || audited[0].Scope != "s" || audited[0].State != api.StatePending ||
 		!strings.HasPrefix(audited[0].Remote, "127.0.0.1:") {
 		t.Errorf("%+v", audited)
@@ -249,10 +250,10 @@ func TestResolve(t *testing.T) {
 	var audited []Intervention
 	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
 	for _, key := range []string{"a", "b", "c", "d/e"} {
-		s.json("POST", api.PathReserve, `{"key":"`+key+`","scope":"s","token":"t1"}`)
-		s.json("POST", api.PathUnknown, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+		s.JSON("POST", api.PathReserve, `{"key":"`+key+`","scope":"s","token":"t1"}`)
+		s.JSON("POST", api.PathUnknown, `{"key":"`+key+`","scope":"s","token":"t1"}`)
 	}
-	s.json("POST", api.PathReserve, `{"key":"pending","scope":"s","token":"t1"}`)
+	s.JSON("POST", api.PathReserve, `{"key":"pending","scope":"s","token":"t1"}`)
 	const entries, reserve = "/v1/ledger/entries/", `{"key":"%","scope":"s","token":"t2"}`
 	for _, c := range []struct {
 		key, body string
@@ -278,8 +279,8 @@ func TestResolve(t *testing.T) {
 		{"c", `{"as":"committed","status":204,"body":""}`, 200, `"expires_in_ms":300000,"status":204,"body_bytes":0}`},
 		{"d%2Fe", `{"as":"released"}`, 200, `"state":"released"`},
 	} {
-		if a := s.json("POST", entries+c.key+"/resolve?scope=s", c.body); a.status != c.status || !strings.Contains(a.body, c.want) {
-			t.Errorf("%s %s: %d %s, want %d %s", c.key, c.body, a.status, a.body, c.status, c.want)
+		if a := s.JSON("POST", entries+c.key+"/resolve?scope=s", c.body); a.Status != c.status || !strings.Contains(a.Body, c.want) {
+			t.Errorf("%s %s: %d %s, want %d %s", c.key, c.body, a.Status, a.Body, c.status, c.want)
 		}
 	}
 	for key, want := range map[string]string{
@@ -288,31 +289,31 @@ func TestResolve(t *testing.T) {
 		"c":   `"result":{"status":204,"headers":[],"body":""}`,
 		"d/e": `"state":"reserved"`,
 	} {
-		if a := s.json("POST", api.PathReserve, strings.Replace(reserve, "%", key, 1)); !strings.Contains(a.body, want) {
-			t.Errorf("%s: %d %s", key, a.status, a.body)
+		if a := s.JSON("POST", api.PathReserve, strings.Replace(reserve, "%", key, 1)); !strings.Contains(a.Body, want) {
+			t.Errorf("%s: %d %s", key, a.Status, a.Body)
 		}
 	}
 	if len(audited) != 4 || audited[3].Key != "d/e" || audited[3].State != api.StateUnknown || audited[3].As != api.StateReleased {
 		t.Errorf("%+v", audited)
 	}
-	if a := s.do("POST", entries+"a/resolve?scope=s", api.ContentTypeRaw, "x"); a.status != 415 {
-		t.Errorf("the raw form: %d %s", a.status, a.body)
+	if a := s.Do("POST", entries+"a/resolve?scope=s", api.ContentTypeRaw, "x"); a.Status != 415 {
+		t.Errorf("the raw form: %d %s", a.Status, a.Body)
 	}
 }
 
 func TestListingPages(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for i := range 25 {
-		s.json("POST", api.PathReserve, `{"key":"k`+strconv.Itoa(i)+`","token":"t"}`)
+		s.JSON("POST", api.PathReserve, `{"key":"k`+strconv.Itoa(i)+`","token":"t"}`)
 	}
 	seen := make(map[string]bool)
 	for cursor, pages := "", 0; ; pages++ {
-		a := s.json("GET", "/v1/ledger/entries?limit=10&cursor="+cursor, "")
+		a := s.JSON("GET", "/v1/ledger/entries?limit=10&cursor="+cursor, "")
 		var page struct {
 			Entries []struct{ Key string }
 			Cursor  string
 		}
-		if err := json.Unmarshal([]byte(a.body), &page); err != nil {
+		if err := json.Unmarshal([]byte(a.Body), &page); err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range page.Entries {

@@ -38,13 +38,13 @@ func newLogSiteWith(t *testing.T, o httpd.Options, audit func(LogRemoval)) *site
 // say is a call and its answer: the status, then the body or the code of the problem.
 func (s *site) say(method, path, body string, header ...string) string {
 	s.t.Helper()
-	a := s.do(method, path, "application/json", body, header...)
+	a := s.Do(method, path, "application/json", body, header...)
 	var p struct{ Code, Detail string }
-	if a.status >= 400 {
-		_ = json.Unmarshal([]byte(a.body), &p)
-		return fmt.Sprint(a.status, " ", p.Code, ": ", p.Detail)
+	if a.Status >= 400 {
+		_ = json.Unmarshal([]byte(a.Body), &p)
+		return fmt.Sprint(a.Status, " ", p.Code, ": ", p.Detail)
 	}
-	return fmt.Sprint(a.status, " ", a.body)
+	return fmt.Sprint(a.Status, " ", a.Body)
 }
 
 func (s *site) want(want, method, path, body string, header ...string) {
@@ -191,7 +191,7 @@ func TestReaderIsWokenByAnAppend(t *testing.T) {
 	s.want("201 ...", "PUT", "/v1/logs/l", "")
 	got := make(chan string, 1)
 	go func() { got <- s.say("GET", "/v1/logs/l/entries?wait_ms=60000", "") }()
-	s.eventually("a reader is held", func() bool { _, held := s.load(); return held == 1 })
+	s.Eventually("a reader is held", func() bool { _, held := s.load(); return held == 1 })
 	s.want("201 ...", "POST", "/v1/logs/l/entries", `{"payload":"","id":"a"}`)
 	select {
 	case page := <-got:

@@ -48,8 +48,8 @@ func TestReferenceStartsAManager(t *testing.T) {
 		t.Fatalf("%d calls", len(calls))
 	}
 	for i, c := range calls {
-		if a := s.json("POST", c[2], c[1]); a.status != want[i].status || !strings.Contains(a.body, `{"state":"`+want[i].state+`"`) {
-			t.Errorf("%s: %d %s", c[0], a.status, a.body)
+		if a := s.JSON("POST", c[2], c[1]); a.Status != want[i].status || !strings.Contains(a.Body, `{"state":"`+want[i].state+`"`) {
+			t.Errorf("%s: %d %s", c[0], a.Status, a.Body)
 		}
 	}
 }

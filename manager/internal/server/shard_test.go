@@ -38,11 +38,11 @@ func TestWrongShard(t *testing.T) {
 		{"DELETE", "/v1/ledger/entries/k", ""},
 	} {
 		for _, meant := range []string{"B", "a", ""} {
-			a := s.do(call.method, call.path, "application/json", call.body, api.HeaderShard, meant)
-			if a.status != 421 || !strings.Contains(a.body, `"code":"wrong-shard"`) || !strings.Contains(a.body, `shard \"A\", and the call means \"`+meant+`\"`) {
-				t.Errorf("%s %s for %q: %d %s", call.method, call.path, meant, a.status, a.body)
+			a := s.Do(call.method, call.path, "application/json", call.body, api.HeaderShard, meant)
+			if a.Status != 421 || !strings.Contains(a.Body, `"code":"wrong-shard"`) || !strings.Contains(a.Body, `shard \"A\", and the call means \"`+meant+`\"`) {
+				t.Errorf("%s %s for %q: %d %s", call.method, call.path, meant, a.Status, a.Body)
 			}
-			if got := a.header.Get(api.HeaderShard); got != "A" {
+			if got := a.Header.Get(api.HeaderShard); got != "A" {
 				t.Errorf("%s %s: answered by %q", call.method, call.path, got)
 			}
 		}
@@ -59,12 +59,12 @@ func TestWrongShard(t *testing.T) {
 	if n := strings.Count(s.log.String(), "ALARM: a call means another shard"); n != 1 {
 		t.Errorf("told %d times:\n%s", n, s.log)
 	}
-	if a := s.do("GET", "/healthz", "", "", api.HeaderShard, "B"); a.status != 200 {
-		t.Errorf("health: %d", a.status)
+	if a := s.Do("GET", "/healthz", "", "", api.HeaderShard, "B"); a.Status != 200 {
+		t.Errorf("health: %d", a.Status)
 	}
 	for _, header := range [][]string{{api.HeaderShard, "A"}, nil} {
-		if a := s.do("POST", api.PathReserve, "application/json", reserve, header...); a.status != 201 || a.header.Get(api.HeaderShard) != "A" {
-			t.Errorf("%v: %d %s %v", header, a.status, a.body, a.header)
+		if a := s.Do("POST", api.PathReserve, "application/json", reserve, header...); a.Status != 201 || a.Header.Get(api.HeaderShard) != "A" {
+			t.Errorf("%v: %d %s %v", header, a.Status, a.Body, a.Header)
 		}
 	}
 }
@@ -73,9 +73,9 @@ func TestWrongShard(t *testing.T) {
 func TestAnyShard(t *testing.T) {
 	s := shardSite(t, shard.Want{})
 	for _, meant := range []string{"A", "B"} {
-		a := s.do("POST", api.PathReserve, "application/json", `{"key":"k","token":"t"}`, api.HeaderShard, meant)
-		if a.status != 201 || a.header.Get(api.HeaderShard) != "" {
-			t.Errorf("%s: %d %s %v", meant, a.status, a.body, a.header)
+		a := s.Do("POST", api.PathReserve, "application/json", `{"key":"k","token":"t"}`, api.HeaderShard, meant)
+		if a.Status != 201 || a.Header.Get(api.HeaderShard) != "" {
+			t.Errorf("%s: %d %s %v", meant, a.Status, a.Body, a.Header)
 		}
 	}
 }
@@ -88,22 +88,22 @@ func TestKeyMoved(t *testing.T) {
 		key += "k"
 	}
 	reserve := `{"key":"` + key + `","token":"t"}`
-	a := s.json("POST", api.PathReserve, reserve)
-	if a.status != 421 || !strings.Contains(a.body, `"code":"key-moved"`) || !strings.Contains(a.body, `the shard \"B\" owns this key`) {
-		t.Errorf("reserve: %d %s", a.status, a.body)
+	a := s.JSON("POST", api.PathReserve, reserve)
+	if a.Status != 421 || !strings.Contains(a.Body, `"code":"key-moved"`) || !strings.Contains(a.Body, `the shard \"B\" owns this key`) {
+		t.Errorf("reserve: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("POST", api.PathRelease, reserve); a.status != 200 {
-		t.Errorf("release: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathRelease, reserve); a.Status != 200 {
+		t.Errorf("release: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("POST", api.PathCommit, `{"key":"`+key+`","token":"t","result":{"status":201}}`); a.status != 200 {
-		t.Errorf("late commit: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathCommit, `{"key":"`+key+`","token":"t","result":{"status":201}}`); a.Status != 200 {
+		t.Errorf("late commit: %d %s", a.Status, a.Body)
 	}
-	if a := s.json("POST", api.PathReserve, reserve); a.status != 200 {
-		t.Errorf("replay: %d %s", a.status, a.body)
+	if a := s.JSON("POST", api.PathReserve, reserve); a.Status != 200 {
+		t.Errorf("replay: %d %s", a.Status, a.Body)
 	}
-	a = s.do("GET", "/v1/ledger/stats", "", "")
-	if !strings.HasPrefix(a.body, `{"ledger_id":"`) || !strings.Contains(a.body, `","shard":"A","shards":["A","B"],"shards_version":1,"entries":{`) ||
-		!strings.Contains(a.body, `"moved":1`) {
-		t.Errorf("stats: %s", a.body)
+	a = s.Do("GET", "/v1/ledger/stats", "", "")
+	if !strings.HasPrefix(a.Body, `{"ledger_id":"`) || !strings.Contains(a.Body, `","shard":"A","shards":["A","B"],"shards_version":1,"entries":{`) ||
+		!strings.Contains(a.Body, `"moved":1`) {
+		t.Errorf("stats: %s", a.Body)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -51,8 +52,8 @@ func TestUnreadableRoutes(t *testing.T) {
 	var audited []Removal
 	s := newSite(t, siteOptions{store: st, server: Options{Options: httpd.Options{Auth: auth}, Unreadable: tracker}, routes: append(
 		UnreadableRoutes(st, l, q, tracker, func(r Removal) { audited = append(audited, r) }), JobRoutes(st, l, q)...)})
-	as := func(token, method, target, body string) answered {
-		return s.do(method, target, "application/json", body, "authorization", "Bearer "+token)
+	as := func(token, method, target, body string) httpdtest.Answer {
+		return s.Do(method, target, "application/json", body, "authorization", "Bearer "+token)
 	}
 	list := func() map[string]string {
 		t.Helper()
@@ -64,8 +65,8 @@ func TestUnreadableRoutes(t *testing.T) {
 				Records []struct{ Collection, ID, Key, Reason string }
 				Cursor  string
 			}
-			if err := json.Unmarshal([]byte(a.body), &page); err != nil || a.status != 200 {
-				t.Fatalf("%d %s: %v", a.status, a.body, err)
+			if err := json.Unmarshal([]byte(a.Body), &page); err != nil || a.Status != 200 {
+				t.Fatalf("%d %s: %v", a.Status, a.Body, err)
 			}
 			for _, r := range page.Records {
 				key, err := base64.RawURLEncoding.DecodeString(r.ID)
@@ -81,8 +82,8 @@ func TestUnreadableRoutes(t *testing.T) {
 	if found := list(); len(found) != 3 {
 		t.Errorf("found %q", found)
 	}
-	if a := as(gate, "POST", "/v1/functions/f/pause", ""); a.status != 500 || !strings.Contains(a.body, `"code":"record-unreadable"`) || !strings.Contains(a.body, "paused") {
-		t.Errorf("pause: %d %s", a.status, a.body)
+	if a := as(gate, "POST", "/v1/functions/f/pause", ""); a.Status != 500 || !strings.Contains(a.Body, `"code":"record-unreadable"`) || !strings.Contains(a.Body, "paused") {
+		t.Errorf("pause: %d %s", a.Status, a.Body)
 	}
 	found := list() // that one is known now
 	for _, want := range []string{"ledger 1:sbad", "jobs bad", "jobs " + odd, "job_control paused"} {
@@ -93,14 +94,14 @@ func TestUnreadableRoutes(t *testing.T) {
 	for target, status := range map[string]int{
 		"?limit=0": 400, "?limit=1001": 400, "?limit=x": 400, "?cursor=!": 400, "?cursor=" + base64.RawURLEncoding.EncodeToString([]byte{200}): 400, "?other=1": 400,
 	} {
-		if a := as(gate, "GET", "/v1/unreadable"+target, ""); a.status != status {
-			t.Errorf("%s: %d %s", target, a.status, a.body)
+		if a := as(gate, "GET", "/v1/unreadable"+target, ""); a.Status != status {
+			t.Errorf("%s: %d %s", target, a.Status, a.Body)
 		}
 	}
 	remove := func(token string, want int, c, id string) {
 		t.Helper()
-		if a := as(token, "DELETE", "/v1/unreadable/"+c+"/"+id, ""); a.status != want {
-			t.Errorf("delete %s %s: %d %s, want %d", c, id, a.status, a.body, want)
+		if a := as(token, "DELETE", "/v1/unreadable/"+c+"/"+id, ""); a.Status != want {
+			t.Errorf("delete %s %s: %d %s, want %d", c, id, a.Status, a.Body, want)
 		}
 	}
 	id := func(key string) string { return base64.RawURLEncoding.EncodeToString([]byte(key)) }
@@ -110,8 +111,8 @@ func TestUnreadableRoutes(t *testing.T) {
 	remove(admin, 400, "nowhere", id("bad"))
 	remove(admin, 400, "jobs", "!")
 	remove(admin, 400, "jobs", id(strings.Repeat("k", store.MaxKeyBytes+1)))
-	if a := as(gate, "POST", "/v1/jobs", `{"function":"f","id":"good"}`); a.status != 202 {
-		t.Fatalf("%d %s", a.status, a.body)
+	if a := as(gate, "POST", "/v1/jobs", `{"function":"f","id":"good"}`); a.Status != 202 {
+		t.Fatalf("%d %s", a.Status, a.Body)
 	}
 	remove(admin, 409, "jobs", id("good"))
 	if len(audited) != 0 {
@@ -130,8 +131,8 @@ func TestUnreadableRoutes(t *testing.T) {
 	if n, err := st.Len(t.Context(), "job_blobs", ""); n != 0 || err != nil {
 		t.Errorf("%d values of a deleted job are left, %v", n, err)
 	}
-	if a := as(gate, "POST", "/v1/ledger/reserve", `{"key":"bad","scope":"s","token":"t"}`); a.status != 201 {
-		t.Errorf("the key of a deleted entry: %d %s", a.status, a.body)
+	if a := as(gate, "POST", "/v1/ledger/reserve", `{"key":"bad","scope":"s","token":"t"}`); a.Status != 201 {
+		t.Errorf("the key of a deleted entry: %d %s", a.Status, a.Body)
 	}
 	if strings.Contains(s.log.String(), "request failed") {
 		t.Errorf("a record that cannot be read is logged with each call: %s", s.log)

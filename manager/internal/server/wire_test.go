@@ -99,7 +99,7 @@ func TestWire(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	var text strings.Builder
 	for _, request := range requests {
-		c := s.dial()
+		c := s.Dial()
 		if _, err := io.WriteString(c, request); err != nil {
 			t.Fatal(err)
 		}
