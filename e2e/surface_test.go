@@ -48,27 +48,34 @@ func TestHostsAreNormalized(t *testing.T) {
 	})
 }
 
-// What a gRPC client sees when the gate refuses a call, and when a route lets one pass.
+// Content types of RPCs are no way around the gate: what cannot be protected is refused where a key is present or required,
+// and marked and counted where a route lets it pass.
 func TestGRPC(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		var runs atomic.Int64
 		s := newSurface(t, target, mode, map[string]any{
-			"match": []any{map[string]any{"path_prefix": "/free", "unsupported": "pass"}, map[string]any{}},
+			"match": []any{
+				map[string]any{"path_prefix": "/free/required", "key": map[string]any{"required": true}, "unsupported": "pass"},
+				map[string]any{"path_prefix": "/free", "unsupported": "pass"},
+				map[string]any{"path_prefix": "/required", "key": map[string]any{"required": true}},
+				map[string]any{},
+			},
 		}, func(w http.ResponseWriter, r *http.Request) {
 			runs.Add(1)
-			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Content-Type", r.Header.Get("Content-Type"))
 			w.Header().Set("Grpc-Status", "0")
 		}, nil)
+		p := s.proxies[0]
 		h2 := new(http.Protocols)
 		h2.SetUnencryptedHTTP2(true)
 		transport := &http.Transport{Protocols: h2}
 		defer transport.CloseIdleConnections()
-		call := func(path, key string) *http.Response {
-			req, err := http.NewRequestWithContext(t.Context(), "POST", s.proxies[0].url(path), strings.NewReader("\x00\x00\x00\x00\x00"))
+		call := func(path, key, media string) *http.Response {
+			req, err := http.NewRequestWithContext(t.Context(), "POST", p.url(path), strings.NewReader("\x00\x00\x00\x00\x00"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			req.Header = http.Header{"Content-Type": {"application/grpc"}, "Te": {"trailers"}}
+			req.Header = http.Header{"Content-Type": {media}, "Te": {"trailers"}}
 			if key != "" {
 				req.Header.Set("Idempotency-Key", key)
 			}
@@ -79,21 +86,47 @@ func TestGRPC(t *testing.T) {
 			resp.Body.Close()
 			return resp
 		}
-		for range 2 {
-			h := call("/p.Pay/Do", newKey()).Header
-			if h.Get("Grpc-Status") != "12" || !strings.Contains(h.Get("Grpc-Message"), "unsupported-protocol") || h.Get("Content-Type") != "application/grpc" {
-				t.Errorf("refused with %v", h)
+		refused, bypassed, passed := 0, 0, 0
+		for _, media := range []string{"application/grpc", "application/grpc+proto", "application/grpc-web", "application/grpc-web-text+proto", "Application/gRPC-Web; x=y"} {
+			for _, c := range []struct{ path, key, want string }{
+				{"/p.Pay/Do", newKey(), "refused"},
+				{"/p.Pay/Do", "", "passed"},
+				{"/required/p.Pay/Do", "", "refused"},
+				{"/required/p.Pay/Do", newKey(), "refused"},
+				{"/free/required/p.Pay/Do", "", "bypassed"},
+				{"/free/p.Pay/Do", newKey(), "bypassed"},
+				{"/free/p.Pay/Do", "", "passed"},
+			} {
+				resp := call(c.path, c.key, media)
+				h := resp.Header
+				status, code := h.Get("Idempotency-Status"), resp.StatusCode
+				switch c.want {
+				case "passed":
+					passed++
+					if status != "" || h.Get("Grpc-Status") != "0" {
+						t.Errorf("%s %s %q: %d %v; want it passed", media, c.path, c.key, code, h)
+					}
+				case "bypassed":
+					bypassed++
+					if status != "bypassed" || h.Get("Grpc-Status") != "0" {
+						t.Errorf("%s %s %q: %d %v; want it passed and marked", media, c.path, c.key, code, h)
+					}
+				default:
+					refused++
+					// Envoy makes gRPC of an answer to gRPC; gRPC-Web and unusual spellings get a problem.
+					rpc := h.Get("Grpc-Status") == "12" && strings.Contains(h.Get("Grpc-Message"), "unsupported-protocol") && code == 200
+					problem := h.Get("Content-Type") == "application/problem+json" && code == 400
+					if status != "unsupported-protocol" || !rpc && !problem || rpc != (media == "application/grpc" || media == "application/grpc+proto") {
+						t.Errorf("%s %s %q: %d %v; want it refused", media, c.path, c.key, code, h)
+					}
+				}
 			}
 		}
-		if n := runs.Load(); n != 0 {
-			t.Errorf("%d refused calls were executed", n)
+		if n := int(runs.Load()); n != bypassed+passed {
+			t.Errorf("%d calls were executed, want %d", n, bypassed+passed)
 		}
-		if h := call("/p.Pay/Do", "").Header; h.Get("Grpc-Status") != "0" || h.Get("Idempotency-Status") != "" {
-			t.Errorf("without a key: %v", h)
-		}
-		if h := call("/free/p.Pay/Do", newKey()).Header; h.Get("Grpc-Status") != "0" || h.Get("Idempotency-Status") != "bypassed" {
-			t.Errorf("let pass: %v", h)
-		}
+		p.awaitMetric(t, "oncegate_requests_unsupported", refused)
+		p.awaitMetric(t, "oncegate_requests_bypass", bypassed)
 	})
 }
 

@@ -141,8 +141,8 @@ func upgrades(headers request.Headers) bool {
 }
 
 // unsupported deals with an unprotectable request. If it has a key, or the route gives every
-// request one, it must not run as if it were protected. A key in a JSON body does not count:
-// such requests have no JSON body.
+// request one, it must not run as if it were protected. Where keys come from JSON bodies, the
+// gate does not look for one, so it says that it let the request pass.
 func (s *Stream) unsupported(headers request.Headers) verdict {
 	p, k := s.plugin, &s.route.Key
 	keys := 0
@@ -151,6 +151,9 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	}
 	switch {
 	case keys == 0 && !k.Required && k.Derive == config.DeriveNone:
+		if k.JSONPath != "" {
+			return s.bypass()
+		}
 		return verdictForward
 	case s.route.Unsupported == config.UnsupportedPass:
 		return s.bypass()

@@ -168,7 +168,7 @@ func TestUnsupportedRequests(t *testing.T) {
 			{"a key required", `{` + all + `,"key":{"required":true}}`, "", true, false},
 			{"a key required and there", `{` + all + `,"key":{"required":true}}`, "k", true, false},
 			{"a key from each body", `{` + all + `,"mode":"body","key":{"derive":"md5"}}`, "", true, false},
-			{"a key in JSON bodies", `{` + all + `,"mode":"body","key":{"json_path":"id"}}`, "", false, false},
+			{"a key in JSON bodies", `{` + all + `,"mode":"body","key":{"json_path":"id"}}`, "", false, true},
 			{"a key, let pass", `{` + all + `,"unsupported":"pass"}`, "k", false, true},
 			{"no key, let pass", `{` + all + `,"unsupported":"pass"}`, "", false, false},
 			{"a key required, let pass", `{` + all + `,"unsupported":"pass","key":{"required":true}}`, "", false, true},
@@ -186,7 +186,7 @@ func TestUnsupportedRequests(t *testing.T) {
 				want(t, what+": upstream called", x.Upstream.Begun(), !c.refused)
 				switch {
 				case c.refused && name == "grpc":
-					want(t, what, p.Status+" "+p.Header("grpc-status"), "200 12")
+					want(t, what, p.Status+" "+p.Header("grpc-status")+" "+p.Header("idempotency-status"), "200 12 unsupported-protocol")
 				case c.refused:
 					want(t, what, p.Status+" "+p.Problem(t), "400 unsupported-protocol")
 				case c.marked:
