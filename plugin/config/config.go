@@ -228,6 +228,9 @@ type Route struct {
 	Unsupported   Unsupported
 	Commit        CommitMode
 	Outcomes      Outcomes
+	// OutcomeHeader is the lower-case name of the answer's header that says what the answer
+	// means; see Outcome. Empty: the status alone decides.
+	OutcomeHeader string
 }
 
 // Streamed tells whether answers of this media type pass as they come. media must be in

@@ -144,3 +144,44 @@ func TestMethodFiltersRequests(t *testing.T) {
 		}
 	}
 }
+
+// TestOutcomePresets: each preset means what the reference says.
+func TestOutcomePresets(t *testing.T) {
+	for text, want := range map[string]map[string]Outcome{
+		`"stripe-v1"`: {
+			"200": OutcomeCommit, "303": OutcomeCommit, "402": OutcomeCommit, "408": OutcomeCommit, "500": OutcomeCommit, "503 r": OutcomeCommit,
+			"400": OutcomeRelease, "401": OutcomeRelease, "409": OutcomeRelease, "429": OutcomeRelease, "429 r": OutcomeRelease,
+		},
+		`"success-only"`: {
+			"200": OutcomeCommit, "303": OutcomeCommit, "400": OutcomeRelease, "402": OutcomeRelease, "500": OutcomeRelease, "503 r": OutcomeRelease,
+		},
+		`"stripe-v2"`: {
+			"200": OutcomeCommit, "303": OutcomeCommit, "402": OutcomeCommit, "500": OutcomeRelease, "503": OutcomeRelease, "503 r": OutcomeRelease,
+			"400": OutcomeRelease, "401": OutcomeRelease, "409": OutcomeRelease, "429": OutcomeRelease,
+		},
+	} {
+		for _, wrap := range []string{`{"outcomes": ` + text + `}`, `{"outcomes": {"commit": ["4xx", "2xx"]}, "match": [{"outcomes": ` + text + `}]}`} {
+			checkOutcomes(t, &mustParse(t, wrap).Route("POST", "/").Outcomes, want)
+		}
+	}
+	// A rule's lists change the top level's preset.
+	c := mustParse(t, `{"outcomes": "stripe-v2", "match": [{"outcomes": {"reject": ["4xx"]}}]}`)
+	checkOutcomes(t, &c.Route("POST", "/").Outcomes, map[string]Outcome{"402": OutcomeReject, "400": OutcomeRelease, "500": OutcomeRelease})
+}
+
+func TestOutcomeHeaderDecides(t *testing.T) {
+	with, without := mustParse(t, `{"outcome_header": "O"}`).Route("POST", "/"), mustParse(t, ``).Route("POST", "/")
+	for said, want := range map[string]Outcome{
+		"commit": OutcomeCommit, "reject": OutcomeReject, "release": OutcomeRelease, "hold": OutcomeHold, "": OutcomeCommit, "HOLD": OutcomeCommit, "x": OutcomeCommit,
+	} {
+		if got := with.Outcome(500, false, said); got != want {
+			t.Errorf("%q: %d, want %d", said, got, want)
+		}
+		if got := without.Outcome(500, false, said); got != OutcomeCommit {
+			t.Errorf("%q without a header: %d", said, got)
+		}
+	}
+	if got := with.Outcome(101, false, "commit"); got != OutcomeNone {
+		t.Errorf("101: %d", got)
+	}
+}

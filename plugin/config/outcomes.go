@@ -1,6 +1,10 @@
 package config
 
-import "github.com/tidwall/gjson"
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
 
 // Outcome says what an upstream's answer means for the entry.
 type Outcome uint8
@@ -17,6 +21,9 @@ const (
 	OutcomeReject
 	// OutcomeRelease: nothing is recorded and the key is free again.
 	OutcomeRelease
+	// OutcomeHold: upstream leaves the outcome open. The key stays taken as for a request
+	// whose outcome is unknown. Only upstream can choose it, with the outcome header.
+	OutcomeHold
 )
 
 // Outcomes maps final statuses to outcomes. The zero value maps everything to
@@ -51,7 +58,28 @@ func (t term) rank() int {
 	return rank
 }
 
-// Classify returns the outcome of an answer that came from the upstream.
+// Outcome returns the outcome of an answer that came from the upstream. said is the value of
+// the outcome header. It decides if it names an outcome and the answer is final; otherwise the
+// status decides.
+func (t *Route) Outcome(status int, retryAfter bool, said string) Outcome {
+	o := t.Outcomes.Classify(status, retryAfter)
+	if t.OutcomeHeader == "" || o == OutcomeNone {
+		return o
+	}
+	switch said {
+	case "commit":
+		return OutcomeCommit
+	case "reject":
+		return OutcomeReject
+	case "release":
+		return OutcomeRelease
+	case "hold":
+		return OutcomeHold
+	}
+	return o
+}
+
+// Classify returns the outcome that a status has.
 // retryAfter tells whether it carries a Retry-After header.
 func (o *Outcomes) Classify(status int, retryAfter bool) Outcome {
 	if status < 200 || status > 599 {
@@ -85,7 +113,38 @@ func defaultOutcomes() Outcomes {
 	}}
 }
 
+// presets are the outcomes that have a name; docs/reference/CONFIGURATION.md spells them out.
+var presets = [...]struct{ name, commit, release string }{
+	// Stripe's API v1 replays what began to execute, 500s included. It does not record what it refused
+	// before: bad parameters, a missing key, a conflict with a running request, the rate limit.
+	{"stripe-v1", "2xx 3xx 4xx 5xx", "400 401 409 429"},
+	{"success-only", "2xx 3xx", "4xx 5xx"},
+	// Stripe's API v2 runs a failed request again, so that a retry completes the work.
+	{"stripe-v2", "2xx 3xx 4xx", "5xx 400 401 409 429"},
+}
+
+// preset replaces the outcomes by those of a name. False: there is none.
+func (o *Outcomes) preset(name string) bool {
+	for i := range presets {
+		if p := &presets[i]; p.name == name {
+			o.terms = appendTerms(appendTerms(nil, p.commit, OutcomeCommit), p.release, OutcomeRelease)
+			return true
+		}
+	}
+	return false
+}
+
+func appendTerms(terms []term, list string, outcome Outcome) []term {
+	for _, s := range strings.Fields(list) {
+		t, _ := parseTerm(s)
+		t.outcome = outcome
+		terms = append(terms, t)
+	}
+	return terms
+}
+
 const (
+	outcomesAllowed  = `"stripe-v1", "success-only", "stripe-v2" or an object`
 	retryAfterSuffix = "+retry-after"
 	maxTerms         = 64
 	termAllowed      = `a class ("2xx" to "5xx") or a code ("200" to "599"), each with "` + retryAfterSuffix + `" for answers that carry the header`
@@ -110,11 +169,15 @@ func parseTerm(s string) (t term, ok bool) {
 	return t, true
 }
 
-// read merges the given lists into the inherited terms. A given list replaces
+// read takes a preset, or merges the given lists into the inherited terms. A given list replaces
 // the inherited list of its outcome. Its terms are removed from the inherited lists
 // of other outcomes. A code or class without "+retry-after" removes both of its
 // forms.
 func (o *Outcomes) read(r *reader, path string, v gjson.Result) {
+	if !v.IsObject() {
+		r.text(path, v, outcomesAllowed, o.preset)
+		return
+	}
 	var given []term
 	var replaced [OutcomeRelease + 1]bool
 	list := func(name string, outcome Outcome) field {

@@ -71,7 +71,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"wait_for_pending": false, "pending_wait_timeout": 0.25,
 		"max_request_body_bytes": 5, "max_response_body_bytes": 6,
 		"failure_mode": "open", "commit": "async", "unsupported": "pass", "client_abort": "continue", "upstream": {"cluster": "u", "timeout_ms": 9}, "streamed_types": ["Application/X-NDJSON", "text/*"],
-		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]},
+		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome",
 		"match": [{"methods": ["PUT"], "path": "/p"}]
 	}`)
 	r := c.Route("PUT", "/p")
@@ -103,7 +103,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		MaxRequestBody: 5, MaxResponseBody: 6,
 		StreamedTypes: []string{"application/x-ndjson", "text/*"},
 		FailureMode:   FailOpen, Unsupported: UnsupportedPass, Commit: CommitAsync,
-		ClientAbort: AbortContinue, Upstream: Upstream{"u", 9 * time.Millisecond},
+		ClientAbort: AbortContinue, Upstream: Upstream{"u", 9 * time.Millisecond}, OutcomeHeader: "x-outcome",
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
 	}
@@ -157,7 +157,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -218,7 +218,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
@@ -241,6 +241,10 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"outcomes": {"release": ["503+retry"]}}`:                           `outcomes.release[0]: "503+retry"; allowed: ` + termAllowed,
 		`{"outcomes": {"release": ["2xX"]}}`:                                 `outcomes.release[0]: "2xX"; allowed: ` + termAllowed,
 		`{"outcomes": {"release": ["+retry-after"]}}`:                        `outcomes.release[0]: "+retry-after"; allowed: ` + termAllowed,
+		`{"outcomes": "stripe"}`:                                             `outcomes: "stripe"; allowed: "stripe-v1", "success-only", "stripe-v2" or an object`,
+		`{"match": [{"outcomes": []}]}`:                                      `match[0].outcomes: []; allowed: "stripe-v1", "success-only", "stripe-v2" or an object`,
+		`{"match": [{"outcome_header": "a b"}]}`:                             `match[0].outcome_header: "a b"; allowed: "" or a header name of up to 128 bytes`,
+		`{"outcome_header": null}`:                                           `outcome_header: null; allowed: "" or a header name of up to 128 bytes`,
 		`{"outcomes": {"hold": []}}`:                                         "outcomes.hold: unknown field; allowed: commit, reject, release",
 		`{"mode": "` + strings.Repeat("m", 100) + `"}`:                       `mode: "` + strings.Repeat("m", 79) + `...; allowed: "headers", "body"`,
 		"{\"mode\": \"\u2028\x7f\"}":                                         `mode: "????"; allowed: "headers", "body"`,

@@ -27,7 +27,7 @@ func reference(t *testing.T) []row {
 		if s, ok := strings.CutPrefix(line, "## "); ok {
 			section = s
 		}
-		if !strings.HasPrefix(line, "| `") {
+		if !strings.HasPrefix(line, "| `") || section != onceSection && section != matchSection && section != bothSection {
 			continue
 		}
 		cells := strings.Split(strings.Trim(line, "|"), "|")

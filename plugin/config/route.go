@@ -62,15 +62,14 @@ func routeFields(r *reader, t *Route) []field {
 		{"streamed_types", func(path string, v gjson.Result) { t.StreamedTypes = readStreamedTypes(r, path, v) }},
 		{"commit", func(path string, v gjson.Result) { t.Commit = CommitMode(r.choice(path, v, "before_reply", "async")) }},
 		{"outcomes", func(path string, v gjson.Result) { t.Outcomes.read(r, path, v) }},
+		{"outcome_header", func(path string, v gjson.Result) { t.OutcomeHeader = readHeaderName(r, path, v) }},
 	}
 }
 
 func readKey(r *reader, path string, v gjson.Result, k *Key) {
 	r.object(path, v, []field{
 		{"header", func(path string, v gjson.Result) {
-			k.Header = strings.ToLower(r.text(path, v, `"" or a header name of up to 128 bytes`, func(s string) bool {
-				return s == "" || token(s, 128)
-			}))
+			k.Header = readHeaderName(r, path, v)
 		}},
 		{"json_path", func(path string, v gjson.Result) {
 			k.JSONPath = r.text(path, v, `"" or field names and array positions joined by dots, up to 255 bytes of letters, digits, "_", "-" and "\"`, jsonPath)
@@ -79,6 +78,13 @@ func readKey(r *reader, path string, v gjson.Result, k *Key) {
 		{"required", func(path string, v gjson.Result) { k.Required = r.boolean(path, v) }},
 		{"format", func(path string, v gjson.Result) { k.Format = Format(r.choice(path, v, "any", "structured")) }},
 	})
+}
+
+// readHeaderName reads a header's name, in lower case; "": none.
+func readHeaderName(r *reader, path string, v gjson.Result) string {
+	return strings.ToLower(r.text(path, v, `"" or a header name of up to 128 bytes`, func(s string) bool {
+		return s == "" || token(s, 128)
+	}))
 }
 
 func readUpstream(r *reader, path string, v gjson.Result, u *Upstream) {

@@ -69,6 +69,8 @@ func (s *Stream) replay(result *api.Result) {
 	for i := range result.Headers {
 		h := &result.Headers[i]
 		switch h.Name {
+		case s.route.OutcomeHeader:
+			continue // an earlier configuration recorded it
 		case headerAccepted:
 			// Upstream sent an encoding that the first request did not accept. A retry that accepts the
 			// same as the first gets the same answer.

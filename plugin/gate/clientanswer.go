@@ -110,10 +110,9 @@ func (c *carried) answer(bodySize int) {
 		body = p.host.CallBody(bodySize)
 	}
 	whole := len(body) == bodySize
-	_, retry := lookup(headers, headerRetryAfter)
 	f := carriedFate(headers, body)
 	if f == fateAnswered {
-		a.outcome = s.route.Outcomes.Classify(a.status, retry)
+		headers = s.classify(headers)
 	}
 	switch {
 	case f == fateNotSent:
@@ -123,6 +122,8 @@ func (c *carried) answer(bodySize int) {
 		s.unknown()
 	case a.outcome == config.OutcomeRelease:
 		s.giveBack()
+	case a.outcome == config.OutcomeHold:
+		s.holdOpen()
 	default:
 		c.record(headers, body, whole)
 		return

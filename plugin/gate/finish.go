@@ -116,6 +116,12 @@ func (s *Stream) giveBack() {
 	s.plugin.giveBack(&s.reservation)
 }
 
+// holdOpen ends a reservation whose outcome upstream leaves open. Somebody settles it later.
+func (s *Stream) holdOpen() {
+	s.phase = phaseDone
+	s.plugin.unknown(&s.reservation)
+}
+
 func (s *Stream) unknown() {
 	s.mark = statusUnknown
 	s.phase = phaseDone
@@ -190,13 +196,17 @@ func (s *Stream) beganAnew() bool {
 	a := &s.answer
 	a.status = int(p.number("response", "code"))
 	_, retry := p.host.ResponseHeader(headerRetryAfter)
-	a.outcome = s.route.Outcomes.Classify(a.status, retry)
+	said := ""
+	if name := s.route.OutcomeHeader; name != "" {
+		said, _ = p.host.ResponseHeader(name)
+	}
+	a.outcome = s.route.Outcome(a.status, retry, said)
 	switch {
 	case s.route.Ledger == config.LedgerUpstream:
 		s.giveBack() // upstream's ledger knows what it has recorded
 	case a.outcome == config.OutcomeRelease || a.outcome == config.OutcomeNone && p.fate() == fateNotSent:
 		s.giveBack()
-	case a.outcome == config.OutcomeNone:
+	case a.outcome == config.OutcomeNone, a.outcome == config.OutcomeHold:
 		s.unknown()
 	default:
 		// Upstream answered, so the request ran. The client gets another answer than this one, so

@@ -2,9 +2,11 @@ package gate
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
 )
 
 // answer is what the gate knows about upstream's answer while it passes.
@@ -94,7 +96,28 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 	return Continue
 }
 
+// classify sets the outcome of upstream's answer, whose status is known. It returns the headers
+// without the one that only the gate may see.
+func (s *Stream) classify(headers [][2]string) [][2]string {
+	a, name := &s.answer, s.route.OutcomeHeader
+	_, retry := lookup(headers, headerRetryAfter)
+	said := ""
+	if name != "" {
+		value, n := request.Headers(headers).Get(name)
+		if n == 1 {
+			said = trim(value)
+		}
+		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
+	}
+	a.outcome = s.route.Outcome(a.status, retry, said)
+	return headers
+}
+
+// setMark changes the headers of an answer that passes.
 func (s *Stream) setMark() {
+	if s.route != nil && s.route.OutcomeHeader != "" {
+		s.plugin.host.RemoveResponseHeader(s.route.OutcomeHeader)
+	}
 	if s.mark != "" {
 		s.plugin.host.SetResponseHeader(api.HeaderStatus, s.mark)
 	}
@@ -120,10 +143,9 @@ func (s *Stream) classifyAnswer(end bool) Action {
 		text, _ = p.host.ResponseHeader(headerStatus)
 	}
 	status, _ := parseDecimal(text)
-	_, retry := lookup(headers, headerRetryAfter)
 	a := &s.answer
 	a.status = int(status)
-	a.outcome = s.route.Outcomes.Classify(a.status, retry)
+	headers = s.classify(headers)
 	if s.route.Ledger == config.LedgerUpstream {
 		s.upstreamLedger(headers)
 	}
@@ -137,6 +159,9 @@ func (s *Stream) classifyAnswer(end bool) Action {
 		return Continue
 	case config.OutcomeRelease:
 		s.giveBack()
+		return Continue
+	case config.OutcomeHold:
+		s.holdOpen()
 		return Continue
 	}
 	if s.route.Ledger != config.LedgerManager && !s.owner {

@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// What a route's settings make of keys, fingerprints, outcomes and the upstream's headers, in real Envoys.
+
+// askedUpstream answers as the request asks it to: with the status x-status, and with the headers
+// whose names the request has behind x-reply-. The body of its answer is what the request was.
+type askedUpstream struct {
+	address string
+
+	mu    sync.Mutex
+	count int
+}
+
+// seen is the body of an askedUpstream's answer.
+type seen struct {
+	Count   int
+	Path    string
+	Headers http.Header
+	Body    string
+}
+
+func newAskedUpstream(t *testing.T) *askedUpstream {
+	u := new(askedUpstream)
+	server := serveBoth(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		u.mu.Lock()
+		u.count++
+		n := u.count
+		u.mu.Unlock()
+		for name, values := range r.Header {
+			if name, ok := strings.CutPrefix(name, "X-Reply-"); ok {
+				w.Header()[name] = values
+			}
+		}
+		status := http.StatusCreated
+		if r.Header.Get("X-Status") == "500" {
+			status = http.StatusInternalServerError
+		}
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(seen{n, r.URL.RequestURI(), r.Header, string(body)})
+	}))
+	u.address = server.Listener.Addr().String()
+	t.Cleanup(server.Close)
+	return u
+}
+
+// newAskedStack starts a proxy before an askedUpstream.
+func newAskedStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
+	t.Helper()
+	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, paymentsAddr: newAskedUpstream(t).address}
+	s.stopAtEnd(t)
+	s.startManager(t)
+	s.startProxy(t)
+	return s
+}
+
+func (a answer) seen(t *testing.T) (s seen) {
+	t.Helper()
+	if err := json.Unmarshal(a.body, &s); err != nil {
+		t.Fatalf("%v: %v", a, err)
+	}
+	return s
+}
+
+func TestUpstreamDecidesTheOutcome(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		s := newAskedStack(t, target, mode, map[string]any{
+			"outcome_header": "oncegate-outcome", "outcomes": "stripe-v1",
+			"match": []any{map[string]any{"path_prefix": "/v2/", "outcomes": "stripe-v2"}, map[string]any{}},
+		})
+		p := s.proxies[0]
+		said := func(outcome string) call { return pay(newKey(), "x-reply-oncegate-outcome", outcome) }
+		hidden := func(a answer) answer {
+			if v := a.headers.Values("oncegate-outcome"); len(v) > 0 {
+				t.Errorf("the client sees the outcome: %v", a)
+			}
+			return a
+		}
+		for _, outcome := range []string{"commit", "reject", "something"} {
+			c := said(outcome)
+			wantReplay(t, p, c, hidden(wantFirst(t, p, c, 201)))
+		}
+		c := said("release")
+		hidden(wantFirst(t, p, c, 201))
+		wantFirst(t, p, c, 201)
+		c = said("hold")
+		hidden(wantFirst(t, p, c, 201))
+		wantProblem(t, p, c, 409, "outcome-unknown")
+
+		c = pay(newKey(), "x-status", "500")
+		wantReplay(t, p, c, wantFirst(t, p, c, 500))
+		c.path = "/v2/payments"
+		wantFirst(t, p, c, 500)
+		delete(c.headers, "x-status")
+		wantReplay(t, p, c, wantFirst(t, p, c, 201))
+	})
+}
