@@ -1,0 +1,99 @@
+package gate
+
+import (
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// Callouts: answers that are lost, doubled or late.
+
+// The answer to a callout never comes, not even a timeout's.
+func TestCallWithoutAnyAnswerIsGivenUp(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, `{"pending_wait_timeout":1}`)
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.now += int64(10 * time.Second)
+	h.tick(p)
+	expect(t, "still waiting", len(f.replies), 0)
+	h.now += int64(10 * time.Second)
+	h.tick(p)
+	expect(t, "status", f.replies[0].status, 503)
+	// The ledger may have the reservation, so the gate gives it back.
+	expect(t, "call", h.calls[len(h.calls)-1].path, api.PathRelease)
+	// And when the answer comes after all, nothing happens.
+	h.respond(p, 0, "201", granted)
+	expect(t, "resumed", f.resumedRequest, 0)
+	// The release's answer gets lost, too: it is repeated.
+	n := len(h.calls)
+	for range 200 {
+		h.now += int64(tickPeriod)
+		h.tick(p)
+	}
+	if len(h.calls) <= n {
+		t.Error("the release was not repeated")
+	}
+	h.respond(p, len(h.calls)-1, "200", released)
+	// It may have overtaken the reserve, so it is carried out once more.
+	n = len(h.calls)
+	for range 50 {
+		h.now += int64(tickPeriod)
+		h.tick(p)
+	}
+	expect(t, "calls", len(h.calls), n+1)
+	expect(t, "call", h.calls[n].path, api.PathRelease)
+	h.respond(p, n, "200", released)
+	expect(t, "idle", p.calls.idle(), true)
+}
+
+func TestSecondAnswerToACalloutIsIgnored(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	h.respond(p, 0, "201", granted)
+	h.respond(p, 99, "201", granted)
+	expect(t, "resumed", f.resumedRequest, 1)
+}
+
+// The gate never acts on a stream that the host has forgotten without a callback.
+func TestForgottenStreamIsNotActedOn(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "k")
+	s.OnRequestHeaders(true)
+	s2, f2 := h.open(p, 2, "k")
+	expect(t, "duplicate", s2.OnRequestHeaders(true), PauseAll)
+	h.gone[1], h.gone[2] = true, true
+	h.ready(p)
+	h.respond(p, 0, "201", granted)
+	h.ready(p)
+	expect(t, "acted", f.resumedRequest+len(f.replies)+f2.resumedRequest+len(f2.replies), 0)
+	expect(t, "call", h.calls[1].path, api.PathRelease)
+	expect(t, "waiting before", p.waiting.size, 1)
+	h.respond(p, 1, "200", released)
+	expect(t, "waiting", p.waiting.size, 0)
+	expect(t, "gauge", h.values["oncegate_waiters"], 0)
+}
+
+// The first of two calls is refused and its stream answered; the second is not made in
+// that stream's name.
+func TestCallAfterARefusedOneIsMadeByThePlugin(t *testing.T) {
+	h := newFakeHost(t)
+	p := started(t, h, "")
+	s, f := h.open(p, 1, "a")
+	s.OnRequestHeaders(true)
+	s2, f2 := h.open(p, 2, "b")
+	s2.OnRequestHeaders(true)
+	h.refused = 1
+	h.ready(p)
+	expect(t, "status", f.replies[0].status, 503)
+	expect(t, "calls", len(h.calls), 1)
+	h.respond(p, 0, "201", granted)
+	expect(t, "resumed", f2.resumedRequest, 1)
+}
