@@ -171,9 +171,9 @@ SOAK ?= 1h
 
 .PHONY: test-long
 test-long: test-deps build guests ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, SIM_SEEDS=2000000 simulated worlds
-	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShipCrash$$' -count 1 -timeout 3h -v ./manager/internal/cli
+	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
-	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodies' -count 1 -timeout 3h -v ./e2e
+	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodiesPassUnchanged' -count 1 -timeout 3h -v ./e2e
 	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
 	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$' -count 1 -timeout 12h -v ./e2e/sim
 

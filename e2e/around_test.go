@@ -117,7 +117,7 @@ func TestCORSAndCompression(t *testing.T) {
 
 // If upstream compresses, a retry that cannot read the recorded answer is told how to
 // get it, and nothing runs again.
-func TestRecordedEncoding(t *testing.T) {
+func TestRetryLearnsTheRecordedEncoding(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		s := newSurface(t, target, mode, nil, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
@@ -136,7 +136,7 @@ func TestRecordedEncoding(t *testing.T) {
 
 // Calls to the manager carry the request's trace, and the log names the cluster and what
 // happened, few times.
-func TestFailedCalls(t *testing.T) {
+func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		var mu sync.Mutex
 		var traces []string
@@ -187,7 +187,7 @@ func TestFailedCalls(t *testing.T) {
 }
 
 // The first caller gets the trailers; a replay cannot have them and says so.
-func TestTrailers(t *testing.T) {
+func TestReplaySaysThatTrailersAreMissing(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Trailer", "X-Checksum")

@@ -87,7 +87,7 @@ func (r *tableRig) atOnce(t *testing.T, headers ...string) (calls []call, answer
 
 // The answer to a batch of reserves does not arrive, or is changed on its way. A request that is not known to be
 // reserved does not run. A client that asks again is served, and each key runs once.
-func TestBatchesFail(t *testing.T) {
+func TestFailedBatchRunsNothingTwice(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		r := newBatchRig(t, target, mode)
 		for _, fault := range batchFaults {

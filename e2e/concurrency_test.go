@@ -11,7 +11,7 @@ import (
 
 // 50 requests with one key at once, over 2 proxies of 2 workers each that share one
 // manager: one execution, 50 equal answers.
-func TestConcurrentDuplicates(t *testing.T) {
+func TestConcurrentDuplicatesRunOnce(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 60, "pending_ttl_seconds": 600})
 		s.startProxy(t)
@@ -54,7 +54,7 @@ func TestConcurrentDuplicates(t *testing.T) {
 // A small retry storm over two proxies: clients lose patience and ask again, and upstreams
 // drop, delay and fail. Nothing runs twice whatever gets lost, and all whole answers to one
 // key are the same.
-func TestRetryStorm(t *testing.T) {
+func TestRetryStormRunsEachKeyOnce(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.2, "pending_ttl_seconds": 600})
 		s.startProxy(t)

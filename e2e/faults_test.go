@@ -12,7 +12,7 @@ import (
 
 // The manager is killed after a commit and restarted, the proxy restarted with an empty
 // cache: the retry is answered from the write-ahead log.
-func TestManagerCrash(t *testing.T) {
+func TestCommitSurvivesAManagerCrash(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, nil)
 		key, refused := newKey(), newKey()
@@ -33,7 +33,7 @@ func TestManagerCrash(t *testing.T) {
 
 // While the manager is away, nothing runs and the client is told when to come back. When it is
 // back, the same key works. The proxy replays what it has cached all the time.
-func TestManagerAway(t *testing.T) {
+func TestNothingRunsWhileTheManagerIsAway(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, nil)
 		p := s.proxies[0]
@@ -264,7 +264,7 @@ func TestUnknownOutcomeEndsByItsTTL(t *testing.T) {
 }
 
 // Upstream is not there. Nothing can have run, so the key is free immediately.
-func TestUpstreamAway(t *testing.T) {
+func TestKeyIsFreeWhenTheUpstreamIsAway(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.1, "pending_ttl_seconds": 600})
 		p := s.proxies[0]
@@ -284,7 +284,7 @@ func TestUpstreamAway(t *testing.T) {
 
 // The proxy is killed while upstream works: another one does not run the work again, and
 // its duplicates do not wait forever.
-func TestProxyCrash(t *testing.T) {
+func TestWorkOfACrashedProxyIsNotRepeated(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, map[string]any{"pending_wait_timeout": 0.3, "pending_ttl_seconds": 600})
 		key := newKey()

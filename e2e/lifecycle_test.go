@@ -28,7 +28,7 @@ import (
 
 // What operators do to an Envoy while requests run. Nothing runs twice, and all requests that wait
 // get the same answer.
-func TestLifecycle(t *testing.T) {
+func TestOperationsOnEnvoyRunNothingTwice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name string

@@ -32,7 +32,7 @@ func TestRetryGetsTheFirstAnswer(t *testing.T) {
 }
 
 // What upstream answers decides what a retry gets.
-func TestOutcomes(t *testing.T) {
+func TestUpstreamAnswerDecidesWhatARetryGets(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
@@ -59,7 +59,7 @@ func TestOutcomes(t *testing.T) {
 	})
 }
 
-func TestPassThrough(t *testing.T) {
+func TestRequestsWithoutKeysPass(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
@@ -99,7 +99,7 @@ func TestSameKeyForAnotherRequest(t *testing.T) {
 	})
 }
 
-func TestBadKeys(t *testing.T) {
+func TestBadKeysAreRefused(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := newStack(t, target, mode, nil) // it counts all that runs
 		p := s.proxies[0]
@@ -139,7 +139,7 @@ func TestBadKeys(t *testing.T) {
 }
 
 // Callers do not share answers, whatever keys they choose.
-func TestAnotherCaller(t *testing.T) {
+func TestCallersDoNotShareAnswers(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]

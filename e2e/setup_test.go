@@ -66,7 +66,7 @@ func TestBothModesInOneEnvoy(t *testing.T) {
 }
 
 // The allow-list at the place that Envoy 1.40 wants it in, and one that lacks something.
-func TestCapabilities(t *testing.T) {
+func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		e := target.(envoyTarget)
 		var major, minor int

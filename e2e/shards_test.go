@@ -159,8 +159,8 @@ func TestShardWiredWrongly(t *testing.T) {
 	})
 }
 
-// TestShardDown: a shard that is down refuses its own keys, and only those, until it is back.
-func TestShardDown(t *testing.T) {
+// A shard that is down refuses its own keys, and only those, until it is back.
+func TestShardThatIsDownRefusesItsOwnKeysOnly(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		f := newFleet(t, target, mode)
 		list := []string{"a", "b", "c"}
@@ -279,10 +279,10 @@ func unequal(got, want int) error {
 	return fmt.Errorf("%d, want %d", got, want)
 }
 
-// TestShardsChange adds a shard and removes another one while clients pay, repeat what others pay, and get through two
+// TestNothingRunsTwiceWhileShardsChange adds a shard and removes another one while clients pay, repeat what others pay, and get through two
 // proxies whose lists change one after the other. Managers are restarted, some by kill -9. No key runs twice, every
 // request is answered, and all who pay under a key get the same answer.
-func TestShardsChange(t *testing.T) {
+func TestNothingRunsTwiceWhileShardsChange(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		f := newFleet(t, target, mode)
 		ab, abc, ac := []string{"a", "b"}, []string{"a", "b", "c"}, []string{"a", "c"}

@@ -8,7 +8,7 @@ import (
 // The filter's limits; see its defaults.
 const bodyLimit = 512 << 10
 
-func TestLargeRequests(t *testing.T) {
+func TestLargeRequestsReachTheUpstreamWhole(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]
@@ -25,7 +25,7 @@ func TestLargeRequests(t *testing.T) {
 
 // An answer up to the limit is replayed whole. A larger one reaches the client whole, and a
 // retry is told that the answer is not recorded. The work does not run again.
-func TestLargeAnswers(t *testing.T) {
+func TestLargeAnswersReachTheClientWhole(t *testing.T) {
 	eachMode(t, func(t *testing.T, target Target, mode string) {
 		s := sharedStack(t, target, mode)
 		p := s.proxies[0]

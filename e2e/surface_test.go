@@ -130,7 +130,7 @@ func TestGRPC(t *testing.T) {
 	})
 }
 
-func TestWebSocket(t *testing.T) {
+func TestWebSocketsPass(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		s := newSurface(t, target, mode, map[string]any{
 			"match": []any{map[string]any{"methods": []string{"GET"}, "path_prefix": "/free", "unsupported": "pass"}, map[string]any{"methods": []string{"GET"}}},
@@ -169,7 +169,7 @@ func TestWebSocket(t *testing.T) {
 }
 
 // The access log tells what became of each request, also where no answer went out.
-func TestAccessLog(t *testing.T) {
+func TestAccessLogNamesTheDecision(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		arrived := make(chan struct{}, 1)
 		s := newSurface(t, target, mode, map[string]any{

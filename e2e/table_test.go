@@ -59,7 +59,7 @@ func TestTable(t *testing.T) {
 			filters(t, r)
 			clusters(t, r)
 		}},
-		// What fails is each call of some key; whole batches fail in TestBatchesFail.
+		// What fails is each call of some key; whole batches fail in TestFailedBatchRunsNothingTwice.
 		{"failing manager", nil, map[string]any{"manager": map[string]any{"timeout_ms": 10000, "batch": "never"}}, managerFaults},
 		{"narrow manager", func(_ *testing.T, _ string, b *bootstrapv3.Bootstrap) error {
 			return narrow(b, "oncegate_manager")

@@ -79,7 +79,7 @@ func managerResources(t *testing.T) (*networkingv1alpha3.ServiceEntry, *networki
 		spec(t, rs[2], "networking.istio.io/v1", "VirtualService", new(networkingv1.VirtualService))
 }
 
-func TestIstioManager(t *testing.T) {
+func TestIstioReachesTheManager(t *testing.T) {
 	entry, rule, routes := managerResources(t)
 	if rule.GetHost() != entry.GetHosts()[0] || entry.GetPorts()[0].GetNumber() != 8090 {
 		t.Errorf("the rule is for %q, the entry for %q port %d", rule.GetHost(), entry.GetHosts()[0], entry.GetPorts()[0].GetNumber())

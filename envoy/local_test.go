@@ -89,7 +89,7 @@ func TestLocalKeepsTheRest(t *testing.T) {
 }
 
 // Further managers are reached as the one is.
-func TestLocalManagers(t *testing.T) {
+func TestFurtherManagersAreReachedLikeTheFirst(t *testing.T) {
 	for mode := range byMode {
 		text, err := Local{
 			Mode: mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: "127.0.0.1:1", Manager: "127.0.0.1:2", Module: "m",
@@ -132,7 +132,7 @@ func TestLocalRefusesWhatItCannotPlace(t *testing.T) {
 	}
 }
 
-func TestPluginConfig(t *testing.T) {
+func TestPluginConfigTakesOverrides(t *testing.T) {
 	text, err := PluginConfig("headers", map[string]any{"pending_wait_timeout": 5})
 	fields := map[string]any{}
 	if err == nil {

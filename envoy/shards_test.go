@@ -53,7 +53,7 @@ func shardsFile(t *testing.T) (b *bootstrapv3.Bootstrap, names []string) {
 
 // Each shard's cluster is the published one's like, with one endpoint; what the comments say to write is
 // what the filter and the managers take.
-func TestShards(t *testing.T) {
+func TestShardClustersMatchTheFilter(t *testing.T) {
 	b, names := shardsFile(t)
 	for name := range static {
 		whole, err := LoadBootstrap(name)
@@ -180,7 +180,7 @@ func istioNames(t *testing.T) (names []string, set resource) {
 }
 
 // In Istio the pods have the names that the filter's configuration lists.
-func TestIstioShards(t *testing.T) {
+func TestIstioPodsHaveTheNamesOfShards(t *testing.T) {
 	names, set := istioNames(t)
 	var s struct {
 		Replicas int `json:"replicas"`

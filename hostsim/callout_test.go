@@ -19,7 +19,7 @@ func callRig(r *rig, c *hostsimtest.Cluster, cfg hostsim.Config) *hostsim.Host {
 // An unknown cluster, a missing pseudo header or a negative timeout is BadArgument, no
 // healthy host or a full circuit breaker is InternalFailure, at once and without a
 // callback.
-func TestCallRefused(t *testing.T) {
+func TestBadCallIsRefused(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{
 			Handler: func(hostsim.CallRequest) hostsim.CallResponse { return hostsimtest.Answer("200", "") },
@@ -46,7 +46,7 @@ func TestCallRefused(t *testing.T) {
 
 // The request arrives as it was made; the answer's map and body can be read in the
 // callback, and only there.
-func TestCallAnswer(t *testing.T) {
+func TestAnswerIsReadableInItsCallbackOnly(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{Handler: func(hostsim.CallRequest) hostsim.CallResponse {
 			a := hostsimtest.Answer("201", "hello", "x-a", "1")
@@ -71,7 +71,7 @@ func TestCallAnswer(t *testing.T) {
 
 // Failures: a timeout is a 504, a failure before response headers a 503, both made up
 // by the host with a text; a reset after response headers is zero headers.
-func TestCallFailures(t *testing.T) {
+func TestHostMakesUpAnswersForFailedCalls(t *testing.T) {
 	for _, c := range []struct {
 		failure hostsim.CallFailure
 		want    []string
@@ -92,7 +92,7 @@ func TestCallFailures(t *testing.T) {
 
 // A lost answer ends with the timeout; what comes later, or twice, is dropped. The
 // caller's context is cancelled.
-func TestCallTimeout(t *testing.T) {
+func TestTimeoutEndsALostCall(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{}
 		callRig(r, cluster, hostsim.Config{})
@@ -128,7 +128,7 @@ func TestCallWithoutTimeout(t *testing.T) {
 
 // The cluster's scripted faults: delayed, executed with the answer lost, executed
 // twice. Nothing is retried by the host.
-func TestClusterFaults(t *testing.T) {
+func TestScriptedFaultsOfAClusterHappen(t *testing.T) {
 	r := newRig(t, nativeScript())
 	executed := 0
 	faults := []hostsimtest.Fault{
@@ -213,7 +213,7 @@ func TestCallOfDeadVM(t *testing.T) {
 }
 
 // There are no gRPC services; tokens are told apart by kind.
-func TestForeignFunctions(t *testing.T) {
+func TestUnknownForeignFunctionIsNotFound(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		r.run("rh=foreign:clear_route_cache,foreign:nothing,reply:200")

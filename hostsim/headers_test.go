@@ -23,7 +23,7 @@ func TestHeaderNamesAndValues(t *testing.T) {
 
 // The edits: add appends (into one value where Envoy keeps a single slot), replace
 // leaves one, remove takes all; new names are lower-cased.
-func TestHeaderEdits(t *testing.T) {
+func TestHeaderEditsFollowEnvoy(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s, h := r.open("rh=add:0:X-New:1,add:0:x-a:3,get:0:x-a,replace:0:x-b:9,remove:0:x-c,remove:0:x-none,add:0:content-type:text/b,size:0", "x-a", "1", "x-b", "1", "x-b", "2", "x-c", "1", "content-type", "text/a")
@@ -111,7 +111,7 @@ func TestHeaderChangeClearsRoute(t *testing.T) {
 }
 
 // A response with trailers: the end comes with them, not with the body.
-func TestTrailers(t *testing.T) {
+func TestTrailersEndTheResponse(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run("sh=;sb=get:3:grpc-status;st=get:3:grpc-status,add:3:x-t:1;log=get:3:grpc-status")
@@ -125,7 +125,7 @@ func TestTrailers(t *testing.T) {
 }
 
 // Trailers can be added in the last body callback, and only there.
-func TestAddTrailers(t *testing.T) {
+func TestTrailersAreAddedInTheLastBodyCallbackOnly(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run("rb1=add:1:t:1;rb2=add:1:t:2,get:1:t;rt=", "abc")
@@ -143,7 +143,7 @@ func TestAddTrailers(t *testing.T) {
 }
 
 // The ranges of buffer edits and reads.
-func TestBufferRanges(t *testing.T) {
+func TestBufferRangesFollowEnvoy(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run("rb1=buffer:0:0:3,buffer:0:1:1,buffer:0:2:0xffffffff,buffer:0:3:1,buffer:0:9:1,buffer:0:0:0,buffersize:0,"+
@@ -158,7 +158,7 @@ func TestBufferRanges(t *testing.T) {
 
 // Which buffers there are when: absent is NotFound, not here is empty, beyond the list
 // is BadArgument.
-func TestBufferAvailability(t *testing.T) {
+func TestBuffersExistInTheirCallbacksOnly(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{VMConfig: []byte("vm=1"), PluginConfig: []byte("configure=buffer:6:0:9,buffer:7:0:4;tick=buffer:6:0:9,buffer:7:0:9,buffer:0:0:9;x=1")})
 		r.run("rh=buffer:0:0:9,buffersize:0,setbuffer:0:0:0:x,buffer:2:0:9,buffer:4:0:9,buffer:5:0:9,buffersize:7,buffer:9:0:9,buffersize:9,setbuffer:9:0:0:x,setbuffer:6:0:0:x,setbuffer:7:0:0:x,reply:200")

@@ -37,7 +37,7 @@ func TestSharedDataCopies(t *testing.T) {
 	}
 }
 
-func TestPrometheusNames(t *testing.T) {
+func TestMetricNamesAreMadeValidAndUnique(t *testing.T) {
 	s := newMetrics()
 	for _, name := range []string{"a.b-c d", "1st", "", "ünï", "_x", "a.b_c d"} {
 		s.define(MetricCounter, name).value.Store(1)
@@ -75,7 +75,7 @@ a_b_c_d{} 1
 }
 
 // Queues and metrics do not grow without bound.
-func TestSharedLimits(t *testing.T) {
+func TestQueuesAndMetricsAreBounded(t *testing.T) {
 	q := newSharedQueues()
 	th := &thread{loop: newLoop(&idleness{}, nil)}
 	id, st := q.register("", "q", th, 1)

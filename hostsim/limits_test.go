@@ -65,7 +65,7 @@ func TestCloseWithOpenStreams(t *testing.T) {
 }
 
 // A feeder that does not wait is cut off, and memory stays bounded.
-func TestOverrun(t *testing.T) {
+func TestFeederThatDoesNotWaitIsCutOff(t *testing.T) {
 	r := newRig(t, nativeScript())
 	release := make(chan struct{})
 	r.start(hostsim.Config{BufferLimit: 1024, Hooks: hostsim.Hooks{BeforeCallback: func(h hostsim.HookCallback) error {
@@ -91,7 +91,7 @@ func TestOverrun(t *testing.T) {
 }
 
 // Events in an order that no codec produces end the stream, and are reported.
-func TestProtocolMisuse(t *testing.T) {
+func TestEventsOutOfOrderEndTheStream(t *testing.T) {
 	h := func() hostsim.Headers { return hostsimtest.Post("/x") }
 	ok := func() hostsim.Headers { return hostsim.H(":status", "200") }
 	for name, feed := range map[string]func(s *hostsimtest.Stream){
@@ -121,7 +121,7 @@ func TestProtocolMisuse(t *testing.T) {
 }
 
 // Hooks can make any callback trap.
-func TestTrapHook(t *testing.T) {
+func TestHooksMakeCallbacksTrap(t *testing.T) {
 	for _, callback := range []string{"proxy_on_context_create", "proxy_on_request_headers", "proxy_on_request_body", "proxy_on_response_headers", "proxy_on_response_body", "proxy_on_log", "proxy_on_done", "proxy_on_delete"} {
 		r := newRig(t, nativeScript())
 		armed := false
@@ -170,7 +170,7 @@ func TestWorkersAreIndependent(t *testing.T) {
 
 // The virtual clock fires timers in order, each at its own time, also those that are
 // set on the way.
-func TestVirtualClock(t *testing.T) {
+func TestVirtualClockFiresTimersInOrder(t *testing.T) {
 	c := hostsim.NewVirtualClock(hostsimtest.Epoch)
 	var got []string
 	note := func(name string) func() {
@@ -191,7 +191,7 @@ func TestVirtualClock(t *testing.T) {
 }
 
 // The real clock runs.
-func TestRealClock(t *testing.T) {
+func TestRealClockRuns(t *testing.T) {
 	c := hostsim.RealClock()
 	before := c.Now()
 	fired := make(chan struct{})
@@ -206,7 +206,7 @@ func TestRealClock(t *testing.T) {
 }
 
 // The start is abandoned when its context ends.
-func TestStartCancelled(t *testing.T) {
+func TestCancelledStartIsAbandoned(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if _, err := hostsim.Start(ctx, hostsim.Config{Guest: nativeScript()}); !errors.Is(err, context.Canceled) {

@@ -98,7 +98,7 @@ func TestReplyToAReply(t *testing.T) {
 }
 
 // A response that begins before the request's end is told from one that does not.
-func TestRequestComplete(t *testing.T) {
+func TestEarlyResponseIsToldApart(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{}
 		callRig(r, cluster, hostsim.Config{AllowOnHeadersStopIteration: true})

@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-func TestPairsEncoding(t *testing.T) {
+func TestPairsAreEncodedAsTheABISays(t *testing.T) {
 	h := hostsim.H("a", "1", "bc", "")
 	want := []byte("\x02\x00\x00\x00" + "\x01\x00\x00\x00" + "\x01\x00\x00\x00" + "\x02\x00\x00\x00" + "\x00\x00\x00\x00" + "a\x001\x00" + "bc\x00\x00")
 	if got := hostsim.MarshalPairs(h); !bytes.Equal(got, want) {
@@ -61,7 +61,7 @@ func FuzzUnmarshalPairs(f *testing.F) {
 	})
 }
 
-func TestHeaders(t *testing.T) {
+func TestHeaderNamesIgnoreCase(t *testing.T) {
 	h := hostsim.H("A", "1", "b", "2", "a", "3")
 	want(t, "first value", h.Get("a"), "1")
 	want(t, "values", len(h.Values("a")), 2)

@@ -315,7 +315,7 @@ func TestPauseOnResponse(t *testing.T) {
 
 // The larger actions that Envoy understands: stop all and buffer, stop and watermark,
 // stop without buffering.
-func TestFurtherActions(t *testing.T) {
+func TestLargerActionsFollowEnvoy(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{}
 		callRig(r, cluster, hostsim.Config{BufferLimit: 1024, AllowOnHeadersStopIteration: true})

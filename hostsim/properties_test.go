@@ -10,7 +10,7 @@ import (
 )
 
 // The properties that filters ask for, with Envoy's types.
-func TestProperties(t *testing.T) {
+func TestPropertiesHaveEnvoysTypes(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{PluginName: "gate", RootID: "root", VMID: "vm"})
 		s := hostsimtest.OpenWith(r, r.h, hostsim.StreamOptions{
@@ -38,7 +38,7 @@ func TestProperties(t *testing.T) {
 }
 
 // A request's bytes count when they arrive, also behind a pause that holds them back.
-func TestRequestSize(t *testing.T) {
+func TestRequestBytesCountOnArrival(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{}
 		callRig(r, cluster, hostsim.Config{})
@@ -53,7 +53,7 @@ func TestRequestSize(t *testing.T) {
 }
 
 // A filter's own properties live on the stream, under a single-segment name.
-func TestSetProperty(t *testing.T) {
+func TestFiltersPropertiesLiveOnTheStream(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{PluginConfig: []byte("configure=setprop:a:b,prop:a,prop:plugin_name")})
 		r.run("rh=prop:mine,setprop:mine:1,prop:mine,setprop:mine:2,prop:mine,setprop:a.b:3,prop:a.b;log=prop:mine").Respond(200)
@@ -66,7 +66,7 @@ func TestSetProperty(t *testing.T) {
 
 // Metrics are shared by name over all VMs; ids are not. Incrementing a counter by 0 or
 // less is BadArgument.
-func TestMetrics(t *testing.T) {
+func TestMetricsAreSharedByName(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{Workers: 2, PluginConfig: []byte("configure=define:0:requests.total,define:1:in-flight,define:2:1st,define:2:wait_ms")})
 		want(r, "ids", strings.Join(r.logs.take("worker-1"), "\n"), "configure: define:0:requests.total = Ok 4\nconfigure: define:1:in-flight = Ok 5\nconfigure: define:2:1st = Ok 6\nconfigure: define:2:wait_ms = Ok 10")
@@ -121,7 +121,7 @@ func TestTimeAndTicks(t *testing.T) {
 }
 
 // Log levels beyond the list are refused.
-func TestLogLevels(t *testing.T) {
+func TestUnknownLogLevelsAreRefused(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		r.run("rh=log:5:critical thing,log:3:a warning,log:6:x,reply:200")

@@ -54,7 +54,7 @@ func (s *strictSink) Reset(hostsim.ResetReason) {
 // Whatever a filter does and in whatever order things happen, sinks get well-formed
 // messages, a stream ends once, the filter is told of it once, and the host stays
 // idle afterwards.
-func TestRandomStreams(t *testing.T) {
+func TestSinksGetWellFormedMessages(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		for _, stop := range []bool{false, true} {
 			cluster := &hostsimtest.Cluster{Clock: r.clock}

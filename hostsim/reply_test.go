@@ -116,7 +116,7 @@ func TestLocalReplyForms(t *testing.T) {
 }
 
 // What the host answers for a failed upstream, and that it passes the filter.
-func TestUpstreamFailures(t *testing.T) {
+func TestAnswerOfAFailedUpstreamPassesTheFilter(t *testing.T) {
 	for _, c := range []struct {
 		failure                   hostsim.UpstreamFailure
 		detail, down, flags, info string
@@ -166,7 +166,7 @@ func TestUpstreamFailsMidResponse(t *testing.T) {
 
 // The client leaves: upstream is cancelled, and the filter gets log, done and delete,
 // in this order, and no response callback.
-func TestClientDisconnect(t *testing.T) {
+func TestLeavingClientCancelsTheUpstream(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run("sh=;sb=;log=get:0::path,get:2::status,get:2:x,get:1:t,get:3:t,prop:response.flags,prop:response.code_details,prop:request.path,prop:request.id,replace:0:a:b;sdone=get:0::path;delete=")
@@ -257,7 +257,7 @@ func TestRequestBeginsAnew(t *testing.T) {
 }
 
 // proxy_close_stream resets both sides.
-func TestCloseStream(t *testing.T) {
+func TestCloseStreamResetsBothSides(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run("sh=close:1,pause;log=prop:response.code_details")
@@ -290,7 +290,7 @@ func TestResponseBeforeRequestEnds(t *testing.T) {
 
 // An idle stream is answered with 408 while the request is not complete, 504 after, and
 // reset when the response has begun.
-func TestIdleTimeout(t *testing.T) {
+func TestIdleStreamIsAnsweredOrReset(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{StreamIdleTimeout: time.Minute})
 		half, h := r.open("sh=prop:response.flags,prop:response.code_details")

@@ -50,7 +50,7 @@ func (g *manyCalls) OnContextCreate(_, parent uint32) error {
 
 // Callouts under way and a stream's properties have limits; SharedLimits shows those of
 // queues and metrics.
-func TestResourceLimits(t *testing.T) {
+func TestCallsAndPropertiesAreBounded(t *testing.T) {
 	results := map[hostsim.Status]int{}
 	cluster := &hostsimtest.Cluster{}
 	r := newRig(t, hostsim.Native(func(h hostsim.HostCalls) hostsim.Guest { return &manyCalls{h: h, results: results} }))
@@ -94,7 +94,7 @@ func newNativeHost(t *testing.T) *hostsim.Host {
 }
 
 // A guest that eats its memory traps; the others live.
-func TestMemoryHog(t *testing.T) {
+func TestGuestThatEatsItsMemoryTraps(t *testing.T) {
 	r := wasmRig(t)
 	r.start(hostsim.Config{Workers: 2, MemoryLimit: 8 << 20})
 	want(t, "the hog", r.run("rh=hog:100").Down.Log(), "headers 503 end")

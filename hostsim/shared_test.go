@@ -150,7 +150,7 @@ func TestSharedDataKeysStay(t *testing.T) {
 
 // The VM that registers a queue last is the only one that is called; others reach it
 // by number.
-func TestQueueOwner(t *testing.T) {
+func TestLastRegistrationOwnsTheQueue(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{Workers: 3, PluginConfig: []byte("queue=deq:q")})
 		on := func(worker int, ops string) {

@@ -91,7 +91,7 @@ func TestCallbacksOfOneVMNeverOverlap(t *testing.T) {
 
 // The canary is tried first, on the main thread, and thrown away without on_done;
 // what it wrote stays.
-func TestCanary(t *testing.T) {
+func TestCanaryIsTriedFirst(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		var rec hostsim.Recorder
 		r.start(hostsim.Config{Recorder: &rec, VMConfig: []byte("start=sdset:from:start"), PluginConfig: []byte("configure=sdcount:n,define:0:c,inc:c:1;done=sdcount:done")})
@@ -140,7 +140,7 @@ func TestCanaryRefuses(t *testing.T) {
 }
 
 // Callouts of a canary are accepted, never sent and never answered.
-func TestCanaryCallouts(t *testing.T) {
+func TestCanaryCalloutsAreNeverSent(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{}
 		r.start(hostsim.Config{Clusters: map[string]hostsim.Cluster{"c": cluster}, PluginConfig: []byte("configure=call:c:1000,call:nowhere:1000")})
@@ -154,7 +154,7 @@ func TestCanaryCallouts(t *testing.T) {
 }
 
 // Items sent to a queue that the canary registered go to the main thread's VM.
-func TestCanaryQueue(t *testing.T) {
+func TestCanaryQueueGoesToTheMainThread(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{PluginConfig: []byte("configure=qres::q,qreg:q,enq:q:from canary;queue=deq:q")})
 		// Three VMs registered and enqueued: canary, main, worker. The worker owns it now;
@@ -264,7 +264,7 @@ func TestTrapOnResponse(t *testing.T) {
 }
 
 // The plugin may ask for time after on_done.
-func TestPluginDone(t *testing.T) {
+func TestPluginMayAskForTimeAfterDone(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		var rec hostsim.Recorder
 		r.start(hostsim.Config{Recorder: &rec, PluginConfig: []byte("configure=tick:1000,done;tick=done;done=false")})
@@ -293,7 +293,7 @@ func TestPluginDone(t *testing.T) {
 	})
 }
 
-func TestConfigErrors(t *testing.T) {
+func TestBadConfigIsRefused(t *testing.T) {
 	good := nativeScript()
 	for _, c := range []struct {
 		cfg  hostsim.Config

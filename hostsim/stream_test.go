@@ -8,7 +8,7 @@ import (
 )
 
 // A filter that continues everywhere changes nothing.
-func TestPassThrough(t *testing.T) {
+func TestFilterThatContinuesChangesNothing(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		r.start(hostsim.Config{})
 		s := r.run("rh=;rb=;sh=;sb=;log=;sdone=;delete=", "abc", "def")

@@ -10,7 +10,7 @@ import (
 
 // The recorder writes down what host and guest say to each other, the same for a
 // native and for a wasm guest.
-func TestTranscript(t *testing.T) {
+func TestTranscriptIsTheSameForNativeAndWasm(t *testing.T) {
 	eachGuest(t, func(r *rig) {
 		cluster := &hostsimtest.Cluster{Clock: r.clock, Handler: func(hostsim.CallRequest) hostsim.CallResponse { return hostsimtest.Answer("200", "pong") }}
 		var rec hostsim.Recorder

@@ -26,7 +26,7 @@ func onRequest(code func(fn func(string) []byte) []byte, imports ...string) *was
 }
 
 // What Envoy would not load is refused, with everything that is wrong named.
-func TestModuleChecks(t *testing.T) {
+func TestUnloadableModuleIsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		module []byte
 		want   []string
@@ -57,7 +57,7 @@ func TestModuleChecks(t *testing.T) {
 }
 
 // A directory keeps machine code for later processes, and is made where it is missing.
-func TestCodeCache(t *testing.T) {
+func TestCodeCacheServesLaterProcesses(t *testing.T) {
 	module := (&wasmModule{funcs: []wasmFunc{{name: "proxy_abi_version_0_2_0", code: body()}}}).ready().bytes()
 	dir := filepath.Join(t.TempDir(), "new")
 	for range 2 {
@@ -141,7 +141,7 @@ func readHeader(fn func(string) []byte, size uint32) []byte {
 
 // Values are handed over through malloc when it is exported, else through
 // proxy_on_memory_allocate; an empty value needs no memory.
-func TestAllocatorChoice(t *testing.T) {
+func TestExportedMallocIsPreferred(t *testing.T) {
 	alloc := func(name string, from, size uint32) wasmFunc {
 		return wasmFunc{name: name, params: tI32, results: tI32, code: func(fn func(string) []byte) []byte {
 			return cat(logText(fn, from, size), i32const(32768))
@@ -212,7 +212,7 @@ func TestAllocatorIsRestricted(t *testing.T) {
 }
 
 // A guest that never returns, in whatever way, is stopped, and the host goes on.
-func TestHostileWork(t *testing.T) {
+func TestGuestThatNeverReturnsIsStopped(t *testing.T) {
 	// local 3 counts; $big is a loop with a body.
 	forever := func(inner []byte) []byte { return cat([]byte{0x03, 0x40}, inner, []byte{0x0c, 0, 0x0b}) }
 	for name, m := range map[string]*wasmModule{
@@ -265,7 +265,7 @@ func TestHostileWork(t *testing.T) {
 }
 
 // Memory grows up to the limit and not beyond, and never shrinks.
-func TestMemoryLimit(t *testing.T) {
+func TestMemoryGrowsUpToItsLimit(t *testing.T) {
 	m := onRequest(func(fn func(string) []byte) []byte {
 		grow := func(pages uint32) []byte { return cat(i32const(pages), []byte{0x40, 0}) }
 		// Two bytes of text tell whether growing failed: '0' + (result == -1).

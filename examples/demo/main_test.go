@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/envoy/envoybin"
 )
 
-func TestParse(t *testing.T) {
+func TestFlagsOfTheDemo(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("ENVOY_BIN", "")
 	opts, err := parse(t.Context(), nil, io.Discard)
@@ -58,7 +58,7 @@ func TestRunFailsWithoutABuild(t *testing.T) {
 	}
 }
 
-func TestReportTable(t *testing.T) {
+func TestReportNamesWhatRanTwice(t *testing.T) {
 	r := report{
 		keys: 100, dropBefore: 8, dropAfter: 7, submissions: 2000, requests: 3100, cuts: 411, lost: 3, replays: 1800,
 		statuses: map[int]int{201: 1900, 409: 120, 503: 65, 502: 15}, executions: 101, ranTwice: 1, held: 7,

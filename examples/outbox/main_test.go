@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestOutbox(t *testing.T) {
+func TestOutboxHasNeitherGapsNorDoubles(t *testing.T) {
 	url := managertest.Start(t, managertest.Options{}).URL
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), []string{"--url", url, "--messages", "1500", "--kills", "6"}, &stdout, &stderr); code != 0 {

@@ -184,7 +184,7 @@ func TestDemoBodyBytes(t *testing.T) {
 	}
 }
 
-func TestDemoDrop(t *testing.T) {
+func TestDropsBeforeAndAfterTheWork(t *testing.T) {
 	srv := startService(t)
 	for drop, executed := range map[string]int64{"before": 0, "after": 1} {
 		a, err := pay(t, srv, "{}", "x-demo-drop", drop, "Idempotency-Key", drop)
@@ -282,7 +282,7 @@ func TestCountedKeysAreBounded(t *testing.T) {
 	}
 }
 
-func TestOtherRoutes(t *testing.T) {
+func TestOtherRoutesAreRefused(t *testing.T) {
 	srv := startService(t)
 	for _, tt := range []struct {
 		method, path string

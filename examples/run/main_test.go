@@ -18,7 +18,7 @@ import (
 	"github.com/oncegate/oncegate/examples/internal/stack"
 )
 
-func TestParse(t *testing.T) {
+func TestFlagsOfRun(t *testing.T) {
 	t.Setenv("PATH", "")
 	t.Setenv("ENVOY_BIN", "")
 	bin := t.TempDir() // without an Envoy
@@ -146,7 +146,7 @@ func (f *fakeStack) StartManager(context.Context) error {
 	return f.err
 }
 
-func TestSupervise(t *testing.T) {
+func TestKilledManagerIsStartedAgain(t *testing.T) {
 	killed := &stack.EndedError{Process: "manager", How: "signal: killed"}
 	crashed := &stack.EndedError{Process: "manager", How: "exit status 1"}
 	gateway := &stack.EndedError{Process: "gateway", How: "signal: killed"}

@@ -14,7 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/managertest"
 )
 
-func TestSubmit(t *testing.T) {
+func TestRepeatedSubmissionMakesOneJob(t *testing.T) {
 	url := managertest.Start(t, managertest.Options{}).URL
 	c, err := client.New(client.Options{URL: url})
 	if err != nil {
@@ -76,7 +76,7 @@ func TestSubmit(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
+func TestBadArgumentsAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string

@@ -60,7 +60,7 @@ func TestSendIsIdempotentOverCrashes(t *testing.T) {
 	}
 }
 
-func TestOtherHandlers(t *testing.T) {
+func TestHandlersRefuseBadPayloads(t *testing.T) {
 	nothing := func(testing.TB) int { return 0 }
 	workertest.Idempotent(t, double, 21, nothing)
 	job := func(payload string, attempt int) *client.Job {
@@ -88,7 +88,7 @@ func TestOtherHandlers(t *testing.T) {
 	}
 }
 
-func TestBadOutbox(t *testing.T) {
+func TestForeignFileIsNoOutbox(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "notes.txt")
 	if err := os.WriteFile(file, []byte("my notes\nmore\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestBadOutbox(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
+func TestBadArgumentsAreRefused(t *testing.T) {
 	for _, args := range [][]string{{"x"}, {"--nope"}, {"--manager", "localhost"}, {"--concurrency", "0x"}, {"--concurrency", "2000", "--outbox", filepath.Join(t.TempDir(), "outbox")}} {
 		var stderr bytes.Buffer
 		if code := run(t.Context(), args, &stderr); code != 2 || !strings.HasPrefix(stderr.String(), "worker: ") || strings.Count(stderr.String(), "\n") != 1 {

@@ -52,7 +52,7 @@ func (c crowd) read(lines []string) (o outcome) {
 // A crowd that is let go in one callback is one nested call each, until the VM's stack
 // overflows. hostsim's default must be what Envoys show, and what comes of the streams
 // must be the same.
-func TestNestingDepth(t *testing.T) {
+func TestNestedCallsOverflowTheStack(t *testing.T) {
 	wasm, guest := scriptModule(t), scriptGuest(t)
 	eachEnvoy(t, func(t *testing.T, bin string) {
 		var group []*site

@@ -19,7 +19,7 @@ import (
 
 // How an upstream fails decides the status, the flag that the filter reads, and the
 // code details.
-func TestUpstreamFailures(t *testing.T) {
+func TestUpstreamFailureDecidesStatusAndFlag(t *testing.T) {
 	refused := hostsimtest.RefusingAddress(t)
 	hangs := newUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) // a server looks for the client's end only behind the body
@@ -55,7 +55,7 @@ func TestUpstreamFailures(t *testing.T) {
 
 // Beyond the circuit breaker requests are refused at once: of three, one is at upstream,
 // one waits, and one is told no.
-func TestUpstreamOverflow(t *testing.T) {
+func TestBreakerRefusesWhatIsTooMuch(t *testing.T) {
 	release := make(chan struct{})
 	u := newUpstream(t, func(http.ResponseWriter, *http.Request) { <-release })
 	r := up(t, guest{responseHeaders: tellFlags}, u.addr(), func(o *options) { o.maxConnections, o.maxPending = 1, 1 })
@@ -88,7 +88,7 @@ func TestUpstreamOverflow(t *testing.T) {
 }
 
 // Upstream breaks off in the middle of its answer: the client must see that.
-func TestCutAnswer(t *testing.T) {
+func TestClientSeesACutAnswer(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/sized" {
 			w.Header().Set("Content-Length", "100")
@@ -115,7 +115,7 @@ func TestCutAnswer(t *testing.T) {
 
 // The client leaves while upstream works: the upstream request is cancelled, the stream
 // is destroyed with the flag DC, and no response callback comes.
-func TestClientLeaves(t *testing.T) {
+func TestLeavingClientCancelsTheUpstreamRequest(t *testing.T) {
 	for name, body := range map[string]string{"no body": "", "with a body": "body", "in the middle of its body": "bo"} {
 		t.Run(name, func(t *testing.T) {
 			arrived, cancelled := make(chan struct{}), make(chan struct{})
@@ -296,7 +296,7 @@ func TestSlowClientGetsEverything(t *testing.T) {
 }
 
 // Draining: no new connection, /readyz 503, the running request ends well, exit code 0.
-func TestDrain(t *testing.T) {
+func TestDrainingFinishesRunningRequests(t *testing.T) {
 	arrived, release := make(chan struct{}), make(chan struct{})
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		close(arrived)
@@ -387,7 +387,7 @@ func TestFilterThatDoesNotFinish(t *testing.T) {
 }
 
 // Nothing is left behind when the start fails.
-func TestStartFails(t *testing.T) {
+func TestFailedStartLeavesNothingBehind(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -53,7 +53,7 @@ func pauseUnless(end bool) hostsim.Action {
 	return hostsim.ActionPause
 }
 
-func TestBodies(t *testing.T) {
+func TestBodiesOfAllSizesPass(t *testing.T) {
 	up1 := newUpstream(t, echo)
 	filters := map[string]guest{"pass-through": {}, "buffering": buffering}
 	for name, g := range filters {
@@ -99,7 +99,7 @@ func TestBodies(t *testing.T) {
 	}
 }
 
-func TestRequestTrailers(t *testing.T) {
+func TestRequestTrailersPass(t *testing.T) {
 	u := newUpstream(t, echo)
 	r := up(t, guest{}, u.addr(), nil)
 	req := request(t, "POST", r.url, io.MultiReader(strings.NewReader("body")))
@@ -136,7 +136,7 @@ func TestAnswersWithoutBody(t *testing.T) {
 
 // One connection on each side carries all requests, also those without a body that the
 // filter answers.
-func TestKeepAlive(t *testing.T) {
+func TestOneConnectionCarriesAllRequests(t *testing.T) {
 	u := newUpstream(t, echo)
 	g := guest{requestHeaders: func(g *guest, _ uint32, _ bool) hostsim.Action {
 		if path, _ := g.GetHeaderMapValue(hostsim.MapRequestHeaders, ":path"); path == "/local" {
@@ -231,7 +231,7 @@ func TestEarlyAnswerToALongBody(t *testing.T) {
 	}
 }
 
-func TestExpectContinue(t *testing.T) {
+func TestExpectContinueIsAnswered(t *testing.T) {
 	u := newUpstream(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Expect", r.Header.Get("Expect"))
 		echo(w, r)
@@ -340,7 +340,7 @@ func TestRefusedByTheGateway(t *testing.T) {
 
 // A filter that collects more than the buffer limit: 413 for the request; for the
 // answer 500 while its headers are held, a cut connection when they are gone.
-func TestBufferLimits(t *testing.T) {
+func TestBufferLimitRefusesRequestsAndAnswers(t *testing.T) {
 	u := newUpstream(t, echo)
 	body := strings.Repeat("x", 200<<10)
 	r := up(t, buffering, u.addr(), nil)
@@ -363,7 +363,7 @@ func TestBufferLimits(t *testing.T) {
 	}
 }
 
-func TestAdmin(t *testing.T) {
+func TestAdminShowsStateAndMetrics(t *testing.T) {
 	u := newUpstream(t, echo)
 	g := guest{requestHeaders: func(g *guest, _ uint32, _ bool) hostsim.Action {
 		id, _ := g.DefineMetric(hostsim.MetricCounter, "seen_total")

@@ -25,7 +25,7 @@ func files(t *testing.T) (wasm, conf string) {
 	return wasm, conf
 }
 
-func TestOptions(t *testing.T) {
+func TestOptionsReachTheGateway(t *testing.T) {
 	wasm, conf := files(t)
 	o, err := parseOptions([]string{"--wasm", wasm, "--config", conf, "--listen", "127.0.0.1:0", "--upstream", "up:80",
 		"--cluster", "a=h:1", "--cluster", "b=[::1]:2", "--workers", "3", "--allow-on-headers-stop-iteration",
@@ -107,7 +107,7 @@ func TestBadCommandLines(t *testing.T) {
 	}
 }
 
-func TestUsage(t *testing.T) {
+func TestHelpNamesTheFlags(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	if code := run(t.Context(), t.Context(), []string{"-h"}, &stdout, &stderr); code != exitOK || stderr.Len() != 0 {
 		t.Errorf("exit code %d, standard error %q", code, stderr.String())

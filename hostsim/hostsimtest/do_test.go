@@ -45,7 +45,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestDo(t *testing.T) {
+func TestDoCarriesAnExchange(t *testing.T) {
 	h := hostsimtest.Start(t, hostsim.Config{Guest: source()})
 	big := bytes.Repeat([]byte("x"), 3<<20)
 	resp, err := hostsimtest.Do(within(t), h, hostsimtest.Request{Headers: hostsimtest.Post("/a"), Pieces: [][]byte{[]byte("abc"), big}, Trailers: hostsim.H("t", "1")},
@@ -64,7 +64,7 @@ func TestDo(t *testing.T) {
 	hostsimtest.Healthy(t, h)
 }
 
-func TestDoErrors(t *testing.T) {
+func TestDoReportsFailures(t *testing.T) {
 	h := hostsimtest.Start(t, hostsim.Config{Guest: source()})
 	get := hostsimtest.Request{Headers: hostsimtest.Get("/")}
 	resp, err := hostsimtest.Do(within(t), h, get, func(hostsimtest.Message) hostsimtest.Response {
@@ -139,7 +139,7 @@ func TestHealthyAndDump(t *testing.T) {
 	}
 }
 
-func TestGolden(t *testing.T) {
+func TestGoldenShowsTheFirstDifference(t *testing.T) {
 	rec := &recorder{TB: t}
 	hostsimtest.Golden(rec, "sample", "line 1\nline 2\n")
 	if len(rec.errors) != 0 {
@@ -152,7 +152,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func TestAwait(t *testing.T) {
+func TestAwaitReturnsWhatArrived(t *testing.T) {
 	h := hostsimtest.Start(t, hostsim.Config{Guest: source(), Clock: hostsim.NewVirtualClock(hostsimtest.Epoch), StreamIdleTimeout: time.Minute})
 	s := hostsimtest.Open(t, h, hostsim.AnyWorker)
 	s.Request(hostsimtest.Get("/"))
@@ -165,7 +165,7 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-func TestClusterNext(t *testing.T) {
+func TestNextEndsWithItsContext(t *testing.T) {
 	c := &hostsimtest.Cluster{}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -63,7 +63,7 @@ func TestGoldenJSON(t *testing.T) {
 	golden(t, "problem.json", (&Problem{Status: 422, Code: CodeFingerprintMismatch, Title: "T", Detail: "a\n\"b\"\x01\xff"}).AppendJSON(nil))
 }
 
-func TestGoldenRaw(t *testing.T) {
+func TestRawFormsStayAsPublished(t *testing.T) {
 	hex := func(b []byte) []byte {
 		var out []byte
 		for i, c := range b {
@@ -99,7 +99,7 @@ func drawResult(t *rapid.T) Result {
 	return r
 }
 
-func TestRoundTrips(t *testing.T) {
+func TestMessagesSurviveTheirEncodings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[!-~]{1,40}`)
 		millis := rapid.Custom(func(t *rapid.T) time.Duration {
@@ -174,8 +174,8 @@ func canonReply(r ReserveReply) ReserveReply {
 	return r
 }
 
-// TestRefusals: each mistake is told by the field's name and what is allowed.
-func TestRefusals(t *testing.T) {
+// Each mistake is told by the field's name and what is allowed.
+func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
 	for _, c := range []struct{ form, body, want string }{
 		{"reserve", ``, "body: must be one valid JSON value"},
 		{"reserve", `[]`, "body: must be a JSON object"},
@@ -228,7 +228,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestValidation(t *testing.T) {
+func TestValidationRefusesBadFields(t *testing.T) {
 	long := strings.Repeat("x", 300)
 	good := func() FinishRequest {
 		return FinishRequest{Key: "k", Token: "t", Result: Result{Status: 200}}
@@ -392,7 +392,7 @@ func FuzzParseRaw(f *testing.F) {
 }
 
 // Every byte at every place of strings around a multiple of eight.
-func TestVisible(t *testing.T) {
+func TestVisibleLooksAtEveryByte(t *testing.T) {
 	for n := 1; n <= 17; n++ {
 		for at := range n {
 			for c := range 256 {

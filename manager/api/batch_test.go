@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRawBatch(t *testing.T) {
+func TestRawBatchHasItsItems(t *testing.T) {
 	trace := [][2]string{{"x-request-id", "r1"}, {"traceparent", "00-1-2-01"}}
 	raw := AppendRawBatch(nil, 2)
 	raw = AppendRawItem(raw, OpReserve, trace, []byte("one"))
@@ -53,7 +53,7 @@ func TestRawBatchBounds(t *testing.T) {
 	}
 }
 
-func TestRawAnswers(t *testing.T) {
+func TestRawAnswersHaveTheirItems(t *testing.T) {
 	raw := AppendRawAnswers(nil, 2)
 	raw = AppendRawAnswer(raw, 201, 0, []byte("a"))
 	raw = AppendRawAnswer(raw, 503, 7, nil)

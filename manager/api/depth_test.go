@@ -49,9 +49,9 @@ func deeperThanOne(b []byte) bool {
 	return false
 }
 
-// TestManyEscapes: a body of escapes is read in one go. It took minutes if each of them looked for
+// A body of escapes is read in one go. It took minutes if each of them looked for
 // the end of the string again.
-func TestManyEscapes(t *testing.T) {
+func TestEscapesAreReadInLinearTime(t *testing.T) {
 	for _, escape := range []string{`\\`, `\"`} {
 		b := []byte(`"` + string(bytes.Repeat([]byte(escape), 2<<20)) + `"`)
 		if err := CheckJSON(b, 1); err != nil {

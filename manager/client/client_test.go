@@ -15,7 +15,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
-func TestOptions(t *testing.T) {
+func TestBadOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{
 		{}, {URL: "localhost:9000"}, {URL: "ftp://x"}, {URL: "http://"}, {URL: "http://a?b=c"}, {URL: "http://u:p@a"}, {URL: "http://a#b"}, {URL: ":"},
 		{URL: "http://a", Timeout: -1}, {URL: "http://a", BackoffBase: -1}, {URL: "http://a", BackoffMax: -1}, {URL: "http://a", MaxAttempts: -1},
@@ -214,7 +214,7 @@ func TestTokenIsSent(t *testing.T) {
 	}
 }
 
-func TestWait(t *testing.T) {
+func TestWaitReturnsTheJobsEnd(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	c := m.client(f)
@@ -257,7 +257,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-func TestOperatorCalls(t *testing.T) {
+func TestOperatorsManageJobsAndFunctions(t *testing.T) {
 	m := startManager(t)
 	c := m.client(nil)
 	ctx := t.Context()
@@ -331,8 +331,8 @@ func TestOperatorCalls(t *testing.T) {
 	}
 }
 
-// TestEntries: what operators ask of the ledger, and what it answers them.
-func TestEntries(t *testing.T) {
+// What operators ask of the ledger, and what it answers them.
+func TestOperatorsSeeAndSettleEntries(t *testing.T) {
 	m := startManager(t)
 	c := m.client(nil)
 	for _, key := range []string{"a", "b/?%", "."} {

@@ -42,8 +42,8 @@ func wantAnswers(t *testing.T, got []LedgerAnswer, want ...string) {
 	}
 }
 
-// TestLedgerBatch: every call has its own answer, in order.
-func TestLedgerBatch(t *testing.T) {
+// Every call has its own answer, in order.
+func TestEachCallOfABatchHasItsAnswer(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	l := m.client(f).Ledger()

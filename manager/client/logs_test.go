@@ -92,8 +92,8 @@ func openWriter(t *testing.T, h http.Handler, o client.WriterOptions) *client.Id
 	return w
 }
 
-// TestIdempotentWriter: requests and answers get lost, and each message is there once, in order.
-func TestIdempotentWriter(t *testing.T) {
+// Requests and answers get lost, and each message is there once, in order.
+func TestIdempotentWriterWritesEachMessageOnce(t *testing.T) {
 	f := &fakeLog{byID: make(map[string]int), lose: func(n int) (bool, bool) { return n%3 == 1, n%3 == 2 }}
 	w := openWriter(t, f, client.WriterOptions{MaxBatch: 7})
 	var results []<-chan client.WriteResult
@@ -138,9 +138,9 @@ func TestWriterDerivesIDs(t *testing.T) {
 	}
 }
 
-// TestWritersContexts: a message whose caller left is not sent, one on its way is not waited for, and
+// A message whose caller left is not sent, one on its way is not waited for, and
 // Close ends when its context does.
-func TestWritersContexts(t *testing.T) {
+func TestWriterRespectsContexts(t *testing.T) {
 	entered, open := make(chan struct{}, 100), make(chan struct{})
 	f := &fakeLog{byID: make(map[string]int)}
 	w := openWriter(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -27,7 +27,7 @@ func (m *manager) submit(s jobs.Submission) string {
 
 func handlers(h Handler) map[string]Handler { return map[string]Handler{"f": h} }
 
-func TestWorkerOptions(t *testing.T) {
+func TestBadWorkerOptionsAreRefused(t *testing.T) {
 	c, err := New(Options{URL: "http://x"})
 	if err != nil {
 		t.Fatal(err)
@@ -194,7 +194,7 @@ func TestWorkerTellsHandlersOfACancel(t *testing.T) {
 	}
 }
 
-func TestHeartbeats(t *testing.T) {
+func TestHeartbeatsKeepALease(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	goOn := make(chan struct{})
@@ -321,7 +321,7 @@ func TestLostReportsAreRepeated(t *testing.T) {
 	}
 }
 
-func TestGracefulStop(t *testing.T) {
+func TestStopWaitsForRunningHandlers(t *testing.T) {
 	m := startManager(t)
 	f := &faults{}
 	started, goOn := make(chan struct{}), make(chan struct{})

@@ -36,9 +36,9 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 }
 
-// TestRecordGolden pins the encoding: gates of different builds share it. A
+// TestEncodingOfRecordsIsPinned pins the encoding: gates of different builds share it. A
 // change needs a new recordVersion.
-func TestRecordGolden(t *testing.T) {
+func TestEncodingOfRecordsIsPinned(t *testing.T) {
 	r := &record{n: 1}
 	r.ways[2] = way{state: api.StatePending, cacheOnly: true, owner: 0x01020304, hash: Hash{0xaa}, token: Token{0xbb}, print: Fingerprint{0xcc}, expires: 5, lastUse: 4, valueBytes: 6}
 	r.waiters[0] = waiter{2, 9}

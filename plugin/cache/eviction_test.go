@@ -62,9 +62,9 @@ func TestExpiredOutcomeLeavesNoEntry(t *testing.T) {
 	}
 }
 
-// TestEvictionOrder: the terminal entry used longest ago goes first, pending
+// The terminal entry used longest ago goes first, pending
 // ones after all terminal ones, again the oldest first.
-func TestEvictionOrder(t *testing.T) {
+func TestOldestTerminalEntryIsEvictedFirst(t *testing.T) {
 	tab := newTable(newHost(envoy), small)
 	for i := 1; i <= Ways; i++ {
 		mustReserve(t, tab, hashOf(1, i), i, int64(i))

@@ -57,7 +57,7 @@ func TestFirstMatchWins(t *testing.T) {
 	}
 }
 
-func TestLargestAnswer(t *testing.T) {
+func TestLargestAnswerIsTheLargestOfTheRules(t *testing.T) {
 	for text, want := range map[string]int{
 		``:                               524288,
 		`{"max_response_body_bytes": 5}`: 5,
@@ -102,7 +102,7 @@ func checkOutcomes(t *testing.T, o *Outcomes, want map[string]Outcome) {
 	}
 }
 
-func TestOutcomePrecedence(t *testing.T) {
+func TestCodeBeatsItsClass(t *testing.T) {
 	for text, want := range map[string]map[string]Outcome{
 		// A code beats its class, with and without the header.
 		`{"reject": ["4xx", "503"]}`: {"503": OutcomeReject, "503 r": OutcomeReject, "502": OutcomeCommit, "502 r": OutcomeCommit},

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestDefaults(t *testing.T) {
+func TestMissingFieldsHaveDefaults(t *testing.T) {
 	for _, text := range []string{"", " \r\n\t", "{}", ` { } `} {
 		c := mustParse(t, text)
 		want := Config{

@@ -64,8 +64,8 @@ func parserFields(t *testing.T, wrap string) []string {
 	return strings.Split(list, ", ")
 }
 
-// TestReferenceNames compares the names in both directions.
-func TestReferenceNames(t *testing.T) {
+// TestReferenceHasEveryField compares the names in both directions.
+func TestReferenceHasEveryField(t *testing.T) {
 	documented := map[string][]string{}
 	for _, r := range reference(t) {
 		documented[r.section] = append(documented[r.section], r.name)
@@ -118,9 +118,9 @@ func nest(r row, value string) string {
 	return value
 }
 
-// TestReferenceDefaults gives every documented default explicitly, one at a
+// TestDocumentedDefaultsChangeNothing gives every documented default explicitly, one at a
 // time and all at once, and expects the configuration that an empty input gives.
-func TestReferenceDefaults(t *testing.T) {
+func TestDocumentedDefaultsChangeNothing(t *testing.T) {
 	want := mustParse(t, "")
 	all := map[string]any{}
 	for _, r := range reference(t) {
@@ -189,9 +189,9 @@ func sameConfig(a, b *Config) bool {
 	return true
 }
 
-// TestReferenceRanges tries both ends of every documented numeric range and
+// TestDocumentedRangesHold tries both ends of every documented numeric range and
 // what lies just beyond them, at every level where the field may stand.
-func TestReferenceRanges(t *testing.T) {
+func TestDocumentedRangesHold(t *testing.T) {
 	form := regexp.MustCompile(`^([0-9.]+) to ([0-9.]+)$`)
 	found := 0
 	for _, r := range reference(t) {

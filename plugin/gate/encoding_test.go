@@ -2,7 +2,7 @@ package gate
 
 import "testing"
 
-func TestAccepts(t *testing.T) {
+func TestAcceptEncodingDecidesTheReplay(t *testing.T) {
 	for _, c := range []struct {
 		accept, encoding string
 		want             bool

@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-func TestRecordedHeaders(t *testing.T) {
+func TestHopByHopHeadersAreNotRecorded(t *testing.T) {
 	got, fits := recordedHeaders([][2]string{
 		{":status", "200"}, {"content-type", "text/plain"}, {"connection", "X-Hop , close"}, {"x-hop", "1"},
 		{"keep-alive", "1"}, {"transfer-encoding", "chunked"}, {"content-length", "3"}, {"date", "d"}, {"age", "1"},
@@ -72,7 +72,7 @@ func FuzzRecordedHeaders(f *testing.F) {
 	})
 }
 
-func TestHeaderParsers(t *testing.T) {
+func TestHeaderValuesAreParsed(t *testing.T) {
 	for in, want := range map[string]int64{"0": 0, "007": 7, "123456789012345678": 123456789012345678} {
 		if got, ok := parseDecimal(in); !ok || got != want {
 			t.Errorf("parseDecimal(%q) = %d, %v", in, got, ok)

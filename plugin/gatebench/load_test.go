@@ -33,7 +33,7 @@ const (
 	loadWorkers = 2
 	recentKeys  = 4096
 	// oversize is more than the loads' max_response_body_bytes. Both are small to keep
-	// the VMs' memory small, so that leaks show in it. TestLargeAnswers has large answers.
+	// the VMs' memory small, so that leaks show in it. TestLargeAnswersStayInMemory has large answers.
 	oversize    = 6 << 10
 	maxResponse = 4 << 10
 )

@@ -131,12 +131,12 @@ func TestSharedDataStays(t *testing.T) {
 	}
 }
 
-// TestLargeAnswers: large answers take far more of a VM's memory than their size. The
+// Large answers take far more of a VM's memory than their size. The
 // collector treats every word of the module's constant tables that looks like an address
 // as one. The larger the blocks, the more garbage such a word keeps, and each block must
 // be in one piece. But the memory that they take has a bound, whatever their number, with
 // and without a manager.
-func TestLargeAnswers(t *testing.T) {
+func TestLargeAnswersStayInMemory(t *testing.T) {
 	const (
 		most   = 400_000 // bytes
 		atOnce = 4       // in each VM

@@ -323,7 +323,7 @@ func TestWorkGoesOnWithoutAManager(t *testing.T) {
 }
 
 // A crowd that leaves costs one execution each, and nothing stays behind.
-func TestCrowdLeaves(t *testing.T) {
+func TestCrowdThatLeavesCostsOneExecution(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{Workers: 2, Config: `{"mode":"body","client_abort":"continue","max_upstream_calls":20}`})
 		const crowd = 30 // keys, each of which comes three times

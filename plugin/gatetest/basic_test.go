@@ -126,7 +126,7 @@ func TestReplayIsAnsweredFromTheCacheOfAnotherWorker(t *testing.T) {
 	})
 }
 
-func TestUntouchedRequests(t *testing.T) {
+func TestUnmatchedRequestsPassUntouched(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		for name, q := range map[string]Request{
@@ -156,7 +156,7 @@ var unsupported = map[string]Request{
 }
 
 // A request that cannot be protected does not run as if it were.
-func TestUnsupportedRequests(t *testing.T) {
+func TestUnsupportedRequestsAreRefused(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		const all = `"match":[{"methods":["*"]}]`
 		for _, c := range []struct {
@@ -262,7 +262,7 @@ func TestQuotedAndBareKeysAreTheSame(t *testing.T) {
 	})
 }
 
-func TestRequiredKey(t *testing.T) {
+func TestRequiredKeyMustBeThere(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"key":{"required":true}}`})
 		p := r.Send(Request{}).Response()
@@ -358,7 +358,7 @@ func TestLosingTheCacheCostsOnlyACall(t *testing.T) {
 	})
 }
 
-func TestCacheMetrics(t *testing.T) {
+func TestMetricsShowTheCache(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"max_entries":8,"max_bytes":131072,"cleanup_interval_seconds":1,"committed_ttl_seconds":60}`})
 		for i := range 12 {
@@ -378,7 +378,7 @@ func TestCacheMetrics(t *testing.T) {
 	})
 }
 
-func TestHeadRequests(t *testing.T) {
+func TestHeadIsReplayed(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"match":[{"methods":["*"]}]}`})
 		x := r.Send(Request{Method: "HEAD", Key: "k"})

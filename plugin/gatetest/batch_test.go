@@ -15,7 +15,7 @@ import (
 
 // The largest batch is answered in one callback. Neither the answers nor their consequences overflow the host's
 // stack, and each call has the trace of its own request.
-func TestBatch(t *testing.T) {
+func TestLargestBatchIsAnsweredInOneCallback(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		r := newCrowd(t, guest, Options{MaxNestedReplies: 33})
 		var all []*Exchange
@@ -71,7 +71,7 @@ func TestBatchOfAnOverloadedManager(t *testing.T) {
 }
 
 // A batch that fails as a whole fails none of its calls: each is made again by itself, with the same token.
-func TestBatchFails(t *testing.T) {
+func TestFailedBatchFailsNoneOfItsCalls(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {
 		cut := api.AppendRawAnswers(nil, 5)
 		for range 5 {

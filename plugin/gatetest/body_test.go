@@ -284,7 +284,7 @@ func TestBodyModeOnAHostWithoutIt(t *testing.T) {
 }
 
 // A slow client is not mistaken for a wrong configuration.
-func TestSlowBodies(t *testing.T) {
+func TestSlowClientIsNotTakenForAWrongSetting(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := bodyMode(t, guest, `{"mode":"body"}`)
 		x := r.Open(Request{Key: "slow"}, false)

@@ -74,7 +74,7 @@ func TestManagerAsksToComeBackLater(t *testing.T) {
 	})
 }
 
-func TestUnknownCluster(t *testing.T) {
+func TestUnknownClusterRefusesAndIsLoggedOnce(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{NoCluster: true})
 		want(t, "status", r.Send(Request{Key: "k"}).Response().Status, "503")
@@ -114,7 +114,7 @@ func TestFailedCallsAreLogged(t *testing.T) {
 }
 
 // The gate does not read an answer that is too large for a ledger's, because the VM's memory never shrinks.
-func TestHugeAnswer(t *testing.T) {
+func TestHugeAnswerOfTheManagerIsNotRead(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		huge := []Fault{{Garbage: make([]byte, 40<<20)}}
@@ -340,7 +340,7 @@ func TestOutcomesThatWaitForTheLedgerAreBounded(t *testing.T) {
 	})
 }
 
-func TestFencedCommit(t *testing.T) {
+func TestFencedCommitStillAnswersItsClient(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		x := r.Send(Request{Key: "k"})
@@ -425,7 +425,7 @@ func TestAnswerIsHeldUntilTheCommitWithoutABody(t *testing.T) {
 	})
 }
 
-func TestAsyncCommit(t *testing.T) {
+func TestAsyncCommitDoesNotDelayTheAnswer(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"commit":"async"}`})
 		r.Manager.FailNext(api.PathCommit, Fault{HoldCall: true})

@@ -104,7 +104,7 @@ func TestRejectionsAreForgottenEarlier(t *testing.T) {
 }
 
 // If it is certain that nothing ran, the key is free for the retry. If the request may have run, it is not.
-func TestUpstreamFailures(t *testing.T) {
+func TestUpstreamFailureDecidesWhetherTheKeyIsFree(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
 			name    string
@@ -186,7 +186,7 @@ func TestUpstreamBreaksOffWithinItsAnswer(t *testing.T) {
 	})
 }
 
-func TestOversizeAnswers(t *testing.T) {
+func TestOversizeAnswersAreStreamed(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
 			name, config string
@@ -287,7 +287,7 @@ func TestAnswerWithTrailers(t *testing.T) {
 }
 
 // Answers of some media types reach the client as they come; others are held and recorded.
-func TestStreamedTypes(t *testing.T) {
+func TestStreamedTypesPassAsTheyCome(t *testing.T) {
 	const ndjson = `{"streamed_types":["application/X-NDJSON"]}`
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		for _, c := range []struct {
@@ -343,7 +343,7 @@ func TestAnswerWithTooManyHeaders(t *testing.T) {
 	})
 }
 
-func TestSubmissionMode(t *testing.T) {
+func TestSubmissionModeMakesNoCallouts(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"ledger":"upstream"}`, NoCluster: true, Workers: 2})
 		x := r.Send(Request{Key: "k", Body: "job", Worker: 0})

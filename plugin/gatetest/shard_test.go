@@ -195,7 +195,7 @@ func TestShardThatHangs(t *testing.T) {
 }
 
 // A manager that is another shard runs nothing, also where the gate may do without a ledger.
-func TestWrongShard(t *testing.T) {
+func TestWrongShardRunsNothing(t *testing.T) {
 	for _, mode := range []string{"closed", "open"} {
 		t.Run(mode, func(t *testing.T) {
 			each(t, func(t *testing.T, guest hostsim.Source) {
@@ -266,7 +266,7 @@ func TestPreviousOwnerKeepsItsKeys(t *testing.T) {
 }
 
 // If the previous owner has nothing of a key, the new owner gets it with all its calls.
-func TestKeyMoves(t *testing.T) {
+func TestMovedKeyGetsItsNewOwner(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		s := newShards(t, guest, three...)
 		s.handOver()

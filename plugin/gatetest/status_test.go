@@ -14,7 +14,7 @@ var statusCall = regexp.MustCompile(`set_property\(oncegate\.status, "([^"]*)"\)
 
 // The client and access logs learn what became of each request. For the gate's own replies the
 // response code details say it as well.
-func TestStatus(t *testing.T) {
+func TestStatusTellsTheDecision(t *testing.T) {
 	pay := func(r *Rig) *Exchange { return r.Send(Request{Key: "k", Body: "b"}) }
 	done := func(r *Rig) {
 		x := pay(r)

@@ -85,7 +85,7 @@ func TestWaitIsLimited(t *testing.T) {
 	})
 }
 
-func TestShortWait(t *testing.T) {
+func TestShortWaitEndsInTime(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"pending_wait_timeout":0.5}`})
 		r.Clock.Advance(250 * time.Millisecond)
@@ -230,7 +230,7 @@ func TestManagerThatHangsWhileItHoldsACall(t *testing.T) {
 	})
 }
 
-func TestNoWaiting(t *testing.T) {
+func TestDuplicatesDoNotWaitIfToldSo(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		a := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`})
 		b := NewRig(t, guest, Options{Config: `{"wait_for_pending":false}`, Manager: a.Manager, Clock: a.Clock})
@@ -301,7 +301,7 @@ func TestWaitersOfAFailedReserveAreTold(t *testing.T) {
 	})
 }
 
-func TestWaiterLeaves(t *testing.T) {
+func TestLeavingWaiterIsForgotten(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{})
 		x := r.Send(Request{Key: "k"})

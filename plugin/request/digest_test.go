@@ -48,10 +48,10 @@ func sha(s string) string { sum := sha256.Sum256([]byte(s)); return string(sum[:
 
 func text(digest string) string { return base64.RawURLEncoding.EncodeToString([]byte(digest)) }
 
-// TestEncodings builds the inputs of the digests a second time, from the package's
+// TestDigestInputsAreAsDocumented builds the inputs of the digests a second time, from the package's
 // documentation. Gates of different builds share a ledger, so these encodings may
 // change only together with the labels.
-func TestEncodings(t *testing.T) {
+func TestDigestInputsAreAsDocumented(t *testing.T) {
 	d := NewDigester("")
 	scopeInput := "og scope 1" +
 		"\x00" + l("api.example.com") +

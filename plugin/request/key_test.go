@@ -172,7 +172,7 @@ func TestDerivedKey(t *testing.T) {
 	}
 }
 
-func TestMissing(t *testing.T) {
+func TestMissingKeyNamesItsPlace(t *testing.T) {
 	if err := Missing(&config.Key{Header: "x"}); err != nil {
 		t.Errorf("not required: %v", err)
 	}

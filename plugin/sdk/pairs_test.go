@@ -8,8 +8,8 @@ import (
 	"github.com/oncegate/oncegate/hostsim"
 )
 
-// TestPairs: headers are encoded and decoded as hosts do it.
-func TestPairs(t *testing.T) {
+// Headers are encoded and decoded as hosts do it.
+func TestPairsAreEncodedAsHostsDo(t *testing.T) {
 	for _, headers := range [][][2]string{
 		{},
 		{{"a", "1"}},

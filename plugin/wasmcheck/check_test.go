@@ -117,7 +117,7 @@ var goodExports = []string{"_initialize", "proxy_abi_version_0_2_0", "proxy_on_m
 
 func withExports(more ...string) []string { return append(append([]string{}, goodExports...), more...) }
 
-func TestCheck(t *testing.T) {
+func TestBadModulesAreNamed(t *testing.T) {
 	tests := []struct {
 		name   string
 		module testModule
@@ -266,7 +266,7 @@ func TestCheckRefusesWhatIsNoModule(t *testing.T) {
 	}
 }
 
-func TestRun(t *testing.T) {
+func TestCommandChecksAFile(t *testing.T) {
 	dir := t.TempDir()
 	write := func(file string, m testModule) string {
 		path := filepath.Join(dir, file)

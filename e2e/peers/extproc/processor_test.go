@@ -150,7 +150,7 @@ func (x exchange) wantAnswered(chunks int) {
 	x.wantEnd()
 }
 
-func TestReplay(t *testing.T) {
+func TestRetryGetsTheRecordedAnswer(t *testing.T) {
 	e := newEnvoy(t)
 	e.request().wantGoesOn().wantEnd()
 	e.request(":method", "GET", "idempotency-key", "a").wantGoesOn().wantEnd()
@@ -178,7 +178,7 @@ func TestReplay(t *testing.T) {
 }
 
 // What upstream asks to be repeated may be repeated.
-func TestRelease(t *testing.T) {
+func TestRetryableAnswerFreesItsKey(t *testing.T) {
 	e := newEnvoy(t)
 	for range 2 {
 		x := e.request("idempotency-key", "a").wantGoesOn()
@@ -188,7 +188,7 @@ func TestRelease(t *testing.T) {
 }
 
 // A client that leaves keeps its key reserved: the outcome is unknown.
-func TestClientLeaves(t *testing.T) {
+func TestClientThatLeavesKeepsItsKeyReserved(t *testing.T) {
 	e := newEnvoy(t)
 	x := e.request("idempotency-key", "a").wantGoesOn()
 	if err := x.CloseSend(); err != nil {
@@ -199,7 +199,7 @@ func TestClientLeaves(t *testing.T) {
 }
 
 // A long answer passes before its end, and is not recorded.
-func TestLongAnswer(t *testing.T) {
+func TestLongAnswerIsNotRecorded(t *testing.T) {
 	e := newEnvoy(t)
 	x := e.request("idempotency-key", "a").wantGoesOn()
 	half := string(bytes.Repeat([]byte("x"), maxBody/2+1))
@@ -209,7 +209,7 @@ func TestLongAnswer(t *testing.T) {
 }
 
 // What is damaged in Redis is an error and no answer.
-func TestDamagedRecord(t *testing.T) {
+func TestDamagedRecordIsAnError(t *testing.T) {
 	whole := (&stream{status: "200", headers: headers(true, "a", "b").GetHeaders().GetHeaders()}).record()[17:]
 	for n := range whole {
 		if _, err := replay(whole[:n]); err == nil {

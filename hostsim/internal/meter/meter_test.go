@@ -51,7 +51,7 @@ const (
 	self = "\x00" + "\x20\x00\x04\x7f" + "\x20\x00\x41\x01\x6b\x10\x02" + "\x05\x41\x00\x0b" // if n: f2(n-1) else 0
 )
 
-func TestUnits(t *testing.T) {
+func TestWorkCostsUnits(t *testing.T) {
 	m, units := instance(t, code(sum, fill, self), 1000)
 	for _, c := range []struct {
 		f      string
@@ -78,7 +78,7 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-func TestLimit(t *testing.T) {
+func TestModuleStopsAtItsLimit(t *testing.T) {
 	m, units := instance(t, code(sum, fill, self), 1000)
 	call := func(f string, arg uint64) error {
 		_, err := m.ExportedFunction(f).Call(context.Background(), arg)
@@ -103,7 +103,7 @@ func TestLimit(t *testing.T) {
 }
 
 // Indexes, names and custom sections survive; debug sections go.
-func TestSections(t *testing.T) {
+func TestIndexesAndNamesSurvive(t *testing.T) {
 	custom := func(name string) string {
 		return "\x00" + string(rune(len(name)+2)) + string(rune(len(name))) + name + "!"
 	}
@@ -122,7 +122,7 @@ func TestSections(t *testing.T) {
 	}
 }
 
-func TestMalformed(t *testing.T) {
+func TestMalformedModulesAreRefused(t *testing.T) {
 	good := code(sum, fill)
 	for name, c := range map[string]struct {
 		in   string
@@ -157,7 +157,7 @@ func TestMalformed(t *testing.T) {
 }
 
 // Tables keep their own maximum, if it is a small one.
-func TestTables(t *testing.T) {
+func TestTablesGetAMaximum(t *testing.T) {
 	for in, want := range map[string]string{
 		"\x00\x05":                 "\x01\x05\x80\x80\x40",
 		"\x01\x05\x06":             "\x01\x05\x06",

@@ -44,7 +44,7 @@ func judge(t *testing.T, h client.Handler, check func(testing.TB) int) string {
 	return r.failure
 }
 
-func TestIdempotent(t *testing.T) {
+func TestIdempotentFindsWorkDoneTwice(t *testing.T) {
 	amount := func(j *client.Job) int {
 		var p struct{ Amount int }
 		if err := json.Unmarshal(j.Payload, &p); err != nil {

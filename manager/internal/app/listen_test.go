@@ -69,8 +69,7 @@ func leaveSocket(t *testing.T, path string) {
 	_ = ln.Close()
 }
 
-// TestSocketMode: whatever the umask.
-func TestSocketMode(t *testing.T) {
+func TestSocketHasItsModeWhateverTheUmask(t *testing.T) {
 	old := syscall.Umask(0o027)
 	defer syscall.Umask(old)
 	path := filepath.Join(t.TempDir(), "s")

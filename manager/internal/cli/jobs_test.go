@@ -60,7 +60,7 @@ func jobsCLI(url string, args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), errs.String()
 }
 
-func TestJobsCommands(t *testing.T) {
+func TestOperatorsManageJobs(t *testing.T) {
 	url := jobsManager(t)
 	c, err := client.New(client.Options{URL: url})
 	if err != nil {
@@ -191,7 +191,7 @@ func TestJobsCommands(t *testing.T) {
 	}
 }
 
-func TestJobsUsage(t *testing.T) {
+func TestBadJobsArgumentsAreRefused(t *testing.T) {
 	spaced := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(spaced, []byte("secret token\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -311,7 +311,7 @@ func TestServeRunsTheJobQueue(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func TestPrintable(t *testing.T) {
+func TestControlCharactersAreEscaped(t *testing.T) {
 	for in, want := range map[string]string{"plain ü": "plain ü", "a\nb": `a\nb`, "\x1b[2J": `\x1b[2J`, "\xff": `\xff`, "\u202e": `\u202e`} {
 		if got := printable(in); got != want {
 			t.Errorf("printable(%q) = %q, want %q", in, got, want)

@@ -39,7 +39,7 @@ func unknownKey(t *testing.T, url, scope, key string) {
 	}
 }
 
-func TestLedgerCommands(t *testing.T) {
+func TestOperatorsListAndResolveKeys(t *testing.T) {
 	url := jobsManager(t)
 	for _, key := range []string{"order-1", "order-2", "order-3", ".."} {
 		unknownKey(t, url, "shop/pay", key)

@@ -76,8 +76,8 @@ func startOnSocket(t testing.TB, path string, args ...string) *process {
 	return p
 }
 
-// TestUnixSocket: life on a Unix socket, kill -9 and the restart included.
-func TestUnixSocket(t *testing.T) {
+// Life on a Unix socket, kill -9 and the restart included.
+func TestManagerServesOnAUnixSocket(t *testing.T) {
 	dir := t.TempDir()
 	path, admin := filepath.Join(dir, "api.sock"), filepath.Join(dir, "admin.sock")
 	args := []string{"--data-dir", filepath.Join(dir, "data"), "--admin", "unix:" + admin}

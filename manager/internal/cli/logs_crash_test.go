@@ -166,8 +166,8 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	}
 }
 
-// TestLogsCommand: the program's own commands against a manager.
-func TestLogsCommand(t *testing.T) {
+// The program's own commands against a manager.
+func TestCommandsUseLogs(t *testing.T) {
 	for _, engine := range []string{"wal", "sqlite"} {
 		t.Run(engine, func(t *testing.T) { testLogsCommand(t, engine) })
 	}

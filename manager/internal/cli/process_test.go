@@ -192,7 +192,7 @@ func post(t testing.TB, addr, path, body string) (int, string) {
 	return resp.StatusCode, string(b)
 }
 
-func TestProcessLife(t *testing.T) {
+func TestProcessStartsServesAndStops(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	dir := t.TempDir()
 	p := startManager(t, "--data-dir", dir, "--admin", "127.0.0.1:0")
@@ -348,9 +348,9 @@ func (s *failingStore) Err() error {
 	return fmt.Errorf("%w: fsync: input/output error", store.ErrFailed)
 }
 
-// TestFailStop: when the store has failed, nothing is answered from it any more
+// When the store has failed, nothing is answered from it any more
 // and the program ends with exit code 1.
-func TestFailStop(t *testing.T) {
+func TestFailedStoreEndsTheProcess(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	st := &failingStore{Store: mem.New(mem.Options{}), failed: make(chan struct{})}
 	file := filepath.Join(t.TempDir(), "addr")

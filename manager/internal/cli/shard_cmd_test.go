@@ -11,9 +11,9 @@ import (
 	"github.com/oncegate/oncegate/manager/client"
 )
 
-// TestShardCommand: an operator sees who a ledger is, and when it has nothing any more that others own; submissions do
+// An operator sees who a ledger is, and when it has nothing any more that others own; submissions do
 // not count, for nobody asks elsewhere for them.
-func TestShardCommand(t *testing.T) {
+func TestOperatorSeesWhichLedgerItIs(t *testing.T) {
 	dir := t.TempDir()
 	p := startManager(t, "--data-dir", dir, "--shard", "A", "--shards", "A")
 	moved := 0

@@ -87,8 +87,8 @@ func TestListIsKept(t *testing.T) {
 	})
 }
 
-// TestSwappedDirectories: of two managers whose volumes were swapped neither starts.
-func TestSwappedDirectories(t *testing.T) {
+// Of two managers whose volumes were swapped neither starts.
+func TestSwappedDirectoriesAreRefused(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	dir := t.TempDir()
 	a, b, aside := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "aside")

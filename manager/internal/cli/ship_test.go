@@ -79,11 +79,11 @@ func nextMillisecond(t *testing.T) time.Time {
 	return time.Now()
 }
 
-// TestShipCrash kills a real manager under load, again and again, while the object
+// TestShippedStateSurvivesCrashes kills a real manager under load, again and again, while the object
 // store has every kind of fault. After each kill the ledger is restored from the store
 // alone. It must have every key that was acknowledged before the last point in time that
 // was shipped, and its records must be a prefix of those of the manager's own directory.
-func TestShipCrash(t *testing.T) {
+func TestShippedStateSurvivesCrashes(t *testing.T) {
 	rounds := 3
 	if os.Getenv("MANAGER_CRASH_ROUNDS") != "" {
 		rounds = crashRounds(t)

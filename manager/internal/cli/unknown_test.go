@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestOwnerVanished: a reservation whose owner is gone, on a real process that is killed
+// A reservation whose owner is gone, on a real process that is killed
 // again and again. The key does not come free, and what was renewed, said and resolved
 // stays so.
-func TestOwnerVanished(t *testing.T) {
+func TestVanishedOwnerLeavesAnUnknownOutcome(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	dir := t.TempDir()
 	var p *process

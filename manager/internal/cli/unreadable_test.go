@@ -48,9 +48,9 @@ func damage(t *testing.T, st store.Store, c store.Collection, key string, indexe
 	}
 }
 
-// TestUnreadableRecords damages an entry and a job in the data of a real manager,
+// TestOneUnreadableRecordCostsOneKey damages an entry and a job in the data of a real manager,
 // which then does everything but what these two stand for.
-func TestUnreadableRecords(t *testing.T) {
+func TestOneUnreadableRecordCostsOneKey(t *testing.T) {
 	for _, e := range []struct {
 		name string
 		data func(t *testing.T) (args []string, dir string, open func() (store.Store, error))

@@ -138,7 +138,7 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 	}
 }
 
-func TestHelp(t *testing.T) {
+func TestHelpGoesToStandardOutput(t *testing.T) {
 	for _, args := range []string{"help", "--help", "serve --help", "wal --help", "wal dump --help", "version"} {
 		env, stdout, stderr := testEnv(nil)
 		if code := Run(context.Background(), env, strings.Fields(args)); code != 0 || stdout.Len() == 0 || stderr.Len() != 0 {

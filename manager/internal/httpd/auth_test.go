@@ -91,7 +91,7 @@ func writeFile(t *testing.T, path, content string) {
 	}
 }
 
-func TestBearerTokens(t *testing.T) {
+func TestTokensAreReadAgain(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
 	writeFile(t, file, "# the old one leaves soon\nold-token-of-20-bytes\n\nnew-token-of-20-bytes\n")
 	auth, err := NewAuth(file, false)
@@ -125,9 +125,9 @@ func TestBearerTokens(t *testing.T) {
 	}
 }
 
-// TestAdministrators: a gate's token cannot take away the protection of a key,
+// A gate's token cannot take away the protection of a key,
 // an administrator's can, and so can everybody where no token is asked for.
-func TestAdministrators(t *testing.T) {
+func TestOnlyAdministratorsMayTakeProtectionAway(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "tokens")
 	writeFile(t, file, "gates-token-of-20-bytes\nadmins-token-of-20-bytes \tadmin\nother-token-of-20-bytes\n")

@@ -102,7 +102,7 @@ func connections(s *site) int {
 	return len(l.conns)
 }
 
-func TestBodyLimit(t *testing.T) {
+func TestBodyOverTheLimitIsRefused(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxBodyBytes: 1000}})
 	if a := s.JSON("POST", "/new", strings.Repeat(" ", 1000)); a.Status != 201 {
 		t.Errorf("a body at the limit: %d %s", a.Status, a.Body)
@@ -125,7 +125,7 @@ func TestBodyLimit(t *testing.T) {
 	}
 }
 
-func TestHeaderLimit(t *testing.T) {
+func TestHeadersOverTheLimitAreRefused(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxHeaderBytes: 2048}})
 	c := s.Dial()
 	// More than net/http adds to the limit for itself.
@@ -154,9 +154,9 @@ func TestGarbageIsRefused(t *testing.T) {
 	}
 }
 
-// TestStrangeTargets: a request line that no client of ours would send costs
+// A request line that no client of ours would send costs
 // its sender an answer, and nobody else anything.
-func TestStrangeTargets(t *testing.T) {
+func TestStrangeTargetsGetAnAnswer(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for _, line := range []string{
 		"GET ?a=b", "GET #a", "GET http://x?a=b", "GET http://x#a", "GET http://x", "GET //", "GET *", "POST *", "GET x/new",
@@ -328,7 +328,7 @@ func TestHeldRequestsAreNotLoad(t *testing.T) {
 	}
 }
 
-func TestConnectionLimit(t *testing.T) {
+func TestConnectionsOverTheLimitAreRefused(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{MaxConnections: 2}})
 	open := []net.Conn{s.Dial(), s.Dial()}
 	for _, c := range open {
@@ -375,7 +375,7 @@ func TestPanicsAreAnswered(t *testing.T) {
 	}
 }
 
-func TestHead(t *testing.T) {
+func TestHeadHasNoBody(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	a := s.Do("HEAD", "/healthz", "", "")
 	if a.Status != 200 || a.Body != "" || a.Header.Get("content-length") != "15" {

@@ -152,7 +152,7 @@ func (s *site) shutdown() <-chan error {
 	return down
 }
 
-func TestReadiness(t *testing.T) {
+func TestServerThatIsNotReadyStillServes(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	s.server.SetReady("stopping")
 	if a := s.JSON("GET", "/readyz", ""); a.Status != 503 || !strings.Contains(a.Body, `"detail":"stopping"`) {

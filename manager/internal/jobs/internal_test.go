@@ -61,7 +61,7 @@ func TestEncodeIDKeepsOrder(t *testing.T) {
 	})
 }
 
-func TestDueTimes(t *testing.T) {
+func TestDueTimesAreReadWhenStale(t *testing.T) {
 	at := time.Unix(1000, 0)
 	d := dueTimes{kick: make(chan struct{}, 1)}
 	if !d.stale(at) {
@@ -134,7 +134,7 @@ func TestLSN(t *testing.T) {
 	}
 }
 
-func TestBackoffBounds(t *testing.T) {
+func TestBackoffStaysInItsBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := Options{BackoffBase: time.Duration(rapid.Int64Range(1, int64(time.Hour)).Draw(t, "base"))}
 		o.BackoffMax = o.BackoffBase + time.Duration(rapid.Int64Range(0, int64(MaxDelay-time.Hour)).Draw(t, "more"))
@@ -212,7 +212,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 }
 
 // Sort keys decide the order of claims.
-func TestQueuedOrder(t *testing.T) {
+func TestSortKeysDecideTheOrderOfClaims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		make := func(label string) *record {
 			return &record{Job: Job{Function: "f", State: Queued,

@@ -200,9 +200,9 @@ func TestBatchDuplicatesInOrder(t *testing.T) {
 	}
 }
 
-// TestBatchConflicts: a transaction that is too large a target for others is cut in half, and in
+// A transaction that is too large a target for others is cut in half, and in
 // the end each item is by itself.
-func TestBatchConflicts(t *testing.T) {
+func TestConflictingBatchIsCutInHalves(t *testing.T) {
 	for _, kind := range kinds {
 		for _, most := range []int{4, 1, 0} {
 			l, f, _ := faultyLedger(t, kind, Options{})
@@ -230,9 +230,9 @@ func TestBatchConflicts(t *testing.T) {
 	}
 }
 
-// TestBatchFails: an error of the store is the answer to each item of the transaction, and the same
+// An error of the store is the answer to each item of the transaction, and the same
 // batch again settles it.
-func TestBatchFails(t *testing.T) {
+func TestStoreErrorAnswersEachItem(t *testing.T) {
 	for _, kind := range kinds {
 		for _, fault := range []error{store.ErrUnavailable, store.ErrNoSpace, store.ErrFailed, context.DeadlineExceeded} {
 			l, f, _ := faultyLedger(t, kind, Options{})
@@ -300,8 +300,8 @@ func putUnreadable(t *testing.T, st store.Store, key string) {
 	}
 }
 
-// TestBatchUnreadable: a record that cannot be read costs its own key.
-func TestBatchUnreadable(t *testing.T) {
+// A record that cannot be read costs its own key.
+func TestUnreadableRecordCostsItsOwnItem(t *testing.T) {
 	for _, kind := range kinds {
 		l, f, _ := faultyLedger(t, kind, Options{})
 		putUnreadable(t, f.Store, "k3")

@@ -180,9 +180,9 @@ func (r shardRules) explore() (way []string, states int) {
 	return nil, len(seen)
 }
 
-// TestShardsChange: with the steps in their order no two ledgers hold a key at once, and managers that get the list before
+// With the steps in their order no two ledgers hold a key at once, and managers that get the list before
 // the gates do no harm either. Each rule that is left out does.
-func TestShardsChange(t *testing.T) {
+func TestNoTwoLedgersHoldAKey(t *testing.T) {
 	for name, r := range map[string]shardRules{"in order": {}, "managers before gates": {gatesLate: true}} {
 		way, states := r.explore()
 		t.Logf("%s: %d states", name, states)

@@ -94,7 +94,7 @@ func TestExpiryIsImmediate(t *testing.T) {
 	}
 }
 
-func TestLateOutcome(t *testing.T) {
+func TestLateOutcomeIsAccepted(t *testing.T) {
 	for _, swept := range []bool{false, true} {
 		l, c := newTestLedger(t, Options{})
 		mustReserve(t, l, "k", "t1", api.StateReserved)
@@ -118,7 +118,7 @@ func TestLateOutcome(t *testing.T) {
 	}
 }
 
-func TestFenced(t *testing.T) {
+func TestSupersededTokenIsFenced(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	mustReserve(t, l, "k", "t1", api.StateReserved)
 	c.advance(time.Hour)
@@ -155,7 +155,7 @@ func TestReleaseFreesTheKey(t *testing.T) {
 	mustReserve(t, l, "k", "t2", api.StateReserved)
 }
 
-func TestFingerprint(t *testing.T) {
+func TestOtherFingerprintIsRefused(t *testing.T) {
 	l, _ := newTestLedger(t, Options{})
 	reserve := func(token, fp string) error {
 		req := reserveReq("k", token)
@@ -319,9 +319,9 @@ func TestStoreErrorsReachTheCaller(t *testing.T) {
 	mustReserve(t, l, "k", "t", api.StateReserved)
 }
 
-// TestUnknownOutcome: the answer was lost, the same call settles it, and the
+// The answer was lost, the same call settles it, and the
 // count of bytes is the truth.
-func TestUnknownOutcome(t *testing.T) {
+func TestSameCallSettlesALostAnswer(t *testing.T) {
 	st := &faultyStore{Store: mem.New(mem.Options{})}
 	l := ledgerOn(t, st, Options{})
 	st.after.set(store.ErrUnavailable)
@@ -418,7 +418,7 @@ func TestUpdateIsOneTransaction(t *testing.T) {
 	}
 }
 
-func TestSurvivesReopen(t *testing.T) {
+func TestEntriesSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
 	open := func() (*Ledger, store.Store) {
 		st, err := mem.Open(t.Context(), dir, mem.Options{})
@@ -448,7 +448,7 @@ func TestSurvivesReopen(t *testing.T) {
 	mustReserve(t, l, "open", "t4", api.StatePending)
 }
 
-func TestOptions(t *testing.T) {
+func TestOptionsOutOfRangeAreRefused(t *testing.T) {
 	for what, o := range map[string]Options{
 		"PendingTTL": {PendingTTL: -1}, "CommittedTTL": {CommittedTTL: api.MaxTTL + 1}, "RejectedTTL": {RejectedTTL: 1},
 		"MaxEntries": {MaxEntries: -1}, "MaxBytes": {MaxBytes: -1}, "MaxResultBytes": {MaxResultBytes: MaxResultLimit + 1},

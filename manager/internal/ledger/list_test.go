@@ -53,7 +53,7 @@ func list(t *testing.T, l *Ledger, state api.State, limit int) []string {
 	}
 }
 
-func TestListPages(t *testing.T) {
+func TestPagesShowEachEntryOnce(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	if got := list(t, l, api.StateNone, 10); got != nil {
 		t.Errorf("an empty ledger lists %v", got)
@@ -126,7 +126,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-func TestDelete(t *testing.T) {
+func TestDeletedKeyIsFree(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	fill(t, l, c)
 	for _, k := range []string{"p0", "c0", "r0"} {

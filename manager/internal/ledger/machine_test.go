@@ -6,8 +6,8 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// TestMachine is the table of the package documentation, cell by cell.
-func TestMachine(t *testing.T) {
+// TestEveryCellOfTheStateTable is the table of the package documentation, cell by cell.
+func TestEveryCellOfTheStateTable(t *testing.T) {
 	const now = 1000
 	entry := func(s api.State, expires, unknown int64) *record {
 		return &record{state: s, expires: expires, unknown: unknown, token: []byte("t"), fingerprint: []byte("f")}

@@ -20,7 +20,7 @@ func (othersKeys) Record() (store.ID, bool) { return store.ID{}, false }
 
 // While a quarantine lasts, no reserve of a key without an entry says that the work may run, here or at
 // another shard. Every other call is as always.
-func TestQuarantine(t *testing.T) {
+func TestQuarantineRefusesUnknownKeys(t *testing.T) {
 	left := time.Duration(0)
 	l, _ := newTestLedger(t, Options{Owners: othersKeys{}, Quarantine: func() time.Duration { return left }})
 	mustReserve(t, l, "running", "t", api.StateReserved)
@@ -88,7 +88,7 @@ func TestQuarantine(t *testing.T) {
 }
 
 // Longest learns the longest time that any write asked for.
-func TestLongest(t *testing.T) {
+func TestLongestTTLIsLearned(t *testing.T) {
 	longest := new(Longest)
 	l, c := newTestLedger(t, Options{Longest: longest})
 	expect := func(what string, want time.Duration) {

@@ -98,7 +98,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	})
 }
 
-func TestRecordKey(t *testing.T) {
+func TestRecordKeysDoNotCollide(t *testing.T) {
 	seen := make(map[string][2]string)
 	for _, scope := range []string{"", "a", "a:", "1:a", "1", ":", strings.Repeat("s", api.MaxScopeBytes)} {
 		for _, key := range []string{"a", ":a", "1:a", "aa", "a:a", strings.Repeat("k", api.MaxKeyBytes)} {
@@ -153,7 +153,7 @@ func TestDeadlineNeverEndsEarly(t *testing.T) {
 	}
 }
 
-func TestRemaining(t *testing.T) {
+func TestRemainingTimeIsRoundedDown(t *testing.T) {
 	at := time.UnixMilli(1000).Add(900 * time.Microsecond)
 	ends := deadline(at, 100*time.Millisecond)
 	for _, c := range []struct{ after, want time.Duration }{

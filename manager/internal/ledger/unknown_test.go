@@ -58,9 +58,9 @@ func eachStored(t *testing.T, opts Options, f func(t *testing.T, l *Ledger, c *c
 	}
 }
 
-// TestOwnerVanished: a reservation that nobody ends does not free its key; it blocks it
+// A reservation that nobody ends does not free its key; it blocks it
 // for as long as a known outcome would.
-func TestOwnerVanished(t *testing.T) {
+func TestVanishedOwnerBlocksItsKey(t *testing.T) {
 	eachStored(t, Options{}, func(t *testing.T, l *Ledger, c *clock, sweep func()) {
 		req := reserveReq("k", "t1")
 		req.Fingerprint = "f"
@@ -134,7 +134,7 @@ func TestLateOutcomeReplacesUnknown(t *testing.T) {
 	})
 }
 
-func TestRenew(t *testing.T) {
+func TestRenewExtendsAReservation(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	mustReserve(t, l, "k", "t1", api.StateReserved)
 	if r := mustRenew(t, l, "k", "t1", 10*time.Second); r.ExpiresIn != time.Minute {
@@ -188,7 +188,7 @@ func TestRenewKeepsUnknownTTL(t *testing.T) {
 	})
 }
 
-func TestUnknown(t *testing.T) {
+func TestUnknownBlocksItsKey(t *testing.T) {
 	l, c := newTestLedger(t, Options{})
 	mustReserve(t, l, "k", "t1", api.StateReserved)
 	mustUnknown(t, l, "k", "t1", time.Hour)
@@ -308,7 +308,7 @@ func TestWaiterSeesTheRenewal(t *testing.T) {
 	})
 }
 
-func TestResolve(t *testing.T) {
+func TestOperatorsSettleUnknownOutcomes(t *testing.T) {
 	eachStored(t, Options{}, func(t *testing.T, l *Ledger, c *clock, sweep func()) {
 		bare := api.Result{Status: 200, BodyOmitted: true}
 		for _, k := range []string{"a", "b", "c", "pending"} {

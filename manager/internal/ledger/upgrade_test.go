@@ -13,9 +13,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// TestUpgrade opens data that the release before UNKNOWN wrote (testdata/version1: a
+// TestEarlierReleasesDataGoOn opens data that the release before UNKNOWN wrote (testdata/version1: a
 // snapshot and a log after it) and goes on with them, over restarts of its own.
-func TestUpgrade(t *testing.T) {
+func TestEarlierReleasesDataGoOn(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS("testdata/version1")); err != nil {
 		t.Fatal(err)
@@ -76,9 +76,9 @@ func TestUpgrade(t *testing.T) {
 	stop()
 }
 
-// TestWayBack: what the release before can say is written as it wrote it, so that it can
+// What the release before can say is written as it wrote it, so that it can
 // read that again; and only the rest is beyond it.
-func TestWayBack(t *testing.T) {
+func TestEarlierReleaseReadsWhatItCouldWrite(t *testing.T) {
 	versions := func(l *Ledger, key string) (v byte) {
 		err := l.Update(t.Context(), func(tx *Tx) error {
 			value, err := tx.Get(collection, recordKey("s", key))

@@ -40,7 +40,7 @@ func TestTheFirstAnswerIsStillThere(t *testing.T) {
 	}
 }
 
-func TestDefaultWindow(t *testing.T) {
+func TestDefaultsOfTheWindow(t *testing.T) {
 	o := Options{}.WithDefaults()
 	if o.MaxBytes != 512<<20 || o.MaxEntries != 1<<20 || o.WhenFull != Refuse || o.ScopeShare != 0.75 {
 		t.Errorf("%+v", o)

@@ -38,7 +38,7 @@
 //
 // The window forgets by age, and when it holds MaxKeys ids or MaxBytes it forgets the oldest
 // one early, counts that and says so, or refuses new ids where the log is configured to.
-// Window takes about 60 bytes for each id, see TestWindowMemory.
+// Window takes about 60 bytes for each id, see TestWindowOfAMillionIdsStaysSmall.
 //
 // Engines keep the entries: package walogs in a write-ahead log for each.
 package logs

@@ -80,8 +80,8 @@ func TestJudgeIDs(t *testing.T) {
 		"field derive, field id, field epoch, too-large")
 }
 
-// TestAtomicBatch: one that is refused keeps the others out, and their ids free.
-func TestAtomicBatch(t *testing.T) {
+// One that is refused keeps the others out, and their ids free.
+func TestRefusedItemKeepsItsAtomicBatchOut(t *testing.T) {
 	s := newTestState(IDs)
 	judge(s, 0, false, item("a", "1"))
 	expect(t, judge(s, 0, true, item("n", "1"), item("n", "1"), item("a", "2"), item("a", "1")), "not-written, not-written, payload-mismatch, 1 again")
@@ -94,7 +94,7 @@ func TestAtomicBatch(t *testing.T) {
 
 func seq(n int) string { return fmt.Sprintf("host:%d:00112233445566aa", n) }
 
-func TestStructuredSequences(t *testing.T) {
+func TestStructuredIdsShowGaps(t *testing.T) {
 	s := newTestState(Structured)
 	expect(t, judge(s, 0, false, item(seq(2), "2"), item("other", ""), item("", "")), "sequence-gap, field id, field id")
 	expect(t, judge(s, 0, false, item(seq(1), "1"), item(seq(2), "2"), item(seq(4), "4"), item(seq(3), "3"), item(seq(2), "x"), item(seq(1), "1")),
@@ -134,7 +134,7 @@ func TestWindowIsFull(t *testing.T) {
 	}
 }
 
-func TestStateSnapshot(t *testing.T) {
+func TestStateSurvivesItsSnapshot(t *testing.T) {
 	for _, id := range []Identity{IDs, Structured} {
 		s := newTestState(id)
 		s.SetEpoch("w\xff", 4)

@@ -75,9 +75,9 @@ func TestWindowAgainstModel(t *testing.T) {
 	}
 }
 
-// TestWindowMemory shows what an id takes when the window holds a million, and that a snapshot of
+// TestWindowOfAMillionIdsStaysSmall shows what an id takes when the window holds a million, and that a snapshot of
 // them is read back in a fraction of what a start may take.
-func TestWindowMemory(t *testing.T) {
+func TestWindowOfAMillionIdsStaysSmall(t *testing.T) {
 	const keys = 1_000_000
 	heap := func() uint64 {
 		var m runtime.MemStats

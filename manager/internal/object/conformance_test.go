@@ -9,7 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
 )
 
-func TestDirectory(t *testing.T) {
+func TestDirectoryIsAnObjectStore(t *testing.T) {
 	t.Parallel()
 	objecttest.Run(t, func(t *testing.T) object.Store {
 		s, err := object.Open("file://"+filepath.Join(t.TempDir(), "store"), nil)

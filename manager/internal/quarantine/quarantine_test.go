@@ -45,7 +45,7 @@ func TestCountsOnlyWhileItIsOpen(t *testing.T) {
 	})
 }
 
-func TestEnds(t *testing.T) {
+func TestQuarantineThatEndsIsRemoved(t *testing.T) {
 	dir := t.TempDir()
 	if err := quarantine.Write(dir, quarantine.Record{Remaining: 30}); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestMalformedFileIsAnError(t *testing.T) {
 	}
 }
 
-func TestLogs(t *testing.T) {
+func TestEachLogHasItsQuarantine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		long, short := time.Hour.Milliseconds(), int64(1)

@@ -12,7 +12,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-func TestAdmin(t *testing.T) {
+func TestAdminListenerServesMetrics(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	reg := prometheus.NewPedanticRegistry()
 	for _, c := range append(s.server.Collectors(), NewLedgerCollector(func() (ledger.Stats, error) { return s.ledger.Stats(t.Context()) })) {

@@ -40,8 +40,8 @@ func rawCommit(key, token, body string) []byte {
 	return rawItem(api.OpCommit, r.AppendRaw(nil))
 }
 
-// TestRawBatch: each item has the answer that it would have by itself.
-func TestRawBatch(t *testing.T) {
+// Each item has the answer that it would have by itself.
+func TestBatchItemsAreAnsweredAsAlone(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	a := s.Do("POST", api.PathBatch, api.ContentTypeRaw, string(rawBatch(
 		rawReserve("k", "t1"), rawReserve("k", "t2"), rawCommit("k", "t1", "done"), rawReserve("k", "t2"), rawReserve("other", ""),
@@ -168,8 +168,8 @@ func TestBatchAnswersAsItsCalls(t *testing.T) {
 	}
 }
 
-// TestBatchRefused: what is wrong with the batch as a whole is answered before any of it ran.
-func TestBatchRefused(t *testing.T) {
+// What is wrong with the batch as a whole is answered before any of it ran.
+func TestBadBatchIsRefusedBeforeItRuns(t *testing.T) {
 	s := newDirect(t, ledger.Options{})
 	const one = `{"op":"reserve","key":"k","token":"t"}`
 	many := func(n int) string { return `{"items":[` + strings.Repeat(one+",", n-1) + one + `]}` }
@@ -256,9 +256,9 @@ func TestBadItemsOfABatch(t *testing.T) {
 	}
 }
 
-// TestAskAlone: answers that do not fit into that of the batch are asked for alone; smaller ones
+// Answers that do not fit into that of the batch are asked for alone; smaller ones
 // behind them come along.
-func TestAskAlone(t *testing.T) {
+func TestLargeAnswersAreAskedForAlone(t *testing.T) {
 	s := newDirect(t, ledger.Options{MaxResultBytes: 2 << 20})
 	for i, size := range []int{700_000, 400_000, 300_000, api.MaxBatchReplyBytes + 1} {
 		req := api.FinishRequest{Key: strconv.Itoa(i), Token: "t", Result: api.Result{Status: 200, Body: make([]byte, size)}}

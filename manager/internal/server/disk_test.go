@@ -27,9 +27,9 @@ func siteOnDisk(t *testing.T, fs *faultfs.FS) *site {
 	return newSite(t, siteOptions{store: st})
 }
 
-// TestFullDisk: calls that change something are refused, other calls are answered,
+// Calls that change something are refused, other calls are answered,
 // and space that comes back is enough.
-func TestFullDisk(t *testing.T) {
+func TestFullDiskRefusesChangesOnly(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := siteOnDisk(t, fs)
 	s.JSON("POST", api.PathReserve, `{"key":"done","token":"t"}`)

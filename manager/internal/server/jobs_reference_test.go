@@ -15,7 +15,7 @@ import (
 )
 
 // Every call is in the reference, and the reference names no other.
-func TestJobReference(t *testing.T) {
+func TestReferenceHasEveryJobCall(t *testing.T) {
 	b, err := os.ReadFile("../../../docs/reference/JOBS.md")
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +49,7 @@ func TestJobReference(t *testing.T) {
 	}
 }
 
-func TestJobMetrics(t *testing.T) {
+func TestReferenceHasEveryJobMetric(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
 	j.claimOne()

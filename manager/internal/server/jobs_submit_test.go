@@ -19,7 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-func TestKeyedSubmission(t *testing.T) {
+func TestRepeatedKeySubmitsOnce(t *testing.T) {
 	j := newJobSite(t, ledger.Options{})
 	post := func(key, body string, more ...string) httpdtest.Answer {
 		t.Helper()

@@ -14,9 +14,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 )
 
-// TestConversation: each line is a request and what it is answered, in order,
+// Each line is a request and what it is answered, in order,
 // on one ledger.
-func TestConversation(t *testing.T) {
+func TestCallsGetTheirDocumentedAnswers(t *testing.T) {
 	const (
 		reserve = "/v1/ledger/reserve"
 		commit  = "/v1/ledger/commit"
@@ -124,7 +124,7 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-func TestRawForm(t *testing.T) {
+func TestRawFormCarriesPlainBodies(t *testing.T) {
 	s := newSite(t, siteOptions{ledger: ledger.Options{MaxResultBytes: 2000}})
 	target := func(token string) []byte {
 		return (&api.ReserveRequest{Key: "k", Token: token, PendingTTL: time.Minute}).AppendRaw(nil)
@@ -165,7 +165,7 @@ func TestRawForm(t *testing.T) {
 	}
 }
 
-func TestContentTypes(t *testing.T) {
+func TestOtherContentTypesAreRefused(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for contentType, want := range map[string]int{
 		"": 201, "application/json": 201, "Application/JSON; charset=utf-8": 201, "application/x-www-form-urlencoded": 415,
@@ -186,7 +186,7 @@ func TestContentTypes(t *testing.T) {
 	}
 }
 
-func TestLongPoll(t *testing.T) {
+func TestLongPollOutlivesTheWorkTimeout(t *testing.T) {
 	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{WorkTimeout: time.Second, WriteTimeout: time.Second}}})
 	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t1"}`)
 	done := make(chan httpdtest.Answer, 1)
@@ -246,7 +246,7 @@ func TestDeletionIsAudited(t *testing.T) {
 	}
 }
 
-func TestResolve(t *testing.T) {
+func TestResolutionsAreAudited(t *testing.T) {
 	var audited []Intervention
 	s := newSite(t, siteOptions{audit: func(d Intervention) { audited = append(audited, d) }})
 	for _, key := range []string{"a", "b", "c", "d/e"} {
@@ -301,7 +301,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestListingPages(t *testing.T) {
+func TestListingHasPages(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	for i := range 25 {
 		s.JSON("POST", api.PathReserve, `{"key":"k`+strconv.Itoa(i)+`","token":"t"}`)

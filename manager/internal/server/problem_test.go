@@ -20,9 +20,9 @@ func (jobProblem) Problem() api.Problem {
 	return api.Problem{Status: 409, Code: api.CodeDuplicateKey, Title: "Duplicate key"}
 }
 
-// TestProblems: every error that a handler may meet has its answer, also
+// Every error that a handler may meet has its answer, also
 // wrapped, and what may be tried again says when.
-func TestProblems(t *testing.T) {
+func TestEveryErrorHasItsProblem(t *testing.T) {
 	for _, c := range []struct {
 		err    error
 		status int

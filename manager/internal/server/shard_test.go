@@ -22,8 +22,8 @@ func shardSite(t *testing.T, w shard.Want) *site {
 	return newSite(t, siteOptions{store: st, ledger: ledger.Options{Owners: keeper}, server: Options{Identity: keeper.Identity}})
 }
 
-// TestWrongShard: a call that means another shard does nothing, whatever it is, and is told to the log.
-func TestWrongShard(t *testing.T) {
+// A call that means another shard does nothing, whatever it is, and is told to the log.
+func TestCallForAnotherShardDoesNothing(t *testing.T) {
 	s := shardSite(t, shard.Want{Name: "A"})
 	reserve := `{"key":"k","token":"t"}`
 	for _, call := range []struct{ method, path, body string }{
@@ -69,8 +69,8 @@ func TestWrongShard(t *testing.T) {
 	}
 }
 
-// TestAnyShard: without a name of its own it takes calls for any.
-func TestAnyShard(t *testing.T) {
+// Without a name of its own it takes calls for any.
+func TestUnnamedManagerTakesCallsForAnyShard(t *testing.T) {
 	s := shardSite(t, shard.Want{})
 	for _, meant := range []string{"A", "B"} {
 		a := s.Do("POST", api.PathReserve, "application/json", `{"key":"k","token":"t"}`, api.HeaderShard, meant)
@@ -80,8 +80,8 @@ func TestAnyShard(t *testing.T) {
 	}
 }
 
-// TestKeyMoved: the list refuses a reserve of another's key and nothing else, and stats tell who the ledger is.
-func TestKeyMoved(t *testing.T) {
+// The list refuses a reserve of another's key and nothing else, and stats tell who the ledger is.
+func TestMovedKeyIsRefused(t *testing.T) {
 	s := shardSite(t, shard.Want{Name: "A", Shards: []string{"B", "A"}})
 	key := "k"
 	for api.Owner([]string{"A", "B"}, "", key) == 0 {

@@ -15,9 +15,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
-// TestUnreadableRoutes: everybody may look at records that cannot be read, only
+// Everybody may look at records that cannot be read, only
 // administrators delete one, and no other record is deleted.
-func TestUnreadableRoutes(t *testing.T) {
+func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 	const gate, admin = "gates-token-of-20-bytes", "admins-token-of-20-bytes"
 	auth := tokens(t, gate, admin)
 	st, tracker := mem.New(mem.Options{}), unread.New()

@@ -18,10 +18,10 @@ import (
 // digits are what differs from one moment to the next.
 var digits = regexp.MustCompile(`_ms":[0-9]+`)
 
-var updateWire = flag.Bool("update", false, "write the answers of TestWire to testdata")
+var updateWire = flag.Bool("update", false, "write the answers of TestBytesOnTheWireStayTheSame to testdata")
 
-// TestWire: a client sees the same bytes as ever, down to what is said about mistakes.
-func TestWire(t *testing.T) {
+// A client sees the same bytes as ever, down to what is said about mistakes.
+func TestBytesOnTheWireStayTheSame(t *testing.T) {
 	post := func(path, body string, header ...string) string {
 		head := "POST " + path + " HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: " + strconv.Itoa(len(body)) + "\r\n"
 		for _, h := range header {

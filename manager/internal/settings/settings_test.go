@@ -16,7 +16,7 @@ func from(vars map[string]string) func(string) (string, bool) {
 	}
 }
 
-func TestSettingsPrecedence(t *testing.T) {
+func TestFlagsWinOverTheEnvironment(t *testing.T) {
 	env := from(map[string]string{
 		"IDEMPOTENCY_PENDING_TTL_SECONDS": "7", "IDEMPOTENCY_MAX_ENTRIES": "123", "IDEMPOTENCY_WAIT_FOR_PENDING": "false",
 		"IDEMPOTENCY_REJECTED_TTL_SECONDS": "0.25",
@@ -40,8 +40,8 @@ func TestSettingsPrecedence(t *testing.T) {
 	}
 }
 
-// TestDefaults pins the values that are documented.
-func TestDefaults(t *testing.T) {
+// TestDefaultsAreAsDocumented pins the values that are documented.
+func TestDefaultsAreAsDocumented(t *testing.T) {
 	s, err := Parse(from(nil), []string{"--data-dir", "d"})
 	if err != nil {
 		t.Fatal(err)

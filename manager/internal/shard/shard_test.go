@@ -13,8 +13,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
-// TestStarts is a ledger's life, start by start.
-func TestStarts(t *testing.T) {
+// TestLedgerKeepsItsNameOverStarts is a ledger's life, start by start.
+func TestLedgerKeepsItsNameOverStarts(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()
 	list := func(names string) []string { return strings.Split(names, ",") }
@@ -124,8 +124,8 @@ func owner(t *testing.T, k *Keeper, st store.Store, key string) (name string, ot
 	return name, other
 }
 
-// TestOwner: without a list everything is here, with one what api.Owner says.
-func TestOwner(t *testing.T) {
+// Without a list everything is here, with one what api.Owner says.
+func TestListDecidesTheOwner(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()
 	if name, other := owner(t, mustOpen(t, st, Want{}), st, "k"); name != "" || other {
@@ -148,9 +148,9 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// TestSharedList: all managers of a store go over to a list in the transaction that writes it, those with settings of
+// All managers of a store go over to a list in the transaction that writes it, those with settings of
 // before as well.
-func TestSharedList(t *testing.T) {
+func TestManagersOfAStoreChangeListsTogether(t *testing.T) {
 	st := sharing{mem.New(mem.Options{})}
 	defer st.Close()
 	one := mustOpen(t, st, Want{Name: "A", Shards: []string{"A"}})
@@ -179,8 +179,8 @@ func TestSharedList(t *testing.T) {
 	}
 }
 
-// TestUnreadable: a manager does not start as somebody else because it cannot read who it is.
-func TestUnreadable(t *testing.T) {
+// A manager does not start as somebody else because it cannot read who it is.
+func TestUnreadableNameStopsTheStart(t *testing.T) {
 	st := mem.New(mem.Options{})
 	defer st.Close()
 	err := st.Update(context.Background(), func(tx store.Tx) error { return tx.Put(Collection, recordKey, []byte{2, 1, 2, 3}) })

@@ -236,12 +236,16 @@ func oneFault(t *testing.T, set func(*objecttest.Server)) {
 func TestLostPutAnswer(t *testing.T) {
 	oneFault(t, func(s *objecttest.Server) { s.LostPuts.Store(300) })
 }
-func TestWrong412(t *testing.T) {
+func TestWrong412IsTriedAgain(t *testing.T) {
 	oneFault(t, func(s *objecttest.Server) { s.Conflicts.Store(300) })
 }
-func TestStore503(t *testing.T)  { oneFault(t, func(s *objecttest.Server) { s.Refused.Store(200) }) }
-func TestSlowStore(t *testing.T) { oneFault(t, func(s *objecttest.Server) { s.Slow.Store(10) }) }
-func TestStaleListing(t *testing.T) {
+func TestRefusingStoreIsTriedAgain(t *testing.T) {
+	oneFault(t, func(s *objecttest.Server) { s.Refused.Store(200) })
+}
+func TestSlowStoreGetsEverything(t *testing.T) {
+	oneFault(t, func(s *objecttest.Server) { s.Slow.Store(10) })
+}
+func TestStaleListingHidesNothing(t *testing.T) {
 	t.Parallel()
 	srv, place := newPlace(t)
 	srv.StaleLists.Store(true)
@@ -384,7 +388,7 @@ func TestForkedDirectoryBeginsAnew(t *testing.T) {
 	mustRestore(t, place, "", 25)
 }
 
-func TestRetention(t *testing.T) {
+func TestOldObjectsAreRemoved(t *testing.T) {
 	t.Parallel()
 	_, place := newPlace(t)
 	dir := t.TempDir()

@@ -245,7 +245,7 @@ func TestOneOfManyAtOnceIsCarriedOut(t *testing.T) {
 	s.queued(1)
 }
 
-func TestFingerprint(t *testing.T) {
+func TestFingerprintSeparatesSubmissions(t *testing.T) {
 	same := fingerprint([]byte(`{"function":"f","payload":{"a": [1, 2]},"id":"one"}`))
 	for body, equal := range map[string]bool{
 		`{"id":"two","payload":{"a":[1,2]},"function":"f"}`: true,

@@ -127,7 +127,7 @@ func TestBitFlipsAreFound(t *testing.T) {
 }
 
 // Missing sectors and files are found as well.
-func TestMissingPieces(t *testing.T) {
+func TestMissingSectorsAndFilesAreFound(t *testing.T) {
 	fs, _ := damaged(t)
 	var segments []string
 	var snapshot string
@@ -215,7 +215,7 @@ func TestFilesOfAnotherLog(t *testing.T) {
 }
 
 // A newer format is refused as such, not taken for damage or a torn write.
-func TestNewerFormat(t *testing.T) {
+func TestNewerFormatIsRefused(t *testing.T) {
 	fs, _ := damaged(t)
 	for _, name := range fs.Names() {
 		image := fs.Clone()

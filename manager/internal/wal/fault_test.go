@@ -154,7 +154,7 @@ func TestOpenAfterAFailedSyncWritesAgain(t *testing.T) {
 }
 
 // Errors while the next segment is prepared: a full disk heals, others fail.
-func TestPreparationErrors(t *testing.T) {
+func TestFullDiskHealsAndOtherErrorsFail(t *testing.T) {
 	for _, kind := range []string{faultfs.Create, faultfs.Allocate, faultfs.Sync, faultfs.SyncDir} {
 		t.Run(kind, func(t *testing.T) {
 			fs := &faultfs.FS{}
@@ -186,7 +186,7 @@ func TestPreparationErrors(t *testing.T) {
 	}
 }
 
-func TestFullDisk(t *testing.T) {
+func TestAppendsFailOnAFullDisk(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	fs.SetCapacity(3 * 4 << 10)
@@ -419,7 +419,7 @@ func wantNothingDead(t *testing.T, l *wal.Log, image *faultfs.FS) {
 // A crash leaves any subset of the sectors of what was not synced, in any
 // order. The log must always open, with everything that was acknowledged and
 // nothing out of order.
-func TestRandomSectors(t *testing.T) {
+func TestAnySubsetOfUnsyncedSectorsIsReadable(t *testing.T) {
 	for seed := range uint64(40) {
 		rnd, lost := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
 		fs := &faultfs.FS{}

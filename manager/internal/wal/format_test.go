@@ -46,7 +46,7 @@ func TestScanStopsAtStaleRecords(t *testing.T) {
 
 // A body that looks like a record proves nothing: the seed is not known to
 // the caller that chose it.
-func TestForgedProof(t *testing.T) {
+func TestBodyThatLooksLikeARecordProvesNothing(t *testing.T) {
 	forged := appendRecord(nil, bodyChecksum(0, []byte("x")), 100, 0, []byte("x"))
 	b := segmentOf(1, []byte("a"), forged)
 	if _, _, ok := findProof(b, segmentHeaderSize, 1, testSeed); ok {
@@ -59,7 +59,7 @@ func TestForgedProof(t *testing.T) {
 	}
 }
 
-func TestNames(t *testing.T) {
+func TestNamesOfOtherFilesAreIgnored(t *testing.T) {
 	for _, n := range []uint64{1, 42, 1<<64 - 1} {
 		if got, ok := parseName(segmentName(n), segmentSuffix); !ok || got != n {
 			t.Errorf("%s is %d, %v", segmentName(n), got, ok)

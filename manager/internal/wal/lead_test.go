@@ -34,8 +34,8 @@ func openIdle(t *testing.T, fs *faultfs.FS) *wal.Log {
 	return l
 }
 
-// TestLead: a record of an idle log waits for its appender to commit, and other records share its sync.
-func TestLead(t *testing.T) {
+// A record of an idle log waits for its appender to commit, and other records share its sync.
+func TestLoneRecordWaitsForItsCommit(t *testing.T) {
 	fs := &faultfs.FS{}
 	l := openIdle(t, fs)
 	one := mustLead(t, l, 1)

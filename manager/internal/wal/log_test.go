@@ -56,7 +56,7 @@ func TestCloseMakesEverythingDurable(t *testing.T) {
 	}
 }
 
-func TestRecordSizes(t *testing.T) {
+func TestRecordsOfAllSizesAreReadBack(t *testing.T) {
 	fs := &faultfs.FS{}
 	opts := options(fs)
 	opts.MaxRecordBytes = 3000
@@ -133,7 +133,7 @@ func TestOneWriteAndOneSyncPerBatch(t *testing.T) {
 	}
 }
 
-func TestWaitDurable(t *testing.T) {
+func TestWaitDurableWaitsForTheSync(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	g := newGate(fs, isSync)
@@ -171,7 +171,7 @@ func TestWaitDurable(t *testing.T) {
 	mustClose(t, l)
 }
 
-func TestManyCallers(t *testing.T) {
+func TestConcurrentAppendsAreAllKept(t *testing.T) {
 	const callers, each = 32, 200
 	opts := wal.Options{SegmentBytes: 64 << 10}
 	at := t.TempDir()
@@ -344,7 +344,7 @@ func TestClosedWhileWaiting(t *testing.T) {
 	}
 }
 
-func TestLock(t *testing.T) {
+func TestSecondOpenIsRefused(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "new", "data")
 	l, err := wal.Open(t.Context(), at, wal.Options{})
 	if err != nil {
@@ -368,7 +368,7 @@ func TestLock(t *testing.T) {
 	mustClose(t, l)
 }
 
-func TestBadOptions(t *testing.T) {
+func TestBadOptionsAreRefused(t *testing.T) {
 	for want, o := range map[string]wal.Options{
 		"SegmentBytes is 4095":    {SegmentBytes: 4095},
 		"SegmentBytes is -1":      {SegmentBytes: -1},
@@ -385,7 +385,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-func TestOpenStops(t *testing.T) {
+func TestOpenStopsWithItsCaller(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	appendAll(t, l, 1, 3000)
@@ -411,7 +411,7 @@ func TestOpenStops(t *testing.T) {
 	mustClose(t, l)
 }
 
-func TestWithoutAllocate(t *testing.T) {
+func TestLogWorksWithoutAllocate(t *testing.T) {
 	fs := (&faultfs.FS{}).WithoutAllocate()
 	l, _ := mustOpen(t, options(fs))
 	appendAll(t, l, 1, 300)

@@ -26,7 +26,7 @@ func waiter(seq uint64) (wal.Waiter, chan struct{}) {
 
 // Each waiter is told when its own record is durable: immediately, with the batch being committed, or with the next
 // batch.
-func TestNotify(t *testing.T) {
+func TestWaitersLearnOfTheirOwnRecord(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	first := mustAppend(t, l, body(1))

@@ -146,7 +146,7 @@ func TestSnapshotWhileAppending(t *testing.T) {
 	mustClose(t, l)
 }
 
-func TestSnapshotErrors(t *testing.T) {
+func TestFailedSnapshotKeepsTheLog(t *testing.T) {
 	fs := &faultfs.FS{}
 	l, _ := mustOpen(t, options(fs))
 	last := appendAll(t, l, 1, 100)

@@ -34,7 +34,7 @@ func verify(t *testing.T, fs *faultfs.FS) *wal.Report {
 	return report
 }
 
-func TestVerifyHealthy(t *testing.T) {
+func TestVerifyHasNoComplaintsOfAHealthyLog(t *testing.T) {
 	fs, last := damaged(t)
 	r := verify(t, fs)
 	if len(r.Complaints) != 0 || r.Damaged() {
@@ -208,7 +208,7 @@ func TestVerifyEndedContext(t *testing.T) {
 	}
 }
 
-func TestDump(t *testing.T) {
+func TestDumpShowsEveryRecord(t *testing.T) {
 	fs, last := damaged(t)
 	all := places(t, fs)
 	next := uint64(0)

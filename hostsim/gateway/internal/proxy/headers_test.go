@@ -18,7 +18,7 @@ func parse(t *testing.T, raw string) *http.Request {
 	return r
 }
 
-func TestRequestHeaders(t *testing.T) {
+func TestRequestHeadersAreNormalized(t *testing.T) {
 	for _, tc := range []struct {
 		name, raw string
 		want      hostsim.Headers
@@ -61,7 +61,7 @@ func TestRequestHeaders(t *testing.T) {
 	}
 }
 
-func TestRefusedRequests(t *testing.T) {
+func TestMalformedRequestsAreRefused(t *testing.T) {
 	many := strings.Repeat("X: 1\n", 100)
 	for _, tc := range []struct {
 		raw    string

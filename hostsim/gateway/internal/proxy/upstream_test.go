@@ -271,7 +271,7 @@ func answering(t *testing.T, raw string, hangUp bool) string {
 	return l.Addr().String()
 }
 
-func TestAnswers(t *testing.T) {
+func TestAnswersAreReadAsSent(t *testing.T) {
 	for _, tc := range []struct {
 		name, raw string
 		hangUp    bool
@@ -349,7 +349,7 @@ func equalHeaders(a, b hostsim.Headers) bool {
 	return true
 }
 
-func TestConnectFailures(t *testing.T) {
+func TestConnectFailuresAreTold(t *testing.T) {
 	if f := do(t, testUpstream(t, hostsimtest.RefusingAddress(t), 0), requests[0]); f.failure != hostsim.UpstreamConnectFailed || f.detail != "connection refused" {
 		t.Errorf("refused: failure %v %q", f.failure, f.detail)
 	}
@@ -359,7 +359,7 @@ func TestConnectFailures(t *testing.T) {
 }
 
 // The route timeout starts with the end of the request and covers the whole answer.
-func TestRouteTimeout(t *testing.T) {
+func TestRouteTimeoutStartsAtTheEndOfTheRequest(t *testing.T) {
 	l := listen(t)
 	go func() {
 		for {
@@ -424,7 +424,7 @@ func TestCancelledCallIsSilent(t *testing.T) {
 	}
 }
 
-func TestBreaker(t *testing.T) {
+func TestBreakerLimitsRequests(t *testing.T) {
 	b := newBreaker(1, 1)
 	release, err := b.acquire(t.Context())
 	if err != nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestModel: Model refuses histories with a wrong answer.
-func TestModel(t *testing.T) {
+// Model refuses histories with a wrong answer.
+func TestModelRefusesWrongAnswers(t *testing.T) {
 	at := func(i int, c Call, o Outcome) porcupine.Operation {
 		c.Begin, c.End = int64(i)*100, int64(i)*100+10
 		return porcupine.Operation{ClientId: i, Input: c, Output: o, Call: int64(2 * i), Return: int64(2*i + 1)}

@@ -197,8 +197,8 @@ func TestAppendErrorWithTheRecordOnDisk(t *testing.T) {
 	}
 }
 
-// TestFailedSave: a snapshot that cannot be written costs nothing but time at the next start.
-func TestFailedSave(t *testing.T) {
+// A snapshot that cannot be written costs nothing but time at the next start.
+func TestFailedSaveCostsOnlyTime(t *testing.T) {
 	for n := range 12 {
 		r := newRig(t, logs.Change{})
 		for i := range 50 {

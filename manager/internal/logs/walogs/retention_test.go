@@ -159,7 +159,7 @@ func TestSnapshotByTime(t *testing.T) {
 	}
 }
 
-func TestQuarantine(t *testing.T) {
+func TestQuarantinedLogRefusesUnknownIds(t *testing.T) {
 	r := newRig(t, logs.Change{})
 	known := r.Say(logstest.Entry("a", "x"))
 	left := time.Minute

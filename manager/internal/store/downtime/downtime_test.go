@@ -163,8 +163,8 @@ func (w *world) wantLeft(s store.Store, key string, want time.Duration) {
 	}
 }
 
-// TestStart: a manager was away for an hour.
-func TestStart(t *testing.T) {
+// A manager was away for an hour.
+func TestStartGivesBackTheDowntime(t *testing.T) {
 	w := newWorld(t)
 	s := w.started(false)
 	w.lease(s, "over", 5*time.Second)
@@ -186,9 +186,9 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestManyStarts: a manager that starts and ends all the time gives no more than
+// A manager that starts and ends all the time gives no more than
 // one that does it once.
-func TestManyStarts(t *testing.T) {
+func TestManyStartsGiveNoMoreThanOne(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		w := newWorld(t)
 		w.lease(w.started(shared), "a", 10*time.Second)
@@ -322,9 +322,9 @@ func TestCrashAtAnyPoint(t *testing.T) {
 	}
 }
 
-// TestGap: a manager that stood still finds out with the first transaction, and
+// A manager that stood still finds out with the first transaction, and
 // no caller sees anything run out.
-func TestGap(t *testing.T) {
+func TestStandstillRunsNothingOut(t *testing.T) {
 	w := newWorld(t)
 	s := w.started(false)
 	w.lease(s, "a", 10*time.Second)
@@ -369,8 +369,8 @@ func TestClocksSetBack(t *testing.T) {
 	w.wantLeft(s, "b", time.Hour+10*time.Second)
 }
 
-// TestShared: on a shared engine only the absence of all managers is downtime.
-func TestShared(t *testing.T) {
+// On a shared engine only the absence of all managers is downtime.
+func TestDowntimeOfASharedStoreNeedsAllManagersGone(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.started(true), w.started(true)
 	w.lease(a, "a", time.Minute)
@@ -400,8 +400,8 @@ func TestShared(t *testing.T) {
 	w.wantLeft(w.started(true), "a", 18*time.Second) // both ended
 }
 
-// TestSharedTogether: several managers come back at once.
-func TestSharedTogether(t *testing.T) {
+// Several managers come back at once.
+func TestManagersThatReturnTogetherGiveTimeOnce(t *testing.T) {
 	w := newWorld(t)
 	s := w.started(true)
 	for i := range 3000 {

@@ -78,7 +78,7 @@ func TestDecodeRefusesEveryCut(t *testing.T) {
 	}
 }
 
-func TestDecodeRefuses(t *testing.T) {
+func TestMalformedRecordsAreRefused(t *testing.T) {
 	head := appendHeader(nil, time.Unix(0, 0))
 	str := func(s string) []byte { return appendString(nil, s) }
 	join := func(parts ...[]byte) []byte { return bytes.Join(append([][]byte{head}, parts...), nil) }

@@ -160,7 +160,7 @@ func TestUndurableStateIsNotShown(t *testing.T) {
 
 // A failed sync is the end: waiters and all later calls get ErrFailed, and no
 // reader gets what was not durable.
-func TestFailedSync(t *testing.T) {
+func TestFailedSyncIsTheEnd(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, options(fs))
 	ctx := t.Context()
@@ -216,7 +216,7 @@ func TestFailedSync(t *testing.T) {
 
 // On a full disk writes are refused without a trace and reads go on; once
 // there is space writes work again, without a restart.
-func TestFullDisk(t *testing.T) {
+func TestFullDiskRefusesWritesOnly(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, options(fs))
 	ctx := t.Context()
@@ -436,7 +436,7 @@ func TestOptionsAreTheEngines(t *testing.T) {
 }
 
 // A log of something else is refused with the record's number.
-func TestForeignLog(t *testing.T) {
+func TestForeignLogIsRefused(t *testing.T) {
 	fs := &faultfs.FS{}
 	log, err := wal.Open(t.Context(), at, options(fs).Log)
 	if err != nil {

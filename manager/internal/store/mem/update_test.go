@@ -145,7 +145,7 @@ func TestCallersThatComeTogetherAreDurable(t *testing.T) {
 // Callers that leave at any moment lose nothing of the others and leave nobody
 // waiting: what was acknowledged is there, and what was refused before its time
 // was over is not.
-func TestCallersLeave(t *testing.T) {
+func TestLeavingCallersLoseNothingOfOthers(t *testing.T) {
 	fs := &faultfs.FS{}
 	s := mustOpen(t, roomy(fs))
 	const workers, each = 40, 150

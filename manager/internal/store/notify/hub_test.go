@@ -45,7 +45,7 @@ func TestWakesOnlyTheTopicAndMerges(t *testing.T) {
 	}
 }
 
-func TestConcurrentUse(t *testing.T) {
+func TestHubIsSafeForConcurrentUse(t *testing.T) {
 	var h Hub
 	var wg sync.WaitGroup
 	for range 8 {

@@ -54,7 +54,7 @@ func TestManagersMigrateTogether(t *testing.T) {
 	}
 }
 
-func TestUnreadableRecord(t *testing.T) {
+func TestUnreadableRecordIsTold(t *testing.T) {
 	s := open(t, servers.Postgres(t))
 	storetest.Unreadable(t, s, func(c store.Collection, key string) {
 		if _, err := s.pool.Exec(t.Context(), `UPDATE oncegate.records SET entries = '\xff' WHERE coll = $1 AND key = $2`, string(c), []byte(key)); err != nil {
@@ -63,7 +63,7 @@ func TestUnreadableRecord(t *testing.T) {
 	})
 }
 
-func TestBadOptions(t *testing.T) {
+func TestBadOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{
 		{DSN: "postgres://localhost/x", Schema: "a; drop"},
 		{DSN: "postgres://user:secret@localhost:notaport/x"},
@@ -239,9 +239,9 @@ func TestBusyRecordIsLocked(t *testing.T) {
 	}
 }
 
-// TestAssumedAbsence: a Put without a look replaces a record that was there, with
+// A Put without a look replaces a record that was there, with
 // its index entries.
-func TestAssumedAbsence(t *testing.T) {
+func TestPutWithoutALookReplaces(t *testing.T) {
 	s := open(t, servers.Postgres(t))
 	if err := storetest.Put(t.Context(), s, "old", "1"); err != nil {
 		t.Fatal(err)

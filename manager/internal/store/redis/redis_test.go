@@ -67,7 +67,7 @@ func TestRefusesAnUnknownFormat(t *testing.T) {
 	}
 }
 
-func TestBadOptions(t *testing.T) {
+func TestBadOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{
 		{URL: "http://localhost"},
 		{URL: "redis://localhost:1", Namespace: "a b"},
@@ -188,7 +188,7 @@ func TestFullServerRefusesWritesAndHeals(t *testing.T) {
 	}
 }
 
-func TestUnreadableRecord(t *testing.T) {
+func TestUnreadableRecordIsTold(t *testing.T) {
 	for name, damage := range map[string]func(s *Store, key string) error{
 		"garbage": func(s *Store, key string) error { return s.rdb.Set(t.Context(), key, "\xff", 0).Err() },
 		"another type": func(s *Store, key string) error {

@@ -180,9 +180,9 @@ func TestServerThatHidesItsSettings(t *testing.T) {
 	eventually(t, "the store stops", func() bool { return refusedFor(storetest.Put(t.Context(), s, "k", "2"), "allkeys-lfu") })
 }
 
-// TestHidden: an answer that says "not now" must not pass for one that says
+// An answer that says "not now" must not pass for one that says
 // "never".
-func TestHidden(t *testing.T) {
+func TestHiddenSettingsAreNotTakenForGood(t *testing.T) {
 	s := open(t, servers.Redis(t).URL)
 	loading := s.rdb.Eval(context.Background(), `return redis.error_reply("LOADING Redis is loading the dataset in memory")`, nil).Err()
 	unknown := s.rdb.Do(context.Background(), "NONESUCH").Err()

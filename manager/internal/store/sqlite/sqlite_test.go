@@ -47,7 +47,7 @@ func has(ctx context.Context, s store.Store, key string) error {
 	})
 }
 
-func TestUnreadableRecord(t *testing.T) {
+func TestUnreadableRecordIsTold(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "s.db"))
 	storetest.Unreadable(t, s, func(c store.Collection, key string) {
 		if _, err := s.db.ExecContext(t.Context(), `UPDATE records SET entries = x'ff' WHERE coll = ? AND key = ?`, string(c), []byte(key)); err != nil {

@@ -17,7 +17,7 @@ func bad(key string) error {
 	return fmt.Errorf("wrapped: %w", &store.UnreadableError{Collection: "things", Key: key, Reason: "it is damaged"})
 }
 
-func TestTracker(t *testing.T) {
+func TestTrackerKeepsUnreadableKeys(t *testing.T) {
 	tr := New()
 	if tr.Met(nil) || tr.Met(errors.New("other")) || tr.Met(store.ErrNotFound) {
 		t.Error("another error is taken for an unreadable record")
@@ -64,7 +64,7 @@ func TestTracker(t *testing.T) {
 	none.Forget("things", "a")
 }
 
-func TestFront(t *testing.T) {
+func TestFrontPassesUnreadableRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var f Front
 		hit := func(key string) store.Hit { return store.Hit{SortKey: "s", Key: key} }
@@ -136,7 +136,7 @@ func newFinder(t testing.TB, n int) (*Finder, []string) {
 	return f, append(want, "alone")
 }
 
-func TestFind(t *testing.T) {
+func TestFindListsEachUnreadableRecordOnce(t *testing.T) {
 	f, want := newFinder(t, 1000)
 	slices.Sort(want)
 	for _, limit := range []int{1, 7, 1000} {

@@ -27,7 +27,7 @@ func create(t *testing.T, fs *FS, name string) vfs.File {
 }
 
 // A crash loses what was not synced, including names, and nothing else.
-func TestCrash(t *testing.T) {
+func TestCrashLosesWhatWasNotSynced(t *testing.T) {
 	fs := &FS{}
 	f := create(t, fs, "d/a")
 	write(t, f, 0, "synced")
@@ -96,7 +96,7 @@ func TestFailedSyncForgets(t *testing.T) {
 }
 
 // A sync that was on its way when the power went has synced nothing.
-func TestCutPower(t *testing.T) {
+func TestSyncDuringAPowerCutSyncsNothing(t *testing.T) {
 	fs := &FS{}
 	f := create(t, fs, "a")
 	if err := fs.SyncDir("."); err != nil {
@@ -115,7 +115,7 @@ func TestCutPower(t *testing.T) {
 	}
 }
 
-func TestCapacity(t *testing.T) {
+func TestFullDiskRefusesBytes(t *testing.T) {
 	fs := &FS{}
 	fs.SetCapacity(100)
 	f := create(t, fs, "a")

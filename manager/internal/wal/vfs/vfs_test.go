@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestFiles(t *testing.T) {
+func TestFilesAreMadeReadAndRenamed(t *testing.T) {
 	fsys, dir := OS(), filepath.Join(t.TempDir(), "a", "b")
 	if _, err := fsys.List(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("List of a missing directory: %v", err)
@@ -73,7 +73,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-func TestLock(t *testing.T) {
+func TestLockIsExclusive(t *testing.T) {
 	fsys, name := OS(), filepath.Join(t.TempDir(), "lock")
 	if err := fsys.ProbeLock(name); err != nil {
 		t.Errorf("ProbeLock without a file: %v", err)

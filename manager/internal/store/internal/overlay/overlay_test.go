@@ -80,7 +80,7 @@ func TestEachRecordIsLookedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAssumedRecords(t *testing.T) {
+func TestAssumedRecordsAreLoadedOnDemand(t *testing.T) {
 	e := newEngine()
 	tx := e.tx(true)
 	put := func(key, value string) {
@@ -132,7 +132,7 @@ func TestDeletingAnAssumedRecord(t *testing.T) {
 	}
 }
 
-func TestPreload(t *testing.T) {
+func TestPreloadKeepsOwnWrites(t *testing.T) {
 	e := newEngine()
 	tx := e.tx(true)
 	if _, err := tx.Get("things", "a"); err != nil {
@@ -165,7 +165,7 @@ func TestPreload(t *testing.T) {
 	}
 }
 
-func TestFetchAll(t *testing.T) {
+func TestFetchAllKeepsOwnWrites(t *testing.T) {
 	e := newEngine()
 	tx := e.tx(true)
 	if err := tx.Put("things", "b", []byte("mine")); err != nil {
@@ -241,7 +241,7 @@ func TestEngineErrorsFailTheTransaction(t *testing.T) {
 	}
 }
 
-func TestReadOnly(t *testing.T) {
+func TestReadOnlyTransactionRefusesWrites(t *testing.T) {
 	tx := newEngine().tx(false)
 	tx.ReadOnly = true
 	tx.Notify("topic")

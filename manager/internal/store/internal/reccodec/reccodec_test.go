@@ -8,7 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
-func TestRoundTrip(t *testing.T) {
+func TestEntriesSurviveTheirEncoding(t *testing.T) {
 	for _, entries := range [][]store.Entry{
 		nil,
 		{{Index: "expiry", SortKey: "\x00\x01\xff"}},
