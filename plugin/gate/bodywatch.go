@@ -7,9 +7,12 @@ import (
 )
 
 // bodyPatience is how long the host may have bytes of a held request's body without a
-// callback. After that the gate takes the configuration to be wrong. The time is this long
-// because a filter before the gate may hold a body for a while.
-const bodyPatience = 5 * time.Second
+// callback. After that the gate takes the configuration to be wrong. It is not shorter because
+// a filter before the gate may hold a body while it asks another service about it.
+const bodyPatience = time.Second
+
+// bodyProbe is the time after which another request is held to find out whether bodies come now.
+const bodyProbe = 10 * time.Second
 
 // bodyWatch notices a host that holds the body back together with the headers. On such a
 // host every request of a route in body mode would hang. The proof is a body of which bytes
@@ -18,7 +21,7 @@ const bodyPatience = 5 * time.Second
 type bodyWatch struct {
 	seen bool // the host delivered a body while headers were held
 	// unavailable: the host delivers no bodies. Requests are refused, except one per
-	// bodyPatience, which is held to find out whether that is still so.
+	// bodyProbe, which is held to find out whether that is still so.
 	unavailable bool
 	refusing    bool  // the requests that are held now must be refused
 	probed      int64 // when a request was last held, or last proved that no body comes
@@ -39,7 +42,7 @@ func (b *bodyWatch) watch(s *Stream) bool {
 	}
 	p := s.plugin
 	now := p.host.Now()
-	if b.unavailable && (b.streams.first != nil || now >= b.probed && now-b.probed < int64(bodyPatience)) {
+	if b.unavailable && (b.streams.first != nil || now >= b.probed && now-b.probed < int64(bodyProbe)) {
 		return false
 	}
 	b.probed = now

@@ -91,7 +91,7 @@ func TestRequestsAreRefusedIfBodiesAreHeldBack(t *testing.T) {
 func TestRefusalEndsWhenBodiesArriveAgain(t *testing.T) {
 	h := newWatchedHost(t)
 	h.hold(5)
-	h.pass(3 * bodyPatience)
+	h.pass(bodyPatience + bodyProbe + time.Second)
 	for range 3 {
 		_, probe := h.hold(5)
 		_, other := h.hold(5)
@@ -102,13 +102,13 @@ func TestRefusalEndsWhenBodiesArriveAgain(t *testing.T) {
 		refused(t, probe)
 		_, soon := h.hold(5)
 		refused(t, soon)
-		h.pass(bodyPatience)
+		h.pass(bodyProbe)
 	}
 	expect(t, "hints", h.hints(), 1)
 	// A probe whose client leaves makes room for another.
 	s, _ := h.hold(0)
 	s.OnDone()
-	h.pass(bodyPatience)
+	h.pass(bodyProbe)
 	s, f := h.hold(5)
 	f.requestBody = []byte("hello")
 	h.current = s.id
