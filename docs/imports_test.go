@@ -23,6 +23,10 @@ var mayImport = map[string][]string{
 	// What gate and manager share.
 	"manager/api": {},
 
+	// The description of the manager's API.
+	"manager/api/openapi":             {},
+	"manager/api/openapi/openapitest": {"manager/api/openapi"},
+
 	"plugin":                      {"plugin/sdk"},
 	"plugin/sdk":                  {"plugin/cache", "plugin/gate"},
 	"plugin/gate":                 {"manager/api", "plugin/cache", "plugin/config", "plugin/request"},
@@ -45,7 +49,7 @@ var mayImport = map[string][]string{
 	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/settings": {"manager/api", "manager/internal/httpd", "manager/internal/object", domain},
-	"manager/internal/server":   {"manager/api", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
+	"manager/internal/server":   {"manager/api", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},

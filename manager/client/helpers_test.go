@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/oncegate/oncegate/manager/api/openapi/openapitest"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -108,7 +109,7 @@ func (m *manager) client(f *faults) *Client {
 	}
 	transport := &http.Transport{}
 	m.t.Cleanup(transport.CloseIdleConnections)
-	f.next = transport
+	f.next = &openapitest.Transport{Next: transport, Report: func(err error) { m.t.Error(err) }}
 	c, err := New(Options{URL: "http://" + m.addr, HTTP: &http.Client{Transport: f}, BackoffBase: time.Millisecond, BackoffMax: 10 * time.Millisecond})
 	if err != nil {
 		m.t.Fatal(err)

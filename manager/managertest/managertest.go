@@ -93,7 +93,7 @@ func (m *Manager) listen(addr string) {
 	m.addr = ln.Addr().String()
 	m.URL = "http://" + m.addr
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
-		server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs, nil))
+		server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs, nil), server.DescriptionRoutes())
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/api/openapi/openapitest"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -56,8 +58,20 @@ func newSite(t *testing.T, o siteOptions) *site {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	s.Site = httpdtest.Start(t, s.server, httpdtest.Options{Drain: s.ledger.Drain})
+	s.Site = httpdtest.Start(t, s.server, httpdtest.Options{Drain: s.ledger.Drain, Check: described})
 	return s
+}
+
+// described checks an exchange against the description of the API.
+func described(r *http.Request, body string, a httpdtest.Answer) error {
+	d, err := openapitest.Load()
+	if err != nil {
+		return err
+	}
+	return d.Check(&openapitest.Exchange{
+		Method: r.Method, Path: r.URL.RequestURI(), RequestType: r.Header.Get("content-type"), Request: body,
+		Status: a.Status, Header: a.Header, Answer: a.Body,
+	})
 }
 
 // tokens are those of an ordinary caller and of an administrator.

@@ -61,6 +61,8 @@ type Options struct {
 	TLS    *tls.Config                     // the server's
 	Client *tls.Config
 	Drain  func() // runs before the server is shut down
+	// Check sees every request and its answer.
+	Check func(r *http.Request, body string, a Answer) error
 }
 
 // Site is a server that listens on a port of the loopback interface until the test ends.
@@ -71,6 +73,7 @@ type Site struct {
 
 	t      testing.TB
 	server Server
+	check  func(*http.Request, string, Answer) error
 }
 
 // Start serves. It reports a server that does not shut down within Patience.
@@ -81,7 +84,7 @@ func Start(t testing.TB, server Server, o Options) *Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Site{t: t, server: server, Addr: ln.Addr().String()}
+	s := &Site{t: t, server: server, check: o.Check, Addr: ln.Addr().String()}
 	if o.Listen != nil {
 		ln = o.Listen(ln)
 	}
@@ -158,7 +161,13 @@ func (s *Site) Try(ctx context.Context, method, path, contentType, body string, 
 			s.t.Errorf("%s %s: %d is no problem document: %q", method, path, resp.StatusCode, b)
 		}
 	}
-	return Answer{resp.StatusCode, resp.Header, string(b)}, nil
+	a := Answer{resp.StatusCode, resp.Header, string(b)}
+	if s.check != nil {
+		if err := s.check(req, body, a); err != nil {
+			s.t.Error(err)
+		}
+	}
+	return a, nil
 }
 
 // JSON sends a JSON body.

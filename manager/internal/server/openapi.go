@@ -1,0 +1,14 @@
+package server
+
+import (
+	"github.com/oncegate/oncegate/manager/api/openapi"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+)
+
+// DescriptionRoutes serve the description of the API. It holds no secrets, and clients read it before they have a token.
+func DescriptionRoutes() []httpd.Route {
+	return []httpd.Route{{Method: "GET", Path: "/openapi.json", Open: true, Handle: func(_ *httpd.Request, w *httpd.Response) {
+		w.JSON(200)
+		w.Body = append(w.Body, openapi.Document()...)
+	}}}
+}
