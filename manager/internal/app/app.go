@@ -81,6 +81,7 @@ type app struct {
 
 	unreadable *unread.Tracker
 	quarantine *quarantine.Quarantine // nil when the ledger and all logs take new keys
+	epochFloor uint64                 // epochs of writers are above it
 	shipper    *ship.Shipper          // nil when nothing is shipped
 
 	store     store.Store

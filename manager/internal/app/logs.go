@@ -26,6 +26,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		if a.shipper != nil {
 			opts.Follower = a.shipper
 		}
+		opts.EpochFloor = a.epochFloor
 		if a.quarantine != nil {
 			opts.Quarantine = a.quarantine.Log
 		}

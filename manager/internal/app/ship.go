@@ -86,6 +86,7 @@ func (a *app) openQuarantine() error {
 	if err != nil {
 		return err
 	}
+	a.epochFloor = q.EpochFloor()
 	if q.Longest() > 0 {
 		a.quarantine = q
 	}

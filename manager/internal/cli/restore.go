@@ -128,7 +128,7 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 			if o.given {
 				kept = o.quarantine
 			}
-			record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, Logs: make(map[string]int64)}
+			record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: epochFloor(time.Now()), Logs: make(map[string]int64)}
 			for _, l := range slices.Concat(r.Logs, r.Forgotten) {
 				window := l.LongestTTL
 				if window == 0 {
@@ -141,9 +141,6 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 				if window > 0 {
 					record.Logs[l.Name] = window.Milliseconds()
 				}
-			}
-			if record.Remaining == 0 && len(record.Logs) == 0 {
-				return nil
 			}
 			return quarantine.Write(dir, record)
 		},
@@ -176,6 +173,11 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 	}
 	return nil
 }
+
+// epochFloor is above every epoch that a writer got before now, in a history that is restored or in one that an
+// earlier restore began: it grows by a million each second, and epochs are opened less often. It stays below 2^53, so
+// that every client can read the epochs above it.
+func epochFloor(now time.Time) uint64 { return uint64(max(now.Unix(), 0)) << 20 }
 
 // oneLine puts what several objects say into one line.
 func oneLine(err error) error {

@@ -87,6 +87,10 @@ func TestRestoreOfLogs(t *testing.T) {
 	mustAnswer(t, 201, "PUT", at(p, "/counted"), `{"identity":"structured"}`)
 	mustAnswer(t, 201, "PUT", at(p, "/dropped"), `{}`)
 	nonce := "0123456789abcdef"
+	openWriter := func(p *process, name string) int64 {
+		return gjson.Get(mustAnswer(t, 201, "POST", at(p, "/"+name+"/writers"), `{"writer":"w"}`), "epoch").Int()
+	}
+	stays := openWriter(p, "events")
 	for i := range 3 {
 		mustAnswer(t, 201, "POST", at(p, "/events/entries"), entryJSON(fmt.Sprint("early-", i)))
 		mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON(fmt.Sprintf("c:%d:%s", i, nonce)))
@@ -111,9 +115,11 @@ func TestRestoreOfLogs(t *testing.T) {
 	mark(then)
 	mustAnswer(t, 200, "DELETE", at(p, "/dropped"), "")
 	mustAnswer(t, 201, "POST", at(p, "/events/entries"), entryJSON("late"))
+	forgotten := openWriter(p, "events")
 	mustAnswer(t, 201, "POST", at(p, "/counted/entries"), entryJSON("c:5:"+nonce))
 	mustAnswer(t, 201, "PUT", at(p, "/fresh"), `{}`)
 	mustAnswer(t, 201, "POST", at(p, "/fresh/entries"), entryJSON("f"))
+	forgotten = max(forgotten, openWriter(p, "fresh"), openWriter(p, "fresh"))
 	commitKey(t, p.addr["api"], "last")
 	logsShipped(t, place, nextMillisecond(t).Add(-time.Hour), "events", "counted", "fresh")
 	waitFor(t, "the last entries are shipped", func() bool {
@@ -121,7 +127,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		want := map[string]uint64{"events": 7, "counted": 7, "fresh": 2} // records, with the settings
+		want := map[string]uint64{"events": 9, "counted": 7, "fresh": 4} // records, with the settings
 		for _, l := range st.Logs {
 			if l.Deleted == nil && l.Sequence < want[l.Name] {
 				return false
@@ -161,7 +167,7 @@ func TestRestoreOfLogs(t *testing.T) {
 		!strings.Contains(out, `restored log "dropped"`) || strings.Contains(out, "fresh") || !strings.Contains(out, "at most 5m0s") {
 		t.Fatalf("restore: %d %s", code, out)
 	}
-	for range 2 { // the quarantine outlives restarts
+	for i := range 2 { // the quarantine outlives restarts
 		q = startManager(t, "--data-dir", older)
 		mustAnswer(t, 200, "POST", at(q, "/dropped/entries"), entryJSON("lost"))
 		mustAnswer(t, 200, "POST", at(q, "/events/entries"), entryJSON("early-1"))
@@ -169,6 +175,14 @@ func TestRestoreOfLogs(t *testing.T) {
 		mustAnswer(t, 201, "POST", at(q, "/events/entries"), `{"payload":"eA=="}`) // it has no id to be known by
 		if status, _, body := do(t, "PUT", at(q, "/fresh"), `{}`); status != 201 && status != 200 {
 			t.Errorf("make log: %d %s", status, body)
+		}
+		if i == 0 {
+			mustAnswer(t, 201, "POST", at(q, "/events/entries"), fmt.Sprintf(`{"payload":"eA==","writer":"w","epoch":%d}`, stays))
+		}
+		for _, name := range []string{"events", "fresh", "dropped"} {
+			if epoch := openWriter(q, name); epoch <= max(stays, forgotten)+int64(i) || epoch >= 1<<53 {
+				t.Errorf("%s gives a writer the epoch %d again, or one that a client cannot read", name, epoch)
+			}
 		}
 		for name, id := range map[string]string{"events": "late", "counted": "c:5:" + nonce, "fresh": "f"} {
 			status, header, body := do(t, "POST", at(q, "/"+name+"/entries"), entryJSON(id))

@@ -4,6 +4,8 @@
 //
 // The time counts while a manager serves, by a clock that nobody sets. So neither a clock
 // that jumps nor a manager that is stopped makes it shorter.
+//
+// The file also says above which number the epochs of writers go on. That holds forever.
 package quarantine
 
 import (
@@ -17,7 +19,8 @@ import (
 	"time"
 )
 
-// File is the name of the file in the data directory. It is gone once the time is over.
+// File is the name of the file in the data directory. Once the time is over, the file is gone, or
+// has only EpochFloor.
 const File = "quarantine.json"
 
 // saveEvery is how much time a crash may add.
@@ -29,6 +32,8 @@ type Record struct {
 	Remaining int64 `json:"remaining_ms"`
 	// Logs are the remaining milliseconds of named logs, by their names.
 	Logs map[string]int64 `json:"logs,omitempty"`
+	// EpochFloor is at least each epoch that was given to a writer before the restore; 0 means that it is not known.
+	EpochFloor uint64 `json:"epoch_floor,omitempty"`
 	// RestoredTo is the point in time that the directory was restored to.
 	RestoredTo time.Time `json:"restored_to"`
 }
@@ -113,6 +118,9 @@ func (q *Quarantine) left(ms int64) time.Duration {
 	return max(0, time.Duration(ms)*time.Millisecond-time.Since(q.began))
 }
 
+// EpochFloor is the number above which epochs of writers go on; 0 when the directory was not restored.
+func (q *Quarantine) EpochFloor() uint64 { return q.record.EpochFloor }
+
 // RestoredTo is the point in time that the directory was restored to.
 func (q *Quarantine) RestoredTo() time.Time { return q.record.RestoredTo }
 
@@ -134,8 +142,9 @@ func (q *Quarantine) Run(ctx context.Context, failed func(error)) {
 
 func (q *Quarantine) save(failed func(error)) {
 	var err error
-	if left := q.Longest(); left > 0 {
-		now := Record{Remaining: milliseconds(q.Remaining()), RestoredTo: q.record.RestoredTo, Logs: make(map[string]int64)}
+	if q.Longest() > 0 || q.record.EpochFloor > 0 {
+		now := Record{Remaining: milliseconds(q.Remaining()), RestoredTo: q.record.RestoredTo, EpochFloor: q.record.EpochFloor,
+			Logs: make(map[string]int64)}
 		for name := range q.record.Logs {
 			if ms := milliseconds(q.Log(name)); ms > 0 {
 				now.Logs[name] = ms

@@ -60,6 +60,23 @@ func TestQuarantineThatEndsIsRemoved(t *testing.T) {
 	}
 }
 
+func TestEpochFloorOutlivesTheQuarantine(t *testing.T) {
+	dir := t.TempDir()
+	if err := quarantine.Write(dir, quarantine.Record{Remaining: 1, EpochFloor: 7, RestoredTo: time.Unix(1, 0)}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		q := open(t, dir)
+		q.Run(t.Context(), func(err error) { t.Error(err) })
+		if q.EpochFloor() != 7 || !q.RestoredTo().Equal(time.Unix(1, 0)) {
+			t.Errorf("the floor is %d, restored to %v", q.EpochFloor(), q.RestoredTo())
+		}
+	}
+	if q := open(t, dir); q.Longest() != 0 {
+		t.Errorf("%v are left", q.Longest())
+	}
+}
+
 func TestMalformedFileIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	for _, text := range []string{"", "{", `{"remaining_ms":-1}`} {
