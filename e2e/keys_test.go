@@ -107,3 +107,30 @@ func TestUpstreamDecidesTheOutcome(t *testing.T) {
 		wantReplay(t, p, c, wantFirst(t, p, c, 201))
 	})
 }
+
+func TestFingerprintSettings(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		fingerprint := map[string]any{"body": "none", "query": []string{"currency"}, "headers": []string{"x-tenant"}}
+		if mode == "body" {
+			fingerprint = map[string]any{"body": "canonical_json", "exclude": []string{"sent_at", "meta.id"}, "query": []string{"currency"}, "headers": []string{"x-tenant"}}
+		}
+		p := newAskedStack(t, target, mode, map[string]any{"fingerprint": fingerprint}).proxies[0]
+		c := pay(newKey(), "x-tenant", "a")
+		c.path, c.body = "/payments?trace=1&currency=eur", `{"amount": 100.0, "sent_at": 1, "meta": {"id": "a"}}`
+		first := wantFirst(t, p, c, 201)
+		c.path, c.body = "/payments?currency=eur", `{"meta":{},"sent_at":123456789,"amount":1e2}`
+		wantReplay(t, p, c, first)
+		c.path = "/payments?currency=usd"
+		wantProblem(t, p, c, 422, "fingerprint-mismatch")
+		c.path = "/payments?currency=eur"
+		c.headers["x-tenant"] = "b"
+		wantProblem(t, p, c, 422, "fingerprint-mismatch")
+		c.headers["x-tenant"] = "a"
+		if mode == "body" {
+			for _, body := range []string{`{"meta":{},"amount":101}`, `{"meta":{},"amount":100,"amount":100}`, `{"meta":{},"amount":100`} {
+				c.body = body
+				wantProblem(t, p, c, 422, "fingerprint-mismatch")
+			}
+		}
+	})
+}

@@ -205,6 +205,8 @@ type Route struct {
 	Mode   Mode
 	Key    Key
 	Scope  []ScopePart
+	// Fingerprint says what a retry must repeat.
+	Fingerprint Fingerprint
 	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL
 	// how long an outcome is remembered.
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration

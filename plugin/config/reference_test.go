@@ -76,6 +76,7 @@ func TestReferenceHasEveryField(t *testing.T) {
 		"key":          `{"key": %}`,
 		"outcomes":     `{"outcomes": %}`,
 		"upstream":     `{"upstream": %}`,
+		"fingerprint":  `{"fingerprint": %}`,
 	}
 	expand := func(names []string) (all []string) {
 		for _, n := range names {

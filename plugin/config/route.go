@@ -20,6 +20,7 @@ func defaultRoute() Route {
 	return Route{
 		Key:             Key{Header: "idempotency-key"},
 		Scope:           []ScopePart{{Kind: ScopeHost}, {Kind: ScopePath}, {Kind: ScopeHeader, Header: "authorization"}},
+		Fingerprint:     Fingerprint{Body: bodyInherited},
 		PendingTTL:      60 * time.Second,
 		CommittedTTL:    300 * time.Second,
 		RejectedTTL:     60 * time.Second,
@@ -43,6 +44,7 @@ func routeFields(r *reader, t *Route) []field {
 		{"mode", func(path string, v gjson.Result) { t.Mode = Mode(r.choice(path, v, "headers", "body")) }},
 		{"key", func(path string, v gjson.Result) { readKey(r, path, v, &t.Key) }},
 		{"scope", func(path string, v gjson.Result) { t.Scope = readScope(r, path, v) }},
+		{"fingerprint", func(path string, v gjson.Result) { t.Fingerprint.read(r, path, v) }},
 		{"pending_ttl_seconds", func(path string, v gjson.Result) { t.PendingTTL = r.seconds(path, v, maxTTLSeconds) }},
 		{"committed_ttl_seconds", func(path string, v gjson.Result) { t.CommittedTTL = r.seconds(path, v, maxTTLSeconds) }},
 		{"rejected_ttl_seconds", func(path string, v gjson.Result) { t.RejectedTTL = r.seconds(path, v, maxTTLSeconds) }},
@@ -190,6 +192,7 @@ func (t *Route) check(r *reader, path string) {
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)
 	}
+	t.Fingerprint.check(r, path, t.Mode)
 	if t.UnknownTTL == asCommitted {
 		t.UnknownTTL = t.CommittedTTL
 	}

@@ -2,6 +2,7 @@ package gate
 
 import (
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -154,7 +155,7 @@ func (s *Stream) holdPiece(piece []byte) Action {
 		u.left = len(u.kept)
 	case !s.putBack():
 		return s.actionFor(s.unreadableBody())
-	case s.keyInside():
+	case s.needsWhole():
 		s.dropBody()
 		return s.actionFor(s.unprotected(overloadedProblem()))
 	default:
@@ -189,8 +190,14 @@ func (s *Stream) http1() bool {
 // keyInside tells whether the key must be read from the body, for which the gate needs all of it.
 func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.JSONPath != "" }
 
+// needsWhole tells whether the gate cannot decide without the whole body. A body beyond
+// max_request_body_bytes is the exception.
+func (s *Stream) needsWhole() bool {
+	return s.keyInside() || s.route.Fingerprint.Body == config.BodyCanonicalJSON
+}
+
 // keeps tells whether the gate keeps all pieces of the body.
-func (s *Stream) keeps() bool { return s.upload.carry || s.keyInside() }
+func (s *Stream) keeps() bool { return s.upload.carry || s.needsWhole() }
 
 // claimUpload claims room for more bytes in kept. If the length is declared, it claims all of it
 // the first time. False: the VM holds too much already.
@@ -229,15 +236,15 @@ func (s *Stream) putBack() bool {
 // its last piece.
 func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	p, route, u := s.plugin, s.route, &s.upload
-	if u.keyed {
-		whole = whole && !u.body.Truncated()
-		var body []byte
-		if whole && route.Key.JSONPath != "" {
-			body = piece
-			if len(u.kept) > 0 {
-				body = append(u.kept, piece...)
-			}
+	whole = whole && !u.body.Truncated()
+	var body []byte
+	if whole && s.needsWhole() {
+		body = piece
+		if len(u.kept) > 0 {
+			body = append(u.kept, piece...)
 		}
+	}
+	if u.keyed {
 		key, bad := request.JSONKey(&route.Key, body, whole)
 		if bad != nil {
 			problem := bad.Problem()
@@ -252,8 +259,11 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		}
 		s.identify(key, nil) // the headers gave the scope
 	}
+	if whole {
+		p.digester.Canonical(u.body, body, &route.Fingerprint)
+	}
 	s.fingerprint = p.digester.BodyFingerprint(u.body)
-	if u.carry && whole && !u.body.Truncated() {
+	if u.carry && whole {
 		s.keepWhole(piece)
 	} else {
 		s.dropBody()

@@ -190,7 +190,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 			return s.keyless()
 		}
 		s.identify(key, headers)
-		s.fingerprint = p.digester.Fingerprint(headers)
+		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers)
 		return s.decide()
 	}
 	if key.Value == "" && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
@@ -198,7 +198,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	}
 	s.identify(key, headers)
 	s.upload.carry = s.keepsBody(headers)
-	s.upload.begin(p.digester.NewBody(headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
+	s.upload.begin(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)
 	}

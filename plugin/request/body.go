@@ -17,6 +17,8 @@ type Body struct {
 	length  []byte    // the digest's input for the declared length; used if the body exceeds the limit
 	limit   int
 	n       int64
+	ignored bool     // the body does not count
+	head    [32]byte // the digest of what counts besides the body; only where the route chooses what counts
 }
 
 // maxSpares is how many Bodies a Digester keeps for later requests. Without them, most of a
@@ -24,9 +26,9 @@ type Body struct {
 const maxSpares = 16
 
 // NewBody starts the digest of a request with these headers, and of at most limit bytes
-// of its body. derive names the additional digest that a derived key needs. h is not
+// of its body. f says what counts. derive names the additional digest that a derived key needs. h is not
 // kept.
-func (d *Digester) NewBody(h Headers, limit int, derive config.Derive) *Body {
+func (d *Digester) NewBody(f *config.Fingerprint, h Headers, limit int, derive config.Derive) *Body {
 	var b *Body
 	if n := len(d.spares); n > 0 {
 		b, d.spares = d.spares[n-1], d.spares[:n-1]
@@ -44,8 +46,17 @@ func (d *Digester) NewBody(h Headers, limit int, derive config.Derive) *Body {
 	}
 	d.addHeader(h, "content-length")
 	b.length = append(b.length, d.buf...)
-	d.head(h)
-	d.buf = append(d.buf, 'b')
+	if f.Default() {
+		d.head(h)
+	} else {
+		d.chosenHead(f, h)
+		b.head = d.sum
+	}
+	kind := byte('b')
+	if b.ignored = f.Body == config.BodyNone; b.ignored {
+		kind = 'n'
+	}
+	d.buf = append(d.buf, kind)
 	b.sha.Write(d.buf)
 	d.buf = d.buf[:0]
 	return b
@@ -68,7 +79,9 @@ func (b *Body) Write(p []byte) {
 	if int64(len(p)) > room {
 		p = p[:room]
 	}
-	b.sha.Write(p)
+	if !b.ignored {
+		b.sha.Write(p)
+	}
 	if b.derived != nil {
 		b.derived.Write(p)
 	}

@@ -129,11 +129,19 @@ func (d *Digester) head(h Headers) {
 }
 
 // Fingerprint digests the head and the content length, which are known before the
-// request's body comes.
-func (d *Digester) Fingerprint(h Headers) Fingerprint {
-	d.head(h)
-	d.buf = append(d.buf, 'h')
-	d.addHeader(h, "content-length")
+// request's body comes. f says what counts.
+func (d *Digester) Fingerprint(f *config.Fingerprint, h Headers) Fingerprint {
+	if f.Default() {
+		d.head(h)
+	} else {
+		d.chosenHead(f, h)
+	}
+	if f.Body == config.BodyNone {
+		d.buf = append(d.buf, 'n')
+	} else {
+		d.buf = append(d.buf, 'h')
+		d.addHeader(h, "content-length")
+	}
 	d.finish(d.plain)
 	return d.sum
 }
@@ -143,7 +151,9 @@ func (d *Digester) Fingerprint(h Headers) Fingerprint {
 // retry are equal. After it, b may only go to Recycle.
 func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
 	// The last byte tells whether the content length precedes it.
-	if b.Truncated() {
+	if b.ignored {
+		b.length = b.length[:0]
+	} else if b.Truncated() {
 		b.length = append(b.length, 't')
 	} else {
 		b.length = append(b.length[:0], 'w')

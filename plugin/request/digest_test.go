@@ -14,6 +14,9 @@ import (
 var (
 	defaultScope = []config.ScopePart{{Kind: config.ScopeHost}, {Kind: config.ScopePath}, {Kind: config.ScopeHeader, Header: "authorization"}}
 
+	// asBefore is the default: requests are compared as by releases without settings for it.
+	asBefore = new(config.Fingerprint)
+
 	sample = Headers{
 		{":authority", "API.example.com"}, {":method", "POST"}, {":path", "/payments?dry=1"},
 		{"authorization", "Bearer secret"}, {"content-type", "application/json"}, {"content-length", "17"},
@@ -73,7 +76,7 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 	}
 
 	head := "og print 1" + l("POST") + l("/payments?dry=1") + num(1) + l("application/json") + num(0)
-	fp := d.Fingerprint(sample)
+	fp := d.Fingerprint(asBefore, sample)
 	if got, want := fp.String(), text(sha(head+"h"+num(1)+l("17"))); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)
 	}
@@ -175,7 +178,7 @@ func TestBareHost(t *testing.T) {
 func TestFingerprintSeparates(t *testing.T) {
 	d := NewDigester("")
 	body := func(limit int, pieces ...string) Fingerprint { return bodyPrint(d, sample, limit, pieces...) }
-	base := d.Fingerprint(sample)
+	base := d.Fingerprint(asBefore, sample)
 	for name, h := range map[string]Headers{
 		"same":             with(),
 		"other order":      append(Headers{{"content-type", "application/json"}}, with("content-type", "-")...),
@@ -183,7 +186,7 @@ func TestFingerprintSeparates(t *testing.T) {
 		"other host":       with(":authority", "other"),
 		"tracing header":   with("traceparent", "00-1-2-3"),
 	} {
-		if d.Fingerprint(h) != base {
+		if d.Fingerprint(asBefore, h) != base {
 			t.Errorf("%s: another fingerprint", name)
 		}
 	}
@@ -195,14 +198,14 @@ func TestFingerprintSeparates(t *testing.T) {
 		}
 		seen[got] = name
 	}
-	separate("method", d.Fingerprint(with(":method", "PATCH")))
-	separate("query", d.Fingerprint(with(":path", "/payments?dry=2")))
-	separate("type", d.Fingerprint(with("content-type", "text/plain")))
-	separate("no type", d.Fingerprint(with("content-type", "-")))
-	separate("empty type", d.Fingerprint(with("content-type", "")))
-	separate("length", d.Fingerprint(with("content-length", "18")))
-	separate("no length", d.Fingerprint(with("content-length", "-")))
-	separate("digest", d.Fingerprint(with("content-digest", "sha-256=:x:")))
+	separate("method", d.Fingerprint(asBefore, with(":method", "PATCH")))
+	separate("query", d.Fingerprint(asBefore, with(":path", "/payments?dry=2")))
+	separate("type", d.Fingerprint(asBefore, with("content-type", "text/plain")))
+	separate("no type", d.Fingerprint(asBefore, with("content-type", "-")))
+	separate("empty type", d.Fingerprint(asBefore, with("content-type", "")))
+	separate("length", d.Fingerprint(asBefore, with("content-length", "18")))
+	separate("no length", d.Fingerprint(asBefore, with("content-length", "-")))
+	separate("digest", d.Fingerprint(asBefore, with("content-digest", "sha-256=:x:")))
 	separate("body", body(100, "a"))
 	separate("other body", body(100, "b"))
 	separate("empty body", body(100))
@@ -228,7 +231,7 @@ func TestFingerprintSeparates(t *testing.T) {
 
 // bodyPrint is the fingerprint of a request with a body.
 func bodyPrint(d *Digester, h Headers, limit int, pieces ...string) Fingerprint {
-	b := d.NewBody(h, limit, config.DeriveNone)
+	b := d.NewBody(asBefore, h, limit, config.DeriveNone)
 	defer d.Recycle(b)
 	for _, p := range pieces {
 		b.Write([]byte(p))
@@ -245,12 +248,12 @@ func TestBodiesAreRecycled(t *testing.T) {
 		var bodies []*Body
 		for i := range 2 * maxSpares {
 			limit, derive := 1+i%7, config.Derive(i%3)
-			b := d.NewBody(lengths[(i+round)%3], limit, derive)
+			b := d.NewBody(asBefore, lengths[(i+round)%3], limit, derive)
 			b.Write([]byte("abc"[:i%4]))
 			bodies = append(bodies, b)
 		}
 		for i, b := range bodies {
-			want := fresh().NewBody(lengths[(i+round)%3], 1+i%7, config.Derive(i%3))
+			want := fresh().NewBody(asBefore, lengths[(i+round)%3], 1+i%7, config.Derive(i%3))
 			want.Write([]byte("abc"[:i%4]))
 			if b.Len() != want.Len() || b.hexDigest() != want.hexDigest() || d.BodyFingerprint(b) != fresh().BodyFingerprint(want) {
 				t.Fatalf("round %d, body %d differs from one that is new", round, i)
@@ -265,7 +268,7 @@ func TestBodiesAreRecycled(t *testing.T) {
 }
 
 func TestBodyCounts(t *testing.T) {
-	b := NewDigester("").NewBody(sample, 4, config.DeriveNone)
+	b := NewDigester("").NewBody(asBefore, sample, 4, config.DeriveNone)
 	for _, step := range []struct {
 		piece     string
 		n         int64
@@ -294,7 +297,7 @@ func TestEntryHash(t *testing.T) {
 			}
 		}
 	}
-	if f := d.Fingerprint(sample); f.Short() != [16]byte(f[:16]) {
+	if f := d.Fingerprint(asBefore, sample); f.Short() != [16]byte(f[:16]) {
 		t.Error("Short is not the beginning")
 	}
 }
@@ -314,7 +317,7 @@ func TestDigestAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { d.Scope(defaultScope, sample) }); n != 0 {
 		t.Errorf("%v allocations per scope, want 0", n)
 	}
-	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(sample) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(asBefore, sample) }); n != 0 {
 		t.Errorf("%v allocations per fingerprint, want 0", n)
 	}
 	if n := testing.AllocsPerRun(100, func() { d.EntryHash(&scope, "key") }); n != 0 {
@@ -364,7 +367,7 @@ func BenchmarkIdentify(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		scope := d.Scope(defaultScope, sample)
-		d.Fingerprint(sample)
+		d.Fingerprint(asBefore, sample)
 		d.EntryHash(&scope, "8e03978e-40d5-43e8-bc93-6894a57f9324")
 	}
 }

@@ -15,9 +15,21 @@
 //	  rest      = "h" header(content-length)         in headers mode
 //	            | "b" body "w"                       in body mode, the whole body
 //	            | "b" body header(content-length) "t"  the body up to the limit
+//	chosen      = base64url( SHA-256( "og print 2" SHA-256( parts ) what ) ), for a route with its own fingerprint settings
+//	  parts     = text(method) text(path) query header(content-type) header(content-digest) { text(name) header(name) }
+//	  query     = number of parameters, text(name) text(rest) for each, ordered by name
+//	  what      = "h" header(content-length)           in headers mode
+//	            | "n"                                  body: none
+//	            | "c" canonical "w"                    body: canonical_json, and the body has that form
+//	            | "b" ...                              as above
 //	entry hash  = first 16 bytes of SHA-256( first 16 bytes of the scope's digest, key )
 //	text        = length bytes
 //	header      = number of values, text for each value
+//
+// The rest of a parameter is its "=" and its value, as sent. Content-Digest counts as missing unless body is raw,
+// because it tells of every byte. canonical is RFC 8785's form of the parts of a body that count; appendCanonical says
+// how it differs. Where all settings have their defaults, the fingerprint is the first one above, as in releases without
+// settings.
 //
 // Lengths and numbers are varints. A host is digested in lower case, without port and
 // trailing dot; a path without its query.

@@ -1,0 +1,158 @@
+package config
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+)
+
+// Fingerprint says what makes a retry the same request as the first one.
+type Fingerprint struct {
+	Body BodyPrint
+	// Include are the places of a JSON body that count; empty: all of it. Exclude are
+	// those that do not count. Each is a path from the root, one name or position for each
+	// level. Only with BodyCanonicalJSON.
+	Include, Exclude [][]string
+	Query            QueryPrint
+	// QueryNames are the parameters that count, for QueryNamed.
+	QueryNames []string
+	// Headers are lower-case names of headers that count besides those that always do.
+	Headers []string
+}
+
+// BodyPrint says how bodies are compared.
+type BodyPrint uint8
+
+// The values of BodyPrint.
+const (
+	BodyRaw           BodyPrint = iota // byte by byte; in ModeHeaders by length and Content-Digest
+	BodyCanonicalJSON                  // as JSON values; only in ModeBody
+	BodyNone                           // not at all
+	bodyInherited                      // until check: BodyCanonicalJSON where a list needs it, else BodyRaw
+)
+
+// QueryPrint says how queries are compared.
+type QueryPrint uint8
+
+// The values of QueryPrint. All but the first compare parameters by name, in any order.
+const (
+	// QueryAsSent compares byte by byte. A Fingerprint with any other field set never has it.
+	QueryAsSent QueryPrint = iota
+	QueryAll
+	QueryNone
+	QueryNamed
+)
+
+// Default tells whether requests are compared as releases did that had no settings for it. Only
+// then is Query QueryAsSent.
+func (f *Fingerprint) Default() bool { return f.Query == QueryAsSent }
+
+// maxPrintParts bounds each list of a fingerprint's settings. The digests keep a bit for each path.
+const maxPrintParts = 32
+
+func (f *Fingerprint) read(r *reader, path string, v gjson.Result) {
+	r.object(path, v, []field{
+		{"body", func(path string, v gjson.Result) {
+			f.Body = BodyPrint(r.choice(path, v, "raw", "canonical_json", "none"))
+		}},
+		{"include", func(path string, v gjson.Result) { f.Include = readPaths(r, path, v) }},
+		{"exclude", func(path string, v gjson.Result) { f.Exclude = readPaths(r, path, v) }},
+		{"query", func(path string, v gjson.Result) { f.readQuery(r, path, v) }},
+		{"headers", func(path string, v gjson.Result) { f.Headers = readHeaderNames(r, path, v) }},
+	})
+}
+
+func (f *Fingerprint) readQuery(r *reader, path string, v gjson.Result) {
+	f.QueryNames = nil
+	if !v.IsArray() {
+		r.text(path, v, `"all", "none" or a list of names`, func(s string) bool {
+			f.Query = QueryAll
+			if s == "none" {
+				f.Query = QueryNone
+			}
+			return s == "all" || s == "none"
+		})
+		return
+	}
+	f.Query = QueryNamed
+	r.list(path, v, 0, maxPrintParts, "names", func(path string, v gjson.Result) {
+		name := r.text(path, v, "a parameter's name of 1 to 128 bytes", func(s string) bool { return len(s) > 0 && len(s) <= 128 })
+		f.QueryNames = appendOnce(r, path, v, f.QueryNames, name)
+	})
+}
+
+// readHeaderNames reads a list of header names, in lower case.
+func readHeaderNames(r *reader, path string, v gjson.Result) (names []string) {
+	r.list(path, v, 0, maxPrintParts, "header names", func(path string, v gjson.Result) {
+		name := r.text(path, v, "a header name of up to 128 bytes", func(s string) bool { return token(s, 128) })
+		names = appendOnce(r, path, v, names, strings.ToLower(name))
+	})
+	return names
+}
+
+func appendOnce(r *reader, path string, v gjson.Result, list []string, s string) []string {
+	for _, have := range list {
+		if have == s && r.err == nil {
+			r.fail(path, show(v.Raw)+" is listed twice; allowed: once")
+		}
+	}
+	return append(list, s)
+}
+
+// readPaths reads a list of places in a JSON body.
+func readPaths(r *reader, path string, v gjson.Result) (paths [][]string) {
+	var texts []string
+	r.list(path, v, 0, maxPrintParts, "paths", func(path string, v gjson.Result) {
+		s := r.text(path, v, `field names and array positions joined by dots, 1 to 255 bytes of letters, digits, "_", "-" and "\"`, func(s string) bool {
+			return s != "" && jsonPath(s)
+		})
+		texts = appendOnce(r, path, v, texts, s)
+		paths = append(paths, segments(s))
+	})
+	return paths
+}
+
+// segments splits a path at its dots. A backslash takes the byte behind it as it is.
+func segments(path string) (list []string) {
+	var name []byte
+	for i := 0; i < len(path); i++ {
+		switch {
+		case path[i] == '.':
+			list, name = append(list, string(name)), name[:0]
+			continue
+		case path[i] == '\\' && i+1 < len(path):
+			i++
+		}
+		name = append(name, path[i])
+	}
+	return append(list, string(name))
+}
+
+// check completes the settings and refuses those that need the body where it is not read. path is the
+// rule's path.
+func (f *Fingerprint) check(r *reader, path string, mode Mode) {
+	path = join(path, "fingerprint")
+	lists := [...]struct {
+		name  string
+		given bool
+	}{{"include", len(f.Include) > 0}, {"exclude", len(f.Exclude) > 0}}
+	if f.Body == bodyInherited {
+		f.Body = BodyRaw
+		if lists[0].given || lists[1].given {
+			f.Body = BodyCanonicalJSON
+		}
+	}
+	for _, list := range lists {
+		if list.given && mode != ModeBody {
+			r.fail(join(path, list.name), `needs the body; allowed: [] unless "mode" is "body"`)
+		} else if list.given && f.Body != BodyCanonicalJSON {
+			r.fail(join(path, list.name), `needs the body as JSON; allowed: [] unless "fingerprint.body" is "canonical_json"`)
+		}
+	}
+	if f.Body == BodyCanonicalJSON && mode != ModeBody {
+		r.fail(join(path, "body"), `"canonical_json" needs the body; allowed: "raw" or "none" unless "mode" is "body"`)
+	}
+	if f.Query == QueryAsSent && (f.Body != BodyRaw || len(f.Headers) > 0) {
+		f.Query = QueryAll
+	}
+}
