@@ -226,7 +226,7 @@ func (c *canonical) sort(begin, base int, counts bool) bool {
 	return len(c.out) <= c.limit
 }
 
-// compareUTF16 compares UTF-8 texts by their UTF-16 code units. The order is that of the bytes but for
+// compareUTF16 compares UTF-8 texts by their UTF-16 code units. The order is that of the bytes except for
 // characters beyond U+FFFF: their surrogates come before U+E000 to U+FFFF.
 func compareUTF16(a, b string) int {
 	for i := 0; i < len(a) && i < len(b); i++ {

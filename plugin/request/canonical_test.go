@@ -122,7 +122,7 @@ func referenceNumber(s string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// encoding/json writes numbers as ECMAScript does, but for the sign of zero.
+	// encoding/json writes numbers as ECMAScript does, except for the sign of zero.
 	text, err := json.Marshal(math.Abs(f))
 	if f < 0 {
 		return "-" + string(text), err
