@@ -186,12 +186,14 @@ func TestFailedCallsAreLoggedWithTheirTrace(t *testing.T) {
 	})
 }
 
-// The first caller gets the trailers; a replay cannot have them and says so.
-func TestReplaySaysThatTrailersAreMissing(t *testing.T) {
+// The first caller and each retry get the trailers.
+func TestReplaysHaveTrailers(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Trailer", "X-Checksum")
-			_, _ = io.WriteString(w, "paid")
+			if r.URL.Path != "/empty" {
+				_, _ = io.WriteString(w, "paid")
+			}
 			w.Header().Set("X-Checksum", "1")
 		}))
 		t.Cleanup(upstream.Close)
@@ -230,25 +232,35 @@ func TestReplaySaysThatTrailersAreMissing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key := newKey()
-		wants := []string{"1 ", " omitted"}
-		if mode == "body" {
-			wants[0] = " omitted" // the gate made the call
-		}
-		for _, want := range wants {
-			req, err := pay(key).request(t.Context(), p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			req.Header.Set("Te", "trailers")
-			resp, err := client.Do(req)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if got := resp.Trailer.Get("X-Checksum") + " " + resp.Header.Get("Idempotency-Trailers"); err != nil || string(body) != "paid" || got != want {
-				t.Errorf("%v, %q, %q, want %q; %v", err, body, got, want, resp.Header)
+		h2 := new(http.Protocols)
+		h2.SetUnencryptedHTTP2(true)
+		for name, transport := range map[string]*http.Transport{"HTTP/1.1": {}, "HTTP/2.0": {Protocols: h2}} {
+			client := &http.Client{Transport: transport, Timeout: patience}
+			defer transport.CloseIdleConnections()
+			for path, want := range map[string]string{"/full": "paid 1 ", "/empty": " 1 "} {
+				if e := target.(envoyTarget); path == "/empty" && name == "HTTP/2.0" && strings.HasPrefix(e.Version, "1.36.") {
+					continue // see losesTrailers
+				}
+				c := pay(newKey())
+				c.path = path
+				for n := range 3 {
+					req, err := c.request(t.Context(), p)
+					if err != nil {
+						t.Fatal(err)
+					}
+					req.Header.Set("Te", "trailers")
+					resp, err := client.Do(req)
+					if err != nil {
+						t.Fatal(err)
+					}
+					body, err := io.ReadAll(resp.Body)
+					resp.Body.Close()
+					got := string(body) + " " + resp.Trailer.Get("X-Checksum") + " " + resp.Header.Get("Idempotency-Trailers")
+					replayed := resp.Header.Get("Idempotent-Replayed") == "true"
+					if err != nil || got != want || replayed != (n > 0) || resp.Proto != name {
+						t.Errorf("%s %s, try %d: %v, %q, want %q; %v", resp.Proto, path, n, err, got, want, resp.Header)
+					}
+				}
 			}
 		}
 	})

@@ -288,8 +288,7 @@ func (r *bodyRig) try(ctx context.Context, c bodyCase, key string, retry bool) e
 	if replayed := resp.Header.Get("Idempotent-Replayed") == "true"; resp.StatusCode != 200 || text != want || replayed != retry {
 		return fmt.Errorf("status %d, replayed %v (want %v), %d bytes %.200q", resp.StatusCode, replayed, retry, len(got), got)
 	}
-	// Where the gate made the call, it says that there were trailers.
-	if c.trailer && c.answer && !retry && resp.Trailer.Get("X-Sum") != "end" && resp.Header.Get("Idempotency-Trailers") != "omitted" {
+	if c.trailer && c.answer && resp.Trailer.Get("X-Sum") != "end" {
 		return fmt.Errorf("trailers: %v", resp.Trailer)
 	}
 	return nil
@@ -329,12 +328,13 @@ func (r *bodyRig) run(t *testing.T, cases []bodyCase, tries int) {
 	t.Logf("%d of %d failed", failed, len(cases)*tries)
 }
 
-// losesTrailers tells whether the Envoy fails in some tries of this case without the gate, too: in HTTP/2,
-// Envoy 1.36 at times loses the trailers behind a body of whole frames of 16 KiB. It resets the
-// request, or ends the answer without them.
+// losesTrailers tells whether the Envoy loses the trailers of this case. In HTTP/2, Envoy 1.36 at times
+// loses those behind a body of whole frames of 16 KiB, without the gate, too: it resets the
+// request, or ends the answer without them. If a filter adds them to an answer without a body, it may
+// send them among the headers.
 func (r *bodyRig) losesTrailers(c bodyCase) bool {
 	e, ok := r.target.(envoyTarget)
-	return ok && strings.HasPrefix(e.Version, "1.36.") && c.trailer && c.size > 0 && c.size%(16<<10) == 0
+	return ok && strings.HasPrefix(e.Version, "1.36.") && c.trailer && (c.size > 0 || c.answer) && c.size%(16<<10) == 0
 }
 
 // cuts tells whether the proxy would cut off a client that still sends when it gets the

@@ -154,7 +154,13 @@ func (v *vm) CallHeaders() [][2]string {
 }
 
 // CallTrailers: no answer has any here.
-func (v *vm) CallTrailers() bool { return false }
+func (v *vm) CallTrailers() [][2]string { return nil }
+
+func (v *vm) ReplaceResponseBody([]byte) {}
+
+func (v *vm) ResponseTrailers() [][2]string { return nil }
+
+func (v *vm) SetResponseTrailers([][2]string) {}
 
 func (v *vm) CallBody(size int) []byte {
 	if v.reading == nil {

@@ -65,7 +65,7 @@ func (s *Stream) replay(result *api.Result) {
 		return
 	}
 	headers := p.headers[:0]
-	contentType, typed, encoding, alike := "", false, "", false
+	contentType, typed, encoding, alike, trailers := "", false, "", false, false
 	for i := range result.Headers {
 		h := &result.Headers[i]
 		switch h.Name {
@@ -80,6 +80,11 @@ func (s *Stream) replay(result *api.Result) {
 			encoding += "," + h.Value
 		case headerContentType:
 			contentType, typed = h.Value, true
+		default:
+			if _, ok := recordedTrailer(h.Name); ok {
+				trailers = true
+				continue
+			}
 		}
 		headers = append(headers, [2]string{h.Name, h.Value})
 	}
@@ -95,9 +100,13 @@ func (s *Stream) replay(result *api.Result) {
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}
-	s.fixType(contentType, typed, len(result.Body))
+	body := result.Body
+	if trailers {
+		body = s.attach(replayedTrailers(result.Headers), body)
+	}
+	s.fixType(contentType, typed, len(body))
 	s.mark = statusReplayed
-	s.reply(result.Status, detailsReplayed, headers, result.Body)
+	s.reply(result.Status, detailsReplayed, headers, body)
 	clear(headers)
 	p.headers = headers[:0]
 }
@@ -135,6 +144,10 @@ func (s *Stream) fixOwnReply() {
 		s.plugin.host.SetResponseHeader(headerContentType, s.contentType)
 	}
 	s.fix = fixNone
+	if len(s.trailers.list) > 0 {
+		// With it, HTTP/1 would have no place for trailers.
+		s.plugin.host.RemoveResponseHeader(headerContentLength)
+	}
 }
 
 // The problems that the gate answers with.

@@ -23,12 +23,11 @@ const maxClientAnswerBytes = maxHeldBytes
 
 // clientAnswer is upstream's answer for the client whose request ran.
 type clientAnswer struct {
-	status  int
-	headers [][2]string
-	body    []byte
-	whole   bool // body is complete
-	// trailers: the answer had some. A local reply cannot have them.
-	trailers bool
+	status   int
+	headers  [][2]string
+	body     []byte
+	whole    bool // body is complete
+	trailers [][2]string
 	claimed  int // bytes that body counts in ledger.heldBytes
 }
 
@@ -140,8 +139,9 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	p, a := s.plugin, &s.answer
 	contentType, _ := lookup(headers, headerContentType)
 	fits := s.keepHeaders(headers)
-	if p.host.CallTrailers() {
-		a.note(headerTrailers, "omitted")
+	trailers := p.host.CallTrailers()
+	if len(trailers) > 0 {
+		a.keepTrailers(trailers)
 	}
 	s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
 	if !c.clientPresent() {
@@ -151,11 +151,11 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	if !s.commitsBeforeReply() || s.call == nil || !p.calls.makeRoom(len(body)) {
 		// Without room to keep the answer, the client gets it before it is recorded.
 		s.detach()
-		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: p.host.CallTrailers()})
+		s.replyToClient(&clientAnswer{status: a.status, headers: headers, body: body, whole: whole, trailers: trailers})
 		return
 	}
 	s.phase = phaseSettling
-	s.clientAnswer = clientAnswer{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: p.host.CallTrailers(), claimed: len(body)}
+	s.clientAnswer = clientAnswer{status: a.status, headers: ownHeaders(headers), body: body, whole: whole, trailers: ownHeaders(trailers), claimed: len(body)}
 	p.calls.heldBytes += len(body)
 }
 
@@ -192,14 +192,12 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 		headers = append(headers, h)
 	}
 	headers = append(headers, [2]string{api.HeaderStatus, s.mark})
-	if f.trailers {
-		headers = append(headers, [2]string{headerTrailers, "omitted"})
-	}
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}
-	s.fixType(contentType, typed, len(f.body))
-	s.reply(f.status, detailsPrefix+s.mark, headers, f.body)
+	body := s.attach(endToEnd(f.trailers), f.body)
+	s.fixType(contentType, typed, len(body))
+	s.reply(f.status, detailsPrefix+s.mark, headers, body)
 	clear(headers)
 	p.headers = headers[:0]
 }

@@ -69,6 +69,7 @@ type fakeCall struct {
 
 type fakeStream struct {
 	request, response [][2]string
+	trailers          [][2]string
 	requestBody       []byte // the piece that a callback is for
 	responseBody      []byte
 	properties        map[string][]byte
@@ -290,7 +291,13 @@ func (h *fakeHost) CallHeader(name string) (string, bool) {
 
 func (h *fakeHost) CallHeaders() [][2]string { return h.fullHeaders }
 
-func (h *fakeHost) CallTrailers() bool { return false }
+func (h *fakeHost) CallTrailers() [][2]string { return nil }
+
+func (h *fakeHost) ReplaceResponseBody(b []byte) { h.stream().responseBody = b }
+
+func (h *fakeHost) ResponseTrailers() [][2]string { return h.stream().trailers }
+
+func (h *fakeHost) SetResponseTrailers(trailers [][2]string) { h.stream().trailers = trailers }
 
 func (h *fakeHost) CallBody(int) []byte {
 	if h.problem != "" {

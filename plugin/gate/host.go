@@ -107,8 +107,8 @@ type Host interface {
 	// CallHeaders returns all headers of the answer, with :status. They are empty when the answer
 	// broke off after its headers.
 	CallHeaders() [][2]string
-	// CallTrailers tells whether the answer has trailers.
-	CallTrailers() bool
+	// CallTrailers returns the trailers of the answer that OnCallResponse runs for.
+	CallTrailers() [][2]string
 	// CallBody returns the answer's whole body, empty when there is none.
 	CallBody(size int) []byte
 
@@ -137,6 +137,13 @@ type Host interface {
 	RemoveResponseHeader(name string)
 	// ResponseBody is RequestBody for the response.
 	ResponseBody(size int) []byte
+	// ReplaceResponseBody replaces the piece that the body callback is for.
+	ReplaceResponseBody(b []byte)
+	// ResponseTrailers returns all response trailers. Only OnResponseTrailers may call it.
+	ResponseTrailers() [][2]string
+	// SetResponseTrailers gives a response without trailers some. Only the callback for its last piece
+	// of body may call it.
+	SetResponseTrailers(trailers [][2]string)
 	// Property returns a property in its serialized form.
 	Property(path ...string) ([]byte, bool)
 	// SetProperty sets one of the gate's own properties on the stream, for access logs and

@@ -18,6 +18,8 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 		return s.streamBody(size, end)
 	case phaseRecording:
 		return Pause
+	case phaseReplied:
+		return s.addTrailers(end)
 	}
 	return Continue
 }
@@ -26,7 +28,7 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 func (s *Stream) OnResponseTrailers() Action {
 	switch s.phase {
 	case phaseHolding, phaseCopying, phaseCollecting:
-		s.answer.note(headerTrailers, "omitted")
+		s.answer.keepTrailers(s.plugin.host.ResponseTrailers())
 	}
 	switch s.phase {
 	case phaseHolding, phaseCopying:

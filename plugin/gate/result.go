@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -26,7 +27,7 @@ const (
 	headerUpgrade       = "upgrade"
 	// headerLedger marks answers of routes that only the cache protects.
 	headerLedger = "idempotency-ledger"
-	// headerTrailers marks answers whose trailers are left out, since a local reply cannot have them.
+	// headerTrailers marks answers whose trailers are left out, because there was no room for them.
 	headerTrailers = "idempotency-trailers"
 	// headerAccepted is in recorded answers only. It is the first request's Accept-Encoding, noted
 	// if upstream sent an encoding that it does not accept.
@@ -97,15 +98,17 @@ func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
 	return out, true
 }
 
-// note adds a header of the gate's own to the recorded answer, if there is room.
-func (a *answer) note(name, value string) {
+// note adds a header of the gate's own to the recorded answer. False: there is no room.
+func (a *answer) note(name, value string) bool {
 	size := len(name) + len(value)
 	for i := range a.headers {
 		size += len(a.headers[i].Name) + len(a.headers[i].Value)
 	}
-	if len(a.headers) < api.MaxResultHeaders && size <= api.MaxResultHeaderBytes {
+	fits := len(a.headers) < api.MaxResultHeaders && size <= api.MaxResultHeaderBytes
+	if fits {
 		a.headers = append(a.headers, api.Header{Name: name, Value: value})
 	}
+	return fits
 }
 
 // skipHeader tells whether a header is left out of a recorded answer.
@@ -122,12 +125,7 @@ func skipHeader(name string, named []string) bool {
 		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerAccepted, headerAnswer:
 		return true
 	}
-	for _, n := range named {
-		if n == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(named, name) || strings.HasPrefix(name, trailerPrefix)
 }
 
 // connectionNames returns the names that the connection headers declare to be

@@ -87,6 +87,7 @@ type Stream struct {
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
 	answer      answer
+	trailers    outTrailers
 	contentType string // for fixRestoreType
 }
 

@@ -347,15 +347,37 @@ func TestCrowdThatLeavesCostsOneExecution(t *testing.T) {
 	})
 }
 
-// A local reply has no trailers; the client is told that there were some.
+// An answer to the gate's own call reaches the client, and each retry, with its trailers, with and without a body.
 func TestCarriedAnswerHasTrailers(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r, b := abortRig(t, guest, Options{})
-		x := r.Send(Request{Key: "k", Body: "b"})
-		answer := upstream(200, "answer")
-		answer.Trailers = hostsim.H("x-sum", "end")
-		b.await(t, 0).answer(answer)
-		want(t, "first", x.Response().Header("idempotency-trailers"), "omitted")
-		want(t, "retry", r.Send(Request{Key: "k", Body: "b"}).Response().Header("idempotency-trailers"), "omitted")
+		for _, body := range []string{"answer", ""} {
+			r, b := abortRig(t, guest, Options{})
+			x := r.Send(Request{Key: "k", Body: "b"})
+			answer := upstream(200, body)
+			answer.Trailers = hostsim.H("x-sum", "end", "x-sum", "again", "content-length", "7")
+			b.await(t, 0).answer(answer)
+			for _, p := range []Response{x.Response(), r.Send(Request{Key: "k", Body: "b"}).Response()} {
+				want(t, "answer", p.Status+" "+p.Body+" "+p.Trailers, "200 "+body+" x-sum: end, x-sum: again")
+				want(t, "mark", p.Header("idempotency-trailers"), "")
+				want(t, "length", p.Header("content-length"), "")
+			}
+		}
+	})
+}
+
+// Trailers for which an answer's record has no room are left out, and the answer says so.
+func TestTrailersWithoutRoom(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		// An upstream cannot make a header a trailer.
+		x.ResponseHeaders(hostsim.H(":status", "200", "idempotency-trailer-x-forged", "1"), false)
+		x.ResponseData([]byte("answer"), false)
+		x.ResponseTrailers(hostsim.H("x-short", "1", "x-long", strings.Repeat("x", 64<<10)))
+		x.Response()
+		r.Settle()
+		p := r.Send(Request{Key: "k"}).Response()
+		want(t, "replay", p.Body+" "+p.Trailers+" "+p.Header("idempotency-trailers"), "answer  omitted")
 	})
 }

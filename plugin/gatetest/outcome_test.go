@@ -270,7 +270,7 @@ func TestAnswerWithTrailers(t *testing.T) {
 				x.ResponseHeaders(hostsim.H(":status", "200"), false)
 				x.ResponseData([]byte("one"), false)
 				x.ResponseData([]byte("two"), false)
-				x.ResponseTrailers(hostsim.H("x-checksum", "1"))
+				x.ResponseTrailers(hostsim.H("x-checksum", "1", "x-two", "a", "x-two", "b"))
 				want(t, "body", x.Response().Body, "onetwo")
 				want(t, "trailer", x.Client.trailers.Get("x-checksum"), "1")
 				r.Settle()
@@ -279,7 +279,9 @@ func TestAnswerWithTrailers(t *testing.T) {
 					want(t, "replay", q.Status, "410")
 				} else {
 					want(t, "replay", q.Body, "onetwo")
-					want(t, "mark of a replay without its trailers", q.Header("idempotency-trailers"), "omitted")
+					want(t, "mark of a replay with its trailers", q.Header("idempotency-trailers"), "")
+					want(t, "announced length", q.Header("content-length"), "")
+					want(t, "trailer of a replay", q.Trailers, "x-checksum: 1, x-two: a, x-two: b")
 				}
 			})
 		}

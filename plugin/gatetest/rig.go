@@ -289,6 +289,8 @@ type Response struct {
 	Status  string
 	Headers hostsim.Headers
 	Body    string
+	// Trailers are "name: value" each, joined by commas.
+	Trailers string
 }
 
 // Header returns a header of the response.
@@ -303,7 +305,11 @@ func (x *Exchange) Response() Response {
 	if x.Client.reset != "" {
 		x.rig.Fatalf("the response was reset: %s", x.Client.reset)
 	}
-	return Response{Status: x.Client.headers.Get(":status"), Headers: x.Client.headers, Body: x.Client.body.String()}
+	var trailers []string
+	for _, h := range x.Client.trailers {
+		trailers = append(trailers, h[0]+": "+h[1])
+	}
+	return Response{Status: x.Client.headers.Get(":status"), Headers: x.Client.headers, Body: x.Client.body.String(), Trailers: strings.Join(trailers, ", ")}
 }
 
 // Leave lets the client go away and waits until the stream is over.

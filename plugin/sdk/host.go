@@ -166,7 +166,12 @@ func (h *host) CallHeader(name string) (string, bool) {
 func (h *host) CallHeaders() [][2]string { return h.callHeaders }
 
 // CallTrailers implements gate.Host.
-func (h *host) CallTrailers() bool { return h.callTrailers }
+func (h *host) CallTrailers() [][2]string {
+	if !h.callTrailers {
+		return nil
+	}
+	return parsePairs(nil, headerPairs(mapCallTrailers))
+}
 
 // CallBody implements gate.Host.
 func (*host) CallBody(size int) []byte {
@@ -247,6 +252,25 @@ func (*host) ResponseBody(size int) []byte {
 		return nil
 	}
 	return body
+}
+
+// ReplaceResponseBody implements gate.Host.
+func (*host) ReplaceResponseBody(b []byte) {
+	if err := proxywasm.ReplaceHttpResponseBody(b); err != nil {
+		proxywasm.LogError("oncegate: cannot replace a response's body: " + err.Error())
+	}
+}
+
+// ResponseTrailers implements gate.Host.
+func (*host) ResponseTrailers() [][2]string {
+	return parsePairs(nil, headerPairs(mapResponseTrailers))
+}
+
+// SetResponseTrailers implements gate.Host.
+func (*host) SetResponseTrailers(trailers [][2]string) {
+	if err := proxywasm.ReplaceHttpResponseTrailers(trailers); err != nil {
+		proxywasm.LogError("oncegate: cannot set response trailers: " + err.Error())
+	}
 }
 
 // Property implements gate.Host.

@@ -8,9 +8,11 @@ import (
 
 // Header maps as the ABI numbers them.
 const (
-	mapRequestHeaders  = 0
-	mapResponseHeaders = 2
-	mapCallHeaders     = 6
+	mapRequestHeaders   = 0
+	mapResponseHeaders  = 2
+	mapResponseTrailers = 3
+	mapCallHeaders      = 6
+	mapCallTrailers     = 7
 )
 
 // A header map crosses the ABI as

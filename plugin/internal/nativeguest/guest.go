@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -292,7 +293,12 @@ func (h *host) CallHeaders() [][2]string {
 	return h.pairs(hostsim.MapHTTPCallHeaders)
 }
 
-func (h *host) CallTrailers() bool { return h.trailers }
+func (h *host) CallTrailers() [][2]string {
+	if !h.trailers {
+		return nil
+	}
+	return h.pairs(hostsim.MapHTTPCallTrailers)
+}
 
 func (h *host) CallBody(size int) []byte {
 	return bytes.Clone(h.buffer(hostsim.BufferHTTPCallBody, 0, size))
@@ -360,6 +366,20 @@ func (h *host) RemoveResponseHeader(name string) {
 
 func (h *host) ResponseBody(size int) []byte {
 	return bytes.Clone(h.buffer(hostsim.BufferResponseBody, 0, size))
+}
+
+func (h *host) ReplaceResponseBody(b []byte) {
+	h.SetBufferBytes(hostsim.BufferResponseBody, 0, math.MaxInt32, b)
+}
+
+func (h *host) ResponseTrailers() [][2]string { return h.pairs(hostsim.MapResponseTrailers) }
+
+func (h *host) SetResponseTrailers(trailers [][2]string) {
+	list := make(hostsim.Headers, len(trailers))
+	for i := range trailers {
+		list[i] = trailers[i]
+	}
+	h.SetHeaderMapPairs(hostsim.MapResponseTrailers, list)
 }
 
 func (h *host) Property(path ...string) ([]byte, bool) {
