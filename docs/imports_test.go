@@ -46,7 +46,7 @@ var mayImport = map[string][]string{
 
 	"manager":                   {"manager/internal/cli"},
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
-	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
+	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/settings": {"manager/api", "manager/internal/httpd", "manager/internal/object", domain},
 	"manager/internal/server":   {"manager/api", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},

@@ -198,6 +198,10 @@ func (a *app) start(ctx context.Context) error {
 	a.serving = true
 	a.goRun(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })
 	a.log.Info("listening", "listener", "api", "addr", listenAddress(api))
+	if a.auth == nil && reachable(api.Addr()) {
+		a.log.Warn("everyone who reaches --listen may read and delete everything: it is not loopback, and neither --auth-token-file nor --client-ca is set",
+			"addr", listenAddress(api))
+	}
 	if s.AddrFile != "" {
 		if err := writeFileAtomically(s.AddrFile, strings.Join(addresses, "\n")+"\n"); err != nil {
 			return fmt.Errorf("--addr-file: %w", err)
@@ -280,14 +284,14 @@ func (a *app) register() error {
 	return nil
 }
 
-// audit logs what an administrator removed or resolved, also when the log level would not.
+// audit logs what an administrator removed or an operator resolved, also when the log level would not.
 // The key is part of it: without it the line would say nothing.
 func (a *app) audit(d server.Intervention) {
-	what := "deleted"
+	what := "deleted by an administrator"
 	if d.As != api.StateNone {
-		what = "resolved as " + d.As.String()
+		what = "resolved as " + d.As.String() + " by an operator"
 	}
-	a.auditLog.Warn("entry "+what+" by an administrator", "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+	a.auditLog.Warn("entry "+what, "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
 }
 
 // tellWindow logs what the window holds, before it is full.
@@ -330,6 +334,9 @@ func (a *app) reload(ctx context.Context) {
 		}
 		if a.settings.TokenFile != "" {
 			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
+		}
+		if a.settings.ClientRoles != "" {
+			a.reloaded("client roles", a.auth.LoadCertificates(a.settings.ClientRoles))
 		}
 		if a.certificate != nil {
 			a.reloaded("certificate", a.certificate.Load())

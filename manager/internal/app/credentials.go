@@ -21,5 +21,10 @@ func credentials(s *settings.Settings) (auth *httpd.Auth, cert *httpd.Certificat
 	if auth, err = httpd.NewAuth(s.TokenFile, s.ClientCA != ""); err != nil {
 		return nil, nil, nil, settings.Usagef("--auth-token-file %q: must be a file of bearer tokens, one per line; %v", s.TokenFile, err)
 	}
+	if s.ClientRoles != "" {
+		if err := auth.LoadCertificates(s.ClientRoles); err != nil {
+			return nil, nil, nil, settings.Usagef("--client-roles-file %q: must be a file of names of client certificates and what they may do, one per line; %v", s.ClientRoles, err)
+		}
+	}
 	return auth, cert, cfg, nil
 }

@@ -46,6 +46,12 @@ func listenAddress(ln net.Listener) string {
 	return ln.Addr().String()
 }
 
+// reachable reports whether other machines may reach a listener.
+func reachable(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && !tcp.IP.IsLoopback()
+}
+
 var (
 	errSocketTaken = errors.New("a program listens there already")
 	errNoSocket    = errors.New("must be the path of a new file, or of a socket that nobody uses; something else is there")

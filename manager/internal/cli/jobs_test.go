@@ -246,7 +246,7 @@ func TestJobsCommandsSayWhatIsWrong(t *testing.T) {
 		t.Errorf("without a token: exit code %d, %s", code, errs)
 	}
 	admin := filepath.Join(t.TempDir(), "admin")
-	if err := os.WriteFile(admin, []byte("0123456789abcdef0123456789abcdef admin\n"), 0o600); err != nil {
+	if err := os.WriteFile(admin, []byte("0123456789abcdef0123456789abcdef operator worker:f\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range []string{token, admin} {

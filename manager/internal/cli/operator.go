@@ -15,6 +15,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -193,8 +194,8 @@ func readToken(file string) (string, error) {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
-		if fields := strings.Fields(line); len(fields) == 2 && fields[1] == "admin" {
-			line = fields[0]
+		if token, ok := httpd.TokenOf(line); ok {
+			line = token
 		}
 		if !api.Visible(line, 0, 4096) {
 			return "", settings.Usagef("--token-file %s: a token must be up to 4096 visible ASCII characters", file)

@@ -56,7 +56,7 @@ func TestVanishedOwnerLeavesAnUnknownOutcome(t *testing.T) {
 			}
 			waitFor(t, "the resolution is in the log", func() bool {
 				log := p.stderr.String()
-				return strings.Contains(log, `"entry resolved as committed by an administrator"`) && strings.Contains(log, `"key":"settled"`)
+				return strings.Contains(log, `"entry resolved as committed by an operator"`) && strings.Contains(log, `"key":"settled"`)
 			})
 			_, metrics := get(t, p.addr["admin"], "/metrics")
 			for _, line := range []string{

@@ -101,7 +101,7 @@ func TestMistakesAreTold(t *testing.T) {
 func TestMistakesInPlacesAreTold(t *testing.T) {
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	for name, content := range map[string]string{"empty": "", "short": "short\n"} {
+	for name, content := range map[string]string{"empty": "", "short": "short\n", "word": "# gates\nsecret-token-of-20-bytes gates\n"} {
 		if err := os.WriteFile(path(name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -109,19 +109,22 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 	selfSigned(t, path("cert"), path("key"), 1)
 	selfSigned(t, path("othercert"), path("otherkey"), 2)
 	for args, want := range map[string]string{
-		"--data-dir %/empty":                                                   `--data-dir "%/empty": must be a directory, or the name of one to make`,
-		"--data-dir %/empty/d":                                                 `--data-dir "%/empty/d": must be a directory, or the name of one to make; stat %/empty/d: not a directory`,
-		"--data-dir %/d --addr-file %/none/a":                                  `--addr-file "%/none/a": must be the name of a file in a directory that exists; stat %/none: no such file or directory`,
-		"--data-dir %/d --addr-file %":                                         `--addr-file "%": must be the name of a file, this is a directory`,
-		"--data-dir %/d --auth-token-file %/none":                              `--auth-token-file "%/none": must be a file of bearer tokens, one per line; token file: open %/none: no such file or directory`,
-		"--data-dir %/d --auth-token-file %/empty":                             `--auth-token-file "%/empty": must be a file of bearer tokens, one per line; token file %/empty: must hold 1 to 64 tokens, one per line`,
-		"--data-dir %/d --auth-token-file %/short":                             `--auth-token-file "%/short": must be a file of bearer tokens, one per line; token file %/short: line 1: must be a token of 16 to 4096 bytes`,
-		"--data-dir %/d --tls-cert %/none --tls-key %/key":                     `--tls-cert "%/none", --tls-key "%/key": must be a certificate and its key in PEM form; TLS certificate: open %/none: no such file or directory`,
-		"--data-dir %/d --tls-cert %/cert --tls-key %/otherkey":                `--tls-cert "%/cert", --tls-key "%/otherkey": must be a certificate and its key in PEM form; TLS certificate: tls: private key does not match public key`,
-		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/none":  `--client-ca "%/none": must be a file of certificates in PEM form; client CA: open %/none: no such file or directory`,
-		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/empty": `--client-ca "%/empty": must be a file of certificates in PEM form; client CA %/empty: holds no certificate in PEM form`,
-		"--store postgres --store-dsn nonsense":                                `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
-		"--store postgres --store-dsn postgres://u:secret@h:x/d":               `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
+		"--data-dir %/empty":                        `--data-dir "%/empty": must be a directory, or the name of one to make`,
+		"--data-dir %/empty/d":                      `--data-dir "%/empty/d": must be a directory, or the name of one to make; stat %/empty/d: not a directory`,
+		"--data-dir %/d --addr-file %/none/a":       `--addr-file "%/none/a": must be the name of a file in a directory that exists; stat %/none: no such file or directory`,
+		"--data-dir %/d --addr-file %":              `--addr-file "%": must be the name of a file, this is a directory`,
+		"--data-dir %/d --auth-token-file %/none":   `--auth-token-file "%/none": must be a file of bearer tokens, one per line; token file: open %/none: no such file or directory`,
+		"--data-dir %/d --auth-token-file %/empty":  `--auth-token-file "%/empty": must be a file of bearer tokens, one per line; token file %/empty: must hold 1 to 64 tokens, one per line`,
+		"--data-dir %/d --auth-token-file %/short":  `--auth-token-file "%/short": must be a file of bearer tokens, one per line; token file %/short: line 1: must be a token of 16 to 4096 bytes`,
+		"--data-dir %/d --auth-token-file %/word":   `--auth-token-file "%/word": must be a file of bearer tokens, one per line; token file %/word: line 2: must be a token of 16 to 4096 bytes without spaces, and nothing behind it but the words gate, submitter, worker, worker:FUNCTION, operator, admin;`,
+		"--data-dir %/d --client-roles-file %/word": `--client-roles-file "%/word": needs --client-ca`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/cert --client-roles-file %/word": `--client-roles-file "%/word": must be a file of names of client certificates and what they may do, one per line; client roles file %/word: line 2: must be CN=NAME or SAN=NAME`,
+		"--data-dir %/d --tls-cert %/none --tls-key %/key":                                               `--tls-cert "%/none", --tls-key "%/key": must be a certificate and its key in PEM form; TLS certificate: open %/none: no such file or directory`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/otherkey":                                          `--tls-cert "%/cert", --tls-key "%/otherkey": must be a certificate and its key in PEM form; TLS certificate: tls: private key does not match public key`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/none":                            `--client-ca "%/none": must be a file of certificates in PEM form; client CA: open %/none: no such file or directory`,
+		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/empty":                           `--client-ca "%/empty": must be a file of certificates in PEM form; client CA %/empty: holds no certificate in PEM form`,
+		"--store postgres --store-dsn nonsense":                                                          `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
+		"--store postgres --store-dsn postgres://u:secret@h:x/d":                                         `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
 	} {
 		env, stdout, stderr := testEnv(nil)
 		code := Run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, strings.Fields(strings.ReplaceAll(args, "%", dir))...))

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -13,21 +14,20 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// Auth decides who may call. Every configured means must be satisfied. A nil
-// Auth admits everyone.
+// Auth decides who may call, and what. Every configured means must be satisfied, and a caller may do only what
+// all of them allow. A nil Auth admits everyone as an administrator.
 type Auth struct {
 	tokens      atomic.Pointer[[]credential] // nil: no token is asked for
 	certificate bool
+	// certificates are the rights by name of a certificate; nil: every certificate of the CA may do everything.
+	certificates atomic.Pointer[map[string]*rights]
 }
 
 // credential is a token of the file.
 type credential struct {
 	digest [sha256.Size]byte
-	admin  int // 1 or 0, for arithmetic that takes the same time for both
+	rights rights
 }
-
-// adminWord follows the token of an administrator in the file.
-const adminWord = "admin"
 
 // Bounds of a token file.
 const (
@@ -39,10 +39,10 @@ const (
 // NewAuth returns an Auth that demands one of the bearer tokens in tokenFile,
 // when that is not empty, and a verified client certificate, when certificate
 // is set; nil when neither is asked for. The file has one token per line, so that
-// tokens can be changed without an interruption; a token that is followed by the
-// word admin is an administrator's, see Route.Admin. Empty lines and lines that
-// begin with # are skipped. Where no token is asked for, every caller is an
-// administrator.
+// tokens can be changed without an interruption. Words behind a token say what it may
+// do, see RoleWords; several add up, and a token without words is Plain. Empty lines and
+// lines that begin with # are skipped. Where no token is asked for, every caller
+// is an administrator, unless LoadCertificates says otherwise.
 func NewAuth(tokenFile string, certificate bool) (*Auth, error) {
 	if tokenFile == "" && !certificate {
 		return nil, nil
@@ -56,35 +56,54 @@ func NewAuth(tokenFile string, certificate bool) (*Auth, error) {
 	return a, nil
 }
 
-// Load replaces the tokens by those of a file. On error the old ones stay. No
-// token is ever part of an error.
-func (a *Auth) Load(tokenFile string) error {
-	b, err := os.ReadFile(tokenFile)
+// eachLine calls parse with the lines of a file that say something. The error names the line and nothing of what
+// it says, which may be a credential.
+func eachLine(what, file string, parse func(line string) error) error {
+	b, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("token file: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	var tokens []credential
 	lines := bufio.NewScanner(bytes.NewReader(b))
-	lines.Buffer(nil, 2*maxTokenBytes)
-	for n := 1; lines.Scan(); n++ {
+	lines.Buffer(nil, maxLineBytes)
+	n := 1
+	for ; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
+		if err := parse(line); err != nil {
+			return fmt.Errorf("%s %s: line %d: %w", what, file, n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s %s: line %d: %w", what, file, n, err)
+	}
+	return nil
+}
+
+// maxLineBytes bounds a line: a token, and the names of as many functions as it may have.
+const maxLineBytes = 32 << 10
+
+// Load replaces the tokens by those of a file. On error the old ones stay. No
+// token is ever part of an error.
+func (a *Auth) Load(tokenFile string) error {
+	var tokens []credential
+	err := eachLine("token file", tokenFile, func(line string) error {
 		c, ok := parseCredential(line)
 		if !ok {
-			return fmt.Errorf("token file %s: line %d: must be a token of %d to %d bytes without spaces, and nothing behind it but the word %s",
-				tokenFile, n, minTokenBytes, maxTokenBytes, adminWord)
+			return fmt.Errorf("must be a token of %d to %d bytes without spaces, and nothing behind it but the words %s; FUNCTION is 1 to %d letters, digits and _ . : - ~, at most %d of them",
+				minTokenBytes, maxTokenBytes, RoleWords(), maxFunctionBytes, maxFunctions)
 		}
-		for _, other := range tokens {
-			if other.digest == c.digest && other.admin != c.admin {
-				return fmt.Errorf("token file %s: line %d: the same token is there with and without the word %s", tokenFile, n, adminWord)
+		for i := range tokens {
+			if tokens[i].digest == c.digest && !tokens[i].rights.equal(&c.rights) {
+				return errors.New("the same token is there with other words")
 			}
 		}
 		tokens = append(tokens, c)
-	}
-	if err := lines.Err(); err != nil {
-		return fmt.Errorf("token file %s: %w", tokenFile, err)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if len(tokens) == 0 || len(tokens) > maxTokens {
 		return fmt.Errorf("token file %s: must hold 1 to %d tokens, one per line", tokenFile, maxTokens)
@@ -93,65 +112,68 @@ func (a *Auth) Load(tokenFile string) error {
 	return nil
 }
 
+// TokenOf returns the token of a line of a token file.
+func TokenOf(line string) (token string, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) == 0 {
+		return "", false
+	}
+	_, ok = parseWords(fields[1:])
+	return fields[0], ok
+}
+
 // parseCredential reads a line of a token file.
 func parseCredential(line string) (c credential, ok bool) {
 	fields := strings.Fields(line)
-	if len(fields) == 2 && fields[1] == adminWord {
-		c.admin = 1
-	} else if len(fields) != 1 {
-		return c, false
-	}
 	token := fields[0]
 	c.digest = sha256.Sum256([]byte(token))
-	return c, len(token) >= minTokenBytes && len(token) <= maxTokenBytes
+	c.rights, ok = parseWords(fields[1:])
+	c.rights.owner = ownerOf(c.rights.roles, "token", token)
+	return c, ok && len(token) >= minTokenBytes && len(token) <= maxTokenBytes
 }
 
-// check returns the problem of a request that may not pass. Of one that may it
-// tells whether it is an administrator's.
-func (a *Auth) check(r *Request) (admin bool, p *api.Problem) {
+// check tells what a request may do, or returns the problem of one that may not pass.
+func (a *Auth) check(r *Request) (c caller, p *api.Problem) {
 	if a == nil {
-		return true, nil
+		return c, nil
 	}
-	if a.certificate && !r.source.verified() {
-		return false, unauthorized("a client certificate of the configured CA is required")
+	if a.certificate {
+		cert := r.source.certificate()
+		if cert == nil {
+			return c, unauthorized("a client certificate of the configured CA is required")
+		}
+		if all := a.certificates.Load(); all != nil {
+			c.certificate = certificateRights(*all, cert)
+		}
 	}
-	return a.checkToken(r.Header("authorization"))
+	c.token, p = a.checkToken(r.Header("authorization"))
+	return c, p
 }
 
 // checkToken is the part of check that needs nothing but the header
-// authorization.
-func (a *Auth) checkToken(header string) (admin bool, p *api.Problem) {
+// authorization. Without a token file the rights are nil.
+func (a *Auth) checkToken(header string) (*rights, *api.Problem) {
 	tokens := a.tokens.Load()
 	if tokens == nil {
-		return true, nil
+		return nil, nil
 	}
 	scheme, token, _ := strings.Cut(header, " ")
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
-		return false, unauthorized("a bearer token is required")
+		return nil, unauthorized("a bearer token is required")
 	}
 	// Digests have one length and every token is compared, so that time tells
 	// nothing about any of them.
 	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	match, role := 0, 0
+	match := -1
 	for i := range *tokens {
-		c := &(*tokens)[i]
-		equal := subtle.ConstantTimeCompare(sum[:], c.digest[:])
-		match |= equal
-		role |= equal & c.admin
+		match = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], (*tokens)[i].digest[:]), i, match)
 	}
-	if match == 0 {
-		return false, unauthorized("the bearer token is not valid")
+	if match < 0 {
+		return nil, unauthorized("the bearer token is not valid")
 	}
-	return role == 1, nil
+	return &(*tokens)[match].rights, nil
 }
 
 func unauthorized(detail string) *api.Problem {
 	return &api.Problem{Status: 401, Code: api.CodeUnauthorized, Title: "Unauthorized", Detail: detail}
-}
-
-func forbidden() *api.Problem {
-	return &api.Problem{
-		Status: 403, Code: api.CodeForbidden, Title: "Forbidden",
-		Detail: "the bearer token is not an administrator's: its line in the manager's token file must end with the word " + adminWord,
-	}
 }

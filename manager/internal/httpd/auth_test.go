@@ -237,7 +237,11 @@ func TestTokenFilesAreChecked(t *testing.T) {
 	file := filepath.Join(dir, "tokens")
 	for what, content := range map[string]string{
 		"empty": "", "only comments": "# nothing\n", "short": "secret7\n", "spaces": "one two three four five\n",
-		"other word": "a-token-of-20-bytes-- operator\n", "two words": "a-token-of-20-bytes-- admin two\n",
+		"other word": "a-token-of-20-bytes-- reader\n", "two words": "a-token-of-20-bytes-- admin two\n",
+		"no function": "a-token-of-20-bytes-two worker:\n", "bad function": "a-token-of-20-bytes-two worker:a/b\n", "comma": "a-token-of-20-bytes-two gate,worker\n",
+		"comment": "a-token-of-20-bytes-two gate # gate two\n", "long function": "a-token-of-20-bytes-two worker:" + strings.Repeat("f", 129) + "\n",
+		"functions": "a-token-of-20-bytes-two" + manyFunctions(101) + "\n", "two tokens": "a-token-of-20-bytes-two another-token-of-20-two\n",
+		"other functions": "a-token-of-20-bytes-two worker:a\na-token-of-20-bytes-two worker:b\n", "function of another role": "a-token-of-20-bytes-two gate:f\n",
 		"word first": "admin a-token-of-20-bytes-two\n", "capitals": "a-token-of-20-bytes-two Admin\n", "short admin": "secret7 admin\n",
 		"both": "a-token-of-20-bytes-two\na-token-of-20-bytes-two admin\n",
 		"many": strings.Repeat("a-token-of-20-bytes-\n", 65),

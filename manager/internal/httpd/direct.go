@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"context"
+	"crypto/x509"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -46,8 +47,8 @@ func (d *Direct) count(name string) (n int) {
 	return n
 }
 
-func (d *Direct) remote() string { return "direct" }
-func (d *Direct) verified() bool { return false }
+func (d *Direct) remote() string                 { return "direct" }
+func (d *Direct) certificate() *x509.Certificate { return nil }
 
 func (d *Direct) watch(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)

@@ -22,7 +22,7 @@ func FuzzWire(f *testing.F) {
 		f.Add([]byte(request))
 	}
 	log := new(httpdtest.Log)
-	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(log, nil))}, []Route{{Method: "POST", Path: "/new", Handle: answerNew}})
+	s, err := New(Options{Version: "v", Logger: slog.New(slog.NewTextHandler(log, nil))}, []Route{{Method: "POST", Path: "/new", Roles: Plain, Handle: answerNew}})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -6,8 +6,8 @@ import (
 
 func (s *Server) healthRoutes() []Route {
 	return []Route{
-		{Method: "GET", Path: "/healthz", Open: true, Exempt: true, Handle: s.healthz},
-		{Method: "GET", Path: "/readyz", Open: true, Exempt: true, Handle: s.readyz},
+		{Method: "GET", Path: "/healthz", Roles: Anyone, Exempt: true, Handle: s.healthz},
+		{Method: "GET", Path: "/readyz", Roles: Anyone, Exempt: true, Handle: s.readyz},
 	}
 }
 

@@ -40,8 +40,8 @@ func newSite(t *testing.T, o siteOptions) *site {
 	s := &site{t: t, log: new(httpdtest.Log), letGo: make(chan struct{})}
 	var err error
 	o.server.Version, o.server.Logger = httpdtest.Version, s.log.Logger()
-	if s.server, err = New(o.server, append(o.routes, Route{Method: "POST", Path: "/hold", Handle: s.hold},
-		Route{Method: "POST", Path: "/new", Handle: answerNew}, Route{Method: "DELETE", Path: "/new", Handle: answerNew, Admin: true})); err != nil {
+	if s.server, err = New(o.server, append(o.routes, Route{Method: "POST", Path: "/hold", Roles: Plain, Handle: s.hold},
+		Route{Method: "POST", Path: "/new", Roles: Plain | Submitter, Handle: answerNew}, Route{Method: "DELETE", Path: "/new", Roles: Admin, Handle: answerNew})); err != nil {
 		t.Fatal(err)
 	}
 	s.Site = httpdtest.Start(t, s.server, httpdtest.Options{Listen: o.listen, TLS: o.tls, Client: o.client})

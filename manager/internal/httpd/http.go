@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"log/slog"
@@ -290,7 +291,13 @@ type netSource struct{ r *http.Request }
 func (s *netSource) header(name string) string { return s.r.Header.Get(name) }
 func (s *netSource) count(name string) int     { return len(s.r.Header.Values(name)) }
 func (s *netSource) remote() string            { return remoteName(s.r.RemoteAddr) }
-func (s *netSource) verified() bool            { return s.r.TLS != nil && len(s.r.TLS.VerifiedChains) > 0 }
+
+func (s *netSource) certificate() *x509.Certificate {
+	if s.r.TLS == nil || len(s.r.TLS.VerifiedChains) == 0 {
+		return nil
+	}
+	return s.r.TLS.PeerCertificates[0]
+}
 
 func (s *netSource) watch(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)

@@ -70,7 +70,7 @@ func TestSlowReadersAreCut(t *testing.T) {
 	finished := make(chan struct{})
 	s := newSite(t, siteOptions{
 		server: Options{WriteTimeout: 100 * time.Millisecond},
-		routes: []Route{{Method: "GET", Path: "/big", Handle: func(_ *Request, w *Response) {
+		routes: []Route{{Method: "GET", Path: "/big", Roles: Plain, Handle: func(_ *Request, w *Response) {
 			w.JSON(200)
 			w.Body = append(w.Body, make([]byte, size)...)
 		}}},
@@ -184,7 +184,7 @@ func TestStrangeTargetsGetAnAnswer(t *testing.T) {
 // blocking is a route whose requests are at work until the test lets them go.
 func blocking() (Route, chan struct{}, chan struct{}) {
 	entered, release := make(chan struct{}, 100), make(chan struct{})
-	return Route{Method: "POST", Path: "/block", Handle: func(_ *Request, w *Response) {
+	return Route{Method: "POST", Path: "/block", Roles: Plain, Handle: func(_ *Request, w *Response) {
 		entered <- struct{}{}
 		<-release
 		w.JSON(200)
@@ -357,7 +357,7 @@ func TestConnectionsOverTheLimitAreRefused(t *testing.T) {
 }
 
 func TestPanicsAreAnswered(t *testing.T) {
-	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/panic", Handle: func(_ *Request, w *Response) {
+	s := newSite(t, siteOptions{routes: []Route{{Method: "GET", Path: "/panic", Roles: Plain, Handle: func(_ *Request, w *Response) {
 		w.Body = append(w.Body, "half an answer"...)
 		panic("oops")
 	}}}})

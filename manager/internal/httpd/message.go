@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"context"
+	"crypto/x509"
 	"net/url"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ type Request struct {
 	source source
 	server *Server
 	params [maxParams]string
-	admin  bool
+	caller caller
 }
 
 // source is what a request comes from: net/http, or a Direct.
@@ -36,9 +37,9 @@ type source interface {
 	count(name string) int
 	// remote is the client's address.
 	remote() string
-	// verified reports whether the client proved a certificate of the CA that
-	// the listener demands.
-	verified() bool
+	// certificate is the one that the client proved, of the CA that the listener demands; nil
+	// without one.
+	certificate() *x509.Certificate
 	// watch returns a context that ends with parent or when the client leaves.
 	watch(parent context.Context) (context.Context, func())
 	// left reports whether the client is known to have left.
@@ -70,9 +71,6 @@ func (r *Request) Remote() string { return r.source.remote() }
 
 // Param returns the decoded value of the route's i-th {parameter}.
 func (r *Request) Param(i int) string { return r.params[i] }
-
-// Admin reports whether the caller may do what an Admin route does. It is false on an Open route.
-func (r *Request) Admin() bool { return r.admin }
 
 // Hold says that the request begins to wait for something to happen, for as
 // long as the handler likes. The context ends when the client leaves or the

@@ -15,6 +15,7 @@ type metrics struct {
 	shed         prometheus.Counter
 	refused      prometheus.Counter
 	unauthorized prometheus.Counter
+	forbidden    prometheus.Counter
 	unmatched    *routeMetrics
 }
 
@@ -40,6 +41,9 @@ func newMetrics() *metrics {
 		}),
 		unauthorized: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "oncegate_http_unauthorized_total", Help: "Requests answered 401.",
+		}),
+		forbidden: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oncegate_http_forbidden_total", Help: "Requests whose credentials have none of the roles of the call.",
 		}),
 	}
 	m.unmatched = m.route("", "unmatched")
@@ -68,7 +72,7 @@ func (r *routeMetrics) observe(status int, d time.Duration) {
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{
-		m.requests, m.seconds, m.shed, m.refused, m.unauthorized,
+		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.forbidden,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "oncegate_http_in_flight", Help: "Requests at work right now, held ones apart.",
 		}, func() float64 { return float64(s.load.busy.Load()) }),

@@ -14,15 +14,16 @@ type Handler func(*Request, *Response)
 // Request.Param.
 type Route struct {
 	Method, Path string
-	// Open routes need no credentials.
-	Open bool
-	// Admin routes are for administrators: of tokens, those that the token file
-	// calls so. Others are answered 403.
-	Admin bool
+	// Roles are those that may call the route, administrators apart; others are answered 403. A
+	// route must name some. Anyone, alone, needs no credentials.
+	Roles Role
 	// Exempt routes are answered even under overload and while stopping.
 	Exempt bool
 	Handle Handler
 }
+
+// open reports whether the route needs no credentials.
+func (r *Route) open() bool { return r.Roles == Anyone }
 
 // maxParams bounds the parameters of a route.
 const maxParams = 4
@@ -47,6 +48,9 @@ func newRouter(m *metrics, groups ...[]Route) (*router, error) {
 		for _, r := range group {
 			if r.Method == "" || !strings.HasPrefix(r.Path, "/") || r.Handle == nil {
 				return nil, fmt.Errorf("httpd: route %q %q: needs a method, a path and a handler", r.Method, r.Path)
+			}
+			if r.Roles == 0 || r.Roles&Anyone != 0 && r.Roles != Anyone {
+				return nil, fmt.Errorf("httpd: route %s %s: must name the roles that may call it, or Anyone alone", r.Method, r.Path)
 			}
 			e := &endpoint{Route: r, metrics: m.route(r.Method, r.Path)}
 			if !strings.Contains(r.Path, "{") {

@@ -24,7 +24,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Auth decides who may call; nil admits everyone.
 	Auth *Auth
-	// Guard sees every authorized request for a route that is not Open, before
+	// Guard sees every authorized request for a route that needs credentials, before
 	// its handler does. It may set headers of the answer; when it returns true it
 	// has answered, and the handler does not run. Nil admits all.
 	Guard func(*Request, *Response) bool
@@ -189,19 +189,19 @@ func (s *Server) serve(r *Request, w *Response) {
 		}
 		defer s.load.leave()
 	}
-	if e == nil || !e.Open {
-		admin, p := s.opts.Auth.check(r)
-		if p != nil {
+	if e == nil || !e.open() {
+		var p *api.Problem
+		if r.caller, p = s.opts.Auth.check(r); p != nil {
 			s.unauthorized(w, p)
 			return
 		}
-		if e != nil && e.Admin && !admin {
-			w.Problem(forbidden())
+		if e != nil && !r.May(e.Roles) {
+			s.metrics.forbidden.Inc()
+			w.Problem(forbidden(e.Roles))
 			return
 		}
-		r.admin = admin
 	}
-	if e != nil && !e.Open && s.opts.Guard != nil && s.opts.Guard(r, w) {
+	if e != nil && !e.open() && s.opts.Guard != nil && s.opts.Guard(r, w) {
 		return
 	}
 	switch {

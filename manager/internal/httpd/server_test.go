@@ -10,10 +10,12 @@ func TestRoutesAreChecked(t *testing.T) {
 	ok := func(*Request, *Response) {}
 	for what, routes := range map[string][]Route{
 		"no handler": {{Method: "GET", Path: "/x"}},
-		"no method":  {{Path: "/x", Handle: ok}},
-		"no slash":   {{Method: "GET", Path: "x", Handle: ok}},
-		"twice":      {{Method: "GET", Path: "/x", Handle: ok}, {Method: "GET", Path: "/x", Handle: ok}},
-		"parameters": {{Method: "GET", Path: "/{a}/{b}/{c}/{d}/{e}", Handle: ok}},
+		"no method":  {{Path: "/x", Roles: Plain, Handle: ok}},
+		"no roles":   {{Method: "GET", Path: "/x", Handle: ok}},
+		"not alone":  {{Method: "GET", Path: "/x", Roles: Anyone | Admin, Handle: ok}},
+		"no slash":   {{Method: "GET", Path: "x", Roles: Plain, Handle: ok}},
+		"twice":      {{Method: "GET", Path: "/x", Roles: Plain, Handle: ok}, {Method: "GET", Path: "/x", Roles: Plain, Handle: ok}},
+		"parameters": {{Method: "GET", Path: "/{a}/{b}/{c}/{d}/{e}", Roles: Plain, Handle: ok}},
 	} {
 		if _, err := New(Options{Version: "v"}, routes); err == nil {
 			t.Errorf("%s: accepted", what)

@@ -33,7 +33,12 @@ type record struct {
 // with each claim and heartbeat costs more.
 const inlineBytes = 512
 
-const recordVersion = 1
+// Versions of a record. The second is written only for a job that has an owner, so that a manager that knows only the
+// first reads all others.
+const (
+	recordVersion      = 1
+	ownedRecordVersion = 2
+)
 
 // Presence bits of a record.
 const (
@@ -48,6 +53,7 @@ const (
 	hasResultBlob
 	hasDuplicates
 	hasFreed
+	hasOwner // only in ownedRecordVersion
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -70,8 +76,12 @@ func (r *record) encode() []byte {
 	set(r.ResultBlob > 0, hasResultBlob)
 	set(r.Duplicates, hasDuplicates)
 	set(!r.FreedAt.IsZero(), hasFreed)
+	version := byte(recordVersion)
+	if r.Owner != "" {
+		version, flags = ownedRecordVersion, flags|hasOwner
+	}
 
-	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID)
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID) + len(r.Owner)
 	if r.PayloadBlob == 0 {
 		size += len(r.Payload)
 	}
@@ -79,7 +89,7 @@ func (r *record) encode() []byte {
 		size += len(r.Result)
 	}
 	b := make([]byte, 0, size)
-	b = append(b, recordVersion)
+	b = append(b, version)
 	b = binary.AppendUvarint(b, flags)
 	b = append(b, byte(r.State))
 	b = appendString(b, r.Function)
@@ -96,6 +106,9 @@ func (r *record) encode() []byte {
 	b = appendString(b, r.Event)
 	if !r.FreedAt.IsZero() {
 		b = appendStamp(b, r.FreedAt)
+	}
+	if r.Owner != "" {
+		b = appendString(b, r.Owner)
 	}
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
@@ -144,17 +157,19 @@ func unreadable(c store.Collection, key, format string, args ...any) error {
 	return &store.UnreadableError{Collection: c, Key: key, Reason: fmt.Sprintf(format, args...)}
 }
 
-// version reads the version of a record and fails unless it is want.
-func (d *decoder) version(want byte) {
-	if v := d.byte(); v != want && d.err == nil {
-		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads %d", v, want)
+// version reads the version of a record and fails unless it is from 1 to most.
+func (d *decoder) version(most byte) byte {
+	v := d.byte()
+	if (v < 1 || v > most) && d.err == nil {
+		d.b, d.err = nil, fmt.Errorf("it has version %d, this program reads up to %d", v, most)
 	}
+	return v
 }
 
 // decodeRecord is the inverse of encode. Payload and Result alias b. Its error is a *store.UnreadableError.
 func decodeRecord(id string, b []byte) (*record, error) {
 	d := decoder{b: b}
-	d.version(recordVersion)
+	version := d.version(ownedRecordVersion)
 	r := &record{}
 	r.ID = id
 	flags := d.uvarint()
@@ -174,6 +189,13 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	r.Duplicates = flags&hasDuplicates != 0
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
+	}
+	if owned := flags&hasOwner != 0; owned != (version == ownedRecordVersion) {
+		d.fail()
+	} else if owned {
+		if r.Owner = d.string(); r.Owner == "" {
+			d.fail()
+		}
 	}
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}

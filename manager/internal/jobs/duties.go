@@ -303,7 +303,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	}
 	f := &record{Job: Job{
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
-		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event,
+		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event, Owner: r.Owner,
 		Dedup: r.Dedup, WALLocations: r.WALLocations,
 	}}
 	if other == nil && !locked {

@@ -26,6 +26,9 @@ var (
 	// ErrConflict: the job's state does not allow the call; always a
 	// *StateError.
 	ErrConflict = errors.New("jobs: the job's state does not allow this")
+	// ErrForbidden: the caller may not work on jobs of this function; always a
+	// *ForbiddenError.
+	ErrForbidden = errors.New("jobs: forbidden")
 	// ErrOverloaded: as many calls wait as Options.MaxWaiters allows.
 	ErrOverloaded error = &unavailableError{api.CodeOverloaded, "too many calls wait"}
 	// ErrClosed is returned by calls after Close.
@@ -160,6 +163,24 @@ func (e *FencedError) Unwrap() error { return ErrFenced }
 // Problem returns the HTTP answer: 409.
 func (e *FencedError) Problem() api.Problem {
 	return api.Problem{Status: 409, Code: api.CodeFenced, Title: "Fenced", Detail: e.Error()}
+}
+
+// ForbiddenError is the answer to a worker's call about a job of a function that it may not work on.
+type ForbiddenError struct {
+	// ID is the job's.
+	ID string
+}
+
+func (e *ForbiddenError) Error() string {
+	return "these credentials do not allow work on the function of job " + e.ID
+}
+
+// Unwrap returns ErrForbidden.
+func (e *ForbiddenError) Unwrap() error { return ErrForbidden }
+
+// Problem returns the HTTP answer: 403.
+func (e *ForbiddenError) Problem() api.Problem {
+	return api.Problem{Status: 403, Code: api.CodeForbidden, Title: "Forbidden", Detail: e.Error()}
 }
 
 // StateError is the answer to a call that the job's state does not allow.

@@ -180,6 +180,9 @@ func genRecord(t *rapid.T) *record {
 			r.WALLocations = append(r.WALLocations, WALLocation{db, LSN(rapid.Uint64().Draw(t, "lsn"))})
 		}
 	}
+	if rapid.Bool().Draw(t, "owned") {
+		r.Owner = "0123456789abcdef"
+	}
 	if rapid.Bool().Draw(t, "blobs") {
 		r.Payload, r.PayloadBlob = nil, 600
 		if r.Result != nil {
@@ -211,6 +214,29 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
+// A manager of an earlier version reads all jobs but those that have an owner.
+func TestOwnersNeedAVersion(t *testing.T) {
+	r := &record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}
+	without := r.encode()
+	r.Owner = "somebody"
+	with := r.encode()
+	if without[0] != recordVersion || with[0] != ownedRecordVersion {
+		t.Errorf("versions %d and %d", without[0], with[0])
+	}
+	// Neither is read as the other.
+	for _, b := range [][]byte{without, with} {
+		b[0] ^= recordVersion ^ ownedRecordVersion
+		if got, err := decodeRecord("id", b); err == nil {
+			t.Errorf("%x was read as %+v", b, got)
+		}
+	}
+	without[0] = ownedRecordVersion + 1
+	var u *store.UnreadableError
+	if _, err := decodeRecord("id", without); !errors.As(err, &u) || u.Reason != "it has version 3, this program reads up to 2" {
+		t.Errorf("a later version: %v", err)
+	}
+}
+
 // Sort keys decide the order of claims.
 func TestSortKeysDecideTheOrderOfClaims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -239,6 +265,9 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add(r.encode())
 	f.Add([]byte{})
 	f.Add([]byte{1, 0})
+	owned := *r
+	owned.Owner = "somebody"
+	f.Add(owned.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decodeRecord("id", b)
 		if err != nil {

@@ -93,6 +93,8 @@ type Job struct {
 	Dead bool
 	// Event names the event that enqueued it, in a version that had events; empty for a submitted job.
 	Event string
+	// Owner names the caller that submitted it; empty if that caller owns nothing.
+	Owner string
 	// Dedup is the deduplication it was submitted with, nil if none.
 	Dedup *Dedup
 	// WALLocations are the newest database positions that this job, or a
@@ -192,6 +194,8 @@ type Submission struct {
 	ReturnExisting bool
 	// WALLocations: at most 16 databases.
 	WALLocations WALLocations
+	// Owner: up to MaxNameBytes bytes. It is no part of what makes two submissions duplicates.
+	Owner string
 }
 
 // Outcome is the answer to a submission that was not refused.
@@ -232,6 +236,8 @@ type Finish struct {
 	Result []byte
 	// Error: at most MaxErrorBytes.
 	Error string
+	// Only are the functions whose jobs the caller may end, nil for all; see ForbiddenError.
+	Only []string
 }
 
 // Retry puts a job back into the queue.
@@ -247,6 +253,8 @@ type Retry struct {
 	// Uncounted, only with a Token: the delivery does not count as an attempt, because the worker could not do the
 	// work, for example because it is stopping.
 	Uncounted bool
+	// Only are the functions whose jobs the caller may put back, nil for all; see ForbiddenError.
+	Only []string
 }
 
 // DeadLetter is a failed job that waits for an operator's decision.

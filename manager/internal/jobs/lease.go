@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -17,11 +18,14 @@ type Beat struct {
 	ExpiresIn time.Duration
 }
 
-// leased returns the job if token is that of its lease.
-func leased(tx store.Tx, id, token string) (*record, error) {
+// leased returns the job if token is that of its lease and its function is one of only, or only is nil.
+func leased(tx store.Tx, id, token string, only []string) (*record, error) {
 	r, err := find(tx, id)
 	if err != nil {
 		return nil, err
+	}
+	if only != nil && !slices.Contains(only, r.Function) {
+		return nil, &ForbiddenError{ID: id}
 	}
 	if r.State != Active || r.Lease.Token != token {
 		return r, &FencedError{ID: id, State: r.State}
@@ -34,8 +38,9 @@ func checkLease(id, token string) error {
 }
 
 // Heartbeat extends a lease to the given time from now, or to the claim's duration when lease is 0. A lease that ran
-// out is its worker's until it is revoked. A stale token is a *FencedError.
-func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration) (Beat, error) {
+// out is its worker's until it is revoked. A stale token is a *FencedError. Only are the functions whose jobs the caller
+// may work on, nil for all.
+func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Duration, only []string) (Beat, error) {
 	if err := checkLease(id, token); err != nil {
 		return Beat{}, err
 	}
@@ -47,7 +52,7 @@ func (q *Queue) Heartbeat(ctx context.Context, id, token string, lease time.Dura
 	var beat Beat
 	var until time.Time
 	err := q.store.Update(ctx, func(tx store.Tx) error {
-		r, err := leased(tx, id, token)
+		r, err := leased(tx, id, token, only)
 		if err != nil {
 			return err
 		}
@@ -190,7 +195,7 @@ func (f *Finish) check() error {
 
 // finish is one finish of a transaction. A refused finish has written nothing.
 func (f *finishCall) finish(tx store.Tx) error {
-	r, err := leased(tx, f.ID, f.Token)
+	r, err := leased(tx, f.ID, f.Token, f.Only)
 	f.repeated = err != nil && r != nil && r.State.Terminal() && r.LastToken == f.Token
 	switch {
 	case f.repeated && r.State != f.State:
@@ -218,7 +223,7 @@ func (f *finishCall) finish(tx store.Tx) error {
 
 // isRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
 func isRefusal(err error) bool {
-	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrFenced) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.
@@ -276,7 +281,7 @@ func (q *Queue) Retry(ctx context.Context, req Retry) (Job, error) {
 }
 
 func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, error) {
-	r, err := leased(tx, req.ID, req.Token)
+	r, err := leased(tx, req.ID, req.Token, req.Only)
 	if err != nil {
 		if r != nil && r.LastToken == req.Token && (!r.State.Terminal() || r.State == Cancelled && r.CancelRequested) {
 			return r, nil // a repeated call

@@ -104,6 +104,9 @@ func (s *Submission) check() error {
 			return invalid("dedup.if_deduplicated", "reschedule_once", "only with strategy until_executed")
 		}
 	}
+	if len(s.Owner) > MaxNameBytes {
+		return tooLarge("owner", len(s.Owner), MaxNameBytes)
+	}
 	return s.WALLocations.check()
 }
 
@@ -301,6 +304,7 @@ func (p *Prepared) record(at time.Time) *record {
 		Dedup:        s.Dedup,
 		WALLocations: s.WALLocations,
 		Event:        p.event,
+		Owner:        s.Owner,
 	}}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,21 +20,21 @@ import (
 func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 	h := &jobHandlers{queue: q, submitter: submit.New(st, l, q, ProblemOf)}
 	routes := []httpd.Route{
-		{Method: "POST", Path: "/v1/jobs", Handle: h.submit},
-		{Method: "GET", Path: "/v1/jobs", Handle: h.list},
-		{Method: "POST", Path: "/v1/jobs/claim", Handle: h.claim},
-		{Method: "POST", Path: "/v1/jobs/finish", Handle: h.finishMany},
-		{Method: "GET", Path: "/v1/jobs/stats", Handle: h.stats},
-		{Method: "GET", Path: "/v1/jobs/{id}", Handle: h.get},
-		{Method: "POST", Path: "/v1/jobs/{id}/heartbeat", Handle: h.heartbeat},
-		{Method: "POST", Path: "/v1/jobs/{id}/finish", Handle: h.finish},
-		{Method: "POST", Path: "/v1/jobs/{id}/retry", Handle: h.retry},
-		{Method: "POST", Path: "/v1/jobs/{id}/cancel", Handle: h.cancel},
-		{Method: "GET", Path: "/v1/functions", Handle: h.functions},
-		{Method: "POST", Path: "/v1/functions/{name}/pause", Handle: h.pause(q.Pause, true)},
-		{Method: "POST", Path: "/v1/functions/{name}/resume", Handle: h.pause(q.Resume, false)},
-		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Handle: h.deadLetters},
-		{Method: "POST", Path: "/v1/functions/{name}/dead-letters/{id}/replay", Handle: h.replayDead},
+		{Method: "POST", Path: "/v1/jobs", Roles: submitters, Handle: h.submit},
+		{Method: "GET", Path: "/v1/jobs", Roles: readers, Handle: h.list},
+		{Method: "POST", Path: "/v1/jobs/claim", Roles: workers, Handle: h.claim},
+		{Method: "POST", Path: "/v1/jobs/finish", Roles: workers, Handle: h.finishMany},
+		{Method: "GET", Path: "/v1/jobs/stats", Roles: readers, Handle: h.stats},
+		{Method: "GET", Path: "/v1/jobs/{id}", Roles: submitters | readers, Handle: h.get},
+		{Method: "POST", Path: "/v1/jobs/{id}/heartbeat", Roles: workers, Handle: h.heartbeat},
+		{Method: "POST", Path: "/v1/jobs/{id}/finish", Roles: workers, Handle: h.finish},
+		{Method: "POST", Path: "/v1/jobs/{id}/retry", Roles: workers | httpd.Operator, Handle: h.retry},
+		{Method: "POST", Path: "/v1/jobs/{id}/cancel", Roles: readers, Handle: h.cancel},
+		{Method: "GET", Path: "/v1/functions", Roles: readers, Handle: h.functions},
+		{Method: "POST", Path: "/v1/functions/{name}/pause", Roles: readers, Handle: h.pause(q.Pause, true)},
+		{Method: "POST", Path: "/v1/functions/{name}/resume", Roles: readers, Handle: h.pause(q.Resume, false)},
+		{Method: "GET", Path: "/v1/functions/{name}/dead-letters", Roles: readers, Handle: h.deadLetters},
+		{Method: "POST", Path: "/v1/functions/{name}/dead-letters/{id}/replay", Roles: readers, Handle: h.replayDead},
 	}
 	for i := range routes {
 		if routes[i].Method == "POST" {
@@ -58,6 +59,10 @@ type jobHandlers struct {
 func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 	c, err := parseClaim(r.Body)
 	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	if c.Functions, err = claimable(r, c.Functions); err != nil {
 		r.Error(w, err)
 		return
 	}
@@ -91,6 +96,41 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 	w.Body = o.b
 }
 
+// claimable are the functions of a claim that names some, or none. A caller that is limited to functions claims only
+// theirs.
+func claimable(r *httpd.Request, named []string) ([]string, error) {
+	mine, limited := r.Functions()
+	if !limited {
+		return named, nil
+	}
+	for _, name := range named {
+		if !slices.Contains(mine, name) {
+			return nil, httpd.Forbidden("these credentials do not allow work on the function " + strconv.QuoteToASCII(httpd.Clip(name)))
+		}
+	}
+	if len(named) > 0 {
+		return named, nil
+	}
+	if len(mine) == 0 {
+		return nil, httpd.Forbidden("token and certificate have no function in common")
+	}
+	return mine, nil
+}
+
+// workable are the functions whose jobs the caller may work on, nil for all.
+func workable(r *httpd.Request) []string {
+	mine, limited := r.Functions()
+	if limited && mine == nil {
+		mine = []string{}
+	}
+	return mine
+}
+
+// mayRead reports whether the caller may see all of a job: a submitter sees its own.
+func mayRead(r *httpd.Request, j *jobs.Job) bool {
+	return r.May(readers) || r.Owner() != "" && j.Owner == r.Owner()
+}
+
 func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	q, err := r.QueryValues("wait_ms")
 	if err != nil {
@@ -110,6 +150,9 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 		wait = millis(n)
 	}
 	j, err := h.queue.Get(r.Context(), r.Param(0))
+	if err == nil && !mayRead(r, &j) {
+		err = httpd.Forbidden("these credentials did not submit this job")
+	}
 	if err == nil && !j.State.Terminal() && wait > 0 {
 		ctx, stop := r.Hold()
 		j, err = h.queue.Wait(ctx, r.Param(0), wait)
@@ -128,7 +171,7 @@ func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	beat, err := h.queue.Heartbeat(r.Context(), r.Param(0), token, lease)
+	beat, err := h.queue.Heartbeat(r.Context(), r.Param(0), token, lease, workable(r))
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -143,7 +186,7 @@ func (h *jobHandlers) heartbeat(r *httpd.Request, w *httpd.Response) {
 }
 
 func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
-	f := jobs.Finish{ID: r.Param(0)}
+	f := jobs.Finish{ID: r.Param(0), Only: workable(r)}
 	if err := parseFinish(r.Body, &f, false); err != nil {
 		r.Error(w, err)
 		return
@@ -162,6 +205,10 @@ func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
 	if err != nil {
 		r.Error(w, err)
 		return
+	}
+	only := workable(r)
+	for i := range fs {
+		fs[i].Only = only
 	}
 	out, err := h.queue.FinishMany(r.Context(), fs)
 	if err != nil {
@@ -196,7 +243,17 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	req.ID = r.Param(0)
+	req.ID, req.Only = r.Param(0), workable(r)
+	switch {
+	case req.Token == "" && !r.May(readers):
+		err = httpd.Forbidden("without a lease_token, which hands a job back, this call is an operator's")
+	case req.Token != "" && !r.May(workers):
+		err = httpd.Forbidden("with a lease_token this call is a worker's")
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
 	j, err := h.queue.Retry(r.Context(), req)
 	if err != nil {
 		r.Error(w, err)

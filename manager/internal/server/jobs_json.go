@@ -89,6 +89,8 @@ const (
 	formSubmitted
 	// formClaimed: formWhole and the lease's token.
 	formClaimed
+	// formForeign: what a submitter learns of a job that is another's.
+	formForeign
 )
 
 // maxEcho bounds the payload in the answer to a submission, which the ledger
@@ -99,6 +101,10 @@ const maxEcho = 64 << 10
 func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 	o.str("id", j.ID)
 	o.str("function", j.Function)
+	if form == formForeign {
+		o.str("state", j.State.String())
+		return
+	}
 	switch {
 	case form == formBrief || j.Payload == nil:
 	case form == formSubmitted && len(j.Payload) > maxEcho:

@@ -16,6 +16,7 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	s.Owner = r.Owner()
 	p, err := h.queue.Prepare(s)
 	if err != nil {
 		r.Error(w, err)
@@ -27,13 +28,22 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	a, err := h.submitter.Job(r.Context(), call, p, func(out *jobs.Outcome) submit.Form {
-		f := submit.Form{Status: 200, Body: outcomeJSON(w.Body[:0], out, formSubmitted), Brief: func() []byte { return outcomeJSON(nil, out, formBrief) }}
-		if out.Created() {
-			f.Status = 202
-		}
-		return f
+		return submittedForm(r, w.Body[:0], out)
 	})
 	submitted(r, w, a, err)
+}
+
+// submittedForm is how a submission is answered, in dst. What stands for the submission may be another caller's.
+func submittedForm(r *httpd.Request, dst []byte, out *jobs.Outcome) submit.Form {
+	form, brief := formSubmitted, formBrief
+	if !out.Created() && !mayRead(r, &out.Job) {
+		form, brief = formForeign, formForeign
+	}
+	f := submit.Form{Status: 200, Body: outcomeJSON(dst, out, form), Brief: func() []byte { return outcomeJSON(nil, out, brief) }}
+	if out.Created() {
+		f.Status = 202
+	}
+	return f
 }
 
 // submitted answers a submission.
@@ -52,7 +62,11 @@ func submitted(r *httpd.Request, w *httpd.Response, a submit.Answer, err error) 
 // submission is what identifies a request that submits.
 func submission(r *httpd.Request) (submit.Call, error) {
 	key, err := idempotencyKey(r)
-	return submit.Call{Key: key, Credentials: r.Header("authorization"), Body: r.Body}, err
+	credentials := r.Header("authorization")
+	if owner := r.CertificateOwner(); owner != "" {
+		credentials += "\x00" + owner
+	}
+	return submit.Call{Key: key, Credentials: credentials, Body: r.Body}, err
 }
 
 // idempotencyKey reads the header, bare or as an RFC 8941 string; "" when there

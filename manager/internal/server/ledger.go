@@ -12,30 +12,38 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
+// Sets of roles that several routes name.
+const (
+	gates      = httpd.Gate | httpd.Plain
+	submitters = httpd.Submitter | httpd.Plain
+	workers    = httpd.Worker | httpd.NamedWorker | httpd.Plain
+	readers    = httpd.Operator | httpd.Plain
+)
+
 // LedgerRoutes are the calls of gates and other clients on a ledger. Identity, if
 // not nil, tells what the ledger is. Audit, if not nil, is told about every entry
-// that an administrator deletes or resolves.
+// that an administrator deletes or an operator resolves.
 func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(Intervention)) []httpd.Route {
 	h := &ledgerHandlers{ledger: l, identity: identity, audit: audit}
 	return []httpd.Route{
-		{Method: "POST", Path: api.PathReserve, Handle: h.reserve},
-		{Method: "POST", Path: api.PathCommit, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
-		{Method: "POST", Path: api.PathReject, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateRejected) }},
-		{Method: "POST", Path: api.PathRelease, Handle: h.release},
-		{Method: "POST", Path: api.PathRenew, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Renew) }},
-		{Method: "POST", Path: api.PathUnknown, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Unknown) }},
-		{Method: "POST", Path: api.PathBatch, Handle: h.batch},
-		{Method: "GET", Path: "/v1/ledger/entries", Handle: h.list},
-		{Method: "GET", Path: "/v1/ledger/entries/{key}", Handle: h.get},
-		// What it takes away is what keeps work from being done twice.
-		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Handle: h.delete, Admin: true},
-		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Handle: h.resolve, Admin: true},
-		{Method: "GET", Path: "/v1/ledger/stats", Handle: h.stats},
-		{Method: "GET", Path: "/v1/ledger/shard", Handle: h.shard},
+		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
+		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
+		{Method: "POST", Path: api.PathReject, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateRejected) }},
+		{Method: "POST", Path: api.PathRelease, Roles: gates, Handle: h.release},
+		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Renew) }},
+		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathBatch, Roles: gates, Handle: h.batch},
+		{Method: "GET", Path: "/v1/ledger/entries", Roles: readers, Handle: h.list},
+		{Method: "GET", Path: "/v1/ledger/entries/{key}", Roles: readers, Handle: h.get},
+		// What these two take away is what keeps work from being done twice.
+		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Roles: httpd.Admin, Handle: h.delete},
+		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Roles: httpd.Operator, Handle: h.resolve},
+		{Method: "GET", Path: "/v1/ledger/stats", Roles: readers, Handle: h.stats},
+		{Method: "GET", Path: "/v1/ledger/shard", Roles: readers, Handle: h.shard},
 	}
 }
 
-// Intervention tells an audit log what an administrator did to which entry.
+// Intervention tells an audit log what an administrator or an operator did to which entry.
 type Intervention struct {
 	Remote, Scope, Key string
 	// State is what the entry was.

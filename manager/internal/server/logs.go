@@ -22,16 +22,16 @@ type LogRemoval struct {
 func LogRoutes(engine logs.Engine, audit func(LogRemoval)) []httpd.Route {
 	h := &logHandlers{engine, audit}
 	return []httpd.Route{
-		{Method: "GET", Path: "/v1/logs", Handle: h.list},
-		{Method: "PUT", Path: "/v1/logs/{log}", Handle: h.json(h.put)},
-		{Method: "GET", Path: "/v1/logs/{log}", Handle: h.get},
-		{Method: "DELETE", Path: "/v1/logs/{log}", Handle: h.delete, Admin: true},
-		{Method: "POST", Path: "/v1/logs/{log}/entries", Handle: h.json(h.append)},
-		{Method: "GET", Path: "/v1/logs/{log}/entries", Handle: h.read},
-		{Method: "GET", Path: "/v1/logs/{log}/entries/by-id/{id}", Handle: h.byID},
-		{Method: "POST", Path: "/v1/logs/{log}/writers", Handle: h.json(h.writer)},
-		{Method: "GET", Path: "/v1/logs/{log}/writers", Handle: h.writers},
-		{Method: "DELETE", Path: "/v1/logs/{log}/writers/{writer}", Handle: h.removeWriter, Admin: true},
+		{Method: "GET", Path: "/v1/logs", Roles: readers, Handle: h.list},
+		{Method: "PUT", Path: "/v1/logs/{log}", Roles: submitters | httpd.Operator, Handle: h.json(h.put)},
+		{Method: "GET", Path: "/v1/logs/{log}", Roles: submitters | httpd.Worker | httpd.Operator, Handle: h.get},
+		{Method: "DELETE", Path: "/v1/logs/{log}", Roles: httpd.Admin, Handle: h.delete},
+		{Method: "POST", Path: "/v1/logs/{log}/entries", Roles: submitters, Handle: h.json(h.append)},
+		{Method: "GET", Path: "/v1/logs/{log}/entries", Roles: httpd.Worker | readers, Handle: h.read},
+		{Method: "GET", Path: "/v1/logs/{log}/entries/by-id/{id}", Roles: httpd.Worker | readers, Handle: h.byID},
+		{Method: "POST", Path: "/v1/logs/{log}/writers", Roles: submitters, Handle: h.json(h.writer)},
+		{Method: "GET", Path: "/v1/logs/{log}/writers", Roles: readers, Handle: h.writers},
+		{Method: "DELETE", Path: "/v1/logs/{log}/writers/{writer}", Roles: httpd.Admin, Handle: h.removeWriter},
 	}
 }
 
@@ -277,7 +277,7 @@ func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	ch.MakeOnly = !r.Admin() // a change of retain_ms deletes entries as surely as a DELETE
+	ch.MakeOnly = !r.May(httpd.Admin) // a change of retain_ms deletes entries as surely as a DELETE
 	info, created, err := h.engine.Put(r.Context(), r.Param(0), ch)
 	if err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 // routes are all that the manager has; their handlers are not called.
 func routes() []httpd.Route {
 	return slices.Concat(LedgerRoutes(nil, nil, nil), JobRoutes(nil, nil, nil), UnreadableRoutes(nil, nil, nil, nil, nil), LogRoutes(nil, nil),
-		DescriptionRoutes(), []httpd.Route{{Method: "GET", Path: "/healthz", Open: true}, {Method: "GET", Path: "/readyz", Open: true}})
+		DescriptionRoutes(), []httpd.Route{{Method: "GET", Path: "/healthz", Roles: httpd.Anyone}, {Method: "GET", Path: "/readyz", Roles: httpd.Anyone}})
 }
 
 // The answers of all other tests of this package are checked against the description as well, see described.
@@ -30,8 +30,8 @@ func TestDescriptionHasEveryRouteAndNoOther(t *testing.T) {
 		if !slices.Contains(described, name) {
 			t.Errorf("%s is not in manager/api/openapi", name)
 		}
-		if _, said := d.Status(r.Method, r.Path, 401); said == r.Open {
-			t.Errorf("%s: answers 401: %v, open: %v", name, said, r.Open)
+		if _, said := d.Status(r.Method, r.Path, 401); said == (r.Roles == httpd.Anyone) {
+			t.Errorf("%s: answers 401: %v, open: %v", name, said, (r.Roles == httpd.Anyone))
 		}
 		described = slices.DeleteFunc(described, func(s string) bool { return s == name })
 	}

@@ -32,8 +32,8 @@ func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread
 		},
 	}}
 	return []httpd.Route{
-		{Method: "GET", Path: "/v1/unreadable", Handle: h.list},
-		{Method: "DELETE", Path: "/v1/unreadable/{collection}/{id}", Handle: h.delete, Admin: true},
+		{Method: "GET", Path: "/v1/unreadable", Roles: readers, Handle: h.list},
+		{Method: "DELETE", Path: "/v1/unreadable/{collection}/{id}", Roles: httpd.Admin, Handle: h.delete},
 	}
 }
 

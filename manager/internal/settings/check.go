@@ -38,6 +38,9 @@ func (s *Settings) check() error {
 	if s.ClientCA != "" && s.TLSCert == "" {
 		return Usagef("--client-ca %q: needs --tls-cert and --tls-key", s.ClientCA)
 	}
+	if s.ClientRoles != "" && s.ClientCA == "" {
+		return Usagef("--client-roles-file %q: needs --client-ca", s.ClientRoles)
+	}
 	if s.Jobs.BackoffMax < s.Jobs.BackoffBase {
 		return Usagef("--job-backoff-max-seconds %v: must be at least --job-backoff-seconds, %v", s.Jobs.BackoffMax.Seconds(), s.Jobs.BackoffBase.Seconds())
 	}

@@ -29,6 +29,7 @@ type Settings struct {
 	Store, StoreDSN                  string
 	TokenFile                        string
 	TLSCert, TLSKey, ClientCA        string
+	ClientRoles                      string
 	LogLevel                         slog.Level
 	SocketMode                       fs.FileMode
 	ShutdownTimeout, DrainDelay      time.Duration
@@ -131,10 +132,11 @@ func (s *Settings) table() []setting {
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.AddrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis or postgres", "", &s.StoreDSN),
-		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; the word admin behind a token makes it an administrator's; read again at SIGHUP", &s.TokenFile),
+		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words behind a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again at SIGHUP", &s.TokenFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),
 		protection("client-ca", "CA whose client certificates are required (PEM)", &s.ClientCA),
+		protection("client-roles-file", "file with lines CN=NAME WORD... or SAN=NAME WORD..., which say what client certificates may do; needs --client-ca; without it every certificate may do everything; read again at SIGHUP", &s.ClientRoles),
 		level("log-level", "", "least level that is logged", "info", &s.LogLevel),
 		duration("shutdown-timeout-seconds", "", seconds+" that requests get to finish at shutdown", 0, 3600, "10", &s.ShutdownTimeout),
 		duration("drain-delay-seconds", "", seconds+" between /readyz turning false and the shutdown", 0, 3600, "0", &s.DrainDelay),

@@ -308,7 +308,7 @@ var concurrentTests = map[string]func(*env){
 func (e *env) work(q *jobs.Queue, random *rand.Rand, j jobs.Job, d *delivery) {
 	if random.IntN(10) == 0 {
 		before := e.now()
-		beat, err := q.Heartbeat(e.ctx, j.ID, j.Lease.Token, 0)
+		beat, err := q.Heartbeat(e.ctx, j.ID, j.Lease.Token, 0, nil)
 		if err != nil {
 			e.stale("heartbeat", err)
 			return

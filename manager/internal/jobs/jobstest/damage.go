@@ -109,7 +109,7 @@ func (e *env) callAll(id string) {
 	e.wantUnreadable("Get", err, "jobs", id)
 	_, err = e.q.Wait(e.ctx, id, time.Minute)
 	e.wantUnreadable("Wait", err, "jobs", id)
-	_, err = e.q.Heartbeat(e.ctx, id, "token", 0)
+	_, err = e.q.Heartbeat(e.ctx, id, "token", 0, nil)
 	e.wantUnreadable("Heartbeat", err, "jobs", id)
 	_, err = e.q.Finish(e.ctx, jobs.Finish{ID: id, Token: "token", State: jobs.Complete})
 	e.wantUnreadable("Finish", err, "jobs", id)

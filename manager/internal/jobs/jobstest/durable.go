@@ -98,7 +98,7 @@ var durableTests = map[string]func(*env){
 			e.Errorf("key: %v", err)
 		}
 		e.wantDropped("active", jobs.Submission{Function: "a", Dedup: untilExecuted})
-		if _, err := e.q.Heartbeat(e.ctx, "active", active.Lease.Token, 0); err != nil {
+		if _, err := e.q.Heartbeat(e.ctx, "active", active.Lease.Token, 0, nil); err != nil {
 			e.Errorf("heartbeat: %v", err)
 		}
 		if got := e.letters("f"); len(got) != 1 || got[0].ID != "dead" || got[0].Reason != "why" {
@@ -176,7 +176,7 @@ var durableTests = map[string]func(*env){
 		if j.Attempt != 1 {
 			e.Fatalf("attempt %d", j.Attempt)
 		}
-		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0); err != nil {
+		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); err != nil {
 			e.Fatal(err)
 		}
 		e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero})

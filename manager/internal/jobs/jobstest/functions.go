@@ -59,7 +59,7 @@ var pauseTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "a"})
 		j := e.claimOne()
 		e.pause("f")
-		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0); err != nil {
+		if _, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil); err != nil {
 			e.Fatal(err)
 		}
 		e.finish(j, jobs.Complete)

@@ -13,7 +13,7 @@ import (
 func (e *env) wantFenced(id, token string) {
 	e.Helper()
 	calls := map[string]error{}
-	_, calls["heartbeat"] = e.q.Heartbeat(e.ctx, id, token, 0)
+	_, calls["heartbeat"] = e.q.Heartbeat(e.ctx, id, token, 0, nil)
 	_, calls["finish"] = e.q.Finish(e.ctx, jobs.Finish{ID: id, Token: token, State: jobs.Complete})
 	_, calls["retry"] = e.q.Retry(e.ctx, jobs.Retry{ID: id, Token: token})
 	for name, err := range calls {
@@ -69,12 +69,12 @@ var leaseTests = map[string]func(*env){
 	"a heartbeat extends the lease": func(e *env) {
 		a := e.job(jobs.Submission{})
 		j := e.claim(jobs.ClaimRequest{Lease: 5 * time.Minute})[0]
-		beat, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, 0)
+		beat, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, 0, nil)
 		if err != nil || beat.Cancelled || beat.ExpiresIn != 5*time.Minute {
 			e.Fatalf("heartbeat: %+v, %v", beat, err)
 		}
 		before := e.now().Truncate(time.Microsecond)
-		beat, err = e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, 20*time.Hour)
+		beat, err = e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, 20*time.Hour, nil)
 		if err != nil || beat.ExpiresIn != 20*time.Hour {
 			e.Fatalf("heartbeat: %+v, %v", beat, err)
 		}
@@ -87,7 +87,7 @@ var leaseTests = map[string]func(*env){
 	"a heartbeat may shorten the lease": func(e *env) {
 		a := e.job(jobs.Submission{})
 		j := e.claim(jobs.ClaimRequest{Lease: time.Hour})[0]
-		if _, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, jobs.MinLease); err != nil {
+		if _, err := e.q.Heartbeat(e.ctx, a.ID, j.Lease.Token, jobs.MinLease, nil); err != nil {
 			e.Fatal(err)
 		}
 		e.pass(jobs.MinLease)
@@ -100,7 +100,7 @@ var leaseTests = map[string]func(*env){
 		e.job(jobs.Submission{ID: "b"})
 		got := e.claim(jobs.ClaimRequest{Lease: span, Limit: 2})
 		e.pass(span)
-		if _, err := e.q.Heartbeat(e.ctx, "a", got[0].Lease.Token, time.Hour); err != nil {
+		if _, err := e.q.Heartbeat(e.ctx, "a", got[0].Lease.Token, time.Hour, nil); err != nil {
 			e.Fatalf("late heartbeat: %v", err)
 		}
 		e.finish(got[1], jobs.Complete)
@@ -143,13 +143,13 @@ var leaseTests = map[string]func(*env){
 			{"lease_ms", a.ID, j.Lease.Token, jobs.MaxLease + 1},
 			{"lease_ms", a.ID, j.Lease.Token, -time.Second},
 		} {
-			_, err := e.q.Heartbeat(e.ctx, c.id, c.token, c.lease)
+			_, err := e.q.Heartbeat(e.ctx, c.id, c.token, c.lease, nil)
 			var fe *jobs.FieldError
 			if !errors.As(err, &fe) || fe.Field != c.field {
 				e.Errorf("%+v: %v", c, err)
 			}
 		}
-		_, err := e.q.Heartbeat(e.ctx, "nobody", j.Lease.Token, 0)
+		_, err := e.q.Heartbeat(e.ctx, "nobody", j.Lease.Token, 0, nil)
 		var nf *jobs.NotFoundError
 		if !errors.As(err, &nf) || !errors.Is(err, jobs.ErrNotFound) || nf.ID != "nobody" {
 			e.Errorf("unknown job: %v", err)

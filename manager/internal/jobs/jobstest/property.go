@@ -251,7 +251,7 @@ func (p *property) heartbeat(t *rapid.T) {
 		return
 	}
 	hours := p.hours(t, "lease")
-	beat, err := p.q.Heartbeat(p.ctx, j.id, j.token, time.Duration(hours)*time.Hour)
+	beat, err := p.q.Heartbeat(p.ctx, j.id, j.token, time.Duration(hours)*time.Hour, nil)
 	p.wantErr("heartbeat", err, "")
 	if beat.Cancelled != j.cancelled {
 		t.Fatalf("heartbeat: %+v, want cancelled %v", beat, j.cancelled)
@@ -404,7 +404,7 @@ func (p *property) stale(t *rapid.T) {
 	if token == j.token || token == j.lastToken {
 		return
 	}
-	_, err := p.q.Heartbeat(p.ctx, j.id, token, 0)
+	_, err := p.q.Heartbeat(p.ctx, j.id, token, 0, nil)
 	p.wantErr("heartbeat with a stale token", err, "fenced")
 	_, err = p.q.Finish(p.ctx, jobs.Finish{ID: j.id, Token: token, State: jobs.Complete})
 	p.wantErr("finish with a stale token", err, "fenced")

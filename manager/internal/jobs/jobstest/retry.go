@@ -234,7 +234,7 @@ var cancelTests = map[string]func(*env){
 			e.Fatalf("cancelled while active: %+v", got)
 		}
 		e.cancel("a")
-		beat, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0)
+		beat, err := e.q.Heartbeat(e.ctx, "a", j.Lease.Token, 0, nil)
 		if err != nil || !beat.Cancelled {
 			e.Fatalf("heartbeat: %+v, %v", beat, err)
 		}
