@@ -297,7 +297,7 @@ func (a answer) String() string {
 }
 
 // perConnection are headers that a replay rebuilds.
-var perConnection = []string{"Date", "Server", "X-Envoy-Upstream-Service-Time", "Idempotent-Replayed", "Idempotency-Status",
+var perConnection = []string{"Date", "Original-Date", "Server", "X-Envoy-Upstream-Service-Time", "Idempotent-Replayed", "Idempotency-Status",
 	"Connection", "X-Request-Id"}
 
 // sameAs tells whether two answers are the same to a client: status, body, end-to-end headers.

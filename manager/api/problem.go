@@ -61,9 +61,13 @@ type Problem struct {
 
 // AppendJSON appends the problem as a JSON object with the members type,
 // title, status, code and, when set, detail.
-func (p *Problem) AppendJSON(dst []byte) []byte {
+func (p *Problem) AppendJSON(dst []byte) []byte { return p.AppendTyped(dst, TypePrefix) }
+
+// AppendTyped is AppendJSON with another beginning of the type than TypePrefix. base is a URI, so it needs
+// no escapes in JSON.
+func (p *Problem) AppendTyped(dst []byte, base string) []byte {
 	dst = append(dst, `{"type":"`...)
-	dst = append(dst, TypePrefix...)
+	dst = append(dst, base...)
 	dst = append(dst, p.Code...)
 	dst = append(dst, `","title":`...)
 	dst = AppendJSONString(dst, p.Title)

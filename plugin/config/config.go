@@ -230,6 +230,10 @@ type Route struct {
 	Unsupported   Unsupported
 	Commit        CommitMode
 	Outcomes      Outcomes
+	Response      Response
+	// ReplayHeader is the lower-case name of the header that marks replays.
+	ReplayHeader string
+	Problems     Problems
 	// OutcomeHeader is the lower-case name of the answer's header that says what the answer
 	// means; see Outcome. Empty: the status alone decides.
 	OutcomeHeader string

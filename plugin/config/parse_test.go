@@ -46,6 +46,9 @@ func TestMissingFieldsHaveDefaults(t *testing.T) {
 			StreamedTypes:   []string{"text/event-stream", "application/grpc*"},
 			Fingerprint:     Fingerprint{},
 			Upstream:        Upstream{Timeout: 15 * time.Second},
+			Response:        Response{KeepHeaders: []string{"*"}, DropHeaders: []string{"set-cookie"}},
+			ReplayHeader:    "idempotent-replayed",
+			Problems:        Problems{TypeBase: "urn:oncegate:problem:"},
 		}
 		if !reflect.DeepEqual(plain, wantRoute) {
 			t.Errorf("%q: %+v, want %+v", text, plain, wantRoute)
@@ -74,6 +77,8 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"max_request_body_bytes": 5, "max_response_body_bytes": 6,
 		"failure_mode": "open", "commit": "async", "unsupported": "pass", "client_abort": "continue", "upstream": {"cluster": "u", "timeout_ms": 9}, "streamed_types": ["Application/X-NDJSON", "text/*"],
 		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome",
+		"response": {"keep_headers": ["X-*", "etag"], "drop_headers": [], "body": "none"}, "replay": {"header": "X-Replayed"},
+		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"},
 		"match": [{"methods": ["PUT"], "path": "/p"}]
 	}`)
 	r := c.Route("PUT", "/p")
@@ -110,6 +115,8 @@ func TestEveryFieldIsRead(t *testing.T) {
 		StreamedTypes: []string{"application/x-ndjson", "text/*"},
 		FailureMode:   FailOpen, Unsupported: UnsupportedPass, Commit: CommitAsync,
 		ClientAbort: AbortContinue, Upstream: Upstream{"u", 9 * time.Millisecond}, OutcomeHeader: "x-outcome",
+		Response:     Response{KeepHeaders: []string{"x-*", "etag"}, NoBody: true},
+		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"},
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
 	}
@@ -163,7 +170,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header, response, replay, problems",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -224,7 +231,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header, response, replay, problems",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
@@ -274,6 +281,16 @@ func TestMistakesAreRefused(t *testing.T) {
 		strings.Repeat("[", 65) + strings.Repeat("]", 65):                                                   notJSON,
 		strings.Repeat(`{"manager":`, 90000):                                                                notJSON,
 		strings.Repeat(" ", maxConfigBytes+1):                                                               "configuration: 1048577 bytes; allowed: up to 1048576",
+		`{"response": {"body": "head"}}`:                                                                    `response.body: "head"; allowed: "full", "none"`,
+		`{"response": {"keep_headers": "x"}}`:                                                               `response.keep_headers: "x"; allowed: a list of 0 to 64 header names`,
+		`{"response": {"keep_headers": ["a*b"]}}`:                                                           `response.keep_headers[0]: "a*b"; allowed: a header name of up to 128 bytes; a "*" at its end stands for any rest`,
+		`{"response": {"drop_headers": ["Content-Encoding"]}}`:                                              `response.drop_headers[0]: "Content-Encoding"; allowed: a header name of up to 128 bytes; a "*" at its end stands for any rest; not content-type and content-encoding, without which the body cannot be read`,
+		`{"replay": {"header": ""}}`:                                                                        `replay.header: ""; allowed: a header name of up to 128 bytes that has no other meaning in answers`,
+		`{"replay": {"header": "Date"}}`:                                                                    `replay.header: "Date"; allowed: a header name of up to 128 bytes that has no other meaning in answers`,
+		`{"problems": {"type_base": "problems/"}}`:                                                          `problems.type_base: "problems/"; allowed: the beginning of a URI, of 1 to 1024 bytes, such as "https://docs.example.com/problems/"`,
+		`{"problems": {"type_base": "a:\"b"}}`:                                                              `problems.type_base: "a:\"b"; allowed: the beginning of a URI, of 1 to 1024 bytes, such as "https://docs.example.com/problems/"`,
+		`{"problems": {"docs_url": "https://a/>b"}}`:                                                        `problems.docs_url: "https://a/>b"; allowed: "" or an http or https URL of up to 1024 bytes`,
+		`{"match": [{"problems": {"docs_url": "ftp://a"}}]}`:                                                `match[0].problems.docs_url: "ftp://a"; allowed: "" or an http or https URL of up to 1024 bytes`,
 	} {
 		c, err := Parse([]byte(text))
 		if err == nil {

@@ -77,6 +77,9 @@ func TestReferenceHasEveryField(t *testing.T) {
 		"outcomes":     `{"outcomes": %}`,
 		"upstream":     `{"upstream": %}`,
 		"fingerprint":  `{"fingerprint": %}`,
+		"response":     `{"response": %}`,
+		"replay":       `{"replay": %}`,
+		"problems":     `{"problems": %}`,
 	}
 	expand := func(names []string) (all []string) {
 		for _, n := range names {

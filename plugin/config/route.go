@@ -32,6 +32,9 @@ func defaultRoute() Route {
 		StreamedTypes:   []string{"text/event-stream", "application/grpc*"},
 		Upstream:        Upstream{Timeout: 15 * time.Second},
 		Outcomes:        defaultOutcomes(),
+		Response:        Response{KeepHeaders: []string{"*"}, DropHeaders: []string{"set-cookie"}},
+		ReplayHeader:    api.HeaderReplayed,
+		Problems:        Problems{TypeBase: api.TypePrefix},
 	}
 }
 
@@ -65,6 +68,11 @@ func routeFields(r *reader, t *Route) []field {
 		{"commit", func(path string, v gjson.Result) { t.Commit = CommitMode(r.choice(path, v, "before_reply", "async")) }},
 		{"outcomes", func(path string, v gjson.Result) { t.Outcomes.read(r, path, v) }},
 		{"outcome_header", func(path string, v gjson.Result) { t.OutcomeHeader = readHeaderName(r, path, v) }},
+		{"response", func(path string, v gjson.Result) { readResponse(r, path, v, &t.Response) }},
+		{"replay", func(path string, v gjson.Result) {
+			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readReplayHeader(r, path, v) }}})
+		}},
+		{"problems", func(path string, v gjson.Result) { readProblems(r, path, v, &t.Problems) }},
 	}
 }
 

@@ -28,7 +28,10 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 	if problem.RetryAfterSeconds > 0 {
 		headers = append(headers, [2]string{headerRetryAfter, strconv.Itoa(problem.RetryAfterSeconds)})
 	}
-	p.scratch = problem.AppendJSON(p.scratch[:0])
+	if docs := s.route.Problems.DocsURL; docs != "" {
+		headers = append(headers, [2]string{headerLink, "<" + docs + `>; rel="describedby"; type="text/html"`})
+	}
+	p.scratch = problem.AppendTyped(p.scratch[:0], s.route.Problems.TypeBase)
 	s.mark = string(problem.Code)
 	if s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch) {
 		p.scratch = nil
@@ -64,7 +67,8 @@ func (s *Stream) replay(result *api.Result) {
 		s.replyProblem(notRecordedProblem(result.Status))
 		return
 	}
-	headers := p.headers[:0]
+	headers, body := p.headers[:0], result.Body
+	bare := s.route.Response.NoBody && len(body) > 0
 	contentType, typed, encoding, alike, trailers := "", false, "", false, false
 	for i := range result.Headers {
 		h := &result.Headers[i]
@@ -76,31 +80,38 @@ func (s *Stream) replay(result *api.Result) {
 			// same as the first gets the same answer.
 			alike = h.Value == s.accept
 			continue
+		}
+		if _, ok := recordedTrailer(h.Name); ok {
+			trailers = !bare
+			continue
+		}
+		if !s.replays(h.Name, bare) {
+			continue
+		}
+		switch h.Name {
 		case headerContentEncoding:
 			encoding += "," + h.Value
 		case headerContentType:
 			contentType, typed = h.Value, true
-		default:
-			if _, ok := recordedTrailer(h.Name); ok {
-				trailers = true
-				continue
-			}
 		}
 		headers = append(headers, [2]string{h.Name, h.Value})
 	}
-	if encoding != "" && len(result.Body) > 0 && !alike && !accepts(s.accept, encoding) {
+	if bare {
+		body = nil
+		headers = append(headers, [2]string{headerBody, omitted})
+	}
+	if encoding != "" && len(body) > 0 && !alike && !accepts(s.accept, encoding) {
 		clear(headers)
 		p.metrics.count(p.metrics.notAcceptable)
 		s.replyProblem(notAcceptableProblem(encoding[1:]))
 		return
 	}
 	headers = append(headers,
-		[2]string{api.HeaderReplayed, "true"},
+		[2]string{s.route.ReplayHeader, "true"},
 		[2]string{api.HeaderStatus, statusReplayed})
 	if s.ledgerNone() {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}
-	body := result.Body
 	if trailers {
 		body = s.attach(replayedTrailers(result.Headers), body)
 	}

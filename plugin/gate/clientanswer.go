@@ -124,7 +124,7 @@ func (c *carried) answer(bodySize int) {
 	case a.outcome == config.OutcomeHold:
 		s.holdOpen()
 	default:
-		c.record(headers, body, whole)
+		c.record(headers, body, bodySize)
 		return
 	}
 	if c.clientPresent() {
@@ -134,8 +134,8 @@ func (c *carried) answer(bodySize int) {
 
 // record records the answer. The client gets it once the ledger knows the outcome, or immediately
 // where it need not wait.
-func (c *carried) record(headers [][2]string, body []byte, whole bool) {
-	s := c.stream
+func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
+	s, whole := c.stream, len(body) == bodySize
 	p, a := s.plugin, &s.answer
 	contentType, _ := lookup(headers, headerContentType)
 	fits := s.keepHeaders(headers)
@@ -143,7 +143,11 @@ func (c *carried) record(headers [][2]string, body []byte, whole bool) {
 	if len(trailers) > 0 {
 		a.keepTrailers(trailers)
 	}
-	s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
+	if s.route.Response.NoBody && fits && bodySize > 0 {
+		s.recordHead()
+	} else {
+		s.recordOutcome(body, !whole || !fits || len(body) > s.route.MaxResponseBody || s.route.Streamed(mediaType(contentType)))
+	}
 	if !c.clientPresent() {
 		s.detach()
 		return

@@ -200,6 +200,10 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 	case end:
 		s.recordOutcome(nil, !fits)
 		return s.endAnswer(s.commitsBeforeReply())
+	case s.route.Response.NoBody && fits:
+		s.phase = phaseStreaming
+		s.recordHead()
+		return Continue
 	case !fits || a.expected > limit || s.route.Streamed(media):
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
@@ -220,8 +224,11 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 // the host did not hand over any, so no replay can be faithful.
 func (s *Stream) keepHeaders(headers [][2]string) bool {
 	a := &s.answer
-	recorded, fits := recordedHeaders(headers)
+	recorded, fits := recordedHeaders(headers, s.route)
 	a.headers = recorded
+	if fits {
+		s.noteDate()
+	}
 	if encoding := joined(headers, headerContentEncoding); encoding != "" && !accepts(s.accept, encoding) {
 		a.note(headerAccepted, s.accept)
 	}

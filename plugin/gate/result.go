@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 const methodConnect = "CONNECT"
@@ -34,7 +35,13 @@ const (
 	headerAccepted        = "idempotency-accepted-encoding"
 	headerAcceptEncoding  = "accept-encoding"
 	headerContentEncoding = "content-encoding"
+	// headerBody marks replays without the body that the answer had.
+	headerBody = "idempotency-body"
+	headerLink = "link"
 )
+
+// omitted is the value of headerTrailers and headerBody.
+const omitted = "omitted"
 
 // The values of api.HeaderStatus and propertyStatus. They say what became of a request. For
 // a request that the gate refuses, the value is the problem's code.
@@ -55,20 +62,23 @@ const (
 )
 
 // recordedHeaders returns the headers of an answer that a replay repeats: the
-// end-to-end headers without those that the proxy makes for every answer, and
-// without the gate's own. False: there are more than a result may hold.
+// end-to-end headers that the route keeps, without those that the proxy makes for every
+// answer, and without the gate's own. The date is recorded as the original date.
+// False: there are more than a result may hold.
 //
 // The returned strings are copies, so they do not keep the host's header block
 // alive.
-func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
+func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bool) {
 	named := connectionNames(headers)
+	_, dated := lookup(headers, config.OriginalDate)
 	count, size := 0, 0
 	for i := range headers {
-		if skipHeader(headers[i][0], named) {
+		name := recordedName(headers[i][0], route, named, dated)
+		if name == "" {
 			continue
 		}
 		count++
-		size += len(headers[i][0]) + len(headers[i][1])
+		size += len(name) + len(headers[i][1])
 	}
 	if count > api.MaxResultHeaders || size > api.MaxResultHeaderBytes {
 		return nil, false
@@ -79,23 +89,38 @@ func recordedHeaders(headers [][2]string) ([]api.Header, bool) {
 	// Names and values are views of one block, which costs one allocation for all.
 	text := make([]byte, 0, size)
 	for i := range headers {
-		if !skipHeader(headers[i][0], named) {
-			text = append(text, headers[i][0]...)
+		if name := recordedName(headers[i][0], route, named, dated); name != "" {
+			text = append(text, name...)
 			text = append(text, headers[i][1]...)
 		}
 	}
 	block := string(text)
 	out := make([]api.Header, 0, count)
 	for i := range headers {
-		name, value := headers[i][0], headers[i][1]
-		if skipHeader(name, named) {
+		name := recordedName(headers[i][0], route, named, dated)
+		if name == "" {
 			continue
 		}
-		n, v := len(name), len(name)+len(value)
+		n, v := len(name), len(name)+len(headers[i][1])
 		out = append(out, api.Header{Name: block[:n], Value: block[n:v]})
 		block = block[v:]
 	}
 	return out, true
+}
+
+// recordedName returns the name under which a header is recorded; empty: it is not. dated: the answer
+// has an original date already, as an upstream's own replay does.
+func recordedName(name string, route *config.Route, named []string, dated bool) string {
+	switch {
+	case name == headerDate && !dated:
+		name = config.OriginalDate
+	case skipHeader(name, named) || name == route.ReplayHeader:
+		return ""
+	}
+	if !route.Response.Keeps(name) {
+		return ""
+	}
+	return name
 }
 
 // note adds a header of the gate's own to the recorded answer. False: there is no room.
@@ -122,7 +147,7 @@ func skipHeader(name string, named []string) bool {
 		// The proxy makes these for each answer.
 		headerContentLength, headerDate, "age", headerServiceTime,
 		// These are the gate's own, and describe this one answer.
-		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerAccepted, headerAnswer:
+		api.HeaderStatus, api.HeaderReplayed, headerLedger, headerTrailers, headerBody, headerAccepted, headerAnswer:
 		return true
 	}
 	return slices.Contains(named, name) || strings.HasPrefix(name, trailerPrefix)

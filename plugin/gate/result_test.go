@@ -1,11 +1,14 @@
 package gate
 
 import (
+	"net/http"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
 )
 
 func TestHopByHopHeadersAreNotRecorded(t *testing.T) {
@@ -15,13 +18,64 @@ func TestHopByHopHeadersAreNotRecorded(t *testing.T) {
 		{"set-cookie", "a"}, {"set-cookie", "b"}, {"x-empty", ""}, {"idempotency-status", "executed"},
 		{"idempotent-replayed", "true"}, {"idempotency-ledger", "none"}, {"trailer", "x"}, {"", "nameless"},
 		{"x-envoy-upstream-service-time", "1"}, {"server", "s"},
-	})
+	}, defaultRoute(t))
 	want := []api.Header{
-		{Name: "content-type", Value: "text/plain"}, {Name: "set-cookie", Value: "a"}, {Name: "set-cookie", Value: "b"},
+		{Name: "content-type", Value: "text/plain"}, {Name: "original-date", Value: "d"},
 		{Name: "x-empty", Value: ""}, {Name: "server", Value: "s"},
 	}
 	if !fits || !reflect.DeepEqual(got, want) {
 		t.Errorf("recorded %v, %v", got, fits)
+	}
+}
+
+func defaultRoute(t *testing.T) *config.Route {
+	t.Helper()
+	return routeOf(t, "")
+}
+
+func routeOf(t *testing.T, text string) *config.Route {
+	t.Helper()
+	c, err := config.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Route("POST", "/")
+}
+
+func TestOnlyKeptHeadersAreRecorded(t *testing.T) {
+	in := [][2]string{
+		{"content-type", "t"}, {"content-encoding", "gzip"}, {"set-cookie", "c"}, {"x-a", "1"}, {"x-b", "2"}, {"date", "d"},
+		{"original-date", "o"}, {"location", "/l"}, {"replayed", "yes"},
+	}
+	for text, want := range map[string]string{
+		`{}`:                               "content-type content-encoding x-a x-b original-date location replayed",
+		`{"response":{"drop_headers":[]}}`: "content-type content-encoding set-cookie x-a x-b original-date location replayed",
+		`{"response":{"keep_headers":[]}}`: "content-type content-encoding original-date",
+		`{"response":{"keep_headers":["Location","x-*"],"drop_headers":["x-b"]}}`: "content-type content-encoding x-a original-date location",
+		`{"response":{"drop_headers":["*"]}}`:                                     "content-type content-encoding",
+		`{"replay":{"header":"Replayed"}}`:                                        "content-type content-encoding x-a x-b original-date location",
+	} {
+		got, fits := recordedHeaders(in, routeOf(t, text))
+		var names []string
+		for _, h := range got {
+			names = append(names, h.Name)
+			if h.Name == "original-date" && h.Value != "o" {
+				t.Errorf("%s: original-date %q", text, h.Value)
+			}
+		}
+		if !fits || strings.Join(names, " ") != want {
+			t.Errorf("%s: recorded %v", text, names)
+		}
+	}
+}
+
+func TestHTTPDate(t *testing.T) {
+	for _, at := range []time.Time{
+		time.Unix(0, 0), time.Unix(1735689599, 999), time.Date(2028, 2, 29, 23, 59, 59, 0, time.UTC), time.Date(2026, 12, 6, 1, 2, 3, 0, time.UTC),
+	} {
+		if got, want := httpDate(at.UnixNano()), at.UTC().Format(http.TimeFormat); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
 	}
 }
 
@@ -30,16 +84,16 @@ func TestRecordedHeadersAreBounded(t *testing.T) {
 	for i := range many {
 		many[i] = [2]string{"a", "b"}
 	}
-	if _, fits := recordedHeaders(many); fits {
+	if _, fits := recordedHeaders(many, defaultRoute(t)); fits {
 		t.Error("too many headers fit")
 	}
-	if got, fits := recordedHeaders(many[:api.MaxResultHeaders]); !fits || len(got) != api.MaxResultHeaders {
+	if got, fits := recordedHeaders(many[:api.MaxResultHeaders], defaultRoute(t)); !fits || len(got) != api.MaxResultHeaders {
 		t.Error("as many as are allowed do not fit")
 	}
-	if _, fits := recordedHeaders([][2]string{{"a", strings.Repeat("x", api.MaxResultHeaderBytes)}}); fits {
+	if _, fits := recordedHeaders([][2]string{{"a", strings.Repeat("x", api.MaxResultHeaderBytes)}}, defaultRoute(t)); fits {
 		t.Error("too many bytes fit")
 	}
-	if got, fits := recordedHeaders(nil); !fits || got != nil {
+	if got, fits := recordedHeaders(nil, defaultRoute(t)); !fits || got != nil {
 		t.Error("no headers do not fit")
 	}
 }
@@ -51,14 +105,14 @@ func FuzzRecordedHeaders(f *testing.F) {
 	f.Add(":status", "200", "content-length", "\x00")
 	f.Fuzz(func(t *testing.T, n1, v1, n2, v2 string) {
 		in := [][2]string{{n1, v1}, {n2, v2}, {n1, v2}}
-		got, fits := recordedHeaders(in)
+		got, fits := recordedHeaders(in, defaultRoute(t))
 		if !fits {
 			return
 		}
 		// What is recorded is a subsequence of what came.
 		at := 0
 		for _, h := range got {
-			for at < len(in) && (in[at][0] != h.Name || in[at][1] != h.Value) {
+			for at < len(in) && (in[at][0] != h.Name && (in[at][0] != "date" || h.Name != "original-date") || in[at][1] != h.Value) {
 				at++
 			}
 			if at == len(in) {

@@ -31,7 +31,7 @@ func (a *answer) keepTrailers(trailers [][2]string) {
 	}
 	if !fits {
 		a.headers = a.headers[:was]
-		a.note(headerTrailers, "omitted")
+		a.note(headerTrailers, omitted)
 	}
 }
 

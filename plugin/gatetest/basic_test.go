@@ -45,7 +45,7 @@ func TestFirstCallIsExecutedAndRecorded(t *testing.T) {
 
 func TestReplayEqualsTheOriginal(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
-		r := NewRig(t, guest, Options{})
+		r := NewRig(t, guest, Options{Config: `{"response":{"drop_headers":[]}}`})
 		headers := []string{
 			"content-type: text/plain; charset=utf-8", "set-cookie: a=1", "set-cookie: b=2", "x-empty: ",
 			"date: Thu, 01 Jan 1970 00:00:00 GMT", "age: 3", "connection: x-hop, close", "x-hop: 1", "keep-alive: 5",
