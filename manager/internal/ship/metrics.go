@@ -28,7 +28,7 @@ func newMetrics(s *Shipper) *Metrics {
 		dLease:   d("lease_term", "Term of the shipping lease that this manager holds; 0 while it holds none and ships nothing."),
 		dLag:     d("lag_seconds", "For how long the oldest durable record that was not shipped has been waiting, by log.", "log"),
 		dRecords: d("lag_records", "Durable records that were not shipped, by log.", "log"),
-		dFailing: d("failing_seconds", "For how long nothing could be shipped; 0 while shipping works."),
+		dFailing: d("failing_seconds", "For how long the ledger or a named log could not be shipped; 0 while shipping works."),
 		dObjects: d("objects_total", "Objects with records that were written."),
 		dBytes:   d("bytes_total", "Bytes of these objects."),
 		dErrors:  d("errors_total", "Requests to the object store that failed and were tried again or given up."),
@@ -68,7 +68,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	failing := 0.0
 	m.shipper.mu.Lock()
-	if since := m.shipper.failing; !since.IsZero() {
+	if since := m.shipper.failsSince(); !since.IsZero() {
 		failing = now.Sub(since).Seconds()
 	}
 	m.shipper.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-// named is what a shipper knows of the named logs. All of it is the shipping goroutine's, except
+// named is what a shipper knows of the named logs. All of it belongs to the loop of the named logs, except
 // what Shipper.mu guards.
 type named struct {
 	// follow says that every log was added but those of except, so that another one that is not

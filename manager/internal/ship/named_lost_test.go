@@ -37,6 +37,52 @@ func (s *refusing) Replace(ctx context.Context, name string, b []byte, old objec
 	return s.Store.Replace(ctx, name, b, old)
 }
 
+// slow is a store whose writes below logs/ take until open is closed.
+type slow struct {
+	object.Store
+	waits atomic.Bool // there is such a write
+	open  chan struct{}
+}
+
+func (s *slow) Create(ctx context.Context, name string, b []byte) (object.Version, error) {
+	if strings.HasPrefix(name, "logs/") {
+		s.waits.Store(true)
+		select {
+		case <-s.open:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+	}
+	return s.Store.Create(ctx, name, b)
+}
+
+// The ledger goes on being shipped while an object of a named log takes forever.
+func TestLedgerDoesNotWaitForNamedLogs(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	s := &slow{Store: place, open: make(chan struct{})}
+	m := startManager(t, t.TempDir(), s, nil)
+	m.make("large")
+	m.write("large", 50)
+	eventually(t, "an object of the log is written", s.waits.Load)
+	for range 10 {
+		m.append(5)
+		m.shipped()
+	}
+	if m.shipper.Lag("logs/large") == 0 {
+		t.Error("the named log was shipped")
+	}
+	last := m.log.Durable()
+	close(s.open)
+	m.allShipped(place, "large")
+	m.stop()
+	dir, _, err := restoreAll(t, place, time.Time{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustHold(t, dir, "", last)
+}
+
 // The last round before a stop ships a log that was just made, and the catalog says so.
 func TestStopShipsANewLog(t *testing.T) {
 	t.Parallel()

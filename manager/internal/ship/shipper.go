@@ -95,7 +95,7 @@ type Shipper struct {
 
 	mu      sync.Mutex
 	streams []*stream
-	failing time.Time // since when nothing could be shipped; zero while all is well
+	failing map[part]time.Time // since when each part that fails could not be shipped
 	alarmed time.Time
 
 	stop  context.CancelFunc
@@ -115,7 +115,7 @@ func New(opts Options) (*Shipper, error) {
 	if err != nil {
 		host = "unknown"
 	}
-	s := &Shipper{quit: make(chan struct{}), done: make(chan struct{})}
+	s := &Shipper{failing: make(map[part]time.Time), quit: make(chan struct{}), done: make(chan struct{})}
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
 	opts.cataloged = new(atomic.Bool)
@@ -257,7 +257,7 @@ func (s *Shipper) acquire(ctx context.Context) bool {
 		switch {
 		case err == nil:
 			s.opts.Logger.Info("this manager holds the shipping lease", "place", s.opts.Store.String(), "term", s.lease.record.Term)
-			s.recovered()
+			s.recovered(leasePart)
 			return true
 		case errors.As(err, &held):
 			if !told {
@@ -265,9 +265,9 @@ func (s *Shipper) acquire(ctx context.Context) bool {
 					"place", s.opts.Store.String(), "holder_host", held.by.Host, "term", held.by.Term)
 			}
 			told = true
-			s.recovered()
+			s.recovered(leasePart, ledgerPart, namedPart) // the other one tells how it goes
 		default:
-			s.trouble(fmt.Errorf("the shipping lease cannot be taken: %w", err))
+			s.trouble(leasePart, fmt.Errorf("the shipping lease cannot be taken: %w", err))
 		}
 		if !s.pause(ctx, min(s.opts.LeaseTTL/4, time.Second)) {
 			return false
@@ -323,31 +323,62 @@ func (s *Shipper) renew(ctx context.Context) (lost bool) {
 // shipAtOnce is how many logs are shipped at the same time.
 const shipAtOnce = 4
 
-// ship ships all logs, at each interval, until ctx ends, the shipper is to end, or
-// somebody else's manifest shows that the lease is lost.
+// part is a share of what is shipped that has a loop of its own.
+type part string
+
+const (
+	ledgerPart part = "ledger"
+	namedPart  part = "named logs" // and their catalog
+	leasePart  part = "lease"
+)
+
+// has tells whether the part ships the stream.
+func (p part) has(st *stream) bool { return (st.named == "") == (p == ledgerPart) }
+
+// ship ships all logs until ctx ends, the shipper is to end, or somebody else's manifest shows that the lease
+// is lost. The ledger does not wait for named logs.
 func (s *Shipper) ship(ctx context.Context, term uint64) {
 	s.newTerm()
+	ctx, end := context.WithCancel(ctx)
+	defer end()
+	var named sync.WaitGroup
+	named.Go(func() {
+		if s.loop(ctx, term, namedPart, make(map[*stream]bool)) {
+			end()
+		}
+	})
 	begun := make(map[*stream]bool)
+	if s.loop(ctx, term, ledgerPart, begun) {
+		end()
+	}
+	named.Wait()
+	s.finish(ctx, term, ledgerPart, begun) // its manifest says that there is a catalog
+}
+
+// loop ships a part, at each interval. begun has the streams that began in this term.
+func (s *Shipper) loop(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
 	for {
-		behind, fenced := s.round(ctx, term, begun)
+		behind, fenced := s.round(ctx, term, p, begun)
 		if fenced || ctx.Err() != nil {
-			return
+			return fenced
 		}
-		if behind {
-			continue
-		}
-		if !s.pause(ctx, s.opts.Interval) {
-			for behind = true; behind && !fenced && ctx.Err() == nil; { // what became durable last
-				behind, fenced = s.round(ctx, term, begun)
-			}
-			return
+		if !behind && !s.pause(ctx, s.opts.Interval) {
+			return s.finish(ctx, term, p, begun)
 		}
 	}
 }
 
-// round ships what is due of each log. behind says that there was more than that, of logs that could
+// finish ships what became durable last.
+func (s *Shipper) finish(ctx context.Context, term uint64, p part, begun map[*stream]bool) (fenced bool) {
+	for behind := true; behind && !fenced && ctx.Err() == nil; {
+		behind, fenced = s.round(ctx, term, p, begun)
+	}
+	return fenced
+}
+
+// round ships what is due of each log of a part. behind says that there was more than that, of logs that could
 // be shipped, or that the catalog does not say yet what the round completed.
-func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool) (behind, fenced bool) {
+func (s *Shipper) round(ctx context.Context, term uint64, p part, begun map[*stream]bool) (behind, fenced bool) {
 	var failed error
 	fail := func(label string, err error) {
 		if errors.Is(err, errFenced) {
@@ -357,13 +388,16 @@ func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool
 			failed = fmt.Errorf("log %s: %w", label, err)
 		}
 	}
-	catalogErr := s.syncCatalog(ctx, term)
+	var catalogErr error
+	if p == namedPart {
+		catalogErr = s.syncCatalog(ctx, term)
+	}
 	if fail(catalogObject, catalogErr); fenced {
 		return false, true
 	}
 	var streams []*stream
 	for _, st := range s.all() {
-		if st.name != "" {
+		if p.has(st) && st.name != "" {
 			streams = append(streams, st)
 		}
 	}
@@ -397,7 +431,7 @@ func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool
 		fail(st.label, errs[i])
 		behind = behind || errs[i] == nil && st.behind
 	}
-	if catalogErr == nil && !fenced {
+	if p == namedPart && catalogErr == nil && !fenced {
 		select {
 		case <-s.quit: // a stop has no time for it
 		default:
@@ -409,40 +443,11 @@ func (s *Shipper) round(ctx context.Context, term uint64, begun map[*stream]bool
 		return false, true
 	}
 	if failed == nil {
-		s.recovered()
+		s.recovered(p)
 	} else if ctx.Err() == nil {
-		s.trouble(failed)
+		s.trouble(p, failed)
 	}
 	return behind, false
-}
-
-// trouble notes that nothing could be shipped, and tells of it now and then.
-func (s *Shipper) trouble(err error) {
-	s.mu.Lock()
-	now := time.Now()
-	if s.failing.IsZero() {
-		s.failing = now
-	}
-	tell := now.Sub(s.alarmed) >= alarmEvery
-	if tell {
-		s.alarmed = now
-	}
-	since := s.failing
-	s.mu.Unlock()
-	if tell {
-		s.opts.Logger.Error("shipping fails, the backlog grows on disk; the manager goes on", "place", s.opts.Store.String(),
-			"since_s", int(now.Sub(since).Seconds()), "error", err.Error())
-	}
-}
-
-func (s *Shipper) recovered() {
-	s.mu.Lock()
-	since := s.failing
-	s.failing, s.alarmed = time.Time{}, time.Time{}
-	s.mu.Unlock()
-	if !since.IsZero() {
-		s.opts.Logger.Info("shipping works again", "place", s.opts.Store.String(), "failed_s", int(time.Since(since).Seconds()))
-	}
 }
 
 // Shipped is the last sequence number of a log up to which every record was shipped.

@@ -36,8 +36,8 @@ const (
 	maxPoints = 4096
 )
 
-// stream ships one log to the objects below its name. All of it is the shipper's
-// goroutine's, except what says otherwise.
+// stream ships one log to the objects below its name. All of it belongs to the
+// loop of its part, except what says otherwise.
 type stream struct {
 	// label is the log's name in metrics and messages; it does not change.
 	label string

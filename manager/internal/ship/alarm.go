@@ -1,0 +1,51 @@
+package ship
+
+import (
+	"time"
+)
+
+// trouble notes that a part could not be shipped, and tells of it now and then.
+func (s *Shipper) trouble(p part, err error) {
+	s.mu.Lock()
+	now := time.Now()
+	if s.failing[p].IsZero() {
+		s.failing[p] = now
+	}
+	tell := now.Sub(s.alarmed) >= alarmEvery
+	if tell {
+		s.alarmed = now
+	}
+	since := s.failsSince()
+	s.mu.Unlock()
+	if tell {
+		s.opts.Logger.Error("shipping fails, the backlog grows on disk; the manager goes on", "place", s.opts.Store.String(),
+			"since_s", int(now.Sub(since).Seconds()), "error", err.Error())
+	}
+}
+
+// recovered notes that parts can be shipped, and tells of it once all can.
+func (s *Shipper) recovered(parts ...part) {
+	s.mu.Lock()
+	since := s.failsSince()
+	for _, p := range parts {
+		delete(s.failing, p)
+	}
+	still := len(s.failing) > 0
+	if !still {
+		s.alarmed = time.Time{}
+	}
+	s.mu.Unlock()
+	if !since.IsZero() && !still {
+		s.opts.Logger.Info("shipping works again", "place", s.opts.Store.String(), "failed_s", int(time.Since(since).Seconds()))
+	}
+}
+
+// failsSince is since when any part fails, zero when none does; the caller holds mu.
+func (s *Shipper) failsSince() (since time.Time) {
+	for _, at := range s.failing {
+		if since.IsZero() || at.Before(since) {
+			since = at
+		}
+	}
+	return since
+}
