@@ -170,7 +170,7 @@ func finishTx(tx store.Tx, calls []*finishCall) error {
 	for _, call := range calls {
 		call.out, call.repeated = Finished{}, false
 		err := call.finish(tx)
-		if err != nil && !isRefusal(err) {
+		if err != nil && !IsRefusal(err) {
 			return err
 		}
 		call.out.Err = err
@@ -221,9 +221,9 @@ func (f *finishCall) finish(tx store.Tx) error {
 	return nil
 }
 
-// isRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
-func isRefusal(err error) bool {
-	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+// IsRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
+func IsRefusal(err error) bool {
+	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrDuplicateKey) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.

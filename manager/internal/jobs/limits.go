@@ -29,6 +29,8 @@ const (
 	MaxTokenBytes = 64
 	// MaxLimit bounds the jobs of one claim and the entries of one page.
 	MaxLimit = 1000
+	// MaxBatch bounds the submissions of one batch, and MaxBatchBytes the body of its request.
+	MaxBatch, MaxBatchBytes = 128, 2 << 20
 	// MaxFunctions bounds the functions of one claim.
 	MaxFunctions = 100
 	// MaxPaused bounds how many functions may be paused at once.
@@ -63,8 +65,8 @@ func CheckID(field, v string) error { return checkWord(field, v, MaxIDBytes) }
 // checkProposedID reserves ~ for ids that the queue makes, and the API's own path segments, which are in the place of
 // an id.
 func checkProposedID(v string) error {
-	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || v == "claim" || v == "finish" || v == "stats" {
-		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not claim, finish or stats")
+	if strings.Contains(v, "~") || checkWord("id", v, MaxProposedIDBytes) != nil || v == "batch" || v == "claim" || v == "finish" || v == "stats" {
+		return invalid("id", v, "1 to "+strconv.Itoa(MaxProposedIDBytes)+" letters, digits and _ . : -, but not batch, claim, finish or stats")
 	}
 	return nil
 }

@@ -175,27 +175,36 @@ type enqueueCall struct {
 
 // enqueueTx does submissions in one transaction.
 func (q *Queue) enqueueTx(tx store.Tx, calls []*enqueueCall) error {
-	// New jobs, too: an engine may have to read them before it writes them.
-	names := make([]store.ID, 0, 3*len(calls))
-	for _, call := range calls {
-		names = append(names, store.ID{Collection: colJobs, Key: call.p.id})
-		if call.p.lockID != "" {
-			names = append(names, store.ID{Collection: colLocks, Key: call.p.lockID})
-		}
-		if call.p.sub.Key != "" {
-			names = append(names, store.ID{Collection: colKeys, Key: call.p.sub.Key})
-		}
+	all := make([]*Prepared, len(calls))
+	for i, call := range calls {
+		all[i] = call.p
 	}
-	if err := store.Prefetch(tx, names); err != nil {
+	if err := PrefetchTx(tx, all); err != nil {
 		return err
 	}
 	for _, call := range calls {
 		call.out, call.err = q.EnqueueTx(tx, call.p)
-		if call.err != nil && !isRefusal(call.err) {
+		if call.err != nil && !IsRefusal(call.err) {
 			return call.err
 		}
 	}
 	return nil
+}
+
+// PrefetchTx reads the records that submissions depend on, on engines for which that is faster than one by one.
+func PrefetchTx(tx store.Tx, all []*Prepared) error {
+	// New jobs, too: an engine may have to read them before it writes them.
+	names := make([]store.ID, 0, 3*len(all))
+	for _, p := range all {
+		names = append(names, store.ID{Collection: colJobs, Key: p.id})
+		if p.lockID != "" {
+			names = append(names, store.ID{Collection: colLocks, Key: p.lockID})
+		}
+		if p.sub.Key != "" {
+			names = append(names, store.ID{Collection: colKeys, Key: p.sub.Key})
+		}
+	}
+	return store.Prefetch(tx, names)
 }
 
 // EnqueueTx submits a prepared job inside the caller's transaction. If it returns an error it has written nothing.

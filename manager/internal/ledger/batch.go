@@ -278,6 +278,18 @@ func (tx *Tx) prefetch(items []Item) error {
 	return store.Prefetch(tx.Tx, ids)
 }
 
+// PrefetchReserves reads the records that reserves depend on, on engines for which that is faster than one by one.
+func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
+	if _, ok := tx.Tx.(store.Prefetcher); !ok {
+		return nil
+	}
+	ids := make([]store.ID, len(reqs))
+	for i, req := range reqs {
+		ids[i] = store.ID{Collection: collection, Key: recordKey(req.Scope, req.Key)}
+	}
+	return store.Prefetch(tx.Tx, ids)
+}
+
 // serve makes the call of an item. more is as for finish.
 func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 	switch it.Op {

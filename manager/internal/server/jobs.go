@@ -22,6 +22,7 @@ func JobRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue) []httpd.Route {
 	routes := []httpd.Route{
 		{Method: "POST", Path: "/v1/jobs", Roles: submitters, Handle: h.submit},
 		{Method: "GET", Path: "/v1/jobs", Roles: readers, Handle: h.list},
+		{Method: "POST", Path: "/v1/jobs/batch", Roles: submitters, Handle: h.submitMany},
 		{Method: "POST", Path: "/v1/jobs/claim", Roles: workers, Handle: h.claim},
 		{Method: "POST", Path: "/v1/jobs/finish", Roles: workers, Handle: h.finishMany},
 		{Method: "GET", Path: "/v1/jobs/stats", Roles: readers, Handle: h.stats},

@@ -120,39 +120,41 @@ func within(name string, err error) error {
 }
 
 func parseSubmission(b []byte) (s jobs.Submission, err error) {
-	err = fields(b, func(name string, v gjson.Result) error {
-		switch name {
-		case "function":
-			return stringField(name, v, &s.Function)
-		case "payload":
-			s.Payload = []byte(v.Raw)
-		case "id":
-			return stringField(name, v, &s.ID)
-		case "key":
-			return stringField(name, v, &s.Key)
-		case "priority":
-			return intField(name, v, &s.Priority)
-		case "max_attempts":
-			return positiveField(name, v, &s.MaxAttempts)
-		case "delay_ms":
-			return millisField(name, v, &s.Delay)
-		case "run_at":
-			return timeField(name, v, &s.RunAt)
-		case "on_duplicate":
-			return onDuplicateField(name, v, &s.ReturnExisting)
-		case "wal_locations":
-			return walField(name, v, &s.WALLocations)
-		case "dedup":
-			if !absent(v) {
-				s.Dedup = new(jobs.Dedup)
-				return within(name, parseDedup([]byte(v.Raw), s.Dedup))
-			}
-		default:
-			return api.UnknownField(name)
-		}
-		return nil
-	})
+	err = fields(b, func(name string, v gjson.Result) error { return submissionField(&s, name, v) })
 	return s, err
+}
+
+func submissionField(s *jobs.Submission, name string, v gjson.Result) error {
+	switch name {
+	case "function":
+		return stringField(name, v, &s.Function)
+	case "payload":
+		s.Payload = []byte(v.Raw)
+	case "id":
+		return stringField(name, v, &s.ID)
+	case "key":
+		return stringField(name, v, &s.Key)
+	case "priority":
+		return intField(name, v, &s.Priority)
+	case "max_attempts":
+		return positiveField(name, v, &s.MaxAttempts)
+	case "delay_ms":
+		return millisField(name, v, &s.Delay)
+	case "run_at":
+		return timeField(name, v, &s.RunAt)
+	case "on_duplicate":
+		return onDuplicateField(name, v, &s.ReturnExisting)
+	case "wal_locations":
+		return walField(name, v, &s.WALLocations)
+	case "dedup":
+		if !absent(v) {
+			s.Dedup = new(jobs.Dedup)
+			return within(name, parseDedup([]byte(v.Raw), s.Dedup))
+		}
+	default:
+		return api.UnknownField(name)
+	}
+	return nil
 }
 
 // positiveField refuses a zero, which package jobs takes for the default.

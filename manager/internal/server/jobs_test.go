@@ -28,14 +28,16 @@ type jobSite struct {
 // clockedStore has a clock that tests move, and fails on demand.
 type clockedStore struct {
 	store.Store
-	offset atomic.Int64
-	broken atomic.Bool
+	offset  atomic.Int64
+	broken  atomic.Bool
+	updates atomic.Int64
 }
 
 func (c *clockedStore) Update(ctx context.Context, fn func(store.Tx) error) error {
 	if c.broken.Load() {
 		return store.ErrUnavailable
 	}
+	c.updates.Add(1)
 	return c.Store.Update(ctx, fn)
 }
 

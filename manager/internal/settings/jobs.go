@@ -3,8 +3,8 @@ package settings
 import "github.com/oncegate/oncegate/manager/internal/jobs"
 
 // maxJobBody is room for the largest job request: a payload or result of the
-// largest size and everything else that a call may carry.
-const maxJobBody = jobs.MaxPayloadBytes + 512<<10
+// largest size and everything else that a call may carry, or a batch.
+const maxJobBody = max(jobs.MaxPayloadBytes+512<<10, jobs.MaxBatchBytes)
 
 // maxLogBody is room for the largest append to a log.
 const maxLogBody = 2 << 20

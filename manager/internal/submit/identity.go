@@ -23,12 +23,13 @@ func identity(credentials string) string {
 }
 
 // fingerprint digests a submission: its fields in the order of their names, without white space
-// between tokens, and without the proposed id, which a retry may draw anew.
+// between tokens, without the proposed id, which a retry may draw anew, and without the
+// key of a batch's item, so that an item is the same submission as the call with that key in its header.
 func fingerprint(body []byte) string {
 	type member struct{ name, raw string }
 	var members []member
 	gjson.ParseBytes(body).ForEach(func(k, v gjson.Result) bool {
-		if k.String() != "id" {
+		if name := k.String(); name != "id" && name != "idempotency_key" {
 			members = append(members, member{k.String(), v.Raw})
 		}
 		return true

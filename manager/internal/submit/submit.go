@@ -75,62 +75,87 @@ func New(st store.Store, l *ledger.Ledger, q *jobs.Queue, problem func(error) ap
 // Job enqueues a job. form is called inside the transaction, maybe more than once.
 // The error is ErrPending, ErrNotRecorded, or one of the ledger, the queue or the store.
 func (s *Submitter) Job(ctx context.Context, c Call, p *jobs.Prepared, form func(*jobs.Outcome) Form) (Answer, error) {
-	var out jobs.Outcome
 	if c.Key == "" { // together with others that come at the same time
-		var err error
-		if out, err = s.queue.EnqueuePrepared(ctx, p); err != nil {
+		out, err := s.queue.EnqueuePrepared(ctx, p)
+		if err != nil {
 			return Answer{}, err
 		}
 		return form(&out).answer(), nil
 	}
-	return s.once(ctx, c, jobScope, func(tx store.Tx) (f Form, ref string, err error) {
+	a := s.jobAttempt(c, p, form)
+	if err := s.ledger.Update(ctx, a.run); err != nil {
+		return Answer{}, err
+	}
+	return a.answer()
+}
+
+// jobAttempt is an attempt to enqueue a job.
+func (s *Submitter) jobAttempt(c Call, p *jobs.Prepared, form func(*jobs.Outcome) Form) *attempt {
+	var out jobs.Outcome
+	a := s.newAttempt(c, jobScope)
+	a.do = func(tx store.Tx) (f Form, ref string, err error) {
 		if out, err = s.queue.EnqueueTx(tx, p); err != nil {
 			return Form{}, "", err
 		}
 		return form(&out), out.Job.ID, nil
-	}, func() { s.queue.Committed(out) })
+	}
+	a.done = func() { s.queue.Committed(out) }
+	return a
 }
 
 func (f Form) answer() Answer {
 	return Answer{Status: f.Status, ContentType: api.ContentTypeJSON, Body: f.Body}
 }
 
-// once runs do at most once per key, in the transaction that reserves the key and records the
-// answer. do also returns the id under which the ledger's entry can be found. done is called when
-// do's writes are known to have happened.
-func (s *Submitter) once(ctx context.Context, c Call, operation string, do func(store.Tx) (Form, string, error), done func()) (Answer, error) {
-	reserve := &api.ReserveRequest{
+// attempt is a submission with a key: a call that reserves the key, works, and records the answer.
+type attempt struct {
+	s       *Submitter
+	reserve *api.ReserveRequest
+	// do works. It also returns the id under which the ledger's entry can be found.
+	do func(store.Tx) (Form, string, error)
+	// done is called when do's writes are known to have happened.
+	done func()
+
+	reply   ledger.Reply
+	form    Form
+	refused error
+}
+
+func (s *Submitter) newAttempt(c Call, operation string) *attempt {
+	return &attempt{s: s, reserve: &api.ReserveRequest{
 		Key: c.Key, Scope: operation + identity(c.Credentials), Fingerprint: fingerprint(c.Body), Token: randomToken(),
+	}}
+}
+
+// run makes the attempt in a transaction, which must be undone if it fails. It may be called again.
+func (a *attempt) run(tx *ledger.Tx) (err error) {
+	a.form, a.refused = Form{}, nil
+	if a.reply, err = tx.Reserve(a.reserve); err != nil || a.reply.State != api.StateReserved {
+		return err
 	}
-	var reply ledger.Reply
-	var f Form
-	var refused error
-	err := s.ledger.Update(ctx, func(tx *ledger.Tx) (err error) {
-		if reply, err = tx.Reserve(reserve); err != nil || reply.State != api.StateReserved {
-			return err
-		}
-		var ref string
-		if f, ref, refused = do(tx); refused == nil {
-			return record(tx.Commit, reserve, &f, api.ContentTypeJSON, ref)
-		}
-		p := s.problem(refused)
-		if p.Status >= 500 {
-			return refused
-		}
-		return record(tx.Reject, reserve, &Form{Status: p.Status, Body: p.AppendJSON(nil)}, api.ContentTypeProblem, "")
-	})
+	var ref string
+	if a.form, ref, a.refused = a.do(tx); a.refused == nil {
+		return record(tx.Commit, a.reserve, &a.form, api.ContentTypeJSON, ref)
+	}
+	p := a.s.problem(a.refused)
+	if p.Status >= 500 {
+		return a.refused
+	}
+	return record(tx.Reject, a.reserve, &Form{Status: p.Status, Body: p.AppendJSON(nil)}, api.ContentTypeProblem, "")
+}
+
+// answer is the answer after a transaction that happened.
+func (a *attempt) answer() (Answer, error) {
 	switch {
-	case err != nil:
-		return Answer{}, err
-	case reply.State.Terminal():
-		return replay(reply.Result)
-	case reply.State != api.StateReserved:
+	case a.reply.State.Terminal():
+		return replay(a.reply.Result)
+	case a.reply.State != api.StateReserved:
 		return Answer{}, ErrPending
-	case refused != nil:
-		return Answer{}, refused
+	case a.refused != nil:
+		return Answer{}, a.refused
 	}
-	done()
-	return f.answer(), nil
+	a.done()
+	return a.form.answer(), nil
 }
 
 // record records an answer, and shortens it if the ledger does not take it as it is.

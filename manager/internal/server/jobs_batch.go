@@ -1,0 +1,136 @@
+package server
+
+import (
+	"strconv"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/submit"
+)
+
+// batchItem is one submission of a batch as it came.
+type batchItem struct {
+	submission jobs.Submission
+	key        string // "" without one
+	body       []byte
+	err        error // what is wrong with this item
+}
+
+// parseBatch reads {"items": [...]}, each item a submission that may have an idempotency_key. What is wrong with an
+// item is that item's err. The error concerns the whole batch.
+func parseBatch(b []byte) (items []batchItem, err error) {
+	if len(b) > jobs.MaxBatchBytes {
+		return nil, batchTooLarge(strconv.Itoa(jobs.MaxBatchBytes) + " bytes")
+	}
+	const allowed = "must be an array of 1 to 128 submissions"
+	err = api.ParseObject(b, jobDepth+2, func(name string, v gjson.Result) error {
+		if name != "items" {
+			return api.UnknownField(name)
+		}
+		if !v.IsArray() {
+			return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: allowed}
+		}
+		v.ForEach(func(_, item gjson.Result) bool {
+			if len(items) <= jobs.MaxBatch {
+				items = append(items, parseBatchItem(item))
+			}
+			return len(items) <= jobs.MaxBatch
+		})
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case len(items) == 0:
+		return nil, &api.FieldError{Field: "items", Allowed: allowed}
+	case len(items) > jobs.MaxBatch:
+		return nil, batchTooLarge(strconv.Itoa(jobs.MaxBatch) + " items")
+	}
+	return items, nil
+}
+
+func parseBatchItem(v gjson.Result) (it batchItem) {
+	it.body = []byte(v.Raw)
+	it.err = fields(it.body, func(name string, v gjson.Result) error {
+		if name != "idempotency_key" {
+			return submissionField(&it.submission, name, v)
+		}
+		if absent(v) {
+			return nil
+		}
+		var err error
+		if it.key, err = api.StringField(name, v); err == nil {
+			err = api.ValidateKey(it.key)
+		}
+		return err
+	})
+	it.err = within("item", it.err)
+	return it
+}
+
+func batchTooLarge(most string) error {
+	return &httpd.Refusal{P: api.Problem{
+		Status: 413, Code: api.CodeTooLarge, Title: "Too large", Detail: "a batch has at most " + most + "; nothing of it was done",
+	}}
+}
+
+// submitMany handles POST /v1/jobs/batch.
+func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
+	in, err := parseBatch(r.Body)
+	var all submit.Call // what the items have in common
+	if err == nil {
+		all, err = submission(r)
+	}
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	items := make([]submit.Item, len(in))
+	for i := range in {
+		it := &items[i]
+		it.Call = submit.Call{Key: in[i].key, Credentials: all.Credentials, Body: in[i].body}
+		if it.Key == "" && all.Key != "" {
+			it.Key = all.Key + "#" + strconv.Itoa(i)
+		}
+		it.Form = func(out *jobs.Outcome) submit.Form { return submittedForm(r, nil, out) }
+		in[i].submission.Owner = r.Owner()
+		if it.Err = in[i].err; it.Err == nil {
+			it.Job, it.Err = h.queue.Prepare(in[i].submission)
+		}
+	}
+	h.submitter.Batch(r.Context(), items)
+	w.JSON(200)
+	b := append(w.Body, `{"results":[`...)
+	for i := range items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendSubmitted(b, r, &items[i])
+	}
+	w.Body = append(b, `]}`...)
+}
+
+// appendSubmitted appends the answer to an item: that of the single call with its status, and what its headers say.
+func appendSubmitted(dst []byte, r *httpd.Request, it *submit.Item) []byte {
+	o := jsonObject{b: dst, comma: true}
+	if it.Err != nil {
+		p := r.Problem(it.Err, nil)
+		o.b = p.AppendJSON(o.b)
+		o.b = o.b[:len(o.b)-1]
+		if p.RetryAfterSeconds > 0 {
+			o.num("retry_after", int64(p.RetryAfterSeconds))
+		}
+	} else {
+		o.b = append(o.b, it.Answer.Body...)
+		o.b = o.b[:len(o.b)-1]
+		if it.Answer.ContentType != api.ContentTypeProblem { // which has its status
+			o.num("status", int64(it.Answer.Status))
+		}
+		o.flag("replayed", it.Answer.Replayed)
+	}
+	o.close()
+	return o.b
+}

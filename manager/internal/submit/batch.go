@@ -1,0 +1,122 @@
+package submit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Item is one submission of a batch, and its answer.
+type Item struct {
+	Call
+	Job  *jobs.Prepared
+	Form func(*jobs.Outcome) Form
+
+	// Answer and Err are what Job returns for the submission. An item whose Err is set already is left alone.
+	Answer Answer
+	Err    error
+
+	attempt *attempt // nil without a key
+	out     jobs.Outcome
+}
+
+// Batch makes all submissions, in one transaction where possible. Each is judged by itself: one that is refused changes
+// nothing for the others. They are judged in their order, so that of two with the same key the second is a repetition.
+// If the transaction cannot hold all of them, each gets one of its own. A failure of the store is the answer to every
+// submission of that transaction; repeating the batch settles those that have keys.
+func (s *Submitter) Batch(ctx context.Context, items []Item) {
+	var open []*Item
+	for i := range items {
+		it := &items[i]
+		if it.Err != nil {
+			continue
+		}
+		if it.Key != "" {
+			it.attempt = s.jobAttempt(it.Call, it.Job, it.Form)
+		}
+		open = append(open, it)
+	}
+	err := s.transact(ctx, open)
+	if err == nil || !undone(err) {
+		return
+	}
+	for _, it := range open {
+		_ = s.transact(ctx, []*Item{it}) // the item has the error
+	}
+}
+
+// undone reports whether a transaction that failed with err has certainly not happened. Others must not be run again: a
+// worker may have one of the jobs already.
+func undone(err error) bool {
+	for _, e := range []error{store.ErrUnavailable, store.ErrFailed, store.ErrClosed, store.ErrNoSpace, context.DeadlineExceeded, context.Canceled} {
+		if errors.Is(err, e) {
+			return false
+		}
+	}
+	return true
+}
+
+// transact makes submissions in one transaction. An error is also that of all of them.
+func (s *Submitter) transact(ctx context.Context, items []*Item) error {
+	err := s.ledger.Update(ctx, func(tx *ledger.Tx) error {
+		if err := s.prefetch(tx, items); err != nil {
+			return err
+		}
+		for _, it := range items {
+			var judged bool
+			if judged, it.Err = s.try(tx, it); !judged {
+				return it.Err
+			}
+		}
+		return nil
+	})
+	for _, it := range items {
+		switch {
+		case err != nil:
+			it.Err = err
+		case it.Err != nil:
+		case it.attempt != nil:
+			it.Answer, it.Err = it.attempt.answer()
+		default:
+			s.queue.Committed(it.out)
+			it.Answer = it.Form(&it.out).answer()
+		}
+	}
+	return err
+}
+
+// try makes one submission in the transaction. It is judged if it succeeds, or is refused and has written nothing. After
+// any other error the transaction must be undone: a full window, for example, may have evicted entries before it refused.
+func (s *Submitter) try(tx *ledger.Tx, it *Item) (judged bool, err error) {
+	if it.attempt == nil {
+		it.out, err = s.queue.EnqueueTx(tx, it.Job)
+		return err == nil || jobs.IsRefusal(err), err
+	}
+	err = it.attempt.run(tx)
+	var field *api.FieldError
+	return err == nil || it.attempt.reply.State != api.StateReserved &&
+		(errors.As(err, &field) || errors.Is(err, ledger.ErrFingerprintMismatch) || errors.Is(err, ledger.ErrOutcomeUnknown)), err
+}
+
+// prefetch reads what the submissions depend on, on engines for which that is faster.
+func (s *Submitter) prefetch(tx *ledger.Tx, items []*Item) error {
+	if len(items) < 2 {
+		return nil
+	}
+	keys := make([]*api.ReserveRequest, 0, len(items))
+	prepared := make([]*jobs.Prepared, len(items))
+	for i, it := range items {
+		if it.attempt != nil {
+			keys = append(keys, it.attempt.reserve)
+		}
+		prepared[i] = it.Job
+	}
+	if err := tx.PrefetchReserves(keys); err != nil {
+		return err
+	}
+	return jobs.PrefetchTx(tx.Tx, prepared)
+}
