@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -131,6 +134,74 @@ func TestFingerprintSettings(t *testing.T) {
 				c.body = body
 				wantProblem(t, p, c, 422, "fingerprint-mismatch")
 			}
+		}
+	})
+}
+
+func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		s := newAskedStack(t, target, mode, map[string]any{
+			"outcome_header": "oncegate-outcome",
+			"forward": map[string]any{
+				"key_header": "x-provider-key", "attempt_header": "x-attempt", "token_header": "x-token", "scope_header": "x-scope",
+			},
+		})
+		p := s.proxies[0]
+		forged := []string{"x-provider-key", "forged", "x-attempt", "1", "x-token", "forged", "x-scope", "forged"}
+		key := newKey()
+		c := pay(`"`+key+`"`, append(forged, "x-reply-oncegate-outcome", "hold")...)
+		first := wantFirst(t, p, c, 201).seen(t)
+		told := func(name string) string {
+			t.Helper()
+			values := first.Headers.Values(name)
+			if len(values) != 1 || values[0] == "forged" {
+				t.Fatalf("%s: %v", name, first.Headers)
+			}
+			return values[0]
+		}
+		if got := told("x-provider-key"); got != key {
+			t.Errorf("the key is %q", got)
+		}
+		if n, err := strconv.ParseInt(told("x-attempt"), 10, 64); err != nil || n < 1e15 {
+			t.Errorf("attempt %d: %v", n, err)
+		}
+		wantProblem(t, p, c, 409, "outcome-unknown")
+		// Upstream settles what it held, with what it got.
+		commit, err := json.Marshal(map[string]any{
+			"key": key, "scope": told("x-scope"), "token": told("x-token"),
+			"result": map[string]any{"status": 200, "headers": [][2]string{{"x-settled", "yes"}}, "body": []byte("settled")},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the manager does not take the outcome", func() error {
+			resp, err := client.Post("http://"+s.managerAddr+"/v1/ledger/commit", "application/json", bytes.NewReader(commit))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				text, err := io.ReadAll(resp.Body)
+				return fmt.Errorf("%s: %s: %w", resp.Status, text, err)
+			}
+			return nil
+		})
+		eventually(t, "the outcome does not arrive", func() error {
+			if a := send(t, p, c); a.status != 200 || string(a.body) != "settled" || !a.replayed() {
+				return fmt.Errorf("%v", a)
+			}
+			return nil
+		})
+
+		// A request that the router carries gets them, too.
+		h := wantFirst(t, p, pay(newKey(), append(forged, "Accept", "text/event-stream")...), 201).seen(t).Headers
+		if len(h.Values("x-token")) != 1 || len(h.Get("x-token")) != 32 || h.Get("x-scope") != told("x-scope") || h.Get("x-attempt") <= told("x-attempt") {
+			t.Errorf("the router's request: %v", h)
+		}
+		c = pay("", forged...)
+		c.key = nil
+		if h := wantFirst(t, p, c, 201).seen(t).Headers; len(h.Values("x-token"))+len(h.Values("x-provider-key"))+len(h.Values("x-attempt"))+len(h.Values("x-scope")) != 0 {
+			t.Errorf("without a key: %v", h)
 		}
 	})
 }

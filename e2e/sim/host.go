@@ -237,6 +237,10 @@ func (v *vm) SetResponseHeader(name, value string) {
 	}
 }
 
+// The simulated routes tell upstream nothing.
+func (*vm) SetRequestHeader(string, string) {}
+func (*vm) RemoveRequestHeader(string)      {}
+
 func (v *vm) RemoveResponseHeader(name string) {
 	if v.current == nil {
 		return

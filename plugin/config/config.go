@@ -237,6 +237,8 @@ type Route struct {
 	// OutcomeHeader is the lower-case name of the answer's header that says what the answer
 	// means; see Outcome. Empty: the status alone decides.
 	OutcomeHeader string
+	// Forward says what upstream gets to know.
+	Forward Forward
 }
 
 // Streamed tells whether answers of this media type pass as they come. media must be in

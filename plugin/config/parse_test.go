@@ -79,6 +79,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome",
 		"response": {"keep_headers": ["X-*", "etag"], "drop_headers": [], "body": "none"}, "replay": {"header": "X-Replayed"},
 		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"},
+		"forward": {"key_header": "X-Key", "attempt_header": "X-Attempt", "token_header": "X-Token", "scope_header": "X-Scope"},
 		"match": [{"methods": ["PUT"], "path": "/p"}]
 	}`)
 	r := c.Route("PUT", "/p")
@@ -117,6 +118,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		ClientAbort: AbortContinue, Upstream: Upstream{"u", 9 * time.Millisecond}, OutcomeHeader: "x-outcome",
 		Response:     Response{KeepHeaders: []string{"x-*", "etag"}, NoBody: true},
 		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"},
+		Forward: Forward{"x-key", "x-attempt", "x-token", "x-scope"},
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
 	}
@@ -170,7 +172,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header, response, replay, problems",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -231,7 +233,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, outcome_header, response, replay, problems",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
@@ -270,6 +272,11 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"fingerprint": {"headers": ["a", ":path"]}}`:                                                      `fingerprint.headers[1]: ":path"; allowed: a header name of up to 128 bytes`,
 		`{"fingerprint": {"headers": ["a", "A"]}}`:                                                          `fingerprint.headers[1]: "A" is listed twice; allowed: once`,
 		`{"fingerprint": {"bodies": 1}}`:                                                                    `fingerprint.bodies: unknown field; allowed: body, include, exclude, query, headers`,
+		`{"forward": {"header": "x"}}`:                                                                      "forward.header: unknown field; allowed: key_header, attempt_header, token_header, scope_header",
+		`{"forward": {"key_header": ":path"}}`:                                                              `forward.key_header: ":path"; allowed: "" or a header name of up to 128 bytes`,
+		`{"forward": {"token_header": "Content-Length"}}`:                                                   `forward.token_header: "content-length" is the proxy's own; allowed: another header name`,
+		`{"forward": {"token_header": "Idempotency-Key"}}`:                                                  `forward.token_header: "idempotency-key" is "key.header"; allowed: another header name`,
+		`{"match": [{}, {"forward": {"attempt_header": "a", "token_header": "A"}}]}`:                        `match[1].forward.token_header: "a" is also "forward.attempt_header"; allowed: a name for each`,
 		`{"outcomes": "stripe"}`:                                                                            `outcomes: "stripe"; allowed: "stripe-v1", "success-only", "stripe-v2" or an object`,
 		`{"match": [{"outcomes": []}]}`:                                                                     `match[0].outcomes: []; allowed: "stripe-v1", "success-only", "stripe-v2" or an object`,
 		`{"match": [{"outcome_header": "a b"}]}`:                                                            `match[0].outcome_header: "a b"; allowed: "" or a header name of up to 128 bytes`,

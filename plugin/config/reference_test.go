@@ -80,6 +80,7 @@ func TestReferenceHasEveryField(t *testing.T) {
 		"response":     `{"response": %}`,
 		"replay":       `{"replay": %}`,
 		"problems":     `{"problems": %}`,
+		"forward":      `{"forward": %}`,
 	}
 	expand := func(names []string) (all []string) {
 		for _, n := range names {

@@ -67,6 +67,7 @@ func routeFields(r *reader, t *Route) []field {
 		{"streamed_types", func(path string, v gjson.Result) { t.StreamedTypes = readStreamedTypes(r, path, v) }},
 		{"commit", func(path string, v gjson.Result) { t.Commit = CommitMode(r.choice(path, v, "before_reply", "async")) }},
 		{"outcomes", func(path string, v gjson.Result) { t.Outcomes.read(r, path, v) }},
+		{"forward", func(path string, v gjson.Result) { t.Forward.read(r, path, v) }},
 		{"outcome_header", func(path string, v gjson.Result) { t.OutcomeHeader = readHeaderName(r, path, v) }},
 		{"response", func(path string, v gjson.Result) { readResponse(r, path, v, &t.Response) }},
 		{"replay", func(path string, v gjson.Result) {
@@ -200,6 +201,7 @@ func (t *Route) check(r *reader, path string) {
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)
 	}
+	t.Forward.check(r, path, t.Key.Header)
 	t.Fingerprint.check(r, path, t.Mode)
 	if t.UnknownTTL == asCommitted {
 		t.UnknownTTL = t.CommittedTTL

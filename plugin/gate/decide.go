@@ -201,7 +201,7 @@ func (s *Stream) forward(since int64) verdict {
 	p.metrics.count(p.metrics.miss)
 	s.own()
 	s.recordWait()
-	s.mark = statusExecuted
+	s.mark, s.reservedAt = statusExecuted, since
 	p.startRenewing(&s.reservation, since)
 	if s.continues() {
 		return s.carry()

@@ -191,6 +191,7 @@
 //	waiters.go, list.go                    duplicates that wait
 //	call.go, reply.go, batch.go, kept.go   calls to the ledger
 //	shard.go, peer.go, trouble.go          what the gate knows of each manager, and logs about it
+//	forward.go                             what upstream gets to know
 //	upstream.go, clientanswer.go           the gate's own upstream calls
 //	stalls.go, trace.go, metrics.go        bodies that stand still, trace headers, metrics
 //

@@ -347,6 +347,10 @@ func (h *fakeHost) SetResponseHeader(name, value string) {
 
 func (h *fakeHost) RemoveResponseHeader(string) {}
 
+func (h *fakeHost) SetRequestHeader(string, string) {}
+
+func (h *fakeHost) RemoveRequestHeader(string) {}
+
 func (h *fakeHost) ResponseBody(size int) []byte { return piece(h.stream().responseBody, size) }
 
 func (h *fakeHost) Property(path ...string) ([]byte, bool) {

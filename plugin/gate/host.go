@@ -120,6 +120,10 @@ type Host interface {
 	// RequestHeaders returns all request headers. They are empty when the host cannot hand
 	// them over, or when the request was released.
 	RequestHeaders() [][2]string
+	// SetRequestHeader replaces the values of a request header by one, and RemoveRequestHeader removes
+	// it, before the request is released.
+	SetRequestHeader(name, value string)
+	RemoveRequestHeader(name string)
 	// RequestBody returns the size bytes of body that the body callback reported; fewer: the
 	// host refused. The caller owns them.
 	RequestBody(size int) []byte

@@ -61,6 +61,7 @@ type Stream struct {
 	mark string
 
 	reservation
+	reservedAt int64 // time of the reservation, nanoseconds
 	// headers are the request's; only set while OnRequestHeaders runs.
 	headers [][2]string
 	accept  string // accept-encoding
@@ -279,6 +280,7 @@ func (s *Stream) refuse(problem *api.Problem) verdict {
 func (s *Stream) actionFor(v verdict) Action {
 	switch v {
 	case verdictForward:
+		s.tellUpstream()
 		return Continue
 	default:
 		return Pause
@@ -300,6 +302,7 @@ func (s *Stream) act(v verdict) {
 	if v != verdictForward {
 		return
 	}
+	s.tellUpstream()
 	s.plugin.acts++
 	if !s.plugin.host.ResumeRequest() {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused to resume a request")

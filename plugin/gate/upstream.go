@@ -128,7 +128,7 @@ func (r *carrier) start(c *carried) {
 		name, _ := p.host.Property("xds", "cluster_name")
 		cluster = string(name)
 	}
-	headers := upstreamHeaders(p.headers[:0], p.host.RequestHeaders())
+	headers := s.tellCarried(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
 	c.sent, c.timeout = p.host.Now(), s.route.Upstream.Timeout
 	status := CallNoCluster
 	if cluster != "" && len(headers) > 0 {

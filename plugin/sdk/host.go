@@ -210,6 +210,20 @@ func (h *host) headerMap(kind uint32) [][2]string {
 	return h.headers
 }
 
+// SetRequestHeader implements gate.Host.
+func (*host) SetRequestHeader(name, value string) {
+	if err := proxywasm.ReplaceHttpRequestHeader(name, value); err != nil {
+		proxywasm.LogError("oncegate: cannot set request header " + name + ": " + err.Error())
+	}
+}
+
+// RemoveRequestHeader implements gate.Host.
+func (*host) RemoveRequestHeader(name string) {
+	if err := proxywasm.RemoveHttpRequestHeader(name); err != nil {
+		proxywasm.LogError("oncegate: cannot remove request header " + name + ": " + err.Error())
+	}
+}
+
 // RequestBody implements gate.Host.
 func (*host) RequestBody(size int) []byte {
 	body, err := proxywasm.GetHttpRequestBody(0, size)

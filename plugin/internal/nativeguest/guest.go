@@ -341,6 +341,14 @@ func (h *host) pairs(t hostsim.MapType) [][2]string {
 	return out
 }
 
+func (h *host) SetRequestHeader(name, value string) {
+	h.ReplaceHeaderMapValue(hostsim.MapRequestHeaders, name, value)
+}
+
+func (h *host) RemoveRequestHeader(name string) {
+	h.RemoveHeaderMapValue(hostsim.MapRequestHeaders, name)
+}
+
 func (h *host) RequestBody(size int) []byte {
 	return bytes.Clone(h.buffer(hostsim.BufferRequestBody, 0, size))
 }
