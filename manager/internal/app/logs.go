@@ -78,11 +78,14 @@ func (a *app) closeLogs() {
 	}
 }
 
-// auditLogRemoval logs what an administrator removed, as audit does.
-func (a *app) auditLogRemoval(r server.LogRemoval) {
-	if r.Writer != "" {
-		a.auditLog.Warn("writer of a log removed by an administrator", "remote", r.Remote, "log", r.Log, "writer", r.Writer)
-		return
+// auditLogs logs what an administrator removed or changed, as audit does.
+func (a *app) auditLogs(i server.LogIntervention) {
+	switch {
+	case i.Writer != "":
+		a.auditLog.Warn("writer of a log removed by an administrator", "remote", i.Remote, "log", i.Log, "writer", i.Writer)
+	case i.Settings != "":
+		a.auditLog.Warn("settings of a log changed by an administrator", "remote", i.Remote, "log", i.Log, "settings", i.Settings)
+	default:
+		a.auditLog.Warn("log deleted by an administrator", "remote", i.Remote, "log", i.Log)
 	}
-	a.auditLog.Warn("log deleted by an administrator", "remote", r.Remote, "log", r.Log)
 }

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -78,6 +79,12 @@ func InTheWay(name string) error {
 // NotToChange is for a change of a log by a caller who may only make one.
 func NotToChange(name string) error {
 	return refusal(403, api.CodeForbidden, "Forbidden", "the log %q is there and has another configuration, which only administrators may change", shorten(name))
+}
+
+// IsNotToChange reports whether err is NotToChange's.
+func IsNotToChange(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.P.Code == api.CodeForbidden
 }
 
 // OtherIdentity is for a change of what ids a log takes.

@@ -11,15 +11,17 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
 
-// LogRemoval tells an audit log what an administrator removed.
-type LogRemoval struct {
+// LogIntervention tells an audit log what an administrator removed or changed.
+type LogIntervention struct {
 	Remote, Log string
-	// Writer is empty when it was the log.
+	// Writer is the writer that was removed.
 	Writer string
+	// Settings is the JSON of settings that were changed. The log was deleted when both are empty.
+	Settings string
 }
 
 // LogRoutes are the calls of writers, readers and operators on logs. audit may be nil.
-func LogRoutes(engine logs.Engine, audit func(LogRemoval)) []httpd.Route {
+func LogRoutes(engine logs.Engine, audit func(LogIntervention)) []httpd.Route {
 	h := &logHandlers{engine, audit}
 	return []httpd.Route{
 		{Method: "GET", Path: "/v1/logs", Roles: readers, Handle: h.list},
@@ -37,13 +39,14 @@ func LogRoutes(engine logs.Engine, audit func(LogRemoval)) []httpd.Route {
 
 type logHandlers struct {
 	engine logs.Engine
-	audit  func(LogRemoval)
+	audit  func(LogIntervention)
 }
 
-// removed tells the audit log.
-func (h *logHandlers) removed(r *httpd.Request, writer string) {
+// tell tells the audit log.
+func (h *logHandlers) tell(r *httpd.Request, i LogIntervention) {
 	if h.audit != nil {
-		h.audit(LogRemoval{Remote: r.Remote(), Log: r.Param(0), Writer: writer})
+		i.Remote, i.Log = r.Remote(), r.Param(0)
+		h.audit(i)
 	}
 }
 
@@ -256,7 +259,7 @@ func (h *logHandlers) removeWriter(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	h.removed(r, r.Param(1))
+	h.tell(r, LogIntervention{Writer: r.Param(1)})
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()
@@ -277,8 +280,15 @@ func (h *logHandlers) put(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	ch.MakeOnly = !r.May(httpd.Admin) // a change of retain_ms deletes entries as surely as a DELETE
+	ch.MakeOnly = true
 	info, created, err := h.engine.Put(r.Context(), r.Param(0), ch)
+	// A change of retain_ms deletes entries as surely as a DELETE.
+	if logs.IsNotToChange(err) && r.May(httpd.Admin) {
+		ch.MakeOnly = false
+		if info, created, err = h.engine.Put(r.Context(), r.Param(0), ch); err == nil {
+			h.tell(r, LogIntervention{Settings: string(r.Body)})
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -309,7 +319,7 @@ func (h *logHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	h.removed(r, "")
+	h.tell(r, LogIntervention{})
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()

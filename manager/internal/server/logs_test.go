@@ -21,7 +21,7 @@ func newLogSite(t *testing.T) *site {
 	return newLogSiteWith(t, httpd.Options{}, nil)
 }
 
-func newLogSiteWith(t *testing.T, o httpd.Options, audit func(LogRemoval)) *site {
+func newLogSiteWith(t *testing.T, o httpd.Options, audit func(LogIntervention)) *site {
 	t.Helper()
 	engine, err := walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, MaxLogs: 3, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -103,12 +103,12 @@ func TestLogsOverHTTP(t *testing.T) {
 // TestLogsHaveAdministrators: a writer's token makes logs, and neither empties nor deletes one.
 func TestLogsHaveAdministrators(t *testing.T) {
 	const writer, admin = "writers-token-of-20-bytes", "admins-token-of-20-bytes"
-	var audited []LogRemoval
-	s := newLogSiteWith(t, httpd.Options{Auth: tokens(t, writer, admin)}, func(r LogRemoval) {
+	var audited []LogIntervention
+	s := newLogSiteWith(t, httpd.Options{Auth: tokens(t, writer, admin)}, func(r LogIntervention) {
 		if r.Remote == "" {
-			t.Error("a removal by nobody")
+			t.Error("an intervention by nobody")
 		}
-		audited = append(audited, LogRemoval{Log: r.Log, Writer: r.Writer})
+		audited = append(audited, LogIntervention{Log: r.Log, Writer: r.Writer, Settings: r.Settings})
 	})
 	const l, made, bearer = "/v1/logs/l", `{"retain_ms":60000}`, "authorization"
 	s.want("201 ...", "PUT", l, made, bearer, "Bearer "+writer)
@@ -124,9 +124,12 @@ func TestLogsHaveAdministrators(t *testing.T) {
 	s.want(`200 {"writer":"pod/1","deleted":true}`, "DELETE", l+"/writers/pod%2F1", "", bearer, "Bearer "+admin)
 	s.want("404 not-found: the log has no writer...", "DELETE", l+"/writers/pod%2F1", "", bearer, "Bearer "+admin)
 	s.want("403 forbidden: ...", "DELETE", l, "", bearer, "Bearer "+writer)
-	s.want("200 ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+admin)
+	for range 2 { // the second one changes nothing
+		s.want("200 ...", "PUT", l, `{"retain_ms":1000}`, bearer, "Bearer "+admin)
+	}
+	s.want("201 ...", "PUT", "/v1/logs/other", made, bearer, "Bearer "+admin)
 	s.want("200 ...", "DELETE", l, "", bearer, "Bearer "+admin)
-	if want := []LogRemoval{{Log: "l", Writer: "pod/1"}, {Log: "l"}}; !slices.Equal(audited, want) {
+	if want := []LogIntervention{{Log: "l", Writer: "pod/1"}, {Log: "l", Settings: `{"retain_ms":1000}`}, {Log: "l"}}; !slices.Equal(audited, want) {
 		t.Errorf("the audit log has %+v, want %+v", audited, want)
 	}
 }
