@@ -14,10 +14,11 @@ import (
 // hitKeys are visited in turn.
 const hitKeys = 1024
 
-// The two modes in which the gate decides.
+// The two modes in which the gate decides, and the one in which it also makes the upstream calls.
 const (
-	headersMode = `{"mode": "headers"}`
-	bodyMode    = `{"mode": "body"}`
+	headersMode  = `{"mode": "headers"}`
+	bodyMode     = `{"mode": "body"}`
+	continueMode = `{"mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
 )
 
 var requestBody = []byte(`{"amount": 100, "currency": "EUR", "to": "acct_1J0Q2b", "memo": "invoice 4711"}`)
@@ -26,6 +27,11 @@ var requestBody = []byte(`{"amount": 100, "currency": "EUR", "to": "acct_1J0Q2b"
 func hitKey(i int) string { return fmt.Sprintf("7d9f3c52-0b1e-4c55-9f6a-%012d", i%hitKeys) }
 
 func hit(i int) request { return request{key: hitKey(i), body: requestBody} }
+
+// miss makes requests whose keys nobody knows.
+func miss(i int) request {
+	return request{key: fmt.Sprintf("0d3b7e11-9c55-4f02-8a6e-%012d", i), body: requestBody}
+}
 
 // passing is a rig without a gate, which gets the same requests.
 func passing(tb testing.TB, guest hostsim.Source) *rig {

@@ -1,7 +1,6 @@
 package gatebench
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -88,7 +87,6 @@ func countCalls(tb testing.TB, config string) map[string]int {
 	tb.Helper()
 	rec := new(hostsim.Recorder)
 	r := start(tb, hostsim.Config{Guest: module(tb, gateModule), PluginConfig: []byte(config), Recorder: rec})
-	miss := func(i int) request { return request{key: fmt.Sprintf("key-%d", i), body: requestBody} }
 	rec.Reset() // what starting took
 	r.must(r.flow(1, 0, miss))
 	if r.reached.Load() != 1 || r.ledger.calls.Load() != 2 {
@@ -132,7 +130,7 @@ func TestMissHostCalls(t *testing.T) {
 // BenchmarkMiss measures a whole first request, with a ledger and an upstream that
 // answer without delay. hostcalls/op counts its host calls; TestMissHostCalls -v lists them.
 func BenchmarkMiss(b *testing.B) {
-	for _, mode := range []struct{ name, config string }{{"headers", headersMode}, {"body", bodyMode}} {
+	for _, mode := range []struct{ name, config string }{{"headers", headersMode}, {"body", bodyMode}, {"continue", continueMode}} {
 		b.Run(mode.name, func(b *testing.B) {
 			calls := 0
 			for _, n := range countCalls(b, mode.config) {
@@ -140,7 +138,7 @@ func BenchmarkMiss(b *testing.B) {
 			}
 			r := start(b, hostsim.Config{Guest: module(b, gateModule), PluginConfig: []byte(mode.config)})
 			b.ResetTimer()
-			r.must(r.flow(b.N, 0, func(i int) request { return request{key: fmt.Sprintf("key-%d", i), body: requestBody} }))
+			r.must(r.flow(b.N, 0, miss))
 			b.StopTimer()
 			if n := r.reached.Load(); n != int64(b.N) {
 				b.Fatalf("%d of %d requests reached upstream", n, b.N)

@@ -71,7 +71,7 @@ type rig struct {
 func start(tb testing.TB, cfg hostsim.Config) *rig {
 	tb.Helper()
 	r := &rig{tb: tb, ledger: newLedger()}
-	cfg.Clusters = map[string]hostsim.Cluster{"oncegate_manager": r.ledger}
+	cfg.Clusters = map[string]hostsim.Cluster{"oncegate_manager": r.ledger, "upstream": upstream{r}}
 	cfg.AllowOnHeadersStopIteration = true
 	complaints := new(lines)
 	cfg.Logger = slog.New(slog.NewTextHandler(complaints, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -109,6 +109,26 @@ type request struct {
 	answer []byte
 	// leave: the client goes away as soon as upstream has the request.
 	leave bool
+}
+
+// upstreamHeaders are those of upstream's answers.
+func upstreamHeaders(status string, size int) hostsim.Headers {
+	return hostsim.Headers{
+		{":status", status}, {"content-type", "application/json"}, {"content-length", fmt.Sprint(size)},
+		{"date", "Fri, 02 Jan 2026 03:04:05 GMT"}, {"location", "/v1/payments/pay_1"}, {"cache-control", "no-store"},
+		{"server", "payments"}, {"x-ratelimit-remaining", "99"},
+	}
+}
+
+// upstream answers the upstream calls that the gate makes itself.
+type upstream struct{ rig *rig }
+
+// Call implements hostsim.Cluster.
+func (u upstream) Call(_ context.Context, _ hostsim.CallRequest, done func(hostsim.CallResponse)) error {
+	u.rig.reached.Add(1)
+	headers := append(upstreamHeaders("201", len(body)), hostsim.Header{"oncegate-answer", "via_upstream - 1 192.0.2.9:8080"})
+	done(hostsim.CallResponse{Headers: headers, Body: bytes.Clone(body)})
+	return nil
 }
 
 // exchange is one request on its way: the client and upstream of one stream.
@@ -234,11 +254,7 @@ func (x *exchange) respond() {
 		answer = x.q.answer
 	}
 	x.stream.UpstreamSelected("192.0.2.9:8080")
-	x.stream.ResponseHeaders(hostsim.Headers{
-		{":status", status}, {"content-type", "application/json"}, {"content-length", fmt.Sprint(len(answer))},
-		{"date", "Fri, 02 Jan 2026 03:04:05 GMT"}, {"location", "/v1/payments/pay_1"}, {"cache-control", "no-store"},
-		{"server", "payments"}, {"x-ratelimit-remaining", "99"},
-	}, false)
+	x.stream.ResponseHeaders(upstreamHeaders(status, len(answer)), false)
 	x.stream.ResponseData(bytes.Clone(answer), false)
 	x.stream.ResponseData(nil, true)
 }
