@@ -205,7 +205,8 @@ func appendDuration(dst []byte, v time.Duration) []byte {
 // decoder reads fields until the first error, and zero values after it.
 type decoder struct {
 	b    []byte
-	view bool // strings alias b
+	view bool     // strings alias b
+	room []Header // memory for a result's headers
 	err  *RawError
 }
 
@@ -327,7 +328,7 @@ func (d *decoder) result(r *Result) {
 	}
 }
 
-// headers reads n headers. Their names and values share one string, so n headers need only two allocations.
+// headers reads n headers. Their names and values share one string, so n headers need two allocations at most.
 func (d *decoder) headers(n int) []Header {
 	block := d.b
 	for range n {
@@ -337,8 +338,17 @@ func (d *decoder) headers(n int) []Header {
 	if d.err != nil {
 		return nil
 	}
-	text := string(block[:len(block)-len(d.b)])
-	headers := make([]Header, n)
+	var text string
+	if block = block[:len(block)-len(d.b)]; d.view {
+		text = unsafe.String(unsafe.SliceData(block), len(block))
+	} else {
+		text = string(block)
+	}
+	headers := d.room
+	if cap(headers) < n {
+		headers = make([]Header, n)
+	}
+	headers = headers[:n]
 	again := decoder{b: block}
 	for i := range headers {
 		name := len(again.bytesField(""))

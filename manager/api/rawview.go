@@ -12,6 +12,13 @@ func (r *ReserveRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b,
 // ViewRaw is ParseRaw whose strings alias b.
 func (r *ReleaseRequest) ViewRaw(b []byte) error { return r.decode(decoder{b: b, view: true}) }
 
+// ViewRaw is ParseRaw whose strings alias b. It reuses the memory of r.Headers. The gate replays recorded answers with it.
+func (r *Result) ViewRaw(b []byte) error {
+	d := decoder{b: b, view: true, room: r.Headers[:0]}
+	d.result(r)
+	return d.end()
+}
+
 // ViewRawFinish reads all fields of a FinishRequest in the raw form except the result, which it returns undecoded. The
 // result and the strings alias b. The caller must check the result with CheckRawResult.
 func (r *FinishRequest) ViewRawFinish(b []byte) (result []byte, err error) {

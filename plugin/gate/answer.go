@@ -3,6 +3,7 @@ package gate
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -125,11 +126,13 @@ func (s *Stream) replay(result *api.Result) {
 // replayRaw answers the current stream with a recorded answer in its raw form.
 // False: the record cannot be read, and nothing was sent.
 func (s *Stream) replayRaw(raw []byte) bool {
-	var result api.Result
-	if result.ParseRaw(raw) != nil {
+	result := &s.plugin.replayed
+	if result.ViewRaw(raw) != nil {
 		return false
 	}
-	s.replay(&result)
+	s.replay(result)
+	clear(result.Headers)
+	result.Body = nil // the reused memory must not keep the answer
 	return true
 }
 
@@ -142,7 +145,8 @@ func (s *Stream) fixType(contentType string, typed bool, size int) {
 	case !typed && size > 0:
 		s.fix = fixRemoveType
 	case typed && size == 0:
-		s.fix, s.contentType = fixRestoreType, contentType
+		// contentType may be a view of memory that is reused before the reply passes back.
+		s.fix, s.contentType = fixRestoreType, strings.Clone(contentType)
 	}
 }
 

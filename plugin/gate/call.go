@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"encoding/hex"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -243,8 +242,9 @@ func (l *ledger) message(c *call, now int64) []byte {
 	body := c.message
 	switch c.kind {
 	case callReserve, callRenew, callUnknown:
+		n := p.names(&c.attempt)
 		r := api.ReserveRequest{
-			Key: c.key, Scope: c.scope.String(), Fingerprint: c.fingerprint.String(), Token: hex.EncodeToString(c.token[:]),
+			Key: c.key, Scope: n.scope, Fingerprint: n.fingerprint, Token: n.token,
 			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
 		}
 		switch c.kind {
@@ -258,7 +258,8 @@ func (l *ledger) message(c *call, now int64) []byte {
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	case callRelease:
-		r := api.ReleaseRequest{Key: c.key, Scope: c.scope.String(), Token: hex.EncodeToString(c.token[:])}
+		n := p.names(&c.attempt)
+		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	}

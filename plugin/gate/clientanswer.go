@@ -208,9 +208,13 @@ func (s *Stream) replyToClient(f *clientAnswer) {
 
 // ownHeaders copies headers, so that they do not keep the host's header block alive.
 func ownHeaders(headers [][2]string) [][2]string {
-	out := make([][2]string, len(headers))
-	for i, h := range headers {
-		out[i] = [2]string{strings.Clone(h[0]), strings.Clone(h[1])}
+	size := 0
+	for i := range headers {
+		size += len(headers[i][0]) + len(headers[i][1])
+	}
+	text, out := newBlock(size), make([][2]string, len(headers))
+	for i := range headers {
+		out[i] = [2]string{text.add(headers[i][0]), text.add(headers[i][1])}
 	}
 	return out
 }

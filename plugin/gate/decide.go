@@ -38,10 +38,11 @@ func (s *Stream) decideOnce() verdict {
 	if !p.host.Random(s.token[:]) {
 		return s.unprotected(unavailableProblem(0))
 	}
-	result, queues := p.table.Reserve(&cache.Reservation{
+	p.asked = cache.Reservation{
 		Hash: s.hash, Token: s.token, Fingerprint: s.fingerprint.Short(), Owner: p.queue,
 		Expires: s.pendingEnd(now), CacheOnly: s.ledgerNone(),
-	}, now, e)
+	}
+	result, queues := p.table.Reserve(&p.asked, now, e)
 	p.wakeAll(queues)
 	switch result {
 	case cache.Existing:

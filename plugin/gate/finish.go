@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"encoding/hex"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -37,7 +36,7 @@ func (p *Plugin) conclude(r *reservation, outcome config.Outcome, result *api.Re
 		p.cacheOutcome(c, p.host.Now(), true)
 		return nil
 	}
-	c.encode(result, c.ttl())
+	c.encode(p, result)
 	p.calls.add(c)
 	return c
 }
@@ -98,16 +97,22 @@ func (s *Stream) recordOutcome(body []byte, bare bool) {
 	}
 }
 
+// emptyResult is the size of the raw form of a result without anything.
+var emptyResult = len(new(api.Result).AppendRaw(nil))
+
 // encode builds the message of a commit or reject; its tail is the raw result.
-func (c *call) encode(result *api.Result, ttl time.Duration) {
-	f := api.FinishRequest{
-		Key: c.key, Scope: c.scope.String(), Token: hex.EncodeToString(c.token[:]), Fingerprint: c.fingerprint.String(), TTL: ttl,
+func (c *call) encode(p *Plugin, result *api.Result) {
+	n := p.names(&c.attempt)
+	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: c.ttl()}
+	// One block is enough for the message: each length, number and the frame take a few bytes.
+	const few = 4
+	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)
+	for i := range result.Headers {
+		size += 2*few + len(result.Headers[i].Name) + len(result.Headers[i].Value)
 	}
-	// With an empty result the message shows where the result begins.
-	empty := len(f.Result.AppendRaw(nil))
-	prefix := len(f.AppendRaw(nil)) - empty
-	f.Result = *result
-	c.message = f.AppendRaw(make([]byte, 0, prefix+len(result.Body)+1024))
+	head := f.AppendRaw(make([]byte, 0, size))
+	prefix := len(head) - emptyResult
+	c.message = result.AppendRaw(head[:prefix])
 	c.result = c.message[prefix:]
 }
 

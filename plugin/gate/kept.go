@@ -73,7 +73,7 @@ func (l *ledger) makeRoom(bytes int) bool {
 				c := repeat[at]
 				l.strippable--
 				l.heldBytes -= len(c.message)
-				c.strip()
+				c.strip(l.p)
 				l.heldBytes += len(c.message)
 				l.p.metrics.count(l.p.metrics.oversize)
 			}
@@ -240,13 +240,13 @@ func (l *ledger) repeated(c *call) {
 }
 
 // strip removes everything but the status from the message.
-func (c *call) strip() {
+func (c *call) strip(p *Plugin) {
 	var result api.Result
 	if c.stripped = true; result.ParseRaw(c.result) != nil {
 		return
 	}
 	c.noBody = true
-	c.encode(&api.Result{Status: result.Status, BodyOmitted: true}, c.ttl())
+	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
 }
 
 // matches tells whether f may be the fingerprint of a retry of the call's request.

@@ -179,7 +179,8 @@ func (p *Plugin) learned(c *call, a *api.ReserveReply, now int64) {
 
 // fill records an outcome in the cache and wakes the waiters of its entry.
 func (p *Plugin) fill(o *cache.Outcome, now int64) {
-	p.write(&write{outcome: *o, left: writeTries}, now)
+	p.writing = write{outcome: *o, left: writeTries}
+	p.write(&p.writing, now)
 }
 
 // forget removes the call's pending entry from the cache, if it is there.
@@ -188,7 +189,8 @@ func (p *Plugin) forget(c *call, now int64) {
 		return
 	}
 	c.owner = false
-	p.write(&write{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: writeTries}, now)
+	p.writing = write{outcome: cache.Outcome{Hash: c.hash, Token: c.token}, release: true, left: writeTries}
+	p.write(&p.writing, now)
 }
 
 // write is a change of a pending entry. It is tried again when the cache could not make it
@@ -220,6 +222,7 @@ func (p *Plugin) write(w *write, now int64) {
 	if result == cache.Contended && w.left > 0 && len(p.writes) < maxWrites {
 		p.writes = append(p.writes, *w)
 	}
+	w.outcome.Raw = nil // the reused memory must not keep the answer
 }
 
 // rewrite tries the failed changes again.
@@ -276,7 +279,7 @@ func (p *Plugin) recorded(c *call, r *reply) {
 		if !c.stripped {
 			// The ledger's limit is lower than the gate's, or it does not accept something in the
 			// answer. The status alone still prevents a second run.
-			c.strip()
+			c.strip(p)
 			c.stream = s
 			if s != nil {
 				s.call = c

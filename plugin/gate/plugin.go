@@ -83,9 +83,13 @@ type Plugin struct {
 	sweepSize int
 
 	// Buffers that calls reuse.
-	entry   cache.Entry
-	scratch []byte
-	headers [][2]string
+	entry    cache.Entry
+	scratch  []byte
+	headers  [][2]string
+	nameBuf  []byte            // see names
+	writing  write             // argument of write
+	asked    cache.Reservation // argument of Table.Reserve
+	replayed api.Result        // what replayRaw reads
 }
 
 // New returns a gate that is not started.

@@ -1,7 +1,9 @@
 package gate
 
 import (
+	"encoding/hex"
 	"time"
+	"unsafe"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
@@ -23,6 +25,17 @@ type attempt struct {
 	shard int
 	// owner: the cache holds the pending entry of this attempt.
 	owner bool
+}
+
+// names are the text forms by which the ledger knows an attempt.
+type names struct{ scope, fingerprint, token string }
+
+// names returns the attempt's text forms. They lie in memory that the next call reuses.
+func (p *Plugin) names(a *attempt) names {
+	b := hex.AppendEncode(a.fingerprint.AppendText(a.scope.AppendText(p.nameBuf[:0])), a.token[:])
+	p.nameBuf = b
+	text := unsafe.String(unsafe.SliceData(b), len(b))
+	return names{scope: text[:request.TextSize], fingerprint: text[request.TextSize:][:request.TextSize], token: text[2*request.TextSize:]}
 }
 
 // unknownTTL is the TTL that the ledger gets.

@@ -86,24 +86,11 @@ func recordedHeaders(headers [][2]string, route *config.Route) ([]api.Header, bo
 	if count == 0 {
 		return nil, true
 	}
-	// Names and values are views of one block, which costs one allocation for all.
-	text := make([]byte, 0, size)
+	text, out := newBlock(size), make([]api.Header, 0, count)
 	for i := range headers {
 		if name := recordedName(headers[i][0], route, named, dated); name != "" {
-			text = append(text, name...)
-			text = append(text, headers[i][1]...)
+			out = append(out, api.Header{Name: text.add(name), Value: text.add(headers[i][1])})
 		}
-	}
-	block := string(text)
-	out := make([]api.Header, 0, count)
-	for i := range headers {
-		name := recordedName(headers[i][0], route, named, dated)
-		if name == "" {
-			continue
-		}
-		n, v := len(name), len(name)+len(headers[i][1])
-		out = append(out, api.Header{Name: block[:n], Value: block[n:v]})
-		block = block[v:]
 	}
 	return out, true
 }

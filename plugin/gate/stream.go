@@ -3,7 +3,6 @@ package gate
 import (
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/config"
@@ -248,12 +247,20 @@ func (s *Stream) own() {
 	if s.owned {
 		return
 	}
-	s.key, s.accept, s.owned = strings.Clone(s.key), strings.Clone(s.accept), true
+	s.owned = true
 	if s.headers != nil {
 		s.trace = traceHeaders(s.headers)
 		s.ending.begin(s.headers)
 	}
-	ownTrace(s.trace)
+	size := len(s.key) + len(s.accept)
+	for i := range s.trace {
+		size += len(s.trace[i][1])
+	}
+	text := newBlock(size)
+	s.key, s.accept = text.add(s.key), text.add(s.accept)
+	for i := range s.trace {
+		s.trace[i][1] = text.add(s.trace[i][1])
+	}
 }
 
 // keyless deals with a request that has no key.

@@ -1,7 +1,5 @@
 package gate
 
-import "strings"
-
 // Bounds of the request's headers that go along with its calls. Headers beyond them are
 // left out.
 const (
@@ -9,13 +7,22 @@ const (
 	maxTraceBytes   = 1024
 )
 
-// traceHeaders returns the headers that link a call to the request that causes it. They
+// traceHeaders returns the headers that link a call to the request that causes it. Their values
 // are views of the host's header block.
 func traceHeaders(headers [][2]string) (trace [][2]string) {
-	size := 0
+	count, size := 0, 0
 	for i := range headers {
-		name, value := headers[i][0], headers[i][1]
-		if !traces(name) || len(trace) == maxTraceHeaders || size+len(value) > maxTraceBytes || !printable(value) {
+		if traceName(headers[i][0]) != "" {
+			count++
+		}
+	}
+	if count == 0 {
+		return nil
+	}
+	trace = make([][2]string, 0, min(count, maxTraceHeaders))
+	for i := range headers {
+		name, value := traceName(headers[i][0]), headers[i][1]
+		if name == "" || len(trace) == maxTraceHeaders || size+len(value) > maxTraceBytes || !printable(value) {
 			continue
 		}
 		size += len(value)
@@ -24,14 +31,19 @@ func traceHeaders(headers [][2]string) (trace [][2]string) {
 	return trace
 }
 
-// traces tells whether a header carries a request's identity, as Envoy, W3C or Zipkin define it.
-func traces(name string) bool {
-	switch name {
-	case "x-request-id", "traceparent", "tracestate", "b3",
-		"x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags":
-		return true
+var traceNames = [...]string{"x-request-id", "traceparent", "tracestate", "b3",
+	"x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid", "x-b3-sampled", "x-b3-flags"}
+
+// traceName returns the name of a header that carries a request's identity, as Envoy, W3C or
+// Zipkin define it, and "" for other headers. The returned names are constants, so no copy of
+// them is needed.
+func traceName(name string) string {
+	for i := range traceNames {
+		if traceNames[i] == name {
+			return traceNames[i]
+		}
 	}
-	return false
+	return ""
 }
 
 // printable tells whether a value may be sent in a header. A host need not have checked that.
@@ -42,11 +54,4 @@ func printable(value string) bool {
 		}
 	}
 	return true
-}
-
-// ownTrace copies the headers.
-func ownTrace(trace [][2]string) {
-	for i := range trace {
-		trace[i] = [2]string{strings.Clone(trace[i][0]), strings.Clone(trace[i][1])}
-	}
 }

@@ -19,17 +19,28 @@ const (
 	fingerprintLabel = "og print 1"
 )
 
+// TextSize is the length of a scope or a fingerprint as text.
+const TextSize = 43
+
 // Scope is a digest of what separates one caller's keys from another's.
 type Scope [32]byte
 
-// String returns the form that goes to the manager: 43 characters of base64url.
-func (s *Scope) String() string { return encode(s[:]) }
+// String returns the form that goes to the manager: TextSize characters of base64url.
+func (s *Scope) String() string { return string(s.AppendText(nil)) }
+
+// AppendText appends what String returns.
+func (s *Scope) AppendText(dst []byte) []byte { return base64.RawURLEncoding.AppendEncode(dst, s[:]) }
 
 // Fingerprint is a digest of a request.
 type Fingerprint [32]byte
 
-// String returns the form that goes to the manager: 43 characters of base64url.
-func (f *Fingerprint) String() string { return encode(f[:]) }
+// String returns the form that goes to the manager: TextSize characters of base64url.
+func (f *Fingerprint) String() string { return string(f.AppendText(nil)) }
+
+// AppendText appends what String returns.
+func (f *Fingerprint) AppendText(dst []byte) []byte {
+	return base64.RawURLEncoding.AppendEncode(dst, f[:])
+}
 
 // Short returns the form that the cache keeps.
 func (f *Fingerprint) Short() (s [16]byte) {
@@ -221,5 +232,3 @@ func withoutQuery(path string) string {
 	}
 	return path
 }
-
-func encode(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
