@@ -135,7 +135,7 @@ build/python: examples/stripe/requirements.txt
 # What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
 .PHONY: test-deps
 test-deps:
-	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' redis-server:redis-server \
+	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' redis-server:redis-server etcd:etcd-server \
 		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql'
 
 # Test guests are in testdata folders, which ./... leaves out.

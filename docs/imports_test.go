@@ -48,7 +48,7 @@ var mayImport = map[string][]string{
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
 	"manager/internal/cli":      {"manager/api", "manager/client", "manager/internal/app", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
 	"manager/internal/app":      {"manager/api", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
-	"manager/internal/settings": {"manager/api", "manager/internal/httpd", "manager/internal/object", domain},
+	"manager/internal/settings": {"manager/api", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
 	"manager/internal/server":   {"manager/api", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
 
@@ -74,6 +74,10 @@ var mayImport = map[string][]string{
 	"manager/internal/store/sqlite":       {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/redis":        {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
 	"manager/internal/store/postgres":     {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify"},
+
+	"manager/internal/store/etcd": {"manager/internal/store", "manager/internal/store/internal/...", "manager/internal/store/notify",
+		"manager/internal/store/etcd/dsn"},
+	"manager/internal/store/etcd/dsn": {},
 
 	"manager/internal/wal":     {"manager/internal/wal/vfs"},
 	"manager/internal/wal/vfs": {},
@@ -112,7 +116,8 @@ var shorthand = map[string][]string{
 	contract: {"manager/internal/store", "manager/internal/store/unread"},
 	domain: {"manager/internal/jobs", "manager/internal/ledger", "manager/internal/shard", "manager/internal/store",
 		"manager/internal/store/unread", "manager/internal/store/downtime"},
-	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres"},
+	engines: {"manager/internal/store/mem", "manager/internal/store/sqlite", "manager/internal/store/redis", "manager/internal/store/postgres",
+		"manager/internal/store/etcd"},
 }
 
 // testsMayImport is what the tests of each part may import besides.

@@ -44,6 +44,7 @@ const (
 	CodeQuarantine          Code = "quarantine"            // 503: the ledger was restored to an older point, and may have forgotten the key
 	CodeWindowFull          Code = "window-full"           // 503: the log's window is full of ids that have not expired
 	CodeInsufficientStorage Code = "insufficient-storage"  // 503: the disk is full
+	CodeStoreFull           Code = "store-full"            // 503: the store has used up its quota
 )
 
 // TypePrefix starts the type URI of every problem.

@@ -14,6 +14,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
@@ -30,6 +31,9 @@ var openers = map[string]func(context.Context, *settings.Settings, *slog.Logger,
 	},
 	"postgres": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, Logger: log})
+	},
+	"etcd": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
+		return etcd.Open(ctx, etcd.Options{DSN: s.StoreDSN, Logger: log})
 	},
 }
 

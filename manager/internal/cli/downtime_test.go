@@ -35,6 +35,10 @@ func TestDowntimeDoesNotCount(t *testing.T) {
 		{"redis", func(t *testing.T) []string {
 			return []string{"--store", "redis", "--store-dsn", servers.Redis(t).URL}
 		}, 12 * time.Second, 15 * time.Second},
+		// No manager's clock counts there while all are away, only etcd itself.
+		{"etcd", func(t *testing.T) []string {
+			return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL}
+		}, 12 * time.Second, 15 * time.Second},
 	} {
 		for what, goAway := range map[string]func(*testing.T, *process, time.Duration, []string) *process{
 			"killed": func(t *testing.T, p *process, d time.Duration, args []string) *process {

@@ -51,6 +51,10 @@ func TestJobsSurviveCrashes(t *testing.T) {
 		srv := servers.Postgres(t)
 		testJobsSurviveCrashes(t, (crashRounds(t)+2)/3, 3, srv, "--store", "postgres", "--store-dsn", srv.URL)
 	})
+	t.Run("etcd", func(t *testing.T) {
+		srv := servers.Etcd(t)
+		testJobsSurviveCrashes(t, (crashRounds(t)+4)/5, 3, srv, "--store", "etcd", "--store-dsn", srv.URL)
+	})
 }
 
 func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Server, store ...string) {

@@ -81,6 +81,7 @@ func TestStopWhileStarting(t *testing.T) {
 	for _, args := range []string{
 		"--data-dir " + filepath.Join(dir, "wal"), "--store sqlite --data-dir " + filepath.Join(dir, "sqlite"), "--store memory",
 		"--store redis --store-dsn redis://127.0.0.1:1", "--store postgres --store-dsn postgres://u:p@127.0.0.1:1/d",
+		"--store etcd --store-dsn http://127.0.0.1:1",
 	} {
 		env, _, stderr := testEnv(nil)
 		code := Run(stopped, env, strings.Fields("serve --listen 127.0.0.1:0 "+args))

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
@@ -69,6 +70,12 @@ func TestOneUnreadableRecordCostsOneKey(t *testing.T) {
 			srv := servers.Redis(t)
 			return []string{"--store", "redis", "--store-dsn", srv.URL}, "", func() (store.Store, error) {
 				return redis.Open(t.Context(), redis.Options{URL: srv.URL})
+			}
+		}},
+		{"etcd", func(t *testing.T) ([]string, string, func() (store.Store, error)) {
+			srv := servers.Etcd(t)
+			return []string{"--store", "etcd", "--store-dsn", srv.URL}, "", func() (store.Store, error) {
+				return etcd.Open(t.Context(), etcd.Options{DSN: srv.URL})
 			}
 		}},
 	} {

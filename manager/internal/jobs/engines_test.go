@@ -8,6 +8,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/jobs/jobstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
@@ -73,6 +74,21 @@ func TestPostgres(t *testing.T) {
 		options := postgres.Options{DSN: srv.URL, Schema: fmt.Sprint("jobs_", n.Add(1)), MaxConns: 16}
 		return shared(t, func(t testing.TB) store.Store {
 			s, err := postgres.Open(t.Context(), options)
+			if err != nil {
+				t.Fatalf("open: %v", err)
+			}
+			return closed(t, s)
+		})
+	}})
+}
+
+func TestEtcd(t *testing.T) {
+	srv := servers.Etcd(t)
+	var n atomic.Int64
+	jobstest.Run(t, jobstest.Engine{Name: "etcd", Jobs: 400, Workers: 12, Runs: 25, Slow: true, Open: func(t testing.TB) *jobstest.Instance {
+		options := etcd.Options{DSN: srv.URL + fmt.Sprint("?prefix=/jobs", n.Add(1))}
+		return shared(t, func(t testing.TB) store.Store {
+			s, err := etcd.Open(t.Context(), options)
 			if err != nil {
 				t.Fatalf("open: %v", err)
 			}

@@ -4,9 +4,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
@@ -77,6 +79,19 @@ func TestOnPostgres(t *testing.T) {
 		a, errA := postgres.Open(t.Context(), o)
 		first := opened(t, a, errA)
 		b, errB := postgres.Open(t.Context(), o)
+		return []store.Store{first, opened(t, b, errB)}
+	}})
+}
+
+func TestOnEtcd(t *testing.T) {
+	srv := servers.Etcd(t)
+	name := fresh()
+	// A manager hears of the time when a message arrives, and a busy machine delays messages.
+	ledgertest.Run(t, ledgertest.Engine{Name: "etcd", Slack: 2 * time.Second, Open: func(t testing.TB) []store.Store {
+		o := etcd.Options{DSN: srv.URL + "?prefix=/" + name()}
+		a, errA := etcd.Open(t.Context(), o)
+		first := opened(t, a, errA)
+		b, errB := etcd.Open(t.Context(), o)
 		return []store.Store{first, opened(t, b, errB)}
 	}})
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -19,6 +20,7 @@ func ProblemOf(err error) api.Problem {
 	var state *ledger.StateError
 	var unreadable *store.UnreadableError
 	var full *ledger.FullError
+	var limit *store.LimitError
 	var moved *ledger.MovedError
 	var quarantine *ledger.QuarantineError
 	switch {
@@ -84,6 +86,11 @@ func ProblemOf(err error) api.Problem {
 			Status: 503, Code: api.CodeLedgerFull, Title: "Ledger full", Detail: detail,
 			RetryAfterSeconds: int((full.RetryAfter + time.Second - 1) / time.Second),
 		}
+	case errors.As(err, &limit):
+		return api.Problem{
+			Status: 413, Code: api.CodeTooLarge, Title: "Too large",
+			Detail: fmt.Sprintf("the store takes no such transaction: %s: %d, at most %d; nothing was changed", limit.What, limit.Value, limit.Allowed),
+		}
 	case errors.Is(err, ledger.ErrTooLarge), errors.Is(err, store.ErrTooLarge):
 		return api.Problem{
 			Status: 413, Code: api.CodeTooLarge, Title: "Too large",
@@ -95,6 +102,11 @@ func ProblemOf(err error) api.Problem {
 		return api.Problem{
 			Status: 400, Code: api.CodeInvalidRequest, Title: "Invalid request",
 			Detail: "cursor: must be the cursor of the page before, with the same state",
+		}
+	case errors.Is(err, store.ErrFull):
+		return api.Problem{
+			Status: 503, Code: api.CodeStoreFull, Title: "Store full", RetryAfterSeconds: httpd.RetryLater,
+			Detail: "the store has used up its quota, and an operator must make space; nothing was changed",
 		}
 	case errors.Is(err, store.ErrNoSpace):
 		return api.Problem{

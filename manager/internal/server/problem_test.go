@@ -39,6 +39,8 @@ func TestEveryErrorHasItsProblem(t *testing.T) {
 		{ledger.ErrCursor, 400, api.CodeInvalidRequest, false},
 		{&store.UnreadableError{Collection: "jobs", Key: "j1", Reason: "it is damaged"}, 500, api.CodeRecordUnreadable, false},
 		{store.ErrTooLarge, 413, api.CodeTooLarge, false},
+		{store.ErrFull, 503, api.CodeStoreFull, true},
+		{&store.LimitError{What: "bytes", Value: 2, Allowed: 1}, 413, api.CodeTooLarge, false},
 		{store.ErrNoSpace, 503, api.CodeInsufficientStorage, true},
 		{store.ErrConflict, 503, api.CodeOverloaded, true},
 		{store.ErrUnavailable, 503, api.CodeUnavailable, true},

@@ -11,6 +11,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
 )
 
 // check looks at what one setting alone cannot tell.
@@ -111,6 +112,13 @@ func (s *Settings) checkRedisDSN() error {
 func (s *Settings) checkPostgresDSN() error {
 	if _, err := pgxpool.ParseConfig(s.StoreDSN); err != nil { // pgx leaves the password out
 		return Usagef("%s: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; %v", s.named("store-dsn"), err)
+	}
+	return nil
+}
+
+func (s *Settings) checkEtcdDSN() error {
+	if _, err := dsn.Parse(s.StoreDSN); err != nil { // which leaves the password out
+		return Usagef("%s: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; %v", s.named("store-dsn"), err)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ var engines = map[string]engine{
 	"sqlite":   {needsDir: true},
 	"redis":    {needsDSN: true, checkDSN: (*Settings).checkRedisDSN},
 	"postgres": {needsDSN: true, checkDSN: (*Settings).checkPostgresDSN},
+	"etcd":     {needsDSN: true, checkDSN: (*Settings).checkEtcdDSN},
 }
 
 // EngineNames are the values of --store, sorted.

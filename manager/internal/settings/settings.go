@@ -131,7 +131,7 @@ func (s *Settings) table() []setting {
 		socketMode("socket-mode", "permissions of a listener's Unix socket, octal; without tokens only these keep local users out", "660", &s.SocketMode),
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.AddrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
-		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis or postgres", "", &s.StoreDSN),
+		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis, postgres or etcd", "", &s.StoreDSN),
 		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words behind a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again at SIGHUP", &s.TokenFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),

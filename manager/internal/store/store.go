@@ -30,6 +30,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -59,6 +60,8 @@ var (
 	// ErrNoSpace is returned by Update when the medium is full. Nothing was written, reads still work, and a later
 	// Update succeeds once there is space.
 	ErrNoSpace = errors.New("store: no space left")
+	// ErrFull is an ErrNoSpace: a shared engine's server has a limit of its own, and an operator must make space.
+	ErrFull = fmt.Errorf("%w: the store is full", ErrNoSpace)
 	// ErrUnavailable is returned when a remote engine cannot be reached. The outcome of an Update that returns it may
 	// be unknown.
 	ErrUnavailable = errors.New("store: engine unavailable")
@@ -68,6 +71,20 @@ var (
 	// ErrClosed is returned by calls after Close.
 	ErrClosed = errors.New("store: closed")
 )
+
+// LimitError is an ErrTooLarge that says which limit of the engine a transaction exceeds. Nothing was written.
+type LimitError struct {
+	// What is counted, such as "operations of a transaction".
+	What           string
+	Value, Allowed int
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("store: %s: %d, at most %d", e.What, e.Value, e.Allowed)
+}
+
+// Unwrap returns ErrTooLarge.
+func (e *LimitError) Unwrap() error { return ErrTooLarge }
 
 // Collection names a set of records: 1 to 32 characters of [a-z0-9_].
 type Collection string

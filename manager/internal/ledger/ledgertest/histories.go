@@ -60,7 +60,7 @@ func testHistories(t *testing.T, m *managers) {
 						}
 						outcomes[j] = Outcome{}
 					}
-					c.Begin, c.End = began.UnixMilli(), ended.UnixMilli()+1
+					c.Begin, c.End = began.Add(-m.slack).UnixMilli(), ended.Add(m.slack).UnixMilli()+1
 					mu.Lock()
 					history[c.Key] = append(history[c.Key], porcupine.Operation{
 						ClientId: id, Input: c, Output: outcomes[j], Call: began.Sub(start).Nanoseconds(), Return: ended.Sub(start).Nanoseconds(),

@@ -20,6 +20,8 @@ type Engine struct {
 	// Open returns stores on the same, empty data: two if managers can share the
 	// engine, else one. The test's end closes them.
 	Open func(t testing.TB) []store.Store
+	// Slack is by how much the times of the stores may differ from each other, and from this machine's.
+	Slack time.Duration
 }
 
 // patience is how long a test waits for something that must happen. Only a failing
@@ -58,7 +60,7 @@ func Run(t *testing.T, e Engine) {
 		"Histories":             testHistories,
 	} {
 		t.Run(name, func(t *testing.T) {
-			test(t, &managers{t: t, stores: e.Open(t)})
+			test(t, &managers{t: t, stores: e.Open(t), slack: e.Slack})
 		})
 	}
 }
@@ -68,6 +70,7 @@ type managers struct {
 	t       *testing.T
 	stores  []store.Store
 	ledgers []*ledger.Ledger
+	slack   time.Duration
 }
 
 func (m *managers) start(o ledger.Options) {

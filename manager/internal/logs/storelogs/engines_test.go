@@ -16,6 +16,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
@@ -60,13 +61,15 @@ func postgresServer(tb testing.TB) *servers.Server {
 	return server(tb, "postgres", servers.StartPostgres)
 }
 
+func etcdServer(tb testing.TB) *servers.Server { return server(tb, "etcd", servers.StartEtcd) }
+
 func redisServer(tb testing.TB) *servers.Server { return server(tb, "redis", servers.StartRedis) }
 
 var n atomic.Int64 // makes names of schemas
 
 // openers prepare empty data, and return what opens it.
 func openers(t testing.TB) map[string]func(t *testing.T) func(t *testing.T) store.Store {
-	pg, rd := postgresServer(t), redisServer(t)
+	pg, rd, ec := postgresServer(t), redisServer(t), etcdServer(t)
 	opened := func(t *testing.T, s store.Store, err error) store.Store {
 		t.Helper()
 		if err != nil {
@@ -89,6 +92,13 @@ func openers(t testing.TB) map[string]func(t *testing.T) func(t *testing.T) stor
 			schema := fmt.Sprint("logs_", n.Add(1))
 			return func(t *testing.T) store.Store {
 				s, err := postgres.Open(t.Context(), postgres.Options{DSN: pg.URL, Schema: schema, MaxConns: 8})
+				return opened(t, s, err)
+			}
+		},
+		"etcd": func(*testing.T) func(*testing.T) store.Store {
+			dsn := ec.URL + fmt.Sprint("?prefix=/logs", n.Add(1))
+			return func(t *testing.T) store.Store {
+				s, err := etcd.Open(t.Context(), etcd.Options{DSN: dsn})
 				return opened(t, s, err)
 			}
 		},

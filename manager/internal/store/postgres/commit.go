@@ -111,7 +111,7 @@ func (c *changes) record(what string, r *overlay.Record) {
 	c.what = append(c.what, what)
 	c.coll = append(c.coll, string(r.Collection))
 	c.key = append(c.key, []byte(r.Key))
-	c.version = append(c.version, r.Version)
+	c.version = append(c.version, uint32(r.Version))
 	if what != update && what != insert {
 		c.value, c.entries = append(c.value, nil), append(c.entries, nil)
 	} else {

@@ -218,7 +218,7 @@ func (t *tx) read(r *overlay.Record, row pgx.Row) error {
 	if err := row.Scan(&t.clock, &r.StoredValue, &entries, &version); err != nil || !version.Valid {
 		return err
 	}
-	r.Stored, r.Version = true, version.Uint32
+	r.Stored, r.Version = true, int64(version.Uint32)
 	split(r, entries)
 	return nil
 }
@@ -325,7 +325,7 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 	var version uint32
 	_, err := pgx.ForEachRow(rows, []any{&sortKey, &key, &value, &entries, &version}, func() error {
 		hits = append(hits, store.Hit{SortKey: string(sortKey), Key: string(key)})
-		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: version}
+		r := &overlay.Record{Collection: c, Key: string(key), Stored: true, StoredValue: value, Version: int64(version)}
 		value = nil // the next row's value must not overwrite this one
 		split(r, entries)
 		t.Preload(r)

@@ -10,6 +10,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
 )
@@ -115,12 +116,12 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if t.Err != nil {
 		return nil, t.Err
 	}
-	by := &goredis.ZRangeBy{Min: "[" + escape(r.From), Max: "+"}
+	by := &goredis.ZRangeBy{Min: "[" + member.Escape(r.From), Max: "+"}
 	if r.After != nil {
-		by.Min = "(" + member(r.After.SortKey, r.After.Key)
+		by.Min = "(" + member.Join(r.After.SortKey, r.After.Key)
 	}
 	if r.To != "" {
-		by.Max = "(" + escape(r.To)
+		by.Max = "(" + member.Escape(r.To)
 	}
 	if r.Claim && !t.ReadOnly {
 		return t.claim(c, index, by, r.Limit)
@@ -139,7 +140,7 @@ func (t *tx) rangeOf(c store.Collection, index string, by *goredis.ZRangeBy, lim
 			return nil, t.Fail(unavailable(err))
 		}
 		for _, m := range members {
-			if h, err := splitMember(m); err == nil {
+			if h, err := member.Split(m); err == nil {
 				hits = append(hits, h)
 			}
 		}
@@ -270,7 +271,7 @@ func (t *tx) commit() error {
 func (t *tx) queue(p goredis.Pipeliner, r *overlay.Record) {
 	rk := t.s.recordKey(r.Collection, r.Key)
 	for _, e := range r.Removed() {
-		p.ZRem(t.ctx, t.s.indexKey(r.Collection, e.Index), member(e.SortKey, r.Key))
+		p.ZRem(t.ctx, t.s.indexKey(r.Collection, e.Index), member.Join(e.SortKey, r.Key))
 	}
 	if !r.Present {
 		p.Del(t.ctx, rk)
@@ -279,7 +280,7 @@ func (t *tx) queue(p goredis.Pipeliner, r *overlay.Record) {
 	}
 	p.Set(t.ctx, rk, append(reccodec.Append(nil, r.Entries), r.Value...), 0)
 	for _, e := range r.Added() {
-		p.ZAdd(t.ctx, t.s.indexKey(r.Collection, e.Index), goredis.Z{Member: member(e.SortKey, r.Key)})
+		p.ZAdd(t.ctx, t.s.indexKey(r.Collection, e.Index), goredis.Z{Member: member.Join(e.SortKey, r.Key)})
 	}
 	if !r.Stored {
 		p.HIncrBy(t.ctx, t.s.ns+"n", string(r.Collection), 1)

@@ -19,7 +19,7 @@ type Record struct {
 	// Unreadable is the reason that the engine cannot read its record, empty when it can.
 	Unreadable string
 	// Version identifies the version that the engine read.
-	Version uint32
+	Version int64
 
 	// Assumed is true when the record was not loaded, and is written as if the engine did not have it. See Tx.Assume.
 	Assumed bool

@@ -1,0 +1,386 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const (
+	// tickEvery is how often the keeper writes the time. Others add what they measure since they have heard of it.
+	tickEvery = 250 * time.Millisecond
+	// silence is how long a manager hears nothing before it becomes the keeper.
+	silence = 4 * tickEvery
+	// slew is by how much the keeper's seconds may be longer or shorter than measured ones to follow its wall clock.
+	slew = 500e-6
+	// stepAhead is by how much a manager's own time must be ahead of the keeper's to make it the keeper.
+	stepAhead = 100 * time.Millisecond
+	// maxBack is by how much a tick may set another manager's time back.
+	maxBack = time.Millisecond
+	// maxAhead bounds how far ahead a record's time is believed.
+	maxAhead = 5 * time.Second
+	// glassSeconds is how long the hourglass runs, and turnEvery how often the keeper turns it.
+	glassSeconds = 365 * 24 * 3600
+	turnEvery    = 5 * time.Second
+)
+
+// tick is the clock's record in etcd.
+type tick struct {
+	// Now is the time in Unix microseconds.
+	Now int64 `json:"now"`
+	// Keeper wrote it; empty after it stopped.
+	Keeper string `json:"keeper,omitempty"`
+	// Glass is a lease that the keeper turned at the time Turned, or a little later.
+	Glass  clientv3.LeaseID `json:"glass,omitempty"`
+	Turned int64            `json:"turned,omitempty"`
+}
+
+// clock is the store's time; see the package documentation.
+type clock struct {
+	s       *Store
+	wall    func() time.Time
+	compact time.Duration
+	me      string
+
+	mu    sync.Mutex
+	base  time.Time     // the time at the moment at
+	at    time.Duration // by elapsed
+	last  time.Time     // what Now returned last
+	tick  tick          // the last known, and its revision
+	rev   int64
+	heart chan struct{} // has a value after a tick of another manager
+	ahead bool          // this manager's time is ahead of the keeper's
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+func newClock(s *Store, wall func() time.Time, compact time.Duration) *clock {
+	me := make([]byte, 8)
+	_, _ = rand.Read(me)
+	return &clock{s: s, wall: wall, compact: compact, me: hex.EncodeToString(me), heart: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// elapsed is a clock that nobody sets, and that goes on while the machine is suspended.
+func elapsed() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(fmt.Sprintf("CLOCK_BOOTTIME: %v", err)) // every supported kernel has it
+	}
+	return time.Duration(ts.Nano())
+}
+
+// estimate is a lower bound of the keeper's time. The caller holds mu.
+func (c *clock) estimate() time.Time { return c.base.Add(elapsed() - c.at) }
+
+// Now never goes back.
+func (c *clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.estimate().Truncate(time.Microsecond); now.After(c.last) {
+		c.last = now
+	}
+	return c.last
+}
+
+// behind reports whether Now was before a time that a record has, and makes sure that it is not any more.
+func (c *clock) behind(t time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !t.After(c.last) || t.After(c.estimate().Add(maxAhead)) {
+		return false
+	}
+	c.last = t
+	return true
+}
+
+// set begins to count from now.
+func (c *clock) set(now time.Time) { c.base, c.at = now, elapsed() }
+
+// heard takes a tick from the watch.
+func (c *clock) heard(kv *mvccpb.KeyValue) {
+	var t tick
+	if json.Unmarshal(kv.Value, &t) != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if kv.ModRevision <= c.rev || t.Keeper == c.me {
+		return
+	}
+	c.learn(t, kv.ModRevision)
+	select {
+	case c.heart <- struct{}{}:
+	default:
+	}
+}
+
+// learn takes another manager's tick. The caller holds mu.
+func (c *clock) learn(t tick, rev int64) {
+	c.tick, c.rev, c.ahead = t, rev, false
+	now := time.UnixMicro(t.Now)
+	if c.base.IsZero() {
+		c.set(now)
+		return
+	}
+	// A tick that seems late was on the way, or its keeper's seconds are longer.
+	switch early := c.estimate().Sub(now); {
+	case t.Keeper == c.me:
+	case early > stepAhead:
+		c.ahead = true
+	default:
+		c.set(now.Add(max(0, early-maxBack)))
+	}
+}
+
+// start returns once the time is known: from another manager's tick, or because there is no other.
+func (c *clock) start(ctx, life context.Context) error {
+	if err := c.look(ctx); err != nil {
+		return err
+	}
+	life, c.stop = context.WithCancel(life)
+	c.mu.Lock()
+	kept := c.tick.Keeper != ""
+	c.mu.Unlock()
+	if kept {
+		select {
+		case <-c.heart:
+			go c.run(life)
+			return nil
+		case <-time.After(silence):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := c.wake(ctx); err != nil {
+		return err
+	}
+	go c.run(life)
+	return nil
+}
+
+// look reads the clock's record, and writes the first one.
+func (c *clock) look(ctx context.Context) error {
+	first := tick{Now: c.wall().UnixMicro()}
+	b, _ := json.Marshal(first)
+	key := c.s.clockKey()
+	var resp *clientv3.TxnResponse
+	err := c.s.persist(ctx, func(ctx context.Context) (err error) {
+		resp, err = c.s.c.Txn(ctx).If(same(key, 0)).Then(clientv3.OpPut(key, string(b))).Else(clientv3.OpGet(key)).Commit()
+		return err
+	})
+	if errors.Is(err, store.ErrNoSpace) {
+		return c.lookOnly(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if resp.Succeeded {
+		c.adopt(first, resp.Header.Revision)
+		return nil
+	}
+	return c.parse(resp.Responses[0].GetResponseRange().Kvs[0])
+}
+
+// lookOnly is for an etcd without space.
+func (c *clock) lookOnly(ctx context.Context) error {
+	return c.s.persist(ctx, func(ctx context.Context) error {
+		resp, err := c.s.c.Get(ctx, c.s.clockKey())
+		if err == nil && len(resp.Kvs) == 0 {
+			return store.ErrFull
+		}
+		if err != nil {
+			return err
+		}
+		return c.parse(resp.Kvs[0])
+	})
+}
+
+func (c *clock) parse(kv *mvccpb.KeyValue) error {
+	var t tick
+	if err := json.Unmarshal(kv.Value, &t); err != nil || t.Now <= 0 {
+		return fmt.Errorf("%w: etcd: the clock's record %s cannot be read", store.ErrUnavailable, c.s.clockKey())
+	}
+	c.adopt(t, kv.ModRevision)
+	return nil
+}
+
+func (c *clock) adopt(t tick, rev int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if rev > c.rev || c.base.IsZero() {
+		c.learn(t, rev)
+	}
+}
+
+// wake makes this manager the keeper of a clock that nobody keeps, and adds the time that etcd measured since.
+func (c *clock) wake(ctx context.Context) error {
+	c.mu.Lock()
+	t := c.tick
+	c.mu.Unlock()
+	var passed time.Duration
+	if t.Glass != 0 {
+		err := c.s.persist(ctx, func(ctx context.Context) error {
+			resp, err := c.s.c.TimeToLive(ctx, t.Glass)
+			if err == nil && resp.TTL > 0 {
+				passed = time.Duration(resp.GrantedTTL-resp.TTL-1) * time.Second
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	if now := time.UnixMicro(t.Turned).Add(passed); t.Glass != 0 && now.After(c.estimate()) {
+		c.set(now)
+	}
+	c.mu.Unlock()
+	if err := c.write(ctx, 0); err != nil && !errors.Is(err, errChanged) && !errors.Is(err, store.ErrNoSpace) {
+		return err
+	}
+	return nil
+}
+
+// run keeps the clock, or watches over its keeper, until ctx ends.
+func (c *clock) run(ctx context.Context) {
+	defer close(c.done)
+	timer := time.NewTicker(tickEvery)
+	defer timer.Stop()
+	heard, turned, compacted := elapsed(), time.Duration(0), elapsed()
+	var old int64 // the revision up to which the next compaction goes
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.heart:
+			heard = elapsed()
+			continue
+		case <-timer.C:
+		}
+		c.mu.Lock()
+		mine, ahead, rev := c.tick.Keeper == c.me, c.ahead, c.rev
+		c.mu.Unlock()
+		if !mine && !ahead && elapsed()-heard < silence {
+			continue
+		}
+		if mine && elapsed()-turned > turnEvery {
+			c.turn(ctx)
+			turned = elapsed()
+		}
+		if c.write(ctx, tickEvery) != nil {
+			_ = c.look(ctx) // another manager's, or this one's whose answer was lost
+			heard = elapsed()
+			continue
+		}
+		if c.compact > 0 && elapsed()-compacted > c.compact {
+			c.discard(ctx, old)
+			old, compacted = rev, elapsed()
+		}
+	}
+}
+
+// write writes the time, unless another manager did since. The time follows the wall clock a little.
+func (c *clock) write(ctx context.Context, since time.Duration) error {
+	c.mu.Lock()
+	now := c.estimate()
+	limit := time.Duration(slew * float64(since))
+	now = now.Add(max(-limit, min(limit, c.wall().Sub(now))))
+	c.set(now)
+	next, rev := c.tick, c.rev
+	c.mu.Unlock()
+	next.Now, next.Keeper = now.UnixMicro(), c.me
+	return c.put(ctx, next, rev)
+}
+
+func (c *clock) put(ctx context.Context, next tick, rev int64) error {
+	b, _ := json.Marshal(next)
+	var resp *clientv3.TxnResponse
+	err := c.s.once(ctx, func(ctx context.Context) (err error) {
+		resp, err = c.s.c.Txn(ctx).If(same(c.s.clockKey(), rev)).Then(clientv3.OpPut(c.s.clockKey(), string(b))).Commit()
+		return err
+	})
+	switch {
+	case err != nil:
+		return c.s.final(ctx, err)
+	case !resp.Succeeded:
+		return errChanged
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if resp.Header.Revision > c.rev {
+		c.tick, c.rev, c.ahead = next, resp.Header.Revision, false
+	}
+	return nil
+}
+
+// turn turns the hourglass: a lease that etcd counts down also while no manager runs. A change of etcd's leader makes it
+// full again, so it shows at most the time that passed.
+func (c *clock) turn(ctx context.Context) {
+	now := c.Now()
+	c.mu.Lock()
+	glass := c.tick.Glass
+	c.mu.Unlock()
+	err := c.s.once(ctx, func(ctx context.Context) error {
+		if glass != 0 {
+			_, err := c.s.c.KeepAliveOnce(ctx, glass)
+			return err
+		}
+		resp, err := c.s.c.Grant(ctx, glassSeconds)
+		if err == nil {
+			glass = resp.ID
+		}
+		return err
+	})
+	if err != nil {
+		if !passing(err) {
+			glass = 0 // it ran out
+		} else {
+			return
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.tick.Glass, c.tick.Turned = glass, now.UnixMicro()
+}
+
+// discard lets etcd forget what records were long ago.
+func (c *clock) discard(ctx context.Context, rev int64) {
+	if rev == 0 {
+		return
+	}
+	err := c.s.once(ctx, func(ctx context.Context) error {
+		_, err := c.s.c.Compact(ctx, rev)
+		return err
+	})
+	if err != nil && ctx.Err() == nil && !errors.Is(unavailable(err), errChanged) { // else somebody else did
+		c.s.log.Warn("etcd does not compact its history; its space may run out", "error", err.Error())
+	}
+}
+
+// close lets another manager keep the clock at once.
+func (c *clock) close() {
+	c.stop()
+	<-c.done
+	c.mu.Lock()
+	mine, next, rev := c.tick.Keeper == c.me, c.tick, c.rev
+	next.Now, next.Keeper = c.estimate().UnixMicro(), ""
+	c.mu.Unlock()
+	if !mine {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = c.put(ctx, next, rev)
+}

@@ -1,0 +1,64 @@
+// Package etcd is the store engine on an etcd cluster that several managers may share. A cluster of three members
+// survives the loss of any one of them, and loses nothing that was acknowledged.
+//
+// # Layout
+//
+// All keys start with a prefix. A record is one key (/r/<collection>/<key>) with its index entries, its value and the
+// time at which it was written. An index entry is a key without a value (/x/<collection>/<index>/<member>); the order
+// of the members is that of (sort key, record key). Values that do not fit into a request are in parts (/v/...).
+//
+// # Transactions
+//
+// The first read of a transaction is linearizable and fixes a revision. All further reads and scans see the state of
+// that revision, so a transaction that writes nothing needs no check. A commit is one transaction of etcd: it compares
+// the revision of every record that was read or is written, and then changes all of them. If a comparison fails, the
+// function runs again. The revision of an absent record is 0, and it has to be 0 at the commit.
+//
+// etcd allows 128 operations in a transaction, and as many in one inside it, less those around it. Larger write sets
+// become transactions inside one: if a comparison in any of them fails, it asks for a revision that does not exist, and
+// etcd refuses the whole before it changes anything. Nothing is ever split over two transactions. What is too large for
+// that is refused with a *store.LimitError.
+//
+// A request may have 1.5 MiB. If a write set is larger, the largest values are first written in parts, with a lease, and
+// the commit takes the lease off. Until then no record refers to them, and the lease removes them if the commit never
+// happens.
+//
+// # Answers that are lost
+//
+// Each commit also replaces a note (/e/<manager>/<number>), on the condition that the note is as the last commit of
+// that note left it. The note has the number of the commit, and the topics to notify: a watch of the notes wakes the
+// waiters of all managers. If the answer to a commit is lost, because a member was killed or the leader moved, the
+// manager replaces the note itself. Either that fails, and the note has the number of the commit: it happened. Or it
+// succeeds, and the commit can never happen any more, because its condition no longer holds: the function runs again.
+// A transaction that only deletes has no note, so that it is possible without space. Its lost answer is ErrUnavailable.
+//
+// # Time
+//
+// etcd has no clock that a client can read, and the clocks of two managers may differ by hours. So the managers keep a
+// clock of their own, as a record in etcd (/e/clock). One of them, the keeper, writes the time four times a second, by
+// what a monotonic clock measures on its machine. All others hear it and add what they measure since. No clock that
+// somebody sets takes part in that:
+//
+//   - A keeper is whichever manager replaced the record last, on the condition that nobody else has. A manager that
+//     hears nothing for a second does, and continues with its own count. So the time never goes back and never stands
+//     still while a manager runs.
+//   - What a manager counts is never ahead of the keeper's time, since it begins when a message arrives. A manager that
+//     finds the keeper behind itself (the keeper was cut off, or all were) becomes the keeper.
+//   - Each record has the time at which it was written. A manager that reads one which is ahead of its own time sets
+//     its own forward. So no transaction sees a record from its future.
+//   - While no manager runs, etcd itself counts. The keeper has a lease of a year, which it renews every five seconds.
+//     The next manager reads how much of it is left. A new leader begins to count anew, so this may be too little but
+//     never too much.
+//   - The clock begins with the wall clock of the first manager. The keeper lets its seconds be at most 0.05 % longer or
+//     shorter to follow its own wall clock, as adjtime does, so that times that people set (run_at) stay right. A
+//     manager whose clock is wrong by hours makes a TTL of a day 43 seconds shorter or longer, not hours.
+//
+// The error is the delay of a message: a manager that hears the time a millisecond late may set a deadline a millisecond
+// early. On a machine without CPU time to spare that is more, until the next tick.
+//
+// # Availability
+//
+// Requests go to any member that has a leader. A call that gets no answer tries other members for up to 4.5 seconds and
+// then fails with ErrUnavailable. Without space (the alarm NOSPACE) writes fail with ErrFull, and transactions that only
+// delete succeed. The keeper compacts the history, by default what is older than five to ten minutes.
+package etcd

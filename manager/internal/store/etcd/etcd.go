@@ -1,0 +1,356 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/etcd/dsn"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/calls"
+)
+
+const (
+	formatVersion = "1"
+	// maxRuns bounds how often an Update or View runs its function before ErrConflict.
+	maxRuns = 200
+	// patience bounds how long a call waits for a cluster that does not answer. A new leader takes a second or two.
+	patience = 4500 * time.Millisecond
+	// answerWithin bounds one request. The next one goes to another member.
+	answerWithin = 1500 * time.Millisecond
+	// lenFresh times the duration of a count is how long its result is reused, at most lenMost.
+	lenFresh = 50
+	lenMost  = 3 * time.Second
+)
+
+// Options configure Open.
+type Options struct {
+	// DSN: see package dsn.
+	DSN string
+	// Logger receives warnings; slog.Default() when nil.
+	Logger *slog.Logger
+	// Wall is this machine's wall clock; time.Now when nil. The store's time begins with it and follows it slowly (see
+	// the package documentation).
+	Wall func() time.Time
+}
+
+// Store implements store.Store.
+type Store struct {
+	c      *clientv3.Client
+	prefix string
+	log    *slog.Logger
+	clock  *clock
+	events *events
+	notes  notes
+	lens   lengths
+
+	mu       sync.Mutex
+	claiming map[string]struct{} // record keys that running transactions claim
+
+	calls  calls.Calls
+	cancel context.CancelFunc // ends the goroutines
+	never  chan struct{}
+}
+
+// Open connects, checks the format of the stored data, takes part in keeping the clock, and watches for wake-ups.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	cfg, err := dsn.Parse(o.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("etcd store: DSN: %w", err)
+	}
+	tlsConfig, err := cfg.TLS()
+	if err != nil {
+		return nil, fmt.Errorf("etcd store: DSN: %w", err)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c, err := clientv3.New(clientv3.Config{
+		Endpoints: cfg.Endpoints, TLS: tlsConfig, Username: cfg.User, Password: cfg.Password, Context: life,
+		DialTimeout: patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		MaxUnaryRetries: 2, MaxCallSendMsgSize: 2 << 20, Logger: zap.NewNop(),
+	})
+	if err != nil {
+		cancel()
+		return nil, unavailable(err)
+	}
+	s := &Store{c: c, prefix: cfg.Prefix, log: o.Logger, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
+	s.notes.s = s
+	if err := s.start(ctx, life, cfg, o); err != nil {
+		cancel()
+		_ = c.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) error {
+	if err := s.checkFormat(ctx); err != nil {
+		return err
+	}
+	if err := s.notes.begin(ctx); err != nil {
+		return err
+	}
+	s.clock = newClock(s, o.Wall, cfg.Compact)
+	s.events = startEvents(life, s)
+	if err := s.clock.start(ctx, life); err != nil {
+		s.cancel()
+		s.events.wait()
+		return err
+	}
+	return nil
+}
+
+// checkFormat writes the version of the format into an empty prefix, else compares it.
+func (s *Store) checkFormat(ctx context.Context) error {
+	key := s.prefix + "/format"
+	return s.persist(ctx, func(ctx context.Context) error {
+		resp, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
+			Then(clientv3.OpPut(key, formatVersion)).Else(clientv3.OpGet(key)).Commit()
+		if errors.Is(err, rpctypes.ErrNoSpace) { // a manager must be able to start, to remove what has expired
+			got, gerr := s.c.Get(ctx, key)
+			if gerr != nil || len(got.Kvs) == 0 {
+				return err
+			}
+			return s.sameFormat(string(got.Kvs[0].Value))
+		}
+		if err != nil || resp.Succeeded {
+			return err
+		}
+		return s.sameFormat(string(resp.Responses[0].GetResponseRange().Kvs[0].Value))
+	})
+}
+
+// errFormat is final: asking again changes nothing.
+var errFormat = errors.New("etcd store: another format")
+
+func (s *Store) sameFormat(v string) error {
+	if v == formatVersion {
+		return nil
+	}
+	return fmt.Errorf("%w: prefix %s holds format %q, this version reads %s", errFormat, s.prefix, v, formatVersion)
+}
+
+// passing reports whether another attempt may succeed, because a member or the leader is away.
+func passing(err error) bool {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, errFormat) {
+		return false
+	}
+	for _, final := range []error{rpctypes.ErrNoSpace, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps, rpctypes.ErrCompacted, rpctypes.ErrFutureRev,
+		rpctypes.ErrLeaseNotFound, rpctypes.ErrKeyNotFound, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrDuplicateKey} {
+		if errors.Is(err, final) {
+			return false
+		}
+	}
+	return true
+}
+
+// persist repeats a request that changes nothing, or nothing more when it is repeated, until it is answered. It gives up
+// after patience. Its error is one of the store's.
+func (s *Store) persist(ctx context.Context, request func(context.Context) error) error {
+	began := time.Now()
+	for run := 0; ; run++ {
+		err := s.once(ctx, request)
+		if !passing(err) || ctx.Err() != nil || time.Since(began) > patience {
+			return s.final(ctx, err)
+		}
+		if err := pause(ctx, 6+run); err != nil {
+			return err
+		}
+	}
+}
+
+// once bounds a request.
+func (s *Store) once(ctx context.Context, request func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	return request(clientv3.WithRequireLeader(ctx))
+}
+
+// final converts an error of a request. The end of the caller's context is the caller's, all else etcd's.
+func (s *Store) final(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return unavailable(err)
+}
+
+// unavailable converts an error of the client library to one of the store.
+func unavailable(err error) error {
+	switch {
+	case err == nil, errors.Is(err, errFormat), errors.Is(err, errChanged):
+		return err
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%w: etcd: its quota is used up (alarm NOSPACE)", store.ErrFull)
+	case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev), errors.Is(err, rpctypes.ErrKeyNotFound):
+		return errChanged
+	case errors.Is(err, rpctypes.ErrRequestTooLarge), errors.Is(err, rpctypes.ErrTooManyOps):
+		return fmt.Errorf("%w: etcd: %w; it must allow 128 operations and 1572864 bytes", store.ErrTooLarge, err)
+	}
+	return fmt.Errorf("%w: etcd: %w", store.ErrUnavailable, err)
+}
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.transact(ctx, fn, false)
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	return s.transact(ctx, fn, true)
+}
+
+func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly bool) error {
+	if err := s.calls.Enter(); err != nil {
+		return err
+	}
+	defer s.calls.Leave()
+	for run := range maxRuns {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		err := s.runOnce(ctx, fn, run, readOnly)
+		if !errors.Is(err, errChanged) {
+			return err
+		}
+		if err := pause(ctx, run); err != nil {
+			return err
+		}
+	}
+	return store.ErrConflict
+}
+
+func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, readOnly bool) error {
+	t := s.newTx(ctx, run, readOnly)
+	defer t.end()
+	err := fn(t)
+	if t.Err != nil && (err == nil || errors.Is(t.Err, errChanged)) {
+		return t.Err // the function ignored an engine error, or has to run again
+	}
+	if err != nil || readOnly {
+		return err
+	}
+	return t.commit()
+}
+
+// pause waits for a random time that grows with the number of failed runs.
+func pause(ctx context.Context, run int) error {
+	timer := time.NewTimer(rand.N(time.Millisecond << min(run, 6)))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// lengths caches counts, because etcd counts by walking.
+type lengths struct {
+	mu sync.Mutex
+	m  map[string]length
+}
+
+type length struct {
+	n     int
+	until time.Time
+}
+
+// Len implements store.Store. The answer may be up to lenFresh counts old and never more than three seconds, so small
+// collections are counted almost exactly.
+func (s *Store) Len(ctx context.Context, c store.Collection, index string) (int, error) {
+	if err := s.calls.Enter(); err != nil {
+		return 0, err
+	}
+	defer s.calls.Leave()
+	if err := store.CheckName(string(c)); err != nil {
+		return 0, err
+	}
+	prefix := s.recordKey(c, "")
+	if index != "" {
+		if err := store.CheckName(index); err != nil {
+			return 0, err
+		}
+		prefix = s.indexKey(c, index)
+	}
+	// The lock is held while counting, so that concurrent callers share one count.
+	s.lens.mu.Lock()
+	defer s.lens.mu.Unlock()
+	if l, ok := s.lens.m[prefix]; ok && time.Now().Before(l.until) {
+		return l.n, nil
+	}
+	asked := time.Now()
+	var n int
+	err := s.persist(ctx, func(ctx context.Context) error {
+		resp, err := s.c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err == nil {
+			n = int(resp.Count)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	if s.lens.m == nil {
+		s.lens.m = make(map[string]length)
+	}
+	s.lens.m[prefix] = length{n: n, until: asked.Add(min(lenFresh*time.Since(asked), lenMost))}
+	return n, nil
+}
+
+// Watch implements store.Store.
+func (s *Store) Watch(topic string) store.Watcher { return s.events.hub.Watch(topic) }
+
+// Capabilities implements store.Store.
+func (s *Store) Capabilities() store.Capabilities {
+	return store.Capabilities{Name: "etcd", Durable: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond}
+}
+
+// Failed implements store.Store. It is never closed: while the cluster cannot be reached, calls fail with
+// ErrUnavailable.
+func (s *Store) Failed() <-chan struct{} { return s.never }
+
+// Err implements store.Store.
+func (s *Store) Err() error { return nil }
+
+// Close implements store.Store.
+func (s *Store) Close() error {
+	if !s.calls.Close() {
+		return nil
+	}
+	s.clock.close()
+	s.notes.close()
+	s.cancel()
+	s.events.wait()
+	return s.c.Close()
+}
+
+// Keys of the engine, below its prefix.
+
+func (s *Store) recordKey(c store.Collection, key string) string {
+	return s.prefix + "/r/" + string(c) + "/" + key
+}
+
+func (s *Store) indexKey(c store.Collection, index string) string {
+	return s.prefix + "/x/" + string(c) + "/" + index + "/"
+}
+
+// eventsKey begins what managers tell each other: the clock, and the notes of commits.
+func (s *Store) eventsKey() string { return s.prefix + "/e/" }
+
+func (s *Store) clockKey() string { return s.eventsKey() + "clock" }
+
+// partsKey begins the parts of large values.
+func (s *Store) partsKey() string { return s.prefix + "/v/" }

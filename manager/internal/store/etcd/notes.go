@@ -1,0 +1,222 @@
+package etcd
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// leaseSeconds is how long etcd keeps the notes of a manager that is gone, and the parts of values whose transactions
+// never ended.
+const leaseSeconds = 600
+
+// notes are the keys to which this manager's commits write. Each commit takes one key, compares its revision, and
+// replaces its value with the commit's number and the topics to notify. So the watch of this key's prefix wakes the
+// other managers, and a commit whose answer is lost can be settled: either its number is there, or a fence takes the
+// place of it, and then the commit can never happen any more.
+type notes struct {
+	s *Store
+
+	mu      sync.Mutex
+	session *session
+	free    []*note
+	commits uint64
+}
+
+// session is the lease of a manager, and a name that no other manager has.
+type session struct {
+	name  string
+	lease clientv3.LeaseID
+	dead  chan struct{} // closed when the lease cannot be renewed any more
+	notes int           // how many there are
+}
+
+// note is a key that only one commit uses at a time.
+type note struct {
+	key     string
+	rev     int64 // of its last change, 0 before the first
+	session *session
+}
+
+// begin makes the first session. An etcd without space grants no lease; then only what has expired can be removed.
+func (n *notes) begin(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, err := n.current(ctx)
+	if errors.Is(err, store.ErrNoSpace) {
+		n.s.log.Error("etcd has no space: only deletions are possible", "prefix", n.s.prefix)
+		return nil
+	}
+	return err
+}
+
+// current returns the session, a new one when there is none that lives.
+func (n *notes) current(ctx context.Context) (*session, error) {
+	if n.session != nil {
+		select {
+		case <-n.session.dead:
+		default:
+			return n.session, nil
+		}
+	}
+	name := make([]byte, 8)
+	if _, err := rand.Read(name); err != nil {
+		return nil, err
+	}
+	ses := &session{name: hex.EncodeToString(name), dead: make(chan struct{})}
+	err := n.s.persist(ctx, func(ctx context.Context) error {
+		resp, err := n.s.c.Grant(ctx, leaseSeconds)
+		if err == nil {
+			ses.lease = resp.ID
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	alive, err := n.s.c.KeepAlive(n.s.c.Ctx(), ses.lease)
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	go func() { // ends with the lease or the client
+		for range alive {
+		}
+		close(ses.dead)
+	}()
+	n.session, n.free = ses, nil
+	return ses, nil
+}
+
+// take returns a note and the number of a commit.
+func (n *notes) take(ctx context.Context) (*note, uint64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.commits++
+	ses, err := n.current(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	if last := len(n.free) - 1; last >= 0 {
+		note := n.free[last]
+		n.free = n.free[:last]
+		return note, n.commits, nil
+	}
+	ses.notes++
+	return &note{key: n.s.eventsKey() + ses.name + "/" + strconv.Itoa(ses.notes), session: ses}, n.commits, nil
+}
+
+// give returns a note whose state is known.
+func (n *notes) give(note *note) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if note.session == n.session {
+		n.free = append(n.free, note)
+	}
+}
+
+// lost ends a session whose lease etcd does not know any more.
+func (n *notes) lost(ses *session) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.session == ses {
+		n.session, n.free = nil, nil
+	}
+}
+
+// number of a commit, for names that no other has.
+func (n *notes) number() uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.commits++
+	return n.commits
+}
+
+// close lets etcd forget the notes.
+func (n *notes) close() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.session == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = n.s.c.Revoke(ctx, n.session.lease) // else it runs out
+}
+
+// settle finds out whether the commit with a number happened whose answer is lost. If it did not, it never will.
+func (n *notes) settle(ctx context.Context, note *note, number uint64) (happened bool, err error) {
+	fence := n.number()
+	var resp *clientv3.TxnResponse
+	err = n.s.persist(ctx, func(ctx context.Context) (err error) {
+		resp, err = n.s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(note.key), "=", note.rev)).
+			Then(clientv3.OpPut(note.key, string(appendNote(fence, nil)), clientv3.WithLease(note.session.lease))).
+			Else(clientv3.OpGet(note.key)).Commit()
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			n.lost(note.session)
+		}
+		return false, fmt.Errorf("%w: %v", store.ErrUnavailable, err) // also without space
+	}
+	if resp.Succeeded {
+		note.rev = resp.Header.Revision
+		return false, nil
+	}
+	kvs := resp.Responses[0].GetResponseRange().Kvs
+	if len(kvs) == 0 { // the lease ran out
+		n.lost(note.session)
+		return false, errUnsettled
+	}
+	note.rev = kvs[0].ModRevision
+	switch found, _, ok := splitNote(kvs[0].Value); {
+	case ok && found == number:
+		return true, nil
+	case ok && found == fence: // an earlier attempt of this fence, whose answer was lost
+		return false, nil
+	}
+	return false, errUnsettled
+}
+
+var errUnsettled = fmt.Errorf("%w: the note of a commit is gone", store.ErrUnavailable)
+
+// A note is version(1) uvarint(number) (uvarint(length) topic)*.
+const noteVersion = 1
+
+func appendNote(number uint64, topics []string) []byte {
+	b := binary.AppendUvarint([]byte{noteVersion}, number)
+	for _, t := range topics {
+		b = append(binary.AppendUvarint(b, uint64(len(t))), t...)
+	}
+	return b
+}
+
+func splitNote(b []byte) (number uint64, topics []string, ok bool) {
+	if len(b) == 0 || b[0] != noteVersion {
+		return 0, nil, false
+	}
+	number, w := binary.Uvarint(b[1:])
+	if w <= 0 {
+		return 0, nil, false
+	}
+	for b = b[1+w:]; len(b) > 0; {
+		n, w := binary.Uvarint(b)
+		if w <= 0 || n > uint64(len(b)-w) {
+			return 0, nil, false
+		}
+		topics = append(topics, string(b[w:w+int(n)]))
+		b = b[w+int(n):]
+	}
+	return number, topics, true
+}

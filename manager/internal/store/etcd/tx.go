@@ -1,0 +1,278 @@
+package etcd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/reccodec"
+)
+
+// errChanged makes the function run again.
+var errChanged = errors.New("etcd store: what the transaction read has changed")
+
+// maxReads bounds the records of one request.
+const maxReads = 100
+
+type tx struct {
+	overlay.Tx
+	s   *Store
+	ctx context.Context
+	run int
+
+	rev     int64     // all reads see the state of this revision; 0 before the first
+	now     time.Time // what Now returned first
+	claimed []string
+	parts   map[store.ID]string // where the parts of stored large values are
+	staged  []string            // where this transaction wrote parts
+}
+
+func (s *Store) newTx(ctx context.Context, run int, readOnly bool) *tx {
+	t := &tx{s: s, ctx: ctx, run: run}
+	t.ReadOnly, t.Load, t.LoadMany, t.Assume = readOnly, t.load, t.loadMany, true
+	return t
+}
+
+// Now implements store.Tx. It is never behind the Now of a transaction that wrote a record that this one reads.
+func (t *tx) Now() time.Time {
+	if t.now.IsZero() {
+		t.now = t.s.clock.Now()
+	}
+	return t.now
+}
+
+// read sends a request at the transaction's revision, or fixes the revision.
+func (t *tx) read(ops ...clientv3.Op) ([]*etcdserverpb.ResponseOp, error) {
+	if t.Err != nil {
+		return nil, t.Err
+	}
+	var resp *clientv3.TxnResponse
+	err := t.s.persist(t.ctx, func(ctx context.Context) (err error) {
+		resp, err = t.s.c.Txn(ctx).Then(ops...).Commit()
+		return err
+	})
+	if err != nil {
+		return nil, t.Fail(err)
+	}
+	if t.rev == 0 {
+		t.rev = resp.Header.Revision
+	}
+	return resp.Responses, nil
+}
+
+func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
+
+// Prefetch implements store.Prefetcher.
+func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
+
+func (t *tx) loadMany(records []*overlay.Record) error {
+	for len(records) > 0 {
+		n := min(len(records), maxReads)
+		ops := make([]clientv3.Op, n)
+		for i, r := range records[:n] {
+			ops[i] = clientv3.OpGet(t.s.recordKey(r.Collection, r.Key), clientv3.WithRev(t.rev))
+		}
+		resp, err := t.read(ops...)
+		if err != nil {
+			return err
+		}
+		for i, r := range records[:n] {
+			if kvs := resp[i].GetResponseRange().Kvs; len(kvs) > 0 {
+				if err := t.fill(r, kvs[0]); err != nil {
+					return err
+				}
+			}
+		}
+		records = records[n:]
+	}
+	return nil
+}
+
+// A record's value in etcd:
+//
+//	version(1) varint(time) entries 0 value
+//	version(1) varint(time) entries 1 uvarint(length) suffix of the key of the parts
+//
+// time is the Now of the transaction that wrote it, in Unix microseconds; entries are encoded by package reccodec.
+const (
+	recordVersion = 1
+	valueInside   = 0
+	valueInParts  = 1
+)
+
+func encode(now time.Time, r *overlay.Record, parts string) []byte {
+	b := make([]byte, 0, len(r.Value)+64)
+	b = binary.AppendVarint(append(b, recordVersion), now.UnixMicro())
+	b = reccodec.Append(b, r.Entries)
+	if parts == "" {
+		return append(append(b, valueInside), r.Value...)
+	}
+	return append(binary.AppendUvarint(append(b, valueInParts), uint64(len(r.Value))), parts...)
+}
+
+// fill stores what etcd has in r.
+func (t *tx) fill(r *overlay.Record, kv *mvccpb.KeyValue) error {
+	r.Stored, r.Version = true, kv.ModRevision
+	b := kv.Value
+	if len(b) < 2 || b[0] != recordVersion {
+		r.Unreadable = "its format is unknown"
+		return nil
+	}
+	at, n := binary.Varint(b[1:])
+	entries, rest, err := reccodec.Split(b[1+max(n, 0):])
+	if n <= 0 || err != nil || len(rest) == 0 || rest[0] > valueInParts {
+		r.Unreadable = "it is malformed"
+		return nil
+	}
+	if written := time.UnixMicro(at); t.s.clock.behind(written) && !t.now.IsZero() && t.now.Before(written) {
+		return errChanged // Now was too early for this record
+	}
+	r.StoredEntries, r.StoredValue = entries, rest[1:]
+	if rest[0] == valueInParts {
+		return t.fillParts(r, rest[1:])
+	}
+	return nil
+}
+
+func (t *tx) fillParts(r *overlay.Record, b []byte) error {
+	length, n := binary.Uvarint(b)
+	if n <= 0 || length > store.MaxValueBytes || n == len(b) {
+		r.Unreadable = "the place of its value is malformed"
+		return nil
+	}
+	parts := string(b[n:])
+	if t.parts == nil {
+		t.parts = make(map[store.ID]string)
+	}
+	t.parts[store.ID{Collection: r.Collection, Key: r.Key}] = parts
+	resp, err := t.read(clientv3.OpGet(t.s.partsKey()+parts, clientv3.WithPrefix(), clientv3.WithRev(t.rev)))
+	if err != nil {
+		return err
+	}
+	value := make([]byte, 0, length)
+	for _, kv := range resp[0].GetResponseRange().Kvs { // in the order of their keys
+		value = append(value, kv.Value...)
+	}
+	if uint64(len(value)) != length {
+		r.Unreadable = fmt.Sprintf("%d bytes of its value are there, of %d", len(value), length)
+	}
+	r.StoredValue = value
+	return nil
+}
+
+// Scan implements store.Tx. Its hits and the records are of one state.
+func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if err := store.CheckScan(c, index, r); err != nil {
+		return nil, err
+	}
+	prefix := t.s.indexKey(c, index)
+	from, to := prefix+member.Escape(r.From), clientv3.GetPrefixRangeEnd(prefix)
+	if r.After != nil {
+		from = prefix + member.Join(r.After.SortKey, r.After.Key) + "\x00"
+	}
+	if r.To != "" {
+		to = prefix + member.Escape(r.To)
+	}
+	if r.Claim && !t.ReadOnly {
+		return t.claim(c, prefix, from, to, r.Limit)
+	}
+	return t.scan(prefix, from, to, r.Limit)
+}
+
+// scan skips keys that the engine did not write, and reads more in their place. So fewer hits than the limit mean the
+// end of the range.
+func (t *tx) scan(prefix, from, to string, limit int) ([]store.Hit, error) {
+	var hits []store.Hit
+	for from < to {
+		want := limit - len(hits)
+		resp, err := t.read(clientv3.OpGet(from, clientv3.WithRange(to), clientv3.WithLimit(int64(want)), clientv3.WithKeysOnly(), clientv3.WithRev(t.rev)))
+		if err != nil {
+			return nil, err
+		}
+		kvs := resp[0].GetResponseRange().Kvs
+		for _, kv := range kvs {
+			if h, err := member.Split(strings.TrimPrefix(string(kv.Key), prefix)); err == nil {
+				hits = append(hits, h)
+			}
+		}
+		if len(kvs) < want || len(hits) == limit {
+			break
+		}
+		from = string(kvs[len(kvs)-1].Key) + "\x00"
+	}
+	return hits, nil
+}
+
+// claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
+// After conflicts with other processes it starts at a random place of a window that grows with every run.
+func (t *tx) claim(c store.Collection, prefix, from, to string, limit int) ([]store.Hit, error) {
+	t.s.mu.Lock()
+	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
+	t.s.mu.Unlock()
+	hits, err := t.scan(prefix, from, to, min(window, 10000))
+	if err != nil {
+		return nil, err
+	}
+	free := t.reserve(c, hits, limit)
+	var records []*overlay.Record
+	for _, h := range free {
+		if !t.Loaded(c, h.Key) {
+			records = append(records, &overlay.Record{Collection: c, Key: h.Key})
+		}
+	}
+	if err := t.loadMany(records); err != nil {
+		return nil, t.Fail(err)
+	}
+	for _, r := range records {
+		t.Preload(r)
+	}
+	return free, nil
+}
+
+// reserve marks the hits that this transaction claims.
+func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	free := hits[:0]
+	for _, h := range hits {
+		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; !taken {
+			free = append(free, h)
+		}
+	}
+	if len(free) > limit {
+		start := 0
+		if t.run > 0 {
+			start = rand.IntN(len(free) - limit + 1)
+		}
+		free = free[start : start+limit]
+	}
+	for _, h := range free {
+		rk := t.s.recordKey(c, h.Key)
+		t.s.claiming[rk] = struct{}{}
+		t.claimed = append(t.claimed, rk)
+	}
+	return free
+}
+
+// end releases the transaction's claims.
+func (t *tx) end() {
+	if len(t.claimed) == 0 {
+		return
+	}
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	for _, rk := range t.claimed {
+		delete(t.s.claiming, rk)
+	}
+}
