@@ -10,6 +10,7 @@ const (
 	CodeInvalidKey          Code = "invalid-key"           // 400: the idempotency key is not 1 to 255 bytes of visible ASCII
 	CodeKeyRequired         Code = "key-required"          // 400: this route requires a key
 	CodeUnsupportedProtocol Code = "unsupported-protocol"  // 400: a key on a request that cannot be protected: CONNECT, an upgrade, gRPC
+	CodeScopeAmbiguous      Code = "scope-ambiguous"       // 400: the scope does not tell the caller apart from others
 	CodeUnauthorized        Code = "unauthorized"          // 401: wrong or missing credentials
 	CodeForbidden           Code = "forbidden"             // 403: these credentials do not allow this call
 	CodeNotFound            Code = "not-found"             // 404: no such entry, job or path

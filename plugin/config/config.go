@@ -205,6 +205,9 @@ type Route struct {
 	Mode   Mode
 	Key    Key
 	Scope  []ScopePart
+	// Shared: callers that Scope does not tell apart share their keys. Without it, a request whose caller is
+	// known by something that Scope does not name is refused.
+	Shared bool
 	// Fingerprint says what a retry must repeat.
 	Fingerprint Fingerprint
 	// PendingTTL is how long a reservation holds; CommittedTTL and RejectedTTL

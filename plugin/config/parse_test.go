@@ -78,7 +78,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"failure_mode": "open", "commit": "async", "unsupported": "pass", "client_abort": "continue", "upstream": {"cluster": "u", "timeout_ms": 9}, "streamed_types": ["Application/X-NDJSON", "text/*"],
 		"outcomes": {"commit": ["2xx"], "reject": ["3xx", "4xx"], "release": ["5xx"]}, "outcome_header": "X-Outcome",
 		"response": {"keep_headers": ["X-*", "etag"], "drop_headers": [], "body": "none"}, "replay": {"header": "X-Replayed"},
-		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"},
+		"problems": {"type_base": "https://docs.test/", "docs_url": "http://docs.test/keys"}, "shared": true,
 		"forward": {"key_header": "X-Key", "attempt_header": "X-Attempt", "token_header": "X-Token", "scope_header": "X-Scope"},
 		"match": [{"methods": ["PUT"], "path": "/p"}]
 	}`)
@@ -117,7 +117,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		FailureMode:   FailOpen, Unsupported: UnsupportedPass, Commit: CommitAsync,
 		ClientAbort: AbortContinue, Upstream: Upstream{"u", 9 * time.Millisecond}, OutcomeHeader: "x-outcome",
 		Response:     Response{KeepHeaders: []string{"x-*", "etag"}, NoBody: true},
-		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"},
+		ReplayHeader: "x-replayed", Problems: Problems{"https://docs.test/", "http://docs.test/keys"}, Shared: true,
 		Forward: Forward{"x-key", "x-attempt", "x-token", "x-scope"},
 	}); !reflect.DeepEqual(*r, want) {
 		t.Errorf("%+v, want %+v", *r, want)
@@ -172,7 +172,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -233,7 +233,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems",
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,

@@ -74,6 +74,7 @@ func routeFields(r *reader, t *Route) []field {
 			r.object(path, v, []field{{"header", func(path string, v gjson.Result) { t.ReplayHeader = readReplayHeader(r, path, v) }}})
 		}},
 		{"problems", func(path string, v gjson.Result) { readProblems(r, path, v, &t.Problems) }},
+		{"shared", func(path string, v gjson.Result) { t.Shared = r.boolean(path, v) }},
 	}
 }
 

@@ -183,11 +183,12 @@
 //
 //	host.go, plugin.go                     what the gate needs of the proxy; the callbacks of a VM
 //	stream.go, decide.go                   a request's phases, and the decision about it
+//	caller.go                              callers that the scope does not tell apart
 //	requestbody.go, bodywatch.go           bodies of requests
 //	reservation.go, outcome.go             attempts, renewals, the ledger's answers
 //	response.go, responsebody.go, result.go  upstream's answer, and what a replay repeats of it
 //	finish.go                              how reservations end
-//	answer.go, encoding.go, ending.go      the gate's own replies
+//	answer.go, keep.go, encoding.go, ending.go      the gate's own replies
 //	waiters.go, list.go                    duplicates that wait
 //	call.go, reply.go, batch.go, kept.go   calls to the ledger
 //	shard.go, peer.go, trouble.go          what the gate knows of each manager, and logs about it

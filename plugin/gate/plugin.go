@@ -129,6 +129,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	})
 	p.beaten = p.host.Now()
 	p.table.Beat(p.queue, p.beaten)
+	p.logScopes()
 	p.digester = request.NewDigester(cfg.ScopeSecret)
 	p.calls.init(p)
 	p.carrier.p = p

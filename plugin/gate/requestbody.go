@@ -18,13 +18,15 @@ const (
 
 // upload is what the gate knows about a request's body while it reads it.
 type upload struct {
-	body    *request.Body
-	keyed   bool  // the key comes from the body
-	length  int64 // as declared; -1: not declared
-	takes   takes
-	kept    []byte // the pieces that the gate has taken over; all pieces if keeps says so
-	left    int    // bytes of kept that the host holds as well
-	claimed int    // bytes that kept counts in Plugin.uploads
+	body  *request.Body
+	keyed bool // the key comes from the body
+	// ambiguous is the credential that makes a key ambiguous; empty: none does.
+	ambiguous string
+	length    int64 // as declared; -1: not declared
+	takes     takes
+	kept      []byte // the pieces that the gate has taken over; all pieces if keeps says so
+	left      int    // bytes of kept that the host holds as well
+	claimed   int    // bytes that kept counts in Plugin.uploads
 	// carry: the gate wants the whole body for an upstream call of its own. whole: kept has it.
 	carry, whole bool
 }
@@ -256,6 +258,10 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		if key.Value == "" {
 			s.dropBody()
 			return s.keyless()
+		}
+		if u.ambiguous != "" {
+			s.dropBody()
+			return s.refuseAmbiguous(u.ambiguous)
 		}
 		s.identify(key, nil) // the headers gave the scope
 	}

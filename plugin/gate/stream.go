@@ -190,12 +190,18 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		if key.Value == "" {
 			return s.keyless()
 		}
+		if credential := s.ambiguous(headers); credential != "" {
+			return s.refuseAmbiguous(credential)
+		}
 		s.identify(key, headers)
 		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers)
 		return s.decide()
 	}
 	if key.Value == "" && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
 		return s.keyless()
+	}
+	if s.upload.ambiguous = s.ambiguous(headers); s.upload.ambiguous != "" && key.Value != "" {
+		return s.refuseAmbiguous(s.upload.ambiguous)
 	}
 	s.identify(key, headers)
 	s.upload.carry = s.keepsBody(headers)
