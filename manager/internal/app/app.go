@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -29,6 +30,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
+	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
@@ -83,6 +85,10 @@ type app struct {
 	quarantine *quarantine.Quarantine // nil when the ledger and all logs take new keys
 	epochFloor uint64                 // epochs of writers are above it
 	shipper    *ship.Shipper          // nil when nothing is shipped
+
+	ring   *crypt.Keyring // nil without encryption
+	sealed *sealed.Store  // nil without encryption
+	engine store.Store    // without what is around it
 
 	store     store.Store
 	shard     *shard.Keeper
@@ -140,6 +146,9 @@ func (a *app) start(ctx context.Context) error {
 	a.downtimes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "oncegate_downtimes_total", Help: "How often leases were extended, because no manager had served for a while.",
 	})
+	if err := a.openEncryption(ctx); err != nil {
+		return err
+	}
 	leases := downtime.New(a.store, downtime.Options{Leases: []store.Leases{ledger.Leases(), jobs.Leases()}, OnExtended: a.extended})
 	a.store = leases
 	if err := a.openShard(ctx); err != nil {
@@ -194,6 +203,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
 	a.goRun(func() { a.watchQuarantine(background) })
+	a.goRun(func() { a.encrypt(background) })
 
 	a.serving = true
 	a.goRun(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })
@@ -275,6 +285,7 @@ func (a *app) register() error {
 		}),
 		a.jobsCollector(), a.downtimes,
 		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
+		newEncryptionCollector(a.sealed),
 	)
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {

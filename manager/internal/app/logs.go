@@ -22,7 +22,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 	case s.MaxLogs == 0:
 		a.logs = logs.None{Why: "--max-logs is 0"}
 	case s.Store == "wal" && s.DataDir != "":
-		opts := walogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}
+		opts := walogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Ring: a.ring}
 		if a.shipper != nil {
 			opts.Follower = a.shipper
 		}

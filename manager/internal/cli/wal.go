@@ -16,13 +16,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
@@ -36,6 +39,7 @@ type walCommand struct {
 type walOptions struct {
 	dataDir string
 	values  bool
+	ring    *crypt.Keyring // nil without --encryption-key-file
 }
 
 var walCommands = map[string]walCommand{
@@ -60,6 +64,7 @@ func walMain(ctx context.Context, env Environment, args []string) error {
 	flags := flag.NewFlagSet("wal", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&o.dataDir, "data-dir", "", "directory of the log")
+	keyFile := keyFileFlag(flags)
 	if args[0] == "dump" {
 		flags.BoolVar(&o.values, "values", false, "print values as well, in base64")
 	}
@@ -76,6 +81,10 @@ func walMain(ctx context.Context, env Environment, args []string) error {
 	if o.dataDir == "" {
 		return settings.Usagef("--data-dir: is missing; must be the directory of a log")
 	}
+	var err error
+	if o.ring, err = keyFile(); err != nil {
+		return err
+	}
 	return cmd.run(ctx, env, o)
 }
 
@@ -90,13 +99,14 @@ func walHelp(w io.Writer) {
 		fmt.Fprintf(w, "  %-8s %s\n", name, walCommands[name].summary)
 	}
 	fmt.Fprintln(w, "dump takes --values to print values as well, in base64.")
+	fmt.Fprintln(w, "verify and dump take --encryption-key-file FILE, the manager's, to read encrypted values.")
 }
 
 // walVerify says what a manager would do with the directory: start, start and refuse
 // the keys of some records, or not start. The directory is a manager's, with its named logs, that of
 // one named log, or that of all.
 func walVerify(ctx context.Context, env Environment, o walOptions) error {
-	records := newRecordCheck()
+	records := newRecordCheck(o.ring)
 	dirs, err := namedLogs(o.dataDir)
 	if err != nil {
 		return err
@@ -117,13 +127,13 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 		ok = append(ok, fmt.Sprintf("ok: %s%d records in %d segments, %d in the snapshot\n", what, report.Records, report.Segments, report.SnapshotRecords))
 		return nil
 	}
-	err = verify(o.dataDir, "", eitherCheck(o.dataDir, records.entry))
+	err = verify(o.dataDir, "", eitherCheck(o.dataDir, o.ring, records.entry))
 	if err != nil && !(errors.Is(err, wal.ErrNoLog) && len(dirs) > 0) {
 		return err
 	}
 	for _, dir := range dirs {
 		name := filepath.Base(dir)
-		if err := verify(dir, fmt.Sprintf("log %q: ", name), walogs.NewCheck(name)); err != nil && !errors.Is(err, wal.ErrNoLog) {
+		if err := verify(dir, fmt.Sprintf("log %q: ", name), walogs.NewCheck(name, o.ring)); err != nil && !errors.Is(err, wal.ErrNoLog) {
 			return err
 		}
 	}
@@ -143,18 +153,40 @@ func walVerify(ctx context.Context, env Environment, o walOptions) error {
 			o.dataDir, unreadable)}
 	}
 	fmt.Fprint(env.Stdout, strings.Join(ok, ""))
+	if n := len(records.sealed); n > 0 {
+		fmt.Fprintf(env.Stdout, "note: %d records are encrypted and were not looked into; --encryption-key-file reads them\n", n)
+	}
 	return nil
+}
+
+// keyFileFlag adds the flag --encryption-key-file. The function reads the file; its result is nil without the flag.
+func keyFileFlag(flags *flag.FlagSet) func() (*crypt.Keyring, error) {
+	file, given := "", false
+	flags.Func("encryption-key-file", "", func(v string) error {
+		file, given = v, true
+		return nil
+	})
+	return func() (*crypt.Keyring, error) {
+		if !given {
+			return nil, nil
+		}
+		ring, err := crypt.Load(file)
+		if err != nil {
+			return nil, settings.Usagef("--encryption-key-file %q: %v", file, err)
+		}
+		return ring, nil
+	}
 }
 
 // eitherCheck checks the records of a manager's own log by ledger, and those of a named log as such.
 // The first record tells which one the directory has.
-func eitherCheck(dir string, ledger func(wal.Entry) error) func(wal.Entry) error {
+func eitherCheck(dir string, ring *crypt.Keyring, ledger func(wal.Entry) error) func(wal.Entry) error {
 	var check func(wal.Entry) error
 	return func(e wal.Entry) error {
 		if check == nil {
 			check = ledger
 			if abs, err := filepath.Abs(dir); err == nil && walogs.IsRecord(e) {
-				check = walogs.NewCheck(filepath.Base(abs))
+				check = walogs.NewCheck(filepath.Base(abs), ring)
 			}
 		}
 		return check(e)
@@ -186,7 +218,7 @@ const exitUnreadable = 3
 
 func walStats(ctx context.Context, env Environment, o walOptions) error {
 	var me shard.Identity
-	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: eitherCheck(o.dataDir, func(e wal.Entry) error {
+	report, err := wal.Verify(ctx, o.dataDir, wal.InspectOptions{Check: eitherCheck(o.dataDir, o.ring, func(e wal.Entry) error {
 		_, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
 			if string(c.Collection) == string(shard.Collection) && !c.Delete && !e.Replaced {
 				me, _ = shard.Read(string(c.Key), c.Value) // what cannot be read tells nothing
@@ -246,6 +278,10 @@ type dumpedChange struct {
 	Entries    map[string]string `json:"entries,omitempty"`
 	Ledger     *dumpedEntry      `json:"ledger,omitempty"`
 	Value      string            `json:"value,omitempty"`
+	// EncryptionKey is the id of the key that the value is stored under; Unreadable says why it was not decrypted with
+	// the keys that were given.
+	EncryptionKey string `json:"encryption_key,omitempty"`
+	Unreadable    string `json:"unreadable,omitempty"`
 }
 
 // dumpedEntry is a ledger entry without its token.
@@ -267,7 +303,7 @@ func walDump(ctx context.Context, env Environment, o walOptions) error {
 	return wal.Dump(ctx, o.dataDir, wal.InspectOptions{}, func(e wal.Entry) error {
 		line := dumpedRecord{File: e.File, Offset: e.Offset, Sequence: e.Sequence, Batch: e.Batch}
 		at, err := mem.DecodeWriteSet(e.Body, func(c *mem.Change) error {
-			line.Changes = append(line.Changes, dumpChange(c, o.values))
+			line.Changes = append(line.Changes, dumpChange(c, &o))
 			return nil
 		})
 		if err != nil {
@@ -278,7 +314,7 @@ func walDump(ctx context.Context, env Environment, o walOptions) error {
 	})
 }
 
-func dumpChange(c *mem.Change, values bool) dumpedChange {
+func dumpChange(c *mem.Change, o *walOptions) dumpedChange {
 	d := dumpedChange{Op: "delete", Collection: string(c.Collection), Key: string(c.Key)}
 	if c.Delete {
 		return d
@@ -290,16 +326,28 @@ func dumpChange(c *mem.Change, values bool) dumpedChange {
 		}
 		d.Entries[string(e.Index)] = string(e.SortKey)
 	}
+	value := c.Value
+	if crypt.IsSealed(value) {
+		d.EncryptionKey, _ = crypt.KeyOf(value)
+		if o.ring != nil {
+			plain, err := sealed.OpenValue(o.ring, store.Collection(d.Collection), d.Key, value)
+			if err == nil {
+				value = plain
+			} else {
+				d.Unreadable = err.Error()
+			}
+		}
+	}
 	if d.Collection == string(ledger.Collection) {
-		if r, err := ledger.ReadRecord(d.Key, c.Value); err == nil {
+		if r, err := ledger.ReadRecord(d.Key, value); err == nil {
 			d.Ledger = &dumpedEntry{
 				Scope: r.Scope, Key: r.Key, State: r.State.String(), Fingerprint: r.Fingerprint, JobID: r.Ref,
 				Created: r.Created.UTC(), Expires: r.Expires.UTC(), ResultBytes: r.ResultBytes,
 			}
 		}
 	}
-	if values {
-		d.Value = base64.StdEncoding.EncodeToString(c.Value)
+	if o.values {
+		d.Value = base64.StdEncoding.EncodeToString(value)
 	}
 	return d
 }

@@ -6,18 +6,23 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // recordCheck follows the records of a log to what a manager would find at the end
 // of it, and remembers those that it could not read.
 type recordCheck struct {
+	ring *crypt.Keyring
+	// sealed are records that were not looked into for want of a key.
+	sealed map[store.ID]bool
 	// bad are unreadable, odd are not what a manager would have written.
 	bad, odd map[store.ID]string
 	// blobs are the sizes of the values that jobs keep apart, needs what jobs say of
@@ -26,8 +31,9 @@ type recordCheck struct {
 	needs map[string]map[string]int
 }
 
-func newRecordCheck() *recordCheck {
+func newRecordCheck(ring *crypt.Keyring) *recordCheck {
 	return &recordCheck{
+		ring: ring, sealed: make(map[store.ID]bool),
 		bad: make(map[store.ID]string), odd: make(map[store.ID]string),
 		blobs: make(map[string]int), needs: make(map[string]map[string]int),
 	}
@@ -49,11 +55,12 @@ func (c *recordCheck) change(ch *mem.Change) {
 	id := store.ID{Collection: store.Collection(ch.Collection), Key: string(ch.Key)}
 	delete(c.bad, id)
 	delete(c.odd, id)
+	delete(c.sealed, id)
 	switch id.Collection {
 	case jobs.BlobCollection:
 		delete(c.blobs, id.Key)
 		if !ch.Delete {
-			c.blobs[id.Key] = len(ch.Value)
+			c.blobs[id.Key] = crypt.SizeOf(ch.Value)
 		}
 	case jobs.Collection:
 		delete(c.needs, id.Key)
@@ -61,20 +68,27 @@ func (c *recordCheck) change(ch *mem.Change) {
 	if ch.Delete {
 		return
 	}
+	if crypt.IsSealed(ch.Value) && c.ring == nil {
+		c.sealed[id] = true
+		return
+	}
 	var entries []store.Entry
-	var err error
+	value, err := sealed.OpenValue(c.ring, id.Collection, id.Key, ch.Value)
 	switch {
+	case err != nil:
 	case id.Collection == ledger.Collection:
 		var r ledger.StoredRecord
-		r, err = ledger.ReadRecord(id.Key, ch.Value)
+		r, err = ledger.ReadRecord(id.Key, value)
 		entries = r.Entries
 	case jobs.Owns(id.Collection):
 		var r jobs.StoredRecord
-		r, err = jobs.ReadRecord(id.Collection, id.Key, ch.Value)
+		r, err = jobs.ReadRecord(id.Collection, id.Key, value)
 		entries = r.Entries
 		if len(r.Blobs) > 0 {
 			c.needs[id.Key] = r.Blobs
 		}
+	case id.Collection == sealed.Collection:
+		err = sealed.CheckRecord(id.Key, value)
 	case id.Collection == shard.Collection:
 		_, err = shard.Read(id.Key, ch.Value)
 	case id.Collection == downtime.Collection: // made anew when it cannot be read
@@ -87,6 +101,10 @@ func (c *recordCheck) change(ch *mem.Change) {
 	if errors.As(err, &u) {
 		c.bad[id] = u.Reason
 		return
+	}
+	if id.Collection == jobs.BlobCollection && crypt.IsSealed(ch.Value) {
+		key, _ := crypt.KeyOf(ch.Value)
+		entries = []store.Entry{{Index: sealed.KeyIndex, SortKey: key}}
 	}
 	same := len(entries) == len(ch.Entries)
 	for _, e := range ch.Entries {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -28,6 +29,22 @@ func Remembered(key string, value []byte) time.Duration {
 		return 0
 	}
 	return time.Duration(r.remembered()) * time.Millisecond
+}
+
+// RememberedByEntries is Remembered for a record whose value is not at hand, by its index entries: entry returns the sort
+// key of an index, "" for none. ok is false for a reservation, whose entries do not tell.
+func RememberedByEntries(entry func(index string) string) (d time.Duration, ok bool) {
+	touched, err := strconv.ParseInt(entry(indexLRU), 36, 64)
+	if err != nil {
+		return 0, false
+	}
+	for _, state := range storedStates {
+		if expires, err := strconv.ParseInt(entry(indexOf(state)), 36, 64); err == nil {
+			r := record{state: state, touched: touched, expires: expires}
+			return time.Duration(r.remembered()) * time.Millisecond, true
+		}
+	}
+	return 0, false
 }
 
 // ReadRecord decodes a record for an offline tool. Its error is a *store.UnreadableError.

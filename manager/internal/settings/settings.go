@@ -28,6 +28,7 @@ type Settings struct {
 	DataDir, Listen, Admin, AddrFile string
 	Store, StoreDSN                  string
 	TokenFile                        string
+	EncryptionKeyFile                string
 	TLSCert, TLSKey, ClientCA        string
 	ClientRoles                      string
 	LogLevel                         slog.Level
@@ -133,6 +134,7 @@ func (s *Settings) table() []setting {
 		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis, postgres or etcd", "", &s.StoreDSN),
 		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words behind a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again at SIGHUP", &s.TokenFile),
+		protection("encryption-key-file", "file with keys, a line ID:BASE64 of 32 bytes each; stored answers, payloads and log entries are encrypted under the last one", &s.EncryptionKeyFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),
 		protection("client-ca", "CA whose client certificates are required (PEM)", &s.ClientCA),

@@ -22,6 +22,10 @@ const (
 	graves  = store.Collection("log_graves")
 	meta    = store.Collection("log_meta")
 
+	// EntryCollection has the entries that callers appended, EntryIndex each of its records once.
+	EntryCollection = entries
+	EntryIndex      = order
+
 	order = "log" // the index of each of them: the log's prefix, then the order
 
 	metaClock = "clock"

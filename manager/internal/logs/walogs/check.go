@@ -4,24 +4,30 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // NewCheck returns what wal.Verify asks about the records of the log with this name: it reads them
-// as a start does, and so takes the memory of the log's window.
-func NewCheck(name string) func(wal.Entry) error {
-	l := &walLog{name: name, first: 1}
-	named := false
+// as a start does, and so takes the memory of the log's window. ring has the keys of entries that are sealed. Without it such
+// entries are not read.
+func NewCheck(name string, ring *crypt.Keyring) func(wal.Entry) error {
+	l := &walLog{name: name, first: 1, engine: &Engine{opts: Options{Ring: ring}}}
+	named, blind := false, false
 	return func(e wal.Entry) (err error) {
 		switch {
 		case len(e.Body) == 0:
 			return errors.New("it is empty")
 		case e.Replaced: // it is kept for readers
-			if e.Body[0] == kindEntries {
-				err = logs.EachEntry(e.Body[1:], func(*logs.Entry, int64) error { return nil })
+			if ring == nil && e.Body[0] == kindSealed {
+				return nil
 			}
-			return err
+			return eachEntry(ring, name, e.Body, func(*logs.Entry, int64) error { return nil })
+		case ring == nil && e.Body[0] == kindSealed:
+			blind = true
+		case blind && e.Body[0] == kindEntries: // their numbers follow what cannot be read
+			err = eachEntry(nil, name, e.Body, func(*logs.Entry, int64) error { return nil })
 		case e.Segment == 0:
 			err = l.restore(e.Body)
 		default:

@@ -8,6 +8,7 @@
 //
 //	g  the log's settings, in JSON; the first record is one
 //	e  entries that were appended together, see logs.AppendEntries
+//	x  the same, sealed by package crypt for the log's name
 //	w  a writer's new epoch; 0: the writer was removed
 //	t  the log time, when there is nothing else to write
 //

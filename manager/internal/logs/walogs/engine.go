@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
@@ -48,6 +49,8 @@ type Options struct {
 	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
 	// from the start of the process.
 	Elapsed func() time.Duration
+	// Ring has the keys under which entries are sealed; nil: they are not.
+	Ring *crypt.Keyring
 	// Logger receives what goes wrong; default slog.Default().
 	Logger *slog.Logger
 	// Log are further options of each write-ahead log.

@@ -18,6 +18,7 @@ import (
 const (
 	kindSettings = 'g'
 	kindEntries  = 'e'
+	kindSealed   = 'x'
 	kindWriter   = 'w'
 	kindTime     = 't'
 	kindPoints   = 'p' // of a snapshot
@@ -153,9 +154,9 @@ func (l *walLog) apply(seq uint64, body []byte) error {
 			l.state.SetConfig(s.Config)
 		}
 		return nil
-	case kindEntries:
+	case kindEntries, kindSealed:
 		noted := false
-		return logs.EachEntry(b, func(e *logs.Entry, at int64) error {
+		return eachEntry(l.engine.opts.Ring, l.name, body, func(e *logs.Entry, at int64) error {
 			if want := l.state.Next(); e.Number != want {
 				return fmt.Errorf("it holds entry %d, %d comes next", e.Number, want)
 			}
@@ -240,8 +241,9 @@ func (l *walLog) place(b *logs.Batch) (seq uint64, lead bool, size int, err erro
 		return l.wal.Last(), false, 0, nil
 	}
 	l.buf = logs.AppendEntries(append(l.buf[:0], kindEntries), b.First, now, b.Accepted)
-	size = len(l.buf)
-	seq, lead, err = l.wal.AppendLead(l.buf)
+	rec := l.engine.opts.seal(l.name, l.buf)
+	size = len(rec)
+	seq, lead, err = l.wal.AppendLead(rec)
 	if cap(l.buf) > 1<<20 {
 		l.buf = nil
 	}

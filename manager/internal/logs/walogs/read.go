@@ -117,10 +117,7 @@ func (l *walLog) scan(ctx context.Context, seq, from uint64, limit int) ([]logs.
 	var out []logs.Entry
 	size := 0
 	err := l.wal.Records(ctx, seq, func(_ uint64, body []byte) error {
-		if body[0] != kindEntries {
-			return nil
-		}
-		return logs.EachEntry(body[1:], func(e *logs.Entry, _ int64) error {
+		return eachEntry(l.engine.opts.Ring, l.name, body, func(e *logs.Entry, _ int64) error {
 			if e.Number < from {
 				return nil
 			}

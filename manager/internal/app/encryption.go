@@ -1,0 +1,163 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/jobs"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
+	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/sealed"
+)
+
+// sealedPlaces are the collections with what callers sent or were answered.
+func sealedPlaces() []sealed.Place {
+	places := []sealed.Place{
+		{
+			Collection: ledger.Collection,
+			Describe: func(hit store.Hit, plain []byte) ([]store.Entry, []store.ID, error) {
+				r, err := ledger.ReadRecord(hit.Key, plain)
+				return r.Entries, nil, err
+			},
+		},
+		{
+			Collection: jobs.Collection,
+			Describe: func(hit store.Hit, plain []byte) (entries []store.Entry, blobs []store.ID, err error) {
+				r, err := jobs.ReadRecord(jobs.Collection, hit.Key, plain)
+				for key := range r.Blobs {
+					blobs = append(blobs, store.ID{Collection: jobs.BlobCollection, Key: key})
+				}
+				return r.Entries, blobs, err
+			},
+		},
+		{Collection: jobs.BlobCollection, Unindexed: true},
+		{
+			Collection: storelogs.EntryCollection,
+			Indexes:    []string{storelogs.EntryIndex},
+			Describe: func(hit store.Hit, _ []byte) ([]store.Entry, []store.ID, error) {
+				return []store.Entry{{Index: storelogs.EntryIndex, SortKey: hit.SortKey}}, nil, nil
+			},
+		},
+	}
+	for _, p := range slices.Concat(ledger.Places(), jobs.Places()) {
+		for i := range places {
+			if places[i].Collection == p.Collection {
+				places[i].Indexes = append(places[i].Indexes, p.Index)
+			}
+		}
+	}
+	return places
+}
+
+// openEncryption reads the keys and checks them against the store, before anything else reads it.
+func (a *app) openEncryption(ctx context.Context) error {
+	var err error
+	file := a.settings.EncryptionKeyFile
+	if file != "" {
+		if a.ring, err = crypt.Load(file); err != nil {
+			return settings.Usagef("--encryption-key-file %q: %v", file, err)
+		}
+	}
+	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), Elsewhere: a.logKeys})
+	var refused *sealed.Error
+	if errors.As(err, &refused) {
+		if file == "" {
+			return settings.Usagef("--encryption-key-file: %v", refused)
+		}
+		return settings.Usagef("--encryption-key-file %q: %v", file, refused)
+	}
+	if err != nil {
+		return err
+	}
+	a.engine, a.store, a.sealed = a.store, opened, seals
+	if seals != nil {
+		a.log.Info("encryption", "key", a.ring.Current(), "keys_in_file", len(a.ring.IDs()), "keys_in_use", seals.Listed())
+	}
+	return nil
+}
+
+// logKeys are the ids of the keys that logs in files need.
+func (a *app) logKeys(ctx context.Context) ([]string, error) {
+	if logs, ok := a.logs.(*walogs.Engine); ok {
+		return logs.KeyIDs(ctx)
+	}
+	return nil, nil
+}
+
+// encrypt puts values again that are under older keys, or plain, until ctx ends.
+func (a *app) encrypt(ctx context.Context) {
+	if a.sealed == nil {
+		return
+	}
+	a.sealed.Run(ctx, func(r sealed.Report, err error) {
+		if err != nil {
+			a.log.Warn("putting values again under the present key failed, the next round tries again", "error", err.Error())
+			return
+		}
+		a.log.Info("values are under the present key", "key", a.ring.Current(), "rewritten", r.Rewritten, "unreadable", r.Failed,
+			"no_longer_in_use", r.Retired, "still_in_use", a.sealed.Listed(), "took_ms", r.Took.Milliseconds())
+		if r.Rewritten > 0 {
+			a.snapshotNow(ctx)
+		}
+	})
+}
+
+// snapshotNow lets the log of the engine wal delete what it has under older keys.
+func (a *app) snapshotNow(ctx context.Context) {
+	engine := a.engine
+	if shipped, ok := engine.(*shippedStore); ok {
+		engine = shipped.Store
+	}
+	st, ok := engine.(*mem.Store)
+	if !ok {
+		return
+	}
+	if err := st.Snapshot(ctx); err != nil && ctx.Err() == nil {
+		a.log.Warn("no snapshot was taken after values were put again: the log still has what they were before", "error", err.Error())
+	}
+}
+
+// encryptionCollector exports which keys are in use.
+type encryptionCollector struct {
+	s                          *sealed.Store
+	inUse, rewritten, failures *prometheus.Desc
+}
+
+func newEncryptionCollector(s *sealed.Store) *encryptionCollector {
+	return &encryptionCollector{
+		s: s,
+		inUse: prometheus.NewDesc("oncegate_encryption_key_in_use",
+			"1 for each key, by its id, that stored values may need; the id is empty for values that are not encrypted.", []string{"key"}, nil),
+		rewritten: prometheus.NewDesc("oncegate_encryption_rewritten_values_total",
+			"Values that this manager stored again, because they were under an older key or not encrypted.", nil, nil),
+		failures: prometheus.NewDesc("oncegate_encryption_failures_total",
+			"How often this manager met an encrypted value that it could not decrypt.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *encryptionCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.inUse
+	ch <- c.rewritten
+	ch <- c.failures
+}
+
+// Collect implements prometheus.Collector.
+func (c *encryptionCollector) Collect(ch chan<- prometheus.Metric) {
+	if c.s == nil {
+		return
+	}
+	for _, id := range c.s.Listed() {
+		ch <- prometheus.MustNewConstMetric(c.inUse, prometheus.GaugeValue, 1, id)
+	}
+	ch <- prometheus.MustNewConstMetric(c.rewritten, prometheus.CounterValue, float64(c.s.Rewritten()))
+	ch <- prometheus.MustNewConstMetric(c.failures, prometheus.CounterValue, float64(c.s.Failures()))
+}

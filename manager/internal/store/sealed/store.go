@@ -1,0 +1,159 @@
+package sealed
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Store is an engine whose values are sealed. Its other methods are the engine's.
+type Store struct {
+	store.Store
+	opts   Options
+	places map[store.Collection]*Place
+	calls  sync.Pool
+
+	listed    atomic.Pointer[[]string] // ids of the record, as this manager saw it last; "" for plain values
+	failures  atomic.Uint64
+	rewritten atomic.Uint64
+}
+
+var _ store.Store = (*Store)(nil)
+
+func newStore(st store.Store, opts Options) *Store {
+	s := &Store{Store: st, opts: opts, places: make(map[store.Collection]*Place)}
+	for i := range opts.Places {
+		s.places[opts.Places[i].Collection] = &opts.Places[i]
+	}
+	s.calls.New = func() any {
+		c := &call{s: s}
+		c.inTx = c.run
+		return c
+	}
+	return s
+}
+
+// covers reports whether the collection's values are sealed.
+func (s *Store) covers(c store.Collection) bool {
+	_, ok := s.places[c]
+	return ok
+}
+
+// Failures counts values that were sealed and did not open.
+func (s *Store) Failures() uint64 { return s.failures.Load() }
+
+// Rewritten counts values that Run put again under the present key.
+func (s *Store) Rewritten() uint64 { return s.rewritten.Load() }
+
+// Listed returns the ids of the keys that values may be sealed under, "" for plain values, as of a minute ago at most.
+func (s *Store) Listed() []string { return *s.listed.Load() }
+
+// Update implements store.Store.
+func (s *Store) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return s.do(ctx, fn, s.Store.Update)
+}
+
+// View implements store.Store.
+func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
+	return s.do(ctx, fn, s.Store.View)
+}
+
+// keepValues is the largest buffer that is kept for reuse.
+const keepValues = 64 << 10
+
+func (s *Store) do(ctx context.Context, fn func(store.Tx) error, transact func(context.Context, func(store.Tx) error) error) error {
+	c := s.calls.Get().(*call)
+	c.fn = fn
+	err := transact(ctx, c.inTx)
+	c.fn = nil
+	if cap(c.values) > keepValues {
+		c.values = nil
+	}
+	s.calls.Put(c)
+	return err
+}
+
+// call is a transaction's function, with the buffer for what it puts. An engine may read that until the call is over.
+type call struct {
+	s      *Store
+	fn     func(store.Tx) error
+	inTx   func(store.Tx) error // the method run, bound once
+	values []byte
+}
+
+func (c *call) run(inner store.Tx) error {
+	c.values = c.values[:0]
+	t := tx{Tx: inner, c: c}
+	if _, ok := inner.(store.Prefetcher); ok {
+		return c.fn(&prefetchingTx{t})
+	}
+	return c.fn(&t)
+}
+
+// tx seals and opens.
+type tx struct {
+	store.Tx
+	c *call
+}
+
+// prefetchingTx is for engines whose transactions are store.Prefetchers.
+type prefetchingTx struct{ tx }
+
+// Prefetch implements store.Prefetcher.
+func (t *prefetchingTx) Prefetch(ids []store.ID) error { return store.Prefetch(t.Tx, ids) }
+
+// Size implements store.Sizer where the engine does. It counts the sealed values.
+func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {
+	return t.Tx.(store.Sizer).Size(c) // callers ask Capabilities first
+}
+
+// Get implements store.Tx.
+func (t *tx) Get(c store.Collection, key string) ([]byte, error) {
+	value, err := t.Tx.Get(c, key)
+	if err != nil || !t.c.s.covers(c) {
+		return value, err
+	}
+	return t.c.s.open(c, key, value)
+}
+
+// Put implements store.Tx.
+func (t *tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
+	place, ok := t.c.s.places[c]
+	if !ok {
+		return t.Tx.Put(c, key, value, entries...)
+	}
+	if place.Unindexed {
+		entries, _, _ = place.entries(store.Hit{}, nil, t.c.s.opts.Ring.Current())
+	}
+	start := len(t.c.values)
+	t.c.values = t.c.s.opts.Ring.Seal(t.c.values, string(c), key, value)
+	return t.Tx.Put(c, key, t.c.values[start:len(t.c.values):len(t.c.values)], entries...)
+}
+
+// open returns the plain value. Its error is a *store.UnreadableError.
+func (s *Store) open(c store.Collection, key string, value []byte) ([]byte, error) {
+	plain, err := OpenValue(s.opts.Ring, c, key, value)
+	if err != nil {
+		s.failures.Add(1)
+	}
+	return plain, err
+}
+
+// OpenValue returns the plain value of a record; ring may be nil. Its error is a *store.UnreadableError.
+func OpenValue(ring *crypt.Keyring, c store.Collection, key string, value []byte) ([]byte, error) {
+	if !crypt.IsSealed(value) {
+		return value, nil
+	}
+	if ring == nil {
+		id, _ := crypt.KeyOf(value)
+		return nil, &store.UnreadableError{Collection: c, Key: key, Reason: (&crypt.NoKeyError{ID: id}).Error()}
+	}
+	plain, err := ring.Open(string(c), key, value)
+	if err != nil {
+		return nil, &store.UnreadableError{Collection: c, Key: key, Reason: err.Error()}
+	}
+	return plain, nil
+}
