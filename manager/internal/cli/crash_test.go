@@ -72,7 +72,8 @@ type crashLoad struct {
 }
 
 // TestCrash kills the real program under load, again and again, while 32
-// clients go on, half of them with batches. Every acknowledged call must still be true after each restart,
+// clients go on, half of them with batches. From the second start on the records are encrypted, at each start under
+// another key, so that kills meet them while they are put again. Every acknowledged call must still be true after each restart,
 // and no call half true: for every key there must be an order of all calls,
 // before and after crashes, that explains every answer.
 func TestCrash(t *testing.T) {
@@ -95,7 +96,7 @@ func TestCrash(t *testing.T) {
 			load.downtime(killed, time.Now())
 		}
 		// Small snapshots, so that crashes meet them at work too.
-		p := startManager(t, "--data-dir", dir, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")
+		p := startManager(t, append(rotation(t, round), "--data-dir", dir, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")...)
 		load.round.Store(int64(round))
 		load.acked.Store(0)
 		addr := p.addr["api"]
@@ -123,10 +124,11 @@ func TestCrash(t *testing.T) {
 	load.check()
 
 	bin, _ := managerBinary()
-	if out, err := exec.Command(bin, "wal", "verify", "--data-dir", dir).CombinedOutput(); err != nil {
+	last := rotation(t, rounds)
+	if out, err := exec.Command(bin, append([]string{"wal", "verify", "--data-dir", dir}, last...)...).CombinedOutput(); err != nil {
 		t.Errorf("wal verify after the last kill: %v: %s", err, out)
 	}
-	p := startManager(t, "--data-dir", dir)
+	p := startManager(t, append(last, "--data-dir", dir)...)
 	if code := p.stop(t); code != 0 {
 		t.Errorf("the last stop, in order: exit code %d: %s", code, p.stderr)
 	}

@@ -61,9 +61,11 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	const submitters, keysPerRound = 64, 6
 	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 256}, addrs: make([]atomic.Pointer[string], managers)}
 	running := make([]*process, managers)
+	starts := 0
 	start := func(i int) {
-		running[i] = startManager(t, append([]string{"--job-lease-seconds", "60", "--committed-ttl-seconds", "3600",
-			"--job-backoff-seconds", "0.001"}, store...)...)
+		starts++ // all are encrypted, each start under another key
+		running[i] = startManager(t, append(append(rotation(t, starts), "--job-lease-seconds", "60", "--committed-ttl-seconds", "3600",
+			"--job-backoff-seconds", "0.001"), store...)...)
 		addr := running[i].addr["api"]
 		m.addrs[i].Store(&addr)
 	}
