@@ -99,12 +99,17 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	if x.req.Path == "" {
 		x.req.Path = "/"
 	}
+	multi := hr.ProtoMajor > 1
+	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
+	x.source.conn = c
 	p := s.receive(hw, hr, x)
+	if p == nil && c != nil && !multi && c.framing.refused() {
+		p = malformed()
+		x.resp.Problem(p)
+	}
 	if p != nil {
 		hw.Header()["Connection"] = []string{"close"}
 	}
-	multi := hr.ProtoMajor > 1
-	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
 	if c != nil {
 		if !c.work.begin(multi) {
 			panic(http.ErrAbortHandler) // closed by the shutdown
@@ -286,17 +291,24 @@ func (s *Server) write(hw http.ResponseWriter, hr *http.Request, w *Response) {
 // headerManagerCanonical is api.HeaderManager as net/http keys its maps.
 var headerManagerCanonical = http.CanonicalHeaderKey(api.HeaderManager)
 
-type netSource struct{ r *http.Request }
+type netSource struct {
+	r    *http.Request
+	conn *limitConn // nil in tests that bring their own
+}
 
 func (s *netSource) header(name string) string { return s.r.Header.Get(name) }
 func (s *netSource) count(name string) int     { return len(s.r.Header.Values(name)) }
 func (s *netSource) remote() string            { return remoteName(s.r.RemoteAddr) }
 
 func (s *netSource) certificate() *x509.Certificate {
-	if s.r.TLS == nil || len(s.r.TLS.VerifiedChains) == 0 {
+	if s.conn == nil || s.conn.secure == nil {
 		return nil
 	}
-	return s.r.TLS.PeerCertificates[0]
+	state := s.conn.secure.ConnectionState()
+	if len(state.VerifiedChains) == 0 {
+		return nil
+	}
+	return state.PeerCertificates[0]
 }
 
 func (s *netSource) watch(parent context.Context) (context.Context, func()) {

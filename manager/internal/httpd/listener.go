@@ -40,10 +40,7 @@ func (l *limiter) listen(ln net.Listener, cfg *tls.Config) (net.Listener, error)
 		return nil, net.ErrClosed
 	}
 	l.ln, l.plain, l.conns = ln, cfg == nil, make(map[*limitConn]struct{})
-	if cfg == nil {
-		return &limitListener{Listener: ln, limiter: l}, nil
-	}
-	return tls.NewListener(&limitListener{Listener: ln, limiter: l}, cfg), nil
+	return &limitListener{Listener: ln, limiter: l, tls: cfg}, nil
 }
 
 // close closes the listener; connections go on.
@@ -102,7 +99,8 @@ func (l *limiter) refuse(c net.Conn) {
 type limitListener struct {
 	net.Listener
 	limiter *limiter
-	told    time.Time // when a shortage was logged last; of the goroutine that accepts
+	tls     *tls.Config // nil without TLS
+	told    time.Time   // when a shortage was logged last; of the goroutine that accepts
 }
 
 // The wait after a shortage, which doubles from the first to the last.
@@ -134,7 +132,11 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		}
 		wait = 0
 		if lc := l.limiter.admit(c); lc != nil {
-			return lc, nil
+			if l.tls == nil {
+				return lc, nil
+			}
+			lc.secure = tls.Server(lc, l.tls)
+			return &secureConn{lc.secure, lc}, nil
 		}
 		l.limiter.refuse(c)
 	}
@@ -156,6 +158,17 @@ type limitConn struct {
 	net.Conn
 	limiter *limiter
 	work    connWork
+	secure  *tls.Conn // nil without TLS
+	framing framing
+}
+
+// Read implements net.Conn.
+func (c *limitConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.secure == nil {
+		c.framing.see(b[:n])
+	}
+	return n, err
 }
 
 // Close implements net.Conn.

@@ -1,0 +1,210 @@
+package httpd
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+)
+
+// framing follows the requests of an HTTP/1 connection as their bytes arrive, and finds a head that says twice how long its
+// body is: by Content-Length and by Transfer-Encoding. A proxy in front may have believed the other one, and then takes a part
+// of that body for the next caller's request. net/http takes such a request and hides what it said.
+//
+// The zero value is for a new connection. Its methods are for the goroutine that reads, apart from refused.
+type framing struct {
+	state framingState
+	left  uint64 // bytes of the body, or of the chunk, to come
+
+	line    [64]byte // the beginning of a line
+	n       int      // length of the line, which may be longer
+	last    [8]byte  // the end of a request line
+	lengths int      // headers Content-Length of this head
+	coded   bool     // it has a Transfer-Encoding
+	ours    bool     // the header above, which the line may continue, is one of the two
+	length  uint64
+	http10  bool
+
+	bad atomic.Bool
+}
+
+type framingState uint8
+
+const (
+	inRequestLine framingState = iota
+	inHeaders
+	inBody
+	inChunkSize
+	inChunk
+	behindChunk
+	inTrailers
+	ignored // HTTP/2, or what net/http refuses by itself
+)
+
+// refused reports whether the connection has brought a request that says twice how long it is, or that cannot be followed.
+func (f *framing) refused() bool { return f.bad.Load() }
+
+// refuse ends the search.
+func (f *framing) refuse() { f.state = ignored; f.bad.Store(true) }
+
+// see is told the bytes that arrived.
+func (f *framing) see(b []byte) {
+	for len(b) > 0 && f.state != ignored {
+		if f.state == inBody || f.state == inChunk {
+			n := min(f.left, uint64(len(b)))
+			b, f.left = b[n:], f.left-n
+			if f.left == 0 {
+				f.state++
+				if f.state == inChunkSize { // it was behind a body
+					f.head()
+				}
+			}
+			continue
+		}
+		end := bytes.IndexByte(b, '\n')
+		part := b
+		if end >= 0 {
+			part = b[:end]
+		}
+		f.collect(part)
+		if end < 0 {
+			return
+		}
+		b = b[end+1:]
+		f.endLine()
+		f.n = 0
+	}
+}
+
+// head waits for the next request.
+func (f *framing) head() {
+	f.state, f.n, f.lengths, f.coded, f.ours, f.length, f.http10 = inRequestLine, 0, 0, false, false, 0, false
+}
+
+// collect keeps the beginning of a line, and of a request line the end as well.
+func (f *framing) collect(part []byte) {
+	if f.n < len(f.line) {
+		copy(f.line[f.n:], part)
+	}
+	if f.state == inRequestLine {
+		tail := part[max(0, len(part)-len(f.last)):]
+		copy(f.last[:], f.last[len(tail):])
+		copy(f.last[len(f.last)-len(tail):], tail)
+	}
+	f.n += len(part)
+}
+
+func (f *framing) endLine() {
+	whole := f.n <= len(f.line)
+	line := bytes.TrimSuffix(f.line[:min(f.n, len(f.line))], []byte("\r"))
+	empty := whole && len(line) == 0
+	switch f.state {
+	case inRequestLine:
+		switch {
+		case empty: // clients of old sent one too many behind a body
+		case bytes.Equal(line, []byte("PRI * HTTP/2.0")):
+			f.state = ignored
+		default:
+			f.http10 = bytes.Contains(f.last[:], []byte("TP/1.0"))
+			f.state = inHeaders
+		}
+	case inHeaders:
+		if empty {
+			f.endHead()
+			return
+		}
+		f.header(line, whole)
+	case inChunkSize:
+		f.chunkSize(line, whole)
+	case behindChunk:
+		if !empty {
+			f.refuse()
+			return
+		}
+		f.state = inChunkSize
+	case inTrailers:
+		if empty {
+			f.head()
+		}
+	}
+}
+
+// header looks at a line of a head.
+func (f *framing) header(line []byte, whole bool) {
+	if line[0] == ' ' || line[0] == '\t' { // it continues the one above
+		if f.ours {
+			f.refuse()
+		}
+		return
+	}
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	f.ours = true
+	switch {
+	case bytes.EqualFold(name, []byte("transfer-encoding")):
+		f.coded = true
+	case bytes.EqualFold(name, []byte("content-length")):
+		n, err := strconv.ParseUint(string(bytes.Trim(value, " \t")), 10, 63)
+		if err != nil || !whole || f.lengths > 0 && n != f.length {
+			f.refuse()
+			return
+		}
+		f.lengths++
+		f.length = n
+	default:
+		f.ours = false
+	}
+}
+
+// endHead decides what follows the head.
+func (f *framing) endHead() {
+	switch {
+	case f.coded && (f.lengths > 0 || f.http10):
+		f.refuse()
+	case f.coded:
+		f.state = inChunkSize
+	case f.length > 0:
+		f.state, f.left = inBody, f.length
+	default:
+		f.head()
+	}
+}
+
+func (f *framing) chunkSize(line []byte, whole bool) {
+	size, _, extended := bytes.Cut(line, []byte(";"))
+	n, err := strconv.ParseUint(string(bytes.Trim(size, " \t")), 16, 64)
+	switch {
+	case err != nil || !whole && !extended:
+		f.refuse()
+	case n == 0:
+		f.state = inTrailers
+	default:
+		f.state, f.left = inChunk, n
+	}
+}
+
+// secureConn is a TLS connection whose bytes are followed behind the encryption. net/http does not take it for a TLS
+// connection: it knows HTTP/2 by its preface, and Server.certificate knows the client.
+type secureConn struct {
+	net.Conn // *tls.Conn
+	limited  *limitConn
+}
+
+// NetConn is for limited.
+func (c *secureConn) NetConn() net.Conn { return c.limited }
+
+// CloseWrite is for net/http, which tells a client so that no more will come.
+func (c *secureConn) CloseWrite() error { return c.limited.secure.CloseWrite() }
+
+// Read implements net.Conn. The first one shakes hands.
+func (c *secureConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.limited.framing.see(b[:n])
+	var notTLS tls.RecordHeaderError
+	if errors.As(err, &notTLS) && notTLS.Conn != nil && bytes.Contains([]byte("GET HEAD POST PUT DELETE OPTIO PATCH"), bytes.TrimSpace(notTLS.RecordHeader[:4])) {
+		_, _ = io.WriteString(notTLS.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
+	}
+	return n, err
+}
