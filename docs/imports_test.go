@@ -59,7 +59,7 @@ var mayImport = map[string][]string{
 
 	"manager/internal/logs":              {"manager/api"},
 	"manager/internal/logs/walogs":       {"manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
-	"manager/internal/logs/storelogs":    {"manager/internal/logs", "manager/internal/store"},
+	"manager/internal/logs/storelogs":    {"manager/internal/logs", contract},
 	"manager/internal/object":            {},
 	"manager/internal/object/objecttest": {"manager/internal/object"},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},

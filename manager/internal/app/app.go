@@ -177,7 +177,7 @@ func (a *app) start(ctx context.Context) error {
 	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
 	opts.Version, opts.Logger, opts.Auth = a.version, a.log, a.auth
 	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval), server.LogRoutes(a.logs, a.auditLogs), server.DescriptionRoutes()); err != nil {
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {

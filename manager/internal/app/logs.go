@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // logsDir is where the engine wal keeps logs, each in a directory of its own.
@@ -37,7 +38,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		a.logs = logs.None{Why: "the server of the engine " + caps.Name + " may lose what it acknowledged, or does not show its settings. " +
 			"Redis needs appendonly yes and appendfsync always, Postgres fsync on; the engines wal and sqlite need no server"}
 	default:
-		a.logs, err = openEngine(storelogs.Open(ctx, a.store, storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log}))
+		a.logs, err = openEngine(storelogs.Open(ctx, a.store, storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable}))
 	}
 	return err
 }
@@ -76,6 +77,14 @@ func (a *app) closeLogs() {
 	if err := a.logs.Close(); err != nil {
 		a.log.Error("closing the logs", "error", err.Error())
 	}
+}
+
+// checkLogRecord reads a record of a log in the store, for the list of unreadable records.
+func checkLogRecord(tx store.Tx, c store.Collection, key string) (known bool, err error) {
+	if !storelogs.Owns(c) {
+		return false, nil
+	}
+	return true, storelogs.CheckStored(tx, c, key)
 }
 
 // auditLogs logs what an administrator removed or changed, as audit does.

@@ -19,14 +19,23 @@ type Removal struct {
 	Record *store.UnreadableError
 }
 
+// RecordCheck reads a record as unread.Finder's Check does, if it is of a collection that the check knows.
+type RecordCheck func(tx store.Tx, c store.Collection, key string) (known bool, err error)
+
 // UnreadableRoutes are operators' calls about records that cannot be read. The queue
-// and the ledger must be on st. Audit, if not nil, is told about every deletion.
-func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, audit func(Removal)) []httpd.Route {
+// and the ledger must be on st. Audit, if not nil, is told about every deletion. Records that more knows are listed
+// once they were met, and are not deleted by themselves.
+func UnreadableRoutes(st store.Store, l *ledger.Ledger, q *jobs.Queue, t *unread.Tracker, audit func(Removal), more ...RecordCheck) []httpd.Route {
 	h := &unreadableHandlers{ledger: l, queue: q, audit: audit, finder: unread.Finder{
 		Store: st, Tracker: t, Places: append(ledger.Places(), jobs.Places()...),
 		Check: func(tx store.Tx, c store.Collection, key string) error {
 			if c == ledger.Collection {
 				return ledger.CheckStored(tx, key)
+			}
+			for _, check := range more {
+				if known, err := check(tx, c, key); known {
+					return err
+				}
 			}
 			return jobs.CheckStored(tx, c, key)
 		},
@@ -108,7 +117,7 @@ func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 	case jobs.Owns(c):
 		u, err = h.queue.DeleteUnreadable(r.Context(), c, string(key))
 	default:
-		err = &api.FieldError{Field: "collection", Value: httpd.Clip(string(c)), Allowed: "must be a collection that the list shows"}
+		err = &api.FieldError{Field: "collection", Value: httpd.Clip(string(c)), Allowed: "must be one of the ledger or the queue; no record of a log is deleted by itself"}
 	}
 	if errors.Is(err, unread.ErrReadable) {
 		err = &httpd.Refusal{P: api.Problem{

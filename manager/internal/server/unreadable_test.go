@@ -10,6 +10,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -140,4 +141,40 @@ func TestOnlyAdministratorsDeleteUnreadableRecords(t *testing.T) {
 	if len(tracker.Known()) != 0 {
 		t.Errorf("still known: %v", tracker.Known())
 	}
+}
+
+// A call that meets an unreadable record of a log points to the list, and the list has it.
+func TestUnreadableLogRecordsAreListed(t *testing.T) {
+	st, tracker := mem.New(mem.Options{}), unread.New()
+	engine, err := storelogs.Open(t.Context(), st, storelogs.Options{Unreadable: tracker})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = engine.Close() })
+	check := func(tx store.Tx, c store.Collection, key string) (bool, error) {
+		return storelogs.Owns(c), storelogs.CheckStored(tx, c, key)
+	}
+	s := newSite(t, siteOptions{store: st, server: Options{Unreadable: tracker},
+		routes: append(UnreadableRoutes(st, nil, nil, tracker, nil, check), LogRoutes(engine, nil)...)})
+	s.want("201 ...", "PUT", "/v1/logs/l", "")
+	s.want("201 ...", "POST", "/v1/logs/l/entries", `{"payload":"eA=="}`)
+	if err := st.Update(t.Context(), func(tx store.Tx) error {
+		hits, err := tx.Scan("log_entries", "log", store.Range{Limit: 1})
+		if err != nil {
+			return err
+		}
+		if err := tx.Put("log_heads", "bad", []byte("{"), store.Entry{Index: "log", SortKey: "bad"}); err != nil {
+			return err
+		}
+		return tx.Put("log_entries", hits[0].Key, []byte{99}, store.Entry{Index: "log", SortKey: hits[0].SortKey})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.want("500 record-unreadable: ...", "GET", "/v1/logs/l/entries", "")
+	s.want("500 record-unreadable: ...", "GET", "/v1/logs/bad", "")
+	a := s.JSON("GET", "/v1/unreadable", "")
+	if strings.Count(a.Body, `"collection":"log_entries"`) != 1 || strings.Count(a.Body, `"collection":"log_heads"`) != 1 {
+		t.Errorf("the list has %s", a.Body)
+	}
+	s.want("400 invalid-request: collection: ...", "DELETE", "/v1/unreadable/log_heads/YmFk", "")
 }

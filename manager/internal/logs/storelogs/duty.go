@@ -61,6 +61,9 @@ func (e *Engine) repeat(name string, step func(context.Context) (more bool, err 
 		ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
 		more, err := step(ctx)
 		cancel()
+		if e.opts.Unreadable != nil && e.opts.Unreadable.Met(err) {
+			return
+		}
 		if err != nil && e.ctx.Err() == nil && !missing(err) && !unknown(err) && !errors.Is(err, store.ErrConflict) {
 			e.opts.Logger.Error("a log's old records cannot be removed", "log", name, "error", err.Error())
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/unread"
 )
 
 // closeTimeout bounds what Close writes.
@@ -33,6 +34,8 @@ type Options struct {
 	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
 	// from the start of the process.
 	Elapsed func() time.Duration
+	// Unreadable, when set, is told of records that the engine met in the background and cannot read. It tells of each once.
+	Unreadable *unread.Tracker
 	// Logger receives what goes wrong; default slog.Default().
 	Logger *slog.Logger
 }
