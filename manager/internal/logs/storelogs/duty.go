@@ -23,6 +23,7 @@ func (e *Engine) duties() {
 		return // the store is away
 	}
 	after := ""
+	there := make(map[string]bool)
 	for {
 		ctx, cancel := context.WithTimeout(e.ctx, e.opts.CallTimeout)
 		names, err := e.names(ctx, after, 100)
@@ -31,6 +32,7 @@ func (e *Engine) duties() {
 			return
 		}
 		for _, name := range names {
+			there[name] = true
 			e.duty(name)
 		}
 		if len(names) < 100 {
@@ -38,7 +40,23 @@ func (e *Engine) duties() {
 		}
 		after = names[len(names)-1]
 	}
+	e.forgetDeleted(there)
 	e.repeat("", e.bury)
+}
+
+// forgetDeleted drops what is known of logs that this manager or another one deleted.
+func (e *Engine) forgetDeleted(there map[string]bool) {
+	e.mu.Lock()
+	var gone []*line
+	for name, l := range e.lines {
+		if !there[name] {
+			gone = append(gone, l)
+		}
+	}
+	e.mu.Unlock()
+	for _, l := range gone {
+		e.forgetLine(l)
+	}
 }
 
 func (e *Engine) duty(name string) {
@@ -135,14 +153,26 @@ func (e *Engine) retain(ctx context.Context, name string) (more bool, err error)
 		if err != nil || len(give) == 0 {
 			return err
 		}
-		more = true
-		if err := deleteAll(tx, entries, give); err != nil {
+		more = false
+		if err := store.Prefetch(tx, idsOf(entries, give)); err != nil {
 			return err
 		}
 		for _, hit := range give {
+			if _, err := tx.Get(entries, hit.Key); errors.Is(err, store.ErrNotFound) {
+				continue // the scan was behind
+			} else if err != nil && !errors.Is(err, store.ErrUnreadable) {
+				return err
+			}
+			if err := tx.Delete(entries, hit.Key); err != nil {
+				return err
+			}
 			n := numbers(hit.SortKey)
-			h.First = n[0] + 1
+			h.First = max(h.First, n[0]+1)
 			h.Bytes -= int64(n[2])
+			more = true
+		}
+		if !more {
+			return nil
 		}
 		return h.put(tx)
 	})
@@ -170,11 +200,16 @@ func (h *head) gives(tx store.Tx, now int64, limit int) ([]store.Hit, error) {
 	return hits, nil
 }
 
-func deleteAll(tx store.Tx, c store.Collection, hits []store.Hit) error {
+func idsOf(c store.Collection, hits []store.Hit) []store.ID {
 	all := make([]store.ID, len(hits))
 	for i, hit := range hits {
 		all[i] = store.ID{Collection: c, Key: hit.Key}
 	}
+	return all
+}
+
+func deleteAll(tx store.Tx, c store.Collection, hits []store.Hit) error {
+	all := idsOf(c, hits)
 	if err := store.Prefetch(tx, all); err != nil {
 		return err
 	}

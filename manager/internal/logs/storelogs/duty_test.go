@@ -1,0 +1,122 @@
+package storelogs
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// behind is a store whose index of entries still leads to those that were deleted, as that of a shared engine may.
+type behind struct {
+	store.Store
+	seen []store.Hit
+}
+
+type behindTx struct {
+	store.Tx
+	*behind
+}
+
+func (b *behind) Update(ctx context.Context, fn func(store.Tx) error) error {
+	return b.Store.Update(ctx, func(tx store.Tx) error { return fn(&behindTx{tx, b}) })
+}
+
+func (b *behind) View(ctx context.Context, fn func(store.Tx) error) error {
+	return b.Store.View(ctx, func(tx store.Tx) error { return fn(&behindTx{tx, b}) })
+}
+
+func (t *behindTx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	hits, err := t.Tx.Scan(c, index, r)
+	if c == entries && err == nil && r.After == nil {
+		for _, h := range t.seen {
+			if len(hits) == 0 || h.SortKey < hits[0].SortKey {
+				hits = append([]store.Hit{h}, hits...)
+			}
+		}
+		hits = hits[:min(len(hits), max(r.Limit, 1))]
+	}
+	return hits, err
+}
+
+func openIdle(t *testing.T, st store.Store, elapsed func() time.Duration) *Engine {
+	t.Helper()
+	e, err := Open(t.Context(), st, Options{DutyEvery: time.Hour, Elapsed: elapsed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
+// Retention counts no entry that is gone already, even if the index still leads to it.
+func TestRetentionLooksBehindItsIndex(t *testing.T) {
+	st := &behind{Store: mem.New(mem.Options{})}
+	var now time.Duration
+	e := openIdle(t, st, func() time.Duration { return now })
+	if _, _, err := e.Put(t.Context(), "l", logs.Change{Retain: new(time.Minute)}); err != nil {
+		t.Fatal(err)
+	}
+	write := func() {
+		t.Helper()
+		if _, err := e.Append(t.Context(), "l", []logs.Item{{Payload: make([]byte, 1000)}}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	if err := st.View(t.Context(), func(tx store.Tx) (err error) {
+		st.seen, err = tx.Scan(entries, order, store.Range{Limit: 1})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // a longer gap would count as downtime
+		now += 5 * time.Second
+		if err := e.tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	for range 3 {
+		e.duty("l")
+	}
+	if info, err := e.Get(t.Context(), "l"); err != nil || info.First != 2 || info.DiskBytes < 1000 || info.DiskBytes > 2000 {
+		t.Errorf("the log begins with %d and has %d bytes, %v; want entry 2, which has some more than 1000", info.First, info.DiskBytes, err)
+	}
+}
+
+// What a manager knows of a log goes with the log, also when another manager deletes it.
+func TestDeletedLogIsForgotten(t *testing.T) {
+	st := mem.New(mem.Options{})
+	began := time.Now()
+	elapsed := func() time.Duration { return time.Since(began) }
+	e, other := openIdle(t, st, elapsed), openIdle(t, st, elapsed)
+	known := func(e *Engine) int {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return len(e.lines)
+	}
+	for _, name := range []string{"a", "b"} {
+		if _, _, err := e.Put(t.Context(), name, logs.Change{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range []*Engine{e, other} {
+			if _, err := e.Append(t.Context(), name, []logs.Item{{Payload: []byte("x")}}, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := e.Delete(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); known(e) != 1 || known(other) != 1; time.Sleep(time.Millisecond) {
+		e.duties()
+		other.duties()
+		if time.Now().After(end) {
+			t.Fatalf("of 1 log that is left, the managers know %d and %d", known(e), known(other))
+		}
+	}
+}
