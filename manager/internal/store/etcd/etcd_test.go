@@ -1,0 +1,375 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// testPatience bounds what must happen. Only a failing test waits that long.
+const testPatience = 2 * time.Minute
+
+func open(t *testing.T, o Options) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(testPatience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("never happened: ", what)
+		}
+	}
+}
+
+func TestUnreadableRecord(t *testing.T) {
+	srv := servers.Etcd(t)
+	for i, garbage := range []string{"", "\xff", "\x01", "\x01\x00\x05", "\x01\x00\x00", "\x01\x00\x00\x02x", "\x01\x00\x00\x01\xff", "\x01\x00\x00\x01\x05none/"} {
+		t.Run(fmt.Sprintf("%q", garbage), func(t *testing.T) {
+			s := open(t, Options{DSN: srv.URL + fmt.Sprint("?prefix=/u", i)})
+			storetest.Unreadable(t, s, func(c store.Collection, key string) {
+				if _, err := s.c.Put(t.Context(), s.recordKey(c, key), garbage); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+func TestAnotherFormat(t *testing.T) {
+	srv := servers.Etcd(t)
+	s := open(t, Options{DSN: srv.URL})
+	if _, err := s.c.Put(t.Context(), s.prefix+"/format", "99"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), Options{DSN: srv.URL}); err == nil || !strings.Contains(err.Error(), `format "99"`) {
+		t.Fatalf("error %v", err)
+	}
+}
+
+func TestNoServer(t *testing.T) {
+	_, err := Open(t.Context(), Options{DSN: "http://u:secret@127.0.0.1:1"})
+	if !errors.Is(err, store.ErrUnavailable) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestStrangersInAnIndex: what the engine did not write is nobody's entry, and does not make a scan seem to be at its
+// end.
+func TestStrangersInAnIndex(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	for i := range 30 {
+		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%02d", i), ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.c.Put(t.Context(), s.indexKey("things", "byname")+fmt.Sprintf("k%02d no terminator", i/10), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, claim := range []bool{false, true} {
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			hits, err := tx.Scan("things", "byname", store.Range{Limit: 20, Claim: claim})
+			if err == nil && (len(hits) != 20 || hits[19].Key != "k19") {
+				t.Errorf("claim %v: got %v", claim, hits)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestLargeTransactions: many values that are too large together are written together or not at all, and leave nothing
+// behind; what is too much is refused with its limit.
+func TestLargeTransactions(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	big := make([]byte, 600<<10)
+	put := func(n int) error {
+		return s.Update(t.Context(), func(tx store.Tx) error {
+			for i := range n {
+				if err := tx.Put("things", fmt.Sprint(i), big, store.Entry{Index: "byname", SortKey: "x"}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	parts := func() int64 {
+		t.Helper()
+		resp, err := s.c.Get(t.Context(), s.partsKey(), clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Count
+	}
+	for range 2 { // the second time replaces
+		if err := put(8); err != nil {
+			t.Fatal(err)
+		}
+		if n := parts(); n < 7 || n > 8 {
+			t.Errorf("%d parts", n)
+		}
+	}
+	if v, err := storetest.Get(t.Context(), s, "7"); err != nil || len(v) != len(big) {
+		t.Errorf("%d bytes, %v", len(v), err)
+	}
+	resp, err := s.c.Get(t.Context(), s.partsKey(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		if kv.Lease != 0 {
+			t.Errorf("%s has a lease", kv.Key)
+		}
+	}
+	err = s.Update(t.Context(), func(tx store.Tx) error {
+		for i := range 8 {
+			if err := tx.Delete("things", fmt.Sprint(i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if n := parts(); err != nil || n != 0 {
+		t.Errorf("%d parts are left, %v", n, err)
+	}
+	err = s.Update(t.Context(), func(tx store.Tx) error {
+		for i := range 20000 {
+			if err := tx.Put("things", fmt.Sprintf("many%d", i), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	var limit *store.LimitError
+	if !errors.As(err, &limit) || !errors.Is(err, store.ErrTooLarge) || limit.Value <= limit.Allowed || limit.Allowed != maxRequest {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestQuota: an etcd without space takes no writes, does nothing by half, and takes deletions.
+func TestQuota(t *testing.T) {
+	srv := servers.Etcd(t, "--quota-backend-bytes", "4194304")
+	s := open(t, Options{DSN: srv.URL})
+	for _, key := range []string{"a", "b"} {
+		if err := storetest.Put(t.Context(), s, key, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	value := strings.Repeat("x", 200<<10)
+	var err error
+	for i := 0; err == nil && i < 1000; i++ {
+		err = storetest.Put(t.Context(), s, fmt.Sprint("big", i), value)
+	}
+	if !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrNoSpace) {
+		t.Fatalf("error %v", err)
+	}
+	err = s.Update(t.Context(), func(tx store.Tx) error { return errors.Join(tx.Delete("things", "a"), tx.Put("things", "c", nil)) })
+	if !errors.Is(err, store.ErrFull) {
+		t.Errorf("error %v", err)
+	}
+	if v, err := storetest.Get(t.Context(), s, "a"); err != nil || v != "1" {
+		t.Errorf("%q, %v", v, err)
+	}
+	if err := s.Update(t.Context(), func(tx store.Tx) error { return tx.Delete("things", "a") }); err != nil {
+		t.Errorf("a deletion: %v", err)
+	}
+	// A manager that starts now can do the same, and its clock runs.
+	two := open(t, Options{DSN: srv.URL})
+	before := now(t, two)
+	eventually(t, "the clock goes on", func() bool { return now(t, two).After(before) })
+	if err := two.Update(t.Context(), func(tx store.Tx) error { return tx.Delete("things", "b") }); err != nil {
+		t.Errorf("a deletion: %v", err)
+	}
+	if err := storetest.Put(t.Context(), two, "d", ""); !errors.Is(err, store.ErrFull) {
+		t.Errorf("error %v", err)
+	}
+	// An operator makes space.
+	if _, err := s.c.Delete(t.Context(), s.recordKey("things", "big"), clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := s.c.Get(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.c.Compact(t.Context(), resp.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.c.Defragment(t.Context(), srv.URL); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.c.AlarmDisarm(t.Context(), &clientv3.AlarmMember{}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "writes go on", func() bool { return storetest.Put(t.Context(), two, "d", "") == nil })
+}
+
+// TestCompactionDuringScans: a history that is compacted away under a long transaction makes it run again.
+func TestCompactionDuringScans(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	for i := range 30 {
+		if err := storetest.Put(t.Context(), s, fmt.Sprintf("k%02d", i), "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs := 0
+	for name, call := range map[string]func(context.Context, func(store.Tx) error) error{"View": s.View, "Update": s.Update} {
+		runs = 0
+		err := call(t.Context(), func(tx store.Tx) error {
+			runs++
+			r := store.Range{Limit: 10}
+			for page := range 3 {
+				hits, err := tx.Scan("things", "byname", r)
+				if err != nil {
+					return err
+				}
+				if len(hits) != 10 || hits[9].Key != fmt.Sprintf("k%d9", page) {
+					return fmt.Errorf("page %d: %v", page, hits)
+				}
+				r.After = &hits[9]
+				if runs == 1 && page == 0 {
+					if _, err := s.c.Put(t.Context(), "/other", "1"); err != nil {
+						t.Fatal(err)
+					}
+					resp, err := s.c.Put(t.Context(), "/other", "2")
+					if err != nil {
+						t.Fatal(err)
+					}
+					if _, err := s.c.Compact(t.Context(), resp.Header.Revision); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			return nil
+		})
+		if err != nil || runs != 2 {
+			t.Errorf("%s: %d runs, %v", name, runs, err)
+		}
+	}
+}
+
+// TestUsers: the store works with a user that has no rights but those below its prefix.
+func TestUsers(t *testing.T) {
+	srv := servers.Etcd(t)
+	admin, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.URL}, DialTimeout: testPatience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	ctx := t.Context()
+	do := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(admin.UserAdd(ctx, "root", "root"))
+	do(admin.UserGrantRole(ctx, "root", "root"))
+	do(admin.RoleAdd(ctx, "gate"))
+	do(admin.RoleGrantPermission(ctx, "gate", "/oncegate/", clientv3.GetPrefixRangeEnd("/oncegate/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	do(admin.UserAdd(ctx, "me", "secret"))
+	do(admin.UserGrantRole(ctx, "me", "gate"))
+	do(admin.AuthEnable(ctx))
+	s := open(t, Options{DSN: strings.Replace(srv.URL, "://", "://me:secret@", 1)})
+	do(nil, storetest.Put(ctx, s, "a", "1"))
+	do(nil, s.Update(ctx, func(tx store.Tx) error { // transactions inside one
+		for i := range 300 {
+			if err := tx.Put("things", fmt.Sprint(i), nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for name, dsn := range map[string]string{"wrong password": strings.Replace(srv.URL, "://", "://me:wrong@", 1), "no user": srv.URL} {
+		if _, err := Open(ctx, Options{DSN: dsn}); err == nil || strings.Contains(err.Error(), "wrong@") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := Open(ctx, Options{DSN: strings.Replace(srv.URL, "://", "://me:secret@", 1) + "?prefix=/other"}); err == nil || !strings.Contains(err.Error(), "permission denied") {
+		t.Errorf("another prefix: %v", err)
+	}
+}
+
+func now(t *testing.T, s *Store) (at time.Time) {
+	t.Helper()
+	if err := s.View(t.Context(), func(tx store.Tx) error { at = tx.Now(); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
+// TestLostAnswers: a commit whose answer is lost is settled exactly.
+func TestLostAnswers(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
+		t.Fatal(err)
+	}
+	note, number, err := s.notes.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit := func() bool {
+		t.Helper()
+		resp, err := s.c.Txn(t.Context()).If(same(note.key, note.rev)).
+			Then(clientv3.OpPut(note.key, string(appendNote(number, []string{"topic"})), clientv3.WithLease(note.session.lease))).Commit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Succeeded
+	}
+	before := *note
+	if happened, err := s.notes.settle(t.Context(), note, number); happened || err != nil {
+		t.Errorf("a commit that did not happen: %v, %v", happened, err)
+	}
+	current := *note
+	if *note = before; commit() {
+		t.Error("it happened after all")
+	}
+	if *note = current; !commit() {
+		t.Fatal("the next commit was refused")
+	}
+	if happened, err := s.notes.settle(t.Context(), note, number); !happened || err != nil {
+		t.Errorf("a commit that happened: %v, %v", happened, err)
+	}
+	if _, err := s.c.Revoke(t.Context(), note.session.lease); err != nil {
+		t.Fatal(err)
+	}
+	if happened, err := s.notes.settle(t.Context(), note, number); happened || !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("a note that is gone: %v, %v", happened, err)
+	}
+	eventually(t, "a new session", func() bool { return storetest.Put(t.Context(), s, "k", "2") == nil })
+}
+
+func FuzzNote(f *testing.F) {
+	f.Add(appendNote(7, []string{"a", ""}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if n, topics, ok := splitNote(b); ok {
+			again, same, ok := splitNote(appendNote(n, topics))
+			if !ok || again != n || len(same) != len(topics) {
+				t.Errorf("%q: %d %q", b, n, topics)
+			}
+		}
+		_, _ = member.Split(string(b))
+	})
+}
