@@ -110,7 +110,7 @@ func (a *app) encrypt(ctx context.Context) {
 	})
 }
 
-// snapshotNow lets the log of the engine wal delete what it has under older keys.
+// snapshotNow makes the engine wal write a snapshot without values under older keys, and delete the segments before it.
 func (a *app) snapshotNow(ctx context.Context) {
 	engine := a.engine
 	if shipped, ok := engine.(*shippedStore); ok {

@@ -44,6 +44,9 @@ func (s *Store) Run(ctx context.Context, done func(Report, error)) {
 	var next time.Time
 	for {
 		due, err := s.look(ctx)
+		if err != nil && ctx.Err() == nil && done != nil {
+			done(Report{}, err)
+		}
 		if due && err == nil && !time.Now().Before(next) {
 			var r Report
 			if r, err = s.Rewrite(ctx); ctx.Err() != nil {
@@ -62,13 +65,20 @@ func (s *Store) Run(ctx context.Context, done func(Report, error)) {
 		if !shared && !due && err == nil {
 			return
 		}
-		timer := time.NewTimer(checkEvery)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if sleep(ctx, checkEvery) != nil {
 			return
-		case <-timer.C:
 		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
 	}
 }
 
@@ -159,6 +169,7 @@ func (p *pass) run(ctx context.Context) error {
 func (p *pass) index(ctx context.Context, place *Place, index string) error {
 	var after *store.Hit
 	for {
+		began := time.Now()
 		var hits []store.Hit
 		var old []found
 		err := p.s.Store.View(ctx, func(tx store.Tx) (err error) {
@@ -192,6 +203,10 @@ func (p *pass) index(ctx context.Context, place *Place, index string) error {
 			return nil
 		}
 		after = &hits[len(hits)-1]
+		// Callers get at least every other moment of the engine.
+		if err := sleep(ctx, time.Since(began)); err != nil {
+			return err
+		}
 	}
 }
 
