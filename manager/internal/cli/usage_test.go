@@ -51,6 +51,8 @@ func TestMistakesAreTold(t *testing.T) {
 		{"ONCEGATE_STORE_DSN=redis://h", "serve --store memory", `oncegate serve: ONCEGATE_STORE_DSN: the engine memory connects to nothing`},
 		{"", "serve --data-dir d --wait-for-pending=maybe", `oncegate serve: --wait-for-pending "maybe": must be true or false`},
 		{"", "serve --data-dir d --tls-cert c", `oncegate serve: --tls-cert and --tls-key: must be given together`},
+		{"", "serve --data-dir d --max-body-memory-bytes 2097152", `oncegate serve: --max-body-memory-bytes 2097152: must be at least 4194304, twice the largest request, which --max-result-bytes 1048576 makes possible`},
+		{"", "serve --data-dir d --client-roles-file=", `oncegate serve: --client-roles-file "": must be the name of a file; leave the flag out to go without`},
 		{"", "serve --data-dir d --auth-token-file=", `oncegate serve: --auth-token-file "": must be the name of a file; leave the flag out to go without`},
 		{"", "serve --data-dir d --tls-cert= --tls-key=", `oncegate serve: --tls-cert "": must be the name of a file; leave the flag out to go without`},
 		{"", "serve --data-dir d --client-ca=", `oncegate serve: --client-ca "": must be the name of a file; leave the flag out to go without`},

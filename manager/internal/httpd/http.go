@@ -1,19 +1,15 @@
 package httpd
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -68,6 +64,7 @@ type exchange struct {
 	resp   Response
 	source netSource
 	body   []byte
+	room   bodyRoom
 }
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
@@ -82,7 +79,7 @@ func (x *exchange) free() {
 	if cap(x.resp.Body) > maxPooled {
 		x.resp.Body = nil
 	}
-	x.req, x.source = Request{}, netSource{}
+	x.req, x.source, x.room = Request{}, netSource{}, bodyRoom{}
 	x.resp.reset()
 	exchanges.Put(x)
 }
@@ -93,7 +90,10 @@ type limitConnKey struct{}
 // serveHTTP answers a request of net/http.
 func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	x := exchanges.Get().(*exchange)
-	defer x.free()
+	defer func() {
+		s.bodies.give(x.room.bytes, x.room.small)
+		x.free()
+	}()
 	x.source.r = hr
 	x.req = Request{Method: hr.Method, Path: hr.URL.EscapedPath(), Query: hr.URL.RawQuery, source: &x.source}
 	if x.req.Path == "" {
@@ -146,103 +146,11 @@ func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) 
 		}
 		defer s.load.leave() // serve enters again
 	}
-	if x.body, p = s.readBody(hw, hr, x.body[:0]); p != nil {
+	if x.body, p = s.readBody(hw, hr, x); p != nil {
 		x.resp.Problem(p)
 	}
 	return p
 }
-
-// freeBody is how large a body may be that is read before anybody looks at the
-// credentials that came with it, and at how many requests are at work.
-const freeBody = 64 << 10
-
-// largeBody reports whether a request must be authorized, and count as one at
-// work, before its body is read: a body takes its memory when it is announced,
-// and only callers that may send one, as many as there is room for.
-func largeBody(hr *http.Request) bool { return hr.ContentLength < 0 || hr.ContentLength > freeBody }
-
-func (s *Server) readBody(hw http.ResponseWriter, hr *http.Request, buf []byte) ([]byte, *api.Problem) {
-	if hr.ContentLength == 0 {
-		return buf, nil
-	}
-	limit := s.opts.MaxBodyBytes
-	if hr.ContentLength > int64(limit) {
-		return buf, bodyTooLarge(limit)
-	}
-	if !largeBody(hr) {
-		return s.readSmallBody(hr.Body, int(hr.ContentLength), buf)
-	}
-	body := hr.Body
-	if hr.ContentLength < 0 {
-		body = http.MaxBytesReader(hw, body, int64(limit))
-	}
-	buf = slices.Grow(buf, max(int(hr.ContentLength), bytes.MinRead))
-	for {
-		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
-		}
-		n, err := body.Read(buf[len(buf):cap(buf)])
-		buf = buf[:len(buf)+n]
-		if err == io.EOF {
-			return buf, nil
-		}
-		if err != nil {
-			return buf, unreadableBody(err, limit)
-		}
-	}
-}
-
-// readSmallBody reads a body of so many bytes. It takes memory as the body arrives, since an
-// announcement costs its sender nothing.
-func (s *Server) readSmallBody(body io.Reader, size int, buf []byte) ([]byte, *api.Problem) {
-	room := 0
-	defer func() { s.arriving.give(room) }()
-	for {
-		if len(buf) == room && room < size {
-			more := min(max(room, firstPiece), size-room)
-			if !s.arriving.take(more, room == 0) {
-				s.metrics.shed.Inc()
-				return buf, s.load.problem()
-			}
-			room += more
-		}
-		buf = slices.Grow(buf, max(room-len(buf), 1)) // one more byte, to see the end
-		n, err := body.Read(buf[len(buf):max(room, len(buf)+1)])
-		buf = buf[:len(buf)+n]
-		if err == io.EOF {
-			return buf, nil
-		}
-		if err != nil {
-			return buf, unreadableBody(err, size)
-		}
-	}
-}
-
-// firstPiece is the memory that a small body takes at its announcement, about as much as its
-// connection has for reading.
-const firstPiece = 4 << 10
-
-// arriving bounds the memory of small bodies that have not arrived in full. What a body takes first
-// always has room while each connection has one request, so that slow callers with larger ones
-// do not keep it out.
-type arriving struct {
-	first, more int64 // most bytes of all bodies when one takes its first piece, and when one takes more
-	bytes       atomic.Int64
-}
-
-func (a *arriving) take(n int, first bool) bool {
-	most := a.more
-	if first {
-		most = a.first
-	}
-	if a.bytes.Add(int64(n)) > most {
-		a.bytes.Add(-int64(n))
-		return false
-	}
-	return true
-}
-
-func (a *arriving) give(n int) { a.bytes.Add(-int64(n)) }
 
 // unreadableBody is how a body is answered that could not be read.
 func unreadableBody(err error, limit int) *api.Problem {

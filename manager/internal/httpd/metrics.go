@@ -10,13 +10,14 @@ import (
 // metrics of the HTTP side. Series of a route are made once, so that a request
 // looks nothing up.
 type metrics struct {
-	requests     *prometheus.CounterVec
-	seconds      *prometheus.HistogramVec
-	shed         prometheus.Counter
-	refused      prometheus.Counter
-	unauthorized prometheus.Counter
-	forbidden    prometheus.Counter
-	unmatched    *routeMetrics
+	requests      *prometheus.CounterVec
+	seconds       *prometheus.HistogramVec
+	shed          prometheus.Counter
+	refused       prometheus.Counter
+	unauthorized  prometheus.Counter
+	forbidden     prometheus.Counter
+	bodiesRefused prometheus.Counter
+	unmatched     *routeMetrics
 }
 
 type routeMetrics struct {
@@ -41,6 +42,9 @@ func newMetrics() *metrics {
 		}),
 		unauthorized: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "oncegate_http_unauthorized_total", Help: "Requests answered 401.",
+		}),
+		bodiesRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "oncegate_http_bodies_refused_total", Help: "Requests answered 503 because the bodies of others took all memory that there is for bodies.",
 		}),
 		forbidden: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "oncegate_http_forbidden_total", Help: "Requests whose credentials have none of the roles of the call.",
@@ -72,7 +76,10 @@ func (r *routeMetrics) observe(status int, d time.Duration) {
 func (s *Server) Collectors() []prometheus.Collector {
 	m := s.metrics
 	return []prometheus.Collector{
-		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.forbidden,
+		m.requests, m.seconds, m.shed, m.refused, m.unauthorized, m.forbidden, m.bodiesRefused,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "oncegate_http_body_bytes", Help: "Memory of the bodies of requests that arrive or are at work right now.",
+		}, s.bodies.bytes),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "oncegate_http_in_flight", Help: "Requests at work right now, held ones apart.",
 		}, func() float64 { return float64(s.load.busy.Load()) }),

@@ -34,6 +34,10 @@ type Options struct {
 	Problem func(error) (p api.Problem, logged bool)
 	// MaxBodyBytes bounds a request's body; default 2 MiB.
 	MaxBodyBytes int
+	// MaxBodyMemory bounds the bytes of the bodies of all requests that arrive or are at work, and at least MaxBodyBytes;
+	// more wait for a second at most, and are then answered 503. Small bodies take at most half, and 4 KiB for each of
+	// MaxConnections beside it. Default 512 MiB, or twice MaxBodyBytes if that is more.
+	MaxBodyMemory int64
 	// MaxHeaderBytes bounds a request's headers; default 16 KiB.
 	MaxHeaderBytes int
 	// MaxInFlight bounds the requests at work, held ones apart; beyond it they
@@ -58,6 +62,9 @@ func (o Options) WithDefaults() Options {
 		o.Logger = slog.Default()
 	}
 	defInt(&o.MaxBodyBytes, 2<<20)
+	if o.MaxBodyMemory == 0 {
+		o.MaxBodyMemory = max(512<<20, 2*int64(o.MaxBodyBytes))
+	}
 	defInt(&o.MaxHeaderBytes, 16<<10)
 	defInt(&o.MaxInFlight, 4096)
 	defInt(&o.MaxConnections, 16384)
@@ -86,6 +93,8 @@ func (o Options) validate() error {
 		return errors.New("httpd: Version must not be empty")
 	case o.MaxBodyBytes < 1 || o.MaxHeaderBytes < 1024 || o.MaxInFlight < 1 || o.MaxConnections < 1:
 		return errors.New("httpd: limits must be positive, MaxHeaderBytes at least 1024")
+	case o.MaxBodyMemory < int64(o.MaxBodyBytes):
+		return errors.New("httpd: MaxBodyMemory must be at least MaxBodyBytes")
 	case o.ReadTimeout < 0 || o.WriteTimeout < 0 || o.IdleTimeout < 0 || o.WorkTimeout < 0:
 		return errors.New("httpd: timeouts must be positive")
 	}
@@ -95,15 +104,15 @@ func (o Options) validate() error {
 // Server answers requests, those of a listener and those that come by Do. It is
 // safe for concurrent use.
 type Server struct {
-	opts     Options
-	log      *slog.Logger
-	routes   *router
-	metrics  *metrics
-	load     load
-	arriving arriving
-	limit    limiter
-	http     *http.Server
-	version  []string // the header oncegate-manager
+	opts    Options
+	log     *slog.Logger
+	routes  *router
+	metrics *metrics
+	load    load
+	bodies  budget
+	limit   limiter
+	http    *http.Server
+	version []string // the header oncegate-manager
 
 	base      context.Context // ends when the server is stopped by force
 	stop      context.CancelFunc
@@ -126,8 +135,7 @@ func New(opts Options, groups ...[]Route) (*Server, error) {
 	s.base, s.stop = context.WithCancel(context.Background())
 	s.deadlines = deadlines{base: s.base, timeout: opts.WorkTimeout}
 	s.load.max = int64(opts.MaxInFlight)
-	s.arriving.more = int64(opts.MaxInFlight) * freeBody
-	s.arriving.first = s.arriving.more + int64(opts.MaxConnections)*firstPiece
+	s.bodies = budget{max: opts.MaxBodyMemory, extra: int64(opts.MaxConnections) * firstPiece, patience: bodyPatience}
 	starting := "starting"
 	s.ready.Store(&starting)
 	var err error

@@ -58,6 +58,9 @@ func (s *Settings) check() error {
 	// The largest request is a commit in JSON: its body in base64 and room for
 	// headers, which JSON may escape; or it is a finish of many jobs.
 	s.Server.MaxBodyBytes = max(s.Ledger.MaxResultBytes/3*4+512<<10, maxJobBody, maxLogBody)
+	if least := 2 * int64(s.Server.MaxBodyBytes); s.Server.MaxBodyMemory < least {
+		return Usagef("--max-body-memory-bytes %d: must be at least %d, twice the largest request, which --max-result-bytes %d makes possible", s.Server.MaxBodyMemory, least, s.Ledger.MaxResultBytes)
+	}
 	return nil
 }
 
