@@ -227,6 +227,28 @@ func TestEncryption(t *testing.T) {
 	}
 }
 
+// TestEncryptionOnEveryEngine: what one manager encrypted, the next one reads with the key, puts again under another one,
+// and does not start without.
+func TestEncryptionOnEveryEngine(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	eachKept(t, func(t *testing.T, store []string) {
+		with := func(ids ...string) []string {
+			return append([]string{"--committed-ttl-seconds", "3600", "--encryption-key-file", keyFile(t, ids...)}, store...)
+		}
+		p := startManager(t, with("k1")...)
+		useSecrets(t, p.addr["api"])
+		p.kill()
+		refusedStart(t, `encrypted under the key "k1"`, store...)
+		p = startManager(t, with("k1", "k2")...)
+		waitFor(t, "the values are put again", func() bool {
+			return strings.Contains(p.stderr.String(), `"values are under the present key"`)
+		})
+		checkSecrets(t, p.addr["api"])
+		p.kill()
+		refusedStart(t, `lacks the key "k2"`, with("k1")...)
+	})
+}
+
 // testEncryptedTools looks at an encrypted directory with and without its key, and restores it from its copy.
 func testEncryptedTools(t *testing.T, dir, place, keys string) {
 	code, out := oncegate(t, "wal", "dump", "--data-dir", dir, "--values")
