@@ -30,8 +30,7 @@ const forms = "must be s3://BUCKET/PREFIX or file:///DIR"
 //	                     keys it asks the machine's or pod's role for some.
 //	file:///DIR          a directory, which is created with the first object
 //
-// gs:// and azblob:// are refused: neither speaks conditional writes over the
-// protocol of S3. The error is a *URLError.
+// gs:// and azblob:// are refused, see docs/RATIONALE.md. The error is a *URLError.
 func Open(rawURL string, getenv func(string) string) (Store, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {

@@ -163,11 +163,11 @@ func migrate(ctx context.Context, conn *sql.Conn) error {
 	return err
 }
 
+// loadCounts counts records and index entries. It reads each table once, which is most of the time of a start.
 func (s *Store) loadCounts(ctx context.Context, conn *sql.Conn) error {
 	for _, q := range []string{
-		`SELECT coll, '', FALSE, count(*) FROM records GROUP BY coll`,
-		`SELECT coll, '', TRUE, sum(length(key) + length(value)) FROM records GROUP BY coll`,
-		`SELECT coll, idx, FALSE, count(*) FROM entries GROUP BY coll, idx`,
+		`SELECT coll, '', count(*), sum(length(key) + length(value)) FROM records GROUP BY coll`,
+		`SELECT coll, idx, count(*), 0 FROM entries GROUP BY coll, idx`,
 	} {
 		rows, err := conn.QueryContext(ctx, q)
 		if err != nil {
@@ -175,12 +175,16 @@ func (s *Store) loadCounts(ctx context.Context, conn *sql.Conn) error {
 		}
 		for rows.Next() {
 			var id countID
-			var n int
-			if err := rows.Scan(&id.c, &id.index, &id.bytes, &n); err != nil {
+			var n, bytes int
+			if err := rows.Scan(&id.c, &id.index, &n, &bytes); err != nil {
 				_ = rows.Close()
 				return err
 			}
 			s.counts[id] = n
+			if id.index == "" {
+				id.bytes = true
+				s.counts[id] = bytes
+			}
 		}
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			return err
