@@ -75,6 +75,7 @@ MANAGER_PORT ?= 8090
 MANAGER_ADMIN_PORT ?= 8091
 PAYMENTS_PORT ?= 9000
 PROXY ?= envoy
+STORE ?= wal
 PROXY_PORT ?= 10000
 PROXY_ADMIN_PORT ?= 10001
 WORKERS ?= 2
@@ -84,9 +85,10 @@ MODE ?= body
 FIND_ENVOY = [ '$(PROXY)' != envoy ] || build/setup default >/dev/null || [ $$? -eq 1 ]
 
 .PHONY: run
-run: build ## manager, payments and the gate in Envoy until Ctrl-C (PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, MANAGER_PORT=, PAYMENTS_PORT=)
+run: build ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three members and two managers; PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, MANAGER_PORT=, PAYMENTS_PORT=)
 	@$(FIND_ENVOY)
-	@exec build/examples/run --dir build/run --proxy '$(PROXY)' --mode $(MODE) --workers $(WORKERS) \
+	@[ '$(STORE)' != etcd ] || .ci/apt-install etcd:etcd-server
+	@exec build/examples/run --dir build/run$(if $(filter etcd,$(STORE)),-etcd) --store '$(STORE)' --proxy '$(PROXY)' --mode $(MODE) --workers $(WORKERS) \
 		--manager-port $(MANAGER_PORT) --manager-admin-port $(MANAGER_ADMIN_PORT) --payments-port $(PAYMENTS_PORT) \
 		--proxy-port $(PROXY_PORT) --proxy-admin-port $(PROXY_ADMIN_PORT)
 

@@ -3,6 +3,7 @@
 //
 //	envoy.yaml             a static Envoy, body mode, with the routes in an inner listener as well
 //	headers-mode.yaml      a static Envoy, headers mode
+//	managers.yaml          several managers that share a store, for both
 //	shards.yaml            the clusters of several managers with a ledger each, for both
 //	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
 //	istio/body-mode.yaml   the same in body mode

@@ -26,6 +26,8 @@ type Local struct {
 	Upstream, Manager string
 	// Managers are further clusters like oncegate_manager, by name, with their only endpoints: the managers of shards.
 	Managers map[string]string
+	// Shared are managers that share a store, as in managers.yaml. Then Manager is where Envoy listens before them.
+	Shared []SharedManager
 	// Module is the path of oncegate.wasm.
 	Module string
 	// Plugin has fields of the gate's configuration that replace the published ones.
@@ -109,6 +111,11 @@ func (l Local) Bootstrap() ([]byte, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(l.Shared) > 0 {
+		if err := addShared(b, l.Manager, l.Shared); err != nil {
+			return nil, err
+		}
 	}
 	if err := Validate(b); err != nil {
 		return nil, err

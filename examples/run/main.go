@@ -1,7 +1,7 @@
 // Command run is `make run`: it starts the manager, the payments upstream and the gate in Envoy, or in the gateway, tells
 // what runs where and what to paste into another terminal, and stops all of it on Ctrl-C.
 //
-//	run [--bin DIR] [--dir DIR] [--proxy envoy|gateway] [--mode body|headers] [--workers N] [--PROCESS-port N]...
+//	run [--bin DIR] [--dir DIR] [--store wal|etcd] [--proxy envoy|gateway] [--mode body|headers] [--workers N] [--PROCESS-port N]...
 //
 // The manager's data stays in --dir, so what was executed before a restart is still known after it.
 package main
@@ -13,9 +13,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -71,35 +73,38 @@ const managerDown = 10 * time.Second
 // supervised is the part of a stack that supervise uses.
 type supervised interface {
 	Failed() <-chan error
-	StartManager(context.Context) error
+	Restarts(role string) bool
+	Restart(ctx context.Context, role string) error
 }
 
-// supervise returns when ctx ends, or with an error when a process has ended by itself. A manager that was killed,
-// which users are invited to try, is started again on its data after down.
+// supervise returns when ctx ends, or with an error when a process has ended by itself. A manager or a member of etcd
+// that was killed, which users are invited to try, is started again on its data after down.
 func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.Writer) error {
 	for {
+		var role string
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-s.Failed():
 			ended := (*stack.EndedError)(nil)
-			if !errors.As(err, &ended) || ended.Process != "manager" || ended.How != "signal: killed" {
+			if !errors.As(err, &ended) || !s.Restarts(ended.Process) || ended.How != "signal: killed" {
 				return err
 			}
+			role = ended.Process
 		}
-		fmt.Fprintf(stdout, "the manager was killed; it is started again on its data in %v\n", down)
+		fmt.Fprintf(stdout, "the %s was killed; it is started again on its data in %v\n", role, down)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(down):
 		}
-		if err := s.StartManager(ctx); err != nil {
+		if err := s.Restart(ctx, role); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
-		fmt.Fprintln(stdout, "the manager is back")
+		fmt.Fprintf(stdout, "the %s is back\n", role)
 	}
 }
 
@@ -113,6 +118,7 @@ func parse(ctx context.Context, args []string, stderr io.Writer) (stack.Config, 
 	proxy := flags.String("proxy", "envoy", "`what` the gate runs in, envoy or gateway; the gateway also where there is no Envoy")
 	flags.IntVar(&cfg.Workers, "workers", 2, "`number` of the proxy's workers, 1 to 64")
 	flags.StringVar(&cfg.Mode, "mode", "body", "the gate's `mode`, body or headers")
+	store := flags.String("store", "wal", "`where` the manager keeps its records, wal; or etcd: three members, and two managers before them")
 	ports := []struct {
 		port *int
 		name string
@@ -150,9 +156,16 @@ func parse(ctx context.Context, args []string, stderr io.Writer) (stack.Config, 
 	if cfg.Mode != "body" && cfg.Mode != "headers" {
 		return bad("--mode is %q, it must be body or headers", cfg.Mode)
 	}
+	if *store != "wal" && *store != "etcd" {
+		return bad("--store is %q, it must be wal or etcd", *store)
+	}
+	cfg.Etcd = *store == "etcd"
 	var err error
 	if cfg.Proxy, err = stack.ChooseProxy(ctx, *proxy, cfg.BinDir); err != nil {
 		return bad("%w", err)
+	}
+	if cfg.Etcd && cfg.Proxy.Name() != "envoy" {
+		return bad("--store is \"etcd\", it needs Envoy, and the proxy is %s", cfg.Proxy)
 	}
 	return cfg, nil
 }
@@ -164,11 +177,18 @@ func welcome(s *stack.Stack, cfg stack.Config, key string) string {
 	if cfg.Proxy.Name() == "envoy" {
 		metrics = "/stats/prometheus"
 	}
+	pids := ""
+	if cfg.Etcd {
+		for _, role := range slices.Sorted(maps.Keys(s.PIDs())) {
+			pids += fmt.Sprintf("  %-9s process %d\n", role, s.PIDs()[role])
+		}
+		pids += "kill -9 any one manager or member of etcd: a client sees latency, nothing else.\n"
+	}
 	return fmt.Sprintf(`Running:
   %-9s %s   the gate (oncegate.wasm, %s mode) before payments; metrics: %s%s
   payments  %s    the upstream, whose work must not be done twice
   manager   http://127.0.0.1:%d    the ledger; metrics: %s/metrics
-Data, logs and the proxy's configuration are in %s.
+%sData, logs and the proxy's configuration are in %s.
 
 Paste into another terminal: the first call, and its retry, which must get the same answer
   %s
@@ -177,6 +197,6 @@ and how often it was executed
   curl %s/executions
 
 Ctrl-C stops all.
-`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.Ports.Manager, s.ManagerAdminURL(),
+`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.Ports.Manager, s.ManagerAdminURL(), pids,
 		filepath.Clean(cfg.Dir), curl, curl, s.PaymentsURL())
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -12,7 +13,10 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/envoy/envoybin"
 	"github.com/oncegate/oncegate/examples/internal/stack"
@@ -60,6 +64,8 @@ func TestRunRefusesBadCommandLines(t *testing.T) {
 		{[]string{"--workers", "0"}, "--workers is 0, it must be from 1 to 64"},
 		{[]string{"--workers", "65"}, "--workers is 65"},
 		{[]string{"--mode", "fast"}, `--mode is "fast", it must be body or headers`},
+		{[]string{"--store", "sqlite"}, `--store is "sqlite", it must be wal or etcd`},
+		{[]string{"--store", "etcd", "--proxy", "gateway"}, `--store is "etcd", it needs Envoy, and the proxy is gateway`},
 		{[]string{"now"}, `unexpected argument "now"`},
 	} {
 		var stderr bytes.Buffer
@@ -141,7 +147,9 @@ type fakeStack struct {
 
 func (f *fakeStack) Failed() <-chan error { return f.failed }
 
-func (f *fakeStack) StartManager(context.Context) error {
+func (f *fakeStack) Restarts(role string) bool { return role == "manager" }
+
+func (f *fakeStack) Restart(context.Context, string) error {
 	f.started <- struct{}{}
 	return f.err
 }
@@ -154,7 +162,7 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		ends   []error // one after the other
-		err    error   // of StartManager
+		err    error   // of Restart
 		starts int
 		want   error
 	}{
@@ -313,4 +321,92 @@ func TestStopAndRestart(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEtcdSurvivesKills kills each manager and each member of etcd, one after the other, under load: all clients get
+// their answers, and nothing runs twice.
+func TestEtcdSurvivesKills(t *testing.T) {
+	bin := filepath.Join("..", "..", "build")
+	proxy, err := stack.ChooseProxy(t.Context(), "envoy", bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if proxy.Name() != "envoy" {
+		if envoybin.Required() {
+			t.Fatal(proxy)
+		}
+		t.Skip(proxy)
+	}
+	dir := t.TempDir()
+	st, err := stack.Start(t.Context(), stack.Config{BinDir: bin, Dir: dir, Proxy: proxy, Etcd: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if log, err := os.ReadFile(filepath.Join(dir, "envoy.log")); t.Failed() && err == nil {
+			t.Logf("%s", log)
+		}
+		if err := st.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := session{proxy: st.ProxyURL(), payments: st.PaymentsURL()}
+	const clients = 4
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var working sync.WaitGroup
+	var done atomic.Int64
+	var slowest atomic.Int64
+	var keys sync.Map
+	for c := range clients {
+		working.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				key := fmt.Sprintf("k%d-%d", c, n)
+				keys.Store(key, nil)
+				for retry := range 2 {
+					began := time.Now()
+					status, replayed, body, err := s.pay(t.Context(), key, "0")
+					if took := time.Since(began).Milliseconds(); took > slowest.Load() {
+						slowest.Store(took)
+					}
+					if err != nil || status != 201 || replayed != (retry == 1) {
+						t.Errorf("%s: %d, replayed %t, %q, %v", key, status, replayed, body, err)
+					}
+				}
+				done.Add(1)
+			}
+		})
+	}
+	more := func() { // each client gets answers to requests that it made after this
+		for from := done.Load(); done.Load() < from+4*clients; time.Sleep(10 * time.Millisecond) {
+			if t.Context().Err() != nil {
+				t.Fatal("the clients get no answers")
+			}
+		}
+	}
+	more()
+	for _, role := range []string{"manager", "etcd-1", "etcd-2", "manager-2", "etcd-3"} {
+		slowest.Store(0)
+		if err := syscall.Kill(st.PIDs()[role], syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		var ended *stack.EndedError
+		if err := <-st.Failed(); !errors.As(err, &ended) || ended.Process != role {
+			t.Fatal(err)
+		}
+		more()
+		t.Logf("%s killed: the slowest call took %d ms", role, slowest.Load())
+		if err := st.Restart(t.Context(), role); err != nil {
+			t.Fatal(err)
+		}
+		more()
+	}
+	stop()
+	working.Wait()
+	keys.Range(func(key, _ any) bool {
+		if !s.executed(t, key.(string)) {
+			t.Errorf("%s did not run once", key)
+		}
+		return true
+	})
 }

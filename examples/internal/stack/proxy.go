@@ -103,11 +103,18 @@ func (s *Stack) startGateway(ctx context.Context, ready string) (*process, error
 }
 
 func (s *Stack) startEnvoy(ctx context.Context, ready string) (*process, error) {
-	config, err := envoy.Local{
+	local := envoy.Local{
 		Mode: s.cfg.Mode, Plugin: s.cfg.Plugin, Module: filepath.Join(s.cfg.BinDir, "oncegate.wasm"),
 		Listen: address(s.Ports.Proxy), Admin: address(s.Ports.ProxyAdmin),
 		Upstream: address(s.Ports.Payments), Manager: address(s.Ports.Manager),
-	}.Bootstrap()
+	}
+	if s.cluster != nil {
+		local.Manager, local.Shared = address(s.cluster.Managers), s.shared()
+		// Time for a new leader of etcd, on a busy machine too.
+		local.Plugin = map[string]any{"manager": map[string]any{"cluster": "oncegate_manager", "timeout_ms": 20_000}}
+		maps.Copy(local.Plugin, s.cfg.Plugin)
+	}
+	config, err := local.Bootstrap()
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,9 @@ type Config struct {
 	// Dir holds the manager's data (Dir/data), the log files, Envoy's access log (Dir/access.log) and the proxy's
 	// configuration. It is created if missing. Its content is kept, so a second run knows the first one's keys.
 	Dir string
+	// Etcd makes it three members of etcd, two managers that share it, and Envoy. It takes etcd from PATH, and needs
+	// Envoy as the Proxy, which repeats a call that a manager did not answer.
+	Etcd bool
 	// Ports to listen on, on 127.0.0.1; 0 picks a free one.
 	Ports Ports
 	// Proxy is the proxy that runs the gate. The zero value is the gateway.
@@ -57,6 +60,7 @@ type Stack struct {
 	failed chan error
 
 	payments, manager, proxy *process
+	cluster                  *cluster // nil without etcd
 }
 
 // Start starts the processes and returns when all of them answer. If it fails, nothing is left running. It reports a
@@ -81,9 +85,16 @@ func Start(ctx context.Context, cfg Config) (*Stack, error) {
 		return nil, err
 	}
 
-	// Room for the end of every process, so that none blocks: there are at most two starts of the manager.
-	s := &Stack{Ports: ports, cfg: cfg, failed: make(chan error, 4)}
-	for _, start := range []func(context.Context) error{s.startPayments, s.StartManager, s.startProxy} {
+	// Room for the end of every process, so that none blocks: few starts are under way at a time.
+	s := &Stack{Ports: ports, cfg: cfg, failed: make(chan error, 16)}
+	starts := []func(context.Context) error{s.startPayments, s.StartManager, s.startProxy}
+	if cfg.Etcd {
+		if !cfg.Proxy.isEnvoy() {
+			return nil, errors.New("managers that share etcd need Envoy before them")
+		}
+		starts = []func(context.Context) error{s.startPayments, s.startEtcd, s.StartManager, s.startSecond, s.startProxy}
+	}
+	for _, start := range starts {
 		if err := start(ctx); err != nil {
 			// The first error matters; that a half-started process ended badly adds nothing.
 			_ = s.Stop()
@@ -108,10 +119,17 @@ func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Paymen
 // ManagerAdminURL is the manager's admin listener.
 func (s *Stack) ManagerAdminURL() string { return "http://" + address(s.Ports.ManagerAdmin) }
 
-// PIDs are the ids of the running processes by role: manager, proxy, payments.
+// PIDs are the ids of the running processes by role: manager, proxy, payments; with etcd manager-2, etcd-1, etcd-2, etcd-3.
 func (s *Stack) PIDs() map[string]int {
 	pids := make(map[string]int)
-	for role, p := range map[string]*process{"manager": s.manager, "proxy": s.proxy, "payments": s.payments} {
+	all := map[string]*process{"manager": s.manager, "proxy": s.proxy, "payments": s.payments}
+	if s.cluster != nil {
+		all[secondManager] = s.cluster.second
+		for i, p := range s.cluster.etcd {
+			all[memberName(i)] = p
+		}
+	}
+	for role, p := range all {
 		if p != nil {
 			pids[role] = p.cmd.Process.Pid
 		}
@@ -126,12 +144,17 @@ func (s *Stack) Stop() error {
 	if s.proxy != nil && s.cfg.Proxy.isEnvoy() {
 		s.drainEnvoy()
 	}
-	for _, p := range []**process{&s.proxy, &s.manager, &s.payments} {
+	ends := []**process{&s.proxy, &s.manager, &s.payments}
+	if s.cluster != nil {
+		ends = append(ends, &s.cluster.second)
+	}
+	for _, p := range ends {
 		if *p != nil {
 			errs = append(errs, (*p).stop())
 			*p = nil
 		}
 	}
+	s.killEtcd()
 	return errors.Join(errs...)
 }
 
@@ -146,12 +169,11 @@ func (s *Stack) KillManager() {
 // StartManager starts the manager on its data and waits until it is ready.
 func (s *Stack) StartManager(ctx context.Context) error {
 	var err error
-	s.manager, err = s.start(ctx, "manager", "oncegate", []string{
+	s.manager, err = s.start(ctx, "manager", "oncegate", append([]string{
 		"serve",
-		"--data-dir", filepath.Join(s.cfg.Dir, "data"),
 		"--listen", address(s.Ports.Manager),
 		"--admin", address(s.Ports.ManagerAdmin),
-	}, s.ManagerAdminURL()+"/readyz")
+	}, s.storeArgs()...), s.ManagerAdminURL()+"/readyz")
 	return err
 }
 
@@ -170,18 +192,21 @@ func (s *Stack) start(ctx context.Context, role, name string, args []string, rea
 
 // launch is start for any program.
 func (s *Stack) launch(ctx context.Context, what program, ready string) (*process, error) {
-	p, err := startProcess(what, func(err error) {
-		select {
-		case s.failed <- err:
-		default: // an earlier end has not been handled yet, and will be
-		}
-	})
+	p, err := startProcess(what, s.surprise)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	return p, p.waitReady(ctx, func(ctx context.Context) error { return get(ctx, ready) })
+}
+
+// surprise takes the error of a process that ended by itself.
+func (s *Stack) surprise(err error) {
+	select {
+	case s.failed <- err:
+	default: // an earlier end has not been handled yet, and will be
+	}
 }
 
 func (s *Stack) logPath(name string) string { return filepath.Join(s.cfg.Dir, name+".log") }
