@@ -140,6 +140,10 @@ func (f *framing) header(line []byte, whole bool) {
 		}
 		return
 	}
+	f.ours = false
+	if c := line[0] | 0x20; c != 't' && c != 'c' { // most headers
+		return
+	}
 	name, value, _ := bytes.Cut(line, []byte(":"))
 	f.ours = true
 	switch {
