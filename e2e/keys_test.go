@@ -10,6 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_metadata/v3" // for protojson
 )
 
 // What a route's settings make of keys, fingerprints, outcomes and the upstream's headers, in real Envoys.
@@ -203,5 +208,55 @@ func TestUpstreamGetsToKnowTheReservation(t *testing.T) {
 		if h := wantFirst(t, p, c, 201).seen(t).Headers; len(h.Values("x-token"))+len(h.Values("x-provider-key"))+len(h.Values("x-attempt"))+len(h.Values("x-scope")) != 0 {
 			t.Errorf("without a key: %v", h)
 		}
+	})
+}
+
+// Keys whose parts come from several places. In the claim's place is metadata that another filter takes from a
+// header: the gate reads both in the same way.
+func TestKeysFromSeveralSources(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
+		sources := []string{"header:idempotency-key", "jwt:payload.sub", "metadata:test:tenant", "cookie:session", "path:1", "query:currency?"}
+		if mode == "body" {
+			sources = append(sources, "json:order.id")
+		}
+		s := &stack{dir: t.TempDir(), target: target, mode: mode, paymentsAddr: newAskedUpstream(t).address, plugin: map[string]any{
+			"key":     map[string]any{"sources": sources, "format": "pattern", "pattern": "key-*"},
+			"forward": map[string]any{"key_header": "x-joined"},
+			"shared":  true, // the cookie is in the key
+		}}
+		s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
+			filter := new(hcmv3.HttpFilter)
+			if err := protojson.Unmarshal([]byte(`{"name": "claims", "typed_config": {
+				"@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config", "metadata": [
+				{"metadata_namespace": "envoy.filters.http.jwt_authn", "value": {"payload": {"sub": "alice, b"}}},
+				{"metadata_namespace": "test", "value": {"tenant": "t"}}]}}`), filter); err != nil {
+				return err
+			}
+			hcm.HttpFilters = append([]*hcmv3.HttpFilter{filter}, hcm.GetHttpFilters()...)
+			return nil
+		}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startProxy(t)
+		p := s.proxies[0]
+		key := newKey()
+		c := pay(key, "Cookie", "x=1; session=s")
+		c.path, c.body = "/v1/payments?currency=eur", `{"order": {"id": 7}}`
+		first := wantFirst(t, p, c, 201)
+		joined := key + ",alice%2C%20b,t,s,payments,eur"
+		if mode == "body" {
+			joined += ",7"
+		}
+		if got := first.seen(t).Headers.Get("x-joined"); got != joined {
+			t.Errorf("the key is %q, want %q", got, joined)
+		}
+		wantReplay(t, p, c, first)
+		c.headers["Cookie"] = "session=other"
+		wantFirst(t, p, c, 201)
+		delete(c.headers, "Cookie")
+		wantProblem(t, p, c, 400, "key-required")
+		other := "other"
+		c.key = &other
+		wantProblem(t, p, c, 400, "invalid-key")
 	})
 }

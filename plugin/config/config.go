@@ -48,7 +48,9 @@ type Format uint8
 // The formats.
 const (
 	FormatAny        Format = iota // 1 to 255 bytes of visible ASCII
+	FormatUUID                     // 8-4-4-4-12 hex digits only
 	FormatStructured               // {client_id}:{sequence}:{nonce} only
+	FormatPattern                  // what matches Key.Pattern only
 )
 
 // FailureMode says what happens while the manager cannot be reached.
@@ -123,8 +125,13 @@ type Key struct {
 	Derive Derive
 	// Required: a request without a key gets 400 instead of passing unprotected.
 	Required bool
-	// Format restricts what a key may look like.
+	// Sources are the parts of a key that comes from several places; empty: Header, JSONPath and Derive count. Header
+	// is then the name of the first source, if that is a header.
+	Sources []Source
+	// Format restricts what a key may look like, or the first of its parts.
 	Format Format
+	// Pattern is set for FormatPattern.
+	Pattern *Pattern
 }
 
 // Manager says how the manager is called.

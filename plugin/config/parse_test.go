@@ -142,13 +142,13 @@ func TestRulesOverrideTheTopLevel(t *testing.T) {
 	if a.Index != 0 || b.Index != 1 || cc.Index != 2 {
 		t.Errorf("indexes %d, %d, %d", a.Index, b.Index, cc.Index)
 	}
-	if want := (Key{Header: "x-key"}); a.Key != want || len(a.Scope) != 1 || a.PendingTTL != 5*time.Second {
+	if want := (Key{Header: "x-key"}); !reflect.DeepEqual(a.Key, want) || len(a.Scope) != 1 || a.PendingTTL != 5*time.Second {
 		t.Errorf("/a: %+v", a)
 	}
-	if want := (Key{Header: "x-key", Required: true}); b.Key != want || len(b.Scope) != 2 || b.PendingTTL != 9*time.Second {
+	if want := (Key{Header: "x-key", Required: true}); !reflect.DeepEqual(b.Key, want) || len(b.Scope) != 2 || b.PendingTTL != 9*time.Second {
 		t.Errorf("/b: %+v", b)
 	}
-	if want := (Key{Derive: DeriveMD5, Required: true}); cc.Key != want || cc.Mode != ModeBody {
+	if want := (Key{Derive: DeriveMD5, Required: true}); !reflect.DeepEqual(cc.Key, want) || cc.Mode != ModeBody {
 		t.Errorf("/c: %+v", cc)
 	}
 	checkOutcomes(t, &a.Outcomes, map[string]Outcome{"500": OutcomeCommit})
@@ -209,10 +209,10 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"manager": {"shards": ["a"], "previous_shards": ["b", "b"]}}`: `manager.previous_shards[1]: "b"; allowed: each name once`,
 		`{"manager": {"cluster": "a", "previous_shards": ["b"]}}`:       "manager.previous_shards: given without shards; allowed: beside the list that takes its place",
 		`{"commit_retry": {"initial_ms": 50, "max_ms": 49}}`:            "commit_retry.max_ms: 49 is less than initial_ms; allowed: 50 to 600000",
-		`{"key": {"hedaer": "x"}}`:                                      "key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
+		`{"key": {"hedaer": "x"}}`:                                      "key.hedaer: unknown field; allowed: header, json_path, derive, required, format, pattern, sources",
 		`{"key": {"header": "a b"}}`:                                    `key.header: "a b"; allowed: "" or a header name of up to 128 bytes`,
 		`{"key": {"header": ":path"}}`:                                  `key.header: ":path"; allowed: "" or a header name of up to 128 bytes`,
-		`{"key": {"header": ""}}`:                                       "key: no source; allowed: at least one of header, json_path and derive",
+		`{"key": {"header": ""}}`:                                       "key: no source; allowed: at least one of header, json_path, derive and sources",
 		`{"key": {"json_path": "id"}}`:                                  `key.json_path: "id" needs the body; allowed: "" unless "mode" is "body"`,
 		`{"key": {"derive": "md5"}}`:                                    `key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"client_abort": "continue"}`:                                  `client_abort: "continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`,
@@ -232,7 +232,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": {}}`:                                                      "match: {}; allowed: a list of 1 to 256 rules",
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
-		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format",
+		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format, pattern, sources",
 		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
@@ -277,6 +277,22 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"forward": {"token_header": "Content-Length"}}`:                                                   `forward.token_header: "content-length" is the proxy's own; allowed: another header name`,
 		`{"forward": {"token_header": "Idempotency-Key"}}`:                                                  `forward.token_header: "idempotency-key" is "key.header"; allowed: another header name`,
 		`{"match": [{}, {"forward": {"attempt_header": "a", "token_header": "A"}}]}`:                        `match[1].forward.token_header: "a" is also "forward.attempt_header"; allowed: a name for each`,
+		`{"key": {"sources": ["header"]}}`:                                                                  `key.sources[0]: "header"; allowed: ` + sourcesAllowed,
+		`{"key": {"sources": ["header:a", "path:64"]}}`:                                                     `key.sources[1]: "path:64"; allowed: ` + sourcesAllowed,
+		`{"key": {"sources": ["path:01"]}}`:                                                                 `key.sources[0]: "path:01"; allowed: ` + sourcesAllowed,
+		`{"key": {"sources": ["query:"]}}`:                                                                  `key.sources[0]: "query:"; allowed: ` + sourcesAllowed,
+		`{"key": {"sources": ["jwt:a.#"]}}`:                                                                 `key.sources[0]: "jwt:a.#"; allowed: ` + sourcesAllowed,
+		`{"key": {"sources": ["metadata:sub"]}}`:                                                            `key.sources[0]: "metadata:sub"; allowed: ` + sourcesAllowed,
+		`{"key": {"sources": ["header:a", "header:a?"]}}`:                                                   `key.sources[1]: "header:a?" is listed twice; allowed: once`,
+		`{"key": {"sources": ["header:a?"]}}`:                                                               `key.sources[0]: "header:a?" is the first source; allowed: one without "?", which tells whether a request has a key`,
+		`{"key": {"sources": "header:a"}}`:                                                                  `key.sources: "header:a"; allowed: a list of 0 to 8 sources`,
+		`{"key": {"sources": ["header:a", "json:id"]}}`:                                                     `key.sources[1]: "json:id" needs the body; allowed: other sources unless "mode" is "body"`,
+		`{"mode": "body", "key": {"sources": ["json:id"], "derive": "md5"}}`:                                `key.sources: given beside json_path or derive; allowed: one of them`,
+		`{"key": {"format": "guid"}}`:                                                                       `key.format: "guid"; allowed: "any", "uuid", "structured", "pattern"`,
+		`{"key": {"format": "pattern"}}`:                                                                    `key.pattern: not given; allowed: a pattern when "key.format" is "pattern"`,
+		`{"match": [{"key": {"pattern": "a*"}}]}`:                                                           `match[0].key.pattern: given; allowed: "" unless "key.format" is "pattern"`,
+		`{"key": {"format": "pattern", "pattern": "^a+$"}}`:                                                 `key.pattern: "^a+$"; allowed: ` + keyPatternAllowed,
+		`{"mode": "body", "key": {"derive": "md5", "format": "uuid"}}`:                                      `key.derive: a derived key is a digest; allowed: "" unless "key.format" is "any"`,
 		`{"outcomes": "stripe"}`:                                                                            `outcomes: "stripe"; allowed: "stripe-v1", "success-only", "stripe-v2" or an object`,
 		`{"match": [{"outcomes": []}]}`:                                                                     `match[0].outcomes: []; allowed: "stripe-v1", "success-only", "stripe-v2" or an object`,
 		`{"match": [{"outcome_header": "a b"}]}`:                                                            `match[0].outcome_header: "a b"; allowed: "" or a header name of up to 128 bytes`,

@@ -88,7 +88,16 @@ func readKey(r *reader, path string, v gjson.Result, k *Key) {
 		}},
 		{"derive", func(path string, v gjson.Result) { k.Derive = Derive(r.choice(path, v, "", "md5", "sha256")) }},
 		{"required", func(path string, v gjson.Result) { k.Required = r.boolean(path, v) }},
-		{"format", func(path string, v gjson.Result) { k.Format = Format(r.choice(path, v, "any", "structured")) }},
+		{"format", func(path string, v gjson.Result) {
+			k.Format = Format(r.choice(path, v, "any", "uuid", "structured", "pattern"))
+		}},
+		{"pattern", func(path string, v gjson.Result) {
+			r.text(path, v, keyPatternAllowed, func(s string) (ok bool) {
+				k.Pattern, ok = parseKeyPattern(s)
+				return ok || s == ""
+			})
+		}},
+		{"sources", func(path string, v gjson.Result) { k.Sources = readSources(r, path, v) }},
 	})
 }
 
@@ -189,15 +198,23 @@ func mediaType(s string) bool {
 // check completes the route and refuses combinations that cannot work. path is the rule's
 // path; empty: the top level.
 func (t *Route) check(r *reader, path string) {
+	t.Key.checkSources(r, join(path, "key"), t.Mode)
 	switch k := &t.Key; {
+	case k.Format == FormatPattern && k.Pattern == nil:
+		r.fail(join(path, "key.pattern"), `not given; allowed: a pattern when "key.format" is "pattern"`)
+	case k.Format != FormatPattern && k.Pattern != nil:
+		r.fail(join(path, "key.pattern"), `given; allowed: "" unless "key.format" is "pattern"`)
+	case len(k.Sources) > 0:
 	case k.Header == "" && k.JSONPath == "" && k.Derive == DeriveNone:
-		r.fail(join(path, "key"), `no source; allowed: at least one of header, json_path and derive`)
+		r.fail(join(path, "key"), `no source; allowed: at least one of header, json_path, derive and sources`)
 	case k.JSONPath != "" && t.Mode != ModeBody:
 		r.fail(join(path, "key.json_path"), show(`"`+k.JSONPath+`"`)+` needs the body; allowed: "" unless "mode" is "body"`)
 	case k.Derive != DeriveNone && t.Mode != ModeBody:
 		r.fail(join(path, "key.derive"), `needs the body; allowed: "" unless "mode" is "body"`)
 	case k.Derive != DeriveNone && k.Format == FormatStructured:
 		r.fail(join(path, "key.derive"), `a derived key is not structured; allowed: "" when "key.format" is "structured"`)
+	case k.Derive != DeriveNone && k.Format != FormatAny:
+		r.fail(join(path, "key.derive"), `a derived key is a digest; allowed: "" unless "key.format" is "any"`)
 	}
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)

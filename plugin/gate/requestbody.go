@@ -190,7 +190,7 @@ func (s *Stream) http1() bool {
 }
 
 // keyInside tells whether the key must be read from the body, for which the gate needs all of it.
-func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.JSONPath != "" }
+func (s *Stream) keyInside() bool { return s.upload.keyed && s.route.Key.InBody() }
 
 // needsWhole tells whether the gate cannot decide without the whole body. A body beyond
 // max_request_body_bytes is the exception.
@@ -247,7 +247,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 		}
 	}
 	if u.keyed {
-		key, bad := request.JSONKey(&route.Key, body, whole)
+		key, bad := s.bodyKey(body, whole)
 		if bad != nil {
 			problem := bad.Problem()
 			return s.invalid(&problem)

@@ -63,9 +63,10 @@ type Stream struct {
 	reservedAt int64 // time of the reservation, nanoseconds
 	// headers are the request's; only set while OnRequestHeaders runs.
 	headers [][2]string
-	accept  string // accept-encoding
-	owned   bool   // key, trace and accept are copies, not views of the host's headers
-	scoped  bool   // scope is known
+	parts   []request.Part // of the key, if some are in the body
+	accept  string         // accept-encoding
+	owned   bool           // key, trace and accept are copies, not views of the host's headers
+	scoped  bool           // scope is known
 	// call is the call whose answer the stream waits for.
 	call *call
 
@@ -149,10 +150,14 @@ func (s *Stream) unsupported(headers request.Headers) verdict {
 	keys := 0
 	if k.Header != "" {
 		_, keys = headers.Get(k.Header)
+	} else if len(k.Sources) > 0 {
+		if parts, bad := request.HeaderParts(k, headers, p.host.Property); bad != nil || request.HasFirst(parts) {
+			keys = 1
+		}
 	}
 	switch {
 	case keys == 0 && !k.Required && k.Derive == config.DeriveNone:
-		if k.JSONPath != "" {
+		if k.InBody() {
 			return s.bypass()
 		}
 		return verdictForward
@@ -172,7 +177,7 @@ func (s *Stream) unreadable() verdict {
 			return s.invalid(unreadableProblem())
 		}
 	}
-	if k.Required || k.JSONPath != "" || k.Derive != config.DeriveNone {
+	if k.Required || k.InBody() || len(k.Sources) > 0 || k.Derive != config.DeriveNone {
 		return s.invalid(unreadableProblem())
 	}
 	return verdictForward
@@ -181,7 +186,7 @@ func (s *Stream) unreadable() verdict {
 // begin reads the headers. In headers mode it decides; in body mode it asks for the body.
 func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	p, route := s.plugin, s.route
-	key, bad := request.HeaderKey(&route.Key, headers)
+	key, bad := s.headerKey(headers)
 	if bad != nil {
 		problem := bad.Problem()
 		return s.invalid(&problem)
@@ -197,7 +202,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers)
 		return s.decide()
 	}
-	if key.Value == "" && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
+	if key.Value == "" && s.parts == nil && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {
 		return s.keyless()
 	}
 	if s.upload.ambiguous = s.ambiguous(headers); s.upload.ambiguous != "" && key.Value != "" {
@@ -216,6 +221,38 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 	s.trace = traceHeaders(headers)
 	s.ending.begin(headers)
 	return verdictPause
+}
+
+// headerKey reads the key without the body. If a part of the key is in the body, it keeps the other parts.
+func (s *Stream) headerKey(headers request.Headers) (request.Key, *request.Error) {
+	k := &s.route.Key
+	if len(k.Sources) == 0 {
+		return request.HeaderKey(k, headers)
+	}
+	parts, bad := request.HeaderParts(k, headers, s.plugin.host.Property)
+	if bad != nil {
+		return request.Key{}, bad
+	}
+	if !k.InBody() {
+		return request.JoinParts(k, parts)
+	}
+	if k.Sources[0].Kind == config.SourceJSON || request.HasFirst(parts) {
+		request.OwnParts(parts)
+		s.parts = parts
+	}
+	return request.Key{}, nil
+}
+
+// bodyKey reads the key from the body, or its parts that are there.
+func (s *Stream) bodyKey(body []byte, whole bool) (request.Key, *request.Error) {
+	k := &s.route.Key
+	if s.parts == nil {
+		return request.JSONKey(k, body, whole)
+	}
+	if bad := request.BodyParts(k, s.parts, body, whole); bad != nil {
+		return request.Key{}, bad
+	}
+	return request.JoinParts(k, s.parts)
 }
 
 // Properties that tell access logs what became of a request, and the parts of a

@@ -101,7 +101,9 @@ func Missing(k *config.Key) *Error {
 		}
 		from += s
 	}
-	if k.Header != "" {
+	if len(k.Sources) > 0 {
+		join(k.Sources[0].Text)
+	} else if k.Header != "" {
 		join("header " + k.Header)
 	}
 	if k.JSONPath != "" {
@@ -120,8 +122,8 @@ func check(k *config.Key, kind, source, value, wrong string) (Key, *Error) {
 	}
 	key := Key{Value: value}
 	key.StructuredKey, key.Structured = api.ParseStructuredKey(value)
-	if k.Format == config.FormatStructured && !key.Structured {
-		return Key{}, invalid(kind, source, "not of the form {client_id}:{sequence}:{nonce}, with a decimal sequence and a nonce of 16 hex digits")
+	if wrong := wrongFormat(k, value); wrong != "" {
+		return Key{}, invalid(kind, source, wrong)
 	}
 	return key, nil
 }
