@@ -6,7 +6,7 @@
 //	c, err := client.New(client.Options{URL: m.URL})
 //
 // The manager behaves as the program does, except that its records end with the test. It asks
-// for no credentials. Package servers below starts real Redis and PostgreSQL servers for tests;
+// for no credentials. Package servers below starts real Redis, PostgreSQL and etcd servers for tests;
 // package simulated runs a manager without a connection, on a disk and a clock that a test moves.
 package managertest
 

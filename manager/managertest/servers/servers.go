@@ -1,10 +1,11 @@
-// Package servers starts real Redis and PostgreSQL servers for tests: each
-// in a directory of its own, reachable only through a unix socket, ended with
-// the test. Several test binaries may do so at once.
+// Package servers starts real Redis, PostgreSQL and etcd servers for tests: each
+// in a directory of its own, reachable only through a unix socket, or for etcd on
+// a loopback address of its own, ended with the test. Several test binaries may
+// do so at once.
 //
 // A server that cannot be started fails the test. A run that silently left an
 // engine out would prove nothing about it. Programs that are not tests (the
-// comparison with other systems) use StartRedis and StartPostgres.
+// comparison with other systems) use StartRedis, StartPostgres and StartEtcd.
 package servers
 
 import (
@@ -31,7 +32,7 @@ const startTimeout = 2 * time.Minute
 type Server struct {
 	// URL is how a client reaches it, in the form its engine's options take.
 	URL string
-	// Socket is the path of its unix socket.
+	// Socket is the path of its unix socket; empty for etcd.
 	Socket string
 
 	dir    string
