@@ -14,6 +14,9 @@ const (
 	// PathUnknown ends the reservation of the request's token: the work may have run, and its outcome is not known. Its
 	// body is a ReserveRequest without PendingTTL and Wait.
 	PathUnknown = "/v1/ledger/unknown"
+	// PathLookUp tells what became of a key, and changes nothing. Its body is a ReleaseRequest without Token, the answer a
+	// ReserveReply whose State is StateNone if the key is not known.
+	PathLookUp = "/v1/ledger/lookup"
 	// PathBatch makes several of the calls above, each judged and answered by itself (see Op).
 	PathBatch = "/v1/ledger/batch"
 )

@@ -111,6 +111,7 @@ func vmFields(r *reader, c *Config, match *gjson.Result) []field {
 				return s == "" || (len(s) >= 16 && len(s) <= 1024)
 			})
 		}},
+		{"lookup", func(path string, v gjson.Result) { c.Lookup = readLookup(r, path, v) }},
 		{"match", func(_ string, v gjson.Result) { *match = v }},
 	}
 }

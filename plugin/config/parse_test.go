@@ -67,7 +67,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t", "batch": "never"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
 		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "max_upstream_calls": 4, "cleanup_interval_seconds": 1.5,
-		"scope_secret": "0123456789abcdef",
+		"scope_secret": "0123456789abcdef", "lookup": {"path": "/lost"},
 		"ledger": "upstream", "mode": "body",
 		"key": {"header": "X-Key", "json_path": "a.0.b\\.c", "derive": "sha256", "required": true, "format": "any"},
 		"scope": ["method", "path_and_query", "header:X-Tenant"],
@@ -97,6 +97,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		MaxUpstreamCalls: 4,
 		CleanupInterval:  1500 * time.Millisecond,
 		ScopeSecret:      "0123456789abcdef",
+		Lookup:           "/lost",
 	}); !reflect.DeepEqual(*c, want) {
 		t.Errorf("%+v, want %+v", *c, want)
 	}
@@ -172,7 +173,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, lookup, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -304,6 +305,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		strings.Repeat("[", 65) + strings.Repeat("]", 65):                                                   notJSON,
 		strings.Repeat(`{"manager":`, 90000):                                                                notJSON,
 		strings.Repeat(" ", maxConfigBytes+1):                                                               "configuration: 1048577 bytes; allowed: up to 1048576",
+		`{"lookup": {"path": "lost?x"}}`:                                                                    `lookup.path: "lost?x"; allowed: "" or a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`,
 		`{"response": {"body": "head"}}`:                                                                    `response.body: "head"; allowed: "full", "none"`,
 		`{"response": {"keep_headers": "x"}}`:                                                               `response.keep_headers: "x"; allowed: a list of 0 to 64 header names`,
 		`{"response": {"keep_headers": ["a*b"]}}`:                                                           `response.keep_headers[0]: "a*b"; allowed: a header name of up to 128 bytes; a "*" at its end stands for any rest`,

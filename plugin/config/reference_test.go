@@ -77,6 +77,7 @@ func TestReferenceHasEveryField(t *testing.T) {
 		"outcomes":     `{"outcomes": %}`,
 		"upstream":     `{"upstream": %}`,
 		"fingerprint":  `{"fingerprint": %}`,
+		"lookup":       `{"lookup": %}`,
 		"response":     `{"response": %}`,
 		"replay":       `{"replay": %}`,
 		"problems":     `{"problems": %}`,

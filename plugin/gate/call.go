@@ -17,6 +17,7 @@ const (
 	callRelease
 	callRenew
 	callUnknown
+	callLookUp // asks what became of a key; never in a batch
 )
 
 // ops are the kinds' names in the ledger's protocol.
@@ -25,7 +26,12 @@ var ops = [...]api.Op{
 	callRelease: api.OpRelease, callRenew: api.OpRenew, callUnknown: api.OpUnknown,
 }
 
-func (k callKind) path() string { return ops[k].Path() }
+func (k callKind) path() string {
+	if k == callLookUp {
+		return api.PathLookUp
+	}
+	return ops[k].Path()
+}
 
 // state returns the entry's state after a commit, a reject or the report of an unknown outcome.
 func (k callKind) state() api.State {
@@ -257,6 +263,10 @@ func (l *ledger) message(c *call, now int64) []byte {
 		}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
+	case callLookUp:
+		r := api.ReleaseRequest{Key: c.key, Scope: p.names(&c.attempt).scope}
+		p.scratch = r.AppendRaw(p.scratch[:0])
+		body = p.scratch
 	case callRelease:
 		n := p.names(&c.attempt)
 		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token}
@@ -373,6 +383,8 @@ func (l *ledger) settle(c *call, r *reply) {
 		l.p.renewed(c, r)
 	case callUnknown:
 		l.p.reported(c, r)
+	case callLookUp:
+		l.p.lookedUp(c, r)
 	default:
 		l.p.recorded(c, r)
 	}

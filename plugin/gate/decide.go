@@ -217,6 +217,8 @@ func (s *Stream) routed() verdict {
 	return verdictForward
 }
 
+func (s *Stream) ledgerUpstream() bool { return s.route.Ledger == config.LedgerUpstream }
+
 func (s *Stream) ledgerNone() bool { return s.route.Ledger == config.LedgerNone }
 
 func (p *Plugin) countHit(state api.State) {

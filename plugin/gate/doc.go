@@ -183,6 +183,7 @@
 //
 //	host.go, plugin.go                     what the gate needs of the proxy; the callbacks of a VM
 //	stream.go, decide.go                   a request's phases, and the decision about it
+//	lookup.go                              clients that ask what became of a request
 //	caller.go                              callers that the scope does not tell apart
 //	requestbody.go, bodywatch.go           bodies of requests
 //	reservation.go, outcome.go             attempts, renewals, the ledger's answers

@@ -154,6 +154,9 @@ func (c *call) expects(a *api.ReserveReply) bool {
 		return a.State == api.StateReserved
 	case callUnknown:
 		return a.State == api.StateUnknown
+	case callLookUp:
+		return a.State == api.StateNone || a.State == api.StatePending || a.State == api.StateUnknown ||
+			a.State.Terminal() && a.Result.Status != 0
 	default:
 		return a.State.Terminal()
 	}

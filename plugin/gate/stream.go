@@ -100,7 +100,8 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	s.phase = phasePass
 	p := s.plugin
 	method, ok := p.host.RequestHeader(headerMethod)
-	if !ok || !p.config.Method(method) {
+	looks := ok && method == methodGet && p.config.Lookup != ""
+	if !ok || !looks && !p.config.Method(method) {
 		return Continue
 	}
 	headers := request.Headers(p.host.RequestHeaders())
@@ -110,6 +111,12 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	if path == "" && method == methodConnect {
 		path = "/" // a tunnel has no path: it is for the whole host
+	}
+	if looks && len(headers) > 0 && p.asksLookUp(method, path) {
+		s.headers, s.ending.ended, s.accept = headers, end, joined(headers, headerAcceptEncoding)
+		v := s.lookUp(headers, path)
+		s.headers = nil
+		return s.headersAction(v)
 	}
 	s.route = p.config.Route(method, path)
 	switch {

@@ -239,7 +239,7 @@ func (c *Call) read(message []byte) []byte {
 		if message = bytes.Clone(message); r.ParseRaw(message) == nil {
 			c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
 		}
-	case api.PathRelease:
+	case api.PathRelease, api.PathLookUp:
 		var r api.ReleaseRequest
 		if r.ParseRaw(message) == nil {
 			c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token

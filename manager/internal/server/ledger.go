@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"time"
@@ -32,6 +33,7 @@ func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(I
 		{Method: "POST", Path: api.PathRelease, Roles: gates, Handle: h.release},
 		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Renew) }},
 		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathLookUp, Roles: gates, Handle: h.lookUp},
 		{Method: "POST", Path: api.PathBatch, Roles: gates, Handle: h.batch},
 		{Method: "GET", Path: "/v1/ledger/entries", Roles: readers, Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Roles: readers, Handle: h.get},
@@ -220,6 +222,32 @@ func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	answerState(w, form, api.StateReleased)
+}
+
+// lookUp tells what became of a key.
+func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
+	form, err := r.Form()
+	var req api.ReleaseRequest
+	switch {
+	case err != nil:
+	case form == httpd.FormRaw:
+		err = req.ViewRaw(r.Body)
+	default:
+		err = req.ParseJSON(r.Body)
+	}
+	var e ledger.Entry
+	if err == nil {
+		e, err = h.ledger.Get(r.Context(), req.Scope, req.Key)
+	}
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		answerState(w, form, api.StateNone)
+	case err != nil:
+		r.Error(w, err)
+	default:
+		w.Status = 200
+		answerReply(r, w, form, &ledger.Reply{State: e.State, ExpiresIn: e.ExpiresIn, Result: e.Result}, "")
+	}
 }
 
 // answerState answers a call whose only news is the state.

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"net/http"
+	"testing"
+)
+
+// A client that lost an answer looks it up, at the proxy that has it and at another one.
+func TestClientsLookUpLostAnswers(t *testing.T) {
+	eachMode(t, func(t *testing.T, target Target, mode string) {
+		began, goOn := make(chan struct{}, 1), make(chan struct{})
+		s := newSurface(t, target, mode, map[string]any{"lookup": map[string]any{"path": "/lost"}}, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != "POST" {
+				t.Errorf("upstream got %s %s", r.Method, r.URL)
+			}
+			began <- struct{}{}
+			<-goOn
+			w.Header().Set("X-Answer", "a")
+			w.WriteHeader(201)
+			_, _ = w.Write([]byte("answer"))
+		}, nil)
+		here, there := s.proxies[0], s.startProxy(t)
+		key := newKey()
+		c := pay(key, "authorization", "Bearer alice")
+		look := pay(key, "authorization", "Bearer alice")
+		look.method, look.path = "GET", "/lost?path=%2Fpayments"
+		wantProblem(t, here, look, 404, "not-found")
+		answers := make(chan answer, 1)
+		go func() {
+			a, _ := do(t.Context(), here, c)
+			answers <- a
+		}()
+		<-began
+		for _, p := range []*proxy{here, there} {
+			if a := send(t, p, look); a.status != 202 || string(a.body) != `{"state":"pending"}` {
+				t.Errorf("running: %v", a)
+			}
+		}
+		close(goOn)
+		first := <-answers
+		if first.status != 201 {
+			t.Fatalf("first: %v", first)
+		}
+		wantReplay(t, here, look, first)
+		wantReplay(t, there, look, first)
+		stranger := look
+		stranger.headers = map[string]string{"authorization": "Bearer bob"}
+		wantProblem(t, here, stranger, 404, "not-found")
+		wantProblem(t, there, stranger, 404, "not-found")
+	})
+}

@@ -1,0 +1,29 @@
+package config
+
+import "github.com/tidwall/gjson"
+
+func readLookup(r *reader, path string, v gjson.Result) (where string) {
+	r.object(path, v, []field{{"path", func(path string, v gjson.Result) {
+		where = r.text(path, v, `"" or a path of 1 to 2048 bytes of visible ASCII that starts with "/" and has no "?" or "#"`, func(s string) bool {
+			return s == "" || plainPath(s)
+		})
+	}}})
+	return where
+}
+
+// Lost returns the route of a request that a client looks up. method is the one that the client gives; empty: POST, or the
+// first method that a rule for the path names. nil: no rule matches.
+func (c *Config) Lost(method, path string) (string, *Route) {
+	if method != "" {
+		return method, c.Route(method, path)
+	}
+	for _, m := range [...]string{"POST", "PATCH", "PUT", "DELETE"} {
+		if t := c.Route(m, path); t != nil {
+			return m, t
+		}
+	}
+	return "POST", nil
+}
+
+// First returns the first rule's route, for answers to requests that no rule matches.
+func (c *Config) First() *Route { return &c.rules[0].route }

@@ -1,0 +1,204 @@
+package gate
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// Clients' look-ups: what became of a request whose answer was lost. A look-up reserves nothing, changes
+// nothing in the cache, and never reaches the upstream.
+
+const (
+	methodGet     = "GET"
+	statusPending = "pending"
+)
+
+// asksLookUp tells whether the request is a look-up.
+func (p *Plugin) asksLookUp(method, path string) bool {
+	where := p.config.Lookup
+	rest, ok := strings.CutPrefix(path, where)
+	return method == methodGet && where != "" && ok && (rest == "" || rest[0] == '?')
+}
+
+// lookUp answers a look-up.
+func (s *Stream) lookUp(headers request.Headers, path string) verdict {
+	p := s.plugin
+	s.route = p.config.First()
+	_, query, _ := strings.Cut(path, "?")
+	lost, paths := parameter(query, "path")
+	method, methods := parameter(query, "method")
+	if paths != 1 || methods > 1 || !api.Visible(lost, 1, maxLostPath) || lost[0] != '/' {
+		return s.invalid(&api.Problem{
+			Status: 400, Code: api.CodeInvalidRequest, Title: "The look-up names no request",
+			Detail: `The query needs path, once, percent-encoded: the path of the lost request, which starts with "/". It may have method.`,
+		})
+	}
+	method, route := p.config.Lost(method, lost)
+	if route == nil {
+		return s.notFound()
+	}
+	s.route = route
+	// The scope is that of the lost request.
+	lostHeaders := make(request.Headers, 0, len(headers))
+	for _, h := range headers {
+		switch h[0] {
+		case headerMethod:
+			h[1] = method
+		case headerPath:
+			h[1] = lost
+		}
+		lostHeaders = append(lostHeaders, h)
+	}
+	source := route.Key
+	if source.Required = true; source.Header == "" {
+		source.Header = api.HeaderIdempotencyKey
+	}
+	key, bad := request.HeaderKey(&source, headers)
+	if bad == nil && key.Value == "" {
+		source.JSONPath, source.Derive = "", 0
+		bad = request.Missing(&source)
+	}
+	if bad != nil {
+		problem := bad.Problem()
+		return s.invalid(&problem)
+	}
+	if credential := s.ambiguous(lostHeaders); credential != "" {
+		return s.refuseAmbiguous(credential)
+	}
+	s.identify(key, lostHeaders)
+	return s.look()
+}
+
+// parameter returns the first value of a query's parameter, without its escapes, and how often it is there.
+func parameter(query, name string) (value string, count int) {
+	for query != "" {
+		var pair string
+		pair, query, _ = strings.Cut(query, "&")
+		n, v, _ := strings.Cut(pair, "=")
+		if n != name {
+			continue
+		}
+		if count++; count == 1 {
+			value = unescape(v)
+		}
+	}
+	return value, count
+}
+
+// unescape decodes the percent escapes of a query's value. It leaves what is no escape as it is.
+func unescape(s string) string {
+	if !strings.Contains(s, "%") {
+		return s
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
+				b, i = append(b, byte(c)), i+2
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return string(b)
+}
+
+// maxLostPath bounds the path that a look-up names, bytes.
+const maxLostPath = 8192
+
+// look looks into the cache, then at the outcomes that the ledger does not have yet, then into the ledger.
+func (s *Stream) look() verdict {
+	p := s.plugin
+	now := p.host.Now()
+	e, ledger := &p.entry, !s.ledgerNone() && !s.ledgerUpstream()
+	found := p.table.Lookup(&s.hash, now, e)
+	switch c := p.calls.outcomeCall(&s.hash); {
+	case found && e.State == api.StateUnknown:
+		return s.outcomeUnknown()
+	case found && e.State == api.StatePending:
+		if !p.dead(e.Owner, now) {
+			return s.stillPending()
+		}
+		if !ledger {
+			return s.outcomeUnknown()
+		}
+	case found && s.replayCached(e):
+		return verdictReplied
+	case c != nil && c.kind == callUnknown:
+		return s.outcomeUnknown()
+	case c != nil && c.cached && s.replayRaw(c.result):
+		return verdictReplied
+	case c != nil:
+		return s.stillPending()
+	case found && (!ledger || e.CacheOnly):
+		s.replay(&api.Result{BodyOmitted: true})
+		return verdictReplied
+	}
+	if !ledger {
+		return s.notFound()
+	}
+	return s.askLedger(p.calls.firstOwner(&s.attempt))
+}
+
+// replayCached replays the answer of an entry. False: the cache does not have it.
+func (s *Stream) replayCached(e *cache.Entry) bool {
+	if !e.HasBody {
+		return false
+	}
+	raw, ok := s.plugin.table.Body(e)
+	return ok && s.replayRaw(raw)
+}
+
+// askLedger asks a shard's manager. The call goes by itself: batches have no look-ups.
+func (s *Stream) askLedger(shard int) verdict {
+	s.own()
+	s.shard = shard
+	c := s.newCall(callLookUp)
+	c.stream, c.alone = s, true
+	s.call = c
+	s.phase = phaseReserving
+	s.plugin.calls.add(c)
+	return verdictPause
+}
+
+// lookedUp deals with the manager's answer to a look-up.
+func (p *Plugin) lookedUp(c *call, r *reply) {
+	s := p.takeStream(c)
+	switch {
+	case s == nil:
+	case r.kind != replyOK:
+		p.metrics.count(p.metrics.managerError)
+		s.refuse(unavailableProblem(r.retryAfter))
+	case r.answer.State == api.StatePending:
+		s.stillPending()
+	case r.answer.State == api.StateUnknown:
+		s.outcomeUnknown()
+	case r.answer.State.Terminal():
+		s.replay(&r.answer.Result)
+	default:
+		if owner := p.calls.owner(&s.attempt); owner != c.shard {
+			s.askLedger(owner) // the previous owner has nothing of the key any more
+			return
+		}
+		s.notFound()
+	}
+}
+
+func (s *Stream) stillPending() verdict {
+	s.mark = statusPending
+	s.reply(202, detailsPrefix+statusPending, [][2]string{
+		{headerContentType, api.ContentTypeJSON}, {api.HeaderStatus, statusPending}, {headerRetryAfter, "1"},
+	}, []byte(`{"state":"pending"}`))
+	return verdictReplied
+}
+
+func (s *Stream) notFound() verdict {
+	return s.refuse(&api.Problem{
+		Status: 404, Code: api.CodeNotFound, Title: "No request with this key is known",
+		Detail: "It did not arrive, its answer is not remembered any more, or another caller sent it.",
+	})
+}

@@ -1,0 +1,140 @@
+package gatetest
+
+import (
+	"testing"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+const lookupConfig = `"lookup":{"path":"/lost"}`
+
+// asked is the look-up of a lost POST to /payments.
+func asked(r *Rig, key string, headers ...string) *Exchange {
+	r.Helper()
+	return r.Open(Request{Method: "GET", Path: "/lost?path=%2Fpayments", Key: key, Headers: headers}, true)
+}
+
+// A look-up tells each state, in each mode and with each ledger, and nothing reaches the upstream.
+func TestLookUp(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, config := range []string{`"mode":"headers"`, `"mode":"body"`, `"ledger":"none"`, `"ledger":"upstream"`} {
+			r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,` + config + `}`, BodyMode: true})
+			alice := []string{"authorization: Bearer alice"}
+			look := func(key string, headers ...string) Response {
+				x := asked(r, key, headers...)
+				a := x.Response()
+				want(t, config+": upstream called", x.Upstream.Begun(), false)
+				return a
+			}
+			want(t, config, look("k", alice...).Problem(t), "not-found")
+			x := r.Send(Request{Key: "k", Body: "b", Headers: alice})
+			x.Upstream.AwaitHeaders(r)
+			a := look("k", alice...)
+			want(t, config, a.Status+" "+a.Body+" "+a.Header("content-type"), `202 {"state":"pending"} application/json`)
+			x.Answer(201, "answer", "x-a: 1")
+			want(t, config, x.Response().Status, "201")
+			r.Settle()
+			a = look("k", alice...)
+			want(t, config, a.Status+" "+a.Body+" "+a.Header("x-a")+" "+a.Header("idempotent-replayed"), "201 answer 1 true")
+			for _, other := range [][]string{nil, {"authorization: Bearer bob"}, {"authorization: Bearer alice", "authorization: Bearer bob"}} {
+				a = look("k", other...)
+				want(t, config+": another caller", a.Problem(t)+" "+a.Status, "not-found 404")
+			}
+			want(t, config+": another key", look("l", alice...).Problem(t), "not-found")
+			want(t, config+": reserves", r.Manager.Count(api.PathReserve) <= 1, true)
+			// The key is still free for those that found nothing.
+			y := r.Send(Request{Key: "l", Body: "b", Headers: alice})
+			y.Answer(201, "later")
+			want(t, config, y.Response().Body, "later")
+		}
+	})
+}
+
+// Another gate, or one that lost its cache, asks the manager, which changes nothing.
+func TestLookUpAsksTheManager(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		first := NewRig(t, guest, Options{Config: `{"pending_wait_timeout":1}`})
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `}`, Manager: first.Manager, Clock: first.Clock})
+		x := first.Send(Request{Key: "k", Headers: []string{"accept-encoding: gzip"}})
+		x.Upstream.AwaitHeaders(first)
+		want(t, "pending", asked(r, "k").Response().Status, "202")
+		x.Answer(402, "refused", "content-encoding: gzip", "x-a: 1")
+		x.Response()
+		first.Settle()
+		a := asked(r, "k", "accept-encoding: gzip").Response()
+		want(t, "final", a.Status+" "+a.Body+" "+a.Header("x-a")+" "+a.Header("idempotent-replayed"), "402 refused 1 true")
+		want(t, "encoding", asked(r, "k").Response().Problem(t), "encoding-not-accepted")
+		want(t, "unknown key", asked(r, "l").Response().Problem(t), "not-found")
+		y := first.Send(Request{Key: "gone"})
+		y.Upstream.AwaitHeaders(first)
+		y.Leave()
+		first.Settle()
+		want(t, "unknown outcome", asked(r, "gone").Response().Problem(t), "outcome-unknown")
+		state, _ := r.Manager.State("l")
+		want(t, "reserved", state, api.StateNone)
+		r.Manager.FailNext(api.PathLookUp, Fault{Status: 404})
+		want(t, "a manager of before", asked(r, "k").Response().Problem(t), "manager-unavailable")
+		r.Manager.FailNext(api.PathLookUp, Fault{Refuse: true})
+		want(t, "a manager that is away", asked(r, "k").Response().Problem(t), "manager-unavailable")
+		// A client that leaves has no part in the answer.
+		r.Manager.FailNext(api.PathLookUp, Fault{Hold: true})
+		z := asked(r, "k")
+		r.Settle()
+		z.Leave()
+		r.Manager.Release()
+		want(t, "the next", asked(r, "k", "accept-encoding: gzip").Response().Status, "402")
+	})
+}
+
+// Route and scope are those of the lost request.
+func TestLookUpHasRouteAndScopeOfTheLostRequest(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"mode":"body","scope":["host","path_and_query","method"],"match":[
+			{"methods":["PUT"],"path":"/put","key":{"header":"x-key"}},
+			{"path":"/body","key":{"header":"","json_path":"id"}},{"path":"/payments"}]}`, BodyMode: true})
+		run := func(q Request) {
+			x := r.Send(q)
+			x.Answer(201, q.Path)
+			x.Response()
+			r.Settle()
+		}
+		run(Request{Path: "/payments?a=1&b=%2F", Key: "k", Body: "b"})
+		run(Request{Method: "PUT", Path: "/put", Headers: []string{"x-key: k"}, Body: "b"})
+		run(Request{Path: "/body", Body: `{"id":"k"}`})
+		for _, c := range []struct{ path, key, header, want string }{
+			{"/lost?path=/payments%3Fa=1%26b=%252F", "k", "", "/payments?a=1&b=%2F"},
+			{"/lost?path=/payments", "k", "", "not-found"},
+			{"/lost?path=/put", "", "x-key: k", "/put"},
+			{"/lost?method=PUT&path=/put", "", "x-key: k", "/put"},
+			{"/lost?method=POST&path=/put", "", "x-key: k", "not-found"},
+			{"/lost?path=/put", "k", "", "key-required"},
+			{"/lost?path=/body", "k", "", "/body"},
+			{"/lost?path=/elsewhere", "k", "", "not-found"},
+			{"/lost", "k", "", "invalid-request"},
+			{"/lost?path=", "k", "", "invalid-request"},
+			{"/lost?path=put", "k", "", "invalid-request"},
+			{"/lost?path=/put&path=/body", "k", "", "invalid-request"},
+			{"/lost?path=/a%00", "k", "", "invalid-request"},
+			{"/lost?path=/payments", "", "", "key-required"},
+			{"/lost?path=/payments", "a b", "", "invalid-key"},
+		} {
+			q := Request{Method: "GET", Path: c.path, Key: c.key}
+			if c.header != "" {
+				q.Headers = []string{c.header}
+			}
+			a := r.Open(q, true).Response()
+			got := a.Body
+			if a.Header("content-type") == api.ContentTypeProblem {
+				got = a.Problem(t)
+			}
+			want(t, c.path, got, c.want)
+		}
+		// Other methods and paths pass.
+		for _, q := range []Request{{Method: "GET", Path: "/lost/x"}, {Method: "GET", Path: "/losts"}, {Path: "/lost"}} {
+			x := r.Open(q, true)
+			x.Answer(200, "upstream")
+			want(t, q.Path, x.Response().Body, "upstream")
+		}
+	})
+}
