@@ -93,7 +93,7 @@ func abortRig(t *testing.T, guest hostsim.Source, o Options) (*Rig, *backend) {
 func TestWorkGoesOnWhenItsClientLeaves(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r, b := abortRig(t, guest, Options{Workers: 2})
-		x := r.Send(Request{Key: "k", Body: "pay", Headers: []string{"x-request-id: id-1", "cookie: a"}})
+		x := r.Send(Request{Key: "k", Body: "pay", Headers: []string{"x-request-id: id-1", "cookie: a", "authorization: Bearer a"}})
 		c := b.await(t, 0)
 		want(t, "cluster", c.Cluster, "route-cluster")
 		want(t, "body", string(c.Body), "pay")
@@ -106,7 +106,7 @@ func TestWorkGoesOnWhenItsClientLeaves(t *testing.T) {
 		x.Leave()
 		want(t, "the router's request", x.Upstream.Begun(), false)
 		// The retry comes while the work still runs, in another worker.
-		y := r.Send(Request{Key: "k", Body: "pay", Worker: 1})
+		y := r.Send(Request{Key: "k", Body: "pay", Worker: 1, Headers: []string{"authorization: Bearer a"}})
 		r.Settle()
 		want(t, "the retry has an answer", y.Client.Begun(), false)
 		c.answer(upstream(201, "paid", "set-cookie: a=1", "set-cookie: b=2", "etag: x"))
@@ -119,7 +119,7 @@ func TestWorkGoesOnWhenItsClientLeaves(t *testing.T) {
 		state, result := r.Manager.State("k")
 		want(t, "state", state, api.StateCommitted)
 		want(t, "recorded", string(result.Body), "paid")
-		want(t, "later", r.Send(Request{Key: "k", Body: "pay"}).Response().Body, "paid")
+		want(t, "later", r.Send(Request{Key: "k", Body: "pay", Headers: []string{"authorization: Bearer a"}}).Response().Body, "paid")
 		want(t, "executions", b.count(), 1)
 		want(t, "counted", r.Metric("oncegate_upstream_calls"), 1)
 	})
