@@ -173,13 +173,27 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, SIM_SEEDS=2000000 simulated worlds
+test-long: test-deps build guests test-s3 ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, SIM_SEEDS=2000000 simulated worlds
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	ETCD_FAULT_ROUNDS=$(ETCD_FAULT_ROUNDS) go test -run 'TestFaults$$' -count 1 -timeout 3h -v ./manager/internal/store/etcd
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodiesPassUnchanged' -count 1 -timeout 3h -v ./e2e
 	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
 	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$' -count 1 -timeout 12h -v ./e2e/sim
+
+# A real S3 server, from the Go modules. To build it takes a minute and a half on two cores, and more for what it downloads.
+S3_GATEWAY := manager/internal/object/objecttest/versitygw
+
+build/versitygw: $(S3_GATEWAY)/go.mod $(S3_GATEWAY)/go.sum
+	@cd $(S3_GATEWAY) && $(GO_BUILD) -o $(CURDIR)/$@ github.com/versity/versitygw/cmd/versitygw
+
+.PHONY: test-s3
+test-s3: build/versitygw ## the tests of object storage against a real S3 server (versitygw), a shipped and killed manager among them
+	S3_GATEWAY=$(CURDIR)/build/versitygw go test -count 1 -timeout $(TEST_TIMEOUT) -run 'TestS3' ./manager/internal/object
+	S3_GATEWAY=$(CURDIR)/build/versitygw go test -count 1 -timeout $(TEST_TIMEOUT) \
+		-run 'TestRestoreHasWhatWasShipped|TestTwoManagers|TestStaleTerm|TestStoreWithFaults|TestNamedLogs' ./manager/internal/ship
+	S3_GATEWAY=$(CURDIR)/build/versitygw go test -count 1 -timeout $(TEST_TIMEOUT) \
+		-run 'TestShippedStateSurvivesCrashes$$|TestRestoreOfLogs|TestRestoreQuarantines' ./manager/internal/cli
 
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice

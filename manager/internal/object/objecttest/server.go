@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,20 +23,21 @@ import (
 // Bucket is the one that a Server has.
 const Bucket = "ledgers"
 
-// Server is an S3 server in the test's process, behind Faults.
+// Server is an S3 server behind Faults: one in the test's process, or the program that GatewayEnv names.
 type Server struct {
 	URL string
 	*Faults
 }
 
-// NewServer starts one, which ends with the test. It keeps objects in memory.
+// NewServer starts one, which ends with the test. The one in the process keeps objects in memory.
 func NewServer(t testing.TB) *Server {
-	backend := s3mem.New()
-	if err := backend.CreateBucket(Bucket); err != nil {
-		t.Fatal(err)
+	var next http.Handler
+	if program := os.Getenv(GatewayEnv); program != "" {
+		next = startGateway(t, program)
+	} else {
+		next = inProcess(t)
 	}
-	fake := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithoutVersioning())
-	faults := &Faults{next: fake.Server()}
+	faults := &Faults{next: next}
 	srv := httptest.NewUnstartedServer(faults)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of aborted answers
 	srv.Start()
@@ -44,15 +46,25 @@ func NewServer(t testing.TB) *Server {
 	return &Server{srv.URL, faults}
 }
 
+func inProcess(t testing.TB) http.Handler {
+	backend := s3mem.New()
+	if err := backend.CreateBucket(Bucket); err != nil {
+		t.Fatal(err)
+	}
+	return gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithoutVersioning()).Server()
+}
+
+const accessKey, secretKey = "tests", "secret-of-tests"
+
 // Getenv is the environment of a client of the server.
 func (s *Server) Getenv(name string) string {
 	switch name {
 	case "AWS_ENDPOINT_URL":
 		return s.URL
 	case "AWS_ACCESS_KEY_ID":
-		return "tests"
+		return accessKey
 	case "AWS_SECRET_ACCESS_KEY":
-		return "secret-of-tests"
+		return secretKey
 	case "AWS_REGION":
 		return "us-east-1"
 	}
