@@ -22,13 +22,13 @@ func (v *vm) step() {
 	}
 }
 
-func (v *vm) Get(key string) ([]byte, uint32, cache.Status) {
+func (v *vm) Get(key string, room []byte) ([]byte, uint32, cache.Status) {
 	v.step()
 	s, ok := v.p.data[key]
 	if !ok {
 		return nil, 0, cache.NotFound
 	}
-	return append([]byte(nil), s.value...), s.cas, cache.OK
+	return append(room[:0], s.value...), s.cas, cache.OK
 }
 
 // Set overwrites any value when cas is 0. It creates an absent key with any cas.

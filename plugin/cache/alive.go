@@ -31,7 +31,7 @@ func (t *Table) Beat(queue uint32, now int64) {
 		return
 	}
 	for try := 0; try < maxTries; try++ {
-		value, cas, st := t.sd.Get(t.aliveKey())
+		value, cas, st := t.sd.Get(t.aliveKey(), nil)
 		if st == Failed || st == OK && cas == 0 && t.sem.ZeroOverwrites {
 			return
 		}
@@ -55,7 +55,7 @@ func (t *Table) Alive(queue uint32, now int64) bool {
 	if !t.sem.Usable {
 		return true
 	}
-	value, _, st := t.sd.Get(t.aliveKey())
+	value, _, st := t.sd.Get(t.aliveKey(), nil)
 	if st != OK || !isAlive(value) {
 		return true
 	}

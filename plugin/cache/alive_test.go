@@ -20,7 +20,7 @@ func TestAliveWhileItBeats(t *testing.T) {
 				t.Fatalf("%+v: a VM that beats is not alive", r)
 			}
 		}
-		if value, _, _ := h.Get(a.aliveKey()); len(value) != 1+aliveSize {
+		if value, _, _ := h.Get(a.aliveKey(), nil); len(value) != 1+aliveSize {
 			t.Errorf("%+v: the list has %d bytes, so the silent VM is still in it", r, len(value))
 		}
 		// It was only slow.
@@ -37,7 +37,7 @@ func TestAliveListIsBounded(t *testing.T) {
 	for queue := range uint32(maxAlive + 10) {
 		tab.Beat(queue, int64(queue))
 	}
-	if value, _, _ := h.Get(tab.aliveKey()); len(value) != 1+maxAlive*aliveSize {
+	if value, _, _ := h.Get(tab.aliveKey(), nil); len(value) != 1+maxAlive*aliveSize {
 		t.Errorf("the list has %d bytes", len(value))
 	}
 	if !tab.Alive(maxAlive+9, maxAlive+10) || tab.Alive(9, maxAlive+10) {

@@ -11,7 +11,7 @@ import (
 // frozen answers without copying, so that what remains is the table's own cost.
 type frozen struct{ m map[string]hostValue }
 
-func (f *frozen) Get(key string) ([]byte, uint32, Status) {
+func (f *frozen) Get(key string, _ []byte) ([]byte, uint32, Status) {
 	v, ok := f.m[key]
 	if !ok {
 		return nil, 0, NotFound

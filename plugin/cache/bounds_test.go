@@ -162,7 +162,7 @@ func TestSweepsContinueEachOther(t *testing.T) {
 		if len(woken) != sets {
 			t.Errorf("%s: %d of %d buckets were swept", r.name, len(woken), sets)
 		}
-		_, cas, _ := h.Get(first.sweepKey())
+		_, cas, _ := h.Get(first.sweepKey(), nil)
 		h.Set(first.sweepKey(), []byte("not a sweep's state"), cas)
 		hash := hashOf(0, 1)
 		mustReserve(t, first, hash, 1, 1)

@@ -17,7 +17,7 @@ func probe(sd SharedData, prefix string) Semantics {
 	}
 	key := prefix + scratchSuffix
 	for try := 0; try < maxTries; try++ {
-		_, cas, st := sd.Get(key)
+		_, cas, st := sd.Get(key, nil)
 		if st != OK && st != NotFound {
 			break
 		}
@@ -52,7 +52,7 @@ func (t *Table) load(v *view, bucket int) bool {
 	if !t.sem.Usable {
 		return false
 	}
-	value, cas, st := t.sd.Get(t.recordKey(bucket))
+	value, cas, st := t.get(bucket)
 	return t.accept(v, bucket, value, cas, st)
 }
 
@@ -137,7 +137,7 @@ func (t *Table) createCAS() (cas uint32, ok bool) {
 	if t.sd.Set(t.scratchKey(), scratch, 0) != OK {
 		return 0, false
 	}
-	_, now, st := t.sd.Get(t.scratchKey())
+	_, now, st := t.sd.Get(t.scratchKey(), t.scratchRoom)
 	if st != OK {
 		return 0, false
 	}
@@ -160,7 +160,7 @@ func (t *Table) overwrite(bucket, slot int) bool {
 		return t.sd.Set(key, t.val, 0) == OK
 	}
 	for try := 0; try < maxTries; try++ {
-		_, cas, st := t.sd.Get(key)
+		_, cas, st := t.sd.Get(key, nil)
 		if st == Failed {
 			return false
 		}
@@ -183,7 +183,7 @@ func (t *Table) overwrite(bucket, slot int) bool {
 // did.
 func (t *Table) retract(bucket, slot int, h *Hash, token *Token) bool {
 	key := t.valueKey(bucket, slot)
-	value, cas, st := t.sd.Get(key)
+	value, cas, st := t.sd.Get(key, nil)
 	return st == OK && valueOf(value, h, token) && t.sd.Set(key, scratch, cas) == OK
 }
 
@@ -210,7 +210,7 @@ func (t *Table) inspectFreed(v *view) {
 		if !v.freed[slot] {
 			continue
 		}
-		value, cas, st := t.sd.Get(t.valueKey(v.bucket, slot))
+		value, cas, st := t.sd.Get(t.valueKey(v.bucket, slot), nil)
 		w := &v.rec.ways[slot]
 		switch {
 		case st == Failed:

@@ -90,12 +90,16 @@ func (g *region) next(least int) int {
 // empty; the sweep finds out what the buckets hold.
 func (t *Table) loadRegion(n int) (*region, bool) {
 	g := &t.region
-	value, cas, st := t.sd.Get(t.regionKey(n))
+	size := regionHeader + shareSize*t.span
+	if t.regionRoom == nil {
+		t.regionRoom = make([]byte, size)
+	}
+	value, cas, st := t.sd.Get(t.regionKey(n), t.regionRoom)
 	*g = region{n: n, data: value, cas: cas, exists: st == OK}
 	if st == Failed || st == OK && cas == 0 && t.sem.ZeroOverwrites {
 		return g, false
 	}
-	if size := regionHeader + shareSize*t.span; len(value) != size || string(value[:3]) != "or\x01" {
+	if len(value) != size || string(value[:3]) != "or\x01" {
 		if t.blank == nil {
 			t.blank = make([]byte, size)
 		}

@@ -14,8 +14,9 @@ const (
 // SharedData is the host's shared key-value store.
 type SharedData interface {
 	// Get returns a copy of the value, which the caller may change, and its CAS
-	// number. It must not keep key.
-	Get(key string) (value []byte, cas uint32, status Status)
+	// number. The copy lies in room if room has the capacity, else in new memory. Get
+	// must not keep key or room.
+	Get(key string, room []byte) (value []byte, cas uint32, status Status)
 	// Set stores a copy of value if cas fits. It must not keep key or value.
 	Set(key string, value []byte, cas uint32) Status
 }

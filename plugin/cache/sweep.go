@@ -62,7 +62,7 @@ func (t *Table) Sweep(n int, now int64) (wake []uint32) {
 	}
 	total := uint32(t.buckets)
 	var s sweepState
-	value, cas, st := t.sd.Get(t.sweepKey())
+	value, cas, st := t.sd.Get(t.sweepKey(), nil)
 	if st == Failed {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (t *Table) sweepBuckets(region, first, end int, now int64, s *sweepState) b
 	}
 	g.recount()
 	for bucket := first; bucket < end; bucket++ {
-		value, _, st := t.sd.Get(t.recordKey(bucket))
+		value, _, st := t.get(bucket)
 		entries, bytes, clean := t.inspect(value, st, g.share(bucket%t.span), now)
 		if !clean {
 			c := t.cleanBucket(g, bucket, now, true)

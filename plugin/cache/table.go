@@ -163,7 +163,7 @@ type Table struct {
 	region     region
 
 	// lastMiss is the record that a Lookup read without finding the entry, so that a Reserve need not read
-	// it again.
+	// it again. Its value lies in readRoom.
 	lastMiss struct {
 		known  bool
 		bucket int
@@ -177,6 +177,8 @@ type Table struct {
 	key, buf, val []byte
 	wake          []uint32
 	blank         []byte // an empty region
+	// Records are read into this memory: a new block for each would be most of what a new key allocates.
+	readRoom, regionRoom, scratchRoom []byte
 }
 
 // maxKeptBuffer is the largest value buffer, in bytes, that is kept between calls.
@@ -210,6 +212,9 @@ func New(sd SharedData, sem Semantics, o Options) *Table {
 		key:    make([]byte, 0, len(o.Prefix)+32),
 		buf:    make([]byte, 0, maxRecord),
 		wake:   make([]uint32, 0, MaxWaiters),
+
+		readRoom:    make([]byte, maxRecord),
+		scratchRoom: make([]byte, len(scratch)),
 	}
 	t.layout = newLayout(o.MaxEntries, max(o.MaxBytes, minBytes), o.MaxResultBytes)
 	return t
@@ -222,7 +227,7 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 		return false
 	}
 	bucket := t.bucket(h)
-	value, cas, st := t.sd.Get(t.recordKey(bucket))
+	value, cas, st := t.get(bucket)
 	if st != OK || !framed(value) {
 		t.miss(bucket, value, cas, st)
 		return false
@@ -248,6 +253,12 @@ func (t *Table) Lookup(h *Hash, now int64, e *Entry) bool {
 		t.touchEntry(e, value, cas, now)
 	}
 	return true
+}
+
+// get reads a bucket's record into readRoom. The value is valid until the next get.
+func (t *Table) get(bucket int) (value []byte, cas uint32, st Status) {
+	t.lastMiss.known, t.lastMiss.value = false, nil
+	return t.sd.Get(t.recordKey(bucket), t.readRoom)
 }
 
 func (t *Table) miss(bucket int, value []byte, cas uint32, st Status) {
@@ -300,7 +311,7 @@ func (t *Table) Body(e *Entry) ([]byte, bool) {
 	if !e.HasBody {
 		return nil, false
 	}
-	value, _, st := t.sd.Get(t.valueKey(e.loc.bucket, e.loc.slot))
+	value, _, st := t.sd.Get(t.valueKey(e.loc.bucket, e.loc.slot), nil)
 	if st != OK || !valueOf(value, &e.Hash, &e.Token) {
 		return nil, false
 	}

@@ -373,6 +373,6 @@ func (t *Table) finishSlot(v *view, o *Outcome, now int64) (slot int, res Result
 // room may have cleared it.
 func (t *Table) hasAnswer(v *view, slot int) bool {
 	w := &v.rec.ways[slot]
-	value, _, st := t.sd.Get(t.valueKey(v.bucket, slot))
+	value, _, st := t.sd.Get(t.valueKey(v.bucket, slot), nil)
 	return st != OK || valueOf(value, &w.hash, &w.token)
 }

@@ -183,7 +183,7 @@ func (h *fakeHost) ticks(p *Plugin, d time.Duration) {
 
 func (h *fakeHost) stream() *fakeStream { return h.streams[h.current] }
 
-func (h *fakeHost) Get(key string) ([]byte, uint32, cache.Status) {
+func (h *fakeHost) Get(key string, room []byte) ([]byte, uint32, cache.Status) {
 	if h.noData {
 		return nil, 0, cache.Failed
 	}
@@ -191,7 +191,7 @@ func (h *fakeHost) Get(key string) ([]byte, uint32, cache.Status) {
 	if !ok {
 		return nil, 0, cache.NotFound
 	}
-	return v.value, v.cas, cache.OK
+	return append(room[:0], v.value...), v.cas, cache.OK
 }
 
 func (h *fakeHost) Set(key string, value []byte, cas uint32) cache.Status {

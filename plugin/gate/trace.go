@@ -38,6 +38,10 @@ var traceNames = [...]string{"x-request-id", "traceparent", "tracestate", "b3",
 // Zipkin define it, and "" for other headers. The returned names are constants, so no copy of
 // them is needed.
 func traceName(name string) string {
+	// Most headers differ in the first byte, which costs less to compare than all names.
+	if name == "" || name[0] != 'x' && name[0] != 't' && name[0] != 'b' {
+		return ""
+	}
 	for i := range traceNames {
 		if traceNames[i] == name {
 			return traceNames[i]

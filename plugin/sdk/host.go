@@ -25,9 +25,8 @@ type host struct {
 }
 
 // Get implements cache.SharedData.
-func (*host) Get(key string) ([]byte, uint32, cache.Status) {
-	value, cas, err := proxywasm.GetSharedData(key)
-	return value, cas, sharedStatus(err)
+func (*host) Get(key string, room []byte) ([]byte, uint32, cache.Status) {
+	return sharedData(key, room)
 }
 
 // Set implements cache.SharedData.

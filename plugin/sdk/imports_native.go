@@ -2,6 +2,8 @@
 
 package sdk
 
+import "github.com/oncegate/oncegate/plugin/cache"
+
 // Without a host there are no metrics, no headers, no time and no randomness.
 
 func defineMetric(uint32, string) uint32 { return 0 }
@@ -15,6 +17,8 @@ func now() int64 { return 0 }
 func random([]byte) bool { return false }
 
 func headerPairs(uint32) []byte { return nil }
+
+func sharedData(string, []byte) ([]byte, uint32, cache.Status) { return nil, 0, cache.Failed }
 
 func setProperty(string, string) {}
 

@@ -2,9 +2,34 @@
 
 package sdk
 
-import "unsafe"
+import (
+	"unsafe"
 
-const statusOK = 0
+	"github.com/oncegate/oncegate/plugin/cache"
+)
+
+const (
+	statusOK       = 0
+	statusNotFound = 1
+)
+
+// room is where the host puts the value of the running call, if it fits.
+var room []byte
+
+// hostMemory is where the host asks for the memory of the values that it hands over; without this
+// export it would call proxy_on_memory_allocate, which always makes a new block. Unlike TinyGo's own
+// malloc, it does not keep the block alive.
+//
+//go:wasmexport malloc
+func hostMemory(size uint32) unsafe.Pointer {
+	if size > 0 && size <= uint32(len(room)) {
+		return unsafe.Pointer(unsafe.SliceData(room))
+	}
+	return unsafe.Pointer(unsafe.SliceData(make([]byte, max(size, 1))))
+}
+
+//go:wasmimport env proxy_get_shared_data
+func proxyGetSharedData(key unsafe.Pointer, keySize uint32, value, size, cas unsafe.Pointer) uint32
 
 //go:wasmimport env proxy_define_metric
 func proxyDefineMetric(kind uint32, name unsafe.Pointer, size uint32, id unsafe.Pointer) uint32
@@ -64,6 +89,25 @@ func headerPairs(kind uint32) []byte {
 		return nil
 	}
 	return unsafe.Slice(pairs, size)
+}
+
+// sharedData reads a shared value, into within if it fits.
+func sharedData(key string, within []byte) (value []byte, cas uint32, status cache.Status) {
+	var data *byte
+	var size uint32
+	room = within
+	result := proxyGetSharedData(unsafe.Pointer(unsafe.StringData(key)), uint32(len(key)), unsafe.Pointer(&data), unsafe.Pointer(&size), unsafe.Pointer(&cas))
+	room = nil
+	switch result {
+	case statusOK:
+		if data != nil {
+			value = unsafe.Slice(data, size)
+		}
+		return value, cas, cache.OK
+	case statusNotFound:
+		return nil, 0, cache.NotFound
+	}
+	return nil, 0, cache.Failed
 }
 
 func setProperty(name, value string) {

@@ -14,8 +14,9 @@ import (
 type Rules struct {
 	// MaxBytes limits the size of the file; 0 means any size.
 	MaxBytes int
-	// AllowMalloc lets the module export malloc. A host that finds malloc hands over every value through it. TinyGo's
-	// malloc keeps each block until it is freed, and the SDK never frees one, so the shipped module must not have it.
+	// AllowMalloc lets the module export TinyGo's malloc, which comes together with free. A host that finds malloc hands
+	// over every value through it. TinyGo's malloc keeps each block until it is freed, and the SDK never frees one, so the
+	// shipped module must not have it. The gate's own malloc (plugin/sdk) keeps nothing, and there is no free.
 	AllowMalloc bool
 }
 
@@ -80,8 +81,8 @@ func checkExports(compiled wazero.CompiledModule, rules Rules) []error {
 	if functions["_start"] != nil {
 		errs = append(errs, errors.New("exports _start: it is a command, and dead once its main returns; build it as a reactor"))
 	}
-	if functions["malloc"] != nil && !rules.AllowMalloc {
-		errs = append(errs, errors.New("exports malloc: the host would pass every value through it and nothing would be freed; "+
+	if functions["malloc"] != nil && functions["free"] != nil && !rules.AllowMalloc {
+		errs = append(errs, errors.New("exports malloc and free: the host would pass every value through it and nothing would be freed; "+
 			"build it with the tag custommalloc"))
 	}
 	if compiled.ExportedMemories()["memory"] == nil {

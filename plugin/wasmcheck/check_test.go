@@ -188,11 +188,15 @@ func TestBadModulesAreNamed(t *testing.T) {
 		{
 			name:   "malloc exported",
 			module: testModule{exports: withExports("malloc", "free")},
-			want:   []string{"exports malloc"},
+			want:   []string{"exports malloc and free"},
+		},
+		{
+			name:   "a malloc of the module's own",
+			module: testModule{exports: withExports("malloc")},
 		},
 		{
 			name:   "malloc exported where that is wanted",
-			module: testModule{exports: withExports("malloc")},
+			module: testModule{exports: withExports("malloc", "free")},
 			rules:  Rules{AllowMalloc: true},
 		},
 		{
@@ -276,7 +280,7 @@ func TestCommandChecksAFile(t *testing.T) {
 		return path
 	}
 	good := write("good.wasm", testModule{exports: goodExports})
-	bad := write("bad.wasm", testModule{exports: withExports("malloc", "_start")})
+	bad := write("bad.wasm", testModule{exports: withExports("malloc", "free", "_start")})
 
 	tests := []struct {
 		name   string

@@ -187,10 +187,10 @@ type host struct {
 
 func ok(s hostsim.Status) bool { return s == hostsim.StatusOK }
 
-func (h *host) Get(key string) ([]byte, uint32, cache.Status) {
+func (h *host) Get(key string, room []byte) ([]byte, uint32, cache.Status) {
 	value, cas, status := h.GetSharedData(strings.Clone(key))
 	// The host's slice is the stored value, which other threads read. The cache changes what it gets in place.
-	return bytes.Clone(value), cas, shared(status)
+	return append(room[:0], value...), cas, shared(status)
 }
 
 func (h *host) Set(key string, value []byte, cas uint32) cache.Status {

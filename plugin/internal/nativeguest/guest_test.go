@@ -19,7 +19,7 @@ func (h *oneValue) GetSharedData(string) ([]byte, uint32, hostsim.Status) {
 // The cache changes a region's record in place before it stores it. Other threads read the stored one meanwhile.
 func TestChangedValueIsNotTheStoredOne(t *testing.T) {
 	calls := &oneValue{stored: []byte("stored")}
-	value, _, _ := (&host{HostCalls: calls}).Get("k")
+	value, _, _ := (&host{HostCalls: calls}).Get("k", nil)
 	copy(value, "change")
 	if string(calls.stored) != "stored" {
 		t.Errorf("the stored value became %q", calls.stored)
