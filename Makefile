@@ -134,6 +134,13 @@ build/python: examples/stripe/requirements.txt
 	@mv $@-new $@
 	@touch $@
 
+# It calls the manager as the description of its API says, and judges the answers.
+SCHEMATHESIS_VERSION := 4.32.0
+build/schemathesis:
+	@rm -rf $@-new
+	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new schemathesis==$(SCHEMATHESIS_VERSION)
+	@mv $@-new $@
+
 # What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
 .PHONY: test-deps
 test-deps:
@@ -173,8 +180,9 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests test-s3 ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, SIM_SEEDS=2000000 simulated worlds
+test-long: test-deps build guests build/schemathesis test-s3 ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, SIM_SEEDS=2000000 simulated worlds
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
+	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	ETCD_FAULT_ROUNDS=$(ETCD_FAULT_ROUNDS) go test -run 'TestFaults$$' -count 1 -timeout 3h -v ./manager/internal/store/etcd
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodiesPassUnchanged' -count 1 -timeout 3h -v ./e2e

@@ -413,3 +413,13 @@ func TestVisibleLooksAtEveryByte(t *testing.T) {
 		t.Error("the length is not looked at")
 	}
 }
+
+func TestWholeNumberCutsAFractionOfZeros(t *testing.T) {
+	for raw, want := range map[string]string{
+		"1": "1", "1.0": "1", "-1.000": "-1", "1.5": "1.5", "1.": "1.", "1.0e3": "1.0e3", "": "", ".": ".", "0.0": "0", "10.00": "10",
+	} {
+		if got := WholeNumber(raw); got != want {
+			t.Errorf("%q: %q, want %q", raw, got, want)
+		}
+	}
+}

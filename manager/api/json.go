@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -138,14 +139,24 @@ func MillisField(name string, v gjson.Result) (time.Duration, error) {
 	return time.Duration(n) * time.Millisecond, nil
 }
 
-// wholeNumber accepts digits only: no sign, fraction or exponent.
+// WholeNumber returns the digits of a JSON number that is whole, with its sign. A fraction of zeros is cut off, because JSON does not
+// tell 1 from 1.0. Every other text is returned as it is.
+func WholeNumber(raw string) string {
+	if whole, fraction, ok := strings.Cut(raw, "."); ok && fraction != "" && strings.Trim(fraction, "0") == "" {
+		return whole
+	}
+	return raw
+}
+
+// wholeNumber accepts no sign and no exponent.
 func wholeNumber(v gjson.Result) (int64, bool) {
-	if v.Type != gjson.Number || len(v.Raw) > 18 {
+	raw := WholeNumber(v.Raw)
+	if v.Type != gjson.Number || len(raw) > 18 {
 		return 0, false
 	}
 	var n int64
-	for i := 0; i < len(v.Raw); i++ {
-		c := v.Raw[i]
+	for i := 0; i < len(raw); i++ {
+		c := raw[i]
 		if c < '0' || c > '9' {
 			return 0, false
 		}

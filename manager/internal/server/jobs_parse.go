@@ -56,7 +56,7 @@ func intField(name string, v gjson.Result, to *int) error {
 	if absent(v) {
 		return nil
 	}
-	n, err := strconv.Atoi(v.Raw)
+	n, err := strconv.Atoi(api.WholeNumber(v.Raw))
 	if err != nil || v.Type != gjson.Number {
 		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number"}
 	}
@@ -70,7 +70,7 @@ func millisField(name string, v gjson.Result, to *time.Duration) error {
 	if absent(v) {
 		return nil
 	}
-	n, err := strconv.ParseInt(v.Raw, 10, 64)
+	n, err := strconv.ParseInt(api.WholeNumber(v.Raw), 10, 64)
 	if err != nil || v.Type != gjson.Number {
 		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number of milliseconds"}
 	}

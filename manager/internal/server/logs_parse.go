@@ -134,7 +134,7 @@ func epochField(name string, v gjson.Result, to *uint64) error {
 	if absent(v) {
 		return nil
 	}
-	n, err := strconv.ParseUint(v.Raw, 10, 63)
+	n, err := strconv.ParseUint(api.WholeNumber(v.Raw), 10, 63)
 	if err != nil || n == 0 || v.Type != gjson.Number {
 		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number, at least 1"}
 	}
@@ -215,7 +215,7 @@ func parseLogChange(b []byte) (ch logs.Change, err error) {
 }
 
 func int64Field(name string, v gjson.Result, to *int64) error {
-	n, err := strconv.ParseInt(v.Raw, 10, 64)
+	n, err := strconv.ParseInt(api.WholeNumber(v.Raw), 10, 64)
 	if err != nil || v.Type != gjson.Number {
 		return &api.FieldError{Field: name, Value: httpd.Clip(v.Raw), Allowed: "must be a whole number"}
 	}

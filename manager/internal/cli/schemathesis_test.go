@@ -1,0 +1,35 @@
+//go:build schemathesis
+
+package cli
+
+import (
+	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestSchemathesisFindsNothing lets schemathesis make requests of the description of the API, and judge the answers of a real manager.
+// make test-long runs it.
+func TestSchemathesisFindsNothing(t *testing.T) {
+	packages, err := filepath.Abs("../../../build/schemathesis")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := filepath.Abs("testdata/schemathesis.toml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	budget := cmp.Or(os.Getenv("SCHEMATHESIS_SECONDS"), "600")
+	p := startManager(t, "--data-dir", t.TempDir(), "--pending-wait-timeout", "1")
+	cmd := exec.CommandContext(t.Context(), "python3", "-m", "schemathesis.cli", "--config-file", config, "run", "--continue-on-failure", "--max-time", budget,
+		"http://"+p.addr["api"]+"/openapi.json")
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages)
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
