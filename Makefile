@@ -13,7 +13,7 @@ build: build/oncegate.wasm programs ## build the gate and the programs into buil
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 # --- the wasm modules -------------------------------------------------------------------------------------------------
 # TinyGo writes a depfile beside each module (tinygo-build.sh), so a module is built again when, and only when, something

@@ -19,10 +19,10 @@ var (
 	testName   = regexp.MustCompile(`^(?:Test|Benchmark|Fuzz|Example)[A-Z]\w*`)
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
 	diffCase   = regexp.MustCompile(`^envoydiff: (.+)$`)
-	makeTarget = regexp.MustCompile(`^make ([a-z][a-z-]*)`)
+	makeTarget = regexp.MustCompile(`^make ([a-z][a-z0-9-]*)`)
 	// Lines of code blocks that run a make target, or a test by its name.
 	indented = regexp.MustCompile(`(?m)^    .*$`)
-	makeLine = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:[A-Z_]+=\S+ )*make ([a-z][a-z/-]*)`)
+	makeLine = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:[A-Z_]+=\S+ )*make ([a-z][a-z0-9/-]*)`)
 	testLine = regexp.MustCompile(`(?m)^ *(?:\$ )?(?:[A-Z_]+=\S+ )*go test .*-run ((?:Test|Benchmark|Fuzz|Example)\w+)`)
 )
 
