@@ -191,7 +191,9 @@ func newBodyRig(t *testing.T, target Target, mode string, http2, small bool) *bo
 func patientHTTP(hcm *hcmv3.HttpConnectionManager) error {
 	for _, host := range hcm.GetRouteConfig().GetVirtualHosts() {
 		for _, route := range host.GetRoutes() {
-			route.GetRoute().Timeout = durationpb.New(0)
+			if r := route.GetRoute(); r != nil {
+				r.Timeout = durationpb.New(0)
+			}
 		}
 	}
 	hcm.RequestTimeout = durationpb.New(0)

@@ -94,7 +94,8 @@ func crowdOfBodies(t *testing.T, target Target, mode string, answers bool) {
 	s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
 		// A busy machine takes its time until all halt.
 		hcm.RequestTimeout, hcm.StreamIdleTimeout = durationpb.New(patience), durationpb.New(patience)
-		hcm.GetRouteConfig().GetVirtualHosts()[0].GetRoutes()[0].GetRoute().Timeout = durationpb.New(patience)
+		routes := hcm.GetRouteConfig().GetVirtualHosts()[0].GetRoutes()
+		routes[len(routes)-1].GetRoute().Timeout = durationpb.New(patience)
 		return nil
 	}
 	s.bootstrap = func(b *bootstrapv3.Bootstrap) error {

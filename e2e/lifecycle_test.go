@@ -83,7 +83,7 @@ func TestOperationsOnEnvoyRunNothingTwice(t *testing.T) {
 			}
 			l.update(t, func(hcm *hcmv3.HttpConnectionManager, _ *wasmv3.PluginConfig) error {
 				host := hcm.GetRouteConfig().GetVirtualHosts()[0]
-				free := proto.CloneOf(host.GetRoutes()[0])
+				free := proto.CloneOf(host.GetRoutes()[len(host.GetRoutes())-1])
 				free.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/free"}}
 				free.TypedPerFilterConfig = map[string]*anypb.Any{"oncegate": off}
 				host.Routes = append([]*routev3.Route{free}, host.Routes...)

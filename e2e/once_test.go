@@ -201,7 +201,9 @@ func TestUnknownOutcomeIsNotRunAgain(t *testing.T) {
 					s.edit = func(hcm *hcmv3.HttpConnectionManager) error {
 						for _, host := range hcm.GetRouteConfig().GetVirtualHosts() {
 							for _, route := range host.GetRoutes() {
-								route.GetRoute().Timeout = durationpb.New(time.Second)
+								if r := route.GetRoute(); r != nil {
+									r.Timeout = durationpb.New(time.Second)
+								}
 							}
 						}
 						return nil

@@ -60,6 +60,9 @@ func (h *half) dirName() string {
 // headersIn handles the message's headers.
 func (h *half) headersIn(hd Headers, endStream bool) {
 	h.started, h.ended, h.headers = true, endStream, hd
+	if !h.response {
+		h.s.grpc = isGrpc(hd)
+	}
 	decoding := h.s.enterDecoding(h)
 	st := h.callHeaders(endStream)
 	if h.s.leaveDecoding(h, decoding) {

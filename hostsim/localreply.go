@@ -83,7 +83,7 @@ func (s *Stream) renderReply(r *localReply) (Headers, []byte) {
 			addHeader(&h, p[0], p[1])
 		}
 	}
-	if isGrpc(s.req.headers) {
+	if s.grpc {
 		status := r.grpcStatus
 		if status < 0 {
 			status = grpcFromHTTP(r.code)

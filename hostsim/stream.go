@@ -129,6 +129,7 @@ type Stream struct {
 	req  half
 	resp half
 	info streamInfo
+	grpc bool // the request came with gRPC's content type, whatever the filter made of it
 
 	endFlag    bool // the end flag of the latest callback, of either half
 	inDecoding bool // a request callback runs

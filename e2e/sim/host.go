@@ -229,6 +229,10 @@ func (v *vm) ResponseHeaders() [][2]string {
 
 func (v *vm) ResponseHeader(name string) (string, bool) { return find(v.ResponseHeaders(), name) }
 
+func (v *vm) SetRequestHeader(string, string) bool { return false }
+
+func (v *vm) SetResponseHeaders([][2]string) {}
+
 func (v *vm) SetResponseHeader(name, value string) {
 	v.RemoveResponseHeader(name)
 	if v.current != nil {
@@ -238,8 +242,7 @@ func (v *vm) SetResponseHeader(name, value string) {
 }
 
 // The simulated routes tell upstream nothing.
-func (*vm) SetRequestHeader(string, string) {}
-func (*vm) RemoveRequestHeader(string)      {}
+func (*vm) RemoveRequestHeader(string) {}
 
 func (v *vm) RemoveResponseHeader(name string) {
 	if v.current == nil {
@@ -295,7 +298,7 @@ func (v *vm) SetProperty(name, value string) {
 	}
 }
 
-func (v *vm) Reply(status int, details string, headers [][2]string, body []byte) bool {
+func (v *vm) Reply(status, _ int, details string, headers [][2]string, body []byte) bool {
 	v.step()
 	s := v.current
 	if s == nil {

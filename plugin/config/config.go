@@ -73,6 +73,15 @@ const (
 	UnsupportedPass                      // forward unprotected, marked as bypassed
 )
 
+// GRPC says which gRPC calls of a route are protected.
+type GRPC uint8
+
+// The values of GRPC.
+const (
+	GRPCNone  GRPC = iota // none; Unsupported says what happens to them
+	GRPCUnary             // all, because all methods of the route are unary
+)
+
 // CommitMode says whether the client's answer waits for the commit.
 type CommitMode uint8
 
@@ -240,6 +249,7 @@ type Route struct {
 	ClientAbort   ClientAbort
 	Upstream      Upstream
 	Unsupported   Unsupported
+	GRPC          GRPC
 	Commit        CommitMode
 	Outcomes      Outcomes
 	Response      Response

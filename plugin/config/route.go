@@ -64,6 +64,7 @@ func routeFields(r *reader, t *Route) []field {
 		{"unsupported", func(path string, v gjson.Result) {
 			t.Unsupported = Unsupported(r.choice(path, v, "refuse", "pass"))
 		}},
+		{"grpc", func(path string, v gjson.Result) { t.GRPC = GRPC(r.choice(path, v, "none", "unary")) }},
 		{"streamed_types", func(path string, v gjson.Result) { t.StreamedTypes = readStreamedTypes(r, path, v) }},
 		{"commit", func(path string, v gjson.Result) { t.Commit = CommitMode(r.choice(path, v, "before_reply", "async")) }},
 		{"outcomes", func(path string, v gjson.Result) { t.Outcomes.read(r, path, v) }},
@@ -221,6 +222,16 @@ func (t *Route) check(r *reader, path string) {
 	}
 	t.Forward.check(r, path, t.Key.Header)
 	t.Fingerprint.check(r, path, t.Mode)
+	if t.GRPC == GRPCUnary {
+		switch {
+		case t.Mode != ModeBody:
+			r.fail(join(path, "grpc"), `"unary" needs the whole message before the decision; allowed: "none" unless "mode" is "body"`)
+		case t.Ledger == LedgerUpstream:
+			r.fail(join(path, "grpc"), `"unary" needs a ledger that keeps the answer; allowed: "none" when "ledger" is "upstream"`)
+		case t.Response.NoBody || !t.Response.Keeps("grpc-status") || !t.Response.Keeps("grpc-message") || !t.Response.Keeps("content-type"):
+			r.fail(join(path, "grpc"), `"unary" needs the body, grpc-status, grpc-message and content-type of answers; allowed: "none" when "response" leaves them out`)
+		}
+	}
 	if t.UnknownTTL == asCommitted {
 		t.UnknownTTL = t.CommittedTTL
 	}

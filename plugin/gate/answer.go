@@ -34,6 +34,15 @@ func (s *Stream) replyProblem(problem *api.Problem) {
 	}
 	p.scratch = problem.AppendTyped(p.scratch[:0], s.route.Problems.TypeBase)
 	s.mark = string(problem.Code)
+	s.grpcStatus = grpcOf(problem)
+	if s.rpc {
+		message := string(problem.Code) + ": " + problem.Title + ". " + problem.Detail
+		headers = append(headers, [2]string{headerGRPCDetails, grpcDetails(s.grpcStatus, message, problem)})
+		if problem.RetryAfterSeconds > 0 {
+			headers = append(headers, [2]string{headerPushback, strconv.Itoa(problem.RetryAfterSeconds * 1000)})
+		}
+		p.scratch = append(p.scratch[:0], message...)
+	}
 	if s.reply(problem.Status, detailsPrefix+s.mark, headers, p.scratch) {
 		p.scratch = nil
 	}
@@ -55,7 +64,7 @@ func (s *Stream) reply(status int, details string, headers [][2]string, body []b
 func (s *Stream) send(status int, details string, headers [][2]string, body []byte) {
 	s.phase = phaseReplied
 	s.plugin.acts++
-	if !s.plugin.host.Reply(status, details, headers, body) {
+	if !s.plugin.host.Reply(status, s.grpcStatus, details, headers, body) {
 		s.plugin.host.Log(LevelError, "oncegate: the host refused a local reply")
 	}
 }
@@ -66,6 +75,10 @@ func (s *Stream) replay(result *api.Result) {
 	if result.BodyOmitted {
 		p.metrics.count(p.metrics.notRecorded)
 		s.replyProblem(notRecordedProblem(result.Status))
+		return
+	}
+	if s.rpc {
+		s.replayRPC(result)
 		return
 	}
 	headers, body := p.headers[:0], result.Body

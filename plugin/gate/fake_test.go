@@ -341,13 +341,18 @@ func (h *fakeHost) ResponseHeader(name string) (string, bool) {
 	return lookup(h.stream().response, name)
 }
 
+func (h *fakeHost) SetRequestHeader(name, value string) bool {
+	h.stream().request = append(h.stream().request, [2]string{name, value})
+	return !h.noBody
+}
+
+func (h *fakeHost) SetResponseHeaders(headers [][2]string) { h.stream().response = headers }
+
 func (h *fakeHost) SetResponseHeader(name, value string) {
 	h.stream().response = append(h.stream().response, [2]string{name, value})
 }
 
 func (h *fakeHost) RemoveResponseHeader(string) {}
-
-func (h *fakeHost) SetRequestHeader(string, string) {}
 
 func (h *fakeHost) RemoveRequestHeader(string) {}
 
@@ -370,7 +375,7 @@ func (h *fakeHost) SetProperty(name, value string) {
 	}
 }
 
-func (h *fakeHost) Reply(status int, details string, headers [][2]string, body []byte) bool {
+func (h *fakeHost) Reply(status, _ int, details string, headers [][2]string, body []byte) bool {
 	if h.noReply {
 		return false
 	}

@@ -162,6 +162,8 @@ func (s *Stream) leave() {
 	case phaseCarried:
 		s.mark = statusContinued
 		s.carried.clientGone = true
+	case phaseFill, phaseFilling:
+		s.clientAnswer.drop(p)
 	case phaseSettling:
 		s.clientAnswer.drop(p)
 		s.detach()

@@ -121,8 +121,8 @@ type Host interface {
 	// them over, or when the request was released.
 	RequestHeaders() [][2]string
 	// SetRequestHeader replaces the values of a request header by one, and RemoveRequestHeader removes
-	// it, before the request is released.
-	SetRequestHeader(name, value string)
+	// it, before the request is released. The host then chooses the route anew. False: the host refused.
+	SetRequestHeader(name, value string) bool
 	RemoveRequestHeader(name string)
 	// RequestBody returns the size bytes of body that the body callback reported; fewer: the
 	// host refused. The caller owns them.
@@ -135,6 +135,8 @@ type Host interface {
 	ResponseHeaders() [][2]string
 	// ResponseHeader returns the first value of one response header.
 	ResponseHeader(name string) (string, bool)
+	// SetResponseHeaders replaces all response headers, :status included.
+	SetResponseHeaders(headers [][2]string)
 	// SetResponseHeader replaces the values of a response header by one.
 	SetResponseHeader(name, value string)
 	// RemoveResponseHeader removes a response header.
@@ -154,8 +156,9 @@ type Host interface {
 	// other filters. value is not empty.
 	SetProperty(name, value string)
 	// Reply answers the request locally. details says why, for access logs; it has no
-	// spaces. A stream callback that calls it must then return Pause.
-	Reply(status int, details string, headers [][2]string, body []byte) bool
+	// spaces. A gRPC request gets grpcStatus, and the body as its message. A stream callback that
+	// calls it must then return Pause.
+	Reply(status, grpcStatus int, details string, headers [][2]string, body []byte) bool
 	// ResumeRequest releases a request that a callback paused.
 	ResumeRequest() bool
 	// ResumeResponse releases a response that a callback paused.

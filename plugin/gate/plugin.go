@@ -56,8 +56,10 @@ type Plugin struct {
 	working   []*reservation // those that upstream works under: the tick renews them
 	renewNext int            // the position in working at which the last tick stopped
 
-	waiting         list    // duplicates that wait for an entry to end
-	endings         endings // replies that wait for their requests' ends
+	waiting         list      // duplicates that wait for an entry to end
+	endings         endings   // replies that wait for their requests' ends
+	fills           []*Stream // streams in phaseFill
+	noAnswerRoute   limitedLog
 	bodies          bodyWatch
 	partial         list  // streams with a body that the host holds until more of it comes
 	uploads         int   // bytes of request bodies that the VM holds
@@ -300,6 +302,7 @@ func (p *Plugin) drain() {
 func (p *Plugin) pump() {
 	p.refuseBodies()
 	p.sendReplies()
+	p.sendFills()
 	for range pumpRounds {
 		sent := p.calls.send()
 		carried := p.carrier.send()
@@ -323,7 +326,7 @@ func (p *Plugin) exit() {
 }
 
 func (p *Plugin) due() bool {
-	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing || p.endings.due()
+	return p.overdue || p.wokenAll || len(p.woken) > 0 || p.calls.due() || p.carrier.due() || p.bodies.refusing || p.endings.due() || len(p.fills) > 0
 }
 
 // kick asks for a queue callback, in which the plugin context is active. If the host

@@ -65,7 +65,7 @@ func (s *Stream) OnRequestBody(size int, end bool) Action {
 		return s.readBody(size, end)
 	case phaseEnding:
 		return s.endBody()
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
 		// Continue would release the held headers.
 		return Pause
 	}
@@ -89,7 +89,7 @@ func (s *Stream) OnRequestTrailers() Action {
 	case phaseEnding:
 		s.sendReply()
 		return Pause
-	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseReplied:
+	case phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseFill, phaseReplied:
 		return Pause
 	}
 	return Continue
@@ -104,6 +104,9 @@ func (s *Stream) readBody(size int, end bool) Action {
 			return s.actionFor(s.unreadableBody())
 		}
 		u.body.Write(piece)
+		if s.rpc && !s.message.note(piece) {
+			return s.actionFor(s.notUnary())
+		}
 	}
 	whole := end || u.length >= 0 && u.body.Len() >= u.length
 	switch {
@@ -238,6 +241,9 @@ func (s *Stream) putBack() bool {
 // its last piece.
 func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	p, route, u := s.plugin, s.route, &s.upload
+	if s.rpc && whole && !s.message.whole() {
+		return s.notUnary()
+	}
 	whole = whole && !u.body.Truncated()
 	var body []byte
 	if whole && s.needsWhole() {

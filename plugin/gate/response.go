@@ -12,6 +12,7 @@ import (
 // answer is what the gate knows about upstream's answer while it passes.
 type answer struct {
 	outcome  config.Outcome
+	said     string // the value of the outcome header
 	status   int
 	headers  []api.Header
 	expected int64  // content-length; -1: not declared
@@ -82,7 +83,7 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 	case phaseReplied:
 		s.fixOwnReply()
 		return Continue
-	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding:
+	case phaseBody, phaseWaiting, phaseReserving, phaseCarried, phaseSettling, phaseEnding, phaseFill:
 		// The host or another filter answered a request that the gate still holds.
 		s.leave()
 		s.phase = phasePass
@@ -92,6 +93,8 @@ func (s *Stream) OnResponseHeaders(end bool) Action {
 		return Continue
 	case phaseForwarded:
 		return s.classifyAnswer(end)
+	case phaseFilling:
+		return s.fillHeaders(end)
 	}
 	return Continue
 }
@@ -109,6 +112,7 @@ func (s *Stream) classify(headers [][2]string) [][2]string {
 		}
 		headers = slices.DeleteFunc(headers, func(h [2]string) bool { return h[0] == name })
 	}
+	a.said = said
 	a.outcome = s.route.Outcome(a.status, retry, said)
 	return headers
 }
@@ -146,6 +150,9 @@ func (s *Stream) classifyAnswer(end bool) Action {
 	a := &s.answer
 	a.status = int(status)
 	headers = s.classify(headers)
+	if s.rpc && a.status == 200 {
+		s.gradeHeaders(headers, end)
+	}
 	if s.route.Ledger == config.LedgerUpstream {
 		s.upstreamLedger(headers)
 	}
@@ -204,7 +211,7 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		s.phase = phaseStreaming
 		s.recordHead()
 		return Continue
-	case !fits || a.expected > limit || s.route.Streamed(media):
+	case !fits || a.expected > limit || !s.rpc && s.route.Streamed(media):
 		s.phase = phaseStreaming
 		s.recordOutcome(nil, true)
 		return Continue

@@ -20,6 +20,8 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 		return Pause
 	case phaseReplied:
 		return s.addTrailers(end)
+	case phaseFilling:
+		return s.fillBody(end)
 	}
 	return Continue
 }
@@ -28,7 +30,11 @@ func (s *Stream) OnResponseBody(size int, end bool) Action {
 func (s *Stream) OnResponseTrailers() Action {
 	switch s.phase {
 	case phaseHolding, phaseCopying, phaseCollecting:
-		s.answer.keepTrailers(s.plugin.host.ResponseTrailers())
+		trailers := s.plugin.host.ResponseTrailers()
+		if s.grading && s.settleGraded(s.grade(trailers)) {
+			return Continue
+		}
+		s.answer.keepTrailers(trailers)
 	}
 	switch s.phase {
 	case phaseHolding, phaseCopying:
@@ -120,6 +126,9 @@ func (s *Stream) copyPiece(size int, last bool) bool {
 
 // recordCopied records an answer whose whole body is copied.
 func (s *Stream) recordCopied() Action {
+	if s.grading && s.settleGraded(false) {
+		return Continue
+	}
 	s.plugin.stopAwaiting(s)
 	s.recordOutcome(s.answer.body, false)
 	return s.endAnswer(s.commitsBeforeReply())
@@ -135,6 +144,9 @@ func (s *Stream) collectBody(size int, end bool) Action {
 }
 
 func (s *Stream) recordCollected(size int) Action {
+	if s.grading && s.settleGraded(false) {
+		return Continue
+	}
 	var body []byte
 	if size > 0 {
 		body = s.plugin.host.ResponseBody(size)

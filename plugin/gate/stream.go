@@ -27,6 +27,8 @@ const (
 	phaseStreaming               // response passes, its body is not recorded
 	phaseRecording               // the response's end is held until the outcome is recorded
 	phaseEnding                  // the gate's reply waits until the request has come in
+	phaseFill                    // request held: it goes to answerPath next; see grpc.go
+	phaseFilling                 // the request went to answerPath, and the gate replaces the answer
 	phaseReplied                 // the gate has replied
 	phaseDone                    // over
 )
@@ -87,6 +89,12 @@ type Stream struct {
 
 	links // the list in which the stream waits: for an entry's end, for a body, or for its rest
 
+	// For a unary gRPC call that is protected.
+	rpc        bool
+	grading    bool // the outcome follows from the trailers
+	message    unaryMessage
+	grpcStatus int // of the gate's own reply
+
 	answer      answer
 	trailers    outTrailers
 	contentType string // for fixRestoreType
@@ -127,7 +135,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	s.headers, s.ending.ended = headers, end || method == methodConnect
 	var v verdict
-	if unprotectable(method, headers) {
+	if s.rpc = s.protectsRPC(method, headers); !s.rpc && unprotectable(method, headers) {
 		v = s.unsupported(headers)
 	} else {
 		s.accept = joined(headers, headerAcceptEncoding)
@@ -216,7 +224,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 		return s.refuseAmbiguous(s.upload.ambiguous)
 	}
 	s.identify(key, headers)
-	s.upload.carry = s.keepsBody(headers)
+	s.upload.carry = !s.rpc && s.keepsBody(headers)
 	s.upload.begin(p.digester.NewBody(&route.Fingerprint, headers, route.MaxRequestBody, route.Key.Derive), headers, key.Value == "")
 	if end {
 		return s.bodyRead(nil, true)

@@ -71,11 +71,12 @@ func endToEnd(trailers [][2]string) (out [][2]string) {
 	return out
 }
 
-// replayedTrailers returns the trailers among the headers of a recorded answer.
+// replayedTrailers returns the trailers among the headers of a recorded answer. They are copies, because the
+// answer may be a view of memory that is reused before its last piece passes the filter.
 func replayedTrailers(headers []api.Header) (out [][2]string) {
 	for i := range headers {
 		if name, ok := recordedTrailer(headers[i].Name); ok {
-			out = append(out, [2]string{name, headers[i].Value})
+			out = append(out, [2]string{strings.Clone(name), strings.Clone(headers[i].Value)})
 		}
 	}
 	return out

@@ -209,13 +209,6 @@ func (h *host) headerMap(kind uint32) [][2]string {
 	return h.headers
 }
 
-// SetRequestHeader implements gate.Host.
-func (*host) SetRequestHeader(name, value string) {
-	if err := proxywasm.ReplaceHttpRequestHeader(name, value); err != nil {
-		proxywasm.LogError("oncegate: cannot set request header " + name + ": " + err.Error())
-	}
-}
-
 // RemoveRequestHeader implements gate.Host.
 func (*host) RemoveRequestHeader(name string) {
 	if err := proxywasm.RemoveHttpRequestHeader(name); err != nil {
@@ -242,6 +235,22 @@ func (h *host) ResponseHeaders() [][2]string { return h.headerMap(mapResponseHea
 func (*host) ResponseHeader(name string) (string, bool) {
 	value, err := proxywasm.GetHttpResponseHeader(name)
 	return value, err == nil
+}
+
+// SetRequestHeader implements gate.Host.
+func (*host) SetRequestHeader(name, value string) bool {
+	err := proxywasm.ReplaceHttpRequestHeader(name, value)
+	if err != nil {
+		proxywasm.LogError("oncegate: cannot set request header " + name + ": " + err.Error())
+	}
+	return err == nil
+}
+
+// SetResponseHeaders implements gate.Host.
+func (*host) SetResponseHeaders(headers [][2]string) {
+	if err := proxywasm.ReplaceHttpResponseHeaders(headers); err != nil {
+		proxywasm.LogError("oncegate: cannot set response headers: " + err.Error())
+	}
 }
 
 // SetResponseHeader implements gate.Host.
@@ -299,9 +308,9 @@ func (*host) SetProperty(name, value string) {
 }
 
 // Reply implements gate.Host.
-func (h *host) Reply(status int, details string, headers [][2]string, body []byte) bool {
+func (h *host) Reply(status, grpcStatus int, details string, headers [][2]string, body []byte) bool {
 	h.pairs = appendPairs(h.pairs[:0], headers)
-	return sendLocalResponse(status, details, h.pairs, body)
+	return sendLocalResponse(status, grpcStatus, details, h.pairs, body)
 }
 
 // ResumeRequest implements gate.Host.

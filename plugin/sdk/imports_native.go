@@ -22,4 +22,4 @@ func sharedData(string, []byte) ([]byte, uint32, cache.Status) { return nil, 0, 
 
 func setProperty(string, string) {}
 
-func sendLocalResponse(int, string, []byte, []byte) bool { return false }
+func sendLocalResponse(int, int, string, []byte, []byte) bool { return false }

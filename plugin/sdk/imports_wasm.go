@@ -114,10 +114,8 @@ func setProperty(name, value string) {
 	proxySetProperty(unsafe.Pointer(unsafe.StringData(name)), uint32(len(name)), unsafe.Pointer(unsafe.StringData(value)), uint32(len(value)))
 }
 
-func sendLocalResponse(status int, details string, headers, body []byte) bool {
-	// The only replies of the gate to gRPC requests are its refusals, so one gRPC status is enough.
-	const grpcUnimplemented = 12
+func sendLocalResponse(status, grpcStatus int, details string, headers, body []byte) bool {
 	return proxySendLocalResponse(uint32(status), unsafe.Pointer(unsafe.StringData(details)), uint32(len(details)),
 		unsafe.Pointer(unsafe.SliceData(body)), uint32(len(body)),
-		unsafe.Pointer(unsafe.SliceData(headers)), uint32(len(headers)), grpcUnimplemented) == statusOK
+		unsafe.Pointer(unsafe.SliceData(headers)), uint32(len(headers)), int32(grpcStatus)) == statusOK
 }

@@ -341,10 +341,6 @@ func (h *host) pairs(t hostsim.MapType) [][2]string {
 	return out
 }
 
-func (h *host) SetRequestHeader(name, value string) {
-	h.ReplaceHeaderMapValue(hostsim.MapRequestHeaders, name, value)
-}
-
 func (h *host) RemoveRequestHeader(name string) {
 	h.RemoveHeaderMapValue(hostsim.MapRequestHeaders, name)
 }
@@ -362,6 +358,18 @@ func (h *host) ResponseHeaders() [][2]string { return h.pairs(hostsim.MapRespons
 func (h *host) ResponseHeader(name string) (string, bool) {
 	value, status := h.GetHeaderMapValue(hostsim.MapResponseHeaders, name)
 	return value, ok(status)
+}
+
+func (h *host) SetRequestHeader(name, value string) bool {
+	return ok(h.ReplaceHeaderMapValue(hostsim.MapRequestHeaders, name, value))
+}
+
+func (h *host) SetResponseHeaders(headers [][2]string) {
+	list := make(hostsim.Headers, len(headers))
+	for i := range headers {
+		list[i] = headers[i]
+	}
+	h.SetHeaderMapPairs(hostsim.MapResponseHeaders, list)
 }
 
 func (h *host) SetResponseHeader(name, value string) {
@@ -397,13 +405,12 @@ func (h *host) Property(path ...string) ([]byte, bool) {
 
 func (h *host) SetProperty(name, value string) { h.HostCalls.SetProperty(name, []byte(value)) }
 
-func (h *host) Reply(status int, details string, headers [][2]string, body []byte) bool {
+func (h *host) Reply(status, grpcStatus int, details string, headers [][2]string, body []byte) bool {
 	list := make(hostsim.Headers, len(headers))
 	for i := range headers {
 		list[i] = headers[i]
 	}
-	const grpcUnimplemented = 12
-	return ok(h.SendLocalResponse(uint32(status), details, body, list, grpcUnimplemented))
+	return ok(h.SendLocalResponse(uint32(status), details, body, list, int32(grpcStatus)))
 }
 
 func (h *host) ResumeRequest() bool { return ok(h.ContinueStream(hostsim.StreamRequest)) }

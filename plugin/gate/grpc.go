@@ -1,0 +1,350 @@
+package gate
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/plugin/config"
+	"github.com/oncegate/oncegate/plugin/request"
+)
+
+// Unary gRPC calls (grpc: unary). They are held, reserved and recorded like other requests in body
+// mode. Three things differ.
+//
+// The outcome is in the trailer grpc-status, so it is known only at the answer's end.
+//
+// A host turns a local reply to a gRPC request into trailers without a message. So the gate
+// answers with a recorded message in another way: it changes the request's path to answerPath and
+// lets it go. A route leads that path to something that answers with a blank, an answer marked
+// with headerBlank. The gate puts the recorded headers, message and trailers in the blank's place.
+// If the route is missing, upstream gets a path and a content type that no gRPC server serves.
+//
+// Answers without a message, and the gate's own refusals, are local replies.
+
+const (
+	// answerPath is the path of a request whose answer the gate fills in.
+	answerPath = "/oncegate/answer"
+	// headerBlank marks an answer that the gate may replace.
+	headerBlank       = "oncegate-blank"
+	headerGRPCStatus  = "grpc-status"
+	headerGRPCDetails = "grpc-status-details-bin"
+	headerPushback    = "grpc-retry-pushback-ms"
+)
+
+// The gRPC statuses of the gate's own replies.
+const (
+	grpcInvalidArgument    = 3
+	grpcAlreadyExists      = 6
+	grpcFailedPrecondition = 9
+	grpcAborted            = 10
+	grpcUnimplemented      = 12
+	grpcInternal           = 13
+	grpcUnavailable        = 14
+)
+
+// hostsGRPC tells whether hosts take a request with this content type for gRPC.
+func hostsGRPC(contentType string) bool {
+	rest, ok := strings.CutPrefix(contentType, "application/grpc")
+	return ok && (rest == "" || rest[0] == '+')
+}
+
+// unaryMessage checks that a request's body is one gRPC message.
+type unaryMessage struct {
+	prefix [5]byte
+	have   int
+	body   int64
+}
+
+// note notes a piece of body. False: more follows the first message.
+func (m *unaryMessage) note(piece []byte) bool {
+	m.body += int64(len(piece))
+	if m.have < len(m.prefix) {
+		m.have += copy(m.prefix[m.have:], piece)
+	}
+	return m.have < len(m.prefix) || m.body <= m.size()
+}
+
+func (m *unaryMessage) size() int64 {
+	return int64(len(m.prefix)) + int64(binary.BigEndian.Uint32(m.prefix[1:]))
+}
+
+// whole tells whether the body so far is one message.
+func (m *unaryMessage) whole() bool { return m.have == len(m.prefix) && m.body == m.size() }
+
+var notUnaryProblem = api.Problem{
+	Status: 400,
+	Code:   api.CodeUnsupportedProtocol,
+	Title:  "Only a gRPC call with one request message can be protected by an idempotency key",
+	Detail: "The call was not executed.",
+}
+
+// noAnswerProblem is for a duplicate whose recorded answer cannot reach the client.
+var noAnswerProblem = api.Problem{
+	Status: 500,
+	Code:   api.CodeInternal,
+	Title:  "The proxy has no route " + answerPath + " for recorded answers",
+	Detail: "The call was not executed a second time.",
+}
+
+// httpStatus are the HTTP statuses that gRPC statuses count as (google.rpc.Code).
+var httpStatus = [...]int{200, 499, 500, 400, 504, 404, 409, 403, 429, 400, 409, 400, 501, 500, 503, 500, 401}
+
+// grade sets the outcome of a gRPC answer from its trailers. False: they have no status.
+func (s *Stream) grade(trailers [][2]string) bool {
+	text, ok := lookup(trailers, headerGRPCStatus)
+	code, valid := parseDecimal(text)
+	if !ok || !valid {
+		return false
+	}
+	status := 500
+	if code < int64(len(httpStatus)) {
+		status = httpStatus[code]
+	}
+	pushback, retry := lookup(trailers, headerPushback)
+	retry = retry && !strings.HasPrefix(pushback, "-")
+	s.answer.outcome = s.route.Outcome(status, retry, s.answer.said)
+	s.grading = false
+	return true
+}
+
+// gradeHeaders sets the outcome of a gRPC answer as far as its headers tell it. end: they are all of it.
+func (s *Stream) gradeHeaders(headers [][2]string, end bool) {
+	if !end {
+		s.grading, s.answer.outcome = true, config.OutcomeCommit
+	} else if !s.grade(headers) {
+		s.answer.outcome = config.OutcomeNone
+	}
+}
+
+// protectsRPC tells whether a request is a gRPC call that the route protects.
+func (s *Stream) protectsRPC(method string, headers request.Headers) bool {
+	contentType, n := headers.Get(headerContentType)
+	return s.route.GRPC == config.GRPCUnary && n == 1 && hostsGRPC(contentType) && method == "POST" && !upgrades(headers)
+}
+
+// notUnary refuses a call with another number of messages than one.
+func (s *Stream) notUnary() verdict {
+	s.plugin.metrics.count(s.plugin.metrics.unsupported)
+	return s.refuse(&notUnaryProblem)
+}
+
+// settleGraded ends the answer to a gRPC call whose outcome is not one to record. True: it did.
+func (s *Stream) settleGraded(graded bool) bool {
+	switch {
+	case !graded || s.answer.outcome == config.OutcomeNone:
+		s.plugin.stopAwaiting(s)
+		s.unclaimAnswer()
+		s.unknown()
+	case s.answer.outcome == config.OutcomeHold:
+		s.plugin.stopAwaiting(s)
+		s.unclaimAnswer()
+		s.holdOpen()
+	case s.answer.outcome == config.OutcomeRelease:
+		s.plugin.stopAwaiting(s)
+		s.unclaimAnswer()
+		s.giveBack()
+	default:
+		return false
+	}
+	return true
+}
+
+// unclaimAnswer gives up the copy of the answer.
+func (s *Stream) unclaimAnswer() {
+	a := &s.answer
+	s.plugin.calls.heldBytes -= a.claimed
+	a.claimed, a.headers, a.body = 0, nil, nil
+}
+
+// replayRPC answers a gRPC call with a recorded answer.
+func (s *Stream) replayRPC(result *api.Result) {
+	p := s.plugin
+	headers := p.headers[:0]
+	for i := range result.Headers {
+		h := &result.Headers[i]
+		name := h.Name
+		if name == headerAccepted || name == s.route.OutcomeHeader {
+			continue
+		}
+		_, isTrailer := recordedTrailer(name)
+		if !isTrailer && !s.replays(name, false) {
+			continue
+		}
+		if trailer, ok := recordedTrailer(name); ok {
+			if len(result.Body) > 0 {
+				continue
+			}
+			name = trailer
+		}
+		headers = append(headers, [2]string{name, h.Value})
+	}
+	headers = append(headers,
+		[2]string{s.route.ReplayHeader, "true"},
+		[2]string{api.HeaderStatus, statusReplayed})
+	if s.ledgerNone() {
+		headers = append(headers, [2]string{headerLedger, "none"})
+	}
+	if len(result.Body) == 0 {
+		s.grpcStatus, s.mark = grpcOfHTTP(result.Status), statusReplayed
+		if text, ok := lookup(headers, headerGRPCStatus); ok {
+			code, _ := parseDecimal(text)
+			s.grpcStatus = int(code)
+		}
+		s.reply(200, detailsReplayed, headers, nil)
+		clear(headers)
+		p.headers = headers[:0]
+		return
+	}
+	if !p.calls.makeRoom(len(result.Body)) {
+		clear(headers)
+		s.refuse(overloadedProblem())
+		return
+	}
+	s.mark = statusReplayed
+	s.clientAnswer = clientAnswer{
+		status: result.Status, headers: ownHeaders(headers), body: append([]byte(nil), result.Body...),
+		trailers: ownHeaders(replayedTrailers(result.Headers)), claimed: len(result.Body),
+	}
+	p.calls.heldBytes += len(result.Body)
+	clear(headers)
+	p.headers = headers[:0]
+	s.phase = phaseFill
+	p.fills = append(p.fills, s)
+	p.kick()
+}
+
+// sendFills lets the requests go whose answers the gate fills in. It runs in the plugin context.
+func (p *Plugin) sendFills() {
+	for len(p.fills) > 0 && !p.spent() {
+		s := p.fills[0]
+		p.fills[0] = nil
+		p.fills = p.fills[1:]
+		if s.phase != phaseFill || !p.choose(s.id) {
+			continue
+		}
+		s.dropBody()
+		if !p.host.SetRequestHeader(headerPath, answerPath) || !p.host.SetRequestHeader(headerContentType, "application/octet-stream") {
+			// With its own path the call would run again.
+			s.clientAnswer.drop(p)
+			s.refuse(&noAnswerProblem)
+			continue
+		}
+		s.phase = phaseFilling
+		s.act(verdictForward)
+	}
+	if len(p.fills) == 0 {
+		p.fills = nil
+	}
+}
+
+// fillHeaders replaces the headers of a blank.
+func (s *Stream) fillHeaders(end bool) Action {
+	p, f := s.plugin, &s.clientAnswer
+	if _, ok := p.host.ResponseHeader(headerBlank); !ok || end {
+		f.drop(p)
+		if p.fate() != fateAnswered {
+			s.replyProblem(overloadedProblem())
+			return Pause
+		}
+		if more, due := p.noAnswerRoute.due(p.host.Now()); due {
+			p.host.Log(LevelError, "oncegate: no recorded answer to a gRPC call: add the route "+answerPath+" that grpc needs"+more)
+		}
+		s.replyProblem(&noAnswerProblem)
+		return Pause
+	}
+	headers := append(p.headers[:0], [2]string{headerStatus, strconv.Itoa(f.status)})
+	headers = append(headers, f.headers...)
+	p.host.SetResponseHeaders(headers)
+	clear(headers)
+	p.headers = headers[:0]
+	return Continue
+}
+
+// fillBody replaces the body of a blank, and adds the trailers to its last piece.
+func (s *Stream) fillBody(end bool) Action {
+	p, f := s.plugin, &s.clientAnswer
+	p.host.ReplaceResponseBody(f.body)
+	f.body = nil
+	if end {
+		p.host.SetResponseTrailers(f.trailers)
+		f.drop(p)
+		s.phase = phaseDone
+	}
+	return Continue
+}
+
+// grpcOfHTTP returns the gRPC status of an answer that is not gRPC, as the protocol says.
+func grpcOfHTTP(status int) int {
+	switch status {
+	case 400:
+		return grpcInternal
+	case 401:
+		return 16
+	case 403:
+		return 7
+	case 404:
+		return grpcUnimplemented
+	case 429, 502, 503, 504:
+		return grpcUnavailable
+	}
+	return 2
+}
+
+// grpcOf returns the gRPC status of a problem.
+func grpcOf(problem *api.Problem) int {
+	switch problem.Code {
+	case api.CodePending:
+		return grpcUnavailable
+	case api.CodeUnsupportedProtocol:
+		return grpcUnimplemented
+	case api.CodeOutcomeUnknown:
+		return grpcAborted
+	}
+	switch problem.Status {
+	case 400, 422:
+		return grpcInvalidArgument
+	case 406:
+		return grpcFailedPrecondition
+	case 409:
+		return grpcAborted
+	case 410:
+		return grpcAlreadyExists
+	case 503:
+		return grpcUnavailable
+	}
+	return grpcInternal
+}
+
+// grpcDetails is the google.rpc.Status of a problem, in base64: code, message, an ErrorInfo with the problem's code as
+// its reason, and a RetryInfo if the problem says when to try again.
+func grpcDetails(code int, message string, problem *api.Problem) string {
+	status := appendField(nil, 1, uint64(code))
+	status = appendText(status, 2, message)
+	info := appendText(nil, 1, string(problem.Code))
+	info = appendText(info, 2, "oncegate")
+	status = appendText(status, 3, anyOf("google.rpc.ErrorInfo", info))
+	if problem.RetryAfterSeconds > 0 {
+		delay := appendField(nil, 1, uint64(problem.RetryAfterSeconds)) // google.protobuf.Duration
+		status = appendText(status, 3, anyOf("google.rpc.RetryInfo", appendText(nil, 1, string(delay))))
+	}
+	return base64.RawStdEncoding.EncodeToString(status)
+}
+
+// anyOf is a google.protobuf.Any.
+func anyOf(name string, message []byte) string {
+	return string(appendText(appendText(nil, 1, "type.googleapis.com/"+name), 2, string(message)))
+}
+
+// appendField appends a number in protobuf's encoding.
+func appendField(b []byte, field byte, v uint64) []byte {
+	return binary.AppendUvarint(append(b, field<<3), v)
+}
+
+// appendText appends a text or a message in protobuf's encoding.
+func appendText(b []byte, field byte, text string) []byte {
+	b = binary.AppendUvarint(append(b, field<<3|2), uint64(len(text)))
+	return append(b, text...)
+}

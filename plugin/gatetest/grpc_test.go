@@ -1,0 +1,190 @@
+package gatetest
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// frame is a gRPC message.
+func frame(text string) []byte {
+	return append([]byte{0, 0, 0, 0, byte(len(text))}, text...)
+}
+
+// grpcRig starts a gate that protects unary calls.
+func grpcRig(t testing.TB, guest hostsim.Source, more string) *Rig {
+	return NewRig(t, guest, Options{Config: `{"mode":"body","grpc":"unary"` + more + `}`, BodyMode: true})
+}
+
+// rpc starts a call whose body comes in pieces.
+func (r *Rig) rpc(key string, pieces ...[]byte) *Exchange {
+	r.Helper()
+	x := r.Open(Request{Key: key, Path: "/p.Pay/Do", Protocol: "HTTP/2", Headers: []string{"content-type: application/grpc+proto", "te: trailers"}}, false)
+	for i, piece := range pieces {
+		x.RequestData(piece, i == len(pieces)-1)
+	}
+	return x
+}
+
+// grpcAnswer lets upstream answer with a message and trailers.
+func (x *Exchange) grpcAnswer(text string, trailers ...string) {
+	x.rig.Helper()
+	want(x.rig, "path", x.Upstream.AwaitHeaders(x.rig).Get(":path"), "/p.Pay/Do")
+	x.UpstreamSelected("192.0.2.9:80")
+	x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc+proto", "x-first", "a", "x-first", "b"), false)
+	x.ResponseData(frame(text), false)
+	x.ResponseTrailers(hostsim.H(trailers...))
+}
+
+// blank answers a request that the gate sent to the route for recorded answers.
+func (x *Exchange) blank() {
+	x.rig.Helper()
+	h := x.Upstream.AwaitHeaders(x.rig)
+	want(x.rig, "rewritten to", h.Get(":path")+" "+h.Get("content-type"), "/oncegate/answer application/octet-stream")
+	x.UpstreamSelected("192.0.2.9:80")
+	x.ResponseHeaders(hostsim.H(":status", "200", "content-length", "1", "oncegate-blank", "1", "x-other", "1"), false)
+	x.ResponseData([]byte("-"), false)
+	x.ResponseData(nil, true)
+}
+
+// shown is what a client sees of an answer, apart from the marks.
+func (p Response) shown() string {
+	var headers []string
+	for _, h := range p.Headers {
+		if !strings.HasPrefix(h[0], "idempote") && h[0] != "original-date" {
+			headers = append(headers, h[0]+": "+h[1])
+		}
+	}
+	return fmt.Sprintf("%s %q %s", strings.Join(headers, ", "), p.Body, p.Trailers)
+}
+
+// The recorded message and trailers take the place of a blank, from the cache, from the ledger, and for a call that waited.
+func TestUnaryGRPC(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, "")
+		x := r.rpc("k", frame("pay")[:3], frame("pay")[3:], nil)
+		x.Upstream.AwaitHeaders(t)
+		waiting := r.rpc("k", frame("pay"), nil)
+		r.Settle()
+		want(t, "the duplicate went on", waiting.Upstream.Begun(), false)
+		x.grpcAnswer("paid", "grpc-status", "0", "x-sum", "1", "x-sum", "2")
+		first := x.Response()
+		want(t, "first", first.Header("idempotency-status")+" "+first.Trailers, "executed grpc-status: 0, x-sum: 1, x-sum: 2")
+		for _, x := range []*Exchange{waiting, r.rpc("k", frame("pay"))} {
+			x.blank()
+			p := x.Response()
+			want(t, "replay", p.shown(), first.shown())
+			want(t, "marks", p.Header("idempotency-status")+p.Header("idempotent-replayed"), "replayedtrue")
+		}
+		// Another gate has only the ledger.
+		other := NewRig(t, guest, Options{Config: `{"mode":"body","grpc":"unary"}`, BodyMode: true, Manager: r.Manager, Clock: r.Clock})
+		y := other.rpc("k", frame("pay"))
+		y.blank()
+		want(t, "replay from the ledger", y.Response().shown(), first.shown())
+		want(t, "mismatch", grpcProblem(r.rpc("k", frame("PAY"))), "3 fingerprint-mismatch")
+	})
+}
+
+// grpcProblem is the status and the mark of a refusal.
+func grpcProblem(x *Exchange) string {
+	p := x.Response()
+	return p.Header("grpc-status") + " " + p.Header("idempotency-status")
+}
+
+// An answer without a message is replayed as a local reply.
+func TestUnaryGRPCWithoutMessage(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, "")
+		x := r.rpc("k", frame("pay"))
+		x.Upstream.AwaitHeaders(t)
+		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc", "grpc-status", "9", "grpc-message", "no%20funds"), true)
+		first := x.Response()
+		want(t, "first", first.Header("grpc-status"), "9")
+		r.Settle()
+		p := r.rpc("k", frame("pay")).Response()
+		want(t, "replay", p.Header("grpc-status")+" "+p.Header("grpc-message")+" "+p.Header("idempotency-status"), "9 no%20funds replayed")
+		want(t, "calls to the manager", r.Manager.Count(api.PathReject), 1)
+	})
+}
+
+// What is not one message in each direction with a status at its end.
+func TestUnaryGRPCOnly(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, `,"unknown_ttl_seconds":60`)
+		for name, pieces := range map[string][][]byte{
+			"two messages":     {frame("a"), frame("b"), nil},
+			"two in one piece": {append(frame("a"), frame("b")...)},
+			"less than one":    {frame("abc")[:7]},
+			"no message":       {nil},
+		} {
+			want(t, name, grpcProblem(r.rpc("k", pieces...)), "12 unsupported-protocol")
+		}
+		// gRPC-Web is another protocol.
+		p := r.Send(Request{Key: "k", Headers: []string{"content-type: application/grpc-web"}}).Response()
+		want(t, "gRPC-Web", p.Problem(t), "unsupported-protocol")
+		// Without a key nothing is held.
+		x := r.rpc("", frame("a"))
+		x.Upstream.AwaitBody(t, 6)
+		x.ClientReset()
+		x.Over()
+		// An answer without a status: nobody knows what it means.
+		x = r.rpc("nostatus", frame("a"))
+		x.Upstream.AwaitHeaders(t)
+		x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc"), false)
+		x.ResponseData(frame("b"), true)
+		x.Response()
+		r.Settle()
+		want(t, "no status", grpcProblem(r.rpc("nostatus", frame("a"))), "10 outcome-unknown")
+	})
+}
+
+// A host that does not lead the gate's path to a blank never runs the call again, and leaks nothing when clients leave.
+func TestUnaryGRPCWithoutBlank(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, "")
+		x := r.rpc("k", frame("pay"))
+		x.grpcAnswer("paid", "grpc-status", "0")
+		x.Response()
+		r.Settle()
+		for _, end := range []bool{true, false} {
+			x = r.rpc("k", frame("pay"))
+			x.Upstream.AwaitHeaders(t)
+			x.UpstreamSelected("192.0.2.9:80")
+			x.ResponseHeaders(hostsim.H(":status", "415"), end)
+			want(t, "no blank", grpcProblem(x), "13 internal")
+		}
+		x = r.rpc("k", frame("pay"))
+		x.Upstream.AwaitHeaders(t)
+		x.UpstreamFailed(hostsim.UpstreamNoHealthy, "")
+		want(t, "nowhere to go", grpcProblem(x), "14 overloaded")
+		x = r.rpc("k", frame("pay"))
+		x.Upstream.AwaitHeaders(t)
+		x.Leave()
+		x = r.rpc("k", frame("pay"))
+		x.blank()
+		want(t, "later", x.Response().Trailers, "grpc-status: 0")
+	})
+}
+
+// A crowd that waits for one answer gets it, in several callbacks.
+func TestUnaryGRPCCrowd(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, "")
+		x := r.rpc("k", frame("pay"))
+		x.Upstream.AwaitHeaders(t)
+		var crowd []*Exchange
+		for range 100 {
+			crowd = append(crowd, r.rpc("k", frame("pay")))
+		}
+		r.Settle()
+		x.grpcAnswer("paid", "grpc-status", "0")
+		x.Response()
+		for _, c := range crowd {
+			c.blank()
+			want(t, "body", c.Response().Body, string(frame("paid")))
+		}
+	})
+}
