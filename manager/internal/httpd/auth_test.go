@@ -183,24 +183,30 @@ func TestOnlyAdministratorsMayTakeProtectionAway(t *testing.T) {
 // the request, before the server makes room for what it announces.
 func TestStrangersSendNoLargeBodies(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens")
-	writeFile(t, file, "token-of-20-bytes---\n")
+	writeFile(t, file, "token-of-20-bytes---\nworkers-token-of-20--- worker\n")
 	auth, err := NewAuth(file, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := newSite(t, siteOptions{server: Options{Auth: auth, ReadTimeout: time.Hour}})
+	const worker = "authorization: Bearer workers-token-of-20---\r\n"
 	for what, c := range map[string]struct {
 		framing string
 		status  int
 	}{
-		"announced":    {"content-length: 1000000\r\n\r\n", 401},
-		"too large":    {"content-length: 100000000\r\n\r\n", 401},
-		"chunked":      {"transfer-encoding: chunked\r\n\r\nf4240\r\n", 401},
-		"small chunks": {"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n", 401},
+		"no right, announced": {worker + "content-length: 1000000\r\n\r\n", 403},
+		"no right, chunked":   {worker + "transfer-encoding: chunked\r\n\r\nf4240\r\n", 403},
+		"announced":           {"content-length: 1000000\r\n\r\n", 401},
+		"too large":           {"content-length: 100000000\r\n\r\n", 401},
+		"chunked":             {"transfer-encoding: chunked\r\n\r\nf4240\r\n", 401},
+		"small chunks":        {"transfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\n\r\n", 401},
 	} {
 		framing, want := c.framing, c.status
+		if want == 401 {
+			framing = "authorization: Bearer wrong\r\n" + framing
+		}
 		c := s.Dial()
-		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\nauthorization: Bearer wrong\r\n"+framing)
+		s.send(c, "POST /new HTTP/1.1\r\nhost: x\r\n"+framing)
 		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)

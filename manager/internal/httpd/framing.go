@@ -17,6 +17,7 @@ import (
 // The zero value is for a new connection. Its methods are for the goroutine that reads, apart from refused.
 type framing struct {
 	state framingState
+	begun int    // bytes of the preface of HTTP/2 that arrived
 	left  uint64 // bytes of the body, or of the chunk, to come
 
 	line    [64]byte // the beginning of a line
@@ -34,15 +35,19 @@ type framing struct {
 type framingState uint8
 
 const (
-	inRequestLine framingState = iota
+	atStart framingState = iota // of the connection
+	inRequestLine
 	inHeaders
 	inBody
 	inChunkSize
 	inChunk
 	behindChunk
 	inTrailers
-	ignored // HTTP/2, or what net/http refuses by itself
+	ignored // HTTP/2, or refused
 )
+
+// preface begins a connection of HTTP/2. net/http takes part of it for a request of HTTP/1, and so does framing.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 // refused reports whether the connection has brought a request that says twice how long it is, or that cannot be followed.
 func (f *framing) refused() bool { return f.bad.Load() }
@@ -53,6 +58,10 @@ func (f *framing) refuse() { f.state = ignored; f.bad.Store(true) }
 // see is told the bytes that arrived.
 func (f *framing) see(b []byte) {
 	for len(b) > 0 && f.state != ignored {
+		if f.state == atStart {
+			b = f.start(b)
+			continue
+		}
 		if f.state == inBody || f.state == inChunk {
 			n := min(f.left, uint64(len(b)))
 			b, f.left = b[n:], f.left-n
@@ -78,6 +87,24 @@ func (f *framing) see(b []byte) {
 		f.n = 0
 	}
 }
+
+// start tells HTTP/2 from HTTP/1 by the first bytes of the connection. It returns those that come behind what it took.
+func (f *framing) start(b []byte) []byte {
+	want := preface[f.begun:]
+	n := min(len(b), len(want))
+	if string(b[:n]) != want[:n] {
+		f.state = inRequestLine
+		f.see([]byte(preface[:f.begun]))
+		return b
+	}
+	if f.begun += n; f.begun == len(preface) {
+		f.state = ignored
+	}
+	return b[n:]
+}
+
+// http2 reports whether the connection is one of HTTP/2.
+func (f *framing) http2() bool { return f.begun == len(preface) }
 
 // head waits for the next request.
 func (f *framing) head() {
@@ -105,8 +132,8 @@ func (f *framing) endLine() {
 	case inRequestLine:
 		switch {
 		case empty: // clients of old sent one too many behind a body
-		case bytes.Equal(line, []byte("PRI * HTTP/2.0")):
-			f.state = ignored
+		case bytes.HasPrefix(line, []byte("PRI ")):
+			f.refuse()
 		default:
 			f.http10 = bytes.Contains(f.last[:], []byte("TP/1.0"))
 			f.state = inHeaders
@@ -205,10 +232,34 @@ func (c *secureConn) CloseWrite() error { return c.limited.secure.CloseWrite() }
 // Read implements net.Conn. The first one shakes hands.
 func (c *secureConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.limited.framing.see(b[:n])
+	f := &c.limited.framing
+	first := f.state == atStart
+	f.see(b[:n])
+	if first && f.http2() && prohibited(c.limited.secure.ConnectionState()) {
+		_, _ = io.WriteString(c.Conn, goAway)
+		_ = c.Close()
+		return 0, io.EOF
+	}
 	var notTLS tls.RecordHeaderError
 	if errors.As(err, &notTLS) && notTLS.Conn != nil && bytes.Contains([]byte("GET HEAD POST PUT DELETE OPTIO PATCH"), bytes.TrimSpace(notTLS.RecordHeader[:4])) {
 		_, _ = io.WriteString(notTLS.Conn, "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n")
 	}
 	return n, err
 }
+
+// prohibited reports whether HTTP/2 must not be spoken over a connection, by appendix A of RFC 9113. net/http asks only of
+// connections that it takes for TLS.
+func prohibited(state tls.ConnectionState) bool {
+	if state.Version >= tls.VersionTLS13 {
+		return false
+	}
+	switch state.CipherSuite {
+	case tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256:
+		return false
+	}
+	return true
+}
+
+// goAway are the frames SETTINGS, which comes first, and GOAWAY with the error INADEQUATE_SECURITY.
+const goAway = "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x0c"

@@ -103,7 +103,7 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	c, _ := hr.Context().Value(limitConnKey{}).(*limitConn)
 	x.source.conn = c
 	p := s.receive(hw, hr, x)
-	if p == nil && c != nil && !multi && c.framing.refused() {
+	if p == nil && c != nil && c.framing.refused() {
 		p = malformed()
 		x.resp.Problem(p)
 	}
@@ -134,8 +134,8 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 // receive reads the body. When it returns a problem, that is the answer.
 func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) (p *api.Problem) {
 	if largeBody(hr) {
-		if _, p = s.opts.Auth.check(&x.req); p != nil {
-			s.unauthorized(&x.resp, p)
+		e, _ := s.routes.find(&x.req)
+		if p = s.authorize(e, &x.req, &x.resp); p != nil {
 			return p
 		}
 		if !s.load.enter() {

@@ -98,3 +98,44 @@ func TestHTTP2(t *testing.T) {
 		})
 	}
 }
+
+// TestHTTP2NeedsGoodCiphers: HTTP/2 over TLS 1.2 is refused with the ciphers that RFC 9113 prohibits, as net/http does by
+// itself; HTTP/1 takes them.
+func TestHTTP2NeedsGoodCiphers(t *testing.T) {
+	listener, client := tlsFor(t)
+	for what, c := range map[string]struct {
+		suite uint16
+		max   uint16
+		good  bool
+	}{
+		"TLS 1.3":       {max: tls.VersionTLS13, good: true},
+		"TLS 1.2":       {max: tls.VersionTLS12, good: true},
+		"ChaCha":        {max: tls.VersionTLS12, suite: tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, good: true},
+		"CBC":           {max: tls.VersionTLS12, suite: tls.TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA},
+		"CBC, 256 bits": {max: tls.VersionTLS12, suite: tls.TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA},
+	} {
+		t.Run(what, func(t *testing.T) {
+			s := newSite(t, siteOptions{tls: listener, client: client})
+			for _, two := range []bool{true, false} {
+				cfg := client.Clone()
+				cfg.MaxVersion = c.max
+				if c.suite != 0 {
+					cfg.CipherSuites = []uint16{c.suite}
+				}
+				protocols := new(http.Protocols)
+				protocols.SetHTTP2(two)
+				protocols.SetHTTP1(!two)
+				transport := &http.Transport{TLSClientConfig: cfg, Protocols: protocols}
+				t.Cleanup(transport.CloseIdleConnections)
+				resp, err := (&http.Client{Transport: transport, Timeout: patience}).Get(s.Base + "/healthz")
+				if err == nil {
+					resp.Body.Close()
+				}
+				if good := c.good || !two; (err == nil) != good {
+					t.Errorf("HTTP/2 %v: %v", two, err) // what the client says of a refusal depends on when it hears of it
+				}
+			}
+			s.Eventually("their places are free", func() bool { return c.good || connections(s) <= 1 })
+		})
+	}
+}

@@ -198,14 +198,7 @@ func (s *Server) serve(r *Request, w *Response) {
 		defer s.load.leave()
 	}
 	if e == nil || !e.open() {
-		var p *api.Problem
-		if r.caller, p = s.opts.Auth.check(r); p != nil {
-			s.unauthorized(w, p)
-			return
-		}
-		if e != nil && !r.May(e.Roles) {
-			s.metrics.forbidden.Inc()
-			w.Problem(forbidden(e.Roles))
+		if s.authorize(e, r, w) != nil {
 			return
 		}
 	}
@@ -224,10 +217,21 @@ func (s *Server) serve(r *Request, w *Response) {
 	}
 }
 
-func (s *Server) unauthorized(w *Response, p *api.Problem) {
-	s.metrics.unauthorized.Inc()
-	w.SetHeader("www-authenticate", "Bearer")
-	w.Problem(p)
+// authorize finds out what the caller may do. When it returns a problem, it has answered with that. e is nil for a route
+// that is not there.
+func (s *Server) authorize(e *endpoint, r *Request, w *Response) (p *api.Problem) {
+	if r.caller, p = s.opts.Auth.check(r); p != nil {
+		s.metrics.unauthorized.Inc()
+		w.SetHeader("www-authenticate", "Bearer")
+		w.Problem(p)
+		return p
+	}
+	if e != nil && !e.open() && !r.May(e.Roles) {
+		s.metrics.forbidden.Inc()
+		p = forbidden(e.Roles)
+		w.Problem(p)
+	}
+	return p
 }
 
 // load counts requests at work and held.
