@@ -127,7 +127,7 @@ func (s *Stream) replay(result *api.Result) {
 		headers = append(headers, [2]string{headerLedger, "none"})
 	}
 	if trailers {
-		body = s.attach(replayedTrailers(result.Headers), body)
+		body = s.attach(s.replayedTrailers(result.Headers), body)
 	}
 	s.fixType(contentType, typed, len(body))
 	s.mark = statusReplayed

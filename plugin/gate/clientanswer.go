@@ -141,7 +141,7 @@ func (c *carried) record(headers [][2]string, body []byte, bodySize int) {
 	fits := s.keepHeaders(headers)
 	trailers := p.host.CallTrailers()
 	if len(trailers) > 0 {
-		a.keepTrailers(trailers)
+		s.keepTrailers(trailers)
 	}
 	if s.route.Response.NoBody && fits && bodySize > 0 {
 		s.recordHead()

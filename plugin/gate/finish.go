@@ -175,6 +175,9 @@ func (s *Stream) leave() {
 		// Upstream answered, so the request ran and no retry may run it. If the gate never had the
 		// whole answer, it records the outcome without the body.
 		a := &s.answer
+		if s.grading && s.settleGraded(false) {
+			return
+		}
 		s.recordOutcome(a.body, !a.complete() || int64(len(a.body)) != a.passed)
 		s.detach()
 	case phaseStreaming, phaseRecording:

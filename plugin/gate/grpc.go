@@ -32,6 +32,9 @@ const (
 	headerGRPCStatus  = "grpc-status"
 	headerGRPCDetails = "grpc-status-details-bin"
 	headerPushback    = "grpc-retry-pushback-ms"
+	// A message whose first byte is 1 has this encoding. Accept-Encoding and Content-Encoding do not count in gRPC.
+	headerGRPCEncoding       = "grpc-encoding"
+	headerGRPCAcceptEncoding = "grpc-accept-encoding"
 )
 
 // The gRPC statuses of the gate's own replies.
@@ -162,24 +165,36 @@ func (s *Stream) unclaimAnswer() {
 // replayRPC answers a gRPC call with a recorded answer.
 func (s *Stream) replayRPC(result *api.Result) {
 	p := s.plugin
-	headers := p.headers[:0]
+	headers, whole, alike, encoding := p.headers[:0], len(result.Body) == 0, false, ""
 	for i := range result.Headers {
 		h := &result.Headers[i]
-		name := h.Name
-		if name == headerAccepted || name == s.route.OutcomeHeader {
+		name, trailer := recordedTrailer(h.Name)
+		switch {
+		case name == s.route.OutcomeHeader:
 			continue
-		}
-		_, isTrailer := recordedTrailer(name)
-		if !isTrailer && !s.replays(name, false) {
+		case name == headerAccepted:
+			alike = h.Value == s.accept
 			continue
+		case name == headerGRPCEncoding:
+			encoding = h.Value
 		}
-		if trailer, ok := recordedTrailer(name); ok {
-			if len(result.Body) > 0 {
-				continue
-			}
-			name = trailer
+		whole = whole || trailer && name == headerGRPCStatus
+		if s.replays(name, false) && (!trailer || len(result.Body) == 0) {
+			headers = append(headers, [2]string{name, h.Value})
 		}
-		headers = append(headers, [2]string{name, h.Value})
+	}
+	switch {
+	case !whole:
+		// There was no room for the trailers, and a message without its status is no answer.
+		clear(headers)
+		p.metrics.count(p.metrics.notRecorded)
+		s.replyProblem(notRecordedProblem(0))
+		return
+	case len(result.Body) > 0 && result.Body[0] != 0 && !alike && !accepts(s.accept, encoding):
+		clear(headers)
+		p.metrics.count(p.metrics.notAcceptable)
+		s.replyProblem(notAcceptableProblem(encoding))
+		return
 	}
 	headers = append(headers,
 		[2]string{s.route.ReplayHeader, "true"},
@@ -206,7 +221,7 @@ func (s *Stream) replayRPC(result *api.Result) {
 	s.mark = statusReplayed
 	s.clientAnswer = clientAnswer{
 		status: result.Status, headers: ownHeaders(headers), body: append([]byte(nil), result.Body...),
-		trailers: ownHeaders(replayedTrailers(result.Headers)), claimed: len(result.Body),
+		trailers: s.replayedTrailers(result.Headers), claimed: len(result.Body),
 	}
 	p.calls.heldBytes += len(result.Body)
 	clear(headers)

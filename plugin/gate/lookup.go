@@ -6,6 +6,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/plugin/cache"
+	"github.com/oncegate/oncegate/plugin/config"
 	"github.com/oncegate/oncegate/plugin/request"
 )
 
@@ -17,17 +18,24 @@ const (
 	statusPending = "pending"
 )
 
-// asksLookUp tells whether the request is a look-up.
-func (p *Plugin) asksLookUp(method, path string) bool {
+// asksLookUp tells whether the current request is a look-up. Other requests by GET should not cost more than
+// one header.
+func (p *Plugin) asksLookUp(method string) bool {
 	where := p.config.Lookup
+	if where == "" || method != methodGet {
+		return false
+	}
+	path, _ := p.host.RequestHeader(headerPath)
 	rest, ok := strings.CutPrefix(path, where)
-	return method == methodGet && where != "" && ok && (rest == "" || rest[0] == '?')
+	return ok && (rest == "" || rest[0] == '?')
 }
 
 // lookUp answers a look-up.
 func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 	p := s.plugin
-	s.route = p.config.First()
+	if s.route = p.config.First(); len(headers) == 0 {
+		return s.invalid(unreadableProblem())
+	}
 	_, query, _ := strings.Cut(path, "?")
 	lost, paths := parameter(query, "path")
 	method, methods := parameter(query, "method")
@@ -53,15 +61,7 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 		}
 		lostHeaders = append(lostHeaders, h)
 	}
-	source := route.Key
-	if source.Required = true; source.Header == "" {
-		source.Header = api.HeaderIdempotencyKey
-	}
-	key, bad := request.HeaderKey(&source, headers)
-	if bad == nil && key.Value == "" {
-		source.JSONPath, source.Derive = "", 0
-		bad = request.Missing(&source)
-	}
+	key, bad := lostKey(&route.Key, lostHeaders, p.host.Property)
 	if bad != nil {
 		problem := bad.Problem()
 		return s.invalid(&problem)
@@ -71,6 +71,32 @@ func (s *Stream) lookUp(headers request.Headers, path string) verdict {
 	}
 	s.identify(key, lostHeaders)
 	return s.look()
+}
+
+// lostKey reads the key of a lost request. A look-up has no body. So a client sends a key that was in the body, or was
+// derived from it, in a header. Joined keys are never taken from a header, because a client could then name the claims
+// of another caller.
+func lostKey(k *config.Key, lost request.Headers, property func(...string) ([]byte, bool)) (key request.Key, bad *request.Error) {
+	source := *k
+	source.Required, source.JSONPath, source.Derive = true, "", config.DeriveNone
+	switch n := len(source.Sources); {
+	case n > 1 && k.InBody():
+		return key, &request.Error{Code: api.CodeInvalidRequest, Detail: "a part of this route's keys is in the body, and a look-up has none"}
+	case n > 0 && !k.InBody():
+		var parts []request.Part
+		if parts, bad = request.HeaderParts(k, lost, property); bad == nil {
+			key, bad = request.JoinParts(k, parts)
+		}
+	default:
+		if source.Sources = nil; source.Header == "" {
+			source.Header = api.HeaderIdempotencyKey
+		}
+		key, bad = request.HeaderKey(&source, lost)
+	}
+	if bad == nil && key.Value == "" {
+		bad = request.Missing(&source)
+	}
+	return key, bad
 }
 
 // parameter returns the first value of a query's parameter, without its escapes, and how often it is there.

@@ -236,7 +236,11 @@ func (s *Stream) keepHeaders(headers [][2]string) bool {
 	if fits {
 		s.noteDate()
 	}
-	if encoding := joined(headers, headerContentEncoding); encoding != "" && !accepts(s.accept, encoding) {
+	name := headerContentEncoding
+	if s.rpc {
+		name = headerGRPCEncoding
+	}
+	if encoding := joined(headers, name); encoding != "" && !accepts(s.accept, encoding) {
 		a.note(headerAccepted, s.accept)
 	}
 	return fits && len(headers) > 0

@@ -34,7 +34,7 @@ func (s *Stream) OnResponseTrailers() Action {
 		if s.grading && s.settleGraded(s.grade(trailers)) {
 			return Continue
 		}
-		s.answer.keepTrailers(trailers)
+		s.keepTrailers(trailers)
 	}
 	switch s.phase {
 	case phaseHolding, phaseCopying:
@@ -75,7 +75,7 @@ func (s *Stream) copyBody(size int, end bool) Action {
 		return Continue
 	}
 	switch {
-	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply():
+	case end || complete && s.phase == phaseCopying && s.commitsBeforeReply() && !s.grading:
 		return s.recordCopied()
 	case s.phase == phaseCopying:
 		p.learnBufferSize(s)

@@ -108,7 +108,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	s.phase = phasePass
 	p := s.plugin
 	method, ok := p.host.RequestHeader(headerMethod)
-	looks := ok && method == methodGet && p.config.Lookup != ""
+	looks := ok && p.asksLookUp(method)
 	if !ok || !looks && !p.config.Method(method) {
 		return Continue
 	}
@@ -120,7 +120,7 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if path == "" && method == methodConnect {
 		path = "/" // a tunnel has no path: it is for the whole host
 	}
-	if looks && len(headers) > 0 && p.asksLookUp(method, path) {
+	if looks {
 		s.headers, s.ending.ended, s.accept = headers, end, joined(headers, headerAcceptEncoding)
 		v := s.lookUp(headers, path)
 		s.headers = nil
@@ -138,7 +138,11 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	if s.rpc = s.protectsRPC(method, headers); !s.rpc && unprotectable(method, headers) {
 		v = s.unsupported(headers)
 	} else {
-		s.accept = joined(headers, headerAcceptEncoding)
+		name := headerAcceptEncoding
+		if s.rpc {
+			name = headerGRPCAcceptEncoding
+		}
+		s.accept = joined(headers, name)
 		v = s.begin(headers, end)
 	}
 	s.headers = nil

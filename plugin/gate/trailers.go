@@ -20,12 +20,13 @@ type outTrailers struct {
 	bare bool
 }
 
-// keepTrailers keeps the trailers of an answer for its replays. If there is no room for all of them, or the host did not
-// hand over any, it keeps none and marks the answer.
-func (a *answer) keepTrailers(trailers [][2]string) {
+// keepTrailers keeps those trailers of an answer that the route keeps. If there is no room for all of them, or the
+// host did not hand over any, it keeps none and marks the answer.
+func (s *Stream) keepTrailers(trailers [][2]string) {
+	a := &s.answer
 	was, fits := len(a.headers), len(trailers) > 0
 	for _, t := range trailers {
-		if !skipHeader(t[0], nil) {
+		if !skipHeader(t[0], nil) && s.route.Response.Keeps(t[0]) {
 			fits = fits && a.note(trailerPrefix+t[0], t[1])
 		}
 	}
@@ -71,11 +72,11 @@ func endToEnd(trailers [][2]string) (out [][2]string) {
 	return out
 }
 
-// replayedTrailers returns the trailers among the headers of a recorded answer. They are copies, because the
-// answer may be a view of memory that is reused before its last piece passes the filter.
-func replayedTrailers(headers []api.Header) (out [][2]string) {
+// replayedTrailers returns those trailers among the headers of a recorded answer that the route keeps. They are copies,
+// because the answer may be a view of memory that is reused before its last piece passes the filter.
+func (s *Stream) replayedTrailers(headers []api.Header) (out [][2]string) {
 	for i := range headers {
-		if name, ok := recordedTrailer(headers[i].Name); ok {
+		if name, ok := recordedTrailer(headers[i].Name); ok && s.route.Response.Keeps(name) {
 			out = append(out, [2]string{strings.Clone(name), strings.Clone(headers[i].Value)})
 		}
 	}

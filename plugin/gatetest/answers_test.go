@@ -1,10 +1,12 @@
 package gatetest
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/oncegate/oncegate/hostsim"
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // What records and replays leave out (response, replay, problems).
@@ -37,6 +39,38 @@ func TestReplayHasTheHeadersThatTheRouteKeeps(t *testing.T) {
 			if strings.Contains(kept, "original-date") {
 				want(t, config, p.Header("original-date"), "Thu, 01 Jan 1970 00:00:00 GMT")
 			}
+		}
+	})
+}
+
+// The lists of headers concern trailers as well: when an answer is recorded, and when a record of other settings is replayed.
+func TestReplayHasTheTrailersThatTheRouteKeeps(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		all := NewRig(t, guest, Options{Config: `{"response":{"drop_headers":[]}}`})
+		for config, kept := range map[string]string{
+			`{}`:                                    "x-a: 1, x-b: 2",
+			`{"response":{"drop_headers":["x-a"]}}`: "set-cookie: a=1, x-b: 2",
+			`{"response":{"keep_headers":["x-b"]}}`: "x-b: 2",
+			`{"response":{"drop_headers":["*"]}}`:   "",
+		} {
+			own := NewRig(t, guest, Options{Config: config})
+			for _, r := range []*Rig{own, all} {
+				x := r.Send(Request{Key: config})
+				x.Upstream.AwaitHeaders(t)
+				x.ResponseHeaders(hostsim.H(":status", "200"), false)
+				x.ResponseData([]byte("answer"), false)
+				x.ResponseTrailers(hostsim.H("x-a", "1", "set-cookie", "a=1", "x-b", "2"))
+				want(t, config+": first", x.Response().Trailers, "x-a: 1, set-cookie: a=1, x-b: 2")
+				r.Settle()
+			}
+			for _, manager := range []*Rig{own, all} {
+				r := NewRig(t, guest, Options{Config: config, Manager: manager.Manager, Clock: manager.Clock})
+				p := r.Send(Request{Key: config}).Response()
+				want(t, config, p.Body+" "+p.Trailers+" "+p.Header("idempotency-trailers"), "answer "+kept+" ")
+			}
+			_, record := own.Manager.State(config)
+			recorded := slices.ContainsFunc(record.Headers, func(h api.Header) bool { return strings.HasSuffix(h.Name, "set-cookie") })
+			want(t, config+": recorded", recorded, strings.Contains(kept, "set-cookie"))
 		}
 	})
 }

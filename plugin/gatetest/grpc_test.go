@@ -141,6 +141,61 @@ func TestUnaryGRPCOnly(t *testing.T) {
 	})
 }
 
+// An answer whose status did not come has an unknown outcome, also if its message is whole: a replay would have no status.
+func TestUnaryGRPCBrokenOffBeforeItsStatus(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, more := range []string{"", `,"commit":"async"`} {
+			r := grpcRig(t, guest, more)
+			x := r.rpc("k", frame("pay"))
+			x.Upstream.AwaitHeaders(t)
+			x.UpstreamSelected("192.0.2.9:80")
+			x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc", "content-length", "9"), false)
+			x.ResponseData(frame("paid"), false)
+			x.Leave()
+			r.Settle()
+			want(t, "retry"+more, grpcProblem(r.rpc("k", frame("pay"))), "10 outcome-unknown")
+			// A retry cannot wait for a status that is not in the record.
+			x = r.rpc("full", frame("pay"))
+			x.grpcAnswer("paid", "grpc-status", "0", "x-long", strings.Repeat("x", 64<<10))
+			x.Response()
+			r.Settle()
+			want(t, "trailers without room"+more, grpcProblem(r.rpc("full", frame("pay"))), "6 answer-not-recorded")
+		}
+	})
+}
+
+// A compressed message goes only to a client that can read it.
+func TestUnaryGRPCCompressed(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, "")
+		call := func(key string, headers ...string) *Exchange {
+			x := r.Open(Request{Key: key, Path: "/p.Pay/Do", Protocol: "HTTP/2", Headers: append(headers, "content-type: application/grpc", "te: trailers")}, false)
+			x.RequestData(frame("pay"), true)
+			return x
+		}
+		for key, flag := range map[string]byte{"compressed": 1, "plain": 0} {
+			x := call(key, "grpc-accept-encoding: gzip, deflate")
+			x.Upstream.AwaitHeaders(t)
+			x.UpstreamSelected("192.0.2.9:80")
+			x.ResponseHeaders(hostsim.H(":status", "200", "content-type", "application/grpc", "grpc-encoding", "gzip"), false)
+			x.ResponseData(append([]byte{flag}, frame("paid")[1:]...), false)
+			x.ResponseTrailers(hostsim.H("grpc-status", "0"))
+			x.Response()
+			r.Settle()
+			x = call(key, "grpc-accept-encoding: identity,gzip")
+			x.blank()
+			want(t, key, x.Response().Header("grpc-encoding"), "gzip")
+			x = call(key)
+			if flag == 1 {
+				want(t, key+" for another client", grpcProblem(x), "9 encoding-not-accepted")
+			} else {
+				x.blank()
+				want(t, key, x.Response().Trailers, "grpc-status: 0")
+			}
+		}
+	})
+}
+
 // A host that does not lead the gate's path to a blank never runs the call again, and leaks nothing when clients leave.
 func TestUnaryGRPCWithoutBlank(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -87,6 +87,55 @@ func TestLookUpAsksTheManager(t *testing.T) {
 	})
 }
 
+// A key that comes from several places is looked up in the places of the lost request. A caller cannot name
+// another caller's joined key in a header.
+func TestLookUpReadsTheSources(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,"mode":"body","shared":true,"scope":["host"],"match":[
+			{"path_prefix":"/p/","key":{"sources":["header:idempotency-key","cookie:user","path:1","query:currency?"],"format":"pattern","pattern":"[a-z]{1,9}"}},
+			{"path":"/query","key":{"sources":["query:id"]}},
+			{"path":"/json","key":{"sources":["json:id"]}},
+			{"path":"/both","key":{"sources":["header:idempotency-key","json:id"]}}]}`, BodyMode: true})
+		alice, bob := []string{"cookie: user=alice"}, []string{"cookie: user=bob"}
+		run := func(q Request) {
+			x := r.Send(q)
+			x.Answer(201, q.Path)
+			x.Response()
+			r.Settle()
+		}
+		run(Request{Path: "/p/7?currency=eur", Key: "k", Headers: alice})
+		run(Request{Path: "/p/8", Key: "k", Headers: alice})
+		run(Request{Path: "/query?id=9"})
+		run(Request{Path: "/json", Body: `{"id":"k"}`})
+		run(Request{Path: "/both", Key: "k", Body: `{"id":"k"}`})
+		for _, c := range []struct {
+			path, key string
+			headers   []string
+			want      string
+		}{
+			{"/p/7%3Fcurrency=eur", "k", alice, "/p/7?currency=eur"},
+			{"/p/8", "k", alice, "/p/8"},
+			{"/p/7", "k", alice, "not-found"},
+			{"/p/8", "k", bob, "not-found"},
+			{"/p/8", "k,alice,8,-", bob, "invalid-key"},
+			{"/p/8", "", alice, "key-required"},
+			{"/p/8", "k", nil, "key-required"},
+			{"/query%3Fid=9", "", nil, "/query?id=9"},
+			{"/query", "9", nil, "key-required"},
+			{"/json", "k", nil, "/json"},
+			{"/both", "k", nil, "invalid-request"},
+			{"/both", "k,k", nil, "invalid-request"},
+		} {
+			a := r.Open(Request{Method: "GET", Path: "/lost?path=" + c.path, Key: c.key, Headers: c.headers}, true).Response()
+			got := a.Body
+			if a.Header("content-type") == api.ContentTypeProblem {
+				got = a.Problem(t)
+			}
+			want(t, c.path+" "+c.key, got, c.want)
+		}
+	})
+}
+
 // Route and scope are those of the lost request.
 func TestLookUpHasRouteAndScopeOfTheLostRequest(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

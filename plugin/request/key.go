@@ -21,7 +21,7 @@ type Key struct {
 
 // Error says why a request is refused because of its key. The status is always 400.
 type Error struct {
-	Code   api.Code // CodeInvalidKey or CodeKeyRequired
+	Code   api.Code // CodeInvalidKey, CodeKeyRequired or CodeInvalidRequest
 	Detail string   // names the source, the value and what is allowed
 }
 
@@ -31,8 +31,11 @@ func (e *Error) Error() string { return e.Detail }
 // Problem returns the answer to the client.
 func (e *Error) Problem() api.Problem {
 	title := "The idempotency key is not valid"
-	if e.Code == api.CodeKeyRequired {
+	switch e.Code {
+	case api.CodeKeyRequired:
 		title = "An idempotency key is required"
+	case api.CodeInvalidRequest:
+		title = "The idempotency key cannot be read"
 	}
 	return api.Problem{Status: 400, Code: e.Code, Title: title, Detail: e.Detail}
 }
