@@ -94,11 +94,14 @@ func (c *clock) Now() time.Time {
 	return c.last
 }
 
-// behind reports whether Now was before a time that a record has, and makes sure that it is not any more.
-func (c *clock) behind(t time.Time) bool {
+// reach makes sure that Now is not before a time that a record has, and reports false for a time that is not believed.
+func (c *clock) reach(t time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !t.After(c.last) || t.After(c.estimate().Add(maxAhead)) {
+	if !t.After(c.last) {
+		return true
+	}
+	if t.After(c.estimate().Add(maxAhead)) {
 		return false
 	}
 	c.last = t

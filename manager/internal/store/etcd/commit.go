@@ -77,7 +77,7 @@ func (t *tx) commit() error {
 			t.unstage()
 		}
 	}()
-	all, err := pack(t.groups(changes))
+	all, err := pack(t.groups(changes), t.s.refuse())
 	if err != nil {
 		return err
 	}
@@ -189,10 +189,7 @@ func (t *tx) stage(value []byte) (string, error) {
 	t.staged = append(t.staged, parts)
 	for i := 0; i*partBytes < len(value); i++ {
 		part := string(value[i*partBytes : min((i+1)*partBytes, len(value))])
-		err := t.s.persist(t.ctx, func(ctx context.Context) error {
-			_, err := t.s.c.Put(ctx, t.s.partKey(parts, i), part, clientv3.WithLease(ses.lease))
-			return err
-		})
+		err := t.s.putPart(t.ctx, t.s.partKey(parts, i), part, ses.lease)
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			t.s.notes.lost(ses)
 			err = errChanged
@@ -202,6 +199,15 @@ func (t *tx) stage(value []byte) (string, error) {
 		}
 	}
 	return parts, nil
+}
+
+// putPart writes a part once. A request that was delayed until after the commit must change nothing: with its lease the
+// part, and the committed value, would go when this manager does.
+func (s *Store) putPart(ctx context.Context, key, part string, lease clientv3.LeaseID) error {
+	return s.persist(ctx, func(ctx context.Context) error {
+		_, err := s.c.Txn(ctx).If(same(key, 0)).Then(clientv3.OpPut(key, part, clientv3.WithLease(lease))).Commit()
+		return err
+	})
 }
 
 func (s *Store) partKey(parts string, i int) string {
@@ -297,12 +303,13 @@ func (t *tx) send(note *note, number uint64, all group) (ok bool, err error) {
 	return resp.Succeeded, nil
 }
 
-// refuse makes etcd refuse a whole transaction before it changes anything, because no such revision exists.
-var refuse = clientv3.OpGet("/", clientv3.WithRev(math.MaxInt64))
+// refuse makes etcd refuse a whole transaction before it changes anything, because no such revision exists. The key is one
+// that the user may read.
+func (s *Store) refuse() clientv3.Op { return clientv3.OpGet(s.clockKey(), clientv3.WithRev(math.MaxInt64)) }
 
 // pack puts the groups into transactions inside the one, and those into others where there are too many. It returns what
 // the outermost one has.
-func pack(groups []group) (group, error) {
+func pack(groups []group, refuse clientv3.Op) (group, error) {
 	cmps, ops := 0, 0
 	for _, g := range groups {
 		cmps, ops = cmps+len(g.cmps), ops+len(g.ops)

@@ -269,6 +269,65 @@ func TestCompactionDuringScans(t *testing.T) {
 	}
 }
 
+// TestLatePart: a part of a large value whose request arrives once more, after the commit took the lease off, does not get
+// the lease again: it would take an acknowledged value with it.
+func TestLatePart(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	tx := s.newTx(t.Context(), 0, false)
+	parts, err := tx.stage([]byte("value"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := s.partKey(parts, 0)
+	lease := func() clientv3.LeaseID {
+		t.Helper()
+		resp, err := s.c.Get(t.Context(), key)
+		if err != nil || len(resp.Kvs) != 1 {
+			t.Fatal(resp, err)
+		}
+		return clientv3.LeaseID(resp.Kvs[0].Lease)
+	}
+	before := lease()
+	if before == 0 {
+		t.Fatal("no lease before the commit")
+	}
+	if _, err := s.c.Put(t.Context(), key, "", clientv3.WithIgnoreValue()); err != nil { // as the commit does
+		t.Fatal(err)
+	}
+	if err := s.putPart(t.Context(), key, "value", before); err != nil {
+		t.Fatal(err)
+	}
+	if l := lease(); l != 0 {
+		t.Errorf("it has the lease %x", l)
+	}
+}
+
+// TestNowIsNotBehindARecord: a transaction that has asked for the time and then reads a record that was written later runs
+// again with a later time.
+func TestNowIsNotBehindARecord(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	var mine, written time.Time
+	runs := 0
+	err := s.View(t.Context(), func(tx store.Tx) error {
+		runs++
+		mine = tx.Now()
+		for runs == 1 && !written.After(mine) {
+			err := s.Update(t.Context(), func(other store.Tx) error {
+				written = other.Now()
+				return other.Put("things", "k", []byte(written.String()))
+			})
+			if err != nil {
+				return err
+			}
+		}
+		_, err := tx.Get("things", "k")
+		return err
+	})
+	if err != nil || mine.Before(written) {
+		t.Errorf("%d runs, %v: it was %v, the record is of %v", runs, err, mine, written)
+	}
+}
+
 // TestUsers: the store works with a user that has no rights but those below its prefix.
 func TestUsers(t *testing.T) {
 	srv := servers.Etcd(t)

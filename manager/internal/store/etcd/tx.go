@@ -135,7 +135,7 @@ func (t *tx) fill(r *overlay.Record, kv *mvccpb.KeyValue) error {
 		r.Unreadable = "it is malformed"
 		return nil
 	}
-	if written := time.UnixMicro(at); t.s.clock.behind(written) && !t.now.IsZero() && t.now.Before(written) {
+	if written := time.UnixMicro(at); t.s.clock.reach(written) && !t.now.IsZero() && t.now.Before(written) {
 		return errChanged // Now was too early for this record
 	}
 	r.StoredEntries, r.StoredValue = entries, rest[1:]
