@@ -19,6 +19,7 @@ func eachKept(t *testing.T, test func(t *testing.T, store []string)) {
 		"postgres": func(t *testing.T) []string {
 			return []string{"--store", "postgres", "--store-dsn", servers.Postgres(t).URL}
 		},
+		"etcd": func(t *testing.T) []string { return []string{"--store", "etcd", "--store-dsn", servers.Etcd(t).URL} },
 	} {
 		t.Run(name, func(t *testing.T) { test(t, store(t)) })
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"strings"
@@ -177,4 +178,27 @@ func TestUnreadableLogRecordsAreListed(t *testing.T) {
 		t.Errorf("the list has %s", a.Body)
 	}
 	s.want("400 invalid-request: collection: ...", "DELETE", "/v1/unreadable/log_heads/YmFk", "")
+	// An administrator gives up the log.
+	s.want("200 ...", "DELETE", "/v1/logs/bad", "")
+	s.want("404 ...", "GET", "/v1/logs/bad", "")
+	if a := s.JSON("GET", "/v1/unreadable", ""); strings.Contains(a.Body, `"collection":"log_heads"`) {
+		t.Errorf("the list still has %s", a.Body)
+	}
+	// A head of which the key of the log can be read takes the entries with it.
+	if err := st.Update(t.Context(), func(tx store.Tx) error {
+		head, err := tx.Get("log_heads", "l")
+		if err != nil {
+			return err
+		}
+		return tx.Put("log_heads", "l", bytes.Replace(head, []byte(`"version":1`), []byte(`"version":9`), 1), store.Entry{Index: "log", SortKey: "l"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	s.want("500 record-unreadable: ...", "GET", "/v1/logs/l", "")
+	s.want("200 ...", "DELETE", "/v1/logs/l", "")
+	s.want("404 ...", "DELETE", "/v1/logs/l", "")
+	if n, err := st.Len(t.Context(), "log_graves", ""); err != nil || n != 1 {
+		t.Errorf("%d graves, %v", n, err)
+	}
+	s.want("201 ...", "PUT", "/v1/logs/l", "")
 }

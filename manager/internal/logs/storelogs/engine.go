@@ -237,14 +237,23 @@ func putCount(tx store.Tx, n int) error {
 	return tx.Put(meta, metaCount, binary.AppendUvarint(nil, uint64(max(n, 0))))
 }
 
-// Delete implements logs.Engine. The records of the log go in the background.
+// Delete implements logs.Engine. The records of the log go in the background. A log whose head cannot be read is given up:
+// its records go only if the head still tells which they are.
 func (e *Engine) Delete(ctx context.Context, name string) error {
 	if err := logs.CheckName(name); err != nil {
 		return err
 	}
-	return e.update(ctx, func(tx store.Tx) error {
+	var bad *store.UnreadableError
+	var prefix string
+	err := e.update(ctx, func(tx store.Tx) error {
+		bad, prefix = nil, ""
 		h, err := getHead(tx, name)
-		if err != nil {
+		switch {
+		case err == nil:
+			prefix = h.prefix
+		case errors.As(err, &bad):
+			prefix = prefixOfUnreadable(tx, name)
+		default:
 			return err
 		}
 		n, err := count(tx)
@@ -258,8 +267,18 @@ func (e *Engine) Delete(ctx context.Context, name string) error {
 			return err
 		}
 		tx.Notify(topic(name))
-		return tx.Put(graves, h.prefix, nil, store.Entry{Index: order, SortKey: h.prefix})
+		if prefix == "" {
+			return nil
+		}
+		return tx.Put(graves, prefix, nil, store.Entry{Index: order, SortKey: prefix})
 	})
+	if err == nil && bad != nil {
+		if e.opts.Unreadable != nil {
+			e.opts.Unreadable.Forget(bad.Collection, bad.Key)
+		}
+		e.opts.Logger.Warn("a log was deleted whose head could not be read", "log", name, "error", bad.Error(), "records_stay_in_store", prefix == "")
+	}
+	return err
 }
 
 // Get implements logs.Engine.

@@ -90,6 +90,16 @@ func getHead(tx store.Tx, name string) (*head, error) {
 	return &h, nil
 }
 
+// prefixOfUnreadable returns the prefix of a log whose head getHead cannot read, "" if the head does not tell.
+func prefixOfUnreadable(tx store.Tx, name string) string {
+	var h head
+	b, err := tx.Get(heads, name)
+	if err != nil || json.Unmarshal(b, &h.headJSON) != nil || h.settings.ParseJSON(h.Settings) != nil || h.settings.Name != name {
+		return ""
+	}
+	return prefixOf(&h.settings.Key)
+}
+
 func (h *head) put(tx store.Tx) error {
 	h.Settings = h.settings.AppendJSON(nil)
 	b, err := json.Marshal(&h.headJSON)
