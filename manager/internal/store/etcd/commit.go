@@ -305,7 +305,9 @@ func (t *tx) send(note *note, number uint64, all group) (ok bool, err error) {
 
 // refuse makes etcd refuse a whole transaction before it changes anything, because no such revision exists. The key is one
 // that the user may read.
-func (s *Store) refuse() clientv3.Op { return clientv3.OpGet(s.clockKey(), clientv3.WithRev(math.MaxInt64)) }
+func (s *Store) refuse() clientv3.Op {
+	return clientv3.OpGet(s.clockKey(), clientv3.WithRev(math.MaxInt64))
+}
 
 // pack puts the groups into transactions inside the one, and those into others where there are too many. It returns what
 // the outermost one has.
