@@ -81,7 +81,7 @@ fi
 
 # -opt=2 makes the gate a fifth larger and its hits no faster (make bench).
 GOFLAGS="${GOFLAGS:-} $TINYGO_GOFLAGS" "$TINYGO" build "${TINYGO_ARGS[@]}" -no-debug -opt=s -o "$tmp" "$pkg"
-go run -buildvcs=false ./plugin/wasmcheck ${max:+--max-bytes "$max"} ${malloc:+--allow-malloc} "$tmp"
+go run -buildvcs=false ./plugin/wasmcheck --shorten-names ${max:+--max-bytes "$max"} ${malloc:+--allow-malloc} "$tmp"
 
 # What the module was made of: files, and their folders for what is added to or taken from them. Each is a target without
 # a rule as well, so that one that has gone means "build again" to make, not an error.

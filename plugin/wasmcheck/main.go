@@ -2,7 +2,9 @@
 // that Envoy offers to a module of ABI 0.2.0, with the right types, that it is a reactor, and that it does not export
 // malloc. The build runs it on every module that it makes and deletes a module that does not pass.
 //
-//	wasmcheck [--max-bytes N] [--allow-malloc] FILE...
+//	wasmcheck [--max-bytes N] [--allow-malloc] [--shorten-names] FILE...
+//
+// With --shorten-names it first rewrites each file with shorter names of methods, which only backtraces show.
 //
 // Each fault is one line on standard error. The exit code is 1 when a file has faults, and 2 for a bad command line or a
 // file that cannot be read.
@@ -27,6 +29,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	flags.IntVar(&rules.MaxBytes, "max-bytes", 0, "largest size of a file in `bytes`; 0 for any")
 	flags.BoolVar(&rules.AllowMalloc, "allow-malloc", false, "allow an exported malloc")
+	shorten := flags.Bool("shorten-names", false, "shorten the names of methods in each file")
 	if err := flags.Parse(args); err != nil {
 		return 2
 	}
@@ -45,6 +48,13 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 		if err != nil {
 			fmt.Fprintf(stderr, "wasmcheck: %v\n", err)
 			return 2
+		}
+		if *shorten {
+			module = shortenNames(module)
+			if err := os.WriteFile(file, module, 0o644); err != nil {
+				fmt.Fprintf(stderr, "wasmcheck: %v\n", err)
+				return 2
+			}
 		}
 		if err := Check(ctx, module, rules); err != nil {
 			for _, line := range strings.Split(err.Error(), "\n") {
