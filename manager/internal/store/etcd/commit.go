@@ -179,9 +179,7 @@ func (t *tx) encode(writes []*overlay.Record) ([]change, error) {
 
 // stage writes the parts of a value and returns the suffix of their keys.
 func (t *tx) stage(value []byte) (string, error) {
-	t.s.notes.mu.Lock()
 	ses, err := t.s.notes.current(t.ctx)
-	t.s.notes.mu.Unlock()
 	if err != nil {
 		return "", t.s.final(t.ctx, err)
 	}

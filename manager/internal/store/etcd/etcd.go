@@ -87,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, unavailable(err)
 	}
 	s := &Store{c: c, prefix: cfg.Prefix, log: o.Logger, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
-	s.notes.s = s
+	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
 	if err := s.start(ctx, life, cfg, o); err != nil {
 		cancel()
 		_ = c.Close()

@@ -328,6 +328,37 @@ func TestNowIsNotBehindARecord(t *testing.T) {
 	}
 }
 
+// TestManyWithoutASession: commits that find no session, since etcd is away, wait together and not one after the other.
+func TestManyWithoutASession(t *testing.T) {
+	srv := servers.Etcd(t)
+	s := open(t, Options{DSN: srv.URL})
+	ses, err := s.notes.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.notes.lost(ses)
+	srv.Kill()
+	const calls = 200 // one after the other they take a quarter of an hour
+	done := make(chan error, calls)
+	for range calls {
+		go func() {
+			_, _, err := s.notes.take(t.Context())
+			done <- err
+		}()
+	}
+	patience := time.After(testPatience)
+	for i := range calls {
+		select {
+		case err := <-done:
+			if !errors.Is(err, store.ErrUnavailable) {
+				t.Errorf("%v", err)
+			}
+		case <-patience:
+			t.Fatalf("%d of %d calls ended", i, calls)
+		}
+	}
+}
+
 // TestUsers: the store works with a user that has no rights but those below its prefix.
 func TestUsers(t *testing.T) {
 	srv := servers.Etcd(t)

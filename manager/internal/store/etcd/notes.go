@@ -28,10 +28,14 @@ const leaseSeconds = 600
 type notes struct {
 	s *Store
 
+	renewing chan struct{} // has a value while a call asks for a session
+
 	mu      sync.Mutex
 	session *session
 	free    []*note
 	commits uint64
+	err     error     // why no session could be made
+	failed  time.Time // when
 }
 
 // session is the lease of a manager, and a name that no other manager has.
@@ -51,8 +55,6 @@ type note struct {
 
 // begin makes the first session. An etcd without space grants no lease; then only what has expired can be removed.
 func (n *notes) begin(ctx context.Context) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	_, err := n.current(ctx)
 	if errors.Is(err, store.ErrNoSpace) {
 		n.s.log.Error("etcd has no space: only deletions are possible", "prefix", n.s.prefix)
@@ -61,15 +63,56 @@ func (n *notes) begin(ctx context.Context) error {
 	return err
 }
 
-// current returns the session, a new one when there is none that lives.
-func (n *notes) current(ctx context.Context) (*session, error) {
+// alive returns the session, nil when there is none that lives.
+func (n *notes) alive() *session {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.session != nil {
 		select {
 		case <-n.session.dead:
 		default:
-			return n.session, nil
+			return n.session
 		}
 	}
+	return nil
+}
+
+// current returns the session, a new one when there is none that lives. Calls wait for the first one that asks for one,
+// and no longer than their contexts; if it fails, they fail with it.
+func (n *notes) current(ctx context.Context) (*session, error) {
+	if ses := n.alive(); ses != nil {
+		return ses, nil
+	}
+	came := time.Now()
+	select {
+	case n.renewing <- struct{}{}:
+		defer func() { <-n.renewing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if ses := n.alive(); ses != nil {
+		return ses, nil
+	}
+	n.mu.Lock()
+	failed, err := n.failed, n.err
+	n.mu.Unlock()
+	if failed.After(came) {
+		return nil, err
+	}
+	ses, err := n.renew(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case err == nil:
+		n.session, n.free = ses, nil
+	case ctx.Err() == nil: // else it is this call's own end
+		n.err, n.failed = err, time.Now()
+	}
+	return ses, err
+}
+
+// renew makes a session.
+func (n *notes) renew(ctx context.Context) (*session, error) {
 	name := make([]byte, 8)
 	if _, err := rand.Read(name); err != nil {
 		return nil, err
@@ -94,20 +137,19 @@ func (n *notes) current(ctx context.Context) (*session, error) {
 		}
 		close(ses.dead)
 	}()
-	n.session, n.free = ses, nil
 	return ses, nil
 }
 
 // take returns a note and the number of a commit.
 func (n *notes) take(ctx context.Context) (*note, uint64, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.commits++
 	ses, err := n.current(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
-	if last := len(n.free) - 1; last >= 0 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.commits++
+	if last := len(n.free) - 1; last >= 0 && ses == n.session {
 		note := n.free[last]
 		n.free = n.free[:last]
 		return note, n.commits, nil
