@@ -288,6 +288,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"key": {"sources": ["header:a?"]}}`:                                                               `key.sources[0]: "header:a?" is the first source; allowed: one without "?", which tells whether a request has a key`,
 		`{"key": {"sources": "header:a"}}`:                                                                  `key.sources: "header:a"; allowed: a list of 0 to 8 sources`,
 		`{"key": {"sources": ["header:a", "json:id"]}}`:                                                     `key.sources[1]: "json:id" needs the body; allowed: other sources unless "mode" is "body"`,
+		`{"key": {"sources": ["path:1"]}, "match": [{"key": {"header": "x-key"}}]}`:                         `match[0].key.header: given beside sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`,
 		`{"mode": "body", "key": {"sources": ["json:id"], "derive": "md5"}}`:                                `key.sources: given beside json_path or derive; allowed: one of them`,
 		`{"key": {"format": "guid"}}`:                                                                       `key.format: "guid"; allowed: "any", "uuid", "structured", "pattern"`,
 		`{"key": {"format": "pattern"}}`:                                                                    `key.pattern: not given; allowed: a pattern when "key.format" is "pattern"`,

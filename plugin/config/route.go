@@ -80,9 +80,10 @@ func routeFields(r *reader, t *Route) []field {
 }
 
 func readKey(r *reader, path string, v gjson.Result, k *Key) {
+	header := false
 	r.object(path, v, []field{
 		{"header", func(path string, v gjson.Result) {
-			k.Header = readHeaderName(r, path, v)
+			k.Header, header = readHeaderName(r, path, v), true
 		}},
 		{"json_path", func(path string, v gjson.Result) {
 			k.JSONPath = r.text(path, v, `"" or field names and array positions joined by dots, up to 255 bytes of letters, digits, "_", "-" and "\"`, jsonPath)
@@ -100,6 +101,9 @@ func readKey(r *reader, path string, v gjson.Result, k *Key) {
 		}},
 		{"sources", func(path string, v gjson.Result) { k.Sources = readSources(r, path, v) }},
 	})
+	if header && len(k.Sources) > 0 {
+		r.fail(join(path, "header"), `given beside sources, which may be inherited; allowed: a source "header:NAME", or this with "sources": []`)
+	}
 }
 
 // readHeaderName reads a header's name, in lower case; "": none.
