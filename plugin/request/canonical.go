@@ -319,7 +319,7 @@ func appendText(out []byte, s string) []byte {
 // appendNumber appends a number as ECMAScript writes the double. A whole number that a double does not hold exactly
 // keeps its digits. False: it is beyond a double.
 func appendNumber(out []byte, literal string) ([]byte, bool) {
-	whole := strings.IndexAny(literal, ".eE") < 0
+	whole := !strings.ContainsAny(literal, ".eE")
 	if whole && len(literal) <= 15 && literal != "-0" {
 		return append(out, literal...), true
 	}
