@@ -1,0 +1,96 @@
+package server
+
+import (
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+)
+
+func (h *ledgerHandlers) stats(r *httpd.Request, w *httpd.Response) {
+	s, err := h.ledger.Stats(r.Context())
+	if err != nil {
+		r.Error(w, err)
+		return
+	}
+	w.JSON(200)
+	me := identify(h.identity)
+	w.Body = appendStats(appendIdentity(w.Body, &me), &s)
+}
+
+// appendIdentity begins an object with who the ledger is; appendStats goes on.
+func appendIdentity(dst []byte, me *shard.Identity) []byte {
+	dst = append(dst, `{"ledger_id":`...)
+	dst = api.AppendJSONString(dst, me.ID)
+	dst = append(dst, `,"shard":`...)
+	dst = api.AppendJSONString(dst, me.Name)
+	dst = append(dst, `,"shards":[`...)
+	for i, name := range me.Shards {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = api.AppendJSONString(dst, name)
+	}
+	dst = append(dst, `],"shards_version":`...)
+	return strconv.AppendUint(dst, me.Version, 10)
+}
+
+func appendStats(dst []byte, s *ledger.Stats) []byte {
+	number := func(name string, n int64) {
+		dst = append(dst, '"')
+		dst = append(dst, name...)
+		dst = append(dst, '"', ':')
+		dst = strconv.AppendInt(dst, n, 10)
+	}
+	dst = append(dst, `,"entries":{`...)
+	number("pending", int64(s.Pending))
+	dst = append(dst, ',')
+	number("committed", int64(s.Committed))
+	dst = append(dst, ',')
+	number("rejected", int64(s.Rejected))
+	dst = append(dst, ',')
+	number("unknown", int64(s.Unknown))
+	dst = append(dst, `},`...)
+	if s.Bytes >= 0 {
+		number("bytes", s.Bytes)
+		dst = append(dst, ',')
+		number("max_bytes", s.MaxBytes)
+		dst = append(dst, ',')
+	}
+	number("max_entries", int64(s.MaxEntries))
+	dst = append(dst, ',')
+	number("waiters", int64(s.Waiters))
+	dst = append(dst, `,"calls":{`...)
+	last := ""
+	s.Each(func(op, outcome string, n uint64) {
+		if op != last {
+			if last != "" {
+				dst = append(dst, `},`...)
+			}
+			dst = append(dst, '"')
+			dst = append(dst, op...)
+			dst = append(dst, `":{`...)
+			last = op
+		} else {
+			dst = append(dst, ',')
+		}
+		number(outcome, int64(n))
+	})
+	dst = append(dst, `}},`...)
+	for i, c := range []struct {
+		name string
+		n    uint64
+	}{
+		{"fenced", s.Fenced()}, {"expired", s.Expired}, {"lapsed", s.Lapsed}, {"evicted", s.Evicted}, {"deleted", s.Deleted},
+		{"answers_dropped", s.WithoutAnswer}, {"waits_refused", s.WaitsRefused}, {"waits_timed_out", s.WaitsTimedOut}, {"sweep_errors", s.SweepErrors},
+		{"batches", s.Batches}, {"batch_items", s.BatchItems},
+	} {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		number(c.name, int64(c.n))
+	}
+	return append(dst, '}')
+}
