@@ -25,6 +25,9 @@ func (s *Settings) check() error {
 	if err := s.checkShards(); err != nil {
 		return err
 	}
+	if err := s.checkPeers(); err != nil {
+		return err
+	}
 	for _, l := range []struct{ flag, value string }{{"listen", s.Listen}, {"admin", s.Admin}} {
 		if l.flag == "admin" && l.value == "" {
 			continue
@@ -113,10 +116,16 @@ func (s *Settings) checkRedisDSN() error {
 }
 
 func (s *Settings) checkPostgresDSN() error {
-	if _, err := pgxpool.ParseConfig(s.StoreDSN); err != nil { // pgx leaves the password out
+	cfg, err := pgxpool.ParseConfig(s.StoreDSN)
+	if err != nil { // pgx leaves the password out
 		return Usagef("%s: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; %v", s.named("store-dsn"), err)
 	}
-	return nil
+	switch level := cfg.ConnConfig.RuntimeParams["synchronous_commit"]; level {
+	case "", "on", "remote_apply":
+		return nil
+	default:
+		return Usagef("%s: synchronous_commit %q: must be on or remote_apply; any other may lose what was acknowledged", s.named("store-dsn"), level)
+	}
 }
 
 func (s *Settings) checkEtcdDSN() error {

@@ -39,6 +39,8 @@ func (s *Settings) checkEngine() error {
 		return Usagef("--store-dsn: is missing; the engine %s connects to it", s.Store)
 	case !e.needsDSN && s.StoreDSN != "":
 		return Usagef("%s: the engine %s connects to nothing", s.named("store-dsn"), s.Store)
+	case s.RequireSyncStandbys > 0 && s.Store != "postgres":
+		return Usagef("--store-require-sync-standbys %d: the engine %s has no standbys, must be 0; only postgres has", s.RequireSyncStandbys, s.Store)
 	case e.checkDSN != nil:
 		return e.checkDSN(s)
 	}

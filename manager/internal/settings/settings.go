@@ -19,6 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 )
 
@@ -27,6 +28,7 @@ import (
 type Settings struct {
 	DataDir, Listen, Admin, AddrFile string
 	Store, StoreDSN                  string
+	RequireSyncStandbys              int
 	TokenFile                        string
 	EncryptionKeyFile                string
 	TLSCert, TLSKey, ClientCA        string
@@ -41,11 +43,13 @@ type Settings struct {
 	Server                           httpd.Options
 	Shard                            shard.Want
 	Ship                             Ship
+	Peers                            peers.Config
 
 	whenFull       string
 	waitForPending bool
 	pendingWait    time.Duration
 	fromEnv        map[string]string // flag name -> the variable that gave its value
+	values         []Value
 }
 
 // setting is one flag and, when env is not empty, the variable that gives its
@@ -67,10 +71,12 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 	fs.SetOutput(io.Discard)
 	fs.Usage = func() {}
 	given := make(map[string]bool)
+	values := make(map[string]string)
 	var bad error // says it better than package flag
 	for _, st := range all {
 		set := func(value string) error {
 			given[st.name] = true
+			values[st.name] = strings.TrimSpace(values[st.name] + " " + value) // a flag that may be repeated
 			err := st.parse(value)
 			if err != nil {
 				bad = Usagef("--%s %q: %v", st.name, value, err)
@@ -97,6 +103,7 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 	}
 	for _, st := range all {
 		if given[st.name] {
+			s.note(&st, values[st.name], "flag")
 			continue
 		}
 		if value, ok := getenv(st.env); st.env != "" && ok {
@@ -104,8 +111,10 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 				return nil, Usagef("%s=%q: %v", st.env, value, err)
 			}
 			s.fromEnv[st.name] = st.env
+			s.note(&st, value, st.env)
 			continue
 		}
+		s.note(&st, st.initial, "")
 		if st.initial != "" {
 			if err := st.parse(st.initial); err != nil {
 				return nil, fmt.Errorf("default of --%s: %w", st.name, err)
@@ -120,7 +129,7 @@ func Parse(getenv func(string) (string, bool), args []string) (*Settings, error)
 
 // all are the settings of "oncegate serve".
 func (s *Settings) all() []setting {
-	return slices.Concat(s.table(), s.shardTable(), s.jobsTable(), s.shipTable())
+	return slices.Concat(s.table(), s.shardTable(), s.jobsTable(), s.shipTable(), s.peersTable())
 }
 
 func (s *Settings) table() []setting {
@@ -128,11 +137,12 @@ func (s *Settings) table() []setting {
 	return []setting{
 		text("data-dir", "", "directory of the log (engine wal) or database file (engine sqlite)", "", &s.DataDir),
 		text("listen", "", "address of the API, HOST:PORT or unix:PATH", "127.0.0.1:8090", &s.Listen),
-		text("admin", "", "address of health, metrics and pprof, HOST:PORT or unix:PATH, which ask for no credentials: keep it private; none when empty", "", &s.Admin),
+		text("admin", "", "address of health, metrics, pprof and the web page /ui/, HOST:PORT or unix:PATH; all but the page ask for no credentials: keep it private; none when empty", "", &s.Admin),
 		socketMode("socket-mode", "permissions of a listener's Unix socket, octal; without tokens only these keep local users out", "660", &s.SocketMode),
 		text("addr-file", "", "write the addresses in use to this file, one \"name address\" per line", "", &s.AddrFile),
 		choice("store", "", "engine that keeps the records", defaultEngine, EngineNames(), &s.Store),
 		text("store-dsn", "ONCEGATE_STORE_DSN", "address of the server for the engine redis, postgres or etcd", "", &s.StoreDSN),
+		number("store-require-sync-standbys", "", "synchronous standbys that the Postgres server must have connected; below that /readyz and all calls are 503 (engine postgres)", 0, 100, "0", &s.RequireSyncStandbys),
 		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words behind a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again at SIGHUP", &s.TokenFile),
 		protection("encryption-key-file", "file with keys, a line ID:BASE64 of 32 bytes each; stored answers, payloads and log entries are encrypted under the last one", &s.EncryptionKeyFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),

@@ -233,6 +233,8 @@ type Capabilities struct {
 	Durable bool
 	// Shared: several managers may use the same data at the same time.
 	Shared bool
+	// Quorum: what is acknowledged is on several machines, and the loss of one does not undo it.
+	Quorum bool
 	// FreeReads: an Update whose function writes nothing costs no more than a View, and waits only for what a View
 	// would wait for.
 	FreeReads bool
@@ -240,4 +242,23 @@ type Capabilities struct {
 	Sizes bool
 	// TimePrecision is the granularity of Tx.Now.
 	TimePrecision time.Duration
+	// Replication tells about the standbys of the engine's server; nil for engines that know of none. It does not block.
+	Replication func() Replication
+}
+
+// Replication says which standbys the server of a shared engine has at present.
+type Replication struct {
+	// Required is how many synchronous standbys must be connected.
+	Required int
+	// Connected is how many synchronous standbys are connected; -1 if the server does not say.
+	Connected int
+	// Missing is why calls are refused with ErrUnavailable: fewer are connected than required. Else it is empty.
+	Missing string
+}
+
+// Scrubber is an engine that can remove from its files what they still have of values that were replaced or deleted.
+type Scrubber interface {
+	// Scrub removes it, as of its beginning. write stores any record; Scrub may call it once, so it must not be empty.
+	// Callers may have to wait meanwhile.
+	Scrub(ctx context.Context, write func(context.Context) error) error
 }

@@ -40,6 +40,7 @@ type Log struct {
 	noSpace     error         // why the last preparation met a full disk, nil if it did not
 	short       bool          // the last preparation failed for lack of open files or memory
 	spareWanted bool          // a record waits for a spare, even if the active segment is nearly empty
+	rollDue     bool          // the next record begins a segment, if a spare is there
 	prepareAt   int64         // tail at which the preparer has work again
 	queued      int           // bytes in pending and inflight
 	free        buffers       // buffers of durable batches, for reuse
@@ -139,7 +140,7 @@ func (l *Log) append(body []byte, willLead bool) (seq uint64, lead bool, err err
 	}
 	size := int64(recordHeaderSize + len(body))
 	b := l.pending.Load()
-	if l.tail+size > l.active.capacity {
+	if l.tail+size > l.active.capacity || l.rollDue && l.spareFits(int(size)) {
 		l.roll(b)
 	}
 	p := b.partIn(l.active, l.tail, &l.free)
@@ -186,8 +187,8 @@ func (l *Log) admit(n int) error {
 	if l.tail+int64(size) <= l.active.capacity || l.spareFits(size) {
 		return nil
 	}
-	if l.noSpace != nil { // the preparer tries again every SpaceRetry
-		return fmt.Errorf("%w: %w", ErrNoSpace, l.noSpace)
+	if err := l.noSpaceError(); err != nil { // the preparer tries again every SpaceRetry
+		return err
 	}
 	l.spareWanted = true
 	if !l.short { // when short, the preparer tries again every SpaceRetry
@@ -213,7 +214,61 @@ func (l *Log) roll(b *batch) {
 	b.bytes += segmentHeaderSize
 	l.queued += segmentHeaderSize
 	l.tail = segmentHeaderSize
-	l.prepareAt = 0
+	l.prepareAt, l.rollDue = 0, false
+}
+
+// Roll makes the next record begin a new segment, so that a snapshot after that record can delete all segments before
+// it. It waits for the segment. A log whose active segment has no record stays as it is.
+//
+// Errors: ErrNoSpace, ErrFailed, ErrClosed, ctx's. After any of them a later record may still begin a new segment.
+func (l *Log) Roll(ctx context.Context) error {
+	l.mu.Lock()
+	if l.tail == segmentHeaderSize {
+		l.mu.Unlock()
+		return nil
+	}
+	l.rollDue = true
+	for l.rollDue && len(l.spares) == 0 {
+		err := l.Err()
+		if err == nil && l.closed {
+			err = ErrClosed
+		}
+		if err == nil {
+			err = l.noSpaceError()
+		}
+		if err != nil {
+			l.mu.Unlock()
+			return err
+		}
+		l.spareWanted = true
+		room := l.awaitRoom()
+		l.mu.Unlock()
+		l.wakePreparer()
+		select {
+		case <-room:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		l.mu.Lock()
+	}
+	l.mu.Unlock()
+	return nil
+}
+
+// noSpaceError is ErrNoSpace when no segment could be created for lack of space. The caller holds mu.
+func (l *Log) noSpaceError() error {
+	if l.noSpace == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrNoSpace, l.noSpace)
+}
+
+// awaitRoom returns a channel that is closed when waiting for room may be over. The caller holds mu.
+func (l *Log) awaitRoom() <-chan struct{} {
+	if l.roomFreed == nil {
+		l.roomFreed = make(chan struct{})
+	}
+	return l.roomFreed
 }
 
 // partIn returns the batch's part in seg. If there is none, it adds one at offset off.
@@ -318,10 +373,7 @@ func (l *Log) WaitRoom(ctx context.Context, n int) error {
 			l.mu.Unlock()
 			return err
 		}
-		if l.roomFreed == nil {
-			l.roomFreed = make(chan struct{})
-		}
-		room := l.roomFreed
+		room := l.awaitRoom()
 		l.mu.Unlock()
 		select {
 		case <-room:

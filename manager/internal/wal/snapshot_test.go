@@ -441,3 +441,41 @@ func TestCrashAtEveryStep(t *testing.T) {
 		t.Errorf("the run has only %d operations", steps)
 	}
 }
+
+// TestRollLetsASnapshotDeleteEverythingBefore: after Roll and one more record a snapshot leaves only that record's segment.
+// Without the record, and in a log whose segment is empty, Roll changes nothing.
+func TestRollLetsASnapshotDeleteEverythingBefore(t *testing.T) {
+	fs := &faultfs.FS{}
+	l, _ := mustOpen(t, options(fs))
+	roll := func() {
+		t.Helper()
+		if err := l.Roll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	roll()
+	mustWait(t, l, appendAll(t, l, 1, 3))
+	if n := l.Stats().Segments; n != 1 {
+		t.Fatalf("%d segments", n)
+	}
+	roll()
+	roll()
+	mustWait(t, l, appendAll(t, l, 4, 5))
+	if n := l.Stats().Segments; n != 2 {
+		t.Fatalf("%d segments after a roll", n)
+	}
+	if err := l.Snapshot(t.Context(), 5, snapshotOf(5)); err != nil {
+		t.Fatal(err)
+	}
+	if n := l.Stats().Segments; n != 1 {
+		t.Errorf("%d segments after the snapshot", n)
+	}
+	mustWait(t, l, appendAll(t, l, 6, 6))
+	mustClose(t, l)
+	l, f := mustOpen(t, options(fs.Crash()))
+	f.wantState(t, 5, 6)
+	mustClose(t, l)
+	if err := l.Roll(t.Context()); err == nil {
+		t.Error("a closed log rolls")
+	}
+}

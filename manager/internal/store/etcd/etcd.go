@@ -77,11 +77,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		o.Wall = time.Now
 	}
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c, err := clientv3.New(clientv3.Config{
-		Endpoints: cfg.Endpoints, TLS: tlsConfig, Username: cfg.User, Password: cfg.Password, Context: life,
+	config := clientv3.Config{
+		Endpoints: cfg.Endpoints, TLS: tlsConfig, Context: life,
 		DialTimeout: patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
 		MaxUnaryRetries: 2, MaxCallSendMsgSize: 2 << 20, Logger: zap.NewNop(),
-	})
+	}
+	c, err := connect(config, cfg.User, cfg.Password)
 	if err != nil {
 		cancel()
 		return nil, unavailable(err)
@@ -91,9 +92,35 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.start(ctx, life, cfg, o); err != nil {
 		cancel()
 		_ = c.Close()
+		if errors.Is(err, store.ErrUnavailable) && ctx.Err() == nil {
+			if why := probe(ctx, cfg, tlsConfig); why != nil {
+				err = fmt.Errorf("%w: %w", err, why)
+			}
+		}
 		return nil, err
 	}
 	return s, nil
+}
+
+// connect logs in on a connection of its own, which has no token. etcd 3.4 refuses a login that comes with a token that a
+// restart of the member has ended, and the client would send that one forever.
+func connect(config clientv3.Config, user, password string) (*clientv3.Client, error) {
+	if user == "" {
+		return clientv3.New(config)
+	}
+	login, err := clientv3.New(config) // ends with the context
+	if err != nil {
+		return nil, err
+	}
+	config.Username, config.Password = user, password
+	c, err := clientv3.New(config)
+	if err != nil {
+		_ = login.Close()
+		return nil, err
+	}
+	c.Auth = &logins{Auth: login.Auth, life: config.Context}
+	context.AfterFunc(config.Context, func() { _ = login.Close() })
+	return c, nil
 }
 
 func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) error {
@@ -315,7 +342,7 @@ func (s *Store) Watch(topic string) store.Watcher { return s.events.hub.Watch(to
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	return store.Capabilities{Name: "etcd", Durable: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond}
+	return store.Capabilities{Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond}
 }
 
 // Failed implements store.Store. It is never closed: while the cluster cannot be reached, calls fail with

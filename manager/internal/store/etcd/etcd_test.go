@@ -359,6 +359,25 @@ func TestManyWithoutASession(t *testing.T) {
 	}
 }
 
+// enableUsers makes etcd ask for users: root, and me with the password secret, who may use what is below /oncegate/.
+func enableUsers(t *testing.T, admin *clientv3.Client) {
+	t.Helper()
+	ctx := t.Context()
+	do := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	do(admin.UserAdd(ctx, "root", "root"))
+	do(admin.UserGrantRole(ctx, "root", "root"))
+	do(admin.RoleAdd(ctx, "gate"))
+	do(admin.RoleGrantPermission(ctx, "gate", "/oncegate/", clientv3.GetPrefixRangeEnd("/oncegate/"), clientv3.PermissionType(clientv3.PermReadWrite)))
+	do(admin.UserAdd(ctx, "me", "secret"))
+	do(admin.UserGrantRole(ctx, "me", "gate"))
+	do(admin.AuthEnable(ctx))
+}
+
 // TestUsers: the store works with a user that has no rights but those below its prefix.
 func TestUsers(t *testing.T) {
 	srv := servers.Etcd(t)
@@ -374,13 +393,7 @@ func TestUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	do(admin.UserAdd(ctx, "root", "root"))
-	do(admin.UserGrantRole(ctx, "root", "root"))
-	do(admin.RoleAdd(ctx, "gate"))
-	do(admin.RoleGrantPermission(ctx, "gate", "/oncegate/", clientv3.GetPrefixRangeEnd("/oncegate/"), clientv3.PermissionType(clientv3.PermReadWrite)))
-	do(admin.UserAdd(ctx, "me", "secret"))
-	do(admin.UserGrantRole(ctx, "me", "gate"))
-	do(admin.AuthEnable(ctx))
+	enableUsers(t, admin)
 	s := open(t, Options{DSN: strings.Replace(srv.URL, "://", "://me:secret@", 1)})
 	do(nil, storetest.Put(ctx, s, "a", "1"))
 	do(nil, s.Update(ctx, func(tx store.Tx) error { // transactions inside one

@@ -96,6 +96,36 @@ func (s *Store) takeSnapshot(ctx context.Context) (res SnapshotResult, err error
 	return SnapshotResult{Sequence: run.seq, Records: w.records, Took: time.Since(start), Err: translate(err)}, err
 }
 
+// scrubPatience bounds how long Scrub waits for Options.Keep.
+const scrubPatience = time.Minute
+
+// Scrub implements store.Scrubber: the records after write are in a new segment, and the segments before it are deleted.
+// Those that Options.Keep needs stay, and Scrub returns an error if it needs them for longer than a minute.
+func (s *Store) Scrub(ctx context.Context, write func(context.Context) error) error {
+	if s.log == nil {
+		return write(ctx)
+	}
+	if err := s.log.Roll(ctx); err != nil {
+		return translate(err)
+	}
+	before := s.log.Last()
+	if err := write(ctx); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(scrubPatience)
+	for s.opts.Keep != nil && s.opts.Keep() <= before {
+		if time.Now().After(deadline) {
+			return errors.New("the log has records that were not copied yet")
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return s.Snapshot(ctx)
+}
+
 // snapshotWriter walks over the records.
 type snapshotWriter struct {
 	s       *Store

@@ -1,7 +1,9 @@
 package postgres
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"hash/fnv"
 	"io"
@@ -34,6 +36,18 @@ type changes struct {
 	entOldSort [][]byte
 	entNewIdx  []string
 	entNewSort [][]byte
+
+	// Only to share a commit: the locks, the records with whether they are written, and what server the records were read
+	// on; empty if none was. It becomes that of the commit.
+	locks  []lock
+	names  map[recordName]bool
+	server server
+}
+
+// lock is the advisory lock of an absent record.
+type lock struct {
+	number int64
+	own    bool
 }
 
 // newChanges returns empty columns: a nil one would become NULL.
@@ -75,11 +89,6 @@ func (t *tx) changes() *changes {
 	records := t.Records()
 	slices.SortFunc(records, byName)
 	c := newChanges()
-	type lock struct {
-		number int64
-		own    bool
-	}
-	var locks []lock
 	for _, r := range records {
 		what := unchanged
 		switch {
@@ -87,24 +96,64 @@ func (t *tx) changes() *changes {
 			what = update
 		case r.Written && r.Present:
 			what = insert
-			locks = append(locks, lock{t.s.lockNumber(r), true})
+			c.locks = append(c.locks, lock{t.s.lockNumber(r), true})
 		case r.Written && r.Stored:
 			what = remove
 		case !r.Stored:
 			what = stillAbsent
-			locks = append(locks, lock{t.s.lockNumber(r), false})
+			c.locks = append(c.locks, lock{t.s.lockNumber(r), false})
 		}
 		c.record(what, r)
 		if r.Written {
 			c.changedEntries(r)
 		}
 	}
-	slices.SortFunc(locks, func(a, b lock) int { return cmp.Compare(a.number, b.number) })
-	for _, l := range locks {
+	c.sortLocks()
+	return c
+}
+
+func (c *changes) sortLocks() {
+	slices.SortFunc(c.locks, func(a, b lock) int { return cmp.Compare(a.number, b.number) })
+	for _, l := range c.locks {
 		c.lockNumber = append(c.lockNumber, l.number)
 		c.lockOwn = append(c.lockOwn, l.own)
 	}
-	return c
+}
+
+// merge returns the changes of several transactions as those of one, in the order in which a transaction locks.
+func merge(batch []*changes) *changes {
+	type place struct {
+		c *changes
+		i int
+	}
+	var records []place
+	m := newChanges()
+	for _, c := range batch {
+		m.locks = append(m.locks, c.locks...)
+		for i := range c.what {
+			records = append(records, place{c, i})
+		}
+		m.entWhat = append(m.entWhat, c.entWhat...)
+		m.entColl = append(m.entColl, c.entColl...)
+		m.entKey = append(m.entKey, c.entKey...)
+		m.entOldIdx = append(m.entOldIdx, c.entOldIdx...)
+		m.entOldSort = append(m.entOldSort, c.entOldSort...)
+		m.entNewIdx = append(m.entNewIdx, c.entNewIdx...)
+		m.entNewSort = append(m.entNewSort, c.entNewSort...)
+	}
+	slices.SortStableFunc(records, func(a, b place) int {
+		return cmp.Or(strings.Compare(a.c.coll[a.i], b.c.coll[b.i]), bytes.Compare(a.c.key[a.i], b.c.key[b.i]))
+	})
+	for _, p := range records {
+		m.what = append(m.what, p.c.what[p.i])
+		m.coll = append(m.coll, p.c.coll[p.i])
+		m.key = append(m.key, p.c.key[p.i])
+		m.version = append(m.version, p.c.version[p.i])
+		m.value = append(m.value, p.c.value[p.i])
+		m.entries = append(m.entries, p.c.entries[p.i])
+	}
+	m.sortLocks()
+	return m
 }
 
 func (c *changes) record(what string, r *overlay.Record) {
@@ -160,7 +209,33 @@ func (t *tx) commit() error {
 		t.rollback()
 		return err
 	}
-	args := t.changes().args()
+	c := t.changes()
+	if t.shares && t.mayShare() && c.sharing() != nil {
+		c.server = t.server
+		err := t.s.commits.do(t.ctx, c)
+		if err == nil {
+			return t.ranOn(c.server)
+		}
+		if !errors.Is(err, errAlone) {
+			return t.failed(err)
+		}
+	}
+	conn, err := t.connection()
+	if err != nil {
+		return err
+	}
+	err = t.s.confirmed(t.ctx, conn, func(ctx context.Context) error {
+		t.ctx = ctx
+		return t.apply(c.args())
+	})
+	if err != nil {
+		_ = t.Fail(err)
+	}
+	return err
+}
+
+// apply writes, and ends the transaction that may be open.
+func (t *tx) apply(args []any) error {
 	if !t.begun {
 		if _, err := t.conn.Exec(t.ctx, t.s.sql.apply, args...); err != nil {
 			return t.failed(err)
@@ -183,10 +258,14 @@ func (t *tx) commit() error {
 var errChanged = errors.New("postgres store: what the transaction read has changed")
 
 // validate checks that everything the transaction read existed at one moment, for a transaction that writes nothing.
-// For a single record that is always true.
+// For what a single statement returned that is always true.
 func (t *tx) validate() error {
-	if t.Err != nil || t.mode != optimistic || t.Reads() < 2 {
+	if t.Err != nil || t.mode != optimistic || t.Reads() < 2 || t.statements < 2 {
 		return t.Err
+	}
+	conn, err := t.connection()
+	if err != nil {
+		return err
 	}
 	c := newChanges()
 	for _, r := range t.Records() {
@@ -199,7 +278,7 @@ func (t *tx) validate() error {
 		}
 	}
 	var same bool
-	if err := t.conn.QueryRow(t.ctx, t.s.sql.same, c.what, c.coll, c.key, c.version).Scan(&same); err != nil {
+	if err := conn.QueryRow(t.ctx, t.s.sql.same, c.what, c.coll, c.key, c.version).Scan(&same); err != nil {
 		return t.failed(err)
 	}
 	if !same {

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"encoding/hex"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,7 @@ type notifier struct {
 	hub     notify.Hub
 	pool    *pgxpool.Pool
 	channel string
+	conn    atomic.Pointer[pgx.Conn] // that listens
 	queue   chan string
 	cancel  context.CancelFunc
 	done    [2]chan struct{}
@@ -55,8 +57,12 @@ func (n *notifier) listen(ctx context.Context) (*pgx.Conn, error) {
 		_ = conn.Close(ctx)
 		return nil, err
 	}
+	n.conn.Store(conn)
 	return conn, nil
 }
+
+// reconnect makes the notifier listen on a new connection, which may lead to another server.
+func (n *notifier) reconnect() { _ = n.conn.Load().PgConn().Conn().Close() }
 
 func (n *notifier) receive(ctx context.Context, conn *pgx.Conn) {
 	defer close(n.done[0])
@@ -122,8 +128,10 @@ func (n *notifier) sendLoop(ctx context.Context) {
 			payloads = append(payloads, p)
 		}
 		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
-		// A failure costs only speed: watchers also check on a timer of their own.
-		_, _ = n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM unnest($2::text[]) AS p`, n.channel, payloads)
+		// A failure costs only speed: watchers also check on a timer of their own. So this transaction waits neither for
+		// the disk nor for a standby.
+		_, _ = n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM set_config('synchronous_commit', 'off', true), unnest($2::text[]) AS p`,
+			n.channel, payloads)
 		cancel()
 	}
 }

@@ -36,6 +36,9 @@ type Options struct {
 	// MaxConns bounds the connections of the pool; 24 when 0. One more is
 	// used for notifications.
 	MaxConns int
+	// RequireSyncStandbys is how many synchronous standbys the server must have connected; below that, all calls fail with
+	// store.ErrUnavailable. At 0 the server's settings decide alone. Above 0, the user needs the role pg_read_all_stats.
+	RequireSyncStandbys int
 	// Logger receives warnings about the server's settings; slog.Default()
 	// when nil.
 	Logger *slog.Logger
@@ -48,8 +51,12 @@ type Store struct {
 	sql    statements
 	caps   store.Capabilities
 	notes  *notifier
+	stand  *standbys
 	lens   lengths
 	never  chan struct{}
+
+	reads   share[*reading]
+	commits share[*changes]
 
 	calls calls.Calls
 }
@@ -73,24 +80,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = 24
 	}
-	cfg.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
-	cfg.ConnConfig.RuntimeParams["lock_timeout"] = "5s"
-	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = "60s"
-	cfg.ConnConfig.RuntimeParams["default_transaction_isolation"] = "read committed"
-	// Every statement is a few look-ups in a primary key. Any other plan is wrong, and the planner chooses other plans
-	// for tables whose statistics are out of date.
-	cfg.ConnConfig.RuntimeParams["plan_cache_mode"] = "force_generic_plan"
-	for _, path := range []string{"seqscan", "bitmapscan", "sort", "hashjoin", "mergejoin", "material", "memoize"} {
-		cfg.ConnConfig.RuntimeParams["enable_"+path] = "off"
-	}
-	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		// The default of one second is long for transactions of a millisecond. Only superusers, and users they allow,
-		// may change it.
-		if _, err := conn.Exec(ctx, `SET deadlock_timeout = '50ms'`); err != nil && conn.IsClosed() {
-			return err
-		}
-		return nil
-	}
+	cfg.ConnConfig.OnNotice = keepWarning
+	cfg.ConnConfig.ValidateConnect = identify(cfg.ConnConfig.ValidateConnect)
+	cfg.AfterConnect = prepare
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, unavailable(err)
@@ -101,6 +93,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		sql:    newStatements(o.Schema),
 		never:  make(chan struct{}),
 	}
+	s.reads.run = s.readTogether
+	s.commits.run, s.commits.fits = s.commitTogether, apart
 	if err := s.start(ctx, o); err != nil {
 		pool.Close()
 		return nil, err
@@ -114,6 +108,9 @@ func (s *Store) start(ctx context.Context, o Options) error {
 		return unavailable(err)
 	}
 	defer conn.Release()
+	if err := checkPooler(ctx, conn.Conn()); err != nil {
+		return err
+	}
 	if err := migrate(ctx, conn.Conn(), o.Schema); err != nil {
 		return fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
 	}
@@ -124,24 +121,44 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	if fsync != "on" {
 		o.Logger.Warn("postgres may lose acknowledged transactions in a crash: it runs with fsync off")
 	}
-	s.caps = store.Capabilities{Name: "postgres", Durable: fsync == "on", Shared: true, TimePrecision: time.Microsecond}
-	s.notes, err = startNotifier(ctx, s.pool, "oncegate_"+o.Schema)
-	return err
+	if s.notes, err = startNotifier(ctx, s.pool, "oncegate_"+o.Schema); err != nil {
+		return err
+	}
+	if s.stand, err = startStandbys(ctx, s.pool, o, s.notes.reconnect); err != nil {
+		s.notes.close()
+		return err
+	}
+	s.caps = store.Capabilities{Name: "postgres", Durable: fsync == "on", Shared: true, TimePrecision: time.Microsecond,
+		Replication: s.stand.replication, Quorum: o.RequireSyncStandbys > 0}
+	return nil
 }
 
 // unavailable converts an error of the driver to one of the store.
 func unavailable(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrUnavailable) ||
+		errors.Is(err, store.ErrNoSpace) {
 		return err
 	}
-	var pe *pgconn.PgError
-	if errors.As(err, &pe) {
-		switch pe.Code {
-		case "53100": // disk_full
-			return fmt.Errorf("%w: postgres: %s", store.ErrNoSpace, pe.Message)
-		}
+	if pe := rolledBack(err); pe != nil && pe.Code == diskFull {
+		return fmt.Errorf("%w: postgres: %s", store.ErrNoSpace, pe.Message)
 	}
 	return fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, err)
+}
+
+// Codes of the server's errors.
+const (
+	diskFull    = "53100"
+	lockTimeout = "55P03"
+)
+
+// rolledBack returns the server's error if it says that nothing was written. A server that says FATAL or PANIC may have
+// stored the commit before.
+func rolledBack(err error) *pgconn.PgError {
+	var pe *pgconn.PgError
+	if errors.As(err, &pe) && pe.SeverityUnlocalized == "ERROR" {
+		return pe
+	}
+	return nil
 }
 
 // conflict reports whether other transactions caused the rollback, so that the function may run again.
@@ -149,20 +166,26 @@ func conflict(err error) bool {
 	if errors.Is(err, errChanged) {
 		return true
 	}
-	var pe *pgconn.PgError
-	if !errors.As(err, &pe) {
+	pe := rolledBack(err)
+	if pe == nil {
 		return false
 	}
 	switch pe.Code {
 	case "40001", // serialization_failure, also raised by apply
 		"40P01", // deadlock_detected
-		"55P03", // lock_not_available: lock_timeout
+		lockTimeout,
 		"53200": // out_of_memory: other transactions' advisory locks fill the table
 		return true
 	case "23505": // unique_violation: another transaction inserted the record
 		return pe.ConstraintName == "records_pkey"
 	}
 	return false
+}
+
+// readOnly reports whether the server refused to write because it is a standby.
+func readOnly(err error) bool {
+	var pe *pgconn.PgError
+	return errors.As(err, &pe) && pe.Code == "25006"
 }
 
 // Update implements store.Store.
@@ -191,7 +214,7 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, how func(
 			return err
 		}
 		m, assume := how(run)
-		err := s.runOnce(ctx, fn, m, assume)
+		err := s.runOnce(ctx, fn, m, assume, run == 0)
 		if err == nil || !conflict(err) {
 			return err
 		}
@@ -202,14 +225,39 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, how func(
 	return store.ErrConflict
 }
 
-func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, assume bool) error {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return unavailable(err)
+func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares bool) error {
+	if err := s.stand.refused(); err != nil {
+		return err
 	}
-	defer conn.Release()
-	t := s.newTx(ctx, conn.Conn(), m, assume)
-	err = fn(t)
+	t, err := s.attempt(ctx, fn, m, assume, shares)
+	if t.Err != nil || err != nil && conflict(err) {
+		return err
+	}
+	// The function's error is an answer as well: it comes from what the function read.
+	var unproven error
+	switch {
+	case !s.stand.active(t.server):
+	case err == nil && len(t.Writes()) > 0:
+		unproven = s.stand.proveWrite(ctx, t.server)
+	case t.Reads() > 0:
+		unproven = s.stand.proveRead(ctx, t.server)
+	}
+	if unproven != nil {
+		return unproven
+	}
+	if err == nil {
+		s.notes.send(t.Topics())
+	}
+	return err
+}
+
+// attempt runs the function and commits. A transaction that met a conflict before does not share its commit: a conflict
+// makes all that share it commit once more.
+func (s *Store) attempt(ctx context.Context, fn func(store.Tx) error, m mode, assume, shares bool) (*tx, error) {
+	t := s.newTx(ctx, m, assume)
+	t.shares = shares
+	defer func() { t.release() }()
+	err := fn(t)
 	if err == nil {
 		err = t.commit() // t.Err when the function ignored an engine error
 	} else if verr := t.validate(); verr != nil && conflict(verr) {
@@ -217,10 +265,12 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, m mode, as
 	}
 	if err != nil {
 		t.rollback()
-		return err
 	}
-	s.notes.send(t.Topics())
-	return nil
+	if readOnly(err) && t.conn != nil {
+		// This server became a standby. A new connection finds the primary, if the DSN names both.
+		_ = t.conn.Close(context.WithoutCancel(ctx))
+	}
+	return t, err
 }
 
 // pause waits for a random time that grows with the number of failed runs.
@@ -253,7 +303,10 @@ func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
 	}
+	s.reads.close()
+	s.commits.close()
 	s.notes.close()
+	s.stand.close()
 	s.pool.Close()
 	return nil
 }

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -130,7 +131,12 @@ BEGIN
 END
 $$`
 
+// migrateTimeout bounds the migration: its commit waits for a standby where the server requires one.
+const migrateTimeout = time.Minute
+
 func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
+	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(hashtextextended($1, 0))`, "oncegate schema "+schema); err != nil {
 			return err
@@ -158,6 +164,9 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 		}
 		if version > formatVersion {
 			return fmt.Errorf("schema %s has format version %d, this version reads up to %d", schema, version, formatVersion)
+		}
+		if version == formatVersion {
+			return nil // a write would wait for a standby
 		}
 		for ; version < formatVersion; version++ {
 			for _, stmt := range migrations[version] {

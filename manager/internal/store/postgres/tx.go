@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
@@ -31,19 +30,56 @@ type tx struct {
 	overlay.Tx
 	s    *Store
 	ctx  context.Context
-	conn *pgx.Conn
 	mode mode
+	// shares: reads and commits may share statements with those of other transactions.
+	shares bool
+	// server is where all statements ran; empty before the first.
+	server server
+	// statements is how many have returned records.
+	statements int
+	// conn is nil until connection is called, and release returns it.
+	conn    *pgx.Conn
+	release func()
 	// begun: the server has an open transaction.
 	begun bool
 	// clock is the server's time at the last read, now what Now returned first.
 	clock, now time.Time
 }
 
-func (s *Store) newTx(ctx context.Context, conn *pgx.Conn, m mode, assume bool) *tx {
-	t := &tx{s: s, ctx: ctx, conn: conn, mode: m}
+func (s *Store) newTx(ctx context.Context, m mode, assume bool) *tx {
+	t := &tx{s: s, ctx: ctx, mode: m, release: func() {}}
 	t.ReadOnly, t.Load, t.LoadMany, t.Assume = m == snapshot, t.load, t.loadMany, assume
 	t.FindEntries = t.findEntries
 	return t
+}
+
+// connection returns the transaction's own connection. What shares statements needs none.
+func (t *tx) connection() (*pgx.Conn, error) {
+	if t.conn == nil {
+		conn, err := t.s.pool.Acquire(t.ctx)
+		if err != nil {
+			return nil, t.Fail(unavailable(err))
+		}
+		t.conn, t.release = conn.Conn(), conn.Release
+		if err := t.ranOn(serverOf(t.conn)); err != nil {
+			return nil, err
+		}
+	}
+	return t.conn, t.Err
+}
+
+// mayShare reports whether statements may be shared. What holds a connection must not wait for those that run shared
+// statements, because they need one as well.
+func (t *tx) mayShare() bool { return t.mode == optimistic && t.conn == nil }
+
+// ranOn notes the server of a statement. After a failover, versions that the old server returned mean other transactions
+// on the new one, so the function runs again.
+func (t *tx) ranOn(s server) error {
+	if t.server != "" && t.server != s {
+		return t.failed(errChanged)
+	}
+	t.server = s
+	return nil
 }
 
 // failed stores an error of the driver; a conflict keeps its own type.
@@ -60,6 +96,10 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	if t.Err != nil {
 		return t.Err
 	}
+	conn, err := t.connection()
+	if err != nil {
+		return err
+	}
 	begins := !t.begun
 	if begins {
 		first := &pgx.Batch{}
@@ -71,8 +111,9 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 		first.QueuedQueries = append(first.QueuedQueries, b.QueuedQueries...)
 		b = first
 	}
-	res := t.conn.SendBatch(t.ctx, b)
-	err := func() error {
+	t.statements++
+	res := conn.SendBatch(t.ctx, b)
+	err = func() error {
 		if begins {
 			if _, err := res.Exec(); err != nil {
 				return err
@@ -100,8 +141,16 @@ func (t *tx) Now() time.Time {
 		return t.now
 	}
 	if t.clock.IsZero() && t.Err == nil {
-		if err := t.conn.QueryRow(t.ctx, t.s.sql.now).Scan(&t.clock); err != nil {
-			_ = t.failed(err)
+		borrowed := t.mayShare()
+		conn, err := t.connection()
+		if err == nil {
+			if err := conn.QueryRow(t.ctx, t.s.sql.now).Scan(&t.clock); err != nil {
+				_ = t.failed(err)
+			}
+		}
+		if borrowed { // what follows may share
+			t.release()
+			t.conn, t.release = nil, func() {}
 		}
 	}
 	if t.clock.IsZero() {
@@ -112,20 +161,7 @@ func (t *tx) Now() time.Time {
 }
 
 // load reads a record.
-func (t *tx) load(r *overlay.Record) error {
-	if t.mode == pessimistic {
-		return t.loadLocked([]*overlay.Record{r})
-	}
-	if t.mode == snapshot {
-		b := &pgx.Batch{}
-		b.Queue(t.s.sql.get, string(r.Collection), []byte(r.Key))
-		return t.send(b, func(res pgx.BatchResults) error { return t.read(r, res.QueryRow()) })
-	}
-	if err := t.read(r, t.conn.QueryRow(t.ctx, t.s.sql.get, string(r.Collection), []byte(r.Key))); err != nil {
-		return t.failed(err)
-	}
-	return nil
-}
+func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
 
 // Prefetch implements store.Prefetcher.
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
@@ -135,33 +171,50 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	if t.mode == pessimistic {
 		return t.loadLocked(records)
 	}
-	colls, keys := make([]string, len(records)), make([][]byte, len(records))
+	ask := &reading{colls: make([]string, len(records)), keys: make([][]byte, len(records))}
 	for i, r := range records {
-		colls[i], keys[i] = string(r.Collection), []byte(r.Key)
+		ask.colls[i], ask.keys[i] = string(r.Collection), []byte(r.Key)
 	}
-	next := 0
-	fill := func(rows pgx.Rows, err error) error {
+	if t.mode == optimistic {
+		t.statements++
+		read := func() error { return t.s.reads.do(t.ctx, ask) }
+		if !t.mayShare() || len(records) > shareRecords {
+			conn, err := t.connection()
+			if err != nil {
+				return err
+			}
+			read = func() error { return t.s.readOn(t.ctx, conn, []*reading{ask}) }
+		}
+		if err := read(); err != nil {
+			return t.failed(err)
+		}
+		if err := t.ranOn(ask.server); err != nil {
+			return err
+		}
+		for i, r := range records {
+			t.keep(r, &ask.answers[i])
+		}
+		return nil
+	}
+	b := &pgx.Batch{}
+	if len(records) == 1 {
+		b.Queue(t.s.sql.get, ask.colls[0], ask.keys[0])
+	} else {
+		b.Queue(t.s.sql.getMany, ask.colls, ask.keys)
+	}
+	return t.send(b, func(res pgx.BatchResults) error {
+		rows, err := res.Query()
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
-		for rows.Next() {
+		for next := 0; rows.Next(); next++ {
 			if err := t.read(records[next], rows); err != nil {
 				return err
 			}
-			next++
 		}
 		return rows.Err()
-	}
-	if t.mode == snapshot {
-		b := &pgx.Batch{}
-		b.Queue(t.s.sql.getMany, colls, keys)
-		return t.send(b, func(res pgx.BatchResults) error { return fill(res.Query()) })
-	}
-	if err := fill(t.conn.Query(t.ctx, t.s.sql.getMany, colls, keys)); err != nil {
-		return t.failed(err)
-	}
-	return nil
+	})
 }
 
 // loadLocked locks the records' rows. Where there is no row it locks the name and reads again, because the transaction
@@ -211,16 +264,23 @@ func (t *tx) loadLocked(records []*overlay.Record) error {
 	})
 }
 
-// read reads the time and a record. The record is absent if its columns are null.
+// read reads the time and a record.
 func (t *tx) read(r *overlay.Record, row pgx.Row) error {
-	var entries []byte
-	var version pgtype.Uint32
-	if err := row.Scan(&t.clock, &r.StoredValue, &entries, &version); err != nil || !version.Valid {
+	var a answer
+	if err := row.Scan(&a.clock, &a.value, &a.entries, &a.version); err != nil {
 		return err
 	}
-	r.Stored, r.Version = true, int64(version.Uint32)
-	split(r, entries)
+	t.keep(r, &a)
 	return nil
+}
+
+// keep stores what the server said of a record.
+func (t *tx) keep(r *overlay.Record, a *answer) {
+	t.clock = a.clock.Time
+	if a.version.Valid {
+		r.Stored, r.StoredValue, r.Version = true, a.value, int64(a.version.Uint32)
+		split(r, a.entries)
+	}
 }
 
 func split(r *overlay.Record, entries []byte) {
@@ -276,7 +336,11 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		stmt, args = from, append(args, []byte(r.From))
 	}
 	if !claim && !t.begun && t.mode == optimistic {
-		rows, err := t.conn.Query(t.ctx, stmt, args...)
+		conn, err := t.connection()
+		if err != nil {
+			return nil, err
+		}
+		rows, err := conn.Query(t.ctx, stmt, args...)
 		if err == nil {
 			var hits []store.Hit
 			if hits, err = readHits(rows); err == nil {
@@ -336,7 +400,7 @@ func (t *tx) readClaimed(c store.Collection, rows pgx.Rows) ([]store.Hit, error)
 
 // rollback ends a failed transaction. If that fails, the pool discards the connection.
 func (t *tx) rollback() {
-	if t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' {
+	if t.conn == nil || t.conn.IsClosed() || t.conn.PgConn().TxStatus() == 'I' {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 5*time.Second)

@@ -24,7 +24,19 @@
 // The server's settings decide what acknowledged transactions survive: with appendonly yes and appendfsync always, kill
 // -9 and power loss; with appendfsync everysec, up to a second of acknowledged transactions may be lost with the
 // machine; without the append-only file, everything since the last snapshot. Open reads the settings and reports them
-// in Capabilities. Asynchronous replicas may lack acknowledged transactions when they are promoted.
+// in Capabilities.
+//
+// Replication is asynchronous, so a replica may lack acknowledged transactions when Sentinel or a person promotes it:
+// TestFailoverLosesWhatTheReplicaLacks. If the server's min-replicas-to-write is N, above 0, the engine waits for N
+// replicas: after each EXEC with WAITAOF, for their disks, on servers that have it (Redis 7.2, Valkey), else with WAIT,
+// for their memory. A call that read and did not write first writes a key and waits for that, together with the calls
+// that come meanwhile. A wait that ends without N replicas is store.ErrUnavailable after two seconds. This still loses
+// what only other replicas had than the one that is promoted.
+//
+// What replicas confirm counts only for the server that executed the call. So a call asks for the role and the
+// replication id of the server before its first read, and compares them with those after the wait: a server that becomes
+// the primary gives itself a new id. If they differ, the call fails with store.ErrUnavailable. No connection is used that
+// leads to a replica.
 //
 // A server that evicts keys would forget reservations that are still held. So a connection is used only if the server's
 // maxmemory-policy is noeviction, also after a failover. If the policy changes while the store is open, calls fail with

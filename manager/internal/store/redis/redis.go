@@ -47,11 +47,13 @@ type Store struct {
 	caps   store.Capabilities
 	topics *topics
 	guard  *guard
+	proofs calls.Round[proof]
 
 	mu       sync.Mutex
 	claiming map[string]struct{} // record keys that running transactions claim
 
 	calls calls.Calls
+	work  sync.WaitGroup // goroutines of proofs
 	never chan struct{}
 }
 
@@ -108,6 +110,9 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	}
 	if err := set.unsafe(); err != nil {
 		return err
+	}
+	if set.replicas() > 0 && set.era == "" {
+		return errors.New("redis store: the server does not show its replication (INFO replication), which min-replicas-to-write needs: ACL SETUSER ... +info for this user")
 	}
 	set.warn(o.Logger)
 	s.caps = store.Capabilities{Name: "redis", Durable: set.durable(), Shared: true, TimePrecision: time.Microsecond}
@@ -207,8 +212,10 @@ func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
+	var last *tx
+	err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
 		t := s.newTx(ctx, rtx, run, true, false)
+		last = t
 		defer t.end()
 		if err := fn(t); err != nil {
 			return t.refused(err)
@@ -218,6 +225,7 @@ func (s *Store) runUpdate(ctx context.Context, run int, fn func(store.Tx) error)
 		}
 		return t.commit()
 	})
+	return s.proven(ctx, last, err)
 }
 
 // View implements store.Store. A function that reads one record needs no transaction. If it reads a second one, it runs
@@ -236,11 +244,11 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 		if err == nil {
 			err = t.Err
 		}
-		return err
+		return s.proven(ctx, t, err)
 	}
 	for run := range maxRuns {
 		err := s.rdb.Watch(ctx, func(rtx *goredis.Tx) error {
-			t := s.newTx(ctx, rtx, run, true, true)
+			t = s.newTx(ctx, rtx, run, true, true)
 			defer t.end()
 			if err := fn(t); err != nil {
 				return t.refused(err)
@@ -251,7 +259,7 @@ func (s *Store) View(ctx context.Context, fn func(store.Tx) error) error {
 			return t.validate()
 		})
 		if !errors.Is(err, goredis.TxFailedErr) {
-			return err
+			return s.proven(ctx, t, err)
 		}
 		if err := pause(ctx, run); err != nil {
 			return err
@@ -315,6 +323,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.guard.close()
+	s.work.Wait()
 	s.topics.close()
 	return s.rdb.Close()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -36,6 +37,9 @@ func evicts(err error) bool {
 type settings struct {
 	shown                                    bool
 	maxmemoryPolicy, appendonly, appendfsync string
+	minReplicas                              string // min-replicas-to-write
+	waitAOF                                  bool   // the server has WAITAOF
+	era                                      era    // empty for a server that does not show it
 }
 
 // readSettings asks the server. A server that refuses has hidden settings, which is not an error. An error means that
@@ -43,17 +47,27 @@ type settings struct {
 func readSettings(ctx context.Context, c goredis.Cmdable) (set settings, err error) {
 	fields := map[string]*string{
 		"maxmemory-policy": &set.maxmemoryPolicy, "appendonly": &set.appendonly, "appendfsync": &set.appendfsync,
+		"min-replicas-to-write": &set.minReplicas,
 	}
 	answers := make(map[string]*goredis.MapStringStringCmd, len(fields))
+	var waitAOF *goredis.SliceCmd
+	var info *goredis.StringCmd
 	_, err = c.Pipelined(ctx, func(p goredis.Pipeliner) error {
 		for name := range fields {
 			answers[name] = p.ConfigGet(ctx, name)
 		}
+		waitAOF = goredis.NewSliceCmd(ctx, "COMMAND", "INFO", "WAITAOF")
+		_ = p.Process(ctx, waitAOF)
+		info = p.Info(ctx, "replication")
 		return nil
 	})
+	if err != nil && hidden(err) && (err == waitAOF.Err() || err == info.Err()) {
+		err = nil // the server does not tell its commands; WAIT is as old as any that is in use
+	}
+	set.era = eraOf(info)
 	switch {
 	case err != nil && hidden(err):
-		return settings{}, nil
+		return settings{era: set.era}, nil
 	case err != nil:
 		return settings{}, err
 	}
@@ -61,6 +75,7 @@ func readSettings(ctx context.Context, c goredis.Cmdable) (set settings, err err
 		*to = answers[name].Val()[name]
 	}
 	set.shown = set.maxmemoryPolicy != ""
+	set.waitAOF = len(waitAOF.Val()) == 1 && waitAOF.Val()[0] != nil
 	return set, nil
 }
 
@@ -96,11 +111,23 @@ func (set settings) warn(log *slog.Logger) {
 	}
 }
 
-// admit checks the settings before a new connection is used: after a failover or a restart another server may answer.
+// replicas is how many replicas must have a write before it is acknowledged.
+func (set settings) replicas() int {
+	n, _ := strconv.Atoi(set.minReplicas)
+	return n
+}
+
+var errReplica = errors.New("redis store: the server is a replica, must be the primary")
+
+// admit checks the settings before a new connection is used: after a failover or a restart another server may answer. A
+// replica is refused, because its records may be old.
 func admit(ctx context.Context, c *goredis.Conn) error {
 	set, err := readSettings(ctx, c)
 	if err != nil {
 		return err
+	}
+	if set.era.replica() {
+		return errReplica
 	}
 	return set.unsafe()
 }
@@ -108,6 +135,7 @@ func admit(ctx context.Context, c *goredis.Conn) error {
 // guard checks the settings while the store is open: the server's operator may change them.
 type guard struct {
 	problem atomic.Pointer[error]
+	set     atomic.Pointer[settings] // as seen last
 	cancel  context.CancelFunc
 	done    chan struct{}
 }
@@ -115,6 +143,7 @@ type guard struct {
 // startGuard starts a guard with the settings that Open found.
 func startGuard(ctx context.Context, c goredis.Cmdable, o Options, set settings) *guard {
 	g := &guard{done: make(chan struct{})}
+	g.set.Store(&set)
 	// The guard outlives Open's context and ends with close.
 	ctx, g.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go g.run(ctx, c, o, set)
@@ -145,6 +174,7 @@ func (g *guard) run(ctx context.Context, c goredis.Cmdable, o Options, last sett
 			}
 			continue
 		}
+		g.set.Store(&set)
 		if g.problem.Swap(nil) != nil {
 			o.Logger.Info("redis is used again")
 		}

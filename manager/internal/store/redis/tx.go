@@ -36,10 +36,14 @@ type tx struct {
 	claimed   []string
 	armed     bool // a WATCH is active on the connection
 	needWatch bool
+	proven    bool // the replicas have it
+
+	set *settings // the server's, as far as known when the transaction began
+	era era       // of the server, before the first read; empty unless replicas have to confirm
 }
 
 func (s *Store) newTx(ctx context.Context, c conn, run int, watch, readOnly bool) *tx {
-	t := &tx{s: s, ctx: ctx, conn: c, run: run, watch: watch}
+	t := &tx{s: s, ctx: ctx, conn: c, run: run, watch: watch, set: s.guard.set.Load()}
 	t.ReadOnly, t.Load, t.LoadMany, t.Assume = readOnly, t.load, t.loadMany, true
 	return t
 }
@@ -79,7 +83,11 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	}
 	gets := make([]*goredis.StringCmd, len(records))
 	var now *goredis.TimeCmd
+	var info *goredis.StringCmd
 	_, err := t.conn.Pipelined(t.ctx, func(p goredis.Pipeliner) error {
+		if t.set.replicas() > 0 && t.era == "" {
+			info = p.Info(t.ctx, "replication") // before the reads: the era must not begin behind them
+		}
 		if t.watch {
 			t.armed = true
 			p.Do(t.ctx, keys...)
@@ -94,6 +102,9 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	})
 	if err != nil && !errors.Is(err, goredis.Nil) && !wrongType(err) {
 		return unavailable(err)
+	}
+	if info != nil {
+		t.era = eraOf(info)
 	}
 	if now != nil {
 		if t.clock, err = now.Result(); err != nil {
@@ -265,7 +276,18 @@ func (t *tx) commit() error {
 			}
 		}
 	}
-	return t.executed(err)
+	if err := t.executed(err); err != nil || len(writes) == 0 {
+		return err
+	}
+	if t.set.replicas() == 0 {
+		return nil
+	}
+	t.proven = true
+	p, err := t.set.await(t.ctx, t.conn, nil)
+	if err != nil {
+		return err
+	}
+	return t.accept(p)
 }
 
 func (t *tx) queue(p goredis.Pipeliner, r *overlay.Record) {

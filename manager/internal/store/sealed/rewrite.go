@@ -162,7 +162,29 @@ func (p *pass) run(ctx context.Context) error {
 			p.left[id] = true
 		}
 	}
+	if err := p.scrub(ctx); err != nil {
+		return err
+	}
 	return p.retire(ctx)
+}
+
+// scrub lets the engine remove what it still has of values that were put again, before the record forgets their keys. So a
+// pass that ends in between is repeated.
+func (p *pass) scrub(ctx context.Context) error {
+	engine, ok := p.s.Store.(store.Scrubber)
+	retires := slices.ContainsFunc(p.s.Listed(), func(id string) bool { return id != p.s.opts.Ring.Current() && !p.left[id] })
+	if !ok || !retires && p.report.Rewritten == 0 {
+		return nil
+	}
+	return engine.Scrub(ctx, func(ctx context.Context) error {
+		return p.s.Store.Update(ctx, func(tx store.Tx) error {
+			r, err := get(tx)
+			if err != nil || r == nil {
+				return err
+			}
+			return r.put(tx)
+		})
+	})
 }
 
 // index goes through an index.

@@ -44,6 +44,7 @@ type Store struct {
 	lock  *os.File
 
 	queue  chan *request
+	scrubs chan *scrub
 	cancel context.CancelFunc
 	done   chan struct{} // the writer goroutine has ended
 
@@ -93,6 +94,7 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	s := &Store{
 		db: db, clock: o.Clock, lock: lock,
 		queue:  make(chan *request, maxQueued),
+		scrubs: make(chan *scrub),
 		done:   make(chan struct{}),
 		failed: make(chan struct{}),
 		counts: make(map[countID]int),

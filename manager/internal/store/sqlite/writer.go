@@ -72,6 +72,9 @@ func (w *writer) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case r := <-w.s.scrubs:
+			r.done <- w.scrub(r.ctx)
+			continue
 		case r := <-w.s.queue:
 			batch = append(batch, r)
 		}

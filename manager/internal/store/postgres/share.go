@@ -1,0 +1,306 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const (
+	// shareWithin bounds a shared statement. It counts when calls without a deadline wait for a server that went silent.
+	shareWithin = 15 * time.Second
+	// shareLanes is how many statements of a kind run at the same time: while the server's disk makes one durable, its
+	// processor works on the other.
+	shareLanes = 2
+	// shareMost bounds the transactions that share a statement, and with it the server's table of advisory locks.
+	shareMost = 64
+	// shareRecords bounds the records of one that shares. A batch of many keys has little to gain: its statements are cheap
+	// for each key already, and on connections of their own more batches are at work at the same time.
+	shareRecords = 8
+	// shareBytes bounds what a transaction may write to share its commit: its values are copied.
+	shareBytes = 64 << 10
+	// shareLockWait bounds how long a lane waits for a lock that somebody holds. After that each transaction goes alone,
+	// and only those that need that lock go on to wait.
+	shareLockWait = "200ms"
+)
+
+// share lets concurrent calls share statements. A request that finds a free lane starts immediately; those that come
+// while all lanes are busy go together in the next statement.
+type share[T any] struct {
+	// run answers all requests of a batch.
+	run func(ctx context.Context, batch []T) error
+	// fits reports whether a request may join a batch; one that may not goes alone. Nil: any may.
+	fits func(batch []T, request T) bool
+
+	// within bounds run; shareWithin when 0.
+	within time.Duration
+
+	mu      sync.Mutex
+	pending []*sharer[T]
+	lanes   int
+	work    sync.WaitGroup
+}
+
+// sharer is a call that waits.
+type sharer[T any] struct {
+	request T
+	batch   *shared // nil while it is pending
+	err     error   // before done is closed
+	done    chan struct{}
+}
+
+// shared is a batch under way.
+type shared struct {
+	waiting int // calls that wait for it
+	cancel  context.CancelFunc
+}
+
+// errAlone says that a request has not been run and that its caller has to run it alone.
+var errAlone = errors.New("postgres store: does not share")
+
+// errSilent is why a shared statement ended that nobody else ended.
+var errSilent = errors.New("the server did not answer in time")
+
+// do returns what run returned for the batch of the request. When ctx ends first, it returns the context's error, and
+// run may still be at work with the request.
+func (g *share[T]) do(ctx context.Context, request T) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	w := &sharer[T]{request: request, done: make(chan struct{})}
+	g.mu.Lock()
+	g.pending = append(g.pending, w)
+	if g.lanes < shareLanes {
+		g.lanes++
+		g.work.Go(g.lane)
+	}
+	g.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w.batch == nil {
+		g.pending = slices.DeleteFunc(g.pending, func(p *sharer[T]) bool { return p == w })
+	} else if w.batch.waiting--; w.batch.waiting == 0 {
+		w.batch.cancel() // nobody waits for the answer
+	}
+	return ctx.Err()
+}
+
+func (g *share[T]) lane() {
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(g.within, shareWithin))
+		members, requests := g.next(cancel)
+		if len(members) == 0 {
+			cancel()
+			return
+		}
+		err := g.run(ctx, requests)
+		if errors.Is(err, context.DeadlineExceeded) { // not that of a caller
+			err = fmt.Errorf("%w: postgres: %w", store.ErrUnavailable, errSilent)
+		}
+		cancel()
+		for _, w := range members {
+			w.err = err
+			close(w.done)
+		}
+	}
+}
+
+// next takes the requests of the next batch. If there are none, the lane ends.
+func (g *share[T]) next(cancel context.CancelFunc) (members []*sharer[T], requests []T) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for len(g.pending) > 0 && len(members) < shareMost {
+		w := g.pending[0]
+		g.pending[0] = nil
+		g.pending = g.pending[1:]
+		if g.fits != nil && !g.fits(requests, w.request) {
+			w.err = errAlone
+			close(w.done)
+			continue
+		}
+		members, requests = append(members, w), append(requests, w.request)
+	}
+	if len(members) == 0 {
+		g.lanes--
+		return nil, nil
+	}
+	batch := &shared{waiting: len(members), cancel: cancel}
+	for _, w := range members {
+		w.batch = batch
+	}
+	return members, requests
+}
+
+// close waits for the lanes. No call may be running or come later.
+func (g *share[T]) close() { g.work.Wait() }
+
+// reading asks for records. Their answers are in the same order.
+type reading struct {
+	colls   []string
+	keys    [][]byte
+	answers []answer
+	server  server // that answered
+}
+
+// answer is a row of the server about a record.
+type answer struct {
+	clock          pgtype.Timestamptz
+	value, entries []byte
+	version        pgtype.Uint32 // invalid: there is no record
+}
+
+// readTogether reads the records of all requests in one statement.
+func (s *Store) readTogether(ctx context.Context, batch []*reading) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return s.readOn(ctx, conn.Conn(), batch)
+}
+
+func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) error {
+	colls, keys := batch[0].colls, batch[0].keys
+	if len(batch) > 1 {
+		colls, keys = nil, nil
+		for _, r := range batch {
+			colls, keys = append(colls, r.colls...), append(keys, r.keys...)
+		}
+	}
+	stmt, args := s.sql.getMany, []any{colls, keys}
+	if len(keys) == 1 {
+		stmt, args = s.sql.get, []any{colls[0], keys[0]}
+	}
+	rows, err := conn.Query(ctx, stmt, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for _, r := range batch {
+		r.server = serverOf(conn)
+		r.answers = make([]answer, len(r.keys))
+		for i := range r.answers {
+			a := &r.answers[i]
+			if !rows.Next() {
+				return errors.Join(rows.Err(), errors.New("postgres store: the server returned too few rows"))
+			}
+			if err := rows.Scan(&a.clock, &a.value, &a.entries, &a.version); err != nil {
+				return err
+			}
+		}
+	}
+	rows.Next() // the end, or what went wrong after the last row
+	return rows.Err()
+}
+
+// commitTogether applies the changes of several transactions in one. They have no record in common that one of them
+// writes, so each meets what it would meet alone.
+func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer conn.Release()
+	on := serverOf(conn.Conn())
+	for _, c := range batch {
+		if c.server != "" && c.server != on {
+			return errAlone // and runs again
+		}
+	}
+	all := batch[0]
+	if len(batch) > 1 {
+		all = merge(batch)
+	}
+	err = s.confirmed(ctx, conn.Conn(), func(ctx context.Context) error {
+		b := &pgx.Batch{}
+		b.Queue(`SELECT set_config('lock_timeout', '` + shareLockWait + `', true)`)
+		b.Queue(s.sql.apply, all.args()...)
+		return conn.SendBatch(ctx, b).Close()
+	})
+	if readOnly(err) {
+		_ = conn.Conn().Close(context.WithoutCancel(ctx))
+	}
+	// Nothing was written, and the fault may be that of a single transaction.
+	if pe := rolledBack(err); pe != nil && (pe.Code == lockTimeout || len(batch) > 1 && pe.Code != diskFull) {
+		return errAlone
+	}
+	if err != nil && !conflict(err) {
+		return unavailable(err)
+	}
+	for _, c := range batch {
+		c.server = on
+	}
+	return err
+}
+
+// confirmed runs send, which commits. A server with synchronous standbys waits for them before it answers. When that
+// wait is cut short, the server keeps the changes all the same.
+func (s *Store) confirmed(ctx context.Context, conn *pgx.Conn, send func(context.Context) error) error {
+	caller := ctx
+	if s.stand.active(serverOf(conn)) {
+		var cancel context.CancelFunc
+		ctx, cancel = s.stand.bounded(ctx)
+		defer cancel()
+	}
+	pg := conn.PgConn()
+	forgetWarning(pg)
+	err := send(ctx)
+	if err == nil {
+		err = warning(pg)
+	}
+	if err != nil && caller.Err() == nil && ctx.Err() != nil {
+		err = errUnproven
+	}
+	return err
+}
+
+// apart reports whether a transaction may share its commit with those of the batch.
+func apart(batch []*changes, c *changes) bool {
+	for _, have := range batch {
+		for name, writes := range c.names {
+			if theirs, found := have.names[name]; found && (writes || theirs) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// recordName is a record's collection and key.
+type recordName struct{ coll, key string }
+
+// sharing returns a copy of the changes that does not use the caller's memory, nil if they are too large.
+func (c *changes) sharing() *changes {
+	if len(c.key) > shareRecords {
+		return nil
+	}
+	size := 0
+	for i := range c.value {
+		size += len(c.key[i]) + len(c.value[i]) + len(c.entries[i])
+	}
+	if size > shareBytes {
+		return nil
+	}
+	c.names = make(map[recordName]bool, len(c.key))
+	for i, v := range c.value {
+		if v != nil {
+			c.value[i] = append(make([]byte, 0, len(v)), v...)
+		}
+		c.names[recordName{c.coll[i], string(c.key[i])}] = c.what[i] != unchanged && c.what[i] != stillAbsent
+	}
+	return c
+}
