@@ -6,21 +6,29 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
+	"github.com/minio/crc64nvme"
 	"golang.org/x/sys/unix"
 )
 
 // dirStore keeps each object as a file of a directory. What it answers is durable.
 // Several processes may use one directory.
-type dirStore struct{ dir string }
+type dirStore struct {
+	dir    string
+	synced sync.Map // directories whose names are durable
+}
 
 // OpenDir makes a store of a directory, which the first object creates.
-func OpenDir(dir string) Store { return &dirStore{dir} }
+func OpenDir(dir string) Store { return &dirStore{dir: dir} }
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Names of objects never begin with a dot.
 const (
@@ -65,6 +73,9 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 		return "", err
 	}
 	p := s.path(name)
+	if _, err := os.Stat(filepath.Dir(p)); err != nil { // nothing that was synced counts any more
+		s.synced.Clear()
+	}
 	if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
 		return "", err
 	}
@@ -110,20 +121,21 @@ func (s *dirStore) lock() (unlock func(), err error) {
 }
 
 // syncUp makes the names in dir durable, and those of the directories up to the
-// store's own.
+// store's own, unless it did so before.
 func (s *dirStore) syncUp(dir string) error {
-	for {
-		d, err := os.Open(dir)
+	for at := dir; ; at = filepath.Dir(at) {
+		d, err := os.Open(at)
 		if err != nil {
 			return err
 		}
 		if err := errors.Join(d.Sync(), d.Close()); err != nil {
 			return err
 		}
-		if dir == s.dir || !strings.HasPrefix(dir, s.dir) {
+		_, known := s.synced.Load(dir)
+		if known || at == s.dir || !strings.HasPrefix(at, s.dir) {
+			s.synced.Store(dir, true)
 			return nil
 		}
-		dir = filepath.Dir(dir)
 	}
 }
 
@@ -156,7 +168,14 @@ func (s *dirStore) Get(ctx context.Context, name string) ([]byte, Version, error
 	return b, versionOf(b), nil
 }
 
+// hashedBytes is the size up to which a body is named by its SHA-256. That of a larger one costs more than to write
+// it, and nobody makes bodies of one length with the same two checksums by chance.
+const hashedBytes = 1 << 20
+
 func versionOf(body []byte) Version {
+	if len(body) > hashedBytes {
+		return Version(fmt.Sprintf("%d-%08x-%016x", len(body), crc32.Checksum(body, castagnoli), crc64nvme.Checksum(body)))
+	}
 	sum := sha256.Sum256(body)
 	return Version(hex.EncodeToString(sum[:16]))
 }

@@ -33,14 +33,19 @@ func BenchmarkShipping(b *testing.B) {
 		stop := func() {}
 		if shipped {
 			s, err := ship.New(ship.Options{
-				Store: &memory{objects: make(map[string][]byte)}, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler),
+				Store: &memory{objects: make(map[string]stored)}, HolderFile: filepath.Join(dir, "holder"), Logger: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				b.Fatal(err)
 			}
 			s.Add(ship.LedgerLog, log, false)
 			s.Start()
-			stop = func() { s.Close(b.Context()) }
+			stop = func() {
+				s.Close(b.Context())
+				if at := s.Shipped(ship.LedgerLog); at != perRound {
+					b.Errorf("%d of %d records were shipped", at, perRound)
+				}
+			}
 		}
 		began, before := time.Now(), processorTime(b)
 		var wg sync.WaitGroup
@@ -123,41 +128,49 @@ func BenchmarkRestore(b *testing.B) {
 	}
 }
 
-// memory is a store in memory, for one client.
+// memory is a store in memory.
 type memory struct {
 	mu      sync.Mutex
-	objects map[string][]byte
+	objects map[string]stored
 	writes  int
+}
+
+type stored struct {
+	body    []byte
+	version object.Version
 }
 
 func (m *memory) String() string { return "memory" }
 
-func (m *memory) Create(_ context.Context, name string, body []byte) (object.Version, error) {
+// write writes an object that has the version old; none when that is empty.
+func (m *memory) write(name string, body []byte, old object.Version, otherwise error) (object.Version, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.objects[name] != nil {
-		return "", object.ErrExists
+	if m.objects[name].version != old {
+		return "", otherwise
 	}
-	m.objects[name] = slices.Clone(body)
 	m.writes++
-	return object.Version(fmt.Sprint(m.writes)), nil
+	v := object.Version(fmt.Sprint(m.writes))
+	m.objects[name] = stored{slices.Clone(body), v}
+	return v, nil
 }
 
-func (m *memory) Replace(_ context.Context, name string, body []byte, _ object.Version) (object.Version, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.objects[name] = slices.Clone(body)
-	m.writes++
-	return object.Version(fmt.Sprint(m.writes)), nil
+func (m *memory) Create(_ context.Context, name string, body []byte) (object.Version, error) {
+	return m.write(name, body, "", object.ErrExists)
+}
+
+func (m *memory) Replace(_ context.Context, name string, body []byte, old object.Version) (object.Version, error) {
+	return m.write(name, body, old, object.ErrChanged)
 }
 
 func (m *memory) Get(_ context.Context, name string) ([]byte, object.Version, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.objects[name] == nil {
+	o := m.objects[name]
+	if o.version == "" {
 		return nil, "", object.ErrNotFound
 	}
-	return m.objects[name], "1", nil
+	return o.body, o.version, nil
 }
 
 func (m *memory) List(context.Context, string, string) ([]object.Info, error) { return nil, nil }

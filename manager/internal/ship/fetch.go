@@ -89,7 +89,7 @@ func readTail(ctx context.Context, s object.Store, log string, h *history) ([]ru
 			return found, &DamageError{log + "/" + name, fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, h.Log, next)}
 		}
 		found = append(found, run{
-			ref: ref{name, int64(len(b)), head.SHA256}, First: head.First, Last: head.Last, Segment: *head.Segment,
+			ref: ref{name, int64(len(b)), head.sum()}, First: head.First, Last: head.Last, Segment: *head.Segment,
 			From: head.Points[0].Time, To: head.Points[len(head.Points)-1].Time,
 		})
 		next = head.Last + 1
@@ -108,8 +108,8 @@ func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header
 	if err != nil {
 		return header{}, nil, &DamageError{name, err.Error()}
 	}
-	if int64(len(b)) != r.Bytes || h.SHA256 != r.Sum {
-		return header{}, nil, &DamageError{name, fmt.Sprintf("it has %d bytes, with records of SHA-256 %s; expected are %d with %s", len(b), h.SHA256, r.Bytes, r.Sum)}
+	if int64(len(b)) != r.Bytes || h.sum() != r.Sum {
+		return header{}, nil, &DamageError{name, fmt.Sprintf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.sum(), r.Bytes, r.Sum)}
 	}
 	return h, records, nil
 }

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"sync"
+
+	"github.com/minio/crc64nvme"
 )
 
 // An object that holds records is
@@ -19,7 +21,8 @@ import (
 //	header   JSON, see header
 //	records  each its length as a uvarint and its bytes
 //
-// little-endian. The header has the SHA-256 of the records.
+// little-endian. The header has the CRC-64/NVME of the records; those of earlier versions have
+// their SHA-256.
 
 const (
 	objectMagic  = "ONCESHP\x01"
@@ -32,6 +35,10 @@ const (
 	smallBytes = 1 << 20
 	// maxTimes is how many points in time a run remembers at most.
 	maxTimes = 512
+	// headRoom is what a packer leaves for all that precedes the records. maxTimes points take 27 kB at most.
+	headRoom = 32 << 10
+	// sumBytes is how many bytes of records a packer sums at once, while they are in the processor's cache.
+	sumBytes = 64 << 10
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -70,29 +77,112 @@ type header struct {
 	// Snapshot is the sequence number that a snapshot covers.
 	Snapshot uint64 `json:"snapshot,omitempty"`
 
-	SHA256 string `json:"sha256"`
+	// One of the sums is there.
+	CRC64  string `json:"crc64nvme,omitempty"`
+	SHA256 string `json:"sha256,omitempty"`
 }
 
-// appendBody adds a record to an object's.
-func appendBody(dst, body []byte) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(body)))
-	return append(dst, body...)
+// sum is the one of the records, by which a manifest names an object's content.
+func (h *header) sum() string {
+	if h.SHA256 != "" {
+		return h.SHA256
+	}
+	return h.CRC64
 }
 
-// encode writes an object over dst, and returns it with the digest of its records, by which a manifest names its
-// content.
-func encode(dst []byte, h header, records []byte) (object []byte, digest string) {
-	sum := sha256.Sum256(records)
-	h.SHA256 = hex.EncodeToString(sum[:])
+// check compares the sum with the records.
+func (h *header) check(records []byte) error {
+	name, computed := "CRC-64", fmt.Sprintf("%016x", crc64nvme.Checksum(records))
+	if h.SHA256 != "" {
+		name, computed = "SHA-256", fmt.Sprintf("%x", sha256.Sum256(records))
+	}
+	if h.sum() != computed {
+		return fmt.Errorf("%s of the records is %.64q, computed %s", name, h.sum(), computed)
+	}
+	return nil
+}
+
+// packer makes an object of records. The object is the only copy that it makes of them.
+type packer struct {
+	b      []byte // headRoom, and the records
+	summed int    // the records up to here are in crc
+	crc    uint64
+}
+
+// packed is an object on its way.
+type packed struct {
+	body   []byte
+	sum    string
+	memory []byte // of which body is a part
+}
+
+func (o *packed) ref(name string) ref { return ref{name, int64(len(o.body)), o.sum} }
+
+// newPacker uses the memory of b, whose content it overwrites.
+func newPacker(b []byte) *packer {
+	b = slices.Grow(b[:0], headRoom)[:headRoom]
+	return &packer{b: b, summed: headRoom}
+}
+
+// size is how many bytes the records take.
+func (p *packer) size() int { return len(p.b) - headRoom }
+
+func (p *packer) add(body []byte) {
+	p.b = binary.AppendUvarint(p.b, uint64(len(body)))
+	p.b = append(p.b, body...)
+	if len(p.b)-p.summed >= sumBytes {
+		p.sum()
+	}
+}
+
+func (p *packer) sum() {
+	p.crc = crc64nvme.Update(p.crc, p.b[p.summed:])
+	p.summed = len(p.b)
+}
+
+// seal puts the header in front of the records. The packer is not used any more.
+func (p *packer) seal(h header) *packed {
+	p.sum()
+	h.CRC64, h.SHA256 = fmt.Sprintf("%016x", p.crc), ""
 	head, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // it has nothing that could fail
 	}
-	b := append(slices.Grow(dst[:0], objectPrefix+len(head)+len(records)), objectMagic...)
+	start := headRoom - objectPrefix - len(head)
+	if start < 0 {
+		panic(fmt.Sprintf("ship: a header of %d bytes", len(head))) // there are maxTimes points at most
+	}
+	b := append(p.b[start:start], objectMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(head)))
 	b = binary.LittleEndian.AppendUint32(b, crc32.Checksum(head, castagnoli))
-	b = append(b, head...)
-	return append(b, records...), h.SHA256
+	_ = append(b, head...) // in place
+	return &packed{p.b[start:], h.CRC64, p.b}
+}
+
+// buffers are the memory of objects that were written, to be used for others.
+type buffers struct {
+	mu   sync.Mutex
+	free [][]byte
+}
+
+func (f *buffers) get() []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.free) == 0 {
+		return nil
+	}
+	b := f.free[len(f.free)-1]
+	f.free = f.free[:len(f.free)-1]
+	return b
+}
+
+// put gives memory back that nothing reads any more. One large record does not keep its memory.
+func (f *buffers) put(b []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if cap(b) <= 2*targetBytes && len(f.free) < shipAtOnce {
+		f.free = append(f.free, b)
+	}
 }
 
 // decode checks an object and returns what it holds.
@@ -111,8 +201,8 @@ func decode(b []byte) (h header, records []byte, err error) {
 	if err := json.Unmarshal(head, &h); err != nil {
 		return h, nil, fmt.Errorf("header: %w", err)
 	}
-	if sum := sha256.Sum256(records); h.SHA256 != hex.EncodeToString(sum[:]) {
-		return h, nil, fmt.Errorf("SHA-256 of the records is %s, computed %x", h.SHA256, sum)
+	if err := h.check(records); err != nil {
+		return h, nil, err
 	}
 	if h.Kind != kindRun && h.Kind != kindSnapshot {
 		return h, nil, fmt.Errorf("kind %q", h.Kind)

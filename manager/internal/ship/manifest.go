@@ -27,6 +27,8 @@ type manifest struct {
 	Writer string `json:"writer"`
 	// LongestTTL is how long the manager remembers a key at most, in milliseconds.
 	LongestTTL int64 `json:"longest_ttl_ms"`
+	// EpochFloor is the highest of the managers that shipped, see Options.
+	EpochFloor uint64 `json:"epoch_floor,omitempty"`
 	// Catalog says that the place has a catalog of named logs; only the ledger's manifest tells.
 	Catalog bool `json:"catalog,omitempty"`
 	// Histories are what was shipped from one log without a fork, oldest first.
@@ -49,7 +51,7 @@ type history struct {
 	Tail *tail `json:"tail,omitempty"`
 }
 
-// ref names an object and its content. Sum is the SHA-256 of its records.
+// ref names an object and its content. Sum is that of its records, see header.
 type ref struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`

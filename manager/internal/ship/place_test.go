@@ -2,6 +2,7 @@ package ship_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"os"
@@ -139,5 +140,49 @@ func TestRestoreAgainAfterAFailure(t *testing.T) {
 	var d *ship.DirError
 	if err := again(nil); !errors.As(err, &d) {
 		t.Errorf("into a directory that is complete: %v", err)
+	}
+}
+
+// straggling is a store whose tries to create an object fail at first, and go on reading what they were given.
+type straggling struct {
+	object.Store
+	mu    sync.Mutex
+	tried map[string]bool
+	given [][]byte
+	sums  [][sha256.Size]byte
+}
+
+func (s *straggling) Create(ctx context.Context, name string, body []byte) (object.Version, error) {
+	s.mu.Lock()
+	first := !s.tried[name]
+	if first {
+		s.tried[name] = true
+		s.given, s.sums = append(s.given, body), append(s.sums, sha256.Sum256(body))
+	}
+	s.mu.Unlock()
+	if first {
+		return "", errors.New("given up")
+	}
+	return s.Store.Create(ctx, name, body)
+}
+
+// TestGivenUpTriesKeepTheirBytes: a try that was given up may still be sending, so its bytes do not change.
+func TestGivenUpTriesKeepTheirBytes(t *testing.T) {
+	store := &straggling{Store: &memory{objects: make(map[string]stored)}, tried: make(map[string]bool)}
+	l := startLedger(t, t.TempDir(), store, nil)
+	for range 5 {
+		l.append(20)
+		l.shipped()
+	}
+	l.crash()
+	store.mu.Lock()
+	defer store.mu.Unlock()
+	if len(store.given) < 5 {
+		t.Errorf("%d tries failed", len(store.given))
+	}
+	for i, b := range store.given {
+		if sha256.Sum256(b) != store.sums[i] {
+			t.Errorf("the bytes of try %d changed", i)
+		}
 	}
 }

@@ -61,6 +61,8 @@ type Report struct {
 	At time.Time
 	// LongestTTL is how long the managers that shipped remembered a key at most.
 	LongestTTL time.Duration
+	// EpochFloor is the highest of the managers that shipped.
+	EpochFloor uint64
 	// Records that were written, the snapshot's included, from Objects of Bytes.
 	Records uint64
 	Objects int
@@ -328,7 +330,7 @@ func (p *plan) restore(ctx context.Context, o *RestoreOptions, dir string) (_ *R
 		return nil, err
 	}
 	defer im.Abort()
-	report := &Report{Log: p.history.Log, At: time.UnixMilli(p.history.Began), LongestTTL: time.Duration(p.manifest.LongestTTL) * time.Millisecond}
+	report := &Report{Log: p.history.Log, At: time.UnixMilli(p.history.Began), LongestTTL: time.Duration(p.manifest.LongestTTL) * time.Millisecond, EpochFloor: p.manifest.EpochFloor}
 	w := writer{plan: p, im: im, report: report}
 	if err := w.write(ctx, o); err != nil {
 		return nil, err

@@ -53,6 +53,9 @@ type Options struct {
 	// LongestTTL returns how long the manager remembers a key at most; a restore
 	// quarantines unknown keys for as long. It may be called at any time. Default 0.
 	LongestTTL func() time.Duration
+	// EpochFloor is the number above which the epochs of writers go on since a restore; default 0. A place
+	// remembers the highest, so that the next restore goes beyond it.
+	EpochFloor uint64
 	// HolderFile keeps the name by which a manager that restarts takes its lease
 	// over at once; required. It is of the data directory.
 	HolderFile string
@@ -62,6 +65,8 @@ type Options struct {
 	writer    string
 	metrics   *Metrics
 	cataloged *atomic.Bool // the place has a catalog of named logs
+	buffers   *buffers
+	failures  *atomic.Int64 // of tries
 }
 
 func (o Options) withDefaults() Options {
@@ -119,7 +124,11 @@ func New(opts Options) (*Shipper, error) {
 	opts.writer = random()
 	opts.metrics = newMetrics(s)
 	opts.cataloged = new(atomic.Bool)
-	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: opts.metrics.failed}
+	opts.buffers, opts.failures = new(buffers), new(atomic.Int64)
+	opts.Store = &retrying{Store: opts.Store, tries: tries, timeout: tryTimeout, failed: func(err error) {
+		opts.failures.Add(1)
+		opts.metrics.failed(err)
+	}}
 	s.opts = opts
 	s.lease = lease{store: opts.Store, holder: holder, writer: opts.writer, host: host, ttl: opts.LeaseTTL, first: true}
 	return s, nil

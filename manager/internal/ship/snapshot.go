@@ -65,20 +65,20 @@ func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
 	}
 	index := st.index
 	st.index++
-	var records []byte
+	p := st.pack()
 	first := uint64(1)
 	flush := func() error {
 		if s.Records < first {
 			return nil
 		}
-		b, digest := encode(nil, header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: s.Records, Snapshot: s.Sequence}, records)
-		p := ref{snapName(st.term, index, len(s.Parts)), int64(len(b)), digest}
-		if err := put(ctx, st.opts.Store, st.name+"/"+p.Name, b); err != nil {
+		o := p.seal(header{Kind: kindSnapshot, Log: st.log.ID(), First: first, Last: s.Records, Snapshot: s.Sequence})
+		part := o.ref(snapName(st.term, index, len(s.Parts)))
+		if err := st.write(ctx, part.Name, o); err != nil {
 			return err
 		}
-		s.Parts, s.Bytes = append(s.Parts, p), s.Bytes+p.Bytes
-		records, first = records[:0], s.Records+1
-		st.opts.metrics.shipped(len(b), 1)
+		s.Parts, s.Bytes = append(s.Parts, part), s.Bytes+part.Bytes
+		p, first = st.pack(), s.Records+1
+		st.opts.metrics.shipped(int(part.Bytes), 1)
 		if tail {
 			return st.shipTail(ctx)
 		}
@@ -92,12 +92,12 @@ func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
 		if !ok {
 			break
 		}
-		if len(records) > 0 && len(records)+len(body) > targetBytes {
+		if p.size() > 0 && p.size()+len(body) > targetBytes {
 			if err := flush(); err != nil {
 				return nil, err
 			}
 		}
-		records = appendBody(records, body)
+		p.add(body)
 		s.Records++
 	}
 	return s, flush()

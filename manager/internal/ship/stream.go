@@ -65,10 +65,8 @@ type stream struct {
 	unsent    *chunk // whose outcome is not known
 	head      head   // of the tail, as it was written last
 	headAt    object.Version
-	behind    bool   // there was more to ship than one step takes
-	ready     bool   // it was shipped completely once, so it can be restored
-	records   []byte // of the run on its way; its memory is used again, as that of object
-	object    []byte
+	behind    bool // there was more to ship than one step takes
+	ready     bool // it was shipped completely once, so it can be restored
 	pruned    time.Time
 	swept     time.Time
 
@@ -81,7 +79,7 @@ type stream struct {
 // chunk is a run on its way.
 type chunk struct {
 	run
-	body []byte
+	object *packed
 }
 
 // lag is for how long the oldest record that was not shipped has been durable, and how
@@ -256,6 +254,7 @@ func (st *stream) editAll(ctx context.Context, fn func(*manifest)) error {
 	st.edits++ // of tries, so that none is taken for another
 	m.Term, m.Edit, m.Writer = st.term, st.edits, st.opts.writer
 	m.LongestTTL = max(m.LongestTTL, st.longest().Milliseconds()) // what older keys were promised stays
+	m.EpochFloor = max(m.EpochFloor, st.opts.EpochFloor)
 	m.Catalog = m.Catalog || st.wantsCatalog()
 	version, err := writeManifest(ctx, st.opts.Store, st.name, m, st.version)
 	if err != nil {
@@ -324,7 +323,7 @@ func (st *stream) shipTail(ctx context.Context) error {
 			st.unsent = c
 		}
 		c := st.unsent
-		if err := put(ctx, st.opts.Store, st.name+"/"+c.Name, c.body); err != nil {
+		if err := st.write(ctx, c.Name, c.object); err != nil {
 			return err
 		}
 		st.unsent = nil
@@ -332,7 +331,7 @@ func (st *stream) shipTail(ctx context.Context) error {
 		st.tailIndex++
 		st.setNext(c.Last + 1)
 		st.forget()
-		st.opts.metrics.shipped(len(c.body), 1)
+		st.opts.metrics.shipped(int(c.Bytes), 1)
 	}
 	return st.writeHead(ctx)
 }
@@ -351,14 +350,14 @@ func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
 	if i+1 < len(segments) {
 		until = min(until, segments[i+1].First-1)
 	}
-	records := st.records[:0]
+	p := st.pack()
 	last := st.next - 1
 	enough := errors.New("enough")
 	err := st.log.Records(ctx, st.next, func(seq uint64, body []byte) error {
-		if seq > until || len(records) > 0 && len(records)+len(body) > targetBytes {
+		if seq > until || p.size() > 0 && p.size()+len(body) > targetBytes {
 			return enough
 		}
-		records = appendBody(records, body)
+		p.add(body)
 		last = seq
 		return nil
 	})
@@ -368,28 +367,33 @@ func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
 	if last < st.next {
 		return nil, fmt.Errorf("ship: record %d was durable and is not found", st.next)
 	}
-	c := &chunk{body: st.object, run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
+	c := &chunk{run: run{First: st.next, Last: last, Segment: segment(segments[i])}}
 	h := header{Kind: kindRun, Log: st.log.ID(), First: c.First, Last: last, Segment: &c.Segment, Points: st.pointsOf(c.First, last, all)}
-	c.seal(tailName(st.term, st.tailIndex), h, records)
-	if keep := st.memory(); len(c.body) <= keep { // one large record does not keep its memory
-		st.records, st.object = records, c.body
-	}
+	c.seal(tailName(st.term, st.tailIndex), h, p)
 	return c, nil
 }
 
-// memory is how many bytes of a run's memory are used again. Of named logs there may be many.
-func (st *stream) memory() int {
-	if st.named != "" {
-		return 256 << 10
+// pack begins an object in memory that was used before.
+func (st *stream) pack() *packer { return newPacker(st.opts.buffers.get()) }
+
+// write writes an object whose name is given to this content only.
+func (st *stream) write(ctx context.Context, name string, o *packed) error {
+	failures := st.opts.failures.Load()
+	if err := put(ctx, st.opts.Store, st.name+"/"+name, o.body); err != nil {
+		o.memory = nil // it may be tried again
+		return err
 	}
-	return 2 * targetBytes
+	// The client may still read what it was to send in a try that was given up.
+	if o.memory != nil && st.opts.failures.Load() == failures {
+		st.opts.buffers.put(o.memory)
+	}
+	return nil
 }
 
-// seal encodes a run and names it.
-func (c *chunk) seal(name string, h header, records []byte) {
-	var digest string
-	c.body, digest = encode(c.body, h, records)
-	c.ref = ref{name, int64(len(c.body)), digest}
+// seal makes the object of a run and names it.
+func (c *chunk) seal(name string, h header, p *packer) {
+	c.object = p.seal(h)
+	c.ref = c.object.ref(name)
 	c.From, c.To = h.Points[0].Time, h.Points[len(h.Points)-1].Time
 }
 

@@ -50,7 +50,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 	h := st.manifest.last()
 	old := h.Runs[from:to]
 	var merged []run
-	var records []byte
+	p := st.pack()
 	var points []point
 	first := old[0].First
 	flush := func(last uint64) error {
@@ -60,13 +60,13 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		c := chunk{run: run{First: first, Last: last, Segment: old[0].Segment}}
 		c.seal(runName(st.term, st.index), header{
 			Kind: kindRun, Log: h.Log, First: first, Last: last, Segment: &c.Segment, Points: thin(points),
-		}, records)
+		}, p)
 		st.index++
-		if err := put(ctx, st.opts.Store, st.name+"/"+c.Name, c.body); err != nil {
+		if err := st.write(ctx, c.Name, c.object); err != nil {
 			return err
 		}
 		merged = append(merged, c.run)
-		records, points, first = records[:0], nil, last+1
+		p, points, first = st.pack(), nil, last+1
 		return nil
 	}
 	for _, r := range old {
@@ -74,13 +74,13 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 		if err != nil {
 			return err
 		}
-		if len(records) > 0 && int64(len(records))+r.Bytes > targetBytes {
+		if p.size() > 0 && int64(p.size())+r.Bytes > targetBytes {
 			if err := flush(r.First - 1); err != nil {
 				return err
 			}
 		}
 		for _, body := range bodies {
-			records = appendBody(records, body)
+			p.add(body)
 		}
 		points = append(points, head.Points...)
 	}

@@ -110,7 +110,12 @@ func bodies(t *testing.T, ctx context.Context, s object.Store) {
 			body[j] = byte(j * (i + 7) >> 3)
 		}
 		name := fmt.Sprintf("body.%d", n)
-		must(s.Create(ctx, name, slices.Clone(body)))(t)
+		old := must(s.Create(ctx, name, slices.Clone(body)))(t)
+		body[n/2]++
+		must(s.Replace(ctx, name, slices.Clone(body), old))(t)
+		if _, err := s.Replace(ctx, name, slices.Clone(body), old); !errors.Is(err, object.ErrChanged) {
+			t.Fatalf("%d bytes: replaced by the old version: %v", n, err)
+		}
 		if got, _, err := s.Get(ctx, name); err != nil || !bytes.Equal(got, body) {
 			t.Fatalf("%d bytes: got %d, %v", n, len(got), err)
 		}

@@ -1,0 +1,39 @@
+package ship
+
+import "time"
+
+// State is what a shipper does at this moment.
+type State struct {
+	// Place is where it ships to, without credentials.
+	Place string
+	// Term of the lease that it holds; 0 while it holds none and ships nothing.
+	Term uint64
+	// Failing is for how long something could not be shipped; 0 while shipping works.
+	Failing time.Duration
+	// Logs that it ships.
+	Logs []Lag
+}
+
+// Lag is what of a log was not shipped yet.
+type Lag struct {
+	Log string
+	// Records that are durable and not shipped, the oldest for Age.
+	Records uint64
+	Age     time.Duration
+}
+
+// State returns the shipper's state.
+func (s *Shipper) State() State {
+	now := time.Now()
+	out := State{Place: s.opts.Store.String(), Term: s.Metrics().term.Load()}
+	for _, st := range s.all() {
+		age, records := st.lag(now)
+		out.Logs = append(out.Logs, Lag{Log: st.label, Records: uint64(records), Age: age})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if since := s.failsSince(); !since.IsZero() {
+		out.Failing = now.Sub(since)
+	}
+	return out
+}
