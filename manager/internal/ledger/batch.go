@@ -27,6 +27,8 @@ type Item struct {
 	key   string
 	phase phase
 	own   bool // previewed: the token holds the entry
+	// prints are those of a mismatch that was previewed.
+	prints *prints
 }
 
 // phase is the progress of an item.
@@ -89,7 +91,7 @@ func (it *Item) check(l *Ledger) {
 		return
 	}
 	if it.Err != nil {
-		l.counters.add(tally{it.Op, outcomeOf(it.Err)})
+		l.counters.add(tally{op: it.Op, outcome: outcomeOf(it.Err)})
 		return
 	}
 	it.phase = open
@@ -131,7 +133,7 @@ func (l *Ledger) batch(ctx context.Context, items []Item) {
 		switch it := &items[i]; {
 		case it.phase == open && err != nil:
 			it.Reply, it.Err = Reply{}, err
-			l.counters.add(tally{it.Op, outcomeOf(err)})
+			l.counters.add(tally{op: it.Op, outcome: outcomeOf(err)})
 		case it.phase == separate:
 			l.single(ctx, it)
 		}
@@ -165,7 +167,7 @@ func hasOpenReserve(items []Item) bool {
 func (l *Ledger) single(ctx context.Context, it *Item) {
 	if it.Op == OpReserve {
 		it.Reply, it.Err = l.reserve(ctx, it.key, &it.Reserve)
-		l.countReserve(it.Reply, it.Err)
+		l.tellReserve(ctx, it.key, it.Reply, it.Err)
 		return
 	}
 	r := l.startRun(it.Op, it.key)
@@ -336,7 +338,7 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 				return err
 			}
 			if r.found || r.refusal != nil {
-				it.phase, it.Reply, it.Err, it.own = previewed, r.reply, r.refusal, r.own
+				it.phase, it.Reply, it.Err, it.own, it.prints = previewed, r.reply, r.refusal, r.own, r.prints
 			}
 		}
 		return nil
@@ -349,8 +351,8 @@ func (l *Ledger) lookupBatch(ctx context.Context, items []Item) {
 	for i := range items {
 		if it := &items[i]; it.phase == previewed {
 			it.phase = answered
-			l.countLookup(it.own, it.Err)
-			l.countReserve(it.Reply, it.Err)
+			l.tellLookup(ctx, it.key, it.own, it.Err, it.prints)
+			l.tellReserve(ctx, it.key, it.Reply, it.Err)
 		}
 	}
 }

@@ -258,6 +258,17 @@ func (tx *Tx) makeRoom(key string, over level, own bool) (r room, err error) {
 	if r.begin, err = tx.level(); err != nil {
 		return r, err
 	}
+	if over := r.begin.over(goal); over != (level{}) && int64(gone) < n && l.opts.Origin != "" {
+		// What other ledgers recorded never takes the room of what this one does.
+		forgot, err := tx.forgetImports(key, int(n)-gone, over)
+		if err != nil {
+			return r, err
+		}
+		gone += forgot
+		if r.begin, err = tx.level(); err != nil {
+			return r, err
+		}
+	}
 	r.at = r.begin
 	if over = r.at.over(goal); l.opts.WhenFull == Evict && int64(gone) < n && over != (level{}) {
 		evicted, err := tx.evict(key, int(n)-gone, over, own)

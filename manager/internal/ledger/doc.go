@@ -110,6 +110,31 @@
 // waiters is bounded, and the waiters of one key never use more places than are free; beyond that a call is answered
 // pending immediately.
 //
+// # Journal
+//
+// The ledger remembers in memory what it has lately seen of up to JournalKeys keys: the calls that changed an entry and
+// their callers, how often it was replayed, who waited, and the fingerprints of mismatches. Keys with something unusual
+// are kept longest. It has the last refusals of some kinds, too, and counts how reserves ended in each minute of the last
+// hour. The journal serves operators only. It begins empty with the process, and no decision depends on it.
+//
+// # Origins
+//
+// With Options.Origin the ledger is one of several data centres. Each outcome that it records has the origin, a time of a
+// hybrid logical clock and a fence, the number of earlier attempts of the key that ran out here. Its key goes into the
+// outbox in the same transaction. A publisher moves what the outbox has into the change feed, where each change has a
+// number. The feed holds keys only: Changes reads the entries, so an answer that is gone is not sent.
+//
+// Import records outcomes of other origins. They answer duplicates as the ledger's own do. They expire when the time is
+// over that the origin said was left; the clocks of two data centres are never compared. They take room that is free, and
+// make room for the ledger's own keys. An import replaces a reservation or an unknown outcome.
+//
+// Two final outcomes of one key with different tokens and origins are a conflict. The outcome with the higher fence wins,
+// then that with the earlier time, then that of the origin whose name is first. So all ledgers choose the same one,
+// whatever comes first. The winner is the entry. The others stay beside it in the collection "conflicts" until the last
+// of them expires. A commit or reject that finds an imported outcome becomes such a conflict, and is not fenced.
+//
+// Digests compare what two ledgers hold of an origin, per span of the hybrid clock. The index origin has all they need.
+//
 // # Storage
 //
 // An entry is one record of collection "ledger". Its key is the scope's length in decimal, a colon, scope and key. Each
@@ -123,7 +148,7 @@
 // run out; the release before version 2 wrote all reservations so. That release cannot read version 2: a key with such
 // a record fails there. Version 3 is for an outcome whose answer has another version than 1. This program writes none.
 // It reads all of such a record but the answer: it fences, expires and evicts the entry, and a duplicate gets a
-// *store.UnreadableError.
+// *store.UnreadableError. Version 4 is for outcomes with an origin, and for reservations with a fence.
 //
 // # Files in reading order
 //
@@ -134,4 +159,7 @@
 //	capacity.go, evict.go, share.go, usage.go the window
 //	window.go, pressure.go                    counts of shared engines, what a full window caused
 //	sweep.go, list.go, moved.go, stats.go     the sweeper and operators
+//	journal.go, funnel.go, overview.go        what operators see of the recent past
+//	origin.go, import.go, conflicts.go        outcomes of several data centres
+//	feed.go, changes.go, digest.go            the outbox, the change feed, and digests
 package ledger

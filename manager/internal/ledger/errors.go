@@ -22,6 +22,9 @@ var (
 	ErrFull = errors.New("ledger: the window is full")
 	// ErrKeyMoved: the key has no entry here, and another ledger owns it. The error is a *MovedError.
 	ErrKeyMoved = errors.New("ledger: another shard owns the key")
+	// ErrElsewhere: the entry belongs to a global key whose home is another data centre, which decides. The error is a
+	// *HomeError.
+	ErrElsewhere = errors.New("ledger: another data centre decides about the key")
 	// ErrQuarantine: the ledger was restored to an older point and takes no new keys
 	// yet; the error is a *QuarantineError.
 	ErrQuarantine = errors.New("ledger: no new keys after a restore")
@@ -54,6 +57,19 @@ func (e *QuarantineError) Error() string { return ErrQuarantine.Error() }
 
 // Is makes errors.Is find ErrQuarantine.
 func (e *QuarantineError) Is(target error) bool { return target == ErrQuarantine }
+
+// HomeError is an ErrElsewhere that says who decides.
+type HomeError struct {
+	// Home is the name of the data centre.
+	Home string
+}
+
+func (e *HomeError) Error() string {
+	return "ledger: the data centre " + e.Home + " decides about the key"
+}
+
+// Is makes errors.Is find ErrElsewhere.
+func (e *HomeError) Is(target error) bool { return target == ErrElsewhere }
 
 // FullError is an ErrFull that says when to try again.
 type FullError struct {

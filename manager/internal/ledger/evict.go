@@ -51,6 +51,7 @@ func (tx *Tx) evict(key string, n int, over level, own bool) (evicted int, err e
 		if live(&victim.rec, now) {
 			age := now - victim.rec.created
 			tx.fx.ages.add(ages{1, age, age, age})
+			tx.change(opEvict, victim.key)
 		}
 		window = append(window[:i], window[i+1:]...)
 	}

@@ -23,6 +23,8 @@ type Ledger struct {
 	viewFirst bool
 
 	counters counters
+	journal  *journal // nil if it is not wanted
+	funnel   funnel
 	waits    waits
 	touches  touches
 
@@ -33,6 +35,7 @@ type Ledger struct {
 	cursor   atomic.Pointer[evictCursor]
 	// nextExpiry is when the next entry expires, in Unix milliseconds. It may be outdated.
 	nextExpiry atomic.Int64
+	feed       feed // with Options.Origin
 }
 
 // Reply answers a reserve.
@@ -80,7 +83,9 @@ func New(st store.Store, opts Options) (*Ledger, error) {
 	}
 	caps := st.Capabilities()
 	l := &Ledger{store: st, opts: opts, shared: caps.Shared, sizes: caps.Sizes, viewFirst: !caps.Shared && !caps.FreeReads}
+	l.journal = newJournal(opts.JournalKeys)
 	l.waits.init(opts.MaxWaiters)
+	l.feed.wake = make(chan struct{}, 1)
 	l.usage.init()
 	slots := 0
 	if opts.WhenFull == Evict {
@@ -106,7 +111,7 @@ func (l *Ledger) Options() Options { return l.opts }
 // it.
 func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold HoldFunc) (Reply, error) {
 	if err := req.Validate(); err != nil {
-		l.counters.add(tally{OpReserve, OutcomeInvalid})
+		l.counters.add(tally{op: OpReserve, outcome: OutcomeInvalid})
 		return Reply{}, err
 	}
 	key := recordKey(req.Scope, req.Key)
@@ -116,14 +121,14 @@ func (l *Ledger) Reserve(ctx context.Context, req *api.ReserveRequest, hold Hold
 		// one of the holder.
 		reply, ok, err := l.lookup(ctx, key, req)
 		if err != nil || ok && reply.State != api.StatePending {
-			l.countReserve(reply, err)
+			l.tellReserve(ctx, key, reply, err)
 			return reply, err
 		}
 		return l.await(ctx, key, req, wait, hold)
 	}
 	reply, err := l.reserve(ctx, key, req)
 	if err != nil || reply.State != api.StatePending || wait <= 0 {
-		l.countReserve(reply, err)
+		l.tellReserve(ctx, key, reply, err)
 		return reply, err
 	}
 	return l.await(ctx, key, req, wait, hold)
@@ -155,45 +160,56 @@ func (l *Ledger) lookup(ctx context.Context, key string, req *api.ReserveRequest
 	r.reserve = req
 	err = l.store.View(ctx, r.inView)
 	reply, ok = r.reply, r.found
-	own, refusal := r.own, r.refusal
+	own, refusal, differ := r.own, r.refusal, r.prints
 	r.recycle()
 	switch {
 	case err != nil:
 		if outcomeOf(err) == OutcomeError {
-			l.counters.add(tally{OpReserve, OutcomeError})
+			l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
 		}
 		return Reply{}, false, err
 	case refusal != nil:
 		reply, ok = Reply{}, false
 	}
-	l.countLookup(own, refusal)
+	l.tellLookup(ctx, key, own, refusal, differ)
 	return reply, ok, refusal
 }
 
-// countLookup counts what countReserve leaves out.
-func (l *Ledger) countLookup(own bool, refusal error) {
+// tellLookup counts what tellReserve leaves out.
+func (l *Ledger) tellLookup(ctx context.Context, key string, own bool, refusal error, differ *prints) {
 	if refusal != nil {
-		l.counters.add(tally{OpReserve, outcomeOf(refusal)})
+		l.tell(ctx, tally{OpReserve, outcomeOf(refusal), key, differ})
 	} else if own {
-		l.counters.add(tally{OpReserve, OutcomeRepeated})
+		l.tell(ctx, tally{op: OpReserve, outcome: OutcomeRepeated, key: key})
 	}
 }
 
-// countReserve counts what reserve leaves to be counted once per call.
-func (l *Ledger) countReserve(reply Reply, err error) {
+// tellReserve counts what reserve leaves to be counted once per call.
+func (l *Ledger) tellReserve(ctx context.Context, key string, reply Reply, err error) {
 	switch {
 	case err != nil:
 	case reply.State == api.StatePending:
-		l.counters.add(tally{OpReserve, OutcomePending})
+		l.tell(ctx, tally{op: OpReserve, outcome: OutcomePending, key: key})
 	case reply.State.Terminal():
-		l.counters.add(tally{OpReserve, OutcomeReplayed})
+		l.tell(ctx, tally{op: OpReserve, outcome: OutcomeReplayed, key: key})
+		if api.RawBodyOmitted(reply.Result) {
+			l.counters.omitted.Add(1)
+		}
 	}
+}
+
+// tell counts a call or change and notes it in the journal.
+func (l *Ledger) tell(ctx context.Context, t tally) {
+	if t.op < opCount {
+		l.counters.add(t)
+	}
+	l.journal.note(ctx, t)
 }
 
 // Commit records the outcome of finished work.
 //
-// Errors: *api.FieldError, *api.RawError, ErrFenced, ErrConflict, ErrFingerprintMismatch, ErrTooLarge, ErrFull (only
-// when it would be accepted late), the store's. After a store error or a cancelled context the outcome may be unknown;
+// Errors: *api.FieldError, *api.RawError, ErrFenced, ErrConflict, ErrElsewhere, ErrFingerprintMismatch, ErrTooLarge,
+// ErrFull (only when it would be accepted late), the store's. After a store error or a cancelled context the outcome may be unknown;
 // repeating the call settles it.
 func (l *Ledger) Commit(ctx context.Context, req *FinishRequest) error {
 	return l.finish(ctx, OpCommit, req)
@@ -206,7 +222,7 @@ func (l *Ledger) Reject(ctx context.Context, req *FinishRequest) error {
 
 func (l *Ledger) finish(ctx context.Context, op Op, req *FinishRequest) error {
 	if err := l.checkFinish(req); err != nil {
-		l.counters.add(tally{op, outcomeOf(err)})
+		l.counters.add(tally{op: op, outcome: outcomeOf(err)})
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
@@ -240,10 +256,10 @@ func (l *Ledger) checkFinish(req *FinishRequest) error {
 
 // Release ends a reservation whose work did not run.
 //
-// Errors: *api.FieldError, ErrFenced, ErrConflict, the store's.
+// Errors: *api.FieldError, ErrFenced, ErrConflict, ErrElsewhere, the store's.
 func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
 	if err := req.Validate(); err != nil {
-		l.counters.add(tally{OpRelease, OutcomeInvalid})
+		l.counters.add(tally{op: OpRelease, outcome: OutcomeInvalid})
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
@@ -297,6 +313,8 @@ func outcomeOf(err error) Outcome {
 		return OutcomeFull
 	case errors.Is(err, ErrKeyMoved):
 		return OutcomeMoved
+	case errors.Is(err, ErrElsewhere):
+		return OutcomeElsewhere
 	case errors.Is(err, ErrQuarantine):
 		return OutcomeQuarantine
 	case errors.Is(err, ErrTooLarge), errors.Is(err, store.ErrTooLarge):

@@ -19,6 +19,9 @@ type Entry struct {
 	State                        api.State
 	// Age is the time since the reservation, ExpiresIn the time until the entry is gone.
 	Age, ExpiresIn time.Duration
+	// Origin is the data centre that recorded the outcome, and Home the one that decides about a global key under way;
+	// both may be "".
+	Origin, Home string
 	// Result is the recorded answer in the API's raw form; empty when PENDING or UNKNOWN.
 	Result []byte
 }
@@ -39,7 +42,7 @@ func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 	return Entry{
 		Scope: scope, Key: key, Fingerprint: string(e.fingerprint), Ref: string(e.ref), State: state,
 		Age: max(at.Sub(time.UnixMilli(e.created)), 0), ExpiresIn: remaining(expires, at),
-		Result: result,
+		Result: result, Origin: string(e.origin), Home: string(e.home),
 	}, nil
 }
 
@@ -268,6 +271,7 @@ func (l *Ledger) Delete(ctx context.Context, scope, key string) (Entry, error) {
 			return err
 		}
 		tx.fx.deleted++
+		tx.change(opDelete, rk)
 		return tx.remove(rk, e)
 	})
 	switch {

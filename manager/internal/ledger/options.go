@@ -39,6 +39,13 @@ type Options struct {
 	MaxWaiters int
 	// PollInterval is how often a waiter checks without a wake-up, in case one was lost. Default 1 s.
 	PollInterval time.Duration
+	// Origin, when set, is the name of this ledger among those of several data centres. Outcomes then get a place in the
+	// change feed (see the package documentation).
+	Origin string
+	// Clashed, when set, is told of conflicts between outcomes of two origins, once they are durable.
+	Clashed func(Clash)
+	// ChangesKept bounds the changes that the feed keeps. Default 100000.
+	ChangesKept int
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
 	// Quarantine, when set, returns how much longer a reserve of a key without an entry gets ErrQuarantine; 0: it does
@@ -49,6 +56,9 @@ type Options struct {
 	Longest *Longest
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
+	// JournalKeys is for how many keys the ledger remembers what happened to them lately (see Ledger.History), up to
+	// 1 million. A key takes about 400 bytes, and never more than 2 KiB. Negative: for none. Default 16384.
+	JournalKeys int
 	// OpTimeout bounds each transaction that the ledger runs by itself, after a wait and in the sweeper. Default 10 s.
 	OpTimeout time.Duration
 }
@@ -147,7 +157,9 @@ func (o Options) WithDefaults() Options {
 	def(&o.MaxWait, 30*time.Second)
 	def(&o.MaxWaiters, 10_000)
 	def(&o.PollInterval, time.Second)
+	def(&o.JournalKeys, 16384)
 	def(&o.OpTimeout, 10*time.Second)
+	def(&o.ChangesKept, 100_000)
 	if o.Unreadable == nil {
 		o.Unreadable = unread.New()
 	}
@@ -188,6 +200,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("ledger: CleanupInterval %v: must be at least 1ms", o.CleanupInterval)
 	case o.MaxWaiters < 1:
 		return fmt.Errorf("ledger: MaxWaiters %d: must be at least 1", o.MaxWaiters)
+	case o.JournalKeys > 1<<20:
+		return fmt.Errorf("ledger: JournalKeys %d: must be at most %d", o.JournalKeys, 1<<20)
 	case o.PollInterval < time.Millisecond:
 		return fmt.Errorf("ledger: PollInterval %v: must be at least 1ms", o.PollInterval)
 	case o.OpTimeout < time.Millisecond:

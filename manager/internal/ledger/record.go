@@ -21,6 +21,9 @@ const (
 	indexLRU     = "lru"
 	indexRef     = "ref"
 	indexPending = "pending" // indexOf(api.StatePending)
+	// indexOrigin has outcomes with an origin (see record.originKey), indexImported those of other ledgers by expiry.
+	indexOrigin   = "origin"
+	indexImported = "imported"
 )
 
 // indexOf returns the name of the expiry index of a stored state.
@@ -31,21 +34,31 @@ var storedStates = [...]api.State{api.StatePending, api.StateCommitted, api.Stat
 
 // A record begins with its version:
 //
-//	record := version(1) state(1) created expires touched [unknown] token fingerprint ref [form] result
+//	record := version(1) state(1) created expires touched [unknown] [home] token fingerprint ref [provenance] [form] result
 //	created, expires, touched := uvarint(Unix milliseconds)
-//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; only in version 2
+//	unknown := uvarint: 0 for the manager's default, else milliseconds + 1; only in versions 2, 4 and 5
+//	home := uvarint(length) bytes; only in version 5
 //	token, fingerprint, ref := uvarint(length) bytes
-//	form := version of the result(1); only in version 3, else it is 1
+//	form := version of the result(1); only in versions 3 and 4, else it is 1
+//	provenance := flags(1) origin hlc fence; only in version 4, before form
+//	origin := uvarint(length) bytes
+//	hlc, fence := uvarint
 //	result := the rest, empty when PENDING or UNKNOWN; in version 1 the API's raw form
 //
 // A version is written only where an earlier one is not sufficient, so that the previous release can read all other
 // records. Version 2 is for an entry that is UNKNOWN, and for a reservation that sets its own unknown TTL. Version 3 is
 // for an outcome whose result has another version than 1. A program that does not know that version reads the rest of
-// the record: it fences, expires and evicts the entry, and refuses to replay it.
+// the record: it fences, expires and evicts the entry, and refuses to replay it. Version 4 is for an outcome of a ledger
+// with an origin, and for its reservations of a key that an earlier attempt held. Version 5 is for an entry without an
+// outcome whose home is another data centre.
 const (
 	recordVersion1 = 1
 	recordVersion2 = 2
 	recordVersion3 = 3
+	recordVersion4 = 4
+	recordVersion5 = 5
+
+	flagImported = 1
 
 	resultVersion = 1
 )
@@ -59,10 +72,19 @@ type record struct {
 	unknown                 int64
 	explicit                bool
 	token, fingerprint, ref []byte
-	result                  []byte
+	// home is the data centre that decides about the entry; empty: this one does. Only without an outcome.
+	home   []byte
+	result []byte
 	// form is the version of a result that this program does not know, else 0.
 	form byte
-	size int // of the encoded value and its key
+	// origin is the ledger where the outcome was recorded, empty without origins, and hlc when: a time of a hybrid clock,
+	// which orders outcomes of all origins and decides about no expiry. imported: origin is another ledger. fence is the
+	// number of earlier attempts of the key that this ledger has seen run out.
+	origin   []byte
+	hlc      uint64
+	fence    uint64
+	imported bool
+	size     int // of the encoded value and its key
 }
 
 // setUnknown sets how long the reservation is UNKNOWN after it ran out. asked is 0 for the manager's default own.
@@ -86,7 +108,10 @@ func (r *record) remembered() int64 {
 
 // inherit copies what stays the same when the reservation e ends or is renewed.
 func (r *record) inherit(e *record) {
-	r.created = e.created
+	if !r.state.Terminal() {
+		r.home = e.home
+	}
+	r.created, r.fence = e.created, e.fence
 	if len(e.fingerprint) != 0 {
 		r.fingerprint = e.fingerprint
 	}
@@ -97,7 +122,7 @@ const maxRefBytes = 255
 
 // recordOverhead bounds what a record adds to its token, fingerprint,
 // reference and result.
-const recordOverhead = 2 + 7*binary.MaxVarintLen64
+const recordOverhead = 2 + 7*binary.MaxVarintLen64 + 2 + 3*binary.MaxVarintLen64 + maxOriginBytes
 
 // recordKey is the key of an entry's record in the store, and the topic that its waiters watch. The length makes the
 // pair unambiguous whatever bytes it contains. It also keeps the topic distinct from those of other parts of the
@@ -123,6 +148,10 @@ func splitRecordKey(k string) (scope, key string, ok bool) {
 // version is the lowest version that can hold the record.
 func (r *record) version() byte {
 	switch {
+	case len(r.home) != 0:
+		return recordVersion5
+	case len(r.origin) != 0 || r.fence != 0:
+		return recordVersion4
 	case r.form != 0:
 		return recordVersion3
 	case r.state == api.StateUnknown || r.state == api.StatePending && r.explicit:
@@ -159,6 +188,10 @@ func recordLen(r *record) int {
 		n += uvarintLen(r.unknownField())
 	case recordVersion3:
 		n++
+	case recordVersion4:
+		n += uvarintLen(r.unknownField()) + 2 + uvarintLen(uint64(len(r.origin))) + len(r.origin) + uvarintLen(r.hlc) + uvarintLen(r.fence)
+	case recordVersion5:
+		n += uvarintLen(r.unknownField()) + uvarintLen(uint64(len(r.home))) + len(r.home)
 	}
 	return n
 }
@@ -171,15 +204,32 @@ func appendRecord(dst []byte, r *record) []byte {
 	dst = binary.AppendUvarint(dst, uint64(r.created))
 	dst = binary.AppendUvarint(dst, uint64(r.expires))
 	dst = binary.AppendUvarint(dst, uint64(r.touched))
-	if version == recordVersion2 {
+	if version == recordVersion2 || version >= recordVersion4 {
 		dst = binary.AppendUvarint(dst, r.unknownField())
+	}
+	if version == recordVersion5 {
+		dst = binary.AppendUvarint(dst, uint64(len(r.home)))
+		dst = append(dst, r.home...)
 	}
 	for _, f := range [...][]byte{r.token, r.fingerprint, r.ref} {
 		dst = binary.AppendUvarint(dst, uint64(len(f)))
 		dst = append(dst, f...)
 	}
-	if version == recordVersion3 {
+	switch version {
+	case recordVersion3:
 		dst = append(dst, r.form)
+	case recordVersion4:
+		flags, form := byte(0), byte(resultVersion)
+		if r.imported {
+			flags = flagImported
+		}
+		if r.form != 0 {
+			form = r.form
+		}
+		dst = append(dst, flags)
+		dst = append(binary.AppendUvarint(dst, uint64(len(r.origin))), r.origin...)
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, r.hlc), r.fence)
+		dst = append(dst, form)
 	}
 	return append(dst, r.result...)
 }
@@ -195,11 +245,12 @@ func decodeRecord(key string, b []byte, r *record) error {
 	if len(b) < 2 {
 		return unreadable(key, "it is shorter than its header")
 	}
-	if b[0] < recordVersion1 || b[0] > recordVersion3 {
-		return unreadable(key, "it has version %d, this program reads %d to %d", b[0], recordVersion1, recordVersion3)
+	if b[0] < recordVersion1 || b[0] > recordVersion5 {
+		return unreadable(key, "it has version %d, this program reads %d to %d", b[0], recordVersion1, recordVersion5)
 	}
 	*r = record{state: api.State(b[1]), size: len(b) + len(key)}
-	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] || b[0] == recordVersion3 && !r.state.Terminal() {
+	if !slices.Contains(storedStates[:], r.state) || r.version() > b[0] || b[0] == recordVersion3 && !r.state.Terminal() ||
+		b[0] == recordVersion5 && r.state.Terminal() {
 		return unreadable(key, "it is in state %d", b[1])
 	}
 	rest := b[2:]
@@ -210,7 +261,7 @@ func decodeRecord(key string, b []byte, r *record) error {
 		}
 		*v, rest = int64(u), rest[n:]
 	}
-	if b[0] == recordVersion2 {
+	if b[0] == recordVersion2 || b[0] >= recordVersion4 {
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > uint64(api.MaxTTL/time.Millisecond)+1 {
 			return unreadable(key, "its unknown TTL is malformed")
@@ -220,14 +271,27 @@ func decodeRecord(key string, b []byte, r *record) error {
 		}
 		rest = rest[n:]
 	}
-	for _, v := range [...]*[]byte{&r.token, &r.fingerprint, &r.ref} {
+	fields := [...]*[]byte{&r.home, &r.token, &r.fingerprint, &r.ref}
+	for i, v := range fields {
+		if i == 0 && b[0] != recordVersion5 {
+			continue
+		}
 		u, n := binary.Uvarint(rest)
 		if n <= 0 || u > uint64(len(rest)-n) {
 			return unreadable(key, "a field is malformed")
 		}
 		*v, rest = rest[n:n+int(u):n+int(u)], rest[n+int(u):]
 	}
-	if b[0] == recordVersion3 {
+	if b[0] == recordVersion5 && len(r.home) == 0 {
+		return unreadable(key, "its home is missing")
+	}
+	if b[0] == recordVersion4 {
+		var ok bool
+		if rest, ok = decodeProvenance(rest, r); !ok {
+			return unreadable(key, "its origin is malformed")
+		}
+	}
+	if b[0] == recordVersion3 || b[0] == recordVersion4 {
 		if len(rest) == 0 || rest[0] == 0 {
 			return unreadable(key, "the version of its result is missing")
 		}
@@ -266,6 +330,12 @@ func (r *record) appendEntries(dst []store.Entry) []store.Entry {
 	}
 	if len(r.ref) != 0 {
 		dst = append(dst, store.Entry{Index: indexRef, SortKey: string(r.ref)})
+	}
+	if len(r.origin) != 0 && r.state.Terminal() {
+		dst = append(dst, store.Entry{Index: indexOrigin, SortKey: r.originKey()})
+		if r.imported {
+			dst = append(dst, store.Entry{Index: indexImported, SortKey: sortKey(r.expires)})
+		}
 	}
 	return dst
 }

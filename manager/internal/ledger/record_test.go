@@ -74,7 +74,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add(appendRecord(nil, &record{state: api.StateUnknown, expires: 1 << 40, unknown: 300_000, explicit: true, token: []byte("t")}))
 	f.Add([]byte{recordVersion1, byte(api.StatePending)})
 	f.Add([]byte{recordVersion1, byte(api.StateUnknown), 0, 0, 0, 0, 0, 0})
-	f.Add([]byte{recordVersion3 + 1, 1, 0, 0})
+	f.Add([]byte{recordVersion5 + 1, 1, 0, 0})
 	f.Add([]byte{recordVersion3, byte(api.StateCommitted), 0, 0, 0, 0, 0, 0, 2, 'x'})
 	f.Add([]byte{recordVersion3, byte(api.StateCommitted), 0, 0, 0, 0, 0, 0, 1, 0xc8, 1, 0, 0, 0})
 	f.Add([]byte{recordVersion3, byte(api.StateCommitted), 0, 0, 0, 0, 0, 0})
@@ -165,6 +165,29 @@ func TestRemainingTimeIsRoundedDown(t *testing.T) {
 	} {
 		if got := remaining(ends, at.Add(c.after)); got != c.want {
 			t.Errorf("after %v: %v, want %v", c.after, got, c.want)
+		}
+	}
+}
+
+// TestRecordWithHome: an entry whose home is another data centre keeps the name through all that happens to it here.
+func TestRecordWithHome(t *testing.T) {
+	for _, state := range []api.State{api.StatePending, api.StateUnknown} {
+		in := record{state: state, created: 1, expires: 2, touched: 1, explicit: true, unknown: 5, home: []byte("dc2"), token: []byte("t"), fingerprint: []byte("f")}
+		value := appendRecord(nil, &in)
+		if len(value) != recordLen(&in) {
+			t.Errorf("%v: %d bytes, said to be %d", state, len(value), recordLen(&in))
+		}
+		var out record
+		if err := decodeRecord("k", value, &out); err != nil {
+			t.Fatal(err)
+		}
+		if string(out.home) != "dc2" || out.state != state || out.unknown != 5 || string(out.token) != "t" || string(out.fingerprint) != "f" {
+			t.Errorf("%v: %+v", state, out)
+		}
+		for n := range value {
+			if err := decodeRecord("k", value[:n], &out); err == nil && n < len(value)-1 {
+				t.Errorf("%v: the first %d bytes are read as a record", state, n)
+			}
 		}
 	}
 }

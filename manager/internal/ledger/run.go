@@ -37,6 +37,8 @@ type run struct {
 	reply Reply
 	found bool // lookup: the reply is final
 	own   bool // lookup: the token holds the entry
+	// prints are those of a mismatch that lookup found.
+	prints *prints
 
 	inUpdate, inView func(store.Tx) error // methods of this run, bound once
 }
@@ -65,6 +67,7 @@ func (r *run) recycle() {
 	}
 	tx := Tx{entries: r.tx.entries, values: r.tx.values, deltas: r.tx.deltas, tallies: r.tx.tallies, growths: r.tx.growths}
 	clear(tx.entries)
+	clear(tx.tallies)
 	if r.replyInBuffer || cap(tx.values) > keepValues {
 		tx.values = nil
 	}
@@ -111,7 +114,7 @@ func (l *Ledger) update(ctx context.Context, r *run) error {
 		}
 	}
 	if err != nil && outcomeOf(err) == OutcomeError {
-		l.counters.add(tally{r.op, OutcomeError})
+		l.counters.add(tally{op: r.op, outcome: OutcomeError})
 	}
 	return err
 }
@@ -127,13 +130,13 @@ func (l *Ledger) execute(ctx context.Context, r *run) error {
 	r.tx.Tx = nil
 	switch {
 	case err == nil && r.refusal == nil:
-		l.apply(&r.tx, true)
+		l.apply(ctx, &r.tx, true)
 		return nil
 	case err == nil:
-		l.apply(&r.tx, false)
+		l.apply(ctx, &r.tx, false)
 		return r.refusal
 	case refuses(err):
-		l.apply(&r.tx, false)
+		l.apply(ctx, &r.tx, false)
 		return err
 	default:
 		return err
@@ -185,7 +188,7 @@ func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
 
 // lookupIn is the function of lookup's read-only transaction.
 func (r *run) lookupIn(stx store.Tx) error {
-	r.reply, r.found, r.own, r.refusal = Reply{}, false, false, nil
+	r.reply, r.found, r.own, r.refusal, r.prints = Reply{}, false, false, nil, nil
 	var rec record
 	e, err := r.tx.l.load(stx, r.key, &rec)
 	if err != nil {
@@ -197,6 +200,9 @@ func (r *run) lookupIn(stx store.Tx) error {
 	switch v := decideReserve(e, now, r.reserve.Token, r.reserve.Fingerprint, false); v {
 	case verdictMismatch, verdictUnknown:
 		r.refusal = refusals[v].err
+		if v == verdictMismatch {
+			r.prints = differing(e, r.reserve.Fingerprint)
+		}
 	case verdictFinal:
 		result, err := e.answer(r.key)
 		if err != nil {

@@ -63,6 +63,8 @@ const (
 	OutcomeOverShare
 	// OutcomeMoved: ErrKeyMoved.
 	OutcomeMoved
+	// OutcomeElsewhere: ErrElsewhere. The call goes to the key's home.
+	OutcomeElsewhere
 	// OutcomeQuarantine: ErrQuarantine.
 	OutcomeQuarantine
 	// OutcomeTooLarge: ErrTooLarge.
@@ -75,7 +77,7 @@ const (
 )
 
 var outcomeNames = [outcomeCount]string{
-	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "quarantine", "too_large",
+	"done", "repeated", "replayed", "pending", "late", "fenced", "unknown", "conflict", "not_found", "mismatch", "full", "over_share", "moved", "elsewhere", "quarantine", "too_large",
 	"invalid", "error",
 }
 
@@ -86,6 +88,8 @@ func (o Outcome) String() string { return outcomeNames[o] }
 type tally struct {
 	op      Op
 	outcome Outcome
+	key     string  // of the record; empty if the journal is not to know of the call
+	prints  *prints // of a mismatch
 }
 
 // counters are what this process has seen since it started.
@@ -99,9 +103,19 @@ type counters struct {
 	sweepErrors   atomic.Uint64
 	batches       atomic.Uint64
 	batchItems    atomic.Uint64
+	held          atomic.Uint64
+	omitted       atomic.Uint64
 }
 
 func (c *counters) add(t tally) { c.calls[t.op][t.outcome].Add(1) }
+
+func (c *counters) read(calls *[opCount][outcomeCount]uint64) {
+	for op := range c.calls {
+		for outcome := range c.calls[op] {
+			calls[op][outcome] = c.calls[op][outcome].Load()
+		}
+	}
+}
 
 // Stats is a snapshot for operators. Counters start at zero with the process.
 type Stats struct {
@@ -134,6 +148,11 @@ type Stats struct {
 	SweepErrors uint64
 	// Batches counts batches, BatchItems their items.
 	Batches, BatchItems uint64
+	// Held counts reserves that waited. Omitted counts reserves that were answered with an outcome whose answer is not
+	// recorded; they count as replayed, too.
+	Held, Omitted uint64
+	// Replication tells about the standbys of the store's server; nil on engines that know of none.
+	Replication *store.Replication
 }
 
 // Fenced is the number of calls refused because their token was superseded.
@@ -178,17 +197,18 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 		}
 		*n = count
 	}
-	c := &l.counters
-	for op := range c.calls {
-		for outcome := range c.calls[op] {
-			s.Calls[op][outcome] = c.calls[op][outcome].Load()
-		}
+	if replication := l.store.Capabilities().Replication; replication != nil {
+		r := replication()
+		s.Replication = &r
 	}
+	c := &l.counters
+	c.read(&s.Calls)
 	s.Lapsed = c.lapsed.Load()
 	s.Expired, s.Evicted, s.Deleted = c.expired.Load(), l.pressure.evicted.Load(), c.deleted.Load()
 	s.WaitsRefused, s.WaitsTimedOut = c.waitsRefused.Load(), c.waitsTimedOut.Load()
 	s.EvictedAge, s.WithoutAnswer = milliseconds(l.pressure.lastAge.Load()), l.pressure.withoutAnswer.Load()
 	s.SweepErrors = c.sweepErrors.Load()
 	s.Batches, s.BatchItems = c.batches.Load(), c.batchItems.Load()
+	s.Held, s.Omitted = c.held.Load(), c.omitted.Load()
 	return s, nil
 }

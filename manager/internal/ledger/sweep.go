@@ -17,15 +17,23 @@ const (
 	sweepBytes = 1 << 20
 )
 
-// Run removes expired entries every CleanupInterval until ctx ends. An error of the store ends only the sweep and is
+// Run removes expired entries every CleanupInterval, and notes the counters for Funnel every minute, until ctx ends. An
+// error of the store ends only the sweep and is
 // passed to report, which may be nil.
 func (l *Ledger) Run(ctx context.Context, report func(error)) {
 	t := time.NewTicker(l.opts.CleanupInterval)
 	defer t.Stop()
+	l.sampleFunnel(time.Now())
+	minute := time.NewTimer(untilMinute(time.Now()))
+	defer minute.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-minute.C:
+			l.sampleFunnel(time.Now())
+			minute.Reset(untilMinute(time.Now()))
+			continue
 		case <-t.C:
 		}
 		err := l.maintain(ctx)
@@ -175,6 +183,7 @@ func (tx *Tx) lapse(key string, e *record, now int64) error {
 		return err
 	}
 	tx.fx.lapsed++
+	tx.change(opLapse, key)
 	tx.Notify(key)
 	return nil
 }

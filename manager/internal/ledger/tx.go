@@ -21,6 +21,8 @@ type Tx struct {
 	deltas  []delta
 	growths []int64
 	tallies []tally
+	// key is that of the record that the current call is about.
+	key string
 	// entries and values are the buffers of its records and their index entries. An engine may read them until the call
 	// returns.
 	entries []store.Entry
@@ -41,16 +43,24 @@ type effects struct {
 	releases      bool         // the removals are part of a release
 	ages          ages         // of the evicted
 	cursor        *evictCursor // the new cursor, nil if unchanged
+	published     bool         // there is something new for the feed
+	clashes       []Clash
+	imports       importTally
 }
 
 // reset discards the effects of the previous run of the function.
 func (tx *Tx) reset() {
-	tx.fx = effects{}
+	tx.fx, tx.key = effects{}, ""
 	tx.entries, tx.values = tx.entries[:0], tx.values[:0]
 	tx.deltas, tx.growths, tx.tallies = tx.deltas[:0], tx.growths[:0], tx.tallies[:0]
 }
 
-func (tx *Tx) count(op Op, o Outcome) { tx.tallies = append(tx.tallies, tally{op, o}) }
+func (tx *Tx) count(op Op, o Outcome) {
+	tx.tallies = append(tx.tallies, tally{op: op, outcome: o, key: tx.key})
+}
+
+// change tells the journal of a change that no call asked for.
+func (tx *Tx) change(op Op, key string) { tx.tallies = append(tx.tallies, tally{op: op, key: key}) }
 
 // refuses reports whether the error is the ledger's own answer.
 func refuses(err error) bool {
@@ -59,11 +69,11 @@ func refuses(err error) bool {
 }
 
 // apply applies the effects of a transaction that happened, or only the refusals of one that was aborted.
-func (l *Ledger) apply(tx *Tx, happened bool) {
+func (l *Ledger) apply(ctx context.Context, tx *Tx, happened bool) {
 	fx := &tx.fx
 	for _, t := range tx.tallies {
 		if happened || t.outcome >= OutcomeFenced {
-			l.counters.add(t)
+			l.tell(ctx, t)
 		}
 	}
 	if fx.cursor != nil {
@@ -85,6 +95,9 @@ func (l *Ledger) apply(tx *Tx, happened bool) {
 	if fx.deleted != 0 {
 		l.counters.deleted.Add(fx.deleted)
 	}
+	if l.opts.Origin != "" {
+		l.applyFeed(fx)
+	}
 }
 
 // Put and Delete note that this transaction writes. Notify writes nothing.
@@ -105,6 +118,7 @@ func (tx *Tx) Delete(c store.Collection, key string) error {
 // caller chose this ledger together with its other writes.
 func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 	if err := req.Validate(); err != nil {
+		tx.key = ""
 		tx.count(OpReserve, OutcomeInvalid)
 		return Reply{}, err
 	}
@@ -124,13 +138,19 @@ func (tx *Tx) countReserve(reply Reply, err error) {
 	}
 }
 
+// load begins a call that is about the key.
+func (tx *Tx) load(key string, r *record) (*record, error) {
+	tx.key = key
+	return tx.l.load(tx.Tx, key, r)
+}
+
 func (tx *Tx) reserve(key string, req *api.ReserveRequest) (Reply, error) {
 	return tx.reserveHere(key, req, tx.l.opts.Owners)
 }
 
 func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (Reply, error) {
 	var r record
-	e, err := tx.l.load(tx.Tx, key, &r)
+	e, err := tx.load(key, &r)
 	if err != nil {
 		return Reply{}, err
 	}
@@ -153,6 +173,9 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 	switch v {
 	case verdictInsert:
 		fresh := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
+		if e != nil && tx.l.opts.Origin != "" {
+			fresh.fence = e.fence + 1
+		}
 		tx.supersede(key, e, now)
 		if err := tx.admit(key, &fresh); err != nil {
 			tx.restore(key, e, now)
@@ -182,7 +205,7 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 		tx.count(OpReserve, OutcomeMoved)
 		return Reply{}, &MovedError{Owner: owner}
 	default:
-		return Reply{}, tx.refuse(OpReserve, v)
+		return Reply{}, tx.refuse(OpReserve, v, e, req.Fingerprint)
 	}
 }
 
@@ -226,11 +249,14 @@ var refusals = [...]struct {
 }
 
 // refuse counts and returns the error of a verdict, or nil when the verdict is not a refusal.
-func (tx *Tx) refuse(op Op, v verdict) error {
+func (tx *Tx) refuse(op Op, v verdict, e *record, fingerprint string) error {
 	if int(v) >= len(refusals) {
 		return nil
 	}
 	tx.count(op, refusals[v].outcome)
+	if v == verdictMismatch {
+		tx.tallies[len(tx.tallies)-1].prints = differing(e, fingerprint)
+	}
 	return refusals[v].err
 }
 
@@ -266,6 +292,7 @@ func (tx *Tx) Reject(req *FinishRequest) error { return tx.checkedFinish(OpRejec
 
 func (tx *Tx) checkedFinish(op Op, req *FinishRequest) error {
 	if err := tx.l.checkFinish(req); err != nil {
+		tx.key = ""
 		tx.count(op, outcomeOf(err))
 		return err
 	}
@@ -280,14 +307,21 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	outcome := outcomeState(op)
 	ttl := tx.l.finalTTL(outcome, req.TTL)
 	var r record
-	e, err := tx.l.load(tx.Tx, key, &r)
+	e, err := tx.load(key, &r)
 	if err != nil {
 		return false, err
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
+	if err := tx.elsewhere(op, e, now); err != nil {
+		return false, err
+	}
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
-	if err := tx.refuse(op, v); err != nil {
+	clash := v == verdictFenced && e.imported && e.state.Terminal()
+	if clash {
+		v = verdictLate // not a refusal: the work ran here
+	}
+	if err := tx.refuse(op, v, e, req.Fingerprint); err != nil {
 		return false, err
 	}
 	if v == verdictSame {
@@ -297,6 +331,9 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	final := record{
 		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
 		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
+	}
+	if clash {
+		return false, tx.finishClash(op, key, e, &final)
 	}
 	if v == verdictRecord {
 		final.inherit(e)
@@ -326,12 +363,16 @@ func (l *Ledger) finalTTL(outcome api.State, asked time.Duration) time.Duration 
 
 // recordEnd records how the reservation e ended. e may be gone. See finish.
 func (tx *Tx) recordEnd(op Op, key string, v verdict, e, final *record, mayStop bool) (more bool, err error) {
+	tx.stamp(final)
 	left := tx.supersede(key, e, final.touched)
 	if more, err := tx.fitOutcome(op, key, left, final); err != nil || more && mayStop {
 		tx.restore(key, e, final.touched)
 		return more, err
 	}
 	if err := tx.write(key, final); err != nil {
+		return false, err
+	}
+	if err := tx.publish(key, final); err != nil {
 		return false, err
 	}
 	tx.Notify(key)
@@ -345,11 +386,15 @@ func (tx *Tx) recordEnd(op Op, key string, v verdict, e, final *record, mayStop 
 
 func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 	var r record
-	e, err := tx.l.load(tx.Tx, key, &r)
+	e, err := tx.load(key, &r)
 	if err != nil {
 		return err
 	}
-	switch v := decideRelease(e, tx.Now().UnixMilli(), req.Token); v {
+	now := tx.Now().UnixMilli()
+	if err := tx.elsewhere(OpRelease, e, now); err != nil {
+		return err
+	}
+	switch v := decideRelease(e, now, req.Token); v {
 	case verdictDelete:
 		tx.fx.releases = true
 		if err := tx.remove(key, e); err != nil {
@@ -362,7 +407,7 @@ func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
 		tx.count(OpRelease, OutcomeRepeated)
 		return nil
 	default:
-		return tx.refuse(OpRelease, v)
+		return tx.refuse(OpRelease, v, e, "")
 	}
 }
 
@@ -390,7 +435,7 @@ func (tx *Tx) changed(key string, r *record, sign int64) {
 	if r.state == api.StatePending {
 		tx.fx.pending += sign
 	}
-	if !tx.l.boundsScopes() {
+	if !tx.l.boundsScopes() || r.imported {
 		return
 	}
 	scope := tx.l.usage.hash(key)

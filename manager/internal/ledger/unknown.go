@@ -15,8 +15,8 @@ import (
 // given, replaces the reservation's; Wait must be 0. If the entry is UNKNOWN with this token, or gone, it becomes
 // PENDING again: the work is still running, and the key was not reserved since.
 //
-// The reply's State is api.StateReserved. Errors: *api.FieldError, ErrFenced, ErrConflict, ErrFingerprintMismatch,
-// ErrFull (only when the entry was gone), the store's. After a store error or a cancelled context, repeating the call
+// The reply's State is api.StateReserved. Errors: *api.FieldError, ErrFenced, ErrConflict, ErrElsewhere,
+// ErrFingerprintMismatch, ErrFull (only when the entry was gone), the store's. After a store error or a cancelled context, repeating the call
 // settles the outcome.
 func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
 	return l.callWithReserve(ctx, OpRenew, req, (*run).doRenew)
@@ -35,7 +35,7 @@ func (l *Ledger) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, e
 
 func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveRequest, do func(*run) error) (Reply, error) {
 	if err := checkReserve(op, req); err != nil {
-		l.counters.add(tally{op, OutcomeInvalid})
+		l.counters.add(tally{op: op, outcome: OutcomeInvalid})
 		return Reply{}, err
 	}
 	r := l.startRun(op, recordKey(req.Scope, req.Key))
@@ -70,13 +70,16 @@ func checkReserve(op Op, req *api.ReserveRequest) error {
 
 func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 	var r record
-	e, err := tx.l.load(tx.Tx, key, &r)
+	e, err := tx.load(key, &r)
 	if err != nil {
 		return Reply{}, err
 	}
 	at := tx.Now()
+	if err := tx.elsewhere(OpRenew, e, at.UnixMilli()); err != nil {
+		return Reply{}, err
+	}
 	v := decideRenew(e, at.UnixMilli(), req.Token, req.Fingerprint)
-	if err := tx.refuse(OpRenew, v); err != nil {
+	if err := tx.refuse(OpRenew, v, e, req.Fingerprint); err != nil {
 		return Reply{}, err
 	}
 	next, outcome := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint)), OutcomeLate
@@ -106,14 +109,17 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 // unknown records that an outcome is not known. more is as for finish.
 func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply Reply, more bool, err error) {
 	var r record
-	e, err := tx.l.load(tx.Tx, key, &r)
+	e, err := tx.load(key, &r)
 	if err != nil {
 		return Reply{}, false, err
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
+	if err := tx.elsewhere(OpUnknown, e, now); err != nil {
+		return Reply{}, false, err
+	}
 	v := decideFinish(e, now, api.StateUnknown, req.Token, req.Fingerprint)
-	if err := tx.refuse(OpUnknown, v); err != nil {
+	if err := tx.refuse(OpUnknown, v, e, req.Fingerprint); err != nil {
 		return Reply{}, false, err
 	}
 	state, expires := standing(e, now)
@@ -170,11 +176,11 @@ func (e *StateError) Is(target error) bool { return target == ErrConflict }
 // when the entry is removed. The attempt's token stays with the outcome: if the attempt's own outcome arrives after
 // all, it is answered like any second outcome.
 //
-// Errors: *api.FieldError, *api.RawError, ErrNotFound, *StateError, ErrTooLarge, the
-// store's.
+// Errors: *api.FieldError, *api.RawError, ErrNotFound, ErrElsewhere, *StateError, ErrTooLarge,
+// the store's.
 func (l *Ledger) Resolve(ctx context.Context, scope, key string, res Resolution) (Entry, error) {
 	if err := l.checkResolve(scope, key, res); err != nil {
-		l.counters.add(tally{OpResolve, outcomeOf(err)})
+		l.counters.add(tally{op: OpResolve, outcome: outcomeOf(err)})
 		return Entry{}, err
 	}
 	rk := recordKey(scope, key)
@@ -210,12 +216,15 @@ func (l *Ledger) checkResolve(scope, key string, res Resolution) error {
 // resolve is Ledger.Resolve inside the transaction. more is as for finish.
 func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err error) {
 	var r record
-	e, err := tx.l.load(tx.Tx, key, &r)
+	e, err := tx.load(key, &r)
 	if err != nil {
 		return Entry{}, false, err
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
+	if err := tx.elsewhere(OpResolve, e, now); err != nil {
+		return Entry{}, false, err
+	}
 	v := decideResolve(e, now)
 	switch v {
 	case verdictGone:

@@ -121,6 +121,10 @@ func (l *Ledger) countScopes(ctx context.Context) error {
 					if err != nil {
 						return err
 					}
+					var r record
+					if l.opts.Origin != "" && decodeRecord(h.Key, value, &r) == nil && r.imported {
+						continue
+					}
 					found = append(found, delta{scope: l.usage.hash(h.Key), entries: 1, bytes: int64(len(h.Key)+len(value)) + EntryOverhead})
 				}
 				if more = len(hits) == r.Limit; more {

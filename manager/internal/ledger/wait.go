@@ -99,6 +99,16 @@ func (ws *waits) leave(key string, q *queue, w *waiter) {
 	}
 }
 
+// of returns how many calls wait for a key.
+func (ws *waits) of(key string) int {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if q := ws.queues[key]; q != nil {
+		return len(q.waiters)
+	}
+	return 0
+}
+
 func (ws *waits) isHead(w *waiter) bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -122,14 +132,16 @@ func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest,
 	if w == nil {
 		l.counters.waitsRefused.Add(1)
 		reply, err := l.reserve(ctx, key, req)
-		l.countReserve(reply, err)
+		l.tellReserve(ctx, key, reply, err)
 		return reply, err
 	}
+	l.counters.held.Add(1)
+	l.journal.waited(key)
 	if hold != nil {
 		// The call's own context may have a tighter bound than its wait.
 		held, stop := hold()
 		defer stop()
-		ctx = held
+		ctx = &caller{held, callerOf(ctx)}
 	}
 	defer l.waits.leave(key, q, w) // deferred first, so that the next waiter can check
 	over := time.NewTimer(wait)
@@ -139,7 +151,7 @@ func (l *Ledger) await(ctx context.Context, key string, req *api.ReserveRequest,
 	for {
 		reply, err, done := l.awaitNext(ctx, key, req, q, w, next, over.C)
 		if done {
-			l.countReserve(reply, err)
+			l.tellReserve(ctx, key, reply, err)
 			return reply, err
 		}
 	}
@@ -158,7 +170,7 @@ func (l *Ledger) awaitNext(ctx context.Context, key string, req *api.ReserveRequ
 	last := false
 	select {
 	case <-ctx.Done():
-		l.counters.add(tally{OpReserve, OutcomeError})
+		l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
 		return Reply{}, ctx.Err(), true
 	case <-over:
 		l.counters.waitsTimedOut.Add(1)

@@ -58,9 +58,13 @@ func Run(t *testing.T, e Engine) {
 		"BatchesMeet":           testBatchesMeet,
 		"BatchWaitsForNobody":   testBatchWaitsForNobody,
 		"Histories":             testHistories,
+		"Feed":                  testFeed,
+		"Conflicts":             testConflicts,
+		"FeedTooOld":            testFeedTooOld,
+		"FeedAfterRestore":      testFeedAfterRestore,
 	} {
 		t.Run(name, func(t *testing.T) {
-			test(t, &managers{t: t, stores: e.Open(t), slack: e.Slack})
+			test(t, &managers{t: t, stores: e.Open(t), slack: e.Slack, open: func() []store.Store { return e.Open(t) }})
 		})
 	}
 }
@@ -71,6 +75,7 @@ type managers struct {
 	stores  []store.Store
 	ledgers []*ledger.Ledger
 	slack   time.Duration
+	open    func() []store.Store // on other data
 }
 
 func (m *managers) start(o ledger.Options) {

@@ -1,0 +1,494 @@
+package home_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// fault is what becomes of a call from one data centre to another.
+type fault int
+
+const (
+	arrives fault = iota
+	cut           // it never leaves
+	lost          // it arrives, and its answer is lost
+	twice         // it arrives twice
+)
+
+// world is several data centres and the network between them.
+type world struct {
+	t     *testing.T
+	names []string
+	dcs   map[string]*dc
+
+	mu     sync.Mutex
+	faults func(from, to string) fault // nil: none
+}
+
+// dc is a data centre with one manager.
+type dc struct {
+	*httpdtest.Site
+	w      *world
+	name   string
+	names  []string
+	ledger *ledger.Ledger
+	client http.Client
+}
+
+func newWorld(t *testing.T, n int, opts home.Options) *world {
+	w := &world{t: t, dcs: make(map[string]*dc)}
+	for i := range n {
+		w.names = append(w.names, fmt.Sprintf("dc%d", i+1))
+	}
+	for _, name := range w.names {
+		w.add(name, w.names, opts)
+	}
+	return w
+}
+
+// add starts a data centre that knows of those in names.
+func (w *world) add(name string, names []string, opts home.Options) *dc {
+	st := mem.New(mem.Options{})
+	w.t.Cleanup(func() { _ = st.Close() })
+	d := &dc{w: w, name: name, names: names}
+	var err error
+	if d.ledger, err = ledger.New(st, ledger.Options{}); err != nil {
+		w.t.Fatal(err)
+	}
+	homes := home.New(d, opts)
+	reach := server.Reach{Homes: homes, Engine: "memory"}
+	log := new(httpdtest.Log)
+	s, err := server.New(server.Options{Options: httpd.Options{Version: httpdtest.Version, Logger: log.Logger()}}, server.LedgerRoutes(d.ledger, nil, nil, reach), server.OriginRoutes(d.ledger, nil, homes))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	d.Site = httpdtest.Start(w.t, s, httpdtest.Options{Drain: d.ledger.Drain})
+	d.client.Transport = &http.Transport{}
+	w.t.Cleanup(d.client.CloseIdleConnections)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dcs[name] = d
+	return d
+}
+
+func (w *world) set(f func(from, to string) fault) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = f
+}
+
+func (w *world) fault(from, to string) fault {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.faults == nil {
+		return arrives
+	}
+	return w.faults(from, to)
+}
+
+// A dc is the network of its own home.Homes.
+
+func (d *dc) Origin() string  { return d.name }
+func (d *dc) Names() []string { return d.names }
+
+func (d *dc) URL(name string) string {
+	d.w.mu.Lock()
+	defer d.w.mu.Unlock()
+	if to := d.w.dcs[name]; to != nil {
+		return to.Base
+	}
+	return ""
+}
+
+var errNetwork = errors.New("the network is broken")
+
+func (d *dc) Do(to string, r *http.Request) (*http.Response, error) {
+	f := d.w.fault(d.name, to)
+	if f == cut {
+		return nil, errNetwork
+	}
+	// The second copy of a release is fenced if somebody has reserved the key since the first.
+	if f == twice && !strings.HasSuffix(r.URL.Path, "/release") {
+		again := r.Clone(r.Context())
+		again.Body, _ = r.GetBody()
+		if resp, err := d.client.Do(again); err == nil {
+			resp.Body.Close()
+		}
+	}
+	resp, err := d.client.Do(r)
+	if f == lost && err == nil {
+		resp.Body.Close()
+		return nil, errNetwork
+	}
+	return resp, err
+}
+
+// key returns a key without a scope whose home is that data centre.
+func (w *world) key(home, prefix string) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("%s-%d", prefix, i)
+		if w.names[api.Home(w.names, "", key)] == home {
+			return key
+		}
+	}
+}
+
+// call makes a call of the ledger and returns its status, and its state or its problem's code.
+func (d *dc) call(op, body string) (int, string) {
+	d.w.t.Helper()
+	a := d.JSON("POST", "/v1/ledger/"+op, body)
+	if a.Status >= 400 {
+		return a.Status, gjson.Get(a.Body, "code").String()
+	}
+	return a.Status, gjson.Get(a.Body, "state").String()
+}
+
+// want makes a call and compares status and state or code: "201 reserved".
+func (d *dc) want(want, op, format string, args ...any) {
+	d.w.t.Helper()
+	status, word := d.call(op, fmt.Sprintf(format, args...))
+	if got := fmt.Sprint(status, " ", word); got != want {
+		d.w.t.Errorf("%s: %s %s: %s, want %s", d.name, op, fmt.Sprintf(format, args...), got, want)
+	}
+}
+
+const (
+	reserve = `{"key":%q,"token":%q,"durability":"global"}`
+	bare    = `{"key":%q,"token":%q}`
+	commit  = `{"key":%q,"token":%q,"result":{"status":201,"body":"aGk="}}`
+)
+
+// TestGlobalKey: the home decides about a key, whichever data centre is asked.
+func TestGlobalKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	for _, away := range []bool{true, false} {
+		at, other := "dc2", "home is away"
+		if !away {
+			at, other = "dc1", "home is here"
+		}
+		key := func(what string) string { return w.key(at, what+strings.ReplaceAll(other, " ", "-")) }
+
+		k := key("commit")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("202 pending", "reserve", reserve, k, "b")
+		there.want("202 pending", "reserve", reserve, k, "c")
+		here.want("200 reserved", "renew", bare, k, "a")
+		w.dcs[at].want("409 fenced", "commit", commit, k, "c")
+		here.want("200 committed", "commit", commit, k, "a")
+		here.want("200 committed", "commit", commit, k, "a")
+		here.want("200 committed", "reserve", reserve, k, "b")
+		there.want("200 committed", "reserve", reserve, k, "c")
+		if a := there.JSON("POST", "/v1/ledger/reserve", fmt.Sprintf(reserve, k, "c")); gjson.Get(a.Body, "result.body").String() != "aGk=" {
+			t.Errorf("%s: %s", other, a.Body)
+		}
+
+		k = key("reject")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("200 rejected", "reject", commit, k, "a")
+		there.want("200 rejected", "reserve", reserve, k, "b")
+
+		k = key("release")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("200 released", "release", bare, k, "a")
+		here.want("200 released", "release", bare, k, "a")
+		there.want("201 reserved", "reserve", reserve, k, "b")
+		here.want("202 pending", "reserve", reserve, k, "c")
+		there.want("200 released", "release", bare, k, "b")
+		here.want("201 reserved", "reserve", reserve, k, "c")
+
+		k = key("unknown")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("200 unknown", "unknown", bare, k, "a")
+		here.want("409 outcome-unknown", "reserve", reserve, k, "b")
+		there.want("409 outcome-unknown", "reserve", reserve, k, "c")
+		here.want("200 committed", "commit", commit, k, "a")
+		there.want("200 committed", "reserve", reserve, k, "c")
+
+		k = key("mismatch")
+		here.want("201 reserved", "reserve", `{"key":%q,"token":"a","durability":"global","fingerprint":"x"}`, k)
+		here.want("422 fingerprint-mismatch", "reserve", `{"key":%q,"token":"b","durability":"global","fingerprint":"y"}`, k)
+		there.want("422 fingerprint-mismatch", "reserve", `{"key":%q,"token":"b","durability":"global","fingerprint":"y"}`, k)
+	}
+}
+
+// TestHomeAway: without the home a key is refused, at once and without a trace. A key whose home is here needs nobody.
+func TestHomeAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	w.set(func(string, string) fault { return cut })
+	k, own := w.key("dc2", "k"), w.key("dc1", "k")
+	here.want("201 reserved", "reserve", reserve, own, "a")
+	here.want("503 home-unavailable", "reserve", reserve, k, "a")
+	if a := here.JSON("POST", "/v1/ledger/reserve", fmt.Sprintf(reserve, k, "a")); a.Header.Get("retry-after") == "" {
+		t.Error("no Retry-After")
+	}
+	there.want("503 home-unavailable", "reserve", reserve, own, "b")
+	w.set(nil)
+	there.want("201 reserved", "reserve", reserve, k, "b")
+	here.want("202 pending", "reserve", reserve, k, "a")
+
+	// A commit is repeated until the home has it.
+	k = w.key("dc2", "late")
+	here.want("201 reserved", "reserve", reserve, k, "a")
+	w.set(func(string, string) fault { return cut })
+	here.want("503 home-unavailable", "commit", commit, k, "a")
+	here.want("503 home-unavailable", "renew", bare, k, "a")
+	here.want("503 home-unavailable", "release", bare, k, "a")
+	here.want("503 home-unavailable", "unknown", bare, k, "a")
+	w.set(nil)
+	there.want("202 pending", "reserve", reserve, k, "b")
+	here.want("200 committed", "commit", commit, k, "a")
+	there.want("200 committed", "reserve", reserve, k, "b")
+}
+
+// TestLostAnswerOfHome: after a lost answer the same call settles what happened, and a release that says that the key is
+// global frees it.
+func TestLostAnswerOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	lose := func(string, string) fault { return lost }
+	k := w.key("dc2", "repeated")
+	w.set(lose)
+	here.want("503 home-unanswered", "reserve", reserve, k, "a")
+	w.set(nil)
+	there.want("202 pending", "reserve", reserve, k, "b")
+	here.want("201 reserved", "reserve", reserve, k, "a")
+	w.set(lose)
+	here.want("503 home-unanswered", "commit", commit, k, "a")
+	w.set(nil)
+	here.want("200 committed", "commit", commit, k, "a")
+	there.want("200 committed", "reserve", reserve, k, "b")
+
+	k = w.key("dc2", "released")
+	w.set(lose)
+	here.want("503 home-unanswered", "reserve", reserve, k, "a")
+	here.want("503 home-unanswered", "release", reserve, k, "a")
+	w.set(nil)
+	here.want("200 released", "release", reserve, k, "a")
+	there.want("201 reserved", "reserve", reserve, k, "b")
+	here.want("409 fenced", "release", reserve, k, "a")
+}
+
+// TestFencedReleaseEndsTheNote: when the home no longer has a reservation, this data centre takes another attempt's outcome.
+func TestFencedReleaseEndsTheNote(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	k := w.key("dc2", "k")
+	here.want("201 reserved", "reserve", reserve, k, "a")
+	there.want("200 released", "release", bare, k, "a") // a copy of the release arrived first
+	there.want("201 reserved", "reserve", reserve, k, "b")
+	here.want("409 fenced", "release", bare, k, "a")
+	if a := here.Site.Do("GET", "/v1/ledger/entries/"+k, "", ""); a.Status != 404 {
+		t.Errorf("dc1 still notes the attempt: %s", a.Body)
+	}
+}
+
+// TestBatchesLeaveGlobalKeysOut: an item about which another data centre decides is to be made by itself.
+func TestBatchesLeaveGlobalKeysOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here := w.dcs["dc1"]
+	k, own, held := w.key("dc2", "k"), w.key("dc1", "k"), w.key("dc2", "held")
+	here.want("201 reserved", "reserve", reserve, held, "a")
+	a := here.JSON("POST", "/v1/ledger/batch", fmt.Sprintf(`{"items":[
+		{"op":"reserve","key":%q,"token":"a","durability":"global"},
+		{"op":"reserve","key":%q,"token":"a","durability":"global"},
+		{"op":"reserve","key":"local","token":"a"},
+		{"op":"commit","key":%q,"token":"a","result":{"status":200}},
+		{"op":"release","key":%q,"token":"a","durability":"global"},
+		{"op":"renew","key":%q,"token":"a"}]}`, k, own, held, k, held))
+	var got []string
+	for _, r := range gjson.Get(a.Body, "results").Array() {
+		got = append(got, r.Get("status").String()+" "+r.Get("state").String()+r.Get("code").String())
+	}
+	if want := "503 ask-alone,201 reserved,201 reserved,503 ask-alone,503 ask-alone,503 ask-alone"; strings.Join(got, ",") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, ","), want)
+	}
+}
+
+// TestWaitAtHome: a reserve that may wait waits at the home.
+func TestWaitAtHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	k := w.key("dc2", "k")
+	there.want("201 reserved", "reserve", reserve, k, "a")
+	answer := make(chan httpdtest.Answer, 1)
+	go func() {
+		a, err := here.Try(t.Context(), "POST", "/v1/ledger/reserve", "application/json",
+			fmt.Sprintf(`{"key":%q,"token":"b","durability":"global","wait_ms":30000}`, k))
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	there.Eventually("a waiter at the home", func() bool {
+		s, err := there.ledger.Stats(t.Context())
+		return err == nil && s.Waiters == 1
+	})
+	there.want("200 committed", "commit", commit, k, "a")
+	if a := <-answer; a.Status != 200 || gjson.Get(a.Body, "result.body").String() != "aGk=" {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+}
+
+// TestHomesMustAgree: a home refuses keys that are not its own, and data centres with different lists run no key.
+func TestHomesMustAgree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	there := w.dcs["dc2"]
+	k, other := w.key("dc2", "k"), w.key("dc1", "k")
+	forwarded := func(query, key string) string {
+		status, word := there.call("home/reserve?"+query, fmt.Sprintf(bare, key, "a"))
+		return fmt.Sprint(status, " ", word)
+	}
+	const agreed = "from=dc1&home=dc2&of=dc1,dc2"
+	for _, c := range []struct{ query, want string }{
+		{agreed, "201 reserved"},
+		{"from=dc1&home=dc3&of=dc1,dc2", "421 wrong-home"},
+		{"from=dc1&home=dc2&of=dc1,dc2,dc3", "421 wrong-home"},
+		{"", "421 wrong-home"},
+	} {
+		if got := forwarded(c.query, k); got != c.want {
+			t.Errorf("%s: %s, want %s", c.query, got, c.want)
+		}
+	}
+	if got := forwarded("from=dc1&home=dc2&of=dc1,dc2", other); got != "421 wrong-home" {
+		t.Error("a key of another home:", got)
+	}
+	if status, word := there.call("home/lookup?from=dc1&home=dc2&of=dc1,dc2", fmt.Sprintf(bare, k, "a")); status != 400 {
+		t.Error("an unknown call:", status, word)
+	}
+	// It has met a list with dc3, so it is the home of no new key.
+	there.want("421 wrong-home", "reserve", reserve, w.key("dc2", "new"), "a")
+	if got := forwarded(agreed, w.key("dc2", "new")); got != "421 wrong-home" {
+		t.Error("a new key of a data centre that agrees:", got)
+	}
+	there.want("201 reserved", "reserve", bare, w.key("dc2", "local"), "a")
+	if status, _ := there.call("home/commit?"+agreed, fmt.Sprintf(commit, k, "a")); status != 200 {
+		t.Error("the end of what began before:", status)
+	}
+
+	// Calls for changes say the list as well.
+	w = newWorld(t, 2, home.Options{})
+	here := w.dcs["dc1"]
+	for said, want := range map[string]string{"dc2=dc1,dc2": "201 reserved", "": "201 reserved"} {
+		a := here.Site.Do("GET", "/v1/ledger/changes", "", "", api.HeaderDataCentres, said)
+		if got := a.Header.Get(api.HeaderDataCentres); got != "dc1=dc1,dc2" {
+			t.Errorf("dc1 says %q of its list", got)
+		}
+		here.want(want, "reserve", reserve, w.key("dc1", "after"+said), "a")
+	}
+	here.Site.Do("GET", "/v1/ledger/changes", "", "", api.HeaderDataCentres, "dc3=dc1,dc2,dc3")
+	here.want("421 wrong-home", "reserve", reserve, w.key("dc1", "new"), "a")
+
+	// dc3 is there, and the others do not know.
+	w = newWorld(t, 2, home.Options{})
+	third := w.add("dc3", []string{"dc1", "dc2", "dc3"}, home.Options{})
+	for i := 0; i < 20; i++ {
+		status, word := third.call("reserve", fmt.Sprintf(reserve, fmt.Sprint("key-", i), "a"))
+		if home := third.names[api.Home(third.names, "", fmt.Sprint("key-", i))]; home != "dc3" && (status != 421 || word != "wrong-home") {
+			t.Errorf("home %s: %d %s", home, status, word)
+		}
+	}
+}
+
+// TestBoundsOfCalls: a home that hangs uses up its own places only, for a bounded time.
+func TestBoundsOfCalls(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	silent := &stuck{hang: hang}
+	homes := home.New(silent, home.Options{Timeout: 50 * time.Millisecond, MaxCalls: 1})
+	done := make(chan error, 1)
+	silent.began = make(chan struct{}, 1)
+	go func() {
+		_, err := homes.Call(t.Context(), "dc2", api.OpReserve, nil, time.Hour)
+		done <- err
+	}()
+	<-silent.began
+	if _, err := homes.Call(t.Context(), "dc2", api.OpReserve, nil, 0); !errors.Is(err, home.ErrUnavailable) {
+		t.Error("beyond the bound:", err)
+	}
+	close(hang)
+	if err := <-done; !errors.Is(err, home.ErrUnavailable) {
+		t.Error("not written:", err)
+	}
+	silent.hang = nil
+	if _, err := homes.Call(t.Context(), "dc2", api.OpReserve, nil, 0); !errors.Is(err, home.ErrUnavailable) {
+		t.Error("after the timeout:", err)
+	}
+	if _, err := homes.Call(t.Context(), "dc9", api.OpReserve, nil, 0); !errors.Is(err, home.ErrUnavailable) {
+		t.Error("no peer:", err)
+	}
+	wait, free := homes.Wait("dc2", time.Second)
+	if wait != time.Second {
+		t.Error("no place to wait")
+	}
+	if more, _ := homes.Wait("dc2", time.Second); more != 0 {
+		t.Error("more waiters than places")
+	}
+	free()
+	free()
+	if wait, _ := homes.Wait("dc2", time.Second); wait != time.Second {
+		t.Error("no place after the wait")
+	}
+}
+
+// stuck is a network in which calls end with their context, or when hang is closed.
+type stuck struct {
+	hang  chan struct{}
+	began chan struct{}
+}
+
+func (*stuck) Origin() string    { return "dc1" }
+func (*stuck) Names() []string   { return []string{"dc1", "dc2"} }
+func (*stuck) URL(string) string { return "http://192.0.2.1" }
+func (s *stuck) Do(_ string, r *http.Request) (*http.Response, error) {
+	select {
+	case s.began <- struct{}{}:
+	default:
+	}
+	select {
+	case <-s.hang:
+		return nil, errNetwork
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// TestDurabilityRefused: what the manager cannot give is refused with what it can.
+func TestDurabilityRefused(t *testing.T) {
+	t.Parallel()
+	here := newWorld(t, 1, home.Options{}).dcs["dc1"]
+	here.want("201 reserved", "reserve", `{"key":"k","token":"a","durability":"local"}`)
+	here.want("201 reserved", "reserve", reserve, "g", "a") // the only data centre is every key's home
+	a := here.JSON("POST", "/v1/ledger/reserve", `{"key":"k","token":"a","durability":"region"}`)
+	if a.Status != 400 || !strings.Contains(a.Body, `"code":"durability-unavailable"`) || !strings.Contains(a.Body, "must be local or global") {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+	a = here.JSON("POST", "/v1/ledger/reserve", `{"key":"k","token":"a","durability":"planet"}`)
+	if a.Status != 400 || !strings.Contains(a.Body, `durability: \"planet\": must be local, region or global`) {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+}

@@ -1,0 +1,184 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Outcome of one origin in a conflict.
+type OriginOutcome struct {
+	Origin string
+	State  api.State
+	// Result is the answer in the API's raw form.
+	Result []byte
+}
+
+// Conflict is a key of which several origins recorded an outcome.
+type Conflict struct {
+	Scope, Key string
+	// Winner is the origin whose outcome retries get.
+	Winner string
+	// Outcomes are those of all origins, the winner's first.
+	Outcomes  []OriginOutcome
+	ExpiresIn time.Duration
+}
+
+// Conflicts lists conflicts in the order of scopes and keys, up to limit of them or a MiB of answers. cursor is that of
+// the page before, "" for the first page; next is "" on the last one. Errors: ErrCursor, the store's.
+func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list []Conflict, next string, err error) {
+	if cursor != "" {
+		if _, _, ok := splitRecordKey(cursor); !ok || len(cursor) > store.MaxKeyBytes {
+			return nil, "", ErrCursor
+		}
+	}
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		list, next = nil, ""
+		r := store.Range{Limit: 256}
+		if cursor != "" {
+			r.From = cursor + "\x00"
+		}
+		size, last := 0, ""
+		for {
+			hits, err := tx.Scan(conflicts, indexKey, r)
+			if err != nil {
+				return err
+			}
+			for _, h := range hits {
+				if h.SortKey == last {
+					continue
+				}
+				if len(list) == limit || size > feedBytes {
+					next = last
+					return nil
+				}
+				last = h.SortKey
+				c, n, err := l.conflict(tx, last)
+				if err != nil {
+					return err
+				}
+				if c != nil {
+					list, size = append(list, *c), size+n
+				}
+			}
+			if len(hits) < r.Limit {
+				return nil
+			}
+			r.After = &hits[len(hits)-1]
+		}
+	})
+	return list, next, err
+}
+
+// conflict reads all outcomes of a key; nil when less than two are left.
+func (l *Ledger) conflict(tx store.Tx, key string) (*Conflict, int, error) {
+	var r record
+	e, err := l.load(tx, key, &r)
+	if err != nil && !l.opts.Unreadable.Met(err) {
+		return nil, 0, err
+	}
+	now := tx.Now()
+	if e == nil || !e.state.Terminal() || !live(e, now.UnixMilli()) {
+		return nil, 0, nil
+	}
+	hits, err := tx.Scan(conflicts, indexKey, store.Range{From: key, To: key + "\x00", Limit: 64})
+	if err != nil {
+		return nil, 0, err
+	}
+	c := &Conflict{Winner: string(e.origin), ExpiresIn: remaining(e.expires, now)}
+	c.Scope, c.Key, _ = splitRecordKey(key)
+	size := 0
+	add := func(r *record) {
+		size += len(r.result)
+		c.Outcomes = append(c.Outcomes, OriginOutcome{string(r.origin), r.state, append([]byte(nil), r.result...)})
+	}
+	add(e)
+	for _, h := range hits {
+		var loser record
+		value, err := tx.Get(conflicts, h.Key)
+		if errors.Is(err, store.ErrNotFound) || l.opts.Unreadable.Met(err) {
+			continue
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		if decodeRecord(h.Key, value, &loser) == nil && live(&loser, now.UnixMilli()) {
+			add(&loser)
+		}
+	}
+	if len(c.Outcomes) < 2 {
+		return nil, 0, nil
+	}
+	return c, size, nil
+}
+
+// ReadConflict decodes a record of ConflictCollection for tools. Its error is a *store.UnreadableError.
+func ReadConflict(key string, value []byte) ([]store.Entry, error) {
+	var r record
+	if err := decodeRecord(key, value, &r); err != nil {
+		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it is malformed"}
+	}
+	prefix := originPrefix(string(r.origin))
+	if len(key) < len(prefix) || key[:len(prefix)] != prefix {
+		return nil, &store.UnreadableError{Collection: conflicts, Key: key, Reason: "it has another origin"}
+	}
+	return loserEntries(key[len(prefix):], &r), nil
+}
+
+// Digest is what a ledger holds of an origin's outcomes that were recorded in a span of time.
+type Digest struct {
+	// From is the beginning of the span by the hybrid clock, in Unix milliseconds.
+	From int64
+	// Outcomes are how many, and Sum is the same where they are the same.
+	Outcomes int
+	Sum      uint64
+}
+
+const (
+	// LeastSpan is the span of a digest; longer ones are used where there would be more than maxDigests.
+	LeastSpan  = 1 << 16
+	maxDigests = 2048
+)
+
+// Digests returns the digests of an origin's outcomes, and the span of each in milliseconds. span 0 lets the ledger
+// choose. Outcomes that lost a conflict count. Errors: *api.FieldError, the store's.
+func (l *Ledger) Digests(ctx context.Context, origin string, span int64) ([]Digest, int64, error) {
+	if span == 0 {
+		span = LeastSpan
+		oldest, newest, err := l.bounds(ctx, origin)
+		if err != nil {
+			return nil, 0, err
+		}
+		for (newest-oldest)/span >= maxDigests {
+			span *= 2
+		}
+	}
+	if span < LeastSpan || span > math.MaxInt64/2 {
+		return nil, 0, &api.FieldError{Field: "span_ms", Allowed: "must be at least 65536"}
+	}
+	found := make(map[int64]*Digest)
+	for _, c := range []store.Collection{collection, conflicts} {
+		err := l.eachOutcome(ctx, c, origin, func(at int64, h store.Hit) {
+			from := at - at%span
+			d := found[from]
+			if d == nil {
+				d = &Digest{From: from}
+				found[from] = d
+			}
+			key := h.Key
+			if c == conflicts {
+				key = key[min(len(originPrefix(origin)), len(key)):]
+			}
+			d.Outcomes++
+			d.Sum += sumOf(h.SortKey, key)
+		})
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+	return sortedDigests(found), span, nil
+}

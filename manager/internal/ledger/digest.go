@@ -1,0 +1,110 @@
+package ledger
+
+import (
+	"context"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// outcomeTime is when an outcome of indexOrigin was recorded, in Unix milliseconds of the hybrid clock.
+func outcomeTime(origin, sortKey string) (int64, bool) {
+	from := len(originPrefix(origin))
+	if len(sortKey) < from+16 {
+		return 0, false
+	}
+	t, err := strconv.ParseUint(sortKey[from:from+16], 16, 63)
+	return int64(t >> 16), err == nil
+}
+
+// eachOutcome calls fn with the index entries of an origin's outcomes in a collection, in order.
+func (l *Ledger) eachOutcome(ctx context.Context, c store.Collection, origin string, fn func(at int64, h store.Hit)) error {
+	r := store.Range{From: originPrefix(origin), To: originEnd(origin), Limit: 1000}
+	for {
+		var hits []store.Hit
+		err := l.store.View(ctx, func(tx store.Tx) (err error) {
+			hits, err = tx.Scan(c, indexOrigin, r)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, h := range hits {
+			if at, ok := outcomeTime(origin, h.SortKey); ok {
+				fn(at, h)
+			}
+		}
+		if len(hits) < r.Limit {
+			return nil
+		}
+		r.After = &hits[len(hits)-1]
+	}
+}
+
+// bounds returns the times of an origin's oldest and newest outcome.
+func (l *Ledger) bounds(ctx context.Context, origin string) (oldest, newest int64, err error) {
+	first := true
+	err = l.eachOutcome(ctx, collection, origin, func(at int64, _ store.Hit) {
+		if first {
+			oldest, first = at, false
+		}
+		newest = at
+	})
+	return oldest, newest, err
+}
+
+// sumOf is a number for an outcome. Sums of numbers do not depend on the order.
+func sumOf(sortKey, key string) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(sortKey))
+	_, _ = h.Write([]byte{0})
+	_, _ = h.Write([]byte(key))
+	x := h.Sum64()
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func sortedDigests(found map[int64]*Digest) []Digest {
+	all := make([]Digest, 0, len(found))
+	for _, from := range slices.Sorted(maps.Keys(found)) {
+		all = append(all, *found[from])
+	}
+	return all
+}
+
+// Outcomes is a page of this ledger's outcomes that were recorded from one time of the hybrid clock up to another, in
+// Unix milliseconds. The cursor is "" behind the last page. Errors are those of Changes.
+func (l *Ledger) Outcomes(ctx context.Context, origin string, from, to int64, after string, limit int) (f Feed, err error) {
+	if l.opts.Origin == "" || origin != l.opts.Origin {
+		return Feed{}, ErrNoOrigin
+	}
+	at := &position{epoch: "span", copying: true}
+	if after != "" {
+		if at, err = parsePosition(origin, after); err != nil {
+			return Feed{}, err
+		}
+		if !at.copying || at.epoch != "span" {
+			return Feed{}, ErrCursor
+		}
+	}
+	first, end := originPrefix(origin)+hex16(uint64(max(from, 0))<<16), originPrefix(origin)+hex16(uint64(max(to, 0))<<16)
+	err = l.store.View(ctx, func(tx store.Tx) error {
+		p := *at
+		f = Feed{}
+		h, err := getHead(tx)
+		if err != nil {
+			return err
+		}
+		f.Head = h.Next - 1
+		done, err := l.outcomes(tx, &p, first, end, limit, &f)
+		if f.Copying = !done; f.Copying {
+			f.Cursor = origin + ":" + p.String()
+		}
+		return err
+	})
+	return f, err
+}

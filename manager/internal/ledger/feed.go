@@ -1,0 +1,332 @@
+package ledger
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Collections of the change feed. An outcome puts its key into the outbox, and a publisher moves what is there into
+// changes, where each has a number. Neither has an answer: the feed reads the entries themselves.
+const (
+	outbox      store.Collection = "outbox"
+	changes     store.Collection = "changes"
+	indexOrder                   = "order"
+	feedHead                     = "head"
+	feedTopic                    = "changes"
+	feedVersion                  = 1
+)
+
+// FeedCollection reports whether a collection is one of the feed's, which have no answers.
+func FeedCollection(c store.Collection) bool { return c == outbox || c == changes }
+
+const (
+	publishBatch = 128
+	publishEvery = time.Second
+	// publishPause lets outcomes gather, so that a busy ledger publishes in large transactions.
+	publishPause = 5 * time.Millisecond
+	// feedBytes bounds the answers on one page of changes.
+	feedBytes = 1 << 20
+)
+
+// MaxFeedLimit bounds the changes of one page.
+const MaxFeedLimit = 500
+
+// Errors of the change feed.
+var (
+	// ErrNoOrigin: the ledger has no origin, or another one than was asked for.
+	ErrNoOrigin = errors.New("ledger: it has no feed of that origin")
+	// ErrCursorGone: the feed does not go back to the cursor. A reader that begins again without one gets everything.
+	ErrCursorGone = errors.New("ledger: the feed does not go back to the cursor")
+)
+
+// OriginError says that the data belong to another origin.
+type OriginError struct{ Have, Want string }
+
+func (e *OriginError) Error() string {
+	return fmt.Sprintf("must be %q, the origin of the outcomes in the store; it cannot change", e.Have)
+}
+
+// feed is what this process knows of the change feed.
+type feed struct {
+	clock   hybridClock
+	wake    chan struct{}
+	batch   atomic.Int64
+	counted struct{ published, imported, repeated, dropped, deferred, invalid, clashes atomic.Uint64 }
+}
+
+// head says where the feed is.
+type head struct {
+	Version int    `json:"version"`
+	Origin  string `json:"origin"`
+	// Epoch is another one after each restore to an older point: numbers are not compared across it.
+	Epoch string `json:"epoch"`
+	// First is the oldest change that is kept, Next the one that comes next.
+	First uint64 `json:"first"`
+	Next  uint64 `json:"next"`
+	// Whole: no change was ever left out or deleted, so the feed from First on is everything.
+	Whole bool `json:"whole"`
+	// HLC is the clock when the head was written.
+	HLC uint64 `json:"hlc,string"`
+	// Restored names the restore that the epoch began with.
+	Restored string `json:"restored,omitempty"`
+}
+
+// restoreJump is more changes than a feed makes between a restore's point and the restore. Numbers are above those that
+// were given out before.
+const restoreJump = 1 << 32
+
+func getHead(tx store.Tx) (*head, error) {
+	b, err := tx.Get(changes, feedHead)
+	if err != nil {
+		return nil, err
+	}
+	h := new(head)
+	if err := json.Unmarshal(b, h); err != nil || h.Version != feedVersion {
+		return nil, &store.UnreadableError{Collection: changes, Key: feedHead, Reason: "it is of another version or malformed"}
+	}
+	return h, nil
+}
+
+func (h *head) put(tx store.Tx) error {
+	b, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return tx.Put(changes, feedHead, b)
+}
+
+func newEpoch() string {
+	b := make([]byte, 8)
+	_, _ = rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// OpenFeed prepares the feed before the ledger is used. restored names the restore to an older point that the data come
+// from, if any. Its error is an *OriginError or the store's.
+func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
+	if l.opts.Origin == "" {
+		return nil
+	}
+	l.feed.batch.Store(publishBatch)
+	epoch := newEpoch()
+	return l.store.Update(ctx, func(tx store.Tx) error {
+		h, err := getHead(tx)
+		switch {
+		case errors.Is(err, store.ErrNotFound):
+			return (&head{Version: feedVersion, Origin: l.opts.Origin, Epoch: epoch, First: 1, Next: 1, Whole: restored == "", Restored: restored}).put(tx)
+		case err != nil:
+			return err
+		case h.Origin != l.opts.Origin:
+			return &OriginError{Have: h.Origin, Want: l.opts.Origin}
+		}
+		l.feed.clock.observe(h.HLC)
+		if restored == "" || h.Restored == restored {
+			return nil
+		}
+		h.Epoch, h.Restored, h.Whole = epoch, restored, false
+		h.Next += restoreJump
+		h.First = h.Next // what is left of older ones is of no use
+		return h.put(tx)
+	})
+}
+
+// RunFeed publishes what the outbox has until ctx ends, and removes conflicts that are over. An error of the store is
+// passed to report; the next round tries again.
+func (l *Ledger) RunFeed(ctx context.Context, report func(error)) {
+	if l.opts.Origin == "" {
+		return
+	}
+	tick, sweep := time.NewTicker(publishEvery), time.NewTicker(l.opts.CleanupInterval)
+	defer tick.Stop()
+	defer sweep.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-sweep.C:
+			err = l.sweepFeed(ctx)
+		case <-tick.C:
+			err = l.Publish(ctx)
+		case <-l.feed.wake:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(publishPause):
+			}
+			err = l.Publish(ctx)
+		}
+		if err != nil && ctx.Err() == nil && report != nil {
+			report(err)
+		}
+	}
+}
+
+// Publish moves what is in the outbox into the feed.
+func (l *Ledger) Publish(ctx context.Context) error {
+	for {
+		n := int(l.feed.batch.Load())
+		more, err := l.publishSome(ctx, n)
+		switch {
+		case errors.Is(err, store.ErrTooLarge) && n > 1:
+			l.feed.batch.Store(int64(n / 2)) // an engine with smaller transactions
+		case errors.Is(err, store.ErrConflict):
+			return nil // another manager publishes
+		case err != nil || !more:
+			return err
+		}
+	}
+}
+
+func (l *Ledger) publishSome(ctx context.Context, n int) (more bool, err error) {
+	ctx, cancel := l.opContext(ctx)
+	defer cancel()
+	var hits []store.Hit
+	scan := func(tx store.Tx) (err error) {
+		hits, err = tx.Scan(outbox, indexOrder, store.Range{Limit: n})
+		return err
+	}
+	if err := l.store.View(ctx, scan); err != nil || len(hits) == 0 {
+		return false, err
+	}
+	published := 0
+	err = l.store.Update(ctx, func(tx store.Tx) error {
+		published = 0
+		h, err := getHead(tx)
+		if err != nil {
+			return err
+		}
+		ids := make([]store.ID, len(hits))
+		for i := range hits {
+			ids[i] = store.ID{Collection: outbox, Key: hits[i].Key}
+		}
+		if err := store.Prefetch(tx, ids); err != nil {
+			return err
+		}
+		for _, hit := range hits {
+			if _, err := tx.Get(outbox, hit.Key); errors.Is(err, store.ErrNotFound) {
+				continue // another manager has published it
+			} else if err != nil {
+				return err
+			}
+			number := hex16(h.Next)
+			if err := tx.Put(changes, number, append([]byte{feedVersion}, hit.Key...), store.Entry{Index: indexOrder, SortKey: number}); err != nil {
+				return err
+			}
+			if err := tx.Delete(outbox, hit.Key); err != nil {
+				return err
+			}
+			h.Next++
+			published++
+		}
+		for i := 0; h.Next-h.First > uint64(l.opts.ChangesKept) && i < 2*n; i++ {
+			if err := tx.Delete(changes, hex16(h.First)); err != nil {
+				return err
+			}
+			h.First++
+			h.Whole = false
+		}
+		h.HLC = max(h.HLC, l.feed.clock.last.Load())
+		tx.Notify(feedTopic)
+		return h.put(tx)
+	})
+	if err == nil {
+		l.feed.counted.published.Add(uint64(published))
+	}
+	return len(hits) == n, err
+}
+
+// sweepFeed removes conflicts that are over, and changes of an earlier epoch.
+func (l *Ledger) sweepFeed(ctx context.Context) error {
+	for more := true; more; {
+		err := l.transact(ctx, func(tx *Tx) error {
+			more = false
+			hits, err := tx.Scan(conflicts, indexExpiry, store.Range{To: sortKey(tx.Now().UnixMilli() + 1), Limit: 32})
+			if err != nil {
+				return err
+			}
+			for _, h := range hits {
+				value, err := tx.Get(conflicts, h.Key)
+				if errors.Is(err, store.ErrNotFound) {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				var r record
+				if decodeRecord(h.Key, value, &r) == nil && r.expires > tx.Now().UnixMilli() {
+					continue
+				}
+				if err := tx.Delete(conflicts, h.Key); err != nil {
+					return err
+				}
+				more = len(hits) == 32
+			}
+			head, err := getHead(tx.Tx)
+			if err != nil {
+				return err
+			}
+			if hits, err = tx.Scan(changes, indexOrder, store.Range{To: hex16(head.First), Limit: 32}); err != nil {
+				return err
+			}
+			for _, h := range hits {
+				if err := tx.Delete(changes, h.Key); err != nil {
+					return err
+				}
+				more = more || len(hits) == 32
+			}
+			return nil
+		})
+		if errors.Is(err, store.ErrConflict) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyFeed counts and tells what a transaction did.
+func (l *Ledger) applyFeed(fx *effects) {
+	c := &l.feed.counted
+	c.imported.Add(fx.imports.done)
+	c.repeated.Add(fx.imports.repeated)
+	c.dropped.Add(fx.imports.dropped)
+	c.deferred.Add(fx.imports.deferred)
+	c.invalid.Add(fx.imports.invalid)
+	c.clashes.Add(uint64(len(fx.clashes)))
+	if fx.published {
+		select {
+		case l.feed.wake <- struct{}{}:
+		default:
+		}
+	}
+	if l.opts.Clashed != nil {
+		for _, clash := range fx.clashes {
+			l.opts.Clashed(clash)
+		}
+	}
+}
+
+// FeedStats counts since the process started.
+type FeedStats struct {
+	// Published outcomes of this ledger; Imported ones of others, of which Repeated were known, Dropped had no room or
+	// made room for this ledger's own, Deferred have to wait until the note of another attempt at the key's home is over,
+	// and Invalid were malformed; Conflicts between two origins.
+	Published, Imported, Repeated, Dropped, Deferred, Invalid, Conflicts uint64
+}
+
+// FeedStats returns the counters of the feed.
+func (l *Ledger) FeedStats() FeedStats {
+	c := &l.feed.counted
+	return FeedStats{c.published.Load(), c.imported.Load(), c.repeated.Load(), c.dropped.Load(), c.deferred.Load(), c.invalid.Load(), c.clashes.Load()}
+}

@@ -1,0 +1,133 @@
+package ledger
+
+import (
+	"context"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// A global key has a home, one of several data centres, whose ledger decides about it. A ledger of another data centre
+// keeps a record of the reservations that its callers got from the home. That record only says who decides, so that
+// all further calls about the key go there: they return ErrElsewhere. The outcome comes with the home's changes.
+
+// elsewhere returns ErrElsewhere if the home of the entry decides.
+func (tx *Tx) elsewhere(op Op, e *record, now int64) error {
+	if e == nil || len(e.home) == 0 || !live(e, now) {
+		return nil
+	}
+	tx.count(op, OutcomeElsewhere)
+	return &HomeError{Home: string(e.home)}
+}
+
+// Recorded returns the outcome of a key if this ledger has it. It changes nothing.
+//
+// Errors: *api.FieldError, ErrFingerprintMismatch, the store's.
+func (l *Ledger) Recorded(ctx context.Context, req *api.ReserveRequest) (reply Reply, ok bool, err error) {
+	if err := req.Validate(); err != nil {
+		l.counters.add(tally{op: OpReserve, outcome: OutcomeInvalid})
+		return Reply{}, false, err
+	}
+	key := recordKey(req.Scope, req.Key)
+	r := l.startRun(OpReserve, key)
+	r.reserve = req
+	err = l.store.View(ctx, r.inView)
+	reply, refusal, differ := r.reply, r.refusal, r.prints
+	r.recycle()
+	switch {
+	case err != nil:
+		if outcomeOf(err) == OutcomeError {
+			l.counters.add(tally{op: OpReserve, outcome: OutcomeError})
+		}
+		return Reply{}, false, err
+	case refusal == ErrFingerprintMismatch:
+		l.tellLookup(ctx, key, false, refusal, differ)
+		return Reply{}, false, refusal
+	case refusal != nil || !reply.State.Terminal():
+		return Reply{}, false, nil
+	}
+	l.tellReserve(ctx, key, reply, nil)
+	return reply, true, nil
+}
+
+// Follow notes that the key's home has given its reservation to the token of req, or has renewed it. A reservation of
+// another token that this home gave before is over, as is another data centre's outcome of another token. An outcome, and
+// a reservation, of this ledger's own stay.
+//
+// Errors: *api.FieldError, ErrFull, the store's.
+func (l *Ledger) Follow(ctx context.Context, req *api.ReserveRequest, home string) error {
+	by := *req
+	by.Wait = 0
+	return l.follow(ctx, OpRenew, &by, func(r *run) error { return r.tx.follow(r.key, r.reserve, home) })
+}
+
+func (tx *Tx) follow(key string, req *api.ReserveRequest, home string) error {
+	var r record
+	e, err := tx.load(key, &r)
+	if err != nil {
+		return err
+	}
+	at := tx.Now()
+	now := at.UnixMilli()
+	alive := live(e, now)
+	// The home has given its reservation again, so another attempt's outcome that was copied here is over.
+	over := e != nil && e.imported && string(e.token) != req.Token
+	if alive && !over && (e.state.Terminal() || len(e.home) == 0) {
+		return nil
+	}
+	next := tx.reservation(req, at, []byte(req.Token), []byte(req.Fingerprint))
+	if alive && string(e.token) == req.Token {
+		next.inherit(e)
+		if e.state == api.StatePending {
+			next.expires = max(next.expires, e.expires)
+		}
+		if req.UnknownTTL == 0 {
+			next.unknown, next.explicit = e.unknown, e.explicit
+		}
+	}
+	next.home = []byte(home)
+	if tx.supersede(key, e, now) == nil {
+		if _, err := tx.fitOutcome(OpRenew, key, nil, &next); err != nil {
+			tx.restore(key, e, now)
+			return err
+		}
+	}
+	if err := tx.write(key, &next); err != nil {
+		return err
+	}
+	if !alive || string(e.token) != req.Token {
+		tx.count(OpReserve, OutcomeElsewhere)
+	}
+	return nil
+}
+
+// ReleaseFollowed removes what Follow noted for the token, after the home has released it.
+//
+// Errors: *api.FieldError, the store's.
+func (l *Ledger) ReleaseFollowed(ctx context.Context, req *api.ReleaseRequest) error {
+	by := api.ReserveRequest{Key: req.Key, Scope: req.Scope, Token: req.Token}
+	return l.follow(ctx, OpRelease, &by, func(r *run) error { return r.tx.releaseFollowed(r.key, r.reserve.Token) })
+}
+
+func (tx *Tx) releaseFollowed(key, token string) error {
+	var r record
+	e, err := tx.load(key, &r)
+	if err != nil || e == nil || len(e.home) == 0 || string(e.token) != token {
+		return err
+	}
+	tx.fx.releases = true
+	err = tx.remove(key, e)
+	tx.fx.releases = false
+	return err
+}
+
+// follow runs what follows a call that the home has made.
+func (l *Ledger) follow(ctx context.Context, op Op, req *api.ReserveRequest, do func(*run) error) error {
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	r := l.startRun(op, recordKey(req.Scope, req.Key))
+	r.reserve, r.do = req, do
+	err := l.update(ctx, r)
+	r.recycle()
+	return err
+}

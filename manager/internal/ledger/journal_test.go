@@ -1,0 +1,400 @@
+package ledger
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// told are the changes of a key in words.
+func told(h History) string {
+	var words []string
+	for _, c := range h.Changes {
+		w := c.What
+		if c.Late {
+			w += " late"
+		}
+		if c.Count > 1 {
+			w += fmt.Sprintf(" x%d", c.Count)
+		}
+		if c.From != "" {
+			w += " by " + c.From
+		}
+		words = append(words, w)
+	}
+	return strings.Join(words, ", ")
+}
+
+// TestHistoryTellsTheLifeOfAKey: who reserved it, what ended it, and what it was asked for since.
+func TestHistoryTellsTheLifeOfAKey(t *testing.T) {
+	l, _ := newTestLedger(t, Options{})
+	gate := WithCaller(t.Context(), "10.0.0.7:43122")
+	other := WithCaller(t.Context(), "[2001:db8::1]:99")
+	first := reserveReq("k", "t1")
+	first.Fingerprint = "f1"
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := l.Reserve(gate, first, nil)
+	must(err)
+	for range 3 {
+		_, err = l.Renew(gate, first)
+		must(err)
+	}
+	if _, err = l.Reserve(other, reserveReq("k", "t2"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Release(other, releaseReq("k", "t2")); !errors.Is(err, ErrFenced) {
+		t.Fatal(err)
+	}
+	must(l.Commit(gate, finishReq("k", "t1", "hi")))
+	for range 4 {
+		_, err = l.Reserve(other, reserveReq("k", "t3"), nil)
+		must(err)
+	}
+	differs := reserveReq("k", "t4")
+	differs.Fingerprint = "f2"
+	if _, err := l.Reserve(other, differs, nil); !errors.Is(err, ErrFingerprintMismatch) {
+		t.Fatal(err)
+	}
+	h := l.History("s", "k")
+	if got, want := told(h), "reserve by 10.0.0.7, renew x3 by 10.0.0.7, commit by 10.0.0.7"; got != want {
+		t.Errorf("changes %q, want %q", got, want)
+	}
+	for outcome, n := range map[string]int{"replayed": 4, "pending": 1, "fenced": 1, "mismatch": 1} {
+		if h.Outcomes[outcome] != n {
+			t.Errorf("%d times %s, want %d", h.Outcomes[outcome], outcome, n)
+		}
+	}
+	if m := h.Mismatch; m == nil || m.Sent != "f2" || m.Recorded != "f1" || m.From != "[2001:db8::1]" || m.Op != OpReserve {
+		t.Errorf("mismatch %+v", m)
+	}
+	for kind, want := range map[IncidentKind]string{IncidentMismatch: "reserve", IncidentFenced: "release"} {
+		list, total := l.Incidents(kind, 10)
+		if total != 1 || len(list) != 1 || list[0].Op.String() != want || list[0].Key != "k" || list[0].Scope != "s" {
+			t.Errorf("%v: %d, %+v", kind, total, list)
+		}
+	}
+	if got := l.ScopesOf("k"); !slices.Equal(got, []string{"s"}) {
+		t.Errorf("scopes %q", got)
+	}
+	if h := l.History("", "k"); h.Changes != nil || !h.Last.IsZero() {
+		t.Errorf("another scope has %+v", h)
+	}
+}
+
+// TestHistoryOfWhatNoCallAsked: a lapse, a deletion and an eviction are told, and a batch is told like single calls.
+func TestHistoryOfWhatNoCallAsked(t *testing.T) {
+	l, c := newTestLedger(t, evicting(Options{MaxEntries: 2}))
+	items := []Item{{Op: OpReserve, Reserve: *reserveReq("a", "t")}, {Op: OpReserve, Reserve: *reserveReq("b", "t")}}
+	l.Batch(WithCaller(t.Context(), "gate-1"), items)
+	c.advance(time.Minute)
+	if _, err := l.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Resolve(t.Context(), "s", "a", Resolution{As: api.StateCommitted, Result: answer(200, "")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Delete(t.Context(), "s", "b"); err != nil {
+		t.Fatal(err)
+	}
+	mustReserve(t, l, "c", "t", api.StateReserved)
+	mustReserve(t, l, "d", "t", api.StateReserved)
+	for key, want := range map[string]string{
+		"a": "reserve by gate-1, lapse, resolve, evict",
+		"b": "reserve by gate-1, lapse, delete", "d": "reserve",
+	} {
+		if got := told(l.History("s", key)); got != want {
+			t.Errorf("%s: %q, want %q", key, got, want)
+		}
+	}
+}
+
+// TestChangesAreToldOfTheirOwnKeys: a transaction that also changes other keys tells each key what happened to it.
+// Reserves evict others, and a sweep lets several run out at once.
+func TestChangesAreToldOfTheirOwnKeys(t *testing.T) {
+	l, c := newTestLedger(t, evicting(Options{MaxEntries: 4}))
+	for i := range 4 {
+		mustReserve(t, l, name("old", i), "t", api.StateReserved)
+		mustCommit(t, l, name("old", i), "t", "x")
+	}
+	items := []Item{{Op: OpReserve, Reserve: *reserveReq("new0", "t")}, {Op: OpReserve, Reserve: *reserveReq("new1", "t")}}
+	l.Batch(t.Context(), items)
+	evicted := 0
+	for i := range 4 {
+		want := "reserve, commit"
+		if _, err := l.Get(t.Context(), "s", name("old", i)); errors.Is(err, ErrNotFound) {
+			evicted++
+			want += ", evict"
+		}
+		if got := told(l.History("s", name("old", i))); got != want {
+			t.Errorf("%s: %q, want %q", name("old", i), got, want)
+		}
+	}
+	if evicted < 2 {
+		t.Errorf("%d keys were evicted", evicted)
+	}
+	c.advance(time.Minute)
+	if _, err := l.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range items {
+		if got := told(l.History("s", items[i].Reserve.Key)); items[i].Err != nil || got != "reserve, lapse" {
+			t.Errorf("%s: %v, %q", items[i].Reserve.Key, items[i].Err, got)
+		}
+	}
+}
+
+// TestJournalIsBounded: keys displace older ones, incidents older incidents, and changes the older changes of a key but
+// the first. A refused new key displaces nothing.
+func TestJournalIsBounded(t *testing.T) {
+	l, _ := newTestLedger(t, Options{JournalKeys: 64, MaxEntries: 2000, ScopeShare: -1})
+	for i := range 2000 {
+		mustReserve(t, l, name("k", i), "t", api.StateReserved)
+	}
+	before := l.journal.keys()
+	if len(before) > 64 || len(before) < 60 {
+		t.Errorf("%d keys, want about 64", len(before))
+	}
+	for i := range MaxIncidents + 10 {
+		if _, err := l.Reserve(t.Context(), reserveReq(name("n", i), "t"), nil); !errors.Is(err, ErrFull) {
+			t.Fatal(err)
+		}
+	}
+	list, total := l.Incidents(IncidentFull, 1000)
+	if len(list) != MaxIncidents || total != MaxIncidents+10 || list[0].Key != name("n", MaxIncidents+9) || list[MaxIncidents-1].Key != name("n", 10) {
+		t.Errorf("%d incidents of %d, from %s to %s", len(list), total, list[0].Key, list[len(list)-1].Key)
+	}
+	if after := l.journal.keys(); !slices.Equal(before, after) {
+		t.Error("keys that were refused displaced others")
+	}
+	for range 10 {
+		if err := l.Release(t.Context(), releaseReq("k1999", "t")); err != nil {
+			t.Fatal(err)
+		}
+		mustReserve(t, l, "k1999", "t", api.StateReserved)
+	}
+	h := l.History("s", "k1999")
+	if len(h.Changes) != journalMarks || h.Left != 21-journalMarks || h.Changes[0].What != "reserve" || h.Changes[journalMarks-1].What != "reserve" {
+		t.Errorf("%d changes and %d that went: %s", len(h.Changes), h.Left, told(h))
+	}
+}
+
+// TestJournalKeepsWhatIsWorthTelling: keys with a mismatch outlast keys that were only reserved.
+func TestJournalKeepsWhatIsWorthTelling(t *testing.T) {
+	l, _ := newTestLedger(t, Options{JournalKeys: 16})
+	req := reserveReq("odd", "t")
+	req.Fingerprint = "f"
+	if _, err := l.Reserve(t.Context(), req, nil); err != nil {
+		t.Fatal(err)
+	}
+	req.Fingerprint = "g"
+	if _, err := l.Reserve(t.Context(), req, nil); !errors.Is(err, ErrFingerprintMismatch) {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		mustReserve(t, l, name("k", i), "t", api.StateReserved)
+	}
+	if h := l.History("s", "odd"); h.Mismatch == nil {
+		t.Error("the key with a mismatch is forgotten")
+	}
+}
+
+// TestJournalCopiesWhatCallsLend: a raw call's strings are views of a body that is used again.
+func TestJournalCopiesWhatCallsLend(t *testing.T) {
+	l, _ := newTestLedger(t, Options{})
+	body := (&api.ReserveRequest{Key: "k", Scope: "s", Token: "t", Fingerprint: "aaaa"}).AppendRaw(nil)
+	fingerprint := body[strings.Index(string(body), "aaaa"):]
+	for range 2 {
+		var req api.ReserveRequest
+		if err := req.ViewRaw(body); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = l.Reserve(t.Context(), &req, nil)
+		copy(fingerprint, "bbbb")
+	}
+	clear(body)
+	if m := l.History("s", "k").Mismatch; m == nil || m.Sent != "bbbb" || m.Recorded != "aaaa" || m.Key != "k" {
+		t.Errorf("mismatch %+v", m)
+	}
+}
+
+// TestHistoryOfWaits: calls that wait are told while they do and after.
+func TestHistoryOfWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := mem.New(mem.Options{})
+		defer st.Close()
+		l := ledgerOn(t, st, Options{})
+		mustReserve(t, l, "k", "t", api.StateReserved)
+		waits := reserveReq("k", "u")
+		waits.Wait = 10 * time.Second
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			ctx := WithCaller(t.Context(), "gate-2")
+			hold := func() (context.Context, func()) { return context.Background(), func() {} } // as a server's, of another parent
+			if reply, err := l.Reserve(ctx, waits, hold); err != nil || reply.State != api.StateReserved {
+				t.Errorf("%v, %v", reply.State, err)
+			}
+		})
+		synctest.Wait()
+		if h := l.History("s", "k"); h.Waiting != 1 || h.Waited != 1 {
+			t.Errorf("%d wait, %d waited", h.Waiting, h.Waited)
+		}
+		if err := l.Release(t.Context(), releaseReq("k", "t")); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		h := l.History("s", "k")
+		if got := told(h); h.Waiting != 0 || h.Waited != 1 || got != "reserve, release, reserve by gate-2" {
+			t.Errorf("%d wait, %d waited: %s", h.Waiting, h.Waited, got)
+		}
+	})
+}
+
+// TestFunnelCountsByMinute: each minute has its own reserves, and only the last hour is kept.
+func TestFunnelCountsByMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		st := mem.New(mem.Options{})
+		defer st.Close()
+		l := ledgerOn(t, st, Options{MaxEntries: 3, ScopeShare: -1, CommittedTTL: 3 * time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { l.Run(ctx, nil) })
+		synctest.Wait()
+		mustReserve(t, l, "a", "t", api.StateReserved)
+		mustCommit(t, l, "a", "t", "x")
+		time.Sleep(61 * time.Second)
+		mustReserve(t, l, "a", "u", api.StateCommitted)
+		omitted := api.Result{Status: 200, BodyOmitted: true}
+		if err := l.Commit(ctx, &FinishRequest{Key: "o", Scope: "s", Token: "t", Result: omitted.AppendRaw(nil)}); err != nil {
+			t.Fatal(err)
+		}
+		mustReserve(t, l, "o", "u", api.StateCommitted)
+		mustReserve(t, l, "p", "t", api.StateReserved)
+		mustReserve(t, l, "p", "u", api.StatePending)
+		if _, err := l.Reserve(ctx, reserveReq("q", "t"), nil); !errors.Is(err, ErrFull) {
+			t.Fatal(err)
+		}
+		minutes := l.Funnel()
+		n := len(minutes)
+		now, before := minutes[n-1], minutes[n-2]
+		if before.New != 1 || before.Hit != 0 || now.New != 1 || now.Hit != 1 || now.Omitted != 1 || now.Wait != 1 || now.Refused != 1 {
+			t.Errorf("before %+v, now %+v", before, now)
+		}
+		if now.Start.Truncate(time.Minute) != now.Start {
+			t.Errorf("a minute begins at %v", now.Start)
+		}
+		time.Sleep(2 * time.Hour)
+		if n := len(l.Funnel()); n != FunnelMinutes+1 {
+			t.Errorf("%d minutes", n)
+		}
+		cancel()
+		wg.Wait()
+	})
+}
+
+// TestCapacityAndPendingByAge: what is there, and the oldest reservation first although it was renewed.
+func TestCapacityAndPendingByAge(t *testing.T) {
+	l, c := newTestLedger(t, Options{MaxEntries: 3000, CommittedTTL: 30 * time.Second, ScopeShare: 0.5})
+	if got, err := l.Capacity(t.Context()); err != nil || got.Entries != 0 || got.Oldest != 0 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	mustReserve(t, l, "old", "t", api.StateReserved)
+	c.advance(10 * time.Second)
+	mustReserve(t, l, "new", "t", api.StateReserved)
+	mustRenew(t, l, "old", "t", 5*time.Minute)
+	entries, more, err := l.PendingByAge(t.Context(), 1)
+	if err != nil || !more || len(entries) != 1 || entries[0].Key != "old" {
+		t.Errorf("%+v, %v, %v", entries, more, err)
+	}
+	mustCommit(t, l, "old", "t", "x")
+	c.advance(time.Second)
+	got, err := l.Capacity(t.Context())
+	if err != nil || got.Entries != 2 || got.Oldest != 11*time.Second || got.KeysPerSecond != 100 || got.ScopeKeysPerSecond != 50 || got.Bytes <= 0 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestJournalUnderLoad: many callers and readers at once, for the race detector; no call is lost.
+func TestJournalUnderLoad(t *testing.T) {
+	l, _ := newTestLedger(t, Options{JournalKeys: 16})
+	const callers, calls = 8, 200
+	mustCommit(t, l, "hot", "t", "x")
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			ctx := WithCaller(t.Context(), name("gate-", i))
+			for n := range calls {
+				if _, err := l.Reserve(ctx, reserveReq("hot", "u"), nil); err != nil {
+					t.Error(err)
+				}
+				_, _ = l.Reserve(ctx, reserveReq(name("k", n%40), name("t", i)), nil)
+				if n%20 == 0 {
+					l.ScopesOf("hot")
+					l.Incidents(IncidentFenced, 10)
+					l.Funnel()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := l.History("s", "hot").Outcomes["replayed"]; n > callers*calls {
+		t.Errorf("%d replays of %d", n, callers*calls)
+	}
+	off, _ := newTestLedger(t, Options{JournalKeys: -1})
+	mustReserve(t, off, "k", "t", api.StateReserved)
+	if h := off.History("s", "k"); len(h.Changes) != 0 || off.ScopesOf("k") != nil {
+		t.Errorf("a journal that is off has %+v", h)
+	}
+}
+
+// keys are the keys that the journal has, in order.
+func (j *journal) keys() (keys []string) {
+	for i := range j.sets {
+		if s := j.sets[i].Load(); s != nil {
+			for w := range s.lives {
+				if s.hash[w] != 0 {
+					keys = append(keys, s.lives[w].key)
+				}
+			}
+		}
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// BenchmarkJournalNote is what the journal takes for a reserve and its commit of a new key, and for a replay.
+func BenchmarkJournalNote(b *testing.B) {
+	j := newJournal(16384)
+	ctx := WithCaller(context.Background(), "10.0.0.7:43122")
+	keys := make([]string, 1<<17)
+	for i := range keys {
+		keys[i] = recordKey(benchScope, benchKey(i))
+	}
+	b.Run("new", func(b *testing.B) {
+		b.ReportAllocs()
+		for n := 0; b.Loop(); n++ {
+			key := keys[n%len(keys)]
+			j.note(ctx, tally{op: OpReserve, key: key})
+			j.note(ctx, tally{op: OpCommit, key: key})
+		}
+	})
+	b.Run("replay", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			j.note(ctx, tally{op: OpReserve, outcome: OutcomeReplayed, key: keys[0]})
+		}
+	})
+}

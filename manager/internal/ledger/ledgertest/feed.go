@@ -1,0 +1,305 @@
+package ledgertest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// centre is a data centre: managers on data of their own, and its places in the feeds of others.
+type centre struct {
+	*managers
+	name    string
+	cursors map[string]string
+}
+
+func (m *managers) centre(name string, o ledger.Options) *centre {
+	m.t.Helper()
+	c := &centre{managers: &managers{t: m.t, stores: m.open(), slack: m.slack, open: m.open}, name: name, cursors: make(map[string]string)}
+	o.Origin = name
+	c.start(o)
+	for _, l := range c.ledgers {
+		if err := l.OpenFeed(m.t.Context(), ""); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	return c
+}
+
+// changes reads a page of the feed, by the managers in turn.
+func (c *centre) changes(i int, after string, limit int) ledger.Feed {
+	c.t.Helper()
+	if err := c.at(i).Publish(c.t.Context()); err != nil {
+		c.t.Fatal(err)
+	}
+	f, err := c.at(i).Changes(c.t.Context(), c.name, after, limit)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+// pull imports all that from has recorded since the last time.
+func (c *centre) pull(from *centre) {
+	c.t.Helper()
+	for i := 0; ; i++ {
+		var f ledger.Feed
+		// The index of a shared engine may be a moment old.
+		c.eventually("the feed goes on", func() bool {
+			f = from.changes(i, c.cursors[from.name], 7)
+			return f.Copying || f.Sequence == f.Head || f.Cursor != c.cursors[from.name]
+		})
+		if err := c.at(i).Import(c.t.Context(), f.Changes, nil); err != nil {
+			c.t.Fatal(err)
+		}
+		c.cursors[from.name] = f.Cursor
+		if !f.Copying && f.Sequence == f.Head {
+			return
+		}
+	}
+}
+
+func testFeed(t *testing.T, m *managers) {
+	a, b := m.centre("dc1", ledger.Options{}), m.centre("dc2", ledger.Options{})
+	if f := a.changes(0, "", 10); len(f.Changes) != 0 || f.Cursor == "" {
+		t.Fatalf("an empty feed: %+v", f)
+	}
+	const n = 40
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			key := fmt.Sprintf("k%d", i)
+			l := a.at(i)
+			if reply, err := l.Reserve(t.Context(), &api.ReserveRequest{Key: key, Scope: "s", Token: "t" + key, Fingerprint: "f"}, nil); err != nil || reply.State != api.StateReserved {
+				t.Errorf("%s: %v %v", key, reply.State, err)
+			}
+			end := l.Commit
+			if i%4 == 0 {
+				end = l.Reject
+			}
+			if err := end(t.Context(), finish(key, "t"+key, "of "+key)); err != nil {
+				t.Errorf("%s: %v", key, err)
+			}
+			_ = l.Publish(t.Context()) // publishers meet
+		})
+	}
+	wg.Wait()
+	seen, cursor, last := map[string]bool{}, "", uint64(0)
+	m.eventually("the feed has everything", func() bool {
+		f := a.changes(len(seen), cursor, 7)
+		for _, c := range f.Changes {
+			if c.Sequence != last+1 || c.Origin != "dc1" || seen[c.Key] || c.HLC == 0 || c.ExpiresIn <= 0 || c.Fingerprint != "f" || !bytes.Equal(c.Result, answer("of "+c.Key)) {
+				t.Errorf("change %+v behind %d", c, last)
+			}
+			seen[c.Key], last = true, c.Sequence
+		}
+		cursor = f.Cursor
+		return len(seen) == n && f.Sequence == f.Head
+	})
+	old := a.changes(0, "", 500)
+	b.pull(a)
+	for i := range n {
+		key := fmt.Sprintf("k%d", i)
+		want := api.StateCommitted
+		if i%4 == 0 {
+			want = api.StateRejected
+		}
+		if reply := b.reserve(i, key, "later", want); !bytes.Equal(reply.Result, answer("of "+key)) || reply.ExpiresIn > 5*time.Minute+m.slack {
+			t.Errorf("%s on the other side: %q for %v", key, reply.Result, reply.ExpiresIn)
+		}
+	}
+	if f := b.changes(0, "", 10); len(f.Changes) != 0 {
+		t.Errorf("imports come back: %+v", f)
+	}
+	// Old pages do nothing.
+	before := b.ledgers[0].FeedStats()
+	if err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
+		t.Fatal(err)
+	}
+	if after := b.ledgers[0].FeedStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+n {
+		t.Errorf("old pages: %+v, before %+v", after, before)
+	}
+	same(t, a, b)
+	for origin, after := range map[string]string{"dc2": "", "": "", "dc1": "dc2:x:1"} {
+		if _, err := a.at(0).Changes(t.Context(), origin, after, 1); !errors.Is(err, ledger.ErrNoOrigin) && !errors.Is(err, ledger.ErrCursor) {
+			t.Errorf("changes of %q after %q: %v", origin, after, err)
+		}
+	}
+}
+
+// same compares what data centres hold of each origin.
+func same(t *testing.T, all ...*centre) {
+	t.Helper()
+	for _, of := range all {
+		var want string
+		for i, c := range all {
+			digests, _, err := c.at(i).Digests(t.Context(), of.name, 1<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := fmt.Sprint(digests); i == 0 {
+				want = got
+			} else if got != want {
+				t.Errorf("of %s, %s has %s and %s has %s", of.name, c.name, got, all[0].name, want)
+			}
+		}
+	}
+}
+
+// conflictsOf are the conflicts of a data centre, as text.
+func (c *centre) conflictsOf() map[string]string {
+	c.t.Helper()
+	all, cursor := map[string]string{}, ""
+	for {
+		list, next, err := c.at(len(all)).Conflicts(c.t.Context(), 2, cursor)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, k := range list {
+			outcomes := map[string]string{}
+			for _, o := range k.Outcomes {
+				outcomes[o.Origin] = o.State.String() + string(o.Result)
+			}
+			all[k.Key] = fmt.Sprint(k.Scope, k.Winner, outcomes)
+		}
+		if cursor = next; cursor == "" {
+			return all
+		}
+	}
+}
+
+func testConflicts(t *testing.T, m *managers) {
+	dcs := []*centre{m.centre("dc1", ledger.Options{}), m.centre("dc2", ledger.Options{}), m.centre("dc3", ledger.Options{})}
+	for _, key := range []string{"both", "all", "later"} {
+		for i, c := range dcs {
+			if key == "both" && i == 2 {
+				continue
+			}
+			c.reserve(0, key, "t"+c.name+key, api.StateReserved)
+			if key == "later" && i == 1 {
+				continue
+			}
+			c.commit(1, key, "t"+c.name+key, key+" of "+c.name)
+		}
+	}
+	a, b := dcs[0], dcs[1]
+	b.pull(a) // finds an attempt of "later" under way
+	if reply := b.reserve(0, "later", "retry", api.StateCommitted); !bytes.Equal(reply.Result, answer("later of dc1")) {
+		t.Errorf("a retry gets %q", reply.Result)
+	}
+	b.commit(0, "later", "tdc2later", "later of dc2")
+	b.commit(1, "later", "tdc2later", "later of dc2") // again
+	for range 2 {
+		for _, to := range dcs {
+			for _, from := range dcs {
+				if to != from {
+					to.pull(from)
+				}
+			}
+		}
+	}
+	want := a.conflictsOf()
+	if len(want) != 3 {
+		t.Errorf("conflicts %v", want)
+	}
+	for i, c := range dcs {
+		if got := c.conflictsOf(); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s lists %v, dc1 %v", c.name, got, want)
+		}
+		for key := range want {
+			mine, others := c.reserve(i, key, "x", api.StateCommitted), a.reserve(i, key, "x", api.StateCommitted)
+			if !bytes.Equal(mine.Result, others.Result) {
+				t.Errorf("%s: %s answers %q, dc1 %q", key, c.name, mine.Result, others.Result)
+			}
+		}
+	}
+	same(t, dcs...)
+	// A copy has outcomes that lost as well.
+	late := m.centre("dc4", ledger.Options{})
+	for _, c := range dcs {
+		late.pull(c)
+	}
+	if got := late.conflictsOf(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("dc4 lists %v, dc1 %v", got, want)
+	}
+	if err := errors.Join(late.at(0).Commit(t.Context(), finish("all", "tdc4", "all of dc4"))); err != nil {
+		t.Errorf("a fourth outcome: %v", err)
+	}
+}
+
+func testFeedTooOld(t *testing.T, m *managers) {
+	a, b := m.centre("dc1", ledger.Options{ChangesKept: 5}), m.centre("dc2", ledger.Options{})
+	commit := func(from, to int) {
+		for i := from; i < to; i++ {
+			key := fmt.Sprintf("k%d", i)
+			a.reserve(i, key, "t"+key, api.StateReserved)
+			a.commit(i, key, "t"+key, key)
+		}
+	}
+	commit(0, 3)
+	b.pull(a)
+	cursor := b.cursors["dc1"]
+	commit(3, 23)
+	m.eventually("the feed forgot", func() bool {
+		if err := a.at(0).Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		_, err := a.at(0).Changes(t.Context(), "dc1", cursor, 7)
+		return errors.Is(err, ledger.ErrCursorGone)
+	})
+	delete(b.cursors, "dc1")
+	m.eventually("everything is there", func() bool {
+		b.pull(a)
+		digests, _, err := b.at(0).Digests(t.Context(), "dc1", 1<<40)
+		return err == nil && len(digests) > 0 && digests[0].Outcomes == 23
+	})
+	same(t, a, b)
+	commit(23, 25)
+	b.pull(a)
+	same(t, a, b)
+}
+
+// testFeedAfterRestore: data that were restored to an older point do not use numbers again.
+func testFeedAfterRestore(t *testing.T, m *managers) {
+	a, b := m.centre("dc1", ledger.Options{}), m.centre("dc2", ledger.Options{})
+	a.reserve(0, "k1", "t1", api.StateReserved)
+	a.commit(0, "k1", "t1", "one")
+	b.pull(a)
+	cursor := b.cursors["dc1"]
+	for range 2 { // a second start after the same restore
+		for _, l := range a.ledgers {
+			if err := l.OpenFeed(t.Context(), "restore 1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.reserve(0, "k2", "t2", map[bool]api.State{true: api.StateReserved, false: api.StateCommitted}[cursor != ""])
+		if cursor == "" {
+			break
+		}
+		a.commit(0, "k2", "t2", "two")
+		if _, err := a.at(0).Changes(t.Context(), "dc1", cursor, 7); !errors.Is(err, ledger.ErrCursorGone) {
+			t.Errorf("a cursor from before the restore: %v", err)
+		}
+		cursor = ""
+	}
+	delete(b.cursors, "dc1")
+	b.pull(a)
+	same(t, a, b)
+	if f := a.changes(0, b.cursors["dc1"], 5); f.Sequence < 1<<32 {
+		t.Errorf("numbers go on at %d", f.Sequence)
+	}
+	other, err := ledger.New(a.stores[0], ledger.Options{Origin: "dc9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var origin *ledger.OriginError
+	if err := other.OpenFeed(t.Context(), ""); !errors.As(err, &origin) || origin.Have != "dc1" {
+		t.Errorf("another origin: %v", err)
+	}
+}

@@ -1,0 +1,230 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"errors"
+	"hash/fnv"
+	"strconv"
+	"sync/atomic"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// maxOriginBytes bounds the name of an origin.
+const maxOriginBytes = 32
+
+// maxHLC bounds the times of hybrid clocks, and fences. What peers say is bounded lower: a damaged one cannot use up the
+// numbers of this ledger's own outcomes.
+const (
+	maxHLC     = 1 << 62
+	maxPeerHLC = 1 << 61
+)
+
+// hybridClock gives times that grow with every outcome that this ledger records or imports, whatever the wall clocks
+// say. A time is Unix milliseconds times 65536 plus a count.
+type hybridClock struct{ last atomic.Uint64 }
+
+func (c *hybridClock) next(ms int64) uint64 {
+	for {
+		last := c.last.Load()
+		t := max(uint64(ms)<<16, last+1)
+		if c.last.CompareAndSwap(last, t) {
+			return t
+		}
+	}
+}
+
+// observe makes later times be above t.
+func (c *hybridClock) observe(t uint64) {
+	for last := c.last.Load(); t > last && t <= maxHLC && !c.last.CompareAndSwap(last, t); last = c.last.Load() {
+	}
+}
+
+// decodeProvenance reads what only records of version 4 have, up to the form of the result.
+func decodeProvenance(b []byte, r *record) (rest []byte, ok bool) {
+	if len(b) < 1 || b[0] > flagImported {
+		return nil, false
+	}
+	r.imported, b = b[0] == flagImported, b[1:]
+	size, n := binary.Uvarint(b)
+	if n <= 0 || size > maxOriginBytes || size > uint64(len(b)-n) {
+		return nil, false
+	}
+	r.origin, b = b[n:n+int(size):n+int(size)], b[n+int(size):]
+	for _, v := range [...]*uint64{&r.hlc, &r.fence} {
+		if *v, n = binary.Uvarint(b); n <= 0 || *v > maxHLC {
+			return nil, false
+		}
+		b = b[n:]
+	}
+	return b, true
+}
+
+// originKey is the record's place in indexOrigin: the origin, the time, and a digest of what is to be the same
+// everywhere. The digests of two ledgers compare no more than these keys.
+func (r *record) originKey() string {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte{byte(r.state)})
+	_, _ = h.Write(r.token)
+	return originPrefix(string(r.origin)) + hex16(r.hlc) + " " + hex16(h.Sum64())
+}
+
+func originPrefix(origin string) string { return origin + " " }
+
+// hex16 is a number whose bytes sort as the numbers do.
+func hex16(v uint64) string {
+	s := strconv.FormatUint(v, 16)
+	return "0000000000000000"[len(s):] + s
+}
+
+// stamp says where and when an outcome was recorded.
+func (tx *Tx) stamp(final *record) {
+	if tx.l.opts.Origin != "" && final.state.Terminal() {
+		final.origin, final.hlc, final.imported = []byte(tx.l.opts.Origin), tx.l.feed.clock.next(tx.Now().UnixMilli()), false
+	}
+}
+
+// publish gives an outcome of this ledger its place in the change feed, in the transaction that records it. The
+// outbox has no order of its own: a counter would be a record that all transactions of all managers change.
+func (tx *Tx) publish(key string, r *record) error {
+	if tx.l.opts.Origin == "" || !r.state.Terminal() {
+		return nil
+	}
+	tx.fx.published = true
+	return tx.Put(outbox, key, []byte{feedVersion}, store.Entry{Index: indexOrder, SortKey: hex16(r.hlc)})
+}
+
+// before reports whether a is the winner of two outcomes of one key: the one of the later attempt, then the one that was
+// recorded first, then the one whose origin's name is first. Every ledger decides the same.
+func (r *record) before(o *record) bool {
+	switch {
+	case r.fence != o.fence:
+		return r.fence > o.fence
+	case r.hlc != o.hlc:
+		return r.hlc < o.hlc
+	default:
+		return string(r.origin) < string(o.origin)
+	}
+}
+
+// Outcomes that lost a conflict. Each is a record of the ledger's form under its origin and the key of the entry, whose
+// own record is the winner.
+const (
+	conflicts store.Collection = "conflicts"
+	// indexKey has them by the key of the entry, indexExpiry by expiry.
+	indexKey    = "key"
+	indexExpiry = "expiry"
+)
+
+// ConflictCollection has recorded answers, and ConflictIndex has each of its records once.
+const (
+	ConflictCollection = conflicts
+	ConflictIndex      = indexKey
+)
+
+func loserKey(origin []byte, key string) string { return originPrefix(string(origin)) + key }
+
+func loserEntries(key string, r *record) []store.Entry {
+	return []store.Entry{{Index: indexKey, SortKey: key}, {Index: indexExpiry, SortKey: sortKey(r.expires)}, {Index: indexOrigin, SortKey: r.originKey()}}
+}
+
+// Clash is a conflict: two origins recorded an outcome of the same key. Both are kept.
+type Clash struct {
+	Scope, Key string
+	// Winner and Loser are origins. Retries get the winner's outcome.
+	Winner, Loser string
+}
+
+// loser returns the outcome of an origin that lost, nil if there is none.
+func (tx *Tx) loser(origin []byte, key string, r *record) (*record, error) {
+	return loadLoser(tx.Tx, origin, key, r)
+}
+
+func loadLoser(tx store.Tx, origin []byte, key string, r *record) (*record, error) {
+	id := loserKey(origin, key)
+	value, err := tx.Get(conflicts, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := decodeRecord(id, value, r); err != nil {
+		return nil, &store.UnreadableError{Collection: conflicts, Key: id, Reason: "it is malformed"}
+	}
+	return r, nil
+}
+
+// clash keeps two outcomes of one key: the winner as its entry, the other one beside it, both until the later one of them
+// expires. e is the entry, fresh is new. adopted: e has had no origin so far. fit, when set, makes room for fresh where it
+// becomes the entry.
+func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *record) error) error {
+	now := tx.Now().UnixMilli()
+	expires := max(e.expires, fresh.expires)
+	winner, loser := e, fresh
+	if fresh.before(e) {
+		winner, loser = fresh, e
+	}
+	changed := winner == fresh || winner.expires != expires || adopted
+	left := *e
+	if changed {
+		tx.supersede(key, &left, now)
+	}
+	winner.expires, loser.expires = expires, expires
+	if winner == fresh {
+		if fit != nil {
+			if err := fit(&left); err != nil {
+				return err
+			}
+		}
+		if err := tx.Delete(conflicts, loserKey(fresh.origin, key)); err != nil { // an earlier outcome of that origin
+			return err
+		}
+	}
+	if changed {
+		if err := tx.write(key, winner); err != nil {
+			return err
+		}
+	}
+	value := appendRecord(nil, loser)
+	if err := tx.Put(conflicts, loserKey(loser.origin, key), value, loserEntries(key, loser)...); err != nil {
+		return err
+	}
+	tx.Notify(key)
+	scope, k, _ := splitRecordKey(key)
+	tx.fx.clashes = append(tx.fx.clashes, Clash{Scope: scope, Key: k, Winner: string(winner.origin), Loser: string(loser.origin)})
+	return nil
+}
+
+// finishClash records an outcome of this ledger for a key that has an outcome of another one: an import came before the
+// work here ended. It is not refused as fenced, because the work ran here, and both sides must learn that.
+func (tx *Tx) finishClash(op Op, key string, e, final *record) error {
+	// Another process may have imported e, before a restart or at another manager of this ledger.
+	tx.l.feed.clock.observe(e.hlc)
+	tx.stamp(final)
+	var old record
+	if l, err := tx.loser(final.origin, key, &old); err != nil {
+		return err
+	} else if l != nil && string(l.token) == string(final.token) {
+		tx.count(op, OutcomeRepeated)
+		return nil
+	}
+	err := tx.clash(key, e, final, false, func(left *record) error {
+		_, err := tx.fitOutcome(op, key, left, final)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	tx.count(op, OutcomeDone)
+	return tx.publish(key, final)
+}
+
+// adopt makes an outcome without an origin, recorded before this ledger had one, an outcome of this ledger.
+func (tx *Tx) adopt(e *record) (adopted bool) {
+	if len(e.origin) != 0 {
+		return false
+	}
+	e.origin, e.hlc = []byte(tx.l.opts.Origin), uint64(max(e.touched, 0))<<16
+	return true
+}

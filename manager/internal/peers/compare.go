@@ -1,0 +1,123 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// check is what one comparison of digests leaves for the next one.
+type check struct {
+	// seen are the differences of the last comparison, by the beginning of their spans. A difference that is still the
+	// same is no outcome under way. done: it was repaired, and what is left is what this data centre cannot have.
+	seen map[int64]difference
+}
+
+type difference struct {
+	theirs, mine uint64
+	done         bool
+}
+
+// mayCompare reports whether it is time for a comparison, and nothing else is missing.
+func (p *Puller) mayCompare(s *state) bool {
+	now := time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.comparing || s.record.Sequence < s.record.Head || s.record.Cursor == "" || now.Before(s.nextCheck) {
+		return false
+	}
+	s.comparing, s.nextCheck = true, now.Add(p.opts.CheckEvery)
+	return true
+}
+
+// noteCompared notes that a comparison has ended.
+func (p *Puller) noteCompared(s *state, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+		s.failures.Add(1)
+	}
+	s.mu.Lock()
+	was := s.checkErr
+	s.comparing, s.checkErr = false, text
+	s.mu.Unlock()
+	if was == "" && err != nil && !errors.Is(err, context.Canceled) {
+		p.opts.Log.Warn("outcomes of a peer cannot be compared", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
+	}
+}
+
+// compare finds what a lost page of the feed held, and imports it.
+func (p *Puller) compare(ctx context.Context, s *state) error {
+	body, status, _, err := p.call(ctx, s, "/v1/ledger/digests", url.Values{"origin": {s.peer.Name}}, pullTime)
+	if err != nil {
+		return err
+	}
+	if status != http.StatusOK {
+		return problem(body, status)
+	}
+	span, theirs, err := parseDigests(body)
+	if err != nil || len(theirs) == 0 {
+		return err
+	}
+	own, _, err := p.opts.Ledger.Digests(ctx, s.peer.Name, span)
+	if err != nil {
+		return err
+	}
+	mine := make(map[int64]ledger.Digest, len(own))
+	for _, d := range own {
+		mine[d.From] = d
+	}
+	seen := make(map[int64]difference)
+	for _, d := range theirs {
+		diff := difference{theirs: d.Sum, mine: mine[d.From].Sum}
+		if d.Sum == diff.mine {
+			continue
+		}
+		if last := s.check.seen[d.From]; last.theirs == diff.theirs && last.mine == diff.mine {
+			diff.done = true
+			if !last.done {
+				deferred := p.opts.Ledger.FeedStats().Deferred
+				if err := p.repair(ctx, s, d.From, d.From+span); err != nil {
+					return err
+				}
+				diff.done = p.opts.Ledger.FeedStats().Deferred == deferred
+			}
+		}
+		seen[d.From] = diff
+	}
+	s.check.seen = seen
+	return nil
+}
+
+// repair imports all outcomes that a peer recorded in a span.
+func (p *Puller) repair(ctx context.Context, s *state, from, to int64) error {
+	q := url.Values{"origin": {s.peer.Name}, "from_ms": {strconv.FormatInt(from, 10)}, "to_ms": {strconv.FormatInt(to, 10)}, "limit": {strconv.Itoa(pageChanges)}}
+	before := p.opts.Ledger.FeedStats().Imported
+	for {
+		body, status, _, err := p.call(ctx, s, "/v1/ledger/changes", q, 0)
+		if err != nil {
+			return err
+		}
+		f, err := pageOf(body, status, s.peer.Name)
+		if err != nil {
+			return err
+		}
+		if err := p.opts.Ledger.Import(ctx, f.Changes, nil); err != nil {
+			return err
+		}
+		if f.Cursor == "" {
+			break
+		}
+		q.Set("after", f.Cursor)
+	}
+	if n := p.opts.Ledger.FeedStats().Imported - before; n > 0 {
+		s.repaired.Add(n)
+		p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", n)
+	}
+	return nil
+}

@@ -1,0 +1,416 @@
+package peers
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// pulls has a record for each peer: how far this data centre is in the peer's feed.
+const pulls store.Collection = "pulls"
+
+// Owns reports whether a collection is one of this package's, which have no answers.
+func Owns(c store.Collection) bool { return c == pulls }
+
+const (
+	// pullWait is how long a peer holds a call that has nothing new to answer, pullPatience how much longer its answer
+	// may take to begin, and pullTime how long a page may take. Together with maxBackoff they bound how long a
+	// connection that heals stays unused.
+	pullWait     = 3 * time.Second
+	pullPatience = 4 * time.Second
+	pullTime     = 30 * time.Second
+	minBackoff   = 50 * time.Millisecond
+	maxBackoff   = 2 * time.Second
+	// lease is how long one of several managers on a store pulls from a peer before another one may.
+	lease = 15 * time.Second
+	// maxPage bounds an answer: a page's changes, of which one may be as large as the ledger lets it.
+	maxPage = 32 << 20
+	// maxSaid is more than the longest list of data centres.
+	maxSaid = (MaxPeers + 2) * (MaxNameBytes + 1)
+	// pageChanges is how many changes a page has at most.
+	pageChanges = 500
+)
+
+// Options configure a Puller.
+type Options struct {
+	Network *Network
+	Ledger  *ledger.Ledger
+	Store   store.Store
+	Log     *slog.Logger
+	// CheckEvery is how often digests are compared. Default 30 s.
+	CheckEvery time.Duration
+	// Jitter returns a duration from 0 to below d. Default a random one.
+	Jitter func(d time.Duration) time.Duration
+	// Lists tells peers this data centre's list of them, and notes theirs; nil: nothing is told or noted.
+	Lists interface {
+		Said() string
+		Meet(said string)
+	}
+}
+
+// Puller pulls the feeds of all peers into the ledger. Of the managers on one store, one pulls from each peer.
+type Puller struct {
+	opts   Options
+	id     string
+	states []*state
+}
+
+// Status is how far this data centre is behind a peer.
+type Status struct {
+	Name, URL string
+	// LagSeconds is for how long it has not had everything, LagEntries how many changes it lacks as far as it knows.
+	LagSeconds float64
+	LagEntries uint64
+	// Error is why the last call failed, "" after one that did not.
+	Error string
+	// Repaired outcomes were found by comparing digests since the manager's start, Copies are full copies.
+	Repaired, Copies, Failures uint64
+}
+
+// state is what this manager knows of one peer.
+type state struct {
+	peer Peer
+
+	mu       sync.Mutex
+	record   record
+	begun    time.Time // of the wait in which nothing is known to be missing
+	caughtUp time.Time
+	err      string
+	// checkErr is why the last comparison failed. comparing: one is under way.
+	checkErr  string
+	comparing bool
+
+	repaired, copies, failures atomic.Uint64
+	check                      check
+	nextCheck                  time.Time // pull's
+}
+
+// record is kept in the store.
+type record struct {
+	Version int    `json:"version"`
+	Cursor  string `json:"cursor"`
+	// Head and Sequence are as the last page said.
+	Head     uint64 `json:"head"`
+	Sequence uint64 `json:"sequence"`
+	// Holder pulls until Until, and had everything at CaughtUp; both are times of the store, in Unix milliseconds.
+	Holder   string `json:"holder,omitempty"`
+	Until    int64  `json:"until,omitempty"`
+	CaughtUp int64  `json:"caught_up,omitempty"`
+	Error    string `json:"error,omitempty"`
+	// Said is what the peer said last about its list of data centres. All managers on the store note it, and a manager
+	// that starts does not have to wait for the peer.
+	Said string `json:"said,omitempty"`
+}
+
+// New returns a puller, which Run starts.
+func New(o Options) *Puller {
+	if o.CheckEvery == 0 {
+		o.CheckEvery = 30 * time.Second
+	}
+	if o.Jitter == nil {
+		o.Jitter = func(d time.Duration) time.Duration { return time.Duration(mathrand.Int64N(int64(d))) }
+	}
+	p := &Puller{opts: o, id: rand.Text()}
+	for _, peer := range o.Network.Peers() {
+		p.states = append(p.states, &state{peer: peer, caughtUp: time.Now()})
+	}
+	return p
+}
+
+// Run pulls until ctx ends.
+func (p *Puller) Run(ctx context.Context) {
+	var all sync.WaitGroup
+	for _, s := range p.states {
+		all.Go(func() { p.pull(ctx, s) })
+	}
+	all.Wait()
+}
+
+func (p *Puller) pull(ctx context.Context, s *state) {
+	// A comparison may take long, and changes are pulled meanwhile.
+	var comparing sync.WaitGroup
+	defer comparing.Wait()
+	backoff := minBackoff
+	for ctx.Err() == nil {
+		mine, err := p.hold(ctx, s)
+		if err == nil && !mine {
+			pause(ctx, maxBackoff)
+			continue
+		}
+		if err == nil {
+			err = p.step(ctx, s)
+		}
+		if err == nil && p.mayCompare(s) {
+			comparing.Go(func() { p.noteCompared(s, p.compare(ctx, s)) })
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.note(s, err)
+		if err == nil {
+			backoff = minBackoff
+			continue
+		}
+		pause(ctx, backoff+p.opts.Jitter(backoff))
+		backoff = min(2*backoff, maxBackoff)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// note logs when calls begin to fail, and when they succeed again.
+func (p *Puller) note(s *state, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+		s.failures.Add(1)
+	}
+	s.mu.Lock()
+	was := s.err
+	s.err = text
+	s.mu.Unlock()
+	switch {
+	case was == "" && err != nil:
+		p.opts.Log.Warn("outcomes of a peer cannot be pulled", "peer", s.peer.Name, "url", s.peer.URL, "error", text)
+	case was != "" && err == nil:
+		p.opts.Log.Info("outcomes of a peer are pulled again", "peer", s.peer.Name)
+	}
+}
+
+// hold reads how far this data centre is, and on engines that several managers share makes sure that only one pulls.
+func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	shared := p.opts.Store.Capabilities().Shared
+	var r record
+	now := int64(0)
+	work := func(tx store.Tx) error {
+		var err error
+		if r, err = get(tx, s.peer.Name); err != nil {
+			return err
+		}
+		now = tx.Now().UnixMilli()
+		if mine = !shared || r.Holder == p.id || now >= r.Until; !mine || !shared || r.Holder == p.id && r.Until-now > lease.Milliseconds()/2 {
+			return nil
+		}
+		r.Holder, r.Until = p.id, now+lease.Milliseconds()
+		s.mu.Lock()
+		r.Error = s.err
+		s.mu.Unlock()
+		return r.put(tx, s.peer.Name)
+	}
+	if shared {
+		err = p.opts.Store.Update(ctx, work)
+	} else {
+		err = p.opts.Store.View(ctx, work)
+	}
+	if errors.Is(err, store.ErrConflict) {
+		return false, nil // another manager takes it
+	}
+	if err != nil {
+		return false, fmt.Errorf("the cursor cannot be read: %w", err)
+	}
+	p.meet(r.Said)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record = r
+	if !mine {
+		s.caughtUp, s.err = time.Now().Add(-time.Duration(now-r.CaughtUp)*time.Millisecond), r.Error
+	}
+	return mine, nil
+}
+
+// meet notes what a peer said about its list.
+func (p *Puller) meet(said string) {
+	if p.opts.Lists != nil && said != "" {
+		p.opts.Lists.Meet(said)
+	}
+}
+
+func get(tx store.Tx, peer string) (r record, err error) {
+	b, err := tx.Get(pulls, peer)
+	if errors.Is(err, store.ErrNotFound) {
+		return record{}, nil
+	}
+	if err == nil && (json.Unmarshal(b, &r) != nil || r.Version != 1) {
+		return record{}, nil // it begins again: imports that are known change nothing
+	}
+	return r, err
+}
+
+func (r *record) put(tx store.Tx, peer string) error {
+	r.Version = 1
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return tx.Put(pulls, peer, b)
+}
+
+// step pulls one page.
+func (p *Puller) step(ctx context.Context, s *state) error {
+	s.mu.Lock()
+	r, wait := s.record, pullWait
+	// Behind, an answer comes immediately.
+	if s.err != "" {
+		wait = 0
+	}
+	if s.begun.IsZero() && time.Since(s.caughtUp) < pullWait {
+		s.begun = time.Now()
+	}
+	s.mu.Unlock()
+	q := url.Values{"origin": {s.peer.Name}, "after": {r.Cursor}, "wait_ms": {strconv.FormatInt(wait.Milliseconds(), 10)}, "limit": {strconv.Itoa(pageChanges)}}
+	began := time.Now()
+	body, status, said, err := p.call(ctx, s, "/v1/ledger/changes", q, wait)
+	p.meet(said)
+	if err == nil && status == http.StatusGone {
+		p.opts.Log.Warn("a peer's feed does not go back to where this data centre is: everything that the peer holds is copied", "peer", s.peer.Name, "cursor", r.Cursor)
+		s.copies.Add(1)
+		return p.keep(ctx, s, nil, record{})
+	}
+	var f *ledger.Feed
+	if err == nil {
+		f, err = pageOf(body, status, s.peer.Name)
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.begun = time.Time{}
+		s.mu.Unlock()
+		return err
+	}
+	next := record{Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Said: said}
+	whole := !f.Copying && f.Sequence >= f.Head
+	if f.Cursor != r.Cursor || len(f.Changes) > 0 || f.Head != r.Head || said != r.Said {
+		if err := p.keep(ctx, s, f.Changes, next); err != nil {
+			return err
+		}
+	} else if wait > 0 && time.Since(began) < minBackoff {
+		pause(ctx, minBackoff) // a peer that does not hold calls, perhaps because it stops
+	}
+	s.mu.Lock()
+	s.begun = time.Time{}
+	if whole {
+		s.caughtUp = time.Now()
+	}
+	s.mu.Unlock()
+	return nil
+}
+
+// pageOf checks an answer: a peer may be another data centre than its name says.
+func pageOf(body []byte, status int, origin string) (*ledger.Feed, error) {
+	if status != http.StatusOK {
+		return nil, problem(body, status)
+	}
+	f, err := parseFeed(body)
+	if err != nil {
+		return nil, err
+	}
+	for i := range f.Changes {
+		if f.Changes[i].Origin != origin {
+			return nil, fmt.Errorf("a change has the origin %q instead of %q", f.Changes[i].Origin, origin)
+		}
+	}
+	return f, nil
+}
+
+func problem(body []byte, status int) error {
+	var p struct{ Title, Detail string }
+	_ = json.Unmarshal(body, &p)
+	return fmt.Errorf("status %d %s: %s", status, p.Title, p.Detail)
+}
+
+// keep imports changes, and keeps the cursor behind them in the same transaction.
+func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange, next record) error {
+	ctx, cancel := context.WithTimeout(ctx, pullTime)
+	defer cancel()
+	err := p.opts.Ledger.Import(ctx, changes, func(tx store.Tx) error {
+		r, err := get(tx, s.peer.Name)
+		if err != nil {
+			return err
+		}
+		next.Holder, next.Until, next.CaughtUp = r.Holder, r.Until, r.CaughtUp
+		if next.Cursor != "" && next.Sequence >= next.Head {
+			next.CaughtUp = tx.Now().UnixMilli()
+		}
+		return next.put(tx, s.peer.Name)
+	})
+	if err != nil {
+		return fmt.Errorf("changes cannot be imported: %w", err)
+	}
+	s.mu.Lock()
+	s.record = next
+	s.mu.Unlock()
+	return nil
+}
+
+// call asks a peer. wait is how long it may hold the call.
+func (p *Puller) call(ctx context.Context, s *state, path string, q url.Values, wait time.Duration) (body []byte, status int, said string, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(wait+pullPatience, func() { cancel(errors.New("the peer does not answer")) })
+	defer silent.Stop()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.peer.URL+path+"?"+q.Encode(), nil)
+	if err != nil {
+		return nil, 0, "", err
+	}
+	if p.opts.Lists != nil {
+		r.Header.Set(api.HeaderDataCentres, p.opts.Lists.Said())
+	}
+	resp, err := p.opts.Network.Do(s.peer.Name, r)
+	if err != nil {
+		return nil, 0, "", errors.Join(context.Cause(ctx), err)
+	}
+	defer resp.Body.Close()
+	silent.Reset(pullTime)
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxPage+1))
+	if err == nil && len(body) > maxPage {
+		err = fmt.Errorf("the answer has more than %d bytes", maxPage)
+	}
+	if said = resp.Header.Get(api.HeaderDataCentres); len(said) > maxSaid {
+		said = said[:maxSaid]
+	}
+	return body, resp.StatusCode, said, err
+}
+
+// Status returns how far this data centre is behind each peer.
+func (p *Puller) Status() []Status {
+	all := make([]Status, len(p.states))
+	for i, s := range p.states {
+		s.mu.Lock()
+		st := Status{Name: s.peer.Name, URL: s.peer.URL, Error: cmp.Or(s.err, s.checkErr), LagEntries: s.record.Head - min(s.record.Head, s.record.Sequence)}
+		// A call that waits for something new lacks nothing.
+		waits := !s.begun.IsZero() && time.Since(s.begun) < pullWait+pullPatience
+		if st.LagEntries > 0 || !waits || s.err != "" {
+			if lag := time.Since(s.caughtUp); lag > pullWait || st.LagEntries > 0 || s.err != "" {
+				st.LagSeconds = lag.Seconds()
+			}
+		}
+		s.mu.Unlock()
+		st.Repaired, st.Copies, st.Failures = s.repaired.Load(), s.copies.Load(), s.failures.Load()
+		all[i] = st
+	}
+	return all
+}

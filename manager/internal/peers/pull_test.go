@@ -1,0 +1,302 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// site is a data centre that answers as a manager does.
+type site struct {
+	*ledger.Ledger
+	st   *mem.Store
+	name string
+	// spoil, when set, may answer in the place of the site.
+	spoil atomic.Pointer[func(w http.ResponseWriter, r *http.Request) bool]
+	srv   *httptest.Server
+}
+
+func newSite(t *testing.T, name string, o ledger.Options) *site {
+	t.Helper()
+	s := &site{st: mem.New(mem.Options{}), name: name}
+	t.Cleanup(func() { _ = s.st.Close() })
+	o.Origin = name
+	var err error
+	if s.Ledger, err = ledger.New(s.st, o); err == nil {
+		err = s.OpenFeed(t.Context(), "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.srv = httptest.NewServer(s)
+	t.Cleanup(s.srv.Close)
+	return s
+}
+
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f := s.spoil.Load(); f != nil && (*f)(w, r) {
+		return
+	}
+	q := r.URL.Query()
+	var body []byte
+	var err error
+	if r.URL.Path == "/v1/ledger/digests" {
+		var d []ledger.Digest
+		var span int64
+		if d, span, err = s.Digests(r.Context(), q.Get("origin"), 0); err == nil {
+			body, err = AppendDigests(nil, s.name, span, d)
+		}
+	} else {
+		var f ledger.Feed
+		_ = s.Publish(r.Context())
+		if from := q.Get("from_ms"); from != "" {
+			a, _ := strconv.ParseInt(from, 10, 64)
+			b, _ := strconv.ParseInt(q.Get("to_ms"), 10, 64)
+			f, err = s.Outcomes(r.Context(), q.Get("origin"), a, b, q.Get("after"), 7)
+		} else {
+			f, err = s.Changes(r.Context(), q.Get("origin"), q.Get("after"), 7)
+		}
+		if err == nil {
+			body, err = AppendFeed(nil, &f)
+		}
+		if len(f.Changes) == 0 {
+			time.Sleep(time.Millisecond) // in the place of waiting
+		}
+	}
+	switch {
+	case errors.Is(err, ledger.ErrCursorGone):
+		w.WriteHeader(410)
+	case err != nil:
+		w.WriteHeader(500)
+	}
+	_, _ = w.Write(body)
+}
+
+func (s *site) run(t *testing.T, key string) {
+	t.Helper()
+	if _, err := s.Reserve(t.Context(), &api.ReserveRequest{Key: key, Token: s.name + key}, nil); err != nil {
+		t.Fatal(err)
+	}
+	r := api.Result{Status: 200, Body: []byte(s.name)}
+	if err := s.Commit(t.Context(), &ledger.FinishRequest{Key: key, Token: s.name + key, Result: r.AppendRaw(nil)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// follow pulls from one site into another until the test ends.
+func follow(t *testing.T, to, from *site, token string) *Puller {
+	t.Helper()
+	c := Config{Origin: to.name, Peers: []Peer{{from.name, from.srv.URL}}}
+	if token != "" {
+		c.TokenFile = filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(c.TokenFile, []byte("# comment\n"+from.name+" "+token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := NewNetwork(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := New(Options{Network: n, Ledger: to.Ledger, Store: to.st, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), CheckEvery: 20 * time.Millisecond})
+	t.Cleanup(run(t, p))
+	return p
+}
+
+// followWith pulls until stop is called.
+func followWith(t *testing.T, to, from *site, l *lists) (stop func()) {
+	t.Helper()
+	n, err := NewNetwork(Config{Origin: to.name, Peers: []Peer{{from.name, from.srv.URL}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run(t, New(Options{Network: n, Ledger: to.Ledger, Store: to.st, Log: slog.New(slog.DiscardHandler), Lists: l}))
+}
+
+func run(t *testing.T, p *Puller) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var done sync.WaitGroup
+	done.Go(func() { p.Run(ctx) })
+	return func() {
+		cancel()
+		done.Wait()
+		p.opts.Network.Close()
+	}
+}
+
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// has counts what a site holds of an origin.
+func (s *site) has(t *testing.T, origin string) (n int) {
+	t.Helper()
+	digests, _, err := s.Digests(t.Context(), origin, 1<<40)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range digests {
+		n += d.Outcomes
+	}
+	return n
+}
+
+// TestLostPagesAreRepaired: pages of the feed arrive empty, and their cursor goes on.
+func TestLostPagesAreRepaired(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	lose := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/ledger/changes" || r.URL.Query().Get("from_ms") != "" {
+			return false
+		}
+		_ = a.Publish(r.Context())
+		f, err := a.Changes(r.Context(), "dc1", r.URL.Query().Get("after"), 7)
+		if err != nil {
+			return false
+		}
+		f.Changes = nil
+		body, _ := AppendFeed(nil, &f)
+		_, _ = w.Write(body)
+		return true
+	}
+	a.spoil.Store(&lose)
+	for i := range 30 {
+		a.run(t, fmt.Sprint("k", i))
+	}
+	p := follow(t, b, a, "")
+	eventually(t, "all is repaired", func() bool { return b.has(t, "dc1") == 30 })
+	eventually(t, "that is counted", func() bool { return p.Status()[0].Repaired == 30 })
+}
+
+// TestSlowDigestsDelayNothing: changes arrive while a peer does not answer a call for digests.
+func TestSlowDigestsDelayNothing(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	asked, over := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(asked) })
+	hang := func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/ledger/digests" {
+			return false
+		}
+		once()
+		<-over
+		return false
+	}
+	a.spoil.Store(&hang)
+	a.run(t, "first")
+	p := follow(t, b, a, "")
+	t.Cleanup(func() { close(over) })
+	<-asked
+	a.run(t, "second")
+	eventually(t, "the second arrives", func() bool { return b.has(t, "dc1") == 2 })
+	if s := p.Status()[0]; s.Failures != 0 {
+		t.Errorf("the second waited for the end of the call: %+v", s)
+	}
+}
+
+func TestOldCursorLeadsToACopy(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{ChangesKept: 3}), newSite(t, "dc2", ledger.Options{})
+	down := func(w http.ResponseWriter, r *http.Request) bool {
+		w.WriteHeader(503)
+		return true
+	}
+	a.run(t, "first")
+	p := follow(t, b, a, "")
+	eventually(t, "the first arrives", func() bool { return b.has(t, "dc1") == 1 })
+	a.spoil.Store(&down)
+	for i := range 40 {
+		a.run(t, fmt.Sprint("k", i))
+		_ = a.Publish(t.Context())
+	}
+	eventually(t, "it lags", func() bool { s := p.Status()[0]; return s.Error != "" && s.LagSeconds > 0 })
+	a.spoil.Store(nil)
+	eventually(t, "all arrives", func() bool { return b.has(t, "dc1") == 41 })
+	eventually(t, "nothing is missing", func() bool {
+		s := p.Status()[0]
+		return s.Error == "" && s.LagEntries == 0 && s.LagSeconds == 0 && s.Copies > 0
+	})
+}
+
+// TestBadPeers: what a peer answers wrongly is an error, and nothing of it is imported.
+func TestBadPeers(t *testing.T) {
+	change := `{"origin":"dc1","sequence":1,"key":"k","scope":"","state":"committed","token":"t","fence":0,"hlc":"1","age_ms":1,"expires_in_ms":1000,"result":{"status":200}}`
+	for name, bad := range map[string]struct {
+		body string
+		want string
+	}{
+		"no JSON":        {`<html>`, "no page of changes"},
+		"other JSON":     {`{}`, "has no changes"},
+		"another origin": {`{"changes":[` + strings.Replace(change, "dc1", "dc9", 1) + `],"cursor":"c"}`, `has the origin "dc9"`},
+		"no result":      {`{"changes":[` + strings.Replace(change, `{"status":200}`, `7`, 1) + `],"cursor":"c"}`, "change 1"},
+		"endless":        {strings.Repeat(" ", maxPage+1), "more than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+			answer := func(w http.ResponseWriter, r *http.Request) bool {
+				_, _ = io.WriteString(w, bad.body)
+				return true
+			}
+			a.spoil.Store(&answer)
+			p := follow(t, b, a, "")
+			eventually(t, bad.want, func() bool { return strings.Contains(p.Status()[0].Error, bad.want) })
+			if n := b.has(t, "dc1") + b.has(t, "dc9"); n != 0 {
+				t.Errorf("%d outcomes were imported", n)
+			}
+		})
+	}
+	// A change that is malformed costs only itself.
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	answer := func(w http.ResponseWriter, r *http.Request) bool {
+		_, _ = io.WriteString(w, `{"changes":[`+strings.Replace(change, `"k"`, `"\n"`, 1)+`,`+strings.Replace(change, `"hlc":"1"`, `"hlc":"18446744073709551615"`, 1)+`,`+change+`],"cursor":"c"}`)
+		return true
+	}
+	a.spoil.Store(&answer)
+	follow(t, b, a, "")
+	eventually(t, "the good one is there", func() bool { return b.has(t, "dc1") == 1 && b.FeedStats().Invalid >= 2 })
+}
+
+func TestPeersGetTheirToken(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	check := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") == "Bearer secret-of-dc1" {
+			return false
+		}
+		w.WriteHeader(401)
+		return true
+	}
+	a.spoil.Store(&check)
+	a.run(t, "k")
+	follow(t, b, a, "secret-of-dc1")
+	eventually(t, "it is there", func() bool { return b.has(t, "dc1") == 1 })
+	for _, text := range []string{"", "a b c", "other t", "t\nt"} {
+		file := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := NewNetwork(Config{Origin: "dc2", Peers: []Peer{{"dc1", "http://h"}}, TokenFile: file}); err == nil || !strings.Contains(err.Error(), "--peer-token-file") || text != "" && strings.Contains(err.Error(), " t ") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
