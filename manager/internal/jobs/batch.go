@@ -158,6 +158,7 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) {
 		}
 		for i := range op.jobs {
 			until = earliest(until, op.jobs[i].Lease.Until)
+			b.q.rates.add(op.jobs[i].Function, rateClaimed)
 		}
 		claimed += len(op.jobs)
 	}

@@ -33,11 +33,12 @@ type record struct {
 // with each claim and heartbeat costs more.
 const inlineBytes = 512
 
-// Versions of a record. The second is written only for a job that has an owner, so that a manager that knows only the
-// first reads all others.
+// Versions of a record. The second is written only for a job that has an owner, the third only for one that has a
+// traceparent or errors of attempts. So a manager that knows only the first reads all others.
 const (
-	recordVersion      = 1
-	ownedRecordVersion = 2
+	recordVersion       = 1
+	ownedRecordVersion  = 2
+	tracedRecordVersion = 3
 )
 
 // Presence bits of a record.
@@ -53,7 +54,9 @@ const (
 	hasResultBlob
 	hasDuplicates
 	hasFreed
-	hasOwner // only in ownedRecordVersion
+	hasOwner // from ownedRecordVersion on
+	hasTrace // from tracedRecordVersion on
+	hasErrors
 )
 
 // encode writes version, flags, then the fields in the order below: strings with their length, times in microseconds
@@ -80,8 +83,13 @@ func (r *record) encode() []byte {
 	if r.Owner != "" {
 		version, flags = ownedRecordVersion, flags|hasOwner
 	}
+	if r.Traceparent != "" || len(r.Errors) > 0 {
+		version = tracedRecordVersion
+		set(r.Traceparent != "", hasTrace)
+		set(len(r.Errors) > 0, hasErrors)
+	}
 
-	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID) + len(r.Owner)
+	size := 160 + len(r.Function) + len(r.Key) + len(r.Error) + len(r.LockID) + len(r.Owner) + errorsSize(r.Errors)
 	if r.PayloadBlob == 0 {
 		size += len(r.Payload)
 	}
@@ -109,6 +117,12 @@ func (r *record) encode() []byte {
 	}
 	if r.Owner != "" {
 		b = appendString(b, r.Owner)
+	}
+	if r.Traceparent != "" {
+		b = appendTraceparent(b, r.Traceparent)
+	}
+	if len(r.Errors) > 0 {
+		b = appendErrors(b, r.Errors)
 	}
 	if r.Lease != nil {
 		b = appendString(b, r.Lease.Worker)
@@ -169,7 +183,7 @@ func (d *decoder) version(most byte) byte {
 // decodeRecord is the inverse of encode. Payload and Result alias b. Its error is a *store.UnreadableError.
 func decodeRecord(id string, b []byte) (*record, error) {
 	d := decoder{b: b}
-	version := d.version(ownedRecordVersion)
+	version := d.version(tracedRecordVersion)
 	r := &record{}
 	r.ID = id
 	flags := d.uvarint()
@@ -190,12 +204,20 @@ func decodeRecord(id string, b []byte) (*record, error) {
 	if flags&hasFreed != 0 {
 		r.FreedAt = d.stamp()
 	}
-	if owned := flags&hasOwner != 0; owned != (version == ownedRecordVersion) {
+	owned, traced := flags&hasOwner != 0, flags&(hasTrace|hasErrors) != 0
+	if traced != (version == tracedRecordVersion) || owned != (version == ownedRecordVersion) && !traced {
 		d.fail()
-	} else if owned {
+	}
+	if owned {
 		if r.Owner = d.string(); r.Owner == "" {
 			d.fail()
 		}
+	}
+	if flags&hasTrace != 0 {
+		r.Traceparent = d.traceparent()
+	}
+	if flags&hasErrors != 0 {
+		r.Errors = d.errors()
 	}
 	if flags&hasLease != 0 {
 		r.Lease = &Lease{Worker: d.string(), Token: d.string(), Until: d.stamp(), Duration: d.duration()}
@@ -473,5 +495,6 @@ func (r *record) job() Job {
 		j.Dedup = &d
 	}
 	j.WALLocations = slices.Clone(j.WALLocations)
+	j.Errors = slices.Clone(j.Errors)
 	return j
 }

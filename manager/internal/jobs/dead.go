@@ -67,6 +67,7 @@ func (q *Queue) Replay(ctx context.Context, function, id string) (Outcome, error
 		p := &Prepared{id: fresh, event: r.Event, sub: Submission{
 			Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 			MaxAttempts: r.MaxAttempts, Dedup: r.Dedup, WALLocations: r.WALLocations, Owner: r.Owner,
+			Traceparent: r.Traceparent,
 		}}
 		if r.Dedup != nil {
 			p.lockID = lockID(&p.sub)

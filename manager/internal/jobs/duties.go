@@ -217,6 +217,7 @@ func reclaim(tx store.Tx, r *record, at time.Time, did *DutyReport) (bool, error
 		return false, nil
 	}
 	lost := fmt.Sprintf("worker %s lost its lease on attempt %d of %d", r.Lease.Worker, r.Attempt, r.MaxAttempts)
+	r.attemptFailed(lost, at)
 	switch {
 	case r.CancelRequested:
 		did.Cancelled++
@@ -304,7 +305,7 @@ func (r *record) follow(tx store.Tx, at time.Time) error {
 	f := &record{Job: Job{
 		ID: id, Function: r.Function, Payload: r.Payload, Key: r.Key, Priority: r.Priority,
 		State: Queued, MaxAttempts: r.MaxAttempts, CreatedAt: at, RunAt: at, Event: r.Event, Owner: r.Owner,
-		Dedup: r.Dedup, WALLocations: r.WALLocations,
+		Dedup: r.Dedup, WALLocations: r.WALLocations, Traceparent: r.Traceparent,
 	}}
 	if other == nil && !locked {
 		if err := f.takeLock(tx, lock); err != nil {

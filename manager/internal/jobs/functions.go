@@ -168,6 +168,23 @@ func (q *Queue) Functions(ctx context.Context, limit int, after string) (Functio
 	return page, nil
 }
 
+// Function describes one function; one without jobs that is not paused has zeros.
+func (q *Queue) Function(ctx context.Context, name string) (Function, error) {
+	f := Function{Name: name}
+	if err := CheckName("function", name); err != nil {
+		return f, err
+	}
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		paused, err := loadPaused(tx)
+		if err != nil && !q.opt.Unreadable.Met(err) {
+			return err
+		}
+		_, f.Paused = slices.BinarySearch(paused, name)
+		return f.count(tx)
+	})
+	return f, err
+}
+
 func (f *Function) count(tx store.Tx) error {
 	for _, n := range []struct {
 		class class

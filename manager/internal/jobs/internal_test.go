@@ -183,6 +183,12 @@ func genRecord(t *rapid.T) *record {
 	if rapid.Bool().Draw(t, "owned") {
 		r.Owner = "0123456789abcdef"
 	}
+	if rapid.Bool().Draw(t, "traced") {
+		r.Traceparent = "00-" + rapid.StringMatching(`1[0-9a-f]{31}-2[0-9a-f]{15}-0[0-3]`).Draw(t, "traceparent")
+	}
+	for range rapid.IntRange(0, MaxErrors).Draw(t, "errors") {
+		r.Errors = append(r.Errors, AttemptError{Attempt: rapid.IntRange(0, 9).Draw(t, "failed attempt"), At: stamp("failed"), Worker: text("failed worker"), Text: "e" + text("failure")})
+	}
 	if rapid.Bool().Draw(t, "blobs") {
 		r.Payload, r.PayloadBlob = nil, 600
 		if r.Result != nil {
@@ -214,26 +220,59 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-// A manager of an earlier version reads all jobs but those that have an owner.
-func TestOwnersNeedAVersion(t *testing.T) {
+// A manager of an earlier version reads all jobs but those that have what it does not know.
+func TestNewMembersNeedAVersion(t *testing.T) {
 	r := &record{Job: Job{ID: "id", Function: "f", State: Queued, Payload: []byte("1")}}
-	without := r.encode()
+	encoded := [][]byte{r.encode()}
 	r.Owner = "somebody"
-	with := r.encode()
-	if without[0] != recordVersion || with[0] != ownedRecordVersion {
-		t.Errorf("versions %d and %d", without[0], with[0])
-	}
-	// Neither is read as the other.
-	for _, b := range [][]byte{without, with} {
-		b[0] ^= recordVersion ^ ownedRecordVersion
-		if got, err := decodeRecord("id", b); err == nil {
-			t.Errorf("%x was read as %+v", b, got)
+	encoded = append(encoded, r.encode())
+	r.Traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	encoded = append(encoded, r.encode())
+	for i, b := range encoded {
+		if int(b[0]) != i+1 {
+			t.Errorf("version %d, want %d", b[0], i+1)
+		}
+		// None is read as another.
+		for version := byte(1); version <= tracedRecordVersion; version++ {
+			other := slices.Clone(b)
+			other[0] = version
+			if got, err := decodeRecord("id", other); (err == nil) != (version == b[0]) {
+				t.Errorf("%x was read as %+v, %v", other, got, err)
+			}
 		}
 	}
-	without[0] = ownedRecordVersion + 1
+	encoded[0][0] = tracedRecordVersion + 1
 	var u *store.UnreadableError
-	if _, err := decodeRecord("id", without); !errors.As(err, &u) || u.Reason != "it has version 3, this program reads up to 2" {
+	if _, err := decodeRecord("id", encoded[0]); !errors.As(err, &u) || u.Reason != "it has version 4, this program reads up to 3" {
 		t.Errorf("a later version: %v", err)
+	}
+}
+
+// An error without a single character of UTF-8 leaves a job that can be read.
+func TestErrorsOfAttemptsThatAreNoText(t *testing.T) {
+	for _, text := range []string{"\xff", strings.Repeat("\xff", MaxErrorText), strings.Repeat("\xff", MaxErrorText+1)} {
+		r := &record{Job: Job{ID: "id", Function: "f", State: Active, Payload: []byte("1"), Attempt: 1, MaxAttempts: 2, Lease: &Lease{Worker: "w", Token: "t"}}}
+		r.attemptFailed(text, time.UnixMicro(1))
+		if _, err := decodeRecord("id", r.encode()); err != nil {
+			t.Errorf("%d bytes: %v", len(text), err)
+		}
+	}
+}
+
+func TestTraceparent(t *testing.T) {
+	const ids = "-0123456789abcdef0123456789abcdef-0123456789abcdef-"
+	for header, want := range map[string]string{
+		"00" + ids + "01": "00" + ids + "01", "00" + ids + "ff": "00" + ids + "03", "cc" + ids + "09-more": "00" + ids + "01", "00" + ids + "00": "00" + ids + "00",
+		"": "", "00" + ids: "", "00" + ids + "0": "", "00" + ids + "011": "", "00" + ids + "01-more": "", "ff" + ids + "01": "", "cc" + ids + "09more": "",
+		"00-0123456789ABCDEF0123456789abcdef-0123456789abcdef-01":      "",
+		"00-00000000000000000000000000000000-0123456789abcdef-01":      "",
+		"00-0123456789abcdef0123456789abcdef-0000000000000000-01":      "",
+		"00-0123456789abcdef0123456789abcde--0123456789abcdef-01":      "",
+		"00-0123456789abcdef0123456789abcdef-0123456789abcdef-01\r\nx": "",
+	} {
+		if got := Traceparent(header); got != want {
+			t.Errorf("%q became %q, want %q", header, got, want)
+		}
 	}
 }
 

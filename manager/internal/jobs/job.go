@@ -89,6 +89,10 @@ type Job struct {
 	Result []byte
 	// Error is the last error a worker or the queue recorded for it.
 	Error string
+	// Errors are those of its last attempts, the oldest first: at most MaxErrors, each of at most MaxErrorText bytes.
+	Errors []AttemptError
+	// Traceparent names the span that submitted it, as a W3C trace context of version 00; empty if there was none.
+	Traceparent string
 	// Dead: the job is in its function's dead letters.
 	Dead bool
 	// Event names the event that enqueued it, in a version that had events; empty for a submitted job.
@@ -100,6 +104,15 @@ type Job struct {
 	// WALLocations are the newest database positions that this job, or a
 	// duplicate dropped in its favour, was submitted with.
 	WALLocations WALLocations
+}
+
+// AttemptError is how an attempt ended that did not do the work.
+type AttemptError struct {
+	Attempt int
+	At      time.Time
+	Worker  string
+	// Text is clipped to MaxErrorText bytes.
+	Text string
 }
 
 // Lease is a worker's hold on a job.
@@ -196,6 +209,8 @@ type Submission struct {
 	WALLocations WALLocations
 	// Owner: up to MaxNameBytes bytes. It is no part of what makes two submissions duplicates.
 	Owner string
+	// Traceparent names the span that submits, see Traceparent. It is no part of that either.
+	Traceparent string
 }
 
 // Outcome is the answer to a submission that was not refused.

@@ -155,6 +155,12 @@ func (q *Queue) countFinished(call *finishCall) {
 		_ = q.countFenced(call.out.Err)
 	case !call.repeated:
 		q.stats.finished[call.State].Add(1)
+		switch call.State {
+		case Complete:
+			q.rates.add(call.out.Job.Function, rateCompleted)
+		case Failed:
+			q.rates.add(call.out.Job.Function, rateFailed)
+		}
 	}
 }
 
@@ -214,6 +220,9 @@ func (f *finishCall) finish(tx store.Tx) error {
 	}
 	r.Error = f.Error
 	r.LastToken = f.Token
+	if f.State != Complete {
+		r.attemptFailed(f.Error, now(tx))
+	}
 	if err := r.terminate(tx, f.State, now(tx)); err != nil {
 		return err
 	}
@@ -290,6 +299,7 @@ func (q *Queue) workerRetry(tx store.Tx, req *Retry, random float64) (*record, e
 	}
 	if req.Error != "" {
 		r.Error = req.Error
+		r.attemptFailed(req.Error, now(tx))
 	}
 	r.LastToken = req.Token
 	if r.CancelRequested {

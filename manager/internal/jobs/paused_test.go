@@ -45,6 +45,7 @@ func (t countedTx) Scan(c store.Collection, index string, r store.Range) ([]stor
 // TestPausedFunctionsDoNotSlowClaims: thousands of functions are paused, each with
 // a few jobs that wait.
 func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {
+	t.Parallel()
 	const paused = 5000
 	st := &counted{Store: mem.New(mem.Options{})}
 	t.Cleanup(func() { _ = st.Close() })

@@ -117,6 +117,7 @@ type Queue struct {
 	enqueues *group[enqueueCall]
 	waiters  atomic.Int64
 	stats    counters
+	rates    rates
 
 	pollEvery time.Duration // the shortest poll interval, which tests may set
 

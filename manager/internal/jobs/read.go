@@ -34,6 +34,25 @@ func (q *Queue) Get(ctx context.Context, id string) (Job, error) {
 	return job, nil
 }
 
+// Holder returns the live job that holds a key, without a payload or result over 512 bytes, or a *NotFoundError.
+func (q *Queue) Holder(ctx context.Context, key string) (Job, error) {
+	if err := checkVisible("key", key, 1, MaxKeyBytes); err != nil {
+		return Job{}, err
+	}
+	var job Job
+	err := q.store.View(ctx, func(tx store.Tx) error {
+		r, err := keyHolder(tx, key)
+		if err == nil && r == nil {
+			err = &NotFoundError{Kind: "job with the key", ID: key}
+		}
+		if err == nil {
+			job = r.job()
+		}
+		return err
+	})
+	return job, err
+}
+
 // Wait returns the job as soon as it is terminal, or in its present state after the given time, at most MaxWait.
 func (q *Queue) Wait(ctx context.Context, id string, wait time.Duration) (Job, error) {
 	if err := first(CheckID("id", id), checkDuration("wait_ms", wait, 0, MaxWait)); err != nil {

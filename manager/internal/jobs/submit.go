@@ -107,6 +107,9 @@ func (s *Submission) check() error {
 	if len(s.Owner) > MaxNameBytes {
 		return tooLarge("owner", len(s.Owner), MaxNameBytes)
 	}
+	if s.Traceparent != "" && Traceparent(s.Traceparent) != s.Traceparent {
+		return invalid("traceparent", s.Traceparent, "a W3C trace context of version 00")
+	}
 	return s.WALLocations.check()
 }
 
@@ -291,6 +294,7 @@ func (q *Queue) Committed(out Outcome) {
 		q.stats.existing.Add(1)
 	default:
 		q.stats.enqueued.Add(1)
+		q.rates.add(out.Job.Function, rateEnqueued)
 		if out.Job.State == Scheduled {
 			q.due.note(out.Job.RunAt)
 		}
@@ -314,6 +318,7 @@ func (p *Prepared) record(at time.Time) *record {
 		WALLocations: s.WALLocations,
 		Event:        p.event,
 		Owner:        s.Owner,
+		Traceparent:  s.Traceparent,
 	}}
 	runAt := s.RunAt.UTC().Truncate(time.Microsecond)
 	if s.RunAt.IsZero() {

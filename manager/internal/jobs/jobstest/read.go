@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -185,6 +186,30 @@ var readTests = map[string]func(*env){
 		if c.Enqueued != 8 || c.Claimed != 4 || c.Completed != 1 || c.Failed != 1 || c.Cancelled != 1 {
 			e.Fatalf("counters %+v", c)
 		}
+	},
+	"the oldest queued job is found in all priorities": func(e *env) {
+		age := func() time.Duration {
+			d, err := e.q.OldestQueued(e.ctx)
+			if err != nil {
+				e.Fatal(err)
+			}
+			return d
+		}
+		e.job(jobs.Submission{Delay: far})
+		if d := age(); d != 0 {
+			e.Fatalf("nothing is queued, and the oldest waits for %v", d)
+		}
+		const while = 50 * time.Millisecond
+		e.job(jobs.Submission{Priority: jobs.MinPriority})
+		e.eventually("a job has waited", func() bool { return age() >= while })
+		for _, p := range []int{0, 7, jobs.MaxPriority} {
+			e.job(jobs.Submission{Priority: p})
+		}
+		if d := age(); d < while {
+			e.Fatalf("the oldest waits for %v", d)
+		}
+		e.claim(jobs.ClaimRequest{Limit: 10})
+		e.eventually("nothing waits", func() bool { return age() == 0 }) // scans may be stale
 	},
 }
 

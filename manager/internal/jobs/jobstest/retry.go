@@ -28,6 +28,8 @@ func (e *env) retryConflict(r jobs.Retry, s jobs.State) {
 
 var zero time.Duration
 
+const trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+
 var retryTests = map[string]func(*env){
 	"a worker hands its job back now": func(e *env) {
 		e.job(jobs.Submission{ID: "a"})
@@ -40,6 +42,32 @@ var retryTests = map[string]func(*env){
 		e.wantIDs("a goes behind b", e.claim(jobs.ClaimRequest{Limit: 2}), "b", "a")
 		if n := e.get("a").Attempt; n != 2 {
 			e.Fatalf("attempt %d, want 2", n)
+		}
+	},
+	"a job keeps the errors of its last attempts": func(e *env) {
+		e.job(jobs.Submission{ID: "a", MaxAttempts: 9, Traceparent: trace})
+		for i := range 7 {
+			j := e.claimOne()
+			e.retry(jobs.Retry{ID: "a", Token: j.Lease.Token, Delay: &zero, Error: strings.Repeat("é", i) + strings.Repeat("x", i/6*1000)})
+		}
+		j := e.claimOne()
+		e.pass(j.Lease.Duration)
+		j = e.claimOne() // the lease was lost
+		if _, err := e.q.Finish(e.ctx, jobs.Finish{ID: "a", Token: j.Lease.Token, State: jobs.Failed, Error: "gave up"}); err != nil {
+			e.Fatal(err)
+		}
+		got := e.get("a")
+		if len(got.Errors) != jobs.MaxErrors || got.Traceparent != trace || got.Error != "gave up" {
+			e.Fatalf("%+v", got)
+		}
+		for i, want := range []string{"éééé", "ééééé", "éééééé" + strings.Repeat("x", jobs.MaxErrorText-12), "worker w lost its lease on attempt 8 of 9", "gave up"} {
+			if f := got.Errors[i]; f.Text != want || f.Attempt != i+5 || f.Worker != "w" || f.At.Before(got.CreatedAt) || f.At.After(got.FinishedAt) {
+				e.Errorf("error %d: %+v, want %q", i, f, want)
+			}
+		}
+		fresh, err := e.q.Replay(e.ctx, "f", "a")
+		if err != nil || fresh.Job.Traceparent != trace || len(fresh.Job.Errors) != 0 {
+			e.Errorf("replayed: %+v, %v", fresh.Job, err)
 		}
 	},
 	"a worker hands its job back for later": func(e *env) {

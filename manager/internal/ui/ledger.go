@@ -1,0 +1,378 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+	"unicode/utf8"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// ledgerData is what the page of the ledger shows: the whole, a list, or an entry.
+type ledgerData struct {
+	Key, Scope string
+	// List is the name of the list, "" for the whole. Lists are all of them.
+	List  string
+	Lists []ledgerList
+
+	Whole   *ledgerWhole
+	Rows    *ledgerRows
+	Entry   *entryData
+	Minutes []ledger.Minute // the newest first
+}
+
+// ledgerList is a list that the page has.
+type ledgerList struct {
+	Name, Title, Text, Empty string
+	state                    api.State
+	kind                     ledger.IncidentKind
+}
+
+var ledgerLists = []ledgerList{
+	{Name: "", Title: "Overview"},
+	{
+		Name: "pending", Title: "Running", state: api.StatePending, Empty: "No attempt is running now.",
+		Text: "Reservations whose work runs now. Other attempts of such a key wait or are told to come again.",
+	},
+	{
+		Name: "unknown", Title: "Unknown outcome", state: api.StateUnknown, Empty: "No key has an unknown outcome.",
+		Text: "The work of these keys may have run, and nobody knows how it ended. Their duplicates get 409. Find out what happened, then open the key and settle it.",
+	},
+	{
+		Name: "mismatch", Title: "Mismatches", kind: ledger.IncidentMismatch, Empty: "No key came with another request.",
+		Text: "Calls whose key was used for another request: the fingerprints differ. They get 422.",
+	},
+	{
+		Name: "fenced", Title: "Fenced", kind: ledger.IncidentFenced, Empty: "No call came too late.",
+		Text: "Calls of attempts that outlived their reservation, after another attempt took the key. They get 409, and their outcome is not recorded.",
+	},
+	{
+		Name: "full", Title: "No room", kind: ledger.IncidentFull, Empty: "No key was refused for want of room.",
+		Text: "Keys that found the window full, or whose scope had its share of it. They get 503.",
+	},
+}
+
+// ledgerRows are the rows of a list, up to rowLimit.
+type ledgerRows struct {
+	ledgerList
+	Entries   []entryRow
+	Incidents []ledger.Incident
+	// Total counts the incidents since Since.
+	Total uint64
+	Since time.Time
+	// ByAge: the entries are in order of their age, and More says that there are others. Else Next leads to the next page.
+	ByAge, More bool
+	Next        string
+}
+
+const rowLimit = 100
+
+type entryRow struct {
+	ledger.Entry
+	Created, Expires time.Time
+}
+
+func rowOf(e ledger.Entry) entryRow {
+	now := time.Now()
+	return entryRow{e, now.Add(-e.Age), now.Add(e.ExpiresIn)}
+}
+
+// ledgerPage shows the ledger, one of its lists, or an entry.
+func (u *UI) ledgerPage(v *visit) error {
+	d := ledgerData{Key: v.query("key"), Scope: v.query("scope"), List: v.query("list"), Lists: ledgerLists}
+	if d.Key != "" {
+		return u.showEntry(v, &d, nil)
+	}
+	title := "Ledger"
+	for _, list := range ledgerLists {
+		if list.Name != d.List {
+			continue
+		}
+		if list.Name == "" {
+			var err error
+			if d.Whole, err = u.ledgerWhole(v.ctx()); err != nil {
+				return err
+			}
+			d.Minutes = d.Whole.minutes
+			return v.render("ledger", title, &d)
+		}
+		rows, err := u.ledgerRows(v, list)
+		if err != nil {
+			return err
+		}
+		d.Rows = rows
+		return v.render("ledger", list.Title+" – "+title, &d)
+	}
+	return u.notFound(v)
+}
+
+func (u *UI) ledgerRows(v *visit, list ledgerList) (*ledgerRows, error) {
+	rows := &ledgerRows{ledgerList: list, Since: u.opts.Ledger.Since()}
+	if list.state == api.StateNone {
+		rows.Incidents, rows.Total = u.opts.Ledger.Incidents(list.kind, rowLimit)
+		return rows, nil
+	}
+	var entries []ledger.Entry
+	var err error
+	if rows.ByAge = list.state == api.StatePending && v.query("order") != "expiry"; rows.ByAge {
+		entries, rows.More, err = u.opts.Ledger.PendingByAge(v.ctx(), rowLimit)
+	} else {
+		entries, rows.Next, err = u.opts.Ledger.List(v.ctx(), list.state, rowLimit, v.query("cursor"))
+		if errors.Is(err, ledger.ErrCursor) {
+			return nil, refuse(400, "Page not understood", "the address of the page is damaged: begin with the first page")
+		}
+	}
+	for _, e := range entries {
+		rows.Entries = append(rows.Entries, rowOf(e))
+	}
+	return rows, err
+}
+
+// refuse is a refusal in words.
+func refuse(status int, title, detail string) error {
+	return &httpd.Refusal{P: api.Problem{Status: status, Code: api.CodeInvalidRequest, Title: title, Detail: detail}}
+}
+
+// entryData is what the page of an entry shows.
+type entryData struct {
+	Key, Scope string
+	// Entry is nil if the ledger has none.
+	Entry   *entryRow
+	Meaning string
+	// Status and BodyBytes are of the recorded answer. Omitted: there is only a status.
+	Status, BodyBytes int
+	Omitted           bool
+	History           ledger.History
+	Outcomes          []outcomeRow
+	Since             time.Time
+	// Scopes are others in which this manager has lately seen the key.
+	Scopes []string
+	// Answer is the recorded answer, if the person asked for it.
+	Answer *answerData
+}
+
+type outcomeRow struct {
+	Text  string
+	Count int
+}
+
+// outcomeTexts are in the order in which a page shows them.
+var outcomeTexts = []struct{ name, text string }{
+	{"replayed", "Replays: attempts that got the recorded answer"},
+	{"pending", "Attempts that met a running one and were told to come again"},
+	{"unknown", "Attempts that were told that the outcome is unknown (409)"},
+	{"mismatch", "Calls with another fingerprint (422)"},
+	{"fenced", "Calls of attempts that another one had superseded (409)"},
+	{"conflict", "Calls that would have changed how the attempt ended (409)"},
+	{"repeated", "Calls that were sent again by the same attempt"},
+}
+
+var meanings = map[api.State]string{
+	api.StatePending:   "The work runs now. Other attempts wait or are told to come again.",
+	api.StateCommitted: "The work ran. Duplicates get the recorded answer.",
+	api.StateRejected:  "The work was refused. Duplicates get the recorded refusal.",
+	api.StateUnknown:   "The work may have run, and nobody knows how it ended. Duplicates get 409 until somebody settles it, the attempt itself tells its outcome, or the time is over.",
+}
+
+// changeText says in words what a change was.
+func changeText(what string) string {
+	switch what {
+	case "reserve":
+		return "Reserved: the work began"
+	case "renew":
+		return "Renewed: the work still runs"
+	case "commit":
+		return "Committed: the work ran, its answer is recorded"
+	case "reject":
+		return "Rejected: the work was refused"
+	case "release":
+		return "Released: the work did not run"
+	case "unknown":
+		return "Reported: the outcome is unknown"
+	case "lapse":
+		return "Ran out without an outcome: unknown"
+	case "resolve":
+		return "Settled by an operator"
+	case "evict":
+		return "Forgotten before its time, for want of room"
+	case "delete":
+		return "Deleted by an administrator"
+	}
+	return what
+}
+
+// showEntry shows an entry, with its answer if that is given.
+func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
+	var field *api.FieldError
+	l := u.opts.Ledger
+	e, err := l.Get(v.ctx(), d.Scope, d.Key)
+	missing := errors.Is(err, ledger.ErrNotFound)
+	switch {
+	case errors.As(err, &field):
+		return refuse(400, "No such key", "the "+field.Field+" "+field.Allowed)
+	case err != nil && !missing:
+		return err
+	}
+	d.Entry = &entryData{Key: d.Key, Scope: d.Scope, History: l.History(d.Scope, d.Key), Since: l.Since(), Answer: answer}
+	for _, o := range outcomeTexts {
+		if n := d.Entry.History.Outcomes[o.name]; n > 0 {
+			d.Entry.Outcomes = append(d.Entry.Outcomes, outcomeRow{o.text, n})
+		}
+	}
+	if d.Scope == "" {
+		for _, scope := range l.ScopesOf(d.Key) {
+			if scope != "" {
+				d.Entry.Scopes = append(d.Entry.Scopes, scope)
+			}
+		}
+	}
+	if !missing {
+		row := rowOf(e)
+		d.Entry.Entry, d.Entry.Meaning = &row, meanings[e.State]
+		if len(e.Result) > 0 {
+			d.Entry.Status, d.Entry.BodyBytes, _ = api.CheckRawResult(e.Result)
+			if d.Entry.Omitted = api.RawBodyOmitted(e.Result); d.Entry.Omitted {
+				d.Entry.Meaning = "The work ran, and its answer is not recorded. Duplicates get 410."
+			}
+		}
+	}
+	return v.render("ledger", "Key – Ledger", d)
+}
+
+// answerData is a recorded answer.
+type answerData struct {
+	Status  int
+	Headers []api.Header
+	// Text is the body, up to maxShown bytes of it; Cut says that there is more. Binary: the body is no text.
+	Text        string
+	Cut, Binary bool
+	Bytes       int
+}
+
+const maxShown = 64 << 10
+
+// entryAnswer shows an entry with its recorded answer. Whose answers these are is logged.
+func (u *UI) entryAnswer(v *visit) error {
+	d := ledgerData{Key: v.form("key"), Scope: v.form("scope"), Lists: ledgerLists}
+	e, err := u.opts.Ledger.Get(v.ctx(), d.Scope, d.Key)
+	if err != nil {
+		return u.entryProblem(err)
+	}
+	if len(e.Result) == 0 {
+		return refuse(409, "No answer", "the entry has no recorded answer: it is "+e.State.String())
+	}
+	var r api.Result
+	if err := r.ParseRaw(e.Result); err != nil {
+		return err
+	}
+	v.audit("recorded answer shown", "scope", e.Scope, "key", e.Key)
+	a := &answerData{Status: r.Status, Headers: r.Headers, Bytes: len(r.Body)}
+	shown := r.Body[:min(len(r.Body), maxShown)]
+	if a.Cut = len(shown) < len(r.Body); a.Cut {
+		for len(shown) > 0 && !utf8.RuneStart(r.Body[len(shown)]) { // not within a character
+			shown = shown[:len(shown)-1]
+		}
+	}
+	if a.Binary = !utf8.Valid(shown); !a.Binary {
+		a.Text = string(shown)
+	}
+	return u.showEntry(v, &d, a)
+}
+
+// entryProblem tells of an entry that cannot be changed, in words.
+func (u *UI) entryProblem(err error) error {
+	var field *api.FieldError
+	var state *ledger.StateError
+	switch {
+	case errors.Is(err, ledger.ErrNotFound):
+		return refuse(404, "No such entry", "the ledger has no entry of this key any more")
+	case errors.As(err, &field):
+		return refuse(400, "Form not understood", field.Error())
+	case errors.As(err, &state):
+		return refuse(409, "Settled already", "the entry is "+state.State.String()+" by now: only one that is unknown can be settled")
+	}
+	return err
+}
+
+// maxReason bounds a reason in bytes.
+const maxReason = 500
+
+// intent reads what the forms that change an entry have in common.
+func intent(v *visit) (key, scope, reason string, err error) {
+	key, scope, reason = v.form("key"), v.form("scope"), v.form("reason")
+	if reason == "" || len(reason) > maxReason {
+		return "", "", "", refuse(400, "Reason missing", fmt.Sprintf("say why, in up to %d bytes: the audit log keeps it", maxReason))
+	}
+	return key, scope, reason, nil
+}
+
+// changing is the context of a change, which the entry's history notes as from this page.
+func changing(v *visit) context.Context {
+	who := "web page"
+	if v.person.Number > 0 {
+		who = fmt.Sprintf("web page, token %d", v.person.Number)
+	}
+	return ledger.WithCaller(v.ctx(), who)
+}
+
+func entryPath(key, scope, done string) string {
+	q := url.Values{"key": {key}, "done": {done}}
+	if scope != "" {
+		q.Set("scope", scope)
+	}
+	return "ledger?" + q.Encode()
+}
+
+// resolveEntry settles a key whose outcome is unknown.
+func (u *UI) resolveEntry(v *visit) error {
+	key, scope, reason, err := intent(v)
+	if err != nil {
+		return err
+	}
+	var res ledger.Resolution
+	switch as := v.form("as"); as {
+	case "released":
+		if v.form("sure") != "yes" {
+			return refuse(400, "Not confirmed", "tick the box: the key's work runs again, so it must be certain that it did not run and does not run any more")
+		}
+		res.As = api.StateReleased
+	case "committed", "rejected":
+		var status int
+		if _, err := fmt.Sscanf(v.form("status"), "%d", &status); err != nil || status < 100 || status > 599 || v.form("status") != fmt.Sprint(status) {
+			return refuse(400, "Status missing", "the status of the answer must be a number from 100 to 599")
+		}
+		res.As, _ = api.ParseState(as)
+		answer := api.Result{Status: status, BodyOmitted: true}
+		res.Result = answer.AppendRaw(nil)
+	default:
+		return refuse(400, "Choice missing", "choose what happened: committed, rejected or released")
+	}
+	e, err := u.opts.Ledger.Resolve(changing(v), scope, key, res)
+	if err != nil {
+		return u.entryProblem(err)
+	}
+	v.audit("entry resolved as "+res.As.String()+" by an operator", "scope", e.Scope, "key", e.Key, "state", api.StateUnknown.String(), "reason", reason)
+	return v.redirect(entryPath(key, scope, "resolved-"+res.As.String()))
+}
+
+// deleteEntry removes an entry in any state.
+func (u *UI) deleteEntry(v *visit) error {
+	key, scope, reason, err := intent(v)
+	if err != nil {
+		return err
+	}
+	if v.form("sure") != "yes" {
+		return refuse(400, "Not confirmed", "tick the box: after the deletion the key's work can run again")
+	}
+	e, err := u.opts.Ledger.Delete(changing(v), scope, key)
+	if err != nil {
+		return u.entryProblem(err)
+	}
+	v.audit("entry deleted by an administrator", "scope", e.Scope, "key", e.Key, "state", e.State.String(), "reason", reason)
+	return v.redirect(entryPath(key, scope, "entry-deleted"))
+}

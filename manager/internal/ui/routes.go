@@ -1,0 +1,48 @@
+package ui
+
+import "github.com/oncegate/oncegate/manager/internal/httpd"
+
+// routes are the pages and forms, below /ui/.
+var routes = []route{
+	{method: "GET", path: "{$}", handle: (*UI).overviewPage},
+	{method: "GET", path: "events/{name}", stream: true, handle: (*UI).events},
+	{method: "GET", path: "login", open: true, handle: (*UI).loginPage},
+	{method: "POST", path: "login", open: true, handle: (*UI).takeToken},
+	{method: "POST", path: "logout", handle: (*UI).logout},
+
+	{method: "GET", path: "ledger", handle: (*UI).ledgerPage},
+	{method: "POST", path: "ledger/answer", roles: operators, handle: (*UI).entryAnswer},
+	{method: "POST", path: "ledger/resolve", roles: operators, handle: (*UI).resolveEntry},
+	{method: "POST", path: "ledger/delete", roles: administrators, handle: (*UI).deleteEntry},
+
+	{method: "GET", path: "system", handle: (*UI).systemPage},
+
+	{method: "GET", path: "jobs", handle: (*UI).jobsPage},
+	{method: "POST", path: "jobs/pause", roles: operators, handle: (*UI).pauseFunction},
+	{method: "POST", path: "jobs/resume", roles: operators, handle: (*UI).pauseFunction},
+	{method: "POST", path: "jobs/bulk", roles: operators, handle: (*UI).bulk},
+	{method: "GET", path: "jobs/{id}", handle: (*UI).jobPage},
+	{method: "POST", path: "jobs/{id}/reveal", roles: operators, handle: (*UI).revealJob},
+	{method: "POST", path: "jobs/{id}/{action}", roles: operators, handle: (*UI).changeJob},
+}
+
+// Whose forms are whose.
+const (
+	operators      = httpd.Operator
+	administrators = httpd.Admin
+)
+
+// notices are what a page says after a form, by the value of "done" in its address. No text comes from the address itself:
+// anyone could put another one there.
+var notices = map[string]string{
+	"retried":   "The job is in the queue again.",
+	"cancelled": "The job is cancelled. If a worker has it, the worker is told with its next heartbeat.",
+	"replayed":  "A copy of the job is in the queue, and the dead letter is gone.",
+	"paused":    "The function is paused: workers get none of its jobs.",
+	"resumed":   "The function's jobs are given to workers again.",
+
+	"resolved-committed": "Settled: duplicates are told that the work ran.",
+	"resolved-rejected":  "Settled: duplicates are told that the work was refused.",
+	"resolved-released":  "Settled: the next attempt runs the work.",
+	"entry-deleted":      "Deleted: the key's work can run again.",
+}

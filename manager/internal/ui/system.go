@@ -1,0 +1,155 @@
+package ui
+
+import (
+	"context"
+	"time"
+)
+
+// System describes a manager. What does not apply is nil.
+type System struct {
+	// Engine is the name of the engine. Durable and Shared are what it can do.
+	Engine          string
+	Durable, Shared bool
+	Encrypted       bool
+	Build           []Fact
+	Log             *Log
+	Fsync           *Histogram
+	Shipping        *Shipping
+	Shard           Shard
+	// Origin is the name of this data centre, and Peers are the others.
+	Origin   string
+	Peers    []Peer
+	Settings []Setting
+}
+
+// Fact is a name and a value.
+type Fact struct{ Name, Value string }
+
+// Log is the write-ahead log.
+type Log struct {
+	// Segments in use, and Prepared ones. LogBytes must be replayed at a start, QueueBytes wait for the disk.
+	Segments, Prepared    int
+	DiskBytes, LogBytes   int64
+	QueueBytes, Undeleted int
+	// Durable is the last record that is.
+	Durable uint64
+	// SnapshotTime is zero without a snapshot.
+	SnapshotTime     time.Time
+	SnapshotBytes    int64
+	SnapshotSequence uint64
+	NoSpace          bool
+}
+
+// Histogram counts durations.
+type Histogram struct {
+	// Buckets are in order, from the shortest.
+	Buckets []Bucket
+	Count   uint64
+	Mean    time.Duration
+}
+
+// Bucket counts durations up to UpTo that are in no earlier bucket. The last one has no UpTo.
+type Bucket struct {
+	UpTo  time.Duration
+	Count uint64
+}
+
+// Shipping is how far the log has been shipped to an object storage.
+type Shipping struct {
+	Place   string
+	Term    uint64
+	Failing time.Duration
+	Logs    []Shipped
+}
+
+// Shipped is one log that is shipped.
+type Shipped struct {
+	Log     string
+	Records uint64
+	Age     time.Duration
+}
+
+// Shard is what the ledger is among others.
+type Shard struct {
+	ID, Name string
+	Shards   []string
+	Version  uint64
+}
+
+// Peer is another data centre.
+type Peer struct{ Name, URL string }
+
+// Setting is a setting of the manager. Hidden ones have no Value.
+type Setting struct {
+	Name, Value, From string
+	Hidden            bool
+}
+
+type systemData struct {
+	System
+	Started time.Time
+	// Tokens are the words of each token; nil where none is asked for.
+	Tokens [][]string
+}
+
+func (u *UI) system(ctx context.Context) (*systemData, error) {
+	d := &systemData{Started: u.started, Tokens: u.opts.Auth.TokenWords()}
+	if u.opts.System != nil {
+		d.System = u.opts.System(ctx)
+	}
+	return d, nil
+}
+
+func (u *UI) systemPage(v *visit) error {
+	d, err := u.system(v.ctx())
+	if err != nil {
+		return err
+	}
+	return v.render("system", "System", d)
+}
+
+// column is a bar of a histogram.
+type column struct {
+	Label        string
+	Count        uint64
+	X, Y, Height int
+}
+
+// Width of a bar and the height of a chart, in its own units.
+const barWidth, chartHeight = 44, 120
+
+// Width is the chart's.
+func (h *Histogram) Width() int { return barWidth * len(h.Bars()) }
+
+// Bars are the buckets as a chart, without the empty ones at both ends.
+func (h *Histogram) Bars() []column {
+	first, last, most := -1, -1, uint64(1)
+	for i, b := range h.Buckets {
+		if b.Count > 0 {
+			if first < 0 {
+				first = i
+			}
+			last, most = i, max(most, b.Count)
+		}
+	}
+	if first < 0 {
+		return nil
+	}
+	var bars []column
+	for i := first; i <= last; i++ {
+		b := h.Buckets[i]
+		height := int(float64(chartHeight) * float64(b.Count) / float64(most))
+		if b.Count > 0 {
+			height = max(height, 2)
+		}
+		label := "longer"
+		if b.UpTo > 0 {
+			label = "≤ " + shortDuration(b.UpTo)
+		}
+		bars = append(bars, column{Label: label, Count: b.Count, X: (i - first) * barWidth, Y: chartHeight - height, Height: height})
+	}
+	return bars
+}
+
+// shortDuration is lasts with less to read, for the axis of a chart.
+func shortDuration(d time.Duration) string { return d.Round(d / 100).String() }

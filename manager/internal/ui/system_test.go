@@ -1,0 +1,45 @@
+package ui
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSystemTellsNoSecrets(t *testing.T) {
+	s := newSite(t, siteOptions{tokens: true, change: func(o *Options) {
+		o.System = func(context.Context) System {
+			return System{
+				Engine: "wal", Durable: true, Log: &Log{Segments: 3, SnapshotTime: time.Now().Add(-time.Hour)},
+				Fsync:    &Histogram{Count: 5, Mean: time.Millisecond, Buckets: []Bucket{{UpTo: time.Millisecond}, {UpTo: 2 * time.Millisecond, Count: 4}, {Count: 1}}},
+				Shipping: &Shipping{Place: "s3://b/p", Term: 2, Logs: []Shipped{{Log: "ledger", Records: 4, Age: time.Second}}},
+				Shard:    Shard{ID: "0123", Name: nasty, Shards: []string{"a", "b"}, Version: 7},
+				Origin:   "dc1", Peers: []Peer{{"dc2", "http://10.2.0.1:8090"}},
+				Settings: []Setting{{"store-dsn", "", "flag", true}, {"listen", nasty, "flag", false}},
+			}
+		}
+	}})
+	s.login(adminToken)
+	a := s.get("/ui/system")
+	for _, token := range []string{operatorToken, adminToken, gateToken, plainToken} {
+		if strings.Contains(a.body, token) {
+			t.Errorf("the page shows the token %s", token)
+		}
+	}
+	for _, want := range []string{">gate<", ">operator<", "no word", ">hidden<", "version 7", "s3://b/p", "10.2.0.1", "1 hour ago", "longer", "2ms"} {
+		if !strings.Contains(a.body, want) {
+			t.Errorf("the page lacks %q: %s", want, a.body)
+		}
+	}
+	if strings.Contains(a.body, "<script>alert") || a.status != 200 {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
+
+func TestSystemOfALibraryHasNothingToSay(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	if a := s.get("/ui/system"); a.status != 200 || !strings.Contains(a.body, "no token") {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
