@@ -2,11 +2,9 @@ package api
 
 import (
 	"bytes"
-	"encoding/base64"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 )
@@ -190,6 +188,8 @@ func (r *ReserveRequest) jsonField(name string, v gjson.Result) (err error) {
 		if r.UnknownTTL, err = MillisField(name, v); r.UnknownTTL == 0 {
 			r.UnknownTTL = NoUnknown
 		}
+	case fieldDurability:
+		r.Durability, err = durabilityField(name, v)
 	default:
 		err = UnknownField(name)
 	}
@@ -206,6 +206,7 @@ func (r *ReserveRequest) AppendJSON(dst []byte) []byte {
 		dst = append(dst, `,"`+fieldUnknownTTL+`":0`...)
 	}
 	dst = appendJSONMillis(dst, fieldUnknownTTL, r.UnknownTTL)
+	dst = appendJSONDurability(dst, r.Durability)
 	return append(dst, '}')
 }
 
@@ -273,6 +274,8 @@ func (r *ReleaseRequest) jsonField(name string, v gjson.Result) (err error) {
 		r.Scope, err = StringField(name, v)
 	case fieldToken:
 		r.Token, err = StringField(name, v)
+	case fieldDurability:
+		r.Durability, err = durabilityField(name, v)
 	default:
 		err = UnknownField(name)
 	}
@@ -281,7 +284,26 @@ func (r *ReleaseRequest) jsonField(name string, v gjson.Result) (err error) {
 
 // AppendJSON appends the JSON form.
 func (r *ReleaseRequest) AppendJSON(dst []byte) []byte {
-	return append(appendJSONTarget(dst, r.Key, r.Scope, r.Token), '}')
+	dst = appendJSONTarget(dst, r.Key, r.Scope, r.Token)
+	return append(appendJSONDurability(dst, r.Durability), '}')
+}
+
+func durabilityField(name string, v gjson.Result) (Durability, error) {
+	d, ok := ParseDurability(v.String())
+	if v.Type != gjson.String {
+		return d, &FieldError{name, shorten(v.Raw), "must be " + DurabilityNames}
+	}
+	if !ok {
+		return d, &FieldError{name, shorten(v.String()), "must be " + DurabilityNames}
+	}
+	return d, nil
+}
+
+func appendJSONDurability(dst []byte, d Durability) []byte {
+	if d == DurabilityLocal {
+		return dst
+	}
+	return appendJSONOptional(dst, fieldDurability, d.String())
 }
 
 // AppendJSON appends the JSON form. token is the caller's own; only the holder of a reservation gets it back.
@@ -320,119 +342,6 @@ func (r *ReserveReply) ParseJSON(b []byte) error {
 		}
 		return err
 	})
-}
-
-// AppendJSON appends {status, headers, body}, with the body in base64.
-func (r *Result) AppendJSON(dst []byte) []byte {
-	dst = append(dst, `{"status":`...)
-	dst = appendInt(dst, r.Status)
-	dst = append(dst, `,"headers":[`...)
-	for i := range r.Headers {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = append(dst, '[')
-		dst = AppendJSONString(dst, r.Headers[i].Name)
-		dst = append(dst, ',')
-		dst = AppendJSONString(dst, r.Headers[i].Value)
-		dst = append(dst, ']')
-	}
-	dst = append(dst, `],"body":"`...)
-	dst = base64.StdEncoding.AppendEncode(dst, r.Body)
-	dst = append(dst, '"')
-	if r.BodyOmitted {
-		dst = append(dst, `,"body_omitted":true`...)
-	}
-	return append(dst, '}')
-}
-
-// ParseJSON reads {status, headers, body} strictly. It does not validate the
-// fields' values. The error is a *FieldError.
-func (r *Result) ParseJSON(b []byte) error {
-	if err := CheckJSON(b, requestDepth); err != nil {
-		return err
-	}
-	return r.parseJSON(gjson.ParseBytes(b))
-}
-
-func (r *Result) parseJSON(result gjson.Result) error {
-	*r = Result{}
-	return eachMember(fieldResult, result, func(name string, v gjson.Result) error {
-		switch name {
-		case "status":
-			n, ok := wholeNumber(v)
-			if !ok || n < 100 || n > 599 {
-				return &FieldError{fieldStatus, shorten(v.Raw), allowedStatus}
-			}
-			r.Status = int(n)
-		case "headers":
-			return r.parseJSONHeaders(v)
-		case "body":
-			s, err := StringField(fieldBody, v)
-			if err != nil {
-				return err
-			}
-			if r.Body, err = base64.StdEncoding.Strict().DecodeString(s); err != nil {
-				return &FieldError{fieldBody, shorten(s), "must be base64 with padding"}
-			}
-		case "body_omitted":
-			if v.Type != gjson.True && v.Type != gjson.False {
-				return &FieldError{fieldBodyOmitted, shorten(v.Raw), "must be true or false"}
-			}
-			r.BodyOmitted = v.Bool()
-		default:
-			return UnknownField(fieldResult + "." + name)
-		}
-		return nil
-	})
-}
-
-func (r *Result) parseJSONHeaders(v gjson.Result) error {
-	return eachPair(fieldHeaders, v, func(h Header) error {
-		if len(r.Headers) == MaxResultHeaders {
-			return &FieldError{fieldHeaders, "", allowedHeaders}
-		}
-		if !utf8.ValidString(h.Value) {
-			return &FieldError{fieldHeaders, shorten(h.Name), "header values must be UTF-8 in JSON; the raw form takes any bytes"}
-		}
-		r.Headers = append(r.Headers, h)
-		return nil
-	})
-}
-
-// eachPair reads the array of [name, value] in the field what.
-func eachPair(what string, v gjson.Result, add func(Header) error) error {
-	const allowed = "must be an array of [name, value]"
-	if !v.IsArray() {
-		return &FieldError{what, "", allowed}
-	}
-	var err error
-	v.ForEach(func(_, pair gjson.Result) bool {
-		h := Header{}
-		n := 0
-		if pair.IsArray() {
-			pair.ForEach(func(_, item gjson.Result) bool {
-				n++
-				if item.Type != gjson.String || n > 2 {
-					n = 3
-					return false
-				}
-				if n == 1 {
-					h.Name = item.String()
-				} else {
-					h.Value = item.String()
-				}
-				return true
-			})
-		}
-		if n != 2 {
-			err = &FieldError{what, shorten(pair.Raw), allowed}
-			return false
-		}
-		err = add(h)
-		return err == nil
-	})
-	return err
 }
 
 // ParseJSON reads a problem as the manager writes it, and ignores unknown fields.

@@ -15,7 +15,8 @@ import (
 //
 // Fields are in the order in which the structs of types.go declare them. Trailing bytes are an error, so that a sender
 // and a receiver that disagree never half understand each other. UnknownTTL is omitted at the end if it is 0: a message
-// of an older sender then means the manager's default. Otherwise it is the duration plus one millisecond.
+// of an older sender then means the manager's default. Otherwise it is the duration plus one millisecond. Durability is
+// one byte, omitted at the end if it is local. If it is there, UnknownTTL is there as well, 0 for the manager's default.
 
 const rawVersion = 1
 
@@ -62,10 +63,13 @@ func (r *ReserveRequest) AppendRaw(dst []byte) []byte {
 	dst = appendString(dst, r.Token)
 	dst = appendDuration(dst, r.PendingTTL)
 	dst = appendDuration(dst, r.Wait)
-	if r.UnknownTTL == 0 {
-		return dst
+	switch {
+	case r.UnknownTTL != 0:
+		dst = binary.AppendUvarint(dst, uint64(millis(r.UnknownTTL))+1)
+	case r.Durability != DurabilityLocal:
+		dst = append(dst, 0)
 	}
-	return binary.AppendUvarint(dst, uint64(millis(r.UnknownTTL))+1)
+	return appendDurability(dst, r.Durability)
 }
 
 // ParseRaw reads the raw form. It does not validate the fields' values.
@@ -80,21 +84,32 @@ func (r *ReserveRequest) decode(d decoder) error {
 	r.PendingTTL = d.duration("pending_ttl")
 	r.Wait = d.duration("wait")
 	r.UnknownTTL = 0
-	if len(d.b) > 0 {
+	if len(d.b) > 1 && d.b[0] == 0 {
+		d.b = d.b[1:]
+	} else if len(d.b) > 0 {
 		r.UnknownTTL = d.unknownTTL()
 	}
+	r.Durability = d.durability()
 	return d.end()
 }
 
 // AppendRaw appends the raw form.
 func (r *FinishRequest) AppendRaw(dst []byte) []byte {
+	return r.Result.AppendRaw(r.appendRawHead(dst))
+}
+
+func (r *FinishRequest) appendRawHead(dst []byte) []byte {
 	dst = append(dst, rawVersion, kindFinish)
 	dst = appendString(dst, r.Key)
 	dst = appendString(dst, r.Scope)
 	dst = appendString(dst, r.Token)
 	dst = appendString(dst, r.Fingerprint)
-	dst = appendDuration(dst, r.TTL)
-	return r.Result.AppendRaw(dst)
+	return appendDuration(dst, r.TTL)
+}
+
+// AppendRawWith appends the raw form with a result that is already in the raw form, instead of r.Result.
+func (r *FinishRequest) AppendRawWith(dst, result []byte) []byte {
+	return append(r.appendRawHead(dst), result...)
 }
 
 // ParseRaw reads the raw form. The result's body aliases b.
@@ -120,7 +135,8 @@ func (r *ReleaseRequest) AppendRaw(dst []byte) []byte {
 	dst = append(dst, rawVersion, kindRelease)
 	dst = appendString(dst, r.Key)
 	dst = appendString(dst, r.Scope)
-	return appendString(dst, r.Token)
+	dst = appendString(dst, r.Token)
+	return appendDurability(dst, r.Durability)
 }
 
 // ParseRaw reads the raw form.
@@ -131,6 +147,7 @@ func (r *ReleaseRequest) decode(d decoder) error {
 	r.Key = d.str("key")
 	r.Scope = d.str("scope")
 	r.Token = d.str("token")
+	r.Durability = d.durability()
 	return d.end()
 }
 
@@ -200,6 +217,13 @@ func appendDuration(dst []byte, v time.Duration) []byte {
 		v = 0
 	}
 	return binary.AppendUvarint(dst, uint64((v+time.Millisecond-1)/time.Millisecond))
+}
+
+func appendDurability(dst []byte, v Durability) []byte {
+	if v == DurabilityLocal {
+		return dst
+	}
+	return append(dst, byte(v))
 }
 
 // decoder reads fields until the first error, and zero values after it.
@@ -289,6 +313,18 @@ func (d *decoder) duration(field string) time.Duration {
 		return 0
 	}
 	return time.Duration(v) * time.Millisecond
+}
+
+// durability reads the last field of a message, which may be missing.
+func (d *decoder) durability() Durability {
+	if len(d.b) == 0 {
+		return DurabilityLocal
+	}
+	v := Durability(d.byteField(fieldDurability))
+	if v == DurabilityLocal || int(v) >= len(durabilityNames) {
+		d.fail(fieldDurability, "must be 1 for region or 2 for global")
+	}
+	return v
 }
 
 func (d *decoder) unknownTTL() time.Duration {

@@ -86,3 +86,10 @@ func AppendRawReply(dst []byte, state State, expiresIn time.Duration, result []b
 	dst = append(dst, 1)
 	return append(dst, result...)
 }
+
+// RawBodyOmitted reports whether b, a result in the raw form, says that its body was not recorded.
+func RawBodyOmitted(b []byte) bool {
+	d := decoder{b: b}
+	d.uvarint("status")
+	return d.byteField("flags")&1 != 0 && d.err == nil
+}

@@ -17,6 +17,8 @@ const (
 	// PathLookUp tells what became of a key, and changes nothing. Its body is a ReleaseRequest without Token, the answer a
 	// ReserveReply whose State is StateNone if the key is not known.
 	PathLookUp = "/v1/ledger/lookup"
+	// PathHome and the name of a call make that call at the home of a global key. Managers of other data centres use it.
+	PathHome = "/v1/ledger/home/"
 	// PathBatch makes several of the calls above, each judged and answered by itself (see Op).
 	PathBatch = "/v1/ledger/batch"
 )
@@ -31,6 +33,8 @@ const (
 	// HeaderShard on a ledger call names the shard that the call is meant for. A manager of another shard rejects the
 	// call.
 	HeaderShard = "oncegate-shard"
+	// HeaderDataCentres on a call for changes, and on its answer, is the sender's name and list: "dc1=dc1,dc2".
+	HeaderDataCentres = "oncegate-data-centres"
 	// HeaderReplayed is "true" on a recorded answer.
 	HeaderReplayed = "idempotent-replayed"
 	// HeaderStatus says what the gate did: executed, replayed, bypassed or a problem's code.
@@ -144,6 +148,9 @@ type ReserveRequest struct {
 	// UnknownTTL is how long the key is remembered as StateUnknown after the reservation ran out without an outcome; 0
 	// means the manager's default, NoUnknown not at all.
 	UnknownTTL time.Duration
+	// Durability says how far the key is protected. A renew or unknown needs it only if the manager may have lost its
+	// own record of a global key.
+	Durability Durability
 }
 
 // ReserveReply answers a reserve.
@@ -152,7 +159,8 @@ type ReserveReply struct {
 	// (Result is the recorded answer) or StatePending (another attempt runs).
 	State State
 	// ExpiresIn is how long the reservation, or the other attempt's, still lasts; for a final state how long the entry
-	// will be remembered.
+	// will be remembered. In the raw form, a manager with peers says at most for how long a gate may answer from its
+	// cache; then the answer to a commit or reject has it, too.
 	ExpiresIn time.Duration
 	// Result is set for final states.
 	Result Result
@@ -172,4 +180,6 @@ type FinishRequest struct {
 // ReleaseRequest ends a reservation whose work did not run.
 type ReleaseRequest struct {
 	Key, Scope, Token string
+	// Durability is that of the reserve. Only DurabilityGlobal matters, for a reserve whose answer was lost.
+	Durability Durability
 }

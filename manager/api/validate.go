@@ -128,7 +128,10 @@ func (r *ReserveRequest) Validate() error {
 	if err := validateDuration(fieldWait, r.Wait); err != nil {
 		return err
 	}
-	return validateDuration(fieldUnknownTTL, max(r.UnknownTTL, 0))
+	if err := validateDuration(fieldUnknownTTL, max(r.UnknownTTL, 0)); err != nil {
+		return err
+	}
+	return validateDurability(r.Durability)
 }
 
 // Validate checks the values of all fields. The error is a *FieldError.
@@ -159,7 +162,17 @@ func (r *ReleaseRequest) Validate() error {
 	if err := ValidateScope(r.Scope); err != nil {
 		return err
 	}
-	return ValidateToken(r.Token)
+	if err := ValidateToken(r.Token); err != nil {
+		return err
+	}
+	return validateDurability(r.Durability)
+}
+
+func validateDurability(d Durability) error {
+	if int(d) >= len(durabilityNames) {
+		return &FieldError{fieldDurability, d.String(), "must be " + DurabilityNames}
+	}
+	return nil
 }
 
 // Validate checks that the result can be sent as an HTTP answer without

@@ -132,6 +132,7 @@ type call struct {
 	body         any
 	raw          []byte        // instead of body: the request and the answer, a *[]byte, are in the API's raw form
 	key          string        // idempotency key
+	trace        string        // traceparent
 	wait         time.Duration // how long the manager may let the call wait
 	once         bool          // do not repeat
 }
@@ -221,6 +222,9 @@ func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) 
 	}
 	if call.key != "" {
 		req.Header.Set(api.HeaderIdempotencyKey, call.key)
+	}
+	if call.trace != "" {
+		req.Header.Set("Traceparent", call.trace)
 	}
 	if c.opts.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.opts.Token)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // Entry is an entry of the ledger as operators see it, without its token.
@@ -83,6 +84,62 @@ func (c *Client) Entries(ctx context.Context, q EntryQuery) (*EntryPage, error) 
 // Entry returns the entry of a key with its answer.
 func (c *Client) Entry(ctx context.Context, scope, key string) (*Entry, error) {
 	return c.entry(ctx, call{method: "GET", path: entryPath(scope, key, "")})
+}
+
+// EntryHistory is what one manager has lately seen of a key, in memory and since its start. Other managers of a shared
+// store may have seen other calls.
+type EntryHistory struct {
+	Key   string `json:"key"`
+	Scope string `json:"scope"`
+	// Since is when the manager began to watch.
+	Since time.Time `json:"since"`
+	// Changes are in order. LeftOut of them are missing behind the first.
+	Changes []EntryChange `json:"changes"`
+	LeftOut int           `json:"changes_left_out"`
+	// Outcomes are how often calls that changed nothing ended, such as replayed, by the names of the metric
+	// oncegate_ledger_calls_total.
+	Outcomes map[string]int `json:"outcomes"`
+	// Waited is how many calls waited for an attempt to end, Waiting how many do now.
+	Waited  int `json:"waited"`
+	Waiting int `json:"waiting"`
+	// Mismatch is the last call with another fingerprint, nil if there was none.
+	Mismatch *EntryMismatch `json:"last_mismatch,omitempty"`
+}
+
+// EntryChange is a change of an entry, or Count equal ones in a row.
+type EntryChange struct {
+	// What: reserve, renew, commit, reject, release, unknown or resolve for a call; lapse, evict or delete.
+	What string `json:"what"`
+	// Late: the reservation was gone when the call came.
+	Late bool `json:"late,omitempty"`
+	// From is the address of the caller.
+	From  string    `json:"from,omitempty"`
+	Count int       `json:"count"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+}
+
+// EntryMismatch is a call with another fingerprint than the recorded one.
+type EntryMismatch struct {
+	Op       string    `json:"op"`
+	From     string    `json:"from,omitempty"`
+	Sent     string    `json:"fingerprint,omitempty"`
+	Recorded string    `json:"recorded_fingerprint,omitempty"`
+	At       time.Time `json:"at"`
+}
+
+// EntryHistory returns what the manager has lately seen of a key. It has no changes and no outcomes if the manager has
+// seen nothing or forgotten it.
+func (c *Client) EntryHistory(ctx context.Context, scope, key string) (*EntryHistory, error) {
+	var h EntryHistory
+	call := call{method: "GET", path: entryPath(scope, key, "/history")}
+	if _, err := c.do(ctx, call, &h); err != nil {
+		return nil, err
+	}
+	if h.Key == "" || h.Changes == nil {
+		return nil, call.notOurs("no history")
+	}
+	return &h, nil
 }
 
 // Resolve decides an entry that is unknown and returns the new entry. When an answer is lost and the call is repeated,

@@ -8,6 +8,9 @@ import (
 	"os"
 	"testing"
 
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/client"
 	"github.com/oncegate/oncegate/manager/managertest"
@@ -109,6 +112,32 @@ func ExampleClient_NewWorker() {
 		}
 	})
 	// Output: complete 42
+}
+
+// A handler continues the trace of the submission. Any library that reads W3C trace contexts will do.
+func ExampleJob_Traceparent() {
+	withManager(func(url string) {
+		ctx := context.Background()
+		c, err := client.New(client.Options{URL: url})
+		if err != nil {
+			log.Fatal(err)
+		}
+		_, err = c.SubmitIdempotent(ctx, client.Submission{
+			Function: "mail.send", Traceparent: "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01",
+		})
+		if err != nil {
+			log.Fatal(err)
+		}
+		jobs, err := c.Claim(ctx, client.ClaimRequest{Worker: "w"})
+		if err != nil {
+			log.Fatal(err)
+		}
+		carrier := propagation.MapCarrier{"traceparent": jobs[0].Traceparent}
+		ctx = propagation.TraceContext{}.Extract(ctx, carrier)
+		// A span that starts with ctx is now a child of the submission's.
+		fmt.Println(trace.SpanContextFromContext(ctx).TraceID())
+	})
+	// Output: 0123456789abcdef0123456789abcdef
 }
 
 // A program can be its own gate: it reserves a key before the work and commits the answer after it.

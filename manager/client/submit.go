@@ -17,7 +17,7 @@ func (c *Client) SubmitIdempotent(ctx context.Context, s Submission) (*Job, erro
 	if s.IdempotencyKey == "" {
 		s.IdempotencyKey = c.opts.Keys.Next()
 	}
-	return c.job(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey})
+	return c.job(ctx, call{method: "POST", path: "/v1/jobs", body: s, key: s.IdempotencyKey, trace: s.Traceparent})
 }
 
 // WaitIdempotent is SubmitIdempotent followed by Wait for the job's end. It returns the job with its result, whether

@@ -24,6 +24,12 @@ type Job struct {
 	FinishedAt  time.Time       `json:"finished_at,omitzero"`
 	Result      json.RawMessage `json:"result,omitempty"`
 	Error       string          `json:"error,omitempty"`
+	// Errors are those of the last five attempts that failed, the oldest first, each clipped to 512 bytes. Get returns
+	// them.
+	Errors []AttemptError `json:"errors,omitempty"`
+	// Traceparent is the W3C trace context of the span that submitted the job; empty if there was none. Claim and Get
+	// return it. A handler continues the trace with it, or links its own span to it.
+	Traceparent string `json:"traceparent,omitempty"`
 	// CancelRequested: cancelled while a worker holds it.
 	CancelRequested bool `json:"cancel_requested,omitempty"`
 	// Dead: among its function's dead letters.
@@ -46,6 +52,14 @@ type Job struct {
 // Terminal reports whether the job is over.
 func (j *Job) Terminal() bool {
 	return j.State == "complete" || j.State == "failed" || j.State == "cancelled"
+}
+
+// AttemptError is how an attempt ended that did not do the work.
+type AttemptError struct {
+	Attempt int       `json:"attempt"`
+	At      time.Time `json:"at"`
+	Worker  string    `json:"worker"`
+	Error   string    `json:"error"`
 }
 
 // Lease is a worker's lease of a job.
@@ -74,6 +88,9 @@ type Dedup struct {
 type Submission struct {
 	// IdempotencyKey of the call; drawn from the client's Keys when empty.
 	IdempotencyKey string `json:"-"`
+	// Traceparent is the W3C trace context of the span that submits, for SubmitIdempotent and WaitIdempotent. The worker
+	// finds what the manager made of it in Job.Traceparent.
+	Traceparent string `json:"-"`
 	// Function is required.
 	Function string `json:"function"`
 	// Payload is encoded as JSON. Use a json.RawMessage for a value that is JSON already.

@@ -14,6 +14,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/ui"
 )
 
 // Options configure Start. The zero value of every field means its default.
@@ -47,6 +49,7 @@ type Manager struct {
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
 	logs   logs.Engine
+	pages  *ui.UI
 	server *server.Server // nil while the manager is stopped
 	served chan error
 }
@@ -65,11 +68,16 @@ func Start(t testing.TB, o Options) *Manager {
 	if m.logs, err = walogs.Open(t.Context(), t.TempDir(), walogs.Options{SegmentBytes: 4 << 20, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
+	m.pages, err = ui.New(ui.Options{Version: "test", Log: slog.New(slog.DiscardHandler), Problem: server.ProblemOf, Ledger: m.ledger, Queue: m.queue})
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var duties sync.WaitGroup
 	duties.Go(func() { m.ledger.Run(ctx, nil) })
 	duties.Go(func() { m.queue.Run(ctx, nil) })
 	t.Cleanup(func() {
+		m.pages.Close()
 		m.ledger.Drain() // calls that wait would hold up the shutdown
 		m.queue.Drain()
 		m.logs.Drain()
@@ -84,6 +92,12 @@ func Start(t testing.TB, o Options) *Manager {
 	return m
 }
 
+// Pages returns the manager's web page, which serves the paths below /ui/. It asks for no token, and answers 503 once the
+// test is over.
+//
+//	mux.Handle("/ops/ui/", http.StripPrefix("/ops", m.Pages()))
+func (m *Manager) Pages() http.Handler { return m.pages }
+
 func (m *Manager) listen(addr string) {
 	m.t.Helper()
 	ln, err := net.Listen("tcp", addr)
@@ -93,7 +107,7 @@ func (m *Manager) listen(addr string) {
 	m.addr = ln.Addr().String()
 	m.URL = "http://" + m.addr
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
-		server.LedgerRoutes(m.ledger, nil, nil), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs, nil), server.DescriptionRoutes())
+		server.LedgerRoutes(m.ledger, nil, nil, server.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs, nil), server.DescriptionRoutes())
 	if err != nil {
 		_ = ln.Close()
 		m.t.Fatal(err)

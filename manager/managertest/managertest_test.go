@@ -2,6 +2,9 @@ package managertest_test
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,5 +52,20 @@ func TestManagerRunsItsDuties(t *testing.T) {
 	jobs, err := c.Claim(t.Context(), client.ClaimRequest{Worker: "w", Functions: []string{"f"}, WaitMS: 60_000})
 	if err != nil || len(jobs) != 1 {
 		t.Errorf("claimed %+v, %v; want the job that fell due", jobs, err)
+	}
+}
+
+func TestPagesAreMountedBelowAPrefix(t *testing.T) {
+	m := managertest.Start(t, managertest.Options{})
+	if _, err := newClient(t, m).SubmitIdempotent(t.Context(), client.Submission{Function: "invoice.send"}); err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/ops/ui/", http.StripPrefix("/ops", m.Pages()))
+	r := httptest.NewRequest("GET", "/ops/ui/jobs", nil)
+	r.Host = "127.0.0.1"
+	w := httptest.NewRecorder()
+	if mux.ServeHTTP(w, r); w.Code != 200 || !strings.Contains(w.Body.String(), "invoice.send") {
+		t.Errorf("status %d: %s", w.Code, w.Body)
 	}
 }

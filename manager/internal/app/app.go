@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
-	"strings"
+	"runtime"
 	"sync"
 	"time"
 
@@ -19,10 +20,12 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
+	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
@@ -32,6 +35,8 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
+	"github.com/oncegate/oncegate/manager/internal/tracing"
+	"github.com/oncegate/oncegate/manager/internal/ui"
 )
 
 // Options configure Run.
@@ -84,7 +89,11 @@ type app struct {
 	unreadable *unread.Tracker
 	quarantine *quarantine.Quarantine // nil when the ledger and all logs take new keys
 	epochFloor uint64                 // epochs of writers are above it
+	wal        *walStore              // nil with another engine
 	shipper    *ship.Shipper          // nil when nothing is shipped
+	peers      *peers.Network         // nil without an origin
+	homes      *home.Homes            // nil without an origin
+	puller     *peers.Puller          // nil without peers
 
 	ring   *crypt.Keyring // nil without encryption
 	sealed *sealed.Store  // nil without encryption
@@ -101,8 +110,10 @@ type app struct {
 	server    *server.Server
 	serving   bool // the server has the listener
 	admin     *http.Server
+	ui        *ui.UI
 
 	certificate *httpd.Certificate // nil without TLS
+	tracing     *tracing.Provider  // nil unless the environment asks for it
 
 	began          bool // has served, or was told to stop before it could
 	stopBackground context.CancelFunc
@@ -120,16 +131,35 @@ func (a *app) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// The SDK reads the environment itself.
+	if a.tracing, err = tracing.Start(ctx, os.Getenv, a.version, a.log); err != nil {
+		return settings.Usagef("%v", err)
+	}
 	a.auth, a.certificate = auth, certificate
+	if s.Peers.Origin != "" {
+		if a.peers, err = peers.NewNetwork(s.Peers); err != nil {
+			return settings.Usagef("%v", err)
+		}
+	}
 	// The listeners come next: a port that is taken is told before a long
 	// recovery, and requests that come early wait in the backlog.
 	api, err := listen(ctx, "listen", s.Listen, s.SocketMode)
 	if err != nil {
 		return err
 	}
+	var admin net.Listener
+	if s.Admin != "" {
+		if admin, err = listen(ctx, "admin", s.Admin, s.SocketMode); err != nil {
+			_ = api.Close()
+			return err
+		}
+	}
 	defer func() {
 		if !a.serving {
 			_ = api.Close()
+			if admin != nil && a.admin == nil {
+				_ = admin.Close()
+			}
 		}
 	}()
 	s.Ledger.Longest = new(ledger.Longest)
@@ -139,9 +169,17 @@ func (a *app) start(ctx context.Context) error {
 			return err
 		}
 		a.store = opened
-		if shipped, ok := opened.(*shippedStore); ok {
-			a.shipper = shipped.shipper
+		if shipped, ok := opened.(*walStore); ok {
+			a.wal, a.shipper = shipped, shipped.shipper
 		}
+	}
+	for _, c := range standbysCollectors(a.store.Capabilities().Replication) {
+		if err := a.registry.Register(c); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
+	if err := a.waitForStandbys(ctx, api, admin, tlsConfig); err != nil {
+		return err
 	}
 	a.downtimes = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "oncegate_downtimes_total", Help: "How often leases were extended, because no manager had served for a while.",
@@ -164,7 +202,11 @@ func (a *app) start(ctx context.Context) error {
 	if a.quarantine != nil {
 		ledgerOpts.Quarantine = a.quarantine.Remaining
 	}
+	ledgerOpts.Clashed = a.clashed
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
+		return err
+	}
+	if err := a.openFeed(ctx); err != nil {
 		return err
 	}
 	if a.queue, err = jobs.New(a.store, jobOpts); err != nil {
@@ -173,29 +215,39 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.openLogs(ctx); err != nil {
 		return err
 	}
+	var lists server.Lists
+	if a.peers != nil {
+		a.homes = home.New(a.peers, home.Options{})
+		lists = a.homes
+	}
+	if a.peers != nil && len(a.peers.Peers()) > 0 {
+		a.puller = peers.New(peers.Options{Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, Lists: a.homes})
+	}
 	a.startShipping()
 	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}
-	opts.Version, opts.Logger, opts.Auth = a.version, a.log, a.auth
-	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit), server.JobRoutes(a.store, a.ledger, a.queue),
-		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.DescriptionRoutes()); err != nil {
+	opts.Version, opts.Logger, opts.Auth, opts.Unready = a.version, a.log, a.auth, a.standbysMissing
+	opts.Tracer = a.tracing.Tracer()
+	if a.server, err = server.New(opts, server.LedgerRoutes(a.ledger, opts.Identity, a.audit, a.reach()), server.JobRoutes(a.store, a.ledger, a.queue),
+		server.UnreadableRoutes(a.store, a.ledger, a.queue, a.unreadable, a.auditRemoval, checkLogRecord), server.LogRoutes(a.logs, a.auditLogs), server.OriginRoutes(a.ledger, a.puller, lists), server.DescriptionRoutes()); err != nil {
 		return err
 	}
 	if err := a.register(); err != nil {
 		return err
 	}
-	addresses := []string{"api " + listenAddress(api)}
-	if s.Admin != "" {
-		addr, err := a.startAdmin(ctx)
-		if err != nil {
+	if admin != nil {
+		if err := a.startAdmin(admin); err != nil {
 			return err
 		}
-		addresses = append(addresses, "admin "+addr)
 	}
 	if err := leases.Start(ctx); err != nil {
 		return err
 	}
 	a.goRun(func() { leases.Run(background) })
 	a.goRun(func() { a.ledger.Run(background, a.sweepFailed) })
+	a.goRun(func() { a.ledger.RunFeed(background, a.feedFailed) })
+	if a.puller != nil {
+		a.goRun(func() { a.puller.Run(background) })
+	}
 	a.goRun(func() { a.ledger.WatchPressure(background, time.Minute, a.windowFull) })
 	a.goRun(func() { a.queue.Run(background, a.jobDuties) })
 	a.goRun(func() { a.watchMoved(background) })
@@ -203,7 +255,7 @@ func (a *app) start(ctx context.Context) error {
 	a.goRun(func() { a.reload(background) })
 	a.goRun(func() { a.logUnreadable(background) })
 	a.goRun(func() { a.watchQuarantine(background) })
-	a.goRun(func() { a.encrypt(background) })
+	a.goRun(func() { a.encrypt(background, ctx) })
 
 	a.serving = true
 	a.goRun(func() { a.listenerEnded("api", a.server.Serve(api, tlsConfig)) })
@@ -212,10 +264,8 @@ func (a *app) start(ctx context.Context) error {
 		a.log.Warn("everyone who reaches --listen may read and delete everything: it is not loopback, and neither --auth-token-file nor --client-ca is set",
 			"addr", listenAddress(api))
 	}
-	if s.AddrFile != "" {
-		if err := writeFileAtomically(s.AddrFile, strings.Join(addresses, "\n")+"\n"); err != nil {
-			return fmt.Errorf("--addr-file: %w", err)
-		}
+	if err := a.tellAddresses(api, admin); err != nil {
+		return err
 	}
 	a.tellWindow()
 	a.server.SetReady("")
@@ -238,6 +288,21 @@ func (a *app) extended(r downtime.Report) {
 	a.log.Warn("after a downtime, leases and reservations have their remaining time again", args...)
 }
 
+// tellAddresses writes the file that --addr-file names.
+func (a *app) tellAddresses(api, admin net.Listener) error {
+	if a.settings.AddrFile == "" {
+		return nil
+	}
+	text := "api " + listenAddress(api) + "\n"
+	if admin != nil {
+		text += "admin " + listenAddress(admin) + "\n"
+	}
+	if err := writeFileAtomically(a.settings.AddrFile, text); err != nil {
+		return fmt.Errorf("--addr-file: %w", err)
+	}
+	return nil
+}
+
 func (a *app) goRun(f func()) {
 	a.background.Add(1)
 	go func() {
@@ -252,13 +317,16 @@ func (a *app) listenerEnded(name string, err error) {
 	}
 }
 
-func (a *app) startAdmin(ctx context.Context) (string, error) {
-	ln, err := listen(ctx, "admin", a.settings.Admin, a.settings.SocketMode)
+func (a *app) startAdmin(ln net.Listener) (err error) {
+	a.ui, err = ui.New(ui.Options{
+		Version: a.version, Log: a.log, Audit: a.auditLog, Auth: a.auth, Problem: server.ProblemOf, Ledger: a.ledger, Queue: a.queue, NotReady: a.server.NotReady,
+		System: a.system, Hosts: a.hosts(),
+	})
 	if err != nil {
-		return "", err
+		return err
 	}
 	a.admin = &http.Server{
-		Handler:           a.server.AdminHandler(a.registry),
+		Handler:           a.server.AdminHandler(a.registry, a.ui, a.hosts()...),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		IdleTimeout:       time.Minute,
@@ -266,12 +334,12 @@ func (a *app) startAdmin(ctx context.Context) (string, error) {
 		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
 	}
 	a.goRun(func() {
-		if err := a.admin.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+		if err := a.admin.Serve(a.server.AdminListener(ln)); !errors.Is(err, http.ErrServerClosed) {
 			a.listenerEnded("admin", err)
 		}
 	})
 	a.log.Info("listening", "listener", "admin", "addr", listenAddress(ln))
-	return listenAddress(ln), nil
+	return nil
 }
 
 func (a *app) register() error {
@@ -286,7 +354,20 @@ func (a *app) register() error {
 		a.jobsCollector(), a.downtimes,
 		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
 		newEncryptionCollector(a.sealed),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "oncegate_build_info", Help: "1; the labels tell the version and the store.",
+			ConstLabels: prometheus.Labels{"version": a.version, "goversion": runtime.Version(), "store": a.settings.Store},
+		}, func() float64 { return 1 }),
 	)
+	if a.certificate != nil {
+		all = append(all, a.certificate.Collector())
+	}
+	if a.homes != nil {
+		all = append(all, a.homes.Collectors()...)
+	}
+	if a.peers != nil {
+		all = append(all, &peersCollector{a.ledger, a.puller})
+	}
 	for _, c := range all {
 		if err := a.registry.Register(c); err != nil {
 			return fmt.Errorf("metrics: %w", err)
@@ -303,6 +384,22 @@ func (a *app) audit(d server.Intervention) {
 		what = "resolved as " + d.As.String() + " by an operator"
 	}
 	a.auditLog.Warn("entry "+what, "remote", d.Remote, "scope", d.Scope, "key", d.Key, "state", d.State.String())
+}
+
+// cacheFor is for how long gates answer from their caches where other data centres may have another outcome.
+const cacheFor = 5 * time.Second
+
+// reach says which durabilities the ledger can give.
+func (a *app) reach() server.Reach {
+	caps := a.store.Capabilities()
+	reach := server.Reach{Quorum: caps.Quorum, Engine: caps.Name}
+	if a.peers != nil {
+		reach.Homes = a.homes
+		if len(a.peers.Peers()) > 0 {
+			reach.CacheFor = cacheFor
+		}
+	}
+	return reach
 }
 
 // tellWindow logs what the window holds, before it is full.
@@ -340,8 +437,8 @@ func (a *app) reload(ctx context.Context) {
 			return
 		case <-a.hangup:
 		}
-		if a.settings.TokenFile == "" && a.certificate == nil {
-			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert is set")
+		if a.settings.TokenFile == "" && a.certificate == nil && a.settings.Peers.TokenFile == "" {
+			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --peer-token-file is set")
 		}
 		if a.settings.TokenFile != "" {
 			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
@@ -352,6 +449,9 @@ func (a *app) reload(ctx context.Context) {
 		if a.certificate != nil {
 			a.reloaded("certificate", a.certificate.Load())
 		}
+		if a.settings.Peers.TokenFile != "" {
+			a.reloaded("tokens for the peers", a.peers.LoadTokens())
+		}
 	}
 }
 
@@ -361,93 +461,6 @@ func (a *app) reloaded(what string, err error) {
 		return
 	}
 	a.log.Info(what + " reloaded")
-}
-
-// wait returns when the manager has been told to stop, or must.
-func (a *app) wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return errors.Join(a.shutdown(), a.storeFailure())
-	case <-a.store.Failed():
-		// Nothing may be answered from a store that cannot keep its promises.
-		a.server.Refuse("the store failed")
-		err := a.storeFailure()
-		a.log.Error("store failed, stopping", "error", err.Error())
-		_ = a.shutdown()
-		return err
-	case err := <-a.ended:
-		a.server.SetReady("a listener ended")
-		_ = a.shutdown()
-		return err
-	}
-}
-
-// storeFailure is why the program must end with a failure, also when it was
-// stopping already.
-func (a *app) storeFailure() error {
-	if err := a.store.Err(); err != nil {
-		return fmt.Errorf("store failed: %w", err)
-	}
-	return nil
-}
-
-// shutdown stops taking requests and lets those at work finish.
-func (a *app) shutdown() error {
-	a.server.SetReady("stopping")
-	a.log.Info("stopping")
-	select {
-	case <-time.After(a.settings.DrainDelay):
-	case <-a.store.Failed():
-	}
-	a.ledger.Drain()
-	a.queue.Drain()
-	a.logs.Drain()
-	ctx, cancel := context.WithTimeout(context.Background(), a.settings.ShutdownTimeout)
-	defer cancel()
-	err := a.server.Shutdown(ctx)
-	if err != nil {
-		err = fmt.Errorf("requests were cut off after %v: %w", a.settings.ShutdownTimeout, err)
-	}
-	return err
-}
-
-// close releases everything that start got to, in reverse order. Its error is
-// that of a store which could not be closed in order; one that failed before
-// has been reported.
-func (a *app) close() error {
-	if a.server != nil {
-		a.server.Abort()
-	}
-	if a.admin != nil {
-		_ = a.admin.Close()
-	}
-	if a.serving {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = a.server.Shutdown(ctx)
-	}
-	a.stopBackground()
-	a.background.Wait()
-	if a.queue != nil {
-		a.queue.Close()
-	}
-	a.stopShipping()
-	a.closeLogs()
-	var err error
-	if a.store != nil {
-		failed := a.store.Err() != nil
-		if err = a.store.Close(); err != nil && !failed {
-			a.log.Error("closing the store", "error", err.Error())
-			err = fmt.Errorf("closing the store: %w", err)
-		} else {
-			err = nil
-		}
-	}
-	if a.began {
-		// Else it failed to start, and why is told on a line of its own.
-		a.log.Info("stopped")
-	}
-	return err
 }
 
 // writeFileAtomically lets a reader see all of the content or no file.

@@ -14,7 +14,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/store"
-	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
 )
 
@@ -26,6 +25,14 @@ func sealedPlaces() []sealed.Place {
 			Describe: func(hit store.Hit, plain []byte) ([]store.Entry, []store.ID, error) {
 				r, err := ledger.ReadRecord(hit.Key, plain)
 				return r.Entries, nil, err
+			},
+		},
+		{
+			Collection: ledger.ConflictCollection,
+			Indexes:    []string{ledger.ConflictIndex},
+			Describe: func(hit store.Hit, plain []byte) ([]store.Entry, []store.ID, error) {
+				entries, err := ledger.ReadConflict(hit.Key, plain)
+				return entries, nil, err
 			},
 		},
 		{
@@ -92,11 +99,15 @@ func (a *app) logKeys(ctx context.Context) ([]string, error) {
 	return nil, nil
 }
 
-// encrypt puts values again that are under older keys, or plain, until ctx ends.
-func (a *app) encrypt(ctx context.Context) {
+// encrypt puts values again that are under older keys, or plain, until ctx ends or the manager was told to stop. A store
+// that writes its files anew lets callers wait, and the last ones must be answered soon then.
+func (a *app) encrypt(ctx, told context.Context) {
 	if a.sealed == nil {
 		return
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(told, stop)()
 	a.sealed.Run(ctx, func(r sealed.Report, err error) {
 		if err != nil {
 			a.log.Warn("putting values again under the present key failed, the next round tries again", "error", err.Error())
@@ -104,25 +115,7 @@ func (a *app) encrypt(ctx context.Context) {
 		}
 		a.log.Info("values are under the present key", "key", a.ring.Current(), "rewritten", r.Rewritten, "unreadable", r.Failed,
 			"no_longer_in_use", r.Retired, "still_in_use", a.sealed.Listed(), "took_ms", r.Took.Milliseconds())
-		if r.Rewritten > 0 {
-			a.snapshotNow(ctx)
-		}
 	})
-}
-
-// snapshotNow makes the engine wal write a snapshot without values under older keys, and delete the segments before it.
-func (a *app) snapshotNow(ctx context.Context) {
-	engine := a.engine
-	if shipped, ok := engine.(*shippedStore); ok {
-		engine = shipped.Store
-	}
-	st, ok := engine.(*mem.Store)
-	if !ok {
-		return
-	}
-	if err := st.Snapshot(ctx); err != nil && ctx.Err() == nil {
-		a.log.Warn("no snapshot was taken after values were put again: the log still has what they were before", "error", err.Error())
-	}
 }
 
 // encryptionCollector exports which keys are in use.

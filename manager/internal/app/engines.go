@@ -30,7 +30,7 @@ var openers = map[string]func(context.Context, *settings.Settings, *slog.Logger,
 		return redis.Open(ctx, redis.Options{URL: s.StoreDSN, Logger: log})
 	},
 	"postgres": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
-		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, Logger: log})
+		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, RequireSyncStandbys: s.RequireSyncStandbys, Logger: log})
 	},
 	"etcd": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return etcd.Open(ctx, etcd.Options{DSN: s.StoreDSN, Logger: log})
@@ -130,9 +130,8 @@ func openWAL(ctx context.Context, s *settings.Settings, log *slog.Logger, reg pr
 		log.Warn("the log ended in a write that was cut off and never acknowledged; it was wiped",
 			"file", r.TornFile, "offset", r.TornOffset, "bytes", r.TornBytes)
 	}
-	if shipper == nil {
-		return st, nil
+	if shipper != nil {
+		shipper.Add(ship.LedgerLog, st.Log(), false)
 	}
-	shipper.Add(ship.LedgerLog, st.Log(), false)
-	return &shippedStore{st, shipper}, nil
+	return &walStore{st, m, shipper}, nil
 }

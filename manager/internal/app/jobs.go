@@ -20,9 +20,14 @@ func (a *app) jobDuties(did jobs.DutyReport, err error) {
 }
 
 func (a *app) jobsCollector() *server.JobsCollector {
-	return server.NewJobsCollector(a.queue, func() (jobs.Depth, error) {
+	return server.NewJobsCollector(a.queue, func() (jobs.Depth, time.Duration, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
-		return a.queue.Depth(ctx)
+		depth, err := a.queue.Depth(ctx)
+		if err != nil {
+			return depth, 0, err
+		}
+		oldest, err := a.queue.OldestQueued(ctx)
+		return depth, oldest, err
 	})
 }

@@ -20,7 +20,7 @@ type logMetrics struct {
 func newLogMetrics() *logMetrics {
 	return &logMetrics{
 		fsync: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "oncegate_wal_fsync_seconds", Help: "Time of one fdatasync.",
+			Name: "oncegate_wal_fsync_duration_seconds", Help: "Time of one fdatasync.",
 			Buckets: prometheus.ExponentialBuckets(0.0001, 2, 14),
 		}),
 		records: prometheus.NewHistogram(prometheus.HistogramOpts{

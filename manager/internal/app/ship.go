@@ -30,9 +30,14 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 		return nil, nil
 	}
 	settled, asked := s.Ledger.WithDefaults().LongestTTL(), s.Ledger.Longest
+	restored, err := quarantine.Open(s.DataDir)
+	if err != nil {
+		return nil, err
+	}
 	shipper, err := ship.New(ship.Options{
 		Store: s.Ship.To, Interval: s.Ship.Interval, Retention: s.Ship.Retention, LeaseTTL: s.Ship.Lease, BacklogBytes: s.Ship.BacklogBytes,
 		LongestTTL: func() time.Duration { return max(settled, asked.Get()) }, HolderFile: filepath.Join(s.DataDir, shipHolder), Logger: log,
+		EpochFloor: restored.EpochFloor(),
 	})
 	if err != nil {
 		return nil, err
@@ -57,10 +62,11 @@ func (a *app) stopShipping() {
 	a.shipper.Close(ctx)
 }
 
-// shippedStore is a store whose log is shipped.
-type shippedStore struct {
+// walStore is the engine wal with what is known of its log.
+type walStore struct {
 	*mem.Store
-	shipper *ship.Shipper
+	metrics *logMetrics
+	shipper *ship.Shipper // nil when nothing is shipped
 }
 
 // refusePartial fails on a directory in which a restore was cut off: it would be an empty

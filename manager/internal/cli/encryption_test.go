@@ -156,6 +156,24 @@ func TestEncryption(t *testing.T) {
 				t.Errorf("without encryption the search finds %q", got)
 			}
 
+			// The same store with a key: once the values are put again, nothing is there.
+			if engine == "wal" { // its logs have files of their own, which retention deletes
+				p = startManager(t, args...)
+				mustAnswer(t, 200, "DELETE", "http://"+p.addr["api"]+"/v1/logs/payments", "")
+				if code := p.stop(t); code != 0 {
+					t.Errorf("exit code %d: %s", code, p.stderr)
+				}
+			}
+			p = startManager(t, with(keyFile(t, "k1"))...)
+			waitFor(t, "nothing is plain", func() bool { return strings.Contains(p.stderr.String(), `"no_longer_in_use":[""]`) })
+			if got := found(t, dir); len(got) > 0 {
+				t.Errorf("after the start with a key the files have %q", got)
+			}
+			p.kill()
+			if got := found(t, dir); len(got) > 0 {
+				t.Errorf("after the kill the files have %q", got)
+			}
+
 			// A store that is encrypted from its beginning.
 			for _, d := range dirs {
 				entries, _ := os.ReadDir(d)

@@ -99,7 +99,7 @@ func testJobsSurviveCrashes(t *testing.T, rounds, managers int, srv *servers.Ser
 	for range 3 {
 		w, err := newClient().NewWorker(client.WorkerOptions{
 			Handlers:    map[string]client.Handler{"submitted": handler},
-			Concurrency: 8, Lease: 2 * time.Second, Wait: time.Second, StopTimeout: time.Second, StopGrace: time.Second,
+			Concurrency: 8, Lease: 2 * time.Second, Wait: time.Second, StopTimeout: time.Second, StopGrace: patience,
 			Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), // it complains of every crash
 		})
 		if err != nil {

@@ -6,7 +6,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -22,6 +24,7 @@ func ledgerCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
 		"list":    {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
 		"get":     {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
+		"history": {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
 		"shard":   {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
 		"resolve": {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
 	}
@@ -111,6 +114,46 @@ func ledgerGet(ctx context.Context, c *operatorCall) error {
 		return err
 	}
 	return c.printEntry(e)
+}
+
+func ledgerHistory(ctx context.Context, c *operatorCall) error {
+	h, err := c.client.EntryHistory(ctx, c.scope, c.args[0])
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return c.printJSON(h)
+	}
+	rows := [][]string{{"WHAT", "COUNT", "FIRST", "LAST", "FROM"}}
+	for i, e := range h.Changes {
+		what := e.What
+		if e.Late {
+			what += ", late"
+		}
+		rows = append(rows, []string{what, strconv.Itoa(e.Count), stamp(e.First), stamp(e.Last), e.From})
+		if i == 0 && h.LeftOut > 0 {
+			rows = append(rows, []string{"...", strconv.Itoa(h.LeftOut)})
+		}
+	}
+	if len(h.Changes) > 0 {
+		if err := c.printTable(rows, ""); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(h.Outcomes)) {
+		fmt.Fprintf(c.out, "%s: %d\n", printable(name), h.Outcomes[name])
+	}
+	if h.Waited > 0 || h.Waiting > 0 {
+		fmt.Fprintf(c.out, "waited: %d, waiting now: %d\n", h.Waited, h.Waiting)
+	}
+	if m := h.Mismatch; m != nil {
+		fmt.Fprintf(c.out, "last mismatch: %s from %s at %s, fingerprint %s, recorded %s\n", printable(m.Op), printable(m.From), stamp(m.At), printable(m.Sent), printable(m.Recorded))
+	}
+	if len(h.Changes) == 0 && len(h.Outcomes) == 0 && h.Waited == 0 {
+		fmt.Fprintln(c.out, "this manager has seen no call with this key and scope, or has forgotten it; keys of a gate have a scope, which ledger list shows")
+	}
+	fmt.Fprintf(c.out, "since %s, when this manager started\n", stamp(h.Since))
+	return nil
 }
 
 func ledgerResolve(ctx context.Context, c *operatorCall) error {

@@ -39,6 +39,39 @@ func unknownKey(t *testing.T, url, scope, key string) {
 	}
 }
 
+func TestOperatorsReadTheLifeOfAKey(t *testing.T) {
+	url := jobsManager(t)
+	unknownKey(t, url, "shop/pay", "order-1")
+	again := api.ReserveRequest{Key: "order-1", Scope: "shop/pay", Token: "u", Fingerprint: "other"}
+	resp, err := http.Post(url+api.PathReserve, api.ContentTypeJSON, bytes.NewReader(again.AppendJSON(nil)))
+	if err != nil || resp.Body.Close() != nil || resp.StatusCode != 422 {
+		t.Fatal(resp.StatusCode, err)
+	}
+	code, out, errs := ledgerCLI(url, "history", "order-1", "--scope", "shop/pay")
+	const stamp = `\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`
+	want := regexp.MustCompile(`^WHAT +COUNT +FIRST +LAST +FROM
+reserve +1 +` + stamp + ` +` + stamp + ` +127.0.0.1
+unknown +1 +` + stamp + ` +` + stamp + ` +127.0.0.1
+mismatch: 1
+last mismatch: reserve from 127.0.0.1 at ` + stamp + `, fingerprint other, recorded f
+since ` + stamp + `, when this manager started
+$`)
+	if code != 0 || errs != "" || !want.MatchString(out) {
+		t.Errorf("%d %s\n%s", code, errs, out)
+	}
+	if code, out, errs = ledgerCLI(url, "history", "order-1"); code != 0 || errs != "" || !strings.HasPrefix(out, "this manager has seen no call with this key and scope, or has forgotten it; keys of a gate have a scope, which ledger list shows\nsince ") {
+		t.Errorf("another scope: %d %s\n%s", code, errs, out)
+	}
+	code, out, errs = ledgerCLI(url, "history", "order-1", "--scope", "shop/pay", "--json")
+	var h client.EntryHistory
+	if err := json.Unmarshal([]byte(out), &h); code != 0 || errs != "" || err != nil || len(h.Changes) != 2 || h.Mismatch == nil || h.Outcomes["mismatch"] != 1 {
+		t.Errorf("%d %s %v\n%s", code, errs, err, out)
+	}
+	if code, _, errs = ledgerCLI(url, "history"); code != 2 || !strings.Contains(errs, `must be "history KEY"`) {
+		t.Errorf("without a key: %d %s", code, errs)
+	}
+}
+
 func TestOperatorsListAndResolveKeys(t *testing.T) {
 	url := jobsManager(t)
 	for _, key := range []string{"order-1", "order-2", "order-3", ".."} {

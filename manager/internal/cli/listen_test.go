@@ -92,7 +92,7 @@ func TestManagerServesOnAUnixSocket(t *testing.T) {
 	if status, body := ask(socketClient(t, path), "/v1/ledger/reserve", `{"key":"k","token":"t"}`); status != 201 {
 		t.Fatalf("%d %s", status, body)
 	}
-	if status, body := ask(socketClient(t, admin), "/metrics", ""); status != 200 || !strings.Contains(body, "oncegate_wal_fsync_seconds_count") {
+	if status, body := ask(socketClient(t, admin), "/metrics", ""); status != 200 || !strings.Contains(body, "oncegate_wal_fsync_duration_seconds_count") {
 		t.Errorf("metrics: %d %.200s", status, body)
 	}
 	// A client that leaves while it is held is noticed here as well.

@@ -7,26 +7,32 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/oncegate/oncegate/manager/client"
 )
 
 // TestLogsSurviveCrashes kills the real program again and again while writers append, alone and in
 // batches. What was acknowledged is in the log once, where its writer was told, and each writer's
-// messages are in its order. A reader that follows meanwhile sees the same entries.
+// messages are in its order. A reader that follows meanwhile sees the same entries. The log is shipped to a store with
+// every kind of fault, and what is restored from it, at times and at the end, is how the log begins.
 func TestLogsSurviveCrashes(t *testing.T) {
 	const writers, underWay = 12, 8
 	m := &movingManager{next: &http.Transport{MaxIdleConnsPerHost: 64}, addrs: make([]atomic.Pointer[string], 1)}
 	defer m.next.CloseIdleConnections()
+	srv, place := newBucket(t)
+	srv.Default()
 	dir := t.TempDir()
 	var p *process
 	start := func() {
-		p = startManager(t, "--data-dir", dir)
+		p = startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
 		addr := p.addr["api"]
 		m.addrs[0].Store(&addr)
 	}
@@ -106,10 +112,20 @@ func TestLogsSurviveCrashes(t *testing.T) {
 		}
 		followed <- ids
 	}()
-	for range rounds {
+	restoreEvery := max(4, rounds/10)
+	var restored []string
+	for round := range rounds {
 		enough := answered.Load() + 1 + rand.Int64N(500)
 		waitFor(t, "entries are acknowledged", func() bool { return answered.Load() >= enough || t.Failed() })
+		if round%restoreEvery == restoreEvery-1 {
+			before := nextMillisecond(t)
+			commitKey(t, p.addr["api"], fmt.Sprint("round-", round)) // the ledger has a newer time as well
+			logsShipped(t, place, before, "events")
+		}
 		p.kill()
+		if round%restoreEvery == restoreEvery-1 {
+			restored = append(restored, restoreHere(t))
+		}
 		start()
 	}
 	stop.Store(true)
@@ -161,8 +177,49 @@ func TestLogsSurviveCrashes(t *testing.T) {
 	if acknowledged == 0 {
 		t.Error("nothing was acknowledged")
 	}
-	if code := p.stop(t); code != 0 {
-		t.Errorf("exit code %d: %s", code, p.stderr)
+	before := nextMillisecond(t)
+	mustAnswer(t, 201, "POST", "http://"+p.addr["api"]+"/v1/logs/events/entries", entryJSON("end"))
+	order = append(order, "end")
+	commitKey(t, p.addr["api"], "end")
+	logsShipped(t, place, before, "events")
+	p.kill()
+	for i, dir := range append(restored, restoreHere(t)) {
+		ids := idsOf(t, dir)
+		if len(ids) == 0 || len(ids) > len(order) || strings.Join(ids, " ") != strings.Join(order[:len(ids)], " ") {
+			t.Errorf("the %d entries that were restored are not how the log of %d begins", len(ids), len(order))
+		}
+		if i == len(restored) && len(ids) != len(order) {
+			t.Errorf("%d of %d entries were restored at the end", len(ids), len(order))
+		}
+	}
+	t.Logf("%d restores, %d faults of %d requests", 1+len(restored), srv.Injected.Load(), srv.Requests.Load())
+}
+
+// restoreHere restores what was shipped into a new directory.
+func restoreHere(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "restored")
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", dir, "--quarantine", "0s"); code != 0 {
+		t.Fatalf("restore: %d %s", code, out)
+	}
+	return dir
+}
+
+// idsOf reads the ids of the log "events" in a directory, by a manager of its own.
+func idsOf(t *testing.T, dir string) (ids []string) {
+	t.Helper()
+	p := startManager(t, "--data-dir", dir)
+	defer p.kill()
+	for after := ""; ; {
+		page := mustAnswer(t, 200, "GET", "http://"+p.addr["api"]+"/v1/logs/events/entries?limit=1000&after="+after, "")
+		entries := gjson.Get(page, "entries.#.id").Array()
+		if len(entries) == 0 {
+			return ids
+		}
+		for _, id := range entries {
+			ids = append(ids, id.String())
+		}
+		after = gjson.Get(page, "cursor").String()
 	}
 }
 

@@ -85,6 +85,10 @@ func (c *operatorCall) printJob(j *client.Job) error {
 		line("wal "+printable(db), j.WALLocations[db])
 	}
 	line("error", j.Error)
+	for _, e := range j.Errors[:max(0, len(j.Errors)-1)] { // the last one is in the line above
+		line(fmt.Sprintf("attempt %d", e.Attempt), stamp(e.At)+" "+e.Worker+": "+e.Error)
+	}
+	line("traceparent", j.Traceparent)
 	line("payload", string(j.Payload))
 	line("result", string(j.Result))
 	return t.Flush()

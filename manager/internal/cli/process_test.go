@@ -208,7 +208,7 @@ func TestProcessStartsServesAndStops(t *testing.T) {
 	}
 	metrics, _ := io.ReadAll(resp.Body)
 	resp.Body.Close()
-	for _, name := range []string{"oncegate_wal_fsync_seconds_count", "oncegate_wal_batch_records_sum 3", "oncegate_ledger_entries{state=\"committed\"} 1", "oncegate_wal_segments 1", "process_resident_memory_bytes"} {
+	for _, name := range []string{"oncegate_wal_fsync_duration_seconds_count", "oncegate_wal_batch_records_sum 3", "oncegate_ledger_entries{state=\"committed\"} 1", "oncegate_wal_segments 1", "process_resident_memory_bytes"} {
 		if !strings.Contains(string(metrics), name) {
 			t.Errorf("metrics lack %s", name)
 		}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -48,6 +49,7 @@ func (s *breakable) Close() error { return errors.Join(s.Store.Close(), s.closeE
 type served struct {
 	store  *breakable
 	addr   string
+	admin  string // "" without --admin
 	stderr *output
 	hangup chan os.Signal
 	stop   context.CancelFunc
@@ -56,8 +58,16 @@ type served struct {
 
 func serveBreakable(t *testing.T, args ...string) *served {
 	t.Helper()
+	st := &breakable{Store: mem.New(mem.Options{}), failed: make(chan struct{})}
+	s := serveStore(t, st, args...)
+	s.store = st
+	return s
+}
+
+func serveStore(t *testing.T, st store.Store, args ...string) *served {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "addr")
-	s := &served{store: &breakable{Store: mem.New(mem.Options{}), failed: make(chan struct{})}, stderr: new(output), hangup: make(chan os.Signal, 1), done: make(chan error, 1)}
+	s := &served{stderr: new(output), hangup: make(chan os.Signal, 1), done: make(chan error, 1)}
 	o, err := settings.Parse(noEnv, append([]string{"--store", "memory", "--listen", "127.0.0.1:0", "--addr-file", file}, args...))
 	if err != nil {
 		t.Fatal(err)
@@ -66,10 +76,10 @@ func serveBreakable(t *testing.T, args ...string) *served {
 	s.stop = cancel
 	t.Cleanup(cancel)
 	go func() {
-		s.done <- app.Run(ctx, app.Options{Version: "test", Settings: o, Log: s.stderr, Store: s.store, Hangup: s.hangup})
+		s.done <- app.Run(ctx, app.Options{Version: "test", Settings: o, Log: s.stderr, Store: st, Hangup: s.hangup})
 	}()
 	waitFor(t, "it listens", func() bool { return readAddresses(file) != nil })
-	s.addr = readAddresses(file)["api"]
+	s.addr, s.admin = readAddresses(file)["api"], readAddresses(file)["admin"]
 	return s
 }
 
@@ -199,5 +209,56 @@ func TestNoLogIsNoHealthyLog(t *testing.T) {
 		if code != 1 || stdout.Len() != 0 || !strings.Contains(stderr.String(), "no log in this directory") {
 			t.Errorf("%s: exit code %d, %s %s", command, code, stdout, stderr)
 		}
+	}
+}
+
+// scrubbed is a store whose updates wait while it writes its files anew, which takes until it is told to stop.
+type scrubbed struct {
+	*breakable
+	begun chan struct{}
+	busy  sync.RWMutex
+}
+
+func (s *scrubbed) Update(ctx context.Context, fn func(store.Tx) error) error {
+	s.busy.RLock()
+	defer s.busy.RUnlock()
+	return s.breakable.Update(ctx, fn)
+}
+
+func (s *scrubbed) Scrub(ctx context.Context, _ func(context.Context) error) error {
+	s.busy.Lock()
+	defer s.busy.Unlock()
+	close(s.begun)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestStopEndsAScrub: a manager that is told to stop does not let its callers wait until the store has written its files
+// anew. It answers them, and ends in order.
+func TestStopEndsAScrub(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	st := &scrubbed{breakable: &breakable{Store: mem.New(mem.Options{}), failed: make(chan struct{})}, begun: make(chan struct{})}
+	s := serveStore(t, st, "--encryption-key-file", keyFile(t, "k1"), "--admin", "127.0.0.1:0")
+	<-st.begun
+	status := make(chan int, 1)
+	go func() {
+		resp, err := http.Post("http://"+s.addr+"/v1/ledger/reserve", "application/json", strings.NewReader(`{"key":"k","token":"t"}`))
+		if err != nil {
+			status <- 0
+			return
+		}
+		resp.Body.Close()
+		status <- resp.StatusCode
+	}()
+	waitFor(t, "the request waits", func() bool {
+		_, text := get(t, s.admin, "/metrics")
+		return strings.Contains(text, "\noncegate_http_requests_in_flight 1\n")
+	})
+	s.stop()
+	if err := s.ended(t); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if got := <-status; got != 201 {
+		t.Errorf("the request got %d", got)
 	}
 }

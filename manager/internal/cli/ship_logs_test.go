@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 )
 
@@ -231,5 +232,43 @@ func TestRestoreOfLogs(t *testing.T) {
 	}
 	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", filepath.Join(t.TempDir(), "new")); code != 1 || !strings.Contains(out, `log "events"`) || strings.Count(out, "\n") != 1 {
 		t.Errorf("a damaged log: exit code %d; %s", code, out)
+	}
+}
+
+// TestNoEpochTwiceWithAClockBehind: the machine that restores has a clock six hours behind that of the one that
+// restored before. The epoch that was given out after the point in time is not given out again.
+func TestNoEpochTwiceWithAClockBehind(t *testing.T) {
+	_, place := newBucket(t)
+	dir := t.TempDir()
+	ahead := uint64(time.Now().Add(6*time.Hour).Unix()) << 20
+	if err := quarantine.Write(dir, quarantine.Record{EpochFloor: ahead}); err != nil {
+		t.Fatal(err)
+	}
+	p := startManager(t, "--data-dir", dir, "--ship-to", shipPlace, "--ship-interval", "50ms")
+	at := func(p *process, path string) string { return "http://" + p.addr["api"] + "/v1/logs" + path }
+	openWriter := func(p *process) uint64 {
+		return gjson.Get(mustAnswer(t, 201, "POST", at(p, "/events/writers"), `{"writer":"w"}`), "epoch").Uint()
+	}
+	mustAnswer(t, 201, "PUT", at(p, "/events"), `{}`)
+	if early := openWriter(p); early <= ahead {
+		t.Fatalf("the first epoch is %d, not above %d", early, ahead)
+	}
+	commitKey(t, p.addr["api"], "early")
+	then := logsShipped(t, place, nextMillisecond(t).Add(-time.Hour), "events")
+	for time.Now().UnixMilli() <= then.UnixMilli() {
+		nextMillisecond(t)
+	}
+	var late uint64
+	for range 3 {
+		late = openWriter(p)
+	}
+	p.kill()
+	restored := filepath.Join(t.TempDir(), "restored")
+	if code, out := oncegate(t, "restore", "--from", shipPlace, "--data-dir", restored, "--at", then.UTC().Format(time.RFC3339Nano)); code != 0 {
+		t.Fatalf("restore: %d %s", code, out)
+	}
+	q := startManager(t, "--data-dir", restored)
+	if epoch := openWriter(q); epoch <= late || epoch >= 1<<53 {
+		t.Errorf("the writer got epoch %d, then %d after a restore", late, epoch)
 	}
 }

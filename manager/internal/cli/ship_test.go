@@ -79,6 +79,9 @@ func nextMillisecond(t *testing.T) time.Time {
 	return time.Now()
 }
 
+// earlierKeys is how many keys of earlier rounds are looked for after each kill.
+const earlierKeys = 200
+
 // TestShippedStateSurvivesCrashes kills a real manager under load, again and again, while the object
 // store has every kind of fault. After each kill the ledger is restored from the store
 // alone. It must have every key that was acknowledged before the last point in time that
@@ -156,10 +159,15 @@ func TestShippedStateSurvivesCrashes(t *testing.T) {
 		}
 		isPrefix(t, restored, dir)
 		q := startManager(t, "--data-dir", restored)
-		missing := 0
+		missing, looked := 0, 0
 		for key, at := range acked {
-			if at.After(st.Newest) {
+			// Of earlier rounds some are looked at, in any order, and all of them at the end: a round takes as long as the one before.
+			ofRound := strings.HasPrefix(key, fmt.Sprintf("r%d-", round))
+			if at.After(st.Newest) || !ofRound && round < rounds-1 && looked >= earlierKeys {
 				continue
+			}
+			if !ofRound {
+				looked++
 			}
 			resp, err := http.Get("http://" + q.addr["api"] + "/v1/ledger/entries/" + key)
 			if err != nil {

@@ -120,7 +120,7 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 		"--data-dir %/d --auth-token-file %/none":   `--auth-token-file "%/none": must be a file of bearer tokens, one per line; token file: open %/none: no such file or directory`,
 		"--data-dir %/d --auth-token-file %/empty":  `--auth-token-file "%/empty": must be a file of bearer tokens, one per line; token file %/empty: must hold 1 to 64 tokens, one per line`,
 		"--data-dir %/d --auth-token-file %/short":  `--auth-token-file "%/short": must be a file of bearer tokens, one per line; token file %/short: line 1: must be a token of 16 to 4096 bytes`,
-		"--data-dir %/d --auth-token-file %/word":   `--auth-token-file "%/word": must be a file of bearer tokens, one per line; token file %/word: line 2: must be a token of 16 to 4096 bytes without spaces, and nothing behind it but the words gate, submitter, worker, worker:FUNCTION, operator, admin;`,
+		"--data-dir %/d --auth-token-file %/word":   `--auth-token-file "%/word": must be a file of bearer tokens, one per line; token file %/word: line 2: must be a token of 16 to 4096 bytes without spaces, and nothing behind it but the words gate, submitter, worker, worker:FUNCTION, operator, peer, admin;`,
 		"--data-dir %/d --client-roles-file %/word": `--client-roles-file "%/word": needs --client-ca`,
 		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/cert --client-roles-file %/word": `--client-roles-file "%/word": must be a file of names of client certificates and what they may do, one per line; client roles file %/word: line 2: must be CN=NAME or SAN=NAME`,
 		"--data-dir %/d --tls-cert %/none --tls-key %/key":                                               `--tls-cert "%/none", --tls-key "%/key": must be a certificate and its key in PEM form; TLS certificate: open %/none: no such file or directory`,
@@ -129,6 +129,9 @@ func TestMistakesInPlacesAreTold(t *testing.T) {
 		"--data-dir %/d --tls-cert %/cert --tls-key %/key --client-ca %/empty":                           `--client-ca "%/empty": must be a file of certificates in PEM form; client CA %/empty: holds no certificate in PEM form`,
 		"--store postgres --store-dsn nonsense":                                                          `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
 		"--store postgres --store-dsn postgres://u:secret@h:x/d":                                         `--store-dsn: must be a URL like postgres://user:password@host:5432/database, or key=value pairs; `,
+		"--store postgres --store-dsn postgres://h/d?synchronous_commit=local":                           `--store-dsn: synchronous_commit "local": must be on or remote_apply`,
+		"--store postgres --store-dsn postgres://h/d --store-require-sync-standbys -1":                   `--store-require-sync-standbys "-1": must be`,
+		"--store redis --store-dsn redis://h --store-require-sync-standbys 1":                            `--store-require-sync-standbys 1: the engine redis has no standbys, must be 0; only postgres has`,
 	} {
 		env, stdout, stderr := testEnv(nil)
 		code := Run(context.Background(), env, append([]string{"serve", "--listen", "127.0.0.1:0"}, strings.Fields(strings.ReplaceAll(args, "%", dir))...))

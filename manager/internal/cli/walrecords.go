@@ -9,6 +9,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/downtime"
@@ -80,6 +81,8 @@ func (c *recordCheck) change(ch *mem.Change) {
 		var r ledger.StoredRecord
 		r, err = ledger.ReadRecord(id.Key, value)
 		entries = r.Entries
+	case id.Collection == ledger.ConflictCollection:
+		entries, err = ledger.ReadConflict(id.Key, value)
 	case jobs.Owns(id.Collection):
 		var r jobs.StoredRecord
 		r, err = jobs.ReadRecord(id.Collection, id.Key, value)
@@ -91,7 +94,7 @@ func (c *recordCheck) change(ch *mem.Change) {
 		err = sealed.CheckRecord(id.Key, value)
 	case id.Collection == shard.Collection:
 		_, err = shard.Read(id.Key, ch.Value)
-	case id.Collection == downtime.Collection: // made anew when it cannot be read
+	case ledger.FeedCollection(id.Collection), peers.Owns(id.Collection), id.Collection == downtime.Collection: // made anew when it cannot be read
 		return
 	default:
 		c.odd[id] = "this program does not know its collection"

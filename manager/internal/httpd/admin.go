@@ -1,6 +1,7 @@
 package httpd
 
 import (
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"strconv"
@@ -11,9 +12,11 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 )
 
-// AdminHandler serves /healthz, /readyz, /metrics and /debug/pprof/. It asks
-// for no credentials and belongs on a listener that only operators reach.
-func (s *Server) AdminHandler(g prometheus.Gatherer) http.Handler {
+// AdminHandler serves /healthz, /readyz, /metrics and /debug/pprof/, for which it asks for no
+// credentials, and pages below /ui/, which ask for their own; nil for none. It belongs on a
+// listener that only operators reach. Browsers that reach metrics and profiles through another
+// site, or by a name that neither OwnName nor names know, are refused.
+func (s *Server) AdminHandler(g prometheus.Gatherer, pages http.Handler, names ...string) http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range s.healthRoutes() {
 		mux.HandleFunc(r.Method+" "+r.Path, func(hw http.ResponseWriter, _ *http.Request) {
@@ -28,10 +31,30 @@ func (s *Server) AdminHandler(g prometheus.Gatherer) http.Handler {
 			_, _ = hw.Write(w.Body)
 		})
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}))
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	for path, h := range map[string]http.Handler{
+		"GET /metrics":         promhttp.HandlerFor(g, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true}),
+		"/debug/pprof/":        http.HandlerFunc(pprof.Index),
+		"/debug/pprof/profile": http.HandlerFunc(pprof.Profile),
+		"/debug/pprof/symbol":  http.HandlerFunc(pprof.Symbol),
+		"/debug/pprof/trace":   http.HandlerFunc(pprof.Trace),
+	} {
+		mux.Handle(path, ownPages(h, names))
+	}
+	if pages != nil {
+		mux.Handle("/ui/", pages)
+	}
 	return mux
+}
+
+// maxAdminConnections bounds the open connections of the listener for operators. Each open page has one.
+const maxAdminConnections = 1024
+
+// AdminListener is ln with a bound on its open connections. One beyond it is answered 503 and closed.
+func (s *Server) AdminListener(ln net.Listener) net.Listener {
+	l := &limiter{max: maxAdminConnections, refusal: refusal(s.opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{})}
+	bounded, err := l.listen(ln, nil)
+	if err != nil {
+		return ln // only a limiter that was closed fails
+	}
+	return bounded
 }

@@ -161,17 +161,21 @@ func (a *Auth) checkToken(header string) (*rights, *api.Problem) {
 	if !strings.EqualFold(scheme, "bearer") || token == "" {
 		return nil, unauthorized("a bearer token is required")
 	}
-	// Digests have one length and every token is compared, so that time tells
-	// nothing about any of them.
-	sum := sha256.Sum256([]byte(strings.TrimSpace(token)))
-	match := -1
-	for i := range *tokens {
-		match = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], (*tokens)[i].digest[:]), i, match)
-	}
+	match := find(*tokens, sha256.Sum256([]byte(strings.TrimSpace(token))))
 	if match < 0 {
 		return nil, unauthorized("the bearer token is not valid")
 	}
 	return &(*tokens)[match].rights, nil
+}
+
+// find returns the index of a token, -1 if it is not there. Digests have one length and every
+// token is compared, so that time tells nothing about any of them.
+func find(tokens []credential, digest [sha256.Size]byte) int {
+	match := -1
+	for i := range tokens {
+		match = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], tokens[i].digest[:]), i, match)
+	}
+	return match
 }
 
 func unauthorized(detail string) *api.Problem {

@@ -56,4 +56,5 @@ func (d *Direct) watch(parent context.Context) (context.Context, func()) {
 	return ctx, func() { unwatch(); cancel() }
 }
 
-func (d *Direct) left() bool { return d.ctx.Err() != nil }
+func (d *Direct) left() bool      { return d.ctx.Err() != nil }
+func (d *Direct) crossSite() bool { return false }

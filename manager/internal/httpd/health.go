@@ -19,9 +19,9 @@ func (s *Server) healthz(_ *Request, w *Response) {
 
 // readyz: the process wants traffic.
 func (s *Server) readyz(_ *Request, w *Response) {
-	if why := s.ready.Load(); why != nil {
+	if why := s.NotReady(); why != "" {
 		w.Problem(&api.Problem{
-			Status: 503, Code: api.CodeUnavailable, Title: "Not ready", Detail: *why, RetryAfterSeconds: RetrySoon,
+			Status: 503, Code: api.CodeUnavailable, Title: "Not ready", Detail: why, RetryAfterSeconds: RetrySoon,
 		})
 		return
 	}

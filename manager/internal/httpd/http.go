@@ -204,9 +204,17 @@ type netSource struct {
 	conn *limitConn // nil in tests that bring their own
 }
 
-func (s *netSource) header(name string) string { return s.r.Header.Get(name) }
-func (s *netSource) count(name string) int     { return len(s.r.Header.Values(name)) }
-func (s *netSource) remote() string            { return remoteName(s.r.RemoteAddr) }
+func (s *netSource) header(name string) string {
+	if name == "traceparent" { // for which Get allocates
+		if v := s.r.Header["Traceparent"]; len(v) > 0 {
+			return v[0]
+		}
+		return ""
+	}
+	return s.r.Header.Get(name)
+}
+func (s *netSource) count(name string) int { return len(s.r.Header.Values(name)) }
+func (s *netSource) remote() string        { return remoteName(s.r.RemoteAddr) }
 
 func (s *netSource) certificate() *x509.Certificate {
 	if s.conn == nil || s.conn.secure == nil {

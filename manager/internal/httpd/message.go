@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/oncegate/oncegate/manager/api"
 )
 
@@ -26,6 +28,7 @@ type Request struct {
 	server *Server
 	params [maxParams]string
 	caller caller
+	span   trace.Span // nil without tracing
 }
 
 // source is what a request comes from: net/http, or a Direct.
@@ -44,6 +47,8 @@ type source interface {
 	watch(parent context.Context) (context.Context, func())
 	// left reports whether the client is known to have left.
 	left() bool
+	// crossSite reports whether a page of another site made a browser send the request.
+	crossSite() bool
 }
 
 // Context bounds the work of the request. It does not end when the client

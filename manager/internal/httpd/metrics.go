@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // metrics of the HTTP side. Series of a route are made once, so that a request
@@ -31,7 +32,7 @@ func newMetrics() *metrics {
 			Name: "oncegate_http_requests_total", Help: "Requests answered, by route and status class.",
 		}, []string{"route", "class"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "oncegate_http_request_seconds", Help: "Time from a complete request to its answer, waiting included.",
+			Name: "oncegate_http_request_duration_seconds", Help: "Time from a complete request to its answer, waiting included.",
 			Buckets: []float64{.0001, .0003, .001, .003, .01, .03, .1, .3, 1, 3, 10, 30},
 		}, []string{"route"}),
 		shed: prometheus.NewCounter(prometheus.CounterOpts{
@@ -63,12 +64,19 @@ func (m *metrics) route(method, path string) *routeMetrics {
 	return r
 }
 
-func (r *routeMetrics) observe(status int, d time.Duration) {
+// observe counts an answer. A span that is sampled becomes the exemplar of its time.
+func (r *routeMetrics) observe(status int, d time.Duration, span trace.Span) {
 	class := status / 100
 	if class < 1 || class > 5 {
 		class = 0
 	}
 	r.classes[class].Inc()
+	if span != nil && span.SpanContext().IsSampled() {
+		if e, ok := r.seconds.(prometheus.ExemplarObserver); ok {
+			e.ObserveWithExemplar(d.Seconds(), prometheus.Labels{"trace_id": span.SpanContext().TraceID().String(), "span_id": span.SpanContext().SpanID().String()})
+			return
+		}
+	}
 	r.seconds.Observe(d.Seconds())
 }
 
@@ -81,10 +89,18 @@ func (s *Server) Collectors() []prometheus.Collector {
 			Name: "oncegate_http_body_bytes", Help: "Memory of the bodies of requests that arrive or are at work right now.",
 		}, s.bodies.bytes),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_in_flight", Help: "Requests at work right now, held ones apart.",
+			Name: "oncegate_http_requests_in_flight", Help: "Requests at work right now, held ones apart.",
 		}, func() float64 { return float64(s.load.busy.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "oncegate_http_held", Help: "Requests held right now.",
+			Name: "oncegate_http_requests_held", Help: "Requests held right now.",
 		}, func() float64 { return float64(s.load.held.Load()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "oncegate_ready", Help: "1 while the manager wants traffic, as /readyz says.",
+		}, func() float64 {
+			if s.ready.Load() != nil {
+				return 0
+			}
+			return 1
+		}),
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Role is a set of what callers are for. A Route names the roles that may call it.
-type Role uint8
+type Role uint16
 
 // The roles. A caller may have several.
 const (
@@ -31,6 +31,8 @@ const (
 	Admin
 	// Plain is a token without words. It may do what every token could before there were roles.
 	Plain
+	// Peer is the manager of another data centre: it reads changes and digests.
+	Peer
 	// Anyone is every caller, with credentials or without. It stands alone.
 	Anyone
 )
@@ -39,7 +41,7 @@ const (
 var roleWords = []struct {
 	word string
 	role Role
-}{{"gate", Gate}, {"submitter", Submitter}, {"worker", Worker}, {"worker:FUNCTION", NamedWorker}, {"operator", Operator}, {"admin", Admin}}
+}{{"gate", Gate}, {"submitter", Submitter}, {"worker", Worker}, {"worker:FUNCTION", NamedWorker}, {"operator", Operator}, {"peer", Peer}, {"admin", Admin}}
 
 // RoleWords lists the words that give rights, for messages and help texts.
 func RoleWords() string {

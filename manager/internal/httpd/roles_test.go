@@ -77,7 +77,7 @@ func TestWrongFilesAreExplained(t *testing.T) {
 	file := filepath.Join(dir, "file")
 	writeFile(t, file, "# gates\nfirst-token-of-20-bytes gate\n\nother-token-of-20-bytes gates\n")
 	_, err := NewAuth(file, false)
-	if err == nil || !strings.Contains(err.Error(), "line 4: ") || !strings.Contains(err.Error(), "gate, submitter, worker, worker:FUNCTION, operator, admin") ||
+	if err == nil || !strings.Contains(err.Error(), "line 4: ") || !strings.Contains(err.Error(), "gate, submitter, worker, worker:FUNCTION, operator, peer, admin") ||
 		strings.Contains(err.Error(), "of-20-bytes") || strings.Contains(err.Error(), "gates") {
 		t.Errorf("token file: %v", err)
 	}

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/oncegate/oncegate/manager/api"
 )
 
@@ -32,6 +34,10 @@ type Options struct {
 	// logged it already. Nil: a Problemer is answered as it says, every other
 	// error is an internal one.
 	Problem func(error) (p api.Problem, logged bool)
+	// Unready, when set, is asked by /readyz, which answers 503 with the reason while it returns one.
+	Unready func() string
+	// Tracer makes a span of each request, health apart; nil makes none.
+	Tracer trace.Tracer
 	// MaxBodyBytes bounds a request's body; default 2 MiB.
 	MaxBodyBytes int
 	// MaxBodyMemory bounds the bytes of the bodies of all requests that arrive or are at work, and at least MaxBodyBytes;
@@ -155,11 +161,21 @@ func (s *Server) SetReady(reason string) {
 	s.ready.Store(&reason)
 }
 
-// Refuse makes every request from now on be answered 503, health apart: the
-// store is gone and nothing true can be said.
+// NotReady returns why the server is not ready: the reason that SetReady was given last, else that of Options.Unready.
+func (s *Server) NotReady() string {
+	if why := s.ready.Load(); why != nil {
+		return *why
+	}
+	if s.opts.Unready != nil {
+		return s.opts.Unready()
+	}
+	return ""
+}
+
+// Refuse makes every request from now on be answered 503, health apart: there is no store, and nothing true can be said.
 func (s *Server) Refuse(reason string) {
 	s.SetReady(reason)
-	s.load.refuse.Store(true)
+	s.load.refuse.Store(&reason)
 }
 
 // Abort cancels the work of all requests. It is for the end, after a shutdown had
@@ -178,7 +194,10 @@ func (s *Server) serve(r *Request, w *Response) {
 			w.reset()
 			w.Problem(internal())
 		}
-		m.observe(w.Status, time.Since(start))
+		m.observe(w.Status, time.Since(start), r.span)
+		if r.span != nil {
+			endSpan(r.span, w.Status)
+		}
 	}()
 	if !strings.HasPrefix(r.Path, "/") {
 		// A request target without a path, or one that is none, like "*".
@@ -188,6 +207,7 @@ func (s *Server) serve(r *Request, w *Response) {
 	e, allow := s.routes.find(r)
 	if e != nil {
 		m = e.metrics
+		s.startSpan(e, r)
 	}
 	if e == nil || !e.Exempt {
 		if !s.load.enter() {
@@ -207,7 +227,7 @@ func (s *Server) serve(r *Request, w *Response) {
 	}
 	switch {
 	case e != nil:
-		r.ctx = s.deadlines.context(start)
+		r.ctx = r.traced(s.deadlines.context(start))
 		e.Handle(r, w)
 	case allow != nil:
 		w.SetHeader("allow", strings.Join(allow, ", "))
@@ -220,6 +240,12 @@ func (s *Server) serve(r *Request, w *Response) {
 // authorize finds out what the caller may do. When it returns a problem, it has answered with that. e is nil for a route
 // that is not there.
 func (s *Server) authorize(e *endpoint, r *Request, w *Response) (p *api.Problem) {
+	if r.source.crossSite() {
+		s.metrics.forbidden.Inc()
+		p = foreignPage()
+		w.Problem(p)
+		return p
+	}
 	if r.caller, p = s.opts.Auth.check(r); p != nil {
 		s.metrics.unauthorized.Inc()
 		w.SetHeader("www-authenticate", "Bearer")
@@ -237,13 +263,13 @@ func (s *Server) authorize(e *endpoint, r *Request, w *Response) (p *api.Problem
 // load counts requests at work and held.
 type load struct {
 	max    int64
-	refuse atomic.Bool
+	refuse atomic.Pointer[string] // why every request is refused
 	busy   atomic.Int64
 	held   atomic.Int64
 }
 
 func (l *load) enter() bool {
-	if l.busy.Add(1) > l.max || l.refuse.Load() {
+	if l.busy.Add(1) > l.max || l.refuse.Load() != nil {
 		l.busy.Add(-1)
 		return false
 	}
@@ -259,10 +285,10 @@ func (l *load) hold() { l.busy.Add(-1); l.held.Add(1) }
 func (l *load) unhold() { l.held.Add(-1); l.busy.Add(1) }
 
 func (l *load) problem() *api.Problem {
-	if l.refuse.Load() {
+	if why := l.refuse.Load(); why != nil {
 		return &api.Problem{
 			Status: 503, Code: api.CodeUnavailable, Title: "Unavailable", RetryAfterSeconds: RetryLater,
-			Detail: "the manager is stopping",
+			Detail: *why + "; nothing was changed",
 		}
 	}
 	return &api.Problem{

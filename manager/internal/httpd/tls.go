@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Certificate is what a TLS listener shows. It can be changed while the
@@ -34,6 +36,13 @@ func (c *Certificate) Load() error {
 	}
 	c.current.Store(&cert)
 	return nil
+}
+
+// Collector tells when the certificate ends.
+func (c *Certificate) Collector() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "oncegate_tls_certificate_not_after_timestamp_seconds", Help: "When the certificate of the listener ends, in Unix time.",
+	}, func() float64 { return float64(c.current.Load().Leaf.NotAfter.Unix()) })
 }
 
 // TLSConfig returns the configuration of a TLS listener. With a clientCA, a

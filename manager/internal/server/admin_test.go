@@ -22,7 +22,7 @@ func TestAdminListenerServesMetrics(t *testing.T) {
 	}
 	s.JSON("POST", api.PathReserve, `{"key":"k","token":"t"}`)
 	s.JSON("GET", "/nowhere", "")
-	admin := httptest.NewServer(s.server.AdminHandler(reg))
+	admin := httptest.NewServer(s.server.AdminHandler(reg, nil))
 	defer admin.Close()
 	get := func(path string) (int, string) {
 		resp, err := admin.Client().Get(admin.URL + path)
@@ -43,7 +43,7 @@ func TestAdminListenerServesMetrics(t *testing.T) {
 		`oncegate_ledger_fenced_total 0`,
 		`oncegate_http_requests_total{class="2xx",route="POST /v1/ledger/reserve"} 1`,
 		`oncegate_http_requests_total{class="4xx",route="unmatched"} 1`,
-		`oncegate_http_in_flight 0`,
+		`oncegate_http_requests_in_flight 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
 			t.Errorf("metrics lack %s", line)

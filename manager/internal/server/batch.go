@@ -66,7 +66,19 @@ func (h *ledgerHandlers) batch(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	h.ledger.Batch(r.Context(), c.items)
+	for i := range c.items {
+		h.leaveOut(&c.items[i])
+	}
+	start := began(r)
+	h.ledger.Batch(calling(r), c.items)
+	for i := range c.items {
+		it := &c.items[i]
+		if _, elsewhere := h.homeOf(it.Err); elsewhere {
+			it.Err = errAskAlone
+		}
+		it.Reply.ExpiresIn = h.cacheable(form, it.Reply.State, it.Reply.ExpiresIn)
+	}
+	c.itemSpans(r, start)
 	c.answer(r, w, form)
 }
 
@@ -214,5 +226,5 @@ func appendItem(dst []byte, it *ledger.Item) ([]byte, error) {
 
 var errAskAlone = &httpd.Refusal{P: api.Problem{
 	Status: 503, Code: api.CodeAskAlone, Title: "Ask alone",
-	Detail: "the recorded answer does not fit beside the others of this batch; make this call by itself",
+	Detail: "the recorded answer does not fit beside the others of this batch, or another data centre decides about the key; make this call by itself",
 }}

@@ -40,6 +40,7 @@ type siteOptions struct {
 	store  store.Store // closed at the end; a volatile one when nil
 	routes []httpd.Route
 	audit  func(Intervention)
+	reach  Reach
 }
 
 func newSite(t *testing.T, o siteOptions) *site {
@@ -54,7 +55,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 		t.Fatal(err)
 	}
 	o.server.Version, o.server.Logger = httpdtest.Version, s.log.Logger()
-	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Identity, o.audit), o.routes); err != nil {
+	if s.server, err = New(o.server, LedgerRoutes(s.ledger, o.server.Identity, o.audit, o.reach), o.routes); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
@@ -118,9 +119,9 @@ func (s *site) load() (busy, held float64) {
 		if g, ok := c.(prometheus.GaugeFunc); ok {
 			for name, v := range gather(s.t, g) {
 				switch name {
-				case "oncegate_http_in_flight":
+				case "oncegate_http_requests_in_flight":
 					busy = v
-				case "oncegate_http_held":
+				case "oncegate_http_requests_held":
 					held = v
 				}
 			}

@@ -67,6 +67,7 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	start := began(r)
 	wait := c.Wait
 	c.Wait = 0
 	if wait < 0 || wait > jobs.MaxWait {
@@ -89,6 +90,7 @@ func (h *jobHandlers) claim(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	claimSpans(r, got, start)
 	w.JSON(200)
 	o := jsonObject{b: w.Body}
 	o.open()
@@ -197,6 +199,7 @@ func (h *jobHandlers) finish(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
+	attemptSpan(r, &j, false)
 	jobAnswer(w, 200, &j, formBrief)
 }
 
@@ -230,6 +233,7 @@ func (h *jobHandlers) finishMany(r *httpd.Request, w *httpd.Response) {
 			o.name("problem")
 			o.b = p.AppendJSON(o.b)
 		} else {
+			attemptSpan(r, &out[i].Job, false)
 			o.str("state", out[i].Job.State.String())
 		}
 		o.close()
@@ -259,6 +263,9 @@ func (h *jobHandlers) retry(r *httpd.Request, w *httpd.Response) {
 	if err != nil {
 		r.Error(w, err)
 		return
+	}
+	if req.Token != "" {
+		attemptSpan(r, &j, true)
 	}
 	jobAnswer(w, 200, &j, formBrief)
 }

@@ -89,19 +89,27 @@ func (h *jobHandlers) submitMany(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	items := make([]submit.Item, len(in))
+	spans := make([]producer, len(in))
 	for i := range in {
 		it := &items[i]
 		it.Call = submit.Call{Key: in[i].key, Credentials: all.Credentials, Body: in[i].body}
 		if it.Key == "" && all.Key != "" {
 			it.Key = all.Key + "#" + strconv.Itoa(i)
 		}
-		it.Form = func(out *jobs.Outcome) submit.Form { return submittedForm(r, nil, out) }
+		it.Form = func(out *jobs.Outcome) submit.Form {
+			spans[i].made(out)
+			return submittedForm(r, nil, out)
+		}
 		in[i].submission.Owner = r.Owner()
 		if it.Err = in[i].err; it.Err == nil {
+			spans[i] = produce(r, &in[i].submission, true)
 			it.Job, it.Err = h.queue.Prepare(in[i].submission)
 		}
 	}
-	h.submitter.Batch(r.Context(), items)
+	h.submitter.Batch(calling(r), items)
+	for i := range spans {
+		spans[i].end(items[i].Err)
+	}
 	w.JSON(200)
 	b := append(w.Body, `{"results":[`...)
 	for i := range items {

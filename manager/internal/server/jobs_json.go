@@ -125,6 +125,12 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		o.raw("result", j.Result)
 	}
 	o.text("error", j.Error)
+	if form == formWhole && len(j.Errors) > 0 {
+		o.errors(j.Errors)
+	}
+	if form == formWhole || form == formClaimed {
+		o.text("traceparent", j.Traceparent)
+	}
 	o.flag("cancel_requested", j.CancelRequested)
 	o.flag("dead", j.Dead)
 	o.text("event", j.Event)
@@ -159,6 +165,24 @@ func (o *jsonObject) job(j *jobs.Job, form jobForm) {
 		}
 		o.close()
 	}
+}
+
+// errors appends the errors of attempts.
+func (o *jsonObject) errors(all []jobs.AttemptError) {
+	o.name("errors")
+	o.b = append(o.b, '[')
+	for i := range all {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.open()
+		o.num("attempt", int64(all[i].Attempt))
+		o.time("at", all[i].At)
+		o.str("worker", all[i].Worker)
+		o.str("error", all[i].Text)
+		o.close()
+	}
+	o.b = append(o.b, ']')
 }
 
 // jobAnswer answers with a single job.

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
@@ -24,19 +26,20 @@ func jobCounts(c jobs.Counters) []jobCount {
 // JobsCollector exports a queue's counters and depth.
 type JobsCollector struct {
 	queue *jobs.Queue
-	depth func() (jobs.Depth, error)
+	depth func() (jobs.Depth, time.Duration, error)
 
-	calls, jobs, waiting *prometheus.Desc
+	calls, jobs, waiting, oldest *prometheus.Desc
 }
 
-// NewJobsCollector returns a collector; depth is called with each scrape and
-// must be bounded in time.
-func NewJobsCollector(q *jobs.Queue, depth func() (jobs.Depth, error)) *JobsCollector {
+// NewJobsCollector returns a collector. Each scrape calls depth, which returns what Depth and OldestQueued do and must be
+// bounded in time.
+func NewJobsCollector(q *jobs.Queue, depth func() (jobs.Depth, time.Duration, error)) *JobsCollector {
 	return &JobsCollector{
 		queue: q, depth: depth,
-		calls:   prometheus.NewDesc("oncegate_jobs_total", "What this manager did with jobs.", []string{"what"}, nil),
+		calls:   prometheus.NewDesc("oncegate_jobs_events_total", "What happened to jobs at this manager, by event.", []string{"event"}, nil),
 		jobs:    prometheus.NewDesc("oncegate_jobs", "Jobs in the store, by state.", []string{"state"}, nil),
 		waiting: prometheus.NewDesc("oncegate_jobs_waiting", "Claims and waits for a result that are held now.", nil, nil),
+		oldest:  prometheus.NewDesc("oncegate_jobs_oldest_queued_age_seconds", "For how long the job that waits longest could have run, 0 without one.", nil, nil),
 	}
 }
 
@@ -45,6 +48,7 @@ func (c *JobsCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.calls
 	ch <- c.jobs
 	ch <- c.waiting
+	ch <- c.oldest
 }
 
 // Collect implements prometheus.Collector.
@@ -54,11 +58,12 @@ func (c *JobsCollector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.calls, prometheus.CounterValue, float64(x.n), x.name)
 	}
 	ch <- prometheus.MustNewConstMetric(c.waiting, prometheus.GaugeValue, float64(counters.Waiting))
-	d, err := c.depth()
+	d, oldest, err := c.depth()
 	if err != nil {
 		ch <- prometheus.NewInvalidMetric(c.jobs, err)
 		return
 	}
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, oldest.Seconds())
 	for state, n := range map[string]int{"scheduled": d.Scheduled, "queued": d.Queued, "active": d.Active, "dead": d.Dead, "done": d.Done} {
 		ch <- prometheus.MustNewConstMetric(c.jobs, prometheus.GaugeValue, float64(n), state)
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -54,11 +55,15 @@ func TestReferenceHasEveryJobMetric(t *testing.T) {
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
 	j.claimOne()
 	j.call(202, "POST", "/v1/jobs", `{"function":"f"}`)
-	c := NewJobsCollector(j.queue, func() (jobs.Depth, error) { return j.queue.Depth(context.Background()) })
+	c := NewJobsCollector(j.queue, func() (jobs.Depth, time.Duration, error) {
+		depth, err := j.queue.Depth(context.Background())
+		return depth, 90 * time.Second, err
+	})
 	got := gather(t, c)
 	for series, want := range map[string]float64{
-		`oncegate_jobs_total{what="enqueued"}`: 2, `oncegate_jobs_total{what="claimed"}`: 1,
+		`oncegate_jobs_events_total{event="enqueued"}`: 2, `oncegate_jobs_events_total{event="claimed"}`: 1,
 		`oncegate_jobs{state="queued"}`: 1, `oncegate_jobs{state="active"}`: 1, `oncegate_jobs_waiting`: 0,
+		`oncegate_jobs_oldest_queued_age_seconds`: 90,
 	} {
 		if v, ok := got[series]; !ok || v != want {
 			t.Errorf("%s: %v (there: %v), want %v", series, v, ok, want)

@@ -17,19 +17,21 @@ func (h *jobHandlers) submit(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	s.Owner = r.Owner()
-	p, err := h.queue.Prepare(s)
-	if err != nil {
-		r.Error(w, err)
-		return
-	}
 	call, err := submission(r)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	a, err := h.submitter.Job(r.Context(), call, p, func(out *jobs.Outcome) submit.Form {
-		return submittedForm(r, w.Body[:0], out)
-	})
+	span := produce(r, &s, false)
+	p, err := h.queue.Prepare(s)
+	var a submit.Answer
+	if err == nil {
+		a, err = h.submitter.Job(calling(r), call, p, func(out *jobs.Outcome) submit.Form {
+			span.made(out)
+			return submittedForm(r, w.Body[:0], out)
+		})
+	}
+	span.end(err)
 	submitted(r, w, a, err)
 }
 

@@ -299,3 +299,61 @@ func TestClaimOfAClientThatLeftIsUndone(t *testing.T) {
 		t.Errorf("claimed %v", job)
 	}
 }
+
+// Without a collector a job keeps the traceparent of its submission, and costs nothing without one.
+func TestJobsPassTheTraceOn(t *testing.T) {
+	s := newJobSite(t, ledger.Options{})
+	const trace = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	for id, header := range map[string]string{"a": trace, "b": "00-nonsense", "c": ""} {
+		a := s.Do("POST", "/v1/jobs", api.ContentTypeJSON, `{"function":"f","id":"`+id+`","payload":1}`, "traceparent", header)
+		if a.Status != 202 || strings.Contains(a.Body, "traceparent") {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+	}
+	a := s.Do("POST", "/v1/jobs/claim", api.ContentTypeJSON, `{"worker":"w","limit":3}`)
+	var got struct {
+		Jobs []struct {
+			ID, Traceparent string
+			Lease           struct{ Token string }
+		}
+	}
+	if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Jobs) != 3 {
+		t.Fatalf("%v: %s", err, a.Body)
+	}
+	for _, j := range got.Jobs {
+		if want := map[string]string{"a": trace}[j.ID]; j.Traceparent != want {
+			t.Errorf("job %s has %q, want %q", j.ID, j.Traceparent, want)
+		}
+		if j.ID == "a" {
+			s.Do("POST", "/v1/jobs/a/finish", api.ContentTypeJSON, `{"lease_token":"`+j.Lease.Token+`","status":"failed","error":"no \"ink\""}`)
+		}
+	}
+	a = s.Do("GET", "/v1/jobs/a", "", "")
+	if !strings.Contains(a.Body, `"traceparent":"`+trace+`"`) || !strings.Contains(a.Body, `"errors":[{"attempt":1,"at":"20`) || !strings.Contains(a.Body, `Z","worker":"w","error":"no \"ink\""}]`) {
+		t.Error(a.Body)
+	}
+}
+
+// A worker hands a job back with bytes that are no text. The job runs again.
+func TestJobsKeepErrorsThatAreNoText(t *testing.T) {
+	s := newJobSite(t, ledger.Options{})
+	if a := s.Do("POST", "/v1/jobs", api.ContentTypeJSON, `{"function":"f","id":"a","payload":1,"max_attempts":3}`); a.Status != 202 {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	for _, text := range []string{"\xff", strings.Repeat("\xff", jobs.MaxErrorText+1)} {
+		a := s.Do("POST", "/v1/jobs/claim", api.ContentTypeJSON, `{"worker":"w"}`)
+		var got struct {
+			Jobs []struct{ Lease struct{ Token string } }
+		}
+		if err := json.Unmarshal([]byte(a.Body), &got); err != nil || len(got.Jobs) != 1 {
+			t.Fatalf("%v: %s", err, a.Body)
+		}
+		a = s.Do("POST", "/v1/jobs/a/retry", api.ContentTypeJSON, `{"lease_token":"`+got.Jobs[0].Lease.Token+`","delay_ms":0,"error":"`+text+`"}`)
+		if a.Status != 200 && a.Status != 400 {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+		if a := s.Do("GET", "/v1/jobs/a", "", ""); a.Status != 200 || !json.Valid([]byte(a.Body)) {
+			t.Errorf("%d %s", a.Status, a.Body)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,24 +24,28 @@ const (
 
 // LedgerRoutes are the calls of gates and other clients on a ledger. Identity, if
 // not nil, tells what the ledger is. Audit, if not nil, is told about every entry
-// that an administrator deletes or an operator resolves.
-func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(Intervention)) []httpd.Route {
-	h := &ledgerHandlers{ledger: l, identity: identity, audit: audit}
+// that an administrator deletes or an operator resolves. Reach says which durabilities the ledger can give.
+func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(Intervention), reach Reach) []httpd.Route {
+	h := &ledgerHandlers{ledger: l, identity: identity, audit: audit, reach: reach}
 	return []httpd.Route{
 		{Method: "POST", Path: api.PathReserve, Roles: gates, Handle: h.reserve},
 		{Method: "POST", Path: api.PathCommit, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateCommitted) }},
 		{Method: "POST", Path: api.PathReject, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.finish(r, w, api.StateRejected) }},
 		{Method: "POST", Path: api.PathRelease, Roles: gates, Handle: h.release},
-		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Renew) }},
-		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, l.Unknown) }},
+		{Method: "POST", Path: api.PathRenew, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.renew) }},
+		{Method: "POST", Path: api.PathUnknown, Roles: gates, Handle: func(r *httpd.Request, w *httpd.Response) { h.ask(r, w, h.unknown) }},
 		{Method: "POST", Path: api.PathLookUp, Roles: gates, Handle: h.lookUp},
 		{Method: "POST", Path: api.PathBatch, Roles: gates, Handle: h.batch},
+		{Method: "POST", Path: api.PathHome + "{call}", Roles: httpd.Peer | httpd.Plain, Handle: h.atHome},
 		{Method: "GET", Path: "/v1/ledger/entries", Roles: readers, Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Roles: readers, Handle: h.get},
 		// What these two take away is what keeps work from being done twice.
 		{Method: "DELETE", Path: "/v1/ledger/entries/{key}", Roles: httpd.Admin, Handle: h.delete},
 		{Method: "POST", Path: "/v1/ledger/entries/{key}/resolve", Roles: httpd.Operator, Handle: h.resolve},
 		{Method: "GET", Path: "/v1/ledger/stats", Roles: readers, Handle: h.stats},
+		{Method: "GET", Path: "/v1/ledger/entries/{key}/history", Roles: readers, Handle: h.history},
+		{Method: "GET", Path: "/v1/ledger/incidents", Roles: readers, Handle: h.incidents},
+		{Method: "GET", Path: "/v1/ledger/activity", Roles: readers, Handle: h.activity},
 		{Method: "GET", Path: "/v1/ledger/shard", Roles: readers, Handle: h.shard},
 	}
 }
@@ -58,6 +63,10 @@ type ledgerHandlers struct {
 	ledger   *ledger.Ledger
 	identity func() shard.Identity
 	audit    func(Intervention)
+	reach    Reach
+
+	// admit, for a call of another data centre, returns an error unless this one is the key's home.
+	admit func(scope, key string) error
 }
 
 // ledgerCall is what the hot calls are read into; it is reused.
@@ -110,9 +119,18 @@ func (c *ledgerCall) readReserve(form httpd.Form, body []byte) error {
 	return c.reserve.ParseJSON(body)
 }
 
+// calling is the context of a request whose caller the ledger notes in its journal.
+func calling(r *httpd.Request) context.Context { return ledger.WithCaller(r.Context(), r.Remote()) }
+
 func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
 	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-		reply, err := h.ledger.Reserve(ctx, req, r.Hold)
+		var reply ledger.Reply
+		var err error
+		if req.Durability == api.DurabilityLocal {
+			reply, err = h.ledger.Reserve(ctx, req, r.Hold)
+		} else {
+			reply, err = h.reserveFar(ctx, r, req)
+		}
 		w.Status, w.RetryAfter = reserveStatus(reply.State)
 		return reply, err
 	})
@@ -169,12 +187,19 @@ func (h *ledgerHandlers) ask(r *httpd.Request, w *httpd.Response, call func(cont
 		r.Error(w, err)
 		return
 	}
+	if err = h.admitted(in.reserve.Scope, in.reserve.Key); err != nil {
+		r.Error(w, err)
+		return
+	}
 	w.Status = 200
-	reply, err := call(r.Context(), &in.reserve)
+	start := began(r)
+	reply, err := call(calling(r), &in.reserve)
+	ledgerSpan(r, strings.TrimPrefix(r.Path, "/v1/ledger/"), start, reply.State, err)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
+	reply.ExpiresIn = h.cacheable(form, reply.State, reply.ExpiresIn)
 	answerReply(r, w, form, &reply, in.reserve.Token)
 }
 
@@ -190,16 +215,19 @@ func (h *ledgerHandlers) finish(r *httpd.Request, w *httpd.Response, outcome api
 		r.Error(w, err)
 		return
 	}
+	start, op := began(r), "commit"
 	if outcome == api.StateRejected {
-		err = h.ledger.Reject(r.Context(), &call.finish)
-	} else {
-		err = h.ledger.Commit(r.Context(), &call.finish)
+		op = "reject"
 	}
+	if err = h.admitted(call.finish.Scope, call.finish.Key); err == nil {
+		err = h.end(calling(r), &call.finish, outcome)
+	}
+	ledgerSpan(r, op, start, outcome, err)
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	answerState(w, form, outcome)
+	answerState(w, form, outcome, h.cacheable(form, outcome, 0))
 }
 
 func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
@@ -215,13 +243,18 @@ func (h *ledgerHandlers) release(r *httpd.Request, w *httpd.Response) {
 		err = req.ParseJSON(r.Body)
 	}
 	if err == nil {
-		err = h.ledger.Release(r.Context(), &req)
+		err = h.admitted(req.Scope, req.Key)
+	}
+	if err == nil {
+		start := began(r)
+		err = h.free(calling(r), &req)
+		ledgerSpan(r, "release", start, api.StateReleased, err)
 	}
 	if err != nil {
 		r.Error(w, err)
 		return
 	}
-	answerState(w, form, api.StateReleased)
+	answerState(w, form, api.StateReleased, 0)
 }
 
 // lookUp tells what became of a key.
@@ -241,7 +274,7 @@ func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
 	}
 	switch {
 	case errors.Is(err, ledger.ErrNotFound):
-		answerState(w, form, api.StateNone)
+		answerState(w, form, api.StateNone, 0)
 	case err != nil:
 		r.Error(w, err)
 	default:
@@ -250,12 +283,12 @@ func (h *ledgerHandlers) lookUp(r *httpd.Request, w *httpd.Response) {
 	}
 }
 
-// answerState answers a call whose only news is the state.
-func answerState(w *httpd.Response, form httpd.Form, state api.State) {
+// answerState answers a call whose only news is the state. A gate may keep it for that long; 0: without a bound.
+func answerState(w *httpd.Response, form httpd.Form, state api.State, keep time.Duration) {
 	w.JSON(200)
 	if form == httpd.FormRaw {
 		w.ContentType = api.ContentTypeRaw
-		w.Body = api.AppendRawReply(w.Body, state, 0, nil)
+		w.Body = api.AppendRawReply(w.Body, state, keep, nil)
 		return
 	}
 	w.Body = appendState(w.Body, state)
@@ -289,7 +322,7 @@ func (h *ledgerHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	e, err := h.ledger.Delete(r.Context(), q["scope"], r.Param(0))
+	e, err := h.ledger.Delete(calling(r), q["scope"], r.Param(0))
 	if err != nil {
 		r.Error(w, err)
 		return
@@ -314,7 +347,7 @@ func (h *ledgerHandlers) resolve(r *httpd.Request, w *httpd.Response) {
 	}
 	var e ledger.Entry
 	if err == nil {
-		e, err = h.ledger.Resolve(r.Context(), q["scope"], r.Param(0), res)
+		e, err = h.ledger.Resolve(calling(r), q["scope"], r.Param(0), res)
 	}
 	if err != nil {
 		r.Error(w, err)

@@ -44,6 +44,13 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 		dst = append(dst, '"', ':')
 		dst = strconv.AppendInt(dst, n, 10)
 	}
+	if r := s.Replication; r != nil {
+		dst = append(dst, `,"sync_standbys":{`...)
+		number("connected", int64(r.Connected))
+		dst = append(dst, ',')
+		number("required", int64(r.Required))
+		dst = append(dst, '}')
+	}
 	dst = append(dst, `,"entries":{`...)
 	number("pending", int64(s.Pending))
 	dst = append(dst, ',')

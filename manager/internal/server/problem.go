@@ -23,6 +23,7 @@ func ProblemOf(err error) api.Problem {
 	var limit *store.LimitError
 	var moved *ledger.MovedError
 	var quarantine *ledger.QuarantineError
+	var away *ledger.HomeError
 	switch {
 	case errors.As(err, &p):
 		return p.Problem()
@@ -70,6 +71,11 @@ func ProblemOf(err error) api.Problem {
 		return api.Problem{
 			Status: 421, Code: api.CodeKeyMoved, Title: "Key moved",
 			Detail: "the shard " + strconv.Quote(moved.Owner) + " owns this key, and nothing is left of it here; ask that shard",
+		}
+	case errors.As(err, &away):
+		return api.Problem{
+			Status: 421, Code: api.CodeWrongHome, Title: "Wrong home",
+			Detail: "the data centre " + strconv.Quote(away.Home) + " decides about this key; nothing was changed",
 		}
 	case errors.As(err, &quarantine):
 		return api.Problem{

@@ -24,7 +24,7 @@ type roleSite struct {
 }
 
 // columns are those of the table in docs/reference/ROLES.md.
-var columns = []string{"gate", "submitter", "worker", "worker:FUNCTION", "operator", "admin", "no word"}
+var columns = []string{"gate", "submitter", "worker", "worker:FUNCTION", "operator", "peer", "admin", "no word"}
 
 // tokenFor is a token with these words; "no word" has none.
 func tokenFor(words string) string {
@@ -61,9 +61,9 @@ func newRoleSite(t *testing.T, words ...string) *roleSite {
 		s.queue.Close()
 		_ = s.store.Close()
 	})
-	others := slices.Concat(JobRoutes(s.store, s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New(), nil), LogRoutes(engine, nil), DescriptionRoutes())
+	others := slices.Concat(JobRoutes(s.store, s.ledger, s.queue), UnreadableRoutes(s.store, s.ledger, s.queue, unread.New(), nil), LogRoutes(engine, nil), OriginRoutes(s.ledger, nil, nil), DescriptionRoutes())
 	s.site = newSite(t, siteOptions{routes: others, store: s.store, server: Options{Options: httpd.Options{Auth: auth}}})
-	s.routes = append(LedgerRoutes(s.site.ledger, nil, nil), others...)
+	s.routes = append(LedgerRoutes(s.site.ledger, nil, nil, Reach{}), others...)
 	return s
 }
 

@@ -43,7 +43,35 @@ func StartEtcdBehind(ctx context.Context, n int, between func(i int, listen stri
 	return startEtcd(ctx, n, args, between)
 }
 
-func startEtcd(ctx context.Context, n int, args []string, between func(int, string) (string, error)) ([]*Server, error) {
+// EtcdTLS starts a cluster of one member for the test that takes only connections with TLS and a client's certificate.
+// own makes the member's certificate, for the IP address that it gets, and returns the arguments that name the files.
+func EtcdTLS(tb testing.TB, own func(ip string) []string) *Server {
+	tb.Helper()
+	var args []string
+	members, err := startEtcd(tb.Context(), 1, nil, func(_ int, listen string) (string, error) {
+		ip, _, err := net.SplitHostPort(listen)
+		args = own(ip)
+		return listen, err
+	}, func(m *Server) {
+		plain := m.URL
+		m.URL = strings.Replace(plain, "http://", "https://", 1)
+		for i, a := range m.args {
+			if a == plain {
+				m.args[i] = m.URL
+			}
+		}
+		metrics := strings.Replace(plain, ":2379", ":2381", 1) // health without TLS
+		m.args = append(append(m.args, "--listen-metrics-urls", metrics), args...)
+		m.ready = func(ctx context.Context) error { return etcdHealthy(ctx, metrics) }
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(members[0].Close)
+	return members[0]
+}
+
+func startEtcd(ctx context.Context, n int, args []string, between func(int, string) (string, error), change ...func(*Server)) ([]*Server, error) {
 	path, err := exec.LookPath("etcd")
 	if err != nil {
 		return nil, fmt.Errorf("etcd is not installed; `make test` installs it: %w", err)
@@ -76,6 +104,9 @@ func startEtcd(ctx context.Context, n int, args []string, between func(int, stri
 			"--initial-cluster", strings.Join(cluster, ","), "--initial-cluster-token", members[0].URL,
 			"--log-level", "error", "--logger", "zap"}, args...)
 		m.ready = func(ctx context.Context) error { return etcdHealthy(ctx, m.URL) }
+		for _, f := range change {
+			f(m)
+		}
 		go func() { started <- m.Start(ctx) }()
 	}
 	var errs []error

@@ -36,6 +36,7 @@ type Server struct {
 	Socket string
 
 	dir    string
+	host   string // its address, for servers that others connect to
 	path   string
 	args   []string
 	attr   *syscall.SysProcAttr
@@ -92,6 +93,10 @@ func StartRedis(ctx context.Context, args ...string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis-server is not installed; `make test` installs it: %w", err)
 	}
+	return startRedis(ctx, path, args)
+}
+
+func startRedis(ctx context.Context, path string, args []string) (*Server, error) {
 	dir, err := tempDir()
 	if err != nil {
 		return nil, err

@@ -19,6 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/peers"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -66,6 +67,8 @@ type Options struct {
 	CommittedTTL time.Duration
 	// SnapshotBytes is the size of the log at which a snapshot is taken.
 	SnapshotBytes int64
+	// Centre makes the manager one of several data centres; nil: there is only this one.
+	Centre *Centre
 }
 
 // Manager is one run of a manager on a disk. All methods are safe for concurrent use.
@@ -74,6 +77,7 @@ type Manager struct {
 	options  Options
 	identity func() shard.Identity
 	ledger   *ledger.Ledger
+	puller   *peers.Puller // nil without a Centre
 	server   *server.Server
 	stop     context.CancelFunc
 	work     sync.WaitGroup
@@ -102,6 +106,7 @@ func Open(ctx context.Context, disk *Disk, o Options) (*Manager, error) {
 	}
 	m.work.Go(func() { leases.Run(background) })
 	m.work.Go(func() { m.ledger.Run(background, nil) })
+	m.runCentre(background)
 	return m, nil
 }
 
@@ -129,15 +134,20 @@ func (m *Manager) build(ctx context.Context, st store.Store, want shard.Want) er
 	}
 	o := &m.options
 	m.identity = keeper.Identity
-	m.ledger, err = ledger.New(st, ledger.Options{
+	l := ledger.Options{
 		MaxEntries: o.MaxEntries, CommittedTTL: o.CommittedTTL, CleanupInterval: 3 * time.Second, Owners: keeper,
-	})
+	}
+	o.Centre.adjust(&l)
+	if m.ledger, err = ledger.New(st, l); err != nil {
+		return err
+	}
+	reach, origins, err := m.openCentre(ctx, st)
 	if err != nil {
 		return err
 	}
 	m.server, err = server.New(server.Options{
 		Options: httpd.Options{Version: o.Version, Logger: slog.New(slog.DiscardHandler)}, Identity: keeper.Identity,
-	}, server.LedgerRoutes(m.ledger, keeper.Identity, nil))
+	}, server.LedgerRoutes(m.ledger, keeper.Identity, nil, reach), origins)
 	return err
 }
 
@@ -153,8 +163,13 @@ type Answer struct {
 // Do has the manager carry out a call: a POST of body to path with the given headers. ctx ends
 // when the caller leaves.
 func (m *Manager) Do(ctx context.Context, path string, headers []api.Header, body []byte) Answer {
+	return m.Call(ctx, "POST", path, "", headers, body)
+}
+
+// Call is Do with a method, and with a query without its question mark.
+func (m *Manager) Call(ctx context.Context, method, path, query string, headers []api.Header, body []byte) Answer {
 	var r httpd.Response
-	m.server.Do(ctx, &httpd.Direct{Method: "POST", Path: path, Body: body, Headers: headers}, &r)
+	m.server.Do(ctx, &httpd.Direct{Method: method, Path: path, Query: query, Body: body, Headers: headers}, &r)
 	return Answer{Status: r.Status, ContentType: r.ContentType, RetryAfter: r.RetryAfter, Headers: r.Headers(), Body: r.Body}
 }
 

@@ -1,0 +1,122 @@
+{{- define "oncegate.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "oncegate.selector" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "oncegate.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "oncegate.selector" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "oncegate.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- .Values.serviceAccount.name | default (include "oncegate.fullname" .) -}}
+{{- else -}}
+{{- .Values.serviceAccount.name | default "default" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Each manager has a data directory, so each is a shard: "true" or empty. */}}
+{{- define "oncegate.sharded" -}}
+{{- if has .Values.store.engine (list "wal" "sqlite") -}}true{{- end -}}
+{{- end -}}
+
+{{/* The DNS name of a pod of the StatefulSet. Takes a dict of root and pod. */}}
+{{- define "oncegate.host" -}}
+{{- printf "%s.%s.%s.svc.%s" .pod (include "oncegate.fullname" .root) .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- end -}}
+
+{{/* The name of a pod's shard. Takes a dict of root and pod. */}}
+{{- define "oncegate.shard" -}}
+{{- if eq .root.Values.shards.names "istio" -}}
+{{- printf "outbound|%v||%s" .root.Values.service.port (include "oncegate.host" .) -}}
+{{- else -}}
+{{- .pod -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All names, with commas between them. */}}
+{{- define "oncegate.shards" -}}
+{{- $names := list -}}
+{{- range $i := until (int (.Values.shards.listed | default .Values.shards.count)) -}}
+{{- $names = append $names (include "oncegate.shard" (dict "root" $ "pod" (printf "%s-%d" (include "oncegate.fullname" $) $i))) -}}
+{{- end -}}
+{{- join "," $names -}}
+{{- end -}}
+
+{{/* The Secret of the API's certificate, or empty. */}}
+{{- define "oncegate.tlsSecret" -}}
+{{- if .Values.tls.certManager.enabled -}}
+{{- printf "%s-tls" (include "oncegate.fullname" .) -}}
+{{- else -}}
+{{- .Values.tls.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Istio and others choose the protocol by the port's name. */}}
+{{- define "oncegate.portName" -}}
+{{- if include "oncegate.tlsSecret" . -}}https-api{{- else -}}http-api{{- end -}}
+{{- end -}}
+
+{{/* Values that contradict each other in ways that a schema cannot say. */}}
+{{- define "oncegate.check" -}}
+{{- $sharded := include "oncegate.sharded" . -}}
+{{- if and (not $sharded) (not .Values.store.dsn.existingSecret) -}}
+{{- fail (printf "store.dsn.existingSecret is empty: the engine %s needs a Secret with its address" .Values.store.engine) -}}
+{{- end -}}
+{{- if and $sharded .Values.store.dsn.existingSecret -}}
+{{- fail (printf "store.dsn.existingSecret is set: the engine %s has no server" .Values.store.engine) -}}
+{{- end -}}
+{{- if gt (int .Values.shards.listed) (int .Values.shards.count) -}}
+{{- fail (printf "shards.listed is %v: must be at most shards.count, %v" .Values.shards.listed .Values.shards.count) -}}
+{{- end -}}
+{{- if and .Values.ship.to (ne .Values.store.engine "wal") -}}
+{{- fail (printf "ship.to is set: only the engine wal ships its log, not %s" .Values.store.engine) -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.enabled .Values.tls.existingSecret -}}
+{{- fail "tls.certManager.enabled and tls.existingSecret: only one of them" -}}
+{{- end -}}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
+{{- fail "tls.certManager.issuerRef.name is empty: name the issuer" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCA.existingSecret (not (include "oncegate.tlsSecret" .)) -}}
+{{- fail "tls.clientCA.existingSecret is set: needs tls.existingSecret or tls.certManager" -}}
+{{- end -}}
+{{- if and .Values.tls.clientRoles.existingSecret (not .Values.tls.clientCA.existingSecret) -}}
+{{- fail "tls.clientRoles.existingSecret is set: needs tls.clientCA.existingSecret" -}}
+{{- end -}}
+{{- with .Values.dataCenter -}}
+{{- if and .peers (not .origin) -}}
+{{- fail "dataCenter.peers is set: needs dataCenter.origin" -}}
+{{- end -}}
+{{- range tuple "token" "ca" "clientCertificate" -}}
+{{- if and (index $.Values.dataCenter . "existingSecret") (not $.Values.dataCenter.peers) -}}
+{{- fail (printf "dataCenter.%s.existingSecret is set: needs dataCenter.peers" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range .peers -}}
+{{- if and $sharded (gt (int $.Values.shards.count) 1) (not (contains "$(POD)" .url)) -}}
+{{- fail (printf "dataCenter.peers: the URL of %s must have $(POD) in it, because each shard pulls from the shard with its name" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.adminFrom) -}}
+{{- fail "serviceMonitor.enabled: the NetworkPolicy lets nobody read metrics; name Prometheus in networkPolicy.adminFrom" -}}
+{{- end -}}
+{{- if and .Values.istio.enabled (or (not $sharded) (ne .Values.shards.names "istio")) -}}
+{{- fail "istio.enabled: needs the engine wal or sqlite, and shards.names istio" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,35 @@
+package client
+
+import "context"
+
+// Peers is what a manager knows of the other data centres.
+type Peers struct {
+	// Origin is the name of the manager's own data centre, "" if it has none.
+	Origin string `json:"origin"`
+	Peers  []Peer `json:"peers"`
+}
+
+// Peer is how far a data centre is behind another one.
+type Peer struct {
+	Name string `json:"name"`
+	URL  string `json:"url"`
+	// LagSeconds is for how long the manager has not had everything that the peer recorded, LagEntries how many outcomes
+	// it lacks as far as it knows.
+	LagSeconds float64 `json:"lag_seconds"`
+	LagEntries int64   `json:"lag_entries"`
+	// Error is why the last call to the peer failed, "" after one that did not.
+	Error string `json:"error,omitempty"`
+}
+
+// Peers returns how far the manager's data centre is behind the others.
+func (c *Client) Peers(ctx context.Context) (*Peers, error) {
+	var p Peers
+	call := call{method: "GET", path: "/v1/peers"}
+	if _, err := c.do(ctx, call, &p); err != nil {
+		return nil, err
+	}
+	if p.Peers == nil {
+		return nil, call.notOurs("no peers")
+	}
+	return &p, nil
+}

@@ -1,0 +1,112 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/crypt"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/sealed"
+)
+
+// TestConflictsAreEncrypted: outcomes that lost a conflict are unreadable in the store, are put again under a new key
+// with the indexes that they had, and go when they expire.
+func TestConflictsAreEncrypted(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	plain := mem.New(mem.Options{Clock: func() time.Time { return now }})
+	defer plain.Close()
+	line := func(id string, fill byte) string {
+		return id + ":" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{fill}, crypt.KeyBytes)) + "\n"
+	}
+	open := func(keys string) (*ledger.Ledger, *sealed.Store) {
+		ring, err := crypt.Parse([]byte(keys))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, _, err := sealed.Open(t.Context(), plain, sealed.Options{Ring: ring, Places: sealedPlaces()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := ledger.New(st, ledger.Options{Origin: "dc1", CleanupInterval: time.Millisecond})
+		if err == nil {
+			err = l.OpenFeed(t.Context(), "")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l, st.(*sealed.Store)
+	}
+	answer := func(body string) []byte {
+		return (&api.Result{Status: 200, Body: []byte(body)}).AppendRaw(nil)
+	}
+	l, _ := open(line("k1", 1))
+	if err := l.Commit(t.Context(), &ledger.FinishRequest{Scope: "s", Key: "k", Token: "own", Result: answer("secret-own"), TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	other := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "other", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: answer("secret-other")}
+	if err := l.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
+		t.Fatal(err)
+	}
+	want := func(l *ledger.Ledger) {
+		t.Helper()
+		list, _, err := l.Conflicts(t.Context(), 10, "")
+		if err != nil || len(list) != 1 || list[0].Winner != "dc2" || len(list[0].Outcomes) != 2 ||
+			!bytes.Contains(list[0].Outcomes[0].Result, []byte("secret-other")) || !bytes.Contains(list[0].Outcomes[1].Result, []byte("secret-own")) {
+			t.Fatalf("%+v, %v", list, err)
+		}
+	}
+	want(l)
+	stored := func() (values int) {
+		err := plain.View(t.Context(), func(tx store.Tx) error {
+			hits, err := tx.Scan(ledger.ConflictCollection, ledger.ConflictIndex, store.Range{Limit: 10})
+			for _, h := range hits {
+				v, err := tx.Get(ledger.ConflictCollection, h.Key)
+				if err != nil {
+					return err
+				}
+				if bytes.Contains(v, []byte("secret")) {
+					t.Error("the store has the answer")
+				}
+				values++
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return values
+	}
+	if stored() != 1 {
+		t.Fatal("no conflict is stored")
+	}
+	_, st := open(line("k1", 1) + line("k2", 2))
+	if r, err := st.Rewrite(t.Context()); err != nil || r.Failed != 0 || r.Rewritten < 2 {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	l, _ = open(line("k2", 2)) // the first key is gone
+	want(l)
+	if digests, _, err := l.Digests(t.Context(), "dc1", 0); err != nil || len(digests) != 1 || digests[0].Outcomes != 1 {
+		t.Errorf("digests %v, %v", digests, err)
+	}
+	now = now.Add(2 * time.Hour)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.RunFeed(ctx, func(err error) { t.Error(err) })
+	}()
+	for deadline := time.Now().Add(time.Minute); stored() > 0 && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	<-done
+	if n := stored(); n != 0 {
+		t.Errorf("%d outcomes stay", n)
+	}
+}

@@ -1,0 +1,96 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/peers"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+// openFeed prepares the change feed of a ledger with an origin.
+func (a *app) openFeed(ctx context.Context) error {
+	restored := ""
+	if dir := a.settings.DataDir; dir != "" {
+		q, err := quarantine.Open(dir)
+		if err != nil {
+			return err
+		}
+		if at := q.RestoredTo(); !at.IsZero() {
+			restored = at.UTC().Format(time.RFC3339Nano)
+		}
+	}
+	err := a.ledger.OpenFeed(ctx, restored)
+	var other *ledger.OriginError
+	if errors.As(err, &other) {
+		return settings.Usagef("--origin %q: %v", other.Want, other)
+	}
+	return err
+}
+
+func (a *app) feedFailed(err error) {
+	a.log.Warn("outcomes were not published for other data centres, the next round tries again", "error", err.Error())
+}
+
+// clashed logs a conflict. The key is part of it: without it the line would say nothing.
+func (a *app) clashed(c ledger.Clash) {
+	a.auditLog.Warn("two data centres ran the same key", "scope", c.Scope, "key", c.Key, "winner", c.Winner, "loser", c.Loser)
+}
+
+// peersCollector exports what the feed and its readers count.
+type peersCollector struct {
+	ledger *ledger.Ledger
+	puller *peers.Puller // nil without peers
+}
+
+func peerDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+var (
+	descPublished = peerDesc("oncegate_feed_published_total", "Outcomes of this data centre that the change feed got.")
+	descImported  = peerDesc("oncegate_feed_imported_total", "Outcomes of other data centres by what became of them: imported, repeated (known already), dropped (no room), deferred (another attempt of the key is under way at its home), invalid.", "result")
+	descConflicts = peerDesc("oncegate_feed_conflicts_total", "Keys that two data centres ran, each counted once for every outcome that lost.")
+	descLag       = peerDesc("oncegate_peer_lag_seconds", "For how long not everything that the peer recorded has been here.", "peer")
+	descBehind    = peerDesc("oncegate_peer_lag_entries", "Outcomes of the peer that are known to be missing here.", "peer")
+	descFailures  = peerDesc("oncegate_peer_failures_total", "Calls to the peer that failed, and imports of its outcomes.", "peer")
+	descRepaired  = peerDesc("oncegate_peer_repaired_total", "Outcomes that the feed had lost and a comparison of digests found.", "peer")
+	descCopies    = peerDesc("oncegate_peer_copies_total", "How often everything was copied, because the peer's feed did not go back far enough.", "peer")
+)
+
+// Describe implements prometheus.Collector.
+func (c *peersCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descLag, descBehind, descFailures, descRepaired, descCopies} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *peersCollector) Collect(ch chan<- prometheus.Metric) {
+	counter := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	s := c.ledger.FeedStats()
+	counter(descPublished, s.Published)
+	counter(descImported, s.Imported, "imported")
+	counter(descImported, s.Repeated, "repeated")
+	counter(descImported, s.Dropped, "dropped")
+	counter(descImported, s.Deferred, "deferred")
+	counter(descImported, s.Invalid, "invalid")
+	counter(descConflicts, s.Conflicts)
+	if c.puller == nil {
+		return
+	}
+	for _, p := range c.puller.Status() {
+		ch <- prometheus.MustNewConstMetric(descLag, prometheus.GaugeValue, p.LagSeconds, p.Name)
+		ch <- prometheus.MustNewConstMetric(descBehind, prometheus.GaugeValue, float64(p.LagEntries), p.Name)
+		counter(descFailures, p.Failures, p.Name)
+		counter(descRepaired, p.Repaired, p.Name)
+		counter(descCopies, p.Copies, p.Name)
+	}
+}

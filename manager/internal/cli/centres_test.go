@@ -1,0 +1,342 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// link is the network from one data centre to another.
+type link struct {
+	ln net.Listener
+
+	mu     sync.Mutex
+	target string // "" while it is cut
+	conns  map[net.Conn]bool
+}
+
+func newLink(t *testing.T) *link {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &link{ln: ln, conns: make(map[net.Conn]bool)}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { l.serve(c) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = ln.Close()
+		l.set("")
+		all.Wait()
+	})
+	return l
+}
+
+// set leads new connections to target and breaks the others.
+func (l *link) set(target string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = target
+	for c := range l.conns {
+		_ = c.Close()
+	}
+}
+
+func (l *link) serve(c net.Conn) {
+	defer c.Close()
+	l.mu.Lock()
+	target := l.target
+	l.mu.Unlock()
+	d, err := net.Dial("tcp", target)
+	if target == "" || err != nil {
+		return
+	}
+	defer d.Close()
+	l.mu.Lock()
+	l.conns[c], l.conns[d] = true, true
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.conns, c)
+		delete(l.conns, d)
+	}()
+	go func() {
+		_, _ = io.Copy(d, c)
+		_ = d.Close()
+	}()
+	_, _ = io.Copy(c, d)
+}
+
+// dataCentre is a manager with its links to others.
+type dataCentre struct {
+	t     *testing.T
+	name  string
+	args  []string
+	links map[string]*link // by the peer's name
+	p     *process
+}
+
+func newCentres(t *testing.T, names []string, args ...string) map[string]*dataCentre {
+	t.Helper()
+	all := make(map[string]*dataCentre)
+	for _, name := range names {
+		dc := &dataCentre{t: t, name: name, links: make(map[string]*link)}
+		dc.args = append([]string{"--data-dir", t.TempDir(), "--origin", name}, args...)
+		for _, peer := range names {
+			if peer != name {
+				dc.links[peer] = newLink(t)
+				dc.args = append(dc.args, "--peer", peer+"=http://"+dc.links[peer].ln.Addr().String())
+			}
+		}
+		all[name] = dc
+	}
+	for _, dc := range all {
+		dc.p = startManager(t, dc.args...)
+	}
+	return all
+}
+
+// connect sets the links of all.
+func connect(all map[string]*dataCentre, up bool) {
+	for _, dc := range all {
+		for peer, l := range dc.links {
+			if target := all[peer].p.addr["api"]; up {
+				l.set(target)
+			} else {
+				l.set("")
+			}
+		}
+	}
+}
+
+func (dc *dataCentre) call(method, path, body string, out any) int {
+	dc.t.Helper()
+	req, err := http.NewRequest(method, "http://"+dc.p.addr["api"]+path, strings.NewReader(body))
+	if err != nil {
+		dc.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		dc.t.Fatalf("%s: %s: %v", dc.name, path, err)
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && out != nil {
+		err = json.Unmarshal(b, out)
+	}
+	if err != nil {
+		dc.t.Fatalf("%s: %s: %v: %s", dc.name, path, err, b)
+	}
+	return resp.StatusCode
+}
+
+// run reserves a key and records its outcome.
+func (dc *dataCentre) run(key, body string) {
+	dc.t.Helper()
+	token := dc.name + "-" + key
+	if s := dc.call("POST", "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":%q}`, key, token), nil); s != 201 {
+		dc.t.Fatalf("%s: reserve %s: %d", dc.name, key, s)
+	}
+	if s := dc.call("POST", "/v1/ledger/commit", fmt.Sprintf(`{"key":%q,"token":%q,"result":{"status":201,"body":%q}}`, key, token, base64.StdEncoding.EncodeToString([]byte(body))), nil); s != 200 {
+		dc.t.Fatalf("%s: commit %s: %d", dc.name, key, s)
+	}
+}
+
+// retry returns the recorded body of a key, in base64, "" while there is none.
+func (dc *dataCentre) retry(key string) string {
+	dc.t.Helper()
+	var entry struct {
+		Result struct{ Body string }
+	}
+	if dc.call("GET", "/v1/ledger/entries/"+key, "", &entry) != 200 {
+		return ""
+	}
+	return entry.Result.Body
+}
+
+// conflicts returns the listing without what passes with time.
+func (dc *dataCentre) conflicts() string {
+	dc.t.Helper()
+	var list struct {
+		Conflicts []struct {
+			Key, Scope, Winner string
+			Outcomes           []struct {
+				Origin string
+				Result struct{ Body string }
+			}
+		}
+	}
+	dc.call("GET", "/v1/ledger/conflicts", "", &list)
+	var b strings.Builder
+	for _, c := range list.Conflicts {
+		outcomes := map[string]string{}
+		for _, o := range c.Outcomes {
+			outcomes[o.Origin] = o.Result.Body
+		}
+		fmt.Fprintln(&b, c.Key, c.Scope, c.Winner, outcomes)
+	}
+	return b.String()
+}
+
+func (dc *dataCentre) digests(origin string) string {
+	dc.t.Helper()
+	var d struct{ Digests json.RawMessage }
+	if s := dc.call("GET", "/v1/ledger/digests?span_ms=1073741824&origin="+origin, "", &d); s != 200 {
+		dc.t.Fatalf("digests: %d", s)
+	}
+	return string(d.Digests)
+}
+
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * patience); !cond(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// TestThreeDataCentres: real managers, a partition of all from all, kill -9, and the same keys run everywhere.
+func TestThreeDataCentres(t *testing.T) {
+	t.Parallel()
+	names := []string{"dc1", "dc2", "dc3"}
+	all := newCentres(t, names)
+	connect(all, true)
+	for _, dc := range all {
+		dc.run("before-"+dc.name, "b")
+	}
+	until(t, "all have all", func() bool {
+		for _, dc := range all {
+			for _, name := range names {
+				if dc.retry("before-"+name) == "" {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	connect(all, false)
+	const n = 20
+	for i := range n {
+		for _, dc := range all {
+			dc.run(fmt.Sprintf("both-%d", i), "both "+dc.name)
+			dc.run(fmt.Sprintf("own-%s-%d", dc.name, i), "own")
+		}
+	}
+	all["dc2"].p.kill() // with SIGKILL
+	all["dc2"].p = startManager(t, all["dc2"].args...)
+	if got := all["dc1"].retry("own-dc2-0"); got != "" {
+		t.Errorf("a partition lets through %q", got)
+	}
+	connect(all, true)
+	healed := time.Now()
+	until(t, "all conflicts are everywhere", func() bool {
+		for _, dc := range all {
+			if got := dc.conflicts(); strings.Count(got, "\n") != n || strings.Count(got, "dc1:") != n || strings.Count(got, "dc2:") != n || strings.Count(got, "dc3:") != n {
+				return false
+			}
+		}
+		return true
+	})
+	t.Logf("all conflicts were everywhere %v after the partition", time.Since(healed).Round(time.Millisecond))
+	until(t, "all digests are the same", func() bool {
+		for _, origin := range names {
+			for _, dc := range all {
+				if dc.digests(origin) != all["dc1"].digests(origin) {
+					return false
+				}
+			}
+		}
+		return true
+	})
+	want := all["dc1"].conflicts()
+	for _, dc := range all {
+		if got := dc.conflicts(); got != want {
+			t.Errorf("%s lists\n%sdc1\n%s", dc.name, got, want)
+		}
+		for i := range n {
+			key := fmt.Sprintf("both-%d", i)
+			if a, b := dc.retry(key), all["dc1"].retry(key); a != b {
+				t.Errorf("%s: %s answers %q, dc1 %q", key, dc.name, a, b)
+			}
+		}
+		if !strings.Contains(dc.p.stderr.String(), "two data centres ran the same key") {
+			t.Errorf("%s logs no conflict", dc.name)
+		}
+	}
+	var out, errs bytes.Buffer
+	code := Run(context.Background(), Environment{Stdout: &out, Stderr: &errs, Getenv: func(string) (string, bool) { return "", false }},
+		[]string{"peers", "status", "--url", "http://" + all["dc1"].p.addr["api"]})
+	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); code != 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], "dc2 ") || !strings.HasPrefix(lines[1], "dc3 ") || !strings.Contains(lines[0], "0 entries") {
+		t.Errorf("peers status: %d %q %q", code, out.String(), errs.String())
+	}
+}
+
+// TestPeersProveWhoTheyAre: a manager with tokens gives changes only to callers with the word peer.
+func TestPeersProveWhoTheyAre(t *testing.T) {
+	t.Parallel()
+	defer http.DefaultClient.CloseIdleConnections()
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	const gate, peer = "gate-token-0123456789", "peer-token-0123456789"
+	b := startManager(t, "--data-dir", t.TempDir(), "--origin", "dc2", "--auth-token-file", file(gate+" gate\n"+peer+" peer\n"))
+	call := func(token, method, path, body string) int {
+		req, _ := http.NewRequest(method, "http://"+b.addr["api"]+path, strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	if s := call(gate, "POST", "/v1/ledger/commit", `{"key":"k","token":"t","result":{"status":200}}`); s != 200 {
+		t.Fatalf("commit: %d", s)
+	}
+	for token, want := range map[string]int{"": 401, gate: 403, peer: 200} {
+		if s := call(token, "GET", "/v1/ledger/changes?origin=dc2&after=", ""); s != want {
+			t.Errorf("changes with %q: %d", token, s)
+		}
+	}
+	status := func(p *process) string {
+		var out bytes.Buffer
+		Run(context.Background(), Environment{Stdout: &out, Stderr: &out, Getenv: func(string) (string, bool) { return "", false }},
+			[]string{"peers", "status", "--url", "http://" + p.addr["api"]})
+		return out.String()
+	}
+	args := []string{"--origin", "dc1", "--peer", "dc2=http://" + b.addr["api"]}
+	wrong := startManager(t, append(args, "--data-dir", t.TempDir(), "--peer-token-file", file(gate))...)
+	until(t, "the wrong token is told", func() bool { return strings.Contains(status(wrong), "403") })
+	right := &dataCentre{t: t, name: "dc1", p: startManager(t, append(args, "--data-dir", t.TempDir(), "--peer-token-file", file("dc2 "+peer))...)}
+	until(t, "the outcome arrives", func() bool { return right.call("GET", "/v1/ledger/entries/k", "", nil) == 200 })
+}

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/doctor"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+)
+
+// doctorMain looks at a deployment from where it runs. It ends with 1 if a check failed.
+func doctorMain(ctx context.Context, env Environment, args []string) error {
+	target, asJSON, err := parseDoctor(env, args)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	findings := doctor.Run(ctx, target)
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	failed := 0
+	for _, f := range findings {
+		if f.Level == doctor.Fail {
+			failed++
+		}
+		if asJSON {
+			err = json.NewEncoder(env.Stdout).Encode(f)
+		} else {
+			_, err = fmt.Fprintf(env.Stdout, "%-4s  %s: %s\n", f.Level, f.Check, f.Found)
+			if err == nil && f.Do != "" {
+				_, err = fmt.Fprintf(env.Stdout, "      -> %s\n", f.Do)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d checks failed", failed, len(findings))
+	}
+	return nil
+}
+
+func parseDoctor(env Environment, args []string) (doctor.Target, bool, error) {
+	fs := flag.NewFlagSet("doctor", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.Usage = func() {}
+	fromEnv, _ := env.Getenv(managerURLEnv)
+	manager, metrics, envoy, tokenFile := cmp.Or(fromEnv, defaultManagerURL), "", "", ""
+	sample, timeout, asJSON := 2*time.Second, 10*time.Second, false
+	fs.StringVar(&manager, "manager", manager, "`URL` of the manager's API ["+managerURLEnv+"]")
+	fs.StringVar(&metrics, "metrics", "", "`URL` of the manager's --admin listener, to look at its metrics")
+	fs.StringVar(&envoy, "envoy", "", "`URL` of Envoy's admin listener, to look at the gate and what is around it")
+	fs.StringVar(&tokenFile, "token-file", "", "`file` that begins with a bearer token of an operator")
+	var certificates clientTLS
+	certificates.flags(fs)
+	fs.Func("sample-seconds", "how long the rate of new keys is measured, 0.1 to 3600 (default 2)", settings.Seconds(0.1, 3600, &sample))
+	fs.Func("timeout-seconds", "what one call may take, 0.1 to 600 (default 10)", settings.Seconds(0.1, 600, &timeout))
+	fs.BoolVar(&asJSON, "json", false, "print JSON, one finding per line")
+	var target doctor.Target
+	if err := fs.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(env.Stdout, "usage: oncegate doctor [flags]")
+			fs.SetOutput(env.Stdout)
+			fs.PrintDefaults()
+			return target, false, err
+		}
+		return target, false, settings.Usagef("%s", strings.Replace(err.Error(), "invalid value", "value", 1))
+	}
+	if fs.NArg() > 0 {
+		return target, false, settings.Usagef("unexpected argument %q", fs.Arg(0))
+	}
+	for _, u := range []struct{ name, value string }{{"manager", manager}, {"metrics", metrics}, {"envoy", envoy}} {
+		if u.value == "" && u.name != "manager" {
+			continue
+		}
+		if parsed, err := url.Parse(u.value); err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
+			return target, false, settings.Usagef("--%s %q: must be http:// or https:// with a host", u.name, u.value)
+		}
+	}
+	token, err := readToken(tokenFile)
+	if err != nil {
+		return target, false, err
+	}
+	client, err := certificates.client()
+	if err != nil {
+		return target, false, err
+	}
+	if client == nil {
+		client = &http.Client{}
+	}
+	client.Timeout = timeout
+	trim := func(s string) string { return strings.TrimRight(s, "/") }
+	return doctor.Target{Manager: trim(manager), Token: token, Metrics: trim(metrics), Envoy: trim(envoy), Client: client, Sample: sample}, asJSON, nil
+}

@@ -1,0 +1,204 @@
+package cli
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	tracev1 "go.opentelemetry.io/proto/otlp/trace/v1"
+
+	"github.com/oncegate/oncegate/manager/client"
+	"github.com/oncegate/oncegate/manager/managertest/tracetest"
+)
+
+func postTraced(t *testing.T, url, traceparent, body string) string {
+	t.Helper()
+	req, err := http.NewRequest("POST", url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if traceparent != "" {
+		req.Header.Set("Traceparent", traceparent)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode > 299 {
+		t.Fatalf("%d %v %s", resp.StatusCode, err, text)
+	}
+	return string(text)
+}
+
+// of accepts spans of a trace.
+func of(trace string) func(*tracev1.Span) bool {
+	return func(s *tracev1.Span) bool { return hex.EncodeToString(s.TraceId) == trace }
+}
+
+// Spans of calls and of a batch's items continue the traces that callers name, and times have exemplars. All spans are
+// there when the manager has ended, though the batch of spans was not due for an hour.
+func TestSpansReachTheCollector(t *testing.T) {
+	collector := tracetest.New(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_SERVICE_NAME", "ledger-of-test")
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+	defer http.DefaultClient.CloseIdleConnections()
+	p := startManager(t, "--store", "memory", "--admin", "127.0.0.1:0")
+	const alone, first, second, parent = "0123456789abcdef0123456789abcdef", "11111111111111111111111111111111", "22222222222222222222222222222222", "aaaaaaaaaaaaaaaa"
+	traceparent := func(trace string) string { return "00-" + trace + "-" + parent + "-01" }
+	postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/reserve", traceparent(alone), `{"key":"k","token":"t"}`)
+	postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/batch", "", `{"items":[
+		{"op":"reserve","key":"a","token":"t","headers":[["traceparent","`+traceparent(first)+`"]]},
+		{"op":"reserve","key":"b","token":"t","headers":[["traceparent","`+traceparent(second)+`"]]}]}`)
+	req, _ := http.NewRequest("GET", "http://"+p.addr["admin"]+"/metrics", nil)
+	req.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, _ := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if !strings.Contains(string(metrics), `trace_id="`+alone+`"`) {
+		t.Errorf("no exemplar names the trace")
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+	server := collector.Await(t, "POST /v1/ledger/reserve", of(alone))
+	if hex.EncodeToString(server.ParentSpanId) != parent || server.Kind != tracev1.Span_SPAN_KIND_SERVER || tracetest.Attribute(server, "http.route") != "/v1/ledger/reserve" {
+		t.Errorf("%v", server)
+	}
+	call := collector.Await(t, "ledger reserve", of(alone))
+	if string(call.ParentSpanId) != string(server.SpanId) || tracetest.Attribute(call, "oncegate.ledger.state") != "reserved" {
+		t.Errorf("%v", call)
+	}
+	batch := collector.Await(t, "POST /v1/ledger/batch", func(*tracev1.Span) bool { return true })
+	for _, trace := range []string{first, second} {
+		item := collector.Await(t, "ledger reserve", of(trace))
+		if hex.EncodeToString(item.ParentSpanId) != parent || len(item.Links) != 1 || string(item.Links[0].SpanId) != string(batch.SpanId) {
+			t.Errorf("%v", item)
+		}
+	}
+	if !collector.Service("ledger-of-test") {
+		t.Error("the service's name is another one")
+	}
+	if s := collector.Spans("GET /readyz"); len(s) != 0 {
+		t.Errorf("health has spans: %v", s)
+	}
+}
+
+// The producer's span continues the trace of the submission. Each delivery and each attempt has a span of a consumer,
+// linked to the producer's, which the claim names to the worker.
+func TestSpansOfJobsAreLinked(t *testing.T) {
+	collector := tracetest.New(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+	defer http.DefaultClient.CloseIdleConnections()
+	p := startManager(t, "--store", "memory")
+	const trace, parent = "0123456789abcdef0123456789abcdef", "aaaaaaaaaaaaaaaa"
+	url := "http://" + p.addr["api"] + "/v1/jobs"
+	submitted := postTraced(t, url, "00-"+trace+"-"+parent+"-01", `{"function":"mail.send","id":"a","payload":"secret"}`)
+	if strings.Contains(submitted, "traceparent") {
+		t.Errorf("the answer to the submission, which may be recorded: %s", submitted)
+	}
+	postTraced(t, url+"/batch", "00-"+trace+"-"+parent+"-01", `{"items":[{"function":"mail.later","id":"b"},{"function":"mail.later","id":"c"}]}`)
+	var tokens, named []string
+	for range 2 {
+		var claimed struct{ Jobs []client.Job }
+		answer := postTraced(t, url+"/claim", "", `{"worker":"w","functions":["mail.send"]}`)
+		if err := json.Unmarshal([]byte(answer), &claimed); err != nil || len(claimed.Jobs) != 1 {
+			t.Fatalf("%v: %s", err, answer)
+		}
+		token := claimed.Jobs[0].Lease.Token
+		if tokens, named = append(tokens, token), append(named, claimed.Jobs[0].Traceparent); len(tokens) == 1 {
+			postTraced(t, url+"/a/retry", "", `{"lease_token":"`+token+`","delay_ms":0,"error":"secret"}`)
+		} else {
+			postTraced(t, url+"/a/finish", "", `{"lease_token":"`+token+`","status":"complete","result":"secret"}`)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+
+	server := collector.Await(t, "POST /v1/jobs", of(trace))
+	producer := collector.Await(t, "submit mail.send", of(trace))
+	if producer.Kind != tracev1.Span_SPAN_KIND_PRODUCER || string(producer.ParentSpanId) != string(server.SpanId) || tracetest.Attribute(producer, "oncegate.submission.outcome") != "created" {
+		t.Errorf("%v", producer)
+	}
+	context := "00-" + trace + "-" + hex.EncodeToString(producer.SpanId) + "-01"
+	if named[0] != context || named[1] != context {
+		t.Errorf("the worker is told %q, want %q", named, context)
+	}
+	items := collector.Spans("submit mail.later")
+	if len(items) != 2 || tracetest.Attribute(items[0], "messaging.operation.type") != "create" || string(items[0].SpanId) == string(items[1].SpanId) {
+		t.Errorf("items of a batch: %v", items)
+	}
+	claims, attempts := collector.Spans("claim mail.send"), collector.Spans("process mail.send")
+	if len(claims) != 2 || len(attempts) != 2 {
+		t.Fatalf("%d claims, %d attempts", len(claims), len(attempts))
+	}
+	for i, s := range append(claims, attempts...) {
+		if s.Kind != tracev1.Span_SPAN_KIND_CONSUMER || len(s.Links) != 1 || string(s.Links[0].SpanId) != string(producer.SpanId) || string(s.Links[0].TraceId) != string(producer.TraceId) {
+			t.Errorf("%v", s)
+		}
+		if n := number(s, "oncegate.job.attempt"); n != int64(i%2+1) || s.EndTimeUnixNano < s.StartTimeUnixNano {
+			t.Errorf("attempt %d of %v", n, s)
+		}
+	}
+	if attempts[0].Status.GetCode() != tracev1.Status_STATUS_CODE_ERROR || attempts[1].Status.GetCode() != tracev1.Status_STATUS_CODE_UNSET {
+		t.Errorf("%v", attempts)
+	}
+	for _, s := range append(claims, attempts[0], attempts[1], producer) {
+		for name, want := range map[string]string{"messaging.system": "oncegate", "messaging.destination.name": "mail.send", "messaging.message.id": "a"} {
+			if got := tracetest.Attribute(s, name); got != want {
+				t.Errorf("%s of %s: %q", name, s.Name, got)
+			}
+		}
+		if strings.Contains(s.String(), "secret") {
+			t.Errorf("%v", s)
+		}
+	}
+}
+
+func number(s *tracev1.Span, name string) int64 {
+	for _, a := range s.Attributes {
+		if a.Key == name {
+			return a.Value.GetIntValue()
+		}
+	}
+	return 0
+}
+
+// A collector that takes connections and never answers costs spans, not calls, and the manager ends.
+func TestCollectorThatHangsSlowsNothing(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+ln.Addr().String())
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
+	t.Setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
+	t.Setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
+	defer http.DefaultClient.CloseIdleConnections()
+	p := startManager(t, "--store", "memory")
+	for range 300 {
+		postTraced(t, "http://"+p.addr["api"]+"/v1/ledger/reserve", "", `{"key":"k","token":"t"}`)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+	if !strings.Contains(p.stderr.String(), "spans do not reach the collector") {
+		t.Errorf("the log does not tell: %s", p.stderr)
+	}
+}

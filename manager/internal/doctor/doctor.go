@@ -1,0 +1,145 @@
+// Package doctor looks at a running deployment and says what is wrong with it and what to do. It only reads: it calls
+// the manager's API and metrics, and Envoy's admin listener.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Level says how bad a finding is.
+type Level string
+
+// A finding with OK needs nothing. Warn is a risk, or something that could not be judged. Fail means that requests
+// fail, or that work may run twice.
+const (
+	OK   Level = "ok"
+	Warn Level = "warn"
+	Fail Level = "fail"
+)
+
+// Finding is the result of one check.
+type Finding struct {
+	Level Level `json:"level"`
+	// Check names what was looked at, such as "manager: window".
+	Check string `json:"check"`
+	// Found says what is there.
+	Found string `json:"found"`
+	// Do says what to do; empty for OK.
+	Do string `json:"do,omitempty"`
+}
+
+// Target is what to look at.
+type Target struct {
+	// Manager is the base URL of the manager's API listener.
+	Manager string
+	// Token is sent to the manager; empty: none.
+	Token string
+	// Metrics is the base URL of the manager's admin listener; empty: its metrics are not read.
+	Metrics string
+	// Envoy is the base URL of Envoy's admin listener; empty: Envoy is not looked at.
+	Envoy string
+	// Client makes all calls. It must have a time limit.
+	Client *http.Client
+	// Sample is how long the rate of new keys is measured.
+	Sample time.Duration
+}
+
+// maxBody bounds what is read of one answer. The configuration of an Envoy with thousands of routes is some megabytes.
+const maxBody = 256 << 20
+
+// Run makes all checks. It returns early with what it has when ctx ends.
+func Run(ctx context.Context, t Target) []Finding {
+	var all report
+	var gates []gate
+	if t.Envoy != "" {
+		gates = t.envoy(ctx, &all)
+	}
+	t.manager(ctx, &all, gates)
+	return all.findings
+}
+
+// report collects findings.
+type report struct{ findings []Finding }
+
+func (r *report) ok(check, found string, args ...any) {
+	r.findings = append(r.findings, Finding{Level: OK, Check: check, Found: fmt.Sprintf(found, args...)})
+}
+
+func (r *report) warn(check, found, do string) {
+	r.findings = append(r.findings, Finding{Level: Warn, Check: check, Found: found, Do: do})
+}
+
+func (r *report) fail(check, found, do string) {
+	r.findings = append(r.findings, Finding{Level: Fail, Check: check, Found: found, Do: do})
+}
+
+// answer is what an HTTP call returned.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	took   time.Duration
+}
+
+func (t Target) get(ctx context.Context, url, token string) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return answer{}, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	begin := time.Now()
+	resp, err := t.Client.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
+	if err == nil && len(body) > maxBody {
+		err = fmt.Errorf("%s: the answer is larger than %d bytes", url, maxBody)
+	}
+	return answer{status: resp.StatusCode, header: resp.Header, body: body, took: time.Since(begin)}, err
+}
+
+// getOK is get for answers that must have the status 200.
+func (t Target) getOK(ctx context.Context, url string) ([]byte, error) {
+	a, err := t.get(ctx, url, "")
+	if err == nil && a.status != http.StatusOK {
+		err = fmt.Errorf("%s: status %d", url, a.status)
+	}
+	return a.body, err
+}
+
+// sleep waits for d, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errors.New("interrupted")
+	}
+}
+
+// oneLine shortens a text of strangers for a finding. Control characters could rewrite what a terminal shows.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > 200 {
+		text = text[:200] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, strings.ToValidUTF8(text, "?"))
+}

@@ -1,0 +1,263 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	checkManager = "manager: answers"
+	checkReady   = "manager: ready"
+	checkRole    = "manager: role"
+	checkClock   = "manager: clock"
+	checkWindow  = "manager: window"
+	checkUnknown = "manager: unknown outcomes"
+	checkFenced  = "manager: fenced"
+	checkShard   = "manager: shard"
+	checkAlarms  = "manager: alarms"
+)
+
+const (
+	// slowAnswer is how long a manager's shortest answer may take before each new key is felt to be slow.
+	slowAnswer = 50 * time.Millisecond
+	// clockLimit is the difference of clocks that is worth a word. Nothing in the ledger compares clocks of two machines,
+	// but certificates, logs and traces do.
+	clockLimit = 2 * time.Second
+	// fullAt is the part of the window from which on a burst may fill it.
+	fullAt = 0.7
+)
+
+// stats is what the doctor reads of GET /v1/ledger/stats.
+type stats struct {
+	Shard   string           `json:"shard"`
+	Entries map[string]int64 `json:"entries"`
+	Bytes   int64            `json:"bytes"`
+	// MaxBytes is 0 on engines that do not count bytes.
+	MaxBytes   int64                       `json:"max_bytes"`
+	MaxEntries int64                       `json:"max_entries"`
+	Calls      map[string]map[string]int64 `json:"calls"`
+	Fenced     int64                       `json:"fenced"`
+}
+
+func (s stats) entries() int64 {
+	var sum int64
+	for _, n := range s.Entries {
+		sum += n
+	}
+	return sum
+}
+
+func (t Target) manager(ctx context.Context, r *report, gates []gate) {
+	ready, err := t.get(ctx, t.Manager+"/readyz", "")
+	if err != nil {
+		r.fail(checkManager, oneLine(err.Error()), "start the manager, or correct --manager, the network or the firewall between here and there")
+		return
+	}
+	version := ready.header.Get("Oncegate-Manager")
+	switch {
+	case version == "":
+		r.fail(checkManager, "the answer has no header oncegate-manager", "correct --manager: another program listens there")
+		return
+	case ready.took > slowAnswer:
+		r.warn(checkManager, fmt.Sprintf("version %s, %s", version, ready.took.Round(time.Millisecond)), "bring gates and managers closer: each new key waits for two such calls")
+	default:
+		r.ok(checkManager, "version %s, %s", version, ready.took.Round(10*time.Microsecond))
+	}
+	if ready.status == http.StatusOK {
+		r.ok(checkReady, "ready")
+	} else {
+		r.fail(checkReady, fmt.Sprintf("status %d: %s", ready.status, oneLine(string(ready.body))), "see the manager's log: it starts, stops, or its store failed")
+	}
+	t.clock(r, ready)
+
+	before, ok := t.stats(ctx, r)
+	if !ok {
+		return
+	}
+	if sleep(ctx, t.Sample) != nil {
+		return
+	}
+	after, ok := t.stats(ctx, nil)
+	if !ok {
+		r.warn(checkWindow, "the manager stopped answering", "run the command again")
+		return
+	}
+	t.window(r, before, after, gates)
+	settled(r, after)
+	shards(r, after, gates)
+	t.metrics(ctx, r)
+}
+
+func (t Target) clock(r *report, a answer) {
+	there, err := http.ParseTime(a.header.Get("Date"))
+	if err != nil {
+		r.warn(checkClock, "the answer has no date", "look whether a proxy between here and the manager removes it")
+		return
+	}
+	// The header has whole seconds.
+	if off := time.Since(there.Add(500 * time.Millisecond)); off.Abs() > clockLimit+a.took {
+		r.warn(checkClock, fmt.Sprintf("differs from this machine's by %s", off.Round(time.Second)), "synchronize the clocks: the ledger does not need it, certificates, logs and traces do")
+		return
+	}
+	r.ok(checkClock, "agrees with this machine's")
+}
+
+// stats reads the ledger's statistics. With a report it says what the token may do.
+func (t Target) stats(ctx context.Context, r *report) (s stats, ok bool) {
+	a, err := t.get(ctx, t.Manager+"/v1/ledger/stats", t.Token)
+	if err == nil && a.status == http.StatusOK {
+		err = json.Unmarshal(a.body, &s)
+	}
+	if r == nil {
+		return s, err == nil && a.status == http.StatusOK
+	}
+	switch {
+	case err != nil:
+		r.fail(checkRole, oneLine(err.Error()), "run the command again, and see the manager's log")
+	case a.status == http.StatusUnauthorized:
+		r.fail(checkRole, "the manager asks for a credential and does not know this one", "give --token-file (and --cert-file with --client-ca) a credential of the manager's --auth-token-file")
+	case a.status == http.StatusForbidden:
+		r.warn(checkRole, "this token may not read statistics, so the window, outcomes and the shard are not checked", "use a token with the word operator")
+	case a.status != http.StatusOK:
+		r.fail(checkRole, fmt.Sprintf("statistics: status %d: %s", a.status, oneLine(string(a.body))), "see the manager's log")
+	default:
+		r.ok(checkRole, "may read statistics")
+		return s, true
+	}
+	return s, false
+}
+
+// window compares the rate of new keys with what the window holds.
+func (t Target) window(r *report, before, after stats, gates []gate) {
+	newKeys := float64(after.Calls["reserve"]["done"]-before.Calls["reserve"]["done"]) / t.Sample.Seconds()
+	full := float64(after.entries()) / float64(max(after.MaxEntries, 1))
+	if after.MaxBytes > 0 {
+		full = max(full, float64(after.Bytes)/float64(after.MaxBytes))
+	}
+	refused := after.Calls["reserve"]["full"] + after.Calls["reserve"]["over_share"]
+	found := fmt.Sprintf("%.0f %% full, %.0f new keys/s", 100*full, newKeys)
+	ttl, known := longestTTL(gates)
+	if known {
+		found += fmt.Sprintf(", remembered for %s", ttl)
+	}
+	grow := "raise --max-bytes and --max-entries, shorten committed_ttl_seconds, or add a shard"
+	switch {
+	case refused > before.Calls["reserve"]["full"]+before.Calls["reserve"]["over_share"]:
+		r.fail(checkWindow, found+"; new keys are refused now", grow)
+	case full >= fullAt:
+		r.warn(checkWindow, found, grow)
+	case known && newKeys*ttl.Seconds() > fullAt*float64(after.MaxEntries):
+		r.warn(checkWindow, fmt.Sprintf("%s: that makes %.0f entries, and the window holds %d", found, newKeys*ttl.Seconds(), after.MaxEntries), grow)
+	case refused > 0:
+		r.warn(checkWindow, fmt.Sprintf("%s; %d new keys were refused since the start", found, refused), grow)
+	default:
+		r.ok(checkWindow, "%s", found)
+	}
+}
+
+// settled looks at outcomes that somebody has to settle.
+func settled(r *report, s stats) {
+	if n := s.Entries["unknown"]; n > 0 {
+		r.warn(checkUnknown, fmt.Sprintf("%d keys have an unknown outcome, and their retries get 409", n), "oncegate ledger list --state unknown, then oncegate ledger resolve")
+	} else {
+		r.ok(checkUnknown, "none")
+	}
+	if s.Fenced > 0 {
+		r.warn(checkFenced, fmt.Sprintf("%d late outcomes were refused because their key was reserved again", s.Fenced),
+			"make pending_ttl_seconds longer than the upstream's longest work, and look whether work ran twice")
+	} else {
+		r.ok(checkFenced, "none")
+	}
+}
+
+// shards compares the manager's name with what the gates call it.
+func shards(r *report, s stats, gates []gate) {
+	var names []string
+	for _, g := range gates {
+		names = append(names, g.shards()...)
+	}
+	switch {
+	case len(names) == 0 && s.Shard == "":
+		r.ok(checkShard, "one manager without a name")
+	case len(names) == 0:
+		r.ok(checkShard, "%s", s.Shard)
+	case s.Shard == "":
+		r.warn(checkShard, "the gate has a list of shards, and this manager takes any name", "start it with --shard NAME, so that a wrong cluster cannot run work twice")
+	case !slices.Contains(names, s.Shard):
+		r.fail(checkShard, fmt.Sprintf("this manager is %q, and the gate's list has %q", s.Shard, names), "correct manager.shards of the gate, or --shard of the manager")
+	default:
+		r.ok(checkShard, "%s, as in the gate's list", s.Shard)
+	}
+}
+
+// alarms are metrics of the manager that are 0 when all is well, with what a larger value means.
+var alarms = []struct {
+	metric    string
+	level     Level
+	found, do string
+}{
+	{"oncegate_ledger_answers_dropped_total", Warn, "answers were recorded without their body since the window was full, and their retries get 410", "raise --max-bytes"},
+	{"oncegate_ledger_sweep_errors_total", Warn, "what has expired could not be removed", "see the manager's log"},
+	{"oncegate_unreadable_records", Warn, "records cannot be read, and their keys get 503", "oncegate unreadable list"},
+	{"oncegate_encryption_failures_total", Fail, "values could not be decrypted", "look whether --encryption-key-file has all keys that were ever used"},
+	{"oncegate_http_wrong_shard_total", Fail, "a gate calls this manager by another shard's name", "correct the clusters of the gate's shards"},
+	{"oncegate_http_bodies_refused_total", Warn, "requests were refused because their bodies had no room in memory", "raise --max-body-memory-bytes"},
+	{"oncegate_logs_failed", Fail, "logs cannot be read or written", "oncegate logs list, and the manager's log"},
+	{"oncegate_wal_no_space", Fail, "the disk is full, and new keys get 503", "make room, or give the manager a larger disk"},
+	{"oncegate_wal_snapshot_errors_total", Warn, "snapshots failed, so the log grows", "see the manager's log, and the space on its disk"},
+	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same place"},
+}
+
+// metrics looks at the manager's metrics.
+func (t Target) metrics(ctx context.Context, r *report) {
+	if t.Metrics == "" {
+		return
+	}
+	body, err := t.getOK(ctx, t.Metrics+"/metrics")
+	if err != nil {
+		r.warn(checkAlarms, oneLine(err.Error()), "correct --metrics, the URL of the manager's --admin listener")
+		return
+	}
+	found := parseMetrics(string(body))
+	quiet := true
+	for _, a := range alarms {
+		if v := found[a.metric]; v > 0 {
+			r.findings = append(r.findings, Finding{Level: a.level, Check: checkAlarms, Found: fmt.Sprintf("%s (%s %g)", a.found, a.metric, v), Do: a.do})
+			quiet = false
+		}
+	}
+	if have, need := found["oncegate_store_sync_standbys"], found["oncegate_store_sync_standbys_required"]; have < need {
+		r.fail(checkAlarms, fmt.Sprintf("%g synchronous standbys are connected to Postgres, and --store-require-sync-standbys asks for %g", have, need),
+			"bring the standbys back: see pg_stat_replication on the primary")
+		quiet = false
+	}
+	if quiet {
+		r.ok(checkAlarms, "none among %d metrics", len(found))
+	}
+}
+
+// parseMetrics adds up the samples of each name.
+func parseMetrics(text string) map[string]float64 {
+	sums := map[string]float64{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, rest, _ := strings.Cut(line, " ")
+		if i := strings.IndexByte(line, '{'); i >= 0 && i < len(name) {
+			name = line[:i]
+			rest = line[strings.LastIndexByte(line, '}')+1:]
+		}
+		if v, err := strconv.ParseFloat(strings.Fields(rest + " x")[0], 64); err == nil {
+			sums[name] += v
+		}
+	}
+	return sums
+}

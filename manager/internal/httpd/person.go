@@ -1,0 +1,70 @@
+package httpd
+
+import (
+	"crypto/sha256"
+	"strings"
+)
+
+// TokenID stands for a bearer token and cannot be used as one.
+type TokenID [sha256.Size]byte
+
+// IDOf returns the id of a token. Space around the token does not count.
+func IDOf(token string) TokenID { return sha256.Sum256([]byte(strings.TrimSpace(token))) }
+
+// Person is what the holder of a token may do on pages for people.
+type Person struct {
+	// Number is the token's place among the tokens of the file, from 1; 0 if no token was asked for.
+	Number int
+	roles  Role
+}
+
+// May reports whether the person has one of the roles. An administrator has all of them.
+func (p Person) May(roles Role) bool { return p.roles&(roles|Admin) != 0 }
+
+// TokensAsked reports whether callers need a token.
+func (a *Auth) TokensAsked() bool { return a != nil && a.tokens.Load() != nil }
+
+// Anonymous is what a person without a token may do on a listener that checks no certificates,
+// where none is asked for: everything, but nothing if callers of the API need a certificate.
+func (a *Auth) Anonymous() Person {
+	if a != nil && a.certificate {
+		return Person{}
+	}
+	return Person{roles: Admin}
+}
+
+// Person returns what the holder of a token may do; false if the token is not in the file (any
+// more).
+func (a *Auth) Person(id TokenID) (Person, bool) {
+	tokens := a.tokens.Load()
+	if tokens == nil {
+		return Person{}, false
+	}
+	i := find(*tokens, id)
+	if i < 0 {
+		return Person{}, false
+	}
+	return Person{Number: i + 1, roles: (*tokens)[i].rights.roles}, true
+}
+
+// TokenWords returns the words of each token of the file, in the file's order, and nothing of the
+// tokens. A token without words has none.
+func (a *Auth) TokenWords() [][]string {
+	if !a.TokensAsked() {
+		return nil
+	}
+	var all [][]string
+	for _, c := range *a.tokens.Load() {
+		words := []string{}
+		for _, w := range roleWords {
+			if c.rights.roles&w.role != 0 && w.role != NamedWorker {
+				words = append(words, w.word)
+			}
+		}
+		for _, f := range c.rights.functions {
+			words = append(words, "worker:"+f)
+		}
+		all = append(all, words)
+	}
+	return all
+}

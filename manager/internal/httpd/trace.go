@@ -1,0 +1,122 @@
+package httpd
+
+import (
+	"context"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+var w3c propagation.TraceContext
+
+// headers are those of a request, or of an item of a batch, for the propagator.
+type headers func(name string) string
+
+func (h headers) Get(name string) string { return h(name) }
+func (h headers) Set(string, string)     {}
+func (h headers) Keys() []string         { return nil }
+
+// remoteSpan returns ctx with the span that a traceparent names. Without one, or with one that is malformed, it returns
+// ctx.
+func remoteSpan(ctx context.Context, header func(name string) string) context.Context {
+	if header("traceparent") == "" {
+		return ctx
+	}
+	return w3c.Extract(ctx, headers(header))
+}
+
+// Traced reports whether the request makes spans.
+func (r *Request) Traced() bool { return r.span != nil }
+
+// SpanOf returns the span that a traceparent names. It is not valid if the traceparent is not.
+func SpanOf(traceparent string) trace.SpanContext {
+	ctx := remoteSpan(context.Background(), func(name string) string {
+		if name == "traceparent" {
+			return traceparent
+		}
+		return ""
+	})
+	return trace.SpanContextFromContext(ctx)
+}
+
+// Traceparent names a span. It is the inverse of SpanOf.
+func Traceparent(span trace.SpanContext) string {
+	carrier := propagation.MapCarrier{}
+	w3c.Inject(trace.ContextWithSpanContext(context.Background(), span), carrier)
+	return carrier["traceparent"]
+}
+
+// startSpan begins the span of a request. Requests for health make none.
+func (s *Server) startSpan(e *endpoint, r *Request) {
+	if s.opts.Tracer == nil || e.Exempt {
+		return
+	}
+	_, r.span = s.opts.Tracer.Start(remoteSpan(context.Background(), r.Header), e.Method+" "+e.Path, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+		attribute.String("http.request.method", r.Method), attribute.String("http.route", e.Path), attribute.String("url.path", Clip(r.Path)),
+	))
+}
+
+// traced returns ctx with the span of the request.
+func (r *Request) traced(ctx context.Context) context.Context {
+	if r.span == nil {
+		return ctx
+	}
+	return trace.ContextWithSpan(ctx, r.span)
+}
+
+// endSpan ends the span of a request with the status of its answer.
+func endSpan(span trace.Span, status int) {
+	span.SetAttributes(attribute.Int("http.response.status_code", status))
+	if status >= 500 {
+		span.SetStatus(codes.Error, "")
+	}
+	span.End()
+}
+
+// StartSpan begins a span of a part of the request, which the caller must end. It may be called only if Traced.
+func (r *Request) StartSpan(name string, opts ...trace.SpanStartOption) trace.Span {
+	_, span := r.server.opts.Tracer.Start(r.traced(context.Background()), name, opts...)
+	return span
+}
+
+// Span makes a span of a part of the request, which took from start until now.
+func (r *Request) Span(name string, start time.Time, failed bool, attributes ...attribute.KeyValue) {
+	if r.span != nil {
+		r.record(r.traced(context.Background()), name, failed, trace.WithTimestamp(start), trace.WithAttributes(attributes...))
+	}
+}
+
+// ItemSpan is Span for an item of a batch. The item's own headers name the parent, and the span is then linked to that of
+// the request that brought it.
+func (r *Request) ItemSpan(name string, start time.Time, item []api.Header, failed bool, attributes ...attribute.KeyValue) {
+	if r.span == nil {
+		return
+	}
+	parent := remoteSpan(context.Background(), func(name string) string {
+		for i := range item {
+			if item[i].Name == name {
+				return item[i].Value
+			}
+		}
+		return ""
+	})
+	if !trace.SpanContextFromContext(parent).IsValid() {
+		r.Span(name, start, failed, attributes...)
+		return
+	}
+	r.record(parent, name, failed, trace.WithTimestamp(start), trace.WithAttributes(attributes...),
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithLinks(trace.Link{SpanContext: r.span.SpanContext()}))
+}
+
+func (r *Request) record(parent context.Context, name string, failed bool, opts ...trace.SpanStartOption) {
+	_, span := r.server.opts.Tracer.Start(parent, name, opts...)
+	if failed {
+		span.SetStatus(codes.Error, "")
+	}
+	span.End()
+}

@@ -1,0 +1,260 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/peers"
+)
+
+// maxFeedWait bounds how long a call for changes is held.
+const maxFeedWait = time.Minute
+
+// Lists tells other data centres this one's list of them, and notes theirs; see package home.
+type Lists interface {
+	Said() string
+	Meet(said string)
+}
+
+// OriginRoutes are the calls of other data centres, and of operators about them. p is nil without peers, and lists
+// without an origin.
+func OriginRoutes(l *ledger.Ledger, p *peers.Puller, lists Lists) []httpd.Route {
+	h := &originHandlers{ledger: l, puller: p, lists: lists}
+	if l != nil {
+		h.origin = l.Options().Origin
+	}
+	return []httpd.Route{
+		{Method: "GET", Path: "/v1/ledger/changes", Roles: httpd.Peer | httpd.Plain, Handle: h.call(h.changes)},
+		{Method: "GET", Path: "/v1/ledger/digests", Roles: httpd.Peer | httpd.Plain, Handle: h.call(h.digests)},
+		{Method: "GET", Path: "/v1/ledger/conflicts", Roles: readers | httpd.Peer, Handle: h.call(h.conflicts)},
+		{Method: "GET", Path: "/v1/peers", Roles: readers, Handle: h.call(h.peers)},
+	}
+}
+
+type originHandlers struct {
+	ledger *ledger.Ledger
+	origin string
+	puller *peers.Puller
+	lists  Lists
+}
+
+func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) func(*httpd.Request, *httpd.Response) {
+	return func(r *httpd.Request, w *httpd.Response) {
+		err := f(r, w)
+		if err == nil {
+			return
+		}
+		var p *api.Problem
+		switch {
+		case errors.Is(err, ledger.ErrNoOrigin) && h.origin == "":
+			p = &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: "this ledger has no origin, and so no change feed: its manager needs --origin"}
+		case errors.Is(err, ledger.ErrNoOrigin):
+			p = &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: fmt.Sprintf("the origin of this ledger is %q; it has changes of no other", h.origin)}
+		case errors.Is(err, ledger.ErrCursorGone):
+			p = &api.Problem{Status: 410, Code: api.CodeCursorGone, Title: "Cursor too old", Detail: "the change feed does not go back to this cursor; begin again without one, which gives a full copy"}
+		case errors.Is(err, ledger.ErrCursor):
+			err = &api.FieldError{Field: "cursor", Allowed: "must be a cursor that this call returned"}
+		}
+		if p != nil {
+			err = &httpd.Refusal{P: *p}
+		}
+		r.Error(w, err)
+	}
+}
+
+// whole reads a parameter that is a whole number.
+func whole(q map[string]string, name string, least, most, otherwise int64) (int64, error) {
+	s, ok := q[name]
+	if !ok {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: fmt.Sprintf("must be a whole number from %d to %d", least, most)}
+	}
+	return n, nil
+}
+
+// originOf is the origin that a call names, or this ledger's.
+func (h *originHandlers) originOf(q map[string]string) (string, error) {
+	origin, ok := q["origin"]
+	if !ok {
+		origin = h.origin
+	}
+	if h.origin == "" {
+		return "", ledger.ErrNoOrigin
+	}
+	if err := peers.CheckName(origin); err != nil {
+		return "", &api.FieldError{Field: "origin", Value: httpd.Clip(origin), Allowed: err.Error()}
+	}
+	return origin, nil
+}
+
+func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
+	q, err := r.QueryValues("origin", "after", "wait_ms", "limit", "from_ms", "to_ms")
+	if err != nil {
+		return err
+	}
+	if h.lists != nil {
+		h.lists.Meet(r.Header(api.HeaderDataCentres))
+		w.SetHeader(api.HeaderDataCentres, h.lists.Said())
+	}
+	const latest = int64(1) << 46
+	wait, err := whole(q, "wait_ms", 0, maxFeedWait.Milliseconds(), 0)
+	limit, limitErr := whole(q, "limit", 1, ledger.MaxFeedLimit, defaultListLimit)
+	from, fromErr := whole(q, "from_ms", 0, latest, 0)
+	to, toErr := whole(q, "to_ms", 0, latest, latest)
+	if err := errors.Join(err, limitErr, fromErr, toErr); err != nil {
+		return err
+	}
+	origin, err := h.originOf(q)
+	if err != nil {
+		return err
+	}
+	_, isFrom := q["from_ms"]
+	_, isTo := q["to_ms"]
+	var f ledger.Feed
+	if isFrom || isTo {
+		f, err = h.ledger.Outcomes(r.Context(), origin, from, to, q["after"], int(limit))
+	} else {
+		f, err = h.next(r, origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond)
+	}
+	if err != nil {
+		return err
+	}
+	w.JSON(200)
+	w.Body, err = peers.AppendFeed(w.Body, &f)
+	return err
+}
+
+// next reads a page of the feed, and waits for one that is not empty.
+func (h *originHandlers) next(r *httpd.Request, origin, after string, limit int, wait time.Duration) (ledger.Feed, error) {
+	f, err := h.ledger.Changes(r.Context(), origin, after, limit)
+	empty := func() bool { return err == nil && len(f.Changes) == 0 && f.Sequence == f.Head }
+	if empty() && h.ledger.Publish(r.Context()) == nil { // a caller sees what was acknowledged before its call
+		f, err = h.ledger.Changes(r.Context(), origin, f.Cursor, limit)
+	}
+	if !empty() || wait == 0 {
+		return f, err
+	}
+	ctx, stop := r.Hold()
+	defer stop()
+	if err := h.ledger.WaitChanges(ctx, f, wait); err != nil {
+		return ledger.Feed{}, err
+	}
+	return h.ledger.Changes(ctx, origin, f.Cursor, limit)
+}
+
+func (h *originHandlers) digests(r *httpd.Request, w *httpd.Response) error {
+	q, err := r.QueryValues("origin", "span_ms")
+	if err != nil {
+		return err
+	}
+	span, err := whole(q, "span_ms", ledger.LeastSpan, 1<<46, 0)
+	if err != nil {
+		return err
+	}
+	origin, err := h.originOf(q)
+	if err != nil {
+		return err
+	}
+	digests, span, err := h.ledger.Digests(r.Context(), origin, span)
+	if err != nil {
+		return err
+	}
+	w.JSON(200)
+	w.Body, err = peers.AppendDigests(w.Body, origin, span, digests)
+	return err
+}
+
+func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
+	q, err := r.QueryValues("limit", "cursor")
+	if err != nil {
+		return err
+	}
+	limit, err := whole(q, "limit", 1, ledger.MaxListLimit, defaultListLimit)
+	if err != nil {
+		return err
+	}
+	list, next, err := h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+	if err != nil {
+		return err
+	}
+	w.JSON(200)
+	o := jsonObject{b: append(w.Body, `{"conflicts":[`...)}
+	for i := range list {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		if err := o.conflict(&list[i]); err != nil {
+			return err
+		}
+	}
+	o.b, o.comma = append(o.b, ']'), true
+	o.str("cursor", next)
+	o.close()
+	w.Body = o.b
+	return nil
+}
+
+func (o *jsonObject) conflict(c *ledger.Conflict) (err error) {
+	o.open()
+	o.str("key", c.Key)
+	o.str("scope", c.Scope)
+	o.str("winner", c.Winner)
+	o.num("expires_in_ms", c.ExpiresIn.Milliseconds())
+	o.name("outcomes")
+	o.b = append(o.b, '[')
+	for i, out := range c.Outcomes {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.open()
+		o.str("origin", out.Origin)
+		o.str("state", out.State.String())
+		o.name("result")
+		if o.b, err = peers.AppendResult(o.b, out.Result); err != nil {
+			return err
+		}
+		o.close()
+	}
+	o.b = append(o.b, ']')
+	o.close()
+	return nil
+}
+
+func (h *originHandlers) peers(r *httpd.Request, w *httpd.Response) error {
+	if _, err := r.QueryValues(); err != nil {
+		return err
+	}
+	w.JSON(200)
+	o := jsonObject{b: w.Body}
+	o.open()
+	o.str("origin", h.origin)
+	o.name("peers")
+	o.b = append(o.b, '[')
+	if h.puller != nil {
+		for i, s := range h.puller.Status() {
+			if i > 0 {
+				o.b = append(o.b, ',')
+			}
+			o.open()
+			o.str("name", s.Name)
+			o.str("url", s.URL)
+			o.name("lag_seconds")
+			o.b = strconv.AppendFloat(o.b, s.LagSeconds, 'f', 3, 64)
+			o.num("lag_entries", int64(s.LagEntries))
+			o.text("error", s.Error)
+			o.close()
+		}
+	}
+	o.b, o.comma = append(o.b, ']'), true
+	o.close()
+	w.Body = o.b
+	return nil
+}

@@ -1,0 +1,135 @@
+package simulated
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/peers"
+	"github.com/oncegate/oncegate/manager/internal/server"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Centre makes a manager one of several data centres.
+type Centre struct {
+	// Origin is its name, and Peers are the names of the others.
+	Origin string
+	Peers  []string
+	// Transport carries its calls to the others. The host of a URL is the name of the data centre.
+	Transport http.RoundTripper
+	// HomeTimeout bounds a call at a key's home, and CompareEvery is how often digests are compared.
+	HomeTimeout, CompareEvery time.Duration
+	// ChangesKept is how far the change feed goes back.
+	ChangesKept int
+	// CacheFor bounds how long gates answer from their caches.
+	CacheFor time.Duration
+	// Jitter decides pauses between calls to a peer that fails; see peers.Options.
+	Jitter func(time.Duration) time.Duration
+}
+
+// adjust sets what a ledger of a data centre has besides. The sweep's interval is no multiple of the publisher's: what two
+// tickers do at one instant has no order.
+func (c *Centre) adjust(o *ledger.Options) {
+	if c != nil {
+		o.Origin, o.ChangesKept, o.CleanupInterval = c.Origin, c.ChangesKept, 3001*time.Millisecond
+	}
+}
+
+// openCentre opens what connects the manager with other data centres.
+func (m *Manager) openCentre(ctx context.Context, st store.Store) (reach server.Reach, routes []httpd.Route, err error) {
+	c := m.options.Centre
+	if c == nil {
+		return reach, nil, nil
+	}
+	config := peers.Config{Origin: c.Origin, Transport: c.Transport}
+	for _, name := range c.Peers {
+		config.Peers = append(config.Peers, peers.Peer{Name: name, URL: "http://" + name})
+	}
+	network, err := peers.NewNetwork(config)
+	if err != nil {
+		return reach, nil, err
+	}
+	if err := m.ledger.OpenFeed(ctx, ""); err != nil {
+		return reach, nil, err
+	}
+	homes := home.New(network, home.Options{Timeout: c.HomeTimeout})
+	m.puller = peers.New(peers.Options{
+		Network: network, Ledger: m.ledger, Store: st, Log: slog.New(slog.DiscardHandler), CheckEvery: c.CompareEvery, Lists: homes, Jitter: c.Jitter,
+	})
+	return server.Reach{Homes: homes, CacheFor: c.CacheFor}, server.OriginRoutes(m.ledger, m.puller, homes), nil
+}
+
+// runCentre starts the publisher and the pullers. They begin one after the other, so that their timers differ.
+func (m *Manager) runCentre(ctx context.Context) {
+	if m.puller == nil {
+		return
+	}
+	m.work.Go(func() {
+		time.Sleep(137 * time.Microsecond)
+		m.ledger.RunFeed(ctx, nil)
+	})
+	m.work.Go(func() {
+		time.Sleep(251 * time.Microsecond)
+		m.puller.Run(ctx)
+	})
+}
+
+// View is what a data centre holds of the outcomes of all.
+type View struct {
+	// Digests are those of each origin's outcomes, as text.
+	Digests map[string]string
+	// Winners are the answers that retries get, by scope and key. Conflicts are the answers of all origins that ran a key, by
+	// scope and key and then by origin, of keys that more than one ran.
+	Winners   map[string]string
+	Conflicts map[string]map[string]string
+	// Notes are the keys, scope and key, of which it knows that another data centre decides about an attempt.
+	Notes map[string]bool
+}
+
+// View reads what the ledger holds, at most 1000 keys.
+func (m *Manager) View(ctx context.Context) (*View, error) {
+	v := &View{Digests: make(map[string]string), Winners: make(map[string]string), Conflicts: make(map[string]map[string]string), Notes: make(map[string]bool)}
+	for _, origin := range append([]string{m.options.Centre.Origin}, m.options.Centre.Peers...) {
+		d, _, err := m.ledger.Digests(ctx, origin, ledger.LeastSpan)
+		if err != nil {
+			return nil, err
+		}
+		v.Digests[origin] = fmt.Sprint(d)
+	}
+	list, err := m.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range list {
+		if e.Home != "" {
+			v.Notes[e.Scope+" "+e.Key] = true
+		}
+		if e.State.Terminal() {
+			v.Winners[e.Scope+" "+e.Key] = bodyOf(e.Result)
+		}
+	}
+	conflicts, _, err := m.ledger.Conflicts(ctx, ledger.MaxListLimit, "")
+	for _, c := range conflicts {
+		of := make(map[string]string)
+		for _, o := range c.Outcomes {
+			of[o.Origin] = bodyOf(o.Result)
+		}
+		v.Conflicts[c.Scope+" "+c.Key] = of
+	}
+	return v, err
+}
+
+// bodyOf is the body of an answer in its raw form.
+func bodyOf(raw []byte) string {
+	var r api.Result
+	if err := r.ParseRaw(raw); err != nil {
+		return err.Error()
+	}
+	return string(r.Body)
+}
