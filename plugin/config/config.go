@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // Ledger says who decides whether a request may run.
@@ -208,6 +210,8 @@ type Config struct {
 	CleanupInterval time.Duration
 	// ScopeSecret is the HMAC key of the scopes' digests; empty: plain digests.
 	ScopeSecret string
+	// KeyedFingerprints says that new reservations have fingerprints that are keyed with ScopeSecret.
+	KeyedFingerprints bool
 	// Lookup is the path at which clients look up what became of their requests; empty: there is none.
 	Lookup string
 
@@ -220,9 +224,11 @@ type Route struct {
 	// Index is the position of the rule in match, for metrics and logs.
 	Index  int
 	Ledger Ledger
-	Mode   Mode
-	Key    Key
-	Scope  []ScopePart
+	// Durability is what the ledger is asked for.
+	Durability api.Durability
+	Mode       Mode
+	Key        Key
+	Scope      []ScopePart
 	// Shared: callers that Scope does not tell apart share their keys. Without it, a request whose caller is
 	// known by something that Scope does not name is refused.
 	Shared bool

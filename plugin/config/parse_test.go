@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 func TestMissingFieldsHaveDefaults(t *testing.T) {
@@ -67,7 +69,7 @@ func TestEveryFieldIsRead(t *testing.T) {
 		"manager": {"cluster": "c", "authority": "a", "timeout_ms": 7, "auth_token": "t", "batch": "never"},
 		"commit_retry": {"initial_ms": 11, "max_ms": 12, "max_queued": 13},
 		"max_entries": 16.0, "max_bytes": 7e+04, "max_waiters": 3, "max_upstream_calls": 4, "cleanup_interval_seconds": 1.5,
-		"scope_secret": "0123456789abcdef", "lookup": {"path": "/lost"},
+		"scope_secret": "0123456789abcdef", "keyed_fingerprints": true, "lookup": {"path": "/lost"},
 		"ledger": "upstream", "mode": "body",
 		"key": {"header": "X-Key", "json_path": "a.0.b\\.c", "derive": "sha256", "required": true, "format": "any"},
 		"scope": ["method", "path_and_query", "header:X-Tenant"],
@@ -96,8 +98,8 @@ func TestEveryFieldIsRead(t *testing.T) {
 		MaxWaiters:       3,
 		MaxUpstreamCalls: 4,
 		CleanupInterval:  1500 * time.Millisecond,
-		ScopeSecret:      "0123456789abcdef",
-		Lookup:           "/lost",
+		ScopeSecret:      "0123456789abcdef", KeyedFingerprints: true,
+		Lookup: "/lost",
 	}); !reflect.DeepEqual(*c, want) {
 		t.Errorf("%+v, want %+v", *c, want)
 	}
@@ -124,6 +126,16 @@ func TestEveryFieldIsRead(t *testing.T) {
 		t.Errorf("%+v, want %+v", *r, want)
 	}
 	checkOutcomes(t, &outcomes, map[string]Outcome{"204": OutcomeCommit, "301": OutcomeReject, "408": OutcomeReject, "500": OutcomeRelease, "503 r": OutcomeRelease})
+}
+
+// TestDurability: it may differ between rules, and needs a manager.
+func TestDurability(t *testing.T) {
+	c := mustParse(t, `{"durability": "region", "match": [{"path": "/g", "durability": "global"}, {"path": "/l", "ledger": "none", "durability": "local"}, {"path": "/r"}]}`)
+	for path, want := range map[string]api.Durability{"/g": api.DurabilityGlobal, "/l": api.DurabilityLocal, "/r": api.DurabilityRegion} {
+		if got := c.Route("POST", path).Durability; got != want {
+			t.Errorf("%s: %v, want %v", path, got, want)
+		}
+	}
 }
 
 // TestRulesOverrideTheTopLevel: a rule's field beats the top level's, wherever match stands;
@@ -173,7 +185,7 @@ func TestMistakesAreRefused(t *testing.T) {
 		`[]`:                               "configuration: []; allowed: an object",
 		`null`:                             "configuration: null; allowed: an object",
 		`"x"`:                              `configuration: "x"; allowed: an object`,
-		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, lookup, match, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
+		`{"nope": 1}`:                      "nope: unknown field; allowed: manager, commit_retry, max_entries, max_bytes, max_waiters, max_upstream_calls, cleanup_interval_seconds, scope_secret, keyed_fingerprints, lookup, match, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
 		`{"mode": "body", "mode": "body"}`: "mode: given twice; allowed: once",
 		`{"mode": "heders"}`:               `mode: "heders"; allowed: "headers", "body"`,
 		`{"mode": null}`:                   `mode: null; allowed: "headers", "body"`,
@@ -234,7 +246,9 @@ func TestMistakesAreRefused(t *testing.T) {
 		`{"match": []}`:                                                      "match: []; allowed: a list of 1 to 256 rules",
 		`{"match": [1]}`:                                                     "match[0]: 1; allowed: an object",
 		`{"match": [{}, {"key": {"hedaer": ""}}]}`:                           "match[1].key.hedaer: unknown field; allowed: header, json_path, derive, required, format, pattern, sources",
-		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
+		`{"durability": "planet"}`:                                           `durability: "planet"; allowed: "local", "region", "global"`,
+		`{"match": [{"ledger": "none", "durability": "global"}]}`:            `match[0].durability: "global" is asked of the manager; allowed: "local" unless "ledger" is "manager"`,
+		`{"match": [{"max_entries": 9}]}`:                                    "match[0].max_entries: unknown field; allowed: methods, path, path_prefix, path_pattern, ledger, durability, mode, key, scope, fingerprint, pending_ttl_seconds, committed_ttl_seconds, rejected_ttl_seconds, unknown_ttl_seconds, wait_for_pending, pending_wait_timeout, max_request_body_bytes, max_response_body_bytes, failure_mode, client_abort, upstream, unsupported, grpc, streamed_types, commit, outcomes, forward, outcome_header, response, replay, problems, shared",
 		`{"match": [{}, {"key": {"derive": "md5"}}]}`:                        `match[1].key.derive: needs the body; allowed: "" unless "mode" is "body"`,
 		`{"match": [{"path": "/a", "path_prefix": "/b"}]}`:                   "match[0].path_prefix: given together with path; allowed: one of path, path_prefix and path_pattern",
 		`{"match": [{"path": "a"}]}`:                                         `match[0].path: "a"; allowed: ` + pathAllowed,
@@ -352,6 +366,7 @@ func TestListsAreBounded(t *testing.T) {
 // TestSecretsStaySecret: neither of the two secrets is ever part of an error.
 func TestSecretsStaySecret(t *testing.T) {
 	for text, want := range map[string]string{
+		`{"keyed_fingerprints": true}`:                `keyed_fingerprints: true needs a key; allowed: false unless "scope_secret" is given`,
 		`{"scope_secret": "hunter2"}`:                 `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
 		`{"scope_secret": ["hunter2"]}`:               `scope_secret: (value not shown); allowed: "" or a string of 16 to 1024 bytes`,
 		`{"manager": {"auth_token": "hunter2 x"}}`:    "manager.auth_token: (value not shown); allowed: a string of up to 4096 bytes of visible ASCII",

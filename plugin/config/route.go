@@ -44,6 +44,9 @@ func routeFields(r *reader, t *Route) []field {
 		{"ledger", func(path string, v gjson.Result) {
 			t.Ledger = Ledger(r.choice(path, v, "manager", "upstream", "none"))
 		}},
+		{"durability", func(path string, v gjson.Result) {
+			t.Durability = api.Durability(r.choice(path, v, "local", "region", "global"))
+		}},
 		{"mode", func(path string, v gjson.Result) { t.Mode = Mode(r.choice(path, v, "headers", "body")) }},
 		{"key", func(path string, v gjson.Result) { readKey(r, path, v, &t.Key) }},
 		{"scope", func(path string, v gjson.Result) { t.Scope = readScope(r, path, v) }},
@@ -220,6 +223,9 @@ func (t *Route) check(r *reader, path string) {
 		r.fail(join(path, "key.derive"), `a derived key is not structured; allowed: "" when "key.format" is "structured"`)
 	case k.Derive != DeriveNone && k.Format != FormatAny:
 		r.fail(join(path, "key.derive"), `a derived key is a digest; allowed: "" unless "key.format" is "any"`)
+	}
+	if t.Durability != api.DurabilityLocal && t.Ledger != LedgerManager {
+		r.fail(join(path, "durability"), show(`"`+t.Durability.String()+`"`)+` is asked of the manager; allowed: "local" unless "ledger" is "manager"`)
 	}
 	if t.ClientAbort == AbortContinue && t.Mode != ModeBody {
 		r.fail(join(path, "client_abort"), `"continue" needs the whole body before the decision; allowed: "cancel" unless "mode" is "body"`)

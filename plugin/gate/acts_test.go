@@ -121,6 +121,6 @@ func TestOneTickHandlesFewStalledStreams(t *testing.T) {
 		}
 		h.pass(bodyPatience + time.Second)
 		expect(t, "most", h.mostActs, maxActs)
-		expect(t, "refused", h.values["oncegate_requests_body_unavailable"], crowd)
+		expect(t, "refused", h.values["oncegate_gate_requests_body_unavailable_total"], crowd)
 	})
 }

@@ -112,8 +112,8 @@ func TestKeyInABodyWithoutRoomIsRefused(t *testing.T) {
 		metric  string
 		replies int
 	}{
-		{"closed", Pause, "oncegate_requests_manager_error", 1},
-		{"open", Continue, "oncegate_requests_bypass", 0},
+		{"closed", Pause, "oncegate_gate_requests_manager_error_total", 1},
+		{"open", Continue, "oncegate_gate_requests_bypass_total", 0},
 	} {
 		h := newFakeHost(t)
 		p := started(t, h, `{"mode":"body","key":{"json_path":"id"},"failure_mode":"`+c.mode+`"}`)

@@ -79,7 +79,7 @@ func TestRequestsAreRefusedIfBodiesAreHeldBack(t *testing.T) {
 	_, later := h.hold(5)
 	refused(t, later)
 	expect(t, "hints", h.hints(), 1)
-	expect(t, "count", h.values["oncegate_requests_body_unavailable"], 102)
+	expect(t, "count", h.values["oncegate_gate_requests_body_unavailable_total"], 102)
 	// A request that is whole with its headers needs no body.
 	h.opened++
 	s, f := h.open(h.plugin, h.opened, "whole")

@@ -66,8 +66,10 @@ type call struct {
 	// message is the raw form of a commit or reject, kept for repetition. result
 	// is its tail, the raw form of the answer.
 	message, result []byte
-	noBody          bool // result has no body
-	stripped        bool // result has nothing but the status
+	// cacheFor is how long the cache may answer with the outcome, if the ledger says so; 0: for as long as it lasts.
+	cacheFor time.Duration
+	noBody   bool // result has no body
+	stripped bool // result has nothing but the status
 
 	// next is the next call in the chain; see ledger.outcomeCall.
 	next               *call
@@ -253,6 +255,9 @@ func (l *ledger) message(c *call, now int64) []byte {
 			Key: c.key, Scope: n.scope, Fingerprint: n.fingerprint, Token: n.token,
 			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
 		}
+		if c.kind == callReserve {
+			r.Durability = c.route.Durability // the manager remembers it
+		}
 		switch c.kind {
 		case callUnknown:
 			r.PendingTTL = 0
@@ -269,7 +274,8 @@ func (l *ledger) message(c *call, now int64) []byte {
 		body = p.scratch
 	case callRelease:
 		n := p.names(&c.attempt)
-		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token}
+		// The manager may not know of a reserve whose answer was lost.
+		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token, Durability: c.route.Durability}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	}

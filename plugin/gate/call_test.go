@@ -78,7 +78,7 @@ func TestForgottenStreamIsNotActedOn(t *testing.T) {
 	expect(t, "waiting before", p.waiting.size, 1)
 	h.respond(p, 1, "200", released)
 	expect(t, "waiting", p.waiting.size, 0)
-	expect(t, "gauge", h.values["oncegate_waiters"], 0)
+	expect(t, "gauge", h.values["oncegate_gate_waiters"], 0)
 }
 
 // The first of two calls is refused and its stream answered; the second is not made in

@@ -1,7 +1,6 @@
 package gate
 
 import (
-	"bytes"
 	"strings"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -11,7 +10,8 @@ import (
 // The answers to the gate's own upstream calls.
 
 // headerAnswer is the header in which an inner listener describes an answer: response code details,
-// response flags, attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80").
+// response flags, attempts and upstream host, joined by spaces ("via_upstream - 1 10.0.0.1:80"). More
+// words describe the request; see learn.
 const headerAnswer = "oncegate-answer"
 
 // headerServiceTime is in every answer that the router got from outside, and in none that it made.
@@ -109,7 +109,7 @@ func (c *carried) answer(bodySize int) {
 		body = p.host.CallBody(bodySize)
 	}
 	whole := len(body) == bodySize
-	f := carriedFate(headers, body)
+	f := c.fate(headers, body)
 	if f == fateAnswered {
 		headers = s.classify(headers)
 	}
@@ -219,26 +219,34 @@ func ownHeaders(headers [][2]string) [][2]string {
 	return out
 }
 
-// carriedFate tells whether upstream answered, and if not, whether the request had been sent.
-// An upstream can forge these signs, but it only frees its own keys that way, which its answers can do anyway.
-func carriedFate(headers [][2]string, body []byte) fate {
-	if said, ok := lookup(headers, headerAnswer); ok {
-		return saidFate(said)
+// fate tells whether upstream answered, and if not, whether the request had been sent. The inner
+// listener overwrites headerAnswer, so what it says is not upstream's word.
+func (c *carried) fate(headers [][2]string, body []byte) fate {
+	if c.inner {
+		if said, ok := lookup(headers, headerAnswer); ok {
+			if r := &c.stream.plugin.carrier; c.question != nil {
+				r.learn(c.question, said, r.p.host.Now())
+			}
+			return saidFate(said)
+		}
 	}
 	if _, ok := lookup(headers, headerServiceTime); ok {
 		return fateAnswered
 	}
-	for _, text := range [...]string{"no healthy upstream", "no route", "no cluster"} {
-		if string(body) == text {
-			return fateNotSent
-		}
+	return ownFate(string(body))
+}
+
+// ownFate is fate for the body of an answer that the proxy made.
+func ownFate(body string) fate {
+	switch body {
+	case "no healthy upstream", "no route", "no cluster":
+		return fateNotSent
 	}
-	const broken = "reset reason: "
-	at := bytes.Index(body, []byte(broken))
-	if at < 0 {
+	// After a retry the text has other words in between.
+	why, ok := strings.CutPrefix(body, "upstream connect error or disconnect/reset before headers. reset reason: ")
+	if !ok {
 		return fateUnknown
 	}
-	why := string(body[at+len(broken):])
 	for _, reason := range [...]string{"remote connection failure", "local connection failure", "connection failure", "connection timeout", "overflow"} {
 		if strings.HasPrefix(why, reason) {
 			return fateNotSent
@@ -247,7 +255,7 @@ func carriedFate(headers [][2]string, body []byte) fate {
 	return fateUnknown
 }
 
-// saidFate is carriedFate for the value of headerAnswer.
+// saidFate is fate for the value of headerAnswer.
 func saidFate(said string) fate {
 	var words [4]string
 	for i := range words {

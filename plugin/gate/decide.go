@@ -71,7 +71,7 @@ func (s *Stream) proceed(now int64) verdict {
 // found deals with a request whose entry is in the cache.
 func (s *Stream) found(e *cache.Entry, now int64) verdict {
 	p := s.plugin
-	if !e.Matches(s.fingerprint.Short()) {
+	if !s.matches(e) {
 		if s.route.Ledger == config.LedgerUpstream {
 			// Upstream keeps the ledger, and may compare less strictly than the gate.
 			s.owner = false
@@ -121,7 +121,7 @@ func (s *Stream) found(e *cache.Entry, now int64) verdict {
 func (s *Stream) unacknowledged(c *call, now int64) verdict {
 	p := s.plugin
 	switch {
-	case !c.matches(s.fingerprint.Short()):
+	case !s.matches(&cache.Entry{Fingerprint: c.fingerprint.Short()}):
 		return s.mismatch()
 	case c.kind == callUnknown:
 		return s.outcomeUnknown()

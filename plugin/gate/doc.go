@@ -60,7 +60,7 @@
 // The host hands over whole answers only, so these answers do not stream. No property says
 // where such an answer comes from. An inner listener can say so in headerAnswer. Without it,
 // the router's service time marks upstream's answers, and the proxy's own texts say whether
-// it had connected (carriedFate).
+// it had connected (carried.fate).
 //
 // # One run for each key
 //
@@ -194,7 +194,7 @@
 //	call.go, reply.go, batch.go, kept.go   calls to the ledger
 //	shard.go, peer.go, trouble.go          what the gate knows of each manager, and logs about it
 //	forward.go                             what upstream gets to know
-//	upstream.go, clientanswer.go           the gate's own upstream calls
+//	upstream.go, direct.go, clientanswer.go  the gate's own upstream calls
 //	stalls.go, trace.go, metrics.go        bodies that stand still, trace headers, metrics
 //
 // # Memory

@@ -249,12 +249,6 @@ func (c *call) strip(p *Plugin) {
 	c.encode(p, &api.Result{Status: result.Status, BodyOmitted: true})
 }
 
-// matches tells whether f may be the fingerprint of a retry of the call's request.
-func (c *call) matches(f cache.Fingerprint) bool {
-	e := cache.Entry{Fingerprint: c.fingerprint.Short()}
-	return e.Matches(f)
-}
-
 // ttl is how long the ledger remembers the outcome. It counts from the moment that it learns of the
 // outcome, so a delayed outcome is not forgotten earlier.
 func (c *call) ttl() time.Duration {

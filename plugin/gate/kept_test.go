@@ -127,7 +127,7 @@ func TestRefusedOutcomeIsSentOnceMoreWithoutItsBody(t *testing.T) {
 	n := len(h.calls)
 	h.ticks(p, time.Minute)
 	expect(t, "calls", len(h.calls), n)
-	expect(t, "abandoned", h.values["oncegate_outcomes_abandoned"], 1)
+	expect(t, "abandoned", h.values["oncegate_gate_outcomes_abandoned_total"], 1)
 	expect(t, "alarms", strings.Count(strings.Join(h.logs, "\n"), "refuses to record an outcome"), 1)
 	expect(t, "idle", p.idle(), true)
 }
@@ -186,6 +186,6 @@ func TestUnknownIsReported(t *testing.T) {
 	expect(t, "the ledger is asked", h.calls[h.last()].path, api.PathReserve)
 	h.refuseWith(p, h.last(), "409", api.CodeOutcomeUnknown)
 	expect(t, "it says so", strings.Contains(f.replies[0].body, "outcome-unknown"), true)
-	expect(t, "counted", h.values["oncegate_requests_outcome_unknown"], 3)
+	expect(t, "counted", h.values["oncegate_gate_requests_outcome_unknown_total"], 3)
 	expect(t, "idle", p.idle(), true)
 }

@@ -50,6 +50,9 @@ func (p *Plugin) takeStream(c *call) *Stream {
 func (p *Plugin) reserved(c *call, r *reply) {
 	now := r.at
 	s := p.takeStream(c)
+	if s != nil && s.askInOtherKind(c, r, now) {
+		return
+	}
 	switch r.kind {
 	case replyOK:
 		switch r.answer.State {
@@ -138,10 +141,16 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 		problem.Code, problem.Title = r.closed, "The idempotency ledger has no room for new keys"
 	case api.CodeQuarantine:
 		problem.Code, problem.Title = r.closed, "The idempotency ledger was restored to an older state and takes no new keys yet"
+	case api.CodeDurability:
+		problem.Code, problem.Title = r.closed, "The idempotency ledger cannot protect keys as this route asks"
+	case api.CodeWrongHome:
+		problem.Code, problem.Title = r.closed, "The data centres do not agree about this key"
+	case api.CodeHomeUnavailable, api.CodeHomeUnanswered:
+		problem.Code, problem.Title = r.closed, "The data centre that decides about this key cannot be reached"
 	}
-	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, or that may have forgotten the
-	// key, was asked.
-	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.closed == api.CodeQuarantine
+	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, that may have forgotten the
+	// key, or that cannot ask the key's home, was asked.
+	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.closed != "" && r.closed != api.CodeLedgerFull
 	if closed {
 		p.failWaiters(&c.hash, problem)
 	}
@@ -269,6 +278,7 @@ func (p *Plugin) recorded(c *call, r *reply) {
 	switch r.kind {
 	case replyOK:
 		p.calls.unchain(c)
+		c.cacheFor = r.answer.ExpiresIn
 		p.cacheOutcome(c, now, true)
 	case replyFenced, replyConflict, replyUnknown:
 		p.calls.unchain(c)
@@ -331,6 +341,10 @@ func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
 	}
 	c.cached = true
 	c.owner = false
+	keep := c.ttl()
+	if c.cacheFor > 0 {
+		keep = min(keep, c.cacheFor)
+	}
 	if c.kind == callReject {
 		p.metrics.count(p.metrics.rejected)
 	} else {
@@ -338,7 +352,7 @@ func (p *Plugin) cacheOutcome(c *call, now int64, known bool) {
 	}
 	p.fill(&cache.Outcome{
 		Hash: c.hash, Token: c.token, Fingerprint: c.fingerprint.Short(), State: c.kind.state(),
-		Expires: now + int64(c.ttl()), Raw: c.result,
+		Expires: now + int64(keep), Raw: c.result,
 		// Where there is no ledger to ask, the entry must outlast its answer.
 		CacheOnly: c.route.Ledger == config.LedgerNone || !known,
 	}, now)

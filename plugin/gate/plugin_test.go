@@ -145,10 +145,10 @@ func TestSweepKeepsItsInterval(t *testing.T) {
 	}
 	// It takes a whole round to count, and the one under way may have passed by.
 	pass(2*p.config.CleanupInterval + time.Second)
-	expect(t, "entries", h.values["oncegate_cache_entries"], 1)
+	expect(t, "entries", h.values["oncegate_gate_cache_entries"], 1)
 	pass(5 * time.Minute)
 	pass(2*p.config.CleanupInterval + time.Second)
-	expect(t, "entries when it is over", h.values["oncegate_cache_entries"], 0)
+	expect(t, "entries when it is over", h.values["oncegate_gate_cache_entries"], 0)
 }
 
 // The plugin must not end before the cache has taken an outcome. Without a ledger, the request would

@@ -244,5 +244,5 @@ func TestLostOutcomesCauseFewLogLines(t *testing.T) {
 	lose("still-later")
 	expect(t, "lines later", len(told()), 2)
 	expect(t, "the others are counted", strings.Contains(told()[1], "; 98 more since"), true)
-	expect(t, "abandoned", h.values["oncegate_outcomes_abandoned"], 100)
+	expect(t, "abandoned", h.values["oncegate_gate_outcomes_abandoned_total"], 100)
 }

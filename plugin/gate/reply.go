@@ -16,8 +16,9 @@ type reply struct {
 	at    int64 // when it came
 	// retryAfter is the wait that the manager asks for, seconds; 0: none.
 	retryAfter int
-	// closed is why the manager takes no new keys for now: ledger-full or quarantine. Empty: it does not
-	// say so. Only with replyUnavailable.
+	// closed is why the manager, which can be reached, does not do what was asked: ledger-full, quarantine,
+	// durability-unavailable, wrong-home, home-unavailable or home-unanswered. Empty: another reason. Only with
+	// replyUnavailable.
 	closed api.Code
 	answer api.ReserveReply
 	// shardError is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not
@@ -81,7 +82,9 @@ func (l *ledger) readSingle(status int64, bodySize int) (a api.BatchAnswer) {
 }
 
 // hasCode tells whether the meaning of a status depends on the problem's code.
-func hasCode(status int) bool { return status == 409 || status == 421 || status == 503 }
+func hasCode(status int) bool {
+	return status == 400 || status == 409 || status == 421 || status == 503
+}
 
 // classify says what the manager's answer means.
 func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
@@ -119,11 +122,15 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + strconv.Itoa(a.Status),
 	}
-	switch {
-	case a.Status == 503 && code == api.CodeLedgerFull:
+	switch code {
+	case api.CodeLedgerFull:
 		r.closed, r.why = code, r.why+", its ledger is full"
-	case a.Status == 503 && code == api.CodeQuarantine:
+	case api.CodeQuarantine:
 		r.closed, r.why = code, r.why+", its ledger was restored to an older state"
+	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
+		r.closed, r.maybe = code, code == api.CodeHomeUnanswered
+		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
+		return r
 	}
 	if c.kind.isOutcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.noUnknown {
 		r.kind = replyRefused

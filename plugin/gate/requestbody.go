@@ -274,7 +274,7 @@ func (s *Stream) bodyRead(piece []byte, whole bool) verdict {
 	if whole {
 		p.digester.Canonical(u.body, body, &route.Fingerprint)
 	}
-	s.fingerprint = p.digester.BodyFingerprint(u.body)
+	s.compareBy(p.digester.BodyFingerprint(u.body))
 	if u.carry && whole {
 		s.keepWhole(piece)
 	} else {

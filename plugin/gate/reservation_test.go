@@ -41,7 +41,7 @@ func TestReservationIsRenewedWhileUpstreamWorks(t *testing.T) {
 	if !p.table.Lookup(&s.hash, h.now, &e) || e.State != api.StatePending || e.Expires < h.now+int64(6*time.Second) {
 		t.Errorf("the cache has %+v at %d", e, h.now)
 	}
-	expect(t, "counted", h.values["oncegate_reservations_renewed"], 10)
+	expect(t, "counted", h.values["oncegate_gate_reservations_renewed_total"], 10)
 	h.current = 1
 	s.OnResponseHeaders(true)
 	h.ready(p)
@@ -73,7 +73,7 @@ func TestFailedRenewalIsRetriedAndRefusedOneIsAnAlarm(t *testing.T) {
 			want, lost = 2, 0
 		}
 		expect(t, string(code)+": renewals", h.renewals(), want)
-		expect(t, string(code)+": lost", h.values["oncegate_reservations_lost"], lost)
+		expect(t, string(code)+": lost", h.values["oncegate_gate_reservations_lost_total"], lost)
 		expect(t, string(code)+": alarms", int64(strings.Count(strings.Join(h.logs, "\n"), "run twice")), lost)
 	}
 }

@@ -62,6 +62,7 @@ type Stream struct {
 	mark string
 
 	reservation
+	kinds      kinds
 	reservedAt int64 // time of the reservation, nanoseconds
 	// headers are the request's; only set while OnRequestHeaders runs.
 	headers [][2]string
@@ -218,7 +219,7 @@ func (s *Stream) begin(headers request.Headers, end bool) verdict {
 			return s.refuseAmbiguous(credential)
 		}
 		s.identify(key, headers)
-		s.fingerprint = p.digester.Fingerprint(&route.Fingerprint, headers)
+		s.compareBy(p.digester.Fingerprint(&route.Fingerprint, headers))
 		return s.decide()
 	}
 	if key.Value == "" && s.parts == nil && route.Key.JSONPath == "" && route.Key.Derive == config.DeriveNone {

@@ -20,6 +20,8 @@ type carried struct {
 	sent       int64  // time of the call, nanoseconds
 	timeout    time.Duration
 	clientGone bool // the client has left
+	inner      bool // the call went to upstream.cluster
+	question   *question
 }
 
 // carrier makes the calls. It has slices and no map; the comment at ledger says why.
@@ -31,6 +33,9 @@ type carrier struct {
 	lost     bool // calls under way may have lost their answers
 	// missing are the log lines about clusters that the proxy does not have.
 	missing limitedLog
+	// surveys are about routes that ask for direct calls, rules are log lines about them.
+	surveys []*survey
+	rules   limitedLog
 }
 
 // maxCarriedBytes bounds the request bodies of one VM's upstream calls. While a call is under way the
@@ -123,13 +128,17 @@ func (r *carrier) start(c *carried) {
 		s.giveBack()
 		return
 	}
+	headers := s.tellCarried(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
+	c.sent, c.timeout = p.host.Now(), s.route.Upstream.Timeout
 	cluster := s.route.Upstream.Cluster
 	if cluster == "" {
 		name, _ := p.host.Property("xds", "cluster_name")
 		cluster = string(name)
+	} else if direct, most, q := r.direct(headers, c.timeout, c.sent); direct != "" {
+		cluster, c.timeout = direct, most
+	} else {
+		c.inner, c.question = true, q
 	}
-	headers := s.tellCarried(upstreamHeaders(p.headers[:0], p.host.RequestHeaders()))
-	c.sent, c.timeout = p.host.Now(), s.route.Upstream.Timeout
 	status := CallNoCluster
 	if cluster != "" && len(headers) > 0 {
 		p.choose(0)
@@ -141,6 +150,9 @@ func (r *carrier) start(c *carried) {
 	if status == CallSent {
 		s.dropBody()
 		p.metrics.count(p.metrics.carried)
+		if !c.inner {
+			p.metrics.count(p.metrics.direct)
+		}
 		r.inFlight = append(r.inFlight, c)
 		return
 	}

@@ -39,7 +39,7 @@ func TestLostUpstreamAnswerMakesTheOutcomeUnknown(t *testing.T) {
 	if len(f.replies) != 1 || f.replies[0].status != 504 {
 		t.Fatalf("replies %+v", f.replies)
 	}
-	if n := h.values["oncegate_outcomes_unknown"]; n != 1 {
+	if n := h.values["oncegate_gate_outcomes_unknown_total"]; n != 1 {
 		t.Errorf("%d unknown outcomes", n)
 	}
 	// A late answer has no effect.

@@ -14,8 +14,11 @@ import (
 // hitKeys are visited in turn.
 const hitKeys = 1024
 
-// The two modes in which the gate decides, and the one in which it also makes the upstream calls.
+// The two modes in which the gate decides, the one in which it also makes the upstream calls, and headers mode with a
+// secret for scopes and for fingerprints.
 const (
+	secretMode   = `{"scope_secret": "0123456789abcdef"}`
+	keyedMode    = `{"scope_secret": "0123456789abcdef", "keyed_fingerprints": true}`
 	headersMode  = `{"mode": "headers"}`
 	bodyMode     = `{"mode": "body"}`
 	continueMode = `{"mode": "body", "client_abort": "continue", "upstream": {"cluster": "upstream"}}`
@@ -73,7 +76,7 @@ func BenchmarkFilter(b *testing.B) {
 			r.must(r.flow(b.N, 0, hit))
 		})
 	}
-	for _, c := range []struct{ name, config string }{{"hit-headers", headersMode}, {"hit-body", bodyMode}} {
+	for _, c := range []struct{ name, config string }{{"hit-headers", headersMode}, {"hit-secret", secretMode}, {"hit-keyed", keyedMode}, {"hit-body", bodyMode}} {
 		b.Run(c.name, func(b *testing.B) {
 			r := warm(b, module(b, gateModule), 1, c.config)
 			calls := r.ledger.calls.Load()

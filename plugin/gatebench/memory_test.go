@@ -61,17 +61,17 @@ func (l *load) accountedFor(t *testing.T) {
 		values[m.Name] = int64(m.Value)
 	}
 	for _, name := range []string{
-		"oncegate_requests_hit_committed", "oncegate_requests_hit_rejected", "oncegate_requests_waited",
-		"oncegate_requests_miss", "oncegate_requests_mismatch", "oncegate_requests_conflict",
-		"oncegate_requests_not_recorded", "oncegate_requests_invalid", "oncegate_requests_manager_error",
-		"oncegate_outcomes_committed", "oncegate_outcomes_rejected", "oncegate_outcomes_released",
-		"oncegate_outcomes_unknown", "oncegate_outcomes_oversize",
+		"oncegate_gate_requests_hit_committed_total", "oncegate_gate_requests_hit_rejected_total", "oncegate_gate_requests_waited_total",
+		"oncegate_gate_requests_miss_total", "oncegate_gate_requests_mismatch_total", "oncegate_gate_requests_conflict_total",
+		"oncegate_gate_requests_not_recorded_total", "oncegate_gate_requests_invalid_total", "oncegate_gate_requests_manager_error_total",
+		"oncegate_gate_outcomes_committed_total", "oncegate_gate_outcomes_rejected_total", "oncegate_gate_outcomes_released_total",
+		"oncegate_gate_outcomes_unknown_total", "oncegate_gate_outcomes_oversize_total",
 	} {
 		if values[name] == 0 {
 			t.Errorf("%s is 0 after %d requests: the load is not mixed", name, l.sent)
 		}
 	}
-	if w := values["oncegate_waiters"]; w != 0 {
+	if w := values["oncegate_gate_waiters"]; w != 0 {
 		t.Errorf("%d duplicates are still counted as waiting", w)
 	}
 }

@@ -72,7 +72,7 @@ func TestRequestBeginsAnewBeforeItWasSent(t *testing.T) {
 			y := r.Send(Request{Key: "k"})
 			y.Answer(200, "done")
 			want(t, config, y.Response().Body, "done")
-			want(t, "released", r.Metric("oncegate_outcomes_released"), 1)
+			want(t, "released", r.Metric("oncegate_gate_outcomes_released_total"), 1)
 		}
 	})
 }
@@ -89,6 +89,6 @@ func TestRequestBeginsAnewAfterItWasSent(t *testing.T) {
 		y := r.Send(Request{Key: "k"})
 		want(t, "status", y.Response().Status, "409")
 		want(t, "upstream called", y.Upstream.Begun(), false)
-		want(t, "unknown outcomes", r.Metric("oncegate_outcomes_unknown"), 1)
+		want(t, "unknown outcomes", r.Metric("oncegate_gate_outcomes_unknown_total"), 1)
 	})
 }

@@ -124,7 +124,7 @@ func TestBodiesThatAreNotRecorded(t *testing.T) {
 			r.Settle()
 			p = r.Send(Request{Key: "empty"}).Response()
 			want(t, config, p.Status+" "+p.Header("idempotency-body"), "204 ")
-			want(t, config, r.Metric("oncegate_outcomes_oversize"), 0)
+			want(t, config, r.Metric("oncegate_gate_outcomes_oversize_total"), 0)
 		}
 	})
 }

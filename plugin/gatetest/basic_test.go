@@ -37,9 +37,9 @@ func TestFirstCallIsExecutedAndRecorded(t *testing.T) {
 		want(t, "authorization", calls[1].Authorization, "Bearer secret")
 		want(t, "recorded status", calls[1].Result.Status, 201)
 		want(t, "recorded body", string(calls[1].Result.Body), `{"n":1}`)
-		want(t, "misses", r.Metric("oncegate_requests_miss"), 1)
-		want(t, "committed", r.Metric("oncegate_outcomes_committed"), 1)
-		want(t, "calls measured", r.Metric("oncegate_callout_microseconds"), 2)
+		want(t, "misses", r.Metric("oncegate_gate_requests_miss_total"), 1)
+		want(t, "committed", r.Metric("oncegate_gate_outcomes_committed_total"), 1)
+		want(t, "calls measured", r.Metric("oncegate_gate_callout_microseconds"), 2)
 	})
 }
 
@@ -73,7 +73,7 @@ func TestReplayEqualsTheOriginal(t *testing.T) {
 		}
 		want(t, "upstream saw the replay", again.Upstream.Begun(), false)
 		want(t, "calls", len(r.Manager.Calls()), 2)
-		want(t, "hits", r.Metric("oncegate_requests_hit_committed"), 1)
+		want(t, "hits", r.Metric("oncegate_gate_requests_hit_committed_total"), 1)
 	})
 }
 
@@ -201,8 +201,8 @@ func TestUnsupportedRequestsAreRefused(t *testing.T) {
 				}
 				return 0
 			}
-			want(t, c.name+": refused", r.Metric("oncegate_requests_unsupported"), count(c.refused))
-			want(t, c.name+": bypassed", r.Metric("oncegate_requests_bypass"), count(c.marked))
+			want(t, c.name+": refused", r.Metric("oncegate_gate_requests_unsupported_total"), count(c.refused))
+			want(t, c.name+": bypassed", r.Metric("oncegate_gate_requests_bypass_total"), count(c.marked))
 			want(t, c.name+": calls", len(r.Manager.Calls()), 0)
 		}
 	})
@@ -244,7 +244,7 @@ func TestBadKeysAreRefused(t *testing.T) {
 			want(t, name+": code", p.Problem(t), "invalid-key")
 			want(t, name+": upstream called", x.Upstream.Begun(), false)
 		}
-		want(t, "invalid", r.Metric("oncegate_requests_invalid"), 6)
+		want(t, "invalid", r.Metric("oncegate_gate_requests_invalid_total"), 6)
 		want(t, "calls", len(r.Manager.Calls()), 0)
 		x := r.Send(Request{Key: strings.Repeat("x", 255)})
 		x.Answer(200, "")
@@ -321,7 +321,7 @@ func TestAnotherRequestUnderTheSameKey(t *testing.T) {
 		x.Response()
 		want(t, "when done", r.Send(Request{Key: "k", Body: "longer"}).Response().Status, "422")
 		want(t, "the right one", r.Send(Request{Key: "k", Body: "four"}).Response().Header("idempotent-replayed"), "true")
-		want(t, "mismatches", r.Metric("oncegate_requests_mismatch"), 2)
+		want(t, "mismatches", r.Metric("oncegate_gate_requests_mismatch_total"), 2)
 	})
 }
 
@@ -367,14 +367,14 @@ func TestMetricsShowTheCache(t *testing.T) {
 			x.Response()
 		}
 		r.Clock.Advance(5 * time.Second)
-		want(t, "entries", r.Metric("oncegate_cache_entries"), 8)
-		if n := r.Metric("oncegate_cache_bytes"); n < 80 || n > 8000 {
+		want(t, "entries", r.Metric("oncegate_gate_cache_entries"), 8)
+		if n := r.Metric("oncegate_gate_cache_bytes"); n < 80 || n > 8000 {
 			t.Errorf("%d bytes", n)
 		}
-		want(t, "evictions", r.Metric("oncegate_cache_evictions"), 4)
+		want(t, "evictions", r.Metric("oncegate_gate_cache_evictions_total"), 4)
 		r.Clock.Advance(2 * time.Minute)
-		want(t, "entries", r.Metric("oncegate_cache_entries"), 0)
-		want(t, "bytes", r.Metric("oncegate_cache_bytes"), 0)
+		want(t, "entries", r.Metric("oncegate_gate_cache_entries"), 0)
+		want(t, "bytes", r.Metric("oncegate_gate_cache_bytes"), 0)
 	})
 }
 

@@ -30,8 +30,8 @@ func TestLargestBatchIsAnsweredInOneCallback(t *testing.T) {
 		for _, c := range r.Manager.Calls() {
 			want(t, "trace", c.Trace, c.Key+" t-"+c.Key)
 		}
-		want(t, "batches counted", r.Metric("oncegate_callout_batches"), 4)
-		want(t, "sizes counted", r.Metric("oncegate_callout_batch_calls"), 4)
+		want(t, "batches counted", r.Metric("oncegate_gate_callout_batches_total"), 4)
+		want(t, "sizes counted", r.Metric("oncegate_gate_callout_batch_calls"), 4)
 		// A lone call goes by itself.
 		x := r.Send(Request{Key: "alone"})
 		x.Answer(200, "")
@@ -214,7 +214,7 @@ func TestBatchWhoseStreamsAreGone(t *testing.T) {
 		for i := range 20 {
 			want(t, "retry", r.Send(Request{Key: key(i)}).Response().Body, fmt.Sprint(i))
 		}
-		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 0)
 	})
 }
 
@@ -272,7 +272,7 @@ func TestBatchWithAFencedOutcome(t *testing.T) {
 			want(t, "answer", x.Response().Body, fmt.Sprint(i))
 		}
 		want(t, "batches", r.sizes(), "[3 3]")
-		want(t, "fenced", r.Metric("oncegate_requests_fenced"), 1)
+		want(t, "fenced", r.Metric("oncegate_gate_requests_fenced_total"), 1)
 		for i, state := range []api.State{api.StateCommitted, api.StatePending, api.StateCommitted} {
 			got, _ := r.Manager.State(key(i))
 			want(t, "state", got, state)

@@ -43,7 +43,7 @@ func TestEncodingIsAccepted(t *testing.T) {
 					want(t, what+": the gate's own note", p.Header("idempotency-accepted-encoding"), "")
 				} else {
 					want(t, what, p.Problem(t), "encoding-not-accepted")
-					want(t, what, r.Metric("oncegate_requests_not_acceptable"), 1)
+					want(t, what, r.Metric("oncegate_gate_requests_not_acceptable_total"), 1)
 				}
 				want(t, what+", with it", send("gzip").Response().Body, "zipped")
 			}

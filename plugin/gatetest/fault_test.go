@@ -52,7 +52,7 @@ func TestVMTraps(t *testing.T) {
 				// The other VMs know that this one is dead long before the waiter's time is over.
 				r.Clock.Advance(7 * time.Second)
 				want(t, "the waiter runs", y.Upstream.Begun(), false)
-				want(t, "orphans", r.Metric("oncegate_orphans"), 1)
+				want(t, "orphans", r.Metric("oncegate_gate_orphans_total"), 1)
 				if c.state == api.StateCommitted {
 					want(t, "the waiter", y.Response().Body, "done")
 					want(t, "retry", r.Send(Request{Key: "k", Worker: 0}).Response().Body, "done") // the new VM
@@ -146,7 +146,7 @@ func TestEveryRaceIsLost(t *testing.T) {
 		want(t, "retry", y.Response().Body, "done")
 		want(t, "upstream called", y.Upstream.Begun(), false)
 		r.Clock.Advance(time.Minute)
-		want(t, "races are counted", r.Metric("oncegate_cas_retries") > 0, true)
+		want(t, "races are counted", r.Metric("oncegate_gate_cas_retries_total") > 0, true)
 	})
 }
 

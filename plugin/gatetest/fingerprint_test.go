@@ -130,3 +130,66 @@ func TestFingerprintInHeadersMode(t *testing.T) {
 		}
 	})
 }
+
+// Gates that key fingerprints and gates that do not understand each other's entries: in the ledger, in the cache of one
+// proxy, and while the first request runs. An entry of an earlier release is like one of a gate that does not.
+func TestKeyedFingerprints(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, mode := range []string{"headers", "body"} {
+			rig := func(keyed bool, o Options) *Rig {
+				o.BodyMode = mode == "body"
+				o.Config = fmt.Sprintf(`{"mode":%q,"scope_secret":"0123456789abcdef","keyed_fingerprints":%v}`, mode, keyed)
+				return NewRig(t, guest, o)
+			}
+			plain := rig(false, Options{})
+			share := Options{Manager: plain.Manager, Clock: plain.Clock}
+			keyed := rig(true, share)
+			printOf := func(key string) string {
+				for _, e := range plain.Manager.entries() {
+					if e.Key == key {
+						return e.Fingerprint
+					}
+				}
+				t.Fatalf("no entry of %s", key)
+				return ""
+			}
+			payOnce(plain, Request{Key: "p", Body: "a body"})
+			payOnce(keyed, Request{Key: "k", Body: "a body"})
+			if len(printOf("p")) != 43 || len(printOf("k")) != 43 || printOf("p") == printOf("k") {
+				t.Errorf("fingerprints %q and %q", printOf("p"), printOf("k"))
+			}
+			for _, key := range []string{"p", "k"} {
+				before := printOf(key)
+				// The third rig is an update of the proxy's configuration: it finds the second one's cache.
+				updated := rig(key == "p", Options{Manager: plain.Manager, Clock: plain.Clock, Process: map[string]*Rig{"p": plain, "k": keyed}[key].Process})
+				for name, r := range map[string]*Rig{"plain": plain, "keyed": keyed, "updated": updated} {
+					for range 2 { // the second time from the cache
+						want(t, name+" "+key, r.Send(Request{Key: key, Body: "a body"}).Response().Body, "first")
+						want(t, name+" "+key, r.Send(Request{Key: key, Body: "another body"}).Response().Problem(t), "fingerprint-mismatch")
+					}
+				}
+				want(t, "fingerprint of "+key, printOf(key), before)
+			}
+			// A retry comes to the other gate while the first request runs. Then the key is free, and the
+			// waiting retry runs and is recorded; a further one at the first gate gets its answer.
+			for name, pair := range map[string][2]*Rig{"w1": {plain, keyed}, "w2": {keyed, plain}} {
+				first := pair[0].Send(Request{Key: name, Body: "a body"})
+				first.Upstream.AwaitHeaders(t)
+				retry := pair[1].Send(Request{Key: name, Body: "a body"})
+				wrong := pair[1].Send(Request{Key: name + "x", Body: "a body"})
+				wrong.Upstream.AwaitHeaders(t)
+				first.Answer(429, "later")
+				want(t, name, first.Response().Body, "later")
+				pair[0].Settle()
+				pair[1].Settle()
+				retry.Answer(201, "second")
+				want(t, name, retry.Response().Body, "second")
+				pair[1].Settle()
+				want(t, name, pair[0].Send(Request{Key: name, Body: "a body"}).Response().Body, "second")
+				want(t, name, pair[0].Send(Request{Key: name, Body: "another body"}).Response().Problem(t), "fingerprint-mismatch")
+				wrong.Answer(201, "")
+				wrong.Response()
+			}
+		}
+	})
+}

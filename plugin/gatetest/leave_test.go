@@ -82,7 +82,7 @@ func TestClientLeavesAfterTheRequestWasSent(t *testing.T) {
 		// The request may have run, so nothing runs it again while its outcome is remembered.
 		want(t, "calls", calls(r), "reserve unknown")
 		want(t, "retry", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
-		want(t, "unknown outcomes", r.Metric("oncegate_outcomes_unknown"), 1)
+		want(t, "unknown outcomes", r.Metric("oncegate_gate_outcomes_unknown_total"), 1)
 		r.Clock.Advance(299 * time.Second)
 		want(t, "later", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
 		r.Clock.Advance(2 * time.Second)
@@ -196,7 +196,7 @@ func TestStreamIdleTimeoutWhileTheGateDecides(t *testing.T) {
 		r.Settle()
 		y := r.Send(Request{Key: "k", Worker: 1}) // waiting
 		r.Settle()
-		want(t, "waiters", r.Metric("oncegate_waiters"), 1)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 1)
 		r.Clock.Advance(6 * time.Minute)
 		for _, e := range []*Exchange{x, y} {
 			p := e.Response()
@@ -204,7 +204,7 @@ func TestStreamIdleTimeoutWhileTheGateDecides(t *testing.T) {
 			want(t, "idempotency-status", p.Header("idempotency-status"), "")
 			e.Over()
 		}
-		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 0)
 		r.Manager.Release()
 		r.Settle()
 		want(t, "calls", calls(r), "reserve release")

@@ -55,7 +55,7 @@ func TestManagerUnreachableOnReserve(t *testing.T) {
 				x.Over()
 				r.Settle()
 				want(t, "releases", r.Manager.Count(api.PathRelease) > 0, c.released)
-				want(t, "manager errors", r.Metric("oncegate_requests_manager_error"), 1)
+				want(t, "manager errors", r.Metric("oncegate_gate_requests_manager_error_total"), 1)
 
 				y := r.Send(Request{Key: "k"})
 				y.Answer(200, "now")
@@ -198,7 +198,7 @@ func TestFailureModeOpen(t *testing.T) {
 			want(t, "idempotency-status", p.Header("idempotency-status"), "bypassed")
 		}
 		want(t, "commits", r.Manager.Count(api.PathCommit), 0)
-		want(t, "bypassed", r.Metric("oncegate_requests_bypass"), 2)
+		want(t, "bypassed", r.Metric("oncegate_gate_requests_bypass_total"), 2)
 	})
 }
 
@@ -268,8 +268,8 @@ func TestClientGetsItsAnswerWhenTheCommitFails(t *testing.T) {
 				want(t, "state", state, api.StateCommitted)
 				want(t, "recorded", string(result.Body), "done")
 				want(t, "commits", r.Manager.Count(api.PathCommit), 4)
-				want(t, "committed", r.Metric("oncegate_outcomes_committed"), 1)
-				want(t, "repetitions", r.Metric("oncegate_callout_retries"), 3)
+				want(t, "committed", r.Metric("oncegate_gate_outcomes_committed_total"), 1)
+				want(t, "repetitions", r.Metric("oncegate_gate_callout_retries_total"), 3)
 			})
 		}
 	})
@@ -288,7 +288,7 @@ func TestCommitOutlivesItsReservation(t *testing.T) {
 			x.Response()
 		}
 		r.Clock.Advance(61 * time.Second)
-		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
+		want(t, "abandoned", r.Metric("oncegate_gate_outcomes_abandoned_total"), 1)
 		n := r.Manager.Count(api.PathReject)
 		r.Clock.Advance(228 * time.Second)
 		want(t, "rejects", r.Manager.Count(api.PathReject), n)
@@ -317,7 +317,7 @@ func TestCommitIsGivenUpWhenItsTimeIsOver(t *testing.T) {
 		}
 		r.Clock.Advance(60 * time.Second)
 		want(t, "commits", r.Manager.Count(api.PathCommit), n)
-		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
+		want(t, "abandoned", r.Metric("oncegate_gate_outcomes_abandoned_total"), 1)
 	})
 }
 
@@ -330,7 +330,7 @@ func TestOutcomesThatWaitForTheLedgerAreBounded(t *testing.T) {
 			x.Answer(200, key)
 			want(t, "answer", x.Response().Body, key)
 		}
-		want(t, "abandoned", r.Metric("oncegate_outcomes_abandoned"), 1)
+		want(t, "abandoned", r.Metric("oncegate_gate_outcomes_abandoned_total"), 1)
 		r.Manager.FailAll(api.PathCommit, Fault{})
 		r.Clock.Advance(30 * time.Second)
 		state, _ := r.Manager.State("b")
@@ -352,7 +352,7 @@ func TestFencedCommitStillAnswersItsClient(t *testing.T) {
 		y.Upstream.AwaitHeaders(t)
 		x.Answer(200, "stale")
 		want(t, "the client still gets its answer", x.Response().Body, "stale")
-		want(t, "fenced", r.Metric("oncegate_requests_fenced"), 1)
+		want(t, "fenced", r.Metric("oncegate_gate_requests_fenced_total"), 1)
 		y.Answer(200, "true")
 		y.Response()
 		want(t, "what is remembered", r.Send(Request{Key: "k"}).Response().Body, "true")

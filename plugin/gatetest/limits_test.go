@@ -263,7 +263,7 @@ func TestManyLargeBodiesAtOnce(t *testing.T) {
 			x.ResponseData(nil, true)
 			want(t, "answer", x.Response().Body == body, true)
 		}
-		want(t, "recorded without a body", r.Metric("oncegate_outcomes_oversize"), 0)
+		want(t, "recorded without a body", r.Metric("oncegate_gate_outcomes_oversize_total"), 0)
 		for i := range n {
 			x := r.Open(Request{Key: fmt.Sprint("k", i), Headers: []string{"content-length: 500000"}}, false)
 			x.RequestData([]byte(body), true)
@@ -314,6 +314,6 @@ func TestLargeAnswersBesideEachOther(t *testing.T) {
 			passTime(t, r, "the answer", func() bool { return x.Client.Ended() || x.Client.ResetBy() != "" })
 			want(t, fmt.Sprint("answer ", i), x.Response().Body == body, true)
 		}
-		want(t, "recorded without a body", r.Metric("oncegate_outcomes_oversize"), 1)
+		want(t, "recorded without a body", r.Metric("oncegate_gate_outcomes_oversize_total"), 1)
 	})
 }

@@ -67,6 +67,7 @@ type Call struct {
 	Authority, Authorization, Shard      string
 	Trace                                string // x-request-id and traceparent
 	Wait, PendingTTL, UnknownTTL         time.Duration
+	Durability                           api.Durability
 	Result                               api.Result
 	// Batch is the number of the batch that it came in, from 1; 0: it came by itself.
 	Batch int
@@ -230,7 +231,7 @@ func (c *Call) read(message []byte) []byte {
 		var r api.ReserveRequest
 		if r.ParseRaw(message) == nil {
 			c.Key, c.Scope, c.Token, c.Fingerprint = r.Key, r.Scope, r.Token, r.Fingerprint
-			c.Wait, c.PendingTTL, c.UnknownTTL = r.Wait, r.PendingTTL, r.UnknownTTL
+			c.Wait, c.PendingTTL, c.UnknownTTL, c.Durability = r.Wait, r.PendingTTL, r.UnknownTTL, r.Durability
 			r.Wait = 0
 			return r.AppendRaw(nil)
 		}
@@ -242,7 +243,7 @@ func (c *Call) read(message []byte) []byte {
 	case api.PathRelease, api.PathLookUp:
 		var r api.ReleaseRequest
 		if r.ParseRaw(message) == nil {
-			c.Key, c.Scope, c.Token = r.Key, r.Scope, r.Token
+			c.Key, c.Scope, c.Token, c.Durability = r.Key, r.Scope, r.Token, r.Durability
 		}
 	}
 	return bytes.Clone(message)

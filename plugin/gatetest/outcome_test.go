@@ -62,8 +62,8 @@ func TestOutcomesByStatus(t *testing.T) {
 			want(t, key+": replay", q.Status+q.Body, p.Status+p.Body)
 			want(t, key+": replayed", q.Header("idempotent-replayed"), "true")
 		}
-		want(t, "hits on rejections", r.Metric("oncegate_requests_hit_rejected"), 4)
-		want(t, "rejected", r.Metric("oncegate_outcomes_rejected"), 4)
+		want(t, "hits on rejections", r.Metric("oncegate_gate_requests_hit_rejected_total"), 4)
+		want(t, "rejected", r.Metric("oncegate_gate_outcomes_rejected_total"), 4)
 	})
 }
 
@@ -137,11 +137,11 @@ func TestUpstreamFailureDecidesWhetherTheKeyIsFree(t *testing.T) {
 				if c.free {
 					y.Answer(200, "second")
 					want(t, "retry", y.Response().Body, "second")
-					want(t, "released", r.Metric("oncegate_outcomes_released"), 1)
+					want(t, "released", r.Metric("oncegate_gate_outcomes_released_total"), 1)
 					return
 				}
 				want(t, "retry", y.Response().Problem(t), "outcome-unknown")
-				want(t, "unknown outcomes", r.Metric("oncegate_outcomes_unknown"), 1)
+				want(t, "unknown outcomes", r.Metric("oncegate_gate_outcomes_unknown_total"), 1)
 				want(t, "calls", calls(r), "reserve unknown reserve")
 				r.Clock.Advance(299 * time.Second)
 				want(t, "later", r.Send(Request{Key: "k"}).Response().Problem(t), "outcome-unknown")
@@ -224,8 +224,8 @@ func TestOversizeAnswersAreStreamed(t *testing.T) {
 				q := r.Send(Request{Key: "k"}).Response()
 				want(t, "duplicate", q.Status, "410")
 				want(t, "code", q.Problem(t), "answer-not-recorded")
-				want(t, "oversize", r.Metric("oncegate_outcomes_oversize"), 1)
-				want(t, "not recorded", r.Metric("oncegate_requests_not_recorded"), 1)
+				want(t, "oversize", r.Metric("oncegate_gate_outcomes_oversize_total"), 1)
+				want(t, "not recorded", r.Metric("oncegate_gate_requests_not_recorded_total"), 1)
 			})
 		}
 	})
@@ -455,9 +455,9 @@ func TestCacheOnlyModeRefusesWhenFull(t *testing.T) {
 			want(t, "retry of "+key, x.Response().Status, status)
 		}
 		r.Clock.Advance(time.Second)
-		want(t, "refused", r.Metric("oncegate_cache_full"), 1)
-		want(t, "not kept", r.Metric("oncegate_cache_answers_dropped"), 1)
-		want(t, "evicted", r.Metric("oncegate_cache_evictions"), 0)
+		want(t, "refused", r.Metric("oncegate_gate_cache_full_total"), 1)
+		want(t, "not kept", r.Metric("oncegate_gate_cache_answers_dropped_total"), 1)
+		want(t, "evicted", r.Metric("oncegate_gate_cache_evictions_total"), 0)
 		r.Clock.Advance(10 * time.Minute)
 		x = r.Send(Request{Key: "d"})
 		x.Answer(200, "at last")

@@ -208,6 +208,8 @@ type Request struct {
 	Worker  int
 	// Protocol of the client's connection, default HTTP/1.1.
 	Protocol string
+	// Properties of the stream, in their serialized form.
+	Properties map[string][]byte
 }
 
 // Open starts a request without its body. end tells that there is none.
@@ -226,6 +228,7 @@ func (r *Rig) prepare(q Request) (*Exchange, hostsim.Headers) {
 		Worker: q.Worker, Downstream: x.Client, Upstream: x.Upstream,
 		Connection: hostsim.ConnectionInfo{SourceAddress: "192.0.2.1:1234", Protocol: q.Protocol},
 		Route:      func(hostsim.Headers) hostsim.Route { return hostsim.Route{Name: "route", Cluster: "route-cluster"} },
+		Properties: q.Properties,
 	})
 	if err != nil {
 		r.Fatalf("NewStream: %v", err)

@@ -208,8 +208,8 @@ func TestWrongShardRunsNothing(t *testing.T) {
 					pays(t, r, s.key(i, three, "three"))
 				}
 				wantLog(t, r, `oncegate: cluster \"two\" refused a call (/v1/ledger/reserve, wrong-shard)`, 1)
-				want(t, "counted", r.Metric("oncegate_callout_wrong_shard"), 5)
-				want(t, "unprotected", r.Metric("oncegate_requests_bypass"), 0)
+				want(t, "counted", r.Metric("oncegate_gate_callout_wrong_shard_total"), 5)
+				want(t, "unprotected", r.Metric("oncegate_gate_requests_bypass_total"), 0)
 				s.managers["two"].BecomeShard("two")
 				pays(t, r, s.key(0, three, "two"))
 			})
@@ -261,7 +261,7 @@ func TestPreviousOwnerKeepsItsKeys(t *testing.T) {
 			want(t, "state", state, api.StateCommitted)
 		}
 		want(t, "calls to the new one", len(s.managers["three"].Calls()), 0)
-		want(t, "moved", r.Metric("oncegate_callout_moved"), 0)
+		want(t, "moved", r.Metric("oncegate_gate_callout_moved_total"), 0)
 	})
 }
 
@@ -285,12 +285,12 @@ func TestMovedKeyGetsItsNewOwner(t *testing.T) {
 		want(t, "calls to the previous owner", len(s.managers["one"].Calls()), 1)
 		state, _ := s.managers["three"].State(key)
 		want(t, "state", state, api.StateCommitted)
-		want(t, "moved", r.Metric("oncegate_callout_moved"), 1)
-		want(t, "repeated", r.Metric("oncegate_callout_retries"), 0)
+		want(t, "moved", r.Metric("oncegate_gate_callout_moved_total"), 1)
+		want(t, "repeated", r.Metric("oncegate_gate_callout_retries_total"), 0)
 		// A key that stays where it was costs one reserve.
 		key = s.key(0, before, "one", three, "one")
 		pays(t, r, key)
-		want(t, "moved", r.Metric("oncegate_callout_moved"), 1)
+		want(t, "moved", r.Metric("oncegate_gate_callout_moved_total"), 1)
 	})
 }
 
@@ -449,7 +449,7 @@ func TestGateWithAnOldList(t *testing.T) {
 				old := s.gate(list("shards", before...), `"failure_mode":"`+mode+`"`)
 				refused(t, old, s.key(0, before, "one", three, "three"))
 				wantLog(t, old, `oncegate: cluster \"one\" refused a call (/v1/ledger/reserve, key-moved): another shard of the manager's list owns the key; manager.shards`, 1)
-				want(t, "counted", old.Metric("oncegate_callout_wrong_shard"), 1)
+				want(t, "counted", old.Metric("oncegate_gate_callout_wrong_shard_total"), 1)
 				pays(t, old, s.key(0, before, "one", three, "one"))
 				wantLog(t, old, "answers again", 0)
 			})
@@ -475,7 +475,7 @@ func TestHammerWhileShardsAreAdded(t *testing.T) {
 				managers[1].BecomeShard("two", three...)
 			}
 		})
-		if n := rigs[1].Metric("oncegate_callout_moved"); n == 0 {
+		if n := rigs[1].Metric("oncegate_gate_callout_moved_total"); n == 0 {
 			t.Error("no key moved")
 		}
 	})

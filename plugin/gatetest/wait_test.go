@@ -21,7 +21,7 @@ func TestDuplicatesWaitAcrossWorkers(t *testing.T) {
 			waiting = append(waiting, r.Send(Request{Key: "k", Worker: i % 4}))
 		}
 		r.Settle()
-		want(t, "waiters", r.Metric("oncegate_waiters"), 40)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 40)
 		x.Answer(201, "one")
 		want(t, "answer", x.Response().Body, "one")
 		// The clock stands still, so no duplicate needed the tick.
@@ -30,9 +30,9 @@ func TestDuplicatesWaitAcrossWorkers(t *testing.T) {
 			want(t, fmt.Sprint("waiter ", i), p.Status+p.Body+p.Header("idempotent-replayed"), "201onetrue")
 			want(t, "upstream called", w.Upstream.Begun(), false)
 		}
-		want(t, "waited", r.Metric("oncegate_requests_waited"), 40)
-		want(t, "waits measured", r.Metric("oncegate_wait_milliseconds"), 40)
-		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		want(t, "waited", r.Metric("oncegate_gate_requests_waited_total"), 40)
+		want(t, "waits measured", r.Metric("oncegate_gate_wait_milliseconds"), 40)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 0)
 		want(t, "reserves", r.Manager.Count(api.PathReserve), 1)
 	})
 }
@@ -59,8 +59,8 @@ func TestDuplicatesWaitAcrossGates(t *testing.T) {
 			want(t, "upstream called", w.Upstream.Begun(), false)
 		}
 		// The duplicate that waited at the manager counts like the others.
-		want(t, "waited", b.Metric("oncegate_requests_waited"), 10)
-		want(t, "waits measured", b.Metric("oncegate_wait_milliseconds"), 10)
+		want(t, "waited", b.Metric("oncegate_gate_requests_waited_total"), 10)
+		want(t, "waits measured", b.Metric("oncegate_gate_wait_milliseconds"), 10)
 	})
 }
 
@@ -78,8 +78,8 @@ func TestWaitIsLimited(t *testing.T) {
 		want(t, "status", p.Status, "409")
 		want(t, "code", p.Problem(t), "request-pending")
 		want(t, "retry-after", p.Header("retry-after"), "10")
-		want(t, "conflicts", r.Metric("oncegate_requests_conflict"), 1)
-		want(t, "waiters", r.Metric("oncegate_waiters"), 0)
+		want(t, "conflicts", r.Metric("oncegate_gate_requests_conflict_total"), 1)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 0)
 		x.Answer(200, "x")
 		x.Response()
 	})
@@ -291,7 +291,7 @@ func TestWaitersOfAFailedReserveAreTold(t *testing.T) {
 		r.Settle()
 		y := r.Send(Request{Key: "k"})
 		r.Settle()
-		want(t, "waiters", r.Metric("oncegate_waiters"), 1)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 1)
 		r.Manager.Release()
 		want(t, "original", x.Response().Status, "503")
 		// After the first one failed, the others do not try in turn.
@@ -309,7 +309,7 @@ func TestLeavingWaiterIsForgotten(t *testing.T) {
 		y, z := r.Send(Request{Key: "k"}), r.Send(Request{Key: "k"})
 		r.Settle()
 		y.Leave()
-		want(t, "waiters", r.Metric("oncegate_waiters"), 1)
+		want(t, "waiters", r.Metric("oncegate_gate_waiters"), 1)
 		x.Answer(200, "x")
 		want(t, "the other one", z.Response().Body, "x")
 	})
@@ -342,7 +342,7 @@ func TestStormLeavesPlaces(t *testing.T) {
 		}{{"a", 8}, {"b", 4}, {"c", 2}} {
 			x := r.Send(Request{Key: c.key})
 			x.Upstream.AwaitHeaders(t)
-			before := r.Metric("oncegate_waiters")
+			before := r.Metric("oncegate_gate_waiters")
 			var refused []*Exchange
 			for range 20 {
 				y := r.Send(Request{Key: c.key})
@@ -351,7 +351,7 @@ func TestStormLeavesPlaces(t *testing.T) {
 					refused = append(refused, y)
 				}
 			}
-			want(t, "waiters for "+c.key, r.Metric("oncegate_waiters")-before, int64(c.want))
+			want(t, "waiters for "+c.key, r.Metric("oncegate_gate_waiters")-before, int64(c.want))
 			want(t, "refused", len(refused), 20-c.want)
 			want(t, "code", refused[0].Response().Problem(t), "request-pending")
 		}

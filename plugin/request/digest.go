@@ -17,6 +17,7 @@ import (
 const (
 	scopeLabel       = "og scope 1"
 	fingerprintLabel = "og print 1"
+	keyedLabel       = "og keyed 1"
 )
 
 // TextSize is the length of a scope or a fingerprint as text.
@@ -52,14 +53,14 @@ func (f *Fingerprint) Short() (s [16]byte) {
 // from call to call, so it belongs to one VM and is not safe for concurrent use.
 type Digester struct {
 	plain hash.Hash // SHA-256
-	keyed hash.Hash // for scopes: plain, or HMAC with the secret
+	keyed hash.Hash // for scopes and keyed fingerprints: plain, or HMAC with the secret
 	buf   []byte    // input of one digest, empty between calls
 	sum   [sha256.Size]byte
 
 	spares []*Body
 }
 
-// NewDigester returns a Digester. secret is the HMAC key of the scopes; "": plain SHA-256.
+// NewDigester returns a Digester. secret is the HMAC key of scopes and keyed fingerprints; "": plain SHA-256.
 func NewDigester(secret string) *Digester {
 	d := &Digester{plain: sha256.New(), buf: make([]byte, 0, 512)}
 	d.keyed = d.plain
@@ -171,6 +172,13 @@ func (d *Digester) BodyFingerprint(b *Body) Fingerprint {
 	}
 	b.sha.Write(b.length)
 	b.sha.Sum(d.sum[:0])
+	return d.sum
+}
+
+// Keyed digests a fingerprint with the secret, so that nobody else can test guesses of the request.
+func (d *Digester) Keyed(f *Fingerprint) Fingerprint {
+	d.buf = append(append(d.buf[:0], keyedLabel...), f[:]...)
+	d.finish(d.keyed)
 	return d.sum
 }
 

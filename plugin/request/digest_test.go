@@ -88,15 +88,22 @@ func TestDigestInputsAreAsDocumented(t *testing.T) {
 	if got, want := long.String(), text(sha(head+"b"+`{"am`+num(1)+l("17")+"t")); got != want {
 		t.Errorf("fingerprint with a long body %s, want %s", got, want)
 	}
+	mac.Reset()
+	mac.Write(append([]byte("og keyed 1"), fp[:]...))
+	keyedPrint := keyed.Keyed(&fp)
+	if got, want := keyedPrint.String(), text(string(mac.Sum(nil))); got != want {
+		t.Errorf("keyed fingerprint %s, want %s", got, want)
+	}
 	some := Scope{1, 2, 3}
 	if got, want := d.EntryHash(&some, "key"), sha(string(some[:16]) + "key")[:16]; string(got[:]) != want {
 		t.Errorf("entry hash %x, want %x", got, want)
 	}
 	// Golden values of the results, so that this test cannot drift either.
 	for name, c := range map[string][2]string{
-		"scope":       {scope(d, defaultScope), "oqLyhL7wy2qTfpbqLvV0JO_IiccovbZhZawjOYYQ1ro"},
-		"keyed scope": {scope(keyed, defaultScope), "8umBsE5CgU2grb7r0NaktdNRmRy87VOWXXouib1Leuw"},
-		"fingerprint": {fp.String(), "Ca0fpEQ0-9TZv6npwZQW29xJu8YQAON3gg-mDn_c4cI"},
+		"scope":             {scope(d, defaultScope), "oqLyhL7wy2qTfpbqLvV0JO_IiccovbZhZawjOYYQ1ro"},
+		"keyed scope":       {scope(keyed, defaultScope), "8umBsE5CgU2grb7r0NaktdNRmRy87VOWXXouib1Leuw"},
+		"fingerprint":       {fp.String(), "Ca0fpEQ0-9TZv6npwZQW29xJu8YQAON3gg-mDn_c4cI"},
+		"keyed fingerprint": {keyedPrint.String(), "xCxYYlXonVCr6zpTyrT6yNlZZXWYQikgyAWW20NQUb0"},
 	} {
 		if c[0] != c[1] || len(c[0]) != 43 {
 			t.Errorf("%s is %s, want %s", name, c[0], c[1])
@@ -320,6 +327,10 @@ func TestDigestAllocates(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() { d.Fingerprint(asBefore, sample) }); n != 0 {
 		t.Errorf("%v allocations per fingerprint, want 0", n)
 	}
+	fp := d.Fingerprint(asBefore, sample)
+	if n := testing.AllocsPerRun(100, func() { d.Keyed(&fp) }); n != 0 {
+		t.Errorf("%v allocations per keyed fingerprint, want 0", n)
+	}
 	if n := testing.AllocsPerRun(100, func() { d.EntryHash(&scope, "key") }); n != 0 {
 		t.Errorf("%v allocations per entry hash, want 0", n)
 	}
@@ -369,5 +380,14 @@ func BenchmarkIdentify(b *testing.B) {
 		scope := d.Scope(defaultScope, sample)
 		d.Fingerprint(asBefore, sample)
 		d.EntryHash(&scope, "8e03978e-40d5-43e8-bc93-6894a57f9324")
+	}
+}
+
+func BenchmarkKeyed(b *testing.B) {
+	d := NewDigester("0123456789abcdef")
+	f := d.Fingerprint(asBefore, sample)
+	b.ReportAllocs()
+	for b.Loop() {
+		d.Keyed(&f)
 	}
 }

@@ -22,6 +22,7 @@
 //	            | "n"                                  body: none
 //	            | "c" canonical "w"                    body: canonical_json, and the body has that form
 //	            | "b" ...                              as above
+//	keyed       = base64url( HMAC-SHA-256( secret, "og keyed 1" digest of one of the fingerprints above ) )
 //	entry hash  = first 16 bytes of SHA-256( first 16 bytes of the scope's digest, key )
 //	text        = length bytes
 //	header      = number of values, text for each value
