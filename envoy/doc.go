@@ -1,4 +1,4 @@
-// Package envoy holds configurations of Envoy and Istio with the gate in them, and
+// Package envoy holds configurations of Envoy, Istio and Envoy Gateway with the gate in them, and
 // reads them with the proxies' own API types.
 //
 //	envoy.yaml             a static Envoy, body mode, with the routes in an inner listener as well
@@ -6,9 +6,13 @@
 //	managers.yaml          several managers that share a store, for both
 //	shards.yaml            the clusters of several managers with a ledger each, for both
 //	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
+//	istio/traffic-extension.yaml  the same for Istio with TrafficExtension
 //	istio/body-mode.yaml   the same in body mode
 //	istio/manager.yaml     how Istio's proxies reach the manager, and a protected route
 //	istio/shards.yaml      several managers with a ledger each, and how Istio's proxies reach them
+//	gateway/gate.yaml      the gate before a route of Envoy Gateway, headers mode
+//	gateway/manager.yaml   how Envoy Gateway's proxies reach the managers
+//	gateway/body-mode.yaml the gate there in body mode
 //
 // The files are meant to be copied; each says what to adapt. The Go code serves this package's tests, which check every
 // file and the gate's configuration inside it. It also serves everything that runs envoy.yaml and headers-mode.yaml in

@@ -11,6 +11,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	extensionsv1alpha1 "istio.io/api/extensions/v1alpha1"
 	networkingv1 "istio.io/api/networking/v1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -94,13 +95,34 @@ func TestIstioReachesTheManager(t *testing.T) {
 	}
 }
 
+// wasmConfig is what WasmPlugin and TrafficExtension have in common.
+type wasmConfig interface {
+	GetFailStrategy() extensionsv1alpha1.FailStrategy
+	GetType() extensionsv1alpha1.PluginType
+	GetPluginName() string
+	GetPluginConfig() *structpb.Struct
+}
+
 func TestIstioWasmPlugin(t *testing.T) {
-	entry, _, _ := managerResources(t)
 	rs := resources(t, "wasmplugin.yaml")
 	if len(rs) != 1 {
 		t.Fatalf("%d resources, want 1", len(rs))
 	}
-	plugin := spec(t, rs[0], "extensions.istio.io/v1alpha1", "WasmPlugin", new(extensionsv1alpha1.WasmPlugin))
+	checkWasm(t, spec(t, rs[0], "extensions.istio.io/v1alpha1", "WasmPlugin", new(extensionsv1alpha1.WasmPlugin)))
+}
+
+func TestIstioTrafficExtension(t *testing.T) {
+	rs := resources(t, "traffic-extension.yaml")
+	if len(rs) != 1 {
+		t.Fatalf("%d resources, want 1", len(rs))
+	}
+	extension := spec(t, rs[0], "extensions.istio.io/v1alpha1", "TrafficExtension", new(extensionsv1alpha1.TrafficExtension))
+	checkWasm(t, extension.GetWasm())
+}
+
+func checkWasm(t *testing.T, plugin wasmConfig) {
+	t.Helper()
+	entry, _, _ := managerResources(t)
 	if plugin.GetFailStrategy() != extensionsv1alpha1.FailStrategy_FAIL_RELOAD || plugin.GetType() != extensionsv1alpha1.PluginType_HTTP {
 		t.Errorf("%v, %v", plugin.GetFailStrategy(), plugin.GetType())
 	}
