@@ -20,25 +20,31 @@ import (
 
 // Clients that leave while upstream works (client_abort: continue).
 
-// carrying returns the fields that make a route's requests outlive their clients: in Envoy, which has the routes in an inner listener,
-// and in the gateway, or an Envoy without one, where the gate calls the route's cluster.
-var carrying = map[string]map[string]any{
-	"inner listener":  {"client_abort": "continue", "upstream": map[string]any{"cluster": "oncegate_routes", "timeout_ms": 60000}},
-	"route's cluster": {"client_abort": "continue", "upstream": map[string]any{"timeout_ms": 60000}},
-}
+// inner are the fields that make requests outlive their clients in an Envoy, which has the routes in an inner listener; routes
+// that are direct there do not need it. outer are those for the gateway, or an Envoy without inner listener, where the gate calls
+// the route's cluster.
+var (
+	inner = map[string]any{"client_abort": "continue", "upstream": map[string]any{"cluster": "oncegate_routes", "timeout_ms": 60000}}
+	outer = map[string]any{"client_abort": "continue", "upstream": map[string]any{"timeout_ms": 60000}}
+)
 
 // eachWay runs a scenario on every target that can carry requests, in each way that it has; plugin is a copy.
 func eachWay(t *testing.T, scenario func(t *testing.T, target Target, plugin map[string]any)) {
 	t.Helper()
 	t.Parallel()
 	for _, target := range targets {
-		for way, fields := range carrying {
-			if _, ok := target.(envoyTarget); !ok && way == "inner listener" {
-				continue
-			}
+		ways := map[string]Target{"route's cluster": target}
+		if e, ok := target.(envoyTarget); ok {
+			ways = map[string]Target{"inner listener": target, "direct": envoyTarget{e.Binary, onlyDirect}}
+		}
+		for way, target := range ways {
 			t.Run(target.Name()+"/"+way, func(t *testing.T) {
 				t.Parallel()
-				scenario(t, target, with(fields))
+				if way == "route's cluster" {
+					scenario(t, target, with(outer))
+				} else {
+					scenario(t, target, with(inner))
+				}
 			})
 		}
 	}
@@ -319,13 +325,21 @@ func TestCarriedRequestIsTheSame(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(echoing))
 		t.Cleanup(server.Close)
 		s := &stack{dir: t.TempDir(), target: target, mode: "body", paymentsAddr: server.Listener.Addr().String()}
+		upstream := with(plugin["upstream"].(map[string]any))
+		inner := upstream["cluster"] != nil
+		if inner {
+			upstream["timeout_ms"] = (4 * patience).Milliseconds() // the route's is shorter
+			plugin["upstream"] = upstream
+		}
 		s.stopAtEnd(t)
 		s.startManager(t)
 		s.plugin = map[string]any{"client_abort": "cancel"}
+		if e, ok := target.(envoyTarget); ok {
+			s.target = envoyTarget{Binary: e.Binary}
+		}
 		routed := s.startProxy(t)
-		s.plugin = plugin
+		s.plugin, s.target = plugin, target
 		carried := s.startProxy(t)
-		inner := plugin["upstream"].(map[string]any)["cluster"] != nil
 		for name, headers := range map[string][]string{
 			"plain": {},
 			"full": {"x-forwarded-for", "192.0.2.7, 192.0.2.8", "x-forwarded-proto", "https", "x-request-id", "mine", "traceparent",
@@ -383,9 +397,13 @@ func TestCarriedRequestIsTheSame(t *testing.T) {
 // Answers of all kinds reach the client whose request ran as upstream sent them, and a retry as always.
 func TestCarriedAnswersAreTheSame(t *testing.T) {
 	eachWay(t, func(t *testing.T, target Target, plugin map[string]any) {
-		s := newStack(t, target, "body", map[string]any{"client_abort": "cancel"})
+		router := target
+		if e, ok := target.(envoyTarget); ok {
+			router = envoyTarget{Binary: e.Binary}
+		}
+		s := newStack(t, router, "body", map[string]any{"client_abort": "cancel"})
 		routed := s.proxies[0]
-		s.plugin = plugin
+		s.plugin, s.target = plugin, target
 		carried := s.startProxy(t)
 		for _, headers := range [][]string{
 			{"x-demo-status", "200"}, {"x-demo-status", "204"}, {"x-demo-status", "302"}, {"x-demo-status", "304"},

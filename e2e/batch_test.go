@@ -249,7 +249,7 @@ func (c *crowdOfKeys) end() {
 func wantBatches(t *testing.T, proxies ...*proxy) {
 	t.Helper()
 	for _, p := range proxies {
-		if n, err := p.metric("oncegate_callout_batches"); err != nil || n == 0 {
+		if n, err := p.metric("oncegate_gate_callout_batches_total"); err != nil || n == 0 {
 			t.Errorf("%s sent %d batches, %v", p.name, n, err)
 		}
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,10 +25,37 @@ import (
 )
 
 // envoyTarget is a real Envoy with a configuration of package envoy.
-type envoyTarget struct{ envoybin.Binary }
+type envoyTarget struct {
+	envoybin.Binary
+	way way
+}
+
+// way is how an Envoy's gate makes upstream calls.
+type way uint8
+
+const (
+	asPublished way = iota // through the inner listener
+	onlyDirect             // from the beginning to the route's cluster, where they may
+)
 
 // Start implements Target.
 func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
+	if e.way == onlyDirect {
+		cfg.workers = 1
+		edit := cfg.edit
+		cfg.edit = func(hcm *hcmv3.HttpConnectionManager) error {
+			direct(hcm)
+			if edit == nil {
+				return nil
+			}
+			return edit(hcm)
+		}
+		p, err := envoyTarget{Binary: e.Binary}.Start(cfg)
+		if err == nil {
+			err = p.goDirect()
+		}
+		return p, err
+	}
 	config, err := envoy.Local{
 		Mode: cfg.mode, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Upstream: cfg.upstream, Manager: cfg.anyManager(), Managers: cfg.managers,
 		Module: cmp.Or(cfg.module, wasmModule), Plugin: patientPlugin(cfg.mode, cfg.plugin), Edit: cfg.edit,
@@ -48,6 +76,19 @@ func (e envoyTarget) Start(cfg targetConfig) (*proxy, error) {
 		return nil, err
 	}
 	return e.start(cfg.dir, config, cfg.workers, "--use-dynamic-base-id", "--disable-hot-restart")
+}
+
+// goDirect sends requests until the only worker has seen at the inner listener that the route has no rules.
+func (p *proxy) goDirect() error {
+	return poll(p.done, func() error {
+		if _, err := do(context.Background(), p, pay(newKey())); err != nil {
+			return err
+		}
+		if n, err := p.metric("oncegate_gate_upstream_direct_total"); err != nil || n == 0 {
+			return fmt.Errorf("%d direct calls, %v", n, err)
+		}
+		return nil
+	})
 }
 
 // publishedTimeout is the routes' timeout in the published configurations.

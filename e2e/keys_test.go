@@ -122,7 +122,8 @@ func TestFingerprintSettings(t *testing.T) {
 		if mode == "body" {
 			fingerprint = map[string]any{"body": "canonical_json", "exclude": []string{"sent_at", "meta.id"}, "query": []string{"currency"}, "headers": []string{"x-tenant"}}
 		}
-		p := newAskedStack(t, target, mode, map[string]any{"fingerprint": fingerprint}).proxies[0]
+		s := newAskedStack(t, target, mode, map[string]any{"fingerprint": fingerprint, "scope_secret": "0123456789abcdef"})
+		p := s.proxies[0]
 		c := pay(newKey(), "x-tenant", "a")
 		c.path, c.body = "/payments?trace=1&currency=eur", `{"amount": 100.0, "sent_at": 1, "meta": {"id": "a"}}`
 		first := wantFirst(t, p, c, 201)
@@ -139,6 +140,17 @@ func TestFingerprintSettings(t *testing.T) {
 				c.body = body
 				wantProblem(t, p, c, 422, "fingerprint-mismatch")
 			}
+		}
+
+		// Another proxy keys its fingerprints. Both understand each other's.
+		s.plugin["keyed_fingerprints"] = true
+		keyed := s.startProxy(t)
+		for first, other := range map[*proxy]*proxy{p: keyed, keyed: p} {
+			c := pay(newKey(), "x-tenant", "a")
+			answer := wantFirst(t, first, c, 201)
+			wantReplay(t, other, c, answer)
+			c.headers["x-tenant"] = "b"
+			wantProblem(t, other, c, 422, "fingerprint-mismatch")
 		}
 	})
 }

@@ -355,7 +355,7 @@ func (l *lifecycle) stat(t *testing.T, name string) int {
 func (l *lifecycle) waiting(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, "duplicates do not wait", func() error {
-		if n := l.stat(t, "wasmcustom.oncegate_waiters"); n != want {
+		if n := l.stat(t, "wasmcustom.oncegate_gate_waiters"); n != want {
 			return fmt.Errorf("%d of %d wait", n, want)
 		}
 		return nil

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,17 +26,18 @@ import (
 
 // stack is a manager, the payments upstream and any number of proxies before it.
 type stack struct {
-	dir      string
-	target   Target
-	mode     string
-	plugin   map[string]any
-	workers  int      // of each proxy; 0: 2
-	module   string   // file of the gate; "": the one that ships
-	settings []string // of the manager, besides those of all tests
-	manager  *process
-	payments *process
-	proxies  []*proxy
-	started  []*process // managers and upstreams, in order
+	dir         string
+	target      Target
+	mode        string
+	plugin      map[string]any
+	workers     int      // of each proxy; 0: 2
+	module      string   // file of the gate; "": the one that ships
+	settings    []string // of the manager, besides those of all tests
+	environment []string // NAME=VALUE, of the manager
+	manager     *process
+	payments    *process
+	proxies     []*proxy
+	started     []*process // managers and upstreams, in order
 
 	edit      func(*hcmv3.HttpConnectionManager) error
 	bootstrap func(*bootstrapv3.Bootstrap) error
@@ -119,8 +121,12 @@ func (s *stack) launch(p **process, name, listener string, address *string, args
 	if listen == "" {
 		listen = "127.0.0.1:0"
 	}
+	program := filepath.Join(binDir, name)
+	if name == "oncegate" && s.environment != nil {
+		program, args = "env", slices.Concat(s.environment, []string{program}, args)
+	}
 	var err error
-	if *p, err = startProcess(name, filepath.Join(binDir, name), append(args, listen)...); err != nil {
+	if *p, err = startProcess(name, program, append(args, listen)...); err != nil {
 		return err
 	}
 	s.started = append(s.started, *p)

@@ -227,7 +227,7 @@ func TestCrowdWaitsForOneAnswer(t *testing.T) {
 		p := s.proxies[0]
 		key := newKey()
 		c := sendCrowd(t.Context(), p, crowd, func(int) string { return key })
-		p.awaitMetric(t, "oncegate_waiters", crowd-1)
+		p.awaitMetric(t, "oncegate_gate_waiters", crowd-1)
 		close(up.open)
 		wantCounts(t, c.count(t), map[string]int{"201": 1, "201 true": crowd - 1})
 		if n := up.ran(key); n != 1 {

@@ -125,8 +125,8 @@ func TestGRPC(t *testing.T) {
 		if n := int(runs.Load()); n != bypassed+passed {
 			t.Errorf("%d calls were executed, want %d", n, bypassed+passed)
 		}
-		p.awaitMetric(t, "oncegate_requests_unsupported", refused)
-		p.awaitMetric(t, "oncegate_requests_bypass", bypassed)
+		p.awaitMetric(t, "oncegate_gate_requests_unsupported_total", refused)
+		p.awaitMetric(t, "oncegate_gate_requests_bypass_total", bypassed)
 	})
 }
 

@@ -94,7 +94,7 @@ func TestVMDies(t *testing.T) {
 			orphans = append(orphans, healthy[n+i].pay(t, p, lostKeys[i]))
 		}
 		waiting = append(waiting, healthy[2*n].pay(t, p, keptKeys[0]))
-		p.awaitMetric(t, "oncegate_waiters", n+1)
+		p.awaitMetric(t, "oncegate_gate_waiters", n+1)
 
 		if a, err := doWith(t.Context(), doomed[2*n].client, p, pay(newKey(), "x-trap", "now")); err == nil && a.status != 503 {
 			t.Fatalf("the request that ends the VM: %v", a)
@@ -164,7 +164,7 @@ func TestProxyStandsStill(t *testing.T) {
 			send(left[n+i], keys[1])
 			send(right[n+i], keys[0])
 		}
-		p.awaitMetric(t, "oncegate_waiters", 2*n)
+		p.awaitMetric(t, "oncegate_gate_waiters", 2*n)
 		p.pause(t)
 		<-time.After(7 * time.Second)
 		p.resume(t)

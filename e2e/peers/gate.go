@@ -37,6 +37,7 @@ var gateCases = []gateCase{
 	{"no-op Wasm", "noop", "none"},
 	{"gate, no key", "body", "none"},
 	{"gate, new key", "body", "new"},
+	{"gate, new key, direct route", "direct", "new"},
 	{"gate, new key, client_abort cancel", "cancel", "new"},
 	{"gate, new key, headers mode", "headers", "new"},
 	{"gate, replay", "body", "replay"},

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/oncegate/oncegate/envoy"
 	"github.com/oncegate/oncegate/envoy/envoybin"
@@ -181,6 +182,8 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 		switch name {
 		case "headers":
 			mode = "headers"
+		case "direct":
+			edit = direct
 		case "cancel":
 			plugin["client_abort"] = "cancel"
 		case "before":
@@ -261,6 +264,20 @@ func (b *gateBench) startRedis(ctx context.Context, name string) (*process, erro
 	}
 	return startListening(ctx, dir, addr, "redis-server", "--bind", host, "--port", port, "--dir", dir, "--save", "", "--appendonly", "yes",
 		"--appendfsync", "always", "--maxmemory-policy", "noeviction", "--daemonize", "no")
+}
+
+// direct lets the gate's upstream calls go to the clusters of their routes.
+func direct(hcm *hcmv3.HttpConnectionManager) error {
+	for _, host := range hcm.GetRouteConfig().GetVirtualHosts() {
+		for _, route := range host.GetRoutes() {
+			if route.GetName() != "" {
+				route.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+					"oncegate": {Fields: map[string]*structpb.Value{"direct": structpb.NewBoolValue(true)}},
+				}}
+			}
+		}
+	}
+	return nil
 }
 
 // replaceGate puts another filter in the gate's place, or none.

@@ -86,7 +86,7 @@ const (
 	docEnd   = "<!-- end of result -->\n"
 )
 
-// refreshDoc replaces the result in a document and the plot beside it.
+// refreshDoc replaces the result in a document and, unless svg is empty, the plot beside it.
 func refreshDoc(file, result, svg string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -99,6 +99,9 @@ func refreshDoc(file, result, svg string) error {
 	}
 	if err := os.WriteFile(file, []byte(before+docBegin+"\n"+result+"\n"+docEnd+after), 0o644); err != nil {
 		return err
+	}
+	if svg == "" {
+		return nil
 	}
 	plot, err := os.ReadFile(svg)
 	if err != nil {
@@ -155,6 +158,26 @@ func gateRatios(s gateSettings, results []*gateResult) string {
 
 // describeMachine says what the numbers were measured on and with.
 func describeMachine(ctx context.Context, s gateSettings, envoy envoybin.Binary) (string, error) {
+	machine, err := describeHost(s.out)
+	if err != nil {
+		return "", err
+	}
+	nginx := "nginx"
+	if out, err := tool(ctx, "nginx", "-v"); err == nil {
+		nginx = strings.TrimPrefix(strings.TrimSpace(out), "nginx version: ")
+	}
+	redis := strings.Fields(version(ctx, "redis-server", "--version"))
+	for _, f := range redis {
+		if v, ok := strings.CutPrefix(f, "v="); ok {
+			redis = []string{v}
+		}
+	}
+	return fmt.Sprintf("%s Envoy %s with one worker, %s, Redis %s, %s, wrk with one thread; all on this machine.",
+		machine, envoy.Version, nginx, strings.Join(redis, " "), runtime.Version()), nil
+}
+
+// describeHost says what machine this is, and how fast it makes a write to dir durable.
+func describeHost(dir string) (string, error) {
 	model := "unknown CPU"
 	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
 		for line := range strings.Lines(string(text)) {
@@ -176,24 +199,12 @@ func describeMachine(ctx context.Context, s gateSettings, envoy envoybin.Binary)
 			memory = fmt.Sprintf("%d GB", (kb+1<<19)>>20)
 		}
 	}
-	sync, err := syncTime(s.out)
+	sync, err := syncTime(dir)
 	if err != nil {
 		return "", err
 	}
-	nginx := "nginx"
-	if out, err := tool(ctx, "nginx", "-v"); err == nil {
-		nginx = strings.TrimPrefix(strings.TrimSpace(out), "nginx version: ")
-	}
-	redis := strings.Fields(version(ctx, "redis-server", "--version"))
-	for _, f := range redis {
-		if v, ok := strings.CutPrefix(f, "v="); ok {
-			redis = []string{v}
-		}
-	}
-	return fmt.Sprintf("Machine: %d cores (%s), %s memory, Linux %s, %s, a write of 512 bytes with fdatasync takes %v (median of %d). "+
-		"Envoy %s with one worker, %s, Redis %s, %s, wrk with one thread; all on this machine.",
-		runtime.NumCPU(), model, memory, strings.TrimSpace(string(kernel)), fileSystem(s.out), sync.Round(time.Microsecond), syncs,
-		envoy.Version, nginx, strings.Join(redis, " "), runtime.Version()), nil
+	return fmt.Sprintf("Machine: %d cores (%s), %s memory, Linux %s, %s, a write of 512 bytes with fdatasync takes %v (median of %d).",
+		runtime.NumCPU(), model, memory, strings.TrimSpace(string(kernel)), fileSystem(dir), sync.Round(time.Microsecond), syncs), nil
 }
 
 const syncs = 200

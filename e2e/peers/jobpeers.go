@@ -53,12 +53,14 @@ func (q *asynqQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *asynqQueue) work(ctx context.Context, n int) error {
+func (q *asynqQueue) work(ctx context.Context, n int) error { return q.workAt(ctx, workConcurrency, n) }
+
+func (q *asynqQueue) workAt(ctx context.Context, concurrency, n int) error {
 	var left atomic.Int64
 	left.Store(int64(n))
 	done := make(chan struct{})
-	server := asynq.NewServer(asynq.RedisClientOpt{Network: "unix", Addr: q.srv.Socket, PoolSize: 2 * workConcurrency},
-		asynq.Config{Concurrency: workConcurrency, LogLevel: asynq.FatalLevel})
+	server := asynq.NewServer(asynq.RedisClientOpt{Network: "unix", Addr: q.srv.Socket, PoolSize: 2 * concurrency},
+		asynq.Config{Concurrency: concurrency, LogLevel: asynq.FatalLevel})
 	err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error {
 		if left.Add(-1) == 0 {
 			close(done)
@@ -133,18 +135,23 @@ func openRiver(ctx context.Context) (queue, error) {
 		return nil, err
 	}
 	q := &riverQueue{srv: srv, pool: pool}
-	migrator, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Logger: quiet()})
-	if err == nil {
-		_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
-	}
-	if err == nil {
-		q.client, err = river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet()})
-	}
-	if err != nil {
+	if err := q.start(ctx); err != nil {
 		q.close()
 		return nil, err
 	}
 	return q, nil
+}
+
+// start creates the tables.
+func (q *riverQueue) start(ctx context.Context) error {
+	migrator, err := rivermigrate.New(riverpgxv5.New(q.pool), &rivermigrate.Config{Logger: quiet()})
+	if err == nil {
+		_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	}
+	if err == nil {
+		q.client, err = river.NewClient(riverpgxv5.New(q.pool), &river.Config{Logger: quiet()})
+	}
+	return err
 }
 
 func (q *riverQueue) enqueue(ctx context.Context, key string) error {
@@ -152,14 +159,16 @@ func (q *riverQueue) enqueue(ctx context.Context, key string) error {
 	return err
 }
 
-func (q *riverQueue) work(ctx context.Context, n int) error {
+func (q *riverQueue) work(ctx context.Context, n int) error { return q.workAt(ctx, workConcurrency, n) }
+
+func (q *riverQueue) workAt(ctx context.Context, concurrency, n int) error {
 	w := &noopWorker{done: make(chan struct{})}
 	w.left.Store(int64(n))
 	workers := river.NewWorkers()
 	river.AddWorker(workers, w)
 	client, err := river.NewClient(riverpgxv5.New(q.pool), &river.Config{
 		Logger: quiet(), Workers: workers, FetchCooldown: time.Millisecond, FetchPollInterval: 50 * time.Millisecond,
-		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: workConcurrency}},
+		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: concurrency}},
 	})
 	if err != nil {
 		return err
@@ -265,13 +274,19 @@ func openSkipLocked(ctx context.Context) (queue, error) {
 		return nil, err
 	}
 	q := &skipLockedQueue{srv: srv, pool: pool}
-	if _, err := pool.Exec(ctx, `CREATE TABLE jobs (id bigserial PRIMARY KEY, key text UNIQUE NOT NULL, payload bytea NOT NULL,
-		state smallint NOT NULL DEFAULT 0, worker int, lease timestamptz);
-		CREATE INDEX queued ON jobs (id) WHERE state = 0`); err != nil {
+	if err := q.start(ctx); err != nil {
 		q.close()
 		return nil, err
 	}
 	return q, nil
+}
+
+// start creates the table.
+func (q *skipLockedQueue) start(ctx context.Context) error {
+	_, err := q.pool.Exec(ctx, `CREATE TABLE jobs (id bigserial PRIMARY KEY, key text UNIQUE NOT NULL, payload bytea NOT NULL,
+		state smallint NOT NULL DEFAULT 0, worker int, lease timestamptz);
+		CREATE INDEX queued ON jobs (id) WHERE state = 0`)
+	return err
 }
 
 func (q *skipLockedQueue) enqueue(ctx context.Context, key string) error {

@@ -281,12 +281,14 @@ func (o *oncegate) claim(ctx context.Context, worker int) (bool, error) {
 	return len(got) == 1, err
 }
 
-func (o *oncegate) work(ctx context.Context, n int) error {
+func (o *oncegate) work(ctx context.Context, n int) error { return o.workAt(ctx, workConcurrency, n) }
+
+func (o *oncegate) workAt(ctx context.Context, concurrency, n int) error {
 	var left atomic.Int64
 	left.Store(int64(n))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := o.client.NewWorker(client.WorkerOptions{Concurrency: workConcurrency, Handlers: map[string]client.Handler{
+	w, err := o.client.NewWorker(client.WorkerOptions{Concurrency: concurrency, Handlers: map[string]client.Handler{
 		"noop": func(context.Context, *client.Job) (any, error) {
 			if left.Add(-1) == 0 {
 				cancel()

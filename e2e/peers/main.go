@@ -5,7 +5,7 @@
 // Oncegate downloads the peers.
 //
 // `peers gate` does so for the whole request, in a real Envoy; `peers ledger` for
-// the manager's ledger alone, `peers jobs` for its queue, `peers logs` for its logs; `peers ship` measures
+// the manager's ledger alone, `peers jobs` for its queue, `peers engines` for both on every engine, `peers logs` for its logs; `peers ship` measures
 // what shipping to object storage costs it.
 //
 // The numbers of one run are comparable with each other and with nothing else:
@@ -36,6 +36,7 @@ type settings struct {
 	only     string
 	batches  []int // operations per request, 0: single calls
 	rounds   int
+	doc      string // document whose result is replaced
 }
 
 func main() {
@@ -57,7 +58,7 @@ func (e usageError) Error() string { return string(e) }
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return usageError("usage: peers gate|ledger|rounds|jobs|logs|ship [flags]; peers gate -h lists those of gate")
+		return usageError("usage: peers gate|engines|ledger|rounds|jobs|logs|ship [flags]; peers gate -h lists those of gate")
 	}
 	if args[0] == "echo" { // the child process that `ledger` starts
 		return serveEcho(ctx, args[1:])
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string) error {
 		return serveNATS(ctx, args[1:])
 	}
 	if args[0] == "s3" { // the child process that `ship` starts
-		return serveS3(ctx)
+		return serveS3(ctx, args[1])
 	}
 	if args[0] == "gate" {
 		return compareGates(ctx, args[1:])
@@ -74,13 +75,14 @@ func run(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("peers "+args[0], flag.ContinueOnError)
 	var s settings
 	var callers, batches string
-	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`; for rounds and logs several, comma separated")
+	fs.StringVar(&s.manager, "manager", "build/oncegate", "the manager `binary`; for engines, rounds and logs several, comma separated")
 	fs.StringVar(&s.out, "out", "build/peers", "`directory` for tables and plots")
 	fs.DurationVar(&s.duration, "duration", 5*time.Second, "length of one measurement")
 	fs.StringVar(&callers, "callers", "1,16,64,256", "concurrent callers, comma separated")
 	fs.StringVar(&batches, "batches", "0", "operations per request, comma separated; 0: calls that are no batch (rounds, logs and ship)")
-	fs.IntVar(&s.rounds, "rounds", 30, "rounds of a tenth of -duration each (rounds, logs and ship)")
-	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs only)")
+	fs.IntVar(&s.rounds, "rounds", 30, "rounds, of a tenth of -duration each (rounds, logs and ship) or of -duration (engines)")
+	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs and engines)")
+	fs.StringVar(&s.doc, "doc", "", "`file` whose result is replaced (engines only)")
 	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
 	if err := fs.Parse(args[1:]); err != nil {
 		return usageError(err.Error())
@@ -130,7 +132,9 @@ func run(ctx context.Context, args []string) error {
 		return compareShipping(ctx, s)
 	case "jobs":
 		return compareJobs(ctx, s)
+	case "engines":
+		return compareEngines(ctx, s)
 	default:
-		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, ledger, rounds, jobs, logs or ship", args[0]))
+		return usageError(fmt.Sprintf("unknown comparison %q: must be gate, engines, ledger, rounds, jobs, logs or ship", args[0]))
 	}
 }

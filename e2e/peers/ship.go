@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
-	"net"
-	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -78,12 +78,16 @@ func (l *logRounds) prepareShipping(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	store, err := startLogged("", self, "s3")
+	cert, err := filepath.Abs(filepath.Join(l.dir, "cert.pem"))
+	if err != nil {
+		return err
+	}
+	store, err := startLogged("", self, "s3", cert)
 	if err != nil {
 		return err
 	}
 	l.stops = append(l.stops, store.stop)
-	for name, value := range map[string]string{"AWS_ENDPOINT_URL": "http://" + store.addr, "AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"} {
+	for name, value := range map[string]string{"AWS_ENDPOINT_URL": "https://" + store.addr, "SSL_CERT_FILE": cert, "AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"} {
 		if err := os.Setenv(name, value); err != nil { // the manager inherits it
 			return err
 		}
@@ -127,22 +131,23 @@ func (l *logRounds) prepareShipping(ctx context.Context) error {
 	return nil
 }
 
-// serveS3 is the child process with an S3 server that keeps objects in memory.
-func serveS3(ctx context.Context) error {
+// serveS3 is the child process with an S3 server that keeps objects in memory. It speaks TLS, as stores do, and
+// leaves its certificate in a file.
+func serveS3(ctx context.Context, certFile string) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	backend := s3mem.New()
 	if err := backend.CreateBucket(shipBucket); err != nil {
 		return err
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	srv := httptest.NewUnstartedServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithoutVersioning()).Server())
+	srv.StartTLS()
+	defer srv.Close()
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	if err := os.WriteFile(certFile, cert, 0o600); err != nil {
 		return err
 	}
-	srv := &http.Server{Handler: gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithoutVersioning()).Server()}
-	defer srv.Close()
-	go func() { _ = srv.Serve(ln) }()
-	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": ln.Addr().String()})
+	line, err := json.Marshal(map[string]string{"msg": "listening", "listener": "api", "addr": srv.Listener.Addr().String()})
 	if err != nil {
 		return err
 	}

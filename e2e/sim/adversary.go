@@ -77,6 +77,7 @@ func (w *World) torment() {
 			delete(p.wires, from.name)
 		})
 	})
+	some(Partition, 5, w.part)
 	some(Window, 4, func() { w.flood(w.plan.MaxKeys+w.rnd.IntN(10), time.Minute) })
 	some(Operator, 5, w.resolve)
 	some(Spoil, 3, func() {
@@ -192,6 +193,7 @@ func (w *World) heal() {
 		}
 		m.revive()
 	}
+	clear(w.parted)
 	for _, p := range w.proxies {
 		clear(p.wires)
 		p.revive()
@@ -204,6 +206,7 @@ func (w *World) heal() {
 
 // probe sends every operation once more through every proxy.
 func (w *World) probe() {
+	w.probed = w.now()
 	w.logf("WORLD", "every operation is asked for once more, through every proxy")
 	for i, op := range w.ops {
 		if op.wrong {

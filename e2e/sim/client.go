@@ -15,6 +15,7 @@ type operation struct {
 	wrong                   bool // some client uses the key for another request
 	sent                    bool // a request was sent to upstream
 	harmed                  bool // a VM that had a request of it died
+	global                  bool // only one data centre may run it
 }
 
 // client sends an operation's request, and repeats it until it gives up.
@@ -52,6 +53,9 @@ func (w *World) newOperation(n int) *operation {
 		op.key = "key0"
 	case 1:
 		op.path = "/refunds/" + strconv.Itoa(n)
+	}
+	if w.plan.Has(Centres) && w.chance(0.5) {
+		op.path, op.global = "/global"+op.path, true
 	}
 	op.name = op.key + op.path + "/" + op.caller
 	for _, other := range w.ops {

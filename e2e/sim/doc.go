@@ -58,6 +58,24 @@
 // so long that no older entry is left. That is the longest time of a request, plus that of its
 // reservation and its outcome. The time does not pass while a manager is away.
 //
+// # Several data centres
+//
+//	go test ./e2e/sim -run TestCentres
+//	go test ./e2e/sim -sim.with=centres -sim.seed=7
+//
+// These worlds have three data centres, each with a manager that has an origin and one or two proxies.
+// Clocks differ by up to a day. The managers pull from one another and call the homes of global keys
+// over a network that loses, delays and doubles calls and answers. The adversary also cuts data centres
+// off (partition), loses what pages of a change feed hold, and replays old pages (pages). Feeds keep few
+// changes, so cursors become too old. Managers are killed and recover from their logs as in all worlds.
+//
+// A global key is never executed twice, and a local one not twice in one data centre. Soon after the
+// adversary has left, 15 s or five comparisons of digests where pages were lost, each data centre holds
+// every acknowledged outcome: as its answer, or in a conflict. When no request is under way, all hold the
+// same digests, answers and conflicts. An outcome that a data centre knew is not replaced by one of its
+// own that ended later. A key is left out while a manager notes an attempt at the key's home that
+// nobody ended, because a call was late; the note ends by itself.
+//
 // # What is checked
 //
 //   - No operation is executed a second time within its window (except what

@@ -108,6 +108,7 @@ func (h *history) beginOne(w *World, m *manager, p *process, path string, body [
 	if scope == stranger {
 		return nil
 	}
+	w.tell(c.Body)
 	c.Begin = m.clock().UnixMilli()
 	e := &record{m: m, p: p, key: m.name + " " + scope + " " + c.Key, call: c, at: int64(w.now())}
 	h.open = append(h.open, e)
@@ -151,6 +152,7 @@ func (h *history) endOne(w *World, e *record, status int, body []byte) {
 		var a api.ReserveReply
 		if a.ParseRaw(body) == nil {
 			o.Known = true
+			w.acknowledged(e, &a)
 			switch e.call.Op {
 			case "reserve", "renew", "unknown":
 				o = simulated.Outcome{Known: true, State: a.State.String(), Left: a.ExpiresIn.Milliseconds(), Body: string(a.Result.Body)}

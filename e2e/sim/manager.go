@@ -45,10 +45,14 @@ type process struct {
 	list    []string // of shards
 	manager *simulated.Manager
 	disk    *slowDisk
+	pages   map[string][]byte // the last page of changes that it got, by the manager that it is from
 }
 
 func newManager(w *World, name string, list []string) *manager {
 	m := &manager{w: w, name: name, list: list, disk: new(simulated.Disk)}
+	if w.plan.Has(Centres) {
+		m.shift.Store(int64(w.between(-12*time.Hour, 12*time.Hour)))
+	}
 	m.start()
 	return m
 }
@@ -107,7 +111,7 @@ func (d *slowDisk) thaw(off bool) {
 // start starts a process. It is ready some time later.
 func (m *manager) start() {
 	m.life++
-	p := &process{m: m, life: m.life, list: m.list, old: m.w.adversary(Old, 0.5), disk: &slowDisk{seed: m.w.seed + uint64(m.life)}}
+	p := &process{m: m, life: m.life, list: m.list, old: m.w.adversary(Old, 0.5), disk: &slowDisk{seed: m.w.seed + uint64(m.life)}, pages: make(map[string][]byte)}
 	m.run = p
 	m.disk.SetHook(p.disk.hook)
 	m.w.logf(m.name, "starts, life %d%s", m.life, p.describe())
@@ -128,6 +132,7 @@ func (p *process) open(disk *simulated.Disk) (err error) {
 	if plan.Named {
 		o.Name = p.m.name
 	}
+	o.Centre = p.centre()
 	p.manager, err = simulated.Open(background, disk, o)
 	return err
 }
@@ -273,6 +278,9 @@ type request struct {
 	path  string
 	shard string // the shard that it is for; "": any
 	body  []byte
+	// method and query are those of a call of another data centre; "": the call is a gate's.
+	method, query string
+	headers       []api.Header
 	// answered runs in the loop, if at all; nil: the process has died meanwhile.
 	answered func(*answer)
 }
@@ -306,7 +314,12 @@ func (m *manager) handle(ctx context.Context, q *request) {
 		headers = append(headers, api.Header{Name: api.HeaderShard, Value: q.shard})
 	}
 	m.w.aside(func() func() {
-		r := p.manager.Do(ctx, q.path, headers, q.body)
+		var r simulated.Answer
+		if q.method == "" {
+			r = p.manager.Do(ctx, q.path, headers, q.body)
+		} else {
+			r = p.manager.Call(ctx, q.method, q.path, q.query, q.headers, q.body)
+		}
 		return func() { m.carriedOut(p, records, r, q) }
 	})
 }
@@ -333,6 +346,11 @@ func (m *manager) carriedOut(p *process, records []*record, r simulated.Answer, 
 	}}
 	if r.RetryAfter > 0 {
 		a.headers = append(a.headers, [2]string{"retry-after", strconv.Itoa(r.RetryAfter)})
+	}
+	if q.method != "" {
+		for _, h := range r.Headers {
+			a.headers = append(a.headers, [2]string{h.Name, h.Value})
+		}
 	}
 	q.answered(a)
 }

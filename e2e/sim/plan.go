@@ -64,6 +64,10 @@ const (
 	Reshard
 	// Miswire connects a proxy's cluster to another shard's manager for a while.
 	Miswire
+	// Partition cuts data centres off from each other. Pages loses what pages of a change feed hold, and
+	// replays old pages. Both are without effect in worlds with one data centre.
+	Partition
+	Pages
 
 	powers = iota
 )
@@ -71,8 +75,15 @@ const (
 // All is every power.
 const All Power = 1<<powers - 1
 
-var powerNames = [powers]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
-	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire"}
+// Centres makes a world of three data centres, when it is forced.
+const Centres Power = 1 << powers
+
+// nearby are the powers that worlds with several data centres do without: what they do to one ledger needs
+// no other data centre, and the checks of these worlds count on windows that hold everything.
+const nearby = Forget | Window | Spoil | Operator | Open | Old | Reshard | Miswire
+
+var powerNames = [powers + 1]string{"delay", "drop", "duplicate", "kill", "away", "stop", "restart", "trap", "update", "clock", "leave", "cut",
+	"slow", "refuse", "expire", "forget", "window", "spoil", "operator", "open", "async", "busy", "garble", "old", "reshard", "miswire", "partition", "pages", "centres"}
 
 func (p Power) String() string {
 	var names []string
@@ -102,6 +113,8 @@ type Plan struct {
 	changes           time.Duration // until when the list changes
 	Snapshot          int64         // bytes of log between two snapshots
 
+	ChangesKept int // of worlds with several data centres
+
 	PendingTTL, CommittedTTL, RejectedTTL time.Duration
 	PendingWait, ManagerTimeout           time.Duration
 	RouteTimeout                          time.Duration
@@ -130,6 +143,11 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 		if rnd.IntN(2) == 0 {
 			p.Powers |= allowed & (1 << i)
 		}
+	}
+	if p.Has(Centres) {
+		p.Powers &^= nearby
+	} else {
+		p.Powers &^= Partition | Pages
 	}
 	if p.Powers&Open != 0 && rnd.IntN(4) > 0 && forced&Open == 0 {
 		p.Powers &^= Open
@@ -163,7 +181,11 @@ func newPlan(rnd *rand.Rand, allowed, forced Power) Plan {
 	if p.Has(Busy) {
 		p.Ops += rnd.IntN(10)
 	}
-	p.drawShards(rnd)
+	if p.Has(Centres) {
+		p.drawCentres(rnd)
+	} else {
+		p.drawShards(rnd)
+	}
 	p.changes = p.Length * 3 / 4
 	if p.Has(Reshard) && p.Has(Forget) && p.Has(Expire) {
 		// Only in these worlds a time comes at which no earlier entry is left.
@@ -244,14 +266,14 @@ const (
 	stageNew               // the new one alone
 )
 
-// shardFields are the fields of manager for a gate.
-func (p *Plan) shardFields(s stage) string {
+// shardFields are the fields of manager for a gate, whose cluster is used where there are no shards.
+func (p *Plan) shardFields(s stage, cluster string) string {
 	list := func(field string, names []string) string {
 		return fmt.Sprintf(`"%s": ["%s"]`, field, strings.Join(names, `", "`))
 	}
 	switch {
 	case !p.Named:
-		return fmt.Sprintf(`"cluster": %q`, p.Shards[0])
+		return fmt.Sprintf(`"cluster": %q`, cluster)
 	case p.NewShards == nil || s == stageOld:
 		return list("shards", p.Shards)
 	case s == stageBoth:
@@ -261,8 +283,8 @@ func (p *Plan) shardFields(s stage) string {
 	}
 }
 
-// config is the gate's configuration.
-func (p *Plan) config(s stage) string {
+// config is the gate's configuration. near is the manager of the gate's data centre.
+func (p *Plan) config(s stage, near string) string {
 	mode, failure, commit := "headers", "closed", "before_reply"
 	if p.Body {
 		mode = "body"
@@ -280,10 +302,14 @@ func (p *Plan) config(s stage) string {
 	if p.Carry == carryInner {
 		cluster = clusterInner
 	}
-	return fmt.Sprintf(`{"manager": {%s, "batch": %q, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
+	match := ""
+	if p.Has(Centres) {
+		match = `"match": [{"methods": ["POST"], "path_prefix": "/global/", "durability": "global"}, {"methods": ["POST"], "path_prefix": "/"}],`
+	}
+	return fmt.Sprintf(`{%s "manager": {%s, "batch": %q, "timeout_ms": %d}, "mode": %q, "failure_mode": %q, "commit": %q,
 		"pending_ttl_seconds": %g, "committed_ttl_seconds": %g, "rejected_ttl_seconds": %g, "pending_wait_timeout": %g,
 		"max_entries": 64, "max_bytes": 262144, "max_response_body_bytes": 4096, "cleanup_interval_seconds": 2,
 		"client_abort": %q, "upstream": {"cluster": %q}}`,
-		p.shardFields(s), p.Batch, p.ManagerTimeout.Milliseconds(), mode, failure, commit,
+		match, p.shardFields(s, near), p.Batch, p.ManagerTimeout.Milliseconds(), mode, failure, commit,
 		p.PendingTTL.Seconds(), p.CommittedTTL.Seconds(), p.RejectedTTL.Seconds(), p.PendingWait.Seconds(), abort, cluster)
 }

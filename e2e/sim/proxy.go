@@ -91,7 +91,7 @@ func (p *proxy) newVM(slot int) *vm {
 		streams: make(map[uint32]*stream), calls: make(map[uint32]*callout),
 	}
 	v.plugin = gate.New(v)
-	if err := v.plugin.Start([]byte(p.w.plan.config(p.stage))); err != nil {
+	if err := v.plugin.Start([]byte(p.w.plan.config(p.stage, p.near()))); err != nil {
 		p.w.fail("%s does not start: %v", v.name, err)
 	}
 	if slot >= 0 {
@@ -120,7 +120,7 @@ func (p *proxy) advance(s stage) {
 		return
 	}
 	p.stage = s
-	p.w.logf(p.name, "has %s from now on", p.w.plan.shardFields(s))
+	p.w.logf(p.name, "has %s from now on", p.w.plan.shardFields(s, p.near()))
 	p.update()
 }
 

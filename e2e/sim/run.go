@@ -14,7 +14,8 @@ type Report struct {
 	Failures []string
 	Timeline []string // empty unless it was asked for or something failed
 	// Runs are the executions, Calls the calls that managers worked on, Together those of batches of several.
-	Runs, Calls, Together int
+	// Conflicts are keys that several data centres ran.
+	Runs, Calls, Together, Conflicts int
 }
 
 // Run lets the world of a seed run. The adversary has the powers that are forced, and some of
@@ -27,10 +28,10 @@ func Run(t *testing.T, seed uint64, allowed, forced Power, timeline bool) Report
 		w.close()
 	})
 	// Most worlds have a history or two that take long to explain.
-	if len(w.failures) == 0 && seed%16 == 0 && !w.plan.Has(Clock|Operator) {
+	if len(w.failures) == 0 && seed%16 == 0 && !w.plan.Has(Clock|Operator|Centres) {
 		w.failures = append(w.failures, w.history.check()...)
 	}
-	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Together: w.history.together}
+	r := Report{Seed: seed, Plan: w.plan, Failures: w.failures, Runs: len(w.upstream.runs), Calls: w.history.calls, Together: w.history.together, Conflicts: w.conflicts}
 	if timeline || len(r.Failures) > 0 {
 		r.Timeline = w.line.Text()
 	}
@@ -50,7 +51,7 @@ func (w *World) live() {
 	for _, name := range w.plan.managers() {
 		w.managers = append(w.managers, newManager(w, name, w.firstList(name)))
 	}
-	for _, name := range []string{"a", "b", "c"}[:w.plan.Proxies] {
+	for _, name := range []string{"a", "b", "c", "d"}[:w.plan.Proxies] {
 		w.proxies = append(w.proxies, newProxy(w, name))
 	}
 	w.populate()
@@ -62,7 +63,9 @@ func (w *World) live() {
 		return
 	}
 	w.heal()
+	w.agreeSoon()
 	w.settle()
+	w.agree()
 	w.probe()
 	w.settle()
 	if len(w.failures) == 0 {

@@ -60,9 +60,18 @@ func TestSeeds(t *testing.T) {
 	explore(t, allowed, forced, *first, n)
 }
 
+// TestCentres runs worlds of three data centres, one for each 200 that TestSeeds is asked for.
+func TestCentres(t *testing.T) {
+	n := *seeds / 200
+	if n == 0 {
+		n = seedsPerTest / 100
+	}
+	explore(t, All, Centres, *first, n)
+}
+
 // explore runs n seeds on all processors and stops at the first that fails, which it returns.
 func explore(t *testing.T, allowed, forced Power, from, n uint64) {
-	var next, ran, executions, calls, together atomic.Uint64
+	var next, ran, executions, calls, together, conflicts atomic.Uint64
 	next.Store(from)
 	began := time.Now()
 	t.Run("worlds", func(t *testing.T) {
@@ -79,6 +88,7 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 					executions.Add(uint64(r.Runs))
 					calls.Add(uint64(r.Calls))
 					together.Add(uint64(r.Together))
+					conflicts.Add(uint64(r.Conflicts))
 					if len(r.Failures) > 0 {
 						next.Store(from + n)
 						report(t, &r)
@@ -88,8 +98,8 @@ func explore(t *testing.T, allowed, forced Power, from, n uint64) {
 		}
 	})
 	took := time.Since(began)
-	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers, %d of them in batches of several",
-		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load(), together.Load())
+	t.Logf("%d seeds in %v, %.0f a minute: %d executions, %d calls of managers, %d of them in batches of several, %d conflicts of data centres",
+		ran.Load(), took.Round(time.Millisecond), float64(ran.Load())/took.Minutes(), executions.Load(), calls.Load(), together.Load(), conflicts.Load())
 }
 
 // report tells about a seed that fails.
@@ -114,6 +124,16 @@ func TestSameSeed(t *testing.T) {
 				t.Fatalf("seed %d: line %d differs:\n%s\n%s", seed, i,
 					strings.Join(one.Timeline[max(i-5, 0):min(i+2, len(one.Timeline))], "\n"), strings.Join(two.Timeline[max(i-5, 0):min(i+2, len(two.Timeline))], "\n"))
 			}
+		}
+	}
+}
+
+// TestSameSeedOfCentres: so are worlds of several data centres.
+func TestSameSeedOfCentres(t *testing.T) {
+	for seed := uint64(1); seed <= 8; seed++ {
+		one, two := Run(t, seed, All&^Stop, Centres, true), Run(t, seed, All&^Stop, Centres, true)
+		if a, b := strings.Join(one.Timeline, "\n"), strings.Join(two.Timeline, "\n"); a != b {
+			t.Fatalf("seed %d is two worlds", seed)
 		}
 	}
 }

@@ -25,15 +25,24 @@ type World struct {
 	line     timeline
 	failures []string
 
-	managers []*manager
-	proxies  []*proxy
-	upstream upstream
-	ops      []*operation
-	history  history
-	spoiled  int  // records that cannot be read
-	strays   int  // reservations of strangers' that nobody may end
-	healed   bool // the adversary has left
-	rushes   int
+	managers  []*manager
+	proxies   []*proxy
+	upstream  upstream
+	ops       []*operation
+	history   history
+	spoiled   int  // records that cannot be read
+	strays    int  // reservations of strangers' that nobody may end
+	healed    bool // the adversary has left
+	rushes    int
+	parted    map[[2]string]int // pairs of data centres between which nothing arrives, by the partitions that say so
+	pages     map[string][]*answer
+	probed    time.Duration // when every operation was asked for once more
+	conflicts int
+	notes     int // about attempts at a key's home that nobody ended
+	// In worlds with several data centres: outcomes were acknowledged by managers, and known are those that they
+	// answered or learned.
+	outcomes, known []outcome
+	told            map[string]time.Duration
 
 	mu        sync.Mutex
 	finished  []completion
