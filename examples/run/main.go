@@ -187,7 +187,7 @@ func welcome(s *stack.Stack, cfg stack.Config, key string) string {
 	return fmt.Sprintf(`Running:
   %-9s %s   the gate (oncegate.wasm, %s mode) before payments; metrics: %s%s
   payments  %s    the upstream, whose work must not be done twice
-  manager   http://127.0.0.1:%d    the ledger; metrics: %s/metrics
+  manager   %s    the ledger; its page: %s/ui/, metrics: %s/metrics
 %sData, logs and the proxy's configuration are in %s.
 
 Paste into another terminal: the first call, and its retry, which must get the same answer
@@ -197,6 +197,6 @@ and how often it was executed
   curl %s/executions
 
 Ctrl-C stops all.
-`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.Ports.Manager, s.ManagerAdminURL(), pids,
+`, cfg.Proxy.Name(), s.ProxyURL(), cfg.Mode, s.ProxyAdminURL(), metrics, s.PaymentsURL(), s.ManagerURL(), s.ManagerAdminURL(), s.ManagerAdminURL(), pids,
 		filepath.Clean(cfg.Dir), curl, curl, s.PaymentsURL())
 }

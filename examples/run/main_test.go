@@ -202,6 +202,7 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 type session struct {
 	proxy, payments string // URLs
 	text            string // the first line
+	welcome         string // all lines
 	stop            func() (code int)
 }
 
@@ -226,9 +227,13 @@ func startSession(t *testing.T, args ...string) session {
 	t.Cleanup(func() { stop() })
 	s := session{stop: stop}
 	lines := bufio.NewScanner(r)
-	for s.payments == "" && lines.Scan() {
+	for lines.Scan() {
 		if s.text == "" {
 			s.text = lines.Text()
+		}
+		s.welcome += lines.Text() + "\n"
+		if lines.Text() == "Ctrl-C stops all." {
+			break
 		}
 		switch name, rest, _ := strings.Cut(strings.TrimSpace(lines.Text()), " "); name {
 		case "envoy", "gateway":

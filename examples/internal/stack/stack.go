@@ -116,6 +116,9 @@ func (s *Stack) ProxyAdminURL() string { return "http://" + address(s.Ports.Prox
 // PaymentsURL is the URL of the upstream itself, without the gate.
 func (s *Stack) PaymentsURL() string { return "http://" + address(s.Ports.Payments) }
 
+// ManagerURL is the manager's API, for gates and clients.
+func (s *Stack) ManagerURL() string { return "http://" + address(s.Ports.Manager) }
+
 // ManagerAdminURL is the manager's admin listener.
 func (s *Stack) ManagerAdminURL() string { return "http://" + address(s.Ports.ManagerAdmin) }
 

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bytes"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/examples/internal/stack"
+)
+
+// TestPredictionsMatchAMeasuredRun: what does not depend on the machine's speed (bytes of the log, of the window and
+// between Envoy and manager) is as predicted. CPU times are shown only, because they depend on the machine.
+func TestPredictionsMatchAMeasuredRun(t *testing.T) {
+	bin := filepath.Join("..", "..", "build")
+	proxy, err := stack.ChooseProxy(t.Context(), "envoy", bin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, bytes := range []int{300, 5000} {
+		l := DefaultLoad
+		l.AnswerBytes, l.Retries = bytes, 0.2
+		m, err := measure(t.Context(), bin, t.TempDir(), proxy, l, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%d bytes, %s: %+v", bytes, proxy, m)
+		p := predict(l, callersBatch)
+		near := func(name string, predicted, measured float64) {
+			t.Helper()
+			if math.Abs(predicted-measured) > 0.25*measured {
+				t.Errorf("answers of %d bytes, %s: predicted %.0f bytes, measured %.0f", bytes, name, predicted, measured)
+			}
+		}
+		near("log", p.logBytes, m.logBytes)
+		near("window", p.windowBytes, m.windowBytes)
+		if proxy.Name() == "envoy" {
+			near("network", p.networkBytes, m.networkBytes)
+		}
+		if m.proxyMicros <= 0 || m.managerMicros <= 0 || m.managerResident <= 0 {
+			t.Errorf("no CPU time or memory was measured: %+v", m)
+		}
+	}
+}
+
+func TestPlanFollowsItsLoad(t *testing.T) {
+	base := Calculate(DefaultLoad, DefaultSite)
+	for name, c := range map[string]struct {
+		change func(l *Load, s *Site)
+		more   func(a, b Plan) bool
+	}{
+		"a longer TTL takes more shards": {
+			func(l *Load, s *Site) { l.TTL *= 10 },
+			func(a, b Plan) bool { return b.Shards > a.Shards && b.Entries == 10*a.Entries },
+		},
+		"larger answers take more memory": {
+			func(l *Load, s *Site) { l.AnswerBytes *= 10 },
+			func(a, b Plan) bool { return float64(b.Shards)*b.MemoryBytes > 5*float64(a.Shards)*a.MemoryBytes },
+		},
+		"retries cost the proxy only": {
+			func(l *Load, s *Site) { l.Retries = 10 },
+			func(a, b Plan) bool { return b.ProxyCores > 2*a.ProxyCores && b.Shards == a.Shards },
+		},
+		"regions divide the rate": {
+			func(l *Load, s *Site) { s.Regions = 5 },
+			func(a, b Plan) bool { return b.Rate == a.Rate/5 && b.Shards < a.Shards && b.Feed == 0 },
+		},
+		"a feed keeps all entries everywhere": {
+			func(l *Load, s *Site) { s.Regions, s.Feed = 5, true },
+			func(a, b Plan) bool { return b.Entries == a.Entries && b.Feed > 0 },
+		},
+		"cancel saves the inner listener": {
+			func(l *Load, s *Site) { l.ClientAbort = "cancel" },
+			func(a, b Plan) bool { return b.ProxyCores < a.ProxyCores },
+		},
+	} {
+		l, s := DefaultLoad, DefaultSite
+		c.change(&l, &s)
+		if b := Calculate(l, s); !c.more(base, b) {
+			t.Errorf("%s: from %+v to %+v", name, base, b)
+		}
+	}
+}
+
+// TestPlanFits: no resource of a shard is used beyond what it has, for any load.
+func TestPlanFits(t *testing.T) {
+	for _, rate := range []float64{0.001, 1, 1e3, 1e5, 1e6, 1e8} {
+		for _, ttl := range []time.Duration{time.Second, time.Hour, 30 * 24 * time.Hour} {
+			for _, feed := range []bool{false, true} {
+				l, s := DefaultLoad, DefaultSite
+				l.Rate, l.TTL, s.Regions, s.Feed = rate, ttl, 5, feed
+				p := Calculate(l, s)
+				one := predict(l, p.Batch)
+				cores := p.Rate / float64(p.Shards) * one.managerMicros / 1e6
+				if p.MemoryBytes > s.ShardMemory || cores > s.ShardCores*usable*1.001 || p.Rate/float64(p.Shards) > shardRate {
+					t.Errorf("%v keys/s for %v: a shard takes %.3g bytes and %.3g cores: %+v", rate, ttl, p.MemoryBytes, cores, p)
+				}
+				if p.ProxyCores > float64(p.Workers)*usable*1.001 {
+					t.Errorf("%v keys/s: %d workers for %.3g cores", rate, p.Workers, p.ProxyCores)
+				}
+			}
+		}
+	}
+}
+
+// TestScalePageShowsWhatTheProgramPrints: docs/SCALE.md quotes the program.
+func TestScalePageShowsWhatTheProgramPrints(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "SCALE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := 0
+	for block := range strings.SplitSeq(string(page), "```") {
+		_, block, _ = strings.Cut(block, "\n") // the language
+		command, printed, _ := strings.Cut(block, "\n")
+		args, ok := strings.CutPrefix(command, "$ go run ./examples/capacity")
+		if !ok || strings.Contains(args, "--measure") {
+			continue
+		}
+		quoted++
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), strings.Fields(args), &stdout, &stderr); code != 0 || stdout.String() != printed {
+			t.Errorf("%s: exit code %d, %s\nprints:\n%s\nbut docs/SCALE.md has:\n%s", command, code, &stderr, &stdout, printed)
+		}
+	}
+	if quoted < 3 {
+		t.Errorf("docs/SCALE.md quotes %d runs, not 3 or more", quoted)
+	}
+}
+
+func TestRefusesWrongCommandLines(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--rate 0", "--rate=0: must be 0.001 to 1e+08"},
+		{"--ttl 1ms", "--ttl in seconds=0.001: must be 1 to"},
+		{"--client-abort never", `--client-abort="never": must be one of ["continue" "cancel"]`},
+		{"--measure --keys 3", "--keys=3: must be 100 to 50000"},
+		{"--shard-memory 12", "--shard-memory=12: must be 1e+08 to 1e+13"},
+		{"more", `unexpected argument "more"`},
+		{"--rate NaN", "--rate=NaN: must be"},
+	} {
+		var stdout, stderr bytes.Buffer
+		if code := run(t.Context(), strings.Fields(c.args), &stdout, &stderr); code != 2 || !strings.Contains(stderr.String(), c.want) || stdout.Len() > 0 {
+			t.Errorf("%s: exit code %d, %q %q, not 2 and %q", c.args, code, &stdout, &stderr, c.want)
+		}
+	}
+}
