@@ -20,6 +20,9 @@ const module = "github.com/oncegate/oncegate/"
 var mayImport = map[string][]string{
 	"docs": {},
 
+	// Boards, alerts and recording rules.
+	"charts/telemetry": {},
+
 	// What gate and manager share.
 	"manager/api": {},
 
@@ -46,16 +49,22 @@ var mayImport = map[string][]string{
 
 	"manager":                   {"manager/internal/cli"},
 	"manager/cmd/oncegate":      {"manager/internal/cli"},
-	"manager/internal/cli":      {"manager/api", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/internal/app", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
-	"manager/internal/app":      {"manager/api", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
-	"manager/internal/settings": {"manager/api", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
-	"manager/internal/server":   {"manager/api", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
+	"manager/internal/cli":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/client", "manager/internal/app", "manager/internal/doctor", "manager/internal/httpd", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", domain, engines, "manager/internal/wal"},
+	"manager/internal/app":      {"manager/api", "manager/internal/peers", "manager/internal/crypt", "manager/internal/store/sealed", "manager/internal/home", "manager/internal/httpd", "manager/internal/server", "manager/internal/settings", "manager/internal/logs/...", "manager/internal/object/...", "manager/internal/quarantine", "manager/internal/ship", "manager/internal/tracing", "manager/internal/ui", domain, engines, "manager/internal/wal"},
+	"manager/internal/tracing":  {},
+	"manager/internal/settings": {"manager/api", "manager/internal/peers", "manager/internal/httpd", "manager/internal/object", "manager/internal/store/etcd/dsn", domain},
+	"manager/internal/server":   {"manager/api", "manager/internal/peers", "manager/api/openapi", "manager/internal/httpd", "manager/internal/logs", "manager/internal/submit", domain},
 	"manager/internal/httpd":    {"manager/api"},
+	"manager/internal/ui":       {"manager/api", "manager/internal/httpd", domain},
+	"manager/internal/home":     {"manager/api"},
 
 	"manager/internal/submit": {"manager/api", "manager/internal/jobs", "manager/internal/ledger", "manager/internal/store"},
 	"manager/internal/jobs":   {"manager/api", contract},
 	"manager/internal/ledger": {"manager/api", contract},
 	"manager/internal/shard":  {"manager/api", contract},
+
+	// Other data centres.
+	"manager/internal/peers": {"manager/api", "manager/internal/ledger", contract},
 
 	"manager/internal/logs":              {"manager/api"},
 	"manager/internal/logs/walogs":       {"manager/internal/crypt", "manager/internal/logs", "manager/internal/wal"},
@@ -64,6 +73,7 @@ var mayImport = map[string][]string{
 	"manager/internal/object/objecttest": {"manager/internal/object"},
 	"manager/internal/ship":              {"manager/internal/object", "manager/internal/wal"},
 	"manager/internal/quarantine":        {},
+	"manager/internal/doctor":            {},
 	"manager/internal/crypt":             {},
 
 	"manager/internal/store":              {},
@@ -91,13 +101,14 @@ var mayImport = map[string][]string{
 	"manager/internal/jobs/jobstest":     {"manager/api", "manager/internal/jobs", contract},
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
-	"manager/managertest":                {"manager/api", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", domain, engines},
+	"manager/managertest":                {"manager/api", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
 	"manager/managertest/servers":        {},
-	"manager/managertest/simulated": {"manager/api", "manager/internal/httpd", "manager/internal/server", domain, engines,
+	"manager/managertest/tracetest":      {},
+	"manager/managertest/simulated": {"manager/api", "manager/internal/home", "manager/internal/httpd", "manager/internal/peers", "manager/internal/server", domain, engines,
 		"manager/internal/ledger/ledgertest", "manager/internal/wal/..."},
 
 	"envoy/...":    {"envoy/..."},
-	"examples/...": {"envoy/...", "examples/...", "manager/client"},
+	"examples/...": {"envoy/...", "examples/...", "manager/api", "manager/client"},
 	"e2e":          {},
 	"e2e/sim":      {"manager/api", "manager/managertest/simulated", "plugin/cache", "plugin/gate"},
 

@@ -14,7 +14,7 @@ var (
 	heading    = regexp.MustCompile(`(?m)^#{1,6} +(.+?) *$`)
 	fence      = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	spanOf     = regexp.MustCompile("`([^`\n]+)`")
-	repoPath   = regexp.MustCompile(`^(?:\.ci|docs|e2e|envoy|examples|hostsim|manager|plugin)(?:/[\w.*-]+)*/?$`)
+	repoPath   = regexp.MustCompile(`^(?:\.ci|charts|docs|e2e|envoy|examples|hostsim|manager|plugin)(?:/[\w.*-]+)*/?$`)
 	docFile    = regexp.MustCompile(`(?:[\w.-]+/)*[A-Z]+\.md\b|docs/[\w./-]+\.md\b`)
 	testName   = regexp.MustCompile(`^(?:Test|Benchmark|Fuzz|Example)[A-Z]\w*`)
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz|Example)\w+)\(`)
