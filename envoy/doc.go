@@ -5,6 +5,7 @@
 //	headers-mode.yaml      a static Envoy, headers mode
 //	managers.yaml          several managers that share a store, for both
 //	shards.yaml            the clusters of several managers with a ledger each, for both
+//	xds/                   envoy.yaml for an Envoy that takes changed files while it runs; with shards and several managers, too
 //	istio/wasmplugin.yaml  the gate at Istio's ingress gateway, headers mode
 //	istio/traffic-extension.yaml  the same for Istio with TrafficExtension
 //	istio/body-mode.yaml   the same in body mode

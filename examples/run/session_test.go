@@ -106,16 +106,18 @@ func newReader(t *testing.T, page string) *reader {
 	for _, name := range []string{"charts", "docs", "examples"} {
 		link(name, name)
 	}
-	files, err := filepath.Glob(filepath.Join(top, "envoy", "*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
+	for _, pattern := range []string{"envoy/*.yaml", "envoy/xds/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join(top, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
-		write("envoy/"+filepath.Base(f), strings.ReplaceAll(r.toHere(string(text)), "0.0.0.0", "127.0.0.1"), 0o644)
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(strings.TrimPrefix(f, top), strings.ReplaceAll(r.toHere(string(text)), "0.0.0.0", "127.0.0.1"), 0o644)
+		}
 	}
 	script := func(name, text string) { write(name, "#!/usr/bin/env bash\n"+text, 0o755) }
 	bin := filepath.Join(top, "build")

@@ -57,6 +57,7 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 			return nil
 		}
 	}
+	discovered(dump)
 	minor, version := envoyVersion(info.text("version"))
 	if state := info.text("state"); state != "LIVE" {
 		r.fail(checkEnvoy, fmt.Sprintf("version %s, state %q", version, state), "see Envoy's log: a listener or a cluster is not ready")

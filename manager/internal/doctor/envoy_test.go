@@ -2,10 +2,12 @@ package doctor
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -305,5 +307,46 @@ func TestAlarmsAreMetrics(t *testing.T) {
 		if !strings.Contains(reference.String(), "`"+a.metric+"`") {
 			t.Errorf("no page describes %s", a.metric)
 		}
+	}
+}
+
+// TestFilterByDiscovery: a filter whose configuration Envoy gets by extension discovery (as in envoy/xds, and from Istio) is
+// judged like one in the listener.
+func TestFilterByDiscovery(t *testing.T) {
+	var dump map[string]any
+	if err := json.Unmarshal([]byte(file(t, "config_dump.json")), &dump); err != nil {
+		t.Fatal(err)
+	}
+	moved := 0
+	object(dump).walk("", func(_ string, o object) {
+		if o.text("name") != "oncegate" || !strings.HasSuffix(o.at("typed_config").text("@type"), ".Wasm") {
+			return
+		}
+		moved++
+		dump["configs"] = append(dump["configs"].([]any), map[string]any{
+			"@type": "type.googleapis.com/envoy.admin.v3.EcdsConfigDump",
+			"ecds_filters": []any{map[string]any{"ecds_filter": map[string]any{
+				"@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name": "oncegate", "typed_config": o["typed_config"],
+			}}},
+		})
+		delete(o, "typed_config")
+		o["config_discovery"] = map[string]any{"type_urls": []any{"type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm"}}
+	})
+	if moved != 1 {
+		t.Fatalf("%d filters moved", moved)
+	}
+	text, err := json.Marshal(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(dump string) []Finding {
+		s := admin(t, dump, file(t, "clusters.json"), "wasmcustom.oncegate_gate_waiters: 0\n", `{"state": "LIVE", "version": "a/1.40.0/b"}`)
+		var r report
+		Target{Envoy: s.URL, Client: s.Client()}.envoy(t.Context(), &r)
+		return r.findings
+	}
+	in, by := look(file(t, "config_dump.json")), look(string(text))
+	if !slices.Equal(in, by) {
+		t.Errorf("in the listener: %+v\nby discovery: %+v", in, by)
 	}
 }

@@ -105,6 +105,25 @@ func listeners(dump object) []object {
 	return all
 }
 
+// discovered puts the configurations that Envoy got by extension discovery into the filters that name them.
+func discovered(dump object) {
+	known := map[string]any{}
+	for _, c := range dump.list("configs") {
+		for _, f := range c.list("ecds_filters") {
+			known[f.at("ecds_filter").text("name")] = f.at("ecds_filter")["typed_config"]
+		}
+	}
+	for _, l := range listeners(dump) {
+		for _, m := range l.all("HttpConnectionManager") {
+			for _, f := range m.list("http_filters") {
+				if config := known[f.text("name")]; f["config_discovery"] != nil && config != nil {
+					f["typed_config"] = config
+				}
+			}
+		}
+	}
+}
+
 // findGates returns the filters of Oncegate in all listeners.
 func findGates(dump object) []gate {
 	var found []gate
