@@ -164,6 +164,10 @@ var healthy = map[string]string{
 	`oncegate_jobs{job="oncegate",instance="a",state="dead"}`:                           "0x40",
 	`process_start_time_seconds{job="oncegate",instance="a"}`:                           "0x40",
 	`oncegate_downtimes_total{job="oncegate",instance="a"}`:                             "0x40",
+	`oncegate_store_majority{job="oncegate",instance="a"}`:                              "1x40",
+	`oncegate_store_full{job="oncegate",instance="a"}`:                                  "0x40",
+	`oncegate_store_size_bytes{job="oncegate",instance="a"}`:                            "50x40",
+	`oncegate_store_quota_bytes{job="oncegate",instance="a"}`:                           "100x40",
 }
 
 // What makes each alert fire: series that are added to the healthy ones, or replace them. "-" removes one.
@@ -177,6 +181,9 @@ var troubles = map[string]map[string]string{
 	"OncegateUnknownOutcomes":      {`oncegate_ledger_entries{job="oncegate",instance="a",state="unknown"}`: "1x40"},
 	"OncegateFenced":               {`oncegate_gate_reservations_lost_total{job="envoy",instance="e"}`: "0x35 1x5"},
 	"OncegateStoreErrors":          {`oncegate_ledger_calls_total{job="oncegate",instance="a",op="reserve",outcome="error"}`: "0+1x40"},
+	"OncegateStoreMajorityLost":    {`oncegate_store_majority{job="oncegate",instance="a"}`: "0x40"},
+	"OncegateStoreFull":            {`oncegate_store_full{job="oncegate",instance="a"}`: "1x40", `oncegate_store_size_bytes{job="oncegate",instance="a"}`: "100x40"},
+	"OncegateStoreNearlyFull":      {`oncegate_store_size_bytes{job="oncegate",instance="a"}`: "85x40"},
 	"OncegateDiskFull":             {`oncegate_wal_no_space{job="oncegate",instance="a"}`: "1x40"},
 	"OncegateFsyncSlow":            {`oncegate_wal_fsync_duration_seconds_bucket{job="oncegate",instance="a",le="0.05"}`: "0x40", `oncegate_wal_fsync_duration_seconds_bucket{job="oncegate",instance="a",le="0.5"}`: "0+60x40"},
 	"OncegateSnapshotsFail":        {`oncegate_wal_snapshot_errors_total{job="oncegate",instance="a"}`: "0+1x40"},

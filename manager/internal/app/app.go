@@ -178,6 +178,11 @@ func (a *app) start(ctx context.Context) error {
 			return fmt.Errorf("metrics: %w", err)
 		}
 	}
+	if space := a.store.Capabilities().Space; space != nil {
+		if err := a.registry.Register(newSpaceCollector(space)); err != nil {
+			return fmt.Errorf("metrics: %w", err)
+		}
+	}
 	if err := a.waitForStandbys(ctx, api, admin, tlsConfig); err != nil {
 		return err
 	}

@@ -244,6 +244,21 @@ type Capabilities struct {
 	TimePrecision time.Duration
 	// Replication tells about the standbys of the engine's server; nil for engines that know of none. It does not block.
 	Replication func() Replication
+	// Space asks the engine's server how full it is; nil for engines whose server has no limit of its own. It ends soon,
+	// also when the server is away.
+	Space func(context.Context) Space
+}
+
+// Space says how full the server of a shared engine is. When nothing answers, all is zero.
+type Space struct {
+	// Majority: enough members of the server are together to acknowledge a write.
+	Majority bool
+	// Full: the server takes no more records until an operator makes room. Updates fail with ErrFull.
+	Full bool
+	// Bytes is the size of the fullest member's file.
+	Bytes int64
+	// Quota is the size from which the server is Full; 0 if it does not say.
+	Quota int64
 }
 
 // Replication says which standbys the server of a shared engine has at present.

@@ -342,7 +342,9 @@ func (s *Store) Watch(topic string) store.Watcher { return s.events.hub.Watch(to
 
 // Capabilities implements store.Store.
 func (s *Store) Capabilities() store.Capabilities {
-	return store.Capabilities{Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond}
+	return store.Capabilities{
+		Name: "etcd", Durable: true, Quorum: true, Shared: true, FreeReads: true, TimePrecision: time.Microsecond, Space: s.space,
+	}
 }
 
 // Failed implements store.Store. It is never closed: while the cluster cannot be reached, calls fail with

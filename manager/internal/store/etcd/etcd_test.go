@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -177,6 +178,9 @@ func TestQuota(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if space := s.Capabilities().Space(t.Context()); !space.Majority || space.Full || space.Bytes == 0 {
+		t.Errorf("with room: %+v", space)
+	}
 	value := strings.Repeat("x", 200<<10)
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
@@ -184,6 +188,10 @@ func TestQuota(t *testing.T) {
 	}
 	if !errors.Is(err, store.ErrFull) || !errors.Is(err, store.ErrNoSpace) {
 		t.Fatalf("error %v", err)
+	}
+	// Servers before 3.6 do not tell their quota.
+	if space := s.Capabilities().Space(t.Context()); !space.Majority || !space.Full || space.Bytes < 3<<20 || space.Quota != 0 && space.Quota != 4194304 {
+		t.Errorf("without room: %+v", space)
 	}
 	err = s.Update(t.Context(), func(tx store.Tx) error { return errors.Join(tx.Delete("things", "a"), tx.Put("things", "c", nil)) })
 	if !errors.Is(err, store.ErrFull) {
@@ -223,6 +231,42 @@ func TestQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "writes go on", func() bool { return storetest.Put(t.Context(), two, "d", "") == nil })
+	if space := s.Capabilities().Space(t.Context()); !space.Majority || space.Full {
+		t.Errorf("with room again: %+v", space)
+	}
+}
+
+// TestLostMajority: a cluster that has lost its majority says so, and one that is back as well.
+func TestLostMajority(t *testing.T) {
+	members, err := servers.StartEtcdMembers(t.Context(), 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	urls := make([]string, len(members))
+	for i, m := range members {
+		t.Cleanup(m.Close)
+		urls[i] = m.URL
+	}
+	s := open(t, Options{DSN: strings.Join(urls, ",")})
+	space := s.Capabilities().Space
+	members[0].Kill()
+	eventually(t, "two of three are a majority", func() bool { return space(t.Context()).Majority })
+	members[1].Kill()
+	eventually(t, "one of three is none", func() bool { a := space(t.Context()); return !a.Majority && a.Bytes > 0 })
+	members[2].Kill()
+	if a := space(t.Context()); a != (store.Space{}) {
+		t.Errorf("nobody answers: %+v", a)
+	}
+	var starts sync.WaitGroup
+	for _, m := range members[:2] {
+		starts.Go(func() { // each is ready when both are
+			if err := m.Start(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	starts.Wait()
+	eventually(t, "two are back", func() bool { return space(t.Context()).Majority })
 }
 
 // TestCompactionDuringScans: a history that is compacted away under a long transaction makes it run again.
