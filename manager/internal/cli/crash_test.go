@@ -24,6 +24,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
+	"github.com/oncegate/oncegate/manager/internal/store/downtime"
 )
 
 // crashRounds is how often the manager is killed; make test-long asks for more.
@@ -91,6 +92,7 @@ func TestCrash(t *testing.T) {
 	halt := func() { once.Do(func() { close(load.stop) }) }
 	defer halt()
 	var killed time.Time
+	stalls := 0
 	for round := range rounds {
 		if round > 0 {
 			load.downtime(killed, time.Now())
@@ -99,6 +101,7 @@ func TestCrash(t *testing.T) {
 		p := startManager(t, append(rotation(t, round), "--data-dir", dir, "--snapshot-bytes", "1048576", "--cleanup-interval-seconds", "0.05")...)
 		load.round.Store(int64(round))
 		load.acked.Store(0)
+		atStart := len(p.stderr.String())
 		addr := p.addr["api"]
 		load.addr.Store(&addr)
 		if !started {
@@ -107,11 +110,17 @@ func TestCrash(t *testing.T) {
 				clients.Go(func() { load.client(i) })
 			}
 		}
-		waitFor(t, "the load of a round is answered", func() bool {
-			return load.acked.Load() >= callsPerRound || t.Failed()
-		})
+		answered := func(n int64) {
+			waitFor(t, "the load of a round is answered", func() bool { return load.acked.Load() >= n || t.Failed() })
+		}
+		if round%5 == 1 {
+			answered(callsPerRound / 2)
+			p.standStill(t, 3*downtime.LocalGap/2)
+		}
+		answered(callsPerRound)
 		p.kill()
 		killed = time.Now()
+		stalls += load.stalls(p.stderr.String()[atStart:])
 		if strings.Contains(p.stderr.String(), `"level":"ERROR"`) {
 			t.Errorf("round %d: the manager complained: %s", round, p.stderr)
 		}
@@ -122,6 +131,9 @@ func TestCrash(t *testing.T) {
 	halt()
 	clients.Wait()
 	load.check()
+	if rounds > 1 && stalls == 0 {
+		t.Error("no manager noticed that it had stood still")
+	}
 
 	bin, _ := managerBinary()
 	last := rotation(t, rounds)
@@ -268,6 +280,25 @@ func (l *crashLoad) downtime(from, to time.Time) {
 		ClientId: crashClients, Input: ledgertest.Call{Op: ledgertest.Downtime, Begin: from.UnixMilli() + 1, End: to.UnixMilli()},
 		Output: ledgertest.Outcome{}, Call: from.Sub(l.start).Nanoseconds(), Return: to.Sub(l.start).Nanoseconds(),
 	})
+}
+
+// stalls records the times in which a manager stood still and after which it extended what was alive: those that its log
+// tells of, since a machine that is busy or stops for some seconds makes more of them than the test. It returns their number.
+func (l *crashLoad) stalls(log string) (n int) {
+	for line := range strings.Lines(log) {
+		if !strings.Contains(line, `"msg":"after a downtime, `) {
+			continue
+		}
+		told := gjson.Parse(line)
+		to, err := time.Parse(time.RFC3339Nano, told.Get("time").String())
+		if err != nil {
+			l.t.Errorf("%v: %s", err, line)
+			continue
+		}
+		l.downtime(to.Add(-time.Duration(told.Get("away_ms").Int())*time.Millisecond), to)
+		n++
+	}
+	return n
 }
 
 // cutOff tells the end of a connection from an answer that makes no sense.
