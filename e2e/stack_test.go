@@ -22,6 +22,8 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 // stack is a manager, the payments upstream and any number of proxies before it.
@@ -41,6 +43,8 @@ type stack struct {
 
 	edit      func(*hcmv3.HttpConnectionManager) error
 	bootstrap func(*bootstrapv3.Bootstrap) error
+
+	held []*ports.Port // of the programs, which get them again when they are started again
 
 	managerAddr, paymentsAddr string
 	managers                  map[string]string // targetConfig's
@@ -82,6 +86,12 @@ func (s *stack) stop() error {
 	for i, p := range s.proxies {
 		proxies[i] = p.process
 	}
+	defer func() {
+		for _, p := range s.held {
+			p.Release()
+		}
+		s.held = nil
+	}()
 	return errors.Join(stopAll(proxies), stopAll(s.started))
 }
 
@@ -114,13 +124,27 @@ func (s *stack) startPayments(t *testing.T) {
 	}
 }
 
+// hold takes a free port for a program unless it has one.
+func (s *stack) hold(address *string) error {
+	if *address != "" {
+		return nil
+	}
+	port, err := ports.Hold()
+	if err != nil {
+		return err
+	}
+	s.held = append(s.held, port)
+	*address = port.Address
+	return nil
+}
+
 // launch starts a program with an address as its last argument. The first start uses a free
 // port, and all later ones use the same port.
 func (s *stack) launch(p **process, name, listener string, address *string, args ...string) error {
-	listen := *address
-	if listen == "" {
-		listen = "127.0.0.1:0"
+	if err := s.hold(address); err != nil {
+		return err
 	}
+	listen := *address
 	program := filepath.Join(binDir, name)
 	if name == "oncegate" && s.environment != nil {
 		program, args = "env", slices.Concat(s.environment, []string{program}, args)
@@ -357,6 +381,18 @@ func send(t *testing.T, p *proxy, c call) answer {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return a
+}
+
+// sendFree is send for a key that is being released: that may take longer than the stack lets a duplicate wait.
+func sendFree(t *testing.T, p *proxy, c call) (a answer) {
+	t.Helper()
+	eventually(t, "the key is not released", func() error {
+		if a = send(t, p, c); a.headers.Get("Idempotency-Status") == "request-pending" {
+			return fmt.Errorf("%v", a)
+		}
+		return nil
+	})
 	return a
 }
 

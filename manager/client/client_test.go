@@ -73,7 +73,6 @@ func TestSubmitRepeatsWithOneKey(t *testing.T) {
 func TestSubmitOutlivesTheManager(t *testing.T) {
 	m := startManager(t)
 	c := m.client(nil)
-	addr := m.addr
 	m.stop()
 	type result struct {
 		j   *Job
@@ -84,7 +83,7 @@ func TestSubmitOutlivesTheManager(t *testing.T) {
 		j, err := c.SubmitIdempotent(t.Context(), Submission{Function: "f"})
 		got <- result{j, err}
 	}()
-	m.listen(addr)
+	m.listen()
 	if r := <-got; r.err != nil || len(m.all()) != 1 {
 		t.Errorf("%+v, %v", r.j, r.err)
 	}

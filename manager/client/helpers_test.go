@@ -21,6 +21,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 func TestMain(m *testing.M) {
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience is how long a test waits for what must happen.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // manager is a real manager in this process.
 type manager struct {
@@ -53,7 +54,13 @@ func startManager(t *testing.T) *manager {
 	if m.queue, err = jobs.New(m.store, jobs.Options{BackoffBase: time.Millisecond, BackoffMax: 2 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	m.listen("127.0.0.1:0")
+	port, err := ports.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(port.Release)
+	m.addr = port.Address
+	m.listen()
 	ctx, cancel := context.WithCancel(context.Background())
 	ran := make(chan struct{})
 	go func() {
@@ -70,14 +77,13 @@ func startManager(t *testing.T) *manager {
 	return m
 }
 
-// listen serves the manager's API.
-func (m *manager) listen(addr string) {
+// listen serves the manager's API, again after stop.
+func (m *manager) listen() {
 	m.t.Helper()
-	ln, err := net.Listen("tcp", addr)
+	ln, err := net.Listen("tcp", m.addr)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.addr = ln.Addr().String()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	if m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: log, MaxBodyBytes: 4 << 20}}, server.LedgerRoutes(m.ledger, nil, nil, server.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue)); err != nil {
 		m.t.Fatal(err)

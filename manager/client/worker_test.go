@@ -285,10 +285,9 @@ func TestWorkerOutlivesTheManager(t *testing.T) {
 	})})
 	id := m.submit(jobs.Submission{})
 	<-started
-	addr := m.addr
 	m.stop()
 	close(goOn) // the report finds nobody
-	m.listen(addr)
+	m.listen()
 	if j := m.over(id); string(j.Result) != `"done"` || j.Attempt != 1 {
 		t.Errorf("job %+v", j)
 	}

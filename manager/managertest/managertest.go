@@ -27,6 +27,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/ui"
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 // Options configure Start. The zero value of every field means its default.
@@ -44,7 +45,7 @@ type Manager struct {
 	URL string
 
 	t      testing.TB
-	addr   string
+	port   *ports.Port
 	store  *mem.Store
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
@@ -72,6 +73,11 @@ func Start(t testing.TB, o Options) *Manager {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if m.port, err = ports.Hold(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.port.Release)
+	m.URL = "http://" + m.port.Address
 	ctx, cancel := context.WithCancel(context.Background())
 	var duties sync.WaitGroup
 	duties.Go(func() { m.ledger.Run(ctx, nil) })
@@ -88,7 +94,7 @@ func Start(t testing.TB, o Options) *Manager {
 		_ = m.logs.Close()
 		_ = m.store.Close()
 	})
-	m.listen("127.0.0.1:0")
+	m.listen()
 	return m
 }
 
@@ -98,14 +104,12 @@ func Start(t testing.TB, o Options) *Manager {
 //	mux.Handle("/ops/ui/", http.StripPrefix("/ops", m.Pages()))
 func (m *Manager) Pages() http.Handler { return m.pages }
 
-func (m *Manager) listen(addr string) {
+func (m *Manager) listen() {
 	m.t.Helper()
-	ln, err := net.Listen("tcp", addr)
+	ln, err := net.Listen("tcp", m.port.Address)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	m.addr = ln.Addr().String()
-	m.URL = "http://" + m.addr
 	m.server, err = server.New(server.Options{Options: httpd.Options{Version: "test", Logger: slog.New(slog.DiscardHandler)}},
 		server.LedgerRoutes(m.ledger, nil, nil, server.Reach{}), server.JobRoutes(m.store, m.ledger, m.queue), server.LogRoutes(m.logs, nil), server.DescriptionRoutes())
 	if err != nil {
@@ -143,6 +147,6 @@ func (m *Manager) Stop() {
 func (m *Manager) Resume() {
 	m.t.Helper()
 	if m.server == nil {
-		m.listen(m.addr)
+		m.listen()
 	}
 }

@@ -1,0 +1,64 @@
+// Package ports reserves ports of the loopback interface for servers that tests start later, or stop and start again.
+//
+// A port that a listener has given back can be anybody's: another test's listener gets it before the server is back, and
+// the server cannot start.
+package ports
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+)
+
+// Port is a port that the system gives to nobody who asks for any free one. Connections to it are refused until somebody
+// listens at Address, which takes SO_REUSEADDR, as Go's net.Listen and Envoy set it.
+type Port struct {
+	// Address is "127.0.0.1:" and the number.
+	Address string
+
+	fd int
+}
+
+// Hold reserves a free port. The caller must call Release.
+func Hold() (*Port, error) {
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	p := &Port{fd: fd}
+	if err := p.bind(); err != nil {
+		p.Release()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *Port) bind() error {
+	if err := syscall.SetsockoptInt(p.fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	loopback := syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}
+	if err := syscall.Bind(p.fd, &loopback); err != nil {
+		return os.NewSyscallError("bind", err)
+	}
+	got, err := syscall.Getsockname(p.fd)
+	if err != nil {
+		return os.NewSyscallError("getsockname", err)
+	}
+	bound, ok := got.(*syscall.SockaddrInet4)
+	if !ok {
+		return fmt.Errorf("bound to %v", got)
+	}
+	p.Address = net.JoinHostPort("127.0.0.1", strconv.Itoa(bound.Port))
+	return nil
+}
+
+// Release gives the port back. A server that listens there keeps it.
+func (p *Port) Release() { _ = syscall.Close(p.fd) }
