@@ -60,7 +60,7 @@ func newBatchRig(t *testing.T, target Target, mode string) *tableRig {
 	t.Helper()
 	r := &tableRig{upstream: newHeldUpstream(t)}
 	r.stack = &stack{dir: t.TempDir(), target: target, mode: mode, workers: 1, paymentsAddr: r.upstream.address, plugin: map[string]any{
-		"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "manager": map[string]any{"timeout_ms": 2000},
+		"pending_wait_timeout": 60, "pending_ttl_seconds": 600, "manager": map[string]any{"timeout_ms": 10_000},
 		"commit_retry": map[string]any{"initial_ms": 50, "max_ms": 200},
 	}}
 	r.stopAtEnd(t)

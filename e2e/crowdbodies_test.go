@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -96,14 +95,6 @@ func crowdOfBodies(t *testing.T, target Target, mode string, answers bool) {
 		hcm.RequestTimeout, hcm.StreamIdleTimeout = durationpb.New(patience), durationpb.New(patience)
 		routes := hcm.GetRouteConfig().GetVirtualHosts()[0].GetRoutes()
 		routes[len(routes)-1].GetRoute().Timeout = durationpb.New(patience)
-		return nil
-	}
-	s.bootstrap = func(b *bootstrapv3.Bootstrap) error {
-		// A worker that reads all these bodies may take longer to see that it is connected, and
-		// Envoy fails all that waits for a connection together with it.
-		for _, c := range b.GetStaticResources().GetClusters() {
-			c.ConnectTimeout = durationpb.New(patience)
-		}
 		return nil
 	}
 	s.stopAtEnd(t)

@@ -86,9 +86,7 @@ func TestRulesOfDirectRoutesStayInForce(t *testing.T) {
 				if n, err := p.metric("oncegate_gate_upstream_direct_total"); err != nil || n != 0 {
 					t.Errorf("%d direct calls, %v", n, err)
 				}
-				if log := p.tail(100); !strings.Contains(log, `remove "direct" from the route's metadata`) {
-					t.Errorf("the log does not say it:\n%s", log)
-				}
+				p.logged(t, `remove "direct" from the route's metadata`)
 			})
 		}
 	}

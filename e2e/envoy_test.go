@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -94,12 +93,15 @@ func (p *proxy) goDirect() error {
 // publishedTimeout is the routes' timeout in the published configurations.
 const publishedTimeout = 15 * time.Second
 
-// patientBootstrap reads a configuration and takes out the published timeout of the routes, of all listeners: a busy machine
-// runs into it. What a test has set itself stays.
+// patientBootstrap reads a configuration and takes out the published timeouts of the routes, of all listeners, and of
+// connects: a busy machine runs into them. What a test has set itself stays.
 func patientBootstrap(config []byte) (*bootstrapv3.Bootstrap, error) {
 	b := new(bootstrapv3.Bootstrap)
 	if err := protojson.Unmarshal(config, b); err != nil {
 		return nil, err
+	}
+	for _, c := range b.GetStaticResources().GetClusters() {
+		c.ConnectTimeout = durationpb.New(patience)
 	}
 	for _, listener := range b.GetStaticResources().GetListeners() {
 		for _, chain := range listener.GetFilterChains() {
@@ -124,13 +126,12 @@ func patientBootstrap(config []byte) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// patientPlugin does the same for the gate's own upstream calls.
+// patientPlugin does the same for the gate's own calls.
 func patientPlugin(mode string, fields map[string]any) map[string]any {
-	if _, set := fields["upstream"]; set || mode != "body" {
-		return fields
+	patient := patientManager(fields)
+	if _, set := fields["upstream"]; !set && mode == "body" {
+		patient["upstream"] = map[string]any{"cluster": "oncegate_routes", "timeout_ms": (2 * patience).Milliseconds()}
 	}
-	patient := map[string]any{"upstream": map[string]any{"cluster": "oncegate_routes", "timeout_ms": (2 * patience).Milliseconds()}}
-	maps.Copy(patient, fields)
 	return patient
 }
 

@@ -373,9 +373,8 @@ func TestUnaryRefusals(t *testing.T) {
 		if _, err := up.CloseAndRecv(); status.Code(err) != codes.Unimplemented {
 			t.Errorf("two messages: %v", err)
 		}
-		r.manager.pause(t)
+		r.manager.kill()
 		wantRefusal(t, "the manager is away", r.call(t, newKey(), "pay"), codes.Unavailable, "manager-unavailable")
-		r.manager.resume(t)
 	})
 }
 

@@ -277,12 +277,7 @@ func (l *lifecycle) refuse(t *testing.T, want string, edit editPlugin) {
 // logged waits until Envoy's log has a text.
 func (l *lifecycle) logged(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, "Envoy's log does not say "+want, func() error {
-		if log := l.proxies[0].tail(maxLines); !strings.Contains(log, want) {
-			return fmt.Errorf("it says:\n%s", log)
-		}
-		return nil
-	})
+	l.proxies[0].logged(t, want)
 }
 
 // restart starts a second Envoy that takes the first one's sockets over.

@@ -50,7 +50,7 @@ func TestUpstreamAnswerDecidesWhatARetryGets(t *testing.T) {
 			key := newKey()
 			c := pay(key, "x-demo-status", status)
 			for n := 1; n <= 3; n++ {
-				if a := send(t, p, c); fmt.Sprint(a.status) != status || a.replayed() {
+				if a := sendFree(t, p, c); fmt.Sprint(a.status) != status || a.replayed() {
 					t.Errorf("%s came as %v", status, a)
 				}
 				s.wantExecutions(t, key, n)

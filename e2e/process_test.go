@@ -98,6 +98,25 @@ func (p *process) tail(n int) string {
 	return strings.Join(p.lines[max(0, len(p.lines)-n):], "\n")
 }
 
+// logged waits for a line of the log that has all texts. The log comes through a pipe: a line may be read after the answer
+// to the request that it is about.
+func (p *process) logged(t *testing.T, texts ...string) {
+	t.Helper()
+	eventually(t, "the log of "+p.name, func() error {
+		log := p.tail(maxLines)
+		for line := range strings.Lines(log) {
+			found := true
+			for _, text := range texts {
+				found = found && strings.Contains(line, text)
+			}
+			if found {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s in no line of\n%s", strings.Join(texts, ", "), log)
+	})
+}
+
 // addr waits until the process has told the address of a listener.
 func (p *process) addr(listener string) (string, error) {
 	timeout := time.NewTimer(patience)

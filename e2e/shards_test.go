@@ -146,12 +146,8 @@ func TestShardWiredWrongly(t *testing.T) {
 			first := wantFirst(t, wrong, pay(key), 201)
 			wantReplay(t, right, pay(key), first)
 		}
-		if log := f.shards["b"].tail(maxLines); !strings.Contains(log, "ALARM: a call means another shard") || !strings.Contains(log, `"meant":"a"`) {
-			t.Errorf("the manager tells nothing:\n%s", log)
-		}
-		if log := wrong.tail(maxLines); !strings.Contains(log, "the manager there is another shard") {
-			t.Errorf("the gate tells nothing:\n%s", log)
-		}
+		f.shards["b"].logged(t, "ALARM: a call means another shard", `"meant":"a"`)
+		wrong.logged(t, "the manager there is another shard")
 		for _, key := range lost {
 			wantFirst(t, right, pay(key), 201)
 			f.wantExecutions(t, key, 1)
@@ -409,9 +405,7 @@ func TestShardsChangeInWrongOrder(t *testing.T) {
 			refused(t, old, key)
 			f.wantExecutions(t, key, 0)
 		}
-		if log := old.tail(maxLines); !strings.Contains(log, "another shard of the manager's list owns the key") {
-			t.Errorf("the gate tells nothing:\n%s", log)
-		}
+		old.logged(t, "another shard of the manager's list owns the key")
 		stays := slices.DeleteFunc(keysOf(scope, ab, "a", 8), moves)
 		for _, key := range stays {
 			wantFirst(t, old, pay(key), 201)

@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -57,11 +59,27 @@ func (c targetConfig) anyManager() string {
 
 // pluginJSON is the filter's configuration.
 func (c targetConfig) pluginJSON() ([]byte, error) {
-	all := map[string]any{"mode": c.mode}
-	for k, v := range c.plugin {
-		all[k] = v
+	all := patientManager(c.plugin)
+	if _, set := all["mode"]; !set {
+		all["mode"] = c.mode
 	}
 	return json.Marshal(all)
+}
+
+// managerTimeout is how long the gate waits for the manager where a test does not say it: a machine that stands still for
+// some seconds must not make a refusal of it.
+const managerTimeout = 30 * time.Second
+
+// patientManager copies fields of the filter's configuration and adds managerTimeout.
+func patientManager(fields map[string]any) map[string]any {
+	manager := map[string]any{"timeout_ms": managerTimeout.Milliseconds()}
+	if own, ok := fields["manager"].(map[string]any); ok {
+		maps.Copy(manager, own)
+	}
+	patient := map[string]any{}
+	maps.Copy(patient, fields)
+	patient["manager"] = manager
+	return patient
 }
 
 // proxy is a running proxy.
