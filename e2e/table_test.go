@@ -88,8 +88,10 @@ func TestTable(t *testing.T) {
 				r.managerAddr = r.front.address
 				r.startProxy(t)
 				part.run(t, r)
+				// A late repetition of a call may still have a narrow manager's only place.
 				c := pay(newKey())
-				wantReplay(t, r.proxies[0], c, wantFirst(t, r.proxies[0], c, 201))
+				wantReplay(t, r.proxies[0], c, eventuallyPaid(t, "it does not serve", r.proxies[0], *c.key))
+				r.wantRuns(t, c, 1)
 				r.proxies[0].wantNoTrap(t)
 			})
 		})

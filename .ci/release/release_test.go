@@ -34,6 +34,7 @@ import (
 
 	"github.com/oncegate/oncegate/envoy"
 	"github.com/oncegate/oncegate/envoy/envoybin"
+	"github.com/oncegate/oncegate/manager/managertest/ports"
 )
 
 const (
@@ -255,15 +256,15 @@ func loadInEnvoy(t *testing.T, envoyBinary envoybin.Binary, module []byte) {
 	}
 }
 
-// closedAddress is one that nothing listens on.
+// closedAddress is one that nothing listens on until the test ends.
 func closedAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := ports.Hold()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Cleanup(p.Release)
+	return p.Address
 }
 
 func fetch(ctx context.Context, url string) string {

@@ -36,7 +36,7 @@ func TestSlowClientsAreCut(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			// A busy machine must read the head of the request in this time.
-			s := newSite(t, siteOptions{server: Options{ReadTimeout: 2 * time.Second, IdleTimeout: 100 * time.Millisecond}})
+			s := newSite(t, siteOptions{server: Options{ReadTimeout: 10 * time.Second, IdleTimeout: 100 * time.Millisecond}})
 			c := s.Dial()
 			s.send(c, head)
 			b, err := io.ReadAll(c)
@@ -54,7 +54,7 @@ func TestSlowClientsAreCut(t *testing.T) {
 // connection's deadlines.
 func TestIdleConnectionsAreCutAfterAHeldCall(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, siteOptions{server: Options{ReadTimeout: 2 * time.Second, IdleTimeout: 100 * time.Millisecond}})
+	s := newSite(t, siteOptions{server: Options{ReadTimeout: 10 * time.Second, IdleTimeout: 100 * time.Millisecond}})
 	close(s.letGo)
 	c := s.Dial()
 	s.send(c, holdRequest)

@@ -19,7 +19,7 @@ import (
 )
 
 // Patience is how long a test waits for what must happen. Only a failure takes that long.
-const Patience = 30 * time.Second
+const Patience = 3 * time.Minute
 
 // Version is the version that a server under test must be made with.
 const Version = "test-1"
