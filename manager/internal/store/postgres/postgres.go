@@ -83,20 +83,19 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	cfg.ConnConfig.OnNotice = keepWarning
 	cfg.ConnConfig.ValidateConnect = identify(cfg.ConnConfig.ValidateConnect)
 	cfg.AfterConnect = prepare
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	if err != nil {
-		return nil, unavailable(err)
-	}
 	s := &Store{
-		pool:   pool,
 		schema: o.Schema,
 		sql:    newStatements(o.Schema),
 		never:  make(chan struct{}),
 	}
+	checkIdle(cfg, pingIdle, pingWithin, func() *pgxpool.Pool { return s.pool })
+	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return nil, unavailable(err)
+	}
 	s.reads.run = s.readTogether
 	s.commits.run, s.commits.fits = s.commitTogether, apart
 	if err := s.start(ctx, o); err != nil {
-		pool.Close()
+		s.pool.Close()
 		return nil, err
 	}
 	return s, nil

@@ -1,0 +1,105 @@
+package postgres
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// cutter is a proxy that can stop to pass anything through the connections that it has, without closing them.
+type cutter struct {
+	net.Listener
+	cut   atomic.Int64 // connections up to this number are silent
+	last  atomic.Int64
+	asked atomic.Int64 // queries that met silence
+}
+
+func newCutter(t *testing.T, socket string) *cutter {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &cutter{Listener: l}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			n := p.last.Add(1)
+			wg.Go(func() { p.serve(c, socket, n) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return p
+}
+
+func (p *cutter) serve(client net.Conn, socket string, n int64) {
+	defer client.Close()
+	server, err := net.Dial("unix", socket)
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	go func() { _, _ = io.Copy(client, server); _ = client.Close() }()
+	for b := make([]byte, 64<<10); ; {
+		got, err := client.Read(b)
+		if err != nil {
+			return
+		}
+		if n > p.cut.Load() {
+			_, _ = server.Write(b[:got])
+		} else if b[0] == 'Q' {
+			p.asked.Add(1)
+		}
+	}
+}
+
+// After a silent cut, one ping that gets no answer is enough to make all idle connections again.
+func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
+	t.Parallel()
+	srv := servers.Postgres(t)
+	p := newCutter(t, srv.Socket)
+	cfg, err := pgxpool.ParseConfig("postgres://oncegate@" + p.Addr().String() + "/postgres?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const conns = 6
+	cfg.MaxConns = conns
+	var pool *pgxpool.Pool
+	checkIdle(cfg, 0, time.Second, func() *pgxpool.Pool { return pool })
+	if pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	all := func() {
+		t.Helper()
+		for range conns {
+			c, err := pool.Acquire(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Release()
+			if _, err := c.Exec(ctx, `SELECT 1`); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	all()
+	p.cut.Store(p.last.Load())
+	all()
+	if got := p.asked.Load(); got != 1 {
+		t.Errorf("%d idle connections were found dead one after the other, want one", got)
+	}
+}
