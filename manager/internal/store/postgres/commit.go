@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
@@ -195,8 +196,12 @@ func (c *changes) changedEntries(r *overlay.Record) {
 }
 
 func (c *changes) args() []any {
-	return []any{c.lockNumber, c.lockOwn, c.what, c.coll, c.key, c.version, c.value, c.entries,
-		c.entWhat, c.entColl, c.entKey, c.entOldIdx, c.entOldSort, c.entNewIdx, c.entNewSort}
+	char := func(v []string) wire { return wireStrings(pgtype.QCharOID, v) }
+	text := func(v []string) wire { return wireStrings(pgtype.TextOID, v) }
+	return []any{wireNumbers(c.lockNumber), wireBools(c.lockOwn),
+		char(c.what), text(c.coll), wireBytes(c.key), wireVersions(c.version), wireBytes(c.value), wireBytes(c.entries),
+		char(c.entWhat), text(c.entColl), wireBytes(c.entKey),
+		text(c.entOldIdx), wireBytes(c.entOldSort), text(c.entNewIdx), wireBytes(c.entNewSort)}
 }
 
 // commit checks what was read, and writes, in one round trip.

@@ -18,6 +18,9 @@ const (
 	notifyQueue = 4096
 	// notifyBatch bounds the topics of one statement.
 	notifyBatch = 256
+	// notifyEvery is the least time between two statements, unless the second is full. A statement for each commit costs
+	// the server, and the managers that listen, more than the wake-ups are worth.
+	notifyEvery = 5 * time.Millisecond
 )
 
 // notifier sends and receives wake-ups. The server holds a database-wide lock while it commits a transaction with
@@ -106,6 +109,8 @@ func (n *notifier) send(topics []string) {
 
 func (n *notifier) sendLoop(ctx context.Context) {
 	defer close(n.done[1])
+	pace := time.NewTimer(0)
+	defer pace.Stop()
 	for {
 		batch := make(map[string]struct{})
 		select {
@@ -114,15 +119,25 @@ func (n *notifier) sendLoop(ctx context.Context) {
 		case topic := <-n.queue:
 			batch[topic] = struct{}{}
 		}
-	collect:
-		for len(batch) < notifyBatch {
+		for paced := false; len(batch) < notifyBatch && !paced; {
+			select {
+			case topic := <-n.queue:
+				batch[topic] = struct{}{}
+			case <-pace.C:
+				paced = true
+			case <-ctx.Done():
+				return
+			}
+		}
+		for more := true; more && len(batch) < notifyBatch; {
 			select {
 			case topic := <-n.queue:
 				batch[topic] = struct{}{}
 			default:
-				break collect
+				more = false
 			}
 		}
+		pace.Reset(notifyEvery)
 		payloads := make([]string, 0, len(batch))
 		for p := range batch {
 			payloads = append(payloads, p)

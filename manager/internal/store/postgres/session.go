@@ -26,6 +26,7 @@ const session = `SELECT
 
 // prepare makes a new connection fit.
 func prepare(ctx context.Context, conn *pgx.Conn) error {
+	takeWires(conn)
 	if _, err := conn.Exec(ctx, session); err != nil {
 		return err
 	}

@@ -181,7 +181,7 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 			colls, keys = append(colls, r.colls...), append(keys, r.keys...)
 		}
 	}
-	stmt, args := s.sql.getMany, []any{colls, keys}
+	stmt, args := s.sql.getMany, []any{wireStrings(pgtype.TextOID, colls), wireBytes(keys)}
 	if len(keys) == 1 {
 		stmt, args = s.sql.get, []any{colls[0], keys[0]}
 	}

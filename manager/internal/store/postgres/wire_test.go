@@ -1,0 +1,40 @@
+package postgres
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// The server reads the arrays as it reads those that the driver encodes.
+func TestWires(t *testing.T) {
+	t.Parallel()
+	s := open(t, servers.Postgres(t))
+	conn, err := s.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, c := range []struct {
+		name   string
+		values any
+		wire   wire
+	}{
+		{"bytea[]", [][]byte{}, wireBytes(nil)},
+		{"bytea[]", [][]byte{{}, nil, {0, 255}, bytes.Repeat([]byte{7}, 300)}, wireBytes([][]byte{{}, nil, {0, 255}, bytes.Repeat([]byte{7}, 300)})},
+		{"text[]", []string{"", "ä,{}", `"`}, wireStrings(pgtype.TextOID, []string{"", "ä,{}", `"`})},
+		{`"char"[]`, []string{"u", "d"}, wireStrings(pgtype.QCharOID, []string{"u", "d"})},
+		{"xid[]", []uint32{0, 1 << 31}, wireVersions([]uint32{0, 1 << 31})},
+		{"bigint[]", []int64{-1, 0, 1 << 40}, wireNumbers([]int64{-1, 0, 1 << 40})},
+		{"boolean[]", []bool{true, false}, wireBools([]bool{true, false})},
+		{"boolean[]", []bool{}, wireBools(nil)},
+	} {
+		var same bool
+		if err := conn.QueryRow(t.Context(), `SELECT $1::`+c.name+` = $2::`+c.name, c.wire, c.values).Scan(&same); err != nil || !same {
+			t.Errorf("%s %v: the server compares %v, %v", c.name, c.values, same, err)
+		}
+	}
+}
