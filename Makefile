@@ -103,9 +103,10 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 TEST_TIMEOUT ?= 50m
 
 .PHONY: test
-test: test-deps modules build guests build/python build/node build/valkey ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
+test: test-deps modules build guests build/python build/node build/valkey build/fakegcs ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
+	GCS_SERVER=$(CURDIR)/build/fakegcs go test -race -timeout $(TEST_TIMEOUT) -run '$(OBJECT_TESTS)' ./manager/internal/object ./manager/internal/ship
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	go test -timeout $(TEST_TIMEOUT) -run '/wasm/batches' ./plugin/gatetest
 	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/internal/ledger
@@ -199,7 +200,7 @@ GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := e2e/peers .ci/browser plugin/toolchain/pretty .ci/charts .ci/release
+OTHER_MODULES := e2e/peers .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
@@ -240,7 +241,7 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests build/schemathesis test-s3 ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
+test-long: test-deps build guests build/schemathesis test-s3 test-gcs ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
@@ -260,11 +261,27 @@ build/versitygw: $(S3_GATEWAY)/go.mod $(S3_GATEWAY)/go.sum
 
 .PHONY: test-s3
 test-s3: build/versitygw ## the tests of object storage against a real S3 server (versitygw), a shipped and killed manager among them
-	S3_GATEWAY=$(CURDIR)/build/versitygw go test -count 1 -timeout $(TEST_TIMEOUT) -run 'TestS3' ./manager/internal/object
-	S3_GATEWAY=$(CURDIR)/build/versitygw go test -count 1 -timeout $(TEST_TIMEOUT) \
-		-run 'TestRestoreHasWhatWasShipped|TestTwoManagers|TestStaleTerm|TestStoreWithFaults|TestNamedLogs' ./manager/internal/ship
-	S3_GATEWAY=$(CURDIR)/build/versitygw go test -count 1 -timeout $(TEST_TIMEOUT) \
-		-run 'TestShippedStateSurvivesCrashes$$|TestRestoreOfLogs|TestRestoreQuarantines' ./manager/internal/cli
+	$(call test-objects,S3_GATEWAY=$(CURDIR)/$<)
+
+# A server with the JSON interface of Google Cloud Storage, from the Go modules. To build it takes half a minute on two cores.
+FAKE_GCS := manager/internal/object/objecttest/fakegcs
+
+build/fakegcs: $(FAKE_GCS)/go.mod $(FAKE_GCS)/go.sum $(FAKE_GCS)/main.go
+	@cd $(FAKE_GCS) && $(GO_BUILD) -o $(CURDIR)/$@ .
+
+.PHONY: test-gcs
+test-gcs: build/fakegcs ## the same against fake-gcs-server; make test has those without processes
+	$(call test-objects,GCS_SERVER=$(CURDIR)/$<)
+
+# The tests of object storage that need no process of a manager.
+OBJECT_TESTS := ^(TestServer|TestRestoreHasWhatWasShipped|TestTwoManagers.*|TestStaleTerm.*|TestStoreWith.*|TestLostPutAnswer|TestWrong412.*|TestRefusingStore.*|TestSlowStore.*|TestStaleListing.*|TestBucketAway.*|TestNamedLogs.*)$$
+
+# $(1) names the server.
+define test-objects
+	$(1) go test -count 1 -timeout $(TEST_TIMEOUT) -run '$(OBJECT_TESTS)' ./manager/internal/object ./manager/internal/ship
+	$(1) go test -count 1 -timeout $(TEST_TIMEOUT) \
+		-run 'TestShippedStateSurvivesCrashes$$|TestRestoreOfLogs|TestRestoreQuarantines|TestRestoreExitCodes' ./manager/internal/cli
+endef
 
 .PHONY: soak
 soak: build ## SOAK=1h of steady load on a real manager, then on the whole stack; fails if memory or disk use grows, or a key runs twice

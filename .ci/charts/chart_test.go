@@ -215,6 +215,8 @@ func TestRefusedValues(t *testing.T) {
 		{"auth: {token: abc}", "token"},
 		{"store: {engine: sqlite}\nship: {to: 's3://b'}", "only the engine wal"},
 		{"ship: {to: b}", "ship"},
+		{"ship: {to: 's3://b', googleCredentials: {existingSecret: a}}", "must begin with gs://"},
+		{"ship: {to: 'gs://b', googleCredentials: {existingSecret: a, key: ../x}}", "googleCredentials"},
 		{"tls: {certManager: {enabled: true}}", "issuerRef.name is empty"},
 		{"tls: {existingSecret: a, certManager: {enabled: true, issuerRef: {name: b}}}", "only one of them"},
 		{"tls: {clientCA: {existingSecret: a}}", "tls.clientCA.existingSecret"},

@@ -58,7 +58,7 @@ func command(t *testing.T, c corev1.Container, pod string) (args []string, addre
 	writeSecrets(t, filepath.Join(dir, "etc"))
 	addresses = filepath.Join(dir, "addresses")
 	replace := strings.NewReplacer("$(POD)", pod, "/var/lib/oncegate", filepath.Join(dir, "var"), "/etc/oncegate", filepath.Join(dir, "etc"),
-		"0.0.0.0:8090", "127.0.0.1:0", "0.0.0.0:8091", "127.0.0.1:0", "s3://", "file://"+dir+"/")
+		"0.0.0.0:8090", "127.0.0.1:0", "0.0.0.0:8091", "127.0.0.1:0", "s3://", "file://"+dir+"/", "gs://", "file://"+dir+"/")
 	for _, a := range c.Args {
 		args = append(args, replace.Replace(a))
 	}

@@ -83,6 +83,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if gt (int .Values.shards.listed) (int .Values.shards.count) -}}
 {{- fail (printf "shards.listed is %v: must be at most shards.count, %v" .Values.shards.listed .Values.shards.count) -}}
 {{- end -}}
+{{- if and .Values.ship.googleCredentials.existingSecret (not (hasPrefix "gs://" .Values.ship.to)) -}}
+{{- fail "ship.googleCredentials.existingSecret is set: ship.to must begin with gs://" -}}
+{{- end -}}
 {{- if and .Values.ship.to (ne .Values.store.engine "wal") -}}
 {{- fail (printf "ship.to is set: only the engine wal ships its log, not %s" .Values.store.engine) -}}
 {{- end -}}

@@ -2,7 +2,7 @@
 {{- define "oncegate.pod" -}}
 {{- $sharded := include "oncegate.sharded" . -}}
 {{- $tls := include "oncegate.tlsSecret" . -}}
-{{- $secrets := dict "auth" .Values.auth.existingSecret "encryption" .Values.encryption.existingSecret "tls" $tls "client-ca" .Values.tls.clientCA.existingSecret "client-roles" .Values.tls.clientRoles.existingSecret "peer-token" .Values.dataCenter.token.existingSecret "peer-ca" .Values.dataCenter.ca.existingSecret "peer-certificate" .Values.dataCenter.clientCertificate.existingSecret -}}
+{{- $secrets := dict "auth" .Values.auth.existingSecret "encryption" .Values.encryption.existingSecret "tls" $tls "client-ca" .Values.tls.clientCA.existingSecret "client-roles" .Values.tls.clientRoles.existingSecret "peer-token" .Values.dataCenter.token.existingSecret "peer-ca" .Values.dataCenter.ca.existingSecret "google-credentials" .Values.ship.googleCredentials.existingSecret "peer-certificate" .Values.dataCenter.clientCertificate.existingSecret -}}
 metadata:
   # Without the chart's version, which would restart all pods with every new chart.
   labels:
@@ -62,6 +62,10 @@ spec:
           name: {{ .existingSecret }}
           key: {{ .key }}
     {{- end }}
+    {{- end }}
+    {{- if .Values.ship.googleCredentials.existingSecret }}
+    - name: GOOGLE_APPLICATION_CREDENTIALS
+      value: /etc/oncegate/google-credentials/{{ .Values.ship.googleCredentials.key }}
     {{- end }}
     {{- with .Values.extraEnv }}
     {{- toYaml . | nindent 4 }}

@@ -40,7 +40,7 @@ type restoreOptions struct {
 
 const restoreUsage = `usage: oncegate restore --from URL --data-dir NEW [--at TIME] [--quarantine DURATION] [--encryption-key-file FILE]
 Makes a data directory from what a manager shipped with --ship-to. No manager needs to run.
-  --from        the place: s3://BUCKET/PREFIX or file:///DIR
+  --from        the place: ` + object.Forms + `
   --data-dir    the new data directory; must be absent or empty
   --at          restore the state of this time, as 2006-01-02T15:04:05Z (default the newest)
   --quarantine  for how long a manager on the new directory refuses keys that it does not know, and its logs ids, as 5m;
@@ -111,7 +111,7 @@ func parsePlaceFlags(fs *flag.FlagSet, args []string, usage string, env Environm
 
 func placeOf(from string, env Environment) (object.Store, error) {
 	if from == "" {
-		return nil, settings.Usagef("--from: is missing; must be s3://BUCKET/PREFIX or file:///DIR")
+		return nil, settings.Usagef("--from: is missing; must be " + object.Forms)
 	}
 	return settings.Place("from", from, env.Getenv)
 }
@@ -227,7 +227,7 @@ func oneLine(err error) error {
 
 const shipUsage = `usage: oncegate ship status --from URL
 Prints as JSON what a place holds that a manager ships to: the lease, the last sequence and the times to restore to.
-  --from  the place: s3://BUCKET/PREFIX or file:///DIR
+  --from  the place: ` + object.Forms + `
 `
 
 func shipMain(ctx context.Context, env Environment, args []string) error {

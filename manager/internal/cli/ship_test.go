@@ -21,9 +21,9 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
-const shipPlace = "s3://" + objecttest.Bucket + "/managers/one"
+var shipPlace = objecttest.Place("managers/one")
 
-// newBucket starts an S3 server, which managers find by the environment.
+// newBucket starts a server of object storage, which managers find by the environment.
 func newBucket(t *testing.T) (*objecttest.Server, object.Store) {
 	srv := objecttest.NewServer(t)
 	for _, v := range srv.Environ() {
@@ -321,7 +321,7 @@ func TestRestoreExitCodes(t *testing.T) {
 		{2, "absent or empty", []string{"restore", "--from", shipPlace, "--data-dir", used}},
 		{2, "--from", []string{"restore", "--data-dir", fresh()}},
 		{2, "--data-dir", []string{"restore", "--from", shipPlace}},
-		{2, "gs", []string{"restore", "--from", "gs://b/p", "--data-dir", fresh()}},
+		{2, "azblob", []string{"restore", "--from", "azblob://b/p", "--data-dir", fresh()}},
 		{2, "--at", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--at", "yesterday"}},
 		{2, "--quarantine", []string{"restore", "--from", shipPlace, "--data-dir", fresh(), "--quarantine", "-1s"}},
 		{1, "nothing to restore", []string{"restore", "--from", shipPlace + "/else", "--data-dir", fresh()}},

@@ -20,7 +20,8 @@ func TestDirectoryIsAnObjectStore(t *testing.T) {
 	})
 }
 
-func TestS3InProcess(t *testing.T) {
+// TestServer runs against the server that the environment names, or else an S3 server in the process.
+func TestServer(t *testing.T) {
 	t.Parallel()
 	objecttest.Run(t, func(t *testing.T) object.Store { return objecttest.NewServer(t).Open(t, "some/prefix") })
 }
@@ -41,7 +42,14 @@ func TestURLs(t *testing.T) {
 		"s3://bucket/x?region=eu": "",
 		"file://host/dir":         "",
 		"file:///":                "",
-		"gs://bucket/x":           "",
+		"gs://bucket/pre/fix/":    "gs://bucket/pre/fix",
+		"gs://bucket":             "gs://bucket",
+		"gs:///prefix":            "",
+		"gs://bucket:80/x":        "",
+		"s3://bucket/x?secret":    "",
+		"gs://bucket/a//b":        "",
+		"gs://user:secret@b/x":    "",
+		"gs://bucket/x#secret":    "",
 		"azblob://container/x":    "",
 		"bucket":                  "",
 		"":                        "",

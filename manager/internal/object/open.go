@@ -2,9 +2,12 @@ package object
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"path"
 	"strings"
+	"time"
 )
 
 // URLError tells what is wrong with a store's URL, or with the environment that it
@@ -21,16 +24,22 @@ func (e *URLError) Error() string {
 	return fmt.Sprintf("%q: %s", e.URL, e.Allowed)
 }
 
-const forms = "must be s3://BUCKET/PREFIX or file:///DIR"
+// Forms are the URLs that Open takes.
+const Forms = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or file:///DIR"
+
+const forms = "must be " + Forms
 
 // Open makes a client of the store at a URL; it connects to nothing.
 //
 //	s3://BUCKET/PREFIX   by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN,
 //	                     AWS_REGION and AWS_ENDPOINT_URL, as getenv gives them. Without
 //	                     keys it asks the machine's or pod's role for some.
+//	gs://BUCKET/PREFIX   by the file that GOOGLE_APPLICATION_CREDENTIALS names or gcloud made in
+//	                     HOME, or the machine's or pod's service account. STORAGE_EMULATOR_HOST
+//	                     names an emulator, which gets no credentials.
 //	file:///DIR          a directory, which is created with the first object
 //
-// gs:// and azblob:// are refused, see docs/RATIONALE.md. The error is a *URLError.
+// azblob:// is refused, see docs/RATIONALE.md. The error is a *URLError.
 func Open(rawURL string, getenv func(string) string) (Store, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -38,15 +47,18 @@ func Open(rawURL string, getenv func(string) string) (Store, error) {
 	}
 	switch {
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.ForceQuery:
-		return nil, &URLError{u.Redacted(), forms + ", without user, query and fragment"}
+		plain := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path} // the rest may hold a secret
+		return nil, &URLError{plain.String(), forms + ", without user, query and fragment"}
 	case u.Scheme == "s3":
 		return openS3(u, getenv)
+	case u.Scheme == "gs":
+		return openGCS(u, getenv)
 	case u.Scheme == "file":
 		if u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/" {
 			return nil, &URLError{rawURL, "must be file:///DIR with an absolute path, and not the root"}
 		}
 		return OpenDir(path.Clean(u.Path)), nil
-	case u.Scheme == "gs" || u.Scheme == "azblob":
+	case u.Scheme == "azblob":
 		return nil, &URLError{rawURL, u.Scheme + ":// is not supported yet; " + forms}
 	}
 	return nil, &URLError{rawURL, forms}
@@ -63,4 +75,43 @@ func prefixOf(u *url.URL) (string, error) {
 		return "", &URLError{u.String(), "the prefix may have letters, digits, \".\", \"_\" and \"-\", with \"/\" between words"}
 	}
 	return p + "/", nil
+}
+
+// shown is a URL in a message. One that holds more than a host and a path may hold a secret, and so
+// may what is no URL; such a one is not shown.
+func shown(u *url.URL) string {
+	if u == nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "" || strings.Contains(u.Path, "@") {
+		return ""
+	}
+	return fmt.Sprintf(" %q", u.String())
+}
+
+// isEndpoint tells whether a URL names a server, and holds no secret.
+func isEndpoint(e *url.URL, err error) bool {
+	return err == nil && e.Host != "" && (e.Scheme == "http" || e.Scheme == "https") && e.User == nil && e.RawQuery == "" && e.Fragment == "" && !e.ForceQuery
+}
+
+// transport bounds what a request may wait for besides its body; the caller's
+// context bounds the whole.
+func transport() *http.Transport {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConnsPerHost = 16
+	t.ResponseHeaderTimeout = time.Minute
+	t.DisableCompression = true // objects are what they are
+	return t
+}
+
+// readBody reads size bytes and no more, or up to MaxBytes when the size is not
+// known.
+func readBody(r io.Reader, size int64) ([]byte, error) {
+	if size < 0 {
+		b, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
+		if err == nil && len(b) > MaxBytes {
+			err = ErrTooLarge
+		}
+		return b, err
+	}
+	b := make([]byte, size)
+	_, err := io.ReadFull(r, b)
+	return b, err
 }

@@ -5,11 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -35,7 +33,7 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 	opts := &minio.Options{
 		Secure: true, Region: getenv("AWS_REGION"), BucketLookup: minio.BucketLookupAuto,
 		MaxRetries: 1, // the caller tries again, and knows for how long
-		Transport:  s3Transport(),
+		Transport:  transport(),
 	}
 	if opts.Region == "" {
 		opts.Region = "us-east-1"
@@ -43,7 +41,7 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 	host := "s3.amazonaws.com"
 	if endpoint := getenv("AWS_ENDPOINT_URL"); endpoint != "" {
 		e, err := url.Parse(endpoint)
-		if err != nil || e.Host == "" || e.Scheme != "http" && e.Scheme != "https" || strings.Trim(e.Path, "/") != "" || e.User != nil || e.RawQuery != "" || e.Fragment != "" || e.ForceQuery {
+		if !isEndpoint(e, err) || strings.Trim(e.Path, "/") != "" {
 			return nil, &URLError{u.String(), fmt.Sprintf("AWS_ENDPOINT_URL%s: must be http://HOST:PORT or https://HOST:PORT, without user, password and query", shown(e))}
 		}
 		host, opts.Secure, opts.BucketLookup = e.Host, e.Scheme == "https", minio.BucketLookupPath
@@ -62,25 +60,6 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 		return nil, &URLError{u.String(), err.Error()}
 	}
 	return &s3Store{core, bucket, prefix}, nil
-}
-
-// shown is a URL in a message. One that holds more than a host and a path may hold a secret, and so
-// may what is no URL; such a one is not shown.
-func shown(u *url.URL) string {
-	if u == nil || u.User != nil || u.RawQuery != "" || u.Fragment != "" || u.Opaque != "" || strings.Contains(u.Path, "@") {
-		return ""
-	}
-	return fmt.Sprintf(" %q", u.String())
-}
-
-// s3Transport bounds what a request may wait for besides its body; the caller's
-// context bounds the whole.
-func s3Transport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = 16
-	t.ResponseHeaderTimeout = time.Minute
-	t.DisableCompression = true // objects are what they are
-	return t
 }
 
 func (s *s3Store) String() string {
@@ -140,21 +119,6 @@ func (s *s3Store) Get(ctx context.Context, name string) ([]byte, Version, error)
 		return nil, "", s.failed("read", name, err)
 	}
 	return b, Version(info.ETag), nil
-}
-
-// readBody reads size bytes and no more, or up to MaxBytes when the size is not
-// known.
-func readBody(r io.Reader, size int64) ([]byte, error) {
-	if size < 0 {
-		b, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
-		if err == nil && len(b) > MaxBytes {
-			err = ErrTooLarge
-		}
-		return b, err
-	}
-	b := make([]byte, size)
-	_, err := io.ReadFull(r, b)
-	return b, err
 }
 
 func (s *s3Store) List(ctx context.Context, prefix, after string) ([]Info, error) {

@@ -20,7 +20,7 @@ type Ship struct {
 
 func (s *Settings) shipTable() []setting {
 	return []setting{
-		text("ship-to", "", "object storage to which the log is shipped as it grows, s3://BUCKET/PREFIX or file:///DIR (engine wal); none when empty", "", &s.Ship.url),
+		text("ship-to", "", "object storage to which the log is shipped as it grows, "+object.Forms+" (engine wal); none when empty", "", &s.Ship.url),
 		span("ship-interval", "time between two shipments of what is new: what a lost disk loses", 50*time.Millisecond, time.Hour, "1s", &s.Ship.Interval),
 		span("ship-retention", "how far back a time to restore to may be", time.Minute, 366*24*time.Hour, "24h", &s.Ship.Retention),
 		span("ship-lease", "for how long the manager that ships may be silent before another one takes its place", time.Second, time.Hour, "15s", &s.Ship.Lease),

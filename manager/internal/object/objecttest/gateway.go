@@ -14,23 +14,36 @@ import (
 	"time"
 )
 
-// GatewayEnv names a versitygw, an S3 server with a directory behind it. Where it is set, NewServer
-// starts one in a process of its own in place of the server in the test's process.
-const GatewayEnv = "S3_GATEWAY"
-
-// startGateway starts a versitygw, which ends with the test, and returns a handler that asks it.
+// startGateway starts a versitygw, an S3 server with a directory behind it.
 func startGateway(t testing.TB, program string) http.Handler {
-	dir, err := os.MkdirTemp("", "s3") // short: the name of a socket may have 100 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := shortDir(t)
 	socket := filepath.Join(dir, "socket")
 	if err := os.MkdirAll(filepath.Join(dir, "objects", Bucket), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(program, "--quiet", "--port", socket, "--access", accessKey, "--secret", secretKey,
+	return startServer(t, "unix", socket, program, "--quiet", "--port", socket, "--access", accessKey, "--secret", secretKey,
 		"posix", filepath.Join(dir, "objects")) // with metadata in sidecar files it loses updates
+}
+
+// startFakeGCS starts a fake-gcs-server, which keeps objects in memory.
+func startFakeGCS(t testing.TB, program string) http.Handler {
+	socket := filepath.Join(shortDir(t), "socket")
+	return startServer(t, "unix", socket, program, socket, Bucket)
+}
+
+// shortDir is a directory for a socket, whose name may have 100 bytes.
+func shortDir(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "object")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// startServer starts a program that listens at an address. It ends with the test. The handler asks it.
+func startServer(t testing.TB, network, address, program string, args ...string) http.Handler {
+	cmd := exec.Command(program, args...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
@@ -46,7 +59,7 @@ func startGateway(t testing.TB, program string) http.Handler {
 		<-ended
 	})
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", socket)
+		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
 		if c, err := dial(t.Context(), "", ""); err == nil {

@@ -23,27 +23,67 @@ import (
 // Bucket is the one that a Server has.
 const Bucket = "ledgers"
 
-// Server is an S3 server behind Faults: one in the test's process, or the program that GatewayEnv names.
+// Environment variables that name a server to test with, in a process of its own. Where none is set, the server is an S3
+// server in the test's process.
+const (
+	GatewayEnv = "S3_GATEWAY" // versitygw
+	FakeGCSEnv = "GCS_SERVER" // the program in the folder fakegcs
+)
+
+// kind is a kind of object storage to test with.
+type kind struct {
+	scheme string
+	start  func(t testing.TB, program string) http.Handler
+	// environ is the environment of a client of the server at a URL.
+	environ func(url string) map[string]string
+}
+
+var (
+	s3Kind = kind{"s3", startGateway, func(url string) map[string]string {
+		return map[string]string{"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": "us-east-1"}
+	}}
+	gcsKind = kind{"gs", startFakeGCS, func(url string) map[string]string {
+		return map[string]string{"STORAGE_EMULATOR_HOST": url}
+	}}
+)
+
+// Server is a server of object storage behind Faults.
 type Server struct {
-	URL string
+	environ map[string]string
 	*Faults
+}
+
+// chosen is the kind of the servers of this process, and the program that is one. Empty: the server in the process.
+func chosen() (k kind, program string) {
+	if program := os.Getenv(FakeGCSEnv); program != "" {
+		return gcsKind, program
+	}
+	return s3Kind, os.Getenv(GatewayEnv)
 }
 
 // NewServer starts one, which ends with the test. The one in the process keeps objects in memory.
 func NewServer(t testing.TB) *Server {
-	var next http.Handler
-	if program := os.Getenv(GatewayEnv); program != "" {
-		next = startGateway(t, program)
-	} else {
-		next = inProcess(t)
+	k, program := chosen()
+	if program == "" {
+		return serve(t, k, inProcess(t))
 	}
+	return serve(t, k, k.start(t, program))
+}
+
+// Place is the URL of a prefix of the bucket, which every server of this process has.
+func Place(prefix string) string {
+	k, _ := chosen()
+	return k.scheme + "://" + Bucket + "/" + prefix
+}
+
+func serve(t testing.TB, k kind, next http.Handler) *Server {
 	faults := &Faults{next: next}
 	srv := httptest.NewUnstartedServer(faults)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of aborted answers
 	srv.Start()
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.CloseClientConnections)
-	return &Server{srv.URL, faults}
+	return &Server{k.environ(srv.URL), faults}
 }
 
 func inProcess(t testing.TB) http.Handler {
@@ -57,32 +97,20 @@ func inProcess(t testing.TB) http.Handler {
 const accessKey, secretKey = "tests", "secret-of-tests"
 
 // Getenv is the environment of a client of the server.
-func (s *Server) Getenv(name string) string {
-	switch name {
-	case "AWS_ENDPOINT_URL":
-		return s.URL
-	case "AWS_ACCESS_KEY_ID":
-		return accessKey
-	case "AWS_SECRET_ACCESS_KEY":
-		return secretKey
-	case "AWS_REGION":
-		return "us-east-1"
-	}
-	return ""
-}
+func (s *Server) Getenv(name string) string { return s.environ[name] }
 
 // Environ is that environment for a process.
 func (s *Server) Environ() []string {
 	var env []string
-	for _, name := range []string{"AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"} {
-		env = append(env, name+"="+s.Getenv(name))
+	for name, value := range s.environ {
+		env = append(env, name+"="+value)
 	}
 	return env
 }
 
 // Open makes a client of a prefix of the bucket.
 func (s *Server) Open(t testing.TB, prefix string) object.Store {
-	st, err := object.Open("s3://"+Bucket+"/"+prefix, s.Getenv)
+	st, err := object.Open(Place(prefix), s.Getenv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +132,7 @@ type Faults struct {
 	// StaleLists answers each listing as it was asked for the first time since it
 	// was set.
 	StaleLists atomic.Bool
-	// NoIfMatch and NoIfNoneMatch make the server ignore that condition, as older ones do.
+	// NoIfMatch and NoIfNoneMatch make the server ignore that condition, as older ones do, or the one of GCS that means the same.
 	NoIfMatch, NoIfNoneMatch atomic.Bool
 
 	// Requests counts what arrived, Lists the listings that were stale or are to be,
@@ -143,18 +171,20 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	conditional := r.Header.Get("If-Match") != "" || r.Header.Get("If-None-Match") != ""
+	write := r.Method == http.MethodPut || r.Method == http.MethodPost
+	generation := r.URL.Query().Get("ifGenerationMatch")
+	conditional := r.Header.Get("If-Match") != "" || r.Header.Get("If-None-Match") != "" || generation != ""
 	switch {
 	case chance(&f.Refused):
 		f.refuse(w, http.StatusServiceUnavailable, "SlowDown")
 		return
-	case r.Method == http.MethodPut && conditional && chance(&f.Conflicts):
+	case write && conditional && chance(&f.Conflicts):
 		f.refuse(w, http.StatusPreconditionFailed, "PreconditionFailed")
 		return
-	case r.Method == http.MethodPut && chance(&f.LostPuts):
+	case write && chance(&f.LostPuts):
 		f.next.ServeHTTP(httptest.NewRecorder(), r)
 		drop()
-	case r.Method == http.MethodGet && strings.Contains(r.URL.RawQuery, "list-type=2") && f.StaleLists.Load():
+	case r.Method == http.MethodGet && isList(r) && f.StaleLists.Load():
 		f.stale(w, r)
 		return
 	}
@@ -164,7 +194,17 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.NoIfNoneMatch.Load() {
 		r.Header.Del("If-None-Match")
 	}
+	if generation == "0" && f.NoIfNoneMatch.Load() || generation != "0" && generation != "" && f.NoIfMatch.Load() {
+		query := r.URL.Query()
+		query.Del("ifGenerationMatch")
+		r.URL.RawQuery = query.Encode()
+	}
 	f.next.ServeHTTP(w, r)
+}
+
+// isList tells whether a request is a listing of S3 or GCS.
+func isList(r *http.Request) bool {
+	return r.URL.Query().Get("list-type") == "2" || strings.HasSuffix(r.URL.Path, "/o") && strings.HasPrefix(r.URL.Path, "/storage/v1/b/")
 }
 
 func (f *Faults) refuse(w http.ResponseWriter, status int, code string) {

@@ -1,5 +1,5 @@
-// Package objecttest has the suite that every object.Store must pass, an S3 server
-// inside the test's process, and a proxy in front of one that has faults.
+// Package objecttest has the suite that every object.Store must pass, servers of
+// object storage, and a proxy in front of them that has faults.
 package objecttest
 
 import (

@@ -1,0 +1,18 @@
+package object
+
+import (
+	"net/http"
+	"net/http/httptest"
+)
+
+// OpenGCSAt opens a store whose requests, with tokens, go to a handler.
+func OpenGCSAt(url string, getenv func(string) string, handle http.HandlerFunc, cleanup func(func())) (Store, error) {
+	s, err := Open(url, getenv)
+	if err != nil {
+		return nil, err
+	}
+	srv := httptest.NewServer(handle)
+	cleanup(srv.Close)
+	s.(*gcsStore).base = srv.URL
+	return s, nil
+}
