@@ -200,7 +200,7 @@ GUEST_PACKAGES := $(patsubst %/main.go,./%,$(wildcard hostsim/testdata/guests/*/
 # Those that import from the host themselves compile for wasm only. What TinyGo exports from them, other tools take for unused.
 RAW_GUEST_PACKAGES := ./hostsim/testdata/guests/script
 # Modules of their own, which ./... leaves out as well.
-OTHER_MODULES := e2e/peers .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/fakegcs
+OTHER_MODULES := e2e/peers .ci/browser plugin/toolchain/pretty .ci/charts .ci/release manager/internal/object/objecttest/testdata/fakegcs
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, plain words and true links, the site, tidy modules, and nothing uncommitted
@@ -264,7 +264,7 @@ test-s3: build/versitygw ## the tests of object storage against a real S3 server
 	$(call test-objects,S3_GATEWAY=$(CURDIR)/$<)
 
 # A server with the JSON interface of Google Cloud Storage, from the Go modules. To build it takes half a minute on two cores.
-FAKE_GCS := manager/internal/object/objecttest/fakegcs
+FAKE_GCS := manager/internal/object/objecttest/testdata/fakegcs
 
 build/fakegcs: $(FAKE_GCS)/go.mod $(FAKE_GCS)/go.sum $(FAKE_GCS)/main.go
 	@cd $(FAKE_GCS) && $(GO_BUILD) -o $(CURDIR)/$@ .

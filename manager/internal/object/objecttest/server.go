@@ -27,7 +27,7 @@ const Bucket = "ledgers"
 // server in the test's process.
 const (
 	GatewayEnv = "S3_GATEWAY" // versitygw
-	FakeGCSEnv = "GCS_SERVER" // the program in the folder fakegcs
+	FakeGCSEnv = "GCS_SERVER" // the program in testdata/fakegcs
 )
 
 // kind is a kind of object storage to test with.

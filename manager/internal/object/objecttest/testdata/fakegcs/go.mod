@@ -1,5 +1,5 @@
 // The server of Google's JSON interface that tests run against, in a module of its own: it has many dependencies.
-module github.com/oncegate/oncegate/manager/internal/object/objecttest/fakegcs
+module github.com/oncegate/oncegate/manager/internal/object/objecttest/testdata/fakegcs
 
 go 1.26.0
 
