@@ -219,6 +219,7 @@ func TestRefusedValues(t *testing.T) {
 		{"ship: {to: 'gs://b', googleCredentials: {existingSecret: a, key: ../x}}", "googleCredentials"},
 		{"tls: {certManager: {enabled: true}}", "issuerRef.name is empty"},
 		{"tls: {existingSecret: a, certManager: {enabled: true, issuerRef: {name: b}}}", "only one of them"},
+		{"tls: {admin: true}", "tls.admin is true"},
 		{"tls: {clientCA: {existingSecret: a}}", "tls.clientCA.existingSecret"},
 		{"tls: {existingSecret: a, clientRoles: {existingSecret: b}}", "tls.clientRoles.existingSecret"},
 		{"istio: {enabled: true}", "shards.names istio"},

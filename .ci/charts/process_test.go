@@ -2,10 +2,12 @@ package charts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
@@ -127,8 +129,7 @@ func TestRenderedCommandRuns(t *testing.T) {
 			}
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
-			probe := c.StartupProbe.HTTPGet.Path
-			admin := waitReady(ctx, addresses, probe, ended)
+			admin := waitReady(ctx, addresses, c.StartupProbe.HTTPGet, ended)
 			if admin != "" {
 				for _, path := range []string{c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path, "/metrics"} {
 					if status := get(ctx, admin+path); status != http.StatusOK {
@@ -148,11 +149,12 @@ func TestRenderedCommandRuns(t *testing.T) {
 var adminLine = regexp.MustCompile(`(?m)^admin (\S+)$`)
 
 // waitReady returns the URL of the listener for administrators once the probe succeeds, and "" if the process ends before.
-func waitReady(ctx context.Context, addresses, probe string, ended chan error) string {
+func waitReady(ctx context.Context, addresses string, probe *corev1.HTTPGetAction, ended chan error) string {
+	scheme := strings.ToLower(cmp.Or(string(probe.Scheme), "http"))
 	for {
 		if text, err := os.ReadFile(addresses); err == nil {
 			if m := adminLine.FindSubmatch(text); m != nil {
-				if url := "http://" + string(m[1]); get(ctx, url+probe) == http.StatusOK {
+				if url := scheme + "://" + string(m[1]); get(ctx, url+probe.Path) == http.StatusOK {
 					return url
 				}
 			}
@@ -168,12 +170,15 @@ func waitReady(ctx context.Context, addresses, probe string, ended chan error) s
 	}
 }
 
+// kubelet is a client that, as Kubernetes' probes, does not verify certificates.
+var kubelet = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+
 func get(ctx context.Context, url string) int {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := kubelet.Do(req)
 	if err != nil {
 		return 0
 	}
@@ -233,7 +238,7 @@ func TestSettingsAreFlags(t *testing.T) {
 
 // chartsOwn are the flags that the chart sets by other values, or that make no sense in a pod.
 var chartsOwn = map[string]bool{
-	"addr-file": true, "admin": true, "auth-token-file": true, "client-ca": true, "client-roles-file": true, "data-dir": true,
+	"addr-file": true, "admin": true, "admin-tls-cert": true, "admin-tls-key": true, "auth-token-file": true, "client-ca": true, "client-roles-file": true, "data-dir": true,
 	"encryption-key-file": true, "listen": true, "shard": true, "shard-was": true, "shards": true, "shards-version": true,
 	"origin": true, "peer": true, "peer-ca": true, "peer-cert": true, "peer-key": true, "peer-token-file": true,
 	"ship-to": true, "socket-mode": true, "store": true, "store-dsn": true, "tls-cert": true, "tls-key": true,

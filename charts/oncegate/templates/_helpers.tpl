@@ -98,6 +98,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.tls.clientCA.existingSecret (not (include "oncegate.tlsSecret" .)) -}}
 {{- fail "tls.clientCA.existingSecret is set: needs tls.existingSecret or tls.certManager" -}}
 {{- end -}}
+{{- if and .Values.tls.admin (not (include "oncegate.tlsSecret" .)) -}}
+{{- fail "tls.admin is true: needs tls.existingSecret or tls.certManager" -}}
+{{- end -}}
 {{- if and .Values.tls.clientRoles.existingSecret (not .Values.tls.clientCA.existingSecret) -}}
 {{- fail "tls.clientRoles.existingSecret is set: needs tls.clientCA.existingSecret" -}}
 {{- end -}}

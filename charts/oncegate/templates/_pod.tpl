@@ -108,6 +108,10 @@ spec:
     - --tls-cert=/etc/oncegate/tls/tls.crt
     - --tls-key=/etc/oncegate/tls/tls.key
     {{- end }}
+    {{- if .Values.tls.admin }}
+    - --admin-tls-cert=/etc/oncegate/tls/tls.crt
+    - --admin-tls-key=/etc/oncegate/tls/tls.key
+    {{- end }}
     {{- if .Values.tls.clientCA.existingSecret }}
     - --client-ca=/etc/oncegate/client-ca/{{ .Values.tls.clientCA.key }}
     {{- end }}
@@ -149,12 +153,18 @@ spec:
       httpGet:
         path: /readyz
         port: http-admin
+        {{- if .Values.tls.admin }}
+        scheme: HTTPS
+        {{- end }}
       periodSeconds: 5
       failureThreshold: {{ .Values.startupProbe.failureThreshold }}
     livenessProbe:
       httpGet:
         path: /healthz
         port: http-admin
+        {{- if .Values.tls.admin }}
+        scheme: HTTPS
+        {{- end }}
       periodSeconds: 10
       timeoutSeconds: 5
       failureThreshold: 6
@@ -162,6 +172,9 @@ spec:
       httpGet:
         path: /readyz
         port: http-admin
+        {{- if .Values.tls.admin }}
+        scheme: HTTPS
+        {{- end }}
       periodSeconds: 5
       timeoutSeconds: 5
     resources:

@@ -4,6 +4,7 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -113,7 +114,10 @@ type app struct {
 	ui        *ui.UI
 
 	certificate *httpd.Certificate // nil without TLS
-	tracing     *tracing.Provider  // nil unless the environment asks for it
+	// Of the listener for operators, nil without TLS.
+	adminCertificate *httpd.Certificate
+	adminTLS         *tls.Config
+	tracing          *tracing.Provider // nil unless the environment asks for it
 
 	began          bool // has served, or was told to stop before it could
 	stopBackground context.CancelFunc
@@ -136,6 +140,9 @@ func (a *app) start(ctx context.Context) error {
 		return settings.Usagef("%v", err)
 	}
 	a.auth, a.certificate = auth, certificate
+	if a.adminCertificate, a.adminTLS, err = adminTLS(s); err != nil {
+		return err
+	}
 	if s.Peers.Origin != "" {
 		if a.peers, err = peers.NewNetwork(s.Peers); err != nil {
 			return settings.Usagef("%v", err)
@@ -269,6 +276,15 @@ func (a *app) start(ctx context.Context) error {
 		a.log.Warn("everyone who reaches --listen may read and delete everything: it is not loopback, and neither --auth-token-file nor --client-ca is set",
 			"addr", listenAddress(api))
 	}
+	switch {
+	case admin == nil || !reachable(admin.Addr()):
+	case a.auth == nil:
+		a.log.Warn("everyone who reaches --admin may do everything by the page /ui/: it is not loopback, and neither --auth-token-file nor --client-ca is set",
+			"addr", listenAddress(admin))
+	case a.adminTLS == nil:
+		a.log.Warn("tokens of operators cross the network in clear text when somebody logs in at /ui/: --admin is not loopback, and --admin-tls-cert is not set",
+			"addr", listenAddress(admin))
+	}
 	if err := a.tellAddresses(api, admin); err != nil {
 		return err
 	}
@@ -330,21 +346,36 @@ func (a *app) startAdmin(ln net.Listener) (err error) {
 	if err != nil {
 		return err
 	}
-	a.admin = &http.Server{
-		Handler:           a.server.AdminHandler(a.registry, a.ui, a.hosts()...),
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
-	}
+	a.admin = a.adminServer(a.server.AdminHandler(a.registry, a.ui, a.hosts()...))
 	a.goRun(func() {
-		if err := a.admin.Serve(a.server.AdminListener(ln)); !errors.Is(err, http.ErrServerClosed) {
+		if err := serveAdmin(a.admin, a.server.AdminListener(ln, a.adminTLS == nil)); !errors.Is(err, http.ErrServerClosed) {
 			a.listenerEnded("admin", err)
 		}
 	})
 	a.log.Info("listening", "listener", "admin", "addr", listenAddress(ln))
 	return nil
+}
+
+// adminServer is the server of the listener for operators. Profiles and the live parts of pages extend its write timeout
+// for themselves.
+func (a *app) adminServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		TLSConfig:         a.adminTLS,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+}
+
+func serveAdmin(s *http.Server, ln net.Listener) error {
+	if s.TLSConfig != nil {
+		return s.ServeTLS(ln, "", "")
+	}
+	return s.Serve(ln)
 }
 
 func (a *app) register() error {
@@ -365,7 +396,10 @@ func (a *app) register() error {
 		}, func() float64 { return 1 }),
 	)
 	if a.certificate != nil {
-		all = append(all, a.certificate.Collector())
+		all = append(all, a.certificate.Collector("api"))
+	}
+	if a.adminCertificate != nil {
+		all = append(all, a.adminCertificate.Collector("admin"))
 	}
 	if a.homes != nil {
 		all = append(all, a.homes.Collectors()...)
@@ -442,8 +476,8 @@ func (a *app) reload(ctx context.Context) {
 			return
 		case <-a.hangup:
 		}
-		if a.settings.TokenFile == "" && a.certificate == nil && a.settings.Peers.TokenFile == "" {
-			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --peer-token-file is set")
+		if a.settings.TokenFile == "" && a.certificate == nil && a.adminCertificate == nil && a.settings.Peers.TokenFile == "" {
+			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --admin-tls-cert nor --peer-token-file is set")
 		}
 		if a.settings.TokenFile != "" {
 			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
@@ -453,6 +487,9 @@ func (a *app) reload(ctx context.Context) {
 		}
 		if a.certificate != nil {
 			a.reloaded("certificate", a.certificate.Load())
+		}
+		if a.adminCertificate != nil {
+			a.reloaded("certificate of --admin", a.adminCertificate.Load())
 		}
 		if a.settings.Peers.TokenFile != "" {
 			a.reloaded("tokens for the peers", a.peers.LoadTokens())

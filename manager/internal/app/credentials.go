@@ -7,6 +7,19 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
+// adminTLS reads what the listener for operators shows; both are nil without TLS.
+func adminTLS(s *settings.Settings) (*httpd.Certificate, *tls.Config, error) {
+	if s.AdminTLSCert == "" {
+		return nil, nil, nil
+	}
+	cert, err := httpd.NewCertificate(s.AdminTLSCert, s.AdminTLSKey)
+	if err != nil {
+		return nil, nil, settings.Usagef("--admin-tls-cert %q, --admin-tls-key %q: must be a certificate and its key in PEM form; %v", s.AdminTLSCert, s.AdminTLSKey, err)
+	}
+	cfg, err := httpd.TLSConfig(cert, "")
+	return cert, cfg, err
+}
+
 // credentials reads what the API's listener shows and asks for. Auth is nil
 // when it asks for nothing, the certificate and its configuration without TLS.
 func credentials(s *settings.Settings) (auth *httpd.Auth, cert *httpd.Certificate, cfg *tls.Config, err error) {

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
@@ -41,9 +40,9 @@ func (a *app) waitForStandbys(ctx context.Context, api, admin net.Listener, cfg 
 		go func() { done <- by(l) }()
 	}
 	serve(api, func(ln net.Listener) error { return refusing.Serve(ln, cfg) })
-	health := &http.Server{Handler: refusing.AdminHandler(a.registry, nil), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second}
+	health := a.adminServer(refusing.AdminHandler(a.registry, nil))
 	if admin != nil {
-		serve(admin, health.Serve)
+		serve(admin, func(ln net.Listener) error { return serveAdmin(health, ln) })
 	}
 	if err := a.tellAddresses(api, admin); err != nil {
 		a.log.Error(err.Error()) // the start fails for it later

@@ -50,6 +50,8 @@ func TestMistakesAreTold(t *testing.T) {
 		{"", "serve --store etcd --store-dsn http://h?prefix=x", `oncegate serve: --store-dsn: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; parameter prefix "x": must begin with a slash, and have 2 to 128 letters, digits, slashes and any of ._-`},
 		{"ONCEGATE_STORE_DSN=redis://h", "serve --store memory", `oncegate serve: ONCEGATE_STORE_DSN: the engine memory connects to nothing`},
 		{"", "serve --data-dir d --wait-for-pending=maybe", `oncegate serve: --wait-for-pending "maybe": must be true or false`},
+		{"", "serve --data-dir d --admin-tls-cert c", `oncegate serve: --admin-tls-cert and --admin-tls-key: must be given together`},
+		{"", "serve --data-dir d --admin-tls-cert c --admin-tls-key k", `oncegate serve: --admin-tls-cert "c": needs --admin`},
 		{"", "serve --data-dir d --tls-cert c", `oncegate serve: --tls-cert and --tls-key: must be given together`},
 		{"", "serve --data-dir d --max-body-memory-bytes 2097152", `oncegate serve: --max-body-memory-bytes 2097152: must be at least 4194304, twice the largest request, which --max-result-bytes 1048576 makes possible`},
 		{"", "serve --data-dir d --client-roles-file=", `oncegate serve: --client-roles-file "": must be the name of a file; leave the flag out to go without`},

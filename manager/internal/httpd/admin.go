@@ -49,12 +49,13 @@ func (s *Server) AdminHandler(g prometheus.Gatherer, pages http.Handler, names .
 // maxAdminConnections bounds the open connections of the listener for operators. Each open page has one.
 const maxAdminConnections = 1024
 
-// AdminListener is ln with a bound on its open connections. One beyond it is answered 503 and closed.
-func (s *Server) AdminListener(ln net.Listener) net.Listener {
+// AdminListener is ln with a bound on its open connections. One beyond it is closed, and answered 503 before if it is plain.
+func (s *Server) AdminListener(ln net.Listener, plain bool) net.Listener {
 	l := &limiter{max: maxAdminConnections, refusal: refusal(s.opts.Version), refused: s.metrics.refused, log: s.log, done: make(chan struct{})}
 	bounded, err := l.listen(ln, nil)
 	if err != nil {
 		return ln // only a limiter that was closed fails
 	}
+	l.plain = plain
 	return bounded
 }

@@ -38,10 +38,11 @@ func (c *Certificate) Load() error {
 	return nil
 }
 
-// Collector tells when the certificate ends.
-func (c *Certificate) Collector() prometheus.Collector {
+// Collector tells when the certificate of a listener ends.
+func (c *Certificate) Collector(listener string) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_tls_certificate_not_after_timestamp_seconds", Help: "When the certificate of the listener ends, in Unix time.",
+		ConstLabels: prometheus.Labels{"listener": listener},
 	}, func() float64 { return float64(c.current.Load().Leaf.NotAfter.Unix()) })
 }
 

@@ -39,6 +39,12 @@ func (s *Settings) check() error {
 	if (s.TLSCert == "") != (s.TLSKey == "") {
 		return Usagef("--tls-cert and --tls-key: must be given together")
 	}
+	if (s.AdminTLSCert == "") != (s.AdminTLSKey == "") {
+		return Usagef("--admin-tls-cert and --admin-tls-key: must be given together")
+	}
+	if s.AdminTLSCert != "" && s.Admin == "" {
+		return Usagef("--admin-tls-cert %q: needs --admin", s.AdminTLSCert)
+	}
 	if s.ClientCA != "" && s.TLSCert == "" {
 		return Usagef("--client-ca %q: needs --tls-cert and --tls-key", s.ClientCA)
 	}

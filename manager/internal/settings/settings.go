@@ -32,6 +32,7 @@ type Settings struct {
 	TokenFile                        string
 	EncryptionKeyFile                string
 	TLSCert, TLSKey, ClientCA        string
+	AdminTLSCert, AdminTLSKey        string
 	ClientRoles                      string
 	LogLevel                         slog.Level
 	SocketMode                       fs.FileMode
@@ -147,6 +148,8 @@ func (s *Settings) table() []setting {
 		protection("encryption-key-file", "file with keys, a line ID:BASE64 of 32 bytes each; stored answers, payloads and log entries are encrypted under the last one", &s.EncryptionKeyFile),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),
+		protection("admin-tls-cert", "certificate of the listener --admin (PEM), which may be that of --tls-cert; read again at SIGHUP, as is its key", &s.AdminTLSCert),
+		protection("admin-tls-key", "key of that certificate (PEM)", &s.AdminTLSKey),
 		protection("client-ca", "CA whose client certificates are required (PEM)", &s.ClientCA),
 		protection("client-roles-file", "file with lines CN=NAME WORD... or SAN=NAME WORD..., which say what client certificates may do; needs --client-ca; without it every certificate may do everything; read again at SIGHUP", &s.ClientRoles),
 		level("log-level", "", "least level that is logged", "info", &s.LogLevel),

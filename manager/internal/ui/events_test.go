@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 )
 
+// The server's time to write an answer is for pages; each event of a stream has its own.
 func TestLivePartsFollow(t *testing.T) {
-	s := newSite(t, siteOptions{})
+	s := newSite(t, siteOptions{writeTimeout: time.Second})
 	req, err := http.NewRequestWithContext(t.Context(), "GET", s.url+"/ui/events/overview", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -80,9 +80,10 @@ func (c *testClock) Add(d time.Duration) {
 }
 
 type siteOptions struct {
-	tokens bool
-	prefix string // in front of /ui/
-	change func(*Options)
+	writeTimeout time.Duration // of the server; 0: none
+	tokens       bool
+	prefix       string // in front of /ui/
+	change       func(*Options)
 }
 
 func newSite(t *testing.T, o siteOptions) *site {
@@ -115,7 +116,9 @@ func newSite(t *testing.T, o siteOptions) *site {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(o.prefix+"/ui/", http.StripPrefix(o.prefix, s.ui))
-	server := httptest.NewServer(mux)
+	server := httptest.NewUnstartedServer(mux)
+	server.Config.WriteTimeout = o.writeTimeout
+	server.Start()
 	s.url = server.URL + o.prefix
 	s.client = s.newClient()
 	t.Cleanup(func() {
