@@ -50,7 +50,7 @@ func TestConflictsAreEncrypted(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := ledger.FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "other", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: answer("secret-other")}
-	if err := l.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
+	if _, err := l.Import(t.Context(), []ledger.FeedChange{other}, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := func(l *ledger.Ledger) {

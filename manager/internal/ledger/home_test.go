@@ -24,7 +24,7 @@ func imported(token string, hlc uint64, lasts time.Duration) FeedChange {
 
 func mustImport(t *testing.T, l *Ledger, changes ...FeedChange) {
 	t.Helper()
-	if err := l.Import(t.Context(), changes, nil); err != nil {
+	if _, err := l.Import(t.Context(), changes, nil); err != nil {
 		t.Fatal(err)
 	}
 }

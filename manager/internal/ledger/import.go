@@ -39,7 +39,7 @@ const (
 // attempt has at its home. also, which may be nil, runs in the transaction of the last changes, for example to keep the cursor behind them.
 //
 // Errors: the store's. Changes may then be imported or not; importing them again settles it.
-func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(store.Tx) error) error {
+func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(store.Tx) error) (done Imported, err error) {
 	for first := true; first || len(changes) > 0; first = false {
 		n, size := 0, 0
 		for n < len(changes) && n < importBatch && (n == 0 || size+len(changes[n].Result) <= importBytes) {
@@ -50,27 +50,32 @@ func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(sto
 		if n < len(changes) {
 			last = nil
 		}
-		if err := l.importSome(ctx, changes[:n], last); err != nil {
-			return err
+		if err := l.importSome(ctx, changes[:n], last, &done); err != nil {
+			return done, err
 		}
 		changes = changes[n:]
 	}
-	return nil
+	return done, nil
 }
 
-func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, also func(store.Tx) error) error {
+// Imported counts what one call of Import did; FeedStats has the sums. Other outcomes than these were known or left out.
+type Imported struct{ New, Deferred int }
+
+func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, also func(store.Tx) error, done *Imported) error {
 	for i := range changes {
 		if t := changes[i].HLC; t <= maxPeerHLC {
 			l.feed.clock.observe(t)
 		}
 	}
 	opCtx, cancel := l.opContext(ctx)
+	var tally importTally // of the transaction's last run
 	err := l.Update(opCtx, func(tx *Tx) error {
 		for i := range changes {
 			if err := tx.importOne(&changes[i]); err != nil {
 				return err
 			}
 		}
+		tally = tx.fx.imports
 		if also == nil {
 			return nil
 		}
@@ -80,10 +85,14 @@ func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, also func
 	cancel()
 	if (errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrConflict)) && len(changes) > 1 {
 		half := len(changes) / 2
-		if err := l.importSome(ctx, changes[:half], nil); err != nil {
+		if err := l.importSome(ctx, changes[:half], nil, done); err != nil {
 			return err
 		}
-		return l.importSome(ctx, changes[half:], also)
+		return l.importSome(ctx, changes[half:], also, done)
+	}
+	if err == nil {
+		done.New += int(tally.done)
+		done.Deferred += int(tally.deferred)
 	}
 	return err
 }

@@ -71,7 +71,7 @@ func (dc *dataCentre) pull(from *dataCentre, lose bool) (all bool) {
 
 func (dc *dataCentre) take(f Feed) {
 	dc.t.Helper()
-	if err := dc.Import(dc.t.Context(), f.Changes, nil); err != nil {
+	if _, err := dc.Import(dc.t.Context(), f.Changes, nil); err != nil {
 		dc.t.Fatal(err)
 	}
 }
@@ -254,7 +254,7 @@ func TestImportsMakeRoom(t *testing.T) {
 			changes = append(changes, FeedChange{Origin: "dc2", Sequence: uint64(i), Scope: "s", Key: fmt.Sprint("other", i), Token: "t", State: api.StateCommitted,
 				HLC: uint64(i + 1), ExpiresIn: time.Minute, Result: answer(200, "other")})
 		}
-		if err := l.Import(t.Context(), changes, nil); err != nil {
+		if _, err := l.Import(t.Context(), changes, nil); err != nil {
 			t.Fatal(err)
 		}
 		if s := l.FeedStats(); s.Imported != 6 || s.Dropped != 24 {
@@ -296,7 +296,7 @@ func TestRecordsWithoutOrigin(t *testing.T) {
 	}
 	later := FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "t2", State: api.StateCommitted, HLC: uint64(c.Now().UnixMilli()+1) << 16,
 		ExpiresIn: time.Minute, Result: answer(200, "other")}
-	if err := l.Import(t.Context(), []FeedChange{later}, nil); err != nil {
+	if _, err := l.Import(t.Context(), []FeedChange{later}, nil); err != nil {
 		t.Fatal(err)
 	}
 	list, _, err := l.Conflicts(t.Context(), 10, "")
@@ -322,7 +322,7 @@ func TestLaterOutcomeLoses(t *testing.T) {
 	}
 	other := FeedChange{Origin: "dc2", Scope: "s", Key: "k", Token: "t2", State: api.StateCommitted, HLC: uint64(c.Now().Add(5*time.Hour).UnixMilli()) << 16,
 		ExpiresIn: time.Minute, Result: answer(200, "other")}
-	if err := l.Import(t.Context(), []FeedChange{other}, nil); err != nil {
+	if _, err := l.Import(t.Context(), []FeedChange{other}, nil); err != nil {
 		t.Fatal(err)
 	}
 	again := ledgerOn(t, l.store, Options{Origin: "dc1"})

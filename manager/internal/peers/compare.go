@@ -81,11 +81,11 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 		if last := s.check.seen[d.From]; last.theirs == diff.theirs && last.mine == diff.mine {
 			diff.done = true
 			if !last.done {
-				deferred := p.opts.Ledger.FeedStats().Deferred
-				if err := p.repair(ctx, s, d.From, d.From+span); err != nil {
+				deferred, err := p.repair(ctx, s, d.From, d.From+span)
+				if err != nil {
 					return err
 				}
-				diff.done = p.opts.Ledger.FeedStats().Deferred == deferred
+				diff.done = deferred == 0
 			}
 		}
 		seen[d.From] = diff
@@ -94,30 +94,32 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 	return nil
 }
 
-// repair imports all outcomes that a peer recorded in a span.
-func (p *Puller) repair(ctx context.Context, s *state, from, to int64) error {
+// repair imports all outcomes that a peer recorded in a span. deferred of them must be imported later. Pages of the feed
+// are imported meanwhile, so it counts only what its own imports did.
+func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (deferred int, err error) {
 	q := url.Values{"origin": {s.peer.Name}, "from_ms": {strconv.FormatInt(from, 10)}, "to_ms": {strconv.FormatInt(to, 10)}, "limit": {strconv.Itoa(pageChanges)}}
-	before := p.opts.Ledger.FeedStats().Imported
+	repaired := 0
+	defer func() { // also before an error: what is imported is not counted again
+		if repaired > 0 {
+			s.repaired.Add(uint64(repaired))
+			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", repaired)
+		}
+	}()
 	for {
 		body, status, _, err := p.call(ctx, s, "/v1/ledger/changes", q, 0)
 		if err != nil {
-			return err
+			return deferred, err
 		}
 		f, err := pageOf(body, status, s.peer.Name)
 		if err != nil {
-			return err
+			return deferred, err
 		}
-		if err := p.opts.Ledger.Import(ctx, f.Changes, nil); err != nil {
-			return err
-		}
-		if f.Cursor == "" {
-			break
+		done, err := p.opts.Ledger.Import(ctx, f.Changes, nil)
+		repaired += done.New
+		deferred += done.Deferred
+		if err != nil || f.Cursor == "" {
+			return deferred, err
 		}
 		q.Set("after", f.Cursor)
 	}
-	if n := p.opts.Ledger.FeedStats().Imported - before; n > 0 {
-		s.repaired.Add(n)
-		p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", n)
-	}
-	return nil
 }

@@ -346,7 +346,7 @@ func problem(body []byte, status int) error {
 func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange, next record) error {
 	ctx, cancel := context.WithTimeout(ctx, pullTime)
 	defer cancel()
-	err := p.opts.Ledger.Import(ctx, changes, func(tx store.Tx) error {
+	_, err := p.opts.Ledger.Import(ctx, changes, func(tx store.Tx) error {
 		r, err := get(tx, s.peer.Name)
 		if err != nil {
 			return err

@@ -191,6 +191,50 @@ func TestLostPagesAreRepaired(t *testing.T) {
 	eventually(t, "that is counted", func() bool { return p.Status()[0].Repaired == 30 })
 }
 
+// TestOnlyRepairsAreCounted: outcomes that arrive by the feed while a span is repaired are no repairs.
+func TestOnlyRepairsAreCounted(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	c := newSite(t, "dc3", ledger.Options{})
+	c.run(t, "ordinary")
+	_ = c.Publish(t.Context())
+	ordinary, err := c.Changes(t.Context(), "dc3", "", 7)
+	if err != nil || len(ordinary.Changes) != 1 {
+		t.Fatal(ordinary, err)
+	}
+	spoil := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/ledger/changes" {
+			return false
+		}
+		if r.URL.Query().Get("from_ms") != "" {
+			if _, err := b.Import(r.Context(), ordinary.Changes, nil); err != nil {
+				t.Error(err)
+			}
+			return false
+		}
+		_ = a.Publish(r.Context())
+		f, err := a.Changes(r.Context(), "dc1", r.URL.Query().Get("after"), 7)
+		if err != nil {
+			return false
+		}
+		f.Changes = nil
+		body, _ := AppendFeed(nil, &f)
+		_, _ = w.Write(body)
+		return true
+	}
+	a.spoil.Store(&spoil)
+	for i := range 3 {
+		a.run(t, fmt.Sprint("k", i))
+	}
+	p := follow(t, b, a, "")
+	eventually(t, "all is repaired", func() bool { return b.has(t, "dc1") == 3 && p.Status()[0].Repaired >= 3 })
+	if n := p.Status()[0].Repaired; n != 3 {
+		t.Errorf("%d outcomes count as repaired instead of 3", n)
+	}
+	if n := b.has(t, "dc3"); n != 1 {
+		t.Errorf("%d outcomes of the feed arrived meanwhile", n)
+	}
+}
+
 // TestSlowDigestsDelayNothing: changes arrive while a peer does not answer a call for digests.
 func TestSlowDigestsDelayNothing(t *testing.T) {
 	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})

@@ -55,7 +55,7 @@ func (c *centre) pull(from *centre) {
 			f = from.changes(i, c.cursors[from.name], 7)
 			return f.Copying || f.Sequence == f.Head || f.Cursor != c.cursors[from.name]
 		})
-		if err := c.at(i).Import(c.t.Context(), f.Changes, nil); err != nil {
+		if _, err := c.at(i).Import(c.t.Context(), f.Changes, nil); err != nil {
 			c.t.Fatal(err)
 		}
 		c.cursors[from.name] = f.Cursor
@@ -119,7 +119,7 @@ func testFeed(t *testing.T, m *managers) {
 	}
 	// Old pages do nothing.
 	before := b.ledgers[0].FeedStats()
-	if err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
+	if _, err := b.ledgers[0].Import(t.Context(), old.Changes, nil); err != nil {
 		t.Fatal(err)
 	}
 	if after := b.ledgers[0].FeedStats(); after.Imported != before.Imported || after.Repeated != before.Repeated+n {
