@@ -73,7 +73,7 @@ func (a *app) openEncryption(ctx context.Context) error {
 			return settings.Usagef("--encryption-key-file %q: %v", file, err)
 		}
 	}
-	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), Elsewhere: a.logKeys})
+	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), DecryptOnly: a.settings.DecryptOnly, Elsewhere: a.logKeys})
 	var refused *sealed.Error
 	if errors.As(err, &refused) {
 		if file == "" {
@@ -86,7 +86,7 @@ func (a *app) openEncryption(ctx context.Context) error {
 	}
 	a.engine, a.store, a.sealed = a.store, opened, seals
 	if seals != nil {
-		a.log.Info("encryption", "key", a.ring.Current(), "keys_in_file", len(a.ring.IDs()), "keys_in_use", seals.Listed())
+		a.log.Info("encryption", "key", a.ring.Current(), "decrypt_only", a.settings.DecryptOnly, "keys_in_file", len(a.ring.IDs()), "keys_in_use", seals.Listed())
 	}
 	return nil
 }

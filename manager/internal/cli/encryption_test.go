@@ -339,4 +339,6 @@ func TestEncryptionKeyFile(t *testing.T) {
 	}
 	refusedStart(t, "--encryption-key-file", "--store", "memory", "--encryption-key-file", filepath.Join(dir, "none"))
 	refusedStart(t, "--encryption-key-file", "--store", "memory", "--encryption-key-file", "")
+	refusedStart(t, "--encryption-decrypt-only: needs --encryption-key-file", "--store", "redis", "--store-dsn", "redis://127.0.0.1:1", "--encryption-decrypt-only")
+	refusedStart(t, "--encryption-decrypt-only: the engine memory has one manager", "--store", "memory", "--encryption-key-file", keyFile(t, "k1"), "--encryption-decrypt-only")
 }

@@ -41,6 +41,10 @@ func (s *Settings) checkEngine() error {
 		return Usagef("%s: the engine %s connects to nothing", s.named("store-dsn"), s.Store)
 	case s.RequireSyncStandbys > 0 && s.Store != "postgres":
 		return Usagef("--store-require-sync-standbys %d: the engine %s has no standbys, must be 0; only postgres has", s.RequireSyncStandbys, s.Store)
+	case s.DecryptOnly && s.EncryptionKeyFile == "":
+		return Usagef("--encryption-decrypt-only: needs --encryption-key-file")
+	case s.DecryptOnly && !e.needsDSN:
+		return Usagef("--encryption-decrypt-only: the engine %s has one manager, which needs no such step", s.Store)
 	case e.checkDSN != nil:
 		return e.checkDSN(s)
 	}

@@ -31,6 +31,7 @@ type Settings struct {
 	RequireSyncStandbys              int
 	TokenFile                        string
 	EncryptionKeyFile                string
+	DecryptOnly                      bool
 	TLSCert, TLSKey, ClientCA        string
 	AdminTLSCert, AdminTLSKey        string
 	ClientRoles                      string
@@ -146,6 +147,7 @@ func (s *Settings) table() []setting {
 		number("store-require-sync-standbys", "", "synchronous standbys that the Postgres server must have connected; below that /readyz and all calls are 503 (engine postgres)", 0, 100, "0", &s.RequireSyncStandbys),
 		protection("auth-token-file", "file with bearer tokens, one per line, of which callers then need one; words behind a token say what it may do ("+httpd.RoleWords()+"), without words everything but what an administrator does; read again at SIGHUP", &s.TokenFile),
 		protection("encryption-key-file", "file with keys, a line ID:BASE64 of 32 bytes each; stored answers, payloads and log entries are encrypted under the last one", &s.EncryptionKeyFile),
+		boolean("encryption-decrypt-only", "", "use the keys to read only, and store in plain; a step on the way to encryption for managers that share redis, postgres or etcd", "false", &s.DecryptOnly),
 		protection("tls-cert", "certificate of the API's listener (PEM); read again at SIGHUP, as is its key", &s.TLSCert),
 		protection("tls-key", "key of that certificate (PEM)", &s.TLSKey),
 		protection("admin-tls-cert", "certificate of the listener --admin (PEM), which may be that of --tls-cert; read again at SIGHUP, as is its key", &s.AdminTLSCert),

@@ -12,5 +12,8 @@
 // When none is left, the record forgets the other ids. Managers that share an engine make sure every minute that the
 // record lists the key they use, so that a manager with an older file is not forgotten.
 //
+// On such an engine each start looks through all values once, whatever the record lists: a manager that ended within that
+// minute may have left values under its key. Until then Listed has all keys of the file, and plain.
+//
 // A plain value is always readable: a store that was not encrypted from its beginning has them, until they are put again.
 package sealed

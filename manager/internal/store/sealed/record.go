@@ -52,6 +52,8 @@ type Options struct {
 	Ring *crypt.Keyring
 	// Places are the collections to seal.
 	Places []Place
+	// DecryptOnly leaves what is put in plain. The managers of a shared engine begin so, until all of them have the keys.
+	DecryptOnly bool
 	// Elsewhere, when set, returns the ids of keys that data outside the store is sealed under, such as logs in files.
 	Elsewhere func(context.Context) ([]string, error)
 }
@@ -119,14 +121,37 @@ func (r *record) put(tx store.Tx) error {
 
 func checkName(id string) string { return recordKey + "/" + id }
 
-// list adds a key. It reports whether that changed anything.
-func (r *record) list(ring *crypt.Keyring) bool {
-	id := ring.Current()
-	if r.Keys[id] != nil {
+// lists reports whether the record lists what this manager puts values under.
+func (s *Store) lists(r *record) bool {
+	if s.opts.DecryptOnly {
+		return r.Plain
+	}
+	return r.Keys[s.opts.Ring.Current()] != nil
+}
+
+// list adds what this manager puts values under. It reports whether that changed anything.
+func (s *Store) list(r *record) bool {
+	if s.lists(r) {
 		return false
 	}
-	r.Keys[id] = ring.Seal(nil, string(Collection), checkName(id), []byte(checkText))
+	if id := s.opts.Ring.Current(); s.opts.DecryptOnly {
+		r.Plain = true
+	} else {
+		r.Keys[id] = s.opts.Ring.Seal(nil, string(Collection), checkName(id), []byte(checkText))
+	}
 	return true
+}
+
+// see remembers which keys values may be under. Until the first pass of this manager, those are all that an earlier
+// manager may have used: it may have put values after another one's pass, and ended before it could list their key again.
+func (s *Store) see(r *record) {
+	ids := r.ids()
+	if !s.settled.Load() {
+		ids = append(append(ids, ""), s.opts.Ring.IDs()...)
+		slices.Sort(ids)
+		ids = slices.Compact(ids)
+	}
+	s.listed.Store(&ids)
 }
 
 // check returns an *Error unless ring has all keys of the record.
@@ -157,7 +182,8 @@ func (r *record) ids() []string {
 }
 
 // Open checks that the keys fit the store and returns a store that seals. Without keys it returns st, unless that has
-// sealed values. Its error is an *Error for keys that do not fit, else the store's.
+// sealed values. Where it only decrypts, it makes no record: managers without keys may still start. Its error is an
+// *Error for keys that do not fit, else the store's.
 func Open(ctx context.Context, st store.Store, opts Options) (store.Store, *Store, error) {
 	if opts.Ring == nil {
 		return st, nil, st.View(ctx, func(tx store.Tx) error {
@@ -174,16 +200,21 @@ func Open(ctx context.Context, st store.Store, opts Options) (store.Store, *Stor
 		if err != nil {
 			return err
 		}
+		if r == nil && opts.DecryptOnly {
+			s.see(new(record))
+			return nil
+		}
 		if r == nil {
 			r = &record{Version: recordVersion, Keys: make(map[string][]byte), Plain: true} // Run finds out
 		}
 		if err := r.check(opts.Ring); err != nil {
 			return err
 		}
-		changed := r.list(opts.Ring) || r.Current != opts.Ring.Current()
-		r.Current = opts.Ring.Current()
-		ids := r.ids()
-		s.listed.Store(&ids)
+		changed := s.list(r)
+		if current := opts.Ring.Current(); !opts.DecryptOnly && r.Current != current {
+			r.Current, changed = current, true
+		}
+		s.see(r)
 		if !changed {
 			return nil
 		}

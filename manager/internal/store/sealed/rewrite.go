@@ -37,8 +37,9 @@ type Report struct {
 }
 
 // Run puts values again that are not sealed under the present key, until ctx ends or, on an engine of this process,
-// until there are none. done, when set, is called after each pass, with the error that ended it early. The next pass
-// comes after a minute at least, and after an hour if this one had nothing to put.
+// until there are none. On an engine that managers share it looks through all values once after its start. done, when
+// set, is called after each pass, with the error that ended it early. The next pass comes after a minute at least, and
+// after an hour if this one had nothing to put.
 func (s *Store) Run(ctx context.Context, done func(Report, error)) {
 	shared := s.Capabilities().Shared
 	var next time.Time
@@ -82,43 +83,36 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// look makes sure that the record lists this manager's key. It reports whether values are to be put again: this
-// manager's key is the one of the newest start, and the record lists others.
+// look makes sure that the record lists what this manager puts values under. It reports whether values are to be put
+// again: this manager's key is the one of the newest start, and there may be values under others.
 func (s *Store) look(ctx context.Context) (due bool, err error) {
+	current := s.opts.Ring.Current()
 	read := func(tx store.Tx) (*record, error) {
 		r, err := get(tx)
-		if err == nil && r == nil {
-			r = &record{Version: recordVersion, Current: s.opts.Ring.Current(), Keys: make(map[string][]byte), Plain: true}
+		if err == nil && r == nil && !s.opts.DecryptOnly {
+			r = &record{Version: recordVersion, Current: current, Keys: make(map[string][]byte), Plain: true}
 		}
 		return r, err
 	}
 	var r *record
-	listed := false
-	see := func() {
-		ids := r.ids()
-		s.listed.Store(&ids)
-		due = r.Current == s.opts.Ring.Current() && len(ids) > 1
-	}
-	err = s.Store.View(ctx, func(tx store.Tx) error {
-		var err error
-		if r, err = read(tx); err == nil {
-			listed = r.Keys[s.opts.Ring.Current()] != nil
-		}
+	err = s.Store.View(ctx, func(tx store.Tx) (err error) {
+		r, err = read(tx)
 		return err
 	})
-	if err == nil && !listed {
+	if err == nil && r != nil && !s.lists(r) {
 		err = s.Store.Update(ctx, func(tx store.Tx) error {
 			var err error
-			if r, err = read(tx); err == nil && r.list(s.opts.Ring) {
+			if r, err = read(tx); err == nil && r != nil && s.list(r) {
 				err = r.put(tx)
 			}
 			return err
 		})
 	}
-	if err == nil {
-		see()
+	if err != nil || r == nil {
+		return false, err
 	}
-	return due, err
+	s.see(r)
+	return !s.opts.DecryptOnly && r.Current == current && len(s.Listed()) > 1, nil
 }
 
 // Rewrite puts all values again that are not sealed under the present key, a few in each transaction. When none is left,
@@ -338,9 +332,10 @@ func (p *pass) putAgain(ctx context.Context, old []found) error {
 // retire takes the keys off the record that no value needs, unless another manager has chosen another key meanwhile.
 func (p *pass) retire(ctx context.Context) error {
 	current := p.s.opts.Ring.Current()
-	var retired, ids []string
+	var retired []string
+	var seen *record
 	err := p.s.Store.Update(ctx, func(tx store.Tx) error {
-		retired, ids = nil, nil
+		retired, seen = nil, nil
 		r, err := get(tx)
 		if err != nil || r == nil || r.Current != current {
 			return err
@@ -355,14 +350,15 @@ func (p *pass) retire(ctx context.Context) error {
 			r.Plain = false
 			retired = append(retired, "")
 		}
-		if ids = r.ids(); len(retired) == 0 {
+		if seen = r; len(retired) == 0 {
 			return nil
 		}
 		return r.put(tx)
 	})
-	if err == nil && ids != nil {
+	if err == nil && seen != nil {
 		p.report.Retired = retired
-		p.s.listed.Store(&ids)
+		p.s.settled.Store(true)
+		p.s.see(seen)
 	}
 	return err
 }

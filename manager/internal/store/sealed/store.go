@@ -17,6 +17,7 @@ type Store struct {
 	calls  sync.Pool
 
 	listed    atomic.Pointer[[]string] // ids of the record, as this manager saw it last; "" for plain values
+	settled   atomic.Bool              // no value of an earlier manager is left that the record does not list
 	failures  atomic.Uint64
 	rewritten atomic.Uint64
 }
@@ -28,6 +29,7 @@ func newStore(st store.Store, opts Options) *Store {
 	for i := range opts.Places {
 		s.places[opts.Places[i].Collection] = &opts.Places[i]
 	}
+	s.settled.Store(!st.Capabilities().Shared) // one manager at a time always lists its key
 	s.calls.New = func() any {
 		c := &call{s: s}
 		c.inTx = c.run
@@ -122,7 +124,7 @@ func (t *tx) Get(c store.Collection, key string) ([]byte, error) {
 // Put implements store.Tx.
 func (t *tx) Put(c store.Collection, key string, value []byte, entries ...store.Entry) error {
 	place, ok := t.c.s.places[c]
-	if !ok {
+	if !ok || t.c.s.opts.DecryptOnly {
 		return t.Tx.Put(c, key, value, entries...)
 	}
 	if place.Unindexed {

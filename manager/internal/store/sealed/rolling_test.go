@@ -1,0 +1,104 @@
+package sealed_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/store/sealed"
+)
+
+// TestRollingChange: managers that share an engine change their key one after the other. What the last one put under the
+// older key after the first one's pass, and before it was killed, is put again all the same.
+func TestRollingChange(t *testing.T) {
+	for name, before := range map[string]sealed.Options{
+		"another key": {Ring: keys(t, "k2", "k1")},
+		"from plain":  {Ring: keys(t, "k2"), DecryptOnly: true},
+		"from no key": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := shared{mem.New(mem.Options{})}
+			after := keys(t, "k2")
+			if before.Ring != nil {
+				after = keys(t, append(slices.DeleteFunc(before.Ring.IDs(), func(id string) bool { return id == "k2" }), "k2")...)
+			}
+			before.Places = places()
+			old, _, err := sealed.Open(t.Context(), engine, before)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(t, old, "a", "4242")
+			has(t, old, "a", "4242")
+			first := open(t, engine, after)
+			if r, err := first.Rewrite(t.Context()); err != nil || r.Rewritten != 2 || len(r.Retired) == 0 {
+				t.Errorf("%+v %v", r, err)
+			}
+			put(t, old, "b", "4343") // its last call: it is killed and does not list its key again
+			second := open(t, engine, after)
+			if len(second.Listed()) < 2 {
+				t.Errorf("it has not looked yet, and lists %q", second.Listed())
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			second.Run(ctx, func(sealed.Report, error) { cancel() })
+			for key, value := range map[string]string{"a": "4242", "b": "4343"} {
+				under(t, engine, key, "k2", "k2")
+				has(t, open(t, engine, keys(t, "k2")), key, value)
+			}
+			if got := second.Listed(); !slices.Equal(got, []string{"k2"}) {
+				t.Errorf("listed %q", got)
+			}
+		})
+	}
+}
+
+// TestDecryptOnly: such a manager reads what others encrypt, puts in plain, says so on the record, and makes none itself.
+func TestDecryptOnly(t *testing.T) {
+	engine := shared{mem.New(mem.Options{})}
+	only := sealed.Options{Ring: keys(t, "k1"), Places: places(), DecryptOnly: true}
+	st, reader, err := sealed.Open(t.Context(), engine, only)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(t, st, "a", "4242")
+	under(t, engine, "a", "", "")
+	if _, err := get(t, engine, sealed.Collection, "keys"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("it made a record: %v", err)
+	}
+	if _, _, err := sealed.Open(t.Context(), engine, sealed.Options{Places: places()}); err != nil {
+		t.Errorf("a manager without keys: %v", err)
+	}
+	writer := open(t, engine, keys(t, "k1"))
+	put(t, writer, "b", "4343")
+	for key, value := range map[string]string{"a": "4242", "b": "4343"} {
+		has(t, reader, key, value)
+		has(t, writer, key, value)
+	}
+	if r, err := writer.Rewrite(t.Context()); err != nil || r.Rewritten != 2 || !slices.Equal(writer.Listed(), []string{"k1"}) {
+		t.Errorf("%+v %v, listed %q", r, err, writer.Listed())
+	}
+	has(t, reader, "a", "4242")
+	// It puts one of them in plain again, and its start lists that.
+	put(t, reader, "b", "4444")
+	under(t, engine, "b", "", "")
+	if _, _, err := sealed.Open(t.Context(), engine, only); err != nil {
+		t.Error(err)
+	}
+	if got := open(t, alone{engine}, keys(t, "k1")).Listed(); !slices.Equal(got, []string{"", "k1"}) {
+		t.Errorf("listed %q", got)
+	}
+	only.Ring = keys(t, "k2")
+	if _, _, err := sealed.Open(t.Context(), engine, only); err == nil || !strings.Contains(err.Error(), `lacks the key "k1"`) {
+		t.Errorf("without the key: %v", err)
+	}
+}
+
+// alone is the engine of one manager again, whose list is the record's.
+type alone struct{ shared }
+
+func (s alone) Capabilities() store.Capabilities { return s.Store.Capabilities() }
