@@ -12,8 +12,9 @@
 // When none is left, the record forgets the other ids. Managers that share an engine make sure every minute that the
 // record lists the key they use, so that a manager with an older file is not forgotten.
 //
-// On such an engine each start looks through all values once, whatever the record lists: a manager that ended within that
-// minute may have left values under its key. Until then Listed has all keys of the file, and plain.
+// A manager that ends within that minute may leave values under a key that the record has forgotten. So on such an engine
+// each manager looks through all values after its start, whatever the record lists, and two minutes after a pass that made
+// the record forget a key. Until a pass after that time has found nothing to forget, Listed has all keys of the file, and plain.
 //
 // A plain value is always readable: a store that was not encrypted from its beginning has them, until they are put again.
 package sealed

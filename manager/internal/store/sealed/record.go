@@ -142,8 +142,8 @@ func (s *Store) list(r *record) bool {
 	return true
 }
 
-// see remembers which keys values may be under. Until the first pass of this manager, those are all that an earlier
-// manager may have used: it may have put values after another one's pass, and ended before it could list their key again.
+// see remembers which keys values may be under. Until a pass has settled that, those are all that another manager may have
+// used: it may have put values after the pass that made the record forget its key, and ended before it listed that again.
 func (s *Store) see(r *record) {
 	ids := r.ids()
 	if !s.settled.Load() {

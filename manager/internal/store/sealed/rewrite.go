@@ -18,6 +18,9 @@ const (
 	rewriteBytes = 1 << 20
 	// checkEvery is how often managers that share an engine look at the record.
 	checkEvery = time.Minute
+	// settleAfter is how long a pass may leave values behind that the record does not list: a manager that put them before
+	// it was to list its key again may have ended. A pass after that time finds them.
+	settleAfter = 2 * checkEvery
 	// idleEvery is how long the next pass waits after one that changed nothing.
 	idleEvery = time.Hour
 	// rewriteShare is how many times as long as a pass took must go by before the next one.
@@ -37,12 +40,13 @@ type Report struct {
 }
 
 // Run puts values again that are not sealed under the present key, until ctx ends or, on an engine of this process,
-// until there are none. On an engine that managers share it looks through all values once after its start. done, when
-// set, is called after each pass, with the error that ended it early. The next pass comes after a minute at least, and
-// after an hour if this one had nothing to put.
+// until there are none. On an engine that managers share it looks through all values after its start, and again
+// settleAfter a pass after which the record forgot a key. done, when set, is called after each pass, with the error that
+// ended it early. Any other pass comes after a minute at least, and after an hour if the one before had nothing to put.
 func (s *Store) Run(ctx context.Context, done func(Report, error)) {
 	shared := s.Capabilities().Shared
 	var next time.Time
+	followed := false // the last pass was to be followed soon
 	for {
 		due, err := s.look(ctx)
 		if err != nil && ctx.Err() == nil && done != nil {
@@ -57,9 +61,14 @@ func (s *Store) Run(ctx context.Context, done func(Report, error)) {
 				done(r, err)
 			}
 			pause := rewriteShare * r.Took
-			if err == nil && r.Rewritten == 0 {
+			switch {
+			case err != nil:
+			case !s.settled.Load() && !followed:
+				pause = settleAfter
+			case r.Rewritten == 0:
 				pause = max(pause, idleEvery)
 			}
+			followed = err == nil && !s.settled.Load()
 			next = time.Now().Add(pause)
 			due = err != nil || len(s.Listed()) > 1
 		}
@@ -119,7 +128,7 @@ func (s *Store) look(ctx context.Context) (due bool, err error) {
 // it takes the other keys off the record.
 func (s *Store) Rewrite(ctx context.Context) (Report, error) {
 	began := time.Now()
-	p := pass{s: s, left: make(map[string]bool)}
+	p := pass{s: s, began: began, left: make(map[string]bool)}
 	err := p.run(ctx)
 	p.report.Took = time.Since(began)
 	return p.report, err
@@ -128,6 +137,7 @@ func (s *Store) Rewrite(ctx context.Context) (Report, error) {
 // pass is one pass over the store.
 type pass struct {
 	s      *Store
+	began  time.Time
 	report Report
 	left   map[string]bool // ids that must stay on the record
 	plain  bool            // there may be plain values, which KeyIndex does not have
@@ -357,8 +367,18 @@ func (p *pass) retire(ctx context.Context) error {
 	})
 	if err == nil && seen != nil {
 		p.report.Retired = retired
-		p.s.settled.Store(true)
+		if p.s.Capabilities().Shared {
+			p.s.settle(p.began, len(retired) > 0)
+		}
 		p.s.see(seen)
 	}
 	return err
+}
+
+// settle notes a pass. One that made the record forget keys may have come before the last values of a manager that ended.
+func (s *Store) settle(began time.Time, forgot bool) {
+	if forgot {
+		s.forgot = time.Now()
+	}
+	s.settled.Store(!forgot && (s.settled.Load() || began.Sub(s.forgot) >= settleAfter))
 }

@@ -321,8 +321,8 @@ func TestOlderManager(t *testing.T) {
 		<-done
 		return reports
 	}
-	if r := pass(newer); len(r) != 1 || r[0].Rewritten != 2 || !slices.Equal(newer.Listed(), []string{"k2"}) {
-		t.Errorf("%+v, listed %q", r, newer.Listed())
+	if r := pass(newer); len(r) != 1 || r[0].Rewritten != 2 || !slices.Contains(r[0].Retired, "k1") {
+		t.Errorf("%+v", r)
 	}
 	put(t, older, "b", "4343") // under a key that the record no longer has
 	if r := pass(older); len(r) != 0 || !slices.Equal(older.Listed(), []string{"", "k1", "k2"}) {
@@ -330,8 +330,8 @@ func TestOlderManager(t *testing.T) {
 	}
 	under(t, engine, "b", "k1", "k1")
 	refused(t, engine, keys(t, "k2"), `lacks the key "k1"`)
-	if r := pass(newer); len(r) != 1 || r[0].Rewritten != 2 || !slices.Equal(newer.Listed(), []string{"k2"}) {
-		t.Errorf("%+v, listed %q", r, newer.Listed())
+	if r := pass(newer); len(r) != 1 || r[0].Rewritten != 2 || !slices.Contains(r[0].Retired, "k1") {
+		t.Errorf("%+v", r)
 	}
 	for key, value := range map[string]string{"a": "4242", "b": "4343"} {
 		has(t, older, key, value)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -18,6 +19,7 @@ type Store struct {
 
 	listed    atomic.Pointer[[]string] // ids of the record, as this manager saw it last; "" for plain values
 	settled   atomic.Bool              // no value of an earlier manager is left that the record does not list
+	forgot    time.Time                // when the record last forgot a key, or this manager started; only passes use it
 	failures  atomic.Uint64
 	rewritten atomic.Uint64
 }
@@ -25,7 +27,7 @@ type Store struct {
 var _ store.Store = (*Store)(nil)
 
 func newStore(st store.Store, opts Options) *Store {
-	s := &Store{Store: st, opts: opts, places: make(map[store.Collection]*Place)}
+	s := &Store{Store: st, opts: opts, places: make(map[store.Collection]*Place), forgot: time.Now()}
 	for i := range opts.Places {
 		s.places[opts.Places[i].Collection] = &opts.Places[i]
 	}
