@@ -71,6 +71,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if include "oncegate.tlsSecret" . -}}https-api{{- else -}}http-api{{- end -}}
 {{- end -}}
 
+{{- define "oncegate.adminPortName" -}}
+{{- if .Values.tls.admin -}}https-admin{{- else -}}http-admin{{- end -}}
+{{- end -}}
+
 {{/* Values that contradict each other in ways that a schema cannot say. */}}
 {{- define "oncegate.check" -}}
 {{- $sharded := include "oncegate.sharded" . -}}

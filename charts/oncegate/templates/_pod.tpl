@@ -146,13 +146,13 @@ spec:
     ports:
     - name: {{ include "oncegate.portName" . }}
       containerPort: {{ .Values.service.port }}
-    - name: http-admin
+    - name: {{ include "oncegate.adminPortName" . }}
       containerPort: {{ .Values.service.adminPort }}
     # The listener for administrators has no limits that a busy API could reach.
     startupProbe:
       httpGet:
         path: /readyz
-        port: http-admin
+        port: {{ include "oncegate.adminPortName" . }}
         {{- if .Values.tls.admin }}
         scheme: HTTPS
         {{- end }}
@@ -161,7 +161,7 @@ spec:
     livenessProbe:
       httpGet:
         path: /healthz
-        port: http-admin
+        port: {{ include "oncegate.adminPortName" . }}
         {{- if .Values.tls.admin }}
         scheme: HTTPS
         {{- end }}
@@ -171,7 +171,7 @@ spec:
     readinessProbe:
       httpGet:
         path: /readyz
-        port: http-admin
+        port: {{ include "oncegate.adminPortName" . }}
         {{- if .Values.tls.admin }}
         scheme: HTTPS
         {{- end }}
