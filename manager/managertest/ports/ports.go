@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 )
 
 // Port is a port that the system gives to nobody who asks for any free one. Connections to it are refused until somebody
-// listens at Address, which takes SO_REUSEADDR, as Go's net.Listen and Envoy set it.
+// listens at Address, which takes SO_REUSEADDR, as Go's net.Listen and Envoy set it. Beyond Linux it is only a port that was free.
 type Port struct {
 	// Address is "127.0.0.1:" and the number.
 	Address string
@@ -36,6 +37,9 @@ func Hold() (*Port, error) {
 	if err := p.bind(); err != nil {
 		p.Release()
 		return nil, err
+	}
+	if runtime.GOOS != "linux" {
+		p.Release() // a bound socket would keep the server out as well
 	}
 	return p, nil
 }
@@ -60,5 +64,10 @@ func (p *Port) bind() error {
 	return nil
 }
 
-// Release gives the port back. A server that listens there keeps it.
-func (p *Port) Release() { _ = syscall.Close(p.fd) }
+// Release gives the port back. A server that listens there keeps it. Later calls do nothing.
+func (p *Port) Release() {
+	if p.fd >= 0 {
+		_ = syscall.Close(p.fd)
+	}
+	p.fd = -1
+}

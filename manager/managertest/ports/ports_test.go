@@ -3,6 +3,7 @@ package ports_test
 import (
 	"errors"
 	"net"
+	"runtime"
 	"syscall"
 	"testing"
 
@@ -35,6 +36,9 @@ func TestHeldPortIsNobodysButItsServers(t *testing.T) {
 		}
 		_, _, _ = in.Close(), c.Close(), l.Close() // the server's side first, whose port then rests
 	}
+	if runtime.GOOS != "linux" {
+		return // nothing keeps it there
+	}
 	// More than there are ports to choose from.
 	for range 100_000 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -46,5 +50,30 @@ func TestHeldPortIsNobodysButItsServers(t *testing.T) {
 		if taken {
 			t.Fatal("somebody else got the port")
 		}
+	}
+}
+
+// TestReleaseTwice: the second call must not close what has the first one's number by now.
+func TestReleaseTwice(t *testing.T) {
+	p, err := ports.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Release()
+	next, err := ports.Hold()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Release()
+	p.Release()
+	if runtime.GOOS != "linux" {
+		return
+	}
+	exclusive := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 0) })
+	}}
+	if l, err := exclusive.Listen(t.Context(), "tcp", next.Address); err == nil {
+		_ = l.Close()
+		t.Error("the other port is not held any more")
 	}
 }
