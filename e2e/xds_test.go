@@ -99,8 +99,10 @@ func (x *xdsStack) change(t *testing.T, file, text string, edit func(*bootstrapv
 		if !strings.Contains(string(dump), text) {
 			return fmt.Errorf("Envoy does not show %s; its log:\n%s", text, x.proxies[0].tail(20))
 		}
-		if n := x.stat(t, "listener_manager.total_listeners_warming"); n > 0 {
-			return fmt.Errorf("%d listeners are warming", n)
+		for _, name := range []string{"listener_manager.total_listeners_warming", "cluster_manager.warming_clusters"} {
+			if n := x.stat(t, name); n > 0 { // which Envoy shows already
+				return fmt.Errorf("%s: %d", name, n)
+			}
 		}
 		return nil
 	})

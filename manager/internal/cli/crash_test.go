@@ -116,6 +116,7 @@ func TestCrash(t *testing.T) {
 		if round%5 == 1 {
 			answered(callsPerRound / 2)
 			p.standStill(t, 3*downtime.LocalGap/2)
+			answered(load.acked.Load() + callsPerRound/2) // by a manager that has noticed it
 		}
 		answered(callsPerRound)
 		p.kill()

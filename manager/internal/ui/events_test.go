@@ -40,8 +40,11 @@ func TestLivePartsFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen("<dt>Queued</dt><dd>1</dd>")
-	if a := s.get("/ui/events/nothing"); a.status != 404 {
-		t.Errorf("a part that there is not: status %d", a.status)
+}
+
+func TestUnknownLivePart(t *testing.T) {
+	if a := newSite(t, siteOptions{}).get("/ui/events/nothing"); a.status != 404 {
+		t.Errorf("status %d", a.status)
 	}
 }
 
