@@ -2,8 +2,8 @@
 // body that fits into memory, and with the conditions that a lease and an index
 // need.
 //
-// Implementations: S3 and what speaks its protocol (s3://BUCKET/PREFIX), and a
-// directory (file:///DIR) for tests and small set-ups. Package objecttest has the
+// Implementations: S3 and what speaks its protocol (s3://BUCKET/PREFIX), Google Cloud
+// Storage (gs://BUCKET/PREFIX), and a directory (file:///DIR) for tests and small set-ups. Package objecttest has the
 // suite that each of them passes.
 package object
 
