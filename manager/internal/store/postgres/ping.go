@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,8 +21,19 @@ const unproven = "oncegate unproven"
 
 // checkIdle makes a pool ping connections that were idle before it lends them. A network that is cut silently leaves
 // connections that look well and never answer. The cut that one of them met has probably met all that are idle, so
-// they are made again together, instead of one after each timeout. pool returns the pool.
-func checkIdle(cfg *pgxpool.Config, idle, within time.Duration, pool func() *pgxpool.Pool) {
+// they are made again together, instead of one after each timeout. reset does that.
+func checkIdle(cfg *pgxpool.Config, idle, within time.Duration, reset func()) {
+	var mu sync.Mutex
+	var done time.Time // the last reset
+	failed := func(began time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		// A ping from before the last reset met the same cut. Connections that were made since are sound.
+		if began.After(done) {
+			reset()
+			done = time.Now()
+		}
+	}
 	// The pool's own ping would not tell that it failed.
 	cfg.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool {
 		p.Conn.PgConn().CustomData()[unproven] = p.IdleDuration > idle
@@ -31,13 +43,14 @@ func checkIdle(cfg *pgxpool.Config, idle, within time.Duration, pool func() *pgx
 		if old, _ := c.PgConn().CustomData()[unproven].(bool); !old {
 			return true, nil
 		}
+		began := time.Now()
 		ping, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
 		if err := c.Ping(ping); err == nil {
 			return true, nil
 		}
 		if ctx.Err() == nil {
-			pool().Reset()
+			failed(began)
 		}
 		return false, ctx.Err()
 	}

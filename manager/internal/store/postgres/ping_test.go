@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncegate/oncegate/manager/managertest/servers"
@@ -76,7 +77,7 @@ func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
 	const conns = 6
 	cfg.MaxConns = conns
 	var pool *pgxpool.Pool
-	checkIdle(cfg, 0, time.Second, func() *pgxpool.Pool { return pool })
+	checkIdle(cfg, 0, time.Second, func() { pool.Reset() })
 	if pool, err = pgxpool.NewWithConfig(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -101,5 +102,45 @@ func TestConnectionsAreMadeAgainAfterASilentCut(t *testing.T) {
 	all()
 	if got := p.asked.Load(); got != 1 {
 		t.Errorf("%d idle connections were found dead one after the other, want one", got)
+	}
+}
+
+// When many pings meet the same cut, the pool is reset once: a later reset would close connections that were made since.
+func TestPingsOfOneCutResetOnce(t *testing.T) {
+	t.Parallel()
+	p := newCutter(t, servers.Postgres(t).Socket)
+	cfg, err := pgxpool.ParseConfig("postgres://oncegate@" + p.Addr().String() + "/postgres?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	conns := make([]*pgx.Conn, 6)
+	for i := range conns {
+		if conns[i], err = pgx.ConnectConfig(ctx, cfg.ConnConfig); err != nil {
+			t.Fatal(err)
+		}
+		defer conns[i].Close(ctx)
+		conns[i].PgConn().CustomData()[unproven] = true
+	}
+	p.cut.Store(p.last.Load())
+	var resets atomic.Int64
+	checkIdle(cfg, 0, 100*time.Millisecond, func() {
+		resets.Add(1)
+		for p.asked.Load() < int64(len(conns)) && ctx.Err() == nil { // all have begun
+			time.Sleep(time.Millisecond)
+		}
+	})
+	var pings sync.WaitGroup
+	for _, c := range conns {
+		pings.Go(func() {
+			if ok, err := cfg.PrepareConn(ctx, c); ok || err != nil {
+				t.Errorf("a dead connection: %v, %v", ok, err)
+			}
+		})
+	}
+	pings.Wait()
+	if got := resets.Load(); got != 1 {
+		t.Errorf("%d resets", got)
 	}
 }

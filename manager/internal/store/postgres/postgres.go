@@ -88,7 +88,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		sql:    newStatements(o.Schema),
 		never:  make(chan struct{}),
 	}
-	checkIdle(cfg, pingIdle, pingWithin, func() *pgxpool.Pool { return s.pool })
+	checkIdle(cfg, pingIdle, pingWithin, func() { s.pool.Reset() })
 	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
 		return nil, unavailable(err)
 	}
