@@ -80,6 +80,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = 24
 	}
+	switch cfg.ConnConfig.DefaultQueryExecMode {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		// They send parameters as text, and a wire is binary. Any pooler that lends whole sessions takes this one.
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	}
 	cfg.ConnConfig.OnNotice = keepWarning
 	cfg.ConnConfig.ValidateConnect = identify(cfg.ConnConfig.ValidateConnect)
 	cfg.AfterConnect = prepare

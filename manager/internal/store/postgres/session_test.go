@@ -79,3 +79,25 @@ func TestSessions(t *testing.T) {
 		_ = conn.Close(t.Context())
 	}
 }
+
+// A DSN may ask for any mode of the driver, for a pooler's sake. Some modes send parameters as text.
+func TestQueryModes(t *testing.T) {
+	t.Parallel()
+	srv := servers.Postgres(t)
+	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
+		s, err := Open(t.Context(), Options{DSN: srv.URL + " default_query_exec_mode=" + mode, Schema: "mode_" + mode})
+		if err != nil {
+			t.Errorf("%s: %v", mode, err)
+			continue
+		}
+		if err := storetest.Put(t.Context(), s, "a", "value"); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if v, err := storetest.Get(t.Context(), s, "a"); v != "value" || err != nil {
+			t.Errorf("%s: %q, %v", mode, v, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

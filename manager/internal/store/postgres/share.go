@@ -181,9 +181,12 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 			colls, keys = append(colls, r.colls...), append(keys, r.keys...)
 		}
 	}
-	stmt, args := s.sql.getMany, []any{wireStrings(pgtype.TextOID, colls), wireBytes(keys)}
+	var stmt string
+	var args []any
 	if len(keys) == 1 {
 		stmt, args = s.sql.get, []any{colls[0], keys[0]}
+	} else {
+		stmt, args = s.sql.getMany, []any{wireStrings(pgtype.TextOID, colls), wireBytes(keys)}
 	}
 	rows, err := conn.Query(ctx, stmt, args...)
 	if err != nil {
