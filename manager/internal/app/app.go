@@ -281,7 +281,7 @@ func (a *app) start(ctx context.Context) error {
 	case a.auth == nil:
 		a.log.Warn("everyone who reaches --admin may do everything by the page /ui/: it is not loopback, and neither --auth-token-file nor --client-ca is set",
 			"addr", listenAddress(admin))
-	case a.adminTLS == nil:
+	case a.adminTLS == nil && s.TokenFile != "":
 		a.log.Warn("tokens of operators cross the network in clear text when somebody logs in at /ui/: --admin is not loopback, and --admin-tls-cert is not set",
 			"addr", listenAddress(admin))
 	}

@@ -82,6 +82,7 @@ func TestAdminListenerWarns(t *testing.T) {
 		{[]string{"--admin", "0.0.0.0:0", "--admin-tls-cert", cert, "--admin-tls-key", key}, open},
 		{[]string{"--admin", "0.0.0.0:0", "--auth-token-file", tokens}, clear},
 		{[]string{"--admin", "0.0.0.0:0", "--auth-token-file", tokens, "--admin-tls-cert", cert, "--admin-tls-key", key}, ""},
+		{[]string{"--admin", "0.0.0.0:0", "--tls-cert", cert, "--tls-key", key, "--client-ca", cert}, ""}, // there are no tokens
 	} {
 		s := serveBreakable(t, c.args...)
 		s.stop()
