@@ -257,7 +257,7 @@ func (s *gcsStore) token(ctx context.Context) (*oauth2.Token, error) {
 	select {
 	case r := <-got:
 		if r.Err != nil {
-			return nil, r.Err
+			return nil, tokenError(r.Err)
 		}
 		return r.Val.(*oauth2.Token), nil
 	case <-ctx.Done():

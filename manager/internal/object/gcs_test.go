@@ -1,7 +1,11 @@
 package object_test
 
 import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -225,6 +229,52 @@ func TestGCSTokenOfTheMachine(t *testing.T) {
 	if tokens.Load() != 1 {
 		t.Errorf("%d tokens", tokens.Load())
 	}
+}
+
+// What a server of tokens answers goes to logs: no page of it, and nothing that it repeats of the request.
+func TestGCSTokenRefused(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]string{
+		`{"error":"invalid_grant","error_description":"the account is\ngone"}`:                    "invalid_grant",
+		`{"error":"invalid_grant","error_description":"` + strings.Repeat("long ", 10_000) + `"}`: "invalid_grant",
+		"<html>" + strings.Repeat("a page\n", 10_000):                                             "502 Bad Gateway",
+		"your request was: REQUEST":                                                               "502 Bad Gateway",
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadGateway)
+			_, _ = io.WriteString(w, strings.ReplaceAll(body, "REQUEST", "assertion="+r.FormValue("assertion")))
+		}))
+		t.Cleanup(srv.Close)
+		s, err := object.Open("gs://bucket/pre", env("GOOGLE_APPLICATION_CREDENTIALS", serviceAccount(t, srv.URL)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.Create(t.Context(), "a", []byte("x"))
+		if err == nil || !strings.Contains(err.Error(), want) || len(err.Error()) > 2000 || strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "assertion") {
+			t.Errorf("%.50s: %.300v", body, err)
+		}
+	}
+}
+
+// serviceAccount is a file with the key of a service account whose tokens come from a server.
+func serviceAccount(t *testing.T, tokens string) string {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(map[string]string{
+		"type": "service_account", "client_email": "a@b", "token_uri": tokens,
+		"private_key": string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "key.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 func TestGCSCredentialFiles(t *testing.T) {
