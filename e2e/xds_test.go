@@ -235,7 +235,9 @@ func TestXDSFilesChangeUnderLoad(t *testing.T) {
 					b.StaticResources.Clusters = append(b.StaticResources.Clusters, next)
 				})
 			})
-			x.change(t, envoy.XDSGate, `\"oncegate_manager_2\"`, setField("manager", map[string]any{"cluster": "oncegate_manager_2"}))
+			x.change(t, envoy.XDSGate, `\"oncegate_manager_2\"`, setField("manager", map[string]any{
+				"cluster": "oncegate_manager_2", "timeout_ms": managerTimeout.Milliseconds(),
+			}))
 			l.more(t, 20)
 			l.end()
 			if len(l.errs) > 0 {
