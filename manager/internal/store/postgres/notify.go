@@ -21,6 +21,8 @@ const (
 	// notifyEvery is the least time between two statements, unless the second is full. A statement for each commit costs
 	// the server, and the managers that listen, more than the wake-ups are worth.
 	notifyEvery = 5 * time.Millisecond
+	// notifyLast bounds a statement after close.
+	notifyLast = time.Second
 )
 
 // notifier sends and receives wake-ups. The server holds a database-wide lock while it commits a transaction with
@@ -107,26 +109,28 @@ func (n *notifier) send(topics []string) {
 	}
 }
 
+// sendLoop sends what is in the queue, at the end as well: a manager that is restarted must not let the others' callers
+// wait for the outcomes that it recorded last.
 func (n *notifier) sendLoop(ctx context.Context) {
 	defer close(n.done[1])
 	pace := time.NewTimer(0)
 	defer pace.Stop()
-	for {
+	for stopping := false; !stopping || len(n.queue) > 0; {
 		batch := make(map[string]struct{})
 		select {
 		case <-ctx.Done():
-			return
+			stopping = true
 		case topic := <-n.queue:
 			batch[topic] = struct{}{}
 		}
-		for paced := false; len(batch) < notifyBatch && !paced; {
+		for paced := stopping; len(batch) < notifyBatch && !paced; {
 			select {
 			case topic := <-n.queue:
 				batch[topic] = struct{}{}
 			case <-pace.C:
 				paced = true
 			case <-ctx.Done():
-				return
+				stopping, paced = true, true
 			}
 		}
 		for more := true; more && len(batch) < notifyBatch; {
@@ -138,17 +142,34 @@ func (n *notifier) sendLoop(ctx context.Context) {
 			}
 		}
 		pace.Reset(notifyEvery)
-		payloads := make([]string, 0, len(batch))
-		for p := range batch {
-			payloads = append(payloads, p)
+		if err := n.sendBatch(ctx, batch); err != nil && stopping {
+			return
 		}
-		attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
-		// A failure costs only speed: watchers also check on a timer of their own. So this transaction waits neither for
-		// the disk nor for a standby.
-		_, _ = n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM set_config('synchronous_commit', 'off', true), unnest($2::text[]) AS p`,
-			n.channel, payloads)
-		cancel()
 	}
+}
+
+func (n *notifier) sendBatch(ctx context.Context, batch map[string]struct{}) error {
+	if len(batch) == 0 {
+		return nil
+	}
+	payloads := make([]string, 0, len(batch))
+	for p := range batch {
+		payloads = append(payloads, p)
+	}
+	attempt, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-attempt.Done():
+		case <-time.After(notifyLast):
+			cancel()
+		}
+	})()
+	// A failure costs only speed: watchers also check on a timer of their own. So this transaction waits neither for
+	// the disk nor for a standby.
+	_, err := n.pool.Exec(attempt, `SELECT pg_notify($1, p) FROM set_config('synchronous_commit', 'off', true), unnest($2::text[]) AS p`,
+		n.channel, payloads)
+	return err
 }
 
 func (n *notifier) close() {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/storetest"
@@ -128,6 +129,34 @@ func TestAcknowledgedSurvivesAKilledServer(t *testing.T) {
 		if have != want && have != want+20 {
 			t.Fatalf("%s: %d is stored, %d was acknowledged", key, have, want)
 		}
+	}
+}
+
+// A manager that stops still wakes the other managers' callers for what it recorded last.
+func TestLastWakeUpIsSentBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	srv := servers.Postgres(t)
+	b := open(t, srv)
+	for i := range 10 {
+		a, err := Open(t.Context(), Options{DSN: srv.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last := b.Watch(fmt.Sprint("last", i))
+		for _, topic := range []string{"first", fmt.Sprint("last", i)} {
+			if err := a.Update(t.Context(), func(tx store.Tx) error { tx.Notify(topic); return nil }); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+		select {
+		case <-last.C():
+		case <-time.After(2 * time.Minute):
+			t.Fatalf("round %d: never woken", i)
+		}
+		last.Stop()
 	}
 }
 
