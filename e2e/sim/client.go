@@ -12,10 +12,10 @@ import (
 type operation struct {
 	name, key, path, caller string
 	runs                    []*run
-	wrong                   bool // some client uses the key for another request
-	sent                    bool // a request was sent to upstream
-	harmed                  bool // a VM that had a request of it died
-	global                  bool // only one data centre may run it
+	wrong                   bool            // some client uses the key for another request
+	sent                    map[string]bool // the data centres from which a request was sent to upstream
+	harmed                  bool            // a VM that had a request of it died
+	global                  bool            // only one data centre may run it
 }
 
 // client sends an operation's request, and repeats it until it gives up.
@@ -46,7 +46,7 @@ type try struct {
 const waitsForever = 75 * time.Second
 
 func (w *World) newOperation(n int) *operation {
-	op := &operation{key: fmt.Sprintf("key%d", n), path: "/charges", caller: "alice"}
+	op := &operation{key: fmt.Sprintf("key%d", n), path: "/charges", caller: "alice", sent: map[string]bool{}}
 	switch w.rnd.IntN(4) {
 	case 0:
 		op.caller = "bob" // the same key may be somebody else's

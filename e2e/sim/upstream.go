@@ -89,7 +89,7 @@ func (x *exchange) begin() {
 		})
 		return
 	}
-	x.op().sent = true
+	x.op().sent[x.vm.p.near()] = true
 	if w.adversary(Cut, 0.06) {
 		w.after(w.between(0, 5*time.Millisecond), func() {
 			w.logf("upstream", "cuts the connection of %s before it has read the request", x.name())
