@@ -74,10 +74,14 @@ func fake(name, behaviour string) error {
 		fmt.Fprintln(os.Stderr, "child", child.Process.Pid)
 	}
 	failed := make(chan error, 2)
-	for _, a := range []string{*listen, *admin} {
+	for _, a := range []string{*listen, *admin} { // one after the other: the second tells that both listen
 		if a != "" {
+			l, err := net.Listen("tcp", a)
+			if err != nil {
+				return err
+			}
 			go func() {
-				failed <- http.ListenAndServe(a, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				failed <- http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					if behaviour == "exits when asked for /die" && r.URL.Path == "/die" {
 						os.Exit(3)
 					}
