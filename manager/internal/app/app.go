@@ -338,46 +338,6 @@ func (a *app) listenerEnded(name string, err error) {
 	}
 }
 
-func (a *app) startAdmin(ln net.Listener) (err error) {
-	a.ui, err = ui.New(ui.Options{
-		Version: a.version, Log: a.log, Audit: a.auditLog, Auth: a.auth, Problem: server.ProblemOf, Ledger: a.ledger, Queue: a.queue, NotReady: a.server.NotReady,
-		System: a.system, Hosts: a.hosts(),
-	})
-	if err != nil {
-		return err
-	}
-	a.admin = a.adminServer(a.server.AdminHandler(a.registry, a.ui, a.hosts()...))
-	a.goRun(func() {
-		if err := serveAdmin(a.admin, a.server.AdminListener(ln, a.adminTLS == nil)); !errors.Is(err, http.ErrServerClosed) {
-			a.listenerEnded("admin", err)
-		}
-	})
-	a.log.Info("listening", "listener", "admin", "addr", listenAddress(ln))
-	return nil
-}
-
-// adminServer is the server of the listener for operators. Profiles and the live parts of pages extend its write timeout
-// for themselves.
-func (a *app) adminServer(h http.Handler) *http.Server {
-	return &http.Server{
-		Handler:           h,
-		TLSConfig:         a.adminTLS,
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      30 * time.Second,
-		IdleTimeout:       time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
-	}
-}
-
-func serveAdmin(s *http.Server, ln net.Listener) error {
-	if s.TLSConfig != nil {
-		return s.ServeTLS(ln, "", "")
-	}
-	return s.Serve(ln)
-}
-
 func (a *app) register() error {
 	all := append(a.server.Collectors(),
 		collectors.NewGoCollector(),
@@ -466,43 +426,6 @@ func (a *app) windowFull(p ledger.Pressure) {
 
 func (a *app) sweepFailed(err error) {
 	a.log.Warn("sweep of expired entries failed, the next one tries again", "error", err.Error())
-}
-
-// reload reads the token file and the certificate again at each SIGHUP.
-func (a *app) reload(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.hangup:
-		}
-		if a.settings.TokenFile == "" && a.certificate == nil && a.adminCertificate == nil && a.settings.Peers.TokenFile == "" {
-			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --admin-tls-cert nor --peer-token-file is set")
-		}
-		if a.settings.TokenFile != "" {
-			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
-		}
-		if a.settings.ClientRoles != "" {
-			a.reloaded("client roles", a.auth.LoadCertificates(a.settings.ClientRoles))
-		}
-		if a.certificate != nil {
-			a.reloaded("certificate", a.certificate.Load())
-		}
-		if a.adminCertificate != nil {
-			a.reloaded("certificate of --admin", a.adminCertificate.Load())
-		}
-		if a.settings.Peers.TokenFile != "" {
-			a.reloaded("tokens for the peers", a.peers.LoadTokens())
-		}
-	}
-}
-
-func (a *app) reloaded(what string, err error) {
-	if err != nil {
-		a.log.Error(what+" not reloaded, the previous one stays in use", "error", err.Error())
-		return
-	}
-	a.log.Info(what + " reloaded")
 }
 
 // writeFileAtomically lets a reader see all of the content or no file.

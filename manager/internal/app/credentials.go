@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"crypto/tls"
 
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -40,4 +41,41 @@ func credentials(s *settings.Settings) (auth *httpd.Auth, cert *httpd.Certificat
 		}
 	}
 	return auth, cert, cfg, nil
+}
+
+// reload reads the token file and the certificate again at each SIGHUP.
+func (a *app) reload(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.hangup:
+		}
+		if a.settings.TokenFile == "" && a.certificate == nil && a.adminCertificate == nil && a.settings.Peers.TokenFile == "" {
+			a.log.Info("SIGHUP has no effect: neither --auth-token-file nor --tls-cert nor --admin-tls-cert nor --peer-token-file is set")
+		}
+		if a.settings.TokenFile != "" {
+			a.reloaded("tokens", a.auth.Load(a.settings.TokenFile))
+		}
+		if a.settings.ClientRoles != "" {
+			a.reloaded("client roles", a.auth.LoadCertificates(a.settings.ClientRoles))
+		}
+		if a.certificate != nil {
+			a.reloaded("certificate", a.certificate.Load())
+		}
+		if a.adminCertificate != nil {
+			a.reloaded("certificate of --admin", a.adminCertificate.Load())
+		}
+		if a.settings.Peers.TokenFile != "" {
+			a.reloaded("tokens for the peers", a.peers.LoadTokens())
+		}
+	}
+}
+
+func (a *app) reloaded(what string, err error) {
+	if err != nil {
+		a.log.Error(what+" not reloaded, the previous one stays in use", "error", err.Error())
+		return
+	}
+	a.log.Info(what + " reloaded")
 }
