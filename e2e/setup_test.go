@@ -71,11 +71,7 @@ func TestBothModesInOneEnvoy(t *testing.T) {
 func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, target Target, mode string) {
 		e := target.(envoyTarget)
-		var major, minor int
-		if _, err := fmt.Sscanf(e.Version, "%d.%d", &major, &minor); err != nil {
-			t.Fatal(err)
-		}
-		if major > 1 || minor >= 40 {
+		if e.knowsListInVM(t) {
 			l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 				//lint:ignore SA1019 Envoys before 1.40 know only this place
 				plugin.GetVmConfig().CapabilityRestrictionConfig = plugin.CapabilityRestrictionConfig
@@ -84,6 +80,9 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 				return nil
 			})
 			l.fly(t).land(t)
+			if lines := l.proxies[0].deprecated(); len(lines) > 0 {
+				t.Errorf("with the list in vm_config: %v", lines)
+			}
 		}
 		l := newLifecycle(t, e, mode, func(_ *hcmv3.HttpConnectionManager, plugin *wasmv3.PluginConfig) error {
 			//lint:ignore SA1019 Envoys before 1.40 know only this place
@@ -91,6 +90,7 @@ func TestGateRunsWithItsAllowListOnly(t *testing.T) {
 			return nil
 		})
 		wantProblem(t, l.proxies[0], pay(newKey()), 503, "manager-unavailable")
+		wantOldPlaceOnly(t, e, l.proxies[0])
 	})
 }
 

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// deprecated are the lines of an Envoy's log that warn of settings which a later release will not have.
+func (p *proxy) deprecated() (lines []string) {
+	for line := range strings.Lines(p.tail(maxLines)) {
+		if strings.Contains(strings.ToLower(line), "deprecated") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// knowsListInVM reports whether an Envoy has a place for the list of capabilities in vm_config.
+func (e envoyTarget) knowsListInVM(t *testing.T) bool {
+	t.Helper()
+	var major, minor int
+	if _, err := fmt.Sscanf(e.Version, "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return major > 1 || minor >= 40
+}
+
+// wantOldPlaceOnly checks that an Envoy warns of the place of the list of capabilities where it knows the new one, and of
+// nothing else.
+func wantOldPlaceOnly(t *testing.T, e envoyTarget, p *proxy) {
+	t.Helper()
+	if e.knowsListInVM(t) {
+		p.logged(t, "PluginConfig.capability_restriction_config")
+	}
+	for _, line := range p.deprecated() {
+		if !e.knowsListInVM(t) || !strings.Contains(line, "PluginConfig.capability_restriction_config") {
+			t.Error(line)
+		}
+	}
+}
+
+// startFiles starts an Envoy with the published files of xDS: those of envoy/xds, and those of a variant over them. Each text
+// of places that occurs in them is replaced.
+func (s *stack) startFiles(t *testing.T, variant string, places map[string]string) *proxy {
+	t.Helper()
+	module, err := filepath.Abs(wasmModule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(s.dir, "xds")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	sources := map[string]string{}
+	for _, from := range []string{"../envoy/xds", filepath.Join("../envoy/xds", variant)} {
+		files, err := filepath.Glob(from + "/*.yaml")
+		if err != nil || len(files) == 0 {
+			t.Fatal(from, files, err)
+		}
+		for _, file := range files {
+			sources[filepath.Base(file)] = file
+		}
+	}
+	replaced := map[string]bool{}
+	for name, file := range sources {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.NewReplacer("/etc/oncegate/xds", dir, "/etc/oncegate/oncegate.wasm", module).Replace(string(b))
+		for old, here := range places {
+			if strings.Contains(text, old) {
+				text, replaced[old] = strings.ReplaceAll(text, old, here), true
+			}
+		}
+		// Times in which a loaded machine does nothing.
+		text = regexp.MustCompile(`connect_timeout: \ds| timeout: 15s`).ReplaceAllStringFunc(text, func(s string) string {
+			setting, _, _ := strings.Cut(s, ":")
+			return fmt.Sprintf("%s: %.0fs", setting, 2*patience.Seconds())
+		})
+		text = regexp.MustCompile(`"timeout_ms": \d+`).ReplaceAllString(text, fmt.Sprintf(`"timeout_ms": %d`, patience.Milliseconds()))
+		if left := regexp.MustCompile(`.*(?:/etc/|svc\.cluster|0\.0\.0\.0).*`).FindString(text); left != "" {
+			t.Errorf("%s: not replaced: %s", file, left)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for old := range places {
+		if !replaced[old] {
+			t.Errorf("no file has %q", old)
+		}
+	}
+	config, err := os.ReadFile(filepath.Join(dir, "envoy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config, err = yaml.YAMLToJSONStrict(config); err != nil {
+		t.Fatal(err)
+	}
+	p, err := s.target.(envoyTarget).start(filepath.Join(s.dir, "envoy"), config, 2, "--use-dynamic-base-id", "--disable-hot-restart")
+	if p != nil {
+		s.proxies = append(s.proxies, p)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.address = p.listeners["ingress"]
+	return p
+}
+
+// published are addresses in the files of xDS that all variants have.
+func (s *stack) published() map[string]string {
+	return map[string]string{
+		"{address: 0.0.0.0, port_value: 10000}":  "{address: 127.0.0.1, port_value: 0}",
+		"{address: 127.0.0.1, port_value: 9901}": "{address: 127.0.0.1, port_value: 0}",
+		"{address: 127.0.0.1, port_value: 9000}": inYAML(s.paymentsAddr),
+	}
+}
+
+func inYAML(address string) string {
+	host, port, _ := strings.Cut(address, ":")
+	return fmt.Sprintf("{address: %s, port_value: %s}", host, port)
+}
+
+const publishedManager = "{address: oncegate-manager-%d.oncegate-manager.oncegate.svc.cluster.local, port_value: 8090}"
+
+// The published files of xDS for shards and for managers that share a store are what a real Envoy runs.
+func TestPublishedXDSFiles(t *testing.T) {
+	t.Parallel()
+	for _, target := range envoys() {
+		t.Run(target.Name()+"/shards", func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, target, "body")
+			places := f.published()
+			for i := range 2 {
+				name := fmt.Sprintf("oncegate_manager_%d", i)
+				f.startShard(t, name)
+				places[fmt.Sprintf(publishedManager, i)] = inYAML(f.shards[name].addr)
+			}
+			p := f.startFiles(t, "shards", places)
+			wantFirst(t, p, pay(newKey()), 201)
+			scope, list := f.scope(t), []string{"oncegate_manager_0", "oncegate_manager_1"}
+			for _, name := range list {
+				for _, key := range keysOf(scope, list, name, 3) {
+					first := wantFirst(t, p, pay(key), 201)
+					wantReplay(t, p, pay(key), first)
+					f.wantExecutions(t, key, 1)
+				}
+			}
+			f.shards[list[1]].kill()
+			refused(t, p, keysOf(scope, list, list[1], 1)[0])
+			wantFirst(t, p, pay(keysOf(scope, list, list[0], 1)[0]), 201)
+			wantOldPlaceOnly(t, target.(envoyTarget), p)
+		})
+		t.Run(target.Name()+"/managers", func(t *testing.T) {
+			t.Parallel()
+			s := &stack{dir: t.TempDir(), target: target, mode: "body"}
+			store := servers.Redis(t)
+			s.stopAtEnd(t)
+			s.startPayments(t)
+			places := s.published()
+			var managers []*process
+			for i := range 2 {
+				m, err := startProcess("oncegate", filepath.Join(binDir, "oncegate"), "serve", "--store", "redis", "--store-dsn", store.URL,
+					"--admin", "127.0.0.1:0", "--listen", "127.0.0.1:0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.started, managers = append(s.started, m), append(managers, m)
+				api, err := m.addr("api")
+				if err != nil {
+					t.Fatal(err)
+				}
+				admin, err := m.addr("admin")
+				if err != nil {
+					t.Fatal(err)
+				}
+				const health = "\n                health_check_config: {port_value: %s}"
+				_, port, _ := strings.Cut(admin, ":")
+				places[fmt.Sprintf(publishedManager+health, i, "8091")] = inYAML(api) + fmt.Sprintf(health, port)
+			}
+			var before string
+			if err := s.hold(&before); err != nil {
+				t.Fatal(err)
+			}
+			places["{address: 127.0.0.1, port_value: 8099}"] = inYAML(before)
+			p := s.startFiles(t, "managers", places)
+			keys := map[string]answer{}
+			for range 4 {
+				key := newKey()
+				keys[key] = eventuallyPaid(t, "the managers are healthy", p, key)
+			}
+			managers[0].kill()
+			for range 4 {
+				key := newKey()
+				keys[key] = eventuallyPaid(t, "the other manager serves", p, key)
+			}
+			for key, first := range keys {
+				wantReplay(t, p, pay(key), first)
+				s.wantExecutions(t, key, 1)
+			}
+			wantOldPlaceOnly(t, target.(envoyTarget), p)
+		})
+	}
+}
