@@ -79,6 +79,7 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 	names(r, gates)
 	for _, g := range gates {
 		g.check(r, minor, dump)
+		g.around(r, dump, gates)
 	}
 	checkClusters(r, gates, clusters)
 	return gates
@@ -184,7 +185,6 @@ func harmless(name string, v any) bool {
 // routes returns the route configurations that requests take behind the gate: those of its connection manager, and
 // those of the inner listener that its own calls go to.
 func (g gate) routes(dump object) []object {
-	var found []object
 	managers := []object{g.manager}
 	if inner := g.config.at("upstream").text("cluster"); inner != "" {
 		for _, l := range listeners(dump) {
@@ -193,19 +193,7 @@ func (g gate) routes(dump object) []object {
 			}
 		}
 	}
-	for _, m := range managers {
-		if o := m.at("route_config"); o != nil {
-			found = append(found, o)
-		}
-		if name := m.at("rds").text("route_config_name"); name != "" {
-			for _, rc := range dump.all("RouteConfiguration") {
-				if rc.text("name") == name {
-					found = append(found, rc)
-				}
-			}
-		}
-	}
-	return found
+	return routesOf(dump, managers...)
 }
 
 func (g gate) removesRetryHeaders() bool {

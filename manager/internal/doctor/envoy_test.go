@@ -62,6 +62,24 @@ func TestEnvoyIsJudged(t *testing.T) {
 			replace: []string{`"timeout": "15s"`, `"timeout": "15s", "retry_policy": {"num_retries": 0}`},
 			level:   OK, check: checkRetries, found: "no route repeats",
 		},
+		"a route without the filter": {
+			replace: []string{`"timeout": "15s"`, `"timeout": "15s"}, "typed_per_filter_config": {"oncegate": {"disabled": true}}, "rest": {"a": 1`},
+			level:   Warn, check: checkAround, found: "virtual_hosts[0].routes[2]: the filter is disabled", do: "remove the setting",
+		},
+		"a filter that routes must enable": {
+			replace: []string{`"name": "oncegate",`, `"name": "oncegate", "disabled": true,`},
+			level:   Warn, check: checkAround, found: "except on routes that enable it", do: `remove "disabled"`,
+		},
+		"another listener": {
+			replace: []string{`"static_listeners": [`, `"static_listeners": [{"listener": {"name": "back", "c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
+				{"route": {"weighted_clusters": {"clusters": [{"name": "upstream"}]}}}]}]}}}},`},
+			level: Warn, check: checkAround, found: `listener "back" has no gate, and leads to cluster "upstream" as well`, do: "put the filter into that listener",
+		},
+		"another listener to another cluster": {
+			replace: []string{`"static_listeners": [`, `"static_listeners": [{"listener": {"name": "back", "c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
+				{"route": {"cluster": "other"}}]}]}}}},`},
+			level: OK, check: checkAround, found: "no other listener",
+		},
 		"headers that ask for retries": {
 			replace: []string{"x-envoy-retry-on", "x-other"},
 			level:   Warn, check: checkRetries, found: "nothing removes x-envoy-retry-on",

@@ -1,0 +1,88 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+const checkAround = "envoy: ways around"
+
+// around looks for ways to the gate's upstreams on which it is switched off, or on which there is no gate. Such a way may be
+// meant, so it is no failure.
+func (g gate) around(r *report, dump object, gates []gate) {
+	before := len(r.findings)
+	warn := func(found, do string) { r.warn(checkAround, g.place()+": "+found, do) }
+	entry := g.entry()
+	if entry["disabled"] == true {
+		warn("the filter is disabled, except on routes that enable it", `remove "disabled" from the filter, or see that all protected routes enable it`)
+	}
+	protected := map[string]bool{}
+	for _, routes := range routesOf(dump, g.manager) {
+		routes.walk("", func(path string, o object) {
+			if o.at("typed_per_filter_config").at(entry.text("name"))["disabled"] == true {
+				warn(fmt.Sprintf("route configuration %q, %s: the filter is disabled", oneLine(routes.text("name")), path),
+					"requests pass unprotected there: remove the setting unless that is meant")
+			}
+		})
+		maps.Copy(protected, clustersOf(routes))
+	}
+	for _, l := range listeners(dump) {
+		if l["internal_listener"] != nil || slices.ContainsFunc(gates, func(other gate) bool { return other.listener.text("name") == l.text("name") }) {
+			continue
+		}
+		for _, routes := range routesOf(dump, l.all("HttpConnectionManager")...) {
+			for _, name := range slices.Sorted(maps.Keys(clustersOf(routes))) {
+				if protected[name] {
+					warn(fmt.Sprintf("listener %q has no gate, and leads to cluster %q as well", oneLine(l.text("name")), oneLine(name)),
+						"requests pass unprotected there: put the filter into that listener unless that is meant")
+				}
+			}
+		}
+	}
+	if len(r.findings) == before {
+		r.ok(checkAround, "%s: all routes have it, and no other listener leads to its upstreams", g.place())
+	}
+}
+
+// entry returns the gate's filter as its connection manager lists it.
+func (g gate) entry() object {
+	for _, f := range g.manager.list("http_filters") {
+		if config := f.at("typed_config").at("config"); config != nil && same(config, g.filter) {
+			return f
+		}
+	}
+	return nil
+}
+
+// routesOf returns the route configurations of connection managers, those that Envoy discovered among them.
+func routesOf(dump object, managers ...object) (found []object) {
+	for _, m := range managers {
+		if o := m.at("route_config"); o != nil {
+			found = append(found, o)
+		}
+		if name := m.at("rds").text("route_config_name"); name != "" {
+			for _, rc := range dump.all("RouteConfiguration") {
+				if rc.text("name") == name {
+					found = append(found, rc)
+				}
+			}
+		}
+	}
+	return found
+}
+
+// clustersOf returns the clusters that routes lead to.
+func clustersOf(routes object) map[string]bool {
+	names := map[string]bool{}
+	routes.walk("", func(_ string, o object) {
+		action := o.at("route")
+		if name := action.text("cluster"); name != "" {
+			names[name] = true
+		}
+		for _, c := range action.at("weighted_clusters").list("clusters") {
+			names[c.text("name")] = true
+		}
+	})
+	return names
+}
