@@ -2,8 +2,11 @@ package cli
 
 import (
 	"bytes"
+	"database/sql"
 	"encoding/base64"
+	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -46,8 +49,15 @@ func rotation(t testing.TB, n int) []string {
 
 // What callers send and get here, and nothing else may show. Each place has a word of its own.
 var secrets = []string{
-	"4242-answer", "4242-small-payload", "4242-large-payload", "4242-small-result", "4242-large-result", "4242-error", "4242-entry", "4242-property",
+	"4242-answer", "4242-rejection", "4242-small-payload", "4242-large-payload", "4242-small-result", "4242-large-result", "4242-error",
+	"4242-batch-payload", "4242-keyed-payload", "4242-entry", "4242-log-id", "4242-property",
 }
+
+// internals are what callers send and the store keeps, and no answer shows.
+var internals = []string{"4242-token", "4242-fingerprint"}
+
+// ofPeers are outcomes of another data centre.
+var ofPeers = []string{"4242-imported", "4242-conflict"}
 
 // large is a JSON string with a secret in it that gets a record of its own.
 func large(secret string) string { return fmt.Sprintf("%q", strings.Repeat("-", 600)+secret) }
@@ -63,9 +73,16 @@ func useSecrets(t *testing.T, addr string) {
 		}
 		return answer
 	}
-	ok("/v1/ledger/reserve", `{"key":"pay","token":"t"}`)
-	ok("/v1/ledger/commit", fmt.Sprintf(`{"key":"pay","token":"t","result":{"status":201,"headers":[["x-card","4242-answer"]],"body":%q}}`,
+	ok("/v1/ledger/reserve", `{"key":"pay","token":"4242-token","fingerprint":"4242-fingerprint"}`)
+	ok("/v1/ledger/commit", fmt.Sprintf(`{"key":"pay","token":"4242-token","result":{"status":201,"headers":[["x-card","4242-answer"]],"body":%q}}`,
 		base64.StdEncoding.EncodeToString([]byte("4242-answer"))))
+	ok("/v1/ledger/reserve", `{"key":"no","token":"t"}`)
+	ok("/v1/ledger/reject", fmt.Sprintf(`{"key":"no","token":"t","ttl_ms":3600000,"result":{"status":402,"body":%q}}`,
+		base64.StdEncoding.EncodeToString([]byte("4242-rejection"))))
+	if answer := ok("/v1/jobs/batch", `{"items":[{"function":"many","id":"batched","payload":"4242-batch-payload"},
+		{"function":"many","id":"keyed","payload":"4242-keyed-payload","idempotency_key":"once"}]}`); strings.Count(answer, `"status":202`) != 2 {
+		t.Fatal(answer)
+	}
 	for id, payload := range map[string]string{"small": `"4242-small-payload"`, "large": large("4242-large-payload"), "failing": `1`} {
 		ok("/v1/jobs", fmt.Sprintf(`{"function":%q,"id":%q,"payload":%s,"max_attempts":1}`, id, id, payload))
 		var answer struct{ Jobs []claimedJob }
@@ -77,19 +94,29 @@ func useSecrets(t *testing.T, addr string) {
 		ok("/v1/jobs/"+id+"/finish", fmt.Sprintf(`{"lease_token":%q,%s}`, answer.Jobs[0].Lease.Token, end))
 	}
 	mustAnswer(t, 201, "PUT", "http://"+addr+"/v1/logs/payments", `{}`)
-	ok("/v1/logs/payments/entries", fmt.Sprintf(`{"id":"e","payload":%q,"properties":{"card":"4242-property"}}`, base64.StdEncoding.EncodeToString([]byte("4242-entry"))))
+	ok("/v1/logs/payments/entries", entryOfSecrets())
 }
+
+// entryOfSecrets is an entry of a log.
+func entryOfSecrets() string {
+	return fmt.Sprintf(`{"id":"4242-log-id","payload":%q,"properties":{"card":"4242-property"}}`, base64.StdEncoding.EncodeToString([]byte("4242-entry")))
+}
+
+// allSecrets is what found returns where nothing is encrypted.
+func allSecrets() []string { return slices.Sorted(slices.Values(slices.Concat(secrets, internals))) }
 
 // checkSecrets fails unless a manager gives all secrets back.
 func checkSecrets(t *testing.T, addr string) {
 	t.Helper()
 	var all strings.Builder
-	status, replay := post(t, addr, "/v1/ledger/reserve", `{"key":"pay","token":"retry"}`)
-	if status != 200 {
-		t.Errorf("the replay: %d %s", status, replay)
+	for _, key := range []string{"pay", "no"} {
+		status, replay := post(t, addr, "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"retry"}`, key))
+		if status != 200 {
+			t.Errorf("the replay: %d %s", status, replay)
+		}
+		all.WriteString(replay)
 	}
-	all.WriteString(replay)
-	for _, path := range []string{"/v1/jobs/small", "/v1/jobs/large", "/v1/jobs/failing", "/v1/logs/payments/entries?after=0"} {
+	for _, path := range []string{"/v1/jobs/small", "/v1/jobs/large", "/v1/jobs/failing", "/v1/jobs/batched", "/v1/jobs/keyed", "/v1/logs/payments/entries?after=0"} {
 		status, body := get(t, addr, path)
 		if status != 200 {
 			t.Errorf("%s: %d %s", path, status, body)
@@ -104,19 +131,36 @@ func checkSecrets(t *testing.T, addr string) {
 	}
 }
 
-// found are the secrets that files below dirs have.
+// forms are the ways in which a file may have a text: as it is, in hex, and in base64 at any place of a longer text.
+func forms(text string) [][]byte {
+	out := [][]byte{[]byte(text), []byte(hex.EncodeToString([]byte(text))), []byte(strings.ToUpper(hex.EncodeToString([]byte(text))))}
+	for before := range 3 {
+		encoded := base64.RawStdEncoding.EncodeToString([]byte(strings.Repeat("-", before) + text))
+		first, last := (before*8+5)/6, (before+len(text))*8/6 // characters that no neighbour changes
+		out = append(out, []byte(encoded[first:last]))
+	}
+	return out
+}
+
+// found are the secrets that files below dirs have, in any form.
 func found(t *testing.T, dirs ...string) (all []string) {
 	t.Helper()
 	files := 0
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !d.Type().IsRegular() {
+				if errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
 				return err
 			}
 			b, err := os.ReadFile(path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // a server removed it meanwhile
+			}
 			files++
-			for _, secret := range secrets {
-				if bytes.Contains(b, []byte(secret)) && !slices.Contains(all, secret) {
+			for _, secret := range slices.Concat(secrets, internals, ofPeers) {
+				if !slices.Contains(all, secret) && slices.ContainsFunc(forms(secret), func(form []byte) bool { return bytes.Contains(b, form) }) {
 					all = append(all, secret)
 				}
 			}
@@ -137,7 +181,7 @@ func found(t *testing.T, dirs ...string) (all []string) {
 // manager wrote.
 func TestEncryption(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
-	everything := slices.Sorted(slices.Values(secrets))
+	everything := allSecrets()
 	for _, engine := range []string{"wal", "sqlite"} {
 		t.Run(engine, func(t *testing.T) {
 			dir, place := t.TempDir(), t.TempDir()
@@ -224,7 +268,7 @@ func TestEncryption(t *testing.T) {
 				})
 				mustAnswer(t, 201, "PUT", "http://"+p.addr["api"]+"/v1/logs/payments", `{}`)
 				mustAnswer(t, 201, "POST", "http://"+p.addr["api"]+"/v1/logs/payments/entries",
-					fmt.Sprintf(`{"id":"e","payload":%q,"properties":{"card":"4242-property"}}`, base64.StdEncoding.EncodeToString([]byte("4242-entry"))))
+					entryOfSecrets())
 				if code := p.stop(t); code != 0 {
 					t.Errorf("exit code %d: %s", code, p.stderr)
 				}
@@ -240,6 +284,8 @@ func TestEncryption(t *testing.T) {
 			}
 			if engine == "wal" {
 				testEncryptedTools(t, dir, place, keyFile(t, "k2"))
+			} else {
+				testSQLiteBackup(t, dir, keyFile(t, "k2"))
 			}
 		})
 	}
@@ -265,6 +311,25 @@ func TestEncryptionOnEveryEngine(t *testing.T) {
 		p.kill()
 		refusedStart(t, `lacks the key "k2"`, with("k1")...)
 	})
+}
+
+// testSQLiteBackup makes a backup as users of SQLite do, looks into it, and starts a manager on it.
+func testSQLiteBackup(t *testing.T, dir, keys string) {
+	db, err := sql.Open("sqlite", filepath.Join(dir, "oncegate.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	backup := t.TempDir()
+	_, err = db.ExecContext(t.Context(), "VACUUM INTO ?", filepath.Join(backup, "oncegate.db"))
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if got := found(t, backup); len(got) > 0 {
+		t.Errorf("the backup has %q", got)
+	}
+	p := startManager(t, "--store", "sqlite", "--data-dir", backup, "--encryption-key-file", keys)
+	checkSecrets(t, p.addr["api"])
+	p.kill()
 }
 
 // testEncryptedTools looks at an encrypted directory with and without its key, and restores it from its copy.

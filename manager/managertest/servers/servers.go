@@ -208,6 +208,15 @@ func (s *Server) started(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
+// Dir has the server's files: its data, and for PostgreSQL and Redis its socket.
+func (s *Server) Dir() string { return s.dir }
+
+// PostgresProgram is the path of a program that belongs to the server, such as pg_dump.
+func PostgresProgram(name string) (string, error) {
+	bin, err := postgresBin()
+	return filepath.Join(bin, name), err
+}
+
 // PID is the process that Start has started, 0 when there is none.
 func (s *Server) PID() int {
 	if s.cmd == nil {
