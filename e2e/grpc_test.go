@@ -6,12 +6,15 @@ import (
 	"io"
 	"maps"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -20,6 +23,7 @@ import (
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 )
 
 // rpcServer is a stock gRPC server. A call's metadata says what it does: x-code is the status that it ends with, x-hold
@@ -405,4 +409,74 @@ func withoutAnswerRoute(hcm *hcmv3.HttpConnectionManager) error {
 	host := hcm.GetRouteConfig().GetVirtualHosts()[0]
 	host.Routes = host.Routes[len(host.Routes)-1:]
 	return nil
+}
+
+// The manager serves the blanks where no inner listener can, as in Istio. It gets nothing of what the caller sent but the
+// message, and asks it for no credentials.
+func TestUnaryAnswersFromTheManager(t *testing.T) {
+	eachRPC(t, func(t *testing.T, target Target) {
+		u := newRPCServer(t)
+		tokens := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(tokens, []byte("0123456789abcdef gate\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		plugin := map[string]any{"manager": map[string]any{"cluster": "oncegate_manager", "auth_token": "0123456789abcdef"}}
+		maps.Copy(plugin, unary)
+		delete(plugin, "client_abort")
+		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: plugin, paymentsAddr: u.address, bootstrap: upstreamHTTP2}
+		s.settings, s.edit = []string{"--auth-token-file", tokens}, answerRouteToManager(t)
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startProxy(t)
+		r := &rpcRig{s, u, grpc_testing.NewTestServiceClient(dialRPC(t, s.proxies[0]))}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		for what, in := range map[string]*grpc_testing.SimpleRequest{
+			"a call": {}, "a large answer": {ResponseSize: 300_000}, "a large message": {Payload: &grpc_testing.Payload{Body: make([]byte, 300_000)}},
+			"a message that goes on while it is answered": {Payload: &grpc_testing.Payload{Body: make([]byte, 3_000_000)}},
+		} {
+			key := newKey()
+			first := r.callWith(ctx, key, in, "authorization", "Bearer a")
+			for range 5 {
+				if a := r.callWith(ctx, key, in, "authorization", "Bearer a"); a.err != nil || a.state() != "replayed" || a.String() != first.String() {
+					t.Errorf("%s: retry (%s)\n%v\nfirst\n%v", what, a.state(), a, first)
+				}
+			}
+			if n := u.ran(key); n != 1 {
+				t.Errorf("%s ran %d times", what, n)
+			}
+		}
+		key := newKey()
+		crowd := make(chan rpcAnswer, 30)
+		for range cap(crowd) {
+			go func() { crowd <- r.callWith(ctx, key, &grpc_testing.SimpleRequest{ResponseSize: 10_000}) }()
+		}
+		for range cap(crowd) {
+			if a := <-crowd; a.err != nil || a.message.GetUsername() != "run 1 of " {
+				t.Errorf("one of the crowd: %v %v", a, a.err)
+			}
+		}
+		// The gate remembers the answer, but cannot fetch a blank.
+		r.manager.kill()
+		wantRefusal(t, "the manager is away", r.callWith(ctx, key, &grpc_testing.SimpleRequest{ResponseSize: 10_000}), codes.Unavailable, "unavailable")
+		if n := u.ran(key); n != 1 {
+			t.Errorf("ran %d times", n)
+		}
+	})
+}
+
+// answerRouteToManager changes the routes into those that envoy/istio/grpc.yaml leads to.
+func answerRouteToManager(t *testing.T) func(*hcmv3.HttpConnectionManager) error {
+	return func(hcm *hcmv3.HttpConnectionManager) error {
+		host := hcm.GetRouteConfig().GetVirtualHosts()[0]
+		service := host.GetRoutes()[len(host.GetRoutes())-1]
+		answer := proto.CloneOf(host.GetRoutes()[0])
+		if answer.GetMatch().GetPath() != "/oncegate/answer" {
+			t.Errorf("the first route is %v", answer)
+		}
+		answer.GetRoute().ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: "oncegate_manager"}
+		answer.GetRoute().PrefixRewrite = ""
+		host.Routes = []*routev3.Route{answer, service}
+		return nil
+	}
 }

@@ -10,6 +10,7 @@
 //	istio/traffic-extension.yaml  the same for Istio with TrafficExtension
 //	istio/body-mode.yaml   the same in body mode
 //	istio/manager.yaml     how Istio's proxies reach the manager, and a protected route
+//	istio/grpc.yaml        the routes for unary gRPC calls, in body mode
 //	istio/shards.yaml      several managers with a ledger each, and how Istio's proxies reach them
 //	gateway/gate.yaml      the gate before a route of Envoy Gateway, headers mode
 //	gateway/manager.yaml   how Envoy Gateway's proxies reach the managers

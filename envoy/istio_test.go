@@ -95,6 +95,31 @@ func TestIstioReachesTheManager(t *testing.T) {
 	}
 }
 
+// The retry of a gRPC call goes to the manager, whatever other routes there are.
+func TestIstioAnswersGRPC(t *testing.T) {
+	rs := resources(t, "grpc.yaml")
+	if len(rs) != 1 {
+		t.Fatalf("%d resources, want 1", len(rs))
+	}
+	routes := spec(t, rs[0], "networking.istio.io/v1", "VirtualService", new(networkingv1.VirtualService)).GetHttp()
+	answer, others := routes[0], routes[1:]
+	if len(answer.GetMatch()) != 1 || answer.GetMatch()[0].GetUri().GetExact() != "/oncegate/answer" || answer.GetRewrite() != nil {
+		t.Errorf("the first route matches %v, rewrites to %v", answer.GetMatch(), answer.GetRewrite())
+	}
+	entry, _, _ := managerResources(t)
+	for _, to := range answer.GetRoute() {
+		d := to.GetDestination()
+		if d.GetHost() != entry.GetHosts()[0] || d.GetPort().GetNumber() != entry.GetPorts()[0].GetNumber() {
+			t.Errorf("it leads to %v", d)
+		}
+	}
+	for _, r := range others {
+		if r.GetRetries() == nil || r.GetRetries().GetAttempts() != 0 {
+			t.Errorf("Istio's default retries are on: %v", r.GetRetries())
+		}
+	}
+}
+
 // wasmConfig is what WasmPlugin and TrafficExtension have in common.
 type wasmConfig interface {
 	GetFailStrategy() extensionsv1alpha1.FailStrategy

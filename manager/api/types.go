@@ -23,6 +23,10 @@ const (
 	PathBatch = "/v1/ledger/batch"
 )
 
+// PathAnswer is where the gate sends the retry of a gRPC call whose recorded answer has a message. The answer that comes
+// back, from a route of the proxy or from the manager, is a blank that the gate fills in: 200 with any body and HeaderBlank.
+const PathAnswer = "/oncegate/answer"
+
 // Header names, in the lower case that HTTP/2 and Envoy use.
 const (
 	// HeaderManager is set by the manager on every answer; its value is the manager's version. An answer to a callout
@@ -39,6 +43,8 @@ const (
 	HeaderReplayed = "idempotent-replayed"
 	// HeaderStatus says what the gate did: executed, replayed, bypassed or a problem's code.
 	HeaderStatus = "idempotency-status"
+	// HeaderBlank marks an answer that the gate may replace by a recorded one.
+	HeaderBlank = "oncegate-blank"
 )
 
 // Content types.

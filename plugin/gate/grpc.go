@@ -18,17 +18,16 @@ import (
 //
 // A host turns a local reply to a gRPC request into trailers without a message. So the gate
 // answers with a recorded message in another way: it changes the request's path to answerPath and
-// lets it go. A route leads that path to something that answers with a blank, an answer marked
-// with headerBlank. The gate puts the recorded headers, message and trailers in the blank's place.
-// If the route is missing, upstream gets a path and a content type that no gRPC server serves.
+// lets it go, without the headers that may be credentials. A route leads that path to something
+// that answers with a blank, an answer marked with headerBlank: an inner listener, or the manager.
+// The gate puts the recorded headers, message and trailers in the blank's place. If the route is
+// missing, upstream gets a path and a content type that no gRPC server serves.
 //
 // Answers without a message, and the gate's own refusals, are local replies.
 
 const (
 	// answerPath is the path of a request whose answer the gate fills in.
-	answerPath = "/oncegate/answer"
-	// headerBlank marks an answer that the gate may replace.
-	headerBlank       = "oncegate-blank"
+	answerPath        = api.PathAnswer
 	headerGRPCStatus  = "grpc-status"
 	headerGRPCDetails = "grpc-status-details-bin"
 	headerPushback    = "grpc-retry-pushback-ms"
@@ -90,6 +89,15 @@ var noAnswerProblem = api.Problem{
 	Code:   api.CodeInternal,
 	Title:  "The proxy has no route " + answerPath + " for recorded answers",
 	Detail: "The call was not executed a second time.",
+}
+
+// answerAwayProblem is for a duplicate when whatever serves that route cannot be reached.
+var answerAwayProblem = api.Problem{
+	Status:            503,
+	Code:              api.CodeUnavailable,
+	Title:             "The recorded answer cannot be fetched now",
+	Detail:            "The call was not executed a second time; try again with the same key.",
+	RetryAfterSeconds: 1,
 }
 
 // httpStatus are the HTTP statuses that gRPC statuses count as (google.rpc.Code).
@@ -241,6 +249,7 @@ func (p *Plugin) sendFills() {
 			continue
 		}
 		s.dropBody()
+		s.stripRequest()
 		if !p.host.SetRequestHeader(headerPath, answerPath) || !p.host.SetRequestHeader(headerContentType, "application/octet-stream") {
 			// With its own path the call would run again.
 			s.clientAnswer.drop(p)
@@ -255,13 +264,24 @@ func (p *Plugin) sendFills() {
 	}
 }
 
+// stripRequest removes all request headers but those that routes and access logs need, because what follows may be
+// outside of the proxy.
+func (s *Stream) stripRequest() {
+	host := s.plugin.host
+	for _, h := range host.RequestHeaders() {
+		if h[0][0] != ':' && h[0] != "x-request-id" && h[0] != "user-agent" && !strings.HasPrefix(h[0], "x-forwarded-") {
+			host.RemoveRequestHeader(h[0])
+		}
+	}
+}
+
 // fillHeaders replaces the headers of a blank.
 func (s *Stream) fillHeaders(end bool) Action {
 	p, f := s.plugin, &s.clientAnswer
-	if _, ok := p.host.ResponseHeader(headerBlank); !ok || end {
+	if _, ok := p.host.ResponseHeader(api.HeaderBlank); !ok || end {
 		f.drop(p)
 		if p.fate() != fateAnswered {
-			s.replyProblem(overloadedProblem())
+			s.replyProblem(&answerAwayProblem)
 			return Pause
 		}
 		if more, due := p.noAnswerRoute.due(p.host.Now()); due {

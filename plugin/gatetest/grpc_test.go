@@ -22,7 +22,8 @@ func grpcRig(t testing.TB, guest hostsim.Source, more string) *Rig {
 // rpc starts a call whose body comes in pieces.
 func (r *Rig) rpc(key string, pieces ...[]byte) *Exchange {
 	r.Helper()
-	x := r.Open(Request{Key: key, Path: "/p.Pay/Do", Protocol: "HTTP/2", Headers: []string{"content-type: application/grpc+proto", "te: trailers"}}, false)
+	x := r.Open(Request{Key: key, Path: "/p.Pay/Do", Protocol: "HTTP/2", Headers: []string{"content-type: application/grpc+proto", "te: trailers",
+		"authorization: Bearer a", "cookie: a=b", "cookie: c=d", "x-api-key: a"}}, false)
 	for i, piece := range pieces {
 		x.RequestData(piece, i == len(pieces)-1)
 	}
@@ -44,6 +45,10 @@ func (x *Exchange) blank() {
 	x.rig.Helper()
 	h := x.Upstream.AwaitHeaders(x.rig)
 	want(x.rig, "rewritten to", h.Get(":path")+" "+h.Get("content-type"), "/oncegate/answer application/octet-stream")
+	for _, name := range []string{"authorization", "cookie", "x-api-key", "idempotency-key", "te"} {
+		want(x.rig, name, h.Get(name), "")
+	}
+	want(x.rig, "there is an x-request-id", h.Get("x-request-id") != "", true)
 	x.UpstreamSelected("192.0.2.9:80")
 	x.ResponseHeaders(hostsim.H(":status", "200", "content-length", "1", "oncegate-blank", "1", "x-other", "1"), false)
 	x.ResponseData([]byte("-"), false)
@@ -214,7 +219,7 @@ func TestUnaryGRPCWithoutBlank(t *testing.T) {
 		x = r.rpc("k", frame("pay"))
 		x.Upstream.AwaitHeaders(t)
 		x.UpstreamFailed(hostsim.UpstreamNoHealthy, "")
-		want(t, "nowhere to go", grpcProblem(x), "14 overloaded")
+		want(t, "nowhere to go", grpcProblem(x), "14 unavailable")
 		x = r.rpc("k", frame("pay"))
 		x.Upstream.AwaitHeaders(t)
 		x.Leave()

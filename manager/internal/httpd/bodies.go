@@ -136,9 +136,6 @@ const freeBody = 64 << 10
 // readBody reads the body of a request. Its memory is in x.room, whatever it returns.
 func (s *Server) readBody(hw http.ResponseWriter, hr *http.Request, x *exchange) ([]byte, *api.Problem) {
 	buf := x.body[:0]
-	if hr.ContentLength == 0 {
-		return buf, nil
-	}
 	size, limit := int(min(hr.ContentLength, int64(s.opts.MaxBodyBytes)+1)), s.opts.MaxBodyBytes
 	if size > limit {
 		return buf, bodyTooLarge(limit)

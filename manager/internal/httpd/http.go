@@ -131,10 +131,17 @@ func (s *Server) serveHTTP(hw http.ResponseWriter, hr *http.Request) {
 	s.write(hw, hr, &x.resp)
 }
 
-// receive reads the body. When it returns a problem, that is the answer.
+// receive reads the body, if the route wants it. When it returns a problem, that is the answer.
 func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) (p *api.Problem) {
+	x.body = x.body[:0]
+	if hr.ContentLength == 0 {
+		return nil
+	}
+	e, _ := s.routes.find(&x.req)
+	if e != nil && e.NoBody {
+		return nil // net/http drops a short body, and closes the connection behind a long one
+	}
 	if largeBody(hr) {
-		e, _ := s.routes.find(&x.req)
 		if p = s.authorize(e, &x.req, &x.resp); p != nil {
 			return p
 		}

@@ -343,3 +343,14 @@ func TestEntriesHaveAdministrators(t *testing.T) {
 	s.want("200 ...", "POST", entry+"/resolve", resolution, bearer, "Bearer "+admin)
 	s.want("200 ...", "DELETE", entry, "", bearer, "Bearer "+admin)
 }
+
+// A proxy brings the retries of gRPC calls here, with the caller's credentials or none, and with a message that is
+// dropped: it may be larger than what the manager takes.
+func TestBlank(t *testing.T) {
+	s := newSite(t, siteOptions{server: Options{Options: httpd.Options{Auth: tokens(t, "0123456789abcdef", "fedcba9876543210"), MaxBodyBytes: 1 << 10}}})
+	for body, header := range map[string][]string{"": nil, "x": {"authorization", "Bearer someone's"}, strings.Repeat("x", 2<<10): {"origin", "http://elsewhere.test"}} {
+		if a := s.Do("POST", api.PathAnswer, "application/octet-stream", body, header...); a.Status != 200 || a.Body != "-" || a.Header.Get(api.HeaderBlank) != "1" {
+			t.Errorf("%d bytes: %d %q %v", len(body), a.Status, a.Body, a.Header)
+		}
+	}
+}
