@@ -88,8 +88,7 @@ type app struct {
 	hangup   <-chan os.Signal
 
 	unreadable *unread.Tracker
-	quarantine *quarantine.Quarantine // nil when the ledger and all logs take new keys
-	epochFloor uint64                 // epochs of writers are above it
+	restored   *quarantine.Quarantine // nil without a data directory
 	wal        *walStore              // nil with another engine
 	shipper    *ship.Shipper          // nil when nothing is shipped
 	peers      *peers.Network         // nil without an origin
@@ -211,8 +210,8 @@ func (a *app) start(ctx context.Context) error {
 	if err := a.openQuarantine(); err != nil {
 		return err
 	}
-	if a.quarantine != nil {
-		ledgerOpts.Quarantine = a.quarantine.Remaining
+	if a.restored != nil && a.restored.Remaining() > 0 {
+		ledgerOpts.Quarantine = quarantine.Local{Quarantine: a.restored}
 	}
 	ledgerOpts.Clashed = a.clashed
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/storelogs"
 	"github.com/oncegate/oncegate/manager/internal/logs/walogs"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -27,9 +28,9 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		if a.shipper != nil {
 			opts.Follower = a.shipper
 		}
-		opts.EpochFloor = a.epochFloor
-		if a.quarantine != nil {
-			opts.Quarantine = a.quarantine.Log
+		opts.EpochFloor = a.restored.EpochFloor()
+		if a.restored.Longest() > 0 {
+			opts.Quarantine = a.restored.Log
 		}
 		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil {
 			err = a.followLogs(ctx)
@@ -38,7 +39,11 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		a.logs = logs.None{Why: "the server of the engine " + caps.Name + " may lose what it acknowledged, or does not show its settings. " +
 			"Redis needs appendonly yes and appendfsync always, Postgres fsync on; the engines wal and sqlite need no server"}
 	default:
-		a.logs, err = openEngine(storelogs.Open(ctx, a.store, storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable}))
+		opts := storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable}
+		if a.restored != nil {
+			opts.Restored = quarantine.Local{Quarantine: a.restored}
+		}
+		a.logs, err = openEngine(storelogs.Open(ctx, a.store, opts))
 	}
 	return err
 }

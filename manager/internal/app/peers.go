@@ -9,19 +9,14 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/peers"
-	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 )
 
 // openFeed prepares the change feed of a ledger with an origin.
 func (a *app) openFeed(ctx context.Context) error {
 	restored := ""
-	if dir := a.settings.DataDir; dir != "" {
-		q, err := quarantine.Open(dir)
-		if err != nil {
-			return err
-		}
-		if at := q.RestoredTo(); !at.IsZero() {
+	if a.restored != nil {
+		if at := a.restored.RestoredTo(); !at.IsZero() {
 			restored = at.UTC().Format(time.RFC3339Nano)
 		}
 	}

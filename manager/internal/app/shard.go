@@ -114,7 +114,7 @@ func (a *app) countMoved(ctx context.Context) {
 			return
 		}
 		if had := a.moved.last.Load().Total(); had > 0 && m.Total() == 0 {
-			if a.quarantine != nil && a.quarantine.Remaining() > 0 {
+			if a.restored != nil && a.restored.Remaining() > 0 {
 				return // the ledger may have forgotten some
 			}
 			a.log.Info("nothing is left here of keys that other shards own: once all managers say so, gates can do without manager.previous_shards",

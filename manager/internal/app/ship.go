@@ -92,10 +92,7 @@ func (a *app) openQuarantine() error {
 	if err != nil {
 		return err
 	}
-	a.epochFloor = q.EpochFloor()
-	if q.Longest() > 0 {
-		a.quarantine = q
-	}
+	a.restored = q
 	if left := q.Longest(); left > q.Remaining() {
 		a.log.Warn("logs were restored to an older point: ids that they do not know are refused until what they forgot would have left their windows",
 			"longest_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
@@ -109,13 +106,13 @@ func (a *app) openQuarantine() error {
 
 // watchQuarantine counts the quarantine down.
 func (a *app) watchQuarantine(ctx context.Context) {
-	if a.quarantine == nil {
+	if a.restored == nil || a.restored.Longest() == 0 {
 		return
 	}
-	a.quarantine.Run(ctx, func(err error) {
+	a.restored.Run(ctx, func(err error) {
 		a.log.Warn("the quarantine's remaining time was not saved; a restart counts more of it than it must", "error", err.Error())
 	})
-	if a.quarantine.Longest() == 0 {
+	if a.restored.Longest() == 0 {
 		a.log.Info("the quarantine is over: new keys and ids are taken again")
 	}
 }

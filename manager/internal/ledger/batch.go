@@ -268,9 +268,9 @@ func (tx *Tx) prefetch(items []Item) error {
 	if _, ok := tx.Tx.(store.Prefetcher); !ok {
 		return nil
 	}
-	ids := make([]store.ID, 0, len(items)+1)
-	if record, ok := tx.ownersRecord(); ok && hasOpenReserve(items) {
-		ids = append(ids, record)
+	ids := make([]store.ID, 0, len(items)+2)
+	if hasOpenReserve(items) {
+		ids = append(ids, tx.policyRecords()...)
 	}
 	for i := range items {
 		if items[i].phase == open {
@@ -285,11 +285,11 @@ func (tx *Tx) PrefetchReserves(reqs []*api.ReserveRequest) error {
 	if _, ok := tx.Tx.(store.Prefetcher); !ok {
 		return nil
 	}
-	ids := make([]store.ID, len(reqs))
-	for i, req := range reqs {
-		ids[i] = store.ID{Collection: collection, Key: recordKey(req.Scope, req.Key)}
+	ids := make([]store.ID, 0, len(reqs)+1)
+	for _, req := range reqs {
+		ids = append(ids, store.ID{Collection: collection, Key: recordKey(req.Scope, req.Key)})
 	}
-	return store.Prefetch(tx.Tx, ids)
+	return store.Prefetch(tx.Tx, tx.quarantineRecord(ids))
 }
 
 // serve makes the call of an item. more is as for finish.

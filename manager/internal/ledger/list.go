@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -46,7 +47,8 @@ func entryOf(recordKey string, e *record, at time.Time) (Entry, error) {
 	}, nil
 }
 
-// Get returns an entry. Errors: *api.FieldError, ErrNotFound, the store's.
+// Get returns an entry. Errors: *api.FieldError, ErrNotFound, ErrQuarantine for a key without an entry that the ledger may
+// have forgotten, the store's.
 func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
 	if err := api.ValidateKey(key); err != nil {
 		return Entry{}, err
@@ -57,7 +59,9 @@ func (l *Ledger) Get(ctx context.Context, scope, key string) (Entry, error) {
 	var entry Entry
 	err := l.store.View(ctx, func(tx store.Tx) error {
 		var err error
-		entry, err = l.getLive(tx, recordKey(scope, key))
+		if entry, err = l.getLive(tx, recordKey(scope, key)); errors.Is(err, ErrNotFound) {
+			err = cmp.Or(l.quarantined(tx), err)
+		}
 		return err
 	})
 	return entry, err

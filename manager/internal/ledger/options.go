@@ -48,10 +48,10 @@ type Options struct {
 	ChangesKept int
 	// Owners says which keys belong to other ledgers; nil: none.
 	Owners Owners
-	// Quarantine, when set, returns how much longer a reserve of a key without an entry gets ErrQuarantine; 0: it does
-	// not. It is for a ledger that was restored to an older point, because the work of keys that it has forgotten may
-	// have run. It also holds for keys that another ledger owns.
-	Quarantine func() time.Duration
+	// Quarantine, when set, refuses reserves of keys without an entry with ErrQuarantine. It is for a ledger that was
+	// restored to an older point, because the work of keys that it has forgotten may have run. It also holds for keys
+	// that another ledger owns.
+	Quarantine Quarantine
 	// Longest, when set, learns the longest time for which a request wants its entry to be remembered.
 	Longest *Longest
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
@@ -81,6 +81,15 @@ type Owners interface {
 	// transaction that is about to insert the key, and may read in it.
 	Owner(tx store.Tx, scope, key string) (name string, other bool, err error)
 	// Record identifies the record that Owner reads, if any.
+	Record() (id store.ID, ok bool)
+}
+
+// Quarantine says for how long a ledger refuses keys that it does not know.
+type Quarantine interface {
+	// Left returns how much longer it does; 0: it does not. It is called in the transaction that is about to insert a key
+	// or to say that there is none, and may read in it.
+	Left(tx store.Tx) (time.Duration, error)
+	// Record identifies the record that Left reads, if any.
 	Record() (id store.ID, ok bool)
 }
 

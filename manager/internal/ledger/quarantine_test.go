@@ -16,13 +16,20 @@ func (othersKeys) Owner(_ store.Tx, _, key string) (string, bool, error) {
 	return "other", key[0] == 'o', nil
 }
 
+// quarantineOf is how much longer it lasts.
+type quarantineOf time.Duration
+
+func (q *quarantineOf) Left(store.Tx) (time.Duration, error) { return time.Duration(*q), nil }
+
+func (*quarantineOf) Record() (store.ID, bool) { return store.ID{}, false }
+
 func (othersKeys) Record() (store.ID, bool) { return store.ID{}, false }
 
 // While a quarantine lasts, no reserve of a key without an entry says that the work may run, here or at
 // another shard. Every other call is as always.
 func TestQuarantineRefusesUnknownKeys(t *testing.T) {
-	left := time.Duration(0)
-	l, _ := newTestLedger(t, Options{Owners: othersKeys{}, Quarantine: func() time.Duration { return left }})
+	var left quarantineOf
+	l, _ := newTestLedger(t, Options{Owners: othersKeys{}, Quarantine: &left})
 	mustReserve(t, l, "running", "t", api.StateReserved)
 	mustReserve(t, l, "done", "t", api.StateReserved)
 	mustCommit(t, l, "done", "t", "x")
@@ -63,12 +70,19 @@ func TestQuarantineRefusesUnknownKeys(t *testing.T) {
 		{"release", func() error { return l.Release(t.Context(), releaseReq("running", "t")) }, nil},
 		{"a key that was released", func() error { return reserve("running", "t") }, ErrQuarantine},
 	}
-	left = time.Minute
+	left = quarantineOf(time.Minute)
+	get := func(key string) error {
+		_, err := l.Get(t.Context(), "s", key)
+		return err
+	}
+	if known, unknown := get("done"), get("forgotten"); known != nil || !errors.Is(unknown, ErrQuarantine) {
+		t.Errorf("look-ups: %v, %v", known, unknown)
+	}
 	var n uint64
 	for _, c := range cases {
 		err := c.call()
 		var q *QuarantineError
-		if !errors.Is(err, c.want) || errors.As(err, &q) && q.RetryAfter != left {
+		if !errors.Is(err, c.want) || errors.As(err, &q) && q.RetryAfter != time.Minute {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 		if c.want != nil {
@@ -79,6 +93,9 @@ func TestQuarantineRefusesUnknownKeys(t *testing.T) {
 		t.Errorf("%d calls were counted, want %d", got, n)
 	}
 	left = 0
+	if err := get("forgotten"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a look-up after the quarantine: %v", err)
+	}
 	if err := reserve("n1", "t"); err != nil {
 		t.Errorf("after the quarantine: %v", err)
 	}

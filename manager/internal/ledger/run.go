@@ -160,8 +160,8 @@ func (r *run) write(stx store.Tx) error {
 // The functions of the calls.
 
 func (r *run) doReserve() (err error) {
-	if record, ok := r.tx.ownersRecord(); ok {
-		if err := store.Prefetch(r.tx.Tx, []store.ID{record, {Collection: collection, Key: r.key}}); err != nil {
+	if ids := r.tx.policyRecords(); ids != nil {
+		if err := store.Prefetch(r.tx.Tx, append(ids, store.ID{Collection: collection, Key: r.key})); err != nil {
 			return err
 		}
 	}

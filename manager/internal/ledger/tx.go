@@ -122,7 +122,13 @@ func (tx *Tx) Reserve(req *api.ReserveRequest) (Reply, error) {
 		tx.count(OpReserve, OutcomeInvalid)
 		return Reply{}, err
 	}
-	reply, err := tx.reserveHere(recordKey(req.Scope, req.Key), req, nil)
+	key := recordKey(req.Scope, req.Key)
+	if ids := tx.quarantineRecord(nil); ids != nil {
+		if err := store.Prefetch(tx.Tx, append(ids, store.ID{Collection: collection, Key: key})); err != nil {
+			return Reply{}, err
+		}
+	}
+	reply, err := tx.reserveHere(key, req, nil)
 	tx.countReserve(reply, err)
 	return reply, err
 }
@@ -164,10 +170,12 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 	}
 	v := decideReserve(e, now, req.Token, req.Fingerprint, elsewhere)
 	// A key without an entry may be one that the restore forgot. Then it must not run at its new shard either.
-	if q := tx.l.opts.Quarantine; q != nil && (v == verdictInsert || v == verdictMoved) {
-		if left := q(); left > 0 {
-			tx.count(OpReserve, OutcomeQuarantine)
-			return Reply{}, &QuarantineError{left}
+	if v == verdictInsert || v == verdictMoved {
+		if err := tx.l.quarantined(tx.Tx); err != nil {
+			if refuses(err) {
+				tx.count(OpReserve, OutcomeQuarantine)
+			}
+			return Reply{}, err
 		}
 	}
 	switch v {
@@ -209,12 +217,35 @@ func (tx *Tx) reserveHere(key string, req *api.ReserveRequest, owners Owners) (R
 	}
 }
 
-// ownersRecord identifies the record that Options.Owners reads in a transaction, if any.
-func (tx *Tx) ownersRecord() (id store.ID, ok bool) {
-	if tx.l.opts.Owners == nil {
-		return store.ID{}, false
+// quarantined returns a *QuarantineError while keys without an entry are refused.
+func (l *Ledger) quarantined(tx store.Tx) error {
+	if l.opts.Quarantine == nil {
+		return nil
 	}
-	return tx.l.opts.Owners.Record()
+	left, err := l.opts.Quarantine.Left(tx)
+	if err == nil && left > 0 {
+		err = &QuarantineError{left}
+	}
+	return err
+}
+
+// policyRecords identifies the records that Options.Owners and Options.Quarantine read in a transaction, if any.
+func (tx *Tx) policyRecords() (ids []store.ID) {
+	if o := tx.l.opts.Owners; o != nil {
+		if id, ok := o.Record(); ok {
+			ids = append(ids, id)
+		}
+	}
+	return tx.quarantineRecord(ids)
+}
+
+func (tx *Tx) quarantineRecord(ids []store.ID) []store.ID {
+	if q := tx.l.opts.Quarantine; q != nil {
+		if id, ok := q.Record(); ok {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 func (tx *Tx) pendingTTL(req *api.ReserveRequest) time.Duration {

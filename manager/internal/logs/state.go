@@ -271,8 +271,8 @@ func (s *State) Replay(e *Entry, at int64) {
 	s.Keep(&Batch{})
 }
 
-// Lookup returns the number of the entry with this id, if the window holds it.
-func (s *State) Lookup(id string, now int64) (uint64, error) {
+// Lookup returns the number of the entry with this id, if the window holds it. quarantine is as in Batch.
+func (s *State) Lookup(id string, now int64, quarantine time.Duration) (uint64, error) {
 	p := s.prepare(Item{ID: id})
 	if p.Err != nil {
 		return 0, p.Err
@@ -283,10 +283,11 @@ func (s *State) Lookup(id string, now int64) (uint64, error) {
 				return n, nil
 			}
 		}
-		return 0, NoSuchID()
-	}
-	if found, ok := s.find(&p.hash, max(s.now, now)); ok {
+	} else if found, ok := s.find(&p.hash, max(s.now, now)); ok {
 		return found.number, nil
+	}
+	if quarantine > 0 {
+		return 0, Quarantined(quarantine)
 	}
 	return 0, NoSuchID()
 }

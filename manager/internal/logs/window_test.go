@@ -118,7 +118,7 @@ func TestWindowOfAMillionIdsStaysSmall(t *testing.T) {
 	}
 	t.Logf("restored in %v", time.Since(start))
 	for _, i := range []int{0, 1, keys / 2, keys - 1} {
-		if n, err := r.Lookup(fmt.Sprintf("order-%d", i), 0); err != nil || n != uint64(i)+1 {
+		if n, err := r.Lookup(fmt.Sprintf("order-%d", i), 0, 0); err != nil || n != uint64(i)+1 {
 			t.Errorf("id %d is entry %d, %v after the restore", i, n, err)
 		}
 	}

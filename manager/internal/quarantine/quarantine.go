@@ -17,6 +17,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // File is the name of the file in the data directory. Once the time is over, the file is gone, or
@@ -117,6 +119,23 @@ func (q *Quarantine) left(ms int64) time.Duration {
 	}
 	return max(0, time.Duration(ms)*time.Millisecond-time.Since(q.began))
 }
+
+// Local is the quarantine of a store that only one manager uses, asked in a transaction.
+type Local struct{ *Quarantine }
+
+// Left is Remaining.
+func (l Local) Left(store.Tx) (time.Duration, error) { return l.Remaining(), nil }
+
+// Log is for how much longer a named log must refuse unknown ids; 0 when it is over.
+func (l Local) Log(_ store.Tx, name string) (time.Duration, error) {
+	return l.Quarantine.Log(name), nil
+}
+
+// EpochFloor is the number above which epochs of writers go on.
+func (l Local) EpochFloor(store.Tx) (uint64, error) { return l.record.EpochFloor, nil }
+
+// Record says that nothing is read in the transaction.
+func (Local) Record() (store.ID, bool) { return store.ID{}, false }
 
 // EpochFloor is the number above which epochs of writers go on; 0 when the directory was not restored.
 func (q *Quarantine) EpochFloor() uint64 { return q.record.EpochFloor }

@@ -23,6 +23,9 @@ type Rig struct {
 	Restart func(jump time.Duration)
 	// Second opens another engine on the same data; nil when the engine is not shared.
 	Second func() logs.Engine
+	// Restored opens an engine on the same data which says that they were restored to an older point: ids that the log does
+	// not know are refused for as long as left says, and epochs go on above floor. It ends the engine that was open.
+	Restored func(floor uint64, left func(name string) time.Duration)
 	// Slack is how much longer than asked a window may last.
 	Slack time.Duration
 }
@@ -56,6 +59,9 @@ func Run(t *testing.T, factory Factory) {
 		"HistoriesAreLinearizable":   linearizable,
 		"ManyCallersNoGapNoDouble":   manyCallers,
 		"RetriesWhileUnderWayAreOne": retriesUnderWay,
+		"QuarantineRefusesUnknownID": quarantineRefuses,
+		"QuarantineOfClients":        quarantineOfClients,
+		"NoEpochTwiceAfterARestore":  noEpochTwice,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -277,6 +277,10 @@ func (t *transaction) run(tx store.Tx) error {
 	if h.settings.Key != t.key {
 		return errRemade
 	}
+	quarantine, err := t.engine.opts.Restored.Log(tx, t.name)
+	if err != nil {
+		return err
+	}
 	now := max(t.engine.clock.now(), h.At) // of this run: earlier ones may be long ago
 	c := h.settings.Config
 	oldest, had := now, h.Keys
@@ -296,6 +300,7 @@ func (t *transaction) run(tx store.Tx) error {
 	}
 	var accepted []logs.Entry
 	for _, r := range t.group {
+		r.batch.Quarantine = quarantine
 		t.state.Judge(r.batch, now)
 		t.state.Keep(r.batch)
 		accepted = append(accepted, r.batch.Accepted...)
@@ -326,6 +331,9 @@ func (t *transaction) each(id func(logs.Hash), writer func(string)) {
 
 func (t *transaction) needs() []store.ID {
 	all := []store.ID{{Collection: heads, Key: t.name}}
+	if id, ok := t.engine.opts.Restored.Record(); ok {
+		all = append(all, id)
+	}
 	prefix, structured := prefixOf(&t.key), t.group[0].by.Config().Identity == logs.Structured
 	t.each(func(h logs.Hash) {
 		if structured {

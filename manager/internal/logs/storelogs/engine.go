@@ -34,11 +34,31 @@ type Options struct {
 	// Elapsed tells how much time has passed by a clock that nobody sets; the default counts
 	// from the start of the process.
 	Elapsed func() time.Duration
+	// Restored, when set, says what the store may have forgotten.
+	Restored Restored
 	// Unreadable, when set, is told of records that the engine met in the background and cannot read. It tells of each once.
 	Unreadable *unread.Tracker
 	// Logger receives what goes wrong; default slog.Default().
 	Logger *slog.Logger
 }
+
+// Restored says what a store may have forgotten that was restored to an older point. Its methods read in the transaction
+// that acts on the answer.
+type Restored interface {
+	// Log returns how much longer a log refuses ids that it does not know; 0: it does not.
+	Log(tx store.Tx, name string) (time.Duration, error)
+	// EpochFloor returns a number that every epoch given from now on is above. Epochs that were given stay.
+	EpochFloor(tx store.Tx) (uint64, error)
+	// Record identifies the record that Log reads, if any.
+	Record() (id store.ID, ok bool)
+}
+
+// nothingForgotten is a store that was not restored.
+type nothingForgotten struct{}
+
+func (nothingForgotten) Log(store.Tx, string) (time.Duration, error) { return 0, nil }
+func (nothingForgotten) EpochFloor(store.Tx) (uint64, error)         { return 0, nil }
+func (nothingForgotten) Record() (store.ID, bool)                    { return store.ID{}, false }
 
 // WithDefaults returns a copy with defaults filled in.
 func (o Options) WithDefaults() Options {
@@ -59,6 +79,9 @@ func (o Options) WithDefaults() Options {
 	if o.Elapsed == nil {
 		began := time.Now()
 		o.Elapsed = func() time.Duration { return time.Since(began) }
+	}
+	if o.Restored == nil {
+		o.Restored = nothingForgotten{}
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

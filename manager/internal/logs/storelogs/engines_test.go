@@ -118,7 +118,18 @@ type rig struct {
 	t     *testing.T
 	open  func(t *testing.T) store.Store
 	clock *atomic.Int64
+	opts  Options // what tests add
 }
+
+// restored is what a store says that was restored.
+type restored struct {
+	floor uint64
+	left  func(string) time.Duration
+}
+
+func (r *restored) Log(_ store.Tx, name string) (time.Duration, error) { return r.left(name), nil }
+func (r *restored) EpochFloor(store.Tx) (uint64, error)                { return r.floor, nil }
+func (*restored) Record() (store.ID, bool)                             { return store.ID{}, false }
 
 func newRig(t *testing.T, open func(t *testing.T) store.Store) *rig {
 	r := &rig{t: t, open: open}
@@ -132,7 +143,7 @@ func (r *rig) start(st store.Store, jump time.Duration) (*Engine, *atomic.Int64)
 	clock := new(atomic.Int64)
 	clock.Store(int64(jump))
 	e, err := Open(r.t.Context(), st, Options{MaxLogs: 2, DutyEvery: 24 * time.Hour, PollEvery: time.Second, Logger: slog.New(slog.DiscardHandler),
-		CallTimeout: time.Minute, Elapsed: func() time.Duration { return time.Duration(clock.Load()) }})
+		CallTimeout: time.Minute, Restored: r.opts.Restored, Elapsed: func() time.Duration { return time.Duration(clock.Load()) }})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -175,6 +186,10 @@ func (r *rig) restart(jump time.Duration) {
 func (r *rig) suite() *logstest.Rig {
 	s := &logstest.Rig{
 		Engine: func() logs.Engine { return r.Engine }, Advance: r.advance, Duty: func() { r.duties() }, Restart: r.restart,
+		Restored: func(floor uint64, left func(string) time.Duration) {
+			r.opts.Restored = &restored{floor, left}
+			r.restart(0)
+		},
 	}
 	if r.st.Capabilities().Shared {
 		s.Slack = 2 * margin

@@ -208,7 +208,10 @@ func (e *Engine) lookup(ctx context.Context, name, id string) (h *head, number u
 		if err := t.load(tx, h); err != nil {
 			return err
 		}
-		number, err = s.Lookup(id, now)
+		quarantine, err := e.opts.Restored.Log(tx, name)
+		if err == nil {
+			number, err = s.Lookup(id, now, quarantine)
+		}
 		return err
 	})
 	return h, number, err

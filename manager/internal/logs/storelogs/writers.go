@@ -40,13 +40,17 @@ func (e *Engine) OpenWriter(ctx context.Context, name, writer string) (epoch uin
 		if epoch, err = h.writer(tx, writer); err != nil {
 			return err
 		}
+		floor, err := e.opts.Restored.EpochFloor(tx)
+		if err != nil {
+			return err
+		}
 		switch {
 		case epoch > 0:
-			epoch++
+			epoch = max(epoch, floor) + 1
 		case h.Writers >= logs.MaxWriters:
 			return logs.TooManyWriters()
 		default:
-			epoch = h.Floor + 1
+			epoch = max(h.Floor, floor) + 1
 			h.Writers++
 			if err := h.put(tx); err != nil {
 				return err

@@ -79,6 +79,11 @@ func TestConformance(t *testing.T) {
 						r.clock.advance(jump)
 						r.open()
 					},
+					Restored: func(floor uint64, left func(string) time.Duration) {
+						end(r)
+						r.opts.EpochFloor, r.opts.Quarantine = floor, left
+						r.restart()
+					},
 				}
 			})
 		})

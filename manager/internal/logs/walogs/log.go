@@ -231,9 +231,7 @@ func (l *walLog) place(b *logs.Batch) (seq uint64, lead bool, size int, err erro
 		return 0, false, 0, err
 	}
 	now := l.now()
-	if held := l.engine.opts.Quarantine; held != nil {
-		b.Quarantine = held(l.name)
-	}
+	b.Quarantine = l.quarantine()
 	l.state.Judge(b, now)
 	if len(b.Accepted) == 0 {
 		// A refusal, or the entry of a duplicate, may rest on what is not durable yet.
@@ -258,6 +256,14 @@ func (l *walLog) place(b *logs.Batch) (seq uint64, lead bool, size int, err erro
 		l.wake, l.waiting = make(chan struct{}), 0
 	}
 	return seq, lead, size, nil
+}
+
+// quarantine is for how much longer the log refuses ids that it does not know.
+func (l *walLog) quarantine() time.Duration {
+	if left := l.engine.opts.Quarantine; left != nil {
+		return left(l.name)
+	}
+	return 0
 }
 
 // write appends a record that is no entry, after change has been asked for it under the lock, and

@@ -141,7 +141,7 @@ func (l *walLog) scan(ctx context.Context, seq, from uint64, limit int) ([]logs.
 
 func (l *walLog) byID(ctx context.Context, id string) (logs.Entry, error) {
 	l.mu.Lock()
-	number, err := l.state.Lookup(id, l.now())
+	number, err := l.state.Lookup(id, l.now(), l.quarantine())
 	first, last := l.first, l.wal.Last()
 	var at point
 	if err == nil && number >= first {

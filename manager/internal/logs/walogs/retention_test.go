@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/logs/logstest"
 )
@@ -156,41 +155,5 @@ func TestSnapshotByTime(t *testing.T) {
 		if err != nil || !o[0].Duplicate || o[0].Number != uint64(i+1) {
 			t.Errorf("%s after a crash: %+v, %v", item.ID, o, err)
 		}
-	}
-}
-
-func TestQuarantinedLogRefusesUnknownIds(t *testing.T) {
-	r := newRig(t, logs.Change{})
-	known := r.Say(logstest.Entry("a", "x"))
-	left := time.Minute
-	r.opts.Quarantine = func(name string) time.Duration {
-		if name != "log" {
-			t.Errorf("asked about %q", name)
-		}
-		return left
-	}
-	r.restart()
-	outcomes := func(atomic bool, items ...logs.Item) []logs.Outcome {
-		t.Helper()
-		o, err := r.Append(t.Context(), "log", items, atomic)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
-	quarantined := func(o logs.Outcome) bool {
-		var e *logs.Error
-		return errors.As(o.Err, &e) && e.P.Code == api.CodeQuarantine && e.P.Status == 503 && e.P.RetryAfterSeconds == 60
-	}
-	o := outcomes(false, logstest.Entry("a", "x"), logstest.Entry("b", "y"), logstest.Entry("a", "other"), logs.Item{Payload: []byte("z")}, logs.Item{Derive: logs.DeriveMD5, Payload: []byte("z")})
-	if !o[0].Duplicate || o[0].Number != 1 || !quarantined(o[1]) || o[2].Err == nil || quarantined(o[2]) || o[3].Number != 2 || o[3].Err != nil || !quarantined(o[4]) {
-		t.Errorf("%s; %+v", known, o)
-	}
-	if o := outcomes(true, logs.Item{Payload: []byte("z")}, logstest.Entry("b", "y")); o[0].Err == nil || !quarantined(o[1]) {
-		t.Errorf("atomic: %+v", o)
-	}
-	left = 0
-	if o := outcomes(false, logstest.Entry("b", "y")); o[0].Err != nil || o[0].Number != 3 || o[0].Duplicate {
-		t.Errorf("after the quarantine: %+v", o)
 	}
 }
