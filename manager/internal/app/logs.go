@@ -28,9 +28,8 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		if a.shipper != nil {
 			opts.Follower = a.shipper
 		}
-		opts.EpochFloor = a.restored.EpochFloor()
-		if a.restored.Longest() > 0 {
-			opts.Quarantine = a.restored.Log
+		if a.restored != nil {
+			opts.EpochFloor, opts.Quarantine = a.restored.EpochFloor(), a.restored.Log
 		}
 		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil {
 			err = a.followLogs(ctx)
