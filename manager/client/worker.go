@@ -28,7 +28,8 @@ type WorkerOptions struct {
 	// Name under which the worker claims: up to 128 visible ASCII characters. The default consists of host name,
 	// process id and a random part.
 	Name string
-	// Concurrency bounds the handlers that run at the same time: 1 to 1000, default 10.
+	// Concurrency bounds the handlers that run at the same time: 1 to 1000, default 10. Up to as many more jobs wait for
+	// the manager to record how their handlers ended, so a slow store does not keep handlers idle.
 	Concurrency int
 	// Lease of the jobs: 100 ms to 24 h, default 30 s. The worker extends it after every third of it. When the worker
 	// crashes, its jobs are delivered again after it.
@@ -145,11 +146,16 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 
 	var running sync.WaitGroup
-	slots := make(chan struct{}, w.opts.Concurrency)
+	slots, reporting := make(chan struct{}, w.opts.Concurrency), make(chan struct{}, w.opts.Concurrency)
 	w.claimLoop(ctx, slots, func(j *Job) {
 		running.Go(func() {
-			defer func() { <-slots }()
-			w.handle(work, reports, j)
+			held := slots
+			defer func() { <-held }()
+			w.handle(work, reports, j, func() { // the next handler may run
+				reporting <- struct{}{}
+				<-slots
+				held = reporting
+			})
 		})
 	})
 
@@ -168,7 +174,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		select {
 		case <-done:
 		case <-timer.C:
-			return fmt.Errorf("client: worker %s stopped, but %d handlers did not return", w.opts.Name, len(slots))
+			return fmt.Errorf("client: worker %s stopped, but %d handlers did not return, and %d outcomes were not recorded", w.opts.Name, len(slots), len(reporting))
 		}
 	}
 	return nil
@@ -228,8 +234,8 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 	}
 }
 
-// handle runs one job and reports it.
-func (w *Worker) handle(work, reports context.Context, j *Job) {
+// handle runs one job and reports it. It calls returned between the two, unless there is nothing to report.
+func (w *Worker) handle(work, reports context.Context, j *Job, returned func()) {
 	if j.Lease == nil || j.Lease.Token == "" {
 		w.opts.Logger.Error("the manager sent a job without a lease", "job", j.ID)
 		return
@@ -244,6 +250,7 @@ func (w *Worker) handle(work, reports context.Context, j *Job) {
 		w.opts.Logger.Warn("the lease was lost: the outcome is not reported", "job", j.ID, "function", j.Function)
 		return
 	}
+	returned()
 	w.report(reports, j, result, err, cause)
 }
 

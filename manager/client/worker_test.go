@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -167,6 +168,39 @@ func TestWorkerBoundsConcurrency(t *testing.T) {
 	}
 	if most.Load() != 3 {
 		t.Errorf("%d handlers at once", most.Load())
+	}
+}
+
+// TestHandlersRunWhileOutcomesAreRecorded lets no report through: as many handlers as reports then run, and no more.
+func TestHandlersRunWhileOutcomesAreRecorded(t *testing.T) {
+	m := startManager(t)
+	goOn := make(chan struct{})
+	release := sync.OnceFunc(func() { close(goOn) })
+	defer release()
+	f := &faults{answer: func(r *http.Request) *http.Response {
+		if strings.HasSuffix(r.URL.Path, "/finish") {
+			<-goOn
+		}
+		return nil
+	}}
+	var ids []string
+	for range 10 {
+		ids = append(ids, m.submit(jobs.Submission{}))
+	}
+	var ran atomic.Int64
+	m.work(m.client(f), WorkerOptions{Concurrency: 2, Lease: time.Hour, Handlers: handlers(func(context.Context, *Job) (any, error) {
+		ran.Add(1)
+		return nil, nil
+	})})
+	m.eventually("four handlers ran", func() bool { return ran.Load() == 4 })
+	if d, err := m.queue.Depth(t.Context()); err != nil || d.Active != 4 {
+		t.Errorf("depth %+v, %v: want two jobs to report, and two that wait for that", d, err)
+	}
+	release()
+	for _, id := range ids {
+		if j := m.over(id); j.State != jobs.Complete {
+			t.Errorf("job %+v", j)
+		}
 	}
 }
 
