@@ -37,6 +37,9 @@ const (
 	maxTimes = 512
 	// headRoom is what a packer leaves for all that precedes the records. maxTimes points take 27 kB at most.
 	headRoom = 32 << 10
+	// packedBytes is the memory of an object of targetBytes. A packer takes all of it for objects above roomyBytes.
+	packedBytes = headRoom + targetBytes + binary.MaxVarintLen64
+	roomyBytes  = 256 << 10
 	// sumBytes is how many bytes of records a packer sums at once, while they are in the processor's cache.
 	sumBytes = 64 << 10
 )
@@ -107,6 +110,7 @@ type packer struct {
 	b      []byte // headRoom, and the records
 	summed int    // the records up to here are in crc
 	crc    uint64
+	sealed bool
 }
 
 // packed is an object on its way.
@@ -128,6 +132,9 @@ func newPacker(b []byte) *packer {
 func (p *packer) size() int { return len(p.b) - headRoom }
 
 func (p *packer) add(body []byte) {
+	if n := len(p.b) + binary.MaxVarintLen64 + len(body); n > cap(p.b) && n > roomyBytes && n <= packedBytes {
+		p.b = append(make([]byte, 0, packedBytes), p.b...) // it grows no more, and serves any other object
+	}
 	p.b = binary.AppendUvarint(p.b, uint64(len(body)))
 	p.b = append(p.b, body...)
 	if len(p.b)-p.summed >= sumBytes {
@@ -143,6 +150,7 @@ func (p *packer) sum() {
 // seal puts the header in front of the records. The packer is not used any more.
 func (p *packer) seal(h header) *packed {
 	p.sum()
+	p.sealed = true
 	h.CRC64, h.SHA256 = fmt.Sprintf("%016x", p.crc), ""
 	head, err := json.Marshal(h)
 	if err != nil {

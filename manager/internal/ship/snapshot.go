@@ -66,6 +66,7 @@ func (st *stream) upload(ctx context.Context, tail bool) (*snapshot, error) {
 	index := st.index
 	st.index++
 	p := st.pack()
+	defer func() { st.unpack(p) }()
 	first := uint64(1)
 	flush := func() error {
 		if s.Records < first {

@@ -362,6 +362,7 @@ func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
 		return nil
 	})
 	if err != nil && !errors.Is(err, enough) {
+		st.unpack(p)
 		return nil, err
 	}
 	if last < st.next {
@@ -375,6 +376,13 @@ func (st *stream) collect(ctx context.Context, all point) (*chunk, error) {
 
 // pack begins an object in memory that was used before.
 func (st *stream) pack() *packer { return newPacker(st.opts.buffers.get()) }
+
+// unpack gives back the memory of a packer that made no object.
+func (st *stream) unpack(p *packer) {
+	if !p.sealed {
+		st.opts.buffers.put(p.b)
+	}
+}
 
 // write writes an object whose name is given to this content only.
 func (st *stream) write(ctx context.Context, name string, o *packed) error {

@@ -51,6 +51,7 @@ func (st *stream) mergeRuns(ctx context.Context, from, to int) error {
 	old := h.Runs[from:to]
 	var merged []run
 	p := st.pack()
+	defer func() { st.unpack(p) }()
 	var points []point
 	first := old[0].First
 	flush := func(last uint64) error {
