@@ -1,13 +1,10 @@
 package browser
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -31,6 +28,7 @@ var axe string
 const (
 	operatorToken = "operator-token-of-the-tests"
 	adminToken    = "admin-token-of-the-tests"
+	peerToken     = "peer-token-of-the-tests"
 	// patience bounds one step in the browser. It is never reached unless something is wrong.
 	patience = 3 * time.Minute
 )
@@ -43,127 +41,6 @@ func top(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return dir
-}
-
-// manager is a real manager process with tokens.
-type manager struct {
-	t          testing.TB
-	api, admin string // URLs
-}
-
-func startManager(t testing.TB, flags ...string) *manager {
-	t.Helper()
-	dir := t.TempDir()
-	tokens, addresses := filepath.Join(dir, "tokens"), filepath.Join(dir, "addresses")
-	if err := os.WriteFile(tokens, []byte(operatorToken+" operator\n"+adminToken+" admin\nsubmitter-token-of-the-tests submitter\nworker-token-of-the-tests worker:mail.send\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	cmd := exec.Command(filepath.Join(top(t), "build", "oncegate"), append([]string{"serve", "--store", "wal", "--data-dir", filepath.Join(dir, "data"),
-		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--addr-file", addresses, "--auth-token-file", tokens}, flags...)...)
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("%v; make build first", err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		<-ended
-		if t.Failed() {
-			t.Logf("manager: %s", log.String())
-		}
-	})
-	m := &manager{t: t}
-	for m.admin == "" {
-		b, _ := os.ReadFile(addresses)
-		for line := range strings.Lines(string(b)) {
-			switch name, addr, _ := strings.Cut(strings.TrimSpace(line), " "); name {
-			case "api":
-				m.api = "http://" + addr
-			case "admin":
-				m.admin = "http://" + addr
-			}
-		}
-		select {
-		case err := <-ended:
-			ended <- err
-			t.Fatalf("the manager ended: %v: %s", err, log.String())
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-	return m
-}
-
-// call makes a call of the API and decodes the answer.
-func (m *manager) call(path string, body map[string]any) map[string]any {
-	m.t.Helper()
-	b, err := json.Marshal(body)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	req, err := http.NewRequest("POST", m.api+path, bytes.NewReader(b))
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+adminToken)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		m.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode >= 300 && resp.StatusCode != http.StatusUnprocessableEntity { // which is a mismatch
-		m.t.Fatalf("POST %s %s: status %d %s, %v", path, b, resp.StatusCode, answer, err)
-	}
-	out := map[string]any{}
-	if len(answer) > 0 {
-		if err := json.Unmarshal(answer, &out); err != nil {
-			m.t.Fatal(err)
-		}
-	}
-	return out
-}
-
-// seeds are what seed made.
-type seeds struct{ queued, dead string }
-
-// seed fills a manager with what there is to look at.
-func (m *manager) seed() (s seeds) {
-	m.t.Helper()
-	for i := range 70 {
-		j := m.call("/v1/jobs", map[string]any{"function": "mail.send", "key": fmt.Sprintf("order-%d/confirmation", 1000+i), "payload": map[string]any{"to": "ann@example.org", "order": 1000 + i}})
-		s.queued = j["id"].(string)
-	}
-	for i := range 4 {
-		m.call("/v1/jobs", map[string]any{"function": "report.build", "payload": i, "delay_ms": 3600000})
-	}
-	m.call("/v1/functions/report.build/pause", map[string]any{})
-	claimed := m.call("/v1/jobs/claim", map[string]any{"worker": "worker-7", "functions": []string{"mail.send"}, "limit": 9})["jobs"].([]any)
-	for i, c := range claimed {
-		j := c.(map[string]any)
-		end := map[string]any{"lease_token": j["lease"].(map[string]any)["token"], "status": "complete", "result": map[string]any{"message": "250 ok"}}
-		if i >= 4 {
-			end["status"], end["error"] = "failed", "554 5.7.1 <ann@example.org>: relay access denied by mx1.example.org, the mailbox is unavailable"
-			delete(end, "result")
-			s.dead = j["id"].(string)
-		}
-		if i < 7 {
-			m.call("/v1/jobs/"+j["id"].(string)+"/finish", end)
-		}
-	}
-	for i := range 12 {
-		key, token := fmt.Sprintf("payment-%d", 4200+i), fmt.Sprintf("%032d", i)
-		m.call("/v1/ledger/reserve", map[string]any{"key": key, "token": token, "fingerprint": strings.Repeat("ab", 32)})
-		if i > 3 {
-			m.call("/v1/ledger/commit", map[string]any{"key": key, "token": token, "fingerprint": strings.Repeat("ab", 32), "result": map[string]any{
-				"status": 201, "headers": [][]string{{"content-type", "application/json"}}, "body": "eyJpZCI6InBheV80MiJ9"}})
-		}
-	}
-	m.call("/v1/ledger/reserve", map[string]any{"key": "payment-4205", "token": "another", "fingerprint": strings.Repeat("cd", 32)})
-	m.call("/v1/ledger/unknown", map[string]any{"key": "payment-4200", "token": fmt.Sprintf("%032d", 0), "fingerprint": strings.Repeat("ab", 32)})
-	return s
 }
 
 // tab is a page in a browser. It fails the test if the page has errors, or breaks its own content policy.
@@ -364,11 +241,58 @@ func TestPages(t *testing.T) {
 		{"overview", ""}, {"ledger", "ledger"}, {"entry", "ledger?key=payment-4205"}, {"no-entry", "ledger?key=" + url.QueryEscape("<b>\u202enobody's\"")},
 		{"pending", "ledger?list=pending"}, {"mismatch", "ledger?list=mismatch"}, {"no-room", "ledger?list=full"},
 		{"jobs", "jobs"}, {"function", "jobs?function=mail.send"}, {"dead", "jobs?function=mail.send&state=dead"}, {"search", "jobs?key=order-1030/confirmation"},
-		{"job", "jobs/" + s.dead}, {"system", "system"}, {"missing", "jobs/none"},
+		{"job", "jobs/" + s.dead}, {"attempts", "jobs/" + s.tried}, {"jobs-hostile", "jobs?function=invoice.render&state=dead"},
+		{"life", "ledger?key=payment-4206&scope=" + url.QueryEscape(longScope)}, {"long", "ledger?" + url.Values{"key": {longKey}, "scope": {longScope}}.Encode()},
+		{"hostile", "ledger?" + url.Values{"key": {hostileKey}, "scope": {longScope}}.Encode()}, {"refused", "ledger?cursor=damaged&list=unknown"},
+		{"system", "system"}, {"missing", "jobs/none"},
 	} {
 		b.open(p.path)
 		b.look(p.name)
 	}
+}
+
+// TestEmptyPages: a manager that has done nothing yet.
+func TestEmptyPages(t *testing.T) {
+	t.Parallel()
+	b := newTab(t, startManager(t).admin+"/ui/")
+	b.login()
+	for _, p := range []struct{ name, path string }{
+		{"empty-overview", ""}, {"empty-ledger", "ledger"}, {"empty-jobs", "jobs"}, {"empty-dead", "jobs?state=dead"}, {"empty-unknown", "ledger?list=unknown"}, {"empty-system", "system"},
+	} {
+		b.open(p.path)
+		b.look(p.name)
+	}
+}
+
+// TestDataCentresInTheBrowser: peers with their lag, and keys that ran in two data centres.
+func TestDataCentresInTheBrowser(t *testing.T) {
+	t.Parallel()
+	far := startManager(t, "--origin", "dc2")
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte(peerToken), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Nobody listens at the third one's.
+	near := startManager(t, "--origin", "dc1", "--peer", "dc2="+far.api, "--peer", "dc3=http://127.0.0.1:1", "--peer-token-file", token)
+	for _, key := range []string{"payment-9001", longKey} {
+		for i, m := range []*manager{near, far} {
+			call := map[string]any{"key": key, "scope": longScope, "token": fmt.Sprintf("of-%d", i)}
+			m.call("/v1/ledger/reserve", call)
+			call["result"] = map[string]any{"status": 201 + i, "headers": [][]string{}, "body": "e30="}
+			m.call("/v1/ledger/commit", call)
+		}
+	}
+	b := newTab(t, near.admin+"/ui/")
+	b.login()
+	found := false
+	for !found { // until the changes are here
+		b.open("ledger?list=conflict")
+		b.do(chromedp.Evaluate(`document.querySelectorAll("tbody tr").length == 2`, &found))
+	}
+	b.look("conflicts")
+	b.open("system")
+	b.do(chromedp.WaitVisible(`//tr[th="dc2"]//*[.="answered"]`), chromedp.WaitVisible(`//tr[th="dc3"]//*[.="failed"]`))
+	b.look("peers")
 }
 
 func TestLedgerInTheBrowser(t *testing.T) {

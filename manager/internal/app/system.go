@@ -41,16 +41,26 @@ func (a *app) system(context.Context) ui.System {
 			s.Shipping.Logs = append(s.Shipping.Logs, ui.Shipped(l))
 		}
 	}
-	if a.peers != nil {
-		s.Origin = a.peers.Origin()
-		for _, p := range a.peers.Peers() {
-			s.Peers = append(s.Peers, ui.Peer{Name: p.Name, URL: p.URL})
+	s.Origin = a.origin()
+	if a.puller != nil {
+		for _, p := range a.puller.Status() {
+			s.Peers = append(s.Peers, ui.Peer{
+				Name: p.Name, URL: p.URL, Lag: time.Duration(p.LagSeconds * float64(time.Second)), Missing: p.LagEntries, Error: p.Error,
+			})
 		}
 	}
 	for _, v := range a.settings.Values() {
 		s.Settings = append(s.Settings, ui.Setting(v))
 	}
 	return s
+}
+
+// origin is the name of this data centre, "" without others.
+func (a *app) origin() string {
+	if a.peers == nil {
+		return ""
+	}
+	return a.peers.Origin()
 }
 
 // fsyncs reads the histogram of the log's writes.

@@ -83,6 +83,7 @@ type siteOptions struct {
 	writeTimeout time.Duration // of the server; 0: none
 	tokens       bool
 	prefix       string // in front of /ui/
+	ledger       ledger.Options
 	change       func(*Options)
 }
 
@@ -91,7 +92,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 	s := &site{t: t, audit: new(lockedBuffer), log: new(lockedBuffer), now: new(testClock)}
 	st := mem.New(mem.Options{})
 	var err error
-	if s.ledger, err = ledger.New(st, ledger.Options{}); err != nil {
+	if s.ledger, err = ledger.New(st, o.ledger); err != nil {
 		t.Fatal(err)
 	}
 	if s.queue, err = jobs.New(st, jobs.Options{}); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -57,11 +58,25 @@ var ledgerLists = []ledgerList{
 	},
 }
 
+// conflictList is a list of managers in several data centres.
+var conflictList = ledgerList{
+	Name: "conflict", Title: "Conflicts", Empty: "No key has outcomes of two data centres.",
+	Text: "Keys that ran in two data centres before one knew of the other. Retries get the outcome that holds, in all data centres.",
+}
+
+func (u *UI) ledgerLists() []ledgerList {
+	if u.opts.Origin == "" {
+		return ledgerLists
+	}
+	return append(slices.Clip(ledgerLists), conflictList)
+}
+
 // ledgerRows are the rows of a list, up to rowLimit.
 type ledgerRows struct {
 	ledgerList
 	Entries   []entryRow
 	Incidents []ledger.Incident
+	Conflicts []conflictRow
 	// Total counts the incidents since Since.
 	Total uint64
 	Since time.Time
@@ -84,12 +99,12 @@ func rowOf(e ledger.Entry) entryRow {
 
 // ledgerPage shows the ledger, one of its lists, or an entry.
 func (u *UI) ledgerPage(v *visit) error {
-	d := ledgerData{Key: v.query("key"), Scope: v.query("scope"), List: v.query("list"), Lists: ledgerLists}
+	d := ledgerData{Key: v.query("key"), Scope: v.query("scope"), List: v.query("list"), Lists: u.ledgerLists()}
 	if d.Key != "" {
 		return u.showEntry(v, &d, nil)
 	}
 	title := "Ledger"
-	for _, list := range ledgerLists {
+	for _, list := range d.Lists {
 		if list.Name != d.List {
 			continue
 		}
@@ -113,6 +128,9 @@ func (u *UI) ledgerPage(v *visit) error {
 
 func (u *UI) ledgerRows(v *visit, list ledgerList) (*ledgerRows, error) {
 	rows := &ledgerRows{ledgerList: list, Since: u.opts.Ledger.Since()}
+	if list.Name == conflictList.Name {
+		return rows, u.conflicts(v, rows)
+	}
 	if list.state == api.StateNone {
 		rows.Incidents, rows.Total = u.opts.Ledger.Incidents(list.kind, rowLimit)
 		return rows, nil
@@ -124,7 +142,7 @@ func (u *UI) ledgerRows(v *visit, list ledgerList) (*ledgerRows, error) {
 	} else {
 		entries, rows.Next, err = u.opts.Ledger.List(v.ctx(), list.state, rowLimit, v.query("cursor"))
 		if errors.Is(err, ledger.ErrCursor) {
-			return nil, refuse(400, "Page not understood", "the address of the page is damaged: begin with the first page")
+			return nil, errDamagedPage
 		}
 	}
 	for _, e := range entries {
@@ -132,6 +150,43 @@ func (u *UI) ledgerRows(v *visit, list ledgerList) (*ledgerRows, error) {
 	}
 	return rows, err
 }
+
+// conflictRow is a key with the outcomes of several data centres.
+type conflictRow struct {
+	Scope, Key string
+	Holds      conflictOutcome
+	Others     []conflictOutcome
+	Expires    time.Time
+}
+
+type conflictOutcome struct {
+	ledger.OriginOutcome
+	Status int
+}
+
+func (u *UI) conflicts(v *visit, rows *ledgerRows) error {
+	list, next, err := u.opts.Ledger.Conflicts(v.ctx(), rowLimit, v.query("cursor"))
+	if errors.Is(err, ledger.ErrCursor) {
+		return errDamagedPage
+	}
+	rows.Next = next
+	for _, c := range list {
+		row := conflictRow{Scope: c.Scope, Key: c.Key, Expires: time.Now().Add(c.ExpiresIn)}
+		for _, o := range c.Outcomes {
+			out := conflictOutcome{OriginOutcome: o}
+			out.Status, _, _ = api.CheckRawResult(o.Result)
+			if o.Origin == c.Winner {
+				row.Holds = out
+			} else {
+				row.Others = append(row.Others, out)
+			}
+		}
+		rows.Conflicts = append(rows.Conflicts, row)
+	}
+	return err
+}
+
+var errDamagedPage = refuse(400, "Page not understood", "the address of the page is damaged: begin with the first page")
 
 // refuse is a refusal in words.
 func refuse(status int, title, detail string) error {
@@ -258,7 +313,7 @@ const maxShown = 64 << 10
 
 // entryAnswer shows an entry with its recorded answer. Whose answers these are is logged.
 func (u *UI) entryAnswer(v *visit) error {
-	d := ledgerData{Key: v.form("key"), Scope: v.form("scope"), Lists: ledgerLists}
+	d := ledgerData{Key: v.form("key"), Scope: v.form("scope"), Lists: u.ledgerLists()}
 	e, err := u.opts.Ledger.Get(v.ctx(), d.Scope, d.Key)
 	if err != nil {
 		return u.entryProblem(err)

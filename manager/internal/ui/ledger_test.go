@@ -139,14 +139,14 @@ func TestUnknownOutcomesAreSettled(t *testing.T) {
 		{url.Values{"as": {"committed"}, "status": {"201"}, "reason": {"seen in the bank's books"}}, 303, ""},
 		{url.Values{"as": {"rejected"}, "status": {"402"}, "reason": {"r"}}, 303, ""},
 		{url.Values{"as": {"released"}, "sure": {"yes"}, "reason": {"r"}}, 303, ""},
-		{url.Values{"as": {"released"}, "reason": {"r"}}, 400, "tick the box"},
-		{url.Values{"as": {"committed"}, "status": {"201"}}, 400, "say why"},
-		{url.Values{"as": {"committed"}, "status": {"201"}, "reason": {strings.Repeat("r", maxReason+1)}}, 400, "say why"},
+		{url.Values{"as": {"released"}, "reason": {"r"}}, 400, "Tick the box"},
+		{url.Values{"as": {"committed"}, "status": {"201"}}, 400, "Say why"},
+		{url.Values{"as": {"committed"}, "status": {"201"}, "reason": {strings.Repeat("r", maxReason+1)}}, 400, "Say why"},
 		{url.Values{"as": {"committed"}, "status": {"99"}, "reason": {"r"}}, 400, "100 to 599"},
 		{url.Values{"as": {"committed"}, "status": {"200x"}, "reason": {"r"}}, 400, "100 to 599"},
 		{url.Values{"as": {"committed"}, "reason": {"r"}}, 400, "100 to 599"},
-		{url.Values{"as": {"pending"}, "reason": {"r"}}, 400, "choose what happened"},
-		{url.Values{"reason": {"r"}}, 400, "choose what happened"},
+		{url.Values{"as": {"pending"}, "reason": {"r"}}, 400, "Choose what happened"},
+		{url.Values{"reason": {"r"}}, 400, "Choose what happened"},
 	} {
 		key := fmt.Sprint("k", i)
 		s.unknown("s", key)
@@ -175,7 +175,7 @@ func TestUnknownOutcomesAreSettled(t *testing.T) {
 		}
 	}
 	s.submit("/ui/", "/ui/ledger/resolve", url.Values{"key": {"k0"}, "scope": {"s"}, "as": {"released"}, "sure": {"yes"}, "reason": {"r"}}).
-		must(t, 409, "the entry is committed by now")
+		must(t, 409, "The entry is committed by now")
 	if !strings.Contains(s.audit.String(), "seen in the bank") {
 		t.Errorf("audit: %s", s.audit)
 	}
@@ -192,7 +192,7 @@ func TestOnlyAdministratorsDelete(t *testing.T) {
 	s.client = s.newClient()
 	s.login(adminToken)
 	s.get("/ui/ledger?key=k").must(t, 200, "ledger/delete")
-	s.submit("/ui/", "/ui/ledger/delete", form("")).must(t, 400, "tick the box")
+	s.submit("/ui/", "/ui/ledger/delete", form("")).must(t, 400, "Tick the box")
 	a := s.submit("/ui/", "/ui/ledger/delete", form("yes"))
 	a.must(t, 303)
 	s.follow(a).must(t, 200, "Deleted: ", "Deleted by an administrator")
@@ -263,6 +263,43 @@ func TestKeysAreEscaped(t *testing.T) {
 		a.must(t, 200, "&lt;script&gt;")
 		a.mustNot(t, "<script>alert")
 	}
+}
+
+// TestListsShortenLongKeys: a list shows the beginning and the end of a long key, which tell keys apart, and links to all of it.
+func TestListsShortenLongKeys(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	for _, n := range []string{"1", "2"} {
+		key := "begin" + strings.Repeat("-", 249) + n
+		if err := s.reserve("", key, "t", "f"); err != nil {
+			t.Fatal(err)
+		}
+		short := "begin" + strings.Repeat("-", 42) + "…" + strings.Repeat("-", 23) + n
+		s.get("/ui/ledger?list=pending").must(t, 200, ">"+short+"<", `title="`+key+`"`, "ledger?key="+key)
+	}
+}
+
+// TestConflictsAreListed: a manager with an origin shows which keys ran in two data centres. Others have no such list.
+func TestConflictsAreListed(t *testing.T) {
+	const evil = `"><script>alert(1)</script>`
+	if a := newSite(t, siteOptions{}).get("/ui/ledger?list=conflict"); a.status != 404 {
+		t.Errorf("without an origin: status %d", a.status)
+	}
+	s := newSite(t, siteOptions{ledger: ledger.Options{Origin: "dc1"}, change: func(o *Options) { o.Origin = "dc1" }})
+	s.get("/ui/ledger?list=conflict").must(t, 200, "No key has outcomes of two data centres", `aria-current="page">Conflicts`)
+	if err := s.reserve(evil, "k1", "t", "f"); err != nil {
+		t.Fatal(err)
+	}
+	s.commit(evil, "k1", "t", "first")
+	other := api.Result{Status: 202, Body: []byte("second")}
+	change := ledger.FeedChange{Origin: "dc2", Sequence: 1, Scope: evil, Key: "k1", Token: "u", Fingerprint: "f", State: api.StateCommitted,
+		HLC: 1, ExpiresIn: time.Hour, Result: other.AppendRaw(nil)}
+	if _, err := s.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+		t.Fatal(err)
+	}
+	a := s.get("/ui/ledger?list=conflict")
+	a.must(t, 200, "<td><b>dc2</b> <span class=\"state committed\">committed</span> with status 202</td><td><div><b>dc1</b>", "with status 201</div>", ">k1<")
+	a.mustNot(t, "<script>alert")
+	s.get("/ui/ledger?list=conflict&cursor=x").must(t, 400, "damaged")
 }
 
 // TestWholeLedger: capacity, chart and table, and the live part has the same.

@@ -76,8 +76,15 @@ type Shard struct {
 	Version  uint64
 }
 
-// Peer is another data centre.
-type Peer struct{ Name, URL string }
+// Peer is another data centre, and how far this one is behind it.
+type Peer struct {
+	Name, URL string
+	// Lag is for how long not everything of the peer has been here, and Missing how many of its outcomes are known to lack.
+	Lag     time.Duration
+	Missing uint64
+	// Error is why the last call failed, "" after one that did not.
+	Error string
+}
 
 // Setting is a setting of the manager. Hidden ones have no Value.
 type Setting struct {

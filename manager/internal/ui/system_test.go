@@ -15,7 +15,9 @@ func TestSystemTellsNoSecrets(t *testing.T) {
 				Fsync:    &Histogram{Count: 5, Mean: time.Millisecond, Buckets: []Bucket{{UpTo: time.Millisecond}, {UpTo: 2 * time.Millisecond, Count: 4}, {Count: 1}}},
 				Shipping: &Shipping{Place: "s3://b/p", Term: 2, Logs: []Shipped{{Log: "ledger", Records: 4, Age: time.Second}}},
 				Shard:    Shard{ID: "0123", Name: nasty, Shards: []string{"a", "b"}, Version: 7},
-				Origin:   "dc1", Peers: []Peer{{"dc2", "http://10.2.0.1:8090"}},
+				Origin:   "dc1", Peers: []Peer{
+					{Name: "dc2", URL: "http://10.2.0.1:8090"}, {Name: "dc3", URL: "http://10.3.0.1:8090", Lag: 90 * time.Second, Missing: 1234, Error: nasty},
+				},
 				Settings: []Setting{{"store-dsn", "", "flag", true}, {"listen", nasty, "flag", false}},
 			}
 		}
@@ -27,7 +29,7 @@ func TestSystemTellsNoSecrets(t *testing.T) {
 			t.Errorf("the page shows the token %s", token)
 		}
 	}
-	for _, want := range []string{">gate<", ">operator<", "no word", ">hidden<", "version 7", "s3://b/p", "10.2.0.1", "1 hour ago", "longer", "2ms"} {
+	for _, want := range []string{">gate<", ">operator<", "no word", ">hidden<", "version 7", "s3://b/p", "10.2.0.1", "1 hour ago", "longer", "2ms", ">1 minute<", ">1\u202f234<", ">answered<", ">failed<"} {
 		if !strings.Contains(a.body, want) {
 			t.Errorf("the page lacks %q: %s", want, a.body)
 		}

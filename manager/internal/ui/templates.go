@@ -27,7 +27,7 @@ var templates = parseTemplates()
 func parseTemplates() map[string]*template.Template {
 	frame := template.Must(template.New("").Funcs(template.FuncMap{
 		"show": show, "when": when, "ago": ago, "num": num, "bytes": byteSize, "lasts": lasts, "segment": url.PathEscape,
-		"query": query, "percent": percent, "clip": clip, "showText": showText, "change": changeText, "inc": func(n int) int { return n + 1 },
+		"query": query, "percent": percent, "clip": clip, "short": short, "sentence": sentence, "briefKey": func() int { return briefKey }, "long": long, "showText": showText, "change": changeText, "inc": func(n int) int { return n + 1 },
 	}).ParseFS(templateFiles, "templates/frame.html", "templates/part_*.html"))
 	names, err := fs.Glob(templateFiles, "templates/*.html")
 	if err != nil {
@@ -81,6 +81,31 @@ func clip(s string) string {
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
+
+// briefKey is how many characters of a key a list shows.
+const briefKey = 72
+
+// short shows the beginning and the end of a text, at most a number of characters.
+func short(most int, s string) string {
+	r := []rune(show(s))
+	if len(r) <= most {
+		return string(r)
+	}
+	end := most / 3
+	return string(r[:most-1-end]) + "…" + string(r[len(r)-end:])
+}
+
+// sentence shows the detail of a problem as a sentence.
+func sentence(s string) string {
+	first, n := utf8.DecodeRuneInString(s)
+	if s = show(string(unicode.ToUpper(first)) + s[n:]); strings.HasSuffix(s, ".") {
+		return s
+	}
+	return s + "."
+}
+
+// long reports whether a list shows only a part of a key.
+func long(key string) bool { return utf8.RuneCountInString(show(key)) > briefKey }
 
 // when is a time in absolute form for machines and people, and in relative form. JavaScript keeps the
 // latter up to date.

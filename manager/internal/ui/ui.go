@@ -34,6 +34,8 @@ type Options struct {
 	Queue  *jobs.Queue
 	// NotReady tells why the manager takes no calls, "" when it does. Nil: it always does.
 	NotReady func() string
+	// Origin is the name of the manager's data centre; "" without others.
+	Origin string
 	// System describes the manager; nil describes nothing.
 	System func(context.Context) System
 	// Hosts are names of the manager, beside localhost, names without a dot and IP addresses. Where no token is asked for,
