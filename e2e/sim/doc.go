@@ -73,8 +73,7 @@
 // adversary has left, 15 s or five comparisons of digests where pages were lost, each data centre holds
 // every acknowledged outcome: as its answer, or in a conflict. When no request is under way, all hold the
 // same digests, answers and conflicts. An outcome that a data centre knew is not replaced by one of its
-// own that ended later. A key is left out while a manager notes an attempt at the key's home that
-// nobody ended, because a call was late; the note ends by itself.
+// own that ended later.
 //
 // # What is checked
 //

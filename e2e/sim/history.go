@@ -108,7 +108,7 @@ func (h *history) beginOne(w *World, m *manager, p *process, path string, body [
 	if scope == stranger {
 		return nil
 	}
-	w.tell(c.Body)
+	w.tell(m, scope+" "+c.Key, &c)
 	c.Begin = m.clock().UnixMilli()
 	e := &record{m: m, p: p, key: m.name + " " + scope + " " + c.Key, call: c, at: int64(w.now())}
 	h.open = append(h.open, e)

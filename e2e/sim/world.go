@@ -38,11 +38,11 @@ type World struct {
 	pages     map[string][]*answer
 	probed    time.Duration // when every operation was asked for once more
 	conflicts int
-	notes     int // about attempts at a key's home that nobody ended
 	// In worlds with several data centres: outcomes were acknowledged by managers, and known are those that they
-	// answered or learned.
+	// answered or learned. offered are all that gates told managers, by scope and key.
 	outcomes, known []outcome
 	told            map[string]time.Duration
+	offered         map[string]map[string]bool
 
 	mu        sync.Mutex
 	finished  []completion

@@ -38,6 +38,8 @@ type world struct {
 
 	mu     sync.Mutex
 	faults func(from, to string) fault // nil: none
+	// answered, when set, runs before an answer arrives.
+	answered func(from, to string)
 }
 
 // dc is a data centre with one manager.
@@ -134,6 +136,12 @@ func (d *dc) Do(to string, r *http.Request) (*http.Response, error) {
 	if f == lost && err == nil {
 		resp.Body.Close()
 		return nil, errNetwork
+	}
+	d.w.mu.Lock()
+	answered := d.w.answered
+	d.w.mu.Unlock()
+	if answered != nil {
+		answered(d.name, to)
 	}
 	return resp, err
 }
@@ -287,6 +295,101 @@ func TestLostAnswerOfHome(t *testing.T) {
 	here.want("200 released", "release", reserve, k, "a")
 	there.want("201 reserved", "reserve", reserve, k, "b")
 	here.want("409 fenced", "release", reserve, k, "a")
+}
+
+// whileAnswered sets what happens while the answers to the next calls are on their way, one thing for each call.
+func (w *world) whileAnswered(things ...func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answered = func(string, string) {
+		w.mu.Lock()
+		var thing func()
+		if len(things) > 0 {
+			thing, things = things[0], things[1:]
+		}
+		w.mu.Unlock()
+		if thing != nil {
+			thing()
+		}
+	}
+}
+
+// TestLateAnswerOfHome: an outcome arrives while the home's answer about another attempt is on its way. Only the home
+// knows which came first, so it is asked again.
+func TestLateAnswerOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	arrives := func(k string, hlc uint64) {
+		raw := (&api.Result{Status: 201, Body: []byte("hi")}).AppendRaw(nil)
+		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: fmt.Sprint("b", hlc), State: api.StateCommitted, HLC: hlc, ExpiresIn: time.Hour, Result: raw}
+		if done, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil || done.New != 1 {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	state := func(k string) string {
+		e, err := here.ledger.Get(t.Context(), "", k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.State.String() + " " + e.Home
+	}
+	for _, op := range []struct{ name, body, ok, late string }{{"reserve", reserve, "201 reserved", "200 committed"}, {"renew", bare, "200 reserved", "409 fenced"}} {
+		begin := func(name string) (k string) {
+			k = w.key("dc2", op.name+name)
+			if op.name == "renew" {
+				here.want("201 reserved", "reserve", reserve, k, "a")
+			}
+			return k
+		}
+
+		// The attempt lost its key after the answer.
+		k := begin("lost")
+		w.whileAnswered(func() {
+			there.want("200 released", "release", bare, k, "a")
+			there.want("201 reserved", "reserve", reserve, k, "b1")
+			there.want("200 committed", "commit", commit, k, "b1")
+			if op.name == "renew" {
+				if err := here.ledger.ReleaseFollowed(t.Context(), &api.ReleaseRequest{Key: k, Token: "a"}); err != nil {
+					t.Error(err)
+				}
+			}
+			arrives(k, 1)
+		})
+		here.want(op.late, op.name, op.body, k, "a")
+		if got := state(k); got != "committed " {
+			t.Errorf("after %s the key is %q here", op.name, got)
+		}
+
+		// It has the key: the outcome was of before.
+		k = begin("kept")
+		forget := func() {
+			if op.name == "renew" {
+				if err := here.ledger.ReleaseFollowed(t.Context(), &api.ReleaseRequest{Key: k, Token: "a"}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		w.whileAnswered(func() { forget(); arrives(k, 1) })
+		here.want(op.ok, op.name, op.body, k, "a")
+		if got := state(k); got != "pending dc2" {
+			t.Errorf("after %s the key is %q here", op.name, got)
+		}
+		here.want("200 committed", "commit", commit, k, "a")
+
+		// The home cannot be asked again, and has made the first call.
+		k = begin("cut")
+		w.whileAnswered(func() { forget(); arrives(k, 1); w.set(func(string, string) fault { return cut }) })
+		here.want("503 home-unanswered", op.name, op.body, k, "a")
+		w.set(nil)
+		w.whileAnswered()
+
+		// There is doubt each time.
+		k = begin("endless")
+		w.whileAnswered(func() { forget(); arrives(k, 1) }, func() { arrives(k, 2) }, func() { arrives(k, 3) })
+		here.want("503 home-unanswered", op.name, op.body, k, "a")
+		w.whileAnswered()
+	}
 }
 
 // TestFencedReleaseEndsTheNote: when the home no longer has a reservation, this data centre takes another attempt's outcome.

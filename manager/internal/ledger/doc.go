@@ -128,6 +128,12 @@
 // over that the origin said was left; the clocks of two data centres are never compared. They take room that is free, and
 // make room for the ledger's own keys. An import replaces a reservation or an unknown outcome.
 //
+// A note says that a key's home, another data centre, gave the key to an attempt of a caller here (Follow). A note and an
+// outcome of another attempt have no common clock: either may be the later one, whatever arrives first. Only the home
+// knows. An import that meets a note is deferred, and the home is asked again; what it holds then is later than the
+// note (Settle). A note that meets an imported outcome is not written, and the call is made at the home again; what it
+// answers then is later than the outcome (Follow with Seen).
+//
 // Two final outcomes of one key with different tokens and origins are a conflict. The outcome with the higher fence wins,
 // then that with the earlier time, then that of the origin whose name is first. So all ledgers choose the same one,
 // whatever comes first. The winner is the entry. The others stay beside it in the collection "conflicts" until the last

@@ -50,17 +50,36 @@ func (l *Ledger) Recorded(ctx context.Context, req *api.ReserveRequest) (reply R
 }
 
 // Follow notes that the key's home has given its reservation to the token of req, or has renewed it. A reservation of
-// another token that this home gave before is over, as is another data centre's outcome of another token. An outcome, and
-// a reservation, of this ledger's own stay.
+// another token that this home gave before is over. An outcome, and a reservation, of this ledger's own stay.
 //
-// Errors: *api.FieldError, ErrFull, the store's.
-func (l *Ledger) Follow(ctx context.Context, req *api.ReserveRequest, home string) error {
+// Another data centre's outcome of another token may be from before or after the home's answer. It is over if the home was
+// called while the outcome was here already, which is what seen says. Otherwise Follow notes nothing and returns
+// an *OvertakenError, and the caller makes the call at the home once more.
+//
+// Errors: *api.FieldError, ErrFull, *OvertakenError, the store's.
+func (l *Ledger) Follow(ctx context.Context, req *api.ReserveRequest, home string, seen Seen) error {
 	by := *req
 	by.Wait = 0
-	return l.follow(ctx, OpRenew, &by, func(r *run) error { return r.tx.follow(r.key, r.reserve, home) })
+	return l.follow(ctx, OpRenew, &by, func(r *run) error { return r.tx.follow(r.key, r.reserve, home, seen) })
 }
 
-func (tx *Tx) follow(key string, req *api.ReserveRequest, home string) error {
+// Seen identifies another data centre's outcome of a key; the zero value is none.
+type Seen struct {
+	Origin, Token string
+	HLC           uint64
+}
+
+// OvertakenError says that an outcome arrived that may be newer than the home's answer. It is an ErrElsewhere.
+type OvertakenError struct{ Seen Seen }
+
+func (e *OvertakenError) Error() string {
+	return "ledger: an outcome of the data centre " + e.Seen.Origin + " arrived meanwhile"
+}
+
+// Is makes errors.Is find ErrElsewhere.
+func (e *OvertakenError) Is(target error) bool { return target == ErrElsewhere }
+
+func (tx *Tx) follow(key string, req *api.ReserveRequest, home string, seen Seen) error {
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
@@ -69,8 +88,12 @@ func (tx *Tx) follow(key string, req *api.ReserveRequest, home string) error {
 	at := tx.Now()
 	now := at.UnixMilli()
 	alive := live(e, now)
-	// The home has given its reservation again, so another attempt's outcome that was copied here is over.
-	over := e != nil && e.imported && string(e.token) != req.Token
+	over := alive && e.imported && string(e.token) != req.Token
+	if over {
+		if now := (Seen{string(e.origin), string(e.token), e.hlc}); now != seen {
+			return &OvertakenError{now}
+		}
+	}
 	if alive && !over && (e.state.Terminal() || len(e.home) == 0) {
 		return nil
 	}

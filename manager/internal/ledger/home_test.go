@@ -2,10 +2,12 @@ package ledger
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // homeLedger is a ledger with an origin that is not the home of the keys of these tests.
@@ -31,9 +33,20 @@ func mustImport(t *testing.T, l *Ledger, changes ...FeedChange) {
 
 func mustFollow(t *testing.T, l *Ledger, token string) {
 	t.Helper()
-	if err := l.Follow(t.Context(), reserveReq("k", token), "dc2"); err != nil {
+	if err := l.Follow(t.Context(), reserveReq("k", token), "dc2", Seen{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// overtaken notes an attempt, and returns the outcome that keeps it from being noted.
+func overtaken(t *testing.T, l *Ledger, token string, seen Seen) Seen {
+	t.Helper()
+	err := l.Follow(t.Context(), reserveReq("k", token), "dc2", seen)
+	var newer *OvertakenError
+	if !errors.As(err, &newer) || !errors.Is(err, ErrElsewhere) {
+		t.Fatalf("the note of %s: %v, want an OvertakenError", token, err)
+	}
+	return newer.Seen
 }
 
 // wantHome checks that the home decides about the calls of a token.
@@ -72,14 +85,65 @@ func TestLateImportAfterFollow(t *testing.T) {
 func TestFollowAfterLateImport(t *testing.T) {
 	l, _ := homeLedger(t)
 	mustImport(t, l, imported("old", 1, time.Second))
-	mustFollow(t, l, "new")
+	// The home may have answered before it recorded the outcome.
+	seen := overtaken(t, l, "new", Seen{})
+	mustReserve(t, l, "k", "new", api.StateCommitted)
+	if err := l.Follow(t.Context(), reserveReq("k", "new"), "dc2", seen); err != nil {
+		t.Fatal(err)
+	}
 	wantHome(t, l, "new")
+	// One more outcome is another doubt.
+	l, _ = homeLedger(t)
+	mustImport(t, l, imported("old", 1, time.Second), imported("newer", 2, time.Second))
+	overtaken(t, l, "new", seen)
+	mustReserve(t, l, "k", "new", api.StateCommitted)
 	// An outcome of this ledger's own stays.
 	l, _ = homeLedger(t)
 	mustReserve(t, l, "k", "own", api.StateReserved)
 	mustCommit(t, l, "k", "own", "b")
 	mustFollow(t, l, "new")
 	mustReserve(t, l, "k", "new", api.StateCommitted)
+}
+
+// TestLaterImportEndsANote: an outcome that the home has while another attempt is noted here ends the note. Otherwise
+// this data centre would not know an acknowledged outcome until the note is over.
+func TestLaterImportEndsANote(t *testing.T) {
+	l, _ := homeLedger(t)
+	mustFollow(t, l, "gone")
+	later, other := imported("later", 5, time.Hour), imported("other", 5, time.Hour)
+	other.Origin = "dc3"
+	done, err := l.Import(t.Context(), []FeedChange{other, later}, func(_ store.Tx, done Imported) error {
+		if len(done.Notes) != 1 {
+			t.Errorf("the notes are not known where the cursor is kept: %+v", done)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	note := Note{Scope: "s", Key: "k", Token: "gone", HLC: 5}
+	if done.New != 0 || done.Deferred != 2 || !slices.Equal(done.Notes, []Note{note}) {
+		t.Fatalf("%+v", done)
+	}
+	// Only the home knows, and only what it says of this attempt.
+	for _, notes := range [][]Note{{{Scope: "s", Key: "k", Token: "another", HLC: 5}}, {{Scope: "s", Key: "l", Token: "gone", HLC: 5}}, {note}} {
+		if done, err = l.Settle(t.Context(), notes, []FeedChange{other}); err != nil || done.New != 0 || done.Deferred != 1 {
+			t.Errorf("%+v: %+v, %v", notes, done, err)
+		}
+	}
+	wantHome(t, l, "gone")
+	if done, err = l.Settle(t.Context(), []Note{note}, []FeedChange{later}); err != nil || done.New != 1 || done.Deferred != 0 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	mustReserve(t, l, "k", "next", api.StateCommitted)
+	// A note that is newer than the question stays.
+	l, _ = homeLedger(t)
+	mustFollow(t, l, "gone")
+	mustFollow(t, l, "new")
+	if done, err = l.Settle(t.Context(), []Note{note}, []FeedChange{later}); err != nil || done.New != 0 || len(done.Notes) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+	wantHome(t, l, "new")
 }
 
 // TestImportsKeepNumbersFree: a peer with a damaged clock or fence does not use up the numbers of this ledger's own

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -36,10 +37,23 @@ const (
 
 // Import records outcomes of other origins. Outcomes that are known already, and older ones of the same origin, change
 // nothing. One for which the window has no room is left out, as is one that is malformed, and one of a key that another
-// attempt has at its home. also, which may be nil, runs in the transaction of the last changes, for example to keep the cursor behind them.
+// attempt has at its home. also, which may be nil, runs in the transaction of the last changes, for example to keep the
+// cursor behind them; done is what the call has done by then.
 //
 // Errors: the store's. Changes may then be imported or not; importing them again settles it.
-func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(store.Tx) error) (done Imported, err error) {
+func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(tx store.Tx, done Imported) error) (Imported, error) {
+	return l.importAll(ctx, changes, nil, also)
+}
+
+// Settle imports changes that their origin was asked for after the notes had been met. An outcome that the home of a
+// note still has at that time ends the note, because it does not have that reservation any more.
+//
+// Errors: as for Import.
+func (l *Ledger) Settle(ctx context.Context, notes []Note, changes []FeedChange) (Imported, error) {
+	return l.importAll(ctx, changes, notes, nil)
+}
+
+func (l *Ledger) importAll(ctx context.Context, changes []FeedChange, notes []Note, also func(store.Tx, Imported) error) (done Imported, err error) {
 	for first := true; first || len(changes) > 0; first = false {
 		n, size := 0, 0
 		for n < len(changes) && n < importBatch && (n == 0 || size+len(changes[n].Result) <= importBytes) {
@@ -50,7 +64,7 @@ func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(sto
 		if n < len(changes) {
 			last = nil
 		}
-		if err := l.importSome(ctx, changes[:n], last, &done); err != nil {
+		if err := l.importSome(ctx, changes[:n], notes, last, &done); err != nil {
 			return done, err
 		}
 		changes = changes[n:]
@@ -59,40 +73,57 @@ func (l *Ledger) Import(ctx context.Context, changes []FeedChange, also func(sto
 }
 
 // Imported counts what one call of Import did; FeedStats has the sums. Other outcomes than these were known or left out.
-type Imported struct{ New, Deferred int }
+type Imported struct {
+	New, Deferred int
+	// Notes are those that deferred outcomes of their own homes. See Settle.
+	Notes []Note
+}
 
-func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, also func(store.Tx) error, done *Imported) error {
+// plus adds what a transaction did.
+func (d Imported) plus(fx *effects) Imported {
+	return Imported{d.New + int(fx.imports.done), d.Deferred + int(fx.imports.deferred), slices.Concat(d.Notes, fx.notes)}
+}
+
+// Note says that an attempt has a key at its home, and that the home told of the outcome of another attempt. It does not
+// say which of the two came first: the home may have read the outcome before it gave the key to the attempt.
+type Note struct {
+	Scope, Key string
+	// Token is the attempt's, HLC the time of the outcome.
+	Token string
+	HLC   uint64
+}
+
+func (l *Ledger) importSome(ctx context.Context, changes []FeedChange, notes []Note, also func(store.Tx, Imported) error, done *Imported) error {
 	for i := range changes {
 		if t := changes[i].HLC; t <= maxPeerHLC {
 			l.feed.clock.observe(t)
 		}
 	}
 	opCtx, cancel := l.opContext(ctx)
-	var tally importTally // of the transaction's last run
+	var sum Imported // with the transaction's last run
 	err := l.Update(opCtx, func(tx *Tx) error {
 		for i := range changes {
-			if err := tx.importOne(&changes[i]); err != nil {
+			if err := tx.importOne(&changes[i], notes); err != nil {
 				return err
 			}
 		}
-		tally = tx.fx.imports
+		sum = done.plus(&tx.fx)
 		if also == nil {
 			return nil
 		}
 		tx.fx.wrote = true
-		return also(tx.Tx)
+		return also(tx.Tx, sum)
 	})
 	cancel()
 	if (errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrConflict)) && len(changes) > 1 {
 		half := len(changes) / 2
-		if err := l.importSome(ctx, changes[:half], nil, done); err != nil {
+		if err := l.importSome(ctx, changes[:half], notes, nil, done); err != nil {
 			return err
 		}
-		return l.importSome(ctx, changes[half:], also, done)
+		return l.importSome(ctx, changes[half:], notes, also, done)
 	}
 	if err == nil {
-		done.New += int(tally.done)
-		done.Deferred += int(tally.deferred)
+		*done = sum
 	}
 	return err
 }
@@ -111,7 +142,7 @@ func (c *FeedChange) check(own string) error {
 	return err
 }
 
-func (tx *Tx) importOne(c *FeedChange) error {
+func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 	if c.check(tx.l.opts.Origin) != nil {
 		tx.fx.imports.invalid++
 		return nil
@@ -138,9 +169,12 @@ func (tx *Tx) importOne(c *FeedChange) error {
 		stripResult(fresh)
 	}
 	state, _ := standing(e, now)
-	if state != api.StateNone && len(e.home) != 0 && string(e.token) != c.Token {
+	if state != api.StateNone && len(e.home) != 0 && string(e.token) != c.Token && !c.ends(e, notes) {
 		// The home decides about that attempt, so its calls must go there. This outcome may be one of before.
 		tx.fx.imports.deferred++
+		if string(e.home) == c.Origin {
+			tx.fx.notes = append(tx.fx.notes, Note{c.Scope, c.Key, string(e.token), c.HLC})
+		}
 		return nil
 	}
 	if !state.Terminal() {
@@ -179,6 +213,13 @@ func (tx *Tx) importOne(c *FeedChange) error {
 		}
 	}
 	return tx.clash(key, e, fresh, adopted, nil)
+}
+
+// ends reports whether the change, which was asked for after the notes had been met, says that the note e is over.
+func (c *FeedChange) ends(e *record, notes []Note) bool {
+	return string(e.home) == c.Origin && slices.ContainsFunc(notes, func(n Note) bool {
+		return n.Key == c.Key && n.Scope == c.Scope && n.Token == string(e.token)
+	})
 }
 
 // importNew records an outcome where there is none yet. An attempt that is under way here ends in a conflict or is

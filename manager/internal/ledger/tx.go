@@ -46,6 +46,7 @@ type effects struct {
 	published     bool         // there is something new for the feed
 	clashes       []Clash
 	imports       importTally
+	notes         []Note // that deferred imports
 }
 
 // reset discards the effects of the previous run of the function.

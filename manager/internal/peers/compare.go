@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/ledger"
@@ -97,7 +96,6 @@ func (p *Puller) compare(ctx context.Context, s *state) error {
 // repair imports all outcomes that a peer recorded in a span. deferred of them must be imported later. Pages of the feed
 // are imported meanwhile, so it counts only what its own imports did.
 func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (deferred int, err error) {
-	q := url.Values{"origin": {s.peer.Name}, "from_ms": {strconv.FormatInt(from, 10)}, "to_ms": {strconv.FormatInt(to, 10)}, "limit": {strconv.Itoa(pageChanges)}}
 	repaired := 0
 	defer func() { // also before an error: what is imported is not counted again
 		if repaired > 0 {
@@ -105,21 +103,17 @@ func (p *Puller) repair(ctx context.Context, s *state, from, to int64) (deferred
 			p.opts.Log.Warn("outcomes that the feed of a peer had lost were repaired", "peer", s.peer.Name, "outcomes", repaired)
 		}
 	}()
-	for {
-		body, status, _, err := p.call(ctx, s, "/v1/ledger/changes", q, 0)
-		if err != nil {
-			return deferred, err
-		}
-		f, err := pageOf(body, status, s.peer.Name)
-		if err != nil {
-			return deferred, err
-		}
-		done, err := p.opts.Ledger.Import(ctx, f.Changes, nil)
+	err = p.span(ctx, s, from, to, func(changes []ledger.FeedChange) error {
+		done, err := p.opts.Ledger.Import(ctx, changes, nil)
 		repaired += done.New
-		deferred += done.Deferred
-		if err != nil || f.Cursor == "" {
-			return deferred, err
+		deferred += done.Deferred - len(done.Notes)
+		if err != nil || len(done.Notes) == 0 {
+			return err
 		}
-		q.Set("after", f.Cursor)
-	}
+		settled, err := p.settle(ctx, s, done.Notes)
+		repaired += settled.New
+		deferred += settled.Deferred
+		return err
+	})
+	return deferred, err
 }

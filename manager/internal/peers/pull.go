@@ -289,7 +289,8 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	if err == nil && status == http.StatusGone {
 		p.opts.Log.Warn("a peer's feed does not go back to where this data centre is: everything that the peer holds is copied", "peer", s.peer.Name, "cursor", r.Cursor)
 		s.copies.Add(1)
-		return p.keep(ctx, s, nil, record{})
+		_, err := p.keep(ctx, s, nil, record{})
+		return err
 	}
 	var f *ledger.Feed
 	if err == nil {
@@ -304,7 +305,13 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	next := record{Cursor: f.Cursor, Head: f.Head, Sequence: f.Sequence, Said: said}
 	whole := !f.Copying && f.Sequence >= f.Head
 	if f.Cursor != r.Cursor || len(f.Changes) > 0 || f.Head != r.Head || said != r.Said {
-		if err := p.keep(ctx, s, f.Changes, next); err != nil {
+		notes, err := p.keep(ctx, s, f.Changes, next)
+		if err == nil && len(notes) > 0 {
+			if _, err = p.settle(ctx, s, notes); err == nil {
+				_, err = p.keep(ctx, s, nil, next)
+			}
+		}
+		if err != nil {
 			return err
 		}
 	} else if wait > 0 && time.Since(began) < minBackoff {
@@ -342,11 +349,14 @@ func problem(body []byte, status int) error {
 	return fmt.Errorf("status %d %s: %s", status, p.Title, p.Detail)
 }
 
-// keep imports changes, and keeps the cursor behind them in the same transaction.
-func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange, next record) error {
+// keep imports changes, and keeps the cursor behind them in the same transaction, unless notes are to be settled first.
+func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange, next record) (notes []ledger.Note, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pullTime)
 	defer cancel()
-	_, err := p.opts.Ledger.Import(ctx, changes, func(tx store.Tx) error {
+	done, err := p.opts.Ledger.Import(ctx, changes, func(tx store.Tx, done ledger.Imported) error {
+		if len(done.Notes) > 0 {
+			return nil
+		}
 		r, err := get(tx, s.peer.Name)
 		if err != nil {
 			return err
@@ -358,12 +368,56 @@ func (p *Puller) keep(ctx context.Context, s *state, changes []ledger.FeedChange
 		return next.put(tx, s.peer.Name)
 	})
 	if err != nil {
-		return fmt.Errorf("changes cannot be imported: %w", err)
+		return nil, fmt.Errorf("changes cannot be imported: %w", err)
 	}
-	s.mu.Lock()
-	s.record = next
-	s.mu.Unlock()
-	return nil
+	if len(done.Notes) == 0 {
+		s.mu.Lock()
+		s.record = next
+		s.mu.Unlock()
+	}
+	return done.Notes, nil
+}
+
+// settle asks the peer once more for the outcomes that notes deferred. The notes were here before these calls, so what
+// the peer holds now is newer. done.Deferred is what stays deferred.
+func (p *Puller) settle(ctx context.Context, s *state, notes []ledger.Note) (done ledger.Imported, err error) {
+	asked := make(map[uint64]bool)
+	for _, n := range notes {
+		at := n.HLC >> 16 // milliseconds
+		if asked[at] {
+			continue
+		}
+		asked[at] = true
+		err := p.span(ctx, s, int64(at), int64(at)+1, func(changes []ledger.FeedChange) error {
+			d, err := p.opts.Ledger.Settle(ctx, notes, changes)
+			done.New += d.New
+			done.Deferred += d.Deferred
+			return err
+		})
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+// span passes on all outcomes that a peer recorded in a span of its hybrid clock, in milliseconds.
+func (p *Puller) span(ctx context.Context, s *state, from, to int64, take func([]ledger.FeedChange) error) error {
+	q := url.Values{"origin": {s.peer.Name}, "from_ms": {strconv.FormatInt(from, 10)}, "to_ms": {strconv.FormatInt(to, 10)}, "limit": {strconv.Itoa(pageChanges)}}
+	for {
+		body, status, _, err := p.call(ctx, s, "/v1/ledger/changes", q, 0)
+		if err != nil {
+			return err
+		}
+		f, err := pageOf(body, status, s.peer.Name)
+		if err != nil {
+			return err
+		}
+		if err := take(f.Changes); err != nil || f.Cursor == "" {
+			return err
+		}
+		q.Set("after", f.Cursor)
+	}
 }
 
 // call asks a peer. wait is how long it may hold the call.

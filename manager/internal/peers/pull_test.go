@@ -191,6 +191,106 @@ func TestLostPagesAreRepaired(t *testing.T) {
 	eventually(t, "that is counted", func() bool { return p.Status()[0].Repaired == 30 })
 }
 
+// noteAttempt notes that an attempt has a key at its home.
+func (s *site) noteAttempt(t *testing.T, home *site, key, token string) {
+	t.Helper()
+	if err := s.Follow(t.Context(), &api.ReserveRequest{Key: key, Token: token}, home.name, ledger.Seen{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// attempt is whose attempt of a key a site knows of, and its state.
+func (s *site) attempt(t *testing.T, key string) string {
+	t.Helper()
+	e, err := s.Get(t.Context(), "", key)
+	if err != nil && !errors.Is(err, ledger.ErrNotFound) {
+		t.Fatal(err)
+	}
+	return e.State.String() + " " + e.Home
+}
+
+// TestNotesHideNoLaterOutcome: an attempt that is noted here has lost its key at the home, where another one then ran. The
+// feed brings that outcome, or comparing does where the feed lost it. Neither waits until the note is over.
+func TestNotesHideNoLaterOutcome(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost=", lost), func(t *testing.T) {
+			a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+			var failed atomic.Int32
+			spoil := func(w http.ResponseWriter, r *http.Request) bool {
+				span := r.URL.Query().Get("from_ms") != ""
+				switch {
+				case span && failed.Add(1) < 3: // the question is repeated until it is answered
+					w.WriteHeader(500)
+				case !span && lost && r.URL.Path == "/v1/ledger/changes":
+					_ = a.Publish(r.Context())
+					f, err := a.Changes(r.Context(), "dc1", r.URL.Query().Get("after"), 7)
+					f.Changes = nil
+					if err != nil {
+						return false
+					}
+					body, _ := AppendFeed(nil, &f)
+					_, _ = w.Write(body)
+				default:
+					return false
+				}
+				return true
+			}
+			a.spoil.Store(&spoil)
+			b.noteAttempt(t, a, "k", "gone")
+			a.run(t, "k")
+			a.run(t, "other")
+			p := follow(t, b, a, "")
+			eventually(t, "the outcome is here", func() bool { return b.has(t, "dc1") == 2 })
+			if got := b.attempt(t, "k"); got != "committed " {
+				t.Errorf("the key is %q", got)
+			}
+			eventually(t, "the feed goes on", func() bool { s := p.Status()[0]; return s.Error == "" && s.LagEntries == 0 })
+			if lost {
+				eventually(t, "both count as repaired", func() bool { return p.Status()[0].Repaired == 2 })
+			} else if n := p.Status()[0].Repaired; n != 0 {
+				t.Errorf("%d outcomes count as repaired", n)
+			}
+		})
+	}
+}
+
+// TestOldOutcomesEndNoNote: the home read an outcome before it gave the key again, and its page arrives after that.
+func TestOldOutcomesEndNoNote(t *testing.T) {
+	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	a.run(t, "k")
+	a.run(t, "other")
+	_ = a.Publish(t.Context())
+	f, err := a.Changes(t.Context(), "dc1", "", 7)
+	if err != nil || len(f.Changes) != 2 {
+		t.Fatal(f, err)
+	}
+	page, err := AppendFeed(nil, &f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Delete(t.Context(), "", "k"); err != nil { // as if its time were over
+		t.Fatal(err)
+	}
+	old := func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/v1/ledger/changes" || r.URL.Query().Get("from_ms") != "" || r.URL.Query().Get("after") != "" {
+			return false
+		}
+		_, _ = w.Write(page)
+		return true
+	}
+	a.spoil.Store(&old)
+	b.noteAttempt(t, a, "k", "new")
+	p := follow(t, b, a, "")
+	eventually(t, "the other outcome is here, and the feed goes on", func() bool {
+		return b.has(t, "dc1") == 1 && p.Status()[0].Error == "" && b.FeedStats().Deferred > 0
+	})
+	a.run(t, "third")
+	eventually(t, "the third is here", func() bool { return b.has(t, "dc1") == 2 })
+	if got := b.attempt(t, "k"); got != "pending dc1" {
+		t.Errorf("the key is %q", got)
+	}
+}
+
 // TestOnlyRepairsAreCounted: outcomes that arrive by the feed while a span is repaired are no repairs.
 func TestOnlyRepairsAreCounted(t *testing.T) {
 	a, b := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})

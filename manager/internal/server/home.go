@@ -133,7 +133,32 @@ func (h *ledgerHandlers) reserveAtHome(ctx context.Context, r *httpd.Request, re
 		ctx, cancel = context.WithTimeout(context.WithoutCancel(calling), h.ledger.Options().OpTimeout)
 		defer cancel()
 	}
-	return reply, followed(home, h.ledger.Follow(ctx, req, home))
+	by.Wait = 0
+	return h.follow(ctx, req, home, reply, func() (ledger.Reply, error) { return h.callHome(ctx, home, api.OpReserve, &by) })
+}
+
+// follow notes that the home has given its reservation to the caller, or renewed it. again makes the call once more.
+func (h *ledgerHandlers) follow(ctx context.Context, req *api.ReserveRequest, home string, reply ledger.Reply, again func() (ledger.Reply, error)) (ledger.Reply, error) {
+	var seen ledger.Seen
+	for range 3 {
+		err := h.ledger.Follow(ctx, req, home, seen)
+		var overtaken *ledger.OvertakenError
+		if !errors.As(err, &overtaken) {
+			return reply, followed(home, err)
+		}
+		seen = overtaken.Seen
+		if reply, err = again(); err != nil {
+			var p httpd.Problemer
+			if errors.As(err, &p) && p.Problem().Code == api.CodeHomeUnavailable {
+				err = followed(home, overtaken) // the first call has changed something
+			}
+			return reply, err
+		}
+		if reply.State != api.StateReserved {
+			return reply, nil
+		}
+	}
+	return reply, followed(home, errors.New("outcomes of other attempts arrive one after the other"))
 }
 
 // followed is the answer to a call that the home has made, given the error of noting it here.
@@ -165,10 +190,10 @@ func (h *ledgerHandlers) callHome(ctx context.Context, home string, op api.Op, r
 // renew makes the call here, or at the key's home.
 func (h *ledgerHandlers) renew(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
 	reply, home, err := h.hereOrAway(ctx, api.OpRenew, req, h.ledger.Renew)
-	if err == nil && home != "" {
-		err = followed(home, h.ledger.Follow(ctx, req, home))
+	if err != nil || home == "" {
+		return reply, err
 	}
-	return reply, err
+	return h.follow(ctx, req, home, reply, func() (ledger.Reply, error) { return h.callHome(ctx, home, api.OpRenew, req) })
 }
 
 // unknown makes the call here, or at the key's home. What this ledger has noted runs out by itself.

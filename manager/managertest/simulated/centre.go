@@ -88,13 +88,11 @@ type View struct {
 	// scope and key and then by origin, of keys that more than one ran.
 	Winners   map[string]string
 	Conflicts map[string]map[string]string
-	// Notes are the keys, scope and key, of which it knows that another data centre decides about an attempt.
-	Notes map[string]bool
 }
 
 // View reads what the ledger holds, at most 1000 keys.
 func (m *Manager) View(ctx context.Context) (*View, error) {
-	v := &View{Digests: make(map[string]string), Winners: make(map[string]string), Conflicts: make(map[string]map[string]string), Notes: make(map[string]bool)}
+	v := &View{Digests: make(map[string]string), Winners: make(map[string]string), Conflicts: make(map[string]map[string]string)}
 	for _, origin := range append([]string{m.options.Centre.Origin}, m.options.Centre.Peers...) {
 		d, _, err := m.ledger.Digests(ctx, origin, ledger.LeastSpan)
 		if err != nil {
@@ -107,9 +105,6 @@ func (m *Manager) View(ctx context.Context) (*View, error) {
 		return nil, err
 	}
 	for _, e := range list {
-		if e.Home != "" {
-			v.Notes[e.Scope+" "+e.Key] = true
-		}
 		if e.State.Terminal() {
 			v.Winners[e.Scope+" "+e.Key] = bodyOf(e.Result)
 		}
