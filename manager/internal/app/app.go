@@ -96,7 +96,7 @@ type app struct {
 	puller     *peers.Puller          // nil without peers
 
 	ring   *crypt.Keyring // nil without encryption
-	sealed *sealed.Store  // nil without encryption
+	sealed *sealed.Store  // nil without encryption, unless managers share the engine
 	engine store.Store    // without what is around it
 
 	store     store.Store

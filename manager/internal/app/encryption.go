@@ -73,7 +73,11 @@ func (a *app) openEncryption(ctx context.Context) error {
 			return settings.Usagef("--encryption-key-file %q: %v", file, err)
 		}
 	}
-	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), DecryptOnly: a.settings.DecryptOnly, Elsewhere: a.logKeys})
+	opened, seals, err := sealed.Open(ctx, a.store, sealed.Options{Ring: a.ring, Places: sealedPlaces(), DecryptOnly: a.settings.DecryptOnly, Elsewhere: a.logKeys,
+		Lacks: func(id string) {
+			a.log.Error("other managers encrypt this store under a key that this one lacks; restart it with their --encryption-key-file", "key", id)
+		},
+	})
 	var refused *sealed.Error
 	if errors.As(err, &refused) {
 		if file == "" {
@@ -85,7 +89,7 @@ func (a *app) openEncryption(ctx context.Context) error {
 		return err
 	}
 	a.engine, a.store, a.sealed = a.store, opened, seals
-	if seals != nil {
+	if a.ring != nil {
 		a.log.Info("encryption", "key", a.ring.Current(), "decrypt_only", a.settings.DecryptOnly, "keys_in_file", len(a.ring.IDs()), "keys_in_use", seals.Listed())
 	}
 	return nil
@@ -108,6 +112,10 @@ func (a *app) encrypt(ctx, told context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(told, stop)()
+	if a.ring == nil {
+		a.sealed.Run(ctx, nil)
+		return
+	}
 	a.sealed.Run(ctx, func(r sealed.Report, err error) {
 		if err != nil {
 			a.log.Warn("putting values again under the present key failed, the next round tries again", "error", err.Error())

@@ -18,7 +18,7 @@ import (
 func (a *app) system(context.Context) ui.System {
 	c, i := a.store.Capabilities(), a.shard.Identity()
 	s := ui.System{
-		Engine: c.Name, Durable: c.Durable, Shared: c.Shared, Encrypted: a.sealed != nil,
+		Engine: c.Name, Durable: c.Durable, Shared: c.Shared, Encrypted: a.ring != nil,
 		Shard: ui.Shard{ID: i.ID, Name: i.Name, Shards: i.Shards, Version: i.Version},
 		Build: []ui.Fact{{Name: "Version", Value: a.version}, {Name: "Go", Value: runtime.Version()}, {Name: "Platform", Value: runtime.GOOS + "/" + runtime.GOARCH}},
 	}

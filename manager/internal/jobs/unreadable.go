@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -123,6 +124,8 @@ func (q *Queue) DeleteUnreadable(ctx context.Context, c store.Collection, key st
 			return &NotFoundError{Kind: "record", ID: key}
 		case !errors.As(err, &u):
 			return err
+		case u.Elsewhere:
+			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		if c != colJobs {
 			return tx.Delete(c, key)

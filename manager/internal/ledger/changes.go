@@ -163,11 +163,11 @@ func (l *Ledger) page(tx store.Tx, p *position, limit int, f *Feed) error {
 func (l *Ledger) changeOf(tx store.Tx, key string) (c FeedChange, ok bool, err error) {
 	var r record
 	e, err := l.load(tx, key, &r)
-	if l.opts.Unreadable.Met(err) {
-		return c, false, nil
-	}
 	if err == nil && (e == nil || string(e.origin) != l.opts.Origin) {
 		e, err = loadLoser(tx, []byte(l.opts.Origin), key, &r)
+	}
+	if l.skips(err) {
+		return c, false, nil
 	}
 	if err != nil || e == nil {
 		return c, false, err
@@ -220,7 +220,7 @@ func (l *Ledger) outcomes(tx store.Tx, p *position, from, to string, limit int, 
 				_, key, _ = strings.Cut(key, " ")
 			}
 			value, err := tx.Get(c, hits[i].Key)
-			if err != nil && !errors.Is(err, store.ErrNotFound) && !l.opts.Unreadable.Met(err) {
+			if err != nil && !errors.Is(err, store.ErrNotFound) && !l.skips(err) {
 				return false, err
 			}
 			var r record

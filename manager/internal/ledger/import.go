@@ -150,7 +150,7 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 	key := recordKey(c.Scope, c.Key)
 	var r record
 	e, err := tx.l.load(tx.Tx, key, &r)
-	if tx.l.opts.Unreadable.Met(err) {
+	if tx.l.skips(err) {
 		tx.fx.imports.invalid++
 		return nil
 	}
@@ -199,6 +199,10 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 	}
 	var old record
 	known, err := tx.loser(fresh.origin, key, &old)
+	if tx.l.skips(err) {
+		tx.fx.imports.invalid++
+		return nil
+	}
 	if err != nil {
 		return err
 	}

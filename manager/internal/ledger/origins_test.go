@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -335,5 +336,62 @@ func TestLaterOutcomeLoses(t *testing.T) {
 	list, _, err := again.Conflicts(t.Context(), 10, "")
 	if err != nil || len(list) != 1 || list[0].Winner != "dc2" {
 		t.Errorf("conflicts %+v, %v", list, err)
+	}
+}
+
+// TestUnreadableOutcomeOfAConflict: an outcome that lost and cannot be read stops neither the feed nor the imports of
+// other keys.
+func TestUnreadableOutcomeOfAConflict(t *testing.T) {
+	l, c := newTestLedger(t, Options{Origin: "dc1"})
+	if err := l.OpenFeed(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	change := func(key, token string, after time.Duration) FeedChange {
+		return FeedChange{Origin: "dc2", Scope: "s", Key: key, Token: token, State: api.StateCommitted,
+			HLC: uint64(c.Now().Add(after).UnixMilli()) << 16, ExpiresIn: time.Minute, Result: answer(200, key)}
+	}
+	take := func(changes ...FeedChange) {
+		t.Helper()
+		if _, err := l.Import(t.Context(), changes, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"k", "other"} {
+		if _, err := l.Reserve(t.Context(), reserveReq(key, "own"), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	take(change("k", "theirs", 0))
+	for _, key := range []string{"k", "other"} { // the first one loses
+		if err := l.Commit(t.Context(), finishReq(key, "own", "own")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, origin := range []string{"dc1", "dc2"} {
+		err := l.store.Update(t.Context(), func(tx store.Tx) error {
+			return tx.Put(conflicts, loserKey([]byte(origin), recordKey("s", "k")), []byte("\xffnobody reads this"))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Publish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f, err := l.Changes(t.Context(), "dc1", "", 10)
+	if err != nil || len(f.Changes) != 1 || f.Changes[0].Key != "other" {
+		t.Errorf("the feed: %+v, %v", f, err)
+	}
+	later := change("k", "later", time.Hour)
+	later.Origin = "dc3"
+	err = l.store.Update(t.Context(), func(tx store.Tx) error {
+		return tx.Put(conflicts, loserKey([]byte("dc3"), recordKey("s", "k")), []byte("\xffnobody reads this"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	take(later, change("next", "theirs", time.Hour))
+	if _, err := l.Get(t.Context(), "s", "next"); err != nil {
+		t.Errorf("the next one: %v", err)
 	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/unread"
@@ -15,6 +16,11 @@ func Places() []unread.Place {
 		out = append(out, unread.Place{Collection: collection, Index: indexOf(s)})
 	}
 	return out
+}
+
+// skips reports whether a search may leave out a record that it could not read: no other manager can read it either.
+func (l *Ledger) skips(err error) bool {
+	return l.opts.Unreadable.Met(err) && !store.ReadableElsewhere(err)
 }
 
 // CheckStored reads a record and returns nil, store.ErrNotFound, a *store.UnreadableError, or the store's error.
@@ -41,6 +47,8 @@ func (l *Ledger) DeleteUnreadable(ctx context.Context, key string) (*store.Unrea
 			return ErrNotFound
 		case !errors.As(err, &u):
 			return err
+		case u.Elsewhere:
+			return fmt.Errorf("%w by other managers: %w", unread.ErrReadable, u)
 		}
 		value, _ := tx.Get(collection, key) // nil if the engine cannot read it
 		tx.fx.deleted++

@@ -99,6 +99,9 @@ type state struct {
 	repaired, copies, failures atomic.Uint64
 	check                      check
 	nextCheck                  time.Time // pull's
+	// asideUntil: until then another manager may pull, because of aside. Both are pull's.
+	asideUntil time.Time
+	aside      error
 }
 
 // record is kept in the store.
@@ -162,6 +165,9 @@ func (p *Puller) pull(ctx context.Context, s *state) {
 		if ctx.Err() != nil {
 			return
 		}
+		if mine && store.ReadableElsewhere(err) {
+			s.asideUntil, s.aside = time.Now().Add(2*lease), errors.Join(err, p.leave(ctx, s))
+		}
 		p.note(s, err)
 		if err == nil {
 			backoff = minBackoff
@@ -200,8 +206,12 @@ func (p *Puller) note(s *state, err error) {
 	}
 }
 
-// hold reads how far this data centre is, and on engines that several managers share makes sure that only one pulls.
+// hold reads how far this data centre is, and on engines that several managers share makes sure that only one pulls. A
+// manager that lacks a key which the others have leaves it to them for a while.
 func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
+	if time.Now().Before(s.asideUntil) {
+		return false, s.aside
+	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	shared := p.opts.Store.Capabilities().Shared
@@ -241,6 +251,20 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 		s.caughtUp, s.err = time.Now().Add(-time.Duration(now-r.CaughtUp)*time.Millisecond), r.Error
 	}
 	return mine, nil
+}
+
+// leave lets another manager pull at once.
+func (p *Puller) leave(ctx context.Context, s *state) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return p.opts.Store.Update(ctx, func(tx store.Tx) error {
+		r, err := get(tx, s.peer.Name)
+		if err != nil || r.Holder != p.id {
+			return err
+		}
+		r.Holder, r.Until = "", 0
+		return r.put(tx, s.peer.Name)
+	})
 }
 
 // meet notes what a peer said about its list.

@@ -120,8 +120,12 @@ func (h *unreadableHandlers) delete(r *httpd.Request, w *httpd.Response) {
 		err = &api.FieldError{Field: "collection", Value: httpd.Clip(string(c)), Allowed: "must be one of the ledger or the queue; no record of a log is deleted by itself"}
 	}
 	if errors.Is(err, unread.ErrReadable) {
+		detail := "the record can be read; it was not deleted"
+		if errors.As(err, &u) {
+			detail = "other managers can read the record; it was not deleted: " + u.Reason
+		}
 		err = &httpd.Refusal{P: api.Problem{
-			Status: 409, Code: api.CodeConflict, Title: "Record readable", Detail: "the record can be read; it was not deleted",
+			Status: 409, Code: api.CodeConflict, Title: "Record readable", Detail: detail,
 		}}
 	}
 	if err != nil {

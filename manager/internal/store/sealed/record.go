@@ -54,6 +54,9 @@ type Options struct {
 	Places []Place
 	// DecryptOnly leaves what is put in plain. The managers of a shared engine begin so, until all of them have the keys.
 	DecryptOnly bool
+	// Lacks, when set, is told the id of each key with which other managers encrypt and that Ring does not have. It may
+	// be called in a transaction's function.
+	Lacks func(id string)
 	// Elsewhere, when set, returns the ids of keys that data outside the store is sealed under, such as logs in files.
 	Elsewhere func(context.Context) ([]string, error)
 }
@@ -134,9 +137,10 @@ func (s *Store) list(r *record) bool {
 	if s.lists(r) {
 		return false
 	}
-	if id := s.opts.Ring.Current(); s.opts.DecryptOnly {
+	if s.opts.DecryptOnly {
 		r.Plain = true
 	} else {
+		id := s.opts.Ring.Current()
 		r.Keys[id] = s.opts.Ring.Seal(nil, string(Collection), checkName(id), []byte(checkText))
 	}
 	return true
@@ -146,7 +150,12 @@ func (s *Store) list(r *record) bool {
 // used: it may have put values after the pass that made the record forget its key, and ended before it listed that again.
 func (s *Store) see(r *record) {
 	ids := r.ids()
-	if !s.settled.Load() {
+	for id := range r.Keys {
+		if !s.has(id) {
+			s.lack(id)
+		}
+	}
+	if !s.settled.Load() && s.opts.Ring != nil {
 		ids = append(append(ids, ""), s.opts.Ring.IDs()...)
 		slices.Sort(ids)
 		ids = slices.Compact(ids)
@@ -181,18 +190,26 @@ func (r *record) ids() []string {
 	return ids
 }
 
-// Open checks that the keys fit the store and returns a store that seals. Without keys it returns st, unless that has
-// sealed values. Where it only decrypts, it makes no record: managers without keys may still start. Its error is an
-// *Error for keys that do not fit, else the store's.
+// Open checks that the keys fit the store and returns a store that seals. Without keys it refuses a store that has sealed
+// values. It then returns st, or, where managers share the engine, a store that only tells sealed values of others from
+// plain ones. Where it only decrypts, it makes no record: managers without keys may still start. Its error is an *Error
+// for keys that do not fit, else the store's.
 func Open(ctx context.Context, st store.Store, opts Options) (store.Store, *Store, error) {
 	if opts.Ring == nil {
-		return st, nil, st.View(ctx, func(tx store.Tx) error {
+		err := st.View(ctx, func(tx store.Tx) error {
 			r, err := get(tx)
 			if err != nil || r == nil {
 				return err
 			}
 			return r.check(nil)
 		})
+		if !st.Capabilities().Shared {
+			return st, nil, err
+		}
+		opts.DecryptOnly = true
+		s := newStore(st, opts)
+		s.listed.Store(new([]string))
+		return s, s, err
 	}
 	s := newStore(st, opts)
 	return s, s, st.Update(ctx, func(tx store.Tx) error {

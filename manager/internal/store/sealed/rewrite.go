@@ -95,11 +95,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 // look makes sure that the record lists what this manager puts values under. It reports whether values are to be put
 // again: this manager's key is the one of the newest start, and there may be values under others.
 func (s *Store) look(ctx context.Context) (due bool, err error) {
-	current := s.opts.Ring.Current()
 	read := func(tx store.Tx) (*record, error) {
 		r, err := get(tx)
 		if err == nil && r == nil && !s.opts.DecryptOnly {
-			r = &record{Version: recordVersion, Current: current, Keys: make(map[string][]byte), Plain: true}
+			r = &record{Version: recordVersion, Current: s.opts.Ring.Current(), Keys: make(map[string][]byte), Plain: true}
 		}
 		return r, err
 	}
@@ -121,7 +120,7 @@ func (s *Store) look(ctx context.Context) (due bool, err error) {
 		return false, err
 	}
 	s.see(r)
-	return !s.opts.DecryptOnly && r.Current == current && len(s.Listed()) > 1, nil
+	return !s.opts.DecryptOnly && r.Current == s.opts.Ring.Current() && len(s.Listed()) > 1, nil
 }
 
 // Rewrite puts all values again that are not sealed under the present key, a few in each transaction. When none is left,

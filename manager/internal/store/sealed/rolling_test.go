@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/internal/crypt"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/store/sealed"
@@ -134,6 +135,60 @@ func TestDecryptOnly(t *testing.T) {
 	only.Ring = keys(t, "k2")
 	if _, _, err := sealed.Open(t.Context(), engine, only); err == nil || !strings.Contains(err.Error(), `lacks the key "k1"`) {
 		t.Errorf("without the key: %v", err)
+	}
+}
+
+// TestManagerWithoutKeys: such a manager tells what it cannot read from what nobody can, lists that it puts values in
+// plain once others encrypt, and learns of their keys within a minute.
+func TestManagerWithoutKeys(t *testing.T) {
+	for name, ring := range map[string]*crypt.Keyring{"no file": nil, "older file": keys(t, "k1")} {
+		synctest.Test(t, func(t *testing.T) {
+			t.Log(name)
+			engine := shared{mem.New(mem.Options{})}
+			var lacks []string
+			st, older, err := sealed.Open(t.Context(), engine, sealed.Options{Ring: ring, Places: places(), Lacks: func(id string) { lacks = append(lacks, id) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(t, st, "a", "4242")
+			newer := open(t, engine, keys(t, "k1", "k2"))
+			if r, err := newer.Rewrite(t.Context()); err != nil || r.Rewritten != 2 {
+				t.Errorf("%+v %v", r, err)
+			}
+			put(t, st, "b", "4343") // without knowing of the others
+			has(t, newer, "b", "4343")
+			runUntilSettled(t, newer)
+			put(t, st, "c", "4545") // it goes on for as long as nobody restarts it
+			ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+			defer cancel()
+			older.Run(ctx, nil)
+			if !slices.Equal(lacks, []string{"k2"}) {
+				t.Errorf("it lacks %q", lacks)
+			}
+			runUntilSettled(t, newer)
+			for key, value := range map[string]string{"a": "4242", "b": "4343", "c": "4545"} {
+				under(t, engine, key, "k2", "k2")
+				has(t, newer, key, value)
+				if _, err := get(t, st, "things", key); !store.ReadableElsewhere(err) || !strings.Contains(err.Error(), `encrypted under the key "k2"`) {
+					t.Errorf("%s at the older manager: %v", key, err)
+				}
+			}
+			// A key that no manager lists is nowhere.
+			err = engine.Update(t.Context(), func(tx store.Tx) error {
+				return tx.Put("things", "lost", keys(t, "k9").Seal(nil, "things", "lost", []byte("4444")))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, at := range []store.Store{st, newer} {
+				if _, err := get(t, at, "things", "lost"); !errors.Is(err, store.ErrUnreadable) || store.ReadableElsewhere(err) {
+					t.Errorf("the lost record: %v", err)
+				}
+			}
+			if !slices.Equal(lacks, []string{"k2"}) {
+				t.Errorf("it lacks %q", lacks)
+			}
+		})
 	}
 }
 

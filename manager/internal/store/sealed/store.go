@@ -2,6 +2,7 @@ package sealed
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type Store struct {
 	listed    atomic.Pointer[[]string] // ids of the record, as this manager saw it last; "" for plain values
 	settled   atomic.Bool              // no value of an earlier manager is left that the record does not list
 	forgot    time.Time                // when the record last forgot a key, or this manager started; only passes use it
+	lacked    sync.Map                 // ids of the record that this manager lacks, as keys
 	failures  atomic.Uint64
 	rewritten atomic.Uint64
 }
@@ -120,7 +122,7 @@ func (t *tx) Get(c store.Collection, key string) ([]byte, error) {
 	if err != nil || !t.c.s.covers(c) {
 		return value, err
 	}
-	return t.c.s.open(c, key, value)
+	return t.c.s.open(t.Tx, c, key, value)
 }
 
 // Put implements store.Tx.
@@ -137,13 +139,34 @@ func (t *tx) Put(c store.Collection, key string, value []byte, entries ...store.
 	return t.Tx.Put(c, key, t.c.values[start:len(t.c.values):len(t.c.values)], entries...)
 }
 
-// open returns the plain value. Its error is a *store.UnreadableError.
-func (s *Store) open(c store.Collection, key string, value []byte) ([]byte, error) {
+// open returns the plain value. Its error is a *store.UnreadableError, or the store's.
+func (s *Store) open(tx store.Tx, c store.Collection, key string, value []byte) ([]byte, error) {
 	plain, err := OpenValue(s.opts.Ring, c, key, value)
-	if err != nil {
-		s.failures.Add(1)
+	var u *store.UnreadableError
+	if !errors.As(err, &u) {
+		return plain, err
 	}
-	return plain, err
+	s.failures.Add(1)
+	if id, ok := crypt.KeyOf(value); ok && !s.has(id) {
+		r, err := get(tx)
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return nil, err
+		}
+		if u.Elsewhere = err == nil && r != nil && r.Keys[id] != nil; u.Elsewhere {
+			s.lack(id)
+		}
+	}
+	return nil, u
+}
+
+// has reports whether this manager has a key.
+func (s *Store) has(id string) bool { return s.opts.Ring != nil && s.opts.Ring.Has(id) }
+
+// lack tells Options.Lacks of a key once.
+func (s *Store) lack(id string) {
+	if _, told := s.lacked.LoadOrStore(id, true); !told && s.opts.Lacks != nil {
+		s.opts.Lacks(id)
+	}
 }
 
 // OpenValue returns the plain value of a record; ring may be nil. Its error is a *store.UnreadableError.
