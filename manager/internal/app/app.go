@@ -27,7 +27,6 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/logs"
 	"github.com/oncegate/oncegate/manager/internal/peers"
-	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/server"
 	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/shard"
@@ -88,12 +87,12 @@ type app struct {
 	hangup   <-chan os.Signal
 
 	unreadable *unread.Tracker
-	restored   *quarantine.Quarantine // nil without a data directory
-	wal        *walStore              // nil with another engine
-	shipper    *ship.Shipper          // nil when nothing is shipped
-	peers      *peers.Network         // nil without an origin
-	homes      *home.Homes            // nil without an origin
-	puller     *peers.Puller          // nil without peers
+	restored   restored       // nil where nothing can be restored
+	wal        *walStore      // nil with another engine
+	shipper    *ship.Shipper  // nil when nothing is shipped
+	peers      *peers.Network // nil without an origin
+	homes      *home.Homes    // nil without an origin
+	puller     *peers.Puller  // nil without peers
 
 	ring   *crypt.Keyring // nil without encryption
 	sealed *sealed.Store  // nil without encryption, unless managers share the engine
@@ -207,11 +206,11 @@ func (a *app) start(ctx context.Context) error {
 	ledgerOpts, jobOpts := s.Ledger, s.Jobs
 	ledgerOpts.Unreadable, jobOpts.Unreadable = a.unreadable, a.unreadable
 	ledgerOpts.Owners = a.shard
-	if err := a.openQuarantine(); err != nil {
+	if err := a.openQuarantine(ctx); err != nil {
 		return err
 	}
-	if a.restored != nil && a.restored.Remaining() > 0 {
-		ledgerOpts.Quarantine = quarantine.Local{Quarantine: a.restored}
+	if a.restored != nil {
+		ledgerOpts.Quarantine = a.restored
 	}
 	ledgerOpts.Clashed = a.clashed
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {
@@ -349,6 +348,7 @@ func (a *app) register() error {
 		a.jobsCollector(), a.downtimes,
 		newUnreadableCollector(a.unreadable), a.moved, server.NewLogsCollector(a.logs),
 		newEncryptionCollector(a.sealed),
+		a.quarantineGauge(),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "oncegate_build_info", Help: "1; the labels tell the version and the store.",
 			ConstLabels: prometheus.Labels{"version": a.version, "goversion": runtime.Version(), "store": a.settings.Store},

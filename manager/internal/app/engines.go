@@ -37,6 +37,18 @@ var openers = map[string]func(context.Context, *settings.Settings, *slog.Logger,
 	},
 }
 
+// OpenStore opens the store that the settings name, for a command. It takes the same locks as a manager. A directory must
+// have a store already.
+func OpenStore(ctx context.Context, s *settings.Settings) (store.Store, error) {
+	if s.DataDir != "" {
+		files := map[string]string{"wal": logFiles, "sqlite": sqliteFile}[s.Store]
+		if found, err := filepath.Glob(filepath.Join(s.DataDir, files)); err != nil || len(found) == 0 {
+			return nil, settings.Usagef("--data-dir %q: must be the directory of a manager with --store %s", s.DataDir, s.Store)
+		}
+	}
+	return openers[s.Store](ctx, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+}
+
 // What the engines with a directory keep there.
 const (
 	sqliteFile = "oncegate.db"

@@ -28,8 +28,8 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 		if a.shipper != nil {
 			opts.Follower = a.shipper
 		}
-		if a.restored != nil {
-			opts.EpochFloor, opts.Quarantine = a.restored.EpochFloor(), a.restored.Log
+		if r, ok := a.restored.(quarantine.Local); ok {
+			opts.EpochFloor, opts.Quarantine = r.Quarantine.EpochFloor(), r.Quarantine.Log
 		}
 		if a.logs, err = openEngine(walogs.Open(ctx, filepath.Join(s.DataDir, logsDir), opts)); err == nil && a.shipper != nil {
 			err = a.followLogs(ctx)
@@ -40,7 +40,7 @@ func (a *app) openLogs(ctx context.Context) (err error) {
 	default:
 		opts := storelogs.Options{MaxLogs: s.MaxLogs, Logger: a.log, Unreadable: a.unreadable}
 		if a.restored != nil {
-			opts.Restored = quarantine.Local{Quarantine: a.restored}
+			opts.Restored = a.restored
 		}
 		a.logs, err = openEngine(storelogs.Open(ctx, a.store, opts))
 	}

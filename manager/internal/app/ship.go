@@ -81,38 +81,3 @@ func refusePartial(dir string) error {
 	}
 	return settings.Usagef("--data-dir %q: a restore was cut off here; restore again", dir)
 }
-
-// openQuarantine reads for how long the ledger takes no new keys.
-func (a *app) openQuarantine() error {
-	dir := a.settings.DataDir
-	if dir == "" {
-		return nil
-	}
-	q, err := quarantine.Open(dir)
-	if err != nil {
-		return err
-	}
-	a.restored = q
-	if left := q.Longest(); left > q.Remaining() {
-		a.log.Warn("logs were restored to an older point: ids that they do not know are refused until what they forgot would have left their windows",
-			"longest_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
-	}
-	if left := q.Remaining(); left > 0 {
-		a.log.Warn("the ledger was restored to an older point: new keys are refused until what it forgot would have expired",
-			"remaining_seconds", left.Seconds(), "restored_to", q.RestoredTo().UTC().Format(time.RFC3339Nano))
-	}
-	return nil
-}
-
-// watchQuarantine counts the quarantine down.
-func (a *app) watchQuarantine(ctx context.Context) {
-	if a.restored == nil || a.restored.Longest() == 0 {
-		return
-	}
-	a.restored.Run(ctx, func(err error) {
-		a.log.Warn("the quarantine's remaining time was not saved; a restart counts more of it than it must", "error", err.Error())
-	})
-	if a.restored.Longest() == 0 {
-		a.log.Info("the quarantine is over: new keys and ids are taken again")
-	}
-}

@@ -45,6 +45,7 @@ func commands() map[string]command {
 		"doctor":     {"look at a running deployment, and say what is wrong with it and what to do", doctorMain},
 		"wal":        {"look at a data directory: verify, dump, stats", walMain},
 		"restore":    {"make a data directory from what a manager shipped to object storage", restoreMain},
+		"quarantine": {"begin, end, status: refuse keys that a store may have forgotten after it was restored", quarantineMain},
 		"ship":       {"look at what a manager ships to object storage: status", shipMain},
 		"version":    {"print the version", printVersion},
 	}

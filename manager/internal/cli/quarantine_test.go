@@ -2,16 +2,22 @@ package cli
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
-	"time"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/redis"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // wantQuarantine makes a call that must be refused because of a restore.
@@ -77,6 +83,25 @@ func (h *history) quarantined(p *process) {
 	}
 }
 
+// quarantineCommand is "oncegate quarantine" for a store.
+type quarantineCommand struct {
+	t     *testing.T
+	store []string
+}
+
+func (c *quarantineCommand) run(args ...string) (s quarantineState) {
+	c.t.Helper()
+	code, out := oncegate(c.t, slices.Concat([]string{"quarantine"}, args, c.store)...)
+	if code != 0 {
+		c.t.Fatalf("quarantine %v: exit code %d, %s", args, code, out)
+	}
+	if err := json.Unmarshal([]byte(out), &s); err != nil {
+		c.t.Fatalf("%s: %v", out, err)
+	}
+	s.Began = nil // pointers differ
+	return s
+}
+
 // copyFiles copies a directory of a manager that was stopped.
 func copyFiles(t *testing.T, from string) string {
 	t.Helper()
@@ -103,15 +128,182 @@ func TestCopiedDirectoryIsQuarantined(t *testing.T) {
 			p = start(dir)
 			h.late(p)
 			p.kill()
-			hour := time.Hour.Milliseconds()
-			if err := quarantine.Write(older, quarantine.Record{Remaining: hour, Logs: map[string]int64{"events": hour}, EpochFloor: 1 << 40, RestoredTo: time.Now()}); err != nil {
-				t.Fatal(err)
-			}
+			q := &quarantineCommand{t, []string{"--store", engine, "--data-dir", older}}
+			floor := q.run("begin", "--for", "1h").EpochFloor
 			for range 2 { // and it outlives restarts
 				p = start(older)
 				h.quarantined(p)
+				if code, out := oncegate(t, append([]string{"quarantine", "end"}, q.store...)...); code != 1 {
+					t.Errorf("end while a manager runs: exit code %d, %s", code, out)
+				}
 				p.kill()
 			}
+			// The same copy once more, and a clock that was set back meanwhile would make no difference.
+			if again := q.run("begin", "--for", "1m"); again.EpochFloor <= floor+1<<32 || again.RemainingSeconds < 3000 {
+				t.Errorf("a second begin: %+v, the floor was %d", again, floor)
+			}
+			if ended := q.run("end"); ended.RemainingSeconds != 0 || ended.EpochFloor <= floor+1<<32 || q.run("status") != ended {
+				t.Errorf("end: %+v, status: %+v", ended, q.run("status"))
+			}
+			p = start(older)
+			mustAnswer(t, 201, "POST", h.at(p, "/v1/logs/events/entries"), entryJSON("late"))
+			commitKey(t, p.addr["api"], "late")
+			if epoch := h.openWriter(p); epoch <= h.highest {
+				t.Errorf("the writer gets epoch %d after %d", epoch, h.highest)
+			}
 		})
+	}
+}
+
+// sharedServers start the servers of the engines that managers share.
+var sharedServers = map[string]func(testing.TB, ...string) *servers.Server{
+	"redis": servers.Redis, "postgres": servers.Postgres, "etcd": servers.Etcd,
+}
+
+// TestSharedStoreIsQuarantined: the server's own files are put back from a copy, and two managers go on with it. They are
+// killed in the middle of the quarantine.
+func TestSharedStoreIsQuarantined(t *testing.T) {
+	for engine, server := range sharedServers {
+		t.Run(engine, func(t *testing.T) {
+			defer http.DefaultClient.CloseIdleConnections()
+			s := server(t)
+			q := &quarantineCommand{t, []string{"--store", engine, "--store-dsn", s.URL}}
+			if code, out := oncegate(t, append([]string{"quarantine", "begin", "--for", "1h"}, q.store...)...); code != 2 || !strings.Contains(out, "no manager has used") {
+				t.Errorf("a store that nobody used: exit code %d, %s", code, out)
+			}
+			start := func() *process { return startManager(t, append([]string{"--admin", "127.0.0.1:0"}, q.store...)...) }
+			files := func(from, to string) {
+				t.Helper()
+				s.Kill()
+				for _, args := range [][]string{{"rm", "-rf", to}, {"cp", "-a", from, to}} {
+					if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+						t.Fatalf("%v: %s", err, out)
+					}
+				}
+				if err := s.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			data, backup := filepath.Join(s.Dir(), map[string]string{"redis": "appendonlydir"}[engine]), filepath.Join(t.TempDir(), "backup")
+			if engine != "redis" {
+				data = filepath.Join(s.Dir(), "data")
+			}
+			h := &history{t: t}
+			a := start()
+			h.early(a)
+			a.kill()
+			files(data, backup)
+			a, b := start(), start()
+			h.late(a)
+			commitKey(t, b.addr["api"], "late-too")
+			a.kill()
+			b.kill()
+			files(backup, data)
+
+			begun := q.run("begin", "--for", "1h")
+			if begun.RemainingSeconds != 3600 || begun.EpochFloor == 0 {
+				t.Errorf("begin: %+v", begun)
+			}
+			a, b = start(), start()
+			h.quarantined(a)
+			h.quarantined(b)
+			wantQuarantine(t, "POST", h.at(b, "/v1/ledger/reserve"), `{"key":"late-too","token":"again"}`)
+			a.kill()
+			h.quarantined(b)
+			waitFor(t, "the quarantine is counted down", func() bool { return q.run("status").RemainingSeconds < 3600 })
+			b.kill()
+			if first, second := q.run("status"), q.run("status"); first != second || first.EpochFloor != begun.EpochFloor {
+				t.Errorf("while no manager runs: %+v, then %+v", first, second)
+			}
+			a, b = start(), start()
+			h.quarantined(a)
+			for _, p := range []*process{a, b} {
+				stats := mustAnswer(t, 200, "GET", h.at(p, "/v1/ledger/stats"), "")
+				if left := gjson.Get(stats, "quarantine_ms").Int(); left <= 0 || left > 3600_000 {
+					t.Errorf("the statistics say %s", stats)
+				}
+				metrics := mustAnswer(t, 200, "GET", "http://"+p.addr["admin"]+"/metrics", "")
+				if !strings.Contains(metrics, "oncegate_quarantine_remaining_seconds 3") {
+					t.Error("the metrics do not show it")
+				}
+			}
+
+			// Managers that run obey the next call: it ends and begins for both at once.
+			commit := func(p *process, key string) { commitKey(t, p.addr["api"], key) }
+			q.run("end")
+			commit(a, "between-a")
+			commit(b, "between-b")
+			again := q.run("begin", "--for", "1h")
+			if again.EpochFloor <= begun.EpochFloor+1<<32 {
+				t.Errorf("the floor was %d, and is %d after another begin", begun.EpochFloor, again.EpochFloor)
+			}
+			h.quarantined(a)
+			h.quarantined(b)
+			q.run("end")
+			q.run("begin", "--for", "2s")
+			for i, p := range []*process{a, b} {
+				waitFor(t, "it is over", func() bool {
+					status, _, _ := do(t, "POST", h.at(p, "/v1/ledger/reserve"), fmt.Sprintf(`{"key":"over-%d","token":"t"}`, i))
+					return status == 201
+				})
+			}
+			if now := q.run("status"); now.RemainingSeconds != 0 || now.EpochFloor <= again.EpochFloor {
+				t.Errorf("after it: %+v", now)
+			}
+			mustAnswer(t, 201, "POST", h.at(a, "/v1/logs/events/entries"), entryJSON("late"))
+		})
+	}
+}
+
+// TestUnreadableQuarantine: a manager that cannot read what a restore left behind does not start, and one that runs takes
+// no new key.
+func TestUnreadableQuarantine(t *testing.T) {
+	defer http.DefaultClient.CloseIdleConnections()
+	for _, engine := range []string{"wal", "sqlite"} {
+		dir := t.TempDir()
+		p := startManager(t, "--store", engine, "--data-dir", dir)
+		commitKey(t, p.addr["api"], "early")
+		p.kill()
+		file := filepath.Join(dir, quarantine.File)
+		for _, text := range []string{"", `{"remaining_ms":1`, `{"remaining_ms":1,"logs":{"events":"x"}}`, `{"remaining_ms":0,"all_logs_ms":-1}`} {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, args := range [][]string{{"serve", "--listen", "127.0.0.1:0"}, {"quarantine", "status"}, {"quarantine", "end"}, {"quarantine", "begin", "--for", "1h"}} {
+				if code, out := oncegate(t, append(args, "--store", engine, "--data-dir", dir)...); code != 1 || !strings.Contains(out, file) {
+					t.Errorf("%s, %v with %q: exit code %d, %s", engine, args, text, code, out)
+				}
+			}
+		}
+	}
+
+	s := servers.Redis(t)
+	at := []string{"--store", "redis", "--store-dsn", s.URL}
+	q := &quarantineCommand{t, at}
+	p := startManager(t, at...)
+	q.run("begin", "--for", "1h")
+	damage := func(key string) {
+		t.Helper()
+		st, err := redis.Open(t.Context(), redis.Options{URL: s.URL})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer st.Close()
+		if err := st.Update(t.Context(), func(tx store.Tx) error { return tx.Put(quarantine.Collection, key, []byte(`{"version":2}`)) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"left", "restore"} {
+		damage(key)
+		for _, args := range [][]string{{"serve", "--listen", "127.0.0.1:0"}, {"quarantine", "status"}, {"quarantine", "end"}} {
+			if code, out := oncegate(t, append(args, at...)...); code != 1 || !strings.Contains(out, "quarantine") || !strings.Contains(out, key) {
+				t.Errorf("%v with a damaged record %q: exit code %d, %s", args, key, code, out)
+			}
+		}
+		if status, _, answer := do(t, "POST", "http://"+p.addr["api"]+"/v1/ledger/reserve", `{"key":"new","token":"t"}`); !strings.Contains(answer, map[string]string{"left": "record-unreadable", "restore": `"code":"quarantine"`}[key]) {
+			t.Errorf("a new key with a damaged record %q: %d %s", key, status, answer)
+		}
+		q.run("begin", "--for", "1h") // makes them anew
+		wantQuarantine(t, "POST", "http://"+p.addr["api"]+"/v1/ledger/reserve", `{"key":"new","token":"t"}`)
 	}
 }

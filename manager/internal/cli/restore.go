@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -155,7 +154,7 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 			if o.given {
 				kept = o.quarantine
 			}
-			record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: epochFloor(time.Now(), r.EpochFloor), Logs: make(map[string]int64)}
+			record := quarantine.Record{Remaining: kept.Milliseconds(), RestoredTo: r.At, EpochFloor: quarantine.NextFloor(time.Now(), r.EpochFloor), Logs: make(map[string]int64)}
 			for _, l := range slices.Concat(r.Logs, r.Forgotten) {
 				window := l.LongestTTL
 				if window == 0 {
@@ -202,22 +201,6 @@ func restore(ctx context.Context, env Environment, o restoreOptions) error {
 		fmt.Fprintf(env.Stdout, "its logs refuse ids that they do not know for as long as their windows, at most %v\n", longestWindow)
 	}
 	return nil
-}
-
-// epochsOfARestore is more than the epochs that anybody opens between two restores.
-const epochsOfARestore = 1 << 32
-
-// epochFloor is above every epoch that a writer got before now, in a history that is restored or in one that an
-// earlier restore began. It grows by a million each second, and epochs are opened less often. A clock that is behind
-// that of an earlier restore makes it no lower than what managers since then got, as far as the place knows their
-// floor. What it does not know cannot have the same numbers but by chance. It stays below 2^53, so that every client
-// can read the epochs above it.
-func epochFloor(now time.Time, shipped uint64) uint64 {
-	floor := uint64(max(now.Unix(), 0))<<20 | rand.Uint64N(1<<20)
-	if shipped > 0 {
-		floor = max(floor, shipped+epochsOfARestore)
-	}
-	return floor
 }
 
 // oneLine puts what several objects say into one line.

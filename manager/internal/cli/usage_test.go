@@ -30,6 +30,13 @@ func TestMistakesAreTold(t *testing.T) {
 	}{
 		{"", "serve --data-dir d --max-entries many", `oncegate serve: --max-entries "many": must be a whole number from 1 to 100000000`},
 		{"", "serve --data-dir d --max-entries 0", `oncegate serve: --max-entries "0": must be a whole number from 1 to 100000000`},
+		{"", "quarantine", `oncegate quarantine: a command is missing: must be begin, end or status`},
+		{"", "quarantine stop", `oncegate quarantine: command "stop": must be begin, end or status`},
+		{"", "quarantine begin --data-dir d", `oncegate quarantine: --for: begin needs it, and no other command has it`},
+		{"", "quarantine status --data-dir d --for 1h", `oncegate quarantine: --for: begin needs it, and no other command has it`},
+		{"", "quarantine status", `oncegate quarantine: --data-dir: is missing; the engine wal keeps its files there`},
+		{"", "quarantine status --store memory", `oncegate quarantine: --store memory: is not restored, it forgets everything when its manager ends`},
+		{"", "quarantine begin --for 1h --data-dir none", `oncegate quarantine: --data-dir "none": must be the directory of a manager with --store wal`},
 		{"", "serve --data-dir d --when-full block", `oncegate serve: --when-full "block": must be one of refuse, evict`},
 		{"IDEMPOTENCY_WHEN_FULL=", "serve --data-dir d", `oncegate serve: IDEMPOTENCY_WHEN_FULL="": must be one of refuse, evict`},
 		{"", "serve --data-dir d --scope-share 75%", `oncegate serve: --scope-share "75%": must be a number from 0 to 1`},

@@ -17,6 +17,7 @@ const (
 	checkRole    = "manager: role"
 	checkClock   = "manager: clock"
 	checkWindow  = "manager: window"
+	checkForgot  = "manager: quarantine"
 	checkUnknown = "manager: unknown outcomes"
 	checkFenced  = "manager: fenced"
 	checkShard   = "manager: shard"
@@ -43,6 +44,7 @@ type stats struct {
 	MaxEntries int64                       `json:"max_entries"`
 	Calls      map[string]map[string]int64 `json:"calls"`
 	Fenced     int64                       `json:"fenced"`
+	Quarantine int64                       `json:"quarantine_ms"`
 }
 
 func (s stats) entries() int64 {
@@ -89,6 +91,7 @@ func (t Target) manager(ctx context.Context, r *report, gates []gate) {
 		return
 	}
 	t.window(r, before, after, gates)
+	quarantined(r, after)
 	settled(r, after)
 	shards(r, after, gates)
 	t.metrics(ctx, r)
@@ -161,6 +164,16 @@ func (t Target) window(r *report, before, after stats, gates []gate) {
 	}
 }
 
+// quarantined tells of a restore.
+func quarantined(r *report, s stats) {
+	if left := time.Duration(s.Quarantine) * time.Millisecond; left > 0 {
+		r.fail(checkForgot, fmt.Sprintf("after a restore, new keys get 503 for another %s", left.Round(time.Second)),
+			"wait, or oncegate quarantine end if no client retries an older request")
+		return
+	}
+	r.ok(checkForgot, "none")
+}
+
 // settled looks at outcomes that somebody has to settle.
 func settled(r *report, s stats) {
 	if n := s.Entries["unknown"]; n > 0 {
@@ -211,6 +224,7 @@ var alarms = []struct {
 	{"oncegate_logs_failed", Fail, "logs cannot be read or written", "oncegate logs list, and the manager's log"},
 	{"oncegate_wal_no_space", Fail, "the disk is full, and new keys get 503", "make room, or give the manager a larger disk"},
 	{"oncegate_wal_snapshot_errors_total", Warn, "snapshots failed, so the log grows", "see the manager's log, and the space on its disk"},
+	{"oncegate_quarantine_remaining_seconds", Fail, "after a restore, new keys or ids of logs get 503", "wait, or oncegate quarantine end if no client retries an older request"},
 	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same place"},
 }
 

@@ -127,6 +127,8 @@ type Stats struct {
 	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
 	MaxEntries int
 	MaxBytes   int64
+	// Quarantine is for how much longer keys without an entry are refused; 0: they are not.
+	Quarantine time.Duration
 	// Waiters is the number of calls that wait right now.
 	Waiters int
 	// Calls counts calls by operation and outcome.
@@ -181,6 +183,15 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 		err := l.store.View(ctx, func(tx store.Tx) error {
 			at, err := sizeOf(tx)
 			s.Bytes = at.bytes
+			return err
+		})
+		if err != nil {
+			return Stats{}, err
+		}
+	}
+	if q := l.opts.Quarantine; q != nil {
+		err := l.store.View(ctx, func(tx store.Tx) (err error) {
+			s.Quarantine, err = q.Left(tx)
 			return err
 		})
 		if err != nil {

@@ -34,6 +34,8 @@ type Record struct {
 	Remaining int64 `json:"remaining_ms"`
 	// Logs are the remaining milliseconds of named logs, by their names.
 	Logs map[string]int64 `json:"logs,omitempty"`
+	// AllLogs are those of each log at least, whatever its name.
+	AllLogs int64 `json:"all_logs_ms,omitempty"`
 	// EpochFloor is at least each epoch that was given to a writer before the restore; 0 means that it is not known.
 	EpochFloor uint64 `json:"epoch_floor,omitempty"`
 	// RestoredTo is the point in time that the directory was restored to.
@@ -62,7 +64,50 @@ func Write(dir string, r Record) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return nil
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// BeginDir begins a quarantine of a directory and all of its logs. No manager may have it open. One that is under way is not
+// made shorter, and the floor of epochs goes up each time.
+func BeginDir(dir string, d time.Duration, restoredTo time.Time) (State, error) {
+	q, err := Open(dir)
+	if err != nil {
+		return State{}, err
+	}
+	r := q.record
+	r.Remaining, r.AllLogs = max(r.Remaining, milliseconds(d)), max(r.AllLogs, milliseconds(d))
+	r.EpochFloor, r.RestoredTo = NextFloor(time.Now(), r.EpochFloor), restoredTo
+	return r.state(), Write(dir, r)
+}
+
+// EndDir ends the quarantine of a directory and of its logs. No manager may have it open. The floor of epochs stays.
+func EndDir(dir string) (State, error) {
+	q, err := Open(dir)
+	if err != nil {
+		return State{}, err
+	}
+	r := Record{EpochFloor: q.record.EpochFloor, RestoredTo: q.record.RestoredTo}
+	if q.Longest() == 0 {
+		return r.state(), nil
+	}
+	return r.state(), Write(dir, r)
+}
+
+// ReadDir tells what the file of a directory says. A manager that runs may be some seconds ahead of it.
+func ReadDir(dir string) (State, error) {
+	q, err := Open(dir)
+	if err != nil {
+		return State{}, err
+	}
+	return State{q.Longest(), q.record.EpochFloor, q.record.RestoredTo}, nil
+}
+
+func (r *Record) state() State {
+	return State{time.Duration(r.Remaining) * time.Millisecond, r.EpochFloor, r.RestoredTo}
 }
 
 // Quarantine counts the time down. The zero value is one that is over.
@@ -89,8 +134,8 @@ func Open(dir string) (*Quarantine, error) {
 			err = fmt.Errorf("logs has %q with %d, it must not be negative", name, ms)
 		}
 	}
-	if ms := q.record.Remaining; err == nil && ms < 0 {
-		err = fmt.Errorf("remaining_ms is %d, it must not be negative", ms)
+	if ms := min(q.record.Remaining, q.record.AllLogs); err == nil && ms < 0 {
+		err = fmt.Errorf("remaining_ms or all_logs_ms is %d, it must not be negative", ms)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, File), err)
@@ -102,11 +147,13 @@ func Open(dir string) (*Quarantine, error) {
 func (q *Quarantine) Remaining() time.Duration { return q.left(q.record.Remaining) }
 
 // Log is for how much longer a named log must refuse unknown ids; 0 when it is over.
-func (q *Quarantine) Log(name string) time.Duration { return q.left(q.record.Logs[name]) }
+func (q *Quarantine) Log(name string) time.Duration {
+	return q.left(max(q.record.Logs[name], q.record.AllLogs))
+}
 
 // Longest is for how much longer anything must be refused; 0 when it is over.
 func (q *Quarantine) Longest() time.Duration {
-	longest := q.Remaining()
+	longest := max(q.Remaining(), q.left(q.record.AllLogs))
 	for _, ms := range q.record.Logs {
 		longest = max(longest, q.left(ms))
 	}
@@ -163,7 +210,7 @@ func (q *Quarantine) save(failed func(error)) {
 	var err error
 	if q.Longest() > 0 || q.record.EpochFloor > 0 {
 		now := Record{Remaining: milliseconds(q.Remaining()), RestoredTo: q.record.RestoredTo, EpochFloor: q.record.EpochFloor,
-			Logs: make(map[string]int64)}
+			AllLogs: milliseconds(q.left(q.record.AllLogs)), Logs: make(map[string]int64)}
 		for name := range q.record.Logs {
 			if ms := milliseconds(q.Log(name)); ms > 0 {
 				now.Logs[name] = ms

@@ -68,6 +68,10 @@ func appendStats(dst []byte, s *ledger.Stats) []byte {
 	}
 	number("max_entries", int64(s.MaxEntries))
 	dst = append(dst, ',')
+	if s.Quarantine > 0 {
+		number("quarantine_ms", max(s.Quarantine.Milliseconds(), 1))
+		dst = append(dst, ',')
+	}
 	number("waiters", int64(s.Waiters))
 	dst = append(dst, `,"calls":{`...)
 	last := ""

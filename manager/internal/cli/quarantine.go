@@ -1,0 +1,143 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/app"
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
+	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/shard"
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+const quarantineUsage = `usage: oncegate quarantine begin|end|status --store ENGINE [--store-dsn DSN | --data-dir D] [--for DURATION]
+For a store whose database or directory was restored to an older point by other means than oncegate restore.
+begin refuses keys and ids that the store does not know for the first DURATION in which managers serve, and lets
+the epochs of writers go on above all that were given out. It holds for all managers of a server at once.
+  --store      the managers' engine (default wal)
+  --store-dsn  address of the server for the engine redis, postgres or etcd [ONCEGATE_STORE_DSN]
+  --data-dir   directory of the engine wal or sqlite; begin and end need the manager to be stopped
+  --for        with begin: the longest time for which a key or an id is remembered, as 24h; 0s: epochs only
+`
+
+// quarantineState is what the command prints.
+type quarantineState struct {
+	Store            string     `json:"store"`
+	RemainingSeconds float64    `json:"remaining_seconds"`
+	Began            *time.Time `json:"began,omitempty"`
+	EpochFloor       uint64     `json:"epoch_floor"`
+}
+
+// quarantineMain begins, ends and shows the quarantine of a store.
+func quarantineMain(ctx context.Context, env Environment, args []string) error {
+	const words = "must be begin, end or status"
+	if len(args) == 0 || strings.HasPrefix(args[0], "-") && args[0] != "--help" && args[0] != "-h" {
+		return settings.Usagef("a command is missing: %s", words)
+	}
+	var d time.Duration
+	var bad error
+	given := false
+	fs := flag.NewFlagSet("quarantine", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	flags := map[string]*string{"store": fs.String("store", "", ""), "store-dsn": fs.String("store-dsn", "", ""), "data-dir": fs.String("data-dir", "", "")}
+	fs.Func("for", "", func(v string) error {
+		given = true
+		err := settings.Span(0, maxQuarantine, &d)(v)
+		if err != nil {
+			bad = settings.Usagef("--for %q: %v", v, err)
+		}
+		return err
+	})
+	switch args[0] {
+	case "begin", "end", "status":
+		if err := parsePlaceFlags(fs, args[1:], quarantineUsage, env, &bad); err != nil || bad == errHelped {
+			return err
+		}
+	case "--help", "-h", "help":
+		fmt.Fprint(env.Stdout, quarantineUsage)
+		return nil
+	default:
+		return settings.Usagef("command %q: %s", args[0], words)
+	}
+	if begin := args[0] == "begin"; begin != given {
+		return settings.Usagef("--for: begin needs it, and no other command has it")
+	}
+	var serve []string
+	for name, value := range flags {
+		if *value != "" {
+			serve = append(serve, "--"+name, *value)
+		}
+	}
+	dsn := func(name string) (string, bool) {
+		if name != "ONCEGATE_STORE_DSN" || *flags["data-dir"] != "" {
+			return "", false
+		}
+		return env.Getenv(name)
+	}
+	s, err := settings.Parse(dsn, serve)
+	if err != nil {
+		return err
+	}
+	if s.Store == "memory" {
+		return settings.Usagef("--store memory: is not restored, it forgets everything when its manager ends")
+	}
+	state, err := changeQuarantine(ctx, s, args[0], d)
+	if err != nil {
+		return err
+	}
+	out := quarantineState{Store: s.Store, RemainingSeconds: state.Remaining.Seconds(), EpochFloor: state.EpochFloor}
+	if !state.Began.IsZero() {
+		out.Began = &state.Began
+	}
+	lines := json.NewEncoder(env.Stdout)
+	lines.SetIndent("", "  ")
+	return lines.Encode(out)
+}
+
+// changeQuarantine carries a command out.
+func changeQuarantine(ctx context.Context, s *settings.Settings, command string, d time.Duration) (state quarantine.State, err error) {
+	dir := s.DataDir
+	if dir != "" && command == "status" {
+		return quarantine.ReadDir(dir)
+	}
+	st, err := app.OpenStore(ctx, s)
+	if err != nil {
+		return state, err
+	}
+	defer func() {
+		if cerr := st.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	switch {
+	case dir != "" && command == "begin":
+		return quarantine.BeginDir(dir, d, time.Now())
+	case dir != "":
+		return quarantine.EndDir(dir)
+	}
+	if err := usedStore(ctx, st); err != nil {
+		return state, err
+	}
+	switch command {
+	case "begin":
+		return quarantine.Begin(ctx, st, d)
+	case "end":
+		return quarantine.End(ctx, st)
+	}
+	return quarantine.Read(ctx, st)
+}
+
+// usedStore fails for a store that no manager has used: a quarantine there would protect nobody.
+func usedStore(ctx context.Context, st store.Store) error {
+	n, err := st.Len(ctx, shard.Collection, "")
+	if err == nil && n == 0 {
+		err = settings.Usagef("--store-dsn: no manager has used this store")
+	}
+	return err
+}

@@ -1,0 +1,262 @@
+package quarantine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+)
+
+// Collection has the quarantine of a store that several managers share, in two records: what is left of it, as long as
+// there is anything, and what the restore left behind forever.
+const Collection store.Collection = "quarantine"
+
+const (
+	leftKey    = "left"
+	restoreKey = "restore"
+	version    = 1
+)
+
+// left is the record that each reserve reads.
+type left struct {
+	Version int `json:"version"`
+	// Remaining milliseconds of serving time.
+	Remaining int64 `json:"remaining_ms"`
+	// CountedTo is the time of the store, in Unix milliseconds, up to which it was counted down.
+	CountedTo int64 `json:"counted_to_ms"`
+}
+
+// restore is the record that outlives the quarantine.
+type restore struct {
+	Version int `json:"version"`
+	// EpochFloor is at least each epoch that was given to a writer before the restore.
+	EpochFloor uint64 `json:"epoch_floor"`
+	// Began is when the quarantine began that came last. It names the restore.
+	Began time.Time `json:"began"`
+}
+
+// State is what a shared store says.
+type State struct {
+	// Remaining is for how much longer unknown keys and ids are refused; 0 when it is over.
+	Remaining time.Duration
+	// EpochFloor is the number above which epochs of writers go on; 0 before the first quarantine.
+	EpochFloor uint64
+	// Began is when the last quarantine began; zero before the first one.
+	Began time.Time
+}
+
+func get(tx store.Tx, key string, into any, check func() bool) error {
+	b, err := tx.Get(Collection, key)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(b, into); err != nil || !check() {
+		return &store.UnreadableError{Collection: Collection, Key: key, Reason: fmt.Sprintf("not a record of version %d", version)}
+	}
+	return nil
+}
+
+func getLeft(tx store.Tx) (l left, err error) {
+	err = get(tx, leftKey, &l, func() bool { return l.Version == version && l.Remaining > 0 })
+	return l, err
+}
+
+func getRestore(tx store.Tx) (r restore, err error) {
+	err = get(tx, restoreKey, &r, func() bool { return r.Version == version })
+	return r, err
+}
+
+func put(tx store.Tx, key string, record any) error {
+	b, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	return tx.Put(Collection, key, b)
+}
+
+func read(tx store.Tx) (State, error) {
+	l, err := getLeft(tx)
+	if err != nil {
+		return State{}, err
+	}
+	r, err := getRestore(tx)
+	return State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began}, err
+}
+
+// Read tells what a store says. The error is a *store.UnreadableError or the store's.
+func Read(ctx context.Context, st store.Store) (s State, err error) {
+	err = st.View(ctx, func(tx store.Tx) (err error) {
+		s, err = read(tx)
+		return err
+	})
+	return s, err
+}
+
+// Begin begins a quarantine for all managers of a store at once: what none of them has committed by then, none commits.
+// One that is under way is not made shorter. The floor of epochs goes up each time. Records that cannot be read are
+// replaced.
+func Begin(ctx context.Context, st store.Store, d time.Duration) (s State, err error) {
+	wall := time.Now() // the store's clock may have been restored
+	err = st.Update(ctx, func(tx store.Tx) error {
+		now := tx.Now()
+		l, err := getLeft(tx)
+		if errors.Is(err, store.ErrUnreadable) {
+			err = tx.Delete(Collection, leftKey)
+		}
+		if err != nil {
+			return err
+		}
+		r, err := getRestore(tx)
+		if errors.Is(err, store.ErrUnreadable) {
+			r, err = restore{}, tx.Delete(Collection, restoreKey)
+		}
+		if err != nil {
+			return err
+		}
+		l = left{version, max(l.Remaining, milliseconds(d)), now.UnixMilli()}
+		later := now
+		if wall.After(now) {
+			later = wall
+		}
+		r = restore{version, NextFloor(later, r.EpochFloor), now.UTC()}
+		s = State{time.Duration(l.Remaining) * time.Millisecond, r.EpochFloor, r.Began}
+		if l.Remaining > 0 {
+			err = put(tx, leftKey, l)
+		}
+		if err != nil {
+			return err
+		}
+		return put(tx, restoreKey, r)
+	})
+	return s, err
+}
+
+// End ends the quarantine of a store for all of its managers. The floor of epochs stays.
+func End(ctx context.Context, st store.Store) (s State, err error) {
+	err = st.Update(ctx, func(tx store.Tx) error {
+		var err error
+		if s, err = read(tx); err != nil {
+			return err
+		}
+		s.Remaining = 0
+		return tx.Delete(Collection, leftKey)
+	})
+	return s, err
+}
+
+const (
+	// countEvery is how often a manager counts, and looks whether a quarantine began.
+	countEvery = time.Second
+	// maxCount bounds what is counted at once: a manager that was away for longer did not serve.
+	maxCount = 10 * time.Second
+)
+
+// Shared is the quarantine of a store that several managers share. Each reserve reads it in its own transaction.
+type Shared struct {
+	st      store.Store
+	known   atomic.Pointer[State]
+	counted time.Time // when this manager counted last
+}
+
+// OpenShared reads what the store says. The error is a *store.UnreadableError or the store's.
+func OpenShared(ctx context.Context, st store.Store) (*Shared, error) {
+	s := &Shared{st: st, counted: time.Now()}
+	now, err := Read(ctx, st)
+	s.known.Store(&now)
+	return s, err
+}
+
+// Left is for how much longer unknown keys must be refused, as of the transaction; 0 when it is over.
+func (s *Shared) Left(tx store.Tx) (time.Duration, error) {
+	l, err := getLeft(tx)
+	return time.Duration(l.Remaining) * time.Millisecond, err
+}
+
+// Log is Left for the ids of a named log.
+func (s *Shared) Log(tx store.Tx, _ string) (time.Duration, error) { return s.Left(tx) }
+
+// EpochFloor is the number above which epochs of writers go on, as of the transaction.
+func (s *Shared) EpochFloor(tx store.Tx) (uint64, error) {
+	r, err := getRestore(tx)
+	return r.EpochFloor, err
+}
+
+// Record is what Left and Log read.
+func (s *Shared) Record() (store.ID, bool) {
+	return store.ID{Collection: Collection, Key: leftKey}, true
+}
+
+// Longest is for how much longer anything must be refused, as of a second ago; 0 when it is over.
+func (s *Shared) Longest() time.Duration { return s.known.Load().Remaining }
+
+// Remaining is Longest.
+func (s *Shared) Remaining() time.Duration { return s.Longest() }
+
+// RestoredTo names the restore, as of a second ago; zero when there was none.
+func (s *Shared) RestoredTo() time.Time { return s.known.Load().Began }
+
+// Run counts a quarantine down until ctx ends, together with the other managers of the store, and tells changed of what
+// became of it. Errors of the store are left to the next time: calls that need the store report them, and what was not
+// counted makes the quarantine longer.
+func (s *Shared) Run(ctx context.Context, changed func(before, after State)) {
+	t := time.NewTicker(countEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		before := *s.known.Load()
+		after, err := s.count(ctx)
+		if err != nil {
+			continue
+		}
+		s.known.Store(&after)
+		if before.Began != after.Began || (before.Remaining > 0) != (after.Remaining > 0) {
+			changed(before, after)
+		}
+	}
+}
+
+// count counts what this manager has seen pass since it counted last, as far as no other manager has.
+func (s *Shared) count(ctx context.Context) (State, error) {
+	ctx, cancel := context.WithTimeout(ctx, maxCount)
+	defer cancel()
+	now, err := Read(ctx, s.st)
+	began := time.Now()
+	passed := min(began.Sub(s.counted), maxCount)
+	if err == nil && now.Remaining > 0 {
+		err = s.st.Update(ctx, func(tx store.Tx) error {
+			l, err := getLeft(tx)
+			if err != nil || l.Remaining == 0 {
+				now.Remaining = 0
+				return err
+			}
+			at := tx.Now().UnixMilli()
+			n := min(at-l.CountedTo, passed.Milliseconds())
+			now.Remaining = time.Duration(l.Remaining) * time.Millisecond
+			switch {
+			case n >= 0 && n < countEvery.Milliseconds()/2:
+				return nil // others have counted it
+			case n >= l.Remaining:
+				now.Remaining = 0
+				return tx.Delete(Collection, leftKey)
+			}
+			l.Remaining, l.CountedTo = l.Remaining-max(n, 0), at // also after the store's clock was set back
+			now.Remaining = time.Duration(l.Remaining) * time.Millisecond
+			return put(tx, leftKey, l)
+		})
+	}
+	if err == nil {
+		s.counted = began
+	}
+	return now, err
+}
