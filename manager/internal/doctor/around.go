@@ -14,18 +14,23 @@ func (g gate) around(r *report, dump object, gates []gate) {
 	before := len(r.findings)
 	warn := func(found, do string) { r.warn(checkAround, g.place()+": "+found, do) }
 	entry := g.entry()
-	if entry["disabled"] == true {
-		warn("the filter is disabled, except on routes that enable it", `remove "disabled" from the filter, or see that all protected routes enable it`)
-	}
-	protected := map[string]bool{}
+	protected, enabling := map[string]bool{}, 0
 	for _, routes := range routesOf(dump, g.manager) {
 		routes.walk("", func(path string, o object) {
-			if o.at("typed_per_filter_config").at(entry.text("name"))["disabled"] == true {
+			setting := o.at("typed_per_filter_config").at(entry.text("name"))
+			if setting != nil && setting["disabled"] != true {
+				enabling++
+			}
+			if setting["disabled"] == true {
 				warn(fmt.Sprintf("route configuration %q, %s: the filter is disabled", oneLine(routes.text("name")), path),
 					"requests pass unprotected there: remove the setting unless that is meant")
 			}
 		})
 		maps.Copy(protected, clustersOf(routes))
+	}
+	// Envoy Gateway disables filters, and enables them on the routes of their policies.
+	if entry["disabled"] == true && enabling == 0 {
+		warn("the filter is disabled, and no route enables it", `remove "disabled" from the filter, or enable it on the routes to protect: all requests pass unprotected`)
 	}
 	for _, l := range listeners(dump) {
 		if l["internal_listener"] != nil || slices.ContainsFunc(gates, func(other gate) bool { return other.listener.text("name") == l.text("name") }) {
@@ -40,7 +45,11 @@ func (g gate) around(r *report, dump object, gates []gate) {
 			}
 		}
 	}
-	if len(r.findings) == before {
+	switch {
+	case len(r.findings) > before:
+	case entry["disabled"] == true:
+		r.ok(checkAround, "%s: enabled on %d routes or virtual hosts, and no other listener leads to its upstreams", g.place(), enabling)
+	default:
 		r.ok(checkAround, "%s: all routes have it, and no other listener leads to its upstreams", g.place())
 	}
 }

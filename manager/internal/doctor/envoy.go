@@ -198,6 +198,9 @@ func (g gate) routes(dump object) []object {
 
 func (g gate) removesRetryHeaders() bool {
 	removed := false
+	for _, e := range g.manager.list("early_header_mutation_extensions") {
+		e.walk("", func(_ string, o object) { removed = removed || strings.EqualFold(o.text("remove"), "x-envoy-retry-on") })
+	}
 	for _, f := range g.manager.list("http_filters") {
 		if f.at("typed_config") != nil && f.at("typed_config").at("config") != nil && same(f.at("typed_config").at("config"), g.filter) {
 			break

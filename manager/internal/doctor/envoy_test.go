@@ -66,9 +66,16 @@ func TestEnvoyIsJudged(t *testing.T) {
 			replace: []string{`"timeout": "15s"`, `"timeout": "15s"}, "typed_per_filter_config": {"oncegate": {"disabled": true}}, "rest": {"a": 1`},
 			level:   Warn, check: checkAround, found: "virtual_hosts[0].routes[2]: the filter is disabled", do: "remove the setting",
 		},
-		"a filter that routes must enable": {
+		"a filter that no route enables": {
 			replace: []string{`"name": "oncegate",`, `"name": "oncegate", "disabled": true,`},
-			level:   Warn, check: checkAround, found: "except on routes that enable it", do: `remove "disabled"`,
+			level:   Warn, check: checkAround, found: "no route enables it", do: `remove "disabled"`,
+		},
+		"a filter that a route enables, as in Envoy Gateway": {
+			replace: []string{
+				`"name": "oncegate",`, `"name": "oncegate", "disabled": true,`,
+				`"timeout": "15s"`, `"timeout": "15s"}, "typed_per_filter_config": {"oncegate": {"config": {}}}, "rest": {"a": 1`,
+			},
+			level: OK, check: checkAround, found: "enabled on 1 routes",
 		},
 		"another listener": {
 			replace: []string{`"static_listeners": [`, `"static_listeners": [{"listener": {"name": "back", "c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
@@ -79,6 +86,13 @@ func TestEnvoyIsJudged(t *testing.T) {
 			replace: []string{`"static_listeners": [`, `"static_listeners": [{"listener": {"name": "back", "c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
 				{"route": {"cluster": "other"}}]}]}}}},`},
 			level: OK, check: checkAround, found: "no other listener",
+		},
+		"headers that ask for retries and are removed early, as in Envoy Gateway": {
+			replace: []string{
+				"x-envoy-retry-on", "x-other",
+				`"stream_idle_timeout": "60s"`, `"stream_idle_timeout": "60s", "early_header_mutation_extensions": [{"typed_config": {"mutations": [{"remove": "X-Envoy-Retry-On"}]}}]`,
+			},
+			level: OK, check: checkRetries, found: "no route repeats",
 		},
 		"headers that ask for retries": {
 			replace: []string{"x-envoy-retry-on", "x-other"},
