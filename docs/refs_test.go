@@ -140,6 +140,38 @@ func TestNamesInDocuments(t *testing.T) {
 	}
 }
 
+// TestEachRowOfTheComparisonIsTested: each row of docs/comparison.md names a test that shows Oncegate's cell.
+// TestNamesInDocuments tells whether the tests are there.
+func TestEachRowOfTheComparisonIsTested(t *testing.T) {
+	text, err := os.ReadFile("comparison.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|---") {
+			continue
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		shownBy := strings.TrimSpace(cells[len(cells)-1])
+		if len(cells) != 7 {
+			t.Errorf("%d cells, want 7: %s", len(cells), line)
+		}
+		if shownBy == "shown by" {
+			continue
+		}
+		rows++
+		for name := range strings.SplitSeq(shownBy, ", ") {
+			if testName.FindString(strings.Trim(name, "`")) == "" {
+				t.Errorf("%q is no test: %s", name, line)
+			}
+		}
+	}
+	if rows < 20 {
+		t.Errorf("%d rows", rows)
+	}
+}
+
 // TestDocumentsThatCodeNames: a document that a comment, a log line or a configuration names is there.
 func TestDocumentsThatCodeNames(t *testing.T) {
 	eachFile(t, func(name string, content []byte) {

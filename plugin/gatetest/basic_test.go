@@ -321,7 +321,18 @@ func TestAnotherRequestUnderTheSameKey(t *testing.T) {
 		x.Response()
 		want(t, "when done", r.Send(Request{Key: "k", Body: "longer"}).Response().Status, "422")
 		want(t, "the right one", r.Send(Request{Key: "k", Body: "four"}).Response().Header("idempotent-replayed"), "true")
-		want(t, "mismatches", r.Metric("oncegate_gate_requests_mismatch_total"), 2)
+		for what, q := range map[string]Request{
+			"another method":        {Method: "PATCH", Body: "four"},
+			"another type":          {Body: "four", Headers: []string{"content-type: text/plain"}},
+			"another digest":        {Body: "four", Headers: []string{"content-digest: sha-256=:x:"}},
+			"with a query":          {Path: "/payments?a=1", Body: "four"},
+			"without a body at all": {},
+		} {
+			q.Key = "k"
+			want(t, what, r.Send(q).Response().Problem(t), "fingerprint-mismatch")
+		}
+		want(t, "of the same length", r.Send(Request{Key: "k", Body: "FOUR"}).Response().Header("idempotent-replayed"), "true")
+		want(t, "mismatches", r.Metric("oncegate_gate_requests_mismatch_total"), 7)
 	})
 }
 

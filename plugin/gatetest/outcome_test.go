@@ -83,6 +83,48 @@ func TestOutcomesAsConfigured(t *testing.T) {
 	})
 }
 
+// Without any setting an answer is kept for 5 minutes, a refusal for 1, an unknown outcome as long as an answer, and a
+// duplicate waits for 30 s.
+func TestDefaultTimes(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{})
+		run := func(key string, status int) {
+			t.Helper()
+			x := r.Send(Request{Key: key})
+			x.Answer(status, "an answer")
+			want(t, key, x.Response().Header("idempotency-status"), "executed")
+		}
+		retry := func(key string) string { return r.Send(Request{Key: key}).Response().Header("idempotency-status") }
+		run("good", 200)
+		run("bad", 400)
+		x := r.Send(Request{Key: "unknown"})
+		x.Upstream.AwaitHeaders(t)
+		x.Leave()
+		r.Settle()
+		r.Clock.Advance(59 * time.Second)
+		want(t, "bad", retry("bad"), "replayed")
+		r.Clock.Advance(2 * time.Second)
+		run("bad", 200)
+		r.Clock.Advance(238 * time.Second)
+		want(t, "good", retry("good"), "replayed")
+		want(t, "unknown", retry("unknown"), "outcome-unknown")
+		r.Clock.Advance(2 * time.Second)
+		run("good", 200)
+		run("unknown", 200)
+
+		x = r.Send(Request{Key: "slow"})
+		x.Upstream.AwaitHeaders(t)
+		y := r.Send(Request{Key: "slow"})
+		r.Settle()
+		r.Clock.Advance(29 * time.Second)
+		want(t, "answered early", y.Client.Begun(), false)
+		r.Clock.Advance(2 * time.Second)
+		want(t, "waited", y.Response().Problem(t), "request-pending")
+		x.Answer(200, "x")
+		x.Response()
+	})
+}
+
 func TestRejectionsAreForgottenEarlier(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, Options{Config: `{"committed_ttl_seconds":300,"rejected_ttl_seconds":60}`})
