@@ -43,6 +43,11 @@ func TestClientsLookUpLostAnswers(t *testing.T) {
 		}
 		wantReplay(t, here, look, first)
 		wantReplay(t, there, look, first)
+		head := look
+		head.method = "HEAD"
+		if a := send(t, here, head); a.status != 201 || !a.replayed() || a.headers.Get("X-Answer") != "a" || len(a.body) > 0 {
+			t.Errorf("by HEAD: %v", a)
+		}
 		stranger := look
 		stranger.headers = map[string]string{"authorization": "Bearer bob"}
 		wantProblem(t, here, stranger, 404, "not-found")

@@ -15,14 +15,15 @@ import (
 
 const (
 	methodGet     = "GET"
+	methodHead    = "HEAD"
 	statusPending = "pending"
 )
 
-// asksLookUp tells whether the current request is a look-up. Other requests by GET should not cost more than
-// one header.
+// asksLookUp tells whether the current request is a look-up. Other requests by GET and HEAD should not cost more
+// than one header.
 func (p *Plugin) asksLookUp(method string) bool {
 	where := p.config.Lookup
-	if where == "" || method != methodGet {
+	if where == "" || method != methodGet && method != methodHead {
 		return false
 	}
 	path, _ := p.host.RequestHeader(headerPath)

@@ -58,7 +58,7 @@ func (s *Stream) keepsBody(headers request.Headers) bool {
 		switch headers[i][0] {
 		case headerMethod:
 			// The answer to HEAD has a length and no body. A local reply cannot have that.
-			streamed = streamed || headers[i][1] == "HEAD"
+			streamed = streamed || headers[i][1] == methodHead
 		case headerTrailer, headerExpect:
 			streamed = true
 		case headerAccept:

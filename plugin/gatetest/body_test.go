@@ -181,6 +181,7 @@ func TestKeyFromTheBody(t *testing.T) {
 		}
 		p := r.Send(Request{Body: `{"meta":{"id":{}}}`}).Response()
 		want(t, "object", p.Status, "400")
+		want(t, "twice", r.Send(Request{Body: `{"meta":{"id":"new","id":"abc"}}`}).Response().Problem(t), "invalid-key")
 		want(t, "code", p.Problem(t), "invalid-key")
 	})
 }

@@ -51,6 +51,33 @@ func TestLookUp(t *testing.T) {
 	})
 }
 
+// HEAD is GET without the body. Otherwise the upstream would say what it knows of the look-up's own path.
+func TestLookUpByHead(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, config := range []string{`"mode":"headers"`, `"mode":"body","match":[{"methods":["*"]}]`} {
+			r := NewRig(t, guest, Options{Config: `{` + lookupConfig + `,` + config + `}`, BodyMode: true})
+			head := func(key string) string {
+				x := r.Open(Request{Method: "HEAD", Path: "/lost?path=/payments", Key: key}, true)
+				a := x.Response()
+				want(t, "upstream called", x.Upstream.Begun(), false)
+				want(t, "body", a.Body, "")
+				return a.Status + " " + a.Header("idempotency-status") + " " + a.Header("content-length") + " " + a.Header("x-a")
+			}
+			want(t, "unknown", head("k")[:14], "404 not-found ")
+			x := r.Send(Request{Key: "k"})
+			x.Upstream.AwaitHeaders(r)
+			want(t, "running", head("k"), "202 pending 19 ")
+			x.UpstreamSelected("192.0.2.9:80")
+			x.ResponseHeaders(hostsim.H(":status", "201", "x-a", "1"), false)
+			x.ResponseData([]byte("answer"), false)
+			x.ResponseTrailers(hostsim.H("x-trailer", "1"))
+			x.Response()
+			r.Settle()
+			want(t, "recorded", head("k"), "201 replayed  1")
+		}
+	})
+}
+
 // Another gate, or one that lost its cache, asks the manager, which changes nothing.
 func TestLookUpAsksTheManager(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -66,8 +66,11 @@ func JSONKey(k *config.Key, body []byte, complete bool) (Key, *Error) {
 	if k.JSONPath == "" || !complete || !jsonguard.Valid(body) {
 		return Key{}, nil
 	}
-	v := gjson.GetBytes(body, k.JSONPath)
 	const source = "body field "
+	v, twice := jsonAt(body, k.JSONPath)
+	if twice {
+		return Key{}, invalid(source, k.JSONPath, twiceInBody)
+	}
 	switch v.Type {
 	case gjson.String:
 		return check(k, source, k.JSONPath, v.Str, api.WrongKey(v.Str))

@@ -71,7 +71,11 @@ func BodyParts(k *config.Key, parts []Part, body []byte, complete bool) *Error {
 		if s.Kind != config.SourceJSON {
 			continue
 		}
-		switch v := gjson.GetBytes(body, s.Name); v.Type {
+		v, twice := jsonAt(body, s.Name)
+		if twice {
+			return invalid(s.Text, "", twiceInBody)
+		}
+		switch v.Type {
 		case gjson.String:
 			p.value, p.found = v.Str, true
 		case gjson.Number:
