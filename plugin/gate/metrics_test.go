@@ -52,7 +52,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, status := range []api.Code{
 		statusExecuted, statusReplayed, statusBypassed, statusNotSent, statusUnknown,
 		api.CodePending, api.CodeOutcomeUnknown, api.CodeFingerprintMismatch, api.CodeAnswerNotRecorded, api.CodeEncodingNotAccepted, api.CodeInvalidKey, api.CodeKeyRequired,
-		api.CodeInvalidRequest, api.CodeUnsupportedProtocol, api.CodeBodyModeUnavailable, api.CodeManagerUnavailable, api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded,
+		api.CodeInvalidRequest, api.CodeUnsupportedProtocol, api.CodeBodyModeUnavailable, api.CodeManagerUnavailable, api.CodeLedgerFull, api.CodeQuarantine, api.CodeRecordUnreadable, api.CodeOverloaded,
 		api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered,
 	} {
 		if !strings.Contains(string(text), "`"+string(status)+"`") {

@@ -141,6 +141,8 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 		problem.Code, problem.Title = r.closed, "The idempotency ledger has no room for new keys"
 	case api.CodeQuarantine:
 		problem.Code, problem.Title = r.closed, "The idempotency ledger was restored to an older state and takes no new keys yet"
+	case api.CodeRecordUnreadable:
+		problem.Code, problem.Title = r.closed, "The idempotency ledger cannot read what it has of this key"
 	case api.CodeDurability:
 		problem.Code, problem.Title = r.closed, "The idempotency ledger cannot protect keys as this route asks"
 	case api.CodeWrongHome:
@@ -149,7 +151,7 @@ func (p *Plugin) unreserved(c *call, r *reply, s *Stream, now int64) {
 		problem.Code, problem.Title = r.closed, "The data centre that decides about this key cannot be reached"
 	}
 	// failure_mode is for a ledger that cannot be asked. A ledger that is the wrong one, that may have forgotten the
-	// key, or that cannot ask the key's home, was asked.
+	// key, that cannot read what it has of it, or that cannot ask the key's home, was asked.
 	closed := c.route.FailureMode == config.FailClosed || r.shardError != "" || r.closed != "" && r.closed != api.CodeLedgerFull
 	if closed {
 		p.failWaiters(&c.hash, problem)

@@ -17,8 +17,8 @@ type reply struct {
 	// retryAfter is the wait that the manager asks for, seconds; 0: none.
 	retryAfter int
 	// closed is why the manager, which can be reached, does not do what was asked: ledger-full, quarantine,
-	// durability-unavailable, wrong-home, home-unavailable or home-unanswered. Empty: another reason. Only with
-	// replyUnavailable.
+	// record-unreadable, durability-unavailable, wrong-home, home-unavailable or home-unanswered. Empty: another reason.
+	// Only with replyUnavailable.
 	closed api.Code
 	answer api.ReserveReply
 	// shardError is CodeWrongShard or CodeKeyMoved of a manager that refused the call because it does not
@@ -83,7 +83,7 @@ func (l *ledger) readSingle(status int64, bodySize int) (a api.BatchAnswer) {
 
 // hasCode tells whether the meaning of a status depends on the problem's code.
 func hasCode(status int) bool {
-	return status == 400 || status == 409 || status == 421 || status == 503
+	return status == 400 || status == 409 || status == 421 || status == 500 || status == 503
 }
 
 // classify says what the manager's answer means.
@@ -127,6 +127,11 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 		r.closed, r.why = code, r.why+", its ledger is full"
 	case api.CodeQuarantine:
 		r.closed, r.why = code, r.why+", its ledger was restored to an older state"
+	case api.CodeRecordUnreadable:
+		r.why += ", it cannot read what it has of the key"
+		if c.kind == callReserve { // the work may have run
+			r.closed = code
+		}
 	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
 		r.closed, r.maybe = code, code == api.CodeHomeUnanswered
 		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()

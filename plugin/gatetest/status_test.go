@@ -88,6 +88,10 @@ func TestStatusTellsTheDecision(t *testing.T) {
 			want(t, "Retry-After", x.Response().Header("retry-after"), "7")
 			return reply(x)
 		}, "quarantine", "quarantine", true},
+		"unreadable": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 500, Code: api.CodeRecordUnreadable})
+			return reply(pay(r))
+		}, "record-unreadable", "record-unreadable", true},
 		"bypassed": {`"failure_mode":"open"`, func(t *testing.T, r *Rig) string {
 			r.Manager.FailNext(api.PathReserve, Fault{Status: 500})
 			x := pay(r)
