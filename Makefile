@@ -107,6 +107,7 @@ test: test-deps modules build guests build/python build/node build/valkey build/
 	@build/setup tests
 	go test -race -timeout $(TEST_TIMEOUT) ./...
 	GCS_SERVER=$(CURDIR)/build/fakegcs go test -race -timeout $(TEST_TIMEOUT) -run '$(OBJECT_TESTS)' ./manager/internal/object ./manager/internal/ship
+	AZURE_SERVER=fake go test -race -timeout $(TEST_TIMEOUT) -run '$(OBJECT_TESTS)' ./manager/internal/ship
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	go test -timeout $(TEST_TIMEOUT) -run '/wasm/batches' ./plugin/gatetest
 	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/internal/ledger
@@ -241,7 +242,7 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests build/schemathesis test-s3 test-gcs ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
+test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
@@ -272,6 +273,21 @@ build/fakegcs: $(FAKE_GCS)/go.mod $(FAKE_GCS)/go.sum $(FAKE_GCS)/main.go
 .PHONY: test-gcs
 test-gcs: build/fakegcs ## the same against fake-gcs-server; make test has those without processes
 	$(call test-objects,GCS_SERVER=$(CURDIR)/$<)
+
+# Microsoft's emulator of Azure Blob Storage. It takes some 370 MB on disk.
+AZURITE_VERSION := 3.37.0
+
+build/azurite: Makefile
+	@.ci/apt-install node:nodejs npm:npm
+	@if [ "$$(cat $@/version 2>/dev/null)" != $(AZURITE_VERSION) ]; then \
+		rm -rf $@ $@-new && mkdir $@-new && \
+		.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error azurite@$(AZURITE_VERSION) && \
+		echo $(AZURITE_VERSION) > $@-new/version && mv $@-new $@ || exit 1; fi
+	@touch $@
+
+.PHONY: test-azure
+test-azure: build/azurite ## the same against Azurite; make test runs those without processes against a server of its own
+	$(call test-objects,AZURE_SERVER=$(CURDIR)/$</node_modules/.bin/azurite-blob)
 
 # The tests of object storage that need no process of a manager.
 OBJECT_TESTS := ^(TestServer|TestRestoreHasWhatWasShipped|TestTwoManagers.*|TestStaleTerm.*|TestStoreWith.*|TestLostPutAnswer|TestWrong412.*|TestRefusingStore.*|TestSlowStore.*|TestStaleListing.*|TestBucketAway.*|TestNamedLogs.*)$$

@@ -28,7 +28,7 @@ func TestServer(t *testing.T) {
 
 func TestURLs(t *testing.T) {
 	env := func(name string) string {
-		return map[string]string{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "hidden"}[name]
+		return map[string]string{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "hidden", "AZURE_STORAGE_ACCOUNT": "acc", "AZURE_STORAGE_KEY": "a2V5"}[name]
 	}
 	for url, want := range map[string]string{
 		"s3://bucket/pre/fix/":    "s3://bucket/pre/fix",
@@ -50,9 +50,9 @@ func TestURLs(t *testing.T) {
 		"gs://bucket/a//b":        "",
 		"gs://user:secret@b/x":    "",
 		"gs://bucket/x#secret":    "",
-		"azblob://container/x":    "",
-		"bucket":                  "",
-		"":                        "",
+
+		"bucket": "",
+		"":       "",
 	} {
 		s, err := object.Open(url, env)
 		if want == "" {
@@ -84,4 +84,10 @@ func TestURLs(t *testing.T) {
 	if _, err := object.Open("s3://bucket/x", odd); err == nil {
 		t.Error("an endpoint of ftp was taken")
 	}
+}
+
+// TestAzure runs against a server in the process, which Azurite is compared with by TestServer (make test-azure).
+func TestAzure(t *testing.T) {
+	t.Parallel()
+	objecttest.Run(t, func(t *testing.T) object.Store { return objecttest.NewAzure(t).Open(t, "some/prefix") })
 }

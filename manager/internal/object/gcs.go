@@ -8,16 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/oauth2"
-	"golang.org/x/sync/singleflight"
 )
 
 // gcsStore speaks the JSON interface of Google Cloud Storage. A version is the object's generation, and
@@ -28,8 +24,7 @@ type gcsStore struct {
 	base   string // without a slash at the end
 	bucket string
 	prefix string
-	tokens oauth2.TokenSource // nil: without authentication, as emulators want it
-	flight singleflight.Group // of requests for a token
+	tokens *tokens // nil: without authentication, as emulators want it
 }
 
 func openGCS(u *url.URL, getenv func(string) string) (Store, error) {
@@ -43,11 +38,7 @@ func openGCS(u *url.URL, getenv func(string) string) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &gcsStore{base: "https://storage.googleapis.com", bucket: u.Host, prefix: prefix}
-	s.client = &http.Client{
-		Transport:     transport(),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	s := &gcsStore{client: newClient(), base: "https://storage.googleapis.com", bucket: u.Host, prefix: prefix}
 	if host := getenv("STORAGE_EMULATOR_HOST"); host != "" {
 		if !strings.Contains(host, "://") {
 			host = "http://" + host
@@ -59,9 +50,11 @@ func openGCS(u *url.URL, getenv func(string) string) (Store, error) {
 		s.base = e.Scheme + "://" + e.Host
 		return s, nil
 	}
-	if s.tokens, err = googleTokens(getenv); err != nil {
+	source, err := googleTokens(getenv)
+	if err != nil {
 		return nil, &URLError{u.String(), err.Error()}
 	}
+	s.tokens = &tokens{source: source}
 	return s, nil
 }
 
@@ -112,14 +105,14 @@ func (s *gcsStore) put(ctx context.Context, name string, body []byte, generation
 	}
 	req.ContentLength = b.size
 	req.Header.Set("Content-Type", b.contentType)
-	var answer struct{ Generation string }
-	if err := s.doJSON(req, &answer); err != nil {
+	var written struct{ Generation string }
+	if err := s.doJSON(req, &written); err != nil {
 		return "", s.failed("write", name, err)
 	}
-	if answer.Generation == "" {
+	if written.Generation == "" {
 		return "", s.failed("write", name, errors.New("the answer has no generation"))
 	}
-	return Version(answer.Generation), nil
+	return Version(written.Generation), nil
 }
 
 func (s *gcsStore) Get(ctx context.Context, name string) ([]byte, Version, error) {
@@ -214,7 +207,7 @@ func (s *gcsStore) object(ctx context.Context, method, name, query string) (*htt
 // do sends a request with a token. An answer other than 2xx is an *httpError.
 func (s *gcsStore) do(req *http.Request) (*http.Response, error) {
 	if s.tokens != nil {
-		token, err := s.token(req.Context())
+		token, err := s.tokens.get(req.Context())
 		if err != nil {
 			return nil, fmt.Errorf("no token of Google: %w", err)
 		}
@@ -227,14 +220,12 @@ func (s *gcsStore) do(req *http.Request) (*http.Response, error) {
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
 	}
-	defer resp.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
-	text := string(b)
+	text := errorText(resp)
 	var e struct{ Error struct{ Message string } }
-	if json.Unmarshal(b, &e) == nil {
+	if json.Unmarshal([]byte(text), &e) == nil {
 		text = e.Error.Message
 	}
-	return nil, &httpError{resp.StatusCode, strings.Join(strings.Fields(text), " ")}
+	return nil, &httpError{resp.StatusCode, "", oneLine(text)}
 }
 
 // doJSON reads an answer.
@@ -243,51 +234,15 @@ func (s *gcsStore) doJSON(req *http.Request, to any) error {
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	b, err := answer(resp)
 	if err != nil {
 		return err
 	}
 	return json.Unmarshal(b, to)
 }
 
-// token waits for a token no longer than ctx allows. Requests at the same time share one.
-func (s *gcsStore) token(ctx context.Context) (*oauth2.Token, error) {
-	got := s.flight.DoChan("", func() (any, error) { return s.tokens.Token() })
-	select {
-	case r := <-got:
-		if r.Err != nil {
-			return nil, tokenError(r.Err)
-		}
-		return r.Val.(*oauth2.Token), nil
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 func (s *gcsStore) failed(what, name string, err error) error {
 	return fmt.Errorf("object: cannot %s %s/%s: %w", what, s, name, err)
-}
-
-const (
-	maxErrorText = 1 << 10
-	// maxAnswer is more than a listing of MaxList long names.
-	maxAnswer = 8 << 20
-)
-
-// httpError is an answer other than 2xx.
-type httpError struct {
-	status  int
-	message string
-}
-
-func (e *httpError) Error() string {
-	return strings.TrimSuffix(fmt.Sprintf("%d %s: %s", e.status, http.StatusText(e.status), e.message), ": ")
-}
-
-func isHTTPStatus(err error, status int) bool {
-	var e *httpError
-	return errors.As(err, &e) && e.status == status
 }
 
 // isMissing tells an object that is not there from a bucket that is not there, which has the same status.

@@ -1,7 +1,6 @@
 package object
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +9,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"cloud.google.com/go/compute/metadata"
@@ -20,9 +18,6 @@ import (
 
 // gcsScope lets a token read and write objects, and not change who may.
 const gcsScope = "https://www.googleapis.com/auth/devstorage.read_write"
-
-// tokenTimeout bounds one request for a token.
-const tokenTimeout = time.Minute
 
 // tokenSpare is for how long a token must still hold to be used; the metadata server has a new one 4 minutes before the end.
 const tokenSpare = 225 * time.Second
@@ -90,21 +85,4 @@ func (m metadataTokens) Token() (*oauth2.Token, error) {
 	}
 	t.Expiry = time.Now().Add(time.Duration(t.ExpiresIn) * time.Second)
 	return &t, nil
-}
-
-// tokenError is an error of a token source in one short line. Of an answer of OAuth it shows what the standard's fields say;
-// the rest may be a whole page, or repeat the request with its secrets.
-func tokenError(err error) error {
-	text := err.Error()
-	var r *oauth2.RetrieveError
-	if errors.As(err, &r) {
-		var says struct {
-			Error       string
-			Description string `json:"error_description"`
-		}
-		_ = json.Unmarshal(r.Body, &says) // else they stay empty
-		text = fmt.Sprintf("%s %s %s", r.Response.Status, cmp.Or(r.ErrorCode, says.Error), cmp.Or(r.ErrorDescription, says.Description))
-	}
-	text = strings.Join(strings.Fields(text), " ")
-	return errors.New(text[:min(len(text), maxErrorText)])
 }

@@ -3,7 +3,7 @@
 // need.
 //
 // Implementations: S3 and what speaks its protocol (s3://BUCKET/PREFIX), Google Cloud
-// Storage (gs://BUCKET/PREFIX), and a directory (file:///DIR) for tests and small set-ups. Package objecttest has the
+// Storage (gs://BUCKET/PREFIX), Azure Blob Storage (azblob://CONTAINER/PREFIX), and a directory (file:///DIR) for tests and small set-ups. Package objecttest has the
 // suite that each of them passes.
 package object
 

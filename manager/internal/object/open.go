@@ -2,12 +2,9 @@ package object
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"path"
 	"strings"
-	"time"
 )
 
 // URLError tells what is wrong with a store's URL, or with the environment that it
@@ -25,7 +22,7 @@ func (e *URLError) Error() string {
 }
 
 // Forms are the URLs that Open takes.
-const Forms = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or file:///DIR"
+const Forms = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, azblob://CONTAINER/PREFIX or file:///DIR"
 
 const forms = "must be " + Forms
 
@@ -37,9 +34,15 @@ const forms = "must be " + Forms
 //	gs://BUCKET/PREFIX   by the file that GOOGLE_APPLICATION_CREDENTIALS names or gcloud made in
 //	                     HOME, or the machine's or pod's service account. STORAGE_EMULATOR_HOST
 //	                     names an emulator, which gets no credentials.
+//	azblob://CONTAINER/PREFIX, or az:
+//	                     by AZURE_STORAGE_CONNECTION_STRING, or else AZURE_STORAGE_ACCOUNT with
+//	                     AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or an identity: that of
+//	                     AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_FEDERATED_TOKEN_FILE or
+//	                     AZURE_CLIENT_SECRET, or the machine's. AZURE_STORAGE_SERVICE_ENDPOINT
+//	                     is where the account is, when not in Azure's public cloud.
 //	file:///DIR          a directory, which is created with the first object
 //
-// azblob:// is refused, see docs/RATIONALE.md. The error is a *URLError.
+// The error is a *URLError.
 func Open(rawURL string, getenv func(string) string) (Store, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -53,13 +56,13 @@ func Open(rawURL string, getenv func(string) string) (Store, error) {
 		return openS3(u, getenv)
 	case u.Scheme == "gs":
 		return openGCS(u, getenv)
+	case u.Scheme == "azblob" || u.Scheme == "az":
+		return openAzure(u, getenv)
 	case u.Scheme == "file":
 		if u.Host != "" || !path.IsAbs(u.Path) || path.Clean(u.Path) == "/" {
 			return nil, &URLError{rawURL, "must be file:///DIR with an absolute path, and not the root"}
 		}
 		return OpenDir(path.Clean(u.Path)), nil
-	case u.Scheme == "azblob":
-		return nil, &URLError{rawURL, u.Scheme + ":// is not supported yet; " + forms}
 	}
 	return nil, &URLError{rawURL, forms}
 }
@@ -89,29 +92,4 @@ func shown(u *url.URL) string {
 // isEndpoint tells whether a URL names a server, and holds no secret.
 func isEndpoint(e *url.URL, err error) bool {
 	return err == nil && e.Host != "" && (e.Scheme == "http" || e.Scheme == "https") && e.User == nil && e.RawQuery == "" && e.Fragment == "" && !e.ForceQuery
-}
-
-// transport bounds what a request may wait for besides its body; the caller's
-// context bounds the whole.
-func transport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = 16
-	t.ResponseHeaderTimeout = time.Minute
-	t.DisableCompression = true // objects are what they are
-	return t
-}
-
-// readBody reads size bytes and no more, or up to MaxBytes when the size is not
-// known.
-func readBody(r io.Reader, size int64) ([]byte, error) {
-	if size < 0 {
-		b, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
-		if err == nil && len(b) > MaxBytes {
-			err = ErrTooLarge
-		}
-		return b, err
-	}
-	b := make([]byte, size)
-	_, err := io.ReadFull(r, b)
-	return b, err
 }

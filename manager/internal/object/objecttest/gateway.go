@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 )
@@ -43,39 +44,75 @@ func shortDir(t testing.TB) string {
 
 // startServer starts a program that listens at an address. It ends with the test. The handler asks it.
 func startServer(t testing.TB, network, address, program string, args ...string) http.Handler {
+	p := launch(t, nil, program, args...)
+	p.await(t, func() bool {
+		c, err := net.Dial(network, address)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	return forward(t, network, address)
+}
+
+// process is a program that ends with the test, and what it wrote.
+type process struct {
+	program string
+	ended   chan struct{}
+	mu      sync.Mutex
+	out     bytes.Buffer
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.Write(b)
+}
+
+func (p *process) String() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.out.String()
+}
+
+func launch(t testing.TB, env []string, program string, args ...string) *process {
+	p := &process{program: program, ended: make(chan struct{})}
 	cmd := exec.Command(program, args...)
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = p, p
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan struct{})
 	go func() {
 		_ = cmd.Wait()
-		close(ended)
+		close(p.ended)
 	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		<-ended
+		<-p.ended
 	})
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, network, address)
-	}
-	for end := time.Now().Add(limit); ; time.Sleep(5 * time.Millisecond) {
-		if c, err := dial(t.Context(), "", ""); err == nil {
-			_ = c.Close()
-			break
-		}
+	return p
+}
+
+// await waits until the program is ready.
+func (p *process) await(t testing.TB, ready func() bool) {
+	for end := time.Now().Add(limit); !ready(); time.Sleep(5 * time.Millisecond) {
 		select {
-		case <-ended:
-			t.Fatalf("%s: %s", program, out.String())
+		case <-p.ended:
+			t.Fatalf("%s: %s", p.program, p)
 		default:
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s does not listen within %v", program, limit)
+			t.Fatalf("%s does not listen within %v: %s", p.program, limit, p)
 		}
 	}
-	transport := &http.Transport{DialContext: dial, DisableCompression: true}
+}
+
+// forward asks the server at an address.
+func forward(t testing.TB, network, address string) http.Handler {
+	transport := &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address)
+	}}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &httputil.ReverseProxy{
 		Transport: transport,

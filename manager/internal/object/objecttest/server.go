@@ -26,8 +26,9 @@ const Bucket = "ledgers"
 // Environment variables that name a server to test with, in a process of its own. Where none is set, the server is an S3
 // server in the test's process.
 const (
-	GatewayEnv = "S3_GATEWAY" // versitygw
-	FakeGCSEnv = "GCS_SERVER" // the program in testdata/fakegcs
+	GatewayEnv = "S3_GATEWAY"   // versitygw
+	FakeGCSEnv = "GCS_SERVER"   // the program in testdata/fakegcs
+	AzureEnv   = "AZURE_SERVER" // azurite-blob; "fake" is the server in the test's process
 )
 
 // kind is a kind of object storage to test with.
@@ -36,19 +37,25 @@ type kind struct {
 	start  func(t testing.TB, program string) http.Handler
 	// environ is the environment of a client of the server at a URL.
 	environ func(url string) map[string]string
+	// inProcess is a server without a program, if there is one.
+	inProcess func(t testing.TB) http.Handler
+	// sign signs a request whose headers were changed, where signatures cover those.
+	sign func(*http.Request)
 }
 
 var (
 	s3Kind = kind{"s3", startGateway, func(url string) map[string]string {
 		return map[string]string{"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": "us-east-1"}
-	}}
+	}, fakeS3, nil}
 	gcsKind = kind{"gs", startFakeGCS, func(url string) map[string]string {
 		return map[string]string{"STORAGE_EMULATOR_HOST": url}
-	}}
+	}, nil, nil}
+	azureKind = kind{"azblob", startAzurite, azureEnviron, newFakeAzure, signAzure}
 )
 
 // Server is a server of object storage behind Faults.
 type Server struct {
+	scheme  string
 	environ map[string]string
 	*Faults
 }
@@ -58,6 +65,13 @@ func chosen() (k kind, program string) {
 	if program := os.Getenv(FakeGCSEnv); program != "" {
 		return gcsKind, program
 	}
+	switch program := os.Getenv(AzureEnv); program {
+	case "":
+	case "fake":
+		return azureKind, ""
+	default:
+		return azureKind, program
+	}
 	return s3Kind, os.Getenv(GatewayEnv)
 }
 
@@ -65,10 +79,13 @@ func chosen() (k kind, program string) {
 func NewServer(t testing.TB) *Server {
 	k, program := chosen()
 	if program == "" {
-		return serve(t, k, inProcess(t))
+		return serve(t, k, k.inProcess(t))
 	}
 	return serve(t, k, k.start(t, program))
 }
+
+// NewAzure starts the server for Azure in the process, whatever the environment says.
+func NewAzure(t testing.TB) *Server { return serve(t, azureKind, newFakeAzure(t)) }
 
 // Place is the URL of a prefix of the bucket, which every server of this process has.
 func Place(prefix string) string {
@@ -77,16 +94,16 @@ func Place(prefix string) string {
 }
 
 func serve(t testing.TB, k kind, next http.Handler) *Server {
-	faults := &Faults{next: next}
+	faults := &Faults{next: next, sign: k.sign}
 	srv := httptest.NewUnstartedServer(faults)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of aborted answers
 	srv.Start()
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.CloseClientConnections)
-	return &Server{k.environ(srv.URL), faults}
+	return &Server{k.scheme, k.environ(srv.URL), faults}
 }
 
-func inProcess(t testing.TB) http.Handler {
+func fakeS3(t testing.TB) http.Handler {
 	backend := s3mem.New()
 	if err := backend.CreateBucket(Bucket); err != nil {
 		t.Fatal(err)
@@ -110,7 +127,7 @@ func (s *Server) Environ() []string {
 
 // Open makes a client of a prefix of the bucket.
 func (s *Server) Open(t testing.TB, prefix string) object.Store {
-	st, err := object.Open(Place(prefix), s.Getenv)
+	st, err := object.Open(s.scheme+"://"+Bucket+"/"+prefix, s.Getenv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +138,7 @@ func (s *Server) Open(t testing.TB, prefix string) object.Store {
 // value of a setting is no fault. Settings may change at any time.
 type Faults struct {
 	next http.Handler
+	sign func(*http.Request)
 
 	// Away drops every connection.
 	Away atomic.Bool
@@ -199,12 +217,15 @@ func (f *Faults) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		query.Del("ifGenerationMatch")
 		r.URL.RawQuery = query.Encode()
 	}
+	if f.sign != nil && (f.NoIfMatch.Load() || f.NoIfNoneMatch.Load()) {
+		f.sign(r)
+	}
 	f.next.ServeHTTP(w, r)
 }
 
-// isList tells whether a request is a listing of S3 or GCS.
+// isList tells whether a request is a listing of S3, GCS or Azure.
 func isList(r *http.Request) bool {
-	return r.URL.Query().Get("list-type") == "2" || strings.HasSuffix(r.URL.Path, "/o") && strings.HasPrefix(r.URL.Path, "/storage/v1/b/")
+	return r.URL.Query().Get("comp") == "list" || r.URL.Query().Get("list-type") == "2" || strings.HasSuffix(r.URL.Path, "/o") && strings.HasPrefix(r.URL.Path, "/storage/v1/b/")
 }
 
 func (f *Faults) refuse(w http.ResponseWriter, status int, code string) {

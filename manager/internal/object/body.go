@@ -36,6 +36,11 @@ func (b *lentBody) end() {
 	b.r = nil
 }
 
+// lend makes a body of bytes, which are not copied.
+func lend(body []byte) *lentBody {
+	return &lentBody{size: int64(len(body)), contentType: "application/octet-stream", r: bytes.NewReader(body)}
+}
+
 // relatedParts is a body of type multipart/related: a JSON document, and bytes that are not copied.
 func relatedParts(document, body []byte) (*lentBody, error) {
 	var frame bytes.Buffer

@@ -1,0 +1,345 @@
+package object
+
+import (
+	"bytes"
+	"context"
+	"crypto/md5"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/minio/crc64nvme"
+
+	"github.com/oncegate/oncegate/manager/internal/object/sharedkey"
+)
+
+// azureStore speaks the protocol of Azure Blob Storage. A version is the blob's ETag, and the conditions of a write are If-Match
+// and If-None-Match. Each call is one request, which is never sent twice (a listing may take several): only the caller knows
+// whether an answer was lost.
+type azureStore struct {
+	client *http.Client
+	azureAccount
+	container string
+	prefix    string
+
+	mu      sync.Mutex
+	markers map[[2]string]azureMarker // by prefix and after, where the listing goes on
+}
+
+// azureMarker is the beginning of a page, whose names are greater than one.
+type azureMarker struct{ marker, behind string }
+
+// azureVersion is the version of the protocol: emulators and Azure's other clouds know it as well.
+const azureVersion = "2023-11-03"
+
+// azureContainer is the form of a container's name, in which also no hyphen follows another.
+var azureContainer = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$`)
+
+func openAzure(u *url.URL, getenv func(string) string) (Store, error) {
+	plain := &url.URL{Scheme: "azblob", Host: u.Host, Path: u.Path}
+	if u.Host == "" {
+		return nil, &URLError{u.String(), "the container is missing; " + forms}
+	}
+	if !azureContainer.MatchString(u.Host) || strings.Contains(u.Host, "--") {
+		return nil, &URLError{u.String(), "the container must have 3 to 63 lower-case letters, digits and single hyphens; " + forms}
+	}
+	prefix, err := prefixOf(plain)
+	if err != nil {
+		return nil, err
+	}
+	account, err := azureFromEnv(getenv)
+	if err != nil {
+		return nil, &URLError{u.String(), err.Error()}
+	}
+	return &azureStore{client: newClient(), azureAccount: *account, container: u.Host, prefix: prefix, markers: make(map[[2]string]azureMarker)}, nil
+}
+
+func (s *azureStore) String() string {
+	return strings.TrimSuffix("azblob://"+s.container+"/"+s.prefix, "/")
+}
+
+func (s *azureStore) Create(ctx context.Context, name string, body []byte) (Version, error) {
+	v, err := s.put(ctx, name, body, "If-None-Match", "*")
+	if isAzureConflict(err) {
+		err = fmt.Errorf("%w: %s", ErrExists, name)
+	}
+	return v, err
+}
+
+// azureETag is the form of an ETag that may be a condition. "*" would allow any version.
+var azureETag = regexp.MustCompile(`^"[^"*]+"$`)
+
+func (s *azureStore) Replace(ctx context.Context, name string, body []byte, old Version) (Version, error) {
+	etag := string(old)
+	if !azureETag.MatchString(etag) {
+		etag = `"0x0"` // not one of any blob
+	}
+	v, err := s.put(ctx, name, body, "If-Match", etag)
+	if isAzureConflict(err) || isAzureMissing(err) {
+		err = fmt.Errorf("%w: %s", ErrChanged, name)
+	}
+	return v, err
+}
+
+// put writes a blob under a condition, with a checksum that the server checks.
+func (s *azureStore) put(ctx context.Context, name string, body []byte, condition, etag string) (Version, error) {
+	if err := checkBody(name, body); err != nil {
+		return "", err
+	}
+	b := lend(body)
+	defer b.end()
+	req, err := s.request(ctx, http.MethodPut, name, nil)
+	if err != nil {
+		return "", err
+	}
+	req.Body, req.ContentLength = io.NopCloser(b), b.size
+	req.Header.Set("Content-Type", b.contentType)
+	req.Header.Set("X-Ms-Blob-Type", "BlockBlob")
+	req.Header.Set("X-Ms-Content-Crc64", base64.StdEncoding.EncodeToString(binary.LittleEndian.AppendUint64(nil, crc64nvme.Checksum(body))))
+	req.Header.Set(condition, etag)
+	resp, err := s.do(req)
+	if err != nil {
+		return "", s.failed("write", name, err)
+	}
+	if _, err := answer(resp); err != nil {
+		return "", s.failed("write", name, err)
+	}
+	if etag = resp.Header.Get("Etag"); etag == "" {
+		return "", s.failed("write", name, errors.New("the answer has no ETag"))
+	}
+	return Version(etag), nil
+}
+
+func (s *azureStore) Get(ctx context.Context, name string) ([]byte, Version, error) {
+	if err := checkName(name); err != nil {
+		return nil, "", err
+	}
+	req, err := s.request(ctx, http.MethodGet, name, nil)
+	if err != nil {
+		return nil, "", err
+	}
+	resp, err := s.do(req)
+	if isAzureMissing(err) {
+		return nil, "", fmt.Errorf("%w: %s", ErrNotFound, name)
+	}
+	if err != nil {
+		return nil, "", s.failed("read", name, err)
+	}
+	defer resp.Body.Close()
+	if resp.ContentLength > MaxBytes {
+		return nil, "", fmt.Errorf("%w: %s has %d bytes, allowed are %d", ErrTooLarge, name, resp.ContentLength, MaxBytes)
+	}
+	b, err := readBody(resp.Body, resp.ContentLength)
+	if err != nil {
+		return nil, "", s.failed("read", name, err)
+	}
+	etag := resp.Header.Get("Etag")
+	if etag == "" {
+		return nil, "", s.failed("read", name, errors.New("the answer has no ETag"))
+	}
+	// A blob that was copied in blocks has no checksum.
+	if sum := resp.Header.Get("Content-Md5"); sum != "" && sum != md5Of(b) {
+		return nil, "", s.failed("read", name, errors.New("the body does not have the MD5 of the answer"))
+	}
+	return b, Version(etag), nil
+}
+
+// md5Of is the checksum that Azure makes of each blob.
+func md5Of(body []byte) string {
+	sum := md5.Sum(body)
+	return base64.StdEncoding.EncodeToString(sum[:])
+}
+
+// azurePage is an answer to a listing.
+type azurePage struct {
+	Blobs []struct {
+		Name       string
+		Properties struct {
+			Bytes    int64  `xml:"Content-Length"`
+			Modified string `xml:"Last-Modified"`
+		}
+	} `xml:"Blobs>Blob"`
+	NextMarker string
+}
+
+// List has no name to begin with in this protocol, only the marker that a page ends with. So it remembers those, and otherwise
+// reads from the beginning.
+func (s *azureStore) List(ctx context.Context, prefix, after string) ([]Info, error) {
+	query := url.Values{
+		"restype": {"container"}, "comp": {"list"}, "prefix": {s.prefix + prefix}, "maxresults": {strconv.Itoa(MaxList)},
+	}
+	for at := s.marker(prefix, after); ; {
+		if at.marker != "" {
+			query.Set("marker", at.marker)
+		}
+		page, err := s.page(ctx, query)
+		if err != nil {
+			s.remember(prefix, after, azureMarker{}) // should it not be valid any more
+			return nil, s.failed("list", prefix, err)
+		}
+		var infos []Info
+		last := at.behind
+		for _, o := range page.Blobs {
+			name, ok := strings.CutPrefix(o.Name, s.prefix)
+			if !ok || name == "" || o.Properties.Bytes == 0 { // a directory of an account with a hierarchical namespace
+				continue
+			}
+			if name <= last {
+				return nil, s.failed("list", prefix, fmt.Errorf("%s comes behind %s: the account must not have a hierarchical namespace", name, last))
+			}
+			last = name
+			if name > after {
+				modified, _ := time.Parse(http.TimeFormat, o.Properties.Modified)
+				infos = append(infos, Info{name, o.Properties.Bytes, modified})
+			}
+		}
+		next := azureMarker{page.NextMarker, last}
+		if next.marker == "" { // what comes later is on this page
+			next = at
+		}
+		if len(infos) > 0 {
+			s.remember(prefix, last, next)
+		}
+		if len(infos) > 0 || page.NextMarker == "" {
+			return infos, nil
+		}
+		at = next
+	}
+}
+
+func (s *azureStore) page(ctx context.Context, query url.Values) (azurePage, error) {
+	var page azurePage
+	req, err := s.request(ctx, http.MethodGet, "", query)
+	if err != nil {
+		return page, err
+	}
+	resp, err := s.do(req)
+	if err != nil {
+		return page, err
+	}
+	b, err := answer(resp)
+	if err != nil {
+		return page, err
+	}
+	return page, xml.Unmarshal(bytes.TrimPrefix(b, []byte("\ufeff")), &page)
+}
+
+// maxMarkers bounds how many listings go on where they ended.
+const maxMarkers = 64
+
+func (s *azureStore) marker(prefix, after string) azureMarker {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.markers[[2]string{prefix, after}]
+}
+
+func (s *azureStore) remember(prefix, after string, marker azureMarker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.markers) >= maxMarkers {
+		clear(s.markers)
+	}
+	s.markers[[2]string{prefix, after}] = marker
+}
+
+func (s *azureStore) Delete(ctx context.Context, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	req, err := s.request(ctx, http.MethodDelete, name, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := s.do(req)
+	if err == nil {
+		return resp.Body.Close()
+	}
+	if isAzureMissing(err) {
+		return nil
+	}
+	return s.failed("delete", name, err)
+}
+
+// request is one about a blob, or about the container when name is empty.
+func (s *azureStore) request(ctx context.Context, method, name string, query url.Values) (*http.Request, error) {
+	at := s.endpoint + "/" + s.container
+	if name != "" {
+		at += "/" + s.prefix + name
+	}
+	if len(query) > 0 {
+		at += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("X-Ms-Version", azureVersion)
+	return req, nil
+}
+
+// do sends a request with its credentials. An answer other than 2xx is an *httpError.
+func (s *azureStore) do(req *http.Request) (*http.Response, error) {
+	switch {
+	case s.key != nil:
+		sharedkey.Sign(req, s.account, s.key)
+	case s.sas != "":
+		if req.URL.RawQuery != "" {
+			req.URL.RawQuery += "&"
+		}
+		req.URL.RawQuery += s.sas
+	default:
+		token, err := s.tokens.get(req.Context())
+		if err != nil {
+			return nil, fmt.Errorf("no token of Azure: %w", err)
+		}
+		token.SetAuthHeader(req)
+	}
+	resp, err := s.client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) { // whose URL may have a signature
+			err = u.Err
+		}
+		return nil, err
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	text := errorText(resp)
+	var says struct{ Code, Message string }
+	if xml.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &says) == nil {
+		// The further lines are the request's number and time.
+		text, _, _ = strings.Cut(strings.TrimSpace(says.Message), "\n")
+	}
+	code := resp.Header.Get("X-Ms-Error-Code")
+	if code == "" {
+		code = says.Code
+	}
+	return nil, &httpError{resp.StatusCode, oneLine(code), oneLine(text)}
+}
+
+func (s *azureStore) failed(what, name string, err error) error {
+	return fmt.Errorf("object: cannot %s %s/%s: %w", what, s, name, err)
+}
+
+// isAzureConflict tells whether a condition was not met. The same statuses stand for leases, policies and more.
+func isAzureConflict(err error) bool {
+	var e *httpError
+	return errors.As(err, &e) && (e.status == http.StatusPreconditionFailed && !strings.HasPrefix(e.code, "Lease") || e.code == "BlobAlreadyExists")
+}
+
+// isAzureMissing tells a blob that is not there from a container that is not there, which has the same status.
+func isAzureMissing(err error) bool {
+	var e *httpError
+	return errors.As(err, &e) && e.status == http.StatusNotFound && e.code == "BlobNotFound"
+}
