@@ -60,7 +60,7 @@ func command(t *testing.T, c corev1.Container, pod string) (args []string, addre
 	writeSecrets(t, filepath.Join(dir, "etc"))
 	addresses = filepath.Join(dir, "addresses")
 	replace := strings.NewReplacer("$(POD)", pod, "/var/lib/oncegate", filepath.Join(dir, "var"), "/etc/oncegate", filepath.Join(dir, "etc"),
-		"0.0.0.0:8090", "127.0.0.1:0", "0.0.0.0:8091", "127.0.0.1:0", "s3://", "file://"+dir+"/", "gs://", "file://"+dir+"/")
+		"0.0.0.0:8090", "127.0.0.1:0", "0.0.0.0:8091", "127.0.0.1:0", "s3://", "file://"+dir+"/", "gs://", "file://"+dir+"/", "azblob://", "file://"+dir+"/", "az://", "file://"+dir+"/")
 	for _, a := range c.Args {
 		args = append(args, replace.Replace(a))
 	}
@@ -112,7 +112,7 @@ func writeSecrets(t *testing.T, dir string) {
 
 // TestRenderedCommandRuns: the manager starts with what the chart passes, and its probes succeed.
 func TestRenderedCommandRuns(t *testing.T) {
-	for _, name := range []string{"defaults", "hardened", "istio"} {
+	for _, name := range []string{"defaults", "hardened", "istio", "azure"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := container(t, name)

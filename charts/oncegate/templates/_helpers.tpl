@@ -90,6 +90,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.ship.googleCredentials.existingSecret (not (hasPrefix "gs://" .Values.ship.to)) -}}
 {{- fail "ship.googleCredentials.existingSecret is set: ship.to must begin with gs://" -}}
 {{- end -}}
+{{- $azure := or (hasPrefix "azblob://" .Values.ship.to) (hasPrefix "az://" .Values.ship.to) -}}
+{{- if and .Values.ship.azureCredentials.existingSecret (not $azure) -}}
+{{- fail "ship.azureCredentials.existingSecret is set: ship.to must begin with azblob:// or az://" -}}
+{{- end -}}
+{{- if and .Values.ship.azureAccount (not $azure) -}}
+{{- fail "ship.azureAccount is set: ship.to must begin with azblob:// or az://" -}}
+{{- end -}}
+{{- if and .Values.ship.azureAccount .Values.ship.azureCredentials.existingSecret -}}
+{{- fail "ship.azureAccount and ship.azureCredentials.existingSecret are set: only one of them may be, since a connection string names the account" -}}
+{{- end -}}
 {{- if and .Values.ship.to (ne .Values.store.engine "wal") -}}
 {{- fail (printf "ship.to is set: only the engine wal ships its log, not %s" .Values.store.engine) -}}
 {{- end -}}

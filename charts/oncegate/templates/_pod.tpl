@@ -67,6 +67,19 @@ spec:
     - name: GOOGLE_APPLICATION_CREDENTIALS
       value: /etc/oncegate/google-credentials/{{ .Values.ship.googleCredentials.key }}
     {{- end }}
+    {{- with .Values.ship.azureAccount }}
+    - name: AZURE_STORAGE_ACCOUNT
+      value: {{ . | quote }}
+    {{- end }}
+    {{- with .Values.ship.azureCredentials }}
+    {{- if .existingSecret }}
+    - name: AZURE_STORAGE_CONNECTION_STRING
+      valueFrom:
+        secretKeyRef:
+          name: {{ .existingSecret }}
+          key: {{ .key }}
+    {{- end }}
+    {{- end }}
     {{- with .Values.extraEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
