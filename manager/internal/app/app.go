@@ -210,7 +210,7 @@ func (a *app) start(ctx context.Context) error {
 		return err
 	}
 	if a.restored != nil {
-		ledgerOpts.Quarantine = a.restored
+		ledgerOpts.Quarantine, jobOpts.Quarantine = a.restored, a.restored.Left
 	}
 	ledgerOpts.Clashed = a.clashed
 	if a.ledger, err = ledger.New(a.store, ledgerOpts); err != nil {

@@ -50,6 +50,7 @@ func (h *history) early(p *process) {
 	h.t.Helper()
 	mustAnswer(h.t, 201, "PUT", h.at(p, "/v1/logs/events"), `{}`)
 	commitKey(h.t, p.addr["api"], "early")
+	mustAnswer(h.t, 202, "POST", h.at(p, "/v1/jobs"), `{"function":"f","id":"early"}`)
 	mustAnswer(h.t, 201, "POST", h.at(p, "/v1/logs/events/entries"), entryJSON("early"))
 	h.openWriter(p)
 }
@@ -58,6 +59,7 @@ func (h *history) early(p *process) {
 func (h *history) late(p *process) {
 	h.t.Helper()
 	commitKey(h.t, p.addr["api"], "late")
+	mustAnswer(h.t, 202, "POST", h.at(p, "/v1/jobs"), `{"function":"f","id":"late"}`)
 	mustAnswer(h.t, 201, "POST", h.at(p, "/v1/logs/events/entries"), entryJSON("late"))
 	h.forgotten = h.openWriter(p)
 	h.highest = h.forgotten
@@ -73,6 +75,9 @@ func (h *history) quarantined(p *process) {
 	mustAnswer(h.t, 200, "GET", h.at(p, "/v1/logs/events/entries/by-id/early"), "")
 	wantQuarantine(h.t, "POST", h.at(p, "/v1/ledger/reserve"), reserve("late"))
 	wantQuarantine(h.t, "GET", h.at(p, "/v1/ledger/entries/late"), "")
+	mustAnswer(h.t, 409, "POST", h.at(p, "/v1/jobs"), `{"function":"f","id":"early"}`)
+	mustAnswer(h.t, 202, "POST", h.at(p, "/v1/jobs"), `{"function":"f"}`)
+	wantQuarantine(h.t, "POST", h.at(p, "/v1/jobs"), `{"function":"f","id":"late"}`)
 	wantQuarantine(h.t, "POST", h.at(p, "/v1/logs/events/entries"), entryJSON("late"))
 	wantQuarantine(h.t, "GET", h.at(p, "/v1/logs/events/entries/by-id/late"), "")
 	mustAnswer(h.t, 409, "POST", h.at(p, "/v1/logs/events/entries"), fmt.Sprintf(`{"payload":%q,"writer":"w","epoch":%d}`, payload("w"), h.forgotten))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 )
@@ -29,6 +30,9 @@ var (
 	// ErrForbidden: the caller may not work on jobs of this function; always a
 	// *ForbiddenError.
 	ErrForbidden = errors.New("jobs: forbidden")
+	// ErrQuarantine: the queue was restored to an older point, and may have forgotten the job with the proposed id; always
+	// a *QuarantineError.
+	ErrQuarantine = errors.New("jobs: the id may be that of a forgotten job")
 	// ErrOverloaded: as many calls wait as Options.MaxWaiters allows.
 	ErrOverloaded error = &unavailableError{api.CodeOverloaded, "too many calls wait"}
 	// ErrClosed is returned by calls after Close.
@@ -46,6 +50,23 @@ func (e *unavailableError) Error() string { return "jobs: " + e.detail }
 // Problem returns the HTTP answer: 503.
 func (e *unavailableError) Problem() api.Problem {
 	return api.Problem{Status: 503, Code: e.code, Title: "Unavailable", Detail: e.detail, RetryAfterSeconds: 1}
+}
+
+// QuarantineError says for how long an id may be that of a job that a restore forgot.
+type QuarantineError struct{ RetryAfter time.Duration }
+
+func (e *QuarantineError) Error() string { return ErrQuarantine.Error() }
+
+// Unwrap returns ErrQuarantine.
+func (e *QuarantineError) Unwrap() error { return ErrQuarantine }
+
+// Problem returns the HTTP answer: 503.
+func (e *QuarantineError) Problem() api.Problem {
+	return api.Problem{
+		Status: 503, Code: api.CodeQuarantine, Title: "Quarantine",
+		Detail:            "this queue was restored to an older point and may have forgotten the job with this id; nothing was changed",
+		RetryAfterSeconds: int((e.RetryAfter + time.Second - 1) / time.Second),
+	}
 }
 
 // FieldError says what is wrong with one field of a request.

@@ -232,7 +232,7 @@ func (f *finishCall) finish(tx store.Tx) error {
 
 // IsRefusal reports whether the error is the queue's own answer to one call, which has written nothing.
 func IsRefusal(err error) bool {
-	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrDuplicateKey) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+	return errors.Is(err, store.ErrUnreadable) || errors.Is(err, ErrDuplicateKey) || errors.Is(err, ErrQuarantine) || errors.Is(err, ErrFenced) || errors.Is(err, ErrForbidden) || errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
 }
 
 // Retry puts a job back into the queue.

@@ -39,6 +39,9 @@ type Options struct {
 	Interval time.Duration
 	// MaxWaiters bounds the calls that wait at the same time (for jobs or results): 1 to 1 million, default 10,000.
 	MaxWaiters int
+	// Quarantine, when set, returns for how much longer the queue may have forgotten jobs, as of the transaction; 0: it
+	// has not. Submissions with an id that it does not know then get ErrQuarantine.
+	Quarantine func(tx store.Tx) (time.Duration, error)
 	// Unreadable is notified of records that cannot be read; default a tracker of its own.
 	Unreadable *unread.Tracker
 	// Random returns numbers in [0, 1) for the jitter; default math/rand/v2.

@@ -140,7 +140,7 @@ func lockID(s *Submission) string {
 
 // Enqueue submits a job in its own transaction.
 //
-// It returns a *FieldError, a *DuplicateKeyError, or a *StateError when another
+// It returns a *FieldError, a *DuplicateKeyError, a *QuarantineError, or a *StateError when another
 // job has the proposed id.
 func (q *Queue) Enqueue(ctx context.Context, s Submission) (Outcome, error) {
 	p, err := q.Prepare(s)
@@ -220,6 +220,15 @@ func (q *Queue) EnqueueTx(tx store.Tx, p *Prepared) (Outcome, error) {
 		}
 		if have != nil {
 			return Outcome{}, &StateError{ID: p.id, State: have.State, Reason: "the id is taken"}
+		}
+		if q.opt.Quarantine != nil {
+			left, err := q.opt.Quarantine(tx)
+			if err == nil && left > 0 {
+				err = &QuarantineError{left}
+			}
+			if err != nil {
+				return Outcome{}, err
+			}
 		}
 	}
 	if p.sub.Key != "" {
