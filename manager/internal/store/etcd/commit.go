@@ -149,6 +149,7 @@ func (t *tx) encode(writes []*overlay.Record) ([]change, error) {
 	for _, topic := range t.Topics() {
 		size += len(topic) + 4
 	}
+	t.size = size
 	if size <= maxRequest {
 		return changes, nil
 	}
@@ -264,19 +265,21 @@ func (t *tx) group(c change) group {
 	return g
 }
 
-// send sends the transaction once. ok is false when a comparison failed.
+// send sends the transaction once, with others if it is small. ok is false when a comparison failed.
 func (t *tx) send(note *note, number uint64, all group) (ok bool, err error) {
-	var cmps []clientv3.Cmp
-	var ops, otherwise []clientv3.Op
+	c := &call{cmps: all.cmps, ops: all.ops, size: t.size}
+	grouped := note != nil && max(len(all.cmps), len(all.ops)) <= groupedOps && t.size <= groupedBytes
 	if note != nil {
-		otherwise = []clientv3.Op{clientv3.OpGet(note.key)}
-		cmps = []clientv3.Cmp{same(note.key, note.rev)}
-		ops = []clientv3.Op{clientv3.OpPut(note.key, string(appendNote(number, t.Topics())), clientv3.WithLease(note.session.lease))}
+		c.otherwise = []clientv3.Op{clientv3.OpGet(note.key)}
+		c.cmps = append([]clientv3.Cmp{same(note.key, note.rev)}, c.cmps...)
+		c.ops = append([]clientv3.Op{clientv3.OpPut(note.key, string(appendNote(number, t.Topics())), clientv3.WithLease(note.session.lease))}, c.ops...)
 	}
-	cmps, ops = append(cmps, all.cmps...), append(ops, all.ops...)
-	var resp *clientv3.TxnResponse
 	err = t.s.once(t.ctx, func(ctx context.Context) (err error) {
-		resp, err = t.s.c.Txn(ctx).If(cmps...).Then(ops...).Else(otherwise...).Commit()
+		if !grouped {
+			return t.s.writeOne(ctx, c)
+		}
+		c.keys = t.keys()
+		c.callResult, err = t.s.writes.do(ctx, c)
 		return err
 	})
 	switch {
@@ -287,18 +290,27 @@ func (t *tx) send(note *note, number uint64, all group) (ok bool, err error) {
 	}
 	switch {
 	case note == nil:
-	case resp.Succeeded:
-		note.rev = resp.Header.Revision
+	case c.ok:
+		note.rev = c.revision
 	default:
 		// If the client library sent the request twice, the first one happened.
-		if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		if kvs := c.responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
 			if found, _, _ := splitNote(kvs[0].Value); found == number {
 				note.rev = kvs[0].ModRevision
 				return true, nil
 			}
 		}
 	}
-	return resp.Succeeded, nil
+	return c.ok, nil
+}
+
+// keys returns the records of the transaction by their keys in etcd, and whether it changes them.
+func (t *tx) keys() map[string]bool {
+	keys := make(map[string]bool)
+	for _, r := range t.Records() {
+		keys[t.s.recordKey(r.Collection, r.Key)] = r.Written
+	}
+	return keys
 }
 
 // refuse makes etcd refuse a whole transaction before it changes anything, because no such revision exists. The key is one

@@ -23,6 +23,13 @@
 // the commit takes the lease off. Until then no record refers to them, and the lease removes them if the commit never
 // happens.
 //
+// # Requests
+//
+// Reads that come while others are under way wait for them and then share a request, and so do commits. Each commit is a
+// transaction inside the one of the request, with its own comparisons and its own note, so it succeeds or fails by
+// itself. etcd evaluates all comparisons before it changes anything, so two commits of which one changes what the other
+// read never share a request. Large commits have their own. Nothing waits longer than 20 ms for requests that hang.
+//
 // # Answers that are lost
 //
 // Each commit also replaces a note (/e/<manager>/<number>), on the condition that the note is as the last commit of

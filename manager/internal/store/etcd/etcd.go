@@ -52,6 +52,8 @@ type Store struct {
 	notes  notes
 	lens   lengths
 
+	reads, writes batcher
+
 	mu       sync.Mutex
 	claiming map[string]struct{} // record keys that running transactions claim
 
@@ -89,6 +91,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s := &Store{c: c, prefix: cfg.Prefix, log: o.Logger, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
 	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
+	s.reads = batcher{life: life, limit: maxOps - 1, send: s.read}
+	s.writes = batcher{life: life, limit: maxRequest, send: s.write}
 	if err := s.start(ctx, life, cfg, o); err != nil {
 		cancel()
 		_ = c.Close()
@@ -363,6 +367,8 @@ func (s *Store) Close() error {
 	s.notes.close()
 	s.cancel()
 	s.events.wait()
+	s.reads.wait()
+	s.writes.wait()
 	return s.c.Close()
 }
 

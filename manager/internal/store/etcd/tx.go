@@ -36,6 +36,7 @@ type tx struct {
 	claimed []string
 	parts   map[store.ID]string // where the parts of stored large values are
 	staged  []string            // where this transaction wrote parts
+	size    int                 // bytes of the request that commits, set by encode
 }
 
 func (s *Store) newTx(ctx context.Context, run int, readOnly bool) *tx {
@@ -57,18 +58,18 @@ func (t *tx) read(ops ...clientv3.Op) ([]*etcdserverpb.ResponseOp, error) {
 	if t.Err != nil {
 		return nil, t.Err
 	}
-	var resp *clientv3.TxnResponse
+	var found callResult
 	err := t.s.persist(t.ctx, func(ctx context.Context) (err error) {
-		resp, err = t.s.c.Txn(ctx).Then(ops...).Commit()
+		found, err = t.s.reads.do(ctx, &call{ops: ops, size: len(ops)})
 		return err
 	})
 	if err != nil {
 		return nil, t.Fail(err)
 	}
 	if t.rev == 0 {
-		t.rev = resp.Header.Revision
+		t.rev = found.revision
 	}
-	return resp.Responses, nil
+	return found.responses, nil
 }
 
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }

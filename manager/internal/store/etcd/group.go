@@ -1,0 +1,189 @@
+package etcd
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+const (
+	// maxFlights is how many grouped requests are under way while all goes well.
+	maxFlights = 2
+	// overdue is how long a call waits at most for the requests under way, since they may be at a member that hangs.
+	overdue = 20 * time.Millisecond
+	// maxGrouped bounds the calls of a request, and groupedOps the operations of each beside its note: together at most
+	// maxOps.
+	maxGrouped = 48
+	groupedOps = 64
+	// groupedBytes is the size of the largest call that shares a request.
+	groupedBytes = 64 << 10
+)
+
+// call is a transaction's part of a request to etcd.
+type call struct {
+	cmps           []clientv3.Cmp
+	ops, otherwise []clientv3.Op
+	// keys are those that cmps and ops name, and whether ops change them. Comparisons come before all changes of a
+	// request, so it has no two calls of which one changes what the other compares.
+	keys map[string]bool
+	size int // bytes of a write, operations of a read
+
+	done chan struct{} // closed when the fields below are set
+	callResult
+	err error
+}
+
+type callResult struct {
+	ok        bool // the comparisons held
+	revision  int64
+	responses []*etcdserverpb.ResponseOp
+}
+
+// batcher puts the calls that come while others are under way into one request.
+type batcher struct {
+	life  context.Context
+	limit int                                  // of the sizes of the calls of a request
+	send  func(context.Context, []*call) error // one request, which sets the results
+
+	mu      sync.Mutex
+	queue   []*call
+	flights int
+	timer   *time.Timer // runs while calls wait
+	wg      sync.WaitGroup
+}
+
+// do returns when the call is answered or ctx ends. In the second case the call may happen, unless it still waited.
+func (b *batcher) do(ctx context.Context, c *call) (callResult, error) {
+	c.done = make(chan struct{})
+	b.mu.Lock()
+	b.queue = append(b.queue, c)
+	b.depart(false)
+	b.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.callResult, c.err
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if i := slices.Index(b.queue, c); i >= 0 {
+		b.queue = slices.Delete(b.queue, i, i+1)
+	}
+	return callResult{}, ctx.Err()
+}
+
+// depart sends what waits, if not enough requests are under way or the first call waits for too long. mu is held.
+func (b *batcher) depart(late bool) {
+	for len(b.queue) > 0 && (b.flights < maxFlights || late) {
+		late = false
+		calls := b.take()
+		b.flights++
+		b.wg.Go(func() { b.fly(calls) })
+	}
+	if len(b.queue) > 0 && b.timer == nil {
+		b.timer = time.AfterFunc(overdue, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.timer = nil
+			b.depart(true)
+		})
+	}
+}
+
+// take removes from the queue what fits into a request. The first call always does.
+func (b *batcher) take() []*call {
+	var calls, rest []*call
+	keys := make(map[string]bool)
+	size := 0
+	for _, c := range b.queue {
+		if len(calls) > 0 && (len(calls) == maxGrouped || size+c.size > b.limit || meets(keys, c.keys)) {
+			rest = append(rest, c)
+			continue
+		}
+		calls = append(calls, c)
+		size += c.size
+		for k, changes := range c.keys {
+			keys[k] = keys[k] || changes
+		}
+	}
+	b.queue = rest
+	return calls
+}
+
+// meets reports whether one side changes a key that the other has.
+func meets(a, b map[string]bool) bool {
+	for k, changes := range b {
+		if other, has := a[k]; has && (changes || other) {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *batcher) fly(calls []*call) {
+	ctx, cancel := context.WithTimeout(b.life, answerWithin)
+	err := b.send(clientv3.WithRequireLeader(ctx), calls)
+	cancel()
+	for _, c := range calls {
+		c.err = err
+		close(c.done)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.flights--
+	b.depart(false)
+}
+
+// wait returns when no request is under way. It is called after the end of life, when no calls come.
+func (b *batcher) wait() { b.wg.Wait() }
+
+// write sends each call as a transaction inside one, so each succeeds or fails by itself. etcd evaluates the comparisons
+// of all before it changes anything.
+func (s *Store) write(ctx context.Context, calls []*call) error {
+	if len(calls) == 1 {
+		return s.writeOne(ctx, calls[0])
+	}
+	ops := make([]clientv3.Op, len(calls))
+	for i, c := range calls {
+		ops[i] = clientv3.OpTxn(c.cmps, c.ops, c.otherwise)
+	}
+	resp, err := s.c.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return err
+	}
+	for i, c := range calls {
+		inner := resp.Responses[i].GetResponseTxn()
+		c.callResult = callResult{ok: inner.Succeeded, revision: resp.Header.Revision, responses: inner.Responses}
+	}
+	return nil
+}
+
+func (s *Store) writeOne(ctx context.Context, c *call) error {
+	resp, err := s.c.Txn(ctx).If(c.cmps...).Then(c.ops...).Else(c.otherwise...).Commit()
+	if err == nil {
+		c.callResult = callResult{ok: resp.Succeeded, revision: resp.Header.Revision, responses: resp.Responses}
+	}
+	return err
+}
+
+// read sends all reads in one request. All see one state, but for those that name a revision.
+func (s *Store) read(ctx context.Context, calls []*call) error {
+	var ops []clientv3.Op
+	for _, c := range calls {
+		ops = append(ops, c.ops...)
+	}
+	resp, err := s.c.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return err
+	}
+	for _, c := range calls {
+		n := len(c.ops)
+		c.callResult = callResult{ok: true, revision: resp.Header.Revision, responses: resp.Responses[:n:n]}
+		resp.Responses = resp.Responses[n:]
+	}
+	return nil
+}

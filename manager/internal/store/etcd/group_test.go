@@ -1,0 +1,199 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// TestWhatSharesARequest: etcd evaluates all comparisons of a request before its changes, so two calls of which one
+// changes what the other compares must not share one.
+func TestWhatSharesARequest(t *testing.T) {
+	const reads, changes = false, true
+	one := func(key string, how bool) *call { return &call{keys: map[string]bool{key: how}, size: 1} }
+	for name, c := range map[string]struct {
+		limit int
+		queue []*call
+		want  []int // requests, by how many calls they have
+	}{
+		"different keys":     {9, []*call{one("a", changes), one("b", changes)}, []int{2}},
+		"both read":          {9, []*call{one("a", reads), one("a", reads)}, []int{2}},
+		"both change":        {9, []*call{one("a", changes), one("a", changes)}, []int{1, 1}},
+		"change, then read":  {9, []*call{one("a", changes), one("a", reads)}, []int{1, 1}},
+		"read, then change":  {9, []*call{one("a", reads), one("a", changes)}, []int{1, 1}},
+		"others do not wait": {9, []*call{one("a", changes), one("a", changes), one("b", changes)}, []int{2, 1}},
+		"too much":           {2, []*call{one("a", reads), one("b", reads), one("c", reads)}, []int{2, 1}},
+		"one is too much":    {0, []*call{one("a", reads), one("b", reads)}, []int{1, 1}},
+		"too many":           {1000, slices.Repeat([]*call{one("a", reads)}, maxGrouped+1), []int{maxGrouped, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &batcher{limit: c.limit, queue: c.queue}
+			var got []int
+			for len(b.queue) > 0 {
+				got = append(got, len(b.take()))
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("requests of %v calls, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestHangingRequest: requests at a member that hangs do not hold up the calls behind them.
+func TestHangingRequest(t *testing.T) {
+	hang := make(chan struct{})
+	sent := make(chan *call, 10)
+	b := &batcher{life: t.Context(), limit: 9, send: func(_ context.Context, calls []*call) error {
+		for _, c := range calls {
+			sent <- c
+		}
+		if calls[0].size == 0 {
+			<-hang
+		}
+		return nil
+	}}
+	hanging := make(chan error, maxFlights)
+	for range maxFlights {
+		go func() {
+			_, err := b.do(t.Context(), &call{})
+			hanging <- err
+		}()
+		<-sent
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
+	defer cancel()
+	if _, err := b.do(ctx, &call{size: 1}); err != nil {
+		t.Error(err)
+	}
+	close(hang)
+	for range maxFlights {
+		if err := <-hanging; err != nil {
+			t.Error(err)
+		}
+	}
+	b.wait()
+}
+
+// TestCallEndsWhileItWaits: it is never sent.
+func TestCallEndsWhileItWaits(t *testing.T) {
+	b := &batcher{life: t.Context(), limit: 9, send: func(context.Context, []*call) error {
+		t.Error("sent")
+		return nil
+	}}
+	b.flights, b.timer = maxFlights, time.NewTimer(time.Hour) // never late
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.do(ctx, &call{}); !errors.Is(err, context.Canceled) || len(b.queue) > 0 {
+		t.Errorf("error %v, %d wait", err, len(b.queue))
+	}
+}
+
+// together runs updates whose commits wait for each other and then go as the batcher decides. It returns how many
+// requests that took, without those of updates that ran again.
+func together(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int) {
+	t.Helper()
+	b := &s.writes
+	send := b.send
+	var sent atomic.Int64
+	b.mu.Lock()
+	b.flights, b.timer = maxFlights, time.NewTimer(time.Hour) // nothing departs
+	b.send = func(ctx context.Context, calls []*call) error {
+		sent.Add(1)
+		return send(ctx, calls)
+	}
+	b.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, fn := range fns {
+		wg.Go(func() {
+			if err := s.Update(t.Context(), fn); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "all commits wait", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.queue) == len(fns)
+	})
+	b.mu.Lock()
+	b.flights, b.timer = 0, nil
+	for len(b.queue) > 0 {
+		b.depart(true)
+	}
+	requests = b.flights
+	b.mu.Unlock()
+	wg.Wait()
+	b.wait()
+	return requests
+}
+
+// TestCommitsInOneRequest: each is judged by itself. The first runs of all even ones meet a change that they had not
+// seen.
+func TestCommitsInOneRequest(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	const n = 40
+	var fns []func(store.Tx) error
+	var runs [n]atomic.Int64
+	for i := range n {
+		key := fmt.Sprint("k", i)
+		fns = append(fns, func(tx store.Tx) error {
+			_, err := tx.Get("c", key)
+			if err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			if runs[i].Add(1) == 1 && i%2 == 0 {
+				if _, err := s.c.Put(t.Context(), s.recordKey("c", key), string(encode(now(t, s), &overlay.Record{Value: []byte("other")}, ""))); err != nil {
+					return err
+				}
+			}
+			return tx.Put("c", key, []byte("mine"))
+		})
+	}
+	if requests := together(t, s, fns...); requests != 1 {
+		t.Errorf("%d requests", requests)
+	}
+	for i := range n {
+		if got, want := runs[i].Load(), int64(2-i%2); got != want {
+			t.Errorf("update %d ran %d times, want %d", i, got, want)
+		}
+	}
+	if err := s.View(t.Context(), func(tx store.Tx) error {
+		for i := range n {
+			if v, err := tx.Get("c", fmt.Sprint("k", i)); err != nil || string(v) != "mine" {
+				t.Errorf("record %d: %q, %v", i, v, err)
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSkewInOneRequest: two commits that each read what the other changes.
+func TestSkewInOneRequest(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	take := func(own, other string) func(store.Tx) error {
+		return func(tx store.Tx) error {
+			if _, err := tx.Get("c", own); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			if _, err := tx.Get("c", other); !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			return tx.Put("c", own, nil)
+		}
+	}
+	together(t, s, take("a", "b"), take("b", "a"))
+	if n, err := s.Len(t.Context(), "c", ""); err != nil || n != 1 {
+		t.Errorf("%d records, %v; want 1", n, err)
+	}
+}
