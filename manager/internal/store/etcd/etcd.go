@@ -51,6 +51,7 @@ type Store struct {
 	events *events
 	notes  notes
 	lens   lengths
+	steps  steps
 
 	reads, writes batcher
 

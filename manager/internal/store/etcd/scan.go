@@ -1,0 +1,186 @@
+package etcd
+
+import (
+	"math/rand/v2"
+	"strings"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
+)
+
+// steps shortens scans. etcd walks a range to its end, to count it, whatever the limit. Of a long range a scan therefore
+// asks for the beginning only, up to where aheadKeys keys were found before, and for the rest when that is not enough.
+type steps struct {
+	mu   sync.Mutex
+	ends map[string]string // by the end of the whole range: where its beginning ends
+}
+
+const (
+	// aheadKeys is how many keys the beginning of a range has when it is measured.
+	aheadKeys = 1000
+	// longRange is the number of keys from which a range has a beginning of its own.
+	longRange = 4 * aheadKeys
+	// maxSteps bounds the ranges of which a beginning is known.
+	maxSteps = 1000
+)
+
+// end returns where the beginning of the range ends, empty if nothing is known.
+func (s *steps) end(from, to string) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if end := s.ends[to]; end > from {
+		return end
+	}
+	return ""
+}
+
+// learn takes an answer for the range up to its end, to a request for at most limit keys.
+func (s *steps) learn(to string, limit int, r *etcdserverpb.RangeResponse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case r.Count < longRange:
+		delete(s.ends, to)
+	case limit < aheadKeys:
+		s.set(to, "") // the next request measures
+	default:
+		s.set(to, string(r.Kvs[len(r.Kvs)-1].Key)+"\x00")
+	}
+}
+
+func (s *steps) set(to, end string) {
+	if s.ends == nil || len(s.ends) >= maxSteps {
+		s.ends = make(map[string]string)
+	}
+	s.ends[to] = end
+}
+
+// long reports whether the range was found to be long.
+func (s *steps) long(to string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, found := s.ends[to]
+	return found
+}
+
+// Scan implements store.Tx. Its hits and the records are of one state.
+func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
+	if err := store.CheckScan(c, index, r); err != nil {
+		return nil, err
+	}
+	prefix := t.s.indexKey(c, index)
+	from, to := prefix+member.Escape(r.From), clientv3.GetPrefixRangeEnd(prefix)
+	if r.After != nil {
+		from = prefix + member.Join(r.After.SortKey, r.After.Key) + "\x00"
+	}
+	if r.To != "" {
+		to = prefix + member.Escape(r.To)
+	}
+	if r.Claim && !t.ReadOnly {
+		return t.claim(c, prefix, from, to, r.Limit)
+	}
+	return t.scan(prefix, from, to, r.Limit)
+}
+
+// scan skips keys that the engine did not write, and reads more in their place. So fewer hits than the limit mean the
+// end of the range.
+func (t *tx) scan(prefix, from, to string, limit int) ([]store.Hit, error) {
+	var hits []store.Hit
+	for from < to {
+		want := limit - len(hits)
+		end := t.s.steps.end(from, to)
+		if end == "" {
+			if end = to; t.s.steps.long(to) {
+				want = max(want, aheadKeys)
+			}
+		}
+		resp, err := t.read(clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(int64(want)), clientv3.WithKeysOnly(), clientv3.WithRev(t.rev)))
+		if err != nil {
+			return nil, err
+		}
+		found := resp[0].GetResponseRange()
+		if end == to {
+			t.s.steps.learn(to, want, found)
+		}
+		for _, kv := range found.Kvs {
+			if h, err := member.Split(strings.TrimPrefix(string(kv.Key), prefix)); err == nil {
+				hits = append(hits, h)
+			}
+			if len(hits) == limit {
+				return hits, nil
+			}
+		}
+		if from = end; len(found.Kvs) == want {
+			from = string(found.Kvs[want-1].Key) + "\x00"
+		}
+	}
+	return hits, nil
+}
+
+// claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
+// After conflicts with other processes it starts at a random place of a window that grows with every run.
+func (t *tx) claim(c store.Collection, prefix, from, to string, limit int) ([]store.Hit, error) {
+	t.s.mu.Lock()
+	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
+	t.s.mu.Unlock()
+	hits, err := t.scan(prefix, from, to, min(window, 10000))
+	if err != nil {
+		return nil, err
+	}
+	free := t.reserve(c, hits, limit)
+	var records []*overlay.Record
+	for _, h := range free {
+		if !t.Loaded(c, h.Key) {
+			records = append(records, &overlay.Record{Collection: c, Key: h.Key})
+		}
+	}
+	if err := t.loadMany(records); err != nil {
+		return nil, t.Fail(err)
+	}
+	for _, r := range records {
+		t.Preload(r)
+	}
+	return free, nil
+}
+
+// reserve marks the hits that this transaction claims.
+func (t *tx) reserve(c store.Collection, hits []store.Hit, limit int) []store.Hit {
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	free := hits[:0]
+	for _, h := range hits {
+		if _, taken := t.s.claiming[t.s.recordKey(c, h.Key)]; !taken {
+			free = append(free, h)
+		}
+	}
+	if len(free) > limit {
+		start := 0
+		if t.run > 0 {
+			start = rand.IntN(len(free) - limit + 1)
+		}
+		free = free[start : start+limit]
+	}
+	for _, h := range free {
+		rk := t.s.recordKey(c, h.Key)
+		t.s.claiming[rk] = struct{}{}
+		t.claimed = append(t.claimed, rk)
+	}
+	return free
+}
+
+// end releases the transaction's claims.
+func (t *tx) end() {
+	if len(t.claimed) == 0 {
+		return
+	}
+	t.s.mu.Lock()
+	defer t.s.mu.Unlock()
+	for _, rk := range t.claimed {
+		delete(t.s.claiming, rk)
+	}
+}

@@ -1,0 +1,112 @@
+package etcd
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/member"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
+)
+
+// longIndex makes an index of so many entries, and returns the hits in order and the key of each.
+func longIndex(tb testing.TB, s *Store, n int) (hits []store.Hit, keys []string) {
+	tb.Helper()
+	var ops []clientv3.Op
+	for i := range n {
+		h := store.Hit{SortKey: fmt.Sprintf("%06d", i), Key: "k"}
+		key := s.indexKey("c", "i") + member.Join(h.SortKey, h.Key)
+		hits, keys = append(hits, h), append(keys, key)
+		if ops = append(ops, clientv3.OpPut(key, "")); len(ops) == 100 || i == n-1 {
+			if _, err := s.c.Txn(tb.Context()).Then(ops...).Commit(); err != nil {
+				tb.Fatal(err)
+			}
+			ops = nil
+		}
+	}
+	return hits, keys
+}
+
+// TestScansOfALongIndex: a scan that asks for the beginning of a range first finds the same as one that asks for all.
+// Entries go from the front, as those of a queue, and come anywhere.
+func TestScansOfALongIndex(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	hits, keys := longIndex(t, s, longRange+2*aheadKeys)
+	there := make([]bool, len(hits))
+	for i := range there {
+		there[i] = true
+	}
+	check := func(r store.Range) {
+		t.Helper()
+		var got, want []store.Hit
+		err := s.View(t.Context(), func(tx store.Tx) (err error) {
+			got, err = tx.Scan("c", "i", r)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, h := range hits {
+			if there[i] && h.SortKey >= r.From && (r.To == "" || h.SortKey < r.To) && (r.After == nil || h.SortKey > r.After.SortKey) && len(want) < r.Limit {
+				want = append(want, h)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%+v: %d hits, want %d, or others", r, len(got), len(want))
+		}
+	}
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	limits := []int{1, 10, 100, aheadKeys, 3000, 10000}
+	for gone := 0; gone < len(hits); gone += 1 + random.IntN(700) {
+		for range 3 {
+			check(store.Range{Limit: 1 + random.IntN(20)})
+		}
+		after := hits[random.IntN(len(hits))]
+		check(store.Range{Limit: limits[random.IntN(len(limits))], After: &after})
+		check(store.Range{Limit: limits[random.IntN(len(limits))], From: hits[random.IntN(len(hits))].SortKey, To: hits[random.IntN(len(hits))].SortKey})
+		if _, err := s.c.Delete(t.Context(), keys[0], clientv3.WithRange(keys[gone])); err != nil {
+			t.Fatal(err)
+		}
+		for i := range gone {
+			there[i] = false
+		}
+		back := random.IntN(len(hits))
+		if _, err := s.c.Put(t.Context(), keys[back], ""); err != nil {
+			t.Fatal(err)
+		}
+		there[back] = true
+	}
+}
+
+// BenchmarkScanOfALongIndex takes the first entries of a short index and of a long one.
+func BenchmarkScanOfALongIndex(b *testing.B) {
+	for _, n := range []int{longRange / 2, 25 * longRange} {
+		b.Run(fmt.Sprint("entries=", n), func(b *testing.B) {
+			s, err := Open(b.Context(), Options{DSN: servers.Etcd(b).URL})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Close()
+			longIndex(b, s, n)
+			least := time.Hour
+			for b.Loop() {
+				began := time.Now()
+				if err := s.View(b.Context(), func(tx store.Tx) error {
+					_, err := tx.Scan("c", "i", store.Range{Limit: 10})
+					return err
+				}); err != nil {
+					b.Fatal(err)
+				}
+				least = min(least, time.Since(began))
+			}
+			b.ReportMetric(float64(least.Nanoseconds()), "ns/least")
+		})
+	}
+}
