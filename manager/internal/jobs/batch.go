@@ -91,29 +91,42 @@ func (b *claimBatcher) nextBatch() []*claimOp {
 	return batch
 }
 
-// gather yields before the next batch is taken, as long as more claims arrive. The callers of the last batch tend to
-// return together. Without this the first of them would get a transaction of its own, and the others would wait for it.
-func (b *claimBatcher) gather() {
-	for last := -1; ; {
+// gather returns when no more claims arrive. The callers of the last batch tend to come back together. Without this the
+// first of them would get a transaction of its own, and the others would wait for it. Where a transaction takes long, it
+// waits for as many claims as the last batch had, for an eighth of the time that batch took.
+func (b *claimBatcher) gather(last int, took time.Duration) {
+	began := time.Now()
+	for before := -1; ; {
 		b.mu.Lock()
 		n := len(b.pending)
 		b.mu.Unlock()
-		if n == last {
+		switch {
+		case n < last && time.Since(began) < took/8 && took/8 > gatherNap:
+			time.Sleep(gatherNap)
+		case n == before:
 			return
+		default:
+			runtime.Gosched()
 		}
-		last = n
-		runtime.Gosched()
+		before = n
 	}
 }
 
+// gatherNap is how often gather looks. Shorter transactions are not worth a wait.
+const gatherNap = 100 * time.Microsecond
+
 func (b *claimBatcher) loop() {
+	var last int
+	var took time.Duration
 	for {
-		b.gather()
+		b.gather(last, took)
 		batch := b.nextBatch()
 		if len(batch) == 0 {
 			return
 		}
+		began := time.Now()
 		err := b.run(batch)
+		last, took = len(batch), time.Since(began)
 		if b.q.base.Err() != nil && err != nil {
 			err = ErrClosed
 		}
