@@ -141,7 +141,7 @@ var testsMayImport = map[string][]string{
 	"hostsim/...":  {"hostsim/...", "envoy/envoybin"},
 	"manager/...":  {"manager/..."},
 	"envoy/...":    {"envoy/...", "plugin/config"},
-	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest"},
+	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest", "manager/managertest/servers"},
 	"e2e/...":      {"envoy/...", "manager/api", "manager/client", "manager/managertest/...", "plugin/..."},
 }
 

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/oncegate/oncegate/examples/internal/stack"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // defaultPorts are the ports that the pages name. A test replaces them by free ones, and back in what is printed.
@@ -27,6 +28,65 @@ var defaultPorts = []string{"10000", "10001", "8090", "8091", "9000", "9901", "8
 // before are commands that the reader of a page has run before: the page is about a manager that runs.
 var before = map[string]string{
 	"docs/reference/LOGS.md": "oncegate serve --data-dir ledger",
+}
+
+// preparations are by page and first line of a block. What is a placeholder in it is replaced, in turns, and the commands run before.
+var preparations = map[string]func(t *testing.T) (before string, replace []string){
+	"docs/OPERATIONS.md: oncegate serve --store etcd": func(t *testing.T) (string, []string) {
+		members, err := servers.StartEtcdMembers(t.Context(), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var replace []string
+		for i, m := range members {
+			t.Cleanup(m.Close)
+			replace = append(replace, "http://"+string(rune('a'+i))+":2379", m.URL)
+		}
+		// Another manager of the page listens at the usual port.
+		return "", append(replace, "oncegate serve", "oncegate serve --listen 127.0.0.1:"+freePort(t))
+	},
+	"docs/postgres.md: oncegate serve --store postgres": func(t *testing.T) (string, []string) {
+		return "", []string{"postgres://oncegate@db/oncegate", servers.Postgres(t).URL}
+	},
+	"docs/backup.md: oncegate quarantine begin --store postgres": func(t *testing.T) (string, []string) {
+		// Only a store that a manager has used can be quarantined.
+		return "DSN='" + servers.Postgres(t).URL + "'\noncegate serve --store postgres --store-dsn \"$DSN\" --listen 127.0.0.1:" + freePort(t) + "\nkill $!; wait $!", nil
+	},
+	"docs/OPERATIONS.md: oncegate ledger history KEY": unknownKey("order-1"),
+	"docs/OPERATIONS.md: oncegate ledger resolve KEY": unknownKey("order-2"),
+	// Nobody writes into the copy of a running manager's directory.
+	"docs/OPERATIONS.md: oncegate wal verify --data-dir DIR": func(*testing.T) (string, []string) {
+		return "cp -r data copied", []string{"DIR", "copied"}
+	},
+}
+
+// unknownKey makes a key with an unknown outcome, and an answer to record for it.
+func unknownKey(key string) func(*testing.T) (string, []string) {
+	return func(*testing.T) (string, []string) {
+		call := func(path string) string {
+			return fmt.Sprintf(`curl -f -o /dev/null localhost:8090/v1/ledger/%s -H 'Content-Type: application/json' -d '{"key":"%s","scope":"shop","token":"t"}'`+"\n", path, key)
+		}
+		return call("reserve") + call("unknown") + `echo '{"id": "pay_1"}' >answer.json`, []string{"KEY", key, "SCOPE", "shop"}
+	}
+}
+
+// prepared is a block with what its placeholders stand for.
+func prepared(t *testing.T, b block) block {
+	t.Helper()
+	for id, prepare := range preparations {
+		if !strings.HasPrefix(b.id(), id) {
+			continue
+		}
+		before, replace := prepare(t)
+		for i := 0; i < len(replace); i += 2 {
+			if !strings.Contains(b.text, replace[i]) {
+				t.Fatalf("%s: there is no %s", b, replace[i])
+			}
+		}
+		b.text = strings.TrimPrefix(before+"\n"+strings.NewReplacer(replace...).Replace(b.text), "\n")
+		return b
+	}
+	return b
 }
 
 // givenPorts are the ports that freePort has returned. A page's servers listen long after, so two pages could get the same.
@@ -310,18 +370,17 @@ set -e
 // they print with the page.
 func TestPages(t *testing.T) {
 	for page, text := range pages(t) {
-		var steps []step
-		var runs []block
+		var runs, blocks []block
 		for _, b := range blocksOf(t, page, text) {
 			switch {
 			case b.skipped() != "":
 			case strings.HasPrefix(b.text, "$ make run"):
 				runs = append(runs, b)
 			default:
-				steps = append(steps, stepsOf(b)...)
+				blocks = append(blocks, b)
 			}
 		}
-		if len(steps) == 0 && len(runs) == 0 {
+		if len(blocks) == 0 && len(runs) == 0 {
 			continue
 		}
 		t.Run(page, func(t *testing.T) {
@@ -329,6 +388,10 @@ func TestPages(t *testing.T) {
 			r := newReader(t, page)
 			for _, b := range runs {
 				r.make(t, b)
+			}
+			var steps []step
+			for _, b := range blocks {
+				steps = append(steps, stepsOf(prepared(t, b))...)
 			}
 			r.paste(t, steps)
 		})
