@@ -389,7 +389,7 @@ func TestEncryptionKeyFile(t *testing.T) {
 	for content, want := range map[string]string{
 		"":                       "must have at least one line ID:BASE64",
 		testKey("a"):             "line 1: must be ID:BASE64",
-		"a:" + testKey("a")[:20]: `line 1: the key "a" must be 32 bytes in base64`,
+		"a:" + testKey("a")[:20]: "line 1: the key must be 32 bytes in base64",
 		"a:" + testKey("a") + "\na:" + testKey("b"): `line 2: the id "a" is there twice`,
 	} {
 		file := filepath.Join(dir, "keys")

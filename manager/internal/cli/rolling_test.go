@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,7 +17,8 @@ import (
 )
 
 // TestRollingEncryption restarts two managers of one store one after the other, from plain to encrypted and on to another
-// key, while callers reserve, commit and retry at both. Every answer is the right one.
+// key, while callers reserve, commit and retry, submit, claim and finish jobs, and write and read a log
+// at both. Every answer is the right one.
 func TestRollingEncryption(t *testing.T) {
 	defer http.DefaultClient.CloseIdleConnections()
 	for name, dsn := range map[string]func(testing.TB) string{
@@ -30,19 +32,21 @@ func TestRollingEncryption(t *testing.T) {
 			var managers [2]atomic.Pointer[process]
 			managers[0].Store(start())
 			managers[1].Store(start())
+			mustAnswer(t, 201, "PUT", "http://"+managers[0].Load().addr["api"]+"/v1/logs/rolling", `{}`)
 
 			stop := make(chan struct{})
-			var callers sync.WaitGroup
+			const callers = 4
+			var running sync.WaitGroup
 			var rounds atomic.Int64
-			for c := range 4 {
-				callers.Go(func() {
+			for c := range callers {
+				running.Go(func() {
 					for i := 0; ; i++ {
 						select {
 						case <-stop:
 							return
 						default:
 						}
-						if err := roundAtBoth(&managers, fmt.Sprintf("c%d-%d", c, i), i%2); err != nil {
+						if err := roundAtBoth(&managers, c, i); err != nil {
 							t.Error(err)
 							return
 						}
@@ -50,7 +54,7 @@ func TestRollingEncryption(t *testing.T) {
 					}
 				})
 			}
-			defer callers.Wait()
+			defer running.Wait()
 			defer sync.OnceFunc(func() { close(stop) })()
 			some := func() {
 				t.Helper()
@@ -74,41 +78,111 @@ func TestRollingEncryption(t *testing.T) {
 				waitFor(t, "all values are under the newest key", func() bool {
 					return strings.Contains(managers[m].Load().stderr.String(), `"msg":"values are under the present key","key":"k2"`)
 				})
+				for c := range callers { // their first rounds were in plain
+					err := askFor(func(method, path, body string, _ ...int) (string, error) {
+						_, answer, err := callOnce(method, "http://"+managers[m].Load().addr["api"]+path, body)
+						return answer, err
+					}, fmt.Sprintf("c%d-0", c))
+					if err != nil {
+						t.Error(err)
+					}
+				}
 			}
 		})
 	}
 }
 
-// roundAtBoth reserves and commits a key at one manager and retries it at the other. It tries again where a manager is
-// away, with the same token, so that it is the same call.
-func roundAtBoth(managers *[2]atomic.Pointer[process], key string, at int) error {
-	call := func(m int, path, body string) (int, string, error) {
-		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
-			resp, err := http.Post("http://"+managers[m].Load().addr["api"]+path, "application/json", strings.NewReader(body))
-			if err == nil {
-				var b []byte
-				b, err = io.ReadAll(resp.Body)
-				resp.Body.Close()
-				if err == nil {
-					return resp.StatusCode, string(b), nil
-				}
-			}
-			if time.Now().After(deadline) {
-				return 0, "", err
+// roundAtBoth reserves and commits a key, submits a job and appends to a log at one manager, and asks for all of it at
+// the other. It tries again where a manager is away, with the same token, id or key, so that it is the same call.
+func roundAtBoth(managers *[2]atomic.Pointer[process], caller, round int) error {
+	key, at := fmt.Sprintf("c%d-%d", caller, round), round%2
+	api := func(m int) string { return "http://" + managers[m].Load().addr["api"] }
+	// until makes a call until the answer has one of the statuses, and says what the last answer was.
+	until := func(m int, method, path, body string, statuses ...int) (answer string, status int, err error) {
+		for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+			status, answer, err = callOnce(method, api(m)+path, body)
+			switch {
+			case err == nil && slices.Contains(statuses, status):
+				return answer, status, nil
+			case err == nil && status != http.StatusServiceUnavailable, time.Now().After(deadline):
+				return "", 0, fmt.Errorf("%s %s %s: %d %s %w", method, path, body, status, answer, err)
 			}
 		}
 	}
 	want := base64.StdEncoding.EncodeToString([]byte("answer of " + key))
-	if status, body, err := call(at, "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"t"}`, key)); status != 201 {
-		return fmt.Errorf("reserve %s: %d %s %w", key, status, body, err)
+	if _, _, err := until(at, "POST", "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"t"}`, key), 201); err != nil {
+		return err
 	}
-	if status, body, err := call(at, "/v1/ledger/commit", fmt.Sprintf(`{"key":%q,"token":"t","result":{"status":201,"body":%q}}`, key, want)); status != 200 {
-		return fmt.Errorf("commit %s: %d %s %w", key, status, body, err)
+	if _, _, err := until(at, "POST", "/v1/ledger/commit", fmt.Sprintf(`{"key":%q,"token":"t","result":{"status":201,"body":%q}}`, key, want), 200); err != nil {
+		return err
 	}
-	status, body, err := call(1-at, "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"retry"}`, key))
-	var answer struct{ Result struct{ Body string } }
-	if status != 200 || json.Unmarshal([]byte(body), &answer) != nil || answer.Result.Body != want {
-		return fmt.Errorf("retry of %s: %d %s %w", key, status, body, err)
+	item := fmt.Sprintf(`{"items":[{"function":"f%d","id":%q,"payload":%q,"max_attempts":100,"idempotency_key":%q}]}`, caller, key, "payload of "+key, key)
+	if answer, _, err := until(at, "POST", "/v1/jobs/batch", item, 200); err != nil || !strings.Contains(answer, `"status":202`) {
+		return fmt.Errorf("%s: %s %w", item, answer, err)
+	}
+	for done := false; !done; {
+		// A claim whose answer was lost comes back when its lease ends.
+		answer, _, err := until(1-at, "POST", "/v1/jobs/claim", fmt.Sprintf(`{"functions":["f%d"],"worker":"w","lease_ms":10000,"wait_ms":1000}`, caller), 200)
+		var claimed struct {
+			Jobs []struct {
+				claimedJob
+				Payload string
+			}
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(answer), &claimed)
+		}
+		if err != nil {
+			return err
+		}
+		for _, j := range claimed.Jobs {
+			if j.ID != key || j.Payload != "payload of "+key {
+				return fmt.Errorf("claimed %s for %s", answer, key)
+			}
+			_, status, err := until(at, "POST", "/v1/jobs/"+key+"/finish", fmt.Sprintf(`{"lease_token":%q,"status":"complete","result":%q}`, j.Lease.Token, "result of "+key), 200, 409)
+			if err != nil {
+				return err
+			}
+			done = status == 200
+		}
+	}
+	entry := fmt.Sprintf(`{"id":%q,"payload":%q}`, key, want)
+	if _, _, err := until(at, "POST", "/v1/logs/rolling/entries", entry, 200, 201); err != nil {
+		return err
+	}
+	return askFor(func(method, path, body string, statuses ...int) (string, error) {
+		answer, _, err := until(1-at, method, path, body, statuses...)
+		return answer, err
+	}, key)
+}
+
+// askFor fails unless a manager has what a round left.
+func askFor(call func(method, path, body string, statuses ...int) (string, error), key string) error {
+	want := base64.StdEncoding.EncodeToString([]byte("answer of " + key))
+	for _, c := range []struct{ method, path, body, want string }{
+		{"POST", "/v1/ledger/reserve", fmt.Sprintf(`{"key":%q,"token":"retry"}`, key), `"body":"` + want + `"`},
+		{"GET", "/v1/jobs/" + key, "", `"result":"result of ` + key + `"`},
+		{"GET", "/v1/logs/rolling/entries/by-id/" + key, "", `"payload":"` + want + `"`},
+	} {
+		answer, err := call(c.method, c.path, c.body, 200)
+		if err != nil || !strings.Contains(answer, c.want) {
+			return fmt.Errorf("%s of %s: %s, want %s: %w", c.path, key, answer, c.want, err)
+		}
 	}
 	return nil
+}
+
+func callOnce(method, url, body string) (status int, answer string, err error) {
+	req, err := http.NewRequest(method, url, strings.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
 }

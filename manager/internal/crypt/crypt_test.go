@@ -42,6 +42,7 @@ func TestParse(t *testing.T) {
 
 func TestParseRefuses(t *testing.T) {
 	secret := strings.TrimSpace(line("", 7))[1:]
+	short := strings.Repeat("7e57", 8) // a key of 16 bytes in hex, which could be an id
 	good := line("a", 1)
 	many := ""
 	for i := range MaxKeys + 1 {
@@ -55,11 +56,11 @@ func TestParseRefuses(t *testing.T) {
 		"space in the id":   {"a b:" + secret, "line 1: must be ID:BASE64"},
 		"wrong order":       {secret + ":a", "line 1: must be ID:BASE64"},
 		"space, no colon":   {"a " + secret, "line 1: must be ID:BASE64"},
-		"short":             {good + "b:" + secret[:40] + "\n", `line 2: the key "b" must be 32 bytes in base64`},
-		"long":              {"b:" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 33)), `line 1: the key "b" must be 32 bytes`},
-		"not base64":        {"b:!!" + secret[2:], `line 1: the key "b" must be 32 bytes`},
-		"no padding":        {"b:" + strings.TrimRight(secret, "="), `line 1: the key "b" must be 32 bytes`},
-		"something behind":  {"b:" + secret + " last", `line 1: the key "b" must be 32 bytes`},
+		"short":             {good + "b:" + secret[:40] + "\n", `line 2: the key must be 32 bytes in base64`},
+		"long":              {"b:" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 33)), `line 1: the key must be 32 bytes`},
+		"not base64":        {"b:!!" + secret[2:], `line 1: the key must be 32 bytes`},
+		"no padding":        {"b:" + strings.TrimRight(secret, "="), `line 1: the key must be 32 bytes`},
+		"something behind":  {"b:" + secret + " last", `line 1: the key must be 32 bytes`},
 		"duplicate id":      {good + line("a", 2), `line 2: the id "a" is there twice`},
 		"duplicate line":    {good + good, `line 2: the id "a" is there twice`},
 		"same key":          {good + "\n" + line("b", 1), `line 3: the keys "a" and "b" are the same`},
@@ -67,13 +68,18 @@ func TestParseRefuses(t *testing.T) {
 		"a binary file":     {"\x00\x01\xff" + secret, "line 1: must be ID:BASE64"},
 		"long line":         {strings.Repeat("x", maxFileBytes), "line 1: must be ID:BASE64"},
 		"key as id and key": {secret + ":" + secret, "line 1: must be ID:BASE64"},
+		"short, in front":   {short + ":a", "line 1: the key must be 32 bytes"},
+		"short, twice":      {short + ":" + short, "line 1: the key must be 32 bytes"},
+		"byte order mark":   {"\ufeff" + good, "line 1: must be ID:BASE64"},
+		"line of one word":  {good + "b\n", "line 2: must be ID:BASE64"},
+		"31 bytes":          {"b:" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{7}, 31)), "line 1: the key must be 32 bytes"},
 	} {
 		_, err := Parse([]byte(c.file))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", name, err, c.want)
 			continue
 		}
-		if text := err.Error(); strings.Contains(text, secret[:8]) || strings.Contains(text, "\n") {
+		if text := err.Error(); strings.Contains(text, secret[:8]) || strings.Contains(text, short[:8]) || strings.Contains(text, "\n") {
 			t.Errorf("%s: the error has key material or several lines: %s", name, text)
 		}
 	}

@@ -33,7 +33,7 @@ type Keyring struct {
 	current *key
 }
 
-// Load reads a key file. Its errors name the file and the line and never quote what a line has behind the id.
+// Load reads a key file. Its errors name the line, and quote an id only where its key is right.
 func Load(file string) (*Keyring, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -69,7 +69,8 @@ func Parse(b []byte) (*Keyring, error) {
 		}
 		secret, err := base64.StdEncoding.Strict().DecodeString(encoded)
 		if err != nil || len(secret) != KeyBytes {
-			return nil, fmt.Errorf("line %d: the key %q must be %d bytes in base64", n, id, KeyBytes)
+			// Not even the id: in the wrong order that is the key.
+			return nil, fmt.Errorf("line %d: the key must be %d bytes in base64", n, KeyBytes)
 		}
 		if r.keys[id] != nil {
 			return nil, fmt.Errorf("line %d: the id %q is there twice", n, id)
