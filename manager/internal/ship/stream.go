@@ -215,8 +215,14 @@ func (st *stream) newHistory(ctx context.Context) error {
 	} else if st.manifest.last() == nil {
 		h.Began = st.noted(h.Began)
 	}
-	if old := st.manifest.last(); old != nil && old.usable() {
-		h.Reach = st.log.Durable()
+	var behind uint64 // the first record that an older history of the same log lacks
+	if old := st.manifest.last(); old != nil {
+		if old.usable() {
+			h.Reach = st.log.Durable()
+		}
+		if old.Log == h.Log {
+			behind = old.end() + 1
+		}
 	}
 	if err := st.editAll(ctx, func(m *manifest) {
 		if old := m.last(); old != nil {
@@ -228,6 +234,9 @@ func (st *stream) newHistory(ctx context.Context) error {
 		m.Histories = append(m.Histories, h)
 	}); err != nil {
 		return err
+	}
+	if behind > 0 && behind < next { // the backlog was too small, and the manager was started again before the place was back
+		st.tellGap(behind, next)
 	}
 	st.setNext(next)
 	return nil
@@ -405,6 +414,13 @@ func (c *chunk) seal(name string, h header, p *packer) {
 	c.From, c.To = h.Points[0].Time, h.Points[len(h.Points)-1].Time
 }
 
+// tellGap says that the records from from up to the one before next were never shipped.
+func (st *stream) tellGap(from, next uint64) {
+	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
+		"log", st.label, "from", from, "to", next-1)
+	st.opts.metrics.gap()
+}
+
 // bridge goes on behind records that the log has no more, with its snapshot.
 func (st *stream) bridge(ctx context.Context) error {
 	snap, err := st.upload(ctx, false)
@@ -417,9 +433,7 @@ func (st *stream) bridge(ctx context.Context) error {
 	if err := st.edit(ctx, func(h *history) { h.Snapshots = append(h.Snapshots, *snap) }); err != nil {
 		return err
 	}
-	st.opts.Logger.Warn("records were not shipped before a snapshot replaced them: the times between cannot be restored to",
-		"log", st.label, "from", st.next, "to", snap.Keep-1)
-	st.opts.metrics.gap()
+	st.tellGap(st.next, snap.Keep)
 	st.setNext(snap.Keep)
 	st.behind = true // a restore needs the records that the snapshot keeps as well
 	return nil

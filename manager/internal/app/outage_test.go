@@ -1,0 +1,223 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+	"github.com/oncegate/oncegate/manager/internal/wal"
+)
+
+// The outage of TestLongOutageOfThePlace: eight hours with 20 keys in each minute. What takes a manager gigabytes
+// takes this one megabytes.
+const (
+	outageMinutes = 8 * 60
+	keysInMinute  = 20
+	outageTTL     = 5 * time.Minute
+	outageSegment = 256 << 10
+	outageBacklog = 4 * outageSegment
+)
+
+// lockedBuffer is the text of a log.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.b.String(), text)
+}
+
+// shippedLedger is a ledger on the engine wal that is shipped, with a clock that the test moves.
+type shippedLedger struct {
+	*ledger.Ledger
+	t       *testing.T
+	store   *mem.Store
+	shipper *ship.Shipper // nil when nothing is shipped
+}
+
+func openShipped(t *testing.T, dir string, place object.Store, clock func() time.Time, journal *lockedBuffer) *shippedLedger {
+	t.Helper()
+	s := &shippedLedger{t: t}
+	opts := mem.Options{Clock: clock, SnapshotBytes: 2 * outageSegment, SnapshotRate: -1, Log: wal.Options{SegmentBytes: outageSegment}}
+	var err error
+	if place != nil {
+		if s.shipper, err = ship.New(ship.Options{
+			Store: place, Interval: 5 * time.Millisecond, LeaseTTL: time.Minute, BacklogBytes: outageBacklog,
+			HolderFile: filepath.Join(dir, shipHolder), Logger: slog.New(slog.NewTextHandler(journal, nil)),
+		}); err != nil {
+			t.Fatal(err)
+		}
+		opts.Keep = func() uint64 { return s.shipper.Keep(ship.LedgerLog) }
+	}
+	if s.store, err = mem.Open(t.Context(), dir, opts); err != nil {
+		t.Fatal(err)
+	}
+	if s.Ledger, err = ledger.New(s.store, ledger.Options{CommittedTTL: outageTTL, ScopeShare: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if s.shipper != nil {
+		s.shipper.Add(ship.LedgerLog, s.store.Log(), false)
+		s.shipper.Start()
+	}
+	return s
+}
+
+// crash ends it, and ships nothing more.
+func (s *shippedLedger) crash() {
+	s.t.Helper()
+	if s.shipper != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		s.shipper.Close(ctx)
+	}
+	if err := s.store.Close(); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func outageKey(minute, n int) string { return fmt.Sprintf("key-%d-%d", minute, n) }
+
+// minute reserves the keys of a minute and commits them.
+func (s *shippedLedger) minute(minute int) {
+	s.t.Helper()
+	result := api.Result{Status: 201, Body: make([]byte, 1000)}
+	items := make([]ledger.Item, keysInMinute)
+	for _, op := range []ledger.Op{ledger.OpReserve, ledger.OpCommit} {
+		for i := range items {
+			key := outageKey(minute, i)
+			items[i] = ledger.Item{Op: op}
+			if op == ledger.OpReserve {
+				items[i].Reserve = api.ReserveRequest{Key: key, Scope: "s", Token: key}
+			} else {
+				items[i].Finish = *ledger.NewFinish(&api.FinishRequest{Key: key, Scope: "s", Token: key, Result: result})
+			}
+		}
+		s.Batch(s.t.Context(), items)
+		for i := range items {
+			if items[i].Err != nil {
+				s.t.Fatalf("minute %d: %v", minute, items[i].Err)
+			}
+		}
+	}
+}
+
+// remembered is how many outcomes it has after a sweep.
+func (s *shippedLedger) remembered() int {
+	s.t.Helper()
+	for n := 1; n > 0; {
+		var err error
+		if n, err = s.Sweep(s.t.Context()); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	st, err := s.Stats(s.t.Context())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return st.Committed
+}
+
+// until waits for a condition.
+func (s *shippedLedger) until(what string, ok func() bool) {
+	s.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			s.t.Fatalf("%s: not within two minutes; the log: %+v", what, s.store.Log().Stats())
+		}
+	}
+}
+
+func (s *shippedLedger) untilShipped() {
+	s.t.Helper()
+	s.until("all is shipped", func() bool { return s.shipper.Shipped(ship.LedgerLog) >= s.store.Log().Durable() })
+}
+
+// TestLongOutageOfThePlace: while the place is away for hours, keys are taken and expire as always, and the disk has the
+// backlog and what a start needs, but no more. When the place is back, shipping goes on with a snapshot, and the gap
+// is counted, whether the manager was started again meanwhile or not.
+func TestLongOutageOfThePlace(t *testing.T) {
+	for name, restart := range map[string]int{"one process": -1, "restart early": 1, "restart late": outageMinutes - 10} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir, journal := t.TempDir(), new(lockedBuffer)
+			place := &objecttest.Gate{Store: object.OpenDir(filepath.Join(t.TempDir(), "place"))}
+			var now atomic.Int64
+			now.Store(time.Now().UnixNano())
+			clock := func() time.Time { return time.Unix(0, now.Load()) }
+			s := openShipped(t, dir, place, clock, journal)
+			s.minute(0)
+			s.untilShipped()
+
+			place.Close()
+			var most int64
+			for m := 1; m <= outageMinutes; m++ {
+				now.Add(int64(time.Minute))
+				s.minute(m)
+				if m == restart {
+					s.crash()
+					s = openShipped(t, dir, place, clock, journal)
+				}
+				if n := s.remembered(); n > keysInMinute*int(outageTTL/time.Minute+1) {
+					t.Fatalf("minute %d: %d outcomes are remembered", m, n)
+				}
+				s.until("the disk is bounded", func() bool {
+					st := s.store.Log().Stats()
+					most = max(most, st.DiskBytes)
+					// Besides the backlog: what makes a snapshot due, as much while it is taken, and prepared segments.
+					return st.DiskBytes <= outageBacklog+st.SnapshotBytes+6*outageSegment
+				})
+			}
+			if most <= outageBacklog {
+				t.Errorf("the backlog had %d bytes at most, which does not show its bound of %d", most, outageBacklog)
+			}
+			s.until("the log tells of it", func() bool { return journal.has("the backlog grows on disk") })
+
+			place.Open()
+			s.untilShipped()
+			s.minute(outageMinutes + 1)
+			s.untilShipped()
+			s.until("the gap is told", func() bool { return journal.has("cannot be restored to") })
+			want := s.remembered()
+			s.untilShipped()
+			s.crash()
+			restored := filepath.Join(t.TempDir(), "restored")
+			if _, err := ship.Restore(t.Context(), ship.RestoreOptions{Store: place, Dir: restored}); err != nil {
+				t.Fatal(err)
+			}
+			s = openShipped(t, restored, nil, clock, nil)
+			defer s.crash()
+			if got := s.remembered(); got != want || got == 0 {
+				t.Errorf("%d outcomes were restored, there were %d", got, want)
+			}
+			for i := range keysInMinute {
+				key := outageKey(outageMinutes+1, i)
+				reply, err := s.Reserve(t.Context(), &api.ReserveRequest{Key: key, Scope: "s", Token: "another"}, nil)
+				if err != nil || reply.State != api.StateCommitted {
+					t.Errorf("%s: %+v, %v", key, reply, err)
+				}
+			}
+		})
+	}
+}
