@@ -217,10 +217,11 @@ func (s *Stream) capture(headers [][2]string, end bool) Action {
 		return Continue
 	case s.commitsBeforeReply():
 		s.phase = phaseHolding
-		if s.route.Mode == config.ModeBody {
+		if s.route.Mode == config.ModeBody && s.plugin.bodies.seen {
 			return Pause
 		}
-		// In headers mode a Pause would stop the body as well.
+		// In headers mode a Pause would stop the body as well. So it might where no body has shown yet that body mode is set
+		// up right, because all requests so far had none.
 		return Continue
 	}
 	s.phase = phaseCopying

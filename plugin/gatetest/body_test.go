@@ -160,6 +160,24 @@ func TestBodyOfExactlyTheLimit(t *testing.T) {
 	})
 }
 
+// A request without a body has nothing to wait for, and its answer must not be stuck.
+func TestRequestsWithoutBodyWhereNoBodiesCome(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		for _, bodyMode := range []bool{false, true} {
+			r := NewRig(t, guest, Options{Config: `{"mode":"body"}`, BodyMode: bodyMode})
+			x := r.Open(Request{Key: "k"}, true)
+			x.Upstream.AwaitHeaders(t)
+			x.UpstreamSelected("192.0.2.9:80")
+			x.ResponseHeaders(hostsim.H(":status", "201", "content-length", "4"), false)
+			x.ResponseData([]byte("done"), true)
+			first := x.Response()
+			want(t, "first", first.Status+first.Body+first.Header("idempotency-status"), "201doneexecuted")
+			want(t, "the outcome is recorded before the answer's end", r.Manager.Count(api.PathCommit), 1)
+			want(t, "retry", r.Open(Request{Key: "k"}, true).Response().Header("idempotent-replayed"), "true")
+		}
+	})
+}
+
 func TestKeyFromTheBody(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := bodyMode(t, guest, `{"mode":"body","key":{"json_path":"meta.id"}}`)

@@ -131,7 +131,7 @@ func TestAnswerBeyondASmallLimit(t *testing.T) {
 func TestAnswerThatStandsStill(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {
 		r := NewRig(t, guest, bothModes["body mode"])
-		x := r.Send(Request{Key: "k"})
+		x := r.Send(Request{Key: "k", Body: "b"})
 		x.Upstream.AwaitHeaders(t)
 		x.ResponseHeaders(hostsim.H(":status", "200"), false)
 		x.ResponseData([]byte(strings.Repeat("a", 10_000)), false)
@@ -142,10 +142,10 @@ func TestAnswerThatStandsStill(t *testing.T) {
 		x.ResponseData([]byte("end"), false)
 		x.ResponseTrailers(hostsim.H("x-t", "1"))
 		want(t, "answer", len(x.Response().Body), 10_003)
-		want(t, "replay", len(r.Send(Request{Key: "k"}).Response().Body), 10_003)
+		want(t, "replay", len(r.Send(Request{Key: "k", Body: "b"}).Response().Body), 10_003)
 		want(t, "warnings", len(r.Host.Warnings()), 0)
 		// A small answer is held, however long it takes.
-		y := r.Send(Request{Key: "k2"})
+		y := r.Send(Request{Key: "k2", Body: "b"})
 		y.Upstream.AwaitHeaders(t)
 		y.ResponseHeaders(hostsim.H(":status", "200"), false)
 		y.ResponseData([]byte("small"), false)
