@@ -82,7 +82,7 @@ func (t *tx) commit() error {
 		return err
 	}
 	if !puts { // etcd takes deletions even without space, but no note beside them
-		ok, cerr := t.send(nil, 0, all)
+		ok, cerr := t.s.send(t.ctx, t.call(all))
 		if err = cerr; err == nil && !ok {
 			err = errChanged
 		}
@@ -93,33 +93,49 @@ func (t *tx) commit() error {
 	return err
 }
 
+// commitNoted goes on without a caller that leaves: the note can be used again only when its state is known.
 func (t *tx) commitNoted(all group) error {
-	note, number, err := t.s.notes.take(t.ctx)
+	s := t.s
+	note, number, err := s.notes.take(t.ctx)
 	if err != nil {
-		return t.s.final(t.ctx, err)
+		return s.final(t.ctx, err)
 	}
-	ok, err := t.send(note, number, all)
-	if err != nil && t.ctx.Err() != nil {
-		return t.ctx.Err() // the note is not used again
+	c, topics := t.call(all), t.Topics()
+	c.note(note, number, topics)
+	done := make(chan error, 1)
+	s.commits.Go(func() { done <- s.commit(note, number, c, topics) })
+	select {
+	case err := <-done:
+		return err
+	case <-t.ctx.Done():
+		return t.ctx.Err()
+	}
+}
+
+// commit returns when it is known whether the call happened, or that this cannot be known.
+func (s *Store) commit(note *note, number uint64, c *call, topics []string) error {
+	ok, err := s.send(s.life, c)
+	if err == nil {
+		ok = note.judge(c, number)
 	}
 	if passing(err) { // perhaps it happened
-		if ok, err = t.s.notes.settle(t.ctx, note, number); err != nil {
-			return t.s.final(t.ctx, err)
+		if ok, err = s.notes.settle(s.life, note, number); err != nil {
+			return s.final(s.life, err)
 		}
 	}
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
-		t.s.notes.lost(note.session)
+		s.notes.lost(note.session)
 		return errChanged
 	}
-	t.s.notes.give(note)
+	s.notes.give(note)
 	switch {
 	case err != nil:
-		return t.s.final(t.ctx, err)
+		return s.final(s.life, err)
 	case !ok:
 		return errChanged
 	}
-	for _, topic := range t.Topics() {
-		t.s.events.hub.Notify(topic) // at once for this process
+	for _, topic := range topics {
+		s.events.hub.Notify(topic) // at once for this process
 	}
 	return nil
 }
@@ -265,41 +281,35 @@ func (t *tx) group(c change) group {
 	return g
 }
 
-// send sends the transaction once, with others if it is small. ok is false when a comparison failed.
-func (t *tx) send(note *note, number uint64, all group) (ok bool, err error) {
+// call returns the call that makes the changes. Small ones share requests.
+func (t *tx) call(all group) *call {
 	c := &call{cmps: all.cmps, ops: all.ops, size: t.size}
-	grouped := note != nil && max(len(all.cmps), len(all.ops)) <= groupedOps && t.size <= groupedBytes
-	if note != nil {
-		c.otherwise = []clientv3.Op{clientv3.OpGet(note.key)}
-		c.cmps = append([]clientv3.Cmp{same(note.key, note.rev)}, c.cmps...)
-		c.ops = append([]clientv3.Op{clientv3.OpPut(note.key, string(appendNote(number, t.Topics())), clientv3.WithLease(note.session.lease))}, c.ops...)
-	}
-	err = t.s.once(t.ctx, func(ctx context.Context) (err error) {
-		if !grouped {
-			return t.s.writeOne(ctx, c)
-		}
+	if max(len(all.cmps), len(all.ops)) <= groupedOps && t.size <= groupedBytes {
 		c.keys = t.keys()
-		c.callResult, err = t.s.writes.do(ctx, c)
-		return err
+	}
+	return c
+}
+
+// note adds that the call replaces the note, on the condition that this is as its last commit left it.
+func (c *call) note(n *note, number uint64, topics []string) {
+	c.cmps = append([]clientv3.Cmp{same(n.key, n.rev)}, c.cmps...)
+	c.ops = append([]clientv3.Op{clientv3.OpPut(n.key, string(appendNote(number, topics)), clientv3.WithLease(n.session.lease))}, c.ops...)
+	c.otherwise = []clientv3.Op{clientv3.OpGet(n.key)}
+}
+
+// send sends a call once. ok is false when a comparison failed. The call's result must not be read after an error.
+func (s *Store) send(ctx context.Context, c *call) (ok bool, err error) {
+	err = s.once(ctx, func(ctx context.Context) error {
+		if len(c.otherwise) == 0 || c.keys == nil {
+			return s.writeOne(ctx, c)
+		}
+		return s.writes.do(ctx, c)
 	})
 	switch {
 	case errors.Is(err, rpctypes.ErrFutureRev), errors.Is(err, rpctypes.ErrKeyNotFound):
 		return false, nil // refuse, or a part is gone
 	case err != nil:
 		return false, err
-	}
-	switch {
-	case note == nil:
-	case c.ok:
-		note.rev = c.revision
-	default:
-		// If the client library sent the request twice, the first one happened.
-		if kvs := c.responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-			if found, _, _ := splitNote(kvs[0].Value); found == number {
-				note.rev = kvs[0].ModRevision
-				return true, nil
-			}
-		}
 	}
 	return c.ok, nil
 }

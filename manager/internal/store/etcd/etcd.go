@@ -54,6 +54,8 @@ type Store struct {
 	steps  steps
 
 	reads, writes batcher
+	life          context.Context
+	commits       sync.WaitGroup
 
 	mu       sync.Mutex
 	claiming map[string]struct{} // record keys that running transactions claim
@@ -90,7 +92,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		cancel()
 		return nil, unavailable(err)
 	}
-	s := &Store{c: c, prefix: cfg.Prefix, log: o.Logger, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
+	s := &Store{c: c, prefix: cfg.Prefix, log: o.Logger, life: life, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
 	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
 	s.reads = batcher{life: life, limit: maxOps - 1, send: s.read}
 	s.writes = batcher{life: life, limit: maxRequest, send: s.write}
@@ -368,6 +370,7 @@ func (s *Store) Close() error {
 	s.notes.close()
 	s.cancel()
 	s.events.wait()
+	s.commits.Wait()
 	s.reads.wait()
 	s.writes.wait()
 	return s.c.Close()

@@ -33,11 +33,8 @@ type call struct {
 	size int // bytes of a write, operations of a read
 
 	done chan struct{} // closed when the fields below are set
-	callResult
-	err error
-}
 
-type callResult struct {
+	err       error
 	ok        bool // the comparisons held
 	revision  int64
 	responses []*etcdserverpb.ResponseOp
@@ -56,8 +53,9 @@ type batcher struct {
 	wg      sync.WaitGroup
 }
 
-// do returns when the call is answered or ctx ends. In the second case the call may happen, unless it still waited.
-func (b *batcher) do(ctx context.Context, c *call) (callResult, error) {
+// do returns when the call is answered or ctx ends. In the second case the call may happen, unless it still waited, and
+// its result must not be read.
+func (b *batcher) do(ctx context.Context, c *call) error {
 	c.done = make(chan struct{})
 	b.mu.Lock()
 	b.queue = append(b.queue, c)
@@ -65,7 +63,7 @@ func (b *batcher) do(ctx context.Context, c *call) (callResult, error) {
 	b.mu.Unlock()
 	select {
 	case <-c.done:
-		return c.callResult, c.err
+		return c.err
 	case <-ctx.Done():
 	}
 	b.mu.Lock()
@@ -73,7 +71,7 @@ func (b *batcher) do(ctx context.Context, c *call) (callResult, error) {
 	if i := slices.Index(b.queue, c); i >= 0 {
 		b.queue = slices.Delete(b.queue, i, i+1)
 	}
-	return callResult{}, ctx.Err()
+	return ctx.Err()
 }
 
 // depart sends what waits, if not enough requests are under way or the first call waits for too long. mu is held.
@@ -157,7 +155,7 @@ func (s *Store) write(ctx context.Context, calls []*call) error {
 	}
 	for i, c := range calls {
 		inner := resp.Responses[i].GetResponseTxn()
-		c.callResult = callResult{ok: inner.Succeeded, revision: resp.Header.Revision, responses: inner.Responses}
+		c.ok, c.revision, c.responses = inner.Succeeded, resp.Header.Revision, inner.Responses
 	}
 	return nil
 }
@@ -165,7 +163,7 @@ func (s *Store) write(ctx context.Context, calls []*call) error {
 func (s *Store) writeOne(ctx context.Context, c *call) error {
 	resp, err := s.c.Txn(ctx).If(c.cmps...).Then(c.ops...).Else(c.otherwise...).Commit()
 	if err == nil {
-		c.callResult = callResult{ok: resp.Succeeded, revision: resp.Header.Revision, responses: resp.Responses}
+		c.ok, c.revision, c.responses = resp.Succeeded, resp.Header.Revision, resp.Responses
 	}
 	return err
 }
@@ -182,7 +180,7 @@ func (s *Store) read(ctx context.Context, calls []*call) error {
 	}
 	for _, c := range calls {
 		n := len(c.ops)
-		c.callResult = callResult{ok: true, revision: resp.Header.Revision, responses: resp.Responses[:n:n]}
+		c.revision, c.responses = resp.Header.Revision, resp.Responses[:n:n]
 		resp.Responses = resp.Responses[n:]
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
+	"github.com/oncegate/oncegate/manager/internal/store/storetest"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -64,14 +65,13 @@ func TestHangingRequest(t *testing.T) {
 	hanging := make(chan error, maxFlights)
 	for range maxFlights {
 		go func() {
-			_, err := b.do(t.Context(), &call{})
-			hanging <- err
+			hanging <- b.do(t.Context(), &call{})
 		}()
 		<-sent
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testPatience)
 	defer cancel()
-	if _, err := b.do(ctx, &call{size: 1}); err != nil {
+	if err := b.do(ctx, &call{size: 1}); err != nil {
 		t.Error(err)
 	}
 	close(hang)
@@ -92,7 +92,7 @@ func TestCallEndsWhileItWaits(t *testing.T) {
 	b.flights, b.timer = maxFlights, time.NewTimer(time.Hour) // never late
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.do(ctx, &call{}); !errors.Is(err, context.Canceled) || len(b.queue) > 0 {
+	if err := b.do(ctx, &call{}); !errors.Is(err, context.Canceled) || len(b.queue) > 0 {
 		t.Errorf("error %v, %d wait", err, len(b.queue))
 	}
 }
@@ -195,5 +195,36 @@ func TestSkewInOneRequest(t *testing.T) {
 	together(t, s, take("a", "b"), take("b", "a"))
 	if n, err := s.Len(t.Context(), "c", ""); err != nil || n != 1 {
 		t.Errorf("%d records, %v; want 1", n, err)
+	}
+}
+
+// TestCallerLeavesDuringACommit: the note of the commit is used again, else etcd would get a key for each.
+func TestCallerLeavesDuringACommit(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	b := &s.writes
+	send := b.send
+	leave := make(chan context.CancelFunc, 1)
+	b.mu.Lock()
+	b.send = func(ctx context.Context, calls []*call) error {
+		(<-leave)()
+		return send(ctx, calls)
+	}
+	b.mu.Unlock()
+	for range 50 {
+		ctx, cancel := context.WithCancel(t.Context())
+		leave <- cancel
+		if err := storetest.Put(ctx, s, "k", "v"); err != nil && !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		eventually(t, "the request has ended", func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.flights == 0
+		})
+	}
+	s.notes.mu.Lock()
+	defer s.notes.mu.Unlock()
+	if made := s.notes.session.notes; made > 5 {
+		t.Errorf("%d notes", made)
 	}
 }

@@ -167,6 +167,25 @@ func (n *notes) give(note *note) {
 	}
 }
 
+// judge takes the answer to the commit with a number, and reports whether it happened.
+func (n *note) judge(c *call, number uint64) bool {
+	if c.ok {
+		n.rev = c.revision
+		return true
+	}
+	if len(c.responses) == 0 { // it was refused as a whole
+		return false
+	}
+	// If the client library sent the request twice, the first one happened.
+	if kvs := c.responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
+		if found, _, _ := splitNote(kvs[0].Value); found == number {
+			n.rev = kvs[0].ModRevision
+			return true
+		}
+	}
+	return false
+}
+
 // lost ends a session whose lease etcd does not know any more.
 func (n *notes) lost(ses *session) {
 	n.mu.Lock()

@@ -55,18 +55,18 @@ func (t *tx) read(ops ...clientv3.Op) ([]*etcdserverpb.ResponseOp, error) {
 	if t.Err != nil {
 		return nil, t.Err
 	}
-	var found callResult
-	err := t.s.persist(t.ctx, func(ctx context.Context) (err error) {
-		found, err = t.s.reads.do(ctx, &call{ops: ops, size: len(ops)})
-		return err
+	var c *call
+	err := t.s.persist(t.ctx, func(ctx context.Context) error {
+		c = &call{ops: ops, size: len(ops)}
+		return t.s.reads.do(ctx, c)
 	})
 	if err != nil {
 		return nil, t.Fail(err)
 	}
 	if t.rev == 0 {
-		t.rev = found.revision
+		t.rev = c.revision
 	}
-	return found.responses, nil
+	return c.responses, nil
 }
 
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
