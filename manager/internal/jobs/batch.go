@@ -139,10 +139,11 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 	ctx, cancel := context.WithTimeout(b.q.base, claimTimeout)
 	defer cancel()
 	var tokens []string
-	for skipDuties := false; ; skipDuties = true {
+	how := claimHow{guess: true}
+	for {
 		err := b.q.store.Update(ctx, func(tx store.Tx) error {
 			used := 0
-			return b.q.claimTx(tx, batch, skipDuties, func() string {
+			return b.q.claimTx(tx, batch, how, func() string {
 				if used == len(tokens) {
 					tokens = append(tokens, newToken())
 				}
@@ -150,9 +151,14 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 				return tokens[used-1]
 			})
 		})
+		if errors.Is(err, errPausedChanged) {
+			how.guess = false
+			continue
+		}
 		if !errors.Is(err, errDutiesFirst) {
 			return err
 		}
+		how.skipDuties = true
 		// One batch of due jobs. If there are many more, the claim does not wait for all of them: the next claims
 		// continue.
 		if _, _, err := b.q.fallDueBatch(ctx); err != nil {

@@ -70,8 +70,20 @@ func (q *Queue) Claim(ctx context.Context, c ClaimRequest) ([]Job, error) {
 	}
 }
 
-// errDutiesFirst aborts a claim because a job is due.
-var errDutiesFirst = errors.New("jobs: duties first")
+// What aborts a claiming transaction, to be run again.
+var (
+	// errDutiesFirst: a job is due.
+	errDutiesFirst = errors.New("jobs: duties first")
+	// errPausedChanged: the transaction searched where functions are paused now. An engine may hide what it found from the
+	// transaction's other searches.
+	errPausedChanged = errors.New("jobs: paused functions have changed")
+)
+
+// claimHow is how to run a claiming transaction.
+type claimHow struct {
+	skipDuties bool // do not return errDutiesFirst
+	guess      bool // search before the paused functions are known; may return errPausedChanged
+}
 
 // claimRun is the state of one run of a claiming transaction.
 type claimRun struct {
@@ -80,6 +92,9 @@ type claimRun struct {
 	at     time.Time
 	token  func() string
 	budget int // bytes left for this batch's answers
+	paused []string
+	// ahead is the first group's lane if it was searched before paused was known.
+	ahead *lane
 }
 
 // maxSkipped bounds how many unreadable jobs one search skips. The next search continues behind them (see
@@ -88,27 +103,11 @@ const maxSkipped = 2000
 
 // claimTx serves a batch of claims in order of arrival. Claims for the same functions share one search.
 //
-// If any job is due, it returns errDutiesFirst, unless skipDuties is set. Besides its answers it changes only what the
+// If any job is due, it returns errDutiesFirst. Besides its answers it changes only what the
 // queue knows about due times, where a second run of the function does no harm.
-func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func() string) error {
+func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, how claimHow, token func() string) error {
 	for _, op := range ops {
 		op.jobs, op.again = nil, false
-	}
-	paused, err := q.pausedFunctions(tx) // a remote store returns the time with it
-	if err != nil && !q.opt.Unreadable.Met(err) {
-		return err
-	}
-	c := &claimRun{q: q, tx: tx, at: now(tx), token: token, budget: MaxAnswerBytes}
-	if !skipDuties && q.due.stale(c.at) {
-		q.due.begin()
-		next, err := q.nextDue(tx)
-		if err != nil {
-			return err
-		}
-		if !next.IsZero() && !next.After(c.at) {
-			return errDutiesFirst
-		}
-		q.due.record(c.at, next)
 	}
 	var order []string
 	groups := make(map[string][]*claimOp, 1)
@@ -119,17 +118,67 @@ func (q *Queue) claimTx(tx store.Tx, ops []*claimOp, skipDuties bool, token func
 		}
 		groups[id] = append(groups[id], op)
 	}
-	for _, id := range order {
+	c := &claimRun{q: q, tx: tx, token: token, budget: MaxAnswerBytes}
+	if err := c.begin(groups[order[0]], how); err != nil {
+		return err
+	}
+	for i, id := range order {
 		group := groups[id]
-		lanes, err := claimLanes(tx, group[0].req.Functions, paused)
-		if err != nil {
-			return err
+		lanes := []*lane{c.ahead}
+		if i > 0 || c.ahead == nil {
+			var err error
+			if lanes, err = claimLanes(tx, group[0].req.Functions, c.paused); err != nil {
+				return err
+			}
 		}
 		if err := c.serve(group, lanes); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// begin reads what all claims of a batch depend on: the paused functions, the time, and whether a job is due. Where the
+// paused functions are likely to be as they were, it searches for the first group's jobs in the same round trip.
+func (c *claimRun) begin(group []*claimOp, how claimHow) error {
+	q := c.q
+	if paused, check, known := q.paused.guess(); known && how.guess {
+		if c.ahead = onlyLane(group[0].req.Functions, paused); c.ahead != nil {
+			if err := c.ahead.search(c.tx, min(wanted(group), MaxLimit), check); err != nil {
+				return err
+			}
+		}
+	}
+	var err error
+	if c.paused, err = q.pausedFunctions(c.tx); err != nil && !q.opt.Unreadable.Met(err) { // a remote store returns the time with it
+		return err
+	}
+	if c.ahead != nil && onlyLane(group[0].req.Functions, c.paused) == nil {
+		return errPausedChanged
+	}
+	c.at = now(c.tx)
+	if how.skipDuties || !q.due.stale(c.at) {
+		return nil
+	}
+	q.due.begin()
+	next, err := q.nextDue(c.tx)
+	if err != nil {
+		return err
+	}
+	if !next.IsZero() && !next.After(c.at) {
+		return errDutiesFirst
+	}
+	q.due.record(c.at, next)
+	return nil
+}
+
+// wanted is how many jobs the claims of a group still lack.
+func wanted(group []*claimOp) int {
+	n := 0
+	for _, op := range group {
+		n += op.req.Limit - len(op.jobs)
+	}
+	return n
 }
 
 // lane is a part of an index from which queued jobs are claimed.
@@ -139,6 +188,9 @@ type lane struct {
 	skip     int // bytes of the sort key before priority and run_at
 	after    *store.Hit
 	lead     unread.Lead
+	// found is what search found, for the next claiming scan.
+	found    []store.Hit
+	searched bool
 }
 
 func functionLane(f string) *lane {
@@ -146,14 +198,27 @@ func functionLane(f string) *lane {
 	return &lane{index: idxFunction, from: from, to: to, skip: len(from)}
 }
 
+// onlyLane returns the lane of a claim that has to search a single one, else nil.
+func onlyLane(functions, paused []string) *lane {
+	switch {
+	case len(functions) == 0 && len(paused) == 0:
+		return &lane{index: idxQueued}
+	case len(functions) == 1:
+		if _, found := slices.BinarySearch(paused, functions[0]); !found {
+			return functionLane(functions[0])
+		}
+	}
+	return nil
+}
+
 // claimLanes returns where to search: one lane per function, or the one that holds all queued jobs. While functions are
 // paused, a claim for any function searches the other functions one by one, so that the jobs of paused functions are
 // not in the way, however many there are.
 func claimLanes(tx store.Tx, functions, paused []string) ([]*lane, error) {
+	if l := onlyLane(functions, paused); l != nil {
+		return []*lane{l}, nil
+	}
 	if len(functions) == 0 {
-		if len(paused) == 0 {
-			return []*lane{{index: idxQueued}}, nil
-		}
 		var err error
 		if functions, err = functionsWithJobs(tx, "", 0); err != nil {
 			return nil, err
@@ -168,7 +233,22 @@ func claimLanes(tx store.Tx, functions, paused []string) ([]*lane, error) {
 	return lanes, nil
 }
 
+// search makes the next claiming scan in advance, and reads a record with it.
+func (l *lane) search(tx store.Tx, limit int, with store.ID) (err error) {
+	l.found, err = tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, Limit: limit, Claim: true, With: []store.ID{with}})
+	l.searched = true
+	if len(l.found) > 0 {
+		l.after = &l.found[len(l.found)-1]
+	}
+	return err
+}
+
 func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
+	if l.searched && claim {
+		hits := l.found
+		l.found, l.searched = nil, false
+		return hits, nil
+	}
 	hits, err := tx.Scan(colJobs, l.index, store.Range{From: l.from, To: l.to, After: l.after, Limit: limit, Claim: claim})
 	if claim && len(hits) > 0 {
 		l.after = &hits[len(hits)-1]
@@ -180,11 +260,7 @@ func (l *lane) scan(tx store.Tx, limit int, claim bool) ([]store.Hit, error) {
 func (c *claimRun) serve(group []*claimOp, lanes []*lane) error {
 	more, skips := 0, maxSkipped+2*len(lanes)
 	for len(group) > 0 && len(lanes) > 0 {
-		need := 0
-		for _, op := range group {
-			need += op.req.Limit - len(op.jobs)
-		}
-		hits, err := c.candidates(lanes, min(max(need, more), MaxLimit))
+		hits, err := c.candidates(lanes, min(max(wanted(group), more), MaxLimit))
 		if err != nil || len(hits) == 0 {
 			return err
 		}

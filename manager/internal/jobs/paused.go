@@ -16,6 +16,8 @@ type pausedSet struct {
 	names   []string
 	at      time.Time
 	many    bool // the last list that was read is long enough to be cached
+	last    []string
+	read    bool // last is what was read last
 }
 
 const (
@@ -49,11 +51,24 @@ func (q *Queue) pausedFunctions(tx store.Tx) ([]string, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.last, p.read = names, true
 	p.many = len(names) >= manyPaused
 	if p.version = ""; p.many && have != "" {
 		p.version, p.names, p.at = have, names, time.Now()
 	}
 	return names, nil
+}
+
+// guess returns the paused functions as the last transaction read them, and the record that tells whether they are
+// still the same. known is false before the first.
+func (p *pausedSet) guess() (names []string, check store.ID, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	check = store.ID{Collection: colControl, Key: pausedKey}
+	if p.many {
+		check.Key = pausedVersionKey
+	}
+	return p.last, check, p.read
 }
 
 // savePaused writes the list of paused functions under a new version.

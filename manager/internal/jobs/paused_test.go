@@ -42,6 +42,60 @@ func (t countedTx) Scan(c store.Collection, index string, r store.Range) ([]stor
 	return hits, err
 }
 
+// TestClaimsFollowOtherManagersPauses: a claim searches where the paused functions that were read last allow it, but
+// takes nothing that is not allowed now.
+func TestClaimsFollowOtherManagersPauses(t *testing.T) {
+	t.Parallel()
+	st := mem.New(mem.Options{})
+	t.Cleanup(func() { _ = st.Close() })
+	var queues []*Queue
+	for range 2 {
+		q, err := New(st, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(q.Close)
+		queues = append(queues, q)
+	}
+	q, other := queues[0], queues[1]
+	for range 8 {
+		enqueue(t, q, "a")
+		enqueue(t, q, "b")
+	}
+	claim := func(want string, functions ...string) {
+		t.Helper()
+		jobs, err := q.Claim(t.Context(), ClaimRequest{Worker: "w", Functions: functions})
+		got := ""
+		for _, j := range jobs {
+			got += j.Function
+		}
+		if err != nil || got != want {
+			t.Fatalf("claimed %q, %v, want %q", got, err, want)
+		}
+	}
+	for range 2 {
+		claim("a")
+		claim("a", "a")
+		if err := other.Pause(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		claim("", "a")
+		claim("", "a")
+		claim("b")
+		claim("b", "b")
+		if err := other.Pause(t.Context(), "b"); err != nil {
+			t.Fatal(err)
+		}
+		claim("")
+		claim("", "b")
+		for _, f := range []string{"a", "b"} {
+			if err := other.Resume(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // TestPausedFunctionsDoNotSlowClaims: thousands of functions are paused, each with
 // a few jobs that wait.
 func TestPausedFunctionsDoNotSlowClaims(t *testing.T) {

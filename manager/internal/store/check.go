@@ -87,5 +87,10 @@ func CheckScan(c Collection, index string, r Range) error {
 	if n > MaxKeyBytes {
 		return fmt.Errorf("%w: scan of %s.%s: bound of %d bytes, at most %d", ErrTooLarge, c, index, n, MaxKeyBytes)
 	}
+	for _, id := range r.With {
+		if err := CheckKey(id.Collection, id.Key); err != nil {
+			return err
+		}
+	}
 	return nil
 }

@@ -111,11 +111,15 @@ type Hit struct {
 // transaction has locked, and locks those it returns. An optimistic engine skips records that other transactions of
 // this process are claiming and, after conflicts, spreads its answers. Without competing claims the order stays exact.
 // Claim is ignored in View.
+//
+// With names records that the caller is going to Get whatever the hits are. An engine may read them together with the
+// hits, which saves a round trip. It affects only speed.
 type Range struct {
 	From, To string
 	After    *Hit
 	Limit    int
 	Claim    bool
+	With     []ID
 }
 
 // Tx is a transaction. It is valid only inside the function that it was passed to, and only one goroutine may use it at

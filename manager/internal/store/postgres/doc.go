@@ -46,7 +46,9 @@
 //
 // # Claims and views
 //
-// A claiming scan opens a transaction and uses FOR UPDATE SKIP LOCKED. It returns the records together with the hits.
+// A claiming scan opens a transaction and uses FOR UPDATE SKIP LOCKED. It returns the records together with the hits,
+// and after them, in the same round trip, the records that the caller reads in any case (store.Range.With). So a claim
+// takes two round trips: this one and the commit.
 // View runs at REPEATABLE READ, READ ONLY.
 //
 // Notifications are sent separately, after the commit (see notifier).

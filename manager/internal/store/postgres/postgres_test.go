@@ -370,3 +370,40 @@ func TestClaimersSkipLockedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestClaimingScanReadsOtherRecords: records that a claim needs in any case cost it no statement of their own, whether
+// they exist or not, and the commit fails if they have changed.
+func TestClaimingScanReadsOtherRecords(t *testing.T) {
+	s := open(t, servers.Postgres(t))
+	for _, key := range []string{"hit", "there"} {
+		if err := storetest.Put(t.Context(), s, key, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"there", "absent"} {
+		runs := 0
+		err := s.Update(t.Context(), func(stx store.Tx) error {
+			runs++
+			tx := stx.(*tx)
+			if _, err := tx.Scan("things", "byname", store.Range{Limit: 1, Claim: true, With: []store.ID{{Collection: "things", Key: key}}}); err != nil {
+				return err
+			}
+			before := tx.statements
+			if _, err := tx.Get("things", key); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			if tx.Now().IsZero() || tx.statements != before {
+				t.Errorf("%s: %d statements after the scan", key, tx.statements-before)
+			}
+			if runs == 1 {
+				if err := storetest.Put(t.Context(), s, key, "2"); err != nil {
+					return err
+				}
+			}
+			return tx.Put("things", "hit", fmt.Append(nil, "after ", key))
+		})
+		if err != nil || runs != 2 {
+			t.Errorf("%s: %d runs, %v", key, runs, err)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
 )
 
 const (
@@ -154,6 +155,23 @@ type reading struct {
 	keys    [][]byte
 	answers []answer
 	server  server // that answered
+}
+
+func readingOf(records []*overlay.Record) *reading {
+	r := &reading{colls: make([]string, len(records)), keys: make([][]byte, len(records))}
+	for i, rec := range records {
+		r.colls[i], r.keys[i] = string(rec.Collection), []byte(rec.Key)
+	}
+	return r
+}
+
+// queue adds the statement that reads the records.
+func (r *reading) queue(b *pgx.Batch, q *statements) {
+	if len(r.keys) == 1 {
+		b.Queue(q.get, r.colls[0], r.keys[0])
+	} else {
+		b.Queue(q.getMany, r.colls, r.keys)
+	}
 }
 
 // answer is a row of the server about a record.

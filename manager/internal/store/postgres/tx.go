@@ -171,10 +171,7 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 	if t.mode == pessimistic {
 		return t.loadLocked(records)
 	}
-	ask := &reading{colls: make([]string, len(records)), keys: make([][]byte, len(records))}
-	for i, r := range records {
-		ask.colls[i], ask.keys[i] = string(r.Collection), []byte(r.Key)
-	}
+	ask := readingOf(records)
 	if t.mode == optimistic {
 		t.statements++
 		read := func() error { return t.s.reads.do(t.ctx, ask) }
@@ -197,24 +194,23 @@ func (t *tx) loadMany(records []*overlay.Record) error {
 		return nil
 	}
 	b := &pgx.Batch{}
-	if len(records) == 1 {
-		b.Queue(t.s.sql.get, ask.colls[0], ask.keys[0])
-	} else {
-		b.Queue(t.s.sql.getMany, ask.colls, ask.keys)
+	ask.queue(b, &t.s.sql)
+	return t.send(b, func(res pgx.BatchResults) error { return t.readAll(res, records) })
+}
+
+// readAll reads the answer to a reading of the records.
+func (t *tx) readAll(res pgx.BatchResults, records []*overlay.Record) error {
+	rows, err := res.Query()
+	if err != nil {
+		return err
 	}
-	return t.send(b, func(res pgx.BatchResults) error {
-		rows, err := res.Query()
-		if err != nil {
+	defer rows.Close()
+	for next := 0; rows.Next(); next++ {
+		if err := t.read(records[next], rows); err != nil {
 			return err
 		}
-		defer rows.Close()
-		for next := 0; rows.Next(); next++ {
-			if err := t.read(records[next], rows); err != nil {
-				return err
-			}
-		}
-		return rows.Err()
-	})
+	}
+	return rows.Err()
 }
 
 // loadLocked locks the records' rows. Where there is no row it locks the name and reads again, because the transaction
@@ -351,8 +347,20 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	}
 	b := &pgx.Batch{}
 	b.Queue(stmt, args...)
+	// They are read after the hits are locked, so there is a moment at which all of that is true.
+	var with []*overlay.Record
 	if claim {
-		b.Queue(q.now)
+		if t.mode == optimistic {
+			var err error
+			if with, err = t.Unread(r.With); err != nil {
+				return nil, err
+			}
+		}
+		if len(with) > 0 {
+			readingOf(with).queue(b, q)
+		} else {
+			b.Queue(q.now)
+		}
 	}
 	var hits []store.Hit
 	err := t.send(b, func(res pgx.BatchResults) error {
@@ -366,6 +374,15 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		}
 		if hits, err = t.readClaimed(c, rows); err != nil {
 			return err
+		}
+		if len(with) > 0 {
+			if err := t.readAll(res, with); err != nil {
+				return err
+			}
+			for _, r := range with {
+				t.Preload(r)
+			}
+			return nil
 		}
 		return res.QueryRow().Scan(&t.clock)
 	})

@@ -10,7 +10,9 @@ import (
 
 var prefetchCases = []testCase{
 	{name: "PrefetchedRecordsAreRead", test: testPrefetch},
-	{name: "PrefetchedRecordsAreProtected", test: testPrefetchCounters},
+	{name: "PrefetchedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, prefetch) }},
+	{name: "RecordsReadWithAScanAreRead", test: testReadWithScan},
+	{name: "RecordsReadWithAScanAreProtected", test: func(e *env) { testPrefetchCounters(e, readWithScan) }},
 }
 
 // testPrefetch mixes records that exist, records that are absent, and records that the transaction has written.
@@ -65,8 +67,60 @@ func testPrefetch(e *env) {
 	}
 }
 
+func prefetch(tx store.Tx, ids []store.ID) error { return store.Prefetch(tx, ids) }
+
+func readWithScan(tx store.Tx, ids []store.ID) error {
+	_, err := tx.Scan(things, byName, store.Range{Limit: 1, Claim: true, With: ids})
+	return err
+}
+
+// testReadWithScan reads records with a claiming scan: one that exists, a hit of the scan, one that is absent, and two
+// that the transaction has written.
+func testReadWithScan(e *env) {
+	s := e.store()
+	e.put(s, "there", "1")
+	e.put(s, "hit", "2", store.Entry{Index: byName, SortKey: "x"})
+	e.put(s, "replaced", "3")
+	var seen []string
+	for _, claim := range []bool{true, false} {
+		e.update(s, func(tx store.Tx) error {
+			seen = nil
+			if err := errors.Join(tx.Put(things, "replaced", []byte("4")), tx.Put(things, "new", []byte("5"))); err != nil {
+				return err
+			}
+			var ids []store.ID
+			for _, key := range []string{"there", "hit", "absent", "replaced", "new", "there"} {
+				ids = append(ids, store.ID{Collection: things, Key: key})
+			}
+			hits, err := tx.Scan(things, byName, store.Range{Limit: 5, Claim: claim, With: ids})
+			if err != nil {
+				return err
+			}
+			seen = append(seen, fmt.Sprint(hits))
+			for _, id := range ids {
+				v, err := get(tx, things, id.Key)
+				if err != nil {
+					return err
+				}
+				seen = append(seen, v)
+			}
+			return nil
+		})
+		if got, want := fmt.Sprint(seen), fmt.Sprint([]string{"[{x hit}]", "1", "2", absent, "4", "5", "1"}); got != want {
+			e.Errorf("the function saw %s, want %s", got, want)
+		}
+	}
+	err := s.Update(e.ctx, func(tx store.Tx) error {
+		_, err := tx.Scan(things, byName, store.Range{Limit: 5, Claim: true, With: []store.ID{{Collection: "NO", Key: "x"}}})
+		return err
+	})
+	if err == nil {
+		e.Errorf("a scan reads a record of a collection whose name is not allowed")
+	}
+}
+
 // testPrefetchCounters is testCounters with several counters in each transaction, all absent at first.
-func testPrefetchCounters(e *env) {
+func testPrefetchCounters(e *env, read func(store.Tx, []store.ID) error) {
 	const workers, rounds, counters = 6, 15, 4
 	all := e.managers(workers)
 	key := func(i int) string { return fmt.Sprintf("counter%d", i%counters) }
@@ -74,7 +128,7 @@ func testPrefetchCounters(e *env) {
 		for i := range rounds {
 			mine := []string{key(w + i), key(w + i + 1 + i%2)}
 			err := update(ctx, all[w], func(tx store.Tx) error {
-				if err := store.Prefetch(tx, []store.ID{{Collection: things, Key: mine[0]}, {Collection: things, Key: mine[1]}}); err != nil {
+				if err := read(tx, []store.ID{{Collection: things, Key: mine[0]}, {Collection: things, Key: mine[1]}}); err != nil {
 					return err
 				}
 				for _, k := range mine {

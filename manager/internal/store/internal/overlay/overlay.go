@@ -231,21 +231,9 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 	if t.Err != nil {
 		return t.Err
 	}
-	var records []*Record
-	asked := make(map[recordID]struct{}, len(ids))
-	for _, id := range ids {
-		if err := store.CheckKey(id.Collection, id.Key); err != nil {
-			return err
-		}
-		rid := recordID{id.Collection, id.Key}
-		if _, twice := asked[rid]; twice || t.records[rid] != nil {
-			continue
-		}
-		asked[rid] = struct{}{}
-		records = append(records, &Record{Collection: id.Collection, Key: id.Key})
-	}
-	if len(records) == 0 {
-		return nil
+	records, err := t.Unread(ids)
+	if err != nil || len(records) == 0 {
+		return err
 	}
 	if err := t.LoadMany(records); err != nil {
 		return t.Fail(err)
@@ -254,6 +242,24 @@ func (t *Tx) FetchAll(ids []store.ID) error {
 		t.track(r)
 	}
 	return nil
+}
+
+// Unread returns those of the records ids that the transaction has neither loaded nor written, to be loaded.
+func (t *Tx) Unread(ids []store.ID) ([]*Record, error) {
+	var records []*Record
+	asked := make(map[recordID]struct{}, len(ids))
+	for _, id := range ids {
+		if err := store.CheckKey(id.Collection, id.Key); err != nil {
+			return nil, err
+		}
+		rid := recordID{id.Collection, id.Key}
+		if _, twice := asked[rid]; twice || t.records[rid] != nil {
+			continue
+		}
+		asked[rid] = struct{}{}
+		records = append(records, &Record{Collection: id.Collection, Key: id.Key})
+	}
+	return records, nil
 }
 
 // Get implements store.Tx.
