@@ -87,7 +87,11 @@ func (u *UI) events(v *visit) error {
 	}
 	c := http.NewResponseController(v.w)
 	_ = c.SetReadDeadline(time.Time{}) // which would end the stream, too
-	defer func() { _ = c.SetWriteDeadline(time.Time{}) }()
+	// The answer's end is written as well, to a viewer that may take nothing.
+	defer func() { _ = c.SetWriteDeadline(time.Now().Add(viewerPatience)) }()
+	if v.r.ProtoMajor == 1 {
+		v.w.Header().Set("Connection", "close") // or the deadline would be the next request's
+	}
 	v.w.Header().Set("Content-Type", "text/event-stream")
 	v.w.Header().Set("X-Accel-Buffering", "no") // asks proxies to pass events on at once
 	v.w.WriteHeader(http.StatusOK)
