@@ -28,17 +28,9 @@ func damage(t *testing.T, st store.Store, c store.Collection, key string, indexe
 		if err != nil {
 			return fmt.Errorf("%s %q: %w", c, key, err)
 		}
-		var entries []store.Entry
-		for _, index := range indexes {
-			hits, err := tx.Scan(c, index, store.Range{Limit: 100})
-			if err != nil {
-				return err
-			}
-			for _, h := range hits {
-				if h.Key == key {
-					entries = append(entries, store.Entry{Index: index, SortKey: h.SortKey})
-				}
-			}
+		entries, err := entriesOf(tx, c, key, indexes...)
+		if err != nil {
+			return err
 		}
 		value = bytes.Clone(value)
 		value[0] = 99
@@ -47,6 +39,22 @@ func damage(t *testing.T, st store.Store, c store.Collection, key string, indexe
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// entriesOf returns the entries of a record in some indexes.
+func entriesOf(tx store.Tx, c store.Collection, key string, indexes ...string) (entries []store.Entry, err error) {
+	for _, index := range indexes {
+		hits, err := tx.Scan(c, index, store.Range{Limit: 100})
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range hits {
+			if h.Key == key {
+				entries = append(entries, store.Entry{Index: index, SortKey: h.SortKey})
+			}
+		}
+	}
+	return entries, nil
 }
 
 // TestOneUnreadableRecordCostsOneKey damages an entry and a job in the data of a real manager,
