@@ -80,6 +80,7 @@ func TestRawFormsStayAsPublished(t *testing.T) {
 	unknown.UnknownTTL = NoUnknown
 	golden(t, "reserve-no-unknown.raw.hex", hex(unknown.AppendRaw(nil)))
 	golden(t, "commit.raw.hex", hex((&FinishRequest{Key: "k", Scope: "s", Token: "t", Fingerprint: "f", TTL: time.Hour, Result: sampleResult}).AppendRaw(nil)))
+	golden(t, "commit-global.raw.hex", hex((&FinishRequest{Key: "k", Token: "t", Durability: DurabilityGlobal, Result: sampleResult}).AppendRaw(nil)))
 	golden(t, "release.raw.hex", hex((&ReleaseRequest{Key: "k", Scope: "s", Token: "t"}).AppendRaw(nil)))
 	golden(t, "reply.raw.hex", hex((&ReserveReply{State: StateCommitted, ExpiresIn: time.Second, Result: sampleResult}).AppendRaw(nil)))
 }
@@ -114,6 +115,7 @@ func TestMessagesSurviveTheirEncodings(t *testing.T) {
 		}
 		finish := FinishRequest{
 			Key: reserve.Key, Scope: reserve.Scope, Token: reserve.Token, Fingerprint: reserve.Fingerprint, TTL: reserve.Wait, Result: drawResult(t),
+			Durability: Durability(rapid.IntRange(0, 2).Draw(t, "durability")),
 		}
 		release := ReleaseRequest{Key: reserve.Key, Scope: reserve.Scope, Token: reserve.Token}
 		reply := ReserveReply{State: rapid.SampledFrom([]State{StateReserved, StatePending, StateCommitted, StateRejected}).Draw(t, "state"), ExpiresIn: reserve.Wait}

@@ -241,6 +241,8 @@ func (r *FinishRequest) jsonField(name string, v gjson.Result) (err error) {
 		r.Fingerprint, err = StringField(name, v)
 	case fieldTTL:
 		r.TTL, err = MillisField(name, v)
+	case fieldDurability:
+		r.Durability, err = durabilityField(name, v)
 	case fieldResult:
 		err = r.Result.parseJSON(v)
 	default:
@@ -254,6 +256,7 @@ func (r *FinishRequest) AppendJSON(dst []byte) []byte {
 	dst = appendJSONTarget(dst, r.Key, r.Scope, r.Token)
 	dst = appendJSONOptional(dst, fieldFingerprint, r.Fingerprint)
 	dst = appendJSONMillis(dst, fieldTTL, r.TTL)
+	dst = appendJSONDurability(dst, r.Durability)
 	dst = append(dst, `,"result":`...)
 	dst = r.Result.AppendJSON(dst)
 	return append(dst, '}')

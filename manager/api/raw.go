@@ -16,7 +16,8 @@ import (
 // Fields are in the order in which the structs of types.go declare them. Trailing bytes are an error, so that a sender
 // and a receiver that disagree never half understand each other. UnknownTTL is omitted at the end if it is 0: a message
 // of an older sender then means the manager's default. Otherwise it is the duration plus one millisecond. Durability is
-// one byte, omitted at the end if it is local. If it is there, UnknownTTL is there as well, 0 for the manager's default.
+// one byte, omitted if it is local. If it is there, UnknownTTL is there as well, 0 for the manager's default. Before a
+// result it cannot be confused with the status, whose first byte is above 99.
 
 const rawVersion = 1
 
@@ -104,7 +105,8 @@ func (r *FinishRequest) appendRawHead(dst []byte) []byte {
 	dst = appendString(dst, r.Scope)
 	dst = appendString(dst, r.Token)
 	dst = appendString(dst, r.Fingerprint)
-	return appendDuration(dst, r.TTL)
+	dst = appendDuration(dst, r.TTL)
+	return appendDurability(dst, r.Durability)
 }
 
 // AppendRawWith appends the raw form with a result that is already in the raw form, instead of r.Result.
@@ -128,6 +130,10 @@ func (r *FinishRequest) parseRawHead(d *decoder) {
 	r.Token = d.str("token")
 	r.Fingerprint = d.str("fingerprint")
 	r.TTL = d.duration("ttl")
+	r.Durability = DurabilityLocal
+	if len(d.b) > 0 && d.b[0] < 100 {
+		r.Durability = d.durability()
+	}
 }
 
 // AppendRaw appends the raw form.
@@ -315,7 +321,7 @@ func (d *decoder) duration(field string) time.Duration {
 	return time.Duration(v) * time.Millisecond
 }
 
-// durability reads the last field of a message, which may be missing.
+// durability reads a field that may be missing at the end of a message.
 func (d *decoder) durability() Durability {
 	if len(d.b) == 0 {
 		return DurabilityLocal

@@ -154,8 +154,8 @@ type ReserveRequest struct {
 	// UnknownTTL is how long the key is remembered as StateUnknown after the reservation ran out without an outcome; 0
 	// means the manager's default, NoUnknown not at all.
 	UnknownTTL time.Duration
-	// Durability says how far the key is protected. A renew or unknown needs it only if the manager may have lost its
-	// own record of a global key.
+	// Durability says how far the key is protected. A renew or unknown of a global key needs it where the manager may no
+	// longer have noted the reservation.
 	Durability Durability
 }
 
@@ -179,8 +179,11 @@ type FinishRequest struct {
 	// late. May be empty.
 	Fingerprint string
 	// TTL is how long the outcome is remembered; 0 means the manager's default.
-	TTL    time.Duration
-	Result Result
+	TTL time.Duration
+	// Durability is the reservation's. A late outcome of a global key needs it: the manager may no longer have noted the
+	// reservation, and only the key's home may record the outcome then.
+	Durability Durability
+	Result     Result
 }
 
 // ReleaseRequest ends a reservation whose work did not run.

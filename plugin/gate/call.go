@@ -253,10 +253,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 		n := p.names(&c.attempt)
 		r := api.ReserveRequest{
 			Key: c.key, Scope: n.scope, Fingerprint: n.fingerprint, Token: n.token,
-			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(),
-		}
-		if c.kind == callReserve {
-			r.Durability = c.route.Durability // the manager remembers it
+			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(), Durability: c.route.Durability,
 		}
 		switch c.kind {
 		case callUnknown:

@@ -40,6 +40,39 @@ func TestDurabilityIsAskedFor(t *testing.T) {
 	})
 }
 
+// Whatever the gate says of a global key later says so, too: the manager may no longer have noted the reservation.
+func TestDurabilityIsRepeated(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"match":[{"durability":"global"}],"pending_ttl_seconds":30}`})
+		local := func(path string) { // the manager has no origin
+			r.Manager.FailNext(path, Fault{Status: 201, Garbage: api.AppendRawReply(nil, api.StateReserved, 30*time.Second, nil)})
+		}
+		local(api.PathReserve)
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		r.Clock.Advance(20 * time.Second)
+		x.Answer(201, "done")
+		want(t, "body", x.Response().Body, "done")
+		local(api.PathReserve)
+		y := r.Send(Request{Key: "l"})
+		y.Answer(404, "no")
+		want(t, "body", y.Response().Body, "no")
+		local(api.PathReserve)
+		z := r.Send(Request{Key: "m"})
+		z.Upstream.AwaitHeaders(t)
+		z.Leave()
+		r.Clock.Advance(time.Second)
+		for _, path := range []string{api.PathReserve, api.PathRenew, api.PathCommit, api.PathReject, api.PathUnknown} {
+			if r.Manager.Count(path) == 0 {
+				t.Errorf("no call of %s", path)
+			}
+		}
+		for _, c := range r.Manager.Calls() {
+			want(t, "durability of "+c.Path, c.Durability, api.DurabilityGlobal)
+		}
+	})
+}
+
 // A home that is away says nothing about the manager: other keys go on, and an outcome is repeated until the home has it.
 func TestHomeAwayConcernsItsKeysOnly(t *testing.T) {
 	each(t, func(t *testing.T, guest hostsim.Source) {

@@ -25,7 +25,7 @@ type Fault struct {
 	// Failure replaces the answer. AfterIt: the call is carried out first.
 	Failure hostsim.CallFailure
 	AfterIt bool
-	// Status answers with a problem of that status instead of carrying it out.
+	// Status answers with a problem of that status, or with Garbage, instead of carrying it out.
 	Status     int
 	RetryAfter int
 	Code       api.Code // of that problem; empty: none
@@ -238,7 +238,7 @@ func (c *Call) read(message []byte) []byte {
 	case api.PathCommit, api.PathReject:
 		var r api.FinishRequest
 		if message = bytes.Clone(message); r.ParseRaw(message) == nil {
-			c.Key, c.Scope, c.Token, c.Fingerprint, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Result
+			c.Key, c.Scope, c.Token, c.Fingerprint, c.Durability, c.Result = r.Key, r.Scope, r.Token, r.Fingerprint, r.Durability, r.Result
 		}
 	case api.PathRelease, api.PathLookUp:
 		var r api.ReleaseRequest
@@ -293,6 +293,9 @@ func (m *Manager) carryOut(f Fault, h *heldCall, work work, done func(hostsim.Ca
 		}
 		if f.Foreign {
 			a.Headers.Del(api.HeaderManager)
+		}
+		if f.Garbage != nil {
+			a.Body = f.Garbage
 		}
 		if f.Hold {
 			m.hold(h, func() { done(a) })

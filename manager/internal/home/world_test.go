@@ -392,6 +392,77 @@ func TestLateAnswerOfHome(t *testing.T) {
 	}
 }
 
+// TestLateOutcomesGoHome: an outcome, a renewal and an unknown outcome that say that the key is global go to its home when
+// nothing is noted here any more. This data centre recording them by itself would let the home run the key again.
+func TestLateOutcomesGoHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	const late = `{"key":%q,"token":%q,"durability":"global","result":{"status":201,"body":"aGk="}}`
+	begin := func(name, token string) (k string) {
+		k = w.key("dc2", name)
+		here.want("201 reserved", "reserve", reserve, k, token)
+		if err := here.ledger.ReleaseFollowed(t.Context(), &api.ReleaseRequest{Key: k, Token: token}); err != nil { // as if its time were over
+			t.Fatal(err)
+		}
+		return k
+	}
+	nothing := func(k string) {
+		t.Helper()
+		if a := here.Site.Do("GET", "/v1/ledger/entries/"+k, "", ""); a.Status != 404 {
+			t.Errorf("dc1 recorded it by itself: %s", a.Body)
+		}
+	}
+	for op, want := range map[string]string{"commit": "committed", "reject": "rejected"} {
+		k := begin(op, "a")
+		here.want("200 "+want, op, late, k, "a")
+		nothing(k)
+		there.want("200 "+want, "reserve", reserve, k, "b")
+
+		// The home gave the key to another attempt.
+		k = begin("lost-"+op, "a")
+		there.want("200 released", "release", bare, k, "a")
+		there.want("201 reserved", "reserve", reserve, k, "b")
+		here.want("409 fenced", op, late, k, "a")
+		nothing(k)
+		there.want("200 "+want, op, late, k, "b")
+		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: "b", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: (&api.Result{Status: 201}).AppendRaw(nil)}
+		if _, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+			t.Fatal(err)
+		}
+		here.want("409 fenced", op, late, k, "a")
+		if list, _, err := here.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+			t.Errorf("conflicts of a global key: %v, %v", list, err)
+		}
+
+		k = begin("cut-"+op, "a")
+		w.set(func(string, string) fault { return cut })
+		here.want("503 home-unavailable", op, late, k, "a")
+		w.set(nil)
+		nothing(k)
+
+		k = begin("batch-"+op, "a")
+		a := here.JSON("POST", "/v1/ledger/batch", fmt.Sprintf(`{"items":[{"op":%q,"key":%q,"token":"a","durability":"global","result":{"status":200}}]}`, op, k))
+		if code := gjson.Get(a.Body, "results.0.code").String(); code != "ask-alone" {
+			t.Errorf("in a batch: %s", a.Body)
+		}
+		nothing(k)
+	}
+	const global = `{"key":%q,"token":%q,"durability":"global"}`
+	k := begin("renew", "a")
+	here.want("200 reserved", "renew", global, k, "a")
+	here.want("200 committed", "commit", commit, k, "a")
+	there.want("200 committed", "reserve", reserve, k, "b")
+	k = begin("unknown", "a")
+	here.want("200 unknown", "unknown", global, k, "a")
+	nothing(k)
+	there.want("409 outcome-unknown", "reserve", reserve, k, "b")
+
+	// The home itself takes late outcomes.
+	k = w.key("dc1", "own")
+	here.want("200 committed", "commit", late, k, "a")
+}
+
 // TestFencedReleaseEndsTheNote: when the home no longer has a reservation, this data centre takes another attempt's outcome.
 func TestFencedReleaseEndsTheNote(t *testing.T) {
 	t.Parallel()

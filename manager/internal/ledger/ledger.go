@@ -60,6 +60,11 @@ type FinishRequest struct {
 	// Ref, up to 255 bytes of visible ASCII, finds the entry again by something that the outcome created, for example a
 	// job id. It may be empty.
 	Ref string
+	// Durability is what the caller said of the key; the ledger does not read it. Home, if not empty, is the data centre
+	// that decides about the key. Then an outcome whose reservation is not known here gets a *HomeError instead of being
+	// recorded.
+	Durability api.Durability
+	Home       string
 }
 
 // NewFinish converts a request of the API.
@@ -69,7 +74,7 @@ func NewFinish(r *api.FinishRequest) *FinishRequest {
 		size += len(r.Result.Headers[i].Name) + len(r.Result.Headers[i].Value) + 6
 	}
 	return &FinishRequest{
-		Key: r.Key, Scope: r.Scope, Token: r.Token, Fingerprint: r.Fingerprint, TTL: r.TTL,
+		Key: r.Key, Scope: r.Scope, Token: r.Token, Fingerprint: r.Fingerprint, TTL: r.TTL, Durability: r.Durability,
 		Result: r.Result.AppendRaw(make([]byte, 0, size)),
 	}
 }

@@ -350,6 +350,10 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	}
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
 	clash := v == verdictFenced && e.imported && e.state.Terminal()
+	if req.Home != "" && (clash || v == verdictLate) {
+		tx.count(op, OutcomeElsewhere)
+		return false, &HomeError{Home: req.Home}
+	}
 	if clash {
 		v = verdictLate // not a refusal: the work ran here
 	}

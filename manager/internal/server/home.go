@@ -219,10 +219,18 @@ func (h *ledgerHandlers) hereOrAway(ctx context.Context, op api.Op, req *api.Res
 	return reply, home, err
 }
 
+// nameHome says which data centre decides about an outcome that is late here.
+func (h *ledgerHandlers) nameHome(req *ledger.FinishRequest) {
+	if home, elsewhere := h.home(req.Durability, req.Scope, req.Key); elsewhere {
+		req.Home = home
+	}
+}
+
 // end makes a commit or a reject here, or at the key's home. The home's outcome comes here with its changes.
 func (h *ledgerHandlers) end(ctx context.Context, req *ledger.FinishRequest, outcome api.State) error {
 	op := api.OpCommit
 	var err error
+	h.nameHome(req)
 	if outcome == api.StateRejected {
 		op, err = api.OpReject, h.ledger.Reject(ctx, req)
 	} else {
@@ -328,6 +336,8 @@ func (h *ledgerHandlers) leaveOut(it *ledger.Item) {
 	switch it.Op {
 	case ledger.OpRelease:
 		away(it.Release.Durability, it.Release.Scope, it.Release.Key)
+	case ledger.OpCommit, ledger.OpReject:
+		h.nameHome(&it.Finish)
 	case ledger.OpRenew, ledger.OpUnknown:
 		away(it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key)
 	case ledger.OpReserve:

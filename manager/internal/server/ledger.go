@@ -115,7 +115,7 @@ func (c *ledgerCall) readFinish(form httpd.Form, body []byte) error {
 // rawFinish is the ledger's form of a commit or reject whose result is raw already.
 func rawFinish(in *api.FinishRequest, result []byte) ledger.FinishRequest {
 	return ledger.FinishRequest{
-		Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Result: result,
+		Key: in.Key, Scope: in.Scope, Token: in.Token, Fingerprint: in.Fingerprint, TTL: in.TTL, Durability: in.Durability, Result: result,
 	}
 }
 
