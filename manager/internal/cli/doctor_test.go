@@ -63,7 +63,7 @@ func TestDoctorLooksAtAManager(t *testing.T) {
 	if code != 0 || errs != "" {
 		t.Errorf("a good manager: exit code %d, %s: %+v", code, errs, found)
 	}
-	for _, check := range []string{"answers", "ready", "clock", "role", "window", "unknown outcomes", "fenced", "shard", "alarms"} {
+	for _, check := range []string{"answers", "ready", "clock", "role", "window", "quarantine", "unknown outcomes", "fenced", "shard", "alarms"} {
 		if !has(found, doctor.OK, "manager: "+check, "") {
 			t.Errorf("no word on %s: %+v", check, found)
 		}

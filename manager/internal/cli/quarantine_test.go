@@ -11,10 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/tidwall/gjson"
 
+	"github.com/oncegate/oncegate/manager/internal/doctor"
 	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
@@ -233,6 +236,10 @@ func TestSharedStoreIsQuarantined(t *testing.T) {
 				if !strings.Contains(metrics, "oncegate_quarantine_remaining_seconds 3") {
 					t.Error("the metrics do not show it")
 				}
+				code, found, _ := examine(t, "--manager", "http://"+p.addr["api"], "--metrics", "http://"+p.addr["admin"])
+				if code != 1 || !has(found, doctor.Fail, "manager: quarantine", "new keys get 503") || !has(found, doctor.Fail, "manager: alarms", "oncegate_quarantine_remaining_seconds") {
+					t.Errorf("the doctor: exit code %d, %+v", code, found)
+				}
 			}
 
 			// Managers that run obey the next call: it ends and begins for both at once.
@@ -240,12 +247,21 @@ func TestSharedStoreIsQuarantined(t *testing.T) {
 			q.run("end")
 			commit(a, "between-a")
 			commit(b, "between-b")
+			var begins atomic.Bool
+			stop := make(chan struct{})
+			var callers sync.WaitGroup
+			for i, p := range []*process{a, b} {
+				callers.Go(func() { noNewKeyAfter(t, p, i, &begins, stop) })
+			}
 			again := q.run("begin", "--for", "1h")
+			begins.Store(true)
 			if again.EpochFloor <= begun.EpochFloor+1<<32 {
 				t.Errorf("the floor was %d, and is %d after another begin", begun.EpochFloor, again.EpochFloor)
 			}
 			h.quarantined(a)
 			h.quarantined(b)
+			close(stop)
+			callers.Wait()
 			q.run("end")
 			q.run("begin", "--for", "2s")
 			for i, p := range []*process{a, b} {
@@ -259,6 +275,27 @@ func TestSharedStoreIsQuarantined(t *testing.T) {
 			}
 			mustAnswer(t, 201, "POST", h.at(a, "/v1/logs/events/entries"), entryJSON("late"))
 		})
+	}
+}
+
+// noNewKeyAfter reserves new keys. None may succeed that is asked for once the quarantine has begun.
+func noNewKeyAfter(t *testing.T, p *process, caller int, begun *atomic.Bool, stop <-chan struct{}) {
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		over := begun.Load()
+		resp, err := http.Post("http://"+p.addr["api"]+"/v1/ledger/reserve", "application/json", strings.NewReader(fmt.Sprintf(`{"key":"caller-%d-%d","token":"t"}`, caller, i)))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		resp.Body.Close()
+		if resp.StatusCode == 201 && over {
+			t.Errorf("a new key was reserved after the quarantine had begun, by manager %d", caller)
+		}
 	}
 }
 
