@@ -12,10 +12,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
 	"github.com/oncegate/oncegate/manager/internal/object"
 	"github.com/oncegate/oncegate/manager/internal/object/objecttest"
+	"github.com/oncegate/oncegate/manager/internal/settings"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 	"github.com/oncegate/oncegate/manager/internal/wal"
@@ -219,5 +222,41 @@ func TestLongOutageOfThePlace(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNoBacklogKeepsNothing: --ship-backlog-bytes 0 keeps no segment for a place that is away but the one in use.
+func TestNoBacklogKeepsNothing(t *testing.T) {
+	dir := t.TempDir()
+	log, err := wal.Open(t.Context(), dir, wal.Options{SegmentBytes: outageSegment})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	for _, bytes := range []int64{0, 1 << 30} {
+		st := &settings.Settings{Store: "wal", DataDir: dir, Ship: settings.Ship{To: object.OpenDir(t.TempDir()), BacklogBytes: bytes}}
+		shipper, err := newShipper(st, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		if err != nil {
+			t.Fatal(err)
+		}
+		shipper.Add(ship.LedgerLog, log, false)
+		for len(log.Segments()) < 3 {
+			seq, err := log.Append(make([]byte, 1000))
+			if err == nil {
+				err = log.WaitDurable(t.Context(), seq)
+			} else {
+				err = log.WaitRoom(t.Context(), 1000)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := uint64(1)
+		if bytes == 0 {
+			want = log.Segments()[len(log.Segments())-1].First
+		}
+		if got := shipper.Keep(ship.LedgerLog); got != want {
+			t.Errorf("a backlog of %d bytes: the log is to keep its records from %d on, want %d", bytes, got, want)
+		}
 	}
 }

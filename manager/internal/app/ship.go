@@ -34,8 +34,12 @@ func newShipper(s *settings.Settings, log *slog.Logger, reg prometheus.Registere
 	if err != nil {
 		return nil, err
 	}
+	backlog := s.Ship.BacklogBytes
+	if backlog == 0 {
+		backlog = -1 // none: 0 would be the default
+	}
 	shipper, err := ship.New(ship.Options{
-		Store: s.Ship.To, Interval: s.Ship.Interval, Retention: s.Ship.Retention, LeaseTTL: s.Ship.Lease, BacklogBytes: s.Ship.BacklogBytes,
+		Store: s.Ship.To, Interval: s.Ship.Interval, Retention: s.Ship.Retention, LeaseTTL: s.Ship.Lease, BacklogBytes: backlog,
 		LongestTTL: func() time.Duration { return max(settled, asked.Get()) }, HolderFile: filepath.Join(s.DataDir, shipHolder), Logger: log,
 		EpochFloor: restored.EpochFloor(),
 	})

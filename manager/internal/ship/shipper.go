@@ -45,7 +45,7 @@ type Options struct {
 	// Retention is how far back a time to restore to may be; default 24 h.
 	Retention time.Duration
 	// BacklogBytes bounds the segments of the ledger's log that are kept, beyond what a
-	// snapshot needs, until they are shipped, and those of all named logs together; default 1 GiB.
+	// snapshot needs, until they are shipped, and those of all named logs together; default 1 GiB, negative: none.
 	BacklogBytes int64
 	// LeaseTTL is how long the holder of the lease may be silent before another
 	// manager takes it; default 15 s.
