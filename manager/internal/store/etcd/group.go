@@ -168,7 +168,7 @@ func (s *Store) writeOne(ctx context.Context, c *call) error {
 	return err
 }
 
-// read sends all reads in one request. All see one state, but for those that name a revision.
+// read sends all reads in one request. All see one state, except those that name a revision.
 func (s *Store) read(ctx context.Context, calls []*call) error {
 	var ops []clientv3.Op
 	for _, c := range calls {
