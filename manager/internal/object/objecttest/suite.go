@@ -113,7 +113,12 @@ func bodies(t *testing.T, ctx context.Context, s object.Store) {
 		old := must(s.Create(ctx, name, slices.Clone(body)))(t)
 		body[n/2]++
 		must(s.Replace(ctx, name, slices.Clone(body), old))(t)
-		if _, err := s.Replace(ctx, name, slices.Clone(body), old); !errors.Is(err, object.ErrChanged) {
+		_, err := s.Replace(ctx, name, slices.Clone(body), old)
+		for err != nil && !errors.Is(err, object.ErrChanged) && ctx.Err() == nil {
+			// A server may refuse a body before it has read it, and its answer is lost with the connection.
+			_, err = s.Replace(ctx, name, slices.Clone(body), old)
+		}
+		if !errors.Is(err, object.ErrChanged) {
 			t.Fatalf("%d bytes: replaced by the old version: %v", n, err)
 		}
 		if got, _, err := s.Get(ctx, name); err != nil || !bytes.Equal(got, body) {
