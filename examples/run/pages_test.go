@@ -40,10 +40,10 @@ var notRun = map[string]string{
 	"docs/kubernetes.md: kubectl create namespace oncegate":           "needs a cluster",
 	"docs/kubernetes.md: helm install oncegate charts/oncegate":       "needs a cluster; the tests of .ci/charts render the chart and start what it renders",
 	"docs/istio.md: helm install oncegate charts/oncegate":            "needs a cluster; the tests of .ci/charts render the chart with the values of the page",
-	"docs/istio.md: kubectl apply -f envoy/istio/traffic-extension":   "needs a cluster",
+	"docs/istio.md: kubectl apply -f envoy/istio/traffic-extension":   "needs a cluster; the tests of envoy read the files with their types and schemas",
 	"docs/istio.md: istioctl proxy-config cluster":                    "needs a cluster",
 	"docs/envoy-gateway.md: helm upgrade eg":                          "needs a cluster",
-	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/manager":   "needs a cluster",
+	"docs/envoy-gateway.md: kubectl apply -f envoy/gateway/manager":   "needs a cluster; the tests of .ci/charts read the files with their types and schemas",
 	"docs/envoy-gateway.md: kubectl -n payments get envoypatchpolicy": "needs a cluster",
 }
 
