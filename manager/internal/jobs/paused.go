@@ -15,9 +15,9 @@ type pausedSet struct {
 	version string
 	names   []string
 	at      time.Time
-	many    bool // the last list that was read is long enough to be cached
-	last    []string
-	read    bool // last is what was read last
+	many    bool     // the last list that was read is long enough to be cached
+	last    []string // the names that a transaction read last, for guess
+	read    bool     // a transaction has read them
 }
 
 const (
