@@ -17,7 +17,7 @@ import (
 // The outcome is in the trailer grpc-status, so it is known only at the answer's end.
 //
 // A host turns a local reply to a gRPC request into trailers without a message. So the gate
-// answers with a recorded message in another way: it changes the request's path to answerPath and
+// answers with a recorded message in another way: it changes the request's path to api.PathAnswer and
 // lets it go, without the headers that may be credentials. A route leads that path to something
 // that answers with a blank, an answer marked with headerBlank: an inner listener, or the manager.
 // The gate puts the recorded headers, message and trailers in the blank's place. If the route is
@@ -26,8 +26,6 @@ import (
 // Answers without a message, and the gate's own refusals, are local replies.
 
 const (
-	// answerPath is the path of a request whose answer the gate fills in.
-	answerPath        = api.PathAnswer
 	headerGRPCStatus  = "grpc-status"
 	headerGRPCDetails = "grpc-status-details-bin"
 	headerPushback    = "grpc-retry-pushback-ms"
@@ -87,7 +85,7 @@ var notUnaryProblem = api.Problem{
 var noAnswerProblem = api.Problem{
 	Status: 500,
 	Code:   api.CodeInternal,
-	Title:  "The proxy has no route " + answerPath + " for recorded answers",
+	Title:  "The proxy has no route " + api.PathAnswer + " for recorded answers",
 	Detail: "The call was not executed a second time.",
 }
 
@@ -250,7 +248,7 @@ func (p *Plugin) sendFills() {
 		}
 		s.dropBody()
 		s.stripRequest()
-		if !p.host.SetRequestHeader(headerPath, answerPath) || !p.host.SetRequestHeader(headerContentType, "application/octet-stream") {
+		if !p.host.SetRequestHeader(headerPath, api.PathAnswer) || !p.host.SetRequestHeader(headerContentType, "application/octet-stream") {
 			// With its own path the call would run again.
 			s.clientAnswer.drop(p)
 			s.refuse(&noAnswerProblem)
@@ -285,7 +283,7 @@ func (s *Stream) fillHeaders(end bool) Action {
 			return Pause
 		}
 		if more, due := p.noAnswerRoute.due(p.host.Now()); due {
-			p.host.Log(LevelError, "oncegate: no recorded answer to a gRPC call: add the route "+answerPath+" that grpc needs"+more)
+			p.host.Log(LevelError, "oncegate: no recorded answer to a gRPC call: add the route "+api.PathAnswer+" that grpc needs"+more)
 		}
 		s.replyProblem(&noAnswerProblem)
 		return Pause

@@ -27,8 +27,8 @@ const (
 	phaseStreaming               // response passes, its body is not recorded
 	phaseRecording               // the response's end is held until the outcome is recorded
 	phaseEnding                  // the gate's reply waits until the request has come in
-	phaseFill                    // request held: it goes to answerPath next; see grpc.go
-	phaseFilling                 // the request went to answerPath, and the gate replaces the answer
+	phaseFill                    // request held: it goes to api.PathAnswer next; see grpc.go
+	phaseFilling                 // the request went to api.PathAnswer, and the gate replaces the answer
 	phaseReplied                 // the gate has replied
 	phaseDone                    // over
 )
