@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,7 +37,7 @@ const (
 	dirTemp = ".new-*"
 )
 
-func (s *dirStore) String() string { return "file://" + s.dir }
+func (s *dirStore) String() string { return (&url.URL{Scheme: "file", Path: s.dir}).String() }
 
 func (s *dirStore) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
 

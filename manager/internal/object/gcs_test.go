@@ -324,7 +324,7 @@ func TestGCSCredentialFiles(t *testing.T) {
 
 // Open never panics, and what it opens has the URL that opens the same.
 func FuzzOpen(f *testing.F) {
-	for _, u := range []string{"s3://b/p", "gs://b/p/q/", "gs://b:80/p", "gs://b%2Fc/p", "file:///a/../b", "azblob://ctr/p", "az://ctr", "gs://user:secret@b", "gs://[::1]/x", "s3://b//x", "://"} {
+	for _, u := range []string{"s3://b/p", "gs://b/p/q/", "gs://b:80/p", "gs://b%2Fc/p", "file:///a/../b", "file:///a%3Fb", "file:/%00/c", "azblob://ctr/p", "az://ctr", "gs://user:secret@b", "gs://[::1]/x", "s3://b//x", "://"} {
 		f.Add(u)
 	}
 	getenv := env("STORAGE_EMULATOR_HOST", "localhost:1", "AZURE_STORAGE_ACCOUNT", "acc", "AZURE_STORAGE_KEY", "a2V5")
