@@ -281,10 +281,11 @@ func (t *tx) group(c change) group {
 	return g
 }
 
-// call returns the call that makes the changes. Small ones share requests.
+// call returns the call that makes the changes. Small ones share requests. One that has transactions inside does not:
+// etcd would refuse the whole request with it, and there is no room around it.
 func (t *tx) call(all group) *call {
 	c := &call{cmps: all.cmps, ops: all.ops, size: t.size}
-	if max(len(all.cmps), len(all.ops)) <= groupedOps && t.size <= groupedBytes {
+	if !slices.ContainsFunc(all.ops, clientv3.Op.IsTxn) && max(len(all.cmps), len(all.ops)) <= groupedOps && t.size <= groupedBytes {
 		c.keys = t.keys()
 	}
 	return c

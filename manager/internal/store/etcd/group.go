@@ -140,7 +140,8 @@ func (b *batcher) fly(calls []*call) {
 func (b *batcher) wait() { b.wg.Wait() }
 
 // write sends each call as a transaction inside one, so each succeeds or fails by itself. etcd evaluates the comparisons
-// of all before it changes anything.
+// of all before it changes anything. It does not count what is inside against its quota, so the outermost transaction has
+// a change as well, which never happens since that one compares nothing.
 func (s *Store) write(ctx context.Context, calls []*call) error {
 	if len(calls) == 1 {
 		return s.writeOne(ctx, calls[0])
@@ -149,7 +150,7 @@ func (s *Store) write(ctx context.Context, calls []*call) error {
 	for i, c := range calls {
 		ops[i] = clientv3.OpTxn(c.cmps, c.ops, c.otherwise)
 	}
-	resp, err := s.c.Txn(ctx).Then(ops...).Commit()
+	resp, err := s.c.Txn(ctx).Then(ops...).Else(clientv3.OpPut(s.clockKey(), "")).Commit()
 	if err != nil {
 		return err
 	}

@@ -97,13 +97,23 @@ func TestCallEndsWhileItWaits(t *testing.T) {
 	}
 }
 
-// together runs updates whose commits wait for each other and then go as the batcher decides. It returns how many
+// together runs updates whose commits wait for each other, unless they go alone, and then go as the batcher decides. It returns how many
 // requests that took, without those of updates that ran again.
 func together(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int) {
 	t.Helper()
+	requests, errs := atOnce(t, s, fns...)
+	if err := errors.Join(errs...); err != nil {
+		t.Error(err)
+	}
+	return requests
+}
+
+// atOnce is together for updates that may fail.
+func atOnce(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int, errs []error) {
+	t.Helper()
 	b := &s.writes
 	send := b.send
-	var sent atomic.Int64
+	var sent, alone atomic.Int64
 	b.mu.Lock()
 	b.flights, b.timer = maxFlights, time.NewTimer(time.Hour) // nothing departs
 	b.send = func(ctx context.Context, calls []*call) error {
@@ -112,17 +122,17 @@ func together(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int
 	}
 	b.mu.Unlock()
 	var wg sync.WaitGroup
-	for _, fn := range fns {
+	errs = make([]error, len(fns))
+	for i, fn := range fns {
 		wg.Go(func() {
-			if err := s.Update(t.Context(), fn); err != nil {
-				t.Error(err)
-			}
+			errs[i] = s.Update(t.Context(), fn)
+			alone.Add(1)
 		})
 	}
-	eventually(t, "all commits wait", func() bool {
+	eventually(t, "all commits wait that do not go alone", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		return len(b.queue) == len(fns)
+		return len(b.queue)+int(alone.Load()) == len(fns)
 	})
 	b.mu.Lock()
 	b.flights, b.timer = 0, nil
@@ -133,7 +143,7 @@ func together(t *testing.T, s *Store, fns ...func(store.Tx) error) (requests int
 	b.mu.Unlock()
 	wg.Wait()
 	b.wait()
-	return requests
+	return requests, errs
 }
 
 // TestCommitsInOneRequest: each is judged by itself. The first runs of all even ones meet a change that they had not
@@ -195,6 +205,28 @@ func TestSkewInOneRequest(t *testing.T) {
 	together(t, s, take("a", "b"), take("b", "a"))
 	if n, err := s.Len(t.Context(), "c", ""); err != nil || n != 1 {
 		t.Errorf("%d records, %v; want 1", n, err)
+	}
+}
+
+// TestManyChangesBesideOthers: with a call that has transactions inside, etcd would refuse those of all others.
+func TestManyChangesBesideOthers(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	const many, others = 450, maxGrouped - 1
+	fns := []func(store.Tx) error{func(tx store.Tx) error {
+		var errs []error
+		for i := range many {
+			errs = append(errs, tx.Put("many", fmt.Sprint(i), nil))
+		}
+		return errors.Join(errs...)
+	}}
+	for i := range others {
+		fns = append(fns, func(tx store.Tx) error { return tx.Put("one", fmt.Sprint(i), nil) })
+	}
+	together(t, s, fns...)
+	for c, want := range map[store.Collection]int{"many": many, "one": others} {
+		if n, err := s.Len(t.Context(), c, ""); err != nil || n != want {
+			t.Errorf("%d records in %s, %v; want %d", n, c, err, want)
+		}
 	}
 }
 

@@ -42,6 +42,17 @@ func TestQuota(t *testing.T) {
 	if !errors.Is(err, store.ErrFull) {
 		t.Errorf("error %v", err)
 	}
+	for range 2 { // together
+		put := func(key string) func(store.Tx) error {
+			return func(tx store.Tx) error { return tx.Put("things", key, nil) }
+		}
+		_, errs := atOnce(t, s, put("e"), put("f"))
+		for _, err := range errs {
+			if !errors.Is(err, store.ErrFull) {
+				t.Errorf("error %v", err)
+			}
+		}
+	}
 	if v, err := storetest.Get(t.Context(), s, "a"); err != nil || v != "1" {
 		t.Errorf("%q, %v", v, err)
 	}
