@@ -11,7 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/oncegate/oncegate/manager/internal/quarantine"
 	"github.com/oncegate/oncegate/manager/internal/settings"
+	"github.com/oncegate/oncegate/manager/internal/shard"
 	"github.com/oncegate/oncegate/manager/internal/ship"
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/etcd"
@@ -30,7 +32,8 @@ var openers = map[string]func(context.Context, *settings.Settings, *slog.Logger,
 		return redis.Open(ctx, redis.Options{URL: s.StoreDSN, Logger: log})
 	},
 	"postgres": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
-		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, RequireSyncStandbys: s.RequireSyncStandbys, Logger: log})
+		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, RequireSyncStandbys: s.RequireSyncStandbys, Logger: log,
+			Seldom: []store.Collection{quarantine.Collection, shard.Collection}})
 	},
 	"etcd": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return etcd.Open(ctx, etcd.Options{DSN: s.StoreDSN, Logger: log})

@@ -265,7 +265,7 @@ var errChanged = errors.New("postgres store: what the transaction read has chang
 // validate checks that everything the transaction read existed at one moment, for a transaction that writes nothing.
 // For what a single statement returned that is always true.
 func (t *tx) validate() error {
-	if t.Err != nil || t.mode != optimistic || t.Reads() < 2 || t.statements < 2 {
+	if t.Err != nil || !t.unlocked || t.Reads() < 2 || t.statements < 2 {
 		return t.Err
 	}
 	conn, err := t.connection()

@@ -39,6 +39,9 @@ type Options struct {
 	// RequireSyncStandbys is how many synchronous standbys the server must have connected; below that, all calls fail with
 	// store.ErrUnavailable. At 0 the server's settings decide alone. Above 0, the user needs the role pg_read_all_stats.
 	RequireSyncStandbys int
+	// Seldom lists collections whose records many transactions read and few change. Runs that lock do not lock these
+	// records, so transactions on different keys do not wait for each other. The commit checks that they are unchanged.
+	Seldom []store.Collection
 	// Logger receives warnings about the server's settings; slog.Default()
 	// when nil.
 	Logger *slog.Logger
@@ -48,6 +51,7 @@ type Options struct {
 type Store struct {
 	pool   *pgxpool.Pool
 	schema string
+	seldom []store.Collection
 	sql    statements
 	caps   store.Capabilities
 	notes  *notifier
@@ -90,6 +94,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	cfg.AfterConnect = prepare
 	s := &Store{
 		schema: o.Schema,
+		seldom: o.Seldom,
 		sql:    newStatements(o.Schema),
 		never:  make(chan struct{}),
 	}

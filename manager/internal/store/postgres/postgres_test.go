@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -404,6 +406,77 @@ func TestClaimingScanReadsOtherRecords(t *testing.T) {
 		})
 		if err != nil || runs != 2 {
 			t.Errorf("%s: %d runs, %v", key, runs, err)
+		}
+	}
+}
+
+// TestSeldomRecordsAreNotLocked: a run that locks does not hold up other transactions that read the same record of
+// Options.Seldom, whether there is one or not, and runs again if that record changes.
+func TestSeldomRecordsAreNotLocked(t *testing.T) {
+	srv := servers.Postgres(t)
+	s, err := Open(t.Context(), Options{DSN: srv.URL, Seldom: []store.Collection{"policies"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	locking := func(int) (mode, bool) { return pessimistic, false }
+	read := func(tx store.Tx) error {
+		_, err := tx.Get("policies", "p")
+		if errors.Is(err, store.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
+	change := func(value string) error {
+		return s.Update(ctx, func(tx store.Tx) error { return tx.Put("policies", "p", []byte(value)) })
+	}
+	for _, there := range []bool{false, true} {
+		if there {
+			if err := change("first"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		once := false
+		err := s.transact(ctx, func(tx store.Tx) error {
+			if err := store.Prefetch(tx, []store.ID{{Collection: "things", Key: "mine"}, {Collection: "policies", Key: "p"}}); err != nil {
+				return err
+			}
+			if !once {
+				once = true
+				other := s.Update(ctx, func(tx store.Tx) error { return cmp.Or(read(tx), tx.Put("things", "other", []byte("v"))) })
+				if other != nil {
+					return other
+				}
+			}
+			return cmp.Or(read(tx), tx.Put("things", "mine", []byte("v")))
+		}, locking)
+		if err != nil {
+			t.Errorf("there=%t: %v", there, err)
+		}
+	}
+	for _, writes := range []bool{false, true} {
+		runs := 0
+		err := s.transact(ctx, func(tx store.Tx) error {
+			if runs++; runs > 2 {
+				return errors.New("too many runs")
+			}
+			if err := read(tx); err != nil {
+				return err
+			}
+			if runs == 1 {
+				if err := change(fmt.Sprint("changed ", writes)); err != nil {
+					return err
+				}
+			}
+			if _, err := tx.Get("things", "mine"); err != nil || !writes {
+				return err
+			}
+			return tx.Put("things", "mine", []byte("w"))
+		}, locking)
+		if err != nil || runs != 2 {
+			t.Errorf("writes=%t: %d runs, %v, want 2", writes, runs, err)
 		}
 	}
 }

@@ -37,6 +37,8 @@ type tx struct {
 	server server
 	// statements is how many have returned records.
 	statements int
+	// unlocked: a record was read that another transaction may change before the commit.
+	unlocked bool
 	// conn is nil until connection is called, and release returns it.
 	conn    *pgx.Conn
 	release func()
@@ -47,7 +49,7 @@ type tx struct {
 }
 
 func (s *Store) newTx(ctx context.Context, m mode, assume bool) *tx {
-	t := &tx{s: s, ctx: ctx, mode: m, release: func() {}}
+	t := &tx{s: s, ctx: ctx, mode: m, unlocked: m == optimistic, release: func() {}}
 	t.ReadOnly, t.Load, t.LoadMany, t.Assume = m == snapshot, t.load, t.loadMany, assume
 	t.FindEntries = t.findEntries
 	return t
@@ -215,6 +217,7 @@ func (t *tx) readAll(res pgx.BatchResults, records []*overlay.Record) error {
 
 // loadLocked locks the records' rows. Where there is no row it locks the name and reads again, because the transaction
 // that held the lock before may have inserted the record. Transactions lock in the same order, so they cannot deadlock.
+// It does not lock what seldom changes: all transactions that read that would wait for this one.
 func (t *tx) loadLocked(records []*overlay.Record) error {
 	load := func(res pgx.BatchResults, r *overlay.Record) error {
 		err := t.read(r, res.QueryRow())
@@ -225,8 +228,13 @@ func (t *tx) loadLocked(records []*overlay.Record) error {
 	}
 	slices.SortFunc(records, byName)
 	b := &pgx.Batch{}
+	seldom := func(r *overlay.Record) bool { return slices.Contains(t.s.seldom, r.Collection) }
 	for _, r := range records {
-		b.Queue(t.s.sql.getLocked, string(r.Collection), []byte(r.Key))
+		stmt := t.s.sql.getLocked
+		if seldom(r) {
+			stmt, t.unlocked = t.s.sql.get, true
+		}
+		b.Queue(stmt, string(r.Collection), []byte(r.Key))
 	}
 	err := t.send(b, func(res pgx.BatchResults) error {
 		for _, r := range records {
@@ -236,7 +244,7 @@ func (t *tx) loadLocked(records []*overlay.Record) error {
 		}
 		return nil
 	})
-	absent := slices.DeleteFunc(slices.Clone(records), func(r *overlay.Record) bool { return r.Stored })
+	absent := slices.DeleteFunc(slices.Clone(records), func(r *overlay.Record) bool { return r.Stored || seldom(r) })
 	if err != nil || len(absent) == 0 {
 		return err
 	}
