@@ -25,10 +25,10 @@
 // the records they Get. When apply fails, the function runs again. If the function returns an error after reading more
 // than one record, the engine checks those records as well. After three such runs the function's Gets take locks (on
 // the row, or on the name of an absent record), so the function meets no further changes. On a contended record
-// transactions then wait in line instead of retrying forever. What all transactions read and few change (Options.Seldom)
-// stays without locks, because transactions on other records would wait in that line as well. A deadlock, or a lock wait of more than five seconds,
-// also makes the function run again. The server looks for deadlocks after 50 ms if the user may set deadlock_timeout
-// (GRANT SET ON PARAMETER), else after its default of one second.
+// transactions then wait in line instead of retrying forever. What all transactions read and few change
+// (Options.Seldom) stays without locks, because transactions on other records would wait in that line as well. A
+// deadlock, or a lock wait of more than five seconds, also makes the function run again. The server looks for deadlocks
+// after 50 ms if the user may set deadlock_timeout (GRANT SET ON PARAMETER), else after its default of one second.
 //
 // # Shared statements
 //
