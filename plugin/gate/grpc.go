@@ -3,6 +3,7 @@ package gate
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -262,12 +263,15 @@ func (p *Plugin) sendFills() {
 	}
 }
 
-// stripRequest removes all request headers but those that routes and access logs need, because what follows may be
-// outside of the proxy.
+// needed are the request headers that routes and access logs need. Others whose names begin with x-forwarded- may be
+// credentials, such as x-forwarded-access-token.
+var needed = [...]string{"user-agent", "x-request-id", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto"}
+
+// stripRequest removes all request headers but those that are needed, because what follows may be outside of the proxy.
 func (s *Stream) stripRequest() {
 	host := s.plugin.host
 	for _, h := range host.RequestHeaders() {
-		if h[0][0] != ':' && h[0] != "x-request-id" && h[0] != "user-agent" && !strings.HasPrefix(h[0], "x-forwarded-") {
+		if h[0][0] != ':' && !slices.Contains(needed[:], h[0]) {
 			host.RemoveRequestHeader(h[0])
 		}
 	}
@@ -278,7 +282,9 @@ func (s *Stream) fillHeaders(end bool) Action {
 	p, f := s.plugin, &s.clientAnswer
 	if _, ok := p.host.ResponseHeader(api.HeaderBlank); !ok || end {
 		f.drop(p)
-		if p.fate() != fateAnswered {
+		status, _ := p.host.ResponseHeader(headerStatus)
+		// A proxy on the way answers with these three for a manager that it does not reach.
+		if p.fate() != fateAnswered || status == "502" || status == "503" || status == "504" {
 			s.replyProblem(&answerAwayProblem)
 			return Pause
 		}

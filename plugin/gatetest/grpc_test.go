@@ -23,7 +23,7 @@ func grpcRig(t testing.TB, guest hostsim.Source, more string) *Rig {
 func (r *Rig) rpc(key string, pieces ...[]byte) *Exchange {
 	r.Helper()
 	x := r.Open(Request{Key: key, Path: "/p.Pay/Do", Protocol: "HTTP/2", Headers: []string{"content-type: application/grpc+proto", "te: trailers",
-		"authorization: Bearer a", "cookie: a=b", "cookie: c=d", "x-api-key: a"}}, false)
+		"authorization: Bearer a", "cookie: a=b", "cookie: c=d", "x-api-key: a", "x-forwarded-access-token: a", "x-forwarded-client-cert: Hash=a"}}, false)
 	for i, piece := range pieces {
 		x.RequestData(piece, i == len(pieces)-1)
 	}
@@ -45,9 +45,10 @@ func (x *Exchange) blank() {
 	x.rig.Helper()
 	h := x.Upstream.AwaitHeaders(x.rig)
 	want(x.rig, "rewritten to", h.Get(":path")+" "+h.Get("content-type"), "/oncegate/answer application/octet-stream")
-	for _, name := range []string{"authorization", "cookie", "x-api-key", "idempotency-key", "te"} {
+	for _, name := range []string{"authorization", "cookie", "x-api-key", "x-forwarded-access-token", "x-forwarded-client-cert", "idempotency-key", "te"} {
 		want(x.rig, name, h.Get(name), "")
 	}
+	want(x.rig, "x-forwarded-proto", h.Get("x-forwarded-proto"), "http")
 	want(x.rig, "there is an x-request-id", h.Get("x-request-id") != "", true)
 	x.UpstreamSelected("192.0.2.9:80")
 	x.ResponseHeaders(hostsim.H(":status", "200", "content-length", "1", "oncegate-blank", "1", "x-other", "1"), false)
@@ -215,6 +216,12 @@ func TestUnaryGRPCWithoutBlank(t *testing.T) {
 			x.UpstreamSelected("192.0.2.9:80")
 			x.ResponseHeaders(hostsim.H(":status", "415"), end)
 			want(t, "no blank", grpcProblem(x), "13 internal")
+			// Another proxy on the way, which does not reach the manager.
+			x = r.rpc("k", frame("pay"))
+			x.Upstream.AwaitHeaders(t)
+			x.UpstreamSelected("192.0.2.9:80")
+			x.ResponseHeaders(hostsim.H(":status", "503"), end)
+			want(t, "away behind another proxy", grpcProblem(x), "14 unavailable")
 		}
 		x = r.rpc("k", frame("pay"))
 		x.Upstream.AwaitHeaders(t)
