@@ -28,6 +28,10 @@ func (g gate) around(r *report, dump object, gates []gate) {
 		})
 		maps.Copy(protected, clustersOf(routes))
 	}
+	// Blanks for recorded gRPC answers come from the managers, which count their keys themselves.
+	for _, name := range g.clusters() {
+		delete(protected, name)
+	}
 	// Envoy Gateway disables filters, and enables them on the routes of their policies.
 	if entry["disabled"] == true && enabling == 0 {
 		warn("the filter is disabled, and no route enables it", `remove "disabled" from the filter, or enable it on the routes to protect: all requests pass unprotected`)

@@ -87,6 +87,14 @@ func TestEnvoyIsJudged(t *testing.T) {
 				{"route": {"cluster": "other"}}]}]}}}},`},
 			level: OK, check: checkAround, found: "no other listener",
 		},
+		"another listener to the managers": { // where a route leads to them as well, for gRPC
+			replace: []string{
+				`"cluster": "oncegate_routes",`, `"cluster": "oncegate_manager",`,
+				`"static_listeners": [`, `"static_listeners": [{"listener": {"name": "back", "c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
+				{"route": {"cluster": "oncegate_manager"}}]}]}}}},`,
+			},
+			level: OK, check: checkAround, found: "no other listener",
+		},
 		"headers that ask for retries and are removed early, as in Envoy Gateway": {
 			replace: []string{
 				"x-envoy-retry-on", "x-other",
