@@ -317,7 +317,8 @@ func (s *azureStore) do(req *http.Request) (*http.Response, error) {
 	}
 	text := errorText(resp)
 	var says struct{ Code, Message string }
-	if xml.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &says) == nil {
+	err = xml.Unmarshal([]byte(strings.TrimPrefix(text, "\ufeff")), &says)
+	if err == nil || says.Message != "" { // the end of a long one is missing
 		// The further lines are the request's number and time.
 		text, _, _ = strings.Cut(strings.TrimSpace(says.Message), "\n")
 	}

@@ -111,6 +111,7 @@ func TestAzureAnswers(t *testing.T) {
 		"leased":            {412, "", "", "LeaseIdMissing", "", nil, nil, "LeaseIdMissing"},
 		"immutable":         {409, "", "", "BlobImmutableDueToPolicy", "", nil, nil, "409 Conflict: BlobImmutableDueToPolicy"},
 		"refused":           {403, "", "", "AuthorizationPermissionMismatch", "", nil, nil, "403 Forbidden: AuthorizationPermissionMismatch"},
+		"long":              {403, "", "", "AuthenticationFailed", "<Error><Message>Not signed.\nRequestId:1</Message><AuthenticationErrorDetail>" + strings.Repeat("x", 2000) + "</AuthenticationErrorDetail></Error>", nil, nil, "403 Forbidden: AuthenticationFailed: Not signed."},
 		"busy":              {503, "", "", "ServerBusy", "", nil, nil, "503 Service Unavailable: ServerBusy"},
 		"moved":             {307, "", "", "", "", nil, nil, "307 Temporary Redirect"},
 	} {
