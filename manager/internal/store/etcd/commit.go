@@ -116,7 +116,16 @@ func (t *tx) commitNoted(all group) error {
 func (s *Store) commit(note *note, number uint64, c *call, topics []string) error {
 	ok, err := s.send(s.life, c)
 	if err == nil {
-		ok = note.judge(c, number)
+		ok = s.notes.judge(note, c, number)
+	}
+	if errors.Is(err, rpctypes.ErrNoSpace) { // also the answer to the change with which the quota ends
+		happened, lerr := s.notes.look(s.life, note, number)
+		if lerr != nil {
+			return lerr
+		}
+		if happened {
+			ok, err = true, nil
+		}
 	}
 	if passing(err) { // perhaps it happened
 		if ok, err = s.notes.settle(s.life, note, number); err != nil {

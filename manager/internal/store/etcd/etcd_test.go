@@ -271,6 +271,24 @@ func TestNowIsNotBehindARecord(t *testing.T) {
 	}
 }
 
+// TestNotesAreGone: etcd forgot the lease of the notes, for example because it was restored from a snapshot.
+func TestNotesAreGone(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	if err := storetest.Put(t.Context(), s, "k", "1"); err != nil {
+		t.Fatal(err)
+	}
+	ses, err := s.notes.current(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.c.Revoke(t.Context(), ses.lease); err != nil {
+		t.Fatal(err)
+	}
+	if err := storetest.Put(t.Context(), s, "k", "2"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestManyWithoutASession: commits that find no session, since etcd is away, wait together and not one after the other.
 func TestManyWithoutASession(t *testing.T) {
 	srv := servers.Etcd(t)

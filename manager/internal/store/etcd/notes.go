@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -168,22 +169,39 @@ func (n *notes) give(note *note) {
 }
 
 // judge takes the answer to the commit with a number, and reports whether it happened.
-func (n *note) judge(c *call, number uint64) bool {
+func (n *notes) judge(note *note, c *call, number uint64) bool {
 	if c.ok {
-		n.rev = c.revision
+		note.rev = c.revision
 		return true
 	}
 	if len(c.responses) == 0 { // it was refused as a whole
 		return false
 	}
 	// If the client library sent the request twice, the first one happened.
-	if kvs := c.responses[0].GetResponseRange().Kvs; len(kvs) > 0 {
-		if found, _, _ := splitNote(kvs[0].Value); found == number {
-			n.rev = kvs[0].ModRevision
-			return true
+	return n.seen(note, c.responses[0].GetResponseRange().Kvs, number)
+}
+
+// look finds out whether a commit happened that has ended.
+func (n *notes) look(ctx context.Context, note *note, number uint64) (happened bool, err error) {
+	var resp *clientv3.GetResponse
+	err = n.s.persist(ctx, func(ctx context.Context) (err error) {
+		resp, err = n.s.c.Get(ctx, note.key)
+		return err
+	})
+	return err == nil && n.seen(note, resp.Kvs, number), err
+}
+
+// seen takes what etcd has of a note, and reports whether it is of the commit with the number.
+func (n *notes) seen(note *note, kvs []*mvccpb.KeyValue, number uint64) bool {
+	if len(kvs) == 0 {
+		if note.rev > 0 { // its lease is gone
+			n.lost(note.session)
 		}
+		return false
 	}
-	return false
+	note.rev = kvs[0].ModRevision // an etcd that was restored may have an older one
+	found, _, _ := splitNote(kvs[0].Value)
+	return found == number
 }
 
 // lost ends a session whose lease etcd does not know any more.

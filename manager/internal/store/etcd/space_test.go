@@ -1,12 +1,14 @@
 package etcd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -89,6 +91,32 @@ func TestQuota(t *testing.T) {
 	eventually(t, "writes go on", func() bool { return storetest.Put(t.Context(), two, "d", "") == nil })
 	if space := s.Capabilities().Space(t.Context()); !space.Majority || space.Full {
 		t.Errorf("with room again: %+v", space)
+	}
+}
+
+// TestChangeThatEndsTheQuota: the member makes it, and answers that it has no space.
+func TestChangeThatEndsTheQuota(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	b := &s.writes
+	send := b.send
+	b.mu.Lock()
+	b.send = func(ctx context.Context, calls []*call) error {
+		return errors.Join(send(ctx, calls), rpctypes.ErrNoSpace)
+	}
+	b.mu.Unlock()
+	for _, want := range []string{"1", "2"} {
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			if _, err := tx.Get("things", "a"); err != nil && !errors.Is(err, store.ErrNotFound) {
+				return err
+			}
+			return tx.Put("things", "a", []byte(want))
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if v, err := storetest.Get(t.Context(), s, "a"); err != nil || v != want {
+			t.Errorf("%q, %v; want %s", v, err, want)
+		}
 	}
 }
 
