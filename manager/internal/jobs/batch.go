@@ -93,15 +93,16 @@ func (b *claimBatcher) nextBatch() []*claimOp {
 
 // gather returns when no more claims arrive. The callers of the last batch tend to come back together. Without this the
 // first of them would get a transaction of its own, and the others would wait for it. Where a transaction takes long, it
-// waits for as many claims as the last batch had, for an eighth of the time that batch took.
+// waits for as many claims as the last batch had, for an eighth of the time that batch took. That may have met a store that
+// hangs, so the wait is bounded.
 func (b *claimBatcher) gather(last int, took time.Duration) {
-	began := time.Now()
+	began, most := time.Now(), min(took/8, gatherMost)
 	for before := -1; ; {
 		b.mu.Lock()
 		n := len(b.pending)
 		b.mu.Unlock()
 		switch {
-		case n < last && time.Since(began) < took/8 && took/8 > gatherNap:
+		case n < last && time.Since(began) < most && most > gatherNap:
 			time.Sleep(gatherNap)
 		case n == before:
 			return
@@ -112,8 +113,12 @@ func (b *claimBatcher) gather(last int, took time.Duration) {
 	}
 }
 
-// gatherNap is how often gather looks. Shorter transactions are not worth a wait.
-const gatherNap = 100 * time.Microsecond
+const (
+	// gatherNap is how often gather looks. Shorter transactions are not worth a wait.
+	gatherNap = 100 * time.Microsecond
+	// gatherMost bounds a wait.
+	gatherMost = 5 * time.Millisecond
+)
 
 func (b *claimBatcher) loop() {
 	var last int

@@ -16,6 +16,20 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
+// TestClaimsAfterAStoreThatHung: claims do not wait for others because the last batch took long.
+func TestClaimsAfterAStoreThatHung(t *testing.T) {
+	gathered := make(chan struct{})
+	go func() {
+		new(claimBatcher).gather(2, 24*time.Hour)
+		close(gathered)
+	}()
+	select {
+	case <-gathered:
+	case <-time.After(2 * time.Minute):
+		t.Error("they wait")
+	}
+}
+
 func TestIDsGrow(t *testing.T) {
 	var src idSource
 	const workers, each = 8, 2000
