@@ -39,7 +39,8 @@ func (s *steps) end(from, to string) string {
 	return ""
 }
 
-// learn takes an answer for the range up to its end, to a request for at most limit keys.
+// learn takes an answer for the range up to its end, or for a beginning that is too long, to a request for at most limit
+// keys.
 func (s *steps) learn(to string, limit int, r *etcdserverpb.RangeResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +105,7 @@ func (t *tx) scan(prefix, from, to string, limit int) ([]store.Hit, error) {
 			return nil, err
 		}
 		found := resp[0].GetResponseRange()
-		if end == to {
+		if end == to || found.Count >= longRange { // the second: what was its beginning is long itself
 			t.s.steps.learn(to, want, found)
 		}
 		for _, kv := range found.Kvs {

@@ -85,6 +85,29 @@ func TestScansOfALongIndex(t *testing.T) {
 	}
 }
 
+// TestBeginningThatBecameLong: entries came in front of those with which the beginning ended.
+func TestBeginningThatBecameLong(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	hits, keys := longIndex(t, s, longRange+2*aheadKeys)
+	from := s.indexKey("c", "i")
+	to := clientv3.GetPrefixRangeEnd(from)
+	s.steps.set(to, keys[longRange+aheadKeys])
+	for range 3 {
+		if err := s.View(t.Context(), func(tx store.Tx) error {
+			got, err := tx.Scan("c", "i", store.Range{Limit: 1})
+			if err == nil && !slices.Equal(got, hits[:1]) {
+				t.Errorf("hits %v", got)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if end := s.steps.end(from, to); end != keys[aheadKeys-1]+"\x00" {
+		t.Errorf("it ends with %q", end)
+	}
+}
+
 // BenchmarkScanOfALongIndex takes the first entries of a short index and of a long one.
 func BenchmarkScanOfALongIndex(b *testing.B) {
 	for _, n := range []int{longRange / 2, 25 * longRange} {
