@@ -32,9 +32,9 @@ type endedBatch struct {
 	at      int64
 	answers []api.BatchAnswer // of all calls, views of the host's bytes; empty: each call gets all
 	next    int               // the position in answers of the next call's
-	all     reply
-	alone   bool // each call is sent once more, by itself
-	suspect bool // one of the calls may have made the batch fail
+	all     reply             // of calls that go once more, only maybe counts
+	alone   bool              // each call is sent once more, by itself
+	suspect bool              // one of the calls may have made the batch fail
 }
 
 // batchable tells whether a call may go in a batch.
@@ -107,7 +107,7 @@ func (l *ledger) onBatchAnswer(first *call, bodySize int, now int64) {
 	several := first.batched > 1 // a batch of one fails only because of its call
 	switch {
 	case ok && (status == 404 || status == 405) || !ok && several && refusesBatch(status):
-		b.alone = true
+		b.alone, b.all.maybe = true, !ok
 		l.noteNoBatches(first, version)
 	case !ok:
 		b.all = reply{kind: replyUnavailable, maybe: true, why: foreign(text, host.CallBody(min(bodySize, maxQuoted)))}
@@ -120,6 +120,7 @@ func (l *ledger) onBatchAnswer(first *call, bodySize int, now int64) {
 		}
 		// Without an answer for each call, all go again: any of them may be sent twice.
 		b.alone = len(b.answers) != first.batched
+		b.all.maybe = b.alone
 	case refusesMessage(int(status)):
 		b.alone = true
 	default:
@@ -155,8 +156,7 @@ func (l *ledger) settleEnded() (busy bool) {
 		}
 		c.nextInBatch = nil
 		if alone {
-			// The manager may have carried it out, so cancel must not take it back: alone prevents that.
-			c.alone = true
+			c.alone, c.open = true, c.open || r.maybe
 			l.ready, l.blocked = append(l.ready, c), false
 			continue
 		}
@@ -248,7 +248,7 @@ func (l *ledger) giveUpWaiting(now int64) (all bool) {
 			return false
 		}
 		l.ready = append(l.ready[:i], l.ready[i+1:]...)
-		l.settle(c, &reply{kind: replyUnavailable, maybe: c.alone, at: now, why: "too many calls are under way"})
+		l.settle(c, &reply{kind: replyUnavailable, at: now, why: "too many calls are under way"})
 	}
 	return true
 }

@@ -79,6 +79,7 @@ type call struct {
 	nextInBatch *call
 	batched     int  // in the first call of a batch: the number of its calls; 0: it went by itself
 	alone       bool // it goes by itself from now on
+	open        bool // an earlier attempt may have been carried out, now or later
 
 	// sendTwice: the call is a release that may arrive before the call that it takes back, so it is
 	// sent a second time; see overtakeDelay.
@@ -172,7 +173,7 @@ func (l *ledger) add(c *call) {
 // cancel takes back a call that was never sent. False: the ledger may know of it.
 func (l *ledger) cancel(c *call) bool {
 	for i, r := range l.ready {
-		if r == c && !c.alone {
+		if r == c && !c.open {
 			l.ready = append(l.ready[:i], l.ready[i+1:]...)
 			l.heldBytes -= len(c.message)
 			return true
@@ -302,7 +303,7 @@ func (l *ledger) launch(c *call, path string, trace [][2]string, body []byte) {
 	id, status := p.host.Call(l.shards[c.shard].name, headers, body, c.timeout)
 	clear(headers)
 	if status != CallSent {
-		l.fail(c, &reply{kind: replyUnavailable, maybe: c.alone, at: c.sent, why: refusals[status]})
+		l.fail(c, &reply{kind: replyUnavailable, at: c.sent, why: refusals[status]})
 		return
 	}
 	c.id = id
@@ -364,6 +365,7 @@ func (l *ledger) removeInFlight(at int) {
 
 // settle acts on the answer to a call.
 func (l *ledger) settle(c *call, r *reply) {
+	r.maybe = r.maybe || c.open
 	s := &l.shards[c.shard]
 	l.heldBytes -= len(c.message)
 	l.repeated(c)

@@ -95,7 +95,7 @@
 //	the proxy began anew, nothing was sent    release               a new try
 //	the VM died                               nothing               409, outcome-unknown once the reservation is over
 //	the client left before the grant          release               a new try
-//	the reserve's answer got lost             release, twice        503, then a new try
+//	the reserve may have been made            release, twice        503, then a new try
 //
 // The route's outcomes map statuses. The property response.code_details tells upstream's own
 // answers from those of the proxy and of other filters. When there was no answer,
@@ -160,8 +160,8 @@
 // The manager may refuse an outcome for good (4xx except 401, 403, 404, 405, 408, 421, 425
 // and 429). The gate sends it once more with the status alone, then gives it up, counts it and
 // logs an alarm. The excepted statuses are about credentials, paths, shards or load, which can
-// change, so such a call is repeated like one that did not arrive. Releases are repeated until
-// the ledger has forgotten the reservation.
+// change, so such a call is repeated like one that did not arrive. So is one whose 400 has lost
+// its code. Releases are repeated until the ledger has forgotten the reservation.
 //
 // A manager of the previous release refuses a reserve with unknown_ttl. The gate then sends
 // the reserve without it, makes no renewals, and logs this once, until a manager of another

@@ -62,7 +62,7 @@ func (p *Plugin) reserved(c *call, r *reply) {
 				p.release(c, now+int64(r.answer.ExpiresIn))
 				return
 			}
-			s.expires = now + int64(r.answer.ExpiresIn)
+			s.expires, s.doubtful = now+int64(r.answer.ExpiresIn), c.open
 			s.act(s.forward(c.sent))
 		case api.StatePending:
 			if s != nil && c.wait == 0 && s.mayWait(now) {
@@ -254,7 +254,7 @@ func (p *Plugin) rewrite(now int64) {
 func (p *Plugin) release(c *call, expires int64) *call {
 	n := *c
 	n.kind, n.stream, n.message, n.result = callRelease, nil, nil, nil
-	n.wait, n.alone = 0, false
+	n.wait, n.alone, n.open, n.sendTwice = 0, false, false, c.open
 	n.attempts, n.deadline = 0, n.forgotten(expires)
 	c.owner = false
 	p.metrics.count(p.metrics.released)

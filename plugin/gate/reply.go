@@ -117,9 +117,9 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 		return reply{kind: replyMismatch}
 	}
 	// The manager refused: it is starting, stopping, overloaded or full, or does
-	// not accept the gate's credentials. It changed nothing.
+	// not accept the gate's credentials.
 	r := reply{
-		kind: replyUnavailable, retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
+		kind: replyUnavailable, maybe: leavesOpen(a.Status, code), retryAfter: min(a.RetryAfterSeconds, maxRetryAfterSeconds),
 		why: "the manager answered with status " + strconv.Itoa(a.Status),
 	}
 	switch code {
@@ -133,14 +133,26 @@ func (l *ledger) classify(c *call, a api.BatchAnswer) reply {
 			r.closed = code
 		}
 	case api.CodeDurability, api.CodeWrongHome, api.CodeHomeUnavailable, api.CodeHomeUnanswered:
-		r.closed, r.maybe = code, code == api.CodeHomeUnanswered
+		r.closed = code
 		r.why += ": " + gjson.GetBytes(a.Body, "detail").String()
 		return r
 	}
-	if c.kind.isOutcome() && refusesMessage(a.Status) || c.kind == callReserve && a.Status == 400 && !c.noUnknown {
+	if c.kind.isOutcome() && refusesMessage(a.Status) && (a.Status != 400 || code != "") || c.kind == callReserve && a.Status == 400 && !c.noUnknown {
 		r.kind = replyRefused
 	}
 	return r
+}
+
+// leavesOpen tells whether a manager that answers with this status and code may have made the call. Only the statuses
+// of refusals and some codes say that it changed nothing. A code that is unknown, or lost with a part of the answer, says
+// nothing.
+func leavesOpen(status int, code api.Code) bool {
+	switch code {
+	case api.CodeLedgerFull, api.CodeQuarantine, api.CodeOverloaded, api.CodeInsufficientStorage, api.CodeStoreFull,
+		api.CodeHomeUnavailable, api.CodeRecordUnreadable, api.CodeAskAlone:
+		return false
+	}
+	return status < 400 || status >= 500
 }
 
 // refusesMessage tells whether a manager that answers with this status will never accept the

@@ -71,7 +71,7 @@ type reservation struct {
 	position int   // position in Plugin.working, counted from 1; 0: it is not renewed
 	renewAt  int64 // when the next renewal is due
 	renewal  *call // the renewal that is under way
-	// doubtful: a renewal may reach the ledger after what ends the reservation.
+	// doubtful: a reserve or renewal may reach the ledger after what ends the reservation.
 	doubtful bool
 }
 
@@ -152,6 +152,7 @@ func (p *Plugin) renewed(c *call, a *reply) {
 		return // the reservation ended meanwhile
 	}
 	c.renews, r.renewal = nil, nil
+	r.doubtful = r.doubtful || a.maybe
 	switch a.kind {
 	case replyOK:
 		p.metrics.count(p.metrics.renewed)
@@ -163,7 +164,6 @@ func (p *Plugin) renewed(c *call, a *reply) {
 			p.host.Log(LevelError, "oncegate: a running request lost its reservation to another request or to an outcome; it may run twice"+more)
 		}
 	default:
-		r.doubtful = r.doubtful || a.maybe
 		r.renewAt = a.at + min(r.third(), renewRetry)
 	}
 }

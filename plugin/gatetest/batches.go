@@ -11,8 +11,8 @@ import (
 )
 
 // batch makes the manager carry out the calls of a batch. A fault that the script has for an item's path replaces
-// that item's answer, and the manager does not see the item; a fault on the way concerns the whole batch. The script
-// for api.PathBatch concerns the batch alone.
+// that item's answer, and the manager does not see the item unless AfterIt is set; a fault on the way concerns the whole
+// batch. The script for api.PathBatch concerns the batch alone.
 func (m *Manager) batch(c Call, headers []api.Header, message []byte, done func(hostsim.CallResponse)) error {
 	message = bytes.Clone(message)
 	items, err := api.ViewRawBatch(nil, message)
@@ -68,11 +68,11 @@ func (f *Fault) concernsBatch() bool {
 	return f.Refuse || f.Lose || f.LoseAnswer || f.Failure != hostsim.CallOK || f.Foreign || f.Hold || f.HoldCall
 }
 
-// together carries out the items without a fault as one batch, and joins the answers of all items.
+// together carries out the items that no fault keeps from the manager as one batch, and joins the answers of all items.
 func (m *Manager) together(items []api.BatchItem, faults []Fault, headers []api.Header) simulated.Answer {
 	var sent [][]byte
 	for i, item := range items {
-		if faults[i].Status == 0 {
+		if faults[i].Status == 0 || faults[i].AfterIt {
 			var trace [][2]string
 			for _, h := range item.Trace {
 				trace = append(trace, [2]string{h.Name, h.Value})
@@ -91,12 +91,13 @@ func (m *Manager) together(items []api.BatchItem, faults []Fault, headers []api.
 	}
 	body := api.AppendRawAnswers(nil, len(items))
 	for _, f := range faults {
-		if f.Status != 0 {
-			body = api.AppendRawAnswer(body, f.Status, f.RetryAfter, coded(f.Status, cmp.Or(f.Code, "test")).Body)
-			continue
+		one := api.BatchAnswer{Status: f.Status, RetryAfterSeconds: f.RetryAfter, Body: coded(f.Status, cmp.Or(f.Code, "test")).Body}
+		if f.Status == 0 {
+			one = answers[0]
 		}
-		one := answers[0]
-		answers = answers[1:]
+		if f.Status == 0 || f.AfterIt {
+			answers = answers[1:]
+		}
 		if f.Garbage != nil {
 			one.Body = f.Garbage
 		}

@@ -22,8 +22,9 @@ type Fault struct {
 	Lose bool
 	// LoseAnswer: the call is carried out, but its answer never arrives.
 	LoseAnswer bool
-	// Failure replaces the answer. AfterIt: the call is carried out first.
+	// Failure replaces the answer.
 	Failure hostsim.CallFailure
+	// AfterIt: the call is carried out before Failure or Status replaces its answer.
 	AfterIt bool
 	// Status answers with a problem of that status, or with Garbage, instead of carrying it out.
 	Status     int
@@ -287,6 +288,9 @@ func (m *Manager) carryOut(f Fault, h *heldCall, work work, done func(hostsim.Ca
 		done(hostsim.CallResponse{Failure: f.Failure})
 		return nil
 	case f.Status != 0:
+		if f.AfterIt {
+			work(nothing)
+		}
 		a := coded(f.Status, cmp.Or(f.Code, "test"))
 		if f.RetryAfter > 0 {
 			a.Headers.Add("retry-after", strconv.Itoa(f.RetryAfter))
