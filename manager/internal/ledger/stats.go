@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -127,7 +128,7 @@ type Stats struct {
 	// MaxEntries and MaxBytes are the window's limits; MaxBytes is -1 where Bytes is.
 	MaxEntries int
 	MaxBytes   int64
-	// Quarantine is for how much longer keys without an entry are refused; 0: they are not.
+	// Quarantine is for how much longer keys without an entry are refused; 0: they are not, or the store does not say.
 	Quarantine time.Duration
 	// Waiters is the number of calls that wait right now.
 	Waiters int
@@ -194,7 +195,8 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 			s.Quarantine, err = q.Left(tx)
 			return err
 		})
-		if err != nil {
+		// A Postgres without its standbys refuses this and still tells the rest, which operators need then.
+		if err != nil && !errors.Is(err, store.ErrUnavailable) {
 			return Stats{}, err
 		}
 	}
