@@ -44,7 +44,7 @@ func (s *Stack) startEtcd(ctx context.Context) error {
 	if c.program, err = exec.LookPath("etcd"); err != nil {
 		return fmt.Errorf("etcd is not installed (Debian: apt-get install etcd-server): %w", err)
 	}
-	if err := s.clusterPorts(); err != nil {
+	if err := s.clusterPorts(ctx); err != nil {
 		return err
 	}
 	for i := range members {
@@ -68,7 +68,7 @@ func (s *Stack) memberReady(ctx context.Context, i int) error {
 	})
 }
 
-func (s *Stack) clusterPorts() error {
+func (s *Stack) clusterPorts(ctx context.Context) error {
 	file := filepath.Join(s.cfg.Dir, clusterFile)
 	text, err := os.ReadFile(file)
 	if err == nil {
@@ -79,7 +79,7 @@ func (s *Stack) clusterPorts() error {
 	}
 	c := s.cluster
 	for _, port := range []*int{&c.Client[0], &c.Client[1], &c.Client[2], &c.Peer[0], &c.Peer[1], &c.Peer[2], &c.API, &c.Admin, &c.Managers} {
-		l, err := net.Listen("tcp", address(0))
+		l, err := listen(ctx, 0)
 		if err != nil {
 			return err
 		}

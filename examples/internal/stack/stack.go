@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -223,7 +224,6 @@ func get(ctx context.Context, url string) error {
 // takePorts replaces every 0 by a free port and reports other ports that are taken. It holds all ports until all are
 // found, so that no two are the same.
 func takePorts(ctx context.Context, ports Ports) (Ports, error) {
-	var lc net.ListenConfig
 	for _, p := range []struct {
 		port *int
 		what string
@@ -234,7 +234,7 @@ func takePorts(ctx context.Context, ports Ports) (Ports, error) {
 		{&ports.Proxy, "the proxy"},
 		{&ports.ProxyAdmin, "the proxy's admin listener"},
 	} {
-		l, err := lc.Listen(ctx, "tcp", address(*p.port))
+		l, err := listen(ctx, *p.port)
 		if err != nil {
 			if errors.Is(err, syscall.EADDRINUSE) {
 				return Ports{}, fmt.Errorf("%w: %d, for %s", ErrPortTaken, *p.port, p.what)
@@ -245,6 +245,22 @@ func takePorts(ctx context.Context, ports Ports) (Ports, error) {
 		*p.port = l.Addr().(*net.TCPAddr).Port
 	}
 	return ports, nil
+}
+
+// listen takes a port; 0 is any free one below those that outgoing connections get. A process that was killed needs its
+// port again, and a connection would keep it.
+func listen(ctx context.Context, port int) (l net.Listener, err error) {
+	var lc net.ListenConfig
+	for range 1000 {
+		try := port
+		if port == 0 {
+			try = 15_000 + rand.IntN(15_000)
+		}
+		if l, err = lc.Listen(ctx, "tcp", address(try)); port != 0 || !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return nil, err
 }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
