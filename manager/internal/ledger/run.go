@@ -220,3 +220,8 @@ func (r *run) lookupIn(stx store.Tx) error {
 	}
 	return nil
 }
+
+// opContext bounds a transaction that the ledger runs by itself.
+func (l *Ledger) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, l.opts.OpTimeout)
+}

@@ -494,10 +494,5 @@ func (tx *Tx) remove(key string, r *record) error {
 	return nil
 }
 
-// opContext bounds a transaction that the ledger runs by itself.
-func (l *Ledger) opContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, l.opts.OpTimeout)
-}
-
 // minTimer keeps timers from firing in a tight loop when two clocks disagree.
 const minTimer = 5 * time.Millisecond

@@ -1,0 +1,503 @@
+package home_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/home"
+	"github.com/oncegate/oncegate/manager/internal/httpd/httpdtest"
+	"github.com/oncegate/oncegate/manager/internal/ledger"
+)
+
+// TestGlobalKey: the home decides about a key, whichever data centre is asked.
+func TestGlobalKey(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	for _, away := range []bool{true, false} {
+		at, other := "dc2", "home is away"
+		if !away {
+			at, other = "dc1", "home is here"
+		}
+		key := func(what string) string { return w.key(at, what+strings.ReplaceAll(other, " ", "-")) }
+
+		k := key("commit")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("202 pending", "reserve", reserve, k, "b")
+		there.want("202 pending", "reserve", reserve, k, "c")
+		here.want("200 reserved", "renew", bare, k, "a")
+		w.dcs[at].want("409 fenced", "commit", commit, k, "c")
+		here.want("200 committed", "commit", commit, k, "a")
+		here.want("200 committed", "commit", commit, k, "a")
+		here.want("200 committed", "reserve", reserve, k, "b")
+		there.want("200 committed", "reserve", reserve, k, "c")
+		if a := there.JSON("POST", "/v1/ledger/reserve", fmt.Sprintf(reserve, k, "c")); gjson.Get(a.Body, "result.body").String() != "aGk=" {
+			t.Errorf("%s: %s", other, a.Body)
+		}
+
+		k = key("reject")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("200 rejected", "reject", commit, k, "a")
+		there.want("200 rejected", "reserve", reserve, k, "b")
+
+		k = key("release")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("200 released", "release", bare, k, "a")
+		here.want("200 released", "release", bare, k, "a")
+		there.want("201 reserved", "reserve", reserve, k, "b")
+		here.want("202 pending", "reserve", reserve, k, "c")
+		there.want("200 released", "release", bare, k, "b")
+		here.want("201 reserved", "reserve", reserve, k, "c")
+
+		k = key("unknown")
+		here.want("201 reserved", "reserve", reserve, k, "a")
+		here.want("200 unknown", "unknown", bare, k, "a")
+		here.want("409 outcome-unknown", "reserve", reserve, k, "b")
+		there.want("409 outcome-unknown", "reserve", reserve, k, "c")
+		here.want("200 committed", "commit", commit, k, "a")
+		there.want("200 committed", "reserve", reserve, k, "c")
+
+		k = key("mismatch")
+		here.want("201 reserved", "reserve", `{"key":%q,"token":"a","durability":"global","fingerprint":"x"}`, k)
+		here.want("422 fingerprint-mismatch", "reserve", `{"key":%q,"token":"b","durability":"global","fingerprint":"y"}`, k)
+		there.want("422 fingerprint-mismatch", "reserve", `{"key":%q,"token":"b","durability":"global","fingerprint":"y"}`, k)
+	}
+}
+
+// TestHomeAway: without the home a key is refused, at once and without a trace. A key whose home is here needs nobody.
+func TestHomeAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	w.set(func(string, string) fault { return cut })
+	k, own := w.key("dc2", "k"), w.key("dc1", "k")
+	here.want("201 reserved", "reserve", reserve, own, "a")
+	here.want("503 home-unavailable", "reserve", reserve, k, "a")
+	if a := here.JSON("POST", "/v1/ledger/reserve", fmt.Sprintf(reserve, k, "a")); a.Header.Get("retry-after") == "" {
+		t.Error("no Retry-After")
+	}
+	there.want("503 home-unavailable", "reserve", reserve, own, "b")
+	w.set(nil)
+	there.want("201 reserved", "reserve", reserve, k, "b")
+	here.want("202 pending", "reserve", reserve, k, "a")
+
+	// A commit is repeated until the home has it.
+	k = w.key("dc2", "late")
+	here.want("201 reserved", "reserve", reserve, k, "a")
+	w.set(func(string, string) fault { return cut })
+	here.want("503 home-unavailable", "commit", commit, k, "a")
+	here.want("503 home-unavailable", "renew", bare, k, "a")
+	here.want("503 home-unavailable", "release", bare, k, "a")
+	here.want("503 home-unavailable", "unknown", bare, k, "a")
+	w.set(nil)
+	there.want("202 pending", "reserve", reserve, k, "b")
+	here.want("200 committed", "commit", commit, k, "a")
+	there.want("200 committed", "reserve", reserve, k, "b")
+}
+
+// TestLostAnswerOfHome: after a lost answer the same call settles what happened, and a release that says that the key is
+// global frees it.
+func TestLostAnswerOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	lose := func(string, string) fault { return lost }
+	k := w.key("dc2", "repeated")
+	w.set(lose)
+	here.want("503 home-unanswered", "reserve", reserve, k, "a")
+	w.set(nil)
+	there.want("202 pending", "reserve", reserve, k, "b")
+	here.want("201 reserved", "reserve", reserve, k, "a")
+	w.set(lose)
+	here.want("503 home-unanswered", "commit", commit, k, "a")
+	w.set(nil)
+	here.want("200 committed", "commit", commit, k, "a")
+	there.want("200 committed", "reserve", reserve, k, "b")
+
+	k = w.key("dc2", "released")
+	w.set(lose)
+	here.want("503 home-unanswered", "reserve", reserve, k, "a")
+	here.want("503 home-unanswered", "release", reserve, k, "a")
+	w.set(nil)
+	here.want("200 released", "release", reserve, k, "a")
+	there.want("201 reserved", "reserve", reserve, k, "b")
+	here.want("409 fenced", "release", reserve, k, "a")
+}
+
+// whileAnswered sets what happens while the answers to the next calls are on their way, one thing for each call.
+func (w *world) whileAnswered(things ...func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answered = func(string, string) {
+		w.mu.Lock()
+		var thing func()
+		if len(things) > 0 {
+			thing, things = things[0], things[1:]
+		}
+		w.mu.Unlock()
+		if thing != nil {
+			thing()
+		}
+	}
+}
+
+// TestLateAnswerOfHome: an outcome arrives while the home's answer about another attempt is on its way. Only the home
+// knows which came first, so it is asked again.
+func TestLateAnswerOfHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	arrives := func(k string, hlc uint64) {
+		raw := (&api.Result{Status: 201, Body: []byte("hi")}).AppendRaw(nil)
+		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: fmt.Sprint("b", hlc), State: api.StateCommitted, HLC: hlc, ExpiresIn: time.Hour, Result: raw}
+		if done, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil || done.New != 1 {
+			t.Errorf("%+v, %v", done, err)
+		}
+	}
+	state := func(k string) string {
+		e, err := here.ledger.Get(t.Context(), "", k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.State.String() + " " + e.Home
+	}
+	for _, op := range []struct{ name, body, ok, late string }{{"reserve", reserve, "201 reserved", "200 committed"}, {"renew", bare, "200 reserved", "409 fenced"}} {
+		begin := func(name string) (k string) {
+			k = w.key("dc2", op.name+name)
+			if op.name == "renew" {
+				here.want("201 reserved", "reserve", reserve, k, "a")
+			}
+			return k
+		}
+
+		// The attempt lost its key after the answer.
+		k := begin("lost")
+		w.whileAnswered(func() {
+			there.want("200 released", "release", bare, k, "a")
+			there.want("201 reserved", "reserve", reserve, k, "b1")
+			there.want("200 committed", "commit", commit, k, "b1")
+			if op.name == "renew" {
+				if err := here.ledger.ReleaseFollowed(t.Context(), &api.ReleaseRequest{Key: k, Token: "a"}); err != nil {
+					t.Error(err)
+				}
+			}
+			arrives(k, 1)
+		})
+		here.want(op.late, op.name, op.body, k, "a")
+		if got := state(k); got != "committed " {
+			t.Errorf("after %s the key is %q here", op.name, got)
+		}
+
+		// It has the key: the outcome was of before.
+		k = begin("kept")
+		forget := func() {
+			if op.name == "renew" {
+				if err := here.ledger.ReleaseFollowed(t.Context(), &api.ReleaseRequest{Key: k, Token: "a"}); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		w.whileAnswered(func() { forget(); arrives(k, 1) })
+		here.want(op.ok, op.name, op.body, k, "a")
+		if got := state(k); got != "pending dc2" {
+			t.Errorf("after %s the key is %q here", op.name, got)
+		}
+		here.want("200 committed", "commit", commit, k, "a")
+
+		// The home cannot be asked again, and has made the first call.
+		k = begin("cut")
+		w.whileAnswered(func() { forget(); arrives(k, 1); w.set(func(string, string) fault { return cut }) })
+		here.want("503 home-unanswered", op.name, op.body, k, "a")
+		w.set(nil)
+		w.whileAnswered()
+
+		// There is doubt each time.
+		k = begin("endless")
+		w.whileAnswered(func() { forget(); arrives(k, 1) }, func() { arrives(k, 2) }, func() { arrives(k, 3) })
+		here.want("503 home-unanswered", op.name, op.body, k, "a")
+		w.whileAnswered()
+	}
+}
+
+// TestLateOutcomesGoHome: an outcome, a renewal and an unknown outcome that say that the key is global go to its home when
+// nothing is noted here any more. This data centre recording them by itself would let the home run the key again.
+func TestLateOutcomesGoHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	const late = `{"key":%q,"token":%q,"durability":"global","result":{"status":201,"body":"aGk="}}`
+	begin := func(name, token string) (k string) {
+		k = w.key("dc2", name)
+		here.want("201 reserved", "reserve", reserve, k, token)
+		if err := here.ledger.ReleaseFollowed(t.Context(), &api.ReleaseRequest{Key: k, Token: token}); err != nil { // as if its time were over
+			t.Fatal(err)
+		}
+		return k
+	}
+	nothing := func(k string) {
+		t.Helper()
+		if a := here.Site.Do("GET", "/v1/ledger/entries/"+k, "", ""); a.Status != 404 {
+			t.Errorf("dc1 recorded it by itself: %s", a.Body)
+		}
+	}
+	for op, want := range map[string]string{"commit": "committed", "reject": "rejected"} {
+		k := begin(op, "a")
+		here.want("200 "+want, op, late, k, "a")
+		nothing(k)
+		there.want("200 "+want, "reserve", reserve, k, "b")
+
+		// The home gave the key to another attempt.
+		k = begin("lost-"+op, "a")
+		there.want("200 released", "release", bare, k, "a")
+		there.want("201 reserved", "reserve", reserve, k, "b")
+		here.want("409 fenced", op, late, k, "a")
+		nothing(k)
+		there.want("200 "+want, op, late, k, "b")
+		change := ledger.FeedChange{Origin: "dc2", Key: k, Token: "b", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: (&api.Result{Status: 201}).AppendRaw(nil)}
+		if _, err := here.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+			t.Fatal(err)
+		}
+		here.want("409 fenced", op, late, k, "a")
+		if list, _, err := here.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+			t.Errorf("conflicts of a global key: %v, %v", list, err)
+		}
+
+		k = begin("cut-"+op, "a")
+		w.set(func(string, string) fault { return cut })
+		here.want("503 home-unavailable", op, late, k, "a")
+		w.set(nil)
+		nothing(k)
+
+		k = begin("batch-"+op, "a")
+		a := here.JSON("POST", "/v1/ledger/batch", fmt.Sprintf(`{"items":[{"op":%q,"key":%q,"token":"a","durability":"global","result":{"status":200}}]}`, op, k))
+		if code := gjson.Get(a.Body, "results.0.code").String(); code != "ask-alone" {
+			t.Errorf("in a batch: %s", a.Body)
+		}
+		nothing(k)
+	}
+	const global = `{"key":%q,"token":%q,"durability":"global"}`
+	k := begin("renew", "a")
+	here.want("200 reserved", "renew", global, k, "a")
+	here.want("200 committed", "commit", commit, k, "a")
+	there.want("200 committed", "reserve", reserve, k, "b")
+	k = begin("unknown", "a")
+	here.want("200 unknown", "unknown", global, k, "a")
+	nothing(k)
+	there.want("409 outcome-unknown", "reserve", reserve, k, "b")
+
+	// The home itself takes late outcomes.
+	k = w.key("dc1", "own")
+	here.want("200 committed", "commit", late, k, "a")
+}
+
+// TestFencedReleaseEndsTheNote: when the home no longer has a reservation, this data centre takes another attempt's outcome.
+func TestFencedReleaseEndsTheNote(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	k := w.key("dc2", "k")
+	here.want("201 reserved", "reserve", reserve, k, "a")
+	there.want("200 released", "release", bare, k, "a") // a copy of the release arrived first
+	there.want("201 reserved", "reserve", reserve, k, "b")
+	here.want("409 fenced", "release", bare, k, "a")
+	if a := here.Site.Do("GET", "/v1/ledger/entries/"+k, "", ""); a.Status != 404 {
+		t.Errorf("dc1 still notes the attempt: %s", a.Body)
+	}
+}
+
+// TestBatchesLeaveGlobalKeysOut: an item about which another data centre decides is to be made by itself.
+func TestBatchesLeaveGlobalKeysOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here := w.dcs["dc1"]
+	k, own, held := w.key("dc2", "k"), w.key("dc1", "k"), w.key("dc2", "held")
+	here.want("201 reserved", "reserve", reserve, held, "a")
+	a := here.JSON("POST", "/v1/ledger/batch", fmt.Sprintf(`{"items":[
+		{"op":"reserve","key":%q,"token":"a","durability":"global"},
+		{"op":"reserve","key":%q,"token":"a","durability":"global"},
+		{"op":"reserve","key":"local","token":"a"},
+		{"op":"commit","key":%q,"token":"a","result":{"status":200}},
+		{"op":"release","key":%q,"token":"a","durability":"global"},
+		{"op":"renew","key":%q,"token":"a"}]}`, k, own, held, k, held))
+	var got []string
+	for _, r := range gjson.Get(a.Body, "results").Array() {
+		got = append(got, r.Get("status").String()+" "+r.Get("state").String()+r.Get("code").String())
+	}
+	if want := "503 ask-alone,201 reserved,201 reserved,503 ask-alone,503 ask-alone,503 ask-alone"; strings.Join(got, ",") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, ","), want)
+	}
+}
+
+// TestWaitAtHome: a reserve that may wait waits at the home.
+func TestWaitAtHome(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	k := w.key("dc2", "k")
+	there.want("201 reserved", "reserve", reserve, k, "a")
+	answer := make(chan httpdtest.Answer, 1)
+	go func() {
+		a, err := here.Try(t.Context(), "POST", "/v1/ledger/reserve", "application/json",
+			fmt.Sprintf(`{"key":%q,"token":"b","durability":"global","wait_ms":30000}`, k))
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- a
+	}()
+	there.Eventually("a waiter at the home", func() bool {
+		s, err := there.ledger.Stats(t.Context())
+		return err == nil && s.Waiters == 1
+	})
+	there.want("200 committed", "commit", commit, k, "a")
+	if a := <-answer; a.Status != 200 || gjson.Get(a.Body, "result.body").String() != "aGk=" {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+}
+
+// TestHomesMustAgree: a home refuses keys that are not its own, and data centres with different lists run no key.
+func TestHomesMustAgree(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	there := w.dcs["dc2"]
+	k, other := w.key("dc2", "k"), w.key("dc1", "k")
+	forwarded := func(query, key string) string {
+		status, word := there.call("home/reserve?"+query, fmt.Sprintf(bare, key, "a"))
+		return fmt.Sprint(status, " ", word)
+	}
+	const agreed = "from=dc1&home=dc2&of=dc1,dc2"
+	for _, c := range []struct{ query, want string }{
+		{agreed, "201 reserved"},
+		{"from=dc1&home=dc3&of=dc1,dc2", "421 wrong-home"},
+		{"from=dc1&home=dc2&of=dc1,dc2,dc3", "421 wrong-home"},
+		{"", "421 wrong-home"},
+	} {
+		if got := forwarded(c.query, k); got != c.want {
+			t.Errorf("%s: %s, want %s", c.query, got, c.want)
+		}
+	}
+	if got := forwarded("from=dc1&home=dc2&of=dc1,dc2", other); got != "421 wrong-home" {
+		t.Error("a key of another home:", got)
+	}
+	if status, word := there.call("home/lookup?from=dc1&home=dc2&of=dc1,dc2", fmt.Sprintf(bare, k, "a")); status != 400 {
+		t.Error("an unknown call:", status, word)
+	}
+	// It has met a list with dc3, so it is the home of no new key.
+	there.want("421 wrong-home", "reserve", reserve, w.key("dc2", "new"), "a")
+	if got := forwarded(agreed, w.key("dc2", "new")); got != "421 wrong-home" {
+		t.Error("a new key of a data centre that agrees:", got)
+	}
+	there.want("201 reserved", "reserve", bare, w.key("dc2", "local"), "a")
+	if status, _ := there.call("home/commit?"+agreed, fmt.Sprintf(commit, k, "a")); status != 200 {
+		t.Error("the end of what began before:", status)
+	}
+
+	// Calls for changes say the list as well.
+	w = newWorld(t, 2, home.Options{})
+	here := w.dcs["dc1"]
+	for said, want := range map[string]string{"dc2=dc1,dc2": "201 reserved", "": "201 reserved"} {
+		a := here.Site.Do("GET", "/v1/ledger/changes", "", "", api.HeaderDataCentres, said)
+		if got := a.Header.Get(api.HeaderDataCentres); got != "dc1=dc1,dc2" {
+			t.Errorf("dc1 says %q of its list", got)
+		}
+		here.want(want, "reserve", reserve, w.key("dc1", "after"+said), "a")
+	}
+	here.Site.Do("GET", "/v1/ledger/changes", "", "", api.HeaderDataCentres, "dc3=dc1,dc2,dc3")
+	here.want("421 wrong-home", "reserve", reserve, w.key("dc1", "new"), "a")
+
+	// dc3 is there, and the others do not know.
+	w = newWorld(t, 2, home.Options{})
+	third := w.add("dc3", []string{"dc1", "dc2", "dc3"}, home.Options{})
+	for i := 0; i < 20; i++ {
+		status, word := third.call("reserve", fmt.Sprintf(reserve, fmt.Sprint("key-", i), "a"))
+		if home := third.names[api.Home(third.names, "", fmt.Sprint("key-", i))]; home != "dc3" && (status != 421 || word != "wrong-home") {
+			t.Errorf("home %s: %d %s", home, status, word)
+		}
+	}
+}
+
+// TestBoundsOfCalls: a home that hangs uses up its own places only, for a bounded time.
+func TestBoundsOfCalls(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	silent := &stuck{hang: hang}
+	homes := home.New(silent, home.Options{Timeout: 50 * time.Millisecond, MaxCalls: 1})
+	done := make(chan error, 1)
+	silent.began = make(chan struct{}, 1)
+	go func() {
+		_, err := homes.Call(t.Context(), "dc2", api.OpReserve, nil, time.Hour)
+		done <- err
+	}()
+	<-silent.began
+	if _, err := homes.Call(t.Context(), "dc2", api.OpReserve, nil, 0); !errors.Is(err, home.ErrUnavailable) {
+		t.Error("beyond the bound:", err)
+	}
+	close(hang)
+	if err := <-done; !errors.Is(err, home.ErrUnavailable) {
+		t.Error("not written:", err)
+	}
+	silent.hang = nil
+	if _, err := homes.Call(t.Context(), "dc2", api.OpReserve, nil, 0); !errors.Is(err, home.ErrUnavailable) {
+		t.Error("after the timeout:", err)
+	}
+	if _, err := homes.Call(t.Context(), "dc9", api.OpReserve, nil, 0); !errors.Is(err, home.ErrUnavailable) {
+		t.Error("no peer:", err)
+	}
+	wait, free := homes.Wait("dc2", time.Second)
+	if wait != time.Second {
+		t.Error("no place to wait")
+	}
+	if more, _ := homes.Wait("dc2", time.Second); more != 0 {
+		t.Error("more waiters than places")
+	}
+	free()
+	free()
+	if wait, _ := homes.Wait("dc2", time.Second); wait != time.Second {
+		t.Error("no place after the wait")
+	}
+}
+
+// stuck is a network in which calls end with their context, or when hang is closed.
+type stuck struct {
+	hang  chan struct{}
+	began chan struct{}
+}
+
+func (*stuck) Origin() string    { return "dc1" }
+func (*stuck) Names() []string   { return []string{"dc1", "dc2"} }
+func (*stuck) URL(string) string { return "http://192.0.2.1" }
+func (s *stuck) Do(_ string, r *http.Request) (*http.Response, error) {
+	select {
+	case s.began <- struct{}{}:
+	default:
+	}
+	select {
+	case <-s.hang:
+		return nil, errNetwork
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// TestDurabilityRefused: what the manager cannot give is refused with what it can.
+func TestDurabilityRefused(t *testing.T) {
+	t.Parallel()
+	here := newWorld(t, 1, home.Options{}).dcs["dc1"]
+	here.want("201 reserved", "reserve", `{"key":"k","token":"a","durability":"local"}`)
+	here.want("201 reserved", "reserve", reserve, "g", "a") // the only data centre is every key's home
+	a := here.JSON("POST", "/v1/ledger/reserve", `{"key":"k","token":"a","durability":"region"}`)
+	if a.Status != 400 || !strings.Contains(a.Body, `"code":"durability-unavailable"`) || !strings.Contains(a.Body, "must be local or global") {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+	a = here.JSON("POST", "/v1/ledger/reserve", `{"key":"k","token":"a","durability":"planet"}`)
+	if a.Status != 400 || !strings.Contains(a.Body, `durability: \"planet\": must be local, region or global`) {
+		t.Errorf("%d %s", a.Status, a.Body)
+	}
+}
