@@ -79,7 +79,10 @@ func (l *Log) nextWork() (work, bool) {
 	}
 	ahead, capacity := l.opts.FillAhead, l.active.capacity
 	if filled := l.active.filled.Load(); ahead > 0 && filled < capacity && due(filled-ahead/2) {
-		return work{fill: l.active, target: l.tail + ahead}, true
+		// The steps do not depend on whether a record that comes now is counted, so a simulation can be repeated.
+		step := max(ahead/2, 1)
+		target := (max(filled, l.tail) + 2*step - 1) / step * step
+		return work{fill: l.active, target: target}, true
 	}
 	if len(l.spares) == 0 {
 		if l.spareWanted || due(capacity/4) {
