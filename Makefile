@@ -233,6 +233,7 @@ release: build/oncegate.wasm ## binaries, images, chart, SBOMs and SHA256SUMS of
 # --- long runs and measurements ---------------------------------------------------------------------------------------
 
 CRASH_ROUNDS ?= 200
+CENTRES_ROUNDS ?= 50
 LOAD_REQUESTS ?= 1000000
 BODY_TRIES ?= 20
 ETCD_FAULT_ROUNDS ?= 200
@@ -242,8 +243,9 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure ## hours of tests: CRASH_ROUNDS=200 kills of a manager, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
+test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
+	CENTRES_ROUNDS=$(CENTRES_ROUNDS) go test -run 'TestDataCentresUnderFaults$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	GATE_LOAD_REQUESTS=$(LOAD_REQUESTS) go test -count 1 -timeout 3h -v ./plugin/gatebench
 	ETCD_FAULT_ROUNDS=$(ETCD_FAULT_ROUNDS) go test -run 'TestFaults$$' -count 1 -timeout 3h -v ./manager/internal/store/etcd

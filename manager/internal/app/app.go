@@ -231,7 +231,9 @@ func (a *app) start(ctx context.Context) error {
 		lists = a.homes
 	}
 	if a.peers != nil && len(a.peers.Peers()) > 0 {
-		a.puller = peers.New(peers.Options{Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, Lists: a.homes})
+		a.puller = peers.New(peers.Options{
+			Network: a.peers, Ledger: a.ledger, Store: a.store, Log: a.log, CheckEvery: s.CompareEvery, Lists: a.homes,
+		})
 	}
 	a.startShipping()
 	opts := server.Options{Options: s.Server, Identity: a.shard.Identity, Unreadable: a.unreadable}

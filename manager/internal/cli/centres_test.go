@@ -7,89 +7,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
-
-// link is the network from one data centre to another.
-type link struct {
-	ln net.Listener
-
-	mu     sync.Mutex
-	target string // "" while it is cut
-	conns  map[net.Conn]bool
-}
-
-func newLink(t *testing.T) *link {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := &link{ln: ln, conns: make(map[net.Conn]bool)}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() { l.serve(c) })
-		}
-	})
-	t.Cleanup(func() {
-		_ = ln.Close()
-		l.set("")
-		all.Wait()
-	})
-	return l
-}
-
-// set leads new connections to target and breaks the others.
-func (l *link) set(target string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.target = target
-	for c := range l.conns {
-		_ = c.Close()
-	}
-}
-
-func (l *link) serve(c net.Conn) {
-	defer c.Close()
-	l.mu.Lock()
-	target := l.target
-	l.mu.Unlock()
-	d, err := net.Dial("tcp", target)
-	if target == "" || err != nil {
-		return
-	}
-	defer d.Close()
-	l.mu.Lock()
-	cut := l.target != target
-	l.conns[c], l.conns[d] = true, true
-	l.mu.Unlock()
-	if cut { // meanwhile
-		_, _ = c.Close(), d.Close()
-	}
-	defer func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.conns, c)
-		delete(l.conns, d)
-	}()
-	go func() {
-		_, _ = io.Copy(d, c)
-		_ = d.Close()
-	}()
-	_, _ = io.Copy(c, d)
-}
 
 // dataCentre is a manager with its links to others.
 type dataCentre struct {
@@ -109,7 +33,7 @@ func newCentres(t *testing.T, names []string, args ...string) map[string]*dataCe
 		for _, peer := range names {
 			if peer != name {
 				dc.links[peer] = newLink(t)
-				dc.args = append(dc.args, "--peer", peer+"=http://"+dc.links[peer].ln.Addr().String())
+				dc.args = append(dc.args, "--peer", peer+"=http://"+dc.links[peer].port.Address)
 			}
 		}
 		all[name] = dc
@@ -124,10 +48,11 @@ func newCentres(t *testing.T, names []string, args ...string) map[string]*dataCe
 func connect(all map[string]*dataCentre, up bool) {
 	for _, dc := range all {
 		for peer, l := range dc.links {
-			if target := all[peer].p.addr["api"]; up {
-				l.set(target)
+			l.lead(all[peer].p.addr["api"])
+			if up {
+				l.set(open)
 			} else {
-				l.set("")
+				l.set(refused)
 			}
 		}
 	}

@@ -1,10 +1,8 @@
 package home_test
 
 import (
-	"cmp"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -13,74 +11,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/oncegate/oncegate/manager/internal/home"
+	"github.com/oncegate/oncegate/manager/internal/ledger/ledgertest"
 )
-
-// Several data centres are one ledger for a global key: some order of the calls explains every answer, whichever data
-// centre was asked, whatever the network did. A call without an answer may have been made or not, and later than its
-// caller noticed.
-
-type input struct{ op, key, token string }
-
-// output is an answer: a state or a problem's code. "" stands for a call that may have been made.
-type output string
-
-// entry is what one ledger holds of a key.
-type entry struct{ state, token string }
-
-var model = porcupine.NondeterministicModel{
-	Partition: func(history []porcupine.Operation) [][]porcupine.Operation {
-		by := make(map[string][]porcupine.Operation)
-		for _, o := range history {
-			key := o.Input.(input).key
-			by[key] = append(by[key], o)
-		}
-		var parts [][]porcupine.Operation
-		for _, p := range by {
-			parts = append(parts, p)
-		}
-		return parts
-	},
-	Init: func() []any { return []any{entry{}} },
-	Step: func(state, in, out any) []any {
-		s := state.(entry)
-		next, answer := step(s, in.(input))
-		switch out.(output) {
-		case answer:
-			return []any{next}
-		case "":
-			return []any{next, s}
-		}
-		return nil
-	},
-	Equal: func(a, b any) bool { return a == b },
-	DescribeOperation: func(in, out any) string {
-		return fmt.Sprintf("%+v: %s", in, out)
-	},
-}
-
-func step(s entry, in input) (entry, output) {
-	mine := s.token == in.token
-	switch {
-	case in.op == "reserve" && s.state == "":
-		return entry{"pending", in.token}, "reserved"
-	case in.op == "reserve" && s.state == "committed":
-		return s, "committed"
-	case in.op == "reserve" && mine:
-		return s, "reserved"
-	case in.op == "reserve":
-		return s, "pending"
-	case in.op == "commit" && (s.state == "" || mine):
-		return entry{"committed", in.token}, "committed"
-	case in.op == "release" && s.state == "":
-		return s, "released"
-	case !mine:
-		return s, "fenced"
-	case s.state == "committed":
-		return s, "conflict"
-	default:
-		return entry{}, "released"
-	}
-}
 
 // TestHistoriesOfGlobalKeys: callers at all data centres work on the same global keys while the network between these
 // breaks, loses answers and repeats calls.
@@ -120,21 +52,21 @@ func testHistory(t *testing.T, n int, random *rand.Rand) {
 	ran := make(map[string]map[string]bool) // by key: the tokens that were told to run and did not give up
 	var history []porcupine.Operation
 	// try makes a call at one data centre until it is answered, at most often times. It records each try.
-	try := func(client int, d *dc, in input, body string, often int) output {
+	try := func(client int, d *dc, in ledgertest.GlobalCall, body string, often int) ledgertest.GlobalAnswer {
 		for range often {
 			call := time.Since(start).Nanoseconds()
-			a, err := d.Try(t.Context(), "POST", "/v1/ledger/"+in.op, "application/json", body)
+			a, err := d.Try(t.Context(), "POST", "/v1/ledger/"+in.Op, "application/json", body)
 			if err != nil {
 				t.Error(err)
 				return ""
 			}
-			answer := output(gjson.Get(a.Body, "state").String() + gjson.Get(a.Body, "code").String())
+			answer := ledgertest.GlobalAnswer(gjson.Get(a.Body, "state").String() + gjson.Get(a.Body, "code").String())
 			o := porcupine.Operation{ClientId: client, Input: in, Call: call, Output: answer, Return: time.Since(start).Nanoseconds()}
 			switch answer {
 			case "home-unavailable":
 				continue // nothing was changed
 			case "home-unanswered":
-				answer, o.Output, o.Return = "", output(""), 1<<62
+				answer, o.Output, o.Return = "", ledgertest.GlobalAnswer(""), 1<<62
 			}
 			mu.Lock()
 			history = append(history, o)
@@ -155,10 +87,10 @@ func testHistory(t *testing.T, n int, random *rand.Rand) {
 				key := fmt.Sprintf("key-%d", i)
 				token := fmt.Sprintf("%d-%d", c, i)
 				global := fmt.Sprintf(reserve, key, token)
-				switch try(c, d, input{"reserve", key, token}, global, 3) {
+				switch try(c, d, ledgertest.GlobalCall{Op: "reserve", Key: key, Token: token}, global, 3) {
 				case "reserved":
 					if dice(3) == 0 {
-						try(c, d, input{"release", key, token}, fmt.Sprintf(bare, key, token), 5)
+						try(c, d, ledgertest.GlobalCall{Op: "release", Key: key, Token: token}, fmt.Sprintf(bare, key, token), 5)
 						continue
 					}
 					mu.Lock()
@@ -167,10 +99,10 @@ func testHistory(t *testing.T, n int, random *rand.Rand) {
 					}
 					ran[key][token] = true
 					mu.Unlock()
-					try(c, d, input{"commit", key, token}, fmt.Sprintf(commit, key, token), 8)
+					try(c, d, ledgertest.GlobalCall{Op: "commit", Key: key, Token: token}, fmt.Sprintf(commit, key, token), 8)
 				case "":
 					// As a gate does: it will not run the work, and gives back what it may have.
-					try(c, d, input{"release", key, token}, global, 5)
+					try(c, d, ledgertest.GlobalCall{Op: "release", Key: key, Token: token}, global, 5)
 				}
 			}
 		}()
@@ -184,13 +116,5 @@ func testHistory(t *testing.T, n int, random *rand.Rand) {
 	if len(ran) == 0 {
 		t.Error("nothing ran")
 	}
-	for _, part := range model.Partition(history) {
-		if result := porcupine.CheckOperationsTimeout(model.ToModel(), part, time.Minute); result != porcupine.Ok {
-			slices.SortFunc(part, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
-			for _, o := range part {
-				t.Logf("%d..%d client %d %+v: %q", o.Call/1000, o.Return/1000, o.ClientId, o.Input, o.Output)
-			}
-			t.Errorf("no order of these calls explains the answers: %s", result)
-		}
-	}
+	ledgertest.CheckGlobal(t, history)
 }

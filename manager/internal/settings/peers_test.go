@@ -27,6 +27,7 @@ func TestPeers(t *testing.T) {
 		"--origin d/1":                                         `--origin "d/1": must be 1 to 32 letters, digits and _ . -`,
 		"--origin dc1 --peer-ca f":                             `--peer-ca "f": needs --peer`,
 		"--origin dc1 --peer dc2=https://h --peer-cert f":      `--peer-cert and --peer-key: must be given together`,
+		"--origin dc1 --compare-interval-seconds 0":            `--compare-interval-seconds "0": must be`,
 		"--origin dc1 --changes-kept 1":                        `--changes-kept "1": must be`,
 	} {
 		if _, err := Parse(from(nil), append([]string{"--data-dir=d"}, strings.Fields(args)...)); err == nil || !strings.Contains(err.Error(), want) {

@@ -46,6 +46,7 @@ type Settings struct {
 	Shard                            shard.Want
 	Ship                             Ship
 	Peers                            peers.Config
+	CompareEvery                     time.Duration // of digests with each peer
 
 	whenFull       string
 	waitForPending bool
