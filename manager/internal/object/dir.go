@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"net/url"
 	"os"
@@ -28,8 +27,6 @@ type dirStore struct {
 
 // OpenDir makes a store of a directory, which the first object creates.
 func OpenDir(dir string) Store { return &dirStore{dir: dir} }
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Names of objects never begin with a dot.
 const (
@@ -92,7 +89,8 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	if err != nil {
 		return "", err
 	}
-	_, err = f.Write(body)
+	n := writeDirectly(f, body)
+	_, err = f.WriteAt(body[n:], int64(n))
 	if err == nil {
 		err = f.Sync()
 	}
@@ -169,13 +167,20 @@ func (s *dirStore) Get(ctx context.Context, name string) ([]byte, Version, error
 	return b, versionOf(b), nil
 }
 
+// A directory writes a body that begins at a multiple of Alignment in memory, and has DirectBytes at least, to the disk
+// without a copy in the page cache, where the file system can do so. That takes a third of the processor's time.
+const (
+	Alignment   = 4096
+	DirectBytes = 256 << 10
+)
+
 // hashedBytes is the size up to which a body is named by its SHA-256. That of a larger one costs more than to write
-// it, and nobody makes bodies of one length with the same two checksums by chance.
-const hashedBytes = 1 << 20
+// it, and nobody makes bodies of one length with the same 64-bit checksum by chance.
+const hashedBytes = 64 << 10
 
 func versionOf(body []byte) Version {
 	if len(body) > hashedBytes {
-		return Version(fmt.Sprintf("%d-%08x-%016x", len(body), crc32.Checksum(body, castagnoli), crc64nvme.Checksum(body)))
+		return Version(fmt.Sprintf("%d-%016x", len(body), crc64nvme.Checksum(body)))
 	}
 	sum := sha256.Sum256(body)
 	return Version(hex.EncodeToString(sum[:16]))

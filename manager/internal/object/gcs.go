@@ -16,6 +16,8 @@ import (
 	"time"
 )
 
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
 // gcsStore speaks the JSON interface of Google Cloud Storage. A version is the object's generation, and
 // the condition of a write is ifGenerationMatch. Each call is one request, which is never sent twice
 // (a listing may take several): only the caller knows whether an answer was lost.

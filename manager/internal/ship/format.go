@@ -11,6 +11,8 @@ import (
 	"sync"
 
 	"github.com/minio/crc64nvme"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
 )
 
 // An object that holds records is
@@ -18,7 +20,7 @@ import (
 //	magic    8 bytes
 //	length   uint32, of the header
 //	crc      uint32, CRC-32C of the header
-//	header   JSON, see header
+//	header   JSON, see header; with spaces behind it when the object is large, so that it begins with a page of memory
 //	records  each its length as a uvarint and its bytes
 //
 // little-endian. The header has the CRC-64/NVME of the records; those of earlier versions have
@@ -159,6 +161,11 @@ func (p *packer) seal(h header) *packed {
 	start := headRoom - objectPrefix - len(head)
 	if start < 0 {
 		panic(fmt.Sprintf("ship: a header of %d bytes", len(head))) // there are maxTimes points at most
+	}
+	if p.size() >= object.DirectBytes { // its memory has pages of its own
+		pad := start % object.Alignment
+		start -= pad
+		head = append(head, bytes.Repeat([]byte{' '}, pad)...)
 	}
 	b := append(p.b[start:start], objectMagic...)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(head)))

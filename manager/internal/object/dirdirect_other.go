@@ -1,0 +1,7 @@
+//go:build !linux
+
+package object
+
+import "os"
+
+func writeDirectly(*os.File, []byte) int { return 0 }
