@@ -112,7 +112,12 @@ func appendInt(dst []byte, v int) []byte {
 func AppendJSONString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
-	for _, r := range s { // invalid bytes arrive as U+FFFD
+	plain := 0 // bytes that stand for themselves
+	for plain < len(s) && s[plain] >= 0x20 && s[plain] < 0x7f && s[plain] != '"' && s[plain] != '\\' {
+		plain++
+	}
+	dst = append(dst, s[:plain]...)
+	for _, r := range s[plain:] { // invalid bytes arrive as U+FFFD
 		switch {
 		case r == '"' || r == '\\':
 			dst = append(dst, '\\', byte(r))

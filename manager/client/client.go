@@ -137,13 +137,18 @@ type call struct {
 	once         bool          // do not repeat
 }
 
+// encoded is a body that is JSON already.
+type encoded []byte
+
 // maxAnswer bounds an answer: a full claim or page, with its frame.
 const maxAnswer = 32 << 20
 
 // do repeats the call until it has a final answer, and decodes a success into out. It does not repeat a call with once.
 func (c *Client) do(ctx context.Context, call call, out any) (replayed bool, err error) {
 	body := call.raw
-	if call.body != nil {
+	if ready, ok := call.body.(encoded); ok {
+		body = ready
+	} else if call.body != nil {
 		if body, err = json.Marshal(call.body); err != nil {
 			return false, fmt.Errorf("client: %s %s: %w", call.method, call.path, err)
 		}
@@ -234,7 +239,7 @@ func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) 
 		return false, err
 	}
 	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	b, err := readAnswer(resp)
 	if err != nil {
 		return false, err
 	}
@@ -256,6 +261,15 @@ func (c *Client) attempt(ctx context.Context, call *call, body []byte, out any) 
 		return replayed, &badAnswer{fmt.Errorf("client: %s %s: status %d with an answer that is not of a manager: %w", call.method, call.path, resp.StatusCode, err)}
 	}
 	return replayed, nil
+}
+
+// readAnswer reads at most one byte more than maxAnswer.
+func readAnswer(resp *http.Response) ([]byte, error) {
+	var b bytes.Buffer
+	// An announcement may be too large, and costs its sender nothing. ReadFrom keeps room for the end.
+	b.Grow(int(max(0, min(resp.ContentLength, 64<<10))) + bytes.MinRead)
+	_, err := b.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1))
+	return b.Bytes(), err
 }
 
 func readError(resp *http.Response, body []byte, replayed bool) error {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -180,5 +181,122 @@ func TestWriterRespectsContexts(t *testing.T) {
 	}
 	if r := <-stuck; !errors.Is(r.Err, client.ErrWriterClosed) {
 		t.Errorf("a message that Close gave up: %v", r.Err)
+	}
+}
+
+// Callers that wait for each message, and so send it themselves when they are alone, and messages that are only
+// queued: each caller's are in the log in its order.
+func TestWriterKeepsTheOrderOfEachCaller(t *testing.T) {
+	f := &fakeLog{byID: make(map[string]int), lose: func(n int) (bool, bool) { return n%5 == 1, n%5 == 2 }}
+	w := openWriter(t, f, client.WriterOptions{MaxBatch: 3})
+	const callers, each = 4, 60
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			for n := range each {
+				m := client.WriteMessage{IdempotencyID: fmt.Sprint(caller, "-", n)}
+				if n%3 == caller%3 {
+					w.WriteAsync(t.Context(), m)
+				} else if r := w.Write(t.Context(), m); r.Err != nil || r.ID != m.IdempotencyID {
+					t.Errorf("%+v", r)
+				}
+			}
+		})
+		if caller == 0 {
+			wg.Wait() // this one was alone
+		}
+	}
+	wg.Wait()
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var next [callers]int
+	for _, id := range f.ids {
+		var caller, n int
+		if _, err := fmt.Sscanf(id, "%d-%d", &caller, &n); err != nil || n != next[caller] {
+			t.Fatalf("%q is where %d of that caller belongs", id, next[caller])
+		}
+		next[caller]++
+	}
+	if len(f.ids) != callers*each {
+		t.Errorf("%d entries", len(f.ids))
+	}
+}
+
+// A caller that sends its message itself leaves when its context ends, and Close ends it when its own context
+// does. What is written meanwhile waits for it.
+func TestWriterThatSendsOnTheCallersGoroutine(t *testing.T) {
+	stuck := func() (w *client.IdempotentWriter, entered, open chan struct{}) {
+		f := &fakeLog{byID: make(map[string]int)}
+		entered, open = make(chan struct{}, 100), make(chan struct{})
+		return openWriter(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			entered <- struct{}{}
+			<-open
+			f.ServeHTTP(rw, r)
+		}), client.WriterOptions{}), entered, open
+	}
+	w, entered, open := stuck()
+	ctx, cancel := context.WithCancel(t.Context())
+	results := make(chan client.WriteResult, 1)
+	go func() { results <- w.Write(ctx, client.WriteMessage{IdempotencyID: "a"}) }()
+	<-entered
+	second := w.WriteAsync(t.Context(), client.WriteMessage{IdempotencyID: "b"})
+	cancel()
+	if r := <-results; !errors.Is(r.Err, context.Canceled) || r.ID != "a" {
+		t.Errorf("one whose context ended: %+v", r)
+	}
+	close(open)
+	if r := <-second; r.Err != nil {
+		t.Errorf("the next: %v", r.Err)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+
+	w, entered, open = stuck()
+	defer close(open)
+	go func() { results <- w.Write(t.Context(), client.WriteMessage{IdempotencyID: "c"}) }()
+	<-entered
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := w.Close(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Close: %v", err)
+	}
+	if r := <-results; !errors.Is(r.Err, client.ErrWriterClosed) {
+		t.Errorf("a message that Close gave up: %v", r.Err)
+	}
+}
+
+// A batch for which nobody waits any more is given up, though the manager does not answer.
+func TestWriterGivesUpABatchThatNobodyWaitsFor(t *testing.T) {
+	entered, open := make(chan struct{}, 100), make(chan struct{})
+	defer close(open)
+	f := &fakeLog{byID: make(map[string]int)}
+	var calls atomic.Int64
+	w := openWriter(t, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		entered <- struct{}{}
+		if calls.Add(1) < 3 {
+			<-open
+		}
+		f.ServeHTTP(rw, r)
+	}), client.WriterOptions{})
+	one, leave := context.WithCancel(t.Context())
+	w.WriteAsync(one, client.WriteMessage{IdempotencyID: "first"})
+	<-entered
+	two, leaveToo := context.WithCancel(t.Context())
+	second, third := w.WriteAsync(two, client.WriteMessage{IdempotencyID: "second"}), w.WriteAsync(two, client.WriteMessage{IdempotencyID: "third"})
+	leave()
+	<-entered
+	leaveToo()
+	for _, c := range []<-chan client.WriteResult{second, third} {
+		if r := <-c; !errors.Is(r.Err, context.Canceled) {
+			t.Errorf("%+v", r)
+		}
+	}
+	if r := w.Write(t.Context(), client.WriteMessage{IdempotencyID: "fourth"}); r.Err != nil {
+		t.Errorf("the next: %v", r.Err)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -61,28 +61,26 @@ type IdempotentWriter struct {
 	ctx   context.Context
 	ended chan struct{}
 
-	mu     sync.RWMutex // of closed and the sends to queue
+	mu     sync.RWMutex // of closed, the sends to queue, and the beginning of a lead
 	closed bool
+
+	turn    sync.Mutex   // is held by who sends
+	pending atomic.Int64 // messages that have no result yet
+	alone   atomic.Bool  // the last batch was one message
 }
 
 // write is a message on its way.
 type write struct {
-	ctx  context.Context
-	item itemJSON
-	done chan WriteResult // one result
+	ctx        context.Context
+	id         string
+	payload    []byte
+	properties map[string]string
+	done       chan WriteResult // one result
 }
 
-type itemJSON struct {
-	ID         string            `json:"id"`
-	Payload    []byte            `json:"payload"`
-	Properties map[string]string `json:"properties,omitempty"`
-	Writer     string            `json:"writer,omitempty"`
-	Epoch      uint64            `json:"epoch,omitempty"`
-}
-
-func (i *itemJSON) bytes() int {
-	n := len(i.ID) + len(i.Payload) + len(i.Writer)
-	for name, value := range i.Properties {
+func (o *write) bytes() int {
+	n := len(o.id) + len(o.payload)
+	for name, value := range o.properties {
 		n += len(name) + len(value)
 	}
 	return n
@@ -109,6 +107,7 @@ func (l *Log) OpenIdempotentWriter(ctx context.Context, o WriterOptions) (*Idemp
 			return nil, err
 		}
 	}
+	w.alone.Store(true)
 	w.ctx, w.stop = context.WithCancelCause(context.Background())
 	go w.run()
 	return w, nil
@@ -117,44 +116,75 @@ func (l *Log) OpenIdempotentWriter(ctx context.Context, o WriterOptions) (*Idemp
 // Epoch is the writer's epoch, 0 without WriterOptions.Writer.
 func (w *IdempotentWriter) Epoch() uint64 { return w.epoch }
 
+// writes are those of calls of Write that have ended.
+var writes = sync.Pool{New: func() any { return &write{done: make(chan WriteResult, 1)} }}
+
 // Write appends a message and waits for the result, at most as long as ctx lasts.
 func (w *IdempotentWriter) Write(ctx context.Context, m WriteMessage) WriteResult {
-	result := w.WriteAsync(ctx, m)
+	one := writes.Get().(*write)
+	one.ctx, one.id, one.payload, one.properties = ctx, m.id(), m.Payload, m.Properties
+	if !w.lead(one) {
+		w.enqueue(one)
+	}
+	var r WriteResult
 	select {
-	case r := <-result:
-		return r
-	case <-ctx.Done():
-	}
-	select { // it may have come at the same moment
-	case r := <-result:
-		return r
+	case r = <-one.done:
 	default:
-		return WriteResult{ID: m.id(), Err: ctx.Err()}
+		select {
+		case r = <-one.done:
+		case <-ctx.Done():
+			select { // it may have come at the same moment
+			case r = <-one.done:
+			default:
+				return WriteResult{ID: one.id, Err: ctx.Err()}
+			}
+		}
 	}
+	*one = write{done: one.done}
+	writes.Put(one)
+	return r
 }
 
 // WriteAsync queues a message and returns where its one result will come. It waits only for room
 // in the queue. A message whose context ends before it is sent is not sent. The message must not
 // be changed until the result is there.
 func (w *IdempotentWriter) WriteAsync(ctx context.Context, m WriteMessage) <-chan WriteResult {
-	one := &write{ctx: ctx, item: itemJSON{m.id(), m.Payload, m.Properties, w.opts.Writer, w.epoch}, done: make(chan WriteResult, 1)}
-	if one.item.Payload == nil {
-		one.item.Payload = []byte{}
-	}
+	one := &write{ctx, m.id(), m.Payload, m.Properties, make(chan WriteResult, 1)}
+	w.enqueue(one)
+	return one.done
+}
+
+func (w *IdempotentWriter) enqueue(one *write) {
+	w.pending.Add(1)
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if w.closed {
-		one.fail(ErrWriterClosed)
-		return one.done
+		w.fail(one, ErrWriterClosed)
+		return
 	}
 	select {
 	case w.queue <- one:
-	case <-ctx.Done():
-		one.fail(ctx.Err())
+	case <-one.ctx.Done():
+		w.fail(one, one.ctx.Err())
 	case <-w.ctx.Done():
-		one.fail(ErrWriterClosed)
+		w.fail(one, ErrWriterClosed)
 	}
-	return one.done
+}
+
+// lead sends a message on the caller's goroutine, which spares a caller that is alone two changes of
+// goroutines. It does nothing and reports false when there are other messages, behind which this one belongs.
+func (w *IdempotentWriter) lead(one *write) bool {
+	if !w.alone.Load() || !w.turn.TryLock() {
+		return false
+	}
+	defer w.turn.Unlock()
+	w.mu.RLock()
+	lead := !w.closed && w.pending.CompareAndSwap(0, 1)
+	w.mu.RUnlock()
+	if lead {
+		w.send([]*write{one})
+	}
+	return lead
 }
 
 func (m *WriteMessage) id() string {
@@ -165,7 +195,15 @@ func (m *WriteMessage) id() string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (o *write) fail(err error) { o.done <- WriteResult{ID: o.item.ID, Err: err} }
+// finish gives a message its result.
+func (w *IdempotentWriter) finish(one *write, r WriteResult) {
+	w.pending.Add(-1) // before its caller can write the next one
+	one.done <- r
+}
+
+func (w *IdempotentWriter) fail(one *write, err error) {
+	w.finish(one, WriteResult{ID: one.id, Err: err})
+}
 
 // Close sends what is queued and waits for the results. When ctx ends first, what has no result
 // by then gets ErrWriterClosed, and Close returns ctx's error.
@@ -180,6 +218,8 @@ func (w *IdempotentWriter) Close(ctx context.Context) error {
 		close(w.queue)
 	}
 	<-w.ended
+	w.turn.Lock() // a caller that leads has its result
+	w.turn.Unlock()
 	if w.ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -189,6 +229,7 @@ func (w *IdempotentWriter) Close(ctx context.Context) error {
 // run sends batches until the queue is closed and empty.
 func (w *IdempotentWriter) run() {
 	defer close(w.ended)
+	var batch []*write
 	var next *write // did not fit into the last batch
 	for {
 		one := next
@@ -198,25 +239,33 @@ func (w *IdempotentWriter) run() {
 				return
 			}
 		}
-		batch, bytes := []*write{one}, one.item.bytes()
-	collect:
-		for len(batch) < w.opts.MaxBatch {
-			select {
-			case one, ok := <-w.queue:
-				if !ok {
-					break collect
-				}
-				if bytes += one.item.bytes(); bytes > w.opts.MaxBatchBytes {
-					next = one
-					break collect
-				}
-				batch = append(batch, one)
-			default:
-				break collect
-			}
-		}
+		w.turn.Lock()
+		batch, next = w.collect(append(batch[:0], one))
+		w.alone.Store(len(batch) == 1)
 		w.send(batch)
+		w.turn.Unlock()
+		clear(batch)
 	}
+}
+
+// collect adds what waits to a batch of one message, and returns as well the message that did not fit.
+func (w *IdempotentWriter) collect(batch []*write) (_ []*write, next *write) {
+	writer := len(w.opts.Writer)
+	for bytes := writer + batch[0].bytes(); len(batch) < w.opts.MaxBatch; {
+		select {
+		case one, ok := <-w.queue:
+			if !ok {
+				return batch, nil
+			}
+			if bytes += writer + one.bytes(); bytes > w.opts.MaxBatchBytes {
+				return batch, one
+			}
+			batch = append(batch, one)
+		default:
+			return batch, nil
+		}
+	}
+	return batch, nil
 }
 
 // send sends a batch until it is answered, nobody waits for it any more, or the writer is closed.
@@ -224,7 +273,7 @@ func (w *IdempotentWriter) send(batch []*write) {
 	live := batch[:0]
 	for _, one := range batch {
 		if err := one.ctx.Err(); err != nil {
-			one.fail(err)
+			w.fail(one, err)
 		} else {
 			live = append(live, one)
 		}
@@ -233,17 +282,10 @@ func (w *IdempotentWriter) send(batch []*write) {
 		return
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
-	defer cancel()
-	var waiting atomic.Int64
-	waiting.Store(int64(len(live)))
-	for _, one := range live {
-		defer context.AfterFunc(one.ctx, func() {
-			if waiting.Add(-1) == 0 {
-				cancel()
-			}
-		})()
-	}
-	results, err := w.log.append(ctx, live)
+	watch := watchCallers(live, cancel)
+	results, err := w.append(ctx, live)
+	watch.end()
+	cancel()
 	if refused(err) && len(live) > 1 { // because of one of them: the others must not suffer
 		for _, one := range live {
 			w.send([]*write{one})
@@ -253,50 +295,13 @@ func (w *IdempotentWriter) send(batch []*write) {
 	for i, one := range live {
 		switch {
 		case err == nil:
-			one.done <- results[i]
+			w.finish(one, results[i])
 		case w.ctx.Err() != nil:
-			one.fail(ErrWriterClosed)
+			w.fail(one, ErrWriterClosed)
 		case one.ctx.Err() != nil:
-			one.fail(one.ctx.Err())
+			w.fail(one, one.ctx.Err())
 		default:
-			one.fail(err)
+			w.fail(one, err)
 		}
 	}
-}
-
-// append sends the messages as one batch.
-func (l *Log) append(ctx context.Context, batch []*write) ([]WriteResult, error) {
-	body := struct {
-		Entries []itemJSON `json:"entries"`
-	}{make([]itemJSON, len(batch))}
-	for i, one := range batch {
-		body.Entries[i] = one.item
-	}
-	var out struct {
-		Results []struct {
-			problem
-			LogMessageID
-			ID        string `json:"id"`
-			Duplicate bool   `json:"duplicate"`
-		} `json:"results"`
-	}
-	call := call{method: "POST", path: l.path("/entries"), body: body}
-	if _, err := l.client.do(ctx, call, &out); err != nil {
-		return nil, err
-	}
-	if len(out.Results) != len(batch) {
-		return nil, call.notOurs(fmt.Sprintf("%d results for %d entries", len(out.Results), len(batch)))
-	}
-	results := make([]WriteResult, len(batch))
-	for i, r := range out.Results {
-		switch id := batch[i].item.ID; {
-		case r.Status != 200 && r.Status != 201:
-			results[i] = WriteResult{ID: id, Err: r.problem.error()}
-		case r.ID != id || r.Entry == 0 && !r.Duplicate:
-			return nil, call.notOurs(fmt.Sprintf("result %d is not of entry %q", i, id))
-		default:
-			results[i] = WriteResult{LogMessageID: r.LogMessageID, ID: id, Duplicate: r.Duplicate}
-		}
-	}
-	return results, nil
 }

@@ -1,0 +1,205 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+)
+
+// callerWatch cancels a batch for which nobody waits any more.
+type callerWatch struct {
+	batch  []*write
+	cancel func()
+	timer  *time.Timer // nil for a batch of one message
+
+	mu      sync.Mutex
+	over    bool
+	waiting int
+	stops   []func() bool
+}
+
+// watchDelay is how long a batch may take before its callers are watched, which costs more than
+// most batches take.
+const watchDelay = 10 * time.Millisecond
+
+// watchCallers watches the callers of a batch until end.
+func watchCallers(batch []*write, cancel func()) *callerWatch {
+	w := &callerWatch{batch: batch, cancel: cancel}
+	if len(batch) == 1 {
+		w.begin()
+	} else {
+		w.timer = time.AfterFunc(watchDelay, w.begin)
+	}
+	return w
+}
+
+func (w *callerWatch) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.over {
+		return
+	}
+	w.waiting = len(w.batch)
+	for _, one := range w.batch {
+		w.stops = append(w.stops, context.AfterFunc(one.ctx, w.left))
+	}
+}
+
+func (w *callerWatch) left() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting--; w.waiting == 0 {
+		w.cancel()
+	}
+}
+
+// end is called before the batch's messages get results.
+func (w *callerWatch) end() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	for _, stop := range w.stops {
+		stop()
+	}
+}
+
+// append sends the messages as one batch.
+func (w *IdempotentWriter) append(ctx context.Context, batch []*write) ([]WriteResult, error) {
+	size := 16
+	for _, one := range batch {
+		size += 64 + len(w.opts.Writer) + base64.StdEncoding.EncodedLen(one.bytes())
+	}
+	body := append(make(encoded, 0, size), `{"entries":[`...)
+	for i, one := range batch {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = w.appendItem(body, one)
+	}
+	body = append(body, "]}"...)
+	call := call{method: "POST", path: w.log.path("/entries"), body: body}
+	var answer []byte
+	if _, err := w.log.client.do(ctx, call, &answer); err != nil {
+		return nil, err
+	}
+	results := make([]WriteResult, len(batch))
+	if w.log.readResults(answer, batch, results) {
+		return results, nil
+	}
+	return results, readAnyResults(&call, answer, batch, results)
+}
+
+// appendItem appends a message as the API takes an entry.
+func (w *IdempotentWriter) appendItem(b []byte, one *write) []byte {
+	b = api.AppendJSONString(append(b, `{"id":`...), one.id)
+	b = append(base64.StdEncoding.AppendEncode(append(b, `,"payload":"`...), one.payload), '"')
+	if len(one.properties) > 0 {
+		comma := `,"properties":{`
+		for name, value := range one.properties {
+			b = append(api.AppendJSONString(append(b, comma...), name), ':')
+			b = api.AppendJSONString(b, value)
+			comma = ","
+		}
+		b = append(b, '}')
+	}
+	if w.opts.Writer != "" {
+		b = api.AppendJSONString(append(b, `,"writer":`...), w.opts.Writer)
+		b = strconv.AppendUint(append(b, `,"epoch":`...), w.epoch, 10)
+	}
+	return append(b, '}')
+}
+
+// readResults reads the answer to a batch of which every message is in the log, as managers write it. It reports
+// false for every other answer.
+func (l *Log) readResults(answer []byte, batch []*write, results []WriteResult) bool {
+	a := answerScan(answer)
+	log := append(api.AppendJSONString([]byte(`,"log":`), l.name), `,"segment":`...)
+	var id []byte
+	for i, one := range batch {
+		before := `{"results":[{"status":20`
+		if i > 0 {
+			before = `,{"status":20`
+		}
+		id = api.AppendJSONString(append(id[:0], `,"id":`...), one.id)
+		r := &results[i]
+		*r = WriteResult{ID: one.id}
+		if !a.skip(before) || !a.skip("1") && !a.skip("0") || !a.skipBytes(log) || !a.number(&r.LogMessageID.Segment) ||
+			!a.skip(`,"entry":`) || !a.number(&r.LogMessageID.Entry) || !a.skipBytes(id) {
+			return false
+		}
+		r.Duplicate = a.skip(`,"duplicate":true`)
+		if !a.skip("}") {
+			return false
+		}
+	}
+	return string(a) == "]}"
+}
+
+// answerScan is what of an answer was not read yet.
+type answerScan []byte
+
+// skip reads the text if it comes next.
+func (a *answerScan) skip(text string) bool {
+	if b := *a; len(b) < len(text) || string(b[:len(text)]) != text {
+		return false
+	}
+	*a = (*a)[len(text):]
+	return true
+}
+
+func (a *answerScan) skipBytes(text []byte) bool {
+	if !bytes.HasPrefix(*a, text) {
+		return false
+	}
+	*a = (*a)[len(text):]
+	return true
+}
+
+// number reads a number from 1 to 18 digits that is not zero.
+func (a *answerScan) number(to *uint64) bool {
+	n, b := 0, *a
+	for *to = 0; n < len(b) && n < 18 && b[n]-'0' < 10; n++ {
+		*to = *to*10 + uint64(b[n]-'0')
+	}
+	*a = b[n:]
+	return n > 0 && b[0] != '0'
+}
+
+// readAnyResults reads every answer to a batch.
+func readAnyResults(call *call, answer []byte, batch []*write, results []WriteResult) error {
+	var out struct {
+		Results []struct {
+			problem
+			LogMessageID
+			ID        string `json:"id"`
+			Duplicate bool   `json:"duplicate"`
+		} `json:"results"`
+	}
+	if err := json.Unmarshal(answer, &out); err != nil {
+		return call.notOurs(err.Error())
+	}
+	if len(out.Results) != len(batch) {
+		return call.notOurs(fmt.Sprintf("%d results for %d entries", len(out.Results), len(batch)))
+	}
+	for i, r := range out.Results {
+		switch id := batch[i].id; {
+		case r.Status != 200 && r.Status != 201:
+			results[i] = WriteResult{ID: id, Err: r.problem.error()}
+		case r.ID != id || r.Entry == 0 && !r.Duplicate:
+			return call.notOurs(fmt.Sprintf("result %d is not of entry %q", i, id))
+		default:
+			results[i] = WriteResult{LogMessageID: r.LogMessageID, ID: id, Duplicate: r.Duplicate}
+		}
+	}
+	return nil
+}
