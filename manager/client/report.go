@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -161,15 +162,20 @@ func (w *Worker) finishLoop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		bytes := 0
+		bytes, yielded := 0, false
 	collect:
 		for len(batch) < maxBatch && bytes < maxBatchBytes {
 			select {
 			case f := <-w.finishes:
 				batch = append(batch, f)
 				bytes += len(f.req.Result) + len(f.req.Error)
+				yielded = false
 			default:
-				break collect
+				if yielded {
+					break collect
+				}
+				runtime.Gosched() // other handlers may be returning right now
+				yielded = true
 			}
 		}
 		w.send(ctx, batch)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -191,13 +192,19 @@ func (w *Worker) claimLoop(ctx context.Context, slots chan struct{}, start func(
 		case <-ctx.Done():
 			return
 		}
-		for more := true; more && free < cap(slots); {
+		for yielded := false; free < cap(slots); {
 			select {
 			case slots <- struct{}{}:
 				free++
+				yielded = false
+				continue
 			default:
-				more = false
 			}
+			if yielded {
+				break
+			}
+			runtime.Gosched() // other handlers may be returning right now
+			yielded = true
 		}
 		asked := time.Now()
 		jobs, err := w.client.Claim(ctx, ClaimRequest{
