@@ -134,7 +134,7 @@ type LogEntry struct {
 type LogQuery struct {
 	// After is the cursor of the page before; empty is the oldest entry that is kept.
 	After string
-	// Limit: 1 to 1000, 100 when 0.
+	// Limit: 1 to 10000, 100 when 0.
 	Limit int
 	// Wait is how long the manager holds the call for an entry when there is none, at most
 	// a minute.

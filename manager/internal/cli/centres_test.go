@@ -250,6 +250,11 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 	if s := call(gate, "POST", "/v1/ledger/commit", `{"key":"k","token":"t","result":{"status":200}}`); s != 200 {
 		t.Fatalf("commit: %d", s)
 	}
+	for query, want := range map[string]int{"origin=&after=&wait_ms=": 200, "origin=dc2&limit=&from_ms=&to_ms=": 200, "after=x": 400, "wait_ms=x": 400, "origin=dc3": 404} {
+		if s := call(peer, "GET", "/v1/ledger/changes?"+query, ""); s != want {
+			t.Errorf("changes with %s: %d, want %d", query, s, want)
+		}
+	}
 	for token, want := range map[string]int{"": 401, gate: 403, peer: 200} {
 		if s := call(token, "GET", "/v1/ledger/changes?origin=dc2&after=", ""); s != want {
 			t.Errorf("changes with %q: %d", token, s)

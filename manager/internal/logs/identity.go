@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 
@@ -55,15 +54,39 @@ func DeriveID(d Derive, log string, payload []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// ParseStructured reads {client}:{sequence}:{nonce}. Logs take fewer ids than gates take keys: the sequence has 63 bits
-// and the nonce is in lower case. The error is a *api.FieldError.
-func ParseStructured(id string) (api.StructuredKey, error) {
-	k, ok := api.ParseStructuredKey(id)
-	if !ok || k.Sequence > math.MaxInt64 || strings.ToLower(k.Nonce) != k.Nonce {
-		return api.StructuredKey{}, &api.FieldError{Field: "id", Value: shorten(id), Allowed: "must be {client}:{sequence}:{nonce} in a log with structured ids, " +
-			"with a sequence of at most 9223372036854775807 without leading zeros and a nonce of 16 hexadecimal digits in lower case"}
+// structuredID has the parts of an id {client}:{sequence}:{nonce}.
+type structuredID struct {
+	client, nonce string // at least one byte each; the client may contain colons
+	sequence      uint64 // at most math.MaxInt64
+}
+
+// nonceChars is the length of the nonces that clients draw, as hexadecimal digits in lower case. Others are taken as they are.
+const nonceChars = 16
+
+// parseStructured reads {client}:{sequence}:{nonce}. Logs take any nonce, gates only that of an api.StructuredKey; the
+// sequence has 63 bits. The error is a *api.FieldError.
+func parseStructured(id string) (structuredID, error) {
+	end := strings.LastIndexByte(id, ':')
+	start := strings.LastIndexByte(id[:max(end, 0)], ':')
+	if start > 0 && end+1 < len(id) {
+		s := structuredID{client: id[:start], nonce: id[end+1:]}
+		digits := id[start+1 : end]
+		n, err := strconv.ParseUint(digits, 10, 63)
+		if err == nil && strconv.FormatUint(n, 10) == digits { // one spelling per number
+			s.sequence = n
+			return s, nil
+		}
 	}
-	return k, nil
+	return structuredID{}, &api.FieldError{Field: "id", Value: shorten(id), Allowed: "must be {client}:{sequence}:{nonce} in a log with structured ids, " +
+		"with a sequence of at most 9223372036854775807 without leading zeros and a nonce without colons"}
+}
+
+// hash names client and nonce. The two forms never have the same text: a nonce has no colon.
+func (s *structuredID) hash(k *HashKey) Hash {
+	if len(s.nonce) == nonceChars && strings.Trim(s.nonce, "0123456789abcdef") == "" {
+		return k.hash('c', s.nonce+s.client)
+	}
+	return k.hash('n', s.nonce+":"+s.client)
 }
 
 // prepared is an item with all that can be known of it without the log's state.
@@ -87,13 +110,13 @@ func (s *State) prepare(it Item) (p prepared) {
 		p.ID = DeriveID(p.Derive, s.name, p.Payload)
 	}
 	if s.identity == Structured {
-		id, err := ParseStructured(p.ID)
+		id, err := parseStructured(p.ID)
 		if err != nil {
 			p.Err = err
 			return p
 		}
-		p.seq = id.Sequence
-		p.hash = s.key.hash('c', id.Nonce+id.Client)
+		p.seq = id.sequence
+		p.hash = id.hash(&s.key)
 		p.digest = digestOf(p.Payload)
 	} else if p.ID != "" {
 		p.hash = s.key.hash('i', p.ID)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strings"
 	"testing"
@@ -103,10 +104,14 @@ func TestStructuredIdsShowGaps(t *testing.T) {
 	// Another nonce counts by itself, and may begin with 0.
 	other := func(n int) Item { return item(fmt.Sprintf("host:%d:ffffffffffffffff", n), "p") }
 	expect(t, judge(s, 0, false, other(0), other(1), other(0)), "4, 5, 4 again")
+	// A nonce is any text, and is compared byte by byte. No two pairs of client and nonce are taken for one.
+	expect(t, judge(s, 0, false, item("h:o:1:n1", "p"), item("h:o:2:n1", "p"), item("h:o:2:N1", "p"), item(":o:1:n1h", "p"), item("h:o:1:n1", "p")), "6, 7, sequence-gap, 8, 6 again")
+	expect(t, judge(s, 0, false, item("host:1:", ""), item(":1:n", ""), item("1:n", ""), item("host:01:n", ""), item("host:-1:n", ""), item("host:1:n:", "")),
+		"field id, field id, field id, field id, field id, field id")
 	for i := 4; i < 200; i++ { // alone: one run
 		judge(s, 0, false, item(seq(i), "p"))
 	}
-	expect(t, judge(s, 1000, false, item(seq(1), "1"), item(seq(199), "p"), item(seq(199), "q"), item(seq(200), "p")), "1 again, 201 again, payload-mismatch, 202")
+	expect(t, judge(s, 1000, false, item(seq(1), "1"), item(seq(199), "p"), item(seq(199), "q"), item(seq(200), "p")), "1 again, 204 again, payload-mismatch, 205")
 	for i := 201; i < 300; i++ { // with company: a run for each
 		judge(s, 0, false, item(seq(i), "p"), other(i-199))
 	}
@@ -165,12 +170,12 @@ func TestStateSurvivesItsSnapshot(t *testing.T) {
 }
 
 func FuzzParseStructured(f *testing.F) {
-	for _, id := range []string{seq(1), "a:b:3:00112233445566aa", "::", "x:01:00112233445566aa", "x:18446744073709551615:00112233445566aa"} {
+	for _, id := range []string{seq(1), "a:b:3:00112233445566aa", "::", "c:0:n", "x:01:00112233445566aa", "x:18446744073709551615:00112233445566aa"} {
 		f.Add(id)
 	}
 	f.Fuzz(func(t *testing.T, id string) {
-		s, err := ParseStructured(id)
-		if err == nil && fmt.Sprintf("%s:%d:%s", s.Client, s.Sequence, s.Nonce) != id {
+		s, err := parseStructured(id)
+		if err == nil && (fmt.Sprintf("%s:%d:%s", s.client, s.sequence, s.nonce) != id || s.client == "" || s.nonce == "" || s.sequence > math.MaxInt64) {
 			t.Errorf("%q is read as %+v", id, s)
 		}
 	})

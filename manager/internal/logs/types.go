@@ -20,7 +20,7 @@ const (
 	MaxProperties      = 64
 	MaxPropertiesBytes = 16 << 10 // names and values together
 	MaxWriters         = 4096     // of one log
-	MaxLimit           = 1000     // entries of one page
+	MaxLimit           = 10_000   // entries of one page
 	DefaultLimit       = 100
 	MaxWait            = time.Minute // that a reader is held
 	MaxPageBytes       = 1 << 20     // of ids, payloads and properties in a page, one entry more

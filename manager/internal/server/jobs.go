@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -140,17 +139,10 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	var wait time.Duration
-	if s, ok := q["wait_ms"]; ok {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil || n < 0 || millis(n) > jobs.MaxWait {
-			r.Error(w, &api.FieldError{
-				Field: "wait_ms", Value: httpd.Clip(s),
-				Allowed: "must be a whole number from 0 to " + strconv.FormatInt(jobs.MaxWait.Milliseconds(), 10),
-			})
-			return
-		}
-		wait = millis(n)
+	wait, err := whole(q, "wait_ms", 0, jobs.MaxWait.Milliseconds(), 0)
+	if err != nil {
+		r.Error(w, err)
+		return
 	}
 	j, err := h.queue.Get(r.Context(), r.Param(0))
 	if err == nil && !mayRead(r, &j) {
@@ -158,7 +150,7 @@ func (h *jobHandlers) get(r *httpd.Request, w *httpd.Response) {
 	}
 	if err == nil && !j.State.Terminal() && wait > 0 {
 		ctx, stop := r.Hold()
-		j, err = h.queue.Wait(ctx, r.Param(0), wait)
+		j, err = h.queue.Wait(ctx, r.Param(0), millis(wait))
 		stop()
 	}
 	if err != nil {
@@ -283,24 +275,11 @@ func (h *jobHandlers) cancel(r *httpd.Request, w *httpd.Response) {
 	jobAnswer(w, 200, &j, formBrief)
 }
 
-// limitOf reads the limit of a page, 0 when there is none.
-func limitOf(q map[string]string) (int, error) {
-	s, ok := q["limit"]
-	if !ok {
-		return 0, nil
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 || n > jobs.MaxLimit {
-		return 0, &api.FieldError{Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(jobs.MaxLimit)}
-	}
-	return n, nil
-}
-
 // pageOf reads the query of a list that has no filter. A limit of 0 means that the caller named none.
 func pageOf(r *httpd.Request) (cursor string, limit int, err error) {
 	q, err := r.QueryValues("limit", "cursor")
 	if err == nil {
-		limit, err = limitOf(q)
+		limit, err = limitOf(q, jobs.MaxLimit, 0)
 	}
 	return q["cursor"], limit, err
 }
@@ -312,11 +291,11 @@ func (h *jobHandlers) list(r *httpd.Request, w *httpd.Response) {
 		return
 	}
 	l := jobs.ListQuery{Function: q["function"], Cursor: q["cursor"]}
-	if l.Limit, err = limitOf(q); err != nil {
+	if l.Limit, err = limitOf(q, jobs.MaxLimit, 0); err != nil {
 		r.Error(w, err)
 		return
 	}
-	if s, ok := q["state"]; ok {
+	if s := q["state"]; s != "" {
 		if l.State, err = jobs.ParseState("state", s); err != nil {
 			r.Error(w, err)
 			return

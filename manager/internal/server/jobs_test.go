@@ -190,6 +190,7 @@ func TestJobLifeOverHTTP(t *testing.T) {
 	if got := j.call(200, "GET", "/v1/jobs?payloads=true", "")["jobs"].([]any); got[0].(map[string]any)["payload"] == nil {
 		t.Errorf("list %v", got)
 	}
+	j.call(200, "GET", "/v1/jobs?function=&state=&limit=&cursor=&payloads=", "")
 	page := j.call(200, "GET", "/v1/jobs?limit=1", "")
 	if got := j.call(200, "GET", "/v1/jobs?limit=1&cursor="+page["cursor"].(string), "")["jobs"].([]any); len(got) != 1 || got[0].(map[string]any)["id"] != "j1" {
 		t.Errorf("second page %v", got)

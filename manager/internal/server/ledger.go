@@ -412,18 +412,15 @@ func (h *ledgerHandlers) page(r *httpd.Request) ([]ledger.Entry, string, error) 
 		return []ledger.Entry{e}, "", nil
 	}
 	state := api.StateNone
-	if name, ok := q["state"]; ok {
+	if name := q["state"]; name != "" {
+		var ok bool
 		if state, ok = api.ParseState(name); !ok || !ledger.Listed(state) {
 			return nil, "", &api.FieldError{Field: "state", Value: name, Allowed: ledger.AllowedStates}
 		}
 	}
-	limit := defaultListLimit
-	if s, ok := q["limit"]; ok {
-		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
-			return nil, "", &api.FieldError{
-				Field: "limit", Value: s, Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
-			}
-		}
+	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
+	if err != nil {
+		return nil, "", err
 	}
 	return h.ledger.List(r.Context(), state, limit, q["cursor"])
 }

@@ -2,7 +2,6 @@ package server
 
 import (
 	"encoding/json"
-	"strconv"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -98,12 +97,10 @@ func (h *ledgerHandlers) incidents(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, &api.FieldError{Field: "kind", Value: httpd.Clip(q["kind"]), Allowed: "must be mismatch, fenced or full"})
 		return
 	}
-	limit := defaultListLimit
-	if s, given := q["limit"]; given {
-		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
-			r.Error(w, &api.FieldError{Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit)})
-			return
-		}
+	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
+	if err != nil {
+		r.Error(w, err)
+		return
 	}
 	list, total := h.ledger.Incidents(kind, limit)
 	incidents := make([]*incidentJSON, len(list))

@@ -76,6 +76,8 @@ func TestCallsGetTheirDocumentedAnswers(t *testing.T) {
 		{"GET", entries + "/k?scoop=x", ``, 400, `unknown parameter, allowed are: scope`, ""},
 		{"GET", entries + "?state=committed", ``, 200, `"status":201,"body_bytes":2}],"cursor":""}`, ""},
 		{"GET", entries + "?state=gone", ``, 400, `state: \"gone\": must be pending, committed, rejected or unknown`, ""},
+		{"GET", entries + "?state=&limit=&cursor=", ``, 200, `"cursor":""}`, ""}, // as the call is written
+		{"GET", entries + "?job_id=", ``, 404, `"code":"not-found"`, ""},
 		{"GET", entries + "?limit=0", ``, 400, `limit: \"0\": must be a whole number from 1 to 1000`, ""},
 		{"GET", entries + "?limit=x", ``, 400, `must be a whole number from 1 to 1000`, ""},
 		{"GET", entries + "?limit=1&limit=2", ``, 400, `given twice`, ""},

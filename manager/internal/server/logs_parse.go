@@ -234,18 +234,10 @@ func parseRead(r *httpd.Request) (q logs.Query, err error) {
 	} else if q.After, err = strconv.ParseUint(s, 10, 63); err != nil {
 		return q, &api.FieldError{Field: "after", Value: httpd.Clip(s), Allowed: "must be a cursor that this log gave out, or empty for the beginning"}
 	}
-	if s, ok := values["limit"]; ok {
-		if q.Limit, err = strconv.Atoi(s); err != nil || q.Limit < 1 || q.Limit > logs.MaxLimit {
-			return q, &api.FieldError{Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(logs.MaxLimit)}
-		}
+	if q.Limit, err = limitOf(values, logs.MaxLimit, 0); err != nil {
+		return q, err
 	}
-	if s, ok := values["wait_ms"]; ok {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil || n < 0 || millis(n) > logs.MaxWait {
-			return q, &api.FieldError{Field: "wait_ms", Value: httpd.Clip(s),
-				Allowed: "must be a whole number from 0 to " + strconv.FormatInt(logs.MaxWait.Milliseconds(), 10)}
-		}
-		q.Wait = millis(n)
-	}
-	return q, nil
+	wait, err := whole(values, "wait_ms", 0, logs.MaxWait.Milliseconds(), 0)
+	q.Wait = millis(wait)
+	return q, err
 }

@@ -76,6 +76,8 @@ func TestLogsOverHTTP(t *testing.T) {
 		"GET", entries+"?limit=2", "")
 	s.want(`200 {"entries":[{"segment":1,"entry":5,"id":"b","payload":"","properties":{}}],"cursor":"5"}`, "GET", entries+"?after=4&wait_ms=30000", "")
 	s.want(`200 {"entries":[],"cursor":"5"}`, "GET", entries+"?after=5&wait_ms=1", "")
+	s.want(`200 {"entries":[{"segment":1,"entry":1,...`, "GET", entries+"?after=&limit=&wait_ms=", "") // as the call is written
+	s.want(`200 {"entries":[{"segment":1,"entry":1,...`, "GET", entries+"?limit=10000", "")
 	s.want(`200 {"segment":1,"entry":1,"id":"a","payload":"YQ==","properties":{"k":"v","z":"1"}}`, "GET", entries+"/by-id/a", "")
 	s.want("404 not-found: ...", "GET", entries+"/by-id/c", "")
 
@@ -91,6 +93,10 @@ func TestLogsOverHTTP(t *testing.T) {
 	s.want("201 ...", "POST", "/v1/logs/seq/entries", `{"payload":"","id":"`+first+`"}`)
 	s.want("409 sequence-gap: ...", "POST", "/v1/logs/seq/entries", `{"payload":"","id":"`+third+`"}`)
 	s.want("200 ...", "GET", "/v1/logs/seq/entries/by-id/"+url.PathEscape(first), "")
+
+	s.want("201 ...", "POST", "/v1/logs/seq/entries", `{"payload":"","id":"host:2:1:n1"}`)
+	s.want("409 sequence-gap: ...", "POST", "/v1/logs/seq/entries", `{"payload":"","id":"host:2:3:n1"}`)
+	s.want(`400 invalid-request: id: "host": must be {client}:{sequence}:{nonce}...`, "POST", "/v1/logs/seq/entries", `{"payload":"","id":"host"}`)
 
 	s.want("201 ...", "PUT", "/v1/logs/third", "")
 	s.want("409 too-many-logs: ...", "PUT", "/v1/logs/fourth", "")
@@ -166,7 +172,7 @@ func TestBadLogCalls(t *testing.T) {
 	} {
 		s.want("400 invalid-request: "+want+"...", "POST", entries, body)
 	}
-	for query, want := range map[string]string{"after=x": "after", "after=1": "after", "limit=0": "limit", "limit=1001": "limit", "wait_ms=60001": "wait_ms", "from=1": "query"} {
+	for query, want := range map[string]string{"after=x": "after", "after=1": "after", "limit=0": "limit", "limit=10001": "limit", "wait_ms=60001": "wait_ms", "from=1": "query"} {
 		s.want("400 invalid-request: "+want+"...", "GET", entries+"?"+query, "")
 	}
 	for body, want := range map[string]string{`{"identity":"x"}`: "identity", `{"window_ms":1}`: "window_ms", `{"max_keys":0}`: "max_keys", `{"when_full":"x"}`: "when_full", `{"retain_bytes":5}`: "retain_bytes", `{"name":"x"}`: "name"} {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -58,7 +59,7 @@ func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) fun
 		case errors.Is(err, ledger.ErrCursorGone):
 			p = &api.Problem{Status: 410, Code: api.CodeCursorGone, Title: "Cursor too old", Detail: "the change feed does not go back to this cursor; begin again without one, which gives a full copy"}
 		case errors.Is(err, ledger.ErrCursor):
-			err = &api.FieldError{Field: "cursor", Allowed: "must be a cursor that this call returned"}
+			err = &api.FieldError{Field: "after", Allowed: "must be a cursor that this call returned, or empty for the beginning"}
 		}
 		if p != nil {
 			err = &httpd.Refusal{P: *p}
@@ -67,25 +68,9 @@ func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) fun
 	}
 }
 
-// whole reads a parameter that is a whole number.
-func whole(q map[string]string, name string, least, most, otherwise int64) (int64, error) {
-	s, ok := q[name]
-	if !ok {
-		return otherwise, nil
-	}
-	n, err := strconv.ParseInt(s, 10, 64)
-	if err != nil || n < least || n > most {
-		return 0, &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: fmt.Sprintf("must be a whole number from %d to %d", least, most)}
-	}
-	return n, nil
-}
-
 // originOf is the origin that a call names, or this ledger's.
 func (h *originHandlers) originOf(q map[string]string) (string, error) {
-	origin, ok := q["origin"]
-	if !ok {
-		origin = h.origin
-	}
+	origin := cmp.Or(q["origin"], h.origin)
 	if h.origin == "" {
 		return "", ledger.ErrNoOrigin
 	}
@@ -116,10 +101,8 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	if err != nil {
 		return err
 	}
-	_, isFrom := q["from_ms"]
-	_, isTo := q["to_ms"]
 	var f ledger.Feed
-	if isFrom || isTo {
+	if q["from_ms"] != "" || q["to_ms"] != "" {
 		f, err = h.ledger.Outcomes(r.Context(), origin, from, to, q["after"], int(limit))
 	} else {
 		f, err = h.next(r, origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond)

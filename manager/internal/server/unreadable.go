@@ -3,7 +3,6 @@ package server
 import (
 	"encoding/base64"
 	"errors"
-	"strconv"
 
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/httpd"
@@ -59,14 +58,10 @@ func (h *unreadableHandlers) list(r *httpd.Request, w *httpd.Response) {
 		r.Error(w, err)
 		return
 	}
-	limit := defaultListLimit
-	if s, ok := q["limit"]; ok {
-		if limit, err = strconv.Atoi(s); err != nil || limit < 1 || limit > ledger.MaxListLimit {
-			r.Error(w, &api.FieldError{
-				Field: "limit", Value: httpd.Clip(s), Allowed: "must be a whole number from 1 to " + strconv.Itoa(ledger.MaxListLimit),
-			})
-			return
-		}
+	limit, err := limitOf(q, ledger.MaxListLimit, defaultListLimit)
+	if err != nil {
+		r.Error(w, err)
+		return
 	}
 	page, next, err := h.finder.Find(r.Context(), limit, q["cursor"])
 	if errors.Is(err, unread.ErrCursor) {

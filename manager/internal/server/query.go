@@ -1,0 +1,29 @@
+package server
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/httpd"
+)
+
+// whole reads a parameter that is a whole number. One that is empty counts as not given, so that a call may be made as the
+// reference writes it, with "?limit=&cursor=". The error is a *api.FieldError.
+func whole(q map[string]string, name string, least, most, otherwise int64) (int64, error) {
+	s := q[name]
+	if s == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if err != nil || n < least || n > most {
+		return 0, &api.FieldError{Field: name, Value: httpd.Clip(s), Allowed: fmt.Sprintf("must be a whole number from %d to %d", least, most)}
+	}
+	return n, nil
+}
+
+// limitOf reads how many items a page has at most; otherwise where the caller does not say.
+func limitOf(q map[string]string, most, otherwise int) (int, error) {
+	n, err := whole(q, "limit", 1, int64(most), int64(otherwise))
+	return int(n), err
+}
