@@ -96,14 +96,17 @@ func logsList(ctx context.Context, c *operatorCall) error {
 	rows := [][]string{{"LOG", "IDENTITY", "FIRST", "LAST", "KEYS", "WRITERS", "DISK BYTES", "STATE"}}
 	for i := range page.Logs {
 		l := &page.Logs[i]
-		state := "ok"
-		if l.Failed != "" {
-			state = "failed: " + l.Failed
-		}
 		rows = append(rows, []string{l.Log, l.Identity, strconv.FormatUint(l.First, 10), strconv.FormatUint(l.Last, 10),
-			strconv.Itoa(l.Keys), strconv.Itoa(l.Writers), strconv.FormatInt(l.DiskBytes, 10), state})
+			strconv.Itoa(l.Keys), strconv.Itoa(l.Writers), strconv.FormatInt(l.DiskBytes, 10), logState(l)})
 	}
 	return c.printTable(rows, page.Cursor)
+}
+
+func logState(l *client.LogInfo) string {
+	if l.Failed != "" {
+		return "failed: " + l.Failed
+	}
+	return "ok"
 }
 
 func logsAppend(ctx context.Context, c *operatorCall) error {
@@ -259,6 +262,6 @@ func logsInspect(ctx context.Context, c *operatorCall) error {
 		{"retention", strings.Join([]string{span(i.RetainMS), strconv.FormatInt(i.RetainBytes, 10) + " bytes"}, ", ")},
 		{"writers", strconv.Itoa(i.Writers)},
 		{"disk", strconv.FormatInt(i.DiskBytes, 10) + " bytes"},
-		{"failed", i.Failed},
+		{"state", logState(i)},
 	}, "")
 }

@@ -267,4 +267,7 @@ func testLogsCommand(t *testing.T, engine string) {
 			t.Errorf("logs %s: %q, want %q", c.args, got, c.want)
 		}
 	}
+	if got := run("", "inspect", "events"); !strings.HasSuffix(got, "\nstate      ok\n") {
+		t.Errorf("logs inspect events: %q", got)
+	}
 }

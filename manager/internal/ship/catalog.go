@@ -70,7 +70,7 @@ func readCatalog(ctx context.Context, s object.Store) (*catalog, object.Version,
 	}
 	c, err := decodeCatalog(b)
 	if err != nil {
-		return nil, "", &DamageError{catalogObject, err.Error()}
+		return nil, "", &DamageError{Object: catalogObject, Reason: err.Error()}
 	}
 	if c.Version != catalogVersion {
 		return nil, "", fmt.Errorf("ship: %s has format version %d, this program knows %d", catalogObject, c.Version, catalogVersion)
@@ -107,7 +107,7 @@ func catalogOf(ctx context.Context, s object.Store, m *manifest) (*catalog, erro
 	c, _, err := readCatalog(ctx, s)
 	if errors.Is(err, object.ErrNotFound) {
 		if m.Catalog {
-			return nil, fmt.Errorf("%w: %w", &DamageError{catalogObject, errMissing.Error()}, errMissing)
+			return nil, missing(catalogObject)
 		}
 		return nil, nil
 	}

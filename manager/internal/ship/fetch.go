@@ -73,7 +73,7 @@ func readTail(ctx context.Context, s object.Store, log string, h *history) ([]ru
 			}
 			// The manager that ships may have written this one and a later one meanwhile.
 			if b, _, err = s.Get(ctx, log+"/"+name); errors.Is(err, object.ErrNotFound) {
-				return found, fmt.Errorf("%w: %w", &DamageError{log + "/" + name, errMissing.Error()}, errMissing)
+				return found, missing(log + "/" + name)
 			}
 			if err != nil {
 				return found, err
@@ -84,9 +84,9 @@ func readTail(ctx context.Context, s object.Store, log string, h *history) ([]ru
 		head, _, err := decode(b)
 		switch {
 		case err != nil:
-			return found, &DamageError{log + "/" + name, err.Error()}
+			return found, &DamageError{Object: log + "/" + name, Reason: err.Error()}
 		case head.Kind != kindRun || head.Log != h.Log || head.First != next:
-			return found, &DamageError{log + "/" + name, fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, h.Log, next)}
+			return found, &DamageError{Object: log + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, h.Log, next)}
 		}
 		found = append(found, run{
 			ref: ref{name, int64(len(b)), head.sum()}, First: head.First, Last: head.Last, Segment: *head.Segment,
@@ -106,10 +106,10 @@ func fetchObject(ctx context.Context, s object.Store, log string, r ref) (header
 	}
 	h, records, err := decode(b)
 	if err != nil {
-		return header{}, nil, &DamageError{name, err.Error()}
+		return header{}, nil, &DamageError{Object: name, Reason: err.Error()}
 	}
 	if int64(len(b)) != r.Bytes || h.sum() != r.Sum {
-		return header{}, nil, &DamageError{name, fmt.Sprintf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.sum(), r.Bytes, r.Sum)}
+		return header{}, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it has %d bytes, with records whose sum is %s; expected are %d with %s", len(b), h.sum(), r.Bytes, r.Sum)}
 	}
 	return h, records, nil
 }
@@ -122,14 +122,14 @@ func fetchRun(ctx context.Context, s object.Store, log string, r run, id string)
 	}
 	name := log + "/" + r.Name
 	if h.Kind != kindRun || h.Log != id || h.First != r.First || h.Last != r.Last {
-		return h, nil, &DamageError{name, fmt.Sprintf("it is a %s of log %s from %d to %d", h.Kind, h.Log, h.First, h.Last)}
+		return h, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it is a %s of log %s from %d to %d", h.Kind, h.Log, h.First, h.Last)}
 	}
 	var bodies [][]byte
 	if err := each(h, records, func(_ uint64, body []byte) error {
 		bodies = append(bodies, body)
 		return nil
 	}); err != nil {
-		return h, nil, &DamageError{name, err.Error()}
+		return h, nil, &DamageError{Object: name, Reason: err.Error()}
 	}
 	return h, bodies, nil
 }
@@ -143,14 +143,14 @@ func fetchPart(ctx context.Context, s object.Store, log string, snap *snapshot, 
 	}
 	name := log + "/" + r.Name
 	if h.Kind != kindSnapshot || h.Log != id || h.Snapshot != snap.Sequence {
-		return h, nil, &DamageError{name, fmt.Sprintf("it is a %s of log %s", h.Kind, h.Log)}
+		return h, nil, &DamageError{Object: name, Reason: fmt.Sprintf("it is a %s of log %s", h.Kind, h.Log)}
 	}
 	var bodies [][]byte
 	if err := each(h, records, func(_ uint64, body []byte) error {
 		bodies = append(bodies, body)
 		return nil
 	}); err != nil {
-		return h, nil, &DamageError{name, err.Error()}
+		return h, nil, &DamageError{Object: name, Reason: err.Error()}
 	}
 	return h, bodies, nil
 }

@@ -42,14 +42,14 @@ func readHead(ctx context.Context, s object.Store, log string, term uint64) (hea
 	name := log + "/" + headName(term)
 	b, v, err := s.Get(ctx, name)
 	if errors.Is(err, object.ErrNotFound) {
-		return head{}, "", fmt.Errorf("%w: %w", &DamageError{name, errMissing.Error()}, errMissing)
+		return head{}, "", missing(name)
 	}
 	if err != nil {
 		return head{}, "", err
 	}
 	h, err := decodeHead(b)
 	if err != nil {
-		return head{}, "", &DamageError{name, err.Error()}
+		return head{}, "", &DamageError{Object: name, Reason: err.Error()}
 	}
 	return h, v, nil
 }

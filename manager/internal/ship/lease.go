@@ -71,7 +71,7 @@ func (l *lease) acquire(ctx context.Context) error {
 		return err
 	default:
 		if err := json.Unmarshal(b, &old); err != nil {
-			return &DamageError{leaseObject, err.Error()}
+			return &DamageError{Object: leaseObject, Reason: err.Error()}
 		}
 		restarted := l.first && old.Holder == l.holder
 		own := old.Writer == l.writer // and the answer to a try was lost

@@ -176,7 +176,11 @@ func (m *manifest) clone() *manifest {
 type DamageError struct {
 	Object string
 	Reason string
+
+	cause error // errMissing or nil
 }
+
+func (e *DamageError) Unwrap() error { return e.cause }
 
 func (e *DamageError) Error() string { return fmt.Sprintf("object %s: %s", e.Object, e.Reason) }
 
@@ -189,7 +193,7 @@ func readManifest(ctx context.Context, s object.Store, log string) (*manifest, o
 	}
 	m, err := decodeManifest(b)
 	if err != nil {
-		return nil, "", &DamageError{name, err.Error()}
+		return nil, "", &DamageError{Object: name, Reason: err.Error()}
 	}
 	if m.Version != manifestVersion {
 		return nil, "", fmt.Errorf("ship: %s has format version %d, this program knows %d", name, m.Version, manifestVersion)
@@ -303,7 +307,7 @@ func put(ctx context.Context, s object.Store, name string, body []byte) error {
 		return err
 	}
 	if string(now) != string(body) {
-		return &DamageError{name, "it exists with other content"}
+		return &DamageError{Object: name, Reason: "it exists with other content"}
 	}
 	return nil
 }

@@ -126,7 +126,7 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 
 // restoreLog makes the directory of a log, and returns the manifest that it was made by.
 func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
-	var missing error
+	var stale error
 	for range 5 {
 		p, err := makePlan(ctx, o.Store, o.Log, o.At)
 		if err != nil {
@@ -143,13 +143,22 @@ func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *m
 		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.sameAs(p.manifest) {
 			return nil, nil, errors.Join(err, readErr)
 		}
-		missing = err
+		stale = err
 	}
-	return nil, nil, missing
+	return nil, nil, stale
 }
 
 // errMissing is in the chain of damage by objects that are not there.
 var errMissing = errors.New("it is missing")
+
+// noManifest names the object: it may have been there.
+func noManifest(s object.Store, log string) error {
+	return fmt.Errorf("%w: %s has no shipped log %s, whose object %s/%s is missing", ErrNothing, s, log, log, manifestObject)
+}
+
+func missing(name string) *DamageError {
+	return &DamageError{Object: name, Reason: errMissing.Error(), cause: errMissing}
+}
 
 // makeEmpty removes what a restore left that was cut off, and refuses a directory with anything else. PartialDir goes
 // last: without it a manager would open the rest.
@@ -187,7 +196,7 @@ var restored = []string{".wal", ".snap", ".json"}
 func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
 	m, damaged, _, err := readPlace(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
-		return nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
+		return nil, noManifest(s, log)
 	}
 	if err != nil {
 		return nil, err
@@ -295,7 +304,7 @@ func (p *plan) fetch(ctx context.Context, o *RestoreOptions, fn func(r *run, f f
 		var damage *DamageError
 		switch {
 		case errors.Is(f.err, object.ErrNotFound):
-			damages = append(damages, fmt.Errorf("%w: %w", &DamageError{o.Log + "/" + f.name, errMissing.Error()}, errMissing))
+			damages = append(damages, missing(o.Log+"/"+f.name))
 		case errors.As(f.err, &damage):
 			damages = append(damages, f.err)
 		case f.err != nil:

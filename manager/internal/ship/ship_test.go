@@ -329,11 +329,14 @@ func TestDamagedAndMissingObjects(t *testing.T) {
 		if damaged != nil && (!errors.As(damaged, &d) || d.Object != name) {
 			t.Errorf("%s with a flipped bit: %v", name, damaged)
 		}
-		if strings.HasSuffix(name, "/manifest") {
-			continue // without a manifest there is nothing
+		if missing == nil {
+			continue
 		}
-		if damaged != nil && (!errors.As(missing, &d) || d.Object != name) {
+		if text := missing.Error(); !strings.Contains(text, "object "+name) || strings.Count(text, "missing") != 1 {
 			t.Errorf("%s is missing: %v", name, missing)
+		}
+		if nothing := strings.HasSuffix(name, "/manifest"); errors.As(missing, &d) == nothing || errors.Is(missing, ship.ErrNothing) != nothing {
+			t.Errorf("%s is missing: %#v", name, missing)
 		}
 	}
 	if used < 2 {

@@ -69,7 +69,7 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 	if err == nil {
 		var l leaseRecord
 		if err := json.Unmarshal(b, &l); err != nil {
-			return nil, &DamageError{leaseObject, err.Error()}
+			return nil, &DamageError{Object: leaseObject, Reason: err.Error()}
 		}
 		st.Lease = &LeaseStatus{l.Term, l.Host, l.Released}
 	} else if !errors.Is(err, object.ErrNotFound) {
@@ -103,7 +103,7 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 func readLogStatus(ctx context.Context, s object.Store, log string) (st LogStatus, m *manifest, err error) {
 	m, damaged, tail, err := readPlace(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
-		return st, nil, fmt.Errorf("%w: %s has no shipped log %s", ErrNothing, s, log)
+		return st, nil, noManifest(s, log)
 	}
 	if err != nil {
 		return st, nil, err
