@@ -7,6 +7,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +21,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"github.com/oncegate/oncegate/examples/internal/stack"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
@@ -52,12 +59,66 @@ var preparations = map[string]func(t *testing.T) (before string, replace []strin
 		// Only a store that a manager has used can be quarantined.
 		return "DSN='" + servers.Postgres(t).URL + "'\noncegate serve --store postgres --store-dsn \"$DSN\" --listen 127.0.0.1:" + freePort(t) + "\nkill $!; wait $!", nil
 	},
+	// Object storage on this machine. A reader of the page types slowly enough that something was shipped.
+	"docs/backup.md: export AWS_ACCESS_KEY_ID=...": func(t *testing.T) (string, []string) {
+		backend := s3mem.New()
+		if err := backend.CreateBucket("ledgers"); err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog()), gofakes3.WithoutVersioning()).Server())
+		t.Cleanup(server.Close)
+		return "", []string{
+			"AWS_ACCESS_KEY_ID=... AWS_SECRET_ACCESS_KEY=...", "AWS_ENDPOINT_URL=" + server.URL + " AWS_ACCESS_KEY_ID=tests AWS_SECRET_ACCESS_KEY=secret",
+			"oncegate serve --data-dir /var/lib/oncegate", "oncegate serve --listen 127.0.0.1:" + freePort(t) + " --data-dir s3",
+			"oncegate ship status --from s3://ledgers/production/manager-1", "until oncegate ship status --from s3://ledgers/production/manager-1; do sleep 0.1; done",
+			"/var/lib/oncegate-new", "s3-new",
+		}
+	},
+	"docs/backup.md: export GOOGLE_APPLICATION_CREDENTIALS=": func(t *testing.T) (string, []string) {
+		return "export STORAGE_EMULATOR_HOST=" + fakeGCS(t), []string{
+			"oncegate serve --data-dir /var/lib/oncegate", "oncegate serve --listen 127.0.0.1:" + freePort(t) + " --data-dir gs",
+			"--ship-to gs://ledgers/production/manager-1", "--ship-to gs://ledgers/production/manager-1\nuntil oncegate ship status --from gs://ledgers/production/manager-1; do sleep 0.1; done",
+		}
+	},
 	"docs/OPERATIONS.md: oncegate ledger history KEY": unknownKey("order-1"),
 	"docs/OPERATIONS.md: oncegate ledger resolve KEY": unknownKey("order-2"),
 	// Nobody writes into the copy of a running manager's directory.
 	"docs/OPERATIONS.md: oncegate wal verify --data-dir DIR": func(*testing.T) (string, []string) {
 		return "cp -r data copied", []string{"DIR", "copied"}
 	},
+}
+
+// fakeGCS starts a server with Google Cloud Storage's interface and the bucket "ledgers", and returns its address.
+func fakeGCS(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gcs") // a socket's name may have 100 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "socket")
+	cmd := exec.CommandContext(t.Context(), filepath.Join(root, "build", "fakegcs"), socket, "ledgers")
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v (make build/fakegcs builds it)", err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() }) // t's context has ended then
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}
+	for {
+		if c, err := dial(t.Context(), "", ""); err == nil {
+			c.Close()
+			break
+		} else if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "gcs"})
+	proxy.Transport = &http.Transport{DialContext: dial}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://")
 }
 
 // unknownKey makes a key with an unknown outcome, and an answer to record for it.
