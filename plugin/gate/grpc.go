@@ -22,7 +22,8 @@ import (
 // lets it go, without the headers that may be credentials. A route leads that path to something
 // that answers with a blank, an answer marked with headerBlank: an inner listener, or the manager.
 // The gate puts the recorded headers, message and trailers in the blank's place. If the route is
-// missing, upstream gets a path and a content type that no gRPC server serves.
+// missing, upstream gets a path and a content type that no gRPC server serves. Clients that ask for
+// this path themselves get 404, because a blank waits for the end of its request.
 //
 // Answers without a message, and the gate's own refusals, are local replies.
 
@@ -255,12 +256,34 @@ func (p *Plugin) sendFills() {
 			s.refuse(&noAnswerProblem)
 			continue
 		}
+		p.host.SetProperty(propertyStatus, s.mark) // for another gate of this proxy; see strays
 		s.phase = phaseFilling
 		s.act(verdictForward)
 	}
 	if len(p.fills) == 0 {
 		p.fills = nil
 	}
+}
+
+// strays tells whether the current request is a client's own for api.PathAnswer. A route may compare paths without
+// regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+func (p *Plugin) strays() bool {
+	path, _ := p.host.RequestHeader(headerPath)
+	const n = len(api.PathAnswer)
+	if len(path) < n || !strings.EqualFold(path[:n], api.PathAnswer) || len(path) > n && !strings.Contains("?#;", path[n:n+1]) {
+		return false
+	}
+	_, sent := p.host.Property(propertyStatus)
+	return !sent
+}
+
+// noSuchPath refuses such a request.
+func (s *Stream) noSuchPath(end bool) verdict {
+	s.route, s.ending.ended = s.plugin.config.First(), end
+	s.headers = s.plugin.host.RequestHeaders()
+	v := s.refuse(&api.Problem{Status: 404, Code: api.CodeNotFound, Title: "There is nothing at this path"})
+	s.headers = nil
+	return v
 }
 
 // needed are the request headers that routes and access logs need. Others whose names begin with x-forwarded- may be
@@ -347,6 +370,8 @@ func grpcOf(problem *api.Problem) int {
 		return grpcInvalidArgument
 	case 406:
 		return grpcFailedPrecondition
+	case 404:
+		return grpcUnimplemented
 	case 409:
 		return grpcAborted
 	case 410:

@@ -60,6 +60,7 @@ type Plugin struct {
 	endings         endings   // replies that wait for their requests' ends
 	fills           []*Stream // streams in phaseFill
 	noAnswerRoute   limitedLog
+	guardsAnswers   bool // clients must not reach api.PathAnswer
 	bodies          bodyWatch
 	partial         list  // streams with a body that the host holds until more of it comes
 	uploads         int   // bytes of request bodies that the VM holds
@@ -107,7 +108,7 @@ func (p *Plugin) Start(configuration []byte) error {
 	if err != nil {
 		return err
 	}
-	p.config = cfg
+	p.config, p.guardsAnswers = cfg, cfg.ProtectsRPC()
 	p.metrics.define(p.host)
 	var name [16]byte
 	if !p.host.Random(name[:]) {

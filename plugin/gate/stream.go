@@ -108,6 +108,9 @@ func (s *Stream) OnRequestHeaders(end bool) Action {
 	}
 	s.phase = phasePass
 	p := s.plugin
+	if p.guardsAnswers && p.strays() {
+		return s.headersAction(s.noSuchPath(end))
+	}
 	method, ok := p.host.RequestHeader(headerMethod)
 	looks := ok && p.asksLookUp(method)
 	if !ok || !looks && !p.config.Method(method) {

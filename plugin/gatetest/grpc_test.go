@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 	"github.com/oncegate/oncegate/manager/api"
@@ -233,6 +234,42 @@ func TestUnaryGRPCWithoutBlank(t *testing.T) {
 		x = r.rpc("k", frame("pay"))
 		x.blank()
 		want(t, "later", x.Response().Trailers, "grpc-status: 0")
+	})
+}
+
+// A client that asks for the path of recorded answers gets no further, because what serves it waits for the request's
+// end. A gate in front of this one has sent its own requests there.
+func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
+	each(t, func(t *testing.T, guest hostsim.Source) {
+		r := grpcRig(t, guest, `,"match":[{"path_prefix":"/p.Pay/","grpc":"unary"},{"methods":["PUT"],"grpc":"none"}]`)
+		for _, path := range []string{"/oncegate/answer", "/oncegate/answer?a=b", "/Oncegate/ANSWER#a", "/oncegate/answer;a=b"} {
+			for _, method := range []string{"POST", "GET", "PUT"} {
+				for _, key := range []string{"", "k"} {
+					x := r.Open(Request{Method: method, Path: path, Key: key, Headers: []string{"content-length: 3000000"}}, false)
+					r.Clock.Advance(time.Second)
+					p := x.Response()
+					want(t, method+" "+path, p.Status+" "+p.Problem(t), "404 not-found")
+					want(t, path+" went on", x.Upstream.Begun(), false)
+				}
+			}
+		}
+		x := r.Open(Request{Path: "/oncegate/answer", Protocol: "HTTP/2", Headers: []string{"content-type: application/grpc"}}, false)
+		want(t, "a gRPC call", grpcProblem(x), "12 not-found")
+		for _, path := range []string{"/oncegate/answers", "/oncegate/answer/", "/oncegate", "/a/oncegate/answer"} {
+			x := r.Open(Request{Path: path}, true)
+			x.Upstream.AwaitHeaders(t)
+			x.Answer(200, "")
+			want(t, path, x.Response().Status, "200")
+		}
+		x = r.Open(Request{Path: "/oncegate/answer", Properties: map[string][]byte{"oncegate.status": []byte("replayed")}}, true)
+		x.Upstream.AwaitHeaders(t)
+		x.Answer(200, "-")
+		want(t, "another gate's", x.Response().Body, "-")
+		// Without a rule for gRPC the path is like any other.
+		x = NewRig(t, guest, Options{}).Open(Request{Path: "/oncegate/answer"}, true)
+		x.Upstream.AwaitHeaders(t)
+		x.Answer(200, "")
+		want(t, "without grpc", x.Response().Status, "200")
 	})
 }
 

@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// A client that asks for the path of recorded answers and does not send its body gets its refusal from the gate, and no
+// connection of the manager waits for it.
+func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
+	eachRPC(t, func(t *testing.T, target Target) {
+		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, bootstrap: upstreamHTTP2}
+		s.paymentsAddr, s.edit = newRPCServer(t).address, answerRouteToManager(t)
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startProxy(t)
+		for _, path := range []string{"/oncegate/answer", "/oncegate/answer?a"} {
+			status, details, err := halfRequest(s.proxies[0].address, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if status != 404 || details != "not-found" {
+				t.Errorf("%s: status %d, idempotency-status %q", path, status, details)
+			}
+		}
+		admin, err := s.manager.addr("admin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := fetch("http://" + admin + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts := 0
+		for line := range strings.Lines(string(text)) {
+			if !strings.HasPrefix(line, "oncegate_http_request_duration_seconds_count") {
+				continue
+			}
+			counts++
+			if strings.Contains(line, "oncegate/answer") && !strings.HasSuffix(line, " 0\n") {
+				t.Errorf("the manager was asked: %s", line)
+			}
+		}
+		if counts == 0 {
+			t.Error("the manager counts no requests")
+		}
+	})
+}
+
+// halfRequest sends a request's headers and a part of its body, and reads the answer's headers.
+func halfRequest(address, path string) (status int, said string, err error) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return 0, "", err
+	}
+	if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: pay.test\r\nContent-Length: 100000\r\n\r\n{", path); err != nil {
+		return 0, "", err
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	return r.StatusCode, r.Header.Get("Idempotency-Status"), r.Body.Close()
+}
+
+// A second gate in the same chain lets the first one fetch its recorded answers.
+func TestTwoGatesForUnaryCalls(t *testing.T) {
+	eachRPC(t, func(t *testing.T, target Target) {
+		u := newRPCServer(t)
+		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, paymentsAddr: u.address, bootstrap: upstreamHTTP2, edit: secondGate}
+		s.stopAtEnd(t)
+		s.startManager(t)
+		s.startProxy(t)
+		r := &rpcRig{s, u, grpc_testing.NewTestServiceClient(dialRPC(t, s.proxies[0]))}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		key := newKey()
+		first := r.callWith(ctx, key, &grpc_testing.SimpleRequest{ResponseSize: 10_000})
+		if first.err != nil {
+			t.Fatal(first.err)
+		}
+		for range 3 {
+			if a := r.callWith(ctx, key, &grpc_testing.SimpleRequest{ResponseSize: 10_000}); a.err != nil || a.String() != first.String() {
+				t.Errorf("retry: %v %v, first %v", a, a.err, first)
+			}
+		}
+		if n := u.ran(key); n != 1 {
+			t.Errorf("ran %d times", n)
+		}
+	})
+}
+
+// secondGate puts another gate behind the first one. It has a cache of its own and no ledger.
+func secondGate(hcm *hcmv3.HttpConnectionManager) error {
+	at := slices.IndexFunc(hcm.HttpFilters, isGate)
+	if at < 0 {
+		return fmt.Errorf("no gate in %v", hcm.HttpFilters)
+	}
+	second := proto.CloneOf(hcm.HttpFilters[at])
+	second.Name += "-2"
+	filter, text := new(wasmfilterv3.Wasm), new(wrapperspb.StringValue)
+	if err := errors.Join(second.GetTypedConfig().UnmarshalTo(filter), filter.GetConfig().GetConfiguration().UnmarshalTo(text)); err != nil {
+		return err
+	}
+	plugin := map[string]any{}
+	if err := json.Unmarshal([]byte(text.GetValue()), &plugin); err != nil {
+		return err
+	}
+	delete(plugin, "client_abort")
+	plugin["ledger"] = "none"
+	changed, err := json.Marshal(plugin)
+	if err != nil {
+		return err
+	}
+	c := filter.GetConfig()
+	c.Name, c.RootId, c.GetVmConfig().VmId = c.GetName()+"-2", c.GetRootId()+"-2", c.GetVmConfig().GetVmId()+"-2"
+	if c.Configuration, err = anypb.New(wrapperspb.String(string(changed))); err != nil {
+		return err
+	}
+	config, err := anypb.New(filter)
+	second.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
+	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, at+1, second)
+	return err
+}
