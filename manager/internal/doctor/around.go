@@ -6,11 +6,14 @@ import (
 	"slices"
 )
 
-const checkAround = "envoy: ways around"
+const (
+	checkAround = "envoy: ways around"
+	checkRow    = "envoy: gates in a row"
+)
 
 // around looks for ways to the gate's upstreams on which it is switched off, or on which there is no gate. Such a way may be
 // meant, so it is no failure.
-func (g gate) around(r *report, dump object, gates []gate) {
+func (g gate) around(r *report, dump object) {
 	before := len(r.findings)
 	warn := func(found, do string) { r.warn(checkAround, g.place()+": "+found, do) }
 	entry := g.entry()
@@ -37,14 +40,22 @@ func (g gate) around(r *report, dump object, gates []gate) {
 		warn("the filter is disabled, and no route enables it", `remove "disabled" from the filter, or enable it on the routes to protect: all requests pass unprotected`)
 	}
 	for _, l := range listeners(dump) {
-		if l["internal_listener"] != nil || slices.ContainsFunc(gates, func(other gate) bool { return other.listener.text("name") == l.text("name") }) {
+		if l["internal_listener"] != nil {
 			continue
 		}
-		for _, routes := range routesOf(dump, l.all("HttpConnectionManager")...) {
+		// A listener may have several filter chains.
+		open := l.all("HttpConnectionManager")
+		chains := len(open)
+		open = slices.DeleteFunc(open, func(m object) bool { return len(gatesOf(l, m)) > 0 })
+		what, where := fmt.Sprintf("listener %q has no gate, and", oneLine(l.text("name"))), "that listener"
+		if len(open) < chains {
+			what, where = fmt.Sprintf("a filter chain of listener %q has no gate. It", oneLine(l.text("name"))), "that filter chain"
+		}
+		for _, routes := range routesOf(dump, open...) {
 			for _, name := range slices.Sorted(maps.Keys(clustersOf(routes))) {
 				if protected[name] {
-					warn(fmt.Sprintf("listener %q has no gate, and leads to cluster %q as well", oneLine(l.text("name")), oneLine(name)),
-						"requests pass unprotected there: put the filter into that listener unless that is meant")
+					warn(fmt.Sprintf("%s leads to cluster %q as well", what, oneLine(name)),
+						"requests pass unprotected there: put the filter into "+where+" unless that is meant")
 				}
 			}
 		}
@@ -52,9 +63,23 @@ func (g gate) around(r *report, dump object, gates []gate) {
 	switch {
 	case len(r.findings) > before:
 	case entry["disabled"] == true:
-		r.ok(checkAround, "%s: enabled on %d routes or virtual hosts, and no other listener leads to its upstreams", g.place(), enabling)
+		r.ok(checkAround, "%s: enabled on %d routes or virtual hosts, and no other listener or filter chain leads to its upstreams", g.place(), enabling)
 	default:
-		r.ok(checkAround, "%s: all routes have it, and no other listener leads to its upstreams", g.place())
+		r.ok(checkAround, "%s: all routes have it, and no other listener or filter chain leads to its upstreams", g.place())
+	}
+}
+
+// inARow looks for gates that a request passes one after the other and that have one ledger.
+func inARow(r *report, gates []gate) {
+	for i, g := range gates {
+		for _, next := range gates[i+1:] {
+			if !sameObject(g.manager, next.manager) || g.entry()["disabled"] == true || next.entry()["disabled"] == true ||
+				g.config.text("ledger") == "none" || next.config.text("ledger") == "none" || !slices.Equal(g.clusters(), next.clusters()) {
+				continue
+			}
+			r.fail(checkRow, fmt.Sprintf("%s stands before filter %q, which has the same managers", g.place(), oneLine(next.filter.text("name"))),
+				"remove one of them: the second finds the reservation of the first, and requests with a key get 409")
+		}
 	}
 }
 

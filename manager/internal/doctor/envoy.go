@@ -77,9 +77,10 @@ func (t Target) envoy(ctx context.Context, r *report) []gate {
 		r.ok(checkLoaded, "loaded and configured")
 	}
 	names(r, gates)
+	inARow(r, gates)
 	for _, g := range gates {
 		g.check(r, minor, dump)
-		g.around(r, dump, gates)
+		g.around(r, dump)
 	}
 	checkClusters(r, gates, clusters)
 	return gates

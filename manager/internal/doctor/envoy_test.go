@@ -82,6 +82,15 @@ func TestEnvoyIsJudged(t *testing.T) {
 				{"route": {"weighted_clusters": {"clusters": [{"name": "upstream"}]}}}]}]}}}},`},
 			level: Warn, check: checkAround, found: `listener "back" has no gate, and leads to cluster "upstream" as well`, do: "put the filter into that listener",
 		},
+		"another filter chain of the same listener": {
+			replace: []string{`"filter_chains": [`, `"filter_chains": [{"c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
+				{"route": {"cluster": "upstream"}}]}]}}},`},
+			level: Warn, check: checkAround, found: `a filter chain of listener "ingress" has no gate. It leads to cluster "upstream" as well`, do: "put the filter into that filter chain",
+		},
+		"two gates in a row": {
+			replace: []string{`"http_filters": [`, `"http_filters": [{"name": "first", "typed_config": {"config": {"name": "first", "configuration": {"value": "{\"manager\":{}}"}}}},`},
+			level:   Fail, check: checkRow, found: `filter "first" stands before filter "oncegate-body", which has the same managers`, do: "remove one of them",
+		},
 		"another listener to another cluster": {
 			replace: []string{`"static_listeners": [`, `"static_listeners": [{"listener": {"name": "back", "c": {"@type": "x.HttpConnectionManager", "route_config": {"virtual_hosts": [{"routes": [
 				{"route": {"cluster": "other"}}]}]}}}},`},

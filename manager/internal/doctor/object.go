@@ -89,6 +89,9 @@ func (o object) all(typeName string) []object {
 
 func same(a, b object) bool { return reflect.DeepEqual(a, b) }
 
+// sameObject tells whether a and b are one object of the dump.
+func sameObject(a, b object) bool { return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer() }
+
 // listeners returns the listeners that are in force.
 func listeners(dump object) []object {
 	var all []object
@@ -129,12 +132,19 @@ func findGates(dump object) []gate {
 	var found []gate
 	for _, l := range listeners(dump) {
 		for _, m := range l.all("HttpConnectionManager") {
-			for _, f := range m.list("http_filters") {
-				filter := f.at("typed_config").at("config")
-				if config, ok := gateConfig(filter); ok {
-					found = append(found, gate{listener: l, manager: m, filter: filter, config: config})
-				}
-			}
+			found = append(found, gatesOf(l, m)...)
+		}
+	}
+	return found
+}
+
+// gatesOf returns the filters of Oncegate in a connection manager of a listener, in their order.
+func gatesOf(listener, manager object) []gate {
+	var found []gate
+	for _, f := range manager.list("http_filters") {
+		filter := f.at("typed_config").at("config")
+		if config, ok := gateConfig(filter); ok {
+			found = append(found, gate{listener: listener, manager: manager, filter: filter, config: config})
 		}
 	}
 	return found
