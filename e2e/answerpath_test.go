@@ -13,12 +13,13 @@ import (
 	"testing"
 	"time"
 
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	wasmfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/oncegate/oncegate/envoy"
 )
 
 // A client that asks for the path of recorded answers and does not send its body gets its refusal from the gate, and no
@@ -26,7 +27,7 @@ import (
 func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
 	eachRPC(t, func(t *testing.T, target Target) {
 		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, bootstrap: upstreamHTTP2}
-		s.paymentsAddr, s.edit = newRPCServer(t).address, answerRouteToManager(t)
+		s.paymentsAddr, s.edit, s.settings = newRPCServer(t).address, answerRouteToManager(t), []string{"--admin", "127.0.0.1:0"}
 		s.stopAtEnd(t)
 		s.startManager(t)
 		s.startProxy(t)
@@ -87,7 +88,8 @@ func halfRequest(address, path string) (status int, said string, err error) {
 func TestTwoGatesForUnaryCalls(t *testing.T) {
 	eachRPC(t, func(t *testing.T, target Target) {
 		u := newRPCServer(t)
-		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, paymentsAddr: u.address, bootstrap: upstreamHTTP2, edit: secondGate}
+		s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, paymentsAddr: u.address}
+		s.bootstrap = func(b *bootstrapv3.Bootstrap) error { return errors.Join(upstreamHTTP2(b), secondGate(b)) }
 		s.stopAtEnd(t)
 		s.startManager(t)
 		s.startProxy(t)
@@ -100,7 +102,7 @@ func TestTwoGatesForUnaryCalls(t *testing.T) {
 			t.Fatal(first.err)
 		}
 		for range 3 {
-			if a := r.callWith(ctx, key, &grpc_testing.SimpleRequest{ResponseSize: 10_000}); a.err != nil || a.String() != first.String() {
+			if a := r.callWith(ctx, key, &grpc_testing.SimpleRequest{ResponseSize: 10_000}); a.err != nil || a.state() != "replayed" || a.message.GetUsername() != first.message.GetUsername() || !slices.Equal(a.trailer.Get("x-sum"), first.trailer.Get("x-sum")) {
 				t.Errorf("retry: %v %v, first %v", a, a.err, first)
 			}
 		}
@@ -111,34 +113,38 @@ func TestTwoGatesForUnaryCalls(t *testing.T) {
 }
 
 // secondGate puts another gate behind the first one. It has a cache of its own and no ledger.
-func secondGate(hcm *hcmv3.HttpConnectionManager) error {
+func secondGate(b *bootstrapv3.Bootstrap) error {
+	packed, hcm := b.GetStaticResources().GetListeners()[0].GetFilterChains()[0].GetFilters()[0].GetTypedConfig(), new(hcmv3.HttpConnectionManager)
+	if err := packed.UnmarshalTo(hcm); err != nil {
+		return err
+	}
 	at := slices.IndexFunc(hcm.HttpFilters, isGate)
 	if at < 0 {
 		return fmt.Errorf("no gate in %v", hcm.HttpFilters)
 	}
 	second := proto.CloneOf(hcm.HttpFilters[at])
 	second.Name += "-2"
-	filter, text := new(wasmfilterv3.Wasm), new(wrapperspb.StringValue)
-	if err := errors.Join(second.GetTypedConfig().UnmarshalTo(filter), filter.GetConfig().GetConfiguration().UnmarshalTo(text)); err != nil {
+	wasm, fields := new(wasmfilterv3.Wasm), map[string]any{}
+	if err := second.GetTypedConfig().UnmarshalTo(wasm); err != nil {
 		return err
 	}
-	plugin := map[string]any{}
-	if err := json.Unmarshal([]byte(text.GetValue()), &plugin); err != nil {
-		return err
-	}
-	delete(plugin, "client_abort")
-	plugin["ledger"] = "none"
-	changed, err := json.Marshal(plugin)
+	plugin := wasm.GetConfig()
+	text, err := envoy.PluginJSON(plugin)
 	if err != nil {
 		return err
 	}
-	c := filter.GetConfig()
-	c.Name, c.RootId, c.GetVmConfig().VmId = c.GetName()+"-2", c.GetRootId()+"-2", c.GetVmConfig().GetVmId()+"-2"
-	if c.Configuration, err = anypb.New(wrapperspb.String(string(changed))); err != nil {
+	if err := json.Unmarshal(text, &fields); err != nil {
 		return err
 	}
-	config, err := anypb.New(filter)
-	second.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: config}
+	delete(fields, "client_abort")
+	fields["ledger"] = "none"
+	if text, err = json.Marshal(fields); err != nil {
+		return err
+	}
+	plugin.Name, plugin.RootId, plugin.GetVmConfig().VmId = plugin.GetName()+"-2", plugin.GetRootId()+"-2", plugin.GetVmConfig().GetVmId()+"-2"
+	if err := errors.Join(envoy.SetPluginJSON(plugin, text), second.GetTypedConfig().MarshalFrom(wasm)); err != nil {
+		return err
+	}
 	hcm.HttpFilters = slices.Insert(hcm.HttpFilters, at+1, second)
-	return err
+	return packed.MarshalFrom(hcm)
 }
