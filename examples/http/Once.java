@@ -35,7 +35,7 @@ public final class Once {
      * Makes a call until it has an answer.
      *
      * <p>A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409
-     * {@code pending} means that the first attempt is still running. 429 and 503 name a time to wait.
+     * {@code request-pending} means that the first attempt is still running. 429 and 503 name a time to wait.
      */
     private HttpResponse<String> call(String method, String path, String body, String idempotencyKey) throws InterruptedException {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(base + path)).timeout(Duration.ofSeconds(60))
@@ -52,7 +52,7 @@ public final class Once {
             double wait = 0.1 * Math.pow(2, attempt);
             try {
                 HttpResponse<String> answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
-                if (!TRY_AGAIN.contains(answer.statusCode()) && !"pending".equals(member(answer.body(), "code"))) {
+                if (!TRY_AGAIN.contains(answer.statusCode()) && !"request-pending".equals(member(answer.body(), "code"))) {
                     return answer;
                 }
                 wait = answer.headers().firstValue("Retry-After").map(Double::parseDouble).orElse(wait);
@@ -96,8 +96,11 @@ public final class Once {
         String state = member(entry.body(), "state");
         if ("reserved".equals(state)) {
             String answer = "{\"paid\":100}"; // the work
-            call("POST", "/v1/ledger/commit", "{" + names + ", \"result\": {\"status\": 201, \"headers\": [[\"content-type\", \"application/json\"]], \"body\": \""
+            HttpResponse<String> committed = call("POST", "/v1/ledger/commit", "{" + names + ", \"result\": {\"status\": 201, \"headers\": [[\"content-type\", \"application/json\"]], \"body\": \""
                     + Base64.getEncoder().encodeToString(answer.getBytes()) + "\"}}", null);
+            if (committed.statusCode() != 200) { // another attempt has taken the key, for example
+                throw new IllegalStateException("it ran, and its outcome is not recorded: " + committed.statusCode() + " " + committed.body());
+            }
             System.out.println("executed: " + answer);
         } else if ("committed".equals(state)) {
             System.out.println("replayed: " + new String(Base64.getDecoder().decode(member(entry.body(), "body"))));

@@ -11,35 +11,71 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/managertest"
 )
 
-// lossy is a way to a manager that loses the first answer of each call that can be repeated. The manager has done it.
+// lossy is a way to a manager with trouble: see troubles. It counts the calls of each path that can be repeated.
 type lossy struct {
 	proxy *httputil.ReverseProxy
 	mu    sync.Mutex
-	lost  map[string]bool
+	calls map[string]int
+}
+
+// troubles are what happens to the first calls of a path, in order.
+var troubles = []func(*lossy, http.ResponseWriter, *http.Request){
+	// The manager has done it, and its answer is lost.
+	func(l *lossy, _ http.ResponseWriter, r *http.Request) {
+		l.proxy.ServeHTTP(httptest.NewRecorder(), r)
+		panic(http.ErrAbortHandler)
+	},
+	// A proxy on the way does not reach the manager. Its answer is not JSON.
+	func(_ *lossy, w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no healthy upstream", http.StatusServiceUnavailable)
+	},
+	// The first attempt is still running.
+	func(_ *lossy, w http.ResponseWriter, _ *http.Request) {
+		problem := api.Problem{Status: 409, Code: api.CodePending, Title: "Request pending"}
+		w.Header().Set("Content-Type", api.ContentTypeProblem)
+		w.Header().Set("Retry-After", "0")
+		w.WriteHeader(problem.Status)
+		_, _ = w.Write(problem.AppendJSON(nil))
+	},
+	// The answer breaks off.
+	func(l *lossy, w http.ResponseWriter, r *http.Request) {
+		answer := httptest.NewRecorder()
+		l.proxy.ServeHTTP(answer, r)
+		w.Header().Set("Content-Length", strconv.Itoa(answer.Body.Len()))
+		w.WriteHeader(answer.Code)
+		_, _ = w.Write(answer.Body.Bytes()[:answer.Body.Len()/2])
+		panic(http.ErrAbortHandler)
+	},
 }
 
 func (l *lossy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	l.mu.Lock()
 	// A claim whose answer is lost is not repeated: its job comes back when its lease ends.
-	lose := r.Method == http.MethodPost && r.URL.Path != "/v1/jobs/claim" && !l.lost[r.URL.Path]
-	l.lost[r.URL.Path] = l.lost[r.URL.Path] || lose
+	if r.Method != http.MethodPost || r.URL.Path == "/v1/jobs/claim" {
+		l.proxy.ServeHTTP(w, r)
+		return
+	}
+	l.mu.Lock()
+	n := l.calls[r.URL.Path]
+	l.calls[r.URL.Path]++
 	l.mu.Unlock()
-	if lose {
-		l.proxy.ServeHTTP(httptest.NewRecorder(), r)
-		panic(http.ErrAbortHandler)
+	if n < len(troubles) {
+		troubles[n](l, w, r)
+		return
 	}
 	l.proxy.ServeHTTP(w, r)
 }
 
-// TestProgramsRunOnce runs each program against a manager whose answers get lost. Each submits one job and executes once.
+// TestProgramsRunOnce runs each program against a manager that cannot always be reached, and whose answers get lost. Each submits one job and executes once.
 func TestProgramsRunOnce(t *testing.T) {
 	for name, command := range map[string]func(t *testing.T) []string{
 		"curl":       func(*testing.T) []string { return []string{"bash", "once.sh"} },
@@ -55,7 +91,7 @@ func TestProgramsRunOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			way := &lossy{proxy: httputil.NewSingleHostReverseProxy(target), lost: map[string]bool{}}
+			way := &lossy{proxy: httputil.NewSingleHostReverseProxy(target), calls: map[string]int{}}
 			server := httptest.NewServer(way)
 			defer server.Close()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -85,8 +121,8 @@ func TestProgramsRunOnce(t *testing.T) {
 				t.Errorf("the manager has %s (%v), not one job that is complete", body, err)
 			}
 			for _, path := range []string{"/v1/jobs", "/v1/ledger/reserve", "/v1/ledger/commit"} {
-				if !way.lost[path] {
-					t.Errorf("no answer of %s got lost", path)
+				if n := way.calls[path]; n <= len(troubles) {
+					t.Errorf("%s was called %d times, and met %d troubles", path, n, len(troubles))
 				}
 			}
 		})

@@ -5,6 +5,7 @@
 URL is the manager's. The token of ONCEGATE_TOKEN is sent if it is set.
 """
 import base64
+import http.client
 import json
 import os
 import secrets
@@ -20,8 +21,9 @@ ATTEMPTS = 10
 def call(method, path, body=None, key=None):
     """Make a call until it has an answer. Returns status, headers and the parsed body.
 
-    A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409 `pending`
-    means that the first attempt is still running. 429 and 503 name a time to wait."""
+    A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409
+    `request-pending` means that the first attempt is still running. 429 and 503 name a time to wait. An answer of a
+    proxy on the way may not be JSON."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     if key:
@@ -34,11 +36,14 @@ def call(method, path, body=None, key=None):
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.headers, json.load(answer)
         except urllib.error.HTTPError as error:
-            problem = json.load(error)
-            if error.code not in (429, 502, 503, 504) and problem.get("code") != "pending":
+            try:
+                problem = json.load(error)
+            except ValueError:
+                problem = {}
+            if error.code not in (429, 502, 503, 504) and problem.get("code") != "request-pending":
                 return error.code, error.headers, problem
             wait = float(error.headers.get("Retry-After", 0.1 * 2**attempt))
-        except OSError:  # refused, reset, timed out
+        except (OSError, http.client.HTTPException, ValueError):  # refused, reset, timed out, cut short
             wait = 0.1 * 2**attempt
         time.sleep(min(wait, 5))
     sys.exit(f"{method} {path}: no answer after {ATTEMPTS} attempts")
@@ -73,7 +78,9 @@ def once(key):
         answer = {"paid": 100}  # the work
         result = {"status": 201, "headers": [["content-type", "application/json"]],
                   "body": base64.b64encode(json.dumps(answer, separators=(",", ":")).encode()).decode()}
-        call("POST", "/v1/ledger/commit", {"key": key, "scope": "shop/payments", "token": token, "result": result})
+        status, _, reply = call("POST", "/v1/ledger/commit", {"key": key, "scope": "shop/payments", "token": token, "result": result})
+        if status != 200:  # another attempt has taken the key, for example
+            sys.exit(f"it ran, and its outcome is not recorded: {status} {reply}")
         print("executed:", json.dumps(answer, separators=(",", ":")))
     elif entry.get("state") == "committed":
         print("replayed:", base64.b64decode(entry["result"]["body"]).decode())

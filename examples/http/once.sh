@@ -17,8 +17,9 @@ header() {
 
 # call METHOD PATH [BODY [KEY]] makes a call until it has an answer, and leaves its body in $answer.
 #
-# A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409 `pending`
-# means that the first attempt is still running. 429 and 503 name a time to wait.
+# A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409
+# `request-pending` means that the first attempt is still running. 429 and 503 name a time to wait. An answer of a proxy on the way
+# may not be JSON.
 call() {
 	local method=$1 path=$2 body=${3-} idempotency=${4-} attempt wait status
 	local args=(-sS --max-time 60 -X "$method" -D "$headers" -H 'Content-Type: application/json')
@@ -29,8 +30,8 @@ call() {
 		wait=$attempt
 		if body=$(curl "${args[@]}" "$base$path" 2>/dev/null); then
 			status=$(awk 'NR == 1 { print $2 }' "$headers")
-			case $status-$(jq -r '.code // empty' <<<"$body") in
-			429-* | 502-* | 503-* | 504-* | *-pending) wait=$(header retry-after "$attempt") ;;
+			case $status-$(jq -r '.code // empty' <<<"$body" 2>/dev/null) in
+			429-* | 502-* | 503-* | 504-* | *-request-pending) wait=$(header retry-after "$attempt") ;;
 			*)
 				answer=$body
 				return
@@ -70,6 +71,10 @@ once() {
 		result='{"paid":100}' # the work
 		call POST /v1/ledger/commit "$(jq -nc --arg key "$key" --arg token "$token" --arg body "$(printf %s "$result" | base64)" \
 			'{$key, scope: "shop/payments", $token, result: {status: 201, headers: [["content-type", "application/json"]], $body}}')"
+		[ "$(jq -r .state <<<"$answer")" = committed ] || { # another attempt has taken the key, for example
+			echo "it ran, and its outcome is not recorded: $answer" >&2
+			exit 1
+		}
 		echo "executed: $result"
 		;;
 	committed) echo "replayed: $(jq -r .result.body <<<"$answer" | base64 -d)" ;;

@@ -17,8 +17,9 @@ const attempts = 10;
 /**
  * Makes a call until it has an answer.
  *
- * A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409 `pending`
- * means that the first attempt is still running. 429 and 503 name a time to wait.
+ * A lost answer says nothing about the work, so the same request goes again: the same key, the same bytes. 409
+ * `request-pending` means that the first attempt is still running. 429 and 503 name a time to wait. An answer of a proxy
+ * on the way may not be JSON.
  */
 async function call<T>(method: string, path: string, body?: unknown, idempotencyKey?: string): Promise<Answer<T & Problem>> {
 	const headers: Record<string, string> = { "Content-Type": "application/json" };
@@ -29,8 +30,9 @@ async function call<T>(method: string, path: string, body?: unknown, idempotency
 		let wait = 0.1 * 2 ** attempt;
 		try {
 			const answer = await fetch(base + path, { ...request, signal: AbortSignal.timeout(60_000) });
-			const parsed = await answer.json() as T & Problem;
-			if (![429, 502, 503, 504].includes(answer.status) && parsed.code !== "pending") {
+			const again = [429, 502, 503, 504].includes(answer.status);
+			const parsed = (again ? {} : await answer.json()) as T & Problem;
+			if (!again && parsed.code !== "request-pending") {
 				return { status: answer.status, headers: answer.headers, body: parsed };
 			}
 			wait = Number(answer.headers.get("Retry-After") ?? wait);
@@ -69,7 +71,10 @@ async function once(): Promise<void> {
 	if (entry.body.state === "reserved") {
 		const answer = JSON.stringify({ paid: 100 }); // the work
 		const result = { status: 201, headers: [["content-type", "application/json"]], body: btoa(answer) };
-		await call("POST", "/v1/ledger/commit", { ...names, result });
+		const committed = await call("POST", "/v1/ledger/commit", { ...names, result });
+		if (committed.status !== 200) { // another attempt has taken the key, for example
+			throw new Error(`it ran, and its outcome is not recorded: ${committed.status} ${committed.body.code}`);
+		}
 		console.log("executed:", answer);
 	} else if (entry.body.state === "committed") {
 		console.log("replayed:", atob(entry.body.result?.body ?? ""));
