@@ -22,14 +22,20 @@ func TestSchemathesisFindsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	budget := cmp.Or(os.Getenv("SCHEMATHESIS_SECONDS"), "600")
-	p := startManager(t, "--data-dir", t.TempDir(), "--pending-wait-timeout", "1")
-	cmd := exec.CommandContext(t.Context(), "python3", "-m", "schemathesis.cli", "--config-file", config, "run", "--continue-on-failure", "--max-time", budget,
-		"http://"+p.addr["api"]+"/openapi.json")
-	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "PYTHONPATH="+packages)
-	out, err := cmd.CombinedOutput()
-	t.Logf("%s", out)
-	if err != nil {
-		t.Fatal(err)
+	for engine, settings := range map[string][]string{
+		"wal": {"--data-dir", t.TempDir()}, "memory": {"--store", "memory"}, "sqlite": {"--store", "sqlite", "--data-dir", t.TempDir()},
+	} {
+		t.Run(engine, func(t *testing.T) {
+			p := startManager(t, append(settings, "--pending-wait-timeout", "1")...)
+			cmd := exec.CommandContext(t.Context(), "python3", "-m", "schemathesis.cli", "--config-file", config, "run", "--continue-on-failure", "--max-time", budget,
+				"http://"+p.addr["api"]+"/openapi.json")
+			cmd.Dir = t.TempDir()
+			cmd.Env = append(os.Environ(), "PYTHONPATH="+packages)
+			out, err := cmd.CombinedOutput()
+			t.Logf("%s", out)
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }

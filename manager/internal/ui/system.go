@@ -115,18 +115,12 @@ func (u *UI) systemPage(v *visit) error {
 	return v.render("system", "System", d)
 }
 
-// column is a bar of a histogram.
+// column is a bar of a histogram. Width is in hundredths of the longest one's.
 type column struct {
-	Label        string
-	Count        uint64
-	X, Y, Height int
+	Label string
+	Count uint64
+	Width int
 }
-
-// Width of a bar and the height of a chart, in its own units.
-const barWidth, chartHeight = 44, 120
-
-// Width is the chart's.
-func (h *Histogram) Width() int { return barWidth * len(h.Bars()) }
 
 // Bars are the buckets as a chart, without the empty ones at both ends.
 func (h *Histogram) Bars() []column {
@@ -143,17 +137,15 @@ func (h *Histogram) Bars() []column {
 		return nil
 	}
 	var bars []column
-	for i := first; i <= last; i++ {
-		b := h.Buckets[i]
-		height := int(float64(chartHeight) * float64(b.Count) / float64(most))
+	for _, b := range h.Buckets[first : last+1] {
+		c := column{Label: "longer", Count: b.Count, Width: int(100 * float64(b.Count) / float64(most))}
 		if b.Count > 0 {
-			height = max(height, 2)
+			c.Width = max(c.Width, 1)
 		}
-		label := "longer"
 		if b.UpTo > 0 {
-			label = "≤ " + shortDuration(b.UpTo)
+			c.Label = "≤ " + shortDuration(b.UpTo)
 		}
-		bars = append(bars, column{Label: label, Count: b.Count, X: (i - first) * barWidth, Y: chartHeight - height, Height: height})
+		bars = append(bars, c)
 	}
 	return bars
 }
