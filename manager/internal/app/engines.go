@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/store/postgres"
 	"github.com/oncegate/oncegate/manager/internal/store/redis"
 	"github.com/oncegate/oncegate/manager/internal/store/sqlite"
+	"github.com/oncegate/oncegate/manager/internal/wal"
 )
 
 // openers of the engines that package settings has, by name.
@@ -32,25 +34,56 @@ var openers = map[string]func(context.Context, *settings.Settings, *slog.Logger,
 		return redis.Open(ctx, redis.Options{URL: s.StoreDSN, Logger: log})
 	},
 	"postgres": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
-		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, RequireSyncStandbys: s.RequireSyncStandbys, Logger: log,
-			Seldom: []store.Collection{quarantine.Collection, shard.Collection}})
+		return postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, RequireSyncStandbys: s.RequireSyncStandbys, Logger: log, Seldom: seldom})
 	},
 	"etcd": func(ctx context.Context, s *settings.Settings, log *slog.Logger, _ prometheus.Registerer) (store.Store, error) {
 		return etcd.Open(ctx, etcd.Options{DSN: s.StoreDSN, Logger: log})
 	},
 }
 
-// OpenStore opens the store that the settings name, for a command. It takes the same locks as a manager. A directory must
-// have a store already.
-func OpenStore(ctx context.Context, s *settings.Settings) (store.Store, error) {
-	if s.DataDir != "" {
-		files := map[string]string{"wal": logFiles, "sqlite": sqliteFile}[s.Store]
-		if found, err := filepath.Glob(filepath.Join(s.DataDir, files)); err != nil || len(found) == 0 {
-			return nil, settings.Usagef("--data-dir %q: must be the directory of a manager with --store %s", s.DataDir, s.Store)
-		}
+// CheckDir fails when the directory that the settings name has no store of their engine.
+func CheckDir(s *settings.Settings) error {
+	files := map[string]string{"wal": logFiles, "sqlite": sqliteFile}[s.Store]
+	if found, err := filepath.Glob(filepath.Join(s.DataDir, files)); err != nil || len(found) == 0 {
+		return settings.Usagef("--data-dir %q: must be the directory of a manager with --store %s", s.DataDir, s.Store)
 	}
-	return openers[s.Store](ctx, s, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	return nil
 }
+
+// LockDir keeps managers from the directory that the settings name until the result is closed, for a command. It does not
+// open the store there: that would change it, and without the manager's shipper it would delete what is still to be shipped.
+func LockDir(s *settings.Settings) (io.Closer, error) {
+	if err := CheckDir(s); err != nil {
+		return nil, err
+	}
+	if s.Store == "sqlite" {
+		return sqlite.Lock(filepath.Join(s.DataDir, sqliteFile))
+	}
+	return wal.Lock(s.DataDir)
+}
+
+// OpenUsed opens the store on a server that the settings name, for a command. It creates none: a usage error when no
+// manager has used it.
+func OpenUsed(ctx context.Context, s *settings.Settings) (store.Store, error) {
+	log := slog.New(slog.DiscardHandler)
+	var st store.Store
+	var err error
+	switch s.Store {
+	case "redis":
+		st, err = redis.Open(ctx, redis.Options{URL: s.StoreDSN, Logger: log, Used: true})
+	case "postgres":
+		st, err = postgres.Open(ctx, postgres.Options{DSN: s.StoreDSN, Logger: log, Seldom: seldom, Used: true})
+	case "etcd":
+		st, err = etcd.Open(ctx, etcd.Options{DSN: s.StoreDSN, Logger: log, Used: true})
+	}
+	if errors.Is(err, store.ErrUnused) {
+		return nil, settings.Usagef("--store-dsn: %v", err)
+	}
+	return st, err
+}
+
+// seldom are the collections that many transactions read and few change.
+var seldom = []store.Collection{quarantine.Collection, shard.Collection}
 
 // What the engines with a directory keep there.
 const (

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -101,27 +102,43 @@ func quarantineMain(ctx context.Context, env Environment, args []string) error {
 }
 
 // changeQuarantine carries a command out.
-func changeQuarantine(ctx context.Context, s *settings.Settings, command string, d time.Duration) (state quarantine.State, err error) {
-	dir := s.DataDir
-	if dir != "" && command == "status" {
-		return quarantine.ReadDir(dir)
+func changeQuarantine(ctx context.Context, s *settings.Settings, command string, d time.Duration) (quarantine.State, error) {
+	if s.DataDir != "" {
+		return changeDir(s, command, d)
 	}
-	st, err := app.OpenStore(ctx, s)
+	return changeShared(ctx, s, command, d)
+}
+
+func changeDir(s *settings.Settings, command string, d time.Duration) (state quarantine.State, err error) {
+	if command == "status" {
+		if err := app.CheckDir(s); err != nil {
+			return state, err
+		}
+		return quarantine.ReadDir(s.DataDir)
+	}
+	lock, err := app.LockDir(s)
 	if err != nil {
 		return state, err
 	}
-	defer func() {
-		if cerr := st.Close(); err == nil {
-			err = cerr
-		}
-	}()
-	switch {
-	case dir != "" && command == "begin":
-		return quarantine.BeginDir(dir, d, time.Now())
-	case dir != "":
-		return quarantine.EndDir(dir)
+	defer func() { err = errors.Join(err, lock.Close()) }()
+	if command == "begin" {
+		return quarantine.BeginDir(s.DataDir, d, time.Now())
 	}
-	if err := usedStore(ctx, st); err != nil {
+	return quarantine.EndDir(s.DataDir)
+}
+
+func changeShared(ctx context.Context, s *settings.Settings, command string, d time.Duration) (state quarantine.State, err error) {
+	st, err := app.OpenUsed(ctx, s)
+	if err != nil {
+		return state, err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	// A quarantine where no manager was would protect nobody.
+	n, err := st.Len(ctx, shard.Collection, "")
+	if err == nil && n == 0 {
+		err = settings.Usagef("--store-dsn: %v", store.ErrUnused)
+	}
+	if err != nil {
 		return state, err
 	}
 	switch command {
@@ -131,13 +148,4 @@ func changeQuarantine(ctx context.Context, s *settings.Settings, command string,
 		return quarantine.End(ctx, st)
 	}
 	return quarantine.Read(ctx, st)
-}
-
-// usedStore fails for a store that no manager has used: a quarantine there would protect nobody.
-func usedStore(ctx context.Context, st store.Store) error {
-	n, err := st.Len(ctx, shard.Collection, "")
-	if err == nil && n == 0 {
-		err = settings.Usagef("--store-dsn: no manager has used this store")
-	}
-	return err
 }

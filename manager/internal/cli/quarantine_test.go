@@ -2,9 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -165,6 +168,53 @@ func TestCopiedDirectoryIsQuarantined(t *testing.T) {
 	}
 }
 
+// TestQuarantineLeavesTheStoreAlone: begin, status and end change no file of a store whose manager was killed. A log that
+// the command opened would delete segments that are still to be shipped.
+func TestQuarantineLeavesTheStoreAlone(t *testing.T) {
+	for _, engine := range []string{"wal", "sqlite"} {
+		t.Run(engine, func(t *testing.T) {
+			defer http.DefaultClient.CloseIdleConnections()
+			dir := t.TempDir()
+			p := startManager(t, "--store", engine, "--data-dir", dir)
+			(&history{t: t}).early(p)
+			p.kill()
+			files := func() map[string]string {
+				t.Helper()
+				content := make(map[string]string)
+				err := fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
+					if err != nil || d.IsDir() || d.Name() == "lock" || strings.HasSuffix(name, ".lock") || name == quarantine.File {
+						return err
+					}
+					b, err := os.ReadFile(filepath.Join(dir, name))
+					content[name] = fmt.Sprintf("%x", sha256.Sum256(b))
+					return err
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return content
+			}
+			before := files()
+			q := &quarantineCommand{t, []string{"--store", engine, "--data-dir", dir}}
+			for _, args := range [][]string{{"begin", "--for", "1h"}, {"status"}, {"end"}} {
+				q.run(args...)
+				if after := files(); !maps.Equal(after, before) || len(before) == 0 {
+					t.Errorf("%s changed the files from %v to %v", args[0], before, after)
+				}
+			}
+			none := t.TempDir()
+			for _, args := range [][]string{{"begin", "--for", "1h"}, {"status"}, {"end"}} {
+				if code, out := oncegate(t, slices.Concat([]string{"quarantine"}, args, []string{"--store", engine, "--data-dir", none})...); code != 2 || !strings.Contains(out, "must be the directory of a manager") {
+					t.Errorf("%s of an empty directory: exit code %d, %s", args[0], code, out)
+				}
+			}
+			if left, err := os.ReadDir(none); err != nil || len(left) > 0 {
+				t.Errorf("the empty directory has %v, %v", left, err)
+			}
+		})
+	}
+}
+
 // sharedServers start the servers of the engines that managers share.
 var sharedServers = map[string]func(testing.TB, ...string) *servers.Server{
 	"redis": servers.Redis, "postgres": servers.Postgres, "etcd": servers.Etcd,
@@ -178,8 +228,10 @@ func TestSharedStoreIsQuarantined(t *testing.T) {
 			defer http.DefaultClient.CloseIdleConnections()
 			s := server(t)
 			q := &quarantineCommand{t, []string{"--store", engine, "--store-dsn", s.URL}}
-			if code, out := oncegate(t, append([]string{"quarantine", "begin", "--for", "1h"}, q.store...)...); code != 2 || !strings.Contains(out, "no manager has used") {
-				t.Errorf("a store that nobody used: exit code %d, %s", code, out)
+			for _, args := range [][]string{{"begin", "--for", "1h"}, {"status"}, {"end"}, {"status"}} { // the last shows that none of them used it
+				if code, out := oncegate(t, slices.Concat([]string{"quarantine"}, args, q.store)...); code != 2 || !strings.Contains(out, "no manager has used") || strings.Count(out, "\n") != 1 {
+					t.Errorf("%s of a store that nobody used: exit code %d, %s", args[0], code, out)
+				}
 			}
 			start := func() *process { return startManager(t, append([]string{"--admin", "127.0.0.1:0"}, q.store...)...) }
 			files := func(from, to string) {

@@ -369,6 +369,8 @@ func TestAzureEnvironment(t *testing.T) {
 		{"AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=https://acc.blob.core.windows.net/;SharedAccessSignature=sv=2023&sig=a%3D"},
 		{"AZURE_STORAGE_CONNECTION_STRING", "AccountName=acc;AccountKey=a2V5;EndpointSuffix=core.chinacloudapi.cn"},
 		{"AZURE_STORAGE_ACCOUNT", "acc"},
+		{"AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://127.0.0.1:10000/acc;SharedAccessSignature=sig=a%3D"},
+		{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_STORAGE_KEY", "a2V5", "AZURE_STORAGE_SERVICE_ENDPOINT", "http://azurite:10000/acc"}, // a key only signs
 	} {
 		if _, err := object.Open("azblob://container/p", env(ok...)); err != nil {
 			t.Errorf("%q: %v", ok, err)
@@ -385,6 +387,9 @@ func TestAzureEnvironment(t *testing.T) {
 		{"AZURE_STORAGE_SERVICE_ENDPOINT", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_STORAGE_KEY", "a2V5", "AZURE_STORAGE_SERVICE_ENDPOINT", "https://user:secret@host"}},
 		{"AZURE_STORAGE_SERVICE_ENDPOINT", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_STORAGE_KEY", "a2V5", "AZURE_STORAGE_SERVICE_ENDPOINT", "https://host/?sig=secret"}},
 		{"AZURE_STORAGE_SERVICE_ENDPOINT: must be https://", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_STORAGE_SERVICE_ENDPOINT", "http://azurite:10000/acc"}},
+		{"AZURE_STORAGE_SERVICE_ENDPOINT: must be https://", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_STORAGE_SAS_TOKEN", "sig=secret", "AZURE_STORAGE_SERVICE_ENDPOINT", "http://azurite:10000/acc"}},
+		{"CONNECTION_STRING: BlobEndpoint: must be https://", []string{"AZURE_STORAGE_CONNECTION_STRING", "BlobEndpoint=http://azurite:10000/acc;SharedAccessSignature=sig=secret"}},
+		{"CONNECTION_STRING: BlobEndpoint: must be https://", []string{"AZURE_STORAGE_CONNECTION_STRING", "DefaultEndpointsProtocol=http;AccountName=acc;SharedAccessSignature=sig=secret"}},
 		{"AZURE_CLIENT_ID and AZURE_TENANT_ID", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_CLIENT_SECRET", "secret"}},
 		{"AZURE_TENANT_ID", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_CLIENT_SECRET", "secret", "AZURE_CLIENT_ID", "a", "AZURE_TENANT_ID", "../x"}},
 		{"AZURE_AUTHORITY_HOST", []string{"AZURE_STORAGE_ACCOUNT", "acc", "AZURE_CLIENT_SECRET", "secret", "AZURE_CLIENT_ID", "a", "AZURE_TENANT_ID", "b", "AZURE_AUTHORITY_HOST", "http://example.com"}},

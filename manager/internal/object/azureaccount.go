@@ -51,10 +51,12 @@ func azureFromEnv(getenv func(string) string) (*azureAccount, error) {
 		if a.sas, err = azureSAS(sas); err != nil {
 			return nil, fmt.Errorf("AZURE_STORAGE_SAS_TOKEN: %w", err)
 		}
-		return a, nil
 	}
 	if !confidential(a.endpoint) {
-		return nil, errors.New("AZURE_STORAGE_SERVICE_ENDPOINT: must be https:// without AZURE_STORAGE_KEY and AZURE_STORAGE_SAS_TOKEN, since each request has a token")
+		return nil, errors.New("AZURE_STORAGE_SERVICE_ENDPOINT: must be https:// without AZURE_STORAGE_KEY, since each request has the signature or a token")
+	}
+	if a.sas != "" {
+		return a, nil
 	}
 	source, err := azureTokens(getenv)
 	if err != nil {
@@ -107,6 +109,9 @@ func azureFromString(text string) (*azureAccount, error) {
 	case fields["sharedaccesssignature"] != "":
 		if a.sas, err = azureSAS(fields["sharedaccesssignature"]); err != nil {
 			return nil, fmt.Errorf("SharedAccessSignature %w", err)
+		}
+		if !confidential(a.endpoint) {
+			return nil, errors.New("BlobEndpoint: must be https:// with SharedAccessSignature, which each request has")
 		}
 	default:
 		return nil, errors.New("has neither AccountName and AccountKey nor SharedAccessSignature")

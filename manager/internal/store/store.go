@@ -62,6 +62,8 @@ var (
 	ErrNoSpace = errors.New("store: no space left")
 	// ErrFull is an ErrNoSpace: a shared engine's server has a limit of its own, and an operator must make space.
 	ErrFull = fmt.Errorf("%w: the store is full", ErrNoSpace)
+	// ErrUnused is returned by Open of a shared engine that is to create nothing, for a server that no manager has used.
+	ErrUnused = errors.New("no manager has used this store")
 	// ErrUnavailable is returned when a remote engine cannot be reached. The outcome of an Update that returns it may
 	// be unknown.
 	ErrUnavailable = errors.New("store: engine unavailable")

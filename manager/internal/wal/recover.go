@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"path"
 	"slices"
@@ -12,6 +13,10 @@ import (
 
 	"github.com/oncegate/oncegate/manager/internal/wal/vfs"
 )
+
+// Lock keeps others from opening the log in dir until the result is closed, and changes nothing of the log. A
+// *vfs.LockedError when another process has it open.
+func Lock(dir string) (io.Closer, error) { return vfs.OS().Lock(path.Join(dir, lockName)) }
 
 // Recovery tells what Open found.
 type Recovery struct {

@@ -40,6 +40,8 @@ type Options struct {
 	// Wall is this machine's wall clock; time.Now when nil. The store's time begins with it and follows it slowly (see
 	// the package documentation).
 	Wall func() time.Time
+	// Used makes Open fail with store.ErrUnused, and write nothing, when the prefix is empty.
+	Used bool
 }
 
 // Store implements store.Store.
@@ -131,6 +133,11 @@ func connect(config clientv3.Config, user, password string) (*clientv3.Client, e
 }
 
 func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) error {
+	if o.Used {
+		if err := s.checkUsed(ctx); err != nil {
+			return err
+		}
+	}
 	if err := s.checkFormat(ctx); err != nil {
 		return err
 	}
@@ -148,6 +155,20 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 }
 
 // checkFormat writes the version of the format into an empty prefix, else compares it.
+// checkUsed fails with store.ErrUnused when no manager has written the format.
+func (s *Store) checkUsed(ctx context.Context) error {
+	used := false
+	err := s.persist(ctx, func(ctx context.Context) error {
+		got, err := s.c.Get(ctx, s.prefix+"/format")
+		used = err == nil && len(got.Kvs) > 0
+		return err
+	})
+	if err == nil && !used {
+		err = store.ErrUnused
+	}
+	return err
+}
+
 func (s *Store) checkFormat(ctx context.Context) error {
 	key := s.prefix + "/format"
 	return s.persist(ctx, func(ctx context.Context) error {

@@ -440,3 +440,21 @@ func FuzzNote(f *testing.F) {
 		_, _ = member.Split(string(b))
 	})
 }
+
+// TestUsedCreatesNothing: a look at a prefix that no manager has used leaves it empty.
+func TestUsedCreatesNothing(t *testing.T) {
+	srv := servers.Etcd(t)
+	if _, err := Open(t.Context(), Options{DSN: srv.URL, Used: true}); !errors.Is(err, store.ErrUnused) {
+		t.Errorf("an unused prefix: %v", err)
+	}
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{srv.URL}, DialTimeout: testPatience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got, err := c.Get(t.Context(), "", clientv3.WithPrefix(), clientv3.WithCountOnly()); err != nil || got.Count != 0 {
+		t.Errorf("etcd has %v, %v", got, err)
+	}
+	open(t, Options{DSN: srv.URL})
+	open(t, Options{DSN: srv.URL, Used: true})
+}

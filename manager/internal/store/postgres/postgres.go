@@ -42,6 +42,8 @@ type Options struct {
 	// Seldom lists collections whose records many transactions read and few change. Runs that lock do not lock these
 	// records, so transactions on different keys do not wait for each other. The commit checks that they are unchanged.
 	Seldom []store.Collection
+	// Used makes Open create and migrate nothing: store.ErrUnused without a schema, and an error for one of an earlier format.
+	Used bool
 	// Logger receives warnings about the server's settings; slog.Default()
 	// when nil.
 	Logger *slog.Logger
@@ -120,7 +122,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	if err := checkPooler(ctx, conn.Conn()); err != nil {
 		return err
 	}
-	if err := migrate(ctx, conn.Conn(), o.Schema); err != nil {
+	if err := migrate(ctx, conn.Conn(), o.Schema, o.Used); err != nil {
 		return fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
 	}
 	var fsync string
@@ -145,7 +147,7 @@ func (s *Store) start(ctx context.Context, o Options) error {
 // unavailable converts an error of the driver to one of the store.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, store.ErrUnavailable) ||
-		errors.Is(err, store.ErrNoSpace) {
+		errors.Is(err, store.ErrNoSpace) || errors.Is(err, store.ErrUnused) {
 		return err
 	}
 	if pe := rolledBack(err); pe != nil && pe.Code == diskFull {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 const formatVersion = 1
@@ -134,7 +136,8 @@ $$`
 // migrateTimeout bounds the migration: its commit waits for a standby where the server requires one.
 const migrateTimeout = time.Minute
 
-func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
+// migrate brings the schema to the present format, or with used only checks that it has that.
+func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) error {
 	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
 	defer cancel()
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
@@ -151,6 +154,8 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 			if err := tx.QueryRow(ctx, `SELECT version FROM `+q+`.meta`).Scan(&version); err != nil {
 				return err
 			}
+		} else if used {
+			return store.ErrUnused
 		} else {
 			if _, err := tx.Exec(ctx, `CREATE SCHEMA IF NOT EXISTS `+q); err != nil {
 				return err
@@ -167,6 +172,9 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string) error {
 		}
 		if version == formatVersion {
 			return nil // a write would wait for a standby
+		}
+		if used {
+			return fmt.Errorf("schema %s has format version %d, this version uses %d: start a manager of this version first", schema, version, formatVersion)
 		}
 		for ; version < formatVersion; version++ {
 			for _, stmt := range migrations[version] {

@@ -38,6 +38,8 @@ type Options struct {
 	// CheckInterval is how often the server's settings are checked while the store is open; 10 s when 0. It must not be
 	// negative.
 	CheckInterval time.Duration
+	// Used makes Open fail with store.ErrUnused, and write nothing, when the namespace is empty.
+	Used bool
 }
 
 // Store implements store.Store.
@@ -116,10 +118,15 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	}
 	set.warn(o.Logger)
 	s.caps = store.Capabilities{Name: "redis", Durable: set.durable(), Shared: true, TimePrecision: time.Microsecond}
-	if err := s.rdb.SetNX(ctx, s.ns+"format", formatVersion, 0).Err(); err != nil {
-		return unavailable(err)
+	if !o.Used {
+		if err := s.rdb.SetNX(ctx, s.ns+"format", formatVersion, 0).Err(); err != nil {
+			return unavailable(err)
+		}
 	}
 	v, err := s.rdb.Get(ctx, s.ns+"format").Result()
+	if errors.Is(err, goredis.Nil) {
+		return store.ErrUnused
+	}
 	if err != nil {
 		return unavailable(err)
 	}

@@ -271,3 +271,28 @@ func TestClaimersOfOneProcessNeverMeet(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestUsedCreatesNothing: a look at a server that no manager has used leaves it empty.
+func TestUsedCreatesNothing(t *testing.T) {
+	srv := servers.Redis(t)
+	if _, err := Open(t.Context(), Options{URL: srv.URL, Used: true}); !errors.Is(err, store.ErrUnused) {
+		t.Errorf("an unused server: %v", err)
+	}
+	o, err := goredis.ParseURL(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := goredis.NewClient(o)
+	defer c.Close()
+	if n, err := c.DBSize(t.Context()).Result(); err != nil || n != 0 {
+		t.Errorf("it has %d keys, %v", n, err)
+	}
+	open(t, srv.URL)
+	s, err := Open(t.Context(), Options{URL: srv.URL, Used: true})
+	if err != nil {
+		t.Fatalf("a used server: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}

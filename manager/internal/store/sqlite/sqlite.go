@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -106,6 +107,9 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 	}
 	return s, nil
 }
+
+// Lock keeps others from opening the file until the result is closed, and changes nothing of it.
+func Lock(path string) (io.Closer, error) { return lockFile(path + ".lock") }
 
 func lockFile(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
