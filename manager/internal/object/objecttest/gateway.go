@@ -94,16 +94,19 @@ func launch(t testing.TB, env []string, program string, args ...string) *process
 	return p
 }
 
+// startLimit is generous: Azurite reads hundreds of files to start, and a busy machine takes minutes for that.
+const startLimit = 10 * time.Minute
+
 // await waits until the program is ready.
 func (p *process) await(t testing.TB, ready func() bool) {
-	for end := time.Now().Add(limit); !ready(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(startLimit); !ready(); time.Sleep(5 * time.Millisecond) {
 		select {
 		case <-p.ended:
 			t.Fatalf("%s: %s", p.program, p)
 		default:
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s does not listen within %v: %s", p.program, limit, p)
+			t.Fatalf("%s does not listen within %v: %s", p.program, startLimit, p)
 		}
 	}
 }
