@@ -175,10 +175,13 @@ func writersFenced(e *env) {
 	e.Expect("1, fenced, fenced", by("w", 1, "a"), by("w", 2, "b"), by("other", 1, "b"))
 	e.open(m[1], "w", 2)
 	e.open(m[1], "other", 1)
-	for range 3 {
+	for _, jump := range []time.Duration{0, -time.Hour, time.Hour, -1000 * time.Hour} {
 		e.Expect("fenced, fenced", by("w", 1, "b"), by("w", 1, "a"))
 		e.Say(by("w", 2, "new"), by("other", 1, "more"))
-		e.restart()
+		if e.rig.Restart != nil {
+			e.rig.Restart(jump)
+		}
+		e.Expect("fenced, fenced", by("w", 1, "b"), by("w", 1, "a"))
 	}
 	e.open(e.rig.Engine(), "w", 3)
 	e.Expect("fenced", by("w", 2, "late"))
