@@ -16,6 +16,10 @@ type Entry struct {
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// JobID is the id of the job that a submission under the key enqueued.
 	JobID string `json:"job_id,omitempty"`
+	// Origin is the data centre that recorded the outcome, Home the one that decides about a pending global key where that
+	// is another one. Both are empty without several data centres.
+	Origin string `json:"origin,omitempty"`
+	Home   string `json:"home,omitempty"`
 	// AgeMS is the time since the reservation, ExpiresInMS until the entry is forgotten
 	// or, when it is pending, until its outcome counts as unknown.
 	AgeMS       int64 `json:"age_ms"`

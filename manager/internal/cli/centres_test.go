@@ -13,6 +13,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/oncegate/oncegate/manager/api"
 )
 
 // dataCentre is a manager with its links to others.
@@ -213,11 +217,37 @@ func TestThreeDataCentres(t *testing.T) {
 		}
 		until(t, dc.name+" logs a conflict", func() bool { return strings.Contains(dc.p.stderr.String(), "two data centres ran the same key") })
 	}
-	var out, errs bytes.Buffer
-	code := Run(context.Background(), Environment{Stdout: &out, Stderr: &errs, Getenv: func(string) (string, bool) { return "", false }},
-		[]string{"peers", "status", "--url", "http://" + all["dc1"].p.addr["api"]})
-	if lines := strings.Split(strings.TrimSpace(out.String()), "\n"); code != 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], "dc2 ") || !strings.HasPrefix(lines[1], "dc3 ") || !strings.Contains(lines[0], "0 entries") {
-		t.Errorf("peers status: %d %q %q", code, out.String(), errs.String())
+	run := func(args ...string) (code int, out string) {
+		var b bytes.Buffer
+		code = Run(context.Background(), Environment{Stdout: &b, Stderr: &b, Getenv: func(string) (string, bool) { return "", false }}, append(args, "--url", "http://"+all["dc1"].p.addr["api"]))
+		return code, b.String()
+	}
+	code, out := run("peers", "status")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if code != 0 || len(lines) != 2 || !strings.HasPrefix(lines[0], "dc2 ") || !strings.HasPrefix(lines[1], "dc3 ") {
+		t.Fatalf("peers status: %d %q", code, out)
+	}
+	for _, want := range []string{"0 entries", " s ago", "same list"} {
+		if !strings.Contains(lines[0], want) {
+			t.Errorf("peers status lacks %q: %q", want, out)
+		}
+	}
+	code, out = run("ledger", "home", "client-7:1:0123456789abcdef")
+	home := names[api.Home(names, "", "client-7:2:fedcba9876543210")]
+	if code != 0 || !strings.HasPrefix(out, home+": ") || !strings.Contains(out, `the client id "client-7" of the key decides, among dc1, dc2, dc3`) {
+		t.Errorf("ledger home: %d %q, want %s", code, out, home)
+	}
+	if code, out = run("ledger", "home", "k", "--scope", "s", "--json"); code != 0 || gjson.Get(out, "home").String() != names[api.Home(names, "s", "k")] {
+		t.Errorf("ledger home: %d %q", code, out)
+	}
+	if code, out = run("ledger", "home", "a key"); code != 2 || !strings.Contains(out, "visible ASCII") {
+		t.Errorf("ledger home of no key: %d %q", code, out)
+	}
+	if code, out = run("ledger", "get", "own-dc2-0"); code != 0 || !strings.Contains(out, "origin ") || !strings.Contains(out, "dc2") {
+		t.Errorf("ledger get: %d %q", code, out)
+	}
+	if code, out = run("ledger", "list"); code != 0 || !strings.Contains(out, "ORIGIN") {
+		t.Errorf("ledger list: %d %q", code, out)
 	}
 }
 

@@ -24,6 +24,7 @@ func ledgerCommands() map[string]operatorCommand {
 	return map[string]operatorCommand{
 		"list":    {"", "list entries, those that expire first at the top", 0, 0, (*operatorCall).entriesFlags, ledgerList},
 		"get":     {"KEY", "show an entry with its recorded answer", 1, 1, (*operatorCall).scopeFlag, ledgerGet},
+		"home":    {"KEY", "show which data centre decides about a global key, and why", 1, 1, (*operatorCall).scopeFlag, ledgerHome},
 		"history": {"KEY", "show what the manager has lately seen of a key", 1, 1, (*operatorCall).scopeFlag, ledgerHistory},
 		"shard":   {"", "show which shard the ledger is, and what it has of keys that other shards own", 0, 0, nil, ledgerShard},
 		"resolve": {"KEY", "settle an entry whose outcome is unknown", 1, 1, (*operatorCall).resolveFlags, ledgerResolve},
@@ -81,13 +82,22 @@ func ledgerList(ctx context.Context, c *operatorCall) error {
 		return c.printJSON(page)
 	}
 	rows := [][]string{{"KEY", "SCOPE", "STATE", "AGE", "EXPIRES IN", "STATUS", "JOB"}}
+	// Most managers know of one data centre.
+	origins := slices.ContainsFunc(page.Entries, func(e client.Entry) bool { return e.Origin != "" || e.Home != "" })
+	if origins {
+		rows[0] = append(rows[0], "ORIGIN", "HOME")
+	}
 	for i := range page.Entries {
 		e := &page.Entries[i]
 		status := ""
 		if e.Status != 0 {
 			status = strconv.Itoa(e.Status)
 		}
-		rows = append(rows, []string{e.Key, e.Scope, e.State, span(e.AgeMS), span(e.ExpiresInMS), status, e.JobID})
+		row := []string{e.Key, e.Scope, e.State, span(e.AgeMS), span(e.ExpiresInMS), status, e.JobID}
+		if origins {
+			row = append(row, e.Origin, e.Home)
+		}
+		rows = append(rows, row)
 	}
 	return c.printTable(rows, page.Cursor)
 }
@@ -114,6 +124,64 @@ func ledgerGet(ctx context.Context, c *operatorCall) error {
 		return err
 	}
 	return c.printEntry(e)
+}
+
+// keyHome is what "ledger home" prints.
+type keyHome struct {
+	Key         string   `json:"key"`
+	Scope       string   `json:"scope"`
+	Home        string   `json:"home"`
+	DataCentres []string `json:"data_centres"`
+	// Client is the client id of a structured key, which alone decides then.
+	Client string `json:"client_id,omitempty"`
+	// Noted is the home that the entry names while an attempt is under way.
+	Noted string `json:"noted,omitempty"`
+}
+
+// ledgerHome computes the home as a manager does, from the list of data centres that the manager has.
+func ledgerHome(ctx context.Context, c *operatorCall) error {
+	key := c.args[0]
+	if err := (&api.ReleaseRequest{Key: key, Scope: c.scope, Token: "none"}).Validate(); err != nil {
+		return settings.Usagef("%v", err)
+	}
+	p, err := c.client.Peers(ctx)
+	if err != nil {
+		return err
+	}
+	if len(p.DataCentres) == 0 {
+		return errors.New("the manager knows of no data centres: it has no --origin, or is older than this program")
+	}
+	h := keyHome{Key: key, Scope: c.scope, Home: p.DataCentres[api.Home(p.DataCentres, c.scope, key)], DataCentres: p.DataCentres}
+	if k, ok := api.ParseStructuredKey(key); ok {
+		h.Client = k.Client
+	}
+	e, err := c.client.Entry(ctx, c.scope, key)
+	var refused *client.Error
+	switch {
+	case err == nil:
+		h.Noted = e.Home
+	case !errors.As(err, &refused) || refused.Status != 404:
+		return err
+	}
+	if c.json {
+		return c.printJSON(h)
+	}
+	which := "another data centre than the manager's, " + p.Origin
+	if h.Home == p.Origin {
+		which = "the manager's own data centre"
+	}
+	why := "scope and key decide"
+	if h.Client != "" {
+		why = "the client id " + strconv.Quote(h.Client) + " of the key decides"
+	}
+	fmt.Fprintf(c.out, "%s: %s; %s, among %s\n", printable(h.Home), printable(which), printable(why), printable(strings.Join(h.DataCentres, ", ")))
+	if h.Noted != "" {
+		fmt.Fprintf(c.out, "an attempt is under way at %s\n", printable(h.Noted))
+	}
+	if p.Refuses != "" {
+		fmt.Fprintf(c.out, "%s is the home of no new keys now: %s\n", printable(p.Origin), printable(p.Refuses))
+	}
+	return nil
 }
 
 func ledgerHistory(ctx context.Context, c *operatorCall) error {
@@ -218,6 +286,8 @@ func (c *operatorCall) printEntry(e *client.Entry) error {
 	}
 	line("fingerprint", e.Fingerprint)
 	line("job", e.JobID)
+	line("origin", e.Origin)
+	line("home", e.Home)
 	status := e.Status
 	if e.Result != nil {
 		status = e.Result.Status

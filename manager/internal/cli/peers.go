@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -17,9 +19,25 @@ var peersCommands = map[string]operatorCommand{
 		}
 		t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 		for _, peer := range p.Peers {
-			fmt.Fprintf(t, "%s\t%.1f s\t%d entries\t%s\n", printable(peer.Name), peer.LagSeconds, peer.LagEntries, printable(peer.Error))
+			answered, list := "no answer yet", "list not known"
+			if s := peer.AnsweredSecondsAgo; s != nil {
+				answered = fmt.Sprintf("answered %.1f s ago", *s)
+			}
+			switch {
+			case slices.Equal(peer.DataCentres, p.DataCentres):
+				list = "same list"
+			case len(peer.DataCentres) > 0:
+				list = "other list: " + strings.Join(peer.DataCentres, ",")
+			}
+			fmt.Fprintf(t, "%s\t%.1f s\t%d entries\t%s\t%s\t%s\n", printable(peer.Name), peer.LagSeconds, peer.LagEntries, answered, printable(list), printable(peer.Error))
 		}
-		return t.Flush()
+		if err := t.Flush(); err != nil {
+			return err
+		}
+		if p.Refuses != "" {
+			fmt.Fprintf(c.out, "this data centre, %s, is the home of no new global keys: %s\n", printable(p.Origin), printable(p.Refuses))
+		}
+		return nil
 	}},
 }
 

@@ -420,3 +420,40 @@ func TestHomesMustAgree(t *testing.T) {
 		}
 	}
 }
+
+// TestListsThatNobodyTold: data centres with different lists, which have never reached each other, do not both run a key of
+// which both compute that they are the home. What is recorded is answered meanwhile.
+func TestListsThatNobodyTold(t *testing.T) {
+	t.Parallel()
+	w := &world{t: t, dcs: make(map[string]*dc)}
+	w.set(func(_, _ string) fault { return cut })
+	two, three := []string{"dc1", "dc2"}, []string{"dc1", "dc2", "dc3"}
+	first, third := w.add("dc1", two, home.Options{}), w.add("dc3", three, home.Options{})
+	key := ""
+	for i := 0; key == ""; i++ {
+		if k := fmt.Sprint("k-", i); two[api.Home(two, "", k)] == "dc1" && three[api.Home(three, "", k)] == "dc3" {
+			key = k
+		}
+	}
+	third.want("503 home-unavailable", "reserve", reserve, key, "a")
+	third.want("503 home-unavailable", "home/reserve?from=dc2&home=dc3&of=dc1,dc2,dc3", bare, key, "a")
+	first.homes.Meet("dc2=dc1,dc2")
+	first.want("201 reserved", "reserve", reserve, key, "b")
+	first.want("200 committed", "commit", commit, key, "b")
+	third.homes.Meet("dc2=dc1,dc2,dc3")
+	third.want("503 home-unavailable", "reserve", reserve, key, "a")
+	third.homes.Meet("dc1=dc1,dc2,dc3")
+	third.want("201 reserved", "reserve", reserve, w.homed(third, "other"), "a")
+
+	first.homes.Meet("dc2=dc1,dc2,dc3")
+	first.want("200 committed", "reserve", reserve, key, "c")
+	first.want("421 wrong-home", "reserve", reserve, w.homed(first, "new"), "c")
+	a := first.Site.Do("GET", "/v1/peers", "", "")
+	if got := gjson.Get(a.Body, "refuses").String(); !strings.Contains(got, "all must have the same list") || gjson.Get(a.Body, "data_centres").Raw != `["dc1","dc2"]` {
+		t.Errorf("peers: %s", a.Body)
+	}
+	a = third.Site.Do("GET", "/v1/peers", "", "")
+	if gjson.Get(a.Body, "refuses").Exists() {
+		t.Errorf("peers: %s", a.Body)
+	}
+}

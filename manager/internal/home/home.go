@@ -76,6 +76,9 @@ type Homes struct {
 	seconds *prometheus.HistogramVec
 	// foreign is the list of another data centre that differs from this one's; nil: none was met lately.
 	foreign atomic.Pointer[foreignList]
+	// agreed: what that data centre said last of its list is this one's.
+	agreed  map[string]*atomic.Bool
+	refuses prometheus.GaugeFunc
 }
 
 // foreignList is a list of data centres that differs from this manager's.
@@ -100,6 +103,7 @@ func New(network Network, opts Options) *Homes {
 	}
 	h := &Homes{
 		network: network, opts: opts, names: slices.Clone(network.Names()), places: make(map[string]*places),
+		agreed: make(map[string]*atomic.Bool),
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "oncegate_home_calls_total", Help: "Calls about global keys that were made at their home in another data centre, by home and how they ended.",
 		}, []string{"home", "outcome"}),
@@ -110,7 +114,18 @@ func New(network Network, opts Options) *Homes {
 	}
 	slices.Sort(h.names)
 	h.list = strings.Join(h.names, ",")
+	h.refuses = prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "oncegate_home_refuses", Help: "1 while this data centre is the home of no new keys, because data centres have different lists or one has not told its list yet; else 0.",
+	}, func() float64 {
+		if h.Take() != nil {
+			return 1
+		}
+		return 0
+	})
 	for _, name := range h.names {
+		if name != network.Origin() {
+			h.agreed[name] = new(atomic.Bool)
+		}
 		h.places[name] = &places{make(chan struct{}, opts.MaxCalls), make(chan struct{}, max(opts.MaxCalls/2, 1))}
 	}
 	return h
@@ -118,7 +133,7 @@ func New(network Network, opts Options) *Homes {
 
 // Collectors are the metrics for a registry.
 func (h *Homes) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{h.calls, h.seconds}
+	return []prometheus.Collector{h.calls, h.seconds, h.refuses}
 }
 
 // Origin is the name of this data centre.
@@ -130,13 +145,22 @@ func (h *Homes) Home(scope, key string) (name string, elsewhere bool) {
 	return name, name != h.network.Origin()
 }
 
-// Take returns an error unless this data centre may be the home of a new key.
+// Take returns an error unless this data centre may be the home of a new key: it has met no other list lately, and what
+// each of its peers said last is its own list. Of two data centres with different lists that both list each other, one
+// therefore does not run a key of which both compute that they are the home.
 func (h *Homes) Take() error {
-	f := h.foreign.Load()
-	if f == nil || time.Now().After(f.until) {
-		return nil
+	if f := h.foreign.Load(); f != nil && time.Now().Before(f.until) {
+		return h.differs(f.from, f.list)
 	}
-	return h.differs(f.from, f.list)
+	for _, name := range h.names {
+		if agreed := h.agreed[name]; agreed != nil && !agreed.Load() {
+			return &Error{is: ErrUnavailable, p: api.Problem{
+				Status: 503, Code: api.CodeHomeUnavailable, Title: "Home unavailable", RetryAfterSeconds: retrySoon,
+				Detail: fmt.Sprintf("the data centre %s decides about this key, and has not heard yet from %s that the data centres are %s; nothing was changed", h.Origin(), name, h.list),
+			}}
+		}
+	}
+	return nil
 }
 
 func (h *Homes) differs(from, list string) error {
@@ -174,6 +198,9 @@ func (h *Homes) Meet(said string) {
 
 // meet reports whether the list is this data centre's. Else this one is the home of no new keys for a while.
 func (h *Homes) meet(from, list string) bool {
+	if agreed := h.agreed[from]; agreed != nil {
+		agreed.Store(list == h.list)
+	}
 	if list == h.list {
 		return true
 	}

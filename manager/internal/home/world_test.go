@@ -48,6 +48,7 @@ type dc struct {
 	name   string
 	names  []string
 	ledger *ledger.Ledger
+	homes  *home.Homes
 	client http.Client
 }
 
@@ -58,6 +59,13 @@ func newWorld(t *testing.T, n int, opts home.Options) *world {
 	}
 	for _, name := range w.names {
 		w.add(name, w.names, opts)
+	}
+	for _, d := range w.dcs {
+		for _, other := range w.dcs {
+			if other != d {
+				d.homes.Meet(other.homes.Said())
+			}
+		}
 	}
 	return w
 }
@@ -71,10 +79,10 @@ func (w *world) add(name string, names []string, opts home.Options) *dc {
 	if d.ledger, err = ledger.New(st, ledger.Options{}); err != nil {
 		w.t.Fatal(err)
 	}
-	homes := home.New(d, opts)
-	reach := server.Reach{Homes: homes, Engine: "memory"}
+	d.homes = home.New(d, opts)
+	reach := server.Reach{Homes: d.homes, Engine: "memory"}
 	log := new(httpdtest.Log)
-	s, err := server.New(server.Options{Options: httpd.Options{Version: httpdtest.Version, Logger: log.Logger()}}, server.LedgerRoutes(d.ledger, nil, nil, reach), server.OriginRoutes(d.ledger, nil, homes))
+	s, err := server.New(server.Options{Options: httpd.Options{Version: httpdtest.Version, Logger: log.Logger()}}, server.LedgerRoutes(d.ledger, nil, nil, reach), server.OriginRoutes(d.ledger, nil, d.homes))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -143,6 +151,16 @@ func (d *dc) Do(to string, r *http.Request) (*http.Response, error) {
 		answered(d.name, to)
 	}
 	return resp, err
+}
+
+// homed returns a key without a scope of which a data centre computes that it is the home.
+func (w *world) homed(d *dc, prefix string) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("%s-%d", prefix, i)
+		if d.names[api.Home(d.names, "", key)] == d.name {
+			return key
+		}
+	}
 }
 
 // key returns a key without a scope whose home is that data centre.

@@ -1,7 +1,6 @@
 package peers
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -35,8 +34,10 @@ const (
 	pullWait     = 3 * time.Second
 	pullPatience = 4 * time.Second
 	pullTime     = 30 * time.Second
-	minBackoff   = 50 * time.Millisecond
-	maxBackoff   = 2 * time.Second
+	// pullSlack is how much longer than pullWait an answer takes at most while all is well.
+	pullSlack  = time.Second
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 2 * time.Second
 	// lease is how long one of several managers on a store pulls from a peer before another one may.
 	lease = 15 * time.Second
 	// maxPage bounds an answer: a page's changes, of which one may be as large as the ledger lets it.
@@ -71,18 +72,6 @@ type Puller struct {
 	states []*state
 }
 
-// Status is how far this data centre is behind a peer.
-type Status struct {
-	Name, URL string
-	// LagSeconds is for how long it has not had everything, LagEntries how many changes it lacks as far as it knows.
-	LagSeconds float64
-	LagEntries uint64
-	// Error is why the last call failed, "" after one that did not.
-	Error string
-	// Repaired outcomes were found by comparing digests since the manager's start, Copies are full copies.
-	Repaired, Copies, Failures uint64
-}
-
 // state is what this manager knows of one peer.
 type state struct {
 	peer Peer
@@ -91,6 +80,7 @@ type state struct {
 	record   record
 	begun    time.Time // of the wait in which nothing is known to be missing
 	caughtUp time.Time
+	answered time.Time
 	err      string
 	// checkErr is why the last comparison failed. comparing: one is under way.
 	checkErr  string
@@ -226,9 +216,13 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 		if mine = !shared || r.Holder == p.id || now >= r.Until; !mine || !shared || r.Holder == p.id && r.Until-now > lease.Milliseconds()/2 {
 			return nil
 		}
+		was := r.Holder
 		r.Holder, r.Until = p.id, now+lease.Milliseconds()
 		s.mu.Lock()
 		r.Error = s.err
+		if was == p.id { // the others see that nothing new is no lag
+			r.CaughtUp = max(r.CaughtUp, now-time.Since(s.caughtUp).Milliseconds())
+		}
 		s.mu.Unlock()
 		return r.put(tx, s.peer.Name)
 	}
@@ -248,7 +242,10 @@ func (p *Puller) hold(ctx context.Context, s *state) (mine bool, err error) {
 	defer s.mu.Unlock()
 	s.record = r
 	if !mine {
-		s.caughtUp, s.err = time.Now().Add(-time.Duration(now-r.CaughtUp)*time.Millisecond), r.Error
+		s.caughtUp, s.err = time.Now(), r.Error
+		if age := time.Duration(now-r.CaughtUp) * time.Millisecond; age > lease { // the holder notes it at half the lease
+			s.caughtUp = s.caughtUp.Add(-age)
+		}
 	}
 	return mine, nil
 }
@@ -343,8 +340,9 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	}
 	s.mu.Lock()
 	s.begun = time.Time{}
+	s.answered = time.Now()
 	if whole {
-		s.caughtUp = time.Now()
+		s.caughtUp = s.answered
 	}
 	s.mu.Unlock()
 	return nil
@@ -471,24 +469,4 @@ func (p *Puller) call(ctx context.Context, s *state, path string, q url.Values, 
 		said = said[:maxSaid]
 	}
 	return body, resp.StatusCode, said, err
-}
-
-// Status returns how far this data centre is behind each peer.
-func (p *Puller) Status() []Status {
-	all := make([]Status, len(p.states))
-	for i, s := range p.states {
-		s.mu.Lock()
-		st := Status{Name: s.peer.Name, URL: s.peer.URL, Error: cmp.Or(s.err, s.checkErr), LagEntries: s.record.Head - min(s.record.Head, s.record.Sequence)}
-		// A call that waits for something new lacks nothing.
-		waits := !s.begun.IsZero() && time.Since(s.begun) < pullWait+pullPatience
-		if st.LagEntries > 0 || !waits || s.err != "" {
-			if lag := time.Since(s.caughtUp); lag > pullWait || st.LagEntries > 0 || s.err != "" {
-				st.LagSeconds = lag.Seconds()
-			}
-		}
-		s.mu.Unlock()
-		st.Repaired, st.Copies, st.Failures = s.repaired.Load(), s.copies.Load(), s.failures.Load()
-		all[i] = st
-	}
-	return all
 }

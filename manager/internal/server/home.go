@@ -105,6 +105,9 @@ func (h *ledgerHandlers) reserveFar(ctx context.Context, r *httpd.Request, req *
 	}
 	if home != "" {
 		if err := h.reach.Homes.Take(); err != nil {
+			if reply, ok, recorded := h.ledger.Recorded(ctx, req); ok || recorded != nil {
+				return reply, recorded
+			}
 			return ledger.Reply{}, err
 		}
 	}
@@ -344,8 +347,8 @@ func (h *ledgerHandlers) leaveOut(it *ledger.Item) {
 		if it.Err = h.reach.check(it.Reserve.Durability); it.Err != nil {
 			return
 		}
-		if home := away(it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key); home != "" && it.Err == nil {
-			it.Err = h.reach.Homes.Take()
+		if home := away(it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key); home != "" && it.Err == nil && h.reach.Homes.Take() != nil {
+			it.Err = errAskAlone // which may find an outcome
 		}
 	}
 }

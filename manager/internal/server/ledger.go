@@ -443,6 +443,14 @@ func appendEntry(dst []byte, e *ledger.Entry, whole bool) ([]byte, error) {
 		dst = append(dst, `,"job_id":`...)
 		dst = api.AppendJSONString(dst, e.Ref)
 	}
+	if e.Origin != "" {
+		dst = append(dst, `,"origin":`...)
+		dst = api.AppendJSONString(dst, e.Origin)
+	}
+	if e.Home != "" {
+		dst = append(dst, `,"home":`...)
+		dst = api.AppendJSONString(dst, e.Home)
+	}
 	dst = append(dst, `,"age_ms":`...)
 	dst = strconv.AppendInt(dst, int64(e.Age/time.Millisecond), 10)
 	dst = append(dst, `,"expires_in_ms":`...)

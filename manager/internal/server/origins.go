@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/api"
@@ -20,6 +21,8 @@ const maxFeedWait = time.Minute
 type Lists interface {
 	Said() string
 	Meet(said string)
+	// Take returns why this data centre is the home of no new keys.
+	Take() error
 }
 
 // OriginRoutes are the calls of other data centres, and of operators about them. p is nil without peers, and lists
@@ -211,6 +214,25 @@ func (o *jsonObject) conflict(c *ledger.Conflict) (err error) {
 	return nil
 }
 
+// listed returns the names in what a data centre said of its list.
+func listed(said string) []string {
+	_, list, _ := strings.Cut(said, "=")
+	return strings.Split(list, ",")
+}
+
+// list adds a list of texts.
+func (o *jsonObject) list(name string, texts []string) {
+	o.name(name)
+	o.b = append(o.b, '[')
+	for i, text := range texts {
+		if i > 0 {
+			o.b = append(o.b, ',')
+		}
+		o.b = api.AppendJSONString(o.b, text)
+	}
+	o.b = append(o.b, ']')
+}
+
 func (h *originHandlers) peers(r *httpd.Request, w *httpd.Response) error {
 	if _, err := r.QueryValues(); err != nil {
 		return err
@@ -219,6 +241,12 @@ func (h *originHandlers) peers(r *httpd.Request, w *httpd.Response) error {
 	o := jsonObject{b: w.Body}
 	o.open()
 	o.str("origin", h.origin)
+	if h.lists != nil {
+		o.list("data_centres", listed(h.lists.Said()))
+		if err := h.lists.Take(); err != nil {
+			o.str("refuses", err.Error())
+		}
+	}
 	o.name("peers")
 	o.b = append(o.b, '[')
 	if h.puller != nil {
@@ -232,6 +260,13 @@ func (h *originHandlers) peers(r *httpd.Request, w *httpd.Response) error {
 			o.name("lag_seconds")
 			o.b = strconv.AppendFloat(o.b, s.LagSeconds, 'f', 3, 64)
 			o.num("lag_entries", int64(s.LagEntries))
+			if !s.Answered.IsZero() {
+				o.name("answered_seconds_ago")
+				o.b = strconv.AppendFloat(o.b, time.Since(s.Answered).Seconds(), 'f', 3, 64)
+			}
+			if s.Said != "" {
+				o.list("data_centres", listed(s.Said))
+			}
 			o.text("error", s.Error)
 			o.close()
 		}

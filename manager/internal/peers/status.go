@@ -1,0 +1,42 @@
+package peers
+
+import (
+	"cmp"
+	"time"
+)
+
+// Status is how far this data centre is behind a peer.
+type Status struct {
+	Name, URL string
+	// LagSeconds is for how long it has not had everything, LagEntries how many changes it lacks as far as it knows.
+	LagSeconds float64
+	LagEntries uint64
+	// Answered is when the peer last answered this manager, zero if it has not.
+	Answered time.Time
+	// Said is what the peer said last about its list of data centres, "" if it has not.
+	Said string
+	// Error is why the last call failed, "" after one that did not.
+	Error string
+	// Repaired outcomes were found by comparing digests since the manager's start, Copies are full copies.
+	Repaired, Copies, Failures uint64
+}
+
+// Status returns how far this data centre is behind each peer.
+func (p *Puller) Status() []Status {
+	all := make([]Status, len(p.states))
+	for i, s := range p.states {
+		s.mu.Lock()
+		st := Status{Name: s.peer.Name, URL: s.peer.URL, Error: cmp.Or(s.err, s.checkErr), LagEntries: s.record.Head - min(s.record.Head, s.record.Sequence), Answered: s.answered, Said: s.record.Said}
+		// A call that waits for something new lacks nothing, unless the peer holds it for longer than it was asked to.
+		waits := !s.begun.IsZero() && time.Since(s.begun) < pullWait+pullSlack
+		if st.LagEntries > 0 || !waits || s.err != "" {
+			if lag := time.Since(s.caughtUp); lag > pullWait || st.LagEntries > 0 || s.err != "" {
+				st.LagSeconds = lag.Seconds()
+			}
+		}
+		s.mu.Unlock()
+		st.Repaired, st.Copies, st.Failures = s.repaired.Load(), s.copies.Load(), s.failures.Load()
+		all[i] = st
+	}
+	return all
+}
