@@ -199,6 +199,7 @@ var troubles = map[string]map[string]string{
 	"OncegateDecryptionFails":      {`oncegate_encryption_failures_total{job="oncegate",instance="a"}`: "0+1x40"},
 	"OncegateLogFailed":            {`oncegate_logs_failed{job="oncegate",instance="a",log="l"}`: "1x40"},
 	"OncegateDataCentersConflict":  {`oncegate_feed_conflicts_total{job="oncegate",instance="a"}`: "0x35 1x5"},
+	"OncegateConflictsNotListed":   {`oncegate_feed_conflicts_unkept_total{job="oncegate",instance="a"}`: "0x35 1x5"},
 	"OncegateDataCentersDisagree":  {`oncegate_home_refuses{job="oncegate",instance="a"}`: "1x40"},
 	"OncegatePeerBehind":           {`oncegate_peer_lag_seconds{job="oncegate",instance="a",peer="b"}`: "0+60x40"},
 	"OncegatePeerUnreachable":      {`oncegate_peer_failures_total{job="oncegate",instance="a",peer="b"}`: "0+6x40"},

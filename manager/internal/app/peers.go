@@ -34,7 +34,7 @@ func (a *app) feedFailed(err error) {
 
 // clashed logs a conflict. The key is part of it: without it the line would say nothing.
 func (a *app) clashed(c ledger.Clash) {
-	a.auditLog.Warn("two data centres ran the same key", "scope", c.Scope, "key", c.Key, "winner", c.Winner, "loser", c.Loser)
+	a.auditLog.Warn("two data centres ran the same key", "scope", c.Scope, "key", c.Key, "winner", c.Winner, "loser", c.Loser, "listed", c.Kept)
 }
 
 // peersCollector exports what the feed and its readers count.
@@ -51,6 +51,8 @@ var (
 	descPublished = peerDesc("oncegate_feed_published_total", "Outcomes of this data centre that the change feed got.")
 	descImported  = peerDesc("oncegate_feed_imported_total", "Outcomes of other data centres by what became of them: imported, repeated (known already), dropped (no room), deferred (another attempt of the key is under way at its home), invalid.", "result")
 	descConflicts = peerDesc("oncegate_feed_conflicts_total", "Keys that two data centres ran, each counted once for every outcome that lost.")
+	descUnkept    = peerDesc("oncegate_feed_conflicts_unkept_total", "Conflicts that are not listed, because outcomes that lost have used up their share of the window.")
+	descLosers    = peerDesc("oncegate_feed_conflict_records", "Outcomes that lost a conflict and are kept beside the window.")
 	descLag       = peerDesc("oncegate_peer_lag_seconds", "For how long not everything that the peer recorded has been here.", "peer")
 	descBehind    = peerDesc("oncegate_peer_lag_entries", "Outcomes of the peer that are known to be missing here.", "peer")
 	descFailures  = peerDesc("oncegate_peer_failures_total", "Calls to the peer that failed, and imports of its outcomes.", "peer")
@@ -60,7 +62,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *peersCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descLag, descBehind, descFailures, descRepaired, descCopies} {
+	for _, d := range []*prometheus.Desc{descPublished, descImported, descConflicts, descUnkept, descLosers, descLag, descBehind, descFailures, descRepaired, descCopies} {
 		ch <- d
 	}
 }
@@ -78,6 +80,8 @@ func (c *peersCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(descImported, s.Deferred, "deferred")
 	counter(descImported, s.Invalid, "invalid")
 	counter(descConflicts, s.Conflicts)
+	counter(descUnkept, s.Unkept)
+	ch <- prometheus.MustNewConstMetric(descLosers, prometheus.GaugeValue, float64(s.Losers))
 	if c.puller == nil {
 		return
 	}

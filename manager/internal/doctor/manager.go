@@ -224,6 +224,7 @@ var alarms = []struct {
 	{"oncegate_logs_failed", Fail, "logs cannot be read or written", "oncegate logs list, and the manager's log"},
 	{"oncegate_wal_no_space", Fail, "the disk is full, and new keys get 503", "make room, or give the manager a larger disk"},
 	{"oncegate_wal_snapshot_errors_total", Warn, "snapshots failed, so the log grows", "see the manager's log, and the space on its disk"},
+	{"oncegate_feed_conflicts_unkept_total", Fail, "keys ran in two data centres and are not in the list of conflicts, which is full", "the log lines with \"listed\":false, and raise --max-bytes and --max-entries"},
 	{"oncegate_home_refuses", Fail, "the data centre is the home of no new global keys, because lists of data centres differ or a peer has not told its own", "oncegate peers status, and the same --origin and --peer names everywhere"},
 	{"oncegate_quarantine_remaining_seconds", Fail, "after a restore, new keys or ids of logs get 503", "wait, or oncegate quarantine end if no client retries an older request"},
 	{"oncegate_ship_failing_seconds", Warn, "shipping to object storage fails", "see the manager's log: the store, its credentials, or another manager that ships to the same place"},

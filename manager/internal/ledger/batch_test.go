@@ -178,7 +178,7 @@ func TestBatchesInAFullWindow(t *testing.T) {
 						}
 					}
 					var there level
-					if err := f.Store.View(t.Context(), func(tx store.Tx) (err error) { there, err = sizeOf(tx); return err }); err != nil {
+					if err := f.Store.View(t.Context(), func(tx store.Tx) (err error) { there, err = sizeOf(tx, collection); return err }); err != nil {
 						t.Fatal(err)
 					}
 					if hard := l.hardLimit(); there.entries > hard.entries || kind != "shared" && there.bytes > hard.bytes {

@@ -65,16 +65,16 @@ func (tx *Tx) level() (level, error) {
 		}
 		return level{tx.entryCount, 0}.plus(level{mine.entries, 0}), nil
 	}
-	there, err := sizeOf(tx.Tx)
+	there, err := sizeOf(tx.Tx, collection)
 	return there.plus(mine), err
 }
 
-func sizeOf(tx store.Tx) (level, error) {
+func sizeOf(tx store.Tx, c store.Collection) (level, error) {
 	s, ok := tx.(store.Sizer)
 	if !ok {
 		return level{}, errors.New("ledger: the engine says that its transactions tell sizes, and they do not")
 	}
-	n, bytes, err := s.Size(collection)
+	n, bytes, err := s.Size(c)
 	return level{int64(n), bytes + int64(n)*EntryOverhead}, err
 }
 

@@ -59,7 +59,9 @@ type feed struct {
 	clock   hybridClock
 	wake    chan struct{}
 	batch   atomic.Int64
-	counted struct{ published, imported, repeated, dropped, deferred, invalid, clashes atomic.Uint64 }
+	counted struct{ published, imported, repeated, dropped, deferred, invalid, clashes, unkept atomic.Uint64 }
+	// losers is how many outcomes that lost are kept, as of the last sweep and with those that this process added.
+	losers atomic.Int64
 }
 
 // head says where the feed is.
@@ -116,6 +118,9 @@ func (l *Ledger) OpenFeed(ctx context.Context, restored string) error {
 		return nil
 	}
 	l.feed.batch.Store(publishBatch)
+	if err := l.countLosers(ctx); err != nil {
+		return err
+	}
 	epoch := newEpoch()
 	return l.store.Update(ctx, func(tx store.Tx) error {
 		h, err := getHead(tx)
@@ -292,7 +297,7 @@ func (l *Ledger) sweepFeed(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return l.countLosers(ctx)
 }
 
 // applyFeed counts and tells what a transaction did.
@@ -304,6 +309,12 @@ func (l *Ledger) applyFeed(fx *effects) {
 	c.deferred.Add(fx.imports.deferred)
 	c.invalid.Add(fx.imports.invalid)
 	c.clashes.Add(uint64(len(fx.clashes)))
+	for _, clash := range fx.clashes {
+		if !clash.Kept {
+			c.unkept.Add(1)
+		}
+	}
+	l.feed.losers.Add(fx.losers.entries)
 	if fx.published {
 		select {
 		case l.feed.wake <- struct{}{}:
@@ -321,12 +332,14 @@ func (l *Ledger) applyFeed(fx *effects) {
 type FeedStats struct {
 	// Published outcomes of this ledger; Imported ones of others, of which Repeated were known, Dropped had no room or
 	// made room for this ledger's own, Deferred have to wait until the note of another attempt at the key's home is over,
-	// and Invalid were malformed; Conflicts between two origins.
-	Published, Imported, Repeated, Dropped, Deferred, Invalid, Conflicts uint64
+	// and Invalid were malformed; Conflicts between two origins, Unkept those of them whose loser had no room.
+	Published, Imported, Repeated, Dropped, Deferred, Invalid, Conflicts, Unkept uint64
+	// Losers are the outcomes that lost a conflict and are kept now, about.
+	Losers int64
 }
 
 // FeedStats returns the counters of the feed.
 func (l *Ledger) FeedStats() FeedStats {
 	c := &l.feed.counted
-	return FeedStats{c.published.Load(), c.imported.Load(), c.repeated.Load(), c.dropped.Load(), c.deferred.Load(), c.invalid.Load(), c.clashes.Load()}
+	return FeedStats{c.published.Load(), c.imported.Load(), c.repeated.Load(), c.dropped.Load(), c.deferred.Load(), c.invalid.Load(), c.clashes.Load(), c.unkept.Load(), l.feed.losers.Load()}
 }

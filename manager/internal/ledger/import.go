@@ -210,13 +210,20 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 		tx.fx.imports.repeated++
 		return nil
 	}
-	tx.fx.imports.done++
 	if adopted { // the others must learn of it, too
 		if err := tx.publish(key, e); err != nil {
 			return err
 		}
 	}
-	return tx.clash(key, e, fresh, adopted, nil)
+	if err := tx.clash(key, e, fresh, adopted, nil); err != nil {
+		return err
+	}
+	if tx.fx.clashes[len(tx.fx.clashes)-1].Kept {
+		tx.fx.imports.done++
+	} else {
+		tx.fx.imports.dropped++
+	}
+	return nil
 }
 
 // ends reports whether the change, which was asked for after the notes had been met, says that the note e is over.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"hash/fnv"
@@ -133,6 +134,8 @@ type Clash struct {
 	Scope, Key string
 	// Winner and Loser are origins. Retries get the winner's outcome.
 	Winner, Loser string
+	// Kept: the outcome that lost is in the list of conflicts. Else that is full.
+	Kept bool
 }
 
 // loser returns the outcome of an origin that lost, nil if there is none.
@@ -186,14 +189,68 @@ func (tx *Tx) clash(key string, e, fresh *record, adopted bool, fit func(left *r
 			return err
 		}
 	}
-	value := appendRecord(nil, loser)
-	if err := tx.Put(conflicts, loserKey(loser.origin, key), value, loserEntries(key, loser)...); err != nil {
+	kept, err := tx.keepLoser(key, loser)
+	if err != nil {
 		return err
 	}
 	tx.Notify(key)
 	scope, k, _ := splitRecordKey(key)
-	tx.fx.clashes = append(tx.fx.clashes, Clash{Scope: scope, Key: k, Winner: string(winner.origin), Loser: string(loser.origin)})
+	tx.fx.clashes = append(tx.fx.clashes, Clash{Scope: scope, Key: k, Winner: string(winner.origin), Loser: string(loser.origin), Kept: kept})
 	return nil
+}
+
+// Shares of the window that outcomes which lost may take besides it: those of other ledgers, and, with them, this ledger's
+// own. The others learn of these from here only, so they are kept for longest.
+const (
+	loserShare    = 8
+	ownLoserShare = 4
+)
+
+// keepLoser keeps an outcome that lost, if there is room.
+func (tx *Tx) keepLoser(key string, loser *record) (kept bool, err error) {
+	id := loserKey(loser.origin, key)
+	_, err = tx.Get(conflicts, id)
+	fresh := errors.Is(err, store.ErrNotFound)
+	if err != nil && !fresh {
+		return false, err
+	}
+	if fresh {
+		at, err := tx.losers()
+		if err != nil {
+			return false, err
+		}
+		share := int64(ownLoserShare)
+		if loser.imported {
+			share = loserShare
+		}
+		limit := tx.l.limit()
+		limit = level{limit.entries/share + 1, limit.bytes / share}
+		need := level{1, chargeOf(id, loser)}
+		if at.plus(need).over(limit) != (level{}) {
+			return false, nil
+		}
+		tx.fx.losers = tx.fx.losers.plus(need)
+	}
+	return true, tx.Put(conflicts, id, appendRecord(nil, loser), loserEntries(key, loser)...)
+}
+
+// losers is how much the outcomes that lost take, including this transaction's. On engines that do not tell sizes it is an
+// estimate.
+func (tx *Tx) losers() (level, error) {
+	if !tx.l.sizes {
+		return level{tx.l.feed.losers.Load() + tx.fx.losers.entries, 0}, nil
+	}
+	at, err := sizeOf(tx.Tx, conflicts)
+	return at.plus(tx.fx.losers), err
+}
+
+// countLosers counts the outcomes that lost.
+func (l *Ledger) countLosers(ctx context.Context) error {
+	n, err := l.store.Len(ctx, conflicts, indexKey)
+	if err == nil {
+		l.feed.losers.Store(int64(n))
+	}
+	return err
 }
 
 // finishClash records an outcome of this ledger for a key that has an outcome of another one: an import came before the

@@ -182,7 +182,7 @@ func (l *Ledger) Stats(ctx context.Context) (Stats, error) {
 	if l.sizes {
 		s.MaxBytes = l.opts.MaxBytes
 		err := l.store.View(ctx, func(tx store.Tx) error {
-			at, err := sizeOf(tx)
+			at, err := sizeOf(tx, collection)
 			s.Bytes = at.bytes
 			return err
 		})

@@ -45,6 +45,7 @@ type effects struct {
 	cursor        *evictCursor // the new cursor, nil if unchanged
 	published     bool         // there is something new for the feed
 	clashes       []Clash
+	losers        level // that were added
 	imports       importTally
 	notes         []Note // that deferred imports
 }

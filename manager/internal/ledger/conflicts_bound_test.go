@@ -1,0 +1,107 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/api"
+	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
+)
+
+// unsized hides that the engine tells sizes.
+type unsized struct{ store.Store }
+
+func (u unsized) Capabilities() store.Capabilities {
+	c := u.Store.Capabilities()
+	c.Sizes = false
+	return c
+}
+
+// runKey reserves a key and records its outcome.
+func (dc *dataCentre) runKey(key string) {
+	dc.t.Helper()
+	if _, err := dc.Reserve(dc.t.Context(), &api.ReserveRequest{Key: key, Token: dc.name}, nil); err != nil {
+		dc.t.Fatal(err)
+	}
+	r := api.Result{Status: 200, Body: []byte(dc.name)}
+	if err := dc.Commit(dc.t.Context(), &FinishRequest{Key: key, Token: dc.name, Result: r.AppendRaw(nil)}); err != nil {
+		dc.t.Fatal(err)
+	}
+}
+
+// TestConflictsAreBounded: outcomes that lost take no more than their share of the window, however many keys two data
+// centres ran. What is not kept is counted and told, own outcomes are kept for longest, and retries get the winner all the
+// same.
+func TestConflictsAreBounded(t *testing.T) {
+	for name, wrap := range map[string]func(store.Store) store.Store{
+		"the engine tells sizes": func(s store.Store) store.Store { return s },
+		"it does not":            func(s store.Store) store.Store { return unsized{s} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			told := make(map[bool]int)
+			var all []*dataCentre
+			for i := range 2 {
+				dc := &dataCentre{t: t, name: fmt.Sprint("dc", i+1), clock: newClock(), cursors: make(map[string]string), held: make(map[string]string)}
+				dc.clock.advance(time.Duration(i) * time.Minute) // dc1 wins
+				dc.st = mem.New(mem.Options{Clock: dc.clock.Now})
+				t.Cleanup(func() { _ = dc.st.Close() })
+				o := Options{Origin: dc.name, MaxEntries: 80, CommittedTTL: time.Hour, PendingTTL: time.Hour}
+				if dc.name == "dc1" {
+					o.Clashed = func(c Clash) { told[c.Kept]++ }
+				}
+				dc.Ledger = ledgerOn(t, wrap(dc.st), o)
+				if err := dc.OpenFeed(t.Context(), ""); err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, dc)
+			}
+			const keys = 30
+			for i := range keys {
+				for _, dc := range all {
+					dc.runKey(fmt.Sprintf("k%02d", i))
+				}
+			}
+			for _, to := range all {
+				for _, from := range all {
+					for to != from && !to.pull(from, false) {
+					}
+				}
+			}
+			// An eighth of 80 for what the other one recorded, a quarter for its own.
+			for i, want := range []int{11, 21} {
+				dc := all[i]
+				list, _, err := dc.Conflicts(t.Context(), 100, "")
+				if s := dc.FeedStats(); err != nil || len(list) != want || s.Conflicts != keys || s.Unkept != keys-uint64(want) {
+					t.Errorf("%s lists %d conflicts, and counts %+v; want %d, %v", dc.name, len(list), s, want, err)
+				}
+				for k := range keys {
+					e, err := dc.Get(t.Context(), "", fmt.Sprintf("k%02d", k))
+					if err != nil || e.Origin != "dc1" {
+						t.Errorf("%s: %+v, %v", dc.name, e, err)
+					}
+				}
+			}
+			if told[true] != 11 || told[false] != keys-11 {
+				t.Errorf("told of %v", told)
+			}
+			// Room comes back.
+			for _, dc := range all {
+				dc.clock.advance(2 * time.Hour)
+				if err := dc.sweepFeed(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if n := dc.FeedStats().Losers; n != 0 {
+					t.Errorf("%s keeps %d", dc.name, n)
+				}
+				dc.runKey("again")
+			}
+			for !all[0].pull(all[1], false) {
+			}
+			if list, _, err := all[0].Conflicts(t.Context(), 100, ""); err != nil || len(list) != 1 {
+				t.Errorf("%v, %v", list, err)
+			}
+		})
+	}
+}
