@@ -254,12 +254,13 @@ func (l *ledger) message(c *call, now int64) []byte {
 		n := p.names(&c.attempt)
 		r := api.ReserveRequest{
 			Key: c.key, Scope: n.scope, Fingerprint: n.fingerprint, Token: n.token,
-			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(), Durability: c.route.Durability,
+			PendingTTL: c.route.PendingTTL, Wait: c.wait, UnknownTTL: c.unknownTTL(), Durability: c.laterDurability(),
 		}
 		switch c.kind {
 		case callUnknown:
 			r.PendingTTL = 0
 		case callReserve:
+			r.Durability = c.route.Durability
 			if c.noUnknown = c.noUnknown || l.peer(c.shard).noUnknown; c.noUnknown {
 				r.UnknownTTL = 0
 			}
@@ -273,7 +274,7 @@ func (l *ledger) message(c *call, now int64) []byte {
 	case callRelease:
 		n := p.names(&c.attempt)
 		// The manager may not know of a reserve whose answer was lost.
-		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token, Durability: c.route.Durability}
+		r := api.ReleaseRequest{Key: c.key, Scope: n.scope, Token: n.token, Durability: c.laterDurability()}
 		p.scratch = r.AppendRaw(p.scratch[:0])
 		body = p.scratch
 	}

@@ -103,7 +103,7 @@ var emptyResult = len(new(api.Result).AppendRaw(nil))
 // encode builds the message of a commit or reject; its tail is the raw result.
 func (c *call) encode(p *Plugin, result *api.Result) {
 	n := p.names(&c.attempt)
-	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: c.ttl(), Durability: c.route.Durability}
+	f := api.FinishRequest{Key: c.key, Scope: n.scope, Token: n.token, Fingerprint: n.fingerprint, TTL: c.ttl(), Durability: c.laterDurability()}
 	// One block is enough for the message: each length, number and the frame take a few bytes.
 	const few = 4
 	size := 16*few + len(f.Key) + len(n.scope) + len(n.token) + len(n.fingerprint) + len(result.Body)

@@ -46,6 +46,15 @@ func (a *attempt) unknownTTL() time.Duration {
 	return a.route.UnknownTTL
 }
 
+// laterDurability is what calls after the reserve say. Only the home of a global key is looked for again. Managers that know
+// the field of a reserve only would refuse the others.
+func (a *attempt) laterDurability() api.Durability {
+	if a.route.Durability == api.DurabilityGlobal {
+		return api.DurabilityGlobal
+	}
+	return api.DurabilityLocal
+}
+
 // forgotten is when the ledger forgets a reservation that expires then and that nobody ends. Between
 // the two times the ledger treats the outcome as unknown.
 func (a *attempt) forgotten(expires int64) int64 { return expires + int64(a.route.UnknownTTL) }

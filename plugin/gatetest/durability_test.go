@@ -40,6 +40,39 @@ func TestDurabilityIsAskedFor(t *testing.T) {
 	})
 }
 
+// Only the reserve needs to say "region". Managers that know the field of a reserve only answer 400 to other calls with it.
+func TestRegionIsAskedOnce(t *testing.T) {
+	builds(t, func(t *testing.T, guest hostsim.Source) {
+		r := NewRig(t, guest, Options{Config: `{"match":[{"durability":"region"}],"pending_ttl_seconds":30}`})
+		reserved := func() { // the manager cannot give it
+			r.Manager.FailNext(api.PathReserve, Fault{Status: 201, Garbage: api.AppendRawReply(nil, api.StateReserved, 30*time.Second, nil)})
+		}
+		reserved()
+		x := r.Send(Request{Key: "k"})
+		x.Upstream.AwaitHeaders(t)
+		r.Clock.Advance(20 * time.Second)
+		x.Answer(201, "done")
+		want(t, "body", x.Response().Body, "done")
+		reserved()
+		z := r.Send(Request{Key: "m"})
+		z.Upstream.AwaitHeaders(t)
+		z.Leave()
+		r.Clock.Advance(time.Second)
+		for _, path := range []string{api.PathReserve, api.PathRenew, api.PathCommit, api.PathUnknown} {
+			if r.Manager.Count(path) == 0 {
+				t.Errorf("no call of %s", path)
+			}
+		}
+		for _, c := range r.Manager.Calls() {
+			asked := api.DurabilityLocal
+			if c.Path == api.PathReserve {
+				asked = api.DurabilityRegion
+			}
+			want(t, "durability of "+c.Path, c.Durability, asked)
+		}
+	})
+}
+
 // Whatever the gate says of a global key later says so, too: the manager may no longer have noted the reservation.
 func TestDurabilityIsRepeated(t *testing.T) {
 	builds(t, func(t *testing.T, guest hostsim.Source) {

@@ -79,6 +79,24 @@ func (h *ledgerHandlers) home(d api.Durability, scope, key string) (name string,
 	return h.reach.Homes.Home(scope, key)
 }
 
+// laterHome returns the home of a key that is reserved already: the one that has noted the reservation here. The home that
+// follows from the list of data centres is another one after the list has changed, and it would make a renewal or an unknown
+// outcome of its own.
+func (h *ledgerHandlers) laterHome(ctx context.Context, d api.Durability, scope, key string) (name string, elsewhere bool, err error) {
+	name, elsewhere = h.home(d, scope, key)
+	if !elsewhere {
+		return name, false, nil // the ledger tells of what it has noted
+	}
+	e, err := h.ledger.Get(ctx, scope, key)
+	switch {
+	case err == nil && e.Home != "":
+		return e.Home, true, nil
+	case err != nil && !errors.Is(err, ledger.ErrNotFound):
+		return "", false, err
+	}
+	return name, true, nil
+}
+
 // homeOf returns the home that an error of the ledger names.
 func (h *ledgerHandlers) homeOf(err error) (name string, elsewhere bool) {
 	var away *ledger.HomeError
@@ -152,10 +170,10 @@ func (h *ledgerHandlers) follow(ctx context.Context, req *api.ReserveRequest, ho
 		seen = overtaken.Seen
 		if reply, err = again(); err != nil {
 			var p httpd.Problemer
-			if errors.As(err, &p) && p.Problem().Code == api.CodeHomeUnavailable {
-				err = followed(home, overtaken) // the first call has changed something
+			if errors.As(err, &p) && (p.Problem().Status == 409 || p.Problem().Status == 422) {
+				return reply, err // the reservation is over: the key has another attempt or an outcome
 			}
-			return reply, err
+			return reply, followed(home, err) // the first call has changed something
 		}
 		if reply.State != api.StateReserved {
 			return reply, nil
@@ -209,16 +227,20 @@ func (h *ledgerHandlers) unknown(ctx context.Context, req *api.ReserveRequest) (
 func (h *ledgerHandlers) hereOrAway(ctx context.Context, op api.Op, req *api.ReserveRequest,
 	here func(context.Context, *api.ReserveRequest) (ledger.Reply, error),
 ) (reply ledger.Reply, home string, err error) {
-	home, elsewhere := h.home(req.Durability, req.Scope, req.Key)
+	if err = req.Validate(); err != nil {
+		return reply, "", err
+	}
+	home, elsewhere, err := h.laterHome(ctx, req.Durability, req.Scope, req.Key)
+	if err != nil {
+		return reply, "", err
+	}
 	if !elsewhere {
 		reply, err = here(ctx, req)
 		if home, elsewhere = h.homeOf(err); !elsewhere {
 			return reply, "", err
 		}
 	}
-	if err = req.Validate(); err == nil {
-		reply, err = h.callHome(ctx, home, op, req)
-	}
+	reply, err = h.callHome(ctx, home, op, req)
 	return reply, home, err
 }
 
@@ -250,19 +272,22 @@ func (h *ledgerHandlers) end(ctx context.Context, req *ledger.FinishRequest, out
 
 // free makes a release here, or at the key's home.
 func (h *ledgerHandlers) free(ctx context.Context, req *api.ReleaseRequest) error {
-	home, elsewhere := h.home(req.Durability, req.Scope, req.Key)
+	if err := req.Validate(); err != nil {
+		return err
+	}
+	home, elsewhere, err := h.laterHome(ctx, req.Durability, req.Scope, req.Key)
+	if err != nil {
+		return err
+	}
 	if !elsewhere {
 		err := h.ledger.Release(ctx, req)
 		if home, elsewhere = h.homeOf(err); !elsewhere {
 			return err
 		}
 	}
-	if err := req.Validate(); err != nil {
-		return err
-	}
 	by := *req
 	by.Durability = api.DurabilityLocal
-	_, err := h.reach.Homes.Call(ctx, home, api.OpRelease, by.AppendRaw(nil), 0)
+	_, err = h.reach.Homes.Call(ctx, home, api.OpRelease, by.AppendRaw(nil), 0)
 	var p httpd.Problemer
 	if fenced := errors.As(err, &p) && p.Problem().Code == api.CodeFenced; err != nil && !fenced {
 		return err
