@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 
 	// The description of the manager's API.
 	"manager/api/openapi":             {},
-	"manager/api/openapi/openapitest": {"manager/api/openapi"},
+	"manager/api/openapi/openapitest": {"manager/api", "manager/api/openapi"},
 
 	"plugin":                      {"plugin/sdk"},
 	"plugin/sdk":                  {"plugin/cache", "plugin/gate"},

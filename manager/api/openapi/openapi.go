@@ -26,8 +26,8 @@ var always = map[int]string{
 	431: "HeadersTooLarge", 500: "Internal", 503: "Unavailable",
 }
 
-// open are those of calls that need no credentials.
-var open = map[int]string{400: "Invalid", 408: "Timeout", 413: "TooLarge", 431: "HeadersTooLarge", 500: "Internal"}
+// open are those of calls that need no credentials. Their bodies are not read.
+var open = map[int]string{400: "Invalid", 431: "HeadersTooLarge", 500: "Internal"}
 
 // Document returns the description as one JSON document. The caller must not change it.
 var Document = sync.OnceValue(func() []byte {

@@ -138,7 +138,7 @@ func (s *Server) receive(hw http.ResponseWriter, hr *http.Request, x *exchange) 
 		return nil
 	}
 	e, _ := s.routes.find(&x.req)
-	if e != nil && e.NoBody {
+	if e != nil && e.open() {
 		return nil // net/http drops a short body, and closes the connection behind a long one
 	}
 	if largeBody(hr) {

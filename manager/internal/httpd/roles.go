@@ -33,7 +33,7 @@ const (
 	Plain
 	// Peer is the manager of another data centre: it reads changes and digests.
 	Peer
-	// Anyone is every caller, with credentials or without. It stands alone.
+	// Anyone is every caller, with credentials or without. It stands alone. Bodies of such calls are dropped, and take no memory.
 	Anyone
 )
 

@@ -19,8 +19,6 @@ type Route struct {
 	Roles Role
 	// Exempt routes are answered even under overload and while stopping.
 	Exempt bool
-	// NoBody: the request's body is dropped, and takes no memory.
-	NoBody bool
 	Handle Handler
 }
 

@@ -38,7 +38,7 @@ func LedgerRoutes(l *ledger.Ledger, identity func() shard.Identity, audit func(I
 		{Method: "POST", Path: api.PathBatch, Roles: gates, Handle: h.batch},
 		{Method: "POST", Path: api.PathHome + "{call}", Roles: httpd.Peer | httpd.Plain, Handle: h.atHome},
 		// Proxies bring callers here who have no credentials for the manager.
-		{Method: "POST", Path: api.PathAnswer, Roles: httpd.Anyone, Exempt: true, NoBody: true, Handle: blank},
+		{Method: "POST", Path: api.PathAnswer, Roles: httpd.Anyone, Exempt: true, Handle: blank},
 		{Method: "GET", Path: "/v1/ledger/entries", Roles: readers, Handle: h.list},
 		{Method: "GET", Path: "/v1/ledger/entries/{key}", Roles: readers, Handle: h.get},
 		// What these two take away is what keeps work from being done twice.

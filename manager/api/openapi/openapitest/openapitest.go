@@ -3,6 +3,7 @@ package openapitest
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/api/openapi"
 )
 
@@ -174,7 +176,33 @@ func (d *Description) checkAnswer(x *Exchange, response map[string]any, place st
 	if media == "text/plain" {
 		return nil
 	}
-	return d.validate(place+"/content/"+escape(media)+"/schema", x.Answer)
+	if err := d.validate(place+"/content/"+escape(media)+"/schema", x.Answer); err != nil || media != api.ContentTypeProblem {
+		return err
+	}
+	var problem struct{ Code string }
+	if err := json.Unmarshal([]byte(x.Answer), &problem); err != nil {
+		return err
+	}
+	if codes := Codes(response); !slices.Contains(codes, problem.Code) {
+		return fmt.Errorf("code %q is not among %q", problem.Code, codes)
+	}
+	return nil
+}
+
+// Codes are the codes of problems that a response may have.
+func Codes(response map[string]any) []string {
+	var at any = response
+	for _, name := range []string{"content", api.ContentTypeProblem, "schema", "properties", "code", "x-extensible-enum"} {
+		m, _ := at.(map[string]any)
+		at = m[name]
+	}
+	list, _ := at.([]any)
+	var codes []string
+	for _, v := range list {
+		code, _ := v.(string)
+		codes = append(codes, code)
+	}
+	return codes
 }
 
 func (d *Description) checkRequest(x *Exchange, o *operation, query string) error {
