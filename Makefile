@@ -128,6 +128,20 @@ modules:
 test-chart: programs ## the Helm chart: lint, golden files, schemas and types of Kubernetes, and the rendered command started
 	cd .ci/charts && go test -count 1 -timeout $(TEST_TIMEOUT) ./...
 
+# A cluster's programs, from the Go modules at the versions of e2e/cluster/go.mod. Helm compares the chart's kubeVersion with the version
+# that the API server says it has.
+build/cluster: e2e/cluster/go.mod e2e/cluster/go.sum
+	@rm -rf $@-new && mkdir -p $@-new
+	@cd e2e/cluster && ../../.ci/try go list -deps tool >/dev/null && \
+		version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) minor=$${version#v1.} x=k8s.io/component-base/version && \
+		CGO_ENABLED=0 $(GO_BUILD) -ldflags "-s -w -X $$x.gitVersion=$$version -X $$x.gitMajor=1 -X $$x.gitMinor=$${minor%%.*}" -o ../../$@-new/ tool
+	@rm -rf $@ && mv $@-new $@
+
+.PHONY: test-cluster
+test-cluster: test-deps build build/cluster ## the pages about Kubernetes, Istio and Envoy Gateway on a real API server; a part of make test-long, since its programs take long to build
+	@build/setup default
+	cd e2e/cluster && go test -count 1 -timeout $(TEST_TIMEOUT) -v .
+
 # The tests find them through the environment (envoy/envoybin).
 .PHONY: test-envoys
 test-envoys: export ENVOYS ?= 1.36.2 1.39.3 1.40.0
@@ -216,7 +230,7 @@ check: ## formatting, vet, staticcheck, plain words and true links, the site, ti
 	.ci/try go mod tidy -diff
 	cd .ci/tools && ../try go mod tidy -diff
 	@$(MAKE) --no-print-directory docs
-	@top=$$PWD; for m in $(OTHER_MODULES); do \
+	@top=$$PWD; for m in $(OTHER_MODULES) e2e/cluster; do \
 		echo "go vet, staticcheck, go mod tidy in $$m"; (cd $$m && go vet ./... && "$$top/build/staticcheck" ./... && "$$top/.ci/try" go mod tidy -diff) || exit 1; done
 	@changes=$$(git status --porcelain); [ -z "$$changes" ] || { echo "uncommitted:"; echo "$$changes"; exit 1; }
 
@@ -243,7 +257,7 @@ SIM_SEEDS ?= 2000000
 SOAK ?= 1h
 
 .PHONY: test-long
-test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
+test-long: test-deps build guests build/schemathesis test-s3 test-gcs test-azure test-cluster ## hours of tests: CRASH_ROUNDS=200 kills of a manager, CENTRES_ROUNDS=50 times all faults of three data centres, LOAD_REQUESTS=1000000 through the gate without growing memory, BODY_TRIES=20 of each kind of body, ETCD_FAULT_ROUNDS=200 faults of etcd, PATRONI_ROUNDS=20 killed primaries of Postgres, POSTGRES_CHURN_ROUNDS=50 replacements of all records, SIM_SEEDS=2000000 simulated worlds and one of three data centres for each 200 of them
 	MANAGER_CRASH_ROUNDS=$(CRASH_ROUNDS) go test -run 'TestCrash$$|TestLogsSurviveCrashes$$|TestShippedStateSurvivesCrashes$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	CENTRES_ROUNDS=$(CENTRES_ROUNDS) go test -run 'TestDataCentresUnderFaults$$' -count 1 -timeout 3h -v ./manager/internal/cli
 	go test -tags schemathesis -run 'TestSchemathesisFindsNothing$$' -count 1 -timeout 3h -v ./manager/internal/cli

@@ -1,0 +1,8 @@
+// Package cluster has tests with the programs of a Kubernetes cluster, built from their Go modules at the versions in go.mod.
+//
+// An API server (etcd, kube-apiserver with its admission; the namespace demands Pod Security "restricted") gets what docs/kubernetes.md,
+// docs/istio.md and docs/envoy-gateway.md tell a reader to type, by kubectl and helm. It judges the chart's objects, the updates that add and remove shards,
+// and the files in envoy/. There are no controllers and no nodes, so no pod runs.
+//
+// `make test-cluster` builds the programs and runs the tests. The module is one of its own, because the programs need hundreds of others.
+package cluster
