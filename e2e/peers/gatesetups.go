@@ -26,6 +26,7 @@ import (
 
 	"github.com/oncegate/oncegate/envoy"
 	"github.com/oncegate/oncegate/envoy/envoybin"
+	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
 // upstreamAnswer is what upstream answers every request with.
@@ -48,15 +49,46 @@ type setup struct {
 	counted []*program
 }
 
-// program is a process whose CPU time counts.
+// program is a process whose CPU time counts, or the servers of a store together.
 type program struct {
 	name string
 	*process
+	store []*servers.Server
+}
+
+func (p *program) stop() {
+	if p.process != nil {
+		p.process.stop()
+	}
+	for _, s := range p.store {
+		s.Close()
+	}
+}
+
+func (p *program) cpu() (sum time.Duration, err error) {
+	if p.process != nil {
+		return p.process.cpu()
+	}
+	for _, s := range p.store {
+		sum += cpuOfTree(s.PID())
+	}
+	return sum, nil
+}
+
+// rss is 0 for a store: the processes of some share their memory.
+func (p *program) rss() (int64, error) {
+	if p.process != nil {
+		return p.process.rss()
+	}
+	return 0, nil
 }
 
 func (s *setup) logs() string {
 	var b strings.Builder
 	for _, p := range s.counted {
+		if p.process == nil {
+			continue
+		}
 		text := p.log.String()
 		fmt.Fprintf(&b, "%s: ...%s\n", p.name, text[max(0, len(text)-1000):])
 	}
@@ -164,12 +196,12 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 		if err != nil {
 			return err
 		}
-		programs = append(programs, &program{"Redis", redis})
+		programs = append(programs, &program{name: "Redis", process: redis})
 		processor, err := startLogged("", binary, "-redis", redis.addr)
 		if err != nil {
 			return err
 		}
-		programs = append(programs, &program{"ext_proc", processor})
+		programs = append(programs, &program{name: "ext_proc", process: processor})
 		filter, err := extprocFilter(plain)
 		if err != nil {
 			return err
@@ -191,12 +223,21 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 			plugin["manager"] = map[string]any{"cluster": "oncegate_manager", "authority": "oncegate-manager", "timeout_ms": 5000}
 		}
 		dir := filepath.Join(b.dir, name+"-data")
-		p, err := startLogged(dir, manager, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--max-entries", fmt.Sprint(roomyWindow),
-			"--max-bytes", "1099511627776", "--scope-share", "0")
+		where := []string{"--data-dir", dir}
+		if engine, ok := strings.CutPrefix(name, "on "); ok {
+			store, dsn, err := startStore(ctx, engine)
+			if err != nil {
+				return err
+			}
+			defer func() { programs = append(programs, &program{name: "store", store: store}) }() // it stops last
+			where = []string{"--store", engine, "--store-dsn", dsn}
+		}
+		p, err := startLogged(dir, manager, append([]string{"serve", "--listen", "127.0.0.1:0", "--max-entries", fmt.Sprint(roomyWindow),
+			"--max-bytes", "1099511627776", "--scope-share", "0"}, where...)...)
 		if err != nil {
 			return err
 		}
-		programs = append(programs, &program{"manager", p})
+		programs = append(programs, &program{name: "manager", process: p})
 		behind = p.addr
 	}
 	p, err := b.startEnvoy(ctx, name, envoy.Local{
@@ -213,8 +254,31 @@ func (b *gateBench) start(ctx context.Context, name string, s *setup) error {
 		return err
 	}
 	s.addr = p.addr
-	s.counted = append(s.counted, &program{"Envoy", p}) // first: it stops first
+	s.counted = append(s.counted, &program{name: "Envoy", process: p}) // first: it stops first
 	return nil
+}
+
+// startStore starts what keeps the records of an engine, and returns how the manager gets there.
+func startStore(ctx context.Context, engine string) (store []*servers.Server, dsn string, err error) {
+	one := func(s *servers.Server, err error) ([]*servers.Server, string, error) {
+		if err != nil {
+			return nil, "", err
+		}
+		return []*servers.Server{s}, s.URL, nil
+	}
+	switch engine {
+	case "postgres":
+		return one(servers.StartPostgres(ctx))
+	case "redis":
+		return one(servers.StartRedis(ctx))
+	default:
+		members, err := servers.StartEtcdMembers(ctx, 3)
+		var urls []string
+		for _, m := range members {
+			urls = append(urls, m.URL)
+		}
+		return members, strings.Join(urls, ","), err
+	}
 }
 
 // startEnvoy starts an Envoy with one worker.

@@ -22,7 +22,7 @@ import (
 )
 
 // gatePrograms are the columns of CPU time and memory.
-var gatePrograms = []string{"Envoy", "manager", "ext_proc", "Redis"}
+var gatePrograms = []string{"Envoy", "manager", "ext_proc", "Redis", "store"}
 
 // value is what a row measured of one program; ok is false when the row has none.
 func value[T any](r *gateResult, values []T, program string) (v T, ok bool) {
@@ -55,7 +55,7 @@ func writeGates(ctx context.Context, s gateSettings, envoy envoybin.Binary, resu
 				} else {
 					b.WriteString(" – |")
 				}
-				if rss, ok := value(r, m.rss, program); ok {
+				if rss, ok := value(r, m.rss, program); ok && rss != 0 {
 					memory = append(memory, fmt.Sprint(rss>>20))
 				}
 			}
