@@ -215,7 +215,7 @@ func (l *Ledger) runShared(ctx context.Context, items []Item) error {
 // run could serve it.
 func (r *run) doBatch() error {
 	tx, items := &r.tx, r.items
-	if err := tx.prefetch(items); err != nil {
+	if err := tx.prefetchItems(items); err != nil {
 		return err
 	}
 	for i := range items {
@@ -263,21 +263,39 @@ func hasPhase(items []Item, p phase, key string) bool {
 	return false
 }
 
-// prefetch reads the records of all items, on engines for which that is faster.
-func (tx *Tx) prefetch(items []Item) error {
+// prefetchItems reads the records of all open items, on engines for which that is faster.
+func (tx *Tx) prefetchItems(items []Item) error {
 	if _, ok := tx.Tx.(store.Prefetcher); !ok {
 		return nil
 	}
-	ids := make([]store.ID, 0, len(items)+2)
-	if hasOpenReserve(items) {
-		ids = append(ids, tx.policyRecords()...)
-	}
+	keys := make([]string, 0, len(items))
 	for i := range items {
 		if items[i].phase == open {
-			ids = append(ids, store.ID{Collection: collection, Key: items[i].key})
+			keys = append(keys, items[i].key)
 		}
 	}
-	return store.Prefetch(tx.Tx, ids)
+	return tx.prefetch(keys, hasOpenReserve(items))
+}
+
+// prefetch reads the entries together, with the records that reserves depend on, where that is faster than one by one. The
+// keys of reserves are new as a rule, and their outcomes are recorded where they were reserved, so the engine may guess.
+func (tx *Tx) prefetch(keys []string, reserves bool) error {
+	var policy []store.ID
+	if reserves {
+		policy = tx.policyRecords()
+	}
+	_, guesses := tx.Tx.(store.Guesser)
+	if !guesses && len(keys)+len(policy) < 2 {
+		return nil
+	}
+	ids := make([]store.ID, 0, len(keys)+len(policy))
+	for _, key := range keys {
+		ids = append(ids, store.ID{Collection: collection, Key: key})
+	}
+	if ids = append(ids, policy...); reserves && tx.hasOwners() {
+		return store.Prefetch(tx.Tx, ids)
+	}
+	return store.Guess(tx.Tx, ids)
 }
 
 // PrefetchReserves reads the records that reserves depend on, on engines for which that is faster than one by one.

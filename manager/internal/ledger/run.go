@@ -160,16 +160,17 @@ func (r *run) write(stx store.Tx) error {
 // The functions of the calls.
 
 func (r *run) doReserve() (err error) {
-	if ids := r.tx.policyRecords(); ids != nil {
-		if err := store.Prefetch(r.tx.Tx, append(ids, store.ID{Collection: collection, Key: r.key})); err != nil {
-			return err
-		}
+	if err := r.tx.prefetch([]string{r.key}, true); err != nil {
+		return err
 	}
 	r.reply, err = r.tx.reserve(r.key, r.reserve)
 	return err
 }
 
 func (r *run) doFinish() (err error) {
+	if err := r.tx.prefetch([]string{r.key}, false); err != nil {
+		return err
+	}
 	r.more, err = r.tx.finish(r.key, r.op, r.finish, true)
 	return err
 }

@@ -231,6 +231,15 @@ func (l *Ledger) quarantined(tx store.Tx) error {
 	return err
 }
 
+// hasOwners reports whether reserves depend on the record of the keys' owners, which is there as a rule.
+func (tx *Tx) hasOwners() bool {
+	if tx.l.opts.Owners == nil {
+		return false
+	}
+	_, ok := tx.l.opts.Owners.Record()
+	return ok
+}
+
 // policyRecords identifies the records that Options.Owners and Options.Quarantine read in a transaction, if any.
 func (tx *Tx) policyRecords() (ids []store.ID) {
 	if o := tx.l.opts.Owners; o != nil {

@@ -177,6 +177,23 @@ func Prefetch(tx Tx, ids []ID) error {
 	return p.Prefetch(ids)
 }
 
+// Guesser is implemented by a Tx whose engine can run the function on records that it has not read.
+type Guesser interface {
+	// Guess has the same effect as Prefetch. The function may first see the records as absent, or as this store wrote them
+	// last. That is only so in a run whose writes are stored on the condition that it was right; otherwise the function runs
+	// again and sees the records themselves. It is for records that are new, or that nobody else changes, as a rule.
+	Guess(ids []ID) error
+}
+
+// Guess tells a transaction which records the function is going to Get, and that a guess is likely to be right about them.
+// It affects only speed.
+func Guess(tx Tx, ids []ID) error {
+	if g, ok := tx.(Guesser); ok && len(ids) > 0 {
+		return g.Guess(ids)
+	}
+	return Prefetch(tx, ids)
+}
+
 // Sizer is implemented by every Tx on engines with Capabilities.Sizes.
 type Sizer interface {
 	// Size returns the number of records in a collection, and the bytes of their keys and values. In an Update that is

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -89,12 +90,12 @@ func (t *tx) commit() error {
 		err = t.s.final(t.ctx, err)
 		return err
 	}
-	err = t.commitNoted(all)
+	err = t.commitNoted(all, t.inserted(changes))
 	return err
 }
 
 // commitNoted goes on without a caller that leaves: the note can be used again only when its state is known.
-func (t *tx) commitNoted(all group) error {
+func (t *tx) commitNoted(all group, inserted []*mvccpb.KeyValue) error {
 	s := t.s
 	note, number, err := s.notes.take(t.ctx)
 	if err != nil {
@@ -103,7 +104,7 @@ func (t *tx) commitNoted(all group) error {
 	c, topics := t.call(all), t.Topics()
 	c.note(note, number, topics)
 	done := make(chan error, 1)
-	s.commits.Go(func() { done <- s.commit(note, number, c, topics) })
+	s.commits.Go(func() { done <- s.commit(note, number, c, topics, inserted) })
 	select {
 	case err := <-done:
 		return err
@@ -113,7 +114,7 @@ func (t *tx) commitNoted(all group) error {
 }
 
 // commit returns when it is known whether the call happened, or that this cannot be known.
-func (s *Store) commit(note *note, number uint64, c *call, topics []string) error {
+func (s *Store) commit(note *note, number uint64, c *call, topics []string, inserted []*mvccpb.KeyValue) error {
 	ok, err := s.send(s.life, c)
 	if err == nil {
 		ok = s.notes.judge(note, c, number)
@@ -136,6 +137,7 @@ func (s *Store) commit(note *note, number uint64, c *call, topics []string) erro
 		s.notes.lost(note.session)
 		return errChanged
 	}
+	revision := note.rev
 	s.notes.give(note)
 	switch {
 	case err != nil:
@@ -143,6 +145,7 @@ func (s *Store) commit(note *note, number uint64, c *call, topics []string) erro
 	case !ok:
 		return errChanged
 	}
+	s.recent.add(inserted, revision)
 	for _, topic := range topics {
 		s.events.hub.Notify(topic) // at once for this process
 	}

@@ -30,6 +30,14 @@
 // itself. etcd evaluates all comparisons before it changes anything, so two commits of which one changes what the other
 // read never share a request. Large commits have their own. Nothing waits longer than 20 ms for requests that hang.
 //
+// # Guesses
+//
+// The records that store.Guess names are not read in the first run of a function. It sees them as this process inserted
+// them lately, with the revision of that commit, else as absent. The commit compares these revisions like all others, so
+// a guess that was wrong changes nothing, and the function runs again with the records themselves. It also runs again if
+// it wrote nothing or failed: no answer comes from a guess that no commit has proved. After a wrong guess the next eight
+// transactions read.
+//
 // # Answers that are lost
 //
 // Each commit also replaces a note (/e/<manager>/<number>), on the condition that the note is as the last commit of

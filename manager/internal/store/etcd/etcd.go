@@ -54,6 +54,7 @@ type Store struct {
 	notes  notes
 	lens   lengths
 	steps  steps
+	recent recent
 
 	reads, writes batcher
 	life          context.Context
@@ -277,6 +278,9 @@ func (s *Store) transact(ctx context.Context, fn func(store.Tx) error, readOnly 
 			return err
 		}
 		err := s.runOnce(ctx, fn, run, readOnly)
+		if errors.Is(err, errGuessed) {
+			continue
+		}
 		if !errors.Is(err, errChanged) {
 			return err
 		}
@@ -292,12 +296,17 @@ func (s *Store) runOnce(ctx context.Context, fn func(store.Tx) error, run int, r
 	defer t.end()
 	err := fn(t)
 	if t.Err != nil && (err == nil || errors.Is(t.Err, errChanged)) {
-		return t.Err // the function ignored an engine error, or has to run again
+		err = t.Err // the function ignored an engine error, or has to run again
 	}
-	if err != nil || readOnly {
+	if err = t.guess(err); err != nil || readOnly {
 		return err
 	}
-	return t.commit()
+	err = t.commit()
+	if t.guessed && (errors.Is(err, errChanged) || errors.Is(err, store.ErrTooLarge) || errors.Is(err, store.ErrNoSpace)) {
+		s.recent.wrong() // nothing was written, and perhaps nothing has to be
+		return errGuessed
+	}
+	return err
 }
 
 // pause waits for a random time that grows with the number of failed runs.

@@ -58,6 +58,21 @@ func TestQuota(t *testing.T) {
 	if v, err := storetest.Get(t.Context(), s, "a"); err != nil || v != "1" {
 		t.Errorf("%q, %v", v, err)
 	}
+	// A guess that the record is absent would write.
+	s.recent.wary = 0
+	err = s.Update(t.Context(), func(tx store.Tx) error {
+		if err := store.Guess(tx, []store.ID{{Collection: "things", Key: "a"}}); err != nil {
+			return err
+		}
+		_, err := tx.Get("things", "a")
+		if errors.Is(err, store.ErrNotFound) {
+			return tx.Put("things", "a", nil)
+		}
+		return err
+	})
+	if err != nil {
+		t.Errorf("a transaction that has nothing to write failed without space: %v", err)
+	}
 	if err := s.Update(t.Context(), func(tx store.Tx) error { return tx.Delete("things", "a") }); err != nil {
 		t.Errorf("a deletion: %v", err)
 	}

@@ -34,6 +34,9 @@ type tx struct {
 	parts   map[store.ID]string // where the parts of stored large values are
 	staged  []string            // where this transaction wrote parts
 	size    int                 // bytes of the request that commits, set by encode
+
+	guessed  bool // a record was not read, see Guess
+	remember bool // the records that the commit inserts
 }
 
 func (s *Store) newTx(ctx context.Context, run int, readOnly bool) *tx {

@@ -93,6 +93,9 @@ type call struct {
 func (c *call) run(inner store.Tx) error {
 	c.values = c.values[:0]
 	t := tx{Tx: inner, c: c}
+	if _, ok := inner.(store.Guesser); ok {
+		return c.fn(&guessingTx{prefetchingTx{t}})
+	}
 	if _, ok := inner.(store.Prefetcher); ok {
 		return c.fn(&prefetchingTx{t})
 	}
@@ -110,6 +113,12 @@ type prefetchingTx struct{ tx }
 
 // Prefetch implements store.Prefetcher.
 func (t *prefetchingTx) Prefetch(ids []store.ID) error { return store.Prefetch(t.Tx, ids) }
+
+// guessingTx is for engines whose transactions are store.Guessers.
+type guessingTx struct{ prefetchingTx }
+
+// Guess implements store.Guesser.
+func (t *guessingTx) Guess(ids []store.ID) error { return store.Guess(t.Tx, ids) }
 
 // Size implements store.Sizer where the engine does. It counts the sealed values.
 func (t *tx) Size(c store.Collection) (records int, bytes int64, err error) {

@@ -11,6 +11,8 @@ import (
 var prefetchCases = []testCase{
 	{name: "PrefetchedRecordsAreRead", test: testPrefetch},
 	{name: "PrefetchedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, prefetch) }},
+	{name: "GuessedRecordsAreProtected", test: func(e *env) { testPrefetchCounters(e, store.Guess) }},
+	{name: "GuessesShowInNoAnswer", test: testGuess},
 	{name: "RecordsReadWithAScanAreRead", test: testReadWithScan},
 	{name: "RecordsReadWithAScanAreProtected", test: func(e *env) { testPrefetchCounters(e, readWithScan) }},
 }
@@ -68,6 +70,76 @@ func testPrefetch(e *env) {
 }
 
 func prefetch(tx store.Tx, ids []store.ID) error { return store.Prefetch(tx, ids) }
+
+// testGuess lets one manager guess about records that another one changed: the function's last run sees what is there,
+// whether it writes the record, another one or nothing, or fails.
+func testGuess(e *env) {
+	all := e.managers(2)
+	mine, others := all[0], all[1]
+	id := func(key string) []store.ID { return []store.ID{{Collection: things, Key: key}} }
+	insert := func(key string) {
+		err := update(e.ctx, mine, func(tx store.Tx) error {
+			return errors.Join(store.Guess(tx, id(key)), tx.Put(things, key, []byte("1"), store.Entry{Index: byName, SortKey: key}))
+		})
+		if err != nil {
+			e.Fatal(err)
+		}
+	}
+	refused := errors.New("refused")
+	for name, then := range map[string]func(tx store.Tx, key string) error{
+		"writes it":      func(tx store.Tx, key string) error { return tx.Put(things, key, []byte("3")) },
+		"writes another": func(tx store.Tx, key string) error { return tx.Put(things, key+" too", []byte("3")) },
+		"notifies":       func(tx store.Tx, key string) error { tx.Notify(key); return nil },
+		"writes nothing": func(store.Tx, string) error { return nil },
+		"fails":          func(store.Tx, string) error { return refused },
+	} {
+		for _, change := range []string{"changed", "deleted", "inserted", "same"} {
+			key, want := name+" "+change, "2"
+			for i := range 10 { // an engine that was wrong does not guess again at once
+				insert(fmt.Sprint(key, i))
+			}
+			switch change {
+			case "changed":
+				insert(key)
+				e.put(others, key, "2")
+			case "deleted":
+				insert(key)
+				e.update(others, func(tx store.Tx) error { return tx.Delete(things, key) })
+				want = absent
+			case "inserted":
+				e.put(others, key, "2")
+			case "same":
+				insert(key)
+				want = "1"
+			}
+			var seen string
+			err := update(e.ctx, mine, func(tx store.Tx) error {
+				err := store.Guess(tx, id(key))
+				if err == nil {
+					seen, err = get(tx, things, key)
+				}
+				if err != nil {
+					return err
+				}
+				return then(tx, key)
+			})
+			if name == "fails" && errors.Is(err, refused) {
+				err = nil
+			}
+			if err != nil || seen != want {
+				e.Errorf("a function that %s saw the %s record as %s, error %v; want %s", name, change, seen, err, want)
+			}
+			switch name {
+			case "writes it":
+				e.want(others, key, "3")
+			case "writes another":
+				e.want(others, key, want, key+" too", "3")
+			default:
+				e.want(others, key, want)
+			}
+		}
+	}
+}
 
 func readWithScan(tx store.Tx, ids []store.ID) error {
 	_, err := tx.Scan(things, byName, store.Range{Limit: 1, Claim: true, With: ids})
