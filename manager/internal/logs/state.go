@@ -52,7 +52,7 @@ type Batch struct {
 
 // Prepare makes a batch of items. It may be called by many at once.
 func (s *State) Prepare(items []Item, atomic bool) *Batch {
-	b := &Batch{items: make([]prepared, len(items)), atomic: atomic, Outcomes: make([]Outcome, len(items))}
+	b := &Batch{items: make([]prepared, len(items)), atomic: atomic, Outcomes: make([]Outcome, len(items)), Accepted: make([]Entry, 0, len(items))}
 	for i := range items {
 		b.items[i] = s.prepare(items[i])
 	}

@@ -62,3 +62,24 @@ func BenchmarkLogAppend(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkParseAppend reads a batch of 32 entries as a writer sends them, with the reader of such bodies and with that of any.
+func BenchmarkParseAppend(b *testing.B) {
+	payload := base64.StdEncoding.EncodeToString(make([]byte, 256))
+	var body []byte
+	for i := range 32 {
+		body = fmt.Appendf(body, `,{"id":"0123456789abcdef0123456789%06d","payload":"%s"}`, i, payload)
+	}
+	body = append(append([]byte(`{"entries":[`), body[1:]...), `]}`...)
+	for name, parse := range map[string]func([]byte) (appendCall, error){"quick": parseAppend, "any": parseAnyAppend} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if a, err := parse(body); err != nil || len(a.items) != 32 {
+					b.Fatal(len(a.items), err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*32), "ns/entry")
+		})
+	}
+}

@@ -23,6 +23,14 @@ type appendCall struct {
 // parseAppend reads one entry, or {"entries":[...], "atomic"?}. What is wrong with one entry of a
 // batch is that entry's Err.
 func parseAppend(b []byte) (appendCall, error) {
+	if a, ok := quickAppend(b); ok {
+		return a, nil
+	}
+	return parseAnyAppend(b)
+}
+
+// parseAnyAppend is parseAppend for every body.
+func parseAnyAppend(b []byte) (appendCall, error) {
 	var a appendCall
 	if err := api.CheckJSON(b, jobDepth); err != nil {
 		return a, err
