@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 )
 
 // WriteMessage is what an IdempotentWriter appends.
@@ -61,12 +60,8 @@ type IdempotentWriter struct {
 	ctx   context.Context
 	ended chan struct{}
 
-	mu     sync.RWMutex // of closed, the sends to queue, and the beginning of a lead
+	mu     sync.RWMutex // of closed and the sends to queue
 	closed bool
-
-	turn    sync.Mutex   // is held by who sends
-	pending atomic.Int64 // messages that have no result yet
-	alone   atomic.Bool  // the last batch was one message
 }
 
 // write is a message on its way.
@@ -107,7 +102,6 @@ func (l *Log) OpenIdempotentWriter(ctx context.Context, o WriterOptions) (*Idemp
 			return nil, err
 		}
 	}
-	w.alone.Store(true)
 	w.ctx, w.stop = context.WithCancelCause(context.Background())
 	go w.run()
 	return w, nil
@@ -123,21 +117,15 @@ var writes = sync.Pool{New: func() any { return &write{done: make(chan WriteResu
 func (w *IdempotentWriter) Write(ctx context.Context, m WriteMessage) WriteResult {
 	one := writes.Get().(*write)
 	one.ctx, one.id, one.payload, one.properties = ctx, m.id(), m.Payload, m.Properties
-	if !w.lead(one) {
-		w.enqueue(one)
-	}
+	w.enqueue(one)
 	var r WriteResult
 	select {
 	case r = <-one.done:
-	default:
-		select {
+	case <-ctx.Done():
+		select { // it may have come at the same moment
 		case r = <-one.done:
-		case <-ctx.Done():
-			select { // it may have come at the same moment
-			case r = <-one.done:
-			default:
-				return WriteResult{ID: one.id, Err: ctx.Err()}
-			}
+		default:
+			return WriteResult{ID: one.id, Err: ctx.Err()}
 		}
 	}
 	*one = write{done: one.done}
@@ -155,36 +143,19 @@ func (w *IdempotentWriter) WriteAsync(ctx context.Context, m WriteMessage) <-cha
 }
 
 func (w *IdempotentWriter) enqueue(one *write) {
-	w.pending.Add(1)
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if w.closed {
-		w.fail(one, ErrWriterClosed)
+		one.fail(ErrWriterClosed)
 		return
 	}
 	select {
 	case w.queue <- one:
 	case <-one.ctx.Done():
-		w.fail(one, one.ctx.Err())
+		one.fail(one.ctx.Err())
 	case <-w.ctx.Done():
-		w.fail(one, ErrWriterClosed)
+		one.fail(ErrWriterClosed)
 	}
-}
-
-// lead sends a message on the caller's goroutine, which spares a caller that is alone two changes of
-// goroutines. It does nothing and reports false when there are other messages, behind which this one belongs.
-func (w *IdempotentWriter) lead(one *write) bool {
-	if !w.alone.Load() || !w.turn.TryLock() {
-		return false
-	}
-	defer w.turn.Unlock()
-	w.mu.RLock()
-	lead := !w.closed && w.pending.CompareAndSwap(0, 1)
-	w.mu.RUnlock()
-	if lead {
-		w.send([]*write{one})
-	}
-	return lead
 }
 
 func (m *WriteMessage) id() string {
@@ -195,15 +166,7 @@ func (m *WriteMessage) id() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// finish gives a message its result.
-func (w *IdempotentWriter) finish(one *write, r WriteResult) {
-	w.pending.Add(-1) // before its caller can write the next one
-	one.done <- r
-}
-
-func (w *IdempotentWriter) fail(one *write, err error) {
-	w.finish(one, WriteResult{ID: one.id, Err: err})
-}
+func (o *write) fail(err error) { o.done <- WriteResult{ID: o.id, Err: err} }
 
 // Close sends what is queued and waits for the results. When ctx ends first, what has no result
 // by then gets ErrWriterClosed, and Close returns ctx's error.
@@ -218,8 +181,6 @@ func (w *IdempotentWriter) Close(ctx context.Context) error {
 		close(w.queue)
 	}
 	<-w.ended
-	w.turn.Lock() // a caller that leads has its result
-	w.turn.Unlock()
 	if w.ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -239,11 +200,8 @@ func (w *IdempotentWriter) run() {
 				return
 			}
 		}
-		w.turn.Lock()
 		batch, next = w.collect(append(batch[:0], one))
-		w.alone.Store(len(batch) == 1)
 		w.send(batch)
-		w.turn.Unlock()
 		clear(batch)
 	}
 }
@@ -273,7 +231,7 @@ func (w *IdempotentWriter) send(batch []*write) {
 	live := batch[:0]
 	for _, one := range batch {
 		if err := one.ctx.Err(); err != nil {
-			w.fail(one, err)
+			one.fail(err)
 		} else {
 			live = append(live, one)
 		}
@@ -295,13 +253,13 @@ func (w *IdempotentWriter) send(batch []*write) {
 	for i, one := range live {
 		switch {
 		case err == nil:
-			w.finish(one, results[i])
+			one.done <- results[i]
 		case w.ctx.Err() != nil:
-			w.fail(one, ErrWriterClosed)
+			one.fail(ErrWriterClosed)
 		case one.ctx.Err() != nil:
-			w.fail(one, one.ctx.Err())
+			one.fail(one.ctx.Err())
 		default:
-			w.fail(one, err)
+			one.fail(err)
 		}
 	}
 }
