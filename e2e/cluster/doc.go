@@ -4,5 +4,9 @@
 // docs/istio.md and docs/envoy-gateway.md tell a reader to type, by kubectl and helm. It judges the chart's objects, the updates that add and remove shards,
 // and the files in envoy/. There are no controllers and no nodes, so no pod runs.
 //
+// Istio's control plane, istiod, reads the files in envoy/istio, and a real Envoy takes its configuration from there. Managers and payments run
+// beside it, at addresses of their own. Envoy's own build lacks Istio's filters for ALPN and metadata,
+// so istiod is told to leave them out. The module comes from a file: to fetch an image is the work of Istio's agent, which does not run here.
+//
 // `make test-cluster` builds the programs and runs the tests. The module is one of its own, because the programs need hundreds of others.
 package cluster

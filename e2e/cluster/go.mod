@@ -9,7 +9,7 @@ tool (
 	k8s.io/kubernetes/cmd/kubectl
 )
 
-require github.com/miekg/dns v1.1.73 // indirect
+require github.com/miekg/dns v1.1.73
 
 require (
 	cel.dev/expr v0.25.3 // indirect

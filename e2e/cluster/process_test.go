@@ -119,6 +119,14 @@ func (p *process) until(ctx context.Context, ok func(context.Context) error) err
 	return poll(ctx, p.done, ok)
 }
 
+// await waits until ok returns nil.
+func await(t *testing.T, what string, ok func(context.Context) error) {
+	t.Helper()
+	if err := poll(t.Context(), nil, ok); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
 func poll(ctx context.Context, ended <-chan struct{}, ok func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
