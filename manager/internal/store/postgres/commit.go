@@ -215,6 +215,7 @@ func (t *tx) commit() error {
 		return err
 	}
 	c := t.changes()
+	defer t.s.fronts.added(c)
 	if t.shares && t.mayShare() && c.sharing() != nil {
 		c.server = t.server
 		err := t.s.commits.do(t.ctx, c)

@@ -49,7 +49,9 @@
 //
 // A claiming scan opens a transaction and uses FOR UPDATE SKIP LOCKED. It returns the records together with the hits,
 // and after them, in the same round trip, the records that the caller reads in any case (store.Range.With). So a claim
-// takes two round trips: this one and the commit.
+// takes two round trips: this one and the commit. It starts where an earlier one found the first entries (see fronts),
+// because the entries of what was claimed stay in the index until the server vacuums it.
+//
 // View runs at REPEATABLE READ, READ ONLY.
 //
 // Notifications are sent separately, after the commit (see notifier).

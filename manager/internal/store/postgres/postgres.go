@@ -59,6 +59,7 @@ type Store struct {
 	notes  *notifier
 	stand  *standbys
 	lens   lengths
+	fronts fronts
 	never  chan struct{}
 
 	reads   share[*reading]

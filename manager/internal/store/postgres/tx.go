@@ -321,6 +321,23 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 	if t.Err != nil {
 		return nil, t.Err
 	}
+	if !r.Claim || t.ReadOnly || r.After != nil {
+		return t.scan(c, index, r)
+	}
+	for whole := false; ; whole = true {
+		s := t.s.fronts.begin(c, index, r, whole)
+		behind := r
+		behind.From = s.from
+		hits, err := t.scan(c, index, behind)
+		s.end(hits, err == nil && len(hits) == r.Limit)
+		if err != nil || s.whole || len(hits) == r.Limit {
+			return hits, err
+		}
+	}
+}
+
+// scan runs the statement of a scan.
+func (t *tx) scan(c store.Collection, index string, r store.Range) ([]store.Hit, error) {
 	q := &t.s.sql
 	from, to, after, afterTo := q.scan, q.scanTo, q.scanAfter, q.scanAfterTo
 	claim := r.Claim && !t.ReadOnly
