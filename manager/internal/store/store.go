@@ -111,8 +111,9 @@ type Hit struct {
 //
 // Claim says that the caller is about to claim the hits. An engine with row locks then skips records that another
 // transaction has locked, and locks those it returns. An optimistic engine skips records that other transactions of
-// this process are claiming and, after conflicts, spreads its answers. Without competing claims the order stays exact.
-// Claim is ignored in View.
+// this process are claiming and, after conflicts, spreads its answers. An engine that processes share may pass by, for at
+// most 100 ms, what another process added before the hits or did not claim after all. Without other claims, and without
+// other processes, the order stays exact. Claim is ignored in View.
 //
 // With names records that the caller is going to Get whatever the hits are. An engine may read them together with the
 // hits, which saves a round trip. It affects only speed.
