@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -260,6 +261,33 @@ func TestWriterEndsAMessageOnItsWay(t *testing.T) {
 	}
 	if r := <-results; !errors.Is(r.Err, client.ErrWriterClosed) {
 		t.Errorf("a message that Close gave up: %v", r.Err)
+	}
+}
+
+// JSON has no bytes that are not UTF-8: two ids that differ in such bytes would be one entry. Neither is sent, and the
+// others of their batch do not suffer.
+func TestWriterRefusesWhatIsNotUTF8(t *testing.T) {
+	f := &fakeLog{byID: make(map[string]int)}
+	w := openWriter(t, f, client.WriterOptions{})
+	for _, m := range []client.WriteMessage{
+		{IdempotencyID: "k\x80"},
+		{IdempotencyID: "k\x81"},
+		{IdempotencyID: "a", Properties: map[string]string{"\xff": ""}},
+		{IdempotencyID: "a", Properties: map[string]string{"k": "\xff"}},
+	} {
+		good := w.WriteAsync(t.Context(), client.WriteMessage{IdempotencyID: "é"})
+		if r := w.Write(t.Context(), m); r.Err == nil || r.ID != m.IdempotencyID || !strings.Contains(r.Err.Error(), "must be UTF-8") {
+			t.Errorf("%+v: %+v", m, r)
+		}
+		if r := <-good; r.Err != nil {
+			t.Errorf("beside %+v: %v", m, r.Err)
+		}
+	}
+	if len(f.ids) != 1 {
+		t.Errorf("the log has %q", f.ids)
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,14 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"unicode/utf8"
 )
 
 // WriteMessage is what an IdempotentWriter appends.
 type WriteMessage struct {
 	Payload    []byte
-	Properties map[string]string
+	Properties map[string]string // UTF-8
 	// IdempotencyID is the entry's id: the same one is appended once, however often it is
-	// written. When it is empty the id is the MD5 of the payload in hexadecimal digits, so
+	// written. It is 1 to 255 bytes of UTF-8. When it is empty the id is the MD5 of the payload in hexadecimal digits, so
 	// that equal payloads are one entry.
 	IdempotencyID string
 }
@@ -81,6 +82,19 @@ func (o *write) bytes() int {
 	return n
 }
 
+// check refuses what JSON cannot hold. It would arrive changed, and two ids as one.
+func (o *write) check() error {
+	if !utf8.ValidString(o.id) {
+		return fmt.Errorf("client: IdempotencyID %.64q: must be UTF-8; write bytes as hexadecimal digits, for example", o.id)
+	}
+	for name, value := range o.properties {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return fmt.Errorf("client: Properties[%.64q]: %.64q: name and value must be UTF-8", name, value)
+		}
+	}
+	return nil
+}
+
 // OpenIdempotentWriter returns a writer that runs until Close. ctx bounds only the opening.
 func (l *Log) OpenIdempotentWriter(ctx context.Context, o WriterOptions) (*IdempotentWriter, error) {
 	for _, f := range []struct {
@@ -143,6 +157,10 @@ func (w *IdempotentWriter) WriteAsync(ctx context.Context, m WriteMessage) <-cha
 }
 
 func (w *IdempotentWriter) enqueue(one *write) {
+	if err := one.check(); err != nil {
+		one.fail(err)
+		return
+	}
 	w.mu.RLock()
 	defer w.mu.RUnlock()
 	if w.closed {
