@@ -155,7 +155,6 @@ func (s *Store) start(ctx, life context.Context, cfg dsn.Config, o Options) erro
 	return nil
 }
 
-// checkFormat writes the version of the format into an empty prefix, else compares it.
 // checkUsed fails with store.ErrUnused when no manager has written the format.
 func (s *Store) checkUsed(ctx context.Context) error {
 	used := false
@@ -170,6 +169,7 @@ func (s *Store) checkUsed(ctx context.Context) error {
 	return err
 }
 
+// checkFormat writes the version of the format into an empty prefix, else compares it.
 func (s *Store) checkFormat(ctx context.Context) error {
 	key := s.prefix + "/format"
 	return s.persist(ctx, func(ctx context.Context) error {
