@@ -13,6 +13,7 @@ import (
 	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/home"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
 // TestHomesMustAgree: a home refuses keys that are not its own, and data centres with different lists run no key.
@@ -139,6 +140,34 @@ func TestNotedHomeIsAsked(t *testing.T) {
 		}
 		if _, err := w.dcs["dc2"].ledger.Get(t.Context(), "", k); !errors.Is(err, ledger.ErrNotFound) {
 			t.Errorf("%s: the new home has an entry, %v", op, err)
+		}
+	}
+}
+
+// restored is the quarantine of a ledger that was restored.
+type restored struct{}
+
+func (restored) Left(store.Tx) (time.Duration, error) { return time.Hour, nil }
+func (restored) Record() (store.ID, bool)             { return store.ID{}, false }
+
+// TestRestoredNoteIsNotMissed: a data centre was restored to a time before it noted an attempt. Its quarantine must not keep
+// from the home what is said of the attempt.
+func TestRestoredNoteIsNotMissed(t *testing.T) {
+	t.Parallel()
+	for op, want := range map[string]string{"renew": "200 reserved", "unknown": "200 unknown", "release": "200 released", "commit": "200 committed"} {
+		w := newWorld(t, 2, home.Options{})
+		k := w.key("dc2", op)
+		w.dcs["dc1"].want("201 reserved", "reserve", reserve, k, "a")
+		w.quarantine = restored{}
+		here := w.add("dc1", w.names, home.Options{})
+		body := reserve
+		if op == "commit" {
+			body = `{"key":%q,"token":%q,"result":{"status":201,"body":"aGk="},"durability":"global"}`
+		}
+		here.want(want, op, body, k, "a")
+		e, err := w.dcs["dc2"].ledger.Get(t.Context(), "", k)
+		if op == "unknown" && e.State != api.StateUnknown || op == "commit" && e.State != api.StateCommitted || op == "release" && !errors.Is(err, ledger.ErrNotFound) {
+			t.Errorf("%s: the home has %v, %v", op, e.State, err)
 		}
 	}
 }

@@ -34,6 +34,8 @@ type world struct {
 	t     *testing.T
 	names []string
 	dcs   map[string]*dc
+	// quarantine is that of data centres that are added from now on.
+	quarantine ledger.Quarantine
 
 	mu     sync.Mutex
 	faults func(from, to string) fault // nil: none
@@ -76,7 +78,7 @@ func (w *world) add(name string, names []string, opts home.Options) *dc {
 	w.t.Cleanup(func() { _ = st.Close() })
 	d := &dc{w: w, name: name, names: names}
 	var err error
-	if d.ledger, err = ledger.New(st, ledger.Options{}); err != nil {
+	if d.ledger, err = ledger.New(st, ledger.Options{Quarantine: w.quarantine}); err != nil {
 		w.t.Fatal(err)
 	}
 	d.homes = home.New(d, opts)

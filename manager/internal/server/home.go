@@ -91,7 +91,7 @@ func (h *ledgerHandlers) laterHome(ctx context.Context, d api.Durability, scope,
 	switch {
 	case err == nil && e.Home != "":
 		return e.Home, true, nil
-	case err != nil && !errors.Is(err, ledger.ErrNotFound):
+	case err != nil && !errors.Is(err, ledger.ErrNotFound) && !errors.Is(err, ledger.ErrQuarantine):
 		return "", false, err
 	}
 	return name, true, nil
