@@ -5,8 +5,9 @@
 // data centres run the key. The manager that gets a call of a gate makes it at the home with the same token, and answers
 // what the home answers.
 //
-// A home takes a call only if it agrees that the key is its own, and if both sides have the same list of data centres.
-// Otherwise two homes could run one key. A manager that has met another list refuses to be the home of new keys for a
+// A home takes a reserve only if it agrees that the key is its own, and if both sides have the same list of data centres.
+// Otherwise two homes could run one key. Other calls it also takes about keys that its ledger holds: what began here ends
+// here, although the list has changed since. A manager that has met another list refuses to be the home of new keys for a
 // while. It meets lists in the calls of other homes, in the calls for its changes, and in the answers to its own such
 // calls.
 //

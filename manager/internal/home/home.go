@@ -150,7 +150,7 @@ func (h *Homes) Home(scope, key string) (name string, elsewhere bool) {
 // therefore does not run a key of which both compute that they are the home.
 func (h *Homes) Take() error {
 	if f := h.foreign.Load(); f != nil && time.Now().Before(f.until) {
-		return h.differs(f.from, f.list)
+		return h.differs(f.from, f.list, time.Until(f.until))
 	}
 	for _, name := range h.names {
 		if agreed := h.agreed[name]; agreed != nil && !agreed.Load() {
@@ -163,9 +163,10 @@ func (h *Homes) Take() error {
 	return nil
 }
 
-func (h *Homes) differs(from, list string) error {
+// differs is the refusal of a call that may be repeated after that time; 0: when an operator has changed something.
+func (h *Homes) differs(from, list string, after time.Duration) error {
 	return &Error{p: api.Problem{
-		Status: 421, Code: api.CodeWrongHome, Title: "Wrong home",
+		Status: 421, Code: api.CodeWrongHome, Title: "Wrong home", RetryAfterSeconds: int((after + time.Second - 1) / time.Second),
 		Detail: fmt.Sprintf("the data centres of %s are %s, and those of %s are %s; all must have the same list; nothing was changed", h.Origin(), h.list, from, list),
 	}}
 }
@@ -174,7 +175,7 @@ func (h *Homes) differs(from, list string) error {
 // for the same reason. meant is the home that the caller means, list its data centres, from its own name.
 func (h *Homes) Admit(from, meant, list, scope, key string) error {
 	if !h.meet(from, list) {
-		return h.differs(clip(from), clip(list))
+		return h.differs(clip(from), clip(list), 0)
 	}
 	name, elsewhere := h.Home(scope, key)
 	if elsewhere || meant != h.Origin() {

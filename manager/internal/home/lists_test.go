@@ -3,6 +3,7 @@ package home_test
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -194,5 +195,119 @@ func TestSecondCallIsRefused(t *testing.T) {
 	here.want("200 released", "release", reserve, k, "a")
 	if e, err := there.ledger.Get(t.Context(), "", k); !errors.Is(err, ledger.ErrNotFound) {
 		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+// TestOldHomeEndsWhatItBegan: after a change of the list, the old home takes calls about the reservations that it gave, from
+// its own callers and from others. It takes no other call about keys whose home is elsewhere now.
+func TestOldHomeEndsWhatItBegan(t *testing.T) {
+	t.Parallel()
+	const (
+		global = `{"key":%q,"token":%q,"durability":"global"}`
+		result = `{"key":%q,"token":%q,"durability":"global","result":{"status":201,"body":"aGk="}}`
+	)
+	for op, c := range map[string]struct{ body, want string }{
+		"renew": {global, "200 reserved"}, "unknown": {global, "200 unknown"}, "release": {global, "200 released"},
+		"commit": {result, "200 committed"}, "reject": {result, "200 rejected"},
+	} {
+		t.Run(op, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, 3, home.Options{})
+			here, old, now := w.dcs["dc1"], w.dcs["dc3"], w.dcs["dc2"]
+			begin := func(name string) (k string) {
+				k = w.key("dc2", name)
+				if _, err := old.ledger.Reserve(t.Context(), &api.ReserveRequest{Key: k, Token: "a"}, nil); err != nil {
+					t.Fatal(err)
+				}
+				return k
+			}
+			follow := func(k string) {
+				if err := here.ledger.Follow(t.Context(), &api.ReserveRequest{Key: k, Token: "a"}, "dc3", ledger.Seen{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			clean := func(k string) {
+				t.Helper()
+				if _, err := now.ledger.Get(t.Context(), "", k); !errors.Is(err, ledger.ErrNotFound) {
+					t.Errorf("the new home has an entry: %v", err)
+				}
+			}
+			k := begin("noted")
+			follow(k)
+			here.want(c.want, op, c.body, k, "a")
+			clean(k)
+
+			k = begin("own")
+			old.want(c.want, op, c.body, k, "a")
+			clean(k)
+
+			k = begin("another-attempt")
+			if err := here.ledger.Follow(t.Context(), &api.ReserveRequest{Key: k, Token: "b"}, "dc3", ledger.Seen{}); err != nil {
+				t.Fatal(err)
+			}
+			here.want("409 fenced", op, c.body, k, "b")
+
+			// The lists differ while the new one is rolled out.
+			k = begin("rolling-out")
+			status, word := old.call("home/"+op+"?from=dc1&home=dc3&of=dc1,dc3", fmt.Sprintf(strings.Replace(c.body, `"global"`, `"local"`, 1), k, "a"))
+			if got := fmt.Sprint(status, " ", word); got != c.want {
+				t.Errorf("while lists differ: %s, want %s", got, c.want)
+			}
+			old.want("421 wrong-home", "reserve", reserve, w.key("dc3", "new"), "a") // it has met the other list
+
+			// It has nothing of the key, or only an outcome of another data centre.
+			k = w.key("dc2", "nothing")
+			follow(k)
+			here.want("421 wrong-home", op, c.body, k, "a")
+			if _, err := old.ledger.Get(t.Context(), "", k); !errors.Is(err, ledger.ErrNotFound) {
+				t.Errorf("the old home has an entry: %v", err)
+			}
+			k = w.key("dc2", "imported")
+			follow(k)
+			change := ledger.FeedChange{Origin: "dc2", Key: k, Token: "b", State: api.StateCommitted, HLC: 1, ExpiresIn: time.Hour, Result: (&api.Result{Status: 201}).AppendRaw(nil)}
+			if _, err := old.ledger.Import(t.Context(), []ledger.FeedChange{change}, nil); err != nil {
+				t.Fatal(err)
+			}
+			here.want("421 wrong-home", op, c.body, k, "a")
+			if list, _, err := old.ledger.Conflicts(t.Context(), 10, ""); err != nil || len(list) != 0 {
+				t.Errorf("conflicts: %v, %v", list, err)
+			}
+
+			// A reserve, and a call for another data centre.
+			k = begin("reserve")
+			for _, query := range []string{"home/reserve?from=dc1&home=dc3&of=dc1,dc2,dc3", "home/" + op + "?from=dc1&home=dc2&of=dc1,dc2,dc3"} {
+				body := bare
+				if !strings.HasPrefix(query, "home/reserve") {
+					body = strings.Replace(c.body, `"global"`, `"local"`, 1)
+				}
+				if status, word := old.call(query, fmt.Sprintf(body, k, "a")); status != 421 || word != "wrong-home" {
+					t.Errorf("%s: %d %s", query, status, word)
+				}
+			}
+		})
+	}
+}
+
+// TestRefusalSaysWhen: a home that takes no new keys says why and when to try again, and still replays what it has.
+func TestRefusalSaysWhen(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 2, home.Options{})
+	here, there := w.dcs["dc1"], w.dcs["dc2"]
+	k := w.key("dc2", "recorded")
+	there.want("201 reserved", "reserve", reserve, k, "a")
+	there.want("200 committed", "commit", commit, k, "a")
+	there.homes.Meet("dc3=dc1,dc2,dc3")
+	for _, d := range []*dc{here, there} {
+		a := d.JSON("POST", "/v1/ledger/reserve", fmt.Sprintf(reserve, w.key("dc2", "new"), "a"))
+		if seconds, err := strconv.Atoi(a.Header.Get("retry-after")); err != nil || seconds < 1 || seconds > 60 {
+			t.Errorf("%s: Retry-After %q", d.name, a.Header.Get("retry-after"))
+		}
+		detail := gjson.Get(a.Body, "detail").String()
+		for _, part := range []string{"dc1,dc2,dc3", "dc2 are dc1,dc2", "nothing was changed"} {
+			if !strings.Contains(detail, part) {
+				t.Errorf("%s: %s lacks %q", d.name, a.Body, part)
+			}
+		}
+		d.want("200 committed", "reserve", reserve, k, "b")
 	}
 }

@@ -317,11 +317,11 @@ func (tx *Tx) serve(it *Item) (reply Reply, more bool, err error) {
 		reply, err = tx.reserve(it.key, &it.Reserve)
 		tx.countReserve(reply, err)
 	case OpRenew:
-		reply, err = tx.renew(it.key, &it.Reserve)
+		reply, err = tx.renew(it.key, &it.Reserve, nil)
 	case OpUnknown:
-		reply, more, err = tx.unknown(it.key, &it.Reserve, true)
+		reply, more, err = tx.unknown(it.key, &it.Reserve, nil, true)
 	case OpRelease:
-		err = tx.release(it.key, &it.Release)
+		err = tx.release(it.key, &it.Release, nil)
 		reply.State = api.StateReleased
 	default:
 		more, err = tx.finish(it.key, it.Op, &it.Finish, true)

@@ -62,6 +62,8 @@ func (e *QuarantineError) Is(target error) bool { return target == ErrQuarantine
 type HomeError struct {
 	// Home is the name of the data centre.
 	Home string
+	// Refusal, which may be nil, is how the call is answered where nobody makes it at the home.
+	Refusal error
 }
 
 func (e *HomeError) Error() string {
@@ -70,6 +72,9 @@ func (e *HomeError) Error() string {
 
 // Is makes errors.Is find ErrElsewhere.
 func (e *HomeError) Is(target error) bool { return target == ErrElsewhere }
+
+// Unwrap returns the refusal.
+func (e *HomeError) Unwrap() error { return e.Refusal }
 
 // FullError is an ErrFull that says when to try again.
 type FullError struct {

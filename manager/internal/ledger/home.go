@@ -10,13 +10,42 @@ import (
 // keeps a record of the reservations that its callers got from the home. That record only says who decides, so that
 // all further calls about the key go there: they return ErrElsewhere. The outcome comes with the home's changes.
 
-// elsewhere returns ErrElsewhere if the home of the entry decides.
-func (tx *Tx) elsewhere(op Op, e *record, now int64) error {
-	if e == nil || len(e.home) == 0 || !live(e, now) {
+// elsewhere returns ErrElsewhere if the home of the entry decides. It returns away, which may be nil, if the ledger has
+// nothing of its own that the token's call could be about.
+func (tx *Tx) elsewhere(op Op, e *record, now int64, token string, away *HomeError) error {
+	switch alive := live(e, now); {
+	case alive && len(e.home) != 0:
+		away = &HomeError{Home: string(e.home)}
+	case away == nil || alive && (!e.imported || string(e.token) == token):
 		return nil
 	}
 	tx.count(op, OutcomeElsewhere)
-	return &HomeError{Home: string(e.home)}
+	return away
+}
+
+// Held makes calls about keys whose home, by the list of data centres, is elsewhere. What began here ends here: the list
+// may have changed since. About a key of which the ledger has nothing of its own, the calls change nothing and return away.
+type Held struct {
+	l    *Ledger
+	away *HomeError
+}
+
+// Held returns what makes calls about keys that the ledger holds. With nil, it makes those about all keys.
+func (l *Ledger) Held(away *HomeError) Held { return Held{l, away} }
+
+// Renew is Ledger.Renew.
+func (h Held) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
+	return h.l.callWithReserve(ctx, OpRenew, req, h.away, (*run).doRenew)
+}
+
+// Unknown is Ledger.Unknown.
+func (h Held) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
+	return h.l.callWithReserve(ctx, OpUnknown, req, h.away, (*run).doUnknown)
+}
+
+// Release is Ledger.Release.
+func (h Held) Release(ctx context.Context, req *api.ReleaseRequest) error {
+	return h.l.free(ctx, req, h.away)
 }
 
 // Recorded returns the outcome of a key if this ledger has it. It changes nothing.

@@ -60,11 +60,10 @@ type FinishRequest struct {
 	// Ref, up to 255 bytes of visible ASCII, finds the entry again by something that the outcome created, for example a
 	// job id. It may be empty.
 	Ref string
-	// Durability is what the caller said of the key; the ledger does not read it. Home, if not empty, is the data centre
-	// that decides about the key. Then an outcome whose reservation is not known here gets a *HomeError instead of being
-	// recorded.
+	// Durability is what the caller said of the key; the ledger does not read it. Away, if not nil, is as for
+	// Held: an outcome whose reservation is not known here gets it instead of being recorded.
 	Durability api.Durability
-	Home       string
+	Away       *HomeError
 }
 
 // NewFinish converts a request of the API.
@@ -263,13 +262,17 @@ func (l *Ledger) checkFinish(req *FinishRequest) error {
 //
 // Errors: *api.FieldError, ErrFenced, ErrConflict, ErrElsewhere, the store's.
 func (l *Ledger) Release(ctx context.Context, req *api.ReleaseRequest) error {
+	return l.free(ctx, req, nil)
+}
+
+func (l *Ledger) free(ctx context.Context, req *api.ReleaseRequest, away *HomeError) error {
 	if err := req.Validate(); err != nil {
 		l.counters.add(tally{op: OpRelease, outcome: OutcomeInvalid})
 		return err
 	}
 	key := recordKey(req.Scope, req.Key)
 	r := l.startRun(OpRelease, key)
-	r.release, r.do = req, (*run).doRelease
+	r.release, r.away, r.do = req, away, (*run).doRelease
 	err := l.update(ctx, r)
 	r.recycle()
 	return err

@@ -26,6 +26,7 @@ type run struct {
 	reserve *api.ReserveRequest
 	finish  *FinishRequest
 	release *api.ReleaseRequest
+	away    *HomeError // of Held
 	fn      func(*Tx) error
 
 	// Of a batch; see doBatch.
@@ -176,16 +177,16 @@ func (r *run) doFinish() (err error) {
 }
 
 func (r *run) doRenew() (err error) {
-	r.reply, err = r.tx.renew(r.key, r.reserve)
+	r.reply, err = r.tx.renew(r.key, r.reserve, r.away)
 	return err
 }
 
 func (r *run) doUnknown() (err error) {
-	r.reply, r.more, err = r.tx.unknown(r.key, r.reserve, true)
+	r.reply, r.more, err = r.tx.unknown(r.key, r.reserve, r.away, true)
 	return err
 }
 
-func (r *run) doRelease() error { return r.tx.release(r.key, r.release) }
+func (r *run) doRelease() error { return r.tx.release(r.key, r.release, r.away) }
 
 // lookupIn is the function of lookup's read-only transaction.
 func (r *run) lookupIn(stx store.Tx) error {

@@ -355,15 +355,11 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(op, e, now); err != nil {
+	if err := tx.elsewhere(op, e, now, req.Token, req.Away); err != nil {
 		return false, err
 	}
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
 	clash := v == verdictFenced && e.imported && e.state.Terminal()
-	if req.Home != "" && (clash || v == verdictLate) {
-		tx.count(op, OutcomeElsewhere)
-		return false, &HomeError{Home: req.Home}
-	}
 	if clash {
 		v = verdictLate // not a refusal: the work ran here
 	}
@@ -430,14 +426,14 @@ func (tx *Tx) recordEnd(op Op, key string, v verdict, e, final *record, mayStop 
 	return false, nil
 }
 
-func (tx *Tx) release(key string, req *api.ReleaseRequest) error {
+func (tx *Tx) release(key string, req *api.ReleaseRequest, away *HomeError) error {
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
 		return err
 	}
 	now := tx.Now().UnixMilli()
-	if err := tx.elsewhere(OpRelease, e, now); err != nil {
+	if err := tx.elsewhere(OpRelease, e, now, req.Token, away); err != nil {
 		return err
 	}
 	switch v := decideRelease(e, now, req.Token); v {

@@ -19,7 +19,7 @@ import (
 // ErrFingerprintMismatch, ErrFull (only when the entry was gone), the store's. After a store error or a cancelled context, repeating the call
 // settles the outcome.
 func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return l.callWithReserve(ctx, OpRenew, req, (*run).doRenew)
+	return l.Held(nil).Renew(ctx, req)
 }
 
 // Unknown ends the reservation of the request's token as UNKNOWN: the work may have run, and its outcome is not known.
@@ -30,16 +30,16 @@ func (l *Ledger) Renew(ctx context.Context, req *api.ReserveRequest) (Reply, err
 //
 // Errors: as for Renew.
 func (l *Ledger) Unknown(ctx context.Context, req *api.ReserveRequest) (Reply, error) {
-	return l.callWithReserve(ctx, OpUnknown, req, (*run).doUnknown)
+	return l.Held(nil).Unknown(ctx, req)
 }
 
-func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveRequest, do func(*run) error) (Reply, error) {
+func (l *Ledger) callWithReserve(ctx context.Context, op Op, req *api.ReserveRequest, away *HomeError, do func(*run) error) (Reply, error) {
 	if err := checkReserve(op, req); err != nil {
 		l.counters.add(tally{op: op, outcome: OutcomeInvalid})
 		return Reply{}, err
 	}
 	r := l.startRun(op, recordKey(req.Scope, req.Key))
-	r.reserve, r.do = req, do
+	r.reserve, r.away, r.do = req, away, do
 	err := l.update(ctx, r)
 	reply := r.reply
 	r.recycle()
@@ -68,14 +68,14 @@ func checkReserve(op Op, req *api.ReserveRequest) error {
 	return nil
 }
 
-func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
+func (tx *Tx) renew(key string, req *api.ReserveRequest, away *HomeError) (Reply, error) {
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
 		return Reply{}, err
 	}
 	at := tx.Now()
-	if err := tx.elsewhere(OpRenew, e, at.UnixMilli()); err != nil {
+	if err := tx.elsewhere(OpRenew, e, at.UnixMilli(), req.Token, away); err != nil {
 		return Reply{}, err
 	}
 	v := decideRenew(e, at.UnixMilli(), req.Token, req.Fingerprint)
@@ -107,7 +107,7 @@ func (tx *Tx) renew(key string, req *api.ReserveRequest) (Reply, error) {
 }
 
 // unknown records that an outcome is not known. more is as for finish.
-func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply Reply, more bool, err error) {
+func (tx *Tx) unknown(key string, req *api.ReserveRequest, away *HomeError, mayStop bool) (reply Reply, more bool, err error) {
 	var r record
 	e, err := tx.load(key, &r)
 	if err != nil {
@@ -115,7 +115,7 @@ func (tx *Tx) unknown(key string, req *api.ReserveRequest, mayStop bool) (reply 
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(OpUnknown, e, now); err != nil {
+	if err := tx.elsewhere(OpUnknown, e, now, req.Token, away); err != nil {
 		return Reply{}, false, err
 	}
 	v := decideFinish(e, now, api.StateUnknown, req.Token, req.Fingerprint)
@@ -222,7 +222,7 @@ func (tx *Tx) resolve(key string, res Resolution) (entry Entry, more bool, err e
 	}
 	at := tx.Now()
 	now := at.UnixMilli()
-	if err := tx.elsewhere(OpResolve, e, now); err != nil {
+	if err := tx.elsewhere(OpResolve, e, now, "", nil); err != nil {
 		return Entry{}, false, err
 	}
 	v := decideResolve(e, now)

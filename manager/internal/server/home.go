@@ -14,6 +14,8 @@ import (
 type Homes interface {
 	// Home returns the name of the key's home, and whether that is another data centre.
 	Home(scope, key string) (name string, elsewhere bool)
+	// Origin is the name of this data centre.
+	Origin() string
 	// Take returns an error unless this data centre may be the home of a new key.
 	Take() error
 	// Admit returns an error unless this data centre is the home of the key that another one, from, means, and both have
@@ -79,22 +81,12 @@ func (h *ledgerHandlers) home(d api.Durability, scope, key string) (name string,
 	return h.reach.Homes.Home(scope, key)
 }
 
-// laterHome returns the home of a key that is reserved already: the one that has noted the reservation here. The home that
-// follows from the list of data centres is another one after the list has changed, and it would make a renewal or an unknown
-// outcome of its own.
-func (h *ledgerHandlers) laterHome(ctx context.Context, d api.Durability, scope, key string) (name string, elsewhere bool, err error) {
-	name, elsewhere = h.home(d, scope, key)
-	if !elsewhere {
-		return name, false, nil // the ledger tells of what it has noted
+// away is how the ledger answers a call about a global key of which it has nothing of its own; nil: its answer counts.
+func (h *ledgerHandlers) away(d api.Durability, scope, key string) *ledger.HomeError {
+	if home, elsewhere := h.home(d, scope, key); elsewhere {
+		return &ledger.HomeError{Home: home}
 	}
-	e, err := h.ledger.Get(ctx, scope, key)
-	switch {
-	case err == nil && e.Home != "":
-		return e.Home, true, nil
-	case err != nil && !errors.Is(err, ledger.ErrNotFound) && !errors.Is(err, ledger.ErrQuarantine):
-		return "", false, err
-	}
-	return name, true, nil
+	return h.refusal
 }
 
 // homeOf returns the home that an error of the ledger names.
@@ -121,7 +113,7 @@ func (h *ledgerHandlers) reserveFar(ctx context.Context, r *httpd.Request, req *
 		}
 		return h.reserveAtHome(ctx, r, req, home)
 	}
-	if home != "" {
+	if home != "" || h.admit != nil {
 		if err := h.reach.Homes.Take(); err != nil {
 			if reply, ok, recorded := h.ledger.Recorded(ctx, req); ok || recorded != nil {
 				return reply, recorded
@@ -210,7 +202,7 @@ func (h *ledgerHandlers) callHome(ctx context.Context, home string, op api.Op, r
 
 // renew makes the call here, or at the key's home.
 func (h *ledgerHandlers) renew(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-	reply, home, err := h.hereOrAway(ctx, api.OpRenew, req, h.ledger.Renew)
+	reply, home, err := h.hereOrAway(ctx, api.OpRenew, req, ledger.Held.Renew)
 	if err != nil || home == "" {
 		return reply, err
 	}
@@ -219,43 +211,28 @@ func (h *ledgerHandlers) renew(ctx context.Context, req *api.ReserveRequest) (le
 
 // unknown makes the call here, or at the key's home. What this ledger has noted runs out by itself.
 func (h *ledgerHandlers) unknown(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
-	reply, _, err := h.hereOrAway(ctx, api.OpUnknown, req, h.ledger.Unknown)
+	reply, _, err := h.hereOrAway(ctx, api.OpUnknown, req, ledger.Held.Unknown)
 	return reply, err
 }
 
 // hereOrAway makes a call here or, if another data centre decides about the key, at that home, which it returns.
 func (h *ledgerHandlers) hereOrAway(ctx context.Context, op api.Op, req *api.ReserveRequest,
-	here func(context.Context, *api.ReserveRequest) (ledger.Reply, error),
+	here func(ledger.Held, context.Context, *api.ReserveRequest) (ledger.Reply, error),
 ) (reply ledger.Reply, home string, err error) {
-	if err = req.Validate(); err != nil {
-		return reply, "", err
-	}
-	home, elsewhere, err := h.laterHome(ctx, req.Durability, req.Scope, req.Key)
-	if err != nil {
-		return reply, "", err
-	}
+	reply, err = here(h.ledger.Held(h.away(req.Durability, req.Scope, req.Key)), ctx, req)
+	home, elsewhere := h.homeOf(err)
 	if !elsewhere {
-		reply, err = here(ctx, req)
-		if home, elsewhere = h.homeOf(err); !elsewhere {
-			return reply, "", err
-		}
+		return reply, "", err
 	}
 	reply, err = h.callHome(ctx, home, op, req)
 	return reply, home, err
-}
-
-// nameHome says which data centre decides about an outcome that is late here.
-func (h *ledgerHandlers) nameHome(req *ledger.FinishRequest) {
-	if home, elsewhere := h.home(req.Durability, req.Scope, req.Key); elsewhere {
-		req.Home = home
-	}
 }
 
 // end makes a commit or a reject here, or at the key's home. The home's outcome comes here with its changes.
 func (h *ledgerHandlers) end(ctx context.Context, req *ledger.FinishRequest, outcome api.State) error {
 	op := api.OpCommit
 	var err error
-	h.nameHome(req)
+	req.Away = h.away(req.Durability, req.Scope, req.Key)
 	if outcome == api.StateRejected {
 		op, err = api.OpReject, h.ledger.Reject(ctx, req)
 	} else {
@@ -272,18 +249,10 @@ func (h *ledgerHandlers) end(ctx context.Context, req *ledger.FinishRequest, out
 
 // free makes a release here, or at the key's home.
 func (h *ledgerHandlers) free(ctx context.Context, req *api.ReleaseRequest) error {
-	if err := req.Validate(); err != nil {
-		return err
-	}
-	home, elsewhere, err := h.laterHome(ctx, req.Durability, req.Scope, req.Key)
-	if err != nil {
-		return err
-	}
+	err := h.ledger.Held(h.away(req.Durability, req.Scope, req.Key)).Release(ctx, req)
+	home, elsewhere := h.homeOf(err)
 	if !elsewhere {
-		err := h.ledger.Release(ctx, req)
-		if home, elsewhere = h.homeOf(err); !elsewhere {
-			return err
-		}
+		return err
 	}
 	by := *req
 	by.Durability = api.DurabilityLocal
@@ -319,8 +288,10 @@ func (h *ledgerHandlers) atHome(r *httpd.Request, w *httpd.Response) {
 	at := *h
 	at.admit = func(scope, key string) error {
 		err := h.reach.Homes.Admit(q["from"], q["home"], q["of"], scope, key)
-		if err == nil && op == api.OpReserve {
-			err = h.reach.Homes.Take()
+		if err != nil && op != api.OpReserve && q["home"] == h.reach.Homes.Origin() {
+			// The list may have changed since this home gave the key. What began here ends here.
+			home, _ := h.reach.Homes.Home(scope, key)
+			at.refusal, err = &ledger.HomeError{Home: home, Refusal: err}, nil
 		}
 		return err
 	}
@@ -365,7 +336,7 @@ func (h *ledgerHandlers) leaveOut(it *ledger.Item) {
 	case ledger.OpRelease:
 		away(it.Release.Durability, it.Release.Scope, it.Release.Key)
 	case ledger.OpCommit, ledger.OpReject:
-		h.nameHome(&it.Finish)
+		it.Finish.Away = h.away(it.Finish.Durability, it.Finish.Scope, it.Finish.Key)
 	case ledger.OpRenew, ledger.OpUnknown:
 		away(it.Reserve.Durability, it.Reserve.Scope, it.Reserve.Key)
 	case ledger.OpReserve:

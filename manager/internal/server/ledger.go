@@ -73,8 +73,10 @@ type ledgerHandlers struct {
 	audit    func(Intervention)
 	reach    Reach
 
-	// admit, for a call of another data centre, returns an error unless this one is the key's home.
-	admit func(scope, key string) error
+	// admit, for a call of another data centre, returns an error unless this one is the key's home, or may still hold the
+	// key. Then it sets refusal, which answers the call if the ledger has nothing of its own of the key.
+	admit   func(scope, key string) error
+	refusal *ledger.HomeError
 }
 
 // ledgerCall is what the hot calls are read into; it is reused.
@@ -134,7 +136,7 @@ func (h *ledgerHandlers) reserve(r *httpd.Request, w *httpd.Response) {
 	h.ask(r, w, func(ctx context.Context, req *api.ReserveRequest) (ledger.Reply, error) {
 		var reply ledger.Reply
 		var err error
-		if req.Durability == api.DurabilityLocal {
+		if req.Durability == api.DurabilityLocal && h.admit == nil {
 			reply, err = h.ledger.Reserve(ctx, req, r.Hold)
 		} else {
 			reply, err = h.reserveFar(ctx, r, req)
