@@ -302,3 +302,15 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 	right := &dataCentre{t: t, name: "dc1", p: startManager(t, append(args, "--data-dir", t.TempDir(), "--peer-token-file", file("dc2 "+peer))...)}
 	until(t, "the outcome arrives", func() bool { return right.call("GET", "/v1/ledger/entries/k", "", nil) == 200 })
 }
+
+// TestStatusWithoutPeers: silence would not tell a manager without peers from a command that failed.
+func TestStatusWithoutPeers(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"--origin", "dc1"}} {
+		p := startManager(t, append([]string{"--data-dir", t.TempDir()}, args...)...)
+		code, out := oncegate(t, "peers", "status", "--url", "http://"+p.addr["api"])
+		if want := "no peers: this manager has no --peer\n"; code != 0 || out != want {
+			t.Errorf("%q: %d %q, want %q", args, code, out, want)
+		}
+	}
+}

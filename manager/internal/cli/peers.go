@@ -17,6 +17,9 @@ var peersCommands = map[string]operatorCommand{
 		if c.json {
 			return c.printJSON(p)
 		}
+		if len(p.Peers) == 0 {
+			fmt.Fprintln(c.out, "no peers: this manager has no --peer")
+		}
 		t := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
 		for _, peer := range p.Peers {
 			answered, list := "no answer yet", "list not known"
