@@ -124,21 +124,6 @@ func (c *cluster) apply(t *testing.T, objects string) {
 	c.paste(t, "kubectl apply --server-side -f objects.yaml")
 }
 
-// edit replaces texts, in turns, in a file that a page tells the reader to edit.
-func (c *cluster) edit(t *testing.T, name string, replace ...string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(c.dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(replace); i += 2 {
-		if !strings.Contains(string(text), replace[i]) {
-			t.Fatalf("%s has no %q", name, replace[i])
-		}
-	}
-	c.write(t, name, strings.NewReplacer(replace...).Replace(string(text)))
-}
-
 // restricted makes the namespace refuse pods that do not comply with the Pod Security Standard "restricted", and sees that it does.
 func (c *cluster) restricted(t *testing.T, namespace string) {
 	t.Helper()

@@ -65,17 +65,6 @@ func (p page) one(t *testing.T, blocks []string, is func(string) bool, what stri
 	return found
 }
 
-var pushCall = regexp.MustCompile(`(?m)^crane push \S+ (\S+)$`)
-
-// pushed are the images that docs/kubernetes.md has the reader push. The tests of .ci/release push them.
-func pushed(t *testing.T) (images []string) {
-	t.Helper()
-	for _, m := range pushCall.FindAllStringSubmatch(readPage(t, "kubernetes.md").block(t, "make release VERSION="), -1) {
-		images = append(images, m[1])
-	}
-	return images
-}
-
 // shard is Istio's name for the cluster of the n-th manager.
 func shard(n int) string {
 	return fmt.Sprintf("outbound|8090||oncegate-manager-%d.oncegate-manager.oncegate.svc.cluster.local", n)
