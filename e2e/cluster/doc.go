@@ -5,7 +5,7 @@
 // and the files in envoy/. There are no controllers and no nodes, so no pod runs.
 //
 // Istio's control plane, istiod, reads the files in envoy/istio, and a real Envoy takes its configuration from there. Managers and payments run
-// beside it, at addresses of their own. Envoy's own build lacks Istio's filters for ALPN and metadata,
+// beside it, at addresses of their own, which a DNS server of the test knows; those of shards.yaml get the arguments in that file. Envoy's own build lacks Istio's filters for ALPN and metadata,
 // so istiod is told to leave them out. The module comes from a file: to fetch an image is the work of Istio's agent, which does not run here.
 //
 // `make test-cluster` builds the programs and runs the tests. The module is one of its own, because the programs need hundreds of others.

@@ -60,28 +60,20 @@ func envoyPath(t *testing.T) string {
 	return strings.TrimSuffix(strings.TrimSpace(text[strings.LastIndex(text, " ")+1:]), ")")
 }
 
-// resolver is the part of Envoy's bootstrap that has it ask our DNS.
-const resolver = `typed_dns_resolver_config:
-  name: envoy.network.dns_resolver.cares
-  typed_config:
-    "@type": type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig
-    resolvers: [{socket_address: {address: 127.0.0.1, port_value: %s}}]
-`
-
 // envoy is a real one, with all but its connection to a control plane from there.
 type envoy struct {
 	admin string
 }
 
 // startEnvoy starts it as the node that nodeID says, in YAML, with a control plane at the port.
-func startEnvoy(t *testing.T, lookup func(string) string, nodeID, xds string) *envoy {
+func startEnvoy(t *testing.T, nodeID, xds string) *envoy {
 	t.Helper()
 	dir := t.TempDir()
 	file, admin := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "admin")
 	config := fmt.Sprintf(`
 node:%s
 admin: {address: {socket_address: {address: 127.0.0.1, port_value: 0}}}
-%sdynamic_resources:
+dynamic_resources:
   ads_config: {api_type: GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: xds}}]}
   lds_config: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 0s}
   cds_config: {ads: {}, resource_api_version: V3, initial_fetch_timeout: 0s}
@@ -97,7 +89,7 @@ static_resources:
     load_assignment:
       cluster_name: xds
       endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %s}}}}]}]
-`, nodeID, fmt.Sprintf(resolver, startDNS(t, lookup)), xds)
+`, nodeID, xds)
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -115,11 +107,8 @@ static_resources:
 	return e
 }
 
-// dump is what Envoy runs, by type of the messages.
-type dump map[string][]string
-
-func (e *envoy) dump(ctx context.Context) (dump, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.admin+"/config_dump?include_eds", nil)
+func (e *envoy) get(ctx context.Context, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.admin+path, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +117,15 @@ func (e *envoy) dump(ctx context.Context) (dump, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
+	return io.ReadAll(resp.Body)
+}
+
+// dump is what Envoy runs, by type of the messages.
+type dump map[string][]string
+
+func (e *envoy) dump(ctx context.Context) (dump, error) {
 	var all any
-	text, err := io.ReadAll(resp.Body)
+	text, err := e.get(ctx, "/config_dump?include_eds")
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
@@ -173,9 +169,24 @@ func (e *envoy) config(t *testing.T) dump {
 
 func (d dump) text(kind string) string { return strings.Join(d[kind], "\n") }
 
-// has looks for the name of a message.
-func (d dump) has(kind, name string) bool {
-	return strings.Contains(d.text(kind), fmt.Sprintf(`"name":%q`, name))
+// named is the message with that name, or "".
+func (d dump) named(kind, name string) string {
+	i := slices.IndexFunc(d[kind], func(text string) bool { return strings.Contains(text, fmt.Sprintf(`"name":%q`, name)) })
+	if i < 0 {
+		return ""
+	}
+	return d[kind][i]
+}
+
+// resolves waits for a host with that address at a manager's port.
+func (e *envoy) resolves(address string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		text, err := e.get(ctx, "/clusters")
+		if err == nil && !strings.Contains(string(text), "::"+address+":8090::") {
+			err = errNotYet
+		}
+		return err
+	}
 }
 
 // filter is an HTTP filter, with the configuration that came for it apart from the listener.
