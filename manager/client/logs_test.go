@@ -324,3 +324,19 @@ func TestWriterGivesUpABatchThatNobodyWaitsFor(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Write returns when its context ends, though the message may be on its way: its caller uses the memory again.
+func TestWriterKeepsNothingOfACallerThatLeft(t *testing.T) {
+	release := make(chan struct{})
+	w := openWriter(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-release }), client.WriterOptions{})
+	t.Cleanup(func() { _ = w.Close(context.Background()) })
+	t.Cleanup(func() { close(release) })
+	m := client.WriteMessage{Payload: []byte("a payload"), Properties: map[string]string{"a": "property"}, IdempotencyID: "id"}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if r := w.Write(ctx, m); !errors.Is(r.Err, context.DeadlineExceeded) {
+		t.Fatalf("write: %+v", r)
+	}
+	m.Payload[0] = 'A' // the race detector tells if the writer has read these
+	m.Properties["a"] = "thing"
+}

@@ -1,11 +1,13 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"crypto/md5"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"unicode/utf8"
 )
@@ -131,6 +133,9 @@ var writes = sync.Pool{New: func() any { return &write{done: make(chan WriteResu
 func (w *IdempotentWriter) Write(ctx context.Context, m WriteMessage) WriteResult {
 	one := writes.Get().(*write)
 	one.ctx, one.id, one.payload, one.properties = ctx, m.id(), m.Payload, m.Properties
+	if ctx.Done() != nil { // when it ends, the caller uses its memory again while the message may still be sent
+		one.payload, one.properties = bytes.Clone(m.Payload), maps.Clone(m.Properties)
+	}
 	w.enqueue(one)
 	var r WriteResult
 	select {
