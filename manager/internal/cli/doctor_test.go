@@ -63,7 +63,10 @@ func TestDoctorLooksAtAManager(t *testing.T) {
 	if code != 0 || errs != "" {
 		t.Errorf("a good manager: exit code %d, %s: %+v", code, errs, found)
 	}
-	for _, check := range []string{"answers", "ready", "clock", "role", "window", "quarantine", "unknown outcomes", "fenced", "shard", "alarms"} {
+	if !has(found, doctor.OK, "manager: answers", "version") && !has(found, doctor.Warn, "manager: answers", "ms") { // a busy machine is slow
+		t.Errorf("no word on answers: %+v", found)
+	}
+	for _, check := range []string{"ready", "clock", "role", "window", "quarantine", "unknown outcomes", "fenced", "shard", "alarms"} {
 		if !has(found, doctor.OK, "manager: "+check, "") {
 			t.Errorf("no word on %s: %+v", check, found)
 		}

@@ -442,9 +442,11 @@ func TestDamagedCopyInQuarantine(t *testing.T) {
 			continue
 		}
 		name = damageFile(t, filepath.Join(dir, "*.wal"), "early")
-		for _, args := range [][]string{{"serve", "--listen", "127.0.0.1:0"}, {"quarantine", "begin", "--for", "1h"}, {"quarantine", "end"}} {
-			if code, out := oncegate(t, append(args, at...)...); code != 1 || !strings.Contains(out, name) {
-				t.Errorf("%v with a damaged ledger: exit code %d, %s", args, code, out)
+		// The quarantine does not depend on the ledger; the manager refuses to start whatever the quarantine is.
+		for _, args := range [][]string{{"begin", "--for", "1h"}, {"end"}} {
+			q.run(args...)
+			if code, out := oncegate(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, at...)...); code != 1 || !strings.Contains(out, name) {
+				t.Errorf("serve with a damaged ledger after quarantine %v: exit code %d, %s", args, code, out)
 			}
 		}
 	}
