@@ -62,7 +62,8 @@ func (s *dirStore) Replace(ctx context.Context, name string, body []byte, old Ve
 }
 
 // write puts body in place when check, which runs under the lock of all writers,
-// has nothing against it.
+// has nothing against it. The body is durable before, so that no writer waits for
+// what another one writes.
 func (s *dirStore) write(ctx context.Context, name string, body []byte, check func() error) (Version, error) {
 	if err := checkBody(name, body); err != nil {
 		return "", err
@@ -77,14 +78,6 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	if err := os.MkdirAll(filepath.Dir(p), 0o700); err != nil {
 		return "", err
 	}
-	unlock, err := s.lock()
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
-	if err := check(); err != nil {
-		return "", err
-	}
 	f, err := os.CreateTemp(filepath.Dir(p), dirTemp)
 	if err != nil {
 		return "", err
@@ -96,12 +89,32 @@ func (s *dirStore) write(ctx context.Context, name string, body []byte, check fu
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), p)
+		err = s.place(f.Name(), p, check)
 	}
 	if err != nil {
-		return "", errors.Join(err, os.Remove(f.Name()))
+		if left := os.Remove(f.Name()); !errors.Is(left, fs.ErrNotExist) {
+			err = errors.Join(err, left)
+		}
+		return "", err
 	}
-	return versionOf(body), s.syncUp(filepath.Dir(p))
+	return versionOf(body), nil
+}
+
+// place gives the file its name, durably, when check has nothing against it. The next writer's check then finds nothing
+// that a crash could undo.
+func (s *dirStore) place(file, name string, check func() error) error {
+	unlock, err := s.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := check(); err != nil {
+		return err
+	}
+	if err := os.Rename(file, name); err != nil {
+		return err
+	}
+	return s.syncUp(filepath.Dir(name))
 }
 
 func (s *dirStore) lock() (unlock func(), err error) {
