@@ -115,20 +115,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 }
 
 func (s *Store) start(ctx context.Context, o Options) error {
-	conn, err := s.pool.Acquire(ctx)
+	fsync, err := s.prepareSchema(ctx, o)
 	if err != nil {
-		return unavailable(err)
-	}
-	defer conn.Release()
-	if err := checkPooler(ctx, conn.Conn()); err != nil {
 		return err
-	}
-	if err := migrate(ctx, conn.Conn(), o.Schema, o.Used); err != nil {
-		return fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
-	}
-	var fsync string
-	if err := conn.QueryRow(ctx, `SHOW fsync`).Scan(&fsync); err != nil {
-		return unavailable(err)
 	}
 	if fsync != "on" {
 		o.Logger.Warn("postgres may lose acknowledged transactions in a crash: it runs with fsync off")
@@ -143,6 +132,24 @@ func (s *Store) start(ctx context.Context, o Options) error {
 	s.caps = store.Capabilities{Name: "postgres", Durable: fsync == "on", Shared: true, TimePrecision: time.Microsecond,
 		Replication: s.stand.replication, Quorum: o.RequireSyncStandbys > 0}
 	return nil
+}
+
+// prepareSchema creates or migrates the schema and returns the server's setting of fsync. Its connection, which may be the
+// pool's only one, is free again when it returns.
+func (s *Store) prepareSchema(ctx context.Context, o Options) (fsync string, err error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return "", unavailable(err)
+	}
+	defer conn.Release()
+	if err := checkPooler(ctx, conn.Conn()); err != nil {
+		return "", err
+	}
+	if err := migrate(ctx, conn.Conn(), o.Schema, o.Used); err != nil {
+		return "", fmt.Errorf("postgres store: schema %s: %w", o.Schema, unavailable(err))
+	}
+	err = unavailable(conn.QueryRow(ctx, `SHOW fsync`).Scan(&fsync))
+	return fsync, err
 }
 
 // unavailable converts an error of the driver to one of the store.

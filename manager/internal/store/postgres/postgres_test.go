@@ -31,6 +31,28 @@ func open(t *testing.T, srv *servers.Server) *Store {
 	return s
 }
 
+// TestOneConnection: the pool's only connection is free again when the first question about standbys needs it.
+func TestOneConnection(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	s, err := Open(ctx, Options{DSN: servers.Postgres(t).URL, Schema: "one", MaxConns: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := range 3 {
+		err := s.Update(ctx, func(tx store.Tx) error {
+			if v, err := tx.Get("c", "k"); i > 0 && (err != nil || string(v) != fmt.Sprint(i-1)) {
+				t.Errorf("%q, %v", v, err)
+			}
+			return tx.Put("c", "k", fmt.Append(nil, i))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestManagersMigrateTogether(t *testing.T) {
 	srv := servers.Postgres(t)
 	var wg sync.WaitGroup
