@@ -24,10 +24,13 @@ func (p Person) May(roles Role) bool { return p.roles&(roles|Admin) != 0 }
 // TokensAsked reports whether callers need a token.
 func (a *Auth) TokensAsked() bool { return a != nil && a.tokens.Load() != nil }
 
+// CertificatesAsked reports whether callers of the API need a client certificate.
+func (a *Auth) CertificatesAsked() bool { return a != nil && a.certificate }
+
 // Anonymous is what a person without a token may do on a listener that checks no certificates,
 // where none is asked for: everything, but nothing if callers of the API need a certificate.
 func (a *Auth) Anonymous() Person {
-	if a != nil && a.certificate {
+	if a.CertificatesAsked() {
 		return Person{}
 	}
 	return Person{roles: Admin}

@@ -258,3 +258,15 @@ func TestReadersChangeNothing(t *testing.T) {
 	}
 	s.wantState(j.ID, jobs.Queued)
 }
+
+// TestBulkActionOnLongIDs: the form of the largest action on the longest ids is not too large, however they are encoded.
+func TestBulkActionOnLongIDs(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	form := url.Values{"action": {"replay"}, "function": {"f"}, "state": {"dead"}}
+	for i := range maxBulk {
+		form["id"] = append(form["id"], fmt.Sprint(strings.Repeat(":", jobs.MaxIDBytes-4), 1000+i))
+	}
+	if a := s.submit("/ui/jobs?function=f&state=dead", "/ui/jobs/bulk", form); a.status != 200 || !strings.Contains(a.body, "Replay 1000 jobs?") {
+		t.Errorf("status %d: %.2000s", a.status, a.body)
+	}
+}

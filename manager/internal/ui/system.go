@@ -97,10 +97,12 @@ type systemData struct {
 	Started time.Time
 	// Tokens are the words of each token; nil where none is asked for.
 	Tokens [][]string
+	// Certificates: callers of the API need a client certificate.
+	Certificates bool
 }
 
 func (u *UI) system(ctx context.Context) (*systemData, error) {
-	d := &systemData{Started: u.started, Tokens: u.opts.Auth.TokenWords()}
+	d := &systemData{Started: u.started, Tokens: u.opts.Auth.TokenWords(), Certificates: u.opts.Auth.CertificatesAsked()}
 	if u.opts.System != nil {
 		d.System = u.opts.System(ctx)
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/httpd"
 )
 
 func TestSystemTellsNoSecrets(t *testing.T) {
@@ -35,6 +37,18 @@ func TestSystemTellsNoSecrets(t *testing.T) {
 		}
 	}
 	if strings.Contains(a.body, "<script>alert") || a.status != 200 {
+		t.Errorf("status %d: %s", a.status, a.body)
+	}
+}
+
+// TestSystemTellsOfCertificates: callers may need a certificate where they need no token.
+func TestSystemTellsOfCertificates(t *testing.T) {
+	auth, err := httpd.NewAuth("", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t, siteOptions{change: func(o *Options) { o.Auth = auth }})
+	if a := s.get("/ui/system"); a.status != 200 || !strings.Contains(a.body, "Callers need a client certificate, and no token.") {
 		t.Errorf("status %d: %s", a.status, a.body)
 	}
 }

@@ -128,10 +128,11 @@ func (u *UI) enter() bool {
 // contentPolicy allows nothing that is not a file of the manager's own.
 const contentPolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
-// workTimeout bounds the work for one page, and maxFormBytes the body of a form.
+// workTimeout bounds the work for one page, and maxFormBytes the body of a form. The largest form is that of a bulk
+// action: maxBulk ids of jobs.MaxIDBytes, of which an encoded byte takes three.
 const (
 	workTimeout  = 10 * time.Second
-	maxFormBytes = 256 << 10
+	maxFormBytes = 512 << 10
 )
 
 // ServeHTTP implements http.Handler.
