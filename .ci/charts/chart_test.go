@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -118,11 +119,25 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestNotes: what an installation prints names the shards, and warns only where no credentials are asked for.
+// TestNotes: what an installation prints names the shards, says how soon proxies must ask for a pod's name again, and warns only where no
+// credentials are asked for.
 func TestNotes(t *testing.T) {
 	c := load(t)
+	page, err := os.ReadFile("../../docs/istio.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	setting := regexp.MustCompile("`meshConfig\\.(dnsRefreshRate: \\w+)`").FindSubmatch(page)
+	if setting == nil {
+		t.Fatal("docs/istio.md sets no dnsRefreshRate")
+	}
+	mesh := fmt.Sprintf("meshConfig: {%s}", setting[1])
+	if text, err := os.ReadFile(chartDir + "/values.yaml"); err != nil || !strings.Contains(string(text), mesh) {
+		t.Errorf("values.yaml does not say %q: %v", mesh, err)
+	}
 	for name, wants := range map[string][]string{
-		"defaults": {`{"shards": ["pay-oncegate-0","pay-oncegate-1"]}`, "pay-oncegate-1.pay-oncegate.payments.svc.cluster.local:8090", "WARNING"},
+		"defaults": {`{"shards": ["pay-oncegate-0","pay-oncegate-1"]}`, "pay-oncegate-1.pay-oncegate.payments.svc.cluster.local:8090", "dns_refresh_rate", "WARNING"},
+		"istio":    {mesh, "WARNING"},
 		"postgres": {"pay-oncegate.payments.svc.cluster.local:8090"},
 	} {
 		files, err := render(c, values(t, name))
