@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/oncegate/oncegate/manager/internal/app"
@@ -26,6 +27,11 @@ func serve(ctx context.Context, env Environment, args []string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if chosen, _ := env.Getenv("GOMAXPROCS"); chosen == "" && runtime.GOMAXPROCS(0) == 1 {
+		// On one core, a sync of the log holds up all else until the runtime notices that the
+		// thread is blocked. A second thread of Go code takes over at once.
+		runtime.GOMAXPROCS(2)
 	}
 	return app.Run(ctx, app.Options{Settings: s, Version: version(env.Version), Log: env.Stderr, Hangup: hangup})
 }
