@@ -36,6 +36,7 @@ type settings struct {
 	only     string
 	batches  []int // operations per request, 0: single calls
 	rounds   int
+	place    string // directory for the directory that is shipped to; "": in out
 	doc      string // document whose result is replaced
 }
 
@@ -83,6 +84,7 @@ func run(ctx context.Context, args []string) error {
 	fs.IntVar(&s.rounds, "rounds", 30, "rounds, of a tenth of -duration each (rounds, logs and ship) or of -duration (engines)")
 	fs.IntVar(&s.jobs, "jobs", 100000, "jobs per measurement (jobs and engines)")
 	fs.StringVar(&s.doc, "doc", "", "`file` whose result is replaced (engines only)")
+	fs.StringVar(&s.place, "place", "", "`directory` on another disk than -out, in which the shipped-to directory is made; in -out by default (ship only)")
 	fs.StringVar(&s.only, "only", "", "measure only systems whose name contains this")
 	if err := fs.Parse(args[1:]); err != nil {
 		return usageError(err.Error())
@@ -129,6 +131,9 @@ func run(ctx context.Context, args []string) error {
 	case "logs":
 		return compareLogs(ctx, s)
 	case "ship":
+		if s.only != "" {
+			return usageError("-only is not for ship: each row is compared with the first")
+		}
 		return compareShipping(ctx, s)
 	case "jobs":
 		return compareJobs(ctx, s)
