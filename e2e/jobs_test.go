@@ -15,19 +15,19 @@ import (
 
 // submissionStack is the flow in which the upstream is the manager itself: the gate caches and
 // coalesces, the manager reserves, enqueues and commits in one transaction.
-func submissionStack(t *testing.T, target Target, mode string) *stack {
+func submissionStack(t *testing.T, target Target, mode string, environment ...string) *stack {
 	t.Helper()
 	return managerStack(t, target, mode, map[string]any{
 		"match":               []any{map[string]any{"methods": []string{"POST"}, "path": "/v1/jobs"}},
 		"pending_ttl_seconds": 5,
-	})
+	}, environment...)
 }
 
 // managerStack is a proxy in front of the manager's own API, whose ledger is that upstream.
-func managerStack(t *testing.T, target Target, mode string, plugin map[string]any) *stack {
+func managerStack(t *testing.T, target Target, mode string, plugin map[string]any, environment ...string) *stack {
 	t.Helper()
 	plugin["ledger"] = "upstream"
-	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin}
+	s := &stack{dir: t.TempDir(), target: target, mode: mode, plugin: plugin, environment: environment}
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {
 			t.Error(err)

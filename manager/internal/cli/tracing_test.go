@@ -95,6 +95,41 @@ func TestSpansReachTheCollector(t *testing.T) {
 	}
 }
 
+// No span shows a key that a body or a path names, and the spans of the server have the attributes that the
+// semantic conventions for HTTP require.
+func TestSpansShowNoKey(t *testing.T) {
+	collector := tracetest.New(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
+	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "3600000")
+	defer http.DefaultClient.CloseIdleConnections()
+	p := startManager(t, "--store", "memory")
+	url := "http://" + p.addr["api"]
+	postTraced(t, url+"/v1/ledger/reserve", "", `{"key":"secret","token":"t"}`)
+	for _, path := range []string{"/v1/ledger/entries/secret", "/v1/ledger/entries/secret/history"} {
+		resp, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != 200 {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+	if code := p.stop(t); code != 0 {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+	for _, name := range []string{"POST /v1/ledger/reserve", "GET /v1/ledger/entries/{key}", "GET /v1/ledger/entries/{key}/history", "ledger reserve"} {
+		s := collector.Await(t, name, func(*tracev1.Span) bool { return true })
+		if strings.Contains(s.String(), "secret") {
+			t.Errorf("%v", s)
+		}
+		if s.Kind == tracev1.Span_SPAN_KIND_SERVER && (tracetest.Attribute(s, "url.scheme") != "http" || tracetest.Attribute(s, "url.path") == "") {
+			t.Errorf("%v", s)
+		}
+	}
+}
+
 // The producer's span continues the trace of the submission. Each delivery and each attempt has a span of a consumer,
 // linked to the producer's, which the claim names to the worker.
 func TestSpansOfJobsAreLinked(t *testing.T) {

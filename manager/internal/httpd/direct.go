@@ -58,3 +58,5 @@ func (d *Direct) watch(parent context.Context) (context.Context, func()) {
 
 func (d *Direct) left() bool      { return d.ctx.Err() != nil }
 func (d *Direct) crossSite() bool { return false }
+
+func (d *Direct) scheme() string { return "http" }

@@ -234,6 +234,13 @@ func (s *netSource) certificate() *x509.Certificate {
 	return state.PeerCertificates[0]
 }
 
+func (s *netSource) scheme() string {
+	if s.conn == nil || s.conn.secure == nil {
+		return "http"
+	}
+	return "https"
+}
+
 func (s *netSource) watch(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	unwatch := context.AfterFunc(s.r.Context(), cancel)

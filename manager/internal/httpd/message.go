@@ -49,6 +49,8 @@ type source interface {
 	left() bool
 	// crossSite reports whether a page of another site made a browser send the request.
 	crossSite() bool
+	// scheme is http or https.
+	scheme() string
 }
 
 // Context bounds the work of the request. It does not end when the client

@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -51,13 +52,15 @@ func Traceparent(span trace.SpanContext) string {
 	return carrier["traceparent"]
 }
 
-// startSpan begins the span of a request. Requests for health make none.
+// startSpan begins the span of a request. Requests for health make none. The attribute url.path is the route's: a path may
+// have a key in it, which may be a secret.
 func (s *Server) startSpan(e *endpoint, r *Request) {
 	if s.opts.Tracer == nil || e.Exempt {
 		return
 	}
 	_, r.span = s.opts.Tracer.Start(remoteSpan(context.Background(), r.Header), e.Method+" "+e.Path, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("http.request.method", r.Method), attribute.String("http.route", e.Path), attribute.String("url.path", Clip(r.Path)),
+		attribute.String("http.request.method", r.Method), attribute.String("http.route", e.Path), attribute.String("url.path", e.Path),
+		attribute.String("url.scheme", r.source.scheme()),
 	))
 }
 
@@ -73,6 +76,7 @@ func (r *Request) traced(ctx context.Context) context.Context {
 func endSpan(span trace.Span, status int) {
 	span.SetAttributes(attribute.Int("http.response.status_code", status))
 	if status >= 500 {
+		span.SetAttributes(attribute.String("error.type", strconv.Itoa(status)))
 		span.SetStatus(codes.Error, "")
 	}
 	span.End()

@@ -3,7 +3,8 @@
 // collector, or OTEL_TRACES_EXPORTER is "otlp", which means the collector at http://localhost:4318.
 //
 // The SDK reads all other variables, such as OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_TRACES_SAMPLER,
-// OTEL_BSP_... and OTEL_EXPORTER_OTLP_HEADERS. A collector that is away or hangs costs spans and nothing else: the SDK
+// OTEL_BSP_... and OTEL_EXPORTER_OTLP_HEADERS. Start checks their values first: the SDK takes most wrong ones for the
+// default, without a word. A collector that is away or hangs costs spans and nothing else: the SDK
 // keeps a bounded queue and drops what does not fit.
 package tracing
 
@@ -12,10 +13,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
@@ -36,39 +37,24 @@ type Provider struct {
 	told time.Time
 }
 
-// wanted reports whether the environment asks for spans. The error names a variable with a value that the manager does
-// not know.
-func wanted(env func(string) string) (bool, error) {
-	if strings.EqualFold(env("OTEL_SDK_DISABLED"), "true") {
-		return false, nil
-	}
-	exporter := env("OTEL_TRACES_EXPORTER")
-	switch exporter {
-	case "none":
-		return false, nil
-	case "", "otlp":
-	default:
-		return false, fmt.Errorf("OTEL_TRACES_EXPORTER %q: must be otlp or none", exporter)
-	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		if p := env(name); p != "" && p != "http/protobuf" && (exporter == "otlp" || endpoint(env)) {
-			return false, fmt.Errorf("%s %q: must be http/protobuf", name, p)
-		}
-	}
-	return exporter == "otlp" || endpoint(env), nil
-}
-
-func endpoint(env func(string) string) bool {
-	return env("OTEL_EXPORTER_OTLP_ENDPOINT") != "" || env("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
-}
-
 // Start returns a provider, or nil if the environment asks for none. The error is for a variable with a bad value.
 func Start(ctx context.Context, env func(string) string, version string, log *slog.Logger) (*Provider, error) {
-	want, err := wanted(env)
+	variables := environment(env)
+	want, err := variables.wanted()
 	if !want || err != nil {
 		return nil, err
 	}
-	exporter, err := otlptracehttp.New(ctx)
+	if err := variables.check(); err != nil {
+		return nil, err
+	}
+	p := &Provider{log: log}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(p.failed))
+	otel.SetLogger(logr.FromSlogHandler(log.Handler()))
+	var options []otlptracehttp.Option
+	if variables.insecure() {
+		options = append(options, otlptracehttp.WithInsecure())
+	}
+	exporter, err := otlptracehttp.New(ctx, options...)
 	if err != nil {
 		return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_ENDPOINT: %w", err)
 	}
@@ -78,8 +64,6 @@ func Start(ctx context.Context, env func(string) string, version string, log *sl
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
 		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	p := &Provider{log: log}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(p.failed))
 	p.sdk = sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(res))
 	return p, nil
 }

@@ -1,0 +1,163 @@
+package tracing
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// maxQueue bounds OTEL_BSP_MAX_QUEUE_SIZE, and so the memory that spans take while the collector is away.
+const maxQueue = 1 << 20
+
+// environment looks up a variable. Blank values count as absent, as OpenTelemetry says.
+type environment func(name string) string
+
+func (env environment) get(name string) string { return strings.TrimSpace(env(name)) }
+
+// exporter looks up a variable of the exporter: that of traces wins over that of all signals.
+func (env environment) exporter(what string) (name, value string) {
+	for _, name := range exporterNames(what) {
+		if v := env.get(name); v != "" {
+			return name, v
+		}
+	}
+	return "", ""
+}
+
+func exporterNames(what string) []string {
+	return []string{"OTEL_EXPORTER_OTLP_TRACES_" + what, "OTEL_EXPORTER_OTLP_" + what}
+}
+
+// wanted reports whether the environment asks for spans.
+func (env environment) wanted() (bool, error) {
+	if strings.EqualFold(env.get("OTEL_SDK_DISABLED"), "true") {
+		return false, nil
+	}
+	_, endpoint := env.exporter("ENDPOINT")
+	switch v := env.get("OTEL_TRACES_EXPORTER"); v {
+	case "none":
+		return false, nil
+	case "":
+		return endpoint != "", nil
+	case "otlp":
+		return true, nil
+	default:
+		return false, wrong("OTEL_TRACES_EXPORTER", v, "must be otlp or none")
+	}
+}
+
+func wrong(name, value, must string) error { return fmt.Errorf("%s %q: %s", name, value, must) }
+
+// check refuses values that the SDK would take for others, or that would stop the manager later. The error names the
+// variable.
+func (env environment) check() error {
+	for _, c := range []struct {
+		what string
+		must string
+		ok   func(value string) bool
+	}{
+		{"ENDPOINT", "must be a URL with http or https and a host, such as http://collector:4318", isURL},
+		{"PROTOCOL", "must be http/protobuf", oneOf("http/protobuf")},
+		{"COMPRESSION", "must be gzip or none", oneOf("gzip", "none")},
+		{"TIMEOUT", fmt.Sprintf("must be a whole number of milliseconds from 1 to %d", math.MaxInt32), func(v string) bool { return isNumber(v, math.MaxInt32) }},
+		{"CERTIFICATE", "must be a file with certificates in PEM", isCertificates},
+	} {
+		if name, v := env.exporter(c.what); v != "" && !c.ok(v) {
+			return wrong(name, v, c.must)
+		}
+	}
+	if name, v := env.exporter("HEADERS"); v != "" && !isPairs(v) {
+		return fmt.Errorf("%s: must be name=value,... with percent-encoded values", name) // they are credentials
+	}
+	if err := env.checkClientCertificate(); err != nil {
+		return err
+	}
+	if v := env.get("OTEL_RESOURCE_ATTRIBUTES"); !isPairs(v) {
+		return wrong("OTEL_RESOURCE_ATTRIBUTES", v, "must be name=value,... with percent-encoded values")
+	}
+	for name, most := range map[string]int{
+		"OTEL_BSP_SCHEDULE_DELAY": math.MaxInt32, "OTEL_BSP_EXPORT_TIMEOUT": math.MaxInt32, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": maxQueue, "OTEL_BSP_MAX_QUEUE_SIZE": maxQueue,
+	} {
+		if v := env.get(name); v != "" && !isNumber(v, most) {
+			return wrong(name, v, fmt.Sprintf("must be a whole number from 1 to %d", most))
+		}
+	}
+	return env.checkSampler()
+}
+
+// checkSampler checks what OTEL_TRACES_SAMPLER names, and its argument.
+func (env environment) checkSampler() error {
+	const sampler, argument = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
+	v := strings.ToLower(env.get(sampler))
+	if !oneOf("", "always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio")(v) {
+		return wrong(sampler, v, "must be always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off or parentbased_traceidratio")
+	}
+	if a := env.get(argument); a != "" && strings.HasSuffix(v, "traceidratio") {
+		if ratio, err := strconv.ParseFloat(a, 64); err != nil || !(ratio >= 0 && ratio <= 1) {
+			return wrong(argument, a, "must be a number from 0 to 1")
+		}
+	}
+	return nil
+}
+
+// checkClientCertificate checks each pair as the exporter reads it.
+func (env environment) checkClientCertificate() error {
+	certificates, keys := exporterNames("CLIENT_CERTIFICATE"), exporterNames("CLIENT_KEY")
+	for i := range certificates {
+		certificate, key := env.get(certificates[i]), env.get(keys[i])
+		if certificate == "" && key == "" {
+			continue
+		}
+		if _, err := tls.LoadX509KeyPair(certificate, key); err != nil {
+			return fmt.Errorf("%s %q and %s %q: must be files with a certificate and its key in PEM: %w", certificates[i], certificate, keys[i], key, err)
+		}
+	}
+	return nil
+}
+
+func isURL(v string) bool {
+	u, err := url.Parse(v)
+	return err == nil && oneOf("http", "https")(strings.ToLower(u.Scheme)) && u.Hostname() != ""
+}
+
+func oneOf(values ...string) func(string) bool {
+	return func(v string) bool { return slices.Contains(values, v) }
+}
+
+func isNumber(v string, most int) bool {
+	n, err := strconv.Atoi(v)
+	return err == nil && n >= 1 && n <= most
+}
+
+func isCertificates(v string) bool {
+	text, err := os.ReadFile(v)
+	return err == nil && x509.NewCertPool().AppendCertsFromPEM(text)
+}
+
+// isPairs reports whether v is a list of names with values, as far as it is not empty.
+func isPairs(v string) bool {
+	if v == "" {
+		return true
+	}
+	for pair := range strings.SplitSeq(v, ",") {
+		n, value, found := strings.Cut(pair, "=")
+		if _, err := url.PathUnescape(value); !found || err != nil || strings.TrimSpace(n) == "" {
+			return false
+		}
+	}
+	return true
+}
+
+// insecure reports whether the exporter must be told to take http. It takes https where no variable says which, and
+// OpenTelemetry's default is http://localhost:4318.
+func (env environment) insecure() bool {
+	_, endpoint := env.exporter("ENDPOINT")
+	_, insecure := env.exporter("INSECURE")
+	return endpoint == "" && insecure == ""
+}
