@@ -134,10 +134,11 @@
 // note (Settle). A note that meets an imported outcome is not written, and the call is made at the home again; what it
 // answers then is later than the outcome (Follow with Seen).
 //
-// Two final outcomes of one key with different tokens and origins are a conflict. The outcome with the higher fence wins,
-// then that with the earlier time, then that of the origin whose name is first. So all ledgers choose the same one,
-// whatever comes first. The winner is the entry. The others stay beside it in the collection "conflicts" until the last
-// of them expires. A commit or reject that finds an imported outcome becomes such a conflict, and is not fenced.
+// Two final outcomes of one key with different origins are a conflict, unless they have the same token and are the
+// same: one attempt was then reported to two ledgers. The outcome with the higher fence wins, then that with the
+// earlier time, then that of the origin whose name is first. So all ledgers choose the same one, whatever comes first.
+// The winner is the entry. The others stay beside it in the collection "conflicts" until the last of them expires. A
+// commit or reject that finds an imported outcome becomes such a conflict, and is not fenced.
 //
 // Digests compare what two ledgers hold of an origin, per span of the hybrid clock. The index origin has all they need.
 //

@@ -39,7 +39,11 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 		return false, err
 	}
 	v := decideFinish(e, now, outcome, req.Token, req.Fingerprint)
-	clash := v == verdictFenced && e.imported && e.state.Terminal()
+	final := record{
+		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
+		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
+	}
+	clash := v != verdictLate && e.imported && e.state.Terminal() && (v == verdictFenced || !final.endsAs(e))
 	if clash {
 		v = verdictLate // not a refusal: the work ran here
 	}
@@ -49,10 +53,6 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 	if v == verdictSame {
 		tx.count(op, OutcomeRepeated)
 		return false, nil
-	}
-	final := record{
-		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
-		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
 	}
 	if clash {
 		return false, tx.finishClash(op, key, e, &final)

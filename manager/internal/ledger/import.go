@@ -189,7 +189,7 @@ func (tx *Tx) importOne(c *FeedChange, notes []Note) error {
 			return nil
 		}
 		return tx.replace(key, e, fresh) // the origin ran it again, after its own entry had expired
-	case same:
+	case same && fresh.endsAs(e):
 		// One attempt that two ledgers know: nothing ran twice.
 		if fresh.before(e) {
 			return tx.replace(key, e, fresh)

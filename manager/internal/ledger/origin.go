@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 	"sync/atomic"
 
+	"github.com/oncegate/oncegate/manager/api"
 	"github.com/oncegate/oncegate/manager/internal/store"
 )
 
@@ -106,6 +108,22 @@ func (r *record) before(o *record) bool {
 	default:
 		return string(r.origin) < string(o.origin)
 	}
+}
+
+// endsAs reports whether two outcomes of one attempt are the same. An answer that one of two ledgers did not keep, because
+// it is too large for it, cannot be compared.
+func (r *record) endsAs(o *record) bool {
+	if r.state != o.state || r.form != 0 || o.form != 0 {
+		return r.state == o.state
+	}
+	if bytes.Equal(r.result, o.result) {
+		return true
+	}
+	var a, b api.Result
+	if a.ViewRaw(r.result) != nil || b.ViewRaw(o.result) != nil {
+		return false
+	}
+	return a.Status == b.Status && (a.BodyOmitted || b.BodyOmitted)
 }
 
 // Outcomes that lost a conflict. Each is a record of the ledger's form under its origin and the key of the entry, whose

@@ -233,6 +233,57 @@ func testConflicts(t *testing.T, m *managers) {
 	}
 }
 
+// testOneToken: callers of two data centres use the same token for attempts of their own. Two outcomes are a conflict
+// as well, and the report of one outcome in two data centres is none.
+func testOneToken(t *testing.T, m *managers) {
+	dcs := []*centre{m.centre("dc1", ledger.Options{}), m.centre("dc2", ledger.Options{}), m.centre("dc3", ledger.Options{})}
+	a, b := dcs[0], dcs[1]
+	reject := func(c *centre, key, body string) {
+		if err := c.at(0).Reject(t.Context(), finish(key, "t", body)); err != nil {
+			t.Errorf("a reject of %s at %s: %v", key, c.name, err)
+		}
+	}
+	for _, key := range []string{"both", "states", "later", "later-states", "report"} {
+		a.reserve(0, key, "t", api.StateReserved)
+		b.reserve(0, key, "t", api.StateReserved)
+		a.commit(1, key, "t", "of dc1")
+	}
+	b.commit(1, "both", "t", "of dc2")
+	b.commit(1, "report", "t", "of dc1")
+	reject(b, "states", "of dc2")
+	b.pull(a) // finds the attempts of "later" and "later-states" under way
+	for range 2 {
+		b.commit(0, "later", "t", "of dc2")
+		reject(b, "later-states", "of dc2")
+	}
+	for range 2 {
+		for _, to := range dcs {
+			for _, from := range dcs {
+				if to != from {
+					to.pull(from)
+				}
+			}
+		}
+	}
+	for _, c := range dcs {
+		got := c.conflictsOf()
+		if len(got) != 4 || got["report"] != "" {
+			t.Errorf("%s lists %v", c.name, got)
+		}
+		for key, text := range got {
+			if fmt.Sprint(text) != fmt.Sprint(a.conflictsOf()[key]) {
+				t.Errorf("%s: %s lists %v, dc1 %v", key, c.name, text, a.conflictsOf()[key])
+			}
+		}
+		for _, key := range []string{"both", "states", "later", "later-states", "report"} {
+			if reply := c.reserve(0, key, "x", api.StateCommitted); !bytes.Equal(reply.Result, answer("of dc1")) {
+				t.Errorf("%s: %s answers %q", key, c.name, reply.Result)
+			}
+		}
+	}
+	same(t, dcs...)
+}
+
 func testFeedTooOld(t *testing.T, m *managers) {
 	a, b := m.centre("dc1", ledger.Options{ChangesKept: 5}), m.centre("dc2", ledger.Options{})
 	commit := func(from, to int) {

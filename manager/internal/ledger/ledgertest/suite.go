@@ -60,6 +60,7 @@ func Run(t *testing.T, e Engine) {
 		"Histories":             testHistories,
 		"Feed":                  testFeed,
 		"Conflicts":             testConflicts,
+		"OneToken":              testOneToken,
 		"FeedTooOld":            testFeedTooOld,
 		"FeedAfterRestore":      testFeedAfterRestore,
 	} {
