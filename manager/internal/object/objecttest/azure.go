@@ -23,18 +23,21 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/object/sharedkey"
 )
 
-// azureKey is the key of the account of both servers. Its name is accessKey.
+// azureKey is the key of every account of both servers.
 var azureKey = []byte(secretKey)
 
-func azureEnviron(url string) map[string]string {
+func azureEnviron(url, account string) map[string]string {
 	return map[string]string{
-		"AZURE_STORAGE_ACCOUNT": accessKey, "AZURE_STORAGE_KEY": base64.StdEncoding.EncodeToString(azureKey),
-		"AZURE_STORAGE_SERVICE_ENDPOINT": url + "/" + accessKey,
+		"AZURE_STORAGE_ACCOUNT": account, "AZURE_STORAGE_KEY": base64.StdEncoding.EncodeToString(azureKey),
+		"AZURE_STORAGE_SERVICE_ENDPOINT": url + "/" + account,
 	}
 }
 
 // signAzure signs a request again, whose headers were changed.
-func signAzure(r *http.Request) { sharedkey.Sign(r, accessKey, azureKey) }
+func signAzure(r *http.Request) {
+	account, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+	sharedkey.Sign(r, account, azureKey)
+}
 
 // fakeAzure speaks as much of the protocol of Azure Blob Storage as a Store needs, and as strictly: it checks signatures and
 // checksums, and compares and writes as one step. It passes what Azurite passes (make test-azure).
@@ -173,23 +176,55 @@ func refuseAzure(w http.ResponseWriter, status int, code string) {
 	fmt.Fprintf(w, "\ufeff%s<Error><Code>%s</Code><Message>The test's server says %s.\nRequestId:1\nTime:now</Message></Error>", xml.Header, code, code)
 }
 
-// startAzurite starts an Azurite, which keeps blobs in memory, and makes the container.
-func startAzurite(t testing.TB, program string) http.Handler {
-	p := launch(t, []string{"AZURITE_ACCOUNTS=" + accessKey + ":" + base64.StdEncoding.EncodeToString(azureKey)}, program,
-		"--inMemoryPersistence", "--blobPort", "0", "--disableTelemetry", "--silent")
+// azurite is one Azurite for all tests of a process: it reads hundreds of files to start, which takes a busy machine longer
+// than most tests. A test has an account of its own.
+var azurite struct {
+	mu      sync.Mutex
+	started *shared
+	used    int
+}
+
+// azureAccounts is how many tests of a process may have a server. Azurite learns their names when it starts.
+const azureAccounts = 1000
+
+func azureAccount(i int) string { return fmt.Sprintf("%s%d", accessKey, i) }
+
+// startAzurite starts an Azurite, which keeps blobs in memory, or takes the one that runs, and makes the container in an
+// account that no other test has.
+func startAzurite(t testing.TB, program string) (http.Handler, string) {
+	azurite.mu.Lock()
+	defer azurite.mu.Unlock()
+	if azurite.started == nil {
+		var accounts strings.Builder
+		for i := range azureAccounts {
+			fmt.Fprintf(&accounts, "%s:%s;", azureAccount(i), base64.StdEncoding.EncodeToString(azureKey))
+		}
+		azurite.started = launchShared(t, []string{"AZURITE_ACCOUNTS=" + accounts.String()}, program,
+			"--inMemoryPersistence", "--blobPort", "0", "--disableTelemetry", "--silent")
+	}
+	p := azurite.started
 	var address string
 	p.await(t, func() bool {
 		_, after, ok := strings.Cut(p.String(), "successfully listens on http://")
 		address, _, _ = strings.Cut(after, "\n")
 		return ok && strings.Contains(after, "\n")
 	})
-	h := forward(t, "tcp", strings.TrimSpace(address))
-	req := httptest.NewRequest(http.MethodPut, "http://127.0.0.1/"+accessKey+"/"+Bucket+"?restype=container", nil)
-	req.Header.Set("X-Ms-Version", "2023-11-03")
-	signAzure(req)
-	answer := httptest.NewRecorder()
-	if h.ServeHTTP(answer, req); answer.Code != http.StatusCreated {
-		t.Fatalf("the container: %d %s", answer.Code, answer.Body)
+	if azurite.used == azureAccounts {
+		t.Fatalf("more than %d tests want a server", azureAccounts)
 	}
-	return h
+	account := azureAccount(azurite.used)
+	azurite.used++
+	h := forward(t, "tcp", strings.TrimSpace(address))
+	container := func(method string, want int) {
+		req := httptest.NewRequest(method, "http://127.0.0.1/"+account+"/"+Bucket+"?restype=container", nil)
+		req.Header.Set("X-Ms-Version", "2023-11-03")
+		signAzure(req)
+		answer := httptest.NewRecorder()
+		if h.ServeHTTP(answer, req); answer.Code != want {
+			t.Errorf("%s of the container: %d %s", method, answer.Code, answer.Body)
+		}
+	}
+	container(http.MethodPut, http.StatusCreated)
+	t.Cleanup(func() { container(http.MethodDelete, http.StatusAccepted) }) // its memory is of use to others
+	return h, account
 }

@@ -10,26 +10,27 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
 // startGateway starts a versitygw, an S3 server with a directory behind it.
-func startGateway(t testing.TB, program string) http.Handler {
+func startGateway(t testing.TB, program string) (http.Handler, string) {
 	dir := shortDir(t)
 	socket := filepath.Join(dir, "socket")
 	if err := os.MkdirAll(filepath.Join(dir, "objects", Bucket), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	return startServer(t, "unix", socket, program, "--quiet", "--port", socket, "--access", accessKey, "--secret", secretKey,
-		"posix", filepath.Join(dir, "objects")) // with metadata in sidecar files it loses updates
+		"posix", filepath.Join(dir, "objects")), accessKey // with metadata in sidecar files it loses updates
 }
 
 // startFakeGCS starts a fake-gcs-server, which keeps objects in memory.
-func startFakeGCS(t testing.TB, program string) http.Handler {
+func startFakeGCS(t testing.TB, program string) (http.Handler, string) {
 	socket := filepath.Join(shortDir(t), "socket")
-	return startServer(t, "unix", socket, program, socket, Bucket)
+	return startServer(t, "unix", socket, program, socket, Bucket), ""
 }
 
 // shortDir is a directory for a socket, whose name may have 100 bytes.
@@ -94,7 +95,64 @@ func launch(t testing.TB, env []string, program string, args ...string) *process
 	return p
 }
 
-// startLimit is generous: Azurite reads hundreds of files to start, and a busy machine takes minutes for that.
+// shared is a program that ends with this process, however that ends, and what it wrote.
+type shared struct {
+	program, output string
+	life            *os.File // while this process has it open, the program runs
+}
+
+// whileOpen runs a program until its standard input ends, and then removes its directory. The program's end is its last line.
+const whileOpen = `dir=$1; shift
+exec 3<&0
+"$@" </dev/null 3<&- &
+program=$!
+{ cat <&3 >/dev/null; kill -9 $program; rm -rf "$dir"; } &
+exec 3<&-
+wait $program
+echo "it ended with $?"`
+
+func launchShared(t testing.TB, env []string, program string, args ...string) *shared {
+	dir, err := os.MkdirTemp("", "object")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := os.Create(filepath.Join(dir, "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	in, life, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	cmd := exec.Command("sh", append([]string{"-c", whileOpen, "sh", dir, program}, args...)...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return &shared{program, out.Name(), life}
+}
+
+func (p *shared) String() string {
+	b, err := os.ReadFile(p.output)
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
+// await waits until the program is ready.
+func (p *shared) await(t testing.TB, ready func() bool) {
+	for end := time.Now().Add(startLimit); !ready(); time.Sleep(5 * time.Millisecond) {
+		if out := p.String(); strings.Contains(out, "it ended with ") || time.Now().After(end) {
+			t.Fatalf("%s does not listen within %v: %s", p.program, startLimit, out)
+		}
+	}
+}
+
+// startLimit is generous: a busy machine takes minutes to start what a quiet one starts in a second.
 const startLimit = 10 * time.Minute
 
 // await waits until the program is ready.

@@ -34,9 +34,10 @@ const (
 // kind is a kind of object storage to test with.
 type kind struct {
 	scheme string
-	start  func(t testing.TB, program string) http.Handler
+	// start also returns the account that the test has there, where the kind has accounts.
+	start func(t testing.TB, program string) (h http.Handler, account string)
 	// environ is the environment of a client of the server at a URL.
-	environ func(url string) map[string]string
+	environ func(url, account string) map[string]string
 	// inProcess is a server without a program, if there is one.
 	inProcess func(t testing.TB) http.Handler
 	// sign signs a request whose headers were changed, where signatures cover those.
@@ -44,10 +45,10 @@ type kind struct {
 }
 
 var (
-	s3Kind = kind{"s3", startGateway, func(url string) map[string]string {
-		return map[string]string{"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": accessKey, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": "us-east-1"}
+	s3Kind = kind{"s3", startGateway, func(url, account string) map[string]string {
+		return map[string]string{"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": account, "AWS_SECRET_ACCESS_KEY": secretKey, "AWS_REGION": "us-east-1"}
 	}, fakeS3, nil}
-	gcsKind = kind{"gs", startFakeGCS, func(url string) map[string]string {
+	gcsKind = kind{"gs", startFakeGCS, func(url, _ string) map[string]string {
 		return map[string]string{"STORAGE_EMULATOR_HOST": url}
 	}, nil, nil}
 	azureKind = kind{"azblob", startAzurite, azureEnviron, newFakeAzure, signAzure}
@@ -79,13 +80,14 @@ func chosen() (k kind, program string) {
 func NewServer(t testing.TB) *Server {
 	k, program := chosen()
 	if program == "" {
-		return serve(t, k, k.inProcess(t))
+		return serve(t, k, k.inProcess(t), accessKey)
 	}
-	return serve(t, k, k.start(t, program))
+	h, account := k.start(t, program)
+	return serve(t, k, h, account)
 }
 
 // NewAzure starts the server for Azure in the process, whatever the environment says.
-func NewAzure(t testing.TB) *Server { return serve(t, azureKind, newFakeAzure(t)) }
+func NewAzure(t testing.TB) *Server { return serve(t, azureKind, newFakeAzure(t), accessKey) }
 
 // Place is the URL of a prefix of the bucket, which every server of this process has.
 func Place(prefix string) string {
@@ -93,14 +95,14 @@ func Place(prefix string) string {
 	return k.scheme + "://" + Bucket + "/" + prefix
 }
 
-func serve(t testing.TB, k kind, next http.Handler) *Server {
+func serve(t testing.TB, k kind, next http.Handler, account string) *Server {
 	faults := &Faults{next: next, sign: k.sign}
 	srv := httptest.NewUnstartedServer(faults)
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // of aborted answers
 	srv.Start()
 	t.Cleanup(srv.Close)
 	t.Cleanup(srv.CloseClientConnections)
-	return &Server{k.scheme, k.environ(srv.URL), faults}
+	return &Server{k.scheme, k.environ(srv.URL, account), faults}
 }
 
 func fakeS3(t testing.TB) http.Handler {
