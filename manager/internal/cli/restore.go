@@ -237,10 +237,15 @@ func shipMain(ctx context.Context, env Environment, args []string) error {
 		return err
 	}
 	st, err := ship.ReadStatus(ctx, place, "")
+	if st != nil { // with damage, what is known beside it
+		out := json.NewEncoder(env.Stdout)
+		out.SetIndent("", "  ")
+		if err := out.Encode(st); err != nil {
+			return err
+		}
+	}
 	if err != nil {
 		return oneLine(err)
 	}
-	out := json.NewEncoder(env.Stdout)
-	out.SetIndent("", "  ")
-	return out.Encode(st)
+	return nil
 }

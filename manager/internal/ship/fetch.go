@@ -47,53 +47,78 @@ func readPlace(ctx context.Context, s object.Store, log string) (m *manifest, da
 	return nil, nil, 0, err
 }
 
+// maxDamage bounds how much damage of one tail is told.
+const maxDamage = 100
+
 // readTail finds the runs of a history that its manifest does not name yet: their names
 // follow from each other, and the head tells how many there are at least. A listing tells of
-// places without a head whether one is missing between others. With a
-// *DamageError it returns those before the damage.
+// places without a head whether one is missing between others. It returns the runs before the first
+// damage. The error has one or more *DamageError, joined, when there is any.
 func readTail(ctx context.Context, s object.Store, log string, h *history) ([]run, error) {
 	var found []run
+	var bad []error
 	var least uint64
 	if h.Tail.Head {
 		// It is read before the runs: what it tells of was written before.
 		known, _, err := readHead(ctx, s, log, h.Tail.Term)
-		if err != nil {
+		if err = onlyDamage(err, &bad); err != nil {
 			return nil, err
 		}
 		least = known.Next
 	}
-	next := h.nextRun()
-	for i := h.Tail.Next; ; i++ {
+	next := h.nextRun() // 0 behind damage: not known
+	for i := h.Tail.Next; len(bad) < maxDamage; i++ {
 		name := tailName(h.Tail.Term, i)
 		b, _, err := s.Get(ctx, log+"/"+name)
 		if errors.Is(err, object.ErrNotFound) {
-			later, err := s.List(ctx, log+"/"+tailPrefix(h.Tail.Term), log+"/"+name)
-			if err != nil || len(later) == 0 && i >= least {
-				return found, err
+			var later []object.Info
+			if later, err = s.List(ctx, log+"/"+tailPrefix(h.Tail.Term), log+"/"+name); err != nil || len(later) == 0 && i >= least {
+				return found, errors.Join(append(bad, err)...)
 			}
 			// The manager that ships may have written this one and a later one meanwhile.
 			if b, _, err = s.Get(ctx, log+"/"+name); errors.Is(err, object.ErrNotFound) {
-				return found, missing(log + "/" + name)
+				err = missing(log + "/" + name)
 			}
-			if err != nil {
-				return found, err
+		}
+		if err == nil {
+			var r run
+			if r, err = runOf(log, name, b, h.Log, next); err == nil {
+				if next = r.Last + 1; len(bad) == 0 {
+					found = append(found, r)
+				}
+				continue
 			}
-		} else if err != nil {
+		}
+		if err = onlyDamage(err, &bad); err != nil {
 			return found, err
 		}
-		head, _, err := decode(b)
-		switch {
-		case err != nil:
-			return found, &DamageError{Object: log + "/" + name, Reason: err.Error()}
-		case head.Kind != kindRun || head.Log != h.Log || head.First != next:
-			return found, &DamageError{Object: log + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, h.Log, next)}
-		}
-		found = append(found, run{
-			ref: ref{name, int64(len(b)), head.sum()}, First: head.First, Last: head.Last, Segment: *head.Segment,
-			From: head.Points[0].Time, To: head.Points[len(head.Points)-1].Time,
-		})
-		next = head.Last + 1
+		next = 0
 	}
+	return found, errors.Join(bad...)
+}
+
+// onlyDamage notes damage, and returns any other error.
+func onlyDamage(err error, bad *[]error) error {
+	var damage *DamageError
+	if errors.As(err, &damage) {
+		*bad, err = append(*bad, err), nil
+	}
+	return err
+}
+
+// runOf tells what an object of the tail of a log's history is. It must begin with the record next, if that is not 0.
+func runOf(log, name string, b []byte, id string, next uint64) (run, error) {
+	head, _, err := decode(b)
+	switch {
+	case err != nil:
+		return run{}, &DamageError{Object: log + "/" + name, Reason: err.Error()}
+	case head.Kind != kindRun || head.Log != id || next > 0 && head.First != next:
+		return run{}, &DamageError{Object: log + "/" + name, Reason: fmt.Sprintf("it is a %s of log %s from %d on, expected was a run of log %s from %d on", head.Kind, head.Log, head.First, id, next)}
+	}
+	return run{
+		ref: ref{name, int64(len(b)), head.sum()}, First: head.First, Last: head.Last, Segment: *head.Segment,
+		From: head.Points[0].Time, To: head.Points[len(head.Points)-1].Time,
+	}, nil
 }
 
 // fetchObject reads an object that a manifest names, and checks that it is the one. A

@@ -66,12 +66,23 @@ func (l *lease) acquire(ctx context.Context) error {
 	b, v, err := l.store.Get(ctx, leaseObject)
 	var old leaseRecord
 	switch {
-	case errors.Is(err, object.ErrNotFound):
+	case errors.Is(err, object.ErrNotFound): // nobody had it, or it was lost
+		if mine.Term, err = l.nextTerm(ctx); err != nil {
+			return err
+		}
 	case err != nil:
 		return err
 	default:
-		if err := json.Unmarshal(b, &old); err != nil {
-			return &DamageError{Object: leaseObject, Reason: err.Error()}
+		if old, err = decodeLease(b); err != nil {
+			// A holder cannot renew it by this version, or renews it and so mends it.
+			if !l.expired(v, leaseRecord{TTL: l.ttl.Milliseconds()}) {
+				l.first = false
+				return err
+			}
+			if mine.Term, err = l.nextTerm(ctx); err != nil {
+				return err
+			}
+			break
 		}
 		restarted := l.first && old.Holder == l.holder
 		own := old.Writer == l.writer // and the answer to a try was lost
@@ -101,6 +112,20 @@ func (l *lease) acquire(ctx context.Context) error {
 	}
 	l.record, l.version, l.first, l.seen = mine, v, false, ""
 	return nil
+}
+
+// nextTerm is the term behind that of the ledger's manifest, for a place whose lease does not tell. Named logs may have a later one,
+// which they find when they begin.
+func (l *lease) nextTerm(ctx context.Context) (uint64, error) {
+	m, _, err := readManifest(ctx, l.store, LedgerLog)
+	var damage *DamageError
+	if errors.Is(err, object.ErrNotFound) || errors.As(err, &damage) {
+		return 1, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return m.Term + 1, nil
 }
 
 // expired tells whether the lease was seen unchanged for its TTL.
@@ -153,6 +178,14 @@ func (l *lease) judge(next, old leaseRecord) func([]byte) verdict {
 		}
 		return foreign
 	}
+}
+
+// decodeLease returns a *DamageError when it is none.
+func decodeLease(b []byte) (r leaseRecord, err error) {
+	if err := json.Unmarshal(b, &r); err != nil {
+		return r, &DamageError{Object: leaseObject, Reason: err.Error()}
+	}
+	return r, nil
 }
 
 func encodeLease(r leaseRecord) []byte {

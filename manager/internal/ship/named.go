@@ -86,11 +86,12 @@ func (s *Shipper) FollowNamed(except ...string) {
 // KeepNamed is Keep for a named log.
 func (s *Shipper) KeepNamed(name string) uint64 { return s.Keep(logLabel(name)) }
 
-// newTerm forgets what another term knew of named logs.
+// newTerm forgets what another term knew.
 func (s *Shipper) newTerm() {
 	n := &s.named
 	n.catalog, n.index, n.place, n.after = nil, 0, "", ""
 	for _, st := range s.all() {
+		st.claimed = false
 		if st.named != "" {
 			st.name, st.ready = "", false
 		}
@@ -114,7 +115,7 @@ func (s *Shipper) takeCatalog(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	if c.Term > term {
+	if c.Term >= term { // the same one only after the lease was lost
 		return errFenced
 	}
 	n.catalog, n.version = c, v

@@ -93,10 +93,10 @@ type plan struct {
 // the named logs that were there at that time.
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
-// joined, for objects that are missing or damaged; or one of the store or the file
-// system. One of a named log names it. After an error the directory has PartialDir at most, or together with it what was moved already. No manager
-// opens such a directory, and Restore takes it for empty.
-func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
+// joined, for all objects of it that are missing or damaged; or one of the store or the file
+// system. One of a named log names it. After an error the directory has an empty PartialDir at most, or together with it what was moved
+// already. No manager opens such a directory, and Restore takes it for empty.
+func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	start := time.Now()
 	if o.Log == "" {
 		o.Log = LedgerLog
@@ -106,14 +106,21 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 		return nil, err
 	}
 	partial := filepath.Join(o.Dir, PartialDir)
+	defer func() {
+		if err != nil {
+			removeContent(partial)
+		}
+	}()
 	report, m, err := restoreLog(ctx, &o, partial)
-	if err != nil {
+	var bad []error
+	if err = onlyDamage(err, &bad); err != nil {
 		return nil, err
 	}
-	if o.Log == LedgerLog {
-		if err := restoreNamed(ctx, &o, m, partial, report); err != nil {
-			return nil, err
-		}
+	if o.Log == LedgerLog { // behind damage only to find more of it
+		bad = append(bad, restoreNamed(ctx, &o, m, partial, report))
+	}
+	if err := errors.Join(bad...); err != nil {
+		return nil, err
 	}
 	if o.Prepare != nil {
 		if err := o.Prepare(partial, report); err != nil {
@@ -124,28 +131,39 @@ func Restore(ctx context.Context, o RestoreOptions) (*Report, error) {
 	return report, install(o.Dir, partial)
 }
 
-// restoreLog makes the directory of a log, and returns the manifest that it was made by.
+// removeContent removes what is in a directory, as far as that goes. Empty it still keeps managers away.
+func removeContent(dir string) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+	}
+}
+
+// restoreLog makes the directory of a log, and returns the manifest that it was made by. With one or more *DamageError the
+// report is empty, and so is the manifest if that is damaged.
 func restoreLog(ctx context.Context, o *RestoreOptions, dir string) (*Report, *manifest, error) {
 	var stale error
 	for range 5 {
 		p, err := makePlan(ctx, o.Store, o.Log, o.At)
-		if err != nil {
-			return nil, nil, err
+		if p == nil {
+			return new(Report), new(manifest), err
 		}
-		report, err := p.restore(ctx, o, dir)
-		if err == nil {
+		report := new(Report)
+		if err != nil {
+			err = errors.Join(err, p.fetch(ctx, o, func(*run, fetched) error { return nil })) // all of the damage
+		} else if report, err = p.restore(ctx, o, dir); err == nil {
 			return report, p.manifest, nil
 		}
 		if !errors.Is(err, errMissing) {
-			return nil, nil, err
+			return new(Report), p.manifest, err
 		}
 		// The manager may have replaced what the plan names.
 		if m, _, readErr := readManifest(ctx, o.Store, o.Log); readErr != nil || m.sameAs(p.manifest) {
-			return nil, nil, errors.Join(err, readErr)
+			return new(Report), p.manifest, errors.Join(err, readErr)
 		}
 		stale = err
 	}
-	return nil, nil, stale
+	return new(Report), new(manifest), stale
 }
 
 // errMissing is in the chain of damage by objects that are not there.
@@ -192,7 +210,7 @@ func makeEmpty(dir string) error {
 var restored = []string{".wal", ".snap", ".json"}
 
 // makePlan chooses what to read for the state at a time, or the newest one when at is
-// zero.
+// zero. With one or more *DamageError it returns what there is to read beside the damage, or nil.
 func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*plan, error) {
 	m, damaged, _, err := readPlace(ctx, s, log)
 	if errors.Is(err, object.ErrNotFound) {
@@ -210,11 +228,14 @@ func makePlan(ctx context.Context, s object.Store, log string, at time.Time) (*p
 		if h.Began > limit {
 			continue
 		}
-		if err := damaged[h]; err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
-			return nil, err // the time asked for may be behind the damage
-		}
-		if p := planOf(h, limit); p != nil {
+		p := planOf(h, limit)
+		if p != nil {
 			p.manifest = m
+		}
+		if err := damaged[h]; err != nil && (len(h.Runs) == 0 || h.Runs[len(h.Runs)-1].To < limit) {
+			return p, err // the time asked for may be behind the damage
+		}
+		if p != nil {
 			return p, nil
 		}
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // restoreNamed restores the named logs of a place whose ledger has this manifest into
-// dir/NamedDir, and notes them in the report. An error names every log that cannot be restored.
+// dir/NamedDir, and notes them in the report. An error names every log that cannot be restored, and all of its damage.
 func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir string, report *Report) error {
 	c, err := catalogOf(ctx, o.Store, m)
 	if c == nil || err != nil {
@@ -26,7 +26,7 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		at = o.At.UnixMilli()
 	}
 	top := filepath.Join(dir, NamedDir)
-	if err := os.Mkdir(top, 0o700); err != nil {
+	if err := os.MkdirAll(top, 0o700); err != nil {
 		return err
 	}
 	var bad []error
@@ -51,9 +51,6 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		}
 		report.Logs = append(report.Logs, NamedReport{e.Name, *r})
 	}
-	if len(bad) > 0 {
-		return errors.Join(bad...)
-	}
 	for _, e := range c.Logs {
 		if taken[e.Place] || e.Gone || e.Deleted != 0 && e.Deleted <= at {
 			continue
@@ -63,7 +60,7 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 		case err == nil:
 			longest = time.Duration(m.LongestTTL) * time.Millisecond
 		case !errors.Is(err, object.ErrNotFound):
-			return fmt.Errorf("log %q: %w", e.Name, err)
+			bad = append(bad, fmt.Errorf("log %q: %w", e.Name, err))
 		}
 		// A life that is not restored may have promised more than the one that is.
 		all := &report.Logs
@@ -76,6 +73,9 @@ func restoreNamed(ctx context.Context, o *RestoreOptions, m *manifest, dir strin
 			*all = append(*all, NamedReport{Name: e.Name})
 		}
 		(*all)[i].LongestTTL = max((*all)[i].LongestTTL, longest)
+	}
+	if len(bad) > 0 {
+		return errors.Join(bad...)
 	}
 	byName := func(a, b NamedReport) int { return strings.Compare(a.Name, b.Name) }
 	slices.SortFunc(report.Logs, byName)

@@ -2,9 +2,9 @@ package ship
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/object"
@@ -12,8 +12,9 @@ import (
 
 // Status is what a place holds: of one log, and of the named logs beside LedgerLog.
 type Status struct {
-	// Lease of the place; nil when nobody ever held it.
-	Lease *LeaseStatus `json:"lease"`
+	// Lease of the place; nil when nobody ever held it, and when its object cannot be read: then LeaseDamaged says why.
+	Lease        *LeaseStatus `json:"lease"`
+	LeaseDamaged string       `json:"lease_damaged,omitempty"`
 	// Log is the name of the log that the rest is about.
 	Log string `json:"log"`
 	LogStatus
@@ -47,6 +48,8 @@ type NamedStatus struct {
 	// Made is the first time that it can be restored to, Deleted when it was deleted.
 	Made    time.Time  `json:"made"`
 	Deleted *time.Time `json:"deleted,omitempty"`
+	// Damaged names the objects that are damaged or missing, as far as they were looked at; LogStatus is empty then.
+	Damaged string `json:"damaged,omitempty"`
 	LogStatus
 }
 
@@ -58,7 +61,7 @@ type LeaseStatus struct {
 }
 
 // ReadStatus reads what a place holds of a log; empty means LedgerLog. ErrNothing when
-// there is nothing.
+// there is nothing. Damage of named logs is an error beside the status of the rest.
 func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error) {
 	if log == "" {
 		log = LedgerLog
@@ -67,21 +70,28 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 	st := &Status{Log: log}
 	b, _, err := s.Get(ctx, leaseObject)
 	if err == nil {
-		var l leaseRecord
-		if err := json.Unmarshal(b, &l); err != nil {
-			return nil, &DamageError{Object: leaseObject, Reason: err.Error()}
+		if l, err := decodeLease(b); err != nil {
+			st.LeaseDamaged = err.Error()
+		} else {
+			st.Lease = &LeaseStatus{l.Term, l.Host, l.Released}
 		}
-		st.Lease = &LeaseStatus{l.Term, l.Host, l.Released}
 	} else if !errors.Is(err, object.ErrNotFound) {
 		return nil, err
 	}
 	var m *manifest
-	if st.LogStatus, m, err = readLogStatus(ctx, s, log); err != nil || log != LedgerLog {
-		return st, err
+	if st.LogStatus, m, err = readLogStatus(ctx, s, log); err != nil {
+		return nil, err
 	}
+	if log != LedgerLog {
+		return st, nil
+	}
+	var bad []error
 	c, err := catalogOf(ctx, s, m)
-	if c == nil || err != nil {
-		return st, err
+	if err = onlyDamage(err, &bad); err != nil {
+		return nil, err
+	}
+	if c == nil {
+		return st, errors.Join(bad...)
 	}
 	for _, e := range c.Logs {
 		if !e.Shipped || e.Gone {
@@ -92,12 +102,17 @@ func ReadStatus(ctx context.Context, s object.Store, log string) (*Status, error
 			at := time.UnixMilli(e.Deleted)
 			n.Deleted = &at
 		}
-		if n.LogStatus, _, err = readLogStatus(ctx, s, e.Place); err != nil {
+		n.LogStatus, _, err = readLogStatus(ctx, s, e.Place)
+		var damage *DamageError
+		if errors.As(err, &damage) || errors.Is(err, ErrNothing) {
+			n.LogStatus, n.Damaged = LogStatus{}, strings.ReplaceAll(err.Error(), "\n", "; ")
+			bad = append(bad, fmt.Errorf("log %q: %w", e.Name, err))
+		} else if err != nil {
 			return nil, fmt.Errorf("log %q: %w", e.Name, err)
 		}
 		st.Logs = append(st.Logs, n)
 	}
-	return st, nil
+	return st, errors.Join(bad...)
 }
 
 func readLogStatus(ctx context.Context, s object.Store, log string) (st LogStatus, m *manifest, err error) {

@@ -55,6 +55,7 @@ type stream struct {
 	kept bool
 
 	term      uint64
+	claimed   bool // what the manifest says of this term comes from here
 	manifest  *manifest
 	version   object.Version
 	edits     uint64
@@ -125,9 +126,11 @@ func (st *stream) begin(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	if m.Term > term {
+	// A term that is used already has names that are taken. So it is when the lease was lost and its terms began anew.
+	if m.Term > term || m.Term == term && !st.claimed {
 		return errFenced
 	}
+	st.claimed = true
 	if st.term != term { // names are used once
 		st.term, st.index = term, 0
 	}

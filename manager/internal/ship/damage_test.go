@@ -1,0 +1,201 @@
+package ship_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncegate/oncegate/manager/internal/object"
+	"github.com/oncegate/oncegate/manager/internal/ship"
+)
+
+// spoil deletes an object, or flips a bit of it. mend undoes that.
+func spoil(t *testing.T, place object.Store, name string, remove bool) (mend func()) {
+	t.Helper()
+	var b []byte
+	err := object.ErrChanged
+	for errors.Is(err, object.ErrChanged) { // a lease is renewed meanwhile
+		var v object.Version
+		b, v, err = place.Get(t.Context(), name)
+		if err == nil && remove {
+			err = place.Delete(t.Context(), name)
+		} else if err == nil {
+			bad := slices.Clone(b)
+			bad[0] ^= 0x10
+			_, err = place.Replace(t.Context(), name, bad, v)
+		}
+	}
+	if err != nil {
+		t.Fatal(name, err)
+	}
+	return func() {
+		t.Helper()
+		err := place.Delete(t.Context(), name)
+		if err == nil {
+			_, err = place.Create(t.Context(), name, b)
+		}
+		if err != nil {
+			t.Fatal(name, err)
+		}
+	}
+}
+
+// namesOf lists the objects whose names begin with prefix.
+func namesOf(t *testing.T, place object.Store, prefix string) (names []string) {
+	t.Helper()
+	if err := object.All(t.Context(), place, prefix, func(o object.Info) error {
+		names = append(names, o.Name)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// placesOf tells where the objects of each log are.
+func placesOf(st *ship.Status) map[string]string {
+	places := make(map[string]string)
+	for _, l := range st.Logs {
+		places[l.Name] = l.Place
+	}
+	return places
+}
+
+// TestAllDamageIsToldAtOnce: one restore names all damaged and missing objects of the ledger and of each log, and leaves
+// nothing but an empty directory that keeps managers away.
+func TestAllDamageIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	m := startManager(t, t.TempDir(), place, nil)
+	for _, name := range []string{"good", "one", "two", "three"} {
+		m.make(name)
+	}
+	for range 5 {
+		m.append(5)
+		for _, name := range []string{"good", "one", "two", "three"} {
+			m.write(name, 20)
+		}
+		m.allShipped(place, "good", "one", "three", "two")
+	}
+	places := placesOf(m.allShipped(place, "good", "one", "three", "two"))
+	m.stop()
+	tail := func(log string) []string { return namesOf(t, place, log+"/0000000001/t") }
+	ledger, one, two := tail("ledger"), tail(places["one"]), tail(places["two"])
+	if len(ledger) < 4 || len(one) < 3 || len(two) < 3 {
+		t.Fatal(ledger, one, two)
+	}
+	damaged := map[string]bool{
+		ledger[0]: false, ledger[1]: true, ledger[len(ledger)-1]: true, // the head tells of the last one
+		one[len(one)-2]: true, one[len(one)-1]: false, // a snapshot makes the first ones needless
+		namesOf(t, place, places["two"]+"/0000000001/h")[0]: false, two[len(two)-1]: false,
+		places["three"] + "/manifest": false,
+	}
+	var mends []func()
+	for name, remove := range damaged {
+		mends = append(mends, spoil(t, place, name, remove))
+	}
+	dir, _, err := restoreAll(t, place, time.Time{})
+	if err == nil {
+		t.Fatal("damaged objects were restored")
+	}
+	for name := range damaged {
+		if n := strings.Count(err.Error(), name+":"); n != 1 {
+			t.Errorf("%s is named %d times: %v", name, n, err)
+		}
+	}
+	if n := strings.Count(err.Error(), "object l"); n != len(damaged) {
+		t.Errorf("others are named as well: %v", err)
+	}
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != ship.PartialDir {
+		t.Errorf("it left %v, %v", left, err)
+	}
+	if left, err = os.ReadDir(filepath.Join(dir, ship.PartialDir)); err != nil || len(left) != 0 {
+		t.Errorf("it left %v, %v", left, err)
+	}
+
+	for _, mend := range mends {
+		mend()
+	}
+	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"good": 100, "one": 100, "two": 100, "three": 100})
+}
+
+// TestStatusBesideDamage: a status says what it can.
+func TestStatusBesideDamage(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	m := startManager(t, t.TempDir(), place, nil)
+	m.make("good")
+	m.make("bad")
+	m.write("good", 20)
+	m.write("bad", 20)
+	want := m.allShipped(place, "bad", "good")
+	manifest := placesOf(want)["bad"] + "/manifest"
+	m.stop()
+	mend := spoil(t, place, "lease", false)
+	bad := spoil(t, place, manifest, true)
+	st, err := ship.ReadStatus(t.Context(), place, "")
+	if st == nil {
+		t.Fatal(err)
+	}
+	var damage *ship.DamageError
+	if !errors.Is(err, ship.ErrNothing) || errors.As(err, &damage) || !strings.Contains(err.Error(), manifest) {
+		t.Errorf("a log without a manifest: %v", err)
+	}
+	if st.Lease != nil || !strings.Contains(st.LeaseDamaged, "object lease: ") || st.Sequence != want.Sequence {
+		t.Errorf("%+v, want sequence %d", st, want.Sequence)
+	}
+	for _, l := range st.Logs {
+		if (l.Damaged != "") != (l.Name == "bad") || (l.Sequence == 0) != (l.Name == "bad") {
+			t.Errorf("%+v", l)
+		}
+	}
+	bad()
+	if st, err = ship.ReadStatus(t.Context(), place, ""); err != nil || st.LeaseDamaged == "" || st.Sequence != want.Sequence || len(st.Logs) != 2 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	mend()
+	if st, err = ship.ReadStatus(t.Context(), place, ""); err != nil || st.LeaseDamaged != "" || st.Lease.Term != 1 || !st.Lease.Released {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// TestLostLease: the lease is deleted, or overwritten with rubbish, while a manager ships. It takes the lease again in a term
+// that was never used, and everything can be restored.
+func TestLostLease(t *testing.T) {
+	t.Parallel()
+	for _, remove := range []bool{true, false} {
+		_, place := newPlace(t)
+		m := startManager(t, t.TempDir(), place, func(o *ship.Options) { o.LeaseTTL = 300 * time.Millisecond })
+		m.make("one")
+		ship := func(n int) {
+			t.Helper()
+			for range n {
+				m.append(5)
+				m.write("one", 5)
+				m.allShipped(place, "one")
+			}
+		}
+		ship(3)
+		for range 2 {
+			before := m.allShipped(place, "one").Lease.Term
+			spoil(t, place, "lease", remove)
+			eventually(t, "the lease is taken again", func() bool {
+				st := m.isShipped(place, "one")
+				return st != nil && st.Lease != nil && st.Lease.Term > before
+			})
+			ship(2)
+		}
+		last := m.append(1)
+		m.stop()
+		mustHaveLogs(t, place, time.Time{}, map[string]uint64{"one": 35})
+		mustRestore(t, place, "", last)
+		if m.journal.has("exists with other content") || m.journal.has("damaged") {
+			t.Error("names were used twice")
+		}
+	}
+}
