@@ -82,6 +82,18 @@ var preparations = map[string]func(t *testing.T) (before string, replace []strin
 	},
 	"docs/OPERATIONS.md: oncegate ledger history KEY": unknownKey("order-1"),
 	"docs/OPERATIONS.md: oncegate ledger resolve KEY": unknownKey("order-2"),
+	// The record of an entry in Redis, whose version is damaged.
+	"docs/OPERATIONS.md: oncegate unreadable delete COLLECTION": func(t *testing.T) (string, []string) {
+		port, dsn := freePort(t), servers.Redis(t).URL
+		socket, _, _ := strings.Cut(strings.TrimPrefix(dsn, "unix://"), "?")
+		return `oncegate serve --store redis --store-dsn ` + dsn + ` --listen 127.0.0.1:` + port + `
+curl -f -o /dev/null 127.0.0.1:` + port + `/v1/ledger/reserve -H 'Content-Type: application/json' -d '{"key":"order-3","scope":"shop","token":"t"}'
+redis-cli -s ` + socket + ` setrange '{oncegate}:r:ledger:4:shoporder-3' 19 c`, []string{
+				"oncegate unreadable delete COLLECTION RECORD", `( export ONCEGATE_MANAGER_URL=http://127.0.0.1:` + port + `
+oncegate unreadable delete $(oncegate unreadable list | awk '/order-3/ {print $1, $NF}')
+[[ $(oncegate unreadable list) != *order-3* ]] )`,
+			}
+	},
 	// Nobody writes into the copy of a running manager's directory.
 	"docs/OPERATIONS.md: oncegate wal verify --data-dir DIR": func(*testing.T) (string, []string) {
 		return "cp -r data copied", []string{"DIR", "copied"}
