@@ -139,7 +139,9 @@ build/cluster: e2e/cluster/go.mod e2e/cluster/go.sum
 
 .PHONY: test-cluster
 test-cluster: test-deps build build/cluster ## the pages about Kubernetes, Istio and Envoy Gateway on a real API server; a part of make test-long, since its programs take long to build
+	@.ci/apt-install ip:iproute2 unshare:util-linux
 	@build/setup default
+	@$(MAKE) --no-print-directory release VERSION=1.2.3 # as docs/kubernetes.md has it
 	cd e2e/cluster && ../../.ci/try go mod tidy -diff && go test -count 1 -timeout $(TEST_TIMEOUT) -v .
 
 # The tests find them through the environment (envoy/envoybin).

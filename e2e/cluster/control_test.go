@@ -18,6 +18,8 @@ import (
 // cluster is an API server without controllers, and a person with a terminal in a folder that looks like the repository.
 type cluster struct {
 	kubeconfig string
+	// url is the API server's, ca and key the files with its certificate's CA and with the key that signs service accounts' tokens.
+	url, ca, key string
 	// dir is the terminal's folder, env its environment beside the test's.
 	dir string
 	env []string
@@ -25,6 +27,14 @@ type cluster struct {
 
 // newCluster starts it, for one test.
 func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	return startCluster(t, "127.0.0.1")
+}
+
+const adminToken = "admin-1-EXAMPLE"
+
+// startCluster starts it at an address.
+func startCluster(t *testing.T, address string) *cluster {
 	t.Helper()
 	dir := t.TempDir()
 	etcd := freePort(t)
@@ -36,26 +46,28 @@ func newCluster(t *testing.T) *cluster {
 	key := filepath.Join(dir, "service-accounts.pem")
 	writeKey(t, key)
 	tokens := filepath.Join(dir, "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("admin-1-EXAMPLE,admin,admin,system:masters\n"), 0o600); err != nil {
+	if err := os.WriteFile(tokens, []byte(adminToken+",admin,admin,system:masters\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	port, certs := freePort(t), filepath.Join(dir, "certs")
 	api := start(t, nil, "kube-apiserver", built(t, "cluster/kube-apiserver"),
-		"--etcd-servers=http://127.0.0.1:"+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--cert-dir="+certs,
+		"--etcd-servers=http://127.0.0.1:"+etcd, "--bind-address="+address, "--secure-port="+port, "--cert-dir="+certs,
 		"--endpoint-reconciler-type=none", "--allow-privileged", "--service-cluster-ip-range=10.96.0.0/16", "--authorization-mode=RBAC", "--token-auth-file="+tokens,
 		"--service-account-issuer=https://kubernetes.default.svc", "--service-account-key-file="+key, "--service-account-signing-key-file="+key)
-	url := "https://127.0.0.1:" + port
+	url := "https://" + address + ":" + port
 	unverified := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // it has just made the certificate
 	api.await(t, "ready", answers(unverified, url+"/readyz"))
 
-	c := &cluster{kubeconfig: filepath.Join(dir, "kubeconfig"), dir: filepath.Join(dir, "terminal")}
+	c := &cluster{
+		kubeconfig: filepath.Join(dir, "kubeconfig"), url: url, ca: filepath.Join(certs, "apiserver.crt"), key: key, dir: filepath.Join(dir, "terminal"),
+	}
 	config := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: test, cluster: {server: %q, certificate-authority: %q}}]
-users: [{name: admin, user: {token: admin-1-EXAMPLE}}]
+users: [{name: admin, user: {token: %s}}]
 contexts: [{name: test, context: {cluster: test, user: admin}}]
 current-context: test
-`, url, filepath.Join(certs, "apiserver.crt"))
+`, url, c.ca, adminToken)
 	if err := os.WriteFile(c.kubeconfig, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

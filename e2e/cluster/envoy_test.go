@@ -17,10 +17,10 @@ import (
 	"github.com/miekg/dns"
 )
 
-// startDNS answers for names with the addresses that lookup knows, and returns its own port.
-func startDNS(t *testing.T, lookup func(host string) (ip string)) string {
+// startDNS answers at an address for names with the addresses that lookup knows, and returns its own port.
+func startDNS(t *testing.T, listen string, lookup func(host string) (ip string)) string {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	conn, err := net.ListenPacket("udp", listen)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,12 +124,16 @@ func (e *envoy) get(ctx context.Context, path string) ([]byte, error) {
 type dump map[string][]string
 
 func (e *envoy) dump(ctx context.Context) (dump, error) {
-	var all any
 	text, err := e.get(ctx, "/config_dump?include_eds")
-	if err == nil {
-		err = json.Unmarshal(text, &all)
-	}
 	if err != nil {
+		return nil, err
+	}
+	return parseDump(text)
+}
+
+func parseDump(text []byte) (dump, error) {
+	var all any
+	if err := json.Unmarshal(text, &all); err != nil {
 		return nil, err
 	}
 	d := dump{}

@@ -103,7 +103,7 @@ spec:
           typed_config:
             "@type": type.googleapis.com/envoy.extensions.network.dns_resolver.cares.v3.CaresDnsResolverConfig
             resolvers: [{socket_address: {address: 127.0.0.1, port_value: %s}}]
-`, i.port, http, grpc, startDNS(t, func(host string) string {
+`, i.port, http, grpc, startDNS(t, "127.0.0.1:0", func(host string) string {
 		ip, _ := i.pods.Load(host)
 		address, _ := ip.(string)
 		return address
@@ -162,7 +162,7 @@ func TestIstioFiles(t *testing.T) {
 	pay := func(t *testing.T) {
 		t.Helper()
 		runs++
-		pays(t, c, curl, i.port, fmt.Sprint("key-", runs), upstream, runs)
+		pays(t, c, curl, "127.0.0.1:"+i.port, fmt.Sprint("key-", runs), "127.0.0.1:"+upstream, runs)
 	}
 	plugin := []string{"file:///etc/oncegate/oncegate.wasm", "file://" + module}
 	for _, f := range []struct {
@@ -274,10 +274,10 @@ func (i *istio) gate(t *testing.T, text string, body bool, retries int, shards .
 	}
 }
 
-// pays runs a page's command twice, with another key and the address of the gateway here.
-func pays(t *testing.T, c *cluster, curl, port, key, upstream string, want int) {
+// pays runs a page's command twice, with another key and the address of the gateway here, and counts what the upstream has executed.
+func pays(t *testing.T, c *cluster, curl, gateway, key, upstream string, want int) {
 	t.Helper()
-	curl = strings.NewReplacer("curl ", "curl -H 'Host: payments.example.com' ", "https://payments.example.com/", "http://127.0.0.1:"+port+"/",
+	curl = strings.NewReplacer("curl ", "curl -H 'Host: payments.example.com' ", "https://payments.example.com/", "http://"+gateway+"/",
 		"Idempotency-Key: a1", "Idempotency-Key: "+key).Replace(curl)
 	for _, status := range []string{"executed", "replayed"} {
 		if got := strings.TrimSpace(c.paste(t, curl)); got != "idempotency-status: "+status {
@@ -287,7 +287,7 @@ func pays(t *testing.T, c *cluster, curl, port, key, upstream string, want int) 
 	var executions struct {
 		Total int `json:"total"`
 	}
-	if err := json.Unmarshal([]byte(fetch(t, "http://127.0.0.1:"+upstream+"/executions")), &executions); err != nil || executions.Total != want {
+	if err := json.Unmarshal([]byte(fetch(t, "http://"+upstream+"/executions")), &executions); err != nil || executions.Total != want {
 		t.Errorf("%d executions, want %d: %v", executions.Total, want, err)
 	}
 }
