@@ -85,7 +85,7 @@ MODE ?= body
 FIND_ENVOY = [ '$(PROXY)' != envoy ] || build/setup default >/dev/null || [ $$? -eq 1 ]
 
 .PHONY: run
-run: build ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three members and two managers; PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, MANAGER_PORT=, PAYMENTS_PORT=)
+run: build ## manager, payments and the gate in Envoy until Ctrl-C (STORE=etcd: three members and two managers; PROXY=gateway, MODE=headers, WORKERS=, PROXY_PORT=, PROXY_ADMIN_PORT=, MANAGER_PORT=, MANAGER_ADMIN_PORT=, PAYMENTS_PORT=)
 	@$(FIND_ENVOY)
 	@[ '$(STORE)' != etcd ] || .ci/apt-install etcd:etcd-server
 	@exec build/examples/run --dir build/run$(if $(filter etcd,$(STORE)),-etcd) --store '$(STORE)' --proxy '$(PROXY)' --mode $(MODE) --workers $(WORKERS) \

@@ -73,30 +73,36 @@ const managerDown = 10 * time.Second
 // supervised is the part of a stack that supervise uses.
 type supervised interface {
 	Failed() <-chan error
-	Restarts(role string) bool
+	Restarts(role string) (restarts, atOnce bool)
 	Restart(ctx context.Context, role string) error
 }
 
 // supervise returns when ctx ends, or with an error when a process has ended by itself. A manager or a member of etcd
-// that was killed, which users are invited to try, is started again on its data after down.
+// that was killed, which users are invited to try, is started again on its data after down, and a proxy at once.
 func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.Writer) error {
 	for {
-		var role string
+		role, wait := "", down
 		select {
 		case <-ctx.Done():
 			return nil
 		case err := <-s.Failed():
 			ended := (*stack.EndedError)(nil)
-			if !errors.As(err, &ended) || !s.Restarts(ended.Process) || ended.How != "signal: killed" {
+			if !errors.As(err, &ended) || ended.How != "signal: killed" {
 				return err
 			}
-			role = ended.Process
+			restarts, atOnce := s.Restarts(ended.Process)
+			if !restarts {
+				return err
+			}
+			if role = ended.Process; atOnce {
+				wait = 0
+			}
 		}
-		fmt.Fprintf(stdout, "the %s was killed; it is started again on its data in %v\n", role, down)
+		fmt.Fprintf(stdout, "the %s was killed; it is started again in %v\n", role, wait)
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(down):
+		case <-time.After(wait):
 		}
 		if err := s.Restart(ctx, role); err != nil {
 			if ctx.Err() != nil {
@@ -182,7 +188,7 @@ func welcome(s *stack.Stack, cfg stack.Config, key string) string {
 		for _, role := range slices.Sorted(maps.Keys(s.PIDs())) {
 			pids += fmt.Sprintf("  %-9s process %d\n", role, s.PIDs()[role])
 		}
-		pids += "kill -9 any one manager or member of etcd: a client sees latency, nothing else.\n"
+		pids += "kill -9 any one manager or member of etcd: a client sees latency, nothing else. A killed proxy is started\nagain at once: a client that repeats its call gets the recorded answer.\n"
 	}
 	return fmt.Sprintf(`Running:
   %-9s %s   the gate (oncegate.wasm, %s mode) before payments; metrics: %s%s

@@ -147,7 +147,9 @@ type fakeStack struct {
 
 func (f *fakeStack) Failed() <-chan error { return f.failed }
 
-func (f *fakeStack) Restarts(role string) bool { return role == "manager" }
+func (f *fakeStack) Restarts(role string) (restarts, atOnce bool) {
+	return role != "payments", role == "gateway"
+}
 
 func (f *fakeStack) Restart(context.Context, string) error {
 	f.started <- struct{}{}
@@ -158,6 +160,7 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 	killed := &stack.EndedError{Process: "manager", How: "signal: killed"}
 	crashed := &stack.EndedError{Process: "manager", How: "exit status 1"}
 	gateway := &stack.EndedError{Process: "gateway", How: "signal: killed"}
+	payments := &stack.EndedError{Process: "payments", How: "signal: killed"}
 	noStart := errors.New("no start")
 	for _, tt := range []struct {
 		name   string
@@ -169,8 +172,9 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 		{"interrupted", nil, nil, 0, nil},
 		{"manager killed twice", []error{killed, killed}, nil, 2, nil},
 		{"manager crashed", []error{crashed}, nil, 0, crashed},
-		{"gateway killed", []error{gateway}, nil, 0, gateway},
-		{"gateway killed after the manager", []error{killed, gateway}, nil, 1, gateway},
+		{"gateway killed twice", []error{gateway, gateway}, nil, 2, nil},
+		{"payments killed", []error{payments}, nil, 0, payments},
+		{"payments killed after the manager", []error{killed, payments}, nil, 1, payments},
 		{"manager does not start", []error{killed}, noStart, 1, noStart},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -408,6 +412,23 @@ func TestEtcdSurvivesKills(t *testing.T) {
 	}
 	stop()
 	working.Wait()
+	// Clients see that there is no proxy. Its restart lets a retry have the recorded answer.
+	if err := syscall.Kill(st.PIDs()["proxy"], syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	var ended *stack.EndedError
+	if err := <-st.Failed(); !errors.As(err, &ended) {
+		t.Fatal(err)
+	}
+	if restarts, atOnce := st.Restarts(ended.Process); !restarts || !atOnce {
+		t.Fatalf("the %s is not started again at once", ended.Process)
+	}
+	if err := st.Restart(t.Context(), ended.Process); err != nil {
+		t.Fatal(err)
+	}
+	if status, replayed, body, err := s.pay(t.Context(), "k0-0", "0"); err != nil || status != 201 || !replayed {
+		t.Errorf("a retry after the proxy was killed: %d, replayed %t, %q, %v", status, replayed, body, err)
+	}
 	keys.Range(func(key, _ any) bool {
 		if !s.executed(t, key.(string)) {
 			t.Errorf("%s did not run once", key)

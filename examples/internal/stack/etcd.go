@@ -132,9 +132,13 @@ func (s *Stack) startSecond(ctx context.Context) (err error) {
 	return err
 }
 
-// Restarts tells whether Restart can start a process again: a manager, or a member of etcd.
-func (s *Stack) Restarts(role string) bool {
-	return role == "manager" || s.cluster != nil && (role == secondManager || strings.HasPrefix(role, "etcd-"))
+// Restarts tells whether Restart can start a process again: a manager, a member of etcd, or the proxy. atOnce says that
+// nothing serves in its place meanwhile.
+func (s *Stack) Restarts(role string) (restarts, atOnce bool) {
+	if role == s.cfg.Proxy.Name() {
+		return true, true
+	}
+	return role == "manager" || s.cluster != nil && (role == secondManager || strings.HasPrefix(role, "etcd-")), false
 }
 
 // Restart starts a process again that was killed.
@@ -144,6 +148,8 @@ func (s *Stack) Restart(ctx context.Context, role string) error {
 		return s.StartManager(ctx)
 	case role == secondManager && s.cluster != nil:
 		return s.startSecond(ctx)
+	case role == s.cfg.Proxy.Name():
+		return s.startProxy(ctx)
 	}
 	for i := range members {
 		if s.cluster != nil && role == memberName(i) {

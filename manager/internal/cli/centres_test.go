@@ -264,6 +264,7 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 	}
 	const gate, peer = "gate-token-0123456789", "peer-token-0123456789"
 	b := startManager(t, "--data-dir", t.TempDir(), "--origin", "dc2", "--auth-token-file", file(gate+" gate\n"+peer+" peer\n"))
+	said := "" // by the last call
 	call := func(token, method, path, body string) int {
 		req, _ := http.NewRequest(method, "http://"+b.addr["api"]+path, strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")
@@ -274,15 +275,25 @@ func TestPeersProveWhoTheyAre(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp.Body.Close()
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said = string(text)
 		return resp.StatusCode
 	}
 	if s := call(gate, "POST", "/v1/ledger/commit", `{"key":"k","token":"t","result":{"status":200}}`); s != 200 {
 		t.Fatalf("commit: %d", s)
 	}
-	for query, want := range map[string]int{"origin=&after=&wait_ms=": 200, "origin=dc2&limit=&from_ms=&to_ms=": 200, "after=x": 400, "wait_ms=x": 400, "origin=dc3": 404} {
+	for query, want := range map[string]int{"origin=&after=&wait_ms=": 200, "origin=dc2&limit=&from_ms=&to_ms=": 200, "after=x": 400, "wait_ms=x": 400, "from_ms=5&to_ms=4": 400, "origin=dc3": 404} {
 		if s := call(peer, "GET", "/v1/ledger/changes?"+query, ""); s != want {
 			t.Errorf("changes with %s: %d, want %d", query, s, want)
+		}
+	}
+	for path, want := range map[string]string{"conflicts?cursor=no": `cursor: \"no\": must be`, "changes?after=no": `after: \"no\": must be`} {
+		if s := call(peer, "GET", "/v1/ledger/"+path, ""); s != 400 || !strings.Contains(said, want) {
+			t.Errorf("%s: %d %s", path, s, said)
 		}
 	}
 	for token, want := range map[string]int{"": 401, gate: 403, peer: 200} {

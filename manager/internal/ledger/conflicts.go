@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"math"
 	"time"
@@ -31,17 +32,17 @@ type Conflict struct {
 // Conflicts lists conflicts in the order of scopes and keys, up to limit of them or a MiB of answers. cursor is that of
 // the page before, "" for the first page; next is "" on the last one. Errors: ErrCursor, the store's.
 func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list []Conflict, next string, err error) {
+	from := ""
 	if cursor != "" {
-		if _, _, ok := splitRecordKey(cursor); !ok || len(cursor) > store.MaxKeyBytes {
+		b, err := base64.RawURLEncoding.DecodeString(cursor)
+		if _, _, ok := splitRecordKey(string(b)); err != nil || !ok || len(b) > store.MaxKeyBytes {
 			return nil, "", ErrCursor
 		}
+		from = string(b) + "\x00"
 	}
 	err = l.store.View(ctx, func(tx store.Tx) error {
 		list, next = nil, ""
-		r := store.Range{Limit: 256}
-		if cursor != "" {
-			r.From = cursor + "\x00"
-		}
+		r := store.Range{From: from, Limit: 256}
 		size, last := 0, ""
 		for {
 			hits, err := tx.Scan(conflicts, indexKey, r)
@@ -53,7 +54,7 @@ func (l *Ledger) Conflicts(ctx context.Context, limit int, cursor string) (list 
 					continue
 				}
 				if len(list) == limit || size > feedBytes {
-					next = last
+					next = base64.RawURLEncoding.EncodeToString([]byte(last))
 					return nil
 				}
 				last = h.SortKey

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -55,6 +56,11 @@ func ParsePeer(v string) (Peer, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
 		return Peer{}, errors.New("must be NAME=URL, where URL is that of the peer's API listener, as http://10.2.0.1:8090 or https://oncegate.dc2.example")
+	}
+	if port := u.Port(); port != "" {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return Peer{}, fmt.Errorf("the port %q must be 1 to 65535", port)
+		}
 	}
 	return Peer{Name: name, URL: u.Scheme + "://" + u.Host}, nil
 }

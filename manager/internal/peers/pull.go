@@ -295,8 +295,8 @@ func (r *record) put(tx store.Tx, peer string) error {
 func (p *Puller) step(ctx context.Context, s *state) error {
 	s.mu.Lock()
 	r, wait := s.record, pullWait
-	// Behind, an answer comes immediately.
-	if s.err != "" {
+	// Behind, an answer comes immediately. The first one tells the peer's list of data centres.
+	if s.err != "" || s.answered.IsZero() {
 		wait = 0
 	}
 	if s.begun.IsZero() && time.Since(s.caughtUp) < pullWait {

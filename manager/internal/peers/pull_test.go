@@ -360,6 +360,26 @@ func TestSlowDigestsDelayNothing(t *testing.T) {
 	}
 }
 
+// TestFirstCallIsNotHeld: what the peer says about its list of data centres is known at once, also where it has nothing new.
+func TestFirstCallIsNotHeld(t *testing.T) {
+	from, to := newSite(t, "dc1", ledger.Options{}), newSite(t, "dc2", ledger.Options{})
+	waits := make(chan string, 100)
+	tell := func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/v1/ledger/changes" {
+			select {
+			case waits <- r.URL.Query().Get("wait_ms"):
+			default:
+			}
+		}
+		return false
+	}
+	from.spoil.Store(&tell)
+	follow(t, to, from, "")
+	if first, second := <-waits, <-waits; first != "0" || second == "0" {
+		t.Errorf("the first call waits %q ms, the second one %q", first, second)
+	}
+}
+
 func TestOldCursorLeadsToACopy(t *testing.T) {
 	a, b := newSite(t, "dc1", ledger.Options{ChangesKept: 3}), newSite(t, "dc2", ledger.Options{})
 	down := func(w http.ResponseWriter, r *http.Request) bool {

@@ -61,14 +61,16 @@ func (h *originHandlers) call(f func(*httpd.Request, *httpd.Response) error) fun
 			p = &api.Problem{Status: 404, Code: api.CodeNotFound, Title: "Not found", Detail: fmt.Sprintf("the origin of this ledger is %q; it has changes of no other", h.origin)}
 		case errors.Is(err, ledger.ErrCursorGone):
 			p = &api.Problem{Status: 410, Code: api.CodeCursorGone, Title: "Cursor too old", Detail: "the change feed does not go back to this cursor; begin again without one, which gives a full copy"}
-		case errors.Is(err, ledger.ErrCursor):
-			err = &api.FieldError{Field: "after", Allowed: "must be a cursor that this call returned, or empty for the beginning"}
 		}
 		if p != nil {
 			err = &httpd.Refusal{P: *p}
 		}
 		r.Error(w, err)
 	}
+}
+
+func badCursor(name, value string) error {
+	return &api.FieldError{Field: name, Value: httpd.Clip(value), Allowed: "must be a cursor that this call returned, or empty for the beginning"}
 }
 
 // originOf is the origin that a call names, or this ledger's.
@@ -100,6 +102,9 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 	if err := errors.Join(err, limitErr, fromErr, toErr); err != nil {
 		return err
 	}
+	if to < from {
+		return &api.FieldError{Field: "to_ms", Value: q["to_ms"], Allowed: "must not be less than from_ms"}
+	}
 	origin, err := h.originOf(q)
 	if err != nil {
 		return err
@@ -109,6 +114,9 @@ func (h *originHandlers) changes(r *httpd.Request, w *httpd.Response) error {
 		f, err = h.ledger.Outcomes(r.Context(), origin, from, to, q["after"], int(limit))
 	} else {
 		f, err = h.next(r, origin, q["after"], int(limit), time.Duration(wait)*time.Millisecond)
+	}
+	if errors.Is(err, ledger.ErrCursor) {
+		return badCursor("after", q["after"])
 	}
 	if err != nil {
 		return err
@@ -168,6 +176,9 @@ func (h *originHandlers) conflicts(r *httpd.Request, w *httpd.Response) error {
 		return err
 	}
 	list, next, err := h.ledger.Conflicts(r.Context(), int(limit), q["cursor"])
+	if errors.Is(err, ledger.ErrCursor) {
+		return badCursor("cursor", q["cursor"])
+	}
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ func TestPeers(t *testing.T) {
 		"--origin dc1 --peer dc2=ftp://h":                      `--peer "dc2=ftp://h": must be NAME=URL`,
 		"--origin dc1 --peer dc2=http://u:p@h":                 `must be NAME=URL`,
 		"--origin dc1 --peer dc2=http://h/path":                `must be NAME=URL`,
+		"--origin dc1 --peer dc2=http://h:65536":               `the port "65536" must be 1 to 65535`,
 		"--origin dc1 --peer a,b=http://h":                     `must be 1 to 32 letters, digits and _ . -`,
 		"--origin d/1":                                         `--origin "d/1": must be 1 to 32 letters, digits and _ . -`,
 		"--origin dc1 --peer-ca f":                             `--peer-ca "f": needs --peer`,

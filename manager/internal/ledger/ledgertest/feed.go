@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/url"
 	"sync"
 	"testing"
 	"time"
@@ -170,6 +171,9 @@ func (c *centre) conflictsOf() map[string]string {
 		}
 		if cursor = next; cursor == "" {
 			return all
+		}
+		if url.QueryEscape(cursor) != cursor {
+			c.t.Errorf("the cursor %q does not fit into a query as it is", cursor)
 		}
 	}
 }

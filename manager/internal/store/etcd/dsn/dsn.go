@@ -2,6 +2,7 @@
 package dsn
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -85,9 +87,9 @@ func (c *Config) addMember(m string) error {
 	case strings.Trim(u.Path, "/") != "" || u.Fragment != "":
 		return errors.New("must end behind the port")
 	}
-	port := u.Port()
-	if port == "" {
-		port = defaultPort
+	port := cmp.Or(u.Port(), defaultPort)
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("port %q: must be 1 to 65535", port)
 	}
 	e := u.Scheme + "://" + net.JoinHostPort(u.Hostname(), port)
 	if len(c.Endpoints) > 0 && strings.HasPrefix(e, "https:") != c.secure() {
