@@ -18,6 +18,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/oncegate/oncegate/envoy"
 )
@@ -62,6 +63,63 @@ func TestClientsDoNotReachRecordedAnswers(t *testing.T) {
 			t.Error("the manager counts no requests")
 		}
 	})
+}
+
+// Neither do they reach them by another spelling of the path, where the manager itself is the upstream and whatever the
+// proxy makes of the spelling: with each, the gate sees the path that the routes see.
+func TestSpellingsOfTheAnswerPath(t *testing.T) {
+	normal := map[string]func(*hcmv3.HttpConnectionManager) error{
+		"as sent": nil,
+		"normalized": func(hcm *hcmv3.HttpConnectionManager) error {
+			hcm.NormalizePath, hcm.MergeSlashes = wrapperspb.Bool(true), true
+			hcm.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
+			return nil
+		},
+	}
+	eachRPC(t, func(t *testing.T, target Target) {
+		for name, edit := range normal {
+			t.Run(name, func(t *testing.T) {
+				s := &stack{dir: t.TempDir(), target: target, mode: "body", plugin: unary, edit: edit}
+				s.stopAtEnd(t)
+				s.startManager(t)
+				s.paymentsAddr = s.managerAddr // the catch-all route leads to the manager
+				s.startProxy(t)
+				for _, path := range []string{
+					"/oncegate/answer", "//oncegate/answer", "///oncegate//answer", "/oncegate//answer", "/oncegate%2fanswer", "/oncegate%2Fanswer", "/oncegate%5canswer", "/oncegate\\answer",
+					"/%6fncegate/answer", "/oncegate/%61nswer", "/oncegate/answe%72", "/oncegate/./answer", "/a/../oncegate/answer", "/a/%2e%2e/oncegate/answer", "/a%2f..%2foncegate/answer",
+					"/oncegate/answer/", "/oncegate/answer%2f", "/oncegate/answer;a", "/oncegate/answer?a", "/oncegate/answer%3fa", "/oncegate/answer%23a", "/oncegate/answer%00", "/%256fncegate/answer",
+				} {
+					blank, err := asksForAnswer(s.proxies[0].address, path)
+					if err != nil {
+						t.Fatalf("%s: %v", path, err)
+					}
+					if blank {
+						t.Errorf("%s reaches the blank of recorded answers", path)
+					}
+				}
+			})
+		}
+	})
+}
+
+// asksForAnswer sends a request with a path as it stands, and reports whether its answer is the blank that the gate fills.
+func asksForAnswer(address, path string) (blank bool, err error) {
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return false, err
+	}
+	if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: pay.test\r\nContent-Length: 0\r\n\r\n", path); err != nil {
+		return false, err
+	}
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return false, err
+	}
+	return r.Header.Get("Oncegate-Blank") != "" || r.StatusCode < 400, r.Body.Close()
 }
 
 // halfRequest sends a request's headers and a part of its body, and reads the answer's headers.
