@@ -251,6 +251,8 @@ func TestRefusedValues(t *testing.T) {
 		{"dataCenter: {origin: 'dc 1'}", "origin"},
 		{"persistence: {accessModes: [ReadWriteMany]}", "accessModes"},
 		{"podDisruptionBudget: {maxUnavailable: all}", "maxUnavailable"},
+		{"service: {port: 8091}", "service.port and service.adminPort are both 8091"},
+		{"fullnameOverride: 1pay", `the name "1pay" begins with a digit`},
 	} {
 		v, err := chartutil.ReadValues([]byte(r.values))
 		if err != nil {

@@ -78,6 +78,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Values that contradict each other in ways that a schema cannot say. */}}
 {{- define "oncegate.check" -}}
 {{- $sharded := include "oncegate.sharded" . -}}
+{{- if regexMatch "^[0-9]" (include "oncegate.fullname" .) -}}
+{{- fail (printf "the name %q begins with a digit, and a Service must begin with a letter: set fullnameOverride" (include "oncegate.fullname" .)) -}}
+{{- end -}}
+{{- if eq (int .Values.service.port) (int .Values.service.adminPort) -}}
+{{- fail (printf "service.port and service.adminPort are both %v: they must differ" .Values.service.port) -}}
+{{- end -}}
 {{- if and (not $sharded) (not .Values.store.dsn.existingSecret) -}}
 {{- fail (printf "store.dsn.existingSecret is empty: the engine %s needs a Secret with its address" .Values.store.engine) -}}
 {{- end -}}
