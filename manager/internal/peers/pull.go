@@ -34,7 +34,7 @@ const (
 	pullWait     = 3 * time.Second
 	pullPatience = 4 * time.Second
 	pullTime     = 30 * time.Second
-	// pullSlack is how much longer than pullWait an answer takes at most while all is well.
+	// pullSlack is how much longer than it was asked to hold a call a peer takes at most while all is well.
 	pullSlack  = time.Second
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 2 * time.Second
@@ -78,7 +78,7 @@ type state struct {
 
 	mu       sync.Mutex
 	record   record
-	begun    time.Time // of the wait in which nothing is known to be missing
+	until    time.Time // when a call in which nothing is known to be missing is late
 	caughtUp time.Time
 	answered time.Time
 	err      string
@@ -299,8 +299,8 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	if s.err != "" || s.answered.IsZero() {
 		wait = 0
 	}
-	if s.begun.IsZero() && time.Since(s.caughtUp) < pullWait {
-		s.begun = time.Now()
+	if s.until.IsZero() && time.Since(s.caughtUp) < pullWait {
+		s.until = time.Now().Add(wait + pullSlack)
 	}
 	s.mu.Unlock()
 	q := url.Values{"origin": {s.peer.Name}, "after": {r.Cursor}, "wait_ms": {strconv.FormatInt(wait.Milliseconds(), 10)}, "limit": {strconv.Itoa(pageChanges)}}
@@ -319,7 +319,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 	}
 	if err != nil {
 		s.mu.Lock()
-		s.begun = time.Time{}
+		s.until = time.Time{}
 		s.mu.Unlock()
 		return err
 	}
@@ -339,7 +339,7 @@ func (p *Puller) step(ctx context.Context, s *state) error {
 		pause(ctx, minBackoff) // a peer that does not hold calls, perhaps because it stops
 	}
 	s.mu.Lock()
-	s.begun = time.Time{}
+	s.until = time.Time{}
 	s.answered = time.Now()
 	if whole {
 		s.caughtUp = s.answered

@@ -28,7 +28,7 @@ func (p *Puller) Status() []Status {
 		s.mu.Lock()
 		st := Status{Name: s.peer.Name, URL: s.peer.URL, Error: cmp.Or(s.err, s.checkErr), LagEntries: s.record.Head - min(s.record.Head, s.record.Sequence), Answered: s.answered, Said: s.record.Said}
 		// A call that waits for something new lacks nothing, unless the peer holds it for longer than it was asked to.
-		waits := !s.begun.IsZero() && time.Since(s.begun) < pullWait+pullSlack
+		waits := time.Now().Before(s.until)
 		if st.LagEntries > 0 || !waits || s.err != "" {
 			if lag := time.Since(s.caughtUp); lag > pullWait || st.LagEntries > 0 || s.err != "" {
 				st.LagSeconds = lag.Seconds()
