@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/tidwall/gjson"
 	"pgregory.net/rapid"
 )
 
@@ -183,6 +184,7 @@ func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
 		{"reserve", `[]`, "body: must be a JSON object"},
 		{"reserve", `{"key":"k"} x`, "body: must be one valid JSON value"},
 		{"reserve", `{"key":"k","key":"l"}`, "key: given twice"},
+		{"reserve", "{\"k\xff\":\"k\"}", "k\uFFFD: must have a name of Unicode text"},
 		{"commit", `{"key":"k","token":"t","result":{"status":200,"status":201}}`, "result.status: given twice"},
 		{"reserve", `{"kay":"k"}`, "kay: unknown field"},
 		{"reserve", `{"key":7}`, `key: "7": must be a string`},
@@ -226,6 +228,19 @@ func TestRefusalsNameFieldAndAllowedValues(t *testing.T) {
 		}
 		if p := field.Problem(); p.Status != 400 || p.Detail != c.want {
 			t.Errorf("problem %+v", p)
+		}
+	}
+}
+
+// What an escape can say without loss is taken, and nothing else.
+func TestUnicodeInJSON(t *testing.T) {
+	for raw, want := range map[string]string{
+		`\ud83d\ude00`: "\U0001F600", `\uD83D\uDE00\ufffd`: "\U0001F600\uFFFD", `\\ud800\uFFFD`: `\ud800` + "\uFFFD", "\uFFFD": "\uFFFD", `\ufffd\\`: "\uFFFD\\", "": "",
+		"a\xff": "", `a\ud800`: "", `a\\\uDC00b`: "", `\ufffd\ud83d\u0041`: "", `\ud83d`: "", `\ud83d\n`: "", "\uFFFD\xc3": "",
+	} {
+		s, err := TextField("id", gjson.Parse(`"`+raw+`"`))
+		if s != want || (err == nil) != (want != "" || raw == "") {
+			t.Errorf("%q: %q, %v, want %q", raw, s, err, want)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 )
@@ -101,7 +103,11 @@ func eachMember(parent string, object gjson.Result, field func(name string, v gj
 	var seenBuf [16]string
 	seen := seenBuf[:0]
 	object.ForEach(func(k, v gjson.Result) bool {
-		name := k.String()
+		name, ok := text(k)
+		if !ok {
+			err = &FieldError{shorten(prefix + name), "", "must have a name of Unicode text"}
+			return false
+		}
 		for _, s := range seen {
 			if s == name {
 				err = &FieldError{shorten(prefix + name), "", "given twice"}
@@ -125,6 +131,56 @@ func StringField(name string, v gjson.Result) (string, error) {
 		return "", &FieldError{name, shorten(v.Raw), "must be a string"}
 	}
 	return v.String(), nil
+}
+
+// TextField is StringField for names and ids. Bytes that are not UTF-8 and escapes of half a surrogate pair would become U+FFFD, and
+// two ids one, so they are rejected.
+func TextField(name string, v gjson.Result) (string, error) {
+	if v.Type != gjson.String {
+		return StringField(name, v)
+	}
+	s, ok := text(v)
+	if !ok {
+		return "", &FieldError{name, shorten(s), "must be Unicode text: UTF-8, without half a surrogate pair"}
+	}
+	return s, nil
+}
+
+// text returns a string, and whether it is what the JSON says: nothing in it was replaced.
+func text(v gjson.Result) (s string, ok bool) {
+	s, raw := v.String(), v.Raw
+	if !utf8.ValidString(s) {
+		return strings.ToValidUTF8(s, "\uFFFD"), false
+	}
+	if !strings.Contains(s, "\uFFFD") {
+		return s, true
+	}
+	for at := strings.IndexByte(raw, '\\'); at >= 0 && at+1 < len(raw); {
+		n := 2
+		if r := escaped(raw[at:]); utf16.IsSurrogate(r) {
+			if n = 12; utf16.DecodeRune(r, escaped(raw[min(at+6, len(raw)):])) == utf8.RuneError {
+				return s, false
+			}
+		}
+		next := strings.IndexByte(raw[at+n:], '\\')
+		if next < 0 {
+			break
+		}
+		at += n + next
+	}
+	return s, true
+}
+
+// escaped returns the character of an escape with four digits at the beginning of a string, 0 when there is none.
+func escaped(raw string) rune {
+	if len(raw) < 6 || raw[:2] != `\u` {
+		return 0
+	}
+	n, err := strconv.ParseUint(raw[2:6], 16, 16)
+	if err != nil {
+		return 0
+	}
+	return rune(n)
 }
 
 // MillisField returns a member that must be a whole number of milliseconds from

@@ -94,7 +94,7 @@ func parseItem(entry gjson.Result) (it logs.Item, err error) {
 			if absent(v) {
 				return nil
 			}
-			err := stringField(name, v, &it.ID)
+			it.ID, err = api.TextField(name, v)
 			if err == nil && it.ID == "" {
 				err = &api.FieldError{Field: name, Allowed: "must be 1 to " + strconv.Itoa(logs.MaxIDBytes) + " bytes"}
 			}
@@ -107,7 +107,7 @@ func parseItem(entry gjson.Result) (it logs.Item, err error) {
 			if absent(v) {
 				return nil
 			}
-			if err := stringField(name, v, &it.Writer); err != nil {
+			if it.Writer, err = api.TextField(name, v); err != nil {
 				return err
 			}
 			return logs.CheckWriter(it.Writer)
@@ -155,7 +155,7 @@ func propertiesField(name string, v gjson.Result, to *[]logs.Property) error {
 		return nil
 	}
 	err := api.ParseObject([]byte(v.Raw), 1, func(key string, value gjson.Result) error {
-		s, err := api.StringField(name+"."+httpd.Clip(key), value)
+		s, err := api.TextField(name+"."+httpd.Clip(key), value)
 		*to = append(*to, logs.Property{Name: key, Value: s})
 		return err
 	})
@@ -170,7 +170,11 @@ func parseWriter(b []byte) (name string, err error) {
 			return api.UnknownField(field)
 		}
 		given = true
-		return stringField(field, v, &name)
+		if absent(v) {
+			return nil
+		}
+		name, err = api.TextField(field, v)
+		return err
 	})
 	if err == nil && !given {
 		err = &api.FieldError{Field: "writer", Allowed: "is missing: must be 1 to " + strconv.Itoa(logs.MaxWriterBytes) + " bytes"}

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"encoding/base64"
+	"unicode/utf8"
 
 	"github.com/oncegate/oncegate/manager/internal/logs"
 )
@@ -92,7 +93,7 @@ func (q *quickScan) text() (string, bool) {
 			return "", false
 		}
 	}
-	return string(text), ok && len(text) > 0
+	return string(text), ok && len(text) > 0 && utf8.Valid(text)
 }
 
 // payload reads the rest of a string of base64.
