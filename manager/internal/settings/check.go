@@ -135,7 +135,11 @@ func (s *Settings) checkPostgresDSN() error {
 }
 
 func (s *Settings) checkEtcdDSN() error {
-	if _, err := dsn.Parse(s.StoreDSN); err != nil { // which leaves the password out
+	c, err := dsn.Parse(s.StoreDSN)
+	if err == nil {
+		_, err = c.TLS()
+	}
+	if err != nil { // which leaves the password out
 		return Usagef("%s: must be addresses like http://a:2379,http://b:2379,http://c:2379?prefix=/oncegate, or https:// for TLS; %v", s.named("store-dsn"), err)
 	}
 	return nil
