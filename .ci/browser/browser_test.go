@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,8 @@ type tab struct {
 	t    testing.TB
 	ctx  context.Context
 	base string // with /ui/
+	// away: the manager is, which the browser may complain of.
+	away atomic.Bool
 }
 
 func newTab(t testing.TB, base string) *tab {
@@ -66,13 +69,14 @@ func newTab(t testing.TB, base string) *tab {
 	})
 	var mu sync.Mutex
 	var troubles []string
+	b := &tab{t: t, ctx: ctx, base: base}
 	chromedp.ListenTarget(ctx, func(event any) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch e := event.(type) {
 		case *cdplog.EventEntryAdded:
 			// The first page is the login with status 401, and one page is not there.
-			if e.Entry.Level == cdplog.LevelError && !strings.Contains(e.Entry.Text, "status of 40") {
+			if e.Entry.Level == cdplog.LevelError && !b.away.Load() && !strings.Contains(e.Entry.Text, "status of 40") {
 				troubles = append(troubles, e.Entry.Text+" "+e.Entry.URL)
 			}
 		case *runtime.EventExceptionThrown:
@@ -86,7 +90,6 @@ func newTab(t testing.TB, base string) *tab {
 			t.Errorf("the browser says: %s", s)
 		}
 	})
-	b := &tab{t: t, ctx: ctx, base: base}
 	b.do(chromedp.EmulateViewport(1280, 900))
 	return b
 }
@@ -129,7 +132,7 @@ type scheme struct {
 	rules        []string
 }
 
-var schemes = []scheme{{"light", "light", 1280, nil}, {"dark", "dark", 1280, []string{"color-contrast"}}, {"narrow", "light", 390, nil}}
+var schemes = []scheme{{"light", "light", 1280, nil}, {"dark", "dark", 1280, []string{"color-contrast"}}, {"narrow", "light", 360, nil}, {"narrow-dark", "dark", 360, []string{"color-contrast"}}}
 
 // violation is a rule of axe-core that a page breaks.
 type violation struct {

@@ -10,40 +10,52 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// manager is a real manager process with tokens.
+// manager is a real manager process.
 type manager struct {
 	t          testing.TB
 	api, admin string // URLs
+	kill       func()
 }
 
+// startManager starts a manager with tokens.
 func startManager(t testing.TB, flags ...string) *manager {
 	t.Helper()
-	dir := t.TempDir()
-	tokens, addresses := filepath.Join(dir, "tokens"), filepath.Join(dir, "addresses")
+	tokens := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(tokens, []byte(operatorToken+" operator\n"+adminToken+" admin\n"+peerToken+" peer\nsubmitter-token-of-the-tests submitter\nworker-token-of-the-tests worker:mail.send\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return startOpen(t, append([]string{"--auth-token-file", tokens}, flags...)...)
+}
+
+// startOpen starts a manager that asks for nothing.
+func startOpen(t testing.TB, flags ...string) *manager {
+	t.Helper()
+	dir := t.TempDir()
+	addresses := filepath.Join(dir, "addresses")
 	var log bytes.Buffer
 	cmd := exec.Command(filepath.Join(top(t), "build", "oncegate"), append([]string{"serve", "--store", "wal", "--data-dir", filepath.Join(dir, "data"),
-		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--addr-file", addresses, "--auth-token-file", tokens}, flags...)...)
+		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--addr-file", addresses}, flags...)...)
 	cmd.Stdout, cmd.Stderr = &log, &log
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v; make build first", err)
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	t.Cleanup(func() {
+	m := &manager{t: t, kill: sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		<-ended
+	})}
+	t.Cleanup(func() {
+		m.kill()
 		if t.Failed() {
 			t.Logf("manager: %s", log.String())
 		}
 	})
-	m := &manager{t: t}
 	for m.admin == "" {
 		b, _ := os.ReadFile(addresses)
 		for line := range strings.Lines(string(b)) {
@@ -130,6 +142,9 @@ func (m *manager) seed() (s seeds) {
 		if i < 7 {
 			m.call("/v1/jobs/"+j["id"].(string)+"/finish", end)
 		}
+	}
+	for i := range 101 { // more than a list shows
+		m.call("/v1/ledger/reserve", map[string]any{"key": fmt.Sprintf("refund-%d", 7000+i), "scope": "shop", "token": "t"})
 	}
 	for i := range 12 {
 		key, token := fmt.Sprintf("payment-%d", 4200+i), fmt.Sprintf("%032d", i)

@@ -14,7 +14,8 @@ import (
 func (a *app) startAdmin(ln net.Listener) (err error) {
 	a.ui, err = ui.New(ui.Options{
 		Version: a.version, Log: a.log, Audit: a.auditLog, Auth: a.auth, Problem: server.ProblemOf, Ledger: a.ledger, Queue: a.queue, NotReady: a.server.NotReady,
-		Origin: a.origin(), System: a.system, Hosts: a.hosts(),
+		Quarantine: a.quarantineLeft,
+		Origin:     a.origin(), System: a.system, Hosts: a.hosts(),
 	})
 	if err != nil {
 		return err

@@ -89,15 +89,18 @@ func (a *app) watchQuarantine(ctx context.Context) {
 	}
 }
 
+// quarantineLeft is for how much longer something is refused.
+func (a *app) quarantineLeft() time.Duration {
+	if a.restored == nil {
+		return 0
+	}
+	return a.restored.Longest()
+}
+
 // quarantineGauge exports for how much longer something is refused.
 func (a *app) quarantineGauge() prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "oncegate_quarantine_remaining_seconds",
 		Help: "For how much longer unknown keys, or unknown ids of a log, are refused after a restore.",
-	}, func() float64 {
-		if a.restored == nil {
-			return 0
-		}
-		return a.restored.Longest().Seconds()
-	})
+	}, func() float64 { return a.quarantineLeft().Seconds() })
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/oncegate/oncegate/manager/internal/httpd"
 	"github.com/oncegate/oncegate/manager/internal/jobs"
 	"github.com/oncegate/oncegate/manager/internal/ledger"
+	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
@@ -34,6 +35,7 @@ type site struct {
 	t      *testing.T
 	ui     *UI
 	url    string // without /ui/
+	store  store.Store
 	ledger *ledger.Ledger
 	queue  *jobs.Queue
 	auth   *httpd.Auth
@@ -91,6 +93,7 @@ func newSite(t *testing.T, o siteOptions) *site {
 	t.Helper()
 	s := &site{t: t, audit: new(lockedBuffer), log: new(lockedBuffer), now: new(testClock)}
 	st := mem.New(mem.Options{})
+	s.store = st
 	var err error
 	if s.ledger, err = ledger.New(st, o.ledger); err != nil {
 		t.Fatal(err)

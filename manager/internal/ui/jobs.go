@@ -312,7 +312,7 @@ type bulkData struct {
 	// All: the action is about all jobs that Search has, up to maxBulk, and not about those of IDs only.
 	All bool
 	IDs []string
-	// More: there are more than maxBulk.
+	// More: there are more than maxBulk, for which the action is offered again.
 	More bool
 	// Done and Refused are set behind the confirmation. NotTried ran out of time.
 	Confirmed      bool
@@ -332,7 +332,7 @@ func (u *UI) bulk(v *visit) error {
 	if err != nil {
 		return err
 	}
-	d := &bulkData{Action: a, Search: jobSearch{Function: v.form("function"), State: v.form("state")}, All: v.form("all") == "yes", IDs: v.r.PostForm["id"]}
+	d := &bulkData{Action: a, Search: jobSearch{Function: v.form("function"), State: v.form("state")}, All: v.form("all") == "yes", IDs: v.r.PostForm["id"], More: v.form("more") == "yes"}
 	if d.All && v.form("confirm") != "yes" {
 		page, next, err := u.pageOfJobs(v.ctx(), d.Search, "", maxBulk)
 		if err != nil {

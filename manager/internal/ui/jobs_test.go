@@ -3,6 +3,7 @@ package ui
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -257,6 +258,51 @@ func TestReadersChangeNothing(t *testing.T) {
 		}
 	}
 	s.wantState(j.ID, jobs.Queued)
+}
+
+// TestBulkActionsGoOn: a list that is longer than one action is worked off by one confirmation for each part of it.
+func TestBulkActionsGoOn(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	const n = 2*maxBulk + 5
+	for i := range n {
+		s.enqueue(jobs.Submission{Function: "f", ID: fmt.Sprintf("job-%04d", i)})
+	}
+	const list = "/ui/jobs?function=f&state=queued"
+	all := url.Values{"action": {"cancel"}, "all": {"yes"}, "function": {"f"}, "state": {"queued"}}
+	for part := range 3 {
+		count := min(maxBulk, n-part*maxBulk)
+		a := s.submit(list, "/ui/jobs/bulk", maps.Clone(all))
+		if !strings.Contains(a.body, fmt.Sprintf("Cancel %d jobs?", count)) {
+			t.Fatalf("part %d: %s", part, a.body)
+		}
+		form := fieldsOf(a.body)
+		if form.Get("confirm") != "yes" || len(form["id"]) != count {
+			t.Fatalf("part %d: the form has %d ids", part, len(form["id"]))
+		}
+		a = s.post("/ui/jobs/bulk", form)
+		if !strings.Contains(a.body, fmt.Sprintf("%d of %d jobs cancelled", count, count)) {
+			t.Fatalf("part %d: %s", part, a.body)
+		}
+		if goesOn := strings.Contains(a.body, "Go on with the next ones"); goesOn != (part < 2) {
+			t.Errorf("part %d: goes on: %v", part, goesOn)
+		} else if goesOn {
+			if all = fieldsOf(a.body); all.Get("confirm") != "" || all.Has("id") {
+				t.Fatalf("the form for the next part: %v", all)
+			}
+		}
+	}
+}
+
+var hiddenField = regexp.MustCompile(`<input type="hidden" name="([^"]+)" value="([^"]*)">`)
+
+// fieldsOf returns the hidden fields of the form of a page's content.
+func fieldsOf(page string) url.Values {
+	_, page, _ = strings.Cut(page, "<main")
+	form := url.Values{}
+	for _, m := range hiddenField.FindAllStringSubmatch(page, -1) {
+		form.Add(m[1], m[2])
+	}
+	return form
 }
 
 // TestBulkActionOnLongIDs: the form of the largest action on the longest ids is not too large, however they are encoded.

@@ -13,12 +13,14 @@ import (
 // ledgerWhole is the ledger in numbers. All viewers share it.
 type ledgerWhole struct {
 	ledger.Capacity
-	Stats   ledger.Stats
-	Sums    []series
-	Chart   *chart // nil before the first minute
-	Counts  map[string]uint64
-	Since   time.Time
-	minutes []ledger.Minute
+	Stats  ledger.Stats
+	Sums   []series
+	Chart  *chart // nil before the first minute
+	Counts map[string]uint64
+	Since  time.Time
+	// Quarantine is for how much longer unknown keys are refused.
+	Quarantine time.Duration
+	minutes    []ledger.Minute
 }
 
 // series is one way in which reserves end: a color of the chart.
@@ -40,7 +42,7 @@ var ledgerSeries = []series{
 
 func (u *UI) ledgerWhole(ctx context.Context) (*ledgerWhole, error) {
 	l := u.opts.Ledger
-	w := &ledgerWhole{Since: l.Since(), Counts: make(map[string]uint64)}
+	w := &ledgerWhole{Since: l.Since(), Counts: make(map[string]uint64), Quarantine: u.quarantine()}
 	var err error
 	if w.Capacity, err = l.Capacity(ctx); err != nil {
 		return nil, err

@@ -10,12 +10,14 @@ import (
 
 type overviewData struct {
 	NotReady string
-	Started  time.Time
-	Ledger   ledger.Stats
-	Entries  int
-	Jobs     jobs.Depth
-	Counts   jobs.Counters
-	Needs    []need
+	// Quarantine is for how much longer unknown keys are refused.
+	Quarantine time.Duration
+	Started    time.Time
+	Ledger     ledger.Stats
+	Entries    int
+	Jobs       jobs.Depth
+	Counts     jobs.Counters
+	Needs      []need
 }
 
 // need is something that a person should look at. Path is a page.
@@ -35,6 +37,7 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 	if u.opts.NotReady != nil {
 		d.NotReady = u.opts.NotReady()
 	}
+	d.Quarantine = u.quarantine()
 	if n := s.Unknown; n > 0 {
 		d.Needs = append(d.Needs, need{plural(n, "request has", "requests have") + " an unknown outcome", "ledger?list=unknown", "Find out what happened"})
 	}
@@ -45,6 +48,13 @@ func (u *UI) overview(ctx context.Context) (*overviewData, error) {
 		d.Needs = append(d.Needs, need{plural(n, "job has", "jobs have") + " failed for good", "jobs?state=dead", "Look at the dead letters"})
 	}
 	return d, nil
+}
+
+func (u *UI) quarantine() time.Duration {
+	if u.opts.Quarantine == nil {
+		return 0
+	}
+	return u.opts.Quarantine()
 }
 
 func plural(n int, one, many string) string {

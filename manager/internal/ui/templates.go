@@ -64,11 +64,15 @@ func show(s string) string {
 	return b.String()
 }
 
-// showText is show of a text with lines.
+// showText is show of a text with lines and tabs.
 func showText(s string) string {
-	lines := strings.Split(s, "\n")
+	lines := strings.Split(strings.ReplaceAll(s, "\r\n", "\n"), "\n")
 	for i := range lines {
-		lines[i] = show(lines[i])
+		cells := strings.Split(lines[i], "\t")
+		for c := range cells {
+			cells[c] = show(cells[c])
+		}
+		lines[i] = strings.Join(cells, "\t")
 	}
 	return strings.Join(lines, "\n")
 }

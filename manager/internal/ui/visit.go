@@ -120,6 +120,12 @@ func (v *visit) fail(err error) {
 	if problem.Status == 500 {
 		v.ui.opts.Log.Error("a page failed", "path", v.r.URL.Path, "error", err.Error())
 	}
+	if problem.Code == api.CodeUnavailable { // the API's words are for gates
+		problem.Title, problem.Detail = "The store does not answer", "it may be starting, or out of reach. Load the page again in a moment; the page System still works"
+		if v.r.Method == http.MethodPost {
+			problem.Detail = "it is not known whether this was done: look at the page before you repeat it"
+		}
+	}
 	if problem.Title == "" {
 		problem.Title, problem.Detail = "Something went wrong", "the manager's log says more"
 	}

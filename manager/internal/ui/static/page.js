@@ -20,22 +20,46 @@ setInterval(tellTimes, 1000);
 
 // Live parts, only while somebody looks: a browser has few connections to one manager.
 const root = document.body.dataset.root;
+const retryAfter = 5000;
 for (const part of document.querySelectorAll("[data-live]")) {
   let source = null;
+  let retry = 0;
+  const note = document.createElement("p"); // says that the part is not fresh, and why
+  note.className = "trouble lost";
+  note.setAttribute("role", "status");
+  note.hidden = true;
+  part.before(note);
+  const stale = (why) => {
+    part.classList.add("stale");
+    if (!note.hidden) return;
+    const reload = document.createElement("a");
+    reload.href = location.href;
+    reload.textContent = "Load the page again";
+    note.replaceChildren("What you see is of " + new Date().toISOString().slice(11, 19) + " UTC: " + why + " ", reload);
+    note.hidden = false;
+  };
   const follow = () => {
+    clearTimeout(retry);
     if (document.hidden) {
       if (source) source.close();
       source = null;
     } else if (!source) {
       source = new EventSource(root + "events/" + part.dataset.live);
       source.onmessage = (e) => {
-        // The manager's own templates wrote it, and escaped what is in it.
-        if (part.contains(document.activeElement)) return;
-        part.innerHTML = e.data;
         part.classList.remove("stale");
+        note.hidden = true;
+        // The manager's own templates wrote it, and escaped what is in it.
+        if (!part.contains(document.activeElement)) part.innerHTML = e.data;
       };
-      source.onerror = () => part.classList.add("stale");
-      source.addEventListener("trouble", () => part.classList.add("stale"));
+      source.onerror = () => {
+        stale("the manager does not answer, or your session has ended.");
+        // A browser gives up after an answer that is no stream, such as a proxy's for a manager that starts again.
+        if (source.readyState === EventSource.CLOSED) {
+          source = null;
+          retry = setTimeout(follow, retryAfter);
+        }
+      };
+      source.addEventListener("trouble", () => stale("the store does not answer."));
     }
   };
   document.addEventListener("visibilitychange", follow);
