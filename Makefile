@@ -188,6 +188,21 @@ docs: build/mkdocs ## make a site of docs/ in build/site; fails if a link or an 
 	@PYTHONPATH=build/mkdocs DISABLE_MKDOCS_2_WARNING=true python3 -m mkdocs build --strict --clean --config-file .ci/docs/mkdocs.yml
 	@echo "the site: $(CURDIR)/build/site/index.html"
 
+# Grafana's components for panels, and what bundles them into a page. One of their packages has Go code, which the go.mod keeps
+# out of this module.
+build/grafana: .ci/browser/boards/package.json
+	@.ci/apt-install node:nodejs npm:npm
+	@rm -rf $@ $@-new && mkdir $@-new && cp $< $@-new
+	@.ci/try npm install --prefix $@-new --no-audit --no-fund --no-package-lock --loglevel error
+	@touch $@-new/go.mod
+	@mv $@-new $@
+	@touch $@
+
+.PHONY: docs-pictures
+docs-pictures: test-deps build build/grafana ## draw the pictures of docs/boards.md anew, in five minutes; no part of make test
+	@build/setup default >/dev/null
+	@cd .ci/browser && go run ./boards
+
 # It calls the manager as the description of its API says, and judges the answers.
 SCHEMATHESIS_VERSION := 4.32.0
 build/schemathesis:
