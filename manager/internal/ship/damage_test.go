@@ -124,6 +124,31 @@ func TestAllDamageIsToldAtOnce(t *testing.T) {
 	mustHaveLogs(t, place, time.Time{}, map[string]uint64{"good": 100, "one": 100, "two": 100, "three": 100})
 }
 
+// TestDamageKeepsManagersAway: a restore that finds damage before it writes anything leaves the directory that keeps managers
+// away, too.
+func TestDamageKeepsManagersAway(t *testing.T) {
+	t.Parallel()
+	_, place := newPlace(t)
+	m := startManager(t, t.TempDir(), place, nil)
+	m.append(5)
+	m.allShipped(place)
+	m.stop()
+	for _, name := range []string{"catalog", "ledger/0000000001/h", "ledger/manifest"} {
+		mend := spoil(t, place, namesOf(t, place, name)[0], name == "catalog")
+		dir, _, err := restoreAll(t, place, time.Time{})
+		var damage *ship.DamageError
+		if !errors.As(err, &damage) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, err := os.ReadDir(filepath.Join(dir, ship.PartialDir)); err != nil || len(left) != 0 {
+			t.Errorf("%s: it left %v, %v", name, left, err)
+		}
+		if name != "catalog" {
+			mend()
+		}
+	}
+}
+
 // TestStatusBesideDamage: a status says what it can.
 func TestStatusBesideDamage(t *testing.T) {
 	t.Parallel()

@@ -94,8 +94,8 @@ type plan struct {
 //
 // Errors: a *DirError before anything is done; ErrNothing; one or more *DamageError,
 // joined, for all objects of it that are missing or damaged; or one of the store or the file
-// system. One of a named log names it. After an error the directory has an empty PartialDir at most, or together with it what was moved
-// already. No manager opens such a directory, and Restore takes it for empty.
+// system. One of a named log names it. After a *DamageError the directory has an empty PartialDir. After another error it has that at
+// most, or together with it what was moved already. No manager opens such a directory, and Restore takes it for empty.
 func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	start := time.Now()
 	if o.Log == "" {
@@ -119,8 +119,8 @@ func Restore(ctx context.Context, o RestoreOptions) (_ *Report, err error) {
 	if o.Log == LedgerLog { // behind damage only to find more of it
 		bad = append(bad, restoreNamed(ctx, &o, m, partial, report))
 	}
-	if err := errors.Join(bad...); err != nil {
-		return nil, err
+	if err := errors.Join(bad...); err != nil { // perhaps before anything was written
+		return nil, errors.Join(err, os.MkdirAll(partial, 0o700))
 	}
 	if o.Prepare != nil {
 		if err := o.Prepare(partial, report); err != nil {
