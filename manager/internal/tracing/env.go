@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // maxQueue bounds OTEL_BSP_MAX_QUEUE_SIZE, and so the memory that spans take while the collector is away.
@@ -52,7 +54,13 @@ func (env environment) wanted() (bool, error) {
 	}
 }
 
-func wrong(name, value, must string) error { return fmt.Errorf("%s %q: %s", name, value, must) }
+// wrong does not show what is before an @, which may be a password.
+func wrong(name, value, must string) error {
+	if at := strings.LastIndexByte(value, '@'); at >= 0 {
+		value = "..." + value[at:]
+	}
+	return fmt.Errorf("%s %q: %s", name, value, must)
+}
 
 // check refuses values that the SDK would take for others, or that would stop the manager later. The error names the
 // variable.
@@ -62,7 +70,8 @@ func (env environment) check() error {
 		must string
 		ok   func(value string) bool
 	}{
-		{"ENDPOINT", "must be a URL with http or https and a host, such as http://collector:4318", isURL},
+		{"ENDPOINT", "must be a URL with http or https, a host, a port from 1 to 65535 if any, and no user, such as http://collector:4318", isURL},
+		{"INSECURE", "must be true or false", func(v string) bool { return oneOf("true", "false")(strings.ToLower(v)) }},
 		{"PROTOCOL", "must be http/protobuf", oneOf("http/protobuf")},
 		{"COMPRESSION", "must be gzip or none", oneOf("gzip", "none")},
 		{"TIMEOUT", fmt.Sprintf("must be a whole number of milliseconds from 1 to %d", math.MaxInt32), func(v string) bool { return isNumber(v, math.MaxInt32) }},
@@ -72,8 +81,14 @@ func (env environment) check() error {
 			return wrong(name, v, c.must)
 		}
 	}
-	if name, v := env.exporter("HEADERS"); v != "" && !isPairs(v) {
-		return fmt.Errorf("%s: must be name=value,... with percent-encoded values", name) // they are credentials
+	for _, name := range exporterNames("HEADERS") { // the SDK reads both, and logs what it cannot use: they are credentials
+		if !isHeaders(env.get(name)) {
+			return fmt.Errorf("%s: must be name=value,... with names and values of HTTP headers, the values percent-encoded", name)
+		}
+	}
+	_, endpoint := env.exporter("ENDPOINT")
+	if name, v := env.exporter("INSECURE"); v != "" && endpoint != "" && strings.EqualFold(v, "true") != strings.HasPrefix(strings.ToLower(endpoint), "http:") {
+		return wrong(name, v, "must be true with http and false with https in the collector's URL, or absent") // the SDK would follow it
 	}
 	if err := env.checkClientCertificate(); err != nil {
 		return err
@@ -84,7 +99,7 @@ func (env environment) check() error {
 	for name, most := range map[string]int{
 		"OTEL_BSP_SCHEDULE_DELAY": math.MaxInt32, "OTEL_BSP_EXPORT_TIMEOUT": math.MaxInt32, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": maxQueue, "OTEL_BSP_MAX_QUEUE_SIZE": maxQueue,
 	} {
-		if v := env.get(name); v != "" && !isNumber(v, most) {
+		if v := env(name); strings.TrimSpace(v) != "" && !isNumber(v, most) { // the SDK does not trim it
 			return wrong(name, v, fmt.Sprintf("must be a whole number from 1 to %d", most))
 		}
 	}
@@ -123,7 +138,10 @@ func (env environment) checkClientCertificate() error {
 
 func isURL(v string) bool {
 	u, err := url.Parse(v)
-	return err == nil && oneOf("http", "https")(strings.ToLower(u.Scheme)) && u.Hostname() != ""
+	if err != nil || !oneOf("http", "https")(u.Scheme) || u.Hostname() == "" || u.User != nil {
+		return false
+	}
+	return u.Port() == "" || isNumber(u.Port(), math.MaxUint16)
 }
 
 func oneOf(values ...string) func(string) bool {
@@ -142,12 +160,24 @@ func isCertificates(v string) bool {
 
 // isPairs reports whether v is a list of names with values, as far as it is not empty.
 func isPairs(v string) bool {
+	return arePairs(v, func(name, _ string) bool { return name != "" })
+}
+
+// isHeaders is isPairs for the headers of a request.
+func isHeaders(v string) bool {
+	return arePairs(v, func(name, value string) bool {
+		return httpguts.ValidHeaderFieldName(name) && httpguts.ValidHeaderFieldValue(value)
+	})
+}
+
+func arePairs(v string, ok func(name, value string) bool) bool {
 	if v == "" {
 		return true
 	}
 	for pair := range strings.SplitSeq(v, ",") {
-		n, value, found := strings.Cut(pair, "=")
-		if _, err := url.PathUnescape(value); !found || err != nil || strings.TrimSpace(n) == "" {
+		name, value, found := strings.Cut(pair, "=")
+		value, err := url.PathUnescape(value)
+		if !found || err != nil || !ok(strings.TrimSpace(name), strings.TrimSpace(value)) {
 			return false
 		}
 	}

@@ -56,6 +56,9 @@ func TestWrongValues(t *testing.T) {
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://", "must be a URL"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://:4318", "must be a URL"},
 		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "ftp://collector", "must be a URL"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:65536", "must be a URL"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:0", "must be a URL"},
+		{"OTEL_EXPORTER_OTLP_INSECURE", "yes", "must be true or false"},
 		{"OTEL_EXPORTER_OTLP_COMPRESSION", "zip", "must be gzip or none"},
 		{"OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "must be a whole number of milliseconds"},
 		{"OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0", "must be a whole number of milliseconds"},
@@ -66,6 +69,7 @@ func TestWrongValues(t *testing.T) {
 		{"OTEL_BSP_MAX_QUEUE_SIZE", "-5", "must be a whole number from 1 to 1048576"},
 		{"OTEL_BSP_MAX_QUEUE_SIZE", "9999999999", "must be a whole number from 1 to 1048576"},
 		{"OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "many", "must be a whole number from 1"},
+		{"OTEL_BSP_MAX_QUEUE_SIZE", " 5", "must be a whole number from 1"},
 		{"OTEL_BSP_SCHEDULE_DELAY", "0", "must be a whole number from 1"},
 		{"OTEL_TRACES_SAMPLER", "sometimes", "must be always_on"},
 	} {
@@ -82,13 +86,33 @@ func TestWrongValues(t *testing.T) {
 			t.Errorf("a sampler took the ratio %s", ratio)
 		}
 	}
-	_, err := wanted(map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_HEADERS": "secret"})
-	if err == nil || strings.Contains(err.Error(), "secret") {
-		t.Errorf("headers, which are credentials: %v", err)
+	for _, headers := range []map[string]string{ // which are credentials
+		{"OTEL_EXPORTER_OTLP_HEADERS": "secret"},
+		{"OTEL_EXPORTER_OTLP_HEADERS": "secret", "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "a=b"}, // the SDK would log it
+		{"OTEL_EXPORTER_OTLP_HEADERS": "authorization: secret=a"},
+		{"OTEL_EXPORTER_OTLP_HEADERS": "a=secret%0Ab"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "https://user:secret@collector:4318"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "https://user:secret@collector:4318x"},
+	} {
+		headers["OTEL_TRACES_EXPORTER"] = "otlp"
+		if _, err := wanted(headers); err == nil || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%v: %v", headers, err)
+		}
+	}
+	for _, scheme := range []map[string]string{
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "https://collector", "OTEL_EXPORTER_OTLP_INSECURE": "true"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector", "OTEL_EXPORTER_OTLP_INSECURE": "TRUE"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector", "OTEL_EXPORTER_OTLP_INSECURE": "false"},
+	} {
+		if _, err := wanted(scheme); err == nil || !strings.Contains(err.Error(), "OTEL_EXPORTER_OTLP_INSECURE") {
+			t.Errorf("%v, where the exporter takes another scheme than the URL's: %v", scheme, err)
+		}
 	}
 	for _, good := range []map[string]string{
 		{"OTEL_EXPORTER_OTLP_ENDPOINT": "https://[::1]:4318/otlp", "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Basic%20abc==,x=y", "OTEL_BSP_MAX_QUEUE_SIZE": "1"},
 		{"OTEL_TRACES_SAMPLER": "TraceIDRatio", "OTEL_TRACES_SAMPLER_ARG": "0.25", "OTEL_RESOURCE_ATTRIBUTES": "a=b,c=d%20e", "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector", "OTEL_EXPORTER_OTLP_INSECURE": "true"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT": "HTTPS://collector", "OTEL_EXPORTER_OTLP_INSECURE": "False"},
 		{"OTEL_TRACES_SAMPLER": "always_off", "OTEL_TRACES_SAMPLER_ARG": "for another sampler"},
 	} {
 		good["OTEL_TRACES_EXPORTER"] = "otlp"
