@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -43,6 +44,13 @@ type changes struct {
 	locks  []lock
 	names  map[recordName]bool
 	server server
+
+	// guessed: records were not read. until is when the transaction must commit at the latest then, by the server's clock;
+	// zero if at any time.
+	guessed bool
+	until   time.Time
+	// written is the version of the rows that apply wrote.
+	written uint32
 }
 
 // lock is the advisory lock of an absent record.
@@ -90,6 +98,9 @@ func (t *tx) changes() *changes {
 	records := t.Records()
 	slices.SortFunc(records, byName)
 	c := newChanges()
+	if c.guessed = t.guessed; c.guessed && !t.now.IsZero() {
+		c.until = t.now.Add(clockFresh)
+	}
 	for _, r := range records {
 		what := unchanged
 		switch {
@@ -131,6 +142,10 @@ func merge(batch []*changes) *changes {
 	m := newChanges()
 	for _, c := range batch {
 		m.locks = append(m.locks, c.locks...)
+		m.guessed = m.guessed || c.guessed
+		if !c.until.IsZero() && (m.until.IsZero() || c.until.Before(m.until)) {
+			m.until = c.until
+		}
 		for i := range c.what {
 			records = append(records, place{c, i})
 		}
@@ -195,13 +210,22 @@ func (c *changes) changedEntries(r *overlay.Record) {
 	}
 }
 
-func (c *changes) args() []any {
+// statement returns the one that commits, with its arguments.
+func (c *changes) statement(q *statements) (stmt string, args []any) {
 	char := func(v []string) wire { return wireStrings(pgtype.QCharOID, v) }
 	text := func(v []string) wire { return wireStrings(pgtype.TextOID, v) }
-	return []any{wireNumbers(c.lockNumber), wireBools(c.lockOwn),
+	args = []any{wireNumbers(c.lockNumber), wireBools(c.lockOwn),
 		char(c.what), text(c.coll), wireBytes(c.key), wireVersions(c.version), wireBytes(c.value), wireBytes(c.entries),
 		char(c.entWhat), text(c.entColl), wireBytes(c.entKey),
 		text(c.entOldIdx), wireBytes(c.entOldSort), text(c.entNewIdx), wireBytes(c.entNewSort)}
+	if !c.guessed {
+		return q.apply, args
+	}
+	until := pgtype.Timestamptz{Time: c.until, Valid: true}
+	if c.until.IsZero() {
+		until.InfinityModifier = pgtype.Infinity
+	}
+	return q.applyGuessed, append(args, until)
 }
 
 // commit checks what was read, and writes, in one round trip.
@@ -220,7 +244,11 @@ func (t *tx) commit() error {
 		c.server = t.server
 		err := t.s.commits.do(t.ctx, c)
 		if err == nil {
+			t.written(c.written, c.server)
 			return t.ranOn(c.server)
+		}
+		if t.guessed && errors.Is(err, errChangedTogether) {
+			err = errChanged // so that it reads, and shares again
 		}
 		if !errors.Is(err, errAlone) {
 			return t.failed(err)
@@ -232,30 +260,48 @@ func (t *tx) commit() error {
 	}
 	err = t.s.confirmed(t.ctx, conn, func(ctx context.Context) error {
 		t.ctx = ctx
-		return t.apply(c.args())
+		return t.apply(c)
 	})
 	if err != nil {
 		_ = t.Fail(err)
+		return err
 	}
-	return err
+	t.written(c.written, t.server)
+	return nil
+}
+
+// applied reads the answer to the statement that commits. Without a row, a guess was wrong.
+func (s *Store) applied(on server, row pgx.Row) (version uint32, err error) {
+	var clock pgtype.Timestamptz
+	var id int64
+	err = row.Scan(nil, &id, &clock)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, errChanged
+	}
+	if err != nil {
+		return 0, err
+	}
+	s.clock.saw(on, clock.Time)
+	return uint32(id), nil
 }
 
 // apply writes, and ends the transaction that may be open.
-func (t *tx) apply(args []any) error {
+func (t *tx) apply(c *changes) (err error) {
+	stmt, args := c.statement(&t.s.sql)
 	if !t.begun {
-		if _, err := t.conn.Exec(t.ctx, t.s.sql.apply, args...); err != nil {
+		if c.written, err = t.s.applied(t.server, t.conn.QueryRow(t.ctx, stmt, args...)); err != nil {
 			return t.failed(err)
 		}
 		return nil
 	}
 	b := &pgx.Batch{}
-	b.Queue(t.s.sql.apply, args...)
+	b.Queue(stmt, args...)
 	b.Queue("COMMIT")
-	return t.send(b, func(res pgx.BatchResults) error {
-		if _, err := res.Exec(); err != nil {
+	return t.send(b, func(res pgx.BatchResults) (err error) {
+		if c.written, err = t.s.applied(t.server, res.QueryRow()); err != nil {
 			return err
 		}
-		_, err := res.Exec()
+		_, err = res.Exec()
 		return err
 	})
 }

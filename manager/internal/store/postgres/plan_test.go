@@ -8,19 +8,16 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
-// TestPlansAreLookUps has the server tell how it ran every statement of a
-// workload, on tables it knows nothing about, on tables it believes to be empty
-// although they are not, and on tables it knows. All have to be look-ups in the
-// two primary keys: one other plan, kept by a connection while the tables grow,
-// would make a queue stand still.
-func TestPlansAreLookUps(t *testing.T) {
-	// The server may run as another user, who cannot enter t.TempDir.
-	dir, err := os.MkdirTemp("", "oncegate-plans")
+// logDirectory returns a directory for the server's log. The server may run as another user, who cannot enter t.TempDir.
+func logDirectory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "oncegate-log")
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
 		err = os.Chmod(dir, 0o777)
@@ -28,6 +25,16 @@ func TestPlansAreLookUps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+// TestPlansAreLookUps has the server tell how it ran every statement of a
+// workload, on tables it knows nothing about, on tables it believes to be empty
+// although they are not, and on tables it knows. All have to be look-ups in the
+// two primary keys: one other plan, kept by a connection while the tables grow,
+// would make a queue stand still.
+func TestPlansAreLookUps(t *testing.T) {
+	dir := logDirectory(t)
 	srv := servers.Postgres(t, "-c", "session_preload_libraries=auto_explain", "-c", "auto_explain.log_min_duration=0",
 		"-c", "auto_explain.log_nested_statements=on", "-c", "logging_collector=on", "-c", "log_directory="+dir,
 		"-c", "log_filename=plans", "-c", "log_file_mode=0644", "-c", "autovacuum=off")
@@ -187,7 +194,13 @@ func workload(t *testing.T, s *Store, rounds int) {
 				return errors.Join(err1, err2)
 			})
 		}
-		if err := errors.Join(all(optimistic), read(), same(), all(optimistic), read(), all(pessimistic), all(snapshot)); err != nil {
+		guessed := func() error {
+			return s.Update(t.Context(), func(tx store.Tx) error {
+				key := fmt.Sprint("guessed", time.Now().UnixNano())
+				return errors.Join(store.Guess(tx, ids(key)), tx.Put("things", key, []byte("3"), store.Entry{Index: "byname", SortKey: key}))
+			})
+		}
+		if err := errors.Join(all(optimistic), guessed(), read(), same(), all(optimistic), read(), all(pessimistic), all(snapshot)); err != nil {
 			t.Fatal(err)
 		}
 	}

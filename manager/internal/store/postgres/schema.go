@@ -196,6 +196,7 @@ func migrate(ctx context.Context, conn *pgx.Conn, schema string, used bool) erro
 type statements struct {
 	get, getMany, getLocked, lockAbsent, now, entries string
 	apply, same                                       string
+	applyGuessed                                      string // does nothing, and returns no row, if it is too late or a record is there
 	scan, scanTo, scanAfter, scanAfterTo              string
 	claim, claimTo, claimAfter, claimAfterTo          string
 	lenAll, lenIndex                                  string
@@ -218,6 +219,8 @@ func newStatements(schema string) statements {
 		after   = ` AND (e.sort_key, e.key) > ($4, $5)`
 		afterTo = after + ` AND e.sort_key < $6`
 	)
+	// With the version of the rows that it wrote.
+	apply := `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15), txid_current() & 4294967295, clock_timestamp()`
 	return statements{
 		// Always one row, so the time is returned even without a record.
 		get: `SELECT clock_timestamp(), r.value, r.entries, r.xmin FROM (VALUES (1)) one LEFT JOIN LATERAL
@@ -229,7 +232,10 @@ func newStatements(schema string) statements {
 		lockAbsent: `SELECT pg_advisory_xact_lock($1)`,
 		now:        `SELECT clock_timestamp()`,
 		entries:    `SELECT idx, sort_key FROM ` + q + `.entries WHERE coll = $1 AND key = $2`,
-		apply:      `SELECT ` + q + `.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)`,
+		apply:      apply,
+		applyGuessed: apply + ` WHERE clock_timestamp() < $16 AND NOT EXISTS (
+			SELECT FROM unnest($3::"char"[], $4::text[], $5::bytea[]) AS w (what, coll, key)
+			CROSS JOIN LATERAL (SELECT FROM ` + q + `.records WHERE coll = w.coll AND key = w.key OFFSET 0) r WHERE w.what = 'i')`,
 		// One statement sees one state.
 		same: `SELECT count(*) FILTER (WHERE w.what = 'r' AND r.xmin IS DISTINCT FROM w.version OR w.what = 'n' AND r.xmin IS NOT NULL) = 0
 			FROM unnest($1::"char"[], $2::text[], $3::bytea[], $4::xid[]) AS w (what, coll, key, version) LEFT JOIN LATERAL

@@ -68,6 +68,9 @@ type shared struct {
 // errAlone says that a request has not been run and that its caller has to run it alone.
 var errAlone = errors.New("postgres store: does not share")
 
+// errChangedTogether is an errAlone because a guess of one of the requests was wrong.
+var errChangedTogether = fmt.Errorf("%w: a guess was wrong", errAlone)
+
 // errSilent is why a shared statement ended that nobody else ended.
 var errSilent = errors.New("the server did not answer in time")
 
@@ -211,8 +214,9 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 		return err
 	}
 	defer rows.Close()
+	on := serverOf(conn)
 	for _, r := range batch {
-		r.server = serverOf(conn)
+		r.server = on
 		r.answers = make([]answer, len(r.keys))
 		for i := range r.answers {
 			a := &r.answers[i]
@@ -224,6 +228,7 @@ func (s *Store) readOn(ctx context.Context, conn *pgx.Conn, batch []*reading) er
 			}
 		}
 	}
+	s.clock.saw(on, batch[0].answers[0].clock.Time)
 	rows.Next() // the end, or what went wrong after the last row
 	return rows.Err()
 }
@@ -249,8 +254,14 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	err = s.confirmed(ctx, conn.Conn(), func(ctx context.Context) error {
 		b := &pgx.Batch{}
 		b.Queue(`SELECT set_config('lock_timeout', '` + shareLockWait + `', true)`)
-		b.Queue(s.sql.apply, all.args()...)
-		return conn.SendBatch(ctx, b).Close()
+		stmt, args := all.statement(&s.sql)
+		b.Queue(stmt, args...)
+		res := conn.SendBatch(ctx, b)
+		_, err := res.Exec()
+		if err == nil {
+			all.written, err = s.applied(on, res.QueryRow())
+		}
+		return errors.Join(err, res.Close())
 	})
 	if readOnly(err) {
 		_ = conn.Conn().Close(context.WithoutCancel(ctx))
@@ -259,11 +270,14 @@ func (s *Store) commitTogether(ctx context.Context, batch []*changes) error {
 	if pe := rolledBack(err); pe != nil && (pe.Code == lockTimeout || len(batch) > 1 && pe.Code != diskFull) {
 		return errAlone
 	}
+	if len(batch) > 1 && errors.Is(err, errChanged) {
+		return errChangedTogether
+	}
 	if err != nil && !conflict(err) {
 		return unavailable(err)
 	}
 	for _, c := range batch {
-		c.server = on
+		c.server, c.written = on, all.written
 	}
 	return err
 }

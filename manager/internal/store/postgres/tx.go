@@ -44,7 +44,9 @@ type tx struct {
 	release func()
 	// begun: the server has an open transaction.
 	begun bool
-	// clock is the server's time at the last read, now what Now returned first.
+	// guesses: Guess need not read. guessed: it did not. remember: it was called.
+	guesses, guessed, remember bool
+	// clock is the server's time at the last read or guess, now what Now returned first.
 	clock, now time.Time
 }
 
@@ -136,8 +138,8 @@ func (t *tx) send(b *pgx.Batch, read func(pgx.BatchResults) error) error {
 	return nil
 }
 
-// Now implements store.Tx: the server's clock at the last read before the first call. It is never behind the clock by
-// which the records read were written.
+// Now implements store.Tx: the server's clock at the last read, or as reckoned at a guess, before the first call. It is
+// never behind the clock by which the records read were written.
 func (t *tx) Now() time.Time {
 	if !t.now.IsZero() {
 		return t.now
