@@ -103,6 +103,7 @@ var mayImport = map[string][]string{
 	"manager/internal/ledger/ledgertest": {"manager/api", "manager/internal/ledger", "manager/internal/shard", contract},
 	"manager/internal/httpd/httpdtest":   {"manager/api"},
 	"manager/managertest":                {"manager/api", "manager/managertest/ports", "manager/internal/httpd", "manager/internal/logs/...", "manager/internal/server", "manager/internal/ui", domain, engines},
+	"manager/managertest/azuretest":      {"manager/internal/object/objecttest"},
 	"manager/managertest/ports":          {},
 	"manager/managertest/servers":        {},
 	"manager/managertest/tracetest":      {},
@@ -141,7 +142,7 @@ var testsMayImport = map[string][]string{
 	"hostsim/...":  {"hostsim/...", "envoy/envoybin"},
 	"manager/...":  {"manager/..."},
 	"envoy/...":    {"envoy/...", "plugin/config"},
-	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest", "manager/managertest/servers"},
+	"examples/...": {"envoy/...", "examples/...", "manager/client/...", "manager/managertest", "manager/managertest/azuretest", "manager/managertest/servers"},
 	"e2e/...":      {"envoy/...", "manager/api", "manager/client", "manager/managertest/...", "plugin/..."},
 }
 

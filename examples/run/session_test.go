@@ -26,6 +26,7 @@ import (
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
 	"github.com/oncegate/oncegate/examples/internal/stack"
+	"github.com/oncegate/oncegate/manager/managertest/azuretest"
 	"github.com/oncegate/oncegate/manager/managertest/servers"
 )
 
@@ -79,6 +80,21 @@ var preparations = map[string]func(t *testing.T) (before string, replace []strin
 			"oncegate serve --data-dir /var/lib/oncegate", "oncegate serve --listen 127.0.0.1:" + freePort(t) + " --data-dir gs",
 			"--ship-to gs://ledgers/production/manager-1", "--ship-to gs://ledgers/production/manager-1\nuntil oncegate ship status --from gs://ledgers/production/manager-1; do sleep 0.1; done",
 		}
+	},
+	"docs/backup.md: export AZURE_STORAGE_ACCOUNT=": func(t *testing.T) (string, []string) {
+		return "", []string{
+			"AZURE_STORAGE_ACCOUNT=oncegateledgers AZURE_STORAGE_KEY=...", strings.Join(azuretest.Start(t), " "),
+			"oncegate serve --data-dir /var/lib/oncegate", "oncegate serve --listen 127.0.0.1:" + freePort(t) + " --data-dir azure",
+			"--ship-to azblob://ledgers/production/manager-1", "--ship-to azblob://" + azuretest.Container + "/production/manager-1\nuntil oncegate ship status --from azblob://" + azuretest.Container + "/production/manager-1; do sleep 0.1; done",
+		}
+	},
+	// Fewer keys than a measurement takes, and an Envoy without the reader's flags: the program sets its own.
+	"docs/SCALE.md: make build envoy": func(t *testing.T) (string, []string) {
+		bin, err := filepath.Abs(filepath.Join(root, "build"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return "", []string{"go run ./examples/capacity --measure", "ENVOY_BIN=" + envoyOf(t, bin) + " go run ./examples/capacity --measure --keys 100 --bin " + bin}
 	},
 	"docs/OPERATIONS.md: oncegate ledger history KEY": unknownKey("order-1"),
 	"docs/OPERATIONS.md: oncegate ledger resolve KEY": unknownKey("order-2"),
@@ -269,11 +285,19 @@ case $program in
 esac
 exec $program "$@"
 `, bin, r.ports["8090"]))
-	script("bin/make", fmt.Sprintf(`for target; do [ -e %s/"${target#build/}" ] || { echo "make $*: not here"; exit 1; }; done
+	script("bin/make", fmt.Sprintf(`for target; do [[ $target =~ ^(build|envoy)$ ]] || [ -e %s/"${target#build/}" ] || { echo "make $*: not here"; exit 1; }; done
 `, bin))
 	if err := os.Symlink("../build/oncegate", filepath.Join(r.dir, "bin", "oncegate")); err != nil {
 		t.Fatal(err)
 	}
+	// Two Envoys on one machine would share the files of hot restart.
+	script("bin/envoy", fmt.Sprintf("exec %s --disable-hot-restart --concurrency 2 -l warning \"$@\"\n", envoyOf(t, bin)))
+	return r
+}
+
+// envoyOf returns the path of the Envoy that the pages run in.
+func envoyOf(t *testing.T, bin string) string {
+	t.Helper()
 	proxy, err := stack.ChooseProxy(t.Context(), "envoy", bin)
 	if err != nil {
 		t.Fatal(err)
@@ -281,9 +305,7 @@ exec $program "$@"
 	if proxy.Name() != "envoy" {
 		t.Fatalf("the pages need an Envoy: %s", proxy)
 	}
-	// Two Envoys on one machine would share the files of hot restart.
-	script("bin/envoy", fmt.Sprintf("exec %s --disable-hot-restart --concurrency 2 -l warning \"$@\"\n", proxy.Envoy.Path))
-	return r
+	return proxy.Envoy.Path
 }
 
 // make starts what the command `make run ...` does, and compares what it prints.
