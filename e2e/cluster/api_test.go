@@ -23,6 +23,7 @@ func TestAPIServerTakesTheChart(t *testing.T) {
 	if !strings.Contains(rollout, "rollout status statefulset/oncegate-manager") {
 		t.Errorf("the page waits by %q", rollout)
 	}
+	c.paste(t, readPage(t, "kubernetes.md").block(t, "helm template oncegate charts/oncegate"))
 	upgrade := strings.Replace(install, "helm install", "helm upgrade", 1)
 	c.paste(t, install)
 	c.paste(t, asPod+" | kubectl create --dry-run=server -f -")

@@ -39,6 +39,7 @@ var notRun = map[string]string{
 var inCluster = []string{
 	"docs/kubernetes.md: make release VERSION=",
 	"docs/kubernetes.md: kubectl create namespace oncegate",
+	"docs/kubernetes.md: helm template oncegate charts/oncegate",
 	"docs/kubernetes.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: helm install oncegate charts/oncegate",
 	"docs/istio.md: kubectl apply -f envoy/istio/traffic-extension",
