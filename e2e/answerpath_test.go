@@ -84,6 +84,9 @@ func TestSpellingsOfTheAnswerPath(t *testing.T) {
 				s.startManager(t)
 				s.paymentsAddr = s.managerAddr // the catch-all route leads to the manager
 				s.startProxy(t)
+				if blank, err := asksForAnswer(s.managerAddr, "/oncegate/answer"); err != nil || !blank {
+					t.Fatalf("the manager itself gives no blank: %v", err)
+				}
 				for _, path := range []string{
 					"/oncegate/answer", "//oncegate/answer", "///oncegate//answer", "/oncegate//answer", "/oncegate%2fanswer", "/oncegate%2Fanswer", "/oncegate%5canswer", "/oncegate\\answer",
 					"/%6fncegate/answer", "/oncegate/%61nswer", "/oncegate/answe%72", "/oncegate/./answer", "/a/../oncegate/answer", "/a/%2e%2e/oncegate/answer", "/a%2f..%2foncegate/answer",
