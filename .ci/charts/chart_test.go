@@ -58,7 +58,11 @@ func load(t *testing.T) *chart.Chart {
 
 // render is `helm template pay charts/oncegate --namespace payments`: the files' names, and what is in them.
 func render(c *chart.Chart, v map[string]any) (map[string]string, error) {
-	release := chartutil.ReleaseOptions{Name: "pay", Namespace: "payments", Revision: 1, IsInstall: true}
+	return renderAs("pay", c, v)
+}
+
+func renderAs(name string, c *chart.Chart, v map[string]any) (map[string]string, error) {
+	release := chartutil.ReleaseOptions{Name: name, Namespace: "payments", Revision: 1, IsInstall: true}
 	all, err := chartutil.ToRenderValues(c, v, release, nil)
 	if err != nil {
 		return nil, err
@@ -252,7 +256,7 @@ func TestRefusedValues(t *testing.T) {
 		{"persistence: {accessModes: [ReadWriteMany]}", "accessModes"},
 		{"podDisruptionBudget: {maxUnavailable: all}", "maxUnavailable"},
 		{"service: {port: 8091}", "service.port and service.adminPort are both 8091"},
-		{"fullnameOverride: 1pay", `the name "1pay" begins with a digit`},
+		{"fullnameOverride: 1pay", `the name "1pay" must be that of a Service`},
 	} {
 		v, err := chartutil.ReadValues([]byte(r.values))
 		if err != nil {
@@ -260,6 +264,19 @@ func TestRefusedValues(t *testing.T) {
 		}
 		if _, err := render(c, v); err == nil || !strings.Contains(err.Error(), r.want) {
 			t.Errorf("%s: want an error with %q, got %v", r.values, r.want, err)
+		}
+	}
+}
+
+// TestRefusedReleases: Helm takes names that no Service can have.
+func TestRefusedReleases(t *testing.T) {
+	c := load(t)
+	for _, name := range []string{"1pay", "pay.1", "oncegate.1"} {
+		if _, err := renderAs(name, c, nil); err == nil || !strings.Contains(err.Error(), "set fullnameOverride") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := renderAs(name, c, map[string]any{"fullnameOverride": "pay"}); err != nil {
+			t.Errorf("%s under another name: %v", name, err)
 		}
 	}
 }

@@ -78,8 +78,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Values that contradict each other in ways that a schema cannot say. */}}
 {{- define "oncegate.check" -}}
 {{- $sharded := include "oncegate.sharded" . -}}
-{{- if regexMatch "^[0-9]" (include "oncegate.fullname" .) -}}
-{{- fail (printf "the name %q begins with a digit, and a Service must begin with a letter: set fullnameOverride" (include "oncegate.fullname" .)) -}}
+{{- if not (regexMatch "^[a-z][-a-z0-9]*$" (include "oncegate.fullname" .)) -}}
+{{- fail (printf "the name %q must be that of a Service, which begins with a letter and has only a-z, 0-9 and -: set fullnameOverride" (include "oncegate.fullname" .)) -}}
 {{- end -}}
 {{- if eq (int .Values.service.port) (int .Values.service.adminPort) -}}
 {{- fail (printf "service.port and service.adminPort are both %v: they must differ" .Values.service.port) -}}
