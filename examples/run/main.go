@@ -80,8 +80,10 @@ type supervised interface {
 // supervise returns when ctx ends, or with an error when a process has ended by itself. A manager or a member of etcd
 // that was killed, which users are invited to try, is started again on its data after down, and a proxy at once.
 func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.Writer) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	due := make(chan string)
 	for {
-		role, wait := "", down
 		select {
 		case <-ctx.Done():
 			return nil
@@ -90,27 +92,30 @@ func supervise(ctx context.Context, s supervised, down time.Duration, stdout io.
 			if !errors.As(err, &ended) || ended.How != "signal: killed" {
 				return err
 			}
-			restarts, atOnce := s.Restarts(ended.Process)
+			role, wait := ended.Process, down
+			restarts, atOnce := s.Restarts(role)
 			if !restarts {
 				return err
 			}
-			if role = ended.Process; atOnce {
+			if atOnce {
 				wait = 0
 			}
-		}
-		fmt.Fprintf(stdout, "the %s was killed; it is started again in %v\n", role, wait)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
-		}
-		if err := s.Restart(ctx, role); err != nil {
-			if ctx.Err() != nil {
-				return nil
+			fmt.Fprintf(stdout, "the %s was killed; it is started again in %v\n", role, wait)
+			time.AfterFunc(wait, func() {
+				select {
+				case due <- role:
+				case <-ctx.Done():
+				}
+			})
+		case role := <-due:
+			if err := s.Restart(ctx, role); err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
 			}
-			return err
+			fmt.Fprintf(stdout, "the %s is back\n", role)
 		}
-		fmt.Fprintf(stdout, "the %s is back\n", role)
 	}
 }
 

@@ -183,11 +183,11 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 			f := &fakeStack{failed: make(chan error), started: make(chan struct{}, len(tt.ends)), err: tt.err}
 			result := make(chan error, 1)
 			go func() { result <- supervise(ctx, f, 0, io.Discard) }()
-			for _, end := range tt.ends {
+			for i, end := range tt.ends {
 				f.failed <- end
-			}
-			for range tt.starts {
-				<-f.started
+				if i < tt.starts {
+					<-f.started
+				}
 			}
 			if tt.want == nil {
 				stop()
@@ -199,6 +199,22 @@ func TestKilledManagerIsStartedAgain(t *testing.T) {
 				t.Errorf("the manager was started %d times more than expected", n)
 			}
 		})
+	}
+}
+
+// A killed proxy does not wait, also while a manager is down.
+func TestKilledProxyDoesNotWait(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	f := &fakeStack{failed: make(chan error), started: make(chan struct{})}
+	result := make(chan error, 1)
+	go func() { result <- supervise(ctx, f, time.Hour, io.Discard) }()
+	for _, process := range []string{"manager", "gateway"} {
+		f.failed <- &stack.EndedError{Process: process, How: "signal: killed"}
+	}
+	<-f.started
+	stop()
+	if err := <-result; err != nil {
+		t.Error(err)
 	}
 }
 
