@@ -31,6 +31,7 @@ const maxParams = 4
 // endpoint is a Route in use.
 type endpoint struct {
 	Route
+	prefix   string   // of paths with parameters: what stands before the first
 	segments []string // of paths with parameters
 	metrics  *routeMetrics
 }
@@ -62,6 +63,7 @@ func newRouter(m *metrics, groups ...[]Route) (*router, error) {
 				rt.literal[r.Path] = append(rt.literal[r.Path], e)
 				continue
 			}
+			e.prefix, _, _ = strings.Cut(r.Path, "{")
 			e.segments = strings.Split(r.Path[1:], "/")
 			if strings.Count(r.Path, "{") > maxParams {
 				return nil, fmt.Errorf("httpd: route %s %s has more than %d parameters", r.Method, r.Path, maxParams)
@@ -103,6 +105,9 @@ func (rt *router) find(r *Request) (e *endpoint, allow []string) {
 // match compares segment by segment. A parameter that does not decode does not
 // match.
 func (e *endpoint) match(r *Request) bool {
+	if !strings.HasPrefix(r.Path, e.prefix) { // so it is with most endpoints
+		return false
+	}
 	rest, n := r.Path[1:], 0
 	for i, want := range e.segments {
 		got := rest
