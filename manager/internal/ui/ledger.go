@@ -205,7 +205,7 @@ type entryData struct {
 	History           ledger.History
 	Outcomes          []outcomeRow
 	Since             time.Time
-	// Scopes are others in which this manager has lately seen the key.
+	// Scopes are others in which this manager has lately seen the key, if the page was asked for it without a scope.
 	Scopes []string
 	// Answer is the recorded answer, if the person asked for it.
 	Answer *answerData
@@ -261,7 +261,8 @@ func changeText(what string) string {
 	return what
 }
 
-// showEntry shows an entry, with its answer if that is given.
+// showEntry shows an entry, with its answer if that is given. A key without a scope of which it knows nothing leads to the only
+// scope in which it knows the key: people have the key at hand, and rarely the scope.
 func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 	var field *api.FieldError
 	l := u.opts.Ledger
@@ -285,6 +286,9 @@ func (u *UI) showEntry(v *visit, d *ledgerData, answer *answerData) error {
 				d.Entry.Scopes = append(d.Entry.Scopes, scope)
 			}
 		}
+	}
+	if h := d.Entry.History; missing && len(d.Entry.Scopes) == 1 && len(h.Changes) == 0 && len(h.Outcomes) == 0 {
+		return v.redirect("ledger" + string(query("key", d.Key, "scope", d.Entry.Scopes[0])))
 	}
 	if !missing {
 		row := rowOf(e)

@@ -89,11 +89,32 @@ func TestEntryPageTellsItsLife(t *testing.T) {
 	a.must(t, 200, "committed", "192.0.2.7", "Reserved: the work began", "Committed: the work ran", "print-1", "print-2", "status 201, 12 bytes",
 		"Replays: attempts that got the recorded answer</th><td class=\"n\">3<")
 	a.mustNot(t, "private body", "secret-token", "192.0.2.7:5000")
-	s.get("/ui/ledger?key=order-1").must(t, 200, "has no entry of this key without a scope", `key=order-1&amp;scope=shop`)
 	s.get("/ui/ledger?key=never").must(t, 200, "has no entry of this key without a scope", "if the gate sets a scope")
 	s.get("/ui/ledger?key=never&scope=shop").must(t, 200, "in the scope")
 	s.get("/ui/ledger?key="+strings.Repeat("k", 256)).must(t, 400, "No such key")
 	s.get("/ui/ledger?key=a%00b").must(t, 400, "No such key")
+}
+
+// TestKeyWithoutScope: the page of a key leads to the only scope in which the key is known, or names the scopes.
+func TestKeyWithoutScope(t *testing.T) {
+	s := newSite(t, siteOptions{})
+	s.commit("shop&co", "order-1", "t", "answer")
+	for _, path := range []string{"/ui/ledger?key=order-1", "/ui/ledger?key=order-1&scope="} {
+		a := s.get(path)
+		if to := a.header.Get("Location"); a.status != 303 || to != "./ledger?key=order-1&scope=shop%26co" {
+			t.Errorf("%s: status %d, to %q", path, a.status, to)
+		}
+	}
+	s.commit("bank", "order-1", "t", "answer")
+	s.get("/ui/ledger?key=order-1").must(t, 200, "has no entry of this key without a scope", "key=order-1&amp;scope=bank", "key=order-1&amp;scope=shop%26co")
+
+	s.commit("shop", "order-2", "t", "answer")
+	s.commit("", "order-2", "t", "answer")
+	s.get("/ui/ledger?key=order-2").must(t, 200, "committed", "key=order-2&amp;scope=shop")
+	if _, err := s.ledger.Delete(t.Context(), "", "order-2"); err != nil {
+		t.Fatal(err)
+	}
+	s.get("/ui/ledger?key=order-2").must(t, 200, "Deleted by an administrator", "key=order-2&amp;scope=shop")
 }
 
 // TestAnswersAreShownOnlyWhenAskedFor: by a form that the audit log notes, escaped, and only to operators.
@@ -249,8 +270,10 @@ func TestListsAreBounded(t *testing.T) {
 func TestKeysAreEscaped(t *testing.T) {
 	s := newSite(t, siteOptions{})
 	const evil = `"><script>alert(1)</script>`
-	if err := s.reserve(evil, evil, "t", evil); err != nil {
-		t.Fatal(err)
+	for _, scope := range []string{evil, evil + "2"} { // the page of the key alone names both
+		if err := s.reserve(scope, evil, "t", evil); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := s.reserve(evil, evil, "u", evil+"2"); !errors.Is(err, ledger.ErrFingerprintMismatch) {
 		t.Fatal(err)
