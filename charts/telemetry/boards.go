@@ -20,7 +20,7 @@ type row struct {
 // panel is a graph. In a query, $S stands for the selection of job and instance, with a comma behind it.
 type panel struct {
 	title   string
-	unit    string // of Grafana: reqps, s, bytes, percentunit, short
+	unit    string // of Grafana: reqps, eps, cps, s, bytes, percentunit, short
 	queries []query
 }
 
@@ -75,12 +75,13 @@ var boards = map[string]board{
 		{"Calls", []panel{
 			one("Calls by operation", "reqps", `sum by (op) (rate(oncegate_ledger_calls_total{$S}[$__rate_interval]))`, "{{op}}"),
 			one("Reserves by outcome", "reqps", `sum by (outcome) (rate(oncegate_ledger_calls_total{$S op="reserve"}[$__rate_interval]))`, "{{outcome}}"),
-			one("Time of calls, 99 %, waits included", "s", `histogram_quantile(0.99, sum by (route, le) (rate(oncegate_http_request_duration_seconds_bucket{$S route=~".*/v1/ledger/.*"}[$__rate_interval])))`, "{{route}}"),
+			// Routes without calls have no number (NaN), which is not greater than 0, and no place in the legend.
+			one("Time of calls, 99 %, waits included", "s", `histogram_quantile(0.99, sum by (route, le) (rate(oncegate_http_request_duration_seconds_bucket{$S route=~".*/v1/ledger/.*"}[$__rate_interval]))) > 0`, "{{route}}"),
 		}},
 		{"Window", []panel{
 			one("Fill", "percentunit", `instance:oncegate_ledger_window_fill:ratio{$S}`, "{{instance}}"),
 			one("Entries by state", "short", `sum by (state) (oncegate_ledger_entries{$S})`, "{{state}}"),
-			one("Removed", "reqps", `sum by (reason) (rate(oncegate_ledger_removed_total{$S}[$__rate_interval]))`, "{{reason}}"),
+			one("Removed", "cps", `sum by (reason) (rate(oncegate_ledger_removed_total{$S}[$__rate_interval]))`, "{{reason}}"),
 		}},
 		{"Log", []panel{
 			{"fsync", "s", []query{
@@ -92,7 +93,7 @@ var boards = map[string]board{
 		}},
 		{"Other data centres", []panel{
 			one("Not everything has been here for", "s", `max by (instance, peer) (oncegate_peer_lag_seconds{$S})`, "{{instance}} {{peer}}"),
-			one("Outcomes of others", "reqps", `sum by (result) (rate(oncegate_feed_imported_total{$S}[$__rate_interval]))`, "{{result}}"),
+			one("Outcomes of others", "cps", `sum by (result) (rate(oncegate_feed_imported_total{$S}[$__rate_interval]))`, "{{result}}"),
 			one("Failed calls to peers", "reqps", `sum by (instance, peer) (rate(oncegate_peer_failures_total{$S}[$__rate_interval]))`, "{{instance}} {{peer}}"),
 		}},
 		{"Shared store and shipping", []panel{
@@ -101,7 +102,7 @@ var boards = map[string]board{
 				{`max by (instance) (oncegate_store_sync_standbys_required{$S})`, "{{instance}} required"},
 			}},
 			one("Calls that the store failed", "reqps", `sum by (instance) (rate(oncegate_ledger_calls_total{$S outcome="error"}[$__rate_interval]))`, "{{instance}}"),
-			one("Shipping errors", "reqps", `sum by (instance) (rate(oncegate_ship_errors_total{$S}[$__rate_interval]))`, "{{instance}}"),
+			one("Shipping errors", "cps", `sum by (instance) (rate(oncegate_ship_errors_total{$S}[$__rate_interval]))`, "{{instance}}"),
 		}},
 		{"Load", []panel{
 			{"Requests", "short", []query{
@@ -125,12 +126,15 @@ var boards = map[string]board{
 			one("Dead letters", "short", `max(oncegate_jobs{$S state="dead"})`, "dead letters"),
 		}},
 		{"Work", []panel{
-			one("Events", "reqps", `sum by (event) (rate(oncegate_jobs_events_total{$S}[$__rate_interval]))`, "{{event}}"),
-			one("Failures", "reqps", `sum by (event) (rate(oncegate_jobs_events_total{$S event=~"failed|retried|reclaimed|dead_by_lease|fenced"}[$__rate_interval]))`, "{{event}}"),
+			one("Events", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S}[$__rate_interval]))`, "{{event}}"),
+			one("Failures", "eps", `sum by (event) (rate(oncegate_jobs_events_total{$S event=~"failed|retried|reclaimed|dead_by_lease|fenced"}[$__rate_interval]))`, "{{event}}"),
 			one("Claims and waits that are held", "short", `sum by (instance) (oncegate_jobs_waiting{$S})`, "{{instance}}"),
 		}},
 	}},
 }
+
+// softMax is, by unit, where an axis ends whose graphs stay below. Grafana's own choice for a graph of zeros is 100.
+var softMax = map[string]float64{"short": 1, "reqps": 0.1, "eps": 0.1, "cps": 0.1, "percentunit": 0.1}
 
 // selection is what $S stands for.
 const selection = `job=~"$job",instance=~"$instance",`
@@ -159,9 +163,13 @@ func (b board) json() []byte {
 				expr := strings.ReplaceAll(strings.ReplaceAll(q.expr, "$S}", strings.TrimSuffix(selection, ",")+"}"), "$S ", selection)
 				targets = append(targets, object{"refId": string(rune('A' + j)), "datasource": source, "expr": expr, "legendFormat": q.legend, "exemplar": strings.Contains(expr, "oncegate_http_request_duration_seconds_bucket")})
 			}
+			custom := object{"fillOpacity": 10, "showPoints": "never"}
+			if most, ok := softMax[p.unit]; ok {
+				custom["axisSoftMax"] = most
+			}
 			add(object{
 				"type": "timeseries", "title": p.title, "datasource": source, "targets": targets,
-				"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0, "custom": object{"fillOpacity": 10, "showPoints": "never"}}, "overrides": []object{}},
+				"fieldConfig": object{"defaults": object{"unit": p.unit, "min": 0, "custom": custom}, "overrides": []object{}},
 				"options":     object{"legend": object{"displayMode": "list", "placement": "bottom"}, "tooltip": object{"mode": "multi"}},
 			}, i%3*8, 8, 8)
 		}
