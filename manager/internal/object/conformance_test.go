@@ -50,6 +50,8 @@ func TestURLs(t *testing.T) {
 		"gs://bucket/a//b":        "",
 		"gs://user:secret@b/x":    "",
 		"gs://bucket/x#secret":    "",
+		"s3://b/x":                "",
+		"s3://buck_et..a/x":       "",
 
 		"bucket": "",
 		"":       "",

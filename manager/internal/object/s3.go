@@ -11,6 +11,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/s3utils"
 )
 
 // s3Store speaks the protocol of S3. Conditions are the headers If-None-Match and
@@ -25,6 +26,9 @@ func openS3(u *url.URL, getenv func(string) string) (Store, error) {
 	bucket := u.Host
 	if bucket == "" {
 		return nil, &URLError{u.String(), "the bucket is missing; " + forms}
+	}
+	if err := s3utils.CheckValidBucketName(bucket); err != nil { // every call would fail so
+		return nil, &URLError{u.String(), err.Error()}
 	}
 	prefix, err := prefixOf(u)
 	if err != nil {
