@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"math"
 	"net/http/httptest"
 	"os"
 	"os/signal"
@@ -63,7 +64,7 @@ func compareShipping(ctx context.Context, s settings) error {
 		}
 	}
 	var b strings.Builder
-	b.WriteString("| durable operations/s | callers | batches of | best round | of not shipped | all rounds | of not shipped | CPU us of the manager, median | of not shipped |\n")
+	b.WriteString("| durable operations/s | callers | batches of | best round | of not shipped | all rounds | of not shipped, ± standard error | CPU us of the manager, median | of not shipped |\n")
 	b.WriteString("|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	var base *logStep
 	for _, st := range l.steps {
@@ -71,8 +72,8 @@ func compareShipping(ctx context.Context, s settings) error {
 			base = st
 		}
 		best, cpu := slices.Max(st.rates), median(st.cpus)
-		fmt.Fprintf(&b, "| %s, %s | %d | %d | %.0f | %.3f | %.0f | %.3f | %.1f | %.3f |\n", st.group, st.name, st.callers, st.batch,
-			best, best/slices.Max(base.rates), mean(st.rates), mean(st.rates)/mean(base.rates),
+		fmt.Fprintf(&b, "| %s, %s | %d | %d | %.0f | %.3f | %.0f | %s | %.1f | %.3f |\n", st.group, st.name, st.callers, st.batch,
+			best, best/slices.Max(base.rates), mean(st.rates), ratioOf(st.rates, base.rates),
 			cpu.Seconds()*1e6, float64(cpu)/float64(median(base.cpus)))
 	}
 	text := b.String() + fmt.Sprintf("\n%d rounds of %s each, shipments once a second.\n", s.rounds, s.duration)
@@ -85,6 +86,18 @@ func mean(of []float64) (sum float64) {
 		sum += v / float64(len(of))
 	}
 	return sum
+}
+
+// ratioOf is the ratio of the means of two systems that took turns, with its standard error: by how much their
+// rounds differ from that ratio.
+func ratioOf(rates, base []float64) string {
+	ratio := mean(rates) / mean(base)
+	var squares float64
+	for i, r := range rates {
+		squares += (r - ratio*base[i]) * (r - ratio*base[i])
+	}
+	n := float64(len(rates))
+	return fmt.Sprintf("%.3f ± %.3f", ratio, math.Sqrt(squares/n/(n-1))/mean(base))
 }
 
 // prepareShipping starts a manager that does not ship, one that ships to a directory, and one that
