@@ -210,7 +210,7 @@ func (e *engines) add(c *contender) {
 	}
 }
 
-// prepare starts the servers and managers. The first manager takes part on every engine, others on Postgres.
+// prepare starts the servers and managers. The first manager takes part on every engine, others on Postgres and etcd.
 func (e *engines) prepare(ctx context.Context) error {
 	bins := strings.Split(e.manager, ",")
 	for _, engine := range []string{"memory", "wal", "sqlite"} {
@@ -274,8 +274,15 @@ func (e *engines) prepare(ctx context.Context) error {
 		e.stops = append(e.stops, m.Close)
 		urls, pids = append(urls, m.URL), append(pids, m.PID())
 	}
-	if err := e.addManager(bins[0], "etcd, 3 members", pids, "--store", "etcd", "--store-dsn", strings.Join(urls, ",")); err != nil {
-		return err
+	for i, bin := range bins {
+		name := "etcd, 3 members"
+		if i > 0 {
+			name += ", " + filepath.Base(bin)
+		}
+		dsn := fmt.Sprintf("%s?prefix=/ledger%d", strings.Join(urls, ","), i)
+		if err := e.addManager(bin, name, pids, "--store", "etcd", "--store-dsn", dsn); err != nil {
+			return err
+		}
 	}
 	bare, err := clientv3.New(clientv3.Config{Endpoints: urls, DialTimeout: readyTimeout})
 	if err != nil {
