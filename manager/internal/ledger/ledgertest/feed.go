@@ -46,8 +46,14 @@ func (c *centre) changes(i int, after string, limit int) ledger.Feed {
 	return f
 }
 
-// pull imports all that from has recorded since the last time.
+// pull imports all that from has recorded since the last time, by the managers in turn.
 func (c *centre) pull(from *centre) {
+	c.t.Helper()
+	c.pullBy(func(page int) int { return page }, from)
+}
+
+// pullBy is pull by the managers that by names for each page.
+func (c *centre) pullBy(by func(page int) int, from *centre) {
 	c.t.Helper()
 	for i := 0; ; i++ {
 		var f ledger.Feed
@@ -56,7 +62,7 @@ func (c *centre) pull(from *centre) {
 			f = from.changes(i, c.cursors[from.name], 7)
 			return f.Copying || f.Sequence == f.Head || f.Cursor != c.cursors[from.name]
 		})
-		if _, err := c.at(i).Import(c.t.Context(), f.Changes, nil); err != nil {
+		if _, err := c.at(by(i)).Import(c.t.Context(), f.Changes, nil); err != nil {
 			c.t.Fatal(err)
 		}
 		c.cursors[from.name] = f.Cursor
@@ -175,6 +181,54 @@ func (c *centre) conflictsOf() map[string]string {
 		if url.QueryEscape(cursor) != cursor {
 			c.t.Errorf("the cursor %q does not fit into a query as it is", cursor)
 		}
+	}
+}
+
+// testConflictsAreBounded: outcomes that lost take no more than their share of the window, also where several managers keep
+// them.
+func testConflictsAreBounded(t *testing.T, m *managers) {
+	o := ledger.Options{MaxEntries: 80}
+	a, b, c := m.centre("dc1", o), m.centre("dc2", o), m.centre("dc3", o)
+	clash := func(other *centre, by int, keys ...string) {
+		for _, key := range keys {
+			other.reserve(0, key, "t"+other.name, api.StateReserved)
+			a.reserve(0, key, "tdc1", api.StateReserved)
+			a.commit(0, key, "tdc1", key+" of dc1")
+		}
+		first := func(int) int { return 0 }
+		other.pullBy(first, a)
+		for _, key := range keys {
+			other.commit(0, key, "t"+other.name, key+" of "+other.name) // later than the outcome that came, so it loses
+		}
+		a.pullBy(func(int) int { return by }, other)
+	}
+	const keys = 30
+	var list []string
+	for i := range keys {
+		list = append(list, fmt.Sprintf("k%02d", i))
+	}
+	clash(b, 0, list...)
+	// A quarter of 80 for its own, an eighth for what the other one recorded. Nobody learns of what has no room at home.
+	for _, want := range []struct {
+		*centre
+		kept, of int
+	}{{b, 21, keys}, {a, 11, 21}} {
+		got, s := len(want.conflictsOf()), want.at(0).FeedStats()
+		if got != want.kept || s.Conflicts != uint64(want.of) || s.Unkept != uint64(want.of-want.kept) {
+			t.Errorf("%s lists %d conflicts, and counts %+v; want %d of %d", want.name, got, s, want.kept, want.of)
+		}
+	}
+	// Another manager keeps no more, once it has counted.
+	a.eventually("the other manager has counted", func() bool {
+		if err := a.at(1).OpenFeed(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		return a.at(1).FeedStats().Losers == 11
+	})
+	before := a.at(1).FeedStats().Unkept
+	clash(c, 1, "more0", "more1", "more2")
+	if got, unkept := len(a.conflictsOf()), a.at(1).FeedStats().Unkept-before; got != 11 || unkept != 3 {
+		t.Errorf("with another manager, dc1 lists %d conflicts, and %d more had no room", got, unkept)
 	}
 }
 

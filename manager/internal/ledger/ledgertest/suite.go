@@ -61,6 +61,7 @@ func Run(t *testing.T, e Engine) {
 		"Feed":                  testFeed,
 		"Conflicts":             testConflicts,
 		"OneToken":              testOneToken,
+		"ConflictsAreBounded":   testConflictsAreBounded,
 		"FeedTooOld":            testFeedTooOld,
 		"FeedAfterRestore":      testFeedAfterRestore,
 	} {
