@@ -93,16 +93,16 @@ func (b *claimBatcher) nextBatch() []*claimOp {
 
 // gather returns when no more claims arrive. The callers of the last batch tend to come back together. Without this the
 // first of them would get a transaction of its own, and the others would wait for it. Where a transaction takes long, it
-// waits for as many claims as the last batch had, for an eighth of the time that batch took. That may have met a store that
-// hangs, so the wait is bounded.
-func (b *claimBatcher) gather(last int, took time.Duration) {
+// waits until as many claims are there as the last batch had and left waiting, for an eighth of the time that batch took.
+// That may have met a store that hangs, so the wait is bounded.
+func (b *claimBatcher) gather(expected int, took time.Duration) {
 	began, most := time.Now(), min(took/8, gatherMost)
 	for before := -1; ; {
 		b.mu.Lock()
 		n := len(b.pending)
 		b.mu.Unlock()
 		switch {
-		case n < last && time.Since(began) < most && most > gatherNap:
+		case n < expected && time.Since(began) < most && most > gatherNap:
 			time.Sleep(gatherNap)
 		case n == before:
 			return
@@ -121,21 +121,21 @@ const (
 )
 
 func (b *claimBatcher) loop() {
-	var last int
+	var expected int
 	var took time.Duration
 	for {
-		b.gather(last, took)
+		b.gather(expected, took)
 		batch := b.nextBatch()
 		if len(batch) == 0 {
 			return
 		}
 		began := time.Now()
 		err := b.run(batch)
-		last, took = len(batch), time.Since(began)
+		took = time.Since(began)
 		if b.q.base.Err() != nil && err != nil {
 			err = ErrClosed
 		}
-		b.deliver(batch, err)
+		expected = len(batch) + b.deliver(batch, err)
 	}
 }
 
@@ -172,8 +172,9 @@ func (b *claimBatcher) run(batch []*claimOp) error {
 	}
 }
 
-// deliver passes out the answers and puts back the jobs of callers that have returned.
-func (b *claimBatcher) deliver(batch []*claimOp, err error) {
+// deliver passes out the answers and puts back the jobs of callers that have returned. It returns how many claims came
+// meanwhile.
+func (b *claimBatcher) deliver(batch []*claimOp, err error) (waiting int) {
 	var until time.Time
 	claimed := 0
 	for _, op := range batch {
@@ -203,11 +204,13 @@ func (b *claimBatcher) deliver(batch []*claimOp, err error) {
 			close(op.done)
 		}
 	}
+	waiting = len(b.pending)
 	b.pending = append(again, b.pending...)
 	b.mu.Unlock()
 	if len(orphans) > 0 {
 		b.putBack(orphans)
 	}
+	return waiting
 }
 
 // PutBack undoes claims whose answers cannot be delivered: the jobs are queued as if they had not been claimed. Jobs

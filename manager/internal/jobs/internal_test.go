@@ -2,18 +2,22 @@ package jobs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"reflect"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
+	"github.com/oncegate/oncegate/manager/internal/store/mem"
 )
 
 // TestClaimsAfterAStoreThatHung: claims do not wait for others because the last batch took long.
@@ -27,6 +31,59 @@ func TestClaimsAfterAStoreThatHung(t *testing.T) {
 	case <-gathered:
 	case <-time.After(2 * time.Minute):
 		t.Error("they wait")
+	}
+}
+
+// slow is a store of which each transaction takes a while.
+type slow struct {
+	store.Store
+	on      atomic.Bool
+	updates atomic.Int64
+}
+
+func (s *slow) Update(ctx context.Context, fn func(store.Tx) error) error {
+	if s.on.Load() {
+		s.updates.Add(1)
+		time.Sleep(40 * time.Millisecond)
+	}
+	return s.Store.Update(ctx, fn)
+}
+
+// TestWorkersClaimTogether: two groups of workers become one. While one group's transaction runs the other one waits, so
+// each would have every second transaction.
+func TestWorkersClaimTogether(t *testing.T) {
+	st := &slow{Store: mem.New(mem.Options{})}
+	t.Cleanup(func() { _ = st.Close() })
+	q, err := New(st, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	const workers, rounds = 10, 12
+	for range workers * rounds {
+		if _, err := q.Enqueue(t.Context(), Submission{Function: "f"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	st.on.Store(true)
+	var wg sync.WaitGroup
+	for i := range workers {
+		wg.Go(func() {
+			for range rounds {
+				if got, err := q.Claim(t.Context(), ClaimRequest{Worker: "w"}); err != nil || len(got) != 1 {
+					t.Errorf("%v, %v", got, err)
+				}
+				time.Sleep(time.Millisecond) // the way of the answer and of the next claim
+			}
+		})
+		for began := map[int]int64{0: 1, 5: 2}[i]; st.updates.Load() < began; { // the others come while that transaction runs
+			runtime.Gosched()
+		}
+	}
+	wg.Wait()
+	// Two groups in turns would take twice as many as there are rounds.
+	if n := st.updates.Load(); n > rounds*3/2 {
+		t.Errorf("%d transactions", n)
 	}
 }
 
