@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sys/unix"
@@ -178,9 +179,9 @@ func (c *clock) look(ctx context.Context) error {
 	first := tick{Now: c.wall().UnixMicro()}
 	b, _ := json.Marshal(first)
 	key := c.s.clockKey()
-	var resp *clientv3.TxnResponse
+	var resp *pb.TxnResponse
 	err := c.s.persist(ctx, func(ctx context.Context) (err error) {
-		resp, err = c.s.c.Txn(ctx).If(same(key, 0)).Then(clientv3.OpPut(key, string(b))).Else(clientv3.OpGet(key)).Commit()
+		resp, err = c.s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{put([]byte(key), b)}, []*pb.RequestOp{getKey(key)})
 		return err
 	})
 	if errors.Is(err, store.ErrNoSpace) {
@@ -309,9 +310,10 @@ func (c *clock) write(ctx context.Context, since time.Duration) error {
 
 func (c *clock) put(ctx context.Context, next tick, rev int64) error {
 	b, _ := json.Marshal(next)
-	var resp *clientv3.TxnResponse
+	var resp *pb.TxnResponse
+	key := c.s.clockKey()
 	err := c.s.once(ctx, func(ctx context.Context) (err error) {
-		resp, err = c.s.c.Txn(ctx).If(same(c.s.clockKey(), rev)).Then(clientv3.OpPut(c.s.clockKey(), string(b))).Commit()
+		resp, err = c.s.txn(ctx, []*pb.Compare{same(key, rev)}, []*pb.RequestOp{put([]byte(key), b)}, nil)
 		return err
 	})
 	switch {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -35,19 +36,16 @@ const (
 
 // group is what belongs together in a commit: the comparison and the changes of a record.
 type group struct {
-	cmps []clientv3.Cmp
-	ops  []clientv3.Op
+	cmps []*pb.Compare
+	ops  []*pb.RequestOp
 }
 
 // change is a record and its value as etcd will store it.
 type change struct {
-	r       *overlay.Record
-	encoded []byte
-	parts   string // where a large value is
-}
-
-func same(key string, rev int64) clientv3.Cmp {
-	return clientv3.Compare(clientv3.ModRevision(key), "=", rev)
+	r              *overlay.Record
+	added, removed []store.Entry
+	encoded        []byte
+	parts          string // where a large value is
 }
 
 // commit writes in one transaction of etcd, on the condition that nothing has changed that the function read. A
@@ -78,30 +76,30 @@ func (t *tx) commit() error {
 			t.unstage()
 		}
 	}()
-	all, err := pack(t.groups(changes), t.s.refuse())
+	c, err := t.call(t.groups(changes))
 	if err != nil {
 		return err
 	}
 	if !puts { // etcd takes deletions even without space, but no note beside them
-		ok, cerr := t.s.send(t.ctx, t.call(all))
+		ok, cerr := t.s.send(t.ctx, c)
 		if err = cerr; err == nil && !ok {
 			err = errChanged
 		}
 		err = t.s.final(t.ctx, err)
 		return err
 	}
-	err = t.commitNoted(all, t.inserted(changes))
+	err = t.commitNoted(c, t.inserted(changes))
 	return err
 }
 
 // commitNoted goes on without a caller that leaves: the note can be used again only when its state is known.
-func (t *tx) commitNoted(all group, inserted []*mvccpb.KeyValue) error {
+func (t *tx) commitNoted(c *call, inserted []*mvccpb.KeyValue) error {
 	s := t.s
 	note, number, err := s.notes.take(t.ctx)
 	if err != nil {
 		return s.final(t.ctx, err)
 	}
-	c, topics := t.call(all), t.Topics()
+	topics := t.Topics()
 	c.note(note, number, topics)
 	done := make(chan error, 1)
 	s.commits.Go(func() { done <- s.commit(note, number, c, topics, inserted) })
@@ -159,9 +157,11 @@ func (t *tx) encode(writes []*overlay.Record) ([]change, error) {
 	changes := make([]change, len(writes))
 	size := 0
 	for i, r := range writes {
-		changes[i].r = r
-		for _, e := range append(r.Added(), r.Removed()...) {
-			size += len(t.s.prefix) + len(r.Collection) + len(e.Index) + len(member.Escape(e.SortKey)) + len(r.Key) + opBytes
+		changes[i] = change{r: r, added: r.Added(), removed: r.Removed()}
+		for _, entries := range [...][]store.Entry{changes[i].added, changes[i].removed} {
+			for _, e := range entries {
+				size += len(t.s.prefix) + len(r.Collection) + len(e.Index) + len(member.Escape(e.SortKey)) + len(r.Key) + opBytes
+			}
 		}
 		size += 2 * (len(t.s.recordKey(r.Collection, r.Key)) + opBytes)
 		if r.Present {
@@ -215,7 +215,7 @@ func (t *tx) stage(value []byte) (string, error) {
 	parts := ses.name + "-" + strconv.FormatUint(t.s.notes.number(), 10) + "/"
 	t.staged = append(t.staged, parts)
 	for i := 0; i*partBytes < len(value); i++ {
-		part := string(value[i*partBytes : min((i+1)*partBytes, len(value))])
+		part := value[i*partBytes : min((i+1)*partBytes, len(value))]
 		err := t.s.putPart(t.ctx, t.s.partKey(parts, i), part, ses.lease)
 		if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			t.s.notes.lost(ses)
@@ -230,9 +230,9 @@ func (t *tx) stage(value []byte) (string, error) {
 
 // putPart writes a part once. A request that was delayed until after the commit must change nothing: with its lease the
 // part, and the committed value, would go when this manager does.
-func (s *Store) putPart(ctx context.Context, key, part string, lease clientv3.LeaseID) error {
+func (s *Store) putPart(ctx context.Context, key string, part []byte, lease clientv3.LeaseID) error {
 	return s.persist(ctx, func(ctx context.Context) error {
-		_, err := s.c.Txn(ctx).If(same(key, 0)).Then(clientv3.OpPut(key, part, clientv3.WithLease(lease))).Commit()
+		_, err := s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{putLeased([]byte(key), part, lease)}, nil)
 		return err
 	})
 }
@@ -260,7 +260,7 @@ func (t *tx) groups(changes []change) []group {
 	}
 	for _, r := range t.Records() {
 		if !r.Written || !r.Stored && !r.Present {
-			groups = append(groups, group{cmps: []clientv3.Cmp{same(t.s.recordKey(r.Collection, r.Key), r.Version)}})
+			groups = append(groups, group{cmps: []*pb.Compare{same(t.s.recordKey(r.Collection, r.Key), r.Version)}})
 		}
 	}
 	return groups
@@ -269,45 +269,63 @@ func (t *tx) groups(changes []change) []group {
 func (t *tx) group(c change) group {
 	r, s := c.r, t.s
 	key := s.recordKey(r.Collection, r.Key)
-	g := group{cmps: []clientv3.Cmp{same(key, r.Version)}} // a record that is absent has revision 0
+	g := group{cmps: []*pb.Compare{same(key, r.Version)}} // a record that is absent has revision 0
 	if old := t.parts[store.ID{Collection: r.Collection, Key: r.Key}]; old != "" {
-		g.ops = append(g.ops, clientv3.OpDelete(s.partsKey()+old, clientv3.WithPrefix()))
+		g.ops = append(g.ops, removeRange([]byte(s.partsKey()+old), prefixEnd(s.partsKey()+old)))
 	}
-	for _, e := range r.Removed() {
-		g.ops = append(g.ops, clientv3.OpDelete(s.indexKey(r.Collection, e.Index)+member.Join(e.SortKey, r.Key)))
+	for _, e := range c.removed {
+		g.ops = append(g.ops, remove(s.entryKey(r.Collection, e, r.Key)))
 	}
 	if !r.Present {
-		g.ops = append(g.ops, clientv3.OpDelete(key))
+		g.ops = append(g.ops, remove([]byte(key)))
 		return g
 	}
-	g.ops = append(g.ops, clientv3.OpPut(key, string(c.encoded)))
-	for _, e := range r.Added() {
-		g.ops = append(g.ops, clientv3.OpPut(s.indexKey(r.Collection, e.Index)+member.Join(e.SortKey, r.Key), ""))
+	g.ops = append(g.ops, put([]byte(key), c.encoded))
+	for _, e := range c.added {
+		g.ops = append(g.ops, put(s.entryKey(r.Collection, e, r.Key), nil))
 	}
 	if c.parts != "" {
 		for i := 0; i*partBytes < len(r.Value); i++ {
 			// The same value without a lease. It fails, and the commit with it, if the part is gone.
-			g.ops = append(g.ops, clientv3.OpPut(s.partKey(c.parts, i), "", clientv3.WithIgnoreValue()))
+			g.ops = append(g.ops, keep(s.partKey(c.parts, i)))
 		}
 	}
 	return g
 }
 
-// call returns the call that makes the changes. Small ones share requests. One that has transactions inside does not:
-// etcd would refuse the whole request with it, and there is no room around it.
-func (t *tx) call(all group) *call {
-	c := &call{cmps: all.cmps, ops: all.ops, size: t.size}
-	if !slices.ContainsFunc(all.ops, clientv3.Op.IsTxn) && max(len(all.cmps), len(all.ops)) <= groupedOps && t.size <= groupedBytes {
-		c.keys = t.keys()
+// call returns the call that makes the changes of the groups. A call shares requests unless it has conditions inside: etcd
+// would refuse the whole request with it, and there is no room around it.
+func (t *tx) call(groups []group) (*call, error) {
+	c := &call{size: t.size}
+	for _, g := range groups {
+		c.cmps, c.ops = append(c.cmps, g.cmps...), append(c.ops, g.ops...)
 	}
-	return c
+	within := maxOps - maxLarge - (len(c.cmps) + 1) // the note is one more
+	switch {
+	case max(len(c.cmps), len(c.ops)) <= groupedOps && t.size <= groupedBytes:
+		c.keys, c.beside = t.keys(), maxGrouped
+	case within >= leastWithin && len(c.ops) <= len(c.cmps)*within && t.size <= largeBytes:
+		// The transactions inside compare nothing, so they always happen.
+		var ops []*pb.RequestOp
+		for chunk := range slices.Chunk(c.ops, within) {
+			ops = append(ops, inside(nil, chunk, nil))
+		}
+		c.ops, c.keys, c.beside = ops, t.keys(), maxLarge
+	default:
+		all, err := pack(groups, t.s.refuse())
+		if err != nil {
+			return nil, err
+		}
+		c.cmps, c.ops = all.cmps, all.ops
+	}
+	return c, nil
 }
 
 // note adds that the call replaces the note, on the condition that this is as its last commit left it.
 func (c *call) note(n *note, number uint64, topics []string) {
-	c.cmps = append([]clientv3.Cmp{same(n.key, n.rev)}, c.cmps...)
-	c.ops = append([]clientv3.Op{clientv3.OpPut(n.key, string(appendNote(number, topics)), clientv3.WithLease(n.session.lease))}, c.ops...)
-	c.otherwise = []clientv3.Op{clientv3.OpGet(n.key)}
+	c.cmps = append([]*pb.Compare{same(n.key, n.rev)}, c.cmps...)
+	c.ops = append([]*pb.RequestOp{putLeased([]byte(n.key), appendNote(number, topics), n.session.lease)}, c.ops...)
+	c.otherwise = []*pb.RequestOp{getKey(n.key)}
 }
 
 // send sends a call once. ok is false when a comparison failed. The call's result must not be read after an error.
@@ -338,13 +356,13 @@ func (t *tx) keys() map[string]bool {
 
 // refuse makes etcd refuse a whole transaction before it changes anything, because no such revision exists. The key is one
 // that the user may read.
-func (s *Store) refuse() clientv3.Op {
-	return clientv3.OpGet(s.clockKey(), clientv3.WithRev(math.MaxInt64))
+func (s *Store) refuse() *pb.RequestOp {
+	return get(&pb.RangeRequest{Key: []byte(s.clockKey()), Revision: math.MaxInt64})
 }
 
 // pack puts the groups into transactions inside the one, and those into others where there are too many. It returns what
 // the outermost one has.
-func pack(groups []group, refuse clientv3.Op) (group, error) {
+func pack(groups []group, refuse *pb.RequestOp) (group, error) {
 	cmps, ops := 0, 0
 	for _, g := range groups {
 		cmps, ops = cmps+len(g.cmps), ops+len(g.ops)
@@ -367,10 +385,10 @@ func pack(groups []group, refuse clientv3.Op) (group, error) {
 	}
 	for len(packed) > 1 {
 		var outer []group
-		for inside := range slices.Chunk(packed, maxGroups) {
+		for chunk := range slices.Chunk(packed, maxGroups) {
 			var g group
-			for _, in := range inside {
-				g.ops = append(g.ops, clientv3.OpTxn(in.cmps, in.ops, []clientv3.Op{refuse}))
+			for _, in := range chunk {
+				g.ops = append(g.ops, inside(in.cmps, in.ops, []*pb.RequestOp{refuse}))
 			}
 			outer = append(outer, g)
 		}

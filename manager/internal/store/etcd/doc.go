@@ -14,8 +14,8 @@
 // the revision of every record that was read or is written, and then changes all of them. If a comparison fails, the
 // function runs again. The revision of an absent record is 0, and it has to be 0 at the commit.
 //
-// etcd allows 128 operations in a transaction, and as many in one inside it, less those around it. Larger write sets
-// become transactions inside one: if a comparison in any of them fails, it asks for a revision that does not exist, and
+// etcd allows 128 operations in a transaction, and as many in one inside it, less those around it. Write sets with too
+// many comparisons for one become transactions inside one: if a comparison in any of them fails, it asks for a revision that does not exist, and
 // etcd refuses the whole before it changes anything. Nothing is ever split over two transactions. What is too large for
 // that is refused with a *store.LimitError.
 //
@@ -28,7 +28,12 @@
 // Reads that come while others are under way wait for them and then share a request, and so do commits. Each commit is a
 // transaction inside the one of the request, with its own comparisons and its own note, so it succeeds or fails by
 // itself. etcd evaluates all comparisons before it changes anything, so two commits of which one changes what the other
-// read never share a request. Large commits have their own. Nothing waits longer than 20 ms for requests that hang.
+// read never share a request. A larger commit, such as that of a batch, has its comparisons side by side and its changes in
+// transactions inside it that compare nothing. So it shares a request with up to seven others. The largest commits have
+// their own. Nothing waits longer than 20 ms for requests that hang.
+//
+// Once a transaction's revision is fixed, any member may answer its reads: what has a revision never changes. A member that
+// is behind says so, and a quorum is asked.
 //
 // # Guesses
 //

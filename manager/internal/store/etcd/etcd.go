@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
@@ -47,6 +48,7 @@ type Options struct {
 // Store implements store.Store.
 type Store struct {
 	c      *clientv3.Client
+	kv     pb.KVClient // of c
 	prefix string
 	log    *slog.Logger
 	clock  *clock
@@ -57,6 +59,7 @@ type Store struct {
 	recent recent
 
 	reads, writes batcher
+	fixed         batcher // reads at a revision
 	life          context.Context
 	commits       sync.WaitGroup
 
@@ -88,16 +91,17 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	config := clientv3.Config{
 		Endpoints: cfg.Endpoints, TLS: tlsConfig, Context: life,
 		DialTimeout: patience, DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		MaxUnaryRetries: 2, MaxCallSendMsgSize: 2 << 20, Logger: zap.NewNop(),
+		MaxUnaryRetries: 2, MaxCallSendMsgSize: maxMessage, Logger: zap.NewNop(),
 	}
 	c, err := connect(config, cfg.User, cfg.Password)
 	if err != nil {
 		cancel()
 		return nil, unavailable(err)
 	}
-	s := &Store{c: c, prefix: cfg.Prefix, log: o.Logger, life: life, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
+	s := &Store{c: c, kv: clientv3.RetryKVClient(c), prefix: cfg.Prefix, log: o.Logger, life: life, cancel: cancel, claiming: make(map[string]struct{}), never: make(chan struct{})}
 	s.notes.s, s.notes.renewing = s, make(chan struct{}, 1)
 	s.reads = batcher{life: life, limit: maxOps - 1, send: s.read}
+	s.fixed = batcher{life: life, limit: maxOps - 1, send: s.read}
 	s.writes = batcher{life: life, limit: maxRequest, send: s.write}
 	if err := s.start(ctx, life, cfg, o); err != nil {
 		cancel()
@@ -173,8 +177,7 @@ func (s *Store) checkUsed(ctx context.Context) error {
 func (s *Store) checkFormat(ctx context.Context) error {
 	key := s.prefix + "/format"
 	return s.persist(ctx, func(ctx context.Context) error {
-		resp, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", 0)).
-			Then(clientv3.OpPut(key, formatVersion)).Else(clientv3.OpGet(key)).Commit()
+		resp, err := s.txn(ctx, []*pb.Compare{same(key, 0)}, []*pb.RequestOp{put([]byte(key), []byte(formatVersion))}, []*pb.RequestOp{getKey(key)})
 		if errors.Is(err, rpctypes.ErrNoSpace) { // a manager must be able to start, to remove what has expired
 			got, gerr := s.c.Get(ctx, key)
 			if gerr != nil || len(got.Kvs) == 0 {
@@ -402,6 +405,7 @@ func (s *Store) Close() error {
 	s.events.wait()
 	s.commits.Wait()
 	s.reads.wait()
+	s.fixed.wait()
 	s.writes.wait()
 	return s.c.Close()
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -237,7 +238,7 @@ func TestLatePart(t *testing.T) {
 	if _, err := s.c.Put(t.Context(), key, "", clientv3.WithIgnoreValue()); err != nil { // as the commit does
 		t.Fatal(err)
 	}
-	if err := s.putPart(t.Context(), key, "value", before); err != nil {
+	if err := s.putPart(t.Context(), key, []byte("value"), before); err != nil {
 		t.Fatal(err)
 	}
 	if l := lease(); l != 0 {
@@ -398,8 +399,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 	commit := func() bool {
 		t.Helper()
-		resp, err := s.c.Txn(t.Context()).If(same(note.key, note.rev)).
-			Then(clientv3.OpPut(note.key, string(appendNote(number, []string{"topic"})), clientv3.WithLease(note.session.lease))).Commit()
+		resp, err := s.txn(t.Context(), []*pb.Compare{same(note.key, note.rev)},
+			[]*pb.RequestOp{putLeased([]byte(note.key), appendNote(number, []string{"topic"}), note.session.lease)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -19,25 +19,32 @@ const (
 	// maxOps.
 	maxGrouped = 48
 	groupedOps = 64
-	// groupedBytes is the size of the largest call that shares a request.
+	// groupedBytes is the size of the largest call that shares a request with so many.
 	groupedBytes = 64 << 10
+	// maxLarge bounds the calls of a request that has a larger one, of at most largeBytes. Such a call has transactions
+	// inside, of at least leastWithin operations: what its comparisons and maxLarge leave of maxOps.
+	maxLarge    = 8
+	leastWithin = 8
+	largeBytes  = 256 << 10
 )
 
 // call is a transaction's part of a request to etcd.
 type call struct {
-	cmps           []clientv3.Cmp
-	ops, otherwise []clientv3.Op
+	cmps           []*pb.Compare
+	ops, otherwise []*pb.RequestOp
 	// keys are those that cmps and ops name, and whether ops change them. Comparisons come before all changes of a
 	// request, so it has no two calls of which one changes what the other compares.
 	keys map[string]bool
 	size int // bytes of a write, operations of a read
+	// beside bounds the calls of a request that has this one; 0: maxGrouped.
+	beside int
 
 	done chan struct{} // closed when the fields below are set
 
 	err       error
 	ok        bool // the comparisons held
 	revision  int64
-	responses []*etcdserverpb.ResponseOp
+	responses []*pb.ResponseOp
 }
 
 // batcher puts the calls that come while others are under way into one request.
@@ -96,13 +103,17 @@ func (b *batcher) depart(late bool) {
 func (b *batcher) take() []*call {
 	var calls, rest []*call
 	keys := make(map[string]bool)
-	size := 0
+	size, limit := 0, maxGrouped
 	for _, c := range b.queue {
-		if len(calls) > 0 && (len(calls) == maxGrouped || size+c.size > b.limit || meets(keys, c.keys)) {
+		beside := limit
+		if c.beside > 0 {
+			beside = min(limit, c.beside)
+		}
+		if len(calls) > 0 && (len(calls) >= beside || size+c.size > b.limit || meets(keys, c.keys)) {
 			rest = append(rest, c)
 			continue
 		}
-		calls = append(calls, c)
+		calls, limit = append(calls, c), beside
 		size += c.size
 		for k, changes := range c.keys {
 			keys[k] = keys[k] || changes
@@ -146,11 +157,11 @@ func (s *Store) write(ctx context.Context, calls []*call) error {
 	if len(calls) == 1 {
 		return s.writeOne(ctx, calls[0])
 	}
-	ops := make([]clientv3.Op, len(calls))
+	ops := make([]*pb.RequestOp, len(calls))
 	for i, c := range calls {
-		ops[i] = clientv3.OpTxn(c.cmps, c.ops, c.otherwise)
+		ops[i] = inside(c.cmps, c.ops, c.otherwise)
 	}
-	resp, err := s.c.Txn(ctx).Then(ops...).Else(clientv3.OpPut(s.clockKey(), "")).Commit()
+	resp, err := s.txn(ctx, nil, ops, []*pb.RequestOp{put([]byte(s.clockKey()), nil)})
 	if err != nil {
 		return err
 	}
@@ -162,7 +173,7 @@ func (s *Store) write(ctx context.Context, calls []*call) error {
 }
 
 func (s *Store) writeOne(ctx context.Context, c *call) error {
-	resp, err := s.c.Txn(ctx).If(c.cmps...).Then(c.ops...).Else(c.otherwise...).Commit()
+	resp, err := s.txn(ctx, c.cmps, c.ops, c.otherwise)
 	if err == nil {
 		c.ok, c.revision, c.responses = resp.Succeeded, resp.Header.Revision, resp.Responses
 	}
@@ -171,11 +182,11 @@ func (s *Store) writeOne(ctx context.Context, c *call) error {
 
 // read sends all reads in one request. All see one state, except those that name a revision.
 func (s *Store) read(ctx context.Context, calls []*call) error {
-	var ops []clientv3.Op
+	var ops []*pb.RequestOp
 	for _, c := range calls {
 		ops = append(ops, c.ops...)
 	}
-	resp, err := s.c.Txn(ctx).Then(ops...).Commit()
+	resp, err := s.txn(ctx, nil, ops, nil)
 	if err != nil {
 		return err
 	}

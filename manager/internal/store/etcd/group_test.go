@@ -21,6 +21,7 @@ import (
 func TestWhatSharesARequest(t *testing.T) {
 	const reads, changes = false, true
 	one := func(key string, how bool) *call { return &call{keys: map[string]bool{key: how}, size: 1} }
+	large := &call{keys: map[string]bool{"large": reads}, size: 1, beside: maxLarge}
 	for name, c := range map[string]struct {
 		limit int
 		queue []*call
@@ -35,6 +36,9 @@ func TestWhatSharesARequest(t *testing.T) {
 		"too much":           {2, []*call{one("a", reads), one("b", reads), one("c", reads)}, []int{2, 1}},
 		"one is too much":    {0, []*call{one("a", reads), one("b", reads)}, []int{1, 1}},
 		"too many":           {1000, slices.Repeat([]*call{one("a", reads)}, maxGrouped+1), []int{maxGrouped, 1}},
+		"large ones":         {1000, slices.Repeat([]*call{large}, maxLarge+1), []int{maxLarge, 1}},
+		"large first":        {1000, append([]*call{large}, slices.Repeat([]*call{one("a", reads)}, maxLarge)...), []int{maxLarge, 1}},
+		"large behind many":  {1000, append(slices.Repeat([]*call{one("a", reads)}, maxLarge), large), []int{maxLarge, 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &batcher{limit: c.limit, queue: c.queue}
@@ -185,6 +189,57 @@ func TestCommitsInOneRequest(t *testing.T) {
 		return nil
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLargeCommitsInOneRequest: batches of records with index entries share a request, as large as the engine lets them be.
+// A comparison that fails undoes nothing but its own commit.
+func TestLargeCommitsInOneRequest(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	for _, records := range []int{64, maxOps - maxLarge - leastWithin - 1} {
+		var fns []func(store.Tx) error
+		var runs [maxLarge]atomic.Int64
+		for i := range maxLarge {
+			fns = append(fns, func(tx store.Tx) error {
+				run := runs[i].Add(1)
+				for k := range records {
+					key := fmt.Sprint(records, "-", i, "-", k)
+					if i == 0 && k == records-1 && run == 1 { // absent so far
+						if _, err := s.c.Put(t.Context(), s.recordKey("c", key), string(encode(now(t, s), &overlay.Record{Value: []byte("other")}, ""))); err != nil {
+							return err
+						}
+					}
+					var entries []store.Entry
+					for e := range 3 {
+						entries = append(entries, store.Entry{Index: fmt.Sprint("i", e), SortKey: key})
+					}
+					if err := tx.Put("c", key, []byte("mine"), entries...); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+		before, err := s.Len(t.Context(), "c", "i2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if requests := together(t, s, fns...); requests != 1 {
+			t.Errorf("%d records each: %d requests", records, requests)
+		}
+		for i := range maxLarge {
+			want := int64(1)
+			if i == 0 {
+				want = 2
+			}
+			if got := runs[i].Load(); got != want {
+				t.Errorf("%d records each: update %d ran %d times, want %d", records, i, got, want)
+			}
+		}
+		eventually(t, "all entries are there", func() bool {
+			n, err := s.Len(t.Context(), "c", "i2")
+			return err == nil && n == before+maxLarge*records
+		})
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -236,11 +237,10 @@ func (n *notes) close() {
 // settle finds out whether the commit with a number happened whose answer is lost. If it did not, it never will.
 func (n *notes) settle(ctx context.Context, note *note, number uint64) (happened bool, err error) {
 	fence := n.number()
-	var resp *clientv3.TxnResponse
+	var resp *pb.TxnResponse
 	err = n.s.persist(ctx, func(ctx context.Context) (err error) {
-		resp, err = n.s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(note.key), "=", note.rev)).
-			Then(clientv3.OpPut(note.key, string(appendNote(fence, nil)), clientv3.WithLease(note.session.lease))).
-			Else(clientv3.OpGet(note.key)).Commit()
+		resp, err = n.s.txn(ctx, []*pb.Compare{same(note.key, note.rev)},
+			[]*pb.RequestOp{putLeased([]byte(note.key), appendNote(fence, nil), note.session.lease)}, []*pb.RequestOp{getKey(note.key)})
 		return err
 	})
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"sync"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -41,7 +41,7 @@ func (s *steps) end(from, to string) string {
 
 // learn takes an answer for the range up to its end, or for a beginning that is too long, to a request for at most limit
 // keys.
-func (s *steps) learn(to string, limit int, r *etcdserverpb.RangeResponse) {
+func (s *steps) learn(to string, limit int, r *pb.RangeResponse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -83,15 +83,19 @@ func (t *tx) Scan(c store.Collection, index string, r store.Range) ([]store.Hit,
 		to = prefix + member.Escape(r.To)
 	}
 	if r.Claim && !t.ReadOnly {
-		return t.claim(c, prefix, from, to, r.Limit)
+		return t.claim(c, prefix, from, to, r.Limit, r.With)
 	}
-	return t.scan(prefix, from, to, r.Limit)
+	return t.scan(prefix, from, to, r.Limit, r.With)
 }
 
 // scan skips keys that the engine did not write, and reads more in their place. So fewer hits than the limit mean the
-// end of the range.
-func (t *tx) scan(prefix, from, to string, limit int) ([]store.Hit, error) {
+// end of the range. The first request also reads the records with.
+func (t *tx) scan(prefix, from, to string, limit int, with []store.ID) ([]store.Hit, error) {
 	var hits []store.Hit
+	records, err := t.Unread(with[:min(len(with), maxReads)])
+	if err != nil {
+		return nil, err
+	}
 	for from < to {
 		want := limit - len(hits)
 		end := t.s.steps.end(from, to)
@@ -100,11 +104,19 @@ func (t *tx) scan(prefix, from, to string, limit int) ([]store.Hit, error) {
 				want = max(want, aheadKeys)
 			}
 		}
-		resp, err := t.read(clientv3.OpGet(from, clientv3.WithRange(end), clientv3.WithLimit(int64(want)), clientv3.WithKeysOnly(), clientv3.WithRev(t.rev)))
+		ops := append(t.gets(records), get(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(end), Limit: int64(want), KeysOnly: true, Revision: t.rev}))
+		resp, err := t.read(ops...)
 		if err != nil {
 			return nil, err
 		}
-		found := resp[0].GetResponseRange()
+		if err := t.fillAll(records, resp); err != nil {
+			return nil, t.Fail(err)
+		}
+		for _, r := range records {
+			t.Preload(r)
+		}
+		found := resp[len(records)].GetResponseRange()
+		records = nil
 		if end == to || found.Count >= longRange { // the second: what was its beginning is long itself
 			t.s.steps.learn(to, want, found)
 		}
@@ -125,11 +137,11 @@ func (t *tx) scan(prefix, from, to string, limit int) ([]store.Hit, error) {
 
 // claim returns up to limit hits that no other transaction of this process is claiming, and marks them as claimed.
 // After conflicts with other processes it starts at a random place of a window that grows with every run.
-func (t *tx) claim(c store.Collection, prefix, from, to string, limit int) ([]store.Hit, error) {
+func (t *tx) claim(c store.Collection, prefix, from, to string, limit int, with []store.ID) ([]store.Hit, error) {
 	t.s.mu.Lock()
 	window := limit*(1+4*min(t.run, 16)) + len(t.s.claiming)
 	t.s.mu.Unlock()
-	hits, err := t.scan(prefix, from, to, min(window, 10000))
+	hits, err := t.scan(prefix, from, to, min(window, 10000), with)
 	if err != nil {
 		return nil, err
 	}

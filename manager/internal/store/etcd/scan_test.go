@@ -1,12 +1,16 @@
 package etcd
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
@@ -131,5 +135,60 @@ func BenchmarkScanOfALongIndex(b *testing.B) {
 			}
 			b.ReportMetric(float64(least.Nanoseconds()), "ns/least")
 		})
+	}
+}
+
+// TestRequestsOfAClaim: what the caller is going to read comes with the hits. Then any member may answer, and one that is
+// behind does no harm.
+func TestRequestsOfAClaim(t *testing.T) {
+	s := open(t, Options{DSN: servers.Etcd(t).URL})
+	if err := s.Update(t.Context(), func(tx store.Tx) error {
+		return errors.Join(tx.Put("c", "job", []byte("1"), store.Entry{Index: "i", SortKey: "a"}), tx.Put("p", "policy", []byte("2")))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var quorum, any atomic.Int64
+	behind := false
+	count := func(b *batcher, n *atomic.Int64, fails func() error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		send := b.send
+		b.send = func(ctx context.Context, calls []*call) error {
+			n.Add(1)
+			if err := fails(); err != nil {
+				return err
+			}
+			return send(ctx, calls)
+		}
+	}
+	count(&s.reads, &quorum, func() error { return nil })
+	count(&s.fixed, &any, func() error {
+		if behind {
+			return rpctypes.ErrFutureRev
+		}
+		return nil
+	})
+	for _, want := range []struct{ quorum, any int64 }{{1, 1}, {2, 1}} {
+		quorum.Store(0)
+		any.Store(0)
+		err := s.Update(t.Context(), func(tx store.Tx) error {
+			hits, err := tx.Scan("c", "i", store.Range{Limit: 1, Claim: true, With: []store.ID{{Collection: "p", Key: "policy"}}})
+			if err != nil || len(hits) != 1 {
+				t.Fatalf("%v, %v", hits, err)
+			}
+			job, err1 := tx.Get("c", "job")
+			policy, err2 := tx.Get("p", "policy")
+			if string(job) != "1" || string(policy) != "2" {
+				t.Errorf("%q, %q", job, policy)
+			}
+			return errors.Join(err1, err2)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if quorum.Load() != want.quorum || any.Load() != want.any {
+			t.Errorf("behind %t: %d requests to a quorum and %d to any member, want %+v", behind, quorum.Load(), any.Load(), want)
+		}
+		behind = true
 	}
 }

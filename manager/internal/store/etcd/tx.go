@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
 	"github.com/oncegate/oncegate/manager/internal/store"
 	"github.com/oncegate/oncegate/manager/internal/store/internal/overlay"
@@ -53,13 +54,22 @@ func (t *tx) Now() time.Time {
 	return t.now
 }
 
-// read sends a request at the transaction's revision, or fixes the revision.
-func (t *tx) read(ops ...clientv3.Op) ([]*etcdserverpb.ResponseOp, error) {
+// read sends a request at the transaction's revision, or fixes the revision. Any member may answer for a fixed revision:
+// what it has of that never changes, and without it it says so. Then a quorum is asked.
+func (t *tx) read(ops ...*pb.RequestOp) ([]*pb.ResponseOp, error) {
 	if t.Err != nil {
 		return nil, t.Err
 	}
 	var c *call
+	anyMember := t.rev > 0
 	err := t.s.persist(t.ctx, func(ctx context.Context) error {
+		if anyMember {
+			c = &call{ops: serializable(ops), size: len(ops)}
+			if err := t.s.fixed.do(ctx, c); !errors.Is(err, rpctypes.ErrFutureRev) {
+				return err
+			}
+			anyMember = false
+		}
 		c = &call{ops: ops, size: len(ops)}
 		return t.s.reads.do(ctx, c)
 	})
@@ -72,30 +82,51 @@ func (t *tx) read(ops ...clientv3.Op) ([]*etcdserverpb.ResponseOp, error) {
 	return c.responses, nil
 }
 
+// serializable returns the reads for any member.
+func serializable(ops []*pb.RequestOp) []*pb.RequestOp {
+	out := make([]*pb.RequestOp, len(ops))
+	for i, op := range ops {
+		r := op.GetRequestRange()
+		out[i] = get(&pb.RangeRequest{Key: r.Key, RangeEnd: r.RangeEnd, Limit: r.Limit, KeysOnly: r.KeysOnly, Revision: r.Revision, Serializable: true})
+	}
+	return out
+}
+
 func (t *tx) load(r *overlay.Record) error { return t.loadMany([]*overlay.Record{r}) }
 
 // Prefetch implements store.Prefetcher.
 func (t *tx) Prefetch(ids []store.ID) error { return t.FetchAll(ids) }
 
 func (t *tx) loadMany(records []*overlay.Record) error {
-	for len(records) > 0 {
-		n := min(len(records), maxReads)
-		ops := make([]clientv3.Op, n)
-		for i, r := range records[:n] {
-			ops[i] = clientv3.OpGet(t.s.recordKey(r.Collection, r.Key), clientv3.WithRev(t.rev))
-		}
-		resp, err := t.read(ops...)
+	for chunk := range slices.Chunk(records, maxReads) {
+		resp, err := t.read(t.gets(chunk)...)
 		if err != nil {
 			return err
 		}
-		for i, r := range records[:n] {
-			if kvs := resp[i].GetResponseRange().Kvs; len(kvs) > 0 {
-				if err := t.fill(r, kvs[0]); err != nil {
-					return err
-				}
+		if err := t.fillAll(chunk, resp); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// gets are the requests for the records.
+func (t *tx) gets(records []*overlay.Record) []*pb.RequestOp {
+	ops := make([]*pb.RequestOp, len(records), len(records)+1)
+	for i, r := range records {
+		ops[i] = get(&pb.RangeRequest{Key: []byte(t.s.recordKey(r.Collection, r.Key)), Revision: t.rev})
+	}
+	return ops
+}
+
+// fillAll stores the answers to gets, which are the first of resp.
+func (t *tx) fillAll(records []*overlay.Record, resp []*pb.ResponseOp) error {
+	for i, r := range records {
+		if kvs := resp[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			if err := t.fill(r, kvs[0]); err != nil {
+				return err
 			}
 		}
-		records = records[n:]
 	}
 	return nil
 }
@@ -157,7 +188,8 @@ func (t *tx) fillParts(r *overlay.Record, b []byte) error {
 		t.parts = make(map[store.ID]string)
 	}
 	t.parts[store.ID{Collection: r.Collection, Key: r.Key}] = parts
-	resp, err := t.read(clientv3.OpGet(t.s.partsKey()+parts, clientv3.WithPrefix(), clientv3.WithRev(t.rev)))
+	prefix := t.s.partsKey() + parts
+	resp, err := t.read(get(&pb.RangeRequest{Key: []byte(prefix), RangeEnd: prefixEnd(prefix), Revision: t.rev}))
 	if err != nil {
 		return err
 	}

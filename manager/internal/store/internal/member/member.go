@@ -21,7 +21,14 @@ func Escape(sortKey string) string {
 }
 
 // Join returns the member of an entry.
-func Join(sortKey, key string) string { return Escape(sortKey) + "\x00\x01" + key }
+func Join(sortKey, key string) string { return Escape(sortKey) + terminator + key }
+
+// Append appends the member of an entry whose sort key is escaped.
+func Append(dst []byte, escaped, key string) []byte {
+	return append(append(append(dst, escaped...), terminator...), key...)
+}
+
+const terminator = "\x00\x01"
 
 // Split returns the entry of a member.
 func Split(m string) (store.Hit, error) {
