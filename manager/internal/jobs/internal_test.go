@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"reflect"
-	"runtime"
 	"slices"
 	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -52,39 +52,41 @@ func (s *slow) Update(ctx context.Context, fn func(store.Tx) error) error {
 // TestWorkersClaimTogether: two groups of workers become one. While one group's transaction runs the other one waits, so
 // each would have every second transaction.
 func TestWorkersClaimTogether(t *testing.T) {
-	st := &slow{Store: mem.New(mem.Options{})}
-	t.Cleanup(func() { _ = st.Close() })
-	q, err := New(st, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(q.Close)
-	const workers, rounds = 10, 12
-	for range workers * rounds {
-		if _, err := q.Enqueue(t.Context(), Submission{Function: "f"}); err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		st := &slow{Store: mem.New(mem.Options{})}
+		defer func() { _ = st.Close() }()
+		q, err := New(st, Options{})
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	st.on.Store(true)
-	var wg sync.WaitGroup
-	for i := range workers {
-		wg.Go(func() {
-			for range rounds {
-				if got, err := q.Claim(t.Context(), ClaimRequest{Worker: "w"}); err != nil || len(got) != 1 {
-					t.Errorf("%v, %v", got, err)
-				}
-				time.Sleep(time.Millisecond) // the way of the answer and of the next claim
+		defer q.Close()
+		const workers, rounds = 10, 12
+		for range workers * rounds {
+			if _, err := q.Enqueue(t.Context(), Submission{Function: "f"}); err != nil {
+				t.Fatal(err)
 			}
-		})
-		for began := map[int]int64{0: 1, 5: 2}[i]; st.updates.Load() < began; { // the others come while that transaction runs
-			runtime.Gosched()
 		}
-	}
-	wg.Wait()
-	// Two groups in turns would take twice as many as there are rounds.
-	if n := st.updates.Load(); n > rounds*3/2 {
-		t.Errorf("%d transactions", n)
-	}
+		st.on.Store(true)
+		var wg sync.WaitGroup
+		for i := range workers {
+			wg.Go(func() {
+				if i >= workers/2 {
+					time.Sleep(20 * time.Millisecond) // these come while the transaction of the others runs
+				}
+				for range rounds {
+					if got, err := q.Claim(t.Context(), ClaimRequest{Worker: "w"}); err != nil || len(got) != 1 {
+						t.Errorf("%v, %v", got, err)
+					}
+					time.Sleep(time.Millisecond) // the way of the answer and of the next claim
+				}
+			})
+		}
+		wg.Wait()
+		// Two groups in turns would take twice as many as there are rounds.
+		if n := st.updates.Load(); n > rounds*3/2 {
+			t.Errorf("%d transactions", n)
+		}
+	})
 }
 
 func TestIDsGrow(t *testing.T) {

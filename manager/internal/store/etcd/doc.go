@@ -15,9 +15,9 @@
 // function runs again. The revision of an absent record is 0, and it has to be 0 at the commit.
 //
 // etcd allows 128 operations in a transaction, and as many in one inside it, less those around it. Write sets with too
-// many comparisons for one become transactions inside one: if a comparison in any of them fails, it asks for a revision that does not exist, and
-// etcd refuses the whole before it changes anything. Nothing is ever split over two transactions. What is too large for
-// that is refused with a *store.LimitError.
+// many comparisons for one become transactions inside one: if a comparison in any of them fails, it asks for a revision
+// that does not exist, and etcd refuses the whole before it changes anything. Nothing is ever split over two
+// transactions. What is too large for that is refused with a *store.LimitError.
 //
 // A request may have 1.5 MiB. If a write set is larger, the largest values are first written in parts, with a lease, and
 // the commit takes the lease off. Until then no record refers to them, and the lease removes them if the commit never

@@ -86,8 +86,9 @@ func (t *tx) read(ops ...*pb.RequestOp) ([]*pb.ResponseOp, error) {
 func serializable(ops []*pb.RequestOp) []*pb.RequestOp {
 	out := make([]*pb.RequestOp, len(ops))
 	for i, op := range ops {
-		r := op.GetRequestRange()
-		out[i] = get(&pb.RangeRequest{Key: r.Key, RangeEnd: r.RangeEnd, Limit: r.Limit, KeysOnly: r.KeysOnly, Revision: r.Revision, Serializable: true})
+		r := *op.GetRequestRange()
+		r.Serializable = true
+		out[i] = get(&r)
 	}
 	return out
 }
