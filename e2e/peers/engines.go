@@ -222,6 +222,9 @@ func (e *engines) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := e.addManager(bins[0], "wal"+withFeed, nil, "--store", "wal", "--data-dir", filepath.Join(e.dir, "feed"), "--origin", "dc1"); err != nil {
+		return err
+	}
 	pg, pool, err := startPostgres(ctx)
 	if err != nil {
 		return err
@@ -232,14 +235,12 @@ func (e *engines) prepare(ctx context.Context) error {
 		if i > 0 {
 			name += ", " + filepath.Base(bin)
 		}
-		database := fmt.Sprint("ledger", i)
-		if _, err := pool.Exec(ctx, "CREATE DATABASE "+database); err != nil {
+		if err := e.addOnPostgres(ctx, pg, pool, bin, name, fmt.Sprint("ledger", i)); err != nil {
 			return err
 		}
-		dsn := strings.Replace(pg.URL, "dbname=postgres", "dbname="+database, 1)
-		if err := e.addManager(bin, name, []int{pg.PID()}, "--store", "postgres", "--store-dsn", dsn); err != nil {
-			return err
-		}
+	}
+	if err := e.addOnPostgres(ctx, pg, pool, bins[0], "postgres"+withFeed, "feed", "--origin", "dc1"); err != nil {
+		return err
 	}
 	if err := e.addPostgresPeers(ctx, pg, pool); err != nil {
 		return err
@@ -294,6 +295,17 @@ func (e *engines) prepare(ctx context.Context) error {
 		return usageError(fmt.Sprintf("-only %q: no system has that in its name", e.only))
 	}
 	return nil
+}
+
+// withFeed is in the names of the managers of a data centre that has others.
+const withFeed = ", --origin"
+
+func (e *engines) addOnPostgres(ctx context.Context, pg *servers.Server, pool *pgxpool.Pool, bin, name, database string, flags ...string) error {
+	if _, err := pool.Exec(ctx, "CREATE DATABASE "+database); err != nil {
+		return err
+	}
+	dsn := strings.Replace(pg.URL, "dbname=postgres", "dbname="+database, 1)
+	return e.addManager(bin, name, []int{pg.PID()}, append([]string{"--store", "postgres", "--store-dsn", dsn}, flags...)...)
 }
 
 func (e *engines) addManager(bin, name string, engine []int, flags ...string) error {
