@@ -43,7 +43,9 @@ func (tx *Tx) finish(key string, op Op, req *FinishRequest, mayStop bool) (more 
 		state: outcome, created: now, expires: deadline(at, ttl), touched: now,
 		token: []byte(req.Token), fingerprint: []byte(req.Fingerprint), ref: []byte(req.Ref), result: req.Result,
 	}
-	clash := v != verdictLate && e.imported && e.state.Terminal() && (v == verdictFenced || !final.endsAs(e))
+	// All ledgers are one for a global key: a token is one attempt there, and its first outcome stands.
+	global := req.Away != nil || req.Durability == api.DurabilityGlobal
+	clash := v != verdictLate && e.imported && e.state.Terminal() && (v == verdictFenced || !global && !final.endsAs(e))
 	if clash {
 		v = verdictLate // not a refusal: the work ran here
 	}

@@ -161,3 +161,28 @@ func TestImportsKeepNumbersFree(t *testing.T) {
 		mustReserve(t, l, "k", "again", api.StateCommitted)
 	}
 }
+
+// TestGlobalKeyHasOneOutcome: where another data centre is the home of a key, its outcome has come here, and the attempt
+// that it is of is ended again, the answer is the home's. All data centres are one ledger for the key, so another outcome is
+// no second attempt.
+func TestGlobalKeyHasOneOutcome(t *testing.T) {
+	l, _ := homeLedger(t)
+	mustFollow(t, l, "t")
+	mustImport(t, l, imported("t", 1, time.Hour))
+	// This data centre may have become the home since.
+	for _, away := range []*HomeError{{Home: "dc2"}, nil} {
+		again, other := finishReq("k", "t", "another answer"), finishReq("k", "t", "b")
+		for _, r := range []*FinishRequest{again, other} {
+			r.Away, r.Durability = away, api.DurabilityGlobal
+		}
+		if err := l.Commit(t.Context(), again); err != nil {
+			t.Errorf("a commit of what is committed: %v", err)
+		}
+		if err := l.Reject(t.Context(), other); !errors.Is(err, ErrConflict) {
+			t.Errorf("a reject of what is committed: %v, want a conflict as at the home", err)
+		}
+	}
+	if s := l.FeedStats(); s.Conflicts != 0 {
+		t.Errorf("%+v", s)
+	}
+}

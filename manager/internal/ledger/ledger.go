@@ -60,8 +60,8 @@ type FinishRequest struct {
 	// Ref, up to 255 bytes of visible ASCII, finds the entry again by something that the outcome created, for example a
 	// job id. It may be empty.
 	Ref string
-	// Durability is what the caller said of the key; the ledger does not read it. Away, if not nil, is as for
-	// Held: an outcome whose reservation is not known here gets it instead of being recorded.
+	// Durability is what the caller said of the key. A global key has one attempt for each token, whatever ledgers hold of
+	// it. Away, if not nil, is as for Held: an outcome whose reservation is not known here gets it instead of being recorded.
 	Durability api.Durability
 	Away       *HomeError
 }
