@@ -41,7 +41,9 @@ func TestDoctorKnowsThisStack(t *testing.T) {
 			}
 			return cmd.ProcessState.ExitCode(), string(b)
 		}
-		if code, out := examine(); code != 0 || strings.Contains(out, "warn ") || strings.Count(out, "ok  ") < 15 {
+		code, out := examine()
+		warnings := strings.Count(out, "warn ") - strings.Count(out, "warn  manager: answers: ") // which a busy machine may deserve
+		if code != 0 || warnings > 0 || strings.Count(out, "ok  ") < 15 {
 			t.Errorf("mode %s: exit code %d:\n%s", mode, code, out)
 		}
 		if mode == "headers" {

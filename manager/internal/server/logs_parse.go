@@ -182,10 +182,12 @@ func parseWriter(b []byte) (name string, err error) {
 	return name, err
 }
 
+var logChangeFields = []string{"identity", "window_ms", "retain_ms", "max_keys", "max_bytes", "retain_bytes", "when_full"}
+
 // parseLogChange reads a log's configuration, of which every field may be missing.
 func parseLogChange(b []byte) (ch logs.Change, err error) {
 	err = fields(b, func(name string, v gjson.Result) error {
-		if absent(v) {
+		if absent(v) && slices.Contains(logChangeFields, name) {
 			return nil
 		}
 		switch name {

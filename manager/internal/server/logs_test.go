@@ -179,7 +179,7 @@ func TestBadLogCalls(t *testing.T) {
 	for query, want := range map[string]string{"after=x": "after", "after=1": "after", "limit=0": "limit", "limit=10001": "limit", "wait_ms=60001": "wait_ms", "from=1": "query"} {
 		s.want("400 invalid-request: "+want+"...", "GET", entries+"?"+query, "")
 	}
-	for body, want := range map[string]string{`{"identity":"x"}`: "identity", `{"window_ms":1}`: "window_ms", `{"max_keys":0}`: "max_keys", `{"when_full":"x"}`: "when_full", `{"retain_bytes":5}`: "retain_bytes", `{"name":"x"}`: "name"} {
+	for body, want := range map[string]string{`{"identity":"x"}`: "identity", `{"window_ms":1}`: "window_ms", `{"max_keys":0}`: "max_keys", `{"when_full":"x"}`: "when_full", `{"retain_bytes":5}`: "retain_bytes", `{"name":"x"}`: "name", `{"other":null}`: "other"} {
 		s.want("400 invalid-request: "+want+"...", "PUT", "/v1/logs/n", body)
 	}
 	for _, name := range []string{".hidden", "a%2Fb", "a%20b", strings.Repeat("n", 129)} {
