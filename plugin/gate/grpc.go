@@ -267,10 +267,11 @@ func (p *Plugin) sendFills() {
 
 // strays tells whether the current request is a client's own for api.PathAnswer. A route may compare paths without
 // regard to case or parameters. Another gate of this proxy may have sent the request there: it has set its status.
+// strings.EqualFold would bring tables that cost memory; see wasmcheck.
 func (p *Plugin) strays() bool {
 	path, _ := p.host.RequestHeader(headerPath)
 	const n = len(api.PathAnswer)
-	if len(path) < n || !strings.EqualFold(path[:n], api.PathAnswer) || len(path) > n && !strings.Contains("?#;", path[n:n+1]) {
+	if len(path) < n || lower(path[:n]) != api.PathAnswer || len(path) > n && !strings.Contains("?#;", path[n:n+1]) {
 		return false
 	}
 	_, sent := p.host.Property(propertyStatus)
