@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncegate/oncegate/hostsim"
 )
@@ -86,7 +87,8 @@ func kindOf(line string) (string, bool) {
 func countCalls(tb testing.TB, config string) map[string]int {
 	tb.Helper()
 	rec := new(hostsim.Recorder)
-	r := start(tb, hostsim.Config{Guest: module(tb, gateModule), PluginConfig: []byte(config), Recorder: rec})
+	clock := hostsim.NewVirtualClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)) // no tick on a busy machine
+	r := start(tb, hostsim.Config{Guest: module(tb, gateModule), PluginConfig: []byte(config), Recorder: rec, Clock: clock})
 	rec.Reset() // what starting took
 	r.must(r.flow(1, 0, miss))
 	if r.reached.Load() != 1 || r.ledger.calls.Load() != 2 {
