@@ -102,6 +102,7 @@ demo: build ## a retry storm with lost answers and a killed manager; fails if an
 # Generous: a machine that runs tests is shared, and a hang is caught all the same.
 TEST_TIMEOUT ?= 50m
 
+# -count 1 where a module of its own tests files outside it: Go's cache of results does not see those change.
 .PHONY: test
 test: test-deps modules build guests build/python build/node build/valkey build/fakegcs ## all tests, with the race detector, the wasm that ships, real processes and two Envoys
 	@build/setup tests
@@ -111,10 +112,10 @@ test: test-deps modules build guests build/python build/node build/valkey build/
 	go test -timeout $(TEST_TIMEOUT) ./e2e/sim
 	go test -timeout $(TEST_TIMEOUT) -run '/wasm/batches' ./plugin/gatetest
 	go test -timeout $(TEST_TIMEOUT) -run 'TestProtocol' ./manager/internal/ledger
-	cd e2e/peers && go test -timeout $(TEST_TIMEOUT) ./extproc
+	cd e2e/peers && go test -count 1 -timeout $(TEST_TIMEOUT) ./extproc
 	cd .ci/browser && go test -count 1 -timeout $(TEST_TIMEOUT) .
-	cd .ci/charts && go test -timeout $(TEST_TIMEOUT) ./...
-	cd .ci/release && go test -timeout $(TEST_TIMEOUT) ./...
+	cd .ci/charts && go test -count 1 -timeout $(TEST_TIMEOUT) ./...
+	cd .ci/release && go test -count 1 -timeout $(TEST_TIMEOUT) ./...
 	@build/setup report
 
 # Fetches the Go modules that the tests need, since go itself gives up at the first failure.

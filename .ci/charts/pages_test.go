@@ -3,6 +3,7 @@ package charts
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,8 +13,8 @@ import (
 
 var (
 	yamlBlock = regexp.MustCompile("(?m)^( *)```yaml\n((?:.*\n)*?) *```$")
-	// helmCall is a helm command of ours in a block or a code span, on one line.
-	helmCall = regexp.MustCompile(`helm (?:install|upgrade|template) (?:oncegate charts/oncegate|\.\.\.)([^\n` + "`" + `]*)`)
+	// helmCall is a helm command of ours in a block or a code span, on one line, as far as a pipe.
+	helmCall = regexp.MustCompile(`helm (?:install|upgrade|template) (?:oncegate charts/oncegate|\.\.\.)([^\n|` + "`" + `]*)`)
 	setFlag  = regexp.MustCompile(`--set (\S+)`)
 	helmFlag = regexp.MustCompile(`(?:^|\s)(--?[a-z][a-z-]*)`)
 )
@@ -58,7 +59,7 @@ func TestValuesOfPages(t *testing.T) {
 				}
 			}
 			for _, f := range helmFlag.FindAllStringSubmatch(m[1], -1) {
-				if f[1] != "--set" && f[1] != "-n" && f[1] != "-f" {
+				if !slices.Contains([]string{"--set", "--validate", "-f", "-n"}, f[1]) {
 					t.Errorf("%s: %s: is %s a flag of helm?", page, m[0], f[1])
 				}
 			}
